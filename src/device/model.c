@@ -21,7 +21,7 @@ static void rmsnorm(ch_exec *x, const ch_rmsnorm_args *a) {
 }
 
 static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   int64_t blocks = (a->n + BLOCK - 1) / BLOCK;
   double CH_DEV *partial = CH_NEW(&x->scratch, double, blocks * a->d);
   CH_LAUNCH(x, rmsnorm_dw, ch_groups(blocks * a->d), .x = a->x, .rstd = a->rstd, .dy = a->dy, .partial = partial,
@@ -29,7 +29,6 @@ static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
   CH_LAUNCH(x, add_blocks, ch_groups(a->d), .partial = partial, .sum = a->dw, .blocks = blocks, .d = a->d);
   CH_LAUNCH(x, rmsnorm_dx, rows_at_once(a->n), .x = a->x, .w = a->w, .rstd = a->rstd, .dy = a->dy, .dx = a->dx,
             .n = a->n, .d = a->d, .dx_acc = a->dx_acc);
-  ch_scratch_release(x, mark);
 }
 
 static void gather(ch_exec *x, const ch_gather_args *a) {
@@ -115,14 +114,13 @@ static void dropout(ch_exec *x, const ch_dropout_args *a) {
 }
 
 static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   int64_t pieces = (a->count + PIECE - 1) / PIECE;
   double CH_DEV *partial = CH_NEW(&x->scratch, double, a->arrays *pieces);
   CH_LAUNCH(x, sum_squares, rows_at_once(a->arrays * pieces), .x = a->x, .partial = partial, .arrays = a->arrays,
             .count = a->count, .pieces = pieces);
   CH_LAUNCH(x, total_squares, 1, .partial = partial, .sum = a->sum, .total = a->total, .arrays = a->arrays,
             .pieces = pieces, .step = a->step);
-  ch_scratch_release(x, mark);
 }
 
 /* ---- attention ---- */
@@ -139,16 +137,15 @@ static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max
 static int group_of(int H, int kv_heads) { return H / ch_kv_heads(H, kv_heads); }
 
 static void attention(ch_exec *x, const ch_attention_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const int CH_DEV *bucket = a->rel_bias ? put_buckets(x, a->T, a->buckets, a->max_distance) : NULL;
   CH_LAUNCH(x, attention, (int64_t)a->B * a->H * a->T, .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias,
             .bucket = bucket, .out = a->out, .lse = a->lse, .ld = ch_attention_ld(a), .kv_ld = ch_attention_kv_ld(a),
             .T = a->T, .H = a->H, .group = group_of(a->H, a->kv_heads), .dh = a->dh, .scale = a->scale);
-  ch_scratch_release(x, mark);
 }
 
 static void attention_backward(ch_exec *x, const ch_attention_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   int64_t rows = (int64_t)a->B * a->H * a->T;
   int group = group_of(a->H, a->kv_heads);
   const int CH_DEV *bucket = a->rel_bias ? put_buckets(x, a->T, a->buckets, a->max_distance) : NULL;
@@ -165,31 +162,27 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
               .drel_bias = a->drel_bias, .B = a->B, .T = a->T, .H = a->H, .buckets = a->buckets);
   }
 #undef SHARED_ARGS
-  ch_scratch_release(x, mark);
 }
 
 static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->B + 1) * sizeof *begin);
   const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->B * sizeof *past);
-  if (!ch_counting(x)) {
-    int kv_heads = ch_kv_heads(a->H, a->kv_heads);
-    CH_LAUNCH(x, cache_append, (int64_t)a->B * kv_heads, .begin = begin, .past = past, .k = a->k, .v = a->v,
-              .keys = a->keys, .values = a->values, .B = a->B, .kv_heads = kv_heads, .dh = a->dh,
-              .positions = a->positions);
-    CH_LAUNCH(x, attention_cached, (int64_t)a->begin[a->B] * a->H, .begin = begin, .past = past, .q = a->q,
-              .keys = a->keys, .values = a->values, .bias = a->bias, .out = a->out, .B = a->B, .H = a->H,
-              .group = a->H / kv_heads, .dh = a->dh, .positions = a->positions, .pad = CH_BIAS_PAD, .scale = a->scale);
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  int kv_heads = ch_kv_heads(a->H, a->kv_heads);
+  CH_LAUNCH(x, cache_append, (int64_t)a->B * kv_heads, .begin = begin, .past = past, .k = a->k, .v = a->v,
+            .keys = a->keys, .values = a->values, .B = a->B, .kv_heads = kv_heads, .dh = a->dh,
+            .positions = a->positions);
+  CH_LAUNCH(x, attention_cached, (int64_t)a->begin[a->B] * a->H, .begin = begin, .past = past, .q = a->q,
+            .keys = a->keys, .values = a->values, .bias = a->bias, .out = a->out, .B = a->B, .H = a->H,
+            .group = a->H / kv_heads, .dh = a->dh, .positions = a->positions, .pad = CH_BIAS_PAD, .scale = a->scale);
 }
 
 static void attention_bias(ch_exec *x, const ch_attention_bias_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const int CH_DEV *bucket = put_buckets(x, a->positions, a->buckets, a->max_distance);
   CH_LAUNCH(x, attention_bias, ch_groups((int64_t)a->H * (a->positions + CH_BIAS_PAD)), .rel_bias = a->rel_bias,
             .bucket = bucket, .bias = a->bias, .H = a->H, .positions = a->positions, .pad = CH_BIAS_PAD);
-  ch_scratch_release(x, mark);
 }
 
 static void rope(ch_exec *x, const ch_rope_args *a) {
@@ -205,29 +198,27 @@ static void rope_table(ch_exec *x, const ch_rope_table_args *a) {
 /* ---- optimizers ---- */
 
 static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   real CH_DEV *measures = a->measures ? a->measures : CH_NEW(&x->scratch, real, a->batch * a->rows * CH_MEASURES);
   double CH_DEV *scales = CH_NEW(&x->scratch, double, 2 * a->batch);
   int64_t count = a->batch * a->rows * a->cols;
-  if (!ch_counting(x)) {
-    if (a->stage != CH_ADAFACTOR_APPLY) {
-      CH_LAUNCH(x, adafactor_columns, ch_groups(a->batch * a->cols), .finite = a->finite, .g = a->g, .col = a->col,
-                .batch = a->batch, .rows = a->rows, .cols = a->cols, .beta2 = a->beta2, .eps1 = a->eps1,
-                .grad_scale = a->grad_scale);
-      CH_LAUNCH(x, adafactor_rows, rows_at_once(a->batch * a->rows), .finite = a->finite, .w = a->w, .g = a->g,
-                .col = a->col, .measures = measures, .batch = a->batch, .rows = a->rows, .cols = a->cols,
-                .grad_scale = a->grad_scale);
-    }
-    if (a->stage != CH_ADAFACTOR_MEASURE) {
-      CH_LAUNCH(x, adafactor_scales, rows_at_once(a->batch), .finite = a->finite, .measures = measures, .row = a->row,
-                .scales = scales, .batch = a->batch, .rows = a->rows, .all_cols = a->all_cols ? a->all_cols : a->cols,
-                .rate = a->rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
-      CH_LAUNCH(x, adafactor_apply, ch_groups(count), .finite = a->finite, .w = a->w, .g = a->g, .row = a->row,
-                .col = a->col, .scales = scales, .w16 = a->w16, .batch = a->batch, .rows = a->rows, .cols = a->cols,
-                .grad_scale = a->grad_scale);
-    }
+  if (ch_counting(x)) return;
+  if (a->stage != CH_ADAFACTOR_APPLY) {
+    CH_LAUNCH(x, adafactor_columns, ch_groups(a->batch * a->cols), .finite = a->finite, .g = a->g, .col = a->col,
+              .batch = a->batch, .rows = a->rows, .cols = a->cols, .beta2 = a->beta2, .eps1 = a->eps1,
+              .grad_scale = a->grad_scale);
+    CH_LAUNCH(x, adafactor_rows, rows_at_once(a->batch * a->rows), .finite = a->finite, .w = a->w, .g = a->g,
+              .col = a->col, .measures = measures, .batch = a->batch, .rows = a->rows, .cols = a->cols,
+              .grad_scale = a->grad_scale);
   }
-  ch_scratch_release(x, mark);
+  if (a->stage != CH_ADAFACTOR_MEASURE) {
+    CH_LAUNCH(x, adafactor_scales, rows_at_once(a->batch), .finite = a->finite, .measures = measures, .row = a->row,
+              .scales = scales, .batch = a->batch, .rows = a->rows, .all_cols = a->all_cols ? a->all_cols : a->cols,
+              .rate = a->rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
+    CH_LAUNCH(x, adafactor_apply, ch_groups(count), .finite = a->finite, .w = a->w, .g = a->g, .row = a->row,
+              .col = a->col, .scales = scales, .w16 = a->w16, .batch = a->batch, .rows = a->rows, .cols = a->cols,
+              .grad_scale = a->grad_scale);
+  }
 }
 
 static void adamw(ch_exec *x, const ch_adamw_args *a) {

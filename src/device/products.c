@@ -31,7 +31,7 @@ static void round_before(ch_exec *x, PTR *operand, I32 *is, int64_t count) {
 
 static void gemm(ch_exec *x, const ch_gemm_args *a) {
   for (; a; a = a->beside) {
-    ch_marks mark = ch_scratch_mark(x);
+    CH_SCRATCH(x);
     const ch_bf16 CH_DEV *b16 = kind_of(x, NULL, a->exact) == ROUNDED ? a->b16 : NULL;
     product_args p = {.a = a->a,
                       .b = either(a->b, b16),
@@ -51,7 +51,6 @@ static void gemm(ch_exec *x, const ch_gemm_args *a) {
     round_before(x, &p.a, &p.a_is, p.lda * (a->trans_a ? a->k : a->m));
     round_before(x, &p.b, &p.b_is, p.ldb * (a->trans_b ? a->n : a->k));
     if (!ch_counting(x)) multiply_batch(x, &p, 1);
-    ch_scratch_release(x, mark);
   }
 }
 
@@ -134,7 +133,7 @@ static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t ro
 
 /* Where GELU keeps rounded arrays only, what it is given stands in scratch. */
 static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   real CH_DEV *c = a->c;
   if (a->activate && !c) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
   int64_t rows = padded_rows(x, a);
@@ -149,7 +148,6 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
     if (backward) through.dy = c;
     (backward ? x->ops->activate_backward : x->ops->activate)(x, &through);
   }
-  ch_scratch_release(x, mark);
 }
 
 /* ---- head ---- */
@@ -219,7 +217,7 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t
 }
 
 static void head(ch_exec *x, const ch_head_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   int64_t n = a->drawn_twice ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
   chunk c = {.logits = CH_NEW(&x->scratch, real, a->drawn_twice ? 2 * size : size),
              .loss = CH_NEW(&x->scratch, double, 2 * CHUNK)};
@@ -234,7 +232,6 @@ static void head(ch_exec *x, const ch_head_args *a) {
   int64_t first = 0;
   do head_chunk(x, a, first, n - first < CHUNK ? n - first : CHUNK, &c); /* once without rows too, for dw */
   while ((first += CHUNK) < n && !ch_counting(x));
-  ch_scratch_release(x, mark);
 }
 
 void ch_device_fill_products(ch_ops *ops) {

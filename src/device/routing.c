@@ -10,7 +10,7 @@ static void list_marks(ch_exec *x, const uint8_t CH_DEV *keep, const ch_record *
 }
 
 static void select_tokens(ch_exec *x, const ch_select_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const ch_record *r = a->record;
   int runs = a->stride <= 1;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)r->tokens * r->experts);
@@ -20,44 +20,39 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
             .score = a->score, .keep = keep, .cutoff = a->cutoff, .n = r->tokens, .e = r->experts, .pools = a->pools,
             .stride = a->stride);
   list_marks(x, keep, r);
-  ch_scratch_release(x, mark);
 }
 
 static void collect(ch_exec *x, const ch_collect_args *a) { list_marks(x, a->keep, a->record); }
 
 static void within(ch_exec *x, const ch_within_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const ch_record *r = a->record;
   size_t marks = (size_t)r->tokens * (size_t)r->experts;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, marks);
   int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts);
-  if (!ch_counting(x)) {
-    x->memory->zero(keep, marks);
-    CH_LAUNCH(x, within, r->experts, .least_begin = a->least->expert_begin, .least_token = a->least->slot_token,
-              .most_begin = a->most->expert_begin, .most_token = a->most->slot_token, .least_cutoff = a->least_cutoff,
-              .valid = a->valid, .score = a->score, .threshold = a->threshold, .keep = keep, .demand = a->demand,
-              .dropped = dropped, .n = r->tokens, .e = r->experts);
-    CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
-    list_marks(x, keep, r);
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  x->memory->zero(keep, marks);
+  CH_LAUNCH(x, within, r->experts, .least_begin = a->least->expert_begin, .least_token = a->least->slot_token,
+            .most_begin = a->most->expert_begin, .most_token = a->most->slot_token, .least_cutoff = a->least_cutoff,
+            .valid = a->valid, .score = a->score, .threshold = a->threshold, .keep = keep, .demand = a->demand,
+            .dropped = dropped, .n = r->tokens, .e = r->experts);
+  CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
+  list_marks(x, keep, r);
 }
 
 static void place(ch_exec *x, const ch_place_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const ch_record *r = a->record;
   int64_t choices = (int64_t)r->tokens * a->count;
   int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts), *asked = CH_NEW(&x->scratch, int, choices);
-  if (!ch_counting(x)) {
-    x->memory->copy(asked, a->choice, (size_t)choices * sizeof *asked);
-    CH_LAUNCH(x, place, r->experts, .asked = asked, .choice = a->choice, .demand = a->demand, .dropped = dropped,
-              .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count, .capacity = a->capacity);
-    CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
-    CH_LAUNCH(x, prefix, 1, .begin = r->expert_begin, .count = r->experts);
-    CH_LAUNCH(x, list_chosen, r->experts, .choice = a->choice, .begin = r->expert_begin, .slot_token = r->slot_token,
-              .n = r->tokens, .e = r->experts, .count = a->count);
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  x->memory->copy(asked, a->choice, (size_t)choices * sizeof *asked);
+  CH_LAUNCH(x, place, r->experts, .asked = asked, .choice = a->choice, .demand = a->demand, .dropped = dropped,
+            .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count, .capacity = a->capacity);
+  CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
+  CH_LAUNCH(x, prefix, 1, .begin = r->expert_begin, .count = r->experts);
+  CH_LAUNCH(x, list_chosen, r->experts, .choice = a->choice, .begin = r->expert_begin, .slot_token = r->slot_token,
+            .n = r->tokens, .e = r->experts, .count = a->count);
 }
 
 static void best(ch_exec *x, const ch_best_args *a) {
@@ -85,13 +80,12 @@ static void jitter(ch_exec *x, const ch_jitter_args *a) {
 /* ---- thresholds ---- */
 
 static void follow(ch_exec *x, const ch_follow_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->sequences + 1) * sizeof *begin);
   const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->sequences * sizeof *past);
   CH_LAUNCH(x, follow, ch_groups((int64_t)a->sequences * a->e), .begin = begin, .past = past, .valid = a->valid,
             .score = a->score, .threshold = a->threshold, .history = a->history, .cutoff = a->cutoff, .e = a->e,
             .sequences = a->sequences, .positions = a->positions, .more = a->more, .less = a->less);
-  ch_scratch_release(x, mark);
 }
 
 static void threshold(ch_exec *x, const ch_threshold_args *a) {
@@ -159,19 +153,17 @@ static double CH_DEV *shares(ch_exec *x, const ch_balance_args *a) {
 }
 
 static void balance(ch_exec *x, const ch_balance_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   double CH_DEV *share = shares(x, a);
   CH_LAUNCH(x, balance, 1, .valid = a->valid, .score = a->score, .share = share, .loss = a->loss, .n = a->n, .e = a->e);
-  ch_scratch_release(x, mark);
 }
 
 static void balance_backward(ch_exec *x, const ch_balance_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   double CH_DEV *share = shares(x, a);
   if (!ch_counting(x) && (double)a->scale != 0)
     CH_LAUNCH(x, balance_backward, ch_groups((int64_t)a->n * a->e), .valid = a->valid, .share = share,
               .dscore = a->dscore_acc, .scale = (double)a->scale, .n = a->n, .e = a->e);
-  ch_scratch_release(x, mark);
 }
 
 /* ---- k-means ---- */
@@ -181,7 +173,7 @@ static void half_squares(ch_exec *x, const ch_half_squares_args *a) {
 }
 
 static void kmeans(ch_exec *x, const ch_kmeans_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const ch_record *r = a->record;
   real CH_DEV *distance = CH_NEW(&x->scratch, real, r->tokens);
   CH_LAUNCH(x, kmeans_reseed, 1, .begin = r->expert_begin, .valid = a->valid, .x = a->x, .logits = a->logits,
@@ -190,7 +182,6 @@ static void kmeans(ch_exec *x, const ch_kmeans_args *a) {
   CH_LAUNCH(x, kmeans_move, ch_groups((int64_t)a->d * r->experts), .begin = r->expert_begin,
             .slot_token = r->slot_token, .x = a->x, .centroid = a->centroid, .weight = a->weight, .e = r->experts,
             .d = a->d);
-  ch_scratch_release(x, mark);
 }
 
 /* ---- the record ---- */

@@ -23,12 +23,11 @@ static ch_attention_args attention_args(const ch_transformer *m, const ch_block 
 }
 
 void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int64_t n, const real CH_DEV *in) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * m->config.d_model);
   ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, in, b->rstd1, normed);
   x->ops->rmsnorm(x, &norm);
   ch_linears(x, 3, (const ch_param *const[]){b->q, b->k, b->v}, n, normed, (real CH_DEV *const[]){b->qh, b->kh, b->vh});
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* ---- queries and keys: [n,heads,dh], each head's row normalised by itself or all together, then turned ---- */
@@ -95,7 +94,7 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
   b->vh = CH_NEW(&x->tape, real, n * m->kv_width);
   b->att = CH_NEW(&x->tape, real, n * m->width);
   b->lse = CH_NEW(&x->tape, real, n * m->config.heads);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
   ch_pass part = ch_shard_of_pass(p);
   int64_t rows = (int64_t)part.B * p->T, d = m->config.d_model;
@@ -110,7 +109,6 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
     ch_linear(x, s.o, rows, s.att, added + i * rows * d, 1);
   }
   ch_half_end(x, m, p, 2 * b->number + CH_DROP_ATTENTION, added, out);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Gradients that are summed over shards; the last three where the layer has them. */
@@ -131,7 +129,7 @@ static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   const ch_pass *p = &c->pass;
   const ch_block b = ch_shard_of_block(m, c->b, p, shard);
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *datt = CH_NEW(&x->scratch, real, n * m->width), *dq = CH_NEW(&x->scratch, real, n * m->width),
               *dk = CH_NEW(&x->scratch, real, n * m->kv_width), *dv = CH_NEW(&x->scratch, real, n * m->kv_width);
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
@@ -153,11 +151,10 @@ static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   ch_linear_backward(x, b.k, n, normed, dk, dnormed, 1, g[DK], accumulate);
   ch_linear_backward(x, b.q, n, normed, dq, dnormed, 1, g[DQ], accumulate);
   ch_norm_backward(x, &norm, dnormed, c->dx + shard * n * d, g[DNORM]);
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_ATTENTION, dx);
   backward c = {.m = m, .b = b, .pass = ch_shard_of_pass(p), .dadded = dadded, .dx = dx};
   const ch_param *const w[GRADIENTS] = {b->o, b->v, b->k, b->q, b->attn_norm, b->rel_bias, b->q_norm, b->k_norm};
@@ -168,5 +165,4 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, con
     if (w[i]) sum[count++] = ch_sum_of(w[i]);
   }
   ch_sum_shards(x, ch_pass_shards(p), sum, count, p->accumulate, shard_backward, &c);
-  ch_arena_release(&x->scratch, mark);
 }

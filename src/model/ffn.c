@@ -54,7 +54,7 @@ static void dense_forward(ch_exec *x, ch_dense *f, const ch_pass *p, const real 
   int64_t n = (int64_t)part.B * p->T, h = f->up->shape[0], d = f->up->shape[1];
   f->g = f->gate ? CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h) : NULL;
   f->u = CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h);
   for (int i = 0; i < ch_pass_shards(p); i++) {
     ch_activate_args a = activation_of(f, i * n * h, n * h, y);
@@ -67,7 +67,6 @@ static void dense_forward(ch_exec *x, ch_dense *f, const ch_pass *p, const real 
     x->ops->activate(x, &a);
     ch_linear(x, f->down, n, y, out + i * n * d, 1);
   }
-  ch_arena_release(&x->scratch, mark);
 }
 
 typedef struct {
@@ -87,7 +86,7 @@ static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   const ch_dense *f = &c->b->dense;
   int64_t n = c->n, h = f->up->shape[0], first = shard * n * f->up->shape[1], at = shard * n * h;
   const real CH_DEV *normed = c->norm->y + first, *dout = c->dadded + first;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
   ch_activate_args a = activation_of(f, at, n * h, y);
   a.dy = dy;
@@ -99,7 +98,6 @@ static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   int add = c->b->moe >= 0;
   if (f->gate) ch_linear_backward(x, f->gate, n, normed, a.dx, c->dnormed + first, add, dw[DGATE], accumulate);
   ch_linear_backward(x, f->up, n, normed, a.du, c->dnormed + first, add || f->gate, dw[DUP], accumulate);
-  ch_arena_release(&x->scratch, mark);
 }
 
 static void norm_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
@@ -117,7 +115,7 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
                     real CH_DEV *out) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   b->rstd2 = CH_NEW(&x->tape, real, n);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d);
   ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, in, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
@@ -131,7 +129,6 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
     ch_moe_forward(x, &moe, &b->saved);
   }
   ch_half_end(x, m, p, 2 * b->number + CH_DROP_FFN, added, out);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Gradients of experts, each replica's from its own tokens, become the sum over replicas: in the order of their tokens,
@@ -141,7 +138,7 @@ static void sum_replicas(ch_exec *x, const ch_block *b) {
   enum { MOST = 3 };
   const ch_param *tensor[MOST] = {b->w1, b->w2, b->w3};
   const int tensors = b->w3 ? MOST : MOST - 1;
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const ch_sum_room room = ch_comm_sum_room(holders, holders->size, tensors, &ch_host(x)->scratch);
   real *gradient[MOST];
   ch_comm_array array[MOST];
@@ -152,13 +149,12 @@ static void sum_replicas(ch_exec *x, const ch_block *b) {
         .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};
   }
   if (!ch_counting(x)) ch_comm_sum(holders, "gradients of experts", holders->size, array, tensors, &room);
-  ch_scratch_release(x, mark);
 }
 
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   int shards = ch_pass_shards(p);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
   ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, b->mid, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
@@ -183,5 +179,4 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_
   }
   const ch_sum sum = ch_sum_of(b->ffn_norm);
   ch_sum_shards(x, shards, &sum, 1, p->accumulate, norm_backward, &c);
-  ch_arena_release(&x->scratch, mark);
 }

@@ -58,7 +58,7 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   const ch_pass *p = c->p;
   int d = m->config.d_model, V = m->config.vocab_size;
   int64_t n = c->n, first = shard * n;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
   real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
   ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, c->in + first * d, rstd, normed);
@@ -86,7 +86,6 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   norm.dx = p->gradients ? c->dx + first * d : NULL;
   norm.dw = dw[DNORM];
   if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Without gradients there is nothing to sum. */
@@ -102,7 +101,7 @@ static void all_shards(ch_exec *x, const task *c) {
 
 void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV *in, real CH_DEV *logits) {
   int d = m->config.d_model;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
   ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, in, rstd, normed);
   x->ops->rmsnorm(x, &norm);
@@ -115,12 +114,12 @@ void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV
                                   .b16 = m->head->w16,
                                   .c = logits,
                                   .alpha = scale_of(m)});
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx) {
   int64_t n = logit_rows(p);
-  size_t mark = ch_arena_mark(&x->scratch), bytes = (size_t)n * (size_t)m->config.vocab_size * sizeof(real);
+  CH_SCRATCH(x);
+  size_t bytes = (size_t)n * (size_t)m->config.vocab_size * sizeof(real);
   size_t losses = (size_t)n * sizeof *p->token_loss;
   const int32_t CH_DEV *row = p->row ? ch_put(&x->scratch, p->row, (size_t)n * sizeof *p->row) : NULL;
   real CH_DEV *dpicked = p->gradients && row ? CH_NEW(&x->scratch, real, n * m->config.d_model) : dx;
@@ -136,5 +135,4 @@ void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real C
   if (p->token_loss) ch_get_into(&x->scratch, p->token_loss, c.losses, losses);
   if (p->logits) ch_get_into(&x->scratch, p->logits, c.logits, bytes);
   if (p->gradients && row) spread_rows(x, m, p, row, dpicked, dx);
-  ch_arena_release(&x->scratch, mark);
 }

@@ -148,7 +148,7 @@ static int begin_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
 
 static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,
                              real CH_DEV *dgate) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *of_round = CH_NEW(&x->scratch, real, ex->room);
   for (ch_rounds_begin(x, ex); ch_rounds_next(x, ex);) {
     real CH_DEV *to = ex->round.several ? of_round : dgate;
@@ -164,7 +164,6 @@ static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const 
     depart(x, ex, y);
   }
   ex->answer = "gradients from experts";
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Room for the largest group. */
@@ -227,7 +226,7 @@ static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *to
 
 static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_record *all, real CH_DEV *local) {
   real CH_DEV *of_all = CH_NEW(&x->scratch, real, all->max_slots);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   const ch_range everyone = {0, ex->e};
   char CH_DEV *stage = CH_NEW(&x->scratch, char, all->max_slots * sizeof(real));
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
@@ -237,7 +236,6 @@ static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_rec
     ch_comm_exchange(x->comm, "gradients of gates", send, receive);
     ch_rows_reorder(x, x->comm, ex, everyone, 1, CH_COMPUTE_FP32, of_all, stage, 1);
   }
-  ch_arena_release(&x->scratch, mark);
   return of_all;
 }
 

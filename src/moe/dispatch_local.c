@@ -17,12 +17,11 @@ static void split(ch_exec *x, ch_dispatch *ex) {
 /* Rows become what they would have become on their way: only the device knows how many. */
 static void round_in_place(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_FP32) return;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   const int CH_DEV *rows = ex->all.expert_begin + ex->e;
   ch_bf16 CH_DEV *rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->room * ex->d);
   x->ops->round_bf16(x, &(ch_round_args){.count = ex->d, .rows = rows, .x = y, .y = rounded});
   x->ops->widen_bf16(x, &(ch_widen_args){.count = ex->d, .rows = rows, .x = rounded, .y = y});
-  ch_arena_release(&x->scratch, mark);
 }
 
 static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {

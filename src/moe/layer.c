@@ -46,19 +46,18 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
 
 /* `record` is about the tokens from `begin` on. */
 static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *record, int begin, ch_moe_saved *s) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   ch_dispatch *ex = &s->dispatch;
   ch_dispatch_split(x, record, begin, ex);
   ex->with->dispatch(x, ex, a->route.x, s->expert_y);
   ch_experts_forward(x, a, s);
   ex->with->combine(x, ex, s->expert_y, a->out, 1, a->out_acc);
-  ch_scratch_release(x, mark);
 }
 
 /* The same for as many tokens at a time as there is room for: how many, the host has to read. */
 static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const ch_record *all = &s->routing.record;
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   ch_parts parts;
   ch_record part;
   ch_parts_begin(x, all, s->chunk_slots, ch_parts_most(s->chunk_slots, a->route.e), &parts);
@@ -71,12 +70,11 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
     run_experts(x, a, &part, begin, s);
     if (ch_counting(x)) break;
   }
-  ch_scratch_release(x, mark);
 }
 
 /* Whoever looks sees the scores of all tokens. */
 static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_routing shown = saved->routing;
   if (ch_routes_at_owners(x, &a->route)) {
     int64_t own = (int64_t)ch_moe_rows(x, a) * a->route.e;
@@ -85,11 +83,10 @@ static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
     ch_route_gather(x, "scores to be shown", shown.scores, own);
   }
   a->hook->call(a->hook->context, x, a->layer, &a->route, &shown);
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   plan(x, a, saved);
   if (ch_router_learned(a->route.router)) ch_moe_score(x, a, saved);
   ch_route(x, &a->route, &saved->routing);
@@ -98,7 +95,6 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   else
     run_in_parts(x, a, saved);
   if (a->hook) show(x, a, saved);
-  ch_scratch_release(x, mark);
 }
 
 /* From dgate of this rank's tokens to the gradients of X Wg. A router whose gates are scores and nothing else needs no
@@ -121,7 +117,7 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
 
 /* forward's steps in reverse. */
 void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   ch_dispatch *ex = &saved->dispatch;
   real CH_DEV *dgate = CH_NEW(&x->scratch, real, ex->local.max_slots);
   if (ex->with->begin_backward(x, ex, saved->expert_y)) ch_experts_again(x, a, saved);
@@ -132,7 +128,6 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
     router_backward(x, a, saved, dgate);
   else if (a->gradients.router && !a->accumulate)
     x->ops->copy(x, &(ch_copy_args){.count = (int64_t)a->route.d * a->route.e, .y = a->gradients.router});
-  ch_scratch_release(x, mark);
 }
 
 int ch_parts_most(int slots, int e) {

@@ -22,7 +22,7 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_arena *keep, ch_rou
 /* One copy to the host, of scores or, where the router reads none, logits; one of the record back. */
 static void route_on_host(ch_exec *x, const ch_route_args *a) {
   ch_exec *host = ch_host(x);
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   size_t cells = (size_t)a->n * (size_t)a->e * sizeof(real), e = (size_t)a->e;
   ch_record record;
   ch_route_counts counts;
@@ -40,22 +40,20 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   a->record->most = record.most;
   a->counts->capacity = counts.capacity;
   a->counts->certificate = counts.certificate;
-  if (!ch_counting(x)) {
-    const struct {
-      void CH_DEV *to;
-      const void CH_DEV *from;
-      size_t bytes;
-    } array[] = {{a->record->expert_begin, record.expert_begin, (e + 1) * sizeof(int)},
-                 {a->record->slot_token, record.slot_token, (size_t)record.max_slots * sizeof(int)},
-                 {a->record->slot_gate, record.slot_gate, (size_t)record.max_slots * sizeof(real)},
-                 {a->counts->demand, counts.demand, e * sizeof(int)},
-                 {a->counts->cutoff, counts.cutoff, e * sizeof(real)},
-                 {a->counts->dropped, counts.dropped, sizeof(int64_t)},
-                 {a->counts->aux_loss, counts.aux_loss, sizeof(double)}};
-    for (size_t i = 0; i < sizeof array / sizeof *array; i++)
-      x->memory->put(array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  const struct {
+    void CH_DEV *to;
+    const void CH_DEV *from;
+    size_t bytes;
+  } array[] = {{a->record->expert_begin, record.expert_begin, (e + 1) * sizeof(int)},
+               {a->record->slot_token, record.slot_token, (size_t)record.max_slots * sizeof(int)},
+               {a->record->slot_gate, record.slot_gate, (size_t)record.max_slots * sizeof(real)},
+               {a->counts->demand, counts.demand, e * sizeof(int)},
+               {a->counts->cutoff, counts.cutoff, e * sizeof(real)},
+               {a->counts->dropped, counts.dropped, sizeof(int64_t)},
+               {a->counts->aux_loss, counts.aux_loss, sizeof(double)}};
+  for (size_t i = 0; i < sizeof array / sizeof *array; i++)
+    x->memory->put(array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
 }
 
 void ch_route_only(ch_exec *x, const ch_route_args *a) {
@@ -71,7 +69,7 @@ void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int64
 
 /* Updates the router's own state; centroids from the rows of all ranks. */
 static void observe(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_route_args seen = *a;
   if (x->comm->size > 1 && ch_router_has_centroids(a->router)) {
     int64_t count = (int64_t)a->n / x->comm->size * a->d;
@@ -81,7 +79,6 @@ static void observe(ch_exec *x, const ch_route_args *a) {
     seen.x = rows;
   }
   a->router->observe(x, &seen);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* The arguments of the router's functions. */

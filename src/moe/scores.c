@@ -61,7 +61,7 @@ static void score_rows(ch_exec *x, const ch_moe_args *a, const real CH_DEV *in, 
 }
 
 void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_routing *r = &s->routing;
   int64_t n = ch_moe_rows(x, a), e = a->route.e;
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, n * a->route.d) : NULL;
@@ -70,7 +70,6 @@ void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   score_rows(x, a, in, r->scores ? r->logits : r->logits + ch_moe_first_token(x, a) * e);
   if (r->scores) ch_scores_of(x, a->route.options, n, a->route.e, r->logits, own_scores(x, a, s));
   if (!ch_routes_at_owners(x, &a->route)) ch_route_gather(x, "scores", r->scores ? r->scores : r->logits, n * e);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Gradient of X Wg. */
@@ -108,7 +107,7 @@ static void score_rows_backward(ch_exec *x, void *context, int shard, real CH_DE
 }
 
 void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dscores) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int64_t n = ch_moe_rows(x, a), count = n * a->route.d;
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
   real CH_DEV *dlogits = dscores;
@@ -120,5 +119,4 @@ void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   ch_sum_shards(x, a->shards, &sum, 1, a->accumulate, score_rows_backward, &c);
   if (s->jitter)
     x->ops->multiply(x, &(ch_multiply_args){.count = count, .a = din, .b = s->jitter, .y = a->dx, .accumulate = 1});
-  ch_arena_release(&x->scratch, mark);
 }

@@ -28,12 +28,11 @@ static void tree(ch_exec *x, const task *t, int lo, int hi, real CH_DEV *const *
   }
   int mid = (lo + hi) / 2;
   tree(x, t, lo, mid, y);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *right[CH_SUMS];
   new_arrays(x, t, right);
   tree(x, t, mid, hi, right);
   add_arrays(x, t, right, y);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* The pieces of the tree that this rank has, and behind them the sum of all ranks'. total: of what is summed. */
@@ -66,7 +65,7 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
 void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
                    void *context) {
   task t = {sum, count, part, context};
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   real CH_DEV *y[CH_SUMS], *total[CH_SUMS] = {0};
   for (int i = 0; i < count; i++) y[i] = sum[i].y;
   if (shards * x->comm->size == 1) {
@@ -82,5 +81,4 @@ void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int acc
     if (!sum[i].dealt || sum[i].owner == x->grid.replica.rank)
       x->ops->copy(
           x, &(ch_copy_args){.count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds});
-  ch_scratch_release(x, mark);
 }

@@ -131,9 +131,8 @@ static void admit(const ch_place_args *a, int *held) {
 /* A counting sort by expert; a token has an expert once at most, so slots come out ascending by token. */
 static void place(ch_exec *x, const ch_place_args *a) {
   const ch_record *r = a->record;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int *next = CH_NEW(&x->scratch, int, r->experts);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   admit(a, next);
   int sum = 0;

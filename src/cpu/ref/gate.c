@@ -66,9 +66,8 @@ static int first_choices(const ch_balance_args *a, double *share) {
 }
 
 static void balance(ch_exec *x, const ch_balance_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   double *share = CH_NEW(&x->scratch, double, a->e), sum = 0;
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   int valid = first_choices(a, share);
   for (int t = 0; t < a->n; t++) {
@@ -79,9 +78,8 @@ static void balance(ch_exec *x, const ch_balance_args *a) {
 }
 
 static void balance_backward(ch_exec *x, const ch_balance_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   double *share = CH_NEW(&x->scratch, double, a->e);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x) || (double)a->scale == 0) return;
   int valid = first_choices(a, share);
   if (!valid) return;

@@ -84,10 +84,9 @@ static void move(ch_exec *x, const ch_kmeans_args *a, double *sums) {
 }
 
 static void kmeans(ch_exec *x, const ch_kmeans_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real *distance = CH_NEW(&x->scratch, real, a->record->tokens);
   double *sums = CH_NEW(&x->scratch, double, (int64_t)a->record->experts * a->d);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   reseed(x, a, distance);
   move(x, a, sums);

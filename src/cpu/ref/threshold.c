@@ -73,9 +73,8 @@ static int asking(const ch_within_args *a, int i) {
 static void within(ch_exec *x, const ch_within_args *a) {
   const ch_record *r = a->record;
   int e = r->experts, room = a->most->max_slots / e;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int *list = CH_NEW(&x->scratch, int, (int64_t)e *room), *count = CH_NEW(&x->scratch, int, e);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)
   for (int i = 0; i < e; i++) {

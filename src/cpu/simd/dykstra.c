@@ -167,7 +167,7 @@ static const float *iterate(const state *s) {
 }
 
 static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   state s = {.a = a, .threads = x->threads, .pieces = (int)ch_pieces(a->n, TOKENS), .ld = ch_pieces(a->e, PAD) * PAD};
   s.score = CH_NEW(&x->scratch, float, a->n *s.ld);
   s.alpha = CH_NEW(&x->scratch, float, a->n);
@@ -176,7 +176,6 @@ static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
   s.largest = CH_NEW(&x->scratch, float, s.pieces *s.ld);
   s.sum = CH_NEW(&x->scratch, float, s.pieces *s.ld);
   s.row = CH_NEW(&x->scratch, float, s.pieces *s.ld);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   const float *beta = iterate(&s);
 #pragma omp parallel for num_threads(x->threads)

@@ -43,9 +43,8 @@ static void norm_backward_row(const ch_rmsnorm_args *a, int64_t t, float *dw) {
 
 static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
   int64_t blocks = ch_pieces(a->n, ROWS);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   float *partial = CH_NEW(&x->scratch, float, blocks * a->d); /* [blocks,d] */
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
 #pragma omp parallel num_threads(x->threads) if (a->n * a->d > CH_PIECE)
   {

@@ -56,9 +56,8 @@ static double sum_of_squares(const float *x, int64_t count) {
 /* One sum in double for each piece, added in ascending order. */
 static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   int64_t pieces = ch_pieces(a->count, CH_PIECE), all = a->arrays * pieces;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   double *sums = CH_NEW(&x->scratch, double, all);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads) if (all > 1)
   for (int64_t i = 0; i < all; i++) {

@@ -74,7 +74,7 @@ static void run_few(const ch_exec *x, const ch_product *p) {
 }
 
 void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_product p = {.by_row = 1,
                   .trans_b = g->trans_b,
                   .accumulate = g->accumulate,
@@ -97,7 +97,6 @@ void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
   p.a = rows_from(&a, &p, 0);
   if (own) ch_products_run(x, 1, ch_cut_alone, &p);
   if (!own && !ch_counting(x)) run_few(x, &p);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Expert i's product, but for A; rows are few for most experts, none for many. */
@@ -143,7 +142,7 @@ static void through_gelu(const ch_exec *x, const ch_expert_gemm_args *g, const f
 }
 
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_product *own = CH_NEW(&x->scratch, ch_product, g->experts), *few = CH_NEW(&x->scratch, ch_product, g->experts);
   int bf16 = x->compute == CH_COMPUTE_BF16, owns = 0, fews = 0;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
@@ -162,5 +161,4 @@ void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   if (owns || ch_counting(x)) ch_products_run(x, ch_counting(x) ? g->experts : owns, ch_cut_expert, own);
   if (fews) run_few_of_experts(x, fews, few);
   if (g->activate && !ch_counting(x)) through_gelu(x, g, c);
-  ch_arena_release(&x->scratch, mark);
 }

@@ -44,7 +44,7 @@ static ch_product product_of(ch_exec *x, const ch_gemm_args *g, const ch_gemm_ar
 static void gemm(ch_exec *x, const ch_gemm_args *g) {
   int count = 0, made = 0;
   for (const ch_gemm_args *one = g; one; one = one->beside) count++;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_product *p = CH_NEW_HOST(&x->scratch, ch_product, count);
   const ch_gemm_args *before = NULL;
   const void *left = NULL;
@@ -60,7 +60,6 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
     left = one.a;
   }
   if (made) ch_products_run(x, made, ch_cut_alone, p);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* The inputs of an expert_gemm, rounded where it must be. W may be rounded piece by piece instead. */
@@ -129,7 +128,7 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
     ch_invariant_expert_gemm(x, g);
     return;
   }
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_product *products = CH_NEW(&x->scratch, ch_product, g->experts);
   operands in = prepare(x, g);
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
@@ -137,7 +136,6 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
     if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
   }
   ch_products_run(x, g->experts, cutting_of(g, &in), products);
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_threaded_fill_gemm(ch_ops *ops, ch_compute compute) {

@@ -6,7 +6,7 @@
 #include "moe/assign/assign.h"
 
 void ch_assign_top(ch_exec *x, ch_pool *p, const real *value, real *cutoff) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int *begin = CH_NEW_HOST(&x->scratch, int, p->e + 1), *token = CH_NEW_HOST(&x->scratch, int, (int64_t)p->e * p->rows);
   ch_record r = {
       .tokens = p->rows, .experts = p->e, .expert_begin = CH_AS_DEV(int, begin), .slot_token = CH_AS_DEV(int, token)};
@@ -19,18 +19,16 @@ void ch_assign_top(ch_exec *x, ch_pool *p, const real *value, real *cutoff) {
   if (!ch_counting(x))
     for (int i = 0; i < p->e; i++)
       for (int s = begin[i]; s < begin[i + 1]; s++) p->taken[(int64_t)i * p->rows + token[s]] = 1;
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_assign_uncapped(ch_exec *x, ch_pool *p) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real *cutoff = CH_NEW_HOST(&x->scratch, real, p->e);
   ch_assign_top(x, p, p->score, cutoff);
   if (!ch_counting(x))
     for (int i = 0; i < p->e; i++) p->beta[i] = (double)cutoff[i];
   p->expert_before = p->token_before = 0;
   p->iterations = 0;
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* ---- entropic ---- */
@@ -57,7 +55,7 @@ static double weight_of(const ch_pool *p, double lambda, int stage, int stages) 
 }
 
 void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations, int stages) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real *alpha = CH_NEW_HOST(&x->scratch, real, p->rows), *beta = CH_NEW_HOST(&x->scratch, real, p->e);
   real *margin = CH_NEW_HOST(&x->scratch, real, (int64_t)p->rows * p->e);
   double *load = CH_NEW_HOST(&x->scratch, double, p->e), *taken = CH_NEW_HOST(&x->scratch, double, p->rows);
@@ -81,9 +79,7 @@ void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations, in
                                           .done = CH_AS_DEV(int, &p->iterations)});
   p->iterations = rounds;
   ch_assign_top(x, p, margin, NULL);
-  if (!ch_counting(x)) {
-    measure(p, load, taken);
-    for (int i = 0; i < p->e; i++) p->beta[i] = (double)beta[i];
-  }
-  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+  measure(p, load, taken);
+  for (int i = 0; i < p->e; i++) p->beta[i] = (double)beta[i];
 }

@@ -103,7 +103,7 @@ static void take(const ch_route_args *a, pair *heap, int capacity, int total, in
 }
 
 static void route(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int64_t count = (int64_t)a->n * a->e;
   pair *heap = CH_NEW_HOST(&x->scratch, pair, count);
   uint8_t *keep = CH_NEW_HOST(&x->scratch, uint8_t, count);
@@ -114,7 +114,6 @@ static void route(ch_exec *x, const ch_route_args *a) {
   x->ops->collect(x, &(ch_collect_args){.keep = CH_AS_DEV(const uint8_t, keep), .record = a->record});
   ch_router_gates_from_scores(x, a);
   a->counts->capacity = a->record->most = capacity;
-  ch_arena_release(&x->scratch, mark);
 }
 
 const ch_router ch_router_global_topk = {

@@ -13,17 +13,16 @@ static const real CH_DEV *half_squares(ch_exec *x, const ch_route_args *a) {
 }
 
 static void route(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
   ch_choices_best(x, a, a->logits, half_squares(x, a), &c);
   ch_choices_place(x, a, &c, 0);
   x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_EVEN, .count = 1, .record = a->record});
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* state is the weight itself: what is asked of the old centroids is asked before they move. */
 static void observe(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   x->ops->kmeans(x, &(ch_kmeans_args){.record = a->record,
                                       .d = a->d,
                                       .weight = ch_router_mean_weight(a->options->decay, a->observed),
@@ -32,7 +31,6 @@ static void observe(ch_exec *x, const ch_route_args *a) {
                                       .logits = a->logits,
                                       .half = half_squares(x, a),
                                       .centroid = a->state});
-  ch_arena_release(&x->scratch, mark);
 }
 
 const ch_router ch_router_kmeans = {

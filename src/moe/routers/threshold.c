@@ -49,7 +49,7 @@ static const real CH_DEV *follow(ch_exec *x, const ch_route_args *a) {
 }
 
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   int adaptive = a->causal == CH_ADAPTIVE;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)a->n * a->e);
   x->ops->threshold(x, &(ch_threshold_args){.n = a->n,
@@ -64,7 +64,6 @@ void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a) {
   ch_router_gates_from_scores(x, a);
   ch_router_demand_is_load(x, a);
   a->counts->capacity = ch_valid_count(a->mask, a->n);
-  ch_scratch_release(x, mark);
 }
 
 int ch_thresholds_set(const real *thresholds, int e) {
@@ -82,7 +81,7 @@ int64_t ch_threshold_choice_slots(const choir_router_options *o, int n, int e) {
 }
 
 void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int valid = ch_valid_count(a->mask, a->n), e = ch_route_experts(a);
   int k = ch_router_k(a->options->capacity_factor, valid, e);
   int room = a->e * most_of(ch_router_k(a->options->capacity_factor, a->n, e), a->n);
@@ -104,5 +103,4 @@ void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
                                       .dropped = a->counts->dropped});
   a->counts->capacity = k;
   a->record->most = most_of(k, valid);
-  ch_arena_release(&x->scratch, mark);
 }

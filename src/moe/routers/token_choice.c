@@ -60,7 +60,7 @@ static ch_gate_args gate_of(const ch_route_args *a, const ch_choices *c) {
 /* With room for `factor` times an even share in every expert; 0: for all. A second choice that is sampled away asks for
  * no room. */
 static void place(ch_exec *x, const ch_route_args *a, double factor) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int K = ch_router_choices(a->options);
   ch_choices c = ch_choices_alloc(x, a, K);
   ch_choices_best(x, a, a->scores, NULL, &c);
@@ -73,7 +73,6 @@ static void place(ch_exec *x, const ch_route_args *a, double factor) {
   ch_choices_place(x, a, &c, factor);
   ch_gate_args gate = gate_of(a, &c);
   x->ops->gate(x, &gate);
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_token_choice_route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor_planned(x, a)); }
@@ -81,18 +80,17 @@ void ch_token_choice_route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_
 void ch_token_choice_causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
 
 void ch_token_choice_backward(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, ch_router_choices(a->options));
   ch_choices_best(x, a, a->scores, NULL, &c);
   ch_gate_args gate = gate_of(a, &c);
   ch_balance_args balance = balance_of(a, &c);
   x->ops->gate_backward(x, &gate);
   x->ops->balance_backward(x, &balance);
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, per_token);
   x->ops->draw(x, &(ch_draw_args){.rule = rule,
                                   .n = a->n,
@@ -105,7 +103,6 @@ void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int p
                                   .choice = c.choice});
   ch_choices_place(x, a, &c, 0);
   x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_EVEN, .count = per_token, .record = a->record});
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_fixed_route(ch_exec *x, const ch_route_args *a) { ch_drawn_route(x, a, CH_DRAW_MODULO, 1, (ch_rng){0}); }
