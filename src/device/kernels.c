@@ -7,7 +7,6 @@ const ch_kernel_info ch_kernel_infos[CH_KERNELS] = {KERNELS(INFO)};
 
 void ch_device_fill(ch_ops *ops, ch_compute compute) {
   (void)compute; /* products ask the executor */
-  ch_device_fill_model(ops);
-  ch_device_fill_products(ops);
-  ch_device_fill_routing(ops);
+#define DEVICE(op, args) .op = ch_device_##op,
+  *ops = (ch_ops){CH_DEVICE_OPS(DEVICE)};
 }

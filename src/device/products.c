@@ -29,7 +29,7 @@ static void round_before(ch_exec *x, PTR *operand, I32 *is, int64_t count) {
   *is = AS_BF16;
 }
 
-static void gemm(ch_exec *x, const ch_gemm_args *a) {
+CH_DEVICE_OP(gemm) {
   for (; a; a = a->beside) {
     CH_SCRATCH(x);
     const ch_bf16 CH_DEV *b16 = kind_of(x, NULL, a->exact) == ROUNDED ? a->b16 : NULL;
@@ -132,7 +132,7 @@ static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t ro
 }
 
 /* Where GELU keeps rounded arrays only, what it is given stands in scratch. */
-static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
+CH_DEVICE_OP(expert_gemm) {
   CH_SCRATCH(x);
   real CH_DEV *c = a->c;
   if (a->activate && !c) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
@@ -161,16 +161,9 @@ typedef struct {
 } chunk;
 
 static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, real CH_DEV *logits) {
-  x->ops->gemm(x, &(ch_gemm_args){.m = rows,
-                                  .n = a->V,
-                                  .k = a->d,
-                                  .trans_b = 1,
-                                  .a = a->x + first * a->d,
-                                  .b = a->w,
-                                  .b16 = a->w16,
-                                  .c = logits,
-                                  .alpha = a->scale});
-  if (a->logits) x->ops->copy(x, &(ch_copy_args){.count = rows * a->V, .x = logits, .y = a->logits + first * a->V});
+  CH_OP(x, gemm, .m = rows, .n = a->V, .k = a->d, .trans_b = 1, .a = a->x + first * a->d, .b = a->w, .b16 = a->w16,
+        .c = logits, .alpha = a->scale);
+  if (a->logits) CH_OP(x, copy, .count = rows * a->V, .x = logits, .y = a->logits + first * a->V);
 }
 
 static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const real CH_DEV *logits,
@@ -178,23 +171,10 @@ static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int6
   CH_LAUNCH(x, head_losses, 1, .loss = loss, .sum = a->loss_sum, .total = a->loss_total,
             .token_loss = a->token_loss ? a->token_loss + first : NULL, .n = rows);
   if (!a->dx) return;
-  x->ops->gemm(x, &(ch_gemm_args){.m = rows,
-                                  .n = a->d,
-                                  .k = a->V,
-                                  .a = logits,
-                                  .b = a->w,
-                                  .b16 = a->w16,
-                                  .c = a->dx + first * a->d,
-                                  .alpha = a->scale});
-  x->ops->gemm(x, &(ch_gemm_args){.m = a->V,
-                                  .n = a->d,
-                                  .k = rows,
-                                  .trans_a = 1,
-                                  .a = logits,
-                                  .b = a->x + first * a->d,
-                                  .c = a->dw,
-                                  .alpha = a->scale,
-                                  .accumulate = a->accumulate || first > 0});
+  CH_OP(x, gemm, .m = rows, .n = a->d, .k = a->V, .a = logits, .b = a->w, .b16 = a->w16, .c = a->dx + first * a->d,
+        .alpha = a->scale);
+  CH_OP(x, gemm, .m = a->V, .n = a->d, .k = rows, .trans_a = 1, .a = logits, .b = a->x + first * a->d, .c = a->dw,
+        .alpha = a->scale, .accumulate = a->accumulate || first > 0);
 }
 
 static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
@@ -216,7 +196,7 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t
   head_backward(x, a, partner, rows, other, c->loss + CHUNK);
 }
 
-static void head(ch_exec *x, const ch_head_args *a) {
+CH_DEVICE_OP(head) {
   CH_SCRATCH(x);
   int64_t n = a->drawn_twice ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
   chunk c = {.logits = CH_NEW(&x->scratch, real, a->drawn_twice ? 2 * size : size),
@@ -232,10 +212,4 @@ static void head(ch_exec *x, const ch_head_args *a) {
   int64_t first = 0;
   do head_chunk(x, a, first, n - first < CHUNK ? n - first : CHUNK, &c); /* once without rows too, for dw */
   while ((first += CHUNK) < n && !ch_counting(x));
-}
-
-void ch_device_fill_products(ch_ops *ops) {
-  ops->gemm = gemm;
-  ops->expert_gemm = expert_gemm;
-  ops->head = head;
 }

@@ -33,22 +33,13 @@ void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int
 /* ---- queries and keys: [n,heads,dh], each head's row normalised by itself or all together, then turned ---- */
 
 void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn) {
-  x->ops->rope_table(x,
-                     &(ch_rope_table_args){
-                         .positions = positions, .rotated = m->rotated, .theta = m->config.rope_theta, .turn = turn});
+  CH_OP(x, rope_table, .positions = positions, .rotated = m->rotated, .theta = m->config.rope_theta, .turn = turn);
 }
 
 static void turn(ch_exec *x, const ch_transformer *m, const ch_pass *p, int heads, int back, real CH_DEV *rows) {
   if (m->rotated)
-    x->ops->rope(x, &(ch_rope_args){.n = (int64_t)p->B * p->T,
-                                    .heads = heads,
-                                    .dh = m->d_head,
-                                    .rotated = m->rotated,
-                                    .back = back,
-                                    .T = p->T,
-                                    .position = p->position,
-                                    .turn = p->turn,
-                                    .x = rows});
+    CH_OP(x, rope, .n = (int64_t)p->B * p->T, .heads = heads, .dh = m->d_head, .rotated = m->rotated, .back = back,
+          .T = p->T, .position = p->position, .turn = p->turn, .x = rows);
 }
 
 static real CH_DEV *prepare(ch_exec *x, const ch_transformer *m, const ch_pass *p, const ch_param *w, int heads,

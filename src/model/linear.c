@@ -78,23 +78,16 @@ int ch_drops(const ch_pass *p) { return p->route.training && p->dropout > 0; }
 void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *in,
                 real CH_DEV *out, int accumulate) {
   int64_t count = (int64_t)p->B * p->T * m->config.d_model;
-  x->ops->dropout(x, &(ch_dropout_args){.count = count,
-                                        .first = x->comm->rank * count,
-                                        .rate = p->dropout,
-                                        .seed = p->seed,
-                                        .place = (uint32_t)place,
-                                        .draw = p->micro,
-                                        .x = in,
-                                        .y = out,
-                                        .accumulate = accumulate});
+  CH_OP(x, dropout, .count = count, .first = x->comm->rank * count, .rate = p->dropout, .seed = p->seed,
+        .place = (uint32_t)place, .draw = p->micro, .x = in, .y = out, .accumulate = accumulate);
 }
 
 real CH_DEV *ch_half_begin(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in,
                            real CH_DEV *out) {
   int64_t count = (int64_t)p->B * p->T * m->config.d_model;
   real CH_DEV *added = ch_drops(p) ? CH_NEW(&x->scratch, real, count) : out;
-  x->ops->copy(x, &(ch_copy_args){.count = count, .x = in, .y = out});
-  if (added != out) x->ops->copy(x, &(ch_copy_args){.count = count, .y = added});
+  CH_OP(x, copy, .count = count, .x = in, .y = out);
+  if (added != out) CH_OP(x, copy, .count = count, .y = added);
   return added;
 }
 

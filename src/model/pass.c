@@ -102,7 +102,7 @@ static void begin_gradients(ch_exec *x, const ch_params *params, const ch_pass *
   for (int i = ch_params_first(params, layer); i < params->count && !p->accumulate; i++) {
     if (layer >= 0 && params->p[i].layer != layer) break;
     if (params->p[i].layer == layer && !params->p[i].product)
-      x->ops->copy(x, &(ch_copy_args){.count = params->p[i].count, .y = params->p[i].g});
+      CH_OP(x, copy, .count = params->p[i].count, .y = params->p[i].g);
   }
 }
 

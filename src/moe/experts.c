@@ -49,7 +49,7 @@ static ch_operand scratch_hidden(ch_exec *x, const work *k) {
 static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, int64_t width) {
   if (x->compute != CH_COMPUTE_BF16) return (ch_operand){.value = value};
   ch_operand out = {.rounded = CH_NEW(&x->scratch, ch_bf16, r->max_slots * width)};
-  x->ops->round_bf16(x, &(ch_round_args){.count = width, .rows = filled(r), .x = value, .y = out.rounded});
+  CH_OP(x, round_bf16, .count = width, .rows = filled(r), .x = value, .y = out.rounded);
   return out;
 }
 

@@ -65,8 +65,8 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   for (int begin = 0, end; begin < all->tokens; begin = end) {
     end = ch_counting(x) ? begin + 1 : ch_parts_end(&parts, begin);
     part.tokens = end - begin;
-    x->ops->part(x, &(ch_part_args){.all = all, .begin = begin, .end = end, .part = &part});
-    x->ops->index(x, &(ch_index_args){.record = &part});
+    CH_OP(x, part, .all = all, .begin = begin, .end = end, .part = &part);
+    CH_OP(x, index, .record = &part);
     run_experts(x, a, &part, begin, s);
     if (ch_counting(x)) break;
   }
@@ -79,7 +79,7 @@ static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
   if (ch_routes_at_owners(x, &a->route)) {
     int64_t own = (int64_t)ch_moe_rows(x, a) * a->route.e;
     shown.scores = CH_NEW(&x->scratch, real, own * x->comm->size);
-    x->ops->copy(x, &(ch_copy_args){.count = own, .x = saved->routing.scores, .y = shown.scores + own * x->comm->rank});
+    CH_OP(x, copy, .count = own, .x = saved->routing.scores, .y = shown.scores + own * x->comm->rank);
     ch_route_gather(x, "scores to be shown", shown.scores, own);
   }
   a->hook->call(a->hook->context, x, a->layer, &a->route, &shown);
@@ -127,7 +127,7 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   if (a->route.router->backward)
     router_backward(x, a, saved, dgate);
   else if (a->gradients.router && !a->accumulate)
-    x->ops->copy(x, &(ch_copy_args){.count = (int64_t)a->route.d * a->route.e, .y = a->gradients.router});
+    CH_OP(x, copy, .count = (int64_t)a->route.d * a->route.e, .y = a->gradients.router);
 }
 
 int ch_parts_most(int slots, int e) {

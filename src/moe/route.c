@@ -74,7 +74,7 @@ static void observe(ch_exec *x, const ch_route_args *a) {
   if (x->comm->size > 1 && ch_router_has_centroids(a->router)) {
     int64_t count = (int64_t)a->n / x->comm->size * a->d;
     real CH_DEV *rows = CH_NEW(&x->scratch, real, x->comm->size * count);
-    x->ops->copy(x, &(ch_copy_args){.count = count, .x = a->x, .y = rows + x->comm->rank * count});
+    CH_OP(x, copy, .count = count, .x = a->x, .y = rows + x->comm->rank * count);
     ch_route_gather(x, "tokens of all", rows, count);
     seen.x = rows;
   }
@@ -101,15 +101,10 @@ void ch_route(ch_exec *x, const ch_route_args *given, ch_routing *r) {
   else
     ch_route_only(x, &a);
   if (a.state) observe(x, &a);
-  x->ops->index(x, &(ch_index_args){.record = &r->record});
-  if (r->gate_sum) x->ops->normalize_gates(x, &(ch_normalize_args){.record = &r->record, .sum = r->gate_sum});
-  x->ops->tally(x, &(ch_tally_args){.record = &r->record,
-                                    .valid = a.valid,
-                                    .aux_loss = r->counts.aux_loss,
-                                    .dropped = r->counts.dropped,
-                                    .demand = r->counts.demand,
-                                    .sums = r->tally.sums,
-                                    .counts = r->tally.counts});
+  CH_OP(x, index, .record = &r->record);
+  if (r->gate_sum) CH_OP(x, normalize_gates, .record = &r->record, .sum = r->gate_sum);
+  CH_OP(x, tally, .record = &r->record, .valid = a.valid, .aux_loss = r->counts.aux_loss, .dropped = r->counts.dropped,
+        .demand = r->counts.demand, .sums = r->tally.sums, .counts = r->tally.counts);
 }
 
 void ch_route_backward(ch_exec *x, const ch_route_args *given, const ch_routing *r, real CH_DEV *dgate,
@@ -119,10 +114,9 @@ void ch_route_backward(ch_exec *x, const ch_route_args *given, const ch_routing 
   ch_route_args a = full(given, r, &record, &counts);
   a.dgate = dgate;
   a.dscores = dscores;
-  if (r->gate_sum)
-    x->ops->normalize_gates_backward(x, &(ch_normalize_args){.record = &record, .sum = r->gate_sum, .dgate = dgate});
+  if (r->gate_sum) CH_OP(x, normalize_gates_backward, .record = &record, .sum = r->gate_sum, .dgate = dgate);
   if (a.router->backward)
     a.router->backward(x, &a);
   else
-    x->ops->copy(x, &(ch_copy_args){.count = (int64_t)a.n * a.e, .y = dscores});
+    CH_OP(x, copy, .count = (int64_t)a.n * a.e, .y = dscores);
 }

@@ -14,15 +14,14 @@ static void new_arrays(ch_exec *x, const task *t, real CH_DEV **y) {
 }
 
 static void add_arrays(ch_exec *x, const task *t, real CH_DEV *const *from, real CH_DEV *const *y) {
-  for (int i = 0; i < t->count; i++)
-    x->ops->copy(x, &(ch_copy_args){.count = t->sum[i].count, .x = from[i], .y = y[i], .accumulate = 1});
+  for (int i = 0; i < t->count; i++) CH_OP(x, copy, .count = t->sum[i].count, .x = from[i], .y = y[i], .accumulate = 1);
 }
 
 /* y = the sum over shards lo .. hi-1. */
 static void tree(ch_exec *x, const task *t, int lo, int hi, real CH_DEV *const *y) {
   if (hi - lo == 1) {
     for (int i = 0; i < t->count; i++)
-      if (t->sum[i].adds) x->ops->copy(x, &(ch_copy_args){.count = t->sum[i].count, .y = y[i]});
+      if (t->sum[i].adds) CH_OP(x, copy, .count = t->sum[i].count, .y = y[i]);
     t->part(x, t->context, lo, y, 0);
     return;
   }
@@ -79,6 +78,5 @@ void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int acc
     sum_ranks(x, &t, shards, total);
   for (int i = 0; i < count; i++)
     if (!sum[i].dealt || sum[i].owner == x->grid.replica.rank)
-      x->ops->copy(
-          x, &(ch_copy_args){.count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds});
+      CH_OP(x, copy, .count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds);
 }

@@ -95,7 +95,7 @@ static const int *distance_buckets(const ch_attention_args *a, int *bucket) {
   return bucket;
 }
 
-static void attention(ch_exec *x, const ch_attention_args *a) {
+CH_REF_SCRATCH_OP(attention) {
   CH_SCRATCH(x);
   int *bucket = CH_NEW(&x->scratch, int, a->T);
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * a->T);
@@ -108,7 +108,7 @@ static void attention(ch_exec *x, const ch_attention_args *a) {
   }
 }
 
-static void attention_backward(ch_exec *x, const ch_attention_args *a) {
+CH_REF_SCRATCH_OP(attention_backward) {
   CH_SCRATCH(x);
   int64_t tasks = (int64_t)a->B * a->H;
   int group = a->H / ch_kv_heads(a->H, a->kv_heads);
@@ -126,9 +126,4 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
     }
   for (int64_t task = 0; task < tasks && a->rel_bias; task++)
     for (int b = 0; b < a->buckets; b++) a->drel_bias[b * a->H + task % a->H] += dbias[task * a->buckets + b];
-}
-
-void ch_ref_fill_attention(ch_ops *ops) {
-  ops->attention = attention;
-  ops->attention_backward = attention_backward;
 }

@@ -63,7 +63,7 @@ static void results(const ch_dykstra_args *a, const double *alpha, const double 
   }
 }
 
-static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
+CH_REF_SCRATCH_OP(dykstra) {
   CH_SCRATCH(x);
   double *alpha[2], *beta[2];
   for (int i = 0; i < 2; i++) {
@@ -78,5 +78,3 @@ static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
     if (iterate(a, alpha[now], beta[now], alpha[!now], beta[!now]) <= a->tolerance * a->lambda) break;
   results(a, alpha[now], beta[now]);
 }
-
-void ch_ref_fill_dykstra(ch_ops *ops) { ops->dykstra = dykstra; }

@@ -128,7 +128,7 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, span *s, real *delta) 
   }
 }
 
-static void head(ch_exec *x, const ch_head_args *a) {
+CH_REF_SCRATCH_OP(head) {
   CH_SCRATCH(x);
   int64_t n = a->drawn_twice ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
   real *logits = CH_NEW(&x->scratch, real, a->drawn_twice ? 3 * size : size);
@@ -144,5 +144,3 @@ static void head(ch_exec *x, const ch_head_args *a) {
   } while ((first += CHUNK) < n);
   if (a->loss_total) *a->loss_total += *a->loss_sum;
 }
-
-void ch_ref_fill_head(ch_ops *ops) { ops->head = head; }

@@ -187,7 +187,7 @@ static void update(const plan *p, block k) {
   }
 }
 
-static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
+CH_SIMD_SCRATCH_OP(adafactor) {
   CH_SCRATCH(x);
   plan p = make_plan(&x->scratch, a);
   if (ch_counting(x) || (a->finite && !isfinite(*a->finite))) return;
@@ -205,5 +205,3 @@ static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
     for (int64_t k = 0; k < count; k++) update(&p, block_at(&p, first, k));
   }
 }
-
-void CH_SIMD(ch_fill_adafactor)(ch_ops *ops) { ops->adafactor = adafactor; }

@@ -166,7 +166,7 @@ static const float *iterate(const state *s) {
   return s->beta[now];
 }
 
-static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
+CH_SIMD_SCRATCH_OP(dykstra) {
   CH_SCRATCH(x);
   state s = {.a = a, .threads = x->threads, .pieces = (int)ch_pieces(a->n, TOKENS), .ld = ch_pieces(a->e, PAD) * PAD};
   s.score = CH_NEW(&x->scratch, float, a->n *s.ld);
@@ -182,5 +182,3 @@ static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
   for (int p = 0; p < s.pieces; p++) finish(&s, p, beta);
   write_out(&s, beta);
 }
-
-void CH_SIMD(ch_fill_dykstra)(ch_ops *ops) { ops->dykstra = dykstra; }

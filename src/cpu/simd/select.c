@@ -143,7 +143,7 @@ static void select_expert(const ch_select_args *a, int expert, const int32_t *ke
   if (a->stride > 1) sort_tokens(r->tokens, per_expert, r->slot_token + slot, taken);
 }
 
-static void select_tokens(ch_exec *x, const ch_select_args *a) {
+CH_SIMD_SCRATCH_OP(select) {
   const ch_record *r = a->record;
   int n = r->tokens, e = r->experts, group = e < EXPERTS ? e : EXPERTS;
   CH_SCRATCH(x);
@@ -163,5 +163,3 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
   }
   r->expert_begin[e] = e * per_expert;
 }
-
-void CH_SIMD(ch_fill_select)(ch_ops *ops) { ops->select = select_tokens; }

@@ -55,6 +55,6 @@ void ch_product_run(const ch_product *p, void *scratch) {
 const ch_bf16 *ch_rounded_operand(ch_exec *x, const float *array, const ch_bf16 *rounded, int64_t count) {
   if (rounded) return rounded;
   ch_bf16 *fresh = CH_NEW(&x->scratch, ch_bf16, count);
-  x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = array, .y = fresh});
+  CH_OP(x, round_bf16, .count = count, .x = array, .y = fresh);
   return fresh;
 }

@@ -7,18 +7,15 @@
 static void route(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, a->options->experts_per_token);
-  x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = a->thresholds, .y = a->counts->cutoff});
+  CH_OP(x, copy, .count = a->e, .x = a->thresholds, .y = a->counts->cutoff);
   ch_choices_best(x, a, a->scores, a->thresholds, &c);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
 }
 
 static void observe(ch_exec *x, const ch_route_args *a) {
-  x->ops->nudge(x, &(ch_nudge_args){.e = a->e,
-                                    .fresh = !a->observed,
-                                    .rate = a->options->bias_rate,
-                                    .demand = a->counts->demand,
-                                    .price = a->state});
+  CH_OP(x, nudge, .e = a->e, .fresh = !a->observed, .rate = a->options->bias_rate, .demand = a->counts->demand,
+        .price = a->state);
 }
 
 const ch_router ch_router_bias_balanced = {

@@ -111,7 +111,7 @@ static void route(ch_exec *x, const ch_route_args *a) {
   double c = ch_router_factor_planned(x, a);
   int valid = ch_valid_count(a->mask, a->n), capacity = ch_router_capacity(2 * c, 1, valid, a->e);
   if (!ch_counting(x)) take(a, heap, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, held, had, keep);
-  x->ops->collect(x, &(ch_collect_args){.keep = CH_AS_DEV(const uint8_t, keep), .record = a->record});
+  CH_OP(x, collect, .keep = CH_AS_DEV(const uint8_t, keep), .record = a->record);
   ch_router_gates_from_scores(x, a);
   a->counts->capacity = a->record->most = capacity;
 }

@@ -22,7 +22,7 @@ static void sell(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, 
   real CH_DEV *next = CH_NEW(&x->scratch, real, e);
   ch_select_best(x, a, margin, k, &taken, beta);
   if (more) ch_select_best(x, a, margin, k + 1, &taken, next);
-  if (valid) x->ops->price(x, &(ch_price_args){.e = e, .next = more ? next : beta, .beta = beta});
+  if (valid) CH_OP(x, price, .e = e, .next = more ? next : beta, .beta = beta);
 }
 
 /* Prices of this batch, from those in beta on. bids: room for K + 1 choices a token. */
@@ -31,14 +31,8 @@ static void balance(ch_exec *x, const ch_route_args *a, const ch_choices *bids, 
   real CH_DEV *margin = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
   int valid = ch_valid_count(a->mask, a->n);
   for (int round = 0; round < ITERATIONS; round++) {
-    x->ops->best(x, &(ch_best_args){.n = a->n,
-                                    .e = a->e,
-                                    .count = bids->per_token,
-                                    .score = a->scores,
-                                    .shift = beta,
-                                    .choice = bids->choice,
-                                    .value = bids->value,
-                                    .margin = margin});
+    CH_OP(x, best, .n = a->n, .e = a->e, .count = bids->per_token, .score = a->scores, .shift = beta,
+          .choice = bids->choice, .value = bids->value, .margin = margin);
     sell(x, a, margin, valid, beta);
   }
 }
@@ -50,10 +44,10 @@ static void run(ch_exec *x, const ch_route_args *a, int training) {
   int K = a->options->experts_per_token;
   ch_choices c = ch_choices_alloc(x, a, K), bids = ch_choices_alloc(x, a, K + 1);
   real CH_DEV *beta = a->counts->cutoff, *kept = CH_NEW(&x->scratch, real, a->e);
-  x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = a->thresholds, .y = kept});
-  x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = kept, .y = beta});
+  CH_OP(x, copy, .count = a->e, .x = a->thresholds, .y = kept);
+  CH_OP(x, copy, .count = a->e, .x = kept, .y = beta);
   if (K == a->e)
-    x->ops->price(x, &(ch_price_args){.e = a->e, .beta = beta});
+    CH_OP(x, price, .e = a->e, .beta = beta);
   else if (training || ch_counting(x))
     balance(x, a, &bids, beta);
   ch_choices_best(x, a, a->scores, training && !a->by_threshold ? beta : kept, &c);

@@ -12,14 +12,8 @@ ch_choices ch_choices_alloc(ch_exec *x, const ch_route_args *a, int per_token) {
 
 void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scores, const real CH_DEV *shift,
                      const ch_choices *c) {
-  x->ops->best(x, &(ch_best_args){.n = a->n,
-                                  .e = a->e,
-                                  .count = c->per_token,
-                                  .valid = a->valid,
-                                  .score = scores,
-                                  .shift = shift,
-                                  .choice = c->choice,
-                                  .value = c->value});
+  CH_OP(x, best, .n = a->n, .e = a->e, .count = c->per_token, .valid = a->valid, .score = scores, .shift = shift,
+        .choice = c->choice, .value = c->value);
 }
 
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor) {
@@ -27,12 +21,8 @@ void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, d
   int capacity = bounded ? ch_router_capacity(factor, c->per_token, valid, a->e) : valid;
   a->counts->capacity = capacity;
   a->record->most = bounded ? capacity : 0;
-  x->ops->place(x, &(ch_place_args){.count = c->per_token,
-                                    .capacity = capacity,
-                                    .choice = c->choice,
-                                    .record = a->record,
-                                    .demand = a->counts->demand,
-                                    .dropped = a->counts->dropped});
+  CH_OP(x, place, .count = c->per_token, .capacity = capacity, .choice = c->choice, .record = a->record,
+        .demand = a->counts->demand, .dropped = a->counts->dropped);
 }
 
 static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
@@ -67,9 +57,7 @@ static void place(ch_exec *x, const ch_route_args *a, double factor) {
   ch_balance_args balance = balance_of(a, &c);
   x->ops->balance(x, &balance);
   if (K > 1 && a->training && a->options->random_second)
-    x->ops->sample_second(x,
-                          &(ch_sample_second_args){
-                              .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice});
+    CH_OP(x, sample_second, .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice);
   ch_choices_place(x, a, &c, factor);
   ch_gate_args gate = gate_of(a, &c);
   x->ops->gate(x, &gate);
@@ -92,17 +80,10 @@ void ch_token_choice_backward(ch_exec *x, const ch_route_args *a) {
 void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, per_token);
-  x->ops->draw(x, &(ch_draw_args){.rule = rule,
-                                  .n = a->n,
-                                  .e = a->e,
-                                  .count = per_token,
-                                  .valid = a->valid,
-                                  .id = a->token,
-                                  .rng = rng,
-                                  .rng_base = a->rng_base,
-                                  .choice = c.choice});
+  CH_OP(x, draw, .rule = rule, .n = a->n, .e = a->e, .count = per_token, .valid = a->valid, .id = a->token, .rng = rng,
+        .rng_base = a->rng_base, .choice = c.choice);
   ch_choices_place(x, a, &c, 0);
-  x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_EVEN, .count = per_token, .record = a->record});
+  CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = per_token, .record = a->record);
 }
 
 void ch_fixed_route(ch_exec *x, const ch_route_args *a) { ch_drawn_route(x, a, CH_DRAW_MODULO, 1, (ch_rng){0}); }
