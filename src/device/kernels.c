@@ -2,7 +2,9 @@
 #include "device/device.h"
 
 #define COUNT(field) +1
-#define INFO(kernel) {.name = #kernel, .pointers = 0 kernel##_ptrs(COUNT), .bytes = sizeof(kernel##_args)},
+#define NOT_COUNTED(type, field)
+#define INFO(kernel) \
+  {.name = #kernel, .pointers = 0 kernel##_fields(COUNT, NOT_COUNTED), .bytes = sizeof(kernel##_args)},
 const ch_kernel_info ch_kernel_infos[CH_KERNELS] = {KERNELS(INFO)};
 
 void ch_device_fill(ch_ops *ops, ch_compute compute) {

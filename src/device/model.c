@@ -7,16 +7,9 @@ static int64_t rows_at_once(int64_t n) { return n < CH_MOST_GROUPS ? n : CH_MOST
 
 /* ---- rows ---- */
 
-CH_DEVICE_OP(softmax) { CH_LAUNCH(x, softmax, rows_at_once(a->n), .x = a->x, .y = a->y, .n = a->n, .m = a->m); }
-
-CH_DEVICE_OP(softmax_backward) {
-  CH_LAUNCH(x, softmax_backward, rows_at_once(a->n), .y = a->y, .dy = a->dy, .dx = a->dx, .n = a->n, .m = a->m);
-}
-
-CH_DEVICE_OP(rmsnorm) {
-  CH_LAUNCH(x, rmsnorm, rows_at_once(a->n), .x = a->x, .w = a->w, .y = a->y, .rstd = a->rstd, .n = a->n, .d = a->d,
-            .eps = a->eps);
-}
+CH_ONE_KERNEL(softmax, rows_at_once(a->n))
+CH_ONE_KERNEL(softmax_backward, rows_at_once(a->n))
+CH_ONE_KERNEL(rmsnorm, rows_at_once(a->n))
 
 CH_DEVICE_OP(rmsnorm_backward) {
   CH_SCRATCH(x);
@@ -64,6 +57,13 @@ CH_DEVICE_OP(embedding_backward) {
 /* Where only the device knows how many there are, enough groups for a good many. */
 static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS / 4 : ch_groups(count); }
 
+CH_ONE_KERNEL(sigmoid, ch_groups(a->count))
+CH_ONE_KERNEL(sigmoid_backward, ch_groups(a->count))
+CH_ONE_KERNEL(copy, ch_groups(a->count))
+CH_ONE_KERNEL(multiply, ch_groups(a->count))
+CH_ONE_KERNEL(round_bf16, groups_of(a->rows, a->count))
+CH_ONE_KERNEL(widen_bf16, groups_of(a->rows, a->count))
+
 /* The kernels gate where there is a u. */
 static const real CH_DEV *gated_by(const ch_activate_args *a) { return ch_gated(a->activation) ? a->u : NULL; }
 
@@ -76,30 +76,6 @@ CH_DEVICE_OP(activate_backward) {
   CH_LAUNCH(x, activate_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
             .dy = a->dy, .dx = a->dx, .du = a->du, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count,
             .silu = a->activation == CH_SWIGLU);
-}
-
-CH_DEVICE_OP(sigmoid) { CH_LAUNCH(x, sigmoid, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count); }
-
-CH_DEVICE_OP(sigmoid_backward) {
-  CH_LAUNCH(x, sigmoid_backward, ch_groups(a->count), .y = a->y, .dy = a->dy, .dx = a->dx, .count = a->count);
-}
-
-CH_DEVICE_OP(copy) {
-  CH_LAUNCH(x, copy, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count, .accumulate = a->accumulate);
-}
-
-CH_DEVICE_OP(multiply) {
-  CH_LAUNCH(x, multiply, ch_groups(a->count), .a = a->a, .b = a->b, .y = a->y, .count = a->count,
-            .accumulate = a->accumulate);
-}
-
-CH_DEVICE_OP(round_bf16) {
-  CH_LAUNCH(x, round_bf16, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .count = a->count);
-}
-
-CH_DEVICE_OP(widen_bf16) {
-  CH_LAUNCH(x, widen_bf16, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .count = a->count,
-            .accumulate = a->accumulate);
 }
 
 CH_DEVICE_OP(dropout) {
@@ -120,6 +96,9 @@ CH_DEVICE_OP(sumsq) {
 }
 
 /* ---- attention ---- */
+
+CH_ONE_KERNEL(rope, ch_groups(a->n * a->heads * (a->rotated / 2)))
+CH_ONE_KERNEL(rope_table, ch_groups((int64_t)a->positions *(a->rotated / 2)))
 
 /* The bucket of every distance below `count`, for the device. */
 static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max_distance) {
@@ -179,16 +158,6 @@ CH_DEVICE_OP(attention_bias) {
   const int CH_DEV *bucket = put_buckets(x, a->positions, a->buckets, a->max_distance);
   CH_LAUNCH(x, attention_bias, ch_groups((int64_t)a->H * (a->positions + CH_BIAS_PAD)), .rel_bias = a->rel_bias,
             .bucket = bucket, .bias = a->bias, .H = a->H, .positions = a->positions, .pad = CH_BIAS_PAD);
-}
-
-CH_DEVICE_OP(rope) {
-  CH_LAUNCH(x, rope, ch_groups(a->n * a->heads * (a->rotated / 2)), .position = a->position, .turn = a->turn, .x = a->x,
-            .n = a->n, .heads = a->heads, .dh = a->dh, .rotated = a->rotated, .back = a->back, .T = a->T);
-}
-
-CH_DEVICE_OP(rope_table) {
-  CH_LAUNCH(x, rope_table, ch_groups((int64_t)a->positions * (a->rotated / 2)), .turn = a->turn, .theta = a->theta,
-            .positions = a->positions, .rotated = a->rotated);
 }
 
 /* ---- optimizers ---- */

@@ -55,10 +55,7 @@ CH_DEVICE_OP(place) {
             .n = r->tokens, .e = r->experts, .count = a->count);
 }
 
-CH_DEVICE_OP(best) {
-  CH_LAUNCH(x, best, ch_groups(a->n), .valid = a->valid, .score = a->score, .shift = a->shift, .choice = a->choice,
-            .value = a->value, .margin = a->margin, .n = a->n, .e = a->e, .count = a->count);
-}
+CH_ONE_KERNEL(best, ch_groups(a->n))
 
 CH_DEVICE_OP(draw) {
   CH_LAUNCH(x, draw, ch_groups(a->n), .valid = a->valid, .id = a->id, .choice = a->choice, .seed = a->rng.seed,
@@ -79,6 +76,12 @@ CH_DEVICE_OP(jitter) {
 
 /* ---- thresholds ---- */
 
+CH_ONE_KERNEL(threshold, ch_groups(a->n))
+CH_ONE_KERNEL(mean_cutoff, ch_groups(a->e))
+CH_ONE_KERNEL(running_mean, ch_groups(a->count))
+CH_ONE_KERNEL(price, 1)
+CH_ONE_KERNEL(nudge, ch_groups(a->e))
+
 CH_DEVICE_OP(follow) {
   CH_SCRATCH(x);
   const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->sequences + 1) * sizeof *begin);
@@ -86,27 +89,6 @@ CH_DEVICE_OP(follow) {
   CH_LAUNCH(x, follow, ch_groups((int64_t)a->sequences * a->e), .begin = begin, .past = past, .valid = a->valid,
             .score = a->score, .threshold = a->threshold, .history = a->history, .cutoff = a->cutoff, .e = a->e,
             .sequences = a->sequences, .positions = a->positions, .more = a->more, .less = a->less);
-}
-
-CH_DEVICE_OP(threshold) {
-  CH_LAUNCH(x, threshold, ch_groups(a->n), .valid = a->valid, .score = a->score, .threshold = a->threshold,
-            .keep = a->keep, .n = a->n, .e = a->e, .cap = a->cap, .step = a->step);
-}
-
-CH_DEVICE_OP(mean_cutoff) {
-  CH_LAUNCH(x, mean_cutoff, ch_groups(a->e), .cutoff = a->cutoff, .mean = a->mean, .pools = a->pools, .e = a->e);
-}
-
-CH_DEVICE_OP(running_mean) {
-  CH_LAUNCH(x, running_mean, ch_groups(a->count), .value = a->value, .mean = a->mean, .weight = a->weight,
-            .count = a->count, .fresh = a->fresh);
-}
-
-CH_DEVICE_OP(price) { CH_LAUNCH(x, price, 1, .next = a->next, .beta = a->beta, .e = a->e); }
-
-CH_DEVICE_OP(nudge) {
-  CH_LAUNCH(x, nudge, ch_groups(a->e), .demand = a->demand, .price = a->price, .rate = a->rate, .e = a->e,
-            .fresh = a->fresh);
 }
 
 /* ---- gates ---- */
