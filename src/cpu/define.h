@@ -1,5 +1,5 @@
-/* How ops of the host's memory are defined: the beginning of their functions, and how much there is to do where only that
- * memory knows. */
+/* How ops of the host's memory are defined: the beginning of their functions, and how much there is to do where only
+ * that memory knows. */
 #ifndef CH_CPU_DEFINE_H
 #define CH_CPU_DEFINE_H
 

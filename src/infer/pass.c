@@ -5,7 +5,7 @@
 #include "model/block.h"
 
 /* stream += Wo Attn(RMSNorm(stream)), with what the caches hold. */
-static void attention_half(choir_session *s, ch_block *b, const ch_pass *p, real CH_DEV *stream) {
+static void attention_half(choir_session *s, ch_layer *b, const ch_pass *p, real CH_DEV *stream) {
   ch_exec *x = &s->x;
   const ch_transformer *m = &s->net;
   int n = p->T;

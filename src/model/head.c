@@ -57,11 +57,9 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   int d = m->config.d_model, V = m->config.vocab_size;
   int64_t n = c->n, first = shard * n;
   CH_SCRATCH(x);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
+  ch_rmsnorm_args norm = ch_norm(x, m, m->final_norm, n, c->in + first * d, NULL);
   real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
-  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, c->in + first * d, rstd, normed);
-  x->ops->rmsnorm(x, &norm);
-  CH_OP(x, head, .n = n, .d = d, .V = V, .scale = scale_of(m), .x = normed, .w = m->head->w, .w16 = m->head->w16,
+  CH_OP(x, head, .n = n, .d = d, .V = V, .scale = scale_of(m), .x = norm.y, .w = m->head->w, .w16 = m->head->w16,
         .target = c->target ? c->target + first : NULL, .loss_sum = p->shard_loss + shard,
         .loss_total = p->sums + CH_PASS_GUARD, .token_loss = c->losses ? c->losses + first : NULL,
         .logits = c->logits ? c->logits + first * V : NULL, .weight = p->weight, .dx = dnormed, .dw = dw[DHEAD],
@@ -87,10 +85,8 @@ static void all_shards(ch_exec *x, const task *c) {
 void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV *in, real CH_DEV *logits) {
   int d = m->config.d_model;
   CH_SCRATCH(x);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
-  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, in, rstd, normed);
-  x->ops->rmsnorm(x, &norm);
-  CH_OP(x, gemm, .m = n, .n = m->config.vocab_size, .k = d, .trans_b = 1, .a = normed, .b = m->head->w,
+  const ch_rmsnorm_args norm = ch_norm(x, m, m->final_norm, n, in, NULL);
+  CH_OP(x, gemm, .m = n, .n = m->config.vocab_size, .k = d, .trans_b = 1, .a = norm.y, .b = m->head->w,
         .b16 = m->head->w16, .c = logits, .alpha = scale_of(m));
 }
 

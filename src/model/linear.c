@@ -57,10 +57,14 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_
   ch_visits_move(x);
 }
 
-ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
-                             real CH_DEV *rstd, real CH_DEV *normed) {
-  return (ch_rmsnorm_args){
-      .n = n, .d = m->config.d_model, .eps = (real)m->config.norm_eps, .x = in, .w = w->w, .y = normed, .rstd = rstd};
+ch_rmsnorm_args ch_norm(ch_exec *x, const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
+                        real CH_DEV *rstd) {
+  const int d = m->config.d_model;
+  ch_rmsnorm_args norm = {.n = n, .d = d, .eps = (real)m->config.norm_eps, .x = in, .w = w->w};
+  norm.y = CH_NEW(&x->scratch, real, n * d);
+  norm.rstd = rstd ? rstd : CH_NEW(&x->scratch, real, n);
+  x->ops->rmsnorm(x, &norm);
+  return norm;
 }
 
 void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
@@ -112,9 +116,9 @@ ch_pass ch_shard_of_pass(const ch_pass *p) {
   return shard;
 }
 
-ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_pass *shard, int number) {
+ch_layer ch_shard_of_layer(const ch_transformer *m, const ch_layer *b, const ch_pass *shard, int number) {
   int64_t row = (int64_t)number * shard->B * shard->T, d = m->config.d_model, width = m->width, kv_width = m->kv_width;
-  ch_block s = *b;
+  ch_layer s = *b;
   s.x += row * d;
   s.rstd1 += row;
   s.qh += row * width;

@@ -14,7 +14,7 @@ static ch_param *layer_param(ch_params *params, int layer, const char *suffix) {
   return (ch_param *)ch_params_find(params, name);
 }
 
-static void bind_block(ch_transformer *m, ch_block *b, int layer) {
+static void bind_block(ch_transformer *m, ch_layer *b, int layer) {
   ch_params *p = &m->params;
   b->number = layer;
   b->attn_norm = layer_param(p, layer, "attn_norm.weight");
@@ -141,7 +141,7 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
   if (ch_counting(x)) return;
   int valid = ch_valid_count(p->route.mask, p->route.n);
   for (int l = 0; l < m->config.layers; l++) {
-    const ch_block *b = &m->block[l];
+    const ch_layer *b = &m->block[l];
     if (b->moe < 0) continue;
     p->aux_loss += m->config.router.aux_loss_weight * layer[0];
     ch_route_stats_collect(&m->stats[b->moe], valid, &b->saved.routing.counts, layer, counts);
@@ -231,7 +231,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
   ch_visits_next(x);
   for (int l = 0; l < m->config.layers; l++) {
-    ch_block *b = &m->block[l];
+    ch_layer *b = &m->block[l];
     b->x = stream;
     real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
     size_t layer_mark = ch_arena_mark(&x->tape);

@@ -103,7 +103,7 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
   ch_route_args route = a->route;
   ch_routing seen = s->routing;
   int64_t first = ch_moe_first_token(x, a);
-  int alone = route.router->gates_are_scores;
+  int alone = ch_router_gates_are_scores(route.router);
   if (alone) {
     route.n = ch_moe_rows(x, a);
     seen.record = s->dispatch.local;

@@ -148,7 +148,7 @@ static int routings(const ch_router *router, const char *names[MOST]) {
   else
     names[count++] = pools[0].name;
   if (ch_router_can_be_causal(router)) names[count++] = threshold;
-  if (router->adapts) names[count++] = adaptive;
+  if (ch_router_adapts(router)) names[count++] = adaptive;
   names[count] = NULL;
   return count;
 }

@@ -5,9 +5,6 @@
 
 static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 
-/* Elements from the first to the last of a [rows, width] array with stride ld. */
-static int64_t span(int64_t rows, int64_t width, int64_t ld) { return rows > 0 ? (rows - 1) * ld + width : 0; }
-
 /* Whether two products have the same left operand: then it is rounded once. */
 static int shares_left(const ch_gemm_args *g, const ch_gemm_args *other) {
   int64_t rows = g->trans_a ? g->k : g->m, width = g->trans_a ? g->m : g->k;
@@ -15,29 +12,32 @@ static int shares_left(const ch_gemm_args *g, const ch_gemm_args *other) {
          width == (other->trans_a ? other->m : other->k) && stride(g->lda, width) == stride(other->lda, width);
 }
 
-/* The product, its inputs rounded if it must be; `before` stands in the same call, with the left operand `left`. */
-static ch_product product_of(ch_exec *x, const ch_gemm_args *g, const ch_gemm_args *before, const void *left) {
-  ch_product p = {.trans_a = g->trans_a,
-                  .trans_b = g->trans_b,
-                  .accumulate = g->accumulate,
-                  .m = g->m,
-                  .n = g->n,
-                  .k = g->k,
-                  .a = g->a,
-                  .b = g->b,
-                  .c = g->c,
-                  .alpha = g->alpha ? g->alpha : 1};
-  p.lda = stride(g->lda, g->trans_a ? g->m : g->k);
-  p.ldb = stride(g->ldb, g->trans_b ? g->k : g->n);
-  p.ldc = stride(g->ldc, g->n);
-  if (x->compute == CH_COMPUTE_BF16 && !g->exact) {
-    if (shares_left(g, before))
-      p.a = left;
-    else
-      p.a = ch_rounded_operand(x, g->a, NULL, g->trans_a ? span(g->k, g->m, p.lda) : span(g->m, g->k, p.lda));
-    p.b = ch_rounded_operand(x, g->b, g->b16, g->trans_b ? span(g->n, g->k, p.ldb) : span(g->k, g->n, p.ldb));
-    p.bf16 = 1;
-  }
+ch_product ch_product_of(const ch_gemm_args *g) {
+  return (ch_product){.trans_a = g->trans_a,
+                      .trans_b = g->trans_b,
+                      .accumulate = g->accumulate,
+                      .m = g->m,
+                      .n = g->n,
+                      .k = g->k,
+                      .a = g->a,
+                      .b = g->b,
+                      .c = g->c,
+                      .lda = stride(g->lda, g->trans_a ? g->m : g->k),
+                      .ldb = stride(g->ldb, g->trans_b ? g->k : g->n),
+                      .ldc = stride(g->ldc, g->n),
+                      .alpha = g->alpha ? g->alpha : 1};
+}
+
+/* The same, its inputs rounded if it must be; `before` stands in the same call, with the left operand `left`. */
+static ch_product rounded_product(ch_exec *x, const ch_gemm_args *g, const ch_gemm_args *before, const void *left) {
+  ch_product p = ch_product_of(g);
+  if (x->compute != CH_COMPUTE_BF16 || g->exact) return p;
+  if (shares_left(g, before))
+    p.a = left;
+  else
+    p.a = ch_rounded_operand(x, g->a, NULL, g->trans_a ? ch_span(g->k, g->m, p.lda) : ch_span(g->m, g->k, p.lda));
+  p.b = ch_rounded_operand(x, g->b, g->b16, g->trans_b ? ch_span(g->n, g->k, p.ldb) : ch_span(g->k, g->n, p.ldb));
+  p.bf16 = 1;
   return p;
 }
 
@@ -53,7 +53,7 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
       ch_invariant_gemm(x, g);
       continue;
     }
-    ch_product one = product_of(x, g, before, left);
+    ch_product one = rounded_product(x, g, before, left);
     if (!ch_counting(x)) p[made] = one;
     made++;
     before = g;
@@ -86,30 +86,35 @@ static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
  * of all other experts, which are as large, are written. */
 enum { LARGE = 1 << 19 };
 
-/* Expert i's product. */
-static ch_product expert_product(const ch_expert_gemm_args *g, const operands *in, int i) {
-  int64_t first = g->begin[i], rows = g->begin[i + 1] - first, size = in->bf16 ? sizeof(ch_bf16) : sizeof(float);
-  const char *a = (const char *)in->a + first * g->k * size, *b = in->b;
-  ch_product p = {.bf16 = in->bf16, .rounds = in->rounds, .m = rows, .n = g->n, .k = g->k, .a = a, .lda = g->k};
-  p.ldc = g->n;
-  p.alpha = 1;
+ch_product ch_expert_product(const ch_expert_gemm_args *g, int i) {
+  int64_t first = g->begin[i], rows = g->begin[i + 1] - first;
+  ch_product p = {.accumulate = g->accumulate, .n = g->n, .lda = g->k, .ldb = g->n, .ldc = g->n, .alpha = 1};
   if (g->form == CH_TN) {
     p.trans_a = 1;
-    p.accumulate = g->accumulate;
     p.large = g->n * g->k >= LARGE;
     p.m = g->k;
     p.k = rows;
-    p.b = b + first * g->n * size;
     p.c = g->w + i * g->n * g->k;
-  } else {
-    p.trans_b = g->form == CH_NT;
-    p.accumulate = g->accumulate;
-    p.b = b + i * g->n * g->k * (in->rounds ? (int64_t)sizeof(float) : size);
-    p.c = g->c ? g->c + first * g->n : NULL;
-    p.activate = g->activate;
-    p.element = first * g->n;
+    return p;
   }
-  p.ldb = p.trans_b ? g->k : g->n;
+  p.trans_b = g->form == CH_NT;
+  if (p.trans_b) p.ldb = g->k;
+  p.m = rows;
+  p.k = g->k;
+  p.c = g->c ? g->c + first * g->n : NULL;
+  p.activate = g->activate;
+  p.element = first * g->n;
+  return p;
+}
+
+static ch_product with_operands(const ch_expert_gemm_args *g, const operands *in, int i) {
+  const int64_t first = g->begin[i], size = in->bf16 ? sizeof(ch_bf16) : sizeof(float);
+  ch_product p = ch_expert_product(g, i);
+  p.bf16 = in->bf16;
+  p.rounds = in->rounds;
+  p.a = (const char *)in->a + first * g->k * size;
+  p.b = (const char *)in->b +
+        (g->form == CH_TN ? first * g->n * size : i * g->n * g->k * (in->rounds ? (int64_t)sizeof(float) : size));
   return p;
 }
 
@@ -132,7 +137,7 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   ch_product *products = CH_NEW(&x->scratch, ch_product, g->experts);
   operands in = prepare(x, g);
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
-    products[i] = expert_product(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
+    products[i] = with_operands(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
     if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
   }
   ch_products_run(x, g->experts, cutting_of(g, &in), products);

@@ -31,5 +31,4 @@ const ch_router ch_router_bias_balanced = {
     .route = route,
     .observe = observe,
     .backward = ch_router_gates_backward,
-    .gates_are_scores = 1,
 };

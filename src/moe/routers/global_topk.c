@@ -129,8 +129,6 @@ const ch_router ch_router_global_topk = {
     .max_slots = max_slots,
     .route = route,
     .causal = ch_router_by_thresholds,
-    .adapts = 1,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,
-    .gates_are_scores = 1,
 };

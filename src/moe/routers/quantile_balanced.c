@@ -73,5 +73,4 @@ const ch_router ch_router_quantile_balanced = {
     .causal = causal,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,
-    .gates_are_scores = 1,
 };
