@@ -103,9 +103,7 @@ CH_ONE_KERNEL(rope_table, ch_groups((int64_t)a->positions *(a->rotated / 2)))
 /* The bucket of every distance below `count`, for the device. */
 static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max_distance) {
   int *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
-  int far = max_distance > buckets ? max_distance : buckets; /* all that is farther: the last bucket */
-  for (int distance = 0; distance < count && !ch_counting(x); distance++)
-    bucket[distance] = ch_attention_bucket(distance < far ? distance : far, buckets, max_distance);
+  if (!ch_counting(x)) ch_attention_buckets(count, buckets, max_distance, bucket);
   return ch_put(&x->scratch, bucket, (size_t)count * sizeof *bucket);
 }
 

@@ -89,18 +89,12 @@ static void backward_task(const head_task *t, real *p, real *dp, real *dbias) {
   }
 }
 
-static const int *distance_buckets(const ch_attention_args *a, int *bucket) {
-  for (int distance = 0; distance < a->T && a->rel_bias; distance++)
-    bucket[distance] = ch_attention_bucket(distance, a->buckets, a->max_distance);
-  return bucket;
-}
-
 CH_REF_SCRATCH_OP(attention) {
   CH_SCRATCH(x);
   int *bucket = CH_NEW(&x->scratch, int, a->T);
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * a->T);
   if (ch_counting(x)) return;
-  distance_buckets(a, bucket);
+  if (a->rel_bias) ch_attention_buckets(a->T, a->buckets, a->max_distance, bucket);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
   for (int64_t task = 0; task < (int64_t)a->B * a->H; task++) {
     head_task t = make_task(a, bucket, task);
@@ -116,7 +110,7 @@ CH_REF_SCRATCH_OP(attention_backward) {
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * 2 * a->T);
   real *dbias = CH_NEW(&x->scratch, real, tasks * a->buckets); /* by task: added in order below */
   if (ch_counting(x)) return;
-  distance_buckets(a, bucket);
+  if (a->rel_bias) ch_attention_buckets(a->T, a->buckets, a->max_distance, bucket);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
   for (int64_t first = 0; first < tasks; first += group)
     for (int64_t task = first; task < first + group; task++) {

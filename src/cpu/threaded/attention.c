@@ -1,11 +1,10 @@
 /* Causal attention, one task for each sequence and head, on kernels of their own (simd/attention.c). Forward cuts long
  * sequences further; backward does not, so that dk and dv add up in a fixed order. Arithmetic is in float whatever the
  * compute type. */
-#include "cpu/simd/attention.h"
-
 #include <omp.h>
 #include <string.h>
 
+#include "cpu/simd/attention_head.h"
 #include "cpu/threaded/threaded.h"
 
 enum { SEGMENT = 8 * CH_ATTENTION_CHUNK }; /* rows of a forward task: long enough to pack keys and values for */

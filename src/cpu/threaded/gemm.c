@@ -3,32 +3,14 @@
 #include "cpu/threaded/product.h"
 #include "cpu/threaded/threaded.h"
 
-static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
-
 /* Whether two products have the same left operand: then it is rounded once. */
 static int shares_left(const ch_gemm_args *g, const ch_gemm_args *other) {
   int64_t rows = g->trans_a ? g->k : g->m, width = g->trans_a ? g->m : g->k;
   return other && other->a == g->a && !other->exact && rows == (other->trans_a ? other->k : other->m) &&
-         width == (other->trans_a ? other->m : other->k) && stride(g->lda, width) == stride(other->lda, width);
+         width == (other->trans_a ? other->m : other->k) && ch_stride(g->lda, width) == ch_stride(other->lda, width);
 }
 
-ch_product ch_product_of(const ch_gemm_args *g) {
-  return (ch_product){.trans_a = g->trans_a,
-                      .trans_b = g->trans_b,
-                      .accumulate = g->accumulate,
-                      .m = g->m,
-                      .n = g->n,
-                      .k = g->k,
-                      .a = g->a,
-                      .b = g->b,
-                      .c = g->c,
-                      .lda = stride(g->lda, g->trans_a ? g->m : g->k),
-                      .ldb = stride(g->ldb, g->trans_b ? g->k : g->n),
-                      .ldc = stride(g->ldc, g->n),
-                      .alpha = g->alpha ? g->alpha : 1};
-}
-
-/* The same, its inputs rounded if it must be; `before` stands in the same call, with the left operand `left`. */
+/* The product, its inputs rounded if it must be; `before` stands in the same call, with the left operand `left`. */
 static ch_product rounded_product(ch_exec *x, const ch_gemm_args *g, const ch_gemm_args *before, const void *left) {
   ch_product p = ch_product_of(g);
   if (x->compute != CH_COMPUTE_BF16 || g->exact) return p;
@@ -80,31 +62,6 @@ static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
   else
     in.rounds = 1;
   return in;
-}
-
-/* Elements of an expert's weights from which on gradients go past the caches: whoever reads them next comes after those
- * of all other experts, which are as large, are written. */
-enum { LARGE = 1 << 19 };
-
-ch_product ch_expert_product(const ch_expert_gemm_args *g, int i) {
-  int64_t first = g->begin[i], rows = g->begin[i + 1] - first;
-  ch_product p = {.accumulate = g->accumulate, .n = g->n, .lda = g->k, .ldb = g->n, .ldc = g->n, .alpha = 1};
-  if (g->form == CH_TN) {
-    p.trans_a = 1;
-    p.large = g->n * g->k >= LARGE;
-    p.m = g->k;
-    p.k = rows;
-    p.c = g->w + i * g->n * g->k;
-    return p;
-  }
-  p.trans_b = g->form == CH_NT;
-  if (p.trans_b) p.ldb = g->k;
-  p.m = rows;
-  p.k = g->k;
-  p.c = g->c ? g->c + first * g->n : NULL;
-  p.activate = g->activate;
-  p.element = first * g->n;
-  return p;
 }
 
 static ch_product with_operands(const ch_expert_gemm_args *g, const operands *in, int i) {

@@ -23,10 +23,11 @@ int ch_product_takes_pairs(const ch_product *p);
 int64_t ch_product_steps(const ch_product *p);
 void ch_product_pack(const ch_product *p, float *panels);
 
-/* The product that a gemm asks for, its inputs as they are, and that of expert i, but for A and B; and the elements
- * from the first to the last of a [rows,width] array. */
+/* The product that a gemm asks for, its inputs as they are, and that of expert i, but for A and B. Of a [rows,width]
+ * array the stride (ld 0: width), and the elements from the first to the last. */
 ch_product ch_product_of(const ch_gemm_args *g);
 ch_product ch_expert_product(const ch_expert_gemm_args *g, int i);
+static inline int64_t ch_stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 static inline int64_t ch_span(int64_t rows, int64_t width, int64_t ld) {
   return rows > 0 ? (rows - 1) * ld + width : 0;
 }
