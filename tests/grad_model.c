@@ -1,6 +1,6 @@
 /* Whole models in double: the derivative of the loss along a random direction of every parameter tensor. Nano (but for
  * its vocabulary) with expert choice; with the other routers a narrower one of as many layers. */
-#include "cpu/counts.h"
+#include "cpu/define.h"
 #include "model/transformer.h"
 #include "modern.h"
 #include "testing.h"

@@ -2,7 +2,7 @@
 #ifndef CH_TESTS_MOE_TESTING_H
 #define CH_TESTS_MOE_TESTING_H
 
-#include "cpu/counts.h"
+#include "cpu/define.h"
 #include "moe/layer.h"
 #include "testing.h"
 

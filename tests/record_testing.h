@@ -2,7 +2,7 @@
 #ifndef CH_TESTS_RECORD_TESTING_H
 #define CH_TESTS_RECORD_TESTING_H
 
-#include "cpu/counts.h"
+#include "cpu/define.h"
 #include "op/backend.h"
 #include "testing.h"
 

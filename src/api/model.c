@@ -96,7 +96,7 @@ void ch_model_round_weights(choir_model *model, ch_exec *x) {
 
 const char *ch_model_bad_weight(choir_model *model) {
   ch_exec *x = &model->x;
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const ch_param *p = model->net.params.p;
   int count = model->net.params.count + model->net.params.buffers, bad = 0;
   double CH_DEV *sums = CH_NEW(&x->scratch, double, count);
@@ -104,7 +104,6 @@ const char *ch_model_bad_weight(choir_model *model) {
     x->ops->sumsq(x, &(ch_sumsq_args){.arrays = 1, .count = p[i].away ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
   const double *squares = ch_get(x, sums, (size_t)count * sizeof *squares);
   while (!ch_counting(x) && bad < count && isfinite(squares[bad])) bad++;
-  ch_scratch_release(x, mark);
   if (!ch_counting(x)) bad = (int)-ch_comm_max(x->comm, -bad);
   return bad < count ? p[bad].name : NULL;
 }

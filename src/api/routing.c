@@ -52,7 +52,7 @@ choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routi
 
 static void show(void *context, ch_exec *x, int layer, const ch_route_args *a, const ch_routing *r) {
   choir_model *model = context;
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   choir_routing view = ch_routing_view(x, a, r);
   view.layer = layer;
   view.moe = model->net.block[layer].moe;
@@ -61,7 +61,6 @@ static void show(void *context, ch_exec *x, int layer, const ch_route_args *a, c
     model->callback(model->callback_context, &view);
     model->in_callback = 0;
   }
-  ch_scratch_release(x, mark);
 }
 
 int ch_model_check_idle(const choir_model *model) {

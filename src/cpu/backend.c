@@ -5,8 +5,8 @@
 
 static void fill_reference(ch_ops *ops, ch_compute compute) {
   (void)compute;
-#define FILL(name) ch_ref_fill_##name(ops);
-  CH_REF_FILES(FILL)
+#define REFERENCE(op, args) .op = ch_ref_##op,
+  *ops = (ch_ops){CH_OPS(REFERENCE)};
 }
 
 static int reference_supports(ch_compute compute, int emulate) {
@@ -33,15 +33,8 @@ static void fill_cpu(ch_ops *ops, ch_compute compute) {
   ch_threaded_fill_attention(ops);
   ch_threaded_fill_attention_cached(ops);
   ch_threaded_fill_head(ops);
-  CH_SIMD_PICK(ch_fill_pointwise)(ops);
-  CH_SIMD_PICK(ch_fill_gelu)(ops);
-  CH_SIMD_PICK(ch_fill_norm)(ops);
-  CH_SIMD_PICK(ch_fill_gather)(ops);
-  CH_SIMD_PICK(ch_fill_select)(ops);
-  CH_SIMD_PICK(ch_fill_exchange)(ops);
-  CH_SIMD_PICK(ch_fill_dykstra)(ops);
-  CH_SIMD_PICK(ch_fill_adafactor)(ops);
-  CH_SIMD_PICK(ch_fill_adamw)(ops);
+#define VECTORISED(op) ops->op = CH_SIMD_PICK(ch_simd_##op);
+  CH_SIMD_OPS(VECTORISED)
 }
 
 static int cpu_supports(ch_compute compute, int emulate) {

@@ -9,16 +9,14 @@
 #define CHAINS(step) step(0) step(1) step(2) step(3) step(4) step(5) step(6) step(7) step(8) step(9) step(10) step(11)
 enum { CHAIN_COUNT = 12 };
 
-typedef float vector4 __attribute__((vector_size(16)));
-
 /* Reading: eight places at once, for one keeps too few lines of memory on their way (22 of 38 GB/s on two threads of an
  * Emerald Rapids). */
 #define PLACES(step) step(0) step(1) step(2) step(3) step(4) step(5) step(6) step(7)
 #define PLACE_START(i) vector s##i = {0};
 #define PLACE_READ(i) s##i ^= *(const vector *)(x + i * part + j);
 #define PLACE_ADD(i) ^s##i
-#define READER(name, bytes)                                                 \
-  static float name(const float *x, int64_t count) {                        \
+#define READER(target, name, bytes)                                         \
+  target static float name(const float *x, int64_t count) {                 \
     typedef uint32_t vector __attribute__((vector_size(bytes), may_alias)); \
     const int64_t part = count / 8;                                         \
     PLACES(PLACE_START)                                                     \
@@ -30,83 +28,47 @@ typedef float vector4 __attribute__((vector_size(16)));
     for (int i = 0; i < bytes / 4; i++) sum ^= all[i];                      \
     return (float)sum;                                                      \
   }
-READER(generic_read, 16)
+READER(, generic_read, 16)
+
+/* A loop of chains, each of which begins at FIRST(i) and goes on by NEXT(i). */
+#define CHAIN_START(i) vector a##i = FIRST(i);
+#define CHAIN_STEP(i) a##i = NEXT(a##i);
+#define CHAIN_ADD(i) +a##i
+#define LOOP(target, name, bytes)                               \
+  target static float name(int64_t rounds) {                    \
+    typedef float vector __attribute__((vector_size(bytes)));   \
+    const vector scale = (vector){0} + 0.5f, shift = scale * 2; \
+    CHAINS(CHAIN_START)                                         \
+    for (int64_t r = 0; r < rounds; r++) {                      \
+      CHAINS(CHAIN_STEP)                                        \
+    }                                                           \
+    vector sum = scale CHAINS(CHAIN_ADD);                       \
+    return sum[0];                                              \
+  }
 
 /* Multiply and add in 128-bit vectors, what every CPU has. */
-static float generic_loop(int64_t rounds) {
-  vector4 scale = {0.5f, 0.5f, 0.5f, 0.5f}, shift = {1, 2, 3, 4};
-#define STEP(i) vector4 a##i = shift * i;
-  CHAINS(STEP)
-#undef STEP
-  for (int64_t r = 0; r < rounds; r++) {
-#define STEP(i) a##i = a##i * scale + shift;
-    CHAINS(STEP)
-#undef STEP
-  }
-  vector4 sum = {0};
-#define STEP(i) sum += a##i;
-  CHAINS(STEP)
-#undef STEP
-  return sum[0] + sum[1] + sum[2] + sum[3];
-}
+#define FIRST(i) (shift * i)
+#define NEXT(a) (a * scale + shift)
+LOOP(, generic_loop, 16)
 static const ch_peak_unit generic = {"generic", CHAIN_COUNT * 4 * 2, generic_loop, generic_read};
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static float avx2_loop(int64_t rounds) {
-  __m256 scale = _mm256_set1_ps(0.5f), shift = _mm256_set1_ps(1);
-#define STEP(i) __m256 a##i = _mm256_set1_ps(i);
-  CHAINS(STEP)
-#undef STEP
-  for (int64_t r = 0; r < rounds; r++) {
-#define STEP(i) a##i = _mm256_fmadd_ps(a##i, scale, shift);
-    CHAINS(STEP)
-#undef STEP
-  }
-  __m256 sum = shift;
-#define STEP(i) sum = _mm256_add_ps(sum, a##i);
-  CHAINS(STEP)
-#undef STEP
-  return _mm256_cvtss_f32(sum);
-}
-__attribute__((target("avx2")))
-READER(avx2_read, 32) static const ch_peak_unit avx2 = {"avx2", CHAIN_COUNT * 8 * 2, avx2_loop, avx2_read};
+#define FOR(instructions) __attribute__((target(instructions)))
+#undef NEXT
+#define NEXT(a) (vector) _mm256_fmadd_ps((__m256)a, (__m256)scale, (__m256)shift)
+LOOP(FOR("avx2,fma"), avx2_loop, 32)
+READER(FOR("avx2"), avx2_read, 32)
+#undef NEXT
+#define NEXT(a) (vector) _mm512_fmadd_ps((__m512)a, (__m512)scale, (__m512)shift)
+LOOP(FOR("avx512f"), avx512_loop, 64)
+READER(FOR("avx512f"), avx512_read, 64)
+#undef NEXT
+#define NEXT(a) (vector) _mm512_dpbf16_ps((__m512)a, (__m512bh)scale, (__m512bh)shift)
+LOOP(FOR("avx512f,avx512bw,avx512vl,avx512bf16"), avx512_bf16_loop, 64)
 
-__attribute__((target("avx512f"))) static float avx512_loop(int64_t rounds) {
-  __m512 scale = _mm512_set1_ps(0.5f), shift = _mm512_set1_ps(1);
-#define STEP(i) __m512 a##i = _mm512_set1_ps(i);
-  CHAINS(STEP)
-#undef STEP
-  for (int64_t r = 0; r < rounds; r++) {
-#define STEP(i) a##i = _mm512_fmadd_ps(a##i, scale, shift);
-    CHAINS(STEP)
-#undef STEP
-  }
-  __m512 sum = shift;
-#define STEP(i) sum = _mm512_add_ps(sum, a##i);
-  CHAINS(STEP)
-#undef STEP
-  return _mm512_cvtss_f32(sum);
-}
-__attribute__((target("avx512f")))
-READER(avx512_read, 64) static const ch_peak_unit avx512 = {"avx512", CHAIN_COUNT * 16 * 2, avx512_loop, avx512_read};
-
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) static float avx512_bf16_loop(int64_t rounds) {
-  __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f80), y = (__m512bh)_mm512_set1_epi32(0x3f803f80);
-#define STEP(i) __m512 a##i = _mm512_set1_ps(i);
-  CHAINS(STEP)
-#undef STEP
-  for (int64_t r = 0; r < rounds; r++) {
-#define STEP(i) a##i = _mm512_dpbf16_ps(a##i, x, y);
-    CHAINS(STEP)
-#undef STEP
-  }
-  __m512 sum = _mm512_setzero_ps();
-#define STEP(i) sum = _mm512_add_ps(sum, a##i);
-  CHAINS(STEP)
-#undef STEP
-  return _mm512_cvtss_f32(sum);
-}
-static const ch_peak_unit avx512_bf16 = {"avx512_bf16", CHAIN_COUNT * 32 * 2, avx512_bf16_loop, NULL};
+static const ch_peak_unit avx2 = {"avx2", CHAIN_COUNT * 8 * 2, avx2_loop, avx2_read},
+                          avx512 = {"avx512", CHAIN_COUNT * 16 * 2, avx512_loop, avx512_read},
+                          avx512_bf16 = {"avx512_bf16", CHAIN_COUNT * 32 * 2, avx512_bf16_loop, NULL};
 
 /* Six accumulator tiles of 16 x 16 floats, two input tiles of 16 x 32 bf16. */
 __attribute__((target("amx-tile,amx-bf16"))) static float amx_loop(int64_t rounds) {

@@ -15,8 +15,10 @@ typedef uint32_t U32;
 typedef float F32;
 typedef double F64;
 #define FIELD(name) PTR name;
+#define VALUE(type, name) type name;
 #include "device/kernels/args.h"
 #undef FIELD
+#undef VALUE
 
 #define CH_KERNEL_NUMBER(name) CH_KERNEL_##name,
 typedef enum { KERNELS(CH_KERNEL_NUMBER) CH_KERNELS } ch_kernel;
@@ -85,13 +87,18 @@ static inline void ch_launch(ch_exec *x, ch_kernel kernel, int64_t groups, const
   if (groups > 0 && !ch_counting(x)) ((const ch_device *)x->memory)->launch(kernel, groups, args);
 }
 
-/* An op whose function has its name. */
-#define CH_SET(op) ops->op = op
+/* Begins the function of an op, whose parameters are x and a. */
+#define CH_DEVICE_OP(op) void ch_device_##op(ch_exec *x, const ch_args_of_##op *a)
+#define CH_DEVICE_DECLARE(op, args) CH_DEVICE_OP(op);
+CH_DEVICE_OPS(CH_DEVICE_DECLARE)
+
+/* An op that is one kernel of its name, all of whose arguments are fields of the op's. */
+#define CH_SAME_POINTER(name) .name = a->name,
+#define CH_SAME_VALUE(type, name) .name = a->name,
+#define CH_ONE_KERNEL(op, groups) \
+  CH_DEVICE_OP(op) { CH_LAUNCH(x, op, groups, op##_fields(CH_SAME_POINTER, CH_SAME_VALUE)); }
 
 /* Every op of the table but solvers of assignments, which run on the host (op/routing.h). */
 void ch_device_fill(ch_ops *ops, ch_compute compute);
-void ch_device_fill_model(ch_ops *ops);
-void ch_device_fill_products(ch_ops *ops);
-void ch_device_fill_routing(ch_ops *ops);
 
 #endif

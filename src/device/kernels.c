@@ -2,12 +2,13 @@
 #include "device/device.h"
 
 #define COUNT(field) +1
-#define INFO(kernel) {.name = #kernel, .pointers = 0 kernel##_ptrs(COUNT), .bytes = sizeof(kernel##_args)},
+#define NOT_COUNTED(type, field)
+#define INFO(kernel) \
+  {.name = #kernel, .pointers = 0 kernel##_fields(COUNT, NOT_COUNTED), .bytes = sizeof(kernel##_args)},
 const ch_kernel_info ch_kernel_infos[CH_KERNELS] = {KERNELS(INFO)};
 
 void ch_device_fill(ch_ops *ops, ch_compute compute) {
   (void)compute; /* products ask the executor */
-  ch_device_fill_model(ops);
-  ch_device_fill_products(ops);
-  ch_device_fill_routing(ops);
+#define DEVICE(op, args) .op = ch_device_##op,
+  *ops = (ch_ops){CH_DEVICE_OPS(DEVICE)};
 }

@@ -7,21 +7,12 @@ static int64_t rows_at_once(int64_t n) { return n < CH_MOST_GROUPS ? n : CH_MOST
 
 /* ---- rows ---- */
 
-static void softmax(ch_exec *x, const ch_softmax_args *a) {
-  CH_LAUNCH(x, softmax, rows_at_once(a->n), .x = a->x, .y = a->y, .n = a->n, .m = a->m);
-}
+CH_ONE_KERNEL(softmax, rows_at_once(a->n))
+CH_ONE_KERNEL(softmax_backward, rows_at_once(a->n))
+CH_ONE_KERNEL(rmsnorm, rows_at_once(a->n))
 
-static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
-  CH_LAUNCH(x, softmax_backward, rows_at_once(a->n), .y = a->y, .dy = a->dy, .dx = a->dx, .n = a->n, .m = a->m);
-}
-
-static void rmsnorm(ch_exec *x, const ch_rmsnorm_args *a) {
-  CH_LAUNCH(x, rmsnorm, rows_at_once(a->n), .x = a->x, .w = a->w, .y = a->y, .rstd = a->rstd, .n = a->n, .d = a->d,
-            .eps = a->eps);
-}
-
-static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(rmsnorm_backward) {
+  CH_SCRATCH(x);
   int64_t blocks = (a->n + BLOCK - 1) / BLOCK;
   double CH_DEV *partial = CH_NEW(&x->scratch, double, blocks * a->d);
   CH_LAUNCH(x, rmsnorm_dw, ch_groups(blocks * a->d), .x = a->x, .rstd = a->rstd, .dy = a->dy, .partial = partial,
@@ -29,35 +20,34 @@ static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
   CH_LAUNCH(x, add_blocks, ch_groups(a->d), .partial = partial, .sum = a->dw, .blocks = blocks, .d = a->d);
   CH_LAUNCH(x, rmsnorm_dx, rows_at_once(a->n), .x = a->x, .w = a->w, .rstd = a->rstd, .dy = a->dy, .dx = a->dx,
             .n = a->n, .d = a->d, .dx_acc = a->dx_acc);
-  ch_scratch_release(x, mark);
 }
 
-static void gather(ch_exec *x, const ch_gather_args *a) {
+CH_DEVICE_OP(gather) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, gather, ch_groups((int64_t)r->max_slots * a->d), .begin = r->expert_begin, .slot_token = r->slot_token,
             .x = a->x, .y = a->y, .e = r->experts, .d = a->d);
 }
 
-static void combine(ch_exec *x, const ch_combine_args *a) {
+CH_DEVICE_OP(combine) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, combine, ch_groups((int64_t)r->tokens * a->d), .token_begin = r->token_begin,
             .token_slot = r->token_slot, .slot_gate = r->slot_gate, .y = a->y, .out = a->out, .n = r->tokens, .d = a->d,
             .gated = a->gated, .out_acc = a->out_acc);
 }
 
-static void combine_backward(ch_exec *x, const ch_combine_args *a) {
+CH_DEVICE_OP(combine_backward) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, combine_backward, rows_at_once(r->max_slots), .begin = r->expert_begin, .slot_token = r->slot_token,
             .slot_gate = r->slot_gate, .y = a->y, .dout = a->dout, .dy = a->dy, .dgate = a->dgate, .e = r->experts,
             .d = a->d, .gated = a->gated);
 }
 
-static void embedding(ch_exec *x, const ch_embedding_args *a) {
+CH_DEVICE_OP(embedding) {
   CH_LAUNCH(x, embedding, ch_groups(a->n * a->d), .token = a->token, .w = a->w, .x = a->x, .n = a->n, .d = a->d,
             .scale = a->scale != 0 ? a->scale : 1);
 }
 
-static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
+CH_DEVICE_OP(embedding_backward) {
   CH_LAUNCH(x, embedding_backward, ch_groups((int64_t)CLASSES * a->d), .token = a->token, .dx = a->dx, .dw = a->dw,
             .n = a->n, .d = a->d, .scale = a->scale != 0 ? a->scale : 1);
 }
@@ -67,88 +57,68 @@ static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
 /* Where only the device knows how many there are, enough groups for a good many. */
 static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS / 4 : ch_groups(count); }
 
+CH_ONE_KERNEL(sigmoid, ch_groups(a->count))
+CH_ONE_KERNEL(sigmoid_backward, ch_groups(a->count))
+CH_ONE_KERNEL(copy, ch_groups(a->count))
+CH_ONE_KERNEL(multiply, ch_groups(a->count))
+CH_ONE_KERNEL(round_bf16, groups_of(a->rows, a->count))
+CH_ONE_KERNEL(widen_bf16, groups_of(a->rows, a->count))
+
 /* The kernels gate where there is a u. */
 static const real CH_DEV *gated_by(const ch_activate_args *a) { return ch_gated(a->activation) ? a->u : NULL; }
 
-static void activate(ch_exec *x, const ch_activate_args *a) {
+CH_DEVICE_OP(activate) {
   CH_LAUNCH(x, activate, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
             .x16 = a->x16, .y16 = a->y16, .count = a->count, .silu = a->activation == CH_SWIGLU);
 }
 
-static void activate_backward(ch_exec *x, const ch_activate_args *a) {
+CH_DEVICE_OP(activate_backward) {
   CH_LAUNCH(x, activate_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
             .dy = a->dy, .dx = a->dx, .du = a->du, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count,
             .silu = a->activation == CH_SWIGLU);
 }
 
-static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
-  CH_LAUNCH(x, sigmoid, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count);
-}
-
-static void sigmoid_backward(ch_exec *x, const ch_sigmoid_args *a) {
-  CH_LAUNCH(x, sigmoid_backward, ch_groups(a->count), .y = a->y, .dy = a->dy, .dx = a->dx, .count = a->count);
-}
-
-static void copy(ch_exec *x, const ch_copy_args *a) {
-  CH_LAUNCH(x, copy, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count, .accumulate = a->accumulate);
-}
-
-static void multiply(ch_exec *x, const ch_multiply_args *a) {
-  CH_LAUNCH(x, multiply, ch_groups(a->count), .a = a->a, .b = a->b, .y = a->y, .count = a->count,
-            .accumulate = a->accumulate);
-}
-
-static void round_bf16(ch_exec *x, const ch_round_args *a) {
-  CH_LAUNCH(x, round_bf16, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .count = a->count);
-}
-
-static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
-  CH_LAUNCH(x, widen_bf16, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .count = a->count,
-            .accumulate = a->accumulate);
-}
-
-static void dropout(ch_exec *x, const ch_dropout_args *a) {
+CH_DEVICE_OP(dropout) {
   uint32_t dropped = (uint32_t)(a->rate * 0x1p16 + 0.5);
   CH_LAUNCH(x, dropout, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count, .first = a->first,
             .seed = a->seed, .draw = a->draw, .stream = CH_STREAM_DROPOUT, .place = a->place, .dropped = dropped,
             .accumulate = a->accumulate, .scale = (float)(0x1p16 / (0x1p16 - (double)dropped)));
 }
 
-static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(sumsq) {
+  CH_SCRATCH(x);
   int64_t pieces = (a->count + PIECE - 1) / PIECE;
   double CH_DEV *partial = CH_NEW(&x->scratch, double, a->arrays *pieces);
   CH_LAUNCH(x, sum_squares, rows_at_once(a->arrays * pieces), .x = a->x, .partial = partial, .arrays = a->arrays,
             .count = a->count, .pieces = pieces);
   CH_LAUNCH(x, total_squares, 1, .partial = partial, .sum = a->sum, .total = a->total, .arrays = a->arrays,
             .pieces = pieces, .step = a->step);
-  ch_scratch_release(x, mark);
 }
 
 /* ---- attention ---- */
 
+CH_ONE_KERNEL(rope, ch_groups(a->n * a->heads * (a->rotated / 2)))
+CH_ONE_KERNEL(rope_table, ch_groups((int64_t)a->positions *(a->rotated / 2)))
+
 /* The bucket of every distance below `count`, for the device. */
 static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max_distance) {
   int *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
-  int far = max_distance > buckets ? max_distance : buckets; /* all that is farther: the last bucket */
-  for (int distance = 0; distance < count && !ch_counting(x); distance++)
-    bucket[distance] = ch_attention_bucket(distance < far ? distance : far, buckets, max_distance);
+  if (!ch_counting(x)) ch_attention_buckets(count, buckets, max_distance, bucket);
   return ch_put(&x->scratch, bucket, (size_t)count * sizeof *bucket);
 }
 
 static int group_of(int H, int kv_heads) { return H / ch_kv_heads(H, kv_heads); }
 
-static void attention(ch_exec *x, const ch_attention_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(attention) {
+  CH_SCRATCH(x);
   const int CH_DEV *bucket = a->rel_bias ? put_buckets(x, a->T, a->buckets, a->max_distance) : NULL;
   CH_LAUNCH(x, attention, (int64_t)a->B * a->H * a->T, .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias,
             .bucket = bucket, .out = a->out, .lse = a->lse, .ld = ch_attention_ld(a), .kv_ld = ch_attention_kv_ld(a),
             .T = a->T, .H = a->H, .group = group_of(a->H, a->kv_heads), .dh = a->dh, .scale = a->scale);
-  ch_scratch_release(x, mark);
 }
 
-static void attention_backward(ch_exec *x, const ch_attention_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(attention_backward) {
+  CH_SCRATCH(x);
   int64_t rows = (int64_t)a->B * a->H * a->T;
   int group = group_of(a->H, a->kv_heads);
   const int CH_DEV *bucket = a->rel_bias ? put_buckets(x, a->T, a->buckets, a->max_distance) : NULL;
@@ -165,83 +135,58 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
               .drel_bias = a->drel_bias, .B = a->B, .T = a->T, .H = a->H, .buckets = a->buckets);
   }
 #undef SHARED_ARGS
-  ch_scratch_release(x, mark);
 }
 
-static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(attention_cached) {
+  CH_SCRATCH(x);
   const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->B + 1) * sizeof *begin);
   const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->B * sizeof *past);
-  if (!ch_counting(x)) {
-    int kv_heads = ch_kv_heads(a->H, a->kv_heads);
-    CH_LAUNCH(x, cache_append, (int64_t)a->B * kv_heads, .begin = begin, .past = past, .k = a->k, .v = a->v,
-              .keys = a->keys, .values = a->values, .B = a->B, .kv_heads = kv_heads, .dh = a->dh,
-              .positions = a->positions);
-    CH_LAUNCH(x, attention_cached, (int64_t)a->begin[a->B] * a->H, .begin = begin, .past = past, .q = a->q,
-              .keys = a->keys, .values = a->values, .bias = a->bias, .out = a->out, .B = a->B, .H = a->H,
-              .group = a->H / kv_heads, .dh = a->dh, .positions = a->positions, .pad = CH_BIAS_PAD, .scale = a->scale);
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  int kv_heads = ch_kv_heads(a->H, a->kv_heads);
+  CH_LAUNCH(x, cache_append, (int64_t)a->B * kv_heads, .begin = begin, .past = past, .k = a->k, .v = a->v,
+            .keys = a->keys, .values = a->values, .B = a->B, .kv_heads = kv_heads, .dh = a->dh,
+            .positions = a->positions);
+  CH_LAUNCH(x, attention_cached, (int64_t)a->begin[a->B] * a->H, .begin = begin, .past = past, .q = a->q,
+            .keys = a->keys, .values = a->values, .bias = a->bias, .out = a->out, .B = a->B, .H = a->H,
+            .group = a->H / kv_heads, .dh = a->dh, .positions = a->positions, .pad = CH_BIAS_PAD, .scale = a->scale);
 }
 
-static void attention_bias(ch_exec *x, const ch_attention_bias_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(attention_bias) {
+  CH_SCRATCH(x);
   const int CH_DEV *bucket = put_buckets(x, a->positions, a->buckets, a->max_distance);
   CH_LAUNCH(x, attention_bias, ch_groups((int64_t)a->H * (a->positions + CH_BIAS_PAD)), .rel_bias = a->rel_bias,
             .bucket = bucket, .bias = a->bias, .H = a->H, .positions = a->positions, .pad = CH_BIAS_PAD);
-  ch_scratch_release(x, mark);
-}
-
-static void rope(ch_exec *x, const ch_rope_args *a) {
-  CH_LAUNCH(x, rope, ch_groups(a->n * a->heads * (a->rotated / 2)), .position = a->position, .turn = a->turn, .x = a->x,
-            .n = a->n, .heads = a->heads, .dh = a->dh, .rotated = a->rotated, .back = a->back, .T = a->T);
-}
-
-static void rope_table(ch_exec *x, const ch_rope_table_args *a) {
-  CH_LAUNCH(x, rope_table, ch_groups((int64_t)a->positions * (a->rotated / 2)), .turn = a->turn, .theta = a->theta,
-            .positions = a->positions, .rotated = a->rotated);
 }
 
 /* ---- optimizers ---- */
 
-static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(adafactor) {
+  CH_SCRATCH(x);
   real CH_DEV *measures = a->measures ? a->measures : CH_NEW(&x->scratch, real, a->batch * a->rows * CH_MEASURES);
   double CH_DEV *scales = CH_NEW(&x->scratch, double, 2 * a->batch);
   int64_t count = a->batch * a->rows * a->cols;
-  if (!ch_counting(x)) {
-    if (a->stage != CH_ADAFACTOR_APPLY) {
-      CH_LAUNCH(x, adafactor_columns, ch_groups(a->batch * a->cols), .finite = a->finite, .g = a->g, .col = a->col,
-                .batch = a->batch, .rows = a->rows, .cols = a->cols, .beta2 = a->beta2, .eps1 = a->eps1,
-                .grad_scale = a->grad_scale);
-      CH_LAUNCH(x, adafactor_rows, rows_at_once(a->batch * a->rows), .finite = a->finite, .w = a->w, .g = a->g,
-                .col = a->col, .measures = measures, .batch = a->batch, .rows = a->rows, .cols = a->cols,
-                .grad_scale = a->grad_scale);
-    }
-    if (a->stage != CH_ADAFACTOR_MEASURE) {
-      CH_LAUNCH(x, adafactor_scales, rows_at_once(a->batch), .finite = a->finite, .measures = measures, .row = a->row,
-                .scales = scales, .batch = a->batch, .rows = a->rows, .all_cols = a->all_cols ? a->all_cols : a->cols,
-                .rate = a->rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
-      CH_LAUNCH(x, adafactor_apply, ch_groups(count), .finite = a->finite, .w = a->w, .g = a->g, .row = a->row,
-                .col = a->col, .scales = scales, .w16 = a->w16, .batch = a->batch, .rows = a->rows, .cols = a->cols,
-                .grad_scale = a->grad_scale);
-    }
+  if (ch_counting(x)) return;
+  if (a->stage != CH_ADAFACTOR_APPLY) {
+    CH_LAUNCH(x, adafactor_columns, ch_groups(a->batch * a->cols), .finite = a->finite, .g = a->g, .col = a->col,
+              .batch = a->batch, .rows = a->rows, .cols = a->cols, .beta2 = a->beta2, .eps1 = a->eps1,
+              .grad_scale = a->grad_scale);
+    CH_LAUNCH(x, adafactor_rows, rows_at_once(a->batch * a->rows), .finite = a->finite, .w = a->w, .g = a->g,
+              .col = a->col, .measures = measures, .batch = a->batch, .rows = a->rows, .cols = a->cols,
+              .grad_scale = a->grad_scale);
   }
-  ch_scratch_release(x, mark);
+  if (a->stage != CH_ADAFACTOR_MEASURE) {
+    CH_LAUNCH(x, adafactor_scales, rows_at_once(a->batch), .finite = a->finite, .measures = measures, .row = a->row,
+              .scales = scales, .batch = a->batch, .rows = a->rows, .all_cols = a->all_cols ? a->all_cols : a->cols,
+              .rate = a->rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
+    CH_LAUNCH(x, adafactor_apply, ch_groups(count), .finite = a->finite, .w = a->w, .g = a->g, .row = a->row,
+              .col = a->col, .scales = scales, .w16 = a->w16, .batch = a->batch, .rows = a->rows, .cols = a->cols,
+              .grad_scale = a->grad_scale);
+  }
 }
 
-static void adamw(ch_exec *x, const ch_adamw_args *a) {
+CH_DEVICE_OP(adamw) {
   CH_LAUNCH(x, adamw, ch_groups(a->count), .finite = a->finite, .w = a->w, .g = a->g, .m = a->m, .v = a->v,
             .w16 = a->w16, .count = a->count, .rate = a->rate, .beta1 = a->beta1, .beta2 = a->beta2, .eps = a->eps,
             .weight_decay = a->weight_decay, .grad_scale = a->grad_scale,
             .correct_m = 1 - pow(a->beta1, (double)a->step), .correct_v = 1 - pow(a->beta2, (double)a->step));
-}
-
-void ch_device_fill_model(ch_ops *ops) {
-  CH_SET(softmax), CH_SET(softmax_backward), CH_SET(rmsnorm), CH_SET(rmsnorm_backward), CH_SET(gather), CH_SET(combine),
-      CH_SET(combine_backward), CH_SET(embedding), CH_SET(embedding_backward), CH_SET(sigmoid),
-      CH_SET(sigmoid_backward), CH_SET(activate), CH_SET(activate_backward), CH_SET(copy), CH_SET(multiply),
-      CH_SET(dropout), CH_SET(sumsq), CH_SET(round_bf16), CH_SET(widen_bf16), CH_SET(attention),
-      CH_SET(attention_backward), CH_SET(attention_cached), CH_SET(attention_bias), CH_SET(rope), CH_SET(rope_table),
-      CH_SET(adafactor), CH_SET(adamw);
 }

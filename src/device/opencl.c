@@ -64,6 +64,9 @@ static ch_driver driver = {
 
 /* A kernel's arguments belong to its object, and areas are one list: one thread at a time. */
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static void unlock(pthread_mutex_t **held) { pthread_mutex_unlock(*held); }
+static pthread_mutex_t *hold(void) { return pthread_mutex_lock(&lock), &lock; }
+#define LOCKED __attribute__((cleanup(unlock), unused)) pthread_mutex_t *held = hold() /* to the end of the scope */
 
 /* Notes a call that failed. */
 static int is_well(const char *call, cl_int code) {
@@ -126,18 +129,17 @@ static int set_arguments(ch_kernel kernel, const void *args) {
 
 static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
   size_t items = kernel == CH_KERNEL_product ? TILE * TILE : GROUP, all = (size_t)groups * items;
-  pthread_mutex_lock(&lock);
+  LOCKED;
   if (!driver.failed && set_arguments(kernel, args))
     CALL(clEnqueueNDRangeKernel, queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL);
   if (ch_opencl_takes_host_pointers) clFinish(queue); /* the host looks at its memory whenever it likes */
-  pthread_mutex_unlock(&lock);
 }
 
 /* CLBlast multiplies fp32 numbers in buffers. One product has a stride, too. */
 static int opencl_multiply(const product_args *p, int64_t batch) {
   size_t at[3];
   if (p->begin || p->a_is != AS_FLOAT || p->b_is != AS_FLOAT || p->m < 1 || p->n < 1 || p->k < 1 || batch < 1) return 0;
-  pthread_mutex_lock(&lock);
+  LOCKED;
   const area *a = area_of(p->a, &at[0]), *b = area_of(p->b, &at[1]), *c = area_of(p->c, &at[2]);
   int well = a && b && c;
   if (well && !driver.failed)
@@ -146,7 +148,6 @@ static int opencl_multiply(const product_args *p, int64_t batch) {
          at[0] / sizeof(float), (size_t)p->lda, (size_t)p->a_stride, b->buffer, at[1] / sizeof(float), (size_t)p->ldb,
          (size_t)p->b_stride, p->accumulate ? 1 : 0, c->buffer, at[2] / sizeof(float), (size_t)p->ldc,
          (size_t)(p->c_stride ? p->c_stride : p->m * p->ldc), (size_t)batch, &queue, NULL);
-  pthread_mutex_unlock(&lock);
   return well;
 }
 
@@ -155,13 +156,12 @@ static int opencl_multiply(const product_args *p, int64_t batch) {
 static void opencl_zero(void *to, size_t bytes) {
   const uint64_t nothing = 0;
   size_t at;
-  pthread_mutex_lock(&lock);
+  LOCKED;
   const area *a = area_of(to, &at);
   if (is_host(to)) memset(to, 0, bytes);
   if (a && bytes && !driver.failed)
     CALL(clEnqueueFillBuffer, queue, a->buffer, &nothing, (at | bytes) % sizeof nothing ? 1 : sizeof nothing, at, bytes,
          0, NULL, NULL);
-  pthread_mutex_unlock(&lock);
 }
 
 static void *add_area(void *base, size_t bytes) {
@@ -182,16 +182,15 @@ static void *opencl_alloc(const char *name, size_t bytes) {
   void *base = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return NULL;
   if (ch_opencl_takes_host_pointers) return base;
-  pthread_mutex_lock(&lock);
+  LOCKED;
   void *added = add_area(base, bytes);
-  pthread_mutex_unlock(&lock);
   if (!added) munmap(base, bytes);
   return added;
 }
 
 static void opencl_free(void *p, size_t bytes) {
   size_t at;
-  pthread_mutex_lock(&lock);
+  LOCKED;
   const area *a = area_of(p, &at);
   if (a) {
     clFinish(queue);
@@ -199,42 +198,38 @@ static void opencl_free(void *p, size_t bytes) {
     areas[a - areas] = areas[--area_count];
   }
   munmap(p, bytes);
-  pthread_mutex_unlock(&lock);
 }
 
 static size_t opencl_available(void) {
   uint64_t bytes = 0;
-  pthread_mutex_lock(&lock);
+  LOCKED;
   clGetDeviceInfo(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
   for (int i = 0; i < area_count; i++) bytes -= areas[i].bytes < bytes ? areas[i].bytes : bytes;
-  pthread_mutex_unlock(&lock);
   return bytes;
 }
 
 static void opencl_put(void *to, const void *from, size_t bytes) {
   size_t at;
-  pthread_mutex_lock(&lock);
+  LOCKED;
   const area *a = area_of(to, &at);
   if (is_host(to)) memcpy(to, from, bytes);
   if (a && bytes && !driver.failed) CALL(clEnqueueWriteBuffer, queue, a->buffer, 1, at, bytes, from, 0, NULL, NULL);
-  pthread_mutex_unlock(&lock);
 }
 
 static void opencl_get(void *to, const void *from, size_t bytes) {
   size_t at;
-  pthread_mutex_lock(&lock);
+  LOCKED;
   const area *a = area_of(from, &at);
   if (a && bytes && !driver.failed) CALL(clEnqueueReadBuffer, queue, a->buffer, 1, at, bytes, to, 0, NULL, NULL);
   if (is_host(from))
     memcpy(to, from, bytes);
   else if (driver.failed || !a)
     memset(to, 0xFF, bytes);
-  pthread_mutex_unlock(&lock);
 }
 
 static void opencl_copy(void *to, const void *from, size_t bytes) {
   size_t to_at, from_at;
-  pthread_mutex_lock(&lock);
+  LOCKED;
   const area *a = area_of(to, &to_at), *b = area_of(from, &from_at);
   if (!a)
     opencl_get(to, from, bytes);
@@ -242,7 +237,6 @@ static void opencl_copy(void *to, const void *from, size_t bytes) {
     opencl_put(to, from, bytes);
   else if (bytes && !driver.failed)
     CALL(clEnqueueCopyBuffer, queue, b->buffer, a->buffer, from_at, to_at, bytes, 0, NULL, NULL);
-  pthread_mutex_unlock(&lock);
 }
 
 static void opencl_synchronise(void) {

@@ -29,9 +29,9 @@ static void round_before(ch_exec *x, PTR *operand, I32 *is, int64_t count) {
   *is = AS_BF16;
 }
 
-static void gemm(ch_exec *x, const ch_gemm_args *a) {
+CH_DEVICE_OP(gemm) {
   for (; a; a = a->beside) {
-    ch_marks mark = ch_scratch_mark(x);
+    CH_SCRATCH(x);
     const ch_bf16 CH_DEV *b16 = kind_of(x, NULL, a->exact) == ROUNDED ? a->b16 : NULL;
     product_args p = {.a = a->a,
                       .b = either(a->b, b16),
@@ -51,7 +51,6 @@ static void gemm(ch_exec *x, const ch_gemm_args *a) {
     round_before(x, &p.a, &p.a_is, p.lda * (a->trans_a ? a->k : a->m));
     round_before(x, &p.b, &p.b_is, p.ldb * (a->trans_b ? a->n : a->k));
     if (!ch_counting(x)) multiply_batch(x, &p, 1);
-    ch_scratch_release(x, mark);
   }
 }
 
@@ -133,8 +132,8 @@ static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t ro
 }
 
 /* Where GELU keeps rounded arrays only, what it is given stands in scratch. */
-static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(expert_gemm) {
+  CH_SCRATCH(x);
   real CH_DEV *c = a->c;
   if (a->activate && !c) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
   int64_t rows = padded_rows(x, a);
@@ -149,7 +148,6 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
     if (backward) through.dy = c;
     (backward ? x->ops->activate_backward : x->ops->activate)(x, &through);
   }
-  ch_scratch_release(x, mark);
 }
 
 /* ---- head ---- */
@@ -163,16 +161,9 @@ typedef struct {
 } chunk;
 
 static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, real CH_DEV *logits) {
-  x->ops->gemm(x, &(ch_gemm_args){.m = rows,
-                                  .n = a->V,
-                                  .k = a->d,
-                                  .trans_b = 1,
-                                  .a = a->x + first * a->d,
-                                  .b = a->w,
-                                  .b16 = a->w16,
-                                  .c = logits,
-                                  .alpha = a->scale});
-  if (a->logits) x->ops->copy(x, &(ch_copy_args){.count = rows * a->V, .x = logits, .y = a->logits + first * a->V});
+  CH_OP(x, gemm, .m = rows, .n = a->V, .k = a->d, .trans_b = 1, .a = a->x + first * a->d, .b = a->w, .b16 = a->w16,
+        .c = logits, .alpha = a->scale);
+  if (a->logits) CH_OP(x, copy, .count = rows * a->V, .x = logits, .y = a->logits + first * a->V);
 }
 
 static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const real CH_DEV *logits,
@@ -180,23 +171,10 @@ static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int6
   CH_LAUNCH(x, head_losses, 1, .loss = loss, .sum = a->loss_sum, .total = a->loss_total,
             .token_loss = a->token_loss ? a->token_loss + first : NULL, .n = rows);
   if (!a->dx) return;
-  x->ops->gemm(x, &(ch_gemm_args){.m = rows,
-                                  .n = a->d,
-                                  .k = a->V,
-                                  .a = logits,
-                                  .b = a->w,
-                                  .b16 = a->w16,
-                                  .c = a->dx + first * a->d,
-                                  .alpha = a->scale});
-  x->ops->gemm(x, &(ch_gemm_args){.m = a->V,
-                                  .n = a->d,
-                                  .k = rows,
-                                  .trans_a = 1,
-                                  .a = logits,
-                                  .b = a->x + first * a->d,
-                                  .c = a->dw,
-                                  .alpha = a->scale,
-                                  .accumulate = a->accumulate || first > 0});
+  CH_OP(x, gemm, .m = rows, .n = a->d, .k = a->V, .a = logits, .b = a->w, .b16 = a->w16, .c = a->dx + first * a->d,
+        .alpha = a->scale);
+  CH_OP(x, gemm, .m = a->V, .n = a->d, .k = rows, .trans_a = 1, .a = logits, .b = a->x + first * a->d, .c = a->dw,
+        .alpha = a->scale, .accumulate = a->accumulate || first > 0);
 }
 
 static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
@@ -218,8 +196,8 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t
   head_backward(x, a, partner, rows, other, c->loss + CHUNK);
 }
 
-static void head(ch_exec *x, const ch_head_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(head) {
+  CH_SCRATCH(x);
   int64_t n = a->drawn_twice ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
   chunk c = {.logits = CH_NEW(&x->scratch, real, a->drawn_twice ? 2 * size : size),
              .loss = CH_NEW(&x->scratch, double, 2 * CHUNK)};
@@ -234,11 +212,4 @@ static void head(ch_exec *x, const ch_head_args *a) {
   int64_t first = 0;
   do head_chunk(x, a, first, n - first < CHUNK ? n - first : CHUNK, &c); /* once without rows too, for dw */
   while ((first += CHUNK) < n && !ch_counting(x));
-  ch_scratch_release(x, mark);
-}
-
-void ch_device_fill_products(ch_ops *ops) {
-  ops->gemm = gemm;
-  ops->expert_gemm = expert_gemm;
-  ops->head = head;
 }

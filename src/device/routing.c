@@ -9,8 +9,8 @@ static void list_marks(ch_exec *x, const uint8_t CH_DEV *keep, const ch_record *
             .n = r->tokens, .e = r->experts);
 }
 
-static void select_tokens(ch_exec *x, const ch_select_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(select) {
+  CH_SCRATCH(x);
   const ch_record *r = a->record;
   int runs = a->stride <= 1;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)r->tokens * r->experts);
@@ -20,63 +20,55 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
             .score = a->score, .keep = keep, .cutoff = a->cutoff, .n = r->tokens, .e = r->experts, .pools = a->pools,
             .stride = a->stride);
   list_marks(x, keep, r);
-  ch_scratch_release(x, mark);
 }
 
-static void collect(ch_exec *x, const ch_collect_args *a) { list_marks(x, a->keep, a->record); }
+CH_DEVICE_OP(collect) { list_marks(x, a->keep, a->record); }
 
-static void within(ch_exec *x, const ch_within_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(within) {
+  CH_SCRATCH(x);
   const ch_record *r = a->record;
   size_t marks = (size_t)r->tokens * (size_t)r->experts;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, marks);
   int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts);
-  if (!ch_counting(x)) {
-    x->memory->zero(keep, marks);
-    CH_LAUNCH(x, within, r->experts, .least_begin = a->least->expert_begin, .least_token = a->least->slot_token,
-              .most_begin = a->most->expert_begin, .most_token = a->most->slot_token, .least_cutoff = a->least_cutoff,
-              .valid = a->valid, .score = a->score, .threshold = a->threshold, .keep = keep, .demand = a->demand,
-              .dropped = dropped, .n = r->tokens, .e = r->experts);
-    CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
-    list_marks(x, keep, r);
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  x->memory->zero(keep, marks);
+  CH_LAUNCH(x, within, r->experts, .least_begin = a->least->expert_begin, .least_token = a->least->slot_token,
+            .most_begin = a->most->expert_begin, .most_token = a->most->slot_token, .least_cutoff = a->least_cutoff,
+            .valid = a->valid, .score = a->score, .threshold = a->threshold, .keep = keep, .demand = a->demand,
+            .dropped = dropped, .n = r->tokens, .e = r->experts);
+  CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
+  list_marks(x, keep, r);
 }
 
-static void place(ch_exec *x, const ch_place_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(place) {
+  CH_SCRATCH(x);
   const ch_record *r = a->record;
   int64_t choices = (int64_t)r->tokens * a->count;
   int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts), *asked = CH_NEW(&x->scratch, int, choices);
-  if (!ch_counting(x)) {
-    x->memory->copy(asked, a->choice, (size_t)choices * sizeof *asked);
-    CH_LAUNCH(x, place, r->experts, .asked = asked, .choice = a->choice, .demand = a->demand, .dropped = dropped,
-              .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count, .capacity = a->capacity);
-    CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
-    CH_LAUNCH(x, prefix, 1, .begin = r->expert_begin, .count = r->experts);
-    CH_LAUNCH(x, list_chosen, r->experts, .choice = a->choice, .begin = r->expert_begin, .slot_token = r->slot_token,
-              .n = r->tokens, .e = r->experts, .count = a->count);
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  x->memory->copy(asked, a->choice, (size_t)choices * sizeof *asked);
+  CH_LAUNCH(x, place, r->experts, .asked = asked, .choice = a->choice, .demand = a->demand, .dropped = dropped,
+            .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count, .capacity = a->capacity);
+  CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
+  CH_LAUNCH(x, prefix, 1, .begin = r->expert_begin, .count = r->experts);
+  CH_LAUNCH(x, list_chosen, r->experts, .choice = a->choice, .begin = r->expert_begin, .slot_token = r->slot_token,
+            .n = r->tokens, .e = r->experts, .count = a->count);
 }
 
-static void best(ch_exec *x, const ch_best_args *a) {
-  CH_LAUNCH(x, best, ch_groups(a->n), .valid = a->valid, .score = a->score, .shift = a->shift, .choice = a->choice,
-            .value = a->value, .margin = a->margin, .n = a->n, .e = a->e, .count = a->count);
-}
+CH_ONE_KERNEL(best, ch_groups(a->n))
 
-static void draw(ch_exec *x, const ch_draw_args *a) {
+CH_DEVICE_OP(draw) {
   CH_LAUNCH(x, draw, ch_groups(a->n), .valid = a->valid, .id = a->id, .choice = a->choice, .seed = a->rng.seed,
             .base = a->rng_base, .stream = a->rng.stream, .sub = a->rng.sub, .n = a->n, .e = a->e, .count = a->count,
             .rule = (int)a->rule);
 }
 
-static void sample_second(ch_exec *x, const ch_sample_second_args *a) {
+CH_DEVICE_OP(sample_second) {
   CH_LAUNCH(x, sample_second, ch_groups(a->n), .value = a->value, .choice = a->choice, .seed = a->rng.seed,
             .base = a->rng_base, .stream = a->rng.stream, .sub = a->rng.sub, .n = a->n);
 }
 
-static void jitter(ch_exec *x, const ch_jitter_args *a) {
+CH_DEVICE_OP(jitter) {
   CH_LAUNCH(x, jitter, ch_groups((int64_t)a->n * a->d), .factor = a->factor, .seed = a->rng.seed, .base = a->rng_base,
             .unit = 2 * a->jitter * 0x1p-32, .low = 1 - a->jitter, .stream = a->rng.stream, .sub = a->rng.sub,
             .n = a->n, .d = a->d);
@@ -84,49 +76,31 @@ static void jitter(ch_exec *x, const ch_jitter_args *a) {
 
 /* ---- thresholds ---- */
 
-static void follow(ch_exec *x, const ch_follow_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_ONE_KERNEL(threshold, ch_groups(a->n))
+CH_ONE_KERNEL(mean_cutoff, ch_groups(a->e))
+CH_ONE_KERNEL(running_mean, ch_groups(a->count))
+CH_ONE_KERNEL(price, 1)
+CH_ONE_KERNEL(nudge, ch_groups(a->e))
+
+CH_DEVICE_OP(follow) {
+  CH_SCRATCH(x);
   const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->sequences + 1) * sizeof *begin);
   const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->sequences * sizeof *past);
   CH_LAUNCH(x, follow, ch_groups((int64_t)a->sequences * a->e), .begin = begin, .past = past, .valid = a->valid,
             .score = a->score, .threshold = a->threshold, .history = a->history, .cutoff = a->cutoff, .e = a->e,
             .sequences = a->sequences, .positions = a->positions, .more = a->more, .less = a->less);
-  ch_scratch_release(x, mark);
-}
-
-static void threshold(ch_exec *x, const ch_threshold_args *a) {
-  CH_LAUNCH(x, threshold, ch_groups(a->n), .valid = a->valid, .score = a->score, .threshold = a->threshold,
-            .keep = a->keep, .n = a->n, .e = a->e, .cap = a->cap, .step = a->step);
-}
-
-static void mean_cutoff(ch_exec *x, const ch_mean_cutoff_args *a) {
-  CH_LAUNCH(x, mean_cutoff, ch_groups(a->e), .cutoff = a->cutoff, .mean = a->mean, .pools = a->pools, .e = a->e);
-}
-
-static void running_mean(ch_exec *x, const ch_running_mean_args *a) {
-  CH_LAUNCH(x, running_mean, ch_groups(a->count), .value = a->value, .mean = a->mean, .weight = a->weight,
-            .count = a->count, .fresh = a->fresh);
-}
-
-static void price(ch_exec *x, const ch_price_args *a) {
-  CH_LAUNCH(x, price, 1, .next = a->next, .beta = a->beta, .e = a->e);
-}
-
-static void nudge(ch_exec *x, const ch_nudge_args *a) {
-  CH_LAUNCH(x, nudge, ch_groups(a->e), .demand = a->demand, .price = a->price, .rate = a->rate, .e = a->e,
-            .fresh = a->fresh);
 }
 
 /* ---- gates ---- */
 
-static void gate(ch_exec *x, const ch_gate_args *a) {
+CH_DEVICE_OP(gate) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, gate, r->experts, .begin = r->expert_begin, .slot_token = r->slot_token, .slot_gate = r->slot_gate,
             .score = a->score, .value = a->value, .e = r->experts, .rule = (int)a->rule,
             .even = a->rule == CH_GATE_EVEN ? (float)(1.0 / a->count) : 0);
 }
 
-static void gate_backward(ch_exec *x, const ch_gate_args *a) {
+CH_DEVICE_OP(gate_backward) {
   if (ch_counting(x)) return;
   const ch_record *r = a->record;
   x->memory->zero(a->dscore, (size_t)r->tokens * (size_t)r->experts * sizeof *a->dscore);
@@ -138,13 +112,13 @@ static void gate_backward(ch_exec *x, const ch_gate_args *a) {
               .n = r->tokens, .e = r->experts);
 }
 
-static void normalize_gates(ch_exec *x, const ch_normalize_args *a) {
+CH_DEVICE_OP(normalize_gates) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, normalize_gates, ch_groups(r->tokens), .token_begin = r->token_begin, .token_slot = r->token_slot,
             .slot_gate = r->slot_gate, .sum = a->sum, .n = r->tokens);
 }
 
-static void normalize_gates_backward(ch_exec *x, const ch_normalize_args *a) {
+CH_DEVICE_OP(normalize_gates_backward) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, normalize_backward, ch_groups(r->tokens), .token_begin = r->token_begin, .token_slot = r->token_slot,
             .slot_gate = r->slot_gate, .sum = a->sum, .dgate = a->dgate, .n = r->tokens);
@@ -158,30 +132,28 @@ static double CH_DEV *shares(ch_exec *x, const ch_balance_args *a) {
   return share;
 }
 
-static void balance(ch_exec *x, const ch_balance_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(balance) {
+  CH_SCRATCH(x);
   double CH_DEV *share = shares(x, a);
   CH_LAUNCH(x, balance, 1, .valid = a->valid, .score = a->score, .share = share, .loss = a->loss, .n = a->n, .e = a->e);
-  ch_scratch_release(x, mark);
 }
 
-static void balance_backward(ch_exec *x, const ch_balance_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(balance_backward) {
+  CH_SCRATCH(x);
   double CH_DEV *share = shares(x, a);
   if (!ch_counting(x) && (double)a->scale != 0)
     CH_LAUNCH(x, balance_backward, ch_groups((int64_t)a->n * a->e), .valid = a->valid, .share = share,
               .dscore = a->dscore_acc, .scale = (double)a->scale, .n = a->n, .e = a->e);
-  ch_scratch_release(x, mark);
 }
 
 /* ---- k-means ---- */
 
-static void half_squares(ch_exec *x, const ch_half_squares_args *a) {
+CH_DEVICE_OP(half_squares) {
   CH_LAUNCH(x, half_squares, ch_groups(a->e), .w = a->w, .halves = a->half, .d = a->d, .e = a->e);
 }
 
-static void kmeans(ch_exec *x, const ch_kmeans_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+CH_DEVICE_OP(kmeans) {
+  CH_SCRATCH(x);
   const ch_record *r = a->record;
   real CH_DEV *distance = CH_NEW(&x->scratch, real, r->tokens);
   CH_LAUNCH(x, kmeans_reseed, 1, .begin = r->expert_begin, .valid = a->valid, .x = a->x, .logits = a->logits,
@@ -190,17 +162,16 @@ static void kmeans(ch_exec *x, const ch_kmeans_args *a) {
   CH_LAUNCH(x, kmeans_move, ch_groups((int64_t)a->d * r->experts), .begin = r->expert_begin,
             .slot_token = r->slot_token, .x = a->x, .centroid = a->centroid, .weight = a->weight, .e = r->experts,
             .d = a->d);
-  ch_scratch_release(x, mark);
 }
 
 /* ---- the record ---- */
 
-static void loads(ch_exec *x, const ch_loads_args *a) {
+CH_DEVICE_OP(loads) {
   CH_LAUNCH(x, loads, ch_groups(a->record->experts), .begin = a->record->expert_begin, .demand = a->demand,
             .e = a->record->experts);
 }
 
-static void index_tokens(ch_exec *x, const ch_index_args *a) {
+CH_DEVICE_OP(index) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, index_count, ch_groups(r->tokens), .begin = r->expert_begin, .slot_token = r->slot_token,
             .token_begin = r->token_begin, .n = r->tokens, .e = r->experts);
@@ -209,7 +180,7 @@ static void index_tokens(ch_exec *x, const ch_index_args *a) {
             .token_begin = r->token_begin, .token_slot = r->token_slot, .n = r->tokens, .e = r->experts);
 }
 
-static void part(ch_exec *x, const ch_part_args *a) {
+CH_DEVICE_OP(part) {
   const ch_record *all = a->all, *some = a->part;
   CH_LAUNCH(x, part_count, ch_groups(all->experts), .begin = all->expert_begin, .slot_token = all->slot_token,
             .part_begin = some->expert_begin, .e = all->experts, .first = a->begin, .end = a->end);
@@ -219,18 +190,9 @@ static void part(ch_exec *x, const ch_part_args *a) {
             .part_gate = some->slot_gate, .e = all->experts, .first = a->begin);
 }
 
-static void tally(ch_exec *x, const ch_tally_args *a) {
+CH_DEVICE_OP(tally) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, tally, r->experts + 1, .begin = r->expert_begin, .slot_gate = r->slot_gate,
             .token_begin = r->token_begin, .valid = a->valid, .aux_loss = a->aux_loss, .dropped = a->dropped,
             .demand = a->demand, .sums = a->sums, .counts = a->counts, .n = r->tokens, .e = r->experts);
-}
-
-void ch_device_fill_routing(ch_ops *ops) {
-  ops->select = select_tokens;
-  ops->index = index_tokens;
-  CH_SET(collect), CH_SET(within), CH_SET(place), CH_SET(best), CH_SET(draw), CH_SET(sample_second), CH_SET(jitter),
-      CH_SET(follow), CH_SET(threshold), CH_SET(mean_cutoff), CH_SET(running_mean), CH_SET(price), CH_SET(nudge),
-      CH_SET(gate), CH_SET(gate_backward), CH_SET(normalize_gates), CH_SET(normalize_gates_backward), CH_SET(balance),
-      CH_SET(balance_backward), CH_SET(half_squares), CH_SET(kmeans), CH_SET(loads), CH_SET(part), CH_SET(tally);
 }

@@ -5,11 +5,11 @@
 #include "model/block.h"
 
 /* stream += Wo Attn(RMSNorm(stream)), with what the caches hold. */
-static void attention_half(choir_session *s, ch_block *b, const ch_pass *p, real CH_DEV *stream) {
+static void attention_half(choir_session *s, ch_layer *b, const ch_pass *p, real CH_DEV *stream) {
   ch_exec *x = &s->x;
   const ch_transformer *m = &s->net;
   int n = p->T;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   b->rstd1 = CH_NEW(&x->scratch, real, n);
   b->qh = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
   b->kh = CH_NEW(&x->scratch, real, (int64_t)n * m->kv_width);
@@ -34,7 +34,6 @@ static void attention_half(choir_session *s, ch_block *b, const ch_pass *p, real
                                                           .bias = s->bias[b->number],
                                                           .out = b->att});
   ch_linear(x, b->o, n, b->att, stream, 1);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Where the new tokens stand in their sequences, for rope. */
@@ -48,11 +47,11 @@ static void place(choir_session *s, ch_pass *p) {
 
 static void all_logits(choir_session *s, int n, const real CH_DEV *stream, real *all) {
   ch_exec *x = &s->x;
-  size_t mark = ch_arena_mark(&x->scratch), bytes = (size_t)n * (size_t)s->net.config.vocab_size * sizeof *all;
+  CH_SCRATCH(x);
+  size_t bytes = (size_t)n * (size_t)s->net.config.vocab_size * sizeof *all;
   real CH_DEV *logits = ch_stand_in(&x->scratch, all, bytes);
   ch_logits(x, &s->net, n, stream, logits);
   ch_get_into(&x->scratch, all, logits, bytes);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* The last row of every slot whose logits are asked for, through the head together and to the host. */
@@ -60,7 +59,7 @@ static void last_logits(choir_session *s, const real CH_DEV *stream) {
   ch_exec *x = &s->x;
   int64_t d = s->net.config.d_model, V = s->net.config.vocab_size;
   int count = 0;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *rows = CH_NEW(&x->scratch, real, s->slots * d), *logits = CH_NEW(&x->scratch, real, s->slots * V);
   if (ch_counting(x)) {
     ch_logits(x, &s->net, s->slots, rows, logits);
@@ -71,7 +70,6 @@ static void last_logits(choir_session *s, const real CH_DEV *stream) {
     for (int b = s->slots - 1; b >= 0; b--)
       if (s->last[b]) x->memory->get(s->last[b], logits + --count * V, (size_t)V * sizeof *logits);
   }
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_session_pass(choir_session *s, real *all) {

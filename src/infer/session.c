@@ -29,7 +29,7 @@ static int check_options(const choir_model *model, const choir_session_options *
 static void allocate_arrays(choir_session *s) {
   ch_arena *a = &s->arrays;
   int layers = s->net.config.layers;
-  s->net.block = CH_NEW_HOST(a, ch_block, layers);
+  s->net.block = CH_NEW_HOST(a, ch_layer, layers);
   s->net.stats = CH_NEW_HOST(a, choir_route_stats, layers);
   s->bias = CH_NEW_HOST(a, real CH_DEV *, layers);
   s->keys = CH_NEW_HOST(a, real CH_DEV *, layers);

@@ -4,7 +4,7 @@
 
 #include "model/block.h"
 
-static ch_attention_args attention_args(const ch_transformer *m, const ch_block *b, const ch_pass *p,
+static ch_attention_args attention_args(const ch_transformer *m, const ch_layer *b, const ch_pass *p,
                                         const ch_queries *in) {
   return (ch_attention_args){.B = p->B,
                              .T = p->T,
@@ -22,34 +22,22 @@ static ch_attention_args attention_args(const ch_transformer *m, const ch_block 
                              .lse = b->lse};
 }
 
-void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int64_t n, const real CH_DEV *in) {
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * m->config.d_model);
-  ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, in, b->rstd1, normed);
-  x->ops->rmsnorm(x, &norm);
-  ch_linears(x, 3, (const ch_param *const[]){b->q, b->k, b->v}, n, normed, (real CH_DEV *const[]){b->qh, b->kh, b->vh});
-  ch_arena_release(&x->scratch, mark);
+void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_layer *b, int64_t n, const real CH_DEV *in) {
+  CH_SCRATCH(x);
+  const ch_rmsnorm_args norm = ch_norm(x, m, b->attn_norm, n, in, b->rstd1);
+  ch_linears(x, 3, (const ch_param *const[]){b->q, b->k, b->v}, n, norm.y, (real CH_DEV *const[]){b->qh, b->kh, b->vh});
 }
 
 /* ---- queries and keys: [n,heads,dh], each head's row normalised by itself or all together, then turned ---- */
 
 void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn) {
-  x->ops->rope_table(x,
-                     &(ch_rope_table_args){
-                         .positions = positions, .rotated = m->rotated, .theta = m->config.rope_theta, .turn = turn});
+  CH_OP(x, rope_table, .positions = positions, .rotated = m->rotated, .theta = m->config.rope_theta, .turn = turn);
 }
 
 static void turn(ch_exec *x, const ch_transformer *m, const ch_pass *p, int heads, int back, real CH_DEV *rows) {
   if (m->rotated)
-    x->ops->rope(x, &(ch_rope_args){.n = (int64_t)p->B * p->T,
-                                    .heads = heads,
-                                    .dh = m->d_head,
-                                    .rotated = m->rotated,
-                                    .back = back,
-                                    .T = p->T,
-                                    .position = p->position,
-                                    .turn = p->turn,
-                                    .x = rows});
+    CH_OP(x, rope, .n = (int64_t)p->B * p->T, .heads = heads, .dh = m->d_head, .rotated = m->rotated, .back = back,
+          .T = p->T, .position = p->position, .turn = p->turn, .x = rows);
 }
 
 static real CH_DEV *prepare(ch_exec *x, const ch_transformer *m, const ch_pass *p, const ch_param *w, int heads,
@@ -66,7 +54,7 @@ static real CH_DEV *prepare(ch_exec *x, const ch_transformer *m, const ch_pass *
   return rows;
 }
 
-ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_block *b, const ch_pass *p) {
+ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
   ch_queries in = {0};
   in.q = prepare(x, m, p, b->q_norm, m->config.heads, b->qh, &in.q_norm);
   in.k = prepare(x, m, p, b->k_norm, m->kv_heads, b->kh, &in.k_norm);
@@ -86,7 +74,7 @@ static real CH_DEV *prepare_backward(ch_exec *x, const ch_transformer *m, const 
   return norm->dx;
 }
 
-void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, const real CH_DEV *in,
                           real CH_DEV *out) {
   int64_t n = (int64_t)p->B * p->T;
   b->rstd1 = CH_NEW(&x->tape, real, n);
@@ -95,13 +83,13 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
   b->vh = CH_NEW(&x->tape, real, n * m->kv_width);
   b->att = CH_NEW(&x->tape, real, n * m->width);
   b->lse = CH_NEW(&x->tape, real, n * m->config.heads);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
   ch_pass part = ch_shard_of_pass(p);
   int64_t rows = (int64_t)part.B * p->T, d = m->config.d_model;
   for (int i = 0; i < ch_pass_shards(p); i++) {
     size_t shard_mark = ch_arena_mark(&x->scratch);
-    ch_block s = ch_shard_of_block(m, b, &part, i);
+    ch_layer s = ch_shard_of_layer(m, b, &part, i);
     ch_attention_in(x, m, &s, rows, in + i * rows * d);
     ch_queries prepared = ch_attention_queries(x, m, &s, &part);
     ch_attention_args attention = attention_args(m, &s, &part, &prepared);
@@ -110,7 +98,6 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
     ch_linear(x, s.o, rows, s.att, added + i * rows * d, 1);
   }
   ch_half_end(x, m, p, 2 * b->number + CH_DROP_ATTENTION, added, out);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Gradients that are summed over shards; the last three where the layer has them. */
@@ -118,7 +105,7 @@ enum { DO, DV, DK, DQ, DNORM, DREL_BIAS, DQ_NORM, DK_NORM, GRADIENTS };
 
 typedef struct {
   const ch_transformer *m;
-  const ch_block *b;
+  const ch_layer *b;
   ch_pass pass; /* over one shard */
   const real CH_DEV *dadded;
   real CH_DEV *dx;
@@ -129,12 +116,12 @@ static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   const backward *c = context;
   const ch_transformer *m = c->m;
   const ch_pass *p = &c->pass;
-  const ch_block b = ch_shard_of_block(m, c->b, p, shard);
+  const ch_layer b = ch_shard_of_layer(m, c->b, p, shard);
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *datt = CH_NEW(&x->scratch, real, n * m->width), *dq = CH_NEW(&x->scratch, real, n * m->width),
               *dk = CH_NEW(&x->scratch, real, n * m->kv_width), *dv = CH_NEW(&x->scratch, real, n * m->kv_width);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
+  real CH_DEV *dnormed = CH_NEW(&x->scratch, real, n * d);
   ch_linear_backward(x, b.o, n, b.att, c->dadded + shard * n * d, datt, 0, g[DO], accumulate);
   ch_queries in = {.q = b.qh, .k = b.kh};
   if (b.q_norm) in = ch_attention_queries(x, m, &b, p); /* cheaper to do again than to keep */
@@ -147,17 +134,15 @@ static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   x->ops->attention_backward(x, &attention);
   dq = prepare_backward(x, m, p, m->config.heads, &in.q_norm, dq, g[c->place[DQ_NORM]]);
   dk = prepare_backward(x, m, p, m->kv_heads, &in.k_norm, dk, g[c->place[DK_NORM]]);
-  ch_rmsnorm_args norm = ch_norm_args(m, b.attn_norm, n, b.x, b.rstd1, normed);
-  x->ops->rmsnorm(x, &norm); /* this one too */
-  ch_linear_backward(x, b.v, n, normed, dv, dnormed, 0, g[DV], accumulate);
-  ch_linear_backward(x, b.k, n, normed, dk, dnormed, 1, g[DK], accumulate);
-  ch_linear_backward(x, b.q, n, normed, dq, dnormed, 1, g[DQ], accumulate);
+  const ch_rmsnorm_args norm = ch_norm(x, m, b.attn_norm, n, b.x, b.rstd1); /* this one too */
+  ch_linear_backward(x, b.v, n, norm.y, dv, dnormed, 0, g[DV], accumulate);
+  ch_linear_backward(x, b.k, n, norm.y, dk, dnormed, 1, g[DK], accumulate);
+  ch_linear_backward(x, b.q, n, norm.y, dq, dnormed, 1, g[DQ], accumulate);
   ch_norm_backward(x, &norm, dnormed, c->dx + shard * n * d, g[DNORM]);
-  ch_arena_release(&x->scratch, mark);
 }
 
-void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx) {
-  size_t mark = ch_arena_mark(&x->scratch);
+void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {
+  CH_SCRATCH(x);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_ATTENTION, dx);
   backward c = {.m = m, .b = b, .pass = ch_shard_of_pass(p), .dadded = dadded, .dx = dx};
   const ch_param *const w[GRADIENTS] = {b->o, b->v, b->k, b->q, b->attn_norm, b->rel_bias, b->q_norm, b->k_norm};
@@ -168,5 +153,4 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, con
     if (w[i]) sum[count++] = ch_sum_of(w[i]);
   }
   ch_sum_shards(x, ch_pass_shards(p), sum, count, p->accumulate, shard_backward, &c);
-  ch_arena_release(&x->scratch, mark);
 }

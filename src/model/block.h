@@ -29,10 +29,10 @@ void ch_half_end(ch_exec *x, const ch_transformer *m, const ch_pass *p, int plac
 const real CH_DEV *ch_half_backward(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place,
                                     const real CH_DEV *dout);
 
-/* RMSNorm of the stream by a weight [d]: normed [n,d], rstd [n]. Backward adds to dx, where the residual's gradient
- * stands, and to dw. */
-ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
-                             real CH_DEV *rstd, real CH_DEV *normed);
+/* RMSNorm of the stream by a weight [d], as it ran: into scratch, and so rstd [n] where it is NULL. Backward adds to
+ * dx, where the residual's gradient stands, and to dw. */
+ch_rmsnorm_args ch_norm(ch_exec *x, const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
+                        real CH_DEV *rstd);
 void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
                       real CH_DEV *dw);
 
@@ -40,20 +40,20 @@ void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_
  * shard `number` on, and a weight's gradient as a sum over them. */
 int ch_pass_shards(const ch_pass *p);
 ch_pass ch_shard_of_pass(const ch_pass *p);
-ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_pass *shard, int number);
+ch_layer ch_shard_of_layer(const ch_transformer *m, const ch_layer *b, const ch_pass *shard, int number);
 ch_sum ch_sum_of(const ch_param *w);
 
 /* ---- the attention half of a layer ---- */
 
 /* out = in + Attn(RMSNorm(in)); `in` [n,d] stays. Backward: dx [n,d] is updated in place from the gradient of the
  * half's output to that of its input. */
-void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, const real CH_DEV *in,
                           real CH_DEV *out);
-void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx);
+void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx);
 
 /* The first part of the attention half, on the rows of a pass: b's qh [n,width], kh and vh [n,kv_width] of RMSNorm(in),
  * whose rstd1 [n] stays for backward. */
-void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int64_t n, const real CH_DEV *in);
+void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_layer *b, int64_t n, const real CH_DEV *in);
 
 /* Its second part: queries and keys as scores take them, normalised by head or all heads together and turned by their
  * position, as the config says. Without a norm they are turned where they stand; with one, its results are in scratch.
@@ -62,7 +62,7 @@ typedef struct ch_queries {
   real CH_DEV *q, *k;
   ch_rmsnorm_args q_norm, k_norm; /* as they ran, for backward */
 } ch_queries;
-ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_block *b, const ch_pass *p);
+ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p);
 
 /* Fills the rotations of rope by position, [positions,rotated]. */
 void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn);
@@ -74,9 +74,9 @@ ch_embedding_args ch_embed(ch_exec *x, const ch_transformer *m, const ch_pass *p
 /* ---- the feed-forward half of a layer: MoE or dense ---- */
 
 /* As the attention half: out = in + FFN(RMSNorm(in)). */
-void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, const real CH_DEV *in,
                     real CH_DEV *out);
-void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx);
+void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx);
 
 /* The last norm and the head: loss, logits, and in dx the gradient of the last layer's output. */
 void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx);

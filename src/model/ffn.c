@@ -5,19 +5,19 @@
 #include "op/visits.h"
 
 /* The router's own state of a layer, where this pass adds to it. */
-static real CH_DEV *observed(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
+static real CH_DEV *observed(const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
   if (!p->observe || !m->router->observe) return NULL;
   return ch_router_has_centroids(m->router) ? b->router->w : b->thresholds->w;
 }
 
 /* Where the layer's numbers stand among the pass's. */
-static ch_route_tally tally_of(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
+static ch_route_tally tally_of(const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
   double CH_DEV *sums = p->sums + CH_PASS_SUMS;
   int64_t CH_DEV *counts = (int64_t CH_DEV *)(sums + m->moe_layers * CH_TALLY_SUMS);
   return (ch_route_tally){sums + b->moe * CH_TALLY_SUMS, counts + (int64_t)b->moe * CH_TALLY_COUNTS(m->config.experts)};
 }
 
-static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_block *b, const ch_pass *p,
+static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p,
                             const real CH_DEV *normed) {
   ch_moe_args a = {.route = p->route,
                    .h = ch_config_d_expert(&m->config) / x->grid.hidden.size,
@@ -54,7 +54,7 @@ static void dense_forward(ch_exec *x, ch_dense *f, const ch_pass *p, const real 
   int64_t n = (int64_t)part.B * p->T, h = f->up->shape[0], d = f->up->shape[1];
   f->g = f->gate ? CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h) : NULL;
   f->u = CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h);
   for (int i = 0; i < ch_pass_shards(p); i++) {
     ch_activate_args a = activation_of(f, i * n * h, n * h, y);
@@ -67,12 +67,11 @@ static void dense_forward(ch_exec *x, ch_dense *f, const ch_pass *p, const real 
     x->ops->activate(x, &a);
     ch_linear(x, f->down, n, y, out + i * n * d, 1);
   }
-  ch_arena_release(&x->scratch, mark);
 }
 
 typedef struct {
   const ch_transformer *m;
-  const ch_block *b;
+  const ch_layer *b;
   int64_t n;                   /* rows of a shard */
   const ch_rmsnorm_args *norm; /* of all rows */
   const real CH_DEV *dadded;   /* [rows,d] of all shards, and so on */
@@ -87,7 +86,7 @@ static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   const ch_dense *f = &c->b->dense;
   int64_t n = c->n, h = f->up->shape[0], first = shard * n * f->up->shape[1], at = shard * n * h;
   const real CH_DEV *normed = c->norm->y + first, *dout = c->dadded + first;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
   ch_activate_args a = activation_of(f, at, n * h, y);
   a.dy = dy;
@@ -99,7 +98,6 @@ static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   int add = c->b->moe >= 0;
   if (f->gate) ch_linear_backward(x, f->gate, n, normed, a.dx, c->dnormed + first, add, dw[DGATE], accumulate);
   ch_linear_backward(x, f->up, n, normed, a.du, c->dnormed + first, add || f->gate, dw[DUP], accumulate);
-  ch_arena_release(&x->scratch, mark);
 }
 
 static void norm_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
@@ -113,35 +111,32 @@ static void norm_backward(ch_exec *x, void *context, int shard, real CH_DEV *con
   ch_norm_backward(x, &norm, c->dnormed + first * d, c->dx + first * d, dw[0]);
 }
 
-void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, const real CH_DEV *in,
                     real CH_DEV *out) {
-  int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
+  int64_t n = (int64_t)p->B * p->T;
   b->rstd2 = CH_NEW(&x->tape, real, n);
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d);
-  ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, in, b->rstd2, normed);
-  x->ops->rmsnorm(x, &norm);
+  CH_SCRATCH(x);
+  const ch_rmsnorm_args norm = ch_norm(x, m, b->ffn_norm, n, in, b->rstd2);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
   if (b->moe < 0) ch_visits_next(x); /* an MoE layer takes that step when its first rows are there */
-  if (b->dense.up) dense_forward(x, &b->dense, p, normed, added);
+  if (b->dense.up) dense_forward(x, &b->dense, p, norm.y, added);
   if (b->moe >= 0) {
-    ch_moe_args moe = moe_args(x, m, b, p, normed);
+    ch_moe_args moe = moe_args(x, m, b, p, norm.y);
     moe.out = added;
     moe.out_acc = 1;
     ch_moe_forward(x, &moe, &b->saved);
   }
   ch_half_end(x, m, p, 2 * b->number + CH_DROP_FFN, added, out);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Gradients of experts, each replica's from its own tokens, become the sum over replicas: in the order of their tokens,
  * on every rank that holds the experts, so that all update them alike. */
-static void sum_replicas(ch_exec *x, const ch_block *b) {
+static void sum_replicas(ch_exec *x, const ch_layer *b) {
   const ch_comm *holders = &x->grid.holders;
   enum { MOST = 3 };
   const ch_param *tensor[MOST] = {b->w1, b->w2, b->w3};
   const int tensors = b->w3 ? MOST : MOST - 1;
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const ch_sum_room room = ch_comm_sum_room(holders, holders->size, tensors, &ch_host(x)->scratch);
   real *gradient[MOST];
   ch_comm_array array[MOST];
@@ -152,22 +147,20 @@ static void sum_replicas(ch_exec *x, const ch_block *b) {
         .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};
   }
   if (!ch_counting(x)) ch_comm_sum(holders, "gradients of experts", holders->size, array, tensors, &room);
-  ch_scratch_release(x, mark);
 }
 
-void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx) {
+void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   int shards = ch_pass_shards(p);
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
-  ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, b->mid, b->rstd2, normed);
-  x->ops->rmsnorm(x, &norm);
+  CH_SCRATCH(x);
+  const ch_rmsnorm_args norm = ch_norm(x, m, b->ffn_norm, n, b->mid, b->rstd2);
+  real CH_DEV *dnormed = CH_NEW(&x->scratch, real, n * d);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_FFN, dx);
   backward c = {m, b, n / shards, &norm, dadded, dnormed, dx};
   if (b->moe < 0) {
     ch_visits_next(x);
   } else {
-    ch_moe_args moe = moe_args(x, m, b, p, normed);
+    ch_moe_args moe = moe_args(x, m, b, p, norm.y);
     moe.dout = dadded;
     moe.dx = dnormed;
     moe.accumulate = p->accumulate;
@@ -183,5 +176,4 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_
   }
   const ch_sum sum = ch_sum_of(b->ffn_norm);
   ch_sum_shards(x, shards, &sum, 1, p->accumulate, norm_backward, &c);
-  ch_arena_release(&x->scratch, mark);
 }

@@ -26,17 +26,15 @@ static const real CH_DEV *pick_rows(ch_exec *x, const ch_transformer *m, const c
                                     const real CH_DEV *in) {
   int d = m->config.d_model;
   real CH_DEV *picked = CH_NEW(&x->scratch, real, (int64_t)p->rows * d);
-  x->ops->embedding(x,
-                    &(ch_embedding_args){.n = p->rows, .d = d, .V = p->B * p->T, .token = row, .w = in, .x = picked});
+  CH_OP(x, embedding, .n = p->rows, .d = d, .V = p->B * p->T, .token = row, .w = in, .x = picked);
   return picked;
 }
 
 static void spread_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *row,
                         const real CH_DEV *dpicked, real CH_DEV *dx) {
   int d = m->config.d_model;
-  x->ops->copy(x, &(ch_copy_args){.count = (int64_t)p->B * p->T * d, .y = dx});
-  x->ops->embedding_backward(
-      x, &(ch_embedding_args){.n = p->rows, .d = d, .V = p->B * p->T, .token = row, .dx = dpicked, .dw = dx});
+  CH_OP(x, copy, .count = (int64_t)p->B * p->T * d, .y = dx);
+  CH_OP(x, embedding_backward, .n = p->rows, .d = d, .V = p->B * p->T, .token = row, .dx = dpicked, .dw = dx);
 }
 
 typedef struct {
@@ -58,35 +56,19 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   const ch_pass *p = c->p;
   int d = m->config.d_model, V = m->config.vocab_size;
   int64_t n = c->n, first = shard * n;
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
+  CH_SCRATCH(x);
+  ch_rmsnorm_args norm = ch_norm(x, m, m->final_norm, n, c->in + first * d, NULL);
   real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
-  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, c->in + first * d, rstd, normed);
-  x->ops->rmsnorm(x, &norm);
-  x->ops->head(x, &(ch_head_args){.n = n,
-                                  .d = d,
-                                  .V = V,
-                                  .scale = scale_of(m),
-                                  .x = normed,
-                                  .w = m->head->w,
-                                  .w16 = m->head->w16,
-                                  .target = c->target ? c->target + first : NULL,
-                                  .loss_sum = p->shard_loss + shard,
-                                  .loss_total = p->sums + CH_PASS_GUARD,
-                                  .token_loss = c->losses ? c->losses + first : NULL,
-                                  .logits = c->logits ? c->logits + first * V : NULL,
-                                  .weight = p->weight,
-                                  .dx = dnormed,
-                                  .dw = dw[DHEAD],
-                                  .accumulate = accumulate,
-                                  .drawn_twice = p->drawn_twice,
-                                  .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
-                                  .consistency = p->aux_scale * (real)ch_consistency_weight(x, m, p)});
+  CH_OP(x, head, .n = n, .d = d, .V = V, .scale = scale_of(m), .x = norm.y, .w = m->head->w, .w16 = m->head->w16,
+        .target = c->target ? c->target + first : NULL, .loss_sum = p->shard_loss + shard,
+        .loss_total = p->sums + CH_PASS_GUARD, .token_loss = c->losses ? c->losses + first : NULL,
+        .logits = c->logits ? c->logits + first * V : NULL, .weight = p->weight, .dx = dnormed, .dw = dw[DHEAD],
+        .accumulate = accumulate, .drawn_twice = p->drawn_twice, .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
+        .consistency = p->aux_scale * (real)ch_consistency_weight(x, m, p));
   norm.dy = dnormed;
   norm.dx = p->gradients ? c->dx + first * d : NULL;
   norm.dw = dw[DNORM];
   if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Without gradients there is nothing to sum. */
@@ -102,25 +84,16 @@ static void all_shards(ch_exec *x, const task *c) {
 
 void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV *in, real CH_DEV *logits) {
   int d = m->config.d_model;
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
-  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, in, rstd, normed);
-  x->ops->rmsnorm(x, &norm);
-  x->ops->gemm(x, &(ch_gemm_args){.m = n,
-                                  .n = m->config.vocab_size,
-                                  .k = d,
-                                  .trans_b = 1,
-                                  .a = normed,
-                                  .b = m->head->w,
-                                  .b16 = m->head->w16,
-                                  .c = logits,
-                                  .alpha = scale_of(m)});
-  ch_arena_release(&x->scratch, mark);
+  CH_SCRATCH(x);
+  const ch_rmsnorm_args norm = ch_norm(x, m, m->final_norm, n, in, NULL);
+  CH_OP(x, gemm, .m = n, .n = m->config.vocab_size, .k = d, .trans_b = 1, .a = norm.y, .b = m->head->w,
+        .b16 = m->head->w16, .c = logits, .alpha = scale_of(m));
 }
 
 void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx) {
   int64_t n = logit_rows(p);
-  size_t mark = ch_arena_mark(&x->scratch), bytes = (size_t)n * (size_t)m->config.vocab_size * sizeof(real);
+  CH_SCRATCH(x);
+  size_t bytes = (size_t)n * (size_t)m->config.vocab_size * sizeof(real);
   size_t losses = (size_t)n * sizeof *p->token_loss;
   const int32_t CH_DEV *row = p->row ? ch_put(&x->scratch, p->row, (size_t)n * sizeof *p->row) : NULL;
   real CH_DEV *dpicked = p->gradients && row ? CH_NEW(&x->scratch, real, n * m->config.d_model) : dx;
@@ -136,5 +109,4 @@ void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real C
   if (p->token_loss) ch_get_into(&x->scratch, p->token_loss, c.losses, losses);
   if (p->logits) ch_get_into(&x->scratch, p->logits, c.logits, bytes);
   if (p->gradients && row) spread_rows(x, m, p, row, dpicked, dx);
-  ch_arena_release(&x->scratch, mark);
 }

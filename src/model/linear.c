@@ -57,10 +57,14 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_
   ch_visits_move(x);
 }
 
-ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
-                             real CH_DEV *rstd, real CH_DEV *normed) {
-  return (ch_rmsnorm_args){
-      .n = n, .d = m->config.d_model, .eps = (real)m->config.norm_eps, .x = in, .w = w->w, .y = normed, .rstd = rstd};
+ch_rmsnorm_args ch_norm(ch_exec *x, const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
+                        real CH_DEV *rstd) {
+  const int d = m->config.d_model;
+  ch_rmsnorm_args norm = {.n = n, .d = d, .eps = (real)m->config.norm_eps, .x = in, .w = w->w};
+  norm.y = CH_NEW(&x->scratch, real, n * d);
+  norm.rstd = rstd ? rstd : CH_NEW(&x->scratch, real, n);
+  x->ops->rmsnorm(x, &norm);
+  return norm;
 }
 
 void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
@@ -78,23 +82,16 @@ int ch_drops(const ch_pass *p) { return p->route.training && p->dropout > 0; }
 void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *in,
                 real CH_DEV *out, int accumulate) {
   int64_t count = (int64_t)p->B * p->T * m->config.d_model;
-  x->ops->dropout(x, &(ch_dropout_args){.count = count,
-                                        .first = x->comm->rank * count,
-                                        .rate = p->dropout,
-                                        .seed = p->seed,
-                                        .place = (uint32_t)place,
-                                        .draw = p->micro,
-                                        .x = in,
-                                        .y = out,
-                                        .accumulate = accumulate});
+  CH_OP(x, dropout, .count = count, .first = x->comm->rank * count, .rate = p->dropout, .seed = p->seed,
+        .place = (uint32_t)place, .draw = p->micro, .x = in, .y = out, .accumulate = accumulate);
 }
 
 real CH_DEV *ch_half_begin(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in,
                            real CH_DEV *out) {
   int64_t count = (int64_t)p->B * p->T * m->config.d_model;
   real CH_DEV *added = ch_drops(p) ? CH_NEW(&x->scratch, real, count) : out;
-  x->ops->copy(x, &(ch_copy_args){.count = count, .x = in, .y = out});
-  if (added != out) x->ops->copy(x, &(ch_copy_args){.count = count, .y = added});
+  CH_OP(x, copy, .count = count, .x = in, .y = out);
+  if (added != out) CH_OP(x, copy, .count = count, .y = added);
   return added;
 }
 
@@ -119,9 +116,9 @@ ch_pass ch_shard_of_pass(const ch_pass *p) {
   return shard;
 }
 
-ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_pass *shard, int number) {
+ch_layer ch_shard_of_layer(const ch_transformer *m, const ch_layer *b, const ch_pass *shard, int number) {
   int64_t row = (int64_t)number * shard->B * shard->T, d = m->config.d_model, width = m->width, kv_width = m->kv_width;
-  ch_block s = *b;
+  ch_layer s = *b;
   s.x += row * d;
   s.rstd1 += row;
   s.qh += row * width;

@@ -14,7 +14,7 @@ static ch_param *layer_param(ch_params *params, int layer, const char *suffix) {
   return (ch_param *)ch_params_find(params, name);
 }
 
-static void bind_block(ch_transformer *m, ch_block *b, int layer) {
+static void bind_block(ch_transformer *m, ch_layer *b, int layer) {
   ch_params *p = &m->params;
   b->number = layer;
   b->attn_norm = layer_param(p, layer, "attn_norm.weight");
@@ -102,7 +102,7 @@ static void begin_gradients(ch_exec *x, const ch_params *params, const ch_pass *
   for (int i = ch_params_first(params, layer); i < params->count && !p->accumulate; i++) {
     if (layer >= 0 && params->p[i].layer != layer) break;
     if (params->p[i].layer == layer && !params->p[i].product)
-      x->ops->copy(x, &(ch_copy_args){.count = params->p[i].count, .y = params->p[i].g});
+      CH_OP(x, copy, .count = params->p[i].count, .y = params->p[i].g);
   }
 }
 
@@ -135,23 +135,21 @@ void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
 }
 
 void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const double *sums = ch_get(x, p->sums, report_cells(m, p) * sizeof *sums), *layer = sums + CH_PASS_SUMS;
   const int64_t *counts = (const int64_t *)(layer + m->moe_layers * CH_TALLY_SUMS);
-  if (!ch_counting(x)) {
-    int valid = ch_valid_count(p->route.mask, p->route.n);
-    for (int l = 0; l < m->config.layers; l++) {
-      const ch_block *b = &m->block[l];
-      if (b->moe < 0) continue;
-      p->aux_loss += m->config.router.aux_loss_weight * layer[0];
-      ch_route_stats_collect(&m->stats[b->moe], valid, &b->saved.routing.counts, layer, counts);
-      layer += CH_TALLY_SUMS;
-      counts += CH_TALLY_COUNTS(m->config.experts);
-    }
-    p->loss_sum = ch_add_shards(ch_pass_shards(p), sums + loss_cells(m));
-    p->aux_loss += ch_consistency_weight(x, m, p) * sums[CH_PASS_CONSISTENCY];
+  if (ch_counting(x)) return;
+  int valid = ch_valid_count(p->route.mask, p->route.n);
+  for (int l = 0; l < m->config.layers; l++) {
+    const ch_layer *b = &m->block[l];
+    if (b->moe < 0) continue;
+    p->aux_loss += m->config.router.aux_loss_weight * layer[0];
+    ch_route_stats_collect(&m->stats[b->moe], valid, &b->saved.routing.counts, layer, counts);
+    layer += CH_TALLY_SUMS;
+    counts += CH_TALLY_COUNTS(m->config.experts);
   }
-  ch_scratch_release(x, mark);
+  p->loss_sum = ch_add_shards(ch_pass_shards(p), sums + loss_cells(m));
+  p->aux_loss += ch_consistency_weight(x, m, p) * sums[CH_PASS_CONSISTENCY];
 }
 
 ch_embedding_args ch_embed(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *token,
@@ -200,18 +198,16 @@ static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass 
  * be finite. */
 static void share_losses(ch_exec *x, const ch_pass *p) {
   if (x->comm->size == 1) return;
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   int shards = ch_pass_shards(p);
   if (!ch_counting(x))
     ch_comm_gather_shares(x->comm, "losses of shards", CH_AS_HOST(double, p->shard_loss), shards, sizeof(double));
   const double *loss = ch_get(x, p->shard_loss, (size_t)shards * sizeof *loss);
-  if (!ch_counting(x)) {
-    const double sum = ch_add_shards(shards, loss);
-    x->memory->put(p->sums + CH_PASS_GUARD, &sum, sizeof sum);
-    if (p->token_loss)
-      ch_comm_gather_shares(x->comm, "losses of tokens", p->token_loss, (int64_t)p->B * p->T, sizeof *p->token_loss);
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  const double sum = ch_add_shards(shards, loss);
+  x->memory->put(p->sums + CH_PASS_GUARD, &sum, sizeof sum);
+  if (p->token_loss)
+    ch_comm_gather_shares(x->comm, "losses of tokens", p->token_loss, (int64_t)p->B * p->T, sizeof *p->token_loss);
 }
 
 /* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */
@@ -235,7 +231,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
   ch_visits_next(x);
   for (int l = 0; l < m->config.layers; l++) {
-    ch_block *b = &m->block[l];
+    ch_layer *b = &m->block[l];
     b->x = stream;
     real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
     size_t layer_mark = ch_arena_mark(&x->tape);

@@ -5,64 +5,48 @@
 #include "base/text.h"
 #include "model/config.h"
 
+/* By field: the words that stand for it. */
 static const struct {
-  const char *theirs, *ours;
+  const char *ours, *theirs;
 } synonyms[] = {
-    {"lr", "train.rate"},
-    {"learning_rate", "train.rate"},
-    {"max_lr", "train.rate"},
-    {"max_steps", "train.steps"},
-    {"max_iters", "train.steps"},
-    {"num_steps", "train.steps"},
-    {"batch_size", "train.batch_sequences"},
-    {"micro_batch_size", "train.batch_sequences"},
-    {"gradient_accumulation_steps", "train.accumulate"},
-    {"grad_accum", "train.accumulate"},
-    {"block_size", "train.sequence_length"},
-    {"context_length", "train.sequence_length"},
-    {"seq_len", "train.sequence_length"},
-    {"max_seq_len", "train.sequence_length"},
-    {"warmup", "train.warmup_steps"},
-    {"warmup_iters", "train.warmup_steps"},
-    {"grad_clip", "train.clip_norm"},
-    {"max_grad_norm", "train.clip_norm"},
-    {"dtype", "train.compute"},
-    {"precision", "train.compute"},
-    {"eval_interval", "train.eval_every"},
-    {"eval_iters", "train.eval_sequences"},
-    {"save_every", "train.checkpoint_every"},
-    {"save_steps", "train.checkpoint_every"},
-    {"n_layer", "model.layers"},
-    {"n_layers", "model.layers"},
-    {"num_layers", "model.layers"},
-    {"num_hidden_layers", "model.layers"},
-    {"n_embd", "model.d_model"},
-    {"hidden_size", "model.d_model"},
-    {"dim", "model.d_model"},
-    {"intermediate_size", "model.d_hidden"},
-    {"ffn_dim", "model.d_hidden"},
-    {"moe_intermediate_size", "model.d_expert"},
-    {"n_head", "model.heads"},
-    {"n_heads", "model.heads"},
-    {"num_attention_heads", "model.heads"},
-    {"head_dim", "model.d_head"},
-    {"num_key_value_heads", "model.kv_heads"},
-    {"n_kv_heads", "model.kv_heads"},
-    {"partial_rotary_factor", "model.rope_fraction"},
-    {"use_qk_norm", "model.qk_norm"},
-    {"tie_word_embeddings", "model.tied"},
-    {"scoring_func", "model.router.score"},
-    {"n_experts", "model.experts"},
-    {"num_experts", "model.experts"},
-    {"num_local_experts", "model.experts"},
-    {"top_k", "model.router.experts_per_token"},
-    {"num_experts_per_tok", "model.router.experts_per_token"},
+    {"train.rate", "lr learning_rate max_lr"},
+    {"train.steps", "max_steps max_iters num_steps"},
+    {"train.batch_sequences", "batch_size micro_batch_size"},
+    {"train.accumulate", "gradient_accumulation_steps grad_accum"},
+    {"train.sequence_length", "block_size context_length seq_len max_seq_len"},
+    {"train.warmup_steps", "warmup warmup_iters"},
+    {"train.clip_norm", "grad_clip max_grad_norm"},
+    {"train.compute", "dtype precision"},
+    {"train.eval_every", "eval_interval"},
+    {"train.eval_sequences", "eval_iters"},
+    {"train.checkpoint_every", "save_every save_steps"},
+    {"model.layers", "n_layer n_layers num_layers num_hidden_layers"},
+    {"model.d_model", "n_embd hidden_size dim"},
+    {"model.d_hidden", "intermediate_size ffn_dim"},
+    {"model.d_expert", "moe_intermediate_size"},
+    {"model.heads", "n_head n_heads num_attention_heads"},
+    {"model.d_head", "head_dim"},
+    {"model.kv_heads", "num_key_value_heads n_kv_heads"},
+    {"model.rope_fraction", "partial_rotary_factor"},
+    {"model.qk_norm", "use_qk_norm"},
+    {"model.tied", "tie_word_embeddings"},
+    {"model.router.score", "scoring_func"},
+    {"model.experts", "n_experts num_experts num_local_experts"},
+    {"model.router.experts_per_token", "top_k num_experts_per_tok"},
 };
+
+/* Whether `list` has the word. */
+static int has(const char *list, const char *word) {
+  size_t length = strlen(word);
+  for (const char *at = list; (at = strstr(at, word)); at += length)
+    if ((at == list || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return 1;
+  return 0;
+}
 
 const char *ch_field_did_you_mean(char *text, size_t size, const char *key, const char *const *known) {
   const char *dot = strrchr(key, '.'), *name = dot ? dot + 1 : key;
   for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++)
-    if (!strcmp(name, synonyms[i].theirs)) {
+    if (*name && has(synonyms[i].theirs, name)) {
       snprintf(text, size, ", did you mean '%s'?", synonyms[i].ours);
       return text;
     }

@@ -17,7 +17,7 @@ typedef struct ch_dense {
 } ch_dense;
 
 /* One layer: its parameters by role, and what forward left for backward. */
-typedef struct ch_block {
+typedef struct ch_layer {
   int number; /* 0-based */
   int moe;    /* 0-based number among the MoE layers, or -1: dense */
   ch_param *attn_norm, *q, *k, *v, *o, *ffn_norm;
@@ -35,7 +35,7 @@ typedef struct ch_block {
   real CH_DEV *mid;      /* [n,d] after attention */
   real CH_DEV *rstd2;    /* [n] */
   ch_moe_saved saved;
-} ch_block;
+} ch_layer;
 
 typedef struct ch_transformer {
   choir_model_config config;
@@ -46,7 +46,7 @@ typedef struct ch_transformer {
   int moe_layers;
   ch_params params;
   ch_param *embed, *final_norm, *head; /* head: perhaps the embedding */
-  ch_block *block;                     /* [L] */
+  ch_layer *block;                     /* [L] */
   choir_route_stats *stats;            /* [moe_layers] sums since ch_transformer_clear_stats */
 } ch_transformer;
 

@@ -18,23 +18,21 @@ static int first_of(const ch_exec *x, int e, int rank) { return (int)ch_share(e,
 
 /* mine [n,own]: the scores of all tokens with this rank's experts. */
 static void transpose(ch_exec *x, const ch_route_args *all, real CH_DEV *mine) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   int rows = all->n / x->comm->size, e = all->e, rank = x->comm->rank;
   int own = first_of(x, e, rank + 1) - first_of(x, e, rank);
   const real *scores = ch_get(x, all->scores, (size_t)rows * (size_t)e * sizeof *scores);
   real *at = CH_NEW_HOST(&ch_host(x)->scratch, real, (int64_t)rows * e), *to = CH_AS_HOST(real, mine);
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
-  if (!ch_counting(x)) {
-    for (int r = 0; r < x->comm->size; r++) {
-      int first = first_of(x, e, r), count = first_of(x, e, r + 1) - first;
-      send[r] = (ch_bytes){at, (int64_t)rows * count * (int64_t)sizeof(real)};
-      for (int t = 0; t < rows; t++, at += count)
-        memcpy(at, scores + (int64_t)t * e + first, (size_t)count * sizeof(real));
-      receive[r] = (ch_bytes){to + (int64_t)r * rows * own, (int64_t)rows * own * (int64_t)sizeof(real)};
-    }
-    ch_comm_exchange(x->comm, "scores", send, receive);
+  if (ch_counting(x)) return;
+  for (int r = 0; r < x->comm->size; r++) {
+    int first = first_of(x, e, r), count = first_of(x, e, r + 1) - first;
+    send[r] = (ch_bytes){at, (int64_t)rows * count * (int64_t)sizeof(real)};
+    for (int t = 0; t < rows; t++, at += count)
+      memcpy(at, scores + (int64_t)t * e + first, (size_t)count * sizeof(real));
+    receive[r] = (ch_bytes){to + (int64_t)r * rows * own, (int64_t)rows * own * (int64_t)sizeof(real)};
   }
-  ch_scratch_release(x, mark);
+  ch_comm_exchange(x->comm, "scores", send, receive);
 }
 
 /* Runs the router for this rank's experts; leaves their record and counts. */
@@ -131,7 +129,7 @@ static void gather_slots(const ch_exec *x, const int *begin, int e, const char *
 }
 
 void ch_route_at_owners(ch_exec *x, const ch_route_args *all) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   ch_record record;
   ch_route_counts counts;
   ch_route_args mine = *all;
@@ -143,9 +141,7 @@ void ch_route_at_owners(ch_exec *x, const ch_route_args *all) {
   describe(x, &mine, experts + first_of(x, all->e, x->comm->rank));
   if (!ch_counting(x)) ch_comm_gather_shares(x->comm, "loads of experts", experts, all->e, sizeof *experts);
   const int *begin = collect(x, all, experts);
-  if (!ch_counting(x)) {
-    gather_slots(x, begin, all->e, "tokens of experts", record.slot_token, all->record->slot_token, sizeof(int));
-    gather_slots(x, begin, all->e, "gates", record.slot_gate, all->record->slot_gate, sizeof(real));
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  gather_slots(x, begin, all->e, "tokens of experts", record.slot_token, all->record->slot_token, sizeof(int));
+  gather_slots(x, begin, all->e, "gates", record.slot_gate, all->record->slot_gate, sizeof(real));
 }

@@ -42,8 +42,8 @@ static void split(ch_exec *x, ch_dispatch *ex) {
   ex->first_row = (int)(ex->begin + own.first - (int64_t)x->comm->rank * ex->n);
   if (own.first == own.last) ex->first_row = 0; /* it is about others' tokens */
   ex->local.tokens = ch_counting(x) ? ex->n : own.last - own.first;
-  x->ops->part(x, &(ch_part_args){.all = &ex->all, .begin = own.first, .end = own.last, .part = &ex->local});
-  x->ops->index(x, &(ch_index_args){.record = &ex->local});
+  CH_OP(x, part, .all = &ex->all, .begin = own.first, .end = own.last, .part = &ex->local);
+  CH_OP(x, index, .record = &ex->local);
   ch_slots_count(x, ex);
   if (ch_counting(x)) return;
   ex->round.several = ch_rounds_needed(x, ex);
@@ -73,7 +73,7 @@ static void begin_group(ch_exec *x, ch_dispatch *ex, int group) {
 enum { AHEAD = 1 };
 static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16)
-    x->ops->round_bf16(x, &(ch_round_args){.count = ex->d, .rows = rows_of_round(ex), .x = y, .y = ex->rounded});
+    CH_OP(x, round_bf16, .count = ex->d, .rows = rows_of_round(ex), .x = y, .y = ex->rounded);
   if (ex->round.several) {
     ch_rounds_move(x, ex, ex->request, ex->arrivals, 0);
     return;
@@ -86,15 +86,15 @@ static void add_shard(ch_exec *x, const ch_dispatch *ex, int shard, real CH_DEV 
   char CH_DEV *partial = ch_rows_of_shard(x, ex, shard);
   int64_t count = ch_counting(x) ? 0 : ch_rounds_rows(x, ex) * ex->d;
   if (x->wire == CH_COMPUTE_BF16)
-    x->ops->widen_bf16(x, &(ch_widen_args){.count = count, .x = (ch_bf16 CH_DEV *)partial, .y = y, .accumulate = 1});
+    CH_OP(x, widen_bf16, .count = count, .x = (ch_bf16 CH_DEV *)partial, .y = y, .accumulate = 1);
   else
-    x->ops->copy(x, &(ch_copy_args){.count = count, .x = (real CH_DEV *)partial, .y = y, .accumulate = 1});
+    CH_OP(x, copy, .count = count, .x = (real CH_DEV *)partial, .y = y, .accumulate = 1);
 }
 
 /* y is the round's rows of what the experts have sent back: of hidden shards the sum, in their order. */
 static void open_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16)
-    x->ops->widen_bf16(x, &(ch_widen_args){.count = ex->d, .rows = rows_of_round(ex), .x = ex->rounded, .y = y});
+    CH_OP(x, widen_bf16, .count = ex->d, .rows = rows_of_round(ex), .x = ex->rounded, .y = y);
   for (int s = 1; s < x->grid.hidden.size; s++) add_shard(x, ex, s, y);
 }
 
@@ -124,7 +124,7 @@ static void take_scratch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
 
 static void gather(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   int64_t first = ex->first_row + ex->round.first_token;
-  x->ops->gather(x, &(ch_gather_args){.record = ex->round.part, .d = ex->d, .x = tokens + first * ex->d, .y = y});
+  CH_OP(x, gather, .record = ex->round.part, .d = ex->d, .x = tokens + first * ex->d, .y = y);
 }
 
 static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
@@ -148,23 +148,17 @@ static int begin_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
 
 static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,
                              real CH_DEV *dgate) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *of_round = CH_NEW(&x->scratch, real, ex->room);
   for (ch_rounds_begin(x, ex); ch_rounds_next(x, ex);) {
     real CH_DEV *to = ex->round.several ? of_round : dgate;
     if (ex->round.several) fetch(x, ex, y);
-    x->ops->combine_backward(x, &(ch_combine_args){.record = ex->round.part,
-                                                   .d = ex->d,
-                                                   .gated = 1,
-                                                   .y = y,
-                                                   .dout = dtokens + (int64_t)ex->round.first_token * ex->d,
-                                                   .dy = y,
-                                                   .dgate = to});
+    CH_OP(x, combine_backward, .record = ex->round.part, .d = ex->d, .gated = 1, .y = y,
+          .dout = dtokens + (int64_t)ex->round.first_token * ex->d, .dy = y, .dgate = to);
     if (ex->round.several) ch_rounds_place(x, ex, of_round, dgate);
     depart(x, ex, y);
   }
   ex->answer = "gradients from experts";
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Room for the largest group. */
@@ -216,18 +210,14 @@ static void progress(ch_exec *x, ch_dispatch *ex) {
 static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int gated, int accumulate) {
   for (ch_rounds_begin(x, ex); ch_rounds_next(x, ex);) {
     come_back(x, ex, y);
-    x->ops->combine(x, &(ch_combine_args){.record = ex->round.part,
-                                          .d = ex->d,
-                                          .gated = gated,
-                                          .out_acc = accumulate,
-                                          .y = y,
-                                          .out = tokens + (int64_t)(ex->first_row + ex->round.first_token) * ex->d});
+    CH_OP(x, combine, .record = ex->round.part, .d = ex->d, .gated = gated, .out_acc = accumulate, .y = y,
+          .out = tokens + (int64_t)(ex->first_row + ex->round.first_token) * ex->d);
   }
 }
 
 static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_record *all, real CH_DEV *local) {
   real CH_DEV *of_all = CH_NEW(&x->scratch, real, all->max_slots);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   const ch_range everyone = {0, ex->e};
   char CH_DEV *stage = CH_NEW(&x->scratch, char, all->max_slots * sizeof(real));
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
@@ -237,7 +227,6 @@ static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_rec
     ch_comm_exchange(x->comm, "gradients of gates", send, receive);
     ch_rows_reorder(x, x->comm, ex, everyone, 1, CH_COMPUTE_FP32, of_all, stage, 1);
   }
-  ch_arena_release(&x->scratch, mark);
   return of_all;
 }
 

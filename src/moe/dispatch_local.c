@@ -17,36 +17,30 @@ static void split(ch_exec *x, ch_dispatch *ex) {
 /* Rows become what they would have become on their way: only the device knows how many. */
 static void round_in_place(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_FP32) return;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   const int CH_DEV *rows = ex->all.expert_begin + ex->e;
   ch_bf16 CH_DEV *rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->room * ex->d);
-  x->ops->round_bf16(x, &(ch_round_args){.count = ex->d, .rows = rows, .x = y, .y = rounded});
-  x->ops->widen_bf16(x, &(ch_widen_args){.count = ex->d, .rows = rows, .x = rounded, .y = y});
-  ch_arena_release(&x->scratch, mark);
+  CH_OP(x, round_bf16, .count = ex->d, .rows = rows, .x = y, .y = rounded);
+  CH_OP(x, widen_bf16, .count = ex->d, .rows = rows, .x = rounded, .y = y);
 }
 
 static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   tokens += (int64_t)ex->first_row * ex->d;
-  x->ops->gather(x, &(ch_gather_args){.record = &ex->all, .d = ex->d, .x = tokens, .y = y});
+  CH_OP(x, gather, .record = &ex->all, .d = ex->d, .x = tokens, .y = y);
   round_in_place(x, ex, y);
 }
 
 static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int gated, int accumulate) {
-  x->ops->combine(x, &(ch_combine_args){.record = &ex->all,
-                                        .d = ex->d,
-                                        .gated = gated,
-                                        .out_acc = accumulate,
-                                        .y = y,
-                                        .out = tokens + (int64_t)ex->first_row * ex->d});
+  CH_OP(x, combine, .record = &ex->all, .d = ex->d, .gated = gated, .out_acc = accumulate, .y = y,
+        .out = tokens + (int64_t)ex->first_row * ex->d);
 }
 
 static int begin_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) { return (void)x, (void)ex, (void)y, 0; }
 
 static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,
                              real CH_DEV *dgate) {
-  x->ops->combine_backward(
-      x,
-      &(ch_combine_args){.record = &ex->all, .d = ex->d, .gated = 1, .y = y, .dout = dtokens, .dy = y, .dgate = dgate});
+  CH_OP(x, combine_backward, .record = &ex->all, .d = ex->d, .gated = 1, .y = y, .dout = dtokens, .dy = y,
+        .dgate = dgate);
   round_in_place(x, ex, y);
 }
 

@@ -49,7 +49,7 @@ static ch_operand scratch_hidden(ch_exec *x, const work *k) {
 static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, int64_t width) {
   if (x->compute != CH_COMPUTE_BF16) return (ch_operand){.value = value};
   ch_operand out = {.rounded = CH_NEW(&x->scratch, ch_bf16, r->max_slots * width)};
-  x->ops->round_bf16(x, &(ch_round_args){.count = width, .rows = filled(r), .x = value, .y = out.rounded});
+  CH_OP(x, round_bf16, .count = width, .rows = filled(r), .x = value, .y = out.rounded);
   return out;
 }
 
@@ -111,7 +111,7 @@ static void arrive(ch_exec *x, const work *k, int group) {
 /* pre = x W1, up = x W3, hidden = what comes of them: in the place of pre where nobody asks for that again. */
 static void forward(ch_exec *x, const work *k, int group) {
   const ch_moe_weights *w = &k->a->weights;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_operand hidden = k->a->keep ? scratch_hidden(x, k) : k->pre;
   ch_activate_args then = activation_of(k, hidden);
   arrive(x, k, group);
@@ -123,17 +123,15 @@ static void forward(ch_exec *x, const work *k, int group) {
     apply(x, k, CH_NN, (ch_operand){.value = k->rows}, w->w1, w->w1_16, k->pre.value, &then, 0);
   }
   output(x, k, hidden);
-  ch_arena_release(&x->scratch, mark);
 }
 
 static void again(ch_exec *x, const work *k, int group) {
   (void)group;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_operand hidden = scratch_hidden(x, k);
   ch_activate_args then = activation_of(k, hidden);
   x->ops->activate(x, &then);
   output(x, k, hidden);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* From dpre, and of gated experts the gradient of up in its place, to weights and rows: pre = x_in W1, up = x_in W3,
@@ -155,7 +153,7 @@ static void backward_in(ch_exec *x, const work *k, ch_operand dpre) {
 
 static void backward(ch_exec *x, const work *k, int group) {
   const ch_moe_args *a = k->a;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   arrive(x, k, group);
 
   /* y = hidden W2^T: dhidden goes on to dpre, and hidden, computed again, takes the place of pre */
@@ -172,7 +170,6 @@ static void backward(ch_exec *x, const work *k, int group) {
 
   k->ex->with->read_again(x, k->ex, group, a->route.x, k->rows);
   backward_in(x, k, dpre);
-  ch_arena_release(&x->scratch, mark);
 }
 
 static ch_operand rows_from(ch_operand all, int64_t first) {
@@ -182,7 +179,7 @@ static ch_operand rows_from(ch_operand all, int64_t first) {
 
 static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
                            void (*compute)(ch_exec *x, const work *k, int group)) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_dispatch *ex = &s->dispatch;
   work k = {.a = a, .ex = ex, .rows = ex->with->group_rows(x, ex, s->expert_y)};
   for (int g = 0; g < ex->groups; g++) {
@@ -193,7 +190,6 @@ static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
     compute(x, &k, g);
     ex->with->send_back(x, ex, g, k.rows);
   }
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, forward); }

@@ -46,19 +46,18 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
 
 /* `record` is about the tokens from `begin` on. */
 static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *record, int begin, ch_moe_saved *s) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   ch_dispatch *ex = &s->dispatch;
   ch_dispatch_split(x, record, begin, ex);
   ex->with->dispatch(x, ex, a->route.x, s->expert_y);
   ch_experts_forward(x, a, s);
   ex->with->combine(x, ex, s->expert_y, a->out, 1, a->out_acc);
-  ch_scratch_release(x, mark);
 }
 
 /* The same for as many tokens at a time as there is room for: how many, the host has to read. */
 static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const ch_record *all = &s->routing.record;
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   ch_parts parts;
   ch_record part;
   ch_parts_begin(x, all, s->chunk_slots, ch_parts_most(s->chunk_slots, a->route.e), &parts);
@@ -66,30 +65,28 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   for (int begin = 0, end; begin < all->tokens; begin = end) {
     end = ch_counting(x) ? begin + 1 : ch_parts_end(&parts, begin);
     part.tokens = end - begin;
-    x->ops->part(x, &(ch_part_args){.all = all, .begin = begin, .end = end, .part = &part});
-    x->ops->index(x, &(ch_index_args){.record = &part});
+    CH_OP(x, part, .all = all, .begin = begin, .end = end, .part = &part);
+    CH_OP(x, index, .record = &part);
     run_experts(x, a, &part, begin, s);
     if (ch_counting(x)) break;
   }
-  ch_scratch_release(x, mark);
 }
 
 /* Whoever looks sees the scores of all tokens. */
 static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_routing shown = saved->routing;
   if (ch_routes_at_owners(x, &a->route)) {
     int64_t own = (int64_t)ch_moe_rows(x, a) * a->route.e;
     shown.scores = CH_NEW(&x->scratch, real, own * x->comm->size);
-    x->ops->copy(x, &(ch_copy_args){.count = own, .x = saved->routing.scores, .y = shown.scores + own * x->comm->rank});
+    CH_OP(x, copy, .count = own, .x = saved->routing.scores, .y = shown.scores + own * x->comm->rank);
     ch_route_gather(x, "scores to be shown", shown.scores, own);
   }
   a->hook->call(a->hook->context, x, a->layer, &a->route, &shown);
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   plan(x, a, saved);
   if (ch_router_learned(a->route.router)) ch_moe_score(x, a, saved);
   ch_route(x, &a->route, &saved->routing);
@@ -98,7 +95,6 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   else
     run_in_parts(x, a, saved);
   if (a->hook) show(x, a, saved);
-  ch_scratch_release(x, mark);
 }
 
 /* From dgate of this rank's tokens to the gradients of X Wg. A router whose gates are scores and nothing else needs no
@@ -107,7 +103,7 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
   ch_route_args route = a->route;
   ch_routing seen = s->routing;
   int64_t first = ch_moe_first_token(x, a);
-  int alone = route.router->gates_are_scores;
+  int alone = ch_router_gates_are_scores(route.router);
   if (alone) {
     route.n = ch_moe_rows(x, a);
     seen.record = s->dispatch.local;
@@ -121,7 +117,7 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
 
 /* forward's steps in reverse. */
 void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   ch_dispatch *ex = &saved->dispatch;
   real CH_DEV *dgate = CH_NEW(&x->scratch, real, ex->local.max_slots);
   if (ex->with->begin_backward(x, ex, saved->expert_y)) ch_experts_again(x, a, saved);
@@ -131,8 +127,7 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   if (a->route.router->backward)
     router_backward(x, a, saved, dgate);
   else if (a->gradients.router && !a->accumulate)
-    x->ops->copy(x, &(ch_copy_args){.count = (int64_t)a->route.d * a->route.e, .y = a->gradients.router});
-  ch_scratch_release(x, mark);
+    CH_OP(x, copy, .count = (int64_t)a->route.d * a->route.e, .y = a->gradients.router);
 }
 
 int ch_parts_most(int slots, int e) {

@@ -62,9 +62,8 @@ static void cut(ch_exec *x, ch_dispatch *ex, int first) {
   round->part = &round->piece;
   round->first_token = first - begin;
   round->piece.tokens = last - first;
-  x->ops->part(x,
-               &(ch_part_args){.all = &ex->local, .begin = first - begin, .end = last - begin, .part = &round->piece});
-  x->ops->index(x, &(ch_index_args){.record = &round->piece});
+  CH_OP(x, part, .all = &ex->local, .begin = first - begin, .end = last - begin, .part = &round->piece);
+  CH_OP(x, index, .record = &round->piece);
 }
 
 int ch_rounds_next(ch_exec *x, ch_dispatch *ex) {
@@ -141,7 +140,7 @@ void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_ro
   int64_t first = (int64_t)x->comm->rank * ex->e;
   const int64_t *slots = ex->round.slots + first, *before = ex->round.before + first, *all = ex->slots + first;
   for (int i = 0; i < ex->e; of_round += slots[i], local += all[i], i++)
-    x->ops->copy(x, &(ch_copy_args){.count = slots[i], .x = of_round, .y = local + before[i]});
+    CH_OP(x, copy, .count = slots[i], .x = of_round, .y = local + before[i]);
 }
 
 int64_t ch_row_bytes(const ch_exec *x, int d) {
@@ -176,13 +175,12 @@ void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, 
 static void convert(ch_exec *x, ch_compute wire, int64_t count, real CH_DEV *value, char CH_DEV *travelling,
                     int arrive) {
   if (wire == CH_COMPUTE_FP32)
-    x->ops->copy(x, &(ch_copy_args){.count = count,
-                                    .x = arrive ? (real CH_DEV *)travelling : value,
-                                    .y = arrive ? value : (real CH_DEV *)travelling});
+    CH_OP(x, copy, .count = count, .x = arrive ? (real CH_DEV *)travelling : value,
+          .y = arrive ? value : (real CH_DEV *)travelling);
   else if (arrive)
-    x->ops->widen_bf16(x, &(ch_widen_args){.count = count, .x = (ch_bf16 CH_DEV *)travelling, .y = value});
+    CH_OP(x, widen_bf16, .count = count, .x = (ch_bf16 CH_DEV *)travelling, .y = value);
   else
-    x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = value, .y = (ch_bf16 CH_DEV *)travelling});
+    CH_OP(x, round_bf16, .count = count, .x = value, .y = (ch_bf16 CH_DEV *)travelling);
 }
 
 void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d, ch_compute wire,

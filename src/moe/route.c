@@ -22,7 +22,7 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_arena *keep, ch_rou
 /* One copy to the host, of scores or, where the router reads none, logits; one of the record back. */
 static void route_on_host(ch_exec *x, const ch_route_args *a) {
   ch_exec *host = ch_host(x);
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   size_t cells = (size_t)a->n * (size_t)a->e * sizeof(real), e = (size_t)a->e;
   ch_record record;
   ch_route_counts counts;
@@ -40,22 +40,20 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   a->record->most = record.most;
   a->counts->capacity = counts.capacity;
   a->counts->certificate = counts.certificate;
-  if (!ch_counting(x)) {
-    const struct {
-      void CH_DEV *to;
-      const void CH_DEV *from;
-      size_t bytes;
-    } array[] = {{a->record->expert_begin, record.expert_begin, (e + 1) * sizeof(int)},
-                 {a->record->slot_token, record.slot_token, (size_t)record.max_slots * sizeof(int)},
-                 {a->record->slot_gate, record.slot_gate, (size_t)record.max_slots * sizeof(real)},
-                 {a->counts->demand, counts.demand, e * sizeof(int)},
-                 {a->counts->cutoff, counts.cutoff, e * sizeof(real)},
-                 {a->counts->dropped, counts.dropped, sizeof(int64_t)},
-                 {a->counts->aux_loss, counts.aux_loss, sizeof(double)}};
-    for (size_t i = 0; i < sizeof array / sizeof *array; i++)
-      x->memory->put(array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
-  }
-  ch_scratch_release(x, mark);
+  if (ch_counting(x)) return;
+  const struct {
+    void CH_DEV *to;
+    const void CH_DEV *from;
+    size_t bytes;
+  } array[] = {{a->record->expert_begin, record.expert_begin, (e + 1) * sizeof(int)},
+               {a->record->slot_token, record.slot_token, (size_t)record.max_slots * sizeof(int)},
+               {a->record->slot_gate, record.slot_gate, (size_t)record.max_slots * sizeof(real)},
+               {a->counts->demand, counts.demand, e * sizeof(int)},
+               {a->counts->cutoff, counts.cutoff, e * sizeof(real)},
+               {a->counts->dropped, counts.dropped, sizeof(int64_t)},
+               {a->counts->aux_loss, counts.aux_loss, sizeof(double)}};
+  for (size_t i = 0; i < sizeof array / sizeof *array; i++)
+    x->memory->put(array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
 }
 
 void ch_route_only(ch_exec *x, const ch_route_args *a) {
@@ -71,17 +69,16 @@ void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int64
 
 /* Updates the router's own state; centroids from the rows of all ranks. */
 static void observe(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_route_args seen = *a;
   if (x->comm->size > 1 && ch_router_has_centroids(a->router)) {
     int64_t count = (int64_t)a->n / x->comm->size * a->d;
     real CH_DEV *rows = CH_NEW(&x->scratch, real, x->comm->size * count);
-    x->ops->copy(x, &(ch_copy_args){.count = count, .x = a->x, .y = rows + x->comm->rank * count});
+    CH_OP(x, copy, .count = count, .x = a->x, .y = rows + x->comm->rank * count);
     ch_route_gather(x, "tokens of all", rows, count);
     seen.x = rows;
   }
   a->router->observe(x, &seen);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* The arguments of the router's functions. */
@@ -104,15 +101,10 @@ void ch_route(ch_exec *x, const ch_route_args *given, ch_routing *r) {
   else
     ch_route_only(x, &a);
   if (a.state) observe(x, &a);
-  x->ops->index(x, &(ch_index_args){.record = &r->record});
-  if (r->gate_sum) x->ops->normalize_gates(x, &(ch_normalize_args){.record = &r->record, .sum = r->gate_sum});
-  x->ops->tally(x, &(ch_tally_args){.record = &r->record,
-                                    .valid = a.valid,
-                                    .aux_loss = r->counts.aux_loss,
-                                    .dropped = r->counts.dropped,
-                                    .demand = r->counts.demand,
-                                    .sums = r->tally.sums,
-                                    .counts = r->tally.counts});
+  CH_OP(x, index, .record = &r->record);
+  if (r->gate_sum) CH_OP(x, normalize_gates, .record = &r->record, .sum = r->gate_sum);
+  CH_OP(x, tally, .record = &r->record, .valid = a.valid, .aux_loss = r->counts.aux_loss, .dropped = r->counts.dropped,
+        .demand = r->counts.demand, .sums = r->tally.sums, .counts = r->tally.counts);
 }
 
 void ch_route_backward(ch_exec *x, const ch_route_args *given, const ch_routing *r, real CH_DEV *dgate,
@@ -122,10 +114,9 @@ void ch_route_backward(ch_exec *x, const ch_route_args *given, const ch_routing 
   ch_route_args a = full(given, r, &record, &counts);
   a.dgate = dgate;
   a.dscores = dscores;
-  if (r->gate_sum)
-    x->ops->normalize_gates_backward(x, &(ch_normalize_args){.record = &record, .sum = r->gate_sum, .dgate = dgate});
+  if (r->gate_sum) CH_OP(x, normalize_gates_backward, .record = &record, .sum = r->gate_sum, .dgate = dgate);
   if (a.router->backward)
     a.router->backward(x, &a);
   else
-    x->ops->copy(x, &(ch_copy_args){.count = (int64_t)a.n * a.e, .y = dscores});
+    CH_OP(x, copy, .count = (int64_t)a.n * a.e, .y = dscores);
 }

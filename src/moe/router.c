@@ -101,16 +101,15 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token) {
 }
 
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
-  x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_SCORE, .record = a->record, .score = a->scores});
+  CH_OP(x, gate, .rule = CH_GATE_SCORE, .record = a->record, .score = a->scores);
 }
 
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {
-  x->ops->gate_backward(
-      x, &(ch_gate_args){.rule = CH_GATE_SCORE, .record = a->record, .dgate = a->dgate, .dscore = a->dscores});
+  CH_OP(x, gate_backward, .rule = CH_GATE_SCORE, .record = a->record, .dgate = a->dgate, .dscore = a->dscores);
 }
 
 void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
-  x->ops->loads(x, &(ch_loads_args){.record = a->record, .demand = a->counts->demand});
+  CH_OP(x, loads, .record = a->record, .demand = a->counts->demand);
 }
 
 const char *const *choir_router_names(void) { return ch_router_names; }
@@ -149,7 +148,7 @@ static int routings(const ch_router *router, const char *names[MOST]) {
   else
     names[count++] = pools[0].name;
   if (ch_router_can_be_causal(router)) names[count++] = threshold;
-  if (router->adapts) names[count++] = adaptive;
+  if (ch_router_adapts(router)) names[count++] = adaptive;
   names[count] = NULL;
   return count;
 }

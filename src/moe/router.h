@@ -130,10 +130,8 @@ typedef struct ch_router {
   int even;         /* no expert ever holds more than its even share of max_slots, but for causal routing */
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
-  int adapts;       /* causal is ch_router_by_thresholds, and so may follow a sequence: routing "adaptive" */
   int draws;        /* in training, whatever the options say */
   int on_host;      /* `route` is a solver for the host: called on an executor whose memory is the host's */
-  int gates_are_scores; /* and nothing else: their gradients need no more than the token's own */
   choir_router_options defaults;
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
    */
@@ -223,11 +221,21 @@ int ch_router_check_sizes(const choir_router_options *o, int n, int e);
 /* Token ids where the router needs them: there, and not negative. */
 int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);
 
+/* causal by thresholds (routers/threshold.c); and whether it is the router's: it may then follow a sequence, which is
+ * routing "adaptive". */
+void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
+static inline int ch_router_adapts(const ch_router *router) { return router->causal == ch_router_by_thresholds; }
+
 /* slot_gate = score. */
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a);
 
 /* Backward of slot_gate = score: dscores is dgate where the record has a slot, 0 elsewhere. */
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
+
+/* Whether gates are scores and nothing else: their gradients need no more than the token's own. */
+static inline int ch_router_gates_are_scores(const ch_router *router) {
+  return router->backward == ch_router_gates_backward;
+}
 
 /* counts->demand is what experts hold: for routers whose experts choose. */
 void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a);

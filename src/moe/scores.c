@@ -9,17 +9,17 @@ static int by_sigmoid(const choir_router_options *o) { return !strcmp(o->score, 
 void ch_scores_of(ch_exec *x, const choir_router_options *o, int64_t n, int e, const real CH_DEV *logits,
                   real CH_DEV *scores) {
   if (by_sigmoid(o))
-    x->ops->sigmoid(x, &(ch_sigmoid_args){.count = n * e, .x = logits, .y = scores});
+    CH_OP(x, sigmoid, .count = n * e, .x = logits, .y = scores);
   else
-    x->ops->softmax(x, &(ch_softmax_args){.n = n, .m = e, .x = logits, .y = scores});
+    CH_OP(x, softmax, .n = n, .m = e, .x = logits, .y = scores);
 }
 
 void ch_scores_of_backward(ch_exec *x, const choir_router_options *o, int64_t n, int e, real CH_DEV *scores,
                            real CH_DEV *dscores) {
   if (by_sigmoid(o))
-    x->ops->sigmoid_backward(x, &(ch_sigmoid_args){.count = n * e, .y = scores, .dy = dscores, .dx = dscores});
+    CH_OP(x, sigmoid_backward, .count = n * e, .y = scores, .dy = dscores, .dx = dscores);
   else
-    x->ops->softmax_backward(x, &(ch_softmax_args){.n = n, .m = e, .y = scores, .dy = dscores, .dx = dscores});
+    CH_OP(x, softmax_backward, .n = n, .m = e, .y = scores, .dy = dscores, .dx = dscores);
 }
 
 /* The scores of this rank's tokens. */
@@ -30,20 +30,15 @@ static real CH_DEV *own_scores(const ch_exec *x, const ch_moe_args *a, const ch_
 
 static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
   const ch_route_args *route = &a->route;
-  x->ops->jitter(x, &(ch_jitter_args){.n = ch_moe_rows(x, a),
-                                      .d = route->d,
-                                      .jitter = route->options->jitter,
-                                      .rng = ch_rng_make(route->rng.seed, CH_STREAM_ROUTER_JITTER, route->rng.sub),
-                                      .rng_base = route->rng_base + (uint64_t)ch_moe_first_token(x, a),
-                                      .factor = factor});
+  CH_OP(x, jitter, .n = ch_moe_rows(x, a), .d = route->d, .jitter = route->options->jitter,
+        .rng = ch_rng_make(route->rng.seed, CH_STREAM_ROUTER_JITTER, route->rng.sub),
+        .rng_base = route->rng_base + (uint64_t)ch_moe_first_token(x, a), .factor = factor);
 }
 
 /* The router's input: x, or x jittered into `jittered`. */
 static const real CH_DEV *router_input(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s, real CH_DEV *jittered) {
   if (!s->jitter) return a->route.x;
-  x->ops->multiply(
-      x, &(ch_multiply_args){
-             .count = (int64_t)ch_moe_rows(x, a) * a->route.d, .a = a->route.x, .b = s->jitter, .y = jittered});
+  CH_OP(x, multiply, .count = (int64_t)ch_moe_rows(x, a) * a->route.d, .a = a->route.x, .b = s->jitter, .y = jittered);
   return jittered;
 }
 
@@ -51,17 +46,12 @@ static const real CH_DEV *router_input(ch_exec *x, const ch_moe_args *a, const c
 static void score_rows(ch_exec *x, const ch_moe_args *a, const real CH_DEV *in, real CH_DEV *logits) {
   int64_t rows = ch_moe_rows(x, a) / a->shards, d = a->route.d, e = a->route.e;
   for (int i = 0; i < a->shards; i++)
-    x->ops->gemm(x, &(ch_gemm_args){.m = rows,
-                                    .n = e,
-                                    .k = d,
-                                    .a = in + i * rows * d,
-                                    .b = a->route.weight,
-                                    .c = logits + i * rows * e,
-                                    .exact = 1});
+    CH_OP(x, gemm, .m = rows, .n = e, .k = d, .a = in + i * rows * d, .b = a->route.weight, .c = logits + i * rows * e,
+          .exact = 1);
 }
 
 void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_routing *r = &s->routing;
   int64_t n = ch_moe_rows(x, a), e = a->route.e;
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, n * a->route.d) : NULL;
@@ -70,7 +60,6 @@ void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   score_rows(x, a, in, r->scores ? r->logits : r->logits + ch_moe_first_token(x, a) * e);
   if (r->scores) ch_scores_of(x, a->route.options, n, a->route.e, r->logits, own_scores(x, a, s));
   if (!ch_routes_at_owners(x, &a->route)) ch_route_gather(x, "scores", r->scores ? r->scores : r->logits, n * e);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Gradient of X Wg. */
@@ -95,20 +84,12 @@ static void score_rows_backward(ch_exec *x, void *context, int shard, real CH_DE
                            .c = c->din + first * d,
                            .accumulate = c->accumulate_din,
                            .exact = 1};
-  x->ops->gemm(x, &(ch_gemm_args){.m = d,
-                                  .n = e,
-                                  .k = rows,
-                                  .trans_a = 1,
-                                  .a = c->in + first * d,
-                                  .b = c->dlogits + first * e,
-                                  .c = dw[0],
-                                  .accumulate = accumulate,
-                                  .exact = 1,
-                                  .beside = &to_input});
+  CH_OP(x, gemm, .m = d, .n = e, .k = rows, .trans_a = 1, .a = c->in + first * d, .b = c->dlogits + first * e,
+        .c = dw[0], .accumulate = accumulate, .exact = 1, .beside = &to_input);
 }
 
 void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dscores) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int64_t n = ch_moe_rows(x, a), count = n * a->route.d;
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
   real CH_DEV *dlogits = dscores;
@@ -118,7 +99,5 @@ void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   score_task c = {a, router_input(x, a, s, jittered), dlogits, din, !s->jitter};
   const ch_sum sum = {.y = a->gradients.router, .count = (int64_t)a->route.d * a->route.e};
   ch_sum_shards(x, a->shards, &sum, 1, a->accumulate, score_rows_backward, &c);
-  if (s->jitter)
-    x->ops->multiply(x, &(ch_multiply_args){.count = count, .a = din, .b = s->jitter, .y = a->dx, .accumulate = 1});
-  ch_arena_release(&x->scratch, mark);
+  if (s->jitter) CH_OP(x, multiply, .count = count, .a = din, .b = s->jitter, .y = a->dx, .accumulate = 1);
 }

@@ -43,6 +43,13 @@ static inline int ch_attention_bucket(int distance, int buckets, int max_distanc
   return bucket < buckets - 1 ? (int)bucket : buckets - 1;
 }
 
+/* Those of every distance below `count`; all that is farther than both: the last one. */
+static inline void ch_attention_buckets(int count, int buckets, int max_distance, int *bucket) {
+  int far = max_distance > buckets ? max_distance : buckets;
+  for (int distance = 0; distance < count; distance++)
+    bucket[distance] = ch_attention_bucket(distance < far ? distance : far, buckets, max_distance);
+}
+
 /* Attention of new positions against what caches hold, for inference: there is no backward. Sequence b's new positions
  * are rows begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to
  * which their keys and values are added first. The formula is that of ch_attention_args. A row's result does not depend

@@ -55,16 +55,19 @@ const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes);
 /* Whether the device did all that it was asked for: its error, else CHOIR_OK. Who has waited for results asks. */
 int ch_exec_check(const ch_exec *x);
 
-/* Marks in tape or scratch, and in the host's, which may be the same. */
-typedef struct ch_marks {
+/* Scratch of a scope: what is allocated behind CH_SCRATCH, from x's or its host's, which may be the same, goes back
+ * where the scope ends, however it ends. */
+typedef struct ch_scratch {
+  ch_exec *x;
   size_t own, host;
-} ch_marks;
-static inline ch_marks ch_scratch_mark(ch_exec *x) {
-  return (ch_marks){ch_arena_mark(&x->scratch), ch_arena_mark(&ch_host(x)->scratch)};
+} ch_scratch;
+static inline ch_scratch ch_scratch_begin(ch_exec *x) {
+  return (ch_scratch){x, ch_arena_mark(&x->scratch), ch_arena_mark(&ch_host(x)->scratch)};
 }
-static inline void ch_scratch_release(ch_exec *x, ch_marks m) {
-  ch_arena_release(&ch_host(x)->scratch, m.host);
-  ch_arena_release(&x->scratch, m.own);
+static inline void ch_scratch_end(ch_scratch *s) {
+  ch_arena_release(&ch_host(s->x)->scratch, s->host);
+  ch_arena_release(&s->x->scratch, s->own);
 }
+#define CH_SCRATCH(x) __attribute__((cleanup(ch_scratch_end))) ch_scratch ch_scratch_here = ch_scratch_begin(x)
 
 #endif

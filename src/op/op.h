@@ -349,6 +349,12 @@ typedef struct {
 #define CH_OPS(op) CH_DEVICE_OPS(op) CH_HOST_OPS(op)
 /* clang-format on */
 
+/* The arguments of an op by its name; and its call, with what they are. */
+#define CH_OP_ARGS(name, args) typedef args ch_args_of_##name;
+CH_OPS(CH_OP_ARGS)
+#undef CH_OP_ARGS
+#define CH_OP(x, op, ...) (x)->ops->op((x), &(ch_args_of_##op){__VA_ARGS__})
+
 typedef struct ch_ops {
   const char *name; /* of the backend */
 #define CH_OP_FIELD(name, args) void (*name)(ch_exec * x, const args *a);

@@ -14,26 +14,24 @@ static void new_arrays(ch_exec *x, const task *t, real CH_DEV **y) {
 }
 
 static void add_arrays(ch_exec *x, const task *t, real CH_DEV *const *from, real CH_DEV *const *y) {
-  for (int i = 0; i < t->count; i++)
-    x->ops->copy(x, &(ch_copy_args){.count = t->sum[i].count, .x = from[i], .y = y[i], .accumulate = 1});
+  for (int i = 0; i < t->count; i++) CH_OP(x, copy, .count = t->sum[i].count, .x = from[i], .y = y[i], .accumulate = 1);
 }
 
 /* y = the sum over shards lo .. hi-1. */
 static void tree(ch_exec *x, const task *t, int lo, int hi, real CH_DEV *const *y) {
   if (hi - lo == 1) {
     for (int i = 0; i < t->count; i++)
-      if (t->sum[i].adds) x->ops->copy(x, &(ch_copy_args){.count = t->sum[i].count, .y = y[i]});
+      if (t->sum[i].adds) CH_OP(x, copy, .count = t->sum[i].count, .y = y[i]);
     t->part(x, t->context, lo, y, 0);
     return;
   }
   int mid = (lo + hi) / 2;
   tree(x, t, lo, mid, y);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *right[CH_SUMS];
   new_arrays(x, t, right);
   tree(x, t, mid, hi, right);
   add_arrays(x, t, right, y);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* The pieces of the tree that this rank has, and behind them the sum of all ranks'. total: of what is summed. */
@@ -66,7 +64,7 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
 void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
                    void *context) {
   task t = {sum, count, part, context};
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   real CH_DEV *y[CH_SUMS], *total[CH_SUMS] = {0};
   for (int i = 0; i < count; i++) y[i] = sum[i].y;
   if (shards * x->comm->size == 1) {
@@ -80,7 +78,5 @@ void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int acc
     sum_ranks(x, &t, shards, total);
   for (int i = 0; i < count; i++)
     if (!sum[i].dealt || sum[i].owner == x->grid.replica.rank)
-      x->ops->copy(
-          x, &(ch_copy_args){.count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds});
-  ch_scratch_release(x, mark);
+      CH_OP(x, copy, .count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds);
 }

@@ -21,7 +21,7 @@ static double corrected(double beta, int64_t step) {
 static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   const ch_comm *hidden = &x->grid.hidden;
   int64_t count = update->batch * update->rows * CH_MEASURES;
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   update->measures = CH_NEW(&x->scratch, real, count);
   const ch_sum_room room = ch_comm_sum_room(hidden, hidden->size, 1, &ch_host(x)->scratch);
   real *measures = CH_AS_HOST(real, update->measures);
@@ -31,7 +31,6 @@ static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   if (!ch_counting(x)) ch_comm_sum(hidden, "sums over rows", hidden->size, &array, 1, &room);
   update->stage = CH_ADAFACTOR_APPLY;
   x->ops->adafactor(x, update);
-  ch_scratch_release(x, mark);
 }
 
 static void step(ch_exec *x, const ch_optim_args *a) {

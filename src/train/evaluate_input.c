@@ -115,7 +115,7 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
 
 static int check_calibration(const choir_model *model) {
   const ch_router *router = model->net.router;
-  if (router->adapts && !model->causal && model->net.moe_layers) return CHOIR_OK;
+  if (ch_router_adapts(router) && !model->causal && model->net.moe_layers) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
                   "router '%s' finds no cut-offs by routing '%s', so nothing can be calibrated", router->name,
                   choir_model_routing(model));

@@ -20,11 +20,10 @@ int ch_update_in_backward(const choir_train_config *config) {
 
 /* Counts the scratch of an update. */
 static void count_update(ch_exec *x, ch_optimizer *optimizer) {
-  ch_marks mark = ch_scratch_mark(x);
+  ch_optimizer_step(x, optimizer, CH_EVERY_PARAM, 1, 0, NULL);
+  CH_SCRATCH(x);
   ch_optimizer_squares(x, optimizer, CH_EVERY_PARAM, NULL);
   ch_optimizer_read_squares(x, optimizer);
-  ch_scratch_release(x, mark);
-  ch_optimizer_step(x, optimizer, CH_EVERY_PARAM, 1, 0, NULL);
 }
 
 static int64_t pass_tokens(const choir_config *config) {

@@ -18,11 +18,10 @@ static void update_layer(void *context, const ch_pass *pass, int layer) {
 
 static double norm_of(ch_trainer *t) {
   ch_exec *x = &t->model->x;
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const double *squares = ch_optimizer_read_squares(x, &t->optimizer);
   double sum = 0;
   for (int i = 0; i < t->optimizer.params->count; i++) sum += squares[i];
-  ch_scratch_release(x, mark);
   return sqrt(sum);
 }
 
@@ -79,13 +78,12 @@ static ch_batch doubled(const ch_trainer *t, const ch_batch *b) {
 int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss) {
   ch_exec *x = &t->model->x;
   const char *what = "weight", *name = ch_model_bad_weight(t->model);
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   const double *squares = ch_optimizer_read_squares(x, &t->optimizer);
   for (int i = 0; !name && i < t->model->net.params.count; i++) {
     what = "gradient";
     if (!isfinite(squares[i])) name = t->model->net.params.p[i].name;
   }
-  ch_scratch_release(x, mark);
   CH_TRY(ch_comm_agree(x->comm, ch_exec_check(x)));
   return ch_error(CHOIR_ERROR_NUMERIC,
                   "step %" PRId64

@@ -60,8 +60,9 @@ struct entry {
   void (*run)(const void *args);
 };
 #define COUNT(field) +1
-#define ENTRY(kernel)                                      \
-  {#kernel, 0 kernel##_ptrs(COUNT), sizeof(kernel##_args), \
+#define NOT_COUNTED(type, field)
+#define ENTRY(kernel)                                                     \
+  {#kernel, 0 kernel##_fields(COUNT, NOT_COUNTED), sizeof(kernel##_args), \
    [](const void *args) { kernel(*(const kernel##_args *)args); }},
 static const entry entries[] = {KERNELS(ENTRY)};
 const int fake_kernels = sizeof entries / sizeof *entries;

@@ -47,7 +47,7 @@ static void read_off(const ch_trainer *t, engine_plan *p) {
   }
   p->expert_gradients = gradients_of_experts(model);
   for (int l = 0; l < model->config.model.layers; l++) {
-    const ch_block *b = &model->net.block[l];
+    const ch_layer *b = &model->net.block[l];
     if (b->moe < 0 || model->x.comm->size == 1) continue;
     p->local = b->saved.dispatch.room;
     p->owned = b->saved.dispatch.owned;

@@ -161,7 +161,8 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
       measures(j, f);
       break;
     case CH_FLOW_GATES:
-      if (j->router->backward && !j->router->gates_are_scores) to_all(j, j->layers * word * slots, j->layers, f);
+      if (j->router->backward && !ch_router_gates_are_scores(j->router))
+        to_all(j, j->layers * word * slots, j->layers, f);
       break;
     case CH_FLOW_CENTROIDS:
       if (ch_router_has_centroids(j->router)) to_all(j, j->layers * word * j->n * j->d, j->layers, f);

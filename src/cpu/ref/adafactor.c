@@ -97,10 +97,8 @@ static void adafactor_matrix(const ch_adafactor_args *a, int64_t index) {
   }
 }
 
-static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
-  if (ch_counting(x) || (a->finite && !isfinite(*a->finite))) return;
+CH_REF_OP(adafactor) {
+  if (a->finite && !isfinite(*a->finite)) return;
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < a->batch; i++) adafactor_matrix(a, i);
 }
-
-void ch_ref_fill_adafactor(ch_ops *ops) { ops->adafactor = adafactor; }

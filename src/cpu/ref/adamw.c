@@ -3,8 +3,8 @@
 
 #include "cpu/ref/ref.h"
 
-static void adamw(ch_exec *x, const ch_adamw_args *a) {
-  if (ch_counting(x) || (a->finite && !isfinite(*a->finite))) return;
+CH_REF_OP(adamw) {
+  if (a->finite && !isfinite(*a->finite)) return;
   double correct_m = 1 - pow(a->beta1, (double)a->step), correct_v = 1 - pow(a->beta2, (double)a->step);
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < a->count; i++) {
@@ -16,5 +16,3 @@ static void adamw(ch_exec *x, const ch_adamw_args *a) {
     if (a->w16) a->w16[i] = ch_bf16_round((float)a->w[i]);
   }
 }
-
-void ch_ref_fill_adamw(ch_ops *ops) { ops->adamw = adamw; }

@@ -89,50 +89,35 @@ static void backward_task(const head_task *t, real *p, real *dp, real *dbias) {
   }
 }
 
-static const int *distance_buckets(const ch_attention_args *a, int *bucket) {
-  for (int distance = 0; distance < a->T && a->rel_bias; distance++)
-    bucket[distance] = ch_attention_bucket(distance, a->buckets, a->max_distance);
-  return bucket;
-}
-
-static void attention(ch_exec *x, const ch_attention_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_REF_SCRATCH_OP(attention) {
+  CH_SCRATCH(x);
   int *bucket = CH_NEW(&x->scratch, int, a->T);
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * a->T);
-  if (!ch_counting(x)) {
-    distance_buckets(a, bucket);
+  if (ch_counting(x)) return;
+  if (a->rel_bias) ch_attention_buckets(a->T, a->buckets, a->max_distance, bucket);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
-    for (int64_t task = 0; task < (int64_t)a->B * a->H; task++) {
-      head_task t = make_task(a, bucket, task);
-      forward_task(&t, rows + (int64_t)omp_get_thread_num() * a->T);
-    }
+  for (int64_t task = 0; task < (int64_t)a->B * a->H; task++) {
+    head_task t = make_task(a, bucket, task);
+    forward_task(&t, rows + (int64_t)omp_get_thread_num() * a->T);
   }
-  ch_arena_release(&x->scratch, mark);
 }
 
-static void attention_backward(ch_exec *x, const ch_attention_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_REF_SCRATCH_OP(attention_backward) {
+  CH_SCRATCH(x);
   int64_t tasks = (int64_t)a->B * a->H;
   int group = a->H / ch_kv_heads(a->H, a->kv_heads);
   int *bucket = CH_NEW(&x->scratch, int, a->T);
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * 2 * a->T);
   real *dbias = CH_NEW(&x->scratch, real, tasks * a->buckets); /* by task: added in order below */
-  if (!ch_counting(x)) {
-    distance_buckets(a, bucket);
+  if (ch_counting(x)) return;
+  if (a->rel_bias) ch_attention_buckets(a->T, a->buckets, a->max_distance, bucket);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
-    for (int64_t first = 0; first < tasks; first += group)
-      for (int64_t task = first; task < first + group; task++) {
-        head_task t = make_task(a, bucket, task);
-        real *p = rows + (int64_t)omp_get_thread_num() * 2 * a->T;
-        backward_task(&t, p, p + a->T, dbias + task * a->buckets);
-      }
-    for (int64_t task = 0; task < tasks && a->rel_bias; task++)
-      for (int b = 0; b < a->buckets; b++) a->drel_bias[b * a->H + task % a->H] += dbias[task * a->buckets + b];
-  }
-  ch_arena_release(&x->scratch, mark);
-}
-
-void ch_ref_fill_attention(ch_ops *ops) {
-  ops->attention = attention;
-  ops->attention_backward = attention_backward;
+  for (int64_t first = 0; first < tasks; first += group)
+    for (int64_t task = first; task < first + group; task++) {
+      head_task t = make_task(a, bucket, task);
+      real *p = rows + (int64_t)omp_get_thread_num() * 2 * a->T;
+      backward_task(&t, p, p + a->T, dbias + task * a->buckets);
+    }
+  for (int64_t task = 0; task < tasks && a->rel_bias; task++)
+    for (int b = 0; b < a->buckets; b++) a->drel_bias[b * a->H + task % a->H] += dbias[task * a->buckets + b];
 }

@@ -4,8 +4,7 @@
 
 #include "cpu/ref/ref.h"
 
-static void attention_bias(ch_exec *x, const ch_attention_bias_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(attention_bias) {
   int64_t row = a->positions + CH_BIAS_PAD;
   int far = a->max_distance > a->buckets ? a->max_distance : a->buckets; /* all that is farther: the last bucket */
   for (int distance = 0; distance < a->positions; distance++) {
@@ -46,23 +45,16 @@ static void attend(const ch_attention_cached_args *a, int b, int head, int row, 
     for (int c = 0; c < a->dh; c++) out[c] += p[j] / sum * values[(int64_t)j * a->dh + c];
 }
 
-static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_REF_SCRATCH_OP(attention_cached) {
+  CH_SCRATCH(x);
   int tasks = a->B * a->H, heads = ch_kv_heads(a->H, a->kv_heads);
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * a->positions);
-  if (!ch_counting(x)) {
-    for (int task = 0; task < a->B * heads; task++) append(a, task / heads, task % heads);
+  if (ch_counting(x)) return;
+  for (int task = 0; task < a->B * heads; task++) append(a, task / heads, task % heads);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
-    for (int task = 0; task < tasks; task++) {
-      int b = task / a->H, head = task % a->H;
-      for (int row = a->begin[b], at = a->past[b]; row < a->begin[b + 1]; row++, at++)
-        attend(a, b, head, row, at, rows + (int64_t)omp_get_thread_num() * a->positions);
-    }
+  for (int task = 0; task < tasks; task++) {
+    int b = task / a->H, head = task % a->H;
+    for (int row = a->begin[b], at = a->past[b]; row < a->begin[b + 1]; row++, at++)
+      attend(a, b, head, row, at, rows + (int64_t)omp_get_thread_num() * a->positions);
   }
-  ch_arena_release(&x->scratch, mark);
-}
-
-void ch_ref_fill_attention_cached(ch_ops *ops) {
-  ops->attention_cached = attention_cached;
-  ops->attention_bias = attention_bias;
 }

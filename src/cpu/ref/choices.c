@@ -50,8 +50,7 @@ static void drop_invalid(int n, int count, const uint8_t *valid, int *choice) {
     if (!valid[c / count]) choice[c] = -1;
 }
 
-static void best(ch_exec *x, const ch_best_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(best) {
   int e = a->e, count = a->count;
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < a->n; t++) {
@@ -82,8 +81,7 @@ static void draw_some(ch_rng rng, uint64_t index, int count, int e, int *expert)
   }
 }
 
-static void draw(ch_exec *x, const ch_draw_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(draw) {
   int e = a->e, count = a->count;
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < a->n; t++) {
@@ -96,8 +94,7 @@ static void draw(ch_exec *x, const ch_draw_args *a) {
   drop_invalid(a->n, count, a->valid, a->choice);
 }
 
-static void sample_second(ch_exec *x, const ch_sample_second_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(sample_second) {
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < a->n; t++) {
     const real *value = a->value + 2 * (int64_t)t;
@@ -129,11 +126,10 @@ static void admit(const ch_place_args *a, int *held) {
 }
 
 /* A counting sort by expert; a token has an expert once at most, so slots come out ascending by token. */
-static void place(ch_exec *x, const ch_place_args *a) {
+CH_REF_SCRATCH_OP(place) {
   const ch_record *r = a->record;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int *next = CH_NEW(&x->scratch, int, r->experts);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   admit(a, next);
   int sum = 0;
@@ -147,11 +143,4 @@ static void place(ch_exec *x, const ch_place_args *a) {
   for (int t = 0, n = r->tokens, K = a->count; t < n; t++)
     for (int j = 0; j < K; j++, choice++)
       if (*choice >= 0) r->slot_token[next[*choice]++] = t;
-}
-
-void ch_ref_fill_choices(ch_ops *ops) {
-  ops->best = best;
-  ops->draw = draw;
-  ops->sample_second = sample_second;
-  ops->place = place;
 }

@@ -2,7 +2,7 @@
 #include "base/rng.h"
 #include "cpu/ref/ref.h"
 
-static void dropout(ch_exec *x, const ch_dropout_args *a) {
+CH_REF_SCRATCH_OP(dropout) {
   enum { PIECE = 4096 }; /* a multiple of four */
   if (ch_counting(x)) return;
   uint64_t dropped = (uint64_t)(a->rate * 0x1p16 + 0.5);
@@ -19,5 +19,3 @@ static void dropout(ch_exec *x, const ch_dropout_args *a) {
     }
   }
 }
-
-void ch_ref_fill_dropout(ch_ops *ops) { ops->dropout = dropout; }

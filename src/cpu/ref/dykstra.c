@@ -63,14 +63,13 @@ static void results(const ch_dykstra_args *a, const double *alpha, const double 
   }
 }
 
-static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_REF_SCRATCH_OP(dykstra) {
+  CH_SCRATCH(x);
   double *alpha[2], *beta[2];
   for (int i = 0; i < 2; i++) {
     alpha[i] = CH_NEW(&x->scratch, double, a->n);
     beta[i] = CH_NEW(&x->scratch, double, a->e);
   }
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   for (int t = 0; t < a->n; t++) alpha[0][t] = a->warm && takes_part(a, t) ? (double)a->alpha[t] : 0;
   for (int i = 0; i < a->e; i++) beta[0][i] = a->warm ? (double)a->beta[i] : INFINITY; /* no entry is corrected yet */
@@ -79,5 +78,3 @@ static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
     if (iterate(a, alpha[now], beta[now], alpha[!now], beta[!now]) <= a->tolerance * a->lambda) break;
   results(a, alpha[now], beta[now]);
 }
-
-void ch_ref_fill_dykstra(ch_ops *ops) { ops->dykstra = dykstra; }

@@ -3,8 +3,7 @@
 
 #include "cpu/ref/ref.h"
 
-static void exchange(ch_exec *x, const ch_exchange_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(exchange) {
   for (int64_t j = 0; j < a->ld; j++) {
     a->cost[j] = INFINITY;
     a->carrier[j] = -1;
@@ -18,5 +17,3 @@ static void exchange(ch_exec *x, const ch_exchange_args *a) {
     }
   }
 }
-
-void ch_ref_fill_exchange(ch_ops *ops) { ops->exchange = exchange; }

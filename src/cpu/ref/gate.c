@@ -12,8 +12,7 @@ static real sum_of(const ch_gate_args *a, int t) {
   return sum == 0 ? 1 : sum;
 }
 
-static void gate(ch_exec *x, const ch_gate_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(gate) {
   const ch_record *r = a->record;
   real even = a->rule == CH_GATE_EVEN ? (real)(1.0 / a->count) : 0, *gate = r->slot_gate;
 #pragma omp parallel for num_threads(x->threads)
@@ -41,8 +40,7 @@ static void share_backward(ch_exec *x, const ch_gate_args *a) {
   }
 }
 
-static void gate_backward(ch_exec *x, const ch_gate_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(gate_backward) {
   const ch_record *r = a->record;
   memset(a->dscore, 0, (size_t)r->tokens * (size_t)r->experts * sizeof *a->dscore);
 #pragma omp parallel for num_threads(x->threads)
@@ -65,10 +63,9 @@ static int first_choices(const ch_balance_args *a, double *share) {
   return valid;
 }
 
-static void balance(ch_exec *x, const ch_balance_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_REF_SCRATCH_OP(balance) {
+  CH_SCRATCH(x);
   double *share = CH_NEW(&x->scratch, double, a->e), sum = 0;
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   int valid = first_choices(a, share);
   for (int t = 0; t < a->n; t++) {
@@ -78,10 +75,9 @@ static void balance(ch_exec *x, const ch_balance_args *a) {
   *a->loss = valid ? a->e * sum / valid : 0;
 }
 
-static void balance_backward(ch_exec *x, const ch_balance_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_REF_SCRATCH_OP(balance_backward) {
+  CH_SCRATCH(x);
   double *share = CH_NEW(&x->scratch, double, a->e);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x) || (double)a->scale == 0) return;
   int valid = first_choices(a, share);
   if (!valid) return;
@@ -93,8 +89,7 @@ static void balance_backward(ch_exec *x, const ch_balance_args *a) {
   }
 }
 
-static void normalize_gates(ch_exec *x, const ch_normalize_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(normalize_gates) {
   const ch_record *r = a->record;
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < r->tokens; t++) {
@@ -106,8 +101,7 @@ static void normalize_gates(ch_exec *x, const ch_normalize_args *a) {
   }
 }
 
-static void normalize_gates_backward(ch_exec *x, const ch_normalize_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(normalize_gates_backward) {
   const ch_record *r = a->record;
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < r->tokens; t++) {
@@ -119,13 +113,4 @@ static void normalize_gates_backward(ch_exec *x, const ch_normalize_args *a) {
       a->dgate[s] = (real)(((double)a->dgate[s] - mean) / (double)a->sum[t]);
     }
   }
-}
-
-void ch_ref_fill_gate(ch_ops *ops) {
-  ops->normalize_gates = normalize_gates;
-  ops->normalize_gates_backward = normalize_gates_backward;
-  ops->gate = gate;
-  ops->gate_backward = gate_backward;
-  ops->balance = balance;
-  ops->balance_backward = balance_backward;
 }

@@ -1,15 +1,13 @@
 /* Reference: ops that move whole rows: dispatch, combine, embedding. */
 #include "cpu/ref/ref.h"
 
-static void gather(ch_exec *x, const ch_gather_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(gather) {
 #pragma omp parallel for num_threads(x->threads)
   for (int s = 0; s < ch_slots(a->record); s++)
     for (int j = 0; j < a->d; j++) a->y[(int64_t)s * a->d + j] = a->x[(int64_t)a->record->slot_token[s] * a->d + j];
 }
 
-static void combine(ch_exec *x, const ch_combine_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(combine) {
   const ch_record *r = a->record;
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < r->tokens; t++) {
@@ -25,8 +23,7 @@ static void combine(ch_exec *x, const ch_combine_args *a) {
   }
 }
 
-static void combine_backward(ch_exec *x, const ch_combine_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(combine_backward) {
   const ch_record *r = a->record;
 #pragma omp parallel for num_threads(x->threads)
   for (int s = 0; s < ch_slots(r); s++) {
@@ -38,8 +35,7 @@ static void combine_backward(ch_exec *x, const ch_combine_args *a) {
   }
 }
 
-static void embedding(ch_exec *x, const ch_embedding_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(embedding) {
   real scale = a->scale != 0 ? a->scale : 1;
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t t = 0; t < a->n; t++)
@@ -47,18 +43,9 @@ static void embedding(ch_exec *x, const ch_embedding_args *a) {
 }
 
 /* Columns are shared out, so that repeated tokens add up in ascending t. */
-static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(embedding_backward) {
   real scale = a->scale != 0 ? a->scale : 1;
 #pragma omp parallel for num_threads(x->threads)
   for (int j = 0; j < a->d; j++)
     for (int64_t t = 0; t < a->n; t++) a->dw[(int64_t)a->token[t] * a->d + j] += scale * a->dx[t * a->d + j];
-}
-
-void ch_ref_fill_gather(ch_ops *ops) {
-  ops->gather = gather;
-  ops->combine = combine;
-  ops->combine_backward = combine_backward;
-  ops->embedding = embedding;
-  ops->embedding_backward = embedding_backward;
 }

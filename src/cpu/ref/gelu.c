@@ -20,8 +20,7 @@ static curve curve_at(ch_activation activation, double x) {
   return (curve){x * share, share + x * share * (1 - share)};
 }
 
-static void activate(ch_exec *x, const ch_activate_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(activate) {
   int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < count; i++) {
@@ -30,8 +29,7 @@ static void activate(ch_exec *x, const ch_activate_args *a) {
   }
 }
 
-static void activate_backward(ch_exec *x, const ch_activate_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(activate_backward) {
   int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < count; i++) {
@@ -41,9 +39,4 @@ static void activate_backward(ch_exec *x, const ch_activate_args *a) {
     a->dx[i] = (real)(dy * u * at.slope);
     if (ch_gated(a->activation)) a->du[i] = (real)(dy * at.value);
   }
-}
-
-void ch_ref_fill_gelu(ch_ops *ops) {
-  ops->activate = activate;
-  ops->activate_backward = activate_backward;
 }

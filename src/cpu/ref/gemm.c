@@ -34,8 +34,7 @@ void ch_ref_gemm_rows(const ch_gemm_args *g, int64_t begin, int64_t end) {
   }
 }
 
-static void gemm(ch_exec *x, const ch_gemm_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(gemm) {
   for (; a; a = a->beside) {
 #pragma omp parallel for num_threads(x->threads)
     for (int64_t i = 0; i < a->m; i++) ch_ref_gemm_rows(a, i, i + 1);
@@ -60,17 +59,11 @@ static ch_gemm_args expert_product(const ch_expert_gemm_args *a, int expert) {
                         .accumulate = a->accumulate};
 }
 
-static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(expert_gemm) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
   for (int expert = 0; expert < a->experts; expert++) {
     ch_gemm_args g = expert_product(a, expert);
     ch_ref_gemm_rows(&g, 0, g.m);
   }
   if (a->activate) (a->activate->dx ? x->ops->activate_backward : x->ops->activate)(x, a->activate);
-}
-
-void ch_ref_fill_gemm(ch_ops *ops) {
-  ops->gemm = gemm;
-  ops->expert_gemm = expert_gemm;
 }

@@ -128,23 +128,19 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, span *s, real *delta) 
   }
 }
 
-static void head(ch_exec *x, const ch_head_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_REF_SCRATCH_OP(head) {
+  CH_SCRATCH(x);
   int64_t n = a->drawn_twice ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
   real *logits = CH_NEW(&x->scratch, real, a->drawn_twice ? 3 * size : size);
   double loss[2 * CHUNK];
-  if (!ch_counting(x)) {
-    *a->loss_sum = 0;
-    if (a->drawn_twice) *a->consistency_sum = 0;
-    int64_t first = 0;
-    do { /* once without rows too, for dw */
-      int64_t rows = n - first < CHUNK ? n - first : CHUNK;
-      span s[2] = {{first, rows, logits, loss}, {n + first, rows, logits + size, loss + CHUNK}};
-      head_chunk(x, a, s, logits + 2 * size);
-    } while ((first += CHUNK) < n);
-    if (a->loss_total) *a->loss_total += *a->loss_sum;
-  }
-  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+  *a->loss_sum = 0;
+  if (a->drawn_twice) *a->consistency_sum = 0;
+  int64_t first = 0;
+  do { /* once without rows too, for dw */
+    int64_t rows = n - first < CHUNK ? n - first : CHUNK;
+    span s[2] = {{first, rows, logits, loss}, {n + first, rows, logits + size, loss + CHUNK}};
+    head_chunk(x, a, s, logits + 2 * size);
+  } while ((first += CHUNK) < n);
+  if (a->loss_total) *a->loss_total += *a->loss_sum;
 }
-
-void ch_ref_fill_head(ch_ops *ops) { ops->head = head; }

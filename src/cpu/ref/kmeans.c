@@ -4,8 +4,7 @@
 
 #include "cpu/ref/ref.h"
 
-static void half_squares(ch_exec *x, const ch_half_squares_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(half_squares) {
 #pragma omp parallel for num_threads(x->threads)
   for (int i = 0; i < a->e; i++) {
     double sum = 0;
@@ -83,17 +82,11 @@ static void move(ch_exec *x, const ch_kmeans_args *a, double *sums) {
   }
 }
 
-static void kmeans(ch_exec *x, const ch_kmeans_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_REF_SCRATCH_OP(kmeans) {
+  CH_SCRATCH(x);
   real *distance = CH_NEW(&x->scratch, real, a->record->tokens);
   double *sums = CH_NEW(&x->scratch, double, (int64_t)a->record->experts * a->d);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   reseed(x, a, distance);
   move(x, a, sums);
-}
-
-void ch_ref_fill_kmeans(ch_ops *ops) {
-  ops->half_squares = half_squares;
-  ops->kmeans = kmeans;
 }

@@ -3,8 +3,7 @@
 
 #include "cpu/ref/ref.h"
 
-static void rmsnorm(ch_exec *x, const ch_rmsnorm_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(rmsnorm) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t t = 0; t < a->n; t++) {
     const real *in = a->x + t * a->d;
@@ -30,8 +29,7 @@ static void input_gradient(const ch_rmsnorm_args *a, int64_t t) {
   }
 }
 
-static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(rmsnorm_backward) {
 #pragma omp parallel num_threads(x->threads)
   {
 #pragma omp for
@@ -44,9 +42,4 @@ static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
 #pragma omp for
     for (int64_t t = 0; t < a->n; t++) input_gradient(a, t);
   }
-}
-
-void ch_ref_fill_norm(ch_ops *ops) {
-  ops->rmsnorm = rmsnorm;
-  ops->rmsnorm_backward = rmsnorm_backward;
 }

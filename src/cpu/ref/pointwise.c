@@ -4,8 +4,7 @@
 
 #include "cpu/ref/ref.h"
 
-static void softmax(ch_exec *x, const ch_softmax_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(softmax) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t t = 0; t < a->n; t++) {
     const real *in = a->x + t * a->m;
@@ -19,8 +18,7 @@ static void softmax(ch_exec *x, const ch_softmax_args *a) {
   }
 }
 
-static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(softmax_backward) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t t = 0; t < a->n; t++) {
     const real *y = a->y + t * a->m, *dy = a->dy + t * a->m;
@@ -31,14 +29,12 @@ static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
   }
 }
 
-static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(sigmoid) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < a->count; i++) a->y[i] = (real)(1 / (1 + exp(-(double)a->x[i])));
 }
 
-static void sigmoid_backward(ch_exec *x, const ch_sigmoid_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(sigmoid_backward) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < a->count; i++) a->dx[i] = a->dy[i] * a->y[i] * (1 - a->y[i]);
 }
@@ -48,8 +44,7 @@ static void add(ch_exec *x, const ch_copy_args *a) {
   for (int64_t i = 0; i < a->count; i++) a->y[i] += a->x[i];
 }
 
-static void copy(ch_exec *x, const ch_copy_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(copy) {
   if (a->accumulate) {
     add(x, a);
     return;
@@ -65,8 +60,7 @@ static void copy(ch_exec *x, const ch_copy_args *a) {
   }
 }
 
-static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(sumsq) {
   const real *in = a->x;
   for (int64_t array = 0; array < a->arrays; array++, in += a->count) {
     double sum = 0;
@@ -76,15 +70,13 @@ static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   }
 }
 
-static void multiply(ch_exec *x, const ch_multiply_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(multiply) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < a->count; i++) a->y[i] = (a->accumulate ? a->y[i] : 0) + a->a[i] * a->b[i];
 }
 
 /* One random number of 64 bits serves two columns. */
-static void jitter(ch_exec *x, const ch_jitter_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(jitter) {
   uint64_t pairs = ((uint64_t)a->d + 1) / 2;
   double unit = 2 * a->jitter * 0x1p-32, low = 1 - a->jitter;
 #pragma omp parallel for num_threads(x->threads)
@@ -98,32 +90,17 @@ static void jitter(ch_exec *x, const ch_jitter_args *a) {
   }
 }
 
-static void round_bf16(ch_exec *x, const ch_round_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(round_bf16) {
   int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < count; i++) a->y[i] = ch_bf16_round((float)a->x[i]);
 }
 
-static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(widen_bf16) {
   int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < count; i++) {
     const real value = ch_bf16_value(a->x[i]);
     a->y[i] = a->accumulate ? a->y[i] + value : value;
   }
-}
-
-void ch_ref_fill_pointwise(ch_ops *ops) {
-  ops->softmax = softmax;
-  ops->softmax_backward = softmax_backward;
-  ops->sigmoid = sigmoid;
-  ops->sigmoid_backward = sigmoid_backward;
-  ops->copy = copy;
-  ops->multiply = multiply;
-  ops->jitter = jitter;
-  ops->sumsq = sumsq;
-  ops->round_bf16 = round_bf16;
-  ops->widen_bf16 = widen_bf16;
 }

@@ -3,8 +3,7 @@
 
 #include "cpu/ref/ref.h"
 
-static void collect(ch_exec *x, const ch_collect_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(collect) {
   const ch_record *r = a->record;
   int n = r->tokens, e = r->experts;
   memset(r->expert_begin, 0, ((size_t)e + 1) * sizeof *r->expert_begin);
@@ -17,15 +16,13 @@ static void collect(ch_exec *x, const ch_collect_args *a) {
       if (a->keep[(int64_t)t * e + i]) r->slot_token[s++] = t;
 }
 
-static void loads(ch_exec *x, const ch_loads_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(loads) {
   for (int i = 0; i < a->record->experts; i++)
     a->demand[i] = a->record->expert_begin[i + 1] - a->record->expert_begin[i];
 }
 
 /* A counting sort by token; slots of a token come out ascending because they are visited so. */
-static void index_tokens(ch_exec *x, const ch_index_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(index) {
   const ch_record *r = a->record;
   int *begin = r->token_begin, slots = ch_slots(r);
   for (int t = 0; t <= r->tokens; t++) begin[t] = 0;
@@ -34,8 +31,7 @@ static void index_tokens(ch_exec *x, const ch_index_args *a) {
   for (int s = slots - 1; s >= 0; s--) r->token_slot[--begin[r->slot_token[s]]] = s;
 }
 
-static void part(ch_exec *x, const ch_part_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(part) {
   const ch_record *all = a->all, *some = a->part;
   int slots = 0;
   for (int i = 0; i < all->experts; i++) {
@@ -49,8 +45,7 @@ static void part(ch_exec *x, const ch_part_args *a) {
   some->expert_begin[all->experts] = slots;
 }
 
-static void tally(ch_exec *x, const ch_tally_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(tally) {
   const ch_record *r = a->record;
   int e = r->experts, slots = ch_slots(r);
   int64_t *load = a->counts + 1, *demand = load + e, *histogram = demand + e;
@@ -66,12 +61,4 @@ static void tally(ch_exec *x, const ch_tally_args *a) {
   for (int i = 0; i <= e; i++) histogram[i] = 0;
   for (int t = 0; t < r->tokens; t++)
     if (!a->valid || a->valid[t]) histogram[r->token_begin[t + 1] - r->token_begin[t]]++;
-}
-
-void ch_ref_fill_record(ch_ops *ops) {
-  ops->collect = collect;
-  ops->loads = loads;
-  ops->index = index_tokens;
-  ops->part = part;
-  ops->tally = tally;
 }

@@ -26,8 +26,7 @@ static void turn_head_back(int half, const real *restrict cosine, const real *re
   }
 }
 
-static void rope(ch_exec *x, const ch_rope_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(rope) {
   int half = a->rotated / 2;
 #pragma omp parallel for num_threads(x->threads) if (a->n * a->heads * a->dh > PIECE)
   for (int64_t t = 0; t < a->n; t++) {
@@ -40,8 +39,7 @@ static void rope(ch_exec *x, const ch_rope_args *a) {
 }
 
 /* Angles in double: in float those of far positions would be off by more than a rounding. */
-static void rope_table(ch_exec *x, const ch_rope_table_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(rope_table) {
   int half = a->rotated / 2;
 #pragma omp parallel for num_threads(x->threads)
   for (int c = 0; c < half; c++) {
@@ -51,9 +49,4 @@ static void rope_table(ch_exec *x, const ch_rope_table_args *a) {
       a->turn[p * a->rotated + half + c] = (real)sin((double)p * frequency);
     }
   }
-}
-
-void ch_ref_fill_rope(ch_ops *ops) {
-  ops->rope = rope;
-  ops->rope_table = rope_table;
 }

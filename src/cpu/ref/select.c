@@ -49,8 +49,7 @@ static void select_expert(const ch_select_args *a, int i, int slot) {
   }
 }
 
-static void select_tokens(ch_exec *x, const ch_select_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(select) {
   const ch_record *r = a->record;
   int per_expert = 0;
   for (int p = 0; p < a->pools; p++) per_expert += a->k[p];
@@ -58,5 +57,3 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
   for (int i = 0; i < r->experts; i++) select_expert(a, i, i * per_expert);
   r->expert_begin[r->experts] = r->experts * per_expert;
 }
-
-void ch_ref_fill_select(ch_ops *ops) { ops->select = select_tokens; }

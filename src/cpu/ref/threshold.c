@@ -19,8 +19,7 @@ static void follow_one(const ch_follow_args *a, int b) {
   }
 }
 
-static void follow(ch_exec *x, const ch_follow_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(follow) {
 #pragma omp parallel for num_threads(x->threads)
   for (int b = 0; b < a->sequences; b++) follow_one(a, b);
 }
@@ -38,8 +37,7 @@ static void pass(const ch_threshold_args *a, int64_t t, uint8_t *keep) {
   }
 }
 
-static void threshold(ch_exec *x, const ch_threshold_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(threshold) {
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < a->n; t++) {
     uint8_t *keep = a->keep + (int64_t)t * a->e;
@@ -70,12 +68,11 @@ static int asking(const ch_within_args *a, int i) {
   return count;
 }
 
-static void within(ch_exec *x, const ch_within_args *a) {
+CH_REF_SCRATCH_OP(within) {
   const ch_record *r = a->record;
   int e = r->experts, room = a->most->max_slots / e;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int *list = CH_NEW(&x->scratch, int, (int64_t)e *room), *count = CH_NEW(&x->scratch, int, e);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)
   for (int i = 0; i < e; i++) {
@@ -91,8 +88,7 @@ static void within(ch_exec *x, const ch_within_args *a) {
   }
 }
 
-static void mean_cutoff(ch_exec *x, const ch_mean_cutoff_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(mean_cutoff) {
   for (int i = 0; i < a->e; i++) {
     double sum = 0;
     int finite = 0;
@@ -106,16 +102,14 @@ static void mean_cutoff(ch_exec *x, const ch_mean_cutoff_args *a) {
   }
 }
 
-static void running_mean(ch_exec *x, const ch_running_mean_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(running_mean) {
   for (int i = 0; i < a->count; i++) {
     double mean = a->fresh ? 0 : (double)a->mean[i];
     if (isfinite(a->value[i])) a->mean[i] = (real)(mean + a->weight * ((double)a->value[i] - mean));
   }
 }
 
-static void price(ch_exec *x, const ch_price_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(price) {
   real *beta = a->beta;
   double sum = 0;
   int apart = 0;
@@ -125,22 +119,11 @@ static void price(ch_exec *x, const ch_price_args *a) {
   for (int i = 0; i < a->e; i++) beta[i] = (real)((double)beta[i] - (sum - 1) / a->e);
 }
 
-static void nudge(ch_exec *x, const ch_nudge_args *a) {
-  if (ch_counting(x)) return;
+CH_REF_OP(nudge) {
   int64_t sum = 0;
   for (int i = 0; i < a->e; i++) sum += a->demand[i];
   for (int i = 0; i < a->e; i++) {
     int64_t more = (int64_t)a->demand[i] * a->e - sum;
     a->price[i] = (real)((a->fresh ? 0 : (double)a->price[i]) + a->rate * (double)((more > 0) - (more < 0)));
   }
-}
-
-void ch_ref_fill_threshold(ch_ops *ops) {
-  ops->follow = follow;
-  ops->threshold = threshold;
-  ops->within = within;
-  ops->mean_cutoff = mean_cutoff;
-  ops->running_mean = running_mean;
-  ops->price = price;
-  ops->nudge = nudge;
 }

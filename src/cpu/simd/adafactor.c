@@ -187,10 +187,9 @@ static void update(const plan *p, block k) {
   }
 }
 
-static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_SIMD_SCRATCH_OP(adafactor) {
+  CH_SCRATCH(x);
   plan p = make_plan(&x->scratch, a);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x) || (a->finite && !isfinite(*a->finite))) return;
 #pragma omp parallel num_threads(x->threads) if (a->batch * a->rows * a->cols > CH_PIECE)
   for (int64_t first = 0; first < a->batch; first += p.group) {
@@ -206,5 +205,3 @@ static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
     for (int64_t k = 0; k < count; k++) update(&p, block_at(&p, first, k));
   }
 }
-
-void CH_SIMD(ch_fill_adafactor)(ch_ops *ops) { ops->adafactor = adafactor; }

@@ -23,11 +23,9 @@ static void adamw_piece(const ch_adamw_args *a, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++) w16[i] = ch_bf16_round(w[i]);
 }
 
-static void adamw(ch_exec *x, const ch_adamw_args *a) {
-  if (ch_counting(x) || (a->finite && !isfinite(*a->finite))) return;
+CH_SIMD_OP(adamw) {
+  if (a->finite && !isfinite(*a->finite)) return;
   int64_t pieces = ch_pieces(a->count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) adamw_piece(a, p * CH_PIECE, ch_piece_end(p, a->count, CH_PIECE));
 }
-
-void CH_SIMD(ch_fill_adamw)(ch_ops *ops) { ops->adamw = adamw; }

@@ -4,13 +4,11 @@
  * Products are cut into blocks of rows by chunks of keys, so that B stays in the nearest cache for all rows of a block.
  * What is finished goes from registers to the caller.
  */
-#include "cpu/simd/attention.h"
-
 #include <string.h>
 
-#include "cpu/simd/attention_pack.h"
 #include "cpu/simd/attention_tile.h"
 #include "cpu/simd/rows.h"
+#include "cpu/simd/transpose.h"
 
 enum { ROWS = CH_HEAD_ROWS, CHUNK = CH_ATTENTION_CHUNK, LD = CH_ATTENTION_LD };
 
@@ -18,6 +16,38 @@ CH_HEAD_PRODUCTS(16, 16)
 CH_HEAD_PRODUCTS(32, 32)
 CH_HEAD_PRODUCTS(64, 64)
 CH_HEAD_PRODUCTS(any, dh)
+
+/* y[r,:] = factor x[r,:] for r < rows, padded with zeros to [most,width]. */
+static inline void pack(const ch_attention_head *h, const float *x, int64_t ld, int rows, int most, float factor,
+                        float *y) {
+  int64_t width = ch_attention_width(h->dh), dh = h->dh;
+  for (int r = 0; r < rows; r++, x += ld, y += width) {
+    int c = 0;
+    for (; c + CH_LANES <= dh; c += CH_LANES) ch_store(y + c, factor * ch_load(x + c));
+    for (; c < dh; c++) y[c] = factor * x[c];
+    for (; c < width; c++) y[c] = 0;
+  }
+  if (rows < most) memset(y, 0, (size_t)((most - rows) * width) * sizeof(float));
+}
+
+/* The transpose of x[rows,dh] in panels of [dh,CH_HEAD_COLUMNS], the last one padded with zeros. */
+static inline void pack_panels(const ch_attention_head *h, const float *x, int64_t ld, int rows, float *y) {
+  int dh = h->dh;
+  for (int j = 0; j < rows; j += CH_HEAD_COLUMNS, y += CH_HEAD_COLUMNS * dh) {
+    int filled = rows - j < CH_HEAD_COLUMNS ? rows - j : CH_HEAD_COLUMNS;
+    ch_transpose(filled, dh, x + j * ld, ld, y, CH_HEAD_COLUMNS);
+    for (int c = 0; filled < CH_HEAD_COLUMNS && c < dh; c++)
+      for (int l = filled; l < CH_HEAD_COLUMNS; l++) y[c * CH_HEAD_COLUMNS + l] = 0;
+  }
+}
+
+/* Fetches positions first .. first+CH_HEAD_ROWS-1 of x while something else is computed: what is packed next and
+ * written next stands in short pieces, each in a page of its own, which the processor does not foresee. */
+static inline void fetch(const ch_attention_head *h, const float *x, int64_t ld, int first) {
+  enum { LINE = 16 };
+  for (int r = first; r < first + CH_HEAD_ROWS && r < h->T; r++)
+    for (int c = 0; c < h->dh; c += LINE) __builtin_prefetch(x + r * ld + c, 0, 2);
+}
 
 static const ch_head_products *products_of(int dh) {
   return dh == 16 ? &products_16 : dh == 32 ? &products_32 : dh == 64 ? &products_64 : &products_any;
@@ -44,8 +74,8 @@ typedef struct {
 } forward;
 
 static void pack_keys(const ch_attention_head *h, const forward *f, int begin, int count) {
-  ch_head_pack_panels(h, h->k + begin * h->kv_ld, h->kv_ld, count, f->kt + begin * h->dh);
-  ch_head_pack(h, h->v + begin * h->kv_ld, h->kv_ld, count, count, 1, f->v + begin * f->width);
+  pack_panels(h, h->k + begin * h->kv_ld, h->kv_ld, count, f->kt + begin * h->dh);
+  pack(h, h->v + begin * h->kv_ld, h->kv_ld, count, count, 1, f->v + begin * f->width);
 }
 
 /* Rows first .. first+rows-1, at most CH_ATTENTION_FORWARD_ROWS. */
@@ -53,17 +83,17 @@ static void forward_block(const ch_attention_head *h, const forward *f, int firs
   int end = first + rows;
   float inverse[CH_ATTENTION_FORWARD_ROWS];
   ch_causal_block block = {rows, first, h->T, f->ld, h->bias};
-  ch_head_pack(h, h->q + first * h->ld, h->ld, rows, CH_ATTENTION_FORWARD_ROWS, h->scale, f->q);
+  pack(h, h->q + first * h->ld, h->ld, rows, CH_ATTENTION_FORWARD_ROWS, h->scale, f->q);
   for (int key = 0; key < end; key += CHUNK)
     for (int r = 0; r < rows; r += ROWS) {
-      if (!key) ch_head_fetch(h, h->q, h->ld, end + r), ch_head_fetch(h, h->k, h->kv_ld, end + r);
+      if (!key) fetch(h, h->q, h->ld, end + r), fetch(h, h->k, h->kv_ld, end + r);
       f->run->scores(h->dh, f->q + r * f->width, f->kt + key * h->dh, f->s + r * f->ld + key, f->ld,
                      in_chunk(key, first + r + ROWS));
     }
   CH_SIMD(ch_causal_softmax)(&block, f->s, inverse, h->lse + first);
   for (int r = 0; r < rows; r += ROWS) {
     ch_head_result out = {.to = h->out + (first + r) * h->ld, .ld = h->ld, .rows = rows - r, .factors = inverse + r};
-    ch_head_fetch(h, h->v, h->kv_ld, end + r), ch_head_fetch(h, h->out, h->ld, first + r);
+    fetch(h, h->v, h->kv_ld, end + r), fetch(h, h->out, h->ld, first + r);
     f->run->weigh(h->dh, least(first + r + ROWS, end), f->s + r * f->ld, f->ld, f->v, &out);
   }
 }
@@ -120,8 +150,8 @@ static float row_delta(const ch_attention_head *h, const float *dout, int r) {
 
 static void pack_block(const ch_attention_head *h, const backward *p, int first, int rows) {
   int64_t to = first * p->width;
-  ch_head_pack(h, h->q + first * h->ld, h->ld, rows, BLOCK, h->scale, p->q + to);
-  ch_head_pack(h, h->dout + first * h->ld, h->ld, rows, BLOCK, 1, p->dout + to);
+  pack(h, h->q + first * h->ld, h->ld, rows, BLOCK, h->scale, p->q + to);
+  pack(h, h->dout + first * h->ld, h->ld, rows, BLOCK, 1, p->dout + to);
   for (int r = first; r < first + rows; r++) p->delta[r] = row_delta(h, p->dout + r * p->width, r);
 }
 
@@ -131,7 +161,7 @@ static void chunk_scores(const ch_attention_head *h, const backward *p, int firs
   for (int r = 0; r < rows; r += ROWS) {
     int seen = in_chunk(key, first + r + ROWS);
     int64_t row = (first + r) * p->width;
-    if (!key) ch_head_fetch(h, h->q, h->ld, first + BLOCK + r), ch_head_fetch(h, h->dout, h->ld, first + BLOCK + r);
+    if (!key) fetch(h, h->q, h->ld, first + BLOCK + r), fetch(h, h->dout, h->ld, first + BLOCK + r);
     p->run->scores(h->dh, p->q + row, p->kt, p->s + r * LD, LD, seen);
     p->run->scores(h->dh, p->dout + row, p->vt, p->dp + r * LD, LD, seen);
   }
@@ -152,8 +182,8 @@ static void chunk_gradients(const ch_attention_head *h, const backward *p, int f
   for (int r = 0; r < rows; r += ROWS) {
     ch_head_result dq =
         gradient(h, p, p->dq + (first + r) * p->width, h->dq, h->ld, first + r, !key, first == key, h->scale);
-    if (!key) ch_head_fetch(h, h->out, h->ld, first + BLOCK + r);
-    if (first == key) ch_head_fetch(h, h->dq, h->ld, first + r);
+    if (!key) fetch(h, h->out, h->ld, first + BLOCK + r);
+    if (first == key) fetch(h, h->dq, h->ld, first + r);
     p->run->rows(h->dh, in_chunk(key, least(first + r + ROWS, end)), p->dp + r * LD, p->k, &dq);
   }
   for (int j = 0; j < in_chunk(key, end); j += ROWS) {
@@ -161,8 +191,8 @@ static void chunk_gradients(const ch_attention_head *h, const backward *p, int f
     int64_t from = (first + skip) * p->width;
     ch_head_result dv = gradient(h, p, p->dv + j * p->width, h->dv, h->dkv_ld, key + j, begins, ends, 1);
     ch_head_result dk = gradient(h, p, p->dk + j * p->width, h->dk, h->dkv_ld, key + j, begins, ends, 1);
-    if (begins) ch_head_fetch(h, h->dk, h->dkv_ld, key + j), ch_head_fetch(h, h->dv, h->dkv_ld, key + j);
-    if (begins) ch_head_fetch(h, h->k, h->kv_ld, key + CHUNK + j), ch_head_fetch(h, h->v, h->kv_ld, key + CHUNK + j);
+    if (begins) fetch(h, h->dk, h->dkv_ld, key + j), fetch(h, h->dv, h->dkv_ld, key + j);
+    if (begins) fetch(h, h->k, h->kv_ld, key + CHUNK + j), fetch(h, h->v, h->kv_ld, key + CHUNK + j);
     p->run->columns(h->dh, rows - skip, p->s + skip * LD + j, p->dout + from, &dv);
     p->run->columns(h->dh, rows - skip, p->dp + skip * LD + j, p->q + from, &dk);
   }
@@ -172,9 +202,9 @@ void CH_SIMD(ch_attention_backward)(const ch_attention_head *h) {
   backward p = begin_backward(h);
   for (int key = 0; key < h->T; key += CHUNK) {
     int keys = least(CHUNK, h->T - key);
-    ch_head_pack_panels(h, h->k + key * h->kv_ld, h->kv_ld, keys, p.kt);
-    ch_head_pack_panels(h, h->v + key * h->kv_ld, h->kv_ld, keys, p.vt);
-    ch_head_pack(h, h->k + key * h->kv_ld, h->kv_ld, keys, keys, 1, p.k);
+    pack_panels(h, h->k + key * h->kv_ld, h->kv_ld, keys, p.kt);
+    pack_panels(h, h->v + key * h->kv_ld, h->kv_ld, keys, p.vt);
+    pack(h, h->k + key * h->kv_ld, h->kv_ld, keys, keys, 1, p.k);
     for (int first = key; first < h->T; first += BLOCK) {
       int rows = least(BLOCK, h->T - first);
       if (!key) pack_block(h, &p, first, rows);

@@ -41,4 +41,9 @@ static inline int64_t ch_attention_work(int T, int dh) {
          2 * CH_ATTENTION_CHUNK * CH_ATTENTION_LD + positions;
 }
 
+/* Attention of it on one thread; variants by instruction set (simd/attention.c).
+ * Rows begin .. end-1 of out and lse; begin is a multiple of CH_ATTENTION_CHUNK. */
+CH_SIMD_DECLARE(void, ch_attention_forward, (const ch_attention_head *h, int begin, int end));
+CH_SIMD_DECLARE(void, ch_attention_backward, (const ch_attention_head *h));
+
 #endif

@@ -166,8 +166,8 @@ static const float *iterate(const state *s) {
   return s->beta[now];
 }
 
-static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+CH_SIMD_SCRATCH_OP(dykstra) {
+  CH_SCRATCH(x);
   state s = {.a = a, .threads = x->threads, .pieces = (int)ch_pieces(a->n, TOKENS), .ld = ch_pieces(a->e, PAD) * PAD};
   s.score = CH_NEW(&x->scratch, float, a->n *s.ld);
   s.alpha = CH_NEW(&x->scratch, float, a->n);
@@ -176,12 +176,9 @@ static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
   s.largest = CH_NEW(&x->scratch, float, s.pieces *s.ld);
   s.sum = CH_NEW(&x->scratch, float, s.pieces *s.ld);
   s.row = CH_NEW(&x->scratch, float, s.pieces *s.ld);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   const float *beta = iterate(&s);
 #pragma omp parallel for num_threads(x->threads)
   for (int p = 0; p < s.pieces; p++) finish(&s, p, beta);
   write_out(&s, beta);
 }
-
-void CH_SIMD(ch_fill_dykstra)(ch_ops *ops) { ops->dykstra = dykstra; }

@@ -40,9 +40,6 @@ static void pair_of_vectors(const ch_exchange_args *a, int64_t column) {
   }
 }
 
-static void exchange(ch_exec *x, const ch_exchange_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(exchange) {
   for (int64_t column = 0; column < a->ld; column += 2 * WIDE) pair_of_vectors(a, column);
 }
-
-void CH_SIMD(ch_fill_exchange)(ch_ops *ops) { ops->exchange = exchange; }

@@ -1,20 +1,21 @@
-/* The vectorised ops that are no products: what each file of src/cpu/simd puts into the table, by instruction set. */
+/* The vectorised ops that are no products, as ch_simd_NAME by instruction set. */
 #ifndef CH_CPU_SIMD_FILL_H
 #define CH_CPU_SIMD_FILL_H
 
-#include "cpu/counts.h"
+#include "cpu/define.h"
 #include "cpu/simd/simd.h"
 #include "op/op.h"
 
-CH_SIMD_DECLARE(void, ch_fill_gelu, (ch_ops * ops));      /* activate */
-CH_SIMD_DECLARE(void, ch_fill_pointwise, (ch_ops * ops)); /* softmax, sigmoid, sumsq, round_bf16, widen_bf16 */
-CH_SIMD_DECLARE(void, ch_fill_norm, (ch_ops * ops));      /* rmsnorm */
-CH_SIMD_DECLARE(void, ch_fill_gather, (ch_ops * ops));    /* gather, combine, embedding */
-CH_SIMD_DECLARE(void, ch_fill_select, (ch_ops * ops));    /* select */
-CH_SIMD_DECLARE(void, ch_fill_exchange, (ch_ops * ops));  /* exchange */
-CH_SIMD_DECLARE(void, ch_fill_dykstra, (ch_ops * ops));   /* dykstra */
-CH_SIMD_DECLARE(void, ch_fill_adafactor, (ch_ops * ops)); /* adafactor */
-CH_SIMD_DECLARE(void, ch_fill_adamw, (ch_ops * ops));     /* adamw */
+#define CH_SIMD_OPS(op)                                                                                                \
+  op(softmax) op(softmax_backward) op(sigmoid) op(sumsq) op(round_bf16) op(widen_bf16) op(activate)                    \
+      op(activate_backward) op(rmsnorm) op(rmsnorm_backward) op(gather) op(combine) op(combine_backward) op(embedding) \
+          op(embedding_backward) op(select) op(exchange) op(dykstra) op(adafactor) op(adamw)
+#define CH_SIMD_OP_DECLARE(op) CH_SIMD_DECLARE(void, ch_simd_##op, (ch_exec * x, const ch_args_of_##op *a));
+CH_SIMD_OPS(CH_SIMD_OP_DECLARE)
+
+/* See cpu/define.h. */
+#define CH_SIMD_SCRATCH_OP(op) CH_SCRATCH_OP(CH_SIMD(ch_simd_##op), op)
+#define CH_SIMD_OP(op) CH_PLAIN_OP(CH_SIMD(ch_simd_##op), op)
 
 /* activate or activate_backward (if a has dx or dx16) of the elements from `first` on, where c, if it is not NULL,
  * holds what a product has just made of them: x, of a gate u, or in backward dy. x16 is written then. */

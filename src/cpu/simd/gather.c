@@ -3,8 +3,7 @@
 
 #include "cpu/simd/fill.h"
 
-static void gather(ch_exec *x, const ch_gather_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(gather) {
   const ch_record *r = a->record;
   int64_t d = a->d;
   int slots = ch_slots(r);
@@ -34,8 +33,7 @@ static void combine_token(const ch_combine_args *a, int t) {
 }
 
 /* Tokens differ in their number of slots: threads take them as they come. */
-static void combine(ch_exec *x, const ch_combine_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(combine) {
 #pragma omp parallel for schedule(dynamic, 64) \
     num_threads(x->threads) if (ch_slots(a->record) * (int64_t)a->d > CH_PIECE)
   for (int t = 0; t < a->record->tokens; t++) combine_token(a, t);
@@ -52,8 +50,7 @@ static float combine_backward_row(int64_t d, float gate, const float *dout, cons
   return dot;
 }
 
-static void combine_backward(ch_exec *x, const ch_combine_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(combine_backward) {
   const ch_record *r = a->record;
   int64_t d = a->d;
   int slots = ch_slots(r);
@@ -63,8 +60,7 @@ static void combine_backward(ch_exec *x, const ch_combine_args *a) {
                                        a->y + s * d, a->dy + s * d);
 }
 
-static void embedding(ch_exec *x, const ch_embedding_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(embedding) {
   int64_t d = a->d;
   float scale = a->scale != 0 ? a->scale : 1;
 #pragma omp parallel for num_threads(x->threads) if (a->n * d > CH_PIECE)
@@ -78,8 +74,7 @@ static void embedding(ch_exec *x, const ch_embedding_args *a) {
 
 /* The vocabulary is dealt out into classes; each is one piece of work that scans all ids (a fraction of a row's
  * bytes), so that repeated tokens add up in ascending t and no two threads share a row. */
-static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(embedding_backward) {
   enum { CLASSES = 32 };
   int64_t d = a->d;
   float scale = a->scale != 0 ? a->scale : 1;
@@ -92,12 +87,4 @@ static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
 #pragma omp simd
       for (int64_t j = 0; j < d; j++) dw[j] += scale * dx[j];
     }
-}
-
-void CH_SIMD(ch_fill_gather)(ch_ops *ops) {
-  ops->gather = gather;
-  ops->combine = combine;
-  ops->combine_backward = combine_backward;
-  ops->embedding = embedding;
-  ops->embedding_backward = embedding_backward;
 }

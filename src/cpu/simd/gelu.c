@@ -154,8 +154,7 @@ void CH_SIMD(ch_activate_elements)(const ch_activate_args *a, const float *c, in
   }
 }
 
-static void in_pieces(ch_exec *x, const ch_activate_args *a) {
-  if (ch_counting(x)) return;
+static void in_pieces(const ch_exec *x, const ch_activate_args *a) {
   int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
@@ -164,14 +163,11 @@ static void in_pieces(ch_exec *x, const ch_activate_args *a) {
   }
 }
 
-static void activate(ch_exec *x, const ch_activate_args *a) {
+CH_SIMD_OP(activate_backward) { in_pieces(x, a); }
+
+CH_SIMD_OP(activate) {
   ch_activate_args forward = *a; /* whatever it says of backward */
   forward.dx = NULL;
   forward.dx16 = NULL;
   in_pieces(x, &forward);
-}
-
-void CH_SIMD(ch_fill_gelu)(ch_ops *ops) {
-  ops->activate = activate;
-  ops->activate_backward = in_pieces;
 }

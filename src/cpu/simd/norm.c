@@ -17,8 +17,7 @@ static void norm_row(const ch_rmsnorm_args *a, int64_t t) {
   a->rstd[t] = rstd;
 }
 
-static void rmsnorm(ch_exec *x, const ch_rmsnorm_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(rmsnorm) {
 #pragma omp parallel for num_threads(x->threads) if (a->n * a->d > CH_PIECE)
   for (int64_t t = 0; t < a->n; t++) norm_row(a, t);
 }
@@ -41,11 +40,10 @@ static void norm_backward_row(const ch_rmsnorm_args *a, int64_t t, float *dw) {
   for (int j = 0; j < a->d; j++) dw[j] += dy[j] * in[j] * rstd;
 }
 
-static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
+CH_SIMD_SCRATCH_OP(rmsnorm_backward) {
   int64_t blocks = ch_pieces(a->n, ROWS);
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   float *partial = CH_NEW(&x->scratch, float, blocks * a->d); /* [blocks,d] */
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
 #pragma omp parallel num_threads(x->threads) if (a->n * a->d > CH_PIECE)
   {
@@ -62,9 +60,4 @@ static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
       a->dw[j] += (float)sum;
     }
   }
-}
-
-void CH_SIMD(ch_fill_norm)(ch_ops *ops) {
-  ops->rmsnorm = rmsnorm;
-  ops->rmsnorm_backward = rmsnorm_backward;
 }

@@ -13,8 +13,7 @@ static void softmax_row(int m, const float *in, float *out) {
   for (int j = 0; j < m; j++) out[j] *= scale;
 }
 
-static void softmax(ch_exec *x, const ch_softmax_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(softmax) {
 #pragma omp parallel for num_threads(x->threads) if (a->n * a->m > CH_PIECE)
   for (int64_t t = 0; t < a->n; t++) softmax_row(a->m, a->x + t * a->m, a->y + t * a->m);
 }
@@ -27,14 +26,12 @@ static void softmax_backward_row(int m, const float *y, const float *dy, float *
   for (int j = 0; j < m; j++) dx[j] = y[j] * (dy[j] - dot);
 }
 
-static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(softmax_backward) {
 #pragma omp parallel for num_threads(x->threads) if (a->n * a->m > CH_PIECE)
   for (int64_t t = 0; t < a->n; t++) softmax_backward_row(a->m, a->y + t * a->m, a->dy + t * a->m, a->dx + t * a->m);
 }
 
-static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(sigmoid) {
   int64_t pieces = ch_pieces(a->count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
@@ -54,11 +51,10 @@ static double sum_of_squares(const float *x, int64_t count) {
 }
 
 /* One sum in double for each piece, added in ascending order. */
-static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
+CH_SIMD_SCRATCH_OP(sumsq) {
   int64_t pieces = ch_pieces(a->count, CH_PIECE), all = a->arrays * pieces;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   double *sums = CH_NEW(&x->scratch, double, all);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads) if (all > 1)
   for (int64_t i = 0; i < all; i++) {
@@ -79,8 +75,7 @@ void CH_SIMD(ch_round_matrix)(int64_t rows, int64_t columns, const float *x, int
     for (int64_t i = 0; i < columns; i++) y[i] = ch_bf16_round(x[i]);
 }
 
-static void round_bf16(ch_exec *x, const ch_round_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(round_bf16) {
   int64_t all = ch_elements(a->count, a->rows), pieces = ch_pieces(all, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
@@ -89,8 +84,7 @@ static void round_bf16(ch_exec *x, const ch_round_args *a) {
   }
 }
 
-static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
-  if (ch_counting(x)) return;
+CH_SIMD_OP(widen_bf16) {
   int64_t all = ch_elements(a->count, a->rows), pieces = ch_pieces(all, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
@@ -105,13 +99,4 @@ static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
       for (int64_t i = begin; i < end; i++) y[i] = ch_bf16_value(in[i]);
     }
   }
-}
-
-void CH_SIMD(ch_fill_pointwise)(ch_ops *ops) {
-  ops->softmax = softmax;
-  ops->softmax_backward = softmax_backward;
-  ops->sigmoid = sigmoid;
-  ops->sumsq = sumsq;
-  ops->round_bf16 = round_bf16;
-  ops->widen_bf16 = widen_bf16;
 }

@@ -143,13 +143,12 @@ static void select_expert(const ch_select_args *a, int expert, const int32_t *ke
   if (a->stride > 1) sort_tokens(r->tokens, per_expert, r->slot_token + slot, taken);
 }
 
-static void select_tokens(ch_exec *x, const ch_select_args *a) {
+CH_SIMD_SCRATCH_OP(select) {
   const ch_record *r = a->record;
   int n = r->tokens, e = r->experts, group = e < EXPERTS ? e : EXPERTS;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int32_t *keys = CH_NEW(&x->scratch, int32_t, group * key_stride(n));
   uint8_t *taken = a->stride > 1 ? CH_NEW(&x->scratch, uint8_t, group * (int64_t)n) : NULL;
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   int per_expert = 0;
   for (int p = 0; p < a->pools; p++) per_expert += a->k[p];
@@ -164,5 +163,3 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
   }
   r->expert_begin[e] = e * per_expert;
 }
-
-void CH_SIMD(ch_fill_select)(ch_ops *ops) { ops->select = select_tokens; }

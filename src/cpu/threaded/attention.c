@@ -1,11 +1,10 @@
 /* Causal attention, one task for each sequence and head, on kernels of their own (simd/attention.c). Forward cuts long
  * sequences further; backward does not, so that dk and dv add up in a fixed order. Arithmetic is in float whatever the
  * compute type. */
-#include "cpu/simd/attention.h"
-
 #include <omp.h>
 #include <string.h>
 
+#include "cpu/simd/attention_head.h"
 #include "cpu/threaded/threaded.h"
 
 enum { SEGMENT = 8 * CH_ATTENTION_CHUNK }; /* rows of a forward task: long enough to pack keys and values for */
@@ -74,19 +73,17 @@ static ch_attention_head head_of(const plan *p, int64_t task) {
 }
 
 static void attention(ch_exec *x, const ch_attention_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   plan p = make_plan(x, a);
   void (*forward)(const ch_attention_head *, int, int) = CH_SIMD_PICK(ch_attention_forward);
   int64_t segments = (a->T + SEGMENT - 1) / SEGMENT;
-  if (!ch_counting(x)) {
+  if (ch_counting(x)) return;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
-    for (int64_t i = 0; i < p.tasks * segments; i++) {
-      ch_attention_head h = head_of(&p, i / segments);
-      int begin = (int)(i % segments) * SEGMENT;
-      forward(&h, begin, a->T - begin < SEGMENT ? a->T : begin + SEGMENT);
-    }
+  for (int64_t i = 0; i < p.tasks * segments; i++) {
+    ch_attention_head h = head_of(&p, i / segments);
+    int begin = (int)(i % segments) * SEGMENT;
+    forward(&h, begin, a->T - begin < SEGMENT ? a->T : begin + SEGMENT);
   }
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* drel_bias += the tasks' sums by distance, sequence after sequence. */
@@ -125,7 +122,7 @@ static void add_shared_gradients(const ch_exec *x, const plan *p) {
 }
 
 static void attention_backward(ch_exec *x, const ch_attention_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   plan p = make_plan(x, a);
   p.dbias = CH_NEW(&x->scratch, float, (a->rel_bias ? p.tasks : x->threads) * p.row);
   if (p.group > 1) {
@@ -133,16 +130,14 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
     p.dv = CH_NEW(&x->scratch, float, p.tasks * a->T * a->dh);
   }
   void (*backward)(const ch_attention_head *) = CH_SIMD_PICK(ch_attention_backward);
-  if (!ch_counting(x)) {
+  if (ch_counting(x)) return;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
-    for (int64_t task = 0; task < p.tasks; task++) {
-      ch_attention_head h = head_of(&p, task);
-      backward(&h);
-    }
-    if (a->rel_bias) add_bias_gradient(x, &p);
-    if (p.group > 1) add_shared_gradients(x, &p);
+  for (int64_t task = 0; task < p.tasks; task++) {
+    ch_attention_head h = head_of(&p, task);
+    backward(&h);
   }
-  ch_arena_release(&x->scratch, mark);
+  if (a->rel_bias) add_bias_gradient(x, &p);
+  if (p.group > 1) add_shared_gradients(x, &p);
 }
 
 void ch_threaded_fill_attention(ch_ops *ops) {

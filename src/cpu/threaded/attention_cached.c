@@ -85,29 +85,27 @@ static int64_t head_work(const ch_attention_cached_args *a) {
 }
 
 static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   segment *segments = CH_NEW(&x->scratch, segment, a->max_rows);
   float *scores = CH_NEW(&x->scratch, float, x->threads *ROWS *scores_stride(a->positions));
   int64_t row = a->positions + CH_BIAS_PAD;
   float *none = a->bias ? NULL : CH_NEW(&x->scratch, float, row);
-  if (!ch_counting(x)) {
-    int kv_tasks = a->B * ch_kv_heads(a->H, a->kv_heads), kv_heads = kv_tasks / a->B;
-    const float *bias = none ? memset(none, 0, (size_t)row * sizeof *none) : a->bias;
-    if (none) row = 0;
-    product run = CH_SIMD_PICK(ch_invariant_product);
-    softmax exponentials = CH_SIMD_PICK(ch_causal_softmax);
-    int64_t tasks = (int64_t)cut(a, segments) * a->H;
+  if (ch_counting(x)) return;
+  int kv_tasks = a->B * ch_kv_heads(a->H, a->kv_heads), kv_heads = kv_tasks / a->B;
+  const float *bias = none ? memset(none, 0, (size_t)row * sizeof *none) : a->bias;
+  if (none) row = 0;
+  product run = CH_SIMD_PICK(ch_invariant_product);
+  softmax exponentials = CH_SIMD_PICK(ch_causal_softmax);
+  int64_t tasks = (int64_t)cut(a, segments) * a->H;
 #pragma omp parallel num_threads(ch_invariant_threads(x, a->H *head_work(a)))
-    {
+  {
 #pragma omp for schedule(static)
-      for (int task = 0; task < kv_tasks; task++) append(a, task / kv_heads, task % kv_heads);
+    for (int task = 0; task < kv_tasks; task++) append(a, task / kv_heads, task % kv_heads);
 #pragma omp for schedule(dynamic, 1)
-      for (int64_t task = 0; task < tasks; task++)
-        attend(a, segments[task / a->H], (int)(task % a->H), bias + task % a->H * row,
-               scores + omp_get_thread_num() * ROWS * scores_stride(a->positions), run, exponentials);
-    }
+    for (int64_t task = 0; task < tasks; task++)
+      attend(a, segments[task / a->H], (int)(task % a->H), bias + task % a->H * row,
+             scores + omp_get_thread_num() * ROWS * scores_stride(a->positions), run, exponentials);
   }
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_threaded_fill_attention_cached(ch_ops *ops) { ops->attention_cached = attention_cached; }

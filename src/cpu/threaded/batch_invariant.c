@@ -74,48 +74,27 @@ static void run_few(const ch_exec *x, const ch_product *p) {
 }
 
 void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
-  size_t mark = ch_arena_mark(&x->scratch);
-  ch_product p = {.by_row = 1,
-                  .trans_b = g->trans_b,
-                  .accumulate = g->accumulate,
-                  .bf16 = x->compute == CH_COMPUTE_BF16 && !g->exact,
-                  .m = g->m,
-                  .n = g->n,
-                  .k = g->k,
-                  .lda = g->lda ? g->lda : g->k,
-                  .ldb = g->ldb       ? g->ldb
-                         : g->trans_b ? g->k
-                                      : g->n,
-                  .ldc = g->ldc ? g->ldc : g->n,
-                  .c = g->c,
-                  .alpha = g->alpha ? g->alpha : 1};
-  int64_t rows = g->m > 0 ? (g->m - 1) * p.lda + g->k : 0;
-  int64_t size = g->trans_b ? (g->n - 1) * p.ldb + g->k : (g->k - 1) * p.ldb + g->n;
+  CH_SCRATCH(x);
+  ch_product p = ch_product_of(g);
+  p.by_row = 1;
+  p.bf16 = x->compute == CH_COMPUTE_BF16 && !g->exact;
+  int64_t size = g->trans_b ? ch_span(g->n, g->k, p.ldb) : ch_span(g->k, g->n, p.ldb);
   int own = suits_own(&p);
-  operand a = left_operand(x, g->a, NULL, rows, p.bf16, !own && !ch_product_takes_pairs(&p));
+  operand a = left_operand(x, g->a, NULL, ch_span(g->m, g->k, p.lda), p.bf16, !own && !ch_product_takes_pairs(&p));
   p.b = p.bf16 ? (const void *)ch_rounded_operand(x, g->b, g->b16, size) : g->b;
   p.a = rows_from(&a, &p, 0);
   if (own) ch_products_run(x, 1, ch_cut_alone, &p);
   if (!own && !ch_counting(x)) run_few(x, &p);
-  ch_arena_release(&x->scratch, mark);
 }
 
-/* Expert i's product, but for A; rows are few for most experts, none for many. */
-static ch_product expert_product(const ch_expert_gemm_args *g, const void *w, float *c, int bf16, int i) {
-  int64_t first = g->begin[i], weight = i * g->n * g->k;
-  ch_product p = {.by_row = 1,
-                  .trans_b = g->form == CH_NT,
-                  .accumulate = g->accumulate,
-                  .bf16 = bf16,
-                  .m = g->begin[i + 1] - first,
-                  .n = g->n,
-                  .k = g->k,
-                  .lda = g->k,
-                  .ldb = g->form == CH_NT ? g->k : g->n,
-                  .c = c + first * g->n,
-                  .ldc = g->n,
-                  .alpha = 1};
-  p.b = (const char *)w + weight * (int64_t)(bf16 ? sizeof(ch_bf16) : sizeof(float));
+/* Expert i's product, but for A and what follows; rows are few for most experts, none for many. */
+static ch_product by_row_product(const ch_expert_gemm_args *g, const void *w, float *c, int bf16, int i) {
+  ch_product p = ch_expert_product(g, i);
+  p.by_row = 1;
+  p.bf16 = bf16;
+  p.b = (const char *)w + i * g->n * g->k * (int64_t)(bf16 ? sizeof(ch_bf16) : sizeof(float));
+  p.c = c + g->begin[i] * g->n;
+  p.activate = NULL;
   return p;
 }
 
@@ -143,14 +122,14 @@ static void through_gelu(const ch_exec *x, const ch_expert_gemm_args *g, const f
 }
 
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_product *own = CH_NEW(&x->scratch, ch_product, g->experts), *few = CH_NEW(&x->scratch, ch_product, g->experts);
   int bf16 = x->compute == CH_COMPUTE_BF16, owns = 0, fews = 0;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
   float *c = bf16 && g->activate && !ch_gated(g->activate->activation) ? CH_NEW(&x->scratch, float, rows * g->n) : g->c;
   const void *w = bf16 ? (const void *)ch_rounded_operand(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
-    ch_product p = expert_product(g, w, c, bf16, i);
+    ch_product p = by_row_product(g, w, c, bf16, i);
     if (suits_own(&p))
       own[owns++] = p;
     else if (p.m)
@@ -162,5 +141,4 @@ void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   if (owns || ch_counting(x)) ch_products_run(x, ch_counting(x) ? g->experts : owns, ch_cut_expert, own);
   if (fews) run_few_of_experts(x, fews, few);
   if (g->activate && !ch_counting(x)) through_gelu(x, g, c);
-  ch_arena_release(&x->scratch, mark);
 }

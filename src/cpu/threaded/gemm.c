@@ -3,48 +3,30 @@
 #include "cpu/threaded/product.h"
 #include "cpu/threaded/threaded.h"
 
-static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
-
-/* Elements from the first to the last of a [rows, width] array with stride ld. */
-static int64_t span(int64_t rows, int64_t width, int64_t ld) { return rows > 0 ? (rows - 1) * ld + width : 0; }
-
 /* Whether two products have the same left operand: then it is rounded once. */
 static int shares_left(const ch_gemm_args *g, const ch_gemm_args *other) {
   int64_t rows = g->trans_a ? g->k : g->m, width = g->trans_a ? g->m : g->k;
   return other && other->a == g->a && !other->exact && rows == (other->trans_a ? other->k : other->m) &&
-         width == (other->trans_a ? other->m : other->k) && stride(g->lda, width) == stride(other->lda, width);
+         width == (other->trans_a ? other->m : other->k) && ch_stride(g->lda, width) == ch_stride(other->lda, width);
 }
 
 /* The product, its inputs rounded if it must be; `before` stands in the same call, with the left operand `left`. */
-static ch_product product_of(ch_exec *x, const ch_gemm_args *g, const ch_gemm_args *before, const void *left) {
-  ch_product p = {.trans_a = g->trans_a,
-                  .trans_b = g->trans_b,
-                  .accumulate = g->accumulate,
-                  .m = g->m,
-                  .n = g->n,
-                  .k = g->k,
-                  .a = g->a,
-                  .b = g->b,
-                  .c = g->c,
-                  .alpha = g->alpha ? g->alpha : 1};
-  p.lda = stride(g->lda, g->trans_a ? g->m : g->k);
-  p.ldb = stride(g->ldb, g->trans_b ? g->k : g->n);
-  p.ldc = stride(g->ldc, g->n);
-  if (x->compute == CH_COMPUTE_BF16 && !g->exact) {
-    if (shares_left(g, before))
-      p.a = left;
-    else
-      p.a = ch_rounded_operand(x, g->a, NULL, g->trans_a ? span(g->k, g->m, p.lda) : span(g->m, g->k, p.lda));
-    p.b = ch_rounded_operand(x, g->b, g->b16, g->trans_b ? span(g->n, g->k, p.ldb) : span(g->k, g->n, p.ldb));
-    p.bf16 = 1;
-  }
+static ch_product rounded_product(ch_exec *x, const ch_gemm_args *g, const ch_gemm_args *before, const void *left) {
+  ch_product p = ch_product_of(g);
+  if (x->compute != CH_COMPUTE_BF16 || g->exact) return p;
+  if (shares_left(g, before))
+    p.a = left;
+  else
+    p.a = ch_rounded_operand(x, g->a, NULL, g->trans_a ? ch_span(g->k, g->m, p.lda) : ch_span(g->m, g->k, p.lda));
+  p.b = ch_rounded_operand(x, g->b, g->b16, g->trans_b ? ch_span(g->n, g->k, p.ldb) : ch_span(g->k, g->n, p.ldb));
+  p.bf16 = 1;
   return p;
 }
 
 static void gemm(ch_exec *x, const ch_gemm_args *g) {
   int count = 0, made = 0;
   for (const ch_gemm_args *one = g; one; one = one->beside) count++;
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_product *p = CH_NEW_HOST(&x->scratch, ch_product, count);
   const ch_gemm_args *before = NULL;
   const void *left = NULL;
@@ -53,14 +35,13 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
       ch_invariant_gemm(x, g);
       continue;
     }
-    ch_product one = product_of(x, g, before, left);
+    ch_product one = rounded_product(x, g, before, left);
     if (!ch_counting(x)) p[made] = one;
     made++;
     before = g;
     left = one.a;
   }
   if (made) ch_products_run(x, made, ch_cut_alone, p);
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* The inputs of an expert_gemm, rounded where it must be. W may be rounded piece by piece instead. */
@@ -83,34 +64,14 @@ static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
   return in;
 }
 
-/* Elements of an expert's weights from which on gradients go past the caches: whoever reads them next comes after those
- * of all other experts, which are as large, are written. */
-enum { LARGE = 1 << 19 };
-
-/* Expert i's product. */
-static ch_product expert_product(const ch_expert_gemm_args *g, const operands *in, int i) {
-  int64_t first = g->begin[i], rows = g->begin[i + 1] - first, size = in->bf16 ? sizeof(ch_bf16) : sizeof(float);
-  const char *a = (const char *)in->a + first * g->k * size, *b = in->b;
-  ch_product p = {.bf16 = in->bf16, .rounds = in->rounds, .m = rows, .n = g->n, .k = g->k, .a = a, .lda = g->k};
-  p.ldc = g->n;
-  p.alpha = 1;
-  if (g->form == CH_TN) {
-    p.trans_a = 1;
-    p.accumulate = g->accumulate;
-    p.large = g->n * g->k >= LARGE;
-    p.m = g->k;
-    p.k = rows;
-    p.b = b + first * g->n * size;
-    p.c = g->w + i * g->n * g->k;
-  } else {
-    p.trans_b = g->form == CH_NT;
-    p.accumulate = g->accumulate;
-    p.b = b + i * g->n * g->k * (in->rounds ? (int64_t)sizeof(float) : size);
-    p.c = g->c ? g->c + first * g->n : NULL;
-    p.activate = g->activate;
-    p.element = first * g->n;
-  }
-  p.ldb = p.trans_b ? g->k : g->n;
+static ch_product with_operands(const ch_expert_gemm_args *g, const operands *in, int i) {
+  const int64_t first = g->begin[i], size = in->bf16 ? sizeof(ch_bf16) : sizeof(float);
+  ch_product p = ch_expert_product(g, i);
+  p.bf16 = in->bf16;
+  p.rounds = in->rounds;
+  p.a = (const char *)in->a + first * g->k * size;
+  p.b = (const char *)in->b +
+        (g->form == CH_TN ? first * g->n * size : i * g->n * g->k * (in->rounds ? (int64_t)sizeof(float) : size));
   return p;
 }
 
@@ -129,15 +90,14 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
     ch_invariant_expert_gemm(x, g);
     return;
   }
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_product *products = CH_NEW(&x->scratch, ch_product, g->experts);
   operands in = prepare(x, g);
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
-    products[i] = expert_product(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
+    products[i] = with_operands(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
     if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
   }
   ch_products_run(x, g->experts, cutting_of(g, &in), products);
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_threaded_fill_gemm(ch_ops *ops, ch_compute compute) {

@@ -55,6 +55,47 @@ void ch_product_run(const ch_product *p, void *scratch) {
 const ch_bf16 *ch_rounded_operand(ch_exec *x, const float *array, const ch_bf16 *rounded, int64_t count) {
   if (rounded) return rounded;
   ch_bf16 *fresh = CH_NEW(&x->scratch, ch_bf16, count);
-  x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = array, .y = fresh});
+  CH_OP(x, round_bf16, .count = count, .x = array, .y = fresh);
   return fresh;
+}
+
+ch_product ch_product_of(const ch_gemm_args *g) {
+  return (ch_product){.trans_a = g->trans_a,
+                      .trans_b = g->trans_b,
+                      .accumulate = g->accumulate,
+                      .m = g->m,
+                      .n = g->n,
+                      .k = g->k,
+                      .a = g->a,
+                      .b = g->b,
+                      .c = g->c,
+                      .lda = ch_stride(g->lda, g->trans_a ? g->m : g->k),
+                      .ldb = ch_stride(g->ldb, g->trans_b ? g->k : g->n),
+                      .ldc = ch_stride(g->ldc, g->n),
+                      .alpha = g->alpha ? g->alpha : 1};
+}
+
+/* Elements of an expert's weights from which on gradients go past the caches: whoever reads them next comes after those
+ * of all other experts, which are as large, are written. */
+enum { LARGE = 1 << 19 };
+
+ch_product ch_expert_product(const ch_expert_gemm_args *g, int i) {
+  int64_t first = g->begin[i], rows = g->begin[i + 1] - first;
+  ch_product p = {.accumulate = g->accumulate, .n = g->n, .lda = g->k, .ldb = g->n, .ldc = g->n, .alpha = 1};
+  if (g->form == CH_TN) {
+    p.trans_a = 1;
+    p.large = g->n * g->k >= LARGE;
+    p.m = g->k;
+    p.k = rows;
+    p.c = g->w + i * g->n * g->k;
+    return p;
+  }
+  p.trans_b = g->form == CH_NT;
+  if (p.trans_b) p.ldb = g->k;
+  p.m = rows;
+  p.k = g->k;
+  p.c = g->c ? g->c + first * g->n : NULL;
+  p.activate = g->activate;
+  p.element = first * g->n;
+  return p;
 }

@@ -23,6 +23,15 @@ int ch_product_takes_pairs(const ch_product *p);
 int64_t ch_product_steps(const ch_product *p);
 void ch_product_pack(const ch_product *p, float *panels);
 
+/* The product that a gemm asks for, its inputs as they are, and that of expert i, but for A and B. Of a [rows,width]
+ * array the stride (ld 0: width), and the elements from the first to the last. */
+ch_product ch_product_of(const ch_gemm_args *g);
+ch_product ch_expert_product(const ch_expert_gemm_args *g, int i);
+static inline int64_t ch_stride(int64_t ld, int64_t width) { return ld ? ld : width; }
+static inline int64_t ch_span(int64_t rows, int64_t width, int64_t ld) {
+  return rows > 0 ? (rows - 1) * ld + width : 0;
+}
+
 /* How products are cut: into so many pieces, but none below a cost at which it pays to cut (product_pieces.c). One that
  * runs alone: enough pieces to balance 16 threads, few enough to keep them large; a small one is still cut in two, or
  * the other threads would wait. One of many experts: so that a full one does not leave the other threads waiting; small

@@ -144,23 +144,21 @@ static void run_piece(ch_product *p, const room *r, void *scratch) {
 }
 
 void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product *products) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   cut *cuts = CH_NEW(&x->scratch, cut, count);
   char *scratch = CH_NEW(&x->scratch, char, (int64_t)x->threads *CH_PRODUCT_SCRATCH);
   room all = room_of(x, &cutting);
-  if (!ch_counting(x)) {
-    int64_t pieces = cut_all(count, cutting, products, cuts);
+  if (ch_counting(x)) return;
+  int64_t pieces = cut_all(count, cutting, products, cuts);
 #pragma omp parallel num_threads(pieces > 1 ? x->threads : 1)
-    {
+  {
 #pragma omp for schedule(dynamic, 1)
-      for (int64_t i = 0; i < pieces; i++) {
-        int which = product_of(cuts, count, i);
-        ch_product piece = piece_of(&products[which], &cuts[which], i - cuts[which].begin);
-        int64_t thread = omp_get_thread_num();
-        room own = {all.output + thread * cutting.room, all.rounded + thread * cutting.rounded, all.most};
-        run_piece(&piece, &own, scratch + thread * CH_PRODUCT_SCRATCH);
-      }
+    for (int64_t i = 0; i < pieces; i++) {
+      int which = product_of(cuts, count, i);
+      ch_product piece = piece_of(&products[which], &cuts[which], i - cuts[which].begin);
+      int64_t thread = omp_get_thread_num();
+      room own = {all.output + thread * cutting.room, all.rounded + thread * cutting.rounded, all.most};
+      run_piece(&piece, &own, scratch + thread * CH_PRODUCT_SCRATCH);
     }
   }
-  ch_arena_release(&x->scratch, mark);
 }

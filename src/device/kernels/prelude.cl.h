@@ -25,7 +25,8 @@ typedef uint U32;
 typedef ulong PTR;
 #define P(type, field) (b_##field ? (GLOBAL type *)(b_##field + a.field) : (GLOBAL type *)0)
 #define BUFFER(field) __global char *b_##field,
-#define KERNEL(name) __kernel void name(name##_ptrs(BUFFER) name##_args a)
+#define NO_BUFFER(type, field)
+#define KERNEL(name) __kernel void name(name##_fields(BUFFER, NO_BUFFER) name##_args a)
 #else
 #define GLOBAL
 #define LOCAL
@@ -52,5 +53,6 @@ typedef unsigned short ushort;
 #endif
 
 #define FIELD(name) PTR name;
+#define VALUE(type, name) type name;
 typedef float F32;
 typedef double F64;

@@ -65,7 +65,7 @@ static void scatter(const ch_assign_args *a, int pool, const ch_pool *p, const i
 }
 
 static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool, uint8_t *mark) {
-  size_t scratch = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int *token = CH_NEW_HOST(&x->scratch, int, a->largest);
   ch_pool p = {.rows = a->largest, .e = a->e, .cap = a->cap, .balanced = a->balanced};
   real *score = CH_NEW_HOST(&x->scratch, real, (int64_t)p.rows * p.e);
@@ -85,7 +85,6 @@ static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool, uint8_t *
     ch_assign_prove(x, &p, a->certificate);
   }
   if (!ch_counting(x)) scatter(a, pool, &p, token, mark);
-  ch_arena_release(&x->scratch, scratch);
 }
 
 static void fill_record(ch_exec *x, const ch_assign_args *a, const uint8_t *mark) {
@@ -105,7 +104,7 @@ static void fill_record(ch_exec *x, const ch_assign_args *a, const uint8_t *mark
 }
 
 void ch_assign(ch_exec *x, const ch_assign_args *a) {
-  size_t scratch = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   uint8_t *mark = CH_NEW_HOST(&x->scratch, uint8_t, (int64_t)a->e * a->n);
   if (ch_counting(x)) {
     assign_pool(x, a, 0, mark);
@@ -116,5 +115,4 @@ void ch_assign(ch_exec *x, const ch_assign_args *a) {
     for (int p = 0; p < a->pools; p++) assign_pool(x, a, p, mark);
     fill_record(x, a, mark);
   }
-  ch_arena_release(&x->scratch, scratch);
 }

@@ -86,11 +86,10 @@ static void rows_of(ch_exec *x, const ch_pool *p, double *worth, double *value, 
 }
 
 void ch_assign_prove(ch_exec *x, const ch_pool *p, choir_certificate *c) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   double *worth = CH_NEW_HOST(&x->scratch, double, (int64_t)(p->rows + 63) / 64 * p->e + p->e);
   double *value = CH_NEW_HOST(&x->scratch, double, p->rows), *bound = CH_NEW_HOST(&x->scratch, double, p->rows);
   int *experts_of = CH_NEW_HOST(&x->scratch, int, p->rows);
-  ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   rows_of(x, p, worth, value, bound, experts_of);
   double reached = 0, possible = expert_bound(p, worth);

@@ -67,14 +67,9 @@ static int rows_of(const ch_cheapest *c, int block, int *row) {
 static void refresh_block(ch_flow *f, int node, int block) {
   ch_cheapest *c = &f->out[node];
   int rows = rows_of(c, block, f->some_rows);
-  f->x->ops->exchange(f->x, &(ch_exchange_args){.rows = rows,
-                                                .from = node,
-                                                .row = CH_AS_DEV(const int, f->some_rows),
-                                                .ld = f->ld,
-                                                .score = CH_AS_DEV(const real, f->score),
-                                                .open = CH_AS_DEV(const real, f->open),
-                                                .cost = CH_AS_DEV(double, c->cost + block * f->ld),
-                                                .carrier = CH_AS_DEV(int, c->carrier + block * f->ld)});
+  CH_OP(f->x, exchange, .rows = rows, .from = node, .row = CH_AS_DEV(const int, f->some_rows), .ld = f->ld,
+        .score = CH_AS_DEV(const real, f->score), .open = CH_AS_DEV(const real, f->open),
+        .cost = CH_AS_DEV(double, c->cost + block * f->ld), .carrier = CH_AS_DEV(int, c->carrier + block * f->ld));
 }
 
 /* The parts [begin, end) of one level into the one above. */

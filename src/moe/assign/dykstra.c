@@ -6,31 +6,25 @@
 #include "moe/assign/assign.h"
 
 void ch_assign_top(ch_exec *x, ch_pool *p, const real *value, real *cutoff) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int *begin = CH_NEW_HOST(&x->scratch, int, p->e + 1), *token = CH_NEW_HOST(&x->scratch, int, (int64_t)p->e * p->rows);
   ch_record r = {
       .tokens = p->rows, .experts = p->e, .expert_begin = CH_AS_DEV(int, begin), .slot_token = CH_AS_DEV(int, token)};
-  x->ops->select(x, &(ch_select_args){.pools = 1,
-                                      .pool_begin = (int[]){0, p->rows},
-                                      .k = &p->k,
-                                      .score = CH_AS_DEV(const real, value),
-                                      .record = &r,
-                                      .cutoff = CH_AS_DEV(real, cutoff)});
+  CH_OP(x, select, .pools = 1, .pool_begin = (int[]){0, p->rows}, .k = &p->k, .score = CH_AS_DEV(const real, value),
+        .record = &r, .cutoff = CH_AS_DEV(real, cutoff));
   if (!ch_counting(x))
     for (int i = 0; i < p->e; i++)
       for (int s = begin[i]; s < begin[i + 1]; s++) p->taken[(int64_t)i * p->rows + token[s]] = 1;
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_assign_uncapped(ch_exec *x, ch_pool *p) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real *cutoff = CH_NEW_HOST(&x->scratch, real, p->e);
   ch_assign_top(x, p, p->score, cutoff);
   if (!ch_counting(x))
     for (int i = 0; i < p->e; i++) p->beta[i] = (double)cutoff[i];
   p->expert_before = p->token_before = 0;
   p->iterations = 0;
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* ---- entropic ---- */
@@ -57,33 +51,21 @@ static double weight_of(const ch_pool *p, double lambda, int stage, int stages) 
 }
 
 void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations, int stages) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real *alpha = CH_NEW_HOST(&x->scratch, real, p->rows), *beta = CH_NEW_HOST(&x->scratch, real, p->e);
   real *margin = CH_NEW_HOST(&x->scratch, real, (int64_t)p->rows * p->e);
   double *load = CH_NEW_HOST(&x->scratch, double, p->e), *taken = CH_NEW_HOST(&x->scratch, double, p->rows);
   int rounds = 0;
   if (ch_counting(x)) stages = 1;
   for (int stage = 0; stage < stages; stage++, rounds += p->iterations)
-    x->ops->dykstra(x, &(ch_dykstra_args){.n = p->rows,
-                                          .e = p->e,
-                                          .k = p->k,
-                                          .b = p->cap,
-                                          .warm = stage > 0,
-                                          .lambda = ch_counting(x) ? lambda : weight_of(p, lambda, stage, stages),
-                                          .tolerance = tolerance,
-                                          .iterations = iterations / stages + (stage < iterations % stages),
-                                          .score = CH_AS_DEV(const real, p->score),
-                                          .alpha = CH_AS_DEV(real, alpha),
-                                          .beta = CH_AS_DEV(real, beta),
-                                          .margin = CH_AS_DEV(real, margin),
-                                          .load = CH_AS_DEV(double, load),
-                                          .taken = CH_AS_DEV(double, taken),
-                                          .done = CH_AS_DEV(int, &p->iterations)});
+    CH_OP(x, dykstra, .n = p->rows, .e = p->e, .k = p->k, .b = p->cap, .warm = stage > 0,
+          .lambda = ch_counting(x) ? lambda : weight_of(p, lambda, stage, stages), .tolerance = tolerance,
+          .iterations = iterations / stages + (stage < iterations % stages), .score = CH_AS_DEV(const real, p->score),
+          .alpha = CH_AS_DEV(real, alpha), .beta = CH_AS_DEV(real, beta), .margin = CH_AS_DEV(real, margin),
+          .load = CH_AS_DEV(double, load), .taken = CH_AS_DEV(double, taken), .done = CH_AS_DEV(int, &p->iterations));
   p->iterations = rounds;
   ch_assign_top(x, p, margin, NULL);
-  if (!ch_counting(x)) {
-    measure(p, load, taken);
-    for (int i = 0; i < p->e; i++) p->beta[i] = (double)beta[i];
-  }
-  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+  measure(p, load, taken);
+  for (int i = 0; i < p->e; i++) p->beta[i] = (double)beta[i];
 }

@@ -113,30 +113,28 @@ static void count_excess(ch_flow *f, const level *l, int keeps_slack) {
 
 /* Solves one level from the prices in pool->beta, or from first prices, and leaves better ones there. */
 static void solve(ch_exec *x, ch_pool *p, const level *l, int first) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_flow f;
   int keeps_slack = !p->balanced;
   ch_flow_alloc(x, &f, l->rows + (p->balanced != 0), p->e, keeps_slack);
   real *column = CH_NEW_HOST(&x->scratch, real, l->rows);
   int *best = CH_NEW_HOST(&x->scratch, int, p->e);
-  if (!ch_counting(x)) {
-    f.rows = l->rows + l->extra;
-    set_up(&f, l);
-    if (first)
-      first_prices(&f, l, column);
-    else
-      memcpy(f.beta, p->beta, (size_t)p->e * sizeof *f.beta);
-    if (keeps_slack) f.beta[p->e] = 0;
-    for (int r = 0; r < f.rows; r++) take_best(&f, r, keeps_slack, best);
-    count_excess(&f, l, keeps_slack);
-    ch_flow_balance(&f);
-    for (int i = 0; i < p->e; i++) p->beta[i] = f.beta[i] - (keeps_slack ? f.beta[p->e] : 0);
-    if (l->stride == 1)
-      for (int i = 0; i < p->e; i++)
-        for (int r = 0; r < l->rows; r++) p->taken[(int64_t)i * p->rows + r] = (uint8_t)ch_cheapest_holds(&f.out[i], r);
-    p->iterations += f.moves;
-  }
-  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+  f.rows = l->rows + l->extra;
+  set_up(&f, l);
+  if (first)
+    first_prices(&f, l, column);
+  else
+    memcpy(f.beta, p->beta, (size_t)p->e * sizeof *f.beta);
+  if (keeps_slack) f.beta[p->e] = 0;
+  for (int r = 0; r < f.rows; r++) take_best(&f, r, keeps_slack, best);
+  count_excess(&f, l, keeps_slack);
+  ch_flow_balance(&f);
+  for (int i = 0; i < p->e; i++) p->beta[i] = f.beta[i] - (keeps_slack ? f.beta[p->e] : 0);
+  if (l->stride == 1)
+    for (int i = 0; i < p->e; i++)
+      for (int r = 0; r < l->rows; r++) p->taken[(int64_t)i * p->rows + r] = (uint8_t)ch_cheapest_holds(&f.out[i], r);
+  p->iterations += f.moves;
 }
 
 void ch_assign_exact(ch_exec *x, ch_pool *p) {

@@ -11,17 +11,16 @@ static ch_gate_args gates(const ch_route_args *a) {
 
 /* Every token to its best expert, which has room for all. */
 static void greedy(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
   ch_gate_args gate = gates(a);
   ch_choices_best(x, a, a->logits, NULL, &c);
   ch_choices_place(x, a, &c, 0);
   x->ops->gate(x, &gate);
-  ch_arena_release(&x->scratch, mark);
 }
 
 static void balanced(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_gate_args gate = gates(a);
   ch_assign(x, &(ch_assign_args){.n = a->n,
                                  .e = a->e,
@@ -38,7 +37,6 @@ static void balanced(ch_exec *x, const ch_route_args *a) {
   ch_router_demand_is_load(x, a);
   x->ops->gate(x, &gate);
   a->counts->capacity = a->record->most = (ch_valid_count(a->mask, a->n) + a->e - 1) / a->e;
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* One plan serves training and evaluation. */

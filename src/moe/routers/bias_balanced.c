@@ -5,21 +5,17 @@
 #include "moe/routers/token_choice.h"
 
 static void route(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, a->options->experts_per_token);
-  x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = a->thresholds, .y = a->counts->cutoff});
+  CH_OP(x, copy, .count = a->e, .x = a->thresholds, .y = a->counts->cutoff);
   ch_choices_best(x, a, a->scores, a->thresholds, &c);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
-  ch_arena_release(&x->scratch, mark);
 }
 
 static void observe(ch_exec *x, const ch_route_args *a) {
-  x->ops->nudge(x, &(ch_nudge_args){.e = a->e,
-                                    .fresh = !a->observed,
-                                    .rate = a->options->bias_rate,
-                                    .demand = a->counts->demand,
-                                    .price = a->state});
+  CH_OP(x, nudge, .e = a->e, .fresh = !a->observed, .rate = a->options->bias_rate, .demand = a->counts->demand,
+        .price = a->state);
 }
 
 const ch_router ch_router_bias_balanced = {
@@ -35,5 +31,4 @@ const ch_router ch_router_bias_balanced = {
     .route = route,
     .observe = observe,
     .backward = ch_router_gates_backward,
-    .gates_are_scores = 1,
 };

@@ -56,7 +56,7 @@ static void fit(const ch_route_args *a, const int *order, ch_pools *pools) {
 }
 
 static void route(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   const choir_router_options *o = a->options;
   ch_pools pools = ch_pools_cut(x, a);
   const int *order = ch_pools_order(x, a, &pools);
@@ -83,7 +83,6 @@ static void route(ch_exec *x, const ch_route_args *a) {
   ch_router_demand_is_load(x, a);
   ch_router_gates_from_scores(x, a);
   a->record->load = a->record->most = a->counts->capacity = pools.total;
-  ch_arena_release(&x->scratch, mark);
 }
 
 const ch_router ch_router_capped_expert_choice = {
@@ -101,8 +100,6 @@ const ch_router ch_router_capped_expert_choice = {
     .max_slots = max_slots,
     .route = route,
     .causal = ch_router_by_thresholds,
-    .adapts = 1,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,
-    .gates_are_scores = 1,
 };

@@ -29,11 +29,10 @@ static void choose(ch_exec *x, const ch_route_args *a) {
 
 /* One plan serves both ways. */
 static void route(ch_exec *x, const ch_route_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   if (!a->by_threshold || ch_counting(x)) choose(x, a);
   if (a->options->threshold_after && (a->by_threshold || ch_counting(x))) ch_threshold_choice(x, a);
   ch_router_gates_from_scores(x, a);
-  ch_scratch_release(x, mark);
 }
 
 const ch_router ch_router_expert_choice = {
@@ -50,8 +49,6 @@ const ch_router ch_router_expert_choice = {
     .max_slots = max_slots,
     .route = route,
     .causal = ch_router_by_thresholds,
-    .adapts = 1,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,
-    .gates_are_scores = 1,
 };

@@ -103,7 +103,7 @@ static void take(const ch_route_args *a, pair *heap, int capacity, int total, in
 }
 
 static void route(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int64_t count = (int64_t)a->n * a->e;
   pair *heap = CH_NEW_HOST(&x->scratch, pair, count);
   uint8_t *keep = CH_NEW_HOST(&x->scratch, uint8_t, count);
@@ -111,10 +111,9 @@ static void route(ch_exec *x, const ch_route_args *a) {
   double c = ch_router_factor_planned(x, a);
   int valid = ch_valid_count(a->mask, a->n), capacity = ch_router_capacity(2 * c, 1, valid, a->e);
   if (!ch_counting(x)) take(a, heap, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, held, had, keep);
-  x->ops->collect(x, &(ch_collect_args){.keep = CH_AS_DEV(const uint8_t, keep), .record = a->record});
+  CH_OP(x, collect, .keep = CH_AS_DEV(const uint8_t, keep), .record = a->record);
   ch_router_gates_from_scores(x, a);
   a->counts->capacity = a->record->most = capacity;
-  ch_arena_release(&x->scratch, mark);
 }
 
 const ch_router ch_router_global_topk = {
@@ -130,8 +129,6 @@ const ch_router ch_router_global_topk = {
     .max_slots = max_slots,
     .route = route,
     .causal = ch_router_by_thresholds,
-    .adapts = 1,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,
-    .gates_are_scores = 1,
 };

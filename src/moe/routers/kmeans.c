@@ -8,31 +8,23 @@
 static const real CH_DEV *half_squares(ch_exec *x, const ch_route_args *a) {
   if (!a->weight) return NULL;
   real CH_DEV *half = CH_NEW(&x->scratch, real, a->e);
-  x->ops->half_squares(x, &(ch_half_squares_args){.d = a->d, .e = a->e, .w = a->weight, .half = half});
+  CH_OP(x, half_squares, .d = a->d, .e = a->e, .w = a->weight, .half = half);
   return half;
 }
 
 static void route(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
   ch_choices_best(x, a, a->logits, half_squares(x, a), &c);
   ch_choices_place(x, a, &c, 0);
-  x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_EVEN, .count = 1, .record = a->record});
-  ch_arena_release(&x->scratch, mark);
+  CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = 1, .record = a->record);
 }
 
 /* state is the weight itself: what is asked of the old centroids is asked before they move. */
 static void observe(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
-  x->ops->kmeans(x, &(ch_kmeans_args){.record = a->record,
-                                      .d = a->d,
-                                      .weight = ch_router_mean_weight(a->options->decay, a->observed),
-                                      .valid = a->valid,
-                                      .x = a->x,
-                                      .logits = a->logits,
-                                      .half = half_squares(x, a),
-                                      .centroid = a->state});
-  ch_arena_release(&x->scratch, mark);
+  CH_SCRATCH(x);
+  CH_OP(x, kmeans, .record = a->record, .d = a->d, .weight = ch_router_mean_weight(a->options->decay, a->observed),
+        .valid = a->valid, .x = a->x, .logits = a->logits, .half = half_squares(x, a), .centroid = a->state);
 }
 
 const ch_router ch_router_kmeans = {

@@ -110,28 +110,16 @@ const int *ch_pools_order(ch_exec *x, const ch_route_args *a, const ch_pools *po
 }
 
 void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real CH_DEV *cutoff) {
-  x->ops->select(x, &(ch_select_args){.pools = pools->count,
-                                      .pool_begin = pools->begin,
-                                      .k = pools->k,
-                                      .stride = pools->stride,
-                                      .valid = a->valid,
-                                      .score = a->scores,
-                                      .record = a->record,
-                                      .cutoff = cutoff});
+  CH_OP(x, select, .pools = pools->count, .pool_begin = pools->begin, .k = pools->k, .stride = pools->stride,
+        .valid = a->valid, .score = a->scores, .record = a->record, .cutoff = cutoff);
 }
 
 void ch_select_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *score, int k, const ch_record *record,
                     real CH_DEV *cutoff) {
-  x->ops->select(x, &(ch_select_args){.pools = 1,
-                                      .pool_begin = (int[]){0, a->n},
-                                      .k = &k,
-                                      .valid = a->valid,
-                                      .score = score,
-                                      .record = record,
-                                      .cutoff = cutoff});
+  CH_OP(x, select, .pools = 1, .pool_begin = (int[]){0, a->n}, .k = &k, .valid = a->valid, .score = score,
+        .record = record, .cutoff = cutoff);
 }
 
 void ch_pools_mean_cutoff(ch_exec *x, const ch_route_args *a, const ch_pools *pools, const real CH_DEV *cutoff) {
-  x->ops->mean_cutoff(
-      x, &(ch_mean_cutoff_args){.pools = pools->count, .e = a->e, .cutoff = cutoff, .mean = a->counts->cutoff});
+  CH_OP(x, mean_cutoff, .pools = pools->count, .e = a->e, .cutoff = cutoff, .mean = a->counts->cutoff);
 }

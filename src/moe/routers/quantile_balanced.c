@@ -15,53 +15,44 @@ enum { ITERATIONS = 16 }; /* loads within a few per cent of each other from 0, n
  * no price can tell tokens apart: each expert may take all of them (k is their number: one token, or a few), or their
  * rows are equal. Prices are equal then, and each takes its K best scores. */
 static void sell(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, int valid, real CH_DEV *beta) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int e = a->e, k = ch_router_k(a->options->experts_per_token, valid, e), more = k < valid;
   ch_record taken;
   ch_record_alloc(&x->scratch, &taken, a->n, e, e * (k + 1));
   real CH_DEV *next = CH_NEW(&x->scratch, real, e);
   ch_select_best(x, a, margin, k, &taken, beta);
   if (more) ch_select_best(x, a, margin, k + 1, &taken, next);
-  if (valid) x->ops->price(x, &(ch_price_args){.e = e, .next = more ? next : beta, .beta = beta});
-  ch_arena_release(&x->scratch, mark);
+  if (valid) CH_OP(x, price, .e = e, .next = more ? next : beta, .beta = beta);
 }
 
 /* Prices of this batch, from those in beta on. bids: room for K + 1 choices a token. */
 static void balance(ch_exec *x, const ch_route_args *a, const ch_choices *bids, real CH_DEV *beta) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   real CH_DEV *margin = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
   int valid = ch_valid_count(a->mask, a->n);
   for (int round = 0; round < ITERATIONS; round++) {
-    x->ops->best(x, &(ch_best_args){.n = a->n,
-                                    .e = a->e,
-                                    .count = bids->per_token,
-                                    .score = a->scores,
-                                    .shift = beta,
-                                    .choice = bids->choice,
-                                    .value = bids->value,
-                                    .margin = margin});
+    CH_OP(x, best, .n = a->n, .e = a->e, .count = bids->per_token, .score = a->scores, .shift = beta,
+          .choice = bids->choice, .value = bids->value, .margin = margin);
     sell(x, a, margin, valid, beta);
   }
-  ch_arena_release(&x->scratch, mark);
 }
 
 /* Prices start from the running mean that training keeps, or 0, which is also what is in force outside training. Every
  * valid token goes to its K best of S - beta. */
 static void run(ch_exec *x, const ch_route_args *a, int training) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int K = a->options->experts_per_token;
   ch_choices c = ch_choices_alloc(x, a, K), bids = ch_choices_alloc(x, a, K + 1);
   real CH_DEV *beta = a->counts->cutoff, *kept = CH_NEW(&x->scratch, real, a->e);
-  x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = a->thresholds, .y = kept});
-  x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = kept, .y = beta});
+  CH_OP(x, copy, .count = a->e, .x = a->thresholds, .y = kept);
+  CH_OP(x, copy, .count = a->e, .x = kept, .y = beta);
   if (K == a->e)
-    x->ops->price(x, &(ch_price_args){.e = a->e, .beta = beta});
+    CH_OP(x, price, .e = a->e, .beta = beta);
   else if (training || ch_counting(x))
     balance(x, a, &bids, beta);
   ch_choices_best(x, a, a->scores, training && !a->by_threshold ? beta : kept, &c);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
-  ch_arena_release(&x->scratch, mark);
 }
 
 static void route(ch_exec *x, const ch_route_args *a) { run(x, a, a->training); }
@@ -82,5 +73,4 @@ const ch_router ch_router_quantile_balanced = {
     .causal = causal,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,
-    .gates_are_scores = 1,
 };

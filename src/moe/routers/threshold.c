@@ -10,11 +10,8 @@ double ch_router_mean_weight(double decay, uint64_t observed) {
 }
 
 void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a) {
-  x->ops->running_mean(x, &(ch_running_mean_args){.count = a->e,
-                                                  .fresh = !a->observed,
-                                                  .weight = ch_router_mean_weight(a->options->decay, a->observed),
-                                                  .value = a->counts->cutoff,
-                                                  .mean = a->state});
+  CH_OP(x, running_mean, .count = a->e, .fresh = !a->observed,
+        .weight = ch_router_mean_weight(a->options->decay, a->observed), .value = a->counts->cutoff, .mean = a->state);
 }
 
 /* Step of the logarithm of a cut-off a token. The larger, the sooner foreign text is served well, and the more those of
@@ -31,40 +28,23 @@ static const real CH_DEV *follow(ch_exec *x, const ch_route_args *a) {
   if (!ch_counting(x)) memset(past, 0, (size_t)sequences * sizeof *past);
   const ch_growing whole = {sequences, T, begin, past}, *rows = a->growing ? a->growing : &whole;
   real CH_DEV *cutoff = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
-  x->ops->follow(x,
-                 &(ch_follow_args){.n = a->n,
-                                   .e = a->e,
-                                   .sequences = rows->sequences,
-                                   .positions = rows->positions,
-                                   .begin = rows->begin,
-                                   .past = rows->past,
-                                   .more = (real)exp(follow_rate * (1 - share)),
-                                   .less = (real)exp(-follow_rate * share),
-                                   .valid = a->valid,
-                                   .score = a->scores,
-                                   .threshold = a->thresholds,
-                                   .history = a->history ? a->history : CH_NEW(&x->scratch, real, (int64_t)a->n * a->e),
-                                   .cutoff = cutoff});
+  CH_OP(x, follow, .n = a->n, .e = a->e, .sequences = rows->sequences, .positions = rows->positions,
+        .begin = rows->begin, .past = rows->past, .more = (real)exp(follow_rate * (1 - share)),
+        .less = (real)exp(-follow_rate * share), .valid = a->valid, .score = a->scores, .threshold = a->thresholds,
+        .history = a->history ? a->history : CH_NEW(&x->scratch, real, (int64_t)a->n * a->e), .cutoff = cutoff);
   return cutoff;
 }
 
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a) {
-  ch_marks mark = ch_scratch_mark(x);
+  CH_SCRATCH(x);
   int adaptive = a->causal == CH_ADAPTIVE;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)a->n * a->e);
-  x->ops->threshold(x, &(ch_threshold_args){.n = a->n,
-                                            .e = a->e,
-                                            .cap = a->options->cap,
-                                            .valid = a->valid,
-                                            .score = a->scores,
-                                            .step = adaptive ? a->e : 0,
-                                            .threshold = adaptive ? follow(x, a) : a->thresholds,
-                                            .keep = keep});
-  x->ops->collect(x, &(ch_collect_args){.keep = keep, .record = a->record});
+  CH_OP(x, threshold, .n = a->n, .e = a->e, .cap = a->options->cap, .valid = a->valid, .score = a->scores,
+        .step = adaptive ? a->e : 0, .threshold = adaptive ? follow(x, a) : a->thresholds, .keep = keep);
+  CH_OP(x, collect, .keep = keep, .record = a->record);
   ch_router_gates_from_scores(x, a);
   ch_router_demand_is_load(x, a);
   a->counts->capacity = ch_valid_count(a->mask, a->n);
-  ch_scratch_release(x, mark);
 }
 
 int ch_thresholds_set(const real *thresholds, int e) {
@@ -82,7 +62,7 @@ int64_t ch_threshold_choice_slots(const choir_router_options *o, int n, int e) {
 }
 
 void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int valid = ch_valid_count(a->mask, a->n), e = ch_route_experts(a);
   int k = ch_router_k(a->options->capacity_factor, valid, e);
   int room = a->e * most_of(ch_router_k(a->options->capacity_factor, a->n, e), a->n);
@@ -93,16 +73,8 @@ void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
   ch_select_best(x, a, a->scores, k, &few, a->counts->cutoff); /* what thresholds follow */
   ch_select_best(x, a, a->scores, (k + 3) / 4, &few, few_cutoff);
   ch_select_best(x, a, a->scores, most_of(k, valid), &many, NULL);
-  x->ops->within(x, &(ch_within_args){.least = &few,
-                                      .most = &many,
-                                      .least_cutoff = few_cutoff,
-                                      .valid = a->valid,
-                                      .score = a->scores,
-                                      .threshold = a->thresholds,
-                                      .record = a->record,
-                                      .demand = a->counts->demand,
-                                      .dropped = a->counts->dropped});
+  CH_OP(x, within, .least = &few, .most = &many, .least_cutoff = few_cutoff, .valid = a->valid, .score = a->scores,
+        .threshold = a->thresholds, .record = a->record, .demand = a->counts->demand, .dropped = a->counts->dropped);
   a->counts->capacity = k;
   a->record->most = most_of(k, valid);
-  ch_arena_release(&x->scratch, mark);
 }

@@ -16,10 +16,9 @@ void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
 /* Whether training has set thresholds [e], on the host: they start at 0, and no observed cut-off leaves them there. */
 int ch_thresholds_set(const real *thresholds, int e);
 
-/* causal by thresholds: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
+/* ch_router_by_thresholds (moe/router.h): t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
  * S - thresholds only. The gate is S. In adaptive routing thresholds are where a sequence begins, and then each
  * expert's running quantile of its scores, which in the long run lets its share c / e of the sequence pass. */
-void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 
 /* Slots of n tokens at most, in training by thresholds. */
 int64_t ch_threshold_choice_slots(const choir_router_options *o, int n, int e);

@@ -12,14 +12,8 @@ ch_choices ch_choices_alloc(ch_exec *x, const ch_route_args *a, int per_token) {
 
 void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scores, const real CH_DEV *shift,
                      const ch_choices *c) {
-  x->ops->best(x, &(ch_best_args){.n = a->n,
-                                  .e = a->e,
-                                  .count = c->per_token,
-                                  .valid = a->valid,
-                                  .score = scores,
-                                  .shift = shift,
-                                  .choice = c->choice,
-                                  .value = c->value});
+  CH_OP(x, best, .n = a->n, .e = a->e, .count = c->per_token, .valid = a->valid, .score = scores, .shift = shift,
+        .choice = c->choice, .value = c->value);
 }
 
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor) {
@@ -27,12 +21,8 @@ void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, d
   int capacity = bounded ? ch_router_capacity(factor, c->per_token, valid, a->e) : valid;
   a->counts->capacity = capacity;
   a->record->most = bounded ? capacity : 0;
-  x->ops->place(x, &(ch_place_args){.count = c->per_token,
-                                    .capacity = capacity,
-                                    .choice = c->choice,
-                                    .record = a->record,
-                                    .demand = a->counts->demand,
-                                    .dropped = a->counts->dropped});
+  CH_OP(x, place, .count = c->per_token, .capacity = capacity, .choice = c->choice, .record = a->record,
+        .demand = a->counts->demand, .dropped = a->counts->dropped);
 }
 
 static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
@@ -60,20 +50,17 @@ static ch_gate_args gate_of(const ch_route_args *a, const ch_choices *c) {
 /* With room for `factor` times an even share in every expert; 0: for all. A second choice that is sampled away asks for
  * no room. */
 static void place(ch_exec *x, const ch_route_args *a, double factor) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   int K = ch_router_choices(a->options);
   ch_choices c = ch_choices_alloc(x, a, K);
   ch_choices_best(x, a, a->scores, NULL, &c);
   ch_balance_args balance = balance_of(a, &c);
   x->ops->balance(x, &balance);
   if (K > 1 && a->training && a->options->random_second)
-    x->ops->sample_second(x,
-                          &(ch_sample_second_args){
-                              .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice});
+    CH_OP(x, sample_second, .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice);
   ch_choices_place(x, a, &c, factor);
   ch_gate_args gate = gate_of(a, &c);
   x->ops->gate(x, &gate);
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_token_choice_route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor_planned(x, a)); }
@@ -81,31 +68,22 @@ void ch_token_choice_route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_
 void ch_token_choice_causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
 
 void ch_token_choice_backward(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, ch_router_choices(a->options));
   ch_choices_best(x, a, a->scores, NULL, &c);
   ch_gate_args gate = gate_of(a, &c);
   ch_balance_args balance = balance_of(a, &c);
   x->ops->gate_backward(x, &gate);
   x->ops->balance_backward(x, &balance);
-  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, per_token);
-  x->ops->draw(x, &(ch_draw_args){.rule = rule,
-                                  .n = a->n,
-                                  .e = a->e,
-                                  .count = per_token,
-                                  .valid = a->valid,
-                                  .id = a->token,
-                                  .rng = rng,
-                                  .rng_base = a->rng_base,
-                                  .choice = c.choice});
+  CH_OP(x, draw, .rule = rule, .n = a->n, .e = a->e, .count = per_token, .valid = a->valid, .id = a->token, .rng = rng,
+        .rng_base = a->rng_base, .choice = c.choice);
   ch_choices_place(x, a, &c, 0);
-  x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_EVEN, .count = per_token, .record = a->record});
-  ch_arena_release(&x->scratch, mark);
+  CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = per_token, .record = a->record);
 }
 
 void ch_fixed_route(ch_exec *x, const ch_route_args *a) { ch_drawn_route(x, a, CH_DRAW_MODULO, 1, (ch_rng){0}); }

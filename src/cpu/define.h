@@ -1,0 +1,24 @@
+/* How ops of the host's memory are defined: the beginning of their functions, and how much there is to do where only
+ * that memory knows. */
+#ifndef CH_CPU_DEFINE_H
+#define CH_CPU_DEFINE_H
+
+#include "op/op.h"
+
+/* Begins the function of an op, whose parameters are x and a: of one that takes scratch, and of one that takes none, so
+ * has nothing to do in the counting run. */
+#define CH_SCRATCH_OP(function, op) void function(ch_exec *x, const ch_args_of_##op *a)
+#define CH_PLAIN_OP(function, op)                             \
+  static void run_##op(ch_exec *x, const ch_args_of_##op *a); \
+  CH_SCRATCH_OP(function, op) {                               \
+    if (!ch_counting(x)) run_##op(x, a);                      \
+  }                                                           \
+  static void run_##op(__attribute__((unused)) ch_exec *x, const ch_args_of_##op *a)
+
+/* Filled slots. */
+static inline int ch_slots(const ch_record *r) { return r->expert_begin[r->experts]; }
+
+/* Elements of args with `count` and `rows`. */
+static inline int64_t ch_elements(int64_t count, const int *rows) { return rows ? *rows * count : count; }
+
+#endif
