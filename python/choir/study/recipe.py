@@ -15,6 +15,7 @@ import jsonschema
 
 from ..config import Config
 from . import StudyError
+from .files import save
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -51,7 +52,7 @@ def read(path: os.PathLike) -> Any:
 
 def write(path: pathlib.Path, value: Any, indent: Optional[int] = 1) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=indent) + "\n", encoding="utf-8")
+    save(path, json.dumps(value, indent=indent) + "\n")
 
 
 def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
