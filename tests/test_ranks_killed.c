@@ -105,7 +105,7 @@ static void stopped_at_random_instants(void **state) {
     j.silence = s;
     int failed = forked_run(ranks, 0, train, &j), step = program_newest("many");
     snprintf(what, sizeof what, "rank %d of %d stopped (%d), newest checkpoint %d", j.kill_rank, ranks, stays, step);
-    snprintf(whom, sizeof whom, " for rank %d", j.kill_rank);
+    snprintf(whom, sizeof whom, "rank %d (", j.kill_rank); /* who waits stands there as "rank N of" */
     if (failed != (s->told > 0) || (s->told && !strstr(s->text, whom))) fail_msg("%s: %s", what, s->text);
     if (!failed && step != STEPS) fail_msg("%s: all ended well", what);
     done += s->stopped, told += s->told > 0;

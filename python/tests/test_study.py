@@ -135,7 +135,9 @@ class Whole(unittest.TestCase):
         file = testing.run().parent / "whole" / "two-scale" / "study.json"
         kept = json.loads(file.read_text())
         without = {**kept, "data_facts": {"hash": "1"}}
-        for damaged in ([], {"format": "choir-study"}, {**kept, "seeds": "4"}, {**kept, "format": "x"}, without):
+        claims = [{**kept["recipe"]["claims"][0], "rival": "tor-2"}]
+        other = {**kept, "recipe": {**kept["recipe"], "claims": claims}}
+        for damaged in ([], {"format": "choir-study"}, {**kept, "seeds": "4"}, {**kept, "format": "x"}, without, other):
             file.write_text(json.dumps(damaged))
             _, errors, status = study("status", "whole")
             self.assertEqual(status, 1, errors)
