@@ -221,6 +221,17 @@ class Files(unittest.TestCase):
         self.assertEqual(file.read_text(), "old")
         self.assertEqual(list(file.parent.glob(".kept.json.*")), [])
 
+    def test_what_is_no_plain_file_stays_what_it_is(self):
+        link, pipe = (testing.run().parent / name for name in ("link", "pipe"))
+        link.symlink_to("pointed")
+        os.mkfifo(pipe)
+        end = os.open(pipe, os.O_RDWR)
+        for path in (link, pipe):
+            files.save(path, "text")
+        self.assertEqual(((link.parent / "pointed").read_text(), os.read(end, 9)), ("text", b"text"))
+        os.close(end)
+        self.assertTrue(link.is_symlink() and pipe.is_fifo())
+
     def test_what_a_kill_left_is_removed(self):
         file = testing.run().parent / "left.json"
         mine = f".left.json.{platform.node()}-"

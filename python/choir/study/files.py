@@ -14,6 +14,9 @@ def _there(process: str) -> bool:
 
 def save(path: pathlib.Path, text: str) -> None:
     """In place of what is there. Removes what a process of this machine that was killed while it saved has left."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout stays what it is
+        path.write_text(text, encoding="utf-8")
+        return
     mine = f".{path.name}.{platform.node()}-"
     for old in path.parent.glob(glob.escape(mine) + "*"):
         if not _there(old.name[len(mine) :]):
