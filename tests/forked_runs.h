@@ -8,6 +8,11 @@
 #include "program.h"
 
 typedef struct {
+  atomic_int stopped, told;
+  char text[1024]; /* of one of them */
+} silence;
+
+typedef struct {
   choir_config config;
   const char *out, *data, *backend;
   int replicas, hidden, dense_sharded;
@@ -20,27 +25,61 @@ typedef struct {
   const char *message; /* what every rank's error must hold */
   int kill_rank;       /* is killed; -1: none */
   double kill_after;   /* seconds, from when it begins */
+  double wake_after;   /* it is not killed but stopped, and goes on then; 0: killed */
+  double patience;     /* seconds after which the others call it silent; 0: never */
+  silence *silence;    /* shared: what they said */
 } job;
 
 static inline int stop_after_two(void *context, const choir_train_event *e) {
   return (int)e->kind == *(const int *)context && e->step == 2;
 }
 
-/* The kernel kills this process then, whatever it does. */
-static inline void die_in(double seconds) {
+/* The kernel kills or stops this process then, whatever it does. */
+static inline void die_in(double seconds, int number) {
   timer_t timer;
-  struct sigevent killed = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
+  struct sigevent killed = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number};
   long nanoseconds = (long)(1e9 * seconds) + 1; /* 0 would be never */
   const struct itimerspec at = {.it_value = {nanoseconds / 1000000000, nanoseconds % 1000000000}};
   if (timer_create(CLOCK_MONOTONIC, &killed, &timer) || timer_settime(timer, 0, &at, NULL)) abort();
+}
+
+/* Waits until it is stopped, and lets it go on later; ends with it. */
+static inline void wake_later(double after, silence *s) {
+  pid_t sleeper = getpid(), waker = fork();
+  if (waker) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  char path[64], state = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", sleeper);
+  while (state != 'T') {
+    FILE *file = fopen(path, "r");
+    if (!file || fscanf(file, "%*d (%*[^)]) %c", &state) != 1) _exit(0);
+    fclose(file);
+    usleep(1000);
+  }
+  atomic_store(&s->stopped, 1);
+  program_nap(after);
+  kill(sleeper, SIGCONT);
+  _exit(0);
+}
+
+/* As the program does. */
+static inline void say_and_end(void *context, const char *text) {
+  silence *s = context;
+  if (!atomic_fetch_add(&s->told, 1)) snprintf(s->text, sizeof s->text, "%s", text);
+  _exit(4);
 }
 
 static inline int train(const ch_comm *comm, void *context) {
   job j = *(const job *)context;
   const choir_ranks ranks = {
       .comm = comm, .replicas = j.replicas, .hidden = j.hidden, .dense_sharded = j.dense_sharded};
-  alarm(120); /* a rank that waits for ever is an error */
-  if (comm->rank == j.kill_rank) die_in(j.kill_after);
+  /* A rank that waits for ever is an error; one that is stopped cannot know. */
+  alarm(j.patience > 0 && comm->rank != j.kill_rank ? 30 : 120);
+  if (comm->rank == j.kill_rank) {
+    if (j.wake_after > 0) wake_later(j.wake_after, j.silence);
+    die_in(j.kill_after, j.wake_after > 0 ? SIGSTOP : SIGKILL);
+  }
+  if (j.patience > 0) test_ok(ch_watch_start(comm, j.patience, say_and_end, j.silence));
   int stops = comm->rank == j.stop_rank ? j.stop_at : -1;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   o.config = j.resume ? NULL : &j.config, o.data = j.resume ? NULL : j.data, o.out = j.out, o.resume = j.resume;

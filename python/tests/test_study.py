@@ -1,19 +1,22 @@
 """Studies of tiny models: killed and resumed they are the uninterrupted ones, and the store refuses what is not wanted."""
 
+import errno
 import json
 import os
 import pathlib
+import platform
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 import testing
 
 try:
-    from choir.study import StudyError, figures, recipe, statistics, store  # noqa: F401, all that it needs
+    from choir.study import StudyError, figures, files, recipe, statistics, store  # noqa: F401, all that it needs
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 
@@ -132,7 +135,9 @@ class Whole(unittest.TestCase):
         file = testing.run().parent / "whole" / "two-scale" / "study.json"
         kept = json.loads(file.read_text())
         without = {**kept, "data_facts": {"hash": "1"}}
-        for damaged in ([], {"format": "choir-study"}, {**kept, "seeds": "4"}, {**kept, "format": "x"}, without):
+        claims = [{**kept["recipe"]["claims"][0], "rival": "tor-2"}]
+        other = {**kept, "recipe": {**kept["recipe"], "claims": claims}}
+        for damaged in ([], {"format": "choir-study"}, {**kept, "seeds": "4"}, {**kept, "format": "x"}, without, other):
             file.write_text(json.dumps(damaged))
             _, errors, status = study("status", "whole")
             self.assertEqual(status, 1, errors)
@@ -184,6 +189,57 @@ class Whole(unittest.TestCase):
         missing = set(results("whole")) - set(results("broken"))
         self.assertEqual(["-s2-" in one for one in missing], [True, True])
 
+
+
+class Ends(unittest.TestCase):
+    """How a study ends that cannot go on."""
+
+    def test_nobody_reads_on(self):
+        with study("list", wait=False) as process:
+            process.stdout.close()
+            self.assertEqual((process.stderr.read(), process.wait()), ("", 128 + signal.SIGPIPE))
+        with run("unread", wait=False) as process:
+            self.assertIn("scale: ", process.stdout.readline())
+            process.stdout.close()
+            self.assertNotIn("Traceback", process.stderr.read())
+            self.assertEqual(process.wait(), 3)  # saved, as after Ctrl-C
+        self.assertTrue((testing.run().parent / "unread" / "two-scale" / "report.html").exists())
+
+    def test_the_file_that_cannot_be_made_is_named(self):
+        out, errors, status = run("/proc/none")
+        self.assertEqual((status, out), (1, ""))
+        self.assertRegex(errors, "^choir study: /proc/none.*: No such file or directory\n$")
+
+
+class Files(unittest.TestCase):
+    def test_a_file_is_whole_or_as_it_was(self):
+        file = testing.run().parent / "kept.json"
+        files.save(file, "old")
+        with unittest.mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
+            with self.assertRaises(OSError):
+                files.save(file, "new")
+        self.assertEqual(file.read_text(), "old")
+        self.assertEqual(list(file.parent.glob(".kept.json.*")), [])
+
+    def test_what_is_no_plain_file_stays_what_it_is(self):
+        link, pipe = (testing.run().parent / name for name in ("link", "pipe"))
+        link.symlink_to("pointed")
+        os.mkfifo(pipe)
+        end = os.open(pipe, os.O_RDWR)
+        for path in (link, pipe):
+            files.save(path, "text")
+        self.assertEqual(((link.parent / "pointed").read_text(), os.read(end, 9)), ("text", b"text"))
+        os.close(end)
+        self.assertTrue(link.is_symlink() and pipe.is_fifo())
+
+    def test_what_a_kill_left_is_removed(self):
+        file = testing.run().parent / "left.json"
+        mine = f".left.json.{platform.node()}-"
+        others = [file.with_name(mine + "1"), file.with_name(".left.json.elsewhere-999999999")]
+        for path in [*others, file.with_name(mine + "999999999")]:
+            path.touch()
+        files.save(file, "new")
+        self.assertEqual(sorted(file.parent.glob(".left.json.*")), sorted(others))
 
 
 class Handover(unittest.TestCase):

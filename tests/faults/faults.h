@@ -122,6 +122,13 @@ static inline void faults_nothing_left(const faults_job *job, const char *direct
     fail_msg("%s, %s: left behind: %s", job->name, what, program_output);
 }
 
+/* A random number below 1; FAULTS_SEED says which, else every process has others. */
+static inline double faults_drawn(uint32_t sub, int number) {
+  static uint64_t seed;
+  if (!seed) seed = getenv("FAULTS_SEED") ? strtoull(getenv("FAULTS_SEED"), NULL, 10) : (uint64_t)getpid();
+  return ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, sub), (uint64_t)number);
+}
+
 /* Says twice a minute how far it is, and how much longer it takes at this rate. */
 static inline void faults_progress(const char *what, int64_t done, int64_t all) {
   enum { EVERY = 30 };

@@ -5,12 +5,6 @@
 
 static int kills = 24, interrupts = 40;
 
-static double drawn(uint32_t sub, int number) {
-  static uint64_t seed;
-  if (!seed) seed = getenv("FAULTS_SEED") ? strtoull(getenv("FAULTS_SEED"), NULL, 10) : (uint64_t)getpid();
-  return ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, sub), (uint64_t)number);
-}
-
 /* choir without a shell between, so that its number is the child's. */
 static pid_t start(const char *directory, const char *words) {
   char command[640];
@@ -51,7 +45,7 @@ static void killed_at_random_instants(void **state) {
     const faults_job *job = &faults_jobs[i];
     faults_progress("kills", done, kills);
     faults_prepare(job, "spoilt");
-    int status = strike(start("spoilt", job->words), SIGKILL, length[i] * drawn(1, tries), &struck);
+    int status = strike(start("spoilt", job->words), SIGKILL, length[i] * faults_drawn(1, tries), &struck);
     if (status && status != 128 + SIGKILL) fail_msg("%s: status %d: %s", job->name, status, program_output);
     done += status != 0;
     faults_repair(job, "spoilt", "killed");
@@ -92,7 +86,7 @@ static void interrupted_at_random_instants(void **state) {
     faults_progress("interrupts", saved + early + late, interrupts);
     snprintf(words, sizeof words, "train --threads %d " LONG "--set checkpoint_every=0 --out run", threads);
     program_must("rm -rf spoilt; mkdir spoilt");
-    int status = strike(start("spoilt", words), number, length[threads] * drawn(2, i), &struck);
+    int status = strike(start("spoilt", words), number, length[threads] * faults_drawn(2, i), &struck);
     snprintf(said, sizeof said, "%.2000s", program_output);
     int step = only_step("spoilt/run");
     if (status == 128 + number && !step && !strstr(said, "step")) { /* before there was anything to save */

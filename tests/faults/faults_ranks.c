@@ -1,12 +1,12 @@
-/* Several processes run while one of them is killed, while a call of one fails, while two jobs want one directory and
- * while the disk is full: all end, soon and with a word, and going on, on any number of them, leads to the bytes that
- * one process leaves. faults_ranks KILLS CALLS: how many processes are killed; how many calls of each class fail on a
- * rank. */
+/* Several processes run while one of them is killed or stopped, while a call of one fails, while two jobs want one
+ * directory and while the disk is full: all end, soon and with a word, and going on, on any number of them, leads to
+ * the bytes that one process leaves. faults_ranks KILLS CALLS EVERY STOPS: how many processes are killed, and are
+ * stopped; how many calls of each class fail on a rank, of every EVERY-th class. */
 #include "../mpi.h"
 #include "base/machine.h"
 #include "faults.h"
 
-static int kills = 6, calls = 1, every = 1, there, failed, hung;
+static int kills = 6, calls = 1, every = 1, stops = 4, there, failed, hung;
 #define needs_ranks() \
   if (!there) test_skip("choir under mpirun: no mpirun here, or a build without MPI")
 
@@ -22,12 +22,6 @@ static faults_job jobs[] = {
     {"train", "", BEGIN, NULL, END},
     {"resume", "choir " BEGIN "--set steps=12 >/dev/null", EXACT "--resume --set steps=24 --out run", NULL, END}};
 enum { JOBS = sizeof jobs / sizeof *jobs };
-
-static double drawn(uint32_t sub, int number) {
-  static uint64_t seed;
-  if (!seed) seed = getenv("FAULTS_SEED") ? strtoull(getenv("FAULTS_SEED"), NULL, 10) : (uint64_t)getpid();
-  return ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, sub), (uint64_t)number);
-}
 
 /* Goes on with what is there, or begins: on so many ranks. */
 static const char *again_on(int ranks) {
@@ -45,11 +39,11 @@ static const char *again_on(int ranks) {
  * sometimes waits for a lock of PMIx for ever, with no rank left. */
 enum { JOB_SECONDS = 240, LAUNCHER_SECONDS = 300 };
 
-static pid_t start(const faults_job *job, int ranks) {
+static pid_t start(const faults_job *job, int ranks, const char *more) {
   char command[1024];
   snprintf(command, sizeof command,
-           "cd spoilt && " MPIRUN_SET "timeout -s KILL %d " MPIRUN_WORDS "--timeout %d -n %d \"$CHOIR\" %s",
-           LAUNCHER_SECONDS, JOB_SECONDS, ranks, job->words);
+           "cd spoilt && " MPIRUN_SET "timeout -s KILL %d " MPIRUN_WORDS "--timeout %d -n %d \"$CHOIR\" %s%s",
+           LAUNCHER_SECONDS, JOB_SECONDS, ranks, job->words, more);
   return program_start(command, "struck.txt");
 }
 
@@ -67,7 +61,7 @@ static pid_t find(pid_t job, int rank) {
 /* From the first sight of a process to the end of the job. */
 static double duration(const faults_job *job, int ranks) {
   faults_prepare(job, "spoilt");
-  pid_t child = start(job, ranks);
+  pid_t child = start(job, ranks, "");
   find(child, 0);
   double begin = ch_machine_seconds();
   assert_int_equal(program_wait(child), 0);
@@ -97,14 +91,15 @@ static void killed_at_random_instants(void **state) {
   int done = 0, tries = 0, stuck = 0, at_step[3] = {0};
   for (int i = 0; i < 2 * JOBS; i++) length[i / 2][i % 2] = duration(&jobs[i / 2], numbers[i % 2]);
   for (; done < kills; tries++) {
-    int k = tries / JOBS % 2, ranks = numbers[k], rank = (int)(ranks * drawn(1, tries)), next = others[tries % 3];
+    int k = tries / JOBS % 2, ranks = numbers[k], rank = (int)(ranks * faults_drawn(1, tries)),
+        next = others[tries % 3];
     faults_job *job = &jobs[tries % JOBS];
     char what[96];
     faults_progress("kills of ranks", done, kills);
     faults_prepare(job, "spoilt");
     double begin = ch_machine_seconds();
-    pid_t child = start(job, ranks), process = find(child, rank);
-    program_nap(length[tries % JOBS][k] * drawn(2, tries));
+    pid_t child = start(job, ranks, ""), process = find(child, rank);
+    program_nap(length[tries % JOBS][k] * faults_drawn(2, tries));
     int struck = process && mpi_process(rank) == process && !kill(process, SIGKILL);
     int status = program_wait(child), step = program_newest("spoilt/run");
     what_was_said();
@@ -122,6 +117,59 @@ static void killed_at_random_instants(void **state) {
       "%d kills of %d jobs (%d before the first checkpoint, %d after the last): going on led to the same bytes; "
       "mpirun did not end, with no rank left, %d times\n",
       done, tries, at_step[0], at_step[2], stuck);
+}
+
+/* ---- one is stopped ---- */
+
+/* Whether the job ends within seconds. */
+static int ends_within(pid_t job, double seconds) {
+  siginfo_t ended = {.si_pid = 0};
+  for (double begin = ch_machine_seconds(); ch_machine_seconds() - begin < seconds; program_nap(0.02))
+    if (waitid(P_PID, (id_t)job, &ended, WEXITED | WNOHANG | WNOWAIT) || ended.si_pid) return 1;
+  return 0;
+}
+
+/* By turns a rank stays as it is, and the others end with status 4 and a word, or it goes on a little later, and the
+ * job does, too. Nobody watches while MPI begins and once all have left: there mpirun waits until it goes on. */
+static void stopped_at_random_instants(void **state) {
+  needs_ranks();
+  static const int numbers[] = {2, 4}, others[] = {4, 1, 2};
+  double length[JOBS][2];
+  int done = 0, tries = 0, ended = 0, woken = 0;
+  for (int i = 0; i < 2 * JOBS; i++) length[i / 2][i % 2] = duration(&jobs[i / 2], numbers[i % 2]);
+  for (; done < stops; tries++) {
+    int k = tries / JOBS % 2, stays = tries / (2 * JOBS) % 2, ranks = numbers[k];
+    int rank = (int)(ranks * faults_drawn(4, tries)), next = others[tries % 3];
+    faults_job *job = &jobs[tries % JOBS];
+    char what[96], whom[32];
+    faults_progress("stops of ranks", done, stops);
+    faults_prepare(job, "spoilt");
+    pid_t child = start(job, ranks, stays ? " --rank-timeout 6" : ""), process = find(child, rank);
+    program_nap(length[tries % JOBS][k] * faults_drawn(5, tries));
+    int before = program_newest("spoilt/run");
+    int struck = process && mpi_process(rank) == process && !kill(process, SIGSTOP);
+    int wakes = struck && (stays ? !ends_within(child, 30) : !ends_within(child, faults_drawn(6, tries)));
+    what_was_said(); /* so far */
+    int unwatched = wakes && (!*program_output || program_newest("spoilt/run") == 24);
+    if (wakes) kill(process, SIGCONT);
+    int status = program_wait(child);
+    what_was_said();
+    snprintf(what, sizeof what, "rank %d of %d stopped after step %d, then %d", rank, ranks, before, next);
+    snprintf(whom, sizeof whom, "rank %d (", rank); /* who waits stands there as "rank N of" */
+    int told = strstr(program_output, " has waited for 6 s in ") && strstr(program_output, whom);
+    if (struck && stays && !unwatched && status ? status != 4 || !told : status)
+      fail_msg("%s: status %d: %s", what, status, program_output);
+    if (wakes && stays && !unwatched) fail_msg("%s: nobody says so: %s", what, program_output);
+    all_gone(ranks, what);
+    done += struck, ended += status == 4, woken += wakes && stays;
+    job->again = again_on(next);
+    faults_repair(job, "spoilt", what);
+    faults_nothing_left(job, "spoilt", what);
+  }
+  print_message(
+      "%d stops of %d jobs (%d ended with status 4, %d stood until the rank went on, before or after all work): "
+      "going on led to the same bytes\n",
+      done, tries, ended, woken);
 }
 
 /* ---- a call of one rank fails ---- */
@@ -177,7 +225,7 @@ static void fail_calls(faults_job *job, int bad, const shim_counts *counts) {
     if (classes++ % every) continue;
     for (int i = 0; i < calls && most; i++, failed++) {
       char fault[64];
-      int at = 1 + (int)(drawn(3, failed) * (double)most);
+      int at = 1 + (int)(faults_drawn(3, failed) * (double)most);
       snprintf(fault, sizeof fault, "%s:%d:%d", names[errors[e].class], errors[e].number, at);
       fails_once(job, bad, fault);
     }
@@ -246,10 +294,14 @@ static int setup(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(a_call_fails_on_one_rank),
-      cmocka_unit_test(two_jobs_want_one_directory), cmocka_unit_test(full_disk_of_the_writer)};
+      cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(stopped_at_random_instants),
+      cmocka_unit_test(a_call_fails_on_one_rank), cmocka_unit_test(two_jobs_want_one_directory),
+      cmocka_unit_test(full_disk_of_the_writer)};
   if (argc > 1) kills = atoi(argv[1]);
   if (argc > 2) calls = atoi(argv[2]);
   if (argc > 3) every = atoi(argv[3]);
-  return kills < 0 || calls < 0 || every < 1 ? 2 : cmocka_run_group_tests(tests, setup, program_directory_remove);
+  if (argc > 4) stops = atoi(argv[4]);
+  return kills < 0 || calls < 0 || every < 1 || stops < 0
+             ? 2
+             : cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import signal
 import sys
 
 from .. import Error
@@ -144,10 +145,17 @@ def main() -> int:
     terminal.guard()
     options = _parser().parse_args()
     try:
-        return options.call(options)
+        status = options.call(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        terminal.nobody_reads(sys.stdout)
+        return 128 + signal.SIGPIPE
     except (StudyError, Error) as error:
         print(f"choir study: {error}", file=sys.stderr)
-        return 1
+    except OSError as error:
+        print(f"choir study: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import queue
 import signal
 import sys
 import time
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Sequence, TextIO
 
-from . import Stopped, StudyError
+from . import Stopped, StudyError, terminal
 from .program import Runner
 
 
@@ -52,22 +52,30 @@ class Jobs:
         self.interrupted = True
         self.runner.stop()
 
+    def _print(self, text: str, stream: TextIO, end: str = "\n") -> None:
+        """Where nobody reads on, as with `| head`, that is an interruption."""
+        try:
+            print(text, end=end, file=stream, flush=True)
+        except BrokenPipeError:
+            terminal.nobody_reads(stream)
+            self._interrupt()
+
     def say(self, text: str) -> None:
         """A line that stays."""
         if self._last:
-            print("\r" + " " * self._last + "\r", end="", file=sys.stderr, flush=True)
+            self._print("\r" + " " * self._last + "\r", sys.stderr, "")
         self._last = 0
-        print(text, flush=True)
+        self._print(text, sys.stdout)
 
     def _show(self, text: str) -> None:
         if time.monotonic() - self._shown < (0.5 if self._terminal else 30):
             return
         self._shown = time.monotonic()
         if self._terminal:
-            print("\r" + text.ljust(self._last), end="", file=sys.stderr, flush=True)
+            self._print("\r" + text.ljust(self._last), sys.stderr, "")
             self._last = len(text)
         else:
-            print(text, file=sys.stderr, flush=True)
+            self._print(text, sys.stderr)
 
     def run(self, what: str, works: Sequence[Work]) -> None:
         """All of them; a failure is said, and the others go on. Raises Stopped."""

@@ -15,6 +15,7 @@ import jsonschema
 
 from ..config import Config
 from . import StudyError
+from .files import save
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -51,7 +52,7 @@ def read(path: os.PathLike) -> Any:
 
 def write(path: pathlib.Path, value: Any, indent: Optional[int] = 1) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=indent) + "\n", encoding="utf-8")
+    save(path, json.dumps(value, indent=indent) + "\n")
 
 
 def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
@@ -82,12 +83,8 @@ def names() -> list[str]:
     return sorted(p.stem for p in (ROOT / "studies").glob("*.json") if p.stem != "scales")
 
 
-def load(name: str) -> dict[str, Any]:
-    """A recipe by its name, or a file."""
-    path = ROOT / "studies" / f"{name}.json" if name in names() else pathlib.Path(name)
-    if not path.exists():
-        raise StudyError(f"{name}: neither a file nor one of the recipes {', '.join(names())}")
-    recipe = read(path)
+def check_recipe(path: os.PathLike, recipe: Any) -> None:
+    """Refuses what the schema does not know, and arms that are not there."""
     check(path, recipe, "recipe.schema.json")
     try:
         known = {arm.name for arm in arms(recipe)}
@@ -99,6 +96,15 @@ def load(name: str) -> dict[str, Any]:
                 raise StudyError(f"{path}: claims[{number}].{key}: '{claim[key]}' is none of: {', '.join(sorted(known))}")
         if claim["kind"] in ("loss", "steps", "seconds", "step_time", "accuracy") and "rival" not in claim:
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs a rival")
+
+
+def load(name: str) -> dict[str, Any]:
+    """A recipe by its name, or a file."""
+    path = ROOT / "studies" / f"{name}.json" if name in names() else pathlib.Path(name)
+    if not path.exists():
+        raise StudyError(f"{name}: neither a file nor one of the recipes {', '.join(names())}")
+    recipe = read(path)
+    check_recipe(path, recipe)
     return recipe
 
 

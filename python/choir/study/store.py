@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pathlib
 from typing import Any, Optional
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from .. import runs
 from . import StudyError
+from .files import save
 from .recipe import read
 
 # Fields of a config that no result depends on.
@@ -101,9 +101,7 @@ class Store:
         self._check(run, result, config, data_hash)
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.path(config, data_hash)
-        new = path.with_name(f".{path.name}.{os.getpid()}")
-        new.write_text(json.dumps(result, separators=(",", ":")) + "\n", encoding="utf-8")
-        new.replace(path)
+        save(path, json.dumps(result, separators=(",", ":")) + "\n")
         return result
 
     @staticmethod

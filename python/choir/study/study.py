@@ -172,7 +172,7 @@ class Study:
         path = own / "study.json"
         kept = recipes.read(path)
         recipes.check(path, kept, "study.schema.json")
-        recipes.check(path, kept["recipe"], "recipe.schema.json")
+        recipes.check_recipe(path, kept["recipe"])
         recipes.check(path, {"scale": {k: v for k, v in kept["scale"].items() if k != "name"}}, "scale.schema.json")
         return cls(
             kept["recipe"], kept["scale"], pathlib.Path(kept["data"]), own.parent, Store(pathlib.Path(kept["store"])),

@@ -1,5 +1,6 @@
 """What reaches a terminal: control characters in names and texts of recipes are shown, not obeyed."""
 
+import os
 import re
 import sys
 
@@ -37,3 +38,10 @@ def guard() -> None:
         sys.stdout = Shown(sys.stdout)
     if sys.stderr.isatty():
         sys.stderr = Shown(sys.stderr)
+
+
+def nobody_reads(stream) -> None:
+    """What still goes into a pipe that was closed goes nowhere."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
