@@ -309,6 +309,14 @@ class Store(unittest.TestCase):
             with self.assertRaisesRegex(StudyError, path.name):
                 self.store.take(self.config, self.hash)
             path.with_suffix(".kept").replace(path)
+        for part, key in (("causal", "loss"), ("own", "histogram")):  # as a flipped bit leaves a name
+            changed = json.loads(path.read_text())
+            changed["final"][part][key + "?"] = changed["final"][part].pop(key)
+            path.with_suffix(".kept").write_bytes(path.read_bytes())
+            path.write_text(json.dumps(changed))
+            with self.assertRaisesRegex(StudyError, f"{path.name}: final.{part}"):
+                self.store.take(self.config, self.hash)
+            path.with_suffix(".kept").replace(path)
         path.write_text("{")
         with self.assertRaisesRegex(StudyError, path.name):
             self.store.take(self.config, self.hash)

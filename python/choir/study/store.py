@@ -16,7 +16,7 @@ import numpy as np
 from .. import runs
 from . import StudyError
 from .files import save
-from .recipe import read
+from .recipe import check, read
 
 # Fields of a config that no result depends on.
 _ASIDE = {
@@ -106,12 +106,10 @@ class Store:
 
     @staticmethod
     def _check(path: pathlib.Path, result: Any, config: dict[str, Any], data_hash: str) -> None:
-        if not isinstance(result, dict) or result.get("format") != "choir-result" or "final" not in result:
-            raise StudyError(f"{path}: is no result of a study")
-        found = result.get("config", {})
-        told = differences(significant(config), significant(found) if isinstance(found, dict) else {})
-        if result.get("data_hash") != data_hash:
-            told.append(f"data_hash is {json.dumps(result.get('data_hash'))} instead of {json.dumps(data_hash)}")
+        check(path, result, "result.schema.json")
+        told = differences(significant(config), significant(result["config"]))
+        if result["data_hash"] != data_hash:
+            told.append(f"data_hash is {json.dumps(result['data_hash'])} instead of {json.dumps(data_hash)}")
         if told:
             raise StudyError(f"{path}: is not the result that is wanted: {'; '.join(told)}; remove it, or run anew")
 
