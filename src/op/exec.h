@@ -68,6 +68,6 @@ static inline void ch_scratch_end(ch_scratch *s) {
   ch_arena_release(&ch_host(s->x)->scratch, s->host);
   ch_arena_release(&s->x->scratch, s->own);
 }
-#define CH_SCRATCH(x) __attribute__((cleanup(ch_scratch_end))) ch_scratch ch_scratch_here = ch_scratch_begin(x)
+#define CH_SCRATCH(x) __attribute__((cleanup(ch_scratch_end), unused)) ch_scratch ch_scratch_here = ch_scratch_begin(x)
 
 #endif
