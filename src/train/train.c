@@ -24,8 +24,7 @@ static int open_data(ch_run *run, const char *directory) {
   if (m->vocab_size != info.vocab_size)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.vocab_size is %d but the tokenizer of %s has %d pieces; build the data with the model's "
-                    "tokenizer, or set "
-                    "vocab_size to 0, which takes the data's",
+                    "tokenizer, or set vocab_size to 0, which takes the data's",
                     m->vocab_size, directory, info.vocab_size);
   CH_TRY(ch_data_check(run->data, run->config.train.sequence_length));
   return choir_tokenizer_load(run->data->tokenizer_path, &run->tokenizer);
