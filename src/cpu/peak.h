@@ -12,12 +12,13 @@ int ch_cpu_peak(int threads, double seconds, int memory, ch_peak *peak);
 
 /* An arithmetic unit: `loop` does `rounds` rounds of `flops` operations each on the calling thread, and returns
  * something that depends on all of them. So does `read`, of float units, with `count` floats at a 64-byte boundary,
- * count a multiple of 128. */
+ * count a multiple of 128; `triad` sets a = b + 3 c. */
 typedef struct ch_peak_unit {
   const char *name;
   double flops;
   float (*loop)(int64_t rounds);
   float (*read)(const float *x, int64_t count);
+  void (*triad)(float *a, const float *b, const float *c, int64_t count);
 } ch_peak_unit;
 
 /* The widest float unit in use, and the units for bf16 (NULL-terminated by name; at most 3). */
