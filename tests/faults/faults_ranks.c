@@ -83,6 +83,13 @@ static void all_gone(int ranks, const char *what) {
       if (tries++ == TRIES) fail_msg("%s: rank %d goes on ten seconds after the job has ended", what, r);
 }
 
+/* Another number of ranks goes on to the same bytes, and leaves nothing behind. */
+static void goes_on(faults_job *job, int next, const char *what) {
+  job->again = again_on(next);
+  faults_repair(job, "spoilt", what);
+  faults_nothing_left(job, "spoilt", what);
+}
+
 static void killed_at_random_instants(void **state) {
   (void)state;
   needs_ranks();
@@ -109,9 +116,7 @@ static void killed_at_random_instants(void **state) {
     stuck += ch_machine_seconds() - begin > LAUNCHER_SECONDS;
     done += struck;
     at_step[step == 0 ? 0 : step < 24 ? 1 : 2] += struck;
-    job->again = again_on(next);
-    faults_repair(job, "spoilt", what);
-    faults_nothing_left(job, "spoilt", what);
+    goes_on(job, next, what);
   }
   print_message(
       "%d kills of %d jobs (%d before the first checkpoint, %d after the last): going on led to the same bytes; "
@@ -162,9 +167,7 @@ static void stopped_at_random_instants(void **state) {
     if (wakes && stays && !unwatched) fail_msg("%s: nobody says so: %s", what, program_output);
     all_gone(ranks, what);
     done += struck, ended += status == 4, woken += wakes && stays;
-    job->again = again_on(next);
-    faults_repair(job, "spoilt", what);
-    faults_nothing_left(job, "spoilt", what);
+    goes_on(job, next, what);
   }
   print_message(
       "%d stops of %d jobs (%d ended with status 4, %d stood until the rank went on, before or after all work): "
