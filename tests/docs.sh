@@ -23,6 +23,15 @@ for page in $pages; do
   done
 done
 
+# [text](target#heading): as GitHub spells headings.
+for page in $pages; do
+  for link in $(grep -oE '\]\([^):]*#[^)]+' "$page" | sed 's/^](//'); do
+    target=${link%%#*}
+    sed -n 's/^##* //p' "$([ -z "$target" ] && echo "$page" || echo "$(dirname "$page")/$target")" | tr '[:upper:] ' '[:lower:]-' |
+      tr -cd 'a-z0-9_\n-' | grep -qxF "${link#*#}" || fail "$page: no such heading: $link"
+  done
+done
+
 for page in docs/*.md; do
   name=${page#docs/}
   [ "$name" = README.md ] || grep -qF "]($name)" docs/README.md || fail "docs/README.md does not list $name"
