@@ -16,6 +16,15 @@ for page in $pages; do
 $long"
 done
 
+# Rows of a table have as many cells as its head: a bar in a cell is \|.
+# shellcheck disable=SC2086 # several
+broken=$(awk '!/^\|/ { head = 0; next }
+  { gsub(/\\\|/, ""); cells = gsub(/\|/, "|") }
+  !head { head = cells }
+  cells != head { print FILENAME ":" FNR }' $pages)
+[ -z "$broken" ] || fail "rows of tables with more or fewer cells than the head:
+$broken"
+
 # [text](target): relative to the page.
 for page in $pages; do
   for target in $(grep -oE '\]\([^)#]+' "$page" | sed 's/^](//' | grep -v '^https*:'); do
