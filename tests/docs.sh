@@ -16,10 +16,28 @@ for page in $pages; do
 $long"
 done
 
+# Rows of a table have as many cells as its head: a bar in a cell is \|.
+# shellcheck disable=SC2086 # several
+broken=$(awk '!/^\|/ { head = 0; next }
+  { gsub(/\\\|/, ""); cells = gsub(/\|/, "|") }
+  !head { head = cells }
+  cells != head { print FILENAME ":" FNR }' $pages)
+[ -z "$broken" ] || fail "rows of tables with more or fewer cells than the head:
+$broken"
+
 # [text](target): relative to the page.
 for page in $pages; do
   for target in $(grep -oE '\]\([^)#]+' "$page" | sed 's/^](//' | grep -v '^https*:'); do
     [ -e "$(dirname "$page")/$target" ] || fail "$page: no such file: $target"
+  done
+done
+
+# [text](target#heading): as GitHub spells headings.
+for page in $pages; do
+  for link in $(grep -oE '\]\([^):]*#[^)]+' "$page" | sed 's/^](//'); do
+    target=${link%%#*}
+    sed -n 's/^##* //p' "$([ -z "$target" ] && echo "$page" || echo "$(dirname "$page")/$target")" | tr '[:upper:] ' '[:lower:]-' |
+      tr -cd 'a-z0-9_\n-' | grep -qxF "${link#*#}" || fail "$page: no such heading: $link"
   done
 done
 

@@ -150,7 +150,7 @@ class MoE(nn.Module):
 
     @torch.no_grad()
     def _observe(self, rows: Tensor, valid, logits: Tensor, routing: request.Routing) -> None:
-        """The bias-corrected running mean of cut-offs (docs/design.md, section 4), or of each centroid's tokens; prices
+        """The bias-corrected running mean of cut-offs (docs/layer.md), or of each centroid's tokens; prices
         of bias_balanced move by a step."""
         if routing.cutoffs is None and self.router_name != "kmeans":
             return
