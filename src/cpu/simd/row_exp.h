@@ -17,12 +17,18 @@ static inline ch_vector ch_vector_exp_to_88(ch_vector x) {
   return ch_load(lane);
 }
 
-/* Largest of x. NaN may be passed over here; it is found again in the sum of exponentials. */
+/* Largest of x, by four chains, or each vector would wait for the one before. NaN may be passed over here; it is found
+ * again in the sum of exponentials. */
 static inline float ch_row_max(int count, const float *x) {
-  ch_vector lanes = (ch_vector){0} - INFINITY;
+  enum { CHAINS = 4, STEP = CHAINS * CH_LANES };
+  ch_vector lanes[CHAINS];
   int j = 0;
-  for (; j + CH_LANES <= count; j += CH_LANES) lanes = ch_vector_max(ch_load(x + j), lanes);
-  float max = ch_vector_largest(lanes);
+  for (int c = 0; c < CHAINS; c++) lanes[c] = (ch_vector){0} - INFINITY;
+  for (; j + STEP <= count; j += STEP)
+#pragma GCC unroll 4
+    for (int c = 0; c < CHAINS; c++) lanes[c] = ch_vector_max(ch_load(x + j + c * CH_LANES), lanes[c]);
+  for (; j + CH_LANES <= count; j += CH_LANES) lanes[0] = ch_vector_max(ch_load(x + j), lanes[0]);
+  float max = ch_vector_largest(ch_vector_max(ch_vector_max(lanes[0], lanes[1]), ch_vector_max(lanes[2], lanes[3])));
   for (; j < count; j++) max = x[j] > max ? x[j] : max;
   return max;
 }

@@ -4,6 +4,7 @@
  * chunk holds both of each, and e is the whole gradient but for the scale. */
 #include <string.h>
 
+#include "cpu/simd/fill.h"
 #include "cpu/simd/rows.h"
 #include "cpu/threaded/product.h"
 #include "cpu/threaded/threaded.h"
@@ -17,19 +18,23 @@ enum {
   SHORTEST_PART = 1024
 };
 
+typedef void round_rows(int64_t, int64_t, const float *, int64_t, ch_bf16 *);
+
 typedef struct {
   int64_t rows, parts; /* of a full chunk; of the vocabulary */
   int64_t ld;          /* of the logits */
   float *logits;       /* [rows,ld] */
-  float *scaled;       /* [rows,d] x times factor */
-  float *partial;      /* [parts,rows,d] of dx */
-  float *factor;       /* [rows] */
-  double *loss;        /* [rows] */
-  float *delta;        /* [rows/2,ld] of pairs: what their logits differ by */
-  double *pair;        /* [rows/2] their consistency */
-  const void *w;       /* the weights as products take them */
-  float *across;       /* the same packed for logits, or NULL */
-  float *along;        /* and for dx, `part` floats for each part of the vocabulary */
+  ch_bf16 *rounded;    /* [rows,ld] what they turn into, where products take bf16, by */
+  round_rows *round;
+  float *scaled;  /* [rows,d] x times factor */
+  float *partial; /* [parts,rows,d] of dx */
+  float *factor;  /* [rows] */
+  double *loss;   /* [rows] */
+  float *delta;   /* [rows/2,ld] of pairs: what their logits differ by */
+  double *pair;   /* [rows/2] their consistency */
+  const void *w;  /* the weights as products take them */
+  float *across;  /* the same packed for logits, or NULL */
+  float *along;   /* and for dx, `part` floats for each part of the vocabulary */
   int64_t part;
   int bf16;
 } plan;
@@ -125,8 +130,9 @@ static plan make_plan(ch_exec *x, const ch_head_args *a) {
     p.scaled = CH_NEW(&x->scratch, float, p.rows * a->d);
     p.partial = CH_NEW(&x->scratch, float, p.parts *p.rows * a->d);
   }
-  if (x->compute == CH_COMPUTE_BF16) p.w = ch_rounded_operand(x, a->w, a->w16, (int64_t)a->V * a->d);
   p.bf16 = x->compute == CH_COMPUTE_BF16;
+  if (p.bf16) p.w = ch_rounded_operand(x, a->w, a->w16, (int64_t)a->V * a->d);
+  if (p.bf16 && a->dx) p.rounded = CH_NEW(&x->scratch, ch_bf16, p.rows * p.ld), p.round = CH_SIMD_PICK(ch_round_matrix);
   pack_weights(x, a, &p);
   return p;
 }
@@ -166,10 +172,12 @@ static double row_loss(const ch_head_args *a, const plan *p, const span *s, int6
   return sum;
 }
 
-/* Less the target's share, and the factor that makes the row a gradient. */
+/* Less the target's share, and the factor that makes the row a gradient. It is rounded while it stands in the cache. */
 static void row_gradient(const ch_head_args *a, const plan *p, const span *s, int64_t i, double share, double factor) {
   int64_t row = s->first + i, at = s->at + i;
-  if (a->target[row] >= 0) p->logits[at * p->ld + a->target[row]] -= (float)share;
+  float *logits = p->logits + at * p->ld;
+  if (a->target[row] >= 0) logits[a->target[row]] -= (float)share;
+  if (p->rounded) p->round(1, a->V, logits, 0, p->rounded + at * p->ld);
   p->factor[at] = (float)factor;
   for (int c = 0; a->dx && c < a->d; c++) p->scaled[at * a->d + c] = p->factor[at] * a->x[row * a->d + c];
 }
@@ -224,7 +232,7 @@ static void input_gradient(ch_exec *x, const ch_head_args *a, const plan *p, con
 
 static void gradients(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
   size_t mark = ch_arena_mark(&x->scratch);
-  const void *e = operand(x, p->logits + s->at * p->ld, s->rows * p->ld);
+  const void *e = p->rounded ? (const void *)(p->rounded + s->at * p->ld) : p->logits + s->at * p->ld;
   input_gradient(x, a, p, s, e);
   ch_product dw = {.trans_a = 1,
                    .accumulate = a->accumulate || s->first > 0,
