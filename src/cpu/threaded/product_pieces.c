@@ -10,7 +10,8 @@ enum {
   ROW_EDGE = 64,     /* a piece as short and narrow as this is not worth cutting: what is packed is used too seldom, */
   COLUMN_EDGE = 128, /* and wide pieces are better than tall ones */
   ROW_STEP = 32,     /* pieces are multiples of the tiles that kernels work on */
-  COLUMN_STEP = CH_PANEL_COLUMNS
+  COLUMN_STEP = CH_PANEL_COLUMNS,
+  LARGE = 1 << 20    /* elements of B */
 };
 
 typedef struct {
@@ -34,13 +35,15 @@ static int64_t part(int64_t size, int64_t pieces, int64_t step) {
 }
 
 /* Cuts one piece more out of an edge until a piece costs no more than `target` and has no more than `most` elements, if
- * that is not 0; rows stay at half of columns. */
+ * that is not 0. Rows stay at half of columns, but at twice of them where B outgrows the cache: every piece below
+ * another reads and packs the same of B again. */
 static cut cut_product(const ch_product *p, double target, int64_t most) {
   cut c = {p->m, p->n, 1, 0};
   int64_t down = 1, across = 1;
+  double rows_per_column = p->n * p->k >= LARGE ? 2 : 0.5;
   while ((cost(c.rows, c.columns, p->k) > target || (most && c.rows * c.columns > most)) &&
          (c.rows > ROW_EDGE || c.columns > COLUMN_EDGE)) {
-    if (c.rows > ROW_EDGE && (2 * c.rows >= c.columns || c.columns <= COLUMN_EDGE))
+    if (c.rows > ROW_EDGE && ((double)c.rows >= rows_per_column * (double)c.columns || c.columns <= COLUMN_EDGE))
       c.rows = part(p->m, ++down, ROW_STEP);
     else
       c.columns = part(p->n, ++across, COLUMN_STEP);
