@@ -11,7 +11,7 @@ enum {
   COLUMN_EDGE = 128, /* and wide pieces are better than tall ones */
   ROW_STEP = 32,     /* pieces are multiples of the tiles that kernels work on */
   COLUMN_STEP = CH_PANEL_COLUMNS,
-  LARGE = 1 << 20    /* elements of B */
+  LARGE = 1 << 20 /* elements of B */
 };
 
 typedef struct {
