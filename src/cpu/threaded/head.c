@@ -24,17 +24,17 @@ typedef struct {
   int64_t rows, parts; /* of a full chunk; of the vocabulary */
   int64_t ld;          /* of the logits */
   float *logits;       /* [rows,ld] */
-  ch_bf16 *rounded;    /* [rows,ld] what they turn into, where products take bf16, by */
-  round_rows *round;
-  float *scaled;  /* [rows,d] x times factor */
-  float *partial; /* [parts,rows,d] of dx */
-  float *factor;  /* [rows] */
-  double *loss;   /* [rows] */
-  float *delta;   /* [rows/2,ld] of pairs: what their logits differ by */
-  double *pair;   /* [rows/2] their consistency */
-  const void *w;  /* the weights as products take them */
-  float *across;  /* the same packed for logits, or NULL */
-  float *along;   /* and for dx, `part` floats for each part of the vocabulary */
+  ch_bf16 *rounded;    /* [rows,ld] their exponentials, where products take bf16; else NULL */
+  round_rows *round;   /* fills a row of it */
+  float *scaled;       /* [rows,d] x times factor */
+  float *partial;      /* [parts,rows,d] of dx */
+  float *factor;       /* [rows] */
+  double *loss;        /* [rows] */
+  float *delta;        /* [rows/2,ld] of pairs: what their logits differ by */
+  double *pair;        /* [rows/2] their consistency */
+  const void *w;       /* the weights as products take them */
+  float *across;       /* the same packed for logits, or NULL */
+  float *along;        /* and for dx, `part` floats for each part of the vocabulary */
   int64_t part;
   int bf16;
 } plan;
