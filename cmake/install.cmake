@@ -24,7 +24,7 @@ install(FILES ${PROJECT_BINARY_DIR}/include/choir/version.h DESTINATION ${CMAKE_
 install(FILES ${PROJECT_BINARY_DIR}/choir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_BINARY_DIR}/choirConfig.cmake ${PROJECT_BINARY_DIR}/choirConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir)
-install(DIRECTORY configs studies DESTINATION ${CMAKE_INSTALL_DATADIR}/choir)
+install(DIRECTORY configs studies tasks DESTINATION ${CMAKE_INSTALL_DATADIR}/choir)
 
 # A library in /usr/local is found by programs once the system's list of libraries has been made anew.
 install(CODE [[

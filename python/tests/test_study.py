@@ -16,7 +16,11 @@ import unittest.mock
 import testing
 
 try:
-    from choir.study import StudyError, figures, files, recipe, statistics, store  # noqa: F401, all that it needs
+    import numpy as np
+    from statsmodels.api import MNLogit
+
+    import choir
+    from choir.study import StudyError, figures, files, probe, recipe, statistics, store  # noqa: F401, all that it needs
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 
@@ -113,7 +117,7 @@ class Whole(unittest.TestCase):
         self.assertEqual(kills, 4)
         self.assertEqual(run("killed", "--jobs", 2)[2], 0)
         self.assertEqual(results("killed"), results("whole"))
-        self.assertEqual(len(results("whole")), 10)  # 2 arms, 2 seeds, 2 budgets, and 2 runs of the search
+        self.assertEqual(len(results("whole")), 12)  # 2 arms, 2 seeds, 2 budgets, and 4 runs of the search
 
     def test_only_what_is_missing_runs(self):
         at = testing.run().parent
@@ -162,7 +166,7 @@ class Whole(unittest.TestCase):
         for part in ("train", "dev"):
             (at / "glue" / "RTE" / f"{part}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
         claim = {"text": "EC is above.", "kind": "accuracy", "arm": "EC", "rival": "top-2"}
-        tuned = {**RECIPE, "name": "tuned", "tune": {"tasks": ["RTE", "CB"]}, "claims": [claim]}
+        tuned = {**RECIPE, "name": "tuned", "tune": {"tasks": ["RTE", "CB"]}, "claims": [claim, {**claim, "kind": "probe"}]}
         (at / "tuned.json").write_text(json.dumps(tuned))
         (at / "tuning.json").write_text(json.dumps({**SCALE, "tune": {"steps": 4, "evaluations": 4}}))
         words = ("run", "tuned.json", "--data", "data", "--out", "whole", "--scale", "tuning.json", "--tasks", "glue")
@@ -170,9 +174,11 @@ class Whole(unittest.TestCase):
         self.assertEqual(status, 0, errors)
         self.assertIn("no files of CB, left out", out)
         found = [json.loads(p.read_text()) for p in (at / "whole" / "results").glob("tuned-RTE-*")]
-        self.assertEqual([len(one["accuracy"]) for one in found], [4] * 4)
+        self.assertEqual([(len(one["accuracy"]), one["probe"]) for one in found], [(4, 1.0)] * 4)
         summary = json.loads((at / "whole" / "tuned-tuning" / "summary.json").read_text())
-        self.assertNotEqual(summary["claims"][0]["verdict"], "not measured")
+        self.assertNotIn("not measured", [claim["verdict"] for claim in summary["claims"]])
+        table = (at / "whole" / "tuned-tuning" / "table.md").read_text()
+        self.assertIn("| task | EC | top-2 |\n| --- | --: | --: |\n| RTE | 100.0 | 100.0 |", table)
         (at / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows[:100])
         self.assertIn("is of other files", study(*words)[1])
         for path in (at / "whole" / "results").glob("tuned-RTE-*"):
@@ -189,6 +195,42 @@ class Whole(unittest.TestCase):
         missing = set(results("whole")) - set(results("broken"))
         self.assertEqual(["-s2-" in one for one in missing], [True, True])
 
+
+class Probe(unittest.TestCase):
+    def test_rows_are_those_of_the_library(self):
+        at = testing.run().parent / "probed"
+        at.mkdir()
+        (at / "dev.tsv").write_text('x1\t0\t*\tThe "box\nx1\t1\t\t He ran.\nx1\tbad\t\tNo.\nshort\t1\n')
+        (at / "val.jsonl").write_text('{"passage": "p", "question": "q", "label": true}\n{"passage": "", "label": false}\n')
+        cola, boolq = (recipe.read(recipe.ROOT / "tasks" / f"{name}.json") for name in ("CoLA", "BoolQ"))
+        found, labels = probe.texts({**cola, "template": "<{sentence}>"}, at, "dev")
+        self.assertEqual((found, list(labels)), (['<The "box>', "<He ran.>"], [0, 1]))
+        found, labels = probe.texts({**boolq, "template": "{passage}/{question}"}, at, "dev")
+        self.assertEqual((found, list(labels)), (["p/q"], [1]))
+        with self.assertRaisesRegex(StudyError, "probed: has none of train.tsv"):
+            probe.texts(cola, at, "train")
+
+    def test_the_fit_is_that_of_statsmodels(self):
+        rng = np.random.default_rng(3)
+        x = rng.normal(size=(400, 5))
+        y = (x @ rng.normal(size=(5, 3)) + rng.gumbel(size=(400, 3))).argmax(axis=1)
+        with unittest.mock.patch.object(probe, "RIDGE", 0.0):
+            made = probe.fit(x, y, 3)
+        wanted = MNLogit(y, np.column_stack([x, np.ones(400)])).fit(disp=0).params
+        np.testing.assert_allclose(made[:, 1:] - made[:, :1], wanted, atol=2e-3)
+
+    def test_features_are_hidden_states(self):
+        model = choir.Model.load(testing.run(), threads=1)
+        model.routing = "threshold"
+        texts = ["Who rained?", "It rains and it is wet because it rains.", "x"] * 20
+        made = probe.features(model, texts)
+        d = made.shape[1] // 2
+        head = model.get("head.weight" if "head.weight" in model.parameters() else "embed.weight")
+        for text, hidden in zip(texts[:3], made):
+            ids = model.tokenizer.encode(text)[None, -model.config["train.sequence_length"] :]
+            logits = model.forward(np.repeat(ids, 32, axis=0)).logits[0]
+            np.testing.assert_allclose(head @ hidden[d:], logits[-1], atol=1e-4)
+            np.testing.assert_allclose(head @ hidden[:d], logits.mean(axis=0), atol=1e-4)
 
 
 class Ends(unittest.TestCase):

@@ -15,6 +15,7 @@ from .study import Study
 UNITS = {
     "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "step_time": "times",
     "share": "of tokens", "over_capacity": "of choices", "accuracy": "points",
+    "probe": "points",
 }  # fmt: skip
 
 
@@ -56,7 +57,9 @@ class Finding:
 class Claims:
     """All claims of a study, with p values corrected for their number."""
 
-    def __init__(self, study: Study, times: Optional[dict[str, list[float]]] = None, tuned: Any = None) -> None:
+    def __init__(
+        self, study: Study, times: Optional[dict[str, list[float]]] = None, tuned: Optional[dict[str, np.ndarray]] = None
+    ) -> None:
         self.study, self.times, self.tuned = study, times or {}, tuned
         self._index = {arm.name: i for i, arm in enumerate(study.arms)}
         self.findings = [Finding(claim, getattr(self, "_" + claim["kind"])(claim)) for claim in study.recipe["claims"]]
@@ -119,7 +122,9 @@ class Claims:
 
     def _accuracy(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """How many points the arm's average over tasks is above its rival's."""
-        return statistics.contrast(self.tuned, -self._weights(claim)) if self.tuned is not None else None
+        return statistics.contrast(self.tuned[claim["kind"]], -self._weights(claim)) if self.tuned else None
+
+    _probe = _accuracy
 
 
 def verdict(f: Finding) -> str:

@@ -94,7 +94,7 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
         for key in ("arm", "rival", "than_arm", "than_rival"):
             if key in claim and claim[key] not in known:
                 raise StudyError(f"{path}: claims[{number}].{key}: '{claim[key]}' is none of: {', '.join(sorted(known))}")
-        if claim["kind"] in ("loss", "steps", "seconds", "step_time", "accuracy") and "rival" not in claim:
+        if claim["kind"] in ("loss", "steps", "seconds", "step_time", "accuracy", "probe") and "rival" not in claim:
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs a rival")
 
 

@@ -36,7 +36,7 @@ def regime(study: Study) -> str:
     rates = ", ".join(f"{rate:g}" for rate in study.scale["rates"])
     return (
         f"{study.scale['name']}: {budgets} M tokens, {step:,} a step; constant rate, the last {cooled:.0%} of the steps "
-        f"cooled; {windows}, the same for all; {study.seeds} seeds; rates {rates} tried at the smallest budget"
+        f"cooled; {windows}, the same for all; {study.seeds} seeds; rates {rates} tried at the largest"
     )
 
 
@@ -148,13 +148,12 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 def write(study: Study) -> tuple[pathlib.Path, Claims]:
     """report.html, table.md, summary.json and figures/ of the study, of what there is."""
     times = turns.read(study)
-    accuracies = tuned.table(study) if "tune" in study.recipe else None
-    claims = Claims(study, times, accuracies)
+    tunings = tuned.KINDS if "tune" in study.recipe else {}
+    claims = Claims(study, times, {what: tuned.table(study, what) for what in tunings})
     tables = [("Claims", CLAIM_HEAD, claim_rows(claims)), ("Arms", ARM_HEAD, arm_rows(study, times))]
     if rate_rows(study):
         tables.append(("Rates", ["arm", "rate: causal loss, seed 1", "taken", "lowest of a parabola"], rate_rows(study)))
-    if accuracies is not None:
-        tables.append(("Fine-tuned: accuracy in %", *tuned.rows(study)))
+    tables += [(title, *tuned.rows(study, what)) for what, title in tunings.items()]
     drawn, where = figures.all_of(study), regime(study)
     figures.save(drawn, study.own / "figures")
     recipe = study.recipe

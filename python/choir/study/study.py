@@ -83,7 +83,7 @@ class Study:
         owner = next(a.rate_of for a in self.arms if a.name == arm)
         found = []
         for rate in self.scale["rates"]:
-            result = self.result(owner, rate, 1, self.steps[0]) if len(self.scale["rates"]) > 1 else None
+            result = self.result(owner, rate, 1, self.steps[-1]) if len(self.scale["rates"]) > 1 else None
             found.append((rate, result["final"]["causal"]["loss"] if result else math.nan))
         return found
 
@@ -134,15 +134,15 @@ class Study:
                     continue
                 own = self.rate(arm.name)
                 for rate in self.scale["rates"] if searching else [own] if own else []:
-                    lane = self._lane(runner, arm.name, rate, seed, self.steps[:1] if searching else self.steps)
+                    lane = self._lane(runner, arm.name, rate, seed)
                     if lane and lane.key in wanted:
                         wanted[lane.key].arms.append(arm.name)
                     elif lane:
                         wanted[lane.key] = lane
         return list(wanted.values())
 
-    def _lane(self, runner: Runner, arm: str, rate: float, seed: int, steps: list[int]) -> Optional[Lane]:
-        ends = [self.end(arm, rate, seed, s) for s in steps if not self.result(arm, rate, seed, s)]
+    def _lane(self, runner: Runner, arm: str, rate: float, seed: int) -> Optional[Lane]:
+        ends = [self.end(arm, rate, seed, s) for s in self.steps if not self.result(arm, rate, seed, s)]
         if not ends:
             return None
         flops = self.costs(arm)["train_flops_per_token"] * self.step_tokens(arm)

@@ -1,5 +1,5 @@
 """Fine-tuning: every arm on every task with every seed, from its longest cooled run. The accuracy of a run is the mean of
-its last three evaluations of the dev set; a best one would be a maximum, and too high."""
+its last three evaluations of the dev set; a best one would be a maximum, and too high. Beside it a probe of its parent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from .. import runs
-from . import StudyError
+from . import StudyError, probe
 from .jobs import Work
 from .lane import newest
 from .program import Runner
@@ -21,6 +21,7 @@ from .store import checksum, differences, name
 from .study import Study
 
 LAST = 3
+KINDS = {"accuracy": "Fine-tuned: accuracy in %", "probe": "A linear probe, before fine-tuning: accuracy in %"}
 
 
 def _settings(study: Study, task: str) -> dict[str, Any]:
@@ -102,6 +103,7 @@ class Tuning(Work):
             "format": "choir-tuned", "settings": settings, "seed": self.seed,
             "files_hash": _files_hash(self.tasks / self.task), "majority": read(out / "result.json")["majority"],
             "accuracy": [line["own"]["accuracy"] for line in evaluations],
+            "probe": probe.accuracy(parent, self.task, self.tasks / self.task, threads),
         }  # fmt: skip
         write(path, made, None)
 
@@ -122,30 +124,30 @@ def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
     return found
 
 
-def _accuracies(study: Study, task: str) -> np.ndarray:
-    """[arms,seeds] in %; NaN where a run is missing."""
+def _accuracies(study: Study, task: str, what: str) -> np.ndarray:
+    """[arms,seeds] in % of one of the KINDS; NaN where a run is missing."""
 
     def accuracy(arm: str, seed: int) -> Optional[float]:
         found = result(study, arm, seed, task)
-        return 100 * np.mean(found["accuracy"][-LAST:]) if found else None
+        return 100 * np.mean(np.atleast_1d(found[what])[-LAST:]) if found else None
 
     return study.grid(accuracy)
 
 
-def table(study: Study) -> np.ndarray:
+def table(study: Study, what: str) -> np.ndarray:
     """Averages over tasks that any run has, [arms,seeds]; NaN where one of them is missing."""
-    every = np.stack([_accuracies(study, task) for task in study.recipe["tune"]["tasks"]])
+    every = np.stack([_accuracies(study, task, what) for task in study.recipe["tune"]["tasks"]])
     kept = every[np.isfinite(every).any(axis=(1, 2))]
     return kept.mean(axis=0) if len(kept) else np.full((len(study.arms), study.seeds), np.nan)
 
 
-def rows(study: Study) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: a task a row, an arm a column, the paper's beside it where it has one."""
-    paper = study.recipe["tune"].get("paper", {})
+def rows(study: Study, what: str) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: a task a row, an arm a column, the paper's accuracies beside it where it has one."""
+    paper = study.recipe["tune"].get("paper", {}) if what == "accuracy" else {}
     head = ["task", *(arm.name for arm in study.arms), *(f"paper, {name}" for name in paper)]
     made = []
     for task in [*study.recipe["tune"]["tasks"], "average"]:
-        values = table(study) if task == "average" else _accuracies(study, task)
+        values = table(study, what) if task == "average" else _accuracies(study, task, what)
         cells = [f"{np.nanmean(row):.1f}" if np.isfinite(row).any() else "-" for row in values]
         made.append([task, *cells, *(f"{column.get(task, '-')}" for column in paper.values())])
     return head, made
