@@ -135,6 +135,22 @@ class Whole(unittest.TestCase):
         self.assertIn("4 of 4 end points", study("status", "whole")[0])
         self.assertIn("report.html", study("report", "whole")[0])
 
+    def test_the_rate_is_the_best_at_the_largest_budget(self):
+        at = testing.run().parent
+        shutil.copytree(at / "whole" / "results", at / "rates" / "results")
+        kept = json.loads((at / "whole" / "two-scale" / "study.json").read_text())
+        (at / "rates" / "two-scale").mkdir()
+        changed = {**kept, "store": str(at / "rates" / "results")}
+        (at / "rates" / "two-scale" / "study.json").write_text(json.dumps(changed))
+        for best, other in ((0.03, 0.06), (0.06, 0.03)):
+            for rate, steps, loss in ((best, 40, 1.0), (best, 20, 9.0), (other, 40, 2.0), (other, 20, 0.5)):
+                for path in (at / "rates" / "results").glob(f"*-r{rate}-s1-{steps}-*"):
+                    one = json.loads(path.read_text())
+                    one["final"]["causal"]["loss"] = loss
+                    path.write_text(json.dumps(one))
+            told = json.loads(study("status", "rates", "--json")[0])
+            self.assertEqual([arm["rate"] for arm in told[0]["arms"].values()], [best, best])
+
     def test_a_damaged_study_is_named(self):
         file = testing.run().parent / "whole" / "two-scale" / "study.json"
         kept = json.loads(file.read_text())
