@@ -213,7 +213,7 @@ class Whole(unittest.TestCase):
 
 
 class Probe(unittest.TestCase):
-    def test_rows_are_those_of_the_library(self):
+    def test_rows_of_both_layouts(self):
         at = testing.run().parent / "probed"
         at.mkdir()
         (at / "dev.tsv").write_text('x1\t0\t*\tThe "box\nx1\t1\t\t He ran.\nx1\tbad\t\tNo.\nshort\t1\n')
