@@ -1,4 +1,5 @@
 /* The keys of a GGUF file as Hugging Face's config.json would say them, so that one reader judges both. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -114,6 +115,12 @@ static void add_pattern(const job *j) {
   json_object_del(j->root, "n_shared_experts");
 }
 
+/* A part of a width as a share of it that, multiplied and cut to an integer, is the part again: 60 of 88. */
+static double share_of(double part, double whole) {
+  double share = part / whole;
+  return share * whole < part ? nextafter(share, INFINITY) : share;
+}
+
 static int add_derived(const job *j, ch_kind k) {
   const json_t *rotated = value(j, "rope.dimension_count"), *heads = value(j, "attention.head_count"),
                *width = value(j, "attention.key_length"), *d = value(j, "embedding_length"),
@@ -127,7 +134,7 @@ static int add_derived(const job *j, ch_kind k) {
                     j->name, json_number_value(other), head);
   if (k == CH_KIND_GLM4_MOE || (rotated && json_number_value(rotated) != head))
     json_object_set_new(j->root, "partial_rotary_factor",
-                        json_real(rotated && head > 0 ? json_number_value(rotated) / head : 1));
+                        json_real(rotated && head > 0 ? share_of(json_number_value(rotated), head) : 1));
   if (ch_kind_names[k].experts) json_object_set(j->root, ch_kind_names[k].experts, value(j, "expert_count"));
   if (k == CH_KIND_QWEN3_MOE) json_object_set_new(j->root, "norm_topk_prob", json_true());
   if (k == CH_KIND_GLM4_MOE)
