@@ -228,7 +228,29 @@ static void refuses_by_name(void **state) {
   program_refuses(
       1, "is not known here",
       "sed s/glm4moe.context_length/glm4moe.context_lengtk/ f32.gguf >odd.gguf; choir import odd.gguf --out x");
+  program_refuses(1, "\"rope_parameters\": unknown key 'type'",
+                  "sed 's/\"rope_type\": \"default\"/\"type\": \"linear\"/' folder/config.json > odd/config.json; "
+                  "choir import odd --out x");
+  program_refuses(1, "\"rope_parameters\" is [1]",
+                  "sed 's/\"rope_parameters\": {/\"rope_parameters\": [1], \"use_cache\": {/' folder/config.json > "
+                  "odd/config.json; choir import odd --out x");
   assert_int_not_equal(access("x", F_OK), 0);
+}
+
+/* What a config.json leaves out is what transformers then takes. */
+static void knows_defaults_of_others(void **state) {
+  program_must(
+      "set -e; choir init config.json --out long --tokenizer bpe.model " MODERN
+      "--set moe_every=0 --set sequence_length=8192; choir export long --format hf --out long-hf --sequences 0;"
+      "sed -i 's/\"llama\"/\"mistral\"/' long-hf/config.json");
+  program_refuses(1, "\"sliding_window\" is 4096", "choir import long-hf --out x");
+  program_must("sed -i '1s/{/{\"sliding_window\": null,/' long-hf/config.json; choir import long-hf --out long-back");
+  program_must(
+      "set -e; choir init config.json --out mix --tokenizer bpe.model " MODERN
+      "--set router.name=bias_balanced --set dense_layers=0 --set experts_per_token=2 --set score=softmax --set "
+      "normalize_gates=true; choir export mix --format hf --out mix-hf --sequences 0;"
+      "sed -i '/\"rope_theta\"/d' mix-hf/config.json; choir import mix-hf --out mix-back;"
+      "grep '\"rope_theta\": 1e6' mix-back/config.json");
 }
 
 /* 60 of 88 columns, as a share of them in fp64, are 59.99. */
@@ -244,4 +266,4 @@ static void keeps_how_many_columns_rotate(void **state) {
 
 TEST_MAIN(train, program_directory_remove, goes_out_and_comes_back, comes_back_from_one_file,
           what_was_imported_can_go_out, reads_a_tokenizer, writes_one_file, chooses_how_many_experts, refuses_by_name,
-          keeps_how_many_columns_rotate)
+          knows_defaults_of_others, keeps_how_many_columns_rotate)

@@ -237,6 +237,8 @@ static int open_folder(job *j) {
   if (snprintf(path, sizeof path, "%s/config.json", j->options->from) >= PATH_MAX - 32)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", j->options->from);
   CH_TRY(ch_json_load(path, &root));
+  int code = ch_import_defaults(root);
+  if (code) return json_decref(root), code;
   CH_TRY(read_config(j, path, root));
   snprintf(path, sizeof path, "%s/model.safetensors", j->options->from);
   return choir_tensors_open(path, 0, &j->from);

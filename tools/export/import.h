@@ -31,6 +31,10 @@ int choir_import(const choir_import_options *options, choir_import_result *resul
  * results. */
 int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind);
 
+/* Fields that a config.json lacks, where transformers then takes what the reader above would not: a window of mistral
+ * say. */
+int ch_import_defaults(json_t *root);
+
 /* tokenizer.json of Hugging Face's tokenizers: byte-level BPE as it is, or a SentencePiece model that has the same
  * rule. eos: number of the token that ends a text; -1: by its usual name. tokens: how many the model has, which may be
  * more than byte-level BPE names. CHOIR_ERROR_UNSUPPORTED names the field that has no counterpart; CHOIR_ERROR_FORMAT,

@@ -48,7 +48,7 @@ static const char *const *const known[] = {
     (const char *const[]){"architectures", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache",
                           "initializer_range", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id",
                           "pretraining_tp", "max_window_layers", "output_router_logits", "router_aux_loss_coef",
-                          "router_jitter_noise", "transformers.js_config", NULL}};
+                          "router_jitter_noise", "transformers.js_config", "sliding_window_pattern", NULL}};
 
 typedef struct {
   const json_t *root;
@@ -154,20 +154,25 @@ static int read_sizes(const job *j) {
 static int read_rotation(const job *j, const json_t *inside, const char *key, double missing, double *value) {
   CH_TRY(number_or(j->root, j->name, key, missing, value));
   double above = *value;
-  if (!json_is_object(inside)) return CHOIR_OK;
   CH_TRY(number_or(inside, j->name, key, above, value));
-  if (!json_object_get(j->root, key) || *value == above) return CHOIR_OK;
+  if (!field(j, key) || *value == above) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" is %g, and %g in \"rope_parameters\"", j->name, key, above, *value);
 }
 
 static int read_rope(const job *j) {
-  const json_t *inside = json_object_get(j->root, "rope_parameters");
+  static const char *const keys[] = {"rope_type", "rope_theta", "partial_rotary_factor", NULL};
+  const json_t *inside = field(j, "rope_parameters");
   choir_model_config *m = &j->config->model;
   const char *type = "default";
+  char text[80], name[4096 + 32];
+  snprintf(name, sizeof name, "%s: \"rope_parameters\"", j->name);
+  if (inside && !json_is_object(inside))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s is %s: must be an object", name, ch_json_show(inside, text, sizeof text));
   if (json_object_get(inside, "rope_type")) CH_TRY(ch_json_get_string(inside, j->name, "rope_type", &type));
   if (strcmp(type, "default"))
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"rope_type\" is \"%.40s\": choir rotates by \"default\" only",
                     j->name, type);
+  if (inside) CH_TRY(ch_json_check_keys(inside, name, keys)); /* a "factor" would be lost, or an older "type" */
   CH_TRY(read_rotation(j, inside, "rope_theta", 10000, &m->rope_theta));
   CH_TRY(read_rotation(j, inside, "partial_rotary_factor", j->kind == CH_KIND_GLM4_MOE ? 0.5 : 1, &m->rope_fraction));
   return set(j, "model.position", "rope");
@@ -249,6 +254,25 @@ static int check_layer_types(const job *j) {
   json_array_foreach(types_of, i, type) {
     if (!json_is_string(type) || strcmp(json_string_value(type), wanted))
       return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"layer_types\": choir reads \"%s\" only", j->name, wanted);
+  }
+  return CHOIR_OK;
+}
+
+int ch_import_defaults(json_t *root) {
+  static const struct {
+    const char *type, *key, *value;
+  } defaults[] = {{"mistral", "sliding_window", "4096"},
+                  {"mixtral", "rope_theta", "1000000.0"},
+                  {"exaone_moe", "sliding_window", "4096"},
+                  {"exaone_moe", "layer_types", "[\"full_attention\"]"}, /* every fourth one */
+                  {"exaone_moe", "routed_scaling_factor", "2.5"}};
+  const char *type = json_string_value(json_object_get(root, "model_type"));
+  const json_t *rope = json_object_get(root, "rope_parameters");
+  for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
+    const char *key = defaults[i].key;
+    if (!type || strcmp(defaults[i].type, type) || json_object_get(root, key) || json_object_get(rope, key)) continue;
+    if (json_object_set_new(root, key, json_loads(defaults[i].value, JSON_DECODE_ANY, NULL)))
+      return ch_error(CHOIR_ERROR_MEMORY, "no memory for \"%s\" of a config", key);
   }
   return CHOIR_OK;
 }
