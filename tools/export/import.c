@@ -44,6 +44,7 @@ static int find_source(job *j, const ch_param *p, const ch_export_row *row, int 
   ch_export_name(j->kind, j->format, row, p->layer, expert, name);
   *t = choir_tensors_find(j->from, name);
   if (!*t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", j->options->from, name);
+  if ((*t)->dims < 1) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is a single number", j->options->from, name);
   choir_dtype dtype = (*t)->dtype;
   if (dtype != CHOIR_F32 && dtype != CHOIR_F16 && dtype != CHOIR_BF16 &&
       !(dtype == CHOIR_U8 && j->format == CH_EXPORT_GGUF))
