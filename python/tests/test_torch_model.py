@@ -82,6 +82,15 @@ class Models(TorchTest):
                 back = choir.torch.Transformer.of(twin).eval()
                 torch.testing.assert_close(back(tokens), logits)
 
+    def test_positions_in_bf16(self):
+        """Far ones too are turned by their own angle, whatever the model's type."""
+        model = self._model(position="rope", **{"train.sequence_length": 1024})
+        rope, x = model.layers[0].attn.rope, torch.randn(1, 2, 1024, 16).bfloat16()
+        wanted = rope(x.float())
+        turned = model.bfloat16().layers[0].attn.rope(x)
+        self.assertEqual(turned.dtype, torch.bfloat16)
+        torch.testing.assert_close(turned.float(), wanted, rtol=0.02, atol=0.05)
+
     def test_what_choir_trained_is_routed_as_by_choir(self):
         """By thresholds and in evaluation, once there are some: each router by its own rule, gates normalized or not."""
         for router, options in (

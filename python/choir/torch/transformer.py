@@ -41,14 +41,16 @@ class _HeadNorm(_Norm):
 
 
 class _Rope(nn.Module):
-    """Turns the first `width` columns of heads [B,H,T,dh] by their positions, pairs being (c, c + width/2)."""
+    """Turns the first `width` columns of heads [B,H,T,dh] by their positions, pairs being (c, c + width/2). Angles are
+    float64 in a model of any type: bf16 has no 257th position."""
 
     def __init__(self, width, theta):
         super().__init__()
-        self.register_buffer("frequency", theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), False)
+        self.width, self.theta = width, theta
 
     def forward(self, x):
-        angle = torch.arange(x.shape[2], device=x.device)[:, None] * self.frequency
+        column = torch.arange(0, self.width, 2, dtype=torch.float64, device=x.device)
+        angle = torch.arange(x.shape[2], device=x.device)[:, None] * self.theta ** (-column / self.width)
         cosine, sine = angle.cos().to(x), angle.sin().to(x)
         a, b, rest = x.split([angle.shape[1], angle.shape[1], x.shape[3] - 2 * angle.shape[1]], 3)
         return torch.cat([a * cosine - b * sine, b * cosine + a * sine, rest], 3)
