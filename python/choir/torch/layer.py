@@ -181,7 +181,8 @@ class MoE(nn.Module):
 
     def _load_from_state_dict(self, state, prefix, *rest):
         super()._load_from_state_dict(state, prefix, *rest)
-        self._no_thresholds = self._no_thresholds and not int(state.get(prefix + "observed", 0))
+        if prefix + "observed" in state:
+            self._no_thresholds = not int(state[prefix + "observed"])
 
     def __deepcopy__(self, memo):
         """As nn.Module; what the last forward left belongs to its graph and is not copied."""
