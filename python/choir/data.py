@@ -42,6 +42,9 @@ def build(
     kept for evaluation, and seed: which. replace_invalid: bytes that are not UTF-8 become U+FFFD; else they are an
     error. progress: told bytes_done, tokens, documents, ... as a dictionary, and may raise to stop."""
     named = dict(inputs) if isinstance(inputs, Mapping) else {"text": inputs}
+    unknown = [name for name in weights or {} if name not in named]
+    if unknown:
+        raise native.ArgumentError(f"weights: {unknown[0]!r} is no source; there are {', '.join(map(repr, named))}")
     sources = ffi.new("choir_data_source[]", max(len(named), 1))
     for i, (name, given) in enumerate(named.items()):
         weight = float((weights or {}).get(name, 0))

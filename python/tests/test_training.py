@@ -52,6 +52,8 @@ class Runs(unittest.TestCase):
         self.assertEqual(made["sources"], 2)
         told = json.loads((self.at / "mixed" / "data.json").read_text())["sources"]
         self.assertEqual([(one["name"], one["weight"]) for one in told], [("a", 3), ("b", 1)])
+        with self.assertRaisesRegex(choir.ArgumentError, "'c' is no source; there are 'a', 'b'"):
+            choir.data.build(sources, weights={"c": 3}, out=self.at / "none", tokenizer=words)
         with self.assertRaises(FileNotFoundError):
             choir.data.build("nowhere.txt", out=self.at / "none", tokenizer=words)
         self.assertFalse((self.at / "none").exists())
