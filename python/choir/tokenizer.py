@@ -32,6 +32,7 @@ class Tokenizer(Handle):
         *,
         out: Path,
         vocab_size: int = 8192,
+        type: Optional[str] = None,
         field: Optional[str] = None,
         separator: Optional[str] = None,
         sample_bytes: int = 0,
@@ -40,13 +41,14 @@ class Tokenizer(Handle):
         progress: Optional[Callable[[str], Any]] = None,
     ) -> Tokenizer:
         """Trains a tokenizer on files of text, writes it to `out`, and returns it: as `choir tokenizer train` does,
-        with its options (docs/data.md). progress(line) may raise to stop; the search for pieces then ends in a thread
+        with its options (docs/data.md; type: "bpe", "unigram" or "char"). progress(line) may raise to stop; the search for pieces then ends in a thread
         of its own."""
         options = native.options(
             "choir_tokenizer_train_options",
             inputs=files(inputs),
             output=out,
             vocab_size=vocab_size,
+            type=type,
             field=field,
             separator=separator,
             sample_bytes=sample_bytes,

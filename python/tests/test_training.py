@@ -38,6 +38,10 @@ class Runs(unittest.TestCase):
         self.assertEqual((self.at / "own.model").read_bytes(), (self.at / "en.model").read_bytes())
         self.assertEqual(words.vocab_size, 320)
         self.assertTrue(lines and all(isinstance(line, str) for line in lines))
+        pieces = choir.Tokenizer.train(book, out=self.at / "char.model", vocab_size=320, type="char")
+        self.assertEqual(len(pieces.encode("kalo mi")), 7)
+        with self.assertRaisesRegex(choir.ArgumentError, "type 'words' is not known"):
+            choir.Tokenizer.train(book, out=self.at / "char.model", type="words")
         heard = []
         given = dict(out=self.at / "owndata", tokenizer=self.at / "own.model")
         made = choir.data.build([self.at / "book.txt"], **given, holdout=0.1, progress=heard.append)
