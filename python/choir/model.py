@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 import numpy as np
@@ -79,6 +80,13 @@ def _prompt(owner, prompt, value: Union[str, Sequence[int]]) -> None:
         native.fill(owner, prompt, dict(tokens=native.pointer(given), count=len(given)))
 
 
+def _has_tokenizer(path: Path) -> bool:
+    """Of a checkpoint by itself; those of a run all have one."""
+    found, given = ffi.new("char[4096]"), native.text(path)
+    alone = lib.choir_checkpoint_find(given, found, len(found)) == 0 and ffi.string(found) == given
+    return not alone or os.path.exists(os.path.join(path, "tokenizer.model"))
+
+
 class Model(Handle):
     """A model in memory: Model.load("run"), or a fresh one, Model(config, seed=1).
 
@@ -116,7 +124,9 @@ class Model(Handle):
         emulate_bf16: bool = False,
         unchecked: bool = False,
     ) -> Model:
-        """Loads a checkpoint, or the newest good one of a run, with its tokenizer unless `tokenizer` is False."""
+        """Loads a checkpoint, or the newest good one of a run, with its tokenizer, if it has one, unless `tokenizer` is
+        False."""
+        tokenizer = tokenizer and _has_tokenizer(path)
         run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
         options = native.options("choir_run_options", unchecked=unchecked, **run)
         model, words = ffi.new("choir_model **"), ffi.new("choir_tokenizer **") if tokenizer else native.NULL

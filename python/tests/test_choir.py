@@ -252,6 +252,9 @@ class Models(unittest.TestCase):
         self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in testing.numbers(json.loads(told))))
         with self.assertRaises(choir.ArgumentError):
             trainer.step(tokens[:4])
+        trainer.save(testing.directory() / "wordless")
+        with choir.Model.load(testing.directory() / "wordless") as read:
+            self.assertIsNone(read.tokenizer)
 
     def test_weights(self):
         shapes = self.model.parameters()
