@@ -132,5 +132,23 @@ static void joins_control_characters(void **state) {
   choir_tokenizer_free(t);
 }
 
+/* What stands behind a NUL in a piece is its own, and not the next one's. */
+static void keeps_a_nul_in_a_piece(void **state) {
+  static const char unigram[] = CHOIR_SOURCE_DIR "/tests/vectors/foreign/unigram.model";
+  choir_tokenizer *t;
+  char *text;
+  size_t size;
+  ch_buffer model = corpus_load(unigram);
+  memcpy(find(&model, "\xE2\x96\x81You", 6), "\xE2\x96\x81Y\0u", 6);
+  corpus_save(corpus_path("odd.model"), model.data, model.size);
+  free(model.data);
+  test_ok(choir_tokenizer_load(corpus_path("odd.model"), &t));
+  test_ok(choir_tokenizer_decode(t, (int32_t[]){271}, 1, &text, &size));
+  assert_int_equal(size, 4);
+  assert_memory_equal(text, " Y\0u", 4);
+  free(text);
+  choir_tokenizer_free(t);
+}
+
 TEST_MAIN(corpus_begin_small, corpus_end_small, refuses_other_models, refuses_models_that_change_text,
-          takes_models_of_others, joins_control_characters)
+          takes_models_of_others, joins_control_characters, keeps_a_nul_in_a_piece)

@@ -46,12 +46,15 @@ static int within_word(const char *text, size_t size) {
   return 1;
 }
 
-static int add_piece(choir_tokenizer *t, int id, char *name) {
+/* The piece's name at *at, which goes on behind it: a NUL may stand within. */
+static int add_piece(choir_tokenizer *t, int id, char **at) {
   size_t size;
+  char *name = *at;
   const char *piece = ch_spm_piece(t->spm, id, &size);
   ch_piece_kind kind = ch_spm_kind(t->spm, id);
   size_t length = plain(piece, size, name);
   unsigned byte;
+  *at += length + 1;
   t->piece[id] = name;
   t->surface[id] = (ch_surface){name, 0};
   if (kind == CH_PIECE_NORMAL) {
@@ -82,11 +85,8 @@ static int add_pieces(choir_tokenizer *t) {
   if (!t->surface || !t->piece || !t->names)
     return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d pieces", t->vocab);
   for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
-  char *name = t->names;
-  for (int i = 0; i < t->vocab; i++) {
-    CH_TRY(add_piece(t, i, name));
-    name += strlen(name) + 1;
-  }
+  char *at = t->names;
+  for (int i = 0; i < t->vocab; i++) CH_TRY(add_piece(t, i, &at));
   for (int b = 0; b < 256; b++)
     if (t->byte_id[b] < 0)
       return ch_error(CHOIR_ERROR_FORMAT, "no piece for byte 0x%02X, although trainer_spec.byte_fallback is true", b);
