@@ -264,6 +264,8 @@ class Layers(TorchTest):
                 layer(x)
         with self.assertRaisesRegex(choir.ArgumentError, "token ids"):
             self.layer("hash", {})(self.x)
+        with self.assertRaisesRegex(choir.ArgumentError, "needs sequence_length"):
+            self.layer("expert_choice", {"pool": "position"})(self.x[0])
         with self.assertRaisesRegex(choir.ArgumentError, "1 or 2"):
             self.torch.TokenChoice(16, 24, 8, 3)
         with self.assertRaisesRegex(choir.UnsupportedError, "group"):

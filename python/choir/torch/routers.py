@@ -35,6 +35,8 @@ def _expert_choice(q: Request) -> dict:
 def _pools(q: Request) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Who competes: index and held [pools,tokens], k [pools]; and the scores [pools,tokens,e]."""
     n, e = q.scores.shape
+    if q.options.pool == "position" and q.sequence_length < 1:
+        raise ArgumentError("pool 'position' needs sequence_length: of a layer, x [B,T,d]")
     index = select.pools(n, q.sequence_length, q.options.pool, q.options.group_size, q.scores.device)
     held = select.members(index, n, q.valid)
     return index, held, select.per_expert(q.factor, held.sum(1), e), q.scores[index.clamp(max=n - 1)]
