@@ -260,6 +260,32 @@ static void every_type_keeps_text(void **state) {
   free(text.data);
 }
 
+/* Text without a space, or with few: a space is a piece all the same. */
+static void keeps_spaces_that_are_rare(void **state) {
+  static const char *const types[] = {"bpe", "unigram", "char"};
+  const char *inputs[] = {corpus_path("rare.txt"), NULL};
+  for (int spaces = 0; spaces < 2; spaces++) {
+    ch_rng r = ch_rng_make(7, CH_STREAM_TEST, 0);
+    ch_buffer text = {0};
+    for (uint64_t k = 0; k < 30000; k++) {
+      char c[4];
+      test_ok(ch_buffer_append(&text, c, utf8(0x4E00 + (uint32_t)ch_rng_below(r, k, 60), c)));
+      if (k % 40 == 39) corpus_add(&text, spaces && k == 39 ? " " : "\n");
+    }
+    corpus_save(inputs[0], text.data, text.size);
+    free(text.data);
+    for (int i = 0; i < 3; i++) {
+      choir_tokenizer *t;
+      choir_tokenizer_train_options o = CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT;
+      o.inputs = inputs, o.output = corpus_path("rare.model"), o.vocab_size = i == 2 ? 400 : 330, o.type = types[i];
+      test_ok(choir_tokenizer_train(&o));
+      test_ok(choir_tokenizer_load(o.output, &t));
+      corpus_round_trip(t, "\xE4\xB8\x80 \xE4\xB8\x81  x", 10);
+      choir_tokenizer_free(t);
+    }
+  }
+}
+
 static void training_does_not_depend_on_threads(void **state) {
   test_ok(train(corpus_path("text.txt"), 600, 1, corpus_path("again.model")));
   ch_buffer a = corpus_load(corpus_path("small.model")), b = corpus_load(corpus_path("again.model"));
@@ -333,5 +359,5 @@ static void samples_evenly(void **state) {
 
 TEST_MAIN(corpus_begin_small, corpus_end_small, keeps_every_text, keeps_random_text, keeps_long_runs,
           control_pieces_are_text, names_pieces, refuses_what_is_not_utf8, pieces_add_up, encodes_in_threads,
-          long_texts_stop, every_type_keeps_text, training_does_not_depend_on_threads, training_fails_clearly,
-          encoding_checks_that_text_comes_back, samples_evenly)
+          long_texts_stop, every_type_keeps_text, keeps_spaces_that_are_rare, training_does_not_depend_on_threads,
+          training_fails_clearly, encoding_checks_that_text_comes_back, samples_evenly)

@@ -147,20 +147,21 @@ int ch_spm_train(const ch_spm_training *t, void **model, size_t *size) {
   *model = nullptr;
   PlainLocale plain;
   return guarded("training the tokenizer", [&]() -> int {
-    const std::unordered_map<std::string, std::string> options = {{"model_type", t->type},
-                                                                  {"vocab_size", std::to_string(t->vocab_size)},
-                                                                  {"num_threads", std::to_string(t->pieces)},
-                                                                  {"max_sentence_length", std::to_string(t->longest)},
-                                                                  {"byte_fallback", "true"},
-                                                                  {"normalization_rule_name", "identity"},
-                                                                  {"remove_extra_whitespaces", "false"},
-                                                                  {"add_dummy_prefix", "false"},
-                                                                  {"allow_whitespace_only_pieces", "true"},
-                                                                  {"unk_id", "0"},
-                                                                  {"eos_id", "1"},
-                                                                  {"bos_id", "-1"},
-                                                                  {"pad_id", "-1"},
-                                                                  {"minloglevel", "3"}}; /* training sets it anew */
+    std::unordered_map<std::string, std::string> options = {{"model_type", t->type},
+                                                            {"vocab_size", std::to_string(t->vocab_size)},
+                                                            {"num_threads", std::to_string(t->pieces)},
+                                                            {"max_sentence_length", std::to_string(t->longest)},
+                                                            {"byte_fallback", "true"},
+                                                            {"normalization_rule_name", "identity"},
+                                                            {"remove_extra_whitespaces", "false"},
+                                                            {"add_dummy_prefix", "false"},
+                                                            {"allow_whitespace_only_pieces", "true"},
+                                                            {"unk_id", "0"},
+                                                            {"eos_id", "1"},
+                                                            {"bos_id", "-1"},
+                                                            {"pad_id", "-1"},
+                                                            {"minloglevel", "3"}}; /* training sets it anew */
+    if (t->few_spaces) options["required_chars"] = "\xE2\x96\x81";
     Sentences sentences(t);
     std::string bytes;
     util::Status status = SentencePieceTrainer::Train(options, &sentences, &bytes);

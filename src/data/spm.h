@@ -33,6 +33,7 @@ typedef struct ch_spm_training {
   const char *const *sentences;
   const size_t *sizes;
   size_t count;
+  int few_spaces; /* so few that they might get no piece, and could not be told from U+2581 then; at least one */
 } ch_spm_training;
 
 /* Trains a model with byte fallback and no normalization; *model is malloc'd. */
