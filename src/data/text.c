@@ -272,7 +272,7 @@ static int parse(ch_text *t) {
 
 static int blank(const line *l) {
   for (size_t i = 0; i < l->size; i++)
-    if (!strchr(" \t\r", l->text[i])) return 0;
+    if (!memchr(" \t\r", l->text[i], 3)) return 0;
   return 1;
 }
 
