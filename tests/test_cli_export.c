@@ -235,6 +235,10 @@ static void refuses_by_name(void **state) {
   program_refuses(1, "\"rope_parameters\" is [1]",
                   "sed 's/\"rope_parameters\": {/\"rope_parameters\": [1], \"use_cache\": {/' folder/config.json > "
                   "odd/config.json; choir import odd --out x");
+  program_refuses(
+      1, "odd/config.json: model.layers is 0",
+      "sed 's/\"num_hidden_layers\": 3/\"num_hidden_layers\": 0/' folder/config.json > odd/config.json; choir "
+      "import odd --out x");
   choir_tensor scalar = {.name = "model.embed_tokens.weight", .dtype = CHOIR_F32, .bytes = 4, .data = "abcd"};
   test_ok(choir_tensors_write("odd/model.safetensors", &scalar, 1, NULL));
   program_refuses(1, "'model.embed_tokens.weight' is a single number",

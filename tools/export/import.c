@@ -93,7 +93,8 @@ static int fill(job *j, const ch_param *p, float *out) {
   }
   if (together) ch_tensors_forget(j->from, t);
   for (int64_t i = 0; i < p->whole; i++)
-    if (!isfinite(out[i])) return ch_error(CHOIR_ERROR_NUMERIC, "%s has a value that is not finite", p->name);
+    if (!isfinite(out[i]))
+      return ch_error(CHOIR_ERROR_NUMERIC, "%s: %s has a value that is not finite", j->options->from, p->name);
   return CHOIR_OK;
 }
 

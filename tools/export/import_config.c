@@ -104,7 +104,10 @@ static int check_fixed(const job *j) {
   return CHOIR_OK;
 }
 
-static int set(const job *j, const char *key, const char *value) { return choir_config_set(j->config, key, value); }
+static int set(const job *j, const char *key, const char *value) {
+  int code = choir_config_set(j->config, key, value);
+  return code ? ch_error_in(code, "%s", j->name) : CHOIR_OK;
+}
 
 static int set_integer(const job *j, const char *key, int64_t value) {
   char text[32];
@@ -133,17 +136,15 @@ static int flag_or(const job *j, const char *key, int missing, int *value) {
 
 static int read_sizes(const job *j) {
   choir_model_config *m = &j->config->model;
-  int64_t value, heads;
+  int64_t value;
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     if (j->kind < sizes[i].from || j->kind > sizes[i].to) continue;
     CH_TRY(ch_json_get_integer(j->root, j->name, sizes[i].theirs, 0, 1 << 30, &value));
     CH_TRY(set_integer(j, sizes[i].ours, value));
   }
-  heads = m->heads;
-  if (!heads) return ch_error(CHOIR_ERROR_FORMAT, "%s: \"num_attention_heads\" must be at least 1", j->name);
-  CH_TRY(integer_or(j, "head_dim", m->d_model / heads, &value));
+  CH_TRY(integer_or(j, "head_dim", m->d_model / m->heads, &value));
   CH_TRY(set_integer(j, "model.d_head", value));
-  CH_TRY(integer_or(j, "num_key_value_heads", heads, &value));
+  CH_TRY(integer_or(j, "num_key_value_heads", m->heads, &value));
   CH_TRY(set_integer(j, "model.kv_heads", value));
   CH_TRY(ch_json_get_number(j->root, j->name, "rms_norm_eps", 0, 1, &m->norm_eps));
   CH_TRY(ch_json_get_integer(j->root, j->name, "max_position_embeddings", 1, 1 << 30, &value));
