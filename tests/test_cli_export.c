@@ -253,6 +253,9 @@ static void knows_defaults_of_others(void **state) {
       "--set moe_every=0 --set sequence_length=8192; choir export long --format hf --out long-hf --sequences 0;"
       "sed -i 's/\"llama\"/\"mistral\"/' long-hf/config.json");
   program_refuses(1, "\"sliding_window\" is 4096", "choir import long-hf --out x");
+  program_refuses(
+      1, "\"sliding_window\" is 4096",
+      "sed '1s/{/{\"use_sliding_window\": false,/' long-hf/config.json >odd/config.json; choir import odd --out x");
   program_must("sed -i '1s/{/{\"sliding_window\": null,/' long-hf/config.json; choir import long-hf --out long-back");
   program_must(
       "set -e; choir init config.json --out mix --tokenizer bpe.model " MODERN

@@ -81,11 +81,12 @@ static int check_keys(const job *j) {
   return CHOIR_OK;
 }
 
-/* A window that is switched off, or reaches over the whole context. */
+/* A window that is switched off, by a field that mistral does not have, or reaches over the whole context. */
 static int hides_nothing(const job *j, const json_t *window) {
   const json_t *context = field(j, "max_position_embeddings");
-  return json_is_false(field(j, "use_sliding_window")) || (json_is_integer(window) && json_is_integer(context) &&
-                                                           json_integer_value(window) >= json_integer_value(context));
+  if (json_is_false(field(j, "use_sliding_window")) && j->kind != CH_KIND_MISTRAL) return 1;
+  return json_is_integer(window) && json_is_integer(context) &&
+         json_integer_value(window) >= json_integer_value(context);
 }
 
 static int check_fixed(const job *j) {
