@@ -108,18 +108,26 @@ static int split(trainer *t, const char *text, size_t size) {
 }
 
 /* SentencePiece gives no piece to the rarest characters, 1 in 2,000 of all together: Chinese may have as few spaces as
- * that, or none. */
+ * that, or none. Type char also drops the rarest that vocab_size has no room for: there spaces are made the most
+ * frequent. */
 static int look_for_spaces(trainer *t) {
+  static const char blank[] = "                                                                ";
   const char *const *sentences = (void *)t->sentences.data;
   const size_t *sizes = (void *)t->sizes.data;
-  size_t spaces = 0, characters = 0;
+  size_t spaces = 0, characters = 0, more = 0;
   for (size_t s = 0; s < t->training.count; s++)
     for (size_t i = 0; i < sizes[s]; i++) {
       spaces += sentences[s][i] == ' ';
       characters += ((unsigned char)sentences[s][i] & 0xC0) != 0x80;
     }
   t->training.few_spaces = spaces <= characters / 1000;
-  return spaces ? CHOIR_OK : add_sentence(t, " ", 1);
+  if (!spaces) more = 1;
+  if (t->training.few_spaces && !strcmp(t->training.type, "char")) more = characters;
+  for (size_t size; more; more -= size) {
+    size = more < sizeof blank - 1 ? more : sizeof blank - 1;
+    CH_TRY(add_sentence(t, blank, size));
+  }
+  return CHOIR_OK;
 }
 
 /* The last owner frees it. */
