@@ -1,6 +1,7 @@
 """The statistics of studies, against SciPy, statsmodels and worked examples, and by simulation."""
 
 import math
+import types
 import unittest
 
 import numpy as np
@@ -49,6 +50,9 @@ class Estimates(unittest.TestCase):
         table[:2, 0] = [2, 1]
         one = statistics.contrast(table, [1, -1, 0])
         self.assertEqual((one.mean, one.freedom, one.p()), (1, 0, 1))
+        table[:2], table[2, 3] = [[1.0, 2.0, 3.0, np.nan], [1.1, 2.2, 3.1, np.nan]], 9
+        self.assertIsNone(statistics.contrast(table, [-1, 0, 1]))  # 9 is of the arm or of its seed: nobody can tell
+        np.testing.assert_allclose(statistics.contrast(table, [-1, 1, 0]).mean, 0.4 / 3)
 
     def test_intervals_cover(self):
         """Of 2,000 tables with runs missing and strong blocks, 95 % of intervals hold the truth."""
@@ -151,6 +155,25 @@ class Verdicts(unittest.TestCase):
     def test_times_are_logarithms(self):
         self.assertEqual(self.verdict(math.log(1.5), 0.01, kind="steps", figure=2), "the paper's figure is excluded")
         self.assertEqual(self.verdict(math.log(0.5), 0.01, kind="steps"), "contradicted")
+        self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", about=[1.2, 1.4]), "holds")
+        self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", margin=0.2), "contradicted")
+        self.assertEqual(self.verdict(-math.log(1.15), 0.01, kind="step_time", margin=0.2), "holds")
+
+    def test_seeds_whose_curves_do_not_meet_are_not_left_out(self):
+        """A mean of the others would say that the arm is nearer to its rival than it is."""
+        near, far = [5.1, 4.9, 4.7], [5.6, 5.4, 5.2]
+        tables = [np.array([[near[i], near[i], last[i]], [5.0, 4.8, 4.6][i] * np.ones(3)]) for last in (near, far)
+                  for i in range(3)]  # fmt: skip
+        found = []
+        for begin in (0, 3):
+            study = types.SimpleNamespace(
+                arms=[types.SimpleNamespace(name=name) for name in ("arm", "rival")], steps=[1000, 2000, 4000], seeds=3,
+                recipe={"claims": [{"kind": "steps", "arm": "arm", "rival": "rival"}]},
+                table=lambda steps: tables[begin + [1000, 2000, 4000].index(steps)],
+            )  # fmt: skip
+            found.append(claims.Claims(study).findings[0])
+        self.assertEqual(found[0].estimate.count, 3)
+        self.assertEqual((found[1].estimate, found[1].verdict), (None, "not measured"))
 
 
 if __name__ == "__main__":

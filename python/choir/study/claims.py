@@ -36,19 +36,26 @@ class Finding:
         """No effect. None: the claim is of a range, and has none."""
         if "about" in self.claim or "margin" in self.claim:
             return None
-        return math.log(self.claim.get("null", 1)) if self.logarithmic else self.claim.get("null", 0)
+        return self._scaled(self.claim.get("null", 1 if self.logarithmic else 0))
 
     @property
     def figure(self) -> Optional[float]:
-        figure = self.claim.get("figure")
-        return math.log(figure) if figure is not None and self.logarithmic else figure
+        return self._scaled(self.claim["figure"]) if "figure" in self.claim else None
 
     @property
     def range(self) -> Optional[tuple[float, float]]:
         """Of what the claim says."""
         if "about" in self.claim:
-            return tuple(self.claim["about"])
-        return (-self.claim["margin"], self.claim["margin"]) if "margin" in self.claim else None
+            low, high = self.claim["about"]
+            return self._scaled(low), self._scaled(high)
+        if "margin" not in self.claim:
+            return None
+        margin = self._scaled(1 + self.claim["margin"]) if self.logarithmic else self.claim["margin"]
+        return -margin, margin
+
+    def _scaled(self, value: float) -> float:
+        """A number of the claim, as the estimate has it."""
+        return math.log(value) if self.logarithmic else value
 
     def shown(self, value: float) -> float:
         return math.exp(value) if self.logarithmic else value
@@ -89,7 +96,8 @@ class Claims:
         for seed in range(study.seeds):
             if np.isfinite(curves[arm, seed]).all() and np.isfinite(curves[rival, seed]).all():
                 found.append(statistics.log_speedup(study.steps, curves[arm, seed], curves[rival, seed]))
-        return statistics.of_values(found)
+        # Curves are too far apart to compare where a ratio is NaN: a mean of the other seeds would bring them nearer.
+        return statistics.of_values(found) if np.isfinite(found).all() else None
 
     def _step_time(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """How many times as long the rival's step takes, over rounds in turns."""

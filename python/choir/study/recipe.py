@@ -96,6 +96,9 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
                 raise StudyError(f"{path}: claims[{number}].{key}: '{claim[key]}' is none of: {', '.join(sorted(known))}")
         if claim["kind"] in ("loss", "steps", "seconds", "step_time", "accuracy", "probe") and "rival" not in claim:
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs a rival")
+        times = [claim[key] for key in ("figure", "null") if key in claim] + claim.get("about", [])
+        if claim["kind"] in ("steps", "seconds", "step_time") and any(value <= 0 for value in times):
+            raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' is of ratios, and {min(times):g} is none")
 
 
 def load(name: str) -> dict[str, Any]:

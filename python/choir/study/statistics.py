@@ -67,7 +67,7 @@ def of_values(values: Sequence[float]) -> Optional[Estimate]:
 def contrast(table: np.ndarray, weights: Sequence[float], floor: float = 0.0) -> Optional[Estimate]:
     """A weighted sum of arms' means in the blocked model. `table` [arms,seeds] may have NaN where a run is missing;
     `weights` sum to 0. `floor`: the least deviation of a difference of two runs that is believed (chaos). None: an arm
-    with weight has no run."""
+    with weight has no run, or none whose seed ties it to the others."""
     table, weights = np.asarray(table, float), np.asarray(weights, float)
     arm, seed = np.nonzero(np.isfinite(table))
     if any(weights[a] and not (arm == a).any() for a in range(len(table))):
@@ -76,6 +76,8 @@ def contrast(table: np.ndarray, weights: Sequence[float], floor: float = 0.0) ->
     design = np.hstack([arm[:, None] == arms, seed[:, None] == seeds[1:]]).astype(float)
     fit = sm.OLS(table[arm, seed], design).fit()
     row = np.concatenate([weights[arms], np.zeros(len(seeds) - 1)])
+    if not np.allclose(row @ np.linalg.pinv(design) @ design, row):  # a seed's effect would pass for an arm's
+        return None
     count = min(int(np.isfinite(table[a]).sum()) for a in np.nonzero(weights)[0])
     mean, freedom = float(row @ fit.params), float(fit.df_resid)
     if freedom <= 0:
