@@ -119,6 +119,15 @@ class Whole(unittest.TestCase):
         self.assertEqual(results("killed"), results("whole"))
         self.assertEqual(len(results("whole")), 12)  # 2 arms, 2 seeds, 2 budgets, and 4 runs of the search
 
+    def test_without_a_cooldown(self):
+        """... and where a budget has no step to cool in, an end point is evaluated as all are."""
+        at = testing.run().parent
+        (at / "warm.json").write_text(json.dumps({**SCALE, "cooldown": 0, "rates": [0.03], "seeds": 1}))
+        words = ("run", "two.json", "--data", "data", "--out", "warm", "--scale", "warm.json", "--tokens", "256,512,1024")
+        out, errors, status = study(*words)
+        self.assertEqual(status, 0, out + errors)
+        self.assertEqual(len(results("warm")), 6)
+
     def test_only_what_is_missing_runs(self):
         at = testing.run().parent
         shutil.copytree(at / "whole" / "results", at / "some")

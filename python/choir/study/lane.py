@@ -97,11 +97,12 @@ class Lane(Work):
 
     @staticmethod
     def _leave(end: dict[str, Any]) -> int:
-        return end["train"]["steps"] - end["train"]["cooldown_steps"]
+        """Its last step is its own, cooled or not: with it comes the evaluation, which the trunk's is not."""
+        return end["train"]["steps"] - max(1, end["train"]["cooldown_steps"])
 
     @property
     def steps(self) -> int:
-        return self._leave(self.ends[-1]) + sum(end["train"]["cooldown_steps"] for end in self.ends)
+        return self._leave(self.ends[-1]) + sum(end["train"]["steps"] - self._leave(end) for end in self.ends)
 
     def _train(self, config: dict[str, Any], out: pathlib.Path, threads: int, begun: int) -> None:
         file = self.out / "configs" / f"{out.parent.name}-{out.name}.json"
