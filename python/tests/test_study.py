@@ -128,6 +128,14 @@ class Whole(unittest.TestCase):
         self.assertEqual(status, 0, out + errors)
         self.assertEqual(len(results("warm")), 6)
 
+    def test_options_that_are_no_numbers(self):
+        for option, value in (("--jobs", "-1"), ("--seeds", "-1"), ("--minutes", "-3"), ("--minutes", "nan"),
+                              ("--tokens", "1e6,many"), ("--tokens", "0"), ("--tokens", "1e400")):  # fmt: skip
+            _, errors, status = run("refused", option, value)
+            self.assertEqual(status, 2, errors)
+            self.assertIn(f"argument {option}: {value}: must be", errors)
+        self.assertFalse((testing.run().parent / "refused").exists())
+
     def test_only_what_is_missing_runs(self):
         at = testing.run().parent
         shutil.copytree(at / "whole" / "results", at / "some")

@@ -7,6 +7,7 @@ import json
 import pathlib
 import signal
 import sys
+from typing import Any, Callable
 
 from .. import Error
 from . import Stopped, StudyError, pools, recipe, report, terminal, tuned, turns
@@ -18,8 +19,7 @@ from .study import Study, all_in
 def _run(o: argparse.Namespace) -> int:
     failed = False
     for name in o.recipe:
-        budgets = [int(float(part)) for part in o.tokens.split(",")] if o.tokens else []
-        study = Study.make(name, o.data, o.out, o.scale, o.store, o.seeds, budgets)
+        study = Study.make(name, o.data, o.out, o.scale, o.store, o.seeds, o.tokens)
         for part in ("trunks", "runs", "configs", "logs"):
             (study.out / part).mkdir(parents=True, exist_ok=True)
         study.save()
@@ -108,6 +108,31 @@ def _measure(o: argparse.Namespace) -> int:
     return 0
 
 
+def _reads(wanted: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """For argparse: what `read` makes of a word; None, or no number: it must be `wanted`."""
+
+    def value(text: str) -> Any:
+        try:
+            found = read(text)
+        except (ValueError, OverflowError):
+            found = None
+        if found is None:
+            raise argparse.ArgumentTypeError(f"{text}: must be {wanted}")
+        return found
+
+    return value
+
+
+def _numbers_of_tokens(text: str) -> list[int] | None:
+    found = [int(float(part)) for part in text.split(",")]
+    return found if min(found) >= 1 else None
+
+
+_count = _reads("a whole number, not negative", lambda text: int(text) if int(text) >= 0 else None)
+_minutes = _reads("a number, not negative", lambda text: float(text) if 0 <= float(text) < float("inf") else None)
+_tokens = _reads("numbers from 1 on", _numbers_of_tokens)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="choir study", description="Experiments, from recipe to report.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
@@ -117,10 +142,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", required=True, metavar="DIR", help="directory of studies, which share runs")
     run.add_argument("--store", metavar="DIR", help="the store of results [OUT/results]")
     run.add_argument("--scale", default="pico", help="pico, nano, small, 0.1b, or a JSON file [pico]")
-    run.add_argument("--seeds", type=int, default=0, metavar="N", help="runs of every arm [the scale's]")
-    run.add_argument("--tokens", metavar="M,...", help="budgets: training tokens of cooled end points [the scale's]")
-    run.add_argument("--jobs", type=int, default=0, metavar="J", help="runs at once [one for every CPU]")
-    run.add_argument("--minutes", type=float, default=0, metavar="T", help="stop after T minutes, saved [never]")
+    run.add_argument("--seeds", type=_count, default=0, metavar="N", help="runs of every arm [the scale's]")
+    run.add_argument("--tokens", type=_tokens, metavar="M,...",
+                     help="budgets: training tokens of cooled end points [the scale's]")  # fmt: skip
+    run.add_argument("--jobs", type=_count, default=0, metavar="J", help="runs at once [one for every CPU]")
+    run.add_argument("--minutes", type=_minutes, default=0, metavar="T", help="stop after T minutes, saved [never]")
     run.add_argument("--tasks", metavar="DIR", help="a folder for each labelled task, for a recipe that fine-tunes")
     run.set_defaults(call=_run)
     verbs.add_parser("list", help="the experiments that come with choir").set_defaults(call=_list)
@@ -135,8 +161,8 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("run", metavar="RUN")
     measure.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")
     measure.add_argument("--out", required=True, metavar="FILE.json", help="the file to write")
-    measure.add_argument("--sequences", type=int, default=0, metavar="N", help="held-out sequences at most [1,024]")
-    measure.add_argument("--threads", type=int, default=0, metavar="N", help="threads [all CPUs]")
+    measure.add_argument("--sequences", type=_count, default=0, metavar="N", help="held-out sequences at most [1,024]")
+    measure.add_argument("--threads", type=_count, default=0, metavar="N", help="threads [all CPUs]")
     measure.set_defaults(call=_measure)
     return parser
 
