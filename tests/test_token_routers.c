@@ -45,11 +45,11 @@ static void prices_balance_loads(void **state) {
   }
 }
 
-/* Step by step prices even out the loads; the gates stay the scores. */
+/* Step by step prices even out the loads, and a run that begins with them keeps them; the gates stay the scores. */
 static void bias_balances_loads_in_steps(void **state) {
   layer_case c = make("bias_balanced", 2048, 16);
   ch_exec x;
-  real prices[16] = {0};
+  real prices[16] = {0}, before[16];
   const double even = 2048.0 * 2 / 16;
   skewed_scores(&c, 0.3);
   test_ok(ch_exec_init(&x, test_backend(c.backend), c.compute, 1, c.threads));
@@ -67,6 +67,10 @@ static void bias_balances_loads_in_steps(void **state) {
     for (int s = c.record.expert_begin[i]; s < c.record.expert_begin[i + 1]; s++)
       assert_true(c.record.slot_gate[s] == c.scores[c.record.slot_token[s] * 16 + i]);
   assert_int_equal(ch_slots(&c.record), 2048 * 2);
+  memcpy(before, prices, sizeof before);
+  ch_route_args first = {.options = &c.options, .e = 16, .counts = &c.counts, .thresholds = prices, .state = prices};
+  ch_router_find("bias_balanced")->observe(&x, &first);
+  for (int i = 0; i < 16; i++) assert_true(fabs((double)(prices[i] - before[i])) <= 1.001 * c.options.bias_rate);
   ch_exec_free(&x);
   layer_case_free(&c);
 }

@@ -13,9 +13,10 @@ static void route(ch_exec *x, const ch_route_args *a) {
   ch_router_gates_from_scores(x, a);
 }
 
+/* Prices that routed this step are those that it moves, also in the first step of a run that began with another's. */
 static void observe(ch_exec *x, const ch_route_args *a) {
-  CH_OP(x, nudge, .e = a->e, .fresh = !a->observed, .rate = a->options->bias_rate, .demand = a->counts->demand,
-        .price = a->state);
+  CH_OP(x, nudge, .e = a->e, .fresh = !a->observed && !a->thresholds, .rate = a->options->bias_rate,
+        .demand = a->counts->demand, .price = a->state);
 }
 
 const ch_router ch_router_bias_balanced = {
