@@ -51,14 +51,14 @@ static void test_threshold(void **state) {
 static void test_follow(void **state) {
   enum { B = 3, POSITIONS = 40 };
   static const int length[B] = {30, 0, 23};
-  const real more = (real)1.05, less = (real)0.99, threshold[E] = {(real)0.1, 1, (real)0.5, 0, (real)0.3, 2};
+  const real more = (real)1.05, less = (real)0.99, threshold[E] = {(real)0.1, 1, (real)0.5, 0, (real)-0.3, 2};
   real *score = test_new_normal(N * E, 2), want[N * E], got[N * E], history[B * POSITIONS * E];
   for (int b = 0, t = 0; b < B; t += length[b++])
     for (int i = 0; i < E; i++) {
       real cutoff = threshold[i];
       for (int p = t; p < t + length[b]; p++) {
         want[p * E + i] = cutoff;
-        if (mask[p]) cutoff *= score[p * E + i] >= cutoff ? more : less;
+        if (mask[p] && cutoff > 0) cutoff *= score[p * E + i] >= cutoff ? more : less;
       }
     }
   for (int first = 0; first <= 30; first += 10) /* of sequence 0 in the first call, and then the rest */

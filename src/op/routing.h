@@ -120,8 +120,9 @@ typedef struct {
 
 /* Cut-offs that follow each sequence, from the tokens before alone: running quantiles (Robbins & Monro 1951, in
  * logarithms). cutoff[t] is what position p-1 of its sequence left in `history`, or `threshold` where p = 0; behind the
- * token, history[p] = cutoff[t] * (score[t] >= cutoff[t] ? more : less), unchanged where it is not valid. Sequence b's
- * tokens are rows begin[b] .. begin[b+1]-1; they follow past[b] others. */
+ * token, history[p] = cutoff[t] * (score[t] >= cutoff[t] ? more : less), unchanged where it is not valid, and where the
+ * cut-off is not above 0, as prices of a cap need not be: all scores reach it, and a multiple would run away from them.
+ * Sequence b's tokens are rows begin[b] .. begin[b+1]-1; they follow past[b] others. */
 typedef struct {
   int n, e, sequences, positions;
   const int *begin, *past; /* [sequences+1], [sequences] host */

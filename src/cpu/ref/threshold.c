@@ -14,7 +14,7 @@ static void follow_one(const ch_follow_args *a, int b) {
     int valid = !a->valid || a->valid[t];
     for (int i = 0; i < e; i++) {
       cutoff[i] = before[i];
-      history[i] = valid ? cutoff[i] * (score[i] >= cutoff[i] ? a->more : a->less) : cutoff[i];
+      history[i] = valid && cutoff[i] > 0 ? cutoff[i] * (score[i] >= cutoff[i] ? a->more : a->less) : cutoff[i];
     }
   }
 }

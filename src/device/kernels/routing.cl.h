@@ -212,7 +212,7 @@ KERNEL(follow) {
     float cutoff = past ? history[-a.e] : P(float, threshold)[i];
     for (int t = P(int, begin)[b]; t < P(int, begin)[b + 1]; t++, history += a.e) {
       P(float, cutoff)[(I64)t * a.e + i] = cutoff;
-      if (!P(uchar, valid) || P(uchar, valid)[t])
+      if (cutoff > 0 && (!P(uchar, valid) || P(uchar, valid)[t]))
         cutoff *= P(float, score)[(I64)t * a.e + i] >= cutoff ? a.more : a.less;
       history[0] = cutoff;
     }
