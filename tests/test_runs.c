@@ -72,6 +72,14 @@ static void wishes_add_up(void **state) {
   assert_non_null(strstr(program_output, "nothing left to do"));
 }
 
+/* Tokens are those that the run has seen, whatever its steps take now. */
+static void tokens_of_other_steps(void **state) {
+  program_must(FRESH "--set steps=2 --out wider && " TRAIN "--resume --out wider --set steps=3 --set accumulate=2");
+  program_must(
+      "grep -q '\"step\":2,.*\"tokens\":256}' wider/metrics.jsonl && "
+      "grep -q '\"step\":3,.*\"tokens\":512}' wider/metrics.jsonl");
+}
+
 /* Nothing is left to do: the log ends where the checkpoint stands all the same. */
 static void logs_end_where_the_checkpoint_stands(void **state) {
   program_must(FRESH "--set steps=6 --out cut");
@@ -191,7 +199,7 @@ static void files_that_are_in_the_way(void **state) {
                      "--set steps=2 --out again"); /* a run that never began */
 }
 
-TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up,
+TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up, tokens_of_other_steps,
           logs_end_where_the_checkpoint_stands, half_lines_go, a_config_that_cannot_be_read,
           foreign_names_are_passed_over, damaged_ones_are_passed_over, readers_take_the_one_before,
           checkpoints_vanish_under_readers, nothing_of_anybody_else_is_removed, files_that_are_in_the_way)

@@ -71,7 +71,7 @@ static choir_train_event step_event(const loop_state *d, const ch_step_result *r
   return (choir_train_event){.kind = CHOIR_EVENT_STEP,
                              .step = step,
                              .steps = steps,
-                             .tokens = step * tokens,
+                             .tokens = (int64_t)d->run->position.samples * d->run->config.train.sequence_length,
                              .loss = r->loss,
                              .aux_loss = r->aux_loss,
                              .rate = r->rate,
