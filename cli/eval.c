@@ -65,8 +65,13 @@ static void print_sources(int count) {
   for (size_t s = 0; n > 1 && s < n; s++) {
     const json_t *source = json_array_get(results[0].sources, s);
     printf("  %-12.64s", json_string_value(json_object_get(source, "name")));
-    for (int i = 0; i < count; i++)
-      printf("  %10.4f", json_number_value(json_object_get(json_array_get(results[i].sources, s), "loss")));
+    for (int i = 0; i < count; i++) {
+      const json_t *loss = json_object_get(json_array_get(results[i].sources, s), "loss");
+      if (json_is_number(loss)) /* else --sequences has left nothing of this source */
+        printf("  %10.4f", json_number_value(loss));
+      else
+        printf("  %10s", "-");
+    }
     printf("   over %s tokens\n", cli_grouped(json_integer_value(json_object_get(source, "tokens"))));
   }
 }

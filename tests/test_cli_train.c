@@ -83,6 +83,14 @@ static void without_held_out(void **state) {
   program_refuses(1, "nothing to evaluate", "choir eval whole-run --data whole");
 }
 
+/* A source of which nothing was evaluated has no loss, not one of 0. */
+static void source_left_out(void **state) {
+  program_must(
+      "choir data build --out two --tokenizer tokenizer.model --holdout 0.2 --separator '\\f' "
+      "--source a: corpus.txt --source b: corpus.txt && choir eval run --data two --sequences 1");
+  assert_non_null(strstr(program_output, "  -   over 0 tokens"));
+}
+
 /* `choir train | head -1`: the run ends with a checkpoint. */
 static void closed_pipe(void **state) {
   program_must(TRAIN "--data data --out piped --set steps=100000 --set eval_every=1 | head -1");
@@ -230,6 +238,6 @@ static void backends(void **state) {
   program_refuses(1, "", "grep -q reference other/config.json");
 }
 
-TEST_MAIN(program_setup, program_directory_remove, train_and_look, without_expert_copies, without_held_out, closed_pipe,
-          weights_not_finite, a_text_by_bytes, a_busy_machine, replaced_bytes, report, report_on_odd_metrics,
-          from_a_checkpoint, names_that_are_not_utf8, backends)
+TEST_MAIN(program_setup, program_directory_remove, train_and_look, without_expert_copies, without_held_out,
+          source_left_out, closed_pipe, weights_not_finite, a_text_by_bytes, a_busy_machine, replaced_bytes, report,
+          report_on_odd_metrics, from_a_checkpoint, names_that_are_not_utf8, backends)
