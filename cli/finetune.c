@@ -81,25 +81,31 @@ static int show_result(void) {
   return 0;
 }
 
+/* Whether --set says how many steps. */
+static int sets_steps(void) {
+  int found = 0;
+  for (int i = 0; i < set.count; i++)
+    found |= !strncmp(set.values[i], "steps=", 6) || !strncmp(set.values[i], "train.steps=", 12);
+  return found;
+}
+
 /* The config to train with: *use says whether the run's own will not do. */
 static int prepare(choir_config *config, int *use) {
   char path[4096];
   *use = !o.resume || set.count > 0;
-  if (o.resume && (o.from || task_name || recipe || o.epochs > 0 || o.patience))
-    return cli_usage("--from, --task, --recipe, --epochs and --patience are the run's own with --resume");
+  if (o.resume && (o.from || task_name || recipe || o.epochs > 0 || o.patience || o.batch_sequences != 32))
+    return cli_usage("--from, --task, --recipe, --epochs, --patience and --batch are the run's own with --resume");
   if (!o.resume && !(o.from && task_name && o.data))
     return cli_usage("give --from, --task and --data (only --resume can do without)");
+  if (o.epochs > 0 && sets_steps()) return cli_usage("give one of --epochs E and --set train.steps=N");
   snprintf(path, sizeof path, "%s/config.json", o.out);
   if (minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", minutes);
   int code =
       o.resume ? choir_config_load(path, config) : choir_finetune_config(o.from, recipe ? recipe : "constant", config);
   if (code) return cli_fail();
   int status = cli_apply_settings(config, &set);
-  if (status || o.resume || o.epochs > 0) return status;
-  for (int i = 0; i < set.count; i++)
-    if (strstr(set.values[i], "steps=") == set.values[i] || strstr(set.values[i], "train.steps=")) return 0;
-  o.epochs = 10;
-  return 0;
+  if (!o.resume && !(o.epochs > 0) && !sets_steps()) o.epochs = 10;
+  return status;
 }
 
 static int finetune(void) {

@@ -6,8 +6,11 @@ static cli_score_options o;
 static int check(void) {
   if (!o.requests == !o.task) return cli_usage("give one of --requests FILE and --task NAME");
   if (o.task && !o.of_task.data) return cli_usage("--task needs --data DIR, where the task's files are");
-  if (o.requests && (o.of_task.data || o.of_task.out || o.of_task.split))
-    return cli_usage("--data, --split and --out go with --task");
+  if (o.requests && (o.of_task.data || o.of_task.out || o.of_task.split || o.of_task.batch_sequences != 32 ||
+                     o.of_task.capacity_factor != 0))
+    return cli_usage("--data, --split, --out, --batch and --capacity-factor go with --task");
+  if (o.of_task.capacity_factor != 0 && !o.of_task.batch_sequences)
+    return cli_usage("--capacity-factor has no effect with --batch 0, which leaves batch routing out");
   if (o.task && o.tokens) return cli_usage("--tokens goes with --requests");
   return 0;
 }

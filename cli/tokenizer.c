@@ -88,6 +88,8 @@ static int encode(int count, const char *const *files) {
   size_t length, tokens;
   int32_t *ids = NULL;
   int status = 0;
+  if (o.length && !o.out) return cli_usage("--length goes with --out");
+  if (o.pieces && o.out) return cli_usage("give one of --out IDS.npy and --pieces");
   if (choir_tokenizer_load(o.model, &tokenizer)) return cli_fail();
   char *text = cli_read_file(count ? files[0] : "-", &length);
   if (!text)

@@ -107,6 +107,9 @@ static void goes_on_with_its_own(void **state) {
   program_refuses(1, "other/train.tsv is not that of this checkpoint",
                   "choir finetune --resume --out stopped --data other");
   program_refuses(2, "the run's own", "choir finetune --resume --out stopped --from pre");
+  program_refuses(2, "--batch are the run's own", "choir finetune --resume --out stopped --batch 4");
+  program_refuses(2, "one of --epochs",
+                  "choir finetune --from pre --task mine.json --data set --out new --epochs 2 --set train.steps=9");
   program_refuses(1, "already holds a run", TUNE "--out stopped");
   program_refuses(1, "finetune.json: \"from\" has 0 bytes",
                   "cp -r stopped spoilt; sed -i 's/\"from\": \".*\"/\"from\": \"\"/' spoilt/finetune.json;"
