@@ -167,6 +167,7 @@ static const cli_option options[] = {
 
 CLI_VERB(eval, "eval", "RUN|CHECKPOINT", 1, 1, "evaluate a model: loss, perplexity, bits per byte, routing",
          "RUN means its newest checkpoint. The unigram baseline predicts every token by its frequency in the training "
-         "data. Expert choice sees the whole batch, so its loss is not a causal language-model loss: the loss under "
-         "threshold routing, which is causal, is reported beside it. Under mpirun or srun all processes evaluate "
-         "together, and rank 0 prints; their number must divide train.shards, or --shards (docs/clusters.md).");
+         "data, or with --text in the text itself. Expert choice sees the whole batch, so its loss is not a causal "
+         "language-model loss: the loss under threshold routing, which is causal, is reported beside it. Under mpirun "
+         "or srun all processes evaluate together, and rank 0 prints; their number must divide train.shards, or "
+         "--shards (docs/clusters.md).");

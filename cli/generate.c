@@ -177,7 +177,7 @@ static int check_draws(void) {
 
 static int run(int count, const char *const *operands) {
   cli_catch_signals();
-  int status = check_draws();
+  int status = o.generate.batch ? check_draws() : cli_usage("--slots 0: must be at least 1");
   if (!status) status = read_prompts(&all);
   for (int i = 0; i < o.stops.count && !status; i++)
     if (!(all.stops[i] = cli_unescape(o.stops.values[i])))

@@ -19,9 +19,12 @@ static int run(int count, const char *const *operands) {
   if (status) return status;
   if (o.tokenizer && choir_tokenizer_load(o.tokenizer, &tokenizer)) return cli_fail();
   if (tokenizer) config.model.vocab_size = choir_tokenizer_vocab_size(tokenizer);
+  int pieces = config.model.vocab_size;
   if (o.vocab_size) config.model.vocab_size = o.vocab_size;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
-  if (!config.model.vocab_size)
+  if (tokenizer && config.model.vocab_size != pieces)
+    status = cli_usage("--vocab-size %d: the tokenizer has %d pieces, and sets the vocabulary", o.vocab_size, pieces);
+  else if (!config.model.vocab_size)
     status = cli_usage("%s leaves the vocabulary to the data: give --vocab-size V or --tokenizer FILE", operands[0]);
   else if (choir_model_init(&config, (uint64_t)o.seed, &options, &model) || choir_model_save(model, tokenizer, o.out) ||
            choir_config_cost(&config, &costs))

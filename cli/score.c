@@ -11,6 +11,7 @@ static int check(void) {
     return cli_usage("--data, --split, --out, --batch and --capacity-factor go with --task");
   if (o.of_task.capacity_factor != 0 && !o.of_task.batch_sequences)
     return cli_usage("--capacity-factor has no effect with --batch 0, which leaves batch routing out");
+  if (!o.of_task.score.batch) return cli_usage("--slots 0: must be at least 1");
   if (o.task && o.tokens) return cli_usage("--tokens goes with --requests");
   return 0;
 }
