@@ -431,6 +431,8 @@ class Recipes(unittest.TestCase):
         self.refused(lambda r: r.update(title="a\x1b[2J"), "title", r"\x1b")
         self.refused(lambda r: r["arms"][1].update(name="a\u202eb"), "arms[1].name", r"\u202e")
         self.refused(lambda r: r["arms"][1].update(sets={}), "arms[1]", "sets")
+        self.refused(lambda r: r["arms"][1].update(name="EC"), "two arms are called 'EC'")
+        self.refused(lambda r: r.update(sweep={"label": "c", "values": [1, 2], "rate_of": 1}), "sweep: changes no field")
         self.refused(lambda r: r["claims"][1].update(figure=0), "claims[1]", "'steps' is of ratios, and 0 is none")
         self.refused(lambda r: r["claims"][0].update(kind="los"), "claims[0].kind", "los")
         self.refused(lambda r: r["claims"][0].update(rival="top-3"), "claims[0].rival", "top-3")

@@ -135,6 +135,8 @@ class Arm:
 def arms(recipe: dict[str, Any]) -> list[Arm]:
     """Every arm of the recipe; with a sweep, every arm with every value."""
     sweep, found = recipe.get("sweep"), []
+    if sweep and not {"set", "times"} & sweep.keys():
+        raise StudyError("sweep: changes no field; 'set' or 'times' names one")
     for row in recipe["arms"]:
         own = {key: row[key] for key in ("set", "times") if key in row}
         if not sweep:
@@ -144,8 +146,11 @@ def arms(recipe: dict[str, Any]) -> list[Arm]:
             change = {how: {sweep[how]: value} for how in ("set", "times") if how in sweep}
             named = [f"{row.get('rate_of', row['name'])}, {sweep['rate_of']:g} {sweep['label']}"]
             found.append(Arm(f"{row['name']}, {value:g} {sweep['label']}", (own, change), named[0], value))
+    names = [arm.name for arm in found]
     for arm in found:
-        if arm.rate_of not in {a.name for a in found}:
+        if names.count(arm.name) > 1:  # results are known by it
+            raise StudyError(f"two arms are called '{arm.name}'")
+        if arm.rate_of not in names:
             raise StudyError(f"arm '{arm.name}': rate_of '{arm.rate_of}' is no arm")
     return found
 
