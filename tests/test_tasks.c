@@ -201,6 +201,25 @@ static void malformed_rows(void **state) {
   one_malformed("jsonl", "", json, "{\"first\n", "column");
 }
 
+/* One always; more where they are not above one in a hundred. */
+static void how_many_malformed(void **state) {
+  choir_task *task = task_toy("tsv");
+  for (int lines = 199; lines <= 200; lines++) {
+    ch_buffer text = {0};
+    ch_rows r;
+    corpus_add(&text, "first\tsecond\tgold\n");
+    for (int i = 0; i < lines; i++) corpus_add(&text, i < 2 ? "a\n" : "a\tb\tno\n");
+    int code = ch_rows_parse(task, "file", text.data, text.size, 1, &r);
+    if (lines < 200)
+      test_fails(code, CHOIR_ERROR_FORMAT, "2 of 199 rows are malformed");
+    else
+      test_ok(code);
+    ch_rows_free(&r); /* empty where it was refused */
+    free(text.data);
+  }
+  choir_task_free(task);
+}
+
 static void hostile_files(void **state) {
   choir_task *task = task_toy("tsv"), *lines = task_toy("jsonl");
   ch_rows r;
@@ -293,4 +312,4 @@ static void long_rows(void **state) {
 }
 
 TEST_MAIN(corpus_begin, corpus_end, built_in, bad_descriptions, finds_files, tab_separated, without_header, json_lines,
-          malformed_rows, hostile_files, rows_as_tokens, long_rows)
+          malformed_rows, how_many_malformed, hostile_files, rows_as_tokens, long_rows)

@@ -16,7 +16,7 @@
 /* A few bad rows are a fact of life (official sets have some); many mean that the file is something else. */
 static int judge(const ch_rows *rows) {
   if (!rows->lines) return ch_error(CHOIR_ERROR_FORMAT, "%s: has no rows", rows->name);
-  if (rows->malformed <= 1 + rows->lines / 100 && rows->count) return CHOIR_OK;
+  if ((rows->malformed <= 1 || rows->malformed <= rows->lines / 100) && rows->count) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_FORMAT, "%s: %" PRId64 " of %" PRId64 " rows are malformed for task %s; the first, %s",
                   rows->name, rows->malformed, rows->lines, rows->task->name, rows->first);
 }
