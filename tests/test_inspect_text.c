@@ -1,5 +1,6 @@
 /* Statistics of routings: against naive counts over a matrix of gates, by law, and for every router in a model. */
 #include "choir/model.h"
+#include "moe/route_stats.h"
 #include "moe/router.h"
 #include "testing.h"
 
@@ -220,6 +221,11 @@ static void extremes(void **state) {
   assert_null(s.shared);
   choir_route_stats_free(&s);
   assert_int_equal(choir_route_stats_begin(0, V, &s), CHOIR_ERROR_ARGUMENT);
+
+  test_ok(ch_route_stats_alloc(E, &s)); /* what choir_route gives has no room for it */
+  choir_route_stats_count(&s, &p.view);
+  assert_int_equal(s.tokens + s.capacity, 0);
+  choir_route_stats_free(&s);
 }
 
 typedef struct inspection {

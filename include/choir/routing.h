@@ -89,7 +89,8 @@ typedef struct choir_route_stats {
 CHOIR_API int choir_route_stats_begin(int experts, int vocab_size, choir_route_stats *stats);
 CHOIR_API void choir_route_stats_free(choir_route_stats *stats);
 
-/* Adds a routing of as many experts (else nothing happens). Means stay means over all that was added. */
+/* Adds a routing of as many experts to statistics that choir_route_stats_begin made (else nothing happens). Means stay
+ * means over all that was added. */
 CHOIR_API void choir_route_stats_count(choir_route_stats *stats, const choir_routing *routing);
 
 /* Everything up to the histogram as one JSON object, malloc'd, NULL after an error; docs/formats.md has the fields.
