@@ -63,8 +63,9 @@ CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *
 CHOIR_API const choir_config *choir_model_config_of(const choir_model *model);
 
 /* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers
- * are the model's own and live as long as it does; they are NULL where its backend's memory is not the host's, and of
- * experts that ranks share. */
+ * are the model's own and live as long as it does, `gradient` until a trainer of the model is freed; they are NULL
+ * where its backend's memory is not the host's, and of experts that ranks share. Under bf16 passes also read rounded
+ * copies of `data`, which choir_model_set_parameter alone keeps up to date. */
 typedef struct choir_parameter {
   const char *name;
   int dims;
