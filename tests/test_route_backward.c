@@ -141,6 +141,19 @@ static void shares_of_nothing(void **state) {
   for (int i = 0; i < E; i++) assert_true(dscores[i] == (i < 2 ? x.dgates[i] : 0)); /* of equal ones the first two */
 }
 
+/* Shares do not change where all scores are a power of 2 smaller, and their gradient grows by as much. */
+static void shares_of_little(void **state) {
+  enum { SMALLER = -100 };
+  choir_router_options o = router_options("gshard_top2");
+  example x;
+  float large[CELLS], small[CELLS];
+  make(&x, &o, 0, NULL);
+  test_ok(choir_route_backward(&x.request, x.dgates, 0, large));
+  for (int j = 0; j < CELLS; j++) x.scores[j] = ldexpf(x.scores[j], SMALLER);
+  test_ok(choir_route_backward(&x.request, x.dgates, 0, small));
+  for (int j = 0; j < CELLS; j++) assert_true(small[j] == ldexpf(large[j], -SMALLER));
+}
+
 static void without_dgates_only_aux(void **state) {
   choir_router_options o = router_options("switch_top1");
   example x;
@@ -212,5 +225,5 @@ static void refuses(void **state) {
   test_fails(choir_route_backward(&x.request, x.dgates, 0, dscores), CHOIR_ERROR_NUMERIC, "scores[0,3]");
 }
 
-TEST_MAIN(NULL, NULL, gradients_are_differences, constant_gates_have_none, shares_of_nothing, padding_stays_out,
-          without_dgates_only_aux, shows_what_it_routed, refuses)
+TEST_MAIN(NULL, NULL, gradients_are_differences, constant_gates_have_none, shares_of_nothing, shares_of_little,
+          padding_stays_out, without_dgates_only_aux, shows_what_it_routed, refuses)

@@ -25,7 +25,7 @@ CH_REF_OP(gate) {
   }
 }
 
-/* d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2 and so on. */
+/* d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2 and so on; the square of a small sum would be 0. */
 static void share_backward(ch_exec *x, const ch_gate_args *a) {
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < a->record->tokens; t++) {
@@ -34,9 +34,9 @@ static void share_backward(ch_exec *x, const ch_gate_args *a) {
     real *dscore = a->dscore + (int64_t)t * a->record->experts;
     real first = a->value[2 * (int64_t)t], second = a->value[2 * (int64_t)t + 1], sum = first + second;
     if (sum == 0) continue; /* gates are the scores themselves */
-    real slope = (dscore[expert[0]] - dscore[expert[1]]) / (sum * sum);
-    dscore[expert[0]] = second * slope;
-    dscore[expert[1]] = -first * slope;
+    real slope = (dscore[expert[0]] - dscore[expert[1]]) / sum;
+    dscore[expert[0]] = second / sum * slope;
+    dscore[expert[1]] = -first / sum * slope;
   }
 }
 

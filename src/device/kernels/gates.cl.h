@@ -23,16 +23,16 @@ KERNEL(gate_backward) {
   }
 }
 
-/* d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2 and so on. */
+/* d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2 and so on; the square of a small sum would be 0. */
 KERNEL(share_backward) {
   EACH(t, a.n) {
     GLOBAL const int *expert = P(int, choice) + 2 * t;
     GLOBAL float *dscore = P(float, dscore) + t * a.e;
     float first = P(float, value)[2 * t], second = P(float, value)[2 * t + 1], sum = first + second;
     if (expert[0] < 0 || sum == 0) continue; /* with a sum of 0 gates are the scores themselves */
-    float slope = (dscore[expert[0]] - dscore[expert[1]]) / (sum * sum);
-    dscore[expert[0]] = second * slope;
-    dscore[expert[1]] = -first * slope;
+    float slope = (dscore[expert[0]] - dscore[expert[1]]) / sum;
+    dscore[expert[0]] = second / sum * slope;
+    dscore[expert[1]] = -first / sum * slope;
   }
 }
 
