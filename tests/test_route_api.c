@@ -256,6 +256,18 @@ static void layer_refuses(void **state) {
   test_fails(choir_layer_backward(layer, &w, c.x, c.dout, c.dx, &w), CHOIR_ERROR_ARGUMENT, "training");
   choir_layer_destroy(layer);
   choir_layer_destroy(NULL);
+
+  choir_router_options of_models[] = {router_options("expert_choice"), router_options("random")};
+  of_models[0].threshold_after = 5;
+  of_models[1].consistency_weight = 0.5;
+  w.router = c.router;
+  for (int i = 0; i < 2; i++) { /* what only the training of a model does */
+    layer = make_layer(&of_models[i], E, "fp32");
+    test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, c.out));
+    test_fails(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT,
+               i ? "consistency_weight is" : "threshold_after is");
+    choir_layer_destroy(layer);
+  }
   layer_case_free(&c);
 }
 

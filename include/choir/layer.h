@@ -28,8 +28,9 @@ typedef struct choir_layer_options {
 CHOIR_API void choir_layer_options_default(choir_layer_options *options); /* the same, as a function */
 
 /* Weights of the layer, all fp32 and row-major: router [d,e] (unused by hash, random and dense; of kmeans the
- * centroids), w1 and w2 [e,d,h]; thresholds [e] for a layer made `causal` whose experts choose, else not read. The
- * same struct carries gradients, which accumulate (+=); thresholds have none. */
+ * centroids), w1 and w2 [e,d,h]; thresholds [e] for a layer made `causal` whose experts choose, and the prices of
+ * quantile_balanced and bias_balanced in every layer (NULL, unless `causal`: 0); else not read. The same struct carries
+ * gradients, which accumulate (+=); thresholds have none. */
 typedef struct choir_layer_weights {
   float *router, *w1, *w2;
   float *thresholds;
@@ -44,7 +45,8 @@ CHOIR_API void choir_layer_destroy(choir_layer *layer);
 
 /* out [n,d] = MoE(x [n,d]) (no residual). tokens: [n] ids for `hash` and `random`, or NULL. valid: [n] nonzero where a
  * token takes part, or NULL; the output of the others is 0. `training` keeps what backward needs, and switches jitter
- * and sampling on. CHOIR_ERROR_ARGUMENT. */
+ * and sampling on. CHOIR_ERROR_ARGUMENT: also training with router.threshold_after or consistency_weight, which only
+ * the training of a model has. */
 CHOIR_API int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
                                   const int32_t *tokens, const uint8_t *valid, int training, float *out);
 
@@ -54,9 +56,9 @@ CHOIR_API int choir_layer_forward(choir_layer *layer, const choir_layer_weights 
 CHOIR_API int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x,
                                    const float *dout, float *dx, const choir_layer_weights *gradients);
 
-/* Folds the cut-off scores of the last forward into thresholds [e], their running mean with router.decay. calls: how
- * many went into it before; at 0 what it holds counts for nothing. CHOIR_ERROR_ARGUMENT: the router keeps no cut-offs,
- * no forward went before, or it was a causal one. */
+/* Folds the cut-off scores of the last forward into thresholds [e], their running mean with router.decay (the prices of
+ * bias_balanced move by its bias_rate). calls: how many went into it before; at 0 what it holds counts for nothing.
+ * CHOIR_ERROR_ARGUMENT: the router keeps no cut-offs, no forward went before, or it was a causal one. */
 CHOIR_API int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds);
 
 /* Statistics of the last forward; the caller frees them with choir_route_stats_free. CHOIR_ERROR_ARGUMENT,

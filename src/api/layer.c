@@ -211,6 +211,13 @@ static int check_weights(const choir_layer *layer, const choir_layer_weights *w,
   return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL in the %s", !w->w1 ? "w1" : !w->w2 ? "w2" : "router", what);
 }
 
+/* What goes by steps, or runs every sequence twice, a layer alone cannot do. */
+static int check_training(const choir_router_options *o) {
+  if (!o->threshold_after && !(o->consistency_weight > 0)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is for training a whole model; set it to 0",
+                  o->threshold_after ? "threshold_after" : "consistency_weight");
+}
+
 int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
                         const int32_t *tokens, const uint8_t *valid, int training, float *out) {
   CH_TRY(CH_GIVEN(layer, weights, x, out));
@@ -221,6 +228,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
                     layer->options.tokens);
   CH_TRY(ch_threads_check(layer->x.threads));
   CH_TRY(check_weights(layer, weights, "weights"));
+  if (training) CH_TRY(check_training(a->options));
   if (causal && ch_router_has_thresholds(a->router) && !weights->thresholds)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL in the weights, and the layer was made causal");
   CH_TRY(ch_router_check_ids(a->router, n, tokens));
