@@ -2,6 +2,7 @@
 #ifndef CH_TESTS_PAGE_H
 #define CH_TESTS_PAGE_H
 
+#include "base/text.h"
 #include "program.h"
 
 /* The JSON object of a page, which is fetched from nowhere and has the scripts of every page. */
@@ -11,7 +12,8 @@ static inline json_t *page_data(const char *path) {
   size_t size;
   char *page = program_read(path, &size);
   assert_non_null(page);
-  assert_int_equal(strlen(page), size); /* no NUL in it */
+  assert_int_equal(strlen(page), size);              /* no NUL in it */
+  assert_int_equal(ch_utf8_valid(page, size), size); /* as its head says */
   assert_non_null(
       strstr(page,
              "Content-Security-Policy content=\"default-src 'none'; base-uri 'none'; form-action 'none'; "

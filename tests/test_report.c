@@ -89,6 +89,9 @@ static void markup_stays_text(void **state) {
       "\"__proto__\":{\"<i>\":[\"<u>\"]},\"x\":null}}\n" STEP(1, 1, 1),
       "", "<h1>&lt;b&gt;&amp;&quot;'&lt;/script&gt;</h1>", "__proto__.&lt;i&gt;", "[&quot;&lt;u&gt;&quot;]",
       "1,234,567</b>", "!<u>");
+  program_must("mkdir -p '\xff<b>' && cp metrics.jsonl '\xff<b>'");
+  test_ok(ch_report_write((const char *const[]){"\xff<b>"}, 1, "report.html"));
+  json_decref(page_data("report.html")); /* its title, too */
 }
 
 /* Lines that a killed process, or a machine without power, left in the logs are left out, and said. */

@@ -200,7 +200,8 @@ int ch_report_write(const char *const *run_directories, int count, const char *o
   for (int i = 0; i < count && !code; i++) code = add_run(runs, run_directories[i]);
   ch_json_put(data, "version", json_string(choir_version()));
   ch_json_put(data, "runs", runs);
-  const ch_page page = {.title = count > 1 ? "runs compared" : run_directories[0], .script = {ch_report_js}};
+  const char *name = json_string_value(json_object_get(json_array_get(runs, 0), "name")); /* UTF-8 in any case */
+  const ch_page page = {.title = count > 1 || !name ? "runs compared" : name, .script = {ch_report_js}};
   if (!code) return ch_page_save(&page, data, output);
   json_decref(data);
   return code;
