@@ -235,6 +235,36 @@ static int outside_the_vocabulary(const ch_comm *comm, choir_model *model, const
   return choir_model_forward(model, B, T, token, NULL, 1, &f);
 }
 
+static int odd_routing(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  (void)tokenizer;
+  const int32_t token[B * T] = {0};
+  choir_forward_result f;
+  if (comm->rank == 1) test_ok(choir_model_set_routing(model, "threshold"));
+  return choir_model_forward(model, B, T, token, NULL, 1, &f);
+}
+
+static int odd_routing_of_eval(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result r;
+  if (comm->rank == 1) test_ok(choir_model_set_routing(model, "threshold"));
+  return choir_eval(model, tokenizer, &(choir_eval_options){.data = "data"}, &r);
+}
+
+static void see(void *context, const choir_routing *routing) { (void)context, (void)routing; }
+
+static int odd_look(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  (void)tokenizer;
+  const int32_t token[B * T] = {0};
+  choir_forward_result f;
+  if (comm->rank == 1) choir_model_on_routing(model, see, NULL);
+  return choir_model_forward(model, B, T, token, NULL, 0, &f);
+}
+
+static int odd_look_at_eval(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result r;
+  if (comm->rank == 1) choir_model_on_routing(model, see, NULL);
+  return choir_eval(model, tokenizer, &(choir_eval_options){.data = "data"}, &r);
+}
+
 static int part_of_a_shard(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   (void)comm, (void)tokenizer;
   int32_t token[B * T] = {0};
@@ -274,6 +304,10 @@ static void one_fails_all_end(void **state) {
       {odd_inspection, "rank 3 of 4: nowhere.txt: ", CHOIR_ERROR_IO},
       {odd_tokens, "rank 1 of 4 has another batch of tokens than rank 0", CHOIR_ERROR_ARGUMENT},
       {outside_the_vocabulary, "rank 1 of 4: token -1 at sequence 0, position 5", CHOIR_ERROR_ARGUMENT},
+      {odd_routing, "rank 1 of 4: gradients go with the router's own routing", CHOIR_ERROR_UNSUPPORTED},
+      {odd_routing_of_eval, "rank 1 of 4 has another routing than rank 0", CHOIR_ERROR_ARGUMENT},
+      {odd_look, "rank 1 of 4 has another wish to see routings than rank 0", CHOIR_ERROR_ARGUMENT},
+      {odd_look_at_eval, "rank 1 of 4 has another wish to see routings than rank 0", CHOIR_ERROR_ARGUMENT},
       {part_of_a_shard, "a batch of 15 sequences, which 4 processes share by shards", CHOIR_ERROR_ARGUMENT},
       {alone, "choir_session_create is for a model of one process; 4 processes share this one",
        CHOIR_ERROR_UNSUPPORTED}};

@@ -118,6 +118,12 @@ static int check_tokens(const choir_model *model, int B, int T, const int32_t *t
 
 /* Whatever may fail on one rank alone. */
 static int prepare(choir_model *model, int B, int T, const int32_t *tokens, int gradients, int32_t **target) {
+  if (gradients && model->causal)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
+  if (gradients && model->share_gradients)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "a trainer updates this model within its backward pass, and keeps no "
+                    "gradients: free it first");
   CH_TRY(ch_model_plan(model, B, T, gradients));
   CH_TRY(check_tokens(model, B, T, tokens));
   if (gradients) CH_TRY(ch_model_make_gradients(model));
@@ -130,19 +136,14 @@ static int same_batch(const choir_model *model, int B, int T, const int32_t *tok
   const ch_fact facts[] = {{"shape of tokens", (uint64_t)B << 32 | (uint64_t)T},
                            {"batch of tokens", XXH64(tokens, (size_t)B * (size_t)T * sizeof *tokens, 0)},
                            {"routing", XXH64(routing, strlen(routing), 0)},
-                           {"wish for logits or gradients", (uint64_t)wanted}};
+                           {"wish for logits or gradients", (uint64_t)wanted},
+                           {"wish to see routings", model->callback != NULL}};
   return CH_SAME(model->x.comm, facts);
 }
 
 int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                         choir_forward_result *result) {
   CH_TRY(CH_GIVEN(model, tokens, result));
-  if (gradients && model->causal)
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
-  if (gradients && model->share_gradients)
-    return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "a trainer updates this model within its backward pass, and keeps no "
-                    "gradients: free it first");
   int64_t n = (int64_t)B * T, targets = (int64_t)B * (T - 1);
   int32_t *target = NULL;
   int code = ch_comm_agree(model->x.comm, prepare(model, B, T, tokens, gradients, &target));

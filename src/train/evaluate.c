@@ -123,7 +123,8 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
                            {"number of sequences", (uint64_t)end},
                            {"order of sequences", (uint64_t)w->stride},
                            {"text to evaluate", text},
-                           {"routing", XXH64(routing, strlen(routing), 0)}};
+                           {"routing", XXH64(routing, strlen(routing), 0)},
+                           {"wish to see routings", model->callback != NULL}};
   return CH_SAME(model->x.comm, facts);
 }
 
