@@ -122,8 +122,7 @@ static int prepare(choir_model *model, int B, int T, const int32_t *tokens, int 
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
   if (gradients && model->share_gradients)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "a trainer updates this model within its backward pass, and keeps no "
-                    "gradients: free it first");
+                    "a trainer updates this model within its backward pass, and keeps no gradients: free it first");
   CH_TRY(ch_model_plan(model, B, T, gradients));
   CH_TRY(check_tokens(model, B, T, tokens));
   if (gradients) CH_TRY(ch_model_make_gradients(model));
