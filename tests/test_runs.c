@@ -144,7 +144,14 @@ static void damaged_ones_are_passed_over(void **state) {
     assert_true(program_same_runs("sound", "hurt", 12));
     program_must("test -d hurt/checkpoints/00000012.passed-over");
   }
-  program_must("cd hurt/checkpoints && for c in 000000*; do truncate -s 100 $c/model.safetensors; done; true");
+  /* One that is passed over does not count among those to keep: the one that was taken stays. */
+  program_must(
+      "rm -rf hurt && cp -r sound hurt && truncate -s 1000 hurt/checkpoints/00000012/model.safetensors && " TRAIN
+      "--resume --set steps=9 --set keep_checkpoints=1 --out hurt && cd hurt/checkpoints && "
+      "test -d 00000009 && test -d 00000012 && ! test -e 00000006");
+  program_must(
+      "rm -rf hurt && cp -r sound hurt && cd hurt/checkpoints && for c in 000000*; do truncate -s 100 "
+      "$c/model.safetensors; done; true");
   program_refuses(1, "none of 4 checkpoints can be resumed from", TRAIN "--resume --set steps=20 --out hurt");
   program_refuses(1, "none of 4 checkpoints can be read", "choir eval hurt --data data");
 }
