@@ -40,6 +40,7 @@ static void train_and_look(void **state) {
       held += count * (int64_t)i;
     }
     assert_int_equal(tokens, (int64_t)json_at(layer, "tokens"));
+    assert_int_equal(tokens, (int64_t)json_at(root, "tokens")); /* of this evaluation alone, and of all its batches */
     assert_int_equal(held, (int64_t)json_at(layer, "assignments"));
   }
   json_decref(root);

@@ -206,5 +206,27 @@ static void flipped_bits(void **state) {
   flip("copies/run", "checkpoints/00000084/state.safetensors", resume, 40);
 }
 
+/* Sound files whose counters cannot be: samples or bytes of the log below 0. */
+static void counters_below_zero(void **state) {
+  static const char path[] = "copies/run/checkpoints/00000084/state.safetensors";
+  const int64_t below = -1;
+  choir_tensor tensor[200];
+  choir_tensors *file;
+  test_ok(choir_tensors_open("whole/checkpoints/00000084/state.safetensors", 1, &file));
+  int count = choir_tensors_count(file), spoilt = 0;
+  assert_in_range(count, 10, 200);
+  for (int i = 0; i < count; i++) {
+    const char *name = choir_tensors_at(file, i)->name;
+    if (strcmp(name, "run.samples") && strcmp(name, "run.metrics_bytes")) continue;
+    memcpy(tensor, choir_tensors_at(file, 0), (size_t)count * sizeof *tensor);
+    tensor[i].data = &below;
+    test_ok(choir_tensors_write(path, tensor, count, NULL));
+    test_fails(resume("copies/run"), CHOIR_ERROR_FORMAT, name);
+    spoilt++;
+  }
+  assert_int_equal(spoilt, 2);
+  choir_tensors_close(file);
+}
+
 TEST_MAIN(program_setup, program_directory_remove, killed_at_random_instants, interrupted, finished,
-          updated_in_backward, branched, flipped_bits)
+          updated_in_backward, branched, flipped_bits, counters_below_zero)
