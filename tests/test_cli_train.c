@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "choir/choir.h"
+#include "data/encoder.h"
 #include "file/file.h"
 #include "npy/npy.h"
 #include "page.h"
@@ -47,6 +48,9 @@ static void train_and_look(void **state) {
   program_must("choir eval run --text corpus.txt --sequences 4");
   assert_non_null(strstr(program_output, "unigram baseline"));
   program_must("choir eval run --data data --length 1000000 --batch 1000"); /* no longer than what there is */
+  program_must(
+      "for order in '' --in-order; do choir eval run --data data --sequences 2 --json $order >in$order; done;"
+      "! cmp -s in in--in-order"); /* the first two of the held-out text, or two from all over it */
   program_refuses(2, "--minutes -1", "choir train --resume --out run --minutes -1");
   program_must("choir train --resume --out run");
   assert_non_null(strstr(program_output, "nothing left to do"));
@@ -113,6 +117,21 @@ static void weights_not_finite(void **state) {
   choir_model_free(model);
 }
 
+/* The loss of predicting every token of a text by how often it is there, and one time more. */
+static double loss_by_frequency(const char *path) {
+  choir_tokenizer *tokenizer;
+  ch_text_tokens text;
+  double count[320] = {0}, loss = 0;
+  test_ok(choir_tokenizer_load("tokenizer.model", &tokenizer));
+  test_ok(ch_text_tokens_read(tokenizer, path, 0, NULL, NULL, &text));
+  for (size_t i = 0; i < text.count; i++) count[text.ids[i]]++;
+  for (size_t i = 1; i < text.count; i++) loss -= log((count[text.ids[i]] + 1) / ((double)text.count + 320));
+  loss /= (double)(text.count - 1);
+  free(text.ids);
+  choir_tokenizer_free(tokenizer);
+  return loss;
+}
+
 /* Bits a byte are of the bytes that were evaluated; beside them stands what gzip makes of a whole text. */
 static void a_text_by_bytes(void **state) {
   program_must("choir eval run --text corpus.txt --json --routing batch");
@@ -126,6 +145,7 @@ static void a_text_by_bytes(void **state) {
   program_must("gzip -nc corpus.txt | wc -c");
   double packed = 8 * strtod(program_output, NULL) / json_at(whole, "bytes");
   assert_true(fabs(json_at(whole, "gzip_bits_per_byte") - packed) < 0.02 * packed);
+  assert_true(fabs(json_at(whole, "unigram_loss") - loss_by_frequency("corpus.txt")) < 1e-9);
   json_decref(whole);
   json_decref(part);
   program_must("choir eval run --text corpus.txt");
