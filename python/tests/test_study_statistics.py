@@ -3,6 +3,7 @@
 import math
 import types
 import unittest
+import unittest.mock
 
 import numpy as np
 
@@ -10,7 +11,7 @@ try:
     from scipy import stats
     from statsmodels.stats.power import TTestPower
 
-    from choir.study import claims, statistics
+    from choir.study import claims, lane, report, statistics, store, tuned
     from choir.study.statistics import Estimate
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
@@ -126,6 +127,67 @@ class Curves(unittest.TestCase):
         self.assertEqual(best, 0.04)
         np.testing.assert_allclose(vertex, 0.05, rtol=1e-9)
         self.assertEqual(statistics.best_rate([1, 2, 3], [3, 2, math.nan]), (2, None))
+
+
+class Numbers(unittest.TestCase):
+    def test_of_layers(self):
+        """By hand; whole runs only tell that there are numbers."""
+        layers = [
+            {"tokens": 10, "histogram": [2, 6, 2], "assignments": 10, "dropped": 2, "capacity": 4, "demand": [5, 7],
+             "gate_mass": 0.4},
+            {"tokens": 10, "histogram": [1, 9], "assignments": 9, "dropped": 0, "capacity": 5, "demand": [5, 4],
+             "gate_mass": 0.8},
+        ]  # fmt: skip
+        made = store._routing(layers)
+        self.assertEqual(made.pop("histogram"), [0.15, 0.75, 0.1])
+        fullest = (7 * 2 / 12 + 5 * 2 / 9) / 2
+        wanted = {"experts_per_token": 19 / 20, "dropped": 2 / 21, "over_capacity": 4 / 21, "fullest": fullest,
+                  "gate_sum": 0.6}  # fmt: skip
+        self.assertEqual(made.keys(), wanted.keys())
+        for key, value in wanted.items():
+            self.assertAlmostEqual(made[key], value, msg=key)
+
+    def test_of_a_cap(self):
+        capped = {"config": {"model": {"router": {"cap": 2}}}, "final": {"own": {"histogram": [0.1, 0.2, 0.3, 0.4]}}}
+        self.assertEqual(report._cap([capped]), "70.0% / 40.0%")
+
+    def test_of_fine_tuning(self):
+        """The mean of the last three evaluations, in per cent."""
+        study = types.SimpleNamespace(recipe={"tune": {"tasks": ["x"]}}, grid=lambda value: np.array([[value("a", 1)]]))
+        found = {"accuracy": [0.1, 0.9, 0.5, 0.6, 0.7], "probe": 0.3}
+        with unittest.mock.patch.object(tuned, "result", return_value=found):
+            self.assertAlmostEqual(tuned.table(study, "accuracy")[0, 0], 60)
+            self.assertAlmostEqual(tuned.table(study, "probe")[0, 0], 30)
+
+    def test_of_a_trunk(self):
+        self.assertEqual([lane.cooldown_steps(steps, 0.8) for steps in (1, 2, 10)], [0, 1, 8])
+
+
+class Findings(unittest.TestCase):
+    def test_what_each_kind_measures(self):
+        """By hand: three arms, two budgets, two seeds."""
+        tables = {
+            (10, "causal"): [[5.0, 5.2], [5.5, 5.7], [6.0, 6.0]], (20, "causal"): [[4.0, 4.2], [4.5, 4.6], [5.1, 5.3]],
+            (10, "own"): [[4.9, 5.1], [5.5, 5.7], [6.0, 6.0]], (20, "own"): [[3.7, 3.9], [4.5, 4.6], [5.1, 5.3]],
+        }  # fmt: skip
+        final = {"causal": {"loss": 4.0, "histogram": [0.1, 0.2, 0.3, 0.4], "over_capacity": 0.75},
+                 "own": {"loss": 3.7, "over_capacity": 0.25}}  # fmt: skip
+        pair = {"arm": "a", "rival": "b"}
+        wanted = [
+            ({"kind": "loss", **pair}, 0.45), ({"kind": "loss", **pair, "than_arm": "b", "than_rival": "c"}, -0.2),
+            ({"kind": "accuracy", **pair}, 10), ({"kind": "probe", **pair}, -3), ({"kind": "step_time", **pair}, math.log(2)),
+            ({"kind": "gap", "arm": "a"}, 0.3), ({"kind": "gap_growth", "arm": "a"}, 0.2),
+            ({"kind": "share", "arm": "a", "from": 1, "to": 2}, 0.5), ({"kind": "over_capacity", "arm": "a"}, 0.25),
+        ]  # fmt: skip
+        study = types.SimpleNamespace(
+            arms=[types.SimpleNamespace(name=name) for name in "abc"], steps=[10, 20], seeds=2, scale={},
+            recipe={"claims": [claim for claim, _ in wanted]}, finals=lambda arm: [{"final": final}] * 2,
+            table=lambda steps, what="causal": np.array(tables[steps, what]),
+        )  # fmt: skip
+        tuned = {"accuracy": np.array([[60, 62], [50, 52], [40, 42]]), "probe": np.array([[50, 51], [53, 54], [50, 50]])}
+        made = claims.Claims(study, {"a": [1.0, 2.0], "b": [2.0, 4.0, 9.0]}, tuned).findings
+        for (claim, mean), finding in zip(wanted, made):
+            self.assertAlmostEqual(finding.estimate.mean, mean, msg=claim)
 
 
 class Verdicts(unittest.TestCase):
