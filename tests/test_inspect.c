@@ -89,6 +89,38 @@ static void check_routes(const json_t *routes, const json_t *layer) {
   }
 }
 
+static int64_t count_at(const json_t *layer, const char *key, size_t i) {
+  return json_integer_value(json_array_get(json_object_get(layer, key), i));
+}
+
+/* Shares are of their wholes, and more than capacity is what was asked for beyond it. */
+static void check_shares(const json_t *layer) {
+  double held = json_at(layer, "assignments"), dropped = json_at(layer, "dropped"), tokens = json_at(layer, "tokens");
+  assert_true(fabs(json_at(layer, "none_share") - (double)count_at(layer, "histogram", 0) / tokens) < 1e-5);
+  assert_true(fabs(json_at(layer, "dropped_share") - dropped / (dropped + held)) < 1e-5);
+  assert_true(fabs(json_at(layer, "experts_per_token") - held / tokens) < 1e-5);
+  for (size_t i = 0; i < json_array_size(json_object_get(layer, "load")); i++) {
+    int64_t over = count_at(layer, "demand", i) - (int64_t)json_at(layer, "capacity");
+    assert_int_equal(count_at(layer, "over_capacity", i), over > 0 ? over : 0);
+  }
+}
+
+/* Of a router that drops, and leaves tokens without an expert. */
+static void shares(void **state) {
+  program_must(
+      "choir train --config config.json --set layers=4 --set steps=2 --set router.name=switch_top1 --data data --out "
+      "switch >text; choir stats switch --text corpus.txt --tokens 300 --json --threads 1 2>/dev/null");
+  json_t *root = program_json(), *layer;
+  size_t l;
+  double dropped = 0;
+  json_array_foreach(json_object_get(root, "layers"), l, layer) {
+    check_shares(layer);
+    dropped += json_at(layer, "dropped_share");
+  }
+  assert_true(dropped > 0);
+  json_decref(root);
+}
+
 static void stats_and_page_agree(void **state) {
   static const char *const routings[] = {"batch", "sequence", "threshold"};
   for (int r = 0; r < 3; r++) {
@@ -267,5 +299,5 @@ static void drawn(void **state) {
   json_decref(data);
 }
 
-TEST_MAIN(setup, program_directory_remove, stats_and_page_agree, losses_of_tokens, while_training, tables, hostile_text,
-          well_formed, drawn)
+TEST_MAIN(setup, program_directory_remove, stats_and_page_agree, shares, losses_of_tokens, while_training, tables,
+          hostile_text, well_formed, drawn)

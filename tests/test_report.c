@@ -108,6 +108,21 @@ static void broken_lines_are_left_out(void **state) {
   assert_non_null(strstr(choir_error_message(), "has no step yet"));
 }
 
+#define TIMED(n, speed, gflops) \
+  "{\"step\":" #n ",\"tokens_per_second\":" #speed ",\"gflops\":" #gflops ",\"peak_gflops\":8}\n"
+
+/* Times of steps that a resumed run took once more are those of the second time. */
+static void steps_taken_twice(void **state) {
+  json_t *run = report_of(STEP(1, 1, 1) STEP(4, 1, 1),
+                          TIMED(1, 4, 1) TIMED(2, 6, 1) TIMED(3, 7, 1) TIMED(2, 8, 1) TIMED(3, 10, 1) TIMED(4, 20, 2));
+  const json_t *curves = json_object_get(run, "curves"), *speed = json_object_get(curves, "speed");
+  assert_int_equal(json_array_size(json_object_get(speed, "x")), 4);
+  assert_true(json_number_value(json_array_get(json_object_get(speed, "y"), 1)) == 8);
+  assert_true(json_at(speed, "median") == 9);
+  assert_true(json_at(json_object_get(curves, "peak_share"), "last") == 25);
+  json_decref(run);
+}
+
 /* Lines out of memory, as the fuzz target has them, are taken as those of files are. */
 static void parses_what_it_reads(void **state) {
   char lines[] =
@@ -126,4 +141,5 @@ static void parses_what_it_reads(void **state) {
 }
 
 TEST_MAIN(program_directory_make, program_directory_remove, constant_curves, extreme_numbers, lists_of_any_length,
-          loads_as_in_serving, the_curve_answers, markup_stays_text, parses_what_it_reads, broken_lines_are_left_out)
+          loads_as_in_serving, the_curve_answers, markup_stays_text, steps_taken_twice, parses_what_it_reads,
+          broken_lines_are_left_out)
