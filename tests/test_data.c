@@ -99,6 +99,32 @@ static int build_text(const char *text, size_t size, double holdout, const char 
   return choir_data_build(&o);
 }
 
+static int keep(void *context, const choir_data_progress *p) {
+  *(choir_data_progress *)context = *p;
+  return 0;
+}
+
+/* What a build says at its end is what it made, of all sources. */
+static void progress_adds_up(void **state) {
+  static const char text[] = "ka\xE9 pe\n";
+  const char *files[] = {corpus_path("odd-bytes"), NULL};
+  choir_data_source two[] = {{.name = "a", .inputs = files}, {.name = "b", .inputs = files}};
+  choir_data_build_options o = options("summed");
+  choir_data_progress last = {0};
+  choir_data_info info;
+  corpus_save(files[0], text, sizeof text - 1);
+  o.sources = two, o.source_count = 2, o.holdout = 0, o.replace_invalid = 1, o.progress = keep, o.context = &last;
+  test_ok(choir_data_build(&o));
+  choir_data *d = opened("summed");
+  choir_data_get_info(d, &info);
+  assert_int_equal(last.tokens, info.train_tokens);
+  assert_int_equal(last.text_bytes, info.train_bytes);
+  assert_int_equal(last.documents, 2);
+  assert_int_equal(last.replaced, 2);
+  assert_int_equal(last.bytes_done, 2 * (sizeof text - 1));
+  choir_data_close(d);
+}
+
 /* File names are bytes, JSON is not. */
 static void takes_any_file_name(void **state) {
   const char *files[] = {corpus_path("caf\xE9 \xC3\xA9"), NULL};
@@ -306,6 +332,6 @@ static void refuses_wrong_descriptions(void **state) {
   test_ok(ch_dir_remove(corpus_path("told")));
 }
 
-TEST_MAIN(begin, end, does_not_depend_on_threads, nothing_is_lost_or_twice, small_corpora, takes_any_file_name,
-          refuses_and_leaves_nothing, errors_come_in_order, survives_a_full_disk, refuses_damaged_shards,
-          refuses_forged_shards, refuses_wrong_descriptions)
+TEST_MAIN(begin, end, does_not_depend_on_threads, nothing_is_lost_or_twice, progress_adds_up, small_corpora,
+          takes_any_file_name, refuses_and_leaves_nothing, errors_come_in_order, survives_a_full_disk,
+          refuses_damaged_shards, refuses_forged_shards, refuses_wrong_descriptions)

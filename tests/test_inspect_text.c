@@ -330,4 +330,26 @@ static void every_router(void **state) {
   }
 }
 
-TEST_MAIN(NULL, NULL, against_naive_counts, favourites, extremes, every_router)
+/* What a step says of all its layers, by hand: sums over them, and the busiest of any. */
+static void summary_of_layers(void **state) {
+  int64_t load[2][2] = {{6, 2}, {4, 4}}, demand[2][2] = {{9, 2}, {4, 4}}, histogram[2][3] = {{1, 6, 1}, {0, 8, 0}};
+  choir_route_stats layer[2];
+  for (int i = 0; i < 2; i++)
+    layer[i] = (choir_route_stats){.experts = 2,
+                                   .tokens = 8,
+                                   .capacity = 6,
+                                   .assignments = 8,
+                                   .dropped = i ? 0 : 3,
+                                   .load = load[i],
+                                   .demand = demand[i],
+                                   .histogram = histogram[i]};
+  const ch_route_summary s = ch_route_stats_summary(layer, 2);
+  near(s.imbalance, 1.5, "imbalance");
+  near(s.demand_imbalance, 18.0 / 11, "imbalance of the demand");
+  near(s.dropped, 3.0 / 19, "dropped");
+  near(s.unrouted, 1.0 / 16, "unrouted");
+  near(s.fill, 16.0 / 24, "fill");
+  near(s.slots, 1, "slots");
+}
+
+TEST_MAIN(NULL, NULL, summary_of_layers, against_naive_counts, favourites, extremes, every_router)

@@ -157,6 +157,8 @@ static void counts_and_hashes(void **state) {
   assert_int_equal(counts[1], d->sources[0].train.info.documents + d->sources[1].train.info.documents +
                                   d->sources[2].train.info.documents);
   assert_int_not_equal(d->hash, mix->hash); /* other weights */
+  for (int i = 0; i < 3; i++)
+    assert_true(d->sources[i].weight == (double)d->sources[i].train.info.tokens); /* no wish */
   assert_int_equal(d->tokenizer_hash, mix->tokenizer_hash);
   assert_non_null(strstr(d->tokenizer_path, "/tokenizer.model"));
   test_ok(ch_data_check(d, 64));
@@ -169,12 +171,14 @@ static void counts_and_hashes(void **state) {
 static void each_run_holds_out_one(void **state) {
   static const double shares[] = {0.01, 0.3, 0.5, 0.0123, 1.0 / 3};
   for (int k = 0; k < 5; k++) {
-    ch_holdout h = {.seed = 4, .share = shares[k]};
-    uint64_t held = 0;
+    ch_holdout h = {.seed = 4, .share = shares[k]}, other = {.seed = 4, .share = shares[k], .source = 1};
+    uint64_t held = 0, apart = 0;
     for (uint64_t unit = 0; unit < 10000; unit++) {
       held += (uint64_t)ch_held_out(&h, unit);
+      apart += ch_held_out(&h, unit) != ch_held_out(&other, unit);
       assert_true(fabs((double)held - shares[k] * (double)(unit + 1)) <= 1.01);
     }
+    assert_true(apart > 20); /* every source draws for itself */
   }
 }
 

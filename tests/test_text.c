@@ -68,6 +68,7 @@ static void takes_windows_line_ends(void **state) {
   test_ok(read_all(&(ch_text_options){.inputs = inputs, .separator = "\f", .block_bytes = 1000}, &got));
   assert_string_equal(got.data, "one|two\r\n|");
   free(got.data);
+  GIVES("one\r\n\f\ntwo", "\f", "one\r|two|"); /* a separator of the other kind takes none of the text */
 }
 
 static void reads_json_lines(void **state) {
