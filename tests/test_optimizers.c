@@ -305,4 +305,62 @@ static void test_finite(void **state) {
     }
 }
 
-TEST_MAIN(NULL, NULL, test_adafactor, test_adafactor_laws, test_adamw, test_nan, test_table, test_finite)
+/* An optimizer of the table is its op with the constants of the paper; vectors do not decay. The first weights are so
+ * small that eps2 sets the step, and the second gradient so large that it is clipped. */
+static void test_constants(void **state) {
+  enum { COLS = 5, COUNT = 6 * COLS };
+  const choir_train_config c = {.beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
+  for (int rows = 1; rows <= 6; rows += 5)
+    for (int which = 0; which < 2; which++) {
+      const ch_optim *kind = ch_optim_find(which ? "adamw" : "adafactor");
+      real *w = test_new_normal(COUNT, 1), *want = test_new(COUNT), *g = test_new_normal(COUNT, 2), *moment[4];
+      for (int i = 0; i < COUNT && !which; i++) w[i] *= (real)1e-4;
+      for (int i = 0; i < 4; i++) moment[i] = test_new(COUNT);
+      memcpy(want, w, COUNT * sizeof *w);
+      ch_optim_tensor t = {.batch = 1, .rows = rows, .cols = COLS, .all_cols = COLS, .w = w, .g = g};
+      kind->shape(&t);
+      for (int i = 0; i < 2; i++) t.state[i] = t.state_count[i] ? moment[i] : NULL;
+      for (int64_t step = 1; step < 100; step += 50) {
+        double power = pow(c.beta2, (double)step), scale = step > 1 ? 10 : 1;
+        ch_optim_args a = {.config = &c, .tensor = &t, .step = step, .rate = 0.02, .grad_scale = scale};
+        ch_adafactor_args f = {.batch = 1,
+                               .rows = rows,
+                               .cols = COLS,
+                               .w = want,
+                               .g = g,
+                               .row = rows > 1 ? moment[2] : NULL,
+                               .col = moment[3],
+                               .rate = 0.02,
+                               .beta2 = (c.beta2 - power) / (1 - power),
+                               .eps1 = 1e-30,
+                               .eps2 = 1e-3,
+                               .clip = 1,
+                               .grad_scale = scale};
+        ch_adamw_args adamw = {.count = rows * COLS,
+                               .w = want,
+                               .g = g,
+                               .m = moment[2],
+                               .v = moment[3],
+                               .step = step,
+                               .rate = 0.02,
+                               .beta1 = c.beta1,
+                               .beta2 = c.beta2,
+                               .eps = 1e-8,
+                               .weight_decay = rows > 1 ? c.weight_decay : 0,
+                               .grad_scale = scale};
+        TEST_EXEC("reference", CH_COMPUTE_FP32, 1, { kind->step(&x, &a); });
+        TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
+          if (which)
+            x.ops->adamw(&x, &adamw);
+          else
+            x.ops->adafactor(&x, &f);
+        });
+        test_close(w, want, rows * COLS, 1e-6);
+      }
+      free(w), free(want), free(g);
+      for (int i = 0; i < 4; i++) free(moment[i]);
+    }
+}
+
+TEST_MAIN(NULL, NULL, test_constants, test_adafactor, test_adafactor_laws, test_adamw, test_nan, test_table,
+          test_finite)

@@ -155,6 +155,38 @@ static void thresholds_are_means_of_cutoffs(void **state) {
   }
 }
 
+/* Adaptive ones move by 0.3 (1 - share) in their logarithm where a token passes, by -0.3 share where not: an expert
+ * then takes its share of tokens, c / e with the capacity factor of serving, whatever the text is. */
+static void adaptive_cutoffs_move(void **state) {
+  choir_router_options options = router_options("expert_choice");
+  real score[N * E], history[N * E], threshold[E];
+  options.capacity_factor = 2, options.eval_capacity_factor = 1;
+  for (int i = 0; i < N * E; i++) score[i] = (real)ch_rng_uniform(ch_rng_make(3, CH_STREAM_TEST, 60), (uint64_t)i);
+  for (int i = 0; i < E; i++) threshold[i] = (real)0.5;
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
+    ch_record record;
+    ch_route_counts counts;
+    ch_record_alloc(&x.tape, &record, N, E, N * ch_router_most_experts(&options, E));
+    ch_route_counts_alloc(&x, &x.tape, &counts, E);
+    ch_router_by_thresholds(&x, &(ch_route_args){.options = &options,
+                                                 .n = N,
+                                                 .e = E,
+                                                 .sequence_length = N,
+                                                 .causal = CH_ADAPTIVE,
+                                                 .scores = score,
+                                                 .thresholds = threshold,
+                                                 .history = history,
+                                                 .record = &record,
+                                                 .counts = &counts});
+    x.tape.used = 0;
+  });
+  for (int k = 0; k < N * E; k++) {
+    double before = (double)(k < E ? threshold[k] : history[k - E]), passes = (double)score[k] >= before;
+    double moved = log((double)history[k] / before), want = 0.3 * (passes - 1.0 / E);
+    if (!(fabs(moved - want) < 1e-5)) fail_msg("token %d, expert %d: %g instead of %g", k / E, k % E, moved, want);
+  }
+}
+
 /* Runs the layer by thresholds; record and counts are left in the case. */
 static void run_causal(layer_case *c, const real *threshold) {
   ch_moe_args a = layer_args(c);
@@ -219,5 +251,5 @@ static void results_do_not_depend_on_the_room(void **state) {
   free(first);
 }
 
-TEST_MAIN(NULL, NULL, equals_naive_loops, thresholds_are_means_of_cutoffs, parts_equal_naive_loops,
-          results_do_not_depend_on_the_room)
+TEST_MAIN(NULL, NULL, equals_naive_loops, thresholds_are_means_of_cutoffs, adaptive_cutoffs_move,
+          parts_equal_naive_loops, results_do_not_depend_on_the_room)
