@@ -130,7 +130,7 @@ static void another_build(void **state) {
   if (program_run("objcopy --dump-section .note.gnu.build-id=id \"$CHOIR\" other && test -s id"))
     test_skip("a program of another build: no objcopy, or no id of builds");
   program_must(
-      "printf x | dd of=id bs=1 seek=20 conv=notrunc 2>/dev/null && "
+      "printf %%020d 7 | dd of=id bs=1 seek=16 conv=notrunc 2>/dev/null && "
       "objcopy --update-section .note.gnu.build-id=id \"$CHOIR\" other");
   program_refuses(1, "choir train: rank 1 of 2 (",
                   MPIRUN "--timeout 60 -n 1 " FRESH "--out odd : -n 1 env CHOIR=./other sh -c '" FRESH "--out odd'");
