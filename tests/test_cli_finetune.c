@@ -108,6 +108,12 @@ static void goes_on_with_its_own(void **state) {
   program_must("mkdir other; cp set/dev.tsv other; sed '$d' set/train.tsv >other/train.tsv");
   program_refuses(1, "other/train.tsv is not that of this checkpoint",
                   "choir finetune --resume --out stopped --data other");
+  program_refuses(1, "other/train.tsv is not that of this checkpoint",
+                  "sed '2s/good$/BAD/;2s/bad$/good/;2s/BAD/bad/' set/train.tsv >other/train.tsv;"
+                  "! cmp -s set/train.tsv other/train.tsv && choir finetune --resume --out stopped --data other");
+  program_refuses(1, "set/train.tsv is not that of this checkpoint",
+                  "cp -r stopped reworded; sed -i 's/\" lo\"/\" revo\"/' reworded/finetune.json;"
+                  "grep -q '\" revo\"' reworded/finetune.json && choir finetune --resume --out reworded");
   program_refuses(2, "the run's own", "choir finetune --resume --out stopped --from pre");
   program_refuses(2, "--batch are the run's own", "choir finetune --resume --out stopped --batch 4");
   program_refuses(2, "one of --epochs",
@@ -135,6 +141,10 @@ static void recipes(void **state) {
   assert_int_equal(json_at(root, "dev"), 10);
   assert_null(json_object_get(root, "batch"));
   json_decref(root);
+  /* epochs of 26 batches, in steps: the nearest number, and one at least */
+  program_must("set -e; for epochs in 0.01:1 0.05:1 0.06:2; do " TUNE
+               "--epochs ${epochs%%:*} --out epochs-$epochs >text;"
+               "grep -q \"\\\"steps\\\": ${epochs#*:},\" epochs-$epochs/config.json; done");
 }
 
 static void refusals(void **state) {

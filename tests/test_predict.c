@@ -235,8 +235,17 @@ static void files(void **state) {
   file_is(corpus_path("out.jsonl"), "{\"idx\": 100, \"label\": \"no\"}\n{\"idx\": 101, \"label\": \"maybe\"}\n");
   test_fails(ch_predictions_write(corpus_path("absent/out.tsv"), &set.rows, &set.examples, &p), CHOIR_ERROR_IO,
              "absent");
-  free(p.label);
   ch_set_close(&set);
+  /* an index is a number only where JSON writes it in the same way */
+  ch_rows rows;
+  test_ok(task_rows(task, "id\tfirst\tsecond\n007\tka\tto\n0\tka\tto\n7a\tka\tto\n", 0, &rows));
+  ch_examples e = {.count = 3, .row = (int64_t[]){0, 1, 2}};
+  test_ok(ch_predictions_write(corpus_path("out.jsonl"), &rows, &e, &p));
+  file_is(corpus_path("out.jsonl"),
+          "{\"idx\": \"007\", \"label\": \"no\"}\n{\"idx\": 0, \"label\": \"maybe\"}\n"
+          "{\"idx\": \"7a\", \"label\": \"no\"}\n");
+  ch_rows_free(&rows);
+  free(p.label);
 }
 
 /* The share of tokens that every expert took at most, in the last batch. */
@@ -301,7 +310,9 @@ static void whole_task(void **state) {
   test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_ARGUMENT, "capacity_factor");
   o.capacity_factor = 0;
   o.score.progress = stop;
+  test_ok(choir_model_set_routing(model, "batch"));
   test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_INTERRUPTED, "stopped");
+  assert_int_equal(model->causal, CH_NOT_CAUSAL); /* the caller's routing is back */
   choir_model_free(model);
 }
 

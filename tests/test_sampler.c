@@ -119,6 +119,8 @@ static void thin(void **state) {
     if (ch_examples_length(&e, i) > longest) longest = ch_examples_length(&e, i);
   }
   assert_int_equal(e.longest, longest);
+  ch_examples_thin(&e, 1);
+  assert_int_equal(e.longest, ch_examples_length(&e, 0)); /* and of the only one */
   ch_examples_free(&e);
 }
 
