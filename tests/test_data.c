@@ -309,6 +309,43 @@ static void edit(const char *name, const char *from, const char *to) {
   free(out.data);
 }
 
+/* Writes the held-out share of a source anew, its tokens backwards, as `tokenizer` would have made it; data.json says
+ * so. */
+static void forge_heldout(const choir_data *d, uint64_t tokenizer) {
+  const ch_shard_info *info = &d->sources[0].heldout.info;
+  ch_shard_writer w;
+  char was[17], is[17];
+  test_ok(ch_shard_begin(&w, corpus_path("told/docs.heldout.shard"), info->vocab_size, tokenizer));
+  for (uint64_t i = info->tokens; i--;) {
+    int32_t token;
+    ch_shard_read(&d->sources[0].heldout, i, 1, &token);
+    test_ok(ch_shard_write(&w, &token, 1));
+  }
+  w.info.documents = info->documents;
+  w.info.text_bytes = info->text_bytes;
+  test_ok(ch_shard_commit(&w));
+  edit("told/data.json", ch_hex(info->checksum, was), ch_hex(w.info.checksum, is));
+}
+
+/* Shards that agree with data.json, but not with what data are made of. */
+static void knows_its_heldout_share(void **state) {
+  choir_data *d, *other;
+  for (uint64_t wrong = 0; wrong < 2; wrong++) {
+    test_ok(build("told", 0));
+    d = opened("told");
+    forge_heldout(d, d->tokenizer_hash ^ wrong);
+    if (wrong) {
+      test_fails(opens("told"), CHOIR_ERROR_FORMAT, "docs.heldout.shard: made with another tokenizer");
+    } else {
+      other = opened("told");
+      assert_int_not_equal(other->hash, d->hash); /* a run that goes on must not be evaluated on other texts */
+      choir_data_close(other);
+    }
+    choir_data_close(d);
+    test_ok(ch_dir_remove(corpus_path("told")));
+  }
+}
+
 static void refuses_wrong_descriptions(void **state) {
   static const char *const edits[][3] = {{"\"choir-data\"", "\"data\"", "\"format\" is \"data\""},
                                          {"\"version\": 1", "\"version\": 2", "\"version\" is 2"},
@@ -334,4 +371,4 @@ static void refuses_wrong_descriptions(void **state) {
 
 TEST_MAIN(begin, end, does_not_depend_on_threads, nothing_is_lost_or_twice, progress_adds_up, small_corpora,
           takes_any_file_name, refuses_and_leaves_nothing, errors_come_in_order, survives_a_full_disk,
-          refuses_damaged_shards, refuses_forged_shards, refuses_wrong_descriptions)
+          refuses_damaged_shards, refuses_forged_shards, knows_its_heldout_share, refuses_wrong_descriptions)

@@ -182,6 +182,31 @@ static void each_run_holds_out_one(void **state) {
   }
 }
 
+static int go_on(void *context) {
+  (void)context;
+  return 0;
+}
+
+/* Of few bytes 128, and half of them at most; blocks of half of a share, from 64 bytes to 64 KiB. */
+static void little_text_holds_out_more(void **state) {
+  static const struct {
+    size_t bytes;
+    double wish, share;
+    size_t block;
+  } of[] = {{100, 0.01, 0.5, 64}, {1000, 0.01, 0.128, 64}, {20000, 0.05, 0.05, 500}, {1 << 20, 0.5, 0.5, 1 << 16}};
+  char *text = malloc(1 << 20);
+  memset(text, 'a', 1 << 20);
+  for (int i = 0; i < 4; i++) {
+    const char *files[] = {corpus_path("little"), NULL};
+    ch_holdout h;
+    corpus_save(files[0], text, of[i].bytes);
+    test_ok(ch_holdout_plan(&(ch_text_options){.inputs = files}, 4, 0, of[i].wish, go_on, NULL, &h));
+    if (!h.by_blocks || fabs(h.share - of[i].share) > 1e-12 || h.block_bytes != of[i].block)
+      fail_msg("%zu bytes: %g of blocks of %zu", of[i].bytes, h.share, h.block_bytes);
+  }
+  free(text);
+}
+
 TEST_MAIN(begin, end, mixture_is_in_proportion, mixture_holds_far_along, mixture_is_exact_at_its_borders,
           epochs_are_permutations, position_is_the_whole_state, heldout_windows_cover_the_share, counts_and_hashes,
-          each_run_holds_out_one)
+          each_run_holds_out_one, little_text_holds_out_more)
