@@ -16,7 +16,7 @@ static int setup(void **state) {
 static int read_rows(json_t **rows, int most) {
   int count = 0;
   for (char *line = strtok(program_output, "\n"); line && count < most; line = strtok(NULL, "\n")) {
-    rows[count] = json_loads(line, 0, NULL);
+    rows[count] = json_loads(line, JSON_ALLOW_NUL, NULL);
     if (!rows[count]) fail_msg("not JSON: %s", line);
     count++;
   }
@@ -117,6 +117,28 @@ static void stop_texts(void **state) {
   json_decref(row);
 }
 
+/* The end of a document ends a text, and is none of its tokens: with room for these alone it has the same. */
+static void ends_of_documents(void **state) {
+  enum { ROWS = 40 };
+  json_t *rows[2][ROWS];
+  int most = 100, ended = -1;
+  program_must(
+      "choir init config.json --set router.name=switch_top1 --tokenizer tokenizer.model --out wild;"
+      "for i in $(seq %d); do echo ka; done >same",
+      ROWS); /* fresh weights: any token may come */
+  for (int k = 0; k < 2; k++) {
+    program_must("choir generate wild --prompts same --max-tokens %d --temperature 50 --json 2>/dev/null", most);
+    assert_int_equal(read_rows(rows[k], ROWS), ROWS);
+    for (int i = 0; i < ROWS && ended < 0; i++)
+      if (!strcmp(text_of(rows[k][i], "end"), "eos")) ended = i, most = (int)json_at(rows[k][i], "tokens");
+    assert_true(ended >= 0 && most > 0);
+  }
+  assert_string_equal(text_of(rows[1][ended], "end"), "length");
+  assert_true(json_equal(json_object_get(rows[1][ended], "text"), json_object_get(rows[0][ended], "text")));
+  assert_int_equal(json_at(rows[1][ended], "tokens"), most);
+  for (int i = 0; i < 2 * ROWS; i++) json_decref(rows[i / ROWS][i % ROWS]);
+}
+
 static void refusals(void **state) {
   program_refuses(2, "give one of --prompt", "choir generate run --prompt a --prompts b");
   program_refuses(2, "must be a number", "choir generate run --prompt a --temperature hot");
@@ -205,4 +227,4 @@ static void thresholds_for_a_text(void **state) {
 }
 
 TEST_MAIN(setup, program_directory_remove, one_prompt, thresholds_for_a_text, documents_begin, many_prompts, stop_texts,
-          refusals, interrupt)
+          ends_of_documents, refusals, interrupt)

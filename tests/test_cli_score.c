@@ -31,10 +31,14 @@ static void requests(void **state) {
   program_must(
       "printf '%%s\\n' '{\"context\": \"kalo miten\", \"continuation\": \" sura\"}' ''"
       " '{\"context\": \"kalo miten \", \"continuation\": \"sura\", \"id\": {\"a\": [1]}}'"
-      " '{\"continuation\": \"kalo\"}' '{\"context_tokens\": [5], \"continuation_tokens\": [6, 7]}' >requests.jsonl;"
+      " '{\"continuation\": \"kalo\"}' '{\"context_tokens\": [5], \"continuation_tokens\": [6, 7]}'"
+      " '{\"context\": \"kalo  \", \"continuation\": \"sura\"}' '{\"context\": \"kalo\", \"continuation\": \"  "
+      "sura\"}' >requests.jsonl;"
       "choir score run --requests requests.jsonl --tokens 2>/dev/null");
-  json_t *a = line_json(0), *b = line_json(1), *c = line_json(2), *d = line_json(3);
+  json_t *a = line_json(0), *b = line_json(1), *c = line_json(2), *d = line_json(3), *e = line_json(4),
+         *f = line_json(5);
   assert_true(json_at(a, "log_likelihood") == json_at(b, "log_likelihood"));
+  assert_true(json_at(e, "log_likelihood") == json_at(f, "log_likelihood")); /* all spaces belong to what follows */
   assert_true(json_at(a, "log_likelihood") < 0 && json_at(c, "log_likelihood") < 0);
   assert_int_equal(json_at(a, "id"), 1);
   assert_true(json_is_object(json_object_get(b, "id")));
@@ -43,7 +47,7 @@ static void requests(void **state) {
   double sum = json_number_value(json_array_get(values, 0)) + json_number_value(json_array_get(values, 1));
   assert_true(fabs(sum - json_at(d, "log_likelihood")) < 1e-5);
   assert_int_equal(json_integer_value(json_array_get(json_object_get(d, "token_ids"), 1)), 7);
-  json_decref(a), json_decref(b), json_decref(c), json_decref(d);
+  json_decref(a), json_decref(b), json_decref(c), json_decref(d), json_decref(e), json_decref(f);
   program_must(
       "choir score run --requests requests.jsonl --slots 1 --chunk 1 --threads 1 >one 2>/dev/null;"
       "choir score run --requests - --slots 3 --threads 2 <requests.jsonl >two 2>/dev/null; cmp one two");

@@ -55,6 +55,13 @@ static void batches_do_not_matter(void **state) {
   test_ok(choir_generate(model, NULL, prompt, PROMPTS, &o, &got));
   assert_true(memcmp(got.sequences[3].tokens, want.sequences[3].tokens, 25 * sizeof(int32_t)) != 0);
   choir_generate_free(&got);
+  /* behind the half of what came, the other half: a draw is of its position in prompt and text together */
+  int32_t longer[1 + 10] = {token[0]};
+  memcpy(longer + 1, want.sequences[0].tokens, 10 * sizeof *longer);
+  o.seed--, o.max_tokens = 15;
+  test_ok(choir_generate(model, NULL, &(choir_prompt){.tokens = longer, .count = 11}, 1, &o, &got));
+  assert_memory_equal(got.sequences[0].tokens, want.sequences[0].tokens + 10, 15 * sizeof *longer);
+  choir_generate_free(&got);
   choir_generate_free(&want);
   choir_model_free(model);
 }
@@ -153,7 +160,7 @@ static void refusals(void **state) {
     test_refused(choir_generate(model, NULL, prompt, count, &o, &r), CHOIR_ERROR_##code, part); \
   } while (0)
   refuse(o.max_tokens = 0, prompts, 1, ARGUMENT, "max_tokens is 0");
-  refuse(o.max_tokens = 1 << 30, prompts, 1, ARGUMENT, "together at most");
+  refuse(o.max_tokens = 1 << 26, prompts, 1, ARGUMENT, "together at most");
   refuse(o.temperature = -1, prompts, 1, ARGUMENT, "temperature is -1");
   refuse(o.temperature = NAN, prompts, 1, ARGUMENT, "temperature is");
   refuse(o.top_k = -1, prompts, 1, ARGUMENT, "top_k is -1");

@@ -57,8 +57,9 @@ static void restrict_to(double *p, int k, double share) {
 }
 
 static void frequencies(void **state) {
-  static const ch_sampling hows[] = {{1, 0, 1},   {0.5, 0, 1},  {2, 0, 1},      {1, 5, 1},   {1, V, 1},
-                                     {1, 0, 0.6}, {1, 0, 0.05}, {0.7, 12, 0.8}, {3, 2, 0.9}, {1, 100, 0.999}};
+  static const ch_sampling hows[] = {{1, 0, 1},      {0.5, 0, 1}, {2, 0, 1},      {1, 5, 1},
+                                     {1, V, 1},      {1, 0, 0.6}, {1, 0, 0.05},   {100, 0, 0.2},
+                                     {0.7, 12, 0.8}, {3, 2, 0.9}, {1, 100, 0.999}};
   float logits[V];
   for (uint32_t sub = 0; sub < 3; sub++) {
     test_normal(logits, V, sub);
@@ -114,6 +115,8 @@ static void refuses_what_is_no_number(void **state) {
     assert_int_equal(ch_sample(&how, logits, V, 0.5, room), -1);
     logits[5] = 0;
   }
+  logits[0] = -INFINITY; /* has no share, not even of the least draw */
+  assert_int_equal(ch_sample(&(ch_sampling){1, 0, 1}, logits, V, 0, room), 1);
   for (int v = 0; v < V; v++) logits[v] = -INFINITY;
   assert_int_equal(ch_sample(&(ch_sampling){1, 0, 1}, logits, V, 0.5, room), -1);
 }

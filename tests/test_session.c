@@ -233,6 +233,7 @@ static void refusals(void **state) {
   assert_int_equal(choir_session_length(s, 0), 0);
   test_ok(choir_session_advance(s, (int[]){2}, token, logits, NULL));
   test_refused(choir_session_rewind(s, 0, 3), CHOIR_ERROR_ARGUMENT, "cannot be cut to 3");
+  test_refused(choir_session_rewind(s, 0, -1), CHOIR_ERROR_ARGUMENT, "cannot be cut to -1");
   test_refused(choir_session_rewind(s, 1, 0), CHOIR_ERROR_ARGUMENT, "slot 1 does not exist");
   assert_int_equal(choir_session_length(s, 1), -1);
   choir_session_free(s);
