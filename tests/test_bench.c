@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "bench/bench.h"
+#include "bench/cases.h"
 #include "moe/router.h"
 #include "op/backend.h"
 #include "testing.h"
@@ -42,6 +43,35 @@ static void every_case_agrees_with_the_reference(void **state) {
         "route n=300 e=8 c=1 d=16 h=16 router=switch_top1 compute=fp32", 1e-5);
   check("route n=300 e=8 d=16 h=16 router=base", "route n=300 e=8 c=2 d=16 h=16 router=base compute=fp32", 1e-5);
   check("adafactor batch=2 rows=24 cols=40", "adafactor batch=2 rows=24 cols=40 compute=fp32", 1e-5);
+}
+
+/* FLOPs of products, two for each pair of numbers; bytes as if every array were read or written once. */
+static void work_by_hand(void **state) {
+  static const struct {
+    const char *problem;
+    double flops, numbers;
+  } of[] = {{"gemm m=50 n=33 k=65", 2 * 50 * 33 * 65, 0},
+            {"attention B=2 T=70 H=2 dh=8", 6 * 2 * (70 * 70 / 2) * 2 * 2 * 8, 0}, /* the half that is not later */
+            {"head n=40 d=32 V=300", 3 * 2 * 40 * 32 * 300, 0},
+            {"gelu count=1000", 0, 5 * 1000},
+            {"rmsnorm n=30 d=48", 0, 5 * 30 * 48},
+            {"select n=300 e=4 k=20", 0, 300 * 4},
+            {"gather n=300 d=24 e=4 k=20", 0, (3 * 4 * 20 + 300) * 24},
+            {"adafactor batch=2 rows=24 cols=40", 0, 3 * 2 * 24 * 40}};
+  for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+    ch_bench_result r;
+    test_ok(ch_bench_run(of[i].problem, &options, &r));
+    if (r.flops != of[i].flops || r.bytes != 4 * of[i].numbers)
+      fail_msg("%s: %g FLOPs, %g bytes", of[i].problem, r.flops, r.bytes);
+  }
+}
+
+/* Errors are relative to the largest number, and one that is no number hides behind no other. */
+static void errors_are_seen(void **state) {
+  assert_true(fabs(ch_bench_error((real[]){0.25f, 0.5f}, (real[]){0.25f, 0.375f}, 2) - 0.125 / 0.375) < 1e-12);
+  assert_true(isnan(ch_bench_error((real[]){1, (real)NAN}, (real[]){1, 1}, 2)));
+  assert_true(isnan(ch_bench_worse((double)NAN, 1)) && isnan(ch_bench_worse(1, (double)NAN)));
+  assert_true(ch_bench_worse(1, 2) == 2 && ch_bench_worse(2, 1) == 2);
 }
 
 /* Sampled tokens, under every router, with drops. */
@@ -170,6 +200,6 @@ static void forked(void **state) {
   assert_int_equal(status, 0);
 }
 
-TEST_MAIN(NULL, NULL, every_case_agrees_with_the_reference, layers_agree_with_the_reference, time_is_accounted_for,
-          token_choice_tells_its_losses, a_router_is_a_share_of_a_layer_as_full, refuses_wrong_problems,
-          defaults_name_cases, forked)
+TEST_MAIN(NULL, NULL, every_case_agrees_with_the_reference, work_by_hand, errors_are_seen,
+          layers_agree_with_the_reference, time_is_accounted_for, token_choice_tells_its_losses,
+          a_router_is_a_share_of_a_layer_as_full, refuses_wrong_problems, defaults_name_cases, forked)
