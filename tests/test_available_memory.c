@@ -44,6 +44,9 @@ static void nested_groups_of_version_2(void **state) {
   LEAVES(70, "proc/self/cgroup=0::/user.slice/job", V2, "sys/fs/cgroup/user.slice/memory.max=524288000",
          "sys/fs/cgroup/user.slice/job/memory.high=104857600", "sys/fs/cgroup/user.slice/job/memory.current=52428800",
          "sys/fs/cgroup/user.slice/job/memory.stat=anon 5\\ninactive_file 20971520\\nother 1");
+  LEAVES(100, "proc/self/cgroup=0::/job", V2, "sys/fs/cgroup/job/memory.max=104857600",
+         "sys/fs/cgroup/job/memory.current=1048576",
+         "sys/fs/cgroup/job/memory.stat=inactive_file 2097152"); /* which is counted at other times */
   tree("fake", (const char *const[]){"proc/self/cgroup=0::/full", V2, "sys/fs/cgroup/full/memory.max=1048576",
                                      "sys/fs/cgroup/full/memory.current=9999999", NULL});
   assert_int_equal(ch_machine_available_memory_at("fake"), 1); /* nothing, which is not "unknown" */
@@ -55,13 +58,14 @@ static void containers(void **state) {
   LEAVES(10, "proc/self/cgroup=0::/docker/abc/sub",
          "proc/self/mountinfo=30 25 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup rw",
          "sys/fs/cgroup/sub/memory.max=20971520", "sys/fs/cgroup/memory.max=10485760");
-  LEAVES(10, "proc/self/cgroup=0::/../other", V2, "sys/fs/cgroup/memory.max=10485760");
+  LEAVES(10, "proc/self/cgroup=0::/../other", V2, "sys/fs/cgroup/memory.max=10485760",
+         "sys/fs/other/memory.max=1048576");
   LEAVES(10, "proc/self/cgroup=0::/a b", "proc/self/mountinfo=30 25 0:26 / /c\\\\040g rw - cgroup2 x rw",
          "c g/a b/memory.max=10485760");
 }
 
 static void version_1(void **state) {
-  LEAVES(60, "proc/self/cgroup=5:cpu,cpuacct:/x\\n4:memory:/slurm/job\\n0::/", V1,
+  LEAVES(60, "proc/self/cgroup=5:cpu,memoryless:/x\\n4:memory:/slurm/job\\n0::/", V1,
          "cg/mem/slurm/memory.limit_in_bytes=104857600", "cg/mem/slurm/memory.usage_in_bytes=52428800",
          "cg/mem/slurm/memory.stat=inactive_file 1\\ntotal_inactive_file 10485760",
          "cg/mem/slurm/job/memory.limit_in_bytes=9223372036854771712",

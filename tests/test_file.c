@@ -78,6 +78,12 @@ static void files_are_whole_or_not_there(void **state) {
   test_fails(ch_file_read(base, 5, &data, &bytes), CHOIR_ERROR_IO, "not a regular file");
   test_fails(ch_file_save(in_base("no/b"), "x", 1), CHOIR_ERROR_IO, "/no/b: cannot be written");
   test_fails(ch_file_save("", "x", 1), CHOIR_ERROR_ARGUMENT, "not a usable file name");
+  static const char *const parents[][2] = {{"/a", "/"}, {"a", "."}, {"a/b", "a"}, {"/a/b", "/a"}};
+  for (int i = 0; i < 4; i++) {
+    char parent[8];
+    ch_path_parent(parents[i][0], parent, sizeof parent);
+    assert_string_equal(parent, parents[i][1]);
+  }
 }
 
 static void a_full_disk_says_how_much(void **state) {
@@ -179,6 +185,13 @@ static void one_run_per_directory(void **state) {
   test_ok(ch_lock_take(base, &lock));
   ch_lock_release(lock);
   test_fails(ch_lock_take("/nonexistent", &lock), CHOIR_ERROR_IO, "/nonexistent/lock");
+  /* Numbers of somebody else's are not overwritten. */
+  static const char *const theirs[] = {"1\n2\n", "1234567890123456789012345678901234567890\n"};
+  for (int i = 0; i < 2; i++) {
+    test_ok(ch_file_save(in_base("lock"), theirs[i], strlen(theirs[i])));
+    test_fails(ch_lock_take(base, &lock), CHOIR_ERROR_ARGUMENT, "not a lock of choir's");
+    holds(in_base("lock"), theirs[i]);
+  }
 }
 
 static int is_there(const char *name) { return !access(in_base(name), F_OK); }
@@ -228,6 +241,7 @@ static void nearest_words(void **state) {
   assert_string_equal(ch_suggest("head", known), "heads");
   assert_string_equal(ch_suggest("capacity", known), "capacity_factor"); /* cut short */
   assert_null(ch_suggest("xyzzy", known));
+  assert_null(ch_suggest("zz", (const char *const[]){"ab", NULL})); /* two edits make any two letters */
   assert_null(ch_suggest("", known));
   char text[100], large[300];
   assert_string_equal(ch_did_you_mean(text, sizeof text, "stesp", known), ", did you mean 'steps'?");
@@ -236,6 +250,19 @@ static void nearest_words(void **state) {
   large[sizeof large - 1] = 0;
   assert_null(ch_suggest(large, known));
   assert_string_equal(ch_word_list(text, 12, known), "rate, steps");
+}
+
+/* One \r goes with the end of a line, one mark with the beginning of the text. */
+static void lines(void **state) {
+  static const char text[] = "\xEF\xBB\xBFx\r\r\n\n\xEF\xBB\xBFy", *const want[] = {"x\r", "", "\xEF\xBB\xBFy"};
+  ch_lines all = {text, text + sizeof text - 1, 0};
+  ch_value line;
+  for (int i = 0; i < 3; i++) {
+    assert_true(ch_lines_next(&all, &line) && all.number == i + 1);
+    assert_int_equal(line.size, strlen(want[i]));
+    assert_memory_equal(line.text, want[i], line.size);
+  }
+  assert_false(ch_lines_next(&all, &line));
 }
 
 static void json_is_strict(void **state) {
@@ -330,6 +357,7 @@ int main(void) {
       IN_BASE(a_lock_has_its_name),
       IN_BASE(claims_leave_nothing),
       cmocka_unit_test(nearest_words),
+      cmocka_unit_test(lines),
       cmocka_unit_test(incomplete_json),
       cmocka_unit_test(whole_json),
       IN_BASE(json_is_strict),

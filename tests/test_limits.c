@@ -59,7 +59,9 @@ static void small_stacks(void **state) {
   program_refuses(1, "a stack of 16 KiB and need 256: raise OMP_STACKSIZE",
                   "OMP_STACKSIZE=16k choir train --config config.json --data data --threads 2 --out stack");
   program_refuses(1, "the stack may have 300 KiB and needs 512: raise ulimit -s", "ulimit -s 300; choir --version");
-  program_must("OMP_STACKSIZE=256k choir train --config config.json --data data --set steps=2 --threads 2 --out stack");
+  program_must(
+      "for size in 256k 1m; do OMP_STACKSIZE=$size choir train --config config.json --data data --set steps=2 "
+      "--threads 2 --out stack-$size; done");
   program_must("OMP_STACKSIZE=16k " TRAIN "--out stack1"); /* one thread has the process's own stack */
 }
 

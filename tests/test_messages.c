@@ -28,6 +28,7 @@ static void what_is_obeyed_is_shown(void **state) {
       "gpj.exe",
       0, "\\u202Egpj.exe");                                                  /* right to left */
   SHOWS("\xE2\x80\xA8\xE2\x81\xA6\xEF\xBB\xBF", 0, "\\u2028\\u2066\\uFEFF"); /* line separator, isolate, mark */
+  SHOWS("\xD8\x9C\xE2\x80\x8E\xE2\x80\x8F", 0, "\\u061C\\u200E\\u200F");     /* marks of direction */
   SHOWS("\xFF\xC3(\xE2\x82", 0, "\\xFF\\xC3(\\xE2\\x82");
   SHOWS("\xC0\x80\xED\xA0\x80\xF4\x90\x80\x80", 0, "\\xC0\\x80\\xED\\xA0\\x80\\xF4\\x90\\x80\\x80");
   SHOWS("", 0, "");

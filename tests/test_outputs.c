@@ -19,7 +19,8 @@ static int entries(const char *directory) {
 /* Names of numbers, of processes that are gone; choir's own name without its mark, with another's, as a link. */
 static void only_what_choir_made_is_removed(void **state) {
   program_must(
-      "mkdir u && cd u && mkdir data.tmp-2024-backup data.tmp-99999999 .choir-tmp-12-0 .choir-tmp-13-0 run "
+      "mkdir u && cd u && mkdir data.tmp-2024-backup data.tmp-99999999 .choir-tmp-12-0 .choir-tmp-13-0 "
+      ".choir-tmp-15-mine run "
       "run/checkpoints "
       "run/checkpoints/best.tmp-12345-keep run/notes.tmp-1999.d elsewhere && echo mine | tee data.tmp-2024-backup/x "
       "data.tmp-99999999/x .choir-tmp-12-0/x .choir-tmp-13-0/x .choir-tmp-13-0/choir-made-this elsewhere/x "
@@ -76,6 +77,10 @@ static void half_a_mark_goes(void **state) {
       ">half/.choir-tmp-3-0/choir-made-this && echo mine >half/.choir-tmp-3-0/x");
   ch_temporary_clean("half");
   program_must("ls -A half | grep -c . | grep -x 1 && cat half/.choir-tmp-3-0/x");
+  if (geteuid()) return;
+  program_must("mkdir half/.choir-tmp-4-0 && chown 1234 half/.choir-tmp-4-0"); /* another user's, who may be at work */
+  ch_temporary_clean("half");
+  program_must("test -d half/.choir-tmp-4-0");
 }
 
 static mode_t mode_of(const char *path) {
