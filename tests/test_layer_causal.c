@@ -179,6 +179,58 @@ static void every_router_can_serve(void **state) {
   }
 }
 
+/* Draws go on by tokens from one training call to the next; the mask is that of the call, up to its last token; one
+ * backward goes with a forward. */
+static void calls_in_a_row(void **state) {
+  layer_case c = layer_case_new("switch_top1", N, D, H, E);
+  choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2},
+                      gradients = {.router = c.drouter, .w1 = c.dw1, .w2 = c.dw2};
+  choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
+  float out[2][N * D], dx[N * D];
+  uint8_t valid[N];
+  memset(valid, 1, sizeof valid);
+  o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = E, o.router = router_options("switch_top1");
+  o.router.jitter = 0.5, o.router.capacity_factor = E;
+  for (int k = 0; k < 2; k++) {
+    choir_layer *layer;
+    test_ok(choir_layer_create(&o, &layer));
+    for (int part = 0; part <= k; part++)
+      test_ok(choir_layer_forward(layer, &w, N / (1 + k), c.x, NULL, NULL, 1, out[k]));
+    test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out[k]));
+    test_ok(choir_layer_backward(layer, &w, c.x, c.dout, dx, &gradients));
+    test_fails(choir_layer_backward(layer, &w, c.x, c.dout, dx, &gradients), CHOIR_ERROR_ARGUMENT, "once");
+    valid[N - 1] = k == 0;
+    test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, valid, 0, dx));
+    assert_int_equal(dx[N * D - 1] != 0, k == 0);
+    choir_layer_destroy(layer);
+  }
+  assert_memory_equal(out[0], out[1], sizeof *out);
+  layer_case_free(&c);
+}
+
+/* What a model's steps and draws are for, a layer alone refuses in training. */
+static void is_no_model(void **state) {
+  static const char *const options[][2] = {{"expert_choice", "threshold_after"}, {"random", "consistency_weight"}};
+  for (int i = 0; i < 2; i++) {
+    layer_case c = layer_case_new(options[i][0], N, D, H, E);
+    choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2};
+    choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
+    choir_layer *layer;
+    float out[N * D];
+    int32_t ids[N] = {0};
+    o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = E, o.router = router_options(options[i][0]);
+    if (i)
+      o.router.consistency_weight = 0.5;
+    else
+      o.router.threshold_after = 7;
+    test_ok(choir_layer_create(&o, &layer));
+    test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, out));
+    test_fails(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 1, out), CHOIR_ERROR_ARGUMENT, options[i][1]);
+    choir_layer_destroy(layer);
+    layer_case_free(&c);
+  }
+}
+
 /* Every token to every expert, where training has room for few: nothing is asked for that was not planned. (Arenas are
  * rounded up to 2 MiB: smaller sizes would hide it.) */
 static void all_tokens_to_all_experts(void **state) {
@@ -201,4 +253,4 @@ static void all_tokens_to_all_experts(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, routes_a_matrix, a_layer_serves_by_thresholds, a_layer_learns_thresholds, padding_teaches_nothing,
-          every_router_can_serve, all_tokens_to_all_experts)
+          every_router_can_serve, calls_in_a_row, is_no_model, all_tokens_to_all_experts)
