@@ -66,6 +66,32 @@ static void info_paper(void **state) {
   assert_null(strstr(program_output, "paper"));
 }
 
+/* Three digits or two and a unit, the nearest, and never a thousand of one; thousands are parted; MiB are of 1024. */
+static void short_numbers(void **state) {
+  static const struct {
+    int vocabulary; /* 64 parameters each */
+    const char *count, *grouped;
+  } of[] = {{15, "960", "960"},       {16, "1.0k", "1,024"},      {1561, "99.9k", "99,904"},
+            {1562, "100k", "99,968"}, {15617, "999k", "999,488"}, {15618, "1.0M", "999,552"}};
+  char count[32], grouped[32], memory[64];
+  for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+    program_must("choir info pico --vocab-size %d", of[i].vocabulary);
+    const char *row = strstr(program_output, "in the embedding");
+    assert_true(row && sscanf(row, "in the embedding %31s %31s", count, grouped) == 2);
+    assert_string_equal(count, of[i].count);
+    assert_string_equal(grouped, of[i].grouped);
+  }
+  program_must("choir info pico --json");
+  json_t *root = program_json();
+  program_must("choir info pico");
+  snprintf(memory, sizeof memory, "memory to serve      %.1f MiB\n", json_at(root, "serve_bytes") / (1 << 20));
+  assert_non_null(strstr(program_output, memory));
+  snprintf(memory, sizeof memory, "  weights %.1f MiB, gradients",
+           json_at(json_object_get(root, "train_memory"), "weights") / (1 << 20));
+  assert_non_null(strstr(program_output, memory));
+  json_decref(root);
+}
+
 /* Names stand for the configs of the source, but where a file has that name. */
 static void configs_by_name(void **state) {
   program_must("choir configs");
@@ -277,5 +303,5 @@ static void init_and_forward(void **state) {
                   "choir forward a t.npy");
 }
 
-TEST_MAIN(program_directory_make, program_directory_remove, usage_errors, help, info_paper, route, help_routers,
-          settings_in_any_order, deep_models, configs_by_name, directories_are_inputs, init_and_forward)
+TEST_MAIN(program_directory_make, program_directory_remove, usage_errors, help, info_paper, short_numbers, route,
+          help_routers, settings_in_any_order, deep_models, configs_by_name, directories_are_inputs, init_and_forward)
