@@ -13,6 +13,10 @@ static void usage_errors(void **state) {
   program_refuses(2, "--data DIR is missing", "choir train --out r --config x");
   program_refuses(2, "whole number", "choir init c --out o --seed -1");
   program_refuses(2, "whole number", "choir init c --out o --seed 12x");
+  program_refuses(2, "must be 9223372036854775807 at most", "choir init c --out o --seed 9223372036854775808");
+  program_refuses(2, "must be 2147483647 at most", "choir forward a b --threads 2147483648");
+  program_refuses(2, "must be a number", "choir generate r --prompt a --temperature nan");
+  program_refuses(2, "given more than 64 times", "choir info c $(for i in $(seq 65); do echo --set steps=1; done)");
   program_refuses(2, "needs a value", "choir init c --out");
   program_refuses(2, "takes no value", "choir route s --router hash --json=1");
   program_refuses(2, "must be fp32|bf16", "choir forward a b --compute fp3");
@@ -101,6 +105,8 @@ static void configs_by_name(void **state) {
       " choir info %s/configs/$name.json --json | cmp - by-name || exit 1; done",
       CHOIR_SOURCE_DIR);
   program_refuses(1, "nanoo: No such file", "choir info nanoo");
+  program_must("choir info --json -- nano | grep -q '\"name\": \"nano\"'");
+  program_refuses(1, "--json: No such file", "choir info -- --json");
   program_must("echo '{' >pico");
   program_refuses(1, "pico: line 2", "choir info pico");
   program_must("rm pico");
@@ -228,6 +234,14 @@ static void settings_in_any_order(void **state) {
                   CHOIR_SOURCE_DIR);
   program_refuses(1, "model.n_layer', did you mean 'model.layers'",
                   "echo '{\"model\": {\"n_layer\": 3}}' | choir info -");
+  program_must(/* whatever other programs call it is a field here */
+               "for key in lr max_steps batch_size grad_accum seq_len warmup grad_clip dtype eval_interval eval_iters "
+               "save_every n_layer n_embd ffn_dim moe_intermediate_size n_head head_dim n_kv_heads use_qk_norm "
+               "partial_rotary_factor tie_word_embeddings scoring_func num_experts top_k; do "
+               "choir info nano --set $key=1 2>said && exit 1; name=$(sed -n \"s/.*did you mean '\\(.*\\)'.*/\\1/p\" "
+               "said);"
+               "test -n \"$name\"; choir info nano --set $name=@ 2>said && exit 1;"
+               "if grep 'unknown key' said; then exit 1; fi; done");
 }
 
 /* The table of routers: every router with what it does, and every option of each with its default. */

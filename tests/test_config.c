@@ -138,6 +138,7 @@ static void wrong_values_are_named(void **state) {
   choir_config c;
   refused(parse(&c, "", ", \"rate\": \"fast\"", ""), "x.json", "train.rate", "fast", "number above 0");
   refused(parse(&c, "", ", \"rate\": 0", ""), "x.json", "train.rate");
+  assert_int_equal(parse(&c, "", ", \"rate\": 0", ""), CHOIR_ERROR_FORMAT); /* of a file */
   refused(parse(&c, "", ", \"rate\": 1e999", ""), "x.json");
   refused(parse(&c, "", ", \"rate\": NaN", ""), "x.json: line");
   refused(parse(&c, "", ", \"steps\": -1", ""), "train.steps", "-1", "integer from 1");
@@ -173,7 +174,8 @@ static void impossible_sizes_are_named(void **state) {
   refused(TRY_SET("moe_every", "5"), "moe_every is 5", "4 layers");
   refused(TRY_SET("router.name", "dense"), "dense", "experts");
   test_ok(choir_config_set(&ok, "router.name", "gshard_top2"));
-  refused(TRY_SET("experts", "1000"), "1000", "512 tokens");
+  refused(TRY_SET("experts", "513"), "513", "512 tokens");
+  test_ok(TRY_SET("experts", "512"));
   test_ok(choir_config_set(&ok, "router.name", "expert_choice"));
   c = ok;
   c.train.batch_sequences = c.train.sequence_length = 1 << 20;
@@ -181,6 +183,15 @@ static void impossible_sizes_are_named(void **state) {
   c = ok;
   c.model.layers = 4096, c.model.d_model = 1 << 17, c.model.d_hidden = 1 << 20, c.model.experts = 512;
   refused(choir_config_check(&c), "parameters", "d_hidden 1048576");
+  c = ok; /* draws of a sequence are of one batch, and one shard's */
+  test_ok(choir_config_set(&c, "router.name", "random"));
+  test_ok(choir_config_set(&c, "consistency_weight", "0.5"));
+  c.train.batch_sequences = 1 << 15, c.train.sequence_length = 1 << 15;
+  refused(choir_config_check(&c), "32768", "accumulate");
+  c.train.batch_sequences = 4, c.train.sequence_length = 128, c.train.shards = 2;
+  refused(choir_config_check(&c), "train.shards is 2", "must be 1");
+  c.model.moe_every = 0; /* who routes nothing draws nothing */
+  test_ok(choir_config_check(&c));
   refused(TRY_SET("rel_max_distance", "16"), "rel_max_distance is 16", "32");
   assert_int_equal(TRY_SET("moe_every", "0"), 0);
 }
