@@ -88,9 +88,9 @@ static void short_numbers(void **state) {
   program_must("choir info pico --json");
   json_t *root = program_json();
   program_must("choir info pico");
-  snprintf(memory, sizeof memory, "memory to serve      %.1f MiB\n", json_at(root, "serve_bytes") / (1 << 20));
+  ch_format(memory, sizeof memory, "memory to serve      %.1f MiB\n", json_at(root, "serve_bytes") / (1 << 20));
   assert_non_null(strstr(program_output, memory));
-  snprintf(memory, sizeof memory, "  weights %.1f MiB, gradients",
+  ch_format(memory, sizeof memory, "  weights %.1f MiB, gradients",
            json_at(json_object_get(root, "train_memory"), "weights") / (1 << 20));
   assert_non_null(strstr(program_output, memory));
   json_decref(root);
