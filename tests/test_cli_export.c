@@ -226,6 +226,10 @@ static void refuses_by_name(void **state) {
   program_refuses(1, "truncated", "head -c 60000 f32.gguf >cut.gguf; choir import cut.gguf --out x");
   program_refuses(1, "\"general.architecture\" is \"gpt2xyz\"",
                   "sed s/glm4moe/gpt2xyz/g f32.gguf >odd.gguf; choir import odd.gguf --out x");
+  program_refuses(1, "one of 3 files of a model",
+                  "sed 's/\\x13\\(\\x00*\\)glm4moe.block_count/\\x0b\\1split.count/' f32.gguf >odd.gguf; head -c 8 "
+                  "/dev/zero >>odd.gguf; "
+                  "choir import odd.gguf --out x");
   program_refuses(
       1, "is not known here",
       "sed s/glm4moe.context_length/glm4moe.context_lengtk/ f32.gguf >odd.gguf; choir import odd.gguf --out x");

@@ -146,11 +146,21 @@ static int add_derived(const job *j, ch_kind k) {
   return check_gates(j, k);
 }
 
+/* A model in several files: only the first has the keys, and none all tensors. */
+static int check_whole(const job *j) {
+  json_int_t files = json_integer_value(json_object_get(j->in->keys, "split.count"));
+  return files < 2 ? CHOIR_OK
+                   : ch_error(CHOIR_ERROR_UNSUPPORTED,
+                              "%s: one of %lld files of a model: join them first, with llama-gguf-split --merge",
+                              j->name, (long long)files);
+}
+
 int ch_gguf_config(const ch_gguf_in *in, const char *name, json_t **root) {
   job j = {in, name, json_string_value(json_object_get(in->keys, "general.architecture")), json_object()};
   ch_kind kind = CH_KIND_LLAMA;
-  int code = j.architecture ? CHOIR_OK
-                            : ch_error(CHOIR_ERROR_FORMAT, "%s: \"general.architecture\" is missing, or no text", name);
+  int code = check_whole(&j);
+  if (!code && !j.architecture)
+    code = ch_error(CHOIR_ERROR_FORMAT, "%s: \"general.architecture\" is missing, or no text", name);
   if (!code) code = find_kind(&j, &kind);
   if (!code) code = add_keys(&j);
   if (!code) code = add_derived(&j, kind);
