@@ -224,6 +224,11 @@ static void refusals(void **state) {
                CHOIR_ERROR_ARGUMENT, "length is");
   test_refused(choir_session_create(model, &(choir_session_options){.slots = 65536, .length = 1 << 26, .chunk = 4}, &s),
                CHOIR_ERROR_MEMORY, "caches of keys and values");
+  int experts = model->config.model.experts;
+  model->config.model.experts = 1024; /* times 2^20 tokens: scores that an int does not count twice */
+  test_refused(choir_session_create(model, &(choir_session_options){.slots = 1, .length = 4, .chunk = 1 << 20}, &s),
+               CHOIR_ERROR_ARGUMENT, "1048576 tokens and 1024 experts");
+  model->config.model.experts = experts;
   s = session_of(model, 1, 3, 8);
   test_refused(choir_session_advance(s, (int[]){4}, token, logits, NULL), CHOIR_ERROR_ARGUMENT, "4 more do not fit");
   test_refused(choir_session_advance(s, (int[]){3}, token, logits, NULL), CHOIR_ERROR_ARGUMENT,
