@@ -227,6 +227,37 @@ static void from_a_checkpoint(void **state) {
                   "choir train --from dense --data part --out no");
 }
 
+/* Whether the checkpoint of a run of one step has prices other than 0. */
+static int has_prices(const char *run) {
+  char path[128];
+  choir_tensors *file;
+  int found = 0;
+  snprintf(path, sizeof path, "%s/checkpoints/00000001/model.safetensors", run);
+  test_ok(choir_tensors_open(path, 1, &file));
+  const choir_tensor *t = choir_tensors_find(file, "layers.1.moe.thresholds");
+  assert_non_null(t);
+  for (int64_t e = 0; e < t->shape[0]; e++) found |= ((const float *)t->data)[e] != 0;
+  choir_tensors_close(file);
+  return found;
+}
+
+/* A trained model goes on with another router; prices are of one router and one kind of score. */
+static void from_another_router(void **state) {
+  program_must(
+      "choir train --config config.json --data data --out top --set router.name=gshard_top2 --set steps=12;"
+      "choir train --from top --data data --out chosen --set router.name=expert_choice --set steps=1;"
+      "choir train --from top --data data --out by-hash --set router.name=hash --set steps=1;"
+      "choir train --from by-hash --data data --out learned --set router.name=switch_top1 --set steps=1");
+  double begun = first_loss("top");
+  assert_true(first_loss("chosen") < begun - 0.2 && first_loss("by-hash") < begun - 0.2);
+  assert_true(first_loss("learned") < begun - 0.2);
+  program_must(
+      "choir train --config config.json --data data --out paid --set router.name=bias_balanced --set steps=1;"
+      "for score in softmax sigmoid; do choir train --from paid --data data --out $score --set router.score=$score "
+      "--set router.bias_rate=0 --set steps=1; done");
+  assert_true(has_prices("paid") && has_prices("sigmoid") && !has_prices("softmax"));
+}
+
 /* Names are bytes, and JSON is UTF-8: logs show them as messages do. */
 static void names_that_are_not_utf8(void **state) {
   program_must(
@@ -261,4 +292,4 @@ static void backends(void **state) {
 
 TEST_MAIN(program_setup, program_directory_remove, train_and_look, without_expert_copies, without_held_out,
           source_left_out, closed_pipe, weights_not_finite, a_text_by_bytes, a_busy_machine, replaced_bytes, report,
-          report_on_odd_metrics, from_a_checkpoint, names_that_are_not_utf8, backends)
+          report_on_odd_metrics, from_a_checkpoint, from_another_router, names_that_are_not_utf8, backends)

@@ -27,7 +27,7 @@ static double start(const choir_config *config, int *upcycled) {
   int32_t token[MODEL_B * MODEL_T], target[MODEL_B * MODEL_T];
   choir_model *model;
   test_ok(choir_model_init(config, 5, &run, &model));
-  test_ok(ch_weights_start(&model->net.params, &model->x, file, upcycled));
+  test_ok(ch_weights_start(&model->net.params, &model->x, file, CH_ROUTER_ALL, upcycled));
   ch_model_weights_changed(model);
   model_tokens(token, MODEL_B * MODEL_T, 3);
   model_tokens(target, MODEL_B * MODEL_T, 4);
@@ -95,17 +95,59 @@ static void same_shapes(void **state) {
   choir_run_options run = {.backend = "cpu"};
   choir_model *b;
   test_ok(choir_model_init(&c, 8, &run, &b));
-  test_ok(ch_weights_start(&b->net.params, &b->x, file, &upcycled));
+  test_ok(ch_weights_start(&b->net.params, &b->x, file, CH_ROUTER_ALL, &upcycled));
   assert_int_equal(upcycled, 0);
   for (int i = 0; i < a->net.params.count + a->net.params.buffers; i++)
     assert_memory_equal(a->net.params.p[i].w, b->net.params.p[i].w, (size_t)a->net.params.p[i].count * sizeof(real));
   choir_model_free(a), choir_model_free(b);
 }
 
+/* A tensor is as in the file where it is kept, else as in a model that has just begun. */
+static void expect(const choir_model *from, const choir_model *fresh, const choir_model *got, const char *name,
+                   int kept) {
+  const choir_model *all[] = {kept ? from : fresh, got};
+  const ch_param *p[2];
+  for (int i = 0; i < 2; i++) assert_non_null(p[i] = ch_params_find(&all[i]->net.params, name));
+  if (memcmp(p[0]->w, p[1]->w, (size_t)p[0]->count * sizeof(real))) fail_msg("%s: kept %d", name, kept);
+}
+
+/* Another router keeps experts and the weight of scores, where both have one; cut-offs and centroids begin anew. */
+static void other_routers(void **state) {
+  static const struct {
+    const char *from, *to;
+    ch_router_start start;
+    int kept; /* the router's weight; -1: it has none */
+  } of[] = {{"gshard_top2", "expert_choice", CH_ROUTER_WEIGHT, 1},
+            {"expert_choice", "bias_balanced", CH_ROUTER_WEIGHT, 1},
+            {"capped_expert_choice", "switch_top1", CH_ROUTER_WEIGHT, 1},
+            {"hash", "expert_choice", CH_ROUTER_WEIGHT, 0},
+            {"expert_choice", "random", CH_ROUTER_WEIGHT, -1},
+            {"kmeans", "gshard_top2", CH_ROUTER_NOTHING, 0},
+            {"expert_choice", "kmeans", CH_ROUTER_NOTHING, 0}};
+  for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+    choir_config from = model_config(of[i].from), to = model_config(of[i].to);
+    choir_run_options run = {.backend = "cpu"};
+    choir_model *a = fresh(&from), *b, *anew;
+    const ch_param *cut = ch_params_find(&a->net.params, "layers.1.moe.thresholds");
+    for (int e = 0; cut && e < MODEL_E; e++) cut->w[e] = (real)0.5;
+    test_ok(ch_weights_save(&a->net.params, &a->x, file, 0));
+    test_ok(choir_model_init(&to, 8, &run, &b));
+    test_ok(choir_model_init(&to, 8, &run, &anew));
+    int upcycled;
+    test_ok(ch_weights_start(&b->net.params, &b->x, file, of[i].start, &upcycled));
+    assert_int_equal(upcycled, 0);
+    expect(a, anew, b, "layers.1.moe.experts.w1", 1);
+    expect(a, anew, b, "embed.weight", 1);
+    if (of[i].kept >= 0) expect(a, anew, b, "layers.1.moe.router.weight", of[i].kept);
+    if (ch_params_find(&b->net.params, "layers.1.moe.thresholds")) expect(a, anew, b, "layers.1.moe.thresholds", 0);
+    choir_model_free(a), choir_model_free(b), choir_model_free(anew);
+  }
+}
+
 static void refuse(const choir_config *config, const char *what, const char *more) {
   int upcycled;
   choir_model *model = fresh(config);
-  assert_int_equal(ch_weights_start(&model->net.params, &model->x, file, &upcycled), CHOIR_ERROR_FORMAT);
+  assert_int_equal(ch_weights_start(&model->net.params, &model->x, file, CH_ROUTER_ALL, &upcycled), CHOIR_ERROR_FORMAT);
   if (!strstr(choir_error_message(), what) || !strstr(choir_error_message(), more))
     fail_msg("%s", choir_error_message());
   choir_model_free(model);
@@ -142,4 +184,4 @@ static int set_up(void **state) {
 
 static int clean_up(void **state) { return unlink(file) || rmdir(path); }
 
-TEST_MAIN(set_up, clean_up, same_loss, from_dense_layers, same_shapes, other_shapes)
+TEST_MAIN(set_up, clean_up, same_loss, from_dense_layers, same_shapes, other_routers, other_shapes)

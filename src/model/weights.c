@@ -242,28 +242,34 @@ static int count_upcycled(const ch_params *params, const char *path, const choir
   return CHOIR_OK;
 }
 
-static int start_open(ch_params *params, const ch_exec *x, const char *path, const choir_tensors *file, int *upcycled) {
-  int used = 0;
+/* What a router has learned: its weight, or centroids, and thresholds. */
+static int is_of_router(const char *name) { return strstr(name, ".moe.router.") || strstr(name, ".moe.thresholds"); }
+
+static int start_open(ch_params *params, const ch_exec *x, const char *path, const choir_tensors *file,
+                      ch_router_start router, int *upcycled) {
+  int used = 0, there = 0;
   CH_TRY(count_upcycled(params, path, file, upcycled));
-  if (!*upcycled) return load_open(params, x, path, 0, file);
+  if (!*upcycled && router == CH_ROUTER_ALL) return load_open(params, x, path, 0, file);
   for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
     source kind;
     const choir_tensor *t = source_of(params, file, p, &kind);
-    if (!t && (i >= params->count || strstr(p->name, ".moe.router."))) continue; /* what a dense model has not */
+    int of_router = is_of_router(p->name), buffer = i >= params->count;
+    if (of_router && (!t || router == CH_ROUTER_NOTHING || (router == CH_ROUTER_WEIGHT && buffer))) continue;
     CH_TRY(start_tensor(params, x, path, file, p, &kind));
-    used++;
+    used += !of_router;
   }
-  if (used == choir_tensors_count(file)) return CHOIR_OK;
+  for (int i = 0; i < choir_tensors_count(file); i++) there += !is_of_router(choir_tensors_at(file, i)->name);
+  if (used == there) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_FORMAT, "%s: %d of its %d tensors are not part of this config's model", path,
-                  choir_tensors_count(file) - used, choir_tensors_count(file));
+                  there - used, choir_tensors_count(file));
 }
 
-int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, int *upcycled) {
+int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, ch_router_start router, int *upcycled) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
   int code = ch_binding_check(file, path);
-  if (!code) code = start_open(params, x, path, file, upcycled);
+  if (!code) code = start_open(params, x, path, file, router, upcycled);
   choir_tensors_close(file);
   return code;
 }

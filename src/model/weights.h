@@ -43,11 +43,15 @@ int ch_param_collect(const ch_param *param, const ch_exec *x, int gradient, real
  * them are those they were saved with; a missing or surplus tensor is an error. */
 int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int unchecked);
 
+/* What a training that begins with a file takes of its router: all; the weight alone, for thresholds of one router say
+ * nothing to another; or nothing, for centroids are no weights. */
+typedef enum { CH_ROUTER_ALL, CH_ROUTER_WEIGHT, CH_ROUTER_NOTHING } ch_router_start;
+
 /* The same to begin another training with. Where a layer of the file is dense, or has one expert, and the model's has
- * more, each gets these weights ("upcycling", Komatsuzaki et al. 2022), and the router's own weights and buffers, which
- * the file lacks, stay as they are. That both have the same activation the caller knows. *upcycled counts such layers.
- * CHOIR_ERROR_FORMAT says which tensor does not fit. */
-int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, int *upcycled);
+ * more, each gets these weights ("upcycling", Komatsuzaki et al. 2022). What is not taken of a router, or the file
+ * lacks, stays as it is. That both have the same activation the caller knows. *upcycled counts layers that were
+ * upcycled. CHOIR_ERROR_FORMAT says which tensor does not fit. */
+int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, ch_router_start router, int *upcycled);
 
 /* Copies this rank's part of a tensor out of an open file, which must have it with that name, type and shape; `path` is
  * for messages. */

@@ -11,6 +11,7 @@
 #include "file/file.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "moe/router.h"
 #include "train/layout.h"
 #include "train/run.h"
 
@@ -100,11 +101,11 @@ static int same_activations(const char *path, const choir_model_config *from, co
   return CHOIR_OK;
 }
 
-static int check_activations(const ch_run *run) {
-  const char *path = CH_IN(run->from, "config.json");
-  choir_config from;
-  CH_TRY(choir_config_load(path, &from));
-  return same_activations(path, &from.model, &run->trainer.model->config.model);
+/* Scores of another kind have other cut-offs. */
+static ch_router_start router_start(const choir_router_options *from, const choir_router_options *to) {
+  const ch_router *before = ch_router_find(from->name), *now = ch_router_find(to->name);
+  if (ch_router_has_centroids(before) != ch_router_has_centroids(now)) return CH_ROUTER_NOTHING;
+  return before == now && !strcmp(from->score, to->score) ? CH_ROUTER_ALL : CH_ROUTER_WEIGHT;
 }
 
 /* Weights of another run's checkpoint; only these. Its tokenizer must be the data's. */
@@ -112,12 +113,16 @@ static int start_from(ch_run *run) {
   const char *path = CH_IN(run->from, "tokenizer.model");
   choir_tokenizer *tokenizer;
   choir_model *model = run->trainer.model;
+  const choir_model_config *to = &model->config.model;
+  choir_config from;
   CH_TRY(choir_tokenizer_load(path, &tokenizer));
   int same = choir_tokenizer_hash(tokenizer) == run->data->tokenizer_hash, upcycled;
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
-  CH_TRY(check_activations(run));
-  return ch_weights_start(&model->net.params, &model->x, CH_IN(run->from, "model.safetensors"), &upcycled);
+  CH_TRY(choir_config_load(CH_IN(run->from, "config.json"), &from));
+  CH_TRY(same_activations(CH_IN(run->from, "config.json"), &from.model, to));
+  return ch_weights_start(&model->net.params, &model->x, CH_IN(run->from, "model.safetensors"),
+                          router_start(&from.model.router, &to->router), &upcycled);
 }
 
 /* The checkpoint that a run begins with stands in RUN/from.path, for resuming before its own first one. */
