@@ -7,25 +7,40 @@ static struct {
   const char *out;
 } o;
 
+typedef struct {
+  choir_eval_result r;
+  double experts; /* that a token has on average */
+} evaluation;
+
 /* By a routing, NULL: the model's own; calibrate: the model's thresholds then become this text's. */
 static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
-                    choir_eval_result *result) {
+                    evaluation *e) {
   if (choir_model_set_routing(model, routing)) return cli_fail();
   o.eval.calibrate = calibrate;
-  return cli_evaluate(model, tokenizer, o.eval, result);
+  int status = cli_evaluate(model, tokenizer, o.eval, &e->r), layers = choir_model_moe_layers(model);
+  e->experts = 0;
+  for (int i = 0; i < layers && !status; i++) {
+    choir_route_stats stats;
+    if (choir_model_route_stats(model, i, &stats)) return cli_fail();
+    e->experts += (double)stats.assignments / (double)stats.tokens / layers;
+    choir_route_stats_free(&stats);
+  }
+  return status;
 }
 
 static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
-  choir_eval_result before, batch, after;
+  evaluation before, batch, after;
   int status = evaluate(model, tokenizer, "threshold", 0, &before);
   if (!status) status = evaluate(model, tokenizer, NULL, 1, &batch);
   if (!status) status = evaluate(model, tokenizer, "threshold", 0, &after);
   if (!status && choir_model_save(model, tokenizer, o.out)) status = cli_fail();
   if (status) return status;
-  printf("loss on this text by thresholds: %.4f before, %.4f with its own; by batch routing %.4f\n", before.loss,
-         after.loss, batch.loss);
-  printf("nats a token, over %s tokens, from which the thresholds come; checkpoint in %s\n", cli_grouped(after.tokens),
-         cli_shown(o.out));
+  printf("loss on this text by thresholds: %.4f before, %.4f with its own; by batch routing %.4f\n", before.r.loss,
+         after.r.loss, batch.r.loss);
+  printf("experts a token: %.2f before, %.2f with its own; by batch routing %.2f\n", before.experts, after.experts,
+         batch.experts);
+  printf("nats a token, over %s tokens, from which the thresholds come; checkpoint in %s\n",
+         cli_grouped(after.r.tokens), cli_shown(o.out));
   return 0;
 }
 
@@ -41,12 +56,15 @@ static const cli_option options[] = {
     {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "a UTF-8 text of the kind that is to be served", 0},
     {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "number of sequences at most; 0: all", 0},
     {"batch", "B", CLI_INT, &o.eval.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},
+    {"capacity-factor", "C", CLI_REAL, &o.eval.capacity_factor, "0",
+     "experts that a token has on average by the new thresholds, fewer for speed; 0: as in evaluations", 0},
     {"length", "T", CLI_INT, &o.eval.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},
     CLI_MODEL_OPTIONS(o.run),
     {0}};
 
 CLI_VERB(
-    calibrate, "calibrate", "RUN|CHECKPOINT", 1, 1, "set thresholds for a kind of text",
-    "For a model of expert choice that will be served on text unlike that of its training: the text is routed by "
-    "batch, and thresholds become the mean cut-off scores of its batches. Weights stay as they are. choir generate "
+    calibrate, "calibrate", "RUN|CHECKPOINT", 1, 1, "set thresholds for a kind of text, or another cost",
+    "For a model of expert choice that will be served on text unlike that of its training, or with fewer experts a "
+    "token: the text is routed by batch, and thresholds become the mean cut-off scores of its batches. Weights stay as "
+    "they are. choir generate "
     "--routing adaptive does without a sample. Example: choir calibrate run --text code.txt --out run-for-code");

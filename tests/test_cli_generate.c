@@ -226,5 +226,30 @@ static void thresholds_for_a_text(void **state) {
   program_refuses(1, "'hash' finds no cut-offs", "choir calibrate hash --text foreign --out no");
 }
 
-TEST_MAIN(setup, program_directory_remove, one_prompt, thresholds_for_a_text, documents_begin, many_prompts, stop_texts,
-          ends_of_documents, refusals, interrupt)
+/* Experts that a token has on average by thresholds, in all layers. */
+static double experts_of(const char *checkpoint) {
+  program_must("choir eval %s --text foreign --routing threshold --json 2>/dev/null", checkpoint);
+  json_t *root = program_json(), *layers = json_object_get(root, "layers"), *layer;
+  double assignments = 0;
+  size_t l;
+  json_array_foreach(layers, l, layer) assignments += json_at(layer, "assignments") / json_at(layer, "tokens");
+  json_decref(root);
+  return assignments / (double)l;
+}
+
+/* Thresholds for another number of experts a token; the config says for which. */
+static void thresholds_for_a_capacity(void **state) {
+  program_must("choir calibrate run --text foreign --capacity-factor 0.5 --out half 2>/dev/null");
+  assert_non_null(strstr(program_output, "by batch routing 0.50\n"));
+  double all = experts_of("calibrated"), half = experts_of("half");
+  if (!(fabs(all - 2) < 0.3 && fabs(half - 0.5) < 0.1)) fail_msg("%g and %g experts a token", all, half);
+  program_must(
+      "grep -q '\"eval_capacity_factor\": 0.5' half/config.json && grep -q '\"capacity_factor\": 2' half/config.json");
+  assert_true(batch_loss("half") != batch_loss("run"));
+  program_refuses(1, "can be 4 at most", "choir calibrate run --text foreign --capacity-factor 5 --out no");
+  program_refuses(1, "eval_capacity_factor is -1", "choir calibrate run --text foreign --capacity-factor -1 --out no");
+  assert_int_equal(access("no", F_OK), -1);
+}
+
+TEST_MAIN(setup, program_directory_remove, one_prompt, thresholds_for_a_text, thresholds_for_a_capacity,
+          documents_begin, many_prompts, stop_texts, ends_of_documents, refusals, interrupt)

@@ -72,6 +72,18 @@ static void evaluate_sources(report *r, choir_model *model) {
   assert_true(fabs(sum.loss / (double)sum.tokens - e.loss) < 1e-6);
 }
 
+/* A capacity of this evaluation alone. */
+static void evaluate_capacity(choir_model *model) {
+  choir_eval_options o = {.data = "data", .batch_sequences = 5, .sequences = 10};
+  choir_eval_result with[3];
+  for (int i = 0; i < 3; i++) {
+    o.capacity_factor = i == 1;
+    test_ok(choir_eval(model, NULL, &o, &with[i]));
+    assert_true(choir_model_config_of(model)->model.router.eval_capacity_factor == 0);
+  }
+  assert_true(with[1].loss != with[0].loss && with[2].loss == with[0].loss);
+}
+
 /* 5 sequences are no multiple of train.shards, and the last batch is not full. */
 static void evaluate(report *r, choir_model *model, const choir_tokenizer *tokenizer, const char *routing) {
   const choir_eval_options options[] = {{.data = "data", .progress = use_it, .context = model},
@@ -86,6 +98,7 @@ static void evaluate(report *r, choir_model *model, const choir_tokenizer *token
     add_stats(r, model);
   }
   evaluate_sources(r, model);
+  if (!routing && !strcmp(choir_model_config_of(model)->model.router.name, "expert_choice")) evaluate_capacity(model);
   test_ok(choir_model_set_routing(model, NULL));
 }
 
@@ -202,6 +215,27 @@ static int odd_batch(const ch_comm *comm, choir_model *model, const choir_tokeni
                     &r);
 }
 
+static int odd_capacity(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result r;
+  return choir_eval(model, tokenizer,
+                    &(choir_eval_options){.data = "data", .batch_sequences = 8, .capacity_factor = comm->rank == 1},
+                    &r);
+}
+
+/* On one rank no capacity at all. */
+static int wrong_capacity(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result r;
+  return choir_eval(model, tokenizer,
+                    &(choir_eval_options){.data = "data", .batch_sequences = 8, .capacity_factor = -(comm->rank == 2)},
+                    &r);
+}
+
+static int odd_calibration(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result r;
+  return choir_eval(model, tokenizer,
+                    &(choir_eval_options){.data = "data", .batch_sequences = 8, .calibrate = comm->rank == 3}, &r);
+}
+
 static int stop(void *context, int64_t done, int64_t total) { return (void)total, *(const int *)context && done > 10; }
 
 static int odd_wish(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
@@ -300,6 +334,9 @@ static void one_fails_all_end(void **state) {
   const odd_job odd[] = {
       {odd_text, "rank 1 of 4: nowhere.txt: ", CHOIR_ERROR_IO},
       {odd_batch, "rank 3 of 4 has another batch size than rank 0", CHOIR_ERROR_ARGUMENT},
+      {odd_capacity, "rank 1 of 4 has another capacity factor than rank 0", CHOIR_ERROR_ARGUMENT},
+      {wrong_capacity, "rank 2 of 4: model.router.eval_capacity_factor is -1", CHOIR_ERROR_ARGUMENT},
+      {odd_calibration, "rank 3 of 4 has another wish to calibrate than rank 0", CHOIR_ERROR_ARGUMENT},
       {odd_wish, "rank 2 of 4: evaluation stopped after ", CHOIR_ERROR_INTERRUPTED},
       {odd_inspection, "rank 3 of 4: nowhere.txt: ", CHOIR_ERROR_IO},
       {odd_tokens, "rank 1 of 4 has another batch of tokens than rank 0", CHOIR_ERROR_ARGUMENT},

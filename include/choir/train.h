@@ -88,7 +88,9 @@ typedef struct choir_eval_options {
   /* Told of every source of `data` in turn, behind the evaluation: its held-out tokens that were predicted, and their
    * mean loss in nats (NaN of none); or NULL. */
   void (*source)(void *context, const char *name, int64_t tokens, double loss);
-  int64_t reserved[7];
+  double capacity_factor; /* of batch routing; 0: the config's. With `calibrate` it stays the model's while evaluating:
+                             experts that a token has on average by its thresholds */
+  int64_t reserved[6];
 } choir_eval_options;
 #define CHOIR_EVAL_OPTIONS_INIT \
   { 0 }

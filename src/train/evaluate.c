@@ -118,7 +118,10 @@ static int rows_of(const choir_model *model, int B) {
 static int same_windows(const choir_model *model, const ch_windows *w, int B, int64_t end) {
   const char *routing = choir_model_routing(model);
   uint64_t text = w->data ? w->data->hash : XXH64(w->text, (size_t)w->text_tokens * sizeof *w->text, 0);
+  const double *factor = &model->net.config.router.eval_capacity_factor;
   const ch_fact facts[] = {{"batch size", (uint64_t)B},
+                           {"capacity factor", XXH64(factor, sizeof *factor, 0)},
+                           {"wish to calibrate", w->observe != 0},
                            {"sequence length", (uint64_t)w->length},
                            {"number of sequences", (uint64_t)end},
                            {"order of sequences", (uint64_t)w->stride},

@@ -121,6 +121,18 @@ static int check_calibration(const choir_model *model) {
                   choir_model_routing(model));
 }
 
+/* The config says what thresholds are for, so a capacity that gave some stays in it. */
+static int eval_with_capacity(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
+                              choir_eval_result *result) {
+  double *factor = &model->config.model.router.eval_capacity_factor, before = *factor;
+  if (o->capacity_factor != 0) *factor = o->capacity_factor;
+  int code = ch_comm_agree(model->x.comm, choir_config_check(&model->config));
+  model->net.config.router.eval_capacity_factor = *factor;
+  if (!code) code = eval(model, tokenizer, o, T, result);
+  if (code || !o->calibrate) model->net.config.router.eval_capacity_factor = *factor = before;
+  return code;
+}
+
 int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                choir_eval_result *result) {
   CH_TRY(CH_GIVEN(model, options, result));
@@ -128,5 +140,5 @@ int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir
   CH_CHECK_RESERVED(options, "choir_eval_options");
   if (options->calibrate) CH_TRY(check_calibration(model));
   if (!options->data == !options->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
-  return eval(model, tokenizer, options, T, result);
+  return eval_with_capacity(model, tokenizer, options, T, result);
 }
