@@ -152,6 +152,21 @@ static int agrees(const ch_comm *comm, void *context) {
   return 0;
 }
 
+/* Facts that are the same are no error; one that is not is named by all ranks, wherever it stands among the others. */
+static int same_facts(const ch_comm *comm, void *context) {
+  (void)context;
+  char want[64];
+  for (int odd = -1; odd < 3; odd++) {
+    ch_fact fact[] = {{"first", 1}, {"second", 2}, {"third", 3}};
+    if (odd >= 0 && comm->rank == comm->size - 1) fact[odd].value++;
+    must(CH_SAME(comm, fact) == (odd < 0 || comm->size == 1 ? CHOIR_OK : CHOIR_ERROR_ARGUMENT));
+    if (odd < 0 || comm->size == 1) continue;
+    snprintf(want, sizeof want, "rank %d of %d has another %s than rank 0", comm->size - 1, comm->size, fact[odd].name);
+    must(strstr(choir_error_message(), want));
+  }
+  return 0;
+}
+
 /* ---- sums ---- */
 
 enum { SHARDS = 24, SOME = 13, MANY = (1 << 16) * 9 + 5 }; /* more than one round of every number of ranks */
@@ -267,6 +282,8 @@ static int grid_of(const ch_comm *comm, int R, int H) {
   if (law_of_group(&grid.experts, comm, r * size + s, H) || law_of_group(&grid.hidden, comm, comm->rank - s, 1))
     return 1;
   if (both_at_once((const ch_comm *[]){&grid.replica, &grid.holders})) return 1;
+  const ch_comm apart = ch_comm_group(&grid.holders, r % 2, 2, R / 2); /* of ranks that stand apart already */
+  if (R % 2 == 0 && law_of_group(&apart, comm, r % 2 * size + place, 2 * size)) return 1;
   const ch_comm part = ch_comm_group(&grid.replica, place % 2, 2, size / 2);
   return size % 2 == 0 && law_of_group(&part, comm, r * size + place % 2, 2);
 }
@@ -283,16 +300,37 @@ static int groups_of(const ch_comm *comm, void *context) {
   return 0;
 }
 
+/* What does not divide is refused with what would. */
+static void grids_that_do_not_divide(void **state) {
+  static const struct {
+    int size, replicas, hidden;
+    const char *says;
+  } odd[] = {
+      {1, 2, 1, "2 replicas of the experts on 1 process, which they must divide: take one of 1, or"},
+      {4, 3, 1, "3 replicas of the experts on 4 processes, which they must divide: take one of 1, 2, 4, or"},
+      {4, 0, 1, "0 replicas of the experts on 4 processes, which"},
+      {4, 1, 3, "3 hidden shards of the experts on 4 processes, which they must divide: take one of 1, 2, 4, or"},
+      {6, 2, 2,
+       "2 hidden shards of the experts on 3 processes of a replica, which they must divide: take one of "
+       "1, 3, or"}};
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+    ch_grid grid;
+    test_fails(ch_grid_make(&(ch_comm){.size = odd[i].size, .stride = 1}, odd[i].replicas, odd[i].hidden, &grid),
+               CHOIR_ERROR_ARGUMENT, odd[i].says);
+  }
+}
+
 static void exchanges_ragged(void **state) { (void)state, on_all(ragged); }
 static void exchanges_under_way(void **state) { (void)state, on_all(under_way); }
 static void transposes(void **state) { (void)state, on_all(transposed_twice); }
 static void gathers_shares(void **state) { (void)state, on_all(gathers); }
 static void spreads_from_owners(void **state) { (void)state, on_all(spreads); }
 static void agrees_on_errors(void **state) { (void)state, on_all(agrees); }
+static void compares_facts(void **state) { (void)state, on_all(same_facts); }
 static void sums_are_of_one(void **state) { (void)state, on_all(sums); }
 static void groups_are_alone(void **state) {
   for (int size = 1; size <= 8; size++) assert_int_equal(forked_run(size, 0, groups_of, *state), 0);
 }
 
 TEST_MAIN(NULL, NULL, exchanges_ragged, exchanges_under_way, transposes, gathers_shares, agrees_on_errors,
-          sums_are_of_one, groups_are_alone, spreads_from_owners)
+          compares_facts, sums_are_of_one, groups_are_alone, grids_that_do_not_divide, spreads_from_owners)
