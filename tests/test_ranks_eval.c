@@ -354,19 +354,67 @@ static void one_fails_all_end(void **state) {
   }
 }
 
-static int another_compute_type(const ch_comm *comm, void *context) {
-  (void)context;
-  const choir_ranks ranks = {.comm = comm};
-  choir_run_options o = {.threads = 1, .ranks = &ranks, .compute = comm->rank == 2 ? "bf16" : NULL, .emulate_bf16 = 1};
+/* What one rank has otherwise, or the directory in which it looks for the checkpoint. */
+typedef struct {
+  const char *name, *compute, *backend, *directory;
+  int64_t shards;
+  choir_ranks ranks;
+} other;
+
+static int another_model(const ch_comm *comm, void *context) {
+  const other *w = context;
+  const int odd = comm->rank == 2;
+  choir_ranks ranks = odd ? w->ranks : (choir_ranks){0};
+  ranks.comm = comm;
+  choir_run_options o = {.threads = 1, .ranks = &ranks, .emulate_bf16 = 1};
+  if (odd) o.compute = w->compute, o.backend = w->backend, o.shards = w->shards;
   choir_model *model;
+  char want[80];
+  if (odd && w->directory && chdir(w->directory)) return 1;
+  snprintf(want, sizeof want, "rank 2 of 4 has another %s than rank 0", w->name);
   int code = choir_checkpoint_load("expert_choice", &o, &model, NULL);
-  if (code && !model && strstr(choir_error_message(), "rank 2 of 4 has another compute type than rank 0")) return 0;
+  if (code == CHOIR_ERROR_ARGUMENT && !model && strstr(choir_error_message(), want)) return 0;
   fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, choir_error_message());
   return 1;
 }
 
+/* The checkpoint once more, but for the last number of a parameter. */
+static void change_last(const char *parameter, const char *directory) {
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  int changed = 0;
+  test_ok(choir_checkpoint_load("expert_choice", NULL, &model, &tokenizer));
+  for (int i = 0; i < choir_model_parameter_count(model); i++) {
+    choir_parameter p;
+    test_ok(choir_model_parameter(model, i, &p));
+    if (strcmp(p.name, parameter)) continue;
+    int64_t count = 1;
+    for (int d = 0; d < p.dims; d++) count *= p.shape[d];
+    p.data[count - 1] += 1;
+    changed = 1;
+  }
+  assert_true(changed);
+  program_must("mkdir -p %s/expert_choice/checkpoints", directory);
+  char path[128];
+  snprintf(path, sizeof path, "%s/expert_choice/checkpoints/00000002", directory);
+  test_ok(choir_model_save(model, tokenizer, path));
+  choir_tokenizer_free(tokenizer);
+  choir_model_free(model);
+}
+
 static void other_models_are_refused(void **state) {
-  assert_int_equal(forked_run(4, 0, another_compute_type, NULL), 0);
+  other odd[] = {{"compute type", .compute = "bf16"},
+                 {"backend", .backend = "reference"},
+                 {"number of shards", .shards = 4},
+                 {"number of replicas", .ranks = {.replicas = 2}},
+                 {"number of hidden shards", .ranks = {.hidden = 2}},
+                 {"sharding of dense matrices", .ranks = {.dense_sharded = 1}},
+                 {"set of weights", .directory = "other-weights"},
+                 {"set of weights", .directory = "other-thresholds"}};
+  change_last("embed.weight", "other-weights");
+  change_last("layers.1.moe.thresholds", "other-thresholds");
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+    if (forked_run(4, 0, another_model, &odd[i])) fail_msg("%s, case %zu", odd[i].name, i);
 }
 
 static int setup(void **state) { return program_setup(state) || program_run("head -c 3000 corpus.txt >page.txt"); }

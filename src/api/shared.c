@@ -37,8 +37,8 @@ int ch_model_same(const choir_model *model) {
                            {"number of replicas", (uint64_t)x->grid.holders.size},
                            {"number of hidden shards", (uint64_t)x->grid.hidden.size},
                            {"number of shards", (uint64_t)model->shards},
-                           {"set of weights", hash_weights(model)},
-                           {"sharding of dense matrices", (uint64_t)ch_params_are_dealt(&model->net.params)}};
+                           {"sharding of dense matrices", (uint64_t)ch_params_are_dealt(&model->net.params)},
+                           {"set of weights", hash_weights(model)}}; /* of those that no one rank owns: the last */
   return CH_SAME(x->comm, facts);
 }
 
