@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 
 #include "choir/tensors.h"
+#include "export/export.h"
 #include "export/gguf_read.h"
+#include "export/import.h"
 #include "npy/npy.h"
 #include "program.h"
 
@@ -65,7 +67,8 @@ static void comes_back_from_one_file(void **state) {
   static const struct {
     const char *dtype;
     double within;
-  } types[] = {{"f32", 1e-5}, {"bf16", 0.05}, {"q8_0", 0.05}};
+    int file_type; /* what llama.cpp calls it: mostly F32, BF16, Q8_0 */
+  } types[] = {{"f32", 1e-5, 0}, {"bf16", 0.05, 32}, {"q8_0", 0.05, 7}};
   ch_npy before = logits_of("run");
   for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
     const char *type = types[i].dtype;
@@ -73,6 +76,11 @@ static void comes_back_from_one_file(void **state) {
                  type);
     program_must("choir import %s.gguf --out from-%s", type, type);
     char name[32];
+    ch_gguf_in in;
+    snprintf(name, sizeof name, "%s.gguf", type);
+    test_ok(ch_gguf_open(name, &in));
+    assert_int_equal(json_at(in.keys, "general.file_type"), types[i].file_type);
+    ch_gguf_close_in(&in);
     snprintf(name, sizeof name, "from-%s", type);
     ch_npy after = logits_of(name);
     test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, types[i].within);
@@ -249,7 +257,6 @@ static void says_how_to_read_it(void **state) {
   assert_int_equal(choir_tensors_find(in.tensors, "blk.1.ffn_gate_inp.weight")->dtype, CHOIR_F32); /* the router */
   assert_int_equal(choir_tensors_find(in.tensors, "output_norm.weight")->dtype, CHOIR_F32);
   assert_int_equal(choir_tensors_find(in.tensors, "blk.1.ffn_up_exps.weight")->dtype, CHOIR_U8);
-  assert_int_equal(json_at(in.keys, "general.file_type"), 7); /* mostly Q8_0 */
   static const char *const never[] = {"add_space_prefix", "add_bos_token", "add_eos_token"};
   for (int i = 0; i < 3; i++) {
     char key[64];
@@ -305,6 +312,13 @@ static void refuses_by_name(void **state) {
                   "choir train --config config.json --data bpe --out priced " MODERN
                   "--set dense_layers=0 --set steps=2 --set router.name=bias_balanced --set score=softmax --set "
                   "normalize_gates=true; choir export priced --format hf --out x --sequences 0");
+  program_refuses(1, "config.json: is not the file",
+                  "cp -r run/checkpoints/00000012 mixed; sed -i s/voices/others/ mixed/config.json; choir export mixed "
+                  "--format hf --out x --sequences 0 --experts-per-token 2");
+  program_refuses(1, "the tokenizer has 320 pieces, model.vocab_size is 330",
+                  "choir init config.json --vocab-size 330 --out bare " MODERN
+                  "--set moe_every=0; cp bpe.model bare/tokenizer.model; choir export bare --format hf --out x "
+                  "--sequences 0");
   program_refuses(1, "model.qk_norm is false",
                   "choir init config.json --out every --tokenizer bpe.model " MODERN
                   "--set dense_layers=0 --set moe_every=2 --set layers=3; choir export every --format hf --out x "
@@ -325,6 +339,14 @@ static void refuses_by_name(void **state) {
   program_refuses(
       1, "is not known here",
       "sed s/glm4moe.context_length/glm4moe.context_lengtk/ f32.gguf >odd.gguf; choir import odd.gguf --out x");
+#define U32 "\\x04\\x00\\x00\\x00"
+  program_refuses(1, "'glm4moe.expert_gating_func' is 1: choir takes 2",
+                  "sed 's/expert_gating_func" U32 "\\x02/expert_gating_func" U32
+                  "\\x01/' f32.gguf >odd.gguf; choir import odd.gguf --out x");
+  program_refuses(1, "heads' values are 8 wide and their keys 16",
+                  "sed 's/value_length" U32 "\\x10/value_length" U32
+                  "\\x08/' f32.gguf >odd.gguf; choir import odd.gguf --out x");
+#undef U32
   program_refuses(1, "\"rope_parameters\": unknown key 'type'",
                   "sed 's/\"rope_type\": \"default\"/\"type\": \"linear\"/' folder/config.json > odd/config.json; "
                   "choir import odd --out x");
@@ -340,6 +362,64 @@ static void refuses_by_name(void **state) {
   program_refuses(1, "'model.embed_tokens.weight' is a single number",
                   "cp folder/config.json odd; choir import odd --out x");
   assert_int_not_equal(access("x", F_OK), 0);
+}
+
+/* The folder with other numbers in a tensor, and one tensor more where that has a name, at OUT. */
+static void save_otherwise(const char *changed, float value, const char *more, const char *out) {
+  choir_tensors *t;
+  char path[64];
+  float values[32] = {value};
+  test_ok(choir_tensors_open("folder/model.safetensors", 1, &t));
+  int count = choir_tensors_count(t);
+  choir_tensor *tensor = calloc((size_t)count + 1, sizeof *tensor);
+  for (int i = 0; i < count; i++) {
+    tensor[i] = *choir_tensors_at(t, i);
+    if (!strcmp(tensor[i].name, changed)) tensor[i].data = values, assert_int_equal(tensor[i].bytes, sizeof values);
+  }
+  tensor[count] = (choir_tensor){.dtype = CHOIR_F32, .dims = 1, .shape = {32}, .bytes = sizeof values, .data = values};
+  snprintf(tensor[count].name, sizeof tensor->name, "%s", more ? more : "");
+  program_must("mkdir %s && cp folder/config.json %s", out, out);
+  snprintf(path, sizeof path, "%s/model.safetensors", out);
+  test_ok(choir_tensors_write(path, tensor, count + (more != NULL), NULL));
+  free(tensor);
+  choir_tensors_close(t);
+}
+
+static void refuses_odd_tensors(void **state) {
+  save_otherwise("model.norm.weight", 1, NULL, "fine"); /* so that it is the oddity that is refused */
+  program_must("choir import fine --out fine-back --tokenizer bpe.model");
+  save_otherwise("model.norm.weight", NAN, NULL, "nan");
+  program_refuses(1, "final_norm.weight has a value that is not finite", "choir import nan --out x");
+  save_otherwise("", 1, "model.more.weight", "more");
+  program_refuses(1, "tensor 'model.more.weight' has no place in a model of choir's", "choir import more --out x");
+  assert_int_not_equal(access("x", F_OK), 0);
+}
+
+/* Heard once, at the second tensor. */
+static int stop_once(void *context, const char *what, double share) {
+  (void)share;
+  return (!strcmp(what, "writing") || !strcmp(what, "reading")) && ++*(int *)context == 2;
+}
+
+/* A wish to stop ends both ways, with nothing in their place: tensors behind the one that heard it do not forget it. */
+static void stops_without_a_trace(void **state) {
+  static const char *const formats[] = {"hf", "gguf"}, *const folders[] = {"folder", "f32.gguf"};
+  for (int i = 0; i < 2; i++) {
+    int asked = 0;
+    choir_export_options out = {.checkpoint = "run",
+                                .format = formats[i],
+                                .dtype = "f32",
+                                .out = "stopped",
+                                .experts_per_token = 2,
+                                .progress = stop_once,
+                                .context = &asked};
+    choir_import_options in = {.from = folders[i], .out = "stopped", .progress = stop_once, .context = &asked};
+    test_fails(choir_export(&out, &(choir_export_result){.cut = 0}), CHOIR_ERROR_INTERRUPTED, "nothing was written");
+    asked = 0;
+    test_fails(choir_import(&in, &(choir_import_result){.parameters = 0}), CHOIR_ERROR_INTERRUPTED,
+               "nothing was written");
+    assert_int_not_equal(access("stopped", F_OK), 0);
+  }
 }
 
 /* What a config.json leaves out is what transformers then takes. */
@@ -374,5 +454,5 @@ static void keeps_how_many_columns_rotate(void **state) {
 
 TEST_MAIN(train, program_directory_remove, goes_out_and_comes_back, comes_back_from_one_file,
           what_was_imported_can_go_out, reads_a_tokenizer, writes_one_file, chooses_how_many_experts,
-          measures_what_it_writes, says_how_to_read_it, refuses_by_name, knows_defaults_of_others,
-          keeps_how_many_columns_rotate)
+          measures_what_it_writes, says_how_to_read_it, refuses_odd_tensors, stops_without_a_trace, refuses_by_name,
+          knows_defaults_of_others, keeps_how_many_columns_rotate)
