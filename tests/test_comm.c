@@ -14,9 +14,13 @@ static int exchanges_of(const ch_comm *comm) {
   for (int kind = 0; kind < 3; kind++) {
     numbers x;
     prepare(comm, kind, 0, &x);
-    int64_t before = comm->traffic ? comm->traffic->bytes : 0;
+    ch_traffic before = comm->traffic ? *comm->traffic : (ch_traffic){0};
+    int64_t messages = 0; /* spans in pieces, of which the last may be less */
+    for (int r = 0; r < comm->size; r++)
+      if (r != comm->rank) messages += x.send[r].bytes / comm->piece + (x.send[r].bytes % comm->piece > 0);
     ch_comm_exchange(comm, "test", x.send, x.receive);
-    must(!comm->traffic || comm->traffic->bytes - before == x.sent);
+    must(!comm->traffic || comm->traffic->bytes - before.bytes == x.sent);
+    must(!comm->traffic || comm->traffic->messages - before.messages == messages);
     if (check(comm, &x)) return 1;
     numbers_free(&x);
   }

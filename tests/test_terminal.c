@@ -31,6 +31,34 @@ static void text_stays(void **state) {
   assert_ptr_equal(strchr(screen, '\033'), bold);
 }
 
+/* Progress is one line, drawn anew, that says what is done and how long the rest takes: less and less. It is cut where
+ * the terminal ends, or it could not be drawn over. */
+static void progress_is_one_line(void **state) {
+  program_must("for i in 1 2; do cat corpus.txt; done >long.txt; cat long.txt long.txt >longer.txt");
+  for (int narrow = 0; narrow < 2; narrow++) {
+    long long done, before = 0, total;
+    int lines = 0, minutes = 0, seconds = 0, first = 0, last = 0;
+    assert_int_equal(
+        on_a_terminal(narrow ? "stty cols 20; choir eval wild --text long.txt" : "choir eval wild --text longer.txt"),
+        0);
+    for (char *at = screen, *end; (at = strchr(at, '\r')) && (end = strstr(at, "\033[K")); at = end) {
+      if (end == at + 1) break; /* cleared */
+      assert_int_equal(sscanf(at, "\r%lld of %lld ", &done, &total), 2);
+      assert_true(done > before && done < total && !memchr(at, '\n', (size_t)(end - at)));
+      before = done;
+      if (narrow)
+        assert_int_equal(end - at, 1 + 19);
+      else if (sscanf(at, "\r%*d of %*d sequences, %d:%d left", &minutes, &seconds) != 2)
+        fail_msg("%.*s", (int)(end - at), at);
+      last = 60 * minutes + seconds;
+      if (!lines++) first = last;
+    }
+    assert_true(lines > 0);
+    if (!narrow) assert_true(last <= first);
+  }
+  program_must("choir eval wild --text long.txt 2>said; ! test -s said"); /* into a file only every ten seconds */
+}
+
 static void text_and_pieces(void **state) {
   program_must("printf 'a\\033[2Jb\\a\\tc\\n' | choir tokenizer encode --tokenizer tokenizer.model >ids");
   program_must("choir tokenizer decode --tokenizer tokenizer.model ids");
@@ -99,5 +127,5 @@ static void clusters_and_tasks(void **state) {
   nothing_is_obeyed();
 }
 
-TEST_MAIN(program_setup, program_directory_remove, generated_text, text_stays, text_and_pieces, pieces_that_are_obeyed,
-          names, clusters_and_tasks)
+TEST_MAIN(program_setup, program_directory_remove, generated_text, text_stays, progress_is_one_line, text_and_pieces,
+          pieces_that_are_obeyed, names, clusters_and_tasks)
