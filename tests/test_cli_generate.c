@@ -102,9 +102,17 @@ static void stop_texts(void **state) {
   size_t at = size / 2; /* wherever that falls among tokens, but on four letters, which the shell leaves alone */
   while (text[at] && strspn(text + at, "aeikldmnoprstuv") < 4) at++;
   assert_true(text[at]);
-  char stop[8] = "", want[4096];
+  char stop[8] = "", want[4096], whole[4096];
   memcpy(stop, text + at, 4);
   snprintf(want, sizeof want, "%.*s", (int)(strstr(text, stop) - text), text);
+  snprintf(whole, sizeof whole, "%s", text);
+  json_decref(row);
+  program_must(/* what looks like the beginning of one at the very end is held back, and comes after all */
+               "choir generate run --prompt kalo --max-tokens 90 --temperature 0.6 --seed 2 --stop '%cQZX' --json "
+               "2>/dev/null",
+               whole[size - 1]);
+  assert_int_equal(read_rows(&row, 1), 1);
+  assert_string_equal(text_of(row, "text"), whole);
   json_decref(row);
   program_must(
       "choir generate run --prompt kalo --max-tokens 90 --temperature 0.6 --seed 2 --stop 'no such text' --stop '%s' "
@@ -137,6 +145,24 @@ static void ends_of_documents(void **state) {
   assert_true(json_equal(json_object_get(rows[1][ended], "text"), json_object_get(rows[0][ended], "text")));
   assert_int_equal(json_at(rows[1][ended], "tokens"), most);
   for (int i = 0; i < 2 * ROWS; i++) json_decref(rows[i / ROWS][i % ROWS]);
+
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  choir_generate_options o = CHOIR_GENERATE_OPTIONS_INIT;
+  choir_generate_result r;
+  choir_prompt prompts[ROWS];
+  for (int i = 0; i < ROWS; i++) prompts[i] = (choir_prompt){.text = "ka"};
+  test_ok(choir_checkpoint_load("wild", NULL, &model, &tokenizer));
+  test_ok(choir_model_set_routing(model, "threshold"));
+  o.temperature = 50, o.max_tokens = 100;
+  test_ok(choir_generate(model, tokenizer, prompts, ROWS, &o, &r));
+  int64_t tokens = 0;
+  int ends = 0;
+  for (int i = 0; i < ROWS; i++) tokens += r.sequences[i].count, ends += r.sequences[i].end == CHOIR_END_EOS;
+  assert_true(ends > 0 && r.tokens == tokens); /* ends do not count there, either */
+  choir_generate_free(&r);
+  choir_tokenizer_free(tokenizer);
+  choir_model_free(model);
 }
 
 static void refusals(void **state) {
@@ -181,6 +207,56 @@ static void interrupt(void **state) {
   assert_int_equal(program_wait(child), 0);
   program_must("cat partial");
   assert_non_null(strstr(program_output, "end: interrupted"));
+}
+
+static int stop_at_once(void *context) { return ++*(int *)context; }
+
+static void count_done(void *context, int sequence, const choir_generated *generated) {
+  (void)sequence;
+  *(int *)context += 1000 * (generated->end == CHOIR_END_INTERRUPTED && !generated->count && !*generated->text);
+}
+
+/* A wish to stop that comes while a long prompt is encoded is no error, either: every sequence ends before it begins.
+ */
+static void interrupt_before_the_first_pass(void **state) {
+  enum { SIZE = 1 << 18 };
+  static const char words[] = "kalo miten ";
+  char *text = malloc(SIZE);
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  choir_generate_options o = CHOIR_GENERATE_OPTIONS_INIT;
+  choir_generate_result r;
+  int seen = 0;
+  for (int i = 0; i < SIZE; i++) text[i] = words[(size_t)i % (sizeof words - 1)];
+  const choir_prompt prompts[] = {{.text = "kalo"}, {.text = text, .size = SIZE}, {.text = "re"}};
+  test_ok(choir_checkpoint_load("run", NULL, &model, &tokenizer));
+  o.stop = stop_at_once, o.done = count_done, o.context = &seen;
+  test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
+  assert_int_equal(seen, 3001); /* three are done, and nobody was asked again */
+  assert_int_equal(r.count, 3);
+  assert_int_equal(r.tokens + r.prompt_tokens, 0);
+  choir_generate_free(&r);
+  choir_tokenizer_free(tokenizer);
+  choir_model_free(model);
+  free(text);
+}
+
+/* A text has the bytes that are said, and not those up to its end; without a number it is all of it. */
+static void sizes_of_texts(void **state) {
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  choir_generate_options o = CHOIR_GENERATE_OPTIONS_INIT;
+  choir_generate_result r;
+  const choir_prompt prompts[] = {{.text = "kalo miten", .size = 4}, {.text = "kalo"}, {.text = "kalo miten"}};
+  test_ok(choir_checkpoint_load("run", NULL, &model, &tokenizer));
+  test_ok(choir_model_set_routing(model, "threshold"));
+  o.max_tokens = 1;
+  test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
+  assert_int_equal(r.sequences[0].prompt_count, r.sequences[1].prompt_count);
+  assert_true(r.sequences[2].prompt_count > r.sequences[1].prompt_count);
+  choir_generate_free(&r);
+  choir_tokenizer_free(tokenizer);
+  choir_model_free(model);
 }
 
 static double batch_loss(const char *checkpoint) {
@@ -252,4 +328,5 @@ static void thresholds_for_a_capacity(void **state) {
 }
 
 TEST_MAIN(setup, program_directory_remove, one_prompt, thresholds_for_a_text, thresholds_for_a_capacity,
-          documents_begin, many_prompts, stop_texts, ends_of_documents, refusals, interrupt)
+          documents_begin, many_prompts, stop_texts, ends_of_documents, refusals, interrupt,
+          interrupt_before_the_first_pass, sizes_of_texts)

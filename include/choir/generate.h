@@ -29,7 +29,7 @@ typedef struct choir_generated {
   size_t size;
   int32_t *tokens; /* [count] the new ones, end of text left out */
   int count;
-  int prompt_count; /* tokens of the prompt */
+  int prompt_count; /* tokens of the prompt; 0: a callback ended it all before they were known */
   choir_end end;
   int64_t reserved[4];
 } choir_generated;

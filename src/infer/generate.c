@@ -230,11 +230,12 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
   *result = (choir_generate_result){0};
   int code = ch_generate_check(model, tokenizer, o);
   if (!code) code = ch_prompts_make(tokenizer, V, o, prompts, count, &made);
-  if (!code) code = make_result(&made, result);
+  int stopped = code == CHOIR_ERROR_INTERRUPTED; /* while a long prompt was encoded: no sequence begins */
+  if (!code || stopped) code = make_result(&made, result);
   g.sampling = (ch_sampling){o->temperature, o->top_k, o->top_p};
   g.slots = count < o->batch ? count : o->batch;
-  if (!code) code = start(&g, model);
-  if (!code) code = run(&g);
+  if (!code && !stopped) code = start(&g, model);
+  if (!code && !stopped) code = run(&g);
   if (!code) code = end_unbegun(&g);
   release(&g);
   ch_prompts_free(&made);
