@@ -38,6 +38,7 @@ static void batches_do_not_matter(void **state) {
     assert_int_equal(got.count, PROMPTS);
     assert_int_equal(got.tokens, PROMPTS * 25);
     assert_int_equal(got.prompt_tokens, want.prompt_tokens);
+    assert_true(got.prompt_seconds > 0 && got.seconds > 0);
     for (int i = 0; i < PROMPTS; i++) {
       same_tokens(&got.sequences[i], &want.sequences[i]);
       assert_int_equal(got.sequences[i].end, CHOIR_END_LENGTH);
@@ -163,6 +164,7 @@ static void refusals(void **state) {
   refuse(o.max_tokens = 1 << 26, prompts, 1, ARGUMENT, "together at most");
   refuse(o.temperature = -1, prompts, 1, ARGUMENT, "temperature is -1");
   refuse(o.temperature = NAN, prompts, 1, ARGUMENT, "temperature is");
+  refuse(o.temperature = INFINITY, prompts, 1, ARGUMENT, "temperature is inf");
   refuse(o.top_k = -1, prompts, 1, ARGUMENT, "top_k is -1");
   refuse(o.top_p = 0, prompts, 1, ARGUMENT, "top_p is 0");
   refuse(o.top_p = 1.5, prompts, 1, ARGUMENT, "top_p is 1.5");

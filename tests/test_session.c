@@ -213,6 +213,23 @@ static void plans_hold(void **state) {
   }
 }
 
+/* Logits go to slots that got tokens, also where a call is cut; rows of others stay as they are. */
+static void rows_of_others_stay(void **state) {
+  choir_model *model = test_model("dense", "fp32");
+  const int32_t token[] = {1, 2, 3};
+  float last[3 * V], all[3 * V];
+  for (int chunk = 1; chunk <= 3; chunk++) {
+    choir_session *s = session_of(model, 3, 4, chunk);
+    for (int v = 0; v < 3 * V; v++) last[v] = 77;
+    test_ok(choir_session_advance(s, (int[]){1, 0, 2}, token, last, all));
+    assert_memory_equal(last, all, V * sizeof *last);
+    assert_memory_equal(last + 2 * V, all + 2 * V, V * sizeof *last);
+    for (int v = 0; v < V; v++) assert_true(last[V + v] == 77);
+    choir_session_free(s);
+  }
+  choir_model_free(model);
+}
+
 static void refusals(void **state) {
   choir_model *model = test_model("expert_choice", "fp32");
   choir_session *s;
@@ -260,4 +277,5 @@ static void refusals(void **state) {
   choir_model_free(model);
 }
 
-TEST_MAIN(NULL, NULL, equals_forward, cuts_do_not_matter, own_rule_equals_forward, bf16_is_near, plans_hold, refusals)
+TEST_MAIN(NULL, NULL, equals_forward, cuts_do_not_matter, own_rule_equals_forward, bf16_is_near, plans_hold,
+          rows_of_others_stay, refusals)
