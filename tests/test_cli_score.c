@@ -1,4 +1,5 @@
 /* choir score, as a user runs it: requests and tasks, what comes out and what is refused. */
+#include "choir/choir.h"
 #include "program.h"
 
 static const char task[] =
@@ -34,9 +35,13 @@ static void requests(void **state) {
       " '{\"continuation\": \"kalo\"}' '{\"context_tokens\": [5], \"continuation_tokens\": [6, 7]}'"
       " '{\"context\": \"kalo  \", \"continuation\": \"sura\"}' '{\"context\": \"kalo\", \"continuation\": \"  "
       "sura\"}' >requests.jsonl;"
+      "printf '%%s\\n' '{\"context\": \"  \", \"continuation\": \"kalo\"}' '{\"continuation\": \"  kalo\"}' "
+      ">>requests.jsonl;"
       "choir score run --requests requests.jsonl --tokens 2>/dev/null");
   json_t *a = line_json(0), *b = line_json(1), *c = line_json(2), *d = line_json(3), *e = line_json(4),
-         *f = line_json(5);
+         *f = line_json(5), *g = line_json(6), *h = line_json(7);
+  assert_true(json_at(g, "log_likelihood") ==
+              json_at(h, "log_likelihood")); /* where nothing else stands in front, too */
   assert_true(json_at(a, "log_likelihood") == json_at(b, "log_likelihood"));
   assert_true(json_at(e, "log_likelihood") == json_at(f, "log_likelihood")); /* all spaces belong to what follows */
   assert_true(json_at(a, "log_likelihood") < 0 && json_at(c, "log_likelihood") < 0);
@@ -47,10 +52,29 @@ static void requests(void **state) {
   double sum = json_number_value(json_array_get(values, 0)) + json_number_value(json_array_get(values, 1));
   assert_true(fabs(sum - json_at(d, "log_likelihood")) < 1e-5);
   assert_int_equal(json_integer_value(json_array_get(json_object_get(d, "token_ids"), 1)), 7);
-  json_decref(a), json_decref(b), json_decref(c), json_decref(d), json_decref(e), json_decref(f);
+  json_decref(a), json_decref(b), json_decref(c), json_decref(d), json_decref(e), json_decref(f), json_decref(g),
+      json_decref(h);
   program_must(
       "choir score run --requests requests.jsonl --slots 1 --chunk 1 --threads 1 >one 2>/dev/null;"
       "choir score run --requests - --slots 3 --threads 2 <requests.jsonl >two 2>/dev/null; cmp one two");
+}
+
+/* A text has the bytes that are said, and not those up to its end. */
+static void sizes_of_texts(void **state) {
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  choir_score_result r;
+  const choir_score_request requests[] = {
+      {.context = {.text = "kalo miten", .size = 4}, .continuation = {.text = " sura miten", .size = 5}},
+      {.context = {.text = "kalo"}, .continuation = {.text = " sura"}}};
+  test_ok(choir_checkpoint_load("run", NULL, &model, &tokenizer));
+  test_ok(choir_model_set_routing(model, "threshold"));
+  test_ok(choir_score_requests(model, tokenizer, requests, 2, NULL, &r));
+  assert_int_equal(r.score[0].count, r.score[1].count);
+  assert_true(r.score[0].log_likelihood == r.score[1].log_likelihood);
+  choir_score_free(&r);
+  choir_tokenizer_free(tokenizer);
+  choir_model_free(model);
 }
 
 /* Generate writes what is greedy: a token, whose text is that token again. */
@@ -100,6 +124,8 @@ static void refusals(void **state) {
   program_refuses(1, "give one of them",
                   "echo '{\"continuation_tokens\": [1], \"continuation\": \"a\"}' | choir score run --requests -");
   program_refuses(1, "request 1 of 1", "echo '{\"context\": \"a\"}' | choir score run --requests -");
+  program_refuses(1, "the continuation is empty", /* and has no spaces of the context */
+                  "echo '{\"context\": \"a \", \"continuation\": \"\"}' | choir score run --requests -");
   program_refuses(1, "no requests", "choir score run --requests /dev/null");
   program_refuses(1, "absent", "choir score run --requests absent");
   program_refuses(1, "malformed",
@@ -107,4 +133,4 @@ static void refusals(void **state) {
                   "choir score run --task mine.json --data bad");
 }
 
-TEST_MAIN(set_up, program_directory_remove, requests, greedy, tasks, refusals)
+TEST_MAIN(set_up, program_directory_remove, requests, sizes_of_texts, greedy, tasks, refusals)

@@ -171,6 +171,7 @@ static void shares_beginnings(void **state) {
   choir_score_options o = {.batch = 1, .chunk = 64};
   test_ok(choir_score_requests(model, NULL, request, 4, &o, &r));
   assert_int_equal(r.tokens, LONGEST); /* labels themselves never go in */
+  assert_true(r.seconds > 0);
   choir_score_free(&r);
   for (int i = 0; i < 2; i++) {
     request[4 + i] = request[0];
@@ -202,16 +203,22 @@ static void refusals(void **state) {
   bad.continuation.count = 4;
   test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "vocabulary");
   bad = good;
+  bad.context.tokens = tokens + 3, bad.context.count = 1;
+  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "token 0 is 50, outside");
+  bad.context.count = -1;
+  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "request 1 of 1");
   bad.context.count = 0;
   test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "empty context");
   bad.context = (choir_prompt){.text = "a"};
   test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "tokenizer");
   test_refused(choir_score_requests(model, NULL, &good, 1, &(choir_score_options){.chunk = 1}, &r),
                CHOIR_ERROR_ARGUMENT, "batch is 0");
+  test_refused(choir_score_requests(model, NULL, &good, 1, &(choir_score_options){.batch = 1}, &r),
+               CHOIR_ERROR_ARGUMENT, "chunk is 0");
   test_refused(
       choir_score_requests(model, NULL, &good, 1,
                            &(choir_score_options){.batch = 1, .chunk = 1, .progress = stop, .context = &done}, &r),
-      CHOIR_ERROR_INTERRUPTED, "of 1");
+      CHOIR_ERROR_INTERRUPTED, "stopped after 0 of 1 requests");
   assert_int_equal(done, 0);
   assert_null(r.score);
   test_ok(choir_model_set_routing(model, "batch"));
