@@ -246,7 +246,10 @@ static void refusals(void **state) {
   test_refused(choir_session_create(model, &(choir_session_options){.slots = 1, .length = 4, .chunk = 1 << 20}, &s),
                CHOIR_ERROR_ARGUMENT, "1048576 tokens and 1024 experts");
   model->config.model.experts = experts;
+  test_refused(choir_session_create(model, &(choir_session_options){.slots = 1, .length = 4, .chunk = 1 << 21}, &s),
+               CHOIR_ERROR_ARGUMENT, "chunk is 2097152; must be 1 to 1048576");
   s = session_of(model, 1, 3, 8);
+  test_refused(choir_session_advance(s, (int[]){1}, NULL, logits, NULL), CHOIR_ERROR_ARGUMENT, "tokens is NULL");
   test_refused(choir_session_advance(s, (int[]){4}, token, logits, NULL), CHOIR_ERROR_ARGUMENT, "4 more do not fit");
   test_refused(choir_session_advance(s, (int[]){3}, token, logits, NULL), CHOIR_ERROR_ARGUMENT,
                "token 2 of slot 0 is 50");

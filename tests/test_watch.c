@@ -106,6 +106,34 @@ static void says_who_never_came(void **state) {
                  "of 4");
 }
 
+/* Of many that are silent four are named, and the rest are counted. */
+static void tell_alone(void *context, const char *text) {
+  silence *s = context;
+  snprintf(s->text[0], sizeof s->text[0], "%s", text);
+  _exit(3);
+}
+
+static int all_others_stop(const ch_comm *comm, void *context) {
+  test_ok(ch_watch_start(comm, 0.5, tell_alone, context));
+  must(ch_comm_max(comm, comm->rank) == comm->size - 1);
+  if (comm->rank) raise(SIGSTOP);
+  test_ok(ch_comm_agree(comm, CHOIR_OK));
+  return 0;
+}
+
+static void says_how_many_are_silent(void **state) {
+  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  for (int silent = 4; silent <= 6; silent++) {
+    char more[32] = "";
+    if (silent > 4) snprintf(more, sizeof more, "; and %d more", silent - 4);
+    assert_int_equal(forked_run(silent + 1, 0, all_others_stop, s), 1);
+    const char *last = strstr(s->text[0], "; rank 4 ("), *end = last ? strstr(last, "(maximum)") : NULL;
+    if (!strstr(s->text[0], " for rank 1 (") || !end || strcmp(end + strlen("(maximum)"), more))
+      fail_msg("%s", s->text[0]);
+  }
+  munmap(s, sizeof *s);
+}
+
 /* Both are stopped for longer than the limit and go on: nobody was silent. */
 static int pauses(const ch_comm *comm, void *context) {
   silence *s = context;
@@ -132,4 +160,4 @@ static void a_pause_of_all_is_no_silence(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, says_who_is_silent, says_who_is_silent_in_what_was_begun, says_who_is_silent_in_a_group,
-          says_who_never_came, a_pause_of_all_is_no_silence)
+          says_who_never_came, says_how_many_are_silent, a_pause_of_all_is_no_silence)
