@@ -97,23 +97,29 @@ static void forked(void **state) {
   int32_t tokens[64] = {1, 2, 3};
   test_ok(choir_config_load("config.json", &config));
   config.model.vocab_size = 300;
+  test_ok(choir_router_default("hash", &config.model.router)); /* which serves as it is */
   run.threads = 2;
   test_ok(choir_model_init(&config, 1, &run, &two));
   run.threads = 1;
   test_ok(choir_model_init(&config, 1, &run, &one));
   test_ok(choir_model_forward(two, 2, 32, tokens, NULL, 0, &result));
+  choir_session *session;
+  test_ok(choir_session_create(two, NULL, &session));
   fflush(NULL);
   pid_t child = fork();
   if (!child) {
     alarm(20);
     int refused = choir_model_forward(two, 2, 32, tokens, NULL, 0, &result) == CHOIR_ERROR_UNSUPPORTED &&
                   strstr(choir_error_message(), "forked") != NULL;
+    refused &= choir_session_advance(session, (int[]){32}, tokens, NULL, NULL) == CHOIR_ERROR_UNSUPPORTED;
     double parents = 0;
     int works = !choir_model_forward(one, 2, 32, tokens, NULL, 0, &result) && (parents = result.loss) > 0;
     _exit(refused && works ? 0 : 1);
   }
   assert_int_equal(program_wait(child), 0);
-  test_ok(choir_model_forward(two, 2, 32, tokens, NULL, 0, &result)); /* the parent goes on */
+  test_ok(choir_session_advance(session, (int[]){32}, tokens, NULL, NULL)); /* the parent goes on */
+  choir_session_free(session);
+  test_ok(choir_model_forward(two, 2, 32, tokens, NULL, 0, &result));
   choir_model_free(two);
   choir_model_free(one);
 }
