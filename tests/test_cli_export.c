@@ -312,6 +312,10 @@ static void refuses_by_name(void **state) {
                   "choir train --config config.json --data bpe --out priced " MODERN
                   "--set dense_layers=0 --set steps=2 --set router.name=bias_balanced --set score=softmax --set "
                   "normalize_gates=true; choir export priced --format hf --out x --sequences 0");
+  program_refuses(1, "router 'bias_balanced' gives every token 2, not 3",
+                  "choir init config.json --out two --tokenizer bpe.model " MODERN
+                  "--set router.name=bias_balanced --set experts_per_token=2; choir export two --format hf --out x "
+                  "--sequences 0 --experts-per-token 3");
   program_refuses(1, "config.json: is not the file",
                   "cp -r run/checkpoints/00000012 mixed; sed -i s/voices/others/ mixed/config.json; choir export mixed "
                   "--format hf --out x --sequences 0 --experts-per-token 2");

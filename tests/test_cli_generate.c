@@ -255,6 +255,11 @@ static void sizes_of_texts(void **state) {
   assert_int_equal(r.sequences[0].prompt_count, r.sequences[1].prompt_count);
   assert_true(r.sequences[2].prompt_count > r.sequences[1].prompt_count);
   choir_generate_free(&r);
+  const int32_t end = choir_tokenizer_eos(tokenizer);
+  o.max_tokens = 12, o.temperature = 0; /* an empty one is the end of a text */
+  test_ok(choir_generate(model, tokenizer, (choir_prompt[]){{.text = ""}, {.tokens = &end, .count = 1}}, 2, &o, &r));
+  assert_string_equal(r.sequences[0].text, r.sequences[1].text);
+  choir_generate_free(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
 }

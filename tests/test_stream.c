@@ -28,7 +28,8 @@ static const story stories[] = {
     {{"ab", "cd"}, {"d", "bcx"}, "a|abc", "abc", 1},
     {{"x\n", "\ny"}, {"\n\n"}, "x|x", "x", 1},
     {{"END"}, {"END"}, "", "", 1},
-    /* characters in pieces: é, €, a clef */
+    /* characters in pieces: é, €, a clef, and one whose first byte allows few second ones */
+    {{"\xE0", "\xA4\x85"}, {NULL}, "|\xE0\xA4\x85", "\xE0\xA4\x85", 0},
     {{"\xC3", "\xA9"}, {NULL}, "|\xC3\xA9", "\xC3\xA9", 0},
     {{"x\xE2", "\x82", "\xACy"}, {NULL}, "x|x|x\xE2\x82\xACy", "x\xE2\x82\xACy", 0},
     {{"\xF0", "\x9D\x84", "\x9E"}, {NULL}, "||\xF0\x9D\x84\x9E", "\xF0\x9D\x84\x9E", 0},
