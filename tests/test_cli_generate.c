@@ -241,6 +241,51 @@ static void interrupt_before_the_first_pass(void **state) {
   free(text);
 }
 
+typedef struct {
+  char text[3][4096];
+  size_t size[3];
+  int asked, most;
+} streamed;
+
+static int append_text(void *context, int sequence, const char *text, size_t size) {
+  streamed *s = context;
+  assert_true(s->size[sequence] + size <= sizeof s->text[sequence]);
+  memcpy(s->text[sequence] + s->size[sequence], text, size);
+  s->size[sequence] += size;
+  return 0;
+}
+
+static int stop_later(void *context) {
+  streamed *s = context;
+  return ++s->asked == s->most;
+}
+
+/* What comes piece by piece is the text in the end, whether it ends by itself or is ended. */
+static void pieces_are_the_text(void **state) {
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  choir_generate_options o = CHOIR_GENERATE_OPTIONS_INIT;
+  choir_generate_result r;
+  const choir_prompt prompts[] = {{.text = "kalo"}, {.text = "miten sur"}, {.text = "re"}};
+  test_ok(choir_checkpoint_load("run", NULL, &model, &tokenizer));
+  test_ok(choir_model_set_routing(model, "threshold"));
+  o.max_tokens = 30, o.batch = 2;
+  for (int most = 0; most <= 20; most += 10) {
+    streamed s = {.most = most};
+    o.text = append_text, o.stop = stop_later, o.context = &s;
+    test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
+    assert_int_equal(r.sequences[2].end == CHOIR_END_INTERRUPTED, most > 0);
+    assert_true(s.size[0] > 0);
+    for (int i = 0; i < 3; i++) {
+      assert_int_equal(r.sequences[i].size, s.size[i]);
+      assert_memory_equal(r.sequences[i].text, s.text[i], s.size[i]);
+    }
+    choir_generate_free(&r);
+  }
+  choir_tokenizer_free(tokenizer);
+  choir_model_free(model);
+}
+
 /* A text has the bytes that are said, and not those up to its end; without a number it is all of it. */
 static void sizes_of_texts(void **state) {
   choir_model *model;
@@ -334,4 +379,4 @@ static void thresholds_for_a_capacity(void **state) {
 
 TEST_MAIN(setup, program_directory_remove, one_prompt, thresholds_for_a_text, thresholds_for_a_capacity,
           documents_begin, many_prompts, stop_texts, ends_of_documents, refusals, interrupt,
-          interrupt_before_the_first_pass, sizes_of_texts)
+          interrupt_before_the_first_pass, pieces_are_the_text, sizes_of_texts)
