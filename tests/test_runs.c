@@ -156,13 +156,43 @@ static void damaged_ones_are_passed_over(void **state) {
   program_refuses(1, "none of 4 checkpoints can be read", "choir eval hurt --data data");
 }
 
+/* Weights that are not finite are the checkpoint's fault, as damage is. */
+static void readers_pass_over_what_is_not_finite(void **state) {
+  static const char path[] = "blown/checkpoints/00000012/model.safetensors";
+  float values[32] = {NAN};
+  choir_tensors *t;
+  program_must("cp -r sound blown");
+  test_ok(choir_tensors_open(path, 1, &t));
+  int count = choir_tensors_count(t);
+  choir_tensor *tensor = calloc((size_t)count, sizeof *tensor);
+  for (int i = 0; i < count; i++) {
+    tensor[i] = *choir_tensors_at(t, i);
+    if (!strcmp(tensor[i].name, "final_norm.weight")) tensor[i].data = values;
+  }
+  test_ok(choir_tensors_write("blown.safetensors", tensor, count, NULL));
+  free(tensor);
+  choir_tensors_close(t);
+  program_must("mv blown.safetensors %s; choir eval blown --data data --sequences 4 --json 2>&1", path);
+  assert_non_null(strstr(program_output, "final_norm.weight"));
+  assert_non_null(strstr(program_output, "00000009 is taken, the newest that is whole"));
+}
+
 static void readers_take_the_one_before(void **state) {
   program_must("rm -rf hurt && cp -r sound hurt && truncate -s 1000 hurt/checkpoints/00000012/model.safetensors");
   program_must(
       "choir eval hurt --data data --sequences 4 --json | grep '\"loss\"' >a; choir eval "
       "sound/checkpoints/00000009 --data data --sequences 4 --json | grep '\"loss\"' >b; cmp a b");
   program_must("choir generate hurt --prompt kalo --max-tokens 4 2>&1 | grep 'note: .*00000012.*passed over'");
+  program_must(
+      "choir generate hurt --prompt kalo --max-tokens 4 2>&1 | grep '00000009 is taken, the newest that is whole'");
   program_refuses(1, "00000012/model.safetensors", "choir eval hurt/checkpoints/00000012 --data data");
+  /* One that is asked for by name is not replaced, but an older one is named, of which both files are whole. */
+  assert_non_null(strstr(program_output, "hurt/checkpoints/00000009 is whole, and 'choir train --resume --out hurt'"));
+  program_refuses(1, "hurt/checkpoints/00000003 is whole",
+                  "truncate -s 1000 hurt/checkpoints/00000006/model.safetensors; choir eval hurt/checkpoints/00000006 "
+                  "--data data");
+  program_refuses(1, "hurt/checkpoints/00000003 is whole",
+                  "rm hurt/checkpoints/00000009/state.safetensors; choir eval hurt/checkpoints/00000012 --data data");
 }
 
 /* A run that keeps one checkpoint removes the others under whoever reads them. */
@@ -209,4 +239,5 @@ static void files_that_are_in_the_way(void **state) {
 TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up, tokens_of_other_steps,
           logs_end_where_the_checkpoint_stands, half_lines_go, a_config_that_cannot_be_read,
           foreign_names_are_passed_over, damaged_ones_are_passed_over, readers_take_the_one_before,
-          checkpoints_vanish_under_readers, nothing_of_anybody_else_is_removed, files_that_are_in_the_way)
+          readers_pass_over_what_is_not_finite, checkpoints_vanish_under_readers, nothing_of_anybody_else_is_removed,
+          files_that_are_in_the_way)
