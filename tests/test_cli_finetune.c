@@ -90,7 +90,9 @@ static void best(void **state) {
   program_must(
       "set -e; mkdir lost; cp -r run/. lost; ask() { echo '{\"context\": \"kalo\", \"continuation\": \" lo\"}' |"
       "choir score lost --requests -; }; for best in 99999999 nonsense; do echo $best >lost/best; ask 2>said | cmp - c;"
-      "grep -q 'lost/best: names no checkpoint that is there' said; done");
+      "grep -q 'lost/best: names no checkpoint that is there' said; done;"
+      "cp run/best lost; truncate -s 1000 lost/checkpoints/$(cat run/best)/model.safetensors; ask 2>said | cmp - c;"
+      "grep -q 'passed over' said"); /* nor one that cannot be read */
 }
 
 /* A run that was asked to stop says how to go on, and needs the same rows for that. */
