@@ -194,6 +194,10 @@ static void shards_of_the_caller(void **state) {
   same_numbers((job){.run = "single", .shards = 4}, (const int[]){1, 2, 4, 0});
   test_fails(choir_model_load("single", &(choir_run_options){.shards = -1}, &model), CHOIR_ERROR_ARGUMENT,
              "shards is -1: it must be 1 to");
+  test_fails(choir_model_load("single", &(choir_run_options){.shards = (1 << 20) + 1}, &model), CHOIR_ERROR_ARGUMENT,
+             "shards is 1048577: it must be 1 to 1048576");
+  test_ok(choir_model_load("single", &(choir_run_options){.shards = 1 << 20}, &model));
+  choir_model_free(model);
 }
 
 /* ---- what ends for all ---- */

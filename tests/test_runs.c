@@ -154,6 +154,25 @@ static void damaged_ones_are_passed_over(void **state) {
       "$c/model.safetensors; done; true");
   program_refuses(1, "none of 4 checkpoints can be resumed from", TRAIN "--resume --set steps=20 --out hurt");
   program_refuses(1, "none of 4 checkpoints can be read", "choir eval hurt --data data");
+  choir_model *model; /* the error is that of the newest: of one that is cut short, and not of those that are absent */
+  program_must("cd hurt/checkpoints && rm 0000000[369]/model.safetensors");
+  test_fails(choir_model_load("hurt", NULL, &model), CHOIR_ERROR_FORMAT,
+             "none of 4 checkpoints can be read; the newest");
+  program_must("cd hurt/checkpoints && rm -r 0000000[369]");
+  test_fails(choir_model_load("hurt", NULL, &model), CHOIR_ERROR_FORMAT, "hurt/checkpoints/00000012/model.safetensors");
+  assert_null(strstr(choir_error_message(), "none of"));
+}
+
+/* There is room for a name and the zero behind it, or nothing is written. */
+static void finds_within_the_room(void **state) {
+  static const char name[] = "sound/checkpoints/00000012";
+  char out[sizeof name + 1];
+  memset(out, 7, sizeof out);
+  test_fails(choir_checkpoint_find("sound", out, sizeof name - 1), CHOIR_ERROR_ARGUMENT, "the name needs 27 bytes");
+  for (size_t i = 0; i < sizeof out; i++) assert_int_equal(out[i], 7);
+  test_ok(choir_checkpoint_find("sound", out, sizeof name));
+  assert_string_equal(out, name);
+  assert_int_equal(out[sizeof name], 7);
 }
 
 /* Weights that are not finite are the checkpoint's fault, as damage is. */
@@ -239,5 +258,5 @@ static void files_that_are_in_the_way(void **state) {
 TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up, tokens_of_other_steps,
           logs_end_where_the_checkpoint_stands, half_lines_go, a_config_that_cannot_be_read,
           foreign_names_are_passed_over, damaged_ones_are_passed_over, readers_take_the_one_before,
-          readers_pass_over_what_is_not_finite, checkpoints_vanish_under_readers, nothing_of_anybody_else_is_removed,
-          files_that_are_in_the_way)
+          readers_pass_over_what_is_not_finite, finds_within_the_room, checkpoints_vanish_under_readers,
+          nothing_of_anybody_else_is_removed, files_that_are_in_the_way)
