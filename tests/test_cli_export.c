@@ -3,9 +3,7 @@
 #include <sys/stat.h>
 
 #include "choir/tensors.h"
-#include "export/export.h"
 #include "export/gguf_read.h"
-#include "export/import.h"
 #include "npy/npy.h"
 #include "program.h"
 
@@ -197,96 +195,6 @@ static void chooses_how_many_experts(void **state) {
   json_decref(root);
 }
 
-static int64_t bytes_of(const choir_tensors *tensors) {
-  int64_t sum = 0;
-  for (int i = 0; i < choir_tensors_count(tensors); i++) sum += (int64_t)choir_tensors_at(tensors, i)->bytes;
-  return sum;
-}
-
-/* The share of tokens, in the JSON of an evaluation, that have more than so many experts. */
-static double share_over(const json_t *evaluation, size_t experts) {
-  double above = 0, tokens = 0;
-  const json_t *layer;
-  size_t i;
-  json_array_foreach(json_object_get(evaluation, "layers"), i, layer) {
-    const json_t *histogram = json_object_get(layer, "histogram");
-    for (size_t k = 0; k < json_array_size(histogram); k++) {
-      double count = json_number_value(json_array_get(histogram, k));
-      tokens += count, above += k > experts ? count : 0;
-    }
-  }
-  return above / tokens;
-}
-
-/* What an export says of itself is what choir finds: the loss and the cut tokens in an evaluation of the run, the loss
- * with rounded weights in one of what comes back. */
-static void measures_what_it_writes(void **state) {
-  static const char *const kinds[][2] = {{"gguf", "q8_0"}, {"hf", "bf16"}};
-  program_must("choir eval run --data bpe --routing threshold --sequences 20 --compute fp32 --json");
-  json_t *own = program_json();
-  for (int i = 0; i < 2; i++) {
-    program_must(
-        "choir export run --format %s --dtype %s --out %s-m --experts-per-token 3 --sequences 20 --json; choir import "
-        "%s-m --out %s-b --tokenizer bpe.model >back.txt",
-        kinds[i][0], kinds[i][1], kinds[i][0], kinds[i][0], kinds[i][0]);
-    json_t *said = program_json();
-    program_must("choir eval %s-b --data bpe --length 32 --batch 4 --sequences 20 --compute fp32 --json", kinds[i][0]);
-    json_t *back = program_json();
-    assert_true(json_at(said, "loss") == json_at(own, "loss") && json_at(said, "tokens") == json_at(own, "tokens"));
-    assert_true(fabs(json_at(said, "tokens_cut") - share_over(own, 3)) < 1e-6 && share_over(own, 3) > 0);
-    assert_true(json_at(said, "loss_written") != json_at(said, "loss_cut"));
-    if (!(fabs(json_at(said, "loss_written") - json_at(back, "loss")) < 1e-6))
-      fail_msg("%s: %.9g, %.9g comes back", kinds[i][1], json_at(said, "loss_written"), json_at(back, "loss"));
-    json_decref(said), json_decref(back);
-  }
-  json_decref(own);
-}
-
-/* The keys and types of dtype that stock programs go by, and no tensor of choir's reads back. */
-static void says_how_to_read_it(void **state) {
-  ch_gguf_in in;
-  choir_tensors *t;
-  choir_tokenizer *tokenizer;
-  program_must(
-      "choir export run --format gguf --dtype q8_0 --out keys.gguf --experts-per-token 3 --sequences 0 --json; choir "
-      "export run --format hf --dtype bf16 --out keys-hf --experts-per-token 3 --sequences 0 --json >hf.json");
-  json_t *said = program_json();
-  test_ok(choir_tokenizer_load("bpe.model", &tokenizer));
-  test_ok(ch_gguf_open("keys.gguf", &in));
-  assert_int_equal(json_at(said, "bytes"), bytes_of(in.tensors));
-  assert_int_equal(choir_tensors_find(in.tensors, "blk.1.ffn_gate_inp.weight")->dtype, CHOIR_F32); /* the router */
-  assert_int_equal(choir_tensors_find(in.tensors, "output_norm.weight")->dtype, CHOIR_F32);
-  assert_int_equal(choir_tensors_find(in.tensors, "blk.1.ffn_up_exps.weight")->dtype, CHOIR_U8);
-  static const char *const never[] = {"add_space_prefix", "add_bos_token", "add_eos_token"};
-  for (int i = 0; i < 3; i++) {
-    char key[64];
-    snprintf(key, sizeof key, "tokenizer.ggml.%s", never[i]);
-    assert_true(json_is_false(json_object_get(in.keys, key)));
-  }
-  assert_int_equal(json_at(in.keys, "tokenizer.ggml.eos_token_id"), choir_tokenizer_eos(tokenizer));
-  const ch_gguf_array *kinds = ch_gguf_find_array(&in, "tokenizer.ggml.token_type", CH_GGUF_I32);
-  assert_int_equal(kinds->at[4 * choir_tokenizer_eos(tokenizer)], 3); /* control */
-  ch_gguf_close_in(&in);
-  json_decref(said);
-
-  test_ok(choir_tensors_open("keys-hf/model.safetensors", 1, &t));
-  said = json_load_file("hf.json", 0, NULL);
-  assert_int_equal(json_at(said, "bytes"), bytes_of(t));
-  assert_int_equal(choir_tensors_find(t, "model.layers.1.mlp.gate.weight")->dtype, CHOIR_F32);
-  assert_int_equal(choir_tensors_find(t, "model.norm.weight")->dtype, CHOIR_BF16);
-  choir_tensors_close(t);
-  json_decref(said);
-  json_t *config = json_load_file("keys-hf/config.json", 0, NULL),
-         *generation = json_load_file("keys-hf/generation_config.json", 0, NULL);
-  assert_string_equal(json_string_value(json_object_get(config, "dtype")), "bfloat16");
-  assert_true(json_at(config, "partial_rotary_factor") == 0.5);
-  assert_true(json_at(json_object_get(config, "rope_parameters"), "partial_rotary_factor") == 0.5);
-  assert_int_equal(json_at(config, "eos_token_id"), choir_tokenizer_eos(tokenizer));
-  assert_int_equal(json_at(generation, "eos_token_id"), choir_tokenizer_eos(tokenizer));
-  json_decref(config), json_decref(generation);
-  choir_tokenizer_free(tokenizer);
-}
-
 static void refuses_by_name(void **state) {
   program_refuses(1, "model.position is \"relative\"", "choir export old --format hf --out x --sequences 0");
   program_refuses(1, "no training has set them", "choir export fresh --format hf --out x --sequences 0");
@@ -368,64 +276,6 @@ static void refuses_by_name(void **state) {
   assert_int_not_equal(access("x", F_OK), 0);
 }
 
-/* The folder with other numbers in a tensor, and one tensor more where that has a name, at OUT. */
-static void save_otherwise(const char *changed, float value, const char *more, const char *out) {
-  choir_tensors *t;
-  char path[64];
-  float values[32] = {value};
-  test_ok(choir_tensors_open("folder/model.safetensors", 1, &t));
-  int count = choir_tensors_count(t);
-  choir_tensor *tensor = calloc((size_t)count + 1, sizeof *tensor);
-  for (int i = 0; i < count; i++) {
-    tensor[i] = *choir_tensors_at(t, i);
-    if (!strcmp(tensor[i].name, changed)) tensor[i].data = values, assert_int_equal(tensor[i].bytes, sizeof values);
-  }
-  tensor[count] = (choir_tensor){.dtype = CHOIR_F32, .dims = 1, .shape = {32}, .bytes = sizeof values, .data = values};
-  snprintf(tensor[count].name, sizeof tensor->name, "%s", more ? more : "");
-  program_must("mkdir %s && cp folder/config.json %s", out, out);
-  snprintf(path, sizeof path, "%s/model.safetensors", out);
-  test_ok(choir_tensors_write(path, tensor, count + (more != NULL), NULL));
-  free(tensor);
-  choir_tensors_close(t);
-}
-
-static void refuses_odd_tensors(void **state) {
-  save_otherwise("model.norm.weight", 1, NULL, "fine"); /* so that it is the oddity that is refused */
-  program_must("choir import fine --out fine-back --tokenizer bpe.model");
-  save_otherwise("model.norm.weight", NAN, NULL, "nan");
-  program_refuses(1, "final_norm.weight has a value that is not finite", "choir import nan --out x");
-  save_otherwise("", 1, "model.more.weight", "more");
-  program_refuses(1, "tensor 'model.more.weight' has no place in a model of choir's", "choir import more --out x");
-  assert_int_not_equal(access("x", F_OK), 0);
-}
-
-/* Heard once, at the second tensor. */
-static int stop_once(void *context, const char *what, double share) {
-  (void)share;
-  return (!strcmp(what, "writing") || !strcmp(what, "reading")) && ++*(int *)context == 2;
-}
-
-/* A wish to stop ends both ways, with nothing in their place: tensors behind the one that heard it do not forget it. */
-static void stops_without_a_trace(void **state) {
-  static const char *const formats[] = {"hf", "gguf"}, *const folders[] = {"folder", "f32.gguf"};
-  for (int i = 0; i < 2; i++) {
-    int asked = 0;
-    choir_export_options out = {.checkpoint = "run",
-                                .format = formats[i],
-                                .dtype = "f32",
-                                .out = "stopped",
-                                .experts_per_token = 2,
-                                .progress = stop_once,
-                                .context = &asked};
-    choir_import_options in = {.from = folders[i], .out = "stopped", .progress = stop_once, .context = &asked};
-    test_fails(choir_export(&out, &(choir_export_result){.cut = 0}), CHOIR_ERROR_INTERRUPTED, "nothing was written");
-    asked = 0;
-    test_fails(choir_import(&in, &(choir_import_result){.parameters = 0}), CHOIR_ERROR_INTERRUPTED,
-               "nothing was written");
-    assert_int_not_equal(access("stopped", F_OK), 0);
-  }
-}
-
 /* What a config.json leaves out is what transformers then takes. */
 static void knows_defaults_of_others(void **state) {
   program_must(
@@ -457,6 +307,5 @@ static void keeps_how_many_columns_rotate(void **state) {
 }
 
 TEST_MAIN(train, program_directory_remove, goes_out_and_comes_back, comes_back_from_one_file,
-          what_was_imported_can_go_out, reads_a_tokenizer, writes_one_file, chooses_how_many_experts,
-          measures_what_it_writes, says_how_to_read_it, refuses_odd_tensors, stops_without_a_trace, refuses_by_name,
+          what_was_imported_can_go_out, reads_a_tokenizer, writes_one_file, chooses_how_many_experts, refuses_by_name,
           knows_defaults_of_others, keeps_how_many_columns_rotate)
