@@ -294,6 +294,13 @@ static void statistics_add_up(void **state) {
   for (int i = 0; i <= E; i++) assert_int_equal(sum.histogram[i], a.histogram[i] + b.histogram[i]);
   assert_true(fabs(sum.gate_mass - (2 * a.gate_mass + b.gate_mass) / 3) < 1e-12);
   assert_true(fabs(sum.aux_loss - (2 * a.aux_loss + b.aux_loss) / 3) < 1e-12);
+  choir_route_stats fewer;
+  test_ok(ch_route_stats_alloc(E - 1, &fewer));
+  test_fails(ch_route_stats_add(&sum, &fewer), CHOIR_ERROR_ARGUMENT, "of 7 experts cannot be added to those of 8");
+  choir_route_stats_free(&fewer);
+  sum.histogram[E] = 5;
+  ch_route_stats_clear(&sum); /* to its last number */
+  for (int i = 0; i <= E; i++) assert_int_equal(sum.histogram[i] + (i < E ? sum.load[i] + sum.demand[i] : 0), 0);
   choir_route_stats_free(&a);
   choir_route_stats_free(&b);
   choir_route_stats_free(&sum);
