@@ -91,7 +91,7 @@ static void short_numbers(void **state) {
   ch_format(memory, sizeof memory, "memory to serve      %.1f MiB\n", json_at(root, "serve_bytes") / (1 << 20));
   assert_non_null(strstr(program_output, memory));
   ch_format(memory, sizeof memory, "  weights %.1f MiB, gradients",
-           json_at(json_object_get(root, "train_memory"), "weights") / (1 << 20));
+            json_at(json_object_get(root, "train_memory"), "weights") / (1 << 20));
   assert_non_null(strstr(program_output, memory));
   json_decref(root);
 }
