@@ -186,8 +186,8 @@ static const cli_option options[] = {
     {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; default with --resume: the run's",
      0},
     {"from", "RUN|CHECKPOINT", CLI_PATH, &o.from, NULL,
-     "initialise from its weights (and its config, unless one is given); a dense model is upcycled: its feed-forward "
-     "layer becomes every expert",
+     "initialise from its weights (and its config, unless one is given); another router goes on with the experts; a "
+     "dense model is upcycled: its feed-forward layer becomes every expert",
      0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,

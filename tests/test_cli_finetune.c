@@ -149,6 +149,15 @@ static void recipes(void **state) {
                "grep -q \"\\\"steps\\\": ${epochs#*:},\" epochs-$epochs/config.json; done");
 }
 
+/* As train --from: experts go on under another router, with the activation that they were trained for. */
+static void another_router(void **state) {
+  program_must(TUNE "--out by-top-2 --set router.name=gshard_top2 --set train.steps=2 >text");
+  program_must(
+      "choir finetune --from by-top-2 --task mine.json --data set --threads 1 --out chosen "
+      "--set router.name=expert_choice --set train.steps=2 >text && grep -q expert_choice chosen/config.json");
+  program_refuses(1, "set model.expert_activation to gelu", TUNE "--out no --set expert_activation=swiglu");
+}
+
 static void refusals(void **state) {
   program_refuses(2, "--task", "choir finetune --from pre --data set --out no");
   program_refuses(1, "s\\xE9t: the name must be UTF-8",
@@ -182,5 +191,5 @@ static void refusals(void **state) {
       "grep -q '\"malformed\":1' odd-run/metrics.jsonl");
 }
 
-TEST_MAIN(set_up, program_directory_remove, learns, resumes, stops_in_time, best, goes_on_with_its_own, recipes,
-          refusals)
+TEST_MAIN(set_up, program_directory_remove, learns, resumes, stops_in_time, best, goes_on_with_its_own, another_router,
+          recipes, refusals)

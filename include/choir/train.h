@@ -65,7 +65,8 @@ typedef struct choir_train_options {
 CHOIR_API void choir_train_options_default(choir_train_options *options); /* the same, as a function */
 
 /* Trains to the config's number of steps. With `from` only weights come from the checkpoint, into a config of the same
- * shapes, or of more experts where the checkpoint's layers have one ("upcycling"); its tokenizer must be the data's.
+ * shapes, or of more experts where the checkpoint's layers have one ("upcycling"); another router begins with what both
+ * have (docs/finetuning.md). Its tokenizer must be the data's.
  * out/ gets config.json, data.path, metrics.jsonl, timing.jsonl and checkpoints/STEP/. A loss, gradient or weight that
  * is not finite stops with CHOIR_ERROR_NUMERIC, the step and the first such tensor; the last good checkpoint stays.
  * CHOIR_ERROR_INTERRUPTED: the caller's event function asked to stop, and the step that it saw has been saved.

@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "file/checkpoints.h"
 #include "model/config.h"
-#include "model/weights.h"
 #include "task/tune.h"
 #include "train/run.h"
 
@@ -143,8 +142,7 @@ static int make_trainer(ch_tune *t) {
 }
 
 static int load_start(ch_tune *t, const char *base) {
-  const char *path = CH_IN(base, "model.safetensors");
-  CH_TRY(ch_weights_load(&t->trainer.model->net.params, &t->trainer.model->x, path, 0));
+  CH_TRY(ch_start_weights(t->trainer.model, base));
   ch_model_weights_changed(t->trainer.model);
   return CHOIR_OK;
 }

@@ -29,6 +29,10 @@ typedef struct ch_run {
 /* Writes a checkpoint of the run, as ch_state_save. */
 int ch_checkpoint_save(ch_run *run, char *path);
 
+/* Weights of a checkpoint to begin another training with (ch_weights_start). A layer keeps the activation that its
+ * weights were trained for; another router begins with what both have (docs/finetuning.md). */
+int ch_start_weights(choir_model *model, const char *directory);
+
 /* The config that the run goes on with: `given`, or (NULL) the run's own, which must describe the same model. steps
  * [count]: of the checkpoints that are there, the newest first. */
 int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *steps, int count);

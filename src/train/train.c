@@ -108,21 +108,25 @@ static ch_router_start router_start(const choir_router_options *from, const choi
   return before == now && !strcmp(from->score, to->score) ? CH_ROUTER_ALL : CH_ROUTER_WEIGHT;
 }
 
+int ch_start_weights(choir_model *model, const char *directory) {
+  const choir_model_config *to = &model->config.model;
+  choir_config from;
+  int upcycled;
+  CH_TRY(choir_config_load(CH_IN(directory, "config.json"), &from));
+  CH_TRY(same_activations(CH_IN(directory, "config.json"), &from.model, to));
+  return ch_weights_start(&model->net.params, &model->x, CH_IN(directory, "model.safetensors"),
+                          router_start(&from.model.router, &to->router), &upcycled);
+}
+
 /* Weights of another run's checkpoint; only these. Its tokenizer must be the data's. */
 static int start_from(ch_run *run) {
   const char *path = CH_IN(run->from, "tokenizer.model");
   choir_tokenizer *tokenizer;
-  choir_model *model = run->trainer.model;
-  const choir_model_config *to = &model->config.model;
-  choir_config from;
   CH_TRY(choir_tokenizer_load(path, &tokenizer));
-  int same = choir_tokenizer_hash(tokenizer) == run->data->tokenizer_hash, upcycled;
+  int same = choir_tokenizer_hash(tokenizer) == run->data->tokenizer_hash;
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
-  CH_TRY(choir_config_load(CH_IN(run->from, "config.json"), &from));
-  CH_TRY(same_activations(CH_IN(run->from, "config.json"), &from.model, to));
-  return ch_weights_start(&model->net.params, &model->x, CH_IN(run->from, "model.safetensors"),
-                          router_start(&from.model.router, &to->router), &upcycled);
+  return ch_start_weights(run->trainer.model, run->from);
 }
 
 /* The checkpoint that a run begins with stands in RUN/from.path, for resuming before its own first one. */
