@@ -3,23 +3,14 @@
 #include "export/export.h"
 #include "export/gguf_read.h"
 #include "export/import.h"
-#include "program.h"
-
-#define MODERN                                                                                                   \
-  "--set position=rope --set activation=swiglu --set expert_activation=swiglu --set router.score=sigmoid --set " \
-  "moe_every=1 --set dense_layers=1 --set kv_heads=1 --set eval_every=0 "
+#include "export_testing.h"
 
 static int train(void **state) {
-  if (program_setup(state)) return -1;
-  int status = program_run(
-      "set -e; choir tokenizer train --vocab-size 320 --out bpe.model corpus.txt;"
-      "choir data build --tokenizer bpe.model --separator '\\f' --holdout 0.1 --out bpe corpus.txt;"
-      "choir train --config config.json --data bpe --out run " MODERN
-      "--set steps=12 --set layers=3 --set qk_norm=true --set rope_fraction=0.5 --set head_scale=0.3;"
-      "choir export run --format hf --out folder --experts-per-token 4 --sequences 0;"
-      "choir export run --format gguf --out f32.gguf --experts-per-token 4 --sequences 0");
-  if (status) fprintf(stderr, "training, status %d:\n%s\n", status, program_output);
-  return status;
+  return export_setup(state,
+                      "choir train --config config.json --data bpe --out run " MODERN
+                      "--set steps=12 --set layers=3 --set qk_norm=true --set rope_fraction=0.5 --set head_scale=0.3;"
+                      "choir export run --format hf --out folder --experts-per-token 4 --sequences 0;"
+                      "choir export run --format gguf --out f32.gguf --experts-per-token 4 --sequences 0");
 }
 
 static int64_t bytes_of(const choir_tensors *tensors) {
