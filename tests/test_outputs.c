@@ -164,7 +164,8 @@ static void a_search_for_pieces_is_left(void **state) {
       "exec \"$CHOIR\" tokenizer train --type unigram --vocab-size 1000 --sample-bytes 100000000 --out search/t.model "
       "long.txt",
       "said.txt");
-  program_nap(1.5); /* where it is then is no matter */
+  while (program_run("grep -q training said.txt")) program_nap(0.01);
+  program_nap(0.5); /* where it is then is no matter */
   kill(child, SIGTERM);
   double begin = ch_machine_seconds();
   assert_int_equal(program_wait(child), 1);
