@@ -270,7 +270,7 @@ static int prepare(loop_state *d) {
   d->flops_per_token = costs.train_flops_per_token;
   d->peak_gflops = x->compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
   d->begin = ch_machine_seconds();
-  /* Not the default: a config shall give the same numbers on every machine. */
+  /* Not the default: not every CPU has it. */
   if (x->compute == CH_COMPUTE_FP32 && !d->first_step && peak.bf16_gflops > 1.3 * peak.fp32_gflops)
     ch_notice(
         "this machine multiplies %.1f times as fast in bf16 as in fp32 (measured now); runs with train.compute=bf16 "
