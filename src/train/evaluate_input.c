@@ -121,15 +121,20 @@ static int check_calibration(const choir_model *model) {
                   choir_model_routing(model));
 }
 
+/* Passes of one size need another room with another capacity. */
+static void set_capacity(choir_model *model, double factor) {
+  model->config.model.router.eval_capacity_factor = model->net.config.router.eval_capacity_factor = factor;
+  model->planned_B = model->planned_T = 0;
+}
+
 /* The config says what thresholds are for, so a capacity that gave some stays in it. */
 static int eval_with_capacity(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                               choir_eval_result *result) {
-  double *factor = &model->config.model.router.eval_capacity_factor, before = *factor;
-  if (o->capacity_factor != 0) *factor = o->capacity_factor;
+  double before = model->config.model.router.eval_capacity_factor;
+  if (o->capacity_factor != 0) set_capacity(model, o->capacity_factor);
   int code = ch_comm_agree(model->x.comm, choir_config_check(&model->config));
-  model->net.config.router.eval_capacity_factor = *factor;
   if (!code) code = eval(model, tokenizer, o, T, result);
-  if (code || !o->calibrate) model->net.config.router.eval_capacity_factor = *factor = before;
+  if (o->capacity_factor != 0 && (code || !o->calibrate)) set_capacity(model, before);
   return code;
 }
 
