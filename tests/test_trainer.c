@@ -146,7 +146,7 @@ static void saves_and_resumes(void **state) {
 static void refuses(void **state) {
   choir_config c = config_of("expert_choice");
   choir_model *model = new_model(&c);
-  choir_trainer *trainer;
+  choir_trainer *trainer, *other;
   choir_trainer_result r;
   choir_forward_result forward;
   int32_t tokens[TOKENS], targets[TOKENS];
@@ -165,6 +165,10 @@ static void refuses(void **state) {
   test_fails(choir_trainer_step(trainer, tokens, targets, &r), CHOIR_ERROR_ARGUMENT, "target 96");
   test_fails(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 1, &forward), CHOIR_ERROR_UNSUPPORTED,
              "trainer");
+  test_fails(choir_trainer_create(model, &c.train, &other), CHOIR_ERROR_BUSY, "already");
+  assert_null(other);
+  memset(targets, 0, sizeof targets);
+  test_ok(choir_trainer_step(trainer, tokens, targets, &r)); /* as before */
   choir_trainer_free(trainer);
   test_ok(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 1, &forward));
   choir_parameter p;

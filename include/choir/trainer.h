@@ -26,8 +26,8 @@ typedef struct choir_trainer_result {
 /* Makes a trainer for a model, and everything that steps need; they then allocate nothing. Batches, optimizer, rate and
  * dropout are those of model's config, or of `train` (which then becomes the model's) where it is not NULL. The model
  * must outlive the trainer; it may be evaluated, saved and run between steps, though not with gradients. A step sets
- * the model's routing back to the config's; after that, or passes of other sizes, it plans again. CHOIR_ERROR_ARGUMENT:
- * the config; CHOIR_ERROR_MEMORY. */
+ * the model's routing back to the config's; after that, or passes of other sizes, it plans again. CHOIR_ERROR_BUSY: the
+ * model has a trainer already; CHOIR_ERROR_ARGUMENT: the config; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer);
 CHOIR_API void choir_trainer_free(choir_trainer *trainer);
 

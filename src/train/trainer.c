@@ -19,6 +19,8 @@ static int64_t tokens_of(const choir_trainer *trainer) { return ch_step_tokens(&
 static int create(choir_trainer *made, choir_model *model, const choir_train_config *train) {
   choir_config config = model->config;
   CH_TRY(ch_model_alone(model, "choir_trainer_create"));
+  if (model->reserved_scratch) /* of another one, whose batches are planned as the model's config says */
+    return ch_error(CHOIR_ERROR_BUSY, "the model has a trainer already: free that one first");
   if (train) config.train = *train;
   CH_TRY(choir_config_check(&config));
   model->config.train = config.train;
