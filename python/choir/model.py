@@ -70,11 +70,10 @@ class Scored:
 
 
 def _prompt(owner, prompt, value: Union[str, Sequence[int]]) -> None:
-    """Sets a choir_prompt in `owner` to a text or ids; an empty text is no text."""
+    """Sets a choir_prompt in `owner` to a text or ids; an empty text begins a document."""
     if isinstance(value, str):
         raw = value.encode()
-        if raw:
-            native.fill(owner, prompt, dict(text=ffi.from_buffer("char[]", raw), size=len(raw)))
+        native.fill(owner, prompt, dict(text=ffi.from_buffer("char[]", raw or b"\0"), size=len(raw)))
     else:
         given = native.ids(value, -1)
         native.fill(owner, prompt, dict(tokens=native.pointer(given), count=len(given)))

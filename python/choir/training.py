@@ -95,23 +95,23 @@ def train(
 ) -> dict[str, Any]:
     """Trains a model by a config on built data, in this process, into the run directory `out`.
 
-    start: a checkpoint, or a run, whose weights the model begins with. resume: goes on with the run in `out`, bit for
-    bit; config and data are then its own unless they are given. Further options change the config's "train":
-    steps=100, rate=0.01. progress: True shows a line; a function is told every step, evaluation and checkpoint as a
-    dictionary (event["kind"] is "step", "eval", ...; the fields are those of choir_train_event), and may raise to end
-    the run.
+    start: a checkpoint, or a run, whose weights the model begins with, and whose config it has unless one is given.
+    resume: goes on with the run in `out`, bit for bit; config and data are then its own unless they are given. Further
+    options change the config's "train": steps=100, rate=0.01. progress: True shows a line; a function is told every
+    step, evaluation and checkpoint as a dictionary (event["kind"] is "step", "eval", ...; the fields are those of
+    choir_train_event), and may raise to end the run.
 
     Ctrl-C, what `progress` raises, or the end of `minutes` ends the run behind the step, which is saved;
-    resume=True goes on. Returns the last evaluation as metrics.jsonl has it. Errors are those of the files;
-    NumericError: a loss that is not finite."""
+    resume=True goes on. Returns the last evaluation as metrics.jsonl has it, {} where the data have no held-out share.
+    Errors are those of the files; NumericError: a loss that is not finite."""
     if config is None and (fields or not resume):
-        config = os.path.join(out, "config.json") if resume else Config()
+        config = os.path.join(out if resume else start, "config.json") if resume or start else Config()
     if config is not None:
         config = _settings(copy.copy(config) if isinstance(config, Config) else Config(config), fields)
     given = {"config": config and config.address, "from": start, "data": data, "out": out, "resume": resume}
     run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
     _run("choir_train", progress, minutes, {**given, "disk_minutes": disk_minutes}, **run)
-    return [line for line in runs.lines(out) if line.get("event") == "eval"][-1]
+    return next((line for line in reversed(runs.lines(out)) if line.get("event") == "eval"), {})
 
 
 def finetune(

@@ -197,6 +197,8 @@ class Models(unittest.TestCase):
         self.assertEqual("".join(t for n, t in heard if n == 0), one.text)
         self.assertEqual(two.end, "length")
         self.assertEqual(len(two.tokens), 12)
+        empty, end = self.model.generate(["", [self.model.tokenizer.eos]], max_tokens=4, temperature=0)
+        self.assertEqual(empty.text, end.text)  # a document begins behind the end of another
         (scored,) = self.model.score([(self.model.tokenizer.encode("sur"), two.tokens)])
         self.assertTrue(scored.greedy)
         self.assertAlmostEqual(scored.log_likelihood, float(scored.log_probability.sum()), places=4)

@@ -81,6 +81,12 @@ class Runs(unittest.TestCase):
         self.assertGreater(events[0]["memory"]["total"], events[0]["memory"]["weights"])
         self.assertEqual(found["loss"], choir.runs.evaluations(self.programs)["loss"][-1])
         self.assertEqual(choir.train(out=self.at / "whole", resume=True), found)
+        choir.train(start=self.at / "whole", data=self.at / "data", out=self.at / "further", steps=1)
+        self.assertEqual(choir.Config(self.at / "further" / "config.json")["model.experts"], self.config["model.experts"])
+
+    def test_nothing_held_out(self):
+        choir.data.build(self.at / "book.txt", out=self.at / "all", tokenizer=self.at / "en.model", holdout=0)
+        self.assertEqual(choir.train(config=self.config, data=self.at / "all", out=self.at / "blind", steps=1), {})
 
     def test_ends_and_goes_on(self):
         """An exception of `progress` and Ctrl-C end a run behind a step that is saved; it goes on bit for bit."""
