@@ -19,6 +19,12 @@ static int odd_text(const ch_comm *comm, choir_model *model, const choir_tokeniz
   return choir_eval(model, tokenizer, &(choir_eval_options){.text = comm->rank == 1 ? "nowhere.txt" : "page.txt"}, &r);
 }
 
+/* Nothing on one rank. */
+static int odd_source(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result r;
+  return choir_eval(model, tokenizer, &(choir_eval_options){.data = comm->rank == 2 ? NULL : "data"}, &r);
+}
+
 static int odd_batch(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
   return choir_eval(model, tokenizer, &(choir_eval_options){.data = "data", .batch_sequences = 8 + comm->rank / 3 * 8},
@@ -143,6 +149,7 @@ static int ends(const ch_comm *comm, void *context) {
 static void one_fails_all_end(void **state) {
   const odd_job odd[] = {
       {odd_text, "rank 1 of 4: nowhere.txt: ", CHOIR_ERROR_IO},
+      {odd_source, "rank 2 of 4: evaluation takes either data or a text", CHOIR_ERROR_ARGUMENT},
       {odd_batch, "rank 3 of 4 has another batch size than rank 0", CHOIR_ERROR_ARGUMENT},
       {odd_capacity, "rank 1 of 4 has another capacity factor than rank 0", CHOIR_ERROR_ARGUMENT},
       {wrong_capacity, "rank 2 of 4: model.router.eval_capacity_factor is -1", CHOIR_ERROR_ARGUMENT},

@@ -113,12 +113,15 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
   return code;
 }
 
-static int check_calibration(const choir_model *model) {
+static int check(const choir_model *model, const choir_eval_options *o) {
   const ch_router *router = model->net.router;
-  if (ch_router_adapts(router) && !model->causal && model->net.moe_layers) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                  "router '%s' finds no cut-offs by routing '%s', so nothing can be calibrated", router->name,
-                  choir_model_routing(model));
+  CH_CHECK_RESERVED(o, "choir_eval_options");
+  if (!o->data == !o->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
+  if (o->calibrate && (!ch_router_adapts(router) || model->causal || !model->net.moe_layers))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "router '%s' finds no cut-offs by routing '%s', so nothing can be calibrated", router->name,
+                    choir_model_routing(model));
+  return choir_config_check(&model->config);
 }
 
 /* Passes of one size need another room with another capacity. */
@@ -128,22 +131,14 @@ static void set_capacity(choir_model *model, double factor) {
 }
 
 /* The config says what thresholds are for, so a capacity that gave some stays in it. */
-static int eval_with_capacity(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
-                              choir_eval_result *result) {
-  double before = model->config.model.router.eval_capacity_factor;
-  if (o->capacity_factor != 0) set_capacity(model, o->capacity_factor);
-  int code = ch_comm_agree(model->x.comm, choir_config_check(&model->config));
-  if (!code) code = eval(model, tokenizer, o, T, result);
-  if (o->capacity_factor != 0 && (code || !o->calibrate)) set_capacity(model, before);
-  return code;
-}
-
 int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                choir_eval_result *result) {
   CH_TRY(CH_GIVEN(model, options, result));
   int T = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
-  CH_CHECK_RESERVED(options, "choir_eval_options");
-  if (options->calibrate) CH_TRY(check_calibration(model));
-  if (!options->data == !options->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
-  return eval_with_capacity(model, tokenizer, options, T, result);
+  double before = model->config.model.router.eval_capacity_factor;
+  if (options->capacity_factor != 0) set_capacity(model, options->capacity_factor);
+  int code = ch_comm_agree(model->x.comm, check(model, options));
+  if (!code) code = eval(model, tokenizer, options, T, result);
+  if (options->capacity_factor != 0 && (code || !options->calibrate)) set_capacity(model, before);
+  return code;
 }
