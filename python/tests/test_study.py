@@ -1,7 +1,9 @@
 """Studies of tiny models: killed and resumed they are the uninterrupted ones, and the store refuses what is not wanted."""
 
 import errno
+import io
 import json
+import math
 import os
 import pathlib
 import platform
@@ -12,6 +14,7 @@ import sys
 import time
 import unittest
 import unittest.mock
+from contextlib import redirect_stdout
 
 import testing
 
@@ -20,7 +23,8 @@ try:
     from statsmodels.api import MNLogit
 
     import choir
-    from choir.study import StudyError, figures, files, probe, recipe, statistics, store  # noqa: F401, all that it needs
+    from choir.study import StudyError, figures, files, jobs, probe, recipe, statistics, store  # noqa: F401, all that it needs
+    from choir.study.program import Runner
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 
@@ -279,6 +283,18 @@ class Ends(unittest.TestCase):
             self.assertNotIn("Traceback", process.stderr.read())
             self.assertEqual(process.wait(), 3)  # saved, as after Ctrl-C
         self.assertTrue((testing.run().parent / "unread" / "two-scale" / "report.html").exists())
+
+    def test_what_one_work_cannot_do_is_said(self):
+        class Fails(jobs.Work):
+            arms, steps, flops = ["wrong"], 1, 1.0
+
+            def run(self, threads, told):
+                raise choir.UnsupportedError("cannot be")
+
+        with unittest.mock.patch("signal.signal"), redirect_stdout(io.StringIO()) as told:
+            all_of_them = jobs.Jobs(Runner(), 1, math.inf)
+            all_of_them.run("works", [Fails(), Fails()])
+        self.assertEqual((all_of_them.failed, told.getvalue()), (["wrong"] * 2, "failed: wrong: cannot be\n" * 2))
 
     def test_the_file_that_cannot_be_made_is_named(self):
         out, errors, status = run("/proc/none")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import pathlib
 import signal
 import sys
+import time
 from typing import Any, Callable
 
 from .. import Error
@@ -18,13 +20,14 @@ from .study import Study, all_in
 
 def _run(o: argparse.Namespace) -> int:
     failed = False
+    deadline = time.monotonic() + 60 * o.minutes if o.minutes else math.inf
     for name in o.recipe:
         study = Study.make(name, o.data, o.out, o.scale, o.store, o.seeds, o.tokens)
         for part in ("trunks", "runs", "configs", "logs"):
             (study.out / part).mkdir(parents=True, exist_ok=True)
         study.save()
         runner = Runner()
-        jobs = Jobs(runner, o.jobs, o.minutes)
+        jobs = Jobs(runner, o.jobs, deadline)
         _introduce(study, jobs)
         stopped = False
         try:

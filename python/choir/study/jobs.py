@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any, Callable, Sequence, TextIO
 
+from .. import Error
 from . import Stopped, StudyError, terminal
 from .program import Runner
 
@@ -33,9 +34,9 @@ def duration(seconds: float) -> str:
 
 
 class Jobs:
-    """`count` workers (0: one for every CPU), until all is done, the user stops it, or `minutes` are over (0: never)."""
+    """`count` workers (0: one for every CPU), until all is done, the user stops it, or `deadline` (of time.monotonic)."""
 
-    def __init__(self, runner: Runner, count: int, minutes: float) -> None:
+    def __init__(self, runner: Runner, count: int, deadline: float) -> None:
         cpus = sorted(os.sched_getaffinity(0))
         self.count = min(count or len(cpus), len(cpus))
         share = len(cpus) // self.count
@@ -43,7 +44,7 @@ class Jobs:
         self.threads, self.runner = share, runner
         self.failed: list[str] = []
         self.interrupted = False
-        self._deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
+        self._deadline = deadline
         self._terminal, self._shown, self._last = sys.stderr.isatty(), 0.0, 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._interrupt)
@@ -116,7 +117,7 @@ class Jobs:
 
     def _end(self, work: Work, error: BaseException | None) -> bool:
         """Whether it was stopped."""
-        if isinstance(error, StudyError):
+        if isinstance(error, (StudyError, Error, OSError)):
             self.failed.append(work.arms[0])
             self.say(f"failed: {', '.join(work.arms)}: {error}")
         elif error and not isinstance(error, Stopped):
