@@ -26,6 +26,6 @@ const char *cli_data_of_run(const char *path) {
     int length = snprintf(file, sizeof file, "%s/%s", path, places[i]);
     if (length < (int)sizeof file && !access(file, F_OK)) return cli_read_file(file, &size);
   }
-  cli_usage("%s: does not say what data it was trained on; give --data DIR or --text FILE", cli_shown(path));
+  cli_usage("%s: does not say what data it was trained on; give --data DIR", cli_shown(path));
   return NULL;
 }

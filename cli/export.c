@@ -42,10 +42,8 @@ static int run(int count, const char *const *operands) {
   cli_progress progress;
   choir_export_result result;
   o.checkpoint = operands[0];
-  if (!o.sequences)
-    o.data = NULL;
-  else if (!o.data && !(o.data = cli_data_of_run(operands[0])))
-    return CLI_USAGE;
+  if (!o.sequences && o.data) return cli_usage("--data has no effect with --sequences 0, which measures nothing");
+  if (o.sequences && !o.data && !(o.data = cli_data_of_run(operands[0]))) return CLI_USAGE;
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
   o.progress = cli_progress_share;

@@ -129,7 +129,8 @@ static int print_text(const ch_plan *plan, int assumed) {
 static int run(int count, const char *const *operands) {
   choir_config config;
   ch_plan *plan;
-  int status = cli_load_config(operands[0], &o.set, &config);
+  int status = o.layout && o.json ? cli_usage("--layout has no effect with --json, which has all layouts in detail")
+                                  : cli_load_config(operands[0], &o.set, &config);
   if (status) return status;
   int assumed = cli_vocabulary(&config, o.vocab_size);
   if (ch_plan_create(&config, &o.plan, &plan)) return cli_fail();

@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 
 class Jobs:
-    """`count` workers (0: one for every CPU), until all is done, the user stops it, or `deadline` (of time.monotonic)."""
+    """`count` workers (0: one a CPU), until all is done, the user stops it, or time.monotonic() is `deadline`."""
 
     def __init__(self, runner: Runner, count: int, deadline: float) -> None:
         cpus = sorted(os.sched_getaffinity(0))
