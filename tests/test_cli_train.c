@@ -215,6 +215,10 @@ static void from_a_checkpoint(void **state) {
   program_must(
       "cp -r again early; rm -r early/checkpoints; choir train --resume --out early &&"
       "cmp early/metrics.jsonl again/metrics.jsonl");
+  program_must(/* what is made anew in its place begins with nothing */
+               "rm -r early/checkpoints early/*.jsonl; choir train --config config.json --data data --out early --set "
+               "steps=1 && "
+               "test ! -e early/from.path");
   program_refuses(2, "give one of them", "choir train --from dense --resume --out again");
   program_refuses(1, "layer 1 is geglu there, and gelu here",
                   "choir train --config config.json --set moe_every=0 --set steps=1 --data data --out gated >text &&"

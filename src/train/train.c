@@ -1,4 +1,5 @@
 /* choir_train: sets a run up, or back up, and drives it step by step. */
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,8 +144,12 @@ static int from_path(ch_run *run, const choir_train_options *o) {
 }
 
 static int keep_settings(const ch_run *run) {
+  const char *from = CH_IN(run->out, "from.path");
   CH_TRY(ch_file_save(CH_IN(run->out, "data.path"), run->data_path, strlen(run->data_path)));
-  if (*run->from) CH_TRY(ch_file_save(CH_IN(run->out, "from.path"), run->from, strlen(run->from)));
+  if (*run->from)
+    CH_TRY(ch_file_save(from, run->from, strlen(run->from)));
+  else if (unlink(from) && errno != ENOENT) /* of a run whose metrics somebody has removed */
+    return ch_error_errno("%s: cannot be removed", from);
   return choir_config_save(&run->config, CH_IN(run->out, "config.json"));
 }
 
