@@ -71,6 +71,19 @@ static void long_texts_give_the_same(void **state) {
   }
 }
 
+/* More than the ten million steps that a search of PCRE2 may take unless told otherwise. */
+static void long_runs_of_spaces_are_cut(void **state) {
+  enum { MANY = 11000000 };
+  choir_tokenizer *t;
+  char *text = malloc(MANY);
+  memset(text, '\t', MANY);
+  text[MANY - 1] = 'x';
+  test_ok(load(file_of("llama3"), &t));
+  corpus_round_trip(t, text, MANY);
+  free(text);
+  choir_tokenizer_free(t);
+}
+
 /* Blocks of data are cut where no word reaches over. */
 static void data_have_the_tokens_of_the_whole(void **state) {
   enum { HEADER = 128 };
@@ -263,5 +276,6 @@ static void spells_by_the_alphabet(void **state) {
   json_decref(file);
 }
 
-TEST_MAIN(begin, end, gives_the_same_ids, long_texts_give_the_same, data_have_the_tokens_of_the_whole,
-          takes_hostile_texts, refuses_other_rules, keeps_the_file, goes_through_gguf, spells_by_the_alphabet)
+TEST_MAIN(begin, end, gives_the_same_ids, long_texts_give_the_same, long_runs_of_spaces_are_cut,
+          data_have_the_tokens_of_the_whole, takes_hostile_texts, refuses_other_rules, keeps_the_file,
+          goes_through_gguf, spells_by_the_alphabet)

@@ -122,6 +122,7 @@ static const ch_added_token *longest(const ch_added_set *set, const char *text, 
 typedef struct walk {
   const ch_words *words;
   pcre2_match_data *found[CH_PATTERNS];
+  pcre2_match_context *limits;
   ch_take_word *take;
   void *context;
 } walk;
@@ -188,8 +189,8 @@ static int cut_words(const walk *w, int pattern, const char *text, size_t size) 
   if (pattern == CH_PATTERNS || !w->found[pattern]) return w->take(w->context, text, size, -1);
   const size_t *match = pcre2_get_ovector_pointer(w->found[pattern]);
   for (size_t at = 0; at < size;) {
-    int got =
-        pcre2_match(w->words->code[pattern], (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, w->found[pattern], NULL);
+    int got = pcre2_match(w->words->code[pattern], (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, w->found[pattern],
+                          w->limits);
     if (got < 0 && got != PCRE2_ERROR_NOMATCH)
       return ch_error(CHOIR_ERROR_MEMORY, "cutting a text into words failed: error %d of PCRE2", got);
     size_t begin = got < 0 ? size : match[0], end = got < 0 ? size : match[1];
@@ -212,12 +213,15 @@ static int normalize(const walk *w, const char *text, size_t size) {
 }
 
 int ch_words_of(const ch_words *words, const char *text, size_t size, ch_take_word *take, void *context) {
-  walk w = {.words = words, .take = take, .context = context};
-  int code = CHOIR_OK;
+  walk w = {.words = words, .limits = pcre2_match_context_create(NULL), .take = take, .context = context};
+  int code = w.limits ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory to cut words");
+  /* The patterns go back over no more than a run of spaces: ten million of these are as good as one. */
+  if (w.limits) pcre2_set_match_limit(w.limits, UINT32_MAX);
   for (int i = 0; i < CH_PATTERNS && words->code[i] && !code; i++)
     if (!(w.found[i] = pcre2_match_data_create(1, NULL)))
       code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory to cut words");
   if (!code) code = cut_tokens(&w, &words->raw, text, size, normalize);
   for (int i = 0; i < CH_PATTERNS; i++) pcre2_match_data_free(w.found[i]);
+  pcre2_match_context_free(w.limits);
   return code;
 }
