@@ -52,6 +52,7 @@ static void train_and_look(void **state) {
       "for order in '' --in-order; do choir eval run --data data --sequences 2 --json $order >in$order; done;"
       "! cmp -s in in--in-order"); /* the first two of the held-out text, or two from all over it */
   program_refuses(2, "--minutes -1", "choir train --resume --out run --minutes -1");
+  program_refuses(1, "disk_minutes is -1", "choir train --resume --out run --disk-minutes -1");
   program_must("choir train --resume --out run");
   assert_non_null(strstr(program_output, "nothing left to do"));
 }

@@ -209,6 +209,8 @@ int choir_train(const choir_train_options *options) {
   ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_train_options");
   if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
+  if (!(options->disk_minutes >= 0))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "disk_minutes is %g: must not be negative", options->disk_minutes);
   ch_run run = {.out = options->out};
   int code = run_ranks(&run, options, &claim);
   ch_trainer_free(&run.trainer);
