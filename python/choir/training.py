@@ -138,9 +138,15 @@ def finetune(
     task: its name ("RTE"), or a JSON file that describes one. data: the directory of its files. epochs: 10 unless
     `steps` is given. patience: evaluations without a better one after which to end; 0: never. batch_sequences: texts
     that batch routing routes together in evaluations; 0: none of that. Everything else is as in `train`, and `steps`,
-    `rate` and other fields of the config's "train" may be given. Returns result.json: the best accuracy, and the step
-    of it."""
+    `rate` and other fields of the config's "train" may be given; resume=True goes on with what the run began with.
+    Returns result.json: the best accuracy, and the step of it; {} before the first evaluation."""
+    if epochs and "steps" in fields:
+        raise native.ArgumentError("give one of epochs and steps")
     if resume:
+        if start or task or recipe != "constant" or epochs or patience or batch_sequences != 32:
+            raise native.ArgumentError(
+                "start, task, recipe, epochs, patience and batch_sequences are the run's own with resume=True"
+            )
         config = _settings(Config(os.path.join(out, "config.json")), fields) if fields else None
     else:
         if start is None or task is None or data is None:
@@ -153,12 +159,15 @@ def finetune(
     given.update(epochs=epochs, patience=patience, batch_sequences=batch_sequences)
     loaded = ffi.new("choir_task **")
     try:
-        if task is not None and not resume:
+        if task is not None:
             native.check(lib.choir_task_load(native.text(task), loaded))
             given["task"] = loaded[0]
         run = dict(threads=threads, backend=backend, emulate_bf16=emulate_bf16)
         _run("choir_finetune", progress, minutes, given, **run)
     finally:
         lib.choir_task_free(loaded[0])
-    with open(os.path.join(out, "result.json"), encoding="utf-8") as file:
-        return json.load(file)
+    try:
+        with open(os.path.join(out, "result.json"), encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}

@@ -168,7 +168,13 @@ class Runs(unittest.TestCase):
         best = max(e["measure"][0]["accuracy"] for e in events if e["kind"] == "eval")
         self.assertEqual(found["own"]["accuracy"], best)
         self.assertEqual(choir.finetune(out=self.at / "tuned", resume=True), found)
-        self.assertLess(choir.finetune(out=self.at / "hurried", **given, steps=100000, minutes=0.01)["step"], 100000)
+        hurried = choir.finetune(out=self.at / "hurried", **given, steps=100000, eval_every=100000, minutes=1e-9)
+        self.assertEqual(hurried, {})
+        for wrong in ({"patience": 3}, {"epochs": 2}, {"task": "RTE"}):
+            with self.assertRaisesRegex(choir.ArgumentError, "are the run's own"):
+                choir.finetune(out=self.at / "tuned", resume=True, **wrong)
+        with self.assertRaisesRegex(choir.ArgumentError, "one of epochs and steps"):
+            choir.finetune(out=self.at / "both", **given, steps=12, epochs=2)
 
 
 class Pages(unittest.TestCase):
