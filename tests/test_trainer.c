@@ -143,6 +143,11 @@ static void saves_and_resumes(void **state) {
   assert_int_equal(system(command), 0);
 }
 
+static void resume_within(void *trainer, const choir_routing *routing) {
+  (void)routing;
+  test_fails(choir_trainer_resume(trainer, "nowhere"), CHOIR_ERROR_BUSY, "in use");
+}
+
 static void refuses(void **state) {
   choir_config c = config_of("expert_choice");
   choir_model *model = new_model(&c);
@@ -169,6 +174,9 @@ static void refuses(void **state) {
   assert_null(other);
   memset(targets, 0, sizeof targets);
   test_ok(choir_trainer_step(trainer, tokens, targets, &r)); /* as before */
+  choir_model_on_routing(model, resume_within, trainer);
+  test_ok(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 0, &forward));
+  choir_model_on_routing(model, NULL, NULL);
   choir_trainer_free(trainer);
   test_ok(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 1, &forward));
   choir_parameter p;
