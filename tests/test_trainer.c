@@ -224,6 +224,7 @@ static void no_gradients_no_pointers(void **state) {
     train.batch_sequences = 1 << 13;
     train.sequence_length = 1 << 14;
     test_fails(choir_trainer_create(model, &train, &trainer), CHOIR_ERROR_MEMORY, "training needs");
+    assert_int_equal(choir_model_config_of(model)->train.batch_sequences, c.train.batch_sequences);
     test_ok(choir_model_parameter(model, 0, &p));
     assert_null(p.gradient);
     train = c.train;

@@ -38,10 +38,13 @@ int choir_trainer_create(choir_model *model, const choir_train_config *train, ch
   CH_TRY(ch_model_check_idle(model));
   *trainer = calloc(1, sizeof **trainer);
   if (!*trainer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a trainer");
-  int code = create(*trainer, model, train);
+  const choir_train_config before = model->config.train;
+  int shards = model->shards, code = create(*trainer, model, train);
   if (code) {
     choir_trainer_free(*trainer);
     *trainer = NULL;
+    model->config.train = before;
+    model->shards = shards;
   }
   return code;
 }
