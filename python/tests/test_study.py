@@ -255,6 +255,9 @@ class Probe(unittest.TestCase):
             made = probe.fit(x, y, 3)
         wanted = MNLogit(y, np.column_stack([x, np.ones(400)])).fit(disp=0).params
         np.testing.assert_allclose(made[:, 1:] - made[:, :1], wanted, atol=2e-3)
+        with unittest.mock.patch.object(probe, "RIDGE", 1e6):  # leaves intercepts alone: how common labels are
+            shares = np.exp(probe.fit(x, y, 3)[-1])
+        np.testing.assert_allclose(shares / shares.sum(), np.bincount(y) / 400, atol=1e-3)
 
     def test_features_are_hidden_states(self):
         model = choir.Model.load(testing.run(), threads=1)

@@ -23,6 +23,10 @@ class Estimates(unittest.TestCase):
         made, wanted = statistics.of_values(values), stats.ttest_1samp(values, 4)
         np.testing.assert_allclose(made.p(4), wanted.pvalue, rtol=1e-12)
         np.testing.assert_allclose(made.interval(), wanted.confidence_interval(), rtol=1e-12)
+        np.testing.assert_allclose(made.detectable(), statistics.detectable(np.std(values, ddof=1), 4, 3))
+        self.assertEqual(statistics.of_values([*values, math.nan]), made)
+        same = statistics.of_values([2.0, 2.0])
+        self.assertEqual((same.p(2.0), same.p(1.0)), (1, 0))
 
     def test_two_arms_are_a_paired_t_test(self):
         rng = np.random.default_rng(1)
@@ -54,6 +58,8 @@ class Estimates(unittest.TestCase):
         table[:2], table[2, 3] = [[1.0, 2.0, 3.0, np.nan], [1.1, 2.2, 3.1, np.nan]], 9
         self.assertIsNone(statistics.contrast(table, [-1, 0, 1]))  # 9 is of the arm or of its seed: nobody can tell
         np.testing.assert_allclose(statistics.contrast(table, [-1, 1, 0]).mean, 0.4 / 3)
+        table[1, 2] = np.nan
+        self.assertEqual(statistics.contrast(table, [-1, 1, 0]).count, 2)
 
     def test_intervals_cover(self):
         """Of 2,000 tables with runs missing and strong blocks, 95 % of intervals hold the truth."""
@@ -70,6 +76,8 @@ class Estimates(unittest.TestCase):
         a, b = [1.0, 1.3, 0.9, 1.4], [2.0, 2.1, 2.6]
         made = statistics.total(statistics.of_values(a), statistics.of_values([-v for v in b]))
         np.testing.assert_allclose(made.p(), stats.ttest_ind(a, b, equal_var=False).pvalue, rtol=1e-9)
+        self.assertEqual(made.count, 3)
+        self.assertEqual(statistics.total(made, statistics.of_values([1.0])).p(), 1)  # of one alone nothing is known
 
     def test_holm(self):
         np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
@@ -108,6 +116,7 @@ class Curves(unittest.TestCase):
         rival = [5.0, 4.9, 4.8, 4.7]
         self.assertTrue(math.isnan(statistics.log_speedup(self.steps, [4.6, 4.5, 4.4, 4.3], rival)))
         self.assertTrue(math.isnan(statistics.steps_to(self.steps, rival, math.nan)))
+        self.assertAlmostEqual(statistics.steps_to(self.steps, [5.0, 5.0, 4.0, 3.0], 5.0), 2000)
 
     def test_speedups_cover(self):
         rng = np.random.default_rng(4)
@@ -158,9 +167,13 @@ class Numbers(unittest.TestCase):
         with unittest.mock.patch.object(tuned, "result", return_value=found):
             self.assertAlmostEqual(tuned.table(study, "accuracy")[0, 0], 60)
             self.assertAlmostEqual(tuned.table(study, "probe")[0, 0], 30)
+        study.recipe["tune"]["tasks"] = ["x", "of one run", "of none"]
+        each = [np.array([row]) for row in ([1.0, 2.0], [3.0, math.nan], [math.nan, math.nan])]
+        with unittest.mock.patch.object(tuned, "_accuracies", side_effect=each):
+            np.testing.assert_equal(tuned.table(study, "accuracy"), [[2, math.nan]])
 
     def test_of_a_trunk(self):
-        self.assertEqual([lane.cooldown_steps(steps, 0.8) for steps in (1, 2, 10)], [0, 1, 8])
+        self.assertEqual([lane.cooldown_steps(steps, 0.8) for steps in (1, 2, 7, 10)], [0, 1, 6, 8])
 
 
 class Findings(unittest.TestCase):
@@ -178,9 +191,10 @@ class Findings(unittest.TestCase):
             ({"kind": "accuracy", **pair}, 10), ({"kind": "probe", **pair}, -3), ({"kind": "step_time", **pair}, math.log(2)),
             ({"kind": "gap", "arm": "a"}, 0.3), ({"kind": "gap_growth", "arm": "a"}, 0.2),
             ({"kind": "share", "arm": "a", "from": 1, "to": 2}, 0.5), ({"kind": "over_capacity", "arm": "a"}, 0.25),
+            ({"kind": "share", "arm": "a", "to": 1}, 0.3), ({"kind": "seconds", **pair}, 1.45 * math.log(2)),
         ]  # fmt: skip
         study = types.SimpleNamespace(
-            arms=[types.SimpleNamespace(name=name) for name in "abc"], steps=[10, 20], seeds=2, scale={},
+            arms=[types.SimpleNamespace(name=name) for name in "abc"], steps=[10, 20], seeds=2, scale={"chaos": 3.0},
             recipe={"claims": [claim for claim, _ in wanted]}, finals=lambda arm: [{"final": final}] * 2,
             table=lambda steps, what="causal": np.array(tables[steps, what]),
         )  # fmt: skip
@@ -188,6 +202,8 @@ class Findings(unittest.TestCase):
         made = claims.Claims(study, {"a": [1.0, 2.0], "b": [2.0, 4.0, 9.0]}, tuned).findings
         for (claim, mean), finding in zip(wanted, made):
             self.assertAlmostEqual(finding.estimate.mean, mean, msg=claim)
+        self.assertAlmostEqual(made[0].estimate.error, 3 / math.sqrt(2))
+        self.assertEqual([f.corrected for f in made], statistics.holm([f.p for f in made]))
 
 
 class Verdicts(unittest.TestCase):
@@ -206,6 +222,14 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.verdict(1, 0.1, figure=1.1), "holds")
         self.assertEqual(self.verdict(3, 0.1, figure=2), "holds")  # more than the paper has
         self.assertEqual(self.verdict(0.1, 0.1, figure=2), "the paper's figure is excluded")
+        self.assertEqual(self.verdict(0.4, 0.01, kind="share", null=0.5), "contradicted")
+        self.assertEqual(claims.verdict(claims.Finding({"kind": "loss"}, Estimate(1, 1, 0, 1))), "one seed: no verdict")
+
+    def test_what_would_have_been_seen(self):
+        effect = statistics.detectable(0.1 * math.sqrt(8), 8, 20)
+        for kind, told in (("loss", f"{effect:.4f} nats"), ("over_capacity", f"{effect:.4f} of choices"),
+                           ("steps", f"{math.exp(effect):.3f} times")):  # fmt: skip
+            self.assertEqual(claims.resolution(claims.Finding({"kind": kind}, Estimate(0.1, 0.1, 20, 8))), told)
 
     def test_ranges(self):
         self.assertEqual(self.verdict(0, 0.01, margin=0.1), "holds")
