@@ -1,5 +1,6 @@
 """The statistics of studies, against SciPy, statsmodels and worked examples, and by simulation."""
 
+import functools
 import math
 import types
 import unittest
@@ -11,8 +12,9 @@ try:
     from scipy import stats
     from statsmodels.stats.power import TTestPower
 
-    from choir.study import claims, lane, report, statistics, store, tuned
+    from choir.study import claims, jobs, lane, report, statistics, store, tuned
     from choir.study.statistics import Estimate
+    from choir.study.study import Study
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 
@@ -174,6 +176,44 @@ class Numbers(unittest.TestCase):
 
     def test_of_a_trunk(self):
         self.assertEqual([lane.cooldown_steps(steps, 0.8) for steps in (1, 2, 7, 10)], [0, 1, 6, 8])
+
+
+class Pages(unittest.TestCase):
+    """Rows of a page by hand: two arms, two seeds."""
+
+    def setUp(self):
+        own = {"loss": 3.0, "experts_per_token": 1, "gate_sum": 0.5, "dropped": 0.1, "over_capacity": 0.25}
+        final = {"own": own, "causal": {"loss": 4.0, "experts_per_token": 2, "gate_sum": 0.6, "tokens": 4096}}
+        result = {"config": {"model": {"router": {"cap": 0}}}, "train_flops_per_token": 3e6, "final": final}
+        config = {"train": {"batch_sequences": 50, "sequence_length": 1000, "accumulate": 2}}
+        self.study = types.SimpleNamespace(
+            arms=[types.SimpleNamespace(name=name) for name in "ab"], steps=[10, 20], seeds=2, rate=lambda arm: 0.02,
+            scale={"name": "small", "rates": [0.01, 0.02], "deviation": 0.01, "chaos": 0.02}, _configs={"a": config},
+            finals=lambda arm: [result] * 2, final=lambda arm, seed, steps: result,
+            table=lambda steps, what="causal": np.array([[4.0, 4.2], [4.5, 4.6]]) - (what == "own"),
+        )  # fmt: skip
+        for name in ("apart", "grid", "step_tokens"):
+            setattr(self.study, name, functools.partial(getattr(Study, name), self.study))
+
+    def test_arms(self):
+        row = report.arm_rows(self.study, {"b": [1.0, 3.0, 2.0]})[1]
+        apart = "+0.4500 (-0.1853 to 1.0853)"
+        self.assertEqual(row, ["b", "0.02", "4.5500 ± 0.0707", "3.5500 ± 0.0707", apart, "1.00 / 2.00", "0.50 / 0.60",
+                               "-", "10.0%", "25.0%", "3.00 M", "2.000"])  # fmt: skip
+        self.assertEqual(Study.table.__wrapped__(self.study, 20, "own").tolist(), [[3, 3], [3, 3]])
+
+    def test_what_is_said(self):
+        told = report.regime(self.study)
+        self.assertTrue(told.startswith("small: 1, 2 M tokens, 100,000 a step; constant rate, the last 20% of"), told)
+        self.assertIn(" cooled; 4,096 held-out tokens, the same for all; 2 seeds; rates 0.01, 0.02 tried", told)
+        self.study.seeds, self.study.arms = 4, [*self.study.arms, None]
+        self.assertIn(f" {statistics.detectable(0.02, 4, 6):.4f} nats with a power of 0.8", report.power(self.study))
+        claim = claims.Finding({"text": "t", "kind": "loss"}, Estimate(0.1, 0.1, 20, 8), 0.3, 0.6, "not resolved")
+        row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
+        self.assertEqual(row[2:4], ["0.1000 (-0.1086 to 0.3086) nats", "0.3 / 0.6"])
+        self.assertEqual(row[4], f"not resolved; {claims.resolution(claim)} would have been seen")
+        self.assertEqual(report.markdown(["a", "b"], [["x|y", "1"]]), "| a | b |\n| --- | --: |\n| x\\|y | 1 |\n")
+        self.assertEqual([jobs.duration(s) for s in (59, 125, 3660)], ["0:59 min", "2:05 min", "1:01 h"])
 
 
 class Findings(unittest.TestCase):
