@@ -125,6 +125,12 @@ static void certificates_add_up(void **state) {
   ch_certificate_add(&sum, &b);
   assert_true(sum.assignments == 3 && sum.iterations == 15 && sum.gap == -0.1 && sum.expert_before == 3);
   assert_true(sum.token_before == 0.7 && sum.expert_after == 4 && sum.token_after == 1 && sum.over_cap == 8);
+  static const char *const keys[] = {"gap",         "expert_before", "token_before", "expert_after",
+                                     "token_after", "over_cap",      "iterations"};
+  const double values[] = {-0.1, 3, 0.7, 4, 1, 8, 15};
+  json_t *told = ch_certificate_json(&sum);
+  for (int i = 0; i < 7; i++) assert_true(json_number_value(json_object_get(told, keys[i])) == values[i]);
+  json_decref(told);
 
   layer_case c = make("capped_expert_choice");
   strcpy(c.options.solver, "dykstra");
