@@ -204,6 +204,10 @@ static void malformed_rows(void **state) {
 /* One always; more where they are not above one in a hundred. */
 static void how_many_malformed(void **state) {
   choir_task *task = task_toy("tsv");
+  ch_rows few;
+  test_ok(task_rows(task, "first\tsecond\tgold\na\tb\tno\na\n", 1, &few));
+  assert_int_equal(few.malformed, 1);
+  ch_rows_free(&few);
   for (int lines = 199; lines <= 200; lines++) {
     ch_buffer text = {0};
     ch_rows r;
