@@ -176,6 +176,36 @@ static void other_shapes(void **state) {
   refuse(&several, "[8,32,", "[16,32,");
 }
 
+/* A first tensor of another type as large, and one whose last number is not finite. */
+static void other_values(void **state) {
+  choir_config c = model_config("hash");
+  for (int infinite = 0; infinite < 2; infinite++) {
+    choir_tensor all[64];
+    choir_tensors *t;
+    char says[32] = "is not of type F32";
+    save(&c);
+    test_ok(choir_tensors_open(file, 1, &t));
+    int count = choir_tensors_count(t), upcycled;
+    for (int i = 0; i < count; i++) all[i] = *choir_tensors_at(t, i);
+    size_t last = all[0].bytes / sizeof(float) - 1;
+    float *values = malloc(all[0].bytes);
+    memcpy(values, all[0].data, all[0].bytes);
+    all[0].data = values;
+    if (infinite)
+      values[last] = INFINITY, snprintf(says, sizeof says, "element %zu is inf", last);
+    else
+      all[0].dtype = CHOIR_I32;
+    test_ok(choir_tensors_write(file, all, count, NULL));
+    choir_model *model = fresh(&c);
+    test_fails(ch_weights_start(&model->net.params, &model->x, file, CH_ROUTER_ALL, &upcycled),
+               infinite ? CHOIR_ERROR_NUMERIC : CHOIR_ERROR_FORMAT, says);
+    test_fails(ch_weights_save(&model->net.params, &model->x, path, 0), CHOIR_ERROR_IO, path); /* a directory */
+    choir_model_free(model);
+    choir_tensors_close(t);
+    free(values);
+  }
+}
+
 static int set_up(void **state) {
   if (!mkdtemp(path)) return -1;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
@@ -184,4 +214,4 @@ static int set_up(void **state) {
 
 static int clean_up(void **state) { return unlink(file) || rmdir(path); }
 
-TEST_MAIN(set_up, clean_up, same_loss, from_dense_layers, same_shapes, other_routers, other_shapes)
+TEST_MAIN(set_up, clean_up, same_loss, from_dense_layers, same_shapes, other_routers, other_shapes, other_values)
