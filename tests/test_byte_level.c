@@ -184,6 +184,34 @@ static void refuses_other_rules(void **state) {
   json_decref(file);
 }
 
+/* A pair that waited when one of its two merged with another does not lend its rank to the pair that then stands there.
+ */
+static void stale_pairs(void **state) {
+  static const char *const made[] = {"bc", "ab", "bcd", "abc"};
+  json_t *file = json_deep_copy(file_of("gpt2")), *model = json_object_get(file, "model");
+  json_t *vocab = json_object_get(model, "vocab"), *id;
+  const char *token;
+  void *next;
+  choir_tokenizer *t;
+  int32_t *ids;
+  size_t count;
+  json_object_foreach_safe(vocab, next, token, id) if (json_integer_value(id) >= 256 && json_integer_value(id) < 260)
+      json_object_del(vocab, token);
+  for (int i = 0; i < 4; i++) json_object_set_new(vocab, made[i], json_integer(256 + i));
+  json_object_set_new(model, "merges", json_pack("[s, s, s, s]", "b c", "a b", "bc d", "a bc"));
+  test_ok(load(file, &t));
+  test_ok(choir_tokenizer_encode(t, "abcd", 4, &ids, &count));
+  assert_int_equal(count, 2);
+  assert_string_equal(choir_tokenizer_piece(t, ids[1]), "bcd");
+  free(ids);
+  choir_tokenizer_free(t);
+  json_object_set_new(file, "choir", json_pack("{s:i}", "eos", 401)); /* of 401 tokens */
+  test_fails(load(file, &t), CHOIR_ERROR_FORMAT, "\"eos\"");
+  json_object_set_new(file, "choir", json_pack("{s:i}", "tokens", 400));
+  test_fails(load(file, &t), CHOIR_ERROR_FORMAT, "\"tokens\"");
+  json_decref(file);
+}
+
 /* The end of a text and the size of the model's vocabulary are noted in front; without the note the bytes are back. */
 static void keeps_the_file(void **state) {
   char *text = json_dumps(file_of("qwen"), JSON_INDENT(2));
@@ -277,5 +305,5 @@ static void spells_by_the_alphabet(void **state) {
 }
 
 TEST_MAIN(begin, end, gives_the_same_ids, long_texts_give_the_same, long_runs_of_spaces_are_cut,
-          data_have_the_tokens_of_the_whole, takes_hostile_texts, refuses_other_rules, keeps_the_file,
+          data_have_the_tokens_of_the_whole, takes_hostile_texts, refuses_other_rules, stale_pairs, keeps_the_file,
           goes_through_gguf, spells_by_the_alphabet)

@@ -100,6 +100,10 @@ static void says_how_to_read_it(void **state) {
   assert_int_equal(json_at(config, "eos_token_id"), choir_tokenizer_eos(tokenizer));
   assert_int_equal(json_at(generation, "eos_token_id"), choir_tokenizer_eos(tokenizer));
   json_decref(config), json_decref(generation);
+  json_t *words = json_load_file("keys-hf/tokenizer_config.json", 0, NULL);
+  assert_string_equal(json_string_value(json_object_get(words, "eos_token")),
+                      choir_tokenizer_piece(tokenizer, choir_tokenizer_eos(tokenizer)));
+  json_decref(words);
   choir_tokenizer_free(tokenizer);
 }
 
