@@ -97,6 +97,24 @@ class Routers(TorchTest):
             ours = self.route(scores, router, valid=self.valid, thresholds=thresholds, **options)
             np.testing.assert_array_equal(array(ours.taken), gates != 0)
 
+    def test_sizes_that_do_not_divide(self):
+        """Room is rounded up, and a pool of padding has no cut-off."""
+        padding = self.valid.clone()
+        padding[:T] = False
+        for router, options, valid in (
+            ("expert_choice", {"pool": "sequence"}, padding),
+            ("switch_top1", {"capacity_factor": 0.79, "jitter": 0}, None),
+        ):
+            theirs, ours = self.both(planted(N, 8), router, options, valid)
+            self.same(theirs, ours)
+            if ours.cutoffs is not None:
+                np.testing.assert_array_equal(host(ours.cutoffs), theirs.cutoffs)
+
+    def test_a_second_expert_that_is_as_good_is_always_drawn(self):
+        even = torch.full((N, 2), 0.5, device=DEVICE)
+        made = self.route(even, "gshard_top2", training=True, random_second=True)
+        self.assertEqual(array(made.demand).tolist(), [N, N])
+
     def test_nan_is_the_worst(self):
         scores = planted(N, 8)
         scores[5] = float("nan")
