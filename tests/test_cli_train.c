@@ -44,7 +44,16 @@ static void train_and_look(void **state) {
     assert_int_equal(tokens, (int64_t)json_at(root, "tokens")); /* of this evaluation alone, and of all its batches */
     assert_int_equal(held, (int64_t)json_at(layer, "assignments"));
   }
+  const json_t *causal = json_object_get(root, "threshold");
+  char baseline[64], outcome[128];
+  assert_true(fabs(json_at(root, "causal_gap") - (json_at(causal, "loss") - loss)) < 1e-8);
+  ch_format(baseline, sizeof baseline, "unigram baseline %.2f\n", exp(json_at(root, "unigram_loss")));
+  ch_format(outcome, sizeof outcome, "with %.2f bits a byte (%.4f nats a token, threshold routing)",
+            json_at(causal, "bits_per_byte"), json_at(causal, "loss"));
   json_decref(root);
+  program_must("choir eval run --data data");
+  assert_non_null(strstr(program_output, baseline));
+  assert_non_null(strstr(program_output, outcome));
   program_must("choir eval run --text corpus.txt --sequences 4");
   assert_non_null(strstr(program_output, "unigram baseline"));
   program_must("choir eval run --data data --length 1000000 --batch 1000"); /* no longer than what there is */
