@@ -51,7 +51,7 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "CHECKPOINT", CLI_PATH, &o.out, NULL, "directory to make", 1},
+    {"out", "CHECKPOINT", CLI_NEW, &o.out, NULL, "directory to make", 1},
     {"data", "DIR", CLI_PATH, &o.eval.data, NULL, "the held-out share of this data", 0},
     {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "a UTF-8 text of the kind that is to be served", 0},
     {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "number of sequences at most; 0: all", 0},

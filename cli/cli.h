@@ -27,6 +27,7 @@ typedef enum {
   CLI_FLAG,   /* int: 1 when given */
   CLI_TEXT,   /* const char * */
   CLI_PATH,   /* const char *, a directory, or a file that is no pipe */
+  CLI_NEW,    /* const char *, a directory to make */
   CLI_INPUT,  /* const char *, a file that is read; "-": standard input */
   CLI_SMALL,  /* the same, of CLI_SMALL_BYTES at most: JSON that people write */
   CLI_OUTPUT, /* const char *, a file that is written; "-": standard output */
@@ -183,6 +184,10 @@ enum { CLI_SMALL_BYTES = 16 << 20 };                /* what the library takes of
 const char *cli_input(const char *path, int small); /* a path to read as often as one likes; NULL: reported */
 const char *cli_output(const char *path); /* a path to write to, while stdout is standard error; NULL: reported */
 int cli_pipes_end(int status);            /* writes what goes to standard output; the exit status */
+
+/* outputs.c: an exit status, before any work. */
+int cli_check_file(const char *path); /* that is to be written */
+int cli_check_new(const char *path);  /* a directory that is to be made: may be there, empty */
 
 /* input.c */
 char *cli_read_file(const char *path,

@@ -23,7 +23,7 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "CHECKPOINT", CLI_PATH, &o.out, NULL, "directory to make", 1},
+    {"out", "CHECKPOINT", CLI_NEW, &o.out, NULL, "directory to make", 1},
     {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL,
      "another tokenizer's file; default: the one that comes with the model, if it keeps texts", 0},
     {0}};

@@ -37,7 +37,7 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "CHECKPOINT", CLI_PATH, &o.out, NULL, "directory to make", 1},
+    {"out", "CHECKPOINT", CLI_NEW, &o.out, NULL, "directory to make", 1},
     {"seed", "S", CLI_INT64, &o.seed, "0", "of the random weights", 0},
     {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL, "copied into the checkpoint; sets the vocabulary", 0},
     {"vocab-size", "V", CLI_INT, &o.vocab_size, NULL, "vocabulary, where the config leaves it to the data", 0},

@@ -49,6 +49,7 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
       *(const char **)option->target = text;
       return 0;
     case CLI_PATH:
+    case CLI_NEW:
     case CLI_INPUT:
     case CLI_SMALL: /* opened when all words have been read */
     case CLI_OUTPUT:
@@ -115,13 +116,14 @@ static int parse_option(const cli_verb *verb, char **words, int left, int operan
   return store(option, value, operands_seen);
 }
 
-/* Pipes become files, once nothing is wrong with the words. */
-static int open_pipes(const cli_verb *verb, int count, const char **operands) {
+/* Pipes become files, and outputs are looked at, once nothing is wrong with the words. */
+static int open_files(const cli_verb *verb, int count, const char **operands) {
   int small = strstr(verb->operands, "CONFIG") != NULL; /* and not a text or an array of any size */
   for (int i = 0; i < count; i++)
     if (cli_ranks_no_pipe(operands[i]) || !(operands[i] = cli_input(operands[i], small))) return CLI_FAILED;
   for (const cli_option *o = verb->options; o->name; o++) {
     const char **path = o->target;
+    if (o->kind == CLI_NEW && *path && cli_check_new(*path)) return CLI_FAILED;
     if ((o->kind != CLI_INPUT && o->kind != CLI_SMALL && o->kind != CLI_OUTPUT) || !*path) continue;
     if (cli_ranks_no_pipe(*path)) return CLI_FAILED;
     *path = o->kind == CLI_OUTPUT ? cli_output(*path) : cli_input(*path, o->kind == CLI_SMALL);
@@ -164,7 +166,7 @@ static int parse(const cli_verb *verb, int count, char **words) {
   if (!status && verb->most >= 0 && seen > verb->most)
     status = cli_usage("unexpected operand '%s'", operands[verb->most]);
   status = cli_ranks_take_options(verb, status);
-  if (!status) status = cli_ranks_agree(open_pipes(verb, seen, operands));
+  if (!status) status = cli_ranks_agree(open_files(verb, seen, operands));
   if (!status) status = verb->run(seen, operands);
   status = cli_pipes_end(status);
   cli_print_notices(choir_notices());

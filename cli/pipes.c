@@ -96,7 +96,7 @@ const char *cli_input(const char *path, int small) {
 }
 
 const char *cli_output(const char *path) {
-  if (strcmp(path, "-")) return path;
+  if (strcmp(path, "-")) return cli_check_file(path) ? NULL : path;
   if (*pipes.directory) return cli_fail_with("standard output is wanted twice"), NULL;
   snprintf(pipes.directory, sizeof pipes.directory, "%s/choir-XXXXXX", temporary_place());
   if (!mkdtemp(pipes.directory)) {

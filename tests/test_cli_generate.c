@@ -346,7 +346,7 @@ static void thresholds_for_a_text(void **state) {
   program_must(
       "for n in 8 9; do choir calibrate run --text foreign --sequences $n --out of-$n 2>/dev/null || exit 1; done;"
       "cmp of-8/model.safetensors of-9/model.safetensors"); /* a batch of one sequence has cut-offs of few */
-  program_refuses(1, "calibrated", "choir calibrate run --text foreign --out calibrated");
+  program_refuses(1, "calibrated: exists already", "choir calibrate run --text nowhere --out calibrated"); /* first */
   program_refuses(2, "one of", "choir calibrate run --out no");
   program_must("choir train --config config.json --data data --out hash --set train.steps=2 --set router.name=hash");
   program_refuses(1, "'hash' finds no cut-offs", "choir calibrate hash --text foreign --out no");
