@@ -116,9 +116,7 @@ static const ch_plan_layout *chosen(const ch_plan *plan) {
   return NULL;
 }
 
-static int print_text(const ch_plan *plan, int assumed) {
-  const ch_plan_layout *l = chosen(plan);
-  if (!l && o.layout) return cli_usage("--layout %s: none of the layouts that can be is called so", o.layout);
+static int print_text(const ch_plan *plan, const ch_plan_layout *l, int assumed) {
   print_head(plan, assumed);
   if (l) print_table(plan);
   if (l) print_details(plan, l);
@@ -129,15 +127,18 @@ static int print_text(const ch_plan *plan, int assumed) {
 static int run(int count, const char *const *operands) {
   choir_config config;
   ch_plan *plan;
-  int status = o.layout && o.json ? cli_usage("--layout has no effect with --json, which has all layouts in detail")
-                                  : cli_load_config(operands[0], &o.set, &config);
+  if (o.json && o.layout) return cli_usage("--layout has no effect with --json, which prints all of them in detail");
+  int status = cli_load_config(operands[0], &o.set, &config);
   if (status) return status;
   int assumed = cli_vocabulary(&config, o.vocab_size);
   if (ch_plan_create(&config, &o.plan, &plan)) return cli_fail();
-  if (o.out && ch_plan_page(plan, o.out))
+  const ch_plan_layout *l = chosen(plan);
+  if (!l && o.layout)
+    status = cli_usage("--layout %s: none of the layouts that can be is called so", o.layout);
+  else if (o.out && ch_plan_page(plan, o.out))
     status = cli_fail();
   else
-    status = o.json ? print_json(plan) : print_text(plan, assumed);
+    status = o.json ? print_json(plan) : print_text(plan, l, assumed);
   ch_plan_free(plan);
   return status;
 }

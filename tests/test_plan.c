@@ -360,8 +360,9 @@ static void the_verb(void **state) {
       "choir train --replicas 2 --hidden 2'");
   program_must("test $(choir plan config.json --cluster cluster.json --json | grep -c '\"event\":\"layout\"') = 10");
   program_must("choir plan config.json --cluster cluster.json --ranks 2 --json | head -1 | grep -q '\"ranks\":2,'");
-  program_refuses(2, "--layout 3x1x1", "choir plan config.json --cluster cluster.json --layout 3x1x1");
-  program_refuses(2, "--layout has no effect", "choir plan config.json --cluster cluster.json --layout 2x2x2 --json");
+  program_refuses(2, "--layout 3x1x1", "choir plan config.json --cluster cluster.json --layout 3x1x1 --out no.html");
+  program_must("! ls no.html");
+  program_refuses(2, "no effect with --json", "choir plan config.json --cluster cluster.json --layout 2x2x2 --json");
   program_refuses(2, "--cluster FILE is missing", "choir plan config.json");
   program_refuses(1, "no layout of 8 ranks can be",
                   "sed s/1000/0.01/ cluster.json >small.json; choir plan config.json --json --cluster small.json");
