@@ -7,7 +7,7 @@
 static choir_finetune_options o = CHOIR_FINETUNE_OPTIONS_INIT;
 static const char *task_name, *recipe;
 static cli_list set;
-static double minutes;
+static double minutes, epochs = NAN;
 
 typedef struct display {
   cli_progress progress;
@@ -92,19 +92,21 @@ static int sets_steps(void) {
 /* The config to train with: *use says whether the run's own will not do. */
 static int prepare(choir_config *config, int *use) {
   char path[4096];
+  const int steps = sets_steps(), given = !isnan(epochs);
   *use = !o.resume || set.count > 0;
-  if (o.resume && (o.from || task_name || recipe || o.epochs > 0 || o.patience || o.batch_sequences != 32))
+  if (o.resume && (o.from || task_name || recipe || given || o.patience || o.batch_sequences != 32))
     return cli_usage("--from, --task, --recipe, --epochs, --patience and --batch are the run's own with --resume");
   if (!o.resume && !(o.from && task_name && o.data))
     return cli_usage("give --from, --task and --data (only --resume can do without)");
-  if (o.epochs > 0 && sets_steps()) return cli_usage("give one of --epochs E and --set train.steps=N");
+  if (given && !(epochs > 0)) return cli_usage("--epochs %g: must be above 0", epochs);
+  if (given && steps) return cli_usage("give one of --epochs E and --set train.steps=N");
   snprintf(path, sizeof path, "%s/config.json", o.out);
   if (minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", minutes);
   int code =
       o.resume ? choir_config_load(path, config) : choir_finetune_config(o.from, recipe ? recipe : "constant", config);
   if (code) return cli_fail();
   int status = cli_apply_settings(config, &set);
-  if (!o.resume && !(o.epochs > 0) && !sets_steps()) o.epochs = 10;
+  if (!o.resume && !steps) o.epochs = given ? epochs : 10;
   return status;
 }
 
@@ -145,7 +147,7 @@ static const cli_option options[] = {
      "the task's files, or a directory with a folder of its name; with --resume the run's own otherwise", 0},
     {"recipe", "constant|continued", CLI_CHOICE, &recipe, NULL,
      "a tenth of the checkpoint's rate, constant; or its schedule, continued [constant]", 0},
-    {"epochs", "E", CLI_REAL, &o.epochs, NULL, "over the training set; 10 unless train.steps is set", 0},
+    {"epochs", "E", CLI_REAL, &epochs, NULL, "over the training set; 10 unless train.steps is set", 0},
     {"patience", "N", CLI_INT64, &o.patience, "0", "stop after N evaluations without a better one; 0: never", 0},
     {"minutes", "M", CLI_REAL, &minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
     {"batch", "B", CLI_INT, &o.batch_sequences, "32",

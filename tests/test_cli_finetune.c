@@ -118,6 +118,8 @@ static void goes_on_with_its_own(void **state) {
                   "grep -q '\" revo\"' reworded/finetune.json && choir finetune --resume --out reworded");
   program_refuses(2, "the run's own", "choir finetune --resume --out stopped --from pre");
   program_refuses(2, "--batch are the run's own", "choir finetune --resume --out stopped --batch 4");
+  program_refuses(2, "--epochs -3: must be above 0",
+                  "choir finetune --from pre --task mine.json --data set --out new --epochs -3");
   program_refuses(2, "one of --epochs",
                   "choir finetune --from pre --task mine.json --data set --out new --epochs 2 --set train.steps=9");
   program_refuses(1, "already holds a run", TUNE "--out stopped");
