@@ -110,6 +110,9 @@ static int with_model(choir_model *model, const choir_tokenizer *tokenizer) {
 
 static int run(int count, const char *const *operands) {
   if (o.probe.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
+  if (o.tokens && (o.probe.sequences || o.probe.length))
+    return cli_usage("--%s has no effect with --tokens, all of which make the batch",
+                     o.probe.sequences ? "batch" : "length");
   if (!o.probe.positions || !o.probe.draws)
     return cli_usage("--%s 0: must be at least 1", o.probe.positions ? "draws" : "positions");
   if (o.tokens && ch_npy_read(o.tokens, CH_NPY_INT32, 2, &o.given)) return cli_fail();

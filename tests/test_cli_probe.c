@@ -47,6 +47,7 @@ static void refusals(void **state) {
   int32_t tokens[2 * 6] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 400};
   test_ok(ch_npy_write("t.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {2, 6}, .data = tokens}));
   program_refuses(2, "give one of", "choir probe run --text corpus.txt --tokens t.npy");
+  program_refuses(2, "--length has no effect", "choir probe run --tokens t.npy --length 3");
   program_refuses(1, "token 400", "choir probe run --tokens t.npy");
   program_refuses(1, "it has batch, sequence", "choir probe run --routing treshold");
   program_refuses(1, "nowhere", "choir probe run --text nowhere");
