@@ -136,9 +136,9 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
 }
 
 static int run(int count, const char *const *operands) {
-  int status = o.eval.data && o.eval.text       ? cli_usage("give one of --data DIR and --text FILE")
-               : o.eval.in_order && o.eval.text ? cli_usage("--in-order has no effect with --text, which is in order")
-                                                : 0;
+  int status = o.eval.data && o.eval.text ? cli_usage("give one of --data DIR and --text FILE") : 0;
+  if (!status && o.eval.text && o.eval.in_order)
+    status = cli_usage("--in-order has no effect with --text, which is taken in order");
   if (!status && !o.eval.data && !o.eval.text && !(o.eval.data = cli_data_of_run(operands[0]))) status = CLI_USAGE;
   status = cli_ranks_agree(status);
   if (status) return status;

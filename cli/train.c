@@ -140,6 +140,7 @@ static int prepare(choir_config *config, int *use) {
   char path[4096];
   *use = config_name != NULL || set.count > 0 || o.from != NULL;
   if (minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", minutes);
+  if (o.disk_minutes < 0) return cli_usage("--disk-minutes %g: must not be negative", o.disk_minutes);
   if (o.resume && o.from) return cli_usage("--from begins a run, --resume goes on with one: give one of them");
   if (!o.resume && !config_name && !o.from)
     return cli_usage("--config FILE is missing (only --resume and --from can do without)");
