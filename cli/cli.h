@@ -120,7 +120,8 @@ void cli_files_free(cli_files *files);
 int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
 
 /* help.c */
-void cli_help(FILE *out); /* all verbs */
+extern const char cli_statuses[]; /* what exit statuses mean */
+void cli_help(FILE *out);         /* all verbs */
 void cli_help_verb(FILE *out, const cli_verb *verb);
 void cli_help_usage(FILE *out, const cli_verb *verb);
 void cli_help_family(FILE *out, const char *family); /* "data": its verbs */

@@ -109,6 +109,10 @@ void cli_help_routers(FILE *out) {
   fprintf(out, "\nA router refuses an option that it does not take.\n");
 }
 
+const char cli_statuses[] =
+    "0 success, 1 failure, 2 wrong usage, 3 a run that a signal stopped, saved, with steps left, 4 another of several "
+    "processes was not heard from (--rank-timeout).";
+
 void cli_help(FILE *out) {
   fprintf(out,
           "choir trains Transformer language models with Mixture-of-Experts layers routed by\n"
@@ -117,7 +121,5 @@ void cli_help(FILE *out) {
   fprintf(out, "  choir %-18s %s\n", "help COMMAND", "explain a command and its options");
   fprintf(out, "  choir %-18s %s\n", "help routers", "list the routers and the options of each");
   fprintf(out, "  choir %-18s %s\n\n", "--version", "print the version");
-  fprintf(out,
-          "Exit status: 0 success, 1 failure, 2 wrong usage, 3 a run that a signal stopped, saved, with steps left, "
-          "4 another of several processes was not heard from (--rank-timeout).\n");
+  fprintf(out, "Exit status: %s\n", cli_statuses);
 }

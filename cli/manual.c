@@ -66,10 +66,9 @@ static void manual_program(FILE *out) {
   }
   fputs(".SH ROUTERS\n", out);
   for (const char *const *name = choir_router_names(); *name; name++) manual_router(out, *name);
-  fputs(
-      ".SH EXIT STATUS\n0 success, 1 failure, 2 wrong usage, 3 a run that a signal stopped, saved, with steps left.\n",
-      out);
-  fputs(".SH ENVIRONMENT\n.TP\n.B CHOIR_ISA\ngeneric, avx2 or avx512: use nothing wider than these, nor AMX.\n", out);
+  fputs(".SH EXIT STATUS\n", out);
+  roff(out, cli_statuses);
+  fputs("\n.SH ENVIRONMENT\n.TP\n.B CHOIR_ISA\ngeneric, avx2 or avx512: use nothing wider than these, nor AMX.\n", out);
 }
 
 static void manual_verb(FILE *out, const cli_verb *verb) {

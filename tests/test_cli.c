@@ -53,6 +53,7 @@ static void help(void **state) {
   }
   program_must("choir help --man .");
   assert_int_equal(access("choir-data-build.1", R_OK), 0);
+  program_must("grep -q '^0 success, .*, 4 another' choir.1");
   program_must("choir help help >again; choir help >once; cmp once again; choir help --help | cmp - once");
 }
 
