@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const char *inputs[] = {input_file(data + 1, size - 1), NULL};
   ch_text_options o = {.inputs = inputs,
                        .field = data[0] & 1 ? "text" : NULL,
-                       .separator = data[0] & 2 ? "\f" : NULL,
+                       .separator = (data[0] & 3) == 2 ? "\f" : NULL,
                        .replace_invalid = (data[0] >> 2) & 1,
                        .block_bytes = data[0] & 8 ? 8 : 4096};
   ch_text *text;

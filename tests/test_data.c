@@ -198,6 +198,8 @@ static void refuses_and_leaves_nothing(void **state) {
   test_fails(choir_data_build(&o), CHOIR_ERROR_IO, "source \"other\"");
   o = options("bad"), o.separator = "a\nb";
   test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "separator is more than one line");
+  o = options("bad"), o.separator = "\f", o.field = "text";
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "separator is for plain text");
   o = options("bad"), o.separator = "\xFF";
   test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "separator is not UTF-8");
   o = options("bad"), o.progress = always;

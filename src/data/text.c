@@ -38,6 +38,8 @@ typedef struct line {
 /* Both go into data.json, which takes UTF-8 only. */
 static int check_words(const ch_text_options *o) {
   const char *separator = o->separator ? o->separator : "", *field = o->field ? o->field : "";
+  if (o->field && o->separator)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "separator is for plain text, and field says that inputs are JSON lines");
   if (strchr(separator, '\n')) return ch_error(CHOIR_ERROR_ARGUMENT, "separator is more than one line");
   if (ch_utf8_valid(separator, strlen(separator)) < strlen(separator))
     return ch_error(CHOIR_ERROR_ARGUMENT, "separator is not UTF-8");
