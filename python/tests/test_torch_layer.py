@@ -89,6 +89,11 @@ class Layers(TorchTest):
                     self.assertTrue(bool(torch.isfinite(out).all()))
                     out.sum().backward()
                     self.assertTrue(bool(torch.isfinite(layer.w1.grad).all()))
+                first = layer(self.x, self.ids)
+                (first.sum() + layer.aux_loss).backward()
+                none = layer(self.x[:0], self.ids[:0])
+                (none.sum() + layer.aux_loss).backward()  # that of the forward before has had its gradient
+                self.assertIsNone(layer.routing)
 
     def test_padding_takes_no_part(self):
         for router, options in self.each(LAYERS):
@@ -266,6 +271,8 @@ class Layers(TorchTest):
             self.layer("hash", {})(self.x)
         with self.assertRaisesRegex(choir.ArgumentError, "needs sequence_length"):
             self.layer("expert_choice", {"pool": "position"})(self.x[0])
+        large = self.layer("expert_choice", {"pool": "group", "group_size": 1 << 30})  # needs no memory for so many
+        self.assertEqual(layer.eval()(self.x).shape, large.eval()(self.x).shape)
         with self.assertRaisesRegex(choir.ArgumentError, "1 or 2"):
             self.torch.TokenChoice(16, 24, 8, 3)
         with self.assertRaisesRegex(choir.UnsupportedError, "group"):

@@ -65,9 +65,13 @@ class MoE(nn.Module):
         self.register_buffer("thresholds", torch.zeros(experts, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self._no_thresholds = True  # known on the host, so that forward need not ask the device
-        self.routing: Optional[request.Routing] = None
-        self.aux_loss = torch.zeros((), device=device)
+        self._forget()
         self.reset_parameters()
+
+    def _forget(self) -> None:
+        """What an earlier forward left belongs to its graph."""
+        self.routing: Optional[request.Routing] = None
+        self.aux_loss = torch.zeros((), device=self.thresholds.device)
 
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in."""
@@ -83,6 +87,7 @@ class MoE(nn.Module):
         rows = x.reshape(-1, x.shape[-1])
         request.check_rows(rows, tokens, valid)
         if rows.shape[0] == 0:
+            self._forget()
             return x + 0 * sum(weight.sum() for weight in self.parameters()).to(x.dtype)
         if valid is not None:  # padding may hold anything, NaN too
             rows = torch.where(valid.reshape(-1, 1) != 0, rows, 0.0)
@@ -175,8 +180,7 @@ class MoE(nn.Module):
         super()._apply(fn, *rest, **options)
         if self.thresholds.dtype in (torch.bfloat16, torch.float16):
             self.thresholds = self.thresholds.float() if kept.is_meta else kept.to(self.thresholds.device)
-        self.aux_loss = torch.zeros((), device=self.thresholds.device)
-        self.routing = None
+        self._forget()
         return self
 
     def _load_from_state_dict(self, state, prefix, *rest):

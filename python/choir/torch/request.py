@@ -94,7 +94,8 @@ class Request(NamedTuple):
 
 def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
     """A router's options with its defaults. libchoir refuses what does not go together, as choir.route does."""
-    rows = 8 * max(experts, int(options.get("group_size", 1)))
+    # Of a large group no more tokens are made up than tell whether a capacity factor of 1/128 and more can be.
+    rows = 8 * max(experts, min(int(options.get("group_size", 1)), 8 * experts))
     host.route(
         np.zeros((rows, experts)),
         router,
@@ -124,6 +125,8 @@ def check_floating(scores: Tensor, what: str) -> None:
 
 def check_rows(rows: Tensor, tokens: Optional[Tensor], valid: Optional[Tensor]) -> None:
     n, device = rows.shape[0], rows.device
+    if tokens is not None and (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool):
+        raise ArgumentError(f"token ids must be integers, not {tokens.dtype}")
     for what, given in (("tokens", tokens), ("valid", valid)):
         if given is not None and (given.device != device or given.numel() != n):
             raise ArgumentError(
