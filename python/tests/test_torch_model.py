@@ -32,8 +32,13 @@ class Models(TorchTest):
         self.assertIsNotNone(choir.torch)
 
     def _model(self, **fields):
-        config = choir.Config(vocab_size=320, **{**testing.CONFIG, **fields})
+        config = choir.Config(**{"vocab_size": 320, **testing.CONFIG, **fields})
         return choir.torch.Transformer(config)
+
+    def test_refuses(self):
+        for fields, why in (({"vocab_size": 0}, "vocab_size is 0"), ({"heads": 7}, "heads")):
+            with self.assertRaisesRegex(choir.ArgumentError, why):
+                self._model(**fields)
 
     def test_a_model_is_the_same_in_both(self):
         """Each router, and the block of today: rope, shared keys, norms of heads, a head of its own. Logits, the loss and

@@ -188,6 +188,14 @@ class Routers(TorchTest):
             self.route(scores, valid=self.valid[:3])
         with self.assertRaisesRegex(choir.ArgumentError, "token ids"):
             self.route(scores, "hash")
+        for router in ("hash", "switch_top1"):
+            with self.assertRaisesRegex(choir.ArgumentError, "must be integers"):
+                self.route(scores, router, tokens=torch.rand(N, device=DEVICE))
+        with self.assertRaisesRegex(choir.ArgumentError, "negative"):
+            self.route(scores, pool="sequence", sequence_length=-1)
+        for thresholds in (scores[0, :1], scores[:, :1], scores[0, :3], scores[0].to("meta")):
+            with self.assertRaisesRegex(choir.ArgumentError, "one per expert"):
+                self.route(scores, thresholds=thresholds)
         for options in ({"capacity": 2}, {"capacity_factor": 9}, {"cap": 3}):
             with self.assertRaises(choir.ArgumentError):
                 self.route(scores, **options)

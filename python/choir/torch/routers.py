@@ -229,6 +229,13 @@ def route(
         raise ArgumentError("scores has 0 tokens; there must be at least 1")
     if thresholds is not None and router not in (*BY_THRESHOLDS, "quantile_balanced", "bias_balanced"):
         raise ArgumentError(f"router '{router}' keeps no thresholds to route by")
+    if thresholds is not None and (thresholds.shape != scores.shape[1:] or thresholds.device != scores.device):
+        raise ArgumentError(
+            f"thresholds has shape {tuple(thresholds.shape)} on {thresholds.device}; it must be one per expert, "
+            f"({scores.shape[1]},), on {scores.device}"
+        )
+    if sequence_length < 0:
+        raise ArgumentError(f"sequence_length {sequence_length} must not be negative")
     made = options_of(router, scores.shape[1], **options)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     soft = scores_of(router, made, wide) if logits else wide

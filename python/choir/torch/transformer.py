@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .._native import ArgumentError
 from ..config import Config
 from ..model import Model
 from ..tokenizer import Tokenizer
@@ -145,6 +146,9 @@ class Transformer(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
+        config.check()
+        if not config.struct.model.vocab_size:
+            raise ArgumentError("model.vocab_size is 0: set it, there is no data here to take it from")
         self.config, m = config, SimpleNamespace(**config.as_dict()["model"])
         plain = Config(**{"router.name": m.router.pop("name")})
         options = {k: v for k, v in m.router.items() if v != plain["model.router." + k]}
