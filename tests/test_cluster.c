@@ -68,6 +68,7 @@ static void refusals_name_field_and_value(void **state) {
   refused("\"experts\": 0.5", "\"experts\": 1.5", "shares: \"experts\" is 1.5");
   refused("\"experts\": 0.5", "\"expert\": 0.5", "shares: unknown key 'expert', did you mean 'experts'");
   refused("\"shares\": {\"experts\": 0.5, \"head\": 0.25}", "\"shares\": 1", "\"shares\" is 1");
+  refused("\"rack\"", "\"node\"", "levels[1]: \"name\" is \"node\", as that of another level");
   refused("\"ranks\": 2", "\"ranks\": 3", "levels[1]: \"ranks\" is 8: must be a multiple of the 3");
   refused("\"ranks\": 8", "\"ranks\": 2", "levels[1]: \"ranks\" is 2: must be a multiple of the 2");
   refused("\"bandwidth_gbs\": 5", "\"bandwidth_gbs\": 0", "levels[1]: \"bandwidth_gbs\" is 0");

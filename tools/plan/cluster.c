@@ -86,6 +86,9 @@ static int read_level(place at, const ch_cluster *c, int below, ch_level *l) {
   CH_TRY(ch_json_check_keys(at.object, at.where, keys));
   CH_TRY(ch_json_get_string(at.object, at.where, "name", &name));
   CH_TRY(text(at, "name", sizeof l->name, l->name));
+  for (const ch_level *other = c->level; other < l; other++)
+    if (!strcmp(other->name, name))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"name\" is \"%s\", as that of another level", at.where, name);
   CH_TRY(ch_json_get_integer(at.object, at.where, "ranks", 1, c->ranks, &ranks));
   if (ranks <= below || ranks % below)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: \"ranks\" is %lld: must be a multiple of the %d of the level before",
