@@ -33,10 +33,10 @@ static int unknown_verb(int count, char **words) {
   char both[96];
   for (int i = 0; i < MOST && cli_verbs[i]; i++) names[i] = cli_verbs[i]->name;
   snprintf(both, sizeof both, "%s %s", words[0], count > 1 ? words[1] : "");
-  const char *typed = is_family(words[0]) ? both : words[0], *near = ch_suggest(typed, names);
+  const char *wrong = is_family(words[0]) ? both : words[0], *typed = wrong, *near = ch_suggest(typed, names);
   if (!near) near = ch_suggest(typed = both, names);
   if (near) return cli_usage("unknown command '%s'; did you mean '%s'?", typed, near);
-  return cli_usage("unknown command '%s'", words[0]);
+  return cli_usage("unknown command '%s'", wrong);
 }
 
 /* choir help [VERB], choir help routers, or choir help --man DIR: writes the manual pages that the build installs. */

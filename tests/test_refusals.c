@@ -89,6 +89,7 @@ static const refusal refusals[] = {
      2,
      {"count is '-1'", "from 0 to 10^12"}},
     {"unknown command", "", "choir trian", 2, {"trian", "train"}},
+    {"unknown command of two words", "", "choir data nonsense", 2, {"'data nonsense'"}},
     {"missing config", "", TRAIN "absent.json", 1, {"absent.json"}},
     {"unknown key",
      "sed s/d_hidden/d_hiden/ config.json >bad.json",
