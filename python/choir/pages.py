@@ -59,7 +59,10 @@ def report(*run: Path, out: Optional[Path] = None) -> Page:
     one run RUN/report.html."""
     if not run or (len(run) > 1 and out is None):
         raise native.ArgumentError("report takes runs, and of several `out`, the page to write")
-    return _page(out or os.path.join(run[0], "report.html"), "report", *run)
+    if out is not None:
+        return _page(out, "report", *run)
+    ask("report", *map(os.fspath, run))
+    return Page(os.path.join(run[0], "report.html"))
 
 
 def inspect(model: Path, text: Union[str, os.PathLike], *, out: Path) -> Page:

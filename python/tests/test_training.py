@@ -187,7 +187,7 @@ class Pages(unittest.TestCase):
         for one in (page, shown, again):
             self.assertTrue(one.path.read_text().lstrip().lower().startswith("<!doctype html"))
             self.assertRegex(one._repr_html_(), '^<iframe srcdoc="&lt;[^"]*" sandbox="allow-scripts" ')
-        with self.assertRaisesRegex(choir.Error, "nowhere"):
+        with self.assertRaisesRegex(choir.Error, "nowhere/metrics.jsonl"):
             choir.report("nowhere")
 
 
