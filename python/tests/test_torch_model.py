@@ -87,6 +87,17 @@ class Models(TorchTest):
                 back = choir.torch.Transformer.of(twin).eval()
                 torch.testing.assert_close(back(tokens), logits)
 
+    def test_tokens_and_configs_as_choir_has_them(self):
+        """Ids of 32 bits, which a tokenizer gives; and a config that is set anew is not the model's."""
+        config = choir.Config(vocab_size=320, **testing.CONFIG)
+        model, tokens = choir.torch.Transformer(config).eval(), torch.randint(0, 320, (8, 32))
+        self.assertEqual(model.loss(tokens.int()), model.loss(tokens))
+        config.set("layers", 6)
+        with model.to_choir() as made:
+            self.assertEqual(made.config["layers"], testing.CONFIG["layers"])
+        with self.assertRaises(IndexError):
+            model(torch.full((8, 32), -1))
+
     def test_positions_in_bf16(self):
         """Far ones too are turned by their own angle, whatever the model's type."""
         model = self._model(position="rope", **{"train.sequence_length": 1024})

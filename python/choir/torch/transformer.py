@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from functools import partial
@@ -149,7 +150,7 @@ class Transformer(nn.Module):
         config.check()
         if not config.struct.model.vocab_size:
             raise ArgumentError("model.vocab_size is 0: set it, there is no data here to take it from")
-        self.config, m = config, SimpleNamespace(**config.as_dict()["model"])
+        self.config, m = copy.copy(config), SimpleNamespace(**config.as_dict()["model"])  # which may be set anew
         plain = Config(**{"router.name": m.router.pop("name")})
         options = {k: v for k, v in m.router.items() if v != plain["model.router." + k]}
         m.router = {"router": plain["model.router.name"], **options}
@@ -165,7 +166,7 @@ class Transformer(nn.Module):
         return torch.stack(losses).sum() if losses else self.embed.new_zeros(())
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embed_scale * self.embed[tokens]
+        x = self.embed_scale * F.embedding(tokens, self.embed)  # knows no -1
         for block in self.layers:
             x = block(x, tokens)
         return self.head_scale * self.final_norm(x) @ (self.embed if self.head is None else self.head).t()
@@ -173,7 +174,7 @@ class Transformer(nn.Module):
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy of each position predicting the next; the routers' auxiliary loss is not in it."""
         logits = self(tokens)[:, :-1]
-        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1).long())
 
     def _named(self) -> dict[str, torch.Tensor]:
         """Every tensor under its name in a checkpoint (docs/formats.md)."""
