@@ -209,6 +209,8 @@ static void refusals(void **state) {
   test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "request 1 of 1");
   bad.context.count = 0;
   test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "empty context");
+  bad.context = (choir_prompt){.count = 2};
+  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "tokens is NULL");
   bad.context = (choir_prompt){.text = "a"};
   test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "tokenizer");
   test_refused(choir_score_requests(model, NULL, &good, 1, &(choir_score_options){.chunk = 1}, &r),

@@ -28,6 +28,7 @@ int ch_check_tokenizer(const choir_tokenizer *tokenizer, int V) {
 }
 
 int ch_check_tokens(const int32_t *tokens, int count, int V) {
+  if (count && !tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "%d tokens, but tokens is NULL", count);
   for (int i = 0; i < count; i++)
     if (tokens[i] < 0 || tokens[i] >= V)
       return ch_error(CHOIR_ERROR_ARGUMENT, "token %d is %d, outside the vocabulary of %d", i, tokens[i], V);
