@@ -159,6 +159,12 @@ static void refuses(void **state) {
   wrong.sequence_length = 0;
   test_fails(choir_trainer_create(model, &wrong, &trainer), CHOIR_ERROR_ARGUMENT, "sequence_length");
   assert_null(trainer);
+  wrong = c.train;
+  wrong.shards = 2;
+  strcpy(wrong.freeze, "nothing.*");
+  test_fails(choir_trainer_create(model, &wrong, &trainer), CHOIR_ERROR_ARGUMENT, "fits no weight");
+  assert_memory_equal(&model->config.train, &c.train, sizeof c.train); /* as before */
+  assert_int_equal(model->shards, c.train.shards);
   test_ok(choir_trainer_create(model, NULL, &trainer));
   model_tokens(tokens, TOKENS, 9);
   tokens[MODEL_T + 3] = MODEL_V;
