@@ -154,8 +154,10 @@ static void names_what_is_not_finite(void **state) {
 static void use_it_again(void *context, const choir_routing *routing) {
   choir_model *model = context;
   choir_forward_result result;
+  choir_session *session;
   int32_t token[8] = {0};
   (void)routing;
+  test_fails(choir_session_create(model, NULL, &session), CHOIR_ERROR_BUSY, "in use");
   test_fails(choir_model_forward(model, 1, 8, token, NULL, 0, &result), CHOIR_ERROR_BUSY, "in use");
   test_fails(choir_model_set_routing(model, NULL), CHOIR_ERROR_BUSY, "in use");
 }
@@ -176,5 +178,31 @@ static void a_callback_does_not_use_its_model(void **state) {
   choir_model_free(model);
 }
 
+/* It may take itself away, and sees no more layers then. */
+typedef struct {
+  choir_model *model;
+  int calls;
+} one_look;
+
+static void look_once(void *context, const choir_routing *routing) {
+  one_look *look = context;
+  (void)routing;
+  look->calls++;
+  choir_model_on_routing(look->model, NULL, NULL);
+}
+
+static void a_callback_goes(void **state) {
+  choir_config config = small_config("expert_choice");
+  choir_forward_result result;
+  int32_t token[B * T];
+  one_look look = {0};
+  fill(token);
+  test_ok(choir_model_init(&config, 5, NULL, &look.model));
+  choir_model_on_routing(look.model, look_once, &look);
+  test_ok(choir_model_forward(look.model, B, T, token, NULL, 0, &result));
+  assert_int_equal(look.calls, 1);
+  choir_model_free(look.model);
+}
+
 TEST_MAIN(NULL, NULL, threads_agree, bf16_is_near, loads_what_it_saved, looking_ahead_is_declared,
-          names_what_is_not_finite, a_callback_does_not_use_its_model)
+          names_what_is_not_finite, a_callback_does_not_use_its_model, a_callback_goes)

@@ -317,4 +317,17 @@ static void whole_task(void **state) {
   choir_model_free(model);
 }
 
-TEST_MAIN(begin_all, end_all, equals_forward, company, never_looks, measures, files, whole_task)
+/* The model is in use also while a long text is being encoded for its evaluation. */
+static void evaluation_in_use(void **state) {
+  choir_model *model = new_model("expert_choice");
+  choir_eval_options o = {.text = corpus_path("long.txt"), .sequences = 1, .progress = use_it, .context = model};
+  choir_eval_result r;
+  ch_buffer text = {0};
+  corpus_prose(&text, 1 << 18, 5);
+  corpus_save(o.text, text.data, text.size);
+  free(text.data);
+  test_ok(choir_eval(model, tokenizer, &o, &r));
+  choir_model_free(model);
+}
+
+TEST_MAIN(begin_all, end_all, equals_forward, company, never_looks, measures, files, whole_task, evaluation_in_use)

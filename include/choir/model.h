@@ -123,8 +123,9 @@ CHOIR_API int choir_model_route_stats(const choir_model *model, int moe, choir_r
 
 /* From now on `callback` is shown how every MoE layer routed in every forward pass and evaluation, layer by layer while
  * the pass runs; NULL: nobody looks, which costs nothing. What the router saw and chose, token by token, is there for
- * no longer than the call. Within it, as within the progress of choir_eval and of scores, the model is in use: what
- * runs or changes it is CHOIR_ERROR_BUSY. Ranks that share a model all look, or none does. */
+ * no longer than the call, within which the callback itself may be taken away. Else the model is in use there, as
+ * within the progress of choir_eval and of scores: what runs or changes it is CHOIR_ERROR_BUSY. Ranks that share a
+ * model all look, or none does. */
 CHOIR_API void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context);
 
 CHOIR_C_END

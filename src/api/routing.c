@@ -56,7 +56,7 @@ static void show(void *context, ch_exec *x, int layer, const ch_route_args *a, c
   choir_routing view = ch_routing_view(x, a, r);
   view.layer = layer;
   view.moe = model->net.block[layer].moe;
-  if (!ch_counting(x)) {
+  if (!ch_counting(x) && model->callback) { /* which may have taken itself away, layers ago */
     model->in_callback = 1;
     model->callback(model->callback_context, &view);
     model->in_callback = 0;

@@ -77,6 +77,7 @@ static int create(choir_session *s, const choir_session_options *o) {
   ch_arena_init(&s->memory, "caches of keys and values", model->x.memory);
   CH_CHECK_RESERVED(o, "choir_session_options");
   CH_TRY(ch_model_alone(model, "choir_session_create"));
+  CH_TRY(ch_model_check_idle(model));
   CH_TRY(choir_model_check_causal(model));
   CH_TRY(check_options(model, o));
   s->causal = model->causal;

@@ -47,7 +47,7 @@ static void add_window(void *context, int64_t index, const int32_t *target, cons
   }
 }
 
-static int open_heldout(const choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
+static int open_heldout(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                         material *m) {
   choir_data_info info;
   CH_TRY(choir_data_open(o->data, &m->data));
@@ -68,17 +68,22 @@ static int open_heldout(const choir_model *model, const choir_tokenizer *tokeniz
   return m->loss && m->tokens ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d sources", m->data->count);
 }
 
+typedef struct {
+  choir_model *model;
+  const choir_eval_options *o;
+} listener;
+
 /* Progress before anything is known of the windows. */
 static int told(void *context) {
-  const choir_eval_options *o = context;
-  return o->progress(o->context, 0, 0);
+  const listener *l = context;
+  return ch_model_stopped(l->model, l->o->progress, l->o->context, 0, 0);
 }
 
-static int open_text(const choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
+static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                      material *m) {
   int V = model->config.model.vocab_size;
   ch_text_tokens *text = &m->text;
-  CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, o->progress ? told : NULL, (void *)(uintptr_t)o, text));
+  CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, o->progress ? told : NULL, &(listener){model, o}, text));
   if (text->count < 2)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, text->count);
   for (size_t i = 0; i < text->count; i++) {
