@@ -99,12 +99,17 @@ static void forked(void **state) {
   config.model.vocab_size = 300;
   test_ok(choir_router_default("hash", &config.model.router)); /* which serves as it is */
   run.threads = 2;
+  run.compute = "bf16", run.emulate_bf16 = 1;
   test_ok(choir_model_init(&config, 1, &run, &two));
   run.threads = 1;
   test_ok(choir_model_init(&config, 1, &run, &one));
   test_ok(choir_model_forward(two, 2, 32, tokens, NULL, 0, &result));
   choir_session *session;
+  choir_trainer *trainer;
+  choir_parameter p;
   test_ok(choir_session_create(two, NULL, &session));
+  test_ok(choir_trainer_create(two, NULL, &trainer));
+  test_ok(choir_model_parameter(two, 0, &p));
   fflush(NULL);
   pid_t child = fork();
   if (!child) {
@@ -112,6 +117,8 @@ static void forked(void **state) {
     int refused = choir_model_forward(two, 2, 32, tokens, NULL, 0, &result) == CHOIR_ERROR_UNSUPPORTED &&
                   strstr(choir_error_message(), "forked") != NULL;
     refused &= choir_session_advance(session, (int[]){32}, tokens, NULL, NULL) == CHOIR_ERROR_UNSUPPORTED;
+    refused &= choir_model_set_parameter(two, 0, p.data) == CHOIR_ERROR_UNSUPPORTED; /* would be rounded */
+    refused &= choir_trainer_resume(trainer, "nowhere") == CHOIR_ERROR_UNSUPPORTED;
     double parents = 0;
     int works = !choir_model_forward(one, 2, 32, tokens, NULL, 0, &result) && (parents = result.loss) > 0;
     _exit(refused && works ? 0 : 1);
@@ -120,6 +127,7 @@ static void forked(void **state) {
   test_ok(choir_session_advance(session, (int[]){32}, tokens, NULL, NULL)); /* the parent goes on */
   choir_session_free(session);
   test_ok(choir_model_forward(two, 2, 32, tokens, NULL, 0, &result));
+  choir_trainer_free(trainer);
   choir_model_free(two);
   choir_model_free(one);
 }

@@ -214,6 +214,7 @@ int choir_model_set_parameter(choir_model *model, int index, const float *values
   CH_TRY(CH_GIVEN(model, values));
   CH_TRY(check_index(model, index));
   CH_TRY(ch_model_check_idle(model));
+  if (model->copies && !ch_counting(&model->x)) CH_TRY(ch_threads_check(model->x.threads)); /* which round these */
   const ch_param *p = &model->net.params.p[index];
   for (int64_t done = p->away ? p->count : 0, run, at; done < p->count; done += run) {
     run = ch_part_run(&p->part, done, p->count - done, &at);

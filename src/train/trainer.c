@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "file/dir.h"
 #include "train/state.h"
 
@@ -132,6 +133,7 @@ int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *toke
 int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint) {
   CH_TRY(CH_GIVEN(trainer, checkpoint));
   CH_TRY(ch_model_check_idle(trainer->t.model));
+  CH_TRY(ch_threads_check(trainer->t.model->x.threads));
   const ch_counter step = {.name = "run.step", .value = &trainer->t.step};
   return ch_state_load(checkpoint, &trainer->t, &step, 1);
 }
