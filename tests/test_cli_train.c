@@ -61,7 +61,6 @@ static void train_and_look(void **state) {
       "for order in '' --in-order; do choir eval run --data data --sequences 2 --json $order >in$order; done;"
       "! cmp -s in in--in-order"); /* the first two of the held-out text, or two from all over it */
   program_refuses(2, "--minutes -1", "choir train --resume --out run --minutes -1");
-  program_refuses(1, "disk_minutes is -1", "choir train --resume --out run --disk-minutes -1");
   program_must("choir train --resume --out run");
   assert_non_null(strstr(program_output, "nothing left to do"));
 }
@@ -158,6 +157,9 @@ static void a_text_by_bytes(void **state) {
   assert_true(fabs(json_at(whole, "unigram_loss") - loss_by_frequency("corpus.txt")) < 1e-9);
   json_decref(whole);
   json_decref(part);
+  program_must(
+      "{ printf '\\357\\273\\277'; cat corpus.txt; } >marked.txt; choir eval run --text corpus.txt --json >plain; "
+      "choir eval run --text marked.txt --json >marked; cmp plain marked"); /* a byte order mark is no text */
   program_must("choir eval run --text corpus.txt");
   assert_non_null(strstr(program_output, "It predicts the text with "));
   assert_non_null(strstr(program_output, ", by gzip "));

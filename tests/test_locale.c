@@ -44,7 +44,11 @@ static void runs_and_reports(void **state) {
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   test_ok(choir_config_load("config.json", &config));
   config.train.steps = 4;
-  o.config = &config, o.data = "data", o.out = "run", o.run.threads = 1;
+  o.config = &config, o.data = "data", o.out = "run", o.run.threads = 1, o.disk_minutes = -1.5;
+  test_fails(choir_train(&o), CHOIR_ERROR_ARGUMENT, "disk_minutes is -1.5");
+  o.disk_minutes = (double)NAN;
+  test_fails(choir_train(&o), CHOIR_ERROR_ARGUMENT, "disk_minutes");
+  o.disk_minutes = 0;
   test_ok(choir_train(&o));
   is_json("run/metrics.jsonl", 5);
   is_json("run/timing.jsonl", 5);

@@ -43,6 +43,14 @@ static int end_all(void **state) {
   return corpus_end(state);
 }
 
+static void set_thresholds(choir_model *model, float to) {
+  for (int i = 0; i < choir_model_parameter_count(model); i++) {
+    choir_parameter p;
+    test_ok(choir_model_parameter(model, i, &p));
+    for (int e = 0; strstr(p.name, "thresholds") && e < p.shape[0]; e++) p.data[e] = to;
+  }
+}
+
 static choir_model *new_model(const char *router) {
   choir_config c;
   choir_model *model;
@@ -58,11 +66,7 @@ static choir_model *new_model(const char *router) {
   c.train.batch_sequences = 4;
   test_ok(choir_router_default(router, &c.model.router));
   test_ok(choir_model_init(&c, 3, &run, &model));
-  for (int i = 0; i < choir_model_parameter_count(model); i++) {
-    choir_parameter p;
-    test_ok(choir_model_parameter(model, i, &p));
-    for (int e = 0; strstr(p.name, "thresholds") && e < p.shape[0]; e++) p.data[e] = 0.26f;
-  }
+  set_thresholds(model, 0.26f);
   test_ok(choir_model_set_routing(model, "threshold"));
   return model;
 }
@@ -314,6 +318,8 @@ static void whole_task(void **state) {
   test_ok(choir_model_set_routing(model, "batch"));
   test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_INTERRUPTED, "stopped");
   assert_int_equal(model->causal, CH_NOT_CAUSAL); /* the caller's routing is back */
+  set_thresholds(model, 0);
+  test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_UNSUPPORTED, "know nothing yet");
   choir_model_free(model);
 }
 

@@ -95,9 +95,8 @@ typedef struct choir_task_result {
 } choir_task_result;
 
 /* Predicts the label of every row of a set: the one whose word is likeliest behind the task's template, by the mean
- * log-probability of its tokens. The model's thresholds must be set ("threshold" of choir_model_set_routing).
- * CHOIR_ERROR_IO: no such file; CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as
- * choir_score_requests. */
+ * log-probability of its tokens. CHOIR_ERROR_UNSUPPORTED: no step has set the model's thresholds yet; CHOIR_ERROR_IO:
+ * no such file; CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score_requests. */
 CHOIR_API int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
                                const choir_task_options *options, choir_task_result *result);
 

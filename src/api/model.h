@@ -95,6 +95,9 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
 const ch_routing_hook *ch_model_routing_hook(choir_model *model);
 const ch_routing_hook *ch_model_any_hook(choir_model *model);
 
+/* Refuses thresholds that nothing has set yet: the routings 'threshold' and 'adaptive' need them. */
+int ch_model_check_thresholds(const choir_model *model);
+
 /* A routing as whoever asked to see it does, the public view: one copy of everything to the host, in its scratch; where
  * the memory is its own, these are the arrays themselves. Its numbers of the layer are 0. */
 choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routing *routing);

@@ -105,7 +105,7 @@ static int check_layers(const choir_model *model, real *values) {
   return CHOIR_OK;
 }
 
-static int check_thresholds(const choir_model *model) {
+int ch_model_check_thresholds(const choir_model *model) {
   if (ch_router_choices(&model->config.model.router)) return CHOIR_OK;
   real *values = reallocarray(NULL, (size_t)model->config.model.experts, sizeof *values);
   if (!values) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d thresholds", model->config.model.experts);
@@ -123,7 +123,7 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
   CH_TRY(ch_router_check_routing(router, routing));
   int adapts = !strcmp(routing, adaptive);
   if (adapts || !strcmp(routing, threshold)) {
-    CH_TRY(check_thresholds(model));
+    CH_TRY(ch_model_check_thresholds(model));
     model->causal = adapts ? CH_ADAPTIVE : CH_BY_THRESHOLDS;
   } else {
     model->causal = CH_NOT_CAUSAL;

@@ -44,11 +44,12 @@ size_t ch_utf8_cut(const char *text, size_t at) {
   return at; /* not UTF-8: any place will do */
 }
 
+size_t ch_utf8_mark(const char *text, size_t size) { return size >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0; }
+
 /* ---- lines ---- */
 
 int ch_lines_next(ch_lines *lines, ch_value *line) {
-  static const char mark[] = "\xEF\xBB\xBF";
-  if (!lines->number && lines->end - lines->text >= 3 && !memcmp(lines->text, mark, 3)) lines->text += 3;
+  if (!lines->number) lines->text += ch_utf8_mark(lines->text, (size_t)(lines->end - lines->text));
   if (lines->text >= lines->end) return 0;
   size_t left = (size_t)(lines->end - lines->text);
   const char *stop = memchr(lines->text, '\n', left);

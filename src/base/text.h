@@ -13,6 +13,9 @@ size_t ch_utf8_valid(const char *text, size_t size);
 /* The last place <= `at` where text may be cut without cutting a character; never 0. */
 size_t ch_utf8_cut(const char *text, size_t at);
 
+/* Length of the byte order mark that a file may begin with; 0: none. */
+size_t ch_utf8_mark(const char *text, size_t size);
+
 /* A piece of a text; not NUL-terminated. */
 typedef struct ch_value {
   const char *text;

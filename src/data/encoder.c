@@ -218,8 +218,9 @@ int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t most,
     CH_TRY(read_start(path, enough(t, most), &text, &bytes, &out->cut));
   else
     CH_TRY(ch_file_read(path, FILE_LIMIT, &text, &bytes));
-  int code = ch_encode_text(t, text, bytes, stop, context, &out->ids, &out->count);
-  if (!code && !most) out->gzip = gzip_bytes(text, bytes);
+  size_t mark = ch_utf8_mark(text, bytes);
+  int code = ch_encode_text(t, text + mark, bytes - mark, stop, context, &out->ids, &out->count);
+  if (!code && !most) out->gzip = gzip_bytes(text + mark, bytes - mark);
   free(text);
   if (code) return ch_error_in(code, "%s", path);
   if (most && out->count > most) {

@@ -115,7 +115,7 @@ static int open_file(ch_text *t) {
   while (t->raw.size < TAR_BLOCK && !t->input.ended) CH_TRY(fill(t));
   if (is_tar(t->raw.data, t->raw.size))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: is a tar archive; unpack it and name the files in it", t->input.path);
-  if (t->raw.size >= 3 && !memcmp(t->raw.data, "\xEF\xBB\xBF", 3)) t->begin = 3, t->offset = 3; /* a byte order mark */
+  t->begin = t->offset = ch_utf8_mark(t->raw.data, t->raw.size);
   return CHOIR_OK;
 }
 

@@ -220,6 +220,7 @@ int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const
   CH_CHECK_RESERVED(options, "choir_task_options");
   CH_TRY(ch_model_alone(model, "choir_score_task"));
   CH_TRY(check(model, tokenizer, options));
+  CH_TRY(ch_model_check_thresholds(model));
   int length = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   double begin = ch_machine_seconds();
   CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, length, 0, &set));

@@ -177,7 +177,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
     show_losses(windows, begin, next, target, token_loss);
     baseline += unigram_sum(unigram, target, n);
     if (progress && ch_model_stopped(model, progress, context, next, end))
-      code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)begin,
+      code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)next,
                       (long long)end);
     code = ch_comm_agree(comm, code);
   }
