@@ -113,7 +113,7 @@ typedef struct choir_eval_result {
  * the whole evaluation. tokenizer: the checkpoint's, needed for a text; with data it may be NULL, else the data must be
  * built with it. CHOIR_ERROR_UNSUPPORTED: `calibrate` by a routing or a router that finds no cut-offs.
  * CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED
- * (progress returned nonzero). */
+ * (progress returned nonzero; `calibrate` may then have set the thresholds of the batches so far). */
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);
 
