@@ -288,17 +288,24 @@ static int opencl_describe(int number, char *text, size_t size) {
   return 1;
 }
 
+/* The compiler's own words, as far as they fit; a driver gives all of them or none. */
+static int note_log(cl_object program, cl_int code) {
+  size_t size = 0;
+  clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, 0, NULL, &size);
+  char *log = calloc(1, size + 1);
+  if (log) clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, size, log, NULL);
+  ch_driver_note(&driver, "the kernels do not compile (OpenCL error %d): %.400s", code, log ? log : "");
+  free(log);
+  return 0;
+}
+
 static int build(void) {
   cl_int code;
   const char *text = ch_device_text;
   cl_object program = clCreateProgramWithSource(context, 1, &text, NULL, &code);
   if (!is_well("clCreateProgramWithSource", code)) return 0;
   code = clBuildProgram(program, 1, &device, "-cl-std=CL1.2", NULL, NULL);
-  if (code) {
-    char log[400] = "";
-    clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, sizeof log - 1, log, NULL);
-    return ch_driver_note(&driver, "the kernels do not compile (OpenCL error %d): %s", code, log);
-  }
+  if (code) return note_log(program, code);
   for (int i = 0; i < CH_KERNELS && !code; i++) kernel_of[i] = clCreateKernel(program, ch_kernel_infos[i].name, &code);
   return is_well("clCreateKernel", code);
 }
