@@ -51,6 +51,11 @@ def relative(got, want):
     return difference / size if size > 0 else difference
 
 
+def largest(differences):
+    """NaN where one of them is; max() would pass over one that does not come first."""
+    return float(np.max(list(differences)))
+
+
 def compare(kind, directory, workers, first, inputs):
     """Largest differences after the first run of each. Vectors of weights are left out: Adafactor's first step takes the sign of
     each of their gradients, and those near zero may have either."""
@@ -61,11 +66,11 @@ def compare(kind, directory, workers, first, inputs):
         saved.append(tensors.read(path))
     mine, theirs = saved
     if kind == "layer":
-        return {"layer": max(relative(mine[name].ravel(), theirs[name].ravel()) for name in theirs)}
+        return {"layer": largest(relative(mine[name].ravel(), theirs[name].ravel()) for name in theirs)}
     before = {name: tensors.sample(t.ravel()) for name, t in tensors.read(inputs[0] / "model.safetensors").items()
               if t.ndim > 1}
     updates = [relative(mine[name] - before[name], theirs[name] - before[name]) for name in before]
-    return {"loss": abs(first[0]["loss"] / first[1]["loss"] - 1), "update": max(updates)}
+    return {"loss": abs(first[0]["loss"] / first[1]["loss"] - 1), "update": largest(updates)}
 
 
 def take_turns(workers, repetitions):
