@@ -77,7 +77,17 @@ static void serves(void **state) {
   }
 }
 
+/* Arrays are made before there is an executor: the device must be open by then, the one that was asked for. */
+static void benches(void **state) {
+  program_must("choir bench gelu count=100 moe n=64 d=8 h=16 e=4 --seconds 0.001 --backend %s", device());
+  static const char *const problems[] = {"gelu count=100", "step config=config.json"};
+  for (int i = 0; i < 2; i++)
+    program_refuses(1, "there is no device 99", "choir bench %s --backend %s:99", problems[i], device());
+}
+
 static void refuses_by_name(void **state) {
+  program_refuses(1, "parameter", /* the compiler's words */
+                  "POCL_EXTRA_BUILD_FLAGS=-Dvoid=7 choir bench gelu count=100 --backend opencl");
   program_refuses(1, "no bf16 products",
                   "choir train --config config.json --data data --out no --backend opencl --set train.compute=bf16");
   program_refuses(1, "libOpenCL.so.1",
@@ -91,6 +101,7 @@ int main(void) {
   return 0;
 #endif
   const struct CMUnitTest tests[] = {cmocka_unit_test(trains_as_the_cpu_does), cmocka_unit_test(resumes),
-                                     cmocka_unit_test(serves), cmocka_unit_test(refuses_by_name)};
+                                     cmocka_unit_test(serves), cmocka_unit_test(benches),
+                                     cmocka_unit_test(refuses_by_name)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

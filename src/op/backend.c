@@ -80,6 +80,7 @@ int ch_backend_peak(const char *name, int threads, double seconds, int memory, c
   if (!(seconds > 0)) return ch_error(CHOIR_ERROR_ARGUMENT, "seconds is %g: it must be above 0", seconds);
   CH_TRY(ch_threads_resolve(threads, &threads));
   CH_TRY(ch_threads_check(threads));
+  CH_TRY(backend->supports(CH_COMPUTE_FP32, 0));
   *peak = (ch_peak){.threads = threads, .isa = "unknown", .bf16_unit = "unknown"};
   return backend->peak ? backend->peak(threads, seconds, memory, peak) : CHOIR_OK;
 }

@@ -43,7 +43,8 @@ const ch_backend *ch_backend_find(const char *name);
 const ch_backend *ch_backend_at(int index);
 
 /* Measures the peak rates of backend `name`'s hardware; all 0 where it cannot tell. threads 0: all CPUs of the
- * process. CHOIR_ERROR_ARGUMENT: no such backend, or seconds that are not above 0. */
+ * process. CHOIR_ERROR_ARGUMENT: no such backend, or seconds that are not above 0; CHOIR_ERROR_UNSUPPORTED: this
+ * machine cannot run it. */
 int ch_backend_peak(const char *name, int threads, double seconds, int memory, ch_peak *peak);
 
 /* The one that stands first of those whose memory is the host's. */

@@ -238,6 +238,7 @@ int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_
   CH_TRY(ch_threads_check(b.threads));
   int code = read_values(&b, c, rest ? rest : text + strlen(text));
   if (!code) code = read_sizes(&b, c);
+  if (!code) code = b.backend->supports(b.compute, 0); /* opens a device: arrays are made before an executor is */
   if (!code) code = c->run ? c->run(&b) : ch_bench_against_reference(&b);
   for (int i = 0; i < b.arrays; i++) ch_arena_free(&b.array[i]);
   return code;
