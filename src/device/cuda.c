@@ -232,6 +232,11 @@ static int start(void) {
   return driver.number >= 0 && CALL(cuDeviceGet, &device, driver.number) && start_on(device);
 }
 
+/* Of a multiprocessor, fp32: CUDA C programming guide, throughput of arithmetic instructions. */
+static int lanes_of(int major, int minor) {
+  return major == 7 || (minor == 0 && (major == 6 || major == 8)) ? 64 : 128;
+}
+
 /* Device `number` in words. Its peak is what its clocks say: two operations a clock and lane, two transfers a clock. */
 static int cuda_describe(int number, char *text, size_t size) {
   char name[128] = "";
@@ -247,9 +252,8 @@ static int cuda_describe(int number, char *text, size_t size) {
     return 0;
   for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
     if (cuDeviceGetAttribute(facts[i].value, facts[i].of, device)) *facts[i].value = 0;
-  int lanes = major * 10 + minor <= 80 ? 64 : 128; /* of a multiprocessor: CUDA C programming guide, throughput */
   ch_format(text, size, "%s, %.1f GiB; peak %.1f TFLOP/s in fp32, %.2f TB/s; products by cuBLAS", name,
-            (double)all / 0x1p30, 2e-9 * lanes * units * clock, 2e-9 * memory_clock * width / 8);
+            (double)all / 0x1p30, 2e-9 * lanes_of(major, minor) * units * clock, 2e-9 * memory_clock * width / 8);
   return 1;
 }
 

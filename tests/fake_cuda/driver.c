@@ -11,7 +11,8 @@
 
 #define CALL __attribute__((visibility("default"))) int
 
-enum { LOST = 999, MOST = 4096, DEVICES = 2, MAJOR = 9, MINOR = 0 };
+enum { LOST = 999, MOST = 4096, DEVICES = 2 };
+static const int major[DEVICES] = {9, 6}, minor[DEVICES] = {0, 1}; /* compute capability of each */
 static const size_t ROOM = (size_t)64 << 30;
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -99,11 +100,10 @@ CALL cuDeviceTotalMem_v2(size_t *bytes, int device) {
   return 0;
 }
 CALL cuDeviceGetAttribute(int *value, int attribute, int device) {
-  static const struct {
+  const struct {
     int attribute, value;
-  } known[] = {{13, 1000000}, {16, 10}, {36, 2000000}, {37, 1024}, {75, MAJOR}, {76, MINOR}};
+  } known[] = {{13, 1000000}, {16, 10}, {36, 2000000}, {37, 1024}, {75, major[device]}, {76, minor[device]}};
   BEGIN(cuDeviceGetAttribute);
-  (void)device;
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (known[i].attribute == attribute) {
       *value = known[i].value;
@@ -258,7 +258,8 @@ CALL nvrtcCreateProgram(void **to, const char *text, const char *name, int heade
 }
 CALL nvrtcCompileProgram(void *p, int count, const char *const *options) {
   if (fails("nvrtcCompileProgram")) return 6;
-  if (p != program || count != 2 || strcmp(options[0], "-arch=sm_90")) fake_wrong("nvrtcCompileProgram");
+  if (p != program || count != 2 || strcmp(options[0], taken == 1 ? "-arch=sm_61" : "-arch=sm_90"))
+    fake_wrong("nvrtcCompileProgram");
   return 0;
 }
 CALL nvrtcDestroyProgram(void **p) {
