@@ -112,7 +112,7 @@ const ch_field ch_fields[] = {
          "weights that stay as they are: names with *, separated by commas, as *.attn.*,*.ffn.*"),
     NUMBER(train, beta1, 0.9, 0, 0.999999, "adamw: decay of the mean gradient"),
     NUMBER(train, beta2, 0.99, 0, 0.999999999, "decay of the mean squared gradient"),
-    NUMBER(train, weight_decay, 0, 0, 1e3, "adamw: decoupled, times the rate"),
+    NUMBER(train, weight_decay, 0, 0, 1e3, "adamw: decoupled, times the rate; of matrices and tables"),
     NUMBER(train, clip_norm, 0, 0, 1e30, "largest global gradient norm; 0: any"),
     NUMBER(train, dropout, 0, 0, 0.9,
            "share of the embedding, and of what each half of a layer adds to the stream, that training sets to 0"),

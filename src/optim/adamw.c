@@ -1,5 +1,5 @@
-/* AdamW (Loshchilov & Hutter 2019): the mean gradient and the mean square of every element. Norms, biases and other
- * vectors do not decay. */
+/* AdamW (Loshchilov & Hutter 2019): the mean gradient and the mean square of every element. Vectors, which are norms,
+ * do not decay; the table of biases by distance does. */
 #include "optim/optim.h"
 
 enum { MEAN, SQUARE };
