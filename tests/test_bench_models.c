@@ -124,6 +124,18 @@ static void groups_compare_with_their_first(void **state) {
   program_refuses(2, "no key 'dd'", "choir bench flat dd=8");
 }
 
+/* A case that the machine cannot run leaves those of the others. */
+static void json_goes_on_without_bf16(void **state) {
+  program_must(
+      "CHOIR_ISA=generic choir bench --json --repetitions 1 --seconds 0 gemm m=8 n=8 k=8 compute=bf16 gelu count=10");
+  json_t *said = program_json(), *rows = json_object_get(said, "results");
+  assert_int_equal(json_array_size(rows), 2);
+  assert_true(json_is_null(json_object_get(json_array_get(rows, 0), "share")));
+  assert_non_null(json_object_get(json_array_get(rows, 0), "unsupported"));
+  assert_true(json_at(json_array_get(rows, 1), "seconds") > 0);
+  json_decref(said);
+}
+
 TEST_MAIN(program_directory_make, program_directory_remove, decoding_agrees_with_a_whole_pass,
           prompts_agree_with_a_whole_pass, bf16_halves_what_is_read, steps_take_another_router, text_comes_back,
-          takes_files, groups_compare_with_their_first)
+          takes_files, groups_compare_with_their_first, json_goes_on_without_bf16)
