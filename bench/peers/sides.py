@@ -1,4 +1,5 @@
 """The two sides as processes that take turns, and how far apart their results are."""
+import contextlib
 import json
 import os
 import subprocess
@@ -29,12 +30,14 @@ class Side:
         return json.loads(line)
 
     def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it ended since its last answer: what it does not answer says so
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
         return self.answer()
 
     def close(self):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
 
 
