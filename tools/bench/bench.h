@@ -52,8 +52,8 @@ typedef struct ch_bench_result {
  *   decode config=configs/0.1b-16e.json prompt=64 tokens=32
  * Cases, their keys and defaults stand in the tables of cases.c and ops.c.
  * docs/performance.md says what each measures. CHOIR_ERROR_ARGUMENT names an unknown case, key or value;
- * CHOIR_ERROR_UNSUPPORTED bf16 where the CPU lacks it; CHOIR_ERROR_MEMORY sizes that do not fit. options and result are
- * required. */
+ * CHOIR_ERROR_UNSUPPORTED bf16 where the CPU lacks it, or a backend that is not here; CHOIR_ERROR_MEMORY sizes that do
+ * not fit. options and result are required. */
 int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_result *result);
 
 /* CHOIR_ERROR_ARGUMENT: the case of a problem is unknown. */
