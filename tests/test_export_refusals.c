@@ -176,7 +176,9 @@ static void reads_foreign_configs(void **state) {
       {LLAMA "'mlp_only_layers': [1]", NULL, "\"mlp_only_layers\": choir reads it of qwen3_moe only"},
       {LLAMA "'tie_word_embeddings': 1", NULL, "\"tie_word_embeddings\" must be true or false"},
       {"'model_type': 'mixtral', 'num_local_experts': 4, 'num_experts_per_tok': 2", "64 0 1 1 1 1", NULL},
+      {"'model_type': 'mixtral', 'sliding_window': 63, 'use_sliding_window': false", NULL, "\"sliding_window\" is 63"},
       {QWEN, "64 0 1 0 1 1", NULL},
+      {QWEN "'routed_scaling_factor': 2", NULL, "\"routed_scaling_factor\": choir reads it of"},
       {QWEN "'norm_topk_prob': true", "64 0 1 1 1 1", NULL},
       {QWEN "'mlp_only_layers': [0, 2]", "64 0 2 0 1 1", NULL},
       {QWEN "'mlp_only_layers': [0, 1]", "64 2 1 0 1 1", NULL},
@@ -190,6 +192,7 @@ static void reads_foreign_configs(void **state) {
       {GLM "'n_group': 2", NULL, "\"n_group\" is 2"},
       {EXAONE SPARSE, "64 0 1 1 1 2.5", NULL},
       {EXAONE SPARSE "'routed_scaling_factor': 1", "64 0 1 1 1 1", NULL},
+      {EXAONE SPARSE "'sliding_window': 63, 'use_sliding_window': false", NULL, "\"sliding_window\" is 63"},
       {EXAONE SPARSE "'layer_types': ['full_attention']", NULL, "choir reads \"sliding_attention\" only"},
       {EXAONE "'mlp_layer_types': ['sparse']", NULL, "must have a word for each of 4 layers"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

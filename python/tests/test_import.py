@@ -93,6 +93,8 @@ class Imported(unittest.TestCase):
             ("rope_scaling", {"type": "linear", "factor": 2}, '"rope_scaling" is'),
             ("logit_scale", 2, '"logit_scale" is not known'),
             ("rope_theta", 7, '"rope_theta" is 7, and 10000'),
+            ("partial_rotary_factor", 0.5, '"partial_rotary_factor" is 0.5'),
+            ("tie_word_embeddings", True, "tensor 'lm_head.weight' is not 'model.embed_tokens.weight'"),
             ("intermediate_size", 95, "mlp.gate_proj.weight' is not of the shape"),
             ("num_hidden_layers", 2, "has no place"),
             ("sliding_window", 32, '"sliding_window" is 32'),

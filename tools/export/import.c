@@ -224,13 +224,19 @@ static int read_config(job *j, const char *name, json_t *root) {
   return code;
 }
 
-/* A head that has the bytes of the embedding is the embedding, which some stock programs cannot be told. */
-static void tie(job *j) {
+/* A head that has the bytes of the embedding is the embedding, which some stock programs cannot be told. Of one that is
+ * said to be the embedding and is not, some programs take its own bytes and others the embedding's. */
+static int tie(job *j) {
   const choir_tensor *embed = choir_tensors_find(j->from, ch_export_find("embed.weight")->there[j->format]),
                      *head = choir_tensors_find(j->from, ch_export_find("head.weight")->there[j->format]);
-  if (embed && head && embed->dtype == head->dtype && embed->bytes == head->bytes &&
-      !memcmp(embed->shape, head->shape, sizeof head->shape) && !memcmp(embed->data, head->data, head->bytes))
-    j->config.model.tied = 1;
+  if (!embed || !head) return CHOIR_OK;
+  int same = embed->dtype == head->dtype && embed->bytes == head->bytes &&
+             !memcmp(embed->shape, head->shape, sizeof head->shape) && !memcmp(embed->data, head->data, head->bytes);
+  if (j->config.model.tied && !same)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"tie_word_embeddings\" is true, but tensor '%s' is not '%s'",
+                    j->options->from, head->name, embed->name);
+  j->config.model.tied = same;
+  return CHOIR_OK;
 }
 
 static int open_folder(job *j) {
@@ -242,6 +248,9 @@ static int open_folder(job *j) {
   int code = ch_import_defaults(root);
   if (code) return json_decref(root), code;
   CH_TRY(read_config(j, path, root));
+  if (j->config.model.rope_fraction != 1 && j->kind != CH_KIND_GLM4_MOE) /* transformers turns all there, vLLM a part */
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"partial_rotary_factor\" is %g: choir reads it of glm4_moe only",
+                    path, j->config.model.rope_fraction);
   snprintf(path, sizeof path, "%s/model.safetensors", j->options->from);
   return choir_tensors_open(path, 0, &j->from);
 }
@@ -263,7 +272,7 @@ static int run(job *j) {
   ch_dir dir;
   j->format = ch_gguf_is(j->options->from) ? CH_EXPORT_GGUF : CH_EXPORT_HF;
   CH_TRY(j->format == CH_EXPORT_GGUF ? open_file(j) : open_folder(j));
-  tie(j);
+  CH_TRY(tie(j));
   j->result->architecture = ch_kind_names[j->kind].architecture[j->format];
   CH_TRY(ch_params_build(&j->config.model, &j->params));
   CH_TRY(list(j));

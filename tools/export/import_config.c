@@ -81,10 +81,12 @@ static int check_keys(const job *j) {
   return CHOIR_OK;
 }
 
-/* A window that is switched off, by a field that mistral does not have, or reaches over the whole context. */
+/* A window that is switched off, by a field that mistral, mixtral and exaone_moe do not have, or reaches over the whole
+ * context. */
 static int hides_nothing(const job *j, const json_t *window) {
   const json_t *context = field(j, "max_position_embeddings");
-  if (json_is_false(field(j, "use_sliding_window")) && j->kind != CH_KIND_MISTRAL) return 1;
+  int always = j->kind == CH_KIND_MISTRAL || j->kind == CH_KIND_MIXTRAL || j->kind == CH_KIND_EXAONE_MOE;
+  if (json_is_false(field(j, "use_sliding_window")) && !always) return 1;
   return json_is_integer(window) && json_is_integer(context) &&
          json_integer_value(window) >= json_integer_value(context);
 }
@@ -226,6 +228,9 @@ static int read_moe(const job *j, double *gate_scale) {
   CH_TRY(set(j, "model.router.score", ch_export_has_bias(j->kind) ? "sigmoid" : "softmax"));
   if (!ch_export_has_bias(j->kind)) CH_TRY(set(j, "model.router.bias_rate", "0"));
   CH_TRY(number_or(j->root, j->name, "routed_scaling_factor", 1, gate_scale));
+  if (*gate_scale != 1 && !ch_export_has_bias(j->kind)) /* transformers reads none there, other programs may */
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"routed_scaling_factor\": choir reads it of glm4_moe and exaone_moe",
+                    j->name);
   CH_TRY(set(j, "model.expert_activation", "swiglu"));
   return j->kind == CH_KIND_EXAONE_MOE || j->kind == CH_KIND_QWEN3_MOE ? read_pattern(j)
                                                                        : set(j, "model.moe_every", "1");
