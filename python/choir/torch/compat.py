@@ -38,3 +38,9 @@ def transformed(tensor: Tensor) -> bool:
     if _asked("is_compiling") or functorch is None:
         return False
     return functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def again() -> bool:
+    """Within a backward pass, where activation checkpointing computes a forward once more."""
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and not _asked("is_compiling") and task() != -1

@@ -64,6 +64,7 @@ class MoE(nn.Module):
             self.router = nn.Parameter(weight)
         self.register_buffer("thresholds", torch.zeros(experts, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
+        self._moving = "router" if router == "kmeans" else "thresholds"
         self._no_thresholds = True  # known on the host, so that forward need not ask the device
         self._forget()
         self.reset_parameters()
@@ -71,6 +72,7 @@ class MoE(nn.Module):
     def _forget(self) -> None:
         """What an earlier forward left belongs to its graph."""
         self.routing: Optional[request.Routing] = None
+        self._before: Optional[Tensor] = None  # the buffer that the last training forward moved, as it found it
         self.aux_loss = torch.zeros((), device=self.thresholds.device)
 
     def reset_parameters(self) -> None:
@@ -91,7 +93,7 @@ class MoE(nn.Module):
             return x + 0 * sum(weight.sum() for weight in self.parameters()).to(x.dtype)
         if valid is not None:  # padding may hold anything, NaN too
             rows = torch.where(valid.reshape(-1, 1) != 0, rows, 0.0)
-        routing = self._route(rows, tokens, valid, x.shape[1] if x.dim() > 2 else 0)
+        routing = self._route(rows, tokens, valid, x.shape[-2] if x.dim() > 2 else 0)
         if not compat.exporting():
             self.routing = routing._replace(gates=routing.gates.detach())
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
@@ -116,13 +118,16 @@ class MoE(nn.Module):
 
     def _route(self, rows: Tensor, tokens, valid, sequence_length: int) -> request.Routing:
         name, o = self.router_name, self.options
+        again = self.training and compat.again()
+        found = {self._moving: self._before} if again and self._before is not None else {}
+        router, thresholds = found.get("router", self.router), found.get("thresholds", self.thresholds)
         with compat.without_autocast(rows.device.type):
             wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
             if self.training and o.jitter:
                 wide = wide * torch.empty_like(wide).uniform_(1 - o.jitter, 1 + o.jitter)
-            logits = wide @ self.router.to(wide.dtype)
+            logits = wide @ router.to(wide.dtype)
             if name == "kmeans":
-                logits = logits - kmeans.half_squares(self.router).to(logits.dtype)
+                logits = logits - kmeans.half_squares(router).to(logits.dtype)
             scores = request.scores_of(name, o, logits)
             causal = self.causal and not self.training
             if causal and self._no_thresholds and name in routers.BY_THRESHOLDS:
@@ -139,11 +144,11 @@ class MoE(nn.Module):
                 sequence_length=sequence_length,
                 training=self.training,
                 causal=causal,
-                thresholds=self.thresholds,
+                thresholds=thresholds,
                 layer=self.layer,
                 group=self.group,
             )
-            if self.training and not compat.transformed(routing.taken):
+            if self.training and not again and not compat.transformed(routing.taken):
                 self._observe(wide, valid, logits, routing)
         return routing
 
@@ -159,6 +164,7 @@ class MoE(nn.Module):
         of bias_balanced move by a step."""
         if routing.cutoffs is None and self.router_name != "kmeans":
             return
+        self._before = getattr(self, self._moving).clone()
         self.observed += 1
         self._no_thresholds = False
         if self.router_name == "bias_balanced":
@@ -192,7 +198,8 @@ class MoE(nn.Module):
         """As nn.Module; what the last forward left belongs to its graph and is not copied."""
         made = self.__class__.__new__(self.__class__)
         memo[id(self)] = made
-        state = {**self.__dict__, "routing": None, "aux_loss": torch.zeros((), device=self.thresholds.device)}
+        zero = torch.zeros((), device=self.thresholds.device)
+        state = {**self.__dict__, "routing": None, "_before": None, "aux_loss": zero}
         made.__dict__.update({k: v if k == "group" else copy.deepcopy(v, memo) for k, v in state.items()})
         return made
 
