@@ -10,6 +10,7 @@ from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
 
 if torch:
     import torch.nn.functional as F
+    import torch.utils.checkpoint
 
 
 class Layers(TorchTest):
@@ -38,6 +39,39 @@ class Layers(TorchTest):
                     wanted = wanted + gates[:, i, None] * (F.gelu(rows @ layer.w1[i]) @ layer.w2[i].t())
                 torch.testing.assert_close(out.view(-1, 16), wanted, rtol=1e-4, atol=1e-5)
                 self.assertGreater(int(layer.routing.load.sum()), 0)
+
+    def test_widths_need_no_alignment(self):
+        for router, options in self.each(LAYERS):
+            layer = self.torch.MoE(6, 10, experts_of(router), router, activation="swiglu", device=DEVICE, **options)
+            rows = self.x[..., :6].reshape(-1, 6)
+            out, wanted = layer.eval()(rows, self.ids.view(-1)), 0
+            for gate, w1, w2, w3 in zip(layer.routing.gates.t(), layer.w1, layer.w2, layer.w3):
+                wanted = wanted + gate[:, None] * (F.silu(rows @ w1) * (rows @ w3) @ w2.t())
+            torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
+            out.sum().backward()
+            self.assertEqual(layer.w2.grad.shape, layer.w2.shape)
+
+    def test_sequences_are_the_last_dimension_but_one(self):
+        layer = self.layer("expert_choice", {"pool": "sequence"})
+        out = layer(self.x.view(2, 4, 8, 16)).view(8, 8, 16)
+        torch.testing.assert_close(out, layer(self.x.view(8, 8, 16)))
+
+    def test_checkpointing_changes_nothing(self):
+        """The second forward of a step chooses as the first did, and is not counted."""
+        if lacks("activation checkpointing", "_C._current_graph_task_id"):
+            return
+        for router, options in self.each(LAYERS):
+            plain = self.layer(router, options)
+            twin = copy.deepcopy(plain)
+            for step in range(3):
+                x = torch.randn_like(self.x).requires_grad_()
+                torch.manual_seed(step)
+                plain(x, self.ids).square().sum().backward()
+                torch.manual_seed(step)
+                out = torch.utils.checkpoint.checkpoint(twin, x, self.ids, use_reentrant=False)
+                out.square().sum().backward()
+            torch.testing.assert_close(twin.state_dict(), plain.state_dict())
+            torch.testing.assert_close(twin.w1.grad, plain.w1.grad)
 
     def test_gradients_reach_every_weight(self):
         for router, options in self.each(LAYERS):

@@ -49,14 +49,25 @@ def _ragged(rows: Tensor) -> bool:
     return hasattr(F, "grouped_mm") and kind in (torch.bfloat16, torch.float16, torch.float32)
 
 
+def _whole(a: Tensor, step: int) -> Tensor:
+    """With zeros behind all dimensions but the first, up to multiples of `step`."""
+    more = [x for size in reversed(a.shape[1:]) for x in (0, -size % step)]
+    return F.pad(a, more) if any(more) else a
+
+
 def _grouped(rows: Tensor, experts: Experts, routing: Routing) -> Tensor:
     """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
     n, e = routing.taken.shape
+    d = rows.shape[1]
     pairs = select.first(routing.taken.t().reshape(1, -1), n * routing.per_token)[0]
     used = pairs < n * e
     expert, token = torch.where(used, pairs // n, 0), torch.where(used, pairs % n, 0)
     ends = routing.taken.sum(0).cumsum(0).to(torch.int32)
     kind = autocast_dtype(rows.device.type) or rows.dtype
+    step = 16 // kind.itemsize  # such products want rows of whole 16 bytes
+    rows, experts = _whole(rows, step), experts._replace(**{
+        name: _whole(w, step) for name, w in experts._asdict().items() if isinstance(w, Tensor)
+    })
 
     def product(a, w):  # autocast knows none of this kind
         return F.grouped_mm(a, w.to(kind), offs=ends)
@@ -64,7 +75,7 @@ def _grouped(rows: Tensor, experts: Experts, routing: Routing) -> Tensor:
     taken = torch.where(used[:, None], rows[token].to(kind), 0.0)
     inner = torch.where(used[:, None], experts.hidden(lambda w: product(taken, w)), 0.0)
     y = torch.where(used[:, None], product(inner, experts.w2.transpose(1, 2)), 0.0)
-    return _combined(y, torch.where(used, routing.gates[token, expert], 0.0), token, n)
+    return _combined(y, torch.where(used, routing.gates[token, expert], 0.0), token, n)[:, :d]
 
 
 def _combined(y: Tensor, gate: Tensor, token: Tensor, n: int) -> Tensor:
