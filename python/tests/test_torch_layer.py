@@ -218,6 +218,10 @@ class Layers(TorchTest):
             layer = self.layer(router, options, device="meta")
             self.assertTrue(layer(self.x.to("meta"), self.ids.to("meta")).is_meta)
             layer = layer.to_empty(device=DEVICE)
+            for buffer in layer.buffers():
+                buffer.fill_(7)  # which may be there
+            layer.reset_parameters()
+            self.assertFalse(bool(layer.thresholds.any() | layer.observed.any()))
             layer.load_state_dict(self.layer(router, options).state_dict())
             layer(self.x, self.ids)
 

@@ -65,7 +65,6 @@ class MoE(nn.Module):
         self.register_buffer("thresholds", torch.zeros(experts, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self._moving = "router" if router == "kmeans" else "thresholds"
-        self._no_thresholds = True  # known on the host, so that forward need not ask the device
         self._forget()
         self.reset_parameters()
 
@@ -76,11 +75,13 @@ class MoE(nn.Module):
         self.aux_loss = torch.zeros((), device=self.thresholds.device)
 
     def reset_parameters(self) -> None:
-        """Normal, of variance 1 / fan_in."""
+        """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""
         d, h = self.w1.shape[1:]
         for weight, fan_in in ((self.router, d), (self.w1, d), (self.w2, h), (self.w3, d)):
             if weight is not None:
                 nn.init.normal_(weight, std=fan_in**-0.5)
+        nn.init.zeros_(self.thresholds)
+        self.go_on_from(0)
 
     def forward(self, x: Tensor, tokens: Optional[Tensor] = None, valid: Optional[Tensor] = None) -> Tensor:
         """x [...,d]. tokens [...]: ids, which `hash` and `random` need. valid [...] bool: False is padding, which takes
@@ -156,7 +157,7 @@ class MoE(nn.Module):
     def go_on_from(self, observed: int) -> None:
         """Says that the thresholds are the mean of so many training steps."""
         self.observed.fill_(observed)
-        self._no_thresholds = not observed
+        self._no_thresholds = not observed  # known on the host, so that forward need not ask the device
 
     @torch.no_grad()
     def _observe(self, rows: Tensor, valid, logits: Tensor, routing: request.Routing) -> None:
