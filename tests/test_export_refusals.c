@@ -142,6 +142,27 @@ static void refuses_broken_gguf(void **state) {
   free(b.data);
 }
 
+/* Gates of glm4moe are divided by their sum if a key says so, as in llama.cpp; a config.json need not say it. */
+static void gates_of_gguf(void **state) {
+  for (int says = 0; says < 2; says++) {
+    ch_gguf g = {0};
+    ch_gguf_in in;
+    json_t *root;
+    ch_gguf_put_text(&g, "general.architecture", "glm4moe");
+    if (says) ch_gguf_put_flag(&g, "glm4moe.expert_weights_norm", 1);
+    ch_gguf_add_tensor(&g, "token_embd.weight", 2, (int64_t[]){1, 8}, 0, 32);
+    test_ok(ch_gguf_start(&g, corpus_path("gates.gguf")));
+    ch_gguf_write(&g, (const float[8]){0}, 32);
+    ch_gguf_end_tensor(&g);
+    test_ok(ch_gguf_close(&g, CHOIR_OK));
+    test_ok(ch_gguf_open(corpus_path("gates.gguf"), &in));
+    test_ok(ch_gguf_config(&in, "gates.gguf", &root));
+    assert_int_equal(json_is_true(json_object_get(root, "norm_topk_prob")), says);
+    json_decref(root);
+    ch_gguf_close_in(&in);
+  }
+}
+
 /* Fields of a foreign config.json beside the sizes that all have, and what choir makes of them: the length, dense
  * layers, every how manieth layer is MoE, whether gates are divided, which part rotates and a factor of the experts; or
  * why it refuses. */
@@ -232,4 +253,4 @@ static void reads_foreign_configs(void **state) {
 #undef SPARSE
 }
 
-TEST_MAIN(corpus_begin, corpus_end, chooses_or_refuses, refuses_broken_gguf, reads_foreign_configs)
+TEST_MAIN(corpus_begin, corpus_end, chooses_or_refuses, refuses_broken_gguf, gates_of_gguf, reads_foreign_configs)

@@ -137,6 +137,9 @@ static int add_derived(const job *j, ch_kind k) {
                         json_real(rotated && head > 0 ? share_of(json_number_value(rotated), head) : 1));
   if (ch_kind_names[k].experts) json_object_set(j->root, ch_kind_names[k].experts, value(j, "expert_count"));
   if (k == CH_KIND_QWEN3_MOE) json_object_set_new(j->root, "norm_topk_prob", json_true());
+  if (k == CH_KIND_GLM4_MOE &&
+      !value(j, "expert_weights_norm")) /* transformers would divide gates, llama.cpp does not */
+    json_object_set_new(j->root, "norm_topk_prob", json_false());
   if (k == CH_KIND_GLM4_MOE)
     json_object_set_new(j->root, "use_qk_norm", json_boolean(has(j, "blk.0.attn_q_norm.weight")));
   if (k == CH_KIND_EXAONE_MOE) add_pattern(j);
