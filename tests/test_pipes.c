@@ -64,7 +64,7 @@ static void wrong_words(void **state) {
   assert_null(strstr(program_output, "peak")); /* nothing has been measured */
   program_refuses(1, "data: exists already and is not empty", "choir init config.json --vocab-size 9 --out data");
   program_refuses(1, "config.json: exists and is not a directory", "choir import nowhere --out config.json");
-  program_refuses(1, "no/i/: cannot be created: No such file", "choir init nowhere --out no/i/");
+  program_refuses(1, "no/i: cannot be created: No such file", "choir init nowhere --out no/i/");
   program_refuses(1, "data: is there and not a regular file", "choir inspect nowhere --text corpus.txt --out data");
   program_refuses(1, "no/p: cannot be written: No such file", "choir score nowhere --task CB --data data --out no/p");
   program_refuses(2, "--top-k has no effect at --temperature 0",

@@ -122,7 +122,6 @@ static const ch_added_token *longest(const ch_added_set *set, const char *text, 
 typedef struct walk {
   const ch_words *words;
   pcre2_match_data *found[CH_PATTERNS];
-  pcre2_match_context *limits;
   ch_take_word *take;
   void *context;
 } walk;
@@ -165,6 +164,10 @@ static int spell_spaces(const char *regex, ch_buffer *out) {
 }
 
 int ch_words_compile(ch_words *w) {
+  w->limits = pcre2_match_context_create(NULL);
+  if (!w->limits) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to cut words");
+  /* The patterns go back over no more than a run of spaces: ten million of these are as good as one. */
+  pcre2_set_match_limit(w->limits, UINT32_MAX);
   for (int i = 0; i < CH_PATTERNS && w->cutting->regex[i]; i++) {
     ch_buffer text = {0};
     int error = 0;
@@ -180,6 +183,7 @@ int ch_words_compile(ch_words *w) {
 
 void ch_words_free(ch_words *w) {
   for (int i = 0; i < CH_PATTERNS; i++) pcre2_code_free(w->code[i]);
+  pcre2_match_context_free(w->limits);
   free(w->raw.token);
   free(w->normalized.token);
 }
@@ -190,7 +194,7 @@ static int cut_words(const walk *w, int pattern, const char *text, size_t size) 
   const size_t *match = pcre2_get_ovector_pointer(w->found[pattern]);
   for (size_t at = 0; at < size;) {
     int got = pcre2_match(w->words->code[pattern], (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, w->found[pattern],
-                          w->limits);
+                          w->words->limits);
     if (got < 0 && got != PCRE2_ERROR_NOMATCH)
       return ch_error(CHOIR_ERROR_MEMORY, "cutting a text into words failed: error %d of PCRE2", got);
     size_t begin = got < 0 ? size : match[0], end = got < 0 ? size : match[1];
@@ -213,15 +217,12 @@ static int normalize(const walk *w, const char *text, size_t size) {
 }
 
 int ch_words_of(const ch_words *words, const char *text, size_t size, ch_take_word *take, void *context) {
-  walk w = {.words = words, .limits = pcre2_match_context_create(NULL), .take = take, .context = context};
-  int code = w.limits ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory to cut words");
-  /* The patterns go back over no more than a run of spaces: ten million of these are as good as one. */
-  if (w.limits) pcre2_set_match_limit(w.limits, UINT32_MAX);
+  walk w = {.words = words, .take = take, .context = context};
+  int code = CHOIR_OK;
   for (int i = 0; i < CH_PATTERNS && words->code[i] && !code; i++)
     if (!(w.found[i] = pcre2_match_data_create(1, NULL)))
       code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory to cut words");
   if (!code) code = cut_tokens(&w, &words->raw, text, size, normalize);
   for (int i = 0; i < CH_PATTERNS; i++) pcre2_match_data_free(w.found[i]);
-  pcre2_match_context_free(w.limits);
   return code;
 }

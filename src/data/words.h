@@ -34,6 +34,7 @@ typedef struct ch_words {
   int nfc;
   const ch_cutting *cutting;
   void *code[CH_PATTERNS]; /* pcre2_code */
+  void *limits;            /* pcre2_match_context */
 } ch_words;
 
 /* Sorts a set that has all its tokens. */

@@ -233,7 +233,9 @@ static int tie(job *j) {
   int same = embed->dtype == head->dtype && embed->bytes == head->bytes &&
              !memcmp(embed->shape, head->shape, sizeof head->shape) && !memcmp(embed->data, head->data, head->bytes);
   if (j->config.model.tied && !same)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"tie_word_embeddings\" is true, but tensor '%s' is not '%s'",
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "%s: \"tie_word_embeddings\" is true, but tensor '%s' is not '%s'; say false if "
+                    "the model has a head of its own",
                     j->options->from, head->name, embed->name);
   j->config.model.tied = same;
   return CHOIR_OK;
@@ -249,7 +251,9 @@ static int open_folder(job *j) {
   if (code) return json_decref(root), code;
   CH_TRY(read_config(j, path, root));
   if (j->config.model.rope_fraction != 1 && j->kind != CH_KIND_GLM4_MOE) /* transformers turns all there, vLLM a part */
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"partial_rotary_factor\" is %g: choir reads it of glm4_moe only",
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "%s: \"partial_rotary_factor\" is %g: choir reads it of glm4_moe only; take it out if "
+                    "whole heads turn, as in transformers",
                     path, j->config.model.rope_fraction);
   snprintf(path, sizeof path, "%s/model.safetensors", j->options->from);
   return choir_tensors_open(path, 0, &j->from);

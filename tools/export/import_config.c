@@ -229,7 +229,9 @@ static int read_moe(const job *j, double *gate_scale) {
   if (!ch_export_has_bias(j->kind)) CH_TRY(set(j, "model.router.bias_rate", "0"));
   CH_TRY(number_or(j->root, j->name, "routed_scaling_factor", 1, gate_scale));
   if (*gate_scale != 1 && !ch_export_has_bias(j->kind)) /* transformers reads none there, other programs may */
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"routed_scaling_factor\": choir reads it of glm4_moe and exaone_moe",
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "%s: \"routed_scaling_factor\": choir reads it of glm4_moe and exaone_moe; take "
+                    "it out if gates are not scaled, as in transformers",
                     j->name);
   CH_TRY(set(j, "model.expert_activation", "swiglu"));
   return j->kind == CH_KIND_EXAONE_MOE || j->kind == CH_KIND_QWEN3_MOE ? read_pattern(j)
