@@ -117,7 +117,7 @@ static int find_mount(const char *root, const version *v, char *point, char *top
   return found;
 }
 
-/* The least that this process's group and those above it leave, as far as they are mounted. */
+/* The least memory that the process's control group and its mounted ancestors leave free. */
 static size_t groups_leave(const char *root, const version *v) {
   char group[PATH_MAX], point[PATH_MAX], top[PATH_MAX], directory[3 * PATH_MAX];
   size_t leaves = NONE;

@@ -11,7 +11,7 @@ typedef enum { CH_ISA_GENERIC = 0, CH_ISA_AVX2, CH_ISA_AVX512 } ch_isa;
 ch_isa ch_machine_isa(void);
 const char *ch_isa_name(ch_isa isa);
 
-/* CHOIR_ERROR_ARGUMENT: CHOIR_ISA names none of them, so that nobody measures another one than he thinks. */
+/* CHOIR_ERROR_ARGUMENT if CHOIR_ISA names no instruction set, so that a typo does not silently measure another one. */
 int ch_machine_check_wish(void);
 
 /* Nonzero when bf16 products run in hardware (avx512_bf16 or AMX). */
@@ -38,7 +38,7 @@ size_t ch_machine_available_memory_at(const char *root);
 
 /* Seconds on a clock that only goes forward. */
 double ch_machine_seconds(void);
-/* CPU time of all threads of this process so far. */
+/* Seconds of CPU time used so far by all threads of the process. */
 double ch_machine_cpu_seconds(void);
 
 #endif

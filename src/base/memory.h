@@ -59,8 +59,8 @@ void ch_arena_init(ch_arena *a, const char *name, const ch_memory *memory);
 /* Bytes that an arena of `peak` bytes takes: whole huge pages. */
 size_t ch_arena_room(size_t peak);
 
-/* Turns a counting arena into a real one of `peak` bytes, empty and zeroed. CHOIR_ERROR_MEMORY (with the size and what
- * there is) when there is not enough. */
+/* Turns a counting arena into a real one of `peak` bytes, empty and zeroed. CHOIR_ERROR_MEMORY names the size wanted
+ * and the memory available. */
 int ch_arena_commit(ch_arena *a);
 
 /* Gives the memory back; the arena counts again, from nothing. */
@@ -86,7 +86,7 @@ static inline void ch_arena_release(ch_arena *a, size_t mark) { a->used = mark; 
 /* Whether there is such an arena. */
 int ch_stage_is_used(void);
 
-/* Where the host has room for what stands at `p`, and whose memory that is; NULL: `p` leads into the host's own. */
+/* The host's copy of the device address `p`, and the memory that `p` belongs to; NULL if `p` is a host address. */
 void *ch_stage_twin(const void *p, const ch_memory **memory);
 
 /* A copy from either side to either side. */

@@ -20,7 +20,7 @@ typedef struct ch_names {
 int ch_names_build(ch_names *names, int count, const char *first, size_t stride);
 void ch_names_free(ch_names *names);
 
-/* The row of that name, the first where there are several; -1: none. */
+/* Number of the first row called `text`; -1: no such row. */
 int ch_names_find(const ch_names *names, const char *text);
 
 #endif

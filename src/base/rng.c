@@ -21,7 +21,7 @@ uint64_t ch_rng_bits(ch_rng r, uint64_t index) {
 double ch_rng_uniform(ch_rng r, uint64_t index) { return unit(ch_rng_bits(r, index)); }
 
 /* Logarithm for x in (0,1), normal numbers only. Own code here and below because libm's last bit depends on the
- * machine; this is plain arithmetic, which does not. Error about 1e-16 of the result. */
+ * machine, while plain arithmetic gives the same bits everywhere. Error about 1e-16 of the result. */
 static inline double logarithm(double x) {
   uint64_t bits;
   memcpy(&bits, &x, sizeof bits);

@@ -48,7 +48,7 @@ static int check_stack(void) {
                   bytes >> 10, least >> 10);
 }
 
-/* Threads wait here for the lock, which whoever starts them holds until all are there. */
+/* Every thread waits for the lock; the starter holds it until all threads exist. */
 static void *wait_for_all(void *lock) {
   pthread_mutex_lock(lock);
   pthread_mutex_unlock(lock);

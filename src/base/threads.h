@@ -1,5 +1,5 @@
-/* How many threads there are to be, and whether they can be had: OpenMP's runtime ends the process, or never returns,
- * where they cannot. */
+/* The number of threads, and a check that the system can start them: OpenMP's runtime ends the process, or hangs, if a
+ * thread cannot be started. */
 #ifndef CH_BASE_THREADS_H
 #define CH_BASE_THREADS_H
 
@@ -12,9 +12,9 @@ enum { CH_THREADS_MOST = 1024 };
 /* 0 becomes all CPUs that this process may run on. CHOIR_ERROR_ARGUMENT: below 0 or above CH_THREADS_MOST. */
 int ch_threads_resolve(int asked, int *threads);
 
-/* Before a parallel region of so many threads. CHOIR_ERROR_UNSUPPORTED: this process was forked by one that had run
- * such regions, whose threads it lacks; or threads get too small a stack. CHOIR_ERROR_MEMORY: the system starts fewer
- * (asked once for each number). One thread can always be had. */
+/* To be called before a parallel region of `threads` threads. CHOIR_ERROR_UNSUPPORTED: the process was forked after its
+ * parent had run parallel regions, and a child lacks the parent's threads; or threads get too small a stack.
+ * CHOIR_ERROR_MEMORY: the system starts fewer threads (checked once per number). One thread always succeeds. */
 int ch_threads_check(int threads);
 
 /* Signals stay away from code that cannot bear a handler, and from threads that are the library's own: these block

@@ -24,16 +24,16 @@ typedef struct ch_bytes {
 } ch_bytes;
 
 /* An exchange that has begun and not ended: send[r] goes to rank r, receive[r] comes from it; nothing is done for the
- * rank itself. The table takes off these spans what it has moved: what they say is what is left. */
+ * rank itself. The table shortens the spans as it moves bytes, so they always describe the remainder. */
 typedef struct ch_transfer {
   const char *what;         /* for messages */
   ch_bytes *send, *receive; /* [size], and the bytes they point to: the table's until it has ended */
   int64_t number;           /* of all exchanges since the start: the same on all ranks */
-  int place;                /* the table's own; -1: it is not under way */
-  int staged;               /* place among those that bring something to a device (transfer.c); -1: it does not */
+  int place;                /* private to the table; -1: not under way */
+  int staged;               /* index among the transfers that end on a device (transfer.c); -1: on the host */
 } ch_transfer;
 
-/* How far to wait: until everything has arrived, or until also what is sent may be changed. */
+/* How far to wait: until everything has arrived, or until the sent bytes may be changed, too. */
 typedef enum { CH_ARRIVED, CH_ENDED } ch_transfer_state;
 
 /* Bytes and messages that a rank has sent to others since it began, and the time that it was in exchanges. */
@@ -49,44 +49,45 @@ typedef struct ch_comm {
   int rank, size;
   int first, stride;      /* rank r is number first + r * stride of all: 0 and 1, but of a group (grid.h) */
   int64_t piece;          /* bytes of one message at most: longer spans go in several */
-  int64_t worth;          /* bytes of a message that are worth one of their own: less is not cut */
-  int means;              /* rows of its tokens that a rank has room for, in means over ranks: more go in rounds */
-  ch_traffic *traffic;    /* NULL where there are no others */
-  struct ch_watch *watch; /* who is heard, and where (watch.h); NULL: nobody looks */
-  void *context;          /* the table's own */
-  /* Ranks of a transfer are comm's; whom they are among all says ch_comm_number. Sets t->place. All ranks begin their
-   * exchanges in the same order; they may end in another. */
+  int64_t worth;          /* smallest message in bytes: shorter spans are not split */
+  int means;              /* capacity for a rank's rows, as a multiple of the mean over ranks; more rows take rounds */
+  ch_traffic *traffic;    /* NULL on a single process */
+  struct ch_watch *watch; /* when each rank was last heard (watch.h); NULL: no watchdog */
+  void *context;          /* private to the table */
+  /* Begins an exchange; sets t->place. Ranks are numbered within comm; ch_comm_number gives a rank's number in the
+   * whole job. All ranks begin their exchanges in the same order, but may end them in another. */
   void (*begin)(const struct ch_comm *comm, ch_transfer *t);
-  /* Moves what can be moved, and does not wait: nonzero when all has come and gone. */
+  /* Makes progress without waiting; nonzero when everything has been received and sent. */
   int (*test)(const struct ch_comm *comm, ch_transfer *t);
-  /* Waits. With CH_ENDED, which every exchange gets once, the place is free. All three tell the watch what moves. */
+  /* Waits. Every exchange waits once for CH_ENDED, which frees its place. All three report progress to the watch. */
   void (*wait)(const struct ch_comm *comm, ch_transfer *t, ch_transfer_state until);
 } ch_comm;
 
-/* The number among all ranks, by which tables and the watch know it, of a group's rank. */
+/* A group rank's number in the whole job, as tables and the watch use it. */
 static inline int ch_comm_number(const ch_comm *comm, int rank) { return comm->first + rank * comm->stride; }
 
 /* One process. */
 extern const ch_comm ch_comm_single;
 
 /* ---- exchanges ----
- * Of bytes whose counts both sides know: at once, or begun here and ended there, with work in between. They
- * make progress while the process is in one of these calls (and by the network itself, as far as that can): whoever
- * computes between begin and finish calls ch_comm_test now and then. */
+ * Both sides know the byte counts. An exchange is one call, or a begin and a finish with work in between. It makes
+ * progress during these calls (and in the background where the network supports it), so code that computes between
+ * begin and finish calls ch_comm_test now and then. */
 
-/* The rank's own span is copied, unless it stands where it goes; the rest is the table's, and counted. What stands on a
- * device goes through the host, one copy each way: to it here, and from it when all has arrived. what: for messages
- * about ranks that are not heard. The spans [size] are used up. */
+/* Copies the rank's own span (unless source and target are the same) and hands the others to the table, which counts
+ * them. Device memory goes through the host, with one copy each way: to the host here, back to the device when
+ * everything has arrived. what: names the exchange in messages about silent ranks. The spans [size] are consumed. */
 void ch_comm_begin(const ch_comm *comm, ch_transfer *t, const char *what, ch_bytes *send, ch_bytes *receive);
 
-/* Nonzero when it has nothing left to move, or has ended already. */
+/* Makes progress; nonzero when nothing is left to move or the exchange has ended. */
 int ch_comm_test(const ch_comm *comm, ch_transfer *t);
 
-/* Waits until all that comes is there; until what was sent may be changed, too. Every exchange is finished once. */
+/* Arrive waits until all bytes have been received, finish until the sent bytes may be changed, too. Every exchange is
+ * finished once. */
 void ch_comm_arrive(const ch_comm *comm, ch_transfer *t);
 void ch_comm_finish(const ch_comm *comm, ch_transfer *t);
 
-/* All at once. */
+/* Begin and finish in one call. */
 void ch_comm_exchange(const ch_comm *comm, const char *what, ch_bytes *send, ch_bytes *receive);
 
 #endif

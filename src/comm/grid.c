@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-/* There is nobody to exchange with: its functions are never called. */
+/* A single process exchanges nothing, so the table has no functions. */
 const ch_comm ch_comm_single = {.name = "single", .rank = 0, .size = 1, .stride = 1, .piece = INT64_MAX};
 
 ch_comm ch_comm_group(const ch_comm *all, int first, int stride, int size) {

@@ -4,14 +4,14 @@
 
 #include "comm/comm.h"
 
-/* The table of those that were started with this process; ch_comm_single when it was not started so. Once in a process.
- * CHOIR_ERROR_UNSUPPORTED: there is no MPI in this build. CHOIR_ERROR_IO: the processes did not find each other. */
+/* The table of the processes that the launcher started; ch_comm_single without a launcher. To be called once per
+ * process. CHOIR_ERROR_UNSUPPORTED: the build has no MPI. CHOIR_ERROR_IO: the processes did not find each other. */
 int ch_comm_join(const ch_comm **comm);
 
-/* The number of this process among those that the launcher has started on this machine; 0: it does not say. */
+/* The process's number on its machine, as the launcher gives it; 0 if the launcher gives none. */
 int ch_comm_local_rank(void);
 
-/* Leaves it: of all ranks. */
+/* Leaves the table; collective. */
 void ch_comm_leave(const ch_comm *comm);
 
 /* The table that MPI fills (mpi.c), where the launcher says that there are `expected` processes. */

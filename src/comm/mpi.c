@@ -20,7 +20,8 @@ typedef struct {
   int taken;
 } messages;
 
-/* A process is in one MPI world, once. It has no copy of its own: copying waits for all ranks, where nobody watches. */
+/* A process joins MPI once. We use the world itself instead of a duplicate, because MPI_Comm_dup waits for all ranks
+ * and the watchdog would not see it. */
 static const MPI_Comm world = MPI_COMM_WORLD;
 static ch_traffic traffic;
 static ch_comm table;
@@ -66,8 +67,8 @@ static void begin(const ch_comm *comm, ch_transfer *t) {
   for (int i = 0; i < m->count; i++) post(comm, m, t, i);
 }
 
-/* Both sides know every count. MPI itself ends the job where a message is longer than what is expected, and lets a
- * shorter one pass, of which the rest would be what stood there before. */
+/* Both sides know every count. MPI ends the job if a message is longer than expected, but accepts a shorter one, which
+ * would leave old bytes at the buffer's end. */
 static void check(const ch_comm *comm, const ch_transfer *t, int from, int64_t bytes, const MPI_Status *of) {
   int came;
   MPI_Get_count(of, MPI_BYTE, &came);

@@ -4,7 +4,7 @@
 
 _Static_assert(2 * CH_AT_ONCE < CH_TRANSFERS, "sums may be under way, matrices for the next layer, and one more");
 
-/* Whether all shards of a node are one rank's, which each have `own`. */
+/* Whether one rank has all shards of the node [lo, hi). own: shards per rank. */
 static int is_piece(int lo, int hi, int own) { return lo / own == (hi - 1) / own; }
 
 static void cover(int lo, int hi, int rank, int own, ch_piece *pieces, int *count) {

@@ -36,7 +36,7 @@ static void stage(const ch_comm *comm, ch_transfer *t) {
   if (t->staged >= 0) arriving[place].taken = 1;
 }
 
-/* What has arrived, to where it belongs. */
+/* Copies received bytes from the staging area to the device. */
 static void deliver(const ch_comm *comm, ch_transfer *t) {
   for (int r = 0; r < comm->size && t->staged >= 0; r++) {
     const ch_bytes *to = &arriving[t->staged].span[r];

@@ -184,7 +184,7 @@ static void *look_on(void *context) {
   return NULL;
 }
 
-/* By the table itself: what is made of it stands above this file. */
+/* Exchanges greetings by the table's own functions, because the collectives (collective.h) are above this file. */
 static int greet(const ch_comm *comm, ch_watch *w) {
   greeting all[CH_RANKS] = {{{0}, 0}};
   ch_bytes send[CH_RANKS], receive[CH_RANKS];

@@ -149,7 +149,7 @@ static int cuda_multiply(const product_args *p, int64_t batch) {
 
 /* ---- the driver ---- */
 
-/* The first of the names that is there; what is missing is named. */
+/* Opens the first of the libraries that exists; otherwise notes the missing names. */
 static void *library(const char *const names[]) {
   void *found = NULL;
   for (int i = 0; names[i] && !found; i++) found = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);

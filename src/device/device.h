@@ -44,7 +44,7 @@ typedef struct ch_device {
  * is noted, nothing is done from then on, `get` gives bytes of all ones, which are no finite numbers, and ch_memory's
  * `check` says what it was. */
 typedef struct ch_driver {
-  const char *name, *instead; /* for messages: the backend, and what to do where it cannot be had */
+  const char *name, *instead; /* for messages: the backend, and the remedy if it is unavailable */
   int (*start)(void);         /* opens a device, `number`; 0: what failed has been noted */
   int opened, number;
   int failed;        /* some call has */
@@ -57,7 +57,7 @@ int ch_driver_note(ch_driver *d, const char *format, ...) __attribute__((format(
 /* Opens the device that is wanted unless one is open. CHOIR_ERROR_UNSUPPORTED says what is missing. */
 int ch_driver_open(ch_driver *d);
 
-/* Which of `count` devices to open; -1: none, which has been noted. */
+/* Number of the device to open, out of `count`; -1: no suitable device, and a note says why. */
 int ch_device_choose(ch_driver *d, int count);
 
 /* CHOIR_OK, or CHOIR_ERROR_IO with what failed since the device was opened. */
@@ -92,7 +92,7 @@ static inline void ch_launch(ch_exec *x, ch_kernel kernel, int64_t groups, const
 #define CH_DEVICE_DECLARE(op, args) CH_DEVICE_OP(op);
 CH_DEVICE_OPS(CH_DEVICE_DECLARE)
 
-/* An op that is one kernel of its name, all of whose arguments are fields of the op's. */
+/* An op implemented by one kernel of the same name, with the same argument fields. */
 #define CH_SAME_POINTER(name) .name = a->name,
 #define CH_SAME_VALUE(type, name) .name = a->name,
 #define CH_ONE_KERNEL(op, groups) \

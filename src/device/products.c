@@ -90,8 +90,8 @@ static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, real CH_D
 
 /* ---- rows that belong to experts by number, at equal distances ---- */
 
-/* Twice as many rows as there may be are still worth it: a device's own product is many times as fast. In the counting
- * run a bound stands for all that later ones may be. */
+/* Padding to at most twice the rows still pays, because the vendor's product is many times faster than our kernel. The
+ * counting run uses the bound max_rows, since later calls may need that much. */
 static int64_t padded_rows(const ch_exec *x, const ch_expert_gemm_args *a) {
   int64_t rows = (int64_t)a->experts * a->most, worth = 2 * (int64_t)a->max_rows;
   if (!((const ch_device *)x->memory)->multiply) return 0;

@@ -5,7 +5,7 @@
 #include "base/rng.h"
 
 typedef struct ch_candidate {
-  double weight; /* its logit, then what is proportional to its probability */
+  double weight; /* the logit, later the unnormalised probability */
   int32_t token;
 } ch_candidate;
 
@@ -15,9 +15,9 @@ typedef struct ch_sampling {
   double top_p;       /* 1: all */
 } ch_sampling;
 
-/* The token of logits [V] for a number `uniform` in (0,1): softmax(logits / temperature), of which the top_k likeliest
- * are kept, and of these the fewest that reach top_p of their sum. candidates: [V]. -1 where logits are not finite;
- * those of -infinity are tokens that never come. */
+/* Samples a token from logits [V] with a number `uniform` in (0,1). From softmax(logits / temperature) the top_k
+ * likeliest tokens are kept, then the smallest set whose probability reaches top_p of the kept sum. candidates: [V]
+ * scratch. A logit of -infinity excludes its token. Returns -1 if a logit is NaN or +infinity. */
 int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uniform, ch_candidate *candidates);
 
 #endif

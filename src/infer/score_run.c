@@ -1,5 +1,6 @@
-/* The work of scoring. Requests are sorted by their tokens, so that those that begin alike stand together; every slot
- * of a session takes a run of them, and of each request only what its predecessor did not have. */
+/* The work of scoring. Requests are sorted by their tokens, so that requests with a common prefix are neighbours. Each
+ * slot of a session takes consecutive requests and feeds only the tokens behind the prefix shared with the one before.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@ typedef struct {
   const ch_score_item *item; /* at hand, or NULL */
   const ch_score_item *held; /* whose tokens the session's slot begins with */
   int waiting;               /* tokens of its context that have not gone in yet */
-  int done;                  /* tokens of its continuation whose probability is known */
+  int done;                  /* tokens of the continuation scored so far */
   int known;                 /* tokens in front of `behind`'s logits; 0: none are kept */
   ch_summary behind;         /* of the logits behind the context */
 } slot;

@@ -43,7 +43,7 @@ static inline int ch_attention_bucket(int distance, int buckets, int max_distanc
   return bucket < buckets - 1 ? (int)bucket : buckets - 1;
 }
 
-/* Those of every distance below `count`; all that is farther than both: the last one. */
+/* The bucket of every distance below `count`. Distances beyond both max_distance and buckets share the last bucket. */
 static inline void ch_attention_buckets(int count, int buckets, int max_distance, int *bucket) {
   int far = max_distance > buckets ? max_distance : buckets;
   for (int distance = 0; distance < count; distance++)

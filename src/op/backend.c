@@ -9,7 +9,7 @@
 #include "base/threads.h"
 #include "choir/backend.h"
 
-/* A row a backend; its folder defines ch_backend_NAME. The first one is what runs where nobody asks for another. */
+/* One row per backend; its folder defines ch_backend_NAME. The first row is the default. */
 #ifdef CHOIR_DOUBLE
 #define CH_BACKENDS(row) row(reference)
 #else
@@ -104,7 +104,7 @@ int ch_compute_find(const char *name, ch_compute *compute) {
                   ch_word_list(list, sizeof list, ch_compute_names));
 }
 
-/* An op that nobody has set would be called all the same. */
+/* Refuses a table with a missing op, because a call of the op would crash. */
 static int check_filled(const ch_backend *b, const ch_ops *ops) {
 #define CHECK(op, args) \
   if (!ops->op) return ch_error(CHOIR_ERROR_UNSUPPORTED, "backend '%s': its `fill` sets no op '%s'", b->name, #op);
@@ -201,6 +201,6 @@ int choir_backend_device(int index, int number, char *text, size_t size) {
 
 int choir_backend_check(int index) {
   const ch_backend *backend = ch_backend_at(index);
-  if (!backend) return ch_error(CHOIR_ERROR_ARGUMENT, "backend %d: there is none of that number", index);
+  if (!backend) return ch_error(CHOIR_ERROR_ARGUMENT, "backend %d: no such number", index);
   return backend->supports(CH_COMPUTE_FP32, 0);
 }

@@ -22,8 +22,8 @@ typedef struct ch_backend {
   int (*supports)(ch_compute compute, int emulate);
   /* Every op of the table (CH_DEVICE_OPS where the memory is not the host's), `name` apart. */
   void (*fill)(ch_ops *ops, ch_compute compute);
-  /* For a backend that has several devices, else NULL: the number of the one to take, -1 (any) unless the name says
-   * which ("cuda:1"), and a description of device `number`; 0: there is none of that number. */
+  /* For backends with several devices, else NULL. *device: number of the device to open, taken from the name
+   * ("cuda:1"), or -1 for any. describe: writes a description of device `number`; 0: no such device. */
   int *device;
   int (*describe)(int number, char *text, size_t size);
   /* Measures for about `seconds`, half of them main memory if `memory` is set, else its rates stay 0: it takes 768 MiB.
@@ -47,7 +47,7 @@ const ch_backend *ch_backend_at(int index);
  * machine cannot run it. */
 int ch_backend_peak(const char *name, int threads, double seconds, int memory, ch_peak *peak);
 
-/* The one that stands first of those whose memory is the host's. */
+/* The first listed backend that computes in host memory. */
 const ch_backend *ch_backend_of_host(void);
 
 #endif

@@ -19,8 +19,8 @@ typedef struct ch_exec {
   ch_compute compute;       /* what inputs of matrix products are rounded to */
   ch_compute wire;          /* what rows are rounded to between tokens and experts (moe/dispatch.h) */
   const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
-  ch_grid grid;             /* which of them share the experts with this one, and which have the same */
-  struct ch_spreading *visits; /* matrices on their way here while others are multiplied (op/visits.h), or NULL */
+  ch_grid grid;             /* this rank's groups of replicas, experts and hidden shards */
+  struct ch_spreading *visits; /* prefetch of matrices in flight during products (op/visits.h), or NULL */
   int batch_invariant;         /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 

@@ -4,12 +4,12 @@
  * Rules, without exception unless the name says so:
  *  - A pointer marked CH_DEV leads into the backend's memory, one without the mark is the host's. Host arrays hold what
  *    shapes depend on; an op has read them when it returns, though it may still be at work (base/memory.h).
- *  - Gradients of weights that are sums over rows accumulate (dw += ...); those that are products (gemm, CH_TN, head)
- *    do so where the field `accumulate` says it, and are set otherwise, so that nobody has to clear them first.
+ *  - Gradients of weights that are sums over rows accumulate (dw += ...). Gradients from products (gemm, CH_TN, head)
+ *    accumulate if the field `accumulate` is set and are overwritten otherwise, so that callers need not clear them.
  *    Gradients of activations are set (dx = ...). A field whose name ends in _acc accumulates.
- *  - Arrays are row-major and contiguous unless an `ld` says otherwise; shapes stand in comments. The gradient of `x`
- *    is `dx`. Letters: n tokens, d model width, h hidden width, e experts, k tokens per expert, V vocabulary, T
- * sequence length, B sequences, H heads.
+ *  - Arrays are row-major and contiguous unless an `ld` says otherwise; comments give shapes. The gradient of `x` is
+ *    `dx`. Letters: n tokens, d model width, h hidden width, e experts, k tokens per expert, V vocabulary,
+ *    T sequence length, B sequences, H heads.
  *  - An op cannot fail; who plans a model checks shapes first. Inputs and outputs do not overlap unless it says so.
  *  - Scratch comes from x->scratch and goes back before the op returns. In the counting run (ch_counting) an op
  *    allocates its scratch and returns before it reads or writes anything else.
@@ -39,8 +39,8 @@ typedef struct ch_gemm_args {
   int accumulate; /* C += instead of C = */
   int exact;
   const ch_bf16 CH_DEV *b16; /* B already rounded to bf16, same layout and ldb; or NULL */
-  /* One more product, which neither reads nor writes this one's C, or NULL: threads that this one does not need take
-   * it, and what both round is rounded once. */
+  /* A second product, or NULL; it must not read or write the first product's C. Idle threads compute it, and an operand
+   * that both products round is rounded once. */
   const struct ch_gemm_args *beside;
 } ch_gemm_args;
 
@@ -54,19 +54,20 @@ typedef struct {
   int experts;
   const int CH_DEV *begin; /* [experts+1] */
   int max_rows;            /* rows of A and C at most: what the plan counts with */
-  int load;                /* rows of every expert, where all have as many and the host knows it; else -1 */
-  int most;                /* rows of one expert at most, where the host knows a bound; else 0 */
+  int load;                /* rows per expert if all experts have equally many and the host knows; else -1 */
+  int most;                /* upper bound of one expert's rows if the host knows one; else 0 */
   int64_t n, k;
   const real CH_DEV *a;      /* [rows, k] */
   real CH_DEV *c;            /* [rows, n] */
   real CH_DEV *w;            /* [experts, k, n] or [experts, n, k]; written only by CH_TN */
-  int accumulate;            /* W += instead of W =, or C += instead of C =; the latter not through `activate` */
+  int accumulate;            /* W += instead of W =, or C += instead of C = (not with `activate`) */
   const ch_bf16 CH_DEV *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
-  /* Where compute is bf16 (so never for the reference): A, and C of CH_TN, already rounded, instead of a and c. */
+  /* With bf16 compute (never in the reference): A, and C of CH_TN, already rounded, instead of a and c. */
   const ch_bf16 CH_DEV *a16, *c16;
-  /* CH_NN only, or NULL: C goes through an activation while it stands in the cache. If that has neither dx nor dx16, C
-   * is its x, or of a gated one its u, and y or y16 what becomes of it. Else this is backward: C is its dy, and the
-   * rest what activate_backward makes of it. Where x16 or dx16 stand for x or dx, c is NULL, else c is x, u or dy. */
+  /* CH_NN only, or NULL: applies an activation to C while C is in the cache.
+   *   forward (dx and dx16 NULL): C is x, or u of a gated activation; the output is y or y16
+   *   backward:                   C is dy; the outputs are those of activate_backward
+   * c is the same pointer as x, u or dy; it is NULL if x16 or dx16 replaces x or dx. */
   const struct ch_activate_args *activate;
 } ch_expert_gemm_args;
 

@@ -98,8 +98,8 @@ typedef struct {
   int CH_DEV *choice; /* [n,count] = , -1 where the token is not valid */
 } ch_draw_args;
 
-/* GShard's random second expert: of a token's two choices the second one stays with probability 2 g2, g2 being its
- * share of both values (0 of 0 counts as 0); else it becomes -1. Number rng_base + t of the stream decides. */
+/* GShard's random second expert: a token's second choice stays with probability 2 g2, where g2 = value2 / (value1 +
+ * value2) (0 if both are 0); otherwise it becomes -1. Number rng_base + t of the random stream decides. */
 typedef struct {
   int n;
   ch_rng rng;
@@ -158,7 +158,7 @@ typedef struct {
   const real CH_DEV *score, *threshold; /* [n,e], [e] */
   const ch_record *record;
   int CH_DEV *demand;      /* [e] = valid tokens that reach the threshold */
-  int64_t CH_DEV *dropped; /* [1] = those of them that no expert's room was left for */
+  int64_t CH_DEV *dropped; /* [1] = choices dropped because the expert was full */
 } ch_within_args;
 
 /* The combine weight of every slot, by one of these rules. Backward: dscore from dgate, 0 where nothing is held. Of a
@@ -202,8 +202,8 @@ typedef struct {
   real CH_DEV *dscore_acc; /* [n,e] += */
 } ch_balance_args;
 
-/* Prices of quantile balancing: beta half-way to `next`, where there is one (0 where none of these differs), then
- * shifted so that they add up to 1 (choices do not see a shift, but a running mean would). `next` may be beta. */
+/* Prices of quantile balancing: beta moves half-way to `next` if `next` is not NULL (equal prices become 0), then all
+ * prices are shifted to add up to 1: choices do not depend on a shift, but a running mean does. `next` may be beta. */
 typedef struct {
   int e;
   const real CH_DEV *next; /* [e] or NULL */

@@ -34,7 +34,7 @@ static void tree(ch_exec *x, const task *t, int lo, int hi, real CH_DEV *const *
   add_arrays(x, t, right, y);
 }
 
-/* The pieces of the tree that this rank has, and behind them the sum of all ranks'. total: of what is summed. */
+/* Sums this rank's pieces of the tree, then over ranks, into total[0 .. count-1], one array per sum. */
 static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *total) {
   const ch_comm *comm = x->comm;
   int shards = own * comm->size;

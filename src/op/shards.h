@@ -3,9 +3,9 @@
  *
  *   sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi) / 2
  *
- * A shard's own part is computed from its rows alone, by ops that see no others. So neither depends on which process
- * has computed which shard: one process gives the bits that several give. Where there are several (x->comm), each has
- * as many shards, and all have the sum, or those that it belongs to. */
+ * A shard's part is computed from the shard's rows alone. So no bit depends on the assignment of shards to processes:
+ * one process and several give the same sum. With several processes (x->comm) each has equally many shards, and either
+ * all processes get the sum or only its owners do. */
 #ifndef CH_OP_SHARDS_H
 #define CH_OP_SHARDS_H
 

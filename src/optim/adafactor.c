@@ -1,5 +1,5 @@
-/* Adafactor (Shazeer & Stern 2018) without a mean gradient: of a matrix it keeps the means of squares of rows and of
- * columns, of a vector those of its elements. */
+/* Adafactor (Shazeer & Stern 2018) without a mean gradient. For a matrix it keeps the mean squared gradient of each row
+ * and each column, for a vector that of each element. */
 #include <math.h>
 
 #include "comm/collective.h"
@@ -17,7 +17,8 @@ static double corrected(double beta, int64_t step) {
   return beta * (1 - pow(beta, (double)(step - 1))) / (1 - pow(beta, (double)step));
 }
 
-/* Matrices whose other columns are those of other ranks, which do the same meanwhile. */
+/* Updates matrices whose columns are cut over the ranks of x->grid.hidden; collective. Squares are summed over all
+ * columns before the update, so that each rank applies the update of the whole matrix. */
 static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   const ch_comm *hidden = &x->grid.hidden;
   int64_t count = update->batch * update->rows * CH_MEASURES;

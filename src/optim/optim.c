@@ -1,4 +1,4 @@
-/* The registration list of optimizers. A new one is one file and one row here. */
+/* The list of optimizers. A new optimizer takes one file and one row of OPTIMIZERS. */
 #include "optim/optim.h"
 
 #include <string.h>

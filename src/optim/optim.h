@@ -1,11 +1,12 @@
-/* An optimizer: how much state a tensor needs, and one update of it. A new one is one file and one row in optim.c. */
+/* The optimizer interface: the state that a tensor needs, and one update of the tensor. A new optimizer takes one file
+ * and one row in optim.c. */
 #ifndef CH_OPTIM_OPTIM_H
 #define CH_OPTIM_OPTIM_H
 
 #include "choir/config.h"
 #include "op/op.h"
 
-/* The options that not every optimizer takes: fields of choir_train_config. */
+/* Fields of choir_train_config that only some optimizers use. */
 #define CH_OPTIM_OPTIONS(row) row(beta1) row(beta2) row(weight_decay)
 #define CH_OPTIM_NUMBER(name) CH_OPTIM_NUMBER_##name,
 enum { CH_OPTIM_OPTIONS(CH_OPTIM_NUMBER) };
@@ -15,13 +16,13 @@ extern const char *const ch_optim_option_names[]; /* by number, NULL-terminated 
 
 enum { CH_OPTIM_STATES = 2 };
 
-/* A parameter as `batch` matrices, which are treated one by one; rows 1: vectors. */
+/* A parameter as `batch` independent matrices; rows 1: vectors. */
 typedef struct ch_optim_tensor {
   int64_t batch, rows, cols;
-  int64_t all_cols; /* cols, unless the matrices are cut: then of the whole ones, on the ranks of x->grid.hidden */
+  int64_t all_cols; /* columns of the whole matrix: more than `cols` if it is cut over the ranks of x->grid.hidden */
   real CH_DEV *w;
   const real CH_DEV *g;
-  ch_bf16 CH_DEV *w16;                  /* or NULL: gets the new w rounded */
+  ch_bf16 CH_DEV *w16;                  /* receives the new w rounded to bf16; NULL: no bf16 copy */
   int frozen;                           /* has no state and is never updated */
   real CH_DEV *state[CH_OPTIM_STATES];  /* NULL where the tensor has none */
   int64_t state_count[CH_OPTIM_STATES]; /* elements */
@@ -30,10 +31,10 @@ typedef struct ch_optim_tensor {
 typedef struct ch_optim_args {
   const choir_train_config *config;
   const ch_optim_tensor *tensor;
-  int64_t step;                /* from 1 */
-  double rate;                 /* of this step */
-  double grad_scale;           /* multiplies g first */
-  const double CH_DEV *finite; /* or NULL; where this number is not finite, nothing is updated */
+  int64_t step;                /* counted from 1 */
+  double rate;                 /* learning rate of the step */
+  double grad_scale;           /* factor applied to g first */
+  const double CH_DEV *finite; /* the update is skipped if this number is NaN or infinite; NULL: always update */
 } ch_optim_args;
 
 typedef struct ch_optim {

@@ -1,5 +1,5 @@
-/* Causal attention, with a learned bias by distance or without. A group has one row of scores, one column, or one
- * distance; no T x T matrix is kept, so scores are computed again wherever they are needed. */
+/* Causal attention, with or without a learned bias by distance. A work group computes one row of scores, one column, or
+ * one distance. No T x T matrix is stored: every kernel recomputes the scores that it needs. */
 
 #define SCORE(qi, kj, distance) \
   (a.scale * dot(a.dh, qi, kj) + (P(float, rel_bias) ? P(float, rel_bias)[P(int, bucket)[distance] * a.H + head] : 0))

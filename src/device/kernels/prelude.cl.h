@@ -1,6 +1,6 @@
-/* The common subset of OpenCL C 1.2 and CUDA C that all kernels are written in, and what every one of them needs.
+/* The common subset of OpenCL C 1.2 and CUDA C, in which all kernels are written, and their shared helpers.
  *
- * A kernel takes one struct, its pointers first (args.h). CUDA hands them over as they are. OpenCL knows buffers, not
+ * A kernel takes one struct, its pointers first (args.h). CUDA passes the struct unchanged. OpenCL knows buffers, not
  * addresses: there each pointer comes as a buffer, and the struct's field holds the offset into it. P() makes a pointer
  * of both; 0 stays 0. Groups have one dimension, of GROUP items. */
 #ifdef __OPENCL_C_VERSION__
