@@ -101,7 +101,7 @@ static int files_fault(int code) {
   return code == CHOIR_ERROR_IO || code == CHOIR_ERROR_FORMAT || code == CHOIR_ERROR_NUMERIC;
 }
 
-/* The newest of the listed ones that can be read. *gone: one has been removed since it was listed. */
+/* Loads the newest readable checkpoint of a list. *gone: set to 1 if a checkpoint was removed after it was listed. */
 static int load_listed(const load *l, const char *run, const int64_t *steps, int count, int *gone) {
   char path[PATH_MAX], first[1024] = "";
   int worst = CHOIR_ERROR_IO;

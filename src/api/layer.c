@@ -41,7 +41,7 @@ static void put_weights(ch_exec *x, ch_moe_args *a, const choir_layer_weights *w
   a->weights = (ch_moe_weights){.w1 = put(x, w->w1, expert_bytes(a)), .w2 = put(x, w->w2, expert_bytes(a))};
 }
 
-/* Which grow: they come with what they are added to. */
+/* Copies the caller's gradients to the device, because backward adds to them. */
 static ch_moe_gradients put_gradients(ch_exec *x, const ch_moe_args *a, const choir_layer_weights *w) {
   return (ch_moe_gradients){.router = (real CH_DEV *)put(x, w->router, router_bytes(a)),
                             .w1 = (real CH_DEV *)put(x, w->w1, expert_bytes(a)),

@@ -151,7 +151,7 @@ static int save_tokenizer(const choir_tokenizer *tokenizer, const char *director
   return ch_file_save(CH_IN(directory, "tokenizer.model"), bytes, size);
 }
 
-/* The weights last: they are bound to what stands there then. */
+/* Saves the weights last, because their metadata binds them to the config.json and tokenizer.model written before. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory) {
   const ch_comm *comm = model->x.comm;
   CH_TRY(

@@ -98,8 +98,8 @@ const ch_routing_hook *ch_model_any_hook(choir_model *model);
 /* Refuses thresholds that nothing has set yet: the routings 'threshold' and 'adaptive' need them. */
 int ch_model_check_thresholds(const choir_model *model);
 
-/* A routing as whoever asked to see it does, the public view: one copy of everything to the host, in its scratch; where
- * the memory is its own, these are the arrays themselves. Its numbers of the layer are 0. */
+/* The public view of a routing, as callbacks get it. Device arrays are copied to scratch of the host; host arrays are
+ * used directly. The layer numbers are 0. */
 choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routing *routing);
 
 #endif

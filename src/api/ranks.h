@@ -13,7 +13,7 @@ struct choir_ranks {
 
 /* The table of these ranks; NULL: one process. */
 const ch_comm *ch_ranks_comm(const choir_ranks *ranks);
-/* Its grid, as it was laid out. */
+/* The grid of the chosen layout. */
 int ch_ranks_grid(const choir_ranks *ranks, ch_grid *grid);
 
 #endif

@@ -88,8 +88,8 @@ const ch_routing_hook *ch_model_routing_hook(choir_model *model) {
 
 static const char threshold[] = "threshold", adaptive[] = "adaptive";
 
-/* Thresholds start at 0 and no observed cut-off leaves them all there. Where tokens choose, thresholds are prices, and
- * prices of 0 are as good as others. values: [e] */
+/* Refuses a layer whose thresholds are all 0, their initial value: observing any batch would have changed them. For
+ * token-choice routers thresholds are prices, and a price of 0 is valid. values: [e] */
 static int check_layers(const choir_model *model, real *values) {
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_param *p = model->net.block[l].thresholds;

@@ -8,8 +8,7 @@
 #include "cpu/simd/simd.h"
 #include "op/op.h"
 
-/* Columns are cut into pieces of whole multiples of this, or where B is transposed anyhow, so that it does not matter
- * how. */
+/* Pieces of columns are multiples of this, or of any width if B is transposed; so the cut changes no bit. */
 enum { CH_INVARIANT_COLUMNS = 64 };
 
 /* Threads for so many multiplications, of which these are worth waking one for; results do not depend on it. */

@@ -5,8 +5,8 @@
 
 #include "op/op.h"
 
-/* Begins the function of an op, whose parameters are x and a: of one that takes scratch, and of one that takes none, so
- * has nothing to do in the counting run. */
+/* The head of an op's function with parameters x and a. CH_SCRATCH_OP: the op allocates scratch. CH_PLAIN_OP: the op
+ * needs no scratch and returns at once in the counting run. */
 #define CH_SCRATCH_OP(function, op) void function(ch_exec *x, const ch_args_of_##op *a)
 #define CH_PLAIN_OP(function, op)                             \
   static void run_##op(ch_exec *x, const ch_args_of_##op *a); \

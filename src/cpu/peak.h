@@ -10,9 +10,9 @@
 /* As ch_backend_cpu has it. */
 int ch_cpu_peak(int threads, double seconds, int memory, ch_peak *peak);
 
-/* An arithmetic unit: `loop` does `rounds` rounds of `flops` operations each on the calling thread, and returns
- * something that depends on all of them. So does `read`, of float units, with `count` floats at a 64-byte boundary,
- * count a multiple of 128; `triad` sets a = b + 3 c. */
+/* An arithmetic unit: `loop` does `rounds` rounds of `flops` operations each on the calling thread, and returns a
+ * number that depends on every operation, so that compilers remove none. `read` (float units only) does the same with
+ * `count` floats at a 64-byte boundary, count a multiple of 128; `triad` sets a = b + 3 c. */
 typedef struct ch_peak_unit {
   const char *name;
   double flops;

@@ -123,7 +123,7 @@ ch_peak_unit ch_peak_fp32(void) {
 void ch_peak_bf16(ch_peak_unit unit[4]) {
   int count = 0;
   if (ch_machine_has_bf16()) {
-    unit[count++] = ch_peak_fp32(); /* of widened operands: on some CPUs it is the faster one */
+    unit[count++] = ch_peak_fp32(); /* bf16 widened to fp32: faster than avx512_bf16 on some CPUs */
     unit[count++] = avx512_bf16;
     if (ch_machine_has_amx()) unit[count++] = amx;
   }

@@ -13,15 +13,15 @@ typedef struct ch_product {
   int by_row; /* a row's bits must not depend on how many there are */
   int rounds; /* of bf16, but b still points to floats */
   int64_t m, n, k;
-  int64_t columns; /* of the product that this is a part of: how it is sliced depends on them; 0: n */
+  int64_t columns; /* columns of the whole product, which decide how the depth is sliced; 0: n */
   const void *a, *b;
   const float *panels; /* B packed before (threaded/product.h), or NULL */
   int64_t lda, ldb, ldc;
   float *c;
   float alpha;
   const struct ch_activate_args
-      *activate;   /* what C goes through next (op/op.h), or NULL; if c is NULL, it is kept nowhere */
-  int64_t element; /* of its arrays: where C's first one belongs */
+      *activate;   /* activation applied to C (op/op.h), or NULL; with c NULL only its output is stored */
+  int64_t element; /* index of C's first element in the activation's arrays */
 } ch_product;
 
 /* Columns of packed panels come in whole multiples of this, which every kernel's tiles divide. */
@@ -43,9 +43,9 @@ enum {
   CH_PRODUCT_SCRATCH = (CH_PRODUCT_ROOM + CH_PRODUCT_MORE) * 4
 };
 
-/* Steps of the inner dimension that products take at once, so that a panel of them and the rows that it meets stay in
- * the cache: equal slices of whole CH_PRODUCT_STEPs, none above `most`. Their sums are added one after the other, so
- * that bits depend on how a product is sliced, and kernels that slice alike give the same. */
+/* Length of a slice of the inner dimension: equal slices of whole CH_PRODUCT_STEPs, none above `most`, so that a panel
+ * and its rows stay in the cache. Sums of slices are added in order, so bits depend on the slicing, and kernels with
+ * the same slicing give the same bits. */
 enum { CH_PRODUCT_DEPTH = 512, CH_PRODUCT_STEP = 16 };
 static inline int64_t ch_product_slice(int64_t depth, int64_t most) {
   if (depth <= most) return depth;

@@ -27,9 +27,9 @@ enum { CH_EXPERT_GROUPS = 4 }; /* at most */
 /* The slots of this rank's tokens that are gathered, or added up, at a time: all, unless they need several rounds.
  */
 typedef struct ch_round {
-  int several;           /* more than one: else there are `part` and `number` only */
-  int number;            /* of rounds begun, where there is one */
-  const ch_record *part; /* the slots; tokens count from first_token of those that ex->local is about */
+  int several;           /* 1: the record needs several rounds; 0: only `number` and `part` are set */
+  int number;            /* rounds begun so far */
+  const ch_record *part; /* the round's slots; token 0 is token first_token of ex->local */
   int first_token;
   ch_record piece;                     /* scratch [room]: what part points to */
   const int *token_begin, *slot_token; /* the record's, for the host */
@@ -124,82 +124,81 @@ static inline void ch_dispatch_split(ch_exec *x, const ch_record *all, int begin
   ex->with->split(x, ex);
 }
 
-/* ---- who has how many slots of whom: the same on all ranks ---- */
+/* ---- numbers of slots by rank and expert: the same on all ranks ---- */
 
-/* The experts that a rank of the replica has a shard of; those of one of its groups; and of this rank's. */
+/* The experts on rank `rank` of the replica; in group `group` of `rank`; in group `group` of the calling rank. */
 ch_range ch_experts_of(const ch_exec *x, int e, int rank);
 ch_range ch_group_of(const ch_exec *x, const ch_dispatch *ex, int rank, int group);
 ch_range ch_own_group(const ch_exec *x, const ch_dispatch *ex, int group);
 
-/* Tokens of one rank, by its number among all: of those that ex->all is about, and numbered as there. */
+/* Tokens of rank `rank` (its number in the whole job), clipped to the tokens of ex->all and numbered as in ex->all. */
 ch_range ch_tokens_of(const ch_dispatch *ex, int rank);
 
-/* How many groups the experts of every rank are cut into: as many as there are messages worth one of their own, in the
- * mean over the ranks of a replica, each of which has a message to each other one for every group. owners: among whom e
- * experts are shared out. */
+/* Number of groups into which the experts of every rank are cut. Each rank sends each other rank one message per group;
+ * there are as many groups as keep the mean message at `worth` bytes or more. owners: ranks that share the e experts.
+ */
 int ch_dispatch_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth);
 
-/* From ex->all: fills ex->slots, and where this rank's groups begin. */
+/* Counts the slots of ex->all into ex->slots, and sets the beginnings of this rank's groups. */
 void ch_slots_count(ch_exec *x, ch_dispatch *ex);
 
-/* Slots that the tokens of one rank, by its number among all, have of these experts. */
+/* Number of slots that `experts` give to tokens of rank `rank` (its number in the whole job). */
 int64_t ch_slots_at(const ch_dispatch *ex, int rank, ch_range experts);
 
 /* ---- rounds ----
- * Rows of a rank's tokens that are more than it has room for go to the experts one part of the tokens after the
- * other, and come back so. A rank plans for twice the mean over ranks (ch_comm's `means`); how many slots its tokens
- * win is the router's to say, and in the worst case all that there are. Room for that on every rank would be the memory
- * of one process on each.
+ * A rank has buffers for twice the mean number of slots per rank (ch_comm's `means`). A router may give one rank's
+ * tokens more slots, in the worst case all of them, and buffers for the worst case would need a whole process's memory
+ * on every rank. If a rank has more slots than its buffers hold, its rows travel in several rounds, one range of tokens
+ * each.
  *
- * All ranks know the record, so all find the same cuts. Where no rank has more slots than room, as usual, there is one
- * round. In several, nothing runs beside the experts' products: all rows go, in rounds, before the first one, and come
- * back, in rounds, after the last. Experts see the same rows in the same order, so results are the same bits. */
+ * All ranks know the record, so they cut it alike. Usually no rank overflows and there is one round. With several
+ * rounds communication and products do not overlap: all rows are sent, in rounds, before the first product, and
+ * returned, in rounds, after the last. Experts see the same rows in the same order, so results are bit-identical. */
 
-/* Scratch for a round, where more than one may be needed. */
+/* Allocates a round's scratch if several rounds may be needed. */
 void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex);
 
-/* Whether the record that was split needs more than one: the same on all ranks. */
+/* Whether the split record needs several rounds: the same answer on all ranks. */
 int ch_rounds_needed(const ch_exec *x, const ch_dispatch *ex);
 
-/* Before the first round, and to the next one: 0 when there is none. ex->round.part has the slots of its tokens, of
- * this rank's, the first of which is ex->round.first_token. */
+/* Begin prepares the rounds; next goes to the following round, or returns 0 after the last. ex->round.part then has the
+ * slots of this rank's tokens in the round, starting with token ex->round.first_token. */
 void ch_rounds_begin(ch_exec *x, ch_dispatch *ex);
 int ch_rounds_next(ch_exec *x, ch_dispatch *ex);
 
-/* How many rows of this rank's tokens the round has. */
+/* Number of rows of this rank's tokens in the round. */
 int64_t ch_rounds_rows(const ch_exec *x, const ch_dispatch *ex);
 
-/* The round's rows go from ex->local_rows [room], as they travel, to their places among all rows of the experts',
- * `owned`; or they come `back`, from every hidden shard. what: for messages. */
+/* Sends the round's rows from ex->local_rows [room], in travel format, to their places among the rows of the experts,
+ * `owned`; or, with `back`, returns them from every hidden shard. what: for messages. */
 void ch_rounds_move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned, int back);
 
-/* One number for each of the round's slots, to those of all of this rank's. */
+/* Scatters one number per slot of the round into the array for all slots of this rank's tokens. */
 void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_round, real CH_DEV *local);
 
 /* ---- rows ----
- * Where they stand on both sides of an exchange: by slot, as the experts read them, and by rank, as they travel. */
+ * Experts read rows in the order of slots; rows travel in the order of ranks. */
 
 /* Bytes of a row as it travels. */
 int64_t ch_row_bytes(const ch_exec *x, int d);
 
-/* Where the rows of this rank's tokens stand that a hidden shard sends back: each has a place for all of them, as what
- * it makes of a row is a part of the sum. They go from that of the first. */
+/* Buffer for the rows that hidden shard `shard` returns for this rank's tokens. Hidden shards return partial sums of
+ * the same rows, so each shard fills a separate buffer. Shard 0's buffer also holds the outgoing rows. */
 char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_dispatch *ex, int shard);
 
-/* The rows of this rank's tokens, in the order of the local view: those of a group of every rank of the replica, as
- * they go, or come back. */
+/* For each rank of the replica, the span of this rank's rows that go to (or, with `back`, return from) the rank's group
+ * `group`, in the order of the local view. */
 void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back, ch_bytes *span);
 
-/* Rows of these experts one behind the other, by the owners of the tokens, who are `ranks`. */
+/* For each of `ranks`, the span of rows of the experts `some` whose tokens the rank owns; spans are consecutive. */
 void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int64_t bytes, void *rows,
                     ch_bytes *span);
 
-/* Between rows of width d in the order of slots, expert by expert, and the same as they travel, by the owners of their
- * tokens. */
+/* Copies rows of width d from travel order (by the owner of the token) to slot order (by expert), or back. */
 void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d, ch_compute wire,
                      real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots);
 
-/* A group's rows among those of all this rank's experts. */
+/* Address of a group's rows within `rows`, which holds the rows of all of this rank's experts. */
 char CH_DEV *ch_rows_of_group(const ch_exec *x, const ch_dispatch *ex, int group, void CH_DEV *rows);
 
 #endif

@@ -187,7 +187,7 @@ static void read_again(ch_exec *x, ch_dispatch *ex, int group, const real CH_DEV
                   ch_rows_of_group(x, ex, group, ex->kept), 1);
 }
 
-/* They come back to where those stood that went there, which must have gone. */
+/* Returns a group's results into the buffer of the rows sent; so that transfer must have finished. */
 static void send_back(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {
   if (ch_counting(x)) return;
   ch_transfer *there = &ex->transfer[group], *back = &ex->transfer[ex->groups + group];

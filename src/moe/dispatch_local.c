@@ -44,7 +44,7 @@ static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const 
   round_in_place(x, ex, y);
 }
 
-/* They are there, all of them. */
+/* With one process rows never travel, so y already holds all of them. */
 static real CH_DEV *group_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) { return (void)x, (void)ex, y; }
 
 static void arrive(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {

@@ -40,12 +40,12 @@ ch_operand ch_hidden_new(const ch_exec *x, const ch_moe_args *a, ch_arena *arena
   return (ch_operand){.rounded = CH_NEW(arena, ch_bf16, slots * a->h)};
 }
 
-/* The same for what the group has at a time. */
+/* Scratch for the hidden activations of the group's slots. */
 static ch_operand scratch_hidden(ch_exec *x, const work *k) {
   return ch_hidden_new(x, k->a, &x->scratch, k->record->max_slots);
 }
 
-/* Rows of some width that several products read: rounded once. */
+/* Rows as an operand of several products, rounded to bf16 once. */
 static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, int64_t width) {
   if (x->compute != CH_COMPUTE_BF16) return (ch_operand){.value = value};
   ch_operand out = {.rounded = CH_NEW(&x->scratch, ch_bf16, r->max_slots * width)};

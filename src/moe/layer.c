@@ -4,7 +4,7 @@
 
 #include "moe/route.h"
 
-/* Slots that go through the experts at once: with causal routing in parts (parts.h), as many as the router's own rule
+/* Slots that go through the experts at once. With causal routing in parts (ch_parts): as many as the router's own rule
  * takes. */
 static int expert_slots(const ch_route_args *r, int slots) {
   if (!r->causal) return slots;
@@ -13,7 +13,7 @@ static int expert_slots(const ch_route_args *r, int slots) {
   return chunk < slots ? chunk : slots;
 }
 
-/* Tokens that come to one expert at once. */
+/* Most tokens of one expert at a time. */
 static int most_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int chunk) {
   int tokens = ch_moe_rows(x, a) * x->grid.replica.size, most = tokens;
   if (chunk < slots)
@@ -97,8 +97,8 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   if (a->hook) show(x, a, saved);
 }
 
-/* From dgate of this rank's tokens to the gradients of X Wg. A router whose gates are scores and nothing else needs no
- * more than that; any other one sees the gates of all tokens. */
+/* Turns dgate of this rank's tokens into gradients of X Wg. If gates are scores, a rank's own tokens suffice; other
+ * routers first gather dgate of all tokens. */
 static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dgate) {
   ch_route_args route = a->route;
   ch_routing seen = s->routing;

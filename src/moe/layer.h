@@ -22,11 +22,11 @@ typedef struct ch_routing_hook {
   void *context;
 } ch_routing_hook;
 
-/* Everything one call needs, its routing included. The same struct goes to forward and backward. Rows (route.x, out,
- * their gradients) are this rank's, n = route.n / ranks of them. */
+/* Arguments of one call, including the routing; forward and backward take the same struct. route.x, out and their
+ * gradients have this rank's n = route.n / ranks rows. */
 typedef struct ch_moe_args {
   ch_route_args route;
-  int h;                    /* hidden width of an expert, of this rank's shard of it */
+  int h;                    /* hidden width of this rank's shard of an expert */
   ch_activation activation; /* of experts */
   int shards; /* this rank's, of n / shards rows: products of the router are computed by each (op/shards.h) */
   int layer;  /* its number in the model, for the hook */
@@ -109,25 +109,26 @@ void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
  * Wg: dWg (=|+=) X^T dlogits, dx += dlogits Wg^T. */
 void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dscores);
 
-/* ---- a batch whose tokens go by thresholds, in parts ----
- * Every token could meet every expert, but hardly does. Memory is planned for what the router's own rule takes, and of
- * one expert for twice the mean; what is more goes through the experts in several parts. Where they are cut depends on
- * the record alone, not on who has which tokens. */
+/* ---- routing by thresholds, in parts ----
+ * With thresholds every token may take every expert, but few do. Memory is planned for as many slots as the router's
+ * own rule takes, and for one expert twice the mean. A record with more slots is cut by tokens into several parts,
+ * which go through the experts one after the other. The cuts depend on the record alone, not on the distribution of
+ * tokens over ranks. */
 
 typedef struct ch_parts {
-  int slots, most;                                    /* of a part; of one expert in it */
-  int tokens, experts;                                /* of the whole */
-  const int *expert_begin, *token_begin, *token_slot; /* the record's, on the host */
-  int *taken;                                         /* [experts] in this part so far */
+  int slots, most;                                    /* limits of a part: all slots, and slots of one expert */
+  int tokens, experts;                                /* of the whole record */
+  const int *expert_begin, *token_begin, *token_slot; /* host copies of the record's arrays */
+  int *taken;                                         /* [experts] slots of the part so far */
 } ch_parts;
 
-/* Tokens that one of e experts takes in a part of so many slots, at most. */
+/* Most slots of one expert in a part of `slots` slots for e experts. */
 int ch_parts_most(int slots, int e);
 
-/* Scratch of x's host for them. Waits for the device. */
+/* Copies the record to scratch of x's host. Waits for the device. */
 void ch_parts_begin(ch_exec *x, const ch_record *all, int slots, int most, ch_parts *parts);
 
-/* The end of the part that begins with this token. There is room for one token at least. */
+/* End of the part that begins with token `first`; at least one token further. */
 int ch_parts_end(ch_parts *parts, int begin);
 
 #endif

@@ -96,8 +96,8 @@ int64_t ch_rounds_rows(const ch_exec *x, const ch_dispatch *ex) {
   return sum((ex->round.several ? ex->round.slots : ex->slots) + (int64_t)x->comm->rank * ex->e, ex->e);
 }
 
-/* Where the round's rows of a rank's tokens stand among all rows of one of this rank's experts' groups, which are in
- * order of ranks, then of experts. */
+/* Index of the round's first row of `rank`'s tokens for `expert`, among all rows of this rank's experts. Within a group
+ * of experts rows are sorted by rank, then by expert. */
 static int64_t place(const ch_exec *x, const ch_dispatch *ex, int rank, int expert) {
   int group = 0;
   while (ch_own_group(x, ex, group).last <= expert) group++;

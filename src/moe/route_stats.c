@@ -14,7 +14,7 @@ void choir_route_stats_free(choir_route_stats *s) {
   *s = (choir_route_stats){0};
 }
 
-/* Nothing is known of what only routings that are shown tell. */
+/* These three come from callbacks that see each routing; without a callback they are unknown. */
 static const choir_route_stats empty = {.token_entropy = NAN, .load_entropy = NAN, .drift = NAN};
 
 /* All arrays in one: up to the histogram, or, with vocab_size from 0 on, those that only routings that are shown fill.

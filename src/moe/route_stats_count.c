@@ -97,7 +97,7 @@ static void add_cutoffs(choir_route_stats *s, const choir_routing *r, int64_t to
 
 void choir_route_stats_count(choir_route_stats *s, const choir_routing *r) {
   if (!s || !r) return;
-  if (r->experts != s->experts || !s->gate) return; /* those of choir_route and of models have no such arrays */
+  if (r->experts != s->experts || !s->gate) return; /* statistics of choir_route and of models have no arrays */
   s->layer = r->layer;
   s->moe = r->moe;
   int64_t tokens = add_tokens(s, r);

@@ -18,7 +18,7 @@ typedef struct ch_route_counts {
   double CH_DEV *aux_loss; /* [1] unweighted; comes in 0 */
 } ch_route_counts;
 
-/* Where op `tally` leaves what a routing did: as ch_tally_args has them. */
+/* Output of op `tally`: sums and counts as in ch_tally_args. */
 enum { CH_TALLY_SUMS = 2 };
 #define CH_TALLY_COUNTS(e) (3 * (e) + 2)
 typedef struct ch_route_tally {
@@ -85,13 +85,13 @@ typedef struct ch_growing {
   const int *begin, *past;  /* [sequences+1], [sequences] host */
 } ch_growing;
 
-/* Everything about one routing: a member of whatever asks for one (ch_moe_args, ch_pass). It is about the n tokens of
- * all ranks, each of which has n / ranks of them in a row, unless it says otherwise. */
+/* Everything about one routing; a member of ch_moe_args and ch_pass. Arrays cover the n tokens of all ranks, each of
+ * which has n / ranks consecutive tokens, unless a field's comment says otherwise. */
 typedef struct ch_route_args {
   const struct ch_router *router;
   const choir_router_options *options;
   int n, e;
-  int of;                        /* experts of all ranks, where these e are one rank's (choose_alone); 0: e */
+  int of;                        /* number of experts in the model if e counts one owner's (choose_alone); 0: e */
   int sequence_length;           /* T of pool "sequence"; 0: one sequence of n */
   int d;                         /* width of x, outside a layer 0 */
   const uint8_t *mask;           /* [n] or NULL: `valid` on the host, what shapes depend on */

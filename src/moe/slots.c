@@ -38,7 +38,7 @@ int64_t ch_slots_at(const ch_dispatch *ex, int rank, ch_range experts) {
   return sum;
 }
 
-/* The same of all tokens of the replica. */
+/* Number of slots that `experts` give to tokens of the whole replica. */
 static int of_replica(const ch_exec *x, const ch_dispatch *ex, ch_range experts) {
   int64_t sum = 0;
   for (int r = 0; r < x->grid.replica.size; r++) sum += ch_slots_at(ex, ch_comm_number(&x->grid.replica, r), experts);
@@ -53,7 +53,7 @@ static void count_group(ch_exec *x, ch_dispatch *ex, int group, int *begin) {
   x->memory->put(g->record.expert_begin, begin, ((size_t)experts + 1) * sizeof *begin);
   g->slot = of_replica(x, ex, (ch_range){first, some.first});
   if (!ex->all.most) return;
-  g->record.most = 0; /* what it is, instead of a bound */
+  g->record.most = 0; /* replaced below by the exact maximum; so far it was a bound */
   for (int i = 0; i < experts; i++)
     if (begin[i + 1] - begin[i] > g->record.most) g->record.most = begin[i + 1] - begin[i];
 }

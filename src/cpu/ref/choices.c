@@ -21,7 +21,7 @@ static void best_of(int e, int count, const real *restrict score, const real *re
   }
 }
 
-/* The same of two (of one there is no second), which is what most routers ask for, in registers. */
+/* The best two (count 2) or the best one (count 1) in registers: the case of most routers. */
 static inline void best_two(int e, int count, const real *score, const real *shift, int *expert, real *value) {
   int first = 0, second = -1;
   real best = shift ? score[0] - shift[0] : score[0], next = 0;

@@ -36,7 +36,7 @@ static void distances(ch_exec *x, const ch_kmeans_args *a, real *distance) {
   }
 }
 
-/* ... now that there is a centroid where token `seed` is, too. */
+/* Updates each token's distance to its nearest centroid after token `seed` has become a centroid. */
 static void shorten(ch_exec *x, const ch_kmeans_args *a, int seed, real *distance) {
   const real *to = a->x + (int64_t)seed * a->d;
 #pragma omp parallel for num_threads(x->threads)

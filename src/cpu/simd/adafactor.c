@@ -1,8 +1,8 @@
 /* Vectorised Adafactor in three passes, the fewest there are: means of squares (and rms of w), rms of the update,
  * update.
  *
- * A cut matrix is measured by the first two of them, in one call, and updated by the third, in another: there sums over
- * rows are read where they would be taken.
+ * A cut matrix takes two calls: the first two passes measure, and, after ranks have added their sums over rows, the
+ * third pass updates with these sums.
  *
  * The tensor is worked on in groups of matrices that fit a cache between the passes (one matrix where it is large); in
  * a group, every block of rows of every matrix is one piece of work. Sums over blocks are added in ascending order. */
@@ -71,7 +71,7 @@ typedef struct {
   float g, w;
 } row_squares;
 
-/* Those of one row over its columns here; adds to col what the columns get of it. */
+/* Sums the squares of one row over its local columns, and adds each square to its column's sum in col. */
 static inline row_squares measure_row(const ch_adafactor_args *a, int64_t row, float *col) {
   const float *g = a->g + row * a->cols, *w = a->w + row * a->cols;
   float scale = (float)a->grad_scale, sum = 0, w_sum = 0;

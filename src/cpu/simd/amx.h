@@ -8,8 +8,8 @@
 
 #include "cpu/simd/tile.h"
 
-/* Sizes of a tile, and of a square of four: rows, or columns of floats; and pairs of bf16 in a step, 32 deep. A block
- * is what a step takes of one operand, as floats. */
+/* A tile has CH_AMX_ROWS rows (or columns of floats), a square of four tiles CH_AMX_EDGE. A step is 32 deep, or
+ * CH_AMX_PAIRS pairs of bf16. CH_AMX_BLOCK: size of one operand of a step, in floats. */
 enum { CH_AMX_ROWS = 16, CH_AMX_EDGE = 32, CH_AMX_PAIRS = 16, CH_AMX_BLOCK = CH_AMX_EDGE * CH_AMX_PAIRS };
 
 /* Where the left operand's rows are, in bytes: from one to the next, from one step to the next, and from the first 16
@@ -54,7 +54,7 @@ CH_TILE_INLINE void ch_amx_steps(int tall, int wide, int packed, int64_t steps, 
   const int64_t row = CH_AMX_EDGE * sizeof *b;
   const char *at = a->at;
   ch_amx_ahead next = *ahead;
-  __asm__ volatile("" : : : "memory"); /* gcc 12 does not say of loads that they read: what they do must be written */
+  __asm__ volatile("" : : : "memory"); /* gcc 12 does not know that tile loads read memory; this forces stores first */
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

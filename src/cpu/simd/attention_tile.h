@@ -24,9 +24,9 @@ typedef struct {
   int64_t from_ld;
   float *to;
   int64_t ld;
-  int rows;             /* 0: whole tiles are written, as they are; else so many rows, of the columns that there are, */
-  float factor;         /* times this */
-  const float *factors; /* or, unless it is NULL, the row's own */
+  int rows;             /* 0: writes whole tiles unscaled; else writes this many rows of the existing columns, scaled */
+  float factor;         /* scale of every row */
+  const float *factors; /* scale of each row instead, or NULL */
 } ch_head_result;
 
 /* A vector of row r, of which `left` columns may be written. */

@@ -1,6 +1,6 @@
-/* Tiles of a product held in registers. A tile may have any number of rows and, where B is transposed, of columns:
- * each of its elements goes through the same additions in all of them. Few rows are limited by how fast B comes from
- * memory, which takes many lines under way at once: hence wide rows, places far apart, and prefetching. */
+/* Tiles of a product held in registers. A tile may have any number of rows and, if B is transposed, of columns: an
+ * element's additions do not depend on the tile's size. With few rows the speed is limited by loading B, which needs
+ * many cache lines in flight: hence wide rows, places far apart, and prefetching. */
 #include "cpu/batch_invariant.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@ enum {
   ROWS = CH_LANES == 16 ? 6 : 3, /* with so many columns or vectors, accumulators and operands fill the registers */
   COLUMNS = 4,
   VECTORS = 4,
-  FEW = 2,  /* rows for which memory is what takes the time; in bf16 they have room for */
-  WIDE = 8, /* so many vectors, which are as many bytes as VECTORS of floats */
+  FEW = 2,  /* rows up to which loading B takes the time; with bf16, registers then hold */
+  WIDE = 8, /* 8 vectors, as many bytes of B as VECTORS vectors of floats */
   LINE = 64,
   AHEAD = 1024, /* bytes that are asked for early where lanes run along a row of B, */
   STEPS = 8 /* and rows where they do not, which lie too far apart for the hardware to guess; in bf16 twice as many */
@@ -27,7 +27,7 @@ typedef enum { FLOATS, HALVES, PAIRS } kind;
 INLINE int64_t each_of(kind of) { return of == PAIRS ? 2 : 1; }
 INLINE int64_t size_of(kind of) { return of == FLOATS ? sizeof(float) : sizeof(ch_bf16); }
 
-/* An element of a row of B, or of one of A if that is of the same kind. */
+/* Loads the vector at index `at` of a row of B, or of a row of A of the same kind. */
 INLINE ch_vector load(const void *b, int64_t at, kind of) {
   if (of == PAIRS) return (ch_vector) * (const ch_words *)((const ch_bf16 *)b + at);
   return of == HALVES ? ch_load_bf16((const ch_bf16 *)b + at) : ch_load((const float *)b + at);

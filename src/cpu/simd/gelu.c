@@ -69,8 +69,8 @@ static void widen_to(int64_t count, const ch_bf16 *from, float *to) {
 /* So many elements: those that are rounded go by way of blocks that stay in the nearest cache. */
 enum { BLOCK = 1024 };
 
-/* x of a block: c where a product has just made it, else as it was kept. What is rounded is what counts, so that it
- * makes no difference whether it is new. */
+/* Pre-activations of a block: c if a product has just computed them, else the stored ones. Rounding c like the stored
+ * values makes both give identical bits. */
 static const float *pre_activations(const ch_activate_args *a, const float *c, int64_t first, int64_t count,
                                     float *room) {
   if (!a->x16) return c ? c : a->x + first;
@@ -112,8 +112,8 @@ static inline curve curve_at(int silu, float g) {
   return (curve){g * at.cdf, at.cdf + g * at.density};
 }
 
-/* Always inlined, so that `silu` is a constant of each loop. Every input of an element is read before an output is
- * written: outputs may stand where inputs do. */
+/* Inlining makes `silu` a constant of each loop. Every element's inputs are read before its outputs are written, so
+ * outputs may overwrite inputs. */
 static inline __attribute__((always_inline)) void glu_values(int silu, int64_t count, const float *g, const float *u,
                                                              float *y) {
 #pragma omp simd

@@ -24,7 +24,7 @@ static void write_transposed(const ch_problem *q, const float *tile, float *c, i
     write_columns(q, tile, c, rows, columns, add);
 }
 
-/* One tile of C: where its operands are and how many steps there are. */
+/* One tile of C: its indices, and the depth of its sums. */
 typedef struct {
   int64_t i, j, depth;
   ch_left a;

@@ -76,10 +76,10 @@ static inline void ch_pack_panel(const ch_problem *q, int64_t j, int64_t first, 
     for (int64_t c = columns; c < CH_TILE_COLUMNS; c++) panel[p * CH_TILE_COLUMNS + c] = 0;
 }
 
-/* Rows of A from i. Where they stand one after the other they stay so, [rows, depth]; only bf16 that are widened come
- * here. Where steps are far apart, a tile that read them in place would touch a line of another page for every step:
- * they go into groups of CH_PACK_GROUP, each [depth, CH_PACK_GROUP]; whole lines are read, and the tiles of a group
- * share them. */
+/* Packs rows of A, from row i. If a row's steps are adjacent, the layout stays [rows, depth]; only bf16 to be widened
+ * is packed so. If steps are far apart, a tile that read A in place would touch a new page for every step; rows are
+ * then packed in groups of CH_PACK_GROUP, each [depth, CH_PACK_GROUP], by reading whole lines that the group's tiles
+ * share. */
 static inline void ch_pack_left(const ch_problem *q, int64_t i, int64_t rows, int64_t first, int64_t depth,
                                 float *packed) {
   if (q->step == 1)

@@ -9,11 +9,11 @@
 /* Tiles multiply these: floats, bf16 that were widened to floats, or pairs of bf16, a pair in the place of a float. */
 typedef enum { CH_FLOATS, CH_WIDENED, CH_PAIRS } ch_factors;
 
-/* C[m,n] (+)= alpha A[m,k] B[k,n] with roles given out: A is the left operand, whose row r, step p is element
- * r * row + p * step; B's rows stand at ldb, or its columns do where it is transposed; C too. A pair is two elements
- * that follow each other in the depth, and k counts pairs. Where they lie side by side (A with step 1, B transposed)
- * they are read as they are, and strides count pairs too; else a pair is taken from two rows, of which the last is
- * missing where the depth is odd. */
+/* C[m,n] (+)= alpha A[m,k] B[k,n] with fixed roles. A, the left operand, has row r, step p at element r * row + p *
+ * step. ldb is the distance between B's rows, or between its columns if B is transposed; the same holds for C. With
+ * bf16, a pair is two successive elements of the depth, and k counts pairs. Adjacent pairs (A with step 1, B
+ * transposed) are read directly, and strides count pairs, too. Otherwise a pair combines two rows; an odd depth lacks
+ * the last row. */
 typedef struct {
   int64_t m, n, k;
   ch_factors factors;

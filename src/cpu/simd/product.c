@@ -75,8 +75,8 @@ static ch_left left_of(const ch_problem *q, const block *b, int64_t i) {
   return (ch_left){b->packed + row / CH_PACK_GROUP * CH_PACK_GROUP * b->depth + row % CH_PACK_GROUP, 1, CH_PACK_GROUP};
 }
 
-/* Rows of B that make up the block's panels, and what stands behind panel j in them, from number `from` on. A
- * transposed panel that can be fetched is one stretch of memory: it counts as the rows of a panel that is not. */
+/* Rows of B in the block's panels, and the part of B to prefetch after panel j, from row `from` on. A transposed panel
+ * that can be prefetched is contiguous memory; we divide it into as many pieces as an untransposed panel has rows. */
 static int64_t rows_of_panel(const ch_problem *q, const block *b) {
   return b->depth * (q->factors == CH_PAIRS ? 2 : 1);
 }
@@ -92,8 +92,8 @@ static int fetches_next(const ch_problem *q, const block *b, int64_t j) {
   return q->factors != CH_WIDENED && (!q->b_transposed || q->ldb == b->depth) && j + 2 * CH_TILE_COLUMNS <= q->n;
 }
 
-/* Panel after panel, every row with each: for a B that is larger than A. The first tile packs the panel as it goes, if
- * it can; all fetch the next one, some rows each until it is there. */
+/* Loops over panels outside and rows inside: for a B larger than A. The first tile packs the panel on the fly if
+ * possible, and every tile prefetches some rows of the next panel. */
 static void panels_outer(const ch_problem *q, const block *b, float *scratch) {
   int pairs = q->factors == CH_PAIRS;
   const float *panel = scratch;
@@ -131,7 +131,7 @@ static void rows_outer(const ch_problem *q, const block *b, const float *panels)
 /* Rows of A that `room` floats hold. */
 static int64_t rows_in(int64_t room, int64_t depth, int64_t unit) { return room / depth / unit * unit; }
 
-/* The steps of one slice, in blocks of as many rows as there is room for where A is packed. */
+/* Computes one slice, in blocks of rows; if A is packed, a block has as many rows as the scratch holds. */
 static void run_slice(const ch_problem *q, int64_t first, int64_t depth, float *scratch) {
   int packs = packs_left(q);
   int64_t panels = q->c_transposed ? CH_PRODUCT_ROOM : depth * CH_TILE_COLUMNS;

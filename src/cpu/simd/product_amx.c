@@ -1,9 +1,9 @@
 /* Products of bf16 on one thread by AMX's tiles. A square of 32 x 32 sums stays in tiles for a slice of the depth. The
- * left operand is read where it stands, if the depth goes along its rows; else, and at its edges, it is packed, once
- * for a block of rows. The right one is packed, panel after panel, each of which meets all rows of a block while the
- * next one is fetched; if it is the smaller one and both have their depth along rows, the roles are exchanged, so that
- * weights are read where they stand. Packing takes about as long as one square of 32 rows: what is large is packed as
- * seldom as it can be. */
+ * left operand is read in place if the depth goes along its rows; otherwise, and at its edges, it is packed once per
+ * block of rows. The right operand is packed panel by panel; every panel is multiplied with all rows of the block while
+ * the next panel is prefetched. If the right operand is smaller and the depth goes along the rows of both, the roles
+ * are exchanged, so that weights are read in place. Packing costs about as much as a square of 32 rows, so the larger
+ * operand is packed as rarely as possible. */
 #include "cpu/simd/amx_pack.h"
 #include "cpu/simd/product.h"
 #include "cpu/simd/write.h"
@@ -178,7 +178,7 @@ static void blocks(const work *w, const slice *s, float *scratch) {
   }
 }
 
-/* A slice where all panels stand in `scratch`: 32 rows after the other, each with all of them. */
+/* Computes a slice whose panels are all packed in `scratch`: loops over blocks of 32 rows outside and panels inside. */
 static void rows_outer(const work *w, const slice *s, float *scratch) {
   int64_t m = w->q.m, n = w->q.n, place = rows_in_place(w, s), squares = ch_ceil_div(n, CH_AMX_EDGE);
   float *packed = scratch + CH_PRODUCT_ROOM;

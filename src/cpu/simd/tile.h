@@ -35,7 +35,7 @@ typedef struct {
   int64_t step;
 } ch_ahead;
 
-/* Lines of a row of it: of floats, or of the bf16 that pairs are made of. */
+/* Cache lines of one row of a panel, in floats or in bf16. */
 CH_TILE_INLINE int ch_tile_lines(int pairs) { return (CH_TILE_COLUMNS * (pairs ? 2 : 4) + 63) / 64; }
 
 /* sum[r][v] += a[r,0] b[0,v], and on to the next step. */

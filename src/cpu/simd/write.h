@@ -1,5 +1,5 @@
-/* Sums of a product on their way to its output: times alpha, set or added. Every kernel does it by these, so that where
- * a product is cut changes no bit. */
+/* Writes the sums of a product: scaled by alpha, then stored or added. Every kernel uses these functions, so that the
+ * way in which a product is cut changes no bit. */
 #ifndef CH_CPU_SIMD_WRITE_H
 #define CH_CPU_SIMD_WRITE_H
 

@@ -43,8 +43,9 @@ static few_rows few_rows_for(const ch_product *p) {
   return CH_SIMD_PICK(ch_invariant_product);
 }
 
-/* Columns of a piece: where rows are few enough work, but no more than threads wait for without falling asleep, since
- * waking one takes as long as a piece. Where B is transposed any number of columns will do. */
+/* Columns of a piece. With few rows a piece must be large enough to be worth a thread, but so short that waiting
+ * threads do not fall asleep, because waking a thread takes as long as a piece. With B transposed any width is allowed.
+ */
 static int64_t piece_columns(const ch_product *p) {
   enum { FEW_ROWS = 4, FEW_COLUMNS = 8 };
   int64_t columns = p->trans_b ? CH_INVARIANT_COLUMNS : 2 * CH_INVARIANT_COLUMNS;

@@ -251,7 +251,7 @@ static void gradients(ch_exec *x, const ch_head_args *a, const plan *p, const sp
   ch_arena_release(&x->scratch, mark);
 }
 
-/* Rows `first` on, and where rows come in pairs as many partners behind them. */
+/* Rows [first, first+rows), and with drawn_twice their pairs, n/2 rows later. */
 static void head_chunk(ch_exec *x, const ch_head_args *a, const plan *p, int64_t first, int64_t rows) {
   const span s[] = {{first, rows, 0}, {a->n / 2 + first, rows, rows}};
   int spans = a->drawn_twice ? 2 : 1;

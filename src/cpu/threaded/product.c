@@ -75,8 +75,8 @@ ch_product ch_product_of(const ch_gemm_args *g) {
                       .alpha = g->alpha ? g->alpha : 1};
 }
 
-/* Elements of an expert's weights from which on gradients go past the caches: whoever reads them next comes after those
- * of all other experts, which are as large, are written. */
+/* From this many elements per expert, weight gradients bypass the caches: before the next read the gradients of all
+ * other experts are written, which would evict them anyway. */
 enum { LARGE = 1 << 19 };
 
 ch_product ch_expert_product(const ch_expert_gemm_args *g, int i) {

@@ -38,9 +38,9 @@ static inline int64_t ch_span(int64_t rows, int64_t width, int64_t ld) {
  * ones are shared out whole. */
 typedef struct {
   double pieces, smallest;
-  int64_t output;  /* elements of a piece at most, where GELU follows while it stands in the cache of a core; 0: any */
-  int64_t room;    /* for these, where they are kept nowhere else */
-  int64_t rounded; /* room for elements of B that are rounded at a time, 64 columns at least; 0: all are */
+  int64_t output;  /* most elements of a piece, so that an activation finds it in the core's cache; 0: no limit */
+  int64_t room;    /* scratch elements for a piece that is not stored elsewhere */
+  int64_t rounded; /* scratch elements to round part of B at a time, at least 64 columns; 0: B is rounded whole */
 } ch_cutting;
 static const ch_cutting ch_cut_alone = {.pieces = 32, .smallest = 20e6},
                         ch_cut_expert = {.pieces = 8, .smallest = 40e6};

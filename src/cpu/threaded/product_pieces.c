@@ -110,8 +110,8 @@ static room room_of(ch_exec *x, const ch_cutting *cutting) {
   return r;
 }
 
-/* Columns from j on of a piece, with what they need of B rounded. How they are sliced depends on the whole piece, so
- * that they have the bits of one whose B was rounded before. */
+/* Computes `columns` columns of a piece, from column j, and rounds their part of B. The slicing follows the whole
+ * piece, so that the bits equal those of a piece whose B was rounded in advance. */
 static void run_columns(const ch_product *p, int64_t j, int64_t columns, ch_bf16 *rounded, void *scratch) {
   ch_product part = *p;
   int64_t rows = p->trans_b ? columns : p->k, width = p->trans_b ? p->k : columns;

@@ -11,8 +11,8 @@ enum { COARSER = 4, ROWS_LEAST = 256, SHARE_LEAST = 4 };
 /* A problem on every `stride`-th row. Balanced: a last row without scores takes what rounds the loads up. */
 typedef struct {
   const ch_pool *pool;
-  int stride, rows, extra; /* rows of the pool; 1 where there is one more */
-  int share;               /* rows of each expert */
+  int stride, rows, extra; /* rows taken from the pool; extra 1: balanced pools add the row without scores */
+  int share;               /* rows per expert */
 } level;
 
 static level make_level(const ch_pool *p, int stride) {

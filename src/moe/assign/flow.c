@@ -47,7 +47,7 @@ static void drop(ch_flow *f, int expert, int r) {
   ch_cheapest_put(&f->out[expert], r, 0);
 }
 
-/* Tells the row's other experts, whose moves of it have changed. */
+/* Marks the row's blocks stale at its other experts, because the costs of moving the row from them have changed. */
 static void tell_others(ch_flow *f, int r, int from, int to) {
   const real *score = f->score + r * f->ld, *open = f->open + r * f->ld;
   for (int i = 0; i < f->e; i++) {

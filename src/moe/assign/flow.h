@@ -8,17 +8,17 @@
 
 enum { CH_CHEAPEST_FAN = 8, CH_CHEAPEST_LEVELS = 12 };
 
-/* The rows that a node holds, and the cheapest moves out of it. Rows stand in blocks by their numbers; the cheapest of
- * every block are remembered, those of some blocks together, and so on up to one of all. */
+/* The rows that a node holds, and the cheapest moves out of the node. A tree over blocks of consecutive rows stores the
+ * cheapest move of each block, of each group of CH_CHEAPEST_FAN blocks, and so on up to a root for all rows. */
 typedef struct ch_cheapest {
   int block;                     /* rows, a multiple of 64 */
-  int levels;                    /* 0: blocks; the last has one part */
-  int parts[CH_CHEAPEST_LEVELS]; /* of a level */
-  int first[CH_CHEAPEST_LEVELS]; /* of a level, among the parts of all */
+  int levels;                    /* level 0 has the blocks, the last level the root */
+  int parts[CH_CHEAPEST_LEVELS]; /* tree nodes of a level */
+  int first[CH_CHEAPEST_LEVELS]; /* a level's first tree node among all */
   uint64_t *holds;               /* a bit for every row */
   double *cost;                  /* [parts of all, ld] */
   int *carrier;                  /* [parts of all, ld] the row, or -1 */
-  uint8_t *stale;                /* [parts of all] to be found again; so is then what is above it */
+  uint8_t *stale;                /* [parts of all] 1: must be recomputed, with all ancestors */
 } ch_cheapest;
 
 typedef struct ch_flow {

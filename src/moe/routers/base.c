@@ -1,6 +1,6 @@
-/* BASE layers (Lewis et al. 2021): in training every token has exactly one expert and experts' loads are equal (where n
- * does not divide by e, within one of each other), such that the total of the logits is largest; in evaluation each
- * token takes the expert it likes best. The gate is sigmoid(x . w_i). */
+/* BASE layers (Lewis et al. 2021): training assigns one expert to every token so that loads are equal (or differ by one
+ * if e does not divide n) and the sum of the assigned logits is maximal; evaluation gives each token its expert of
+ * highest logit. The gate is sigmoid(x . w_i). */
 #include "moe/assign/assign.h"
 #include "moe/routers/token_choice.h"
 

@@ -98,7 +98,7 @@ static void take(const ch_route_args *a, pair *heap, int capacity, int total, in
     held[i]++;
   }
   for (int i = 0; i < e; i++)
-    if (held[i] < capacity || !capacity) cutoff[i] = last; /* it stopped where all did, or nobody began */
+    if (held[i] < capacity || !capacity) cutoff[i] = last; /* not full: stopped by the budget that all experts share */
   *CH_AS_HOST(int64_t, a->counts->dropped) = dropped;
 }
 

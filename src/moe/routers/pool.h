@@ -5,7 +5,7 @@
 #include "moe/router.h"
 
 /* The pools of one call. "batch", "sequence" and "group" cut the tokens into runs; "position" puts the tokens at the
- * same position of all sequences into one pool. Tokens in the order of their pools are called lined up. */
+ * same position of all sequences into one pool. "Lined up" means sorted by pool. */
 typedef struct ch_pools {
   int count;
   int *begin; /* [count+1] host: of the tokens lined up */

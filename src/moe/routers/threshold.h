@@ -1,6 +1,6 @@
 /* Routing by thresholds: the multiplier of "expert i takes k tokens" is the expert's cut-off score, so a running mean
- * of cut-offs lets an expert decide about a token without a look at any other: in causal use, and in training where
- * experts are to decide as they will then. */
+ * of cut-offs lets an expert decide about a token without a look at any other token. Causal use needs this; training
+ * may use it, too, to match causal use. */
 #ifndef CH_MOE_ROUTERS_THRESHOLD_H
 #define CH_MOE_ROUTERS_THRESHOLD_H
 
