@@ -186,7 +186,7 @@ static void refuses_and_leaves_nothing(void **state) {
   test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "holdout is");
   choir_data_source odd[2] = {sources[0], sources[0]};
   o = options("bad"), o.sources = odd, o.source_count = 2;
-  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "two sources of that name");
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "two sources have this name");
   odd[1].name = "a/b";
   test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "source 2 (\"a/b\"): name must be");
   odd[1].name = "other", odd[1].weight = 2;

@@ -13,7 +13,7 @@ static int refuse(const job *j, const char *field, const json_t *value, const ch
   return ch_tokenizer_json_refuse(&j->file, field, value, why);
 }
 
-/* ---- what is done to text before it is merged ---- */
+/* ---- normalization and splitting of text, before merging ---- */
 
 /* The steps of a "Sequence", or the one that stands by itself. */
 static size_t steps_of(const json_t *whole, const char *list) {

@@ -7,7 +7,8 @@
 #include "base/text.h"
 #include "data/bpe_read.h"
 
-/* Bytes that can be seen stand for themselves, the other 68 are U+0100 and so on in their order. -1: neither. */
+/* GPT-2's byte alphabet: printable bytes map to themselves, the other 68 to U+0100, U+0101, ... in order. -1: not in
+ * the alphabet. */
 static int byte_of(int32_t c) {
   if ((c > 0x20 && c < 0x7F) || (c > 0xA0 && c < 0x100 && c != 0xAD)) return c;
   if (c >= 0x100 && c <= 0x120) return c - 0x100;

@@ -224,7 +224,7 @@ static int build_all(build *b) {
   return report(b, 1);
 }
 
-/* All inputs must be there before any is read. */
+/* Checks that every input exists before reading the first one. */
 static int check_inputs(build *b) {
   for (int i = 0; i < b->o->source_count; i++) {
     ch_text_options options = text_options(b, i, CH_HOLDOUT_BLOCK);

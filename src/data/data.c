@@ -23,8 +23,7 @@ static int check_source(const choir_data_build_options *o, int i) {
   CH_CHECK_RESERVED(s, "choir_data_source");
   CH_TRY(ch_source_name_check(s->name));
   for (int k = 0; k < i; k++)
-    if (!strcmp(o->sources[k].name, s->name))
-      return ch_error(CHOIR_ERROR_ARGUMENT, "there are two sources of that name");
+    if (!strcmp(o->sources[k].name, s->name)) return ch_error(CHOIR_ERROR_ARGUMENT, "two sources have this name");
   if (!s->inputs || !s->inputs[0]) return ch_error(CHOIR_ERROR_ARGUMENT, "no input files");
   if (!(s->weight >= 0) || isinf(s->weight))
     return ch_error(CHOIR_ERROR_ARGUMENT, "weight is %g; must be 0 or more", s->weight);
@@ -58,7 +57,7 @@ json_t *ch_shard_describe(const ch_shard_info *info) {
                    "text_bytes", (json_int_t)info->text_bytes, "checksum", ch_hex(info->checksum, checksum));
 }
 
-/* Whether it says of one what is in it. */
+/* Compares data.json's description of a shard with the shard's header. */
 static int compare_shard(const json_t *source, const char *file, const char *share, const ch_shard *shard) {
   json_t *said, *is = ch_shard_describe(&shard->info);
   int code = ch_json_get_object(source, file, share, &said);

@@ -56,8 +56,9 @@ static inline int ch_ends_word(const char *text, size_t at) {
 }
 
 /* Appends the tokens of text, which must be well-formed UTF-8. encoder NULL: without memory of words (short texts).
- * Tokens of a text are those of its words one after the other, so it may be cut where ch_ends_word says, and gives the
- * same; with SentencePiece also before any space that follows another character, and before what stands alone. */
+ * A text is encoded word by word, so cutting it at places that ch_ends_word allows does not change its tokens. With
+ * SentencePiece it may also be cut before a space that follows another character, and before a piece that stands alone.
+ */
 int ch_encode(const choir_tokenizer *tokenizer, ch_encoder *encoder, const char *text, size_t size, ch_ids *out);
 
 /* choir_tokenizer_encode of a text that may be long: `stop` (or NULL) is asked some ten times a second and more, and

@@ -13,7 +13,7 @@ typedef struct ch_pipeline {
   int workers, jobs; /* jobs: how many may be under way; bounds memory */
   void *job;         /* [jobs], of job_bytes each: the caller's, used over and over */
   size_t job_bytes;
-  int (*produce)(void *context, void *job, int *more); /* more = 0: there is no further job, and this is none */
+  int (*produce)(void *context, void *job, int *more); /* more = 0: no job was produced; the input has ended */
   int (*work)(void *context, int worker, void *job);
   int (*consume)(void *context, void *job);
 } ch_pipeline;

@@ -22,7 +22,7 @@ const char *ch_spm_piece(const ch_spm *spm, int id, size_t *size); /* U+2581 sta
 ch_piece_kind ch_spm_kind(const ch_spm *spm, int id);
 float ch_spm_score(const ch_spm *spm, int id); /* of BPE: minus its place in the order of merging */
 
-/* Encodes text into ids [capacity]; *count is what there is, more than capacity when it did not fit. Thread-safe. */
+/* Encodes text into ids [capacity]. *count: number of tokens; more than capacity if they did not fit. Thread-safe. */
 int ch_spm_encode(const ch_spm *spm, const char *text, size_t size, int32_t *ids, size_t capacity, size_t *count);
 
 typedef struct ch_spm_training {

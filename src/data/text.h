@@ -50,7 +50,7 @@ typedef struct ch_block {
 
 typedef struct ch_text ch_text;
 
-/* Checks that all inputs are there; opens none yet. */
+/* Checks that all inputs exist, without opening them. */
 int ch_text_open(const ch_text_options *options, ch_text **text);
 /* more = 0: the end, no block. Documents without a byte are left out. */
 int ch_text_next(ch_text *text, ch_block *block, int *more);

@@ -176,7 +176,7 @@ int ch_words_compile(ch_words *w) {
     if (!code) w->code[i] = pcre2_compile((PCRE2_SPTR)text.data, text.size, PCRE2_UTF | PCRE2_UCP, &error, &at, NULL);
     free(text.data);
     if (!w->code[i]) return ch_error(CHOIR_ERROR_MEMORY, "PCRE2 cannot compile a pattern for words: error %d", error);
-    pcre2_jit_compile(w->code[i], PCRE2_JIT_COMPLETE); /* where there is none, it is interpreted */
+    pcre2_jit_compile(w->code[i], PCRE2_JIT_COMPLETE); /* without a JIT the pattern is interpreted */
   }
   return CHOIR_OK;
 }

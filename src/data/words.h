@@ -13,9 +13,9 @@ typedef struct ch_added_token {
   int32_t id;
 } ch_added_token;
 
-/* Found in text before all else. */
+/* Tokens matched in the text before any other step. */
 typedef struct ch_added_set {
-  ch_added_token *token; /* [count] in the order of their bytes, of each text one */
+  ch_added_token *token; /* [count] sorted by bytes, without duplicates */
   int count;
   char begins[256]; /* a token begins with this byte */
 } ch_added_set;
@@ -24,8 +24,8 @@ enum { CH_PATTERNS = 3 };
 
 /* How a family of tokenizers cuts words; pieces between the matches of one pattern are words to the next. */
 typedef struct ch_cutting {
-  const char *regex[CH_PATTERNS]; /* as the file has them; NULL: no more */
-  const char *gguf[2];            /* what llama.cpp calls it: where words merge, where those that are tokens do not */
+  const char *regex[CH_PATTERNS]; /* as in tokenizer.json; NULL: no more */
+  const char *gguf[2]; /* llama.cpp's name: [0] if every word is merged, [1] if words that are tokens are not */
 } ch_cutting;
 extern const ch_cutting ch_cuttings[]; /* the first is what "ByteLevel" does by itself; ends with no regex */
 
@@ -37,7 +37,7 @@ typedef struct ch_words {
   void *limits;            /* pcre2_match_context */
 } ch_words;
 
-/* Sorts a set that has all its tokens. */
+/* Sorts a set after its last token was added. */
 void ch_added_sort(ch_added_set *set);
 
 /* Compiles words->cutting. CHOIR_ERROR_MEMORY. */

@@ -42,7 +42,7 @@ int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
   *count = 0;
   struct stat there;
   DIR *d = opendir(path);
-  if (!d && errno == ENOENT && lstat(path, &there)) return CHOIR_OK; /* none; one that is there must open */
+  if (!d && errno == ENOENT && lstat(path, &there)) return CHOIR_OK; /* no directory; a dangling link is an error */
   if (!d) return ch_error_errno("%s: cannot read", path);
   for (struct dirent *entry; !code && (entry = readdir(d));) {
     const char *name = entry->d_name;

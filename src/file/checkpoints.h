@@ -7,8 +7,8 @@
 
 #include "choir/tensors.h"
 
-/* Steps of the directories in RUN/checkpoints that are called as choir calls checkpoints, the newest first; whether
- * they are any is for who opens them to find out. *steps: free it. Other names of digits alone get a notice. */
+/* Lists the steps of the directories in RUN/checkpoints whose names are choir's, the newest first, without opening
+ * them. The caller frees *steps. Other all-digit names get a notice. */
 int ch_checkpoint_list(const char *run, int64_t **steps, int *count);
 
 /* Whether RUN/best, as fine-tuning writes it, names a checkpoint that is there; then `out` is its path. */

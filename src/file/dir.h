@@ -1,4 +1,4 @@
-/* Directories that are either whole or not there. */
+/* Directories written atomically: readers see the complete directory or none. */
 #ifndef CH_FILE_DIR_H
 #define CH_FILE_DIR_H
 
@@ -39,7 +39,7 @@ void ch_lock_release(int lock);
 
 typedef struct ch_claim {
   char path[4096];
-  size_t stood; /* bytes of the path that were there before */
+  size_t stood; /* length of the path's prefix that existed before */
   int lock;     /* -1: not held */
 } ch_claim;
 #define CH_CLAIM_NONE ((ch_claim){.lock = -1})

@@ -33,7 +33,7 @@ int ch_file_commit(ch_file *file);
 /* Removes what was written; nothing happened. */
 void ch_file_abandon(ch_file *file);
 
-/* All of that for one block of bytes. */
+/* Writes a file durably from one block of bytes: begin, write, commit. */
 int ch_file_save(const char *path, const void *data, size_t bytes);
 
 /* Reads a whole file, NUL-terminated; *data is malloc'd. Files above `limit` bytes are refused. */

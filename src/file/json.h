@@ -47,8 +47,8 @@ int ch_json_check_keys(const json_t *object, const char *name, const char *const
 json_t *ch_json_number(double value);
 json_t *ch_json_integers(const int64_t *values, int count);
 
-/* The name of a file for people. JSON is UTF-8, names are any bytes: what is none is shown as in messages
- * (base/text.h). One that is to be read back must pass the check: CHOIR_ERROR_ARGUMENT. */
+/* A file name as JSON, for people: JSON is UTF-8 but names are arbitrary bytes, so invalid ones are shown as in
+ * messages (base/text.h). A name that must be read back has to pass the check; CHOIR_ERROR_ARGUMENT otherwise. */
 json_t *ch_json_name(const char *name);
 int ch_json_check_name(const char *name);
 

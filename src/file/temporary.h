@@ -1,6 +1,6 @@
-/* Where outputs are made before they get their names: a directory PARENT/.choir-tmp-PID-NUMBER that only choir makes
- * and that says so inside. Its mark is locked as long as its maker lives, so that whoever comes later can tell what a
- * killed process left, on any machine and in any container that sees the same directory. */
+/* Staging directories PARENT/.choir-tmp-PID-NUMBER for outputs before they get their final names. A mark file inside
+ * identifies the directory as choir's. Its process keeps the mark locked, so that later processes recognise leftovers
+ * of killed ones, from any machine or container that sees the directory. */
 #ifndef CH_FILE_TEMPORARY_H
 #define CH_FILE_TEMPORARY_H
 
@@ -18,7 +18,7 @@ typedef struct ch_temporary {
 
 /* Makes one in `parent`, after it has removed what the dead left there. 0, or -1 with errno. */
 int ch_temporary_make(ch_temporary *temporary, const char *parent);
-/* Makes one in the directory that holds `target`; `inside` is then that name in it, of which nothing is made yet. */
+/* Makes a staging directory beside `target`; writes to `inside` the path that target gets within it (not created). */
 int ch_temporary_beside(ch_temporary *temporary, const char *target, char *inside, size_t size);
 /* Removes it with what is still in it; errno stays. Does nothing where there is none. */
 void ch_temporary_remove(ch_temporary *temporary);

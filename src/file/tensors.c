@@ -20,7 +20,7 @@ typedef struct reader {
   size_t header_bytes;
   const char *data;
   size_t data_bytes;
-  int mapped; /* what has been read may be forgotten: the file is there still */
+  int mapped; /* pages may be dropped after reading, since the file still has them */
 } reader;
 
 /* ---- element types ---- */
@@ -110,7 +110,7 @@ static int read_tensor(const reader *r, const char *key, const json_t *entry, ch
 
 /* ---- the header ---- */
 
-/* Where it is, from the 8 bytes in front of it. */
+/* Locates the header by its length, the file's first 8 bytes. */
 static int find_header(reader *r, const char *data, size_t size) {
   uint64_t length;
   if (size < CH_TENSORS_LENGTH_BYTES)
@@ -189,7 +189,7 @@ static int damaged(const reader *r, const char *part) {
                   r->name, part);
 }
 
-/* Read once and forgotten: memory is for what is loaded, which may be nearly all of it. */
+/* Hashes the data and drops the pages behind it, because the loaded model may need nearly all memory. */
 static uint64_t hash_data(const reader *r) {
   const size_t most = (size_t)64 << 20;
   XXH64_state_t state;

@@ -24,7 +24,7 @@ struct choir_tensors {
 /* A whole file in memory, which must stay; `name` starts every message. choir_tensors_open on bytes: fuzzing. */
 int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors);
 
-/* choir_tensors_open of a file that is there by itself. */
+/* choir_tensors_open of a single file. */
 int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors);
 
 /* choir_tensors_write of data that is not at hand: `fetch`, if not NULL, gives a tensor's bytes, which are good until

@@ -63,7 +63,7 @@ static int list_files(set *s) {
   return s->file ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of files", s->name);
 }
 
-/* The map says of every tensor of a file that it is there. */
+/* Checks that the index maps every tensor of `file` to that file. */
 static int check_file(const set *s, const char *file, const choir_tensors *tensors) {
   for (int i = 0; i < tensors->count; i++) {
     const char *tensor = tensors->tensor[i].name, *said = json_string_value(json_object_get(s->map, tensor));

@@ -1,5 +1,5 @@
-/* Several safetensors files that stand for one which would be too large, as Hugging Face has them: of NAME.safetensors
- * there are NAME-00001-of-00003.safetensors, ..., and NAME.safetensors.index.json, which says where each tensor is. */
+/* Several safetensors files instead of one large file, in Hugging Face's format: NAME-00001-of-00003.safetensors, ...,
+ * and an index NAME.safetensors.index.json that maps each tensor to its file. */
 #ifndef CH_FILE_TENSORS_SET_H
 #define CH_FILE_TENSORS_SET_H
 
@@ -20,8 +20,8 @@ int ch_tensors_cut(const choir_tensor *tensors, int count, int64_t most, int *fi
 /* The path of file f of so many; of one, `path` itself, which ends in .safetensors. `out` has PATH_MAX bytes. */
 void ch_tensors_file_path(const char *path, int f, int files, char *out);
 
-/* Writes the index of files that stand there, each as ch_tensors_write left it. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT
- * where one is not as it was planned. */
+/* Writes the index of files already written by ch_tensors_write. CHOIR_ERROR_IO; CHOIR_ERROR_FORMAT if a file differs
+ * from the plan. */
 int ch_tensors_index_write(const char *path, const choir_tensor *tensors, const int *first, int files);
 
 /* ---- reading ---- */

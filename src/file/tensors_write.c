@@ -55,7 +55,7 @@ static int put(const plan *p, json_t *object, const char *key, json_t *value) {
   return CHOIR_OK;
 }
 
-/* Both checksums first, as zeros: they are known when all is written. */
+/* Puts both checksums first, as zeros that are overwritten at the end. */
 static int put_metadata(const plan *p, json_t *root, const char *const *metadata) {
   json_t *object = json_object();
   CH_TRY(put(p, root, "__metadata__", object));

@@ -55,9 +55,8 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, con
  * whose rstd1 [n] stays for backward. */
 void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_layer *b, int64_t n, const real CH_DEV *in);
 
-/* Its second part: queries and keys as scores take them, normalised by head or all heads together and turned by their
- * position, as the config says. Without a norm they are turned where they stand; with one, its results are in scratch.
- */
+/* Queries and keys, as scores use them: normalised (per head or over all heads) and rotated by position as configured.
+ * Without a norm they are rotated in place; with a norm the results are in scratch. */
 typedef struct ch_queries {
   real CH_DEV *q, *k;
   ch_rmsnorm_args q_norm, k_norm; /* as they ran, for backward */

@@ -46,9 +46,9 @@ json_t *ch_field_json(const choir_config *config, const ch_field *f); /* NULL: o
 const char *ch_field_text(const choir_config *config, const ch_field *f, char *text, size_t size);
 int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *f);
 
-/* CHOIR_ERROR_ARGUMENT, naming field, value and what may be set, where an option that the chosen router, or optimizer,
- * does not take is not as its defaults have it; of a router also where one that it takes is out of range. Whoever is
- * given options asks this first: routers rely on it. */
+/* CHOIR_ERROR_ARGUMENT, naming field, value and permitted values, if an option that the chosen router or optimizer does
+ * not use differs from its default, or if a router's option is out of range. Every function that receives options must
+ * call this first, because routers rely on valid options. */
 int ch_options_check_router(const choir_router_options *options);
 int ch_options_check_optimizer(const choir_config *config);
 

@@ -1,5 +1,5 @@
-/* Matrices of layers that are dealt out, as they visit the ranks on which they do not live: those of the next layer are
- * on their way while one computes, and two layers' have room. */
+/* Prefetch of sharded dense matrices: while one layer computes, the next layer's matrices arrive from their owners.
+ * Buffers hold the remote matrices of two layers. */
 #ifndef CH_MODEL_DEAL_H
 #define CH_MODEL_DEAL_H
 
@@ -12,12 +12,12 @@ typedef struct ch_visits {
   ch_spreading under_way;
 } ch_visits;
 
-/* Makes ready for the visits of a pass: x->visits until it has ended. Collective, all of them; they do nothing where no
- * matrices are dealt out. */
+/* Prepares the prefetches of a pass and sets x->visits. All three functions are collective, and do nothing if no dense
+ * matrix is sharded. */
 void ch_visits_init(ch_exec *x, const ch_params *params, ch_visits *v);
 
-/* Those of a layer are to set out with ch_visits_next, as they are then where they live: what products read of them,
- * w16 or w. They need the room of the layer but one. When they have ended they are here. */
+/* Begin queues the layer's sharded matrices (w16 or w, whichever products read) for sending; ch_visits_next starts to
+ * send them. They overwrite the buffers of layer `layer` - 2. After end every rank has them. */
 void ch_visits_begin(ch_exec *x, ch_visits *v, int layer);
 void ch_visits_end(ch_exec *x, ch_visits *v);
 

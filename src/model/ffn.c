@@ -80,7 +80,7 @@ typedef struct {
 
 enum { DDOWN, DUP, DGATE, DENSE_GRADIENTS };
 
-/* Where experts stand beside it, their gradient is there already. */
+/* Backward of the dense layer. In an MoE layer it adds to dnormed, which already has the experts' gradient. */
 static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
   const backward *c = context;
   const ch_dense *f = &c->b->dense;

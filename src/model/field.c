@@ -13,8 +13,8 @@ static const char *const schedules[] = {"inverse_sqrt", "cosine", NULL};
 static const char *const positions[] = {"relative", "rope", NULL};
 
 /* Rows are: section, name, default, lowest and highest value, help. From 2^53 on, double precision (ours and other JSON
- * readers') rounds integers. Sizes that must be given have 0 as default, which is below their limit; the router's
- * numbers have none here: choir_router_default brings them. */
+ * readers') rounds integers. Required sizes have the default 0, which is below their limit. Defaults of the router's
+ * numbers come from choir_router_default instead. */
 #define BIG (0x1p53 - 1)
 #define FIELD(of, section, name) \
   .path = #section "." #name, .kind = CH_FIELD_##of, .offset = offsetof(choir_config, section.name)
@@ -35,8 +35,7 @@ const ch_field ch_fields[] = {
     INTEGER(model, layers, 0, 1, 4096, "L"),
     INTEGER(model, d_model, 0, 1, 1 << 17, "d, the width of the residual stream"),
     INTEGER(model, d_hidden, 0, 1, 1 << 20, "h, of the dense layers and of one expert"),
-    INTEGER(model, d_expert, 0, 0, 1 << 20,
-            "h of one expert where it is another than that of the dense layers; 0: d_hidden"),
+    INTEGER(model, d_expert, 0, 0, 1 << 20, "hidden width of one expert; 0: d_hidden"),
     INTEGER(model, heads, 0, 1, 1 << 12, "H"),
     INTEGER(model, d_head, 0, 0, 1 << 12, "width of one head; 0: d/H"),
     INTEGER(model, experts, 0, 1, 1 << 16, "e of every MoE layer"),

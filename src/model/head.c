@@ -20,8 +20,8 @@ double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass 
   return targets ? m->config.router.consistency_weight / (double)targets : 0;
 }
 
-/* The positions whose logits are wanted, taken out of the stream [B*T,d]; and back: their gradients [rows,d] into dx,
- * where all others are 0. An embedding does both: its tokens are positions. */
+/* Gathers the positions `row` whose logits are wanted from the stream [B*T,d]; the counterpart below scatters their
+ * gradients [rows,d] into dx and clears the other rows. Both use the embedding ops, with positions as tokens. */
 static const real CH_DEV *pick_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *row,
                                     const real CH_DEV *in) {
   int d = m->config.d_model;

@@ -245,8 +245,8 @@ int64_t ch_params_total(const ch_params *params) {
 
 /* ---- memory and initial values ---- */
 
-/* Layers stand one behind the other in the table. What lives elsewhere has no gradient here; where layers share there
- * is room for it all the same, so that no rank needs more than another. */
+/* The table lists parameters layer by layer. Remote matrices have no gradient here; but with `share` memory for them is
+ * reserved all the same, so that every rank needs equally much. */
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
   for (int i = 0; i < params->count; i++)
     if (params->p[i].layer < 0) params->p[i].g = CH_NEW(arena, real, params->p[i].count);
@@ -267,7 +267,7 @@ static void alloc_weight(ch_param *p, ch_arena *arena, ch_copies copies) {
   p->w16 = rounded ? CH_NEW(arena, ch_bf16, p->count) : NULL;
 }
 
-/* Those of all even layers, or of all odd ones, that live elsewhere: on the same memory. */
+/* Remote matrices of all even (odd) layers share one buffer, because at most two layers are resident at a time. */
 static void alloc_visits(ch_params *params, ch_arena *arena, ch_copies copies, int odd) {
   size_t mark = ch_arena_mark(arena), most = mark;
   for (int i = 0, layer = odd; i < params->count; i++) {
@@ -291,7 +291,7 @@ void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copie
 
 enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements that one thread draws at a time, and all together */
 
-/* Elements begin .. begin+count-1 of those that there are. Drawn in double in every build, rounded last. */
+/* Draws elements begin .. begin+count-1 of the rank's part: in double precision in every build, rounded at the end. */
 static void fill(const ch_param *p, ch_rng rng, int64_t begin, int64_t count, real *to) {
   double normal[PIECE];
   for (int64_t done = 0, run, at; p->init == CH_INIT_NORMAL && done < count; done += run) {

@@ -68,9 +68,9 @@ typedef struct ch_param {
   int dims;      /* 1, 2 or 3 */
   int64_t shape[3];
   int64_t whole; /* product of shape */
-  ch_part part;  /* what this process has of it: all, or of experts its own */
-  int64_t count; /* elements of that */
-  int owner;     /* the rank of a replica on which a sharded dense matrix lives; -1: this is none */
+  ch_part part;  /* the process's part of the tensor: everything, or its own experts */
+  int64_t count; /* elements of the part */
+  int owner;     /* rank of the replica that owns a sharded dense matrix; -1: not sharded */
   int away;      /* it lives on another one: here only while its layer runs, in memory that every other layer shares */
   ch_init_kind init;
   double init_std;    /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
@@ -97,16 +97,16 @@ typedef struct ch_params {
 int ch_params_build(const choir_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 
-/* Leaves of every expert tensor what this rank owns: to be called before anything has its memory.
- * CHOIR_ERROR_ARGUMENT: experts or their hidden width that the grid's hidden shards cannot share evenly. */
+/* Reduces every expert tensor to this rank's part; to be called before memory is allocated. CHOIR_ERROR_ARGUMENT: the
+ * grid's hidden shards do not divide the experts' hidden width evenly. */
 int ch_params_share(ch_params *params, const ch_grid *grid);
 
 /* Which matrices have rounded copies for bf16 products. */
 typedef enum { CH_COPIES_NONE, CH_COPIES_ALL, CH_COPIES_DENSE } ch_copies;
 
-/* Give every parameter its memory from an arena (which may be counting): weights with their copies, and gradients. With
- * `share`, those of all layers stand on the same memory: for who is done with a layer's before the next one's begin;
- * without, what lives elsewhere has none. */
+/* Allocate weights with their copies, and gradients, from an arena (which may be counting). With `share` all layers use
+ * the same memory for gradients, for a caller that finishes with one layer before the next begins; without it remote
+ * matrices have no gradients. */
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copies);
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 
@@ -114,20 +114,20 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
  * `memory` is that of the weights; CHOIR_ERROR_MEMORY where it is not the host's and there is none to draw in. */
 int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads);
 
-/* Whether it is one that can be dealt out: a matrix of a layer, but no experts. */
+/* Whether a parameter can be sharded: a dense matrix of a layer. */
 static inline int ch_param_is_dealt(const ch_param *p) { return p->layer >= 0 && p->matrix && !p->expert; }
 
-/* Deals the dense matrices of the layers out to the ranks of a replica, each to whom has least: to be called before
- * anything has its memory. */
+/* Shards the layers' dense matrices over the ranks of a replica: each matrix goes to the rank with fewest elements so
+ * far. To be called before memory is allocated. */
 void ch_params_deal(ch_params *params, const ch_comm *replica);
 
-/* Whether they are. */
+/* Whether dense matrices are sharded. */
 int ch_params_are_dealt(const ch_params *params);
 
-/* Who of `ranks` gets the next matrix, of so many elements; has [ranks]: what each got so far. */
+/* Owner of the next matrix: the rank with the fewest elements so far. Adds `count` to its entry of has [ranks]. */
 int ch_deal(int64_t *has, int ranks, int64_t count);
 
-/* number [params->count]: those of matrices that are dealt out, from their owners to the ranks of a replica. */
+/* number [params->count]: sends the entries of sharded matrices from their owners to all ranks of the replica. */
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number);
 
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */

@@ -42,7 +42,7 @@ typedef struct ch_transformer {
   const ch_router *router;
   int d_head, width;      /* of one head; H * d_head */
   int kv_heads, kv_width; /* kv_heads * d_head */
-  int rotated;            /* columns of a head that rope turns; 0: there is none */
+  int rotated;            /* columns of a head that RoPE rotates; 0: no RoPE */
   int moe_layers;
   ch_params params;
   ch_param *embed, *final_norm, *head; /* head: perhaps the embedding */
@@ -50,15 +50,15 @@ typedef struct ch_transformer {
   choir_route_stats *stats;            /* [moe_layers] sums since ch_transformer_clear_stats */
 } ch_transformer;
 
-/* Numbers that a pass leaves for the host in one array on the device: these, then CH_TALLY_SUMS of every MoE layer,
- * then as many int64_t as their tallies have, then the loss of every shard. */
+/* Results of a pass, in one device array so that the host fetches them with one copy: these numbers, then CH_TALLY_SUMS
+ * of every MoE layer, the int64_t counts of all tallies, and the loss of every shard. */
 enum {
   CH_PASS_CONSISTENCY,
   CH_PASS_GUARD, /* starts as the loss; an update within the backward pass adds squares of gradients */
   CH_PASS_SUMS
 };
 
-/* One pass over B sequences of T tokens: those of all ranks, each of which runs its share of them. */
+/* One pass over B sequences of T tokens. B counts the sequences of all ranks; every rank runs an equal part. */
 typedef struct ch_pass {
   int B, T;
   ch_route_args route; /* of every MoE layer. The caller says training (of dropout, too), causal (not with gradients)
@@ -71,8 +71,8 @@ typedef struct ch_pass {
   int rows;
   const int32_t *target; /* [rows or B*T] host: token to predict, negative: none; or NULL: no loss */
   int gradients;         /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
-  int accumulate;        /* add them to what stands there, instead of setting them whatever it is */
-  int partial;           /* other passes will add to them: replicas of experts need not sum theirs yet */
+  int accumulate;        /* 1: gradients +=; 0: gradients = */
+  int partial;           /* 1: later passes will add to the gradients, so replicas do not sum them yet */
   int drawn_twice; /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
   int observe;     /* fold cut-offs or centroids into what the router keeps */
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */

@@ -36,7 +36,7 @@ ch_stored ch_stored_param(const ch_param *p) {
   return s;
 }
 
-/* Every rank has as much of it: ch_params_share sees to that. */
+/* Assembles a tensor from the ranks' parts, which have equal sizes (ch_params_share). */
 static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV *own, real *whole) {
   const ch_comm *replica = &x->grid.replica;
   real *all = reallocarray(NULL, (size_t)p->whole, sizeof *all);
@@ -150,7 +150,7 @@ static int is_dense_of(const choir_tensor *t, const ch_param *p) {
          t->shape[2] == p->shape[2];
 }
 
-/* The first expert of this rank, of `count` elements, is there: all others get it. */
+/* Copies this rank's first expert, of `count` elements, to its other experts. */
 static void repeat_expert(const ch_exec *x, const ch_param *p, int64_t count) {
   for (int64_t at = count; at < p->count; at += count) x->memory->copy(p->w + at, p->w, (size_t)count * sizeof(real));
 }

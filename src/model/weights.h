@@ -9,33 +9,33 @@
 /* The dtype of `real` in files. */
 #define CH_REAL_DTYPE (sizeof(real) == sizeof(double) ? CHOIR_F64 : CHOIR_F32)
 
-/* A tensor of a file, and what this process has of it: `data` is an address in the backend's memory, of scalars (dims
- * 0) the host's. Of tensors of experts that is the part of the experts that this rank owns. */
+/* A tensor of a file and this process's part of it. tensor.data points to backend memory, or to host memory for scalars
+ * (dims 0); for experts it holds only the experts that this rank owns. */
 typedef struct ch_stored {
-  choir_tensor tensor; /* the whole one; no data of what this rank has not */
-  int experts;         /* of them all; 0: every rank has the whole tensor */
-  int64_t hidden;      /* their hidden width where the last dimension is of it, which shards cut; else 0 */
-  int owner;           /* the rank of a replica that alone has it; -1: none */
+  choir_tensor tensor; /* shape of the whole tensor; data NULL if this rank has no part of it */
+  int experts;         /* experts in the whole tensor; 0: every rank has the whole tensor */
+  int64_t hidden;      /* hidden width of an expert if the last dimension is the hidden one, which shards cut; else 0 */
+  int owner;           /* the only rank of the replica that has the tensor; -1: no single owner */
 } ch_stored;
 ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, const real CH_DEV *data);
 ch_stored ch_stored_param(const ch_param *param);
 
-/* The elements of it that a rank of a replica has. */
+/* The part of a tensor on rank `rank` of a replica. */
 ch_part ch_stored_part(const ch_stored *stored, const ch_grid *grid, int rank);
 
-/* Writes a file, or where its tensors have more than `most` bytes several and an index (file/tensors_set.h). What the
- * files hold does not depend on the number of ranks. Of several ranks number f writes the files f, f + P, ...; the
- * others of its replica send it what it has not: one tensor a file at a time, copied from x's memory to the host. The
- * first rank looks into all files and writes the index. metadata: as choir_tensors_write takes it, the same on all
- * ranks. Collective; all ranks get the code. */
+/* Writes one file, or, for tensors of more than `most` bytes, several files and an index (file/tensors_set.h). The
+ * files' contents do not depend on the number of ranks. Rank f of P writes the files f, f + P, ...; the other ranks of
+ * its replica send the parts that it lacks, one tensor of each file at a time, copied from x's memory to the host. The
+ * first rank checks all files and writes the index. metadata: as for choir_tensors_write, the same on all ranks.
+ * Collective; all ranks get the code. */
 int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most,
                     const char *const *metadata);
 
-/* The same of all parameters, bound to the config.json and the tokenizer.model that stand beside them. */
+/* Saves all parameters, with metadata that binds them to the config.json and tokenizer.model in the same directory. */
 int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most);
 
-/* whole [shape] = a parameter's weights, or their gradients, from the ranks that have parts of it. Collective;
- * CHOIR_ERROR_MEMORY where hidden shards must be put together and there is no room. */
+/* whole [shape] = a parameter's weights (or gradients), assembled from all ranks. Collective. CHOIR_ERROR_MEMORY if the
+ * buffer to assemble hidden shards cannot be allocated. */
 int ch_param_collect(const ch_param *param, const ch_exec *x, int gradient, real *whole);
 
 /* Fills every parameter; each rank reads for itself. Checksum, names, types and shapes are checked, and unless

@@ -1,6 +1,6 @@
-/* Saving tensors, on one rank or many. Files are written a row at a time: as many as there are ranks, by each rank one.
- * Within a row all ranks go through rounds together: round j brings every writer the j-th of its file's tensors that
- * lie on several ranks, from those of its own replica, which has all of it. */
+/* Saving tensors, on one rank or many. Files are written in rows: in each row every rank writes one file. Within a row
+ * all ranks go through rounds together: round j sends every writer the j-th distributed tensor of its file, from the
+ * ranks of its own replica, which together hold the whole tensor. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,8 +98,8 @@ static int rounds(const stage *s) {
   return most;
 }
 
-/* Writes this rank's file of the row, if it has one, and brings the others theirs to the end: also where its own could
- * not be begun, of which they do not know. */
+/* Writes this rank's file of the row, if any, and takes part in every round of the other ranks' files, even if its own
+ * file could not be opened, because the other ranks do not know of the failure yet. */
 static int write_row(stage *s) {
   const int f = s->row + s->comm->rank;
   char path[PATH_MAX];

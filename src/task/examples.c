@@ -12,15 +12,15 @@ typedef struct {
   ch_encoder *encoder;
   ch_buffer text;          /* of a column, with the spaces before it */
   ch_ids ids;              /* of the prompt at hand */
-  size_t cut_at, cut_size; /* where the column that may be cut stands in it */
+  size_t cut_at, cut_size; /* position and size, in tokens, of the column that may be shortened */
 } maker;
 
 static int encode(maker *m, const char *text, size_t size) {
   return size ? ch_encode(m->tokenizer, m->encoder, text, size, &m->ids) : CHOIR_OK;
 }
 
-/* A piece of the template and the column behind it, encoded one after the other. Spaces between them go with the
- * column: that is where a tokenizer has them, at the beginning of words. */
+/* Encodes a piece of the template, then the column after it. Spaces between them are encoded with the column, since
+ * tokenizers attach spaces to the beginning of words. */
 static int encode_part(maker *m, const ch_task_part *part, int64_t row) {
   size_t size = part->size;
   while (part->column >= 0 && size && part->text[size - 1] == ' ') size--;

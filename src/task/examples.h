@@ -9,10 +9,10 @@
 
 typedef struct ch_examples {
   int64_t count;
-  ch_ids tokens;  /* of all prompts, one after the other */
+  ch_ids tokens;  /* concatenation of all prompts */
   int64_t *begin; /* [count+1] */
   int *label;     /* [count]; -1: none */
-  int64_t *row;   /* [count] of the rows that they were made of */
+  int64_t *row;   /* [count] row of the file that each prompt was made from */
   int64_t cut;    /* prompts that were too long, and lost part of their text */
   int64_t unlabelled;
   int longest;  /* tokens of a prompt */
@@ -60,8 +60,8 @@ typedef struct ch_sampler {
   int64_t epoch;                 /* that `order` is of; -1: none yet */
   int64_t *order;                /* [count] examples, B after B */
   ch_batch *batch;               /* [micros] what ch_sampler_get fills */
-  int32_t *token, *row, *target; /* of all of them */
-  int64_t tokens, rows;          /* that one of them has room for */
+  int32_t *token, *row, *target; /* of all micro-batches */
+  int64_t tokens, rows;          /* capacity of one micro-batch */
 } ch_sampler;
 
 /* Makes micro-batches of B examples each, `micros` of them at a time. CHOIR_ERROR_MEMORY. To be freed in any case. */

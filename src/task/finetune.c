@@ -71,8 +71,8 @@ static int fresh(ch_tune *t, char *base) {
   return ch_task_make(json_incref(t->settings.task), choir_task_name(o->task), &t->task);
 }
 
-/* A run that goes on: everything from its directory; a config given as well must describe the same model. base: where
- * the tokenizer is, which is the same in all checkpoints that are whole. */
+/* Resumes a run from its directory; a config given as well must describe the same model. base: the directory with the
+ * tokenizer, which is the same in all intact checkpoints. */
 static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
   const choir_finetune_options *o = t->options;
   const char *path = CH_IN(o->out, "config.json");

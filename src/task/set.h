@@ -34,9 +34,9 @@ void ch_predictions_free(ch_predictions *predictions);
 
 /* ---- sets ---- */
 
-/* Reads a file. labelled: a file without labels is refused, and a row without one is malformed, unless it says itself
- * that it has none ("unlabelled"); otherwise its label is -1. Malformed rows are left out and counted, the first is
- * named by its line; when they are more than one row and one in a hundred, the file is refused, and so is one without
+/* Reads a file. With `labelled`, a file without labels is refused, and a row without label is malformed unless marked
+ * "unlabelled"; otherwise missing labels are -1. Malformed rows are skipped and counted, and the first one is named by
+ * its line. A file with more than one malformed row and more than one in a hundred is refused, and so is a file without
  * any good row. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY. */
 int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows *rows);
 int ch_rows_parse(const choir_task *task, const char *name, const char *text, size_t size, int labelled, ch_rows *rows);

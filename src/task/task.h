@@ -43,7 +43,7 @@ struct choir_task {
 int ch_task_make(json_t *json, const char *name, choir_task **task);
 int ch_task_parse(const char *text, size_t size, const char *name, choir_task **task);
 
-/* The label that a value of so many bytes spells; -1: none at all; -2: it is none of the task's. */
+/* Label for a value of `size` bytes; -1: the value says "no label"; -2: not a label of the task. */
 int ch_task_label_of(const choir_task *task, const char *value, size_t size);
 
 /* Finds the file of a split ("train", "dev") in a directory, or in its folder of the task's name: path [PATH_MAX].

@@ -41,8 +41,8 @@ typedef struct ch_tune {
 int ch_tune_settings_save(const ch_tune *t);
 int ch_tune_settings_load(ch_tune *t);
 
-/* A checkpoint of the run; path [PATH_MAX] gets its name. Loading one by its step (ch_resume_newest) checks that the
- * sets are those that it was made with. */
+/* Saves a checkpoint of the run; path [PATH_MAX] receives its name. Load takes a step number (for ch_resume_newest) and
+ * checks that the sets have not changed since the checkpoint was saved. */
 int ch_tune_save(ch_tune *t, char *path);
 int ch_tune_load(void *tune, int64_t step);
 

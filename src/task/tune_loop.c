@@ -108,9 +108,9 @@ static void tell_evaluation(loop_state *d, const choir_task_measure *m, int meas
 }
 
 /* The first of equal evaluations is the best. Its result is written before the checkpoint that knows of it: a run
- * that is killed between the two comes here once more. One that was `stopped` evaluates for the screen and pages, which
- * shall show how well it does at its end: the line lies behind what the checkpoint knows of and chooses no best, so a
- * resumed run cuts it off and is one that nobody stopped. */
+ * killed between the two evaluates again. A `stopped` run evaluates only for the screen and pages, which shall show the
+ * final score. The checkpoint does not know of this line, which chooses no best; so a resumed run cuts it off and its
+ * log equals the log of an uninterrupted run. */
 static int evaluate(loop_state *d, int stopped) {
   ch_tune *t = d->t;
   ch_tune_state *s = &t->state;

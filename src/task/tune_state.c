@@ -63,7 +63,7 @@ static uint64_t set_hash(const ch_set *set) {
   return XXH64(e->words.ids, e->words.count * sizeof *e->words.ids, hash);
 }
 
-/* hash: room for those of both sets, which must be the same again. */
+/* Lists the counters of a checkpoint. hash: scratch for the hashes of both sets, which must match on resuming. */
 static int get_counters(ch_tune *t, ch_counter *c, int64_t hash[2]) {
   ch_tune_state *s = &t->state;
   hash[0] = (int64_t)set_hash(&t->train);

@@ -13,7 +13,7 @@ typedef struct {
   ch_text_tokens text;
   uint64_t *counts; /* [V] of the tokens that the unigram baseline goes by */
   ch_windows windows;
-  double *loss;    /* [sources] sums of each source's losses, where somebody asks for them */
+  double *loss;    /* [sources] sum of losses per source, or NULL */
   int64_t *tokens; /* [sources] */
 } material;
 

@@ -50,16 +50,16 @@ int ch_layout_idles(const choir_config *config, const ch_layout *l) {
   return has_experts(config) && l->experts > config->model.experts;
 }
 
-/* ---- what they need, and what there is ---- */
+/* ---- memory: needed and available ---- */
 
 /* The memory of one rank. */
 typedef struct {
-  uint64_t machine;      /* whose memory it shares with others of the same number */
+  uint64_t machine;      /* identifies the machine; its ranks share its memory */
   int64_t needs;         /* bytes, by a dry run */
-  int64_t may, has_left; /* bytes that it may have by its limits, and that its machine has left; 0: not known */
+  int64_t may, has_left; /* bytes allowed by the process's limits, and free on the machine; 0: unknown */
 } room;
 
-/* Where there is too little: of one rank, or of those of a machine. */
+/* A lack of memory: of one rank, or of all ranks of a machine. */
 typedef struct {
   int rank, ranks;
   int64_t needs, has;
@@ -142,8 +142,8 @@ static void say_chosen(const choir_config *config, const ch_layout *l, const cha
            *few || *before ? "" : "as one process computes, bit for bit");
 }
 
-/* Searches the layouts that have a use for every rank, or the others. found: 0 where none has room; `before` says what
- * the first one lacked that had none. */
+/* Finds the first layout that fits into memory, among layouts with `idles` (ranks without experts) or without. found: 0
+ * if no layout fits; `before` then describes the lack of the first layout tried. */
 static int search(const choir_config *config, const choir_run_options *options, choir_ranks *ranks, const room *own,
                   int idles, ch_layout *l, int *found, char *before, size_t size) {
   char text[256];

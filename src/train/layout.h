@@ -9,28 +9,28 @@
 #include "choir/model.h"
 
 /* ranks = replicas x experts x hidden: rank ((r * experts) + g) * hidden + j has the hidden shard j of the experts of
- * group g, of replica r (comm/grid.h). All ranks have tokens of their own. */
+ * group g, of replica r (comm/grid.h). Every rank computes different tokens. */
 typedef struct ch_layout {
   int ranks, replicas, experts, hidden;
   int dense_sharded; /* every dense matrix of a layer lives on one rank of a replica, and visits the others */
 } ch_layout;
 
-/* The layouts of some ranks in the order in which training would have them: hidden shards, then replicas, as few as may
- * be, dense matrices whole before sharded. So the first two are those whose bits are one process's. Sets the next one,
- * from {.ranks = P} on; 0: there is none. */
+/* Lists layouts in the order in which training tries them: fewest hidden shards, then fewest replicas, and whole dense
+ * matrices before sharded ones. So the first two are the layouts that reproduce a single process bit for bit. Advances
+ * *l to the next layout, starting from {.ranks = P}; 0: no more. */
 int ch_layout_next(ch_layout *l);
 
 /* Why the sizes of a model do not go with it, as `text`; 0: they do. */
 int ch_layout_refused(const choir_config *config, const ch_layout *l, char *text, size_t size);
 
-/* Nonzero: the layout is possible, but some ranks would have no expert. It is chosen only where no other one is
- * possible, or on request. */
+/* Nonzero if some ranks would have no expert. Such a layout is chosen only on request or if every other one is
+ * impossible. */
 int ch_layout_idles(const choir_config *config, const ch_layout *l);
 
-/* Lays out ranks that nobody has laid out: the first layout whose memory, by a dry run, all ranks have, of which those
- * of one machine share what it has. `why`: which it is and why, for people; empty where there was nothing to choose.
- * Collective, with one code on all ranks. CHOIR_ERROR_MEMORY, with figures: there is none. CHOIR_ERROR_ARGUMENT: ranks
- * that were told different things, or what ch_trainer_plan refuses. */
+/* Chooses the first layout whose memory, found by a dry run, is available on all ranks; ranks of one machine share its
+ * memory. Does nothing if the user has set a layout. `why`: the choice and its reason, for people; empty if there was
+ * nothing to choose. Collective, with one code on all ranks. CHOIR_ERROR_MEMORY, with figures: no layout fits.
+ * CHOIR_ERROR_ARGUMENT: ranks have different settings, or ch_trainer_plan refuses the config. */
 int ch_layout_choose(const choir_config *config, const choir_run_options *options, choir_ranks *ranks, char *why,
                      size_t size);
 

@@ -28,13 +28,13 @@ static int64_t end_of_lines(int fd, int64_t bytes) {
   return 0;
 }
 
-/* The lines that stand there; half a one behind them is cut off. */
+/* Opens the log to append: keeps its complete lines and cuts off an incomplete last line. */
 static int begin(ch_log *log, const char *path, int there) {
   struct stat status;
   if (log->fd < 0 || snprintf(log->path, sizeof log->path, "%s", path) >= (int)sizeof log->path ||
       fstat(log->fd, &status))
     return ch_error_errno("%s: cannot open for appending", path);
-  if (!there) CH_TRY(ch_sync_parent(path)); /* checkpoints rely on its being there after a loss of power */
+  if (!there) CH_TRY(ch_sync_parent(path)); /* checkpoints need the log to survive a loss of power */
   log->bytes = end_of_lines(log->fd, status.st_size);
   if (log->bytes == status.st_size || !ftruncate(log->fd, log->bytes)) return CHOIR_OK;
   return ch_error_errno("%s: cannot cut off half a line", path);
@@ -72,7 +72,7 @@ void ch_log_close(ch_log *log) {
   *log = (ch_log){.fd = -1};
 }
 
-/* Writes as much as there is room for; how much that was. */
+/* Writes until the data or the disk's space ends; returns the number of bytes written. */
 static size_t write_some(ch_log *log, const char *data, size_t size) {
   size_t done = 0;
   log->error = 0;

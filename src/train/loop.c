@@ -254,8 +254,8 @@ static int loop(loop_state *d) {
   if (d->room.owed && run->trainer.step == steps) CH_TRY(wait_for_room(d, e));
   if (d->room.owed) return ch_room_error(&d->room, run->trainer.step, steps);
   if (run->trainer.step == steps) return CHOIR_OK;
-  /* The screen and pages shall show the loss at the end. Its line lies behind what the checkpoint knows of, so a
-   * resumed run cuts it off and is one that nobody stopped. */
+  /* The screen and pages shall show the final loss. The checkpoint does not know of this line, so a resumed run cuts it
+   * off and its log equals the log of an uninterrupted run. */
   if (!ch_trainer_is_due(&run->trainer, run->config.train.eval_every)) CH_TRY(evaluate(d, e));
   return ch_trainer_stopped(&run->trainer);
 }

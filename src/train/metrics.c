@@ -74,7 +74,7 @@ static void write_timing(ch_metrics *m, const char *line, int length) {
   ch_log_add(&m->timing, line, (size_t)length);
 }
 
-/* Seconds since 1970, by which logs of other programs are laid beside this one. */
+/* Seconds since 1970, for comparisons with the logs of other programs. */
 static double wall_clock(void) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);

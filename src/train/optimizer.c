@@ -8,7 +8,7 @@
 #include "comm/collective.h"
 #include "train/step.h"
 
-/* Whether a name fits one of the patterns "a,b": `only` the one of that number, or -1 any. */
+/* Whether `name` matches one of the comma-separated patterns: pattern number `only`, or any pattern if `only` is -1. */
 static int fits(const char *patterns, int only, const char *name) {
   char pattern[CHOIR_NAME_BYTES];
   for (int i = 0; *patterns; i++) {
@@ -117,12 +117,12 @@ static int belongs(const ch_optimizer *o, int i, int layer) {
   return !o->tensor[i].frozen && (layer == CH_EVERY_PARAM || o->params->p[i].layer == layer);
 }
 
-/* Where the squares of an expert stand: those of one expert beside each other, so that ranks have runs of them. */
+/* Index of an expert tensor's square. The squares of one expert are adjacent, so that a rank's experts form one run. */
 static int64_t cell(const ch_optimizer *o, int64_t expert, int tensor) {
   return o->params->count + expert * o->tensors + tensor;
 }
 
-/* Every expert by itself: their owners differ, and the order of the sum must not. */
+/* Sums the squares of each expert separately, so that the order of the total does not depend on the owners. */
 static void expert_squares(ch_exec *x, const ch_optimizer *o, const ch_param *p, int tensor, double CH_DEV *total) {
   int64_t size = p->shape[1] * p->part.columns, first = p->part.row / p->shape[1];
   x->ops->sumsq(x, &(ch_sumsq_args){.arrays = size ? p->count / size : 0,
@@ -146,7 +146,7 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
   }
 }
 
-/* Those of experts [experts,tensors] of all ranks: every group has its own, every hidden shard a part of the sum. */
+/* Gathers the squared gradient norms of all experts, [experts,tensors], and adds the parts of hidden shards. */
 static void gather_squares(ch_exec *x, const ch_optimizer *o, double *square) {
   const ch_comm *hidden = &x->grid.hidden;
   int64_t count = (int64_t)o->experts * o->tensors, bytes = count * (int64_t)sizeof *square;

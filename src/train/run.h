@@ -37,31 +37,32 @@ int ch_start_weights(choir_model *model, const char *directory);
  * [count]: of the checkpoints that are there, the newest first. */
 int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *steps, int count);
 
-/* Loads the newest of some checkpoints that `load` takes into the trainer, and tells of those passed over. Where none
- * will do, or one is refused for what was asked for (CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY): the error. */
+/* Tries `load` on the checkpoints, the newest first, until one loads; reports each unreadable one. Returns an error if
+ * every checkpoint fails, or at once for CHOIR_ERROR_ARGUMENT and CHOIR_ERROR_MEMORY, which older ones would give too.
+ */
 int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
                      int (*load)(void *context, int64_t step), void *context);
 
-/* Loads the newest checkpoint that is whole and this run's, and tells of those passed over; run->config_changed says
- * whether its steps were made with another config. An error where there are some and none will do: beginning anew would
- * throw the log away. */
+/* Loads the newest intact checkpoint of the run and reports the ones passed over. Sets run->config_changed if the
+ * checkpoint's steps used another config. If every checkpoint fails the result is an error, because a fresh start would
+ * discard the log. */
 int ch_resume_state(ch_run *run, const int64_t *steps, int count);
 
-/* CHOIR_ERROR_ARGUMENT where a run has begun in a directory: a fresh one may not write over it. */
+/* CHOIR_ERROR_ARGUMENT if the directory already has a run, which a fresh run must not overwrite. */
 int ch_run_directory_unused(const char *out);
 
-/* Makes a run's directory and that of its checkpoints, locks the first, and removes what dead processes left there.
- * Release the claim after an error, too. CHOIR_ERROR_ARGUMENT where it holds built data. */
+/* Makes the directories of a run and of its checkpoints, locks the run's, and removes leftovers of dead processes. The
+ * claim must be released even after an error. CHOIR_ERROR_ARGUMENT: the directory holds built data. */
 int ch_run_directory_take(ch_claim *claim, const char *out);
 
-/* ---- ranks: whether they are to compute the same, and what a step of theirs costs ---- */
+/* ---- ranks: agreement on their input, and the cost of their exchanges ---- */
 
-/* CHOIR_ERROR_ARGUMENT on all ranks, naming the first one that has other data, another checkpoint or another model
- * (ch_model_same) than rank 0. Collective. */
+/* CHOIR_ERROR_ARGUMENT on all ranks if a rank's data, checkpoint or model (ch_model_same) differs from rank 0's; names
+ * the first such rank. Collective. */
 int ch_run_same(const ch_run *run);
 
-/* Traffic of this rank in one step, and its time in exchanges. The rank that was there least is the straggler that the
- * others waited for. */
+/* This rank's traffic in one step and its time in exchanges. The rank with the least such time is the straggler for
+ * which the others waited. */
 typedef struct ch_rank_times {
   int ranks; /* 1: nothing else is set */
   int64_t bytes, messages;

@@ -22,7 +22,8 @@ enum { CH_COUNTERS = 8 }; /* at most */
 int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
                   const ch_counter *counters, int count, int64_t best, char *path);
 
-/* Removes what a save removes: one may have been killed before it did. The first rank's to call, on resuming. */
+/* Removes old checkpoints, as a save does, in case the last save was killed before it did so. Called by the first rank
+ * on resuming. */
 void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best);
 
 /* Loads weights and state of a checkpoint directory into a trainer that has its memory, and the values of counts. A

@@ -11,7 +11,7 @@
 static void update_layer(void *context, const ch_pass *pass, int layer) {
   ch_trainer *t = context;
   double CH_DEV *guard = pass->sums + CH_PASS_GUARD;
-  const double no_norm = 0; /* it is for clipping, which there is none of */
+  const double no_norm = 0; /* the norm is used for clipping only, which is off here */
   ch_optimizer_squares(&t->model->x, &t->optimizer, layer, guard);
   ch_optimizer_step(&t->model->x, &t->optimizer, layer, t->step + 1, no_norm, guard);
 }
@@ -25,9 +25,9 @@ static double norm_of(ch_trainer *t) {
   return sqrt(sum);
 }
 
-/* A step's micro-batches share these: what its losses count by, and their sums. */
+/* State shared by the micro-batches of a step: the number of targets, and the sums of losses. */
 typedef struct {
-  double targets; /* of all of them; a step without any has no loss */
+  double targets; /* in all micro-batches; 0: the step has no loss */
   double loss, aux_loss;
 } step_state;
 

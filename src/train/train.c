@@ -148,7 +148,7 @@ static int keep_settings(const ch_run *run) {
   CH_TRY(ch_file_save(CH_IN(run->out, "data.path"), run->data_path, strlen(run->data_path)));
   if (*run->from)
     CH_TRY(ch_file_save(from, run->from, strlen(run->from)));
-  else if (unlink(from) && errno != ENOENT) /* of a run whose metrics somebody has removed */
+  else if (unlink(from) && errno != ENOENT) /* left by an earlier run whose metrics were removed */
     return ch_error_errno("%s: cannot be removed", from);
   return choir_config_save(&run->config, CH_IN(run->out, "config.json"));
 }
