@@ -58,7 +58,7 @@ static void print_row(const ch_bench_result *r, const ch_bench_result *first) {
   fflush(stdout);
 }
 
-/* The rates of the backend, those of bf16 where it has a unit for it. */
+/* Prints the backend's peak rates; bf16 only if it has a bf16 unit. */
 static void print_peak(const ch_peak *p) {
   printf("peak, %d threads: %.1f GFLOP/s fp32 (%s), ", p->threads, p->fp32_gflops, p->isa);
   if (p->bf16_gflops > 0)
@@ -74,7 +74,7 @@ static void print_head(const ch_peak *p) {
   fflush(stdout);
 }
 
-/* What this machine cannot do, which is no failure: whoever measures all cases has most of them without bf16, too. */
+/* Reports a case that this machine cannot run. Not a failure: a list of all cases includes bf16 ones on any machine. */
 static void pass_over(const char *problem) {
   if (json)
     json_array_append_new(

@@ -14,8 +14,8 @@
 /* Exit statuses beside 0. INTERRUPTED: and saved; SILENT: another process of several was not heard from. */
 enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3, CLI_SILENT = 4 };
 
-/* An option that may be given several times. `at` is the number of operands seen before each, so that
- * `--source A x y --source B z` can tell whose files are whose. */
+/* An option that may be given several times. `at` counts the operands before each occurrence, so that
+ * `--source A x y --source B z` assigns x and y to A, and z to B. */
 enum { CLI_LIST_MOST = 64 };
 typedef struct cli_list {
   int count;
@@ -74,7 +74,7 @@ extern const cli_verb cli_study;          /* takes its words as they are */
 int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
 
 /* say.c */
-void cli_say_for(const cli_verb *verb);                                       /* whose messages they are from here on */
+void cli_say_for(const cli_verb *verb);                                       /* later messages start with its name */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /* says what is wrong; CLI_USAGE */
 void cli_be_silent(void);                  /* from here on: of several ranks one speaks */
 const char *cli_said(void);                /* the last message, also of a silent one */
@@ -93,7 +93,7 @@ int cli_ranks_speak(void);                 /* nonzero: what it prints is seen */
 int cli_ranks_first(void);                 /* nonzero: it speaks, and writes what is to be written */
 int cli_ranks_agree(int status);           /* the worst of all, which the first one says */
 int cli_ranks_join(const cli_verb *verb);  /* which may be NULL; an exit status */
-int cli_ranks_check(const cli_verb *verb); /* refuses a verb that is for one process where there are several */
+int cli_ranks_check(const cli_verb *verb); /* refuses to run a single-process verb on several ranks */
 int cli_ranks_help(const char *what);      /* whether all want this help, which the first prints; an exit status */
 void cli_ranks_leave(void);
 extern int cli_verbose_ranks;                         /* --verbose-ranks */
@@ -187,8 +187,8 @@ const char *cli_output(const char *path); /* a path to write to, while stdout is
 int cli_pipes_end(int status);            /* writes what goes to standard output; the exit status */
 
 /* outputs.c: an exit status, before any work. */
-int cli_check_file(const char *path); /* that is to be written */
-int cli_check_new(const char *path);  /* a directory that is to be made: may be there, empty */
+int cli_check_file(const char *path); /* an output file */
+int cli_check_new(const char *path);  /* an output directory, which may exist if it is empty */
 
 /* input.c */
 char *cli_read_file(const char *path,

@@ -58,7 +58,7 @@ static void print_losses(int count) {
   putchar('\n');
 }
 
-/* The loss of each, where there are several. */
+/* Prints the loss of each source if there are several. */
 static void print_sources(int count) {
   size_t n = json_array_size(results[0].sources);
   if (n > 1) puts("loss by source");

@@ -25,7 +25,7 @@ typedef struct {
   int count;
 } gradients;
 
-/* Room for that of every parameter that has one; 0: there was none. */
+/* Allocates a gradient array for every trainable parameter; 0: out of memory. */
 static int make_room(const choir_model *model, gradients *g) {
   int count = choir_model_parameter_count(model);
   g->tensor = calloc((size_t)count + 1, sizeof *g->tensor);
@@ -44,7 +44,7 @@ static int make_room(const choir_model *model, gradients *g) {
   return g->tensor != NULL;
 }
 
-/* All of several processes must call it: they send each other their parts. */
+/* Collects the gradients from all ranks; collective. */
 static int collect(const choir_model *model, gradients *g) {
   int code = choir_ranks_agree(cli_ranks(), make_room(model, g) ? CHOIR_OK : CHOIR_ERROR_MEMORY);
   if (code) return cli_fail_with("no memory for a copy of the gradients");
@@ -142,7 +142,7 @@ static const cli_option options[] = {
 
 CLI_VERB(forward, "forward", "CHECKPOINT TOKENS.npy", 2, 2, "run given tokens: loss, logits, gradients",
          "TOKENS is int32 [B,T]. All B*T positions go through the model and form one routing pool, unless --routing "
-         "says otherwise. The loss is the mean cross-entropy of position t predicting token t+1, over the B*(T-1) "
-         "positions that have one. Gradients are those of this loss plus the router's weighted auxiliary loss where it "
-         "has one, which is reported apart. Started by mpirun or srun, all processes share the work; their number must "
+         "says otherwise. The loss is the mean cross-entropy of position t predicting token t+1, over B*(T-1) "
+         "positions. Gradients include the router's weighted auxiliary loss, if any, which is reported separately. "
+         "Started by mpirun or srun, all processes share the work; their number must "
          "divide train.shards (or --shards), and that B (docs/clusters.md).");

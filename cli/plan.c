@@ -134,7 +134,7 @@ static int run(int count, const char *const *operands) {
   if (ch_plan_create(&config, &o.plan, &plan)) return cli_fail();
   const ch_plan_layout *l = chosen(plan);
   if (!l && o.layout)
-    status = cli_usage("--layout %s: none of the layouts that can be is called so", o.layout);
+    status = cli_usage("--layout %s: no possible layout has this name", o.layout);
   else if (o.out && ch_plan_page(plan, o.out))
     status = cli_fail();
   else

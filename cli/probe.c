@@ -60,7 +60,7 @@ static void print_result(const ch_probe_result *r) {
   print_effect("differs alone, cut:", &r->alone, d->looks_ahead || d->depends_on_batch, r->spread);
 }
 
-/* Probes one routing; *leaks counts those that do not keep what they declare. An error code of the library. */
+/* Probes one routing and adds 1 to *leaks if it breaks its declared causality. Returns an error code of the library. */
 static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *results, int *leaks) {
   ch_probe_result r;
   int code = ch_probe(model, tokenizer, &o.probe, &r);

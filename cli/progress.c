@@ -49,7 +49,7 @@ int cli_time_is_up(const cli_progress *progress, double minutes) {
 
 int cli_progress_count(void *context, int64_t done, int64_t total) {
   cli_progress *progress = context;
-  if (!total) progress->started = cli_seconds(); /* what is left takes as long as what is done, without the reading */
+  if (!total) progress->started = cli_seconds(); /* the estimate of the remaining time leaves out the reading */
   double seconds = cli_seconds() - progress->started;
   if (total && done >= total) {
     cli_progress_clear(progress);

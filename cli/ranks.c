@@ -12,7 +12,8 @@ static choir_ranks *ranks;
 
 const choir_ranks *cli_ranks(void) { return ranks; }
 
-/* Verbs that several processes share have options for it; any other verb would do the same work in each of them. */
+/* Whether several processes can share the verb's work: such verbs have an option for it. Any other verb would repeat
+ * the same work in every process. */
 static int is_shared(const cli_verb *verb) {
   for (const cli_option *o = verb->options; o->name; o++)
     if (o->target == &cli_rank_timeout) return 1;

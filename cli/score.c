@@ -34,7 +34,7 @@ static const cli_option options[] = {
     {"data", "DIR", CLI_PATH, &o.of_task.data, NULL, "the task's files, or a directory with a folder of its name", 0},
     {"split", "NAME", CLI_TEXT, &o.of_task.split, NULL, "which of its sets: dev, test, dev_mismatched, ... [dev]", 0},
     {"out", "FILE", CLI_OUTPUT, &o.of_task.out, NULL,
-     "write the predictions: FILE.jsonl as SuperGLUE wants them, any other as GLUE does", 0},
+     "write the predictions: SuperGLUE's format for FILE.jsonl, GLUE's for other names", 0},
     {"batch", "B", CLI_INT, &o.of_task.batch_sequences, "32",
      "texts that batch routing routes together; 0: no accuracy by batch routing", 0},
     {"capacity-factor", "C", CLI_REAL, &o.of_task.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},

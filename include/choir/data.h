@@ -59,7 +59,7 @@ typedef struct choir_data_info {
   uint64_t train_tokens, heldout_tokens; /* ends of documents included */
   uint64_t train_bytes, heldout_bytes;   /* of text */
   uint64_t documents;                    /* a document with text in both shares counts in each */
-  uint64_t hash;                         /* of everything in it, as checkpoints and timing.jsonl have it */
+  uint64_t hash;                         /* of the whole data set, as recorded in checkpoints and timing.jsonl */
   int64_t reserved[7];
 } choir_data_info;
 CHOIR_API void choir_data_get_info(const choir_data *data, choir_data_info *info);

@@ -15,7 +15,7 @@
 
 CHOIR_C_BEGIN
 
-/* Every function that can fail returns one of these; 0 is success. */
+/* Error codes. A function that can fail returns a code; CHOIR_OK, 0, means success. */
 enum {
   CHOIR_OK = 0,
   CHOIR_ERROR_ARGUMENT,    /* a value the caller passed is out of range or of the wrong kind */

@@ -49,7 +49,7 @@ typedef struct choir_generate_options {
   void (*done)(void *context, int sequence, const choir_generated *generated);
   int (*stop)(
       void *context); /* asked between passes of the model, and while a long prompt is encoded; nonzero ends it all */
-  void *context;      /* for these three, each of which may be NULL */
+  void *context;      /* passed to the three callbacks, which may be NULL */
   int64_t reserved[8];
 } choir_generate_options;
 #define CHOIR_GENERATE_OPTIONS_INIT \

@@ -78,8 +78,8 @@ typedef struct choir_parameter {
 CHOIR_API int choir_model_parameter_count(const choir_model *model);
 CHOIR_API int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter);
 
-/* Copies of all values, on every backend: of a weight, or of its gradient (CHOIR_ERROR_ARGUMENT where it has none);
- * and new values for a weight. */
+/* Get copies all values of a weight, or of its gradient (CHOIR_ERROR_ARGUMENT: no gradient), from any backend; set
+ * replaces a weight's values. */
 CHOIR_API int choir_model_get_parameter(const choir_model *model, int index, int gradient, float *values);
 CHOIR_API int choir_model_set_parameter(choir_model *model, int index, const float *values);
 

@@ -10,9 +10,9 @@ CHOIR_C_BEGIN
 
 typedef struct choir_ranks choir_ranks;
 
-/* Joins the processes that mpirun or srun started with this one; a process that nobody started so is alone. Once in a
- * process, from its first thread. CHOIR_ERROR_UNSUPPORTED: this build has no MPI. CHOIR_ERROR_IO: the launcher started
- * several, and they did not find each other. */
+/* Joins the processes that mpirun or srun started with this one; without a launcher the process is alone. To be called
+ * once per process, from its first thread. CHOIR_ERROR_UNSUPPORTED: this build has no MPI. CHOIR_ERROR_IO: the
+ * launcher's processes did not find each other. */
 CHOIR_API int choir_ranks_join(choir_ranks **ranks);
 
 /* This process's number, from 0, and how many there are. NULL: 0 of 1. */

@@ -38,7 +38,7 @@ typedef struct choir_routing {
   const int *token_slot;   /* [slots] */
   const float *scores;     /* [n,e] S, of every token for every expert, or NULL: the router has none */
   const float *thresholds; /* [e] the cut-offs that training left, or NULL: none are kept, or none set yet */
-  const float *cutoffs;    /* [e] those of this batch, infinite where an expert took none; NULL: not cut by rank */
+  const float *cutoffs;    /* [e] cut-offs of this batch, infinite if an expert took no token; NULL: not cut by rank */
   const int *demand;       /* [e] tokens that asked for the expert */
   int capacity;            /* tokens that an expert may hold */
   int64_t dropped;         /* choices that found their expert full */
@@ -54,8 +54,8 @@ CHOIR_API int choir_routing_expert(const choir_routing *routing, int slot);
 typedef void (*choir_routing_callback)(void *context, const choir_routing *routing);
 
 /* Statistics of one layer over any number of routings; all arrays are owned by the struct. Entropies are in nats.
- * docs/inspecting.md has the formulas. What stands behind `histogram` is counted from routings that are shown
- * (choir_route_stats_count); where nobody looks at them it is 0, NaN or NULL. */
+ * docs/inspecting.md has the formulas. The fields after `histogram` are counted from routings that a callback sees
+ * (choir_route_stats_count); without a callback they are 0, NaN or NULL. */
 typedef struct choir_route_stats {
   int layer, moe; /* as in choir_routing */
   int experts;
@@ -73,9 +73,9 @@ typedef struct choir_route_stats {
   double token_entropy; /* mean over tokens of the entropy of S over experts; NaN: the router has no S */
   double load_entropy;  /* of the distribution of slots over experts; at most log(experts) */
   double drift;         /* mean over experts of |cutoff - threshold| / threshold; NaN: unknown */
-  double *gate;         /* [e] mean gate of the tokens held; 0 where there are none */
-  double *threshold;    /* [e] as training left it; NaN: none */
-  double *cutoff;       /* [e] mean over batches of this text's cut-off; NaN: none */
+  double *gate;         /* [e] mean gate of the expert's tokens; 0: it has no token */
+  double *threshold;    /* [e] as training left it; NaN: no threshold */
+  double *cutoff;       /* [e] mean over batches of this text's cut-off; NaN: no cut-off */
   int64_t *ranked;      /* [e] tokens of the batches that gave a cut-off */
   int vocab_size;       /* 0: what follows is not counted */
   int64_t *shared;      /* [e,e] tokens that both experts hold; the diagonal is the load */

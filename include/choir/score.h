@@ -7,9 +7,9 @@
 
 CHOIR_C_BEGIN
 
-/* A continuation to score behind its context, each a text or tokens. Texts are encoded apart, so that continuations of
- * one context share its tokens; spaces at the end of a context go with the continuation. An empty context is the
- * beginning of a document: the continuation follows an end of text. */
+/* A continuation to score after a context, each a text or tokens. The context is encoded separately, and all
+ * continuations share its tokens; trailing spaces of the context are moved to the continuation. An empty context means
+ * the beginning of a document: the continuation then follows an end-of-text token. */
 typedef struct choir_score_request {
   choir_prompt context, continuation;
   int64_t reserved[2];
@@ -17,8 +17,8 @@ typedef struct choir_score_request {
 
 typedef struct choir_score {
   double log_likelihood;  /* sum over the continuation's tokens, natural logarithm */
-  int greedy;             /* 1: each of them is the likeliest one (of equal ones the lower id), so that writing at
-                             temperature 0 would give this continuation */
+  int greedy;             /* 1: every token is the likeliest one (ties: the lower id), so temperature 0 would generate
+                             this continuation */
   int count;              /* tokens of the continuation */
   int32_t *tokens;        /* [count] */
   float *log_probability; /* [count] of each */
@@ -57,12 +57,12 @@ CHOIR_API int choir_score_requests(choir_model *model, const choir_tokenizer *to
 CHOIR_API void choir_score_free(choir_score_result *result);
 
 typedef struct choir_task_options {
-  const char *data;    /* directory of the task's files, or one with a folder of the task's name */
-  const char *split;   /* which of its sets; NULL: "dev" */
-  const char *out;     /* where predictions go, those by thresholds: FILE.jsonl as SuperGLUE has them, else as GLUE has;
-                          NULL: nowhere */
-  int sequence_length; /* tokens of a text at most; longer ones are cut. 0: the config's */
-  int batch_sequences; /* texts that batch routing routes together; 0: none of that */
+  const char *data;       /* directory of the task's files, or one with a folder of the task's name */
+  const char *split;      /* the task's set; NULL: "dev" */
+  const char *out;        /* file for the predictions by thresholds: SuperGLUE's format for FILE.jsonl, else GLUE's;
+                             NULL: no file */
+  int sequence_length;    /* tokens of a text at most; longer ones are cut. 0: the config's */
+  int batch_sequences;    /* texts that batch routing routes together; 0: none of that */
   double capacity_factor; /* of batch routing; 0: the config's */
   choir_score_options score;
   int64_t reserved[8];
@@ -84,10 +84,10 @@ typedef struct choir_task_result {
   choir_task_measure measure[2]; /* by thresholds, which look at no other text; by the batch, where that is another */
   int measures;
   int64_t examples;
-  int64_t malformed;          /* rows that were left out; */
-  char first_malformed[400];  /* what was wrong with the first of them */
+  int64_t malformed;          /* rows that were left out */
+  char first_malformed[400];  /* why the first malformed row was refused */
   int64_t cut;                /* texts that were too long */
-  double majority;            /* share of the commonest label; NaN where there is none */
+  double majority;            /* share of the commonest label; NaN without labels */
   const char *majority_label; /* the task's own; NULL: none */
   char file[4096];
   double seconds;

@@ -39,8 +39,8 @@ typedef struct choir_train_event {
   double seconds;                    /* of the step */
   int ranks;                         /* STEP: processes that took it; with more than one: */
   int slowest_rank;                  /* that waited least for the others */
-  int64_t sent_bytes, sent_messages; /* of this one */
-  double waited;                     /* seconds of the step in which this one was in exchanges */
+  int64_t sent_bytes, sent_messages; /* by this rank in the step */
+  double waited;                     /* seconds of the step that this rank spent in exchanges */
   double unigram_loss;               /* EVAL: of token frequencies, on the same tokens */
   double cpu_share; /* STEP: CPU time that the threads had, of the step's; far below 1 on a machine that is busy with
                        other work; NaN of several ranks and where a device computes */

@@ -23,11 +23,12 @@ typedef struct choir_trainer_result {
   int64_t reserved[8];
 } choir_trainer_result;
 
-/* Makes a trainer for a model, and everything that steps need; they then allocate nothing. Batches, optimizer, rate and
- * dropout are those of model's config, or of `train` (which then becomes the model's) where it is not NULL. The model
- * must outlive the trainer; it may be evaluated, saved and run between steps, though not with gradients. A step sets
- * the model's routing back to the config's; after that, or passes of other sizes, it plans again. CHOIR_ERROR_BUSY: the
- * model has a trainer already; CHOIR_ERROR_ARGUMENT: the config; CHOIR_ERROR_MEMORY. */
+/* Makes a trainer for a model and allocates everything, so that steps allocate nothing. Batch sizes, optimizer,
+ * learning rate and dropout come from `train`, which then replaces the train section of the model's config, or if
+ * `train` is NULL from that section. The model must outlive the trainer. Between steps it may be evaluated, saved and
+ * run, though not with gradients. A step sets the model's routing back to the config's; after a change of routing or
+ * passes of other sizes the next step plans again. CHOIR_ERROR_BUSY: the model already has a trainer;
+ * CHOIR_ERROR_ARGUMENT: the config; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer);
 CHOIR_API void choir_trainer_free(choir_trainer *trainer);
 
@@ -36,9 +37,9 @@ CHOIR_API int choir_trainer_sequences(const choir_trainer *trainer);
 CHOIR_API int choir_trainer_length(const choir_trainer *trainer);
 
 /* One step: forward and backward of every micro-batch, update of the weights and of what routers keep. tokens int32
- * [sequences,length]; targets int32 [sequences,length], what each position is to predict, negative: nothing; NULL: the
- * next token of the sequence, and nothing at its end. Statistics of the routing are then those of
- * choir_model_route_stats. CHOIR_ERROR_ARGUMENT, with nothing done: a token or target outside the vocabulary, no target
+ * [sequences,length]; targets int32 [sequences,length], the token that each position must predict, negative: no target;
+ * NULL: the next token of the sequence, with no target at its end. choir_model_route_stats then has the step's routing
+ * statistics. CHOIR_ERROR_ARGUMENT, with nothing done: a token or target outside the vocabulary, no target
  * at all; CHOIR_ERROR_NUMERIC, naming the tensor: a loss or gradient that is not finite, which updates nothing from
  * there on; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int32_t *targets,

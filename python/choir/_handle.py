@@ -65,14 +65,14 @@ class Handle:
     _free = ""
 
     def __init__(self, address, *kept):
-        """kept: what C's memory needs for as long as it is there."""
+        """kept: objects that the C handle uses; they stay alive as long as the handle."""
         free = getattr(lib, self._free)
         self._address = ffi.gc(address, lambda p: (free(p), kept))
         self._in_use = threading.Lock()
 
     @classmethod
     def _own(cls, address):
-        """One of memory that C has made already."""
+        """Wraps a handle that C code has created."""
         made = cls.__new__(cls)
         Handle.__init__(made, address)
         return made

@@ -120,7 +120,7 @@ def utf8(value):
 
 
 def wanted(value, kind):
-    """`value`, which must be of that class."""
+    """Returns `value` if it has the class `kind`; TypeError otherwise."""
     if not isinstance(value, kind):
         raise TypeError(f"a choir.{kind.__name__} is wanted, not {type(value).__name__}")
     return value
@@ -209,7 +209,7 @@ _NAMES = {np.dtype(kind): f"{name}[]" for name, kind in _TYPES.items()}
 
 
 def array(values, dtype, *shape):
-    """`values` as a contiguous array of this type, the array itself where it is that. -1 in shape: any length."""
+    """`values` as a contiguous array of type `dtype`, without a copy if possible. -1 in shape: any length."""
     if np.iscomplexobj(values):
         raise ArgumentError("an array of complex numbers where real ones are wanted: take its real part or magnitude")
     given = np.asarray(values, dtype)

@@ -62,7 +62,7 @@ class Scored:
 
     log_likelihood: float
     greedy: bool
-    """each of its tokens is the likeliest one"""
+    """whether every token of the continuation is the likeliest one"""
     tokens: np.ndarray
     """[count] int32"""
     log_probability: np.ndarray
@@ -80,7 +80,7 @@ def _prompt(owner, prompt, value: Union[str, Sequence[int]]) -> None:
 
 
 def _has_tokenizer(path: Path) -> bool:
-    """Of a checkpoint by itself; those of a run all have one."""
+    """Whether a single checkpoint directory has a tokenizer; checkpoints of runs always have one."""
     found, given = ffi.new("char[4096]"), native.text(path)
     alone = lib.choir_checkpoint_find(given, found, len(found)) == 0 and ffi.string(found) == given
     return not alone or os.path.exists(os.path.join(path, "tokenizer.model"))

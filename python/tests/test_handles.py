@@ -28,7 +28,7 @@ SLOW = dict(
 
 
 def resident():
-    """Bytes of memory that this process has."""
+    """Resident memory of the process, in bytes."""
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

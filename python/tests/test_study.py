@@ -219,7 +219,7 @@ class Whole(unittest.TestCase):
         (at / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows[:100])
         self.assertIn("is of other files", study(*words)[1])
         for path in (at / "whole" / "results").glob("tuned-RTE-*"):
-            path.unlink()  # the other tests compare what is there
+            path.unlink()  # other tests compare the directory's contents
 
     def test_a_failed_run_leaves_the_others(self):
         at = testing.run().parent

@@ -58,7 +58,7 @@ class Estimates(unittest.TestCase):
         one = statistics.contrast(table, [1, -1, 0])
         self.assertEqual((one.mean, one.freedom, one.p()), (1, 0, 1))
         table[:2], table[2, 3] = [[1.0, 2.0, 3.0, np.nan], [1.1, 2.2, 3.1, np.nan]], 9
-        self.assertIsNone(statistics.contrast(table, [-1, 0, 1]))  # 9 is of the arm or of its seed: nobody can tell
+        self.assertIsNone(statistics.contrast(table, [-1, 0, 1]))  # 9: effects of arm and seed cannot be told apart
         np.testing.assert_allclose(statistics.contrast(table, [-1, 1, 0]).mean, 0.4 / 3)
         table[1, 2] = np.nan
         self.assertEqual(statistics.contrast(table, [-1, 1, 0]).count, 2)

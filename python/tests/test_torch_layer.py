@@ -126,7 +126,7 @@ class Layers(TorchTest):
                 first = layer(self.x, self.ids)
                 (first.sum() + layer.aux_loss).backward()
                 none = layer(self.x[:0], self.ids[:0])
-                (none.sum() + layer.aux_loss).backward()  # that of the forward before has had its gradient
+                (none.sum() + layer.aux_loss).backward()  # must not reach the graph of the previous forward
                 self.assertIsNone(layer.routing)
 
     def test_padding_takes_no_part(self):

@@ -34,7 +34,7 @@ def step(run, x, valid):
 
 
 def process():
-    """One of the two: prints what differs from a process that has all."""
+    """Body of one of two ranks: prints differences from a single process with all tokens."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")

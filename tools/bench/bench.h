@@ -28,13 +28,13 @@ typedef struct ch_bench_number {
 
 typedef struct ch_bench_result {
   char problem[CH_BENCH_TEXT]; /* with every key, defaults too */
-  int repetitions;             /* that were timed, after one that was not */
+  int repetitions;             /* timed repetitions; one untimed repetition precedes them */
   double seconds, min_seconds; /* median and least time of one repetition */
   double flops, bytes;         /* of one repetition; bytes only where memory is the limit, else 0 */
   double gflops, gbs;          /* flops and bytes by the median time, in 10^9 */
   double rate;                 /* what people ask for ... */
   const char *unit;            /* ... in "GFLOP/s", "GB/s", "tokens/s", "MB/s" */
-  int64_t tokens;              /* of one repetition, where there are any: what groups compare by; else 0 */
+  int64_t tokens;              /* tokens of one repetition, by which groups compare; 0: the case has no tokens */
   double share; /* of the peak: fp32 or bf16 products, or main memory where bytes is set: triad, reading for decode; 0:
                    unknown */
   double error; /* largest difference from the reference over its largest magnitude; NaN counts as wrong */

@@ -14,8 +14,8 @@ typedef struct ch_bench {
   const struct ch_bench_case *which;
   const ch_bench_options *options;
   int threads;               /* of options; they may be used */
-  const ch_backend *backend; /* that is measured */
-  const ch_memory *memory;   /* where arrays are made: of that backend, or of the reference */
+  const ch_backend *backend; /* the backend under test */
+  const ch_memory *memory;   /* memory of the arrays: the backend's or the reference's */
   ch_bench_result *result;
   double value[CH_BENCH_KEYS]; /* in the order of the case's keys */
   int64_t size[CH_BENCH_KEYS]; /* the same as sizes, as many as the case has; smaller ones for the reference */
@@ -23,8 +23,8 @@ typedef struct ch_bench {
   char word[CH_BENCH_WORDS][CH_BENCH_TEXT]; /* in the order of the case's words */
   ch_arena array[CH_BENCH_ARRAYS];
   int arrays; /* how many */
-  int drawn;  /* of them with random numbers, in the running `make`: the n-th of a case always holds the same ones */
-  int code;   /* of the first array that could not be made: no others are, and all of them are NULL */
+  int drawn;  /* arrays filled with random numbers in this `make`; the n-th of a case always gets the same numbers */
+  int code;   /* error of the first failed allocation; all later arrays are then NULL */
 } ch_bench;
 
 /* One op made ready: how to run it, what it writes, what it costs. `make` writes it where it stays. */

@@ -53,7 +53,7 @@ static void fill(int threads, real *x, int64_t count, double scale, uint64_t see
   }
 }
 
-/* Drawn on the host, some at a time where that is not where they are to be. */
+/* Fills an array with random numbers, drawn on the host and copied to a device block by block. */
 static int fill_array(const ch_bench *b, real CH_DEV *array, int64_t count, double scale, uint64_t seed) {
   enum { BLOCK = 1 << 24 };
   if (b->memory->host) return fill(b->threads, CH_AS_HOST(real, array), count, scale, seed), CHOIR_OK;

@@ -41,8 +41,8 @@ static void replay_route(ch_exec *x, const ch_route_args *a) {
   ch_router_demand_is_load(x, a);
 }
 
-/* Gradients of experts: those that hold a sampled token as the reference has them, all others 0. The larger of that and
- * *error goes to *error. */
+/* Compares experts' gradients with the reference, or with 0 for an expert without sampled tokens. Raises *error to the
+ * largest difference. */
 static void compare_weights(ch_bench *b, const ch_moe_args *a, const int *begin, const real CH_DEV *got,
                             const real CH_DEV *wanted, double *error) {
   int64_t size = (int64_t)a->route.d * a->h;

@@ -33,8 +33,8 @@ static void run_route(ch_exec *x, ch_bench_work *w) {
 
 static void run_choice(ch_exec *x, ch_bench_work *w) { ch_route_only(x, &w->route); }
 
-/* Logits as wide as those of a fresh layer, and arrays for what the router in w->router makes of them: the case's own,
- * so that they can be compared when the executor is gone. */
+/* Makes random logits with the spread of a fresh layer's, and arrays for the router's results. The case owns the
+ * arrays, because the comparison happens after the executor is freed. */
 static int make_choice(ch_bench *b, const ch_router *router, ch_bench_work *w) {
   int n = (int)b->size[0], e = (int)b->size[1];
   CH_TRY(router->check(&w->router, n, e, 0));
@@ -114,7 +114,7 @@ int ch_bench_route(ch_bench *b) {
   return CHOIR_OK;
 }
 
-/* Solver "base" is the router of that name, others those of capped_expert_choice. */
+/* Solver "base" means router base; the other solvers belong to router capped_expert_choice. */
 int ch_bench_make_assign(ch_bench *b, ch_bench_work *w) {
   int base = !strcmp(b->word[0], "base");
   const ch_router *router = ch_router_find(base ? "base" : "capped_expert_choice");

@@ -101,7 +101,7 @@ static int check_gates(const job *j, ch_kind k) {
                   j->name, j->architecture, (long long)json_integer_value(given), wanted);
 }
 
-/* Which layers have experts is not a key there: their tensors say it. */
+/* GGUF has no key for the layers with experts; the presence of expert tensors tells. */
 static void add_pattern(const job *j) {
   json_t *types = json_array();
   for (int64_t i = 0, n = json_integer_value(value(j, "block_count")); i < n && i < choir_tensors_count(j->in->tensors);

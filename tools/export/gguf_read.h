@@ -30,7 +30,7 @@ void ch_gguf_close_in(ch_gguf_in *in);
 /* The same of a file in memory, which must stay there; for fuzzing. */
 int ch_gguf_parse(const void *data, size_t size, const char *name, ch_gguf_in *in);
 
-/* NULL: there is none of that kind. */
+/* The array of key `key` if its elements have type `of`; otherwise NULL. */
 const ch_gguf_array *ch_gguf_find_array(const ch_gguf_in *in, const char *key, ch_gguf_value of);
 
 /* The text at *at, which goes on to the next. */

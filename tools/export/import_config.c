@@ -39,7 +39,7 @@ static const struct {
              {"num_nextn_predict_layers", "0"},
              {"quantization_config", "null"}};
 
-/* Fields that are read below, and those that change nothing that is computed. */
+/* Fields that are read below, and fields without effect on the computation. */
 static const char *const *const known[] = {
     (const char *const[]){"model_type", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
                           "tie_word_embeddings", "rope_theta", "rope_parameters", "partial_rotary_factor",
@@ -250,7 +250,7 @@ static int find_kind(job *j) {
                   "%s: \"model_type\" is \"%.40s\": %schoir reads llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, "
                   "glm4_moe, exaone_moe",
                   j->name, type,
-                  strcmp(type, "qwen2_moe") ? "" : "its shared expert has a gate, which has no place here; ");
+                  strcmp(type, "qwen2_moe") ? "" : "its shared expert has a gate, which choir's models lack; ");
 }
 
 /* In exaone_moe only layers with a window rotate; check_fixed has made sure that the window hides nothing. */

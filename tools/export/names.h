@@ -53,7 +53,7 @@ static inline int ch_export_has_bias(ch_kind kind) { return kind >= CH_KIND_GLM4
 /* Nonzero: rows of queries and keys stand there as llama.cpp's "llama" has them. */
 int ch_export_is_interleaved(ch_kind kind, ch_export_format format);
 
-/* The tensor's name of a row in a layer, -1: outside; `expert` where experts stand one by one. */
+/* Name of a row's tensor in layer `layer` (-1: not in a layer). `expert`: for formats with one tensor per expert. */
 void ch_export_name(ch_kind kind, ch_export_format format, const ch_export_row *row, int layer, int expert,
                     char out[128]);
 

@@ -50,7 +50,7 @@ typedef struct ch_export_plan {
   int count;
 } ch_export_plan;
 
-/* Chooses the architecture; CHOIR_ERROR_UNSUPPORTED names what has no counterpart and what would have one. */
+/* Chooses the architecture. CHOIR_ERROR_UNSUPPORTED names the fields without counterpart and values with one. */
 int ch_export_choose(ch_export_plan *plan);
 const char *ch_export_architecture(const ch_export_plan *plan); /* as the format calls it */
 
@@ -86,7 +86,7 @@ int ch_export_fill(const ch_export_tensor *tensor, int64_t block, float *out);
 int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns);
 void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, void *out);
 
-/* Value i of such bytes, as they stand in a file: Q8_0 as CHOIR_U8. */
+/* Value i of an array of type `stored` in file format; CHOIR_U8 stands for Q8_0. */
 static inline float ch_export_value(choir_dtype stored, const void *in, int64_t i) {
   const char *block = (const char *)in + i / CH_Q8_VALUES * CH_Q8_BYTES;
   uint16_t half;

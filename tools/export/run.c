@@ -23,7 +23,7 @@ static int word(const char *what, const char *value, const char *const *words, i
   char list[128];
   for (*number = 0; words[*number]; (*number)++)
     if (value && !strcmp(words[*number], value)) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "%s is '%.40s': it must be one of %s", what, value ? value : "",
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s is '%.40s'; must be one of %s", what, value ? value : "",
                   ch_word_list(list, sizeof list, words));
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/buffer.h"
 
-/* Its numbers of kinds of pieces, which are GGUF's too. */
+/* SentencePiece's types of pieces; GGUF uses the same numbers. */
 enum { CH_SPM_NORMAL = 1, CH_SPM_UNKNOWN, CH_SPM_CONTROL, CH_SPM_USER, CH_SPM_UNUSED, CH_SPM_BYTE };
 
 /* What a model file calls unknown, beginning, end and padding, in this order. */

@@ -98,7 +98,7 @@ static json_t *tokenizer_json(const choir_tokenizer *t, json_t *cut, json_t *mod
       "model", model);
 }
 
-/* tokenizer.json of a SentencePiece model; *unknown is its piece of that kind. */
+/* Makes tokenizer.json from a SentencePiece model; *unknown: the piece for unknown text. */
 static json_t *of_spm(const choir_tokenizer *t, const char **unknown) {
   int id = 0;
   size_t size;

@@ -33,7 +33,7 @@ static int refuse(const job *j, const char *field, const json_t *value, const ch
   return ch_tokenizer_json_refuse(&j->file, field, value, why);
 }
 
-/* ---- what is done to text before it is cut into pieces ---- */
+/* ---- normalization of text before it is cut into pieces ---- */
 
 /* Spaces become marks, and a mark may be put in front; nothing else. */
 static int read_normalizer(job *j, int *marked) {
@@ -141,7 +141,8 @@ static int read_merge(job *j, const json_t *merge, const piece **last) {
     return refuse(j, "model.merges", merge,
                   "its pieces or what they make are not in the vocabulary, or it comes twice");
   if (made != *last && made->score < 0)
-    return refuse(j, "model.merges", merge, "others that make the same piece stand apart: SentencePiece has one rank");
+    return refuse(j, "model.merges", merge,
+                  "merges that make the same piece must be adjacent: SentencePiece has one rank");
   if (made != *last) made->score = -(float)++j->ranks;
   *last = made;
   return CHOIR_OK;

@@ -44,11 +44,11 @@ void ch_inspection_free(ch_inspection *inspection);
 int ch_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *options,
                     const char *output);
 
-/* As ch_inspect_text, of tokens that have been read; `also`, unless NULL, sees what the statistics see. */
+/* Like ch_inspect_text, for tokens already read. `also`, unless NULL, is called for the same routings. */
 int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *options,
                       choir_routing_callback also, void *context, ch_inspection *inspection);
 
-/* All of it as one JSON object, which docs/inspecting.md describes; NULL: no memory. */
+/* The inspection as a JSON object (docs/inspecting.md); NULL: no memory. */
 json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer,
                            const ch_inspect_options *options, const ch_inspection *inspection);
 

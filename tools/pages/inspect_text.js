@@ -11,7 +11,7 @@ const layerName = (l) => "Layer " + layers[l].layer;
 const odd = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
 const hex = (code) => (code < 256 ? "\\x" + code.toString(16).toUpperCase().padStart(2, "0") : "U+" + code.toString(16).toUpperCase().padStart(4, "0"));
 
-/* Nodes of a piece; `inline`: as it stands in the text, where spaces show as such. Bytes that are no character, and characters that do not show, are named. */
+/* HTML nodes of a piece. `inline`: inside the text, where spaces stay spaces. Bytes that are no character and invisible characters are named. */
 function show(piece, inline) {
   if (Array.isArray(piece)) return piece.map((byte) => el("i", { class: "byte" }, hex(byte)));
   const nodes = [];

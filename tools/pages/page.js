@@ -14,7 +14,7 @@ function fill(node, attributes, children) {
 const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes, ...children) => fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 
-/* ---- numbers for people; null where there is none ---- */
+/* ---- numbers for people; null for a missing number ---- */
 const known = (v) => typeof v === "number" && isFinite(v);
 const number = (v) => (known(v) ? v.toLocaleString("en-US") : null);
 const digits = (v, most) => (known(v) ? v.toLocaleString("en-US", { maximumSignificantDigits: most }) : null);

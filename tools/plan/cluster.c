@@ -225,7 +225,7 @@ static int take_bench(const json_t *root, const char *name, ch_cluster *c) {
 
 typedef int taker(const json_t *root, const char *name, ch_cluster *cluster);
 
-/* Takes what was parsed, where that went well. */
+/* Reads the cluster from parsed JSON, unless parsing failed (`code`); frees the JSON. */
 static int take(int code, json_t *root, taker *from, const char *name, ch_cluster *cluster) {
   if (!code) code = from(root, name, cluster);
   json_decref(root);

@@ -28,8 +28,8 @@ typedef struct ch_cluster {
   char bench[256]; /* file of `choir bench --json`, relative to this one; empty: none */
   int ranks;
   double fp32, bf16;            /* FLOP/s of a rank at its peak; 0: cannot, or not said */
-  double share[CH_FLOPS_PARTS]; /* of that peak, which each part of a step reaches */
-  unsigned assumed;             /* bit p: nobody said share[p] */
+  double share[CH_FLOPS_PARTS]; /* fraction of the peak that each part of a step reaches */
+  unsigned assumed;             /* bit p: share[p] is a default */
   double memory;                /* bytes of a rank */
   double memory_bandwidth;      /* bytes/s of a rank */
   double message;               /* seconds that a rank spends on each message */

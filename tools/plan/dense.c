@@ -33,8 +33,8 @@ static int at_once(const ch_param *a, const ch_param *b) {
   return attention == (strstr(b->name, ".attn") != NULL) && (attention || a->product == b->product);
 }
 
-/* Elements of one tensor: each rank sends every piece that it has of the tree but for its own share, and then its share
- * of the sum to all that get it. */
+/* Elements that ranks send to sum one tensor: in the reduce-scatter every piece except the sender's own share, in the
+ * all-gather each rank's share of the sum to all receivers. */
 static void count_sum(const sums *s, int64_t count, const ch_receivers *to, double *sent, double *given) {
   int ranks = s->layout->ranks;
   for (int r = 0; r < ranks; r++) {
@@ -101,8 +101,8 @@ static int element_bytes(const choir_config *config) {
   return strcmp(config->train.compute, ch_compute_names[CH_COMPUTE_BF16]) ? WORD : sizeof(ch_bf16);
 }
 
-/* Owners hand out what they have, then all but the owner pass on what they got: whoever has most, and whoever owns
- * least, is waited for. */
+/* Broadcasts take two steps: owners scatter their matrices, then every other rank passes its share on. The first step
+ * waits for the rank that owns most, the second for the rank that owns least. */
 void ch_flow_visit(const ch_dealing *d, const ch_owned *layer, ch_flow steps[CH_VISIT_STEPS]) {
   const ch_layout *l = d->layout;
   const double others = l->experts * l->hidden - 1, all = element_bytes(d->config) * d->config->train.accumulate;

@@ -45,8 +45,8 @@ static int add(ch_plan *plan, const ch_layout *l) {
   return CHOIR_OK;
 }
 
-/* In the order in which training would have them, so that it takes the first that can be. Dense matrices stay whole on
- * every rank where there is room for them. */
+/* Adds the layouts in the order in which training tries them; training takes the first that fits. Layouts that keep
+ * whole dense matrices on every rank come before those that shard them. */
 static int add_all(ch_plan *plan) {
   ch_layout l = {.ranks = plan->ranks};
   int chosen = -1, has_room = 1;

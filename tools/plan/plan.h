@@ -14,10 +14,10 @@ enum { CH_PLAN_PURPOSES = 12, CH_PLAN_PARTS = 16 };
 
 typedef struct ch_plan_options {
   const char *cluster; /* the cluster's file; required */
-  int ranks;           /* of the cluster, so many of which train; 0: all */
+  int ranks;           /* number of ranks that train; 0: every rank of the cluster */
 } ch_plan_options;
 
-/* Memory of one rank, of the one that has most. */
+/* Memory of the rank that needs most, for one purpose. */
 typedef struct ch_plan_purpose {
   const char *name; /* "expert weights" */
   int64_t bytes;
@@ -29,8 +29,8 @@ typedef struct ch_plan_part {
   const char *limit; /* what makes it take so long: "arithmetic", "memory", or the name of a level of links */
   int sent;          /* it goes over links */
   double seconds;
-  double bytes;                  /* that all ranks together send */
-  double level_bytes[CH_LEVELS]; /* of these, what turns round at each level */
+  double bytes;                  /* sent by all ranks together */
+  double level_bytes[CH_LEVELS]; /* the same bytes by the highest network level that they cross */
 } ch_plan_part;
 
 /* Ranks = replicas x experts x hidden: so many copies of the experts, groups that share the experts of one copy, and
@@ -46,10 +46,10 @@ typedef struct ch_plan_layout {
   int parts;
   ch_plan_part part[CH_PLAN_PARTS];
   double sent;                   /* bytes that all ranks together send in a step */
-  double level_bytes[CH_LEVELS]; /* of these, what turns round at each level */
-  double seconds;    /* of a step as choir train takes it: rows of later experts travel while earlier ones compute, and
-                        matrices of the next layer while one does */
-  double overlapped; /* of one that hides as much of the traffic as its order allows */
+  double level_bytes[CH_LEVELS]; /* the same bytes by the highest network level that they cross */
+  double seconds;    /* of a step of choir train: rows of later experts travel while earlier ones compute, and matrices
+                        of the next layer during the current layer */
+  double overlapped; /* seconds of a step that hides as much traffic as the order of its work allows */
   double tokens_per_second, share; /* of the first; share: model FLOPs over the peak of all ranks */
   double cost;                     /* of 10^9 tokens at that rate; 0: the file has no price */
   char bound[128];                 /* the longest part, in words: "expert rows on level ethernet" */
@@ -66,7 +66,7 @@ typedef struct ch_plan {
   choir_config_costs costs;
   double peak;                /* FLOP/s of one rank, in the config's compute type */
   char assumed[CH_PLAN_TEXT]; /* what neither file says; empty: nothing */
-  ch_plan_layout *layout;     /* [count] those that can be, the fastest first, then those refused */
+  ch_plan_layout *layout;     /* [count] possible layouts, the fastest first, then refused ones */
   int count;
 } ch_plan;
 
@@ -75,8 +75,8 @@ typedef struct ch_plan {
 int ch_plan_create(const choir_config *config, const ch_plan_options *options, ch_plan **plan);
 void ch_plan_free(ch_plan *plan);
 
-/* For people and programs: where the figures come from; the command that trains with a layout; what all layouts have in
- * common, and one of them, as docs/planning.md has it. NULL: no memory. */
+/* Reports: the basis of the figures as text; the command that trains with a layout; and as JSON (docs/planning.md) the
+ * facts common to all layouts, and one layout. NULL: no memory. */
 extern const char ch_plan_basis[];
 const char *ch_plan_command(const ch_plan_layout *layout);
 json_t *ch_plan_about_json(const ch_plan *plan);

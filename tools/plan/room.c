@@ -93,8 +93,8 @@ static int plan_of(const choir_config *config, int rank, const ch_layout *layout
 
 /* ---- by purpose ---- */
 
-/* Rows under way: of the rank's experts, all of them; of its tokens what comes back from every hidden shard, but from
- * the first where rows are not rounded: those stand where activations do. */
+/* Staging for rows in flight: all rows of the rank's experts, and the rows that each hidden shard returns for the
+ * rank's tokens. Unrounded rows of the first shard need none, because they land in the activations. */
 static int64_t staging(const choir_config *config, const ch_layout *l, const engine_plan *p) {
   int64_t bytes = ch_flow_element_bytes(config), places = l->hidden - (bytes == (int64_t)sizeof(real));
   return (p->owned + places * p->local) * bytes * config->model.d_model;

@@ -39,7 +39,7 @@ double ch_peak_of(const choir_config *config, const ch_cluster *cluster) {
   return strcmp(config->train.compute, "bf16") ? cluster->fp32 : cluster->bf16;
 }
 
-/* The share of all experts that the rank has which has most of them. */
+/* Largest fraction of the experts on one rank. */
 static double most_of_experts(const job *j) {
   int e = j->config->model.experts, most = (e + j->layout->experts - 1) / j->layout->experts;
   return (double)most / e / j->layout->hidden;
@@ -103,8 +103,8 @@ static double on_every_rank(const job *j, int layer) {
   return count;
 }
 
-/* Seconds that an update takes whoever has most of it. Where layers are updated within backward, the others wait in
- * each of them for who owns most of it. */
+/* Seconds of the update on the rank with most parameters. If layers are updated during backward, every layer waits for
+ * the rank that owns most of that layer. */
 static double update_seconds(job *j) {
   double count = on_every_rank(j, -1), most = 0, of_layers = 0;
   j->dealing = (ch_dealing){.config = j->config, .params = j->params, .layout = j->layout};

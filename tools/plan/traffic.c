@@ -21,7 +21,7 @@ typedef struct {
   int64_t n, e, d;
   int64_t passes;  /* micro-batches of a step */
   int64_t layers;  /* passes x MoE layers */
-  int64_t to_rest; /* ranks but one: what each sends to all is sent so often */
+  int64_t to_rest; /* ranks - 1: copies that a rank sends of a message to all */
 } job;
 
 static int64_t tokens(const choir_config *config) {
@@ -150,8 +150,7 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
     case CH_FLOW_CHOSEN:
       if (j->router->choose_alone) chosen(j, slots, f);
       break;
-    case CH_FLOW_ROWS: /* to every hidden shard of its expert, on as many ranks; one of all that there are is the sender
-                        */
+    case CH_FLOW_ROWS: /* a row goes to every hidden shard of its expert; one of the replica's ranks is the sender */
       f->size = l->experts * l->hidden;
       f->bytes = (double)(ch_flow_slot_bytes(j->config) * slots) * l->hidden * (1 - 1.0 / f->size);
       f->exchanges = TRIPS * j->layers;

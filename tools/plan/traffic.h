@@ -10,14 +10,14 @@
 #include "plan/cluster.h"
 #include "train/layout.h"
 
-/* One kind of traffic of a step, as it is counted and as it is timed. */
+/* The size and timing of one kind of traffic in a step. */
 typedef struct ch_flow {
   const char *name;  /* for people */
   double bytes;      /* that all ranks together send in a step; of rows in the mean over the tokens that may be taken */
   double busiest;    /* the same if all sent, or got, as much as the rank that does most in each exchange: time goes by
                         it; 0: they do */
-  int64_t exchanges; /* of one rank in a step, one after the other; what goes at once is one */
-  int64_t messages;  /* of one rank in a step, to each other one */
+  int64_t exchanges; /* successive exchanges of one rank in a step; simultaneous transfers count as one */
+  int64_t messages;  /* that one rank sends to each other rank in a step */
   int size, stride;  /* ranks that exchange with each other: every `stride`-th, `size` of them */
 } ch_flow;
 
@@ -26,7 +26,7 @@ typedef enum {
   CH_FLOW_CHOSEN,    /* what experts took at their owners, to all */
   CH_FLOW_ROWS,      /* rows of tokens to their experts and back */
   CH_FLOW_HIDDEN,    /* what the optimizer measures of experts, between their hidden shards */
-  CH_FLOW_GATES,     /* gradients of gates, to all, where they are more than scores */
+  CH_FLOW_GATES,     /* gradients of gates, to every rank, for routers whose gates are more than scores */
   CH_FLOW_CENTROIDS, /* rows of all tokens, to all, for a router that keeps their means */
   CH_FLOW_DENSE,     /* gradients of what every rank has */
   CH_FLOW_MATRICES,  /* dense matrices that live on one rank each, to the others */
@@ -67,8 +67,8 @@ typedef struct ch_dealing {
 } ch_dealing;
 
 typedef struct ch_owned {
-  double all, most, least; /* elements: of all ranks, and of those that have most and least of the layer */
-  int matrices;            /* 0: all of it is 0, as it is where layers end */
+  double all, most, least; /* elements of the layer on all ranks together, and on the ranks with most and with least */
+  int matrices;            /* 0 past the last layer; then every field is 0 */
 } ch_owned;
 ch_owned ch_deal_layer(ch_dealing *d, int layer);
 

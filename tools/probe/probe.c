@@ -26,7 +26,7 @@ typedef struct {
   uint64_t drawn;
 } probe;
 
-/* Sums of one effect while it is measured. */
+/* Running sums of one effect. */
 typedef struct {
   ch_probe_effect *effect;
   double loss;
@@ -38,7 +38,7 @@ static int below(probe *p, int n) { return (int)ch_rng_below(p->rng, p->drawn++,
 /* Never the token that was there. */
 static int32_t other_token(probe *p, int32_t token) { return (token + 1 + below(p, p->V - 1)) % p->V; }
 
-/* Random places, one in each of as many stretches of 0 .. T-2. */
+/* Position number `index`, drawn at random from the index-th of `positions` equal stretches of 0 .. T-2. */
 static int place(probe *p, int index) {
   int64_t last = p->T - 1, begin = last * index / p->positions, end = last * (index + 1) / p->positions;
   int t = (int)begin + (end > begin ? below(p, (int)(end - begin)) : 0);

@@ -28,7 +28,7 @@ typedef enum {
 typedef struct ch_probe_effect {
   ch_probe_verdict verdict;
   int64_t compared; /* positions, over all changes */
-  int64_t changed;  /* of these, with any logit of other bits */
+  int64_t changed;  /* positions with a logit whose bits changed */
   int first;        /* the first such position in its sequence; -1: none */
   double largest;   /* change of a logit, absolute; infinite where one was not a number */
   double loss;      /* change of the mean cross-entropy, nats a token */

@@ -33,7 +33,7 @@ class Finding:
 
     @property
     def null(self) -> Optional[float]:
-        """No effect. None: the claim is of a range, and has none."""
+        """The value of the null hypothesis; None for claims about a range, which have no null hypothesis."""
         if "about" in self.claim or "margin" in self.claim:
             return None
         return self._scaled(self.claim.get("null", 1 if self.logarithmic else 0))

@@ -13,7 +13,7 @@ def _there(process: str) -> bool:
 
 
 def save(path: pathlib.Path, text: str) -> None:
-    """In place of what is there. Removes what a process of this machine that was killed while it saved has left."""
+    """Replaces a file atomically. Removes temporary files of processes of this machine that were killed while saving."""
     if path.is_symlink() or (path.exists() and not path.is_file()):  # /dev/stdout stays what it is
         path.write_text(text, encoding="utf-8")
         return

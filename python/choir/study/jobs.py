@@ -54,7 +54,7 @@ class Jobs:
         self.runner.stop()
 
     def _print(self, text: str, stream: TextIO, end: str = "\n") -> None:
-        """Where nobody reads on, as with `| head`, that is an interruption."""
+        """Prints; a closed pipe, as with `| head`, counts as an interruption."""
         try:
             print(text, end=end, file=stream, flush=True)
         except BrokenPipeError:
@@ -87,7 +87,7 @@ class Jobs:
         def one(work: Work) -> Any:
             cpus = slots.get()
             try:
-                os.sched_setaffinity(0, cpus)  # of this thread, and of what it starts
+                os.sched_setaffinity(0, cpus)  # of this thread and the processes that it starts
                 return work.run(self.threads, lines.append)
             finally:
                 slots.put(cpus)

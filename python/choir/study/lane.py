@@ -37,7 +37,7 @@ def newest(run: pathlib.Path, most: float = float("inf")) -> int:
 
 
 def last_step(run: pathlib.Path) -> int:
-    """Of the log; 0 where there is none."""
+    """The last step in the log; 0 without a log."""
     try:
         with open(run / "metrics.jsonl", "rb") as file:
             file.seek(max(0, os.path.getsize(file.name) - 8192))

@@ -1,4 +1,4 @@
-"""The program `choir`, as a process: what it is asked, what it says, how it is stopped."""
+"""Runs the program `choir` as a process: its arguments, its output, and stopping it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Runner:
     def __init__(self) -> None:
         self._lock, self._processes = threading.RLock(), set()  # a signal may come within
         self.stopping = False
-        # Should this process be killed, its children save what they have.
+        # If this process is killed, its children get SIGTERM and save a checkpoint.
         self._before = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
     def stop(self) -> None:

@@ -28,7 +28,7 @@ svg{max-width:100%;height:auto}
 
 
 def regime(study: Study) -> str:
-    """What every number of the page is of."""
+    """Describes the conditions of all numbers on the page: model size, budgets, schedule."""
     step, cooled = study.step_tokens(study.arms[0].name), study.scale.get("cooldown", 0.2)
     budgets = ", ".join(f"{steps * step / 1e6:.3g}" for steps in study.steps)
     first = study.finals(study.arms[0].name)

@@ -136,7 +136,7 @@ def log_speedup(steps: Sequence[float], arm: Sequence[float], rival: Sequence[fl
 
 def best_rate(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, Optional[float]]:
     """The tried rate of the lowest loss, and where a parabola through it and its neighbours (loss over the logarithm of
-    the rate) has its lowest point; None where the best is at an end of those tried."""
+    the rate) has its lowest point; None if the best rate is the lowest or highest tried."""
     order = np.argsort(rates)
     x, y = np.log(np.asarray(rates, float)[order]), np.asarray(losses, float)[order]
     best = int(np.nanargmin(y))

@@ -96,7 +96,7 @@ class Store:
         return result
 
     def put(self, run: pathlib.Path, config: dict[str, Any], data_hash: str) -> dict[str, Any]:
-        """The result of a run directory that has all its steps; refused where it is not of that config and data."""
+        """Stores the result of a complete run directory; refuses a run with another config or other data."""
         result = of_run(run)
         self._check(run, result, config, data_hash)
         self.directory.mkdir(parents=True, exist_ok=True)

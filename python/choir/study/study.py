@@ -120,7 +120,7 @@ class Study:
         return self.result(arm, rate, seed, steps or self.steps[-1]) if rate else None
 
     def finals(self, arm: str) -> list[dict[str, Any]]:
-        """Of all seeds that have one, at the largest budget."""
+        """Final results of all finished seeds, at the largest budget."""
         return [found for seed in range(1, self.seeds + 1) if (found := self.final(arm, seed))]
 
     # ---- what is missing ----
@@ -179,7 +179,7 @@ class Study:
             kept["seeds"], kept["budgets"], kept["data_facts"],
         )  # fmt: skip
 
-    __hash__ = object.__hash__  # of this one, for what is kept of its answers
+    __hash__ = object.__hash__  # by identity, so that lru_cache can store answers per study
 
 
 def all_in(directory: pathlib.Path) -> list[Study]:

@@ -135,7 +135,7 @@ def _accuracies(study: Study, task: str, what: str) -> np.ndarray:
 
 
 def table(study: Study, what: str) -> np.ndarray:
-    """Averages over tasks that any run has, [arms,seeds]; NaN where one of them is missing."""
+    """[arms,seeds] averages over the tasks that any run has; NaN for a run that lacks a task."""
     every = np.stack([_accuracies(study, task, what) for task in study.recipe["tune"]["tasks"]])
     kept = every[np.isfinite(every).any(axis=(1, 2))]
     return kept.mean(axis=0) if len(kept) else np.full((len(study.arms), study.seeds), np.nan)

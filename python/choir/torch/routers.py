@@ -99,7 +99,7 @@ def _placed(q: Request, choice: Tensor, room: select.Count, asks: Optional[Tenso
 
 
 def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
-    """Each token its best experts, which have room for all."""
+    """Gives each token its best experts, without a capacity limit."""
     return _placed(q, select.best_experts(worth, count), q.everybody)
 
 

@@ -2,7 +2,7 @@
 
 `choir::dykstra` and `choir::balance` are PyTorch operations on the tensor's device, and wait for nothing.
 `choir::on_host` is libchoir's solver on the CPU: it copies the scores there, so on a GPU it waits for them.
-A choice is constant, so none has a gradient; gates, which have one, are computed outside.
+Choices are piecewise constant and have no gradient; the layer computes gates, which have a gradient, outside.
 """
 
 import json
