@@ -147,7 +147,7 @@ static int check_names(int count, const char *const *operands) {
   return 0;
 }
 
-static int run(int count, const char *const *operands) {
+static int run_bench(int count, const char *const *operands) {
   ch_peak peak;
   if (!count)
     for (operands = ch_bench_defaults(); operands[count];) count++;

@@ -13,8 +13,8 @@ typedef struct {
 } evaluation;
 
 /* By a routing, NULL: the model's own; calibrate: the model's thresholds then become this text's. */
-static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
-                    evaluation *e) {
+static int evaluate_routing(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
+                            evaluation *e) {
   if (choir_model_set_routing(model, routing)) return cli_fail();
   o.eval.calibrate = calibrate;
   int status = cli_evaluate(model, tokenizer, o.eval, &e->r), layers = choir_model_moe_layers(model);
@@ -30,9 +30,9 @@ static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, const 
 
 static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
   evaluation before, batch, after;
-  int status = evaluate(model, tokenizer, "threshold", 0, &before);
-  if (!status) status = evaluate(model, tokenizer, NULL, 1, &batch);
-  if (!status) status = evaluate(model, tokenizer, "threshold", 0, &after);
+  int status = evaluate_routing(model, tokenizer, "threshold", 0, &before);
+  if (!status) status = evaluate_routing(model, tokenizer, NULL, 1, &batch);
+  if (!status) status = evaluate_routing(model, tokenizer, "threshold", 0, &after);
   if (!status && choir_model_save(model, tokenizer, o.out)) status = cli_fail();
   if (status) return status;
   printf("loss on this text by thresholds: %.4f before, %.4f with its own; by batch routing %.4f\n", before.r.loss,
@@ -44,7 +44,7 @@ static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
   return 0;
 }
 
-static int run(int count, const char *const *operands) {
+static int run_calibrate(int count, const char *const *operands) {
   if (!o.eval.data == !o.eval.text) return cli_usage("give one of --data DIR and --text FILE");
   cli_catch_signals();
   return cli_with_model(operands[0], &o.run, NULL, 1, calibrate);

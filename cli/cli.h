@@ -59,10 +59,10 @@ typedef struct cli_verb {
   int (*run)(int count, const char *const *operands); /* an exit status */
 } cli_verb;
 
-/* The verb of a file that has its options as `options` and its work as `run`. */
+/* Defines the only verb of a file, with the file's `options` and run_ID. */
 #define CLI_VERB(id, name, operands, least, most, summary, details) \
-  CLI_VERB_OF(id, name, operands, least, most, summary, details, options, run)
-/* One of several in a file. */
+  CLI_VERB_OF(id, name, operands, least, most, summary, details, options, run_##id)
+/* Defines one of several verbs of a file. */
 #define CLI_VERB_OF(id, name, operands, least, most, summary, details, options, run) \
   const cli_verb cli_##id = {name, operands, least, most, summary, details, options, run}
 

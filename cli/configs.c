@@ -1,7 +1,7 @@
 /* choir configs: the configs that choir brings with it. */
 #include "cli.h"
 
-static int run(int count, const char *const *operands) {
+static int run_configs(int count, const char *const *operands) {
   const char *const *name = choir_config_names();
   printf("%-12s %10s %10s  %s\n", "name", "parameters", "active", "layers, width, experts, tokens a step");
   for (; *name; name++) {

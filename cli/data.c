@@ -54,7 +54,8 @@ static int parse_source(const char *text, int count, const char *const *operands
 }
 
 /* Fills `sources` from --source options, or from bare files as the one source "text"; *number is how many. */
-static int collect(int count, const char *const *operands, cli_files *files, choir_data_source *sources, int *number) {
+static int collect_sources(int count, const char *const *operands, cli_files *files, choir_data_source *sources,
+                           int *number) {
   static const cli_list bare = {.count = 1, .values = {"text:"}};
   const cli_list *list = o.sources.count ? &o.sources : &bare;
   int status = 0;
@@ -100,7 +101,7 @@ static int print_info(const char *directory, double seconds) {
   return 0;
 }
 
-static int build(int count, const char *const *operands) {
+static int run_build(int count, const char *const *operands) {
   choir_data_source sources[CLI_LIST_MOST] = {{0}};
   cli_files files = {0};
   watch w = {0};
@@ -108,7 +109,7 @@ static int build(int count, const char *const *operands) {
   int number = 0, status = 0;
   if (o.separator && !(separator = cli_unescape(o.separator)))
     return cli_usage("--separator %s: knows \\f \\n \\r \\t and \\\\ only", o.separator);
-  status = collect(count, operands, &files, sources, &number);
+  status = collect_sources(count, operands, &files, sources, &number);
   if (!status) {
     cli_progress_begin(&w.progress, stderr);
     cli_catch_signals();
@@ -157,6 +158,6 @@ CLI_VERB_OF(
     "for all files below it. Text must be UTF-8. Memory does not grow with the input.\n\n"
     "Example: choir data build --out data --tokenizer en.model --separator '\\f' --source books=2: books/*.txt.xz "
     "--source news=1: news.txt.gz",
-    build_options, build);
+    build_options, run_build);
 CLI_VERB_OF(data_info, "data info", "DIR", 1, 1, "check a data directory and count what is in it", NULL, info_options,
             info);

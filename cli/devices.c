@@ -1,7 +1,7 @@
 /* choir devices: what could run a model here. */
 #include "cli.h"
 
-static int run(int count, const char *const *operands) {
+static int run_devices(int count, const char *const *operands) {
   const char *name;
   for (int index = 0; (name = choir_backend_name(index)); index++) {
     char text[256];

@@ -90,7 +90,7 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
   return 0;
 }
 
-static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, evaluation *e) {
+static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokenizer, evaluation *e) {
   running = e;
   e->sources = json_array(); /* without memory for it the JSON is refused, and the text has no table */
   o.eval.source = add_source;
@@ -106,7 +106,7 @@ static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer,
     if (cli_ranks_first()) fprintf(stderr, "no causal loss: %s\n", choir_error_message());
     return 0;
   }
-  int status = evaluate(model, tokenizer, &results[*count]);
+  int status = evaluate_checkpoint(model, tokenizer, &results[*count]);
   json_t *json = !status && o.json ? result_json(model, &results[*count]) : NULL;
   if (choir_ranks_agree(cli_ranks(), !status && o.json && !json ? CHOIR_ERROR_MEMORY : CHOIR_OK)) status = cli_fail();
   if (!status) (*count)++;
@@ -123,7 +123,7 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
       status = evaluate_beside(model, tokenizer, causal_routings[i], &count, beside);
     if (!status && choir_model_set_routing(model, NULL)) status = cli_fail();
   }
-  if (!status) status = evaluate(model, tokenizer, &results[0]);
+  if (!status) status = evaluate_checkpoint(model, tokenizer, &results[0]);
   if (!status && o.json && !(json = result_json(model, &results[0]))) status = cli_fail();
   if (json) json_object_update(json, beside);
   if (json && count > 1) json_object_set_new(json, "causal_gap", cli_json_real(results[1].r.loss - results[0].r.loss));
@@ -135,7 +135,7 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   return print_layers(model, &results[0].r);
 }
 
-static int run(int count, const char *const *operands) {
+static int run_eval(int count, const char *const *operands) {
   int status = o.eval.data && o.eval.text ? cli_usage("give one of --data DIR and --text FILE") : 0;
   if (!status && o.eval.text && o.eval.in_order)
     status = cli_usage("--in-order has no effect with --text, which is taken in order");

@@ -12,7 +12,7 @@ static json_t *real_or_null(const choir_export_result *r, double number) {
   return r->measured ? cli_json_real(number) : json_null();
 }
 
-static int print_json(const choir_export_result *r) {
+static int print_export_json(const choir_export_result *r) {
   return cli_json_print(json_pack("{s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:I, s:I}", "checkpoint",
                                   r->checkpoint, "out", o.out, "architecture", r->architecture, "experts_per_token",
                                   r->experts_per_token, "null_experts", r->null_experts, "tokens_cut",
@@ -38,7 +38,7 @@ static int print(const choir_export_result *r) {
   return 0;
 }
 
-static int run(int count, const char *const *operands) {
+static int run_export(int count, const char *const *operands) {
   cli_progress progress;
   choir_export_result result;
   o.checkpoint = operands[0];
@@ -52,7 +52,7 @@ static int run(int count, const char *const *operands) {
   cli_progress_clear(&progress);
   if (code == CHOIR_ERROR_INTERRUPTED) return cli_fail(), CLI_INTERRUPTED;
   if (code) return cli_fail();
-  return json ? print_json(&result) : print(&result);
+  return json ? print_export_json(&result) : print(&result);
 }
 
 static const cli_option options[] = {

@@ -90,7 +90,7 @@ static int sets_steps(void) {
 }
 
 /* The config to train with: *use says whether the run's own will not do. */
-static int prepare(choir_config *config, int *use) {
+static int prepare_finetune_config(choir_config *config, int *use) {
   char path[4096];
   const int steps = sets_steps(), given = !isnan(epochs);
   *use = !o.resume || set.count > 0;
@@ -126,10 +126,10 @@ static int finetune(void) {
   return cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
 }
 
-static int run(int count, const char *const *operands) {
+static int run_finetune(int count, const char *const *operands) {
   choir_config config;
   choir_task *task = NULL;
-  int use, status = prepare(&config, &use);
+  int use, status = prepare_finetune_config(&config, &use);
   if (status) return status;
   if (task_name && choir_task_load(task_name, &task)) return cli_fail();
   o.config = use ? &config : NULL;

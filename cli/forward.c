@@ -45,7 +45,7 @@ static int make_room(const choir_model *model, gradients *g) {
 }
 
 /* Collects the gradients from all ranks; collective. */
-static int collect(const choir_model *model, gradients *g) {
+static int collect_gradients(const choir_model *model, gradients *g) {
   int code = choir_ranks_agree(cli_ranks(), make_room(model, g) ? CHOIR_OK : CHOIR_ERROR_MEMORY);
   if (code) return cli_fail_with("no memory for a copy of the gradients");
   for (int i = 0, t = 0; t < g->count; i++) {
@@ -56,12 +56,12 @@ static int collect(const choir_model *model, gradients *g) {
   return 0;
 }
 
-static void release(gradients *g) {
+static void free_gradients(gradients *g) {
   for (int i = 0; i < g->count; i++) free((void *)(uintptr_t)g->tensor[i].data);
   free(g->tensor);
 }
 
-static int print_json(const choir_model *model, int B, int T, const choir_forward_result *result) {
+static int print_forward_json(const choir_model *model, int B, int T, const choir_forward_result *result) {
   json_t *layers = cli_json_layers(model);
   if (!layers) return cli_fail();
   return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:s, s:b, s:o}", "loss", cli_json_real(result->loss),
@@ -70,7 +70,7 @@ static int print_json(const choir_model *model, int B, int T, const choir_forwar
                                   choir_model_looks_across_tokens(model), "layers", layers));
 }
 
-static int print_text(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
+static int print_forward(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
   printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss, exp(result->loss),
          result->aux_loss, B, T, seconds);
   printf("routing %s%s\n", choir_model_routing(model),
@@ -86,7 +86,7 @@ static int print_text(const choir_model *model, int B, int T, const choir_forwar
   return 0;
 }
 
-static int forward(choir_model *model, const choir_tokenizer *none) {
+static int run_pass(choir_model *model, const choir_tokenizer *none) {
   int B = (int)o.tokens.shape[0], T = (int)o.tokens.shape[1], V = choir_model_config_of(model)->model.vocab_size;
   float *logits = o.logits ? reallocarray(NULL, (size_t)B * (size_t)T, (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
@@ -102,17 +102,18 @@ static int forward(choir_model *model, const choir_tokenizer *none) {
   else if (code)
     status = cli_fail();
   double seconds = cli_seconds() - start;
-  if (!status && o.gradients) status = collect(model, &g);
+  if (!status && o.gradients) status = collect_gradients(model, &g);
   if (!status && o.logits && cli_ranks_first()) status = write_logits(B, T, V, logits);
   if (!status && o.gradients && cli_ranks_first() && choir_tensors_write(o.gradients, g.tensor, g.count, NULL))
     status = cli_fail();
-  if (!status) status = o.json ? print_json(model, B, T, &result) : print_text(model, B, T, &result, seconds);
-  release(&g);
+  if (!status)
+    status = o.json ? print_forward_json(model, B, T, &result) : print_forward(model, B, T, &result, seconds);
+  free_gradients(&g);
   free(logits);
   return status;
 }
 
-static int run(int count, const char *const *operands) {
+static int run_forward(int count, const char *const *operands) {
   o.path = operands[1];
   int status = o.logits && o.gradients && !strcmp(o.logits, o.gradients)
                    ? cli_usage("--logits and --gradients are both %s: give two files", o.logits)
@@ -122,7 +123,7 @@ static int run(int count, const char *const *operands) {
   if (choir_ranks_agree(cli_ranks(), ch_npy_read(o.path, CH_NPY_INT32, 2, &o.tokens)))
     status = cli_fail();
   else
-    status = cli_with_model(operands[0], &o.run, o.routing, 0, forward);
+    status = cli_with_model(operands[0], &o.run, o.routing, 0, run_pass);
   ch_npy_free(&o.tokens);
   return status;
 }

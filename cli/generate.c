@@ -100,7 +100,7 @@ static int show_text(void *context, int sequence, const char *text, size_t size)
   return w->broken;
 }
 
-static int print_json(const choir_prompt *p, const choir_generated *g) {
+static int print_generated_json(const choir_prompt *p, const choir_generated *g) {
   json_t *row = json_pack("{s:s%, s:s%, s:i, s:i, s:s}", "prompt", p->text, p->size, "text", g->text, g->size,
                           "prompt_tokens", g->prompt_count, "tokens", g->count, "end", choir_end_name(g->end));
   return cli_json_line(row);
@@ -108,7 +108,7 @@ static int print_json(const choir_prompt *p, const choir_generated *g) {
 
 static int print_done(const work *w, int i) {
   const choir_generated *g = w->ready[i];
-  if (o.json) return print_json(&w->prompt[i], g);
+  if (o.json) return print_generated_json(&w->prompt[i], g);
   if (w->count > 1) {
     printf("%s", i ? "---\n" : "");
     print_prompt(&w->prompt[i]);
@@ -175,7 +175,7 @@ static int check_draws(void) {
   return cli_usage("--%s has no effect at --temperature 0, which takes the likeliest token always", given);
 }
 
-static int run(int count, const char *const *operands) {
+static int run_generate(int count, const char *const *operands) {
   cli_catch_signals();
   int status = o.generate.batch ? check_draws() : cli_usage("--slots 0: must be at least 1");
   if (!status) status = read_prompts(&all);

@@ -5,7 +5,7 @@
 
 static choir_import_options o;
 
-static int run(int count, const char *const *operands) {
+static int run_import(int count, const char *const *operands) {
   cli_progress progress;
   choir_import_result result;
   o.from = operands[0];

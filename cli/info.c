@@ -35,7 +35,7 @@ static const paper_size *find_paper_size(const choir_model_config *m) {
   return NULL;
 }
 
-static int print_json(const choir_config *config, const choir_config_costs *c, const paper_size *paper) {
+static int print_info_json(const choir_config *config, const choir_config_costs *c, const paper_size *paper) {
   json_t *root = json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:o, s:I}", "name", config->model.name,
                            "vocab_size", config->model.vocab_size, "parameters", (json_int_t)c->parameters,
                            "active_parameters", (json_int_t)c->active_parameters, "embedding_parameters",
@@ -56,7 +56,7 @@ static void print_row(const char *label, int64_t number, double paper) {
   putchar('\n');
 }
 
-static void print_text(const choir_config *config, const choir_config_costs *c, const paper_size *paper, int assumed) {
+static void print_info(const choir_config *config, const choir_config_costs *c, const paper_size *paper, int assumed) {
   const choir_model_config *m = &config->model;
   printf("%s: L=%d d=%d h=%d H=%d", *m->name ? cli_shown(m->name) : "model", m->layers, m->d_model, m->d_hidden,
          m->heads);
@@ -81,7 +81,7 @@ static void print_text(const choir_config *config, const choir_config_costs *c, 
   printf("  %-20s %s\n", "memory to serve", cli_bytes((double)c->serve_bytes));
 }
 
-static int run(int count, const char *const *operands) {
+static int run_info(int count, const char *const *operands) {
   choir_config config;
   choir_config_costs costs;
   int status = cli_load_config(operands[0], &o.set, &config);
@@ -89,8 +89,8 @@ static int run(int count, const char *const *operands) {
   int assumed = cli_vocabulary(&config, o.vocab_size);
   if (choir_config_check(&config) || choir_config_cost(&config, &costs)) return cli_fail();
   const paper_size *paper = find_paper_size(&config.model);
-  if (o.json) return print_json(&config, &costs, paper);
-  print_text(&config, &costs, paper, assumed);
+  if (o.json) return print_info_json(&config, &costs, paper);
+  print_info(&config, &costs, paper, assumed);
   return 0;
 }
 

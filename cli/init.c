@@ -9,7 +9,7 @@ static struct {
   cli_list set;
 } o;
 
-static int run(int count, const char *const *operands) {
+static int run_init(int count, const char *const *operands) {
   choir_config config;
   choir_config_costs costs;
   choir_tokenizer *tokenizer = NULL;

@@ -5,7 +5,7 @@
 
 #include "cli.h"
 
-static char *read_all(FILE *in, size_t *size) {
+static char *read_stream(FILE *in, size_t *size) {
   size_t allocated = 1 << 16;
   char *text = malloc(allocated);
   *size = 0;
@@ -22,7 +22,7 @@ static char *read_all(FILE *in, size_t *size) {
 
 char *cli_read_file(const char *path, size_t *size) {
   FILE *in = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-  char *text = in ? read_all(in, size) : NULL;
+  char *text = in ? read_stream(in, size) : NULL;
   int failed = !in || ferror(in);
   if (failed)
     cli_fail_with("%s: %s", in == stdin ? "standard input" : path, strerror(errno));

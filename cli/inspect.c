@@ -108,7 +108,7 @@ static void print_tokens(const choir_route_stats *s, const choir_tokenizer *toke
   }
 }
 
-static int print_text(const choir_tokenizer *tokenizer, const ch_inspection *inspection) {
+static int print_inspection(const choir_tokenizer *tokenizer, const ch_inspection *inspection) {
   choir_favourite *list = reallocarray(NULL, (size_t)o.top + 1, sizeof *list);
   if (!list) return cli_fail_with("out of memory");
   print_head(inspection);
@@ -131,7 +131,7 @@ static int show_stats(choir_model *model, const choir_tokenizer *tokenizer) {
     status = cli_fail();
   else
     status = json ? cli_json_print(ch_inspection_json(model, tokenizer, &o, &inspection))
-                  : print_text(tokenizer, &inspection);
+                  : print_inspection(tokenizer, &inspection);
   ch_inspection_free(&inspection);
   return status;
 }

@@ -25,7 +25,7 @@ static const char *temporary_place(void) {
   return place && *place ? place : "/tmp";
 }
 
-static int write_all(int to, const char *data, size_t bytes) {
+static int write_bytes(int to, const char *data, size_t bytes) {
   while (bytes) {
     ssize_t n = write(to, data, bytes);
     if (n < 0 && errno != EINTR) return -1;
@@ -35,12 +35,12 @@ static int write_all(int to, const char *data, size_t bytes) {
 }
 
 /* At most so many bytes from one descriptor to another; -1 with errno, 1: there are more. */
-static int copy(int from, int to, uint64_t most) {
+static int copy_bytes(int from, int to, uint64_t most) {
   char piece[PIECE];
   for (ssize_t n; (n = read(from, piece, sizeof piece)) != 0;) {
     if (n < 0 && errno != EINTR) return -1;
     if (n > 0 && (uint64_t)n > most) return 1;
-    if (n > 0 && write_all(to, piece, (size_t)n)) return -1;
+    if (n > 0 && write_bytes(to, piece, (size_t)n)) return -1;
     if (n > 0) most -= (uint64_t)n;
   }
   return 0;
@@ -63,7 +63,7 @@ static const char *spool(int from, const char *name, int small) {
   int to = mkostemp(pattern, O_CLOEXEC);
   if (to >= 0) unlink(pattern);
   uint64_t most = to >= 0 ? most_bytes(from, to, small) : 0;
-  if (to < 0 || (failed = copy(from, to, most))) {
+  if (to < 0 || (failed = copy_bytes(from, to, most))) {
     if (failed > 0 && most == CLI_SMALL_BYTES)
       cli_fail_with("%s: more than %s; nothing that is wanted here is as large", name, cli_bytes((double)most));
     else if (failed > 0)
@@ -116,7 +116,7 @@ int cli_pipes_end(int status) {
   if (!*pipes.directory) return status;
   fflush(stdout);
   int from = status ? -1 : open(pipes.result, O_RDONLY | O_CLOEXEC);
-  if (!status && (from < 0 || copy(from, pipes.standard_output, UINT64_MAX)))
+  if (!status && (from < 0 || copy_bytes(from, pipes.standard_output, UINT64_MAX)))
     status = cli_fail_with("standard output: %s", strerror(errno));
   if (from >= 0) close(from);
   unlink(pipes.result);

@@ -19,7 +19,7 @@ static int none(const ch_plan *plan) {
   return *plan->layout[0].refused ? cli_fail_with("no layout of %d ranks can be", plan->ranks) : 0;
 }
 
-static int print_json(const ch_plan *plan) {
+static int print_plan_json(const ch_plan *plan) {
   int status = cli_json_line(ch_plan_about_json(plan));
   for (int i = 0; !status && i < plan->count; i++) status = cli_json_line(ch_plan_layout_json(plan, &plan->layout[i]));
   return status ? status : none(plan);
@@ -116,7 +116,7 @@ static const ch_plan_layout *chosen(const ch_plan *plan) {
   return NULL;
 }
 
-static int print_text(const ch_plan *plan, const ch_plan_layout *l, int assumed) {
+static int print_plan(const ch_plan *plan, const ch_plan_layout *l, int assumed) {
   print_head(plan, assumed);
   if (l) print_table(plan);
   if (l) print_details(plan, l);
@@ -124,7 +124,7 @@ static int print_text(const ch_plan *plan, const ch_plan_layout *l, int assumed)
   return none(plan);
 }
 
-static int run(int count, const char *const *operands) {
+static int run_plan(int count, const char *const *operands) {
   choir_config config;
   ch_plan *plan;
   if (o.json && o.layout) return cli_usage("--layout has no effect with --json, which prints all of them in detail");
@@ -138,7 +138,7 @@ static int run(int count, const char *const *operands) {
   else if (o.out && ch_plan_page(plan, o.out))
     status = cli_fail();
   else
-    status = o.json ? print_json(plan) : print_text(plan, l, assumed);
+    status = o.json ? print_plan_json(plan) : print_plan(plan, l, assumed);
   ch_plan_free(plan);
   return status;
 }

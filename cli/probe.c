@@ -108,7 +108,7 @@ static int with_model(choir_model *model, const choir_tokenizer *tokenizer) {
   return status ? status : leaks ? CLI_FAILED : 0;
 }
 
-static int run(int count, const char *const *operands) {
+static int run_probe(int count, const char *const *operands) {
   if (o.probe.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
   if (o.tokens && (o.probe.sequences || o.probe.length))
     return cli_usage("--%s has no effect with --tokens, all of which make the batch",

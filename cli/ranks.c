@@ -54,7 +54,7 @@ int cli_ranks_agree(int status) {
 }
 
 /* Every process begins with this, even if its words are wrong: the others would wait for one that left. */
-static int begin(const char *verb, int status) {
+static int agree_on_start(const char *verb, int status) {
   int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
   if (code == CHOIR_ERROR_ARGUMENT) return cli_fail(); /* on all ranks: their builds differ */
   if (choir_ranks_same(ranks, "verb", verb)) return cli_fail();
@@ -70,7 +70,7 @@ int cli_ranks_join(const cli_verb *verb) {
   return 0;
 }
 
-int cli_ranks_help(const char *what) { return choir_ranks_size(ranks) > 1 ? begin(what, 0) : 0; }
+int cli_ranks_help(const char *what) { return choir_ranks_size(ranks) > 1 ? agree_on_start(what, 0) : 0; }
 
 static int check_alone(const cli_verb *verb) {
   int size = choir_ranks_size(ranks);
@@ -80,7 +80,7 @@ static int check_alone(const cli_verb *verb) {
 
 int cli_ranks_check(const cli_verb *verb) {
   int status = check_alone(verb);
-  return status ? begin(verb->name, status) : 0;
+  return status ? agree_on_start(verb->name, status) : 0;
 }
 
 static int take_options(void) {
@@ -96,7 +96,7 @@ int cli_ranks_take_options(const cli_verb *verb, int status) {
   if (!status) status = check_alone(verb);
   if (!status) status = take_options();
   if (!status && cli_verbose_ranks && !cli_ranks_first()) speak();
-  return choir_ranks_size(ranks) > 1 ? begin(verb->name, status) : status;
+  return choir_ranks_size(ranks) > 1 ? agree_on_start(verb->name, status) : status;
 }
 
 void cli_ranks_leave(void) {

@@ -5,7 +5,7 @@
 
 static const char *out;
 
-static int run(int count, const char *const *operands) {
+static int run_report(int count, const char *const *operands) {
   char beside[4096];
   if (!out && count > 1) return cli_usage("--out FILE.html is missing: of several runs none is where the page belongs");
   if (!out) {

@@ -57,7 +57,7 @@ static int print_result(const choir_router_options *options, int n, const choir_
 }
 
 /* A value is named by its array and place; the file is known here only. */
-static int refuse(const char *scores_path) {
+static int refuse_scores(const char *scores_path) {
   const struct {
     const char *array, *path;
   } files[] = {{"scores[", scores_path}, {"thresholds[", o.thresholds}, {"tokens[", o.tokens}};
@@ -68,8 +68,8 @@ static int refuse(const char *scores_path) {
   return cli_fail();
 }
 
-static int route(const choir_router_options *options, const char *path, const ch_npy *scores, const ch_npy *tokens,
-                 const ch_npy *valid, const ch_npy *thresholds) {
+static int route_scores(const choir_router_options *options, const char *path, const ch_npy *scores,
+                        const ch_npy *tokens, const ch_npy *valid, const ch_npy *thresholds) {
   int n = (int)scores->shape[0], e = (int)scores->shape[1];
   float *gates = calloc((size_t)n * (size_t)e + 1, sizeof *gates);
   choir_route_stats stats;
@@ -82,7 +82,7 @@ static int route(const choir_router_options *options, const char *path, const ch
   request.valid = valid->data;
   request.thresholds = thresholds->data;
   int code = choir_route(&request, gates, &stats);
-  int status = code ? refuse(path) : 0;
+  int status = code ? refuse_scores(path) : 0;
   if (!status) {
     ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = gates};
     if (o.out && ch_npy_write(o.out, &array)) status = cli_fail();
@@ -116,7 +116,7 @@ static int check_flags(const choir_router_options *options) {
   return 0;
 }
 
-static int run(int count, const char *const *operands) {
+static int run_route(int count, const char *const *operands) {
   choir_config config;
   choir_router_options options;
   ch_npy scores, tokens = {0}, valid = {0}, thresholds = {0};
@@ -133,7 +133,7 @@ static int run(int count, const char *const *operands) {
   status = read_beside(o.tokens, CH_NPY_INT32, scores.shape[0], "rows", &tokens);
   if (!status) status = read_beside(o.valid, CH_NPY_UINT8, scores.shape[0], "rows", &valid);
   if (!status) status = read_beside(o.thresholds, CH_NPY_FLOAT32, scores.shape[1], "columns", &thresholds);
-  if (!status) status = route(&options, operands[0], &scores, &tokens, &valid, &thresholds);
+  if (!status) status = route_scores(&options, operands[0], &scores, &tokens, &valid, &thresholds);
   ch_npy_free(&scores);
   ch_npy_free(&tokens);
   ch_npy_free(&valid);

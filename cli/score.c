@@ -3,7 +3,7 @@
 
 static cli_score_options o;
 
-static int check(void) {
+static int check_files(void) {
   if (!o.requests == !o.task) return cli_usage("give one of --requests FILE and --task NAME");
   if (o.task && !o.of_task.data) return cli_usage("--task needs --data DIR, where the task's files are");
   if (o.requests && (o.of_task.data || o.of_task.out || o.of_task.split || o.of_task.batch_sequences != 32 ||
@@ -16,14 +16,14 @@ static int check(void) {
   return 0;
 }
 
-static int score(choir_model *model, const choir_tokenizer *tokenizer) {
+static int run_task_or_requests(choir_model *model, const choir_tokenizer *tokenizer) {
   return (o.task ? cli_score_task : cli_score_requests)(&o, model, tokenizer);
 }
 
-static int run(int count, const char *const *operands) {
-  int status = check();
+static int run_score(int count, const char *const *operands) {
+  int status = check_files();
   cli_catch_signals();
-  return status ? status : cli_with_model(operands[0], &o.run, o.routing, 1, score);
+  return status ? status : cli_with_model(operands[0], &o.run, o.routing, 1, run_task_or_requests);
 }
 
 static const cli_option options[] = {

@@ -19,7 +19,7 @@ typedef struct {
 
 static given *given_of(const work *w, int64_t i) { return (given *)(void *)w->given.data + i; }
 
-static int refuse(const work *w, int64_t line, const char *what) {
+static int refuse_line(const work *w, int64_t line, const char *what) {
   return cli_fail_with("%s: line %lld: %s", w->path, (long long)line, what);
 }
 
@@ -27,13 +27,13 @@ static int refuse(const work *w, int64_t line, const char *what) {
 static int read_tokens(const work *w, int64_t line, const json_t *array, int32_t **tokens, choir_prompt *to) {
   size_t count = json_array_size(array), i;
   const json_t *id;
-  if (!json_is_array(array)) return refuse(w, line, "tokens must be an array of integers");
+  if (!json_is_array(array)) return refuse_line(w, line, "tokens must be an array of integers");
   *tokens = calloc(count + 1, sizeof **tokens);
-  if (!*tokens || count > INT32_MAX) return refuse(w, line, "out of memory");
+  if (!*tokens || count > INT32_MAX) return refuse_line(w, line, "out of memory");
   json_array_foreach(array, i, id) {
     json_int_t value = json_integer_value(id);
     if (!json_is_integer(id) || value < 0 || value > INT32_MAX)
-      return refuse(w, line, "tokens must be an array of integers that are not negative");
+      return refuse_line(w, line, "tokens must be an array of integers that are not negative");
     (*tokens)[i] = (int32_t)value;
   }
   *to = (choir_prompt){.tokens = *tokens, .count = (int)count};
@@ -46,9 +46,9 @@ static int read_side(const work *w, int64_t line, const json_t *object, const ch
   char other[32];
   snprintf(other, sizeof other, "%s_tokens", name);
   const json_t *text = json_object_get(object, name), *ids = json_object_get(object, other);
-  if (text && ids) return refuse(w, line, "a text and its tokens too: give one of them");
+  if (text && ids) return refuse_line(w, line, "a text and its tokens too: give one of them");
   if (ids) return read_tokens(w, line, ids, tokens, to);
-  if (text && !json_is_string(text)) return refuse(w, line, "context and continuation must be texts");
+  if (text && !json_is_string(text)) return refuse_line(w, line, "context and continuation must be texts");
   *to = (choir_prompt){.text = text ? json_string_value(text) : "", .size = json_string_length(text)};
   return 0;
 }
@@ -117,7 +117,7 @@ static int print_score(const work *w, const choir_tokenizer *tokenizer, int64_t 
   return cli_json_line(object);
 }
 
-static int score(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer, work *w) {
+static int score_requests(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer, work *w) {
   choir_score_result result;
   cli_progress progress;
   choir_score_options *options = &o->of_task.score;
@@ -140,7 +140,7 @@ static int score(cli_score_options *o, choir_model *model, const choir_tokenizer
 int cli_score_requests(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
   work w = {.path = o->requests};
   int status = read_requests(&w);
-  if (!status) status = score(o, model, tokenizer, &w);
+  if (!status) status = score_requests(o, model, tokenizer, &w);
   for (int64_t i = 0; i < w.count; i++) {
     json_decref(given_of(&w, i)->line);
     for (int side = 0; side < 2; side++) free(given_of(&w, i)->tokens[side]);

@@ -38,7 +38,7 @@ static json_t *measure_json(const choir_task_measure *m) {
                    cli_json_real(m->matthews), "f1", cli_json_real(m->f1));
 }
 
-static int print_json(const cli_score_options *o, const choir_task *task, const choir_task_result *r) {
+static int print_task_json(const cli_score_options *o, const choir_task *task, const choir_task_result *r) {
   json_t *root =
       json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "task", choir_task_name(task), "file", r->file, "examples",
                 (json_int_t)r->examples, "malformed", (json_int_t)r->malformed, "cut", (json_int_t)r->cut, "majority",
@@ -51,7 +51,8 @@ static int print_json(const cli_score_options *o, const choir_task *task, const 
   return cli_json_print(root);
 }
 
-static int score(cli_score_options *o, const choir_task *task, choir_model *model, const choir_tokenizer *tokenizer) {
+static int score_task(cli_score_options *o, const choir_task *task, choir_model *model,
+                      const choir_tokenizer *tokenizer) {
   choir_task_result result;
   cli_progress progress;
   o->of_task.score.progress = cli_progress_count;
@@ -61,7 +62,7 @@ static int score(cli_score_options *o, const choir_task *task, choir_model *mode
   int code = choir_score_task(model, tokenizer, task, &o->of_task, &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
-  if (o->json) return print_json(o, task, &result);
+  if (o->json) return print_task_json(o, task, &result);
   print_result(o, task, &result);
   return 0;
 }
@@ -69,7 +70,7 @@ static int score(cli_score_options *o, const choir_task *task, choir_model *mode
 int cli_score_task(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_task *task;
   if (choir_task_load(o->task, &task)) return cli_fail();
-  int status = score(o, task, model, tokenizer);
+  int status = score_task(o, task, model, tokenizer);
   choir_task_free(task);
   return status;
 }

@@ -5,7 +5,7 @@
 #include "cli.h"
 
 /* The key of "KEY=VALUE"; returns the value, or NULL. */
-static const char *split(const char *setting, char *key, size_t size) {
+static const char *split_setting(const char *setting, char *key, size_t size) {
   const char *equals = strchr(setting, '=');
   if (!equals || equals == setting || (size_t)(equals - setting) >= size) return NULL;
   snprintf(key, size, "%.*s", (int)(equals - setting), setting);
@@ -19,7 +19,7 @@ int cli_apply_settings(choir_config *config, const cli_list *settings) {
   for (int names = 1; names >= 0; names--)
     for (int i = 0; i < settings->count; i++) {
       char key[128];
-      const char *value = split(settings->values[i], key, sizeof key);
+      const char *value = split_setting(settings->values[i], key, sizeof key);
       if (!value) return cli_usage("--set %s: must be KEY=VALUE", settings->values[i]);
       if (names_router(key) == names && choir_config_set(config, key, value)) return cli_fail();
     }
@@ -37,7 +37,7 @@ static int is_of_layers(const char *option) {
 int cli_apply_router_settings(choir_config *config, const cli_list *settings) {
   for (int i = 0; i < settings->count; i++) {
     char name[128], key[160];
-    const char *value = split(settings->values[i], name, sizeof name);
+    const char *value = split_setting(settings->values[i], name, sizeof name);
     if (!value) return cli_usage("--set %s: must be KEY=VALUE", settings->values[i]);
     if (names_router(name)) return cli_usage("--set %s: the router is that of --router", settings->values[i]);
     const char *dot = strrchr(name, '.');

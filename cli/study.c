@@ -49,7 +49,7 @@ static int find_parts(void) {
   return code ? cli_fail_with("no memory for the environment of Python") : 0;
 }
 
-static int run(int count, const char *const *words) {
+static int run_study(int count, const char *const *words) {
   const char *python = getenv("CHOIR_PYTHON");
   if (!python) python = "python3";
   int status = find_parts();

@@ -113,16 +113,16 @@ static void *json_memory(size_t bytes) {
 
 void cli_json_watch(void) { json_set_alloc_funcs(json_memory, free); }
 
-static int print_json(json_t *object, size_t shape) {
+static int print_object(json_t *object, size_t shape) {
   int failed = json_lost || !object || json_dumpf(object, stdout, shape | JSON_REAL_PRECISION(10) | cli_json_flags());
   putchar('\n');
   json_decref(object);
   return failed ? cli_fail_with(json_lost ? "no memory for the JSON" : "the JSON could not be written") : 0;
 }
 
-int cli_json_print(json_t *object) { return print_json(object, JSON_INDENT(2)); }
+int cli_json_print(json_t *object) { return print_object(object, JSON_INDENT(2)); }
 
-int cli_json_line(json_t *object) { return print_json(object, JSON_COMPACT); }
+int cli_json_line(json_t *object) { return print_object(object, JSON_COMPACT); }
 
 json_t *cli_json_real(double number) { return isfinite(number) ? json_real(number) : json_null(); }
 

@@ -83,7 +83,7 @@ static int write_ids(int32_t *ids, size_t count) {
   return ch_npy_write(o.out, &array) ? cli_fail() : 0;
 }
 
-static int encode(int count, const char *const *files) {
+static int run_encode(int count, const char *const *files) {
   choir_tokenizer *tokenizer;
   size_t length, tokens;
   int32_t *ids = NULL;
@@ -194,7 +194,7 @@ CLI_VERB_OF(
     "the name of the field.",
     import_options, import);
 CLI_VERB_OF(tokenizer_encode, "tokenizer encode", "[FILE]", 0, 1, "turn text into token ids",
-            "Reads FILE or standard input.", encode_options, encode);
+            "Reads FILE or standard input.", encode_options, run_encode);
 CLI_VERB_OF(tokenizer_decode, "tokenizer decode", "[IDS]", 0, 1, "turn token ids back into text",
             "Reads numbers from IDS or standard input, or an integer array from a file whose name ends in .npy.",
             decode_options, decode);

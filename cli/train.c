@@ -136,7 +136,7 @@ static void show_exchange(const display *w) {
 }
 
 /* The config to train with: *use says whether the run's own will not do. */
-static int prepare(choir_config *config, int *use) {
+static int prepare_train_config(choir_config *config, int *use) {
   char path[4096];
   *use = config_name != NULL || set.count > 0 || o.from != NULL;
   if (minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", minutes);
@@ -151,10 +151,10 @@ static int prepare(choir_config *config, int *use) {
   return cli_apply_settings(config, &set);
 }
 
-static int run(int count, const char *const *operands) {
+static int run_train(int count, const char *const *operands) {
   choir_config config;
   display w = {0};
-  int use, status = cli_ranks_agree(prepare(&config, &use));
+  int use, status = cli_ranks_agree(prepare_train_config(&config, &use));
   if (status) return status;
   cli_progress_begin(&w.progress, stdout);
   cli_catch_signals();

@@ -117,7 +117,7 @@ static int check_tokens(const choir_model *model, int B, int T, const int32_t *t
 }
 
 /* Whatever may fail on one rank alone. */
-static int prepare(choir_model *model, int B, int T, const int32_t *tokens, int gradients, int32_t **target) {
+static int prepare_pass(choir_model *model, int B, int T, const int32_t *tokens, int gradients, int32_t **target) {
   if (gradients && model->causal)
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
   if (gradients && model->share_gradients)
@@ -145,7 +145,7 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   CH_TRY(CH_GIVEN(model, tokens, result));
   int64_t n = (int64_t)B * T, targets = (int64_t)B * (T - 1);
   int32_t *target = NULL;
-  int code = ch_comm_agree(model->x.comm, prepare(model, B, T, tokens, gradients, &target));
+  int code = ch_comm_agree(model->x.comm, prepare_pass(model, B, T, tokens, gradients, &target));
   if (!code) code = same_batch(model, B, T, tokens, (gradients != 0) + 2 * (logits != NULL));
   if (code) free(target);
   CH_TRY(code);

@@ -57,7 +57,7 @@ typedef struct {
   float *out, *dx;
 } call;
 
-static void forward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const call *c) {
+static void forward_layer(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const call *c) {
   size_t n = (size_t)a->route.n, bytes = bytes_of(a->route.n, a->route.d, 1);
   put_weights(x, a, c->weights);
   a->route.token = put(x, c->tokens, n * sizeof *c->tokens);
@@ -69,7 +69,7 @@ static void forward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const call 
   ch_get_into(&x->tape, c->out, a->out, bytes);
 }
 
-static void backward(ch_exec *x, const ch_moe_args *forward, ch_moe_saved *saved, const call *c) {
+static void backward_layer(ch_exec *x, const ch_moe_args *forward, ch_moe_saved *saved, const call *c) {
   ch_moe_args a = *forward;
   size_t bytes = bytes_of(a.route.n, a.route.d, 1);
   a.gradients = put_gradients(x, &a, c->gradients);
@@ -97,8 +97,8 @@ static void rehearse(ch_exec *x, const ch_moe_args *args, int causal) {
   ch_moe_args a = *args;
   for (a.route.training = a.keep = 0; a.keep < 2; a.route.training = ++a.keep) {
     a.route.causal = causal && !a.keep;
-    forward(x, &a, &saved, &c);
-    if (a.keep) backward(x, &a, &saved, &c);
+    forward_layer(x, &a, &saved, &c);
+    if (a.keep) backward_layer(x, &a, &saved, &c);
     ch_arena_release(&x->tape, 0);
   }
 }
@@ -125,7 +125,7 @@ static void take_peaks(ch_exec *x, const ch_exec *trial) {
 }
 
 /* Scratch of products need not shrink with n, so every new n is rehearsed; memory grows only where that says so. */
-static int plan(choir_layer *layer, int n) {
+static int plan_layer(choir_layer *layer, int n) {
   if (n == layer->planned) return CHOIR_OK;
   ch_exec host, trial = trial_of(&layer->x, &host);
   ch_moe_args args = layer->args;
@@ -141,7 +141,7 @@ static int plan(choir_layer *layer, int n) {
   return CHOIR_OK;
 }
 
-static int check_options(const choir_layer_options *o) {
+static int check_layer_options(const choir_layer_options *o) {
   const struct {
     const char *name;
     int value;
@@ -161,7 +161,7 @@ static int check_options(const choir_layer_options *o) {
   return router->check(&o->router, o->tokens, o->experts, o->sequence_length);
 }
 
-static int set_up(choir_layer *layer, ch_compute compute) {
+static int set_up_layer(choir_layer *layer, ch_compute compute) {
   const choir_layer_options *o = &layer->options;
   CH_TRY(ch_exec_init(&layer->x, o->backend ? o->backend : "cpu", compute, 0, o->threads));
   layer->token = reallocarray(NULL, (size_t)o->tokens, sizeof *layer->token);
@@ -175,7 +175,7 @@ static int set_up(choir_layer *layer, ch_compute compute) {
                                         .rng = {.seed = o->seed}},
                               .h = o->d_hidden,
                               .shards = 1};
-  return plan(layer, o->tokens);
+  return plan_layer(layer, o->tokens);
 }
 
 int choir_layer_create(const choir_layer_options *options, choir_layer **layer) {
@@ -183,12 +183,12 @@ int choir_layer_create(const choir_layer_options *options, choir_layer **layer) 
   *layer = NULL;
   ch_compute compute;
   CH_CHECK_RESERVED(options, "choir_layer_options");
-  CH_TRY(check_options(options));
+  CH_TRY(check_layer_options(options));
   CH_TRY(ch_compute_find(options->compute ? options->compute : "fp32", &compute));
   choir_layer *made = calloc(1, sizeof *made);
   if (!made) return ch_error(CHOIR_ERROR_MEMORY, "layer: no memory");
   made->options = *options;
-  int code = set_up(made, compute);
+  int code = set_up_layer(made, compute);
   if (code) {
     choir_layer_destroy(made);
     return code;
@@ -232,7 +232,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   if (causal && ch_router_has_thresholds(a->router) && !weights->thresholds)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL in the weights, and the layer was made causal");
   CH_TRY(ch_router_check_ids(a->router, n, tokens));
-  CH_TRY(plan(layer, n));
+  CH_TRY(plan_layer(layer, n));
 
   if (tokens) memcpy(layer->token, tokens, (size_t)n * sizeof *tokens);
   if (valid) memcpy(layer->valid, valid, (size_t)n);
@@ -240,12 +240,12 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   a->training = layer->args.keep = training != 0;
   a->causal = causal;
   ch_arena_release(&layer->x.tape, 0);
-  forward(&layer->x, &layer->args, &layer->saved,
-          &(call){.weights = weights,
-                  .x = x,
-                  .tokens = tokens ? layer->token : NULL,
-                  .valid = valid ? layer->valid : NULL,
-                  .out = out});
+  forward_layer(&layer->x, &layer->args, &layer->saved,
+                &(call){.weights = weights,
+                        .x = x,
+                        .tokens = tokens ? layer->token : NULL,
+                        .valid = valid ? layer->valid : NULL,
+                        .out = out});
   if (training) a->rng_base += (uint64_t)n;
   layer->forward_done = 1;
   layer->backward_possible = a->training;
@@ -260,8 +260,8 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
   CH_TRY(ch_threads_check(layer->x.threads));
   CH_TRY(check_weights(layer, weights, "weights"));
   CH_TRY(check_weights(layer, gradients, "gradients"));
-  backward(&layer->x, &layer->args, &layer->saved,
-           &(call){.weights = weights, .gradients = gradients, .x = x, .dout = dout, .dx = dx});
+  backward_layer(&layer->x, &layer->args, &layer->saved,
+                 &(call){.weights = weights, .gradients = gradients, .x = x, .dout = dout, .dx = dx});
   layer->backward_possible = 0;
   return ch_exec_check(&layer->x);
 }

@@ -14,8 +14,8 @@
 #include "model/weights.h"
 #include "moe/route_stats.h"
 
-static int prepare(const choir_config *config, const choir_run_options *options, int expert_copies,
-                   choir_model *model) {
+static int prepare_model(const choir_config *config, const choir_run_options *options, int expert_copies,
+                         choir_model *model) {
   const choir_run_options defaults = CHOIR_RUN_OPTIONS_INIT;
   const choir_run_options *o = options ? options : &defaults;
   ch_compute compute = CH_COMPUTE_FP32;
@@ -47,14 +47,15 @@ static int keep(int code, choir_model **model) {
   return code;
 }
 
-static int make(const choir_config *config, const choir_run_options *options, int expert_copies, choir_model **model) {
+static int make_model(const choir_config *config, const choir_run_options *options, int expert_copies,
+                      choir_model **model) {
   *model = calloc(1, sizeof **model);
   if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
-  return keep(prepare(config, options, expert_copies, *model), model);
+  return keep(prepare_model(config, options, expert_copies, *model), model);
 }
 
 int ch_model_prepare(const choir_config *config, const choir_run_options *options, choir_model **model) {
-  return make(config, options, config->train.expert_copies, model);
+  return make_model(config, options, config->train.expert_copies, model);
 }
 
 int ch_model_commit_weights(choir_model *model) {
@@ -68,7 +69,7 @@ int ch_model_commit_weights(choir_model *model) {
 }
 
 int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model) {
-  CH_TRY(make(config, options, 1, model));
+  CH_TRY(make_model(config, options, 1, model));
   return keep(ch_model_commit_weights(*model), model);
 }
 

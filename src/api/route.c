@@ -72,7 +72,7 @@ static int check_thresholds(const ch_route_args *a) {
   return CHOIR_OK;
 }
 
-static int check(const request *q) {
+static int check_request(const request *q) {
   const ch_route_args *a = &q->args;
   if (a->causal) {
     CH_TRY(check_thresholds(a));
@@ -113,7 +113,7 @@ static void run_backward(ch_exec *x, request *q) {
 }
 
 /* The caller's scores go to the router as what it reads: affinities stand for logits, where it reads these. */
-static void run(ch_exec *x, request *q) {
+static void run_router(ch_exec *x, request *q) {
   const ch_route_args *a = &q->args;
   ch_routing *r = &q->routing;
   real CH_DEV *in = (real CH_DEV *)CH_AS_DEV(const real, q->given->scores); /* is not written */
@@ -143,9 +143,9 @@ static void write_gates(const ch_record *r, float *gates) {
 static int run_planned(ch_exec *x, request *q) {
   const ch_route_args *a = &q->args;
   const results *to = q->to;
-  run(x, q);
+  run_router(x, q);
   CH_TRY(ch_exec_commit(x));
-  run(x, q);
+  run_router(x, q);
   if (to->stats) CH_TRY(ch_route_stats_make(x->memory, ch_valid_count(a->mask, a->n), &q->routing, to->stats));
   if (to->gates) write_gates(&q->routing.record, to->gates);
   if (to->callback) {
@@ -155,7 +155,7 @@ static int run_planned(ch_exec *x, request *q) {
   return CHOIR_OK;
 }
 
-static int route(const choir_route_request *r, const results *to) {
+static int route_request(const choir_route_request *r, const results *to) {
   int wanted = to->gates || to->callback || to->dscores;
   if (!r || !r->options || !r->scores || !wanted)
     return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
@@ -182,7 +182,7 @@ static int route(const choir_route_request *r, const results *to) {
                         .thresholds = CH_AS_DEV(const float, r->thresholds),
                         .aux_scale = (real)to->aux_weight},
                .to = to};
-  CH_TRY(check(&q));
+  CH_TRY(check_request(&q));
   ch_exec x;
   CH_TRY(ch_exec_init(&x, ch_backend_of_host()->name, CH_COMPUTE_FP32, 0, 0));
   int code = run_planned(&x, &q);
@@ -191,15 +191,15 @@ static int route(const choir_route_request *r, const results *to) {
 }
 
 int choir_route(const choir_route_request *r, float *gates, choir_route_stats *stats) {
-  return route(r, &(results){.gates = gates, .stats = stats});
+  return route_request(r, &(results){.gates = gates, .stats = stats});
 }
 
 int choir_route_show(const choir_route_request *r, choir_routing_callback callback, void *context) {
-  return route(r, &(results){.callback = callback, .context = context});
+  return route_request(r, &(results){.callback = callback, .context = context});
 }
 
 int choir_route_backward(const choir_route_request *r, const float *dgates, double aux_weight, float *dscores) {
-  return route(r, &(results){.dgates = dgates, .aux_weight = aux_weight, .dscores = dscores});
+  return route_request(r, &(results){.dgates = dgates, .aux_weight = aux_weight, .dscores = dscores});
 }
 
 #endif

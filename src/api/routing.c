@@ -50,7 +50,7 @@ choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routi
   return view;
 }
 
-static void show(void *context, ch_exec *x, int layer, const ch_route_args *a, const ch_routing *r) {
+static void show_routing(void *context, ch_exec *x, int layer, const ch_route_args *a, const ch_routing *r) {
   choir_model *model = context;
   CH_SCRATCH(x);
   choir_routing view = ch_routing_view(x, a, r);
@@ -78,7 +78,7 @@ int ch_model_stopped(choir_model *model, int (*progress)(void *, int64_t, int64_
 }
 
 const ch_routing_hook *ch_model_any_hook(choir_model *model) {
-  model->hook = (ch_routing_hook){show, model};
+  model->hook = (ch_routing_hook){show_routing, model};
   return &model->hook;
 }
 

@@ -68,7 +68,7 @@ static int obeyed(uint32_t c) {
 }
 
 /* Fills `shown` with what stands for one character or byte; returns how many bytes of the text it took. */
-static size_t show(const unsigned char *p, size_t size, int lines, char shown[16]) {
+static size_t show_char(const unsigned char *p, size_t size, int lines, char shown[16]) {
   size_t length = character(p, size);
   if (!length) return (size_t)(snprintf(shown, 16, "\\x%02X", p[0]) > 0);
   uint32_t c = length == 1 ? p[0] : p[0] & (0xFFu >> (length + 1));
@@ -89,7 +89,7 @@ size_t ch_printable(const char *text, size_t size, int lines, char *out, size_t 
   int full = 0;
   for (size_t at = 0; at < size;) {
     char shown[16];
-    at += show((const unsigned char *)text + at, size - at, lines, shown);
+    at += show_char((const unsigned char *)text + at, size - at, lines, shown);
     size_t length = strlen(shown);
     full |= whole + length >= room;
     if (!full) memcpy(out + whole, shown, length), used = whole + length;

@@ -48,7 +48,7 @@ static void post(const ch_comm *comm, messages *m, const ch_transfer *t, int i) 
 }
 
 /* All receive first; each sends to the rank behind it first, so that not all begin with the same one. */
-static void begin(const ch_comm *comm, ch_transfer *t) {
+static void begin_transfer(const ch_comm *comm, ch_transfer *t) {
   int place = 0;
   while (under_way[place].taken) place++; /* there are never more than CH_TRANSFERS */
   messages *m = &under_way[t->place = place];
@@ -69,7 +69,7 @@ static void begin(const ch_comm *comm, ch_transfer *t) {
 
 /* Both sides know every count. MPI ends the job if a message is longer than expected, but accepts a shorter one, which
  * would leave old bytes at the buffer's end. */
-static void check(const ch_comm *comm, const ch_transfer *t, int from, int64_t bytes, const MPI_Status *of) {
+static void check_length(const ch_comm *comm, const ch_transfer *t, int from, int64_t bytes, const MPI_Status *of) {
   int came;
   MPI_Get_count(of, MPI_BYTE, &came);
   if (came == bytes) return;
@@ -84,7 +84,7 @@ static void check(const ch_comm *comm, const ch_transfer *t, int from, int64_t b
 static void moved(const ch_comm *comm, messages *m, const ch_transfer *t, int i, const MPI_Status *of) {
   ch_bytes *span = span_of(m, t, i);
   int64_t bytes = first_piece(comm, span);
-  if (i < m->receives) check(comm, t, m->rank[i], bytes, of);
+  if (i < m->receives) check_length(comm, t, m->rank[i], bytes, of);
   *span = (ch_bytes){(char *)span->at + bytes, span->bytes - bytes};
   ch_watch_moved(comm, t, m->rank[i], i < m->receives);
   if (span->bytes) {
@@ -142,7 +142,7 @@ int ch_mpi_join(int expected, const ch_comm **comm) {
                     .means = CH_COMM_MEANS,
                     .traffic = &traffic,
                     .watch = ch_watch_new(),
-                    .begin = begin,
+                    .begin = begin_transfer,
                     .test = test,
                     .wait = wait};
   *comm = &table;

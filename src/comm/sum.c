@@ -48,8 +48,8 @@ static ch_bytes slice_of(const ch_comm *comm, const real *array, int64_t count, 
 
 /* A slice of this rank's share, of the pieces of all ranks, into `room` one behind the other. Piece number i of all
  * ranks travels at once. */
-static void collect(const ch_comm *comm, const char *what, const int *of, const ch_comm_array *a, int64_t from,
-                    int64_t bytes, real *room) {
+static void collect_slices(const ch_comm *comm, const char *what, const int *of, const ch_comm_array *a, int64_t from,
+                           int64_t bytes, real *room) {
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   for (int i = 0, more = 1; more; i++) {
     int64_t before = 0; /* pieces of lower ranks */
@@ -82,7 +82,7 @@ static void sum_share(const ch_comm *comm, const char *what, int shards, const i
                       real *room) {
   for (int64_t from = 0; from * comm->size < a->most; from += CH_SUM_SLICE) {
     const ch_bytes own = slice_of(comm, a->piece[0], a->count, comm->rank, from);
-    collect(comm, what, of, a, from, own.bytes, room);
+    collect_slices(comm, what, of, a, from, own.bytes, room);
     real *next = room;
     const real *sum = add_node(0, shards, shards / comm->size, &next, own.bytes / (int64_t)sizeof(real));
     ch_stage_copy(own.at, sum, (size_t)own.bytes);

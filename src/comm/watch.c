@@ -138,7 +138,7 @@ static const char *host_text(const peer *p, char *text, size_t size) {
 }
 
 /* "rank 0 of 4 (here) has waited 60 s for rank 2 (there), last heard in step 17, exchange 1234 (rows to experts)". */
-static void describe(const ch_watch *w, char *text, size_t size) {
+static void describe_wait(const ch_watch *w, char *text, size_t size) {
   enum { NAMED = 4 };
   char where[160], host[HOST_BYTES + 4];
   const ch_comm *comm = w->comm;
@@ -178,7 +178,7 @@ static void *look_on(void *context) {
     if (!w->waiting || w->moves != moves) waited = 0;
     moves = w->moves;
   }
-  if (!w->ending) describe(w, text, sizeof text);
+  if (!w->ending) describe_wait(w, text, sizeof text);
   pthread_mutex_unlock(&w->lock);
   if (*text) w->silent(w->context, text);
   return NULL;

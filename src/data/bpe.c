@@ -33,7 +33,7 @@ void ch_bpe_free(ch_bpe *b) {
 }
 
 /* The place of a pair, or where it would go. */
-static ch_merge *find(const ch_bpe *b, int32_t left, int32_t right) {
+static ch_merge *find_merge(const ch_bpe *b, int32_t left, int32_t right) {
   uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, mask = ((uint64_t)1 << b->merge_bits) - 1;
   for (uint64_t i = pair * 0x9E3779B97F4A7C15U >> (64 - b->merge_bits);; i++) {
     ch_merge *m = &b->merge[i & mask];
@@ -42,7 +42,7 @@ static ch_merge *find(const ch_bpe *b, int32_t left, int32_t right) {
 }
 
 int ch_bpe_add_merge(ch_bpe *b, ch_merge merge) {
-  ch_merge *place = find(b, merge.left, merge.right);
+  ch_merge *place = find_merge(b, merge.left, merge.right);
   if (place->made >= 0) return 0;
   *place = merge;
   return 1;
@@ -92,7 +92,7 @@ static uint64_t pop(heap *h) {
 /* The merge of the token at a place with the one behind it, if there is one. */
 static const ch_merge *merge_at(const ch_bpe *b, const part *p, int32_t at) {
   if (at < 0 || p[at].id < 0 || p[at].next < 0) return NULL;
-  const ch_merge *m = find(b, p[at].id, p[p[at].next].id);
+  const ch_merge *m = find_merge(b, p[at].id, p[p[at].next].id);
   return m->made < 0 ? NULL : m;
 }
 

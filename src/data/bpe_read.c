@@ -9,7 +9,7 @@ typedef struct job {
   choir_tokenizer *t;
 } job;
 
-static int refuse(const job *j, const char *field, const json_t *value, const char *why) {
+static int refuse_json(const job *j, const char *field, const json_t *value, const char *why) {
   return ch_tokenizer_json_refuse(&j->file, field, value, why);
 }
 
@@ -35,7 +35,7 @@ static int read_normalizer(job *j) {
   const json_t *whole = json_object_get(j->file.root, "normalizer");
   for (size_t i = 0; i < steps_of(whole, "normalizers"); i++) {
     const json_t *one = step_of(whole, "normalizers", i);
-    if (!ch_json_is_type(one, "NFC")) return refuse(j, "normalizer", one, "choir knows NFC, or none (null)");
+    if (!ch_json_is_type(one, "NFC")) return refuse_json(j, "normalizer", one, "choir knows NFC, or none (null)");
     j->t->bpe->words.nfc = 1;
   }
   return CHOIR_OK;
@@ -53,8 +53,8 @@ static int read_pre_tokenizer(job *j) {
   size_t splits = steps_of(whole, "pretokenizers") - 1;
   const json_t *bytes = step_of(whole, "pretokenizers", splits), *regex = json_object_get(bytes, "use_regex");
   if (!json_is_false(json_object_get(bytes, "add_prefix_space")))
-    return refuse(j, "pre_tokenizer", bytes,
-                  "\"add_prefix_space\" must be false: choir puts no space in front of texts");
+    return refuse_json(j, "pre_tokenizer", bytes,
+                       "\"add_prefix_space\" must be false: choir puts no space in front of texts");
   if (!splits && !json_is_false(regex)) return j->t->bpe->words.cutting = ch_cuttings, CHOIR_OK;
   for (const ch_cutting *c = ch_cuttings; splits && json_is_false(regex) && c->regex[0]; c++) {
     size_t same = 0;
@@ -63,7 +63,7 @@ static int read_pre_tokenizer(job *j) {
       same++;
     if (same == splits && (same == CH_PATTERNS || !c->regex[same])) return j->t->bpe->words.cutting = c, CHOIR_OK;
   }
-  return refuse(
+  return refuse_json(
       j, "pre_tokenizer", whole,
       "its rule for words is none of those that choir knows, of GPT-2, Qwen 2 and 3, Llama 3, GLM-4, DeepSeek "
       "V3; make token ids by its own program, and give those (choir forward, choir score)");
@@ -134,11 +134,12 @@ static int add_added(job *j) {
     if (!token->added) continue;
     for (int f = 0; f < 3; f++)
       if (!json_is_false(json_object_get(token->added, off[f])))
-        return refuse(j, "added_tokens", token->added, "single_word, lstrip and rstrip must be false");
+        return refuse_json(j, "added_tokens", token->added, "single_word, lstrip and rstrip must be false");
     if (could_be_cut(token->text, token->size))
-      return refuse(j, "added_tokens", token->added, "it has a space behind another character, where choir cuts texts");
+      return refuse_json(j, "added_tokens", token->added,
+                         "it has a space behind another character, where choir cuts texts");
     if (!json_is_boolean(normalized) || (json_is_true(normalized) && w->nfc && !is_nfc(token->text, token->size)))
-      return refuse(j, "added_tokens", token->added, "\"normalized\" must be true or false, and its text be NFC");
+      return refuse_json(j, "added_tokens", token->added, "\"normalized\" must be true or false, and its text be NFC");
     ch_added_set *set = json_is_true(normalized) ? &w->normalized : &w->raw;
     set->token[set->count++] = (ch_added_token){j->t->surface[i].text, token->size, i};
   }
@@ -158,7 +159,7 @@ static int add_merge(job *j, const json_t *merge, int rank, ch_buffer *room) {
   const char *left, *right;
   size_t size, length;
   if (!ch_tokenizer_json_merge(merge, &left, &size, &right))
-    return refuse(j, "model.merges", merge, "it is no pair of tokens");
+    return refuse_json(j, "model.merges", merge, "it is no pair of tokens");
   room->size = 0;
   CH_TRY(ch_buffer_append(room, left, size));
   CH_TRY(ch_buffer_append(room, "", 1));
@@ -168,7 +169,8 @@ static int add_merge(job *j, const json_t *merge, int rank, ch_buffer *room) {
   int64_t made = id_of(j, room->data);
   if (first < 0 || second < 0 || made < 0 ||
       !ch_bpe_add_merge(j->t->bpe, (ch_merge){(int32_t)first, (int32_t)second, rank, (int32_t)made}))
-    return refuse(j, "model.merges", merge, "the two or what they make are not in the vocabulary, or it comes twice");
+    return refuse_json(j, "model.merges", merge,
+                       "the two or what they make are not in the vocabulary, or it comes twice");
   return CHOIR_OK;
 }
 
@@ -202,7 +204,7 @@ static int read_note(job *j) {
   return CHOIR_OK;
 }
 
-static int read_all(job *j, const json_t *root, const char *name) {
+static int read_bpe(job *j, const json_t *root, const char *name) {
   static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
                                     NULL};
   if (!ch_bpe_is(root))
@@ -224,7 +226,7 @@ int ch_bpe_read(choir_tokenizer *t, const char *name) {
   json_t *root;
   if (!(t->bpe = calloc(1, sizeof *t->bpe))) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
   CH_TRY(ch_json_parse(t->bytes, t->size, name, &root));
-  int code = read_all(&j, root, name);
+  int code = read_bpe(&j, root, name);
   ch_tokenizer_json_free(&j.file);
   json_decref(root);
   return code;

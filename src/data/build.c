@@ -131,7 +131,7 @@ static int consume(void *context, void *place) {
 }
 
 /* Says in data.json what was made of a source. */
-static int describe(build *b, int source, uint64_t replaced) {
+static int describe_source(build *b, int source, uint64_t replaced) {
   const choir_data_source *s = &b->o->sources[source];
   json_t *inputs = json_array();
   for (const char *const *path = s->inputs; *path; path++) ch_json_add(inputs, ch_json_name(*path));
@@ -194,7 +194,7 @@ static int build_source(build *b, int source) {
   b->shard[0].file.fd = b->shard[1].file.fd = -1;
   if (!code) code = begin_shards(b, s->name);
   if (!code) code = run_pipeline(b);
-  if (!code) code = describe(b, source, ch_text_replaced(b->text));
+  if (!code) code = describe_source(b, source, ch_text_replaced(b->text));
   for (int share = 0; share < 2; share++) ch_file_abandon(&b->shard[share].file);
   if (b->text)
     b->progress.bytes_done = b->bytes_before + ch_text_bytes_total(b->text),
@@ -248,7 +248,7 @@ static int allocate(build *b) {
   return enough ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d threads", b->workers);
 }
 
-static void release(build *b) {
+static void release_build(build *b) {
   for (int i = 0; b->encoders && i < b->workers; i++) ch_encoder_free(b->encoders[i]);
   for (int i = 0; b->job && i < b->jobs; i++) free(b->job[i].text.data), free(b->job[i].ids.ids);
   free(b->encoders);
@@ -267,6 +267,6 @@ int choir_data_build(const choir_data_build_options *options) {
   if (!code) code = choir_tokenizer_load(options->tokenizer, &b.tokenizer);
   if (!code) code = allocate(&b);
   if (!code && !(code = ch_dir_begin(&b.dir, options->output))) code = ch_dir_end(&b.dir, build_all(&b));
-  release(&b);
+  release_build(&b);
   return code;
 }

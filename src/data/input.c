@@ -22,7 +22,7 @@ typedef struct ch_gzip {
 } ch_gzip;
 
 /* Reads up to a piece of the file; 0 bytes: its end. */
-static int fill(ch_gzip *g) {
+static int fill_input(ch_gzip *g) {
   ssize_t n = read(g->fd, g->in, sizeof g->in);
   if (n < 0) return ch_error_errno("cannot be read");
   g->z.next_in = g->in, g->z.avail_in = (unsigned)n;
@@ -36,7 +36,7 @@ static int gzip_open(const char *path, ch_gzip **gzip) {
   ch_gzip *g = calloc(1, sizeof *g);
   if (!g) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
   g->fd = open(path, O_RDONLY | O_CLOEXEC);
-  int code = g->fd < 0 ? ch_error_errno("%s", path) : fill(g);
+  int code = g->fd < 0 ? ch_error_errno("%s", path) : fill_input(g);
   if (!code && g->z.avail_in >= 3 && !memcmp(g->in, "\x1F\x8B\x08", 3)) {
     if (inflateInit2(&g->z, GZIP_WINDOW) == Z_OK)
       *gzip = g;
@@ -54,7 +54,7 @@ static int gzip_open(const char *path, ch_gzip **gzip) {
  * must be a member. */
 static int feed(ch_gzip *g, int *ended) {
   do {
-    if (!g->z.avail_in) CH_TRY(fill(g));
+    if (!g->z.avail_in) CH_TRY(fill_input(g));
     *ended = !g->z.avail_in;
     if (*ended) return g->inside ? ch_error(CHOIR_ERROR_FORMAT, "the file ends too early") : CHOIR_OK;
     while (!g->inside && g->z.avail_in && !*g->z.next_in) g->z.next_in++, g->z.avail_in--;

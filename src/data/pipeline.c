@@ -115,7 +115,7 @@ static int consume(state *s) {
 }
 
 /* Stops and joins the threads that were started: helpers[0] is the producer. */
-static void finish(state *s, helper *helpers, int started) {
+static void finish_threads(state *s, helper *helpers, int started) {
   pthread_mutex_lock(&s->lock);
   s->stop = 1; /* also after the last job: nobody waits for anything then */
   pthread_cond_broadcast(&s->room);
@@ -144,7 +144,7 @@ int ch_pipeline_run(const ch_pipeline *p) {
     }
     ch_signals_release(&before);
     code = failed ? ch_error(CHOIR_ERROR_MEMORY, "cannot start thread %d: %s", started, strerror(failed)) : consume(&s);
-    finish(&s, helpers, started);
+    finish_threads(&s, helpers, started);
   } else {
     code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d jobs", p->jobs);
   }

@@ -77,7 +77,7 @@ uint64_t ch_text_replaced(const ch_text *t) { return t->replaced; }
 uint64_t ch_text_bytes_done(const ch_text *t) { return t->done + (t->open ? ch_input_consumed(&t->input) : 0); }
 
 /* Reads another piece of the file behind what is there. */
-static int fill(ch_text *t) {
+static int fill_block(ch_text *t) {
   const void *data;
   size_t size;
   CH_TRY(ch_input_read(&t->input, &data, &size));
@@ -112,7 +112,7 @@ static int open_file(ch_text *t) {
   t->newline = t->started = 0;
   CH_TRY(ch_buffer_reserve(&t->raw, 1));
   CH_TRY(ch_buffer_reserve(&t->block, 1));
-  while (t->raw.size < TAR_BLOCK && !t->input.ended) CH_TRY(fill(t));
+  while (t->raw.size < TAR_BLOCK && !t->input.ended) CH_TRY(fill_block(t));
   if (is_tar(t->raw.data, t->raw.size))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: is a tar archive; unpack it and name the files in it", t->input.path);
   t->begin = t->offset = ch_utf8_mark(t->raw.data, t->raw.size);
@@ -127,7 +127,7 @@ static void close_file(ch_text *t) {
 }
 
 /* Where to end a block of at most `limit` bytes; see ch_block. */
-static size_t cut(const char *text, size_t size, size_t limit) {
+static size_t cut_block(const char *text, size_t size, size_t limit) {
   if (size <= limit) return size;
   const char *newline = memrchr(text + 1, '\n', limit - 1);
   if (newline) return (size_t)(newline - text);
@@ -149,14 +149,14 @@ static int peek(ch_text *t, size_t limit, int parts, line *l, int *more) {
       return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: line longer than %zu bytes; is this JSON lines?", t->input.path,
                       (unsigned long long)t->line, limit);
     *more = 1;
-    if (length > limit) return *l = (line){.text = text, .size = cut(text, length, limit)}, CHOIR_OK;
+    if (length > limit) return *l = (line){.text = text, .size = cut_block(text, length, limit)}, CHOIR_OK;
     if (newline) return *l = (line){.text = text, .size = length, .whole = !t->inside_line, .ended = 1}, CHOIR_OK;
     if (t->input.ended) {
       *l = (line){.text = text, .size = length, .whole = !t->inside_line};
       *more = size > 0;
       return CHOIR_OK;
     }
-    CH_TRY(fill(t));
+    CH_TRY(fill_block(t));
   }
 }
 
@@ -170,7 +170,7 @@ static void use_up(ch_text *t, const line *l) {
 }
 
 /* Appends text to the block once it is known to be UTF-8. */
-static int append(ch_text *t, const char *text, size_t size) {
+static int append_text(ch_text *t, const char *text, size_t size) {
   for (size_t i = 0; i < size;) {
     size_t valid = ch_utf8_valid(text + i, size - i);
     CH_TRY(ch_buffer_append(&t->block, text + i, valid));
@@ -237,7 +237,7 @@ static int next_plain(ch_text *t, ch_block *block, int *got) {
       return CHOIR_OK;
     }
     CH_TRY(append_newline(t));
-    CH_TRY(append(t, l.text, l.size));
+    CH_TRY(append_text(t, l.text, l.size));
     t->newline = l.ended;
     use_up(t, &l);
   }
@@ -285,12 +285,12 @@ static int next_json(ch_text *t, ch_block *block, int *got) {
     if (!*got) return CHOIR_OK;
     t->block.size = 0;
     if (!blank(&l)) {
-      CH_TRY(append(t, l.text, l.size));
+      CH_TRY(append_text(t, l.text, l.size));
       CH_TRY(parse(t));
     }
     use_up(t, &l);
   }
-  size_t size = cut(t->body + t->at, t->body_size - t->at, t->o.block_bytes);
+  size_t size = cut_block(t->body + t->at, t->body_size - t->at, t->o.block_bytes);
   *block = (ch_block){.text = t->body + t->at, .size = size, .last = t->at + size == t->body_size};
   t->at += size;
   *got = 1;

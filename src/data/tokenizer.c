@@ -109,7 +109,7 @@ static int keeps_text(choir_tokenizer *t) {
   return code;
 }
 
-static int load(choir_tokenizer *t) {
+static int load_tokenizer(choir_tokenizer *t) {
   size_t size;
   CH_TRY(ch_spm_spec_check(t->bytes, t->size)); /* first: SentencePiece believes its maps */
   void *copy = ch_spm_spec_keep_spaces(t->bytes, t->size, &size);
@@ -119,8 +119,8 @@ static int load(choir_tokenizer *t) {
   return code;
 }
 
-static int build(choir_tokenizer *t) {
-  CH_TRY(load(t));
+static int build_tokenizer(choir_tokenizer *t) {
+  CH_TRY(load_tokenizer(t));
   t->vocab = ch_spm_vocab(t->spm);
   t->eos = ch_spm_eos(t->spm);
   if (t->vocab < 1 || t->vocab > CH_VOCAB_LIMIT)
@@ -159,7 +159,7 @@ int ch_tokenizer_of(char *bytes, size_t size, const char *name, choir_tokenizer 
   int code;
   if (size && *bytes == '{')
     code = ch_bpe_read(t, name); /* has all bytes, so that every text comes back */
-  else if ((code = build(t)))
+  else if ((code = build_tokenizer(t)))
     code = ch_error_in(code, "%s", name);
   if (code) return choir_tokenizer_free(t), code;
   *tokenizer = t;

@@ -90,7 +90,7 @@ static int add_sentence(trainer *t, const char *text, size_t size) {
 
 /* Sentences are what lies between the characters that have tokens of their own (encoder.c): lines, mostly. Long ones
  * are cut at words. */
-static int split(trainer *t, const char *text, size_t size) {
+static int split_text(trainer *t, const char *text, size_t size) {
   for (const char *p = text, *end = text + size; p < end;) {
     const char *q = p;
     while (q < end && !ch_stands_alone(NULL, q, end)) q++;
@@ -131,7 +131,7 @@ static int look_for_spaces(trainer *t) {
 }
 
 /* The last owner frees it. */
-static void release(trainer *t) {
+static void release_trainer(trainer *t) {
   pthread_mutex_lock(&t->lock);
   int owned = --t->owners > 0;
   pthread_mutex_unlock(&t->lock);
@@ -154,12 +154,12 @@ static void *train(void *argument) {
   if (code) snprintf(t->message, sizeof t->message, "%s", choir_error_message()); /* messages belong to threads */
   pthread_cond_signal(&t->changed);
   pthread_mutex_unlock(&t->lock);
-  release(t);
+  release_trainer(t);
   return NULL;
 }
 
 /* Starts train() on at most `threads` of the CPUs this process may use; SentencePiece's own threads inherit that. */
-static int start(trainer *t, pthread_t *thread) {
+static int start_thread(trainer *t, pthread_t *thread) {
   pthread_attr_t attributes;
   cpu_set_t all, some;
   sigset_t before;
@@ -188,9 +188,9 @@ static struct timespec in_a_moment(void) {
   return until;
 }
 
-static int run(trainer *t) {
+static int run_trainer(trainer *t) {
   pthread_t thread;
-  CH_TRY(start(t, &thread));
+  CH_TRY(start_thread(t, &thread));
   pthread_mutex_lock(&t->lock);
   while (!t->finished && !t->stopped) {
     struct timespec until = in_a_moment();
@@ -206,21 +206,22 @@ static int run(trainer *t) {
   return code;
 }
 
-static int make(trainer *t) {
+static int make_tokenizer(trainer *t) {
   CH_TRY(read_sample(t));
-  for (size_t i = 0; i < t->sample.count; i++) CH_TRY(split(t, t->sample.blocks[i].text, t->sample.blocks[i].size));
+  for (size_t i = 0; i < t->sample.count; i++)
+    CH_TRY(split_text(t, t->sample.blocks[i].text, t->sample.blocks[i].size));
   if (!t->training.count) return ch_error(CHOIR_ERROR_FORMAT, "%s: no text to train a tokenizer on", t->o->inputs[0]);
   CH_TRY(look_for_spaces(t));
   t->training.sentences = (void *)t->sentences.data, t->training.sizes = (void *)t->sizes.data;
   t->started = ch_machine_seconds();
-  return run(t);
+  return run_trainer(t);
 }
 
 /* Opens the output first: minutes of work must not end at a directory that cannot be written. */
 static int make_and_save(trainer *t) {
   ch_file file;
   CH_TRY(ch_file_begin(&file, t->o->output));
-  int code = make(t);
+  int code = make_tokenizer(t);
   if (code) {
     ch_file_abandon(&file);
     return code;
@@ -261,6 +262,6 @@ int choir_tokenizer_train(const choir_tokenizer_train_options *options) {
                  .lock = PTHREAD_MUTEX_INITIALIZER,
                  .changed = PTHREAD_COND_INITIALIZER};
   int code = make_and_save(t);
-  release(t);
+  release_trainer(t);
   return code;
 }

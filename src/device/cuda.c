@@ -55,8 +55,8 @@ NVRTC_CALLS(DECLARE)
 CUBLAS_CALLS(DECLARE)
 
 static handle context, blas, function_of[CH_KERNELS];
-static int start(void);
-static ch_driver driver = {.name = "cuda", .instead = "take backend 'cpu', or 'opencl'", .start = start};
+static int start_cuda(void);
+static ch_driver driver = {.name = "cuda", .instead = "take backend 'cpu', or 'opencl'", .start = start_cuda};
 
 /* Notes a call that failed. */
 static int is_well(const char *call, int code) {
@@ -158,7 +158,7 @@ static void *library(const char *const names[]) {
 }
 #define LIBRARY(...) library((const char *const[]){__VA_ARGS__, NULL})
 
-static int load(void) {
+static int load_driver(void) {
   void *cuda = LIBRARY("libcuda.so.1");
   void *nvrtc = cuda ? LIBRARY("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12") : NULL;
   void *cublas = nvrtc ? LIBRARY("libcublas.so", "libcublas.so.13", "libcublas.so.12") : NULL;
@@ -199,7 +199,7 @@ static char *compile(int major, int minor) {
   return image;
 }
 
-static int build(int device) {
+static int build_module(int device) {
   int major = 0, minor = 0;
   handle module = NULL;
   char *image = CALL(cuDeviceGetAttribute, &major, COMPUTE_CAPABILITY_MAJOR, device) &&
@@ -217,7 +217,7 @@ static int build(int device) {
 static int start_on(int device) {
   if (!CALL(cuDevicePrimaryCtxRetain, &context, device)) return 0;
   if (CALL(cuCtxSetCurrent, context) && CALL(cublasCreate_v2, &blas)) {
-    if (build(device)) return 1;
+    if (build_module(device)) return 1;
     cublasDestroy_v2(blas);
   }
   cuDevicePrimaryCtxRelease_v2(device);
@@ -225,9 +225,9 @@ static int start_on(int device) {
   return 0;
 }
 
-static int start(void) {
+static int start_cuda(void) {
   int device = 0, count = 0;
-  if (!load() || !CALL(cuInit, 0) || !CALL(cuDeviceGetCount, &count)) return 0;
+  if (!load_driver() || !CALL(cuInit, 0) || !CALL(cuDeviceGetCount, &count)) return 0;
   driver.number = ch_device_choose(&driver, count);
   return driver.number >= 0 && CALL(cuDeviceGet, &device, driver.number) && start_on(device);
 }
@@ -247,7 +247,7 @@ static int cuda_describe(int number, char *text, size_t size) {
   } facts[] = {{&major, COMPUTE_CAPABILITY_MAJOR}, {&minor, COMPUTE_CAPABILITY_MINOR},
                {&units, MULTIPROCESSOR_COUNT},     {&clock, CLOCK_RATE},
                {&memory_clock, MEMORY_CLOCK_RATE}, {&width, GLOBAL_MEMORY_BUS_WIDTH}};
-  if ((!driver.opened && !load()) || cuInit(0) || cuDeviceGetCount(&count) || number >= count ||
+  if ((!driver.opened && !load_driver()) || cuInit(0) || cuDeviceGetCount(&count) || number >= count ||
       cuDeviceGet(&device, number) || cuDeviceGetName(name, sizeof name, device) || cuDeviceTotalMem_v2(&all, device))
     return 0;
   for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)

@@ -57,10 +57,11 @@ CL_CALLS(DECLARE)
 CLBLAST_CALLS(DECLARE)
 
 static cl_object device, context, queue, kernel_of[CH_KERNELS];
-static int start(void);
+static int start_opencl(void);
 static ch_device opencl;
-static ch_driver driver = {
-    .name = "opencl", .instead = "on Debian, apt-get install pocl-opencl-icd runs it on the CPU", .start = start};
+static ch_driver driver = {.name = "opencl",
+                           .instead = "on Debian, apt-get install pocl-opencl-icd runs it on the CPU",
+                           .start = start_opencl};
 
 /* A kernel's arguments belong to its object, and areas are one list: one thread at a time. */
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -247,7 +248,7 @@ static int opencl_check(void) { return ch_driver_check(&driver); }
 
 /* ---- the driver ---- */
 
-static int load(void) {
+static int load_driver(void) {
   void *library = dlopen(getenv("CHOIR_OPENCL") ? getenv("CHOIR_OPENCL") : "libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return ch_driver_note(&driver, "libOpenCL.so.1 (or what CHOIR_OPENCL names) is not there");
 #define FIND(type, name, parameters) \
@@ -278,7 +279,7 @@ static int opencl_describe(int number, char *text, size_t size) {
   char name[128] = "";
   uint64_t bytes = 0;
   uint32_t units = 0, clock = 0;
-  if ((!driver.opened && !load()) || number >= find_devices(all)) return 0;
+  if ((!driver.opened && !load_driver()) || number >= find_devices(all)) return 0;
   clGetDeviceInfo(all[number], CL_DEVICE_NAME, sizeof name - 1, name, NULL);
   clGetDeviceInfo(all[number], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
   clGetDeviceInfo(all[number], CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
@@ -299,7 +300,7 @@ static int note_log(cl_object program, cl_int code) {
   return 0;
 }
 
-static int build(void) {
+static int build_program(void) {
   cl_int code;
   const char *text = ch_device_text;
   cl_object program = clCreateProgramWithSource(context, 1, &text, NULL, &code);
@@ -310,17 +311,17 @@ static int build(void) {
   return is_well("clCreateKernel", code);
 }
 
-static int start(void) {
+static int start_opencl(void) {
   cl_object all[MOST_DEVICES];
   cl_int code;
-  if (!load() || (driver.number = ch_device_choose(&driver, find_devices(all))) < 0) return 0;
+  if (!load_driver() || (driver.number = ch_device_choose(&driver, find_devices(all))) < 0) return 0;
   device = all[driver.number];
   context = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
   if (!is_well("clCreateContext", code)) return 0;
   queue = clCreateCommandQueue(context, device, 0, &code);
   if (is_well("clCreateCommandQueue", code)) {
     if (CLBlastSgemmStridedBatched) opencl.multiply = opencl_multiply;
-    if (build()) return 1;
+    if (build_program()) return 1;
     clReleaseCommandQueue(queue);
   }
   clReleaseContext(context);

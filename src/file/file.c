@@ -107,7 +107,7 @@ static int open_sized(const char *path, int *fd, size_t *bytes) {
 }
 
 /* Reads `bytes` bytes or to the end of the file, whichever is first. */
-static ssize_t read_all(int fd, char *data, size_t bytes) {
+static ssize_t read_bytes(int fd, char *data, size_t bytes) {
   size_t used = 0;
   while (used < bytes) {
     ssize_t n = read(fd, data + used, bytes - used < CHUNK ? bytes - used : CHUNK);
@@ -128,7 +128,7 @@ int ch_file_read(const char *path, size_t limit, char **data, size_t *bytes) {
     code = ch_error(CHOIR_ERROR_FORMAT, "%s: %zu bytes; at most %zu are read", path, size, limit);
   else if (!(*data = malloc(size + 1)))
     code = ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu bytes", path, size);
-  ssize_t n = code ? 0 : read_all(fd, *data, size);
+  ssize_t n = code ? 0 : read_bytes(fd, *data, size);
   if (n < 0) code = ch_error_errno("%s", path);
   close(fd);
   if (code) {

@@ -52,7 +52,7 @@ typedef struct {
   int failed;
 } dumped;
 
-static int append(const char *data, size_t size, void *context) {
+static int append_json(const char *data, size_t size, void *context) {
   dumped *d = context;
   d->failed = d->failed || ch_buffer_append(&d->text, data, size);
   return -d->failed;
@@ -61,7 +61,7 @@ static int append(const char *data, size_t size, void *context) {
 /* As json_dumps, but fails where memory runs out; NULL: no memory. */
 static char *dump_all(const json_t *root, size_t flags) {
   dumped d = {.failed = 0};
-  if (json_dump_callback(root, append, &d, flags) || append("", 1, &d)) {
+  if (json_dump_callback(root, append_json, &d, flags) || append_json("", 1, &d)) {
     free(d.text.data);
     return NULL;
   }

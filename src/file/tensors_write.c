@@ -112,7 +112,7 @@ static int make_header(plan *p, const char *const *metadata) {
   return code;
 }
 
-static int write_all(const plan *p) {
+static int write_tensors(const plan *p) {
   ch_file file;
   XXH64_state_t state;
   XXH64_reset(&state, 0);
@@ -139,7 +139,7 @@ int ch_tensors_write(const char *path, const choir_tensor *tensors, int count, c
   plan p = {.path = path, .fetch = fetch, .context = context};
   int code = order(&p, tensors, count);
   if (!code) code = make_header(&p, metadata);
-  if (!code) code = write_all(&p);
+  if (!code) code = write_tensors(&p);
   free(p.header);
   free(p.tensor);
   return code;

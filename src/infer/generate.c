@@ -52,7 +52,7 @@ static void pass_on(generation *g, const slot *s, size_t before) {
 }
 
 /* The sequence is done with: what was held back is shown, its text is the result's, its slot free. */
-static int finish(generation *g, slot *s, choir_end end, size_t before) {
+static int finish_sequence(generation *g, slot *s, choir_end end, size_t before) {
   choir_generated *to = &g->result->sequences[s->sequence];
   ch_buffer *text = &s->text.text;
   CH_TRY(ch_stream_end(&s->text));
@@ -73,13 +73,13 @@ static int take_token(generation *g, slot *s, int32_t token) {
   choir_generated *to = &g->result->sequences[s->sequence];
   const choir_tokenizer *t = g->tokenizer;
   size_t before = s->text.text.size;
-  if (t && token == t->eos) return finish(g, s, CHOIR_END_EOS, before);
+  if (t && token == t->eos) return finish_sequence(g, s, CHOIR_END_EOS, before);
   s->next = token;
   CH_TRY(push(to, token));
   g->result->tokens++;
   if (t) CH_TRY(ch_stream_add(&s->text, t->surface[token].text, t->surface[token].size, g->o->stops));
-  if (s->text.stopped) return finish(g, s, CHOIR_END_STOP, before);
-  if (to->count == g->o->max_tokens) return finish(g, s, CHOIR_END_LENGTH, before);
+  if (s->text.stopped) return finish_sequence(g, s, CHOIR_END_STOP, before);
+  if (to->count == g->o->max_tokens) return finish_sequence(g, s, CHOIR_END_LENGTH, before);
   pass_on(g, s, before);
   return CHOIR_OK;
 }
@@ -138,7 +138,7 @@ static int read_prompts(generation *g) {
 }
 
 /* One token more for every sequence. */
-static int step(generation *g) {
+static int generate_step(generation *g) {
   int total = 0;
   for (int b = 0; b < g->slots; b++) {
     g->counts[b] = g->slot[b].sequence >= 0;
@@ -157,22 +157,23 @@ static int at_work(const generation *g) {
   return busy;
 }
 
-static int run(generation *g) {
+static int run_generation(generation *g) {
   while (!g->interrupted) {
     if (begin_sequences(g))
       CH_TRY(read_prompts(g));
     else if (at_work(g))
-      CH_TRY(step(g));
+      CH_TRY(generate_step(g));
     else
       return CHOIR_OK;
     g->interrupted |= g->o->stop && g->o->stop(g->o->context);
   }
   for (int b = 0; b < g->slots; b++)
-    if (g->slot[b].sequence >= 0) CH_TRY(finish(g, &g->slot[b], CHOIR_END_INTERRUPTED, g->slot[b].text.text.size));
+    if (g->slot[b].sequence >= 0)
+      CH_TRY(finish_sequence(g, &g->slot[b], CHOIR_END_INTERRUPTED, g->slot[b].text.text.size));
   return CHOIR_OK;
 }
 
-static int start(generation *g, choir_model *model) {
+static int start_generation(generation *g, choir_model *model) {
   const choir_generate_options *o = g->o;
   enum { MOST = 1 << 26 };
   if (o->max_tokens > MOST - g->prompts->longest)
@@ -192,7 +193,7 @@ static int start(generation *g, choir_model *model) {
   return CHOIR_OK;
 }
 
-static void release(generation *g) {
+static void release_generation(generation *g) {
   for (int b = 0; g->slot && b < g->slots; b++) ch_stream_free(&g->slot[b].text);
   choir_session_free(g->session);
   free(g->slot), free(g->counts), free(g->token), free(g->logits), free(g->candidates);
@@ -234,10 +235,10 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
   if (!code || stopped) code = make_result(&made, result);
   g.sampling = (ch_sampling){o->temperature, o->top_k, o->top_p};
   g.slots = count < o->batch ? count : o->batch;
-  if (!code && !stopped) code = start(&g, model);
-  if (!code && !stopped) code = run(&g);
+  if (!code && !stopped) code = start_generation(&g, model);
+  if (!code && !stopped) code = run_generation(&g);
   if (!code) code = end_unbegun(&g);
-  release(&g);
+  release_generation(&g);
   ch_prompts_free(&made);
   if (code) choir_generate_free(result);
   return code;

@@ -37,7 +37,7 @@ static void attention_half(choir_session *s, ch_layer *b, const ch_pass *p, real
 }
 
 /* Where the new tokens stand in their sequences, for rope. */
-static void place(choir_session *s, ch_pass *p) {
+static void place_tokens(choir_session *s, ch_pass *p) {
   if (!s->turn) return;
   for (int b = 0; b < s->slots && !ch_counting(&s->x); b++)
     for (int row = s->begin[b]; row < s->begin[b + 1]; row++) s->position[row] = s->length[b] + row - s->begin[b];
@@ -82,7 +82,7 @@ void ch_session_pass(choir_session *s, real *all) {
   ch_pass pass = {.B = 1, .T = n, .route = {.causal = s->causal, .growing = &growing}, .history = s->history};
   ch_pass_begin(x, &s->net, &pass);
   pass.route.token = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token);
-  place(s, &pass);
+  place_tokens(s, &pass);
   ch_embed(x, &s->net, &pass, pass.route.token, stream);
   for (int l = 0; l < s->net.config.layers; l++) {
     size_t layer_mark = ch_arena_mark(&x->tape);

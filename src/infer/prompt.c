@@ -30,8 +30,8 @@ int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer
   return ch_check_tokenizer(tokenizer, choir_model_config_of(model)->model.vocab_size);
 }
 
-static int encode(const choir_tokenizer *tokenizer, const choir_generate_options *o, const choir_prompt *from,
-                  ch_prompt *to) {
+static int encode_prompt(const choir_tokenizer *tokenizer, const choir_generate_options *o, const choir_prompt *from,
+                         ch_prompt *to) {
   size_t count, size = from->size;
   if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "a text, but no tokenizer: give tokens");
   if (!size) size = strlen(from->text);
@@ -47,7 +47,7 @@ static int encode(const choir_tokenizer *tokenizer, const choir_generate_options
   return CHOIR_OK;
 }
 
-static int copy(const choir_prompt *from, ch_prompt *to) {
+static int copy_prompt(const choir_prompt *from, ch_prompt *to) {
   if (from->count <= 0 || !from->tokens) return CHOIR_OK;
   to->tokens = reallocarray(NULL, (size_t)from->count, sizeof *to->tokens);
   if (!to->tokens) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d tokens", from->count);
@@ -56,10 +56,10 @@ static int copy(const choir_prompt *from, ch_prompt *to) {
   return CHOIR_OK;
 }
 
-static int make(const choir_tokenizer *tokenizer, int V, const choir_generate_options *o, const choir_prompt *from,
-                ch_prompt *to) {
+static int make_prompts(const choir_tokenizer *tokenizer, int V, const choir_generate_options *o,
+                        const choir_prompt *from, ch_prompt *to) {
   CH_CHECK_RESERVED(from, "choir_prompt");
-  CH_TRY(from->text ? encode(tokenizer, o, from, to) : copy(from, to));
+  CH_TRY(from->text ? encode_prompt(tokenizer, o, from, to) : copy_prompt(from, to));
   if (!to->count) return ch_error(CHOIR_ERROR_ARGUMENT, "empty: there is nothing to go on from");
   return ch_check_tokens(to->tokens, to->count, V);
 }
@@ -71,7 +71,7 @@ int ch_prompts_make(const choir_tokenizer *tokenizer, int V, const choir_generat
   prompts->prompt = calloc((size_t)count, sizeof *prompts->prompt);
   if (!prompts->prompt) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d prompts", count);
   for (int i = 0; i < count; i++) {
-    int code = make(tokenizer, V, options, &from[i], &prompts->prompt[i]);
+    int code = make_prompts(tokenizer, V, options, &from[i], &prompts->prompt[i]);
     if (code) return ch_error_in(code, "prompt %d of %d", i + 1, count);
     if (prompts->prompt[i].count > prompts->longest) prompts->longest = prompts->prompt[i].count;
   }
@@ -99,7 +99,7 @@ static int may_go_on(const char *bytes, size_t size) {
 }
 
 /* Shows the bytes before `end`; an unfinished character at the very end of all bytes waits unless it is the last. */
-static int show(ch_stream_text *s, size_t end, int last) {
+static int show_text(ch_stream_text *s, size_t end, int last) {
   while (s->done < end) {
     const char *at = s->bytes.data + s->done;
     size_t left = end - s->done, valid = ch_utf8_valid(at, left);
@@ -142,10 +142,10 @@ int ch_stream_add(ch_stream_text *s, const char *bytes, size_t size, const char 
   CH_TRY(ch_buffer_append(&s->bytes, bytes, size));
   size_t stop = find_stop(s, before, stops);
   s->stopped = stop < s->bytes.size;
-  return s->stopped ? show(s, stop, 1) : show(s, held_back(s, stops), 0);
+  return s->stopped ? show_text(s, stop, 1) : show_text(s, held_back(s, stops), 0);
 }
 
-int ch_stream_end(ch_stream_text *s) { return s->stopped ? CHOIR_OK : show(s, s->bytes.size, 1); }
+int ch_stream_end(ch_stream_text *s) { return s->stopped ? CHOIR_OK : show_text(s, s->bytes.size, 1); }
 
 void ch_stream_free(ch_stream_text *s) {
   free(s->bytes.data);

@@ -18,7 +18,7 @@ static int before(const ch_candidate *a, const ch_candidate *b) {
   return a->weight != b->weight ? a->weight > b->weight : a->token < b->token;
 }
 
-static int compare(const void *a, const void *b) { return before(a, b) ? -1 : 1; }
+static int compare_candidates(const void *a, const void *b) { return before(a, b) ? -1 : 1; }
 
 /* Moves down the root of a heap whose root is the last of all in the order. */
 static void sift(ch_candidate *heap, int count, int at) {
@@ -50,7 +50,7 @@ static int keep_share(ch_candidate *all, int count, double sum, double share) {
   int kept = 0, used = 0;
   for (int i = 0; i < count; i++)
     if (all[i].weight >= least) all[kept++] = all[i];
-  qsort(all, (size_t)kept, sizeof *all, compare);
+  qsort(all, (size_t)kept, sizeof *all, compare_candidates);
   while (used < kept && reached < share * sum) reached += all[used++].weight;
   return used > 0 ? used : 1;
 }

@@ -13,7 +13,8 @@ typedef struct {
   int64_t count, next; /* ... so many of them */
 } work;
 
-static int check_options(const choir_model *model, const choir_tokenizer *tokenizer, const choir_score_options *o) {
+static int check_score_options(const choir_model *model, const choir_tokenizer *tokenizer,
+                               const choir_score_options *o) {
   CH_CHECK_RESERVED(o, "choir_score_options");
   if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
   if (o->chunk < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "chunk is %d; must be at least 1", o->chunk);
@@ -38,8 +39,8 @@ int ch_check_tokens(const int32_t *tokens, int count, int V) {
 static size_t text_size(const choir_prompt *p) { return p->text ? p->size ? p->size : strlen(p->text) : 0; }
 
 /* Tokens of a text, kept by the work. */
-static int encode(work *w, const choir_tokenizer *tokenizer, const char *text, size_t size, const int32_t **tokens,
-                  int *count) {
+static int encode_text(work *w, const choir_tokenizer *tokenizer, const char *text, size_t size, const int32_t **tokens,
+                       int *count) {
   enum { MOST = 1 << 26 };
   size_t found;
   int32_t *ids;
@@ -58,7 +59,7 @@ static int encode_context(work *w, const choir_tokenizer *t, const choir_prompt 
   size_t size = text_size(context), kept = size;
   while (kept && context->text[kept - 1] == ' ') kept--;
   *spaces = size - kept;
-  return encode(w, t, context->text, kept, &item->context, &item->contexts);
+  return encode_text(w, t, context->text, kept, &item->context, &item->contexts);
 }
 
 static int encode_continuation(work *w, const choir_tokenizer *t, const choir_prompt *continuation, size_t spaces,
@@ -68,7 +69,7 @@ static int encode_continuation(work *w, const choir_tokenizer *t, const choir_pr
   if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a continuation of %zu bytes", size);
   memset(text, ' ', spaces);
   memcpy(text + spaces, continuation->text, size);
-  int code = encode(w, t, text, size ? spaces + size : 0, &item->continuation, &item->continuations);
+  int code = encode_text(w, t, text, size ? spaces + size : 0, &item->continuation, &item->continuations);
   free(text);
   return code;
 }
@@ -129,7 +130,7 @@ int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer, c
   work w = {.count = count};
   *result = (choir_score_result){0};
   if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no requests: there is nothing to score");
-  CH_TRY(check_options(model, tokenizer, o));
+  CH_TRY(check_score_options(model, tokenizer, o));
   int code = make_work(tokenizer, choir_model_config_of(model)->model.vocab_size, requests, &w, result);
   if (!code) code = ch_score_run(model, w.item, count, o, result);
   for (int64_t i = 0; i < w.next; i++) free(w.owned[i]);

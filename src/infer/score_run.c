@@ -58,7 +58,7 @@ static int common(const ch_score_item *a, const ch_score_item *b) {
   return at;
 }
 
-static int compare(const void *left, const void *right) {
+static int compare_requests(const void *left, const void *right) {
   const ch_score_item *a = left, *b = right;
   int at = common(a, b), more = total(a) - total(b);
   if (at < total(a) && at < total(b)) return token_at(a, at) < token_at(b, at) ? -1 : 1;
@@ -84,7 +84,7 @@ static void share_out(scoring *g) {
 }
 
 /* The next token of a continuation, from the logits in front of it. */
-static int take(slot *s, const float *logits, const ch_summary *of) {
+static int score_token(slot *s, const float *logits, const ch_summary *of) {
   choir_score *score = s->item->score;
   int32_t token = s->item->continuation[s->done];
   double log_probability = (double)logits[token] - of->log_sum;
@@ -106,7 +106,7 @@ static int finish_if_done(scoring *g, slot *s) {
 
 /* Takes the slot's next item: what the slot holds already stays, and where that is the whole context, so do the logits
  * behind it. */
-static int begin(scoring *g, int b) {
+static int begin_request(scoring *g, int b) {
   slot *s = &g->slot[b];
   s->item = &g->items[s->next++];
   s->done = 0;
@@ -118,7 +118,7 @@ static int begin(scoring *g, int b) {
   s->held = s->item;
   s->waiting = contexts - keep;
   CH_TRY(choir_session_rewind(g->session, b, keep));
-  return s->known ? take(s, g->last + (int64_t)b * g->V, &s->behind) : CHOIR_OK;
+  return s->known ? score_token(s, g->last + (int64_t)b * g->V, &s->behind) : CHOIR_OK;
 }
 
 /* New items for slots without one, those that need no pass included. */
@@ -126,7 +126,7 @@ static int begin_items(scoring *g) {
   for (int b = 0; b < g->slots; b++) {
     slot *s = &g->slot[b];
     while (!s->item && s->next < s->end) {
-      CH_TRY(begin(g, b));
+      CH_TRY(begin_request(g, b));
       finish_if_done(g, s);
     }
   }
@@ -159,7 +159,7 @@ static int read_contexts(scoring *g) {
     if (!g->counts[b] || s->waiting) continue;
     s->known = s->item->contexts;
     s->behind = ch_summarize(g->last + (int64_t)b * g->V, g->V);
-    CH_TRY(take(s, g->last + (int64_t)b * g->V, &s->behind));
+    CH_TRY(score_token(s, g->last + (int64_t)b * g->V, &s->behind));
     finish_if_done(g, s);
   }
   return CHOIR_OK;
@@ -172,7 +172,7 @@ static int read_continuations(scoring *g) {
   for (int b = 0; b < g->slots; b++) {
     for (int i = 0; i < g->counts[b]; i++, row += g->V) {
       ch_summary s = ch_summarize(row, g->V);
-      CH_TRY(take(&g->slot[b], row, &s));
+      CH_TRY(score_token(&g->slot[b], row, &s));
     }
     if (g->counts[b]) finish_if_done(g, &g->slot[b]);
   }
@@ -185,7 +185,7 @@ static int wait_for_context(const scoring *g) {
   return 0;
 }
 
-static int run(scoring *g) {
+static int run_scoring(scoring *g) {
   while (g->finished < g->count) {
     CH_TRY(begin_items(g));
     CH_TRY(wait_for_context(g) ? read_contexts(g) : read_continuations(g));
@@ -196,7 +196,7 @@ static int run(scoring *g) {
   return CHOIR_OK;
 }
 
-static int start(scoring *g, choir_model *model) {
+static int start_session(scoring *g, choir_model *model) {
   enum { MOST_LOGITS = 1 << 24 };
   int longest = 0;
   for (int64_t i = 0; i < g->count; i++)
@@ -221,11 +221,11 @@ int ch_score_run(choir_model *model, ch_score_item *items, int64_t count, const 
                  choir_score_result *result) {
   scoring g = {.o = o, .result = result, .items = items, .count = count, .V = model->config.model.vocab_size};
   double begin = ch_machine_seconds();
-  qsort(items, (size_t)count, sizeof *items, compare);
-  int code = start(&g, model);
+  qsort(items, (size_t)count, sizeof *items, compare_requests);
+  int code = start_session(&g, model);
   if (!code) {
     share_out(&g);
-    code = run(&g);
+    code = run_scoring(&g);
   }
   choir_session_free(g.session);
   free(g.slot), free(g.counts), free(g.token), free(g.last), free(g.all);

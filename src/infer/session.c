@@ -9,7 +9,7 @@
 #include "model/block.h"
 #include "moe/route_stats.h"
 
-static int check_options(const choir_model *model, const choir_session_options *o) {
+static int check_session_options(const choir_model *model, const choir_session_options *o) {
   enum { MOST_SLOTS = 1 << 16, MOST_LENGTH = 1 << 26, MOST_CHUNK = 1 << 20 };
   const struct {
     const char *name;
@@ -79,7 +79,7 @@ static int create(choir_session *s, const choir_session_options *o) {
   CH_TRY(ch_model_alone(model, "choir_session_create"));
   CH_TRY(ch_model_check_idle(model));
   CH_TRY(choir_model_check_causal(model));
-  CH_TRY(check_options(model, o));
+  CH_TRY(check_session_options(model, o));
   s->causal = model->causal;
   if (model->net.moe_layers && !(s->causal && model->net.router->causal))
     CH_TRY(model->net.router->check(&model->config.model.router, o->chunk, model->config.model.experts, o->chunk));
@@ -152,7 +152,7 @@ static int check_call(const choir_session *s, const int *counts, const int32_t *
 }
 
 /* Rows first .. first+rows-1 of the call make the next pass: they are consecutive in every slot that they reach. */
-static void cut(choir_session *s, int64_t first, int rows, float *last) {
+static void cut_pass(choir_session *s, int64_t first, int rows, float *last) {
   int64_t V = s->net.config.vocab_size;
   for (int b = 0; b <= s->slots; b++) {
     int64_t at = s->until[b] - first;
@@ -175,7 +175,7 @@ int choir_session_advance(choir_session *session, const int *counts, const int32
   int64_t total = session->until[session->slots];
   for (int64_t first = 0; first < total; first += session->chunk) {
     int rows = total - first < session->chunk ? (int)(total - first) : session->chunk;
-    cut(session, first, rows, last);
+    cut_pass(session, first, rows, last);
     memcpy(session->token, tokens + first, (size_t)rows * sizeof *tokens);
     ch_session_pass(session, all ? all + first * V : NULL);
   }

@@ -40,8 +40,8 @@ static void turn(ch_exec *x, const ch_transformer *m, const ch_pass *p, int head
           .T = p->T, .position = p->position, .turn = p->turn, .x = rows);
 }
 
-static real CH_DEV *prepare(ch_exec *x, const ch_transformer *m, const ch_pass *p, const ch_param *w, int heads,
-                            real CH_DEV *rows, ch_rmsnorm_args *norm) {
+static real CH_DEV *prepare_queries(ch_exec *x, const ch_transformer *m, const ch_pass *p, const ch_param *w, int heads,
+                                    real CH_DEV *rows, ch_rmsnorm_args *norm) {
   if (w) {
     int together = m->config.qk_norm_whole ? heads : 1;
     int64_t n = (int64_t)p->B * p->T * heads / together, d = (int64_t)m->d_head * together;
@@ -56,8 +56,8 @@ static real CH_DEV *prepare(ch_exec *x, const ch_transformer *m, const ch_pass *
 
 ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
   ch_queries in = {0};
-  in.q = prepare(x, m, p, b->q_norm, m->config.heads, b->qh, &in.q_norm);
-  in.k = prepare(x, m, p, b->k_norm, m->kv_heads, b->kh, &in.k_norm);
+  in.q = prepare_queries(x, m, p, b->q_norm, m->config.heads, b->qh, &in.q_norm);
+  in.k = prepare_queries(x, m, p, b->k_norm, m->kv_heads, b->kh, &in.k_norm);
   return in;
 }
 

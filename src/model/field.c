@@ -188,7 +188,7 @@ const char *ch_field_wanted(const ch_field *f, char *text, size_t size) {
   return text;
 }
 
-static int refuse(const ch_field *f, const char *value, const char *suggestion) {
+static int refuse_value(const ch_field *f, const char *value, const char *suggestion) {
   char text[400];
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s is %s: must be %s%s", f->path, value, ch_field_wanted(f, text, sizeof text),
                   suggestion);
@@ -202,11 +202,11 @@ static int number_fits(const ch_field *f, double value) {
 static int check_word(const ch_field *f, const char *word) {
   char value[64], suggestion[100];
   snprintf(value, sizeof value, "\"%.40s\"", word);
-  if (strlen(word) >= CHOIR_NAME_BYTES) return refuse(f, value, "");
+  if (strlen(word) >= CHOIR_NAME_BYTES) return refuse_value(f, value, "");
   if (!f->words) return CHOIR_OK;
   for (const char *const *w = f->words; *w; w++)
     if (!strcmp(word, *w)) return CHOIR_OK;
-  return refuse(f, value, ch_did_you_mean(suggestion, sizeof suggestion, word, f->words));
+  return refuse_value(f, value, ch_did_you_mean(suggestion, sizeof suggestion, word, f->words));
 }
 
 void ch_field_default(choir_config *config, const ch_field *f) {
@@ -226,7 +226,7 @@ int ch_field_set(choir_config *config, const ch_field *f, const json_t *value) {
   /* JSON has numbers, not integers and reals: 1e4 is an integer too. */
   int right = f->kind == CH_FIELD_FLAG ? json_is_boolean(value) : f->kind != CH_FIELD_WORD && json_is_number(value);
   double number = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
-  if (!right || !number_fits(f, number)) return refuse(f, ch_json_show(value, text, sizeof text), "");
+  if (!right || !number_fits(f, number)) return refuse_value(f, ch_json_show(value, text, sizeof text), "");
   set_number(config, f, number);
   return CHOIR_OK;
 }
@@ -234,7 +234,7 @@ int ch_field_set(choir_config *config, const ch_field *f, const json_t *value) {
 int ch_field_check(const choir_config *config, const ch_field *f) {
   char text[100];
   if (f->kind == CH_FIELD_WORD) {
-    if (!memchr(word_of(config, f), 0, CHOIR_NAME_BYTES)) return refuse(f, "text without an end", "");
+    if (!memchr(word_of(config, f), 0, CHOIR_NAME_BYTES)) return refuse_value(f, "text without an end", "");
     return check_word(f, word_of(config, f));
   }
   double value = number_of(config, f);
@@ -243,7 +243,7 @@ int ch_field_check(const choir_config *config, const ch_field *f) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s is missing: %s (%s)", f->path, ch_field_wanted(f, text, sizeof text),
                     f->help);
   ch_format(text, sizeof text, "%.17g", value);
-  return refuse(f, text, "");
+  return refuse_value(f, text, "");
 }
 
 const char *ch_field_text(const choir_config *config, const ch_field *f, char *text, size_t size) {

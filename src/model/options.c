@@ -33,7 +33,7 @@ static const char *list_taken(const taker *t, char *text, size_t size) {
 
 /* Refuses a value that is out of range where it is taken (words may even lack an end), and one that differs from
  * `defaults` where it is not. */
-static int check(const taker *t, const choir_config *config, const choir_config *defaults) {
+static int check_taken(const taker *t, const choir_config *config, const choir_config *defaults) {
   char value[80], list[400];
   for (int i = 0; i < CH_FIELDS; i++) {
     const ch_field *f = &ch_fields[i];
@@ -79,7 +79,7 @@ int ch_options_check_router(const choir_router_options *options) {
   CH_CHECK_RESERVED(options, "choir_router_options");
   taker t = router_taker(router);
   choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
-  CH_TRY(check(&t, &config, &defaults));
+  CH_TRY(check_taken(&t, &config, &defaults));
   CH_TRY(check_solver(&config, &defaults));
   return check_score(options);
 }
@@ -89,7 +89,8 @@ int ch_options_check_optimizer(const choir_config *config) {
   if (!optim) return CHOIR_ERROR_ARGUMENT;
   choir_config defaults = {0};
   for (int i = 0; i < CH_FIELDS; i++) ch_field_default(&defaults, &ch_fields[i]);
-  return check(&(taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options}, config, &defaults);
+  return check_taken(&(taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options}, config,
+                     &defaults);
 }
 
 const char *choir_router_summary(const char *name) {

@@ -41,7 +41,7 @@ typedef struct row {
 } row;
 
 /* A row into the table; beyond its end only counted, so that one walk sizes it and a second one fills it. */
-static void add(ch_params *params, int most, int layer, const row *r) {
+static void add_row(ch_params *params, int most, int layer, const row *r) {
   if (!r->there || params->count++ >= most) return;
   ch_param *p = &params->p[params->count - 1];
   *p = (ch_param){.layer = layer,
@@ -69,7 +69,7 @@ static void add(ch_params *params, int most, int layer, const row *r) {
 }
 
 #define ADD(params, most, layer, rows) \
-  for (size_t i = 0; i < sizeof(rows) / sizeof *(rows); i++) add(params, most, layer, &(rows)[i])
+  for (size_t i = 0; i < sizeof(rows) / sizeof *(rows); i++) add_row(params, most, layer, &(rows)[i])
 
 /* Every matrix is N(0, 1/fan_in), fan_in being the width of what it is multiplied with. */
 static void add_attention(ch_params *params, int most, int layer, const choir_model_config *c) {
@@ -128,7 +128,7 @@ static void add_model(ch_params *params, int most, const choir_model_config *c, 
             norm = {"final_norm.weight", 1, {d}, 0, PLAIN, 1},
             head = {"head.weight", 2, {c->vocab_size, d}, 1 / sqrt((double)d), MATRIX, !c->tied};
   params->count = 0;
-  add(params, most, -1, &embed);
+  add_row(params, most, -1, &embed);
   for (int layer = 0; layer < c->layers; layer++) {
     add_attention(params, most, layer, c);
     if (ch_config_is_moe(c, layer))
@@ -136,8 +136,8 @@ static void add_model(ch_params *params, int most, const choir_model_config *c, 
     else
       add_ffn(params, most, layer, c, "ffn", c->d_hidden, c->activation);
   }
-  add(params, most, -1, &norm);
-  add(params, most, -1, &head);
+  add_row(params, most, -1, &norm);
+  add_row(params, most, -1, &head);
   int trained = params->count;
   for (int layer = 0; layer < c->layers; layer++)
     if (ch_config_is_moe(c, layer)) add_buffers(params, most, layer, c, router);
@@ -292,7 +292,7 @@ void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copie
 enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements that one thread draws at a time, and all together */
 
 /* Draws elements begin .. begin+count-1 of the rank's part: in double precision in every build, rounded at the end. */
-static void fill(const ch_param *p, ch_rng rng, int64_t begin, int64_t count, real *to) {
+static void fill_param(const ch_param *p, ch_rng rng, int64_t begin, int64_t count, real *to) {
   double normal[PIECE];
   for (int64_t done = 0, run, at; p->init == CH_INIT_NORMAL && done < count; done += run) {
     run = ch_part_run(&p->part, begin + done, count - done, &at);
@@ -309,7 +309,7 @@ static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int
     real *to = block ? block : CH_AS_HOST(real, p->w + first);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t begin = 0; begin < count; begin += PIECE)
-      fill(p, rng, first + begin, count - begin < PIECE ? count - begin : PIECE, to + begin);
+      fill_param(p, rng, first + begin, count - begin < PIECE ? count - begin : PIECE, to + begin);
     if (block) memory->put(p->w + first, block, (size_t)count * sizeof *block);
   }
 }

@@ -85,8 +85,8 @@ static int first_not_finite(const real *x, int64_t count, int64_t *at) {
 }
 
 /* Copies a part, and looks for what is not finite while the copy is in the cache. */
-static int copy(const char *path, const choir_tensor *t, const ch_part *part, const ch_memory *memory, int unchecked,
-                real CH_DEV *out) {
+static int copy_part(const char *path, const choir_tensor *t, const ch_part *part, const ch_memory *memory,
+                     int unchecked, real CH_DEV *out) {
   enum { PIECE = 1 << 14 };
   const real *data = t->data;
   for (int64_t done = 0, count = ch_part_count(part), size, from, at; done < count; done += size) {
@@ -112,7 +112,7 @@ static int read_part(const choir_tensors *file, const char *path, const ch_store
   if (t->dtype != CH_REAL_DTYPE)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
-  int code = copy(path, t, part, x->memory, unchecked, CH_AS_DEV(real, s->tensor.data));
+  int code = copy_part(path, t, part, x->memory, unchecked, CH_AS_DEV(real, s->tensor.data));
   ch_tensors_forget(file, t);
   return code;
 }

@@ -76,7 +76,7 @@ static void play_round(stage *s) {
 }
 
 /* As the file asks for it. */
-static const void *fetch(void *context, const choir_tensor *t) {
+static const void *fetch_tensor(void *context, const choir_tensor *t) {
   stage *s = context;
   if (is_shared(s, (int)(t - s->tensor))) {
     play_round(s);
@@ -107,14 +107,14 @@ static int write_row(stage *s) {
   s->round = 0;
   if (f < s->files) {
     ch_tensors_file_path(s->path, f, s->files, path);
-    code = ch_tensors_write(path, s->tensor + s->first[f], s->first[f + 1] - s->first[f], s->metadata, fetch, s);
+    code = ch_tensors_write(path, s->tensor + s->first[f], s->first[f + 1] - s->first[f], s->metadata, fetch_tensor, s);
     if (!code) code = ch_exec_check(s->x); /* what is in the file may not be what was on the device */
   }
   while (s->round < rounds(s)) play_round(s);
   return ch_comm_agree(s->comm, code);
 }
 
-static int prepare(stage *s, int64_t most) {
+static int prepare_stage(stage *s, int64_t most) {
   size_t largest = 1;
   int away = !s->x->memory->host;
   s->tensor = reallocarray(NULL, (size_t)s->count + 1, sizeof *s->tensor);
@@ -143,7 +143,7 @@ static int write_files(stage *s) {
 int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most,
                     const char *const *metadata) {
   stage s = {.x = x, .comm = x->comm, .path = path, .stored = tensors, .metadata = metadata, .count = count};
-  int code = ch_comm_agree(x->comm, prepare(&s, most));
+  int code = ch_comm_agree(x->comm, prepare_stage(&s, most));
   if (!code) code = write_files(&s);
   free(s.first);
   free(s.tensor);

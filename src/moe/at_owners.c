@@ -53,7 +53,7 @@ static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
 }
 
 /* `experts` of this rank's [own]. */
-static void describe(ch_exec *x, const ch_route_args *mine, report *experts) {
+static void describe_experts(ch_exec *x, const ch_route_args *mine, report *experts) {
   size_t own = (size_t)mine->record->experts;
   if (!own) return;
   const int *begin = ch_get(x, mine->record->expert_begin, (own + 1) * sizeof *begin);
@@ -70,7 +70,7 @@ static void describe(ch_exec *x, const ch_route_args *mine, report *experts) {
 }
 
 /* The whole record but for its slots, and counts; where experts begin [e+1], for the host. */
-static const int *collect(ch_exec *x, const ch_route_args *all, const report *experts) {
+static const int *collect_record(ch_exec *x, const ch_route_args *all, const report *experts) {
   ch_arena *host = &ch_host(x)->scratch;
   size_t e = (size_t)all->e;
   int *begin = CH_NEW_HOST(host, int, e + 1), *demand = CH_NEW_HOST(host, int, e);
@@ -138,9 +138,9 @@ void ch_route_at_owners(ch_exec *x, const ch_route_args *all) {
   report *experts = CH_NEW_HOST(&ch_host(x)->scratch, report, all->e);
   choose(x, all, &mine);
   if (!ch_counting(x)) memset(experts, 0, (size_t)all->e * sizeof *experts);
-  describe(x, &mine, experts + first_of(x, all->e, x->comm->rank));
+  describe_experts(x, &mine, experts + first_of(x, all->e, x->comm->rank));
   if (!ch_counting(x)) ch_comm_gather_shares(x->comm, "loads of experts", experts, all->e, sizeof *experts);
-  const int *begin = collect(x, all, experts);
+  const int *begin = collect_record(x, all, experts);
   if (ch_counting(x)) return;
   gather_slots(x, begin, all->e, "tokens of experts", record.slot_token, all->record->slot_token, sizeof(int));
   gather_slots(x, begin, all->e, "gates", record.slot_gate, all->record->slot_gate, sizeof(real));

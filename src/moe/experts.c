@@ -109,7 +109,7 @@ static void arrive(ch_exec *x, const work *k, int group) {
 }
 
 /* pre = x W1, up = x W3, hidden = what comes of them: in the place of pre where nobody asks for that again. */
-static void forward(ch_exec *x, const work *k, int group) {
+static void forward_group(ch_exec *x, const work *k, int group) {
   const ch_moe_weights *w = &k->a->weights;
   CH_SCRATCH(x);
   ch_operand hidden = k->a->keep ? scratch_hidden(x, k) : k->pre;
@@ -151,7 +151,7 @@ static void backward_in(ch_exec *x, const work *k, ch_operand dpre) {
   if (k->up) apply(x, k, CH_NT, dup, w->w3, w->w3_16, k->rows, NULL, 1);
 }
 
-static void backward(ch_exec *x, const work *k, int group) {
+static void backward_group(ch_exec *x, const work *k, int group) {
   const ch_moe_args *a = k->a;
   CH_SCRATCH(x);
   arrive(x, k, group);
@@ -192,8 +192,8 @@ static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
   }
 }
 
-void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, forward); }
+void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, forward_group); }
 
 void ch_experts_again(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, again); }
 
-void ch_experts_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, backward); }
+void ch_experts_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, backward_group); }

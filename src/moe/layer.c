@@ -24,7 +24,7 @@ static int most_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int ch
 }
 
 /* The routing goes to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
-static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
+static void plan_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const ch_route_args *r = &a->route;
   ch_arena *keep = a->keep ? &x->tape : &x->scratch;
   int own = ch_moe_rows(x, a);
@@ -73,7 +73,7 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
 }
 
 /* Whoever looks sees the scores of all tokens. */
-static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
+static void show_routing(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
   CH_SCRATCH(x);
   ch_routing shown = saved->routing;
   if (ch_routes_at_owners(x, &a->route)) {
@@ -87,14 +87,14 @@ static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   CH_SCRATCH(x);
-  plan(x, a, saved);
+  plan_layer(x, a, saved);
   if (ch_router_learned(a->route.router)) ch_moe_score(x, a, saved);
   ch_route(x, &a->route, &saved->routing);
   if (saved->chunk_slots == saved->routing.record.max_slots)
     run_experts(x, a, &saved->routing.record, 0, saved);
   else
     run_in_parts(x, a, saved);
-  if (a->hook) show(x, a, saved);
+  if (a->hook) show_routing(x, a, saved);
 }
 
 /* Turns dgate of this rank's tokens into gradients of X Wg. If gates are scores, a rank's own tokens suffice; other
@@ -145,7 +145,7 @@ void ch_parts_begin(ch_exec *x, const ch_record *all, int slots, int most, ch_pa
 }
 
 /* Takes a token's slots, which ascend as experts do; 0: one of its experts has no room. */
-static int take(ch_parts *p, int token) {
+static int take_slots(ch_parts *p, int token) {
   int room = 1, expert = 0;
   for (int i = p->token_begin[token]; i < p->token_begin[token + 1]; i++) {
     while (p->token_slot[i] >= p->expert_begin[expert + 1]) expert++;
@@ -157,6 +157,6 @@ static int take(ch_parts *p, int token) {
 int ch_parts_end(ch_parts *p, int begin) {
   int end = begin;
   memset(p->taken, 0, (size_t)p->experts * sizeof *p->taken);
-  while (end < p->tokens && p->token_begin[end + 1] - p->token_begin[begin] <= p->slots && take(p, end)) end++;
+  while (end < p->tokens && p->token_begin[end + 1] - p->token_begin[begin] <= p->slots && take_slots(p, end)) end++;
   return end;
 }

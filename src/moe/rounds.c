@@ -35,7 +35,7 @@ void ch_rounds_begin(ch_exec *x, ch_dispatch *ex) {
 }
 
 /* The end of as many tokens from `first` on as there is room for. One token has e slots at most, and room. */
-static int fill(const ch_dispatch *ex, int first, int end) {
+static int end_of_round(const ch_dispatch *ex, int first, int end) {
   const int *begin = ex->round.token_begin;
   int last = first;
   while (last < end && begin[last + 1] - begin[first] <= ex->room) last++;
@@ -56,7 +56,7 @@ static void count(const ch_exec *x, ch_dispatch *ex) {
 }
 
 /* Tokens of this rank from `first` on, as far as the round goes. */
-static void cut(ch_exec *x, ch_dispatch *ex, int first) {
+static void cut_round(ch_exec *x, ch_dispatch *ex, int first) {
   ch_round *round = &ex->round;
   int begin = ch_tokens_of(ex, x->comm->rank).first, last = round->last[x->comm->rank];
   round->part = &round->piece;
@@ -76,13 +76,13 @@ int ch_rounds_next(ch_exec *x, ch_dispatch *ex) {
   int more = 0, first = round->last[x->comm->rank];
   for (int r = 0; r < x->comm->size; r++) {
     int from = round->last[r], end = ch_tokens_of(ex, r).last;
-    round->last[r] = fill(ex, from, end);
+    round->last[r] = end_of_round(ex, from, end);
     more |= from < end;
   }
   if (!more) return 0;
   for (int64_t i = 0; i < (int64_t)x->comm->size * ex->e; i++) round->before[i] += round->slots[i];
   count(x, ex);
-  cut(x, ex, first);
+  cut_round(x, ex, first);
   return 1;
 }
 
@@ -98,7 +98,7 @@ int64_t ch_rounds_rows(const ch_exec *x, const ch_dispatch *ex) {
 
 /* Index of the round's first row of `rank`'s tokens for `expert`, among all rows of this rank's experts. Within a group
  * of experts rows are sorted by rank, then by expert. */
-static int64_t place(const ch_exec *x, const ch_dispatch *ex, int rank, int expert) {
+static int64_t place_of_rows(const ch_exec *x, const ch_dispatch *ex, int rank, int expert) {
   int group = 0;
   while (ch_own_group(x, ex, group).last <= expert) group++;
   ch_range some = ch_own_group(x, ex, group);
@@ -122,7 +122,7 @@ static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char
     of_tokens[r] = of_experts[r] = (ch_bytes){local, 0};
     if (there < theirs.last) of_tokens[r] = (ch_bytes){local + sum(own_slots, there) * bytes, own_slots[there] * bytes};
     if (here < own.last)
-      of_experts[r] = (ch_bytes){owned + place(x, ex, r, here) * bytes,
+      of_experts[r] = (ch_bytes){owned + place_of_rows(x, ex, r, here) * bytes,
                                  slots[(int64_t)ch_comm_number(&x->grid.replica, r) * ex->e + here] * bytes};
   }
 }

@@ -73,7 +73,7 @@ void ch_certificate_add(choir_certificate *sum, const choir_certificate *more) {
   sum->over_cap += more->over_cap;
 }
 
-static void add(choir_route_stats *sum, const choir_route_stats *more) {
+static void add_stats(choir_route_stats *sum, const choir_route_stats *more) {
   sum->aux_loss = ch_pooled(sum->aux_loss, sum->tokens, more->aux_loss * (double)more->tokens, more->tokens);
   sum->gate_mass = ch_pooled(sum->gate_mass, sum->tokens, more->gate_mass * (double)more->tokens, more->tokens);
   sum->tokens += more->tokens;
@@ -102,7 +102,7 @@ void ch_route_stats_collect(choir_route_stats *sum, int tokens, const ch_route_c
                            .histogram = load + 2 * sum->experts,
                            .certificate = c->certificate};
   for (int i = 0; i < one.experts; i++) one.assignments += load[i];
-  add(sum, &one);
+  add_stats(sum, &one);
 }
 
 int ch_route_stats_make(const ch_memory *memory, int tokens, const ch_routing *r, choir_route_stats *stats) {
@@ -125,7 +125,7 @@ int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {
   if (sum->experts != more->experts)
     return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts cannot be added to those of %d", more->experts,
                     sum->experts);
-  add(sum, more);
+  add_stats(sum, more);
   return CHOIR_OK;
 }
 

@@ -116,7 +116,7 @@ static int check_filled(const ch_backend *b, const ch_ops *ops) {
   return CHOIR_OK;
 }
 
-static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emulate_bf16, int threads) {
+static int set_up_exec(ch_exec *x, const ch_backend *b, ch_compute compute, int emulate_bf16, int threads) {
   CH_TRY(b->supports(compute, emulate_bf16));
   ch_ops *ops = calloc(1, sizeof *ops);
   if (!ops) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the table of ops");
@@ -137,7 +137,7 @@ static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emula
 static int set_up_host(ch_exec *x) {
   x->host = calloc(1, sizeof *x->host);
   if (!x->host) return ch_error(CHOIR_ERROR_MEMORY, "no memory for an executor");
-  CH_TRY(set_up(x->host, ch_backend_of_host(), CH_COMPUTE_FP32, 0, x->threads));
+  CH_TRY(set_up_exec(x->host, ch_backend_of_host(), CH_COMPUTE_FP32, 0, x->threads));
   x->host->tape.name = "activations on the host";
   x->host->scratch.name = "scratch on the host";
   return CHOIR_OK;
@@ -148,7 +148,7 @@ int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulat
   const ch_backend *b = ch_backend_find(backend);
   if (!b) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_threads_resolve(threads, &threads));
-  int code = set_up(x, b, compute, emulate_bf16, threads);
+  int code = set_up_exec(x, b, compute, emulate_bf16, threads);
   if (!code && !b->memory->host) code = set_up_host(x);
   if (code) ch_exec_free(x);
   return code;

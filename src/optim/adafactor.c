@@ -34,7 +34,7 @@ static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   x->ops->adafactor(x, update);
 }
 
-static void step(ch_exec *x, const ch_optim_args *a) {
+static void step_adafactor(ch_exec *x, const ch_optim_args *a) {
   const ch_optim_tensor *t = a->tensor;
   ch_adafactor_args update = {.batch = t->batch,
                               .rows = t->rows,
@@ -59,4 +59,4 @@ static void step(ch_exec *x, const ch_optim_args *a) {
 }
 
 const ch_optim ch_optim_adafactor = {
-    .name = "adafactor", .options = CH_OPTIM_TAKES(beta2), .shape = shape, .step = step};
+    .name = "adafactor", .options = CH_OPTIM_TAKES(beta2), .shape = shape, .step = step_adafactor};

@@ -6,7 +6,7 @@ enum { MEAN, SQUARE };
 
 static void shape(ch_optim_tensor *t) { t->state_count[MEAN] = t->state_count[SQUARE] = t->batch * t->rows * t->cols; }
 
-static void step(ch_exec *x, const ch_optim_args *a) {
+static void step_adamw(ch_exec *x, const ch_optim_args *a) {
   const ch_optim_tensor *t = a->tensor;
   const choir_train_config *c = a->config;
   CH_OP(x, adamw, .count = t->batch * t->rows * t->cols, .w = t->w, .g = t->g, .m = t->state[MEAN],
@@ -19,4 +19,4 @@ const ch_optim ch_optim_adamw = {
     .name = "adamw",
     .options = CH_OPTIM_TAKES(beta1) | CH_OPTIM_TAKES(beta2) | CH_OPTIM_TAKES(weight_decay),
     .shape = shape,
-    .step = step};
+    .step = step_adamw};

@@ -15,7 +15,7 @@ typedef struct {
   size_t cut_at, cut_size; /* position and size, in tokens, of the column that may be shortened */
 } maker;
 
-static int encode(maker *m, const char *text, size_t size) {
+static int encode_text(maker *m, const char *text, size_t size) {
   return size ? ch_encode(m->tokenizer, m->encoder, text, size, &m->ids) : CHOIR_OK;
 }
 
@@ -24,14 +24,14 @@ static int encode(maker *m, const char *text, size_t size) {
 static int encode_part(maker *m, const ch_task_part *part, int64_t row) {
   size_t size = part->size;
   while (part->column >= 0 && size && part->text[size - 1] == ' ') size--;
-  CH_TRY(encode(m, part->text, size));
+  CH_TRY(encode_text(m, part->text, size));
   if (part->column < 0) return CHOIR_OK;
   ch_value value = ch_rows_value(m->rows, row, part->column);
   m->text.size = 0;
   if (value.size) CH_TRY(ch_buffer_append(&m->text, part->text + size, part->size - size));
   CH_TRY(ch_buffer_append(&m->text, value.text, value.size));
   size_t begin = m->ids.count;
-  CH_TRY(encode(m, m->text.data, m->text.size));
+  CH_TRY(encode_text(m, m->text.data, m->text.size));
   if (part->column == m->rows->task->cut && !m->cut_size) {
     m->cut_at = begin;
     m->cut_size = m->ids.count - begin;
@@ -45,7 +45,7 @@ static void take_out(ch_ids *ids, size_t at, size_t count) {
 }
 
 /* Nonzero when the prompt had to be cut. */
-static int cut(maker *m, size_t most) {
+static int cut_prompt(maker *m, size_t most) {
   if (m->ids.count <= most) return 0;
   size_t over = m->ids.count - most, here = over < m->cut_size ? over : m->cut_size;
   take_out(&m->ids, m->cut_at + m->cut_size - here, here);
@@ -53,7 +53,7 @@ static int cut(maker *m, size_t most) {
   return 1;
 }
 
-static int append(ch_ids *to, const int32_t *ids, size_t count) {
+static int append_ids(ch_ids *to, const int32_t *ids, size_t count) {
   CH_TRY(ch_ids_reserve(to, count));
   memcpy(to->ids + to->count, ids, count * sizeof *ids);
   to->count += count;
@@ -64,11 +64,11 @@ static int add_example(maker *m, int64_t row, size_t most, ch_examples *e) {
   const choir_task *t = m->rows->task;
   m->ids.count = m->cut_size = 0;
   for (int p = 0; p < t->parts; p++) CH_TRY(encode_part(m, &t->part[p], row));
-  e->cut += cut(m, most);
+  e->cut += cut_prompt(m, most);
   if (m->ids.count)
-    CH_TRY(append(&e->tokens, m->ids.ids, m->ids.count));
+    CH_TRY(append_ids(&e->tokens, m->ids.ids, m->ids.count));
   else /* nothing stands before the word: then it begins a document */
-    CH_TRY(append(&e->tokens, &m->tokenizer->eos, 1));
+    CH_TRY(append_ids(&e->tokens, &m->tokenizer->eos, 1));
   e->label[e->count] = ch_rows_label(m->rows, row);
   e->row[e->count] = row;
   e->begin[++e->count] = (int64_t)e->tokens.count;
@@ -83,7 +83,7 @@ static int add_words(maker *m, ch_examples *e) {
     int32_t *ids;
     size_t count;
     int code = choir_tokenizer_encode(m->tokenizer, t->word[label], strlen(t->word[label]), &ids, &count);
-    if (!code) code = append(&e->words, ids, count);
+    if (!code) code = append_ids(&e->words, ids, count);
     free(ids);
     if (code) return ch_error_in(code, "task %s, word \"%s\"", t->name, t->word[label]);
     e->word_begin[label + 1] = (int)e->words.count;
@@ -92,7 +92,7 @@ static int add_words(maker *m, ch_examples *e) {
   return CHOIR_OK;
 }
 
-static int make(maker *m, int most, int labelled, ch_examples *e) {
+static int make_examples(maker *m, int most, int labelled, ch_examples *e) {
   size_t rows = (size_t)m->rows->count;
   m->encoder = ch_encoder_new();
   e->begin = calloc(rows + 1, sizeof *e->begin);
@@ -117,7 +117,7 @@ static int make(maker *m, int most, int labelled, ch_examples *e) {
 int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int most, int labelled, ch_examples *e) {
   maker m = {.rows = rows, .tokenizer = tokenizer};
   *e = (ch_examples){0};
-  int code = make(&m, most, labelled, e);
+  int code = make_examples(&m, most, labelled, e);
   ch_encoder_free(m.encoder);
   free(m.text.data);
   free(m.ids.ids);

@@ -45,7 +45,7 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config *co
   return CHOIR_OK;
 }
 
-static int check(const choir_finetune_options *o) {
+static int check_finetune(const choir_finetune_options *o) {
   if (!o->out) return ch_error(CHOIR_ERROR_ARGUMENT, "fine-tuning needs a directory for the run");
   if (!o->resume && (!o->config || !o->from || !o->task || !o->data))
     return ch_error(CHOIR_ERROR_ARGUMENT, "fine-tuning needs a config, a checkpoint, a task and its data");
@@ -148,7 +148,7 @@ static int load_start(ch_tune *t, const char *base) {
 }
 
 /* steps [count]: of the checkpoints to resume from, the newest first. */
-static int set_up(ch_tune *t, const int64_t *steps, int count) {
+static int set_up_finetune(ch_tune *t, const int64_t *steps, int count) {
   char base[PATH_MAX];
   CH_TRY(t->options->resume ? resumed(t, steps, count, base) : fresh(t, base));
   CH_TRY(open_sets(t, base));
@@ -163,7 +163,7 @@ static int run_in(ch_tune *t, ch_claim *claim) {
   int64_t *steps = NULL;
   int count = 0;
   if (t->options->resume) CH_TRY(ch_checkpoint_list(t->out, &steps, &count));
-  int code = set_up(t, steps, count);
+  int code = set_up_finetune(t, steps, count);
   free(steps);
   return code ? code : ch_tune_loop(t);
 }
@@ -172,7 +172,7 @@ int choir_finetune(const choir_finetune_options *options) {
   CH_TRY(CH_GIVEN(options));
   ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_finetune_options");
-  CH_TRY(check(options));
+  CH_TRY(check_finetune(options));
   ch_tune t = {.options = options, .out = options->out};
   int code = run_in(&t, &claim);
   ch_trainer_free(&t.trainer);

@@ -5,7 +5,7 @@
 
 typedef char digits[24];
 
-static const json_t *find(const json_t *row, const ch_task_source *source) {
+static const json_t *find_value(const json_t *row, const ch_task_source *source) {
   size_t i;
   const json_t *key, *value;
   json_array_foreach(source, i, key) {
@@ -36,14 +36,14 @@ static int add_object(ch_rows *rows, int64_t line, const json_t *row, int labell
   int label;
   for (int c = 0; c <= t->columns; c++) {
     const ch_task_source *source = c < t->columns ? t->source[c] : t->index_source;
-    const json_t *found = source ? find(row, source) : NULL;
+    const json_t *found = source ? find_value(row, source) : NULL;
     value[c].text = "";
     if (c == t->columns && !found) break;
     if (!found || !as_text(found, room[c], &value[c]))
       return ch_rows_leave_out(rows, line, found ? "%s is no text" : "no %s",
                                ch_source_text(source, names, sizeof names));
   }
-  const json_t *found = find(row, t->label_source);
+  const json_t *found = find_value(row, t->label_source);
   if (found && !as_text(found, room[CH_TASK_COLUMNS + 1], &spelling))
     return ch_rows_leave_out(rows, line, "%s is no text", ch_source_text(t->label_source, names, sizeof names));
   if (ch_rows_label_of(rows, line, &spelling, labelled, &label)) return CHOIR_OK;

@@ -6,7 +6,7 @@
 #include "infer/score.h"
 #include "task/set.h"
 
-static int begin(const ch_examples *e, int labels, ch_predictions *p) {
+static int begin_predictions(const ch_examples *e, int labels, ch_predictions *p) {
   size_t count = (size_t)e->count;
   *p = (ch_predictions){.count = e->count, .labels = labels};
   p->label = calloc(count + 1, sizeof *p->label);
@@ -23,7 +23,7 @@ void ch_predictions_free(ch_predictions *p) {
 }
 
 /* The likeliest labels, or after an error nothing; the code. */
-static int finish(ch_predictions *p, int code) {
+static int finish_predictions(ch_predictions *p, int code) {
   if (code) ch_predictions_free(p);
   for (int64_t i = 0; i < p->count; i++) {
     const double *score = p->score + i * p->labels;
@@ -42,7 +42,7 @@ static int labels_of(const ch_examples *e) {
 /* ---- by thresholds */
 
 int ch_predict_alone(choir_model *model, const ch_examples *e, const choir_score_options *o, ch_predictions *p) {
-  int labels = labels_of(e), code = begin(e, labels, p);
+  int labels = labels_of(e), code = begin_predictions(e, labels, p);
   if (code || !e->count) return code;
   size_t count = (size_t)e->count * (size_t)labels;
   ch_score_item *item = reallocarray(NULL, count, sizeof *item);
@@ -63,7 +63,7 @@ int ch_predict_alone(choir_model *model, const ch_examples *e, const choir_score
     p->score[i] = score[i].log_likelihood / ch_examples_word_length(e, (int)(i % (size_t)labels));
   free(item);
   free(score);
-  return finish(p, code);
+  return finish_predictions(p, code);
 }
 
 /* ---- by batch routing */
@@ -111,7 +111,7 @@ static int same_stem(const ch_examples *e, int a, int b) {
          !memcmp(ch_examples_word(e, a), ch_examples_word(e, b), (size_t)(length - 1) * sizeof(int32_t));
 }
 
-static int collect(const batches *w, int64_t first, int64_t end, int stem) {
+static int collect_predictions(const batches *w, int64_t first, int64_t end, int stem) {
   const float *row = w->logits;
   int length = ch_examples_word_length(w->e, stem);
   for (int64_t i = first; i < end; i++)
@@ -145,12 +145,12 @@ static int run_batch(batches *w, int64_t first, int64_t end) {
                     .hook = ch_model_routing_hook(w->model),
                     .logits = w->logits};
     ch_transformer_run(&w->model->x, &w->model->net, &pass);
-    CH_TRY(collect(w, first, end, stem));
+    CH_TRY(collect_predictions(w, first, end, stem));
   }
   return CHOIR_OK;
 }
 
-static int run(batches *w, const choir_score_options *o) {
+static int run_batches(batches *w, const choir_score_options *o) {
   int64_t count = w->e->count;
   for (int64_t first = 0; first < count; first += w->B) {
     int64_t end = first + w->B < count ? first + w->B : count;
@@ -163,7 +163,7 @@ static int run(batches *w, const choir_score_options *o) {
 
 int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const choir_score_options *o,
                        ch_predictions *p) {
-  CH_TRY(begin(e, labels_of(e), p));
+  CH_TRY(begin_predictions(e, labels_of(e), p));
   const choir_model_config *c = &model->config.model;
   batches w = {.model = model, .e = e, .p = p, .B = fit(e, B, c->experts), .V = c->vocab_size};
   size_t rows = (size_t)w.B * (size_t)e->longest_word;
@@ -173,8 +173,8 @@ int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const ch
   w.logits = reallocarray(NULL, rows, (size_t)w.V * sizeof *w.logits);
   for (size_t i = 0; w.target && i < rows; i++) w.target[i] = -1; /* logits are asked for, and no loss */
   int code = w.token && w.row && w.target && w.logits
-                 ? run(&w, o)
+                 ? run_batches(&w, o)
                  : ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %zu tokens", rows);
   free(w.token), free(w.row), free(w.target), free(w.logits);
-  return finish(p, code);
+  return finish_predictions(p, code);
 }

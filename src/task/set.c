@@ -160,7 +160,7 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
 
 /* ---- choir_score_task: a task's set from its file to its measures ---- */
 
-static int check(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
+static int check_set(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
   if (!o->data) return ch_error(CHOIR_ERROR_ARGUMENT, "scoring a task needs the directory of its files");
   CH_TRY(ch_check_tokenizer(tokenizer, model->config.model.vocab_size));
   if (o->batch_sequences < 0 || o->score.batch < 1 || o->score.chunk < 1)
@@ -201,7 +201,7 @@ static int measure_batches(choir_model *model, const ch_set *set, const choir_ta
   return code;
 }
 
-static void describe(const ch_set *set, choir_task_result *r) {
+static void describe_set(const ch_set *set, choir_task_result *r) {
   const ch_examples *e = &set->examples;
   int most = ch_majority(set->rows.task, e, &r->majority);
   r->majority_label = choir_task_label(set->rows.task, most);
@@ -219,12 +219,12 @@ int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const
   *result = (choir_task_result){0};
   CH_CHECK_RESERVED(options, "choir_task_options");
   CH_TRY(ch_model_alone(model, "choir_score_task"));
-  CH_TRY(check(model, tokenizer, options));
+  CH_TRY(check_set(model, tokenizer, options));
   CH_TRY(ch_model_check_thresholds(model));
   int length = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   double begin = ch_machine_seconds();
   CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, length, 0, &set));
-  describe(&set, result);
+  describe_set(&set, result);
   int code = ch_set_measure(model, &set, 0, options, options->out, &result->measure[result->measures++]);
   if (!code) code = measure_batches(model, &set, options, result);
   ch_set_close(&set);

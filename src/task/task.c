@@ -163,7 +163,7 @@ static int read_metrics(choir_task *t, const char *name) {
   return CHOIR_OK;
 }
 
-static int describe(choir_task *t, const char *name) {
+static int read_description(choir_task *t, const char *name) {
   static const char *const known[] = {"name",   "format",     "splits",   "columns", "label",   "index",
                                       "labels", "unlabelled", "template", "cut",     "metrics", NULL};
   CH_TRY(ch_json_check_keys(t->json, name, known));
@@ -187,7 +187,7 @@ int ch_task_make(json_t *json, const char *name, choir_task **task) {
     return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a task", name);
   }
   (*task)->json = json;
-  int code = describe(*task, name);
+  int code = read_description(*task, name);
   if (!code) return CHOIR_OK;
   choir_task_free(*task);
   *task = NULL;

@@ -15,7 +15,7 @@ typedef struct {
 } layout;
 
 /* The number of fields; those beyond MOST are counted, not kept. */
-static int split(ch_value line, ch_value *field) {
+static int split_fields(ch_value line, ch_value *field) {
   int count = 0;
   for (const char *at = line.text, *end = at + line.size;; count++) {
     const char *tab = at < end ? memchr(at, '\t', (size_t)(end - at)) : NULL;
@@ -48,8 +48,8 @@ static int by_number(const ch_task_source *source, const ch_value *field, int fi
 }
 
 /* Tries one way to find the columns; gives the first that is not there, or -1. */
-static int find(const choir_task *t, int (*where)(const ch_task_source *, const ch_value *, int), const ch_value *field,
-                int fields, layout *l) {
+static int find_columns(const choir_task *t, int (*where)(const ch_task_source *, const ch_value *, int),
+                        const ch_value *field, int fields, layout *l) {
   for (int c = 0; c < t->columns; c++)
     if ((l->at[c] = where(t->source[c], field, fields)) < 0) return c;
   l->label = where(t->label_source, field, fields);
@@ -61,14 +61,14 @@ static int find_layout(const ch_rows *rows, ch_value line, int labelled, layout 
   const choir_task *t = rows->task;
   ch_value field[MOST];
   char names[200];
-  int fields = split(line, field);
+  int fields = split_fields(line, field);
   *l = (layout){.fields = fields, .header = 1};
   if (fields > MOST)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: line 1 has %d columns: at most %d", rows->name, fields, MOST);
-  int missing = find(t, by_name, field, fields, l);
+  int missing = find_columns(t, by_name, field, fields, l);
   if (missing >= 0) {
     l->header = 0;
-    if (find(t, by_number, field, fields, l) >= 0)
+    if (find_columns(t, by_number, field, fields, l) >= 0)
       return ch_error(CHOIR_ERROR_FORMAT, "%s: no column %s among the %d of line 1, \"%.*s\"", rows->name,
                       ch_source_text(t->source[missing], names, sizeof names), fields,
                       line.size < 120 ? (int)line.size : 120, line.text);
@@ -82,7 +82,7 @@ static int find_layout(const ch_rows *rows, ch_value line, int labelled, layout 
 static int add_line(ch_rows *rows, const layout *l, int64_t number, ch_value line, int labelled) {
   const choir_task *t = rows->task;
   ch_value field[MOST], value[CH_TASK_COLUMNS + 1];
-  int label, fields = split(line, field);
+  int label, fields = split_fields(line, field);
   size_t valid = ch_utf8_valid(line.text, line.size);
   ch_value nothing = {0};
   if (valid < line.size) return ch_rows_leave_out(rows, number, "byte %zu is not UTF-8", valid + 1);

@@ -50,7 +50,7 @@ static void tell(loop_state *d, const choir_finetune_event *e) {
   if (o->event && o->event(o->context, e)) d->stop = 1;
 }
 
-static int step(loop_state *d) {
+static int step_tune(loop_state *d) {
   ch_tune *t = d->t;
   ch_step_result r;
   int micros = t->config.train.accumulate, examples = 0;
@@ -74,7 +74,7 @@ static int step(loop_state *d) {
 }
 
 /* By thresholds where the router has them, and by the batch where that is another. */
-static int measure(ch_tune *t, choir_task_measure *m, int *measures) {
+static int measure_task(ch_tune *t, choir_task_measure *m, int *measures) {
   choir_model *model = t->trainer.model;
   choir_task_options o = CHOIR_TASK_OPTIONS_INIT;
   o.batch_sequences = (int)t->settings.batch_sequences;
@@ -111,12 +111,12 @@ static void tell_evaluation(loop_state *d, const choir_task_measure *m, int meas
  * killed between the two evaluates again. A `stopped` run evaluates only for the screen and pages, which shall show the
  * final score. The checkpoint does not know of this line, which chooses no best; so a resumed run cuts it off and its
  * log equals the log of an uninterrupted run. */
-static int evaluate(loop_state *d, int stopped) {
+static int evaluate_task(loop_state *d, int stopped) {
   ch_tune *t = d->t;
   ch_tune_state *s = &t->state;
   choir_task_measure m[2];
   int measures;
-  CH_TRY(measure(t, m, &measures));
+  CH_TRY(measure_task(t, m, &measures));
   int better = !stopped && (!s->best_step || m[0].correct > s->best_correct);
   if (!stopped) s->waited = better ? 0 : s->waited + 1;
   if (better) s->best_step = t->trainer.step, s->best_correct = m[0].correct;
@@ -134,17 +134,17 @@ static int loop(loop_state *d) {
   e.memory = &t->memory;
   if (t->options->event) t->options->event(t->options->context, &e);
   while (!is_done(t) && !d->stop) {
-    CH_TRY(step(d));
+    CH_TRY(step_tune(d));
     int better = 0;
     if (ch_trainer_is_due(&t->trainer, every)) {
-      CH_TRY(evaluate(d, 0));
+      CH_TRY(evaluate_task(d, 0));
       better = t->state.best_step == t->trainer.step; /* its checkpoint is there */
     }
     if (!better && (d->stop || is_done(t) || ch_trainer_is_due(&t->trainer, c->checkpoint_every)))
       CH_TRY(checkpoint(d));
   }
   if (is_done(t)) return CHOIR_OK;
-  if (!ch_trainer_is_due(&t->trainer, every)) CH_TRY(evaluate(d, 1));
+  if (!ch_trainer_is_due(&t->trainer, every)) CH_TRY(evaluate_task(d, 1));
   return ch_trainer_stopped(&t->trainer);
 }
 

@@ -132,7 +132,7 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
 }
 
 /* Whatever may fail on one rank alone. */
-static int prepare(choir_model *model, int rows, int T, int32_t **buffer) {
+static int prepare_rows(choir_model *model, int rows, int T, int32_t **buffer) {
   int64_t n = (int64_t)rows * T;
   CH_TRY(ch_model_plan(model, rows, T, 0));
   *buffer = reallocarray(NULL, (size_t)(3 * n + T + 1), sizeof **buffer); /* losses are as wide as ids */
@@ -146,7 +146,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
   int rows = rows_of(model, B);
   int64_t n = (int64_t)rows * windows->length, end = limit > 0 && limit < windows->count ? limit : windows->count;
   int32_t *buffer = NULL;
-  int code = ch_comm_agree(comm, prepare(model, rows, windows->length, &buffer));
+  int code = ch_comm_agree(comm, prepare_rows(model, rows, windows->length, &buffer));
   if (!code) code = same_windows(model, windows, B, end);
   if (code) {
     free(buffer);

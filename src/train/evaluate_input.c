@@ -118,7 +118,7 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
   return code;
 }
 
-static int check(const choir_model *model, const choir_eval_options *o) {
+static int check_eval(const choir_model *model, const choir_eval_options *o) {
   const ch_router *router = model->net.router;
   CH_CHECK_RESERVED(o, "choir_eval_options");
   if (!o->data == !o->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
@@ -142,7 +142,7 @@ int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir
   int T = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   double before = model->config.model.router.eval_capacity_factor;
   if (options->capacity_factor != 0) set_capacity(model, options->capacity_factor);
-  int code = ch_comm_agree(model->x.comm, check(model, options));
+  int code = ch_comm_agree(model->x.comm, check_eval(model, options));
   if (!code) code = eval(model, tokenizer, options, T, result);
   if (options->capacity_factor != 0 && (code || !options->calibrate)) set_capacity(model, before);
   return code;

@@ -29,7 +29,7 @@ static int64_t end_of_lines(int fd, int64_t bytes) {
 }
 
 /* Opens the log to append: keeps its complete lines and cuts off an incomplete last line. */
-static int begin(ch_log *log, const char *path, int there) {
+static int begin_log(ch_log *log, const char *path, int there) {
   struct stat status;
   if (log->fd < 0 || snprintf(log->path, sizeof log->path, "%s", path) >= (int)sizeof log->path ||
       fstat(log->fd, &status))
@@ -43,7 +43,7 @@ static int begin(ch_log *log, const char *path, int there) {
 int ch_log_open(ch_log *log, const char *path) {
   int there = !access(path, F_OK);
   *log = (ch_log){.fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)};
-  int code = begin(log, path, there);
+  int code = begin_log(log, path, there);
   if (code) ch_log_close(log);
   return code;
 }

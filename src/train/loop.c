@@ -140,7 +140,7 @@ static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal,
   return code;
 }
 
-static int evaluate(loop_state *d, choir_train_event e) {
+static int evaluate_run(loop_state *d, choir_train_event e) {
   const ch_run *run = d->run;
   choir_eval_result r, by_thresholds;
   json_t *own = NULL, *causal = NULL;
@@ -198,7 +198,7 @@ static int ask_all(loop_state *d, wish *wished) {
   return CHOIR_OK;
 }
 
-static int step(loop_state *d, choir_train_event *e) {
+static int step_train(loop_state *d, choir_train_event *e) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
   ch_step_result r;
@@ -214,7 +214,7 @@ static int step(loop_state *d, choir_train_event *e) {
   e->cpu_share = x->host || ranks.ranks > 1 ? (double)NAN : cpu;
   write_step(d, &r, e, &ranks);
   tell(d, e);
-  if (ch_trainer_is_due(&run->trainer, c->eval_every)) CH_TRY(evaluate(d, *e));
+  if (ch_trainer_is_due(&run->trainer, c->eval_every)) CH_TRY(evaluate_run(d, *e));
   wish wished;
   CH_TRY(ask_all(d, &wished));
   if (wished != GO_ON || ch_trainer_is_due(&run->trainer, c->checkpoint_every)) {
@@ -250,17 +250,17 @@ static int loop(loop_state *d) {
   ch_run *run = d->run;
   int64_t steps = run->config.train.steps;
   choir_train_event e = make_event(d, CHOIR_EVENT_STEP);
-  while (run->trainer.step < steps && !d->stopping) CH_TRY(step(d, &e));
+  while (run->trainer.step < steps && !d->stopping) CH_TRY(step_train(d, &e));
   if (d->room.owed && run->trainer.step == steps) CH_TRY(wait_for_room(d, e));
   if (d->room.owed) return ch_room_error(&d->room, run->trainer.step, steps);
   if (run->trainer.step == steps) return CHOIR_OK;
   /* The screen and pages shall show the final loss. The checkpoint does not know of this line, so a resumed run cuts it
    * off and its log equals the log of an uninterrupted run. */
-  if (!ch_trainer_is_due(&run->trainer, run->config.train.eval_every)) CH_TRY(evaluate(d, e));
+  if (!ch_trainer_is_due(&run->trainer, run->config.train.eval_every)) CH_TRY(evaluate_run(d, e));
   return ch_trainer_stopped(&run->trainer);
 }
 
-static int prepare(loop_state *d) {
+static int prepare_loop(loop_state *d) {
   const ch_run *run = d->run;
   choir_config_costs costs;
   ch_peak peak;
@@ -301,7 +301,7 @@ int ch_run_loop(ch_run *run, const choir_train_options *options) {
   if (run->trainer.step < run->config.train.steps) {
     if (!run->metrics_bytes || run->config_changed) ch_metrics_run(&d.metrics, run);
     ch_metrics_process(&d.metrics, run);
-    code = ch_comm_agree(comm_of(run), prepare(&d));
+    code = ch_comm_agree(comm_of(run), prepare_loop(&d));
     tell_memory(&d);
     if (!code) code = loop(&d);
   }

@@ -97,7 +97,7 @@ void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena) {
 #define PI 3.14159265358979323846
 
 /* How far step is on the way from one step to a later one. */
-static double progress(int64_t step, int64_t from, int64_t to) {
+static double share_of_way(int64_t step, int64_t from, int64_t to) {
   return step <= from ? 0 : step >= to ? 1 : (double)(step - from) / (double)(to - from);
 }
 
@@ -106,10 +106,10 @@ double ch_schedule_rate(const choir_train_config *c, int64_t step) {
   int64_t at = step + c->schedule_start;
   if (c->warmup_steps > 0 && at < c->warmup_steps) rate *= (double)at / (double)c->warmup_steps;
   if (!strcmp(c->schedule, "cosine"))
-    rate *= 1 - fall * (1 - cos(PI * progress(at, c->warmup_steps, c->steps + c->schedule_start))) / 2;
+    rate *= 1 - fall * (1 - cos(PI * share_of_way(at, c->warmup_steps, c->steps + c->schedule_start))) / 2;
   else if (c->constant_steps > 0 && at > c->constant_steps)
     rate *= sqrt((double)c->constant_steps / (double)at);
-  if (c->cooldown_steps > 0) rate *= 1 - fall * progress(step, c->steps - c->cooldown_steps, c->steps);
+  if (c->cooldown_steps > 0) rate *= 1 - fall * share_of_way(step, c->steps - c->cooldown_steps, c->steps);
   return rate;
 }
 

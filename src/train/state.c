@@ -93,14 +93,14 @@ static int set_aside(const char *path) {
   return CHOIR_OK;
 }
 
-static int begin(const char *path, ch_dir *directory) {
+static int begin_directory(const char *path, ch_dir *directory) {
   CH_TRY(set_aside(path));
   return ch_dir_begin(directory, path);
 }
 
 /* Everything that a checkpoint holds. */
-static int fill(const ch_trainer *trainer, const choir_tokenizer *tokenizer, const ch_counter *counters, int count,
-                const char *directory) {
+static int write_contents(const ch_trainer *trainer, const choir_tokenizer *tokenizer, const ch_counter *counters,
+                          int count, const char *directory) {
   const ch_comm *comm = trainer->model->x.comm;
   CH_TRY(ch_comm_agree(comm, ch_model_save_into(trainer->model, tokenizer, directory)));
   return ch_comm_agree(comm, ch_state_write(trainer, counters, count, CH_IN(directory, "state.safetensors")));
@@ -112,9 +112,9 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
   ch_dir directory = {0};
   const ch_comm *comm = trainer->model->x.comm;
   ch_checkpoint_path(out, trainer->step, path);
-  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : begin(path, &directory)));
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : begin_directory(path, &directory)));
   ch_comm_broadcast(comm, 0, directory.temporary, sizeof directory.temporary);
-  int code = fill(trainer, tokenizer, counters, count, directory.temporary);
+  int code = write_contents(trainer, tokenizer, counters, count, directory.temporary);
   if (code) {
     if (!comm->rank) ch_dir_end(&directory, code);
     return ch_error_in(code, "checkpoint of step %" PRId64 " not saved; earlier ones are intact", trainer->step);

@@ -183,7 +183,7 @@ static int load_model(ch_run *run, const choir_train_options *o, const int64_t *
 }
 
 /* Collective. */
-static int set_up(ch_run *run, const choir_train_options *o) {
+static int set_up_run(ch_run *run, const choir_train_options *o) {
   const ch_comm *comm = ch_ranks_comm(o->ranks);
   int64_t *steps = NULL;
   int count = 0, code = ch_comm_agree(comm, find_parts(run, o, &steps, &count));
@@ -198,7 +198,7 @@ static int set_up(ch_run *run, const choir_train_options *o) {
 static int run_ranks(ch_run *run, const choir_train_options *o, ch_claim *claim) {
   const ch_comm *comm = ch_ranks_comm(o->ranks);
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : ch_run_directory_take(claim, o->out)));
-  CH_TRY(set_up(run, o));
+  CH_TRY(set_up_run(run, o));
   CH_TRY(ch_run_same(run));
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : keep_settings(run)));
   return ch_run_loop(run, o);

@@ -69,7 +69,7 @@ int choir_trainer_length(const choir_trainer *trainer) {
   return trainer ? trainer->t.model->config.train.sequence_length : 0;
 }
 
-static int check(const choir_trainer *trainer, const char *what, const int32_t *ids, int lowest) {
+static int check_ids(const choir_trainer *trainer, const char *what, const int32_t *ids, int lowest) {
   int V = trainer->t.model->config.model.vocab_size, T = choir_trainer_length(trainer);
   for (int64_t i = 0; i < tokens_of(trainer); i++)
     if (ids[i] < lowest || ids[i] >= V)
@@ -99,8 +99,8 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
   int64_t count = 0;
   ch_step_result r;
   CH_TRY(ch_model_check_idle(t->model));
-  CH_TRY(check(trainer, "token", tokens, 0));
-  if (targets) CH_TRY(check(trainer, "target", targets, INT_MIN));
+  CH_TRY(check_ids(trainer, "token", tokens, 0));
+  if (targets) CH_TRY(check_ids(trainer, "target", targets, INT_MIN));
   const int32_t *target = targets ? targets : next_tokens(trainer, tokens);
   for (int64_t i = 0; i < tokens_of(trainer); i++) count += target[i] >= 0;
   if (!count) return ch_error(CHOIR_ERROR_ARGUMENT, "no position has a target: there is nothing to learn");

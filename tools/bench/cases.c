@@ -58,7 +58,7 @@ static const ch_bench_case *case_at(size_t i) {
   return ch_bench_op_cases[i - own].name ? &ch_bench_op_cases[i - own] : NULL;
 }
 
-static const ch_bench_case *find(const char *name) {
+static const ch_bench_case *find_case(const char *name) {
   const char *names[CH_BENCH_CASES + 1] = {0};
   char nearest[128], list[256];
   for (size_t i = 0; case_at(i); i++) {
@@ -151,7 +151,7 @@ static void repeat(void *context) {
 }
 
 /* Makes the case's work in the memory of a backend, with an executor for it. */
-static int prepare(ch_bench *b, const ch_backend *backend, ch_compute compute, ch_bench_ready *r) {
+static int prepare_case(ch_bench *b, const ch_backend *backend, ch_compute compute, ch_bench_ready *r) {
   b->drawn = 0;
   b->memory = backend->memory;
   CH_TRY(b->which->make(b, &r->work));
@@ -161,7 +161,7 @@ static int prepare(ch_bench *b, const ch_backend *backend, ch_compute compute, c
 }
 
 int ch_bench_time_work(ch_bench *b, ch_bench_ready *r) {
-  CH_TRY(prepare(b, b->backend, b->compute, r));
+  CH_TRY(prepare_case(b, b->backend, b->compute, r));
   if (r->work.begin) r->work.begin(&r->x, &r->work);
   ch_bench_time(b, repeat, r);
   ch_bench_rates(b, r->work.flops, r->work.bytes);
@@ -193,11 +193,11 @@ static void make_small(ch_bench *b) {
 }
 
 /* The small case on both backends. */
-static int compare(ch_bench *b) {
+static int compare_case(ch_bench *b) {
   ch_bench_ready fast = {0}, reference = {0};
   make_small(b);
-  int code = prepare(b, b->backend, b->compute, &fast);
-  if (!code) code = prepare(b, ch_backend_find("reference"), CH_COMPUTE_FP32, &reference);
+  int code = prepare_case(b, b->backend, b->compute, &fast);
+  if (!code) code = prepare_case(b, ch_backend_find("reference"), CH_COMPUTE_FP32, &reference);
   if (!code) {
     repeat(&fast);
     repeat(&reference);
@@ -212,13 +212,13 @@ int ch_bench_against_reference(ch_bench *b) {
   ch_bench_ready r = {0};
   int code = ch_bench_time_work(b, &r);
   ch_exec_free(&r.x);
-  return code ? code : compare(b);
+  return code ? code : compare_case(b);
 }
 
 int ch_bench_known(const char *problem) {
   char name[CH_BENCH_TEXT];
   snprintf(name, sizeof name, "%.*s", (int)strcspn(problem, " \t\n"), problem);
-  return find(name) ? CHOIR_OK : CHOIR_ERROR_ARGUMENT;
+  return find_case(name) ? CHOIR_OK : CHOIR_ERROR_ARGUMENT;
 }
 
 int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_result *result) {
@@ -227,7 +227,7 @@ int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_
     return ch_error(CHOIR_ERROR_ARGUMENT, "bench: a problem of %zu letters is too long", strlen(problem));
   strcpy(text, problem + strspn(problem, " \t"));
   const char *name = strsep(&rest, " \t\n");
-  const ch_bench_case *c = find(name);
+  const ch_bench_case *c = find_case(name);
   if (!c) return CHOIR_ERROR_ARGUMENT;
   *result = (ch_bench_result){0};
   ch_bench b = {.which = c, .options = options, .result = result};

@@ -10,7 +10,7 @@
 
 enum { MOST_REPETITIONS = 1000 };
 
-static void CH_DEV *make(ch_bench *b, const ch_memory *memory, size_t bytes) {
+static void CH_DEV *make_array(ch_bench *b, const ch_memory *memory, size_t bytes) {
   if (!b->code && b->arrays == CH_BENCH_ARRAYS)
     b->code = ch_error(CHOIR_ERROR_MEMORY, "bench: %d arrays are too many", b->arrays);
   if (b->code) return NULL;
@@ -22,9 +22,9 @@ static void CH_DEV *make(ch_bench *b, const ch_memory *memory, size_t bytes) {
   return ch_arena_alloc(arena, bytes);
 }
 
-void *ch_bench_host(ch_bench *b, size_t bytes) { return CH_AS_HOST(void, make(b, &ch_memory_host, bytes)); }
+void *ch_bench_host(ch_bench *b, size_t bytes) { return CH_AS_HOST(void, make_array(b, &ch_memory_host, bytes)); }
 
-int CH_DEV *ch_bench_ints(ch_bench *b, int64_t count) { return make(b, b->memory, (size_t)count * sizeof(int)); }
+int CH_DEV *ch_bench_ints(ch_bench *b, int64_t count) { return make_array(b, b->memory, (size_t)count * sizeof(int)); }
 
 const void *ch_bench_read(ch_bench *b, const void CH_DEV *from, size_t bytes) {
   if (b->code) return NULL;
@@ -37,13 +37,13 @@ const void *ch_bench_read(ch_bench *b, const void CH_DEV *from, size_t bytes) {
 const void CH_DEV *ch_bench_put(ch_bench *b, const void *from, size_t bytes) {
   if (b->code) return NULL;
   if (b->memory->host) return CH_AS_DEV(const void, from);
-  void CH_DEV *copy = make(b, b->memory, bytes);
+  void CH_DEV *copy = make_array(b, b->memory, bytes);
   if (copy) b->memory->put(copy, from, bytes);
   return copy;
 }
 
 /* Uniform with deviation `scale`; a function of the index alone, and quick: large cases have 10^9 of them. */
-static void fill(int threads, real *x, int64_t count, double scale, uint64_t seed) {
+static void fill_uniform(int threads, real *x, int64_t count, double scale, uint64_t seed) {
   real width = (real)(scale * sqrt(12.0));
 #pragma omp parallel for num_threads(threads)
   for (int64_t i = 0; i < count; i++) {
@@ -56,19 +56,21 @@ static void fill(int threads, real *x, int64_t count, double scale, uint64_t see
 /* Fills an array with random numbers, drawn on the host and copied to a device block by block. */
 static int fill_array(const ch_bench *b, real CH_DEV *array, int64_t count, double scale, uint64_t seed) {
   enum { BLOCK = 1 << 24 };
-  if (b->memory->host) return fill(b->threads, CH_AS_HOST(real, array), count, scale, seed), CHOIR_OK;
+  if (b->memory->host) return fill_uniform(b->threads, CH_AS_HOST(real, array), count, scale, seed), CHOIR_OK;
   real *block = reallocarray(NULL, (size_t)(count < BLOCK ? count : BLOCK), sizeof *block);
   if (!block) return ch_error(CHOIR_ERROR_MEMORY, "bench: no memory to draw numbers in");
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
     int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
-    fill(b->threads, block, some, scale, seed + (uint64_t)begin);
+    fill_uniform(b->threads, block, some, scale, seed + (uint64_t)begin);
     b->memory->put(array + begin, block, (size_t)some * sizeof *block);
   }
   free(block);
   return CHOIR_OK;
 }
 
-real CH_DEV *ch_bench_zeros(ch_bench *b, int64_t count) { return make(b, b->memory, (size_t)count * sizeof(real)); }
+real CH_DEV *ch_bench_zeros(ch_bench *b, int64_t count) {
+  return make_array(b, b->memory, (size_t)count * sizeof(real));
+}
 
 real CH_DEV *ch_bench_drawn(ch_bench *b, int64_t count, double deviation) {
   real CH_DEV *array = ch_bench_zeros(b, count);

@@ -129,7 +129,7 @@ static void repeat(void *context) {
   ch_bench_moe_layer(&c->timed.x, &c->args, &c->saved);
 }
 
-static int measure(ch_bench *b, moe_case *c) {
+static int measure_moe(ch_bench *b, moe_case *c) {
   repeat(c);
   CH_TRY(ch_exec_commit(&c->timed.x));
   CH_TRY(round_weights(b, &c->args, &c->timed.x));
@@ -161,7 +161,7 @@ int ch_bench_moe(ch_bench *b) {
   CH_TRY(make_args(b, &c));
   CH_TRY(ch_exec_init(&c.timed.x, b->backend->name, b->compute, 0, b->options->threads));
   wrap(&c.timed);
-  int code = measure(b, &c);
+  int code = measure_moe(b, &c);
   c.timed.x.ops = c.timed.inner;
   ch_exec_free(&c.timed.x);
   return code;

@@ -56,7 +56,7 @@ static void compare_weights(ch_bench *b, const ch_moe_args *a, const int *begin,
 }
 
 /* An array of the layer where the reference can read it. */
-static const real CH_DEV *copy(ch_bench *b, const real CH_DEV *from, int64_t count) {
+static const real CH_DEV *copy_array(ch_bench *b, const real CH_DEV *from, int64_t count) {
   return CH_AS_DEV(const real, ch_bench_read(b, from, (size_t)count * sizeof(real)));
 }
 
@@ -67,8 +67,9 @@ static int make_sample(ch_bench *b, const ch_moe_args *a, const replay *p, ch_mo
   int64_t d = a->route.d, weights = (int64_t)a->route.e * d * a->h;
   *small = *a;
   b->memory = &ch_memory_host;
-  small->route.weight = copy(b, a->route.weight, d * a->route.e);
-  small->weights = (ch_moe_weights){.w1 = copy(b, a->weights.w1, weights), .w2 = copy(b, a->weights.w2, weights)};
+  small->route.weight = copy_array(b, a->route.weight, d * a->route.e);
+  small->weights =
+      (ch_moe_weights){.w1 = copy_array(b, a->weights.w1, weights), .w2 = copy_array(b, a->weights.w2, weights)};
   small->route.n = CH_BENCH_SAMPLES;
   ch_bench_moe_results(b, small);
   real CH_DEV *x = ch_bench_zeros(b, CH_BENCH_SAMPLES * d), *dout = ch_bench_zeros(b, CH_BENCH_SAMPLES * d);
@@ -108,8 +109,8 @@ static int read_routing(ch_bench *b, const ch_record *r, replay *p) {
   return b->code;
 }
 
-static int compare(ch_bench *b, const ch_moe_args *a, const ch_moe_args *small, const ch_record *sampled,
-                   real CH_DEV *const got[2]) {
+static int compare_sample(ch_bench *b, const ch_moe_args *a, const ch_moe_args *small, const ch_record *sampled,
+                          real CH_DEV *const got[2]) {
   const ch_moe_gradients *mine = &a->gradients, *want = &small->gradients;
   const real CH_DEV *of_tokens[2] = {small->out, small->dx};
   const int *begin = CH_AS_HOST(const int, sampled->expert_begin);
@@ -144,7 +145,7 @@ int ch_bench_moe_sample(ch_bench *b, ch_exec *fast, ch_moe_args *a, ch_moe_saved
   int code = ch_exec_commit(&x);
   if (!code) {
     ch_bench_moe_layer(&x, &small, saved);
-    code = compare(b, a, &small, &saved->routing.record, got);
+    code = compare_sample(b, a, &small, &saved->routing.record, got);
   }
   ch_exec_free(&x);
   return code;

@@ -38,7 +38,7 @@ static int set_thresholds(ch_bench *b, choir_model *model) {
   return choir_model_set_routing(model, "threshold");
 }
 
-static int set_up(ch_bench *b, serving *s) {
+static int set_up_serving(ch_bench *b, serving *s) {
   int64_t length = s->prompt + s->tokens;
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = b->options->threads;
@@ -96,7 +96,7 @@ static void weights_met(const ch_transformer *net, double experts, double *flops
 
 /* The session's logits beside those of one pass over the whole sequence, which takes other paths: caches, products and
  * cuts are the session's alone. */
-static int compare(ch_bench *b, serving *s) {
+static int compare_serving(ch_bench *b, serving *s) {
   int64_t V = s->config.model.vocab_size, length = s->prompt + s->tokens;
   float *all = ch_bench_host(b, (size_t)(length * V) * sizeof *all);
   choir_forward_result ignored;
@@ -122,7 +122,7 @@ static int time_decoding(ch_bench *b, serving *s, double *read_gbs) {
 static int measure_decode(ch_bench *b, serving *s) {
   ch_bench_result *r = b->result;
   double flops, bytes, read_gbs;
-  CH_TRY(set_up(b, s));
+  CH_TRY(set_up_serving(b, s));
   CH_TRY(choir_session_advance(s->session, &s->prompt, s->token, NULL, NULL));
   ch_transformer_clear_stats(&s->session->net);
   CH_TRY(time_decoding(b, s, &read_gbs));
@@ -140,7 +140,7 @@ static int measure_decode(ch_bench *b, serving *s) {
   snprintf(r->note, sizeof r->note,
            "one sequence, share of the bandwidth of reading; error of all logits against one pass over the whole "
            "sequence");
-  return compare(b, s);
+  return compare_serving(b, s);
 }
 
 /* Operations of a forward pass over `n` tokens, of which `rows` go through the head. */
@@ -164,11 +164,11 @@ static int measure_training(ch_bench *b, serving *s, ch_bench_result *r) {
 
 static int measure_prompt(ch_bench *b, serving *s) {
   ch_bench_result *r = b->result, training = {0};
-  CH_TRY(set_up(b, s));
+  CH_TRY(set_up_serving(b, s));
   ch_bench_time(b, process_prompt, s);
   double experts = experts_per_token(&s->session->net);
   ch_bench_rates(b, forward_flops(&s->session->net, experts, s->tokens, 1), 0);
-  CH_TRY(compare(b, s));
+  CH_TRY(compare_serving(b, s));
   CH_TRY(measure_training(b, s, &training));
   r->tokens = s->tokens;
   ch_bench_figure(b, "tokens/s", s->tokens / r->seconds);
@@ -181,7 +181,7 @@ static int measure_prompt(ch_bench *b, serving *s) {
   return CHOIR_OK;
 }
 
-static int run(ch_bench *b, serving *s, int (*measure)(ch_bench *b, serving *s)) {
+static int run_serving(ch_bench *b, serving *s, int (*measure)(ch_bench *b, serving *s)) {
   int code = measure(b, s);
   choir_session_free(s->session);
   choir_model_free(s->model);
@@ -190,7 +190,9 @@ static int run(ch_bench *b, serving *s, int (*measure)(ch_bench *b, serving *s))
 
 int ch_bench_decode(ch_bench *b) {
   serving s = {.prompt = (int)b->size[0], .tokens = (int)b->size[1], .rows = (int)b->size[1]};
-  return run(b, &s, measure_decode);
+  return run_serving(b, &s, measure_decode);
 }
 
-int ch_bench_prompt(ch_bench *b) { return run(b, &(serving){.tokens = (int)b->size[0], .rows = 1}, measure_prompt); }
+int ch_bench_prompt(ch_bench *b) {
+  return run_serving(b, &(serving){.tokens = (int)b->size[0], .rows = 1}, measure_prompt);
+}

@@ -19,7 +19,7 @@ static void one_step(void *context) {
   if (!t->code) t->code = ch_trainer_step(&t->trainer, t->token, t->target, &ignored);
 }
 
-static int set_up(ch_bench *b, training *t) {
+static int set_up_training(ch_bench *b, training *t) {
   choir_config config;
   choir_model *model;
   CH_TRY(ch_bench_config(b, &config));
@@ -58,7 +58,7 @@ static int make_twin(ch_bench *b, const choir_model *model, ch_transformer *twin
 }
 
 /* The loss of one short sequence against the reference backend, with the same weights. */
-static int compare(ch_bench *b, training *t) {
+static int compare_step(ch_bench *b, training *t) {
   ch_transformer twin;
   ch_exec reference;
   choir_model *model = t->trainer.model;
@@ -80,10 +80,10 @@ static int compare(ch_bench *b, training *t) {
   return code;
 }
 
-static int measure(ch_bench *b, training *t) {
+static int measure_step(ch_bench *b, training *t) {
   choir_config_costs costs;
-  CH_TRY(set_up(b, t));
-  CH_TRY(compare(b, t));
+  CH_TRY(set_up_training(b, t));
+  CH_TRY(compare_step(b, t));
   const choir_config *config = &t->trainer.model->config;
   CH_TRY(ch_model_plan(t->trainer.model, ch_pass_sequences(config), config->train.sequence_length, 1));
   CH_TRY(choir_config_cost(config, &costs));
@@ -98,7 +98,7 @@ static int measure(ch_bench *b, training *t) {
 
 int ch_bench_step(ch_bench *b) {
   training t = {0};
-  int code = measure(b, &t);
+  int code = measure_step(b, &t);
   ch_trainer_free(&t.trainer);
   return code;
 }

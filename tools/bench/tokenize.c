@@ -76,7 +76,7 @@ static int train_tokenizer(encoding *e, int vocab, int threads) {
   return code;
 }
 
-static void encode(void *context) {
+static void encode_once(void *context) {
   encoding *e = context;
   free(e->ids);
   e->ids = NULL;
@@ -93,7 +93,7 @@ static int round_trip(ch_bench *b, const encoding *e) {
   return CHOIR_OK;
 }
 
-static int measure(ch_bench *b, encoding *e) {
+static int measure_tokenizer(ch_bench *b, encoding *e) {
   ch_bench_result *r = b->result;
   size_t size = (size_t)(b->value[0] * 1e6);
   if (!(size >= 1 && b->value[0] <= 1e4))
@@ -104,7 +104,7 @@ static int measure(ch_bench *b, encoding *e) {
     CH_TRY(choir_tokenizer_load(b->word[1], &e->tokenizer));
   else
     CH_TRY(train_tokenizer(e, (int)fmin(b->value[1], INT32_MAX), b->options->threads));
-  ch_bench_time(b, encode, e);
+  ch_bench_time(b, encode_once, e);
   if (e->code) return e->code;
   CH_TRY(round_trip(b, e));
   r->tokens = (int64_t)e->count;
@@ -119,7 +119,7 @@ static int measure(ch_bench *b, encoding *e) {
 
 int ch_bench_tokenize(ch_bench *b) {
   encoding e = {0};
-  int code = measure(b, &e);
+  int code = measure_tokenizer(b, &e);
   choir_tokenizer_free(e.tokenizer);
   free(e.ids);
   free(e.text.data);

@@ -18,7 +18,7 @@ int ch_export_hidden(const ch_export_plan *plan) {
   return plan->kind == CH_KIND_MIXTRAL || plan->kind == CH_KIND_OLMOE ? ch_config_d_expert(c) : c->d_hidden;
 }
 
-static int refuse(const char *field, const char *value, const char *why) {
+static int refuse_field(const char *field, const char *value, const char *why) {
   return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s is \"%s\": %s", field, value, why);
 }
 
@@ -32,29 +32,31 @@ static int check_router(const ch_export_plan *plan) {
   const ch_router *router = ch_router_find(o->name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   if (!ch_router_scored(router))
-    return refuse(
+    return refuse_field(
         "model.router.name", o->name,
         "no stock architecture routes so; a router that goes by scores does (expert_choice, quantile_balanced, "
         "switch_top1, ...)");
   if (strcmp(o->score, "sigmoid") && ch_export_by_thresholds(plan))
-    return refuse("model.router.score", o->score,
-                  "null experts, which stand for the experts that a token lacks, would take a share of a softmax; "
-                  "train with \"sigmoid\"");
+    return refuse_field(
+        "model.router.score", o->score,
+        "null experts, which stand for the experts that a token lacks, would take a share of a softmax; "
+        "train with \"sigmoid\"");
   if (ch_export_by_thresholds(plan) && o->normalize_gates)
-    return refuse("model.router.normalize_gates", "true",
-                  "null experts would count in the sum of a token's gates; train without");
+    return refuse_field("model.router.normalize_gates", "true",
+                        "null experts would count in the sum of a token's gates; train without");
   return CHOIR_OK;
 }
 
 static int check_layers(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   if (!ch_config_has_rope(c))
-    return refuse("model.position", c->position, "the architectures that fit have \"rope\"; train with that");
+    return refuse_field("model.position", c->position, "the architectures that fit have \"rope\"; train with that");
   if (plan->moe_layers < c->layers && strcmp(c->activation, "swiglu"))
-    return refuse("model.activation", c->activation, "the architectures that fit have \"swiglu\"; train with that");
+    return refuse_field("model.activation", c->activation,
+                        "the architectures that fit have \"swiglu\"; train with that");
   if (plan->moe_layers && strcmp(c->expert_activation, "swiglu"))
-    return refuse("model.expert_activation", c->expert_activation,
-                  "the architectures that fit have \"swiglu\"; train with that");
+    return refuse_field("model.expert_activation", c->expert_activation,
+                        "the architectures that fit have \"swiglu\"; train with that");
   return plan->moe_layers ? check_router(plan) : CHOIR_OK;
 }
 
@@ -85,8 +87,8 @@ static int check_softmax(const ch_export_plan *plan) {
 static int check_olmoe(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   if (plan->kind != CH_KIND_OLMOE)
-    return refuse("model.qk_norm_whole", "true",
-                  "of the architectures Olmoe alone has it, in which tokens choose by softmax; train without");
+    return refuse_field("model.qk_norm_whole", "true",
+                        "of the architectures Olmoe alone has it, in which tokens choose by softmax; train without");
   if (ch_config_d_head(c) * c->heads != c->d_model)
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "model.d_head is %d: %d heads of %s are %d wide together", c->d_head,
                     c->heads, ch_export_architecture(plan), c->d_model);

@@ -13,19 +13,20 @@ typedef struct measuring {
   const char *what;
 } measuring;
 
-static int progress(void *context, int64_t done, int64_t total) {
+static int show_progress(void *context, int64_t done, int64_t total) {
   const measuring *m = context;
   return m->options->progress &&
          m->options->progress(m->options->context, m->what, total ? (double)done / (double)total : 0);
 }
 
-static int evaluate(choir_model *model, const choir_export_options *options, const char *what,
-                    choir_eval_result *result) {
+static int evaluate_cut(choir_model *model, const choir_export_options *options, const char *what,
+                        choir_eval_result *result) {
   measuring m = {options, what};
-  return choir_eval(model, NULL,
-                    &(choir_eval_options){
-                        .data = options->data, .sequences = options->sequences, .progress = progress, .context = &m},
-                    result);
+  return choir_eval(
+      model, NULL,
+      &(choir_eval_options){
+          .data = options->data, .sequences = options->sequences, .progress = show_progress, .context = &m},
+      result);
 }
 
 /* over [e+1]: the share of tokens, of all MoE layers, that have more than so many experts. */
@@ -96,17 +97,17 @@ int ch_export_measure_written(const ch_export_plan *plan, choir_model *model, co
   result->loss_written = (double)NAN;
   if (plan->dtype == CH_EXPORT_F32) return CHOIR_OK; /* nothing is rounded */
   CH_TRY(round_weights(model, plan));
-  CH_TRY(evaluate(model, options, "loss with rounded weights", &r));
+  CH_TRY(evaluate_cut(model, options, "loss with rounded weights", &r));
   result->loss_written = r.loss;
   return CHOIR_OK;
 }
 
 /* The loss as it is, and how many experts tokens then have. */
-static int measure(const ch_export_plan *plan, choir_model *model, const choir_export_options *options, double *over,
-                   choir_export_result *result) {
+static int measure_loss(const ch_export_plan *plan, choir_model *model, const choir_export_options *options,
+                        double *over, choir_export_result *result) {
   choir_eval_result r;
   if (plan->moe_layers) CH_TRY(choir_model_set_routing(model, "threshold"));
-  CH_TRY(evaluate(model, options, "loss", &r));
+  CH_TRY(evaluate_cut(model, options, "loss", &r));
   result->measured = 1;
   result->tokens = r.tokens;
   result->loss = result->loss_cut = r.loss;
@@ -136,13 +137,13 @@ int ch_export_cut(ch_export_plan *plan, choir_model *model, const choir_export_o
   double *over = calloc((size_t)plan->config.model.experts + 1, sizeof *over);
   choir_eval_result r;
   if (!over) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a histogram");
-  int code = model ? measure(plan, model, options, over, result) : CHOIR_OK;
+  int code = model ? measure_loss(plan, model, options, over, result) : CHOIR_OK;
   if (!code && plan->moe_layers) code = decide(plan, model ? over : NULL, options);
   result->cut = code || !plan->nulls ? 0 : over[plan->K];
   free(over);
   if (code || !model || result->cut <= 0) return code;
   model->net.config.router.cap = plan->K;
-  CH_TRY(evaluate(model, options, "loss with fewer experts", &r));
+  CH_TRY(evaluate_cut(model, options, "loss with fewer experts", &r));
   result->loss_cut = r.loss;
   return CHOIR_OK;
 }

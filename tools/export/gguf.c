@@ -9,23 +9,23 @@ static const char padding[ALIGNMENT];
 
 static uint64_t padded(uint64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-static void append(ch_gguf *g, ch_buffer *to, const void *data, size_t bytes) {
+static void append_bytes(ch_gguf *g, ch_buffer *to, const void *data, size_t bytes) {
   if (!g->error) g->error = ch_buffer_append(to, data, bytes);
 }
 
 static void append_u32(ch_gguf *g, ch_buffer *to, uint32_t value) {
   value = htole32(value);
-  append(g, to, &value, sizeof value);
+  append_bytes(g, to, &value, sizeof value);
 }
 
 static void append_u64(ch_gguf *g, ch_buffer *to, uint64_t value) {
   value = htole64(value);
-  append(g, to, &value, sizeof value);
+  append_bytes(g, to, &value, sizeof value);
 }
 
 static void append_text(ch_gguf *g, ch_buffer *to, const char *text, size_t size) {
   append_u64(g, to, size);
-  append(g, to, text, size);
+  append_bytes(g, to, text, size);
 }
 
 static void begin_key(ch_gguf *g, const char *key, uint32_t type) {
@@ -52,7 +52,7 @@ void ch_gguf_put_f32(ch_gguf *g, const char *key, float value) {
 void ch_gguf_put_flag(ch_gguf *g, const char *key, int value) {
   char byte = value ? 1 : 0;
   begin_key(g, key, CH_GGUF_BOOL);
-  append(g, &g->keys, &byte, 1);
+  append_bytes(g, &g->keys, &byte, 1);
 }
 
 void ch_gguf_put_array(ch_gguf *g, const char *key, ch_gguf_value of, uint64_t count) {
@@ -84,7 +84,7 @@ static void pad(ch_gguf *g) { ch_file_write(&g->file, padding, (size_t)(padded(g
 
 int ch_gguf_start(ch_gguf *g, const char *path) {
   ch_buffer head = {0};
-  append(g, &head, "GGUF", 4);
+  append_bytes(g, &head, "GGUF", 4);
   append_u32(g, &head, VERSION);
   append_u64(g, &head, g->tensor_count);
   append_u64(g, &head, g->key_count);

@@ -30,7 +30,7 @@ static int bad(const reader *r, const char *what, const char *why) {
 
 /* ---- bytes ---- */
 
-static const char *take(reader *r, uint64_t bytes) {
+static const char *take_bytes(reader *r, uint64_t bytes) {
   if (bytes > (uint64_t)(r->end - r->at)) return NULL;
   r->at += bytes;
   return r->at - bytes;
@@ -38,7 +38,7 @@ static const char *take(reader *r, uint64_t bytes) {
 
 /* An integer of 4 or 8 bytes. */
 static int number(reader *r, size_t bytes, uint64_t *value) {
-  const char *p = take(r, bytes);
+  const char *p = take_bytes(r, bytes);
   *value = 0;
   if (!p)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: the file ends at byte %td, within its header", r->name, r->end - r->begin);
@@ -49,7 +49,7 @@ static int number(reader *r, size_t bytes, uint64_t *value) {
 
 static int text(reader *r, const char **p, uint64_t *size) {
   CH_TRY(number(r, 8, size));
-  *p = take(r, *size);
+  *p = take_bytes(r, *size);
   return *p ? CHOIR_OK
             : ch_error(CHOIR_ERROR_FORMAT, "%s: a text of %" PRIu64 " bytes reaches over the end of the file", r->name,
                        *size);
@@ -116,7 +116,7 @@ static int read_array(reader *r, const char *key) {
     return bad(r, key, "an array that reaches over the end of the file");
   snprintf(a.key, sizeof a.key, "%s", key);
   a.of = (ch_gguf_value)of, a.at = r->at;
-  if (of != CH_GGUF_TEXT) take(r, a.count * (uint64_t)value_bytes[of]);
+  if (of != CH_GGUF_TEXT) take_bytes(r, a.count * (uint64_t)value_bytes[of]);
   for (uint64_t i = 0, size; of == CH_GGUF_TEXT && i < a.count; i++) {
     const char *p;
     CH_TRY(text(r, &p, &size));
@@ -145,7 +145,7 @@ static int read_key(reader *r) {
     CH_TRY(text(r, &p, &size));
     value = json_stringn(p, size);
   } else {
-    if (!(p = take(r, (uint64_t)value_bytes[type]))) return bad(r, key, "the file ends within its value");
+    if (!(p = take_bytes(r, (uint64_t)value_bytes[type]))) return bad(r, key, "the file ends within its value");
     value = scalar((uint32_t)type, p);
   }
   return json_object_set_new(r->in->keys, key, value)
@@ -195,7 +195,7 @@ static int by_place(const void *a, const void *b) {
 }
 
 /* Tensors begin at multiples of the alignment behind the header, and none reaches into another. */
-static int place(const reader *r, choir_tensors *t, const uint64_t *offset) {
+static int place_tensors(const reader *r, choir_tensors *t, const uint64_t *offset) {
   const json_t *key = json_object_get(r->in->keys, "general.alignment");
   uint64_t alignment = key ? (uint64_t)json_integer_value(key) : 32, head = (uint64_t)(r->at - r->begin),
            size = (uint64_t)(r->end - r->begin);
@@ -220,9 +220,9 @@ static int place(const reader *r, choir_tensors *t, const uint64_t *offset) {
   return CHOIR_OK;
 }
 
-static int read_all(reader *r) {
+static int read_gguf(reader *r) {
   uint64_t version, count, keys, *offset;
-  if (r->end - r->at < 4 || memcmp(take(r, 4), "GGUF", 4))
+  if (r->end - r->at < 4 || memcmp(take_bytes(r, 4), "GGUF", 4))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: does not begin with 'GGUF'", r->name);
   CH_TRY(number(r, 4, &version));
   if (version != 2 && version != 3)
@@ -239,7 +239,7 @@ static int read_all(reader *r) {
   offset = calloc((size_t)count, sizeof *offset);
   int code = t->tensor && offset ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for its header", r->name);
   for (; t->count < (int)count && !code; t->count++) code = read_tensor(r, &t->tensor[t->count], &offset[t->count]);
-  if (!code) code = place(r, t, offset);
+  if (!code) code = place_tensors(r, t, offset);
   free(offset);
   return code;
 }
@@ -247,7 +247,7 @@ static int read_all(reader *r) {
 int ch_gguf_parse(const void *data, size_t size, const char *name, ch_gguf_in *in) {
   reader r = {.name = name, .begin = data, .at = data, .end = (const char *)data + size, .in = in};
   *in = (ch_gguf_in){.tensors = calloc(1, sizeof(choir_tensors)), .keys = json_object()};
-  int code = in->tensors && in->keys ? read_all(&r) : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", name);
+  int code = in->tensors && in->keys ? read_gguf(&r) : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", name);
   if (code) ch_gguf_close_in(in);
   return code;
 }

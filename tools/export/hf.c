@@ -107,7 +107,7 @@ typedef struct writing {
   int code;
 } writing;
 
-static const void *fetch(void *context, const choir_tensor *tensor) {
+static const void *fetch_export(void *context, const choir_tensor *tensor) {
   writing *w = context;
   const ch_export_tensor *t = &w->plan->tensor[tensor - w->tensor];
   w->done += (int64_t)tensor->bytes;
@@ -141,18 +141,18 @@ static int write_weights(const ch_export_plan *plan, const choir_export_options 
     w.total += (int64_t)to->bytes;
   }
   snprintf(path, sizeof path, "%s/model.safetensors", folder);
-  int code =
-      w.tensor && w.values && w.bytes
-          ? ch_export_files(path, w.tensor, plan->count, plan->config.train.file_bytes, metadata, fetch, &w, &w.code)
-          : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the largest tensor, %zu values", most);
+  int code = w.tensor && w.values && w.bytes
+                 ? ch_export_files(path, w.tensor, plan->count, plan->config.train.file_bytes, metadata, fetch_export,
+                                   &w, &w.code)
+                 : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the largest tensor, %zu values", most);
   free(w.tensor);
   free(w.values);
   free(w.bytes);
   return code;
 }
 
-static int write_all(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options,
-                     const char *folder) {
+static int write_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options,
+                    const char *folder) {
   char path[PATH_MAX];
   int eos = tokenizer ? choir_tokenizer_eos(tokenizer) : -1;
   CH_TRY(write_weights(plan, options, folder));
@@ -167,5 +167,5 @@ static int write_all(const ch_export_plan *plan, const choir_tokenizer *tokenize
 int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options) {
   ch_dir dir;
   CH_TRY(ch_dir_begin(&dir, options->out));
-  return ch_dir_end(&dir, write_all(plan, tokenizer, options, dir.temporary));
+  return ch_dir_end(&dir, write_hf(plan, tokenizer, options, dir.temporary));
 }

@@ -61,8 +61,8 @@ static int find_source(job *j, const ch_param *p, const ch_export_row *row, int 
 }
 
 /* One matrix of a parameter from element `first` on, turned where the table says so; head: rows are interleaved. */
-static void copy(const choir_tensor *t, int64_t first, int turned, int64_t head, double factor, int64_t rows,
-                 int64_t columns, float *out) {
+static void copy_matrix(const choir_tensor *t, int64_t first, int turned, int64_t head, double factor, int64_t rows,
+                        int64_t columns, float *out) {
   for (int64_t r = 0; r < rows; r++) {
     float *to = out + (head ? ch_export_interleaved(r, head) : r) * columns;
     for (int64_t c = 0; c < columns; c++)
@@ -70,7 +70,7 @@ static void copy(const choir_tensor *t, int64_t first, int turned, int64_t head,
   }
 }
 
-static int fill(job *j, const ch_param *p, float *out) {
+static int fill_param(job *j, const ch_param *p, float *out) {
   const ch_export_row *row = ch_export_find(p->name);
   const choir_tensor *t = NULL;
   if (!row) return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s has no counterpart in %s", p->name, j->result->architecture);
@@ -88,7 +88,8 @@ static int fill(job *j, const ch_param *p, float *out) {
     head = ch_config_d_head(&j->config.model);
   for (int64_t block = 0; block < blocks; block++) {
     CH_TRY(find_source(j, p, row, (int)block, together ? 3 : p->dims > 1 ? 2 : 1, shape, &t));
-    copy(t, together ? block * rows * columns : 0, turned, head, factor, rows, columns, out + block * rows * columns);
+    copy_matrix(t, together ? block * rows * columns : 0, turned, head, factor, rows, columns,
+                out + block * rows * columns);
     if (!together) ch_tensors_forget(j->from, t);
   }
   if (together) ch_tensors_forget(j->from, t);
@@ -98,14 +99,14 @@ static int fill(job *j, const ch_param *p, float *out) {
   return CHOIR_OK;
 }
 
-static const void *fetch(void *context, const choir_tensor *tensor) {
+static const void *fetch_import(void *context, const choir_tensor *tensor) {
   job *j = context;
   const ch_param *p = &j->params.p[tensor - j->tensor];
   j->done += p->whole;
   if (j->options->progress && j->options->progress(j->options->context, "reading", (double)j->done / (double)j->total))
     j->code = ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; nothing was written");
   else
-    j->code = fill(j, p, j->values);
+    j->code = fill_param(j, p, j->values);
   return j->code ? NULL : j->values;
 }
 
@@ -148,7 +149,7 @@ static int write_weights(job *j, const char *directory, const char *path) {
   CH_TRY(ch_binding_of(directory, &binding));
   ch_binding_metadata(&binding, metadata);
   CH_TRY(ch_export_files(path, j->tensor, j->params.count + j->params.buffers, j->config.train.file_bytes, metadata,
-                         fetch, j, &j->code));
+                         fetch_import, j, &j->code));
   return check_used(j);
 }
 
@@ -207,7 +208,7 @@ static int copy_tokenizer(job *j, const char *directory) {
   return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
 }
 
-static int write_all(job *j, const char *directory) {
+static int write_checkpoint(job *j, const char *directory) {
   char path[PATH_MAX];
   snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(choir_config_save(&j->config, path));
@@ -272,7 +273,7 @@ static int open_file(job *j) {
   return CHOIR_OK;
 }
 
-static int run(job *j) {
+static int import_weights(job *j) {
   ch_dir dir;
   j->format = ch_gguf_is(j->options->from) ? CH_EXPORT_GGUF : CH_EXPORT_HF;
   CH_TRY(j->format == CH_EXPORT_GGUF ? open_file(j) : open_folder(j));
@@ -282,13 +283,13 @@ static int run(job *j) {
   CH_TRY(list(j));
   j->result->parameters = ch_params_total(&j->params);
   CH_TRY(ch_dir_begin(&dir, j->options->out));
-  return ch_dir_end(&dir, write_all(j, dir.temporary));
+  return ch_dir_end(&dir, write_checkpoint(j, dir.temporary));
 }
 
 int choir_import(const choir_import_options *options, choir_import_result *result) {
   job j = {.options = options, .result = result};
   *result = (choir_import_result){0};
-  int code = run(&j);
+  int code = import_weights(&j);
   ch_params_free(&j.params);
   if (j.format == CH_EXPORT_GGUF)
     ch_gguf_close_in(&j.gguf);

@@ -33,7 +33,7 @@ static ch_export_turn turn_of(const ch_export_plan *plan, const ch_export_row *r
 }
 
 /* Grows by doubling. */
-static int append(ch_export_plan *plan, const ch_export_tensor *tensor) {
+static int append_tensor(ch_export_plan *plan, const ch_export_tensor *tensor) {
   if (!(plan->count & (plan->count - 1))) {
     size_t room = plan->count ? 2 * (size_t)plan->count : 1;
     ch_export_tensor *more = reallocarray(plan->tensor, room, sizeof *more);
@@ -50,7 +50,7 @@ static int append_experts(ch_export_plan *plan, const ch_export_row *r, int laye
   if (plan->format == CH_EXPORT_GGUF) {
     t->blocks = all, t->own_blocks = e;
     ch_export_name(plan->kind, plan->format, r, layer, 0, t->name);
-    return append(plan, t);
+    return append_tensor(plan, t);
   }
   t->dims = 2;
   memmove(t->shape, t->shape + 1, 2 * sizeof *t->shape);
@@ -58,7 +58,7 @@ static int append_experts(ch_export_plan *plan, const ch_export_row *r, int laye
     t->first = i < e ? i * t->rows * t->columns : 0;
     t->own_blocks = i < e;
     ch_export_name(plan->kind, plan->format, r, layer, i, t->name);
-    CH_TRY(append(plan, t));
+    CH_TRY(append_tensor(plan, t));
   }
   return CHOIR_OK;
 }
@@ -85,7 +85,7 @@ static int append_row(ch_export_plan *plan, const ch_export_row *r, int layer, i
   if (dims == 3) t.shape[1] = t.rows;
   if (r->role == CH_ROLE_EXPERTS) return append_experts(plan, r, layer, &t);
   ch_export_name(plan->kind, plan->format, r, layer, 0, t.name);
-  return append(plan, &t);
+  return append_tensor(plan, &t);
 }
 
 static int append_param(ch_export_plan *plan, const ch_param *p) {

@@ -27,7 +27,7 @@ static int word(const char *what, const char *value, const char *const *words, i
                   ch_word_list(list, sizeof list, words));
 }
 
-static int check_options(job *j) {
+static int check_export_options(job *j) {
   int format, dtype;
   CH_TRY(word("format", j->options->format, ch_export_formats, &format));
   CH_TRY(word("dtype", j->options->dtype, ch_export_dtypes, &dtype));
@@ -85,9 +85,9 @@ static int write_out(const job *j) {
   return (j->plan.format == CH_EXPORT_HF ? ch_export_hf : ch_export_gguf)(&j->plan, j->tokenizer, j->options);
 }
 
-static int run(job *j) {
+static int run_job(job *j) {
   choir_run_options options = {.compute = "fp32", .threads = j->options->threads};
-  CH_TRY(check_options(j));
+  CH_TRY(check_export_options(j));
   CH_TRY(open_checkpoint(j));
   if (j->options->data) CH_TRY(choir_model_load(j->result->checkpoint, &options, &j->model));
   CH_TRY(ch_export_cut(&j->plan, j->model, j->options, j->result));
@@ -101,7 +101,7 @@ static int run(job *j) {
 int choir_export(const choir_export_options *options, choir_export_result *result) {
   job j = {.options = options, .result = result};
   *result = (choir_export_result){0};
-  int code = run(&j);
+  int code = run_job(&j);
   choir_model_free(j.model);
   choir_tokenizer_free(j.tokenizer);
   choir_tensors_close(j.weights);

@@ -29,7 +29,7 @@ typedef struct job {
   int prefix;    /* a space is put in front of texts */
 } job;
 
-static int refuse(const job *j, const char *field, const json_t *value, const char *why) {
+static int refuse_json(const job *j, const char *field, const json_t *value, const char *why) {
   return ch_tokenizer_json_refuse(&j->file, field, value, why);
 }
 
@@ -47,7 +47,7 @@ static int read_normalizer(job *j, int *marked) {
              ch_json_is_text(json_object_get(one, "pattern"), "String", " "))
       *marked = 1;
     else
-      return refuse(j, "normalizer", one, "choir knows Prepend of U+2581 and Replace of a space by it");
+      return refuse_json(j, "normalizer", one, "choir knows Prepend of U+2581 and Replace of a space by it");
   }
   return CHOIR_OK;
 }
@@ -56,14 +56,15 @@ static int read_pre_tokenizer(job *j, int *marked) {
   const json_t *p = json_object_get(j->file.root, "pre_tokenizer");
   if (!p || json_is_null(p)) return CHOIR_OK;
   if (!ch_json_is_type(p, "Metaspace"))
-    return refuse(j, "pre_tokenizer", p,
-                  "its rule for words is none of SentencePiece's; make token ids by its own program, and give those "
-                  "(choir forward, choir score)");
+    return refuse_json(
+        j, "pre_tokenizer", p,
+        "its rule for words is none of SentencePiece's; make token ids by its own program, and give those "
+        "(choir forward, choir score)");
   if (!ch_json_is_text(p, "replacement", mark) || !json_is_false(json_object_get(p, "split")))
-    return refuse(j, "pre_tokenizer", p, "choir knows Metaspace with \"replacement\" U+2581 and \"split\" false");
+    return refuse_json(j, "pre_tokenizer", p, "choir knows Metaspace with \"replacement\" U+2581 and \"split\" false");
   if (!ch_json_is_text(p, "prepend_scheme", "never")) {
     if (!ch_json_is_text(p, "prepend_scheme", "first") && !ch_json_is_text(p, "prepend_scheme", "always"))
-      return refuse(j, "pre_tokenizer", p, "\"prepend_scheme\" must be always, first or never");
+      return refuse_json(j, "pre_tokenizer", p, "\"prepend_scheme\" must be always, first or never");
     j->prefix = 1;
   }
   *marked = 1;
@@ -74,7 +75,7 @@ static int read_text_rules(job *j) {
   int marked = 0;
   CH_TRY(read_pre_tokenizer(j, &marked));
   CH_TRY(read_normalizer(j, &marked));
-  if (!marked) return refuse(j, "normalizer", NULL, "spaces must become U+2581, as SentencePiece has them");
+  if (!marked) return refuse_json(j, "normalizer", NULL, "spaces must become U+2581, as SentencePiece has them");
   return CHOIR_OK;
 }
 
@@ -90,7 +91,7 @@ static int64_t id_of(const job *j, const char *text) {
 static int read_pieces(job *j) {
   const json_t *unknown = json_object_get(j->file.model, "unk_token"),
                *bytes = json_object_get(j->file.model, "byte_fallback");
-  if (!json_is_true(bytes)) return refuse(j, "model.byte_fallback", bytes, "some text would have no tokens");
+  if (!json_is_true(bytes)) return refuse_json(j, "model.byte_fallback", bytes, "some text would have no tokens");
   j->piece = calloc((size_t)j->file.count, sizeof *j->piece);
   if (!j->piece) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d pieces", j->file.count);
   for (int i = 0; i < j->file.count; i++) {
@@ -98,13 +99,13 @@ static int read_pieces(job *j) {
     if (t->size > LONGEST)
       return ch_error(CHOIR_ERROR_FORMAT, "%s: token %d has %zu bytes, at most %d", j->file.name, i, t->size, LONGEST);
     if (t->added && !json_is_true(json_object_get(t->added, "special")))
-      return refuse(j, "added_tokens", t->added, "choir takes special ones only");
+      return refuse_json(j, "added_tokens", t->added, "choir takes special ones only");
     char byte[8];
     snprintf(byte, sizeof byte, "<0x%02X>", (unsigned)strtoul(t->size == 6 ? t->text + 3 : "", NULL, 16) & 255);
     j->piece[i].kind = t->added ? CH_SPM_CONTROL : strcmp(t->text, byte) ? CH_SPM_NORMAL : CH_SPM_BYTE;
   }
   int64_t id = id_of(j, json_is_string(unknown) ? json_string_value(unknown) : "<unk>"); /* bytes leave it no text */
-  if (id < 0) return refuse(j, "model.unk_token", unknown, "SentencePiece needs one, and it must be a token");
+  if (id < 0) return refuse_json(j, "model.unk_token", unknown, "SentencePiece needs one, and it must be a token");
   j->piece[id].kind = CH_SPM_UNKNOWN;
   return CHOIR_OK;
 }
@@ -130,7 +131,7 @@ static int read_merge(job *j, const json_t *merge, const piece **last) {
   size_t size;
   char pair[PAIR];
   if (!ch_tokenizer_json_merge(merge, &left, &size, &right) || size > LONGEST || strlen(right) > LONGEST)
-    return refuse(j, "model.merges", merge, "it is no pair of pieces");
+    return refuse_json(j, "model.merges", merge, "it is no pair of pieces");
   int again = json_object_get(j->pairs, pair_of(left, size, right, pair)) != NULL;
   ch_json_put(j->pairs, pair, json_true());
   pair[size] = 0;
@@ -138,11 +139,11 @@ static int read_merge(job *j, const json_t *merge, const piece **last) {
   strcpy(pair + size, right);
   piece *made = normal_piece(j, pair);
   if (again || !known || !made)
-    return refuse(j, "model.merges", merge,
-                  "its pieces or what they make are not in the vocabulary, or it comes twice");
+    return refuse_json(j, "model.merges", merge,
+                       "its pieces or what they make are not in the vocabulary, or it comes twice");
   if (made != *last && made->score < 0)
-    return refuse(j, "model.merges", merge,
-                  "merges that make the same piece must be adjacent: SentencePiece has one rank");
+    return refuse_json(j, "model.merges", merge,
+                       "merges that make the same piece must be adjacent: SentencePiece has one rank");
   if (made != *last) made->score = -(float)++j->ranks;
   *last = made;
   return CHOIR_OK;
@@ -189,7 +190,7 @@ static int read_merges(job *j) {
 
 /* ---- all together ---- */
 
-static int read_all(job *j, const json_t *root, const char *name) {
+static int read_tokenizer(job *j, const json_t *root, const char *name) {
   static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges",
                                     NULL};
   CH_TRY(ch_tokenizer_json_read(root, name, off, "SentencePiece has no such rule", &j->file));
@@ -202,7 +203,7 @@ static int read_all(job *j, const json_t *root, const char *name) {
 static int to_spm(const json_t *root, const char *name, int64_t eos, ch_buffer *out) {
   job j = {.pairs = json_object()};
   ch_spm_special special[CH_SPM_SPECIALS] = {{.id = -1}, {.id = -1}, {.id = -1}, {.id = -1}};
-  int code = read_all(&j, root, name), count = j.file.count;
+  int code = read_tokenizer(&j, root, name), count = j.file.count;
   for (int i = 0; i < count && !code; i++) {
     const ch_json_token *t = &j.file.token[i];
     ch_spm_put_piece(out, t->text, t->size, j.piece[i].score, j.piece[i].kind);

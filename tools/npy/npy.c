@@ -36,7 +36,7 @@ static void skip_space(cursor *c) {
   while (c->at < c->end && (*c->at == ' ' || *c->at == '\n' || *c->at == '\t')) c->at++;
 }
 
-static int take(cursor *c, char wanted) {
+static int take_char(cursor *c, char wanted) {
   skip_space(c);
   if (c->at >= c->end || *c->at != wanted) return 0;
   c->at++;
@@ -73,8 +73,8 @@ static int take_integer(cursor *c, int64_t *value) {
 /* (), (3,), (2, 3), (2, 3,) */
 static int take_shape(cursor *c, ch_npy *array) {
   int more = 1;
-  if (!take(c, '(')) return 0;
-  for (array->dims = 0; !take(c, ')'); more = take(c, ','))
+  if (!take_char(c, '(')) return 0;
+  for (array->dims = 0; !take_char(c, ')'); more = take_char(c, ','))
     if (!more || array->dims == MOST_DIMS || !take_integer(c, &array->shape[array->dims++])) return 0;
   return array->dims != 1 || more; /* (3) is a number in Python */
 }
@@ -93,7 +93,7 @@ typedef struct header {
 
 static int take_entry(cursor *c, header *h) {
   char key[16];
-  if (!take_string(c, key, sizeof key) || !take(c, ':')) return 0;
+  if (!take_string(c, key, sizeof key) || !take_char(c, ':')) return 0;
   int bit = !strcmp(key, "descr") ? 1 : !strcmp(key, "fortran_order") ? 2 : !strcmp(key, "shape") ? 4 : 0;
   if (!bit || h->keys & bit) return 0;
   h->keys |= bit;
@@ -105,8 +105,8 @@ static int take_entry(cursor *c, header *h) {
 
 static int take_header(cursor *c, header *h) {
   int more = 1;
-  if (!take(c, '{')) return 0;
-  for (; !take(c, '}'); more = take(c, ','))
+  if (!take_char(c, '{')) return 0;
+  for (; !take_char(c, '}'); more = take_char(c, ','))
     if (!more || !take_entry(c, h)) return 0;
   skip_space(c);
   return h->keys == 7 && c->at == c->end;

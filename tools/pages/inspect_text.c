@@ -17,8 +17,8 @@ void ch_inspection_free(ch_inspection *inspection) {
 }
 
 /* Sizes that are no larger than the text. */
-static int begin(const choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
-                 ch_inspection *inspection) {
+static int begin_inspection(const choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
+                            ch_inspection *inspection) {
   const choir_config *config = choir_model_config_of(model);
   int64_t targets = (int64_t)text->count - 1;
   *inspection =
@@ -46,8 +46,8 @@ static void keep_losses(void *context, int64_t index, const int32_t *target, con
     if (target[t] >= 0) own[t] = loss[t];
 }
 
-static int evaluate(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
-                    ch_inspection *inspection) {
+static int evaluate_text(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
+                         ch_inspection *inspection) {
   int V = choir_model_config_of(model)->model.vocab_size;
   uint64_t *counts = calloc((size_t)V, sizeof *counts);
   for (size_t i = 0; counts && i < text->count; i++) counts[text->ids[i]]++;
@@ -75,11 +75,11 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   char own[CHOIR_NAME_BYTES];
   ch_layer_stats w = {.also = also, .context = context};
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
-  int code = begin(model, text, o, inspection);
+  int code = begin_inspection(model, text, o, inspection);
   if (!code && o->routing) code = choir_model_set_routing(model, o->routing);
   if (!code) code = ch_layer_stats_begin(model, choir_model_config_of(model)->model.vocab_size, &w);
   code = ch_comm_agree(model->x.comm, code);
-  if (!code) code = evaluate(model, text, o, inspection);
+  if (!code) code = evaluate_text(model, text, o, inspection);
   choir_model_on_routing(model, NULL, NULL);
   inspection->layers = w.layers;
   inspection->layer = w.layer;

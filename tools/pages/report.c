@@ -43,7 +43,7 @@ static void keep(json_t **slot, json_t *line) {
   *slot = json_incref(line);
 }
 
-static int take(ch_history *h, json_t *line) {
+static int take_line(ch_history *h, json_t *line) {
   const json_t *step = json_object_get(line, "step"), *name = json_object_get(line, "event");
   const char *event = name ? json_string_value(name) : "";
   if (!event) return CHOIR_OK;
@@ -73,7 +73,7 @@ static int read_lines(FILE *file, const char *name, ch_history *history) {
     json_t *line = json_loadb(text, (size_t)size - 1, 0, &error);
     number++;
     if (json_is_object(line)) {
-      code = take(history, line);
+      code = take_line(history, line);
     } else if (!broken++) {
       first = number;
       snprintf(why, sizeof why, "%s", line ? "not an object" : error.text);

@@ -226,22 +226,22 @@ static int take_bench(const json_t *root, const char *name, ch_cluster *c) {
 typedef int taker(const json_t *root, const char *name, ch_cluster *cluster);
 
 /* Reads the cluster from parsed JSON, unless parsing failed (`code`); frees the JSON. */
-static int take(int code, json_t *root, taker *from, const char *name, ch_cluster *cluster) {
+static int take_parsed(int code, json_t *root, taker *from, const char *name, ch_cluster *cluster) {
   if (!code) code = from(root, name, cluster);
   json_decref(root);
   return code;
 }
 
-static int load(const char *path, taker *from, ch_cluster *cluster) {
+static int load_cluster(const char *path, taker *from, ch_cluster *cluster) {
   json_t *root = NULL;
   int code = ch_json_load(path, &root);
-  return take(code, root, from, path, cluster);
+  return take_parsed(code, root, from, path, cluster);
 }
 
 int ch_cluster_parse(const char *text, size_t length, const char *name, int bench, ch_cluster *cluster) {
   json_t *root = NULL;
   int code = ch_json_parse(text, length, name, &root);
-  return take(code, root, bench ? take_bench : take_cluster, name, cluster);
+  return take_parsed(code, root, bench ? take_bench : take_cluster, name, cluster);
 }
 
 int ch_cluster_check(const char *name, const ch_cluster *c) {
@@ -253,10 +253,10 @@ int ch_cluster_check(const char *name, const ch_cluster *c) {
 
 int ch_cluster_load(const char *path, ch_cluster *cluster) {
   char bench[PATH_MAX + 256];
-  CH_TRY(load(path, take_cluster, cluster));
+  CH_TRY(load_cluster(path, take_cluster, cluster));
   const char *slash = strrchr(path, '/');
   int directory = slash && *cluster->bench != '/' ? (int)(slash - path) + 1 : 0;
   snprintf(bench, sizeof bench, "%.*s%s", directory, path, cluster->bench);
-  if (*cluster->bench) CH_TRY(load(bench, take_bench, cluster));
+  if (*cluster->bench) CH_TRY(load_cluster(bench, take_bench, cluster));
   return ch_cluster_check(path, cluster);
 }

@@ -26,7 +26,7 @@ static void name_largest(const ch_plan_layout *l, char *text, size_t size) {
   }
 }
 
-static int add(ch_plan *plan, const ch_layout *l) {
+static int add_layout(ch_plan *plan, const ch_layout *l) {
   ch_plan_layout *more = reallocarray(plan->layout, (size_t)plan->count + 1, sizeof *more), *out;
   char largest[256] = "";
   if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for another layout");
@@ -52,7 +52,7 @@ static int add_all(ch_plan *plan) {
   int chosen = -1, has_room = 1;
   while (ch_layout_next(&l)) {
     if (l.dense_sharded && has_room) continue;
-    CH_TRY(add(plan, &l));
+    CH_TRY(add_layout(plan, &l));
     const ch_plan_layout *last = &plan->layout[plan->count - 1];
     has_room = !*last->refused || !last->bytes; /* else its sizes are refused, sharded, too */
     if (chosen < 0 && !*last->refused && !ch_layout_idles(&plan->config, &l)) chosen = plan->count - 1;
@@ -87,7 +87,7 @@ static void name_assumed(ch_plan *plan) {
 }
 
 /* Refuses what no layout could be made of. */
-static int check(ch_plan *plan, int ranks) {
+static int check_plan(ch_plan *plan, int ranks) {
   choir_train_config *t = &plan->config.train;
   if (ranks > plan->cluster.ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d ranks: the cluster has %d", ranks, plan->cluster.ranks);
@@ -107,10 +107,10 @@ static int check(ch_plan *plan, int ranks) {
   return choir_config_check(&plan->config);
 }
 
-static int make(ch_plan *plan, const choir_config *config, const ch_plan_options *options) {
+static int fill_plan(ch_plan *plan, const choir_config *config, const ch_plan_options *options) {
   plan->config = *config;
   CH_TRY(ch_cluster_load(options->cluster, &plan->cluster));
-  CH_TRY(check(plan, options->ranks));
+  CH_TRY(check_plan(plan, options->ranks));
   if (!plan->config.model.vocab_size)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, a plan has no data to take it from");
   CH_TRY(ch_params_build(&plan->config.model, &plan->params));
@@ -127,7 +127,7 @@ int ch_plan_create(const choir_config *config, const ch_plan_options *options, c
   *plan = NULL;
   *plan = calloc(1, sizeof **plan);
   if (!*plan) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan");
-  int code = make(*plan, config, options);
+  int code = fill_plan(*plan, config, options);
   if (!code) return CHOIR_OK;
   ch_plan_free(*plan);
   *plan = NULL;

@@ -53,7 +53,7 @@ static void count_weights(job *j) {
   }
 }
 
-static void take(ch_plan_part *part, double arithmetic, double memory) {
+static void take_longer(ch_plan_part *part, double arithmetic, double memory) {
   part->seconds = arithmetic > memory ? arithmetic : memory;
   part->limit = arithmetic > memory ? "arithmetic" : "memory";
 }
@@ -68,7 +68,7 @@ static void compute(const job *j, int p, ch_plan_part *part) {
   if (p == CH_FLOPS_ROUTER)
     bytes += SELECT_PASSES * sizeof(real) * passes *
              (double)(ch_config_moe_layers(&j->config->model) * ch_flow_selected(j->config, l));
-  take(part, PRODUCTS * j->flops[p] * j->tokens * uneven / (peak * c->share[p]), bytes / c->memory_bandwidth);
+  take_longer(part, PRODUCTS * j->flops[p] * j->tokens * uneven / (peak * c->share[p]), bytes / c->memory_bandwidth);
 }
 
 static void send(const job *j, ch_flow_kind kind, ch_plan_layout *out) {
@@ -204,7 +204,7 @@ void ch_step_of(const choir_config *config, const ch_params *params, const ch_cl
     compute(&j, p, &out->part[p]);
     model += PRODUCTS * j.flops[p] * draws;
   }
-  take(&out->part[UPDATE], 0, update_seconds(&j));
+  take_longer(&out->part[UPDATE], 0, update_seconds(&j));
   for (int i = 0; i < COMPUTED; i++) out->part[i].name = part_names[i];
   for (int kind = 0; kind < CH_FLOWS; kind++) send(&j, (ch_flow_kind)kind, out);
   out->parts = COMPUTED + CH_FLOWS;

@@ -39,7 +39,7 @@ static int below(probe *p, int n) { return (int)ch_rng_below(p->rng, p->drawn++,
 static int32_t other_token(probe *p, int32_t token) { return (token + 1 + below(p, p->V - 1)) % p->V; }
 
 /* Position number `index`, drawn at random from the index-th of `positions` equal stretches of 0 .. T-2. */
-static int place(probe *p, int index) {
+static int draw_position(probe *p, int index) {
   int64_t last = p->T - 1, begin = last * index / p->positions, end = last * (index + 1) / p->positions;
   int t = (int)begin + (end > begin ? below(p, (int)(end - begin)) : 0);
   return t < p->T - 1 ? t : p->T - 2;
@@ -71,11 +71,11 @@ static void compare_position(const probe *p, int row, int t, int known, const fl
   }
 }
 
-static void compare(const probe *p, int row, int positions, const float *logits, tally *sum) {
+static void compare_logits(const probe *p, int row, int positions, const float *logits, tally *sum) {
   for (int t = 0; t < positions; t++) compare_position(p, row, t, positions, logits + (int64_t)t * p->V, sum);
 }
 
-static int forward(probe *p, int B, int T, const int32_t *token) {
+static int forward_logits(probe *p, int B, int T, const int32_t *token) {
   choir_forward_result ignored;
   return choir_model_forward(p->model, B, T, token, p->after, 0, &ignored);
 }
@@ -83,12 +83,12 @@ static int forward(probe *p, int B, int T, const int32_t *token) {
 /* New tokens after position t of one sequence. */
 static int probe_later(probe *p, tally *sum) {
   for (int i = 0; i < p->positions * p->o->draws; i++) {
-    int row = below(p, p->B), t = place(p, i / p->o->draws);
+    int row = below(p, p->B), t = draw_position(p, i / p->o->draws);
     memcpy(p->token, p->given, sizeof *p->token * (size_t)p->B * (size_t)p->T);
     int32_t *sequence = p->token + (int64_t)row * p->T;
     for (int j = t + 1; j < p->T; j++) sequence[j] = other_token(p, sequence[j]);
-    CH_TRY(forward(p, p->B, p->T, p->token));
-    compare(p, row, t + 1, p->after + (int64_t)row * p->T * p->V, sum);
+    CH_TRY(forward_logits(p, p->B, p->T, p->token));
+    compare_logits(p, row, t + 1, p->after + (int64_t)row * p->T * p->V, sum);
   }
   return CHOIR_OK;
 }
@@ -102,8 +102,8 @@ static int probe_others(probe *p, tally *sum) {
         int64_t at = (int64_t)b * p->T + t;
         p->token[at] = b == row ? p->given[at] : other_token(p, p->given[at]);
       }
-    CH_TRY(forward(p, p->B, p->T, p->token));
-    compare(p, row, p->T, p->after + (int64_t)row * p->T * p->V, sum);
+    CH_TRY(forward_logits(p, p->B, p->T, p->token));
+    compare_logits(p, row, p->T, p->after + (int64_t)row * p->T * p->V, sum);
   }
   return CHOIR_OK;
 }
@@ -111,16 +111,16 @@ static int probe_others(probe *p, tally *sum) {
 /* One sequence by itself, up to position t. Routers refuse batches that are too small for them: untried then. */
 static int probe_alone(probe *p, tally *sum) {
   for (int i = 0; i < p->positions; i++) {
-    int row = below(p, p->B), t = place(p, i);
-    int code = forward(p, 1, t + 1, p->given + (int64_t)row * p->T);
+    int row = below(p, p->B), t = draw_position(p, i);
+    int code = forward_logits(p, 1, t + 1, p->given + (int64_t)row * p->T);
     if (code == CHOIR_ERROR_ARGUMENT) continue;
     CH_TRY(code);
-    compare(p, row, t + 1, p->after, sum);
+    compare_logits(p, row, t + 1, p->after, sum);
   }
   return CHOIR_OK;
 }
 
-static int measure(probe *p, int (*change)(probe *, tally *), ch_probe_effect *effect) {
+static int measure_effect(probe *p, int (*change)(probe *, tally *), ch_probe_effect *effect) {
   tally sum = {.effect = effect};
   *effect = (ch_probe_effect){.first = -1};
   CH_TRY(change(p, &sum));
@@ -147,9 +147,9 @@ static int measure_all(probe *p) {
   CH_TRY(choir_model_forward(p->model, p->B, p->T, p->given, p->before, 0, &given));
   r->loss = given.loss;
   r->spread = spread(p->before, (int64_t)p->B * p->T * p->V);
-  CH_TRY(measure(p, probe_later, &r->later));
-  CH_TRY(measure(p, probe_others, &r->others));
-  CH_TRY(measure(p, probe_alone, &r->alone));
+  CH_TRY(measure_effect(p, probe_later, &r->later));
+  CH_TRY(measure_effect(p, probe_others, &r->others));
+  CH_TRY(measure_effect(p, probe_alone, &r->alone));
   r->leaks = (!r->declared.looks_ahead && r->later.verdict == CH_PROBE_CHANGED) ||
              (!r->declared.depends_on_batch && r->others.verdict == CH_PROBE_CHANGED) ||
              (!r->declared.looks_ahead && !r->declared.depends_on_batch && r->alone.verdict == CH_PROBE_CHANGED);
@@ -173,7 +173,7 @@ static int read_text(probe *p, const choir_tokenizer *tokenizer) {
   return code;
 }
 
-static int fill(probe *p, const choir_tokenizer *tokenizer) {
+static int fill_tokens(probe *p, const choir_tokenizer *tokenizer) {
   int64_t n = (int64_t)p->B * p->T;
   if (p->o->text) return read_text(p, tokenizer);
   if (p->o->tokens)
@@ -183,7 +183,7 @@ static int fill(probe *p, const choir_tokenizer *tokenizer) {
   return CHOIR_OK;
 }
 
-static int run(probe *p, const choir_tokenizer *tokenizer) {
+static int run_probe(probe *p, const choir_tokenizer *tokenizer) {
   size_t n = (size_t)p->B * (size_t)p->T, row = (size_t)p->V * sizeof *p->before;
   p->given = reallocarray(NULL, n, sizeof *p->given);
   p->token = reallocarray(NULL, n, sizeof *p->token);
@@ -192,13 +192,13 @@ static int run(probe *p, const choir_tokenizer *tokenizer) {
   if (!p->given || !p->token || !p->before || !p->after)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for twice the logits of %d x %d tokens; take fewer sequences", p->B,
                     p->T);
-  CH_TRY(fill(p, tokenizer));
+  CH_TRY(fill_tokens(p, tokenizer));
   p->result->sequences = p->B;
   p->result->length = p->T;
   return measure_all(p);
 }
 
-static int check(const probe *p) {
+static int check_probe(const probe *p) {
   if (p->o->text && p->o->tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "the probe takes either tokens or a text");
   if (p->B < 1 || p->T < 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d sequences of %d tokens: the probe needs one at least, of two tokens",
@@ -222,14 +222,14 @@ int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_prob
              .V = config->model.vocab_size,
              .rng = ch_rng_make(options->seed, CH_STREAM_PROBE, 0)};
   CH_TRY(ch_model_alone(model, "ch_probe"));
-  CH_TRY(check(&p));
+  CH_TRY(check_probe(&p));
   p.positions = options->positions < p.T - 1 ? options->positions : p.T - 1; /* there are no more places */
   *result = (ch_probe_result){0};
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
   if (options->routing) CH_TRY(choir_model_set_routing(model, options->routing));
   snprintf(result->routing, sizeof result->routing, "%s", choir_model_routing(model));
   result->declared = choir_model_routing_properties(model);
-  int code = run(&p, tokenizer);
+  int code = run_probe(&p, tokenizer);
   free(p.given);
   free(p.token);
   free(p.before);

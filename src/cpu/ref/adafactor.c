@@ -51,7 +51,7 @@ static void measure_row(const ch_adafactor_args *a, const matrix_state *m, int64
   }
 }
 
-static void measure(const ch_adafactor_args *a, const matrix_state *m) {
+static void measure_matrix(const ch_adafactor_args *a, const matrix_state *m) {
   for (int64_t i = 0; i < a->rows; i++) {
     double sum[CH_MEASURES];
     measure_row(a, m, i, sum);
@@ -87,7 +87,7 @@ static void adafactor_matrix(const ch_adafactor_args *a, int64_t index) {
   matrix_state m = matrix_at(a, index);
   if (a->stage != CH_ADAFACTOR_APPLY) update_columns(a, &m);
   if (a->stage == CH_ADAFACTOR_MEASURE) {
-    measure(a, &m);
+    measure_matrix(a, &m);
     return;
   }
   double rate = update_rows(a, &m);

@@ -16,7 +16,7 @@ CH_REF_OP(attention_bias) {
     for (int i = a->positions; i < row; i++) a->bias[head * row + i] = 0;
 }
 
-static void append(const ch_attention_cached_args *a, int b, int head) {
+static void append_to_cache(const ch_attention_cached_args *a, int b, int head) {
   int64_t heads = ch_kv_heads(a->H, a->kv_heads), width = heads * a->dh,
           cache = (b * heads + head) * a->positions + a->past[b];
   for (int row = a->begin[b]; row < a->begin[b + 1]; row++, cache++)
@@ -50,7 +50,7 @@ CH_REF_SCRATCH_OP(attention_cached) {
   int tasks = a->B * a->H, heads = ch_kv_heads(a->H, a->kv_heads);
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * a->positions);
   if (ch_counting(x)) return;
-  for (int task = 0; task < a->B * heads; task++) append(a, task / heads, task % heads);
+  for (int task = 0; task < a->B * heads; task++) append_to_cache(a, task / heads, task % heads);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
   for (int task = 0; task < tasks; task++) {
     int b = task / a->H, head = task % a->H;

@@ -15,7 +15,7 @@ typedef struct {
   double largest, sum;
 } log_sum;
 
-static void add(log_sum *l, double z, double lambda) {
+static void add_term(log_sum *l, double z, double lambda) {
   if (z <= l->largest) {
     l->sum += exp((z - l->largest) / lambda);
   } else {
@@ -33,13 +33,13 @@ static double iterate(const ch_dykstra_args *a, const double *alpha, const doubl
   for (int i = 0; i < a->e; i++) {
     log_sum l = {-INFINITY, 0};
     for (int t = 0; t < a->n; t++)
-      if (takes_part(a, t)) add(&l, bounded(a, alpha, beta, t, i) - alpha[t], a->lambda);
+      if (takes_part(a, t)) add_term(&l, bounded(a, alpha, beta, t, i) - alpha[t], a->lambda);
     new_beta[i] = value(&l, a->lambda) - a->lambda * log(a->k);
     moved = fmax(moved, fabs(new_beta[i] - beta[i]));
   }
   for (int t = 0; t < a->n; t++) {
     log_sum l = {-INFINITY, 0};
-    for (int i = 0; i < a->e; i++) add(&l, bounded(a, alpha, beta, t, i) - new_beta[i], a->lambda);
+    for (int i = 0; i < a->e; i++) add_term(&l, bounded(a, alpha, beta, t, i) - new_beta[i], a->lambda);
     new_alpha[t] = takes_part(a, t) ? fmax(0, value(&l, a->lambda) - a->lambda * log(a->b)) : 0;
   }
   return moved;

@@ -33,7 +33,7 @@ static void loss_gradient(const ch_head_args *a, int32_t target, real *p) {
   if (target >= 0) p[target] -= a->weight;
 }
 
-static void forward(ch_exec *x, const ch_head_args *a, const span *s) {
+static void forward_span(ch_exec *x, const ch_head_args *a, const span *s) {
   ch_gemm_args product = {.m = s->rows,
                           .n = a->V,
                           .k = a->d,
@@ -94,7 +94,7 @@ static void pair_losses(ch_exec *x, const ch_head_args *a, const span *s, real *
   for (int64_t i = 0; i < s->rows; i++) *a->consistency_sum += sum[i];
 }
 
-static void backward(ch_exec *x, const ch_head_args *a, const span *s) {
+static void backward_span(ch_exec *x, const ch_head_args *a, const span *s) {
   ch_gemm_args dx = {
       .m = s->rows, .n = a->d, .k = a->V, .a = s->logits, .b = a->w, .c = a->dx + s->first * a->d, .alpha = a->scale};
   ch_gemm_args dw = {.m = a->V,
@@ -114,7 +114,7 @@ static void backward(ch_exec *x, const ch_head_args *a, const span *s) {
 
 static void head_chunk(ch_exec *x, const ch_head_args *a, span *s, real *delta) {
   int spans = a->drawn_twice ? 2 : 1;
-  for (int h = 0; h < spans; h++) forward(x, a, &s[h]);
+  for (int h = 0; h < spans; h++) forward_span(x, a, &s[h]);
   if (a->drawn_twice)
     pair_losses(x, a, s, delta);
   else
@@ -124,7 +124,7 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, span *s, real *delta) 
       *a->loss_sum += s[h].loss[i];
       if (a->token_loss) a->token_loss[s[h].first + i] = (float)s[h].loss[i];
     }
-    if (a->dx) backward(x, a, &s[h]);
+    if (a->dx) backward_span(x, a, &s[h]);
   }
 }
 

@@ -39,14 +39,14 @@ CH_REF_OP(sigmoid_backward) {
   for (int64_t i = 0; i < a->count; i++) a->dx[i] = a->dy[i] * a->y[i] * (1 - a->y[i]);
 }
 
-static void add(ch_exec *x, const ch_copy_args *a) {
+static void add_arrays(ch_exec *x, const ch_copy_args *a) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < a->count; i++) a->y[i] += a->x[i];
 }
 
 CH_REF_OP(copy) {
   if (a->accumulate) {
-    add(x, a);
+    add_arrays(x, a);
     return;
   }
   enum { PIECE = 1 << 16 };

@@ -50,7 +50,7 @@ CH_REF_OP(threshold) {
 
 /* Expert i's tokens into `to`, ascending: all of `least` where the threshold is above them, else those of `most` that
  * reach it. Returns how many. */
-static int take(const ch_within_args *a, int i, int *to) {
+static int take_within(const ch_within_args *a, int i, int *to) {
   int all = a->threshold[i] > a->least_cutoff[i], count = 0;
   const ch_record *from = all ? a->least : a->most;
   for (int s = from->expert_begin[i]; s < from->expert_begin[i + 1]; s++) {
@@ -76,7 +76,7 @@ CH_REF_SCRATCH_OP(within) {
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)
   for (int i = 0; i < e; i++) {
-    count[i] = take(a, i, list + (int64_t)i * room);
+    count[i] = take_within(a, i, list + (int64_t)i * room);
     a->demand[i] = asking(a, i);
   }
   *a->dropped = 0;

@@ -43,7 +43,7 @@ static inline void pack_panels(const ch_attention_head *h, const float *x, int64
 
 /* Fetches positions first .. first+CH_HEAD_ROWS-1 of x while something else is computed: what is packed next and
  * written next stands in short pieces, each in a page of its own, which the processor does not foresee. */
-static inline void fetch(const ch_attention_head *h, const float *x, int64_t ld, int first) {
+static inline void prefetch_rows(const ch_attention_head *h, const float *x, int64_t ld, int first) {
   enum { LINE = 16 };
   for (int r = first; r < first + CH_HEAD_ROWS && r < h->T; r++)
     for (int c = 0; c < h->dh; c += LINE) __builtin_prefetch(x + r * ld + c, 0, 2);
@@ -56,7 +56,7 @@ static const ch_head_products *products_of(int dh) {
 static int least(int a, int b) { return a < b ? a : b; }
 
 /* The next `count` floats of the scratch. */
-static float *take(float **work, int64_t count) {
+static float *take_scratch(float **work, int64_t count) {
   float *taken = *work;
   *work += count;
   return taken;
@@ -86,14 +86,14 @@ static void forward_block(const ch_attention_head *h, const forward *f, int firs
   pack(h, h->q + first * h->ld, h->ld, rows, CH_ATTENTION_FORWARD_ROWS, h->scale, f->q);
   for (int key = 0; key < end; key += CHUNK)
     for (int r = 0; r < rows; r += ROWS) {
-      if (!key) fetch(h, h->q, h->ld, end + r), fetch(h, h->k, h->kv_ld, end + r);
+      if (!key) prefetch_rows(h, h->q, h->ld, end + r), prefetch_rows(h, h->k, h->kv_ld, end + r);
       f->run->scores(h->dh, f->q + r * f->width, f->kt + key * h->dh, f->s + r * f->ld + key, f->ld,
                      in_chunk(key, first + r + ROWS));
     }
   CH_SIMD(ch_causal_softmax)(&block, f->s, inverse, h->lse + first);
   for (int r = 0; r < rows; r += ROWS) {
     ch_head_result out = {.to = h->out + (first + r) * h->ld, .ld = h->ld, .rows = rows - r, .factors = inverse + r};
-    fetch(h, h->v, h->kv_ld, end + r), fetch(h, h->out, h->ld, first + r);
+    prefetch_rows(h, h->v, h->kv_ld, end + r), prefetch_rows(h, h->out, h->ld, first + r);
     f->run->weigh(h->dh, least(first + r + ROWS, end), f->s + r * f->ld, f->ld, f->v, &out);
   }
 }
@@ -103,8 +103,8 @@ void CH_SIMD(ch_attention_forward)(const ch_attention_head *h, int begin, int en
   forward f = {products_of(h->dh), .ld = ch_attention_stride(h->T), .width = ch_attention_width(h->dh)};
   int64_t whole = ch_attention_keys(h->T) * f.width;
   float *work = h->work;
-  f.kt = take(&work, whole), f.v = take(&work, whole), f.s = take(&work, BLOCK * f.ld);
-  f.q = take(&work, BLOCK * f.width);
+  f.kt = take_scratch(&work, whole), f.v = take_scratch(&work, whole), f.s = take_scratch(&work, BLOCK * f.ld);
+  f.q = take_scratch(&work, BLOCK * f.width);
   pack_keys(h, &f, 0, begin);
   for (int first = begin; first < end; first += BLOCK) {
     int rows = least(BLOCK, end - first);
@@ -129,10 +129,11 @@ static backward begin_backward(const ch_attention_head *h) {
   backward p = {products_of(h->dh), .width = ch_attention_width(h->dh)};
   float *work = h->work;
   int64_t positions = ch_attention_keys(h->T), whole = positions * p.width, part = CHUNK * p.width;
-  p.q = take(&work, whole), p.dout = take(&work, whole), p.dq = take(&work, whole), p.delta = take(&work, positions);
-  p.kt = take(&work, part), p.vt = take(&work, part), p.k = take(&work, part);
-  p.dk = take(&work, part), p.dv = take(&work, part);
-  p.s = take(&work, BLOCK * LD), p.dp = take(&work, BLOCK * LD);
+  p.q = take_scratch(&work, whole), p.dout = take_scratch(&work, whole), p.dq = take_scratch(&work, whole),
+  p.delta = take_scratch(&work, positions);
+  p.kt = take_scratch(&work, part), p.vt = take_scratch(&work, part), p.k = take_scratch(&work, part);
+  p.dk = take_scratch(&work, part), p.dv = take_scratch(&work, part);
+  p.s = take_scratch(&work, BLOCK * LD), p.dp = take_scratch(&work, BLOCK * LD);
   memset(h->dbias, 0, (size_t)(h->T + CH_CAUSAL_PAD) * sizeof(float));
   return p;
 }
@@ -161,7 +162,7 @@ static void chunk_scores(const ch_attention_head *h, const backward *p, int firs
   for (int r = 0; r < rows; r += ROWS) {
     int seen = in_chunk(key, first + r + ROWS);
     int64_t row = (first + r) * p->width;
-    if (!key) fetch(h, h->q, h->ld, first + BLOCK + r), fetch(h, h->dout, h->ld, first + BLOCK + r);
+    if (!key) prefetch_rows(h, h->q, h->ld, first + BLOCK + r), prefetch_rows(h, h->dout, h->ld, first + BLOCK + r);
     p->run->scores(h->dh, p->q + row, p->kt, p->s + r * LD, LD, seen);
     p->run->scores(h->dh, p->dout + row, p->vt, p->dp + r * LD, LD, seen);
   }
@@ -182,8 +183,8 @@ static void chunk_gradients(const ch_attention_head *h, const backward *p, int f
   for (int r = 0; r < rows; r += ROWS) {
     ch_head_result dq =
         gradient(h, p, p->dq + (first + r) * p->width, h->dq, h->ld, first + r, !key, first == key, h->scale);
-    if (!key) fetch(h, h->out, h->ld, first + BLOCK + r);
-    if (first == key) fetch(h, h->dq, h->ld, first + r);
+    if (!key) prefetch_rows(h, h->out, h->ld, first + BLOCK + r);
+    if (first == key) prefetch_rows(h, h->dq, h->ld, first + r);
     p->run->rows(h->dh, in_chunk(key, least(first + r + ROWS, end)), p->dp + r * LD, p->k, &dq);
   }
   for (int j = 0; j < in_chunk(key, end); j += ROWS) {
@@ -191,8 +192,8 @@ static void chunk_gradients(const ch_attention_head *h, const backward *p, int f
     int64_t from = (first + skip) * p->width;
     ch_head_result dv = gradient(h, p, p->dv + j * p->width, h->dv, h->dkv_ld, key + j, begins, ends, 1);
     ch_head_result dk = gradient(h, p, p->dk + j * p->width, h->dk, h->dkv_ld, key + j, begins, ends, 1);
-    if (begins) fetch(h, h->dk, h->dkv_ld, key + j), fetch(h, h->dv, h->dkv_ld, key + j);
-    if (begins) fetch(h, h->k, h->kv_ld, key + CHUNK + j), fetch(h, h->v, h->kv_ld, key + CHUNK + j);
+    if (begins) prefetch_rows(h, h->dk, h->dkv_ld, key + j), prefetch_rows(h, h->dv, h->dkv_ld, key + j);
+    if (begins) prefetch_rows(h, h->k, h->kv_ld, key + CHUNK + j), prefetch_rows(h, h->v, h->kv_ld, key + CHUNK + j);
     p->run->columns(h->dh, rows - skip, p->s + skip * LD + j, p->dout + from, &dv);
     p->run->columns(h->dh, rows - skip, p->dp + skip * LD + j, p->q + from, &dk);
   }

@@ -28,7 +28,7 @@ INLINE int64_t each_of(kind of) { return of == PAIRS ? 2 : 1; }
 INLINE int64_t size_of(kind of) { return of == FLOATS ? sizeof(float) : sizeof(ch_bf16); }
 
 /* Loads the vector at index `at` of a row of B, or of a row of A of the same kind. */
-INLINE ch_vector load(const void *b, int64_t at, kind of) {
+INLINE ch_vector load_vector(const void *b, int64_t at, kind of) {
   if (of == PAIRS) return (ch_vector) * (const ch_words *)((const ch_bf16 *)b + at);
   return of == HALVES ? ch_load_bf16((const ch_bf16 *)b + at) : ch_load((const float *)b + at);
 }
@@ -85,7 +85,7 @@ INLINE void dots(const ch_product *p, int64_t i, int64_t j, int64_t apart, int r
   for (int64_t l = 0; l < whole; l += lanes) {
     if (rows <= FEW && l * size % LINE == 0)
       TILE(int c = 0; c < columns; c++) __builtin_prefetch((const char *)b + (at + c * step + l) * size + AHEAD);
-    DOTS_STEP(load(a, row + r * lda + l, of_a), load(b, at + c * step + l, of));
+    DOTS_STEP(load_vector(a, row + r * lda + l, of_a), load_vector(b, at + c * step + l, of));
   }
   if (rest) DOTS_STEP(load_some(a, row + r * lda + whole, rest, of_a), load_some(b, at + c * step + whole, rest, of));
   TILE(int r = 0; r < rows; r++) {
@@ -99,8 +99,8 @@ INLINE void load_two(const void *b, int64_t at, int64_t ldb, kind of, ch_vector 
   const ch_bf16 *half = (const ch_bf16 *)b + at;
   const uint32_t high = 0xffff0000U;
   if (of == FLOATS) {
-    two[0] = load(b, at, of);
-    two[1] = load(b, at + CH_LANES, of);
+    two[0] = load_vector(b, at, of);
+    two[1] = load_vector(b, at + CH_LANES, of);
   } else if (of == HALVES) {
     ch_words both = *(const ch_words *)half;
     two[0] = (ch_vector)(both << 16);
@@ -163,7 +163,7 @@ INLINE void sums(const ch_product *p, int64_t i, int64_t j, int rows, int vector
 
 /* Up to a vector of a row of B, or of a pair of rows. */
 INLINE ch_vector load_row(const ch_product *p, int64_t at, int count, kind of) {
-  return count == CH_LANES ? load(p->b, at, of) : load_some(p->b, at, count, of);
+  return count == CH_LANES ? load_vector(p->b, at, of) : load_some(p->b, at, count, of);
 }
 INLINE ch_vector load_last(const ch_product *p, int64_t at, int count, kind of) {
   if (of != PAIRS) return load_row(p, at, count, of);

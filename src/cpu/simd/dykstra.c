@@ -113,7 +113,7 @@ static void move_alphas(const state *s, int p, const float *last, const float *b
 }
 
 /* The outputs of the piece's tokens; loads go to the piece's sums. */
-static void finish(const state *s, int p, const float *beta) {
+static void finish_piece(const state *s, int p, const float *beta) {
   const ch_dykstra_args *a = s->a;
   float *restrict z = s->row + p * s->ld, *restrict load = s->sum + p * s->ld, lambda = (float)a->lambda;
   for (int64_t i = 0; i < s->ld; i++) load[i] = 0;
@@ -179,6 +179,6 @@ CH_SIMD_SCRATCH_OP(dykstra) {
   if (ch_counting(x)) return;
   const float *beta = iterate(&s);
 #pragma omp parallel for num_threads(x->threads)
-  for (int p = 0; p < s.pieces; p++) finish(&s, p, beta);
+  for (int p = 0; p < s.pieces; p++) finish_piece(&s, p, beta);
   write_out(&s, beta);
 }

@@ -138,7 +138,8 @@ static ch_amx_left left_at(const work *w, const slice *s, int64_t i, const float
 }
 
 /* Lines of an operand to fetch in `squares` squares: `count` rows of it, or columns, from `line` on, for this slice. */
-static ch_amx_ahead fetch(const ch_amx_operand *o, const slice *s, int64_t line, int64_t count, int64_t squares) {
+static ch_amx_ahead plan_prefetch(const ch_amx_operand *o, const slice *s, int64_t line, int64_t count,
+                                  int64_t squares) {
   const int64_t deep = ch_least(2 * CH_AMX_PAIRS * s->steps, o->depth - s->first), size = sizeof(ch_bf16);
   int64_t rows = o->along ? count : deep, lines = ch_ceil_div((o->along ? deep : count) * size, 64);
   int64_t at = o->along ? line * o->ld + s->first : s->first * o->ld + line;
@@ -155,7 +156,7 @@ static void panels_outer(const work *w, const slice *s, int64_t begin, int64_t e
   int64_t n = w->q.n, squares = ch_ceil_div(end - begin, CH_AMX_EDGE) * (GROUP / CH_AMX_EDGE);
   for (int64_t group = 0; group < n; group += GROUP) {
     ch_amx_ahead ahead = {0};
-    if (group + 2 * GROUP <= n) ahead = fetch(&w->b, s, group + GROUP, GROUP, squares);
+    if (group + 2 * GROUP <= n) ahead = plan_prefetch(&w->b, s, group + GROUP, GROUP, squares);
     pack_columns(w, s, group, ch_least(group + GROUP, n), panels);
     for (int64_t j = group; j < ch_least(group + GROUP, n); j += CH_AMX_EDGE)
       for (int64_t i = begin; i < end; i += CH_AMX_EDGE) {
@@ -186,7 +187,7 @@ static void rows_outer(const work *w, const slice *s, float *scratch) {
   for (int64_t i = 0; i < m; i += CH_AMX_EDGE) {
     int64_t next = i + CH_AMX_EDGE;
     ch_amx_ahead ahead = {0};
-    if (next < place) ahead = fetch(&w->a, s, next, ch_least(CH_AMX_EDGE, place - next), squares);
+    if (next < place) ahead = plan_prefetch(&w->a, s, next, ch_least(CH_AMX_EDGE, place - next), squares);
     if (i >= place) pack_rows(w, s, i, ch_least(next, m), packed);
     ch_amx_left a = left_at(w, s, i, i < place ? NULL : packed);
     for (int64_t j = 0; j < n; j += CH_AMX_EDGE)

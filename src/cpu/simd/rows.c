@@ -25,7 +25,7 @@ static void hide(int seen, int end, float *x) {
 }
 
 /* Adds the bias to vector j of a row, and hides what lies behind `seen`. */
-CH_ROWS_INLINE ch_vector score(const float *x, const float *bias, int j, int seen, int whole) {
+CH_ROWS_INLINE ch_vector add_bias(const float *x, const float *bias, int j, int seen, int whole) {
   ch_vector value = ch_load(x + j) + ch_load(bias + j);
   if (whole) return value;
   ch_mask in_sight = ch_lane_numbers() < seen - j;
@@ -42,13 +42,13 @@ CH_ROWS_INLINE void softmax(const ch_causal_block *b, int count, int r, float *s
   ch_vector top[FOUR], sum[FOUR] = {{0}};
 #pragma GCC unroll 4
   for (int i = 0; i < count; i++) {
-    top[i] = score(x + i * ld, bias - i, last, seen + i, 0);
+    top[i] = add_bias(x + i * ld, bias - i, last, seen + i, 0);
     ch_store(x + i * ld + last, top[i]);
   }
   for (int j = 0; j < last; j += CH_LANES)
 #pragma GCC unroll 4
     for (int i = 0; i < count; i++) {
-      ch_vector value = score(x + i * ld, bias - i, j, 0, 1);
+      ch_vector value = add_bias(x + i * ld, bias - i, j, 0, 1);
       ch_store(x + i * ld + j, value);
       top[i] = ch_vector_max(value, top[i]);
     }

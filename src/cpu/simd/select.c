@@ -97,7 +97,7 @@ static threshold find_threshold(const int32_t *key, int n, int k) {
 
 /* Writes the tokens that pass, ascending: candidates of a run without a branch, then those among them that ties leave.
  * Returns the last of the smallest taken. */
-static int take(const int32_t *key, int n, int first, threshold limit, int *slot_token) {
+static int take_smallest(const int32_t *key, int n, int first, threshold limit, int *slot_token) {
   enum { RUN = 512 };
   int candidate[RUN], last = first;
   int32_t smallest = INT32_MAX;
@@ -135,7 +135,7 @@ static void select_expert(const ch_select_args *a, int expert, const int32_t *ke
     float *cutoff = a->cutoff ? a->cutoff + (int64_t)p * r->experts + expert : NULL;
     if (cutoff) *cutoff = INFINITY; /* k of 0: no score is good enough */
     if (!a->k[p]) continue;
-    int last = take(key + begin, n, begin, find_threshold(key + begin, n, a->k[p]), token);
+    int last = take_smallest(key + begin, n, begin, find_threshold(key + begin, n, a->k[p]), token);
     if (cutoff) *cutoff = a->score[(int64_t)token_at(a, p, last) * r->experts + expert];
     for (int s = 0; s < a->k[p] && a->stride > 1; s++) token[s] = token_at(a, p, token[s]);
     token += a->k[p];

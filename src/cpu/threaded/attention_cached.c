@@ -18,7 +18,7 @@ typedef struct {
 } segment;
 
 /* Keys and values of a sequence's head go behind what its cache holds. */
-static void append(const ch_attention_cached_args *a, int b, int head) {
+static void append_to_cache(const ch_attention_cached_args *a, int b, int head) {
   int64_t heads = ch_kv_heads(a->H, a->kv_heads), width = heads * a->dh;
   int64_t to = ((b * heads + head) * a->positions + a->past[b]) * a->dh;
   for (int64_t row = a->begin[b]; row < a->begin[b + 1]; row++, to += a->dh) {
@@ -68,7 +68,7 @@ static void attend(const ch_attention_cached_args *a, segment g, int head, const
     for (int c = 0; c < a->dh; c++) a->out[place + r * width + c] *= inverse[r];
 }
 
-static int cut(const ch_attention_cached_args *a, segment *segments) {
+static int cut_segments(const ch_attention_cached_args *a, segment *segments) {
   int count = 0;
   for (int b = 0; b < a->B; b++)
     for (int row = a->begin[b]; row < a->begin[b + 1]; row += ROWS)
@@ -96,11 +96,11 @@ static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
   if (none) row = 0;
   product run = CH_SIMD_PICK(ch_invariant_product);
   softmax exponentials = CH_SIMD_PICK(ch_causal_softmax);
-  int64_t tasks = (int64_t)cut(a, segments) * a->H;
+  int64_t tasks = (int64_t)cut_segments(a, segments) * a->H;
 #pragma omp parallel num_threads(ch_invariant_threads(x, a->H *head_work(a)))
   {
 #pragma omp for schedule(static)
-    for (int task = 0; task < kv_tasks; task++) append(a, task / kv_heads, task % kv_heads);
+    for (int task = 0; task < kv_tasks; task++) append_to_cache(a, task / kv_heads, task % kv_heads);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t task = 0; task < tasks; task++)
       attend(a, segments[task / a->H], (int)(task % a->H), bias + task % a->H * row,

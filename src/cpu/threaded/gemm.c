@@ -50,7 +50,7 @@ typedef struct {
   int bf16, rounds;
 } operands;
 
-static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
+static operands prepare_operands(ch_exec *x, const ch_expert_gemm_args *g) {
   operands in = {g->a, g->form == CH_TN ? g->c : g->w, x->compute == CH_COMPUTE_BF16, 0};
   if (x->compute != CH_COMPUTE_BF16) return in;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
@@ -92,7 +92,7 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   }
   CH_SCRATCH(x);
   ch_product *products = CH_NEW(&x->scratch, ch_product, g->experts);
-  operands in = prepare(x, g);
+  operands in = prepare_operands(x, g);
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
     products[i] = with_operands(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
     if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */

@@ -32,7 +32,7 @@ void ch_assign_uncapped(ch_exec *x, ch_pool *p) {
 /* Loads move by less than a part in 10,000 from here on. */
 static const double tolerance = 1e-4;
 
-static void measure(ch_pool *p, const double *load, const double *taken) {
+static void measure_pool(ch_pool *p, const double *load, const double *taken) {
   p->expert_before = p->token_before = 0;
   for (int i = 0; i < p->e; i++) p->expert_before = fmax(p->expert_before, fabs(load[i] - p->k));
   for (int r = 0; r < p->rows; r++) p->token_before = fmax(p->token_before, taken[r] - p->cap);
@@ -66,6 +66,6 @@ void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations, in
   p->iterations = rounds;
   ch_assign_top(x, p, margin, NULL);
   if (ch_counting(x)) return;
-  measure(p, load, taken);
+  measure_pool(p, load, taken);
   for (int i = 0; i < p->e; i++) p->beta[i] = (double)beta[i];
 }

@@ -35,7 +35,7 @@ static int slack_of(const level *l, int row) {
   return row < l->rows ? 1 : l->share * p->e - l->rows;
 }
 
-static void set_up(ch_flow *f, const level *l) {
+static void set_up_flow(ch_flow *f, const level *l) {
   int e = f->e;
   for (int64_t r = 0; r < f->rows; r++) {
     real *score = f->score + r * f->ld;
@@ -121,7 +121,7 @@ static void solve(ch_exec *x, ch_pool *p, const level *l, int first) {
   int *best = CH_NEW_HOST(&x->scratch, int, p->e);
   if (ch_counting(x)) return;
   f.rows = l->rows + l->extra;
-  set_up(&f, l);
+  set_up_flow(&f, l);
   if (first)
     first_prices(&f, l, column);
   else

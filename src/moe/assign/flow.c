@@ -35,7 +35,7 @@ static int is_room(const ch_flow *f, int node) { return node == f->e; }
 
 /* --- moving a row --- */
 
-static void append(ch_flow *f, int expert, int r) {
+static void append_row(ch_flow *f, int expert, int r) {
   f->held[expert]++;
   f->open[r * f->ld + expert] = (real)-INFINITY;
   ch_cheapest_put(&f->out[expert], r, 1);
@@ -67,7 +67,7 @@ static void move(ch_flow *f, int r, int from, int to) {
   if (is_room(f, to))
     f->slack[r]++;
   else
-    append(f, to, r);
+    append_row(f, to, r);
   tell_others(f, r, from, to);
   if (f->nodes > f->e && (had_slack || f->slack[r] > 0)) ch_cheapest_put(&f->out[f->e], r, f->slack[r] > 0);
 }
@@ -149,7 +149,7 @@ void ch_flow_clear(ch_flow *f) {
 }
 
 void ch_flow_take(ch_flow *f, int row, int expert) {
-  append(f, expert, row);
+  append_row(f, expert, row);
   f->slack[row]--;
 }
 

@@ -40,13 +40,13 @@ static void balanced(ch_exec *x, const ch_route_args *a) {
 }
 
 /* One plan serves training and evaluation. */
-static void route(ch_exec *x, const ch_route_args *a) {
+static void route_base(ch_exec *x, const ch_route_args *a) {
   if (!a->training || ch_counting(x)) greedy(x, a);
   if (a->training || ch_counting(x)) balanced(x, a); /* second: its bound counts */
 }
 
 /* Straight to the logits. */
-static void backward(ch_exec *x, const ch_route_args *a) {
+static void backward_base(ch_exec *x, const ch_route_args *a) {
   ch_gate_args gate = gates(a);
   x->ops->gate_backward(x, &gate);
 }
@@ -61,7 +61,7 @@ const ch_router ch_router_base = {
     .defaults = {CH_ROUTER_DEFAULTS("base"), .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
-    .route = route,
+    .route = route_base,
     .causal = greedy,
-    .backward = backward,
+    .backward = backward_base,
 };

@@ -4,7 +4,7 @@
  * score. A step reads the prices of the steps before it, so no token looks at another, in training and in use. */
 #include "moe/routers/token_choice.h"
 
-static void route(ch_exec *x, const ch_route_args *a) {
+static void route_bias_balanced(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, a->options->experts_per_token);
   CH_OP(x, copy, .count = a->e, .x = a->thresholds, .y = a->counts->cutoff);
@@ -29,7 +29,7 @@ const ch_router ch_router_bias_balanced = {
     .defaults = {CH_ROUTER_DEFAULTS_OF("bias_balanced", 2, "sigmoid"), .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
-    .route = route,
+    .route = route_bias_balanced,
     .observe = observe,
     .backward = ch_router_gates_backward,
 };

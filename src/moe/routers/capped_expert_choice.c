@@ -29,7 +29,7 @@ static int check_room(const choir_router_options *o, double c, int size, int e) 
       o->name, e, ch_router_k(c, size, e), size, c, (long long)places, o->cap, (long long)room);
 }
 
-static int check(const choir_router_options *o, int n, int e, int sequence_length) {
+static int check_capped(const choir_router_options *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
   CH_TRY(ch_pools_check(o, n, e, sequence_length));
   if (o->solver_stages > o->solver_iterations)
@@ -55,7 +55,7 @@ static void fit(const ch_route_args *a, const int *order, ch_pools *pools) {
   }
 }
 
-static void route(ch_exec *x, const ch_route_args *a) {
+static void route_capped(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   const choir_router_options *o = a->options;
   ch_pools pools = ch_pools_cut(x, a);
@@ -96,9 +96,9 @@ const ch_router ch_router_capped_expert_choice = {
                CH_ROUTER_TAKES(solver_iterations) | CH_ROUTER_TAKES(solver_stages) | CH_ROUTER_TAKES(decay),
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("capped_expert_choice"), .capacity_factor = 2, .cap = 2},
-    .check = check,
+    .check = check_capped,
     .max_slots = max_slots,
-    .route = route,
+    .route = route_capped,
     .causal = ch_router_by_thresholds,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,

@@ -6,7 +6,7 @@
 #include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 
-static int check(const choir_router_options *o, int n, int e, int sequence_length) {
+static int check_expert_choice(const choir_router_options *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
   return ch_pools_check(o, n, e, sequence_length);
 }
@@ -28,7 +28,7 @@ static void choose(ch_exec *x, const ch_route_args *a) {
 }
 
 /* One plan serves both ways. */
-static void route(ch_exec *x, const ch_route_args *a) {
+static void route_expert_choice(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   if (!a->by_threshold || ch_counting(x)) choose(x, a);
   if (a->options->threshold_after && (a->by_threshold || ch_counting(x))) ch_threshold_choice(x, a);
@@ -45,9 +45,9 @@ const ch_router ch_router_expert_choice = {
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES_CAPACITY |
                CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(decay) | CH_ROUTER_TAKES(threshold_after),
     .defaults = {CH_ROUTER_DEFAULTS("expert_choice"), .capacity_factor = 2},
-    .check = check,
+    .check = check_expert_choice,
     .max_slots = max_slots,
-    .route = route,
+    .route = route_expert_choice,
     .causal = ch_router_by_thresholds,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,

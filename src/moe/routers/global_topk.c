@@ -28,7 +28,7 @@ static int check_factor(double c, int e) {
       c, e);
 }
 
-static int check(const choir_router_options *o, int n, int e, int sequence_length) {
+static int check_global_topk(const choir_router_options *o, int n, int e, int sequence_length) {
   (void)sequence_length;
   CH_TRY(ch_router_check_sizes(o, n, e));
   CH_TRY(check_factor(o->capacity_factor, e));
@@ -72,7 +72,7 @@ static int build_heap(const ch_route_args *a, pair *heap) {
 }
 
 /* Marks what is taken and counts what was looked at; cutoff: where each expert stopped. */
-static void take(const ch_route_args *a, pair *heap, int capacity, int total, int *held, int *had, uint8_t *keep) {
+static void take_best(const ch_route_args *a, pair *heap, int capacity, int total, int *held, int *had, uint8_t *keep) {
   int e = a->e, left = total;
   int *demand = CH_AS_HOST(int, a->counts->demand);
   real *cutoff = CH_AS_HOST(real, a->counts->cutoff), last = (real)INFINITY;
@@ -102,7 +102,7 @@ static void take(const ch_route_args *a, pair *heap, int capacity, int total, in
   *CH_AS_HOST(int64_t, a->counts->dropped) = dropped;
 }
 
-static void route(ch_exec *x, const ch_route_args *a) {
+static void route_global_topk(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   int64_t count = (int64_t)a->n * a->e;
   pair *heap = CH_NEW_HOST(&x->scratch, pair, count);
@@ -110,7 +110,7 @@ static void route(ch_exec *x, const ch_route_args *a) {
   int *held = CH_NEW_HOST(&x->scratch, int, a->e), *had = CH_NEW_HOST(&x->scratch, int, a->n);
   double c = ch_router_factor_planned(x, a);
   int valid = ch_valid_count(a->mask, a->n), capacity = ch_router_capacity(2 * c, 1, valid, a->e);
-  if (!ch_counting(x)) take(a, heap, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, held, had, keep);
+  if (!ch_counting(x)) take_best(a, heap, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, held, had, keep);
   CH_OP(x, collect, .keep = CH_AS_DEV(const uint8_t, keep), .record = a->record);
   ch_router_gates_from_scores(x, a);
   a->counts->capacity = a->record->most = capacity;
@@ -125,9 +125,9 @@ const ch_router ch_router_global_topk = {
                CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(decay),
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("global_topk"), .capacity_factor = 2},
-    .check = check,
+    .check = check_global_topk,
     .max_slots = max_slots,
-    .route = route,
+    .route = route_global_topk,
     .causal = ch_router_by_thresholds,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,

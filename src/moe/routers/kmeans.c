@@ -12,7 +12,7 @@ static const real CH_DEV *half_squares(ch_exec *x, const ch_route_args *a) {
   return half;
 }
 
-static void route(ch_exec *x, const ch_route_args *a) {
+static void route_kmeans(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
   ch_choices_best(x, a, a->logits, half_squares(x, a), &c);
@@ -36,6 +36,6 @@ const ch_router ch_router_kmeans = {
     .defaults = {CH_ROUTER_DEFAULTS("kmeans"), .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
-    .route = route,
+    .route = route_kmeans,
     .observe = observe,
 };

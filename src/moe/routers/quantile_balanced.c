@@ -39,7 +39,7 @@ static void balance(ch_exec *x, const ch_route_args *a, const ch_choices *bids, 
 
 /* Prices start from the running mean that training keeps, or 0, which is also what is in force outside training. Every
  * valid token goes to its K best of S - beta. */
-static void run(ch_exec *x, const ch_route_args *a, int training) {
+static void choose_by_prices(ch_exec *x, const ch_route_args *a, int training) {
   CH_SCRATCH(x);
   int K = a->options->experts_per_token;
   ch_choices c = ch_choices_alloc(x, a, K), bids = ch_choices_alloc(x, a, K + 1);
@@ -55,9 +55,9 @@ static void run(ch_exec *x, const ch_route_args *a, int training) {
   ch_router_gates_from_scores(x, a);
 }
 
-static void route(ch_exec *x, const ch_route_args *a) { run(x, a, a->training); }
+static void route_quantile_balanced(ch_exec *x, const ch_route_args *a) { choose_by_prices(x, a, a->training); }
 
-static void causal(ch_exec *x, const ch_route_args *a) { run(x, a, 0); }
+static void causal(ch_exec *x, const ch_route_args *a) { choose_by_prices(x, a, 0); }
 
 const ch_router ch_router_quantile_balanced = {
     .name = "quantile_balanced",
@@ -69,7 +69,7 @@ const ch_router ch_router_quantile_balanced = {
     .defaults = {CH_ROUTER_DEFAULTS_K("quantile_balanced", 2), .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
-    .route = route,
+    .route = route_quantile_balanced,
     .causal = causal,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,

@@ -3,15 +3,15 @@
  * the same experts as in a batch. */
 #include "moe/routers/token_choice.h"
 
-static void run(ch_exec *x, const ch_route_args *a, int training) {
+static void choose_at_random(ch_exec *x, const ch_route_args *a, int training) {
   ch_rng fixed = ch_rng_make(0, CH_STREAM_SECOND_EXPERT, a->rng.sub);
   ch_drawn_route(x, a, training ? CH_DRAW_BY_PLACE : CH_DRAW_BY_ID, a->options->experts_per_token,
                  training ? a->rng : fixed);
 }
 
-static void route(ch_exec *x, const ch_route_args *a) { run(x, a, a->training); }
+static void route_random(ch_exec *x, const ch_route_args *a) { choose_at_random(x, a, a->training); }
 
-static void causal(ch_exec *x, const ch_route_args *a) { run(x, a, 0); }
+static void causal(ch_exec *x, const ch_route_args *a) { choose_at_random(x, a, 0); }
 
 const ch_router ch_router_random = {
     .name = "random",
@@ -22,6 +22,6 @@ const ch_router ch_router_random = {
     .defaults = {CH_ROUTER_DEFAULTS_K("random", 2), .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
-    .route = route,
+    .route = route_random,
     .causal = causal,
 };

@@ -49,7 +49,7 @@ static ch_gate_args gate_of(const ch_route_args *a, const ch_choices *c) {
 
 /* With room for `factor` times an even share in every expert; 0: for all. A second choice that is sampled away asks for
  * no room. */
-static void place(ch_exec *x, const ch_route_args *a, double factor) {
+static void place_tokens(ch_exec *x, const ch_route_args *a, double factor) {
   CH_SCRATCH(x);
   int K = ch_router_choices(a->options);
   ch_choices c = ch_choices_alloc(x, a, K);
@@ -63,9 +63,9 @@ static void place(ch_exec *x, const ch_route_args *a, double factor) {
   x->ops->gate(x, &gate);
 }
 
-void ch_token_choice_route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor_planned(x, a)); }
+void ch_token_choice_route(ch_exec *x, const ch_route_args *a) { place_tokens(x, a, ch_router_factor_planned(x, a)); }
 
-void ch_token_choice_causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
+void ch_token_choice_causal(ch_exec *x, const ch_route_args *a) { place_tokens(x, a, 0); }
 
 void ch_token_choice_backward(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
