@@ -31,8 +31,10 @@ static int print(const choir_export_result *r) {
     printf("experts per token  %d\n", r->experts_per_token);
   if (!r->measured) return 0;
   if (r->null_experts) printf("tokens cut         %.3f %%, which have more experts in a layer\n", 100 * r->cut);
+  if (r->null_experts && !r->cut && r->twentieth < r->experts_per_token)
+    printf("                   computing at most %d experts is faster, and not exact: --cut 0.05\n", r->twentieth);
   printf("loss               %.4f", r->loss);
-  if (r->null_experts) printf(", %.4f with that many experts", r->loss_cut);
+  if (r->cut > 0) printf(", %.4f with that many experts", r->loss_cut);
   if (!isnan(r->loss_written)) printf(", %.4f with weights so rounded", r->loss_written);
   printf("; nats a token, over %s held-out tokens\n", cli_grouped(r->tokens));
   return 0;
@@ -42,6 +44,8 @@ static int run_export(int count, const char *const *operands) {
   cli_progress progress;
   choir_export_result result;
   o.checkpoint = operands[0];
+  if (o.cut > 0 && o.experts_per_token) return cli_usage("--cut chooses what --experts-per-token gives: use one");
+  if (o.cut > 0 && !o.sequences) return cli_usage("--cut chooses on held-out text: --sequences must not be 0");
   if (!o.sequences && o.data) return cli_usage("--data has no effect with --sequences 0, which measures nothing");
   if (o.sequences && !o.data && !(o.data = cli_data_of_run(operands[0]))) return CLI_USAGE;
   cli_catch_signals();
@@ -61,8 +65,10 @@ static const cli_option options[] = {
     {"out", "OUT", CLI_PATH, &o.out, NULL, "the folder or file to make", 1},
     {"dtype", "f32|bf16|q8_0", CLI_CHOICE, &o.dtype, "f32", "of matrices; q8_0 is for gguf", 0},
     {"experts-per-token", "K", CLI_INT, &o.experts_per_token, "0",
-     "where experts choose: most that a token can have; 0: the least that cuts one token in twenty at most", 0},
-    {"data", "DIR", CLI_PATH, &o.data, NULL, "whose held-out share K is chosen and measured on; default: the run's", 0},
+     "where experts choose: most that a token can have; 0: as many as it can in choir, which is exact", 0},
+    {"cut", "SHARE", CLI_REAL, &o.cut, "0",
+     "the least K that takes experts from at most this share of tokens: faster, not exact", 0},
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "whose held-out share losses are measured on; default: the run's", 0},
     {"sequences", "N", CLI_INT64, &o.sequences, "64", "of it at most; 0: measure nothing", 0},
     CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
@@ -75,6 +81,7 @@ CLI_VERB(
     "where "
     "experts choose, router.score sigmoid; what has no counterpart is refused by name. Where experts choose, their "
     "thresholds become a selection bias, and K null experts stand for the experts that a token lacks; K limits how "
-    "many it can have.\n\n"
+    "many it can have. By default that is as many as in choir, so that logits and text are the same; a smaller K is "
+    "faster.\n\n"
     "Prints the share of tokens that K cuts, and the loss on held-out text as it is, with K, and, where dtype rounds "
     "them, with the weights rounded. docs/serving.md has the way from there.");

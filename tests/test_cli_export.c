@@ -168,10 +168,16 @@ static void writes_one_file(void **state) {
   assert_true(eighth.st_size < whole.st_size / 2);
 }
 
-/* K is the least that cuts one token in twenty, and what it costs is measured. */
+/* By default a token has as many experts as in choir, here all four; --cut 0.05 takes the least K that cuts one token
+ * in twenty, and what it costs is measured. */
 static void chooses_how_many_experts(void **state) {
-  program_must("choir export run --format gguf --out k.gguf --json");
+  program_must("choir export run --format gguf --out all.gguf --json");
   json_t *root = program_json();
+  assert_int_equal((int)json_at(root, "experts_per_token"), 4);
+  assert_true(json_at(root, "tokens_cut") == 0 && json_at(root, "loss_cut") == json_at(root, "loss"));
+  json_decref(root);
+  program_must("choir export run --format gguf --out k.gguf --json --cut 0.05");
+  root = program_json();
   int K = (int)json_at(root, "experts_per_token");
   assert_true(K >= 1 && K <= 4);
   assert_true(json_at(root, "tokens_cut") <= 0.05);
@@ -191,7 +197,9 @@ static void refuses_by_name(void **state) {
   program_refuses(1, "no training has set them", "choir export fresh --format hf --out x --sequences 0");
   program_refuses(1, "of type unigram", "choir export dense --format gguf --out x --sequences 0");
   program_refuses(1, "q8_0 is GGUF's", "choir export run --format hf --dtype q8_0 --out x --sequences 0");
-  program_refuses(1, "give a number", "choir export run --format hf --out x --sequences 0");
+  program_refuses(2, "--sequences must not be 0", "choir export run --format hf --out x --sequences 0 --cut 0.1");
+  program_refuses(2, "use one", "choir export run --format hf --out x --experts-per-token 2 --cut 0.1");
+  program_refuses(1, "cut is 1:", "choir export run --format hf --out x --cut 1");
   program_refuses(1, "4 at most (model.experts), not 5",
                   "choir export run --format hf --out x --sequences 0 --experts-per-token 5");
   program_refuses(1, "model.router.score is \"softmax\"",

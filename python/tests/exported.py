@@ -78,13 +78,9 @@ def run(kind: str) -> pathlib.Path:
 
 
 def export(kind: str, form: str, *words) -> pathlib.Path:
-    """Exported without a limit on the experts of a token but the model's own."""
+    """Exported as is the default: a token has as many experts as in choir."""
     out = testing.directory() / f"{kind}-{form}"
-    choice = (
-        KINDS[kind][1].get("router.name", "expert_choice") == "expert_choice" and "router.score" in KINDS[kind][1]
-    )
-    limit = ["--experts-per-token", EXPERTS] if choice else ["--experts-per-token", 2] if kind == "capped" else []
-    testing.program("export", run(kind), "--format", form, "--out", out, "--sequences", 0, *limit, *words)
+    testing.program("export", run(kind), "--format", form, "--out", out, "--sequences", 0, *words)
     return out
 
 

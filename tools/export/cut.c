@@ -48,11 +48,17 @@ static int count_over(const choir_model *model, double *over) {
   return CHOIR_OK;
 }
 
-/* The least K that cuts one token in twenty at most; a cap that the model has already is one. */
-static int choose(const ch_export_plan *plan, const double *over) {
-  int cap = plan->config.model.router.cap, k = 1;
-  while (over[k] > 0.05) k++;
-  return cap && cap < k ? cap : k;
+/* The most experts that a token can have. */
+static int most_experts(const ch_export_plan *plan) {
+  int cap = plan->config.model.router.cap;
+  return cap ? cap : plan->config.model.experts;
+}
+
+/* The least K that cuts at most this share of tokens. */
+static int least(const ch_export_plan *plan, const double *over, double share) {
+  int k = 1, most = most_experts(plan);
+  while (k < most && over[k] > share) k++;
+  return k;
 }
 
 /* Weights in the model as they come back from the file. Of transposed ones a row of the file is a column here. */
@@ -114,20 +120,19 @@ static int measure_loss(const ch_export_plan *plan, choir_model *model, const ch
   return plan->moe_layers ? count_over(model, over) : CHOIR_OK;
 }
 
-/* Where tokens choose, K is the router's; where experts do, it is given or chosen. */
+/* Where tokens choose, K is the router's; where experts do, it is the most that a token can have unless cut. */
 static int decide(ch_export_plan *plan, const double *over, const choir_export_options *options) {
   int given = options->experts_per_token, own = ch_router_choices(&plan->config.model.router);
-  int cap = plan->config.model.router.cap, most = cap ? cap : plan->config.model.experts;
+  int most = most_experts(plan);
   if (own && given && given != own)
     return ch_error(CHOIR_ERROR_ARGUMENT, "experts per token: router '%s' gives every token %d, not %d",
                     plan->config.model.router.name, own, given);
   if (!own && given > most)
     return ch_error(CHOIR_ERROR_ARGUMENT, "experts per token: a token has %d at most (model.%s), not %d", most,
-                    cap ? "router.cap" : "experts", given);
-  if (!own && !given && !over)
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "experts per token: give a number, or held-out text by which it can be chosen");
-  plan->K = own ? own : given ? given : choose(plan, over);
+                    plan->config.model.router.cap ? "router.cap" : "experts", given);
+  if (!own && !given && options->cut > 0 && !over)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "cut: it takes held-out text; give experts per token instead, or 0");
+  plan->K = own ? own : given ? given : options->cut > 0 ? least(plan, over, options->cut) : most;
   plan->nulls = own ? 0 : plan->K;
   return CHOIR_OK;
 }
@@ -140,6 +145,7 @@ int ch_export_cut(ch_export_plan *plan, choir_model *model, const choir_export_o
   int code = model ? measure_loss(plan, model, options, over, result) : CHOIR_OK;
   if (!code && plan->moe_layers) code = decide(plan, model ? over : NULL, options);
   result->cut = code || !plan->nulls ? 0 : over[plan->K];
+  result->twentieth = code || !plan->nulls ? 0 : least(plan, over, 0.05);
   free(over);
   if (code || !model || result->cut <= 0) return code;
   model->net.config.router.cap = plan->K;

@@ -9,8 +9,10 @@ typedef struct choir_export_options {
   const char *format;     /* "hf", "gguf" */
   const char *out;        /* a folder that is made; a file */
   const char *dtype;      /* "f32", "bf16", "q8_0" (gguf only) */
-  int experts_per_token;  /* K, where experts choose; 0: the least that cuts at most one token in twenty */
-  const char *data;       /* held-out text by which K is chosen and what it costs is measured; NULL: neither */
+  int experts_per_token;  /* K, where experts choose; 0: as `cut` has it */
+  double cut;             /* 0: K is the most that a token can have, which is exact; else the least K that cuts at most
+                             this share of tokens */
+  const char *data;       /* held-out text by which `cut` chooses K and on which losses are measured; NULL: neither */
   int64_t sequences;      /* of it, at most */
   int threads;
   int (*progress)(void *context, const char *what, double share); /* or NULL; nonzero: CHOIR_ERROR_INTERRUPTED */
@@ -24,6 +26,7 @@ typedef struct choir_export_result {
   int null_experts;         /* added beside the model's own */
   int measured;             /* nonzero: what follows was */
   double cut;               /* share of tokens, over all MoE layers, that have more experts than K */
+  int twentieth;            /* the least K that cuts one token in twenty at most */
   double loss, loss_cut;    /* by thresholds, and with K at most */
   double loss_written;      /* the same with weights rounded to dtype; NaN: f32, not rounded */
   int64_t tokens;           /* that this was measured on */

@@ -31,6 +31,9 @@ static int check_export_options(job *j) {
   int format, dtype;
   CH_TRY(word("format", j->options->format, ch_export_formats, &format));
   CH_TRY(word("dtype", j->options->dtype, ch_export_dtypes, &dtype));
+  if (!(j->options->cut >= 0 && j->options->cut < 1))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "cut is %g: it must be a share of tokens, at least 0 and below 1",
+                    j->options->cut);
   if (format == CH_EXPORT_HF && dtype == CH_EXPORT_Q8_0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "dtype q8_0 is GGUF's: a folder takes f32 or bf16");
   j->plan.format = (ch_export_format)format, j->plan.dtype = (ch_export_dtype)dtype;
