@@ -25,8 +25,10 @@ static int show_progress(void *context, const choir_data_progress *p) {
   if (!cli_progress_due(progress)) return cli_stop_requested();
   double share = p->bytes_total ? (double)p->bytes_done / (double)p->bytes_total : 0;
   double left = share > 0 ? p->seconds / share - p->seconds : -1;
-  cli_progress_line(progress, "%3.0f %%  %s of text  %s tokens  %s documents  %s/s  %s left", 100 * share,
-                    cli_bytes((double)p->text_bytes), cli_count((double)p->tokens), cli_count((double)p->documents),
+  char documents[32] = ""; /* that have been read to their end */
+  if (p->documents) snprintf(documents, sizeof documents, "  %s documents", cli_count((double)p->documents));
+  cli_progress_line(progress, "%3.0f %%  %s of text  %s tokens%s  %s/s  %s left", 100 * share,
+                    cli_bytes((double)p->text_bytes), cli_count((double)p->tokens), documents,
                     cli_bytes(p->seconds > 0 ? (double)p->text_bytes / p->seconds : 0), cli_duration(left));
   return cli_stop_requested();
 }
@@ -87,9 +89,9 @@ static int print_info(const char *directory, double seconds) {
                                     "train_tokens", (json_int_t)info.train_tokens, "train_bytes",
                                     (json_int_t)info.train_bytes, "heldout_tokens", (json_int_t)info.heldout_tokens,
                                     "heldout_bytes", (json_int_t)info.heldout_bytes));
-  printf("%s: %s documents from %d source%s, vocabulary %s\n", cli_shown(directory),
-         cli_grouped((int64_t)info.documents), info.sources, info.sources == 1 ? "" : "s",
-         cli_grouped(info.vocab_size));
+  printf("%s: %s document%s from %d source%s, vocabulary %s\n", cli_shown(directory),
+         cli_grouped((int64_t)info.documents), info.documents == 1 ? "" : "s", info.sources,
+         info.sources == 1 ? "" : "s", cli_grouped(info.vocab_size));
   printf("  training  %15s tokens  %10s of text  %.2f bytes a token\n", cli_grouped((int64_t)info.train_tokens),
          cli_bytes((double)info.train_bytes),
          (double)info.train_bytes / (double)(info.train_tokens ? info.train_tokens : 1));

@@ -80,6 +80,7 @@ static void nothing_is_lost_or_twice(void **state) {
   choir_data_info info;
   choir_data_get_info(d, &info);
   assert_int_equal(info.sources, 3);
+  assert_int_equal(info.documents, 499 + 2 + 3); /* not the pieces of those that have text in both shares */
   assert_int_equal(info.vocab_size, 600);
   assert_int_equal(info.train_bytes + info.heldout_bytes,
                    texts[0].size + texts[1].size + texts[2].size - 3 * (499 + 2));

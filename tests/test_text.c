@@ -114,6 +114,26 @@ static void json_errors_name_the_line(void **state) {
   }
 }
 
+/* Without a field two lines of objects are refused; one, or objects that are no lines, are text, and so is anything
+ * with a separator. */
+static void tells_json_lines_from_text(void **state) {
+  static const char lines[] = "{\"id\": 1, \"text\": \"ka\", \"by\": \"lo\"}\n{\"text\": \"mi\"}\n";
+  static const char *const text[] = {
+      "{\"text\": \"ka\"}\n", "{\n\"text\": 1}\n", "{a}\n{b}\n", "{}\nka\n", "[1]\n[2]\n", "{", ""};
+  ch_buffer got = {0};
+  corpus_save(corpus_path("in"), lines, sizeof lines - 1);
+  test_fails(
+      read_one("in", NULL, NULL, 0, &got), CHOIR_ERROR_FORMAT,
+      "in: is JSON lines: name the field that holds the text (--field, or field; its strings are \"text\", \"by\")");
+  test_ok(read_one("in", "", NULL, 0, &got));
+  test_ok(read_one("in", NULL, "text", 0, &got));
+  for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+    corpus_save(corpus_path("in"), text[i], strlen(text[i]));
+    test_ok(read_one("in", NULL, NULL, 0, &got));
+  }
+  free(got.data);
+}
+
 /* Offsets and lines are those of the file, wherever blocks end. */
 static void invalid_bytes_are_located(void **state) {
   ch_buffer content = {0}, got = {0};
@@ -304,5 +324,5 @@ static void names_what_cannot_be_read(void **state) {
 static int end(void **state) { return corpus_end(state); }
 
 TEST_MAIN(begin, end, splits_documents, takes_windows_line_ends, reads_json_lines, json_errors_name_the_line,
-          invalid_bytes_are_located, reads_every_compression, refuses_archives, refuses_damaged_compression,
-          reads_every_stream, reads_gzip_members, names_what_cannot_be_read)
+          tells_json_lines_from_text, invalid_bytes_are_located, reads_every_compression, refuses_archives,
+          refuses_damaged_compression, reads_every_stream, reads_gzip_members, names_what_cannot_be_read)

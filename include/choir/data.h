@@ -58,7 +58,7 @@ typedef struct choir_data_info {
   int vocab_size, sources;
   uint64_t train_tokens, heldout_tokens; /* ends of documents included */
   uint64_t train_bytes, heldout_bytes;   /* of text */
-  uint64_t documents;                    /* a document with text in both shares counts in each */
+  uint64_t documents;                    /* with text; one with text in both shares counts once */
   uint64_t hash;                         /* of the whole data set, as recorded in checkpoints and timing.jsonl */
   int64_t reserved[7];
 } choir_data_info;

@@ -92,7 +92,12 @@ static int open_source(choir_data *d, const char *directory, const char *file, c
     return ch_error(CHOIR_ERROR_FORMAT, "%s: source \"%s\": \"weight\" is 0: must be above 0", file, s->name);
   d->count++; /* from here on closed with the rest */
   CH_TRY(open_shard(d, directory, file, source, s, "train", &s->train));
-  return open_shard(d, directory, file, source, s, "heldout", &s->heldout);
+  CH_TRY(open_shard(d, directory, file, source, s, "heldout", &s->heldout));
+  uint64_t pieces = s->train.info.documents + s->heldout.info.documents;
+  int64_t documents;
+  CH_TRY(ch_json_get_integer(source, file, "documents", 0, (int64_t)pieces, &documents));
+  s->documents = (uint64_t)documents;
+  return CHOIR_OK;
 }
 
 /* The tokenizer beside the shards, by its bytes alone: reading data needs no SentencePiece. */
@@ -207,6 +212,6 @@ void choir_data_get_info(const choir_data *d, choir_data_info *info) {
     info->heldout_tokens += heldout->tokens;
     info->train_bytes += train->text_bytes;
     info->heldout_bytes += heldout->text_bytes;
-    info->documents += train->documents + heldout->documents;
+    info->documents += d->sources[i].documents;
   }
 }

@@ -11,7 +11,8 @@ enum { CH_SOURCE_LIMIT = 1024, CH_SOURCE_NAME_BYTES = 65 };
 
 typedef struct ch_source {
   char name[CH_SOURCE_NAME_BYTES];
-  double weight;  /* > 0, relative */
+  double weight; /* > 0, relative */
+  uint64_t documents;
   uint64_t begin; /* its part of [0, 2^32) in the mixture; the next source's begin ends it */
   ch_shard train, heldout;
 } ch_source;

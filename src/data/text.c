@@ -1,6 +1,7 @@
 #include "data/text.h"
 
 #include <jansson.h>
+#include <stdio.h>
 
 #include "base/buffer.h"
 #include "base/text.h"
@@ -104,6 +105,46 @@ static int is_tar(const char *data, size_t size) {
   return digits >= 4 && said == sum;
 }
 
+enum { LOOK_BYTES = 1 << 24 };
+
+/* Names of an object's fields that hold strings, for a message. */
+static void name_fields(json_t *object, char *list, size_t size) {
+  const char *name;
+  json_t *value;
+  size_t used = 0;
+  list[0] = 0;
+  json_object_foreach(object, name, value) {
+    if (!json_is_string(value) || used + strlen(name) + 6 > size) continue;
+    used += (size_t)snprintf(list + used, size - used, "%s\"%s\"", used ? ", " : "", name);
+  }
+}
+
+/* JSON lines that are read as plain text would have a model learn their syntax. Two lines that are objects tell. */
+static int check_plain(ch_text *t) {
+  char fields[256];
+  size_t at = t->begin;
+  int objects = 0;
+  if (t->o.field || t->o.separator || at == t->raw.size || t->raw.data[at] != '{') return CHOIR_OK;
+  while (objects < 2) {
+    while (!memchr(t->raw.data + at, '\n', t->raw.size - at) && !t->input.ended && t->raw.size < LOOK_BYTES)
+      CH_TRY(fill_block(t)); /* moves nothing: next to nothing is used up */
+    const char *line = t->raw.data + at, *newline = memchr(line, '\n', t->raw.size - at);
+    size_t length = newline ? (size_t)(newline - line) : t->raw.size - at;
+    json_t *object = json_loadb(line, length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+    int is = json_is_object(object);
+    if (is && !objects) name_fields(object, fields, sizeof fields);
+    json_decref(object);
+    if (!is) return CHOIR_OK;
+    objects++;
+    if (!newline) return CHOIR_OK;
+    at += length + 1;
+  }
+  return ch_error(CHOIR_ERROR_FORMAT,
+                  "%s: is JSON lines: name the field that holds the text (--field, or field; its strings are %s), or "
+                  "give a separator (--separator, or separator) if the lines themselves are the text",
+                  t->input.path, *fields ? fields : "none");
+}
+
 static int open_file(ch_text *t) {
   CH_TRY(ch_input_open(&t->input, t->o.inputs[t->file]));
   t->open = 1;
@@ -116,7 +157,7 @@ static int open_file(ch_text *t) {
   if (is_tar(t->raw.data, t->raw.size))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: is a tar archive; unpack it and name the files in it", t->input.path);
   t->begin = t->offset = ch_utf8_mark(t->raw.data, t->raw.size);
-  return CHOIR_OK;
+  return check_plain(t);
 }
 
 static void close_file(ch_text *t) {
@@ -179,7 +220,7 @@ static int append_text(ch_text *t, const char *text, size_t size) {
     if (!t->o.replace_invalid)
       return ch_error(CHOIR_ERROR_FORMAT,
                       "%s: byte %llu (line %llu): not UTF-8 (0x%02X); convert the file to UTF-8, or have such bytes "
-                      "replaced (replace_invalid)",
+                      "replaced (--replace-invalid, or replace_invalid)",
                       t->input.path, (unsigned long long)t->offset + i, (unsigned long long)t->line,
                       (unsigned char)text[i]);
     CH_TRY(ch_buffer_append(&t->block, "\xEF\xBF\xBD", 3));

@@ -35,7 +35,8 @@ void ch_input_close(ch_input *input);
 typedef struct ch_text_options {
   const char *const *inputs; /* NULL-terminated */
   const char *field;         /* JSON lines: the field with the text; NULL: plain text */
-  const char *separator;     /* plain text: the line between documents; NULL: a file is one document */
+  const char *separator;     /* plain text: the line between documents; NULL: a file is one document, and one that is
+                                JSON lines is CHOIR_ERROR_FORMAT */
   int replace_invalid;       /* bytes that are not UTF-8 become U+FFFD, one each; 0: an error */
   size_t block_bytes;        /* documents come in blocks of at most about this size; 8 at least */
 } ch_text_options;
