@@ -146,6 +146,21 @@ static void stats_and_page_agree(void **state) {
   }
 }
 
+/* Fewer tokens than experts: by thresholds, which the output says, unless another routing was asked for. */
+static void short_texts(void **state) {
+  program_must("head -c 40 corpus.txt >short.txt");
+  json_t *stats = stats_of("--text short.txt --tokens 3"), *data = page_of("--text short.txt --tokens 3");
+  assert_string_equal(json_string_value(json_object_get(stats, "routing")), "threshold");
+  agree(stats, json_object_get(data, "inspection"), "stats");
+  json_decref(data);
+  json_decref(stats);
+  stats = stats_of("--text short.txt --tokens 4");
+  assert_string_equal(json_string_value(json_object_get(stats, "routing")), "batch");
+  json_decref(stats);
+  program_refuses(1, "4 experts choose among only 3 tokens (pool 'batch'); give more tokens, or use",
+                  "choir stats run --text short.txt --tokens 3 --routing batch");
+}
+
 /* The losses of the page's first sequence are those of its logits. */
 static void losses_of_tokens(void **state) {
   enum { LENGTH = 16 };
@@ -299,5 +314,5 @@ static void drawn(void **state) {
   json_decref(data);
 }
 
-TEST_MAIN(setup, program_directory_remove, stats_and_page_agree, shares, losses_of_tokens, while_training, tables,
-          hostile_text, well_formed, drawn)
+TEST_MAIN(setup, program_directory_remove, stats_and_page_agree, short_texts, shares, losses_of_tokens, while_training,
+          tables, hostile_text, well_formed, drawn)

@@ -65,12 +65,14 @@ def report(*run: Path, out: Optional[Path] = None) -> Page:
     return Page(os.path.join(run[0], "report.html"))
 
 
-def inspect(model: Path, text: Union[str, os.PathLike], *, out: Path) -> Page:
+def inspect(model: Path, text: Union[str, os.PathLike], *, out: Path, routing: Optional[str] = None) -> Page:
     """Which experts took which tokens of a text, as `choir inspect` writes it. model: a run or checkpoint. text: the
-    text itself, or a pathlib.Path of its file."""
+    text itself, or a pathlib.Path of its file. routing: "batch", "threshold", ...; None: as trained, or by thresholds
+    where the text has fewer tokens than there are experts."""
+    words = ["inspect", model] + (["--routing", routing] if routing else [])
     if not isinstance(text, str):
-        return _page(out, "inspect", model, "--text", text)
+        return _page(out, *words, "--text", text)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
         file.write(text)
         file.flush()
-        return _page(out, "inspect", model, "--text", file.name)
+        return _page(out, *words, "--text", file.name)

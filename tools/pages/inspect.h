@@ -8,9 +8,10 @@
 #include "data/encoder.h"
 
 typedef struct ch_inspect_options {
-  const char *text;                     /* a UTF-8 file, encoded with the checkpoint's tokenizer */
-  int64_t tokens;                       /* from its beginning, at most; 0: all */
-  const char *routing;                  /* as choir_model_set_routing; NULL: the model's present one */
+  const char *text;    /* a UTF-8 file, encoded with the checkpoint's tokenizer */
+  int64_t tokens;      /* from its beginning, at most; 0: all */
+  const char *routing; /* as choir_model_set_routing; NULL: the model's present one, or "threshold" where the text
+                          is too short for it */
   int batch_sequences, sequence_length; /* routed together, and tokens of each; 0: the config's */
   int top;                              /* favourite tokens of each expert */
   const char *checkpoint;               /* its name, for people; or NULL */

@@ -70,20 +70,30 @@ static int evaluate_text(choir_model *model, const ch_text_tokens *text, const c
   return code ? code : ch_model_check_loss(model, inspection->eval.loss);
 }
 
+/* The routing asked for; where none was and the text is too short for the model's own, by thresholds. NULL: its own. */
+static const char *routing_for(const choir_model *model, const char *asked, const ch_inspection *inspection) {
+  const choir_config *c = choir_model_config_of(model);
+  int n = inspection->batch_sequences * inspection->sequence_length;
+  if (asked || model->causal || !ch_router_has_thresholds(model->net.router)) return asked;
+  int code = model->net.router->check(&c->model.router, n, c->model.experts, inspection->sequence_length);
+  return code ? "threshold" : NULL;
+}
+
 int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                       choir_routing_callback also, void *context, ch_inspection *inspection) {
   char own[CHOIR_NAME_BYTES];
   ch_layer_stats w = {.also = also, .context = context};
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
   int code = begin_inspection(model, text, o, inspection);
-  if (!code && o->routing) code = choir_model_set_routing(model, o->routing);
+  const char *routing = code ? NULL : routing_for(model, o->routing, inspection);
+  if (!code && routing) code = choir_model_set_routing(model, routing);
   if (!code) code = ch_layer_stats_begin(model, choir_model_config_of(model)->model.vocab_size, &w);
   code = ch_comm_agree(model->x.comm, code);
   if (!code) code = evaluate_text(model, text, o, inspection);
   choir_model_on_routing(model, NULL, NULL);
   inspection->layers = w.layers;
   inspection->layer = w.layer;
-  if (o->routing) inspection->eval.routing = o->routing; /* the model's name for it goes with its own routing */
+  if (routing) inspection->eval.routing = routing; /* the model's name for it goes with its own routing */
   int restored = choir_model_set_routing(model, own);
   return code ? code : restored;
 }

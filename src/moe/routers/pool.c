@@ -68,8 +68,11 @@ int ch_pools_check(const choir_router_options *o, int n, int e, int sequence_len
                     o->name);
   shape s = shape_of(o, n, sequence_length);
   if (e > s.size)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d experts choose among only %d tokens (pool '%s'%s)", o->name,
-                    e, s.size, o->pool, !strcmp(o->pool, "position") ? ": one of each sequence" : "");
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "router '%s': %d experts choose among only %d tokens (pool '%s'%s); give more tokens, or use a trained "
+        "model with routing threshold, which takes any number",
+        o->name, e, s.size, o->pool, !strcmp(o->pool, "position") ? ": one of each sequence" : "");
   CH_TRY(check_factor(o, &s, o->capacity_factor, n, e));
   return check_factor(o, &s, ch_router_factor(o, 0), n, e);
 }
