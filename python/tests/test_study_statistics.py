@@ -97,6 +97,11 @@ class Power(unittest.TestCase):
             wanted = TTestPower().solve_power(nobs=count, power=0.8, alpha=0.05)
             np.testing.assert_allclose(statistics.detectable(1, count, count - 1), wanted, rtol=1e-4)
 
+    def test_every_freedom(self):
+        effects = [statistics.detectable(1, 1, freedom) for freedom in (*range(1, 31), 100, math.inf)]
+        self.assertEqual(effects, sorted(effects, reverse=True))
+        np.testing.assert_allclose(effects[-1], stats.norm.ppf(0.975) + stats.norm.ppf(0.8), rtol=1e-5)
+
     def test_by_simulation(self):
         rng = np.random.default_rng(3)
         effect = statistics.detectable(0.5, 8, 7)
