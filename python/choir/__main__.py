@@ -10,6 +10,7 @@ def main() -> None:
     own = HERE / "bin" / "choir"
     if not own.exists():
         sys.exit(f"{own} is not there: install choir's wheel (pip install .), or build the program (README.md)")
+    os.environ.setdefault("CHOIR_PYTHON", sys.executable)  # for `choir study`: this environment's own packages
     os.execv(own, ["choir", *sys.argv[1:]])
 
 
