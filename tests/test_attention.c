@@ -8,7 +8,8 @@ typedef struct {
 static const shape shapes[] = {{1, 1, 1, 4, 0, 1, 0},    {2, 5, 3, 8, 0, 0, 0},    {1, 63, 2, 16, 7, 2, 0},
                                {1, 64, 2, 16, 0, 0, 1},  {2, 65, 1, 32, 0, 0, 0},  {1, 200, 2, 64, 5, 2, 0},
                                {3, 128, 4, 32, 0, 4, 0}, {1, 70, 2, 48, 3, 2, 1},  {1, 600, 1, 20, 0, 0, 0},
-                               {2, 70, 6, 16, 3, 2, 0},  {1, 130, 4, 20, 0, 1, 1}, {2, 5, 4, 64, 7, 2, 1}};
+                               {2, 70, 6, 16, 3, 2, 0},  {1, 130, 4, 20, 0, 1, 1}, {2, 5, 4, 64, 7, 2, 1},
+                               {9, 300, 12, 4, 0, 0, 0} /* devices take its heads in two turns */};
 enum { BUCKETS = 32, MAX_DISTANCE = 128, OUTPUTS = 6 };
 
 /* out, lse, dq, dk, dv, drel_bias */
@@ -21,7 +22,7 @@ static void output_sizes(shape s, int64_t *size) {
 }
 
 /* Runs both directions; what is set starts poisoned, gaps excepted. */
-static void run_attention(const char *backend, int threads, shape s, real **out) {
+static void run_attention(const char *backend, ch_compute compute, int threads, shape s, real **out) {
   int64_t size[OUTPUTS], rows = (int64_t)s.B * s.T;
   output_sizes(s, size);
   for (int i = 0; i < OUTPUTS; i++) {
@@ -55,7 +56,7 @@ static void run_attention(const char *backend, int threads, shape s, real **out)
                          .dk = out[3],
                          .dv = out[4],
                          .drel_bias = out[5]};
-  TEST_EXEC(backend, CH_COMPUTE_FP32, threads, (x.ops->attention(&x, &a), x.ops->attention_backward(&x, &a)));
+  TEST_EXEC(backend, compute, threads, (x.ops->attention(&x, &a), x.ops->attention_backward(&x, &a)));
   for (int i = 0; i < 5; i++) free(in[i]);
 }
 
@@ -64,10 +65,10 @@ static void fast_equals_reference(void **state) {
     real *want[OUTPUTS], *got[OUTPUTS], *again[OUTPUTS];
     int64_t size[OUTPUTS];
     output_sizes(shapes[i], size);
-    run_attention("reference", 2, shapes[i], want);
-    run_attention("cpu", 1, shapes[i], got);
+    run_attention("reference", CH_COMPUTE_FP32, 2, shapes[i], want);
+    run_attention("cpu", CH_COMPUTE_FP32, 1, shapes[i], got);
     for (int threads = 2; threads <= 3; threads++) {
-      run_attention("cpu", threads, shapes[i], again);
+      run_attention("cpu", CH_COMPUTE_FP32, threads, shapes[i], again);
       for (int j = 0; j < OUTPUTS; j++) {
         assert_memory_equal(got[j], again[j], (size_t)size[j] * sizeof(real));
         free(again[j]);
@@ -78,6 +79,20 @@ static void fast_equals_reference(void **state) {
         assert_true(fabs((double)got[j][e] - (double)want[j][e]) <= 2e-5 * fmax(1, fabs((double)want[j][e])));
       free(want[j]), free(got[j]);
     }
+  }
+}
+
+/* Where products round their operands to bf16, attention is as near as these allow. */
+static void bf16_is_close(void **state) {
+  const shape s = {2, 300, 4, 32, 0, 2, 0};
+  real *want[OUTPUTS], *got[OUTPUTS];
+  int64_t size[OUTPUTS];
+  output_sizes(s, size);
+  run_attention("reference", CH_COMPUTE_FP32, 2, s, want);
+  run_attention("cpu", CH_COMPUTE_BF16, 2, s, got);
+  for (int j = 0; j < OUTPUTS; j++) {
+    test_close(got[j], want[j], size[j], 0.02);
+    free(want[j]), free(got[j]);
   }
 }
 
@@ -177,5 +192,5 @@ static void buckets(void **state) {
   assert_int_equal(ch_attention_bucket(7, 8, 3), 7);
 }
 
-TEST_MAIN(NULL, NULL, fast_equals_reference, shared_keys_are_repeated_ones, large_scores,
+TEST_MAIN(NULL, NULL, fast_equals_reference, bf16_is_close, shared_keys_are_repeated_ones, large_scores,
           nan_is_seen_from_its_position_on, buckets)

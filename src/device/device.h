@@ -81,11 +81,17 @@ static inline int64_t ch_groups(int64_t count) {
   return groups < CH_MOST_GROUPS ? groups : CH_MOST_GROUPS;
 }
 
+/* Groups for `n` rows where a group takes one row at a time. */
+static inline int64_t ch_rows_at_once(int64_t n) { return n < CH_MOST_GROUPS ? n : CH_MOST_GROUPS; }
+
 /* Launches a kernel in `groups` groups; the rest are its arguments by name. Nothing to do: no groups, or a dry run. */
 #define CH_LAUNCH(x, kernel, groups, ...) ch_launch((x), CH_KERNEL_##kernel, (groups), &(kernel##_args){__VA_ARGS__})
 static inline void ch_launch(ch_exec *x, ch_kernel kernel, int64_t groups, const void *args) {
   if (groups > 0 && !ch_counting(x)) ((const ch_device *)x->memory)->launch(kernel, groups, args);
 }
+
+/* A batch of products: by the driver's library where it takes them, else by the kernel. */
+void ch_multiply_batch(ch_exec *x, const product_args *p, int64_t batch);
 
 /* Begins the function of an op, whose parameters are x and a. */
 #define CH_DEVICE_OP(op) void ch_device_##op(ch_exec *x, const ch_args_of_##op *a)

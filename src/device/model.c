@@ -3,13 +3,11 @@
 
 #include "device/device.h"
 
-static int64_t rows_at_once(int64_t n) { return n < CH_MOST_GROUPS ? n : CH_MOST_GROUPS; }
-
 /* ---- rows ---- */
 
-CH_ONE_KERNEL(softmax, rows_at_once(a->n))
-CH_ONE_KERNEL(softmax_backward, rows_at_once(a->n))
-CH_ONE_KERNEL(rmsnorm, rows_at_once(a->n))
+CH_ONE_KERNEL(softmax, ch_rows_at_once(a->n))
+CH_ONE_KERNEL(softmax_backward, ch_rows_at_once(a->n))
+CH_ONE_KERNEL(rmsnorm, ch_rows_at_once(a->n))
 
 CH_DEVICE_OP(rmsnorm_backward) {
   CH_SCRATCH(x);
@@ -18,7 +16,7 @@ CH_DEVICE_OP(rmsnorm_backward) {
   CH_LAUNCH(x, rmsnorm_dw, ch_groups(blocks * a->d), .x = a->x, .rstd = a->rstd, .dy = a->dy, .partial = partial,
             .n = a->n, .d = a->d);
   CH_LAUNCH(x, add_blocks, ch_groups(a->d), .partial = partial, .sum = a->dw, .blocks = blocks, .d = a->d);
-  CH_LAUNCH(x, rmsnorm_dx, rows_at_once(a->n), .x = a->x, .w = a->w, .rstd = a->rstd, .dy = a->dy, .dx = a->dx,
+  CH_LAUNCH(x, rmsnorm_dx, ch_rows_at_once(a->n), .x = a->x, .w = a->w, .rstd = a->rstd, .dy = a->dy, .dx = a->dx,
             .n = a->n, .d = a->d, .dx_acc = a->dx_acc);
 }
 
@@ -37,7 +35,7 @@ CH_DEVICE_OP(combine) {
 
 CH_DEVICE_OP(combine_backward) {
   const ch_record *r = a->record;
-  CH_LAUNCH(x, combine_backward, rows_at_once(r->max_slots), .begin = r->expert_begin, .slot_token = r->slot_token,
+  CH_LAUNCH(x, combine_backward, ch_rows_at_once(r->max_slots), .begin = r->expert_begin, .slot_token = r->slot_token,
             .slot_gate = r->slot_gate, .y = a->y, .dout = a->dout, .dy = a->dy, .dgate = a->dgate, .e = r->experts,
             .d = a->d, .gated = a->gated);
 }
@@ -55,7 +53,7 @@ CH_DEVICE_OP(embedding_backward) {
 /* ---- elements ---- */
 
 /* Where only the device knows how many there are, enough groups for a good many. */
-static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS / 4 : ch_groups(count); }
+static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS : ch_groups(count); }
 
 CH_ONE_KERNEL(sigmoid, ch_groups(a->count))
 CH_ONE_KERNEL(sigmoid_backward, ch_groups(a->count))
@@ -89,7 +87,7 @@ CH_DEVICE_OP(sumsq) {
   CH_SCRATCH(x);
   int64_t pieces = (a->count + PIECE - 1) / PIECE;
   double CH_DEV *partial = CH_NEW(&x->scratch, double, a->arrays *pieces);
-  CH_LAUNCH(x, sum_squares, rows_at_once(a->arrays * pieces), .x = a->x, .partial = partial, .arrays = a->arrays,
+  CH_LAUNCH(x, sum_squares, ch_rows_at_once(a->arrays * pieces), .x = a->x, .partial = partial, .arrays = a->arrays,
             .count = a->count, .pieces = pieces);
   CH_LAUNCH(x, total_squares, 1, .partial = partial, .sum = a->sum, .total = a->total, .arrays = a->arrays,
             .pieces = pieces, .step = a->step);
@@ -105,36 +103,6 @@ static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max
   int *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
   if (!ch_counting(x)) ch_attention_buckets(count, buckets, max_distance, bucket);
   return ch_put(&x->scratch, bucket, (size_t)count * sizeof *bucket);
-}
-
-static int group_of(int H, int kv_heads) { return H / ch_kv_heads(H, kv_heads); }
-
-CH_DEVICE_OP(attention) {
-  CH_SCRATCH(x);
-  const int CH_DEV *bucket = a->rel_bias ? put_buckets(x, a->T, a->buckets, a->max_distance) : NULL;
-  CH_LAUNCH(x, attention, (int64_t)a->B * a->H * a->T, .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias,
-            .bucket = bucket, .out = a->out, .lse = a->lse, .ld = ch_attention_ld(a), .kv_ld = ch_attention_kv_ld(a),
-            .T = a->T, .H = a->H, .group = group_of(a->H, a->kv_heads), .dh = a->dh, .scale = a->scale);
-}
-
-CH_DEVICE_OP(attention_backward) {
-  CH_SCRATCH(x);
-  int64_t rows = (int64_t)a->B * a->H * a->T;
-  int group = group_of(a->H, a->kv_heads);
-  const int CH_DEV *bucket = a->rel_bias ? put_buckets(x, a->T, a->buckets, a->max_distance) : NULL;
-  real CH_DEV *delta = CH_NEW(&x->scratch, real, rows), *slope = a->rel_bias ? CH_NEW(&x->scratch, real, rows) : NULL;
-#define SHARED_ARGS                                                                                               \
-  .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias, .bucket = bucket, .lse = a->lse, .dout = a->dout,     \
-  .delta = delta, .ld = ch_attention_ld(a), .kv_ld = ch_attention_kv_ld(a), .T = a->T, .H = a->H, .group = group, \
-  .dh = a->dh, .scale = a->scale
-  CH_LAUNCH(x, attention_dq, rows, SHARED_ARGS, .dq = a->dq);
-  CH_LAUNCH(x, attention_dkv, rows / group, SHARED_ARGS, .dk = a->dk, .dv = a->dv);
-  if (a->rel_bias) {
-    CH_LAUNCH(x, attention_slope, rows, SHARED_ARGS, .slope = slope);
-    CH_LAUNCH(x, attention_dbias, ch_groups((int64_t)a->buckets * a->H), .slope = slope, .bucket = bucket,
-              .drel_bias = a->drel_bias, .B = a->B, .T = a->T, .H = a->H, .buckets = a->buckets);
-  }
-#undef SHARED_ARGS
 }
 
 CH_DEVICE_OP(attention_cached) {
@@ -170,12 +138,12 @@ CH_DEVICE_OP(adafactor) {
     CH_LAUNCH(x, adafactor_columns, ch_groups(a->batch * a->cols), .finite = a->finite, .g = a->g, .col = a->col,
               .batch = a->batch, .rows = a->rows, .cols = a->cols, .beta2 = a->beta2, .eps1 = a->eps1,
               .grad_scale = a->grad_scale);
-    CH_LAUNCH(x, adafactor_rows, rows_at_once(a->batch * a->rows), .finite = a->finite, .w = a->w, .g = a->g,
+    CH_LAUNCH(x, adafactor_rows, ch_rows_at_once(a->batch * a->rows), .finite = a->finite, .w = a->w, .g = a->g,
               .col = a->col, .measures = measures, .batch = a->batch, .rows = a->rows, .cols = a->cols,
               .grad_scale = a->grad_scale);
   }
   if (a->stage != CH_ADAFACTOR_MEASURE) {
-    CH_LAUNCH(x, adafactor_scales, rows_at_once(a->batch), .finite = a->finite, .measures = measures, .row = a->row,
+    CH_LAUNCH(x, adafactor_scales, ch_rows_at_once(a->batch), .finite = a->finite, .measures = measures, .row = a->row,
               .scales = scales, .batch = a->batch, .rows = a->rows, .all_cols = a->all_cols ? a->all_cols : a->cols,
               .rate = a->rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
     CH_LAUNCH(x, adafactor_apply, ch_groups(count), .finite = a->finite, .w = a->w, .g = a->g, .row = a->row,

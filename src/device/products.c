@@ -14,8 +14,7 @@ static const void CH_DEV *either(const real CH_DEV *value, const ch_bf16 CH_DEV 
   return rounded ? (const void CH_DEV *)rounded : value;
 }
 
-/* A driver may know a faster way than the kernel. */
-static void multiply_batch(ch_exec *x, const product_args *p, int64_t batch) {
+void ch_multiply_batch(ch_exec *x, const product_args *p, int64_t batch) {
   const ch_device *device = (const ch_device *)x->memory;
   if (!device->multiply || !device->multiply(p, batch)) ch_launch(x, CH_KERNEL_product, batch * tiles(p->m, p->n), p);
 }
@@ -50,7 +49,7 @@ CH_DEVICE_OP(gemm) {
                       .alpha = a->alpha ? a->alpha : 1};
     round_before(x, &p.a, &p.a_is, p.lda * (a->trans_a ? a->k : a->m));
     round_before(x, &p.b, &p.b_is, p.ldb * (a->trans_b ? a->n : a->k));
-    if (!ch_counting(x)) multiply_batch(x, &p, 1);
+    if (!ch_counting(x)) ch_multiply_batch(x, &p, 1);
   }
 }
 
@@ -85,7 +84,7 @@ static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, real CH_D
   product_args p = experts_of(x, a, c);
   round_before(x, &p.a, &p.a_is, (int64_t)a->max_rows * a->k);
   round_before(x, &p.b, &p.b_is, a->form == CH_TN ? (int64_t)a->max_rows * a->n : a->experts * a->k * a->n);
-  if (!ch_counting(x)) multiply_batch(x, &p, a->experts);
+  if (!ch_counting(x)) ch_multiply_batch(x, &p, a->experts);
 }
 
 /* ---- rows that belong to experts by number, at equal distances ---- */

@@ -6,7 +6,7 @@
 
 #include "op/exec.h"
 
-/* Causal attention, with a learned bias by distance or without. Position i sees j <= i:
+/* Attention, with a learned bias by distance or without. Position i sees j <= i or, if bidirectional, every j:
  *   P[i,j] = softmax_j(scale * q_i.k_j + rel_bias[bucket(i-j), head]),  out_i = sum_j P[i,j] v_j.
  * q, out and their gradients are [B,T,H,dh] with row stride `ld` (0: H*dh) between positions; k, v and theirs are
  * [B,T,kv_heads,dh] with `kv_ld` (0: kv_heads*dh). Every H/kv_heads heads in a row share the keys and values of one,
@@ -16,6 +16,7 @@ typedef struct {
   int B, T, H, dh;
   int kv_heads; /* 0: H */
   int64_t ld, kv_ld;
+  int bidirectional;
   real scale;
   const real CH_DEV *q, *k, *v;
   const real CH_DEV *rel_bias; /* [buckets,H], or NULL: no bias */
@@ -49,6 +50,21 @@ static inline void ch_attention_buckets(int count, int buckets, int max_distance
   for (int distance = 0; distance < count; distance++)
     bucket[distance] = ch_attention_bucket(distance < far ? distance : far, buckets, max_distance);
 }
+
+/* Distances i-j of T positions: from -ch_attention_ahead(a) on, so many. */
+static inline int ch_attention_ahead(const ch_attention_args *a) { return a->bidirectional ? a->T - 1 : 0; }
+static inline int ch_attention_distances(const ch_attention_args *a) { return a->T + ch_attention_ahead(a); }
+
+/* The bucket of every distance: [ch_attention_distances(a)]. Where attention is bidirectional, the first half of the
+ * buckets is for keys at and before the position, the second for those after it, as in T5's encoder. */
+static inline void ch_attention_all_buckets(const ch_attention_args *a, int *bucket) {
+  int ahead = ch_attention_ahead(a), side = a->bidirectional ? a->buckets / 2 : a->buckets;
+  ch_attention_buckets(a->T, side, a->max_distance, bucket + ahead);
+  for (int distance = 1; distance <= ahead; distance++) bucket[ahead - distance] = side + bucket[ahead + distance];
+}
+
+/* Keys that position i sees: those below. */
+static inline int ch_attention_seen(const ch_attention_args *a, int i) { return a->bidirectional ? a->T : i + 1; }
 
 /* Attention of new positions against what caches hold, for inference: there is no backward. Sequence b's new positions
  * are rows begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to

@@ -53,13 +53,15 @@
 #define pad_rows_fields(ptr, num) ptr(begin) ptr(rows) ptr(padded) num(I64, width) num(I32, e) num(I32, most) num(I32, is)
 #define unpad_rows_fields(ptr, num) ptr(begin) ptr(rows) ptr(padded) num(I64, width) num(I32, e) num(I32, most) num(I32, accumulate)
 
-/* ---- attention.cl.h; bucket [T] of every distance, 0 without a bias; `group` heads share keys and values ---- */
-#define ATTENTION_SHAPE(num) num(I64, ld) num(I64, kv_ld) num(I32, T) num(I32, H) num(I32, group) num(I32, dh) num(F32, scale)
-#define attention_fields(ptr, num) ptr(q) ptr(k) ptr(v) ptr(rel_bias) ptr(bucket) ptr(out) ptr(lse) ATTENTION_SHAPE(num)
-#define attention_dq_fields(ptr, num) ptr(q) ptr(k) ptr(v) ptr(rel_bias) ptr(bucket) ptr(lse) ptr(dout) ptr(dq) ptr(delta) ATTENTION_SHAPE(num) /* delta [B,H,T] = */
-#define attention_dkv_fields(ptr, num) ptr(q) ptr(k) ptr(v) ptr(rel_bias) ptr(bucket) ptr(lse) ptr(dout) ptr(delta) ptr(dk) ptr(dv) ATTENTION_SHAPE(num)
-#define attention_slope_fields(ptr, num) ptr(q) ptr(k) ptr(v) ptr(rel_bias) ptr(bucket) ptr(lse) ptr(dout) ptr(delta) ptr(slope) ATTENTION_SHAPE(num) /* [B,H,T] = */
-#define attention_dbias_fields(ptr, num) ptr(slope) ptr(bucket) ptr(drel_bias) num(I32, B) num(I32, T) num(I32, H) num(I32, buckets)
+/* ---- attention.cl.h; bucket of every distance, 0 without a bias. Pairs of a sequence and a head are numbered b H + head; a block has `rows` rows from
+ * first_row on, of the pairs from first_pair on, and `columns` keys, at distances of `pitch`. is: AS_FLOAT or AS_BF16, of y, weight, dscore. ---- */
+#define split_heads_fields(ptr, num) ptr(x) ptr(y) num(I64, ld) num(I32, B) num(I32, T) num(I32, H) num(I32, group) num(I32, dh) num(I32, is)
+#define merge_heads_fields(ptr, num) ptr(x) ptr(y) num(I64, ld) num(I32, B) num(I32, T) num(I32, H) num(I32, group) num(I32, dh)
+#define ATTENTION_BLOCK(num) num(I64, first_pair) num(I64, pitch) num(I32, first_row) num(I32, rows) num(I32, columns) num(I32, T) num(I32, H) num(I32, bidirectional)
+#define attention_weights_fields(ptr, num) ptr(score) ptr(rel_bias) ptr(bucket) ptr(weight) ptr(lse) ATTENTION_BLOCK(num) num(I32, is)
+#define attention_slopes_fields(ptr, num) ptr(score) ptr(dweight) ptr(rel_bias) ptr(bucket) ptr(lse) ptr(weight) ptr(dscore) ATTENTION_BLOCK(num) num(I32, is)
+#define attention_distances_fields(ptr, num) ptr(dweight) ptr(slope) ATTENTION_BLOCK(num) num(I32, pairs) num(I32, accumulate)
+#define attention_dbias_fields(ptr, num) ptr(slope) ptr(bucket) ptr(drel_bias) num(I32, B) num(I32, distances) num(I32, H)
 #define cache_append_fields(ptr, num) ptr(begin) ptr(past) ptr(k) ptr(v) ptr(keys) ptr(values) num(I32, B) num(I32, kv_heads) num(I32, dh) num(I32, positions)
 #define attention_cached_fields(ptr, num) ptr(begin) ptr(past) ptr(q) ptr(keys) ptr(values) ptr(bias) ptr(out) \
   num(I32, B) num(I32, H) num(I32, group) num(I32, dh) num(I32, positions) num(I32, pad) num(F32, scale)
@@ -127,7 +129,8 @@
   row(softmax) row(softmax_backward) row(rmsnorm) row(rmsnorm_dx) row(rmsnorm_dw) row(add_blocks) \
   row(gather) row(combine) row(combine_backward) row(embedding) row(embedding_backward) row(activate) \
   row(activate_backward) row(sigmoid) row(sigmoid_backward) row(copy) row(multiply) row(dropout) row(jitter) row(sum_squares) row(total_squares) \
-  row(product) row(pad_rows) row(unpad_rows) row(attention) row(attention_dq) row(attention_dkv) row(attention_slope) row(attention_dbias) \
+  row(product) row(pad_rows) row(unpad_rows) row(split_heads) row(merge_heads) row(attention_weights) row(attention_slopes) \
+  row(attention_distances) row(attention_dbias) \
   row(cache_append) row(attention_cached) row(attention_bias) row(rope) row(rope_table) row(head_rows) row(head_pairs) \
   row(head_losses) row(adafactor_columns) row(adafactor_rows) row(adafactor_scales) row(adafactor_apply) \
   row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \

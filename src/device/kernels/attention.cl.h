@@ -1,138 +1,121 @@
-/* Causal attention, with or without a learned bias by distance. A work group computes one row of scores, one column, or
- * one distance. No T x T matrix is stored: every kernel recomputes the scores that it needs. */
+/* Attention by matrix products: the scores of a block of rows, for some heads at a time, are a product; the kernels here
+ * turn them into weights, and on the way back into their gradients. What products read has a head's rows beside each
+ * other. */
 
-#define SCORE(qi, kj, distance) \
-  (a.scale * dot(a.dh, qi, kj) + (P(float, rel_bias) ? P(float, rel_bias)[P(int, bucket)[distance] * a.H + head] : 0))
+/* Row i sees the keys below SEEN(i); distances begin at -AHEAD. */
+#define SEEN(i) (a.bidirectional ? a.T : (i) + 1)
+#define AHEAD (a.bidirectional ? a.T - 1 : 0)
 
-#define KV_START (task / a.H * a.T * a.kv_ld + head / a.group * a.dh)
+/* The bias of a score; `head` is the row's. */
+#define BIAS(distance) (P(float, rel_bias) ? P(float, rel_bias)[P(int, bucket)[(distance) + AHEAD] * a.H + head] : 0)
+
+#define STORE(field, at, value)                \
+  do {                                         \
+    if (a.is == AS_BF16)                       \
+      P(ushort, field)[at] = to_bf16(value);   \
+    else                                       \
+      P(float, field)[at] = value;             \
+  } while (0)
+
+/* x [B,T,ld] becomes y [B,H,T,dh]; `group` heads in a row of y are copies of one of x. A group takes one position at a
+ * time, here and in the way back. */
+KERNEL(split_heads) {
+  for (I64 at = GID; at < (I64)a.B * a.T; at += GROUPS) {
+    I64 first = at / a.T * a.H * a.T + at % a.T;
+    for (int i = LID; i < a.H * a.dh; i += GROUP) {
+      int head = i / a.dh, c = i % a.dh;
+      STORE(y, (first + (I64)head * a.T) * a.dh + c, P(float, x)[at * a.ld + head / a.group * a.dh + c]);
+    }
+  }
+}
+
+/* x [B,H,T,dh] becomes y [B,T,ld]: `group` heads in a row of x are added up to one of y. */
+KERNEL(merge_heads) {
+  for (I64 at = GID; at < (I64)a.B * a.T; at += GROUPS) {
+    I64 first = at / a.T * a.H * a.T + at % a.T;
+    for (int i = LID; i < a.H / a.group * a.dh; i += GROUP) {
+      int head = i / a.dh * a.group, c = i % a.dh;
+      float sum = 0;
+      for (int g = 0; g < a.group; g++) sum += P(float, x)[(first + (I64)(head + g) * a.T) * a.dh + c];
+      P(float, y)[at * a.ld + i] = sum;
+    }
+  }
+}
+
+/* A group has one row of scores [pairs,rows,pitch], of `columns` keys: they become the softmax's weights. */
+KERNEL(attention_weights) {
+  SHARED float most[GROUP];
+  SHARED double room[GROUP];
+  I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;
+  int i = (int)(a.first_row + GID % a.rows), seen = SEEN(i);
+  GLOBAL float *score = P(float, score) + at;
+  float largest = -INF;
+  double total = 0;
+  for (int j = LID; j < seen; j += GROUP) {
+    score[j] += BIAS(i - j);
+    if (score[j] > largest || j == LID) largest = score[j];
+  }
+  largest = largest_over(largest, most);
+  for (int j = LID; j < seen; j += GROUP) total += score[j] = exp(score[j] - largest);
+  total = sum_over(total, room);
+  for (int j = LID; j < a.columns; j += GROUP) STORE(weight, at + j, j < seen ? (float)(score[j] / total) : 0);
+  if (LID == 0) P(float, lse)[pair * a.T + i] = (float)(largest + log(total));
+}
+
+/* A group has one row: of scores, which become weights P, and of dP, which become dS = P (dP - sum_j P dP). Where a bias
+ * asks for it, dS stays in the place of dP as well. */
+KERNEL(attention_slopes) {
+  SHARED double room[GROUP];
+  I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;
+  int i = (int)(a.first_row + GID % a.rows), seen = SEEN(i);
+  GLOBAL float *score = P(float, score) + at, *dweight = P(float, dweight) + at;
+  float lse = P(float, lse)[pair * a.T + i];
+  double mean = 0;
+  for (int j = LID; j < seen; j += GROUP) {
+    score[j] = exp(score[j] + BIAS(i - j) - lse);
+    mean += (double)score[j] * dweight[j];
+  }
+  mean = sum_over(mean, room);
+  for (int j = LID; j < a.columns; j += GROUP) {
+    float p = j < seen ? score[j] : 0, ds = j < seen ? p * (dweight[j] - (float)mean) : 0;
+    STORE(weight, at + j, p);
+    STORE(dscore, at + j, ds);
+    if (P(float, rel_bias)) dweight[j] = ds;
+  }
+}
+
+/* Adds to slope [pairs,distances] what the rows of a block have of dS, which stands at dweight. */
+KERNEL(attention_distances) {
+  int distances = a.T + AHEAD;
+  EACH(i, (I64)a.pairs * distances) {
+    I64 pair = i / distances, to = (a.first_pair + pair) * distances + i % distances;
+    int distance = (int)(i % distances) - AHEAD, end = a.first_row + a.rows;
+    int first = a.first_row > distance ? a.first_row : distance; /* of the rows i with 0 <= i - distance < columns */
+    if (end > a.columns + distance) end = a.columns + distance;
+    GLOBAL const float *ds = P(float, dweight) + (pair * a.rows - a.first_row) * a.pitch - distance;
+    double sum = a.accumulate ? P(double, slope)[to] : 0;
+    for (int row = first; row < end; row++) sum += ds[row * (a.pitch + 1)];
+    P(double, slope)[to] = sum;
+  }
+}
+
+/* A group has one bucket of one head: the sum over all sequences and the bucket's distances. */
+KERNEL(attention_dbias) {
+  SHARED double room[GROUP];
+  I64 bucket = GID / a.H, head = GID % a.H;
+  double sum = 0;
+  for (I64 at = LID; at < (I64)a.B * a.distances; at += GROUP) {
+    I64 b = at / a.distances, distance = at % a.distances;
+    if (P(int, bucket)[distance] == bucket) sum += P(double, slope)[(b * a.H + head) * a.distances + distance];
+  }
+  sum = sum_over(sum, room);
+  if (LID == 0) P(float, drel_bias)[GID] += (float)sum;
+}
 
 INLINE float dot(int count, GLOBAL const float *x, GLOBAL const float *y) {
   float sum = 0;
   for (int i = 0; i < count; i++) sum += x[i] * y[i];
   return sum;
-}
-
-/* Keys in tiles of GROUP, with the largest score so far: what stands in out is scaled down when it grows. */
-KERNEL(attention) {
-  SHARED float p[GROUP], most[GROUP];
-  SHARED double room[GROUP];
-  I64 task = GID / a.T, head = task % a.H, start = task / a.H * a.T * a.ld + head * a.dh, kv_start = KV_START;
-  int i = (int)(GID % a.T);
-  GLOBAL const float *q = P(float, q) + start + i * a.ld, *k = P(float, k) + kv_start, *v = P(float, v) + kv_start;
-  GLOBAL float *out = P(float, out) + start + i * a.ld;
-  float largest = -INF;
-  double total = 0;
-  for (int j0 = 0; j0 <= i; j0 += GROUP) {
-    int j = j0 + LID;
-    float score = j <= i ? SCORE(q, k + j * a.kv_ld, i - j) : -INF, before = largest;
-    float here = largest_over(score, most);
-    if (here > largest || j0 == 0) largest = here;
-    p[LID] = j <= i ? exp(score - largest) : 0;
-    double shrink = j0 ? exp((double)(before - largest)) : 0;
-    total = total * shrink + sum_over(p[LID], room);
-    SYNC;
-    for (int c = LID; c < a.dh; c += GROUP) {
-      float sum = 0;
-      for (int l = 0; l < GROUP && j0 + l <= i; l++) sum += p[l] * v[(j0 + l) * a.kv_ld + c];
-      out[c] = j0 ? (float)(out[c] * shrink) + sum : sum;
-    }
-    SYNC;
-  }
-  for (int c = LID; c < a.dh; c += GROUP) out[c] = (float)(out[c] / total);
-  if (LID == 0) P(float, lse)[GID] = (float)(largest + log(total));
-}
-
-/* delta = sum_j P dP, and dq = scale sum_j P (dP - delta) k. */
-KERNEL(attention_dq) {
-  SHARED float ds[GROUP];
-  SHARED double room[GROUP];
-  I64 task = GID / a.T, head = task % a.H, start = task / a.H * a.T * a.ld + head * a.dh, kv_start = KV_START;
-  int i = (int)(GID % a.T);
-  GLOBAL const float *q = P(float, q) + start + i * a.ld, *k = P(float, k) + kv_start, *v = P(float, v) + kv_start;
-  GLOBAL const float *dout = P(float, dout) + start + i * a.ld;
-  GLOBAL float *dq = P(float, dq) + start + i * a.ld;
-  float lse = P(float, lse)[GID];
-  double mean = 0;
-  for (int j = LID; j <= i; j += GROUP)
-    mean += exp(SCORE(q, k + j * a.kv_ld, i - j) - lse) * dot(a.dh, dout, v + j * a.kv_ld);
-  mean = sum_over(mean, room);
-  if (LID == 0) P(float, delta)[GID] = (float)mean;
-  for (int j0 = 0; j0 <= i; j0 += GROUP) {
-    int j = j0 + LID;
-    ds[LID] = 0;
-    if (j <= i)
-      ds[LID] = exp(SCORE(q, k + j * a.kv_ld, i - j) - lse) * (dot(a.dh, dout, v + j * a.kv_ld) - (float)mean);
-    SYNC;
-    for (int c = LID; c < a.dh; c += GROUP) {
-      float sum = 0;
-      for (int l = 0; l < GROUP && j0 + l <= i; l++) sum += ds[l] * k[(j0 + l) * a.kv_ld + c];
-      dq[c] = (j0 ? dq[c] : 0) + a.scale * sum;
-    }
-    SYNC;
-  }
-}
-
-/* Column j of the keys that a group of heads shares: dv = sum_i P dout_i and dk = scale sum_i dS q_i, over the heads
- * and the rows i >= j. */
-KERNEL(attention_dkv) {
-  SHARED float p[GROUP], ds[GROUP];
-  I64 kv_heads = a.H / a.group, row = GID / a.T / kv_heads * a.T, first = GID / a.T % kv_heads * a.group;
-  int j = (int)(GID % a.T);
-  I64 place = (row + j) * a.kv_ld + first / a.group * a.dh;
-  GLOBAL const float *k = P(float, k) + place, *v = P(float, v) + place;
-  GLOBAL float *dk = P(float, dk) + place, *dv = P(float, dv) + place;
-  for (I64 head = first; head < first + a.group; head++) {
-    I64 start = row * a.ld + head * a.dh, task = row / a.T * a.H + head;
-    GLOBAL const float *q = P(float, q) + start, *dout = P(float, dout) + start;
-    for (int i0 = j; i0 < a.T; i0 += GROUP) {
-      int i = i0 + LID, begins = head == first && i0 == j;
-      p[LID] = ds[LID] = 0;
-      if (i < a.T) {
-        p[LID] = exp(SCORE(q + i * a.ld, k, i - j) - P(float, lse)[task * a.T + i]);
-        ds[LID] = p[LID] * (dot(a.dh, dout + i * a.ld, v) - P(float, delta)[task * a.T + i]);
-      }
-      SYNC;
-      for (int c = LID; c < a.dh; c += GROUP) {
-        float to_k = 0, to_v = 0;
-        for (int l = 0; l < GROUP && i0 + l < a.T; l++) {
-          to_k += ds[l] * q[(i0 + l) * a.ld + c];
-          to_v += p[l] * dout[(i0 + l) * a.ld + c];
-        }
-        dk[c] = (begins ? 0 : dk[c]) + a.scale * to_k;
-        dv[c] = (begins ? 0 : dv[c]) + to_v;
-      }
-      SYNC;
-    }
-  }
-}
-
-/* The sum of dS over all pairs at one distance, of one sequence's head. */
-KERNEL(attention_slope) {
-  SHARED double room[GROUP];
-  I64 task = GID / a.T, head = task % a.H, start = task / a.H * a.T * a.ld + head * a.dh, kv_start = KV_START;
-  int distance = (int)(GID % a.T);
-  GLOBAL const float *q = P(float, q) + start, *k = P(float, k) + kv_start, *v = P(float, v) + kv_start;
-  GLOBAL const float *dout = P(float, dout) + start;
-  double sum = 0;
-  for (int i = distance + LID; i < a.T; i += GROUP) {
-    int j = i - distance;
-    float p = exp(SCORE(q + i * a.ld, k + j * a.kv_ld, distance) - P(float, lse)[task * a.T + i]);
-    sum += p * (dot(a.dh, dout + i * a.ld, v + j * a.kv_ld) - P(float, delta)[task * a.T + i]);
-  }
-  sum = sum_over(sum, room);
-  if (LID == 0) P(float, slope)[GID] = (float)sum;
-}
-
-/* ... and of a bucket, of one head in all sequences. */
-KERNEL(attention_dbias) {
-  EACH(i, (I64)a.buckets * a.H) {
-    int bucket = (int)(i / a.H), head = (int)(i % a.H);
-    double sum = 0;
-    for (I64 b = 0; b < a.B; b++)
-      for (int distance = 0; distance < a.T; distance++)
-        if (P(int, bucket)[distance] == bucket) sum += P(float, slope)[(b * a.H + head) * a.T + distance];
-    P(float, drel_bias)[i] += (float)sum;
-  }
 }
 
 /* Group: a sequence and a head of keys. */

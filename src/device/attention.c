@@ -1,0 +1,209 @@
+/* Attention on a device, by matrix products. Blocks of rows are taken for as many heads at a time as keep their scores
+ * within the device's caches; a block of causal attention has no columns behind its last row. */
+#include "device/device.h"
+
+enum { BLOCK_ROWS = 256, SCORES = 1 << 23 }; /* of a block; of all heads that are taken at a time */
+
+/* An attention's sizes: a pair is a sequence and a head. */
+typedef struct {
+  const ch_attention_args *a;
+  int64_t pairs, at_once, pitch; /* pitch: between rows of scores, so that libraries find them aligned */
+  int64_t scores;                /* room for those of a block; it never grows where T or B shrink */
+  int rows, group;               /* of a block; heads that share keys and values */
+  int is;                        /* AS_FLOAT, or AS_BF16 where products round: what they read */
+  const int CH_DEV *bucket;
+} shape;
+
+/* The bucket of every distance, for the device; NULL without a bias. */
+static const int CH_DEV *put_buckets(ch_exec *x, const ch_attention_args *a) {
+  if (!a->rel_bias) return NULL;
+  int count = ch_attention_distances(a), *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
+  if (!ch_counting(x)) ch_attention_all_buckets(a, bucket);
+  return ch_put(&x->scratch, bucket, (size_t)count * sizeof *bucket);
+}
+
+static shape shape_of(ch_exec *x, const ch_attention_args *a) {
+  shape s = {.a = a,
+             .pairs = (int64_t)a->B * a->H,
+             .pitch = (a->T + 7) / 8 * 8,
+             .rows = a->T < BLOCK_ROWS ? a->T : BLOCK_ROWS,
+             .group = a->H / ch_kv_heads(a->H, a->kv_heads),
+             .is = x->compute == CH_COMPUTE_BF16 ? AS_BF16 : AS_FLOAT,
+             .bucket = put_buckets(x, a)};
+  int64_t head = s.rows * s.pitch, all = s.pairs * head;
+  s.at_once = head < SCORES ? SCORES / head : 1;
+  s.scores = all < SCORES ? all : head < SCORES ? SCORES : head;
+  return s;
+}
+
+static size_t operand_size(const shape *s) { return s->is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real); }
+
+static void CH_DEV *operand_new(ch_exec *x, const shape *s, int64_t count) {
+  return ch_arena_alloc(&x->scratch, (size_t)count * operand_size(s));
+}
+
+static const void CH_DEV *element(const shape *s, const void CH_DEV *operand, int64_t i) {
+  return (const char CH_DEV *)operand + (size_t)i * operand_size(s);
+}
+
+/* Heads' rows beside each other, as products read them: [B,H,T,dh]; keys and values once for each head that reads them.
+ */
+static const void CH_DEV *split(ch_exec *x, const shape *s, const real CH_DEV *value, int64_t ld, int group) {
+  const ch_attention_args *a = s->a;
+  void CH_DEV *y = operand_new(x, s, s->pairs * a->T * a->dh);
+  CH_LAUNCH(x, split_heads, ch_rows_at_once((int64_t)a->B * a->T), .x = value, .y = y, .ld = ld, .B = a->B, .T = a->T,
+            .H = a->H, .group = group, .dh = a->dh, .is = s->is);
+  return y;
+}
+
+static void merge(ch_exec *x, const shape *s, const real CH_DEV *value, real CH_DEV *y, int64_t ld, int group) {
+  const ch_attention_args *a = s->a;
+  CH_LAUNCH(x, merge_heads, ch_rows_at_once((int64_t)a->B * a->T), .x = value, .y = y, .ld = ld, .B = a->B, .T = a->T,
+            .H = a->H, .group = group, .dh = a->dh);
+}
+
+/* A block: rows first_row .. first_row + rows - 1 of some pairs, and the keys that they see. */
+typedef struct {
+  int64_t first_pair, pairs;
+  int first_row, rows, columns;
+} block;
+
+#define BLOCK_FIELDS(s, k)                                                                            \
+  .first_pair = (k)->first_pair, .pitch = (s)->pitch, .first_row = (k)->first_row, .rows = (k)->rows, \
+  .columns = (k)->columns, .T = (s)->a->T, .H = (s)->a->H, .bidirectional = (s)->a->bidirectional
+
+/* The block after *k; 0 after the last one. A block without rows stands before the first one. The last rows come first:
+ * they see all keys, so what is added up by key begins with them. */
+static int next_block(const shape *s, block *k) {
+  int T = s->a->T;
+  if (k->first_row == 0 && k->rows) k->first_pair += s->at_once;
+  k->first_row = k->first_row ? k->first_row - s->rows : (T - 1) / s->rows * s->rows;
+  k->rows = T - k->first_row < s->rows ? T - k->first_row : s->rows;
+  k->pairs = s->pairs - k->first_pair < s->at_once ? s->pairs - k->first_pair : s->at_once;
+  k->columns = s->a->bidirectional ? T : k->first_row + k->rows;
+  return k->first_pair < s->pairs;
+}
+
+/* scores [pairs,rows,pitch] = scale X_block Y^T, with X and Y [B,H,T,dh]. */
+static void row_products(ch_exec *x, const shape *s, const block *k, real scale, const void CH_DEV *X,
+                         const void CH_DEV *Y, real CH_DEV *scores) {
+  int64_t dh = s->a->dh, T = s->a->T;
+  product_args p = {.a = element(s, X, (k->first_pair * T + k->first_row) * dh),
+                    .b = element(s, Y, k->first_pair * T * dh),
+                    .c = scores,
+                    .m = k->rows,
+                    .n = k->columns,
+                    .k = dh,
+                    .lda = dh,
+                    .ldb = dh,
+                    .ldc = s->pitch,
+                    .a_stride = T * dh,
+                    .b_stride = T * dh,
+                    .c_stride = k->rows * s->pitch,
+                    .trans_b = 1,
+                    .a_is = s->is,
+                    .b_is = s->is,
+                    .alpha = scale};
+  ch_multiply_batch(x, &p, k->pairs);
+}
+
+/* out_block [B,H,T,dh] = scale W Y, with weights W [pairs,rows,pitch]. */
+static void sum_keys(ch_exec *x, const shape *s, const block *k, real scale, const void CH_DEV *W, const void CH_DEV *Y,
+                     real CH_DEV *out) {
+  int64_t dh = s->a->dh, T = s->a->T;
+  product_args p = {.a = W,
+                    .b = element(s, Y, k->first_pair * T * dh),
+                    .c = out + (k->first_pair * T + k->first_row) * dh,
+                    .m = k->rows,
+                    .n = dh,
+                    .k = k->columns,
+                    .lda = s->pitch,
+                    .ldb = dh,
+                    .ldc = dh,
+                    .a_stride = k->rows * s->pitch,
+                    .b_stride = T * dh,
+                    .c_stride = T * dh,
+                    .a_is = s->is,
+                    .b_is = s->is,
+                    .alpha = scale};
+  ch_multiply_batch(x, &p, k->pairs);
+}
+
+/* out [B,H,T,dh] (+)= scale W^T Y_block: what rows send back to the keys that they see. The last rows begin. */
+static void sum_rows(ch_exec *x, const shape *s, const block *k, real scale, const void CH_DEV *W, const void CH_DEV *Y,
+                     real CH_DEV *out) {
+  int64_t dh = s->a->dh, T = s->a->T;
+  product_args p = {.a = W,
+                    .b = element(s, Y, (k->first_pair * T + k->first_row) * dh),
+                    .c = out + k->first_pair * T * dh,
+                    .m = k->columns,
+                    .n = dh,
+                    .k = k->rows,
+                    .lda = s->pitch,
+                    .ldb = dh,
+                    .ldc = dh,
+                    .a_stride = k->rows * s->pitch,
+                    .b_stride = T * dh,
+                    .c_stride = T * dh,
+                    .trans_a = 1,
+                    .accumulate = k->first_row + k->rows < T,
+                    .a_is = s->is,
+                    .b_is = s->is,
+                    .alpha = scale};
+  ch_multiply_batch(x, &p, k->pairs);
+}
+
+CH_DEVICE_OP(attention) {
+  CH_SCRATCH(x);
+  shape s = shape_of(x, a);
+  const void CH_DEV *q = split(x, &s, a->q, ch_attention_ld(a), 1);
+  const void CH_DEV *k = split(x, &s, a->k, ch_attention_kv_ld(a), s.group);
+  const void CH_DEV *v = split(x, &s, a->v, ch_attention_kv_ld(a), s.group);
+  real CH_DEV *out = CH_NEW(&x->scratch, real, s.pairs * a->T * a->dh);
+  real CH_DEV *scores = CH_NEW(&x->scratch, real, s.scores);
+  void CH_DEV *weights = s.is == AS_FLOAT ? scores : operand_new(x, &s, s.scores);
+  if (ch_counting(x)) return;
+  for (block b = {0}; next_block(&s, &b);) {
+    row_products(x, &s, &b, a->scale, q, k, scores);
+    CH_LAUNCH(x, attention_weights, b.pairs * b.rows, .score = scores, .rel_bias = a->rel_bias, .bucket = s.bucket,
+              .weight = weights, .lse = a->lse, BLOCK_FIELDS(&s, &b), .is = s.is);
+    sum_keys(x, &s, &b, 1, weights, v, out);
+  }
+  merge(x, &s, out, a->out, ch_attention_ld(a), 1);
+}
+
+CH_DEVICE_OP(attention_backward) {
+  CH_SCRATCH(x);
+  shape s = shape_of(x, a);
+  int64_t size = s.pairs * a->T * a->dh, distances = ch_attention_distances(a);
+  const void CH_DEV *q = split(x, &s, a->q, ch_attention_ld(a), 1);
+  const void CH_DEV *k = split(x, &s, a->k, ch_attention_kv_ld(a), s.group);
+  const void CH_DEV *v = split(x, &s, a->v, ch_attention_kv_ld(a), s.group);
+  const void CH_DEV *dout = split(x, &s, a->dout, ch_attention_ld(a), 1);
+  real CH_DEV *dq = CH_NEW(&x->scratch, real, size), *dk = CH_NEW(&x->scratch, real, size),
+              *dv = CH_NEW(&x->scratch, real, size), *scores = CH_NEW(&x->scratch, real, s.scores),
+              *dweights = CH_NEW(&x->scratch, real, s.scores);
+  void CH_DEV *weights = s.is == AS_FLOAT ? scores : operand_new(x, &s, s.scores);
+  void CH_DEV *dscores = s.is == AS_FLOAT ? dweights : operand_new(x, &s, s.scores);
+  double CH_DEV *slope = a->rel_bias ? CH_NEW(&x->scratch, double, s.pairs *distances) : NULL;
+  if (ch_counting(x)) return;
+  for (block b = {0}; next_block(&s, &b);) {
+    row_products(x, &s, &b, a->scale, q, k, scores);
+    row_products(x, &s, &b, 1, dout, v, dweights);
+    CH_LAUNCH(x, attention_slopes, b.pairs * b.rows, .score = scores, .dweight = dweights, .rel_bias = a->rel_bias,
+              .bucket = s.bucket, .lse = a->lse, .weight = weights, .dscore = dscores, BLOCK_FIELDS(&s, &b),
+              .is = s.is);
+    if (slope)
+      CH_LAUNCH(x, attention_distances, ch_groups(b.pairs * distances), .dweight = dweights, .slope = slope,
+                BLOCK_FIELDS(&s, &b), .pairs = (int)b.pairs, .accumulate = b.first_row + b.rows < a->T);
+    sum_keys(x, &s, &b, a->scale, dscores, k, dq);
+    sum_rows(x, &s, &b, a->scale, dscores, q, dk);
+    sum_rows(x, &s, &b, 1, weights, dout, dv);
+  }
+  merge(x, &s, dq, a->dq, ch_attention_ld(a), 1);
+  merge(x, &s, dk, a->dk, ch_attention_kv_ld(a), s.group);
+  merge(x, &s, dv, a->dv, ch_attention_kv_ld(a), s.group);
+  if (slope)
+    CH_LAUNCH(x, attention_dbias, (int64_t)a->buckets * a->H, .slope = slope, .bucket = s.bucket,
+              .drel_bias = a->drel_bias, .B = a->B, .distances = (int)distances, .H = a->H);
+}
