@@ -10,11 +10,11 @@ static struct {
 typedef struct {
   choir_eval_result r;
   double experts; /* that a token has on average */
-} evaluation;
+} calibration;
 
 /* By a routing, NULL: the model's own; calibrate: the model's thresholds then become this text's. */
 static int evaluate_routing(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
-                            evaluation *e) {
+                            calibration *e) {
   if (choir_model_set_routing(model, routing)) return cli_fail();
   o.eval.calibrate = calibrate;
   int status = cli_evaluate(model, tokenizer, o.eval, &e->r), layers = choir_model_moe_layers(model);
@@ -29,7 +29,7 @@ static int evaluate_routing(choir_model *model, const choir_tokenizer *tokenizer
 }
 
 static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
-  evaluation before, batch, after;
+  calibration before, batch, after;
   int status = evaluate_routing(model, tokenizer, "threshold", 0, &before);
   if (!status) status = evaluate_routing(model, tokenizer, NULL, 1, &batch);
   if (!status) status = evaluate_routing(model, tokenizer, "threshold", 0, &after);

@@ -9,12 +9,12 @@ static const char *task_name, *recipe;
 static cli_list set;
 static double minutes, epochs = NAN;
 
-typedef struct display {
+typedef struct tune_display {
   cli_progress progress;
   int64_t first, last; /* steps of this process; first 0: none yet */
-} display;
+} tune_display;
 
-static void show_step(display *w, const choir_finetune_event *e) {
+static void show_step(tune_display *w, const choir_finetune_event *e) {
   if (!cli_progress_due(&w->progress) && e->step != w->first) return;
   cli_progress_line(&w->progress, "step %lld/%lld  %s left  epoch %.2f  loss %.4f  %s examples/s  %.0f %% padding",
                     (long long)e->step, (long long)e->steps, cli_duration(e->seconds_left), e->epoch, e->loss,
@@ -39,7 +39,7 @@ static void show_accuracy(const choir_finetune_event *e) {
 }
 
 static int on_event(void *context, const choir_finetune_event *e) {
-  display *w = context;
+  tune_display *w = context;
   if (e->kind == CHOIR_EVENT_STEP) {
     if (!w->first) w->first = e->step;
     w->last = e->step;
@@ -111,7 +111,7 @@ static int prepare_finetune_config(choir_config *config, int *use) {
 }
 
 static int finetune(void) {
-  display w = {0};
+  tune_display w = {0};
   o.event = on_event;
   o.context = &w;
   cli_progress_begin(&w.progress, stdout);

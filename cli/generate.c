@@ -22,12 +22,12 @@ typedef struct {
   int begun;                            /* the prompt has been read, text comes */
   int broken;                           /* standard output takes no more */
   const char *stops[CLI_LIST_MOST + 1]; /* malloc'd, NULL-terminated */
-} work;
-static work all;
+} generate_work;
+static generate_work all;
 
 /* ---- prompts */
 
-static int add_prompt(work *w, const char *text, size_t size) {
+static int add_prompt(generate_work *w, const char *text, size_t size) {
   choir_prompt *more = reallocarray(w->prompt, (size_t)w->count + 1, sizeof *more);
   char *copy = malloc(size + 1);
   if (more) w->prompt = more;
@@ -41,7 +41,7 @@ static int add_prompt(work *w, const char *text, size_t size) {
   return 0;
 }
 
-static int add_json(work *w, int64_t number, const ch_value *line) {
+static int add_json(generate_work *w, int64_t number, const ch_value *line) {
   json_t *object, *text;
   int status = cli_json_read(o.prompts, number, line, &object);
   if (!object) return status;
@@ -53,7 +53,7 @@ static int add_json(work *w, int64_t number, const ch_value *line) {
 }
 
 /* One prompt a line. A file whose first line starts with { holds JSON. */
-static int add_lines(work *w, const char *text, size_t size) {
+static int add_lines(generate_work *w, const char *text, size_t size) {
   ch_lines lines = {text, text + size, 0};
   ch_value line;
   int json = 0, status = 0;
@@ -64,7 +64,7 @@ static int add_lines(work *w, const char *text, size_t size) {
   return status;
 }
 
-static int read_prompts(work *w) {
+static int read_prompts(generate_work *w) {
   if (o.prompt && o.prompts) return cli_usage("give one of --prompt TEXT and --prompts FILE");
   if (!o.prompts && !o.prompt) return add_prompt(w, "", 0);
   if (o.prompt && strcmp(o.prompt, "-")) return add_prompt(w, o.prompt, strlen(o.prompt));
@@ -89,7 +89,7 @@ static void print_prompt(const choir_prompt *p) {
 }
 
 static int show_text(void *context, int sequence, const char *text, size_t size) {
-  work *w = context;
+  generate_work *w = context;
   int first = !w->begun;
   if (first) cli_progress_clear(&w->progress);
   w->begun = 1;
@@ -106,7 +106,7 @@ static int print_generated_json(const choir_prompt *p, const choir_generated *g)
   return cli_json_line(row);
 }
 
-static int print_done(const work *w, int i) {
+static int print_done(const generate_work *w, int i) {
   const choir_generated *g = w->ready[i];
   if (o.json) return print_generated_json(&w->prompt[i], g);
   if (w->count > 1) {
@@ -120,7 +120,7 @@ static int print_done(const work *w, int i) {
 
 /* In the order of the prompts, as soon as those before have ended too. */
 static void sequence_done(void *context, int sequence, const choir_generated *generated) {
-  work *w = context;
+  generate_work *w = context;
   w->ready[sequence] = generated;
   w->done++;
   cli_progress_clear(&w->progress);
@@ -129,7 +129,7 @@ static void sequence_done(void *context, int sequence, const choir_generated *ge
 }
 
 static int asked_to_stop(void *context) {
-  work *w = context;
+  generate_work *w = context;
   if ((w->count > 1 || !w->begun) && cli_progress_due(&w->progress)) {
     const char *time = cli_duration(cli_seconds() - w->progress.started);
     if (w->count > 1)
@@ -154,7 +154,7 @@ static void print_speed(const choir_generate_result *r) {
 }
 
 static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
-  work *w = &all;
+  generate_work *w = &all;
   choir_generate_result result;
   o.generate.stops = w->stops;
   o.generate.text = show_text;

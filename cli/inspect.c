@@ -92,10 +92,10 @@ static void print_experts(const choir_route_stats *s) {
   for (int i = 0; i < s->experts; i++) print_expert(s, i, most);
 }
 
-typedef int favourites(const choir_route_stats *s, int expert, int most, choir_favourite *best);
+typedef int favourite_list(const choir_route_stats *s, int expert, int most, choir_favourite *best);
 
 static void print_tokens(const choir_route_stats *s, const choir_tokenizer *tokenizer, const char *title,
-                         favourites *find, choir_favourite *list) {
+                         favourite_list *find, choir_favourite *list) {
   printf("\n  expert  %s\n", title);
   for (int i = 0; i < s->experts; i++) {
     int count = find(s, i, o.top, list);

@@ -15,16 +15,16 @@ typedef struct {
   const char *path;
   ch_buffer request, given; /* choir_score_request and given of each */
   int64_t count;
-} work;
+} requests_work;
 
-static given *given_of(const work *w, int64_t i) { return (given *)(void *)w->given.data + i; }
+static given *given_of(const requests_work *w, int64_t i) { return (given *)(void *)w->given.data + i; }
 
-static int refuse_line(const work *w, int64_t line, const char *what) {
+static int refuse_line(const requests_work *w, int64_t line, const char *what) {
   return cli_fail_with("%s: line %lld: %s", w->path, (long long)line, what);
 }
 
 /* Token ids; whether they are in the vocabulary the library checks. */
-static int read_tokens(const work *w, int64_t line, const json_t *array, int32_t **tokens, choir_prompt *to) {
+static int read_tokens(const requests_work *w, int64_t line, const json_t *array, int32_t **tokens, choir_prompt *to) {
   size_t count = json_array_size(array), i;
   const json_t *id;
   if (!json_is_array(array)) return refuse_line(w, line, "tokens must be an array of integers");
@@ -41,7 +41,7 @@ static int read_tokens(const work *w, int64_t line, const json_t *array, int32_t
 }
 
 /* "context" or "context_tokens", whatever `name` is. */
-static int read_side(const work *w, int64_t line, const json_t *object, const char *name, int32_t **tokens,
+static int read_side(const requests_work *w, int64_t line, const json_t *object, const char *name, int32_t **tokens,
                      choir_prompt *to) {
   char other[32];
   snprintf(other, sizeof other, "%s_tokens", name);
@@ -53,7 +53,7 @@ static int read_side(const work *w, int64_t line, const json_t *object, const ch
   return 0;
 }
 
-static int check_keys(const work *w, int64_t line, json_t *object) {
+static int check_keys(const requests_work *w, int64_t line, json_t *object) {
   static const char *const known[] = {"id", "context", "continuation", "context_tokens", "continuation_tokens"};
   enum { KNOWN = sizeof known / sizeof *known };
   const char *key;
@@ -70,7 +70,7 @@ static int check_keys(const work *w, int64_t line, json_t *object) {
   return 0;
 }
 
-static int add_request(work *w, int64_t number, const ch_value *text) {
+static int add_request(requests_work *w, int64_t number, const ch_value *text) {
   choir_score_request request = {0};
   given line = {0};
   int status = cli_json_read(w->path, number, text, &line.line);
@@ -84,7 +84,7 @@ static int add_request(work *w, int64_t number, const ch_value *text) {
   return status;
 }
 
-static int read_requests(work *w) {
+static int read_requests(requests_work *w) {
   size_t size;
   int status = 0;
   char *text = cli_read_file(w->path, &size);
@@ -96,7 +96,8 @@ static int read_requests(work *w) {
   return status ? status : w->count ? 0 : cli_fail_with("%s: no requests", w->path);
 }
 
-static int print_score(const work *w, const choir_tokenizer *tokenizer, int64_t i, const choir_score *s, int tokens) {
+static int print_score(const requests_work *w, const choir_tokenizer *tokenizer, int64_t i, const choir_score *s,
+                       int tokens) {
   json_t *given = json_object_get(given_of(w, i)->line, "id"), *object = json_object();
   json_object_set_new(object, "id", given ? json_incref(given) : json_integer(i + 1));
   json_object_set_new(object, "log_likelihood", json_real(s->log_likelihood));
@@ -117,7 +118,8 @@ static int print_score(const work *w, const choir_tokenizer *tokenizer, int64_t 
   return cli_json_line(object);
 }
 
-static int score_requests(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer, work *w) {
+static int score_requests(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer,
+                          requests_work *w) {
   choir_score_result result;
   cli_progress progress;
   choir_score_options *options = &o->of_task.score;
@@ -138,7 +140,7 @@ static int score_requests(cli_score_options *o, choir_model *model, const choir_
 }
 
 int cli_score_requests(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
-  work w = {.path = o->requests};
+  requests_work w = {.path = o->requests};
   int status = read_requests(&w);
   if (!status) status = score_requests(o, model, tokenizer, &w);
   for (int64_t i = 0; i < w.count; i++) {

@@ -8,7 +8,7 @@ static const char *config_name;
 static cli_list set;
 static double minutes;
 
-typedef struct display {
+typedef struct train_display {
   cli_progress progress;
   int waiting;  /* for room, and it has been said */
   int64_t last; /* step; 0: none yet */
@@ -18,12 +18,12 @@ typedef struct display {
   double shown_seconds, shown_cpu; /* of the steps since the last line; CPU time of a thread */
   choir_train_event evaluated;     /* the last evaluation; its step is 0 before the first */
   char routing[CHOIR_NAME_BYTES];
-} display;
+} train_display;
 
 /* What there is to say beside the speed: ", 61 % of peak" where a peak is known; of several ranks ", sent 1.3 MiB in 96
  * messages, communication 12 %, straggler: rank 3"; and where somebody else wants the cores, how busy the machine is.
  */
-static const char *remarks(display *w, const choir_train_event *e, char *text, size_t size) {
+static const char *remarks(train_display *w, const choir_train_event *e, char *text, size_t size) {
   double share = w->shown_cpu / w->shown_seconds;
   int used = 0;
   text[0] = 0;
@@ -38,13 +38,13 @@ static const char *remarks(display *w, const choir_train_event *e, char *text, s
   return text;
 }
 
-static double seconds_left(const display *w, const choir_train_event *e) {
+static double seconds_left(const train_display *w, const choir_train_event *e) {
   double left = e->seconds_left;
   if (minutes > 0) left = fmin(left, 60 * minutes - (cli_seconds() - w->progress.started));
   return left;
 }
 
-static void show_step(display *w, const choir_train_event *e) {
+static void show_step(train_display *w, const choir_train_event *e) {
   char steps[24] = "", more[256];
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
   if (!(minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
@@ -68,7 +68,7 @@ static void show_memory(const choir_memory *memory, const char *layout) {
 }
 
 /* Prints what stays on the screen; the live line is cleared first. */
-static void show_kept(display *w, const choir_train_event *e) {
+static void show_kept(train_display *w, const choir_train_event *e) {
   cli_progress_clear(&w->progress);
   if (e->kind == CHOIR_EVENT_EVAL) {
     show_losses(e);
@@ -84,7 +84,7 @@ static void show_kept(display *w, const choir_train_event *e) {
 }
 
 /* All steps are done and not saved. */
-static void show_waiting(display *w, const choir_train_event *e) {
+static void show_waiting(train_display *w, const choir_train_event *e) {
   if (cli_progress_due(&w->progress) || !w->waiting)
     cli_progress_line(&w->progress, "all steps are done; waiting for room on the disk, %s left (Ctrl-C gives up)",
                       cli_duration(e->seconds_left));
@@ -92,7 +92,7 @@ static void show_waiting(display *w, const choir_train_event *e) {
 }
 
 static int on_event(void *context, const choir_train_event *e) {
-  display *w = context;
+  train_display *w = context;
   if (e->kind == CHOIR_EVENT_STEP) {
     w->last = e->step;
     w->steps++;
@@ -112,7 +112,7 @@ static int on_event(void *context, const choir_train_event *e) {
 }
 
 /* How it went, in a sentence: the causal loss where there is one. */
-static void show_outcome(const display *w) {
+static void show_outcome(const train_display *w) {
   const choir_train_event *e = &w->evaluated;
   if (!e->step) return;
   int causal = !isnan(e->threshold_loss);
@@ -122,7 +122,7 @@ static void show_outcome(const display *w) {
 }
 
 /* Prints, where there are several ranks, how much the first one sent in a step and how long that took. */
-static void show_exchange(const display *w) {
+static void show_exchange(const train_display *w) {
   const choir_ranks *ranks = cli_ranks();
   if (choir_ranks_size(ranks) == 1 || !w->steps) return;
   double steps = (double)w->steps;
@@ -153,7 +153,7 @@ static int prepare_train_config(choir_config *config, int *use) {
 
 static int run_train(int count, const char *const *operands) {
   choir_config config;
-  display w = {0};
+  train_display w = {0};
   int use, status = cli_ranks_agree(prepare_train_config(&config, &use));
   if (status) return status;
   cli_progress_begin(&w.progress, stdout);

@@ -113,6 +113,33 @@ found=$(grep -nE '^ *# *include "' include/choir/* | grep -v 'include "choir/')
 [ -z "$found" ] || fail "public headers may include public headers only:
 $found"
 
+# A name leads to one place: a function's name is defined in three files at most (they are verb and noun), a type's in one.
+# Definitions begin at the beginning of a line, as clang-format has them; kernels of devices have names of their own.
+named=$(find src tools cli include -name '*.[ch]' ! -name '*.cl.h' -o -name '*.cc' | sort)
+# shellcheck disable=SC2086 # several
+found=$(awk '
+  /^[A-Za-z]/ && /[a-z0-9_]+\(/ && !/;$/ && !/^(typedef|return|else)/ {
+    match($0, /[A-Za-z0-9_]+\(/)
+    name = substr($0, RSTART, RLENGTH - 1)
+    if (name ~ /^[a-z]/ && name != "defined" && !seen[FILENAME, name]++) print name, FILENAME
+  }' $named | awk '{ count[$1]++; where[$1] = where[$1] " " $2 } END { for (n in count) if (count[n] > 3) print n ":" where[n] }')
+[ -z "$found" ] || fail "functions whose name stands in more than three files (name the noun, too):
+$found"
+# shellcheck disable=SC2086 # several
+found=$(awk '
+  function note(name) { if (!seen[FILENAME, name]++) print name, FILENAME }
+  { sub(/ __attribute__.*/, ";") }
+  /^typedef (struct|union|enum) [a-z0-9_]+ [a-z0-9_]+;/ { next }
+  /^(typedef )?(struct|union|enum) [a-zA-Z0-9_]+ \{/ { note($1 == "typedef" ? $3 : $2) }
+  /^(typedef|static|struct|union|enum)/ { type = $1 == "typedef" }
+  type && /^} [a-zA-Z0-9_]+;/ { sub(/;.*/, "", $2); note($2) }
+  /^typedef [^({]*;/ { sub(/;.*/, ""); note($NF) }
+  /^typedef [^;{(]*\(\*/ { sub(/^[^*]*\(\*/, ""); sub(/\).*/, ""); note($1); next }
+  /^typedef [^;{*]*[a-z0-9_]\(/ { sub(/\(.*/, ""); note($NF) }
+  ' $named | awk '{ count[$1]++; where[$1] = where[$1] " " $2 } END { for (n in count) if (count[n] > 1) print n ":" where[n] }')
+[ -z "$found" ] || fail "types that are defined in several files:
+$found"
+
 for file in $(find src tools cli include tests bench fuzz -name '*.[ch]' -o -name '*.cc' 2>/dev/null); do
   lines=$(wc -l <"$file")
   [ "$lines" -le 400 ] || fail "$file: $lines lines; 400 at most"

@@ -12,7 +12,7 @@ typedef struct {
 } network;
 
 /* Prices 0: every row takes the best experts that are worth more than nothing, up to its cap. */
-static void set_up(ch_flow *f, const network *c) {
+static void set_up(ch_mincost_flow *f, const network *c) {
   int64_t free_slack = 0;
   for (int64_t r = 0; r < c->rows; r++) {
     real *score = f->score + r * f->ld;
@@ -41,12 +41,12 @@ static void set_up(ch_flow *f, const network *c) {
   f->excess[c->e] = (int)(free_slack - ((int64_t)c->cap * c->rows - (int64_t)c->share * c->e));
 }
 
-static int holds(const ch_flow *f, int r, int node) {
+static int holds(const ch_mincost_flow *f, int r, int node) {
   return node == f->e ? f->slack[r] > 0 : f->open[r * f->ld + node] == (real)-INFINITY;
 }
 
 /* The least loss of a move from u to v, of the rows in [begin, end). */
-static double least_of(const ch_flow *f, int u, int v, int begin, int end) {
+static double least_of(const ch_mincost_flow *f, int u, int v, int begin, int end) {
   double least = INFINITY;
   for (int r = begin; r < end; r++)
     if (holds(f, r, u) && (v == f->e || !holds(f, r, v)))
@@ -55,7 +55,7 @@ static double least_of(const ch_flow *f, int u, int v, int begin, int end) {
 }
 
 /* Checks what a part that is not stale remembers of the rows [begin, end). */
-static void check_part(const ch_flow *f, const network *c, int u, int part, int begin, int end) {
+static void check_part(const ch_mincost_flow *f, const network *c, int u, int part, int begin, int end) {
   for (int v = 0; v < f->nodes; v++) {
     if (v == u) continue;
     double least = least_of(f, u, v, begin, end), cost = f->out[u].cost[part * f->ld + v];
@@ -71,7 +71,7 @@ static void check_part(const ch_flow *f, const network *c, int u, int part, int 
 
 /* Nodes know their rows and, in every part that is not stale, the cheapest moves; a part above a stale one is stale.
  * Returns how many parts above blocks there were to look at. */
-static int check_memory(const ch_flow *f, const network *c) {
+static int check_memory(const ch_mincost_flow *f, const network *c) {
   int fresh = 0;
   for (int u = 0; u < f->nodes; u++) {
     const ch_cheapest *m = &f->out[u];
@@ -89,7 +89,7 @@ static int check_memory(const ch_flow *f, const network *c) {
   return fresh;
 }
 
-static void check_balance(const ch_flow *f, const network *c) {
+static void check_balance(const ch_mincost_flow *f, const network *c) {
   for (int v = 0; v < f->nodes; v++) assert_int_equal(f->excess[v], 0);
   for (int i = 0; i < c->e; i++) assert_int_equal(f->held[i], c->share);
   for (int r = 0; r < c->rows; r++) {
@@ -110,7 +110,7 @@ static void memory_is_what_a_fresh_look_finds(void **state) {
     if (c.share > c.rows) c.share = c.rows;
     c.levels = seed % 3 == 2 ? 4 : 0;
     TEST_EXEC("cpu", CH_COMPUTE_FP32, 1, {
-      ch_flow f;
+      ch_mincost_flow f;
       ch_flow_alloc(&x, &f, c.rows, c.e, 1);
       if (pass_) {
         set_up(&f, &c);

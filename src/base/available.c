@@ -28,7 +28,7 @@ static size_t read_number(const char *path, const char *key, size_t otherwise) {
   return value;
 }
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+static size_t smaller_of(size_t a, size_t b) { return a < b ? a : b; }
 
 static size_t left_of(size_t limit, size_t used) { return limit == NONE ? NONE : limit > used ? limit - used : 0; }
 
@@ -48,7 +48,7 @@ static size_t group_leaves(const version *v, const char *directory) {
   size_t limit = NONE;
   for (int i = 0; i < 2 && v->limits[i]; i++) {
     snprintf(path, ROOM, "%s/%s", directory, v->limits[i]);
-    limit = least(limit, read_number(path, "", NONE));
+    limit = smaller_of(limit, read_number(path, "", NONE));
   }
   if (limit >= (size_t)1 << 60) return NONE; /* version 1 says "none" by a number like that */
   snprintf(path, ROOM, "%s/%s", directory, v->used);
@@ -127,7 +127,7 @@ static size_t groups_leave(const char *root, const version *v) {
   size_t base = (size_t)snprintf(directory, sizeof directory, "%s%s", root, point);
   snprintf(directory + base, sizeof directory - base, "%s", strcmp(below, "/") ? below : "");
   for (;;) {
-    leaves = least(leaves, group_leaves(v, directory));
+    leaves = smaller_of(leaves, group_leaves(v, directory));
     char *slash = strrchr(directory + base, '/');
     if (!slash) return leaves;
     *slash = 0;
@@ -138,7 +138,7 @@ size_t ch_machine_available_memory_at(const char *root) {
   char path[PATH_MAX];
   snprintf(path, sizeof path, "%s/proc/meminfo", root);
   size_t kib = read_number(path, "MemAvailable:", NONE), available = kib == NONE ? NONE : kib * 1024;
-  for (int i = 0; i < 2; i++) available = least(available, groups_leave(root, &versions[i]));
+  for (int i = 0; i < 2; i++) available = smaller_of(available, groups_leave(root, &versions[i]));
   return available == NONE ? 0 : available ? available : 1; /* 0 would say that nothing is known */
 }
 
@@ -156,7 +156,7 @@ static size_t limits_leave(void) {
   for (int i = 0; i < 2; i++) {
     struct rlimit limit;
     if (getrlimit(limits[i].resource, &limit) || limit.rlim_cur == RLIM_INFINITY) continue;
-    leaves = least(leaves, left_of(limit.rlim_cur, pages[limits[i].field] * (size_t)sysconf(_SC_PAGESIZE)));
+    leaves = smaller_of(leaves, left_of(limit.rlim_cur, pages[limits[i].field] * (size_t)sysconf(_SC_PAGESIZE)));
   }
   return leaves;
 }
@@ -165,5 +165,5 @@ size_t ch_machine_available_memory(void) {
   size_t machine = ch_machine_available_memory_at(""), limits = limits_leave();
   if (limits == NONE) return machine;
   limits = limits ? limits : 1;
-  return machine ? least(machine, limits) : limits;
+  return machine ? smaller_of(machine, limits) : limits;
 }

@@ -17,17 +17,17 @@ typedef struct {
   size_t bytes;
   const ch_memory *memory;
   char *twin; /* NULL before the first use */
-} area;
-static area *areas;
+} memory_area;
+static memory_area *areas;
 static atomic_int count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int stage_add(const ch_memory *memory, const void CH_DEV *base, size_t bytes) {
   pthread_mutex_lock(&lock);
-  area *more = reallocarray(areas, (size_t)count + 1, sizeof *areas);
+  memory_area *more = reallocarray(areas, (size_t)count + 1, sizeof *areas);
   if (more) {
     areas = more;
-    areas[count++] = (area){.base = (uintptr_t)base, .bytes = bytes, .memory = memory};
+    areas[count++] = (memory_area){.base = (uintptr_t)base, .bytes = bytes, .memory = memory};
   }
   pthread_mutex_unlock(&lock);
   return more ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the list of a device's arenas");

@@ -27,11 +27,11 @@ typedef struct {
   int64_t number;
   const char *what;
   int64_t exchange;
-} place;
+} last_place;
 
 typedef struct {
   int spans; /* that are still to come from it or to go to it, of what is waited for */
-  place heard;
+  last_place heard;
   char host[HOST_BYTES];
 } peer;
 
@@ -48,7 +48,7 @@ struct ch_watch {
   int64_t waiting; /* for the exchange of that number; 0: for none; -1: for the others to leave */
   ch_transfer_state until;
   uint64_t moves; /* whatever went on */
-  place now;
+  last_place now;
   peer peer[CH_RANKS];
 };
 
@@ -61,7 +61,7 @@ ch_watch *ch_watch_new(void) {
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->changed, &attributes);
   pthread_condattr_destroy(&attributes);
-  w->now = (place){.section = "set-up", .number = -1};
+  w->now = (last_place){.section = "set-up", .number = -1};
   return w;
 }
 
@@ -117,14 +117,14 @@ void ch_watch_moved(const ch_comm *comm, const ch_transfer *t, int rank, int cam
   if (!w) return;
   peer *p = &w->peer[ch_comm_number(comm, rank)];
   if (w->waiting == t->number) p->spans = spans_left(t, rank, w->until);
-  if (came) p->heard = (place){w->now.section, w->now.number, t->what, t->number};
+  if (came) p->heard = (last_place){w->now.section, w->now.number, t->what, t->number};
   w->moves++;
   pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- the thread ---- */
 
-static void place_text(const place *p, char *text, size_t size) {
+static void place_text(const last_place *p, char *text, size_t size) {
   char number[32] = "";
   if (p->number >= 0) snprintf(number, sizeof number, " %lld", (long long)p->number);
   snprintf(text, size, "%s%s, exchange %lld (%s)", p->section, number, (long long)p->exchange, p->what);

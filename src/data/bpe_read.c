@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct job {
+typedef struct bpe_job {
   ch_tokenizer_json file;
   choir_tokenizer *t;
-} job;
+} bpe_job;
 
-static int refuse_json(const job *j, const char *field, const json_t *value, const char *why) {
+static int refuse_json(const bpe_job *j, const char *field, const json_t *value, const char *why) {
   return ch_tokenizer_json_refuse(&j->file, field, value, why);
 }
 
@@ -31,7 +31,7 @@ int ch_bpe_is(const json_t *root) {
   return steps && ch_json_is_type(step_of(p, "pretokenizers", steps - 1), "ByteLevel");
 }
 
-static int read_normalizer(job *j) {
+static int read_normalizer(bpe_job *j) {
   const json_t *whole = json_object_get(j->file.root, "normalizer");
   for (size_t i = 0; i < steps_of(whole, "normalizers"); i++) {
     const json_t *one = step_of(whole, "normalizers", i);
@@ -48,7 +48,7 @@ static int cuts_by(const json_t *step, const char *regex) {
          ch_json_is_text(json_object_get(step, "pattern"), "Regex", regex);
 }
 
-static int read_pre_tokenizer(job *j) {
+static int read_pre_tokenizer(bpe_job *j) {
   const json_t *whole = json_object_get(j->file.root, "pre_tokenizer"), *step;
   size_t splits = steps_of(whole, "pretokenizers") - 1;
   const json_t *bytes = step_of(whole, "pretokenizers", splits), *regex = json_object_get(bytes, "use_regex");
@@ -73,7 +73,7 @@ static int read_pre_tokenizer(job *j) {
 
 /* The bytes and the name of a token, one behind the other, at `at`; returns what follows them. Only tokens that the
  * alphabet spells are found in text. */
-static char *add_token(job *j, int i, char *at) {
+static char *add_token(bpe_job *j, int i, char *at) {
   choir_tokenizer *t = j->t;
   const ch_json_token *token = i < j->file.count ? &j->file.token[i] : NULL;
   size_t size = token ? ch_bpe_spell(token, at) : 0;
@@ -85,7 +85,7 @@ static char *add_token(job *j, int i, char *at) {
   return at + 1 + (token ? ch_bpe_name(t->surface[i], at) : (size_t)sprintf(at, "[PAD%d]", i));
 }
 
-static int add_tokens(job *j) {
+static int add_tokens(bpe_job *j) {
   enum { PADDING = 24 };
   choir_tokenizer *t = j->t;
   size_t total = (size_t)(t->vocab - j->file.count) * PADDING;
@@ -122,7 +122,7 @@ static int is_nfc(const char *text, size_t size) {
   return same;
 }
 
-static int add_added(job *j) {
+static int add_added(bpe_job *j) {
   static const char *const off[] = {"single_word", "lstrip", "rstrip"};
   ch_words *w = &j->t->bpe->words;
   w->raw.token = calloc((size_t)j->file.count, sizeof *w->raw.token);
@@ -150,12 +150,12 @@ static int add_added(job *j) {
 
 /* ---- merges ---- */
 
-static int64_t id_of(const job *j, const char *text) {
+static int64_t id_of(const bpe_job *j, const char *text) {
   const json_t *id = json_object_get(j->file.vocab, text);
   return id ? json_integer_value(id) : -1;
 }
 
-static int add_merge(job *j, const json_t *merge, int rank, ch_buffer *room) {
+static int add_merge(bpe_job *j, const json_t *merge, int rank, ch_buffer *room) {
   const char *left, *right;
   size_t size, length;
   if (!ch_tokenizer_json_merge(merge, &left, &size, &right))
@@ -174,7 +174,7 @@ static int add_merge(job *j, const json_t *merge, int rank, ch_buffer *room) {
   return CHOIR_OK;
 }
 
-static int add_merges(job *j) {
+static int add_merges(bpe_job *j) {
   int code = CHOIR_OK;
   size_t merges = json_array_size(j->file.merges);
   ch_buffer room = {0};
@@ -186,7 +186,7 @@ static int add_merges(job *j) {
 /* ---- all together ---- */
 
 /* Which token ends a text, and how many there are: by our note, or the first of the usual names. */
-static int read_note(job *j) {
+static int read_note(bpe_job *j) {
   static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>",
                                       "<\xEF\xBD\x9C\x65nd\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>", "</s>"};
   json_t *note = json_object_get(j->file.root, CH_TOKENIZER_JSON_OURS);
@@ -204,7 +204,7 @@ static int read_note(job *j) {
   return CHOIR_OK;
 }
 
-static int read_bpe(job *j, const json_t *root, const char *name) {
+static int read_bpe(bpe_job *j, const json_t *root, const char *name) {
   static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
                                     NULL};
   if (!ch_bpe_is(root))
@@ -222,7 +222,7 @@ static int read_bpe(job *j, const json_t *root, const char *name) {
 }
 
 int ch_bpe_read(choir_tokenizer *t, const char *name) {
-  job j = {.t = t};
+  bpe_job j = {.t = t};
   json_t *root;
   if (!(t->bpe = calloc(1, sizeof *t->bpe))) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
   CH_TRY(ch_json_parse(t->bytes, t->size, name, &root));

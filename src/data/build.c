@@ -13,12 +13,12 @@
 #include "file/json.h"
 
 /* A block of text on its way to tokens. */
-typedef struct job {
+typedef struct build_job {
   ch_buffer text;
   ch_ids ids;
   int heldout, last;
   uint64_t bytes_done, replaced; /* of the source, when the block was read */
-} job;
+} build_job;
 
 typedef struct build {
   const choir_data_build_options *o;
@@ -26,7 +26,7 @@ typedef struct build {
   ch_dir dir;
   int workers, jobs;
   ch_encoder **encoders; /* [workers] */
-  job *job;              /* [jobs] */
+  build_job *job;        /* [jobs] */
   json_t *sources;       /* of data.json */
   choir_data_progress progress;
   double started, reported;
@@ -66,7 +66,7 @@ static int hold_back(build *b, ch_buffer *text) {
 /* Reads a block and decides its share. A document's empty last block goes with the block before it. */
 static int produce(void *context, void *place, int *more) {
   build *b = context;
-  job *j = place;
+  build_job *j = place;
   ch_block block;
   CH_TRY(ch_text_next(b->text, &block, more));
   if (!*more) return CHOIR_OK;
@@ -86,7 +86,7 @@ static int produce(void *context, void *place, int *more) {
 
 static int work(void *context, int worker, void *place) {
   build *b = context;
-  job *j = place;
+  build_job *j = place;
   j->ids.count = 0;
   return ch_encode(b->tokenizer, b->encoders[worker], j->text.data, j->text.size, &j->ids);
 }
@@ -114,7 +114,7 @@ static int end_piece(build *b) {
  * is another text. */
 static int consume(void *context, void *place) {
   build *b = context;
-  job *j = place;
+  build_job *j = place;
   ch_shard_writer *w = &b->shard[j->heldout];
   if (b->open >= 0 && b->open != j->heldout) CH_TRY(end_piece(b));
   b->open = j->heldout;

@@ -12,14 +12,14 @@
 
 /* Memory of words: each word has one place, where a later word may take over. One cache line an entry. */
 enum { SLOT_BITS = 16, WORD_BYTES = 30, WORD_TOKENS = 8 };
-typedef struct slot {
+typedef struct word_slot {
   char word[WORD_BYTES];
   uint8_t size, count; /* size 0: empty */
   int32_t ids[WORD_TOKENS];
-} slot;
+} word_slot;
 
 struct ch_encoder {
-  slot slots[1 << SLOT_BITS];
+  word_slot slots[1 << SLOT_BITS];
 };
 
 ch_encoder *ch_encoder_new(void) { return calloc(1, sizeof(ch_encoder)); }
@@ -76,7 +76,7 @@ static int search(const choir_tokenizer *t, const char *word, size_t size, ch_id
 }
 
 static int remembered(const choir_tokenizer *t, ch_encoder *e, const char *word, size_t size, ch_ids *out) {
-  slot *s = &e->slots[XXH64(word, size, 0) >> (64 - SLOT_BITS)];
+  word_slot *s = &e->slots[XXH64(word, size, 0) >> (64 - SLOT_BITS)];
   if (s->size == size && !memcmp(s->word, word, size)) {
     memcpy(out->ids + out->count, s->ids, sizeof s->ids);
     out->count += s->count;

@@ -16,7 +16,7 @@ typedef struct outcome {
   char message[MESSAGE_BYTES];
 } outcome;
 
-typedef struct state {
+typedef struct pipeline_state {
   const ch_pipeline *p;
   pthread_mutex_t lock;
   pthread_cond_t room, ready, done;   /* awaited by the producer, the workers, the consumer */
@@ -24,10 +24,10 @@ typedef struct state {
   int ended;                          /* nothing more will be produced */
   int stop;                           /* the consumer wants no more */
   outcome *outcome;                   /* [jobs] */
-} state;
+} pipeline_state;
 
 typedef struct helper {
-  state *s;
+  pipeline_state *s;
   int number;
   pthread_t thread;
 } helper;
@@ -40,7 +40,7 @@ static void settle(outcome *o, int code) {
 }
 
 static void *producer(void *argument) {
-  state *s = argument;
+  pipeline_state *s = argument;
   const ch_pipeline *p = s->p;
   int more = 1;
   while (more) {
@@ -71,7 +71,7 @@ static void *producer(void *argument) {
 
 static void *worker(void *argument) {
   helper *h = argument;
-  state *s = h->s;
+  pipeline_state *s = h->s;
   pthread_mutex_lock(&s->lock);
   for (;;) {
     while (!s->stop && !s->ended && s->taken == s->produced) pthread_cond_wait(&s->ready, &s->lock);
@@ -90,7 +90,7 @@ static void *worker(void *argument) {
 }
 
 /* Takes jobs in order until the end or the first error. */
-static int consume(state *s) {
+static int consume(pipeline_state *s) {
   const ch_pipeline *p = s->p;
   int code = CHOIR_OK;
   pthread_mutex_lock(&s->lock);
@@ -115,7 +115,7 @@ static int consume(state *s) {
 }
 
 /* Stops and joins the threads that were started: helpers[0] is the producer. */
-static void finish_threads(state *s, helper *helpers, int started) {
+static void finish_threads(pipeline_state *s, helper *helpers, int started) {
   pthread_mutex_lock(&s->lock);
   s->stop = 1; /* also after the last job: nobody waits for anything then */
   pthread_cond_broadcast(&s->room);
@@ -125,11 +125,11 @@ static void finish_threads(state *s, helper *helpers, int started) {
 }
 
 int ch_pipeline_run(const ch_pipeline *p) {
-  state s = {.p = p,
-             .lock = PTHREAD_MUTEX_INITIALIZER,
-             .room = PTHREAD_COND_INITIALIZER,
-             .ready = PTHREAD_COND_INITIALIZER,
-             .done = PTHREAD_COND_INITIALIZER};
+  pipeline_state s = {.p = p,
+                      .lock = PTHREAD_MUTEX_INITIALIZER,
+                      .room = PTHREAD_COND_INITIALIZER,
+                      .ready = PTHREAD_COND_INITIALIZER,
+                      .done = PTHREAD_COND_INITIALIZER};
   sigset_t before;
   int count = p->workers + 1, started = 0, failed = 0, code;
   s.outcome = calloc((size_t)p->jobs, sizeof *s.outcome);

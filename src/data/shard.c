@@ -14,28 +14,28 @@ typedef struct {
   char magic[8];
   uint32_t version, width; /* width: bytes a token */
   uint64_t vocab, tokenizer, tokens, documents, text, checksum, zero[7], header_checksum;
-} header;
-enum { HEADER_BYTES = 128, CHECKED_BYTES = offsetof(header, header_checksum) };
-_Static_assert(sizeof(header) == HEADER_BYTES, "docs/data.md has the layout");
+} shard_header;
+enum { HEADER_BYTES = 128, CHECKED_BYTES = offsetof(shard_header, header_checksum) };
+_Static_assert(sizeof(shard_header) == HEADER_BYTES, "docs/data.md has the layout");
 
 static int width_of(int vocab) { return vocab <= 1 << 16 ? 2 : 4; }
 
-static header make_header(const ch_shard_info *info, int width) {
-  header h = {.version = htole32(VERSION),
-              .width = htole32((uint32_t)width),
-              .vocab = htole64((uint64_t)info->vocab_size),
-              .tokenizer = htole64(info->tokenizer_hash),
-              .tokens = htole64(info->tokens),
-              .documents = htole64(info->documents),
-              .text = htole64(info->text_bytes),
-              .checksum = htole64(info->checksum)};
+static shard_header make_header(const ch_shard_info *info, int width) {
+  shard_header h = {.version = htole32(VERSION),
+                    .width = htole32((uint32_t)width),
+                    .vocab = htole64((uint64_t)info->vocab_size),
+                    .tokenizer = htole64(info->tokenizer_hash),
+                    .tokens = htole64(info->tokens),
+                    .documents = htole64(info->documents),
+                    .text = htole64(info->text_bytes),
+                    .checksum = htole64(info->checksum)};
   memcpy(h.magic, MAGIC, sizeof h.magic);
   h.header_checksum = htole64(XXH64(&h, CHECKED_BYTES, 0));
   return h;
 }
 
 /* Reads and checks the header of a file of `bytes` bytes. */
-static int get_header(const header *h, size_t bytes, ch_shard *s) {
+static int get_header(const shard_header *h, size_t bytes, ch_shard *s) {
   if (bytes < HEADER_BYTES)
     return ch_error(CHOIR_ERROR_FORMAT, "%zu bytes: shorter than a shard's header; it is truncated or no shard", bytes);
   if (memcmp(h->magic, MAGIC, sizeof h->magic)) return ch_error(CHOIR_ERROR_FORMAT, "not a choir shard");
@@ -57,7 +57,7 @@ static int get_header(const header *h, size_t bytes, ch_shard *s) {
   if (s->width != width_of(s->info.vocab_size))
     return ch_error(CHOIR_ERROR_FORMAT, "%d bytes a token; a vocabulary of %d has %d", s->width, s->info.vocab_size,
                     width_of(s->info.vocab_size));
-  for (size_t i = offsetof(header, zero); i < CHECKED_BYTES; i++)
+  for (size_t i = offsetof(shard_header, zero); i < CHECKED_BYTES; i++)
     if (((const char *)h)[i]) return ch_error(CHOIR_ERROR_FORMAT, "header byte %zu is not zero", i);
   uint64_t room = bytes - HEADER_BYTES;
   if (room % (uint64_t)s->width || s->info.tokens != room / (uint64_t)s->width)
@@ -159,7 +159,7 @@ int ch_shard_write(ch_shard_writer *w, const int32_t *tokens, size_t count) {
 
 int ch_shard_commit(ch_shard_writer *w) {
   w->info.checksum = XXH64_digest(&w->hash);
-  const header h = make_header(&w->info, w->width);
+  const shard_header h = make_header(&w->info, w->width);
   ch_file_rewrite(&w->file, 0, &h, sizeof h);
   return ch_file_commit(&w->file);
 }

@@ -5,18 +5,18 @@
 #include "data/spm.h"
 
 /* A protocol buffer: fields of a number and a type, one behind the other. */
-typedef struct reader {
+typedef struct spec_reader {
   const unsigned char *at, *end;
   int whole; /* so far: 0, something is no field, or ends too early */
-} reader;
+} spec_reader;
 
 typedef struct field {
   uint64_t number, value; /* value: of a number; length of bytes */
-  reader bytes;           /* of a string or a message; empty otherwise */
+  spec_reader bytes;      /* of a string or a message; empty otherwise */
 } field;
 
 /* 0: the bytes end in the middle. */
-static int read_varint(reader *r, uint64_t *value) {
+static int read_varint(spec_reader *r, uint64_t *value) {
   *value = 0;
   for (int shift = 0; shift < 64 && r->at < r->end; shift += 7) {
     unsigned char c = *r->at++;
@@ -27,7 +27,7 @@ static int read_varint(reader *r, uint64_t *value) {
 }
 
 /* The next field; what is none clears `whole`. */
-static int next_field(reader *r, field *f) {
+static int next_field(spec_reader *r, field *f) {
   uint64_t tag = 0;
   *f = (field){0};
   if (r->at == r->end) return 0;
@@ -40,7 +40,7 @@ static int next_field(reader *r, field *f) {
   if (type == 5) f->value = 4;
   if ((type != 1 && type != 2 && type != 5) || (type == 2 && !read_varint(r, &f->value))) return 0;
   if (f->value > (uint64_t)(r->end - r->at)) return 0;
-  f->bytes = (reader){r->at, r->at + f->value, 1};
+  f->bytes = (spec_reader){r->at, r->at + f->value, 1};
   r->at += f->value;
   return r->whole = 1;
 }
@@ -48,12 +48,12 @@ static int next_field(reader *r, field *f) {
 /* The settings that matter, with the defaults of sentencepiece_model.proto. A message that comes twice is merged. */
 typedef struct spec {
   uint64_t pieces, map_bytes, denormalizer_bytes, escape_spaces, type, space_as_suffix, byte_fallback;
-  reader rule; /* the name of the normalization */
+  spec_reader rule; /* the name of the normalization */
 } spec;
 
 enum { WORD = 3 }; /* TrainerSpec.model_type */
 
-static int read_normalizer(reader r, uint64_t *map_bytes, spec *s) {
+static int read_normalizer(spec_reader r, uint64_t *map_bytes, spec *s) {
   for (field f; next_field(&r, &f);) {
     if (s && f.number == 1) s->rule = f.bytes;
     if (f.number == 2 && f.value > *map_bytes) *map_bytes = f.value;
@@ -62,7 +62,7 @@ static int read_normalizer(reader r, uint64_t *map_bytes, spec *s) {
   return r.whole;
 }
 
-static int read_trainer(reader r, spec *s) {
+static int read_trainer(spec_reader r, spec *s) {
   for (field f; next_field(&r, &f);) {
     if (f.number == 3) s->type = f.value;
     if (f.number == 24) s->space_as_suffix = f.value;
@@ -71,7 +71,7 @@ static int read_trainer(reader r, spec *s) {
   return r.whole;
 }
 
-static int read_model(reader r, spec *s) {
+static int read_model(spec_reader r, spec *s) {
   int whole = 1;
   for (field f; next_field(&r, &f);) {
     s->pieces += f.number == 1;
@@ -88,7 +88,7 @@ static int read_model(reader r, spec *s) {
 
 int ch_spm_spec_check(const void *bytes, size_t size) {
   spec s = {.escape_spaces = 1};
-  if (!read_model((reader){bytes, (const unsigned char *)bytes + size, 1}, &s))
+  if (!read_model((spec_reader){bytes, (const unsigned char *)bytes + size, 1}, &s))
     return ch_error(CHOIR_ERROR_FORMAT, "not a SentencePiece model, or a damaged one");
   int shown = s.rule.end - s.rule.at < 40 ? (int)(s.rule.end - s.rule.at) : 40;
   if (s.map_bytes)
@@ -118,7 +118,7 @@ int ch_spm_spec_check(const void *bytes, size_t size) {
 
 ch_spm_type ch_spm_spec_type(const void *bytes, size_t size) {
   spec s = {.type = CH_SPM_UNIGRAM};
-  read_model((reader){bytes, (const unsigned char *)bytes + size, 1}, &s);
+  read_model((spec_reader){bytes, (const unsigned char *)bytes + size, 1}, &s);
   return (ch_spm_type)s.type;
 }
 
@@ -129,7 +129,7 @@ void *ch_spm_spec_keep_spaces(const void *bytes, size_t size, size_t *kept) {
   /* normalizer_spec { add_dummy_prefix: false, remove_extra_whitespaces: false } */
   static const char settings[] = {0x1A, 4, 0x18, 0, 0x20, 0};
   char *copy = malloc(size + sizeof settings);
-  reader r = {bytes, (const unsigned char *)bytes + size, 1};
+  spec_reader r = {bytes, (const unsigned char *)bytes + size, 1};
   *kept = 0;
   if (!copy) return NULL;
   field f;

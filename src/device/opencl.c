@@ -83,12 +83,12 @@ typedef struct {
   char *base;
   size_t bytes;
   cl_object buffer;
-} area;
-static area *areas;
+} buffer_area;
+static buffer_area *areas;
 static int area_count;
 
 /* The area that a pointer leads into, and the offset in it. */
-static const area *area_of(const void *p, size_t *offset) {
+static const buffer_area *area_of(const void *p, size_t *offset) {
   *offset = 0;
   for (int i = 0; i < area_count; i++)
     if ((const char *)p >= areas[i].base && (const char *)p < areas[i].base + areas[i].bytes) {
@@ -119,7 +119,7 @@ static int set_arguments(ch_kernel kernel, const void *args) {
   for (int i = 0; i < info->pointers; i++) {
     const void *p = (const void *)(uintptr_t)copy.field[i];
     size_t at;
-    const area *a = area_of(p, &at);
+    const buffer_area *a = area_of(p, &at);
     copy.field[i] = at;
     if (is_host(p) ? !CALL(clSetKernelArgSVMPointer, kernel_of[kernel], (uint32_t)i, p)
                    : !CALL(clSetKernelArg, kernel_of[kernel], (uint32_t)i, sizeof(cl_object), a ? &a->buffer : NULL))
@@ -141,7 +141,7 @@ static int opencl_multiply(const product_args *p, int64_t batch) {
   size_t at[3];
   if (p->begin || p->a_is != AS_FLOAT || p->b_is != AS_FLOAT || p->m < 1 || p->n < 1 || p->k < 1 || batch < 1) return 0;
   LOCKED;
-  const area *a = area_of(p->a, &at[0]), *b = area_of(p->b, &at[1]), *c = area_of(p->c, &at[2]);
+  const buffer_area *a = area_of(p->a, &at[0]), *b = area_of(p->b, &at[1]), *c = area_of(p->c, &at[2]);
   int well = a && b && c;
   if (well && !driver.failed)
     CALL(CLBlastSgemmStridedBatched, CLBLAST_ROW_MAJOR, CLBLAST_TRANSPOSE_NO + p->trans_a,
@@ -158,7 +158,7 @@ static void opencl_zero(void *to, size_t bytes) {
   const uint64_t nothing = 0;
   size_t at;
   LOCKED;
-  const area *a = area_of(to, &at);
+  const buffer_area *a = area_of(to, &at);
   if (is_host(to)) memset(to, 0, bytes);
   if (a && bytes && !driver.failed)
     CALL(clEnqueueFillBuffer, queue, a->buffer, &nothing, (at | bytes) % sizeof nothing ? 1 : sizeof nothing, at, bytes,
@@ -167,12 +167,12 @@ static void opencl_zero(void *to, size_t bytes) {
 
 static void *add_area(void *base, size_t bytes) {
   cl_int code;
-  area *more = reallocarray(areas, (size_t)area_count + 1, sizeof *areas);
+  buffer_area *more = reallocarray(areas, (size_t)area_count + 1, sizeof *areas);
   if (!more) return NULL;
   areas = more;
   cl_object buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &code);
   if (code) return NULL; /* the caller says what did not fit */
-  areas[area_count++] = (area){base, bytes, buffer};
+  areas[area_count++] = (buffer_area){base, bytes, buffer};
   opencl_zero(base, bytes);
   return base;
 }
@@ -192,7 +192,7 @@ static void *opencl_alloc(const char *name, size_t bytes) {
 static void opencl_free(void *p, size_t bytes) {
   size_t at;
   LOCKED;
-  const area *a = area_of(p, &at);
+  const buffer_area *a = area_of(p, &at);
   if (a) {
     clFinish(queue);
     clReleaseMemObject(a->buffer);
@@ -212,7 +212,7 @@ static size_t opencl_available(void) {
 static void opencl_put(void *to, const void *from, size_t bytes) {
   size_t at;
   LOCKED;
-  const area *a = area_of(to, &at);
+  const buffer_area *a = area_of(to, &at);
   if (is_host(to)) memcpy(to, from, bytes);
   if (a && bytes && !driver.failed) CALL(clEnqueueWriteBuffer, queue, a->buffer, 1, at, bytes, from, 0, NULL, NULL);
 }
@@ -220,7 +220,7 @@ static void opencl_put(void *to, const void *from, size_t bytes) {
 static void opencl_get(void *to, const void *from, size_t bytes) {
   size_t at;
   LOCKED;
-  const area *a = area_of(from, &at);
+  const buffer_area *a = area_of(from, &at);
   if (a && bytes && !driver.failed) CALL(clEnqueueReadBuffer, queue, a->buffer, 1, at, bytes, to, 0, NULL, NULL);
   if (is_host(from))
     memcpy(to, from, bytes);
@@ -231,7 +231,7 @@ static void opencl_get(void *to, const void *from, size_t bytes) {
 static void opencl_copy(void *to, const void *from, size_t bytes) {
   size_t to_at, from_at;
   LOCKED;
-  const area *a = area_of(to, &to_at), *b = area_of(from, &from_at);
+  const buffer_area *a = area_of(to, &to_at), *b = area_of(from, &from_at);
   if (!a)
     opencl_get(to, from, bytes);
   else if (!b)

@@ -14,14 +14,14 @@
 enum { HEADER_LIMIT = 100000000 }; /* as in the specification's own reader */
 
 /* The state of one call of the reader. */
-typedef struct reader {
+typedef struct tensors_reader {
   const char *name; /* of the file */
   const char *header;
   size_t header_bytes;
   const char *data;
   size_t data_bytes;
   int mapped; /* pages may be dropped after reading, since the file still has them */
-} reader;
+} tensors_reader;
 
 /* ---- element types ---- */
 
@@ -53,11 +53,11 @@ int ch_tensor_bytes(choir_dtype dtype, int dims, const int64_t *shape, size_t *b
 
 /* ---- one tensor's entry ---- */
 
-static int bad(const reader *r, const char *tensor, const char *what) {
+static int bad(const tensors_reader *r, const char *tensor, const char *what) {
   return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%.127s': %s", r->name, tensor, what);
 }
 
-static int read_dtype(const reader *r, const char *key, const json_t *value, choir_tensor *t) {
+static int read_dtype(const tensors_reader *r, const char *key, const json_t *value, choir_tensor *t) {
   if (!json_is_string(value)) return bad(r, key, "\"dtype\" must be a string");
   int dtype = find_dtype(json_string_value(value));
   if (dtype < 0)
@@ -80,7 +80,7 @@ static int read_integers(const json_t *array, int most, int64_t *values, int *co
   return 1;
 }
 
-static int read_tensor(const reader *r, const char *key, const json_t *entry, choir_tensor *t) {
+static int read_tensor(const tensors_reader *r, const char *key, const json_t *entry, choir_tensor *t) {
   int64_t offsets[2];
   int count;
   if (strlen(key) >= sizeof t->name)
@@ -111,7 +111,7 @@ static int read_tensor(const reader *r, const char *key, const json_t *entry, ch
 /* ---- the header ---- */
 
 /* Locates the header by its length, the file's first 8 bytes. */
-static int find_header(reader *r, const char *data, size_t size) {
+static int find_header(tensors_reader *r, const char *data, size_t size) {
   uint64_t length;
   if (size < CH_TENSORS_LENGTH_BYTES)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu bytes are no safetensors file", r->name, size);
@@ -131,7 +131,7 @@ static int find_header(reader *r, const char *data, size_t size) {
   return ch_error(CHOIR_ERROR_FORMAT, "%s: the header does not begin with '{': not a safetensors file", r->name);
 }
 
-static int read_metadata(const reader *r, json_t *metadata, choir_tensors *t) {
+static int read_metadata(const tensors_reader *r, json_t *metadata, choir_tensors *t) {
   const char *key;
   json_t *value;
   if (!json_is_object(metadata)) return ch_error(CHOIR_ERROR_FORMAT, "%s: __metadata__ must be an object", r->name);
@@ -150,7 +150,7 @@ static int by_place(const void *a, const void *b) {
 }
 
 /* Tensors must cover the data without overlap, gap or rest: nothing can hide in the file. */
-static int check_cover(const reader *r, const choir_tensors *t) {
+static int check_cover(const tensors_reader *r, const choir_tensors *t) {
   const char *end = r->data;
   for (int i = 0; i < t->count; i++) {
     const choir_tensor *x = &t->tensor[i];
@@ -164,7 +164,7 @@ static int check_cover(const reader *r, const choir_tensors *t) {
                   (size_t)(r->data + r->data_bytes - end));
 }
 
-static int read_entries(const reader *r, json_t *root, choir_tensors *t) {
+static int read_entries(const tensors_reader *r, json_t *root, choir_tensors *t) {
   const char *key;
   json_t *value;
   t->tensor = calloc(json_object_size(root) + 1, sizeof *t->tensor);
@@ -182,7 +182,7 @@ static int read_entries(const reader *r, json_t *root, choir_tensors *t) {
 
 /* ---- checksums ---- */
 
-static int damaged(const reader *r, const char *part) {
+static int damaged(const tensors_reader *r, const char *part) {
   return ch_error(CHOIR_ERROR_FORMAT,
                   "%s: damaged: the checksum of its %s is wrong (or another program rewrote the file and kept choir's "
                   "checksums in its metadata)",
@@ -190,7 +190,7 @@ static int damaged(const reader *r, const char *part) {
 }
 
 /* Hashes the data and drops the pages behind it, because the loaded model may need nearly all memory. */
-static uint64_t hash_data(const reader *r) {
+static uint64_t hash_data(const tensors_reader *r) {
   const size_t most = (size_t)64 << 20;
   XXH64_state_t state;
   XXH64_reset(&state, 0);
@@ -203,7 +203,7 @@ static uint64_t hash_data(const reader *r) {
 }
 
 /* A file with either key is choir's and must have both: so no flipped bit can make it look like another program's. */
-static int check_hashes(const reader *r, const choir_tensors *t, int verify) {
+static int check_hashes(const tensors_reader *r, const choir_tensors *t, int verify) {
   const char *header = choir_tensors_metadata(t, CH_TENSORS_HEADER_KEY);
   const char *data = choir_tensors_metadata(t, CH_TENSORS_DATA_KEY);
   const size_t opening = sizeof CH_TENSORS_OPENING - 1;
@@ -226,7 +226,7 @@ static int check_hashes(const reader *r, const choir_tensors *t, int verify) {
 /* ---- opening and looking ---- */
 
 static int parse(const void *data, size_t size, const char *name, int mapped, int verify, choir_tensors **tensors) {
-  reader r = {.name = name, .mapped = mapped};
+  tensors_reader r = {.name = name, .mapped = mapped};
   json_t *root;
   *tensors = NULL;
   CH_TRY(find_header(&r, data, size));

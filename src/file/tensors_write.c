@@ -11,7 +11,7 @@
 
 /* The file's tensors in their order: larger elements first, otherwise as given, so that all data is aligned without
  * gaps. */
-typedef struct plan {
+typedef struct tensors_plan {
   const char *path;
   ch_tensor_fetch fetch;
   void *context;
@@ -19,9 +19,9 @@ typedef struct plan {
   int count;
   char *header; /* its 8 bytes of length, then JSON, then spaces to a multiple of 8 */
   size_t header_bytes;
-} plan;
+} tensors_plan;
 
-static int check_tensor(const plan *p, const choir_tensor *t) {
+static int check_tensor(const tensors_plan *p, const choir_tensor *t) {
   size_t bytes;
   if (!memchr(t->name, 0, sizeof t->name) || !strcmp(t->name, "__metadata__"))
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s: '%.40s' cannot be a tensor's name", p->path, t->name);
@@ -34,7 +34,7 @@ static int check_tensor(const plan *p, const choir_tensor *t) {
 }
 
 /* Largest elements first; a selection by size keeps the given order among equals. */
-static int order(plan *p, const choir_tensor *tensors, int count) {
+static int order(tensors_plan *p, const choir_tensor *tensors, int count) {
   for (int i = 0; i < count; i++) CH_TRY(check_tensor(p, &tensors[i]));
   p->tensor = reallocarray(NULL, (size_t)count + 1, sizeof *p->tensor);
   if (!p->tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory", p->path);
@@ -45,7 +45,7 @@ static int order(plan *p, const choir_tensor *tensors, int count) {
 }
 
 /* Adds a member that must be new. Takes over `value`; NULL stands for text that is not UTF-8. */
-static int put(const plan *p, json_t *object, const char *key, json_t *value) {
+static int put(const tensors_plan *p, json_t *object, const char *key, json_t *value) {
   if (json_object_get(object, key)) {
     json_decref(value);
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s: '%.127s' is there twice", p->path, key);
@@ -56,7 +56,7 @@ static int put(const plan *p, json_t *object, const char *key, json_t *value) {
 }
 
 /* Puts both checksums first, as zeros that are overwritten at the end. */
-static int put_metadata(const plan *p, json_t *root, const char *const *metadata) {
+static int put_metadata(const tensors_plan *p, json_t *root, const char *const *metadata) {
   json_t *object = json_object();
   CH_TRY(put(p, root, "__metadata__", object));
   CH_TRY(put(p, object, CH_TENSORS_HEADER_KEY, json_string(CH_TENSORS_ZEROS)));
@@ -65,7 +65,7 @@ static int put_metadata(const plan *p, json_t *root, const char *const *metadata
   return CHOIR_OK;
 }
 
-static int put_tensors(const plan *p, json_t *root) {
+static int put_tensors(const tensors_plan *p, json_t *root) {
   size_t begin = 0;
   for (int i = 0; i < p->count; i++) {
     const choir_tensor *t = p->tensor[i];
@@ -80,7 +80,7 @@ static int put_tensors(const plan *p, json_t *root) {
 }
 
 /* The header's text, with its length and padding. */
-static int lay_out(plan *p, const json_t *root) {
+static int lay_out(tensors_plan *p, const json_t *root) {
   char *text = ch_json_dump(root, JSON_COMPACT);
   size_t length = text ? strlen(text) : 0, padded = (length + 7) & ~(size_t)7;
   p->header_bytes = CH_TENSORS_LENGTH_BYTES + padded;
@@ -96,14 +96,14 @@ static int lay_out(plan *p, const json_t *root) {
 }
 
 /* The checksums in the header, the data's and then its own. */
-static void seal(const plan *p, uint64_t data) {
+static void seal(const tensors_plan *p, uint64_t data) {
   char *first = p->header + CH_TENSORS_LENGTH_BYTES + sizeof CH_TENSORS_OPENING - 1, digits[CH_HEX_BYTES];
   char *second = first + CH_TENSORS_DIGITS + sizeof CH_TENSORS_BETWEEN - 1;
   memcpy(second, ch_hex(data, digits), CH_TENSORS_DIGITS);
   memcpy(first, ch_hex(XXH64(p->header, p->header_bytes, 0), digits), CH_TENSORS_DIGITS);
 }
 
-static int make_header(plan *p, const char *const *metadata) {
+static int make_header(tensors_plan *p, const char *const *metadata) {
   json_t *root = json_object();
   int code = put_metadata(p, root, metadata);
   if (!code) code = put_tensors(p, root);
@@ -112,7 +112,7 @@ static int make_header(plan *p, const char *const *metadata) {
   return code;
 }
 
-static int write_tensors(const plan *p) {
+static int write_tensors(const tensors_plan *p) {
   ch_file file;
   XXH64_state_t state;
   XXH64_reset(&state, 0);
@@ -136,7 +136,7 @@ static int write_tensors(const plan *p) {
 
 int ch_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata,
                      ch_tensor_fetch fetch, void *context) {
-  plan p = {.path = path, .fetch = fetch, .context = context};
+  tensors_plan p = {.path = path, .fetch = fetch, .context = context};
   int code = order(&p, tensors, count);
   if (!code) code = make_header(&p, metadata);
   if (!code) code = write_tensors(&p);

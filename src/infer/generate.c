@@ -15,7 +15,7 @@ typedef struct {
   int waiting;  /* tokens of the prompt that have not gone in yet */
   int32_t next; /* the token that the last logits gave */
   ch_stream_text text;
-} slot;
+} generation_slot;
 
 typedef struct {
   const choir_generate_options *o;
@@ -25,7 +25,7 @@ typedef struct {
   choir_session *session;
   int V, slots, begun; /* sequences that have had a slot */
   int interrupted;
-  slot *slot;
+  generation_slot *slot;
   int *counts;              /* [slots] */
   int32_t *token;           /* [chunk or slots] */
   float *logits;            /* [slots,V] */
@@ -45,14 +45,14 @@ static int push(choir_generated *to, int32_t token) {
 }
 
 /* Passes on what has been added to the text since it had `before` bytes. */
-static void pass_on(generation *g, const slot *s, size_t before) {
+static void pass_on(generation *g, const generation_slot *s, size_t before) {
   const ch_buffer *text = &s->text.text;
   const char *more = text->size > before ? text->data + before : "";
   if (g->o->text && g->o->text(g->o->context, s->sequence, more, text->size - before)) g->interrupted = 1;
 }
 
 /* The sequence is done with: what was held back is shown, its text is the result's, its slot free. */
-static int finish_sequence(generation *g, slot *s, choir_end end, size_t before) {
+static int finish_sequence(generation *g, generation_slot *s, choir_end end, size_t before) {
   choir_generated *to = &g->result->sequences[s->sequence];
   ch_buffer *text = &s->text.text;
   CH_TRY(ch_stream_end(&s->text));
@@ -69,7 +69,7 @@ static int finish_sequence(generation *g, slot *s, choir_end end, size_t before)
 }
 
 /* A sequence gets its next token, or its end. */
-static int take_token(generation *g, slot *s, int32_t token) {
+static int take_token(generation *g, generation_slot *s, int32_t token) {
   choir_generated *to = &g->result->sequences[s->sequence];
   const choir_tokenizer *t = g->tokenizer;
   size_t before = s->text.text.size;
@@ -87,7 +87,7 @@ static int take_token(generation *g, slot *s, int32_t token) {
 /* Draws for every slot that the last call gave logits. */
 static int sample(generation *g) {
   for (int b = 0; b < g->slots; b++) {
-    slot *s = &g->slot[b];
+    generation_slot *s = &g->slot[b];
     if (s->sequence < 0 || s->waiting || !g->counts[b]) continue;
     const choir_generated *to = &g->result->sequences[s->sequence];
     ch_rng rng = ch_rng_make(g->o->seed, CH_STREAM_SAMPLE, (uint32_t)s->sequence);
@@ -106,7 +106,7 @@ static int sample(generation *g) {
 static int begin_sequences(generation *g) {
   int waiting = 0;
   for (int b = 0; b < g->slots; b++) {
-    slot *s = &g->slot[b];
+    generation_slot *s = &g->slot[b];
     if (s->sequence < 0 && g->begun < g->result->count) {
       s->sequence = g->begun++;
       s->waiting = g->prompts->prompt[s->sequence].count;
@@ -121,7 +121,7 @@ static int begin_sequences(generation *g) {
 static int read_prompts(generation *g) {
   int total = 0;
   for (int b = 0; b < g->slots; b++) {
-    slot *s = &g->slot[b];
+    generation_slot *s = &g->slot[b];
     int left = s->sequence < 0 ? 0 : s->waiting, room = g->session->chunk - total;
     g->counts[b] = left < room ? left : room;
     if (!g->counts[b]) continue;

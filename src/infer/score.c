@@ -11,7 +11,7 @@ typedef struct {
   ch_score_item *item; /* [count] in the order of the work */
   int32_t **owned;     /* [2 count] tokens of texts */
   int64_t count, next; /* ... so many of them */
-} work;
+} score_work;
 
 static int check_score_options(const choir_model *model, const choir_tokenizer *tokenizer,
                                const choir_score_options *o) {
@@ -39,8 +39,8 @@ int ch_check_tokens(const int32_t *tokens, int count, int V) {
 static size_t text_size(const choir_prompt *p) { return p->text ? p->size ? p->size : strlen(p->text) : 0; }
 
 /* Tokens of a text, kept by the work. */
-static int encode_text(work *w, const choir_tokenizer *tokenizer, const char *text, size_t size, const int32_t **tokens,
-                       int *count) {
+static int encode_text(score_work *w, const choir_tokenizer *tokenizer, const char *text, size_t size,
+                       const int32_t **tokens, int *count) {
   enum { MOST = 1 << 26 };
   size_t found;
   int32_t *ids;
@@ -54,7 +54,7 @@ static int encode_text(work *w, const choir_tokenizer *tokenizer, const char *te
 }
 
 /* A context less the spaces at its end, which begin the continuation's first word. */
-static int encode_context(work *w, const choir_tokenizer *t, const choir_prompt *context, size_t *spaces,
+static int encode_context(score_work *w, const choir_tokenizer *t, const choir_prompt *context, size_t *spaces,
                           ch_score_item *item) {
   size_t size = text_size(context), kept = size;
   while (kept && context->text[kept - 1] == ' ') kept--;
@@ -62,7 +62,7 @@ static int encode_context(work *w, const choir_tokenizer *t, const choir_prompt 
   return encode_text(w, t, context->text, kept, &item->context, &item->contexts);
 }
 
-static int encode_continuation(work *w, const choir_tokenizer *t, const choir_prompt *continuation, size_t spaces,
+static int encode_continuation(score_work *w, const choir_tokenizer *t, const choir_prompt *continuation, size_t spaces,
                                ch_score_item *item) {
   size_t size = text_size(continuation);
   char *text = malloc(spaces + size + 1);
@@ -74,7 +74,8 @@ static int encode_continuation(work *w, const choir_tokenizer *t, const choir_pr
   return code;
 }
 
-static int make_item(work *w, const choir_tokenizer *t, int V, const choir_score_request *r, ch_score_item *item) {
+static int make_item(score_work *w, const choir_tokenizer *t, int V, const choir_score_request *r,
+                     ch_score_item *item) {
   size_t spaces = 0;
   CH_CHECK_RESERVED(r, "choir_score_request");
   *item = (ch_score_item){.context = r->context.tokens,
@@ -106,7 +107,7 @@ static int make_score(const ch_score_item *item, choir_score *score) {
   return CHOIR_OK;
 }
 
-static int make_work(const choir_tokenizer *tokenizer, int V, const choir_score_request *requests, work *w,
+static int make_work(const choir_tokenizer *tokenizer, int V, const choir_score_request *requests, score_work *w,
                      choir_score_result *result) {
   size_t count = (size_t)w->count;
   w->item = calloc(count, sizeof *w->item);
@@ -127,7 +128,7 @@ int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer, c
                          int64_t count, const choir_score_options *options, choir_score_result *result) {
   CH_TRY(CH_GIVEN(model, requests, result));
   const choir_score_options defaults = CHOIR_SCORE_OPTIONS_INIT, *o = options ? options : &defaults;
-  work w = {.count = count};
+  score_work w = {.count = count};
   *result = (choir_score_result){0};
   if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no requests: there is nothing to score");
   CH_TRY(check_score_options(model, tokenizer, o));

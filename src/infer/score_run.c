@@ -28,7 +28,7 @@ typedef struct {
   int done;                  /* tokens of the continuation scored so far */
   int known;                 /* tokens in front of `behind`'s logits; 0: none are kept */
   ch_summary behind;         /* of the logits behind the context */
-} slot;
+} scoring_slot;
 
 typedef struct {
   const choir_score_options *o;
@@ -37,7 +37,7 @@ typedef struct {
   ch_score_item *items;
   int64_t count, finished;
   int V, slots, rows; /* rows: whose logits are wanted in one call, at most */
-  slot *slot;
+  scoring_slot *slot;
   int *counts;    /* [slots] */
   int32_t *token; /* [chunk or rows] */
   float *last;    /* [slots,V] behind contexts */
@@ -84,7 +84,7 @@ static void share_out(scoring *g) {
 }
 
 /* The next token of a continuation, from the logits in front of it. */
-static int score_token(slot *s, const float *logits, const ch_summary *of) {
+static int score_token(scoring_slot *s, const float *logits, const ch_summary *of) {
   choir_score *score = s->item->score;
   int32_t token = s->item->continuation[s->done];
   double log_probability = (double)logits[token] - of->log_sum;
@@ -97,7 +97,7 @@ static int score_token(slot *s, const float *logits, const ch_summary *of) {
   return CHOIR_OK;
 }
 
-static int finish_if_done(scoring *g, slot *s) {
+static int finish_if_done(scoring *g, scoring_slot *s) {
   if (s->done < s->item->continuations) return 0;
   s->item = NULL;
   g->finished++;
@@ -107,7 +107,7 @@ static int finish_if_done(scoring *g, slot *s) {
 /* Takes the slot's next item: what the slot holds already stays, and where that is the whole context, so do the logits
  * behind it. */
 static int begin_request(scoring *g, int b) {
-  slot *s = &g->slot[b];
+  scoring_slot *s = &g->slot[b];
   s->item = &g->items[s->next++];
   s->done = 0;
   s->item->score->greedy = 1;
@@ -124,7 +124,7 @@ static int begin_request(scoring *g, int b) {
 /* New items for slots without one, those that need no pass included. */
 static int begin_items(scoring *g) {
   for (int b = 0; b < g->slots; b++) {
-    slot *s = &g->slot[b];
+    scoring_slot *s = &g->slot[b];
     while (!s->item && s->next < s->end) {
       CH_TRY(begin_request(g, b));
       finish_if_done(g, s);
@@ -137,7 +137,7 @@ static int begin_items(scoring *g) {
 static int lay_out(scoring *g, int contexts, int most) {
   int n = 0;
   for (int b = 0; b < g->slots; b++) {
-    const slot *s = &g->slot[b];
+    const scoring_slot *s = &g->slot[b];
     int left = !s->item ? 0 : contexts ? s->waiting : s->waiting ? 0 : s->item->continuations - s->done;
     g->counts[b] = left < most - n ? left : most - n;
     if (!g->counts[b]) continue;
@@ -154,7 +154,7 @@ static int read_contexts(scoring *g) {
   if (!lay_out(g, 1, g->session->chunk)) return CHOIR_OK;
   CH_TRY(choir_session_advance(g->session, g->counts, g->token, g->last, NULL));
   for (int b = 0; b < g->slots; b++) {
-    slot *s = &g->slot[b];
+    scoring_slot *s = &g->slot[b];
     s->waiting -= g->counts[b];
     if (!g->counts[b] || s->waiting) continue;
     s->known = s->item->contexts;

@@ -110,10 +110,10 @@ typedef struct {
   const real CH_DEV *dadded;
   real CH_DEV *dx;
   int place[GRADIENTS]; /* where each stands among the sums */
-} backward;
+} attention_pass;
 
 static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *g, int accumulate) {
-  const backward *c = context;
+  const attention_pass *c = context;
   const ch_transformer *m = c->m;
   const ch_pass *p = &c->pass;
   const ch_layer b = ch_shard_of_layer(m, c->b, p, shard);
@@ -144,7 +144,7 @@ static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
 void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {
   CH_SCRATCH(x);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_ATTENTION, dx);
-  backward c = {.m = m, .b = b, .pass = ch_shard_of_pass(p), .dadded = dadded, .dx = dx};
+  attention_pass c = {.m = m, .b = b, .pass = ch_shard_of_pass(p), .dadded = dadded, .dx = dx};
   const ch_param *const w[GRADIENTS] = {b->o, b->v, b->k, b->q, b->attn_norm, b->rel_bias, b->q_norm, b->k_norm};
   ch_sum sum[GRADIENTS];
   int count = 0;

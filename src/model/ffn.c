@@ -76,13 +76,13 @@ typedef struct {
   const ch_rmsnorm_args *norm; /* of all rows */
   const real CH_DEV *dadded;   /* [rows,d] of all shards, and so on */
   real CH_DEV *dnormed, *dx;
-} backward;
+} ffn_backward;
 
 enum { DDOWN, DUP, DGATE, DENSE_GRADIENTS };
 
 /* Backward of the dense layer. In an MoE layer it adds to dnormed, which already has the experts' gradient. */
 static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
-  const backward *c = context;
+  const ffn_backward *c = context;
   const ch_dense *f = &c->b->dense;
   int64_t n = c->n, h = f->up->shape[0], first = shard * n * f->up->shape[1], at = shard * n * h;
   const real CH_DEV *normed = c->norm->y + first, *dout = c->dadded + first;
@@ -102,7 +102,7 @@ static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
 
 static void norm_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
   (void)accumulate; /* a sum */
-  const backward *c = context;
+  const ffn_backward *c = context;
   int64_t first = shard * c->n, d = c->m->config.d_model;
   ch_rmsnorm_args norm = *c->norm;
   norm.n = c->n;
@@ -156,7 +156,7 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_
   const ch_rmsnorm_args norm = ch_norm(x, m, b->ffn_norm, n, b->mid, b->rstd2);
   real CH_DEV *dnormed = CH_NEW(&x->scratch, real, n * d);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_FFN, dx);
-  backward c = {m, b, n / shards, &norm, dadded, dnormed, dx};
+  ffn_backward c = {m, b, n / shards, &norm, dadded, dnormed, dx};
   if (b->moe < 0) {
     ch_visits_next(x);
   } else {

@@ -46,12 +46,12 @@ typedef struct {
   real CH_DEV *dx;       /* or NULL */
   real CH_DEV *logits;   /* or NULL */
   float CH_DEV *losses;  /* or NULL */
-} task;
+} head_shard;
 
 enum { DHEAD, DNORM, GRADIENTS };
 
 static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
-  const task *c = context;
+  const head_shard *c = context;
   const ch_transformer *m = c->m;
   const ch_pass *p = c->p;
   int d = m->config.d_model, V = m->config.vocab_size;
@@ -72,7 +72,7 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
 }
 
 /* Without gradients there is nothing to sum. */
-static void all_shards(ch_exec *x, const task *c) {
+static void all_shards(ch_exec *x, const head_shard *c) {
   const ch_sum sum[GRADIENTS] = {ch_sum_of(c->m->head), ch_sum_of(c->m->final_norm)};
   real CH_DEV *const none[GRADIENTS] = {NULL, NULL};
   int shards = ch_pass_shards(c->p);
@@ -97,14 +97,14 @@ void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real C
   size_t losses = (size_t)n * sizeof *p->token_loss;
   const int32_t CH_DEV *row = p->row ? ch_put(&x->scratch, p->row, (size_t)n * sizeof *p->row) : NULL;
   real CH_DEV *dpicked = p->gradients && row ? CH_NEW(&x->scratch, real, n * m->config.d_model) : dx;
-  task c = {.m = m,
-            .p = p,
-            .n = n / ch_pass_shards(p),
-            .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof *p->target) : NULL,
-            .in = row ? pick_rows(x, m, p, row, in) : in,
-            .dx = dpicked,
-            .logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL,
-            .losses = p->token_loss || ch_counting(x) ? ch_stand_in(&x->scratch, p->token_loss, losses) : NULL};
+  head_shard c = {.m = m,
+                  .p = p,
+                  .n = n / ch_pass_shards(p),
+                  .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof *p->target) : NULL,
+                  .in = row ? pick_rows(x, m, p, row, in) : in,
+                  .dx = dpicked,
+                  .logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL,
+                  .losses = p->token_loss || ch_counting(x) ? ch_stand_in(&x->scratch, p->token_loss, losses) : NULL};
   all_shards(x, &c);
   if (p->token_loss) ch_get_into(&x->scratch, p->token_loss, c.losses, losses);
   if (p->logits) ch_get_into(&x->scratch, p->logits, c.logits, bytes);

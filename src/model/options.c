@@ -12,10 +12,10 @@ typedef struct {
   const char *section, *what, *who; /* "model.router.", "router", its name */
   const char *const *names;         /* of the options, by number */
   unsigned options;                 /* that it takes, as bits */
-} taker;
+} option_taker;
 
 /* The number of a field among the options of a taker; -1: it is none of them. */
-static int number_of(const taker *t, const ch_field *f) {
+static int number_of(const option_taker *t, const ch_field *f) {
   size_t length = strlen(t->section);
   if (strncmp(f->path, t->section, length)) return -1;
   for (int i = 0; t->names[i]; i++)
@@ -23,7 +23,7 @@ static int number_of(const taker *t, const ch_field *f) {
   return -1;
 }
 
-static const char *list_taken(const taker *t, char *text, size_t size) {
+static const char *list_taken(const option_taker *t, char *text, size_t size) {
   size_t used = (size_t)snprintf(text, size, t->options ? "it takes" : "it takes no options");
   for (int i = 0, found = 0; t->names[i] && used < size; i++)
     if (t->options >> i & 1)
@@ -33,7 +33,7 @@ static const char *list_taken(const taker *t, char *text, size_t size) {
 
 /* Refuses a value that is out of range where it is taken (words may even lack an end), and one that differs from
  * `defaults` where it is not. */
-static int check_taken(const taker *t, const choir_config *config, const choir_config *defaults) {
+static int check_taken(const option_taker *t, const choir_config *config, const choir_config *defaults) {
   char value[80], list[400];
   for (int i = 0; i < CH_FIELDS; i++) {
     const ch_field *f = &ch_fields[i];
@@ -47,8 +47,8 @@ static int check_taken(const taker *t, const choir_config *config, const choir_c
   return CHOIR_OK;
 }
 
-static taker router_taker(const ch_router *router) {
-  return (taker){"model.router.", "router", router->name, ch_router_option_names, router->options};
+static option_taker router_taker(const ch_router *router) {
+  return (option_taker){"model.router.", "router", router->name, ch_router_option_names, router->options};
 }
 
 /* Checks the options that only one of the solvers reads. */
@@ -77,7 +77,7 @@ int ch_options_check_router(const choir_router_options *options) {
   const ch_router *router = ch_router_find(options->name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   CH_CHECK_RESERVED(options, "choir_router_options");
-  taker t = router_taker(router);
+  option_taker t = router_taker(router);
   choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
   CH_TRY(check_taken(&t, &config, &defaults));
   CH_TRY(check_solver(&config, &defaults));
@@ -89,7 +89,7 @@ int ch_options_check_optimizer(const choir_config *config) {
   if (!optim) return CHOIR_ERROR_ARGUMENT;
   choir_config defaults = {0};
   for (int i = 0; i < CH_FIELDS; i++) ch_field_default(&defaults, &ch_fields[i]);
-  return check_taken(&(taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options}, config,
+  return check_taken(&(option_taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options}, config,
                      &defaults);
 }
 
@@ -103,7 +103,7 @@ int choir_router_option_at(const char *name, int index, choir_router_option *opt
   CH_TRY(CH_GIVEN(name, option));
   const ch_router *router = ch_router_find(name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
-  taker t = router_taker(router);
+  option_taker t = router_taker(router);
   choir_config defaults = {.model.router = router->defaults};
   int before = index;
   for (int i = 0; i < CH_FIELDS && index >= 0; i++) {

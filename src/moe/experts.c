@@ -13,7 +13,7 @@ typedef struct {
   ch_operand pre;          /* [group's slots,h] */
   real CH_DEV *up;         /* [group's slots,h] where experts are gated */
   real CH_DEV *rows;       /* [group's slots,d] */
-} work;
+} experts_work;
 
 /* One product with all experts: rows of the record, k and n as ch_expert_gemm_args has them. */
 static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_t k, int64_t n) {
@@ -28,7 +28,7 @@ static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_
 }
 
 /* A product, and then what is under way is moved on. */
-static void multiply(ch_exec *x, const work *k, const ch_expert_gemm_args *p) {
+static void multiply(ch_exec *x, const experts_work *k, const ch_expert_gemm_args *p) {
   x->ops->expert_gemm(x, p);
   k->ex->with->progress(x, k->ex);
   ch_visits_move(x);
@@ -41,7 +41,7 @@ ch_operand ch_hidden_new(const ch_exec *x, const ch_moe_args *a, ch_arena *arena
 }
 
 /* Scratch for the hidden activations of the group's slots. */
-static ch_operand scratch_hidden(ch_exec *x, const work *k) {
+static ch_operand scratch_hidden(ch_exec *x, const experts_work *k) {
   return ch_hidden_new(x, k->a, &x->scratch, k->record->max_slots);
 }
 
@@ -57,7 +57,7 @@ static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, in
 #define OF_GROUP(k, w) ((w) ? (w) + (int64_t)(k)->group->first * (k)->a->route.d * (k)->a->h : NULL)
 
 /* C (=|+=) A W (CH_NN, [d] -> [h]), which may go through the activation, or C (=|+=) A W^T (CH_NT, [h] -> [d]). */
-static void apply(ch_exec *x, const work *k, ch_gemm_form form, ch_operand in, const real CH_DEV *w,
+static void apply(ch_exec *x, const experts_work *k, ch_gemm_form form, ch_operand in, const real CH_DEV *w,
                   const ch_bf16 CH_DEV *w16, real CH_DEV *out, const ch_activate_args *then, int add) {
   const ch_moe_args *a = k->a;
   ch_expert_gemm_args p =
@@ -73,7 +73,7 @@ static void apply(ch_exec *x, const work *k, ch_gemm_form form, ch_operand in, c
 }
 
 /* dW[i] (+)= A^T C with A [slots,d] and C [slots,h]. */
-static void accumulate(ch_exec *x, const work *k, ch_operand rows_d, ch_operand rows_h, real CH_DEV *dw) {
+static void accumulate(ch_exec *x, const experts_work *k, ch_operand rows_d, ch_operand rows_h, real CH_DEV *dw) {
   ch_expert_gemm_args p = product(k->record, CH_TN, k->a->route.d, k->a->h);
   p.a = rows_d.value;
   p.a16 = rows_d.rounded;
@@ -85,7 +85,7 @@ static void accumulate(ch_exec *x, const work *k, ch_operand rows_d, ch_operand 
 }
 
 /* hidden = act(pre), or act(pre) * up, or its backward as far as it is the same. */
-static ch_activate_args activation_of(const work *k, ch_operand hidden) {
+static ch_activate_args activation_of(const experts_work *k, ch_operand hidden) {
   return (ch_activate_args){.activation = k->a->activation,
                             .count = k->a->h,
                             .rows = filled(k->record),
@@ -97,19 +97,19 @@ static ch_activate_args activation_of(const work *k, ch_operand hidden) {
 }
 
 /* y = hidden W2^T. */
-static void output(ch_exec *x, const work *k, ch_operand hidden) {
+static void output(ch_exec *x, const experts_work *k, ch_operand hidden) {
   const ch_moe_weights *w = &k->a->weights;
   apply(x, k, CH_NT, hidden, w->w2, w->w2_16, k->rows, NULL, 0);
 }
 
 /* Rows that nobody computes beside have the links for themselves: what visits sets out behind the first ones. */
-static void arrive(ch_exec *x, const work *k, int group) {
+static void arrive(ch_exec *x, const experts_work *k, int group) {
   k->ex->with->arrive(x, k->ex, group, k->rows);
   if (!group) ch_visits_next(x);
 }
 
 /* pre = x W1, up = x W3, hidden = what comes of them: in the place of pre where nobody asks for that again. */
-static void forward_group(ch_exec *x, const work *k, int group) {
+static void forward_group(ch_exec *x, const experts_work *k, int group) {
   const ch_moe_weights *w = &k->a->weights;
   CH_SCRATCH(x);
   ch_operand hidden = k->a->keep ? scratch_hidden(x, k) : k->pre;
@@ -125,7 +125,7 @@ static void forward_group(ch_exec *x, const work *k, int group) {
   output(x, k, hidden);
 }
 
-static void again(ch_exec *x, const work *k, int group) {
+static void again(ch_exec *x, const experts_work *k, int group) {
   (void)group;
   CH_SCRATCH(x);
   ch_operand hidden = scratch_hidden(x, k);
@@ -136,7 +136,7 @@ static void again(ch_exec *x, const work *k, int group) {
 
 /* From dpre, and of gated experts the gradient of up in its place, to weights and rows: pre = x_in W1, up = x_in W3,
  * with x_in in the place of dy, and then its gradient. */
-static void backward_in(ch_exec *x, const work *k, ch_operand dpre) {
+static void backward_in(ch_exec *x, const experts_work *k, ch_operand dpre) {
   const ch_moe_args *a = k->a;
   const ch_moe_weights *w = &a->weights;
   ch_operand in = {.value = k->rows}, dup = {0};
@@ -151,7 +151,7 @@ static void backward_in(ch_exec *x, const work *k, ch_operand dpre) {
   if (k->up) apply(x, k, CH_NT, dup, w->w3, w->w3_16, k->rows, NULL, 1);
 }
 
-static void backward_group(ch_exec *x, const work *k, int group) {
+static void backward_group(ch_exec *x, const experts_work *k, int group) {
   const ch_moe_args *a = k->a;
   CH_SCRATCH(x);
   arrive(x, k, group);
@@ -178,10 +178,10 @@ static ch_operand rows_from(ch_operand all, int64_t first) {
 }
 
 static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
-                           void (*compute)(ch_exec *x, const work *k, int group)) {
+                           void (*compute)(ch_exec *x, const experts_work *k, int group)) {
   CH_SCRATCH(x);
   ch_dispatch *ex = &s->dispatch;
-  work k = {.a = a, .ex = ex, .rows = ex->with->group_rows(x, ex, s->expert_y)};
+  experts_work k = {.a = a, .ex = ex, .rows = ex->with->group_rows(x, ex, s->expert_y)};
   for (int g = 0; g < ex->groups; g++) {
     k.group = &ex->group[g];
     k.record = &k.group->record;

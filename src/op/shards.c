@@ -7,18 +7,18 @@ typedef struct {
   int count;
   ch_shard_part *part;
   void *context;
-} task;
+} shards_task;
 
-static void new_arrays(ch_exec *x, const task *t, real CH_DEV **y) {
+static void new_arrays(ch_exec *x, const shards_task *t, real CH_DEV **y) {
   for (int i = 0; i < t->count; i++) y[i] = CH_NEW(&x->scratch, real, t->sum[i].count);
 }
 
-static void add_arrays(ch_exec *x, const task *t, real CH_DEV *const *from, real CH_DEV *const *y) {
+static void add_arrays(ch_exec *x, const shards_task *t, real CH_DEV *const *from, real CH_DEV *const *y) {
   for (int i = 0; i < t->count; i++) CH_OP(x, copy, .count = t->sum[i].count, .x = from[i], .y = y[i], .accumulate = 1);
 }
 
 /* y = the sum over shards lo .. hi-1. */
-static void tree(ch_exec *x, const task *t, int lo, int hi, real CH_DEV *const *y) {
+static void tree(ch_exec *x, const shards_task *t, int lo, int hi, real CH_DEV *const *y) {
   if (hi - lo == 1) {
     for (int i = 0; i < t->count; i++)
       if (t->sum[i].adds) CH_OP(x, copy, .count = t->sum[i].count, .y = y[i]);
@@ -35,7 +35,7 @@ static void tree(ch_exec *x, const task *t, int lo, int hi, real CH_DEV *const *
 }
 
 /* Sums this rank's pieces of the tree, then over ranks, into total[0 .. count-1], one array per sum. */
-static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *total) {
+static void sum_ranks(ch_exec *x, const shards_task *t, int own, real CH_DEV *const *total) {
   const ch_comm *comm = x->comm;
   int shards = own * comm->size;
   ch_piece pieces[CH_SUM_PIECES];
@@ -63,7 +63,7 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
 
 void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
                    void *context) {
-  task t = {sum, count, part, context};
+  shards_task t = {sum, count, part, context};
   CH_SCRATCH(x);
   real CH_DEV *y[CH_SUMS], *total[CH_SUMS] = {0};
   for (int i = 0; i < count; i++) y[i] = sum[i].y;

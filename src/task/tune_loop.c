@@ -15,7 +15,7 @@ typedef struct {
   int stop; /* the caller has asked */
   double begin, training;
   int64_t first_step, examples, tokens, positions;
-} loop_state;
+} tune_loop_state;
 
 int64_t ch_tune_epoch_steps(const ch_tune *t) {
   int a = t->config.train.accumulate;
@@ -28,7 +28,7 @@ static int is_done(const ch_tune *t) {
          (t->settings.patience > 0 && t->state.waited >= t->settings.patience);
 }
 
-static choir_finetune_event make_event(const loop_state *d, choir_event_kind kind) {
+static choir_finetune_event make_event(const tune_loop_state *d, choir_event_kind kind) {
   const ch_tune *t = d->t;
   const ch_tune_state *s = &t->state;
   int64_t done = t->trainer.step - d->first_step, left = t->config.train.steps - t->trainer.step;
@@ -45,12 +45,12 @@ static choir_finetune_event make_event(const loop_state *d, choir_event_kind kin
       .best_step = s->best_step};
 }
 
-static void tell(loop_state *d, const choir_finetune_event *e) {
+static void tell(tune_loop_state *d, const choir_finetune_event *e) {
   const choir_finetune_options *o = d->t->options;
   if (o->event && o->event(o->context, e)) d->stop = 1;
 }
 
-static int step_tune(loop_state *d) {
+static int step_tune(tune_loop_state *d) {
   ch_tune *t = d->t;
   ch_step_result r;
   int micros = t->config.train.accumulate, examples = 0;
@@ -85,7 +85,7 @@ static int measure_task(ch_tune *t, choir_task_measure *m, int *measures) {
   return ch_set_measure(model, &t->dev, 1, &o, NULL, &m[(*measures)++]);
 }
 
-static int checkpoint(loop_state *d) {
+static int checkpoint(tune_loop_state *d) {
   char path[PATH_MAX];
   CH_TRY(ch_trainer_check_weights(&d->t->trainer, 0));
   CH_TRY(ch_metrics_sync(&d->t->metrics, &d->t->state.metrics_bytes));
@@ -96,7 +96,7 @@ static int checkpoint(loop_state *d) {
   return CHOIR_OK;
 }
 
-static void tell_evaluation(loop_state *d, const choir_task_measure *m, int measures) {
+static void tell_evaluation(tune_loop_state *d, const choir_task_measure *m, int measures) {
   ch_tune *t = d->t;
   json_t *line = json_pack("{s:s, s:I}", "event", "dev", "step", (json_int_t)t->trainer.step);
   for (int i = 0; i < measures; i++) ch_json_put(line, i ? "batch" : "own", ch_measure_json(&m[i]));
@@ -111,7 +111,7 @@ static void tell_evaluation(loop_state *d, const choir_task_measure *m, int meas
  * killed between the two evaluates again. A `stopped` run evaluates only for the screen and pages, which shall show the
  * final score. The checkpoint does not know of this line, which chooses no best; so a resumed run cuts it off and its
  * log equals the log of an uninterrupted run. */
-static int evaluate_task(loop_state *d, int stopped) {
+static int evaluate_task(tune_loop_state *d, int stopped) {
   ch_tune *t = d->t;
   ch_tune_state *s = &t->state;
   choir_task_measure m[2];
@@ -126,7 +126,7 @@ static int evaluate_task(loop_state *d, int stopped) {
   return checkpoint(d);
 }
 
-static int loop(loop_state *d) {
+static int loop(tune_loop_state *d) {
   ch_tune *t = d->t;
   const choir_train_config *c = &t->config.train;
   int64_t every = c->eval_every ? c->eval_every : ch_tune_epoch_steps(t);
@@ -165,7 +165,7 @@ static void write_head(ch_tune *t) {
 }
 
 int ch_tune_loop(ch_tune *t) {
-  loop_state d = {.t = t, .first_step = t->trainer.step, .begin = ch_machine_seconds()};
+  tune_loop_state d = {.t = t, .first_step = t->trainer.step, .begin = ch_machine_seconds()};
   ch_state_rotate(t->out, &t->trainer, t->state.best_step);
   if (is_done(t)) return CHOIR_OK;
   CH_TRY(ch_metrics_open(&t->metrics, t->out, t->state.metrics_bytes));

@@ -57,7 +57,7 @@ typedef struct {
   uint64_t machine;      /* identifies the machine; its ranks share its memory */
   int64_t needs;         /* bytes, by a dry run */
   int64_t may, has_left; /* bytes allowed by the process's limits, and free on the machine; 0: unknown */
-} room;
+} rank_memory;
 
 /* A lack of memory: of one rank, or of all ranks of a machine. */
 typedef struct {
@@ -71,7 +71,8 @@ static uint64_t machine_number(void) {
   return XXH64(host, strlen(host), 0);
 }
 
-static int dry_run(const choir_config *config, const choir_run_options *options, const choir_ranks *ranks, room *r) {
+static int dry_run(const choir_config *config, const choir_run_options *options, const choir_ranks *ranks,
+                   rank_memory *r) {
   choir_run_options with = *options;
   choir_memory memory;
   choir_model *model;
@@ -87,7 +88,7 @@ static int dry_run(const choir_config *config, const choir_run_options *options,
 }
 
 /* The first rank that may not have what it needs, or machine that has not what its ranks need together. */
-static want find_want(const room *all, int ranks) {
+static want find_want(const rank_memory *all, int ranks) {
   want w = {0};
   for (int r = 0; r < ranks && !w.needs; r++) {
     int64_t needs = 0, left = all[r].has_left;
@@ -108,9 +109,9 @@ static want find_want(const room *all, int ranks) {
 
 /* Finds the memory that the layout lacks; the same on all ranks. */
 static int try_layout(const choir_config *config, const choir_run_options *options, const choir_ranks *ranks,
-                      const room *own, want *w) {
+                      const rank_memory *own, want *w) {
   const ch_comm *comm = ranks->comm;
-  room all[CH_RANKS];
+  rank_memory all[CH_RANKS];
   all[comm->rank] = *own;
   CH_TRY(ch_comm_agree(comm, dry_run(config, options, ranks, &all[comm->rank])));
   ch_comm_gather(comm, "memory of a layout", all, sizeof *all);
@@ -144,8 +145,8 @@ static void say_chosen(const choir_config *config, const ch_layout *l, const cha
 
 /* Finds the first layout that fits into memory, among layouts with `idles` (ranks without experts) or without. found: 0
  * if no layout fits; `before` then describes the lack of the first layout tried. */
-static int search(const choir_config *config, const choir_run_options *options, choir_ranks *ranks, const room *own,
-                  int idles, ch_layout *l, int *found, char *before, size_t size) {
+static int search(const choir_config *config, const choir_run_options *options, choir_ranks *ranks,
+                  const rank_memory *own, int idles, ch_layout *l, int *found, char *before, size_t size) {
   char text[256];
   *found = 0;
   *l = (ch_layout){.ranks = ranks->comm->size};
@@ -177,9 +178,9 @@ int ch_layout_choose(const choir_config *config, const choir_run_options *option
   *why = 0;
   CH_TRY(told_the_same(config, ranks));
   if (ranks->comm->size == 1 || ranks->replicas || ranks->hidden || ranks->dense_sharded) return CHOIR_OK;
-  const room own = {.machine = machine_number(),
-                    .may = (int64_t)ch_machine_available_memory(),
-                    .has_left = (int64_t)ch_machine_available_memory_at("")};
+  const rank_memory own = {.machine = machine_number(),
+                           .may = (int64_t)ch_machine_available_memory(),
+                           .has_left = (int64_t)ch_machine_available_memory_at("")};
   CH_TRY(search(config, options, ranks, &own, 0, &l, &found, before, sizeof before));
   if (!found) CH_TRY(search(config, options, ranks, &own, 1, &l, &found, before, sizeof before));
   if (!found)

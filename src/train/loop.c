@@ -16,7 +16,7 @@
 #include "train/state.h"
 
 /* One process's loop_state through a run. Timing belongs to the process and not to the run. */
-typedef struct loop_state {
+typedef struct train_loop_state {
   ch_run *run;
   const choir_train_options *options;
   ch_metrics metrics;
@@ -26,7 +26,7 @@ typedef struct loop_state {
   double begin; /* seconds on the clock */
   int64_t first_step;
   double flops_per_token, peak_gflops;
-} loop_state;
+} train_loop_state;
 
 static const ch_comm *comm_of(const ch_run *run) { return run->trainer.model->x.comm; }
 
@@ -59,11 +59,11 @@ int ch_run_step(ch_run *run, ch_step_result *r) {
   return ch_trainer_step(&run->trainer, token, target, r);
 }
 
-static choir_train_event make_event(const loop_state *d, choir_event_kind kind) {
+static choir_train_event make_event(const train_loop_state *d, choir_event_kind kind) {
   return (choir_train_event){.kind = kind, .step = d->run->trainer.step, .steps = d->run->config.train.steps};
 }
 
-static choir_train_event step_event(const loop_state *d, const ch_step_result *r, double seconds,
+static choir_train_event step_event(const train_loop_state *d, const ch_step_result *r, double seconds,
                                     const ch_rank_times *ranks) {
   int64_t step = d->run->trainer.step, steps = d->run->config.train.steps,
           tokens = ch_step_tokens(&d->run->config.train);
@@ -93,19 +93,20 @@ static choir_train_event step_event(const loop_state *d, const ch_step_result *r
 }
 
 /* The step's lines in both files. */
-static void write_step(loop_state *d, const ch_step_result *r, const choir_train_event *e, const ch_rank_times *ranks) {
+static void write_step(train_loop_state *d, const ch_step_result *r, const choir_train_event *e,
+                       const ch_rank_times *ranks) {
   char counts[80];
   ch_format(counts, sizeof counts, "\"fill\":%.9g,\"tokens\":%" PRId64, r->routing.fill, e->tokens);
   ch_metrics_step(&d->metrics, e->step, r, counts);
   ch_metrics_timing(&d->metrics, e, ranks);
 }
 
-static void tell(loop_state *d, const choir_train_event *e) {
+static void tell(train_loop_state *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
 /* Notices that have gathered since the last step. */
-static void tell_notices(loop_state *d) {
+static void tell_notices(train_loop_state *d) {
   const char *text = choir_notices();
   choir_train_event e = make_event(d, CHOIR_EVENT_NOTICE);
   e.text = text;
@@ -113,7 +114,7 @@ static void tell_notices(loop_state *d) {
 }
 
 /* Before the first step there is nothing that could be saved: a wish to stop waits for it. */
-static void tell_memory(loop_state *d) {
+static void tell_memory(train_loop_state *d) {
   const ch_run *run = d->run;
   choir_train_event e = make_event(d, CHOIR_EVENT_MEMORY);
   e.memory = &run->memory;
@@ -140,7 +141,7 @@ static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal,
   return code;
 }
 
-static int evaluate_run(loop_state *d, choir_train_event e) {
+static int evaluate_run(train_loop_state *d, choir_train_event e) {
   const ch_run *run = d->run;
   choir_eval_result r, by_thresholds;
   json_t *own = NULL, *causal = NULL;
@@ -167,7 +168,7 @@ static int evaluate_run(loop_state *d, choir_train_event e) {
 }
 
 /* Without room on the disk it is owed. */
-static int checkpoint(loop_state *d, choir_train_event e) {
+static int checkpoint(train_loop_state *d, choir_train_event e) {
   char path[PATH_MAX] = "";
   const ch_comm *comm = comm_of(d->run);
   CH_TRY(ch_comm_agree(comm, ch_trainer_check_weights(&d->run->trainer, e.loss))); /* what is kept must be good */
@@ -189,7 +190,7 @@ static int checkpoint(loop_state *d, choir_train_event e) {
 /* A rank wishes one of these; of several wishes the last counts. */
 typedef enum { GO_ON, TRY_AGAIN, STOP, GIVE_UP } wish;
 
-static int ask_all(loop_state *d, wish *wished) {
+static int ask_all(train_loop_state *d, wish *wished) {
   const ch_comm *comm = comm_of(d->run);
   CH_TRY(ch_comm_agree(comm, ch_room_watch(&d->room, &d->metrics.results)));
   *wished = d->room.given_up ? GIVE_UP : d->stop ? STOP : ch_room_try_again(&d->room) ? TRY_AGAIN : GO_ON;
@@ -198,7 +199,7 @@ static int ask_all(loop_state *d, wish *wished) {
   return CHOIR_OK;
 }
 
-static int step_train(loop_state *d, choir_train_event *e) {
+static int step_train(train_loop_state *d, choir_train_event *e) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
   ch_step_result r;
@@ -226,7 +227,7 @@ static int step_train(loop_state *d, choir_train_event *e) {
 }
 
 /* All steps are done and not saved: waits as long as the limit allows, or until the caller has enough of it. */
-static int wait_for_room(loop_state *d, choir_train_event e) {
+static int wait_for_room(train_loop_state *d, choir_train_event e) {
   double told = 0;
   while (d->room.owed && !d->stopping) {
     wish wished;
@@ -246,7 +247,7 @@ static int wait_for_room(loop_state *d, choir_train_event e) {
   return CHOIR_OK;
 }
 
-static int loop(loop_state *d) {
+static int loop(train_loop_state *d) {
   ch_run *run = d->run;
   int64_t steps = run->config.train.steps;
   choir_train_event e = make_event(d, CHOIR_EVENT_STEP);
@@ -260,7 +261,7 @@ static int loop(loop_state *d) {
   return ch_trainer_stopped(&run->trainer);
 }
 
-static int prepare_loop(loop_state *d) {
+static int prepare_loop(train_loop_state *d) {
   const ch_run *run = d->run;
   choir_config_costs costs;
   ch_peak peak;
@@ -280,7 +281,7 @@ static int prepare_loop(loop_state *d) {
 }
 
 /* Logs are the first rank's. */
-static int open_metrics(loop_state *d) {
+static int open_metrics(train_loop_state *d) {
   const ch_run *run = d->run;
   int code = CHOIR_OK;
   d->metrics = (ch_metrics){.results.fd = -1, .timing.fd = -1};
@@ -291,7 +292,7 @@ static int open_metrics(loop_state *d) {
 }
 
 int ch_run_loop(ch_run *run, const choir_train_options *options) {
-  loop_state d = {.run = run, .options = options, .first_step = run->trainer.step};
+  train_loop_state d = {.run = run, .options = options, .first_step = run->trainer.step};
   d.room = (ch_room){.limit = 60 * options->disk_minutes, .saved_step = run->trainer.step};
   tell_notices(&d);
   d.stop = 0;               /* before the first step there is nothing to save */

@@ -39,15 +39,15 @@ typedef struct {
   const ch_gguf_in *in;
   const char *name, *architecture;
   json_t *root; /* the config that is made */
-} job;
+} gguf_job;
 
-static json_t *value(const job *j, const char *key) {
+static json_t *value(const gguf_job *j, const char *key) {
   char whole[192];
   snprintf(whole, sizeof whole, "%s.%s", j->architecture, key);
   return json_object_get(j->in->keys, whole);
 }
 
-static int add_key(const job *j, const char *key, json_t *found) {
+static int add_key(const gguf_job *j, const char *key, json_t *found) {
   for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
     if (!strcmp(renamed[i].key, key)) {
       if (!strcmp(key, "rope.scaling.type") &&
@@ -66,7 +66,7 @@ static int add_key(const job *j, const char *key, json_t *found) {
 }
 
 /* General keys, the tokenizer's and notes on how the file was made change nothing that is computed. */
-static int add_keys(const job *j) {
+static int add_keys(const gguf_job *j) {
   const char *key;
   json_t *found;
   size_t length = strlen(j->architecture);
@@ -76,7 +76,7 @@ static int add_keys(const job *j) {
   return CHOIR_OK;
 }
 
-static int find_kind(const job *j, ch_kind *kind) {
+static int find_kind(const gguf_job *j, ch_kind *kind) {
   int experts = json_integer_value(value(j, "expert_count")) > 0;
   for (int k = 0; k < CH_KINDS; k++)
     if (!strcmp(ch_kind_names[k].architecture[CH_EXPORT_GGUF], j->architecture) &&
@@ -90,10 +90,10 @@ static int find_kind(const job *j, ch_kind *kind) {
       j->name, j->architecture);
 }
 
-static int has(const job *j, const char *tensor) { return choir_tensors_find(j->in->tensors, tensor) != NULL; }
+static int has(const gguf_job *j, const char *tensor) { return choir_tensors_find(j->in->tensors, tensor) != NULL; }
 
 /* The function from logits to scores is a number there: 1 softmax, 2 sigmoid. */
-static int check_gates(const job *j, ch_kind k) {
+static int check_gates(const gguf_job *j, ch_kind k) {
   const json_t *given = value(j, "expert_gating_func");
   int wanted = ch_export_has_bias(k) ? 2 : 1;
   if (!given || json_integer_value(given) == wanted) return CHOIR_OK;
@@ -102,7 +102,7 @@ static int check_gates(const job *j, ch_kind k) {
 }
 
 /* GGUF has no key for the layers with experts; the presence of expert tensors tells. */
-static void add_pattern(const job *j) {
+static void add_pattern(const gguf_job *j) {
   json_t *types = json_array();
   for (int64_t i = 0, n = json_integer_value(value(j, "block_count")); i < n && i < choir_tensors_count(j->in->tensors);
        i++) {
@@ -121,7 +121,7 @@ static double share_of(double part, double whole) {
   return share * whole < part ? nextafter(share, INFINITY) : share;
 }
 
-static int add_derived(const job *j, ch_kind k) {
+static int add_derived(const gguf_job *j, ch_kind k) {
   const json_t *rotated = value(j, "rope.dimension_count"), *heads = value(j, "attention.head_count"),
                *width = value(j, "attention.key_length"), *d = value(j, "embedding_length"),
                *other = value(j, "attention.value_length");
@@ -150,7 +150,7 @@ static int add_derived(const job *j, ch_kind k) {
 }
 
 /* A model in several files: only the first has the keys, and none all tensors. */
-static int check_whole(const job *j) {
+static int check_whole(const gguf_job *j) {
   json_int_t files = json_integer_value(json_object_get(j->in->keys, "split.count"));
   return files < 2 ? CHOIR_OK
                    : ch_error(CHOIR_ERROR_UNSUPPORTED,
@@ -159,7 +159,7 @@ static int check_whole(const job *j) {
 }
 
 int ch_gguf_config(const ch_gguf_in *in, const char *name, json_t **root) {
-  job j = {in, name, json_string_value(json_object_get(in->keys, "general.architecture")), json_object()};
+  gguf_job j = {in, name, json_string_value(json_object_get(in->keys, "general.architecture")), json_object()};
   ch_kind kind = CH_KIND_LLAMA;
   int code = check_whole(&j);
   if (!code && !j.architecture)

@@ -18,26 +18,26 @@ enum { LEAST_ENTRY = 24 }; /* a tensor's entry has no fewer bytes */
 /* Bytes of a value; texts have their length in front, arrays a type and a number. */
 static const int value_bytes[VALUES] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
-typedef struct reader {
+typedef struct gguf_reader {
   const char *name;
   const char *begin, *at, *end;
   ch_gguf_in *in;
-} reader;
+} gguf_reader;
 
-static int bad(const reader *r, const char *what, const char *why) {
+static int bad(const gguf_reader *r, const char *what, const char *why) {
   return ch_error(CHOIR_ERROR_FORMAT, "%s: '%.80s': %s", r->name, what, why);
 }
 
 /* ---- bytes ---- */
 
-static const char *take_bytes(reader *r, uint64_t bytes) {
+static const char *take_bytes(gguf_reader *r, uint64_t bytes) {
   if (bytes > (uint64_t)(r->end - r->at)) return NULL;
   r->at += bytes;
   return r->at - bytes;
 }
 
 /* An integer of 4 or 8 bytes. */
-static int number(reader *r, size_t bytes, uint64_t *value) {
+static int number(gguf_reader *r, size_t bytes, uint64_t *value) {
   const char *p = take_bytes(r, bytes);
   *value = 0;
   if (!p)
@@ -47,7 +47,7 @@ static int number(reader *r, size_t bytes, uint64_t *value) {
   return CHOIR_OK;
 }
 
-static int text(reader *r, const char **p, uint64_t *size) {
+static int text(gguf_reader *r, const char **p, uint64_t *size) {
   CH_TRY(number(r, 8, size));
   *p = take_bytes(r, *size);
   return *p ? CHOIR_OK
@@ -56,7 +56,7 @@ static int text(reader *r, const char **p, uint64_t *size) {
 }
 
 /* The name of a key or a tensor. */
-static int name_into(reader *r, char out[128]) {
+static int name_into(gguf_reader *r, char out[128]) {
   const char *p;
   uint64_t size;
   CH_TRY(text(r, &p, &size));
@@ -106,7 +106,7 @@ static json_t *scalar(uint32_t type, const char *p) {
   }
 }
 
-static int read_array(reader *r, const char *key) {
+static int read_array(gguf_reader *r, const char *key) {
   ch_gguf_array a = {.count = 0};
   uint64_t of;
   CH_TRY(number(r, 4, &of));
@@ -128,7 +128,7 @@ static int read_array(reader *r, const char *key) {
   return CHOIR_OK;
 }
 
-static int read_key(reader *r) {
+static int read_key(gguf_reader *r) {
   char key[128];
   const char *p;
   uint64_t type, size;
@@ -155,7 +155,7 @@ static int read_key(reader *r) {
 
 /* ---- tensors ---- */
 
-static int set_type(const reader *r, choir_tensor *t, uint64_t type) {
+static int set_type(const gguf_reader *r, choir_tensor *t, uint64_t type) {
   enum { F32 = 0, F16 = 1, Q8_0 = 8, BF16 = 30 };
   int64_t *columns = &t->shape[t->dims - 1];
   if (type != F32 && type != F16 && type != BF16 && type != Q8_0)
@@ -172,7 +172,7 @@ static int set_type(const reader *r, choir_tensor *t, uint64_t type) {
 }
 
 /* The place is still a number of bytes behind the header, whose end is not known yet. */
-static int read_tensor(reader *r, choir_tensor *t, uint64_t *offset) {
+static int read_tensor(gguf_reader *r, choir_tensor *t, uint64_t *offset) {
   uint64_t dims, size, type;
   CH_TRY(name_into(r, t->name));
   CH_TRY(number(r, 4, &dims));
@@ -195,7 +195,7 @@ static int by_place(const void *a, const void *b) {
 }
 
 /* Tensors begin at multiples of the alignment behind the header, and none reaches into another. */
-static int place_tensors(const reader *r, choir_tensors *t, const uint64_t *offset) {
+static int place_tensors(const gguf_reader *r, choir_tensors *t, const uint64_t *offset) {
   const json_t *key = json_object_get(r->in->keys, "general.alignment");
   uint64_t alignment = key ? (uint64_t)json_integer_value(key) : 32, head = (uint64_t)(r->at - r->begin),
            size = (uint64_t)(r->end - r->begin);
@@ -220,7 +220,7 @@ static int place_tensors(const reader *r, choir_tensors *t, const uint64_t *offs
   return CHOIR_OK;
 }
 
-static int read_gguf(reader *r) {
+static int read_gguf(gguf_reader *r) {
   uint64_t version, count, keys, *offset;
   if (r->end - r->at < 4 || memcmp(take_bytes(r, 4), "GGUF", 4))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: does not begin with 'GGUF'", r->name);
@@ -245,7 +245,7 @@ static int read_gguf(reader *r) {
 }
 
 int ch_gguf_parse(const void *data, size_t size, const char *name, ch_gguf_in *in) {
-  reader r = {.name = name, .begin = data, .at = data, .end = (const char *)data + size, .in = in};
+  gguf_reader r = {.name = name, .begin = data, .at = data, .end = (const char *)data + size, .in = in};
   *in = (ch_gguf_in){.tensors = calloc(1, sizeof(choir_tensors)), .keys = json_object()};
   int code = in->tensors && in->keys ? read_gguf(&r) : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", name);
   if (code) ch_gguf_close_in(in);

@@ -19,7 +19,7 @@
 #include "file/file.h"
 #include "model/param.h"
 
-typedef struct job {
+typedef struct import_job {
   const choir_import_options *options;
   choir_import_result *result;
   choir_config config;
@@ -35,10 +35,10 @@ typedef struct job {
   char *used;           /* [tensors there] */
   int64_t done, total;
   int code;
-} job;
+} import_job;
 
 /* The tensor that a parameter comes from, or its expert: of the shape [blocks,rows,columns] from the last `dims` on. */
-static int find_source(job *j, const ch_param *p, const ch_export_row *row, int expert, int dims,
+static int find_source(import_job *j, const ch_param *p, const ch_export_row *row, int expert, int dims,
                        const int64_t shape[3], const choir_tensor **t) {
   char name[128];
   ch_export_name(j->kind, j->format, row, p->layer, expert, name);
@@ -70,7 +70,7 @@ static void copy_matrix(const choir_tensor *t, int64_t first, int turned, int64_
   }
 }
 
-static int fill_param(job *j, const ch_param *p, float *out) {
+static int fill_param(import_job *j, const ch_param *p, float *out) {
   const ch_export_row *row = ch_export_find(p->name);
   const choir_tensor *t = NULL;
   if (!row) return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s has no counterpart in %s", p->name, j->result->architecture);
@@ -100,7 +100,7 @@ static int fill_param(job *j, const ch_param *p, float *out) {
 }
 
 static const void *fetch_import(void *context, const choir_tensor *tensor) {
-  job *j = context;
+  import_job *j = context;
   const ch_param *p = &j->params.p[tensor - j->tensor];
   j->done += p->whole;
   if (j->options->progress && j->options->progress(j->options->context, "reading", (double)j->done / (double)j->total))
@@ -111,7 +111,7 @@ static const void *fetch_import(void *context, const choir_tensor *tensor) {
 }
 
 /* Every tensor there has gone somewhere; a head that is the embedding may stand there once more. */
-static int check_used(const job *j) {
+static int check_used(const import_job *j) {
   const char *head = j->format == CH_EXPORT_GGUF ? "output.weight" : "lm_head.weight";
   for (int i = 0; i < choir_tensors_count(j->from); i++) {
     const choir_tensor *t = choir_tensors_at(j->from, i);
@@ -122,7 +122,7 @@ static int check_used(const job *j) {
   return CHOIR_OK;
 }
 
-static int list(job *j) {
+static int list(import_job *j) {
   int count = j->params.count + j->params.buffers;
   int64_t largest = 1;
   j->tensor = calloc((size_t)count, sizeof *j->tensor);
@@ -143,7 +143,7 @@ static int list(job *j) {
                         (long long)largest);
 }
 
-static int write_weights(job *j, const char *directory, const char *path) {
+static int write_weights(import_job *j, const char *directory, const char *path) {
   ch_binding binding;
   const char *metadata[5];
   CH_TRY(ch_binding_of(directory, &binding));
@@ -162,7 +162,7 @@ static int is_json(const char *path) {
 }
 
 /* The tokenizer that the checkpoint will have, at `path`; *given says whether there is one. */
-static int place_tokenizer(const job *j, const char *path, int *given) {
+static int place_tokenizer(const import_job *j, const char *path, int *given) {
   char own[PATH_MAX];
   snprintf(own, sizeof own, "%s/tokenizer.model", j->options->from);
   const char *from = j->options->tokenizer ? j->options->tokenizer : own;
@@ -190,7 +190,7 @@ static int place_tokenizer(const job *j, const char *path, int *given) {
 
 /* A tokenizer that would change texts, or is not the model's, is left out, with a notice; one that the caller names
  * must be right. */
-static int copy_tokenizer(job *j, const char *directory) {
+static int copy_tokenizer(import_job *j, const char *directory) {
   char path[PATH_MAX];
   choir_tokenizer *t = NULL;
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
@@ -208,7 +208,7 @@ static int copy_tokenizer(job *j, const char *directory) {
   return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
 }
 
-static int write_checkpoint(job *j, const char *directory) {
+static int write_checkpoint(import_job *j, const char *directory) {
   char path[PATH_MAX];
   snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(choir_config_save(&j->config, path));
@@ -217,7 +217,7 @@ static int write_checkpoint(job *j, const char *directory) {
   return write_weights(j, directory, path);
 }
 
-static int read_config(job *j, const char *name, json_t *root) {
+static int read_config(import_job *j, const char *name, json_t *root) {
   int code = ch_import_config(root, name, &j->config, &j->gate_scale, &j->kind);
   const json_t *eos = json_object_get(root, "eos_token_id"), *first = json_array_get(eos, 0);
   j->eos = json_is_integer(eos) ? json_integer_value(eos) : first ? json_integer_value(first) : -1;
@@ -227,7 +227,7 @@ static int read_config(job *j, const char *name, json_t *root) {
 
 /* A head that has the bytes of the embedding is the embedding, which some stock programs cannot be told. Of one that is
  * said to be the embedding and is not, some programs take its own bytes and others the embedding's. */
-static int tie(job *j) {
+static int tie(import_job *j) {
   const choir_tensor *embed = choir_tensors_find(j->from, ch_export_find("embed.weight")->there[j->format]),
                      *head = choir_tensors_find(j->from, ch_export_find("head.weight")->there[j->format]);
   if (!embed || !head) return CHOIR_OK;
@@ -242,7 +242,7 @@ static int tie(job *j) {
   return CHOIR_OK;
 }
 
-static int open_folder(job *j) {
+static int open_folder(import_job *j) {
   char path[PATH_MAX];
   json_t *root;
   if (snprintf(path, sizeof path, "%s/config.json", j->options->from) >= PATH_MAX - 32)
@@ -260,7 +260,7 @@ static int open_folder(job *j) {
   return choir_tensors_open(path, 0, &j->from);
 }
 
-static int open_file(job *j) {
+static int open_file(import_job *j) {
   json_t *root;
   CH_TRY(ch_gguf_open(j->options->from, &j->gguf));
   j->from = j->gguf.tensors;
@@ -273,7 +273,7 @@ static int open_file(job *j) {
   return CHOIR_OK;
 }
 
-static int import_weights(job *j) {
+static int import_weights(import_job *j) {
   ch_dir dir;
   j->format = ch_gguf_is(j->options->from) ? CH_EXPORT_GGUF : CH_EXPORT_HF;
   CH_TRY(j->format == CH_EXPORT_GGUF ? open_file(j) : open_folder(j));
@@ -287,7 +287,7 @@ static int import_weights(job *j) {
 }
 
 int choir_import(const choir_import_options *options, choir_import_result *result) {
-  job j = {.options = options, .result = result};
+  import_job j = {.options = options, .result = result};
   *result = (choir_import_result){0};
   int code = import_weights(&j);
   ch_params_free(&j.params);

@@ -55,17 +55,17 @@ typedef struct {
   const char *name; /* begins every message */
   ch_kind kind;
   choir_config *config;
-} job;
+} config_job;
 
 /* A member; NULL: it is absent or null. */
 static const json_t *member(const json_t *object, const char *key) {
   const json_t *found = json_object_get(object, key);
   return json_is_null(found) ? NULL : found;
 }
-static const json_t *field(const job *j, const char *key) { return member(j->root, key); }
+static const json_t *field(const config_job *j, const char *key) { return member(j->root, key); }
 
 /* ch_json_check_keys says it for files of choir; this one is another program's. */
-static int check_keys(const job *j) {
+static int check_keys(const config_job *j) {
   const char *key;
   json_t *value;
   json_object_foreach((json_t *)(uintptr_t)j->root, key, value) {
@@ -83,7 +83,7 @@ static int check_keys(const job *j) {
 
 /* A window that is switched off, by a field that mistral, mixtral and exaone_moe do not have, or reaches over the whole
  * context. */
-static int hides_nothing(const job *j, const json_t *window) {
+static int hides_nothing(const config_job *j, const json_t *window) {
   const json_t *context = field(j, "max_position_embeddings");
   int always = j->kind == CH_KIND_MISTRAL || j->kind == CH_KIND_MIXTRAL || j->kind == CH_KIND_EXAONE_MOE;
   if (json_is_false(field(j, "use_sliding_window")) && !always) return 1;
@@ -91,7 +91,7 @@ static int hides_nothing(const job *j, const json_t *window) {
          json_integer_value(window) >= json_integer_value(context);
 }
 
-static int check_fixed(const job *j) {
+static int check_fixed(const config_job *j) {
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
     const json_t *value = field(j, fixed[i].key);
     char text[80];
@@ -107,19 +107,19 @@ static int check_fixed(const job *j) {
   return CHOIR_OK;
 }
 
-static int set(const job *j, const char *key, const char *value) {
+static int set(const config_job *j, const char *key, const char *value) {
   int code = choir_config_set(j->config, key, value);
   return code ? ch_error_in(code, "%s", j->name) : CHOIR_OK;
 }
 
-static int set_integer(const job *j, const char *key, int64_t value) {
+static int set_integer(const config_job *j, const char *key, int64_t value) {
   char text[32];
   snprintf(text, sizeof text, "%lld", (long long)value);
   return set(j, key, text);
 }
 
 /* A member, or `missing`. */
-static int integer_or(const job *j, const char *key, int64_t missing, int64_t *value) {
+static int integer_or(const config_job *j, const char *key, int64_t missing, int64_t *value) {
   *value = missing;
   return field(j, key) ? ch_json_get_integer(j->root, j->name, key, 0, 1 << 30, value) : CHOIR_OK;
 }
@@ -129,7 +129,7 @@ static int number_or(const json_t *object, const char *name, const char *key, do
   return member(object, key) ? ch_json_get_number(object, name, key, 0, 1e12, value) : CHOIR_OK;
 }
 
-static int flag_or(const job *j, const char *key, int missing, int *value) {
+static int flag_or(const config_job *j, const char *key, int missing, int *value) {
   const json_t *found = field(j, key);
   *value = found ? json_is_true(found) : missing;
   return !found || json_is_boolean(found)
@@ -137,7 +137,7 @@ static int flag_or(const job *j, const char *key, int missing, int *value) {
              : ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must be true or false", j->name, key);
 }
 
-static int read_sizes(const job *j) {
+static int read_sizes(const config_job *j) {
   choir_model_config *m = &j->config->model;
   int64_t value;
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -155,7 +155,7 @@ static int read_sizes(const job *j) {
 }
 
 /* A number at the top, as older versions write it, or in an object of its own. Where both are, they must agree. */
-static int read_rotation(const job *j, const json_t *inside, const char *key, double missing, double *value) {
+static int read_rotation(const config_job *j, const json_t *inside, const char *key, double missing, double *value) {
   CH_TRY(number_or(j->root, j->name, key, missing, value));
   double above = *value;
   CH_TRY(number_or(inside, j->name, key, above, value));
@@ -163,7 +163,7 @@ static int read_rotation(const job *j, const json_t *inside, const char *key, do
   return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" is %g, and %g in \"rope_parameters\"", j->name, key, above, *value);
 }
 
-static int read_rope(const job *j) {
+static int read_rope(const config_job *j) {
   static const char *const keys[] = {"rope_type", "rope_theta", "partial_rotary_factor", NULL};
   const json_t *inside = field(j, "rope_parameters");
   choir_model_config *m = &j->config->model;
@@ -192,7 +192,7 @@ static int is_sparse(const json_t *list, ch_kind kind, int layer) {
 }
 
 /* Which layers are MoE, one by one there: as dense layers at the front, behind which every m-th is MoE. */
-static int read_pattern(const job *j) {
+static int read_pattern(const config_job *j) {
   const char *key = j->kind == CH_KIND_EXAONE_MOE ? "mlp_layer_types" : "mlp_only_layers";
   const json_t *list = field(j, key);
   choir_model_config *m = &j->config->model;
@@ -216,7 +216,7 @@ static int read_pattern(const job *j) {
 }
 
 /* Tokens take their K best of score + bias, which are the prices of bias_balanced, its sign turned. */
-static int read_moe(const job *j, double *gate_scale) {
+static int read_moe(const config_job *j, double *gate_scale) {
   const char *experts = ch_kind_names[j->kind].experts;
   int64_t value;
   int normalize;
@@ -238,7 +238,7 @@ static int read_moe(const job *j, double *gate_scale) {
                                                                        : set(j, "model.moe_every", "1");
 }
 
-static int find_kind(job *j) {
+static int find_kind(config_job *j) {
   const char *type;
   CH_TRY(ch_json_get_string(j->root, j->name, "model_type", &type));
   for (int i = 0; i < CH_KINDS; i++)
@@ -254,7 +254,7 @@ static int find_kind(job *j) {
 }
 
 /* In exaone_moe only layers with a window rotate; check_fixed has made sure that the window hides nothing. */
-static int check_layer_types(const job *j) {
+static int check_layer_types(const config_job *j) {
   const json_t *types_of = field(j, "layer_types"), *type;
   const char *wanted = j->kind == CH_KIND_EXAONE_MOE ? "sliding_attention" : "full_attention";
   size_t i;
@@ -292,7 +292,7 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   } constant[] = {{"model.moe_every", "0"},       {"model.experts", "1"},
                   {"model.activation", "swiglu"}, {"model.router.name", "bias_balanced"},
                   {"model.head_scale", "1"},      {"train.batch_sequences", "8"}};
-  job made = {.root = root, .name = name, .config = config}, *j = &made;
+  config_job made = {.root = root, .name = name, .config = config}, *j = &made;
   int qk_norm;
   *gate_scale = 1;
   choir_config_default(config);

@@ -10,14 +10,14 @@
 #include "file/checkpoints.h"
 #include "moe/routers/threshold.h"
 
-typedef struct job {
+typedef struct export_job {
   const choir_export_options *options;
   choir_export_result *result;
   ch_export_plan plan;
   choir_tensors *weights;
   choir_tokenizer *tokenizer; /* NULL: the checkpoint has none */
   choir_model *model;         /* for what is measured */
-} job;
+} export_job;
 
 static int word(const char *what, const char *value, const char *const *words, int *number) {
   char list[128];
@@ -27,7 +27,7 @@ static int word(const char *what, const char *value, const char *const *words, i
                   ch_word_list(list, sizeof list, words));
 }
 
-static int check_export_options(job *j) {
+static int check_export_options(export_job *j) {
   int format, dtype;
   CH_TRY(word("format", j->options->format, ch_export_formats, &format));
   CH_TRY(word("dtype", j->options->dtype, ch_export_dtypes, &dtype));
@@ -41,7 +41,7 @@ static int check_export_options(job *j) {
 }
 
 /* Thresholds that no training has set would give every token every expert; prices need an architecture with a bias. */
-static int check_thresholds(const job *j) {
+static int check_thresholds(const export_job *j) {
   for (int i = 0; i < choir_tensors_count(j->weights); i++) {
     const choir_tensor *t = choir_tensors_at(j->weights, i);
     if (!strstr(t->name, ".moe.thresholds")) continue;
@@ -58,7 +58,7 @@ static int check_thresholds(const job *j) {
   return CHOIR_OK;
 }
 
-static int open_checkpoint(job *j) {
+static int open_checkpoint(export_job *j) {
   char path[PATH_MAX + 32];
   const char *directory = j->result->checkpoint;
   CH_TRY(choir_checkpoint_find(j->options->checkpoint, j->result->checkpoint, sizeof j->result->checkpoint));
@@ -77,7 +77,7 @@ static int open_checkpoint(job *j) {
   return check_thresholds(j);
 }
 
-static int write_out(const job *j) {
+static int write_out(const export_job *j) {
   j->result->architecture = ch_export_architecture(&j->plan);
   j->result->experts_per_token = j->plan.K;
   j->result->null_experts = j->plan.nulls;
@@ -88,7 +88,7 @@ static int write_out(const job *j) {
   return (j->plan.format == CH_EXPORT_HF ? ch_export_hf : ch_export_gguf)(&j->plan, j->tokenizer, j->options);
 }
 
-static int run_job(job *j) {
+static int run_job(export_job *j) {
   choir_run_options options = {.compute = "fp32", .threads = j->options->threads};
   CH_TRY(check_export_options(j));
   CH_TRY(open_checkpoint(j));
@@ -102,7 +102,7 @@ static int run_job(job *j) {
 }
 
 int choir_export(const choir_export_options *options, choir_export_result *result) {
-  job j = {.options = options, .result = result};
+  export_job j = {.options = options, .result = result};
   *result = (choir_export_result){0};
   int code = run_job(&j);
   choir_model_free(j.model);

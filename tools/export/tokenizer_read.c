@@ -21,22 +21,22 @@ typedef struct piece {
   float score;
 } piece;
 
-typedef struct job {
+typedef struct tokenizer_job {
   ch_tokenizer_json file;
   json_t *pairs; /* "left right" of every merge */
   piece *piece;  /* [file.count] */
   int ranks;     /* pieces that merges make */
   int prefix;    /* a space is put in front of texts */
-} job;
+} tokenizer_job;
 
-static int refuse_json(const job *j, const char *field, const json_t *value, const char *why) {
+static int refuse_json(const tokenizer_job *j, const char *field, const json_t *value, const char *why) {
   return ch_tokenizer_json_refuse(&j->file, field, value, why);
 }
 
 /* ---- normalization of text before it is cut into pieces ---- */
 
 /* Spaces become marks, and a mark may be put in front; nothing else. */
-static int read_normalizer(job *j, int *marked) {
+static int read_normalizer(tokenizer_job *j, int *marked) {
   const json_t *whole = json_object_get(j->file.root, "normalizer"), *list = json_object_get(whole, "normalizers");
   size_t count = ch_json_is_type(whole, "Sequence") ? json_array_size(list) : whole && !json_is_null(whole);
   for (size_t i = 0; i < count; i++) {
@@ -52,7 +52,7 @@ static int read_normalizer(job *j, int *marked) {
   return CHOIR_OK;
 }
 
-static int read_pre_tokenizer(job *j, int *marked) {
+static int read_pre_tokenizer(tokenizer_job *j, int *marked) {
   const json_t *p = json_object_get(j->file.root, "pre_tokenizer");
   if (!p || json_is_null(p)) return CHOIR_OK;
   if (!ch_json_is_type(p, "Metaspace"))
@@ -71,7 +71,7 @@ static int read_pre_tokenizer(job *j, int *marked) {
   return CHOIR_OK;
 }
 
-static int read_text_rules(job *j) {
+static int read_text_rules(tokenizer_job *j) {
   int marked = 0;
   CH_TRY(read_pre_tokenizer(j, &marked));
   CH_TRY(read_normalizer(j, &marked));
@@ -81,14 +81,14 @@ static int read_text_rules(job *j) {
 
 /* ---- the pieces ---- */
 
-static int64_t id_of(const job *j, const char *text) {
+static int64_t id_of(const tokenizer_job *j, const char *text) {
   for (int i = 0; i < j->file.count; i++)
     if (!strcmp(j->file.token[i].text, text)) return i;
   return -1;
 }
 
 /* Special tokens are not looked for in text here; others would be cut out of it first. */
-static int read_pieces(job *j) {
+static int read_pieces(tokenizer_job *j) {
   const json_t *unknown = json_object_get(j->file.model, "unk_token"),
                *bytes = json_object_get(j->file.model, "byte_fallback");
   if (!json_is_true(bytes)) return refuse_json(j, "model.byte_fallback", bytes, "some text would have no tokens");
@@ -112,7 +112,7 @@ static int read_pieces(job *j) {
 
 /* ---- the merges ---- */
 
-static piece *normal_piece(const job *j, const char *text) {
+static piece *normal_piece(const tokenizer_job *j, const char *text) {
   const json_t *id = json_object_get(j->file.vocab, text);
   piece *p = id ? &j->piece[json_integer_value(id)] : NULL;
   return p && p->kind == CH_SPM_NORMAL ? p : NULL;
@@ -126,7 +126,7 @@ static const char *pair_of(const char *left, size_t size, const char *right, cha
 }
 
 /* SentencePiece merges by the score of the piece that is made, so merges that make the same one must stand together. */
-static int read_merge(job *j, const json_t *merge, const piece **last) {
+static int read_merge(tokenizer_job *j, const json_t *merge, const piece **last) {
   const char *left, *right;
   size_t size;
   char pair[PAIR];
@@ -150,7 +150,7 @@ static int read_merge(job *j, const json_t *merge, const piece **last) {
 }
 
 /* A character by itself, or a piece. */
-static int is_symbol(const job *j, const char *text, size_t size) {
+static int is_symbol(const tokenizer_job *j, const char *text, size_t size) {
   char room[LONGEST + 1];
   size_t first = 1;
   while (first < size && ((unsigned char)text[first] & 0xC0) == 0x80) first++;
@@ -159,7 +159,7 @@ static int is_symbol(const job *j, const char *text, size_t size) {
 }
 
 /* SentencePiece merges whatever two parts make up a piece, so every such pair must be there. */
-static int check_piece(const job *j, const ch_json_token *p) {
+static int check_piece(const tokenizer_job *j, const ch_json_token *p) {
   char pair[PAIR];
   for (size_t cut = 1; cut < p->size; cut++) {
     const char *right = p->text + cut;
@@ -174,7 +174,7 @@ static int check_piece(const job *j, const ch_json_token *p) {
   return CHOIR_OK;
 }
 
-static int read_merges(job *j) {
+static int read_merges(tokenizer_job *j) {
   const piece *last = NULL;
   const json_t *merge;
   size_t i;
@@ -190,7 +190,7 @@ static int read_merges(job *j) {
 
 /* ---- all together ---- */
 
-static int read_tokenizer(job *j, const json_t *root, const char *name) {
+static int read_tokenizer(tokenizer_job *j, const json_t *root, const char *name) {
   static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges",
                                     NULL};
   CH_TRY(ch_tokenizer_json_read(root, name, off, "SentencePiece has no such rule", &j->file));
@@ -201,7 +201,7 @@ static int read_tokenizer(job *j, const json_t *root, const char *name) {
 
 /* Which pieces a text has depends neither on "post_processor", which adds others around them, nor on "decoder". */
 static int to_spm(const json_t *root, const char *name, int64_t eos, ch_buffer *out) {
-  job j = {.pairs = json_object()};
+  tokenizer_job j = {.pairs = json_object()};
   ch_spm_special special[CH_SPM_SPECIALS] = {{.id = -1}, {.id = -1}, {.id = -1}, {.id = -1}};
   int code = read_tokenizer(&j, root, name), count = j.file.count;
   for (int i = 0; i < count && !code; i++) {

@@ -80,7 +80,7 @@ static int take_shape(cursor *c, ch_npy *array) {
 }
 
 /* The header of a file. */
-typedef struct header {
+typedef struct npy_header {
   const char *name; /* of the file */
   cursor text;
   const char *elements;
@@ -89,9 +89,9 @@ typedef struct header {
   int fortran, keys; /* bits of the keys seen */
   ch_npy array;      /* shape; type as stored */
   size_t count;
-} header;
+} npy_header;
 
-static int take_entry(cursor *c, header *h) {
+static int take_entry(cursor *c, npy_header *h) {
   char key[16];
   if (!take_string(c, key, sizeof key) || !take_char(c, ':')) return 0;
   int bit = !strcmp(key, "descr") ? 1 : !strcmp(key, "fortran_order") ? 2 : !strcmp(key, "shape") ? 4 : 0;
@@ -103,7 +103,7 @@ static int take_entry(cursor *c, header *h) {
   return h->fortran || take_word(c, "False");
 }
 
-static int take_header(cursor *c, header *h) {
+static int take_header(cursor *c, npy_header *h) {
   int more = 1;
   if (!take_char(c, '{')) return 0;
   for (; !take_char(c, '}'); more = take_char(c, ','))
@@ -115,7 +115,7 @@ static int take_header(cursor *c, header *h) {
 /* ---- reading ---- */
 
 /* Splits a file into header and elements. */
-static int find_header(header *h, const unsigned char *data, size_t size) {
+static int find_header(npy_header *h, const unsigned char *data, size_t size) {
   if (size < MAGIC + 6 || memcmp(data, magic, MAGIC))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: not a .npy file", h->name);
   int version = data[MAGIC];
@@ -132,7 +132,7 @@ static int find_header(header *h, const unsigned char *data, size_t size) {
   return CHOIR_OK;
 }
 
-static int find_type(header *h) {
+static int find_type(npy_header *h) {
   for (int i = 0; i < TYPES; i++)
     if (!strcmp(h->descr, types[i].descr)) {
       h->array.type = (ch_npy_type)i;
@@ -145,7 +145,7 @@ static int find_type(header *h) {
 }
 
 /* The number of elements, when the shape is one that memory can hold and the rest of the file is exactly that. */
-static int count_elements(header *h) {
+static int count_elements(npy_header *h) {
   size_t size = types[h->array.type].size, bytes = size;
   int fits = 1;
   for (int i = 0; i < h->array.dims; i++)
@@ -159,7 +159,7 @@ static int count_elements(header *h) {
 }
 
 /* float16 and float64 to float32, int64 to int32, where every value fits. */
-static int convert(const header *h, ch_npy *array) {
+static int convert(const npy_header *h, ch_npy *array) {
   int widens = (int)h->array.type == FLOAT16;
   for (size_t i = 0; i < h->count && widens; i++) {
     uint16_t half;
@@ -183,7 +183,7 @@ static int convert(const header *h, ch_npy *array) {
   return CHOIR_OK;
 }
 
-static int read_elements(const header *h, ch_npy *array) {
+static int read_elements(const npy_header *h, ch_npy *array) {
   size_t bytes = h->count * types[array->type].size;
   array->data = malloc(bytes + 1);
   if (!array->data) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu bytes", h->name, bytes);
@@ -192,7 +192,7 @@ static int read_elements(const header *h, ch_npy *array) {
   return CHOIR_OK;
 }
 
-static int check_wanted(const header *h, ch_npy_type as, int dims) {
+static int check_wanted(const npy_header *h, ch_npy_type as, int dims) {
   ch_npy_type type = h->array.type;
   int converts = ((type == CH_NPY_FLOAT64 || (int)type == FLOAT16) && as == CH_NPY_FLOAT32) ||
                  (type == CH_NPY_INT64 && as == CH_NPY_INT32);
@@ -205,7 +205,7 @@ static int check_wanted(const header *h, ch_npy_type as, int dims) {
 }
 
 /* Elements in Fortran order, the first index fastest, into C order, the last one fastest. */
-static char *reordered(const header *h) {
+static char *reordered(const npy_header *h) {
   size_t size = types[h->array.type].size, index[MOST_DIMS] = {0};
   char *elements = malloc(h->count * size + 1);
   for (size_t i = 0; elements && i < h->count; i++) {
@@ -218,7 +218,7 @@ static char *reordered(const header *h) {
 }
 
 int ch_npy_parse(const void *data, size_t size, const char *name, ch_npy_type as, int dims, ch_npy *array) {
-  header h = {.name = name};
+  npy_header h = {.name = name};
   *array = (ch_npy){0};
   CH_TRY(find_header(&h, data, size));
   if (!take_header(&h.text, &h)) return ch_error(CHOIR_ERROR_FORMAT, "%s: malformed .npy header", name);

@@ -149,7 +149,7 @@ static double mean(const double *values, int begin, int end) {
 }
 
 /* Whole numbers keep all their digits. */
-static json_t *number(double value) {
+static json_t *number_of(double value) {
   return value == rint(value) && fabs(value) < 0x1p53 ? json_integer((json_int_t)value) : ch_json_number(value);
 }
 
@@ -158,13 +158,13 @@ static json_t *curve_json(const ch_curve *c) {
   int points = c->count < MOST_POINTS ? c->count : MOST_POINTS;
   for (int i = 0; i < points; i++) {
     int begin = (int)((int64_t)c->count * i / points), end = (int)((int64_t)c->count * (i + 1) / points);
-    ch_json_add(x, number(points < c->count ? rint(mean(c->x, begin, end)) : c->x[i]));
-    ch_json_add(y, number(mean(c->y, begin, end)));
+    ch_json_add(x, number_of(points < c->count ? rint(mean(c->x, begin, end)) : c->x[i]));
+    ch_json_add(y, number_of(mean(c->y, begin, end)));
   }
   ch_json_put(root, "x", x);
   ch_json_put(root, "y", y);
-  ch_json_put(root, "last", number(c->y[c->count - 1]));
-  ch_json_put(root, "median", number(median(c)));
+  ch_json_put(root, "last", number_of(c->y[c->count - 1]));
+  ch_json_put(root, "median", number_of(median(c)));
   return root;
 }
 
@@ -176,8 +176,8 @@ json_t *ch_history_json(const char *name, const ch_history *h) {
   ch_json_put(root, "name", ch_json_name(name));
   ch_json_put(root, "run", h->run ? json_incref(h->run) : json_object());
   ch_json_put(root, "eval", h->eval ? json_incref(h->eval) : json_object());
-  ch_json_put(root, "steps", number(loss->count ? loss->x[loss->count - 1] : 0));
-  ch_json_put(root, "tokens", number(h->tokens));
+  ch_json_put(root, "steps", number_of(loss->count ? loss->x[loss->count - 1] : 0));
+  ch_json_put(root, "tokens", number_of(h->tokens));
   ch_json_put(root, "curves", curves);
   return root;
 }

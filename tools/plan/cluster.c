@@ -16,15 +16,15 @@ static const char *const share_names[CH_FLOPS_PARTS + 1] = {"attention", "dense"
 typedef struct {
   const json_t *object;
   const char *where;
-} place;
+} text_place;
 
 /* A number, or `fallback` where the file does not say it. */
-static int number(place at, const char *key, double low, double high, double fallback, double *value) {
+static int number(text_place at, const char *key, double low, double high, double fallback, double *value) {
   *value = fallback;
   return json_object_get(at.object, key) ? ch_json_get_number(at.object, at.where, key, low, high, value) : CHOIR_OK;
 }
 
-static int text(place at, const char *key, size_t size, char *to) {
+static int text(text_place at, const char *key, size_t size, char *to) {
   const char *value;
   if (!json_object_get(at.object, key)) return CHOIR_OK;
   CH_TRY(ch_json_get_string(at.object, at.where, key, &value));
@@ -37,7 +37,7 @@ static int text(place at, const char *key, size_t size, char *to) {
 
 /* ---- levels ---- */
 
-static int read_torus(place at, int units, ch_level *l) {
+static int read_torus(text_place at, int units, ch_level *l) {
   json_t *dims, *dim;
   size_t i;
   int64_t product = 1;
@@ -58,7 +58,7 @@ static int read_torus(place at, int units, ch_level *l) {
 }
 
 /* Reads what belongs to one topology only. */
-static int read_topology(place at, int units, ch_level *l) {
+static int read_topology(text_place at, int units, ch_level *l) {
   static const char *const topologies[] = {[CH_FLAT] = "flat", [CH_FAT_TREE] = "fat_tree", [CH_TORUS] = "torus", NULL};
   char word[16] = "flat", known[64];
   int t = 0;
@@ -77,7 +77,7 @@ static int read_topology(place at, int units, ch_level *l) {
   return t == CH_TORUS ? read_torus(at, units, l) : CHOIR_OK;
 }
 
-static int read_level(place at, const ch_cluster *c, int below, ch_level *l) {
+static int read_level(text_place at, const ch_cluster *c, int below, ch_level *l) {
   static const char *const keys[] = {
       "name", "ranks", "bandwidth_gbs", "latency_us", "oversubscription", "topology", "dimensions", NULL};
   const char *name;
@@ -101,7 +101,7 @@ static int read_level(place at, const ch_cluster *c, int below, ch_level *l) {
   return read_topology(at, l->ranks / below, l);
 }
 
-static int read_levels(place at, ch_cluster *c) {
+static int read_levels(text_place at, ch_cluster *c) {
   json_t *levels = NULL, *level;
   size_t i;
   int below = 1;
@@ -113,7 +113,7 @@ static int read_levels(place at, ch_cluster *c) {
     char where[PATH_MAX];
     snprintf(where, sizeof where, "%s: levels[%zu]", at.where, i);
     if (!json_is_object(level)) return ch_error(CHOIR_ERROR_FORMAT, "%s: must be an object {...}", where);
-    CH_TRY(read_level((place){level, where}, c, below, &c->level[i]));
+    CH_TRY(read_level((text_place){level, where}, c, below, &c->level[i]));
     below = c->level[i].ranks;
     c->levels++;
   }
@@ -124,7 +124,7 @@ static int read_levels(place at, ch_cluster *c) {
 
 /* ---- the cluster ---- */
 
-static int read_shares(place at, ch_cluster *c) {
+static int read_shares(text_place at, ch_cluster *c) {
   json_t *shares = json_object_get(at.object, "shares");
   char where[PATH_MAX];
   snprintf(where, sizeof where, "%s: shares", at.where);
@@ -132,7 +132,7 @@ static int read_shares(place at, ch_cluster *c) {
   if (shares) CH_TRY(ch_json_check_keys(shares, where, share_names));
   for (int p = 0; p < CH_FLOPS_PARTS; p++) {
     if (!json_object_get(shares, share_names[p])) c->assumed |= 1u << p;
-    CH_TRY(number((place){shares, where}, share_names[p], 1e-4, 1, assumed_share, &c->share[p]));
+    CH_TRY(number((text_place){shares, where}, share_names[p], 1e-4, 1, assumed_share, &c->share[p]));
   }
   return CHOIR_OK;
 }
@@ -141,7 +141,7 @@ static int take_cluster(const json_t *root, const char *file, ch_cluster *c) {
   static const char *const keys[] = {
       "name",       "notes",      "ranks",      "bench",  "fp32_gflops",         "bf16_gflops", "shares",
       "memory_gib", "memory_gbs", "message_us", "levels", "price_per_rank_hour", "currency",    NULL};
-  const place at = {root, file};
+  const text_place at = {root, file};
   const char *name;
   int64_t ranks;
   double gib;
@@ -223,16 +223,16 @@ static int take_bench(const json_t *root, const char *name, ch_cluster *c) {
 
 /* ---- from text and from files ---- */
 
-typedef int taker(const json_t *root, const char *name, ch_cluster *cluster);
+typedef int cluster_reader(const json_t *root, const char *name, ch_cluster *cluster);
 
 /* Reads the cluster from parsed JSON, unless parsing failed (`code`); frees the JSON. */
-static int take_parsed(int code, json_t *root, taker *from, const char *name, ch_cluster *cluster) {
+static int take_parsed(int code, json_t *root, cluster_reader *from, const char *name, ch_cluster *cluster) {
   if (!code) code = from(root, name, cluster);
   json_decref(root);
   return code;
 }
 
-static int load_cluster(const char *path, taker *from, ch_cluster *cluster) {
+static int load_cluster(const char *path, cluster_reader *from, ch_cluster *cluster) {
   json_t *root = NULL;
   int code = ch_json_load(path, &root);
   return take_parsed(code, root, from, path, cluster);

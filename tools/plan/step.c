@@ -33,19 +33,19 @@ typedef struct {
   double tokens;                  /* of a rank in a step, every draw */
   ch_dealing dealing;             /* of dense matrices, up to the layer that is looked at */
   const ch_plan_part *part;       /* those of the layout */
-} job;
+} step_job;
 
 double ch_peak_of(const choir_config *config, const ch_cluster *cluster) {
   return strcmp(config->train.compute, "bf16") ? cluster->fp32 : cluster->bf16;
 }
 
 /* Largest fraction of the experts on one rank. */
-static double most_of_experts(const job *j) {
+static double most_of_experts(const step_job *j) {
   int e = j->config->model.experts, most = (e + j->layout->experts - 1) / j->layout->experts;
   return (double)most / e / j->layout->hidden;
 }
 
-static void count_weights(job *j) {
+static void count_weights(step_job *j) {
   for (int i = 0; i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
     double count = (double)p->whole * (p->expert ? most_of_experts(j) : 1);
@@ -59,7 +59,7 @@ static void take_longer(ch_plan_part *part, double arithmetic, double memory) {
 }
 
 /* A part's products: as many FLOPs as the busiest rank has, or its weights through memory. */
-static void compute(const job *j, int p, ch_plan_part *part) {
+static void compute(const step_job *j, int p, ch_plan_part *part) {
   const ch_cluster *c = j->cluster;
   const ch_layout *l = j->layout;
   double passes = j->config->train.accumulate, peak = p == CH_FLOPS_ROUTER ? c->fp32 : ch_peak_of(j->config, c);
@@ -71,7 +71,7 @@ static void compute(const job *j, int p, ch_plan_part *part) {
   take_longer(part, PRODUCTS * j->flops[p] * j->tokens * uneven / (peak * c->share[p]), bytes / c->memory_bandwidth);
 }
 
-static void send(const job *j, ch_flow_kind kind, ch_plan_layout *out) {
+static void send(const step_job *j, ch_flow_kind kind, ch_plan_layout *out) {
   ch_plan_part *part = &out->part[COMPUTED + kind];
   ch_flow f = ch_flow_of(j->config, j->params, j->layout, kind);
   ch_passage p = ch_passage_of(j->cluster, j->layout->ranks, &f);
@@ -86,13 +86,13 @@ static void send(const job *j, ch_flow_kind kind, ch_plan_layout *out) {
 
 /* ---- the update ---- */
 
-static double seconds_of(const job *j, double elements) {
+static double seconds_of(const step_job *j, double elements) {
   double passes = strcmp(j->config->train.optimizer, "adamw") ? ADAFACTOR_PASSES : ADAMW_PASSES;
   return passes * sizeof(real) * elements / j->cluster->memory_bandwidth;
 }
 
 /* Elements of a layer (-1: outside of layers) that every rank updates; of experts as many as the rank that has most. */
-static double on_every_rank(const job *j, int layer) {
+static double on_every_rank(const step_job *j, int layer) {
   double count = 0, of_experts = most_of_experts(j);
   for (int i = ch_params_first(j->params, layer); i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
@@ -105,7 +105,7 @@ static double on_every_rank(const job *j, int layer) {
 
 /* Seconds of the update on the rank with most parameters. If layers are updated during backward, every layer waits for
  * the rank that owns most of that layer. */
-static double update_seconds(job *j) {
+static double update_seconds(step_job *j) {
   double count = on_every_rank(j, -1), most = 0, of_layers = 0;
   j->dealing = (ch_dealing){.config = j->config, .params = j->params, .layout = j->layout};
   for (int l = 0; l < j->config->model.layers; l++) {
@@ -120,18 +120,18 @@ static double update_seconds(job *j) {
  * The engine cuts a pass into halves of layers, and what is under way beside one must have come when it ends: so each
  * half hides as much as it computes, and no half for another one. */
 
-static double visit_seconds(const job *j, const ch_flow *step) {
+static double visit_seconds(const step_job *j, const ch_flow *step) {
   return ch_passage_of(j->cluster, j->layout->ranks, step).seconds;
 }
 
-static double beside_attention(const job *j, int times, const ch_flow *step, double update) {
+static double beside_attention(const step_job *j, int times, const ch_flow *step, double update) {
   double products = j->part[CH_FLOPS_ATTENTION].seconds * times / PRODUCTS / j->config->model.layers;
   return fmin(visit_seconds(j, step), products + update);
 }
 
 /* An exchange of rows is cut into groups of experts, of which the first one's way there and the last one's back are
  * waited for; what visits sets out behind the first, so that links carry it and the other ways beside the products. */
-static double beside_ffn(const job *j, int layer, int times, const ch_flow *step) {
+static double beside_ffn(const step_job *j, int layer, int times, const ch_flow *step) {
   int moe = ch_config_moe_layers(&j->config->model);
   double visit = visit_seconds(j, step);
   if (!ch_config_is_moe(&j->config->model, layer))
@@ -142,7 +142,7 @@ static double beside_ffn(const job *j, int layer, int times, const ch_flow *step
 
 /* Layer `number` visits while the one before runs forward, and while the one behind runs backward and is updated. The
  * last two layers' are still there when backward begins. */
-static double beside_neighbours(const job *j, int number, const ch_owned *layer, const ch_owned *behind) {
+static double beside_neighbours(const step_job *j, int number, const ch_owned *layer, const ch_owned *behind) {
   const ch_flow none[CH_VISIT_STEPS] = {{0}};
   ch_flow steps[CH_VISIT_STEPS];
   int layers = j->config->model.layers;
@@ -156,7 +156,7 @@ static double beside_neighbours(const job *j, int number, const ch_owned *layer,
 }
 
 /* Seconds of exchanges that no rank waits for. */
-static double hidden_seconds(job *j) {
+static double hidden_seconds(step_job *j) {
   ch_owned layer = {0}, behind;
   double hidden = 0;
   j->dealing = (ch_dealing){.config = j->config, .params = j->params, .layout = j->layout};
@@ -172,7 +172,7 @@ static double hidden_seconds(job *j) {
 /* Rows may travel while other experts compute, all of them. Gradients of weights may travel while the layers before
  * compute their own: the backward two thirds of all products but experts'; weights that are fetched, in all of them.
  * Everything else is waited for. */
-static double overlapped(const job *j, const ch_plan_layout *out, double all) {
+static double overlapped(const step_job *j, const ch_plan_layout *out, double all) {
   const ch_plan_part *p = out->part, *flow = p + COMPUTED;
   double rows = flow[CH_FLOW_ROWS].seconds;
   double gradients = flow[CH_FLOW_DENSE].seconds + flow[CH_FLOW_MATRICES].seconds + flow[CH_FLOW_EXPERTS].seconds;
@@ -194,7 +194,7 @@ static void find_bound(ch_plan_layout *out) {
 
 void ch_step_of(const choir_config *config, const ch_params *params, const ch_cluster *cluster, const ch_layout *layout,
                 ch_plan_layout *out) {
-  job j = {.config = config, .params = params, .cluster = cluster, .layout = layout, .part = out->part};
+  step_job j = {.config = config, .params = params, .cluster = cluster, .layout = layout, .part = out->part};
   double draws = (double)ch_pass_sequences(config) / config->train.batch_sequences, model = 0;
   double tokens = (double)ch_step_tokens(&config->train);
   j.tokens = tokens * draws / layout->ranks;

@@ -22,7 +22,7 @@ typedef struct {
   int64_t passes;  /* micro-batches of a step */
   int64_t layers;  /* passes x MoE layers */
   int64_t to_rest; /* ranks - 1: copies that a rank sends of a message to all */
-} job;
+} traffic_job;
 
 static int64_t tokens(const choir_config *config) {
   return (int64_t)config->train.batch_sequences * config->train.sequence_length;
@@ -59,7 +59,7 @@ int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {
   return ch_router_find(config->model.router.name)->choose_alone ? all / layout->ranks : all;
 }
 
-static int expert_tensors(const job *j) {
+static int expert_tensors(const traffic_job *j) {
   int tensors = 0;
   for (int i = 0; i < j->params->count; i++) tensors += j->params->p[i].expert;
   return tensors;
@@ -67,7 +67,7 @@ static int expert_tensors(const job *j) {
 
 /* Gradients of experts (ch_comm_sum), once a step: a replica has one piece of the tree. The rank with most experts has
  * most slices. */
-static void replicas_sum(const job *j, ch_flow *f) {
+static void replicas_sum(const traffic_job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   f->size = l->replicas;
   f->stride = l->experts * l->hidden;
@@ -84,7 +84,7 @@ static void replicas_sum(const job *j, ch_flow *f) {
 }
 
 /* Matrices that live on one rank of a replica each. */
-static int dealt(const job *j) {
+static int dealt(const traffic_job *j) {
   int matrices = 0;
   for (int i = 0; i < j->params->count && j->layout->dense_sharded; i++)
     matrices += ch_param_is_dealt(&j->params->p[i]);
@@ -93,7 +93,7 @@ static int dealt(const job *j) {
 
 /* Losses of shards, to all; squares of experts' gradients, to the ranks of a replica that have the same hidden shard,
  * and those of all experts between the shards; of matrices that are dealt out, to the ranks of a replica. */
-static void numbers(const job *j, ch_flow *f) {
+static void numbers(const traffic_job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   int64_t word = sizeof(double), losses = j->passes * j->config->train.shards, squares = expert_tensors(j) * j->e;
   int64_t sent = l->replicas * l->hidden * (l->experts - 1) + (int64_t)l->ranks * (l->hidden - 1);
@@ -103,7 +103,7 @@ static void numbers(const job *j, ch_flow *f) {
 }
 
 /* Adafactor's measures of rows of all columns (op/op.h), added up over hidden shards. */
-static void measures(const job *j, ch_flow *f) {
+static void measures(const traffic_job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   f->size = l->hidden;
   if (l->hidden == 1 || strcmp(j->config->train.optimizer, "adafactor")) return;
@@ -114,13 +114,13 @@ static void measures(const job *j, ch_flow *f) {
 }
 
 /* Every rank sends to all others: `bytes` of all ranks together. */
-static void to_all(const job *j, int64_t bytes, int64_t exchanges, ch_flow *f) {
+static void to_all(const traffic_job *j, int64_t bytes, int64_t exchanges, ch_flow *f) {
   f->bytes = (double)(j->to_rest * bytes);
   f->exchanges = exchanges;
 }
 
 /* Slots of ranks whose experts took more than an equal share, which others get first: moe/at_owners.c. */
-static int64_t shared_out(const job *j, int64_t slots) {
+static int64_t shared_out(const traffic_job *j, int64_t slots) {
   int64_t ranks = j->layout->ranks, moved = slots;
   for (int r = 0; r < ranks; r++) {
     int64_t first = slots / j->e * ch_share(j->e, r, ranks), last = slots / j->e * ch_share(j->e, r + 1, ranks);
@@ -132,13 +132,13 @@ static int64_t shared_out(const job *j, int64_t slots) {
 }
 
 /* The tokens that experts took. */
-static void chosen(const job *j, int64_t slots, ch_flow *f) {
+static void chosen(const traffic_job *j, int64_t slots, ch_flow *f) {
   int64_t moved = shared_out(j, slots);
   to_all(j, j->layers * (CH_CHOSEN_EXPERT_BYTES * j->e + CH_CHOSEN_SLOT_BYTES * slots), (moved ? 5 : 3) * j->layers, f);
   f->bytes += (double)(j->layers * CH_CHOSEN_SLOT_BYTES * moved);
 }
 
-static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
+static void count(const traffic_job *j, ch_flow_kind kind, ch_flow *f) {
   const ch_layout *l = j->layout;
   const int64_t word = sizeof(real);
   int64_t slots = j->layers ? slots_of(j->config) : 0;
@@ -185,7 +185,7 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
 
 ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow_kind kind) {
   const choir_model_config *m = &config->model;
-  job j = {.config = config, .params = params, .layout = layout, .router = ch_router_find(m->router.name)};
+  traffic_job j = {.config = config, .params = params, .layout = layout, .router = ch_router_find(m->router.name)};
   ch_flow f = {.name = names[kind], .size = layout->ranks, .stride = 1};
   j.n = tokens(config);
   j.e = m->experts;

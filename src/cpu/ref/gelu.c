@@ -12,12 +12,12 @@ static double gelu_slope(double x) { return normal_cdf(x) + x * exp(-0.5 * x * x
 /* Value and slope. */
 typedef struct {
   double value, slope;
-} curve;
+} gelu_curve;
 
-static curve curve_at(ch_activation activation, double x) {
-  if (activation != CH_SWIGLU) return (curve){x * normal_cdf(x), gelu_slope(x)};
+static gelu_curve curve_at(ch_activation activation, double x) {
+  if (activation != CH_SWIGLU) return (gelu_curve){x * normal_cdf(x), gelu_slope(x)};
   double share = 1 / (1 + exp(-x));
-  return (curve){x * share, share + x * share * (1 - share)};
+  return (gelu_curve){x * share, share + x * share * (1 - share)};
 }
 
 CH_REF_OP(activate) {
@@ -34,7 +34,7 @@ CH_REF_OP(activate_backward) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < count; i++) {
     double u = ch_gated(a->activation) ? (double)a->u[i] : 1, dy = (double)a->dy[i];
-    curve at = curve_at(a->activation, (double)a->x[i]);
+    gelu_curve at = curve_at(a->activation, (double)a->x[i]);
     if (a->y) a->y[i] = (real)(at.value * u);
     a->dx[i] = (real)(dy * u * at.slope);
     if (ch_gated(a->activation)) a->du[i] = (real)(dy * at.value);

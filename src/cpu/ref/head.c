@@ -11,7 +11,7 @@ typedef struct {
   int64_t first, rows;
   real *logits;
   double *loss;
-} span;
+} head_span;
 
 /* One row of logits turns into its softmax, 0 where nothing is to predict; returns the loss. */
 static double softmax_row(const ch_head_args *a, int32_t target, real *logits) {
@@ -33,7 +33,7 @@ static void loss_gradient(const ch_head_args *a, int32_t target, real *p) {
   if (target >= 0) p[target] -= a->weight;
 }
 
-static void forward_span(ch_exec *x, const ch_head_args *a, const span *s) {
+static void forward_span(ch_exec *x, const ch_head_args *a, const head_span *s) {
   ch_gemm_args product = {.m = s->rows,
                           .n = a->V,
                           .k = a->d,
@@ -49,7 +49,7 @@ static void forward_span(ch_exec *x, const ch_head_args *a, const span *s) {
   }
 }
 
-static void losses(ch_exec *x, const ch_head_args *a, const span *s) {
+static void losses(ch_exec *x, const ch_head_args *a, const head_span *s) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < s->rows; i++) {
     int32_t target = a->target[s->first + i];
@@ -81,7 +81,7 @@ static double consistency_row(const ch_head_args *a, int32_t target, real *z, re
 }
 
 /* The rows of two spans are pairs. delta: room for [rows,V]. */
-static void pair_losses(ch_exec *x, const ch_head_args *a, const span *s, real *delta) {
+static void pair_losses(ch_exec *x, const ch_head_args *a, const head_span *s, real *delta) {
   double sum[CHUNK];
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < s->rows; i++) {
@@ -94,7 +94,7 @@ static void pair_losses(ch_exec *x, const ch_head_args *a, const span *s, real *
   for (int64_t i = 0; i < s->rows; i++) *a->consistency_sum += sum[i];
 }
 
-static void backward_span(ch_exec *x, const ch_head_args *a, const span *s) {
+static void backward_span(ch_exec *x, const ch_head_args *a, const head_span *s) {
   ch_gemm_args dx = {
       .m = s->rows, .n = a->d, .k = a->V, .a = s->logits, .b = a->w, .c = a->dx + s->first * a->d, .alpha = a->scale};
   ch_gemm_args dw = {.m = a->V,
@@ -112,7 +112,7 @@ static void backward_span(ch_exec *x, const ch_head_args *a, const span *s) {
   for (int v = 0; v < a->V; v++) ch_ref_gemm_rows(&dw, v, v + 1);
 }
 
-static void head_chunk(ch_exec *x, const ch_head_args *a, span *s, real *delta) {
+static void head_chunk(ch_exec *x, const ch_head_args *a, head_span *s, real *delta) {
   int spans = a->drawn_twice ? 2 : 1;
   for (int h = 0; h < spans; h++) forward_span(x, a, &s[h]);
   if (a->drawn_twice)
@@ -139,7 +139,7 @@ CH_REF_SCRATCH_OP(head) {
   int64_t first = 0;
   do { /* once without rows too, for dw */
     int64_t rows = n - first < CHUNK ? n - first : CHUNK;
-    span s[2] = {{first, rows, logits, loss}, {n + first, rows, logits + size, loss + CHUNK}};
+    head_span s[2] = {{first, rows, logits, loss}, {n + first, rows, logits + size, loss + CHUNK}};
     head_chunk(x, a, s, logits + 2 * size);
   } while ((first += CHUNK) < n);
   if (a->loss_total) *a->loss_total += *a->loss_sum;

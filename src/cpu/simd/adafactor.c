@@ -25,12 +25,12 @@ typedef struct {
   float *col_sums;                   /* [group,blocks,cols] of g^2 */
   float *row_factor, *col_factor;    /* [group,rows], [group,cols]: u = g row_factor col_factor */
   double *w_squares, *u_squares;     /* [group,blocks] */
-} plan;
+} adafactor_plan;
 
-static plan make_plan(ch_arena *scratch, const ch_adafactor_args *a) {
-  plan p = {.args = a,
-            .all_cols = a->all_cols ? a->all_cols : a->cols,
-            .block_rows = BLOCK / a->cols > MIN_ROWS ? BLOCK / a->cols : MIN_ROWS};
+static adafactor_plan make_plan(ch_arena *scratch, const ch_adafactor_args *a) {
+  adafactor_plan p = {.args = a,
+                      .all_cols = a->all_cols ? a->all_cols : a->cols,
+                      .block_rows = BLOCK / a->cols > MIN_ROWS ? BLOCK / a->cols : MIN_ROWS};
   if (p.block_rows * MAX_BLOCKS < a->rows) p.block_rows = ch_pieces(a->rows, MAX_BLOCKS);
   p.blocks = ch_pieces(a->rows, p.block_rows);
   p.group = GROUP / (a->rows * a->cols) > 1 ? GROUP / (a->rows * a->cols) : 1;
@@ -46,10 +46,10 @@ static plan make_plan(ch_arena *scratch, const ch_adafactor_args *a) {
 /* Block b of a group's matrix m, which is matrix `index` of the tensor. */
 typedef struct {
   int64_t index, m, b, begin, end; /* rows begin .. end-1 */
-} block;
+} row_block;
 
-static block block_at(const plan *p, int64_t first, int64_t number) {
-  block k = {.m = number / p->blocks, .b = number % p->blocks};
+static row_block block_at(const adafactor_plan *p, int64_t first, int64_t number) {
+  row_block k = {.m = number / p->blocks, .b = number % p->blocks};
   k.index = first + k.m;
   k.begin = k.b * p->block_rows;
   k.end = ch_piece_end(k.b, p->args->rows, p->block_rows);
@@ -86,7 +86,7 @@ static inline row_squares measure_row(const ch_adafactor_args *a, int64_t row, f
 }
 
 /* Pass 1: row moments, this block's share of the column sums, sum of w^2. */
-static void statistics(const plan *p, block k) {
+static void statistics(const adafactor_plan *p, row_block k) {
   const ch_adafactor_args *a = p->args;
   int64_t number = k.m * p->blocks + k.b;
   float *col = p->col_sums + number * a->cols;
@@ -108,7 +108,7 @@ static void statistics(const plan *p, block k) {
   p->w_squares[number] = w_total;
 }
 
-static void column_moments(const plan *p, int64_t index, int64_t m) {
+static void column_moments(const adafactor_plan *p, int64_t index, int64_t m) {
   const ch_adafactor_args *a = p->args;
   const float *sums = p->col_sums + m * p->blocks * a->cols;
   float *col = a->col + index * a->cols;
@@ -120,7 +120,7 @@ static void column_moments(const plan *p, int64_t index, int64_t m) {
 }
 
 /* Between the passes, one matrix: column moments, and the factors 1/sqrt(v) = row_factor col_factor. */
-static void factors(const plan *p, int64_t index, int64_t m) {
+static void factors(const adafactor_plan *p, int64_t index, int64_t m) {
   const ch_adafactor_args *a = p->args;
   const float *col = a->col + index * a->cols;
   if (a->stage != CH_ADAFACTOR_APPLY) column_moments(p, index, m);
@@ -144,7 +144,7 @@ static inline float measure_update(const ch_adafactor_args *a, int64_t row, cons
 }
 
 /* Pass 2: sum of u^2. */
-static void update_squares(const plan *p, block k) {
+static void update_squares(const adafactor_plan *p, row_block k) {
   const ch_adafactor_args *a = p->args;
   const float *factor = p->col_factor + k.m * a->cols;
   double total = 0;
@@ -159,7 +159,7 @@ static void update_squares(const plan *p, block k) {
 }
 
 /* rate max(eps2, rms(w)) / max(1, rms(u) / clip) of one matrix. */
-static double step_of(const plan *p, int64_t m) {
+static double step_of(const adafactor_plan *p, int64_t m) {
   const ch_adafactor_args *a = p->args;
   double size = (double)(a->rows * p->all_cols), w = 0, u = 0;
   for (int64_t b = 0; b < p->blocks; b++) {
@@ -170,7 +170,7 @@ static double step_of(const plan *p, int64_t m) {
 }
 
 /* Pass 3. */
-static void update(const plan *p, block k) {
+static void update(const adafactor_plan *p, row_block k) {
   const ch_adafactor_args *a = p->args;
   const float *factor = p->col_factor + k.m * a->cols;
   double step = step_of(p, k.m) * a->grad_scale;
@@ -189,7 +189,7 @@ static void update(const plan *p, block k) {
 
 CH_SIMD_SCRATCH_OP(adafactor) {
   CH_SCRATCH(x);
-  plan p = make_plan(&x->scratch, a);
+  adafactor_plan p = make_plan(&x->scratch, a);
   if (ch_counting(x) || (a->finite && !isfinite(*a->finite))) return;
 #pragma omp parallel num_threads(x->threads) if (a->batch * a->rows * a->cols > CH_PIECE)
   for (int64_t first = 0; first < a->batch; first += p.group) {

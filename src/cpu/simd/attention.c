@@ -121,12 +121,12 @@ typedef struct {
   float *kt, *vt, *k, *dk, *dv; /* [CHUNK,width], kt and vt in panels */
   float *s, *dp;                /* [BLOCK,LD]: scores of a block for the chunk, then P and dS */
   int64_t width;
-} backward;
+} attention_gradients;
 
 enum { BLOCK = CH_ATTENTION_CHUNK };
 
-static backward begin_backward(const ch_attention_head *h) {
-  backward p = {products_of(h->dh), .width = ch_attention_width(h->dh)};
+static attention_gradients begin_backward(const ch_attention_head *h) {
+  attention_gradients p = {products_of(h->dh), .width = ch_attention_width(h->dh)};
   float *work = h->work;
   int64_t positions = ch_attention_keys(h->T), whole = positions * p.width, part = CHUNK * p.width;
   p.q = take_scratch(&work, whole), p.dout = take_scratch(&work, whole), p.dq = take_scratch(&work, whole),
@@ -149,7 +149,7 @@ static float row_delta(const ch_attention_head *h, const float *dout, int r) {
   return delta;
 }
 
-static void pack_block(const ch_attention_head *h, const backward *p, int first, int rows) {
+static void pack_block(const ch_attention_head *h, const attention_gradients *p, int first, int rows) {
   int64_t to = first * p->width;
   pack(h, h->q + first * h->ld, h->ld, rows, BLOCK, h->scale, p->q + to);
   pack(h, h->dout + first * h->ld, h->ld, rows, BLOCK, 1, p->dout + to);
@@ -157,7 +157,7 @@ static void pack_block(const ch_attention_head *h, const backward *p, int first,
 }
 
 /* P and dS of the block's rows for the chunk, which add to dbias. */
-static void chunk_scores(const ch_attention_head *h, const backward *p, int first, int rows, int key) {
+static void chunk_scores(const ch_attention_head *h, const attention_gradients *p, int first, int rows, int key) {
   ch_causal_block block = {rows, first, h->T, LD, h->bias};
   for (int r = 0; r < rows; r += ROWS) {
     int seen = in_chunk(key, first + r + ROWS);
@@ -170,15 +170,15 @@ static void chunk_scores(const ch_attention_head *h, const backward *p, int firs
 }
 
 /* Adds to what stands in `part`, unless it is the first time; what is added last goes to the caller's x[position]. */
-static ch_head_result gradient(const ch_attention_head *h, const backward *p, float *part, float *x, int64_t ld,
-                               int position, int begin, int end, float factor) {
+static ch_head_result gradient(const ch_attention_head *h, const attention_gradients *p, float *part, float *x,
+                               int64_t ld, int position, int begin, int end, float factor) {
   ch_head_result c = {.from = begin ? NULL : part, .from_ld = p->width, .to = part, .ld = p->width};
   if (end) c.to = x + position * ld, c.ld = ld, c.rows = h->T - position, c.factor = factor;
   return c;
 }
 
 /* Adds the parts of P and dS to dq, dk and dv. */
-static void chunk_gradients(const ch_attention_head *h, const backward *p, int first, int rows, int key) {
+static void chunk_gradients(const ch_attention_head *h, const attention_gradients *p, int first, int rows, int key) {
   int end = first + rows, begins = first == key, ends = end == h->T;
   for (int r = 0; r < rows; r += ROWS) {
     ch_head_result dq =
@@ -200,7 +200,7 @@ static void chunk_gradients(const ch_attention_head *h, const backward *p, int f
 }
 
 void CH_SIMD(ch_attention_backward)(const ch_attention_head *h) {
-  backward p = begin_backward(h);
+  attention_gradients p = begin_backward(h);
   for (int key = 0; key < h->T; key += CHUNK) {
     int keys = least(CHUNK, h->T - key);
     pack_panels(h, h->k + key * h->kv_ld, h->kv_ld, keys, p.kt);

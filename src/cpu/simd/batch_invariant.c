@@ -29,7 +29,7 @@ INLINE int64_t size_of(kind of) { return of == FLOATS ? sizeof(float) : sizeof(c
 
 /* Loads the vector at index `at` of a row of B, or of a row of A of the same kind. */
 INLINE ch_vector load_vector(const void *b, int64_t at, kind of) {
-  if (of == PAIRS) return (ch_vector) * (const ch_words *)((const ch_bf16 *)b + at);
+  if (of == PAIRS) return (ch_vector) * (const ch_u32_lanes *)((const ch_bf16 *)b + at);
   return of == HALVES ? ch_load_bf16((const ch_bf16 *)b + at) : ch_load((const float *)b + at);
 }
 
@@ -102,11 +102,11 @@ INLINE void load_two(const void *b, int64_t at, int64_t ldb, kind of, ch_vector 
     two[0] = load_vector(b, at, of);
     two[1] = load_vector(b, at + CH_LANES, of);
   } else if (of == HALVES) {
-    ch_words both = *(const ch_words *)half;
+    ch_u32_lanes both = *(const ch_u32_lanes *)half;
     two[0] = (ch_vector)(both << 16);
     two[1] = (ch_vector)(both & high);
   } else {
-    ch_words first = *(const ch_words *)half, second = *(const ch_words *)(half + ldb);
+    ch_u32_lanes first = *(const ch_u32_lanes *)half, second = *(const ch_u32_lanes *)(half + ldb);
     two[0] = (ch_vector)((first & ~high) | second << 16);
     two[1] = (ch_vector)(first >> 16 | (second & high));
   }
@@ -167,7 +167,8 @@ INLINE ch_vector load_row(const ch_product *p, int64_t at, int count, kind of) {
 }
 INLINE ch_vector load_last(const ch_product *p, int64_t at, int count, kind of) {
   if (of != PAIRS) return load_row(p, at, count, of);
-  ch_words first = (ch_words)load_row(p, at, count, HALVES), second = (ch_words)load_row(p, at + p->ldb, count, HALVES);
+  ch_u32_lanes first = (ch_u32_lanes)load_row(p, at, count, HALVES),
+               second = (ch_u32_lanes)load_row(p, at + p->ldb, count, HALVES);
   return (ch_vector)(first >> 16 | second);
 }
 

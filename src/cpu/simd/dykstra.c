@@ -19,13 +19,13 @@ typedef struct {
   float *largest; /* [pieces,ld] over the piece's tokens: max of log A without beta */
   float *sum;     /* [pieces,ld] of exp(log A - largest) */
   float *row;     /* [pieces,ld] scratch of a token */
-} state;
+} dykstra_state;
 
 static int piece_begin(int p) { return p * TOKENS; }
-static int piece_end(const state *s, int p) { return (int)ch_piece_end(p, s->a->n, TOKENS); }
-static int takes_part(const state *s, int t) { return !s->a->valid || s->a->valid[t]; }
+static int piece_end(const dykstra_state *s, int p) { return (int)ch_piece_end(p, s->a->n, TOKENS); }
+static int takes_part(const dykstra_state *s, int t) { return !s->a->valid || s->a->valid[t]; }
 
-static void copy_scores(const state *s, int p) {
+static void copy_scores(const dykstra_state *s, int p) {
   int e = s->a->e;
   float scale = (float)(1 / s->a->lambda);
   for (int t = piece_begin(p); t < piece_end(s, p); t++) {
@@ -38,7 +38,7 @@ static void copy_scores(const state *s, int p) {
 }
 
 /* The piece's part of sum_t exp(min(S, alpha + beta) - alpha), the experts' loads but for exp(-beta). */
-static void add_columns(const state *s, int p, const float *beta) {
+static void add_columns(const dykstra_state *s, int p, const float *beta) {
   int64_t ld = s->ld;
   float *restrict largest = s->largest + p * ld, *restrict sum = s->sum + p * ld;
   for (int64_t i = 0; i < ld; i++) {
@@ -70,7 +70,7 @@ static void add_columns(const state *s, int p, const float *beta) {
 }
 
 /* beta = log(sum over all tokens) - log k; returns how far the furthest moved from `last`. Uses up piece 0's sums. */
-static float move_beta(const state *s, const float *last, float *beta) {
+static float move_beta(const dykstra_state *s, const float *last, float *beta) {
   int64_t ld = s->ld;
   float *restrict most = s->row, *restrict sum = s->sum, moved = 0, log_k = logf((float)s->a->k);
   for (int64_t i = 0; i < ld; i++) most[i] = s->largest[i];
@@ -94,7 +94,7 @@ static float move_beta(const state *s, const float *last, float *beta) {
 }
 
 /* alpha = max(0, log(sum over experts) - log b), with the entries' corrections of the last iteration. */
-static void move_alphas(const state *s, int p, const float *last, const float *beta) {
+static void move_alphas(const dykstra_state *s, int p, const float *last, const float *beta) {
   int64_t ld = s->ld;
   float *restrict z = s->row + p * ld, log_b = logf((float)s->a->b);
   for (int t = piece_begin(p); t < piece_end(s, p); t++) {
@@ -113,7 +113,7 @@ static void move_alphas(const state *s, int p, const float *last, const float *b
 }
 
 /* The outputs of the piece's tokens; loads go to the piece's sums. */
-static void finish_piece(const state *s, int p, const float *beta) {
+static void finish_piece(const dykstra_state *s, int p, const float *beta) {
   const ch_dykstra_args *a = s->a;
   float *restrict z = s->row + p * s->ld, *restrict load = s->sum + p * s->ld, lambda = (float)a->lambda;
   for (int64_t i = 0; i < s->ld; i++) load[i] = 0;
@@ -134,7 +134,7 @@ static void finish_piece(const state *s, int p, const float *beta) {
   }
 }
 
-static void write_out(const state *s, const float *beta) {
+static void write_out(const dykstra_state *s, const float *beta) {
   for (int i = 0; i < s->a->e; i++) {
     s->a->beta[i] = beta[i] * (float)s->a->lambda;
     s->a->load[i] = 0;
@@ -143,7 +143,7 @@ static void write_out(const state *s, const float *beta) {
 }
 
 /* Alternates until the iterations are used up or beta stands still; returns the beta that goes with the alphas. */
-static const float *iterate(const state *s) {
+static const float *iterate(const dykstra_state *s) {
   const ch_dykstra_args *a = s->a;
   int now = 0;
   float tolerance = (float)a->tolerance;
@@ -168,7 +168,8 @@ static const float *iterate(const state *s) {
 
 CH_SIMD_SCRATCH_OP(dykstra) {
   CH_SCRATCH(x);
-  state s = {.a = a, .threads = x->threads, .pieces = (int)ch_pieces(a->n, TOKENS), .ld = ch_pieces(a->e, PAD) * PAD};
+  dykstra_state s = {
+      .a = a, .threads = x->threads, .pieces = (int)ch_pieces(a->n, TOKENS), .ld = ch_pieces(a->e, PAD) * PAD};
   s.score = CH_NEW(&x->scratch, float, a->n *s.ld);
   s.alpha = CH_NEW(&x->scratch, float, a->n);
   s.beta[0] = CH_NEW(&x->scratch, float, s.ld);

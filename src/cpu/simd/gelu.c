@@ -101,15 +101,15 @@ static void block(const ch_activate_args *a, const float *c, int64_t first, int6
 /* Value and slope of what a gate goes through. */
 typedef struct {
   float value, slope;
-} curve;
+} gelu_lanes;
 
-static inline curve curve_at(int silu, float g) {
+static inline gelu_lanes curve_at(int silu, float g) {
   if (silu) {
     float share = ch_sigmoid(g), value = g * share;
-    return (curve){value, share + value * (1 - share)};
+    return (gelu_lanes){value, share + value * (1 - share)};
   }
   normal at = normal_at(g);
-  return (curve){g * at.cdf, at.cdf + g * at.density};
+  return (gelu_lanes){g * at.cdf, at.cdf + g * at.density};
 }
 
 /* Inlining makes `silu` a constant of each loop. Every element's inputs are read before its outputs are written, so
@@ -125,7 +125,7 @@ static inline __attribute__((always_inline)) void glu_slopes(int silu, int64_t c
 #pragma omp simd
   for (int64_t i = 0; i < count; i++) {
     float factor = u[i], straight = dy[i];
-    curve at = curve_at(silu, g[i]);
+    gelu_lanes at = curve_at(silu, g[i]);
     if (y) y[i] = at.value * factor;
     dx[i] = straight * factor * at.slope;
     du[i] = straight * at.value;

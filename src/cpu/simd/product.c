@@ -58,7 +58,7 @@ typedef struct {
   int64_t begin, end, first, depth;
   int add;
   const float *packed; /* the left operand where it is packed, or NULL */
-} block;
+} product_block;
 
 /* Whether A must be packed: it is widened, its pairs do not lie side by side, or its steps lie so far apart, or are
  * read so often, that it pays. */
@@ -68,7 +68,7 @@ static int packs_left(const ch_problem *q) {
 }
 
 /* The left operand of the tile at row i. */
-static ch_left left_of(const ch_problem *q, const block *b, int64_t i) {
+static ch_left left_of(const ch_problem *q, const product_block *b, int64_t i) {
   int64_t row = i - b->begin;
   if (!b->packed) return (ch_left){(const ch_factor *)q->a + i * q->row + b->first * q->step, q->row, q->step};
   if (q->step == 1) return (ch_left){b->packed + row * b->depth, b->depth, 1};
@@ -77,10 +77,10 @@ static ch_left left_of(const ch_problem *q, const block *b, int64_t i) {
 
 /* Rows of B in the block's panels, and the part of B to prefetch after panel j, from row `from` on. A transposed panel
  * that can be prefetched is contiguous memory; we divide it into as many pieces as an untransposed panel has rows. */
-static int64_t rows_of_panel(const ch_problem *q, const block *b) {
+static int64_t rows_of_panel(const ch_problem *q, const product_block *b) {
   return b->depth * (q->factors == CH_PAIRS ? 2 : 1);
 }
-static ch_ahead next_panel(const ch_problem *q, const block *b, int64_t j, int64_t from) {
+static ch_ahead next_panel(const ch_problem *q, const product_block *b, int64_t j, int64_t from) {
   int64_t each = q->factors == CH_PAIRS ? 2 : 1, size = q->factors == CH_FLOATS ? sizeof(float) : sizeof(ch_bf16);
   int64_t next = j + CH_TILE_COLUMNS, row = CH_TILE_COLUMNS * size;
   if (q->b_transposed) return (ch_ahead){(const char *)q->b + next * q->ldb * each * size + from * row, row};
@@ -88,13 +88,13 @@ static ch_ahead next_panel(const ch_problem *q, const block *b, int64_t j, int64
 }
 
 /* Whether the panel behind j is fetched: a whole one, of which a transposed one has no gaps between its columns. */
-static int fetches_next(const ch_problem *q, const block *b, int64_t j) {
+static int fetches_next(const ch_problem *q, const product_block *b, int64_t j) {
   return q->factors != CH_WIDENED && (!q->b_transposed || q->ldb == b->depth) && j + 2 * CH_TILE_COLUMNS <= q->n;
 }
 
 /* Loops over panels outside and rows inside: for a B larger than A. The first tile packs the panel on the fly if
  * possible, and every tile prefetches some rows of the next panel. */
-static void panels_outer(const ch_problem *q, const block *b, float *scratch) {
+static void panels_outer(const ch_problem *q, const product_block *b, float *scratch) {
   int pairs = q->factors == CH_PAIRS;
   const float *panel = scratch;
   for (int64_t j = 0; j < q->n; j += CH_TILE_COLUMNS) {
@@ -117,7 +117,7 @@ static void panels_outer(const ch_problem *q, const block *b, float *scratch) {
 }
 
 /* Row after row with all panels, which are packed: for an A that is larger than B. */
-static void rows_outer(const ch_problem *q, const block *b, const float *panels) {
+static void rows_outer(const ch_problem *q, const product_block *b, const float *panels) {
   int64_t lines = ch_tile_lines(q->factors == CH_PAIRS);
   for (int64_t i = b->begin; i < b->end; i += CH_TILE_ROWS)
     for (int64_t j = 0; j < q->n; j += CH_TILE_COLUMNS) {
@@ -141,7 +141,7 @@ static void run_slice(const ch_problem *q, int64_t first, int64_t depth, float *
   for (int64_t j = 0; j < q->n && q->c_transposed; j += CH_TILE_COLUMNS)
     ch_pack_panel(q, j, first, depth, scratch + j * depth);
   for (int64_t i = 0; i < q->m; i += rows) {
-    block b = {i, ch_least(i + rows, q->m), first, depth, q->add || first > 0, packs ? scratch + panels : NULL};
+    product_block b = {i, ch_least(i + rows, q->m), first, depth, q->add || first > 0, packs ? scratch + panels : NULL};
     if (packs) ch_pack_left(q, i, b.end - i, first, depth, scratch + panels);
     if (q->c_transposed)
       rows_outer(q, &b, scratch);

@@ -15,7 +15,7 @@ enum {
 typedef struct {
   ch_problem q; /* the output, and the depth in pairs; operands stand below */
   ch_amx_operand a, b;
-} work;
+} amx_work;
 
 /* Steps of a slice, the first of which begins at element `first` of the depth. */
 typedef struct {
@@ -29,10 +29,10 @@ static int64_t most_depth(int64_t columns) {
          CH_AMX_PAIRS;
 }
 
-static work roles(const ch_product *p) {
-  work w = {.q = {.m = p->m, .n = p->n, .k = ch_ceil_div(p->k, 2), .factors = CH_PAIRS, .add = p->accumulate},
-            .a = {p->a, p->lda, p->m, p->k, !p->trans_a},
-            .b = {p->b, p->ldb, p->n, p->k, p->trans_b}};
+static amx_work roles(const ch_product *p) {
+  amx_work w = {.q = {.m = p->m, .n = p->n, .k = ch_ceil_div(p->k, 2), .factors = CH_PAIRS, .add = p->accumulate},
+                .a = {p->a, p->lda, p->m, p->k, !p->trans_a},
+                .b = {p->b, p->ldb, p->n, p->k, p->trans_b}};
   w.q.c = p->c, w.q.ldc = p->ldc, w.q.alpha = p->alpha;
   w.q.streams = p->large && w.q.k <= CH_PRODUCT_DEPTH && ch_write_aligned(p->c, p->ldc);
   if (!ch_better_swapped(p, w.q.k, most_depth(p->m))) return w;
@@ -69,7 +69,7 @@ CH_TILE_INLINE void fetch_square(const float *c, int64_t ldc) {
     for (int v = 0; v < CH_AMX_EDGE; v += CH_AMX_ROWS) __builtin_prefetch(c + v, 1);
 }
 
-CH_TILE_INLINE void square(const work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a,
+CH_TILE_INLINE void square(const amx_work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a,
                            const float *panel, ch_amx_ahead *ahead, int tall, int wide, int packed) {
   const ch_problem *q = &w->q;
   int whole = i + CH_AMX_EDGE <= q->m && j + CH_AMX_EDGE <= q->n;
@@ -84,7 +84,7 @@ CH_TILE_INLINE void square(const work *w, const slice *s, int64_t i, int64_t j, 
   write_square(q, i, j, sum, s->add);
 }
 
-CH_TILE_INLINE void square_of(const work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a,
+CH_TILE_INLINE void square_of(const amx_work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a,
                               const float *panel, ch_amx_ahead *ahead, int packed) {
   int tall = w->q.m - i > CH_AMX_ROWS, wide = w->q.n - j > CH_AMX_ROWS;
   if (tall && wide)
@@ -97,8 +97,8 @@ CH_TILE_INLINE void square_of(const work *w, const slice *s, int64_t i, int64_t 
     square(w, s, i, j, a, panel, ahead, 0, 0, packed);
 }
 
-static void run_square(const work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a, const float *panel,
-                       ch_amx_ahead *ahead) {
+static void run_square(const amx_work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a,
+                       const float *panel, ch_amx_ahead *ahead) {
   if (a->row == CH_AMX_PAIRS * sizeof(float))
     square_of(w, s, i, j, a, panel, ahead, 1);
   else
@@ -108,13 +108,13 @@ static void run_square(const work *w, const slice *s, int64_t i, int64_t j, cons
 /* ---- operands ---- */
 
 /* Rows of A from 0 on that tiles read where they stand: whole tiles of them, if the slice consists of whole steps. */
-static int64_t rows_in_place(const work *w, const slice *s) {
+static int64_t rows_in_place(const amx_work *w, const slice *s) {
   if (!w->a.along || s->first + 2 * CH_AMX_PAIRS * s->steps > w->a.depth) return 0;
   return w->q.m % CH_AMX_EDGE == CH_AMX_ROWS ? w->q.m : w->q.m / CH_AMX_EDGE * CH_AMX_EDGE;
 }
 
 /* Packs rows begin .. end-1, step by step, so that rows of what stands in columns are read in order. */
-static void pack_rows(const work *w, const slice *s, int64_t begin, int64_t end, float *packed) {
+static void pack_rows(const amx_work *w, const slice *s, int64_t begin, int64_t end, float *packed) {
   for (int64_t p = 0; p < s->steps; p++)
     for (int64_t i = begin; i < end; i += CH_AMX_EDGE)
       ch_amx_pack(&w->a, i, s->first + p * 2 * CH_AMX_PAIRS, 1,
@@ -122,7 +122,7 @@ static void pack_rows(const work *w, const slice *s, int64_t begin, int64_t end,
 }
 
 /* Packs columns begin .. end-1, of which 32 are a panel. */
-static void pack_columns(const work *w, const slice *s, int64_t begin, int64_t end, float *panels) {
+static void pack_columns(const amx_work *w, const slice *s, int64_t begin, int64_t end, float *panels) {
   for (int64_t p = 0; p < s->steps; p++)
     for (int64_t j = begin; j < end; j += CH_AMX_EDGE)
       ch_amx_pack(&w->b, j, s->first + p * 2 * CH_AMX_PAIRS, 0,
@@ -130,7 +130,7 @@ static void pack_columns(const work *w, const slice *s, int64_t begin, int64_t e
 }
 
 /* Rows of a square, `in_place` or packed, of which the first stand at `packed`. */
-static ch_amx_left left_at(const work *w, const slice *s, int64_t i, const float *packed) {
+static ch_amx_left left_at(const amx_work *w, const slice *s, int64_t i, const float *packed) {
   const int64_t size = sizeof(ch_bf16), block = CH_AMX_BLOCK * sizeof(float);
   if (packed) return (ch_amx_left){(const char *)packed, block / CH_AMX_EDGE, block, block / 2};
   return (ch_amx_left){(const char *)(w->a.at + i * w->a.ld + s->first), w->a.ld * size, 2 * CH_AMX_PAIRS * size,
@@ -151,8 +151,8 @@ static ch_amx_ahead plan_prefetch(const ch_amx_operand *o, const slice *s, int64
 /* ---- loops ---- */
 
 /* Rows begin .. end-1 with all columns, a group of panels at a time. `packed` holds the rows from `place` on. */
-static void panels_outer(const work *w, const slice *s, int64_t begin, int64_t end, int64_t place, const float *packed,
-                         float *panels) {
+static void panels_outer(const amx_work *w, const slice *s, int64_t begin, int64_t end, int64_t place,
+                         const float *packed, float *panels) {
   int64_t n = w->q.n, squares = ch_ceil_div(end - begin, CH_AMX_EDGE) * (GROUP / CH_AMX_EDGE);
   for (int64_t group = 0; group < n; group += GROUP) {
     ch_amx_ahead ahead = {0};
@@ -168,7 +168,7 @@ static void panels_outer(const work *w, const slice *s, int64_t begin, int64_t e
 }
 
 /* A slice in blocks of as many rows as there is room for, packed or not: they meet every panel in the cache. */
-static void blocks(const work *w, const slice *s, float *scratch) {
+static void blocks(const amx_work *w, const slice *s, float *scratch) {
   int64_t m = w->q.m, place = rows_in_place(w, s), depth = s->steps * CH_AMX_PAIRS;
   float *packed = scratch + GROUP * depth;
   int64_t rows = (CH_PRODUCT_ROOM - GROUP * depth) / depth / CH_AMX_EDGE * CH_AMX_EDGE;
@@ -180,7 +180,7 @@ static void blocks(const work *w, const slice *s, float *scratch) {
 }
 
 /* Computes a slice whose panels are all packed in `scratch`: loops over blocks of 32 rows outside and panels inside. */
-static void rows_outer(const work *w, const slice *s, float *scratch) {
+static void rows_outer(const amx_work *w, const slice *s, float *scratch) {
   int64_t m = w->q.m, n = w->q.n, place = rows_in_place(w, s), squares = ch_ceil_div(n, CH_AMX_EDGE);
   float *packed = scratch + CH_PRODUCT_ROOM;
   pack_columns(w, s, 0, n, scratch);
@@ -196,7 +196,7 @@ static void rows_outer(const work *w, const slice *s, float *scratch) {
 }
 
 void CH_SIMD(ch_product_own)(const ch_product *p, float *scratch) {
-  work w = roles(p);
+  amx_work w = roles(p);
   int64_t depth = ch_product_slice(w.q.k, w.q.c_transposed ? most_depth(w.q.n) : CH_PRODUCT_DEPTH);
   ch_amx_begin();
   for (int64_t first = 0; first < w.q.k; first += depth) {

@@ -27,13 +27,13 @@ static inline void ch_store(float *x, ch_vector v) { *(ch_vector *)x = v; }
 
 /* As many bf16 as a vector has lanes, as floats. */
 typedef uint16_t ch_halves __attribute__((vector_size(CH_LANES * sizeof(uint16_t)), aligned(2), may_alias));
-typedef uint32_t ch_words __attribute__((vector_size(CH_LANES * sizeof(uint32_t)), aligned(2), may_alias));
+typedef uint32_t ch_u32_lanes __attribute__((vector_size(CH_LANES * sizeof(uint32_t)), aligned(2), may_alias));
 /* gcc 12 converts 512 bits in two parts if it is left to it, by seven instructions. */
-static inline ch_words ch_load_halves(const uint16_t *x) {
+static inline ch_u32_lanes ch_load_halves(const uint16_t *x) {
 #if defined(__AVX512F__)
-  return (ch_words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x));
+  return (ch_u32_lanes)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x));
 #else
-  return __builtin_convertvector(*(const ch_halves *)x, ch_words);
+  return __builtin_convertvector(*(const ch_halves *)x, ch_u32_lanes);
 #endif
 }
 static inline ch_vector ch_load_bf16(const uint16_t *x) { return (ch_vector)(ch_load_halves(x) << 16); }
@@ -52,7 +52,7 @@ static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum)
 #else
 #define CH_HAS_PAIRS 0
 static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum) {
-  ch_words x = (ch_words)a, y = (ch_words)b, high = (ch_words){0} + 0xffff0000;
+  ch_u32_lanes x = (ch_u32_lanes)a, y = (ch_u32_lanes)b, high = (ch_u32_lanes){0} + 0xffff0000;
   sum += (ch_vector)(x & high) * (ch_vector)(y & high);
   return sum + (ch_vector)(x << 16) * (ch_vector)(y << 16);
 }

@@ -19,15 +19,15 @@ typedef struct {
   float *dbias;        /* [tasks,row] the same order, each task's own sum; where there is none, [threads,row] */
   float *dk, *dv;      /* [tasks,T,dh] of each head, where keys are shared; or NULL */
   float *work;         /* of all threads */
-} plan;
+} attention_plan;
 
-static plan make_plan(ch_exec *x, const ch_attention_args *a) {
-  plan p = {.a = a,
-            .ld = ch_attention_ld(a),
-            .kv_ld = ch_attention_kv_ld(a),
-            .tasks = (int64_t)a->B * a->H,
-            .kv_heads = ch_kv_heads(a->H, a->kv_heads),
-            .row = a->T + CH_CAUSAL_PAD};
+static attention_plan make_plan(ch_exec *x, const ch_attention_args *a) {
+  attention_plan p = {.a = a,
+                      .ld = ch_attention_ld(a),
+                      .kv_ld = ch_attention_kv_ld(a),
+                      .tasks = (int64_t)a->B * a->H,
+                      .kv_heads = ch_kv_heads(a->H, a->kv_heads),
+                      .row = a->T + CH_CAUSAL_PAD};
   int64_t biases = (a->rel_bias ? a->H : 1) * p.row;
   p.group = a->H / p.kv_heads;
   p.bucket = CH_NEW(&x->scratch, int, a->T);
@@ -44,7 +44,7 @@ static plan make_plan(ch_exec *x, const ch_attention_args *a) {
 }
 
 /* One sequence's head as the calling thread works on it. */
-static ch_attention_head head_of(const plan *p, int64_t task) {
+static ch_attention_head head_of(const attention_plan *p, int64_t task) {
   const ch_attention_args *a = p->a;
   int64_t row = task / a->H * a->T, head = task % a->H, thread = omp_get_thread_num();
   int64_t start = row * p->ld + head * a->dh, kv_start = row * p->kv_ld + head / p->group * a->dh;
@@ -74,7 +74,7 @@ static ch_attention_head head_of(const plan *p, int64_t task) {
 
 static void attention(ch_exec *x, const ch_attention_args *a) {
   CH_SCRATCH(x);
-  plan p = make_plan(x, a);
+  attention_plan p = make_plan(x, a);
   void (*forward)(const ch_attention_head *, int, int) = CH_SIMD_PICK(ch_attention_forward);
   int64_t segments = (a->T + SEGMENT - 1) / SEGMENT;
   if (ch_counting(x)) return;
@@ -87,7 +87,7 @@ static void attention(ch_exec *x, const ch_attention_args *a) {
 }
 
 /* drel_bias += the tasks' sums by distance, sequence after sequence. */
-static void add_bias_gradient(const ch_exec *x, const plan *p) {
+static void add_bias_gradient(const ch_exec *x, const attention_plan *p) {
   const ch_attention_args *a = p->a;
 #pragma omp parallel for num_threads(x->threads)
   for (int head = 0; head < a->H; head++)
@@ -99,7 +99,7 @@ static void add_bias_gradient(const ch_exec *x, const plan *p) {
 }
 
 /* to[dh] = the sum of what the heads of a group left, from [T,dh] of each. */
-static void add_group(const plan *p, const float *from, float *to) {
+static void add_group(const attention_plan *p, const float *from, float *to) {
   int dh = p->a->dh;
   memcpy(to, from, (size_t)dh * sizeof *to);
   for (int i = 1; i < p->group; i++) {
@@ -109,7 +109,7 @@ static void add_group(const plan *p, const float *from, float *to) {
   }
 }
 
-static void add_shared_gradients(const ch_exec *x, const plan *p) {
+static void add_shared_gradients(const ch_exec *x, const attention_plan *p) {
   const ch_attention_args *a = p->a;
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < (int64_t)a->B * p->kv_heads * a->T; i++) {
@@ -123,7 +123,7 @@ static void add_shared_gradients(const ch_exec *x, const plan *p) {
 
 static void attention_backward(ch_exec *x, const ch_attention_args *a) {
   CH_SCRATCH(x);
-  plan p = make_plan(x, a);
+  attention_plan p = make_plan(x, a);
   p.dbias = CH_NEW(&x->scratch, float, (a->rel_bias ? p.tasks : x->threads) * p.row);
   if (p.group > 1) {
     p.dk = CH_NEW(&x->scratch, float, p.tasks * a->T * a->dh);

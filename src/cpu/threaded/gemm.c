@@ -76,9 +76,9 @@ static ch_product with_operands(const ch_expert_gemm_args *g, const operands *in
 }
 
 /* Where GELU follows, a piece's output stays in the cache of a core, and so does what is rounded of W for it. */
-static ch_cutting cutting_of(const ch_expert_gemm_args *g, const operands *in) {
+static ch_tiling cutting_of(const ch_expert_gemm_args *g, const operands *in) {
   enum { OUTPUT = 1 << 18, ROUNDED = 1 << 19, COLUMNS = 64 };
-  ch_cutting cut = ch_cut_expert;
+  ch_tiling cut = ch_cut_expert;
   if (g->activate) cut.output = OUTPUT;
   if (g->activate && !g->c) cut.room = OUTPUT;
   if (in->rounds) cut.rounded = g->k * COLUMNS > ROUNDED ? g->k * COLUMNS : ROUNDED;

@@ -37,12 +37,12 @@ typedef struct {
   float *along;        /* and for dx, `part` floats for each part of the vocabulary */
   int64_t part;
   int bf16;
-} plan;
+} head_plan;
 
 /* Rows first .. first+rows-1 of the batch, which stand from row `at` on in the chunk. */
 typedef struct {
   int64_t first, rows, at;
-} span;
+} row_span;
 
 static int64_t chunk_rows(const ch_head_args *a) {
   int64_t rows = a->d < NARROW ? ROWS_NARROW : ROWS, most = MOST_LOGITS / (a->V > 0 ? a->V : 1);
@@ -64,12 +64,12 @@ static int64_t whole_panels(int64_t columns) {
 }
 
 /* Element i of an operand. */
-static const void *element(const plan *p, const void *operand, int64_t i) {
+static const void *element(const head_plan *p, const void *operand, int64_t i) {
   return (const char *)operand + i * (int64_t)(p->bf16 ? sizeof(ch_bf16) : sizeof(float));
 }
 
 /* The product that makes logits, but for the rows. */
-static ch_product logits_of(const ch_head_args *a, const plan *p) {
+static ch_product logits_of(const ch_head_args *a, const head_plan *p) {
   return (ch_product){.trans_b = 1,
                       .bf16 = p->bf16,
                       .n = a->V,
@@ -83,7 +83,7 @@ static ch_product logits_of(const ch_head_args *a, const plan *p) {
 }
 
 /* The same for dx by part i of the vocabulary. */
-static ch_product part_of(const ch_head_args *a, const plan *p, int64_t i) {
+static ch_product part_of(const ch_head_args *a, const head_plan *p, int64_t i) {
   int64_t words = (a->V + p->parts - 1) / p->parts, begin = least(i * words, a->V);
   return (ch_product){.bf16 = p->bf16,
                       .n = a->d,
@@ -97,7 +97,7 @@ static ch_product part_of(const ch_head_args *a, const plan *p, int64_t i) {
 }
 
 /* Packs the weights once, where chunks of few rows would each do so. */
-static void pack_weights(ch_exec *x, const ch_head_args *a, plan *p) {
+static void pack_weights(ch_exec *x, const ch_head_args *a, head_plan *p) {
   ch_product all = logits_of(a, p), first = part_of(a, p, 0);
   int64_t steps = ch_product_steps(&all), words = whole_panels(first.k);
   if (!steps || p->rows > ROWS_NARROW || a->n <= p->rows) return;
@@ -116,8 +116,8 @@ static void pack_weights(ch_exec *x, const ch_head_args *a, plan *p) {
   }
 }
 
-static plan make_plan(ch_exec *x, const ch_head_args *a) {
-  plan p = {.rows = chunk_rows(a), .ld = logits_stride(a->V), .w = a->w};
+static head_plan make_plan(ch_exec *x, const ch_head_args *a) {
+  head_plan p = {.rows = chunk_rows(a), .ld = logits_stride(a->V), .w = a->w};
   p.parts = a->V / SHORTEST_PART < 1 ? 1 : a->V / SHORTEST_PART > MOST_PARTS ? MOST_PARTS : a->V / SHORTEST_PART;
   p.logits = CH_NEW(&x->scratch, float, p.rows *p.ld);
   p.factor = CH_NEW(&x->scratch, float, p.rows);
@@ -142,7 +142,7 @@ static const void *operand(ch_exec *x, const float *array, int64_t count) {
   return x->compute == CH_COMPUTE_BF16 ? ch_rounded_operand(x, array, NULL, count) : (const void *)array;
 }
 
-static void logits_product(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
+static void logits_product(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_product forward = logits_of(a, p);
   forward.m = s->rows;
@@ -159,7 +159,7 @@ static void logits_product(ch_exec *x, const ch_head_args *a, const plan *p, con
 typedef double cross_entropy_of(int, int, float *, double *);
 
 /* Row i of a span: its loss and exponentials, whose sum is returned; 0 where nothing is to predict. */
-static double row_loss(const ch_head_args *a, const plan *p, const span *s, int64_t i,
+static double row_loss(const ch_head_args *a, const head_plan *p, const row_span *s, int64_t i,
                        cross_entropy_of *cross_entropy) {
   int64_t row = s->first + i, at = s->at + i;
   float *logits = p->logits + at * p->ld;
@@ -173,7 +173,8 @@ static double row_loss(const ch_head_args *a, const plan *p, const span *s, int6
 }
 
 /* Less the target's share, and the factor that makes the row a gradient. It is rounded while it stands in the cache. */
-static void row_gradient(const ch_head_args *a, const plan *p, const span *s, int64_t i, double share, double factor) {
+static void row_gradient(const ch_head_args *a, const head_plan *p, const row_span *s, int64_t i, double share,
+                         double factor) {
   int64_t row = s->first + i, at = s->at + i;
   float *logits = p->logits + at * p->ld;
   if (a->target[row] >= 0) logits[a->target[row]] -= (float)share;
@@ -182,7 +183,7 @@ static void row_gradient(const ch_head_args *a, const plan *p, const span *s, in
   for (int c = 0; a->dx && c < a->d; c++) p->scaled[at * a->d + c] = p->factor[at] * a->x[row * a->d + c];
 }
 
-static void losses(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
+static void losses(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
   cross_entropy_of *cross_entropy = CH_SIMD_PICK(ch_cross_entropy);
 #pragma omp parallel for schedule(dynamic, 4) num_threads(x->threads)
   for (int64_t i = 0; i < s->rows; i++) {
@@ -192,7 +193,7 @@ static void losses(ch_exec *x, const ch_head_args *a, const plan *p, const span 
 }
 
 /* The rows of two spans are pairs. */
-static void pair_losses(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
+static void pair_losses(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
   cross_entropy_of *cross_entropy = CH_SIMD_PICK(ch_cross_entropy);
   double (*consistency)(const ch_pair *, float *, float *) = CH_SIMD_PICK(ch_consistency);
 #pragma omp parallel for schedule(dynamic, 4) num_threads(x->threads)
@@ -208,7 +209,7 @@ static void pair_losses(ch_exec *x, const ch_head_args *a, const plan *p, const 
 }
 
 /* dx of the chunk: the parts of the vocabulary as products of their own, then their sum, in order, times factor. */
-static void input_gradient(ch_exec *x, const ch_head_args *a, const plan *p, const span *s, const void *e) {
+static void input_gradient(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s, const void *e) {
   ch_product part[MOST_PARTS];
   int64_t rows = s->rows, size = rows * a->d;
   for (int64_t i = 0; i < p->parts; i++) {
@@ -218,7 +219,7 @@ static void input_gradient(ch_exec *x, const ch_head_args *a, const plan *p, con
     part[i].c = p->partial + i * size;
     e = element(p, e, part[i].k);
   }
-  const ch_cutting of_parts = {.pieces = ch_cut_alone.pieces / (double)p->parts, .smallest = ch_cut_alone.smallest};
+  const ch_tiling of_parts = {.pieces = ch_cut_alone.pieces / (double)p->parts, .smallest = ch_cut_alone.smallest};
   ch_products_run(x, (int)p->parts, of_parts, part);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)
@@ -230,7 +231,7 @@ static void input_gradient(ch_exec *x, const ch_head_args *a, const plan *p, con
     }
 }
 
-static void gradients(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
+static void gradients(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
   size_t mark = ch_arena_mark(&x->scratch);
   const void *e = p->rounded ? (const void *)(p->rounded + s->at * p->ld) : p->logits + s->at * p->ld;
   input_gradient(x, a, p, s, e);
@@ -252,8 +253,8 @@ static void gradients(ch_exec *x, const ch_head_args *a, const plan *p, const sp
 }
 
 /* Rows [first, first+rows), and with drawn_twice their pairs, n/2 rows later. */
-static void head_chunk(ch_exec *x, const ch_head_args *a, const plan *p, int64_t first, int64_t rows) {
-  const span s[] = {{first, rows, 0}, {a->n / 2 + first, rows, rows}};
+static void head_chunk(ch_exec *x, const ch_head_args *a, const head_plan *p, int64_t first, int64_t rows) {
+  const row_span s[] = {{first, rows, 0}, {a->n / 2 + first, rows, rows}};
   int spans = a->drawn_twice ? 2 : 1;
   for (int h = 0; h < spans; h++) logits_product(x, a, p, &s[h]);
   if (!ch_counting(x)) {
@@ -271,7 +272,7 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, const plan *p, int64_t
 
 static void head(ch_exec *x, const ch_head_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
-  plan p = make_plan(x, a);
+  head_plan p = make_plan(x, a);
   int64_t n = a->drawn_twice ? a->n / 2 : a->n, most = a->drawn_twice ? p.rows / 2 : p.rows;
   if (ch_counting(x)) {
     head_chunk(x, a, &p, 0, most);

@@ -41,13 +41,12 @@ typedef struct {
   int64_t output;  /* most elements of a piece, so that an activation finds it in the core's cache; 0: no limit */
   int64_t room;    /* scratch elements for a piece that is not stored elsewhere */
   int64_t rounded; /* scratch elements to round part of B at a time, at least 64 columns; 0: B is rounded whole */
-} ch_cutting;
-static const ch_cutting ch_cut_alone = {.pieces = 32, .smallest = 20e6},
-                        ch_cut_expert = {.pieces = 8, .smallest = 40e6};
+} ch_tiling;
+static const ch_tiling ch_cut_alone = {.pieces = 32, .smallest = 20e6}, ch_cut_expert = {.pieces = 8, .smallest = 40e6};
 
 /* Runs independent products on all threads, each cut by a rule of its own shape. In the counting run `products` is not
  * read. */
-void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product *products);
+void ch_products_run(ch_exec *x, int count, ch_tiling cutting, const ch_product *products);
 
 /* An operand of `count` elements rounded to bf16, in scratch that the caller releases, where `rounded` does not hold it
  * already. */

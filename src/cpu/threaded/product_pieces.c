@@ -53,7 +53,7 @@ static cut cut_product(const ch_product *p, double target, int64_t most) {
 }
 
 /* Cuts all products; returns the number of pieces. */
-static int64_t cut_all(int count, ch_cutting cutting, const ch_product *products, cut *cuts) {
+static int64_t cut_all(int count, ch_tiling cutting, const ch_product *products, cut *cuts) {
   int64_t pieces = 0;
   for (int i = 0; i < count; i++) {
     double share = cost(products[i].m, products[i].n, products[i].k) / cutting.pieces;
@@ -96,15 +96,15 @@ static int product_of(const cut *cuts, int count, int64_t piece) {
   return low;
 }
 
-/* A thread's scratch beside the product's own: see ch_cutting. */
+/* A thread's scratch beside the product's own: see ch_tiling. */
 typedef struct {
   float *output;
   ch_bf16 *rounded;
   int64_t most; /* elements of it */
-} room;
+} pieces_room;
 
-static room room_of(ch_exec *x, const ch_cutting *cutting) {
-  room r = {.most = cutting->rounded};
+static pieces_room room_of(ch_exec *x, const ch_tiling *cutting) {
+  pieces_room r = {.most = cutting->rounded};
   if (cutting->room) r.output = CH_NEW(&x->scratch, float, x->threads * cutting->room);
   if (cutting->rounded) r.rounded = CH_NEW(&x->scratch, ch_bf16, x->threads * cutting->rounded);
   return r;
@@ -124,7 +124,7 @@ static void run_columns(const ch_product *p, int64_t j, int64_t columns, ch_bf16
   ch_product_run(&part, scratch);
 }
 
-static void run_product(const ch_product *p, const room *r, void *scratch) {
+static void run_product(const ch_product *p, const pieces_room *r, void *scratch) {
   if (!p->rounds || p->k <= 0) {
     ch_product_run(p, scratch);
     return;
@@ -134,7 +134,7 @@ static void run_product(const ch_product *p, const room *r, void *scratch) {
 }
 
 /* Runs a piece, and takes it through an activation where that is to follow: by way of r if it is kept nowhere else. */
-static void run_piece(ch_product *p, const room *r, void *scratch) {
+static void run_piece(ch_product *p, const pieces_room *r, void *scratch) {
   int64_t ldc = p->ldc; /* of the activation's arrays, too */
   if (!p->c) {
     p->c = r->output;
@@ -146,11 +146,11 @@ static void run_piece(ch_product *p, const room *r, void *scratch) {
   for (int64_t i = 0; i < p->m; i++) run(p->activate, p->c + i * p->ldc, p->element + i * ldc, p->n);
 }
 
-void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product *products) {
+void ch_products_run(ch_exec *x, int count, ch_tiling cutting, const ch_product *products) {
   CH_SCRATCH(x);
   cut *cuts = CH_NEW(&x->scratch, cut, count);
   char *scratch = CH_NEW(&x->scratch, char, (int64_t)x->threads *CH_PRODUCT_SCRATCH);
-  room all = room_of(x, &cutting);
+  pieces_room all = room_of(x, &cutting);
   if (ch_counting(x)) return;
   int64_t pieces = cut_all(count, cutting, products, cuts);
 #pragma omp parallel num_threads(pieces > 1 ? x->threads : 1)
@@ -160,7 +160,7 @@ void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product
       int which = product_of(cuts, count, i);
       ch_product piece = piece_of(&products[which], &cuts[which], i - cuts[which].begin);
       int64_t thread = omp_get_thread_num();
-      room own = {all.output + thread * cutting.room, all.rounded + thread * cutting.rounded, all.most};
+      pieces_room own = {all.output + thread * cutting.room, all.rounded + thread * cutting.rounded, all.most};
       run_piece(&piece, &own, scratch + thread * CH_PRODUCT_SCRATCH);
     }
   }

@@ -6,7 +6,7 @@
 
 static int parts_of(int rows, int size) { return (rows + size - 1) / size; }
 
-void ch_cheapest_alloc(ch_flow *f, ch_cheapest *c, int block) {
+void ch_cheapest_alloc(ch_mincost_flow *f, ch_cheapest *c, int block) {
   ch_arena *a = &f->x->scratch;
   ch_cheapest m = {.block = block};
   int blocks = parts_of(f->rows, block), all = 0;
@@ -42,11 +42,11 @@ void ch_cheapest_put(ch_cheapest *c, int row, int holds) {
   make_stale(c, row);
 }
 
-void ch_cheapest_withdraw(const ch_flow *f, ch_cheapest *c, int row, int to) {
+void ch_cheapest_withdraw(const ch_mincost_flow *f, ch_cheapest *c, int row, int to) {
   if (c->carrier[row / c->block * f->ld + to] == row) make_stale(c, row);
 }
 
-void ch_cheapest_offer(const ch_flow *f, ch_cheapest *c, int row, int to, double loss) {
+void ch_cheapest_offer(const ch_mincost_flow *f, ch_cheapest *c, int row, int to, double loss) {
   for (int level = 0, part = row / c->block; level < c->levels; level++, part /= CH_CHEAPEST_FAN) {
     int64_t at = (c->first[level] + part) * f->ld + to;
     if (c->stale[c->first[level] + part] || !(loss < c->cost[at])) return;
@@ -64,7 +64,7 @@ static int rows_of(const ch_cheapest *c, int block, int *row) {
   return count;
 }
 
-static void refresh_block(ch_flow *f, int node, int block) {
+static void refresh_block(ch_mincost_flow *f, int node, int block) {
   ch_cheapest *c = &f->out[node];
   int rows = rows_of(c, block, f->some_rows);
   CH_OP(f->x, exchange, .rows = rows, .from = node, .row = CH_AS_DEV(const int, f->some_rows), .ld = f->ld,
@@ -73,7 +73,7 @@ static void refresh_block(ch_flow *f, int node, int block) {
 }
 
 /* The parts [begin, end) of one level into the one above. */
-static void merge(const ch_flow *f, ch_cheapest *c, int begin, int end, int into) {
+static void merge(const ch_mincost_flow *f, ch_cheapest *c, int begin, int end, int into) {
   double *cost = c->cost + into * f->ld;
   int *carrier = c->carrier + into * f->ld;
   memcpy(cost, c->cost + begin * f->ld, (size_t)f->ld * sizeof *cost);
@@ -89,7 +89,7 @@ static void merge(const ch_flow *f, ch_cheapest *c, int begin, int end, int into
   }
 }
 
-static void refresh(ch_flow *f, int node, int level, int part) {
+static void refresh(ch_mincost_flow *f, int node, int level, int part) {
   ch_cheapest *c = &f->out[node];
   uint8_t *stale = &c->stale[c->first[level] + part];
   if (!*stale) return;
@@ -104,12 +104,12 @@ static void refresh(ch_flow *f, int node, int level, int part) {
   merge(f, c, c->first[level - 1] + begin, c->first[level - 1] + end, c->first[level] + part);
 }
 
-void ch_cheapest_refresh(ch_flow *f, int node) { refresh(f, node, f->out[node].levels - 1, 0); }
+void ch_cheapest_refresh(ch_mincost_flow *f, int node) { refresh(f, node, f->out[node].levels - 1, 0); }
 
 /* --- all rows of one cost --- */
 
 /* Where rows have moved since the node was refreshed blocks are stale, and looked into; others only at that cost. */
-int ch_cheapest_carriers(const ch_flow *f, int node, int to, double cost, int most, int *row) {
+int ch_cheapest_carriers(const ch_mincost_flow *f, int node, int to, double cost, int most, int *row) {
   const ch_cheapest *c = &f->out[node];
   int count = 0;
   for (int block = 0; block < c->parts[0] && count < most; block++) {

@@ -35,7 +35,7 @@ static int slack_of(const level *l, int row) {
   return row < l->rows ? 1 : l->share * p->e - l->rows;
 }
 
-static void set_up_flow(ch_flow *f, const level *l) {
+static void set_up_flow(ch_mincost_flow *f, const level *l) {
   int e = f->e;
   for (int64_t r = 0; r < f->rows; r++) {
     real *score = f->score + r * f->ld;
@@ -75,7 +75,7 @@ static real kth_largest(real *value, int count, int k) {
 }
 
 /* Prices that would leave every expert its share if no row had a cap. `column` is scratch [rows]. */
-static void first_prices(ch_flow *f, const level *l, real *column) {
+static void first_prices(ch_mincost_flow *f, const level *l, real *column) {
   for (int i = 0; i < f->e; i++) {
     for (int r = 0; r < l->rows; r++) column[r] = f->score[r * f->ld + i];
     f->beta[i] = (double)kth_largest(column, l->rows, l->share < 1 ? 1 : l->share);
@@ -84,7 +84,7 @@ static void first_prices(ch_flow *f, const level *l, real *column) {
 
 /* The row's best experts at the prices, at most as many as it has room for; where it may keep room, only those worth
  * more than nothing. Of equal ones the lower expert. */
-static void take_best(ch_flow *f, int row, int keeps_slack, int *best) {
+static void take_best(ch_mincost_flow *f, int row, int keeps_slack, int *best) {
   const real *score = f->score + row * f->ld;
   int most = f->slack[row], count = 0;
   for (int i = 0; i < f->e; i++) {
@@ -101,7 +101,7 @@ static void take_best(ch_flow *f, int row, int keeps_slack, int *best) {
   for (int j = 0; j < count; j++) ch_flow_take(f, row, best[j]);
 }
 
-static void count_excess(ch_flow *f, const level *l, int keeps_slack) {
+static void count_excess(ch_mincost_flow *f, const level *l, int keeps_slack) {
   int64_t free_slack = 0, kept = 0;
   for (int r = 0; r < f->rows; r++) {
     free_slack += f->slack[r];
@@ -114,7 +114,7 @@ static void count_excess(ch_flow *f, const level *l, int keeps_slack) {
 /* Solves one level from the prices in pool->beta, or from first prices, and leaves better ones there. */
 static void solve(ch_exec *x, ch_pool *p, const level *l, int first) {
   CH_SCRATCH(x);
-  ch_flow f;
+  ch_mincost_flow f;
   int keeps_slack = !p->balanced;
   ch_flow_alloc(x, &f, l->rows + (p->balanced != 0), p->e, keeps_slack);
   real *column = CH_NEW_HOST(&x->scratch, real, l->rows);

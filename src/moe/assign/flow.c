@@ -10,9 +10,9 @@
  * Half and twice of either took longer. */
 enum { ROWS_AN_EXPERT = 8, ROOM = 64, PAD = 16 };
 
-void ch_flow_alloc(ch_exec *x, ch_flow *f, int rows, int e, int keeps_slack) {
+void ch_flow_alloc(ch_exec *x, ch_mincost_flow *f, int rows, int e, int keeps_slack) {
   ch_arena *a = &x->scratch;
-  *f = (ch_flow){.x = x, .rows = rows, .e = e, .nodes = e + keeps_slack};
+  *f = (ch_mincost_flow){.x = x, .rows = rows, .e = e, .nodes = e + keeps_slack};
   int64_t nodes = f->nodes, ld = f->ld = (nodes + PAD - 1) / PAD * PAD;
   f->score = CH_NEW_HOST(a, real, rows * ld);
   f->open = CH_NEW_HOST(a, real, rows * ld);
@@ -31,24 +31,24 @@ void ch_flow_alloc(ch_exec *x, ch_flow *f, int rows, int e, int keeps_slack) {
   f->step_row = CH_NEW_HOST(a, int, nodes);
 }
 
-static int is_room(const ch_flow *f, int node) { return node == f->e; }
+static int is_room(const ch_mincost_flow *f, int node) { return node == f->e; }
 
 /* --- moving a row --- */
 
-static void append_row(ch_flow *f, int expert, int r) {
+static void append_row(ch_mincost_flow *f, int expert, int r) {
   f->held[expert]++;
   f->open[r * f->ld + expert] = (real)-INFINITY;
   ch_cheapest_put(&f->out[expert], r, 1);
 }
 
-static void drop(ch_flow *f, int expert, int r) {
+static void drop(ch_mincost_flow *f, int expert, int r) {
   f->held[expert]--;
   f->open[r * f->ld + expert] = f->score[r * f->ld + expert];
   ch_cheapest_put(&f->out[expert], r, 0);
 }
 
 /* Marks the row's blocks stale at its other experts, because the costs of moving the row from them have changed. */
-static void tell_others(ch_flow *f, int r, int from, int to) {
+static void tell_others(ch_mincost_flow *f, int r, int from, int to) {
   const real *score = f->score + r * f->ld, *open = f->open + r * f->ld;
   for (int i = 0; i < f->e; i++) {
     if (open[i] != (real)-INFINITY || i == to) continue;
@@ -57,7 +57,7 @@ static void tell_others(ch_flow *f, int r, int from, int to) {
   }
 }
 
-static void move(ch_flow *f, int r, int from, int to) {
+static void move(ch_mincost_flow *f, int r, int from, int to) {
   int had_slack = f->slack[r] > 0;
   f->moves++;
   if (is_room(f, from))
@@ -74,7 +74,7 @@ static void move(ch_flow *f, int r, int from, int to) {
 
 /* --- shortest paths --- */
 
-static int nearest(const ch_flow *f) {
+static int nearest(const ch_mincost_flow *f) {
   int best = -1;
   double least = INFINITY;
   for (int v = 0; v < f->nodes; v++) {
@@ -86,7 +86,7 @@ static int nearest(const ch_flow *f) {
 }
 
 /* Rounding must not make a way shorter than to where it starts; so no settled node is reached again. */
-static void relax(ch_flow *f, int u) {
+static void relax(ch_mincost_flow *f, int u) {
   const double *cost = f->out[u].cost + ch_cheapest_all(f, &f->out[u]), *beta = f->beta;
   double *distance = f->distance, so_far = distance[u], here = so_far - beta[u];
   int *previous = f->previous;
@@ -100,7 +100,7 @@ static void relax(ch_flow *f, int u) {
 }
 
 /* The nearest node that holds too few, or -1: prices then account for the way there. */
-static int search(ch_flow *f, int source) {
+static int search(ch_mincost_flow *f, int source) {
   for (int v = 0; v < f->nodes; v++) f->distance[v] = v == source ? 0 : INFINITY;
   memset(f->settled, 0, (size_t)f->nodes);
   f->previous[source] = -1;
@@ -118,7 +118,7 @@ static int search(ch_flow *f, int source) {
 }
 
 /* Up to `most` rows that can make the path's step from u to v at its cost, into some_rows. */
-static int carriers(ch_flow *f, int u, int v, int most) {
+static int carriers(ch_mincost_flow *f, int u, int v, int most) {
   if (most > 1) return ch_cheapest_carriers(f, u, v, f->step_cost[v], most, f->some_rows);
   f->some_rows[0] = f->step_row[v];
   return 1;
@@ -126,7 +126,7 @@ static int carriers(ch_flow *f, int u, int v, int most) {
 
 /* Along the path to `target`, as much as its ends, and moves of the same cost, allow. Rows are found before and again
  * while others move: a step's rows hold u and not v, and no other step of the path takes from u or gives to v. */
-static void augment(ch_flow *f, int source, int target) {
+static void augment(ch_mincost_flow *f, int source, int target) {
   int amount = f->excess[source] < -f->excess[target] ? f->excess[source] : -f->excess[target];
   for (int v = target; v != source; v = f->previous[v]) {
     const ch_cheapest *c = &f->out[f->previous[v]];
@@ -143,17 +143,17 @@ static void augment(ch_flow *f, int source, int target) {
   f->excess[target] += amount;
 }
 
-void ch_flow_clear(ch_flow *f) {
+void ch_flow_clear(ch_mincost_flow *f) {
   memset(f->held, 0, (size_t)f->e * sizeof *f->held);
   for (int v = 0; v < f->nodes; v++) ch_cheapest_clear(&f->out[v]);
 }
 
-void ch_flow_take(ch_flow *f, int row, int expert) {
+void ch_flow_take(ch_mincost_flow *f, int row, int expert) {
   append_row(f, expert, row);
   f->slack[row]--;
 }
 
-void ch_flow_balance(ch_flow *f) {
+void ch_flow_balance(ch_mincost_flow *f) {
   for (int r = 0; r < f->rows && f->nodes > f->e; r++)
     if (f->slack[r] > 0) ch_cheapest_put(&f->out[f->e], r, 1);
   for (int u = 0; u < f->nodes; u++)

@@ -21,7 +21,7 @@ typedef struct ch_cheapest {
   uint8_t *stale;                /* [parts of all] 1: must be recomputed, with all ancestors */
 } ch_cheapest;
 
-typedef struct ch_flow {
+typedef struct ch_mincost_flow {
   ch_exec *x;
   int rows, e;
   int nodes;        /* e, and one for slack where rows may keep some */
@@ -41,23 +41,23 @@ typedef struct ch_flow {
   double *step_cost; /* [nodes] of the path's last move into the node, and a row that makes it */
   int *step_row;
   int moves; /* so far */
-} ch_flow;
+} ch_mincost_flow;
 
 /* Memory from scratch, which is the host's. */
-void ch_flow_alloc(ch_exec *x, ch_flow *f, int rows, int e, int keeps_slack);
+void ch_flow_alloc(ch_exec *x, ch_mincost_flow *f, int rows, int e, int keeps_slack);
 
 /* No row holds anything. */
-void ch_flow_clear(ch_flow *f);
+void ch_flow_clear(ch_mincost_flow *f);
 
 /* A row takes an expert while the network is set up, before anything moves. */
-void ch_flow_take(ch_flow *f, int row, int expert);
+void ch_flow_take(ch_mincost_flow *f, int row, int expert);
 
 /* Moves rows until no node holds more than its share; total score falls as little as possible. */
-void ch_flow_balance(ch_flow *f);
+void ch_flow_balance(ch_mincost_flow *f);
 
 /* --- what nodes hold and remember (cheapest.c) --- */
 
-void ch_cheapest_alloc(ch_flow *f, ch_cheapest *c, int block);
+void ch_cheapest_alloc(ch_mincost_flow *f, ch_cheapest *c, int block);
 void ch_cheapest_clear(ch_cheapest *c);
 
 static inline int ch_cheapest_holds(const ch_cheapest *c, int row) { return (int)(c->holds[row / 64] >> row % 64 & 1); }
@@ -66,18 +66,18 @@ static inline int ch_cheapest_holds(const ch_cheapest *c, int row) { return (int
 void ch_cheapest_put(ch_cheapest *c, int row, int holds);
 
 /* A row of the node may no longer go to node `to`, or may now, at that loss. */
-void ch_cheapest_withdraw(const ch_flow *f, ch_cheapest *c, int row, int to);
-void ch_cheapest_offer(const ch_flow *f, ch_cheapest *c, int row, int to, double loss);
+void ch_cheapest_withdraw(const ch_mincost_flow *f, ch_cheapest *c, int row, int to);
+void ch_cheapest_offer(const ch_mincost_flow *f, ch_cheapest *c, int row, int to, double loss);
 
 /* The part that stands for all rows of the node: where its costs and carriers are. */
-static inline int64_t ch_cheapest_all(const ch_flow *f, const ch_cheapest *c) {
+static inline int64_t ch_cheapest_all(const ch_mincost_flow *f, const ch_cheapest *c) {
   return c->first[c->levels - 1] * f->ld;
 }
 
 /* Finds again what is stale. */
-void ch_cheapest_refresh(ch_flow *f, int node);
+void ch_cheapest_refresh(ch_mincost_flow *f, int node);
 
 /* Up to `most` rows that can go from node to `to` at that cost, which is the least, ascending; returns how many. */
-int ch_cheapest_carriers(const ch_flow *f, int node, int to, double cost, int most, int *row);
+int ch_cheapest_carriers(const ch_mincost_flow *f, int node, int to, double cost, int most, int *row);
 
 #endif
