@@ -221,6 +221,39 @@ class Whole(unittest.TestCase):
         for path in (at / "whole" / "results").glob("tuned-RTE-*"):
             path.unlink()  # other tests compare the directory's contents
 
+    def test_texts(self):
+        at = testing.run().parent
+        (at / "texts").mkdir()
+        (at / "texts" / "rain.txt").write_text("It rains and it is wet. " * 200)
+        claims = [
+            {"text": "Adaptive costs little.", "kind": "text", "texts": ["rain", "held-out"], "arm": "EC",
+             "routing": "adaptive", "rival": "EC", "margin": 2},
+            {"text": "EC is lower.", "kind": "text", "texts": ["rain"], "arm": "EC", "rival": "top-2"},
+        ]  # fmt: skip
+        words = ("run", "read.json", "--data", "data", "--out", "whole", "--scale", "scale.json", "--texts", "texts")
+        (at / "read.json").write_text(json.dumps({**RECIPE, "name": "read", "claims": claims,
+                                                  "texts": {"rain": "rain", "held-out": "home"}}))  # fmt: skip
+        out, errors, status = study(*words)
+        self.assertEqual(status, 0, out + errors)
+        files = sorted((at / "whole" / "results").glob("texts-*"))
+        found = [json.loads(path.read_text())["texts"] for path in files]
+        self.assertEqual([sorted(one["rain"]) for one in found], [["adaptive", "batch", "hash", "threshold"]] * 2
+                         + [["batch", "hash", "threshold"]] * 2)  # fmt: skip
+        summary = json.loads((at / "whole" / "read-scale" / "summary.json").read_text())
+        rain = [one["rain"] for one in found]
+        self.assertAlmostEqual(summary["claims"][1]["mean"], sum(
+            rain[2 + i]["threshold"]["loss"] - rain[i]["threshold"]["loss"] for i in range(2)) / 2, 9)  # fmt: skip
+        self.assertAlmostEqual(summary["claims"][0]["mean"], sum(
+            one[text]["threshold"]["loss"] - one[text]["adaptive"]["loss"]
+            for one in found[:2] for text in one) / 4, 9)  # fmt: skip
+        self.assertIn("| EC, adaptive |", (at / "whole" / "read-scale" / "table.md").read_text())
+        (at / "texts" / "rain.txt").write_text("It snows. " * 200)
+        self.assertIn("is of another rain", study(*words)[1])
+        (at / "texts" / "rain.txt").unlink()
+        self.assertIn("rain.txt: is not there", study(*words)[1])
+        for path in files:
+            path.unlink()  # the other tests compare what is there
+
     def test_a_failed_run_leaves_the_others(self):
         at = testing.run().parent
         (name,) = (path.name for path in (at / "whole" / "trunks").glob("gshard_top2-*-s2-*"))
@@ -379,7 +412,10 @@ class Store(unittest.TestCase):
             parent, key = path.stem[len(f"tuned-{settings['task']}-") :].rsplit("-", 1)
             result = json.loads((results / f"{parent}.json").read_text())
             self.assertEqual(store.checksum(result["config"], result["data_hash"], settings), key)
-        others = sorted(set(results.glob("*.json")) - set(tuned))
+        for path in results.glob("texts-*.json"):
+            self.assertEqual(json.loads(path.read_text())["format"], "choir-texts")
+            self.assertTrue((results / path.name.removeprefix("texts-")).exists(), path)
+        others = sorted(set(results.glob("*.json")) - set(tuned) - set(results.glob("texts-*.json")))
         self.assertGreaterEqual(min(len(tuned), len(others)), 24)
         for path in others:
             result = json.loads(path.read_text())

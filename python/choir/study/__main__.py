@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable
 
 from .. import Error
-from . import Stopped, StudyError, pools, recipe, report, terminal, tuned, turns
+from . import Stopped, StudyError, foreign, pools, recipe, report, terminal, tuned, turns
 from .jobs import Jobs
 from .program import Runner
 from .study import Study, all_in
@@ -31,7 +31,7 @@ def _run(o: argparse.Namespace) -> int:
         _introduce(study, jobs)
         stopped = False
         try:
-            _work(study, runner, jobs, pathlib.Path(o.tasks).resolve() if o.tasks else None)
+            _work(study, runner, jobs, *(pathlib.Path(d).resolve() if d else None for d in (o.tasks, o.texts)))
         except Stopped:
             stopped = True
         study = Study.open(study.own)
@@ -59,7 +59,9 @@ def _introduce(study: Study, jobs: Jobs) -> None:
         jobs.say(f"warning: tokens are seen {epochs:.1f} times; above 2 runs learn the data by heart")
 
 
-def _work(study: Study, runner: Runner, jobs: Jobs, tasks: pathlib.Path | None) -> None:
+def _work(
+    study: Study, runner: Runner, jobs: Jobs, tasks: pathlib.Path | None, texts: pathlib.Path | None
+) -> None:
     jobs.run("rates", study.lanes(runner, True))
     jobs.run("runs", study.lanes(runner, False))
     measured = study.recipe.get("measure", [])
@@ -70,6 +72,8 @@ def _work(study: Study, runner: Runner, jobs: Jobs, tasks: pathlib.Path | None) 
         if lacking:
             jobs.say(f"warning: {tasks}: no files of {', '.join(lacking)}, left out")
         jobs.run("fine-tuning", tuned.missing(study, runner, tasks))
+    if "texts" in study.recipe and texts:
+        jobs.run("texts", foreign.missing(study, texts))
 
 
 def _list(o: argparse.Namespace) -> int:
@@ -151,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--jobs", type=_count, default=0, metavar="J", help="runs at once [one for every CPU]")
     run.add_argument("--minutes", type=_minutes, default=0, metavar="T", help="stop after T minutes, saved [never]")
     run.add_argument("--tasks", metavar="DIR", help="a folder for each labelled task, for a recipe that fine-tunes")
+    run.add_argument("--texts", metavar="DIR", help="NAME.txt for each text of a recipe that names texts")
     run.set_defaults(call=_run)
     verbs.add_parser("list", help="the experiments that come with choir").set_defaults(call=_list)
     status = verbs.add_parser("status", help="how far the studies of a directory are")

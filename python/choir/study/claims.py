@@ -8,14 +8,14 @@ from typing import Any, Optional
 
 import numpy as np
 
-from . import statistics
+from . import foreign, statistics
 from .statistics import Estimate
 from .study import Study
 
 UNITS = {
     "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "step_time": "times",
     "share": "of tokens", "over_capacity": "of choices", "accuracy": "points",
-    "probe": "points",
+    "probe": "points", "text": "nats",
 }  # fmt: skip
 
 
@@ -133,6 +133,14 @@ class Claims:
         return statistics.contrast(self.tuned[claim["kind"]], -self._weights(claim)) if self.tuned else None
 
     _probe = _accuracy
+
+    def _text(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        """How much lower the arm's loss is than its rival's on some texts, seed by seed. Chaos is between two runs, not
+        between two routings of one."""
+        arm = foreign.losses(self.study, claim["arm"], claim["texts"], claim.get("routing"))
+        rival = foreign.losses(self.study, claim["rival"], claim["texts"], claim.get("rival_routing"))
+        floor = self.study.scale.get("chaos", 0.0) if claim["arm"] != claim["rival"] else 0.0
+        return statistics.of_values(rival - arm, floor)
 
 
 def verdict(f: Finding) -> str:

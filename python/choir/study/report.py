@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from . import figures, statistics, turns, tuned
+from . import figures, foreign, statistics, turns, tuned
 from .claims import UNITS, Claims, Finding, resolution
 from .recipe import write as write_json
 from .study import Study
@@ -154,6 +154,9 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     if rate_rows(study):
         tables.append(("Rates", ["arm", "rate: causal loss, seed 1", "taken", "lowest of a parabola"], rate_rows(study)))
     tables += [(title, *tuned.rows(study, what)) for what, title in tunings.items()]
+    if "texts" in study.recipe:
+        tables.append((f"Texts: causal, and by batch where that is the router's own; {foreign.SEQUENCES} sequences each",
+                       *foreign.rows(study)))  # fmt: skip
     drawn, where = figures.all_of(study), regime(study)
     figures.save(drawn, study.own / "figures")
     recipe = study.recipe

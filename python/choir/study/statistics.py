@@ -54,12 +54,12 @@ class Estimate:
         return detectable(self.error * math.sqrt(self.count), self.count, self.freedom)
 
 
-def of_values(values: Sequence[float]) -> Optional[Estimate]:
-    """Mean of independent numbers. None: there are none."""
+def of_values(values: Sequence[float], floor: float = 0.0) -> Optional[Estimate]:
+    """Mean of independent numbers. `floor`: the least deviation that is believed. None: there are none."""
     kept = np.asarray([v for v in values if np.isfinite(v)], float)
     if not len(kept):
         return None
-    error = float(stats.sem(kept)) if len(kept) > 1 else math.inf
+    error = max(float(np.std(kept, ddof=1)), floor) / math.sqrt(len(kept)) if len(kept) > 1 else math.inf
     return Estimate(float(kept.mean()), error, len(kept) - 1, len(kept))
 
 

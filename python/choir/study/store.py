@@ -135,7 +135,7 @@ def _routing(layers: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _evaluation(found: dict[str, Any]) -> dict[str, Any]:
+def evaluation(found: dict[str, Any]) -> dict[str, Any]:
     kept = {key: found[key] for key in ("loss", "bits_per_byte", "tokens", "routing", "looks_across_tokens")}
     return {**kept, **(_routing(found["layers"]) if found["layers"] else {})}
 
@@ -165,7 +165,7 @@ def of_run(run: pathlib.Path) -> dict[str, Any]:
         "active_parameters": started[-1]["active_parameters"],
         "train_flops_per_token": started[-1]["train_flops_per_token"],
         "curve": curve,
-        "final": {"own": _evaluation(last), "causal": _evaluation(last.get("threshold") or last)},
+        "final": {"own": evaluation(last), "causal": evaluation(last.get("threshold") or last)},
         "step_seconds": float(np.median(seconds)) if seconds else None,
         "threads": process["threads"],
         "date": process["date"],

@@ -1,0 +1,136 @@
+"""Losses on texts that training has not seen: every arm and seed, from its longest cooled run, on every text of the
+recipe, by all routings that `choir eval` shows beside each other. One small file a run in the store, beside its result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pathlib
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from . import StudyError, program
+from .jobs import Work
+from .lane import newest
+from .program import Runner
+from .recipe import read, write
+from .store import evaluation, name
+from .study import Study
+
+HOME = "held-out"  # the name of the data's own held-out share, among texts
+SEQUENCES = 512  # of each text, from its beginning, as long as in training
+KEPT = ("loss", "tokens", "experts_per_token", "fullest")
+
+
+def _file(study: Study, arm: str, seed: int) -> Optional[pathlib.Path]:
+    rate = study.rate(arm)
+    end = study.end(arm, rate, seed, study.steps[-1]) if rate else None
+    return study.store.directory / f"texts-{name(end, study.facts['hash'])}.json" if end else None
+
+
+def result(study: Study, arm: str, seed: int) -> dict[str, Any]:
+    """By text: `hash`, and by routing what KEPT names. Empty where nothing was evaluated."""
+    path = _file(study, arm, seed)
+    if not path or not path.exists():
+        return {}
+    found = read(path)
+    if not isinstance(found, dict) or (found.get("format"), found.get("sequences")) != ("choir-texts", SEQUENCES):
+        raise StudyError(f"{path}: is no file of {SEQUENCES} sequences a text; remove it, or run anew")
+    return found["texts"]
+
+
+def losses(study: Study, arm: str, texts: list[str], routing: Optional[str] = None) -> np.ndarray:
+    """[seeds], the mean over texts; NaN where one is missing. No routing: by thresholds where the arm's own looks across
+    tokens, else its own."""
+
+    def loss(found: dict[str, Any], text: str) -> float:
+        by = found.get(text, {})
+        own = next((how for how in by if how != "hash"), "")
+        return by.get(routing or ("threshold" if "threshold" in by else own), {}).get("loss", np.nan)
+
+    every = [result(study, arm, seed) for seed in range(1, study.seeds + 1)]
+    return np.array([np.mean([loss(found, text) for text in texts]) for found in every])
+
+
+def _hash(path: pathlib.Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+@dataclasses.dataclass
+class Reading(Work):
+    """One run on the texts that its file lacks."""
+
+    study: Study
+    arm: str
+    seed: int
+    texts: dict[str, pathlib.Path]  # of the recipe, by name, with HOME: the data
+    lacking: list[str]
+
+    @property
+    def arms(self) -> list[str]:
+        return [f"{self.arm}, seed {self.seed}, texts"]
+
+    @property
+    def steps(self) -> int:
+        return len(self.lacking)
+
+    @property
+    def flops(self) -> float:
+        return self.study.costs(self.arm)["train_flops_per_token"]
+
+    def run(self, threads: int, told: Callable[[str], None]) -> None:
+        study = self.study
+        end = study.end(self.arm, study.rate(self.arm), self.seed, study.steps[-1])
+        run = study.out / "runs" / name(end, study.facts["hash"])
+        if not newest(run):
+            raise StudyError(f"{run} is not on this machine: texts need the run itself, not its result alone")
+        found = result(study, self.arm, self.seed)
+        for text in self.lacking:
+            path = self.texts[text]
+            where = ["--data" if text == HOME else "--text", path]
+            told_all = program.ask("eval", run, *where, "--sequences", SEQUENCES, "--threads", threads)
+            each = {told_all["routing"]: told_all}
+            each.update({how: told_all[how] for how in ("threshold", "adaptive") if how in told_all})
+            kept = {how: {key: v for key, v in evaluation(one).items() if key in KEPT} for how, one in each.items()}
+            found[text] = {"hash": study.facts["hash"] if text == HOME else _hash(path), **kept}
+            self.at += 1
+        write(_file(study, self.arm, self.seed), {"format": "choir-texts", "sequences": SEQUENCES, "texts": found}, None)
+
+
+def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
+    """What the store lacks of the texts in DIRECTORY/NAME.txt. Refuses a text that is not there, or another one."""
+    texts = {text: study.data if text == HOME else directory / f"{text}.txt" for text in study.recipe["texts"]}
+    hashes = {}
+    for text, path in texts.items():
+        if not path.exists():
+            raise StudyError(f"{path}: is not there; the recipe names {', '.join(texts)}")
+        hashes[text] = study.facts["hash"] if text == HOME else _hash(path)
+    works = []
+    for seed in range(1, study.seeds + 1):
+        for arm in study.arms:
+            if not study.rate(arm.name):
+                continue
+            found = result(study, arm.name, seed)
+            for text, one in found.items():
+                if text in hashes and one["hash"] != hashes[text]:
+                    raise StudyError(f"{_file(study, arm.name, seed)}: is of another {text} than {texts[text]}; remove it")
+            lacking = [text for text in texts if text not in found]
+            if lacking:
+                works.append(Reading(study, arm.name, seed, texts, lacking))
+    return works
+
+
+def rows(study: Study) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: an arm by a routing a row, a text a column; means over seeds, and their deviation."""
+    made = []
+    for arm in study.arms:
+        found = [result(study, arm.name, seed) for seed in range(1, study.seeds + 1)]
+        routings = dict.fromkeys(how for one in found for by in one.values() for how in by if how != "hash")
+        for how in routings:
+            values = [losses(study, arm.name, [text], how) for text in study.recipe["texts"]]
+            cells = [f"{np.nanmean(v):.3f} ± {np.nanstd(v, ddof=1):.3f}" if np.isfinite(v).sum() > 1
+                     else f"{np.nanmean(v):.3f}" if np.isfinite(v).any() else "-" for v in values]  # fmt: skip
+            made.append([f"{arm.name}, {how}", *cells])
+    return ["arm, routing", *study.recipe["texts"]], made
