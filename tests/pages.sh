@@ -70,6 +70,9 @@ setTimeout(() => {
     if (!location.hash.includes("token=1")) found.push("the address does not say which token: " + location.hash);
     key(document, "Escape");
     if (!document.getElementById("tip").hidden) found.push("Escape closes no note");
+    const rows = [...document.querySelectorAll("#difficulty tr")].slice(1).map((row) => [...row.cells].slice(1).map((cell) => +cell.textContent));
+    const all = [...tokens].map((_, t) => count(t)).reduce((a, b) => a + b) / tokens.length;
+    if (rows.length !== 2 || rows.some((row) => row.length !== 5 || Math.abs(row.reduce((a, b) => a + b) / 5 - all) > 0.05)) found.push("experts by difficulty: " + JSON.stringify(rows) + ", in all " + all);
     const tabs = document.querySelectorAll("[role=tab]");
     tabs[0].focus();
     key(tabs[0], "ArrowRight");

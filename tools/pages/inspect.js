@@ -7,6 +7,19 @@ function histogram() {
   $("histogram").replaceChildren(bars({ title: "Experts per token", unit: "% of tokens", of: "experts", values: counts.map((n) => (100 * n) / N),
     kind: (i) => (i ? "s0" : "none"), width: 340, height: 170 }));
 }
+/* The fifths of all tokens that have `loss(t)`, from the lowest to the highest: the mean of how many experts took them. */
+function fifths(loss) {
+  const known = [...text.keys()].filter((t) => loss(t) != null).sort((a, b) => loss(a) - loss(b));
+  const mean = (part) => part.reduce((sum, t) => sum + count(t), 0) / part.length;
+  return [0, 1, 2, 3, 4].map((i) => mean(known.slice(Math.floor((i * known.length) / 5), Math.floor(((i + 1) * known.length) / 5))));
+}
+/* The loss of a token says how surprising it was itself; that of the token after it, how hard it was to go on from here. */
+function difficulty() {
+  if (N < 11) return $("difficulty").replaceChildren();
+  const row = (name, loss) => [name, ...fifths(loss).map((n) => fixed(n, 2))];
+  $("difficulty").replaceChildren(figure("Experts by difficulty", "mean experts a token, over fifths of the text's tokens",
+    table(["", "#lowest", "#", "#", "#", "#highest"], [row("by the token's own loss", (t) => losses[t]), row("by the next token's loss", (t) => losses[t + 1])])));
+}
 function load() {
   const figures = shownLayers().map((l) => {
     const layer = layers[l], most = Math.max(...layer.load, layer.target, 1);
@@ -119,6 +132,7 @@ function selectLayer(l) {
   closeTip();
   layerFigures();
   histogram();
+  difficulty();
   overlap();
   const chosen = state.expert;
   state.expert = null;
