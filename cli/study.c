@@ -68,7 +68,7 @@ static int run_study(int count, const char *const *words) {
 
 static const cli_option options[] = {{0}};
 
-CLI_VERB(study, "study", "list|run|status|report|measure ...", 0, -1, "experiments, from recipe to report",
+CLI_VERB(study, "study", "list|run|status|report|claims|measure ...", 0, -1, "experiments, from recipe to report",
          "choir study run RECIPE --data DIR --out DIR searches the rate of every arm, trains it with every seed, "
          "compares, and writes a report; the same command goes on with what a stop has left. 'choir study VERB --help' "
          "has the options of each. Studies are a Python package on NumPy, SciPy, statsmodels, matplotlib and "

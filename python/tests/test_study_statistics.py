@@ -143,6 +143,10 @@ class Curves(unittest.TestCase):
         self.assertEqual(best, 0.04)
         np.testing.assert_allclose(vertex, 0.05, rtol=1e-9)
         self.assertEqual(statistics.best_rate([1, 2, 3], [3, 2, math.nan]), (2, None))
+        self.assertEqual(statistics.best_rate([1, 2, 4], [3, 2, 1.5])[1], None)  # lower still beyond 4
+        np.testing.assert_allclose(statistics.best_rate([1, 2, 4], [3, 1.1, 1])[1], 2 ** 1.5, rtol=0.2)  # not beyond
+        weights = statistics.parabola_weights([0.3, *rates], [math.nan, *(p + 7 for p in parabola)])
+        np.testing.assert_allclose([weights.sum(), weights[1:] @ parabola, weights[0]], [1, 0, 0], atol=1e-12)
 
 
 class Numbers(unittest.TestCase):
@@ -296,15 +300,18 @@ class Verdicts(unittest.TestCase):
         tables = [np.array([[near[i], near[i], last[i]], [5.0, 4.8, 4.6][i] * np.ones(3)]) for last in (near, far)
                   for i in range(3)]  # fmt: skip
         found = []
-        for begin in (0, 3):
+        for begin, chaos in ((0, 0), (3, 0), (0, 0.2)):
             study = types.SimpleNamespace(
                 arms=[types.SimpleNamespace(name=name) for name in ("arm", "rival")], steps=[1000, 2000, 4000], seeds=3,
+                scale={"chaos": chaos},
                 recipe={"claims": [{"kind": "steps", "arm": "arm", "rival": "rival"}]},
                 table=lambda steps: tables[begin + [1000, 2000, 4000].index(steps)],
             )  # fmt: skip
             found.append(claims.Claims(study).findings[0])
         self.assertEqual(found[0].estimate.count, 3)
         self.assertEqual((found[1].estimate, found[1].verdict), (None, "not measured"))
+        self.assertAlmostEqual(found[2].estimate.error, math.log(2) / math.sqrt(3))  # a doubling is worth 0.2 nats
+        self.assertLess(found[0].estimate.error, 0.01)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""choir study: list, run, status, report, measure."""
+"""choir study: list, run, status, report, claims, measure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import time
 from typing import Any, Callable
 
 from .. import Error
-from . import Stopped, StudyError, foreign, pools, recipe, report, terminal, tuned, turns
+from . import Stopped, StudyError, foreign, page, pools, recipe, report, terminal, tuned, turns
+from .files import save
 from .jobs import Jobs
 from .program import Runner
 from .study import Study, all_in
@@ -109,6 +110,13 @@ def _report(o: argparse.Namespace) -> int:
     return 0
 
 
+def _claims(o: argparse.Namespace) -> int:
+    for path, text in page.pages(pathlib.Path(o.tree)).items():
+        save(path, text)
+        print(path)
+    return 0
+
+
 def _measure(o: argparse.Namespace) -> int:
     rows = pools.measure(pathlib.Path(o.run), pathlib.Path(o.data), o.sequences or 1024, o.threads)
     recipe.write(pathlib.Path(o.out), rows)
@@ -165,6 +173,9 @@ def _parser() -> argparse.ArgumentParser:
     again = verbs.add_parser("report", help="write the reports of a directory anew")
     again.add_argument("dir", metavar="DIR")
     again.set_defaults(call=_report)
+    claims = verbs.add_parser("claims", help="write the pages of claims of a source tree anew, from its store of results")
+    claims.add_argument("tree", metavar="TREE", help="has docs/results/claims.json and docs/results/runs")
+    claims.set_defaults(call=_claims)
     measure = verbs.add_parser("measure", help="the loss of a run by batch, in pools of several sizes and mixtures")
     measure.add_argument("run", metavar="RUN")
     measure.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")

@@ -15,7 +15,7 @@ from .study import Study
 UNITS = {
     "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "step_time": "times",
     "share": "of tokens", "over_capacity": "of choices", "accuracy": "points",
-    "probe": "points", "text": "nats",
+    "probe": "points", "text": "nats", "optimum": "nats",
 }  # fmt: skip
 
 
@@ -89,6 +89,20 @@ class Claims:
         floor = self.study.scale.get("chaos", 0.0)
         return statistics.contrast(self.study.table(self.study.steps[-1]), self._weights(claim), floor)
 
+    def _optimum(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        """The same at the lowest point of each one's parabola over rates, which seed 1 places and all seeds measure."""
+        study, rows, weights = self.study, [], []
+        for key, sign in (("rival", 1), ("arm", -1)):
+            rates, losses = zip(*study.rates(claim[key]))
+            parts = statistics.parabola_weights(rates, losses)
+            if parts is None:
+                return None
+            for rate, part in zip(rates, parts):
+                ends = [study.result(claim[key], rate, seed, study.steps[-1]) for seed in range(1, study.seeds + 1)]
+                rows.append([end["final"]["causal"]["loss"] if end and part else math.nan for end in ends])
+                weights.append(sign * part)
+        return statistics.contrast(np.array(rows), weights, study.scale.get("chaos", 0.0))
+
     def _steps(self, claim: dict[str, Any]) -> Optional[Estimate]:
         study, found = self.study, []
         arm, rival = (self._index[claim[key]] for key in ("arm", "rival"))
@@ -97,7 +111,11 @@ class Claims:
             if np.isfinite(curves[arm, seed]).all() and np.isfinite(curves[rival, seed]).all():
                 found.append(statistics.log_speedup(study.steps, curves[arm, seed], curves[rival, seed]))
         # Curves are too far apart to compare where a ratio is NaN: a mean of the other seeds would bring them nearer.
-        return statistics.of_values(found) if np.isfinite(found).all() else None
+        if not np.isfinite(found).all():
+            return None
+        last = np.nanmean(curves[[arm, rival]], axis=(0, 1))[-2:] if len(study.steps) > 1 else [1, 0]
+        slope = (last[0] - last[-1]) / math.log(study.steps[-1] / study.steps[-2]) if len(study.steps) > 1 else 1
+        return statistics.of_values(found, study.scale.get("chaos", 0.0) / slope if slope > 0 else 0.0)
 
     def _step_time(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """How many times as long the rival's step takes, over rounds in turns."""

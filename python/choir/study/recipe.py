@@ -83,6 +83,9 @@ def names() -> list[str]:
     return sorted(p.stem for p in (ROOT / "studies").glob("*.json") if p.stem != "scales")
 
 
+_WITH_RIVAL = ("loss", "optimum", "steps", "seconds", "step_time", "accuracy", "probe", "text")
+
+
 def check_recipe(path: os.PathLike, recipe: Any) -> None:
     """Refuses what the schema does not know, and arms that are not there."""
     check(path, recipe, "recipe.schema.json")
@@ -94,7 +97,7 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
         for key in ("arm", "rival", "than_arm", "than_rival"):
             if key in claim and claim[key] not in known:
                 raise StudyError(f"{path}: claims[{number}].{key}: '{claim[key]}' is none of: {', '.join(sorted(known))}")
-        if claim["kind"] in ("loss", "steps", "seconds", "step_time", "accuracy", "probe", "text") and "rival" not in claim:
+        if claim["kind"] in _WITH_RIVAL and "rival" not in claim:
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs a rival")
         if claim["kind"] == "text" and not set(claim.get("texts", [""])) <= set(recipe.get("texts", {})):
             raise StudyError(f"{path}: claims[{number}]: kind 'text' needs 'texts', each one of the recipe's 'texts'")

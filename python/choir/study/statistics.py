@@ -137,12 +137,31 @@ def log_speedup(steps: Sequence[float], arm: Sequence[float], rival: Sequence[fl
 
 
 def best_rate(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, Optional[float]]:
-    """The tried rate of the lowest loss, and where a parabola through it and its neighbours (loss over the logarithm of
-    the rate) has its lowest point; None if the best rate is the lowest or highest tried."""
-    order = np.argsort(rates)
-    x, y = np.log(np.asarray(rates, float)[order]), np.asarray(losses, float)[order]
-    best = int(np.nanargmin(y))
-    if not 0 < best < len(x) - 1 or not np.isfinite(y[best - 1 : best + 2]).all():
-        return float(np.asarray(rates, float)[order][best]), None
-    a, b, _ = np.polyfit(x[best - 1 : best + 2], y[best - 1 : best + 2], 2)
-    return float(np.asarray(rates, float)[order][best]), float(np.exp(-b / (2 * a))) if a > 0 else None
+    """The tried rate of the lowest loss, and where a parabola through the best and the two next to it (loss over the
+    logarithm of the rate) has its lowest point; None: that rate would be below or above these three."""
+    some = np.isfinite(np.asarray(losses, float))
+    order = np.argsort(np.asarray(rates, float)[some])
+    x, y = np.log(np.asarray(rates, float)[some][order]), np.asarray(losses, float)[some][order]
+    best = int(np.argmin(y))
+    taken = float(np.asarray(rates, float)[some][order][best])
+    if len(x) < 3:
+        return taken, None
+    begin = min(max(best - 1, 0), len(x) - 3)
+    a, b, _ = np.polyfit(x[begin : begin + 3], y[begin : begin + 3], 2)
+    lowest = -b / (2 * a) if a > 0 else math.inf
+    return taken, float(np.exp(lowest)) if x[begin] <= lowest <= x[begin + 2] else None
+
+
+def parabola_weights(rates: Sequence[float], losses: Sequence[float]) -> Optional[np.ndarray]:
+    """Of each rate's loss in the loss at the lowest point of that parabola; they sum to 1. A loss changes that point, too,
+    which to first order does not change the lowest loss. None: it has no such point."""
+    lowest = best_rate(rates, losses)[1] if np.isfinite(losses).sum() > 2 else None
+    if lowest is None:
+        return None
+    x, y, made = np.log(np.asarray(rates, float)), np.asarray(losses, float), np.zeros(len(rates))
+    order = [i for i in np.argsort(x) if np.isfinite(y[i])]
+    best = int(np.argmin(y[order]))
+    some = order[min(max(best - 1, 0), len(order) - 3) :][:3]
+    for i in some:
+        made[i] = np.prod([(math.log(lowest) - x[j]) / (x[i] - x[j]) for j in some if j != i])
+    return made

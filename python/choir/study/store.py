@@ -53,6 +53,16 @@ def significant(config: dict[str, Any]) -> dict[str, Any]:
     return _as_then(parts, _LATER)
 
 
+def whole(config: dict[str, Any]) -> dict[str, Any]:
+    """A config with the fields that came after it, too."""
+
+    def filled(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+        both = {**later, **fields}
+        return {k: filled(v, later.get(k, {})) if isinstance(v, dict) else v for k, v in both.items()}
+
+    return filled(config, _LATER)
+
+
 def checksum(config: dict[str, Any], data_hash: str, extra: Any = None) -> str:
     text = json.dumps([significant(config), data_hash, extra], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
