@@ -131,6 +131,19 @@ def power(study: Study) -> Optional[str]:
     )
 
 
+def power_seen(study: Study) -> Optional[str]:
+    """After a run: the same by the deviation that its own seeds show."""
+    apart = [study.apart(i, study.steps[-1]) for i in range(1, len(study.arms))]
+    known = [one for one in apart if one and one.freedom > 0]
+    if not known:
+        return None
+    worst = max(known, key=lambda one: one.detectable())
+    return (
+        f"Of the arms beside the first a difference of {worst.detectable():.4f} nats at most would have been seen with a "
+        f"power of 0.8: runs of {worst.count} seeds at least deviate by {worst.error * math.sqrt(worst.count):.4f} in pairs"
+    )
+
+
 def _table(caption: str, head: list[str], rows: list[list[str]]) -> str:
     cells = lambda tag, row: "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)  # noqa: E731
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
@@ -162,8 +175,8 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     recipe = study.recipe
     parts = [f"<h1>{html.escape(recipe['title'])}</h1><p>{html.escape(recipe['question'])}</p>"]
     parts.append(f"<p>Paper (arXiv:2202.09368): {html.escape(recipe.get('figure', '-'))}. {html.escape(where)}.</p>")
-    if power(study):
-        parts.append(f"<p>{html.escape(power(study))}.</p>")
+    for told in (power(study), power_seen(study)):
+        parts += [f"<p>{html.escape(told)}.</p>"] if told else []
     parts += [f"<h2>{title}</h2>{_table(where, head, rows)}" for title, head, rows in tables]
     parts += [f"<h2>{title}</h2>{svg}" for title, svg in drawn.items()]
     page = study.own / "report.html"

@@ -14,7 +14,6 @@ from typing import Optional, Sequence
 import numpy as np
 import statsmodels.api as sm
 from scipy import optimize, stats
-from statsmodels.stats.multitest import multipletests
 
 POWER, LEVEL = 0.8, 0.05
 
@@ -112,8 +111,12 @@ def detectable(deviation: float, count: int, freedom: float, power: float = POWE
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p values of a page's claims, corrected for their number."""
-    return [float(p) for p in multipletests(ps, method="holm")[1]] if len(ps) else []
+    """p values of a page's claims, corrected for their number: the i-th smallest of m times m - i, no smaller than those
+    before it."""
+    order = np.argsort(ps)
+    made = np.empty(len(order))
+    made[order] = np.minimum(1, np.maximum.accumulate(np.asarray(ps, float)[order] * np.arange(len(order), 0, -1)))
+    return made.tolist()
 
 
 def steps_to(steps: Sequence[float], losses: Sequence[float], loss: float) -> float:

@@ -92,6 +92,7 @@ class Store:
 
     def __init__(self, directory: pathlib.Path) -> None:
         self.directory = pathlib.Path(directory)
+        self._taken: dict[pathlib.Path, tuple[Any, dict[str, Any]]] = {}  # with what the file then was
 
     def path(self, config: dict[str, Any], data_hash: str) -> pathlib.Path:
         return self.directory / f"{name(config, data_hash)}.json"
@@ -99,11 +100,16 @@ class Store:
     def take(self, config: dict[str, Any], data_hash: str) -> Optional[dict[str, Any]]:
         """The result of a config on some data; None where there is none. What does not match is refused."""
         path = self.path(config, data_hash)
-        if not path.exists():
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
             return None
-        result = read(path)
-        self._check(path, result, config, data_hash)
-        return result
+        state = stat.st_ino, stat.st_mtime_ns, stat.st_size
+        if self._taken.get(path, (None,))[0] != state:
+            result = read(path)
+            self._check(path, result, config, data_hash)
+            self._taken[path] = state, result
+        return self._taken[path][1]
 
     def put(self, run: pathlib.Path, config: dict[str, Any], data_hash: str) -> dict[str, Any]:
         """Stores the result of a complete run directory; refuses a run with another config or other data."""
