@@ -113,6 +113,7 @@ class Run:
         loss = self.step(batch)
         self.optimizer.zero_grad()
         loss.backward()
+        choir.torch.update_routers(self.model)  # thresholds, for causal evaluation
         self.optimizer.step()
         self.losses.append(loss.item())  # waits for the device
         self.seconds.append(time.perf_counter() - begin)

@@ -37,6 +37,7 @@ for step in range(1, steps + 1):
     loss = model.loss(batch)
     optimizer.zero_grad()
     (loss + model.aux_loss).backward()
+    choir.torch.update_routers(model)  # thresholds, by which `choir eval` and `generate` route
     optimizer.step()
     if step % 20 == 0 or step == steps:
         print(f"step {step}  loss by batch routing {loss.item():.4f}", flush=True)

@@ -1,5 +1,6 @@
 """Pools of choir.torch across processes: two of them, by gloo, are one, alone, under DDP and under FSDP2."""
 
+import copy
 import importlib
 import os
 import socket
@@ -33,26 +34,68 @@ def step(run, x, valid):
     return out.detach()
 
 
+KEPT = ("expert_choice", "capped_expert_choice", "quantile_balanced", "bias_balanced", "kmeans")
+
+
+def wrapped(layer, way):
+    if way == "fsdp":
+        return importlib.import_module("torch.distributed.fsdp").fully_shard(layer)
+    return torch.nn.parallel.DistributedDataParallel(layer, broadcast_buffers=way != "ddp without broadcast")
+
+
+def steps(layer, run, batches):
+    """Three steps, each of all batches [steps,batches,n,d]."""
+    import choir.torch
+
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.05)
+    optimizer.register_step_pre_hook(lambda *_: choir.torch.update_routers(layer))
+    for step in batches:
+        sum(run(x).square().mean() for x in step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def state_is_one(way):
+    """Tokens of other kinds on each process, two micro-batches a step: what routers keep is what one process would."""
+    import torch.distributed as dist
+
+    import choir.torch
+
+    rank = dist.get_rank()
+    for router in KEPT:
+        torch.manual_seed(6)
+        alone = choir.torch.MoE(16, 24, 8, router, **({"bias_rate": 0.05} if router == "bias_balanced" else {}))
+        shared = copy.deepcopy(alone)
+        x = torch.randn(3, SIZE, 2, 40, 16) + torch.arange(SIZE)[:, None, None, None]
+        steps(shared, wrapped(shared, way), x[:, rank])
+        steps(alone, lambda y: alone(y) / SIZE**0.5, x.flatten(1, 2))
+        for name, theirs in alone.state_dict().items():
+            ours = shared.state_dict()[name]
+            ours = ours.full_tensor() if hasattr(ours, "full_tensor") else ours
+            torch.testing.assert_close(ours, theirs, msg=lambda text: f"{way} {router} {name}: {text}")
+        for name, ours in shared.named_buffers():  # the same bits everywhere
+            every = [torch.empty_like(ours) for _ in range(SIZE)]
+            dist.all_gather(every, ours)
+            assert torch.equal(every[0], every[1]), f"{way} {router} {name}"
+
+
 def process():
     """Body of one of two ranks: prints differences from a single process with all tokens."""
     import torch.distributed as dist
 
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, (x, padding) = dist.get_rank(), batches()
     for way in sys.argv[2].split(","):
+        if way != "alone":
+            state_is_one(way)
         for valid in (None, padding):
             alone = layer()
             wanted = step(alone, x.flatten(0, 1), None if valid is None else valid.flatten()).view(SIZE, 24, 16)[
                 rank
             ]
             shared = layer(group=dist.group.WORLD)
-            run = shared
-            if way == "ddp":
-                run = torch.nn.parallel.DistributedDataParallel(shared)
-            elif way == "fsdp":
-                from torch.distributed.fsdp import fully_shard
-
-                run = fully_shard(shared)
+            run = shared if way == "alone" else wrapped(shared, way)
             out = step(run, x[rank], None if valid is None else valid[rank])
             torch.testing.assert_close(out, wanted)
             torch.testing.assert_close(shared.thresholds, alone.thresholds)
@@ -89,7 +132,7 @@ class Ranks(TorchTest):
     def test_two_processes_are_one(self):
         if lacks("pools across processes", "distributed.ProcessGroupGloo"):
             return
-        self.run_all("alone,ddp")
+        self.run_all("alone,ddp,ddp without broadcast")
 
     @unittest.skipUnless(DEVICE == "cpu", "gloo's is the CPU")
     def test_under_fsdp(self):

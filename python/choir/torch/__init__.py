@@ -7,6 +7,7 @@ routing = choir.torch.route(scores, "gshard_top2", logits=True)
 from .layer import ExpertChoice, MoE, TokenChoice
 from .request import Routing
 from .routers import route
+from .state import update_routers
 from .transformer import Transformer
 
-__all__ = ["ExpertChoice", "MoE", "Routing", "TokenChoice", "Transformer", "route"]
+__all__ = ["ExpertChoice", "MoE", "Routing", "TokenChoice", "Transformer", "route", "update_routers"]

@@ -32,10 +32,14 @@ def exporting() -> bool:
     return _asked("is_exporting")
 
 
+def compiling() -> bool:
+    return _asked("is_compiling")
+
+
 def transformed(tensor: Tensor) -> bool:
     """Within vmap or func.grad, which let no module change its buffers."""
     functorch = getattr(torch._C, "_functorch", None)
-    if _asked("is_compiling") or functorch is None:
+    if compiling() or functorch is None:
         return False
     return functorch.is_functorch_wrapped_tensor(tensor)
 
@@ -43,4 +47,4 @@ def transformed(tensor: Tensor) -> bool:
 def again() -> bool:
     """Within a backward pass, where activation checkpointing computes a forward once more."""
     task = getattr(torch._C, "_current_graph_task_id", None)
-    return task is not None and not _asked("is_compiling") and task() != -1
+    return task is not None and not compiling() and task() != -1

@@ -11,22 +11,31 @@ def half_squares(centroids: Tensor) -> Tensor:
     return centroids.double().square().sum(0) / 2
 
 
-def moved(centroids: Tensor, weight: Tensor, rows: Tensor, closeness: Tensor, taken: Tensor, valid) -> Tensor:
-    """Each centroid moved toward the mean of its tokens by `weight`; one without tokens starts again from the token
-    that is farthest from all centroids, those that started again before it included. closeness [n,e]:
-    x.mu - |mu|^2 / 2."""
-    x, mu = rows.double(), centroids.double()
-    load = taken.sum(0)
-    mean = x.t() @ taken.double() / load.clamp(min=1)
-    new = mu + weight * (mean - mu)
+def farthest(seeds: Tensor, count: int) -> Tensor:
+    """[count,1+d] of seeds [m,1+d], half the squared distance to all centroids and the token: the farthest token, then
+    the farthest from it and the centroids, and so on, each with its distance then."""
+    distance, x, found = seeds[:, 0], seeds[:, 1:], []
+    for _ in range(count):
+        at = distance.argmax()[None]
+        token = x.index_select(0, at)
+        found.append(torch.cat([distance.index_select(0, at)[:, None], token], 1))
+        distance = torch.minimum(distance, (x - token).square().sum(1) / 2)
+    return torch.cat(found)
+
+
+def seeds_of(rows: Tensor, closeness: Tensor, valid) -> Tensor:
+    """[n,1+d] of tokens and their closeness [n,e], x.mu - |mu|^2 / 2; padding has distance 0."""
+    x = rows.double()
     distance = (x.square().sum(1) / 2 - closeness.double().amax(1)).clamp(min=0)
     if valid is not None:
-        distance = distance.masked_fill(~valid, 0)
-    for i in range(mu.shape[1]):
-        far = distance.argmax()
-        seeds = (load[i] == 0) & (distance.amax() > 0)
-        stays = torch.where(seeds, x.index_select(0, far[None])[0], mu[:, i])
-        new = torch.where((torch.arange(mu.shape[1], device=mu.device) == i) & (load[i] == 0), stays[:, None], new)
-        near = (x - stays).square().sum(1) / 2
-        distance = torch.where(seeds, torch.minimum(distance, near), distance)
-    return new.to(centroids.dtype)
+        distance = distance.masked_fill(valid.reshape(-1) == 0, 0)
+    return torch.cat([distance[:, None], x], 1)
+
+
+def moved(centroids: Tensor, weight: Tensor, load: Tensor, total: Tensor, seeds: Tensor) -> Tensor:
+    """Each centroid moved by `weight` toward the mean of its `load` tokens, whose sum is total [d,e]; one without tokens
+    starts again from the next of the farthest ones, seeds [e,1+d]."""
+    mu, empty = centroids.double(), load == 0
+    new = mu + weight * (total / load.clamp(min=1) - mu)
+    seed = seeds.index_select(0, (empty.cumsum(0) - 1).clamp(min=0))
+    return torch.where(empty, torch.where(seed[:, 0] > 0, seed[:, 1:].t(), mu), new).to(centroids.dtype)

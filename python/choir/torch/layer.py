@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
 
 from .._native import ArgumentError, UnsupportedError
-from . import compat, kmeans, request, routers
+from . import compat, kmeans, request, routers, state
 from .experts import ACTIVATIONS, GATED, Experts, by_experts
+
+UNLEARNED = ("kmeans", "hash", "random", "dense")  # whose weight of scores no gradient trains: a buffer
 
 
 class MoE(nn.Module):
@@ -25,10 +28,10 @@ class MoE(nn.Module):
     In eval mode tokens still compete within the batch: docs/causality.md says what that means for a language model.
     `causal=True` looks at no other token: routers that cut by rank go by thresholds, running means that training keeps
     in the buffer `thresholds` (quantile_balanced and bias_balanced, whose thresholds are prices, do in any case); those with room for
-    some have room for all. Buffers are in the state_dict.
+    some have room for all. Buffers are in the state_dict; `choir.torch.update_routers` moves them, once a step.
 
-    group: a torch.distributed group over whose processes the pool of expert_choice extends. layer: a number that makes
-    `random` draw otherwise than in other layers."""
+    group: a torch.distributed group, or DeviceMesh of one dimension, over whose processes the pool of expert_choice
+    extends. layer: a number that makes `random` draw otherwise than in other layers."""
 
     def __init__(
         self,
@@ -58,21 +61,32 @@ class MoE(nn.Module):
         weight = torch.empty(d_model, experts, **at)
         self.w1, self.w2 = (nn.Parameter(torch.empty(experts, d_model, d_hidden, **at)) for _ in range(2))
         self.w3 = nn.Parameter(torch.empty(experts, d_model, d_hidden, **at)) if activation in GATED else None
-        if router == "kmeans":
-            self.register_buffer("router", weight)  # centroids, which no gradient trains
+        if router in UNLEARNED:
+            self.register_buffer("router", weight.float() if router == "kmeans" else weight)
         else:
             self.router = nn.Parameter(weight)
-        self.register_buffer("thresholds", torch.zeros(experts, device=device))
+        self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
-        self._moving = "router" if router == "kmeans" else "thresholds"
         self._forget()
         self.reset_parameters()
 
     def _forget(self) -> None:
-        """What an earlier forward left belongs to its graph."""
+        """What an earlier forward left belongs to its graph, and what its step added up to weights that were others."""
         self.routing: Optional[request.Routing] = None
-        self._before: Optional[Tensor] = None  # the buffer that the last training forward moved, as it found it
         self.aux_loss = torch.zeros((), device=self.thresholds.device)
+        (d, e), device = self.router.shape, self.thresholds.device
+        self.sums = state.sums_of(self.router_name, d, e, device)
+        kmeans_only = {"dtype": torch.float64, "device": device}
+        self.seeds = torch.zeros(e, 1 + d, **kmeans_only) if self.router_name == "kmeans" else None
+        self._since_update = 0
+
+    @torch.no_grad()
+    def start_step(self) -> None:
+        """Nothing is added up yet."""
+        self._since_update, self._unset = 0, True
+        for sums in (self.sums, self.seeds):
+            if sums is not None:
+                sums.zero_()
 
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""
@@ -119,22 +133,17 @@ class MoE(nn.Module):
 
     def _route(self, rows: Tensor, tokens, valid, sequence_length: int) -> request.Routing:
         name, o = self.router_name, self.options
-        again = self.training and compat.again()
-        found = {self._moving: self._before} if again and self._before is not None else {}
-        router, thresholds = found.get("router", self.router), found.get("thresholds", self.thresholds)
         with compat.without_autocast(rows.device.type):
             wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
             if self.training and o.jitter:
                 wide = wide * torch.empty_like(wide).uniform_(1 - o.jitter, 1 + o.jitter)
-            logits = wide @ router.to(wide.dtype)
+            logits = wide @ self.router.to(wide.dtype)
             if name == "kmeans":
-                logits = logits - kmeans.half_squares(router).to(logits.dtype)
+                logits = logits - kmeans.half_squares(self.router).to(logits.dtype)
             scores = request.scores_of(name, o, logits)
             causal = self.causal and not self.training
-            if causal and self._no_thresholds and name in routers.BY_THRESHOLDS:
-                raise RuntimeError(
-                    f"causal routing needs thresholds, and no training step has set any (router '{name}')"
-                )
+            if causal and name in routers.BY_THRESHOLDS:
+                self._check_thresholds()
             routing = routers.choose(
                 scores,
                 logits,
@@ -145,63 +154,79 @@ class MoE(nn.Module):
                 sequence_length=sequence_length,
                 training=self.training,
                 causal=causal,
-                thresholds=thresholds,
+                thresholds=self.thresholds,
                 layer=self.layer,
                 group=self.group,
             )
-            if self.training and not again and not compat.transformed(routing.taken):
+            if self.training and self.sums is not None and not compat.again() and not compat.transformed(routing.taken):
                 self._observe(wide, valid, logits, routing)
         return routing
+
+    def _check_thresholds(self) -> None:
+        """Asks the device until there are some, and no more: copies and averages fill buffers without a word."""
+        if not compat.compiling() and self._unset:
+            self._unset = not int(self.observed)
+            if self._unset:
+                raise RuntimeError(
+                    f"causal routing needs thresholds, and no training step has set any (router '{self.router_name}'): "
+                    "call choir.torch.update_routers(model) before each optimizer.step()"
+                )
 
     @torch.no_grad()
     def go_on_from(self, observed: int) -> None:
         """Says that the thresholds are the mean of so many training steps."""
         self.observed.fill_(observed)
-        self._no_thresholds = not observed  # known on the host, so that forward need not ask the device
+        self.start_step()
 
     @torch.no_grad()
     def _observe(self, rows: Tensor, valid, logits: Tensor, routing: request.Routing) -> None:
-        """The bias-corrected running mean of cut-offs (docs/layer.md), or of each centroid's tokens; prices
-        of bias_balanced move by a step."""
-        if routing.cutoffs is None and self.router_name != "kmeans":
+        """Adds what this forward saw to the sums of the step."""
+        if self.sums.device != rows.device:  # FSDP2 moves buffers and parameters only
+            self._forget()
+        self.sums.add_(state.seen(self.router_name, rows, logits, routing))
+        if self.seeds is not None:
+            both = torch.cat([self.seeds, kmeans.seeds_of(rows, logits, valid)])
+            found = kmeans.farthest(both, len(self.seeds))
+            self.seeds.copy_(torch.where(torch.isfinite(logits).all(), found, self.seeds))
+        if compat.compiling():
             return
-        self._before = getattr(self, self._moving).clone()
-        self.observed += 1
-        self._no_thresholds = False
-        if self.router_name == "bias_balanced":
-            above = routing.demand * len(routing.demand) - routing.demand.sum()
-            self.thresholds += self.options.bias_rate * torch.sign(above).to(self.thresholds.dtype)
-            return
-        decay = self.options.decay
-        weight = (1 - decay) / (1 - decay ** self.observed.double())
-        if self.router_name == "kmeans":
-            held = None if valid is None else valid.reshape(-1) != 0
-            self.router.copy_(kmeans.moved(self.router, weight, rows, logits, routing.taken, held))
-            return
-        step = weight * (routing.cutoffs.double() - self.thresholds)
-        self.thresholds += torch.where(torch.isfinite(routing.cutoffs), step, 0.0).to(self.thresholds.dtype)
+        self._since_update += 1
+        if self._since_update == 1000:
+            warnings.warn(
+                f"router '{self.router_name}': 1000 training forwards, and thresholds, prices or centroids have not moved; "
+                "call choir.torch.update_routers(model) before each optimizer.step()"
+            )
 
     def _apply(self, fn, *rest, **options):
-        """Thresholds stay float32 when the weights do not: a mean in bf16 would stand still."""
-        kept = self.thresholds
+        """Thresholds and centroids stay float32 when weights do not: a mean in bf16 would stand still."""
+        kept = {name: getattr(self, name) for name in self._means()}
         super()._apply(fn, *rest, **options)
-        if self.thresholds.dtype in (torch.bfloat16, torch.float16):
-            self.thresholds = self.thresholds.float() if kept.is_meta else kept.to(self.thresholds.device)
+        for name, before in kept.items():
+            now = getattr(self, name)
+            if now.dtype != torch.float32:
+                setattr(self, name, now.float() if before.is_meta else before.to(now.device))
         self._forget()
         return self
 
-    def _load_from_state_dict(self, state, prefix, *rest):
-        super()._load_from_state_dict(state, prefix, *rest)
-        if prefix + "observed" in state:
-            self._no_thresholds = not int(state[prefix + "observed"])
+    def _means(self) -> tuple:
+        return ("thresholds", "router") if self.router_name == "kmeans" else ("thresholds",)
+
+    def _load_from_state_dict(self, given, prefix, *rest):
+        super()._load_from_state_dict(given, prefix, *rest)
+        for name in self._means():  # which load_state_dict(assign=True) may have given another type
+            setattr(self, name, getattr(self, name).float())
+        self._forget()
+        self._unset = True
 
     def __deepcopy__(self, memo):
         """As nn.Module; what the last forward left belongs to its graph and is not copied."""
         made = self.__class__.__new__(self.__class__)
         memo[id(self)] = made
-        zero = torch.zeros((), device=self.thresholds.device)
-        state = {**self.__dict__, "routing": None, "_before": None, "aux_loss": zero}
-        made.__dict__.update({k: v if k == "group" else copy.deepcopy(v, memo) for k, v in state.items()})
+        left = {"routing": None, "aux_loss": torch.zeros((), device=self.thresholds.device)}
+        made.__dict__.update(
+            {k: v if k == "group" else copy.deepcopy(v, memo) for k, v in {**self.__dict__, **left}.items()}
+        )
+        made.start_step()
         return made
 
     def extra_repr(self) -> str:

@@ -12,6 +12,11 @@ from torch import Tensor
 from . import select
 
 
+def group_of(group):
+    """The group of a DeviceMesh of one dimension, or the group itself."""
+    return group.get_group() if hasattr(group, "get_group") else group
+
+
 def _exchanged(parts: Tensor, group) -> Tensor:
     """[processes,...]: part r goes to process r, and its part for this one comes."""
     parts = parts.contiguous()

@@ -1,0 +1,98 @@
+"""What routers keep between steps, thresholds, prices and centroids: a forward only adds up what it saw, and
+`update_routers` moves the state once a step by what all processes saw."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from . import kmeans
+from .ranks import group_of
+from .request import Routing
+
+AVERAGES = ("expert_choice", "capped_expert_choice", "global_topk", "quantile_balanced")
+
+
+def sums_of(router: str, d: int, e: int, device) -> Optional[Tensor]:
+    """Zeros for what a step adds up: forwards with NaN or inf, forwards without, and what `seen` says. None: the router
+    keeps nothing. It is no buffer, for DDP would overwrite it by the first process's."""
+    size = {"bias_balanced": e, "kmeans": e + d * e, **dict.fromkeys(AVERAGES, 2 * e)}.get(router)
+    return None if size is None else torch.zeros(2 + size, dtype=torch.float64, device=device)
+
+
+def seen(router: str, rows: Tensor, logits: Tensor, routing: Routing) -> Tensor:
+    """What a forward adds to the sums of its step. A forward whose logits are not finite adds one to the first sum alone."""
+    if router == "kmeans":
+        taken = routing.taken.double()
+        parts = [taken.sum(0), (rows.double().t() @ taken).reshape(-1)]
+    elif router == "bias_balanced":
+        parts = [routing.demand]
+    else:
+        known = torch.isfinite(routing.cutoffs)
+        parts = [torch.where(known, routing.cutoffs, 0.0), known]
+    finite = torch.isfinite(logits).all()[None]
+    sums = torch.cat([part.double() for part in parts])
+    return torch.cat([~finite, finite, torch.where(finite, sums, 0.0)])
+
+
+def _moved(layer: nn.Module, sums: Tensor, seeds: Optional[Tensor]) -> None:
+    """Moves a layer's state by the sums of its step. A step of which one forward was not finite moves nothing: its weights
+    will not move either."""
+    sound, o, sums = (sums[0] == 0) & (sums[1] > 0), layer.options, sums[2:]
+    layer.observed += sound
+    e = layer.thresholds.shape[0]
+    if layer.router_name == "bias_balanced":
+        step = o.bias_rate * torch.sign(sums * e - sums.sum())
+        layer.thresholds += torch.where(sound, step, 0.0).to(layer.thresholds.dtype)
+        return
+    weight = (1 - o.decay) / (1 - o.decay ** layer.observed.double())
+    if layer.router_name == "kmeans":
+        new = kmeans.moved(layer.router, weight, sums[:e], sums[e:].view(-1, e), seeds)
+        layer.router.copy_(torch.where(sound, new, layer.router))
+        return
+    total, count = sums.view(2, e)
+    step = weight * (total / count.clamp(min=1) - layer.thresholds)
+    layer.thresholds += torch.where(sound & (count > 0), step, 0.0).to(layer.thresholds.dtype)
+
+
+def _gathered(seeds: Tensor, group) -> Tensor:
+    """The farthest tokens of all processes: as many as one process gives."""
+    if group is None:
+        return seeds
+    all_seeds = [torch.empty_like(seeds) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(all_seeds, seeds, group=group)
+    return kmeans.farthest(torch.cat(all_seeds), seeds.shape[0])
+
+
+@torch.no_grad()
+def update_routers(model: nn.Module, group: Any = None) -> None:
+    """Moves thresholds, prices and centroids of all choir.torch layers in the model, once for all forwards since the last
+    call. Call it in every training step, between backward() and optimizer.step(), or let the optimizer do it:
+
+        optimizer.register_step_pre_hook(lambda *_: choir.torch.update_routers(model))
+
+    Cut-offs are averaged over forwards and processes, demand and tokens are summed; what one all-reduce brings moves the
+    state of all processes alike. A step that saw NaN or inf in any router's logits on any process moves nothing there.
+
+    Args:
+        model: any module that has choir.torch layers, wrapped (DDP, FSDP2, torch.compile) or not.
+        group: the torch.distributed group, or DeviceMesh of one dimension, of the processes that hold these layers; all
+            must call. None takes all processes if torch.distributed is initialised."""
+    from .layer import MoE
+
+    layers = [module for module in model.modules() if isinstance(module, MoE) and module.sums is not None]
+    if not layers:
+        return
+    if group is None and dist.is_available() and dist.is_initialized():
+        group = dist.group.WORLD
+    group, device = group_of(group), layers[0].sums.device
+    sums = torch.cat([layer.sums.to(device) for layer in layers])
+    if group is not None:
+        dist.all_reduce(sums, group=group)
+    for layer, part in zip(layers, sums.split([layer.sums.numel() for layer in layers])):
+        seeds = None if layer.seeds is None else _gathered(layer.seeds, group)
+        _moved(layer, part.to(layer.thresholds.device), seeds)
+        layer.start_step()
