@@ -1,4 +1,4 @@
-/* Every optimizer, in double, on matrices whose columns lie on the ranks of x->grid.hidden: it updates them as one
+/* Every optimizer, in double, on matrices whose columns lie on the ranks of x->grid.tp_group: it updates them as one
  * process updates the whole ones. Gradients follow the weights, so that a wrong update is seen in all later ones. */
 #include "cut_testing.h"
 #include "forked_comm.h"
@@ -26,7 +26,7 @@ static int learn(const ch_comm *comm, void *context) {
   ch_exec x;
   test_ok(ch_exec_init(&x, "reference", CH_COMPUTE_FP32, 0, 1));
   x.comm = comm;
-  x.grid.hidden = ch_comm_group(comm, group * j->hidden, 1, j->hidden);
+  x.grid.tp_group = ch_comm_group(comm, group * j->hidden, 1, j->hidden);
   j->optim->shape(&t);
   for (int i = 0; i < CH_OPTIM_STATES; i++) t.state[i] = test_new(t.state_count[i]);
   int64_t above = (int64_t)group * BATCH * ROWS; /* lines of other groups */

@@ -14,11 +14,11 @@ static double head_loss(void *context) {
   forward.dx = forward.dw = NULL;
   *forward.loss_sum = *forward.consistency_sum = (double)NAN;
   c->x.ops->head(&c->x, &forward);
-  double consistency = forward.drawn_twice ? (double)forward.consistency * *forward.consistency_sum : 0;
+  double consistency = forward.paired ? (double)forward.consistency * *forward.consistency_sum : 0;
   return (double)c->a.weight * *forward.loss_sum + consistency;
 }
 
-static void check(int drawn_twice) {
+static void check(int paired) {
   int32_t target[N];
   double loss, disagreement;
   for (int i = 0; i < N; i++) target[i] = i % (N / 2) % 5 == 3 ? -1 : i % (N / 2) * 7 % V;
@@ -32,7 +32,7 @@ static void check(int drawn_twice) {
                        .target = target,
                        .loss_sum = &loss,
                        .weight = 1.7,
-                       .drawn_twice = drawn_twice,
+                       .paired = paired,
                        .consistency_sum = &disagreement,
                        .consistency = 2.3,
                        .dx = test_new(N * D),

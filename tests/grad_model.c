@@ -12,7 +12,7 @@ typedef struct model_case {
   ch_transformer net;
   ch_arena weights, gradients;
   int32_t token[B * T], target[B * T];
-  int drawn_twice;
+  int paired;
   double dropout;
   int shards;
   const char *activation; /* or NULL: the paper's block */
@@ -65,8 +65,8 @@ static void set_up(model_case *c, const char *router, double consistency, sizes 
     c->target[i] = i % 7 == 3 ? -1 : (int32_t)ch_rng_below(rng, (uint64_t)(1000 + i), V);
   }
   c->token[T - 1] = c->target[T - 1] = -1; /* one padded position */
-  c->drawn_twice = ch_router_draws_per_sequence(&config.model.router) > 1;
-  for (int i = B / 2 * T; i < B * T && c->drawn_twice; i++) {
+  c->paired = ch_router_draws_per_sequence(&config.model.router) > 1;
+  for (int i = B / 2 * T; i < B * T && c->paired; i++) {
     c->token[i] = c->token[i - B / 2 * T];
     c->target[i] = c->target[i - B / 2 * T];
   }
@@ -87,7 +87,7 @@ static double run(model_case *c, int gradients) {
                   .target = c->target,
                   .route = {.training = 1},
                   .gradients = gradients,
-                  .drawn_twice = c->drawn_twice,
+                  .paired = c->paired,
                   .dropout = c->dropout,
                   .shards = c->shards,
                   .weight = (real)0.05,

@@ -95,17 +95,17 @@ static int gathers(const ch_comm *comm, void *context) {
 }
 
 /* At once, or with other exchanges in between. */
-static void spread(const ch_comm *comm, ch_spreading *s) {
+static void spread(const ch_comm *comm, ch_broadcasts *s) {
   if (comm->piece != 7) {
-    ch_comm_spread_end(comm, s);
+    ch_comm_broadcast_end(comm, s);
     return;
   }
-  ch_comm_spread_next(comm, s);
+  ch_comm_broadcast_next(comm, s);
   ch_comm_max(comm, 1);
-  ch_comm_spread_move(comm, s);
-  ch_comm_spread_next(comm, s);
+  ch_comm_broadcast_move(comm, s);
+  ch_comm_broadcast_next(comm, s);
   ch_comm_max(comm, 2);
-  ch_comm_spread_end(comm, s);
+  ch_comm_broadcast_end(comm, s);
 }
 
 /* Spreads arrays of several owners, some of them twice, and more arrays than are under way at a time; some are less
@@ -118,18 +118,18 @@ static int spreads(const ch_comm *comm, void *context) {
   const int64_t *bytes = comm->piece == 7 ? few : many;
   static uint8_t data[COUNT][8 * 9 * FORKED_WORTH];
   static ch_bytes spans[CH_AT_ONCE * CH_SPANS * FORKED_MOST];
-  ch_spread some[COUNT];
+  ch_broadcast some[COUNT];
   int64_t sent = 2 * (comm->size - 1) * (int64_t)sizeof(int64_t) * (comm->piece == 7);
   int64_t before = comm->traffic ? comm->traffic->bytes : 0;
   for (int k = 0; k < COUNT; k++) {
-    some[k] = (ch_spread){3 * k % comm->size, data[k], bytes[k]};
+    some[k] = (ch_broadcast){3 * k % comm->size, data[k], bytes[k]};
     for (int64_t i = 0; i < bytes[k]; i++) data[k][i] = comm->rank == some[k].owner ? (uint8_t)(i * (k + 7) >> 3) : 0;
     if (comm->size == 1) continue;
     int place = comm->rank - (comm->rank > some[k].owner), others = comm->size - 1;
     int64_t share = ch_share(bytes[k], place + 1, others) - ch_share(bytes[k], place, others);
     sent += comm->rank == some[k].owner ? bytes[k] : share * (comm->size - 2);
   }
-  spread(comm, &(ch_spreading){.what = "test", .some = some, .count = COUNT, .spans = spans});
+  spread(comm, &(ch_broadcasts){.what = "test", .some = some, .count = COUNT, .spans = spans});
   for (int k = 0; k < COUNT; k++)
     for (int64_t i = 0; i < bytes[k]; i++) must(data[k][i] == (uint8_t)(i * (k + 7) >> 3));
   must(!comm->traffic || comm->traffic->bytes - before == sent);
@@ -280,13 +280,13 @@ static int grid_of(const ch_comm *comm, int R, int H) {
   int size = comm->size / R, E = size / H, r = comm->rank / size, place = comm->rank % size, g = place / H,
       s = place % H;
   must(ch_grid_make(comm, R, H, &grid) == CHOIR_OK);
-  must(grid.replica.size == size && grid.replica.rank == place && grid.holders.size == R && grid.holders.rank == r);
-  must(grid.experts.size == E && grid.experts.rank == g && grid.hidden.size == H && grid.hidden.rank == s);
-  if (law_of_group(&grid.replica, comm, r * size, 1) || law_of_group(&grid.holders, comm, place, size)) return 1;
-  if (law_of_group(&grid.experts, comm, r * size + s, H) || law_of_group(&grid.hidden, comm, comm->rank - s, 1))
+  must(grid.replica.size == size && grid.replica.rank == place && grid.dp_group.size == R && grid.dp_group.rank == r);
+  must(grid.ep_group.size == E && grid.ep_group.rank == g && grid.tp_group.size == H && grid.tp_group.rank == s);
+  if (law_of_group(&grid.replica, comm, r * size, 1) || law_of_group(&grid.dp_group, comm, place, size)) return 1;
+  if (law_of_group(&grid.ep_group, comm, r * size + s, H) || law_of_group(&grid.tp_group, comm, comm->rank - s, 1))
     return 1;
-  if (both_at_once((const ch_comm *[]){&grid.replica, &grid.holders})) return 1;
-  const ch_comm apart = ch_comm_group(&grid.holders, r % 2, 2, R / 2); /* of ranks that stand apart already */
+  if (both_at_once((const ch_comm *[]){&grid.replica, &grid.dp_group})) return 1;
+  const ch_comm apart = ch_comm_group(&grid.dp_group, r % 2, 2, R / 2); /* of ranks that stand apart already */
   if (R % 2 == 0 && law_of_group(&apart, comm, r % 2 * size + place, 2 * size)) return 1;
   const ch_comm part = ch_comm_group(&grid.replica, place % 2, 2, size / 2);
   return size % 2 == 0 && law_of_group(&part, comm, r * size + place % 2, 2);

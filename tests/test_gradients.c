@@ -39,7 +39,7 @@ static void backward(choir_model *model, const int32_t *token, uint64_t micro, i
                   .route = {.training = 1},
                   .gradients = 1,
                   .accumulate = accumulate,
-                  .drawn_twice = ch_router_draws_per_sequence(&model->config.model.router) > 1,
+                  .paired = ch_router_draws_per_sequence(&model->config.model.router) > 1,
                   .weight = (real)(1.0 / TOKENS),
                   .aux_scale = 1,
                   .seed = 3,

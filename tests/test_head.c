@@ -150,7 +150,7 @@ static paired_results run_pairs(const char *backend, ch_compute compute, int thr
   int32_t *target = calloc((size_t)s.n, sizeof *target);
   for (int64_t i = 0; i < s.n; i++) target[i] = target_of(i % (s.n / 2), s.V);
   ch_head_args a = head_args(s, &p.r, x_in, w, target);
-  a.drawn_twice = 1;
+  a.paired = 1;
   a.consistency_sum = &p.disagreement;
   a.consistency = consistency;
   TEST_EXEC(backend, compute, threads, x.ops->head(&x, &a));

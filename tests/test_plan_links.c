@@ -105,8 +105,8 @@ static void visits_pass_beside_halves(void **state) {
 
     double slow = hidden(&c, &params, 1e6, &out), attention = seconds_of(&out, "attention") / 4,
            dense = seconds_of(&out, "dense layers") / 2, experts = seconds_of(&out, "experts") / 2;
-    double moe = 2 * MODEL_E / 4 * 32 * 40 + 32 * MODEL_E, each = 32 * 2 + 2 * 32, dealt = (4 + 5) * 512;
-    double updates = word * (moe + 2 * each + dealt), products = attention * 7 / 3 + dense * 4 / 3 + experts;
+    double moe = 2 * MODEL_E / 4 * 32 * 40 + 32 * MODEL_E, each = 32 * 2 + 2 * 32, sharded = (4 + 5) * 512;
+    double updates = word * (moe + 2 * each + sharded), products = attention * 7 / 3 + dense * 4 / 3 + experts;
     assert_true(fabs(slow - products - (clips ? 0 : updates)) < 1e-9 * slow);
 
     /* the largest of each layer, one layer after the other; or whoever has most of all */

@@ -36,9 +36,9 @@ static uint64_t hash_trainer(const ch_trainer *t) {
   const ch_params *params = &t->model->net.params;
   uint64_t h = 1;
   for (int i = 0; i < params->count + params->buffers; i++)
-    if (!params->p[i].away) h = XXH64(params->p[i].w, params->p[i].count * (int64_t)sizeof(real), h);
+    if (!params->p[i].remote) h = XXH64(params->p[i].w, params->p[i].count * (int64_t)sizeof(real), h);
   for (int i = 0; i < params->count; i++)
-    for (int s = 0; s < CH_OPTIM_STATES && !params->p[i].away; s++)
+    for (int s = 0; s < CH_OPTIM_STATES && !params->p[i].remote; s++)
       h = XXH64(t->optimizer.tensor[i].state[s], t->optimizer.tensor[i].state_count[s] * (int64_t)sizeof(real), h);
   return h;
 }
@@ -63,7 +63,7 @@ static int train_bits(const ch_comm *comm, void *context) {
     if (!comm->rank && !i) j->of->norm = r.gradient_norm;
   }
   int64_t mine = (int64_t)(hash_trainer(&t) >> 1);
-  int differ = ch_comm_max(&model->x.grid.holders, mine) != mine;
+  int differ = ch_comm_max(&model->x.grid.dp_group, mine) != mine;
   mine = (int64_t)(XXH64(&r.loss, sizeof r.loss, 1) >> 1);
   differ |= ch_comm_max(comm, mine) != mine; /* the loss is that of all */
   if (comm->size > 1) { /* all have counted the same exchanges: they tell one from another by that number */

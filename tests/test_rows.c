@@ -50,7 +50,7 @@ static void check(const char *router, double consistency, const char *backend) {
                   .target = target,
                   .route = {.training = 1},
                   .gradients = 1,
-                  .drawn_twice = consistency > 0,
+                  .paired = consistency > 0,
                   .weight = 0.25f,
                   .aux_scale = 1,
                   .seed = 3};

@@ -116,7 +116,7 @@ static void fenced_memory(void **state) {
 }
 
 /* A step of two draws that are to agree, on a few rows, is finite and learns. */
-static void drawn_twice(void **state) {
+static void paired(void **state) {
   choir_config config = config_of("random", 4, 1);
   int32_t room[4 * (LONG + 2 * ROWS)];
   ch_trainer t;
@@ -220,4 +220,4 @@ static void cooled(void **state) {
 
 static int set_up(void **state) { return ch_backend_register(&fence_backend); }
 
-TEST_MAIN(set_up, NULL, lengths_and_cuts, whole_batches, fenced_memory, drawn_twice, frozen, schedule, cooled)
+TEST_MAIN(set_up, NULL, lengths_and_cuts, whole_batches, fenced_memory, paired, frozen, schedule, cooled)

@@ -76,7 +76,7 @@ static int stops_in_a_group(const ch_comm *comm, void *context) {
   must(ch_comm_max(comm, comm->rank) == comm->size - 1);
   if (comm->rank == STOPPED) raise(SIGSTOP);
   ch_comm_max(&grid.replica, 0);
-  ch_comm_max(&grid.holders, 0);
+  ch_comm_max(&grid.dp_group, 0);
   test_ok(ch_comm_agree(comm, CHOIR_OK));
   return 0;
 }

@@ -30,7 +30,7 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
                     .dropout = gradients ? model->config.train.dropout : 0,
                     .hook = ch_model_any_hook(model),
                     .observe = !causal,
-                    .drawn_twice = kind / 2,
+                    .paired = kind / 2,
                     .logits = kind % 2 ? &some_logits : NULL};
     ch_transformer_run(&model->x, &model->net, &pass);
   }

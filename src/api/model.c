@@ -32,7 +32,7 @@ static int prepare_model(const choir_config *config, const choir_run_options *op
   model->x.comm = ch_ranks_comm(o->ranks);
   CH_TRY(ch_ranks_grid(o->ranks, &model->x.grid));
   CH_TRY(ch_params_share(&model->net.params, &model->x.grid));
-  if (o->ranks && o->ranks->dense_sharded) ch_params_deal(&model->net.params, &model->x.grid.replica);
+  if (o->ranks && o->ranks->dense_sharded) ch_params_shard_dense(&model->net.params, &model->x.grid.replica);
   if (compute == CH_COMPUTE_BF16) model->copies = expert_copies ? CH_COPIES_ALL : CH_COPIES_DENSE;
   ch_params_alloc_weights(&model->net.params, &model->weights, model->copies);
   return CHOIR_OK;
@@ -90,7 +90,7 @@ void ch_model_weights_changed(choir_model *model) {
 void ch_model_round_weights(choir_model *model, ch_exec *x) {
   for (int i = 0; i < model->net.params.count; i++) {
     ch_param *p = &model->net.params.p[i];
-    if (p->w16 && !p->away) x->ops->round_bf16(x, &(ch_round_args){.count = p->count, .x = p->w, .y = p->w16});
+    if (p->w16 && !p->remote) x->ops->round_bf16(x, &(ch_round_args){.count = p->count, .x = p->w, .y = p->w16});
   }
   model->stale = 0;
 }
@@ -102,7 +102,8 @@ const char *ch_model_bad_weight(choir_model *model) {
   int count = model->net.params.count + model->net.params.buffers, bad = 0;
   double CH_DEV *sums = CH_NEW(&x->scratch, double, count);
   for (int i = 0; i < count; i++)
-    x->ops->sumsq(x, &(ch_sumsq_args){.arrays = 1, .count = p[i].away ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
+    x->ops->sumsq(x,
+                  &(ch_sumsq_args){.arrays = 1, .count = p[i].remote ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
   const double *squares = ch_get(x, sums, (size_t)count * sizeof *squares);
   while (!ch_counting(x) && bad < count && isfinite(squares[bad])) bad++;
   if (!ch_counting(x)) bad = (int)-ch_comm_max(x->comm, -bad);
@@ -217,7 +218,7 @@ int choir_model_set_parameter(choir_model *model, int index, const float *values
   CH_TRY(ch_model_check_idle(model));
   if (model->copies && !ch_counting(&model->x)) CH_TRY(ch_threads_check(model->x.threads)); /* which round these */
   const ch_param *p = &model->net.params.p[index];
-  for (int64_t done = p->away ? p->count : 0, run, at; done < p->count; done += run) {
+  for (int64_t done = p->remote ? p->count : 0, run, at; done < p->count; done += run) {
     run = ch_part_run(&p->part, done, p->count - done, &at);
     model->x.memory->put(p->w + done, values + at, (size_t)run * sizeof *values);
   }

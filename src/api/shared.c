@@ -34,10 +34,10 @@ int ch_model_same(const choir_model *model) {
                            {"compute type", (uint64_t)x->compute},
                            {"backend", XXH64(x->ops->name, strlen(x->ops->name), 0)},
                            {"instruction set", (uint64_t)ch_machine_isa()},
-                           {"number of replicas", (uint64_t)x->grid.holders.size},
-                           {"number of hidden shards", (uint64_t)x->grid.hidden.size},
+                           {"number of replicas", (uint64_t)x->grid.dp_group.size},
+                           {"number of hidden shards", (uint64_t)x->grid.tp_group.size},
                            {"number of shards", (uint64_t)model->shards},
-                           {"sharding of dense matrices", (uint64_t)ch_params_are_dealt(&model->net.params)},
+                           {"sharding of dense matrices", (uint64_t)ch_params_dense_sharded(&model->net.params)},
                            {"set of weights", hash_weights(model)}}; /* of those that no one rank owns: the last */
   return CH_SAME(x->comm, facts);
 }

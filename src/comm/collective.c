@@ -75,19 +75,21 @@ int ch_comm_same(const ch_comm *comm, int count, const ch_fact *fact) {
   return CHOIR_OK;
 }
 
-/* ---- spread ----
- * Arrays of some ranks to all. Of each every other rank gets a share from its owner, and passes it on to the rest: so
- * nobody sends more than there is. Of more than can be under way at a time, the rest follow when these have ended. */
+/* ---- broadcasts ----
+ * Each array goes from its owner to all ranks in two steps: the owner scatters one share to every other rank, and the
+ * ranks then exchange their shares. So no rank sends more than the whole array. At most CH_AT_ONCE arrays are in
+ * flight; the next ones follow when these have ended. */
 
-static int under_way(const ch_spreading *s) { return s->count < CH_AT_ONCE ? s->count : CH_AT_ONCE; }
+static int under_way(const ch_broadcasts *s) { return s->count < CH_AT_ONCE ? s->count : CH_AT_ONCE; }
 
 /* The share of rank r, which is not the owner. */
-static ch_bytes share_of(const ch_comm *comm, const ch_spread *a, int r) {
+static ch_bytes share_of(const ch_comm *comm, const ch_broadcast *a, int r) {
   return ch_share_of(a->data, a->bytes, 1, r - (r > a->owner), comm->size - 1);
 }
 
-/* The owner hands its shares out; or, `passing`, the others exchange theirs. */
-static void set_out(const ch_comm *comm, const char *what, const ch_spread *a, int passing, ch_transfer *t,
+/* Begins the first step, in which the owner scatters, or with `passing` the second one, in which the others exchange.
+ */
+static void set_out(const ch_comm *comm, const char *what, const ch_broadcast *a, int passing, ch_transfer *t,
                     ch_bytes *spans) {
   ch_bytes *send = spans, *receive = spans + comm->size;
   const int owns = comm->rank == a->owner;
@@ -101,13 +103,13 @@ static void set_out(const ch_comm *comm, const char *what, const ch_spread *a, i
   ch_comm_begin(comm, t, what, send, receive);
 }
 
-static ch_bytes *spans_of(const ch_comm *comm, const ch_spreading *s, int i) {
+static ch_bytes *spans_of(const ch_comm *comm, const ch_broadcasts *s, int i) {
   return s->spans + i * CH_SPANS * (int64_t)comm->size;
 }
 
 enum { READY, HANDED_OUT, PASSED_ON };
 
-void ch_comm_spread_next(const ch_comm *comm, ch_spreading *s) {
+void ch_comm_broadcast_next(const ch_comm *comm, ch_broadcasts *s) {
   if (comm->size == 1) s->count = 0;
   if (s->steps == PASSED_ON) return;
   for (int i = 0; i < under_way(s); i++) {
@@ -117,13 +119,13 @@ void ch_comm_spread_next(const ch_comm *comm, ch_spreading *s) {
   s->steps++;
 }
 
-void ch_comm_spread_move(const ch_comm *comm, ch_spreading *s) {
+void ch_comm_broadcast_move(const ch_comm *comm, ch_broadcasts *s) {
   for (int i = 0; i < under_way(s) && s->steps; i++) ch_comm_test(comm, &s->transfer[i]);
 }
 
-void ch_comm_spread_end(const ch_comm *comm, ch_spreading *s) {
+void ch_comm_broadcast_end(const ch_comm *comm, ch_broadcasts *s) {
   while (s->count) {
-    while (s->count && s->steps < PASSED_ON) ch_comm_spread_next(comm, s);
+    while (s->count && s->steps < PASSED_ON) ch_comm_broadcast_next(comm, s);
     int ended = under_way(s);
     for (int i = 0; i < ended; i++) ch_comm_finish(comm, &s->transfer[i]);
     s->some += ended;

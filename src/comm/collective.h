@@ -46,25 +46,26 @@ int ch_comm_agree(const ch_comm *comm, int code);
 void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes);
 
 /* An array to broadcast: every rank gets the owner's values. */
-typedef struct ch_spread {
+typedef struct ch_broadcast {
   int owner;
   void *data;
   int64_t bytes;
-} ch_spread;
+} ch_broadcast;
 
 /* Broadcasts in flight while other work goes on (collective.c explains the two steps). All ranks take each step, and
  * end, at the same places among their exchanges. */
-typedef struct ch_spreading {
+typedef struct ch_broadcasts {
   const char *what;
-  const ch_spread *some; /* [count], any number of them */
+  const ch_broadcast *some; /* [count], any number of them */
   int count;
   int steps;       /* steps taken, 0 at first */
   ch_bytes *spans; /* [count, CH_SPANS, size], of CH_AT_ONCE at most */
   ch_transfer transfer[CH_AT_ONCE];
-} ch_spreading;
-void ch_comm_spread_next(const ch_comm *comm, ch_spreading *s); /* ends the previous step, begins the next, if any */
-void ch_comm_spread_move(const ch_comm *comm, ch_spreading *s); /* makes progress; call it often */
-void ch_comm_spread_end(const ch_comm *comm, ch_spreading *s);  /* completes every broadcast; sets count to 0 */
+} ch_broadcasts;
+void ch_comm_broadcast_next(const ch_comm *comm,
+                            ch_broadcasts *s); /* ends the previous step, begins the next, if any */
+void ch_comm_broadcast_move(const ch_comm *comm, ch_broadcasts *s); /* makes progress; call it often */
+void ch_comm_broadcast_end(const ch_comm *comm, ch_broadcasts *s);  /* completes every broadcast; sets count to 0 */
 
 /* A number that must be equal on all ranks (often a hash), and its name for messages: "config". */
 typedef struct ch_fact {

@@ -41,8 +41,8 @@ int ch_grid_make(const ch_comm *all, int replicas, int hidden, ch_grid *grid) {
   CH_TRY(divide("hidden shards", hidden, of_replica, replicas > 1 ? " of a replica" : "", &groups));
   int in_replica = all->rank % of_replica, first = all->rank - in_replica, shard = in_replica % hidden;
   grid->replica = ch_comm_group(all, first, 1, of_replica);
-  grid->holders = ch_comm_group(all, in_replica, of_replica, replicas);
-  grid->experts = ch_comm_group(all, first + shard, hidden, groups);
-  grid->hidden = ch_comm_group(all, all->rank - shard, 1, hidden);
+  grid->dp_group = ch_comm_group(all, in_replica, of_replica, replicas);
+  grid->ep_group = ch_comm_group(all, first + shard, hidden, groups);
+  grid->tp_group = ch_comm_group(all, all->rank - shard, 1, hidden);
   return CHOIR_OK;
 }

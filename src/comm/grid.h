@@ -9,10 +9,10 @@
 #include "comm/comm.h"
 
 typedef struct ch_grid {
-  ch_comm replica; /* the rank's replica: together its ranks hold every expert once; their tokens are consecutive */
-  ch_comm holders; /* ranks with the same part of the same experts, one per replica */
-  ch_comm experts; /* ranks of the replica with the same hidden shard, one per expert group */
-  ch_comm hidden;  /* ranks of the replica with the same experts, one per hidden shard */
+  ch_comm replica;  /* the rank's replica: together its ranks hold every expert once; their tokens are consecutive */
+  ch_comm dp_group; /* ranks with the same part of the same experts, one per replica */
+  ch_comm ep_group; /* ranks of the replica with the same hidden shard, one per expert group */
+  ch_comm tp_group; /* ranks of the replica with the same experts, one per hidden shard */
 } ch_grid;
 
 /* A group of `size` ranks of a table, every stride-th starting at `first`, which must include the calling rank. The

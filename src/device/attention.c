@@ -12,7 +12,7 @@ typedef struct {
   int rows, group;               /* of a block; heads that share keys and values */
   int is;                        /* AS_FLOAT, or AS_BF16 where products round: what they read */
   const int CH_DEV *bucket;
-} shape;
+} attention_shape;
 
 /* The bucket of every distance, for the device; NULL without a bias. */
 static const int CH_DEV *put_buckets(ch_exec *x, const ch_attention_args *a) {
@@ -22,33 +22,33 @@ static const int CH_DEV *put_buckets(ch_exec *x, const ch_attention_args *a) {
   return ch_put(&x->scratch, bucket, (size_t)count * sizeof *bucket);
 }
 
-static shape shape_of(ch_exec *x, const ch_attention_args *a) {
-  shape s = {.a = a,
-             .pairs = (int64_t)a->B * a->H,
-             .pitch = (a->T + 7) / 8 * 8,
-             .rows = a->T < BLOCK_ROWS ? a->T : BLOCK_ROWS,
-             .group = a->H / ch_kv_heads(a->H, a->kv_heads),
-             .is = x->compute == CH_COMPUTE_BF16 ? AS_BF16 : AS_FLOAT,
-             .bucket = put_buckets(x, a)};
+static attention_shape shape_of(ch_exec *x, const ch_attention_args *a) {
+  attention_shape s = {.a = a,
+                       .pairs = (int64_t)a->B * a->H,
+                       .pitch = (a->T + 7) / 8 * 8,
+                       .rows = a->T < BLOCK_ROWS ? a->T : BLOCK_ROWS,
+                       .group = a->H / ch_kv_heads(a->H, a->kv_heads),
+                       .is = x->compute == CH_COMPUTE_BF16 ? AS_BF16 : AS_FLOAT,
+                       .bucket = put_buckets(x, a)};
   int64_t head = s.rows * s.pitch, all = s.pairs * head;
   s.at_once = head < SCORES ? SCORES / head : 1;
   s.scores = all < SCORES ? all : head < SCORES ? SCORES : head;
   return s;
 }
 
-static size_t operand_size(const shape *s) { return s->is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real); }
+static size_t operand_size(const attention_shape *s) { return s->is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real); }
 
-static void CH_DEV *operand_new(ch_exec *x, const shape *s, int64_t count) {
+static void CH_DEV *operand_new(ch_exec *x, const attention_shape *s, int64_t count) {
   return ch_arena_alloc(&x->scratch, (size_t)count * operand_size(s));
 }
 
-static const void CH_DEV *element(const shape *s, const void CH_DEV *operand, int64_t i) {
+static const void CH_DEV *element(const attention_shape *s, const void CH_DEV *operand, int64_t i) {
   return (const char CH_DEV *)operand + (size_t)i * operand_size(s);
 }
 
 /* Heads' rows beside each other, as products read them: [B,H,T,dh]; keys and values once for each head that reads them.
  */
-static const void CH_DEV *split(ch_exec *x, const shape *s, const real CH_DEV *value, int64_t ld, int group) {
+static const void CH_DEV *split(ch_exec *x, const attention_shape *s, const real CH_DEV *value, int64_t ld, int group) {
   const ch_attention_args *a = s->a;
   void CH_DEV *y = operand_new(x, s, s->pairs * a->T * a->dh);
   CH_LAUNCH(x, split_heads, ch_rows_at_once((int64_t)a->B * a->T), .x = value, .y = y, .ld = ld, .B = a->B, .T = a->T,
@@ -56,7 +56,8 @@ static const void CH_DEV *split(ch_exec *x, const shape *s, const real CH_DEV *v
   return y;
 }
 
-static void merge(ch_exec *x, const shape *s, const real CH_DEV *value, real CH_DEV *y, int64_t ld, int group) {
+static void merge(ch_exec *x, const attention_shape *s, const real CH_DEV *value, real CH_DEV *y, int64_t ld,
+                  int group) {
   const ch_attention_args *a = s->a;
   CH_LAUNCH(x, merge_heads, ch_rows_at_once((int64_t)a->B * a->T), .x = value, .y = y, .ld = ld, .B = a->B, .T = a->T,
             .H = a->H, .group = group, .dh = a->dh);
@@ -74,7 +75,7 @@ typedef struct {
 
 /* The block after *k; 0 after the last one. A block without rows stands before the first one. The last rows come first:
  * they see all keys, so what is added up by key begins with them. */
-static int next_block(const shape *s, block *k) {
+static int next_block(const attention_shape *s, block *k) {
   int T = s->a->T;
   if (k->first_row == 0 && k->rows) k->first_pair += s->at_once;
   k->first_row = k->first_row ? k->first_row - s->rows : (T - 1) / s->rows * s->rows;
@@ -85,7 +86,7 @@ static int next_block(const shape *s, block *k) {
 }
 
 /* scores [pairs,rows,pitch] = scale X_block Y^T, with X and Y [B,H,T,dh]. */
-static void row_products(ch_exec *x, const shape *s, const block *k, real scale, const void CH_DEV *X,
+static void row_products(ch_exec *x, const attention_shape *s, const block *k, real scale, const void CH_DEV *X,
                          const void CH_DEV *Y, real CH_DEV *scores) {
   int64_t dh = s->a->dh, T = s->a->T;
   product_args p = {.a = element(s, X, (k->first_pair * T + k->first_row) * dh),
@@ -108,8 +109,8 @@ static void row_products(ch_exec *x, const shape *s, const block *k, real scale,
 }
 
 /* out_block [B,H,T,dh] = scale W Y, with weights W [pairs,rows,pitch]. */
-static void sum_keys(ch_exec *x, const shape *s, const block *k, real scale, const void CH_DEV *W, const void CH_DEV *Y,
-                     real CH_DEV *out) {
+static void sum_keys(ch_exec *x, const attention_shape *s, const block *k, real scale, const void CH_DEV *W,
+                     const void CH_DEV *Y, real CH_DEV *out) {
   int64_t dh = s->a->dh, T = s->a->T;
   product_args p = {.a = W,
                     .b = element(s, Y, k->first_pair * T * dh),
@@ -130,8 +131,8 @@ static void sum_keys(ch_exec *x, const shape *s, const block *k, real scale, con
 }
 
 /* out [B,H,T,dh] (+)= scale W^T Y_block: what rows send back to the keys that they see. The last rows begin. */
-static void sum_rows(ch_exec *x, const shape *s, const block *k, real scale, const void CH_DEV *W, const void CH_DEV *Y,
-                     real CH_DEV *out) {
+static void sum_rows(ch_exec *x, const attention_shape *s, const block *k, real scale, const void CH_DEV *W,
+                     const void CH_DEV *Y, real CH_DEV *out) {
   int64_t dh = s->a->dh, T = s->a->T;
   product_args p = {.a = W,
                     .b = element(s, Y, (k->first_pair * T + k->first_row) * dh),
@@ -155,7 +156,7 @@ static void sum_rows(ch_exec *x, const shape *s, const block *k, real scale, con
 
 CH_DEVICE_OP(attention) {
   CH_SCRATCH(x);
-  shape s = shape_of(x, a);
+  attention_shape s = shape_of(x, a);
   const void CH_DEV *q = split(x, &s, a->q, ch_attention_ld(a), 1);
   const void CH_DEV *k = split(x, &s, a->k, ch_attention_kv_ld(a), s.group);
   const void CH_DEV *v = split(x, &s, a->v, ch_attention_kv_ld(a), s.group);
@@ -174,7 +175,7 @@ CH_DEVICE_OP(attention) {
 
 CH_DEVICE_OP(attention_backward) {
   CH_SCRATCH(x);
-  shape s = shape_of(x, a);
+  attention_shape s = shape_of(x, a);
   int64_t size = s.pairs * a->T * a->dh, distances = ch_attention_distances(a);
   const void CH_DEV *q = split(x, &s, a->q, ch_attention_ld(a), 1);
   const void CH_DEV *k = split(x, &s, a->k, ch_attention_kv_ld(a), s.group);

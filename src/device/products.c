@@ -180,7 +180,7 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t
   int64_t partner = ch_counting(x) ? 0 : first + a->n / 2;
   real CH_DEV *other = c->logits + (int64_t)CHUNK * a->V;
   head_forward(x, a, first, rows, c->logits);
-  if (!a->drawn_twice) {
+  if (!a->paired) {
     CH_LAUNCH(x, head_rows, rows, .target = a->target + first, .logits = c->logits, .loss = c->loss, .V = a->V,
               .weight = a->weight);
     head_backward(x, a, first, rows, c->logits, c->loss);
@@ -197,16 +197,16 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t
 
 CH_DEVICE_OP(head) {
   CH_SCRATCH(x);
-  int64_t n = a->drawn_twice ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
-  chunk c = {.logits = CH_NEW(&x->scratch, real, a->drawn_twice ? 2 * size : size),
+  int64_t n = a->paired ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
+  chunk c = {.logits = CH_NEW(&x->scratch, real, a->paired ? 2 * size : size),
              .loss = CH_NEW(&x->scratch, double, 2 * CHUNK)};
-  if (a->drawn_twice) {
+  if (a->paired) {
     c.delta = CH_NEW(&x->scratch, real, size);
     c.disagreement = CH_NEW(&x->scratch, double, CHUNK);
   }
   if (!ch_counting(x)) {
     x->memory->zero(a->loss_sum, sizeof *a->loss_sum);
-    if (a->drawn_twice) x->memory->zero(a->consistency_sum, sizeof *a->consistency_sum);
+    if (a->paired) x->memory->zero(a->consistency_sum, sizeof *a->consistency_sum);
   }
   int64_t first = 0;
   do head_chunk(x, a, first, n - first < CHUNK ? n - first : CHUNK, &c); /* once without rows too, for dw */

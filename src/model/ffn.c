@@ -2,7 +2,7 @@
  * shared experts, which are a dense layer beside the others. */
 #include "comm/collective.h"
 #include "model/block.h"
-#include "op/visits.h"
+#include "op/prefetch.h"
 
 /* The router's own state of a layer, where this pass adds to it. */
 static real CH_DEV *observed(const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
@@ -20,7 +20,7 @@ static ch_route_tally tally_of(const ch_transformer *m, const ch_layer *b, const
 static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p,
                             const real CH_DEV *normed) {
   ch_moe_args a = {.route = p->route,
-                   .h = ch_config_d_expert(&m->config) / x->grid.hidden.size,
+                   .h = ch_config_d_expert(&m->config) / x->grid.tp_group.size,
                    .activation = ch_activation_named(m->config.expert_activation),
                    .shards = ch_pass_shards(p),
                    .layer = b->number,
@@ -118,7 +118,7 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_p
   CH_SCRATCH(x);
   const ch_rmsnorm_args norm = ch_norm(x, m, b->ffn_norm, n, in, b->rstd2);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
-  if (b->moe < 0) ch_visits_next(x); /* an MoE layer takes that step when its first rows are there */
+  if (b->moe < 0) ch_prefetch_next(x); /* an MoE layer takes that step when its first rows are there */
   if (b->dense.up) dense_forward(x, &b->dense, p, norm.y, added);
   if (b->moe >= 0) {
     ch_moe_args moe = moe_args(x, m, b, p, norm.y);
@@ -132,21 +132,21 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_p
 /* Gradients of experts, each replica's from its own tokens, become the sum over replicas: in the order of their tokens,
  * on every rank that holds the experts, so that all update them alike. */
 static void sum_replicas(ch_exec *x, const ch_layer *b) {
-  const ch_comm *holders = &x->grid.holders;
+  const ch_comm *dp_group = &x->grid.dp_group;
   enum { MOST = 3 };
   const ch_param *tensor[MOST] = {b->w1, b->w2, b->w3};
   const int tensors = b->w3 ? MOST : MOST - 1;
   CH_SCRATCH(x);
-  const ch_sum_room room = ch_comm_sum_room(holders, holders->size, tensors, &ch_host(x)->scratch);
+  const ch_sum_room room = ch_comm_sum_room(dp_group, dp_group->size, tensors, &ch_host(x)->scratch);
   real *gradient[MOST];
   ch_comm_array array[MOST];
   for (int i = 0; i < tensors; i++) {
-    int64_t e = tensor[i]->shape[0], groups = x->grid.experts.size, most = (e + groups - 1) / groups;
+    int64_t e = tensor[i]->shape[0], groups = x->grid.ep_group.size, most = (e + groups - 1) / groups;
     gradient[i] = CH_AS_HOST(real, tensor[i]->g);
     array[i] = (ch_comm_array){
         .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};
   }
-  if (!ch_counting(x)) ch_comm_sum(holders, "gradients of experts", holders->size, array, tensors, &room);
+  if (!ch_counting(x)) ch_comm_sum(dp_group, "gradients of experts", dp_group->size, array, tensors, &room);
 }
 
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {
@@ -158,7 +158,7 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_FFN, dx);
   ffn_backward c = {m, b, n / shards, &norm, dadded, dnormed, dx};
   if (b->moe < 0) {
-    ch_visits_next(x);
+    ch_prefetch_next(x);
   } else {
     ch_moe_args moe = moe_args(x, m, b, p, norm.y);
     moe.dout = dadded;

@@ -15,7 +15,7 @@ static int64_t logit_rows(const ch_pass *p) { return p->row ? p->rows : (int64_t
 /* Weight of the loss of disagreement between two predictions, for each of the pairs that have a target. */
 double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p) {
   int64_t targets = 0;
-  if (!p->drawn_twice || ch_counting(x)) return 0;
+  if (!p->paired || ch_counting(x)) return 0;
   for (int64_t t = 0; t < logit_rows(p) / 2; t++) targets += p->target[t] >= 0;
   return targets ? m->config.router.consistency_weight / (double)targets : 0;
 }
@@ -63,7 +63,7 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
         .target = c->target ? c->target + first : NULL, .loss_sum = p->shard_loss + shard,
         .loss_total = p->sums + CH_PASS_GUARD, .token_loss = c->losses ? c->losses + first : NULL,
         .logits = c->logits ? c->logits + first * V : NULL, .weight = p->weight, .dx = dnormed, .dw = dw[DHEAD],
-        .accumulate = accumulate, .drawn_twice = p->drawn_twice, .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
+        .accumulate = accumulate, .paired = p->paired, .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
         .consistency = p->aux_scale * (real)ch_consistency_weight(x, m, p));
   norm.dy = dnormed;
   norm.dx = p->gradients ? c->dx + first * d : NULL;

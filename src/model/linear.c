@@ -1,7 +1,7 @@
 /* The pieces that both halves of a layer are made of: a bias-free linear map by a parameter W [out,in], the norm in
  * front of it, and dropout behind. */
 #include "model/block.h"
-#include "op/visits.h"
+#include "op/prefetch.h"
 
 static ch_gemm_args product(const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate) {
   return (ch_gemm_args){.m = n,
@@ -18,7 +18,7 @@ static ch_gemm_args product(const ch_param *w, int64_t n, const real CH_DEV *in,
 void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate) {
   ch_gemm_args g = product(w, n, in, out, accumulate);
   x->ops->gemm(x, &g);
-  ch_visits_move(x);
+  ch_prefetch_move(x);
 }
 
 void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, const real CH_DEV *in,
@@ -29,7 +29,7 @@ void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, cons
     g[i].beside = i + 1 < count ? &g[i + 1] : NULL;
   }
   x->ops->gemm(x, g);
-  ch_visits_move(x);
+  ch_prefetch_move(x);
 }
 
 /* The weight's gradient comes first: it can be cut into fewer pieces, and threads are busy with the input's meanwhile.
@@ -54,7 +54,7 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_
                             .accumulate = accumulate_dw,
                             .beside = din ? &to_input : NULL};
   x->ops->gemm(x, dw ? &to_weight : &to_input);
-  ch_visits_move(x);
+  ch_prefetch_move(x);
 }
 
 ch_rmsnorm_args ch_norm(ch_exec *x, const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
@@ -130,5 +130,5 @@ ch_layer ch_shard_of_layer(const ch_transformer *m, const ch_layer *b, const ch_
 }
 
 ch_sum ch_sum_of(const ch_param *w) {
-  return (ch_sum){.y = w->g, .count = w->count, .adds = !w->product, .dealt = w->owner >= 0, .owner = w->owner};
+  return (ch_sum){.y = w->g, .count = w->count, .adds = !w->product, .sharded = w->owner >= 0, .owner = w->owner};
 }

@@ -183,7 +183,7 @@ void ch_part_place(const ch_part *part, const void *elements, void *whole, int64
 }
 
 ch_part ch_part_of_experts(const ch_grid *grid, int rank, int64_t experts, int64_t rows, int64_t width, int hidden) {
-  int shards = grid->hidden.size, groups = grid->experts.size;
+  int shards = grid->tp_group.size, groups = grid->ep_group.size;
   int64_t first = ch_share(experts, rank / shards, groups), last = ch_share(experts, rank / shards + 1, groups);
   ch_part part = {.row = first * rows, .rows = (last - first) * rows, .columns = width, .width = width};
   if (!hidden) return part;
@@ -193,7 +193,7 @@ ch_part ch_part_of_experts(const ch_grid *grid, int rank, int64_t experts, int64
 }
 
 int ch_params_share(ch_params *params, const ch_grid *grid) {
-  int shards = grid->hidden.size, groups = grid->experts.size;
+  int shards = grid->tp_group.size, groups = grid->ep_group.size;
   for (int i = 0; i < params->count; i++) {
     ch_param *p = &params->p[i];
     if (!p->expert) continue;
@@ -253,7 +253,7 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
   size_t mark = ch_arena_mark(arena);
   for (int i = 0, layer = 0; i < params->count; i++) {
     ch_param *p = &params->p[i];
-    if (p->layer < 0 || (p->away && !share)) continue;
+    if (p->layer < 0 || (p->remote && !share)) continue;
     if (share && p->layer != layer) ch_arena_release(arena, mark);
     layer = p->layer;
     p->g = CH_NEW(arena, real, p->count);
@@ -263,16 +263,16 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
 /* A matrix that lives on another rank needs its rounded copy alone: products read that, and nobody else reads any. */
 static void alloc_weight(ch_param *p, ch_arena *arena, ch_copies copies) {
   int rounded = p->matrix && copies != CH_COPIES_NONE && (copies == CH_COPIES_ALL || !p->expert);
-  p->w = rounded && p->away ? NULL : CH_NEW(arena, real, p->count);
+  p->w = rounded && p->remote ? NULL : CH_NEW(arena, real, p->count);
   p->w16 = rounded ? CH_NEW(arena, ch_bf16, p->count) : NULL;
 }
 
 /* Remote matrices of all even (odd) layers share one buffer, because at most two layers are resident at a time. */
-static void alloc_visits(ch_params *params, ch_arena *arena, ch_copies copies, int odd) {
+static void alloc_remote(ch_params *params, ch_arena *arena, ch_copies copies, int odd) {
   size_t mark = ch_arena_mark(arena), most = mark;
   for (int i = 0, layer = odd; i < params->count; i++) {
     ch_param *p = &params->p[i];
-    if (!p->away || p->layer % 2 != odd) continue;
+    if (!p->remote || p->layer % 2 != odd) continue;
     if (p->layer != layer) ch_arena_release(arena, mark);
     layer = p->layer;
     alloc_weight(p, arena, copies);
@@ -285,8 +285,8 @@ static void alloc_visits(ch_params *params, ch_arena *arena, ch_copies copies, i
 /* Matrices of other ranks come last. While a layer runs, the next one's matrices arrive. */
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copies) {
   for (int i = 0; i < params->count + params->buffers; i++)
-    if (!params->p[i].away) alloc_weight(&params->p[i], arena, copies);
-  for (int odd = 0; odd < 2; odd++) alloc_visits(params, arena, copies, odd);
+    if (!params->p[i].remote) alloc_weight(&params->p[i], arena, copies);
+  for (int odd = 0; odd < 2; odd++) alloc_remote(params, arena, copies, odd);
 }
 
 enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements that one thread draws at a time, and all together */
@@ -318,7 +318,7 @@ int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, in
   real *block = memory->host ? NULL : reallocarray(NULL, BLOCK, sizeof *block);
   if (!memory->host && !block) return ch_error(CHOIR_ERROR_MEMORY, "no memory to draw initial weights in");
   for (int t = 0; t < params->count + params->buffers; t++)
-    if (!params->p[t].away)
+    if (!params->p[t].remote)
       init_one(&params->p[t], memory, ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t), threads, block);
   free(block);
   return CHOIR_OK;

@@ -71,14 +71,14 @@ typedef struct ch_param {
   ch_part part;  /* the process's part of the tensor: everything, or its own experts */
   int64_t count; /* elements of the part */
   int owner;     /* rank of the replica that owns a sharded dense matrix; -1: not sharded */
-  int away;      /* it lives on another one: here only while its layer runs, in memory that every other layer shares */
+  int remote; /* owned by another rank: resident only while its layer runs, in a buffer shared by every second layer */
   ch_init_kind init;
   double init_std;    /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
   int expert;         /* first dimension counts experts: factored and sharded per expert */
   int matrix;         /* input of matrix products: gets a bf16 copy in bf16 compute */
   int product;        /* factor of a matrix product: a token costs two operations per element it uses, and backward sets
                          its gradient by a product */
-  real CH_DEV *w, *g; /* weights and gradients; no weights of what is away and has w16 */
+  real CH_DEV *w, *g; /* weights and gradients; remote matrices with w16 have no w */
   ch_bf16 CH_DEV *w16; /* or NULL */
 } ch_param;
 
@@ -115,17 +115,17 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads);
 
 /* Whether a parameter can be sharded: a dense matrix of a layer. */
-static inline int ch_param_is_dealt(const ch_param *p) { return p->layer >= 0 && p->matrix && !p->expert; }
+static inline int ch_param_is_shardable(const ch_param *p) { return p->layer >= 0 && p->matrix && !p->expert; }
 
 /* Shards the layers' dense matrices over the ranks of a replica: each matrix goes to the rank with fewest elements so
  * far. To be called before memory is allocated. */
-void ch_params_deal(ch_params *params, const ch_comm *replica);
+void ch_params_shard_dense(ch_params *params, const ch_comm *replica);
 
 /* Whether dense matrices are sharded. */
-int ch_params_are_dealt(const ch_params *params);
+int ch_params_dense_sharded(const ch_params *params);
 
 /* Owner of the next matrix: the rank with the fewest elements so far. Adds `count` to its entry of has [ranks]. */
-int ch_deal(int64_t *has, int ranks, int64_t count);
+int ch_next_owner(int64_t *has, int ranks, int64_t count);
 
 /* number [params->count]: sends the entries of sharded matrices from their owners to all ranks of the replica. */
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number);

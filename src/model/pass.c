@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "model/block.h"
-#include "model/deal.h"
+#include "model/prefetch.h"
 #include "model/transformer.h"
 #include "moe/route_stats.h"
 
@@ -223,22 +223,22 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   }
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
-  ch_visits visits;
-  ch_visits_init(x, &m->params, &visits);
-  ch_visits_begin(x, &visits, 0);
-  ch_visits_next(x);
+  ch_prefetch prefetch;
+  ch_prefetch_init(x, &m->params, &prefetch);
+  ch_prefetch_begin(x, &prefetch, 0);
+  ch_prefetch_next(x);
   ch_embedding_args embedding = ch_embed(x, m, p, p->route.token + x->comm->rank * n, stream);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
-  ch_visits_next(x);
+  ch_prefetch_next(x);
   for (int l = 0; l < m->config.layers; l++) {
     ch_layer *b = &m->block[l];
     b->x = stream;
     real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
     size_t layer_mark = ch_arena_mark(&x->tape);
     b->mid = p->gradients ? CH_NEW(&x->tape, real, n * d) : other;
-    ch_visits_end(x, &visits);
-    ch_visits_begin(x, &visits, l + 1);
-    ch_visits_next(x);
+    ch_prefetch_end(x, &prefetch);
+    ch_prefetch_begin(x, &prefetch, l + 1);
+    ch_prefetch_next(x);
     ch_attention_forward(x, m, b, p, stream, b->mid);
     ch_ffn_forward(x, m, b, p, b->mid, out);
     if (!p->gradients) ch_arena_release(&x->tape, layer_mark);
@@ -251,10 +251,10 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);
-      ch_visits_end(x, &visits);
-      if (l + 1 < m->config.layers) ch_visits_begin(x, &visits, l - 1); /* the last two layers' are still here */
+      ch_prefetch_end(x, &prefetch);
+      if (l + 1 < m->config.layers) ch_prefetch_begin(x, &prefetch, l - 1); /* the last two layers' are still here */
       ch_ffn_backward(x, m, &m->block[l], p, dx);
-      ch_visits_next(x);
+      ch_prefetch_next(x);
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
     }
@@ -263,7 +263,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
     const ch_sum sum = {.y = m->embed->g, .count = m->embed->count, .adds = 1};
     ch_sum_shards(x, ch_pass_shards(p), &sum, 1, 1, lookup_backward, &(lookup){embedding, n / ch_pass_shards(p)});
   }
-  x->visits = NULL;
+  x->prefetch = NULL;
   ch_pass_end(x, m, all);
   ch_arena_release(&ch_host(x)->tape, host_mark);
   ch_arena_release(&x->tape, mark);

@@ -65,7 +65,7 @@ typedef struct ch_pass {
                           and by_threshold, the pass what else its layers have in common */
   real CH_DEV *const *history; /* [MoE layers] of adaptive routing that goes on with route.growing; or NULL */
   int shards; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
-                 drawn_twice */
+                 paired */
   const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss */
   const int32_t *row;   /* [rows] host: the positions whose logits are wanted, ascending; NULL: all B*T */
   int rows;
@@ -73,8 +73,8 @@ typedef struct ch_pass {
   int gradients;         /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
   int accumulate;        /* 1: gradients +=; 0: gradients = */
   int partial;           /* 1: later passes will add to the gradients, so replicas do not sum them yet */
-  int drawn_twice; /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
-  int observe;     /* fold cut-offs or centroids into what the router keeps */
+  int paired;  /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
+  int observe; /* fold cut-offs or centroids into what the router keeps */
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
   double dropout;          /* while training: of the embedding and of what each half of a layer adds to the stream */

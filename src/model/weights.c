@@ -56,16 +56,16 @@ static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV
 
 int ch_param_collect(const ch_param *p, const ch_exec *x, int gradient, real *whole) {
   const real CH_DEV *own = gradient ? p->g : p->w;
-  if (p->expert && x->grid.hidden.size > 1) return collect_shards(p, x, own, whole);
-  if (!p->away) x->memory->get(whole + p->part.row * p->part.width, own, (size_t)p->count * sizeof *whole);
+  if (p->expert && x->grid.tp_group.size > 1) return collect_shards(p, x, own, whole);
+  if (!p->remote) x->memory->get(whole + p->part.row * p->part.width, own, (size_t)p->count * sizeof *whole);
   if (p->expert)
     ch_comm_gather_shares(&x->grid.replica, "values of experts", whole, p->shape[0],
                           p->whole / p->shape[0] * (int64_t)sizeof *whole);
   if (p->owner >= 0) {
     ch_bytes spans[CH_SPANS * CH_RANKS];
-    const ch_spread matrix = {p->owner, whole, p->whole * (int64_t)sizeof *whole};
-    ch_comm_spread_end(&x->grid.replica,
-                       &(ch_spreading){.what = "values of a matrix", .some = &matrix, .count = 1, .spans = spans});
+    const ch_broadcast matrix = {p->owner, whole, p->whole * (int64_t)sizeof *whole};
+    ch_comm_broadcast_end(&x->grid.replica,
+                          &(ch_broadcasts){.what = "values of a matrix", .some = &matrix, .count = 1, .spans = spans});
   }
   return CHOIR_OK;
 }

@@ -41,7 +41,7 @@ static const ch_stored *brought(const stage *s, int writer) {
 
 /* The part that a rank of the replica sends: none of what hidden shards do not cut, but from the first of them. */
 static ch_part sent_part(const stage *s, const ch_stored *t, int rank) {
-  if (t->experts && !t->hidden && rank % s->x->grid.hidden.size) return (ch_part){0};
+  if (t->experts && !t->hidden && rank % s->x->grid.tp_group.size) return (ch_part){0};
   return ch_stored_part(t, &s->x->grid, rank);
 }
 
@@ -128,8 +128,8 @@ static int prepare_stage(stage *s, int64_t most) {
   s->files = ch_tensors_cut(s->tensor, s->count, most, s->first);
   if (!away || s->comm->rank >= s->files) return CHOIR_OK;
   s->bytes = malloc(largest);
-  if (s->x->grid.hidden.size > 1) s->arrived = malloc(largest);
-  if (s->bytes && (s->arrived || s->x->grid.hidden.size == 1)) return CHOIR_OK;
+  if (s->x->grid.tp_group.size > 1) s->arrived = malloc(largest);
+  if (s->bytes && (s->arrived || s->x->grid.tp_group.size == 1)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a copy of its largest tensor, %zu bytes", s->path, largest);
 }
 

@@ -8,7 +8,7 @@
 #include "comm/collective.h"
 #include "moe/dispatch.h"
 #include "moe/router.h"
-#include "op/visits.h"
+#include "op/prefetch.h"
 
 _Static_assert(2 * CH_EXPERT_GROUPS + CH_AT_ONCE < CH_TRANSFERS,
                "all groups' rows may be under way, both ways, matrices for the next layer, and one more");
@@ -16,7 +16,7 @@ _Static_assert(2 * CH_EXPERT_GROUPS + CH_AT_ONCE < CH_TRANSFERS,
 static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex) {
   int64_t ranks = x->comm->size;
   int n = ex->n, e = ex->e, d = ex->d;
-  ex->groups = ch_dispatch_groups(x->grid.replica.size, x->grid.experts.size, e, max_slots / x->grid.holders.size,
+  ex->groups = ch_dispatch_groups(x->grid.replica.size, x->grid.ep_group.size, e, max_slots / x->grid.dp_group.size,
                                   ch_row_bytes(x, d), x->comm->worth);
   ch_record_alloc(a, &ex->local, n, e, ch_least(max_slots, (int64_t)n * e));
   int64_t room = x->comm->means * ((max_slots + ranks - 1) / ranks);
@@ -95,7 +95,7 @@ static void add_shard(ch_exec *x, const ch_dispatch *ex, int shard, real CH_DEV 
 static void open_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16)
     CH_OP(x, widen_bf16, .count = ex->d, .rows = rows_of_round(ex), .x = ex->rounded, .y = y);
-  for (int s = 1; s < x->grid.hidden.size; s++) add_shard(x, ex, s, y);
+  for (int s = 1; s < x->grid.tp_group.size; s++) add_shard(x, ex, s, y);
 }
 
 static void fetch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
@@ -118,7 +118,7 @@ static void take_scratch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16) ex->rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->room * ex->d);
   ex->local_rows = x->wire == CH_COMPUTE_BF16 ? (void CH_DEV *)ex->rounded : y;
   ex->stage = CH_NEW(&x->scratch, char, ex->owned *ch_row_bytes(x, ex->d));
-  ex->partial = CH_NEW(&x->scratch, char, (int64_t)(x->grid.hidden.size - 1) * ex->room * ch_row_bytes(x, ex->d));
+  ex->partial = CH_NEW(&x->scratch, char, (int64_t)(x->grid.tp_group.size - 1) * ex->room * ch_row_bytes(x, ex->d));
   ch_rounds_alloc(x, ex);
 }
 

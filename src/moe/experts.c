@@ -1,5 +1,5 @@
 #include "moe/layer.h"
-#include "op/visits.h"
+#include "op/prefetch.h"
 
 /* How many slots are filled: only the device knows. */
 static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
@@ -31,7 +31,7 @@ static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_
 static void multiply(ch_exec *x, const experts_work *k, const ch_expert_gemm_args *p) {
   x->ops->expert_gemm(x, p);
   k->ex->with->progress(x, k->ex);
-  ch_visits_move(x);
+  ch_prefetch_move(x);
 }
 
 ch_operand ch_hidden_new(const ch_exec *x, const ch_moe_args *a, ch_arena *arena, int64_t slots) {
@@ -102,10 +102,11 @@ static void output(ch_exec *x, const experts_work *k, ch_operand hidden) {
   apply(x, k, CH_NT, hidden, w->w2, w->w2_16, k->rows, NULL, 0);
 }
 
-/* Rows that nobody computes beside have the links for themselves: what visits sets out behind the first ones. */
+/* Waits for a group's rows. No product overlaps with the first group's rows, so they get the links alone; the prefetch
+ * begins after them. */
 static void arrive(ch_exec *x, const experts_work *k, int group) {
   k->ex->with->arrive(x, k->ex, group, k->rows);
-  if (!group) ch_visits_next(x);
+  if (!group) ch_prefetch_next(x);
 }
 
 /* pre = x W1, up = x W3, hidden = what comes of them: in the place of pre where nobody asks for that again. */
@@ -194,6 +195,6 @@ static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
 
 void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, forward_group); }
 
-void ch_experts_again(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, again); }
+void ch_experts_recompute(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, again); }
 
 void ch_experts_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, backward_group); }

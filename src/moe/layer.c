@@ -34,7 +34,7 @@ static void plan_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   if (ch_router_learned(r->router)) {
     s->routing.logits = CH_NEW(keep, real, (int64_t)(ch_router_scored(r->router) ? own : r->n) * r->e);
     if (ch_router_scored(r->router))
-      s->routing.scores = CH_NEW(keep, real, (int64_t)(ch_routes_at_owners(x, r) ? own : r->n) * r->e);
+      s->routing.scores = CH_NEW(keep, real, (int64_t)(ch_routes_sharded(x, r) ? own : r->n) * r->e);
   }
   int slots = s->routing.record.max_slots;
   s->chunk_slots = expert_slots(r, slots);
@@ -76,7 +76,7 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
 static void show_routing(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
   CH_SCRATCH(x);
   ch_routing shown = saved->routing;
-  if (ch_routes_at_owners(x, &a->route)) {
+  if (ch_routes_sharded(x, &a->route)) {
     int64_t own = (int64_t)ch_moe_rows(x, a) * a->route.e;
     shown.scores = CH_NEW(&x->scratch, real, own * x->comm->size);
     CH_OP(x, copy, .count = own, .x = saved->routing.scores, .y = shown.scores + own * x->comm->rank);
@@ -120,7 +120,7 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   CH_SCRATCH(x);
   ch_dispatch *ex = &saved->dispatch;
   real CH_DEV *dgate = CH_NEW(&x->scratch, real, ex->local.max_slots);
-  if (ex->with->begin_backward(x, ex, saved->expert_y)) ch_experts_again(x, a, saved);
+  if (ex->with->begin_backward(x, ex, saved->expert_y)) ch_experts_recompute(x, a, saved);
   ex->with->combine_backward(x, ex, saved->expert_y, a->dout, dgate);
   ch_experts_backward(x, a, saved);
   ex->with->combine(x, ex, saved->expert_y, a->dx, 0, 0);

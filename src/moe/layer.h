@@ -77,7 +77,7 @@ void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
 
 /* Between `begin_backward` and `combine_backward`, where that asked for it: the same Y from pre. It needs less scratch
  * than backward. */
-void ch_experts_again(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
+void ch_experts_recompute(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
 
 /* Between `combine_backward` and `combine`: weight gradients (=|+=), and gradients of rows in place
  * of dy. Writes over pre and up: experts' activations are the largest arrays of a model, so one more [slots,h] of a

@@ -96,8 +96,8 @@ void ch_route(ch_exec *x, const ch_route_args *given, ch_routing *r) {
   const ch_route_args a = full(given, r, &r->record, &r->counts);
   if (ch_route_by_causal(&a))
     a.router->causal(x, &a);
-  else if (ch_routes_at_owners(x, &a))
-    ch_route_at_owners(x, &a);
+  else if (ch_routes_sharded(x, &a))
+    ch_route_sharded(x, &a);
   else
     ch_route_only(x, &a);
   if (a.state) observe(x, &a);

@@ -46,12 +46,12 @@ void ch_route_backward(ch_exec *x, const ch_route_args *a, const ch_routing *r, 
 enum { CH_CHOSEN_EXPERT_BYTES = 32, CH_CHOSEN_SLOT_BYTES = 8 }; /* sent to every rank, per expert and per slot */
 
 /* Whether a call routes at owners: with several ranks and a router that allows it. */
-static inline int ch_routes_at_owners(const ch_exec *x, const ch_route_args *a) {
+static inline int ch_routes_sharded(const ch_exec *x, const ch_route_args *a) {
   return x->comm->size > 1 && a->router->choose_alone && !ch_route_by_causal(a);
 }
 
 /* The router's `route` over ranks. `all` describes all tokens and experts, but all->scores [n / ranks, e] has only this
  * rank's rows. */
-void ch_route_at_owners(ch_exec *x, const ch_route_args *all);
+void ch_route_sharded(ch_exec *x, const ch_route_args *all);
 
 #endif

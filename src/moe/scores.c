@@ -24,8 +24,8 @@ void ch_scores_of_backward(ch_exec *x, const choir_router_options *o, int64_t n,
 
 /* The scores of this rank's tokens. */
 static real CH_DEV *own_scores(const ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
-  return ch_routes_at_owners(x, &a->route) ? s->routing.scores
-                                           : s->routing.scores + ch_moe_first_token(x, a) * a->route.e;
+  return ch_routes_sharded(x, &a->route) ? s->routing.scores
+                                         : s->routing.scores + ch_moe_first_token(x, a) * a->route.e;
 }
 
 static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
@@ -59,7 +59,7 @@ void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const real CH_DEV *in = router_input(x, a, s, jittered);
   score_rows(x, a, in, r->scores ? r->logits : r->logits + ch_moe_first_token(x, a) * e);
   if (r->scores) ch_scores_of(x, a->route.options, n, a->route.e, r->logits, own_scores(x, a, s));
-  if (!ch_routes_at_owners(x, &a->route)) ch_route_gather(x, "scores", r->scores ? r->scores : r->logits, n * e);
+  if (!ch_routes_sharded(x, &a->route)) ch_route_gather(x, "scores", r->scores ? r->scores : r->logits, n * e);
 }
 
 /* Gradient of X Wg. */

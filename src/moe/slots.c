@@ -4,7 +4,7 @@
 #include "moe/dispatch.h"
 
 ch_range ch_experts_of(const ch_exec *x, int e, int rank) {
-  int groups = x->grid.experts.size, group = rank / x->grid.hidden.size;
+  int groups = x->grid.ep_group.size, group = rank / x->grid.tp_group.size;
   return (ch_range){(int)ch_share(e, group, groups), (int)ch_share(e, group + 1, groups)};
 }
 
@@ -66,7 +66,7 @@ void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
   int *begin = CH_NEW_HOST(host, int, e + 1);
   for (int g = 0; g < ex->groups; g++) {
     ch_record *r = &ex->group[g].record;
-    r->load = x->grid.holders.size == 1 ? ex->all.load : -1; /* a replica's share is nobody's to tell */
+    r->load = x->grid.dp_group.size == 1 ? ex->all.load : -1; /* a replica's share is nobody's to tell */
     r->most = ex->all.most;
   }
   if (!ch_counting(x)) {

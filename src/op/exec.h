@@ -7,7 +7,7 @@
 #include "comm/grid.h"
 
 struct ch_ops;
-struct ch_spreading;
+struct ch_broadcasts;
 
 typedef struct ch_exec {
   const struct ch_ops *ops; /* one backend's table, complete */
@@ -20,8 +20,8 @@ typedef struct ch_exec {
   ch_compute wire;          /* what rows are rounded to between tokens and experts (moe/dispatch.h) */
   const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
   ch_grid grid;             /* this rank's groups of replicas, experts and hidden shards */
-  struct ch_spreading *visits; /* prefetch of matrices in flight during products (op/visits.h), or NULL */
-  int batch_invariant;         /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
+  struct ch_broadcasts *prefetch; /* prefetch of matrices in flight during products (op/prefetch.h), or NULL */
+  int batch_invariant;            /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 
 /* "fp32", "bf16", NULL: by number of ch_compute. */

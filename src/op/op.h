@@ -183,7 +183,7 @@ typedef struct {
   /* n is even, and rows t and t + n/2 predict the same target, p and q, from two passes of a model that draws:
    * *consistency_sum = sum over pairs with a target of (KL(p|q) + KL(q|p)) / 2, part of the gradient with a weight of
    * its own. */
-  int drawn_twice;
+  int paired;
   double CH_DEV *consistency_sum;
   real consistency;
 } ch_head_args;

@@ -56,7 +56,7 @@ static void sum_ranks(ch_exec *x, const shards_task *t, int own, real CH_DEV *co
     const ch_sum *sum = &t->sum[j];
     for (int i = 0; i < count; i++) piece[j][i] = CH_AS_HOST(real, y[i][j]);
     owners[j] = (ch_receivers){sum->owner, x->grid.replica.size};
-    array[j] = (ch_comm_array){piece[j], sum->count, sum->count, sum->dealt ? &owners[j] : NULL};
+    array[j] = (ch_comm_array){piece[j], sum->count, sum->count, sum->sharded ? &owners[j] : NULL};
   }
   if (!ch_counting(x)) ch_comm_sum(comm, "gradients", shards, array, t->count, &room);
 }
@@ -77,6 +77,6 @@ void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int acc
   else
     sum_ranks(x, &t, shards, total);
   for (int i = 0; i < count; i++)
-    if (!sum[i].dealt || sum[i].owner == x->grid.replica.rank)
+    if (!sum[i].sharded || sum[i].owner == x->grid.replica.rank)
       CH_OP(x, copy, .count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds);
 }

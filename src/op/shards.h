@@ -16,8 +16,8 @@
 typedef struct ch_sum {
   real CH_DEV *y;
   int64_t count;
-  int adds;         /* the part adds to its array, which begins as zeros; else it sets or adds to it as it is told */
-  int dealt, owner; /* of a matrix that lives on rank `owner` of each replica: only these get the sum, and have a y */
+  int adds;           /* the part adds to its array, which begins as zeros; else it sets or adds to it as it is told */
+  int sharded, owner; /* sharded: only rank `owner` of each replica gets the sum and has a y */
 } ch_sum;
 
 /* One shard's part of every sum, into (accumulate: added to) y[i]. */

@@ -17,10 +17,10 @@ static double corrected(double beta, int64_t step) {
   return beta * (1 - pow(beta, (double)(step - 1))) / (1 - pow(beta, (double)step));
 }
 
-/* Updates matrices whose columns are cut over the ranks of x->grid.hidden; collective. Squares are summed over all
+/* Updates matrices whose columns are cut over the ranks of x->grid.tp_group; collective. Squares are summed over all
  * columns before the update, so that each rank applies the update of the whole matrix. */
 static void update_cut(ch_exec *x, ch_adafactor_args *update) {
-  const ch_comm *hidden = &x->grid.hidden;
+  const ch_comm *hidden = &x->grid.tp_group;
   int64_t count = update->batch * update->rows * CH_MEASURES;
   CH_SCRATCH(x);
   update->measures = CH_NEW(&x->scratch, real, count);

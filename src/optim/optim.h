@@ -19,7 +19,7 @@ enum { CH_OPTIM_STATES = 2 };
 /* A parameter as `batch` independent matrices; rows 1: vectors. */
 typedef struct ch_optim_tensor {
   int64_t batch, rows, cols;
-  int64_t all_cols; /* columns of the whole matrix: more than `cols` if it is cut over the ranks of x->grid.hidden */
+  int64_t all_cols; /* columns of the whole matrix: more than `cols` if it is cut over the ranks of x->grid.tp_group */
   real CH_DEV *w;
   const real CH_DEV *g;
   ch_bf16 CH_DEV *w16;                  /* receives the new w rounded to bf16; NULL: no bf16 copy */

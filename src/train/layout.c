@@ -16,7 +16,7 @@
 
 int ch_layout_next(ch_layout *l) {
   const int P = l->ranks;
-  if (l->replicas && !l->dense_sharded && l->replicas < P) { /* a replica of one rank has nothing to deal out */
+  if (l->replicas && !l->dense_sharded && l->replicas < P) { /* a replica of one rank has nothing to shard */
     l->dense_sharded = 1;
     return 1;
   }

@@ -12,7 +12,7 @@
  * group g, of replica r (comm/grid.h). Every rank computes different tokens. */
 typedef struct ch_layout {
   int ranks, replicas, experts, hidden;
-  int dense_sharded; /* every dense matrix of a layer lives on one rank of a replica, and visits the others */
+  int dense_sharded; /* one rank of a replica owns each dense matrix of a layer; the others prefetch it */
 } ch_layout;
 
 /* Lists layouts in the order in which training tries them: fewest hidden shards, then fewest replicas, and whole dense

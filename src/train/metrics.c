@@ -95,9 +95,9 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
       "{\"event\":\"process\",\"step\":%" PRId64
       ",\"time\":%.3f,\"date\":\"%s\",\"host\":\"%s\",\"pid\":%ld,\"threads\":%d,\"ranks\":%d,"
       "\"replicas\":%d,\"hidden\":%d,\"dense\":\"%s\",\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
-      run->trainer.step, wall_clock(), zone, host, (long)getpid(), x->threads, x->comm->size, x->grid.holders.size,
-      x->grid.hidden.size, ch_params_are_dealt(&run->trainer.model->net.params) ? "sharded" : "whole", choir_version(),
-      run->data->hash);
+      run->trainer.step, wall_clock(), zone, host, (long)getpid(), x->threads, x->comm->size, x->grid.dp_group.size,
+      x->grid.tp_group.size, ch_params_dense_sharded(&run->trainer.model->net.params) ? "sharded" : "whole",
+      choir_version(), run->data->hash);
   write_timing(m, line, length);
 }
 

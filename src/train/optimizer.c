@@ -80,7 +80,7 @@ static int64_t state_of_one(const ch_optimizer *o, int tensor, int state, int64_
 
 /* Weights that live on another rank are updated there. */
 static int has_state(const ch_optimizer *o, int i, int j) {
-  return !o->params->p[i].away && state_of_one(o, i, j, o->tensor[i].cols);
+  return !o->params->p[i].remote && state_of_one(o, i, j, o->tensor[i].cols);
 }
 
 static int64_t cells(const ch_optimizer *o) { return o->params->count + (int64_t)o->experts * o->tensors; }
@@ -137,7 +137,7 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
   for (int i = 0, tensor = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
     tensor += p->expert;
-    if (!belongs(o, i, layer) || p->away) continue;
+    if (!belongs(o, i, layer) || p->remote) continue;
     if (p->expert)
       expert_squares(x, o, p, tensor - 1, total);
     else
@@ -148,13 +148,13 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
 
 /* Gathers the squared gradient norms of all experts, [experts,tensors], and adds the parts of hidden shards. */
 static void gather_squares(ch_exec *x, const ch_optimizer *o, double *square) {
-  const ch_comm *hidden = &x->grid.hidden;
+  const ch_comm *hidden = &x->grid.tp_group;
   int64_t count = (int64_t)o->experts * o->tensors, bytes = count * (int64_t)sizeof *square;
   double *of_shard = hidden->size > 1 ? CH_NEW_HOST(&ch_host(x)->scratch, double, hidden->size *count) : square;
   if (ch_counting(x)) return;
   double *own = of_shard + (hidden->size > 1 ? hidden->rank * count : 0);
   if (own != square) memcpy(own, square, (size_t)bytes);
-  ch_comm_gather_shares(&x->grid.experts, "squares of gradients", own, o->experts,
+  ch_comm_gather_shares(&x->grid.ep_group, "squares of gradients", own, o->experts,
                         o->tensors * (int64_t)sizeof *square);
   if (own == square) return;
   ch_comm_gather(hidden, "squares of gradients of hidden shards", of_shard, bytes);
@@ -191,7 +191,7 @@ void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, dou
   for (int i = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
     ch_optim_tensor *t = &o->tensor[i];
-    if (!belongs(o, i, layer) || p->away) continue;
+    if (!belongs(o, i, layer) || p->remote) continue;
     t->w = p->w;
     t->g = p->g;
     t->w16 = p->w16;

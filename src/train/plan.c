@@ -61,7 +61,7 @@ int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, cons
                           .target = &some,
                           .route = {.training = 1},
                           .gradients = 1,
-                          .drawn_twice = twice > 1,
+                          .paired = twice > 1,
                           .observe = 1,
                           .dropout = config->train.dropout};
   for (int i = 0; i < count; i++) passes[lengths + i] = more[i];
@@ -76,7 +76,7 @@ void ch_trainer_free(ch_trainer *t) {
   ch_arena_free(&t->state);
   choir_model_free(t->model);
   free(t->batch);
-  free(t->twice);
+  free(t->paired);
   *t = (ch_trainer){0};
 }
 
@@ -130,7 +130,7 @@ int ch_trainer_commit(ch_trainer *t) {
   if (!(t->batch = calloc((size_t)model->config.train.accumulate, sizeof *t->batch)))
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d micro-batches", model->config.train.accumulate);
   if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences &&
-      !(t->twice = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->twice)))
+      !(t->paired = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->paired)))
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %lld tokens", (long long)t->room);
   return ch_model_commit(model);
 }

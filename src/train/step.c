@@ -49,7 +49,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
                   .gradients = 1,
                   .accumulate = a > 0,
                   .partial = a + 1 < c->accumulate,
-                  .drawn_twice = t->twice != NULL,
+                  .paired = t->paired != NULL,
                   .observe = 1,
                   .weight = (real)(1 / s->targets),
                   .aux_scale = (real)share,
@@ -63,10 +63,10 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
   s->aux_loss += pass.aux_loss * share;
 }
 
-/* A micro-batch every sequence of which comes two times: copies in t->twice. */
-static ch_batch doubled(const ch_trainer *t, const ch_batch *b) {
+/* A micro-batch every sequence of which comes two times: copies in t->paired. */
+static ch_batch paired_batch(const ch_trainer *t, const ch_batch *b) {
   int64_t n = (int64_t)t->model->config.train.batch_sequences * b->T, targets = b->row ? b->rows : n;
-  int32_t *token = t->twice, *target = token + 2 * n, *row = target + 2 * targets;
+  int32_t *token = t->paired, *target = token + 2 * n, *row = target + 2 * targets;
   for (int i = 0; i < 2; i++) {
     memcpy(token + i * n, b->token, (size_t)n * sizeof *token);
     memcpy(target + i * targets, b->target, (size_t)targets * sizeof *target);
@@ -125,11 +125,11 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *r
   const choir_train_config *c = &t->model->config.train;
   int64_t targets = 0;
   for (int a = 0; a < c->accumulate; a++) targets += targets_of(c, &batches[a]);
-  if (t->twice) targets *= 2;
+  if (t->paired) targets *= 2;
   step_state s = {.targets = targets ? (double)targets : 1};
   ch_transformer_clear_stats(&t->model->net);
   for (int a = 0; a < c->accumulate; a++) {
-    const ch_batch b = t->twice ? doubled(t, &batches[a]) : batches[a];
+    const ch_batch b = t->paired ? paired_batch(t, &batches[a]) : batches[a];
     run_pass(t, a, &b, &s);
   }
   return finish_step(t, &s, r);

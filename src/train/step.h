@@ -65,7 +65,7 @@ typedef struct ch_trainer {
   ch_optimizer optimizer;
   ch_arena state;  /* of the optimizer */
   ch_batch *batch; /* [accumulate] of a step on whole windows */
-  int32_t *twice;  /* of a micro-batch every sequence of which comes two times; NULL where it comes once */
+  int32_t *paired; /* tokens, targets and rows of a micro-batch with every sequence twice; NULL: not paired */
   int64_t room;    /* tokens of the longest pass */
   int64_t step;    /* done */
 } ch_trainer;

@@ -22,7 +22,7 @@ static ch_owned owned(const double *of, int ranks, int matrices) {
 typedef struct {
   const ch_layout *layout;
   int pieces[CH_RANKS], most; /* that a rank has of the tree */
-  int64_t has[CH_RANKS];      /* elements of matrices that are dealt out so far */
+  int64_t has[CH_RANKS];      /* elements of matrices that are sharded out so far */
 } sums;
 
 /* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of a dense layer.
@@ -53,10 +53,10 @@ static void count_sums(sums *s, const ch_param *p, const ch_param *end, int64_t 
   double of[CH_RANKS] = {0}, sent = 0, to_all = 0, to_owners = 0;
   int64_t collected = 0, tensors = end - p;
   for (; p < end; p++) {
-    int dealt = l->dense_sharded && ch_param_is_dealt(p);
-    ch_receivers to = {dealt ? ch_deal(s->has, replica, p->whole) : 0, dealt ? replica : 1};
-    if (dealt) of[to.first] += (double)p->whole;
-    count_sum(s, p->whole, &to, &sent, dealt ? &to_owners : &to_all);
+    int sharded = l->dense_sharded && ch_param_is_shardable(p);
+    ch_receivers to = {sharded ? ch_next_owner(s->has, replica, p->whole) : 0, sharded ? replica : 1};
+    if (sharded) of[to.first] += (double)p->whole;
+    count_sum(s, p->whole, &to, &sent, sharded ? &to_owners : &to_all);
     collected += s->most * ((p->whole + slice - 1) / slice);
   }
   f->bytes += (double)(times * WORD) * (sent + to_all + to_owners);
@@ -80,17 +80,17 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
   }
 }
 
-/* ---- matrices of a layer, which are no more than CH_AT_ONCE: ch_comm_spread_next ---- */
+/* ---- matrices of a layer, which are no more than CH_AT_ONCE: ch_comm_broadcast_next ---- */
 
-ch_owned ch_deal_layer(ch_dealing *d, int layer) {
+ch_owned ch_owned_of_layer(ch_dense_owners *d, int layer) {
   double of[CH_RANKS] = {0};
   int ranks = d->layout->experts * d->layout->hidden, matrices = 0;
   int sharded = d->layout->dense_sharded && layer >= 0 && layer < d->config->model.layers;
   for (int i = ch_params_first(d->params, layer); sharded && i < d->params->count && d->params->p[i].layer == layer;
        i++) {
     const ch_param *p = &d->params->p[i];
-    if (!ch_param_is_dealt(p)) continue;
-    of[ch_deal(d->has, ranks, p->whole)] += (double)p->whole;
+    if (!ch_param_is_shardable(p)) continue;
+    of[ch_next_owner(d->has, ranks, p->whole)] += (double)p->whole;
     matrices++;
   }
   return owned(of, ranks, matrices);
@@ -103,7 +103,7 @@ static int element_bytes(const choir_config *config) {
 
 /* Broadcasts take two steps: owners scatter their matrices, then every other rank passes its share on. The first step
  * waits for the rank that owns most, the second for the rank that owns least. */
-void ch_flow_visit(const ch_dealing *d, const ch_owned *layer, ch_flow steps[CH_VISIT_STEPS]) {
+void ch_flow_prefetch(const ch_dense_owners *d, const ch_owned *layer, ch_flow steps[CH_PREFETCH_STEPS]) {
   const ch_layout *l = d->layout;
   const double others = l->experts * l->hidden - 1, all = element_bytes(d->config) * d->config->train.accumulate;
   ch_flow f = {.size = l->experts * l->hidden,
@@ -120,15 +120,15 @@ void ch_flow_visit(const ch_dealing *d, const ch_owned *layer, ch_flow steps[CH_
   steps[1] = f;
 }
 
-void ch_flow_visits(const choir_config *config, const ch_params *params, const ch_layout *l, ch_flow *f) {
-  ch_dealing d = {.config = config, .params = params, .layout = l};
-  ch_flow steps[CH_VISIT_STEPS];
+void ch_flow_prefetches(const choir_config *config, const ch_params *params, const ch_layout *l, ch_flow *f) {
+  ch_dense_owners d = {.config = config, .params = params, .layout = l};
+  ch_flow steps[CH_PREFETCH_STEPS];
   f->size = l->experts * l->hidden;
   for (int layer = 0; layer < config->model.layers; layer++) {
-    const ch_owned o = ch_deal_layer(&d, layer);
+    const ch_owned o = ch_owned_of_layer(&d, layer);
     int times = layer + 2 < config->model.layers ? 2 : 1; /* before backward the last two layers' are still there */
-    ch_flow_visit(&d, &o, steps);
-    for (int s = 0; s < CH_VISIT_STEPS; s++) {
+    ch_flow_prefetch(&d, &o, steps);
+    for (int s = 0; s < CH_PREFETCH_STEPS; s++) {
       f->bytes += times * steps[s].bytes;
       f->busiest += times * steps[s].busiest;
       f->exchanges += times * steps[s].exchanges;

@@ -37,7 +37,7 @@ typedef struct ch_plan_part {
  * parts of the hidden width of each expert. */
 typedef struct ch_plan_layout {
   int replicas, experts, hidden;
-  int dense_sharded;          /* a dense matrix lives on one rank of a replica, and visits the others */
+  int dense_sharded;          /* one rank of a replica owns each dense matrix; the others prefetch it */
   int chosen;                 /* choir train on so many ranks takes this one unless told otherwise */
   char refused[CH_PLAN_TEXT]; /* why it cannot be; empty: it can, and what follows is set */
   int purposes;

@@ -100,7 +100,7 @@ static int64_t staging(const choir_config *config, const ch_layout *l, const eng
   return (p->owned + places * p->local) * bytes * config->model.d_model;
 }
 
-/* The rank that has most: the last has most experts, the first most of dense matrices that are dealt out. */
+/* The rank that has most: the last has most experts, the first the most sharded dense matrices. */
 static int fullest(const choir_config *config, const ch_layout *layout, engine_plan *plan) {
   engine_plan first;
   CH_TRY(plan_of(config, layout->ranks - 1, layout, plan));

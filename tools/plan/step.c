@@ -31,7 +31,7 @@ typedef struct {
   double flops[CH_FLOPS_PARTS];   /* of a token, forward */
   double weights[CH_FLOPS_PARTS]; /* elements that a rank multiplies with */
   double tokens;                  /* of a rank in a step, every draw */
-  ch_dealing dealing;             /* of dense matrices, up to the layer that is looked at */
+  ch_dense_owners dealing;        /* of dense matrices, up to the layer that is looked at */
   const ch_plan_part *part;       /* those of the layout */
 } step_job;
 
@@ -97,7 +97,7 @@ static double on_every_rank(const step_job *j, int layer) {
   for (int i = ch_params_first(j->params, layer); i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
     if (layer >= 0 && p->layer != layer) break;
-    if (p->layer == layer && !(j->layout->dense_sharded && ch_param_is_dealt(p)))
+    if (p->layer == layer && !(j->layout->dense_sharded && ch_param_is_shardable(p)))
       count += (double)p->whole * (p->expert ? of_experts : 1);
   }
   return count;
@@ -107,10 +107,10 @@ static double on_every_rank(const step_job *j, int layer) {
  * the rank that owns most of that layer. */
 static double update_seconds(step_job *j) {
   double count = on_every_rank(j, -1), most = 0, of_layers = 0;
-  j->dealing = (ch_dealing){.config = j->config, .params = j->params, .layout = j->layout};
+  j->dealing = (ch_dense_owners){.config = j->config, .params = j->params, .layout = j->layout};
   for (int l = 0; l < j->config->model.layers; l++) {
     count += on_every_rank(j, l);
-    of_layers += ch_deal_layer(&j->dealing, l).most;
+    of_layers += ch_owned_of_layer(&j->dealing, l).most;
   }
   for (int r = 0; r < j->layout->experts * j->layout->hidden; r++) most = fmax(most, (double)j->dealing.has[r]);
   return seconds_of(j, count + (ch_update_in_backward(&j->config->train) ? of_layers : most));
@@ -120,48 +120,50 @@ static double update_seconds(step_job *j) {
  * The engine cuts a pass into halves of layers, and what is under way beside one must have come when it ends: so each
  * half hides as much as it computes, and no half for another one. */
 
-static double visit_seconds(const step_job *j, const ch_flow *step) {
+static double prefetch_seconds(const step_job *j, const ch_flow *step) {
   return ch_passage_of(j->cluster, j->layout->ranks, step).seconds;
 }
 
 static double beside_attention(const step_job *j, int times, const ch_flow *step, double update) {
   double products = j->part[CH_FLOPS_ATTENTION].seconds * times / PRODUCTS / j->config->model.layers;
-  return fmin(visit_seconds(j, step), products + update);
+  return fmin(prefetch_seconds(j, step), products + update);
 }
 
-/* An exchange of rows is cut into groups of experts, of which the first one's way there and the last one's back are
- * waited for; what visits sets out behind the first, so that links carry it and the other ways beside the products. */
+/* An exchange of rows is cut into groups of experts. The step waits for the first group's way to the experts and the
+ * last group's way back. The prefetch begins after the first group; it and the other groups overlap with the products.
+ */
 static double beside_ffn(const step_job *j, int layer, int times, const ch_flow *step) {
   int moe = ch_config_moe_layers(&j->config->model);
-  double visit = visit_seconds(j, step);
+  double prefetch = prefetch_seconds(j, step);
   if (!ch_config_is_moe(&j->config->model, layer))
-    return fmin(visit, j->part[CH_FLOPS_DENSE].seconds * times / PRODUCTS / (j->config->model.layers - moe));
+    return fmin(prefetch, j->part[CH_FLOPS_DENSE].seconds * times / PRODUCTS / (j->config->model.layers - moe));
   double rows = j->part[COMPUTED + CH_FLOW_ROWS].seconds / 2 / moe, ends = rows / ch_flow_groups(j->config, j->layout);
-  return fmin(visit + rows - ends, j->part[CH_FLOPS_EXPERTS].seconds * times / PRODUCTS / moe);
+  return fmin(prefetch + rows - ends, j->part[CH_FLOPS_EXPERTS].seconds * times / PRODUCTS / moe);
 }
 
-/* Layer `number` visits while the one before runs forward, and while the one behind runs backward and is updated. The
- * last two layers' are still there when backward begins. */
+/* Layer `number` is prefetched while the previous layer runs forward, and while the next layer runs backward and is
+ * updated. The last two layers are still resident when backward begins. */
 static double beside_neighbours(const step_job *j, int number, const ch_owned *layer, const ch_owned *behind) {
-  const ch_flow none[CH_VISIT_STEPS] = {{0}};
-  ch_flow steps[CH_VISIT_STEPS];
+  const ch_flow none[CH_PREFETCH_STEPS] = {{0}};
+  ch_flow steps[CH_PREFETCH_STEPS];
   int layers = j->config->model.layers;
   double hidden = 0, update = 0;
-  ch_flow_visit(&j->dealing, layer, steps);
+  ch_flow_prefetch(&j->dealing, layer, steps);
   if (number > 0) hidden += beside_attention(j, FORWARD, &steps[0], 0) + beside_ffn(j, number - 1, FORWARD, &steps[1]);
   if (number + 1 >= layers) return hidden;
-  const ch_flow *visit = number + 2 < layers ? steps : none;
+  const ch_flow *prefetch = number + 2 < layers ? steps : none;
   if (ch_update_in_backward(&j->config->train)) update = seconds_of(j, on_every_rank(j, number + 1) + behind->most);
-  return hidden + beside_ffn(j, number + 1, BACKWARD, &visit[0]) + beside_attention(j, BACKWARD, &visit[1], update);
+  return hidden + beside_ffn(j, number + 1, BACKWARD, &prefetch[0]) +
+         beside_attention(j, BACKWARD, &prefetch[1], update);
 }
 
 /* Seconds of exchanges that no rank waits for. */
 static double hidden_seconds(step_job *j) {
   ch_owned layer = {0}, behind;
   double hidden = 0;
-  j->dealing = (ch_dealing){.config = j->config, .params = j->params, .layout = j->layout};
+  j->dealing = (ch_dense_owners){.config = j->config, .params = j->params, .layout = j->layout};
   for (int number = -1; number <= j->config->model.layers; number++, layer = behind) {
-    behind = ch_deal_layer(&j->dealing, number + 1);
+    behind = ch_owned_of_layer(&j->dealing, number + 1);
     hidden += beside_neighbours(j, number, &layer, &behind);
   }
   return hidden;

@@ -84,20 +84,20 @@ static void replicas_sum(const traffic_job *j, ch_flow *f) {
 }
 
 /* Matrices that live on one rank of a replica each. */
-static int dealt(const traffic_job *j) {
+static int has_sharded(const traffic_job *j) {
   int matrices = 0;
   for (int i = 0; i < j->params->count && j->layout->dense_sharded; i++)
-    matrices += ch_param_is_dealt(&j->params->p[i]);
+    matrices += ch_param_is_shardable(&j->params->p[i]);
   return matrices;
 }
 
 /* Losses of shards, to all; squares of experts' gradients, to the ranks of a replica that have the same hidden shard,
- * and those of all experts between the shards; of matrices that are dealt out, to the ranks of a replica. */
+ * and those of all experts between the shards; of sharded matrices, to the ranks of a replica. */
 static void numbers(const traffic_job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   int64_t word = sizeof(double), losses = j->passes * j->config->train.shards, squares = expert_tensors(j) * j->e;
   int64_t sent = l->replicas * l->hidden * (l->experts - 1) + (int64_t)l->ranks * (l->hidden - 1);
-  int64_t of_replica = l->experts * l->hidden, matrices = l->replicas * (of_replica - 1) * dealt(j);
+  int64_t of_replica = l->experts * l->hidden, matrices = l->replicas * (of_replica - 1) * has_sharded(j);
   f->bytes = (double)(word * (j->to_rest * losses + sent * squares + matrices));
   f->exchanges = j->passes + (l->experts > 1) + (l->hidden > 1) + (matrices > 0);
 }
@@ -119,7 +119,7 @@ static void to_all(const traffic_job *j, int64_t bytes, int64_t exchanges, ch_fl
   f->exchanges = exchanges;
 }
 
-/* Slots of ranks whose experts took more than an equal share, which others get first: moe/at_owners.c. */
+/* Slots of ranks whose experts took more than an equal share, which others get first: moe/route_sharded.c. */
 static int64_t shared_out(const traffic_job *j, int64_t slots) {
   int64_t ranks = j->layout->ranks, moved = slots;
   for (int r = 0; r < ranks; r++) {
@@ -170,7 +170,7 @@ static void count(const traffic_job *j, ch_flow_kind kind, ch_flow *f) {
       ch_flow_sums(j->config, j->params, l, f);
       break;
     case CH_FLOW_MATRICES:
-      if (l->dense_sharded) ch_flow_visits(j->config, j->params, l, f);
+      if (l->dense_sharded) ch_flow_prefetches(j->config, j->params, l, f);
       break;
     case CH_FLOW_EXPERTS:
       replicas_sum(j, f);

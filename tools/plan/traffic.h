@@ -52,30 +52,30 @@ int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout);
 
 /* ---- dense.c: gradients of dense weights, and matrices that live on one rank each ---- */
 
-/* Gradients of what every rank has; of matrices that are dealt out to their owners alone. */
+/* Gradients of dense parameters, summed to every rank; gradients of sharded matrices, to their owners only. */
 void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f);
 
-/* Matrices that are dealt out, to the other ranks of the replica. */
-void ch_flow_visits(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f);
+/* Sharded matrices, sent to the other ranks of the replica. */
+void ch_flow_prefetches(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f);
 
 /* Who has them. Layer after layer, from the first on. */
-typedef struct ch_dealing {
+typedef struct ch_dense_owners {
   const choir_config *config;
   const ch_params *params;
   const ch_layout *layout;
   int64_t has[CH_RANKS]; /* elements so far, of each rank of a replica */
-} ch_dealing;
+} ch_dense_owners;
 
 typedef struct ch_owned {
   double all, most, least; /* elements of the layer on all ranks together, and on the ranks with most and with least */
   int matrices;            /* 0 past the last layer; then every field is 0 */
 } ch_owned;
-ch_owned ch_deal_layer(ch_dealing *d, int layer);
+ch_owned ch_owned_of_layer(ch_dense_owners *d, int layer);
 
-/* The two steps of the visit of such a layer, in a step of training once for each micro-batch: from their owners, and
- * from all. */
-enum { CH_VISIT_STEPS = 2 };
-void ch_flow_visit(const ch_dealing *d, const ch_owned *layer, ch_flow steps[CH_VISIT_STEPS]);
+/* The two steps of a layer's prefetch, for all micro-batches of a training step: owners scatter, then all ranks
+ * exchange their shares. */
+enum { CH_PREFETCH_STEPS = 2 };
+void ch_flow_prefetch(const ch_dense_owners *d, const ch_owned *layer, ch_flow steps[CH_PREFETCH_STEPS]);
 
 /* ---- network.c: time on the links of a cluster ---- */
 

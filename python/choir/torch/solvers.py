@@ -56,8 +56,8 @@ def balance(scores: Tensor, valid: Optional[Tensor], prices: Tensor, per_token: 
     beta = prices.to(scores.dtype)
     for _ in range(16 if per_token < e else 1):
         if per_token < e:
-            bids = (scores - beta).topk(per_token + 1, dim=1).values
-            margin = scores - (bids[:, per_token - 1 : per_token] + bids[:, per_token:]) / 2
+            best = (scores - beta).topk(per_token + 1, dim=1).values
+            margin = scores - (best[:, per_token - 1 : per_token] + best[:, per_token:]) / 2
             column = comparable(margin, valid).sort(dim=0, descending=True).values
             worst, following = column.gather(0, at)
             apart = (worst != following).any()

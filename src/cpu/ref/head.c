@@ -113,9 +113,9 @@ static void backward_span(ch_exec *x, const ch_head_args *a, const head_span *s)
 }
 
 static void head_chunk(ch_exec *x, const ch_head_args *a, head_span *s, real *delta) {
-  int spans = a->drawn_twice ? 2 : 1;
+  int spans = a->paired ? 2 : 1;
   for (int h = 0; h < spans; h++) forward_span(x, a, &s[h]);
-  if (a->drawn_twice)
+  if (a->paired)
     pair_losses(x, a, s, delta);
   else
     losses(x, a, s);
@@ -130,12 +130,12 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, head_span *s, real *de
 
 CH_REF_SCRATCH_OP(head) {
   CH_SCRATCH(x);
-  int64_t n = a->drawn_twice ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
-  real *logits = CH_NEW(&x->scratch, real, a->drawn_twice ? 3 * size : size);
+  int64_t n = a->paired ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
+  real *logits = CH_NEW(&x->scratch, real, a->paired ? 3 * size : size);
   double loss[2 * CHUNK];
   if (ch_counting(x)) return;
   *a->loss_sum = 0;
-  if (a->drawn_twice) *a->consistency_sum = 0;
+  if (a->paired) *a->consistency_sum = 0;
   int64_t first = 0;
   do { /* once without rows too, for dw */
     int64_t rows = n - first < CHUNK ? n - first : CHUNK;

@@ -122,7 +122,7 @@ static head_plan make_plan(ch_exec *x, const ch_head_args *a) {
   p.logits = CH_NEW(&x->scratch, float, p.rows *p.ld);
   p.factor = CH_NEW(&x->scratch, float, p.rows);
   p.loss = CH_NEW(&x->scratch, double, p.rows);
-  if (a->drawn_twice) {
+  if (a->paired) {
     p.delta = CH_NEW(&x->scratch, float, p.rows / 2 * p.ld);
     p.pair = CH_NEW(&x->scratch, double, p.rows / 2);
   }
@@ -252,13 +252,13 @@ static void gradients(ch_exec *x, const ch_head_args *a, const head_plan *p, con
   ch_arena_release(&x->scratch, mark);
 }
 
-/* Rows [first, first+rows), and with drawn_twice their pairs, n/2 rows later. */
+/* Rows [first, first+rows), and with paired their pairs, n/2 rows later. */
 static void head_chunk(ch_exec *x, const ch_head_args *a, const head_plan *p, int64_t first, int64_t rows) {
   const row_span s[] = {{first, rows, 0}, {a->n / 2 + first, rows, rows}};
-  int spans = a->drawn_twice ? 2 : 1;
+  int spans = a->paired ? 2 : 1;
   for (int h = 0; h < spans; h++) logits_product(x, a, p, &s[h]);
   if (!ch_counting(x)) {
-    if (a->drawn_twice)
+    if (a->paired)
       pair_losses(x, a, p, s);
     else
       losses(x, a, p, s);
@@ -273,12 +273,12 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, const head_plan *p, in
 static void head(ch_exec *x, const ch_head_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   head_plan p = make_plan(x, a);
-  int64_t n = a->drawn_twice ? a->n / 2 : a->n, most = a->drawn_twice ? p.rows / 2 : p.rows;
+  int64_t n = a->paired ? a->n / 2 : a->n, most = a->paired ? p.rows / 2 : p.rows;
   if (ch_counting(x)) {
     head_chunk(x, a, &p, 0, most);
   } else {
     *a->loss_sum = 0;
-    if (a->drawn_twice) *a->consistency_sum = 0;
+    if (a->paired) *a->consistency_sum = 0;
     int64_t first = 0; /* one chunk without rows too, for dw */
     do head_chunk(x, a, &p, first, n - first < most ? n - first : most);
     while ((first += most) < n);

@@ -128,7 +128,7 @@ static void gather_slots(const ch_exec *x, const int *begin, int e, const char *
   ch_comm_gather_shares(x->comm, what, CH_AS_HOST(void, whole), begin[e], size);
 }
 
-void ch_route_at_owners(ch_exec *x, const ch_route_args *all) {
+void ch_route_sharded(ch_exec *x, const ch_route_args *all) {
   CH_SCRATCH(x);
   ch_record record;
   ch_route_counts counts;

@@ -1,9 +1,9 @@
-/* Dense matrices that are dealt out: each lives on one rank of a replica, which updates it, and visits the others. */
-#include "model/deal.h"
+/* Sharded dense matrices: one rank of a replica owns and updates each, and the other ranks prefetch it. */
+#include "model/prefetch.h"
 
 #include "op/op.h"
 
-int ch_deal(int64_t *has, int ranks, int64_t count) {
+int ch_next_owner(int64_t *has, int ranks, int64_t count) {
   int owner = 0;
   for (int r = 1; r < ranks; r++)
     if (has[r] < has[owner]) owner = r;
@@ -11,30 +11,30 @@ int ch_deal(int64_t *has, int ranks, int64_t count) {
   return owner;
 }
 
-void ch_params_deal(ch_params *params, const ch_comm *replica) {
+void ch_params_shard_dense(ch_params *params, const ch_comm *replica) {
   int64_t has[CH_RANKS] = {0};
   for (int i = 0; i < params->count; i++) {
     ch_param *p = &params->p[i];
-    if (!ch_param_is_dealt(p)) continue;
-    p->owner = ch_deal(has, replica->size, p->whole);
-    p->away = p->owner != replica->rank;
+    if (!ch_param_is_shardable(p)) continue;
+    p->owner = ch_next_owner(has, replica->size, p->whole);
+    p->remote = p->owner != replica->rank;
   }
 }
 
-int ch_params_are_dealt(const ch_params *params) {
-  int dealt = 0;
-  for (int i = 0; i < params->count; i++) dealt |= params->p[i].owner >= 0;
-  return dealt;
+int ch_params_dense_sharded(const ch_params *params) {
+  int sharded = 0;
+  for (int i = 0; i < params->count; i++) sharded |= params->p[i].owner >= 0;
+  return sharded;
 }
 
 /* Products of bf16 read rounded weights alone, which the owner has: these travel. */
-static ch_spread visit_of(const ch_param *p) {
-  if (p->w16) return (ch_spread){p->owner, CH_AS_HOST(ch_bf16, p->w16), p->whole * (int64_t)sizeof(ch_bf16)};
-  return (ch_spread){p->owner, CH_AS_HOST(real, p->w), p->whole * (int64_t)sizeof(real)};
+static ch_broadcast broadcast_of(const ch_param *p) {
+  if (p->w16) return (ch_broadcast){p->owner, CH_AS_HOST(ch_bf16, p->w16), p->whole * (int64_t)sizeof(ch_bf16)};
+  return (ch_broadcast){p->owner, CH_AS_HOST(real, p->w), p->whole * (int64_t)sizeof(real)};
 }
 
 /* Visits of the layer that has most. */
-static int64_t most_visits(const ch_params *params) {
+static int64_t most_remote(const ch_params *params) {
   int64_t most = 0, count = 0;
   for (int i = 0; i < params->count; i++) {
     const ch_param *p = &params->p[i];
@@ -45,26 +45,26 @@ static int64_t most_visits(const ch_params *params) {
   return most;
 }
 
-void ch_visits_init(ch_exec *x, const ch_params *params, ch_visits *v) {
+void ch_prefetch_init(ch_exec *x, const ch_params *params, ch_prefetch *v) {
   ch_arena *tape = &ch_host(x)->tape;
-  int64_t most = most_visits(params);
-  *v = (ch_visits){.params = params, .matrix = CH_NEW_HOST(tape, ch_spread, most)};
+  int64_t most = most_remote(params);
+  *v = (ch_prefetch){.params = params, .matrix = CH_NEW_HOST(tape, ch_broadcast, most)};
   v->under_way.what = "dense weights";
   v->under_way.spans = CH_NEW_HOST(tape, ch_bytes, most * CH_SPANS * x->grid.replica.size);
-  x->visits = &v->under_way;
+  x->prefetch = &v->under_way;
 }
 
-void ch_visits_begin(ch_exec *x, ch_visits *v, int layer) {
+void ch_prefetch_begin(ch_exec *x, ch_prefetch *v, int layer) {
   const ch_param *p = &v->params->p[ch_params_first(v->params, layer)], *end = v->params->p + v->params->count;
   int count = 0;
   for (; p < end && p->layer == layer && !ch_counting(x); p++)
-    if (p->owner >= 0) v->matrix[count++] = visit_of(p);
+    if (p->owner >= 0) v->matrix[count++] = broadcast_of(p);
   v->under_way.some = v->matrix;
   v->under_way.count = count;
   v->under_way.steps = 0;
 }
 
-void ch_visits_end(ch_exec *x, ch_visits *v) { ch_comm_spread_end(&x->grid.replica, &v->under_way); }
+void ch_prefetch_end(ch_exec *x, ch_prefetch *v) { ch_comm_broadcast_end(&x->grid.replica, &v->under_way); }
 
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number) {
   const ch_comm *replica = &x->grid.replica;

@@ -1,6 +1,6 @@
-/* Matrices that live on one rank each and visit the others: any number of a layer, layers in any order. */
+/* Sharded matrices are prefetched: any number of a layer, layers in any order. */
 #include "comm_testing.h"
-#include "model/deal.h"
+#include "model/prefetch.h"
 
 /* The second layer has more than are under way at a time, of many sizes. */
 enum { FEW = 3, MANY = 2 * CH_AT_ONCE + 3, ROWS = 2 + FEW + MANY };
@@ -21,7 +21,7 @@ static real value_of(int matrix, int64_t i) { return (real)(1.0 / (3 + matrix) +
 static int has_arrived(const ch_comm *comm, const ch_params *params, int layer) {
   for (int k = 0; k < params->count; k++) {
     const ch_param *p = &params->p[k];
-    must(!p->w == (p->away && p->w16));
+    must(!p->w == (p->remote && p->w16));
     for (int64_t i = 0; i < p->count && p->layer == layer; i++) {
       if (p->w16)
         must(p->w16[i] == ch_bf16_round((float)value_of(k, i)));
@@ -35,19 +35,19 @@ static int has_arrived(const ch_comm *comm, const ch_params *params, int layer) 
 static void own(const ch_params *params) {
   for (int k = 0; k < params->count; k++) {
     const ch_param *p = &params->p[k];
-    for (int64_t i = 0; i < p->count && !p->away; i++) {
+    for (int64_t i = 0; i < p->count && !p->remote; i++) {
       p->w[i] = value_of(k, i);
       if (p->w16) p->w16[i] = ch_bf16_round((float)p->w[i]);
     }
   }
 }
 
-static int visit(const ch_comm *comm, void *context) {
+static int prefetch_layers(const ch_comm *comm, void *context) {
   const int bf16 = *(const int *)context;
   ch_param row[ROWS];
   ch_params params = {.p = row};
   ch_exec x;
-  ch_visits visits;
+  ch_prefetch prefetch;
   ch_arena weights;
   row[params.count++] = row_of(-1, 0);
   for (int i = 0; i < FEW; i++) row[params.count++] = row_of(0, i);
@@ -56,24 +56,24 @@ static int visit(const ch_comm *comm, void *context) {
   test_ok(ch_exec_init(&x, "cpu", bf16 ? CH_COMPUTE_BF16 : CH_COMPUTE_FP32, 1, 1));
   x.comm = comm;
   test_ok(ch_grid_make(comm, 1, 1, &x.grid));
-  ch_params_deal(&params, &x.grid.replica);
+  ch_params_shard_dense(&params, &x.grid.replica);
   ch_arena_init(&weights, "weights", &ch_memory_host);
   ch_params_alloc_weights(&params, &weights, bf16);
   test_ok(ch_arena_commit(&weights));
   ch_params_alloc_weights(&params, &weights, bf16);
-  ch_visits_init(&x, &params, &visits); /* counted */
+  ch_prefetch_init(&x, &params, &prefetch); /* counted */
   test_ok(ch_exec_commit(&x));
   own(&params);
-  ch_visits_init(&x, &params, &visits);
-  ch_visits_begin(&x, &visits, 0);
+  ch_prefetch_init(&x, &params, &prefetch);
+  ch_prefetch_begin(&x, &prefetch, 0);
   for (int time = 0; time < 4; time++) {
-    for (int steps = 0; steps < time; steps++) ch_visits_next(&x); /* too few, as many as there are, one more */
-    ch_visits_move(&x);
+    for (int steps = 0; steps < time; steps++) ch_prefetch_next(&x); /* too few, as many as there are, one more */
+    ch_prefetch_move(&x);
     if (time && has_arrived(comm, &params, 1 - time % 2)) return 1; /* those before are still here */
-    ch_visits_end(&x, &visits);
+    ch_prefetch_end(&x, &prefetch);
     if (has_arrived(comm, &params, time % 2)) return 1;
-    ch_visits_begin(&x, &visits, time < 3 ? 1 - time % 2 : -1);
-    ch_visits_move(&x);
+    ch_prefetch_begin(&x, &prefetch, time < 3 ? 1 - time % 2 : -1);
+    ch_prefetch_move(&x);
   }
   ch_arena_free(&weights);
   ch_exec_free(&x);
@@ -83,7 +83,7 @@ static int visit(const ch_comm *comm, void *context) {
 static void any_number_visits(void **state) {
   for (int size = 1; size <= 8; size++)
     for (int bf16 = 0; bf16 < 2; bf16++)
-      if (forked_run(size, 0, visit, &bf16)) fail_msg("%d ranks, %s", size, bf16 ? "bf16" : "fp32");
+      if (forked_run(size, 0, prefetch_layers, &bf16)) fail_msg("%d ranks, %s", size, bf16 ? "bf16" : "fp32");
 }
 
 TEST_MAIN(NULL, NULL, any_number_visits)
