@@ -16,43 +16,41 @@ typedef struct {
   uintptr_t base;
   size_t bytes;
   const ch_memory *memory;
-  char *twin; /* NULL before the first use */
+  char *twin; /* the host's copy of the area */
 } memory_area;
 static memory_area *areas;
 static atomic_int count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* Reserves the twin's addresses at once, because an exchange cannot fail; its pages are taken when they are used. */
 static int stage_add(const ch_memory *memory, const void CH_DEV *base, size_t bytes) {
+  char *twin = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (twin == MAP_FAILED)
+    return ch_error(CHOIR_ERROR_MEMORY, "no addresses on the host for the copy of %zu MiB of a device's memory",
+                    bytes >> 20);
   pthread_mutex_lock(&lock);
   memory_area *more = reallocarray(areas, (size_t)count + 1, sizeof *areas);
   if (more) {
     areas = more;
-    areas[count++] = (memory_area){.base = (uintptr_t)base, .bytes = bytes, .memory = memory};
+    areas[count++] = (memory_area){.base = (uintptr_t)base, .bytes = bytes, .memory = memory, .twin = twin};
   }
   pthread_mutex_unlock(&lock);
-  return more ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the list of a device's arenas");
+  if (more) return CHOIR_OK;
+  munmap(twin, bytes);
+  return ch_error(CHOIR_ERROR_MEMORY, "no memory for the list of a device's arenas");
 }
 
 static void stage_remove(const void CH_DEV *base) {
   int i = 0;
   pthread_mutex_lock(&lock);
   while (areas[i].base != (uintptr_t)base) i++;
-  if (areas[i].twin) munmap(areas[i].twin, areas[i].bytes);
+  munmap(areas[i].twin, areas[i].bytes);
   areas[i] = areas[--count];
   if (!count) {
     free(areas);
     areas = NULL;
   }
   pthread_mutex_unlock(&lock);
-}
-
-/* An exchange cannot fail: a process without room for it ends, and its launcher ends the rest. */
-static char *new_twin(size_t bytes) {
-  char *twin = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (twin != MAP_FAILED) return twin;
-  fprintf(stderr, "choir: no room on the host beside %zu MiB of a device's memory, which ranks exchange\n",
-          bytes >> 20);
-  abort();
 }
 
 int ch_stage_is_used(void) { return count > 0; }
@@ -64,7 +62,6 @@ void *ch_stage_twin(const void *p, const ch_memory **memory) {
   for (int i = 0; i < count && !twin; i++) {
     size_t at = (uintptr_t)p - areas[i].base;
     if (at >= areas[i].bytes) continue;
-    if (!areas[i].twin) areas[i].twin = new_twin(areas[i].bytes);
     twin = areas[i].twin + at;
     *memory = areas[i].memory;
   }
