@@ -157,6 +157,48 @@ static void padding_teaches_nothing(void **state) {
   }
 }
 
+/* One step that an optimizer skips must not move what lasts: 1, k and n rows of NaN, of +inf and of -inf, each in one
+ * number or in all, and finite rows whose scores overflow. Rows that take no part may hold anything. */
+static void what_is_not_finite_teaches_nothing(void **state) {
+  static const float bad[] = {NAN, INFINITY, -INFINITY};
+  static const int rows[] = {1, N / E, N};
+  uint8_t others[N];
+  for (int r = 0; ch_routers[r]; r++) {
+    if (!ch_router_has_thresholds(ch_routers[r])) continue;
+    layer_case c = layer_case_new(ch_router_names[r], N, D, H, E);
+    choir_layer *layer = causal_layer(ch_router_names[r]);
+    float out[N * D], kept[E] = {0}, before[E], x[N * D], large[D * E];
+    choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2, .thresholds = kept}, overflow = w;
+    test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out));
+    test_ok(choir_layer_observe(layer, 0, kept));
+    memcpy(before, kept, sizeof kept);
+    for (int kind = 0; kind < 18; kind++) {
+      int count = rows[kind % 3], width = kind / 9 ? D : 1;
+      memcpy(x, c.x, sizeof x);
+      for (int t = 0; t < N; t++) {
+        others[t] = t >= count;
+        for (int j = 0; j < width && t < count; j++) x[t * D + j] = bad[kind / 3 % 3];
+      }
+      test_ok(choir_layer_forward(layer, &w, N, x, NULL, NULL, 1, out));
+      test_fails(choir_layer_observe(layer, 1, kept), CHOIR_ERROR_NUMERIC, "token 0 of the last forward");
+      if (memcmp(kept, before, sizeof kept)) fail_msg("%s has learnt from kind %d", ch_router_names[r], kind);
+      test_ok(choir_layer_forward(layer, &w, N, x, NULL, others, 1, out));
+      test_ok(choir_layer_observe(layer, 1, kept));
+      for (int i = 0; i < E; i++) assert_true(isfinite(kept[i]));
+      memcpy(kept, before, sizeof kept);
+    }
+    for (int j = 0; j < D * E; j++) large[j] = j % 2 ? 3e38f : -3e38f;
+    for (int j = 0; j < D; j++) x[(N - 1) * D + j] = j % 2 ? 3e38f : -3e38f;
+    memcpy(x, c.x, sizeof x - D * sizeof *x);
+    overflow.router = large;
+    test_ok(choir_layer_forward(layer, &overflow, N, x, NULL, NULL, 1, out));
+    test_fails(choir_layer_observe(layer, 1, kept), CHOIR_ERROR_NUMERIC, "score that is not finite");
+    assert_memory_equal(kept, before, sizeof kept);
+    choir_layer_destroy(layer);
+    layer_case_free(&c);
+  }
+}
+
 /* Every router that has a causal way: where tokens choose they need no thresholds. */
 static void every_router_can_serve(void **state) {
   int32_t ids[N];
@@ -253,4 +295,5 @@ static void all_tokens_to_all_experts(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, routes_a_matrix, a_layer_serves_by_thresholds, a_layer_learns_thresholds, padding_teaches_nothing,
-          every_router_can_serve, calls_in_a_row, is_no_model, all_tokens_to_all_experts)
+          what_is_not_finite_teaches_nothing, every_router_can_serve, calls_in_a_row, is_no_model,
+          all_tokens_to_all_experts)

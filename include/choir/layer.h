@@ -58,7 +58,9 @@ CHOIR_API int choir_layer_backward(choir_layer *layer, const choir_layer_weights
 
 /* Folds the cut-off scores of the last forward into thresholds [e], their running mean with router.decay (the prices of
  * bias_balanced move by its bias_rate). calls: how many went into it before; at 0 what it holds counts for nothing.
- * CHOIR_ERROR_ARGUMENT: the router keeps no cut-offs, no forward went before, or it was a causal one. */
+ * CHOIR_ERROR_NUMERIC: a token that took part has NaN or infinity in x or in its scores. Then the thresholds stay as
+ * they were and the call does not count, as the optimizer's step, which such a batch skips. CHOIR_ERROR_ARGUMENT: the
+ * router keeps no cut-offs, no forward went before, or it was a causal one. */
 CHOIR_API int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds);
 
 /* Statistics of the last forward; the caller frees them with choir_route_stats_free. CHOIR_ERROR_ARGUMENT,

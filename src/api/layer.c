@@ -1,6 +1,7 @@
 /* choir_layer_*: one MoE layer on the caller's arrays. */
 #include "choir/layer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ struct choir_layer {
   ch_moe_saved saved; /* what it left */
   int planned;        /* n that the arenas were last planned for */
   int forward_done, backward_possible;
+  int bad_row;    /* of the last forward's x: the first that takes part and is not finite; -1: none */
   int32_t *token; /* [tokens] and [tokens]: copies of what the last forward was given */
   uint8_t *valid;
 };
@@ -86,6 +88,22 @@ static void backward_layer(ch_exec *x, const ch_moe_args *forward, ch_moe_saved 
   ch_get_into(&x->tape, c->gradients->w2, a.gradients.w2, expert_bytes(&a));
 }
 
+/* The first of n rows of `width` numbers that takes part and is not finite, or -1. */
+static int find_bad_row(const real *rows, int n, int width, const uint8_t *valid) {
+  for (int t = 0; t < n; t++)
+    for (int j = 0; j < width && (!valid || valid[t]); j++)
+      if (!isfinite(rows[(int64_t)t * width + j])) return t;
+  return -1;
+}
+
+/* The same of the scores that a forward left: finite rows of x may have scores that overflow. */
+static int find_bad_score(ch_exec *x, const ch_route_args *a, const ch_moe_saved *saved) {
+  CH_SCRATCH(x);
+  if (!ch_router_has_thresholds(a->router)) return -1;
+  const real *scores = ch_get(x, saved->routing.scores, bytes_of(a->n, a->e, 1));
+  return ch_counting(x) ? -1 : find_bad_row(scores, a->n, a->e, a->mask);
+}
+
 /* Everything that a call may do, without doing it: sizes the arenas of `x`, which count. */
 static void rehearse(ch_exec *x, const ch_moe_args *args, int causal) {
   static float some;
@@ -98,6 +116,7 @@ static void rehearse(ch_exec *x, const ch_moe_args *args, int causal) {
   for (a.route.training = a.keep = 0; a.keep < 2; a.route.training = ++a.keep) {
     a.route.causal = causal && !a.keep;
     forward_layer(x, &a, &saved, &c);
+    find_bad_score(x, &a.route, &saved);
     if (a.keep) backward_layer(x, &a, &saved, &c);
     ch_arena_release(&x->tape, 0);
   }
@@ -249,6 +268,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   if (training) a->rng_base += (uint64_t)n;
   layer->forward_done = 1;
   layer->backward_possible = a->training;
+  layer->bad_row = ch_router_has_thresholds(a->router) ? find_bad_row(x, n, a->d, valid) : -1;
   return ch_exec_check(&layer->x);
 }
 
@@ -274,6 +294,12 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
   if (!layer->forward_done || a->causal)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: cut-off scores are those of a forward that is not causal");
   ch_exec *x = &layer->x;
+  int bad = layer->bad_row >= 0 ? layer->bad_row : find_bad_score(x, a, &layer->saved);
+  if (bad >= 0)
+    return ch_error(CHOIR_ERROR_NUMERIC,
+                    "layer: token %d of the last forward has a number in x or a score that is not finite; thresholds "
+                    "stay as they were; do not count this call",
+                    bad);
   size_t mark = ch_arena_mark(&x->tape), bytes = bytes_of(a->e, 1, 1);
   const real CH_DEV *state = put(x, thresholds, bytes);
   a->router->observe(x, &(ch_route_args){.options = a->options,
