@@ -173,7 +173,9 @@ static void reads_foreign_configs(void **state) {
 #define GLM                                                                                                         \
   "'model_type': 'glm4_moe', 'n_routed_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 32, 'n_shar" \
   "ed_experts': 1, 'first_k_dense_replace': 1, "
-#define EXAONE "'model_type': 'exaone_moe', 'num_shared_experts': 1, 'layer_types': [], 'sliding_window': null, " MOE
+#define EXAONE_TYPES \
+  "'model_type': 'exaone_moe', 'num_shared_experts': 1, 'sliding_window': null, " MOE "'layer_types': "
+#define EXAONE EXAONE_TYPES "[], "
 #define SPARSE "'mlp_layer_types': ['sparse', 'sparse', 'sparse', 'sparse'], "
   static const struct {
     const char *fields, *makes, *says;
@@ -215,6 +217,9 @@ static void reads_foreign_configs(void **state) {
       {EXAONE SPARSE "'routed_scaling_factor': 1", "64 0 1 1 1 1", NULL},
       {EXAONE SPARSE "'sliding_window': 63, 'use_sliding_window': false", NULL, "\"sliding_window\" is 63"},
       {EXAONE SPARSE "'layer_types': ['full_attention']", NULL, "choir reads \"sliding_attention\" only"},
+      {EXAONE SPARSE "'routed_scaling_factor': null", "64 0 1 1 1 2.5", NULL}, /* null is what is absent */
+      {EXAONE_TYPES "null, " SPARSE "'num_experts': 4", NULL, "choir reads \"sliding_attention\" only"},
+      {"'model_type': 'mistral', 'sliding_window': null, 'max_position_embeddings': 9999", "2048 0 0 0 1 1", NULL},
       {EXAONE "'mlp_layer_types': ['sparse']", NULL, "must have a word for each of 4 layers"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[700], made[64];
@@ -250,6 +255,7 @@ static void reads_foreign_configs(void **state) {
 #undef QWEN
 #undef GLM
 #undef EXAONE
+#undef EXAONE_TYPES
 #undef SPARSE
 }
 

@@ -32,7 +32,7 @@ int choir_import(const choir_import_options *options, choir_import_result *resul
 int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind);
 
 /* Fields that a config.json lacks, where transformers then takes what the reader above would not: a window of mistral
- * say. */
+ * say. null is no value, but for a window, where it says that there is none. */
 int ch_import_defaults(json_t *root);
 
 /* tokenizer.json of Hugging Face's tokenizers: byte-level BPE as it is, or a SentencePiece model that has the same

@@ -275,11 +275,12 @@ int ch_import_defaults(json_t *root) {
                   {"exaone_moe", "sliding_window", "4096"},
                   {"exaone_moe", "layer_types", "[\"full_attention\"]"}, /* every fourth one */
                   {"exaone_moe", "routed_scaling_factor", "2.5"}};
-  const char *type = json_string_value(json_object_get(root, "model_type"));
+  const char *type = json_string_value(json_object_get(root, "model_type")), *none = "sliding_window";
   const json_t *rope = json_object_get(root, "rope_parameters");
   for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
     const char *key = defaults[i].key;
-    if (!type || strcmp(defaults[i].type, type) || json_object_get(root, key) || json_object_get(rope, key)) continue;
+    int given = member(root, key) || member(rope, key) || (json_object_get(root, key) && !strcmp(key, none));
+    if (!type || strcmp(defaults[i].type, type) || given) continue;
     if (json_object_set_new(root, key, json_loads(defaults[i].value, JSON_DECODE_ANY, NULL)))
       return ch_error(CHOIR_ERROR_MEMORY, "no memory for \"%s\" of a config", key);
   }
