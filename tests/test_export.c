@@ -206,5 +206,35 @@ static void writes_tokenizers(void **state) {
   }
 }
 
+/* Of a model that choir trained no text begins with a token that other programs would add; else nothing is changed. */
+static void leaves_post_processors_out(void **state) {
+  static const char *const post[] = {
+      "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": false, \"use_regex\": true}", "null",
+      "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<|endoftext|>\", \"type_id\": "
+      "0}}]}",
+      "{\"type\": \"Sequence\", \"processors\": [{\"type\": \"ByteLevel\"}, {\"type\": \"TemplateProcessing\"}]}"};
+  json_t *vectors, *root;
+  test_ok(ch_json_load(CHOIR_SOURCE_DIR "/tests/vectors/byte_level.json", &vectors));
+  json_t *file = json_object_get(json_object_get(vectors, "gpt2"), "file");
+  for (int i = 0; i < 4; i++) {
+    choir_tokenizer *t;
+    json_object_set_new(file, "post_processor", json_loads(post[i], JSON_DECODE_ANY, NULL));
+    char *text = json_dumps(file, JSON_COMPACT);
+    test_ok(ch_tokenizer_of(text, strlen(text), "odd.json", &t));
+    choir_notices();
+    test_ok(ch_export_tokenizer(t, 64, corpus_home));
+    assert_int_equal(strstr(choir_notices(), "its post_processor puts tokens around every text") != NULL, i > 1);
+    ch_buffer saved = corpus_load(corpus_path("tokenizer.json"));
+    if (i < 2) assert_true(saved.size == t->size && !memcmp(saved.data, t->bytes, t->size));
+    if (i > 1) json_object_set_new(file, "post_processor", json_null());
+    test_ok(ch_json_load(corpus_path("tokenizer.json"), &root));
+    assert_true(json_equal(root, file));
+    free(saved.data);
+    json_decref(root);
+    choir_tokenizer_free(t);
+  }
+  json_decref(vectors);
+}
+
 TEST_MAIN(corpus_begin, corpus_end, rounds_in_blocks, scales_are_halves, turns_and_fills, biases_are_thresholds,
-          lays_out_gguf, leaves_nothing_behind, writes_tokenizers)
+          lays_out_gguf, leaves_nothing_behind, writes_tokenizers, leaves_post_processors_out)

@@ -173,7 +173,29 @@ class Imported(unittest.TestCase):
                 self.assertEqual((folder / "tokenizer.json").read_bytes(), (again / "tokenizer.json").read_bytes())
                 there = transformers.AutoTokenizer.from_pretrained(again)
                 self.assertEqual((there.eos_token, there.eos_token_id), (end, config["eos_token_id"]))
+                self.tokens_by_default(folder, out)
                 self.trained_goes_out_again(out)
+
+    def tokens_by_default(self, folder, checkpoint):
+        """Of a file whose post_processor begins every text with a token, as Llama 3's does: AutoTokenizer gives those of
+        choir, which adds none, without being asked to."""
+        file = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        name = file["added_tokens"][0]["content"]
+        single = [{"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        file["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": single,
+            "special_tokens": {name: {"id": name, "ids": [file["added_tokens"][0]["id"]], "tokens": [name]}},
+        }
+        odd, back, again = (folder.with_name(folder.name + end) for end in ("-post", "-post-choir", "-post-again"))
+        shutil.copytree(folder, odd)
+        (odd / "tokenizer.json").write_text(json.dumps(file), encoding="utf-8")
+        testing.program("import", odd, "--out", back)
+        testing.program("export", back, "--format", "hf", "--out", again, "--sequences", 0)
+        there, ours = transformers.AutoTokenizer.from_pretrained(again), choir.Tokenizer(checkpoint / "tokenizer.model")
+        for line in exported.lines(50):
+            self.assertEqual(there(line)["input_ids"], ours.encode(line).tolist(), line)
 
     def trained_goes_out_again(self, checkpoint):
         """As the architecture that it came as: no price keeps its place."""

@@ -112,15 +112,39 @@ static json_t *of_spm(const choir_tokenizer *t, const char **unknown) {
   return tokenizer_json(t, cut, unigram_json(t, id));
 }
 
+/* What other programs put around a text by default, from an imported file's post_processor; choir puts nothing there. A
+ * ByteLevel one moves offsets only. */
+static int adds_tokens(const json_t *root) {
+  const json_t *post = json_object_get(root, "post_processor");
+  return post && !json_is_null(post) && !ch_json_is_type(post, "ByteLevel");
+}
+
+/* The file as it came, or without its post_processor: its tokens are choir's, also where nobody asks for these alone.
+ */
+static int save_bpe(const choir_tokenizer *t, const char *path) {
+  ch_buffer plain = {0};
+  json_t *root = NULL;
+  int code = ch_bpe_plain(t->bytes, t->size, &plain);
+  if (!code) code = ch_json_parse(plain.data, plain.size, path, &root);
+  if (!code && adds_tokens(root)) {
+    ch_notice(
+        "tokenizer.json: its post_processor puts tokens around every text, which choir does not; it is left out, so "
+        "that other programs give the model the tokens that choir gave it");
+    json_object_set_new(root, "post_processor", json_null());
+    code = ch_json_save(json_incref(root), path);
+  } else if (!code) {
+    code = ch_file_save(path, plain.data, plain.size);
+  }
+  json_decref(root);
+  free(plain.data);
+  return code;
+}
+
 int ch_export_tokenizer(const choir_tokenizer *t, int length, const char *folder) {
   char path[PATH_MAX];
   const char *unknown = NULL;
   snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-  ch_buffer plain = {0};
-  int code = t->bpe ? ch_bpe_plain(t->bytes, t->size, &plain) : ch_json_save(of_spm(t, &unknown), path);
-  if (!code && t->bpe) code = ch_file_save(path, plain.data, plain.size);
-  free(plain.data);
-  CH_TRY(code);
+  CH_TRY(t->bpe ? save_bpe(t, path) : ch_json_save(of_spm(t, &unknown), path));
   snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
   return ch_json_save(
       json_pack("{s:s, s:s, s:s?, s:i, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token",
