@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/format.h"
 #include "cli.h"
 
 static int push(cli_files *files, const char *name) {
@@ -20,6 +21,54 @@ static int push(cli_files *files, const char *name) {
 /* The same order on every machine: by the bytes of the names. */
 static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
 
+/* What is not read of a directory. */
+enum { LINKED, DEAD, DOTTED, ODD, KINDS };
+typedef struct passed {
+  int count[KINDS];
+  char *first[KINDS];
+} passed;
+
+/* The kind of what is passed over, or KINDS. */
+static int passed_as(const FTSENT *at) {
+  struct stat target;
+  int link = at->fts_info == FTS_SL || at->fts_info == FTS_SLNONE;
+  if (!at->fts_level || (!link && at->fts_info != FTS_F && at->fts_info != FTS_D && at->fts_info != FTS_DEFAULT))
+    return KINDS;
+  if (at->fts_name[0] == '.') return DOTTED;
+  if (!link) return at->fts_info == FTS_DEFAULT ? ODD : KINDS;
+  if (stat(at->fts_accpath, &target)) return DEAD;
+  return S_ISDIR(target.st_mode) ? LINKED : S_ISREG(target.st_mode) ? KINDS : ODD;
+}
+
+/* A pattern selects files: it has nothing to say about directories. */
+static void pass_over(const FTSENT *at, const char *pattern, passed *p) {
+  int kind = passed_as(at);
+  if (kind == KINDS) return;
+  if (pattern && kind != LINKED && at->fts_info != FTS_D && fnmatch(pattern, at->fts_name, 0)) return;
+  if (!p->count[kind]++) p->first[kind] = strdup(at->fts_path);
+}
+
+/* A corpus must not lose a part in silence. */
+static void say_passed(const char *path, const passed *p) {
+  static const char *const what[KINDS][2] = {
+      [LINKED] = {"link to a directory", "links to directories"},
+      [DEAD] = {"link that cannot be followed", "links that cannot be followed"},
+      [DOTTED] = {"name that begins with a dot", "names that begin with a dot"},
+      [ODD] = {"name that is no file's", "names that are no files'"},
+  };
+  for (int kind = 0; kind < KINDS; kind++) {
+    char line[1024];
+    int count = p->count[kind];
+    if (count) {
+      ch_format(line, sizeof line, "%.300s: left out: %d %s, %s%.300s%s\n", cli_shown(path), count,
+                what[kind][count > 1], count > 1 ? "the first " : "", p->first[kind] ? cli_shown(p->first[kind]) : "?",
+                kind == LINKED ? "; name each to have it read" : "");
+      cli_print_notices(line);
+    }
+    free(p->first[kind]);
+  }
+}
+
 /* Names that begin with a dot are passed over, as a shell's * does; links are followed to files, not to directories. */
 static int wanted(const FTSENT *at, const char *pattern) {
   struct stat target;
@@ -31,6 +80,7 @@ static int wanted(const FTSENT *at, const char *pattern) {
 static int add_directory(cli_files *files, const char *path, const char *pattern) {
   char *const roots[] = {(char *)path, NULL};
   size_t before = files->list.size;
+  passed left = {0};
   int status = 0;
   FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, by_name);
   if (!walk) return cli_fail_with("%s: cannot be read", cli_shown(path));
@@ -40,8 +90,11 @@ static int add_directory(cli_files *files, const char *path, const char *pattern
       status = cli_fail_with("%s: %s", cli_shown(at->fts_path), strerror(at->fts_errno));
     else if (wanted(at, pattern))
       status = push(files, at->fts_path);
+    else
+      pass_over(at, pattern, &left);
   }
   fts_close(walk);
+  say_passed(path, &left);
   if (!status && files->list.size == before)
     status = cli_fail_with("%s: no file in it%s%s", cli_shown(path), pattern ? " has a name like " : "",
                            pattern ? cli_shown(pattern) : "");

@@ -135,12 +135,22 @@ static void directories_are_inputs(void **state) {
       "mkdir -p tree/b/c tree/.hidden && echo 'one two three' >tree/b/c/y.txt && echo 'four five' >tree/a.txt && "
       "echo 'six' >tree/z.md && echo 'seven' >tree/.hidden/h.txt && echo 'eight' >tree/.d.txt && ln -s ../a.txt "
       "tree/b/l.txt");
-  program_must("choir tokenizer train tree --type char --vocab-size 300 --out tree.model");
+  program_must(
+      "mkdir -p tree/e && ln -s ../b tree/e/b && ln -s ../../tree tree/e/up && ln -s nowhere tree/e/dead && mkfifo "
+      "tree/e/pipe");
+  program_must(
+      "choir tokenizer train tree --type char --vocab-size 300 --out tree.model 2>left; "
+      "grep -qF 'tree: left out: 2 links to directories, the first tree/e/b; name each to have it read' left && "
+      "grep -qF 'tree: left out: 1 link that cannot be followed, tree/e/dead' left && "
+      "grep -qF 'tree: left out: 2 names that begin with a dot, the first tree/.d.txt' left && "
+      "grep -qF \"tree: left out: 1 name that is no file's, tree/e/pipe\" left");
   program_must("choir data build tree --tokenizer tree.model --out tree-all");
   program_must(
       "tr -d ' \\n' <tree-all/data.json | "
       "grep -qF '\"inputs\":[\"tree/a.txt\",\"tree/b/c/y.txt\",\"tree/b/l.txt\",\"tree/z.md\"]'");
-  program_must("choir data build --source s:tree/b tree/a.txt --pattern 'y*' --tokenizer tree.model --out tree-some");
+  program_must(
+      "choir data build --source s:tree/b tree/a.txt --pattern 'y*' --tokenizer tree.model --out tree-some 2>left; ! "
+      "test -s left");
   program_must("tr -d ' \\n' <tree-some/data.json | grep -qF '\"inputs\":[\"tree/b/c/y.txt\",\"tree/a.txt\"]'");
   program_refuses(1, "tree: no file in it has a name like *.rst",
                   "choir data build tree --pattern '*.rst' --tokenizer tree.model --out tree-none");
