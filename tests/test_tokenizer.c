@@ -286,6 +286,27 @@ static void keeps_spaces_that_are_rare(void **state) {
   }
 }
 
+/* SentencePiece passes over a line with U+2585, without a word; what stands around it is learned from all the same. */
+static void learns_around_reserved_characters(void **state) {
+  ch_buffer text = {0};
+  const char *inputs[] = {corpus_path("bars.txt"), NULL}, *out = corpus_path("bars.model");
+  choir_tokenizer_train_options o = CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT;
+  choir_tokenizer *t;
+  int32_t *ids;
+  size_t count;
+  for (int i = 0; i < 300; i++) corpus_add(&text, i % 2 ? "alpha beta\n" : "zeta\xE2\x96\x85 iota\n");
+  corpus_save(inputs[0], text.data, text.size);
+  o.inputs = inputs, o.output = out, o.vocab_size = 290;
+  test_ok(choir_tokenizer_train(&o));
+  test_ok(choir_tokenizer_load(out, &t));
+  test_ok(choir_tokenizer_encode(t, "zeta iota", 9, &ids, &count));
+  assert_int_equal(count, 2);
+  corpus_round_trip(t, "zeta\xE2\x96\x85 iota", 12);
+  free(ids);
+  free(text.data);
+  choir_tokenizer_free(t);
+}
+
 static void training_does_not_depend_on_threads(void **state) {
   test_ok(train(corpus_path("text.txt"), 600, 1, corpus_path("again.model")));
   ch_buffer a = corpus_load(corpus_path("small.model")), b = corpus_load(corpus_path("again.model"));
@@ -359,5 +380,6 @@ static void samples_evenly(void **state) {
 
 TEST_MAIN(corpus_begin_small, corpus_end_small, keeps_every_text, keeps_random_text, keeps_long_runs,
           control_pieces_are_text, names_pieces, refuses_what_is_not_utf8, pieces_add_up, encodes_in_threads,
-          long_texts_stop, every_type_keeps_text, keeps_spaces_that_are_rare, training_does_not_depend_on_threads,
-          training_fails_clearly, encoding_checks_that_text_comes_back, samples_evenly)
+          long_texts_stop, every_type_keeps_text, keeps_spaces_that_are_rare, learns_around_reserved_characters,
+          training_does_not_depend_on_threads, training_fails_clearly, encoding_checks_that_text_comes_back,
+          samples_evenly)

@@ -88,12 +88,18 @@ static int add_sentence(trainer *t, const char *text, size_t size) {
   return CHOIR_OK;
 }
 
-/* Sentences are what lies between the characters that have tokens of their own (encoder.c): lines, mostly. Long ones
- * are cut at words. */
+/* Bytes of the character at p if no sentence may have it: those that have tokens of their own (encoder.h), and U+2585,
+ * which SentencePiece keeps for the unknown, so that it would pass over the whole sentence. 0 otherwise. */
+static size_t between_sentences(const char *p, const char *end) {
+  size_t alone = ch_stands_alone(NULL, p, end);
+  return alone ? alone : end - p >= 3 && !memcmp(p, "\xE2\x96\x85", 3) ? 3 : 0;
+}
+
+/* Sentences are what lies between these: lines, mostly. Long ones are cut at words. */
 static int split_text(trainer *t, const char *text, size_t size) {
   for (const char *p = text, *end = text + size; p < end;) {
     const char *q = p;
-    while (q < end && !ch_stands_alone(NULL, q, end)) q++;
+    while (q < end && !between_sentences(q, end)) q++;
     while (q - p > LONGEST_SENTENCE) {
       size_t length = LONGEST_SENTENCE;
       while (length > 1 && p[length] != ' ') length--;
@@ -102,7 +108,7 @@ static int split_text(trainer *t, const char *text, size_t size) {
       p += length;
     }
     if (q > p) CH_TRY(add_sentence(t, p, (size_t)(q - p)));
-    p = q < end ? q + ch_stands_alone(NULL, q, end) : q;
+    p = q < end ? q + between_sentences(q, end) : q;
   }
   return CHOIR_OK;
 }
