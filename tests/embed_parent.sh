@@ -1,6 +1,6 @@
 #!/bin/sh
 # embed_parent.sh SOURCE: choir as a part of another project, by add_subdirectory and FetchContent: tests and install off,
-# and a program linked with it. Without optimization, which takes a minute for the whole library.
+# a program linked with it, and without MPI no source that needs it. Without optimization, which takes a minute for the whole library.
 set -eu
 source=$1
 work=$(mktemp -d)
@@ -17,6 +17,12 @@ ninja -C "$work/unsaid" -t commands route_static | grep -- '-c .*src/moe/route\.
 }
 if ninja -C "$work/fetch" -t targets all | grep -E '^(.*/)?(install|test_[a-z]*|choir_man):.*choir'; then
   echo "tests or manual are built in a project that did not ask" >&2
+  exit 1
+fi
+cmake -G Ninja -S "$source/tests/embed/parent" -B "$work/alone" -DWAY=subdirectory -DCHOIR="$source" -DCHOIR_MPI=OFF \
+  -DCMAKE_BUILD_TYPE=Debug >"$work/alone.log"
+if ninja -C "$work/alone" -t targets all | grep 'src/comm/mpi\.c'; then
+  echo "a part of another project compiles src/comm/mpi.c with CHOIR_MPI=OFF" >&2
   exit 1
 fi
 ninja -C "$work/subdirectory" route_static >"$work/log" || { tail -n 30 "$work/log"; exit 1; }
