@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/format.h"
 #include "cli.h"
 
 static int push(cli_files *files, const char *name) {
@@ -60,9 +59,9 @@ static void say_passed(const char *path, const passed *p) {
     char line[1024];
     int count = p->count[kind];
     if (count) {
-      ch_format(line, sizeof line, "%.300s: left out: %d %s, %s%.300s%s\n", cli_shown(path), count,
-                what[kind][count > 1], count > 1 ? "the first " : "", p->first[kind] ? cli_shown(p->first[kind]) : "?",
-                kind == LINKED ? "; name each to have it read" : "");
+      snprintf(line, sizeof line, "%.300s: left out: %d %s, %s%.300s%s\n", cli_shown(path), count,
+               what[kind][count > 1], count > 1 ? "the first " : "", p->first[kind] ? cli_shown(p->first[kind]) : "?",
+               kind == LINKED ? "; name each to have it read" : "");
       cli_print_notices(line);
     }
     free(p->first[kind]);

@@ -3,13 +3,13 @@
 import os
 import sys
 
-from ._headers import HERE
+from ._headers import HERE, beside
 
 
 def main() -> None:
-    own = HERE / "bin" / "choir"
-    if not own.exists():
-        sys.exit(f"{own} is not there: install choir's wheel (pip install .), or build the program (README.md)")
+    own = beside("bin/choir")
+    if not own:
+        sys.exit(f"{HERE}/bin/choir is not there: install choir's wheel (pip install .), or build the program (README.md)")
     os.environ.setdefault("CHOIR_PYTHON", sys.executable)  # for `choir study`: this environment's own packages
     os.execv(own, ["choir", *sys.argv[1:]])
 

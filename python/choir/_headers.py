@@ -1,9 +1,32 @@
 """The public headers of libchoir as cffi reads them."""
 
+import importlib.metadata
 import pathlib
 import re
+import sys
 
 HERE = pathlib.Path(__file__).parent
+
+
+def beside(name):
+    """A file or directory of the package that is no module: libchoir.so, say, of a wheel. Of an editable install (pip
+    install -e .) modules stay in the source and the rest lies elsewhere: choir.__path__ has both. None: there is none."""
+    places = [pathlib.Path(place) / name for place in sys.modules[__package__].__path__]
+    return next((place for place in places if place.exists()), None)
+
+
+def version():
+    """The version of choir that these modules belong to: by the source they stand in, or of what is installed. None:
+    nothing says it (a Debian package, which depends on a library of its version)."""
+    source = HERE.parents[1] / "CMakeLists.txt"
+    if source.exists():
+        found = re.search(r"project\(choir VERSION ([0-9.]+)", source.read_text(encoding="utf-8"))
+        if found:
+            return found[1]
+    try:
+        return importlib.metadata.version("choir")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def declarations(name, seen):
@@ -11,8 +34,8 @@ def declarations(name, seen):
     if name in seen:
         return ""
     seen.add(name)
-    inside = HERE / "include" / "choir"  # where the package is installed; else it is read in choir's source
-    path = (inside if inside.exists() else HERE.parents[1] / "include" / "choir") / name
+    source = HERE.parents[1] / "include" / "choir"  # an editable install reads it here, as it reads the modules
+    path = (source if (source / "choir.h").exists() else beside("include") / "choir") / name
     text = (path if path.exists() else path.with_name(name + ".in")).read_text(encoding="utf-8")
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     before = "".join(declarations(one, seen) for one in re.findall(r'#include "choir/(\S+)"', text))

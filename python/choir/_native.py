@@ -9,7 +9,7 @@ from typing import Any
 import cffi
 import numpy as np
 
-from ._headers import HERE, declarations
+from ._headers import beside, declarations, version
 
 
 class Error(Exception):
@@ -50,19 +50,27 @@ class InterruptedRun(Error):
 
 
 def _load():
-    """The library that CHOIR_LIBRARY names, that beside this file (a wheel has it), or that of the system."""
+    """The library that CHOIR_LIBRARY names, that of the package (a wheel has it), or that of the system. It must be of
+    the version of these modules: they read structs and functions as their own headers declare them."""
     if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
         os.environ["GOMP_SPINCOUNT"] = "1000"  # libgomp reads it when it is loaded (docs/embedding.md)
-    beside = HERE / "libchoir.so"
-    path = os.environ.get("CHOIR_LIBRARY") or (str(beside) if beside.exists() else "libchoir.so.0")
+    path = os.environ.get("CHOIR_LIBRARY") or str(beside("libchoir.so") or "libchoir.so.0")
     try:
         # Its own libraries first: PyTorch shows its libgomp, which read its settings by then, to the whole process.
-        return ffi.dlopen(path, os.RTLD_NOW | os.RTLD_DEEPBIND)
+        found = ffi.dlopen(path, os.RTLD_NOW | os.RTLD_DEEPBIND)
     except OSError as error:
         raise ImportError(
             f"{error}; libchoir needs the libraries that it was built with (README.md), and CHOIR_LIBRARY may "
             "name another libchoir.so"
         ) from error
+    its, ours = ffi.string(found.choir_version()).decode(), version()
+    if ours and its != ours:
+        raise ImportError(
+            f"{path} is of version {its}, and this Python package of {ours}: build or install both from one source "
+            "(pip install . or, of an editable install, pip install -e . once more), or name a library of this "
+            "version in CHOIR_LIBRARY"
+        )
+    return found
 
 
 ffi = cffi.FFI()

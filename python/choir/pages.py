@@ -11,17 +11,17 @@ import tempfile
 from typing import Any, Optional, Union
 
 from . import _native as native
+from ._headers import beside
 from .config import Path
 
 
 def program() -> str:
     """The program `choir`: that which CHOIR_PROGRAM names, that of this package (a wheel has it), or that on the
     PATH."""
-    own = native.HERE / "bin" / "choir"
-    found = os.environ.get("CHOIR_PROGRAM") or (str(own) if own.exists() else shutil.which("choir"))
+    found = os.environ.get("CHOIR_PROGRAM") or beside("bin/choir") or shutil.which("choir")
     if not found:
         raise native.UnsupportedError("the program choir is not here: install it, or name it in CHOIR_PROGRAM")
-    return found
+    return os.fspath(found)
 
 
 def ask(*words: Any) -> str:
