@@ -1,8 +1,9 @@
 /* Opens checkpoints: a run directory stands for its newest one. */
 #include <limits.h>
-#include <unistd.h>
 
 #include "cli.h"
+#include "file/run_files.h"
+#include "file/there.h"
 
 int cli_with_model(const char *checkpoint, choir_run_options *run, const char *routing, int tokenizer_too,
                    int (*use)(choir_model *model, const choir_tokenizer *tokenizer)) {
@@ -19,12 +20,15 @@ int cli_with_model(const char *checkpoint, choir_run_options *run, const char *r
 }
 
 const char *cli_data_of_run(const char *path) {
-  static const char *const places[] = {"data.path", "../../data.path"}; /* of a run; of a checkpoint in one */
+  static const char *const places[] = {CH_RUN_DATA, "../../" CH_RUN_DATA}; /* of a run; of a checkpoint in one */
+  int there;
   for (int i = 0; i < 2; i++) {
     char file[PATH_MAX];
     size_t size;
     int length = snprintf(file, sizeof file, "%s/%s", path, places[i]);
-    if (length < (int)sizeof file && !access(file, F_OK)) return cli_read_file(file, &size);
+    if (length >= (int)sizeof file) continue;
+    if (ch_own_there(file, &there)) return cli_fail(), NULL;
+    if (there) return cli_read_file(file, &size);
   }
   cli_usage("%s: does not say what data it was trained on; give --data DIR", cli_shown(path));
   return NULL;

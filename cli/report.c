@@ -2,14 +2,18 @@
 #include "pages/report.h"
 
 #include "cli.h"
+#include "file/run_files.h"
+#include "file/there.h"
 
 static const char *out;
 
 static int run_report(int count, const char *const *operands) {
   char beside[4096];
+  int there;
   if (!out && count > 1) return cli_usage("--out FILE.html is missing: of several runs none is where the page belongs");
   if (!out) {
-    snprintf(beside, sizeof beside, "%s/report.html", operands[0]);
+    snprintf(beside, sizeof beside, "%s/" CH_RUN_PAGE, operands[0]);
+    if (ch_own_there(beside, &there)) return cli_fail(); /* never through a link: nobody has named this file */
     out = beside;
   }
   if (ch_report_write(operands, count, out)) return cli_fail();

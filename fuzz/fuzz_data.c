@@ -26,10 +26,9 @@ static json_t *make_shard(const char *source, const char *share, int tokens) {
   return ch_shard_describe(&writer.info);
 }
 
-/* The directory, in which data.json is a link to the input. */
 static void remove_directory(void) { ch_dir_remove(directory); }
 
-static void make_directory(const char *input) {
+static void make_directory(void) {
   char path[128], hash[17];
   json_t *sources = json_array();
   if (!mkdtemp(directory) || atexit(remove_directory)) abort();
@@ -45,8 +44,6 @@ static void make_directory(const char *input) {
                            "tokenizer_hash", ch_hex(XXH64(tokenizer, sizeof tokenizer, 0), hash), "sources", sources);
   if (getenv("CHOIR_FUZZ_SEED")) must(ch_json_save(json_incref(root), getenv("CHOIR_FUZZ_SEED")));
   json_decref(root);
-  snprintf(path, sizeof path, "%s/data.json", directory);
-  if (symlink(input, path)) abort();
 }
 
 static void check_tokens(const int32_t *tokens) {
@@ -72,8 +69,11 @@ static void read_all(const choir_data *data) {
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   static int made;
   choir_data *data;
-  const char *input = input_file(bytes, size);
-  if (!made++) make_directory(input);
+  char path[128];
+  if (!made++) make_directory();
+  snprintf(path, sizeof path, "%s/data.json", directory);
+  FILE *file = fopen(path, "w");
+  if (!file || (size && fwrite(bytes, 1, size, file) != size) || fclose(file)) abort();
   if (choir_data_open(directory, &data)) return 0;
   read_all(data);
   choir_data_close(data);

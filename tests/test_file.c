@@ -202,8 +202,8 @@ static void claims_leave_nothing(void **state) {
   test_ok(ch_dir_make(in_base("there")));
   for (int failed = 0; failed < 2; failed++)
     for (int file = 0; file < 2; file++) {
-      test_ok(ch_claim_take(&claim, in_base("there/new//run/")));
-      test_fails(ch_claim_take(&second, in_base("there/new/run")), CHOIR_ERROR_BUSY, "is using it");
+      test_ok(ch_claim_take(&claim, in_base("there/new//run/"), NULL, 0));
+      test_fails(ch_claim_take(&second, in_base("there/new/run"), NULL, 0), CHOIR_ERROR_BUSY, "is using it");
       test_ok(ch_dir_make(in_base("there/new/run/checkpoints")));
       if (file) test_ok(ch_file_save(in_base("there/new/run/config.json"), "x", 1));
       ch_claim_release(&claim, failed);
@@ -212,19 +212,20 @@ static void claims_leave_nothing(void **state) {
       assert_true(is_there("there"));
       if (is_there("there/new")) test_ok(ch_dir_remove(in_base("there/new")));
     }
-  test_ok(ch_claim_take(&claim, in_base("there")));
+  test_ok(ch_claim_take(&claim, in_base("there"), NULL, 0));
   ch_claim_release(&claim, 1);
   assert_true(is_there("there"));
-  test_fails(ch_claim_take(&claim, in_base("there/lock/x")), CHOIR_ERROR_IO, "Not a directory");
+  test_fails(ch_claim_take(&claim, in_base("there/lock/x"), NULL, 0), CHOIR_ERROR_IO, "Not a directory");
   test_ok(ch_dir_make(in_base("there/lock-is-no-file/lock")));
-  test_fails(ch_claim_take(&claim, in_base("there/lock-is-no-file")), CHOIR_ERROR_IO, "lock");
+  test_fails(ch_claim_take(&claim, in_base("there/lock-is-no-file"), NULL, 0), CHOIR_ERROR_FORMAT,
+             "lock: is a directory");
   ch_claim_release(&claim, 1);
   struct rlimit limit, none; /* a lock that cannot be written, as on a full disk */
   getrlimit(RLIMIT_FSIZE, &limit);
   none = (struct rlimit){0, limit.rlim_max};
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &none);
-  int code = ch_claim_take(&claim, in_base("there/new/run"));
+  int code = ch_claim_take(&claim, in_base("there/new/run"), NULL, 0);
   setrlimit(RLIMIT_FSIZE, &limit);
   test_fails(code, CHOIR_ERROR_IO, "cannot be written");
   assert_false(is_there("there/new"));

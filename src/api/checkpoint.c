@@ -1,11 +1,9 @@
 /* Loading checkpoints, and the newest one of a run that can be loaded. */
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "api/model.h"
 #include "api/ranks.h"
@@ -16,6 +14,7 @@
 #include "file/checkpoints.h"
 #include "file/temporary.h"
 #include "file/tensors_set.h"
+#include "file/there.h"
 #include "model/weights.h"
 
 /* Where a load puts its results, and how it loads. */
@@ -37,6 +36,7 @@ static void drop(const load *l) {
 static int load_parts(const load *l, const char *directory) {
   const char *path = CH_IN(directory, "config.json");
   choir_config config;
+  CH_TRY(ch_checkpoint_own(directory));
   CH_TRY(choir_config_load(path, &config));
   if (l->tokenizer) CH_TRY(choir_tokenizer_load(CH_IN(directory, "tokenizer.model"), l->tokenizer));
   int code = ch_model_create(&config, l->options, l->model);
@@ -59,7 +59,8 @@ static int load_one(const load *l, const char *directory) {
 static int not_a_directory(const char *path) {
   char directory[PATH_MAX];
   ch_path_parent(path, directory, sizeof directory);
-  int there = ch_tensors_there(CH_IN(directory, "model.safetensors"));
+  int there;
+  CH_TRY(ch_tensors_there(CH_IN(directory, "model.safetensors"), &there));
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is a file; name the directory that holds the checkpoint%s%s", path,
                   there ? ": " : "", there ? directory : "");
 }
@@ -110,7 +111,13 @@ static int load_listed(const load *l, const char *run, const int64_t *steps, int
     int code = load_one(l, path);
     if (!code && i) ch_notice("%s is taken, the newest that is whole", path);
     if (!code || !files_fault(code)) return code;
-    if ((*gone = access(path, F_OK) && errno == ENOENT)) return code;
+    char why[1024];
+    int number = code == CHOIR_ERROR_IO ? ch_error_number() : 0, there;
+    snprintf(why, sizeof why, "%s", choir_error_message());
+    CH_TRY(ch_there(path, &there));
+    ch_error(code, "%s", why);
+    if ((*gone = !there)) return code;
+    if (number && !ch_is_absent(number)) return code; /* it may be whole: no older one in its place */
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
     ch_notice("%s; passed over", choir_error_message());
   }
@@ -143,18 +150,21 @@ static int check_shards(int64_t shards) {
 static int load_path(const load *l, const char *path) {
   char part[PATH_MAX];
   struct stat status;
-  int threads;
+  int threads, there;
   if (snprintf(part, sizeof part, "%s/model.safetensors", path) >= (int)sizeof part)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
   if (l->options) CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* no fault of the checkpoint's */
   if (l->options) CH_TRY(check_shards(l->options->shards));
-  if (ch_tensors_there(part)) {
+  CH_TRY(ch_tensors_there(part, &there));
+  if (there) {
     int code = load_one(l, path);
     return code && files_fault(code) ? name_older(code, path) : code;
   }
   if (!stat(path, &status) && !S_ISDIR(status.st_mode)) return not_a_directory(path);
-  if (access(path, F_OK)) return ch_error_errno("%s: cannot open checkpoint", path);
-  if (ch_checkpoint_best(path, part)) {
+  CH_TRY(ch_there(path, &there));
+  if (!there) return ch_error(CHOIR_ERROR_IO, "%s: cannot open checkpoint: No such file or directory", path);
+  CH_TRY(ch_checkpoint_best(path, part, &there));
+  if (there) {
     int code = load_one(l, part);
     if (!code || !files_fault(code)) return code;
     ch_notice("%s; passed over", choir_error_message());

@@ -12,6 +12,7 @@
 enum { MESSAGE_BYTES = 2048 };
 static _Thread_local char message[MESSAGE_BYTES], notices[2 * MESSAGE_BYTES];
 static _Thread_local size_t notices_used;
+static _Thread_local int message_errno;
 
 const char *choir_error_message(void) { return message; }
 
@@ -48,8 +49,11 @@ int ch_error(int code, const char *format, ...) {
   char text[MESSAGE_BYTES]; /* an argument may point into the old message */
   FORMAT(text);
   set_message(text);
+  message_errno = 0;
   return code;
 }
+
+int ch_error_number(void) { return message_errno; }
 
 int ch_error_in(int code, const char *format, ...) {
   char context[MESSAGE_BYTES / 4], whole[MESSAGE_BYTES];
@@ -65,6 +69,7 @@ int ch_error_errno(const char *format, ...) {
   FORMAT(text);
   snprintf(whole, sizeof whole, "%s: %s", text, strerror(number));
   set_message(whole);
+  message_errno = number;
   return CHOIR_ERROR_IO;
 }
 

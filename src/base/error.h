@@ -17,6 +17,9 @@ int ch_error_in(int code, const char *format, ...) __attribute__((format(printf,
 /* Like ch_error(CHOIR_ERROR_IO, ...) with ": " and strerror(errno) at the end. */
 int ch_error_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The errno of the thread's message, where ch_error_errno has set it; 0 otherwise. */
+int ch_error_number(void);
+
 /* Adds a notice of a call that succeeds, for choir_notices: one line, without a full stop. */
 void ch_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

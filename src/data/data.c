@@ -9,6 +9,7 @@
 #include "base/threads.h"
 #include "data/encoder.h"
 #include "file/json.h"
+#include "file/there.h"
 
 int ch_source_name_check(const char *name) {
   static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
@@ -72,7 +73,9 @@ static int compare_shard(const json_t *source, const char *file, const char *sha
 static int open_shard(const choir_data *d, const char *directory, const char *file, const json_t *source,
                       const ch_source *s, const char *share, ch_shard *shard) {
   char path[4096];
+  int there;
   snprintf(path, sizeof path, "%s/%s.%s.shard", directory, s->name, share);
+  CH_TRY(ch_own_there(path, &there));
   CH_TRY(ch_shard_open(path, shard));
   if (shard->info.tokenizer_hash != d->tokenizer_hash || shard->info.vocab_size != d->vocab_size)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: made with another tokenizer than %s; build the data again", path,
@@ -174,10 +177,13 @@ int choir_data_open(const char *directory, choir_data **data) {
   CH_TRY(CH_GIVEN(directory, data));
   char file[4096], tokenizer[4096];
   json_t *root;
+  int there;
   *data = NULL;
   if (snprintf(file, sizeof file, "%s/data.json", directory) >= (int)sizeof file - 128)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.model", directory);
+  CH_TRY(ch_own_there(file, &there));
+  CH_TRY(ch_own_there(tokenizer, &there));
   CH_TRY(ch_json_load(file, &root));
   choir_data *d = calloc(1, sizeof *d);
   int code = d && (d->tokenizer_path = strdup(tokenizer))

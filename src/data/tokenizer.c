@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/buffer.h"
 #include "base/error.h"
@@ -13,6 +12,7 @@
 #include "data/encoder.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
+#include "file/there.h"
 
 static const size_t FILE_LIMIT = (size_t)256 << 20;
 
@@ -136,11 +136,13 @@ static int build_tokenizer(choir_tokenizer *t) {
 static int find_file(const char **path, char *file) {
   static const char name[] = "/tokenizer.model";
   struct stat status;
+  int there;
   if (stat(*path, &status) || !S_ISDIR(status.st_mode)) return CHOIR_OK;
   if (strlen(*path) + sizeof name > PATH_MAX)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", *path);
   strcat(strcpy(file, *path), name);
-  if (access(file, F_OK)) {
+  CH_TRY(ch_there(file, &there));
+  if (!there) {
     char found[PATH_MAX];
     CH_TRY(ch_checkpoint_resolve(*path, found));
     if (strlen(found) + sizeof name > PATH_MAX)

@@ -1,20 +1,19 @@
 #include "file/checkpoints.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/buffer.h"
 #include "base/hash.h"
 #include "file/file.h"
 #include "file/json.h"
+#include "file/run_files.h"
 #include "file/tensors_set.h"
+#include "file/there.h"
 
 void ch_checkpoint_path(const char *run, int64_t step, char *out) {
   snprintf(out, PATH_MAX, "%s/checkpoints/%08" PRId64, run, step);
@@ -34,74 +33,105 @@ static int newest_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
+typedef struct found {
+  const char *path;
+  ch_buffer steps;
+} found;
+
+static int add_step(void *context, const char *name) {
+  found *f = context;
+  int64_t step = ch_checkpoint_step(name);
+  if (step >= 0) return ch_buffer_append(&f->steps, &step, sizeof step);
+  if (strspn(name, "0123456789") == strlen(name))
+    ch_notice("%s/%s: not a name that choir gives to a checkpoint; passed over", f->path, name);
+  return CHOIR_OK;
+}
+
 int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
-  const char *path = CH_IN(run, "checkpoints");
-  ch_buffer found = {0};
-  int code = CHOIR_OK;
+  found f = {.path = CH_IN(run, CH_RUN_CHECKPOINTS)};
+  int there;
   *steps = NULL;
   *count = 0;
-  struct stat there;
-  DIR *d = opendir(path);
-  if (!d && errno == ENOENT && lstat(path, &there)) return CHOIR_OK; /* no directory; a dangling link is an error */
-  if (!d) return ch_error_errno("%s: cannot read", path);
-  for (struct dirent *entry; !code && (entry = readdir(d));) {
-    const char *name = entry->d_name;
-    int64_t step = ch_checkpoint_step(name);
-    if (step >= 0)
-      code = ch_buffer_append(&found, &step, sizeof step);
-    else if (strspn(name, "0123456789") == strlen(name))
-      ch_notice("%s/%s: not a name that choir gives to a checkpoint; passed over", path, name);
-  }
-  closedir(d);
+  CH_TRY(ch_entry_there(f.path, &there));
+  if (!there) return CHOIR_OK; /* one that is there must open */
+  int code = ch_list(f.path, add_step, &f);
   if (code) {
-    free(found.data);
+    free(f.steps.data);
     return code;
   }
-  *steps = (int64_t *)(void *)found.data;
-  *count = (int)(found.size / sizeof **steps);
+  *steps = (int64_t *)(void *)f.steps.data;
+  *count = (int)(f.steps.size / sizeof **steps);
   if (*count) qsort(*steps, (size_t)*count, sizeof **steps, newest_first);
   return CHOIR_OK;
 }
 
-/* The newest of them, whole or not; -1: none, or the directory cannot be read. */
-static int64_t newest_step(const char *run) {
+int ch_checkpoint_file(const char *name) {
+  static const char *const plain[] = {"config.json", "tokenizer.model"};
+  static const char *const tensors[] = {"model.safetensors", "state.safetensors"};
+  for (int i = 0; i < 2; i++) {
+    int kind = ch_tensors_kind(name, tensors[i]);
+    if (!strcmp(name, plain[i]) || kind == CH_KIND_WHOLE || kind == CH_KIND_INDEX) return 1;
+    if (kind == CH_KIND_PART) return 0;
+  }
+  return -1;
+}
+
+static int own_file(void *directory, const char *name) {
+  int there;
+  return ch_checkpoint_file(name) < 0 ? CHOIR_OK : ch_own_there(CH_IN(directory, name), &there);
+}
+
+int ch_checkpoint_own(const char *directory) { return ch_list(directory, own_file, (void *)(uintptr_t)directory); }
+
+/* The newest of them, whole or not; -1: none. */
+static int newest_step(const char *run, int64_t *newest) {
   int64_t *steps;
   int count;
-  if (ch_checkpoint_list(run, &steps, &count)) return -1;
-  int64_t newest = count ? steps[0] : -1;
+  CH_TRY(ch_checkpoint_list(run, &steps, &count));
+  *newest = count ? steps[0] : -1;
   free(steps);
-  return newest;
+  return CHOIR_OK;
 }
 
 /* The step that the file names, or -1. */
-static int64_t named_step(const char *path) {
+static int named_step(const char *path, int64_t *step) {
   char *text;
   size_t size;
-  if (ch_file_read(path, 64, &text, &size)) return -1;
+  int code = ch_file_read(path, 64, &text, &size);
+  *step = -1;
+  if (code) return code == CHOIR_ERROR_FORMAT ? CHOIR_OK : code; /* too long for a number */
   text[strcspn(text, "\n")] = 0;
-  int64_t step = ch_checkpoint_step(text);
+  *step = ch_checkpoint_step(text);
   free(text);
-  return step;
+  return CHOIR_OK;
 }
 
-int ch_checkpoint_best(const char *run, char *out) {
-  const char *path = CH_IN(run, "best");
-  if (access(path, F_OK)) return 0;
-  int64_t step = named_step(path);
-  if (step >= 0) ch_checkpoint_path(run, step, out);
-  if (step >= 0 && !access(out, F_OK)) return 1;
-  ch_notice("%s: names no checkpoint that is there; the newest is taken", path);
-  return 0;
+int ch_checkpoint_best(const char *run, char *out, int *there) {
+  const char *path = CH_IN(run, CH_RUN_BEST);
+  int64_t step;
+  CH_TRY(ch_own_there(path, there));
+  if (!*there) return CHOIR_OK;
+  CH_TRY(named_step(path, &step));
+  *there = step >= 0;
+  if (*there) ch_checkpoint_path(run, step, out);
+  if (*there) CH_TRY(ch_there(out, there));
+  if (!*there) ch_notice("%s: names no checkpoint that is there; the newest is taken", path);
+  return CHOIR_OK;
 }
 
 int ch_checkpoint_resolve(const char *path, char *out) {
-  if (ch_tensors_there(CH_IN(path, "model.safetensors"))) {
+  int there;
+  int64_t step;
+  CH_TRY(ch_tensors_there(CH_IN(path, "model.safetensors"), &there));
+  if (there) {
     snprintf(out, PATH_MAX, "%s", path);
     return CHOIR_OK;
   }
-  if (access(path, F_OK) != 0) return ch_error_errno("%s: cannot open checkpoint", path);
-  if (ch_checkpoint_best(path, out)) return CHOIR_OK;
-  int64_t step = newest_step(path);
+  CH_TRY(ch_there(path, &there));
+  if (!there) return ch_error(CHOIR_ERROR_IO, "%s: cannot open checkpoint: No such file or directory", path);
+  CH_TRY(ch_checkpoint_best(path, out, &there));
+  if (there) return CHOIR_OK;
+  CH_TRY(newest_step(path, &step));
   if (step < 0)
     return ch_error(CHOIR_ERROR_IO, "%s: neither a checkpoint (no model.safetensors) nor a run with checkpoints/",
                     path);
@@ -143,8 +173,10 @@ enum { FILES = sizeof bound / sizeof *bound };
 /* Of the file in a directory, if it is there. */
 static int digits_of(const char *directory, int file, char *out) {
   const char *path = CH_IN(directory, bound[file].name);
+  int there;
   *out = 0;
-  return access(path, F_OK) ? CHOIR_OK : bound[file].digits(path, out);
+  CH_TRY(ch_there(path, &there));
+  return there ? bound[file].digits(path, out) : CHOIR_OK;
 }
 
 int ch_binding_of(const char *directory, ch_binding *binding) {

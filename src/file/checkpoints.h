@@ -11,8 +11,9 @@
  * them. The caller frees *steps. Other all-digit names get a notice. */
 int ch_checkpoint_list(const char *run, int64_t **steps, int *count);
 
-/* Whether RUN/best, as fine-tuning writes it, names a checkpoint that is there; then `out` is its path. */
-int ch_checkpoint_best(const char *run, char *out);
+/* Whether RUN/best, as fine-tuning writes it, names a checkpoint that is there; then `out` is its path.
+ * CHOIR_ERROR_IO: it cannot be told. */
+int ch_checkpoint_best(const char *run, char *out, int *there);
 
 /* The checkpoint that a path stands for, whole or not: itself, or of a run directory the best, or the newest one. `out`
  * has PATH_MAX bytes. */
@@ -23,6 +24,12 @@ void ch_checkpoint_path(const char *run, int64_t step, char *out);
 
 /* The step that such a name stands for, or -1. */
 int64_t ch_checkpoint_step(const char *name);
+
+/* 1 for the name of a file of a checkpoint that is a whole by itself, 0 for a part of one, -1 for anything else. */
+int ch_checkpoint_file(const char *name);
+
+/* CHOIR_ERROR_FORMAT where a file of a checkpoint is a link or no file (there.h); CHOIR_ERROR_IO. */
+int ch_checkpoint_own(const char *directory);
 
 /* ---- binding ----
  * The files beside a checkpoint's weights are bound to them: the weights' metadata has a checksum of tokenizer.model

@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 
 #include "file/dir.h"
 #include "file/temporary.h"
+#include "file/there.h"
 
 /* CHOIR_ERROR_BUSY, naming who wrote its number into the lock. */
 static int busy(const char *directory, int fd) {
@@ -22,51 +22,44 @@ static int busy(const char *directory, int fd) {
 
 /* A number and a line end, or what a power failure left of it (a part, zeros, nothing): anything else is somebody
  * else's file. */
-static int is_lock(int fd) {
+static int check_lock(int fd, const char *path) {
   char text[32];
   ssize_t n = pread(fd, text, sizeof text, 0);
+  if (n < 0) return ch_error_errno("%s: cannot be read", path);
+  int ours = n < (ssize_t)sizeof text;
   for (ssize_t i = 0; i < n; i++)
-    if (text[i] && (text[i] < '0' || text[i] > '9') && (text[i] != '\n' || i < n - 1)) return 0;
-  return n >= 0 && n < (ssize_t)sizeof text;
+    ours &= !text[i] || (text[i] >= '0' && text[i] <= '9') || (text[i] == '\n' && i == n - 1);
+  if (ours) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
 }
 
-/* Whether the open file still has that name: whoever failed in a new directory removes the lock with it. */
-static int is_named(int fd, const char *path) {
-  struct stat own, there;
-  return !fstat(fd, &own) && !stat(path, &there) && own.st_dev == there.st_dev && own.st_ino == there.st_ino;
-}
-
-/* The locked file. */
+/* The locked file. Whoever failed in a new directory removes the lock with it: what has lost its name meanwhile is
+ * opened anew. */
 static int open_locked(const char *directory, const char *path, int *fd) {
-  for (;;) {
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*fd < 0) return ch_begin_error(errno, path, "written");
-    if (flock(*fd, LOCK_EX | LOCK_NB)) {
-      int code = errno == EWOULDBLOCK ? busy(directory, *fd) : ch_error_errno("%s: cannot be locked", path);
-      close(*fd);
-      return code;
-    }
-    if (is_named(*fd, path)) return CHOIR_OK;
-    close(*fd);
+  for (int named = 0; !named;) {
+    int code = ch_own_open(path, O_RDWR | O_CREAT, fd);
+    if (code == CHOIR_ERROR_IO) return ch_begin_error(ch_error_number(), path, "written");
+    CH_TRY(code);
+    if (flock(*fd, LOCK_EX | LOCK_NB))
+      code = errno == EWOULDBLOCK ? busy(directory, *fd) : ch_error_errno("%s: cannot be locked", path);
+    else
+      code = ch_is_named(*fd, path, &named);
+    if (code || !named) close(*fd);
+    CH_TRY(code);
   }
+  return CHOIR_OK;
 }
 
 int ch_lock_take(const char *directory, int *lock) {
   char path[4096], text[32];
   int fd;
-  if (snprintf(path, sizeof path, "%s/lock", directory) >= (int)sizeof path)
+  if (snprintf(path, sizeof path, "%s/" CH_LOCK, directory) >= (int)sizeof path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   CH_TRY(open_locked(directory, path, &fd));
-  if (!is_lock(fd)) {
-    close(fd);
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
-  }
-  int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-  if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length) {
-    int number = errno;
-    close(fd);
-    return ch_begin_error(number, path, "written");
-  }
+  int code = check_lock(fd, path), length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+  if (!code && (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length))
+    code = ch_begin_error(errno, path, "written");
+  if (code) return close(fd), code;
   *lock = fd;
   return CHOIR_OK;
 }
@@ -81,11 +74,11 @@ static size_t cut_name(char *path, size_t size) {
   return size;
 }
 
-/* How much of the path is there already. */
+/* How much of the path is there already, or may be: of that nothing is removed. */
 static size_t standing(const char *path) {
   char part[4096];
   size_t size = (size_t)snprintf(part, sizeof part, "%s", path);
-  while (size && access(part, F_OK)) size = cut_name(part, size);
+  for (int there = 0; size && !ch_entry_there(part, &there) && !there;) size = cut_name(part, size);
   return size;
 }
 
@@ -94,45 +87,64 @@ static void remove_made(char *path, size_t kept) {
   for (size_t size = strlen(path); size > kept && !rmdir(path);) size = cut_name(path, size);
 }
 
-/* Counts what is in the directory but the lock and directories; with `remove`, empty directories go. -1: no telling. */
-static int count_files(const char *directory, int remove) {
-  DIR *stream = opendir(directory);
+/* A directory of that name goes, if it is empty; anything else but the lock keeps the directory that it is in. */
+static int remove_empty(void *directory, const char *name) {
+  return !strcmp(name, CH_LOCK) || !rmdir(CH_IN(directory, name)) ? CHOIR_OK : CHOIR_ERROR_BUSY;
+}
+static int is_no_file(void *directory, const char *name) {
   struct stat status;
-  int files = 0;
-  if (!stream) return -1;
-  for (struct dirent *entry; (entry = readdir(stream));) {
-    const char *name = entry->d_name;
-    if (!strcmp(name, ".") || !strcmp(name, "..") || !strcmp(name, "lock")) continue;
-    files += fstatat(dirfd(stream), name, &status, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(status.st_mode);
-    if (remove) files += unlinkat(dirfd(stream), name, AT_REMOVEDIR) != 0;
-  }
-  closedir(stream);
-  return files;
+  if (!strcmp(name, CH_LOCK)) return CHOIR_OK;
+  return lstat(CH_IN(directory, name), &status) || !S_ISDIR(status.st_mode) ? CHOIR_ERROR_BUSY : CHOIR_OK;
 }
 
 /* Whether the directory was not there before. */
 static int is_new(const ch_claim *claim) { return claim->stood < strlen(claim->path); }
 
-/* Removes a new directory, and its lock. */
+/* Removes what the claim made: the lock, the inner directory, the directory and its parents. */
 static void remove_new(ch_claim *claim) {
-  unlink(CH_IN(claim->path, "lock"));
+  if (claim->makes_lock) unlink(CH_IN(claim->path, CH_LOCK));
+  if (*claim->inner) rmdir(claim->inner);
   remove_made(claim->path, claim->stood);
 }
 
-int ch_claim_take(ch_claim *claim, const char *path) {
+/* choir makes the inner directory before the lock: a lock without that directory is somebody else's file. */
+static int check_stranger(const ch_claim *claim, int known) {
+  const char *path = CH_IN(claim->path, CH_LOCK);
+  if (claim->makes_lock || known || !*claim->inner) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
+}
+
+static int take(ch_claim *claim, const char *inner, int known) {
+  int there = 0;
+  if (inner) {
+    const char *path = CH_IN(claim->path, inner);
+    CH_TRY(ch_own_directory_there(path, &there));
+    if (!there) snprintf(claim->inner, sizeof claim->inner, "%s", path);
+  }
+  CH_TRY(ch_own_there(CH_IN(claim->path, CH_LOCK), &there));
+  claim->makes_lock = !there;
+  CH_TRY(check_stranger(claim, known));
+  CH_TRY(ch_dir_make(inner ? CH_IN(claim->path, inner) : claim->path));
+  return ch_lock_take(claim->path, &claim->lock);
+}
+
+int ch_claim_take(ch_claim *claim, const char *path, const char *inner, int known) {
   *claim = CH_CLAIM_NONE;
   if (snprintf(claim->path, sizeof claim->path, "%s", path) >= (int)sizeof claim->path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
   claim->stood = standing(path);
-  int code = ch_dir_make(path);
-  if (!code) code = ch_lock_take(path, &claim->lock);
-  if (code && code != CHOIR_ERROR_BUSY && is_new(claim)) remove_new(claim); /* BUSY: somebody has it meanwhile */
+  int code = take(claim, inner, known);
+  if (code && code != CHOIR_ERROR_BUSY) remove_new(claim); /* BUSY: somebody has it meanwhile */
   return code;
 }
 
 void ch_claim_release(ch_claim *claim, int failed) {
   if (claim->lock < 0) return;
-  if (failed && is_new(claim) && !count_files(claim->path, 0) && !count_files(claim->path, 1)) remove_new(claim);
+  if (failed && !ch_list(claim->path, is_no_file, claim->path) && is_new(claim)) {
+    if (!ch_list(claim->path, remove_empty, claim->path)) remove_new(claim);
+  } else if (failed && claim->fruitless) {
+    remove_new(claim);
+  }
   ch_lock_release(claim->lock);
   claim->lock = -1;
 }

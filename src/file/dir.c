@@ -1,6 +1,5 @@
 #include "file/dir.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -9,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "file/temporary.h"
+#include "file/there.h"
 
 /* The directory's name without slashes at its end. */
 static int name_dir(ch_dir *dir, const char *path) {
@@ -34,27 +34,20 @@ static int is_mount_point(const char *path, const struct stat *status) {
   return !stat(parent, &above) && above.st_dev != status->st_dev;
 }
 
-static int is_empty(const char *path) {
-  DIR *stream = opendir(path);
-  int found = 0;
-  if (!stream) return 1; /* nobody can tell; the rename will */
-  for (struct dirent *entry; !found && (entry = readdir(stream));)
-    found = strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
-  closedir(stream);
-  return !found;
-}
-
-static int taken(const ch_dir *dir) {
+static int taken(void *context, const char *name) {
+  const ch_dir *dir = context;
+  (void)name;
   return ch_error(CHOIR_ERROR_IO, "%s: exists already and is not empty; remove it or choose another name", dir->path);
 }
 
 /* Whether the rename at the end can succeed. *mode: of the new directory. */
-static int check_target(const ch_dir *dir, mode_t *mode) {
+static int check_target(ch_dir *dir, mode_t *mode) {
   struct stat status;
   *mode = 0777;
-  if (stat(dir->target, &status)) return CHOIR_OK; /* not there, or the temporary will not be made either */
+  if (stat(dir->target, &status))
+    return ch_is_absent(errno) ? CHOIR_OK : ch_error_errno("%s: cannot be told whether it is there", dir->path);
   if (!S_ISDIR(status.st_mode)) return ch_error(CHOIR_ERROR_IO, "%s: exists and is not a directory", dir->path);
-  if (!is_empty(dir->target)) return taken(dir);
+  CH_TRY(ch_list(dir->target, taken, dir));
   if (is_mount_point(dir->target, &status))
     return ch_error(CHOIR_ERROR_IO, "%s: is a mount point, which cannot be replaced; name a new directory in it",
                     dir->path);
@@ -83,7 +76,7 @@ int ch_dir_commit(ch_dir *dir) {
   int number = errno, code = failed ? CHOIR_OK : ch_sync_parent(dir->target);
   ch_temporary_remove(&dir->place);
   if (!failed) return code;
-  return number == ENOTEMPTY || number == EEXIST ? taken(dir) : ch_write_error(number, dir->path, 0);
+  return number == ENOTEMPTY || number == EEXIST ? taken(dir, NULL) : ch_write_error(number, dir->path, 0);
 }
 
 int ch_dir_end(ch_dir *dir, int code) {

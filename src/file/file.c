@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "file/temporary.h"
+#include "file/there.h"
 
 enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
 
@@ -30,6 +31,7 @@ int ch_file_begin(ch_file *file, const char *path) {
   CH_TRY(ch_path_follow(path, file->target, sizeof file->target));
   struct stat status; /* a device or directory must not be renamed over */
   int there = !stat(file->target, &status);
+  if (!there && !ch_is_absent(errno)) return ch_error_errno("%s: cannot be told whether it is there", path);
   if (there && !S_ISREG(status.st_mode)) return ch_error(CHOIR_ERROR_IO, "%s: is there and not a regular file", path);
   CH_TRY(choose_temporary(file));
   file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -94,7 +96,7 @@ int ch_file_save(const char *path, const void *data, size_t bytes) {
 /* Opens a regular file and tells its size. */
 static int open_sized(const char *path, int *fd, size_t *bytes) {
   struct stat status;
-  *fd = open(path, O_RDONLY | O_CLOEXEC);
+  *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe has no size, and would be waited for */
   if (*fd < 0) return ch_error_errno("%s", path);
   int failed = fstat(*fd, &status);
   if (!failed && S_ISREG(status.st_mode)) {

@@ -28,10 +28,12 @@ static void remove_marked(const char *path) {
   DIR *stream = opendir(path);
   int left = 0;
   if (!stream) return;
-  for (struct dirent *entry; (entry = readdir(stream));) {
+  errno = 0;
+  for (struct dirent *entry; (entry = readdir(stream)); errno = 0) {
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || !strcmp(entry->d_name, MARK)) continue;
     left |= nftw(CH_IN(path, entry->d_name), remove_entry, 16, FTW_DEPTH | FTW_PHYS);
   }
+  left |= errno != 0; /* or there may be more */
   closedir(stream);
   if (left) return;
   unlink(CH_IN(path, MARK));

@@ -4,20 +4,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "file/json.h"
 #include "file/temporary.h"
+#include "file/there.h"
 
 enum { SUFFIX_BYTES = sizeof CH_TENSORS_SUFFIX - 1 };
 
 void ch_tensors_index_path(const char *path, char *out) { snprintf(out, PATH_MAX, "%s%s", path, CH_TENSORS_INDEX); }
 
-int ch_tensors_there(const char *path) {
+static int index_there(const char *path, int *there) {
   char index[PATH_MAX];
   ch_tensors_index_path(path, index);
-  return !access(path, F_OK) || !access(index, F_OK);
+  return ch_there(index, there);
+}
+
+int ch_tensors_there(const char *path, int *there) {
+  CH_TRY(ch_there(path, there));
+  return *there ? CHOIR_OK : index_there(path, there);
 }
 
 int ch_tensors_kind(const char *name, const char *whole) {
@@ -175,7 +180,10 @@ static int open_set(const char *path, int verify, choir_tensors **tensors) {
 
 int choir_tensors_open(const char *path, int verify, choir_tensors **tensors) {
   CH_TRY(CH_GIVEN(path, tensors));
-  int several = access(path, F_OK) && ch_tensors_there(path);
+  int whole, several = 0;
+  *tensors = NULL;
+  CH_TRY(ch_there(path, &whole));
+  if (!whole) CH_TRY(index_there(path, &several));
   return several ? open_set(path, verify, tensors) : ch_tensors_open_file(path, verify, tensors);
 }
 

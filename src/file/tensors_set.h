@@ -26,8 +26,8 @@ int ch_tensors_index_write(const char *path, const choir_tensor *tensors, const 
 
 /* ---- reading ---- */
 
-/* Nonzero: the file `path` is there, or the index of several that stand for it. */
-int ch_tensors_there(const char *path);
+/* Whether the file `path` is there, or the index of several that stand for it. CHOIR_ERROR_IO: it cannot be told. */
+int ch_tensors_there(const char *path, int *there);
 
 /* Tells whether the file `name` is `whole` (model.safetensors), its index or one of its parts; no directories. */
 enum { CH_KIND_OTHER, CH_KIND_WHOLE, CH_KIND_INDEX, CH_KIND_PART };

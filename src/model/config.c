@@ -3,12 +3,12 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/embedded.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "file/json.h"
+#include "file/there.h"
 #include "model/config.h"
 #include "model/param.h"
 #include "moe/router.h"
@@ -123,8 +123,10 @@ const char *const *choir_config_names(void) {
 
 /* A file goes before a built-in config of its name. */
 static const char *built_in(const char *name) {
+  int there;
   for (const ch_embedded *b = ch_configs; b->name; b++)
-    if (!strcmp(b->name, name)) return access(name, F_OK) ? b->text : NULL;
+    if (!strcmp(b->name, name))
+      return ch_there(name, &there) || there ? NULL : b->text; /* opening says what is wrong */
   return NULL;
 }
 

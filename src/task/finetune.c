@@ -3,11 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "file/checkpoints.h"
+#include "file/run_files.h"
+#include "file/there.h"
 #include "model/config.h"
 #include "task/tune.h"
 #include "train/run.h"
@@ -57,10 +58,9 @@ static int check_finetune(const choir_finetune_options *o) {
   return CHOIR_OK;
 }
 
-/* A fresh run: everything from the options. It may not write over an old one. */
+/* A fresh run: everything from the options. */
 static int fresh(ch_tune *t, char *base) {
   const choir_finetune_options *o = t->options;
-  CH_TRY(ch_run_directory_unused(o->out));
   CH_TRY(ch_checkpoint_resolve(o->from, base));
   t->config = *o->config;
   t->settings.patience = o->patience;
@@ -75,13 +75,15 @@ static int fresh(ch_tune *t, char *base) {
  * tokenizer, which is the same in all intact checkpoints. */
 static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
   const choir_finetune_options *o = t->options;
-  const char *path = CH_IN(o->out, "config.json");
+  const char *path = CH_IN(o->out, CH_RUN_CONFIG);
   choir_config kept;
+  int there;
   CH_TRY(ch_tune_settings_load(t));
   snprintf(base, PATH_MAX, "%s", t->settings.from);
   for (int i = 0; i < count; i++) {
     ch_checkpoint_path(o->out, steps[i], base);
-    if (!access(CH_IN(base, "tokenizer.model"), R_OK) && ch_binding_holds(base)) break;
+    CH_TRY(ch_there(CH_IN(base, "tokenizer.model"), &there));
+    if (there && ch_binding_holds(base)) break;
   }
   CH_TRY(choir_config_load(path, &kept));
   t->config = o->config ? *o->config : kept;
@@ -155,11 +157,12 @@ static int set_up_finetune(ch_tune *t, const int64_t *steps, int count) {
   CH_TRY(settle(t));
   CH_TRY(make_trainer(t));
   CH_TRY(count ? ch_resume_newest(&t->trainer, steps, count, ch_tune_load, t) : load_start(t, base));
+  CH_TRY(ch_metrics_check(t->out, t->state.metrics_bytes)); /* nothing is changed in a run that cannot go on */
   return ch_tune_settings_save(t);
 }
 
 static int run_in(ch_tune *t, ch_claim *claim) {
-  CH_TRY(ch_run_directory_take(claim, t->out));
+  CH_TRY(ch_run_directory_take(claim, t->out, t->options->resume));
   int64_t *steps = NULL;
   int count = 0;
   if (t->options->resume) CH_TRY(ch_checkpoint_list(t->out, &steps, &count));

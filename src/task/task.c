@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/embedded.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "file/json.h"
+#include "file/there.h"
 
 /* ---- the reading of a description: every refusal names the file, the key and the value ---- */
 
@@ -241,6 +241,7 @@ int ch_task_file(const choir_task *task, const char *directory, const char *spli
   size_t i, used = 0;
   char looked[512] = "";
   const char *known;
+  int there;
   if (!files) {
     json_object_foreach(splits, known, file) if (used < sizeof looked) used +=
         (size_t)snprintf(looked + used, sizeof looked - used, "%s%s", used ? ", " : "", known);
@@ -250,7 +251,8 @@ int ch_task_file(const choir_task *task, const char *directory, const char *spli
     for (int inside = 0; inside < 2; inside++) {
       snprintf(path, PATH_MAX, "%s/%s%s%s", directory, inside ? task->name : "", inside ? "/" : "",
                json_string_value(file));
-      if (!access(path, F_OK)) return CHOIR_OK;
+      CH_TRY(ch_there(path, &there));
+      if (there) return CHOIR_OK;
     }
     if (used < sizeof looked)
       used += (size_t)snprintf(looked + used, sizeof looked - used, "%s%s", i ? ", " : "", json_string_value(file));

@@ -90,6 +90,7 @@ static int checkpoint(tune_loop_state *d) {
   CH_TRY(ch_trainer_check_weights(&d->t->trainer, 0));
   CH_TRY(ch_metrics_sync(&d->t->metrics, &d->t->state.metrics_bytes));
   CH_TRY(ch_tune_save(d->t, path));
+  ch_metrics_checkpoint(&d->t->metrics, d->t->trainer.step, path);
   choir_finetune_event e = make_event(d, CHOIR_EVENT_CHECKPOINT);
   e.text = path;
   tell(d, &e);

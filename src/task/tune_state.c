@@ -8,20 +8,21 @@
 #include "file/checkpoints.h"
 #include "file/file.h"
 #include "file/json.h"
+#include "file/run_files.h"
 #include "model/config.h"
 #include "task/tune.h"
 #include "train/state.h"
 
-/* The config last: where it is, all is there that a run needs to go on. */
+/* The config first: it says of the files beside it that they are a run's. */
 int ch_tune_settings_save(const ch_tune *t) {
   const ch_tune_settings *s = &t->settings;
   CH_TRY(ch_json_check_name(s->from));
   CH_TRY(ch_json_check_name(s->data));
-  CH_TRY(ch_json_save(
+  CH_TRY(choir_config_save(&t->config, CH_IN(t->out, CH_RUN_CONFIG)));
+  return ch_json_save(
       json_pack("{s:s, s:s, s:I, s:I, s:O}", "from", s->from, "data", s->data, "patience", (json_int_t)s->patience,
                 "batch_sequences", (json_int_t)s->batch_sequences, "task", s->task),
-      CH_IN(t->out, "finetune.json")));
-  return choir_config_save(&t->config, CH_IN(t->out, "config.json"));
+      CH_IN(t->out, CH_RUN_TUNE));
 }
 
 /* The name of a file or directory into `out` [4096]. */
@@ -48,7 +49,7 @@ static int read_settings(ch_tune *t, const json_t *root, const char *path) {
 }
 
 int ch_tune_settings_load(ch_tune *t) {
-  const char *path = CH_IN(t->out, "finetune.json");
+  const char *path = CH_IN(t->out, CH_RUN_TUNE);
   json_t *root;
   CH_TRY(ch_json_load(path, &root));
   int code = read_settings(t, root, path);
@@ -105,7 +106,7 @@ int ch_tune_result(const ch_tune *t, const choir_task_measure *m, int measures) 
   double majority;
   int most = ch_majority(t->task, &t->dev.examples, &majority);
   int size = snprintf(step, sizeof step, "%08" PRId64 "\n", t->state.best_step);
-  CH_TRY(ch_file_save(CH_IN(t->out, "best"), step, (size_t)size));
+  CH_TRY(ch_file_save(CH_IN(t->out, CH_RUN_BEST), step, (size_t)size));
   json_t *root = json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I}", "task", choir_task_name(t->task),
                            "from", ch_json_name(t->settings.from), "step", (json_int_t)t->state.best_step, "seed",
                            (json_int_t)t->config.train.seed, "train", (json_int_t)t->train.examples.count, "dev",
@@ -113,5 +114,5 @@ int ch_tune_result(const ch_tune *t, const choir_task_measure *m, int measures) 
                            most < 0 ? "" : choir_task_label(t->task, most), "router", t->config.model.router.name,
                            "batch_sequences", (json_int_t)t->settings.batch_sequences);
   for (int i = 0; i < measures; i++) ch_json_put(root, i ? "batch" : "own", ch_measure_json(&m[i]));
-  return ch_json_save(root, CH_IN(t->out, "result.json"));
+  return ch_json_save(root, CH_IN(t->out, CH_RUN_RESULT));
 }

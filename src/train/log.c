@@ -12,58 +12,91 @@
 
 #include "base/machine.h"
 #include "file/temporary.h"
+#include "file/there.h"
 
-/* The end of the last whole line; 0: there is none, or it cannot be read. */
-static int64_t end_of_lines(int fd, int64_t bytes) {
+/* Reads all of it, or says why not: what cannot be read is never taken for absent. */
+static int read_at(int fd, const char *path, char *data, size_t size, int64_t offset) {
+  for (size_t done = 0; done < size;) {
+    ssize_t n = pread(fd, data + done, size - done, offset + (int64_t)done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ch_error_errno("%s: cannot be read; nothing of it was cut off", path);
+    if (n == 0) return ch_error(CHOIR_ERROR_IO, "%s: became shorter while it was read; nothing was cut off", path);
+    done += (size_t)n;
+  }
+  return CHOIR_OK;
+}
+
+/* The end of the last whole line; 0: there is none. */
+static int end_of_lines(int fd, const char *path, int64_t bytes, int64_t *end) {
   enum { PIECE = 4096 };
   char piece[PIECE];
-  while (bytes > 0) {
+  for (*end = 0; bytes > 0 && !*end;) {
     int64_t begin = bytes > PIECE ? bytes - PIECE : 0;
-    ssize_t n = pread(fd, piece, (size_t)(bytes - begin), begin);
-    if (n <= 0) return 0;
-    const char *newline = memrchr(piece, '\n', (size_t)n);
-    if (newline) return begin + (newline - piece) + 1;
+    CH_TRY(read_at(fd, path, piece, (size_t)(bytes - begin), begin));
+    const char *newline = memrchr(piece, '\n', (size_t)(bytes - begin));
+    if (newline) *end = begin + (newline - piece) + 1;
     bytes = begin;
   }
-  return 0;
+  return CHOIR_OK;
 }
 
-/* Opens the log to append: keeps its complete lines and cuts off an incomplete last line. */
-static int begin_log(ch_log *log, const char *path, int there) {
-  struct stat status;
-  if (log->fd < 0 || snprintf(log->path, sizeof log->path, "%s", path) >= (int)sizeof log->path ||
-      fstat(log->fd, &status))
-    return ch_error_errno("%s: cannot open for appending", path);
-  if (!there) CH_TRY(ch_sync_parent(path)); /* checkpoints need the log to survive a loss of power */
-  log->bytes = end_of_lines(log->fd, status.st_size);
-  if (log->bytes == status.st_size || !ftruncate(log->fd, log->bytes)) return CHOIR_OK;
-  return ch_error_errno("%s: cannot cut off half a line", path);
-}
-
-int ch_log_open(ch_log *log, const char *path) {
-  int there = !access(path, F_OK);
-  *log = (ch_log){.fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)};
-  int code = begin_log(log, path, there);
-  if (code) ch_log_close(log);
-  return code;
-}
-
-int ch_log_cut(ch_log *log, int64_t bytes) {
+/* How much of a file of `size` bytes stays: `*bytes`, which must be the end of a line; or, where that is CH_LOG_LINES,
+ * its whole lines. */
+static int judge(int fd, const char *path, int64_t size, int64_t *bytes) {
   char last = '\n';
-  if (log->bytes < bytes)
+  if (*bytes == CH_LOG_LINES) return end_of_lines(fd, path, size, bytes);
+  if (size < *bytes)
     return ch_error(CHOIR_ERROR_FORMAT,
                     "%s: %" PRId64 " bytes, but the checkpoint was made when it had %" PRId64
                     "; put the file back, or train into another directory",
-                    log->path, log->bytes, bytes);
-  if (bytes && (pread(log->fd, &last, 1, bytes - 1) != 1 || last != '\n'))
-    return ch_error(CHOIR_ERROR_FORMAT,
-                    "%s: no line ends at byte %" PRId64
-                    ", where the checkpoint was made; put the file back, or train into another directory",
-                    log->path, bytes);
-  if (log->bytes == bytes) return CHOIR_OK;
-  if (ftruncate(log->fd, bytes)) return ch_error_errno("%s: cannot cut back to %" PRId64 " bytes", log->path, bytes);
-  log->bytes = bytes;
+                    path, size, *bytes);
+  if (*bytes) CH_TRY(read_at(fd, path, &last, 1, *bytes - 1));
+  if (last == '\n') return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT,
+                  "%s: no line ends at byte %" PRId64
+                  ", where the checkpoint was made; put the file back, or train into another directory",
+                  path, *bytes);
+}
+
+static int size_of(int fd, const char *path, int64_t *size) {
+  struct stat status;
+  if (fstat(fd, &status)) return ch_error_errno("%s: cannot be told how long it is", path);
+  *size = status.st_size;
   return CHOIR_OK;
+}
+
+int ch_log_check(const char *path, int64_t bytes) {
+  int there, fd;
+  int64_t size = 0;
+  CH_TRY(ch_own_there(path, &there));
+  if (!there) return bytes > 0 ? judge(-1, path, 0, &bytes) : CHOIR_OK;
+  CH_TRY(ch_own_open(path, O_RDONLY, &fd));
+  int code = size_of(fd, path, &size);
+  if (!code) code = judge(fd, path, size, &bytes);
+  close(fd);
+  return code;
+}
+
+static int begin_log(ch_log *log, int there, int64_t bytes) {
+  int64_t size;
+  if (!there) CH_TRY(ch_sync_parent(log->path)); /* checkpoints rely on its being there after a loss of power */
+  CH_TRY(size_of(log->fd, log->path, &size));
+  CH_TRY(judge(log->fd, log->path, size, &bytes));
+  log->bytes = bytes;
+  if (bytes == size || !ftruncate(log->fd, bytes)) return CHOIR_OK;
+  return ch_error_errno("%s: cannot cut back to %" PRId64 " bytes", log->path, bytes);
+}
+
+int ch_log_open(ch_log *log, const char *path, int64_t bytes) {
+  int there;
+  *log = (ch_log){.fd = -1};
+  if (snprintf(log->path, sizeof log->path, "%s", path) >= (int)sizeof log->path)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
+  CH_TRY(ch_own_there(path, &there));
+  CH_TRY(ch_own_open(path, O_RDWR | O_CREAT | O_APPEND, &log->fd));
+  int code = begin_log(log, there, bytes);
+  if (code) ch_log_close(log);
+  return code;
 }
 
 void ch_log_close(ch_log *log) {

@@ -16,12 +16,15 @@ typedef struct ch_log {
   int error;         /* errno of the last attempt, 0: everything is written; ENOMEM: lines are lost */
 } ch_log;
 
-/* Opens or makes a file, as long as it is less what stands behind its last line end, where a process was killed while
- * it wrote. */
-int ch_log_open(ch_log *log, const char *path);
+/* How much of a file stays: so many bytes, or its whole lines without the half one that a killed process left. */
+enum { CH_LOG_LINES = -1 };
 
-/* Cuts it back to `bytes`, which must be the end of a line; a shorter file is an error. */
-int ch_log_cut(ch_log *log, int64_t bytes);
+/* Whether a file is one that ch_log_open takes, before anything of a run is changed: at least `bytes` long, with a line
+ * end there. CHOIR_ERROR_FORMAT, CHOIR_ERROR_IO. */
+int ch_log_check(const char *path, int64_t bytes);
+
+/* Opens or makes a file, and cuts off what is behind `bytes`; of one that ch_log_check refuses nothing is cut off. */
+int ch_log_open(ch_log *log, const char *path, int64_t bytes);
 void ch_log_close(ch_log *log);
 
 /* Adds whole lines and writes what waits. Allocates nothing while there is room. */

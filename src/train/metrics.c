@@ -12,14 +12,20 @@
 #include "base/format.h"
 #include "choir/version.h"
 #include "file/json.h"
+#include "file/run_files.h"
 #include "model/config.h"
 #include "moe/route_stats.h"
 
+int ch_metrics_check(const char *out, int64_t bytes) {
+  CH_TRY(ch_log_check(CH_IN(out, CH_RUN_METRICS), bytes));
+  return ch_log_check(CH_IN(out, CH_RUN_TIMING), CH_LOG_LINES);
+}
+
 int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes) {
   *m = (ch_metrics){.results.fd = -1, .timing.fd = -1};
-  int code = ch_log_open(&m->results, CH_IN(out, "metrics.jsonl"));
-  if (!code) code = ch_log_cut(&m->results, bytes);
-  if (!code) code = ch_log_open(&m->timing, CH_IN(out, "timing.jsonl"));
+  CH_TRY(ch_metrics_check(out, bytes)); /* both, before one is cut */
+  int code = ch_log_open(&m->results, CH_IN(out, CH_RUN_METRICS), bytes);
+  if (!code) code = ch_log_open(&m->timing, CH_IN(out, CH_RUN_TIMING), CH_LOG_LINES);
   if (code) ch_metrics_close(m);
   return code;
 }

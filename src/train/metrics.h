@@ -16,6 +16,8 @@ typedef struct ch_metrics {
 /* Opens both files of a run directory; metrics.jsonl is cut back to `bytes` (what the checkpoint knows of). A shorter
  * file is an error. */
 int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes);
+/* Whether it can do so; changes nothing. */
+int ch_metrics_check(const char *out, int64_t bytes);
 void ch_metrics_close(ch_metrics *m);
 
 /* One object as one line of metrics.jsonl; drops the reference. */

@@ -7,33 +7,14 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
-#include "file/dir.h"
+#include "file/run_files.h"
+#include "file/there.h"
 #include "model/config.h"
 #include "train/state.h"
-
-/* ---- its directory */
-
-int ch_run_directory_unused(const char *out) {
-  if (access(CH_IN(out, "metrics.jsonl"), F_OK)) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", out);
-}
-
-int ch_run_directory_take(ch_claim *claim, const char *out) {
-  const char *checkpoints = CH_IN(out, "checkpoints");
-  *claim = CH_CLAIM_NONE;
-  if (!access(CH_IN(out, "data.json"), F_OK))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s holds built data; choose another directory", out);
-  CH_TRY(ch_claim_take(claim, out));
-  CH_TRY(ch_dir_make(checkpoints));
-  ch_temporary_clean(out);
-  ch_temporary_clean(checkpoints);
-  return CHOIR_OK;
-}
 
 /* ---- its checkpoints */
 
@@ -58,7 +39,7 @@ int ch_checkpoint_save(ch_run *run, char *path) {
 
 /* RUN/config.json; where that cannot be read, what the newest checkpoint was made with. */
 static int kept_config(const char *run, const int64_t *steps, int count, choir_config *config, char *path) {
-  ch_path_in(path, run, "config.json");
+  ch_path_in(path, run, CH_RUN_CONFIG);
   int code = choir_config_load(path, config);
   for (int i = 0; code && i < count; i++) {
     if (!i) ch_notice("%s; the newest checkpoint's is taken", choir_error_message());
@@ -102,6 +83,15 @@ static int load_step(void *context, int64_t step) {
   return CHOIR_OK;
 }
 
+/* Whether a checkpoint is whole: an older one may be taken only where it is not. */
+static int cannot_tell(int64_t step) {
+  return ch_error_in(CHOIR_ERROR_IO,
+                     "checkpoint %" PRId64
+                     " cannot be read, and may be whole; try again, or give it another name to "
+                     "go on from an older one",
+                     step);
+}
+
 int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
                      int (*load)(void *context, int64_t step), void *context) {
   char first[1024] = "";
@@ -113,6 +103,7 @@ int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
     if (!code && i) ch_notice("goes on from step %" PRId64 ", the newest checkpoint that is whole", steps[i]);
     if (!code) return CHOIR_OK;
     if (code == CHOIR_ERROR_ARGUMENT || code == CHOIR_ERROR_MEMORY) return code;
+    if (code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number())) return cannot_tell(steps[i]);
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
     ch_notice("%s; passed over", choir_error_message());
   }

@@ -48,12 +48,13 @@ int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
  * discard the log. */
 int ch_resume_state(ch_run *run, const int64_t *steps, int count);
 
-/* CHOIR_ERROR_ARGUMENT if the directory already has a run, which a fresh run must not overwrite. */
-int ch_run_directory_unused(const char *out);
-
-/* Makes the directories of a run and of its checkpoints, locks the run's, and removes leftovers of dead processes. The
- * claim must be released even after an error. CHOIR_ERROR_ARGUMENT: the directory holds built data. */
-int ch_run_directory_take(ch_claim *claim, const char *out);
+/* Makes a run's directory and that of its checkpoints, locks the first, judges what is there, and then removes what
+ * dead processes left. Release the claim after an error, too. Judged is, before anything is cut, removed or renamed:
+ * - all files of a run are regular ones (CHOIR_ERROR_FORMAT: a link would lead elsewhere);
+ * - a fresh run finds none that it would write, but for what one that never began left (CHOIR_ERROR_ARGUMENT);
+ * - a run that is resumed has a checkpoint, unless its log says that none was made (CHOIR_ERROR_FORMAT).
+ * CHOIR_ERROR_IO: something could not be told. */
+int ch_run_directory_take(ch_claim *claim, const char *out, int resume);
 
 /* ---- ranks: agreement on their input, and the cost of their exchanges ---- */
 

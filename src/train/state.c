@@ -1,19 +1,16 @@
 #include "train/state.h"
 
-#include <dirent.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/dir.h"
-#include "file/tensors_set.h"
+#include "file/there.h"
 #include "model/weights.h"
 
 int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path) {
@@ -39,31 +36,23 @@ int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int co
   return code;
 }
 
-/* 1 for a file of a checkpoint that is a whole by itself, 0 for a part of one, -1 for anything else. */
-static int is_ours(const char *name) {
-  static const char *const plain[] = {"config.json", "tokenizer.model"};
-  static const char *const tensors[] = {"model.safetensors", "state.safetensors"};
-  for (int i = 0; i < 2; i++) {
-    int kind = ch_tensors_kind(name, tensors[i]);
-    if (!strcmp(name, plain[i]) || kind == CH_KIND_WHOLE || kind == CH_KIND_INDEX) return 1;
-    if (kind == CH_KIND_PART) return 0;
-  }
-  return -1;
+typedef struct contents {
+  int found, others;
+} contents;
+
+static int count_name(void *context, const char *name) {
+  contents *c = context;
+  int ours = ch_checkpoint_file(name);
+  c->found += ours > 0;
+  c->others += ours < 0;
+  return CHOIR_OK;
 }
 
-/* A directory, and in it what choir writes and nothing else. */
+/* A directory, and in it what choir writes and nothing else, as far as can be told. */
 static int is_checkpoint(const char *path) {
-  struct stat status;
-  int found = 0, others = 0;
-  DIR *d = lstat(path, &status) || !S_ISDIR(status.st_mode) ? NULL : opendir(path);
-  if (!d) return 0;
-  for (struct dirent *entry; (entry = readdir(d));) {
-    int ours = is_ours(entry->d_name);
-    found += ours > 0;
-    others += ours < 0 && strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
-  }
-  closedir(d);
-  return found == 4 && !others;
+  int there;
+  contents c = {0};
+  return !ch_own_directory_there(path, &there) && there && !ch_list(path, count_name, &c) && c.found == 4 && !c.others;
 }
 
 /* Removes checkpoints of steps up to this one, because later ones were passed over, and only those that hold no files
@@ -85,9 +74,15 @@ void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best) {
  */
 static int set_aside(const char *path) {
   char other[PATH_MAX + 32];
-  if (access(path, F_OK)) return CHOIR_OK;
+  int there;
+  CH_TRY(ch_entry_there(path, &there));
+  if (!there) return CHOIR_OK;
   snprintf(other, sizeof other, "%s.passed-over", path);
-  for (int i = 2; !access(other, F_OK); i++) snprintf(other, sizeof other, "%s.passed-over-%d", path, i);
+  CH_TRY(ch_entry_there(other, &there));
+  for (int i = 2; there; i++) {
+    snprintf(other, sizeof other, "%s.passed-over-%d", path, i);
+    CH_TRY(ch_entry_there(other, &there));
+  }
   if (rename(path, other)) return ch_error_errno("%s: cannot be renamed to %s", path, other);
   ch_notice("%s: is now called %s", path, other);
   return CHOIR_OK;

@@ -10,10 +10,13 @@
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
+#include "file/run_files.h"
+#include "file/there.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "moe/router.h"
 #include "train/layout.h"
+#include "train/metrics.h"
 #include "train/run.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
@@ -46,27 +49,8 @@ static int make_model(ch_run *run, const choir_train_options *o) {
   return ch_run_plan(run);
 }
 
-/* config.json as choir writes it, of a run that never began, may be replaced; one that somebody wrote by hand may not.
- */
-static int check_free(const char *path) {
-  choir_config config;
-  char *text;
-  size_t size;
-  if (access(path, F_OK)) return CHOIR_OK;
-  CH_TRY(ch_file_read(path, (size_t)1 << 20, &text, &size));
-  json_t *whole = choir_config_load(path, &config) ? NULL : ch_config_json(&config);
-  int ours = whole && ch_json_is_saved(whole, text, size);
-  json_decref(whole);
-  free(text);
-  if (ours) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not as choir writes it; train into another directory", path);
-}
-
-/* A fresh run may not write over an old one, nor over what somebody else put there. */
 static int fresh_config(ch_run *run, const choir_train_options *o) {
   if (!o->config) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a config");
-  CH_TRY(ch_run_directory_unused(o->out));
-  CH_TRY(check_free(CH_IN(o->out, "config.json")));
   run->config = *o->config;
   return CHOIR_OK;
 }
@@ -86,7 +70,7 @@ static int read_path(const char *file, char *path) {
 static int data_path(const choir_train_options *o, char *path) {
   if (o->data) return realpath(o->data, path) ? CHOIR_OK : ch_error_errno("%s: cannot open data", o->data);
   if (!o->resume) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a data directory");
-  return read_path(CH_IN(o->out, "data.path"), path);
+  return read_path(CH_IN(o->out, CH_RUN_DATA), path);
 }
 
 /* A feed-forward layer keeps the activation that its weights were trained for, also where it becomes experts. */
@@ -132,25 +116,31 @@ static int start_from(ch_run *run) {
 
 /* The checkpoint that a run begins with stands in RUN/from.path, for resuming before its own first one. */
 static int from_path(ch_run *run, const choir_train_options *o) {
-  const char *path = CH_IN(o->out, "from.path");
+  const char *path = CH_IN(o->out, CH_RUN_FROM);
   char resolved[PATH_MAX];
+  int there;
   run->from[0] = 0;
   if (o->resume && o->from) return ch_error(CHOIR_ERROR_ARGUMENT, "what a run began with stands in %s", path);
   if (o->from) {
     CH_TRY(ch_checkpoint_resolve(o->from, resolved));
     return realpath(resolved, run->from) ? CHOIR_OK : ch_error_errno("%s: cannot open checkpoint", resolved);
   }
-  return !o->resume || access(path, F_OK) ? CHOIR_OK : read_path(path, run->from);
+  if (!o->resume) return CHOIR_OK;
+  CH_TRY(ch_own_there(path, &there));
+  return there ? read_path(path, run->from) : CHOIR_OK;
 }
 
+/* The config first: it says of the files beside it that they are a run's. */
 static int keep_settings(const ch_run *run) {
-  const char *from = CH_IN(run->out, "from.path");
-  CH_TRY(ch_file_save(CH_IN(run->out, "data.path"), run->data_path, strlen(run->data_path)));
+  const char *from = CH_IN(run->out, CH_RUN_FROM);
+  CH_TRY(ch_metrics_check(run->out, run->metrics_bytes)); /* nothing is changed in a run that cannot go on */
+  CH_TRY(choir_config_save(&run->config, CH_IN(run->out, CH_RUN_CONFIG)));
+  CH_TRY(ch_file_save(CH_IN(run->out, CH_RUN_DATA), run->data_path, strlen(run->data_path)));
   if (*run->from)
     CH_TRY(ch_file_save(from, run->from, strlen(run->from)));
   else if (unlink(from) && errno != ENOENT) /* left by an earlier run whose metrics were removed */
     return ch_error_errno("%s: cannot be removed", from);
-  return choir_config_save(&run->config, CH_IN(run->out, "config.json"));
+  return CHOIR_OK;
 }
 
 /* Config, data and beginning of a run, before it has a model. steps [count]: of the checkpoints that are there, with
@@ -197,7 +187,7 @@ static int set_up_run(ch_run *run, const choir_train_options *o) {
  * all have read. */
 static int run_ranks(ch_run *run, const choir_train_options *o, ch_claim *claim) {
   const ch_comm *comm = ch_ranks_comm(o->ranks);
-  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : ch_run_directory_take(claim, o->out)));
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : ch_run_directory_take(claim, o->out, o->resume)));
   CH_TRY(set_up_run(run, o));
   CH_TRY(ch_run_same(run));
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : keep_settings(run)));

@@ -1,9 +1,12 @@
 /* Every call that can fail, failing: for each job, each class of calls and each errno that the class is known for, the
  * first, second, ... call fails; and errno 0, where the process is killed in the place of the call. Whatever happens,
- * the job ends with a word and not by a signal, one that says it succeeded has, and going on leads to the same bytes.
+ * the job ends with a word and not by a signal, one that says it succeeded has, no file that was there is gone or gets
+ * shorter, and going on leads to the same bytes.
  * faults_sweep MOST [EVERY]: that many calls of each job, class and errno at most, spread over all of them (0: every
  * call); of the pairs of a class and an errno every EVERY-th, not the same for each job. FAULTS_JOB=NAME: of that job
  * alone; FAULTS_FROM=N: from the N-th call on, as its progress counts them. */
+
+#include <ftw.h>
 
 #include "faults.h"
 
@@ -27,6 +30,10 @@ static const struct {
     {SHIM_READ, {0, EIO, EINTR, -1}},
     {SHIM_FLOCK, {ENOLCK, EINTR, -1}},
     {SHIM_THREAD, {EAGAIN, -1}},
+    {SHIM_PREAD, {0, EIO, EINTR, ESTALE, -1}},
+    {SHIM_READDIR, {0, EIO, ESTALE, -1}},
+    {SHIM_ACCESS, {EIO, EACCES, -1}},
+    {SHIM_STAT, {0, EIO, ESTALE, EACCES, -1}},
 };
 
 static const char *const names[] = SHIM_NAMES;
@@ -61,10 +68,64 @@ static shim_counts count_calls(const faults_job *job) {
   return counts;
 }
 
+/* ---- files that were there */
+
+typedef struct standing {
+  char path[512];
+  off_t size;
+} standing;
+static standing stood[64];
+static int stands;
+
+static int note_file(const char *path, const struct stat *status, int flag, struct FTW *place) {
+  (void)place;
+  if (flag != FTW_F) return 0;
+  if (stands == sizeof stood / sizeof *stood || strlen(path) >= sizeof stood->path) abort();
+  strcpy(stood[stands].path, path);
+  stood[stands++].size = status->st_size;
+  return 0;
+}
+
+static void note_files(const char *directory) {
+  stands = 0;
+  if (nftw(directory, note_file, 8, FTW_PHYS)) abort();
+}
+
+/* The first of them that is gone or has become shorter, or NULL. Settings are replaced by others, a process number by
+ * another, and the oldest checkpoint goes where two newer ones are there. */
+static const char *shortened(const char *directory) {
+  struct stat status;
+  for (int i = 0; i < stands; i++) {
+    const char *slash = strrchr(stood[i].path, '/'), *checkpoint = strstr(stood[i].path, "/checkpoints/");
+    if (!strcmp(slash, "/lock") || (!checkpoint && !strcmp(slash, "/config.json"))) continue;
+    int gone = lstat(stood[i].path, &status);
+    if (gone && checkpoint && !program_run("cd %s/run/checkpoints && test $(ls | grep -cx '[0-9]*') -ge 2", directory))
+      continue;
+    if (gone || status.st_size < stood[i].size) return stood[i].path;
+  }
+  return NULL;
+}
+
+/* The rule sees a log that is cut, a log that is gone, and a checkpoint that is gone without newer ones. */
+static void the_rule_sees_what_is_shorter(void **state) {
+  (void)state;
+  static const char *const harms[] = {"truncate -s -1 run/metrics.jsonl", "rm run/timing.jsonl",
+                                      "rm -r run/checkpoints/*", "truncate -s 9 run/checkpoints/*/state.safetensors"};
+  const faults_job *job = &faults_jobs[1];
+  for (size_t i = 0; i < sizeof harms / sizeof *harms; i++) {
+    faults_prepare(job, "spoilt");
+    note_files("spoilt");
+    assert_null(shortened("spoilt"));
+    program_must("cd spoilt && %s", harms[i]);
+    assert_non_null(shortened("spoilt"));
+  }
+}
+
 static void fail_once(const faults_job *job, const char *class, int number, uint64_t call) {
   char what[96];
   snprintf(what, sizeof what, "%s:%d:%llu", class, number, (unsigned long long)call);
   faults_prepare(job, "spoilt");
+  note_files("spoilt");
   shim_counts counts;
   int status = run_faulty(job, what, &counts);
   int was_killed = status == 128 + SIGKILL && !number;
@@ -77,6 +138,11 @@ static void fail_once(const faults_job *job, const char *class, int number, uint
   if (differs)
     fail_msg("%s, %s: a call of %s failed; it says that it succeeded: %s", job->name, what, counts.caller,
              program_output);
+  char said[2048];
+  snprintf(said, sizeof said, "%.2000s", program_output);
+  const char *path = shortened("spoilt");
+  if (path) fail_msg("%s, %s: %s is gone or has become shorter; it said: %s", job->name, what, path, said);
+  snprintf(program_output, sizeof program_output, "%s", said);
   faults++, succeeded += !status, killed += was_killed;
   faults_repair(job, "spoilt", what);
   faults_nothing_left(job, "spoilt", what);
@@ -122,7 +188,7 @@ static void all_jobs(void **state) {
 }
 
 int main(int argc, char **argv) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(all_jobs)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(the_rule_sees_what_is_shorter), cmocka_unit_test(all_jobs)};
   if (argc > 1) most = atoi(argv[1]);
   if (argc > 2) every = atoi(argv[2]);
   return most < 0 || every < 1 ? 2 : cmocka_run_group_tests(tests, faults_setup, program_directory_remove);

@@ -38,6 +38,7 @@ static pthread_mutex_t trace_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
   FILE *(*fopen)(const char *, const char *);
   DIR *(*opendir)(const char *);
+  struct dirent *(*readdir)(DIR *);
   int (*pthread_create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 } real;
 
@@ -45,8 +46,18 @@ static void find_real(void) {
   if (real.pthread_create) return;
   *(void **)&real.fopen = dlsym(RTLD_NEXT, "fopen");
   *(void **)&real.opendir = dlsym(RTLD_NEXT, "opendir");
+  *(void **)&real.readdir = dlsym(RTLD_NEXT, "readdir");
   *(void **)&real.pthread_create = dlsym(RTLD_NEXT, "pthread_create");
 }
+
+/* What the shim itself asks does not count. */
+static int own_stat(const char *path, struct stat *status) {
+  return (int)syscall(SYS_newfstatat, AT_FDCWD, path, status, 0);
+}
+static int own_lstat(const char *path, struct stat *status) {
+  return (int)syscall(SYS_newfstatat, AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
+}
+static int own_fstat(int fd, struct stat *status) { return (int)syscall(SYS_fstat, fd, status); }
 
 /* ---- counting and failing */
 
@@ -167,7 +178,7 @@ static const char *path_of(int fd, char *path, struct stat *status) {
   char link[64];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   ssize_t n = readlink(link, path, PATH_MAX - 1);
-  if (n < 0 || fstat(fd, status)) return NULL;
+  if (n < 0 || own_fstat(fd, status)) return NULL;
   path[n] = 0;
   if (strncmp(path, shim.root, shim.root_length) || (path[shim.root_length] && path[shim.root_length] != '/'))
     return NULL;
@@ -189,7 +200,7 @@ static void record_fd(shim_change change, int fd, int64_t offset, const void *da
 
 static int opened(int fd, const char *path, int there) {
   struct stat status;
-  if (fd >= 0 && shim.trace >= 0 && !there && !fstat(fd, &status) && S_ISREG(status.st_mode))
+  if (fd >= 0 && shim.trace >= 0 && !there && !own_fstat(fd, &status) && S_ISREG(status.st_mode))
     record_path(SHIM_T_CREATE, status.st_ino, path, NULL);
   return fd;
 }
@@ -210,7 +221,7 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset) {
 
 int fsync(int fd) {
   struct stat status;
-  if (shim.directories && (fstat(fd, &status) || !S_ISDIR(status.st_mode))) return (int)syscall(SYS_fsync, fd);
+  if (shim.directories && (own_fstat(fd, &status) || !S_ISDIR(status.st_mode))) return (int)syscall(SYS_fsync, fd);
   if (fails(SHIM_FSYNC)) return -1;
   int failed = (int)syscall(SYS_fsync, fd);
   if (!failed) record_fd(SHIM_T_SYNC, fd, 0, NULL, 0);
@@ -220,7 +231,7 @@ int fsync(int fd) {
 int rename(const char *from, const char *to) {
   struct stat status;
   if (fails(SHIM_RENAME)) return -1;
-  int known = shim.trace >= 0 && !lstat(from, &status),
+  int known = shim.trace >= 0 && !own_lstat(from, &status),
       failed = (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
   if (!failed && known) record_path(SHIM_T_RENAME, status.st_ino, from, to);
   return failed;
@@ -249,7 +260,7 @@ int rmdir(const char *path) {
 
 int remove(const char *path) {
   struct stat status;
-  return !lstat(path, &status) && S_ISDIR(status.st_mode) ? rmdir(path) : unlink(path);
+  return !own_lstat(path, &status) && S_ISDIR(status.st_mode) ? rmdir(path) : unlink(path);
 }
 
 int ftruncate(int fd, off_t length) {
@@ -262,7 +273,7 @@ int ftruncate(int fd, off_t length) {
 static int open_any(const char *path, int flags, mode_t mode) {
   struct stat status;
   if (fails(SHIM_OPEN)) return -1;
-  int there = shim.trace < 0 || !stat(path, &status);
+  int there = shim.trace < 0 || !own_stat(path, &status);
   int fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
   if (fd >= 0 && there && (flags & O_TRUNC)) record_fd(SHIM_T_TRUNCATE, fd, 0, NULL, 0);
   return opened(fd, path, there);
@@ -297,6 +308,27 @@ void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t of
 }
 
 ssize_t read(int fd, void *data, size_t bytes) { return fails(SHIM_READ) ? -1 : syscall(SYS_read, fd, data, bytes); }
+
+ssize_t pread(int fd, void *data, size_t bytes, off_t offset) {
+  return fails(SHIM_PREAD) ? -1 : syscall(SYS_pread64, fd, data, bytes, offset);
+}
+ssize_t pread64(int fd, void *data, size_t bytes, off_t offset) { return pread(fd, data, bytes, offset); }
+
+struct dirent *readdir(DIR *directory) {
+  find_real();
+  return fails(SHIM_READDIR) ? NULL : real.readdir(directory);
+}
+
+int access(const char *path, int mode) {
+  return fails(SHIM_ACCESS) ? -1 : (int)syscall(SYS_faccessat, AT_FDCWD, path, mode);
+}
+
+int stat(const char *path, struct stat *status) { return fails(SHIM_STAT) ? -1 : own_stat(path, status); }
+int lstat(const char *path, struct stat *status) { return fails(SHIM_STAT) ? -1 : own_lstat(path, status); }
+int fstat(int fd, struct stat *status) { return fails(SHIM_STAT) ? -1 : own_fstat(fd, status); }
+int fstatat(int fd, const char *path, struct stat *status, int flags) {
+  return fails(SHIM_STAT) ? -1 : (int)syscall(SYS_newfstatat, fd, path, status, flags);
+}
 
 int flock(int fd, int operation) { return fails(SHIM_FLOCK) ? -1 : (int)syscall(SYS_flock, fd, operation); }
 

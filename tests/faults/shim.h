@@ -18,11 +18,18 @@ typedef enum {
   SHIM_READ,
   SHIM_FLOCK,
   SHIM_THREAD,
+  SHIM_PREAD,
+  SHIM_READDIR,
+  SHIM_ACCESS,
+  SHIM_STAT, /* lstat, fstat, fstatat too */
   SHIM_CLASSES
 } shim_class;
 
-#define SHIM_NAMES \
-  { "write", "fsync", "rename", "open", "mkdir", "unlink", "ftruncate", "mmap", "malloc", "read", "flock", "thread" }
+#define SHIM_NAMES                                                                                                   \
+  {                                                                                                                  \
+    "write", "fsync", "rename", "open", "mkdir", "unlink", "ftruncate", "mmap", "malloc", "read", "flock", "thread", \
+        "pread", "readdir", "access", "stat"                                                                         \
+  }
 
 /* Environment:
  * FAULT=CLASS:ERRNO:FIRST[:COUNT]  calls FIRST, FIRST+1, ... (from 1; COUNT of them, 1 if not given) fail with that

@@ -17,6 +17,7 @@
 #include "file/checkpoints.h"
 #include "file/dir.h"
 #include "file/file.h"
+#include "file/there.h"
 #include "model/param.h"
 
 typedef struct import_job {
@@ -174,9 +175,11 @@ static int place_tokenizer(const import_job *j, const char *path, int *given) {
     free(model.data);
     return code;
   }
-  if (!j->options->tokenizer && access(own, F_OK)) {
+  if (!j->options->tokenizer) CH_TRY(ch_there(own, given));
+  if (!*given) {
     snprintf(own, sizeof own, "%s/tokenizer.json", j->options->from);
-    if (access(own, F_OK)) return *given = 0, CHOIR_OK;
+    CH_TRY(ch_there(own, given));
+    if (!*given) return CHOIR_OK;
   }
   if (is_json(from)) return choir_tokenizer_import(from, j->eos, j->config.model.vocab_size, path);
   choir_tokenizer *t;
@@ -195,7 +198,7 @@ static int copy_tokenizer(import_job *j, const char *directory) {
   choir_tokenizer *t = NULL;
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
   int given, code = place_tokenizer(j, path, &given), vocab = j->config.model.vocab_size;
-  if (!given) return CHOIR_OK;
+  if (!code && !given) return CHOIR_OK;
   if (!code) code = choir_tokenizer_load(path, &t);
   if (!code && choir_tokenizer_vocab_size(t) != vocab)
     code = ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, \"vocab_size\" is %d",
@@ -203,7 +206,8 @@ static int copy_tokenizer(import_job *j, const char *directory) {
                     vocab);
   choir_tokenizer_free(t);
   j->result->tokenizer = !code;
-  if (!code || j->options->tokenizer) return code;
+  int unread = code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number());
+  if (!code || j->options->tokenizer || unread) return code;
   unlink(path);
   return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
 }

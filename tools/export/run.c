@@ -2,12 +2,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "export/plan.h"
 #include "file/checkpoints.h"
+#include "file/there.h"
 #include "moe/routers/threshold.h"
 
 typedef struct export_job {
@@ -61,12 +61,14 @@ static int check_thresholds(const export_job *j) {
 static int open_checkpoint(export_job *j) {
   char path[PATH_MAX + 32];
   const char *directory = j->result->checkpoint;
+  int there;
   CH_TRY(choir_checkpoint_find(j->options->checkpoint, j->result->checkpoint, sizeof j->result->checkpoint));
   snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(choir_config_load(path, &j->plan.config));
   CH_TRY(ch_export_choose(&j->plan));
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
-  if (!access(path, F_OK)) CH_TRY(choir_tokenizer_load(path, &j->tokenizer));
+  CH_TRY(ch_there(path, &there));
+  if (there) CH_TRY(choir_tokenizer_load(path, &j->tokenizer));
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   CH_TRY(choir_tensors_open(path, 1, &j->weights));
   CH_TRY(ch_binding_check(j->weights, path));

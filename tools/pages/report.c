@@ -1,15 +1,18 @@
 /* What runs wrote down, as curves, and the page about them. */
 #include "pages/report.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "choir/version.h"
 #include "file/json.h"
+#include "file/run_files.h"
+#include "file/there.h"
 #include "pages/page.h"
 
 enum { MOST_POINTS = 400 }; /* of a curve on a page */
@@ -88,8 +91,12 @@ static int read_lines(FILE *file, const char *name, ch_history *history) {
 }
 
 static int read_file(const char *path, int required, ch_history *history) {
-  FILE *file = fopen(path, "r");
-  if (!file) return required || errno != ENOENT ? ch_error_errno("%s: cannot open", path) : CHOIR_OK;
+  int there, fd;
+  CH_TRY(ch_own_there(path, &there));
+  if (!there && !required) return CHOIR_OK;
+  CH_TRY(ch_own_open(path, O_RDONLY, &fd));
+  FILE *file = fdopen(fd, "r");
+  if (!file) return close(fd), ch_error_errno("%s: cannot open", path);
   int code = read_lines(file, path, history);
   fclose(file);
   return code;
@@ -106,10 +113,10 @@ int ch_history_parse(FILE *metrics, FILE *timing, ch_history *history) {
 int ch_history_read(const char *run_directory, ch_history *history) {
   char path[4096];
   *history = (ch_history){.tokens = 0};
-  snprintf(path, sizeof path, "%s/metrics.jsonl", run_directory);
+  snprintf(path, sizeof path, "%s/" CH_RUN_METRICS, run_directory);
   int code = read_file(path, 1, history);
   if (!code && !history->curve[0].count) code = ch_error(CHOIR_ERROR_FORMAT, "%s: has no step yet; train first", path);
-  snprintf(path, sizeof path, "%s/timing.jsonl", run_directory);
+  snprintf(path, sizeof path, "%s/" CH_RUN_TIMING, run_directory);
   if (!code) code = read_file(path, 0, history);
   if (code) ch_history_free(history);
   return code;

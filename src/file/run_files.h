@@ -1,0 +1,25 @@
+/* The files of a run's directory, by name: who writes, reads or judges them takes their names from here. */
+#ifndef CH_FILE_RUN_FILES_H
+#define CH_FILE_RUN_FILES_H
+
+#include "file/dir.h"
+
+#define CH_RUN_CONFIG "config.json"      /* the wish of the last command; the first file that is written */
+#define CH_RUN_DATA "data.path"          /* where the data are */
+#define CH_RUN_FROM "from.path"          /* the checkpoint that it began with */
+#define CH_RUN_TUNE "finetune.json"      /* settings of fine-tuning */
+#define CH_RUN_METRICS "metrics.jsonl"   /* what it computed: where that is, the run has begun */
+#define CH_RUN_TIMING "timing.jsonl"     /* how fast */
+#define CH_RUN_BEST "best"               /* the best checkpoint of fine-tuning */
+#define CH_RUN_RESULT "result.json"      /* and its result */
+#define CH_RUN_PAGE "report.html"        /* of `choir report` */
+#define CH_RUN_CHECKPOINTS "checkpoints" /* a directory */
+/* CH_LOCK (dir.h), too. */
+
+/* All files that training and fine-tuning write but the lock: those before metrics.jsonl first, CH_RUN_EARLY of them.
+ */
+#define CH_RUN_FILES \
+  { CH_RUN_CONFIG, CH_RUN_DATA, CH_RUN_FROM, CH_RUN_TUNE, CH_RUN_METRICS, CH_RUN_TIMING, CH_RUN_BEST, CH_RUN_RESULT }
+enum { CH_RUN_EARLY = 4 };
+
+#endif

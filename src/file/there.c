@@ -1,0 +1,86 @@
+#include "file/there.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int ch_is_absent(int number) { return number == ENOENT || number == ENOTDIR; }
+
+/* `failed` is what stat or lstat gave. */
+static int answer(int failed, const char *path, int *there) {
+  *there = !failed;
+  if (!failed || ch_is_absent(errno)) return CHOIR_OK;
+  return ch_error_errno("%s: cannot be told whether it is there", path);
+}
+
+int ch_there(const char *path, int *there) {
+  struct stat status;
+  return answer(stat(path, &status), path, there);
+}
+
+int ch_entry_there(const char *path, int *there) {
+  struct stat status;
+  return answer(lstat(path, &status), path, there);
+}
+
+static int not_own(const char *path, mode_t mode, mode_t wanted) {
+  const char *what = S_ISLNK(mode) ? "a symbolic link" : S_ISDIR(mode) ? "a directory" : "a pipe, device or socket";
+  if (S_ISREG(mode)) what = "a file";
+  return ch_error(CHOIR_ERROR_FORMAT,
+                  "%s: is %s, and choir puts %s there: put that itself in its place, or use another directory", path,
+                  what, S_ISDIR(wanted) ? "a directory" : "a regular file");
+}
+
+static int own(const char *path, mode_t wanted, int *there) {
+  struct stat status;
+  CH_TRY(answer(lstat(path, &status), path, there));
+  return !*there || (status.st_mode & S_IFMT) == wanted ? CHOIR_OK : not_own(path, status.st_mode, wanted);
+}
+
+int ch_own_there(const char *path, int *there) { return own(path, S_IFREG, there); }
+int ch_own_directory_there(const char *path, int *there) { return own(path, S_IFDIR, there); }
+
+int ch_own_open(const char *path, int flags, int *fd) {
+  struct stat status;
+  *fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (*fd < 0 && errno == ELOOP) return not_own(path, S_IFLNK, S_IFREG);
+  if (*fd < 0) return ch_error_errno("%s: cannot be opened", path);
+  int failed = fstat(*fd, &status), code = CHOIR_OK;
+  if (failed)
+    code = ch_error_errno("%s: cannot be told what it is", path);
+  else if (!S_ISREG(status.st_mode))
+    code = not_own(path, status.st_mode, S_IFREG);
+  if (!code) return CHOIR_OK;
+  close(*fd);
+  *fd = -1;
+  return code;
+}
+
+int ch_is_named(int fd, const char *path, int *named) {
+  struct stat own, there;
+  *named = 0;
+  if (fstat(fd, &own)) return ch_error_errno("%s: cannot be told what it is", path);
+  if (!lstat(path, &there))
+    *named = own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+  else if (!ch_is_absent(errno))
+    return ch_error_errno("%s: cannot be told whether it is there", path);
+  return CHOIR_OK;
+}
+
+int ch_list(const char *directory, int (*each)(void *context, const char *name), void *context) {
+  DIR *stream = opendir(directory);
+  int code = CHOIR_OK;
+  if (!stream) return ch_error_errno("%s: cannot read", directory);
+  while (!code) {
+    errno = 0;
+    const struct dirent *entry = readdir(stream);
+    if (!entry && errno) code = ch_error_errno("%s: cannot be read to its end", directory);
+    if (!entry) break;
+    if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) code = each(context, entry->d_name);
+  }
+  closedir(stream);
+  return code;
+}

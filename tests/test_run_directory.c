@@ -1,0 +1,175 @@
+/* What is in a run's directory is judged before anything of it is changed: links in the place of a run's files, files
+ * of the user's in the way, checkpoints that are lost, and calls that fail while choir looks. */
+#include <sys/stat.h>
+
+#include "choir/choir.h"
+#include "faults/shim.h"
+#include "file/run_files.h"
+#include "program.h"
+
+#define TRAIN "choir train --threads 1 "
+#define FRESH TRAIN "--config config.json --data data --set eval_every=0 --set checkpoint_every=3 "
+#define TUNE "choir finetune --threads 1 --set batch_sequences=2 --set steps=4 "
+
+static const char *const files[] = CH_RUN_FILES;
+enum { FILES = sizeof files / sizeof *files };
+
+static void make_runs(void **state) {
+  static const char task[] =
+      "{\"name\": \"mine\", \"format\": \"tsv\", \"splits\": {\"train\": [\"rows.tsv\"], \"dev\": [\"rows.tsv\"]},\n"
+      " \"columns\": {\"text\": [\"text\"]}, \"label\": [\"label\"],\n"
+      " \"labels\": [{\"word\": \" a\", \"values\": [\"bad\"]}, {\"word\": \" e\", \"values\": [\"good\"]}],\n"
+      " \"template\": \"{text}:\", \"cut\": \"text\"}\n";
+  static const char rows[] = "text\tlabel\nku\tgood\nle\tbad\nmi\tgood\nno\tbad\n";
+  test_ok(ch_file_save("mine.json", task, sizeof task - 1));
+  test_ok(ch_file_save("rows.tsv", rows, sizeof rows - 1));
+  program_must(FRESH "--set steps=7 --out run && " TUNE "--from run --task mine.json --data . --out tuned");
+}
+
+/* The list of names that is judged is the list of those that are written. */
+static void what_a_run_writes_is_what_is_judged(void **state) {
+  char known[512] = CH_LOCK "|" CH_RUN_CHECKPOINTS;
+  for (int i = 0; i < FILES; i++) {
+    strcat(known, "|");
+    strcat(known, files[i]);
+  }
+  program_must(FRESH "--from run --set steps=1 --out begun && rm -rf tuned/" CH_RUN_PAGE);
+  program_must("! ls run begun tuned | grep . | grep -v : | grep -vxE '%s'", known);
+  program_must("ls run begun tuned | grep -xE '%s' | sort -u | wc -l | grep -x %d", known, FILES + 2);
+}
+
+/* A directory that somebody else made: a link in the place of any file leads nowhere, whatever the command. */
+static void links_are_not_followed(void **state) {
+  static const char *const commands[] = {TRAIN "--resume --out h --data data", FRESH "--out h",
+                                         "choir finetune --threads 1 --resume --out h", "choir report h"};
+  static const char *const names[] = {CH_RUN_CONFIG,      CH_RUN_DATA,   CH_RUN_FROM, CH_RUN_TUNE,
+                                      CH_RUN_METRICS,     CH_RUN_TIMING, CH_RUN_BEST, CH_RUN_RESULT,
+                                      CH_RUN_CHECKPOINTS, CH_LOCK,       CH_RUN_PAGE};
+  static const char *const begins[] = {"cp -r run h", "mkdir h", "cp -r tuned h", "cp -r run h"};
+  for (size_t c = 0; c < sizeof commands / sizeof *commands; c++)
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+      int reads =
+          !strcmp(names[i], CH_RUN_METRICS) || !strcmp(names[i], CH_RUN_TIMING) || !strcmp(names[i], CH_RUN_PAGE);
+      if (c == 3 ? !reads : !strcmp(names[i], CH_RUN_PAGE)) continue;
+      if (c == 2 && !strcmp(names[i], CH_RUN_CONFIG)) continue; /* the program reads it first, and finds no config */
+      program_must(
+          "rm -rf h victim && %s && printf 'line\nprecious' >victim && cp victim kept && rm -rf h/%s && "
+          "ln -s ../victim h/%s && cp -r h before",
+          begins[c], names[i], names[i]);
+      program_refuses(1, "symbolic link", "%s", commands[c]);
+      program_must("cmp victim kept && rm h/%s before/%s && diff -r -x lock h before && rm -r before", names[i],
+                   names[i]);
+      program_must("rm -rf h; %s && rm -rf h/%s nowhere && ln -s ../nowhere h/%s", begins[c], names[i], names[i]);
+      program_refuses(1, "symbolic link", "%s", commands[c]);
+      program_must("! test -e nowhere");
+    }
+}
+
+/* Of a checkpoint, and of a directory of data; a pipe is not waited for. */
+static void links_in_checkpoints_and_data(void **state) {
+  static const char *const names[] = {"config.json", "model.safetensors", "state.safetensors", "tokenizer.model"};
+  for (int i = 0; i < 4; i++) {
+    program_must("rm -rf h && cp -r run h && cd h/checkpoints/00000007 && mv %s ../x && ln -s ../x %s", names[i],
+                 names[i]);
+    program_refuses(1, "symbolic link", TRAIN "--resume --set steps=9 --out h");
+    program_refuses(1, "symbolic link", "choir eval h/checkpoints/00000007 --data data");
+  }
+  static const char *const of_data[] = {"data.json", "tokenizer.model", "text.train.shard", "text.heldout.shard"};
+  for (int i = 0; i < 4; i++) {
+    program_must("rm -rf d && cp -r data d && mv d/%s x && ln -s ../x d/%s", of_data[i], of_data[i]);
+    program_refuses(1, "symbolic link", "choir data info d");
+    program_must("rm d/%s && mkfifo d/%s", of_data[i], of_data[i]);
+    program_refuses(1, "a pipe, device or socket", "choir data info d");
+  }
+  program_must("rm -rf h && cp -r run h && rm h/metrics.jsonl && mkfifo h/metrics.jsonl");
+  program_refuses(1, "metrics.jsonl: is a pipe", TRAIN "--resume --set steps=9 --out h");
+  program_must(
+      "rm -rf h && cp -r run h && rm h/checkpoints/00000007/config.json && mkfifo h/checkpoints/00000007/config.json");
+  program_refuses(1, "config.json: is a pipe", "choir eval h/checkpoints/00000007 --data data");
+}
+
+/* A fresh run refuses every name that it would write. */
+static void files_of_the_user_stay(void **state) {
+  static const char *const fresh[] = {FRESH "--set steps=2 --out up",
+                                      TUNE "--from run --task mine.json --data . --out up"};
+  static const char *const texts[] = {"my notes\\n", "my notes, without a line end", "42\\n"};
+  for (int c = 0; c < 2; c++)
+    for (int i = 0; i <= FILES; i++)
+      for (int k = 0; k < 3; k++) {
+        const char *name = i < FILES ? files[i] : CH_LOCK;
+        program_must("rm -rf up before && mkdir up && printf '%s' >up/%s && cp -r up before", texts[k], name);
+        const char *said = strcmp(name, CH_RUN_METRICS) ? name : "already holds a run";
+        program_refuses(1, said, "%s", fresh[c]);
+        program_must("diff -r up before");
+      }
+  program_must("rm -rf up && mkdir -p up/checkpoints/00000003 && echo mine >up/checkpoints/00000003/x");
+  program_refuses(1, "up/checkpoints: holds checkpoints", FRESH "--out up");
+  program_must("test $(find up | wc -l) = 4");
+  /* What a run that never began left is taken. */
+  program_must("rm -rf up && " FRESH
+               "--from run --set steps=1 --out up && rm -r up/metrics.jsonl up/timing.jsonl up/checkpoints/* "
+               "&& " FRESH "--set steps=1 --out up && ! test -e up/from.path");
+}
+
+/* Checkpoints that are lost are not begun anew over their log: away, empty, or not to be listed. */
+static void lost_checkpoints_are_missed(void **state) {
+  static const char *const losses[] = {"rm -r h/checkpoints/*", "rm -r h/checkpoints", "mv h/checkpoints h/kept",
+                                       "rm -r h/checkpoints/* h/timing.jsonl"};
+  static const char *const runs[] = {"run", "tuned"}, *const verbs[] = {"train", "finetune"};
+  for (int r = 0; r < 2; r++)
+    for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
+      if (r == 1 && i == 3) continue; /* the log of fine-tuning tells of its steps alone */
+      program_must("rm -rf h before && cp -r %s h && %s && cp -r h before", runs[r], losses[i]);
+      program_refuses(1, "put the checkpoints back", "choir %s --threads 1 --resume --out h", verbs[r]);
+      program_must("diff -r -x lock h before");
+    }
+  /* Where none was ever made, the run begins anew. */
+  program_must(
+      FRESH
+      "--set steps=2 --out early && rm -r early/checkpoints/* && sed -i /checkpoint/d early/timing.jsonl && " TRAIN
+      "--resume --out early && grep -c '\"step\",' early/metrics.jsonl | grep -x 2");
+  /* Nor is a log made where the old one is away. */
+  program_must("rm -rf h before && cp -r run h && rm h/metrics.jsonl && cp -r h before");
+  program_refuses(1, "put the file back", TRAIN "--resume --set steps=9 --out h");
+  program_must("diff -r -x lock h before");
+}
+
+/* One call that fails, in every place and of every class by which choir looks: no file gets shorter, nothing is begun
+ * anew, and the next try goes on. */
+static void looking_may_fail(void **state) {
+  static const char *const classes[] = {"pread", "readdir", "access", "stat"};
+  static const int numbers[] = {EIO, ESTALE, EINTR};
+  if (!*CHOIR_SHIM) skip();
+  int refused = 0;
+  program_must("rm -rf straight && cp -r run straight && " TRAIN "--resume --set steps=8 --out straight");
+  for (int c = 0; c < 4; c++)
+    for (int call = 1, status = 1; call < 400; call += call < 24 ? 1 : 9) {
+      int number = numbers[call % 3];
+      program_must("rm -rf h && cp -r run h");
+      status = program_run(
+          "export FAULT_COUNTS=\"$PWD/counts\"; rm -f counts; faulty %s:%d:%d train --threads 1 --resume "
+          "--set steps=8 --out h",
+          classes[c], number, call);
+      size_t size;
+      char *bytes = program_read("counts", &size);
+      shim_counts counts;
+      assert_true(bytes && size == sizeof counts);
+      memcpy(&counts, bytes, sizeof counts);
+      free(bytes);
+      if (!counts.failed) break;
+      if (status > 1 || strstr(program_output, "step 1/"))
+        fail_msg("%s:%d:%d: %s", classes[c], number, call, program_output);
+      refused += status == 1;
+      struct stat before, after;
+      assert_int_equal(stat("run/metrics.jsonl", &before) | stat("h/metrics.jsonl", &after), 0);
+      if (after.st_size < before.st_size)
+        fail_msg("%s:%d:%d: the log was cut: %s", classes[c], number, call, program_output);
+      program_must(TRAIN "--resume --set steps=8 --out h");
+      assert_true(program_same_runs("straight", "h", 8));
+    }
+  assert_true(refused > 10);
+}
+
+TEST_MAIN(program_setup, program_directory_remove, make_runs, what_a_run_writes_is_what_is_judged,
+          links_are_not_followed, links_in_checkpoints_and_data, files_of_the_user_stay, lost_checkpoints_are_missed,
+          looking_may_fail)
