@@ -25,7 +25,7 @@ static int show_progress(void *context, const choir_data_progress *p) {
   if (!cli_progress_due(progress)) return cli_stop_requested();
   double share = p->bytes_total ? (double)p->bytes_done / (double)p->bytes_total : 0;
   double left = share > 0 ? p->seconds / share - p->seconds : -1;
-  char documents[32] = ""; /* that have been read to their end */
+  char documents[32] = ""; /* number of completely read documents */
   if (p->documents) snprintf(documents, sizeof documents, "  %s documents", cli_count((double)p->documents));
   cli_progress_line(progress, "%3.0f %%  %s of text  %s tokens%s  %s/s  %s left", 100 * share,
                     cli_bytes((double)p->text_bytes), cli_count((double)p->tokens), documents,

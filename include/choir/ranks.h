@@ -19,12 +19,11 @@ CHOIR_API int choir_ranks_join(choir_ranks **ranks);
 CHOIR_API int choir_ranks_rank(const choir_ranks *ranks);
 CHOIR_API int choir_ranks_size(const choir_ranks *ranks);
 
-/* Lays the experts out in so many replicas: before a model is made, and the same on all ranks. Where neither this nor
- * what follows is told, choir_train chooses all three; all else, and what is told in part, takes 1 replica, 1 shard and
- * whole matrices.
- * Each replica has all experts, shared out among its ranks; rows of tokens then stay in their replica, and gradients of
- * experts are summed over replicas (docs/clusters.md). What is learned is the same to rounding, and files do not say
- * which it was. CHOIR_ERROR_ARGUMENT: replicas that do not divide the ranks. */
+/* Sets the number of replicas of the experts: before a model is made, and the same on all ranks. If neither this
+ * function nor the next two are called, choir_train chooses the layout; otherwise the defaults are 1 replica, 1 hidden
+ * shard and whole dense matrices. Each replica has all experts, distributed over its ranks. Rows of tokens stay in
+ * their replica, and gradients of experts are summed over replicas (docs/clusters.md). Results are equal up to
+ * rounding, and files do not depend on the layout. CHOIR_ERROR_ARGUMENT: the replicas do not divide the ranks. */
 CHOIR_API int choir_ranks_set_replicas(choir_ranks *ranks, int replicas);
 
 /* Cuts the hidden width of every expert into so many shards, each on a rank of its own: the same as above. All shards

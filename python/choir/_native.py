@@ -50,8 +50,8 @@ class InterruptedRun(Error):
 
 
 def _load():
-    """The library that CHOIR_LIBRARY names, that of the package (a wheel has it), or that of the system. It must be of
-    the version of these modules: they read structs and functions as their own headers declare them."""
+    """The library that CHOIR_LIBRARY names, that of the package (a wheel has it), or that of the system. Its version must
+    be the modules' own, because they use the declarations of their own headers."""
     if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
         os.environ["GOMP_SPINCOUNT"] = "1000"  # libgomp reads it when it is loaded (docs/embedding.md)
     path = os.environ.get("CHOIR_LIBRARY") or str(beside("libchoir.so") or "libchoir.so.0")

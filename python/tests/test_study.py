@@ -252,7 +252,7 @@ class Whole(unittest.TestCase):
         (at / "texts" / "rain.txt").unlink()
         self.assertIn("rain.txt: is not there", study(*words)[1])
         for path in files:
-            path.unlink()  # the other tests compare what is there
+            path.unlink()  # other tests compare the directory's contents
 
     def test_a_failed_run_leaves_the_others(self):
         at = testing.run().parent

@@ -3,8 +3,8 @@
  * one order whoever carries the bytes.
  *
  * Every function is collective: all ranks call it, in the same order, and every count is known on both sides. None can
- * fail: a process that cannot reach another one ends, and its launcher ends the rest. One that has failed by itself
- * goes on to the next ch_comm_agree, where all hear of it. */
+ * fail: a process that cannot reach another one ends, and its launcher ends the rest. A rank with an error of its own
+ * continues to the next ch_comm_agree, which reports the error on all ranks. */
 #ifndef CH_COMM_COMM_H
 #define CH_COMM_COMM_H
 

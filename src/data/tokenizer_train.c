@@ -113,9 +113,9 @@ static int split_text(trainer *t, const char *text, size_t size) {
   return CHOIR_OK;
 }
 
-/* SentencePiece gives no piece to the rarest characters, 1 in 2,000 of all together: Chinese may have as few spaces as
- * that, or none. Type char also drops the rarest that vocab_size has no room for: there spaces are made the most
- * frequent. */
+/* SentencePiece gives no piece to the rarest characters, 1 in 2,000 of all together, and in Chinese the space may be
+ * one of them. Type char also drops the rarest characters beyond vocab_size; for this type we make the space the most
+ * frequent character. */
 static int look_for_spaces(trainer *t) {
   static const char blank[] = "                                                                ";
   const char *const *sentences = (void *)t->sentences.data;

@@ -45,7 +45,7 @@ static int check_target(ch_dir *dir, mode_t *mode) {
   struct stat status;
   *mode = 0777;
   if (stat(dir->target, &status))
-    return ch_is_absent(errno) ? CHOIR_OK : ch_error_errno("%s: cannot be told whether it is there", dir->path);
+    return ch_is_absent(errno) ? CHOIR_OK : ch_error_errno("%s: cannot check whether the path exists", dir->path);
   if (!S_ISDIR(status.st_mode)) return ch_error(CHOIR_ERROR_IO, "%s: exists and is not a directory", dir->path);
   CH_TRY(ch_list(dir->target, taken, dir));
   if (is_mount_point(dir->target, &status))

@@ -41,7 +41,7 @@ void ch_lock_release(int lock);
 
 typedef struct ch_claim {
   char path[4096];
-  size_t stood;     /* bytes of the path that were there before */
+  size_t stood;     /* length of the path's prefix that existed before */
   char inner[4160]; /* the inner directory, where the claim made it; else "" */
   int makes_lock;   /* there was no lock before */
   int lock;         /* -1: not held */

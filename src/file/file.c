@@ -31,7 +31,7 @@ int ch_file_begin(ch_file *file, const char *path) {
   CH_TRY(ch_path_follow(path, file->target, sizeof file->target));
   struct stat status; /* a device or directory must not be renamed over */
   int there = !stat(file->target, &status);
-  if (!there && !ch_is_absent(errno)) return ch_error_errno("%s: cannot be told whether it is there", path);
+  if (!there && !ch_is_absent(errno)) return ch_error_errno("%s: cannot check whether the path exists", path);
   if (there && !S_ISREG(status.st_mode)) return ch_error(CHOIR_ERROR_IO, "%s: is there and not a regular file", path);
   CH_TRY(choose_temporary(file));
   file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -8,7 +8,7 @@
 #define CH_RUN_DATA "data.path"          /* where the data are */
 #define CH_RUN_FROM "from.path"          /* the checkpoint that it began with */
 #define CH_RUN_TUNE "finetune.json"      /* settings of fine-tuning */
-#define CH_RUN_METRICS "metrics.jsonl"   /* what it computed: where that is, the run has begun */
+#define CH_RUN_METRICS "metrics.jsonl"   /* losses; its existence means that the run has begun */
 #define CH_RUN_TIMING "timing.jsonl"     /* how fast */
 #define CH_RUN_BEST "best"               /* the best checkpoint of fine-tuning */
 #define CH_RUN_RESULT "result.json"      /* and its result */

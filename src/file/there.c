@@ -13,7 +13,7 @@ int ch_is_absent(int number) { return number == ENOENT || number == ENOTDIR; }
 static int answer(int failed, const char *path, int *there) {
   *there = !failed;
   if (!failed || ch_is_absent(errno)) return CHOIR_OK;
-  return ch_error_errno("%s: cannot be told whether it is there", path);
+  return ch_error_errno("%s: cannot check whether the path exists", path);
 }
 
 int ch_there(const char *path, int *there) {
@@ -50,7 +50,7 @@ int ch_own_open(const char *path, int flags, int *fd) {
   if (*fd < 0) return ch_error_errno("%s: cannot be opened", path);
   int failed = fstat(*fd, &status), code = CHOIR_OK;
   if (failed)
-    code = ch_error_errno("%s: cannot be told what it is", path);
+    code = ch_error_errno("%s: cannot find out the type of file", path);
   else if (!S_ISREG(status.st_mode))
     code = not_own(path, status.st_mode, S_IFREG);
   if (!code) return CHOIR_OK;
@@ -62,11 +62,11 @@ int ch_own_open(const char *path, int flags, int *fd) {
 int ch_is_named(int fd, const char *path, int *named) {
   struct stat own, there;
   *named = 0;
-  if (fstat(fd, &own)) return ch_error_errno("%s: cannot be told what it is", path);
+  if (fstat(fd, &own)) return ch_error_errno("%s: cannot find out the type of file", path);
   if (!lstat(path, &there))
     *named = own.st_dev == there.st_dev && own.st_ino == there.st_ino;
   else if (!ch_is_absent(errno))
-    return ch_error_errno("%s: cannot be told whether it is there", path);
+    return ch_error_errno("%s: cannot check whether the path exists", path);
   return CHOIR_OK;
 }
 

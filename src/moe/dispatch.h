@@ -7,9 +7,9 @@
  * An expert meets the rows of its replica's tokens, with one replica of all, in the order of its slots, as in one
  * process.
  *
- * Where x->wire is bf16, every row is rounded on its way, once, wherever it goes: also those that stay on their rank,
- * and on one process. So what is learned depends on the config, not on who has which row. Their gradients are those
- * of rows that were not rounded. */
+ * If x->wire is bf16, every row is rounded once between token and expert, even if it stays on its rank and in a single
+ * process, so that results depend on the config and not on the distribution of rows. Gradients pass through the
+ * rounding unchanged. */
 #ifndef CH_MOE_DISPATCH_H
 #define CH_MOE_DISPATCH_H
 

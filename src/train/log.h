@@ -1,5 +1,4 @@
-/* A file of lines that goes on in memory while there is no room for it on the disk. What is in the file is always the
- * beginning of what was added. */
+/* A file of lines that continues in memory while the disk is full. The file is always a prefix of the added lines. */
 #ifndef CH_TRAIN_LOG_H
 #define CH_TRAIN_LOG_H
 

@@ -9,7 +9,7 @@ typedef struct choir_export_options {
   const char *format;     /* "hf", "gguf" */
   const char *out;        /* a folder that is made; a file */
   const char *dtype;      /* "f32", "bf16", "q8_0" (gguf only) */
-  int experts_per_token;  /* K, where experts choose; 0: as `cut` has it */
+  int experts_per_token;  /* K for expert choice; 0: chosen by `cut` */
   double cut;             /* 0: K is the most that a token can have, which is exact; else the least K that cuts at most
                              this share of tokens */
   const char *data;       /* held-out text by which `cut` chooses K and on which losses are measured; NULL: neither */

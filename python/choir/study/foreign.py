@@ -20,7 +20,7 @@ from .store import evaluation, name
 from .study import Study
 
 HOME = "held-out"  # the name of the data's own held-out share, among texts
-SEQUENCES = 128  # of each text: its first ones, of the training's length
+SEQUENCES = 128  # first sequences of each text, with the length of training
 KEPT = ("loss", "tokens", "experts_per_token", "fullest")
 
 
