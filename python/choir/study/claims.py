@@ -101,7 +101,9 @@ class Claims:
                 ends = [study.result(claim[key], rate, seed, study.steps[-1]) for seed in range(1, study.seeds + 1)]
                 rows.append([end["final"]["causal"]["loss"] if end and part else math.nan for end in ends])
                 weights.append(sign * part)
-        return statistics.contrast(np.array(rows), weights, study.scale.get("chaos", 0.0))
+        made = statistics.contrast(np.array(rows), weights, study.scale.get("chaos", 0.0))
+        most = int(np.isfinite(rows).sum(axis=1).max())  # seeds of the rate with most of them
+        return made and dataclasses.replace(made, count=most)
 
     def _steps(self, claim: dict[str, Any]) -> Optional[Estimate]:
         study, found = self.study, []
