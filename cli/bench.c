@@ -98,7 +98,7 @@ static int one(const char *problem, const ch_bench_result *first, ch_bench_resul
   return isfinite(result->error) ? 0 : cli_fail_with("%s: the result is not finite", result->problem);
 }
 
-/* All problems of a group, with what the user sets behind each: the last value of a key counts. */
+/* All problems of a group, with what the user sets after each: the last value of a key counts. */
 static int all_of(const ch_bench_group *group, const char *set) {
   ch_bench_result first = {0}, other;
   int status = 0;

@@ -1,4 +1,4 @@
-/* Opens checkpoints: a run directory stands for its newest one. */
+/* Opens checkpoints: a run directory means its newest one. */
 #include <limits.h>
 
 #include "cli.h"

@@ -78,7 +78,7 @@ void cli_say_for(const cli_verb *verb);                                       /*
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /* says what is wrong; CLI_USAGE */
 void cli_be_silent(void);                  /* from here on: of several ranks one speaks */
 const char *cli_said(void);                /* the last message, also of a silent one */
-void cli_print_notices(const char *lines); /* on standard error, each behind the verb's name */
+void cli_print_notices(const char *lines); /* on standard error, each after the verb's name */
 int cli_fail(void);                        /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
 /* Text from files or models: a terminal shows it and does not obey it. */
@@ -157,7 +157,7 @@ void cli_print_load(const choir_route_stats *stats);
 
 /* progress.c: one line about long work on standard error, redrawn on a terminal, every ten seconds elsewhere. */
 typedef struct cli_progress {
-  int terminal, stands; /* a line stands on the terminal */
+  int terminal, stands; /* a line is on the terminal */
   double started, shown;
   FILE *out;
   const char *of; /* what cli_progress_count counts; NULL: sequences */
@@ -192,7 +192,7 @@ int cli_check_new(const char *path);  /* an output directory, which may exist if
 
 /* input.c */
 char *cli_read_file(const char *path,
-                    size_t *size); /* whole, malloc'd, a NUL behind it; "-": standard input; NULL: reported */
+                    size_t *size); /* whole, malloc'd, a NUL after it; "-": standard input; NULL: reported */
 /* The object of a line of JSON lines; NULL and 0 where the line is empty, NULL and an exit status where it is none. */
 int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t **object);
 /* Rows of how a model is run: choices of this call, no part of what it computes. */

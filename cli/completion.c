@@ -3,7 +3,7 @@
 
 #include "cli.h"
 
-/* The words behind which a file is meant. */
+/* The words after which a file is meant. */
 static int takes_files(const cli_option *o) { return o->argument && o->kind != CLI_CHOICE; }
 
 static void print_choices(const char *choices) {

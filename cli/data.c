@@ -33,7 +33,7 @@ static int show_progress(void *context, const choir_data_progress *p) {
   return cli_stop_requested();
 }
 
-/* "NAME=WEIGHT:FILE" or "NAME:FILE" (a pattern too, for the shell expands none behind a colon), then the operands that
+/* "NAME=WEIGHT:FILE" or "NAME:FILE" (a pattern too, for the shell expands none after a colon), then the operands that
  * follow. */
 static int parse_source(const char *text, int count, const char *const *operands, cli_files *files,
                         choir_data_source *source) {

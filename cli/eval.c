@@ -10,7 +10,7 @@ static struct {
   int json;
 } o;
 
-/* The causal routings that stand beside one that looks across tokens. */
+/* The causal routings that are beside one that looks across tokens. */
 static const char *const causal_routings[] = {"threshold", "adaptive"};
 enum { CAUSAL = 2 };
 

@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
   if (status) return status;
   wait_politely(argv);
   status = dispatch(argc - 1, argv + 1);
-  /* A full disk behind standard output must not look like success. */
+  /* A full disk after standard output must not look like success. */
   if (fflush(stdout) || ferror(stdout)) {
     fprintf(stderr, "choir: standard output could not be written\n");
     return status ? status : CLI_FAILED;

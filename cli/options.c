@@ -132,7 +132,7 @@ static int open_files(const cli_verb *verb, int count, const char **operands) {
   return 0;
 }
 
-/* Defaults first, then the words; options and operands may stand in any order, "--" ends the options. */
+/* Defaults first, then the words; options and operands may be in any order, "--" ends the options. */
 static int parse(const cli_verb *verb, int count, char **words) {
   char given[OPTIONS_MOST] = {0};
   const char **operands = calloc((size_t)count + 1, sizeof *operands);

@@ -108,7 +108,7 @@ const char *cli_output(const char *path) {
   cli_show_as(pipes.result, "standard output");
   fflush(stdout);
   pipes.standard_output = dup(STDOUT_FILENO);
-  dup2(STDERR_FILENO, STDOUT_FILENO); /* what verbs tell people must not stand between the bytes */
+  dup2(STDERR_FILENO, STDOUT_FILENO); /* what verbs tell people must not be between the bytes */
   return pipes.result;
 }
 

@@ -24,7 +24,7 @@ static int read_beside(const char *path, ch_npy_type type, int64_t n, const char
                        of);
 }
 
-/* A router without pools has no routing called as one, but for "batch". */
+/* A router without pools has no routing called as one, except for "batch". */
 static choir_routing_properties properties(const choir_router_options *options) {
   choir_routing_properties p = {0};
   if (choir_router_properties(o.router, options->pool, &p)) choir_router_properties(o.router, "batch", &p);

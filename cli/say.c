@@ -1,5 +1,5 @@
 /* Text that comes from files or models on its way to a terminal, where it is shown and not obeyed (elsewhere it is left
- * as it is), and messages on standard error, each behind the name of the verb. */
+ * as it is), and messages on standard error, each after the name of the verb. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

@@ -48,7 +48,7 @@ CHOIR_API void choir_finetune_options_default(choir_finetune_options *options); 
  * on from the checkpoint's step). */
 CHOIR_API const char *const *choir_finetune_recipes(void);
 
-/* The config to fine-tune a checkpoint with: its model, and a recipe's settings. train.eval_every 0 stands for one
+/* The config to fine-tune a checkpoint with: its model, and a recipe's settings. train.eval_every 0 means one
  * evaluation an epoch, train.eval_sequences for rows of the dev set (0: all). */
 CHOIR_API int choir_finetune_config(const char *from, const char *recipe, choir_config *config);
 

@@ -49,7 +49,7 @@ CHOIR_API choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks);
  * choir_error_message then says what, and on which rank. All must call it; alone, the code itself. */
 CHOIR_API int choir_ranks_agree(const choir_ranks *ranks, int code);
 
-/* The same of what is not the library's error: `text` says what went wrong here. Any code but 0 may stand for it. */
+/* The same of what is not the library's error: `text` says what went wrong here. Any code but 0 may mean it. */
 CHOIR_API int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text);
 
 /* CHOIR_ERROR_ARGUMENT on all ranks where one gives another text than the first one: "rank 1 of 4 has another `what`

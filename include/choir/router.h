@@ -22,7 +22,7 @@ typedef struct choir_routing_properties {
   int64_t reserved[4];
 } choir_routing_properties;
 
-/* The routings that a router has (choir_model_set_routing), by number from 0; NULL behind the last, or for an unknown
+/* The routings that a router has (choir_model_set_routing), by number from 0; NULL after the last, or for an unknown
  * router. */
 CHOIR_API const char *choir_router_routing(const char *router, int index);
 
@@ -46,7 +46,7 @@ typedef struct choir_router_option {
   int64_t reserved[4];
 } choir_router_option;
 
-/* The options of a router by number from 0. CHOIR_ERROR_ARGUMENT: behind the last, or an unknown router. */
+/* The options of a router by number from 0. CHOIR_ERROR_ARGUMENT: after the last, or an unknown router. */
 CHOIR_API int choir_router_option_at(const char *name, int index, choir_router_option *option);
 
 /* Scores to be routed. All of it but the first four may be 0. */

@@ -79,7 +79,7 @@ typedef struct choir_route_stats {
   int64_t *ranked;      /* [e] tokens of the batches that gave a cut-off */
   int vocab_size;       /* 0: what follows is not counted */
   int64_t *shared;      /* [e,e] tokens that both experts hold; the diagonal is the load */
-  int64_t *text;        /* [V] how often each token stands in the text */
+  int64_t *text;        /* [V] how often each token is in the text */
   int64_t *held;        /* [e,V] how often the expert holds it */
   int64_t reserved[16];
 } choir_route_stats;

@@ -23,7 +23,7 @@ typedef struct choir_tensor {
 
 typedef struct choir_tensors choir_tensors;
 
-/* Opens a file, or the several files that stand for it: where NAME.safetensors is not there, and
+/* Opens a file, or the several files that mean it: where NAME.safetensors is not there, and
  * NAME.safetensors.index.json is, those that this names. Checks the whole header: sizes, overlaps, gaps, duplicate
  * names, alignment, file length; `verify` also reads all data and compares it with the checksum that choir writes in
  * "__metadata__" (files of other tools have none and pass). CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */

@@ -52,7 +52,7 @@ typedef struct choir_train_options {
   const char *out;            /* run directory */
   const char *from;           /* a checkpoint, or a run's, whose weights a fresh run begins with; NULL: random ones */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
-  choir_run_options run;      /* but for its ranks: */
+  choir_run_options run;      /* except for its ranks: */
   const choir_ranks *ranks;   /* who trains together (choir/ranks.h); NULL: this process alone */
   double disk_minutes;        /* that the run goes on without room on the disk */
   int (*event)(void *context,
@@ -81,12 +81,12 @@ typedef struct choir_eval_options {
   const char *data;                     /* a built data directory: its held-out share */
   const char *text;                     /* or a UTF-8 text file, encoded with the checkpoint's tokenizer */
   int64_t sequences;                    /* at most; 0: all */
-  int in_order;                         /* nonzero: held-out sequences as they stand; else far apart, a mixture */
+  int in_order;                         /* nonzero: held-out sequences as they are; else far apart, a mixture */
   int batch_sequences, sequence_length; /* 0: the config's */
   int calibrate; /* nonzero: the model's thresholds become the mean cut-offs of these batches, for such text */
   int (*progress)(void *context, int64_t done, int64_t total); /* of sequences; total 0: a long text is being encoded */
   void *context;
-  /* Told of every source of `data` in turn, behind the evaluation: its held-out tokens that were predicted, and their
+  /* Told of every source of `data` in turn, after the evaluation: its held-out tokens that were predicted, and their
    * mean loss in nats (NaN of none); or NULL. */
   void (*source)(void *context, const char *name, int64_t tokens, double loss);
   double capacity_factor; /* of batch routing; 0: the config's. With `calibrate` it stays the model's while evaluating:

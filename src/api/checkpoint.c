@@ -172,7 +172,7 @@ static int load_path(const load *l, const char *path) {
   return load_newest(l, path);
 }
 
-/* Which checkpoint a path stands for the first rank finds out, by loading it: a run that goes on may save another one
+/* Which checkpoint a path means the first rank finds out, by loading it: a run that goes on may save another one
  * meanwhile. */
 static int load_shared(const load *l, const ch_comm *comm, const char *path) {
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : load_path(l, path)));

@@ -1,4 +1,4 @@
-/* The model behind the public handle: a config, a Transformer, its memory, and a planned executor. */
+/* The model after the public handle: a config, a Transformer, its memory, and a planned executor. */
 #ifndef CH_API_MODEL_H
 #define CH_API_MODEL_H
 
@@ -62,7 +62,7 @@ const char *ch_model_bad_weight(choir_model *model);
 /* CHOIR_ERROR_NUMERIC, naming that weight, when a loss is not finite: such a number is no result. Collective. */
 int ch_model_check_loss(choir_model *model, double loss);
 
-/* Memory for gradients, once; the first backward of a step sets them, whatever stands there. */
+/* Memory for gradients, once; the first backward of a step sets them, whatever is there. */
 void ch_model_count_gradients(choir_model *model);
 int ch_model_make_gradients(choir_model *model);
 

@@ -1,4 +1,4 @@
-/* The ranks behind the public handle. */
+/* The ranks after the public handle. */
 #ifndef CH_API_RANKS_H
 #define CH_API_RANKS_H
 

@@ -30,7 +30,7 @@ typedef struct {
   const results *to;
 } request;
 
-/* Every row must be able to say which expert is best: finite scores; of logits -inf may stand for "never", but not
+/* Every row must be able to say which expert is best: finite scores; of logits -inf may mean "never", but not
  * everywhere. */
 static int check_row(const request *q, int t) {
   int e = q->args.e, is_logits = q->given->is_logits, possible = 0;
@@ -112,7 +112,7 @@ static void run_backward(ch_exec *x, request *q) {
   if (!ch_counting(x)) clear_padding(q);
 }
 
-/* The caller's scores go to the router as what it reads: affinities stand for logits, where it reads these. */
+/* The caller's scores go to the router as what it reads: affinities mean logits, where it reads these. */
 static void run_router(ch_exec *x, request *q) {
   const ch_route_args *a = &q->args;
   ch_routing *r = &q->routing;

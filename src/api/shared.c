@@ -9,7 +9,7 @@
 #include "comm/collective.h"
 #include "model/config.h"
 
-/* Hashes the weights that every rank has, a piece at a time, as they may stand on a device. */
+/* Hashes the weights that every rank has, a piece at a time, as they may be on a device. */
 static uint64_t hash_weights(const choir_model *model) {
   enum { PIECE = 1 << 12 };
   const ch_params *params = &model->net.params;

@@ -11,7 +11,7 @@
 
 static const size_t NONE = SIZE_MAX;
 
-/* The number behind `key` in a file of "key number" lines, or the file's only number when key is "". Without the file,
+/* The number after `key` in a file of "key number" lines, or the file's only number when key is "". Without the file,
  * the key or a number there ("max"): `otherwise`. */
 static size_t read_number(const char *path, const char *key, size_t otherwise) {
   FILE *f = fopen(path, "r");
@@ -84,7 +84,7 @@ static int find_group(const char *root, const version *v, char *group) {
   return found;
 }
 
-/* Spaces and the like stand in octal: "\040". */
+/* Spaces and the like are in octal: "\040". */
 static void unescape(char *text) {
   char *to = text;
   for (; *text; text++)

@@ -12,7 +12,7 @@ typedef struct ch_buffer {
   size_t size, capacity;
 } ch_buffer;
 
-/* Room for `more` bytes behind `size`; doubles, so that appending is cheap. */
+/* Room for `more` bytes after `size`; doubles, so that appending is cheap. */
 static inline int ch_buffer_reserve(ch_buffer *b, size_t more) {
   if (b->size + more <= b->capacity) return CHOIR_OK;
   size_t capacity = b->capacity * 2 > b->size + more ? b->capacity * 2 : b->size + more;

@@ -6,6 +6,6 @@ typedef struct ch_embedded {
   const char *name, *text;
 } ch_embedded;
 
-extern const ch_embedded ch_tasks[], ch_configs[]; /* behind the last a row of NULLs */
+extern const ch_embedded ch_tasks[], ch_configs[]; /* after the last a row of NULLs */
 
 #endif

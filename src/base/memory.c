@@ -131,7 +131,7 @@ size_t ch_arena_room(size_t peak) { return (peak + HUGE_PAGE) & ~(size_t)(HUGE_P
 
 int ch_arena_commit(ch_arena *a) {
   size_t bytes = ch_arena_room(a->peak);
-  /* The answer stands in several files of the system; reading them takes longer than routing a few tokens. */
+  /* The answer is in several files of the system; reading them takes longer than routing a few tokens. */
   size_t available = bytes > HUGE_PAGE ? a->memory->available() : 0;
   if (available && bytes > available)
     return ch_error(CHOIR_ERROR_MEMORY,

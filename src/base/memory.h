@@ -80,7 +80,7 @@ static inline void ch_arena_release(ch_arena *a, size_t mark) { a->used = mark; 
 #define CH_NEW_HOST(arena, type, count) CH_AS_HOST(type, ch_arena_alloc((arena), (size_t)(count) * sizeof(type)))
 
 /* ---- staging ----
- * What ranks send each other goes through the host's memory, also where it stands on a device. Every arena of
+ * What ranks send each other goes through the host's memory, also where it is on a device. Every arena of
  * a device's memory has a twin of the same size on the host, which takes no memory before something is staged there. */
 
 /* Whether there is such an arena. */

@@ -16,7 +16,7 @@ typedef struct ch_names {
   ch_name *sorted;
 } ch_names;
 
-/* first: the name of row 0; that of row i stands i * stride bytes behind it, and must stay. CHOIR_ERROR_MEMORY. */
+/* first: the name of row 0; that of row i is i * stride bytes after it, and must stay. CHOIR_ERROR_MEMORY. */
 int ch_names_build(ch_names *names, int count, const char *first, size_t stride);
 void ch_names_free(ch_names *names);
 

@@ -67,7 +67,7 @@ static int obeyed(uint32_t c) {
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
 }
 
-/* Fills `shown` with what stands for one character or byte; returns how many bytes of the text it took. */
+/* Fills `shown` with what means one character or byte; returns how many bytes of the text it took. */
 static size_t show_char(const unsigned char *p, size_t size, int lines, char shown[16]) {
   size_t length = character(p, size);
   if (!length) return (size_t)(snprintf(shown, 16, "\\x%02X", p[0]) > 0);

@@ -11,7 +11,7 @@
 
 static const int64_t PIECE = INT64_C(1) << 28; /* counts of MPI are int */
 
-/* The messages of a transfer: a span is one at a time, for it may be more than a piece. Those that come stand first. */
+/* The messages of a transfer: a span is one at a time, for it may be more than a piece. Those that come are first. */
 typedef struct {
   MPI_Request request[2 * CH_RANKS];
   int rank[2 * CH_RANKS]; /* of the other side */
@@ -47,7 +47,7 @@ static void post(const ch_comm *comm, messages *m, const ch_transfer *t, int i) 
     MPI_Isend(span->at, bytes, MPI_BYTE, other, tag, world, &m->request[i]);
 }
 
-/* All receive first; each sends to the rank behind it first, so that not all begin with the same one. */
+/* All receive first; each sends to the rank after it first, so that not all begin with the same one. */
 static void begin_transfer(const ch_comm *comm, ch_transfer *t) {
   int place = 0;
   while (under_way[place].taken) place++; /* there are never more than CH_TRANSFERS */

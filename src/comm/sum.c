@@ -46,7 +46,7 @@ static ch_bytes slice_of(const ch_comm *comm, const real *array, int64_t count, 
                     (left < CH_SUM_SLICE ? left : CH_SUM_SLICE) * (int64_t)sizeof(real)};
 }
 
-/* A slice of this rank's share, of the pieces of all ranks, into `room` one behind the other. Piece number i of all
+/* A slice of this rank's share, of the pieces of all ranks, into `room` one after the other. Piece number i of all
  * ranks travels at once. */
 static void collect_slices(const ch_comm *comm, const char *what, const int *of, const ch_comm_array *a, int64_t from,
                            int64_t bytes, real *room) {
@@ -64,7 +64,7 @@ static void collect_slices(const ch_comm *comm, const char *what, const int *of,
   }
 }
 
-/* The sum of a node of `count` elements, in place of the first piece of it; *next: of what stands behind it. */
+/* The sum of a node of `count` elements, in place of the first piece of it; *next: of what is after it. */
 static real *add_node(int lo, int hi, int own, real **next, int64_t count) {
   int mid = (lo + hi) / 2;
   if (is_piece(lo, hi, own)) {

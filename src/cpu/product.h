@@ -28,7 +28,7 @@ typedef struct ch_product {
 enum { CH_PANEL_COLUMNS = 64 };
 
 /* Whether a product of bf16 can be made of pairs of elements that follow each other in its depth: those that lie side
- * by side in a row are read where they stand. A function of the shape alone, and not of the number of rows. (A
+ * by side in a row are read where they are. A function of the shape alone, and not of the number of rows. (A
  * transposed left operand of one column looks like such a row, whatever its depth.) */
 static inline int ch_product_in_pairs(const ch_product *p) {
   int left = p->trans_a ? p->lda > 1 : p->k % 2 == 0 && p->lda % 2 == 0;
@@ -36,7 +36,7 @@ static inline int ch_product_in_pairs(const ch_product *p) {
 }
 
 /* Scratch that every thread needs for products, in floats and in bytes: for packed operands, no more than the cache of
- * a core holds; and behind them for rows of A where B takes all of it. */
+ * a core holds; and after them for rows of A where B takes all of it. */
 enum {
   CH_PRODUCT_ROOM = 1 << 18,
   CH_PRODUCT_MORE = 1 << 16,

@@ -36,7 +36,7 @@ static void attention_half(choir_session *s, ch_layer *b, const ch_pass *p, real
   ch_linear(x, b->o, n, b->att, stream, 1);
 }
 
-/* Where the new tokens stand in their sequences, for rope. */
+/* Where the new tokens are in their sequences, for rope. */
 static void place_tokens(choir_session *s, ch_pass *p) {
   if (!s->turn) return;
   for (int b = 0; b < s->slots && !ch_counting(&s->x); b++)

@@ -38,7 +38,7 @@ static int encode_prompt(const choir_tokenizer *tokenizer, const choir_generate_
   CH_TRY(ch_encode_text(tokenizer, from->text, size, o->stop, o->context, &to->tokens, &count));
   if (count > INT32_MAX / 2) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many", count);
   to->count = (int)count;
-  if (!count) { /* a document begins behind the end of another; tokens [0] is not NULL, but has no room */
+  if (!count) { /* a document begins after the end of another; tokens [0] is not NULL, but has no room */
     int32_t *end = realloc(to->tokens, sizeof *end);
     if (!end) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a token");
     *end = choir_tokenizer_eos(tokenizer);
@@ -112,7 +112,7 @@ static int show_text(ch_stream_text *s, size_t end, int last) {
   return CHOIR_OK;
 }
 
-/* Where the first stop text begins that ends behind `from`; `size` where there is none. */
+/* Where the first stop text begins that ends after `from`; `size` where there is none. */
 static size_t find_stop(const ch_stream_text *s, size_t from, const char *const *stops) {
   size_t first = s->bytes.size;
   for (; stops && *stops; stops++) {

@@ -1,5 +1,5 @@
 /* Dispatch: rows of tokens go to the experts that took them, and the experts' rows come back. All movement of rows
- * between the owners of tokens and the owners of experts is behind one table of functions, with a row for one process
+ * between the owners of tokens and the owners of experts is after one table of functions, with a row for one process
  * (dispatch_local.c) and one for several (dispatch_all_to_all.c, with slots.c and rounds.c).
  *
  * A rank has a run of the tokens and a run of the experts of its replica (comm/grid.h), whose ranks send each other
@@ -15,7 +15,7 @@
 
 #include "op/op.h"
 
-/* Some of a rank's experts, one behind the other. */
+/* Some of a rank's experts, one after the other. */
 typedef struct ch_expert_group {
   int first;        /* of this rank's experts */
   int64_t slot;     /* of this rank's experts' slots */
@@ -88,10 +88,10 @@ typedef struct ch_dispatcher {
   int (*begin_backward)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y);
   /* From dtokens [n,d] and y, which dy takes the place of on its way to the experts, dgate [local slots]. */
   void (*combine_backward)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens, real CH_DEV *dgate);
-  /* Where a group's rows stand while they are multiplied [slots of the largest,d]: scratch, or y. */
+  /* Where a group's rows are while they are multiplied [slots of the largest,d]: scratch, or y. */
   real CH_DEV *(*group_rows)(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y);
   /* Between the two, for one group after the other: waits for its rows, and has them in `rows`; the rows of forward
-   * again; and sends those that stand in `rows` back. */
+   * again; and sends those that are in `rows` back. */
   void (*arrive)(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows);
   void (*read_again)(ch_exec *x, ch_dispatch *ex, int group, const real CH_DEV *tokens, real CH_DEV *rows);
   void (*send_back)(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows);

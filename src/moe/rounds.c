@@ -109,7 +109,7 @@ static int64_t place_of_rows(const ch_exec *x, const ch_dispatch *ex, int rank, 
          ex->round.before[(int64_t)number * ex->e + expert];
 }
 
-/* One expert of every rank, its k-th: rows of one expert and rank stand in a row on both sides. */
+/* One expert of every rank, its k-th: rows of one expert and rank are in a row on both sides. */
 static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char *owned, ch_bytes *of_tokens,
                   ch_bytes *of_experts) {
   int64_t bytes = ch_row_bytes(x, ex->d);

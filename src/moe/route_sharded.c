@@ -69,7 +69,7 @@ static void describe_experts(ch_exec *x, const ch_route_args *mine, report *expe
                           .dropped = i ? 0 : *dropped};
 }
 
-/* The whole record but for its slots, and counts; where experts begin [e+1], for the host. */
+/* The whole record except for its slots, and counts; where experts begin [e+1], for the host. */
 static const int *collect_record(ch_exec *x, const ch_route_args *all, const report *experts) {
   ch_arena *host = &ch_host(x)->scratch;
   size_t e = (size_t)all->e;

@@ -10,7 +10,7 @@
 
 void choir_route_stats_free(choir_route_stats *s) {
   if (!s) return;
-  free(s->load); /* the others stand behind it */
+  free(s->load); /* the others are after it */
   *s = (choir_route_stats){0};
 }
 

@@ -123,7 +123,7 @@ double choir_route_stats_overlap(const choir_route_stats *s, int a, int b) {
 }
 
 /* Keeps `best` (of values `value`) sorted while a candidate comes in; candidates come with ascending tokens, so an
- * equal one goes behind. */
+ * equal one goes after. */
 static int insert(choir_favourite *best, double *value, int count, int most, choir_favourite candidate, double worth) {
   if (count == most && !(worth > value[most - 1])) return count;
   int at = count < most ? count : most - 1;

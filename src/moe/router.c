@@ -136,7 +136,7 @@ static const struct {
              {"position", {.depends_on_batch = 1}},
              {"group", {.looks_ahead = 1, .depends_on_batch = 1}}};
 
-/* The names go to `names`, NULL behind them; returns how many. */
+/* The names go to `names`, NULL after them; returns how many. */
 enum { MOST = 16 };
 static int routings(const ch_router *router, const char *names[MOST]) {
   int count = 0;

@@ -100,7 +100,7 @@ typedef struct ch_route_args {
   int training;                  /* capacity factor, jitter and sampling */
   int causal;                    /* a ch_causal: nothing depends on later tokens or other sequences; no backward */
   const ch_growing *growing;     /* of adaptive routing; NULL: whole sequences of sequence_length */
-  real CH_DEV *history;          /* [growing->sequences,growing->positions,e] cut-offs behind each token */
+  real CH_DEV *history;          /* [growing->sequences,growing->positions,e] cut-offs after each token */
   int by_threshold;              /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
   ch_rng rng;                    /* of jitter and sampling: seed and sub (the layer) count */
   uint64_t rng_base;             /* index of the first token's numbers: tokens that went before in this run */
@@ -127,7 +127,7 @@ typedef struct ch_router {
   unsigned options; /* CH_ROUTER_TAKES(...) */
   int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
                        capacity_factor a token on average */
-  int even;         /* no expert ever holds more than its even share of max_slots, but for causal routing */
+  int even;         /* no expert ever holds more than its even share of max_slots, except for causal routing */
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
   int draws;        /* in training, whatever the options say */

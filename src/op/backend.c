@@ -21,7 +21,7 @@
 CH_BACKENDS(DECLARE)
 
 enum { MOST_BACKENDS = 16 };
-static const ch_backend *backends[MOST_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL behind the last */
+static const ch_backend *backends[MOST_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL after the last */
 
 /* Up to a colon. */
 static const ch_backend *known(const char *name) {
@@ -33,7 +33,7 @@ static const ch_backend *known(const char *name) {
 
 const ch_backend *ch_backend_at(int index) { return index >= 0 && index < MOST_BACKENDS ? backends[index] : NULL; }
 
-/* "cuda:1": the number behind the colon is that of the device; without one it is -1, any. */
+/* "cuda:1": the number after the colon is that of the device; without one it is -1, any. */
 static const ch_backend *with_device(const ch_backend *backend, const char *name) {
   const char *colon = strchr(name, ':');
   char *end = NULL;

@@ -35,7 +35,7 @@ typedef struct ch_backend {
  * while another thread uses backends. CHOIR_ERROR_ARGUMENT: the name is taken, or there are too many. */
 int ch_backend_register(const ch_backend *backend);
 
-/* The backend of that name (behind a colon: the number of a device), or NULL with a message that lists the known ones
+/* The backend of that name (after a colon: the number of a device), or NULL with a message that lists the known ones
  * and says what to do. */
 const ch_backend *ch_backend_find(const char *name);
 

@@ -55,7 +55,7 @@ const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes);
 /* Whether the device did all that it was asked for: its error, else CHOIR_OK. Who has waited for results asks. */
 int ch_exec_check(const ch_exec *x);
 
-/* Scratch of a scope: what is allocated behind CH_SCRATCH, from x's or its host's, which may be the same, goes back
+/* Scratch of a scope: what is allocated after CH_SCRATCH, from x's or its host's, which may be the same, goes back
  * where the scope ends, however it ends. */
 typedef struct ch_scratch {
   ch_exec *x;

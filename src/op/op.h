@@ -80,7 +80,7 @@ typedef struct {
 } ch_gather_args;
 
 /* Combine: out[t] = sum over the slots s of token t, in ascending order, of gate[s] * y[s]; 0 for a token without
- * slots. `gated` 0 takes every gate as 1 (the backward of gather). `out_acc` adds to what stands in out. */
+ * slots. `gated` 0 takes every gate as 1 (the backward of gather). `out_acc` adds to what is in out. */
 typedef struct {
   const ch_record *record;
   int d, gated, out_acc;
@@ -145,7 +145,7 @@ typedef struct {
   const real CH_DEV *dy;
   real CH_DEV *dx; /* [n,d] */
   real CH_DEV *dw; /* [d] += */
-  int dx_acc;      /* dx += instead of dx =: the residual stream's gradient already stands there */
+  int dx_acc;      /* dx += instead of dx =: the residual stream's gradient already is there */
 } ch_rmsnorm_args;
 
 /* Embedding: x[t] = scale * w[token[t]]; dw[token[t]] += scale * dx[t], in ascending t. */
@@ -256,7 +256,7 @@ typedef struct {
  * these, and all of row. An update of them is two calls on every rank. MEASURE updates col and sets `measures`; the
  * caller adds these up over the ranks; APPLY reads the sums, updates w, and row, which stays the same on all ranks. */
 typedef enum { CH_ADAFACTOR_WHOLE, CH_ADAFACTOR_MEASURE, CH_ADAFACTOR_APPLY } ch_adafactor_stage;
-/* Sums over a row: of g^2, of w^2, and of g^2 / col, which is u^2 but for a factor that the row has in common. */
+/* Sums over a row: of g^2, of w^2, and of g^2 / col, which is u^2 except for a factor that the row has in common. */
 enum { CH_MEASURE_G, CH_MEASURE_W, CH_MEASURE_U, CH_MEASURES };
 typedef struct {
   ch_adafactor_stage stage;
@@ -342,7 +342,7 @@ typedef struct {
   op(kmeans, ch_kmeans_args)                      /* record, valid, x, logits, half, centroid -> centroid */       \
   op(loads, ch_loads_args)                        /* record -> demand */                                           \
   op(index, ch_index_args)                        /* slots -> token_begin, token_slot */                           \
-  op(part, ch_part_args)                          /* all -> part, but for its index */                             \
+  op(part, ch_part_args)                          /* all -> part, except for its index */                             \
   op(tally, ch_tally_args)                        /* record, valid, aux_loss, dropped, demand -> sums, counts */
 #define CH_HOST_OPS(op)                                                                                            \
   op(exchange, ch_exchange_args)                  /* row, score, open -> cost, carrier */                          \

@@ -6,7 +6,7 @@
 #include "op/exec.h"
 
 /* The routing record: the one thing that routers fill and that gather, expert FFN and combine read.
- * Nothing behind a router ever asks which router ran. */
+ * Nothing after a router ever asks which router ran. */
 typedef struct ch_record {
   int tokens, experts; /* n, e */
   int max_slots;       /* what the arrays below have room for; expert_begin[experts] of them are filled */
@@ -119,7 +119,7 @@ typedef struct {
 } ch_place_args;
 
 /* Cut-offs that follow each sequence, from the tokens before alone: running quantiles (Robbins & Monro 1951, in
- * logarithms). cutoff[t] is what position p-1 of its sequence left in `history`, or `threshold` where p = 0; behind the
+ * logarithms). cutoff[t] is what position p-1 of its sequence left in `history`, or `threshold` where p = 0; after the
  * token, history[p] = cutoff[t] * (score[t] >= cutoff[t] ? more : less), unchanged where it is not valid, and where the
  * cut-off is not above 0, as prices of a cap need not be: all scores reach it, and a multiple would run away from them.
  * Sequence b's tokens are rows begin[b] .. begin[b+1]-1; they follow past[b] others. */

@@ -38,7 +38,7 @@ typedef struct ch_bench_result {
   double share; /* of the peak: fp32 or bf16 products, or main memory where bytes is set: triad, reading for decode; 0:
                    unknown */
   double error; /* largest difference from the reference over its largest magnitude; NaN counts as wrong */
-  double beside_products; /* moe: share of the time that is not in matrix products, or in GELU behind them */
+  double beside_products; /* moe: share of the time that is not in matrix products, or in GELU after them */
   double layer_share;     /* assign, route: least time over that of the layer around it, forward and backward */
   int parts;              /* moe: where the time goes */
   ch_bench_part part[CH_BENCH_PARTS];
@@ -50,7 +50,7 @@ typedef struct ch_bench_result {
 /* Measures one case, "NAME key=value ...": for example
  *   moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=bf16
  *   decode config=configs/0.1b-16e.json prompt=64 tokens=32
- * Cases, their keys and defaults stand in the tables of cases.c and ops.c.
+ * Cases, their keys and defaults are in the tables of cases.c and ops.c.
  * docs/performance.md says what each measures. CHOIR_ERROR_ARGUMENT names an unknown case, key or value;
  * CHOIR_ERROR_UNSUPPORTED bf16 where the CPU lacks it, or a backend that is not here; CHOIR_ERROR_MEMORY sizes that do
  * not fit. options and result are required. */
@@ -71,7 +71,7 @@ typedef struct ch_bench_group {
   const char *const *problems; /* NULL-terminated */
 } ch_bench_group;
 
-/* The groups; behind the last, one without name. */
+/* The groups; after the last, one without name. */
 const ch_bench_group *ch_bench_groups(void);
 
 #endif

@@ -106,7 +106,7 @@ static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
   return unknown_key(c, pair);
 }
 
-/* The problem again with every key, but for words that say nothing. */
+/* The problem again with every key, except for words that say nothing. */
 static void write_problem(ch_bench *b, const ch_bench_case *c) {
   char *text = b->result->problem;
   size_t size = sizeof b->result->problem, used = (size_t)snprintf(text, size, "%s", c->name);

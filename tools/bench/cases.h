@@ -134,7 +134,7 @@ double ch_bench_worse(double a, double b);
 int ch_bench_config(const ch_bench *b, choir_config *config);
 int32_t *ch_bench_tokens(ch_bench *b, int64_t count, int vocab);
 
-/* The capacity factor that stands under a key, into options; a router that takes none has the key's default or refuses
+/* The capacity factor that is under a key, into options; a router that takes none has the key's default or refuses
  * it. */
 int ch_bench_capacity(const ch_bench *b, int key, choir_router_options *options);
 

@@ -13,7 +13,7 @@ enum { PRODUCTS, ROUTER, DISPATCH, COMBINE, ROUTING, PARTS };
 
 /* An executor whose ops take their time: the table is wrapped, so whatever runs on it is measured without knowing. */
 typedef struct {
-  ch_exec x;           /* first: an op that is handed x finds the rest behind it */
+  ch_exec x;           /* first: an op that is handed x finds the rest after it */
   const ch_ops *inner; /* what x.ops was; put back so that ch_exec_free frees the right one */
   ch_ops wrapped;
   double begin, seconds[PARTS];

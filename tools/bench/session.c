@@ -12,9 +12,9 @@ typedef struct {
   choir_config config;
   choir_model *model;
   choir_session *session;
-  int prompt, tokens; /* decode: tokens behind a prompt; prompt: that many tokens at once, `prompt` being 0 */
+  int prompt, tokens; /* decode: tokens after a prompt; prompt: that many tokens at once, `prompt` being 0 */
   int32_t *token;     /* [prompt + tokens] */
-  float *logits;      /* [rows,V] host: what the session gave last: behind every decoded token, or behind the prompt */
+  float *logits;      /* [rows,V] host: what the session gave last: after every decoded token, or after the prompt */
   int rows;
 } serving;
 

@@ -41,7 +41,7 @@ static int begin_inspection(const choir_model *model, const ch_text_tokens *text
 
 static void keep_losses(void *context, int64_t index, const int32_t *target, const float *loss) {
   const ch_inspection *inspection = context;
-  float *own = inspection->token_loss + index * inspection->sequence_length + 1; /* a target stands one place later */
+  float *own = inspection->token_loss + index * inspection->sequence_length + 1; /* a target is one place later */
   for (int t = 0; t < inspection->sequence_length; t++)
     if (target[t] >= 0) own[t] = loss[t];
 }

@@ -13,14 +13,14 @@ extern const char ch_page_css[], ch_page_js[], ch_report_js[], ch_plan_js[], ch_
 typedef struct ch_page {
   const char *title;     /* "choir: TITLE" */
   const char *body;      /* before the scripts; NULL: <main id=page> alone */
-  const char *script[2]; /* behind page.js, which all pages share */
+  const char *script[2]; /* after page.js, which all pages share */
 } ch_page;
 
 /* Writes a file that is whole or not there. Its policy lets it fetch nothing, and lets scripts make no markup of text.
- * Takes over `data`, where NULL stands for memory that ran out. CHOIR_ERROR_MEMORY, CHOIR_ERROR_IO. */
+ * Takes over `data`, where NULL means memory that ran out. CHOIR_ERROR_MEMORY, CHOIR_ERROR_IO. */
 int ch_page_save(const ch_page *page, json_t *data, const char *output);
 
-/* JSON that may stand in a script element: no "<" and nothing but ASCII. 0, or -1: no memory. */
+/* JSON that may be in a script element: no "<" and nothing but ASCII. 0, or -1: no memory. */
 int ch_html_json(FILE *out, const json_t *json);
 
 #endif

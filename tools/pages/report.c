@@ -29,7 +29,7 @@ static const struct {
     {"causal", "eval", "loss", "threshold", NULL},  {"bits_per_byte", "eval", "bits_per_byte", NULL, NULL},
     {"speed", "", "tokens_per_second", NULL, NULL}, {"peak_share", "", "gflops", NULL, "peak_gflops"}};
 
-/* Appends a point. Points at or behind x are dropped first: timing.jsonl repeats the steps that a resumed run repeats.
+/* Appends a point. Points at or after x are dropped first: timing.jsonl repeats the steps that a resumed run repeats.
  */
 static int add_point(ch_curve *c, double x, double y) {
   while (c->count && c->x[c->count - 1] >= x) c->count--;

@@ -171,7 +171,7 @@ static int take_cluster(const json_t *root, const char *file, ch_cluster *c) {
 
 /* ---- from a bench ---- */
 
-/* Which part of a step a case stands for. */
+/* Which part of a step a case means. */
 static int part_of(const char *problem) {
   static const struct {
     const char *name;
@@ -185,7 +185,7 @@ static int part_of(const char *problem) {
   return -1;
 }
 
-/* The share of peak of every case that stands for a part; of several the last. */
+/* The share of peak of every case that means a part; of several the last. */
 static int take_results(const json_t *results, const char *name, ch_cluster *c) {
   json_t *row;
   size_t i;

@@ -44,8 +44,8 @@ static void count_sum(const sums *s, int64_t count, const ch_receivers *to, doub
   }
 }
 
-/* Counts what goes at once, `times` a step. All send alike, and get alike but for what owners alone get: the rank that
- * gets most sets the time. */
+/* Counts what goes at once, `times` a step. All send alike, and get alike except for what owners alone get: the rank
+ * that gets most sets the time. */
 static void count_sums(sums *s, const ch_param *p, const ch_param *end, int64_t times, ch_flow *f) {
   const ch_layout *l = s->layout;
   const int64_t slice = (int64_t)CH_SUM_SLICE * l->ranks;

@@ -1,16 +1,16 @@
 /* Every exchange is spread evenly over a group of ranks, so what a level has to carry follows from how many of the
- * group stand below one of its units. docs/planning.md has the formulas. */
+ * group are below one of its units. docs/planning.md has the formulas. */
 #include <math.h>
 
 #include "plan/traffic.h"
 
-/* Members of a group that stand in one unit of `ranks` ranks, the first being a member. */
+/* Members of a group that are in one unit of `ranks` ranks, the first being a member. */
 static int members(const ch_flow *f, int ranks) {
   int count = (ranks + f->stride - 1) / f->stride;
   return count < f->size ? count : f->size;
 }
 
-/* How many times a unit's bytes pass the fullest link of a torus, where each of `count` units that stand `stride` apart
+/* How many times a unit's bytes pass the fullest link of a torus, where each of `count` units that are `stride` apart
  * sends evenly to all of them, itself included: in each dimension a ring of k links, k/8; a line of k places, k/4. */
 static double torus_load(const ch_level *l, int count, int stride) {
   double worst = 0, inner = 1;

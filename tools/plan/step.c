@@ -7,7 +7,7 @@
 #include "plan/plan.h"
 #include "plan/traffic.h"
 
-/* The update is computed, too; behind it stand the flows. */
+/* The update is computed, too; after it are the flows. */
 enum { UPDATE = CH_FLOPS_PARTS, COMPUTED };
 
 static const char *const part_names[COMPUTED] = {"attention", "dense layers", "routing", "experts", "head", "update"};

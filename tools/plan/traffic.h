@@ -86,7 +86,7 @@ typedef struct ch_passage {
 } ch_passage;
 
 /* A flow among the first `ranks` ranks of a cluster, every exchange spread evenly over the others of its group, each
- * with a link's bandwidth to itself but for the flow's own bytes. */
+ * with a link's bandwidth to itself except for the flow's own bytes. */
 ch_passage ch_passage_of(const ch_cluster *cluster, int ranks, const ch_flow *flow);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "cpu/ref/ref.h"
 
-/* Where one matrix stands. */
+/* Where one matrix is. */
 typedef struct {
   int64_t all_cols;
   real *w, *row, *col, *measures;

@@ -29,7 +29,7 @@ CH_REF_OP(combine_backward) {
   for (int s = 0; s < ch_slots(r); s++) {
     const real *dout = a->dout + (int64_t)r->slot_token[s] * a->d, *y = a->y + (int64_t)s * a->d;
     double gate = a->gated ? (double)r->slot_gate[s] : 1, dot = 0;
-    for (int j = 0; j < a->d; j++) dot += (double)dout[j] * (double)y[j]; /* first: dy may stand where y does */
+    for (int j = 0; j < a->d; j++) dot += (double)dout[j] * (double)y[j]; /* first: dy may be where y does */
     for (int j = 0; j < a->d; j++) a->dy[(int64_t)s * a->d + j] = (real)(gate * (double)dout[j]);
     a->dgate[s] = (real)dot;
   }

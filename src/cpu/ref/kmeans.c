@@ -58,7 +58,7 @@ static void reseed(ch_exec *x, const ch_kmeans_args *a, real *distance) {
     int far = 0;
     for (int t = 1; t < r->tokens; t++)
       if (distance[t] > distance[far]) far = t;
-    if (!(distance[far] > 0)) return; /* everybody stands on a centroid */
+    if (!(distance[far] > 0)) return; /* everybody is on a centroid */
     for (int j = 0; j < a->d; j++) a->centroid[(int64_t)j * r->experts + i] = a->x[(int64_t)far * a->d + j];
     shorten(x, a, far, distance);
   }

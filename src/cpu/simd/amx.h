@@ -20,7 +20,7 @@ typedef struct {
 } ch_amx_left;
 
 /* Memory to fetch into the cache meanwhile: some lines in every step, `left` in all; `lines` of a row that begins at
- * `at`, then those of the row so many bytes behind it, and so on. */
+ * `at`, then those of the row so many bytes after it, and so on. */
 typedef struct {
   const char *at;
   int64_t row, lines, line, each, left;

@@ -9,7 +9,7 @@
 #include "cpu/simd/amx.h"
 #include "cpu/simd/pack.h"
 
-/* Element p of line l stands at l * ld + p where the depth goes `along` lines, else at p * ld + l. */
+/* Element p of line l is at l * ld + p where the depth goes `along` lines, else at p * ld + l. */
 typedef struct {
   const ch_bf16 *at;
   int64_t ld, lines, depth;

@@ -37,7 +37,7 @@ static void copy_scores(const dykstra_state *s, int p) {
   }
 }
 
-/* The piece's part of sum_t exp(min(S, alpha + beta) - alpha), the experts' loads but for exp(-beta). */
+/* The piece's part of sum_t exp(min(S, alpha + beta) - alpha), the experts' loads except for exp(-beta). */
 static void add_columns(const dykstra_state *s, int p, const float *beta) {
   int64_t ld = s->ld;
   float *restrict largest = s->largest + p * ld, *restrict sum = s->sum + p * ld;

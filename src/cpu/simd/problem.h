@@ -36,7 +36,7 @@ static inline int64_t ch_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b
  * the depth. Whether that is the better way: `most` is the depth of a slice then, out of `steps`. */
 static inline int ch_better_swapped(const ch_product *p, int64_t steps, int64_t most) {
   enum {
-    MOST_SWAPPED = 512, /* columns of B at most when it stands in panels as a whole */
+    MOST_SWAPPED = 512, /* columns of B at most when it is in panels as a whole */
     PACK_COST = 1,      /* half cycles: to transpose an element into a panel, */
     SCATTER_COST = 2    /* to write one of a transposed output */
   };

@@ -1,7 +1,7 @@
 /* Products on one thread, of floats, or of bf16, which are taken in pairs where the CPU has an instruction for that, or
  * widened to floats as they are packed. Of two operands of floats or pairs one mostly stays where it is and is read an
  * element at a time, `left`; the other is copied into panels of as many columns as a tile has, `right`. Weights are
- * read once, in the order they stand in, and what is read next is fetched meanwhile: with few rows to an expert,
+ * read once, in the order they are in, and what is read next is fetched meanwhile: with few rows to an expert,
  * reading weights takes as long as multiplying by them, and packing both operands as libraries do would take longer
  * still. */
 #include "cpu/simd/product.h"
@@ -14,7 +14,7 @@ enum {
   NEAR = 1024   /* ... if its steps are no more floats apart than this */
 };
 
-/* The depth that is taken at once when B's n columns all stand in panels, and two tiles' rows of A beside them. */
+/* The depth that is taken at once when B's n columns all are in panels, and two tiles' rows of A beside them. */
 static int64_t most_depth(int64_t n) {
   return ch_least(CH_PRODUCT_ROOM / ch_round_up(n, CH_TILE_COLUMNS), CH_PRODUCT_MORE / (2 * CH_TILE_ROWS)) /
          CH_PRODUCT_STEP * CH_PRODUCT_STEP;
@@ -87,7 +87,7 @@ static ch_ahead next_panel(const ch_problem *q, const product_block *b, int64_t 
   return (ch_ahead){(const char *)q->b + ((b->first * each + from) * q->ldb + next) * size, q->ldb * size};
 }
 
-/* Whether the panel behind j is fetched: a whole one, of which a transposed one has no gaps between its columns. */
+/* Whether the panel after j is fetched: a whole one, of which a transposed one has no gaps between its columns. */
 static int fetches_next(const ch_problem *q, const product_block *b, int64_t j) {
   return q->factors != CH_WIDENED && (!q->b_transposed || q->ldb == b->depth) && j + 2 * CH_TILE_COLUMNS <= q->n;
 }

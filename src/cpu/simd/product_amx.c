@@ -13,7 +13,7 @@ enum {
 }; /* columns that are packed at once: of rows as far apart as weights are, whole lines */
 
 typedef struct {
-  ch_problem q; /* the output, and the depth in pairs; operands stand below */
+  ch_problem q; /* the output, and the depth in pairs; operands are below */
   ch_amx_operand a, b;
 } amx_work;
 
@@ -23,7 +23,7 @@ typedef struct {
   int add;
 } slice;
 
-/* The depth that is taken at once, in pairs, when all columns stand in panels and rows are packed beside them. */
+/* The depth that is taken at once, in pairs, when all columns are in panels and rows are packed beside them. */
 static int64_t most_depth(int64_t columns) {
   return ch_least(CH_PRODUCT_ROOM / ch_round_up(columns, CH_AMX_EDGE), CH_PRODUCT_MORE / CH_AMX_EDGE) / CH_AMX_PAIRS *
          CH_AMX_PAIRS;
@@ -107,13 +107,13 @@ static void run_square(const amx_work *w, const slice *s, int64_t i, int64_t j, 
 
 /* ---- operands ---- */
 
-/* Rows of A from 0 on that tiles read where they stand: whole tiles of them, if the slice consists of whole steps. */
+/* Rows of A from 0 on that tiles read where they are: whole tiles of them, if the slice consists of whole steps. */
 static int64_t rows_in_place(const amx_work *w, const slice *s) {
   if (!w->a.along || s->first + 2 * CH_AMX_PAIRS * s->steps > w->a.depth) return 0;
   return w->q.m % CH_AMX_EDGE == CH_AMX_ROWS ? w->q.m : w->q.m / CH_AMX_EDGE * CH_AMX_EDGE;
 }
 
-/* Packs rows begin .. end-1, step by step, so that rows of what stands in columns are read in order. */
+/* Packs rows begin .. end-1, step by step, so that rows of what is in columns are read in order. */
 static void pack_rows(const amx_work *w, const slice *s, int64_t begin, int64_t end, float *packed) {
   for (int64_t p = 0; p < s->steps; p++)
     for (int64_t i = begin; i < end; i += CH_AMX_EDGE)
@@ -129,7 +129,7 @@ static void pack_columns(const amx_work *w, const slice *s, int64_t begin, int64
                   panels + ((j - begin) / CH_AMX_EDGE * s->steps + p) * CH_AMX_BLOCK);
 }
 
-/* Rows of a square, `in_place` or packed, of which the first stand at `packed`. */
+/* Rows of a square, `in_place` or packed, of which the first are at `packed`. */
 static ch_amx_left left_at(const amx_work *w, const slice *s, int64_t i, const float *packed) {
   const int64_t size = sizeof(ch_bf16), block = CH_AMX_BLOCK * sizeof(float);
   if (packed) return (ch_amx_left){(const char *)packed, block / CH_AMX_EDGE, block, block / 2};

@@ -24,7 +24,7 @@ static void hide(int seen, int end, float *x) {
   for (; j < end; j += CH_LANES) ch_store(x + j, (ch_vector){0});
 }
 
-/* Adds the bias to vector j of a row, and hides what lies behind `seen`. */
+/* Adds the bias to vector j of a row, and hides what lies after `seen`. */
 CH_ROWS_INLINE ch_vector add_bias(const float *x, const float *bias, int j, int seen, int whole) {
   ch_vector value = ch_load(x + j) + ch_load(bias + j);
   if (whole) return value;
@@ -32,7 +32,7 @@ CH_ROWS_INLINE ch_vector add_bias(const float *x, const float *bias, int j, int 
   return (ch_vector)(((ch_mask)value & in_sight) | ((ch_mask)ch_splat(-INFINITY) & ~in_sight));
 }
 
-/* Rows r .. r+count-1, of which the last column that each sees stands in the same vector. Together their chains of
+/* Rows r .. r+count-1, of which the last column that each sees is in the same vector. Together their chains of
  * maxima and sums run side by side; each row gets the same bits as alone. */
 CH_ROWS_INLINE void softmax(const ch_causal_block *b, int count, int r, float *s, float *inverse, float *lse) {
   int seen = b->first + r + 1, last = (seen - 1) / CH_LANES * CH_LANES;
@@ -96,7 +96,7 @@ void CH_SIMD(ch_causal_backward)(const ch_causal_block *b, int key, float *s, fl
                                  const float *delta, float *dbias) {
   for (int r = 0; r < b->rows; r++) {
     int seen = b->first + r + 1 - key, columns = seen < CH_CAUSAL_CHUNK ? whole_lanes(seen) : CH_CAUSAL_CHUNK;
-    int distance = b->T - seen; /* where the bias of column `key` stands */
+    int distance = b->T - seen; /* where the bias of column `key` is */
     float *p = s + r * b->ld, *restrict ds = dp + r * b->ld, *restrict sums = dbias + distance;
     exponentials(columns, b->bias + distance, lse[r], delta[r], p, ds);
     if (seen < CH_CAUSAL_CHUNK) hide(seen, CH_CAUSAL_CHUNK, p), hide(seen, CH_CAUSAL_CHUNK, ds);

@@ -8,8 +8,8 @@
 
 /* A block of a causal score matrix: row r is position first + r and sees columns 0 .. first + r; what it does not see
  * of columns 0 .. first + rows - 1 gets 0. Rows have room for CH_CAUSAL_PAD - 1 columns more, which are used. `bias` is
- * by descending distance, so that it runs with the columns: what row i, column j gets stands at bias[T - 1 - i + j];
- * behind T there are CH_CAUSAL_PAD elements of any value. */
+ * by descending distance, so that it runs with the columns: what row i, column j gets is at bias[T - 1 - i + j];
+ * after T there are CH_CAUSAL_PAD elements of any value. */
 enum { CH_CAUSAL_PAD = 16 };
 typedef struct {
   int rows, first, T;
@@ -31,9 +31,9 @@ CH_SIMD_DECLARE(void, ch_causal_backward,
 /* One row of logits turns into exp(logit - max); returns -log softmax[target], and the sum of the exponentials. */
 CH_SIMD_DECLARE(double, ch_cross_entropy, (int count, int target, float *logits, double *sum));
 
-/* Two rows of exponentials that stand for p and q, softmaxes of logits that differ by delta. They turn into the logits'
- * gradients of weight * (-log p[target] - log q[target]) + consistency * (KL(p|q) + KL(q|p)) / 2, but for the -weight
- * at the target; the latter sum is returned. */
+/* Two rows of exponentials that mean p and q, softmaxes of logits that differ by delta. They turn into the logits'
+ * gradients of weight * (-log p[target] - log q[target]) + consistency * (KL(p|q) + KL(q|p)) / 2, except for the
+ * -weight at the target; the latter sum is returned. */
 typedef struct {
   int count;
   const float *delta;

@@ -20,11 +20,11 @@ static inline int32_t key_of(float score) {
   return score == score ? key : KEY_NAN;
 }
 
-/* An expert's keys start this far behind the previous expert's: whole cache lines, and one more, lest powers of two put
+/* An expert's keys start this far after the previous expert's: whole cache lines, and one more, lest powers of two put
  * all experts' lines into one set of the cache. */
 static int64_t key_stride(int n) { return ch_pieces(n, TOKENS) * TOKENS + TOKENS; }
 
-/* Pools of every stride-th token: their keys are lined up, pool by pool. Where the key of token t stands, and back. */
+/* Pools of every stride-th token: their keys are lined up, pool by pool. Where the key of token t is, and back. */
 static inline int place_of(const ch_select_args *a, int t) { return a->pool_begin[t % a->stride] + t / a->stride; }
 static inline int token_at(const ch_select_args *a, int pool, int place) {
   return a->stride > 1 ? pool + (place - a->pool_begin[pool]) * a->stride : place;

@@ -13,13 +13,13 @@ enum { CH_TILE_ROWS = 6, CH_TILE_VECTORS = CH_LANES == 16 ? 4 : 2, CH_TILE_COLUM
 /* A float, or a pair of bf16 in its place. */
 typedef float ch_factor __attribute__((may_alias, aligned(2)));
 
-/* Where the elements of a left operand are: row r, step p stands at r * row + p * step. */
+/* Where the elements of a left operand are: row r, step p is at r * row + p * step. */
 typedef struct {
   const ch_factor *at;
   int64_t row, step;
 } ch_left;
 
-/* Where those of a right operand are: step p, a row of CH_TILE_COLUMNS, stands at p * step; it is also copied to
+/* Where those of a right operand are: step p, a row of CH_TILE_COLUMNS, is at p * step; it is also copied to
  * `copy`, without gaps, unless that is NULL. */
 typedef struct {
   const float *at;
@@ -28,7 +28,7 @@ typedef struct {
 } ch_right;
 
 /* Memory to fetch into the cache meanwhile, a line every second step: the elements of CH_TILE_COLUMNS columns from `at`
- * on, then as many `step` bytes behind it, and so on. Whole rows of it: going down a column, every line would be in
+ * on, then as many `step` bytes after it, and so on. Whole rows of it: going down a column, every line would be in
  * another page of the memory. */
 typedef struct {
   const void *at;

@@ -59,7 +59,7 @@ static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum)
 #endif
 
 /* A store past the caches, of an output too large to be found there again: the line is not read first. `x` is aligned
- * to CH_VECTOR_BYTES; ch_store_past_end stands before others may read. */
+ * to CH_VECTOR_BYTES; ch_store_past_end is before others may read. */
 enum { CH_VECTOR_BYTES = CH_LANES * 4 };
 static inline void ch_store_past(float *x, ch_vector v) {
 #if defined(__AVX512F__)
@@ -110,7 +110,7 @@ static inline ch_mask ch_lane_numbers(void) {
 /* Where a > b, else b: NaN in a is passed over. */
 static inline ch_vector ch_vector_max(ch_vector a, ch_vector b) {
 #if defined(__AVX512F__)
-  return (ch_vector)_mm512_max_ps((__m512)a, (__m512)b); /* gcc takes two instructions for what stands below */
+  return (ch_vector)_mm512_max_ps((__m512)a, (__m512)b); /* gcc takes two instructions for what is below */
 #else
   ch_mask larger = a > b;
   return (ch_vector)(((ch_mask)a & larger) | ((ch_mask)b & ~larger));

@@ -88,7 +88,7 @@ void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
   if (!own && !ch_counting(x)) run_few(x, &p);
 }
 
-/* Expert i's product, but for A and what follows; rows are few for most experts, none for many. */
+/* Expert i's product, except for A and what follows; rows are few for most experts, none for many. */
 static ch_product by_row_product(const ch_expert_gemm_args *g, const void *w, float *c, int bf16, int i) {
   ch_product p = ch_expert_product(g, i);
   p.by_row = 1;
@@ -114,7 +114,7 @@ static void run_few_of_experts(const ch_exec *x, int count, const ch_product *fe
   }
 }
 
-/* Runs behind the products where C goes through GELU. */
+/* Runs after the products where C goes through GELU. */
 static void through_gelu(const ch_exec *x, const ch_expert_gemm_args *g, const float *c) {
   int64_t rows = g->begin[g->experts];
   ch_activate_run *run = CH_SIMD_PICK(ch_activate_elements);

@@ -10,7 +10,7 @@ static int shares_left(const ch_gemm_args *g, const ch_gemm_args *other) {
          width == (other->trans_a ? other->m : other->k) && ch_stride(g->lda, width) == ch_stride(other->lda, width);
 }
 
-/* The product, its inputs rounded if it must be; `before` stands in the same call, with the left operand `left`. */
+/* The product, its inputs rounded if it must be; `before` is in the same call, with the left operand `left`. */
 static ch_product rounded_product(ch_exec *x, const ch_gemm_args *g, const ch_gemm_args *before, const void *left) {
   ch_product p = ch_product_of(g);
   if (x->compute != CH_COMPUTE_BF16 || g->exact) return p;

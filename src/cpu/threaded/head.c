@@ -1,7 +1,7 @@
 /* The tied head in chunks of rows: logits by a product, exponentials in place, and both gradients by products while the
  * chunk is at hand. The softmax's division is never done over the vocabulary: with e the exponentials and s = weight *
  * scale / sum of each row, dx = s (e W) scales rows of dx, and dw = e^T (s x) rows of x. Where rows come in pairs a
- * chunk holds both of each, and e is the whole gradient but for the scale. */
+ * chunk holds both of each, and e is the whole gradient except for the scale. */
 #include <string.h>
 
 #include "cpu/simd/fill.h"
@@ -39,7 +39,7 @@ typedef struct {
   int bf16;
 } head_plan;
 
-/* Rows first .. first+rows-1 of the batch, which stand from row `at` on in the chunk. */
+/* Rows first .. first+rows-1 of the batch, which are from row `at` on in the chunk. */
 typedef struct {
   int64_t first, rows, at;
 } row_span;
@@ -68,7 +68,7 @@ static const void *element(const head_plan *p, const void *operand, int64_t i) {
   return (const char *)operand + i * (int64_t)(p->bf16 ? sizeof(ch_bf16) : sizeof(float));
 }
 
-/* The product that makes logits, but for the rows. */
+/* The product that makes logits, except for the rows. */
 static ch_product logits_of(const ch_head_args *a, const head_plan *p) {
   return (ch_product){.trans_b = 1,
                       .bf16 = p->bf16,
@@ -172,7 +172,7 @@ static double row_loss(const ch_head_args *a, const head_plan *p, const row_span
   return sum;
 }
 
-/* Less the target's share, and the factor that makes the row a gradient. It is rounded while it stands in the cache. */
+/* Less the target's share, and the factor that makes the row a gradient. It is rounded while it is in the cache. */
 static void row_gradient(const ch_head_args *a, const head_plan *p, const row_span *s, int64_t i, double share,
                          double factor) {
   int64_t row = s->first + i, at = s->at + i;

@@ -23,7 +23,7 @@ int ch_product_takes_pairs(const ch_product *p);
 int64_t ch_product_steps(const ch_product *p);
 void ch_product_pack(const ch_product *p, float *panels);
 
-/* The product that a gemm asks for, its inputs as they are, and that of expert i, but for A and B. Of a [rows,width]
+/* The product that a gemm asks for, its inputs as they are, and that of expert i, except for A and B. Of a [rows,width]
  * array the stride (ld 0: width), and the elements from the first to the last. */
 ch_product ch_product_of(const ch_gemm_args *g);
 ch_product ch_expert_product(const ch_expert_gemm_args *g, int i);

@@ -83,7 +83,7 @@ static ch_product piece_of(const ch_product *p, const cut *c, int64_t index) {
   return piece;
 }
 
-/* The last product whose first piece is not behind `piece`. */
+/* The last product whose first piece is not after `piece`. */
 static int product_of(const cut *cuts, int count, int64_t piece) {
   int low = 0, high = count - 1;
   while (low < high) {

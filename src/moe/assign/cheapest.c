@@ -1,5 +1,5 @@
 /* The rows of a node of the network, and the cheapest moves out of it. A row that comes or goes makes only its block
- * and the parts above it stale, so the work to look again does not grow with the rows, but for a level at times. */
+ * and the parts above it stale, so the work to look again does not grow with the rows, except for a level at times. */
 #include <string.h>
 
 #include "moe/assign/flow.h"

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Rows of a block. Of n c / e that an expert takes 8 c stand in one; of the room, where many rows have some, up to 64.
+/* Rows of a block. Of n c / e that an expert takes 8 c are in one; of the room, where many rows have some, up to 64.
  * Half and twice of either took longer. */
 enum { ROWS_AN_EXPERT = 8, ROOM = 64, PAD = 16 };
 

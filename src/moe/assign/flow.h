@@ -69,7 +69,7 @@ void ch_cheapest_put(ch_cheapest *c, int row, int holds);
 void ch_cheapest_withdraw(const ch_mincost_flow *f, ch_cheapest *c, int row, int to);
 void ch_cheapest_offer(const ch_mincost_flow *f, ch_cheapest *c, int row, int to, double loss);
 
-/* The part that stands for all rows of the node: where its costs and carriers are. */
+/* The part that means all rows of the node: where its costs and carriers are. */
 static inline int64_t ch_cheapest_all(const ch_mincost_flow *f, const ch_cheapest *c) {
   return c->first[c->levels - 1] * f->ld;
 }
