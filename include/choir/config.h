@@ -57,18 +57,18 @@ typedef struct choir_model_config { /* JSON object "model" */
   int rel_max_distance;             /* 128 */
   double norm_eps;                  /* 1e-6 */
   choir_router_options router;
-  char position[CHOIR_NAME_BYTES];   /* "position": relative, a learned bias by distance; or rope, rotary */
-  double rope_theta;                 /* 10000 */
-  double rope_fraction;              /* share of a head's width that is turned, from its front: 1 */
-  int kv_heads;                      /* heads of keys and values, which heads share evenly; 0: as many as heads */
-  int qk_norm;                       /* each head's q and k go through an RMSNorm of their own */
-  int tied;                          /* the head's weight is the embedding's: 1 */
-  double embed_scale;                /* factor of the embedding: 1 */
-  double head_scale;                 /* factor of the logits; 0: 1/sqrt(d) */
-  char activation[CHOIR_NAME_BYTES]; /* of dense layers: geglu, gelu, swiglu */
+  char position[CHOIR_NAME_BYTES];          /* "position": relative, a learned bias by distance; or rope, rotary */
+  double rope_theta;                        /* 10000 */
+  double rope_fraction;                     /* share of a head's width that is turned, from its front: 1 */
+  int kv_heads;                             /* heads of keys and values, shared evenly by the heads; 0: `heads` */
+  int qk_norm;                              /* each head's q and k go through an RMSNorm of their own */
+  int tied;                                 /* the head's weight is the embedding's: 1 */
+  double embed_scale;                       /* factor of the embedding: 1 */
+  double head_scale;                        /* factor of the logits; 0: 1/sqrt(d) */
+  char activation[CHOIR_NAME_BYTES];        /* of dense layers: geglu, gelu, swiglu */
   char expert_activation[CHOIR_NAME_BYTES]; /* of experts, shared ones too */
-  int shared_experts; /* every token also passes a dense layer as wide as so many experts, added to theirs; 0: none */
-  int dense_layers;   /* the first so many layers are dense; moe_every counts from there */
+  int shared_experts; /* width, in experts, of a dense layer whose output is added to the experts'; 0: none */
+  int dense_layers;   /* number of dense layers in front; moe_every counts from there */
   int qk_norm_whole;  /* qk_norm is over all heads together, a weight for each column: OLMoE's */
   int64_t reserved[15];
 } choir_model_config;
@@ -118,7 +118,7 @@ typedef struct choir_config {
 /* The defaults of every field: design values for optimiser, norms and buckets, 0 for sizes that must be given. */
 CHOIR_API void choir_config_default(choir_config *config);
 
-/* Reads and checks a JSON file, or the built-in config of that name where no such file is. CHOIR_ERROR_IO,
+/* Reads and checks a JSON file, or the built-in config of that name if there is no such file. CHOIR_ERROR_IO,
  * CHOIR_ERROR_FORMAT (message: file, key, value, nearest known key). */
 CHOIR_API int choir_config_load(const char *path, choir_config *config);
 /* The names of the configs that the library has built in, those of configs/; NULL-terminated. */
@@ -129,7 +129,7 @@ CHOIR_API const char *const *choir_config_names(void);
 CHOIR_API int choir_config_save(const choir_config *config, const char *path);
 
 /* Sets one field by its dotted JSON path, as `--set router.capacity_factor=1`; "model." and "train." may be left out
- * where the rest is unambiguous. CHOIR_ERROR_ARGUMENT: unknown or ambiguous key, impossible value. How values go
+ * if the rest is unambiguous. CHOIR_ERROR_ARGUMENT: unknown or ambiguous key, impossible value. How values go
  * together choir_config_check says. */
 CHOIR_API int choir_config_set(choir_config *config, const char *key, const char *value);
 
@@ -143,7 +143,7 @@ typedef struct choir_memory {
   int64_t weights, gradients, optimizer, activations;
   int64_t scratch; /* of whatever runs at the time */
   int64_t process; /* the program, its libraries and what these ask for */
-  int64_t data;    /* files of tokens, mapped: the system may take these pages back. 0 where no data is known */
+  int64_t data;    /* files of tokens, mapped: the system may take these pages back. 0 if no data is known */
   int64_t total;
   int64_t reserved[8];
 } choir_memory;

@@ -28,7 +28,7 @@ typedef struct choir_data_build_options {
   const char *output;    /* directory; must be new or empty */
   const char *field;     /* JSON lines: the field that holds the text; NULL: plain text */
   const char *separator; /* plain text: the line between documents, e.g. "\f"; NULL: a file is one document */
-  double holdout;        /* share of documents (of blocks, where a source has too few) kept for evaluation; 0.01 */
+  double holdout;        /* share of documents (of blocks, if a source has too few) kept for evaluation; 0.01 */
   uint64_t seed;         /* which ones */
   int threads;           /* that tokenize, 0: all */
   int replace_invalid;   /* bytes that are not UTF-8 become U+FFFD, one each, and are counted; 0: they are an error */

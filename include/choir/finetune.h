@@ -17,7 +17,7 @@ typedef struct choir_finetune_event {
   double examples_per_second;        /* while training, in this process */
   double padding;                    /* share of the positions that hold no token, in this process */
   double seconds_left;               /* if all steps are taken */
-  const choir_task_measure *measure; /* EVAL [measures]: by thresholds, and by the batch where that is another */
+  const choir_task_measure *measure; /* EVAL [measures]: by thresholds, and by the batch if that differs */
   int measures;
   double best; /* EVAL: best accuracy so far, and the step of it; NaN and 0 before the first step */
   int64_t best_step;
@@ -54,7 +54,7 @@ CHOIR_API int choir_finetune_config(const char *from, const char *recipe, choir_
 
 /* Trains on the split "train" of a task and measures on "dev". out/ gets config.json, finetune.json, metrics.jsonl,
  * checkpoints/, `best`, which names the checkpoint with the best dev accuracy, and result.json, which has that
- * accuracy: by thresholds where the router has them, which no other text has a part in. A run that the caller stops is
+ * accuracy: by thresholds if the router has them, which no other text has a part in. A run that the caller stops is
  * evaluated once more, which chooses no best. Errors as those of choir_train and choir_score_task. */
 CHOIR_API int choir_finetune(const choir_finetune_options *options);
 

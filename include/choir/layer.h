@@ -37,9 +37,9 @@ typedef struct choir_layer_weights {
   int64_t reserved[4];
 } choir_layer_weights;
 
-/* Plans and allocates everything; forward and backward then allocate nothing (but once where a smaller n than `tokens`
+/* Plans and allocates everything; forward and backward then allocate nothing (but once if a smaller n than `tokens`
  * takes more memory). CHOIR_ERROR_ARGUMENT: sizes, or router options that do not go with `tokens`;
- * CHOIR_ERROR_UNSUPPORTED: bf16 where the CPU has none; CHOIR_ERROR_MEMORY. */
+ * CHOIR_ERROR_UNSUPPORTED: bf16 if the CPU has none; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_layer_create(const choir_layer_options *options, choir_layer **layer);
 CHOIR_API void choir_layer_destroy(choir_layer *layer);
 
@@ -52,7 +52,7 @@ CHOIR_API int choir_layer_forward(choir_layer *layer, const choir_layer_weights 
 
 /* The backward of the last training forward, once, with the same weights and x: dx [n,d] is set, gradients accumulate.
  * The gradient is that of <dout, out> + aux_loss_weight * aux_loss; the value of aux_loss is in the stats.
- * CHOIR_ERROR_ARGUMENT where no training forward went before. */
+ * CHOIR_ERROR_ARGUMENT if no training forward went before. */
 CHOIR_API int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x,
                                    const float *dout, float *dx, const choir_layer_weights *gradients);
 

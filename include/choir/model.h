@@ -15,7 +15,7 @@ typedef struct choir_model choir_model;
 typedef struct choir_run_options {
   const char *compute;      /* "fp32", "bf16", or NULL: the config's */
   const char *backend;      /* "cpu" (NULL too), "reference" */
-  int emulate_bf16;         /* run bf16 even where the CPU has none, by fp32 */
+  int emulate_bf16;         /* run bf16 even if the CPU has none, by fp32 */
   int threads;              /* 0: all */
   int unchecked;            /* take weights that are not finite, too, to look at them, and a config.json or
                                tokenizer.model that is not the one that the weights were saved with */
@@ -38,7 +38,7 @@ CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const 
  * the same checkpoint. Checksum, every tensor's name, type, shape and values are checked, and that the two other
  * files are those that the weights were saved with; missing or surplus tensors are errors. A run directory means
  * its newest checkpoint that can be read: damaged ones and what is none are passed over, each with a line in
- * choir_notices, and where one vanishes meanwhile (a run removes its old ones) the newest is looked for again.
+ * choir_notices, and if one vanishes meanwhile (a run removes its old ones) the newest is looked for again.
  * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and as choir_model_init. Ranks
  * load together, which checkpoint the first one says: each has the experts that are its own, and CHOIR_ERROR_ARGUMENT
  * names a rank that has another build or other files. choir_eval, choir_model_forward and choir_model_get_parameter are
@@ -91,7 +91,7 @@ typedef struct choir_forward_result {
 
 /* Which routing the passes from now on use. "batch" and the other pools ("sequence", "position", "group"): each expert
  * takes its best tokens of a pool; every router that has no pools has "batch" alone, its own rule. "threshold": no
- * token's experts depend on any other token: by the thresholds that training left or, where tokens choose, by their
+ * token's experts depend on any other token: by the thresholds that training left or, if tokens choose, by their
  * choices without capacity. "adaptive" (routers whose experts choose by scores of their own): by thresholds that follow
  * each sequence from its earlier tokens, for text unlike that of training. NULL: as the config says.
  * CHOIR_ERROR_ARGUMENT: no such routing, or the router does not have it; CHOIR_ERROR_UNSUPPORTED: thresholds that no

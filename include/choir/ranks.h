@@ -26,15 +26,15 @@ CHOIR_API int choir_ranks_size(const choir_ranks *ranks);
  * rounding, and files do not depend on the layout. CHOIR_ERROR_ARGUMENT: the replicas do not divide the ranks. */
 CHOIR_API int choir_ranks_set_replicas(choir_ranks *ranks, int replicas);
 
-/* Cuts the hidden width of every expert into so many shards, each on a rank of its own: the same as above. All shards
- * of an expert get its rows, and what they make of them adds up. CHOIR_ERROR_ARGUMENT: shards that do not divide the
- * ranks of a replica. The shards must divide the hidden width, too, and the groups of ranks that they leave the
- * experts; that is for whoever makes a model to say. */
+/* Cuts the hidden width of every expert into `shards` shards, each on a rank of its own; when to call it, and what
+ * results depend on, is as for choir_ranks_set_replicas. All shards of an expert get its rows, and their outputs are
+ * added. CHOIR_ERROR_ARGUMENT: the shards do not divide the ranks of a replica. The shards must also divide the hidden
+ * width; making a model checks this. */
 CHOIR_API int choir_ranks_set_hidden(choir_ranks *ranks, int shards);
 
-/* Nonzero: the dense matrices of layers, all but the experts, live on one rank of each replica, too, with the
- * optimizer's state, and go to the others when a layer runs. What is learned is the same, bit for bit. The same on all
- * ranks, before a model is made. */
+/* Nonzero: one rank of each replica owns each dense matrix of a layer (everything but the experts) with its optimizer
+ * state, and sends it to the other ranks when the layer runs. Results are the same, bit for bit. To be called before a
+ * model is made, with the same value on all ranks. */
 CHOIR_API void choir_ranks_set_dense_sharded(choir_ranks *ranks, int sharded);
 
 /* Bytes and messages that this rank has sent to others so far, and the seconds that it spent on it. */
@@ -45,14 +45,14 @@ typedef struct choir_ranks_traffic {
 } choir_ranks_traffic;
 CHOIR_API choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks);
 
-/* The largest code over ranks, so that what went wrong for one is an error of all before they go on:
- * choir_error_message then says what, and on which rank. All must call it; alone, the code itself. */
+/* Maximum of `code` over ranks, so that one rank's failure is an error on all ranks before they continue;
+ * choir_error_message then has the failure's message and rank. Collective; a single process gets its code back. */
 CHOIR_API int choir_ranks_agree(const choir_ranks *ranks, int code);
 
 /* The same of what is not the library's error: `text` says what went wrong here. Any code but 0 may mean it. */
 CHOIR_API int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text);
 
-/* CHOIR_ERROR_ARGUMENT on all ranks where one gives another text than the first one: "rank 1 of 4 has another `what`
+/* CHOIR_ERROR_ARGUMENT on all ranks if one gives another text than the first one: "rank 1 of 4 has another `what`
  * than rank 0". All must call it; alone, nothing. */
 CHOIR_API int choir_ranks_same(const choir_ranks *ranks, const char *what, const char *text);
 

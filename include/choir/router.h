@@ -66,7 +66,7 @@ typedef struct choir_route_request {
   int64_t reserved[7];
 } choir_route_request;
 
-/* gates [n,e] receives the combine weight, 0 where not routed. stats may be NULL; else release with
+/* gates [n,e] receives the combine weight, 0 if not routed. stats may be NULL; else release with
  * choir_route_stats_free. CHOIR_ERROR_ARGUMENT (also an option that the router does not take, and thresholds for one
  * that keeps none), CHOIR_ERROR_NUMERIC (NaN: row and column), CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_route(const choir_route_request *request, float *gates, choir_route_stats *stats);
@@ -76,7 +76,7 @@ CHOIR_API int choir_route_show(const choir_route_request *request, choir_routing
 
 /* Backward of choir_route with the same request, which it routes again. dscores [n,e] is set to the gradient of
  * <dgates, gates> + aux_weight * aux_loss by `scores` (by the logits, where they are that); aux_loss is the unweighted
- * one of the stats. What is chosen is constant: dgates [n,e] (NULL: 0) counts only where a token is routed. Routers
+ * one of the stats. What is chosen is constant: dgates [n,e] (NULL: 0) counts only if a token is routed. Routers
  * whose gates do not depend on scores give 0. Errors as choir_route. */
 CHOIR_API int choir_route_backward(const choir_route_request *request, const float *dgates, double aux_weight,
                                    float *dscores);

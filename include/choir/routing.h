@@ -11,7 +11,7 @@ CHOIR_C_BEGIN
 
 /* The proof of an assignment (capped_expert_choice, base), summed over pools and calls. The gap compares the sum of
  * the assigned scores with the bound of the linear programme's dual at the solver's prices (docs/assignment.md): 0 is a
- * proof that nothing better exists. It is a proof only where no token is over its cap; else it may be negative. */
+ * proof that nothing better exists. It is a proof only if no token is over its cap; else it may be negative. */
 typedef struct choir_certificate {
   int64_t assignments;  /* pools that were assigned; 0: everything else is 0 too */
   int64_t iterations;   /* dykstra: rounds over its sets; exact: tokens moved along augmenting paths */
@@ -42,9 +42,9 @@ typedef struct choir_routing {
   const int *demand;       /* [e] tokens that asked for the expert */
   int capacity;            /* tokens that an expert may hold */
   int64_t dropped;         /* choices that found their expert full */
-  double aux_loss;         /* unweighted; 0 where the router has none */
-  choir_certificate certificate; /* all 0 where no solver assigned */
-  double target; /* tokens an expert: k = n c / e where experts choose, else its even share of the choices */
+  double aux_loss;         /* unweighted; 0 if the router has none */
+  choir_certificate certificate; /* all 0 if no solver assigned */
+  double target; /* tokens an expert: k = n c / e if experts choose, else its even share of the choices */
 } choir_routing;
 
 /* The expert of a slot. */
@@ -63,7 +63,7 @@ typedef struct choir_route_stats {
   int64_t assignments; /* filled slots */
   int64_t dropped;     /* choices that found their expert full */
   int64_t capacity;    /* tokens that an expert may hold (expert_choice: k, of all pools together), summed */
-  double aux_loss;     /* unweighted, mean over tokens; 0 where the router has none */
+  double aux_loss;     /* unweighted, mean over tokens; 0 if the router has none */
   double gate_mass;    /* mean over tokens of the sum of their gates */
   choir_certificate certificate;
   int64_t *load;        /* [e] tokens held */
@@ -97,7 +97,7 @@ CHOIR_API void choir_route_stats_count(choir_route_stats *stats, const choir_rou
  * CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_route_stats_json(const choir_route_stats *stats, char **json);
 
-/* Jaccard overlap of two experts: tokens held by both over tokens held by either; 0 where neither holds any. */
+/* Jaccard overlap of two experts: tokens held by both over tokens held by either; 0 if neither holds any. */
 CHOIR_API double choir_route_stats_overlap(const choir_route_stats *stats, int a, int b);
 
 /* A token that an expert holds: how often, and how much more often than its share of the text would give. */

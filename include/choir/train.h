@@ -24,11 +24,11 @@ typedef struct choir_train_event {
   int64_t step, steps;   /* done, planned */
   double loss, aux_loss; /* of the step; EVAL: held-out, aux_loss 0 */
   double bits_per_byte;  /* EVAL only */
-  double threshold_loss; /* EVAL: the same without a look at other tokens; NaN where `loss` is that already */
+  double threshold_loss; /* EVAL: the same without a look at other tokens; NaN if `loss` is that already */
   double rate, gradient_norm;
   double dropped;                   /* share of choices that found their expert full */
   double unrouted, imbalance;       /* share of tokens without an expert; largest load over the mean, worst layer */
-  double fill;                      /* mean load over capacity: k where experts choose */
+  double fill;                      /* mean load over capacity: k if experts choose */
   double tokens_per_second, gflops; /* model FLOPs */
   double peak_gflops;  /* of the backend, measured when the run began, in the run's compute type; 0: unknown */
   double seconds_left; /* at the mean speed of this process; WAITING: of the limit */
