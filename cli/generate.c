@@ -162,6 +162,7 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   o.generate.stop = asked_to_stop;
   o.generate.context = w;
   cli_progress_begin(&w->progress, stderr);
+  if (choir_model_check_causal(model)) return cli_fail(); /* as --routing asked for */
   if (choir_generate(model, tokenizer, w->prompt, w->count, &o.generate, &result)) return cli_fail();
   print_speed(&result);
   choir_generate_free(&result);
@@ -204,7 +205,7 @@ static const cli_option options[] = {
      "draw from the likeliest tokens that reach probability P together; 1: from all", 0},
     {"seed", "N", CLI_INT64, &o.generate.seed, "0", "random seed for sampling", 0},
     {"stop", "TEXT", CLI_LIST, &o.stops, NULL, "end a sequence before this text; \\n is a line end", 0},
-    {"slots", "N", CLI_INT, &o.generate.batch, "8", "prompts at a time; nothing depends on it", 0},
+    {"slots", "N", CLI_INT, &o.generate.batch, "8", "prompts at a time: speed only, results do not change", 0},
     {"chunk", "N", CLI_INT, &o.generate.chunk, "512", "tokens of prompts at a time", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold",
      "threshold; adaptive, whose thresholds follow the text; or another that looks at no later token", 0},
@@ -214,7 +215,7 @@ static const cli_option options[] = {
 
 CLI_VERB(generate, "generate", "RUN|CHECKPOINT", 1, 1, "continue texts, token by token",
          "Prints the prompt (bold on a terminal) and what the model makes of it, as it comes. Several prompts are "
-         "printed in order, with --- between them. How many tokens went in and came out a second stands on standard "
+         "printed in order, with --- between them. The numbers of tokens read and generated per second go to standard "
          "error at the end. Ctrl-C ends with what there is.\n\n"
          "A text depends on the model, its prompt, the options, the seed and the prompt's number alone: not on the "
          "batch, nor on threads.");

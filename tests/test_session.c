@@ -262,16 +262,13 @@ static void refusals(void **state) {
   test_refused(choir_session_rewind(s, 1, 0), CHOIR_ERROR_ARGUMENT, "slot 1 does not exist");
   assert_int_equal(choir_session_length(s, 1), -1);
   choir_session_free(s);
-  test_ok(choir_model_set_routing(model, "batch"));
-  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_UNSUPPORTED,
-               "routing 'batch' of router 'expert_choice' looks at later tokens");
-  assert_null(s);
-  test_ok(choir_model_set_routing(model, "position"));
-  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_UNSUPPORTED, "depend on the other texts");
   choir_model_free(model);
-  model = test_model("switch_top1", "fp32");
-  test_ok(choir_model_set_routing(model, "batch"));
-  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_UNSUPPORTED, "depend on the other texts");
+  model = test_model("expert_choice", "fp32");
+  choir_config fresh = *choir_model_config_of(model);
+  choir_model_free(model);
+  test_ok(choir_model_init(&fresh, 1, NULL, &model));
+  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_UNSUPPORTED, "train the model first");
+  assert_null(s);
   choir_model_free(model);
   model = test_model("hash", "fp32");
   test_ok(choir_model_set_routing(model, "batch")); /* which is causal here */
@@ -280,5 +277,29 @@ static void refusals(void **state) {
   choir_model_free(model);
 }
 
-TEST_MAIN(NULL, NULL, equals_forward, cuts_do_not_matter, own_rule_equals_forward, bf16_is_near, plans_hold,
-          rows_of_others_stay, refusals)
+/* Whatever routing a model is loaded with, a session routes by thresholds where it must, and leaves the model's alone.
+ */
+static void takes_thresholds(void **state) {
+  enum { COUNT = 7 };
+  const int32_t token[COUNT] = {3, 1, 4, 1, 5, 9, 2};
+  const char *const routings[] = {"batch", "position", "threshold", "adaptive"};
+  choir_model *model = load("expert_choice", "cpu");
+  int V = choir_model_config_of(model)->model.vocab_size;
+  real *want = test_new(COUNT * V), *got = test_new(COUNT * V);
+  for (int i = 0; i < 4; i++) {
+    test_ok(choir_model_set_routing(model, routings[i]));
+    choir_session *s = session_of(model, 1, COUNT, COUNT);
+    assert_string_equal(choir_session_routing(s), i < 3 ? "threshold" : "adaptive");
+    assert_string_equal(choir_model_routing(model), routings[i]);
+    test_ok(choir_session_advance(s, (int[]){COUNT}, token, NULL, i ? got : want));
+    if (i == 1 || i == 2) assert_memory_equal(got, want, (size_t)(COUNT * V) * sizeof(real));
+    choir_session_free(s);
+  }
+  assert_null(choir_session_routing(NULL));
+  free(want), free(got);
+  choir_model_free(model);
+  (void)state;
+}
+
+TEST_MAIN(NULL, NULL, takes_thresholds, equals_forward, cuts_do_not_matter, own_rule_equals_forward, bf16_is_near,
+          plans_hold, rows_of_others_stay, refusals)

@@ -9,7 +9,7 @@ CHOIR_C_BEGIN
 
 /* A text to continue: UTF-8 (with a tokenizer; an empty one begins a document), or token ids. */
 typedef struct choir_prompt {
-  const char *text; /* `size` bytes, or NUL-terminated where size is 0; NULL: tokens */
+  const char *text; /* `size` bytes, or NUL-terminated if size is 0; NULL: tokens */
   size_t size;
   const int32_t *tokens; /* [count] */
   int count;
@@ -62,18 +62,19 @@ typedef struct choir_generate_result {
   int64_t prompt_tokens, tokens; /* that went in, that came out */
   double prompt_seconds;         /* of passes over prompts, each of which also gives a first token */
   double seconds;                /* of passes over one new token a sequence */
-  int64_t reserved[8];
+  const char *routing;           /* choir_session_routing */
+  int64_t reserved[7];
 } choir_generate_result;
 
 /* "length", "eos", "stop", "interrupted". */
 CHOIR_API const char *choir_end_name(choir_end end);
 
-/* Continues `count` prompts; as one ends, the next takes its place. tokenizer: the model's, or NULL where prompts are
- * tokens: then text stays empty, and only max_tokens ends a sequence. The model's routing must not look at other tokens
- * (choir_model_set_routing "threshold"). Release the result with choir_generate_free; after an error there is none.
- * Being ended by a callback is no error. CHOIR_ERROR_ARGUMENT: options, a prompt without tokens, a token outside the
- * vocabulary; CHOIR_ERROR_UNSUPPORTED: a routing that looks at other tokens; CHOIR_ERROR_FORMAT: a prompt that is not
- * UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
+/* Continues `count` prompts; as one ends, the next takes its place. tokenizer: the model's, or NULL if prompts are
+ * tokens: then text stays empty, and only max_tokens ends a sequence. The routing is that of a session
+ * (choir_session_create); the result names it. Release the result with choir_generate_free; after an error there is
+ * none. Being ended by a callback is no error. CHOIR_ERROR_ARGUMENT: options, a prompt without tokens, a token outside
+ * the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a prompt that is not UTF-8,
+ * another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
 CHOIR_API int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts,
                              int count, const choir_generate_options *options, choir_generate_result *result);
 CHOIR_API void choir_generate_free(choir_generate_result *result);
@@ -92,15 +93,20 @@ typedef struct choir_session_options {
   { .slots = 1, .length = 1024, .chunk = 512 }
 CHOIR_API void choir_session_options_default(choir_session_options *options); /* the same, as a function */
 
-/* Plans and allocates everything. The model must outlive the session and its weights stay as they are. options NULL:
- * the defaults. CHOIR_ERROR_ARGUMENT: sizes; CHOIR_ERROR_UNSUPPORTED: a routing that looks at other tokens;
+/* Plans and allocates everything. The model must outlive the session, and its weights must not change. The session
+ * routes as the model does; but if the model's routing depends on other tokens, as expert choice over a batch does, the
+ * session routes by thresholds, and the model keeps its routing. options NULL: the defaults. CHOIR_ERROR_ARGUMENT:
+ * sizes; CHOIR_ERROR_UNSUPPORTED: a router without thresholds, or thresholds that no training has set;
  * CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session);
 CHOIR_API void choir_session_free(choir_session *session);
 
+/* The session's routing, a name as in choir_model_routing; NULL: no session. */
+CHOIR_API const char *choir_session_routing(const choir_session *session);
+
 /* Appends counts[s] tokens (perhaps 0) to every slot s; `tokens` holds those of slot 0, then 1, and so on. last:
- * [slots,V], receives the logits behind the last new token of every slot that got any, rows of others stay; or NULL.
- * all: [sum of counts,V] logits behind every new token, or NULL. Allocates nothing. CHOIR_ERROR_ARGUMENT, with nothing
+ * [slots,V], receives the logits after the last new token of every slot that got any, rows of others stay; or NULL.
+ * all: [sum of counts,V] logits after every new token, or NULL. Allocates nothing. CHOIR_ERROR_ARGUMENT, with nothing
  * changed: a token outside the vocabulary, or a sequence that grows beyond `length`. */
 CHOIR_API int choir_session_advance(choir_session *session, const int *counts, const int32_t *tokens, float *last,
                                     float *all);

@@ -41,14 +41,15 @@ typedef struct choir_score_result {
   int64_t count;
   int64_t tokens; /* that went through the model: what requests begin with in common goes once */
   double seconds;
-  int64_t reserved[8];
+  const char *routing; /* choir_session_routing */
+  int64_t reserved[7];
 } choir_score_result;
 
-/* Scores `count` requests. The model's routing must not look at other tokens (choir_model_set_routing "threshold"):
- * then a score is a function of model and request alone, bit for bit, whatever the batch, the chunk, the order and the
- * number of threads. tokenizer: the model's; NULL where everything is tokens and no context is empty. Release the
+/* Scores `count` requests. The routing is that of a session (choir_session_create); the result names it. A score is a
+ * function of model and request alone, bit for bit, whatever the batch, the chunk, the order and the number of threads.
+ * tokenizer: the model's; NULL if everything is tokens and no context is empty. Release the
  * result with choir_score_free; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty continuation, a
- * token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED: a routing that looks at other tokens; CHOIR_ERROR_FORMAT: a
+ * token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a
  * text that is not UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not
  * finite. */
 CHOIR_API int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer,
@@ -81,7 +82,7 @@ typedef struct choir_task_measure {
 } choir_task_measure;
 
 typedef struct choir_task_result {
-  choir_task_measure measure[2]; /* by thresholds, which look at no other text; by the batch, where that is another */
+  choir_task_measure measure[2]; /* by thresholds, which look at no other text; by the batch, if that is another */
   int measures;
   int64_t examples;
   int64_t malformed;          /* rows that were left out */
@@ -94,7 +95,7 @@ typedef struct choir_task_result {
   int64_t reserved[16];
 } choir_task_result;
 
-/* Predicts the label of every row of a set: the one whose word is likeliest behind the task's template, by the mean
+/* Predicts the label of every row of a set: the one whose word is likeliest after the task's template, by the mean
  * log-probability of its tokens. CHOIR_ERROR_UNSUPPORTED: no step has set the model's thresholds yet; CHOIR_ERROR_IO:
  * no such file; CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score_requests. */
 CHOIR_API int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,

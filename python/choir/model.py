@@ -54,6 +54,8 @@ class Text:
     prompt_tokens: int
     end: str
     """why it ended: length, eos, stop, interrupted"""
+    routing: str = ""
+    """the routing that generated it: the model's or, if that depends on other tokens, "threshold\""""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Scored:
     """[count] int32"""
     log_probability: np.ndarray
     """[count] float32, of each"""
+    routing: str = ""
+    """as in Text"""
 
 
 def _prompt(owner, prompt, value: Union[str, Sequence[int]]) -> None:
@@ -267,8 +271,8 @@ class Model(Handle):
         stream: Optional[Callable[[int, str], Any]] = None,
     ) -> list[Text]:
         """Continues prompts (a text, or a sequence of prompts: texts or arrays of ids) and returns a Text for each.
-        The routing must not look at other tokens: set model.routing = "threshold" first. stream(number, text) hears
-        new text as it comes. Ctrl-C stops between tokens."""
+        A model whose routing depends on other tokens generates by thresholds; Text.routing says so. stream(number, text)
+        hears new text as it comes. Ctrl-C stops between tokens."""
         given = [prompts] if isinstance(prompts, str) else list(prompts)
         array = ffi.new("choir_prompt[]", max(len(given), 1))
         for i, prompt in enumerate(given):
@@ -298,6 +302,7 @@ class Model(Handle):
                         native.copied(g.tokens, g.count, np.int32),
                         g.prompt_count,
                         native.string(lib.choir_end_name(g.end)),
+                        native.string(result.routing),
                     )
                     for g in result.sequences[0 : result.count]
                 ]
@@ -312,7 +317,7 @@ class Model(Handle):
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> list[Scored]:
         """Log-likelihoods of continuations: requests are (context, continuation), texts or token ids each. The
-        routing must not look at other tokens; then a score depends on model and request alone."""
+        routing is chosen as by generate, so a score depends on model and request alone."""
         array = ffi.new("choir_score_request[]", max(len(requests), 1))
         for i, (context, continuation) in enumerate(requests):
             _prompt(array, array[i].context, context)
@@ -328,6 +333,7 @@ class Model(Handle):
                         bool(s.greedy),
                         native.copied(s.tokens, s.count, np.int32),
                         native.copied(s.log_probability, s.count, np.float32),
+                        native.string(result.routing),
                     )
                     for s in result.score[0 : result.count]
                 ]

@@ -181,6 +181,7 @@ static int start_generation(generation *g, choir_model *model) {
                     g->prompts->longest, o->max_tokens, MOST);
   choir_session_options session = {.slots = g->slots, .length = g->prompts->longest + o->max_tokens, .chunk = o->chunk};
   CH_TRY(choir_session_create(model, &session, &g->session));
+  g->result->routing = choir_session_routing(g->session);
   size_t slots = (size_t)g->slots, tokens = (size_t)(o->chunk > g->slots ? o->chunk : g->slots);
   g->slot = calloc(slots, sizeof *g->slot);
   g->counts = calloc(slots, sizeof *g->counts);

@@ -1,5 +1,5 @@
 /* The work of scoring. Requests are sorted by their tokens, so that requests with a common prefix are neighbours. Each
- * slot of a session takes consecutive requests and feeds only the tokens behind the prefix shared with the one before.
+ * slot of a session takes consecutive requests and feeds only the tokens after the prefix shared with the one before.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ typedef struct {
   int waiting;               /* tokens of its context that have not gone in yet */
   int done;                  /* tokens of the continuation scored so far */
   int known;                 /* tokens in front of `behind`'s logits; 0: none are kept */
-  ch_summary behind;         /* of the logits behind the context */
+  ch_summary behind;         /* of the logits after the context */
 } scoring_slot;
 
 typedef struct {
@@ -40,7 +40,7 @@ typedef struct {
   scoring_slot *slot;
   int *counts;    /* [slots] */
   int32_t *token; /* [chunk or rows] */
-  float *last;    /* [slots,V] behind contexts */
+  float *last;    /* [slots,V] after contexts */
   float *all;     /* [rows,V] */
 } scoring;
 
@@ -66,7 +66,7 @@ static int compare_requests(const void *left, const void *right) {
   return (a->contexts > b->contexts) - (a->contexts < b->contexts);
 }
 
-/* Tokens that an item costs behind another one; at least one, so that items without cost are spread too. */
+/* Tokens that an item costs after another one; at least one, so that items without cost are spread too. */
 static int64_t cost(const ch_score_item *items, int64_t i) {
   int64_t fresh = total(&items[i]) - (i ? common(&items[i - 1], &items[i]) : 0);
   return fresh > 0 ? fresh : 1;
@@ -105,7 +105,7 @@ static int finish_if_done(scoring *g, scoring_slot *s) {
 }
 
 /* Takes the slot's next item: what the slot holds already stays, and where that is the whole context, so do the logits
- * behind it. */
+ * after it. */
 static int begin_request(scoring *g, int b) {
   scoring_slot *s = &g->slot[b];
   s->item = &g->items[s->next++];
@@ -204,6 +204,7 @@ static int start_session(scoring *g, choir_model *model) {
   g->slots = g->o->batch < g->count ? g->o->batch : (int)g->count;
   CH_TRY(choir_session_create(
       model, &(choir_session_options){.slots = g->slots, .length = longest, .chunk = g->o->chunk}, &g->session));
+  g->result->routing = choir_session_routing(g->session);
   g->rows = MOST_LOGITS / g->V > 0 ? MOST_LOGITS / g->V : 1;
   if (g->rows > g->session->chunk) g->rows = g->session->chunk;
   size_t slots = (size_t)g->slots;

@@ -71,6 +71,15 @@ static void allocate(choir_session *s) {
     s->history[l] = CH_NEW(&s->memory, real, (int64_t)s->slots * s->positions * m->config.experts);
 }
 
+/* The model's routing or, if that depends on other tokens, thresholds, which text can be generated with. */
+static int choose_routing(const choir_model *model, int *causal) {
+  *causal = model->causal;
+  if (!choir_model_looks_across_tokens(model)) return CHOIR_OK;
+  if (!ch_router_can_be_causal(model->net.router)) return choir_model_check_causal(model);
+  *causal = CH_BY_THRESHOLDS;
+  return ch_model_check_thresholds(model);
+}
+
 static int create(choir_session *s, const choir_session_options *o) {
   const choir_model *model = s->model;
   ch_arena_init(&s->arrays, "a session's arrays", &ch_memory_host);
@@ -78,9 +87,8 @@ static int create(choir_session *s, const choir_session_options *o) {
   CH_CHECK_RESERVED(o, "choir_session_options");
   CH_TRY(ch_model_alone(model, "choir_session_create"));
   CH_TRY(ch_model_check_idle(model));
-  CH_TRY(choir_model_check_causal(model));
   CH_TRY(check_session_options(model, o));
-  s->causal = model->causal;
+  CH_TRY(choose_routing(model, &s->causal));
   if (model->net.moe_layers && !(s->causal && model->net.router->causal))
     CH_TRY(model->net.router->check(&model->config.model.router, o->chunk, model->config.model.experts, o->chunk));
   CH_TRY(ch_exec_init(&s->x, model->x.ops->name, model->x.compute, 1, model->x.threads));
@@ -124,6 +132,11 @@ int choir_session_create(choir_model *model, const choir_session_options *option
     *session = NULL;
   }
   return code;
+}
+
+const char *choir_session_routing(const choir_session *s) {
+  if (!s) return NULL;
+  return s->causal ? s->causal == CH_ADAPTIVE ? "adaptive" : "threshold" : choir_model_routing(s->model);
 }
 
 void choir_session_free(choir_session *s) {

@@ -10,7 +10,7 @@ struct choir_session {
   ch_transformer net; /* the model's parameters; blocks and statistics of its own */
   ch_exec x;
   int slots, positions, chunk;
-  int causal;                   /* a ch_causal: the model's routing when the session was made */
+  int causal;                   /* a ch_causal: the session's routing: the model's, or thresholds */
   ch_arena arrays;              /* on the host: of blocks, statistics, and the arrays below */
   ch_arena memory;              /* of what the next five point to */
   real CH_DEV *turn;            /* of rope, by position; or NULL */
@@ -26,7 +26,7 @@ struct choir_session {
 };
 
 /* One pass: slot b takes the tokens token[begin[b]] .. token[begin[b+1]-1], `chunk` of all slots at most. The logits
- * [V] behind its last one go to last[b] unless that is NULL, those behind every token to all [begin[slots],V] unless
+ * [V] after its last one go to last[b] unless that is NULL, those after every token to all [begin[slots],V] unless
  * that is. Or counts a pass of `chunk` tokens. */
 void ch_session_pass(choir_session *s, real *all);
 
