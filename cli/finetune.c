@@ -165,5 +165,5 @@ CLI_VERB(finetune, "finetune", "", 0, 0, "train a checkpoint on a labelled task"
          "learned. The dev set is measured every train.eval_every steps, once an epoch where that is 0: the label "
          "whose word is likeliest, each text by itself (threshold routing) and, beside it, by batch routing. The "
          "checkpoint with the best dev accuracy stays, and is the one that choir score RUN takes.\n\n"
-         "Settings are the checkpoint's but for batches of 32 texts and those of the recipe; --set changes any of "
+         "Settings are the checkpoint's except for batches of 32 texts and those of the recipe; --set changes any of "
          "them. Ctrl-C finishes the step, saves, evaluates and exits with status 3.");

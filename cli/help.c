@@ -110,8 +110,8 @@ void cli_help_routers(FILE *out) {
 }
 
 const char cli_statuses[] =
-    "0 success, 1 failure, 2 wrong usage, 3 a run that a signal stopped, saved, with steps left, 4 another of several "
-    "processes was not heard from (--rank-timeout).";
+    "0 success, 1 failure, 2 wrong usage, 3 a run that a signal stopped, saved, with steps left, 4 another "
+    "rank stopped responding (--rank-timeout).";
 
 void cli_help(FILE *out) {
   fprintf(out,

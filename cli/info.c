@@ -65,7 +65,7 @@ static void print_info(const choir_config *config, const choir_config_costs *c, 
   if (m->moe_every)
     printf(" e=%d of h=%d every %d layers, %s c=%g", m->experts, m->d_expert ? m->d_expert : m->d_hidden, m->moe_every,
            m->router.name, m->router.capacity_factor);
-  if (m->moe_every && m->dense_layers) printf(", behind %d dense", m->dense_layers);
+  if (m->moe_every && m->dense_layers) printf(", after %d dense", m->dense_layers);
   if (m->moe_every && m->shared_experts) printf(", %d shared", m->shared_experts);
   printf(", V=%s%s\n", cli_grouped(m->vocab_size), assumed ? " (assumed: the config leaves it to the data)" : "");
   print_row("parameters", c->parameters, paper ? paper->parameters : 0);

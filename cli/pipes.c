@@ -65,7 +65,7 @@ static const char *spool(int from, const char *name, int small) {
   uint64_t most = to >= 0 ? most_bytes(from, to, small) : 0;
   if (to < 0 || (failed = copy_bytes(from, to, most))) {
     if (failed > 0 && most == CLI_SMALL_BYTES)
-      cli_fail_with("%s: more than %s; nothing that is wanted here is as large", name, cli_bytes((double)most));
+      cli_fail_with("%s: more than %s; this input may not be larger", name, cli_bytes((double)most));
     else if (failed > 0)
       cli_fail_with("%s: more than %s, half of the room in %s; TMPDIR names another place, or name a file", name,
                     cli_bytes((double)most), temporary_place());

@@ -39,7 +39,7 @@ static void print_head(const ch_plan *plan, int assumed) {
   if (*plan->assumed) printf("  assumed: %s\n", cli_shown(plan->assumed));
   if (*plan->cluster.notes) printf("  notes of the cluster: %s\n", cli_shown(plan->cluster.notes));
   if (plan->shards_set)
-    printf("  train.shards is planned as %d; training on so many ranks needs it\n", plan->config.train.shards);
+    printf("  train.shards is planned as %d; training on this number of ranks needs it\n", plan->config.train.shards);
 }
 
 static void print_name(const ch_plan_layout *l) {
@@ -100,8 +100,8 @@ static void print_details(const ch_plan *plan, const ch_plan_layout *l) {
          cli_bytes((double)l->bytes));
   for (int i = 0; i < l->purposes; i++)
     if (l->memory[i].bytes) printf("    %-20s %10s\n", l->memory[i].name, cli_bytes((double)l->memory[i].bytes));
-  printf("  a step: %.4g s, %.4g s where traffic is hidden behind products; bytes by level are of all ranks\n",
-         l->seconds, l->overlapped);
+  printf("  a step: %.4g s, %.4g s with traffic hidden by products; bytes by level are of all ranks\n", l->seconds,
+         l->overlapped);
   for (int i = 0; i < l->parts; i++) print_part(plan, l, &l->part[i]);
   printf("  the longest part: %s\n", cli_shown(l->bound));
 }
@@ -159,7 +159,7 @@ CLI_VERB(plan, "plan", "CONFIG|CHECKPOINT|RUN", 1, 1,
          "copy, and H parts of the hidden width of an expert. For each the memory of a rank by purpose, the time of a "
          "step by part, bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the "
          "layouts that cannot be, and why. choir train --replicas R --hidden H runs them, with --shard-dense those "
-         "marked s; told nothing, it takes the one marked *.\n\n"
+         "marked s; * is the default.\n\n"
          "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, "
          "rates are the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json "
          "--set batch_sequences=64");

@@ -40,19 +40,18 @@ static const cli_option options[] = {
     {"capacity-factor", "C", CLI_REAL, &o.of_task.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "threshold or adaptive, whose thresholds follow each text",
      0},
-    {"slots", "N", CLI_INT, &o.of_task.score.batch, "16", "sequences at a time by thresholds; nothing depends on it",
-     0},
-    {"chunk", "N", CLI_INT, &o.of_task.score.chunk, "512", "tokens at a time by thresholds; nothing depends on it", 0},
+    {"slots", "N", CLI_INT, &o.of_task.score.batch, "16", "sequences at a time by thresholds: speed only", 0},
+    {"chunk", "N", CLI_INT, &o.of_task.score.chunk, "512", "tokens at a time by thresholds: speed only", 0},
     CLI_MODEL_OPTIONS(o.run),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
     {0}};
 
-CLI_VERB(score, "score", "RUN|CHECKPOINT", 1, 1, "how likely continuations are, and a task's labels by them",
+CLI_VERB(score, "score", "RUN|CHECKPOINT", 1, 1, "log-likelihood of continuations; task accuracy",
          "With --requests: for every line {\"context\": ..., \"continuation\": ...} the log-likelihood of the "
          "continuation, whether it is what the model would write at temperature 0 (greedy), and its number of tokens, "
          "as a line of JSON. What requests begin with in common goes through the model once. \"context_tokens\" and "
          "\"continuation_tokens\" take token ids; \"id\" comes back as it is.\n\n"
-         "With --task: for every row of a labelled set the label whose word is likeliest behind the task's text, and "
+         "With --task: for every row of a labelled set the label whose word is likeliest after the task's text, and "
          "how often that is right, beside the share of the commonest label.\n\n"
          "Both route by thresholds: no score depends on the batch, the order or the number of threads. For a task the "
-         "accuracy by batch routing stands beside it, which does depend on who shares the batch.");
+         "the accuracy by batch routing is also printed; it depends on the texts of the batch.");

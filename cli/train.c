@@ -32,8 +32,7 @@ static const char *remarks(train_display *w, const choir_train_event *e, char *t
     used += snprintf(
         text + used, size - (size_t)used, ", sent %s in %lld messages, communication %.0f %%, straggler: rank %d",
         cli_bytes((double)e->sent_bytes), (long long)e->sent_messages, 100 * e->waited / e->seconds, e->slowest_rank);
-  if (share < 0.75)
-    snprintf(text + used, size - (size_t)used, ", machine busy: threads had %.0f %% of their time", 100 * share);
+  if (share < 0.75) snprintf(text + used, size - (size_t)used, ", machine busy: %.0f %% CPU available", 100 * share);
   w->shown_seconds = w->shown_cpu = 0;
   return text;
 }

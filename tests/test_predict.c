@@ -319,7 +319,7 @@ static void whole_task(void **state) {
   test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_INTERRUPTED, "stopped");
   assert_int_equal(model->causal, CH_NOT_CAUSAL); /* the caller's routing is back */
   set_thresholds(model, 0);
-  test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_UNSUPPORTED, "know nothing yet");
+  test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_UNSUPPORTED, "no thresholds yet");
   choir_model_free(model);
 }
 

@@ -247,7 +247,7 @@ static void nothing_of_anybody_else_is_removed(void **state) {
 
 static void files_that_are_in_the_way(void **state) {
   program_must("mkdir taken && cp config.json taken/config.json");
-  program_refuses(1, "taken/config.json: is there, and not as choir writes it", FRESH "--out taken");
+  program_refuses(1, "taken/config.json: exists and was not written by choir", FRESH "--out taken");
   program_must("cmp config.json taken/config.json && rm -r taken/* && echo 'do not touch' >taken/lock");
   program_refuses(1, "taken/lock: is there, and not a lock of choir's", FRESH "--out taken");
   program_must("grep -qx 'do not touch' taken/lock");

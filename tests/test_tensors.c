@@ -121,7 +121,7 @@ static void damage_is_refused(void **state) {
   memcpy(copy, bytes, size);
   for (size_t length = 0; length < size; length++) refused(ch_tensors_parse(copy, length, "f", 1, &t), "f: ");
   memset((char *)copy + size, 0, 8);
-  refused(ch_tensors_parse(copy, size + 1, "f", 1, &t), "behind the last tensor");
+  refused(ch_tensors_parse(copy, size + 1, "f", 1, &t), "after the last tensor");
   test_ok(ch_tensors_parse(copy, size, "f", 1, &t));
   choir_tensors_close(t);
   free(bytes);
@@ -159,7 +159,7 @@ static void hostile_headers(void **state) {
     const char *part;
   } cases[] = {
       {"{" W("F32", "[2,2]", "0", "16") "}", 15, "truncated"},
-      {"{" W("F32", "[2,2]", "0", "16") "}", 17, "1 bytes behind"},
+      {"{" W("F32", "[2,2]", "0", "16") "}", 17, "1 bytes after"},
       {"{" W("F32", "[2,2]", "0", "12") "}", 12, "needs 16 bytes, it has 12"},
       {"{" W("F32", "[2,2]", "4", "20") "}", 20, "gap"},
       {"{" W("F32", "[2,2]", "16", "0") "}", 16, "bytes 16 to 0"},

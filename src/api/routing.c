@@ -97,9 +97,9 @@ static int check_layers(const choir_model *model, real *values) {
     model->x.memory->get(values, p->w, (size_t)p->count * sizeof *values);
     if (!ch_thresholds_set(values, (int)p->count))
       return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                      "%s: all 0, so routings 'threshold' and 'adaptive' know nothing yet: train the model first, if "
-                      "only for a few "
-                      "steps",
+                      "%s: no thresholds yet (all 0), which routings 'threshold' and 'adaptive' need: train the model "
+                      "first, if only "
+                      "for a few steps",
                       p->name);
   }
   return CHOIR_OK;

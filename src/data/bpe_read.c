@@ -137,7 +137,7 @@ static int add_added(bpe_job *j) {
         return refuse_json(j, "added_tokens", token->added, "single_word, lstrip and rstrip must be false");
     if (could_be_cut(token->text, token->size))
       return refuse_json(j, "added_tokens", token->added,
-                         "it has a space behind another character, where choir cuts texts");
+                         "it has a space after another character, where choir cuts texts");
     if (!json_is_boolean(normalized) || (json_is_true(normalized) && w->nfc && !is_nfc(token->text, token->size)))
       return refuse_json(j, "added_tokens", token->added, "\"normalized\" must be true or false, and its text be NFC");
     ch_added_set *set = json_is_true(normalized) ? &w->normalized : &w->raw;

@@ -135,7 +135,7 @@ int ch_input_open(ch_input *input, const char *path) {
 static int whole(const ch_input *input) {
   uint64_t consumed = ch_input_consumed(input);
   if (consumed >= input->size) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_FORMAT, "%s: damaged at byte %llu: %llu bytes behind it are no compressed data",
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: damaged at byte %llu: the %llu bytes after it are no compressed data",
                   input->path, (unsigned long long)consumed, (unsigned long long)(input->size - consumed));
 }
 

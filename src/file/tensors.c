@@ -160,7 +160,7 @@ static int check_cover(const tensors_reader *r, const choir_tensors *t) {
     end += x->bytes;
   }
   if (end == r->data + r->data_bytes) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu bytes behind the last tensor", r->name,
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu bytes after the last tensor", r->name,
                   (size_t)(r->data + r->data_bytes - end));
 }
 

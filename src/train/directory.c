@@ -33,7 +33,7 @@ static int check_config(const char *path) {
   json_decref(whole);
   free(text);
   if (ours) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not as choir writes it; train into another directory", path);
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: exists and was not written by choir; train into another directory", path);
 }
 
 /* Whether a run has left its config: it is written before all other files. */

@@ -120,7 +120,8 @@ static int from_path(ch_run *run, const choir_train_options *o) {
   char resolved[PATH_MAX];
   int there;
   run->from[0] = 0;
-  if (o->resume && o->from) return ch_error(CHOIR_ERROR_ARGUMENT, "what a run began with stands in %s", path);
+  if (o->resume && o->from)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "--from cannot be combined with --resume: %s has the start of the run", path);
   if (o->from) {
     CH_TRY(ch_checkpoint_resolve(o->from, resolved));
     return realpath(resolved, run->from) ? CHOIR_OK : ch_error_errno("%s: cannot open checkpoint", resolved);

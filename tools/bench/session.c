@@ -176,7 +176,7 @@ static int measure_prompt(ch_bench *b, serving *s) {
   ch_bench_figure(b, "GFLOP/s of training's forward", training.gflops);
   ch_bench_figure(b, "prompt over training", r->gflops / training.gflops);
   snprintf(r->note, sizeof r->note,
-           "logits behind the last token only, training's behind all; error of these logits against a pass without "
+           "logits after the last token only, training's after all; error of these logits against a pass without "
            "session");
   return CHOIR_OK;
 }

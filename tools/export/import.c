@@ -117,8 +117,8 @@ static int check_used(const import_job *j) {
   for (int i = 0; i < choir_tensors_count(j->from); i++) {
     const choir_tensor *t = choir_tensors_at(j->from, i);
     if (j->used[i] || (j->config.model.tied && !strcmp(t->name, head))) continue;
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' has no place in a model of choir's", j->options->from,
-                    t->name);
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' has no counterpart: choir has no such tensor",
+                    j->options->from, t->name);
   }
   return CHOIR_OK;
 }
