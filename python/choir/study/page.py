@@ -144,8 +144,10 @@ def summary(plan: dict[str, Any], groups: list[Group]) -> str:
     for one in plan["summary"]:
         (group,) = [group for group in groups if group.title == one["group"]]
         (f,) = [f for f in group.findings if f.claim["text"] == one["claim"]]
-        rows.append([one["text"], one.get("paper", f.claim.get("paper", "")), _row(f)[2], STATUS[f.verdict]])
-    return report.markdown(["claim", "paper", "here, 95 %", "status"], rows)
+        tokens = group.study.steps[-1] * group.study.step_tokens(group.study.arms[0].name) / 1e6
+        paper = one.get("paper", f.claim.get("paper", ""))
+        rows.append([one["text"], paper, _row(f)[2], STATUS[f.verdict], str(f.estimate.count), f"{tokens:.3g}"])
+    return report.markdown(["claim", "paper", "here, 95 %", "status", "seeds", "M tokens"], rows)
 
 
 def _flat(fields: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
