@@ -1,6 +1,7 @@
 #!/bin/sh
 # embed_parent.sh SOURCE: choir as a part of another project, by add_subdirectory and FetchContent: tests and install off,
-# a program linked with it, and without MPI no source that needs it. Without optimization, which takes a minute for the whole library.
+# a program linked with it, and without MPI no source that needs it. Flags for a CPU that has all leave each variant of
+# the SIMD code what it is. Without optimization, which takes a minute for the whole library.
 set -eu
 source=$1
 work=$(mktemp -d)
@@ -24,6 +25,18 @@ cmake -G Ninja -S "$source/tests/embed/parent" -B "$work/alone" -DWAY=subdirecto
 if ninja -C "$work/alone" -t targets all | grep 'src/comm/mpi\.c'; then
   echo "a part of another project compiles src/comm/mpi.c with CHOIR_MPI=OFF" >&2
   exit 1
+fi
+if [ "$(uname -m)" = x86_64 ]; then
+  CFLAGS=-march=sapphirerapids cmake -G Ninja -S "$source" -B "$work/march" -DCMAKE_BUILD_TYPE=Debug >"$work/march.log"
+  for isa in generic avx2 avx512 avx512_bf16; do
+    object=CMakeFiles/choir_simd_$isa.dir/src/cpu/simd/batch_invariant.c.o
+    ninja -C "$work/march" "$object" >"$work/log" || { tail -n 30 "$work/log"; exit 1; }
+    case $isa in avx512_bf16) name=pairs_$isa ;; *) name=product_$isa ;; esac
+    nm "$work/march/$object" | grep -q "T ch_invariant_$name" || {
+      echo "with -march=sapphirerapids variant $isa has no ch_invariant_$name" >&2
+      exit 1
+    }
+  done
 fi
 ninja -C "$work/subdirectory" route_static >"$work/log" || { tail -n 30 "$work/log"; exit 1; }
 "$work/subdirectory/route_static"
