@@ -178,10 +178,57 @@ static void refuses_other_rules(void **state) {
   json_object_set_new(file, "choir", json_pack("{s:i}", "eos", 400));
   test_fails(load(file, &t), CHOIR_ERROR_UNSUPPORTED, "a space behind another character");
   json_t *vocab = json_object_get(json_object_get(file, "model"), "vocab");
+  json_array_set_new(json_object_get(file, "added_tokens"), 0,
+                     json_deep_copy(json_array_get(json_object_get(file_of("gpt2"), "added_tokens"), 0)));
+  for (int b = 0; b < 13; b++) { /* no text has these bytes: their tokens may be others */
+    char old[3], spare[8];
+    int byte = b < 2 ? 0xC0 + b : 0xF3 + b;
+    old[0] = (char)(0xC0 | byte >> 6), old[1] = (char)(0x80 | (byte & 63)), old[2] = 0;
+    snprintf(spare, sizeof spare, "!!!%d", b);
+    assert_non_null(json_object_get(vocab, old));
+    json_object_set(vocab, spare, json_object_get(vocab, old));
+    json_object_del(vocab, old);
+  }
+  test_ok(load(file, &t));
+  corpus_round_trip(t, "caf\xC3\xA9 \xF4\x8F\xBF\xBF", 10);
+  choir_tokenizer_free(t);
   json_object_set(vocab, "!!!!", json_object_get(vocab, "!"));
   json_object_del(vocab, "!");
   test_fails(load(file, &t), CHOIR_ERROR_FORMAT, "no token for byte 0x21");
   json_decref(file);
+}
+
+/* Removed with invert keeps the pattern's matches: the ids are those of Isolated where it is the rule's only pattern.
+ */
+static void split_by_what_is_kept(void **state) {
+  static const struct {
+    const char *family, *behavior;
+    int invert, taken;
+  } cases[] = {
+      {"qwen", "Removed", 1, 1}, {"qwen", "Removed", 0, 0}, {"qwen", "Isolated", 1, 0}, {"deepseek", "Removed", 1, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    json_t *one = json_object_get(vectors, cases[i].family), *file = json_deep_copy(json_object_get(one, "file"));
+    json_t *step = json_array_get(json_object_get(json_object_get(file, "pre_tokenizer"), "pretokenizers"), 0);
+    const json_t *text = json_array_get(json_object_get(one, "texts"), 0);
+    choir_tokenizer *t;
+    assert_non_null(step);
+    json_object_set_new(step, "behavior", json_string(cases[i].behavior));
+    json_object_set_new(step, "invert", json_boolean(cases[i].invert));
+    if (!cases[i].taken) {
+      test_fails(load(file, &t), CHOIR_ERROR_UNSUPPORTED, "its rule for words is none of those");
+    } else {
+      int32_t *ids;
+      size_t count;
+      test_ok(load(file, &t));
+      test_ok(choir_tokenizer_encode(t, json_string_value(text), json_string_length(text), &ids, &count));
+      const json_t *wanted = json_array_get(json_object_get(one, "ids"), 0);
+      assert_int_equal(count, json_array_size(wanted));
+      for (size_t k = 0; k < count; k++) assert_int_equal(ids[k], json_integer_value(json_array_get(wanted, k)));
+      free(ids);
+      choir_tokenizer_free(t);
+    }
+    json_decref(file);
+  }
 }
 
 /* A pair that waited when one of its two merged with another does not lend its rank to the pair that then stands there.
@@ -305,5 +352,5 @@ static void spells_by_the_alphabet(void **state) {
 }
 
 TEST_MAIN(begin, end, gives_the_same_ids, long_texts_give_the_same, long_runs_of_spaces_are_cut,
-          data_have_the_tokens_of_the_whole, takes_hostile_texts, refuses_other_rules, stale_pairs, keeps_the_file,
-          goes_through_gguf, spells_by_the_alphabet)
+          data_have_the_tokens_of_the_whole, takes_hostile_texts, split_by_what_is_kept, refuses_other_rules,
+          stale_pairs, keeps_the_file, goes_through_gguf, spells_by_the_alphabet)

@@ -41,10 +41,12 @@ static int read_normalizer(bpe_job *j) {
   return CHOIR_OK;
 }
 
-/* Nonzero: the step cuts by this pattern, and keeps all of the text. */
-static int cuts_by(const json_t *step, const char *regex) {
-  return ch_json_is_type(step, "Split") && ch_json_is_text(step, "behavior", "Isolated") &&
-         !json_is_true(json_object_get(step, "invert")) &&
+/* Nonzero: the step cuts by this pattern, and keeps all of the text. To remove what the pattern does not match (invert)
+ * is the same for one that matches all text, as those do that are the only one of their rule (dolma2 is spelled so). */
+static int cuts_by(const json_t *step, const char *regex, int alone) {
+  int isolated = ch_json_is_text(step, "behavior", "Isolated") && !json_is_true(json_object_get(step, "invert"));
+  int kept = ch_json_is_text(step, "behavior", "Removed") && json_is_true(json_object_get(step, "invert"));
+  return ch_json_is_type(step, "Split") && (isolated || (kept && alone)) &&
          ch_json_is_text(json_object_get(step, "pattern"), "Regex", regex);
 }
 
@@ -59,7 +61,7 @@ static int read_pre_tokenizer(bpe_job *j) {
   for (const ch_cutting *c = ch_cuttings; splits && json_is_false(regex) && c->regex[0]; c++) {
     size_t same = 0;
     while (same < splits && same < CH_PATTERNS && c->regex[same] && (step = step_of(whole, "pretokenizers", same)) &&
-           cuts_by(step, c->regex[same]))
+           cuts_by(step, c->regex[same], !c->regex[1]))
       same++;
     if (same == splits && (same == CH_PATTERNS || !c->regex[same])) return j->t->bpe->words.cutting = c, CHOIR_OK;
   }
@@ -70,6 +72,9 @@ static int read_pre_tokenizer(bpe_job *j) {
 }
 
 /* ---- tokens ---- */
+
+/* Bytes that no text of UTF-8 has, which some files have no tokens for (GPT-NeoX, OLMo). */
+static int never_in_utf8(int byte) { return byte == 0xC0 || byte == 0xC1 || byte > 0xF4; }
 
 /* The bytes and the name of a token, one behind the other, at `at`; returns what follows them. Only tokens that the
  * alphabet spells are found in text. */
@@ -102,7 +107,7 @@ static int add_tokens(bpe_job *j) {
   for (int b = 0; b < 256; b++) t->bpe->byte_id[b] = -1;
   for (int i = 0; i < t->vocab; i++) at = add_token(j, i, at);
   for (int b = 0; b < 256; b++)
-    if (t->bpe->byte_id[b] < 0)
+    if (t->bpe->byte_id[b] < 0 && !never_in_utf8(b))
       return ch_error(CHOIR_ERROR_FORMAT, "%s: model.vocab has no token for byte 0x%02X: texts with it would change",
                       j->file.name, b);
   return CHOIR_OK;
