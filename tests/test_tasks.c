@@ -254,6 +254,8 @@ static void rows_as_tokens(void **state) {
   choir_tokenizer *t;
   ch_rows r;
   ch_examples e;
+  assert_int_equal(ch_task_label_of(task, "-1", 2), -1); /* as Hugging Face's datasets write test sets */
+  assert_int_equal(ch_task_label_of(task, "-2", 2), -2);
   test_ok(choir_tokenizer_load(corpus_path("small.model"), &t));
   test_ok(task_rows(task, "first\tsecond\tgold\nka to mi\tre sol\tyes\nka\t\t-\nto\tmi\tmaybe\n", 1, &r));
   test_ok(ch_examples_make(&r, t, 200, 0, &e));

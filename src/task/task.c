@@ -26,7 +26,7 @@ int ch_task_label_of(const choir_task *task, const char *value, size_t size) {
   if (task->unlabelled && among(task->unlabelled, value, size)) return -1;
   for (int label = 0; label < task->labels; label++)
     if (among(task->value[label], value, size)) return label;
-  return -2;
+  return size == 2 && !memcmp(value, "-1", 2) ? -1 : -2; /* how Hugging Face's datasets write that there is none */
 }
 
 /* A list of at least `least` texts, and of numbers too where `numbers` says so. */
