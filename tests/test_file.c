@@ -142,9 +142,11 @@ static void directories_are_whole_or_not_there(void **state) {
 }
 
 static const char *vanishes; /* before the next lock is had */
+static int no_locks;         /* errno of a file system without them */
 
 /* In the place of the C library's. */
 int flock(int fd, int operation) {
+  if (no_locks) return errno = no_locks, -1;
   if (vanishes) unlink(vanishes);
   vanishes = NULL;
   return (int)syscall(SYS_flock, fd, operation);
@@ -158,6 +160,22 @@ static void a_lock_has_its_name(void **state) {
   assert_null(vanishes);
   test_fails(ch_lock_take(base, &second), CHOIR_ERROR_BUSY, "is using it");
   ch_lock_release(lock);
+}
+
+/* Lustre, NFS and FUSE may have none: a run goes on and says so; other errors are errors. */
+static void file_systems_without_locks(void **state) {
+  static const int without[] = {ENOSYS, ENOLCK, EOPNOTSUPP};
+  int lock;
+  for (int i = 0; i < 3; i++) {
+    no_locks = without[i];
+    choir_notices();
+    test_ok(ch_lock_take(base, &lock));
+    assert_non_null(strstr(choir_notices(), "this file system has no locks"));
+    ch_lock_release(lock);
+  }
+  no_locks = EIO;
+  test_fails(ch_lock_take(base, &lock), CHOIR_ERROR_IO, "cannot be locked");
+  no_locks = 0;
 }
 
 static void one_run_per_directory(void **state) {
@@ -354,7 +372,7 @@ int main(void) {
       IN_BASE(files_are_whole_or_not_there),
       IN_BASE(a_full_disk_says_how_much),
       IN_BASE(directories_are_whole_or_not_there),
-      IN_BASE(one_run_per_directory),
+      IN_BASE(file_systems_without_locks, one_run_per_directory),
       IN_BASE(a_lock_has_its_name),
       IN_BASE(claims_leave_nothing),
       cmocka_unit_test(nearest_words),

@@ -40,7 +40,15 @@ static int open_locked(const char *directory, const char *path, int *fd) {
     int code = ch_own_open(path, O_RDWR | O_CREAT, fd);
     if (code == CHOIR_ERROR_IO) return ch_begin_error(ch_error_number(), path, "written");
     CH_TRY(code);
-    if (flock(*fd, LOCK_EX | LOCK_NB))
+    int failed = flock(*fd, LOCK_EX | LOCK_NB);
+    if (failed && (errno == ENOSYS || errno == ENOLCK || errno == EOPNOTSUPP)) {
+      ch_notice(
+          "%s: this file system has no locks (%s): nothing keeps two processes from writing there; see to it that "
+          "one does",
+          path, strerror(errno));
+      return CHOIR_OK;
+    }
+    if (failed)
       code = errno == EWOULDBLOCK ? busy(directory, *fd) : ch_error_errno("%s: cannot be locked", path);
     else
       code = ch_is_named(*fd, path, &named);
