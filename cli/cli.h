@@ -197,7 +197,7 @@ char *cli_read_file(const char *path,
 int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t **object);
 /* Rows of how a model is run: choices of this call, no part of what it computes. */
 /* clang-format off */
-#define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads, 0: all CPUs; results do not depend on it", 0}
+#define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads, 0: OMP_NUM_THREADS, or all CPUs (of a quota as many); results do not depend on it", 0}
 #define CLI_COMPUTE(target)                                                                                            \
   {"compute", "fp32|bf16", CLI_CHOICE, target, NULL, "type of matrix products; default: the config's", 0}
 #define CLI_EMULATE_BF16(target)                                                                                       \

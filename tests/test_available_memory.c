@@ -37,6 +37,25 @@ static void the_machine_alone(void **state) {
   LEAVES(1024, "proc/self/cgroup=0::/", V2, "sys/fs/cgroup/memory.max=max");
 }
 
+static void has_quota(int cpus, const char *const *files) {
+  tree("fake", files);
+  assert_int_equal(ch_machine_quota_at("fake"), cpus);
+}
+#define QUOTA(cpus, ...) has_quota(cpus, (const char *const[]){__VA_ARGS__, NULL})
+
+/* Threads beyond a quota wait for each other: the least of all levels counts, rounded up; none is 0. */
+static void quotas_of_cpus(void **state) {
+  QUOTA(0, "proc/nothing=");
+  QUOTA(0, "proc/self/cgroup=0::/job", V2, "sys/fs/cgroup/job/cpu.max=max 100000");
+  QUOTA(1, "proc/self/cgroup=0::/job", V2, "sys/fs/cgroup/job/cpu.max=20000 100000");
+  QUOTA(3, "proc/self/cgroup=0::/top/job", V2, "sys/fs/cgroup/top/job/cpu.max=400000 100000",
+        "sys/fs/cgroup/top/cpu.max=250000 100000");
+  QUOTA(2, "proc/self/cgroup=4:cpu,cpuacct:/job", V1, "cg/cpu/job/cpu.cfs_quota_us=200000",
+        "cg/cpu/job/cpu.cfs_period_us=100000");
+  QUOTA(0, "proc/self/cgroup=4:cpu,cpuacct:/job", V1, "cg/cpu/job/cpu.cfs_quota_us=-1",
+        "cg/cpu/job/cpu.cfs_period_us=100000");
+}
+
 /* As systemd and Slurm nest them: every level counts, and memory.high as memory.max. */
 static void nested_groups_of_version_2(void **state) {
   LEAVES(300, "proc/self/cgroup=0::/user.slice/job", V2, "sys/fs/cgroup/user.slice/memory.max=524288000",
@@ -90,5 +109,5 @@ static void limits_of_the_process(void **state) {
   assert_int_equal(program_wait(child), 0);
 }
 
-TEST_MAIN(program_directory_make, program_directory_remove, the_machine_alone, nested_groups_of_version_2, containers,
-          version_1, limits_of_the_process)
+TEST_MAIN(program_directory_make, program_directory_remove, quotas_of_cpus, the_machine_alone,
+          nested_groups_of_version_2, containers, version_1, limits_of_the_process)

@@ -1,4 +1,4 @@
-/* How much memory can be had: of the machine, of control groups, of ulimits. */
+/* How much memory can be had: of the machine, of control groups, of ulimits. How many CPUs control groups leave. */
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -117,8 +117,9 @@ static int find_mount(const char *root, const version *v, char *point, char *top
   return found;
 }
 
-/* The least memory that the process's control group and its mounted ancestors leave free. */
-static size_t groups_leave(const char *root, const version *v) {
+/* The least that the process's control group and its mounted ancestors leave, by what a directory leaves. */
+static size_t groups_leave(const char *root, const version *v,
+                           size_t (*leave)(const version *v, const char *directory)) {
   char group[PATH_MAX], point[PATH_MAX], top[PATH_MAX], directory[3 * PATH_MAX];
   size_t leaves = NONE;
   if (!find_group(root, v, group) || !find_mount(root, v, point, top)) return NONE;
@@ -127,7 +128,7 @@ static size_t groups_leave(const char *root, const version *v) {
   size_t base = (size_t)snprintf(directory, sizeof directory, "%s%s", root, point);
   snprintf(directory + base, sizeof directory - base, "%s", strcmp(below, "/") ? below : "");
   for (;;) {
-    leaves = smaller_of(leaves, group_leaves(v, directory));
+    leaves = smaller_of(leaves, leave(v, directory));
     char *slash = strrchr(directory + base, '/');
     if (!slash) return leaves;
     *slash = 0;
@@ -138,14 +139,39 @@ size_t ch_machine_available_memory_at(const char *root) {
   char path[PATH_MAX];
   snprintf(path, sizeof path, "%s/proc/meminfo", root);
   size_t kib = read_number(path, "MemAvailable:", NONE), available = kib == NONE ? NONE : kib * 1024;
-  for (int i = 0; i < 2; i++) available = smaller_of(available, groups_leave(root, &versions[i]));
+  for (int i = 0; i < 2; i++) available = smaller_of(available, groups_leave(root, &versions[i], group_leaves));
   return available == NONE ? 0 : available ? available : 1; /* 0 would say that nothing is known */
+}
+
+static const version cpu_versions[] = {{"cgroup2", "", {"cpu.max", NULL}, "", ""},
+                                       {"cgroup", "cpu", {"cpu.cfs_quota_us", "cpu.cfs_period_us"}, "", ""}};
+
+/* CPUs that the quota of a directory's control group comes to, rounded up: microseconds in each period. */
+static size_t group_cpus(const version *v, const char *directory) {
+  enum { ROOM = 3 * PATH_MAX + 64 };
+  char path[ROOM];
+  long long number[2] = {-1, 0}; /* version 1 says "none" by -1, version 2 by a word */
+  int known = 0;
+  for (int i = 0; i < 2 && v->limits[i]; i++) {
+    snprintf(path, ROOM, "%s/%s", directory, v->limits[i]);
+    FILE *f = fopen(path, "r");
+    if (!f) return NONE;
+    known += v->limits[1] ? fscanf(f, "%lld", &number[i]) : fscanf(f, "%lld %lld", &number[0], &number[1]);
+    fclose(f);
+  }
+  return known == 2 && number[0] > 0 && number[1] > 0 ? (size_t)((number[0] - 1) / number[1] + 1) : NONE;
+}
+
+int ch_machine_quota_at(const char *root) {
+  size_t cpus = NONE;
+  for (int i = 0; i < 2; i++) cpus = smaller_of(cpus, groups_leave(root, &cpu_versions[i], group_cpus));
+  return cpus > INT_MAX ? 0 : (int)cpus;
 }
 
 /* Memory that `ulimit -v` and `ulimit -d` leave. */
 static size_t limits_leave(void) {
   static const struct {
-    __rlimit_resource_t resource;
+    int resource;
     int field; /* of /proc/self/statm, in pages */
   } limits[] = {{RLIMIT_AS, 0}, {RLIMIT_DATA, 5}};
   size_t leaves = NONE, pages[6] = {0};

@@ -81,9 +81,9 @@ int ch_machine_has_fast_bf16(void) {
 
 int ch_machine_cpus(void) {
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  long n = sysconf(_SC_NPROCESSORS_ONLN);
-  return n > 0 ? (int)n : 1;
+  long n = sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+  int quota = ch_machine_quota_at(""), cpus = n > 0 ? (int)n : 1;
+  return quota && quota < cpus ? quota : cpus;
 }
 
 static double seconds_of(clockid_t clock) {

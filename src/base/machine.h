@@ -26,8 +26,12 @@ int ch_machine_has_fast_bf16(void);
  * may refuse where a signal stack is too small to save them on. CHOIR_ISA=avx512 leaves them alone. */
 int ch_machine_has_amx(void);
 
-/* CPUs this process may run on. */
+/* CPUs this process may run on: of its affinity, and at most the quota of its control groups, rounded up. */
 int ch_machine_cpus(void);
+
+/* CPUs that the quotas of control groups leave (cpu.max; version 1: cpu.cfs_quota_us), by /proc and /sys below `root`,
+ * rounded up; 0: no quota. */
+int ch_machine_quota_at(const char *root);
 
 /* Bytes of memory that can be had without swapping: what the system has, the limits of every control group that this
  * process is in (version 1 and 2, memory.max and memory.high, of the group and of all above it), and ulimits; 0 when
