@@ -152,6 +152,10 @@ static void reads_a_tokenizer(void **state) {
       "set -e; choir import folder --out own; choir tokenizer encode --tokenizer own corpus.txt >there; "
       "choir tokenizer encode --tokenizer bpe.model corpus.txt >here; cmp here there; "
       "choir tokenizer import folder/tokenizer.json --out t.model; cmp t.model own/tokenizer.model");
+  /* of two files the one that has as many tokens as the model */
+  program_must(
+      "set -e; cp -r folder both; choir tokenizer train corpus.txt --type char --vocab-size 270 --out "
+      "both/tokenizer.model; choir import both --out both-back; cmp both-back/tokenizer.model own/tokenizer.model");
   for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
     program_refuses(1, odd[i].says, "sed '%s' folder/tokenizer.json >odd.json; choir tokenizer import odd.json --out x",
                     odd[i].edit);
@@ -285,7 +289,13 @@ static void knows_defaults_of_others(void **state) {
   program_refuses(
       1, "\"sliding_window\" is 4096",
       "sed '1s/{/{\"use_sliding_window\": false,/' long-hf/config.json >odd/config.json; choir import odd --out x");
-  program_must("sed -i '1s/{/{\"sliding_window\": null,/' long-hf/config.json; choir import long-hf --out long-back");
+  program_must(
+      "sed -i '1s/{/{\"sliding_window\": null,/' long-hf/config.json; choir import long-hf --out long-back 2>said; "
+      "grep -q '\"max_position_embeddings\" is 8192' said");
+  program_must(
+      "set -e; cp -r long-hf ends; sed -i 's/\"eos_token_id\": [0-9]*/\"eos_token_id\": [1, 2]/' ends/config.json; "
+      "choir "
+      "import ends --out ends-back 2>said; grep -q 'names 2 tokens; the first, 1, ends texts' said");
   program_must(
       "set -e; choir init config.json --out mix --tokenizer bpe.model " MODERN
       "--set router.name=bias_balanced --set dense_layers=0 --set experts_per_token=2 --set score=softmax --set "

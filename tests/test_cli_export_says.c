@@ -128,12 +128,41 @@ static void save_otherwise(const char *changed, float value, const char *more, c
   choir_tensors_close(t);
 }
 
+/* folder/ with the frequencies of a layer's rotation among the weights, as transformers once wrote them, times a
+ * factor. */
+static void save_frequencies(double factor) {
+  choir_tensors *t;
+  choir_config c;
+  float values[64];
+  test_ok(choir_config_load("fine-back/config.json", &c));
+  int columns = c.model.d_head ? c.model.d_head : c.model.d_model / c.model.heads;
+  for (int i = 0; i < columns / 2; i++) values[i] = (float)(factor * pow(c.model.rope_theta, -2.0 * i / columns));
+  test_ok(choir_tensors_open("folder/model.safetensors", 1, &t));
+  int count = choir_tensors_count(t);
+  choir_tensor *tensor = calloc((size_t)count + 1, sizeof *tensor);
+  for (int i = 0; i < count; i++) tensor[i] = *choir_tensors_at(t, i);
+  tensor[count] = (choir_tensor){.name = "model.layers.0.self_attn.rotary_emb.inv_freq",
+                                 .dtype = CHOIR_F32,
+                                 .dims = 1,
+                                 .shape = {columns / 2},
+                                 .bytes = (size_t)columns / 2 * sizeof(float),
+                                 .data = values};
+  program_must("rm -rf rotates; mkdir rotates && cp folder/config.json rotates");
+  test_ok(choir_tensors_write("rotates/model.safetensors", tensor, count + 1, NULL));
+  free(tensor);
+  choir_tensors_close(t);
+}
+
 static void refuses_odd_tensors(void **state) {
   save_otherwise("model.norm.weight", 1, NULL, "fine"); /* so that it is the oddity that is refused */
   program_must("choir import fine --out fine-back --tokenizer bpe.model");
   save_otherwise("model.norm.weight", NAN, NULL, "nan");
   program_refuses(1, "final_norm.weight has a value that is not finite", "choir import nan --out x");
   save_otherwise("", 1, "model.more.weight", "more");
+  save_frequencies(1);
+  program_must("choir import rotates --out rotates-back --tokenizer bpe.model");
+  save_frequencies(1.1);
+  program_refuses(1, "rotary_emb.inv_freq' has no counterpart", "choir import rotates --out x");
   program_refuses(1, "tensor 'model.more.weight' has no counterpart", "choir import more --out x");
   assert_int_not_equal(access("x", F_OK), 0);
 }

@@ -111,12 +111,30 @@ static const void *fetch_import(void *context, const choir_tensor *tensor) {
   return j->code ? NULL : j->values;
 }
 
+/* Frequencies of the rotation, which older versions of transformers wrote among the weights and newer ones drop: those
+ * that rope_theta gives, up to the rounding of 16 bits. */
+static int are_frequencies(const import_job *j, const choir_tensor *t) {
+  static const char end[] = ".rotary_emb.inv_freq";
+  const choir_model_config *m = &j->config.model;
+  size_t length = strlen(t->name);
+  double columns = m->rope_fraction * ch_config_d_head(m);
+  int known = t->dtype == CHOIR_F32 || t->dtype == CHOIR_F16 || t->dtype == CHOIR_BF16;
+  if (j->format != CH_EXPORT_HF || length < sizeof end || strcmp(t->name + length - (sizeof end - 1), end) || !known ||
+      t->dims != 1 || (double)t->shape[0] != columns / 2)
+    return 0;
+  for (int64_t i = 0; i < t->shape[0]; i++) {
+    double wanted = pow(m->rope_theta, -2 * (double)i / columns);
+    if (!(fabs(ch_export_value(t->dtype, t->data, i) - wanted) <= 0.01 * wanted + 1e-7)) return 0;
+  }
+  return 1;
+}
+
 /* Every tensor there has gone somewhere; a head that is the embedding may stand there once more. */
 static int check_used(const import_job *j) {
   const char *head = j->format == CH_EXPORT_GGUF ? "output.weight" : "lm_head.weight";
   for (int i = 0; i < choir_tensors_count(j->from); i++) {
     const choir_tensor *t = choir_tensors_at(j->from, i);
-    if (j->used[i] || (j->config.model.tied && !strcmp(t->name, head))) continue;
+    if (j->used[i] || (j->config.model.tied && !strcmp(t->name, head)) || are_frequencies(j, t)) continue;
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' has no counterpart: choir has no such tensor",
                     j->options->from, t->name);
   }
@@ -162,52 +180,57 @@ static int is_json(const char *path) {
   return first == '{';
 }
 
-/* The tokenizer that the checkpoint will have, at `path`; *given says whether there is one. */
-static int place_tokenizer(const import_job *j, const char *path, int *given) {
-  char own[PATH_MAX];
-  snprintf(own, sizeof own, "%s/tokenizer.model", j->options->from);
-  const char *from = j->options->tokenizer ? j->options->tokenizer : own;
-  *given = 1;
-  if (!j->options->tokenizer && j->format == CH_EXPORT_GGUF) {
-    ch_buffer model = {0};
-    int code = ch_gguf_tokenizer(&j->gguf, j->options->from, &model);
+/* Makes the checkpoint's tokenizer at `path`, of a file or, where `from` is NULL, of the GGUF file. It must be the
+ * model's. */
+static int place_tokenizer(const import_job *j, const char *from, const char *path) {
+  choir_tokenizer *t = NULL;
+  ch_buffer model = {0};
+  int code, vocab = j->config.model.vocab_size;
+  if (from && is_json(from)) {
+    code = choir_tokenizer_import(from, j->eos, vocab, path);
+  } else if (from) {
+    size_t size;
+    CH_TRY(choir_tokenizer_load(from, &t));
+    const void *bytes = choir_tokenizer_bytes(t, &size);
+    code = ch_file_save(path, bytes, size);
+    choir_tokenizer_free(t);
+  } else {
+    code = ch_gguf_tokenizer(&j->gguf, j->options->from, &model);
     if (!code) code = ch_file_save(path, model.data, model.size);
     free(model.data);
-    return code;
   }
-  if (!j->options->tokenizer) CH_TRY(ch_there(own, given));
-  if (!*given) {
-    snprintf(own, sizeof own, "%s/tokenizer.json", j->options->from);
-    CH_TRY(ch_there(own, given));
-    if (!*given) return CHOIR_OK;
-  }
-  if (is_json(from)) return choir_tokenizer_import(from, j->eos, j->config.model.vocab_size, path);
-  choir_tokenizer *t;
-  CH_TRY(choir_tokenizer_load(from, &t));
-  size_t size;
-  const void *bytes = choir_tokenizer_bytes(t, &size);
-  int code = ch_file_save(path, bytes, size);
+  CH_TRY(code);
+  CH_TRY(choir_tokenizer_load(path, &t));
+  int has = choir_tokenizer_vocab_size(t);
   choir_tokenizer_free(t);
-  return code;
+  if (has == vocab) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, \"vocab_size\" is %d",
+                  from ? from : j->options->from, has, vocab);
 }
 
-/* A tokenizer that would change texts, or is not the model's, is left out, with a notice; one that the caller names
- * must be right. */
+/* Nonzero: what is there could not be read, so that nobody can tell what it is. */
+static int is_unread(int code) {
+  return code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number());
+}
+
+/* A tokenizer that would change texts, or is not the model's, is left out, with a notice, unless the folder has another
+ * file that fits; one that the caller names must be right. */
 static int copy_tokenizer(import_job *j, const char *directory) {
-  char path[PATH_MAX];
-  choir_tokenizer *t = NULL;
+  static const char *const names[] = {"tokenizer.model", "tokenizer.json"};
+  char path[PATH_MAX], own[PATH_MAX];
+  int given = j->options->tokenizer || j->format == CH_EXPORT_GGUF, code = CHOIR_OK;
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
-  int given, code = place_tokenizer(j, path, &given), vocab = j->config.model.vocab_size;
-  if (!code && !given) return CHOIR_OK;
-  if (!code) code = choir_tokenizer_load(path, &t);
-  if (!code && choir_tokenizer_vocab_size(t) != vocab)
-    code = ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, \"vocab_size\" is %d",
-                    j->options->tokenizer ? j->options->tokenizer : j->options->from, choir_tokenizer_vocab_size(t),
-                    vocab);
-  choir_tokenizer_free(t);
+  if (given) code = place_tokenizer(j, j->options->tokenizer, path);
+  for (int i = 0;
+       i < 2 && !j->options->tokenizer && j->format != CH_EXPORT_GGUF && (!given || (code && !is_unread(code))); i++) {
+    int there;
+    snprintf(own, sizeof own, "%s/%s", j->options->from, names[i]);
+    CH_TRY(ch_there(own, &there));
+    if (there) given = 1, code = place_tokenizer(j, own, path);
+  }
+  if (!given) return CHOIR_OK;
   j->result->tokenizer = !code;
-  int unread = code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number());
-  if (!code || j->options->tokenizer || unread) return code;
+  if (!code || j->options->tokenizer || is_unread(code)) return code;
   unlink(path);
   return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
 }
@@ -225,6 +248,9 @@ static int read_config(import_job *j, const char *name, json_t *root) {
   int code = ch_import_config(root, name, &j->config, &j->gate_scale, &j->kind);
   const json_t *eos = json_object_get(root, "eos_token_id"), *first = json_array_get(eos, 0);
   j->eos = json_is_integer(eos) ? json_integer_value(eos) : first ? json_integer_value(first) : -1;
+  if (!code && json_array_size(eos) > 1)
+    ch_notice("%s: \"eos_token_id\" names %zu tokens; the first, %lld, ends texts here, and alone in what is exported",
+              name, json_array_size(eos), (long long)j->eos);
   json_decref(root);
   return code;
 }

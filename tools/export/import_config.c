@@ -151,7 +151,12 @@ static int read_sizes(const config_job *j) {
   CH_TRY(set_integer(j, "model.kv_heads", value));
   CH_TRY(ch_json_get_number(j->root, j->name, "rms_norm_eps", 0, 1, &m->norm_eps));
   CH_TRY(ch_json_get_integer(j->root, j->name, "max_position_embeddings", 1, 1 << 30, &value));
-  return set_integer(j, "train.sequence_length", value < 2048 ? value : 2048); /* what training would take */
+  if (value > 2048)
+    ch_notice(
+        "%s: \"max_position_embeddings\" is %lld; train.sequence_length becomes 2048, what training would take, "
+        "and an export says that: raise it in config.json where more is wanted",
+        j->name, (long long)value);
+  return set_integer(j, "train.sequence_length", value < 2048 ? value : 2048);
 }
 
 /* A number at the top, as older versions write it, or in an object of its own. Where both are, they must agree. */
