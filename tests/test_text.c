@@ -75,6 +75,8 @@ static void reads_json_lines(void **state) {
   GIVES_JSON("{\"text\": \"one\\ntwo \\u00e9\\t\"}\n{\"id\": 12345678901234567890123, \"text\": \"kato\"}\n",
              "one\ntwo \xC3\xA9\t|kato|");
   GIVES_JSON("\n{\"text\": \"one\"}\r\n  \n{\"text\": \"\"}\n{\"text\":\"two\"}", "one|two|");
+  GIVES_JSON("{\"text\": \"1e999 NaN\", \"a\": NaN, \"b\": [-Infinity, 1e999, 5]}",
+             "1e999 NaN|"); /* as Python writes */
   GIVES_JSON("{\"text\": \"a b c d e f g h i j k l m n o p q r s t u v w x y z \\ud83d\\ude00\"}",
              "a b c d e f g h i j k l m n o p q r s t u v w x y z \xF0\x9F\x98\x80|");
 }
@@ -85,6 +87,19 @@ static int read_one(const char *name, const char *separator, const char *field, 
       &(ch_text_options){
           .inputs = inputs, .separator = separator, .field = field, .replace_invalid = replace, .block_bytes = 64},
       got);
+}
+
+/* Half of a pair of surrogates is no character: it is an error, or becomes U+FFFD as its bytes would. */
+static void half_pairs_are_replaced(void **state) {
+  static const char line[] =
+      "{\"text\": \"a\\ud83d b\\ude00\\ud83d\\ude00 \\\\ud83d \\uD83D\", \"score\": NaN}\n{\"text\": \"two\"}\n";
+  ch_buffer got = {0};
+  corpus_save(corpus_path("in"), line, sizeof line - 1);
+  test_fails(read_one("in", NULL, "text", 0, &got), CHOIR_ERROR_FORMAT, "in:1: not JSON");
+  got.size = 0;
+  test_ok(read_one("in", NULL, "text", 1, &got));
+  assert_string_equal(got.data, "a\xEF\xBF\xBD b\xEF\xBF\xBD\xF0\x9F\x98\x80 \\ud83d \xEF\xBF\xBD|two|");
+  free(got.data);
 }
 
 static void json_errors_name_the_line(void **state) {
@@ -323,6 +338,7 @@ static void names_what_cannot_be_read(void **state) {
 
 static int end(void **state) { return corpus_end(state); }
 
-TEST_MAIN(begin, end, splits_documents, takes_windows_line_ends, reads_json_lines, json_errors_name_the_line,
-          tells_json_lines_from_text, invalid_bytes_are_located, reads_every_compression, refuses_archives,
-          refuses_damaged_compression, reads_every_stream, reads_gzip_members, names_what_cannot_be_read)
+TEST_MAIN(begin, end, splits_documents, takes_windows_line_ends, reads_json_lines, half_pairs_are_replaced,
+          json_errors_name_the_line, tells_json_lines_from_text, invalid_bytes_are_located, reads_every_compression,
+          refuses_archives, refuses_damaged_compression, reads_every_stream, reads_gzip_members,
+          names_what_cannot_be_read)

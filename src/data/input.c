@@ -104,8 +104,10 @@ int ch_input_check(const char *path, uint64_t *bytes) {
 
 static int failed(ch_input *input, const char *doing) {
   const char *why = archive_error_string(input->archive);
-  return ch_error(CHOIR_ERROR_FORMAT, "%s: %s at byte %llu: %s", input->path, doing,
-                  (unsigned long long)ch_input_consumed(input), why ? why : "unknown failure");
+  int window = why && strstr(why, "too much memory"); /* libarchive takes windows of zstd up to 128 MiB */
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: %s at byte %llu: %s%s", input->path, doing,
+                  (unsigned long long)ch_input_consumed(input), why ? why : "unknown failure",
+                  window ? "; unpack it first: zstd -dc --long=31 FILE >TEXT" : "");
 }
 
 int ch_input_open(ch_input *input, const char *path) {

@@ -290,13 +290,56 @@ static const char *type_name(const json_t *value) {
   return names[json_typeof(value)];
 }
 
+/* The UTF-16 unit that "\uXXXX" at p stands for; 0: there is none. */
+static unsigned unit_at(const char *p, const char *end) {
+  unsigned unit = 0;
+  if (end - p < 6 || p[0] != '\\' || p[1] != 'u') return 0;
+  for (int i = 2; i < 6; i++) {
+    const char *digit = p[i] ? strchr("0123456789abcdefABCDEF", p[i]) : NULL;
+    if (!digit) return 0;
+    long value = digit - "0123456789abcdefABCDEF";
+    unit = unit * 16 + (unsigned)(value > 15 ? value - 6 : value);
+  }
+  return unit;
+}
+
+/* Changes in t->block what Python's json writes and reads and JSON does not know: numbers of any kind (NaN, 1e999),
+ * which are nobody's text, become 0; with replace_invalid half of a surrogate pair becomes U+FFFD. Whether there was
+ * any. */
+static int mend_line(ch_text *t) {
+  int inside = 0, mended = 0;
+  for (char *p = t->block.data, *end = p + t->block.size; p < end;) {
+    char *from = p;
+    unsigned unit = inside ? unit_at(p, end) : 0, next = unit ? unit_at(p + 6, end) : 0;
+    if (unit >= 0xD800 && unit < 0xDC00 && next >= 0xDC00 && next < 0xE000) {
+      p += 12;
+    } else if (unit >= 0xD800 && unit < 0xE000 && t->o.replace_invalid) {
+      memcpy(p, "\\ufffd", 6);
+      p += 6, mended = 1, t->replaced++;
+    } else if (inside && *p == '\\') {
+      p += 2;
+    } else if (!inside && memchr("-0123456789NI", *p, 13)) {
+      while (p < end && memchr("+-.0123456789eEINafinty", *p, 23)) *p++ = ' ';
+      *from = '0', mended = 1;
+    } else {
+      inside ^= *p++ == '"';
+    }
+  }
+  return mended;
+}
+
+static json_t *load_line(const ch_text *t, json_error_t *e) {
+  return json_loadb(t->block.data, t->block.size,
+                    JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, e);
+}
+
 /* Parses one line, sanitized in t->block, and finds the field in it. */
 static int parse(ch_text *t) {
   unsigned long long number = t->line;
   json_error_t e;
   json_decref(t->object);
-  t->object = json_loadb(t->block.data, t->block.size,
-                         JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &e);
+  t->object = load_line(t, &e);
+  if (!t->object && mend_line(t)) t->object = load_line(t, &(json_error_t){.line = 0}); /* `e` says what was written */
   if (!t->object)
     return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: not JSON: %s (column %d)", t->input.path, number, e.text, e.column);
   if (!json_is_object(t->object))
