@@ -221,8 +221,7 @@ static int copy_tokenizer(import_job *j, const char *directory) {
   int given = j->options->tokenizer || j->format == CH_EXPORT_GGUF, code = CHOIR_OK;
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
   if (given) code = place_tokenizer(j, j->options->tokenizer, path);
-  for (int i = 0;
-       i < 2 && !j->options->tokenizer && j->format != CH_EXPORT_GGUF && (!given || (code && !is_unread(code))); i++) {
+  for (int i = given ? 2 : 0; i < 2 && (!given || (code && !is_unread(code))); i++) {
     int there;
     snprintf(own, sizeof own, "%s/%s", j->options->from, names[i]);
     CH_TRY(ch_there(own, &there));
