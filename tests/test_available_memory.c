@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include "base/machine.h"
+#include "base/threads.h"
 #include "program.h"
 
 static const size_t MIB = (size_t)1 << 20;
@@ -13,8 +14,8 @@ static void tree(const char *root, const char *const *files) {
   program_must("rm -rf %s && mkdir -p %s/proc/self", root, root);
   for (; *files; files++) {
     const char *equals = strchr(*files, '=');
-    program_must("f='%s/%.*s'; mkdir -p \"${f%%/*}\" && printf '%s\\n' >\"$f\"", root, (int)(equals - *files), *files,
-                 equals + 1);
+    program_must("f='%s/%.*s'; mkdir -p \"${f%%/*}\" && printf -- '%s\\n' >\"$f\"", root, (int)(equals - *files),
+                 *files, equals + 1);
   }
 }
 
@@ -54,6 +55,21 @@ static void quotas_of_cpus(void **state) {
         "cg/cpu/job/cpu.cfs_period_us=100000");
   QUOTA(0, "proc/self/cgroup=4:cpu,cpuacct:/job", V1, "cg/cpu/job/cpu.cfs_quota_us=-1",
         "cg/cpu/job/cpu.cfs_period_us=100000");
+}
+
+/* What a batch system says counts where nothing else is said. */
+static void threads_by_the_environment(void **state) {
+  static const struct {
+    const char *said;
+    int asked, threads; /* 0: all CPUs */
+  } cases[] = {{"3", 0, 3}, {"3,2", 0, 3}, {"3", 2, 2}, {"", 0, 0}, {"none", 0, 0}, {"-1", 0, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    int threads;
+    setenv("OMP_NUM_THREADS", cases[i].said, 1);
+    test_ok(ch_threads_resolve(cases[i].asked, &threads));
+    assert_int_equal(threads, cases[i].threads ? cases[i].threads : ch_machine_cpus());
+  }
+  unsetenv("OMP_NUM_THREADS");
 }
 
 /* As systemd and Slurm nest them: every level counts, and memory.high as memory.max. */
@@ -109,5 +125,5 @@ static void limits_of_the_process(void **state) {
   assert_int_equal(program_wait(child), 0);
 }
 
-TEST_MAIN(program_directory_make, program_directory_remove, quotas_of_cpus, the_machine_alone,
-          nested_groups_of_version_2, containers, version_1, limits_of_the_process)
+TEST_MAIN(program_directory_make, program_directory_remove, quotas_of_cpus, threads_by_the_environment,
+          the_machine_alone, nested_groups_of_version_2, containers, version_1, limits_of_the_process)

@@ -13,9 +13,8 @@ int ch_threads_resolve(int asked, int *threads) {
   if (asked < 0 || asked > CH_THREADS_MOST)
     return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all CPUs) to %d", asked, CH_THREADS_MOST);
   const char *omp = getenv("OMP_NUM_THREADS"); /* batch systems set it; of a list the first number */
-  int said = omp ? atoi(omp) : 0;
-  *threads = asked ? asked : said > 0 ? said : ch_machine_cpus();
-  if (*threads > CH_THREADS_MOST) *threads = CH_THREADS_MOST;
+  long said = omp ? strtol(omp, NULL, 10) : 0, found = asked ? asked : said > 0 ? said : ch_machine_cpus();
+  *threads = found > CH_THREADS_MOST ? CH_THREADS_MOST : (int)found;
   return CHOIR_OK;
 }
 
