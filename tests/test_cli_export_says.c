@@ -135,7 +135,7 @@ static void save_frequencies(double factor) {
   choir_config c;
   float values[64];
   test_ok(choir_config_load("fine-back/config.json", &c));
-  int columns = c.model.d_head ? c.model.d_head : c.model.d_model / c.model.heads;
+  int columns = (int)(c.model.rope_fraction * (c.model.d_head ? c.model.d_head : c.model.d_model / c.model.heads));
   for (int i = 0; i < columns / 2; i++) values[i] = (float)(factor * pow(c.model.rope_theta, -2.0 * i / columns));
   test_ok(choir_tensors_open("folder/model.safetensors", 1, &t));
   int count = choir_tensors_count(t);

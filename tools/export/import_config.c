@@ -48,7 +48,60 @@ static const char *const *const known[] = {
     (const char *const[]){"architectures", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache",
                           "initializer_range", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id",
                           "pretraining_tp", "max_window_layers", "output_router_logits", "router_aux_loss_coef",
-                          "router_jitter_noise", "transformers.js_config", "sliding_window_pattern", NULL}};
+                          "router_jitter_noise", "transformers.js_config", "sliding_window_pattern", NULL},
+    /* of every config of transformers 4 */
+    (const char *const[]){"return_dict",
+                          "output_hidden_states",
+                          "output_attentions",
+                          "torchscript",
+                          "use_bfloat16",
+                          "tf_legacy_loss",
+                          "chunk_size_feed_forward",
+                          "is_decoder",
+                          "is_encoder_decoder",
+                          "tie_encoder_decoder",
+                          "cross_attention_hidden_size",
+                          "add_cross_attention",
+                          "max_length",
+                          "min_length",
+                          "do_sample",
+                          "early_stopping",
+                          "num_beams",
+                          "num_beam_groups",
+                          "diversity_penalty",
+                          "temperature",
+                          "top_k",
+                          "top_p",
+                          "typical_p",
+                          "repetition_penalty",
+                          "length_penalty",
+                          "no_repeat_ngram_size",
+                          "encoder_no_repeat_ngram_size",
+                          "bad_words_ids",
+                          "num_return_sequences",
+                          "output_scores",
+                          "return_dict_in_generate",
+                          "forced_bos_token_id",
+                          "forced_eos_token_id",
+                          "remove_invalid_values",
+                          "exponential_decay_length_penalty",
+                          "suppress_tokens",
+                          "begin_suppress_tokens",
+                          "finetuning_task",
+                          "id2label",
+                          "label2id",
+                          "tokenizer_class",
+                          "prefix",
+                          "sep_token_id",
+                          "decoder_start_token_id",
+                          "task_specific_params",
+                          "problem_type",
+                          "max_sequence_length",
+                          "unsloth_version",
+                          "unsloth_fixed",
+                          "_attn_implementation",
+                          "_attn_implementation_autoset",
+                          NULL}};
 
 typedef struct {
   const json_t *root;
@@ -91,12 +144,22 @@ static int hides_nothing(const config_job *j, const json_t *window) {
          json_integer_value(window) >= json_integer_value(context);
 }
 
+/* Other spellings of the same: "swish" is silu, and a scaling of type default scales nothing. */
+static int means_the_same(const char *key, const json_t *value) {
+  const json_t *type = json_object_get(value, "rope_type");
+  if (!type) type = json_object_get(value, "type");
+  if (!strcmp(key, "hidden_act")) return json_is_string(value) && !strcmp(json_string_value(value), "swish");
+  return !strcmp(key, "rope_scaling") && json_object_size(value) == 1 && json_is_string(type) &&
+         !strcmp(json_string_value(type), "default");
+}
+
 static int check_fixed(const config_job *j) {
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
     const json_t *value = field(j, fixed[i].key);
     char text[80];
     if (!value) continue;
     if (!strcmp(fixed[i].key, "sliding_window") && hides_nothing(j, value)) continue;
+    if (means_the_same(fixed[i].key, value)) continue;
     json_t *wanted = json_loads(fixed[i].value, JSON_DECODE_ANY, NULL);
     int same = wanted && json_equal(value, wanted);
     json_decref(wanted);
