@@ -1,4 +1,5 @@
 /* SentencePiece models of others: those that keep every text are taken, and others refused by field and value. */
+#include "choir/data.h"
 #include "corpus.h"
 
 static int load(const void *bytes, size_t size) {
@@ -132,6 +133,30 @@ static void joins_control_characters(void **state) {
   choir_tokenizer_free(t);
 }
 
+/* A block of data that ends between two line ends would cut the piece of both. */
+static void data_have_the_pieces_of_the_whole(void **state) {
+  enum { HEADER = 128 };
+  static const char gemma[] = CHOIR_SOURCE_DIR "/tests/vectors/foreign/gemma.model";
+  choir_tokenizer *t;
+  ch_ids whole = {0};
+  ch_buffer text = {0};
+  while (text.size < 1000000) corpus_add(&text, "Work of the\n\n of\nthe x\n\n\n");
+  corpus_save(corpus_path("lines.txt"), text.data, text.size);
+  test_ok(choir_tokenizer_load(gemma, &t));
+  test_ok(ch_encode(t, NULL, text.data, text.size, &whole));
+  const char *inputs[] = {corpus_path("lines.txt"), NULL};
+  choir_data_build_options o = CHOIR_DATA_BUILD_OPTIONS_INIT;
+  o.sources = &(choir_data_source){.name = "lines", .inputs = inputs}, o.source_count = 1;
+  o.tokenizer = gemma, o.output = corpus_path("lines"), o.holdout = 0, o.threads = 2;
+  test_ok(choir_data_build(&o));
+  ch_buffer shard = corpus_load(corpus_path("lines/lines.train.shard"));
+  assert_int_equal(shard.size, HEADER + 2 * (whole.count + 1)); /* and the end of the text */
+  free(shard.data);
+  free(whole.ids);
+  free(text.data);
+  choir_tokenizer_free(t);
+}
+
 /* What stands behind a NUL in a piece is its own, and not the next one's. */
 static void keeps_a_nul_in_a_piece(void **state) {
   static const char unigram[] = CHOIR_SOURCE_DIR "/tests/vectors/foreign/unigram.model";
@@ -151,4 +176,4 @@ static void keeps_a_nul_in_a_piece(void **state) {
 }
 
 TEST_MAIN(corpus_begin_small, corpus_end_small, refuses_other_models, refuses_models_that_change_text,
-          takes_models_of_others, joins_control_characters, keeps_a_nul_in_a_piece)
+          takes_models_of_others, joins_control_characters, data_have_the_pieces_of_the_whole, keeps_a_nul_in_a_piece)

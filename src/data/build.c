@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/buffer.h"
 #include "base/error.h"
@@ -52,7 +53,11 @@ static ch_text_options text_options(const build *b, int source, size_t block_byt
                            .block_bytes = block_bytes};
 }
 
-/* Byte-level BPE: a block that goes on ends where no word can reach over, so that its tokens are those of the whole
+/* Nonzero: words reach over the ends of lines, where blocks end: those of byte-level BPE, and of SentencePiece models
+ * that have control characters in pieces (Gemma's "\n\n"). */
+static int joins_lines(const choir_tokenizer *t) { return t->bpe || memchr(t->joins, 1, sizeof t->joins); }
+
+/* Of such tokenizers: a block that goes on ends where no word can reach over, so that its tokens are those of the whole
  * document; what is behind begins the next one. */
 static int hold_back(build *b, ch_buffer *text) {
   size_t end = text->size ? text->size - 1 : 0;
@@ -74,7 +79,7 @@ static int produce(void *context, void *place, int *more) {
   CH_TRY(ch_buffer_append(&j->text, b->held.data, b->held.size));
   CH_TRY(ch_buffer_append(&j->text, block.text, block.size));
   b->held.size = 0;
-  if (b->tokenizer->bpe && !block.last && !b->holdout.by_blocks) CH_TRY(hold_back(b, &j->text));
+  if (joins_lines(b->tokenizer) && !block.last && !b->holdout.by_blocks) CH_TRY(hold_back(b, &j->text));
   if (!b->holdout.by_blocks || block.size) b->heldout = ch_held_out(&b->holdout, b->unit);
   b->unit += b->holdout.by_blocks ? block.size > 0 : (uint64_t)block.last;
   j->heldout = b->heldout;
