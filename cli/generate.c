@@ -52,13 +52,29 @@ static int add_json(generate_work *w, int64_t number, const ch_value *line) {
   return status;
 }
 
-/* One prompt a line. A file whose first line starts with { holds JSON. */
+/* How many blanks and line ends a text begins with. */
+static size_t count_blanks(const char *text, size_t size) {
+  size_t blanks = 0;
+  while (blanks < size && memchr(" \t\r\n", text[blanks], 4)) blanks++;
+  return blanks;
+}
+
+/* Nonzero: the first character that is no blank is {. */
+static int holds_json(ch_lines lines) {
+  ch_value line;
+  size_t blanks;
+  while (ch_lines_next(&lines, &line))
+    if ((blanks = count_blanks(line.text, line.size)) < line.size) return line.text[blanks] == '{';
+  return 0;
+}
+
+/* One prompt a line, or JSON, where empty lines are passed over. */
 static int add_lines(generate_work *w, const char *text, size_t size) {
   ch_lines lines = {text, text + size, 0};
   ch_value line;
-  int json = 0, status = 0;
+  int json = holds_json(lines), status = 0;
   while (!status && ch_lines_next(&lines, &line)) {
-    if (lines.number == 1) json = line.size && *line.text == '{';
+    if (json && count_blanks(line.text, line.size) == line.size) continue;
     status = json ? add_json(w, lines.number, &line) : add_prompt(w, line.text, line.size);
   }
   return status;

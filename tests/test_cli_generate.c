@@ -71,6 +71,9 @@ static void many_prompts(void **state) {
       " printf '{\"id\": 1, \"prompt\": \"%%s\"}\\n' \"$p\"; done >p.jsonl");
   program_must("choir generate run --prompts p.txt --max-tokens 30 --json 2>/dev/null >one");
   program_must("choir generate run --prompts p.jsonl --max-tokens 30 --json 2>/dev/null >two; cmp one two");
+  program_must(
+      "{ echo; sed 's/^{/ {/' p.jsonl; echo; } >q.jsonl; "
+      "choir generate run --prompts q.jsonl --max-tokens 30 --json 2>/dev/null >two; cmp one two");
   program_must("choir generate run --prompts - <p.txt --max-tokens 30 --json 2>/dev/null >two; cmp one two");
   for (int slots = 1; slots < 5; slots++)
     program_must(

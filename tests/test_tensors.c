@@ -210,6 +210,7 @@ static void hostile_headers(void **state) {
   refused(ch_tensors_parse(huge, 16, "f", 1, &t), "18446744073709551615");
   refused(ch_tensors_parse(large, 16, "f", 1, &t), "truncated");
   refused(ch_tensors_parse(none, 8, "f", 1, &t), "does not begin");
+  refused(ch_tensors_parse("version https://git-lfs.github.com/spec/v1", 42, "f", 1, &t), "is a pointer of Git LFS");
 }
 
 /* The first tensor's bytes are there, the second one's cannot be had. */

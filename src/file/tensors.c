@@ -115,6 +115,9 @@ static int find_header(tensors_reader *r, const char *data, size_t size) {
   uint64_t length;
   if (size < CH_TENSORS_LENGTH_BYTES)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu bytes are no safetensors file", r->name, size);
+  if (!memcmp(data, "version ", CH_TENSORS_LENGTH_BYTES))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: is a pointer of Git LFS and not the file: fetch that by git lfs pull",
+                    r->name);
   memcpy(&length, data, sizeof length);
   length = le64toh(length);
   if (length > HEADER_LIMIT)
@@ -134,6 +137,7 @@ static int find_header(tensors_reader *r, const char *data, size_t size) {
 static int read_metadata(const tensors_reader *r, json_t *metadata, choir_tensors *t) {
   const char *key;
   json_t *value;
+  if (json_is_null(metadata)) return CHOIR_OK;
   if (!json_is_object(metadata)) return ch_error(CHOIR_ERROR_FORMAT, "%s: __metadata__ must be an object", r->name);
   json_object_foreach(metadata, key, value) {
     if (!json_is_string(value))
