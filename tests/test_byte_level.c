@@ -176,7 +176,7 @@ static void refuses_other_rules(void **state) {
   json_object_set_new(first, "lstrip", json_false());
   json_object_set_new(first, "content", json_string("<|end of text|>"));
   json_object_set_new(file, "choir", json_pack("{s:i}", "eos", 400));
-  test_fails(load(file, &t), CHOIR_ERROR_UNSUPPORTED, "a space behind another character");
+  test_fails(load(file, &t), CHOIR_ERROR_UNSUPPORTED, "a space after another character");
   json_t *vocab = json_object_get(json_object_get(file, "model"), "vocab");
   json_array_set_new(json_object_get(file, "added_tokens"), 0,
                      json_deep_copy(json_array_get(json_object_get(file_of("gpt2"), "added_tokens"), 0)));
