@@ -132,5 +132,7 @@ def rows(study: Study) -> tuple[list[str], list[list[str]]]:
             values = [losses(study, arm.name, [text], how) for text in study.recipe["texts"]]
             cells = [f"{np.nanmean(v):.3f} ± {np.nanstd(v, ddof=1):.3f}" if np.isfinite(v).sum() > 1
                      else f"{np.nanmean(v):.3f}" if np.isfinite(v).any() else "-" for v in values]  # fmt: skip
-            made.append([f"{arm.name}, {how}", *cells])
+            seeds = [seed for seed, one in enumerate(found, 1) if one]
+            alone = f", seed {seeds[0]} alone" if len(seeds) == 1 < study.seeds else ""
+            made.append([f"{arm.name}, {how}{alone}", *cells])
     return ["arm, routing", *study.recipe["texts"]], made
