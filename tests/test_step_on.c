@@ -52,9 +52,9 @@ static double apart(const ch_trainer *a, const ch_trainer *b) {
 }
 
 /* Padding changes nothing, and neither does cutting a batch into micro-batches of other lengths: where tokens are
- * routed by themselves every target counts the same. */
-static void lengths_and_cuts(void **state) {
-  choir_config whole = config_of("hash", 4, 1), cut = config_of("hash", 2, 2);
+ * routed by themselves every target counts the same, and so does every token that moves a price. */
+static void cut_batch(const char *router) {
+  choir_config whole = config_of(router, 4, 1), cut = config_of(router, 2, 2);
   int32_t room[5][4 * (LONG + 2 * ROWS)];
   ch_trainer a, b, c;
   ch_step_result ra, rb, rc;
@@ -73,6 +73,11 @@ static void lengths_and_cuts(void **state) {
   assert_true(apart(&a, &b) < 1e-4);
   assert_true(apart(&a, &c) < 1e-4);
   ch_trainer_free(&a), ch_trainer_free(&b), ch_trainer_free(&c);
+}
+
+static void lengths_and_cuts(void **state) {
+  cut_batch("hash");
+  cut_batch("bias_balanced");
 }
 
 /* On whole batches it is the step that training takes. */
@@ -97,8 +102,8 @@ static void whole_batches(void **state) {
 }
 
 /* On memory that the host cannot touch it is the same, with rows, padding, dropout and scaled gates. */
-static void fenced_memory(void **state) {
-  choir_config config = config_of("expert_choice", 4, 1);
+static void fenced_steps(const char *router) {
+  choir_config config = config_of(router, 4, 1);
   int32_t room[4 * (LONG + 2 * ROWS)];
   ch_trainer a, b;
   ch_step_result ra, rb;
@@ -113,6 +118,11 @@ static void fenced_memory(void **state) {
     assert_true(ra.loss == rb.loss && ra.gradient_norm == rb.gradient_norm);
   }
   ch_trainer_free(&a), ch_trainer_free(&b);
+}
+
+static void fenced_memory(void **state) {
+  fenced_steps("expert_choice");
+  fenced_steps("bias_balanced");
 }
 
 /* A step of two draws that are to agree, on a few rows, is finite and learns. */

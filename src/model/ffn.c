@@ -6,7 +6,7 @@
 
 /* The router's own state of a layer, where this pass adds to it. */
 static real CH_DEV *observed(const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
-  if (!p->observe || !m->router->observe) return NULL;
+  if (!p->observe || !m->router->observe || (m->router->by_step && p->gradients)) return NULL;
   return ch_router_has_centroids(m->router) ? b->router->w : b->thresholds->w;
 }
 

@@ -78,6 +78,24 @@ void ch_transformer_clear_stats(ch_transformer *m) {
   for (int i = 0; i < m->moe_layers; i++) ch_route_stats_clear(&m->stats[i]);
 }
 
+void ch_transformer_end_step(ch_exec *x, ch_transformer *m) {
+  int e = m->config.experts;
+  if (!m->moe_layers || !m->router->by_step) return;
+  for (int l = 0; l < m->config.layers; l++) {
+    const ch_layer *b = &m->block[l];
+    if (!b->thresholds) continue;
+    CH_SCRATCH(x);
+    int *demand = CH_NEW_HOST(&ch_host(x)->scratch, int, e);
+    for (int i = 0; i < e; i++) demand[i] = (int)m->stats[b->moe].demand[i];
+    ch_route_counts counts = {.demand = (int CH_DEV *)ch_put(&x->scratch, demand, (size_t)e * sizeof *demand)};
+    m->router->observe(x, &(ch_route_args){.options = &m->config.router,
+                                           .e = e,
+                                           .counts = &counts,
+                                           .thresholds = b->thresholds->w,
+                                           .state = b->thresholds->w});
+  }
+}
+
 /* Padding (negative ids) becomes token 0 that takes no part: found on the host, then copied. */
 static void clean_tokens(ch_exec *x, ch_pass *p) {
   int64_t n = (int64_t)p->B * p->T;

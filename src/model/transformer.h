@@ -107,4 +107,7 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p);
 
 void ch_transformer_clear_stats(ch_transformer *m);
 
+/* Moves what routers that observe by step keep, by the demand of all passes since the statistics were cleared. */
+void ch_transformer_end_step(ch_exec *x, ch_transformer *m);
+
 #endif

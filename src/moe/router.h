@@ -130,6 +130,7 @@ typedef struct ch_router {
   int even;         /* no expert ever holds more than its even share of max_slots, except for causal routing */
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
+  int by_step;      /* in training `observe` reads nothing but the demand of all micro-batches of a step */
   int draws;        /* in training, whatever the options say */
   int on_host;      /* `route` is a solver for the host: called on an executor whose memory is the host's */
   choir_router_options defaults;

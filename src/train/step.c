@@ -99,7 +99,7 @@ int ch_trainer_check_weights(const ch_trainer *t, double loss) {
 /* The rest of the update after the passes, or all of it where layers were not updated within them. Nothing is updated
  * from what is not finite. */
 static int finish_step(ch_trainer *t, const step_state *s, ch_step_result *r) {
-  const ch_transformer *net = &t->model->net;
+  ch_transformer *net = &t->model->net;
   ch_exec *x = &t->model->x;
   int rest = t->model->share_gradients ? CH_OUTSIDE_LAYERS : CH_EVERY_PARAM;
   *r = (ch_step_result){.loss = s->loss,
@@ -110,6 +110,7 @@ static int finish_step(ch_trainer *t, const step_state *s, ch_step_result *r) {
   r->gradient_norm = norm_of(t);
   if (!isfinite(r->gradient_norm) || !isfinite(r->loss)) return ch_trainer_not_finite(t, t->step + 1, r->loss);
   ch_optimizer_step(x, &t->optimizer, rest, t->step + 1, r->gradient_norm, NULL);
+  ch_transformer_end_step(x, net);
   t->step++;
   return CHOIR_OK;
 }

@@ -13,7 +13,8 @@ static void route_bias_balanced(ch_exec *x, const ch_route_args *a) {
   ch_router_gates_from_scores(x, a);
 }
 
-/* Prices that routed this step are those that it moves, also in the first step of a run that began with another's. */
+/* Called once a training step. Prices that routed this step are those that it moves, also in the first step of a run
+ * that began with another's. */
 static void observe(ch_exec *x, const ch_route_args *a) {
   CH_OP(x, nudge, .e = a->e, .fresh = !a->observed && !a->thresholds, .rate = a->options->bias_rate,
         .demand = a->counts->demand, .price = a->state);
@@ -24,6 +25,7 @@ const ch_router ch_router_bias_balanced = {
     .summary = "each token takes its K best experts at prices that rise with demand, step by step (Wang et al. 2024)",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_NOWHERE,
+    .by_step = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(experts_per_token) |
                CH_ROUTER_TAKES(bias_rate),
     .defaults = {CH_ROUTER_DEFAULTS_OF("bias_balanced", 2, "sigmoid"), .capacity_factor = 1},
