@@ -164,6 +164,15 @@ class Layers(TorchTest):
                 router not in ("switch_top1", "gshard_top2", "base", "hash", "random", "dense"),
             )
 
+    def test_state_dicts_of_before_load(self):
+        """Their experts' weights stood in the layer itself."""
+        layer = self.layer("expert_choice", {}, activation="swiglu")
+        old = {name.replace("experts.", ""): tensor for name, tensor in layer.state_dict().items()}
+        self.assertIn("w3", old)
+        other = torch.nn.Sequential(self.layer("expert_choice", {}, activation="swiglu"))
+        other.load_state_dict({"0." + name: tensor for name, tensor in old.items()})
+        torch.testing.assert_close(other(self.x), layer(self.x))
+
     def test_causal_looks_at_no_other_token(self):
         for router, options in self.each(LAYERS):
             layer = self.layer(router, options, causal=True)
@@ -246,12 +255,12 @@ class Layers(TorchTest):
                 return torch.func.functional_call(layer, weights, (x, ids)).square().sum()
 
             of_samples = torch.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="different")(weights, xs)
-            self.assertEqual(of_samples["w1"].shape, (3, *layer.w1.shape))
+            self.assertEqual(of_samples["experts.w1"].shape, (3, *layer.w1.shape))
             layer.eval()
             of_samples = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, xs)
             for i in range(3):
                 wanted = torch.autograd.grad(loss(weights, xs[i]), layer.w1)[0]
-                torch.testing.assert_close(of_samples["w1"][i], wanted, rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(of_samples["experts.w1"][i], wanted, rtol=1e-4, atol=1e-5)
             out = torch.vmap(lambda x: layer(x, ids))(xs)
             torch.testing.assert_close(out, torch.stack([layer(x, ids) for x in xs]), rtol=1e-4, atol=1e-5)
 

@@ -2,13 +2,10 @@
 
 import copy
 import importlib
-import os
-import socket
-import subprocess
 import sys
 import unittest
 
-from torch_cases import DEVICE, TorchTest, lacks, torch
+from torch_cases import DEVICE, TorchTest, lacks, run_processes, torch
 
 E, SIZE = 7, 2  # experts that the processes cannot share evenly
 
@@ -110,29 +107,11 @@ def process():
 
 
 class Ranks(TorchTest):
-    def run_all(self, ways):
-        environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(SIZE), "OMP_NUM_THREADS": "1"}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        made = [
-            subprocess.Popen(
-                [sys.executable, "-W", "ignore", __file__, "process", ways],
-                env={**environment, "RANK": str(rank), "MASTER_PORT": str(port)},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(SIZE)
-        ]
-        for one in made:
-            _, errors = one.communicate(timeout=300)
-            self.assertEqual(one.returncode, 0, errors[-2000:])
-
     @unittest.skipUnless(DEVICE == "cpu", "gloo's is the CPU")
     def test_two_processes_are_one(self):
         if lacks("pools across processes", "distributed.ProcessGroupGloo"):
             return
-        self.run_all("alone,ddp,ddp without broadcast")
+        run_processes(__file__, SIZE, "alone,ddp,ddp without broadcast")
 
     @unittest.skipUnless(DEVICE == "cpu", "gloo's is the CPU")
     def test_under_fsdp(self):
@@ -140,7 +119,7 @@ class Ranks(TorchTest):
             importlib.import_module("torch.distributed.fsdp")  # in 1.13, which has no FSDP2, Python 3.11 cannot
             if lacks("FSDP2", "distributed.fsdp.fully_shard"):
                 return
-            self.run_all("fsdp")
+            run_processes(__file__, SIZE, "fsdp")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 --device cuda behind a test's file name."""
 
 import os
+import socket
+import subprocess
 import sys
 import unittest
 
@@ -75,6 +77,27 @@ def lacks(law, *names):
             said.add(line)
             return True
     return False
+
+
+def run_processes(file, count, *words):
+    """`python FILE process WORDS` in `count` processes of one torch.distributed group; all must end well."""
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    made = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", file, "process", *words],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    for one in made:
+        _, errors = one.communicate(timeout=600)
+        if one.returncode:
+            raise AssertionError(f"a process ended with {one.returncode}: {errors[-3000:]}")
 
 
 @unittest.skipUnless(torch, "PyTorch is not installed")

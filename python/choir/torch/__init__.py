@@ -4,10 +4,29 @@ layer = choir.torch.ExpertChoice(512, 2048, 16)        # takes the place of a fe
 routing = choir.torch.route(scores, "gshard_top2", logits=True)
 """
 
+import importlib
+
 from .layer import ExpertChoice, MoE, TokenChoice
 from .request import Routing
 from .routers import route
 from .state import update_routers
 from .transformer import Transformer
 
-__all__ = ["ExpertChoice", "MoE", "Routing", "TokenChoice", "Transformer", "route", "update_routers"]
+__all__ = [
+    "ExpertChoice",
+    "ExpertParallel",
+    "ExpertTensorParallel",
+    "MoE",
+    "Routing",
+    "TokenChoice",
+    "Transformer",
+    "route",
+    "update_routers",
+]
+
+
+def __getattr__(name):
+    """What needs DTensor, which the oldest releases of PyTorch lack, is imported where it is used."""
+    if name in ("ExpertParallel", "ExpertTensorParallel"):
+        return getattr(importlib.import_module(".parallel", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ from typing import Callable, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import select
 from .compat import autocast_dtype
@@ -15,10 +15,11 @@ from .request import Routing
 
 ACTIVATIONS = {"gelu": F.gelu, "geglu": F.gelu, "swiglu": F.silu}
 GATED = ("geglu", "swiglu")  # what they make is multiplied by a second product
+WEIGHTS = ("w1", "w2", "w3")
 
 
-class Experts(NamedTuple):
-    """Weights [e,d,h]; without w3 an expert is act(row w1) w2^T, with it (act(row w1) * (row w3)) w2^T."""
+class Weights(NamedTuple):
+    """[e,d,h] each; without w3 an expert is act(row w1) w2^T, with it (act(row w1) * (row w3)) w2^T."""
 
     w1: Tensor
     w2: Tensor
@@ -29,18 +30,58 @@ class Experts(NamedTuple):
         y = ACTIVATIONS[self.activation](product(self.w1))
         return y if self.w3 is None else y * product(self.w3)
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Weights:
+        """Each weight changed."""
+        return Weights(*(w if w is None else change(w) for w in self[:3]), self.activation)
 
-def by_experts(rows: Tensor, experts: Experts, routing: Routing) -> Tensor:
+
+class Experts(nn.Module):
+    """The experts of a layer, weights w1, w2 and w3 [e,d,h]: a module of its own, which FSDP2 can shard by itself and
+    `ExpertParallel` shares out. Rows [n,d] and their routing to rows [n,d]."""
+
+    def __init__(self, d_model: int, d_hidden: int, experts: int, activation: str, **at):
+        super().__init__()
+        self.activation = activation
+        for name in WEIGHTS if activation in GATED else WEIGHTS[:2]:
+            setattr(self, name, nn.Parameter(torch.empty(experts, d_model, d_hidden, **at)))
+        if activation not in GATED:
+            self.w3 = None
+
+    def forward(self, rows: Tensor, routing: Routing) -> Tensor:
+        weights = Weights(self.w1, self.w2, self.w3, self.activation)
+        if hasattr(self.w1, "placements"):  # a DTensor: this process has a part of the experts or of their columns
+            from .parallel import by_owners
+
+            return by_owners(rows, weights, routing)
+        return by_experts(rows, weights, routing)
+
+    def extra_repr(self) -> str:
+        e, d, h = self.w1.shape
+        return f"d_model={d}, d_hidden={h}, experts={e}, activation={self.activation!r}"
+
+
+def by_experts(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     """rows [n,d] to [n,d]: sum over a token's experts of gate * expert(row), in the products' type."""
-    n, e = routing.taken.shape
     if routing.slots is None and _ragged(rows):
-        return _grouped(rows, experts, routing)
+        return _grouped(rows, weights, routing)
+    e, n = weights.w1.shape[0], rows.shape[0]
+    token, gate = slots_of(routing)
+    taken = rows.index_select(0, token).view(e, -1, rows.shape[1])
+    return combined(slots_product(taken, weights).flatten(0, 1), gate, token, n)
+
+
+def slots_of(routing: Routing) -> tuple[Tensor, Tensor]:
+    """Tokens and gates of all experts' slots, [e*room] each; a slot without a token has gate 0."""
+    n = routing.taken.shape[0]
     slots = select.first(routing.taken.t(), n) if routing.slots is None else routing.slots
     token = slots.clamp(max=n - 1)
     gate = torch.where(slots < n, routing.gates.t().gather(1, token), 0.0)
-    taken = rows[token.reshape(-1)].view(e, -1, rows.shape[1])
-    y = torch.bmm(experts.hidden(lambda w: torch.bmm(taken, w)), experts.w2.transpose(1, 2))
-    return _combined(y.flatten(0, 1), gate.reshape(-1), token.reshape(-1), n)
+    return token.reshape(-1), gate.reshape(-1)
+
+
+def slots_product(taken: Tensor, weights: Weights) -> Tensor:
+    """[e,room,d] through each its own expert."""
+    return torch.bmm(weights.hidden(lambda w: torch.bmm(taken, w)), weights.w2.transpose(1, 2))
 
 
 def _ragged(rows: Tensor) -> bool:
@@ -55,30 +96,36 @@ def _whole(a: Tensor, step: int) -> Tensor:
     return F.pad(a, more) if any(more) else a
 
 
-def _grouped(rows: Tensor, experts: Experts, routing: Routing) -> Tensor:
+def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional[Tensor] = None) -> Tensor:
+    """Rows [m,d], sorted by expert, through their experts, whose last rows end at ends [e]. used [m]: rows behind the
+    last end, which the products leave alone, become 0."""
+    d, step = rows.shape[1], 16 // rows.dtype.itemsize  # such products want rows of whole 16 bytes
+    rows, weights = _whole(rows, step), weights.map(lambda w: _whole(w, step).to(rows.dtype))
+
+    def product(a, w):  # autocast knows none of this kind
+        return F.grouped_mm(a, w, offs=ends)
+
+    def masked(a):
+        return a if used is None else torch.where(used[:, None], a, 0.0)
+
+    inner = masked(weights.hidden(lambda w: product(rows, w)))
+    return masked(product(inner, weights.w2.transpose(1, 2)))[:, :d]
+
+
+def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
     n, e = routing.taken.shape
-    d = rows.shape[1]
     pairs = select.first(routing.taken.t().reshape(1, -1), n * routing.per_token)[0]
     used = pairs < n * e
     expert, token = torch.where(used, pairs // n, 0), torch.where(used, pairs % n, 0)
     ends = routing.taken.sum(0).cumsum(0).to(torch.int32)
     kind = autocast_dtype(rows.device.type) or rows.dtype
-    step = 16 // kind.itemsize  # such products want rows of whole 16 bytes
-    rows, experts = _whole(rows, step), experts._replace(**{
-        name: _whole(w, step) for name, w in experts._asdict().items() if isinstance(w, Tensor)
-    })
-
-    def product(a, w):  # autocast knows none of this kind
-        return F.grouped_mm(a, w.to(kind), offs=ends)
-
-    taken = torch.where(used[:, None], rows[token].to(kind), 0.0)
-    inner = torch.where(used[:, None], experts.hidden(lambda w: product(taken, w)), 0.0)
-    y = torch.where(used[:, None], product(inner, experts.w2.transpose(1, 2)), 0.0)
-    return _combined(y, torch.where(used, routing.gates[token, expert], 0.0), token, n)[:, :d]
+    taken = torch.where(used[:, None], rows.index_select(0, token).to(kind), 0.0)
+    y = grouped_product(taken, weights, ends, used)
+    return combined(y, torch.where(used, routing.gates[token, expert], 0.0), token, n)
 
 
-def _combined(y: Tensor, gate: Tensor, token: Tensor, n: int) -> Tensor:
+def combined(y: Tensor, gate: Tensor, token: Tensor, n: int) -> Tensor:
     """Each token's weighted sum, added in the gates' precision."""
     weighted = y.to(gate.dtype) * gate[:, None]
     return torch.zeros(n, y.shape[1], dtype=gate.dtype, device=y.device).index_add(0, token, weighted).to(y.dtype)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._native import ArgumentError, UnsupportedError
 from . import compat, kmeans, request, routers, state
-from .experts import ACTIVATIONS, GATED, Experts, by_experts
+from .experts import ACTIVATIONS, WEIGHTS, Experts
 
 UNLEARNED = ("kmeans", "hash", "random", "dense")  # whose weight of scores no gradient trains: a buffer
 
@@ -19,8 +19,8 @@ UNLEARNED = ("kmeans", "hash", "random", "dense")  # whose weight of scores no g
 class MoE(nn.Module):
     """x [..., d] to [..., d], without residual: S = softmax(x Wg), or with score="sigmoid" their sigmoids; the router
     chooses; out[t] is the sum over its experts of gate * GELU(x[t] w1[i]) w2[i]^T (docs/layer.md). Any of choir's
-    routers, with its options: MoE(64, 128, 8, router="capped_expert_choice", cap=3). Weights: router [d,e], w1 and w2 [e,d,h].
-    activation: "gelu", or "geglu" or "swiglu", for which an expert is (act(x w1) * (x w3)) w2^T with a third weight w3 [e,d,h].
+    routers, with its options: MoE(64, 128, 8, router="capped_expert_choice", cap=3). Weights: router [d,e], experts.w1 and .w2 [e,d,h].
+    activation: "gelu", or "geglu" or "swiglu", for which an expert is (act(x w1) * (x w3)) w2^T with a third weight experts.w3 [e,d,h].
 
     Scores are float32 at least, under autocast and in bf16 modules too. After a forward, `aux_loss` (weighted by
     aux_loss_weight where the router has one) is to be added to the loss, and `routing` says what was chosen.
@@ -57,10 +57,9 @@ class MoE(nn.Module):
             )
         if activation not in ACTIVATIONS:
             raise ArgumentError(f"activation is {activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
-        self.activation, at = activation, {"device": device, "dtype": dtype}
+        at = {"device": device, "dtype": dtype}
         weight = torch.empty(d_model, experts, **at)
-        self.w1, self.w2 = (nn.Parameter(torch.empty(experts, d_model, d_hidden, **at)) for _ in range(2))
-        self.w3 = nn.Parameter(torch.empty(experts, d_model, d_hidden, **at)) if activation in GATED else None
+        self.experts = Experts(d_model, d_hidden, experts, activation, **at)
         if router in UNLEARNED:
             self.register_buffer("router", weight.float() if router == "kmeans" else weight)
         else:
@@ -69,6 +68,10 @@ class MoE(nn.Module):
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self._forget()
         self.reset_parameters()
+
+    w1 = property(lambda self: self.experts.w1)
+    w2 = property(lambda self: self.experts.w2)
+    w3 = property(lambda self: self.experts.w3)
 
     def _forget(self) -> None:
         """What an earlier forward left belongs to its graph, and what its step added up to weights that were others."""
@@ -100,6 +103,9 @@ class MoE(nn.Module):
     def forward(self, x: Tensor, tokens: Optional[Tensor] = None, valid: Optional[Tensor] = None) -> Tensor:
         """x [...,d]. tokens [...]: ids, which `hash` and `random` need. valid [...] bool: False is padding, which takes
         no part."""
+        if hasattr(x, "placements"):  # a DTensor, as of sequence parallelism: each process routes its own tokens
+            out = self(x.to_local(), *(a.to_local() if hasattr(a, "placements") else a for a in (tokens, valid)))
+            return type(x).from_local(out, x.device_mesh, x.placements, run_check=False)
         self._check(x)
         rows = x.reshape(-1, x.shape[-1])
         request.check_rows(rows, tokens, valid)
@@ -112,8 +118,7 @@ class MoE(nn.Module):
         if not compat.exporting():
             self.routing = routing._replace(gates=routing.gates.detach())
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
-        experts = Experts(self.w1, self.w2, self.w3, self.activation)
-        return by_experts(rows, experts, routing).reshape(x.shape)
+        return self.experts(rows, routing).reshape(x.shape)
 
     def _check(self, x: Tensor) -> None:
         request.check_floating(x, "x")
@@ -212,6 +217,9 @@ class MoE(nn.Module):
         return ("thresholds", "router") if self.router_name == "kmeans" else ("thresholds",)
 
     def _load_from_state_dict(self, given, prefix, *rest):
+        for name in WEIGHTS:  # where they stood before `experts` was a module
+            if prefix + name in given:
+                given[f"{prefix}experts.{name}"] = given.pop(prefix + name)
         super()._load_from_state_dict(given, prefix, *rest)
         for name in self._means():  # which load_state_dict(assign=True) may have given another type
             setattr(self, name, getattr(self, name).float())

@@ -180,9 +180,8 @@ class Transformer(nn.Module):
         """Every tensor under its name in a checkpoint (docs/formats.md)."""
         named = {}
         for name, tensor in (*self.named_parameters(), *self.named_buffers()):
-            name = name.replace("_orig_mod.", "")  # of compiled parts
+            name = re.sub(r"(_orig_mod|_checkpoint_wrapped_module)\.", "", name)  # of parts that are compiled or wrapped
             name = re.sub(r"^(embed|head)$|(moe\.router)$", r"\g<0>.weight", name)
-            name = re.sub(r"\.moe\.(w\d)$", r".moe.experts.\1", name)
             moe = re.match(r"layers\.(\d+)\.ffn\.", name)
             if moe and self.layers[int(moe[1])].moe is not None:
                 name = name.replace(".ffn.", ".moe.shared.")
@@ -195,10 +194,12 @@ class Transformer(nn.Module):
             model.save(path, tokenizer)
 
     def to_choir(self) -> Model:
-        """A choir.Model with these weights."""
+        """A choir.Model with these weights. Under FSDP2 and expert parallelism all processes must call it."""
         model, named = Model(self.config), self._named()
         for name in model.parameters():
-            model.set(name, named[name].detach().float().cpu().contiguous().numpy())
+            weight = named[name].detach()
+            weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+            model.set(name, weight.float().cpu().contiguous().numpy())
         return model
 
     @classmethod

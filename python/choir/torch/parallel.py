@@ -1,0 +1,147 @@
+"""Experts on several processes, by torch.distributed: the placement of their weights, DTensors, says who has what.
+
+Expert choice and other routers that fill slots [e,room] know before the call how many rows travel: one all-to-all of equal
+parts each way, without counts, and nothing waits for the device. Routers whose experts hold as many tokens as like them
+send the counts first, and the host waits for them once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from .._native import ArgumentError, UnsupportedError
+from . import select
+from .compat import autocast_dtype
+from .experts import WEIGHTS, Experts, Weights, by_experts, combined, grouped_product, slots_of, slots_product
+from .request import Routing
+
+
+class _Parallel(ParallelStyle):
+    """Places the weights of a choir.torch layer's experts, shards of dimension `dim`."""
+
+    dim: int
+    what: str
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        experts = getattr(module, "experts", module)
+        if not isinstance(experts, Experts):
+            raise ArgumentError(f"{type(self).__name__} is for layers of choir.torch, not {type(module).__name__}")
+        count, processes = experts.w1.shape[self.dim], device_mesh.size()
+        if device_mesh.ndim != 1 or count % processes:
+            raise ArgumentError(
+                f"{count} {self.what} cannot be shared evenly by a mesh of shape {tuple(device_mesh.shape)}; "
+                "the mesh must have one dimension, whose size divides them"
+            )
+        for name in WEIGHTS:
+            weight = getattr(experts, name)
+            if weight is not None:
+                placed = distribute_tensor(weight.detach(), device_mesh, [Shard(self.dim)])
+                setattr(experts, name, nn.Parameter(placed, requires_grad=weight.requires_grad))
+        return module
+
+
+class ExpertParallel(_Parallel):
+    """Shares a layer's experts out among the processes of a mesh of one dimension, each of which has tokens of its own:
+
+        parallelize_module(model, mesh["ep"], {"layers.*.moe": choir.torch.ExpertParallel()})
+
+    Every process routes its tokens as it would without this, and gets the same outputs. The experts' gradients are means
+    over the mesh's processes of those of each process's own loss, as DDP's and FSDP2's are, so FSDP2 beside it needs no
+    gradient divisor: fully_shard(block.moe.experts, mesh=mesh["dp"]), then the block over all processes."""
+
+    dim, what = 0, "experts"
+
+
+class ExpertTensorParallel(_Parallel):
+    """Gives each process of a mesh of one dimension some of the hidden columns of every expert. All processes have the same
+    tokens, and get the same outputs and gradients of x and the router."""
+
+    dim, what = 2, "hidden columns"
+
+
+class _Mean(torch.autograd.Function):
+    """The weight itself, whose gradient, a sum over `processes`, becomes their mean."""
+
+    @staticmethod
+    def forward(ctx, weight, processes):
+        ctx.processes = processes
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / ctx.processes, None
+
+
+def by_owners(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
+    """As by_experts, where each process has a part of the weights."""
+    mesh, placements = weights.w1.device_mesh, weights.w1.placements
+    sharded = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
+    if not sharded:
+        return by_experts(rows, weights.map(DTensor.to_local), routing)
+    if len(sharded) > 1 or placements[sharded[0]] not in (Shard(0), Shard(2)):
+        raise UnsupportedError(
+            f"experts are placed as {tuple(placements)}; one Shard(0) (ExpertParallel) or Shard(2) "
+            "(ExpertTensorParallel) is supported. Under FSDP2 call the module that was given to fully_shard"
+        )
+    if placements[sharded[0]] == Shard(2):
+        return _by_columns(rows, weights, routing, mesh[mesh.mesh_dim_names[sharded[0]]] if mesh.ndim > 1 else mesh)
+    group = mesh.get_group(sharded[0])
+    local = weights.map(lambda w: _Mean.apply(w.to_local(), group.size()))
+    return (_ragged if routing.slots is None else _equal)(rows, local, routing, group)
+
+
+def _by_columns(rows: Tensor, weights: Weights, routing: Routing, mesh: DeviceMesh) -> Tensor:
+    """Sums over processes: of outputs forward, and backward of the gradients of rows and gates."""
+
+    def shared(a):
+        return DTensor.from_local(a, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+
+    routing = routing._replace(gates=shared(routing.gates))
+    part = by_experts(shared(rows), weights.map(DTensor.to_local), routing)
+    return DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
+
+
+def _equal(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
+    """Slots [e,room] travel to the owners of their experts, and back."""
+    n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
+    token, gate = slots_of(routing)
+    parts = [len(token) // size] * size
+    came = all_to_all_single_autograd(rows.index_select(0, token), parts, parts, group)
+    here = came.view(size, own, -1, rows.shape[1]).transpose(0, 1)
+    y = slots_product(here.flatten(1, 2), weights).view(own, size, -1, rows.shape[1]).transpose(0, 1)
+    back = all_to_all_single_autograd(y.reshape(len(token), -1), parts, parts, group)
+    return combined(back, gate, token, n)
+
+
+def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
+    """Pairs of token and expert travel, sorted by expert; how many is told first."""
+    n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
+    load = routing.taken.sum(0)
+    even = [own] * size
+    told = all_to_all_single(load, even, even, group).view(size, own)  # of each process, for each expert here
+    out, into = torch.stack([load.view(size, own).sum(1), told.sum(1)]).tolist()
+    pairs = select.first(routing.taken.t().reshape(1, -1), sum(out))[0]
+    expert, token = pairs // n, pairs % n
+    kind = autocast_dtype(rows.device.type) or rows.dtype
+    came = all_to_all_single_autograd(rows.index_select(0, token).to(kind), into, out, group)
+    whose = torch.arange(own, device=rows.device).repeat(size).repeat_interleave(told.reshape(-1), output_size=sum(into))
+    order = whose.argsort(stable=True)  # they come process by process, and are multiplied expert by expert
+    y = _by_ends(came.index_select(0, order), weights, told.sum(0))
+    y = torch.zeros_like(y).index_copy(0, order, y)
+    back = all_to_all_single_autograd(y, out, into, group)
+    return combined(back, routing.gates[token, expert], token, n)
+
+
+def _by_ends(rows: Tensor, weights: Weights, load: Tensor) -> Tensor:
+    """Rows sorted by expert, load [own] of each, through their experts."""
+    if rows.shape[0] and rows.dtype != torch.float64:
+        return grouped_product(rows, weights, load.cumsum(0).to(torch.int32))
+    each = zip(rows.split(load.tolist()), *(w.unbind() for w in weights[:3] if w is not None))
+    return torch.cat([
+        Weights(*some, *[None] * (3 - len(some)), weights.activation).hidden(lambda w, a=a: a @ w) @ some[1].t()
+        for a, *some in each
+    ])

@@ -1,0 +1,213 @@
+"""Experts that processes share, by gloo: outputs and all gradients are those of one process, in float64."""
+
+import copy
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+
+import testing
+
+from torch_cases import DEVICE, TorchTest, lacks, run_processes, torch
+
+CASES = (
+    ("expert_choice", {"activation": "swiglu"}),
+    ("expert_choice", {"pool": "sequence", "normalize_gates": True}),
+    ("capped_expert_choice", {"solver": "dykstra", "solver_iterations": 20}),
+    ("gshard_top2", {}),
+    ("bias_balanced", {}),
+    ("quantile_balanced", {"activation": "swiglu"}),
+    ("global_topk", {}),
+    ("hash", {}),
+)
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+
+
+class Processes:
+    """What each has: tokens, ids, padding, a cotangent."""
+
+    def __init__(self):
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        self.dist, self.mesh_of = dist, init_device_mesh
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        torch.manual_seed(5)
+        shape = self.size, 3, 8
+        self.x = torch.randn(*shape, 16, dtype=torch.float64)
+        self.ids, self.valid = torch.randint(0, 99, shape), torch.rand(shape) > 0.2
+        self.cotangent = torch.randn_like(self.x)
+
+    def layer(self, router, options, dtype=torch.float64):
+        import choir.torch
+
+        torch.manual_seed(4)
+        return choir.torch.MoE(16, 24, 8, router, dtype=dtype, **options)
+
+    def run(self, layer, i, forward=None):
+        """Output, and the gradient of x, of process i's tokens; the weights' gradients are added up."""
+        x = self.x[i].clone().requires_grad_()
+        out = (forward or layer)(x, self.ids[i], self.valid[i])
+        ((out * self.cotangent[i]).sum() + layer.aux_loss).backward()
+        return out.detach(), x.grad
+
+    def alone(self, router, options):
+        """One process with all: a layer with the sums of gradients over all processes' tokens; each one's results."""
+        whole = self.layer(router, options)
+        return whole, [self.run(whole, i) for i in range(self.size)]
+
+    def close(self, found, wanted, what):
+        found = found.full_tensor() if hasattr(found, "full_tensor") else found
+        torch.testing.assert_close(found, wanted, **EXACT, msg=lambda text: f"{what}: {text}")
+
+    def gradients(self, layer, whole, what, share):
+        """share(name, gradient) is what a process should have of the sum over all."""
+        for (name, ours), theirs in zip(layer.named_parameters(), whole.parameters()):
+            if theirs.grad is not None:
+                self.close(ours.grad, share(name, theirs.grad), f"{what} {name}")
+
+    def experts(self):
+        from torch.distributed.tensor.parallel import parallelize_module
+
+        import choir.torch
+
+        mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("ep",))
+        for router, options in CASES:
+            whole, wanted = self.alone(router, options)
+            model = torch.nn.Sequential(self.layer(router, options))
+            parallelize_module(model, mesh, {"0": choir.torch.ExpertParallel()})
+            assert model[0].w1.to_local().shape[0] == 8 // self.size
+            for ours, theirs in zip(self.run(model[0], self.rank), wanted[self.rank]):
+                self.close(ours, theirs, f"{router} {options}")
+            if model[0].router.grad is not None:
+                self.dist.all_reduce(model[0].router.grad)
+            mean = lambda name, sum_: sum_ / self.size if name.startswith("experts") else sum_  # noqa: E731
+            self.gradients(model[0], whole, f"{router} {options}", mean)
+
+    def columns(self):
+        """Expert tensor parallelism: all have the same tokens."""
+        import choir.torch
+
+        mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("tp",))
+        for router, options in CASES[:1] + CASES[3:6]:
+            whole = self.layer(router, options)
+            wanted, layer = self.run(whole, 0), self.layer(router, options)
+            choir.torch.ExpertTensorParallel()._apply(layer, mesh)
+            assert layer.w1.to_local().shape[2] == 24 // self.size
+            for ours, theirs in zip(self.run(layer, 0), wanted):
+                self.close(ours, theirs, router)
+            self.gradients(layer, whole, router, lambda name, gradient: gradient)
+
+    def refusals(self):
+        import choir
+        import choir.torch
+
+        mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("ep",))
+        odd = choir.torch.ExpertChoice(16, 24, 7)
+        for module in (odd, torch.nn.Linear(2, 2)):
+            try:
+                choir.torch.ExpertParallel()._apply(module, mesh)
+            except choir.ArgumentError:
+                continue
+            raise AssertionError(f"{module} was taken")
+
+    def fsdp(self):
+        """Beside FSDP2, whose means and those of expert parallelism are one mean over all processes; with sequence-parallel
+        input and output; then checkpoints from this layout into others."""
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import DTensor, Shard
+        from torch.distributed.tensor.parallel import parallelize_module
+
+        import choir.torch
+
+        mesh = self.mesh_of("cpu", (self.size // 2, 2), mesh_dim_names=("dp", "ep"))
+        flat = self.mesh_of("cpu", (self.size,))
+        for router, options in (CASES[0], CASES[4]):
+            whole, wanted = self.alone(router, options)
+            layer = parallelize_module(self.layer(router, options), mesh["ep"], choir.torch.ExpertParallel())
+            fully_shard(layer.experts, mesh=mesh["dp"])
+            fully_shard(layer, mesh=flat)
+            for ours, theirs in zip(self.run(layer, self.rank), wanted[self.rank]):
+                self.close(ours, theirs, router)
+            self.gradients(layer, whole, f"FSDP2 {router}", lambda name, sum_: sum_ / self.size)
+            x = DTensor.from_local(self.x[self.rank], flat, [Shard(1)], run_check=False)
+            if router == "expert_choice":
+                out = layer(x, None, DTensor.from_local(self.valid[self.rank], flat, [Shard(1)], run_check=False))
+                self.close(out.to_local().detach(), wanted[self.rank][0], "DTensor")
+            choir.torch.update_routers(layer), choir.torch.update_routers(whole)
+        where = [tempfile.mkdtemp() if not self.rank else None]
+        self.dist.broadcast_object_list(where)
+        warnings.simplefilter("ignore")
+        dcp.save(get_model_state_dict(layer), checkpoint_id=where[0])
+        plain = self.layer(*CASES[4])
+        shared = parallelize_module(copy.deepcopy(plain), flat, choir.torch.ExpertParallel())
+        with torch.no_grad():
+            for other in (plain, shared):
+                for tensor in (*other.parameters(), other.thresholds):
+                    tensor.zero_()
+                state = get_model_state_dict(other)
+                dcp.load(state, checkpoint_id=where[0])
+                set_model_state_dict(other, state)
+                self.close(other.thresholds, layer.thresholds, "thresholds")
+                self.close(other.w1.detach(), self.layer(*CASES[4]).w1.detach(), "checkpoint")
+
+
+def process():
+    made = Processes()
+    for what in sys.argv[2].split(","):
+        getattr(made, what)()
+    made.dist.barrier()
+    made.dist.destroy_process_group()
+
+
+@unittest.skipUnless(DEVICE == "cpu", "gloo's is the CPU")
+class Parallel(TorchTest):
+    def lacks(self):
+        return lacks("experts that processes share", "compile", "accelerator")  # of 2.6, which has all that it takes
+
+    def test_example_under_torchrun(self):
+        """Two processes, then one that goes on from their state; choir reads what they trained."""
+        if self.lacks():
+            return
+        testing.run()
+        at = testing.directory()
+        example = testing.SOURCE / "examples" / "train_distributed.py"
+        for processes, steps in ((2, 20), (1, 25)):
+            words = [example, at / "en.model", at / "book.txt", at / "distributed", steps]
+            launcher = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+            made = subprocess.run(
+                [*launcher, "--nproc-per-node", str(processes), *map(str, words)],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+                timeout=900,
+            )
+            self.assertEqual(made.returncode, 0, made.stderr[:3000])
+            self.assertIn(f"step {steps}", made.stdout)
+            self.assertNotIn("step 20", made.stdout if processes == 1 else "")
+        loss = float(made.stdout.split()[-1])
+        self.assertLess(loss, math.log(320) - 0.3)
+        page = at / "page_distributed.txt"
+        page.write_text((at / "book.txt").read_text()[-3000:])
+        told = json.loads(testing.program("eval", at / "distributed" / "model-25", "--text", page, "--json"))
+        self.assertTrue(any(abs(number - loss) < 0.5 for number in testing.numbers(told)), told)
+
+    def test_two_processes(self):
+        if not self.lacks():
+            run_processes(__file__, 2, "experts,columns,refusals")
+
+    def test_four_processes(self):
+        if not self.lacks():
+            run_processes(__file__, 4, "experts,fsdp")
+
+
+if __name__ == "__main__":
+    process() if sys.argv[1:2] == ["process"] else unittest.main()
