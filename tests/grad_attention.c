@@ -17,13 +17,14 @@ static double attention_loss(void *context) {
   return test_dot(c->a.dout, c->a.out, B * T * LD);
 }
 
-static void setup(attention_case *c, int kv_heads, int biased) {
+static void setup(attention_case *c, int kv_heads, int biased, int bidirectional) {
   int64_t count = B * T * LD;
   c->a = (ch_attention_args){.B = B,
                              .T = T,
                              .H = H,
                              .dh = DH,
                              .kv_heads = kv_heads,
+                             .bidirectional = bidirectional,
                              .ld = LD,
                              .kv_ld = LD,
                              .scale = 0.5,
@@ -52,9 +53,9 @@ static void setup(attention_case *c, int kv_heads, int biased) {
   test_ok(ch_exec_commit(&c->x));
 }
 
-static void check(int kv_heads, int biased) {
+static void check(int kv_heads, int biased, int bidirectional) {
   attention_case c;
-  setup(&c, kv_heads, biased);
+  setup(&c, kv_heads, biased, bidirectional);
   real *before = test_new_normal(BUCKETS * H, 6);
   int64_t count = B * T * LD;
   attention_loss(&c); /* out and lse, which backward reads */
@@ -73,7 +74,8 @@ static void check(int kv_heads, int biased) {
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
 }
 
-static void attention_gradients(void **state) { (void)state, check(0, 1); }
-static void shared_keys(void **state) { (void)state, check(2, 1), check(1, 0); }
+static void attention_gradients(void **state) { (void)state, check(0, 1, 0); }
+static void shared_keys(void **state) { (void)state, check(2, 1, 0), check(1, 0, 0); }
+static void both_ways(void **state) { (void)state, check(0, 1, 1), check(2, 1, 1), check(1, 0, 1); }
 
-TEST_MAIN(NULL, NULL, attention_gradients, shared_keys)
+TEST_MAIN(NULL, NULL, attention_gradients, shared_keys, both_ways)

@@ -18,10 +18,12 @@ static double head_loss(void *context) {
   return (double)c->a.weight * *forward.loss_sum + consistency;
 }
 
-static void check(int paired) {
+static void check(int paired, int weighted) {
   int32_t target[N];
+  float weight[N];
   double loss, disagreement;
   for (int i = 0; i < N; i++) target[i] = i % (N / 2) % 5 == 3 ? -1 : i % (N / 2) * 7 % V;
+  for (int i = 0; i < N; i++) weight[i] = (float)(i % 9) / 3; /* some are 0 */
   head_case c;
   c.a = (ch_head_args){.n = N,
                        .d = D,
@@ -32,6 +34,7 @@ static void check(int paired) {
                        .target = target,
                        .loss_sum = &loss,
                        .weight = 1.7,
+                       .row_weight = weighted ? weight : NULL,
                        .paired = paired,
                        .consistency_sum = &disagreement,
                        .consistency = 2.3,
@@ -52,7 +55,7 @@ static void check(int paired) {
   free((real *)c.a.x), free((real *)c.a.w), free(c.a.dx), free(c.a.dw), free(before);
 }
 
-static void head_gradients(void **state) { (void)state, check(0); }
-static void paired_gradients(void **state) { (void)state, check(1); }
+static void head_gradients(void **state) { (void)state, check(0, 0), check(0, 1); }
+static void paired_gradients(void **state) { (void)state, check(1, 0); }
 
 TEST_MAIN(NULL, NULL, head_gradients, paired_gradients)

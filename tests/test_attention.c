@@ -3,13 +3,16 @@
 
 typedef struct {
   int B, T, H, dh, gap; /* gap: unused columns between positions */
-  int kv_heads, unbiased;
+  int kv_heads, unbiased, bidirectional;
 } shape;
-static const shape shapes[] = {{1, 1, 1, 4, 0, 1, 0},    {2, 5, 3, 8, 0, 0, 0},    {1, 63, 2, 16, 7, 2, 0},
-                               {1, 64, 2, 16, 0, 0, 1},  {2, 65, 1, 32, 0, 0, 0},  {1, 200, 2, 64, 5, 2, 0},
-                               {3, 128, 4, 32, 0, 4, 0}, {1, 70, 2, 48, 3, 2, 1},  {1, 600, 1, 20, 0, 0, 0},
-                               {2, 70, 6, 16, 3, 2, 0},  {1, 130, 4, 20, 0, 1, 1}, {2, 5, 4, 64, 7, 2, 1},
-                               {9, 300, 12, 4, 0, 0, 0} /* devices take its heads in two turns */};
+static const shape shapes[] = {
+    {1, 1, 1, 4, 0, 1, 0, 0},    {2, 5, 3, 8, 0, 0, 0, 0},    {1, 63, 2, 16, 7, 2, 0, 0},
+    {1, 64, 2, 16, 0, 0, 1, 0},  {2, 65, 1, 32, 0, 0, 0, 0},  {1, 200, 2, 64, 5, 2, 0, 0},
+    {3, 128, 4, 32, 0, 4, 0, 0}, {1, 70, 2, 48, 3, 2, 1, 0},  {1, 600, 1, 20, 0, 0, 0, 0},
+    {2, 70, 6, 16, 3, 2, 0, 0},  {1, 130, 4, 20, 0, 1, 1, 0}, {2, 5, 4, 64, 7, 2, 1, 0},
+    {1, 1, 1, 4, 0, 1, 0, 1},    {2, 5, 3, 8, 0, 0, 0, 1},    {1, 64, 2, 16, 0, 2, 0, 1},
+    {2, 65, 1, 32, 0, 0, 1, 1},  {1, 200, 2, 64, 5, 1, 0, 1}, {1, 600, 2, 20, 3, 0, 0, 1},
+    {3, 113, 4, 48, 0, 2, 0, 1}, {9, 300, 12, 4, 0, 0, 0, 0} /* devices take its heads in two turns */};
 enum { BUCKETS = 32, MAX_DISTANCE = 128, OUTPUTS = 6 };
 
 /* out, lse, dq, dk, dv, drel_bias */
@@ -40,6 +43,7 @@ static void run_attention(const char *backend, ch_compute compute, int threads, 
                          .H = s.H,
                          .dh = s.dh,
                          .kv_heads = s.kv_heads,
+                         .bidirectional = s.bidirectional,
                          .ld = s.gap ? size[0] / rows : 0,
                          .kv_ld = s.gap ? size[3] / rows : 0,
                          .scale = (real)0.3,
@@ -94,6 +98,61 @@ static void bf16_is_close(void **state) {
     test_close(got[j], want[j], size[j], 0.02);
     free(want[j]), free(got[j]);
   }
+}
+
+/* Attention both ways does not know which way a text runs: of a reversed one, with the two halves of the bias changed
+ * over, it gives the same rows from behind. What is causal fails here. */
+static void reversed_text(void **state) {
+  enum { T = 77, H = 2, DH = 16, ROW = H * DH };
+  real *in[2][3], *out[2], lse[2][H * T], bias[2][BUCKETS * H];
+  test_normal(bias[0], BUCKETS * H, 8);
+  for (int h = 0; h < H; h++) bias[0][h] = 0; /* distance 0 is no other way round */
+  for (int b = 0; b < BUCKETS; b++)
+    memcpy(bias[1] + b * H, bias[0] + (b + BUCKETS / 2) % BUCKETS * H, H * sizeof(real));
+  memset(bias[1], 0, H * sizeof(real));
+  for (int i = 0; i < 2; i++) {
+    for (int j = 0; j < 3; j++) in[i][j] = test_new_normal(T * ROW, (uint32_t)j);
+    out[i] = test_new(T * ROW);
+  }
+  for (int j = 0; j < 3; j++)
+    for (int t = 0; t < T; t++) memcpy(in[1][j] + t * ROW, in[0][j] + (T - 1 - t) * ROW, ROW * sizeof(real));
+  for (int i = 0; i < 2; i++) {
+    ch_attention_args a = {.B = 1,
+                           .T = T,
+                           .H = H,
+                           .dh = DH,
+                           .bidirectional = 1,
+                           .scale = (real)0.3,
+                           .q = in[i][0],
+                           .k = in[i][1],
+                           .v = in[i][2],
+                           .rel_bias = bias[i],
+                           .buckets = BUCKETS,
+                           .max_distance = MAX_DISTANCE,
+                           .out = out[i],
+                           .lse = lse[i]};
+    TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, x.ops->attention(&x, &a));
+  }
+  for (int t = 0; t < T; t++) test_close(out[1] + t * ROW, out[0] + (T - 1 - t) * ROW, ROW, 1e-5);
+  for (int i = 0; i < 2; i++) free(in[i][0]), free(in[i][1]), free(in[i][2]), free(out[i]);
+}
+
+/* T5's buckets of an encoder: half of them, as those of 16, for keys up to the position, the other half for those
+ * after it. */
+static void buckets_both_ways(void **state) {
+  enum { T = 300 };
+  int bucket[2 * T - 1];
+  const ch_attention_args a = {.T = T, .bidirectional = 1, .buckets = 32, .max_distance = 128};
+  assert_int_equal(ch_attention_distances(&a), 2 * T - 1);
+  ch_attention_all_buckets(&a, bucket);
+  for (int distance = 0; distance < T; distance++) {
+    int one_side = ch_attention_bucket(distance, 16, 128);
+    assert_int_equal(bucket[T - 1 + distance], one_side);
+    assert_int_equal(bucket[T - 1 - distance], one_side + (distance ? 16 : 0));
+  }
+  /* transformers' T5Attention._relative_position_bucket(bidirectional=True) of j - i */
+  const int want[][2] = {{-200, 15}, {-64, 14}, {-20, 10}, {-7, 7}, {0, 0}, {1, 17}, {8, 24}, {33, 28}, {150, 31}};
+  for (size_t i = 0; i < sizeof want / sizeof *want; i++) assert_int_equal(bucket[T - 1 - want[i][0]], want[i][1]);
 }
 
 /* One head of one sequence, without a bias. */
@@ -193,4 +252,4 @@ static void buckets(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, fast_equals_reference, bf16_is_close, shared_keys_are_repeated_ones, large_scores,
-          nan_is_seen_from_its_position_on, buckets)
+          nan_is_seen_from_its_position_on, buckets, reversed_text, buckets_both_ways)

@@ -20,6 +20,10 @@ static real input(ch_compute compute, real x) {
 
 static int32_t target_of(int64_t i, int V) { return i % 7 == 4 ? -1 : (int32_t)((i * 31) % V); }
 
+/* Of rows' losses, while a test says so. */
+static int weighted;
+static float row_weight(int64_t i) { return weighted ? (float)(i % 11) / 4 : 1; }
+
 static results new_results(shape s) {
   results r = {(double)NAN, calloc((size_t)s.n + 1, sizeof(float)), test_new(s.n * s.V), test_new(s.n * s.d),
                test_new((int64_t)s.V * s.d)};
@@ -48,9 +52,9 @@ static results naive(ch_compute compute, shape s, const real *x, const real *w) 
       sum += exp(logit[v]);
     }
     r.token_loss[i] = target < 0 ? 0 : (float)(log(sum) - logit[target]);
-    if (target >= 0) r.loss += log(sum) - logit[target];
+    if (target >= 0) r.loss += (double)row_weight(i) * (log(sum) - logit[target]);
     for (int v = 0; v < s.V && target >= 0; v++) {
-      double g = (double)weight * (double)scale * (exp(logit[v]) / sum - (v == target));
+      double g = (double)row_weight(i) * (double)weight * (double)scale * (exp(logit[v]) / sum - (v == target));
       for (int c = 0; c < s.d; c++) {
         dx[c] += g * (double)input(compute, w[v * s.d + c]);
         dw[v * s.d + c] += g * (double)x[i * s.d + c];
@@ -87,11 +91,14 @@ static results run_head(const char *backend, ch_compute compute, int threads, sh
   int32_t *target = calloc((size_t)s.n + 1, sizeof *target);
   for (int64_t i = 0; i < s.n; i++) target[i] = target_of(i, s.V);
   ch_head_args a = head_args(s, &r, x_in, w, target);
+  float *weights = calloc((size_t)s.n + 1, sizeof *weights);
+  for (int64_t i = 0; i < s.n; i++) weights[i] = row_weight(i);
+  if (weighted) a.row_weight = weights;
   a.w16 = w16;
   a.accumulate = accumulate;
   if (!gradients) a.dx = NULL;
   TEST_EXEC(backend, compute, threads, x.ops->head(&x, &a));
-  free(target);
+  free(target), free(weights);
   return r;
 }
 
@@ -130,6 +137,14 @@ static void check_head(const char *backend, ch_compute compute, shape s, double 
 
 static void all_shapes(const char *backend, ch_compute compute, double tolerance) {
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_head(backend, compute, shapes[i], tolerance);
+}
+
+/* Rows with weights of their own. */
+static void weighted_rows(void **state) {
+  weighted = 1;
+  all_shapes("reference", CH_COMPUTE_FP32, 1e-5);
+  all_shapes("cpu", CH_COMPUTE_FP32, 1e-5);
+  weighted = 0;
 }
 
 static void reference(void **state) { (void)state, all_shapes("reference", CH_COMPUTE_FP32, 1e-5); }
@@ -198,4 +213,4 @@ static void nan_reaches_the_loss(void **state) {
   free_results(&r), free(x), free(w);
 }
 
-TEST_MAIN(NULL, NULL, reference, fp32, bf16, pairs, nan_reaches_the_loss)
+TEST_MAIN(NULL, NULL, weighted_rows, reference, fp32, bf16, pairs, nan_reaches_the_loss)

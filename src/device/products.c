@@ -167,8 +167,9 @@ static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64
 
 static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const real CH_DEV *logits,
                           const double CH_DEV *loss) {
-  CH_LAUNCH(x, head_losses, 1, .loss = loss, .sum = a->loss_sum, .total = a->loss_total,
-            .token_loss = a->token_loss ? a->token_loss + first : NULL, .n = rows);
+  CH_LAUNCH(x, head_losses, 1, .loss = loss, .row_weight = a->row_weight ? a->row_weight + first : NULL,
+            .sum = a->loss_sum, .total = a->loss_total, .token_loss = a->token_loss ? a->token_loss + first : NULL,
+            .n = rows);
   if (!a->dx) return;
   CH_OP(x, gemm, .m = rows, .n = a->d, .k = a->V, .a = logits, .b = a->w, .b16 = a->w16, .c = a->dx + first * a->d,
         .alpha = a->scale);
@@ -181,8 +182,9 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t
   real CH_DEV *other = c->logits + (int64_t)CHUNK * a->V;
   head_forward(x, a, first, rows, c->logits);
   if (!a->paired) {
-    CH_LAUNCH(x, head_rows, rows, .target = a->target + first, .logits = c->logits, .loss = c->loss, .V = a->V,
-              .weight = a->weight);
+    CH_LAUNCH(x, head_rows, rows, .target = a->target + first,
+              .row_weight = a->row_weight ? a->row_weight + first : NULL, .logits = c->logits, .loss = c->loss,
+              .V = a->V, .weight = a->weight);
     head_backward(x, a, first, rows, c->logits, c->loss);
     return;
   }

@@ -161,25 +161,27 @@ typedef struct {
 } ch_embedding_args;
 
 /* The head, whose weight may be the embedding's: logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log
- * softmax(logits)[target]. Chunks of rows, never all logits of the batch. When dx is set, forward also does the
- * backward while the chunk's logits are at hand: dx = d(weight * loss_sum)/dx and dw (= or +=) d(weight * loss_sum)/dw.
+ * softmax(logits)[target], each times its row's weight. Chunks of rows, never all logits of the batch. When dx is set,
+ * forward also does the backward while the chunk's logits are at hand: dx = d(weight * loss_sum)/dx and dw (= or +=)
+ * d(weight * loss_sum)/dw.
  */
 typedef struct {
   int64_t n;
   int d, V;
   real scale;
-  const real CH_DEV *x;         /* [n,d] */
-  const real CH_DEV *w;         /* [V,d] */
-  const ch_bf16 CH_DEV *w16;    /* w rounded to bf16, or NULL */
-  const int32_t CH_DEV *target; /* [n], negative: not counted */
-  double CH_DEV *loss_sum;      /* = */
-  double CH_DEV *loss_total;    /* += the same, or NULL */
-  float CH_DEV *token_loss;     /* [n] or NULL: each target's loss, 0 where not counted */
-  real CH_DEV *logits;          /* [n,V] or NULL: all logits, for who asks for them */
-  real weight;                  /* of the gradient, usually 1/targets */
-  real CH_DEV *dx;              /* [n,d] = , or NULL */
-  real CH_DEV *dw;              /* [V,d] */
-  int accumulate;               /* dw += instead of dw = */
+  const real CH_DEV *x;           /* [n,d] */
+  const real CH_DEV *w;           /* [V,d] */
+  const ch_bf16 CH_DEV *w16;      /* w rounded to bf16, or NULL */
+  const int32_t CH_DEV *target;   /* [n], negative: not counted */
+  double CH_DEV *loss_sum;        /* = */
+  double CH_DEV *loss_total;      /* += the same, or NULL */
+  const float CH_DEV *row_weight; /* [n], or NULL: all 1, as they are with `paired` */
+  float CH_DEV *token_loss;       /* [n] or NULL: each target's loss without its weight, 0 where not counted */
+  real CH_DEV *logits;            /* [n,V] or NULL: all logits, for who asks for them */
+  real weight;                    /* of the gradient besides, usually 1/targets */
+  real CH_DEV *dx;                /* [n,d] = , or NULL */
+  real CH_DEV *dw;                /* [V,d] */
+  int accumulate;                 /* dw += instead of dw = */
   /* n is even, and rows t and t + n/2 predict the same target, p and q, from two passes of a model that draws:
    * *consistency_sum = sum over pairs with a target of (KL(p|q) + KL(q|p)) / 2, part of the gradient with a weight of
    * its own. */
@@ -187,6 +189,10 @@ typedef struct {
   double CH_DEV *consistency_sum;
   real consistency;
 } ch_head_args;
+
+static inline double ch_row_weight(const ch_head_args *a, int64_t row) {
+  return a->row_weight ? (double)a->row_weight[row] : 1;
+}
 
 /* y (= or +=) x; without x: y = 0 */
 typedef struct {

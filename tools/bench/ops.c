@@ -34,15 +34,17 @@ static int make_attention(ch_bench *b, ch_bench_work *w) {
   for (int i = 0; i < 4; i++) out[i] = ch_bench_zeros(b, count);
   out[4] = ch_bench_zeros(b, BUCKETS * H);
   out[5] = ch_bench_zeros(b, B * H * T);
-  /* two products forward and four backward over the causal half; doing P again is not counted */
+  int both_ways = b->value[4] != 0;
+  /* two products forward and four backward over the causal half, or all; doing P again is not counted */
   *w = (ch_bench_work){.run = run_attention,
                        .out = {out[0], out[1], out[2], out[3], out[4], out[5]},
                        .out_count = {count, count, count, count, BUCKETS * H, B * H * T},
-                       .flops = 6.0 * (double)count * (double)T};
+                       .flops = 6.0 * (1 + both_ways) * (double)count * (double)T};
   w->attention = (ch_attention_args){.B = (int)B,
                                      .T = (int)T,
                                      .H = (int)H,
                                      .dh = (int)dh,
+                                     .bidirectional = both_ways,
                                      .scale = (real)(1 / sqrt((double)dh)),
                                      .q = in[0],
                                      .k = in[1],
@@ -203,7 +205,7 @@ const ch_bench_case ch_bench_op_cases[] = {
      .make = make_gemm},
     {.name = "attention",
      .sizes = 4,
-     .key = {{"B", 8, 1}, {"T", 512, 0}, {"H", 12, 2}, {"dh", 64, 0}},
+     .key = {{"B", 8, 1}, {"T", 512, 0}, {"H", 12, 2}, {"dh", 64, 0}, {"bidirectional", 0, 0}},
      .note = "forward and backward",
      .make = make_attention},
     {.name = "head",

@@ -1,4 +1,4 @@
-/* Causal attention in plain C, row by row; one task for each sequence and head of keys, with all heads that read it. */
+/* Attention in plain C, row by row; one task for each sequence and head of keys, with all heads that read it. */
 #include <omp.h>
 #include <tgmath.h>
 
@@ -7,7 +7,7 @@
 /* One sequence's head: where its rows start, the distance between them, and the bias of each distance. */
 typedef struct {
   const ch_attention_args *a;
-  const int *bucket; /* [T] of each distance */
+  const int *bucket; /* of each distance, that of distance 0 in its place */
   int64_t ld, start, kv_ld, kv_start, task;
   int head, first; /* of those that share keys and values */
 } head_task;
@@ -36,24 +36,26 @@ static real dot(int count, const real *a, const real *b) {
   return sum;
 }
 
-/* Row i of the scores: s[j] for j <= i. */
+/* Row i of the scores: s[j] of each key that it sees. */
 static void score_row(const head_task *t, int i, real *s) {
   const ch_attention_args *a = t->a;
   const real *q = a->q + t->start + i * t->ld;
-  for (int j = 0; j <= i; j++) s[j] = a->scale * dot(a->dh, q, a->k + t->kv_start + j * t->kv_ld) + bias_of(t, i - j);
+  for (int j = 0; j < ch_attention_seen(a, i); j++)
+    s[j] = a->scale * dot(a->dh, q, a->k + t->kv_start + j * t->kv_ld) + bias_of(t, i - j);
 }
 
 static void forward_task(const head_task *t, real *p) {
   const ch_attention_args *a = t->a;
   for (int i = 0; i < a->T; i++) {
+    int seen = ch_attention_seen(a, i);
     score_row(t, i, p);
     real max = p[0], sum = 0;
-    for (int j = 1; j <= i; j++) max = p[j] > max ? p[j] : max;
-    for (int j = 0; j <= i; j++) sum += p[j] = exp(p[j] - max);
+    for (int j = 1; j < seen; j++) max = p[j] > max ? p[j] : max;
+    for (int j = 0; j < seen; j++) sum += p[j] = exp(p[j] - max);
     a->lse[t->task * a->T + i] = max + log(sum);
     real *out = a->out + t->start + i * t->ld;
     for (int c = 0; c < a->dh; c++) out[c] = 0;
-    for (int j = 0; j <= i; j++)
+    for (int j = 0; j < seen; j++)
       for (int c = 0; c < a->dh; c++) out[c] += p[j] / sum * a->v[t->kv_start + j * t->kv_ld + c];
   }
 }
@@ -70,13 +72,14 @@ static void backward_task(const head_task *t, real *p, real *dp, real *dbias) {
   for (int i = 0; i < a->T; i++) {
     const real *dout = a->dout + t->start + i * t->ld, *q = a->q + t->start + i * t->ld;
     real *dq = a->dq + t->start + i * t->ld;
+    int seen = ch_attention_seen(a, i);
     score_row(t, i, p);
-    for (int j = 0; j <= i; j++) {
+    for (int j = 0; j < seen; j++) {
       p[j] = exp(p[j] - a->lse[t->task * a->T + i]);
       dp[j] = dot(a->dh, dout, a->v + t->kv_start + j * t->kv_ld);
     }
-    real mean = dot(i + 1, p, dp);
-    for (int j = 0; j <= i; j++) {
+    real mean = dot(seen, p, dp);
+    for (int j = 0; j < seen; j++) {
       real ds = p[j] * (dp[j] - mean);
       int64_t row = t->kv_start + j * t->kv_ld;
       if (a->rel_bias) dbias[t->bucket[i - j]] += ds;
@@ -91,13 +94,13 @@ static void backward_task(const head_task *t, real *p, real *dp, real *dbias) {
 
 CH_REF_SCRATCH_OP(attention) {
   CH_SCRATCH(x);
-  int *bucket = CH_NEW(&x->scratch, int, a->T);
+  int *bucket = CH_NEW(&x->scratch, int, ch_attention_distances(a));
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * a->T);
   if (ch_counting(x)) return;
-  if (a->rel_bias) ch_attention_buckets(a->T, a->buckets, a->max_distance, bucket);
+  if (a->rel_bias) ch_attention_all_buckets(a, bucket);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
   for (int64_t task = 0; task < (int64_t)a->B * a->H; task++) {
-    head_task t = make_task(a, bucket, task);
+    head_task t = make_task(a, bucket + ch_attention_ahead(a), task);
     forward_task(&t, rows + (int64_t)omp_get_thread_num() * a->T);
   }
 }
@@ -106,15 +109,15 @@ CH_REF_SCRATCH_OP(attention_backward) {
   CH_SCRATCH(x);
   int64_t tasks = (int64_t)a->B * a->H;
   int group = a->H / ch_kv_heads(a->H, a->kv_heads);
-  int *bucket = CH_NEW(&x->scratch, int, a->T);
+  int *bucket = CH_NEW(&x->scratch, int, ch_attention_distances(a));
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * 2 * a->T);
   real *dbias = CH_NEW(&x->scratch, real, tasks * a->buckets); /* by task: added in order below */
   if (ch_counting(x)) return;
-  if (a->rel_bias) ch_attention_buckets(a->T, a->buckets, a->max_distance, bucket);
+  if (a->rel_bias) ch_attention_all_buckets(a, bucket);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
   for (int64_t first = 0; first < tasks; first += group)
     for (int64_t task = first; task < first + group; task++) {
-      head_task t = make_task(a, bucket, task);
+      head_task t = make_task(a, bucket + ch_attention_ahead(a), task);
       real *p = rows + (int64_t)omp_get_thread_num() * 2 * a->T;
       backward_task(&t, p, p + a->T, dbias + task * a->buckets);
     }

@@ -28,9 +28,9 @@ static double softmax_row(const ch_head_args *a, int32_t target, real *logits) {
 }
 
 /* p turns into weight * d loss / d logits. */
-static void loss_gradient(const ch_head_args *a, int32_t target, real *p) {
-  for (int v = 0; v < a->V; v++) p[v] *= a->weight;
-  if (target >= 0) p[target] -= a->weight;
+static void loss_gradient(const ch_head_args *a, int32_t target, real weight, real *p) {
+  for (int v = 0; v < a->V; v++) p[v] *= weight;
+  if (target >= 0) p[target] -= weight;
 }
 
 static void forward_span(ch_exec *x, const ch_head_args *a, const head_span *s) {
@@ -54,7 +54,7 @@ static void losses(ch_exec *x, const ch_head_args *a, const head_span *s) {
   for (int64_t i = 0; i < s->rows; i++) {
     int32_t target = a->target[s->first + i];
     s->loss[i] = softmax_row(a, target, s->logits + i * a->V);
-    loss_gradient(a, target, s->logits + i * a->V);
+    loss_gradient(a, target, a->weight * (real)ch_row_weight(a, s->first + i), s->logits + i * a->V);
   }
 }
 
@@ -121,7 +121,7 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, head_span *s, real *de
     losses(x, a, s);
   for (int h = 0; h < spans; h++) {
     for (int64_t i = 0; i < s[h].rows; i++) {
-      *a->loss_sum += s[h].loss[i];
+      *a->loss_sum += ch_row_weight(a, s[h].first + i) * s[h].loss[i];
       if (a->token_loss) a->token_loss[s[h].first + i] = (float)s[h].loss[i];
     }
     if (a->dx) backward_span(x, a, &s[h]);

@@ -62,8 +62,11 @@ static float *take_scratch(float **work, int64_t count) {
   return taken;
 }
 
-/* How many of the keys from `key` on, at most CHUNK, are seen by any of the positions below `end`. */
-static int in_chunk(int key, int end) { return least(end - key, CHUNK); }
+/* Some of the positions below `end` see the keys below this. */
+static int seen_by(const ch_attention_head *h, int end) { return h->bidirectional ? h->T : end; }
+
+/* How many of these there are from `key` on, at most CHUNK. */
+static int in_chunk(const ch_attention_head *h, int key, int end) { return least(seen_by(h, end) - key, CHUNK); }
 
 /* Where forward works. */
 typedef struct {
@@ -80,21 +83,21 @@ static void pack_keys(const ch_attention_head *h, const forward *f, int begin, i
 
 /* Rows first .. first+rows-1, at most CH_ATTENTION_FORWARD_ROWS. */
 static void forward_block(const ch_attention_head *h, const forward *f, int first, int rows) {
-  int end = first + rows;
+  int end = first + rows, seen = seen_by(h, end);
   float inverse[CH_ATTENTION_FORWARD_ROWS];
-  ch_causal_block block = {rows, first, h->T, f->ld, h->bias};
+  ch_scores_block block = {rows, first, h->T, h->bidirectional, f->ld, h->bias};
   pack(h, h->q + first * h->ld, h->ld, rows, CH_ATTENTION_FORWARD_ROWS, h->scale, f->q);
-  for (int key = 0; key < end; key += CHUNK)
+  for (int key = 0; key < seen; key += CHUNK)
     for (int r = 0; r < rows; r += ROWS) {
       if (!key) prefetch_rows(h, h->q, h->ld, end + r), prefetch_rows(h, h->k, h->kv_ld, end + r);
       f->run->scores(h->dh, f->q + r * f->width, f->kt + key * h->dh, f->s + r * f->ld + key, f->ld,
-                     in_chunk(key, first + r + ROWS));
+                     in_chunk(h, key, first + r + ROWS));
     }
-  CH_SIMD(ch_causal_softmax)(&block, f->s, inverse, h->lse + first);
+  CH_SIMD(ch_scores_softmax)(&block, f->s, inverse, h->lse + first);
   for (int r = 0; r < rows; r += ROWS) {
     ch_head_result out = {.to = h->out + (first + r) * h->ld, .ld = h->ld, .rows = rows - r, .factors = inverse + r};
     prefetch_rows(h, h->v, h->kv_ld, end + r), prefetch_rows(h, h->out, h->ld, first + r);
-    f->run->weigh(h->dh, least(first + r + ROWS, end), f->s + r * f->ld, f->ld, f->v, &out);
+    f->run->weigh(h->dh, least(seen_by(h, first + r + ROWS), seen), f->s + r * f->ld, f->ld, f->v, &out);
   }
 }
 
@@ -105,10 +108,10 @@ void CH_SIMD(ch_attention_forward)(const ch_attention_head *h, int begin, int en
   float *work = h->work;
   f.kt = take_scratch(&work, whole), f.v = take_scratch(&work, whole), f.s = take_scratch(&work, BLOCK * f.ld);
   f.q = take_scratch(&work, BLOCK * f.width);
-  pack_keys(h, &f, 0, begin);
+  pack_keys(h, &f, 0, h->bidirectional ? h->T : begin);
   for (int first = begin; first < end; first += BLOCK) {
     int rows = least(BLOCK, end - first);
-    pack_keys(h, &f, first, rows);
+    if (!h->bidirectional) pack_keys(h, &f, first, rows);
     forward_block(h, &f, first, rows);
   }
 }
@@ -134,7 +137,7 @@ static attention_gradients begin_backward(const ch_attention_head *h) {
   p.kt = take_scratch(&work, part), p.vt = take_scratch(&work, part), p.k = take_scratch(&work, part);
   p.dk = take_scratch(&work, part), p.dv = take_scratch(&work, part);
   p.s = take_scratch(&work, BLOCK * LD), p.dp = take_scratch(&work, BLOCK * LD);
-  memset(h->dbias, 0, (size_t)(h->T + CH_CAUSAL_PAD) * sizeof(float));
+  memset(h->dbias, 0, (size_t)((h->bidirectional ? 2 * h->T - 1 : h->T) + CH_SCORES_PAD) * sizeof(float));
   return p;
 }
 
@@ -158,15 +161,15 @@ static void pack_block(const ch_attention_head *h, const attention_gradients *p,
 
 /* P and dS of the block's rows for the chunk, which add to dbias. */
 static void chunk_scores(const ch_attention_head *h, const attention_gradients *p, int first, int rows, int key) {
-  ch_causal_block block = {rows, first, h->T, LD, h->bias};
+  ch_scores_block block = {rows, first, h->T, h->bidirectional, LD, h->bias};
   for (int r = 0; r < rows; r += ROWS) {
-    int seen = in_chunk(key, first + r + ROWS);
+    int seen = in_chunk(h, key, first + r + ROWS);
     int64_t row = (first + r) * p->width;
     if (!key) prefetch_rows(h, h->q, h->ld, first + BLOCK + r), prefetch_rows(h, h->dout, h->ld, first + BLOCK + r);
     p->run->scores(h->dh, p->q + row, p->kt, p->s + r * LD, LD, seen);
     p->run->scores(h->dh, p->dout + row, p->vt, p->dp + r * LD, LD, seen);
   }
-  CH_SIMD(ch_causal_backward)(&block, key, p->s, p->dp, h->lse + first, p->delta + first, h->dbias);
+  CH_SIMD(ch_scores_backward)(&block, key, p->s, p->dp, h->lse + first, p->delta + first, h->dbias);
 }
 
 /* Adds to what stands in `part`, unless it is the first time; what is added last goes to the caller's x[position]. */
@@ -177,18 +180,21 @@ static ch_head_result gradient(const ch_attention_head *h, const attention_gradi
   return c;
 }
 
+/* The first row of the first block that sees a chunk of keys. */
+static int first_block(const ch_attention_head *h, int key) { return h->bidirectional ? 0 : key; }
+
 /* Adds the parts of P and dS to dq, dk and dv. */
 static void chunk_gradients(const ch_attention_head *h, const attention_gradients *p, int first, int rows, int key) {
-  int end = first + rows, begins = first == key, ends = end == h->T;
+  int end = first + rows, begins = first == first_block(h, key), ends = end == h->T;
+  int last = seen_by(h, end) <= key + CHUNK; /* of the block's chunks */
   for (int r = 0; r < rows; r += ROWS) {
-    ch_head_result dq =
-        gradient(h, p, p->dq + (first + r) * p->width, h->dq, h->ld, first + r, !key, first == key, h->scale);
+    ch_head_result dq = gradient(h, p, p->dq + (first + r) * p->width, h->dq, h->ld, first + r, !key, last, h->scale);
     if (!key) prefetch_rows(h, h->out, h->ld, first + BLOCK + r);
-    if (first == key) prefetch_rows(h, h->dq, h->ld, first + r);
-    p->run->rows(h->dh, in_chunk(key, least(first + r + ROWS, end)), p->dp + r * LD, p->k, &dq);
+    if (last) prefetch_rows(h, h->dq, h->ld, first + r);
+    p->run->rows(h->dh, in_chunk(h, key, least(first + r + ROWS, end)), p->dp + r * LD, p->k, &dq);
   }
-  for (int j = 0; j < in_chunk(key, end); j += ROWS) {
-    int skip = key + j > first ? key + j - first : 0; /* rows before a key do not see it */
+  for (int j = 0; j < in_chunk(h, key, end); j += ROWS) {
+    int hidden = !h->bidirectional && key + j > first, skip = hidden ? key + j - first : 0; /* rows before the keys */
     int64_t from = (first + skip) * p->width;
     ch_head_result dv = gradient(h, p, p->dv + j * p->width, h->dv, h->dkv_ld, key + j, begins, ends, 1);
     ch_head_result dk = gradient(h, p, p->dk + j * p->width, h->dk, h->dkv_ld, key + j, begins, ends, 1);
@@ -206,7 +212,7 @@ void CH_SIMD(ch_attention_backward)(const ch_attention_head *h) {
     pack_panels(h, h->k + key * h->kv_ld, h->kv_ld, keys, p.kt);
     pack_panels(h, h->v + key * h->kv_ld, h->kv_ld, keys, p.vt);
     pack(h, h->k + key * h->kv_ld, h->kv_ld, keys, keys, 1, p.k);
-    for (int first = key; first < h->T; first += BLOCK) {
+    for (int first = first_block(h, key); first < h->T; first += BLOCK) {
       int rows = least(BLOCK, h->T - first);
       if (!key) pack_block(h, &p, first, rows);
       chunk_scores(h, &p, first, rows, key);

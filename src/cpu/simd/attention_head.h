@@ -7,9 +7,9 @@
 #include "cpu/simd/rows.h"
 
 /* Pointers to position 0 of the head; between positions `ld`, of k and v `kv_ld`, of dk and dv `dkv_ld`. bias and dbias
- * are as rows.h wants them, with CH_CAUSAL_PAD elements more than T. */
+ * are as rows.h wants them. */
 typedef struct ch_attention_head {
-  int T, dh;
+  int T, dh, bidirectional;
   int64_t ld, kv_ld, dkv_ld;
   float scale;
   const float *q, *k, *v, *bias, *dout;
@@ -20,7 +20,7 @@ typedef struct ch_attention_head {
 
 /* Rows and keys at a time: a right operand takes 16 KiB at d_head=64, a third of the nearest cache. Forward keeps
  * scores of all keys, so fewer rows. */
-enum { CH_ATTENTION_CHUNK = CH_CAUSAL_CHUNK, CH_ATTENTION_FORWARD_ROWS = CH_ATTENTION_CHUNK / 2 };
+enum { CH_ATTENTION_CHUNK = CH_SCORES_CHUNK, CH_ATTENTION_FORWARD_ROWS = CH_ATTENTION_CHUNK / 2 };
 
 /* Between rows of scores: one cache line more than whole columns, so that a column's elements do not fall on each
  * other. */

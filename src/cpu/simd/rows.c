@@ -11,7 +11,7 @@
 enum { FLUSH = 4096, FOUR = 4 };
 
 /* Rounded up to columns that fill vectors of every kind. */
-static int whole_lanes(int count) { return (count + CH_CAUSAL_PAD - 1) / CH_CAUSAL_PAD * CH_CAUSAL_PAD; }
+static int whole_lanes(int count) { return (count + CH_SCORES_PAD - 1) / CH_SCORES_PAD * CH_SCORES_PAD; }
 
 /* Zeros from `seen` to `end`, rounded up to whole vectors. */
 static void hide(int seen, int end, float *x) {
@@ -34,15 +34,15 @@ CH_ROWS_INLINE ch_vector add_bias(const float *x, const float *bias, int j, int 
 
 /* Rows r .. r+count-1, of which the last column that each sees is in the same vector. Together their chains of
  * maxima and sums run side by side; each row gets the same bits as alone. */
-CH_ROWS_INLINE void softmax(const ch_causal_block *b, int count, int r, float *s, float *inverse, float *lse) {
-  int seen = b->first + r + 1, last = (seen - 1) / CH_LANES * CH_LANES;
+CH_ROWS_INLINE void softmax(const ch_scores_block *b, int count, int r, float *s, float *inverse, float *lse) {
+  int seen = ch_scores_seen(b, r), more = !b->bidirectional, last = (seen - 1) / CH_LANES * CH_LANES;
   int64_t ld = b->ld;
-  const float *bias = b->bias + b->T - seen;
+  const float *bias = b->bias + b->T - 1 - (b->first + r);
   float *x = s + r * ld;
   ch_vector top[FOUR], sum[FOUR] = {{0}};
 #pragma GCC unroll 4
   for (int i = 0; i < count; i++) {
-    top[i] = add_bias(x + i * ld, bias - i, last, seen + i, 0);
+    top[i] = add_bias(x + i * ld, bias - i, last, seen + i * more, 0);
     ch_store(x + i * ld + last, top[i]);
   }
   for (int j = 0; j < last; j += CH_LANES)
@@ -64,11 +64,11 @@ CH_ROWS_INLINE void softmax(const ch_causal_block *b, int count, int r, float *s
   for (int i = 0; i < count; i++) {
     inverse[r + i] = ch_vector_sum(sum[i]); /* not yet inverted */
     lse[r + i] = max[i];
-    hide(last + CH_LANES, b->first + b->rows, x + i * ld);
+    hide(last + CH_LANES, ch_scores_columns(b), x + i * ld);
   }
 }
 
-void CH_SIMD(ch_causal_softmax)(const ch_causal_block *b, float *s, float *inverse, float *lse) {
+void CH_SIMD(ch_scores_softmax)(const ch_scores_block *b, float *s, float *inverse, float *lse) {
   for (int r = 0; r < b->rows;)
     if ((b->first + r) % FOUR == 0 && r + FOUR <= b->rows)
       softmax(b, FOUR, r, s, inverse, lse), r += FOUR;
@@ -81,7 +81,7 @@ void CH_SIMD(ch_causal_softmax)(const ch_causal_block *b, float *s, float *inver
   }
 }
 
-/* P and dS of `columns`, a multiple of CH_CAUSAL_PAD. */
+/* P and dS of `columns`, a multiple of CH_SCORES_PAD. */
 static void exponentials(int columns, const float *bias, float lse, float delta, float *restrict p,
                          float *restrict ds) {
 #pragma omp simd
@@ -92,14 +92,14 @@ static void exponentials(int columns, const float *bias, float lse, float delta,
   }
 }
 
-void CH_SIMD(ch_causal_backward)(const ch_causal_block *b, int key, float *s, float *dp, const float *lse,
+void CH_SIMD(ch_scores_backward)(const ch_scores_block *b, int key, float *s, float *dp, const float *lse,
                                  const float *delta, float *dbias) {
   for (int r = 0; r < b->rows; r++) {
-    int seen = b->first + r + 1 - key, columns = seen < CH_CAUSAL_CHUNK ? whole_lanes(seen) : CH_CAUSAL_CHUNK;
-    int distance = b->T - seen; /* where the bias of column `key` is */
+    int seen = ch_scores_seen(b, r) - key, columns = seen < CH_SCORES_CHUNK ? whole_lanes(seen) : CH_SCORES_CHUNK;
+    int distance = b->T - 1 - (b->first + r) + key; /* where the bias of column `key` is */
     float *p = s + r * b->ld, *restrict ds = dp + r * b->ld, *restrict sums = dbias + distance;
     exponentials(columns, b->bias + distance, lse[r], delta[r], p, ds);
-    if (seen < CH_CAUSAL_CHUNK) hide(seen, CH_CAUSAL_CHUNK, p), hide(seen, CH_CAUSAL_CHUNK, ds);
+    if (seen < CH_SCORES_CHUNK) hide(seen, CH_SCORES_CHUNK, p), hide(seen, CH_SCORES_CHUNK, ds);
 #pragma omp simd
     for (int j = 0; j < columns; j++) sums[j] += ds[j];
   }

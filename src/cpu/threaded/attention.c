@@ -1,4 +1,4 @@
-/* Causal attention, one task for each sequence and head, on kernels of their own (simd/attention.c). Forward cuts long
+/* Attention, one task for each sequence and head, on kernels of their own (simd/attention.c). Forward cuts long
  * sequences further; backward does not, so that dk and dv add up in a fixed order. Arithmetic is in float whatever the
  * compute type. */
 #include <omp.h>
@@ -14,7 +14,8 @@ typedef struct {
   int64_t ld, kv_ld, tasks;
   int kv_heads, group; /* heads that share keys and values */
   int64_t row;         /* floats for one head's biases */
-  int *bucket;         /* [T] by distance */
+  int distances;       /* between positions, from the farthest key before to the farthest after */
+  int *bucket;         /* [distances] ascending */
   float *bias;         /* [H,row] by descending distance; where there is none, [1,row] of zeros */
   float *dbias;        /* [tasks,row] the same order, each task's own sum; where there is none, [threads,row] */
   float *dk, *dv;      /* [tasks,T,dh] of each head, where keys are shared; or NULL */
@@ -27,19 +28,20 @@ static attention_plan make_plan(ch_exec *x, const ch_attention_args *a) {
                       .kv_ld = ch_attention_kv_ld(a),
                       .tasks = (int64_t)a->B * a->H,
                       .kv_heads = ch_kv_heads(a->H, a->kv_heads),
-                      .row = a->T + CH_CAUSAL_PAD};
+                      .distances = ch_attention_distances(a),
+                      .row = ch_attention_distances(a) + CH_SCORES_PAD};
   int64_t biases = (a->rel_bias ? a->H : 1) * p.row;
   p.group = a->H / p.kv_heads;
-  p.bucket = CH_NEW(&x->scratch, int, a->T);
+  p.bucket = CH_NEW(&x->scratch, int, p.distances);
   p.bias = CH_NEW(&x->scratch, float, biases);
   p.work = CH_NEW(&x->scratch, float, x->threads *ch_attention_work(a->T, a->dh));
   if (ch_counting(x)) return p;
   if (!a->rel_bias) memset(p.bias, 0, (size_t)biases * sizeof *p.bias);
-  for (int distance = 0; distance < a->T && a->rel_bias; distance++) {
-    p.bucket[distance] = ch_attention_bucket(distance, a->buckets, a->max_distance);
+  if (!a->rel_bias) return p;
+  ch_attention_all_buckets(a, p.bucket);
+  for (int i = 0; i < p.distances; i++)
     for (int head = 0; head < a->H; head++)
-      p.bias[head * p.row + a->T - 1 - distance] = a->rel_bias[p.bucket[distance] * a->H + head];
-  }
+      p.bias[head * p.row + p.distances - 1 - i] = a->rel_bias[p.bucket[i] * a->H + head];
   return p;
 }
 
@@ -50,6 +52,7 @@ static ch_attention_head head_of(const attention_plan *p, int64_t task) {
   int64_t start = row * p->ld + head * a->dh, kv_start = row * p->kv_ld + head / p->group * a->dh;
   ch_attention_head h = {.T = a->T,
                          .dh = a->dh,
+                         .bidirectional = a->bidirectional,
                          .ld = p->ld,
                          .kv_ld = p->kv_ld,
                          .dkv_ld = p->dk ? a->dh : p->kv_ld,
@@ -91,9 +94,9 @@ static void add_bias_gradient(const ch_exec *x, const attention_plan *p) {
   const ch_attention_args *a = p->a;
 #pragma omp parallel for num_threads(x->threads)
   for (int head = 0; head < a->H; head++)
-    for (int distance = 0; distance < a->T; distance++) {
-      const float *sum = p->dbias + a->T - 1 - distance;
-      real *to = a->drel_bias + p->bucket[distance] * a->H + head;
+    for (int i = 0; i < p->distances; i++) {
+      const float *sum = p->dbias + p->distances - 1 - i;
+      real *to = a->drel_bias + p->bucket[i] * a->H + head;
       for (int64_t task = head; task < p->tasks; task += a->H) *to += sum[task * p->row];
     }
 }

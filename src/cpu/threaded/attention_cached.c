@@ -7,7 +7,7 @@
 #include "cpu/simd/rows.h"
 #include "cpu/threaded/threaded.h"
 
-_Static_assert((int)CH_BIAS_PAD >= (int)CH_CAUSAL_PAD, "the softmax reads wide");
+_Static_assert((int)CH_BIAS_PAD >= (int)CH_SCORES_PAD, "the softmax reads wide");
 
 enum {
   ROWS = 12
@@ -27,10 +27,10 @@ static void append_to_cache(const ch_attention_cached_args *a, int b, int head) 
   }
 }
 
-static int64_t scores_stride(int positions) { return (positions + CH_CAUSAL_PAD - 1) / CH_CAUSAL_PAD * CH_CAUSAL_PAD; }
+static int64_t scores_stride(int positions) { return (positions + CH_SCORES_PAD - 1) / CH_SCORES_PAD * CH_SCORES_PAD; }
 
 typedef void (*product)(const ch_product *p);
-typedef void (*softmax)(const ch_causal_block *b, float *s, float *inverse, float *lse);
+typedef void (*softmax)(const ch_scores_block *b, float *s, float *inverse, float *lse);
 
 /* `bias` is the head's. */
 static void attend(const ch_attention_cached_args *a, segment g, int head, const float *bias, float *scores,
@@ -52,7 +52,7 @@ static void attend(const ch_attention_cached_args *a, segment g, int head, const
                     .c = scores,
                     .ldc = ld,
                     .alpha = a->scale});
-  ch_causal_block block = {g.rows, first, a->positions, ld, bias};
+  ch_scores_block block = {g.rows, first, a->positions, 0, ld, bias};
   exponentials(&block, scores, inverse, lse);
   run(&(ch_product){.m = g.rows,
                     .n = a->dh,
@@ -95,7 +95,7 @@ static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
   const float *bias = none ? memset(none, 0, (size_t)row * sizeof *none) : a->bias;
   if (none) row = 0;
   product run = CH_SIMD_PICK(ch_invariant_product);
-  softmax exponentials = CH_SIMD_PICK(ch_causal_softmax);
+  softmax exponentials = CH_SIMD_PICK(ch_scores_softmax);
   int64_t tasks = (int64_t)cut_segments(a, segments) * a->H;
 #pragma omp parallel num_threads(ch_invariant_threads(x, a->H *head_work(a)))
   {

@@ -188,7 +188,8 @@ static void losses(ch_exec *x, const ch_head_args *a, const head_plan *p, const 
 #pragma omp parallel for schedule(dynamic, 4) num_threads(x->threads)
   for (int64_t i = 0; i < s->rows; i++) {
     double sum = row_loss(a, p, s, i, cross_entropy);
-    row_gradient(a, p, s, i, sum, sum > 0 ? (double)a->weight * (double)a->scale / sum : sum);
+    double weight = (double)a->weight * ch_row_weight(a, s->first + i);
+    row_gradient(a, p, s, i, sum, sum > 0 ? weight * (double)a->scale / sum : sum);
   }
 }
 
@@ -263,8 +264,9 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, const head_plan *p, in
     else
       losses(x, a, p, s);
     for (int64_t i = 0; i < spans * rows; i++) {
-      *a->loss_sum += p->loss[i];
-      if (a->token_loss) a->token_loss[s[i / rows].first + i % rows] = (float)p->loss[i];
+      int64_t row = s[i / rows].first + i % rows;
+      *a->loss_sum += ch_row_weight(a, row) * p->loss[i];
+      if (a->token_loss) a->token_loss[row] = (float)p->loss[i];
     }
   }
   for (int h = 0; h < spans && a->dx; h++) gradients(x, a, p, &s[h]);

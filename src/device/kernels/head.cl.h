@@ -23,7 +23,8 @@ KERNEL(head_rows) {
   int target = P(int, target)[GID];
   GLOBAL float *logits = P(float, logits) + GID * a.V;
   double loss = softmax_row(a.V, target, logits, room, most);
-  for (int v = LID; v < a.V; v += GROUP) logits[v] = logits[v] * a.weight - (v == target ? a.weight : 0);
+  float weight = P(float, row_weight) ? a.weight * P(float, row_weight)[GID] : a.weight;
+  for (int v = LID; v < a.V; v += GROUP) logits[v] = logits[v] * weight - (v == target ? weight : 0);
   if (LID == 0) P(double, loss)[GID] = loss;
 }
 
@@ -62,7 +63,7 @@ KERNEL(head_losses) {
   SHARED double room[GROUP];
   double sum = 0;
   for (I64 t = LID; t < a.n; t += GROUP) {
-    sum += P(double, loss)[t];
+    sum += P(float, row_weight) ? P(float, row_weight)[t] * P(double, loss)[t] : P(double, loss)[t];
     if (P(float, token_loss)) P(float, token_loss)[t] = (float)P(double, loss)[t];
   }
   sum = sum_over(sum, room);
