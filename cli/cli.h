@@ -141,8 +141,19 @@ void cli_print_memory(
 json_t *cli_json_memory(const choir_memory *memory);
 const char *cli_grouped(int64_t number); /* 1,234,567 */
 /* How it went, in a sentence; bits: a byte, of one nat a token; gzip: bits a byte, or NaN. */
-void cli_print_outcome(const char *text, double bits, double loss, const char *routing, double unigram_loss,
-                       double gzip);
+/* A text with gaps, or a prompt and `length` gaps after it; each gap of an --infill has so many tokens. */
+typedef struct {
+  choir_fill_options fill;
+  const char *prompt, *infill;
+  int length, json;
+} cli_fill_request;
+int cli_fill(choir_model *model, const choir_tokenizer *tokenizer, const cli_fill_request *request);
+
+/* What to call a loss of that objective: "loss", "bound", "masked loss". */
+const char *cli_measure(const char *objective);
+int cli_is_masked(const char *objective);
+void cli_print_outcome(const char *objective, const char *text, double bits, double loss, const char *routing,
+                       double unigram_loss, double gzip);
 const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
 char *cli_unescape(const char *text);     /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
 void cli_json_watch(void);            /* from now on an object that lacks something for want of memory is not printed */

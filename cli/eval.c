@@ -12,11 +12,14 @@ static struct {
 
 /* The causal routings that are beside one that looks across tokens. */
 static const char *const causal_routings[] = {"threshold", "adaptive"};
+/* Of masked models, which need no causal one: a text by itself, and by thresholds. */
+static const char *const masked_routings[] = {"sequence", "threshold"};
 enum { CAUSAL = 2 };
 
 typedef struct {
   choir_eval_result r;
   json_t *sources; /* their names, tokens and losses */
+  json_t *ratios;  /* of masked models, losses by mask ratio */
 } evaluation;
 static evaluation results[1 + CAUSAL], *running;
 
@@ -25,37 +28,67 @@ static void add_source(void *context, const char *name, int64_t tokens, double l
                                                     "loss", cli_json_real(loss)));
 }
 
+static void add_ratio(void *context, double from, double to, int64_t evaluations, double loss) {
+  json_array_append_new(running->ratios, json_pack("{s:f, s:f, s:I, s:o}", "from", from, "to", to, "evaluations",
+                                                   (json_int_t)evaluations, "loss", cli_json_real(loss)));
+}
+
 /* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
 static json_t *result_json(const choir_model *model, const evaluation *e) {
   const choir_eval_result *r = &e->r;
   json_t *layers = cli_json_layers(model);
   if (!layers) return NULL;
-  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:O, s:o}", "loss", cli_json_real(r->loss),
-                   "perplexity", cli_json_real(r->perplexity), "bits_per_byte", cli_json_real(r->bits_per_byte),
-                   "unigram_loss", cli_json_real(r->unigram_loss), "gzip_bits_per_byte",
-                   cli_json_real(r->gzip_bits_per_byte), "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes,
-                   "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "sources", e->sources,
-                   "layers", layers);
+  json_t *json =
+      json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:O, s:o}", "loss", cli_json_real(r->loss), "perplexity",
+                cli_json_real(r->perplexity), "bits_per_byte", cli_json_real(r->bits_per_byte), "unigram_loss",
+                cli_json_real(r->unigram_loss), "gzip_bits_per_byte", cli_json_real(r->gzip_bits_per_byte), "tokens",
+                (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes, "routing", r->routing, "looks_across_tokens",
+                r->looks_across_tokens, "sources", e->sources, "layers", layers);
+  if (json && cli_is_masked(r->objective))
+    json_object_update_new(json, json_pack("{s:s, s:o, s:O}", "objective", r->objective, "standard_error",
+                                           cli_json_real(r->standard_error), "mask_ratios", e->ratios));
+  return json;
 }
 
 /* One row for each measure, one column for each routing. */
 static void print_losses(int count) {
   const choir_eval_result *r = &results[0].r, *causal = &results[count > 1].r;
-  cli_print_outcome(o.eval.text ? "the text" : "held-out text", causal->bits_per_byte / causal->loss, causal->loss,
-                    causal->routing, causal->unigram_loss, causal->gzip_bits_per_byte);
+  int masked = cli_is_masked(r->objective);
+  cli_print_outcome(r->objective, o.eval.text ? "the text" : "held-out text", causal->bits_per_byte / causal->loss,
+                    causal->loss, causal->routing, causal->unigram_loss, causal->gzip_bits_per_byte);
   printf("\nrouting       ");
   for (int i = 0; i < count; i++) printf("  %10s", results[i].r.routing);
-  printf("\nloss          ");
+  printf("\n%-14s", cli_measure(r->objective));
   for (int i = 0; i < count; i++) printf("  %10.4f", results[i].r.loss);
   printf("   nats a token, over %s tokens, %s\nperplexity    ", cli_grouped(r->tokens), cli_bytes((double)r->bytes));
   for (int i = 0; i < count; i++) printf("  %10.2f", results[i].r.perplexity);
   printf("   unigram baseline %.2f\nbits per byte ", exp(r->unigram_loss));
   for (int i = 0; i < count; i++) printf("  %10.4f", results[i].r.bits_per_byte);
+  if (masked) {
+    printf("\nstandard error");
+    for (int i = 0; i < count; i++) printf("  %10.4f", results[i].r.standard_error);
+    puts("   of drawing mask ratios and masks (--mask-samples)");
+    return;
+  }
   printf("\ncausal        ");
   for (int i = 0; i < count; i++) printf("  %10s", results[i].r.looks_across_tokens ? "no" : "yes");
   if (r->looks_across_tokens)
     printf("   no: experts depend on other tokens of the batch, which writing text cannot know");
   putchar('\n');
+}
+
+/* The curve over mask ratios of each routing. */
+static void print_ratios(int count) {
+  size_t n = json_array_size(results[0].ratios);
+  if (n) puts("loss of masked tokens by the share that is masked");
+  for (size_t i = 0; i < n; i++) {
+    const json_t *ratio = json_array_get(results[0].ratios, i);
+    printf("  %2.0f to %3.0f %%  ", 100 * json_number_value(json_object_get(ratio, "from")),
+           100 * json_number_value(json_object_get(ratio, "to")));
+    for (int r = 0; r < count; r++)
+      printf("  %10.4f", json_number_value(json_object_get(json_array_get(results[r].ratios, i), "loss")));
+    printf("   %lld evaluations\n", (long long)json_integer_value(json_object_get(ratio, "evaluations")));
+  }
 }
 
 /* Prints the loss of each source if there are several. */
@@ -94,6 +127,8 @@ static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokeni
   running = e;
   e->sources = json_array(); /* without memory for it the JSON is refused, and the text has no table */
   o.eval.source = add_source;
+  e->ratios = json_array();
+  o.eval.mask_ratio = add_ratio;
   return cli_evaluate(model, tokenizer, o.eval, &e->r);
 }
 
@@ -118,19 +153,26 @@ static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer,
 static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   json_t *json = NULL, *beside = json_object();
   int count = 1, status = beside ? 0 : CLI_FAILED;
+  int masked = cli_is_masked(choir_model_config_of(model)->train.objective);
+  const char *const *routings = masked ? masked_routings : causal_routings;
+  if (!masked && o.eval.mask_samples) status = cli_usage("--mask-samples is for models that are trained by masking");
+  if (masked && !o.eval.mask_samples) o.eval.mask_samples = 4;
   if (!o.routing && choir_model_looks_across_tokens(model)) {
-    for (int i = 0; i < CAUSAL && !status && count > i; i++) /* without the first there is no second */
-      status = evaluate_beside(model, tokenizer, causal_routings[i], &count, beside);
+    for (int i = 0; i < CAUSAL && !status && (masked || count > i); i++) /* without the first causal one no second */
+      if (strcmp(routings[i], choir_model_routing(model)))
+        status = evaluate_beside(model, tokenizer, routings[i], &count, beside);
     if (!status && choir_model_set_routing(model, NULL)) status = cli_fail();
   }
   if (!status) status = evaluate_checkpoint(model, tokenizer, &results[0]);
   if (!status && o.json && !(json = result_json(model, &results[0]))) status = cli_fail();
   if (json) json_object_update(json, beside);
-  if (json && count > 1) json_object_set_new(json, "causal_gap", cli_json_real(results[1].r.loss - results[0].r.loss));
+  if (json && count > 1 && !masked)
+    json_object_set_new(json, "causal_gap", cli_json_real(results[1].r.loss - results[0].r.loss));
   json_decref(beside);
   if (status) return status;
   if (json) return cli_json_print(json);
   print_losses(count);
+  print_ratios(count);
   print_sources(count);
   return print_layers(model, &results[0].r);
 }
@@ -145,7 +187,7 @@ static int run_eval(int count, const char *const *operands) {
   if (choir_ranks_same(cli_ranks(), "--routing", o.routing ? o.routing : "")) return cli_fail(); /* how many runs */
   cli_catch_signals();
   status = cli_with_model(operands[0], &o.run, o.routing, 1, evaluate_all);
-  for (int i = 0; i <= CAUSAL; i++) json_decref(results[i].sources);
+  for (int i = 0; i <= CAUSAL; i++) json_decref(results[i].sources), json_decref(results[i].ratios);
   return status;
 }
 
@@ -154,12 +196,14 @@ static const cli_option options[] = {
     {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "evaluate on a UTF-8 text", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
      "batch, sequence, position, group, threshold or adaptive; default: the model's own and, where that looks across "
-     "tokens, also the last two",
+     "tokens, also the last two (trained by masking: sequence and threshold)",
      0},
     {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "number of sequences at most; 0: all", 0},
     {"in-order", NULL, CLI_FLAG, &o.eval.in_order, NULL,
      "take held-out sequences in order, so that a batch is a piece of one text instead of a mixture", 0},
     {"batch", "B", CLI_INT, &o.eval.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},
+    {"mask-samples", "S", CLI_INT, &o.eval.mask_samples, NULL,
+     "of a model that is trained by masking: mask ratios that every sequence is evaluated at; default: 4", 0},
     {"length", "T", CLI_INT, &o.eval.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},
     CLI_MODEL_OPTIONS(o.run),
     CLI_SHARDS(&o.run.shards),
@@ -167,9 +211,12 @@ static const cli_option options[] = {
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 
-CLI_VERB(eval, "eval", "RUN|CHECKPOINT", 1, 1, "evaluate a model: loss, perplexity, bits per byte, routing",
-         "RUN means its newest checkpoint. The unigram baseline predicts every token by its frequency in the training "
-         "data, or with --text in the text itself. Expert choice sees the whole batch, so its loss is not a causal "
-         "language-model loss: the loss under threshold routing, which is causal, is reported beside it. Under mpirun "
-         "or srun all processes evaluate together, and rank 0 prints; their number must divide train.shards, or "
-         "--shards (docs/clusters.md).");
+CLI_VERB(
+    eval, "eval", "RUN|CHECKPOINT", 1, 1, "evaluate a model: loss, perplexity, bits per byte, routing",
+    "RUN means its newest checkpoint. The unigram baseline predicts every token by its frequency in the training "
+    "data, or with --text in the text itself. Expert choice sees the whole batch, so its loss is not a causal "
+    "language-model loss: the loss under threshold routing, which is causal, is reported beside it. A model that is "
+    "trained by masking has no such loss: what is printed is an upper bound of it, its standard error, and the loss "
+    "by mask ratio (docs/diffusion.md). Under mpirun "
+    "or srun all processes evaluate together, and rank 0 prints; their number must divide train.shards, or "
+    "--shards (docs/clusters.md).");

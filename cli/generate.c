@@ -8,7 +8,8 @@
 static struct {
   choir_run_options run;
   choir_generate_options generate;
-  const char *prompt, *prompts, *routing;
+  const char *prompt, *prompts, *routing, *infill, *order;
+  int length, steps, block; /* of models that are trained by masking */
   cli_list stops;
   int json;
 } o;
@@ -169,8 +170,48 @@ static void print_speed(const choir_generate_result *r) {
   fputc('\n', stderr);
 }
 
+/* What only one of the two kinds of model reads is refused where the other one is asked to write. */
+static int check_kind(int masked) {
+  const choir_generate_options *g = &o.generate;
+  const char *causal = o.prompts                             ? "prompts"
+                       : o.stops.count                       ? "stop"
+                       : g->max_tokens != 256                ? "max-tokens (it is --length here)"
+                       : strcmp(o.routing, "threshold") != 0 ? "routing (the text is routed by itself)"
+                                                             : NULL;
+  const char *fills = o.infill ? "infill" : o.length ? "length" : o.steps ? "steps" : o.block ? "block" : NULL;
+  if (!masked && !fills && strcmp(o.order, "confidence")) fills = "order";
+  if (masked && causal) return cli_usage("--%s: has no meaning for a model that is trained by masking", causal);
+  if (!masked && fills) return cli_usage("--%s: is for models that are trained by masking (docs/diffusion.md)", fills);
+  if (o.infill && o.prompt) return cli_usage("give one of --prompt TEXT and --infill TEXT");
+  if (o.length < 0 || o.steps < 0 || o.block < 0)
+    return cli_usage("--length, --steps and --block must not be negative");
+  if (strcmp(o.order, "confidence") && strcmp(o.order, "random"))
+    return cli_usage("--order %s: must be confidence or random", o.order);
+  return 0;
+}
+
+static int fill(choir_model *model, const choir_tokenizer *tokenizer) {
+  const choir_generate_options *g = &o.generate;
+  const cli_fill_request request = {.fill = {.steps = o.steps,
+                                             .block = o.block,
+                                             .random_order = !strcmp(o.order, "random"),
+                                             .temperature = g->temperature,
+                                             .top_k = g->top_k,
+                                             .top_p = g->top_p,
+                                             .seed = g->seed},
+                                    .prompt = o.prompt ? all.prompt[0].text : NULL,
+                                    .infill = o.infill,
+                                    .length = o.length,
+                                    .json = o.json};
+  return cli_fill(model, tokenizer, &request);
+}
+
 static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   generate_work *w = &all;
+  int masked = cli_is_masked(choir_model_config_of(model)->train.objective), status = check_kind(masked);
+  if (status || masked) return status ? status : fill(model, tokenizer);
+  if (choir_model_set_routing(model, o.routing)) return cli_fail();
+  if (choir_model_check_causal(model)) return cli_fail(); /* as --routing asked for */
   choir_generate_result result;
   o.generate.stops = w->stops;
   o.generate.text = show_text;
@@ -178,7 +219,6 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   o.generate.stop = asked_to_stop;
   o.generate.context = w;
   cli_progress_begin(&w->progress, stderr);
-  if (choir_model_check_causal(model)) return cli_fail(); /* as --routing asked for */
   if (choir_generate(model, tokenizer, w->prompt, w->count, &o.generate, &result)) return cli_fail();
   print_speed(&result);
   choir_generate_free(&result);
@@ -200,7 +240,7 @@ static int run_generate(int count, const char *const *operands) {
     if (!(all.stops[i] = cli_unescape(o.stops.values[i])))
       status = cli_usage("--stop %s: knows \\f, \\n, \\r, \\t and \\\\", o.stops.values[i]);
   if (!status && !(all.ready = calloc((size_t)all.count, sizeof *all.ready))) status = cli_fail_with("out of memory");
-  if (!status) status = cli_with_model(operands[0], &o.run, o.routing, 1, generate);
+  if (!status) status = cli_with_model(operands[0], &o.run, NULL, 1, generate);
   for (int i = 0; i < o.stops.count; i++) free((char *)all.stops[i]);
   for (int i = 0; i < all.count; i++) free((char *)all.prompt[i].text);
   free(all.prompt);
@@ -223,15 +263,26 @@ static const cli_option options[] = {
     {"stop", "TEXT", CLI_LIST, &o.stops, NULL, "end a sequence before this text; \\n is a line end", 0},
     {"slots", "N", CLI_INT, &o.generate.batch, "8", "prompts at a time: speed only, results do not change", 0},
     {"chunk", "N", CLI_INT, &o.generate.chunk, "512", "tokens of prompts at a time", 0},
+    {"length", "N", CLI_INT, &o.length, "0",
+     "trained by masking: tokens after the prompt (0: 64), or of each gap of --infill (0: 4)", 0},
+    {"infill", "TEXT", CLI_TEXT, &o.infill, NULL,
+     "trained by masking: a text whose gaps, each written as ___, are filled", 0},
+    {"steps", "S", CLI_INT, &o.steps, "0", "trained by masking: passes that fill a block; 0: a pass for each token", 0},
+    {"block", "B", CLI_INT, &o.block, "0",
+     "trained by masking: tokens that are filled before those to their right; 0: all at once", 0},
+    {"order", "NAME", CLI_TEXT, &o.order, "confidence", "trained by masking: what is filled first; or random", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold",
      "threshold; adaptive, whose thresholds follow the text; or another that looks at no later token", 0},
     CLI_MODEL_OPTIONS(o.run),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print one line of JSON for each prompt", 0},
     {0}};
 
-CLI_VERB(generate, "generate", "RUN|CHECKPOINT", 1, 1, "continue texts, token by token",
-         "Prints the prompt (bold on a terminal) and what the model makes of it, as it comes. Several prompts are "
-         "printed in order, with --- between them. The numbers of tokens read and generated per second go to standard "
-         "error at the end. Ctrl-C ends with what there is.\n\n"
-         "A text depends on the model, its prompt, the options, the seed and the prompt's number alone: not on the "
-         "batch, nor on threads.");
+CLI_VERB(
+    generate, "generate", "RUN|CHECKPOINT", 1, 1, "continue texts, token by token",
+    "Prints the prompt (bold on a terminal) and what the model makes of it, as it comes. Several prompts are "
+    "printed in order, with --- between them. The numbers of tokens read and generated per second go to standard "
+    "error at the end. Ctrl-C ends with what there is.\n\n"
+    "A text depends on the model, its prompt, the options, the seed and the prompt's number alone: not on the "
+    "batch, nor on threads.\n\n"
+    "A model that is trained by masking fills gaps instead, in any order: --length, --infill, --steps, --block and "
+    "--order are for it (docs/diffusion.md).");

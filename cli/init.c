@@ -18,7 +18,8 @@ static int run_init(int count, const char *const *operands) {
   int status = cli_apply_settings(&config, &o.set);
   if (status) return status;
   if (o.tokenizer && choir_tokenizer_load(o.tokenizer, &tokenizer)) return cli_fail();
-  if (tokenizer) config.model.vocab_size = choir_tokenizer_vocab_size(tokenizer);
+  int mask = cli_is_masked(config.train.objective); /* a token more than the tokenizer has */
+  if (tokenizer) config.model.vocab_size = choir_tokenizer_vocab_size(tokenizer) + mask;
   int pieces = config.model.vocab_size;
   if (o.vocab_size) config.model.vocab_size = o.vocab_size;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;

@@ -14,7 +14,7 @@ static int json;
 
 static void print_head(const ch_inspection *inspection) {
   const choir_eval_result *r = &inspection->eval;
-  cli_print_outcome("the text", r->bits_per_byte / r->loss, r->loss, r->routing, r->unigram_loss,
+  cli_print_outcome(r->objective, "the text", r->bits_per_byte / r->loss, r->loss, r->routing, r->unigram_loss,
                     r->gzip_bits_per_byte);
   printf("perplexity %.2f; %s tokens%s\n", r->perplexity, cli_grouped(r->tokens),
          inspection->cut ? " from the beginning of the text" : "");
@@ -40,6 +40,7 @@ static void print_layer_head(const choir_route_stats *s) {
 /* A piece with its spaces visible and nothing that a terminal would obey. */
 static void print_piece(const char *piece) {
   char shown[512];
+  if (!piece) piece = "<mask>"; /* the tokenizer does not have it */
   ch_printable(piece, strlen(piece), 0, shown, sizeof shown);
   printf("  ");
   for (const char *c = shown; *c; c++) {

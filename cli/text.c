@@ -192,12 +192,28 @@ void cli_print_load(const choir_route_stats *stats) {
   printf("]\n");
 }
 
-void cli_print_outcome(const char *text, double bits, double loss, const char *routing, double unigram_loss,
-                       double gzip) {
+int cli_is_masked(const char *objective) { return strcmp(objective, "next_token") != 0; }
+
+const char *cli_measure(const char *objective) {
+  if (!cli_is_masked(objective)) return "loss";
+  return strcmp(objective, "masked_lm") ? "bound" : "masked loss";
+}
+
+void cli_print_outcome(const char *objective, const char *text, double bits, double loss, const char *routing,
+                       double unigram_loss, double gzip) {
+  const char *measure = cli_measure(objective);
+  if (!strcmp(measure, "masked loss")) {
+    printf(
+        "It fills masked tokens of %s at %.4f nats each, 15 %% of them at a time (%s routing), which is no\n"
+        "measure of the text; by the frequencies of tokens alone it would be %.4f.\n",
+        text, loss, routing, unigram_loss);
+    return;
+  }
+  int bound = !strcmp(measure, "bound");
   printf(
-      "It predicts %s with %.2f bits a byte (%.4f nats a token, %s routing); by the frequencies of tokens\n"
+      "It predicts %s with %s%.2f bits a byte (%s%.4f nats a token, %s routing); by the frequencies of tokens\n"
       "alone it would be %.2f",
-      text, bits * loss, loss, routing, bits * unigram_loss);
+      text, bound ? "at most " : "", bits * loss, bound ? "an upper bound: " : "", loss, routing, bits * unigram_loss);
   if (isfinite(gzip)) printf(", by gzip %.2f", gzip);
   puts(".");
 }

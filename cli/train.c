@@ -47,15 +47,20 @@ static void show_step(train_display *w, const choir_train_event *e) {
   char steps[24] = "", more[256];
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
   if (!(minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
-  cli_progress_line(&w->progress, "step %lld%s  %s left  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
-                    (long long)e->step, steps, cli_duration(seconds_left(w, e)), e->loss, exp(e->loss),
-                    cli_count(e->tokens_per_second), e->gflops, remarks(w, e, more, sizeof more));
+  cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
+                    (long long)e->step, steps, cli_duration(seconds_left(w, e)), cli_measure(e->objective), e->loss,
+                    exp(e->loss), cli_count(e->tokens_per_second), e->gflops, remarks(w, e, more, sizeof more));
 }
 
 static void show_losses(const choir_train_event *e) {
-  printf("step %lld  held-out loss %.4f  perplexity %.2f  bits per byte %.4f  (%s routing)", (long long)e->step,
-         e->loss, exp(e->loss), e->bits_per_byte, e->text);
-  if (!isnan(e->threshold_loss))
+  int masked = cli_is_masked(e->objective);
+  const char *measure = cli_measure(e->objective);
+  printf("step %lld  held-out %s %.4f", (long long)e->step, measure, e->loss);
+  if (masked) printf(" +- %.4f", e->standard_error);
+  printf("  perplexity %.2f  bits per byte %.4f  (%s routing)", exp(e->loss), e->bits_per_byte, e->text);
+  if (!isnan(e->threshold_loss) && masked)
+    printf("  %s %.4f (threshold routing)", measure, e->threshold_loss);
+  else if (!isnan(e->threshold_loss))
     printf("  loss %.4f  perplexity %.2f  (threshold routing, causal)", e->threshold_loss, exp(e->threshold_loss));
   putchar('\n');
 }
@@ -116,7 +121,7 @@ static void show_outcome(const train_display *w) {
   if (!e->step) return;
   int causal = !isnan(e->threshold_loss);
   double loss = causal ? e->threshold_loss : e->loss;
-  cli_print_outcome("held-out text", e->bits_per_byte / e->loss, loss, causal ? "threshold" : w->routing,
+  cli_print_outcome(e->objective, "held-out text", e->bits_per_byte / e->loss, loss, causal ? "threshold" : w->routing,
                     e->unigram_loss, (double)NAN);
 }
 

@@ -17,6 +17,7 @@ typedef struct model_case {
   int shards;
   const char *activation; /* or NULL: the paper's block */
   int shared;
+  int bidirectional;
 } model_case;
 
 /* SIZED: as nano. MODERN: narrow, with the block of today. */
@@ -45,6 +46,7 @@ static void set_up(model_case *c, const char *router, double consistency, sizes 
   if (narrow) config.model.d_head = 16;
   if (narrow == MODERN) test_modern(&config);
   if (!strcmp(router, "dense")) config.model.experts = 1;
+  if (c->bidirectional) strcpy(config.model.attention, "bidirectional");
   if (c->activation) today(&config.model, c->activation, c->shared);
   test_ok(ch_transformer_create(&config.model, &c->net));
   test_ok(ch_exec_init(&c->x, "reference", CH_COMPUTE_FP32, 0, 2));
@@ -189,4 +191,9 @@ static void block_of_today(void **state) {
           "expert_choice", 0, MODERN);
 }
 
-TEST_MAIN(NULL, NULL, every_router, draws_that_agree, dropout, shards, modern, block_of_today)
+static void both_ways(void **state) {
+  check_case(&(model_case){.shards = 2, .bidirectional = 1}, "expert_choice", 0, NARROW);
+  check_case(&(model_case){.shards = 1, .bidirectional = 1}, "gshard_top2", 0, MODERN);
+}
+
+TEST_MAIN(NULL, NULL, both_ways, every_router, draws_that_agree, dropout, shards, modern, block_of_today)

@@ -61,6 +61,12 @@ static void choose_takers(choir_config *c, const ch_field *f) {
   if (!strncmp(name, "solver_", 7)) test_ok(choir_config_set(c, "solver", "dykstra"));
   if (!strncmp(name, "rope_", 5)) test_ok(choir_config_set(c, "position", "rope"));
   if (!strcmp(name, "qk_norm_whole")) c->model.qk_norm = 1;
+  if (!strcmp(name, "attention")) strcpy(c->train.objective, "masked_lm");
+  if (!strcmp(name, "objective")) strcpy(c->model.attention, "bidirectional");
+  if (strcmp(name, "mask_schedule") && strcmp(name, "capacity_schedule")) return;
+  strcpy(c->model.attention, "bidirectional");
+  strcpy(c->train.objective, "masked_diffusion");
+  if (!strcmp(name, "capacity_schedule")) strcpy(c->model.router.pool, "sequence");
 }
 
 /* Another value than the default, within the limits, for any field. */
@@ -216,6 +222,7 @@ static const char *const other_values[][2] = {{"capacity_factor", "1.5"},
                                               {"normalize_gates", "true"},
                                               {"score", "sigmoid"},
                                               {"bias_rate", "0.25"},
+                                              {"capacity_schedule", "linear"},
                                               {"beta1", "0.5"},
                                               {"beta2", "0.5"},
                                               {"weight_decay", "0.25"}};

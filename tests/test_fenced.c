@@ -23,6 +23,8 @@ static const variant variants[] = {
     {"expert_choice", "compute=bf16"},
     {"expert_choice", "moe_every=0"},
     {"expert_choice", MODERN},
+    {"expert_choice", "attention=bidirectional router.pool=sequence"},
+    {"gshard_top2", MODERN " attention=bidirectional"},
     {"quantile_balanced", MODERN " compute=bf16"},
     {"expert_choice", "activation=gelu expert_activation=geglu shared_experts=2"},
     {"gshard_top2", ""},

@@ -105,6 +105,10 @@ static void impossible_attention_is_refused(void **state) {
   refuse("relative", "model.kv_heads", "8", "model.kv_heads is 8: must divide model.heads, which is 4");
   refuse("relative", "model.rope_theta", "500", "rope_theta is 500 and model.rope_fraction 1, which model.position");
   refuse("relative", "model.rope_fraction", "0.5", "set model.position to rope");
+  choir_config odd = nano();
+  odd.model.rel_buckets = 31;
+  strcpy(odd.model.attention, "bidirectional");
+  test_fails(choir_config_check(&odd), CHOIR_ERROR_ARGUMENT, "model.rel_buckets is 31 with model.attention bidirect");
   refuse("rope", "model.rope_fraction", "0.1", "model.rope_fraction is 0.1, of heads of 32 columns 3: must be an even");
   refuse("rope", "model.rope_fraction", "0.04", "of heads of 32 columns 1: must be an even number");
 }

@@ -18,6 +18,18 @@ static void same_files(void **state) {
   }
 }
 
+/* Masks are those of one process, too. */
+static void masked_files(void **state) {
+  for (int ranks = 1; ranks <= 4; ranks *= 4) {
+    job j = job_here("expert_choice", ranks == 1 ? "one" : "many");
+    strcpy(j.config.model.attention, "bidirectional");
+    strcpy(j.config.train.objective, "masked_diffusion");
+    program_must("rm -rf %s", j.out);
+    go(j, ranks);
+  }
+  if (!program_same_runs("one", "many", STEPS)) fail_msg("masked: other bytes");
+}
+
 /* A checkpoint in several files, each written by another rank: as one process writes it, and anybody goes on with it.
  */
 static void same_sets_of_files(void **state) {
@@ -147,5 +159,5 @@ static void the_writer_fails(void **state) {
   program_must("! ls short/checkpoints | grep .");
 }
 
-TEST_MAIN(program_setup, program_directory_remove, same_files, same_sets_of_files, any_number_goes_on,
+TEST_MAIN(program_setup, program_directory_remove, same_files, masked_files, same_sets_of_files, any_number_goes_on,
           all_stop_after_the_same_step, one_fails_all_end, one_cannot_read_all_end, the_writer_fails)

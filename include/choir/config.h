@@ -39,7 +39,10 @@ typedef struct choir_router_options {
   char score[CHOIR_NAME_BYTES];  /* "score": what logits X Wg become: softmax over experts, or sigmoid of each */
   double bias_rate;              /* "bias_rate": step of bias_balanced's prices; 0: plain top-K */
   int solver_stages;             /* "solver_stages": of dykstra, from a large weight of the entropy down to its own */
-  int64_t reserved[10];
+  /* "capacity_schedule": of models trained by masking, how c of a sequence goes with its share of masked tokens:
+   * constant, linear, linear-reverse, gaussian */
+  char capacity_schedule[CHOIR_NAME_BYTES];
+  int64_t reserved[6];
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */
@@ -70,7 +73,8 @@ typedef struct choir_model_config { /* JSON object "model" */
   int shared_experts; /* width, in experts, of a dense layer whose output is added to the experts'; 0: none */
   int dense_layers;   /* number of dense layers in front; moe_every counts from there */
   int qk_norm_whole;  /* qk_norm is over all heads together, a weight for each column: OLMoE's */
-  int64_t reserved[15];
+  char attention[CHOIR_NAME_BYTES]; /* "attention": causal, or bidirectional: every position sees all of its sequence */
+  int64_t reserved[11];
 } choir_model_config;
 
 typedef struct choir_train_config { /* JSON object "train" */
@@ -100,7 +104,10 @@ typedef struct choir_train_config { /* JSON object "train" */
                                     */
   int64_t cooldown_steps;          /* last steps, over which the rate falls linearly; 0: none */
   double cooldown_to;              /* share of the rate that is left at the last step, of a cooldown and of cosine */
-  int64_t reserved[9];
+  char objective[CHOIR_NAME_BYTES];     /* "objective": next_token, masked_diffusion, masked_lm (docs/diffusion.md) */
+  char mask_schedule[CHOIR_NAME_BYTES]; /* "mask_schedule": of masked_diffusion, how mask ratios are drawn: linear,
+                                           cosine */
+  int64_t reserved[1];
 } choir_train_config;
 
 typedef struct choir_parallel_config { /* JSON object "parallel" */
@@ -138,6 +145,10 @@ CHOIR_API int choir_config_set(choir_config *config, const char *key, const char
  * training takes it from the data. */
 CHOIR_API int choir_config_check(const choir_config *config);
 
+/* The token that stands for a masked one: the last of the vocabulary, which no tokenizer gives. -1: the objective masks
+ * nothing, or vocab_size is still the data's. */
+CHOIR_API int choir_config_mask_token(const choir_config *config);
+
 /* Memory of a training process in bytes, by purpose. Nothing but `process` is estimated: the step itself is counted. */
 typedef struct choir_memory {
   int64_t weights, gradients, optimizer, activations;
@@ -148,9 +159,9 @@ typedef struct choir_memory {
   int64_t reserved[8];
 } choir_memory;
 
-/* The costs of a config. FLOPs count multiplications and additions of matrix products, attention over the causal half,
- * logits included; training is three times forward. "Active": parameters that one token uses on average (c expert
- * FFNs). Bytes are counted by a dry run of the step itself. Errors as choir_config_check. */
+/* The costs of a config. FLOPs count multiplications and additions of matrix products, attention over
+ * the positions that are seen, logits included; training is three times forward. "Active": parameters that one token
+ * uses on average (c expert FFNs). Bytes are counted by a dry run of the step itself. Errors as choir_config_check. */
 typedef struct choir_config_costs {
   int64_t parameters, active_parameters, embedding_parameters, expert_parameters;
   double forward_flops_per_token, train_flops_per_token;

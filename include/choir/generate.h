@@ -79,6 +79,31 @@ CHOIR_API int choir_generate(choir_model *model, const choir_tokenizer *tokenize
                              int count, const choir_generate_options *options, choir_generate_result *result);
 CHOIR_API void choir_generate_free(choir_generate_result *result);
 
+/* ---- filling gaps: models that are trained by masking (train.objective) ---- */
+
+typedef struct choir_fill_options {
+  int steps;          /* passes of the model that fill a block; 0, or more than it has gaps: one gap a pass */
+  int block;          /* so many gaps in a row, from the left, are filled before those after them; 0: all at once */
+  int random_order;   /* nonzero: gaps are filled in random order; else first those whose token is most probable */
+  double temperature; /* logits are divided by it; 0: always the likeliest token */
+  int top_k;          /* as in choir_generate_options */
+  double top_p;
+  uint64_t seed; /* what is drawn at a gap is a function of (seed, its position) */
+  int (*progress)(void *context, int filled, int gaps); /* after each pass, or NULL; nonzero stops it */
+  void *context;
+  int64_t reserved[8];
+} choir_fill_options;
+#define CHOIR_FILL_OPTIONS_INIT \
+  { .temperature = 0.8, .top_p = 0.95 }
+CHOIR_API void choir_fill_options_default(choir_fill_options *options); /* the same, as a function */
+
+/* Fills the gaps of tokens [count]: those that are choir_config_mask_token. Each pass reads the whole text, what has
+ * been filled so far included, and fills steps-th parts of a block (Nie et al. 2025). The text is routed by itself, so
+ * that it depends on the model, the tokens and the options alone. CHOIR_ERROR_UNSUPPORTED: a model that predicts the
+ * next token; CHOIR_ERROR_ARGUMENT: options, tokens outside the vocabulary; CHOIR_ERROR_INTERRUPTED: progress said so,
+ * and some gaps are left; CHOIR_ERROR_NUMERIC: logits that are not finite; CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_fill(choir_model *model, int count, int32_t *tokens, const choir_fill_options *options);
+
 /* A session: `slots` sequences, each with a cache of the keys and values of its tokens so far. A sequence's logits do
  * not depend on how its tokens were cut into calls or on what else was in them, bit for bit (backend "cpu"). */
 typedef struct choir_session choir_session;

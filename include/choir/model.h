@@ -104,15 +104,17 @@ CHOIR_API const char *choir_model_routing(const choir_model *model);
 CHOIR_API choir_routing_properties choir_model_routing_properties(const choir_model *model);
 CHOIR_API int choir_model_looks_across_tokens(const choir_model *model);
 
-/* For who wants to write text: CHOIR_ERROR_UNSUPPORTED, naming router and routing, unless a sequence's logits under the
- * present routing are the same alone, in any batch and cut at any length. */
+/* For who wants to write text: CHOIR_ERROR_UNSUPPORTED, naming model.attention, or router and routing, unless a
+ * sequence's logits under the present routing are the same alone, in any batch and cut at any length. */
 CHOIR_API int choir_model_check_causal(const choir_model *model);
 
 /* tokens int32 [B,T]; all B*T positions form the routing pool, unless choir_model_set_routing says otherwise. logits:
  * float [B,T,V] or NULL, whole on every rank. gradients: nonzero computes them (read by choir_model_parameter), of loss
  * + aux_loss. Capacity is that of evaluation and nothing is sampled, with gradients too; "threshold" has none
- * (CHOIR_ERROR_UNSUPPORTED). The first call of a size plans memory. CHOIR_ERROR_ARGUMENT: sizes, or a token outside the
- * vocabulary; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC, with everything written, when the loss is not finite. */
+ * (CHOIR_ERROR_UNSUPPORTED). A model that is trained by masking takes choir_config_mask_token among the tokens; its
+ * loss is NaN, and gradients are CHOIR_ERROR_UNSUPPORTED. The first call of a size plans memory. CHOIR_ERROR_ARGUMENT:
+ * sizes, or a token outside the vocabulary; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC, with everything written, when the
+ * loss is not finite. */
 CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                                   choir_forward_result *result);
 

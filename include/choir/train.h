@@ -44,6 +44,8 @@ typedef struct choir_train_event {
   double unigram_loss;               /* EVAL: of token frequencies, on the same tokens */
   double cpu_share; /* STEP: CPU time that the threads had, of the step's; far below 1 on a machine that is busy with
                        other work; NaN of several ranks and where a device computes */
+  const char *objective; /* STEP, EVAL: what `loss` is, as in choir_eval_result */
+  double standard_error; /* EVAL: likewise */
 } choir_train_event;
 
 typedef struct choir_train_options {
@@ -91,14 +93,18 @@ typedef struct choir_eval_options {
   void (*source)(void *context, const char *name, int64_t tokens, double loss);
   double capacity_factor; /* of batch routing; 0: the config's. With `calibrate` it stays the model's while evaluating:
                              experts that a token has on average by its thresholds */
-  int64_t reserved[6];
+  int mask_samples;       /* of masked models: how many mask ratios every sequence is evaluated at; 0: one */
+  /* Told, of masked models, what was found by mask ratio, the lowest first, for each tenth of them that a sequence fell
+   * in: how many evaluations of a sequence did, and the mean loss of their masked tokens; or NULL. */
+  void (*mask_ratio)(void *context, double from, double to, int64_t evaluations, double loss);
+  int64_t reserved[4];
 } choir_eval_options;
 #define CHOIR_EVAL_OPTIONS_INIT \
   { 0 }
 CHOIR_API void choir_eval_options_default(choir_eval_options *options);
 
 typedef struct choir_eval_result {
-  double loss; /* nats per token */
+  double loss; /* nats per token; of masked models see `objective` */
   double perplexity, bits_per_byte;
   double
       unigram_loss; /* of token counts with add-one smoothing: of the training share; of the text itself for a text */
@@ -106,7 +112,12 @@ typedef struct choir_eval_result {
   const char *routing;       /* "batch", "threshold", ...: which routing gave the loss */
   int looks_across_tokens;   /* nonzero: the loss is not that of causal use */
   double gzip_bits_per_byte; /* of a text that was evaluated to its end; NaN of others */
-  int64_t reserved[7];
+  /* What the loss is: "next_token"; "masked_diffusion": an upper bound of nats a token, the mean over mask ratios of
+   * the mean loss of masked tokens; "masked_lm": the mean loss of 15 % of the tokens, which is no measure of a text. */
+  const char *objective;
+  double
+      standard_error; /* of that mean: of drawing mask ratios, masks, and which sequence has which; 0 of next_token */
+  int64_t reserved[5];
 } choir_eval_result;
 
 /* Evaluates a model with its present routing (choir_model_set_routing); choir_model_route_stats then gives sums over

@@ -12,7 +12,7 @@ typedef struct choir_trainer choir_trainer;
 /* The result of a step. */
 typedef struct choir_trainer_result {
   int64_t step;         /* that this one was, from 1 */
-  int64_t targets;      /* that the loss is a mean over */
+  int64_t targets;      /* that the loss is a mean over; of masked_diffusion it is the bound, over all tokens */
   double loss;          /* cross-entropy in nats, of batch routing unless router.threshold_after has come */
   double aux_loss;      /* of routers that balance, weighted and summed over layers; in the gradients */
   double rate;          /* learning rate, by the config's schedule */
@@ -38,7 +38,8 @@ CHOIR_API int choir_trainer_length(const choir_trainer *trainer);
 
 /* One step: forward and backward of every micro-batch, update of the weights and of what routers keep. tokens int32
  * [sequences,length]; targets int32 [sequences,length], the token that each position must predict, negative: no target;
- * NULL: the next token of the sequence, with no target at its end. choir_model_route_stats then has the step's routing
+ * NULL: the next token of the sequence, with no target at its end, or, where train.objective masks tokens, those that
+ * this step masks. choir_model_route_stats then has the step's routing
  * statistics. CHOIR_ERROR_ARGUMENT, with nothing done: a token or target outside the vocabulary, no target
  * at all; CHOIR_ERROR_NUMERIC, naming the tensor: a loss or gradient that is not finite, which updates nothing from
  * there on; CHOIR_ERROR_MEMORY. */

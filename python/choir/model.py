@@ -42,6 +42,10 @@ class Evaluation:
     routing: str
     looks_across_tokens: bool
     """the loss is not that of causal use"""
+    objective: str = "next_token"
+    """what the loss is; "masked_diffusion": an upper bound, "masked_lm": of 15 % of the tokens (docs/diffusion.md)"""
+    standard_error: float = 0.0
+    """of drawing masks"""
 
 
 @dataclasses.dataclass(frozen=True)

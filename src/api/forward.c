@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/threads.h"
 #include "comm/collective.h"
+#include "model/config.h"
 
 int ch_model_shards(const choir_model *model, int B) {
   int shards = model->shards;
@@ -118,6 +119,7 @@ static int check_tokens(const choir_model *model, int B, int T, const int32_t *t
 
 /* Whatever may fail on one rank alone. */
 static int prepare_pass(choir_model *model, int B, int T, const int32_t *tokens, int gradients, int32_t **target) {
+  if (gradients) CH_TRY(ch_config_check_next_token(&model->config, "a gradient of tokens alone"));
   if (gradients && model->causal)
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
   if (gradients && model->share_gradients)
@@ -149,7 +151,8 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   if (!code) code = same_batch(model, B, T, tokens, (gradients != 0) + 2 * (logits != NULL));
   if (code) free(target);
   CH_TRY(code);
-  for (int64_t t = 0; t < n; t++) target[t] = t % T == T - 1 ? -1 : tokens[t + 1];
+  int masked = ch_config_masked(&model->config); /* then nothing says what is to be predicted */
+  for (int64_t t = 0; t < n; t++) target[t] = masked || t % T == T - 1 ? -1 : tokens[t + 1];
   ch_pass pass = {.B = B,
                   .T = T,
                   .shards = ch_model_shards(model, B),
@@ -168,5 +171,6 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
     ch_comm_gather_shares(model->x.comm, "logits", logits, B,
                           (int64_t)T * model->config.model.vocab_size * (int64_t)sizeof *logits);
   *result = (choir_forward_result){.loss = targets ? pass.loss_sum / (double)targets : 0, .aux_loss = pass.aux_loss};
-  return ch_model_check_loss(model, result->loss);
+  if (masked) result->loss = (double)NAN;
+  return masked ? CHOIR_OK : ch_model_check_loss(model, result->loss);
 }

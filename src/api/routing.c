@@ -6,6 +6,7 @@
 
 #include "api/model.h"
 #include "base/error.h"
+#include "model/config.h"
 #include "moe/routers/threshold.h"
 
 void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context) {
@@ -122,6 +123,11 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
   if (!routing) routing = ch_router_takes(router, CH_ROUTER_TAKES(pool)) ? model->config.model.router.pool : "batch";
   CH_TRY(ch_router_check_routing(router, routing));
   int adapts = !strcmp(routing, adaptive);
+  if (adapts && ch_config_bidirectional(&model->config.model))
+    return ch_error(
+        CHOIR_ERROR_UNSUPPORTED,
+        "routing 'adaptive' follows a text from its earlier tokens, and model.attention is bidirectional: take "
+        "'sequence' or 'threshold'");
   if (adapts || !strcmp(routing, threshold)) {
     CH_TRY(ch_model_check_thresholds(model));
     model->causal = adapts ? CH_ADAPTIVE : CH_BY_THRESHOLDS;
@@ -155,6 +161,11 @@ int choir_model_check_causal(const choir_model *model) {
   CH_TRY(CH_GIVEN(model));
   const ch_router *router = model->net.router;
   choir_routing_properties p = choir_model_routing_properties(model);
+  if (ch_config_bidirectional(&model->config.model))
+    return ch_error(
+        CHOIR_ERROR_UNSUPPORTED,
+        "model.attention is bidirectional: every token sees later ones, so there is no cache of earlier ones, "
+        "and text cannot be written one token after the other");
   if (!p.looks_ahead && !p.depends_on_batch) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
                   "routing '%s' of router '%s' %s: text cannot be written with it one token after the other%s",

@@ -18,9 +18,12 @@ typedef enum {
   CH_STREAM_SECOND_EXPERT, /* gshard_top2's random second expert, random's experts; sub = layer */
   CH_STREAM_SAMPLE,        /* sampling while generating */
   CH_STREAM_TEST,
-  CH_STREAM_DROPOUT,   /* sub = 0: the embedding, 2 layer + 1: attention, 2 layer + 2: feed-forward */
-  CH_STREAM_EXAMPLES,  /* order of a task's examples; sub = 2 epoch: the examples, 2 epoch + 1: their batches */
-  CH_STREAM_PROBE = 64 /* the leak probe's new tokens */
+  CH_STREAM_DROPOUT,    /* sub = 0: the embedding, 2 layer + 1: attention, 2 layer + 2: feed-forward */
+  CH_STREAM_EXAMPLES,   /* order of a task's examples; sub = 2 epoch: the examples, 2 epoch + 1: their batches */
+  CH_STREAM_MASK_RATIO, /* of sequences whose tokens are masked; sub = 0: training, 1 + sample: evaluation, ... */
+  CH_STREAM_MASK,       /* which tokens; sub likewise */
+  CH_STREAM_MASK_TOKEN, /* masked_lm: what stands at them */
+  CH_STREAM_PROBE = 64  /* the leak probe's new tokens */
 } ch_stream;
 
 typedef struct {

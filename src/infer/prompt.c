@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "data/encoder.h"
 #include "infer/score.h"
+#include "model/config.h"
 
 static int check_numbers(const choir_generate_options *o) {
   if (o->max_tokens < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "max_tokens is %d; must be at least 1", o->max_tokens);
@@ -22,6 +23,7 @@ static int check_numbers(const choir_generate_options *o) {
 
 int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer, const choir_generate_options *o) {
   CH_CHECK_RESERVED(o, "choir_generate_options");
+  CH_TRY(ch_config_check_next_token(choir_model_config_of(model), "generation"));
   CH_TRY(check_numbers(o));
   for (const char *const *stop = o->stops; stop && *stop; stop++) {
     if (!**stop) return ch_error(CHOIR_ERROR_ARGUMENT, "a stop text is empty: it would end every sequence at once");

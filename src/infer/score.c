@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "data/encoder.h"
+#include "model/config.h"
 
 typedef struct {
   ch_score_item *item; /* [count] in the order of the work */
@@ -131,6 +132,7 @@ int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer, c
   score_work w = {.count = count};
   *result = (choir_score_result){0};
   if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no requests: there is nothing to score");
+  CH_TRY(ch_config_check_next_token(choir_model_config_of(model), "scoring"));
   CH_TRY(check_score_options(model, tokenizer, o));
   int code = make_work(tokenizer, choir_model_config_of(model)->model.vocab_size, requests, &w, result);
   if (!code) code = ch_score_run(model, w.item, count, o, result);

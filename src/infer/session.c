@@ -74,6 +74,7 @@ static void allocate(choir_session *s) {
 /* The model's routing or, if that depends on other tokens, thresholds, which text can be generated with. */
 static int choose_routing(const choir_model *model, int *causal) {
   *causal = model->causal;
+  if (ch_config_bidirectional(&model->config.model)) return choir_model_check_causal(model);
   if (!choir_model_looks_across_tokens(model)) return CHOIR_OK;
   if (!ch_router_can_be_causal(model->net.router)) return choir_model_check_causal(model);
   *causal = CH_BY_THRESHOLDS;

@@ -11,6 +11,7 @@ static ch_attention_args attention_args(const ch_transformer *m, const ch_layer 
                              .H = m->config.heads,
                              .kv_heads = m->kv_heads,
                              .dh = m->d_head,
+                             .bidirectional = ch_config_bidirectional(&m->config),
                              .scale = (real)(1 / sqrt((double)m->d_head)),
                              .q = in->q,
                              .k = in->k,

@@ -2,6 +2,8 @@
 #ifndef CH_MODEL_CONFIG_H
 #define CH_MODEL_CONFIG_H
 
+#include <string.h>
+
 #include "choir/config.h"
 #include "file/json.h"
 
@@ -27,7 +29,7 @@ typedef struct ch_field {
   const char *help;
 } ch_field;
 
-enum { CH_FIELDS = 74 };
+enum { CH_FIELDS = 78 };
 extern const ch_field ch_fields[];
 
 /* Describes the values that a field takes: "an integer from 1 to 4096". Returns `text`. */
@@ -54,6 +56,14 @@ int ch_options_check_optimizer(const choir_config *config);
 
 /* Whether both describe the same model; names and evaluation settings of the router count too. */
 int ch_config_same_model(const choir_config *a, const choir_config *b);
+
+/* Whether training masks tokens and predicts them. The last token of such a model's vocabulary is the mask, which the
+ * tokenizer does not have. */
+static inline int ch_config_masked(const choir_config *c) { return strcmp(c->train.objective, "next_token") != 0; }
+static inline int ch_config_pieces(const choir_config *c) { return c->model.vocab_size - ch_config_masked(c); }
+
+/* CHOIR_ERROR_UNSUPPORTED, naming train.objective, unless the model predicts the next token. `what` needs that. */
+int ch_config_check_next_token(const choir_config *c, const char *what);
 
 /* Every field as JSON, nested as in the file; NULL: out of memory. */
 json_t *ch_config_json(const choir_config *config);

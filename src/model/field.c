@@ -10,7 +10,10 @@
 #include "optim/optim.h"
 
 static const char *const schedules[] = {"inverse_sqrt", "cosine", NULL};
+static const char *const objectives[] = {"next_token", "masked_diffusion", "masked_lm", NULL};
+static const char *const mask_schedules[] = {"linear", "cosine", NULL};
 static const char *const positions[] = {"relative", "rope", NULL};
+static const char *const attentions[] = {"causal", "bidirectional", NULL};
 
 /* Rows are: section, name, default, lowest and highest value, help. From 2^53 on, double precision (ours and other JSON
  * readers') rounds integers. Required sizes have the default 0, which is below their limit. Defaults of the router's
@@ -43,6 +46,8 @@ const ch_field ch_fields[] = {
             "layers moe_every-1, 2 moe_every-1, ... are MoE, counted after dense_layers; 0: none"),
     INTEGER(model, rel_buckets, 32, 2, 4096, "buckets of the relative position bias"),
     INTEGER(model, rel_max_distance, 128, 2, 1 << 24, "from here on all distances share the last bucket"),
+    WORD(model, attention, "causal", attentions,
+         "what a position sees: itself and those before it, or all positions of its sequence (docs/diffusion.md)"),
     WORD(model, position, "relative", positions,
          "how attention knows distances: a learned bias by distance, or rotary queries and keys"),
     NUMBER(model, rope_theta, 1e4, 1, 1e9, "base of rope's wavelengths"),
@@ -88,6 +93,8 @@ const ch_field ch_fields[] = {
          "what a token's logits become: shares of 1 over experts, or a sigmoid of each by itself"),
     NUMBER(model.router, bias_rate, 0, 0, 1,
            "what the prices of bias_balanced move by after each step; 0: plain top-K"),
+    WORD(model.router, capacity_schedule, "constant", ch_router_schedules,
+         "trained by masking: how c of a sequence goes with its share of masked tokens; its mean is c"),
     INTEGER(train, sequence_length, 0, 1, 1 << 20, "T, tokens of one sequence"),
     INTEGER(train, batch_sequences, 0, 1, 1 << 20,
             "B of one micro-batch, of all processes; the routing pool is B*T tokens"),
@@ -105,6 +112,10 @@ const ch_field ch_fields[] = {
     WORD(train, schedule, "inverse_sqrt", schedules,
          "of the rate after warmup; inverse_sqrt: see `constant_steps`, cosine: half a cosine over all steps"),
     LONG(train, cooldown_steps, 0, 0, BIG, "last steps of the run, over which the rate falls linearly; 0: none"),
+    WORD(train, objective, "next_token", objectives,
+         "what is predicted: the next token, or masked ones at ratios from 0 to 1, or 15 % of them as BERT does"),
+    WORD(train, mask_schedule, "linear", mask_schedules,
+         "masked_diffusion: mask ratios are uniform, or, by a cosine, more of them high"),
     NUMBER(train, cooldown_to, 0.1, 0, 1,
            "share of the rate that is left at the last step: of a cooldown, of schedule cosine"),
     WORD(train, freeze, "", NULL,

@@ -42,10 +42,11 @@ typedef struct {
   const ch_pass *p;
   int64_t n; /* rows of a shard */
   const int32_t CH_DEV *target;
-  const real CH_DEV *in; /* [rows,d] of all shards, and so on */
-  real CH_DEV *dx;       /* or NULL */
-  real CH_DEV *logits;   /* or NULL */
-  float CH_DEV *losses;  /* or NULL */
+  const float CH_DEV *row_weight; /* or NULL */
+  const real CH_DEV *in;          /* [rows,d] of all shards, and so on */
+  real CH_DEV *dx;                /* or NULL */
+  real CH_DEV *logits;            /* or NULL */
+  float CH_DEV *losses;           /* or NULL */
 } head_shard;
 
 enum { DHEAD, DNORM, GRADIENTS };
@@ -60,10 +61,11 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   ch_rmsnorm_args norm = ch_norm(x, m, m->final_norm, n, c->in + first * d, NULL);
   real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
   CH_OP(x, head, .n = n, .d = d, .V = V, .scale = scale_of(m), .x = norm.y, .w = m->head->w, .w16 = m->head->w16,
-        .target = c->target ? c->target + first : NULL, .loss_sum = p->shard_loss + shard,
-        .loss_total = p->sums + CH_PASS_GUARD, .token_loss = c->losses ? c->losses + first : NULL,
-        .logits = c->logits ? c->logits + first * V : NULL, .weight = p->weight, .dx = dnormed, .dw = dw[DHEAD],
-        .accumulate = accumulate, .paired = p->paired, .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
+        .target = c->target ? c->target + first : NULL, .row_weight = c->row_weight ? c->row_weight + first : NULL,
+        .loss_sum = p->shard_loss + shard, .loss_total = p->sums + CH_PASS_GUARD,
+        .token_loss = c->losses ? c->losses + first : NULL, .logits = c->logits ? c->logits + first * V : NULL,
+        .weight = p->weight, .dx = dnormed, .dw = dw[DHEAD], .accumulate = accumulate, .paired = p->paired,
+        .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
         .consistency = p->aux_scale * (real)ch_consistency_weight(x, m, p));
   norm.dy = dnormed;
   norm.dx = p->gradients ? c->dx + first * d : NULL;
@@ -101,6 +103,7 @@ void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real C
                   .p = p,
                   .n = n / ch_pass_shards(p),
                   .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof *p->target) : NULL,
+                  .row_weight = p->row_weight || ch_counting(x) ? ch_put(&x->scratch, p->row_weight, losses) : NULL,
                   .in = row ? pick_rows(x, m, p, row, in) : in,
                   .dx = dpicked,
                   .logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL,

@@ -17,6 +17,9 @@ static inline int ch_config_d_head(const choir_model_config *c) {
 
 static inline int ch_config_kv_heads(const choir_model_config *c) { return c->kv_heads ? c->kv_heads : c->heads; }
 static inline int ch_config_has_bias(const choir_model_config *c) { return !strcmp(c->position, "relative"); }
+static inline int ch_config_bidirectional(const choir_model_config *c) {
+  return !strcmp(c->attention, "bidirectional");
+}
 static inline int ch_config_has_rope(const choir_model_config *c) { return !strcmp(c->position, "rope"); }
 /* Columns of a head that rope turns. */
 static inline int ch_config_rotated(const choir_model_config *c) {

@@ -97,19 +97,23 @@ void ch_transformer_end_step(ch_exec *x, ch_transformer *m) {
 }
 
 /* Padding (negative ids) becomes token 0 that takes no part: found on the host, then copied. */
-static void clean_tokens(ch_exec *x, ch_pass *p) {
+static void clean_tokens(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   int64_t n = (int64_t)p->B * p->T;
   int padded = 0;
   int32_t *id = CH_NEW_HOST(&ch_host(x)->tape, int32_t, n);
-  uint8_t *mask = CH_NEW_HOST(&ch_host(x)->tape, uint8_t, n);
+  uint8_t *mask = CH_NEW_HOST(&ch_host(x)->tape, uint8_t, n), *masked = NULL;
+  int both_ways = ch_config_bidirectional(&m->config); /* then the last token of the vocabulary is the mask */
+  if (both_ways) masked = CH_NEW_HOST(&ch_host(x)->tape, uint8_t, n);
   for (int64_t t = 0; t < n && !ch_counting(x); t++) {
     mask[t] = p->token[t] >= 0;
     id[t] = mask[t] ? p->token[t] : 0;
     padded |= !mask[t];
+    if (masked) masked[t] = p->token[t] == m->config.vocab_size - 1;
   }
   const uint8_t CH_DEV *valid = ch_put(&x->tape, mask, (size_t)n);
   p->route.token = ch_put(&x->tape, id, (size_t)n * sizeof *id);
   p->route.mask = padded ? mask : NULL;
+  p->route.masked = masked;
   p->route.valid = padded ? valid : NULL;
 }
 
@@ -206,6 +210,7 @@ static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass 
   own.B = p->B / x->comm->size;
   own.shards = ch_pass_shards(p) / x->comm->size;
   if (p->target) own.target += rank * own.B * own.T;
+  if (p->row_weight) own.row_weight += rank * own.B * own.T;
   if (p->token_loss) own.token_loss += rank * own.B * own.T;
   if (p->logits) own.logits += rank * own.B * own.T * m->config.vocab_size;
   own.shard_loss += rank * own.shards;
@@ -232,7 +237,7 @@ static void share_losses(ch_exec *x, const ch_pass *p) {
 void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   size_t mark = ch_arena_mark(&x->tape), host_mark = ch_arena_mark(&ch_host(x)->tape);
   ch_pass_begin(x, m, all);
-  clean_tokens(x, all);
+  clean_tokens(x, m, all);
   ch_pass own = of_rank(x, m, all), *p = &own;
   if (m->rotated) {
     real CH_DEV *turn = CH_NEW(&x->tape, real, (int64_t)p->T * m->rotated);

@@ -1,4 +1,4 @@
-/* The decoder-only Transformer: a hand-written sequence of named calls, forward and the same calls mirrored backward.
+/* The Transformer: a hand-written sequence of named calls, forward and the same calls mirrored backward.
  *
  *   x = E[token];  per layer: x += Attn(RMSNorm(x)); x += FFN(RMSNorm(x));  logits = RMSNorm(x) E^T / sqrt(d)
  *
@@ -69,10 +69,11 @@ typedef struct ch_pass {
   const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss */
   const int32_t *row;   /* [rows] host: the positions whose logits are wanted, ascending; NULL: all B*T */
   int rows;
-  const int32_t *target; /* [rows or B*T] host: token to predict, negative: none; or NULL: no loss */
-  int gradients;         /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
-  int accumulate;        /* 1: gradients +=; 0: gradients = */
-  int partial;           /* 1: later passes will add to the gradients, so replicas do not sum them yet */
+  const int32_t *target;   /* [rows or B*T] host: token to predict, negative: none; or NULL: no loss */
+  const float *row_weight; /* [B*T] host: factors of targets' losses; or NULL: 1. Neither with `row` nor `paired` */
+  int gradients;           /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
+  int accumulate;          /* 1: gradients +=; 0: gradients = */
+  int partial;             /* 1: later passes will add to the gradients, so replicas do not sum them yet */
   int paired;  /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
   int observe; /* fold cut-offs or centroids into what the router keeps */
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
@@ -88,7 +89,7 @@ typedef struct ch_pass {
   void (*ready)(void *context, const struct ch_pass *pass, int layer);
   void *context;
   /* results */
-  double loss_sum;                  /* over targets, natural logarithm */
+  double loss_sum;                  /* over targets, natural logarithm, times row_weight */
   double aux_loss;                  /* weighted, summed over layers */
   double CH_DEV *sums, *shard_loss; /* what they come from, while the pass runs */
 } ch_pass;

@@ -81,6 +81,21 @@ double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a) {
       a->options, ch_counting(x) ? a->options->capacity_factor > a->options->eval_capacity_factor : a->training);
 }
 
+const char *const ch_router_schedules[] = {"constant", "linear", "linear-reverse", "gaussian", NULL};
+
+double ch_router_scheduled(const choir_router_options *o, double c, double share) {
+  const double width = 0.2, mean = 0.4950995; /* of exp(-(share - 1/2)^2 / (2 width^2)) over (0,1) */
+  double away = (share - 0.5) / width;
+  if (!strcmp(o->capacity_schedule, ch_router_schedules[1])) return c * (0.5 + share);
+  if (!strcmp(o->capacity_schedule, ch_router_schedules[2])) return c * (1.5 - share);
+  if (!strcmp(o->capacity_schedule, ch_router_schedules[3])) return c * exp(-away * away / 2) / mean;
+  return c;
+}
+
+double ch_router_scheduled_most(const choir_router_options *o, double c) {
+  return fmax(ch_router_scheduled(o, c, 0.5), fmax(ch_router_scheduled(o, c, 0), ch_router_scheduled(o, c, 1)));
+}
+
 int ch_router_check_sizes(const choir_router_options *o, int n, int e) {
   if (n < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens; there must be at least 1", o->name, n);
   if (n > INT32_MAX / 2)

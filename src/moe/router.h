@@ -67,7 +67,7 @@ typedef enum {
   row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)      \
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations)   \
           row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) row(bias_rate) \
-              row(solver_stages)
+              row(solver_stages) row(capacity_schedule)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER
@@ -95,6 +95,7 @@ typedef struct ch_route_args {
   int sequence_length;           /* T of pool "sequence"; 0: one sequence of n */
   int d;                         /* width of x, outside a layer 0 */
   const uint8_t *mask;           /* [n] or NULL: `valid` on the host, what shapes depend on */
+  const uint8_t *masked;         /* [n] host: tokens that are to be guessed, for capacity_schedule; or NULL: none */
   const uint8_t CH_DEV *valid;   /* [n] or NULL: the tokens that take part, for ops */
   const int32_t CH_DEV *token;   /* [n] ids or NULL */
   int training;                  /* capacity factor, jitter and sampling */
@@ -157,8 +158,8 @@ const ch_router *ch_router_find(const char *name);
 
 /* The names of ch_routers, of the pools that experts choose among, of solvers, and of ways from logits to scores:
  * NULL-terminated. */
-extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[],
-                                                                          *const ch_router_scores[];
+extern const char *const ch_router_names[],
+    *const ch_router_pools[], *const ch_router_solvers[], *const ch_router_scores[], *const ch_router_schedules[];
 
 /* Every router's defaults start with these; K: experts per token. */
 #define CH_ROUTER_DEFAULTS(router_name) CH_ROUTER_DEFAULTS_K(router_name, 1)
@@ -166,7 +167,7 @@ extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_
 #define CH_ROUTER_DEFAULTS_OF(router_name, K, way)                                                     \
   .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
   .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99, .score = way, .bias_rate = 0.001,   \
-  .solver_stages = 1
+  .solver_stages = 1, .capacity_schedule = "constant"
 
 static inline int ch_router_takes(const ch_router *router, unsigned options) {
   return (router->options & options) != 0;
@@ -215,6 +216,11 @@ int ch_router_capacity(double factor, int choices, int n, int e);
  */
 double ch_router_factor(const choir_router_options *o, int training);
 double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a);
+
+/* What capacity_schedule makes of c for a sequence of which a share is masked; the mean over all shares is c. And the
+ * largest of these. */
+double ch_router_scheduled(const choir_router_options *o, double c, double share);
+double ch_router_scheduled_most(const choir_router_options *o, double c);
 
 /* Every check starts with this one: n, e, and the numbers that all routers have, whether they take them or not. */
 int ch_router_check_sizes(const choir_router_options *o, int n, int e);

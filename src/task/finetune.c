@@ -97,6 +97,7 @@ static int open_sets(ch_tune *t, const char *base) {
   const char *path = CH_IN(base, "tokenizer.model");
   const choir_train_config *c = &t->config.train;
   int V = t->config.model.vocab_size;
+  CH_TRY(ch_config_check_next_token(&t->config, "fine-tuning"));
   CH_TRY(choir_tokenizer_load(path, &t->tokenizer));
   if (choir_tokenizer_vocab_size(t->tokenizer) != V)
     return ch_error(CHOIR_ERROR_FORMAT, "%s has %d pieces and the model %d: they do not belong together", path,

@@ -12,6 +12,7 @@
 #include "file/file.h"
 #include "file/json.h"
 #include "infer/score.h"
+#include "model/config.h"
 
 /* A few bad rows are a fact of life (official sets have some); many mean that the file is something else. */
 static int judge(const ch_rows *rows) {
@@ -162,6 +163,7 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
 
 static int check_set(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
   if (!o->data) return ch_error(CHOIR_ERROR_ARGUMENT, "scoring a task needs the directory of its files");
+  CH_TRY(ch_config_check_next_token(&model->config, "scoring a task"));
   CH_TRY(ch_check_tokenizer(tokenizer, model->config.model.vocab_size));
   if (o->batch_sequences < 0 || o->score.batch < 1 || o->score.chunk < 1)
     return ch_error(CHOIR_ERROR_ARGUMENT, "batch_sequences %d must not be negative, batch %d and chunk %d at least 1",

@@ -9,6 +9,8 @@
 #include "comm/collective.h"
 #include "comm/watch.h"
 #include "data/data.h"
+#include "model/config.h"
+#include "train/mask.h"
 
 /* The window of that number [length+1]. */
 static void get_window(const ch_windows *w, int64_t index, int32_t *tokens) {
@@ -80,31 +82,119 @@ int64_t ch_window_cut(const int32_t *window, int T, int32_t *token, int32_t *tar
   return targets;
 }
 
-/* Windows begin .. end-1 as tokens and targets in `rows` rows, those beyond them padding. Gives how many targets. */
-static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int rows, int32_t *row, int32_t *token,
-                          int32_t *target) {
-  int T = w->length;
-  int64_t targets = 0;
-  for (int64_t b = 0; b < rows; b++) {
-    if (begin + b < end)
-      get_window(w, (begin + b) * w->stride % w->count, row);
-    else
-      for (int t = 0; t <= T; t++) row[t] = -1;
-    targets += ch_window_cut(row, T, token + b * T, target + b * T);
-  }
-  return targets;
-}
-
-static void show_losses(const ch_windows *w, int64_t begin, int64_t end, const int32_t *target, const float *loss) {
-  for (int64_t i = begin; i < end && w->seen; i++, target += w->length, loss += w->length)
-    w->seen(w->context, i * w->stride % w->count, target, loss);
-}
-
 static double unigram_sum(const double *unigram, const int32_t *target, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; unigram && i < n; i++)
     if (target[i] >= 0) sum -= unigram[target[i]];
   return sum;
+}
+
+/* A model that is trained by masking is evaluated at mask ratios. What is known of every sequence's evaluation: its
+ * ratio, the mean loss of its masked tokens, and the tokens that it counts for. */
+typedef struct {
+  double ratio, loss;
+  int64_t tokens;
+} ratio_loss;
+
+/* One evaluation: of every window, `samples` times over. */
+typedef struct {
+  choir_model *model;
+  const ch_windows *w;
+  int64_t end;          /* windows */
+  int B, rows, samples; /* windows of a batch, with padding; `samples` 1 but for masked models */
+  int32_t *token, *target, *row;
+  float *token_loss, *weight;
+  ratio_loss *found; /* [samples,end], or NULL: not masked */
+} window_evaluation;
+
+/* Window number i of those evaluated. */
+static int64_t window_of(const window_evaluation *e, int64_t i) { return i * e->w->stride % e->w->count; }
+
+/* Masks row b, window i of a sample, and readies its weights: with them the losses of masked tokens make the mean,
+ * times the tokens that there are. A batch's windows lie evenly over all ratios. */
+static void mask_row(const window_evaluation *e, int sample, int64_t i, int64_t b) {
+  int T = e->w->length, n = 0;
+  int64_t stratum = sample * e->end + i * ch_windows_stride(e->end) % e->end;
+  ratio_loss *found = &e->found[sample * e->end + i];
+  for (int t = 0; t < T; t++) n += e->row[t] >= 0;
+  int k = ch_mask_evaluation(&e->model->config, stratum, e->samples * e->end, window_of(e, i), sample, e->row, T,
+                             e->token + b * T, e->target + b * T, &found->ratio);
+  for (int t = 0; t < T; t++) e->weight[b * T + t] = k ? (float)((double)n / k) : 0;
+  found->tokens = n;
+}
+
+/* Windows begin .. end-1 as tokens and targets, the rows after them padding. Gives how many tokens the loss counts. */
+static int64_t fill_batch(const window_evaluation *e, int sample, int64_t begin, int64_t end) {
+  int T = e->w->length;
+  int64_t tokens = 0;
+  for (int64_t b = 0; b < e->rows; b++) {
+    int there = begin + b < end;
+    if (there)
+      get_window(e->w, window_of(e, begin + b), e->row);
+    else
+      for (int t = 0; t <= T; t++) e->row[t] = -1;
+    if (e->found && there) {
+      mask_row(e, sample, begin + b, b);
+      tokens += e->found[sample * e->end + begin + b].tokens;
+    } else {
+      tokens += ch_window_cut(e->row, T, e->token + b * T, e->target + b * T);
+    }
+  }
+  return tokens;
+}
+
+/* After a pass over masked windows: what is known of each, and what whoever sees windows is shown, all tokens with
+ * losses that make the same sum. Gives the sum of the tokens' unigram losses. */
+static double take_masked(const window_evaluation *e, int sample, int64_t begin, int64_t end, const double *unigram) {
+  int T = e->w->length;
+  double baseline = 0;
+  for (int64_t i = begin; i < end; i++) {
+    int32_t *target = e->target + (i - begin) * T;
+    float *loss = e->token_loss + (i - begin) * T;
+    double sum = 0;
+    ratio_loss *found = &e->found[sample * e->end + i];
+    get_window(e->w, window_of(e, i), e->row);
+    for (int t = 0; t < T; t++) sum += (double)(loss[t] *= e->weight[(i - begin) * T + t]);
+    for (int t = 0; t < T; t++) target[t] = e->row[t];
+    baseline += unigram_sum(unigram, target, T);
+    found->loss = found->tokens ? sum / (double)found->tokens : 0;
+  }
+  return baseline;
+}
+
+static int by_ratio(const void *a, const void *b) {
+  double x = ((const ratio_loss *)a)->ratio, y = ((const ratio_loss *)b)->ratio;
+  return (x > y) - (x < y);
+}
+
+/* Strata lie in order, one evaluation in each: neighbours differ by chance, and hardly by their ratio. So half the
+ * square of what two of them differ by is the variance of one ("collapsed strata", Cochran 1977, section 5A.12). */
+static double standard_error(ratio_loss *found, int64_t count, double mean) {
+  double squares = 0, tokens = 0;
+  qsort(found, (size_t)count, sizeof *found, by_ratio);
+  for (int64_t i = 0; i < count; i++) tokens += (double)found[i].tokens;
+  for (int64_t i = 0; i + 1 < count; i += 2) {
+    double a = (double)found[i].tokens * (found[i].loss - mean),
+           b = (double)found[i + 1].tokens * (found[i + 1].loss - mean);
+    squares += (a - b) * (a - b);
+  }
+  return count > 1 ? sqrt(squares) / tokens : (double)NAN;
+}
+
+static void tell_ratios(const ch_windows *w, const ratio_loss *found, int64_t count) {
+  enum { TENTHS = 10 };
+  for (int part = 0; part < TENTHS && w->mask_ratio; part++) {
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < count; i++)
+      if ((int)(found[i].ratio * TENTHS) == part) sum += found[i].loss, n++;
+    if (n) w->mask_ratio(w->context_of_ratios, (double)part / TENTHS, (part + 1.0) / TENTHS, n, sum / (double)n);
+  }
+}
+
+static void show_losses(const ch_windows *w, int64_t begin, int64_t end, const int32_t *target, const float *loss) {
+  for (int64_t i = begin; i < end && w->seen; i++, target += w->length, loss += w->length)
+    w->seen(w->context, i * w->stride % w->count, target, loss);
 }
 
 /* Rows of padding change nothing but the time: as many as make whole shards, and so the same numbers on any number of
@@ -125,69 +215,105 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
                            {"sequence length", (uint64_t)w->length},
                            {"number of sequences", (uint64_t)end},
                            {"order of sequences", (uint64_t)w->stride},
+                           {"number of mask ratios", (uint64_t)w->mask_samples},
                            {"text to evaluate", text},
                            {"routing", XXH64(routing, strlen(routing), 0)},
                            {"wish to see routings", model->callback != NULL}};
   return CH_SAME(model->x.comm, facts);
 }
 
-/* Whatever may fail on one rank alone. */
-static int prepare_rows(choir_model *model, int rows, int T, int32_t **buffer) {
-  int64_t n = (int64_t)rows * T;
-  CH_TRY(ch_model_plan(model, rows, T, 0));
-  *buffer = reallocarray(NULL, (size_t)(3 * n + T + 1), sizeof **buffer); /* losses are as wide as ids */
-  return *buffer ? CHOIR_OK
-                 : ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
+/* Whatever may fail on one rank alone. Losses and weights are as wide as ids. */
+static int prepare(window_evaluation *e) {
+  int T = e->w->length;
+  int64_t n = (int64_t)e->rows * T;
+  CH_TRY(ch_model_plan(e->model, e->rows, T, 0));
+  e->token = reallocarray(NULL, (size_t)(4 * n + T + 1), sizeof *e->token);
+  if (!e->token) return ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
+  e->target = e->token + n;
+  e->row = e->target + n;
+  e->weight = (float *)(e->row + T + 1);
+  int masked = ch_config_masked(&e->model->config);
+  if (e->w->seen || masked) e->token_loss = e->weight + n;
+  if (!masked) return CHOIR_OK;
+  e->found = calloc((size_t)(e->samples * e->end) + 1, sizeof *e->found);
+  return e->found ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %lld losses", (long long)e->end);
+}
+
+/* Windows begin .. end-1 of a sample. */
+static void run_batch(const window_evaluation *e, int sample, int64_t begin, int64_t end, const double *unigram,
+                      choir_eval_result *r) {
+  choir_model *model = e->model;
+  int64_t n = (int64_t)e->rows * e->w->length;
+  r->tokens += fill_batch(e, sample, begin, end);
+  ch_pass pass = {.B = e->rows,
+                  .T = e->w->length,
+                  .shards = ch_model_shards(model, e->rows),
+                  .token = e->token,
+                  .target = e->target,
+                  .row_weight = e->found ? e->weight : NULL,
+                  .token_loss = e->token_loss,
+                  .route = {.causal = model->causal},
+                  .observe = e->w->observe && (end - begin == e->B || !begin),
+                  .micro = (uint64_t)(begin / e->B),
+                  .hook = ch_model_routing_hook(model)};
+  ch_transformer_run(&model->x, &model->net, &pass);
+  r->loss += pass.loss_sum;
+  r->unigram_loss += e->found ? take_masked(e, sample, begin, end, unigram) : unigram_sum(unigram, e->target, n);
+  show_losses(e->w, begin, end, e->target, e->token_loss);
+}
+
+static int run_sample(const window_evaluation *e, int sample, const double *unigram,
+                      int (*progress)(void *, int64_t, int64_t), void *context, choir_eval_result *r) {
+  const ch_comm *comm = e->model->x.comm;
+  int code = CHOIR_OK;
+  int64_t all = e->samples * e->end;
+  for (int64_t begin = 0, next; begin < e->end && !code; begin = next) {
+    next = begin + e->B < e->end ? begin + e->B : e->end;
+    ch_watch_section(comm, "evaluation, sequence", begin);
+    run_batch(e, sample, begin, next, unigram, r);
+    int64_t done = sample * e->end + next;
+    if (progress && ch_model_stopped(e->model, progress, context, done, all))
+      code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)done,
+                      (long long)all);
+    code = ch_comm_agree(comm, code);
+  }
+  return code;
+}
+
+/* Sums become means. */
+static int finish(const window_evaluation *e, choir_eval_result *r) {
+  if (!r->tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "nothing to evaluate: no held-out window has two tokens");
+  r->loss /= (double)r->tokens;
+  r->unigram_loss /= (double)r->tokens;
+  r->perplexity = exp(r->loss);
+  r->tokens /= e->samples;
+  if (!e->found) return CHOIR_OK;
+  r->standard_error = standard_error(e->found, e->samples * e->end, r->loss);
+  tell_ratios(e->w, e->found, e->samples * e->end);
+  return CHOIR_OK;
 }
 
 int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t limit, const double *unigram,
                 int (*progress)(void *, int64_t, int64_t), void *context, choir_eval_result *result) {
-  const ch_comm *comm = model->x.comm;
-  int rows = rows_of(model, B);
-  int64_t n = (int64_t)rows * windows->length, end = limit > 0 && limit < windows->count ? limit : windows->count;
-  int32_t *buffer = NULL;
-  int code = ch_comm_agree(comm, prepare_rows(model, rows, windows->length, &buffer));
-  if (!code) code = same_windows(model, windows, B, end);
-  if (code) {
-    free(buffer);
-    return code;
-  }
-  int32_t *token = buffer, *target = buffer + n, *row = buffer + 2 * n;
-  float *token_loss = windows->seen ? (float *)(row + windows->length + 1) : NULL;
-  double loss = 0, baseline = 0;
+  int masked = ch_config_masked(&model->config);
+  window_evaluation e = {.model = model,
+                         .w = windows,
+                         .end = limit > 0 && limit < windows->count ? limit : windows->count,
+                         .B = B,
+                         .rows = rows_of(model, B),
+                         .samples = masked && windows->mask_samples > 1 ? windows->mask_samples : 1};
+  int code = ch_comm_agree(model->x.comm, prepare(&e));
+  if (!code) code = same_windows(model, windows, B, e.end);
   *result = (choir_eval_result){.routing = choir_model_routing(model),
-                                .looks_across_tokens = choir_model_looks_across_tokens(model)};
-  ch_transformer_clear_stats(&model->net);
-  for (int64_t begin = 0, next; begin < end && !code; begin = next) {
-    next = begin + B < end ? begin + B : end;
-    ch_watch_section(comm, "evaluation, sequence", begin);
-    result->tokens += fill_batch(windows, begin, next, rows, row, token, target);
-    ch_pass pass = {.B = rows,
-                    .T = windows->length,
-                    .shards = ch_model_shards(model, rows),
-                    .token = token,
-                    .target = target,
-                    .token_loss = token_loss,
-                    .route = {.causal = model->causal},
-                    .observe = windows->observe && (next - begin == B || !begin),
-                    .micro = (uint64_t)(begin / B),
-                    .hook = ch_model_routing_hook(model)};
-    ch_transformer_run(&model->x, &model->net, &pass);
-    loss += pass.loss_sum;
-    show_losses(windows, begin, next, target, token_loss);
-    baseline += unigram_sum(unigram, target, n);
-    if (progress && ch_model_stopped(model, progress, context, next, end))
-      code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)next,
-                      (long long)end);
-    code = ch_comm_agree(comm, code);
-  }
-  free(buffer);
-  if (code) return code;
-  if (!result->tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "nothing to evaluate: no held-out window has two tokens");
-  result->loss = loss / (double)result->tokens;
-  result->unigram_loss = baseline / (double)result->tokens;
-  result->perplexity = exp(result->loss);
-  return CHOIR_OK;
+                                .looks_across_tokens = choir_model_looks_across_tokens(model),
+                                .objective = model->config.train.objective};
+  if (!code) ch_transformer_clear_stats(&model->net);
+  for (int sample = 0; sample < e.samples && !code; sample++)
+    code = run_sample(&e, sample, unigram, progress, context, result);
+  if (!code) code = finish(&e, result);
+  free(e.token);
+  free(e.found);
+  return code;
 }
 
 /* ---- statistics of layers, meanwhile */

@@ -15,9 +15,13 @@ typedef struct ch_windows {
   const choir_data *data; /* or NULL: */
   const int32_t *text;
   int64_t text_tokens;
-  /* Sees every window: its targets [T], negative: none, and their losses; or NULL. */
+  /* Sees every window: its targets [T], negative: none, and their losses, which of masked models make the mean of the
+   * masked ones; or NULL. */
   void (*seen)(void *context, int64_t index, const int32_t *target, const float *loss);
   void *context;
+  int mask_samples; /* of masked models: ratios that each window is evaluated at; 0: one */
+  void (*mask_ratio)(void *context, double from, double to, int64_t evaluations, double loss); /* or NULL */
+  void *context_of_ratios;
 } ch_windows;
 
 /* Held-out windows: neighbours come far apart, and the first ones are spread evenly over all sources. So an evaluation

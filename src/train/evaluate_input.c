@@ -5,6 +5,7 @@
 #include "comm/collective.h"
 #include "data/data.h"
 #include "data/encoder.h"
+#include "model/config.h"
 #include "train/evaluate.h"
 
 /* What is evaluated: held-out data or a text. */
@@ -23,12 +24,15 @@ static int shorter(int T, int64_t tokens) { return tokens > 1 && T > tokens - 1 
 /* code: of what came before, which may have gone wrong on one rank alone. */
 static int eval_windows(int code, choir_model *model, const choir_eval_options *o, material *m,
                         choir_eval_result *result) {
-  int V = model->config.model.vocab_size;
+  int V = ch_config_pieces(&model->config);
   ch_windows *w = &m->windows;
   int64_t B = o->batch_sequences ? o->batch_sequences : model->config.train.batch_sequences;
   if (B > w->count && w->count) B = w->count; /* rows of padding alone change nothing but the time */
   if (o->in_order) w->stride = 1;
   w->observe = o->calibrate;
+  w->mask_samples = o->mask_samples;
+  w->mask_ratio = o->mask_ratio;
+  w->context_of_ratios = o->context;
   double *unigram = code ? NULL : ch_unigram_log(m->counts, V);
   if (!code && !unigram) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram probabilities", V);
   code = ch_comm_agree(model->x.comm, code);
@@ -52,7 +56,7 @@ static int open_heldout(choir_model *model, const choir_tokenizer *tokenizer, co
   choir_data_info info;
   CH_TRY(choir_data_open(o->data, &m->data));
   choir_data_get_info(m->data, &info);
-  int V = model->config.model.vocab_size;
+  int V = ch_config_pieces(&model->config);
   if (info.vocab_size != V || (tokenizer && choir_tokenizer_hash(tokenizer) != m->data->tokenizer_hash))
     return ch_error(CHOIR_ERROR_FORMAT,
                     "%s: built with another tokenizer (%d pieces) than the checkpoint's (%d pieces); "
@@ -81,7 +85,7 @@ static int told(void *context) {
 
 static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                      material *m) {
-  int V = model->config.model.vocab_size;
+  int V = ch_config_pieces(&model->config);
   ch_text_tokens *text = &m->text;
   CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, o->progress ? told : NULL, &(listener){model, o}, text));
   if (text->count < 2)
@@ -97,7 +101,7 @@ static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const
 
 static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                 choir_eval_result *result) {
-  int V = model->config.model.vocab_size, code;
+  int V = ch_config_pieces(&model->config), code;
   material m = {.counts = calloc((size_t)V, sizeof *m.counts)};
   if (!m.counts)
     code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
@@ -109,7 +113,8 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
   else if (!code)
     ch_eval_text_bytes(result, &m.text);
   for (int i = 0; !code && m.loss && i < m.data->count; i++)
-    o->source(o->context, m.data->sources[i].name, m.tokens[i], m.loss[i] / (double)m.tokens[i]);
+    o->source(o->context, m.data->sources[i].name, m.tokens[i] / (o->mask_samples > 1 ? o->mask_samples : 1),
+              m.loss[i] / (double)m.tokens[i]);
   free(m.loss);
   free(m.tokens);
   free(m.counts);
@@ -121,6 +126,10 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
 static int check_eval(const choir_model *model, const choir_eval_options *o) {
   const ch_router *router = model->net.router;
   CH_CHECK_RESERVED(o, "choir_eval_options");
+  if (o->mask_samples < 0 || (o->mask_samples && !ch_config_masked(&model->config)))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "mask_samples is %d: must be at least 0, and 0 for a model of train.objective next_token",
+                    o->mask_samples);
   if (!o->data == !o->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
   if (o->calibrate && (!ch_router_adapts(router) || model->causal || !model->net.moe_layers))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,

@@ -9,8 +9,10 @@
 #include "base/machine.h"
 #include "comm/collective.h"
 #include "comm/watch.h"
+#include "model/config.h"
 #include "op/backend.h"
 #include "train/log.h"
+#include "train/mask.h"
 #include "train/metrics.h"
 #include "train/run.h"
 #include "train/state.h"
@@ -33,34 +35,43 @@ static const ch_comm *comm_of(const ch_run *run) { return run->trainer.model->x.
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
   int64_t n = ch_step_tokens(c), windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
-  run->batch = reallocarray(NULL, (size_t)(2 * n + windows), sizeof *run->batch);
+  int arrays = ch_config_masked(&run->config) ? 3 : 2; /* tokens, targets, and their weights */
+  run->batch = reallocarray(NULL, (size_t)(arrays * n + windows), sizeof *run->batch);
   uint64_t *counts = calloc((size_t)run->config.model.vocab_size, sizeof *counts);
   if (!run->batch || !counts) {
     free(counts);
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %" PRId64 " tokens", n);
   }
   ch_data_unigram(run->data, counts);
-  run->unigram = ch_unigram_log(counts, run->config.model.vocab_size);
+  run->unigram = ch_unigram_log(counts, ch_config_pieces(&run->config));
   free(counts);
   return run->unigram ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
 }
 
-/* The windows of the step, split into tokens and targets, which stand behind them: those of all ranks on every rank. */
+/* The windows of the step, cut into tokens and targets, or masked: those of all ranks on every rank. */
 int ch_run_step(ch_run *run, ch_step_result *r) {
   const choir_train_config *c = &run->config.train;
   int B = c->batch_sequences, T = c->sequence_length;
   int64_t n = ch_step_tokens(c);
+  int masked = ch_config_masked(&run->config), weighted = 0;
   int32_t *token = run->batch, *target = token + n, *windows = target + n;
+  float *weight = masked ? (float *)(windows + B * (T + 1)) : NULL;
   for (int64_t row = 0; row < n / T; row++) {
     int64_t b = row % B;
     if (!b) ch_data_next(run->data, c->seed, T, &run->position, B, windows);
-    ch_window_cut(windows + b * (T + 1), T, token + row * T, target + row * T);
+    const int32_t *window = windows + b * (T + 1);
+    if (masked)
+      ch_mask_training(&run->config, run->trainer.step, (int)row, window, token + row * T, target + row * T,
+                       weight + row * T, &weighted);
+    else
+      ch_window_cut(window, T, token + row * T, target + row * T);
   }
-  return ch_trainer_step(&run->trainer, token, target, r);
+  return ch_trainer_step_weighted(&run->trainer, token, target, weighted ? weight : NULL, r);
 }
 
 static choir_train_event make_event(const train_loop_state *d, choir_event_kind kind) {
-  return (choir_train_event){.kind = kind, .step = d->run->trainer.step, .steps = d->run->config.train.steps};
+  const choir_train_config *c = &d->run->config.train;
+  return (choir_train_event){.kind = kind, .step = d->run->trainer.step, .steps = c->steps, .objective = c->objective};
 }
 
 static choir_train_event step_event(const train_loop_state *d, const ch_step_result *r, double seconds,
@@ -72,6 +83,7 @@ static choir_train_event step_event(const train_loop_state *d, const ch_step_res
                              .step = step,
                              .steps = steps,
                              .tokens = (int64_t)d->run->position.samples * d->run->config.train.sequence_length,
+                             .objective = d->run->config.train.objective,
                              .loss = r->loss,
                              .aux_loss = r->aux_loss,
                              .rate = r->rate,
@@ -162,6 +174,7 @@ static int evaluate_run(train_loop_state *d, choir_train_event e) {
   e.aux_loss = 0;
   e.bits_per_byte = r.bits_per_byte;
   e.unigram_loss = r.unigram_loss;
+  e.standard_error = r.standard_error;
   e.text = r.routing;
   tell(d, &e);
   return CHOIR_OK;

@@ -139,6 +139,10 @@ json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stat
       json_pack("{s:f, s:f, s:f, s:f, s:I, s:s, s:b, s:o}", "loss", r->loss, "perplexity", r->perplexity,
                 "bits_per_byte", r->bits_per_byte, "unigram_loss", r->unigram_loss, "tokens", (json_int_t)r->tokens,
                 "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "layers", layers);
+  if (result && strcmp(r->objective, "next_token")) {
+    ch_json_put(result, "objective", json_string(r->objective));
+    ch_json_put(result, "standard_error", ch_json_number(r->standard_error));
+  }
   if (!result) ch_json_add(NULL, NULL); /* without memory for a part of it the line is not written */
   return result;
 }

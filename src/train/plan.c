@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/config.h"
 #include "train/step.h"
 
 int64_t ch_step_tokens(const choir_train_config *c) {
@@ -85,7 +86,8 @@ void ch_trainer_free(ch_trainer *t) {
  * probabilities. */
 static int64_t process_bytes(const choir_config *config) {
   enum { PROGRAM = 20 << 20 };
-  int64_t tokens = 2 * ch_step_tokens(&config->train) + 3 * pass_tokens(config);
+  int64_t arrays = ch_config_masked(config) ? 3 : 2,
+          tokens = arrays * ch_step_tokens(&config->train) + 3 * pass_tokens(config);
   return PROGRAM + tokens * (int64_t)sizeof(int32_t) + config->model.vocab_size * (int64_t)sizeof(double);
 }
 
@@ -152,10 +154,10 @@ ch_flops_part ch_flops_part_of(const ch_param *p) {
 }
 
 /* Every weight of a product costs a token a multiplication and an addition; the embedding is a product once, of the
- * logits. Attention sees (T+1)/2 positions of a token on average. */
+ * logits. A token sees (T+1)/2 positions on average, or all T. */
 void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]) {
   const choir_model_config *m = &config->model;
-  double seen = (config->train.sequence_length + 1) / 2.0;
+  double T = config->train.sequence_length, seen = ch_config_bidirectional(m) ? T : (T + 1) / 2;
   for (int i = 0; i < CH_FLOPS_PARTS; i++) flops[i] = 0;
   for (int i = 0; i < params->count; i++) {
     const ch_param *p = &params->p[i];
@@ -187,7 +189,8 @@ static void count_all(const ch_trainer *t, choir_config_costs *costs) {
       3.0 * ch_pass_sequences(config) / config->train.batch_sequences * costs->forward_flops_per_token;
   ch_trainer_memory(t, &costs->train_memory);
   costs->train_bytes = costs->train_memory.total;
-  int64_t cache = 2 * (int64_t)net->config.layers * net->kv_width * config->train.sequence_length;
+  int cached = !ch_config_bidirectional(&net->config);
+  int64_t cache = cached * 2 * (int64_t)net->config.layers * net->kv_width * config->train.sequence_length;
   costs->serve_bytes = (costs->parameters + cache) * (int64_t)sizeof(float);
 }
 

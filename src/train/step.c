@@ -45,6 +45,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
                   .row = b->row,
                   .rows = b->rows,
                   .target = b->target,
+                  .row_weight = b->weight,
                   .route = {.training = 1, .by_threshold = after && t->step >= config->model.router.threshold_after},
                   .gradients = 1,
                   .accumulate = a > 0,
@@ -115,10 +116,10 @@ static int finish_step(ch_trainer *t, const step_state *s, ch_step_result *r) {
   return CHOIR_OK;
 }
 
-/* Positions that have a target. */
+/* What a loss is a mean over: positions that have a target, or all that are read. */
 static int64_t targets_of(const choir_train_config *c, const ch_batch *b) {
   int64_t rows = b->row ? b->rows : (int64_t)c->batch_sequences * b->T, count = 0;
-  for (int64_t r = 0; r < rows; r++) count += b->target[r] >= 0;
+  for (int64_t r = 0; r < rows; r++) count += b->weight ? b->token[r] >= 0 : b->target[r] >= 0;
   return count;
 }
 
@@ -136,12 +137,20 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *r
   return finish_step(t, &s, r);
 }
 
-int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *r) {
+int ch_trainer_step_weighted(ch_trainer *t, const int32_t *token, const int32_t *target, const float *weight,
+                             ch_step_result *r) {
   const choir_train_config *c = &t->model->config.train;
   int64_t once = (int64_t)c->batch_sequences * c->sequence_length;
   for (int a = 0; a < c->accumulate; a++)
-    t->batch[a] = (ch_batch){.T = c->sequence_length, .token = token + a * once, .target = target + a * once};
+    t->batch[a] = (ch_batch){.T = c->sequence_length,
+                             .token = token + a * once,
+                             .target = target + a * once,
+                             .weight = weight ? weight + a * once : NULL};
   return ch_trainer_step_on(t, t->batch, r);
+}
+
+int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *r) {
+  return ch_trainer_step_weighted(t, token, target, NULL, r);
 }
 
 int ch_trainer_is_due(const ch_trainer *t, int64_t every) {

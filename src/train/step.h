@@ -58,6 +58,7 @@ typedef struct ch_batch {
   const int32_t *row;   /* [rows] positions with a target, ascending; NULL: all */
   int rows;
   const int32_t *target; /* [rows or batch_sequences,T]; negative: none */
+  const float *weight;   /* [batch_sequences,T] of targets, which then make a mean over all tokens; or NULL: 1 each */
 } ch_batch;
 
 typedef struct ch_trainer {
@@ -71,7 +72,7 @@ typedef struct ch_trainer {
 } ch_trainer;
 
 typedef struct ch_step_result {
-  double loss;     /* mean over the targets, in nats */
+  double loss;     /* mean over the targets, or over all tokens where targets have weights, in nats */
   double aux_loss; /* weighted, summed over layers */
   double rate, gradient_norm;
   ch_route_summary routing; /* of all MoE layers */
@@ -108,8 +109,11 @@ void ch_trainer_free(ch_trainer *t);
  * CHOIR_ERROR_NUMERIC, with nothing updated from there on, when the loss or a gradient is not finite. */
 int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *result);
 
-/* The same on token and target [ch_step_tokens], cut into micro-batches of the config's size. */
+/* The same on token and target [ch_step_tokens], cut into micro-batches of the config's size; and with weights of as
+ * many targets, or NULL. */
 int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *result);
+int ch_trainer_step_weighted(ch_trainer *t, const int32_t *token, const int32_t *target, const float *weight,
+                             ch_step_result *result);
 
 /* Nonzero behind every `every`-th step (0: none), and behind the last. */
 int ch_trainer_is_due(const ch_trainer *t, int64_t every);
@@ -126,7 +130,7 @@ int ch_trainer_check_weights(const ch_trainer *t, double loss);
 /* ---- FLOPs of a config, by part ---- */
 
 typedef enum {
-  CH_FLOPS_ATTENTION, /* its four products, scores, and their weighted sum over the causal half */
+  CH_FLOPS_ATTENTION, /* its four products, scores, and their weighted sum over the positions seen */
   CH_FLOPS_DENSE,     /* feed-forward layers that are not MoE */
   CH_FLOPS_ROUTER,    /* X Wg */
   CH_FLOPS_EXPERTS,

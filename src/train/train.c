@@ -25,12 +25,13 @@ static int open_data(ch_run *run, const char *directory) {
   choir_model_config *m = &run->config.model;
   CH_TRY(choir_data_open(directory, &run->data));
   choir_data_get_info(run->data, &info);
-  if (!m->vocab_size) m->vocab_size = info.vocab_size;
-  if (m->vocab_size != info.vocab_size)
+  int mask = ch_config_masked(&run->config);
+  if (!m->vocab_size) m->vocab_size = info.vocab_size + mask;
+  if (m->vocab_size != info.vocab_size + mask)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "model.vocab_size is %d but the tokenizer of %s has %d pieces; build the data with the model's "
+                    "model.vocab_size is %d but the tokenizer of %s has %d pieces%s; build the data with the model's "
                     "tokenizer, or set vocab_size to 0, which takes the data's",
-                    m->vocab_size, directory, info.vocab_size);
+                    m->vocab_size, directory, info.vocab_size, mask ? ", to which the mask is added" : "");
   CH_TRY(ch_data_check(run->data, run->config.train.sequence_length));
   return choir_tokenizer_load(run->data->tokenizer_path, &run->tokenizer);
 }

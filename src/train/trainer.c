@@ -8,11 +8,14 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "file/dir.h"
+#include "model/config.h"
+#include "train/mask.h"
 #include "train/state.h"
 
 struct choir_trainer {
-  ch_trainer t;    /* whose model is the caller's */
-  int32_t *target; /* [sequences,length] where the caller has none */
+  ch_trainer t; /* whose model is the caller's */
+  int32_t
+      *target; /* [sequences,length] where the caller has none; of masked models then the tokens and their weights */
 };
 
 static int64_t tokens_of(const choir_trainer *trainer) { return ch_step_tokens(&trainer->t.model->config.train); }
@@ -28,7 +31,8 @@ static int create(choir_trainer *made, choir_model *model, const choir_train_con
   model->shards = config.train.shards; /* steps are planned with these, and taken with those */
   CH_TRY(ch_trainer_plan(model, &made->t));
   CH_TRY(ch_trainer_commit(&made->t));
-  made->target = reallocarray(NULL, (size_t)tokens_of(made), sizeof *made->target);
+  int64_t arrays = ch_config_masked(&config) ? 3 : 1;
+  made->target = reallocarray(NULL, (size_t)(arrays * tokens_of(made)), sizeof *made->target);
   if (!made->target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch");
   return CHOIR_OK;
 }
@@ -85,6 +89,20 @@ static const int32_t *next_tokens(choir_trainer *trainer, const int32_t *tokens)
   return trainer->target;
 }
 
+/* Masks the tokens; gives the weights of targets, or NULL where they have none. */
+static const float *mask_tokens(choir_trainer *trainer, const int32_t **tokens) {
+  const ch_trainer *t = &trainer->t;
+  int64_t n = tokens_of(trainer), T = choir_trainer_length(trainer);
+  int32_t *token = trainer->target + n;
+  float *weight = (float *)(token + n);
+  int weighted = 0;
+  for (int64_t at = 0; at < n; at += T)
+    ch_mask_training(&t->model->config, t->step, (int)(at / T), *tokens + at, token + at, trainer->target + at,
+                     weight + at, &weighted);
+  *tokens = token;
+  return weighted ? weight : NULL;
+}
+
 /* Training goes by the config's pool, whatever the model was last evaluated with. */
 static int own_routing(choir_model *model) {
   int same = !model->causal && !strcmp(model->net.config.router.pool, model->config.model.router.pool);
@@ -101,12 +119,14 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
   CH_TRY(ch_model_check_idle(t->model));
   CH_TRY(check_ids(trainer, "token", tokens, 0));
   if (targets) CH_TRY(check_ids(trainer, "target", targets, INT_MIN));
-  const int32_t *target = targets ? targets : next_tokens(trainer, tokens);
+  int masks = !targets && ch_config_masked(&t->model->config);
+  const float *weight = masks ? mask_tokens(trainer, &tokens) : NULL;
+  const int32_t *target = targets ? targets : masks ? trainer->target : next_tokens(trainer, tokens);
   for (int64_t i = 0; i < tokens_of(trainer); i++) count += target[i] >= 0;
   if (!count) return ch_error(CHOIR_ERROR_ARGUMENT, "no position has a target: there is nothing to learn");
   CH_TRY(own_routing(t->model));
   CH_TRY(ch_model_plan(t->model, ch_pass_sequences(&t->model->config), c->sequence_length, 1));
-  CH_TRY(ch_trainer_step(t, tokens, target, &r));
+  CH_TRY(ch_trainer_step_weighted(t, tokens, target, weight, &r));
   *result = (choir_trainer_result){.step = t->step,
                                    .targets = count,
                                    .loss = r.loss,

@@ -29,7 +29,8 @@ typedef struct ch_inspection {
   int cut;                              /* the text goes on */
   int layers;                           /* MoE layers */
   choir_route_stats *layer;             /* [layers] */
-  float *token_loss;                    /* [tokens of the text] how badly each was predicted; NaN: the first */
+  int predicts_next; /* a loss is that of the token one place later; of masked models of the token itself */
+  float *token_loss; /* [tokens of the text] how badly each was predicted; NaN: the first */
 } ch_inspection;
 
 /* Evaluates the text and counts how it was routed; ch_inspection_free in any case. The model has its own routing,

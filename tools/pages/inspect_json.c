@@ -44,6 +44,7 @@ static json_t *favourite_tokens(const choir_route_stats *s, const choir_tokenize
     int count = find(s, i, top, room);
     for (int f = 0; f < count; f++) {
       const char *piece = choir_tokenizer_piece(tokenizer, room[f].token);
+      if (!piece) piece = "<mask>"; /* the tokenizer does not have it */
       json_t *name = json_string(piece ? piece : "");
       ch_json_add(list,
                   json_pack("{s:i, s:o, s:I, s:I, s:f}", "token", room[f].token, "piece", name ? name : json_null(),

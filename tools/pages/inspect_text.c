@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
+#include "model/config.h"
 #include "pages/inspect.h"
 #include "train/evaluate.h"
 
@@ -41,7 +42,7 @@ static int begin_inspection(const choir_model *model, const ch_text_tokens *text
 
 static void keep_losses(void *context, int64_t index, const int32_t *target, const float *loss) {
   const ch_inspection *inspection = context;
-  float *own = inspection->token_loss + index * inspection->sequence_length + 1; /* a target is one place later */
+  float *own = inspection->token_loss + index * inspection->sequence_length + inspection->predicts_next;
   for (int t = 0; t < inspection->sequence_length; t++)
     if (target[t] >= 0) own[t] = loss[t];
 }
@@ -53,6 +54,7 @@ static int evaluate_text(choir_model *model, const ch_text_tokens *text, const c
   for (size_t i = 0; counts && i < text->count; i++) counts[text->ids[i]]++;
   double *unigram = counts ? ch_unigram_log(counts, V) : NULL;
   ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
+  inspection->predicts_next = !ch_config_masked(choir_model_config_of(model));
   windows.seen = keep_losses;
   windows.context = inspection;
   inspection->token_loss = calloc(text->count, sizeof *inspection->token_loss);

@@ -2,6 +2,11 @@
 const runs = data.runs, alone = runs.length === 1;
 const text = (v) => (typeof v === "string" ? v : JSON.stringify(v));
 
+/* What the losses of a run that is trained by masking are; null: losses of the next token. Its name says so everywhere. */
+const MEASURES = { masked_diffusion: "upper bound", masked_lm: "loss of masked tokens" };
+const measure = (run) => MEASURES[run.run.config?.train?.objective] || null;
+for (const run of runs) if (measure(run) && !alone) run.name += ` (${measure(run)})`;
+
 /* [name, title, unit, from zero, each point is marked] */
 const CURVES = [
   ["loss", "Loss in training", "nats a token, over steps"],
@@ -32,16 +37,17 @@ function curves(only) {
 
 /* ---- one run ---- */
 function lossChart(run) {
-  const series = [["loss", "training"], ["heldout", "held out"], ["causal", "held out, causal"]].flatMap(([name, label]) =>
+  const series = [["loss", "training"], ["heldout", "held out"], ["causal", measure(run) ? "held out, by thresholds" : "held out, causal"]].flatMap(([name, label]) =>
     run.curves[name] ? [{ label, curve: run.curves[name], points: name !== "loss" }] : []);
   if (known(run.eval.unigram_loss)) series.push({ label: "unigrams", level: run.eval.unigram_loss });
   const told = run.curves.rate ? [{ label: "learning rate", curve: run.curves.rate }] : [];
-  return chart({ title: "Loss", unit: "nats a token, over steps", series, told });
+  return chart({ title: measure(run) ? `Loss: ${measure(run)}` : "Loss", unit: "nats a token, over steps", series, told });
 }
 function figures(run) {
+  const loss = measure(run) || "loss";
   return cards(card("held-out perplexity", places(run.eval.perplexity, 2)), card("perplexity of unigrams", places(Math.exp(run.eval.unigram_loss), 1)),
-    card("bits per byte, held out", places(last(run, "bits_per_byte"), 3)), card("held-out loss, nats a token", places(last(run, "heldout"), 4)),
-    card("the same, causal (by thresholds)", places(last(run, "causal"), 4)), card("steps", number(run.steps)), card("training tokens", large(run.tokens)),
+    card("bits per byte, held out", places(last(run, "bits_per_byte"), 3)), card(`held-out ${loss}, nats a token`, places(last(run, "heldout"), 4)),
+    card(measure(run) ? "the same by thresholds" : "the same, causal (by thresholds)", places(last(run, "causal"), 4)), card("steps", number(run.steps)), card("training tokens", large(run.tokens)),
     card("parameters", large(run.run.parameters)), card("active per token", large(run.run.active_parameters)),
     card("tokens a second (median)", large(median(run, "speed"))), card("of the machine's peak (median)", percent(median(run, "peak_share") / 100, 0)));
 }
@@ -75,7 +81,9 @@ function leaves(value, name) {
 }
 function oneRun(run) {
   const config = run.run.config || {}, at = known(run.eval.step) ? `; held-out figures and routing are of step ${number(run.eval.step)}` : "";
-  const across = run.eval.looks_across_tokens === true
+  const across = measure(run)
+    ? `Trained by masking: what stands above as held out is the ${measure(run)}, not the loss of a model that predicts the next token.`
+    : run.eval.looks_across_tokens === true
     ? "The router chooses among all tokens of a batch, later ones included. The held-out loss above is measured in the same way, and is not the loss of writing text token by token: that is the causal one, routed by thresholds."
     : "";
   return [el("h1", {}, config.model?.name || "choir run"), el("p", {}, `${run.name}, choir ${data.version}${at}`), figures(run),

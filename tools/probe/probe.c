@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "data/encoder.h"
+#include "model/config.h"
 
 /* Up to this share of the logits' spread a change is one of rounding: what bf16 products make of another order of
  * summation, and float ones. */
@@ -199,6 +200,7 @@ static int run_probe(probe *p, const choir_tokenizer *tokenizer) {
 }
 
 static int check_probe(const probe *p) {
+  CH_TRY(ch_config_check_next_token(choir_model_config_of(p->model), "the probe for leaks from later tokens"));
   if (p->o->text && p->o->tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "the probe takes either tokens or a text");
   if (p->B < 1 || p->T < 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d sequences of %d tokens: the probe needs one at least, of two tokens",

@@ -29,11 +29,13 @@ static int64_t slots_of(const shape *s, double c, int e) {
 }
 
 int64_t ch_pools_slots(const choir_router_options *o, double c, int n, int e, int sequence_length) {
+  c = ch_router_scheduled_most(o, c);
   shape s = shape_of(o, n, sequence_length);
   return slots_of(&s, c, e);
 }
 
 static int check_factor(const choir_router_options *o, const shape *s, double c, int n, int e) {
+  c = ch_router_scheduled_most(o, c);
   if (c > e)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': capacity_factor %g with %d experts makes k = n c / e larger than the pool of "
@@ -91,10 +93,15 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
   double c = ch_router_factor(a->options, a->training);
   pools.begin[0] = 0;
   for (int p = 0; p < pools.count; p++) {
-    int size = p == s.count ? s.rest : s.size + (p < s.large), valid = 0;
+    int size = p == s.count ? s.rest : s.size + (p < s.large), valid = 0, masked = 0;
     pools.begin[p + 1] = pools.begin[p] + size;
-    for (int j = 0; j < size; j++) valid += !a->mask || a->mask[token_at(&pools, p, j)];
-    pools.total += pools.k[p] = ch_router_k(c, valid, ch_route_experts(a));
+    for (int j = 0; j < size; j++) {
+      int t = token_at(&pools, p, j);
+      valid += !a->mask || a->mask[t];
+      masked += a->masked && a->masked[t];
+    }
+    double own = a->masked && valid ? ch_router_scheduled(a->options, c, (double)masked / valid) : c;
+    pools.total += pools.k[p] = ch_router_k(own, valid, ch_route_experts(a));
   }
   return pools;
 }

@@ -1,0 +1,130 @@
+/* choir_fill: texts by filling gaps, for models that are trained by masking. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "choir/generate.h"
+#include "infer/sample.h"
+#include "model/config.h"
+
+/* A gap of the block that is being filled, the token drawn for it, and what goes first. */
+typedef struct {
+  int position;
+  int32_t token;
+  double rank;
+} gap;
+
+typedef struct {
+  choir_model *model;
+  const choir_fill_options *o;
+  int32_t *tokens;
+  int count, pieces; /* of tokens that may be drawn: all but the mask */
+  int gaps, filled;
+  float *logits;           /* [count,pieces + 1] */
+  ch_candidate *candidate; /* [pieces] */
+  gap *gap;                /* [count] */
+} filling;
+
+void choir_fill_options_default(choir_fill_options *options) {
+  if (options) *options = (choir_fill_options)CHOIR_FILL_OPTIONS_INIT;
+}
+
+static int check(const choir_model *model, int count, const choir_fill_options *o) {
+  const choir_config *c = choir_model_config_of(model);
+  CH_CHECK_RESERVED(o, "choir_fill_options");
+  if (!ch_config_masked(c))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "train.objective is next_token: this model has no mask to fill, and writes by choir_generate");
+  if (count < 1 || o->steps < 0 || o->block < 0 || o->top_k < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "count %d must be at least 1, steps %d, block %d and top_k %d at least 0",
+                    count, o->steps, o->block, o->top_k);
+  if (!(o->temperature >= 0 && isfinite(o->temperature) && o->top_p > 0 && o->top_p <= 1))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "temperature is %g and top_p %g; must be 0 or more, and above 0 to 1",
+                    o->temperature, o->top_p);
+  return CHOIR_OK;
+}
+
+/* The probability of a token, of those that may be drawn. */
+static double probability(const float *logits, int pieces, int32_t token) {
+  double sum = 0;
+  for (int v = 0; v < pieces; v++) sum += exp((double)logits[v] - (double)logits[token]);
+  return 1 / sum;
+}
+
+/* Draws a token for each gap of the block in one pass over the text. What a position draws is its own number's. */
+static int draw(filling *f, int gaps) {
+  choir_forward_result ignored;
+  const ch_sampling how = {f->o->temperature, f->o->top_k, f->o->top_p};
+  ch_rng uniform = ch_rng_make(f->o->seed, CH_STREAM_SAMPLE, 0), order = ch_rng_make(f->o->seed, CH_STREAM_SAMPLE, 1);
+  CH_TRY(choir_model_forward(f->model, 1, f->count, f->tokens, f->logits, 0, &ignored));
+  for (int i = 0; i < gaps; i++) {
+    gap *g = &f->gap[i];
+    const float *logits = f->logits + (int64_t)g->position * (f->pieces + 1);
+    uint64_t at = (uint64_t)g->position;
+    g->token = ch_sample(&how, logits, f->pieces, ch_rng_uniform(uniform, at), f->candidate);
+    if (g->token < 0)
+      return ch_error(CHOIR_ERROR_NUMERIC, "the logits of position %d are not finite: nothing can be drawn",
+                      g->position);
+    g->rank = f->o->random_order ? ch_rng_uniform(order, at) : probability(logits, f->pieces, g->token);
+  }
+  return CHOIR_OK;
+}
+
+/* Highest rank first; of equal ones the left one. */
+static int compare(const void *a, const void *b) {
+  const gap *x = a, *y = b;
+  if (x->rank != y->rank) return x->rank > y->rank ? -1 : 1;
+  return x->position - y->position;
+}
+
+/* The gaps from `first` on, those of one block: so many. */
+static int block_of(filling *f, int *first) {
+  int gaps = 0, most = f->o->block ? f->o->block : f->count;
+  for (; *first < f->count && gaps < most; ++*first)
+    if (f->tokens[*first] == f->pieces) f->gap[gaps++].position = *first;
+  return gaps;
+}
+
+static int fill_block(filling *f, int gaps) {
+  int steps = f->o->steps && f->o->steps < gaps ? f->o->steps : gaps;
+  for (int step = 0, left = gaps; left; step++) {
+    int now = (left + steps - step - 1) / (steps - step);
+    CH_TRY(draw(f, left));
+    qsort(f->gap, (size_t)left, sizeof *f->gap, compare);
+    for (int i = 0; i < now; i++) f->tokens[f->gap[i].position] = f->gap[i].token;
+    left -= now;
+    for (int i = 0; i < left; i++) f->gap[i] = f->gap[i + now];
+    f->filled += now;
+    if (f->o->progress && f->o->progress(f->o->context, f->filled, f->gaps))
+      return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped with %d of %d gaps filled", f->filled, f->gaps);
+  }
+  return CHOIR_OK;
+}
+
+static int fill(filling *f) {
+  int64_t n = (int64_t)f->count * (f->pieces + 1);
+  f->logits = reallocarray(NULL, (size_t)n, sizeof *f->logits);
+  f->candidate = reallocarray(NULL, (size_t)f->pieces, sizeof *f->candidate);
+  f->gap = reallocarray(NULL, (size_t)f->count, sizeof *f->gap);
+  if (!f->logits || !f->candidate || !f->gap)
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %d tokens", f->count);
+  for (int t = 0; t < f->count; t++) f->gaps += f->tokens[t] == f->pieces;
+  for (int first = 0, gaps; (gaps = block_of(f, &first));) CH_TRY(fill_block(f, gaps));
+  return CHOIR_OK;
+}
+
+int choir_fill(choir_model *model, int count, int32_t *tokens, const choir_fill_options *options) {
+  CH_TRY(CH_GIVEN(model, tokens));
+  const choir_fill_options defaults = CHOIR_FILL_OPTIONS_INIT, *o = options ? options : &defaults;
+  CH_TRY(check(model, count, o));
+  filling f = {.model = model,
+               .o = o,
+               .tokens = tokens,
+               .count = count,
+               .pieces = ch_config_pieces(choir_model_config_of(model))};
+  int code = fill(&f);
+  free(f.logits);
+  free(f.candidate);
+  free(f.gap);
+  return code;
+}

@@ -1,0 +1,28 @@
+/* Masked tokens for models that see a text from both sides (docs/diffusion.md): what such a model reads, what it is to
+ * predict, and what that counts. */
+#ifndef CH_TRAIN_MASK_H
+#define CH_TRAIN_MASK_H
+
+#include <stdint.h>
+
+#include "choir/config.h"
+
+/* The lowest probability that training masks a token with: the loss is divided by it (Sahoo et al. 2024). */
+#define CH_MASK_LEAST 1e-3
+
+/* The training sequence number `row` of a step, of accumulate * batch_sequences, and its T tokens `text`: token [T]
+ * with masks, target [T] the masked ones, negative elsewhere, and weight [T] of their losses. With masked_diffusion the
+ * sequence's ratio is one of as many strata of (0,1) as the step has sequences, and weights make the mean over all
+ * tokens a bound of nats a token. With masked_lm 15 % are targets, of which 80 % are masked and 10 % are other tokens,
+ * and *weighted is 0: their mean is the loss. Draws are functions of (train.seed, step, row, position). */
+void ch_mask_training(const choir_config *config, int64_t step, int row, const int32_t *text, int32_t *token,
+                      int32_t *target, float *weight, int *weighted);
+
+/* One of the `count` evaluations of a model: number `draw` of sample `sample`. Masks exactly k of the tokens of `text`
+ * [T] that are not negative (padding), all choices of k alike, where k is uniform over 1 .. all of them within the
+ * draw's stratum; with masked_lm 15 %, at least one, 80/10/10. target as in training. Returns k; *ratio: where in (0,1)
+ * the stratum's draw fell. `index` is the sequence's own number: its masks do not depend on the others. */
+int ch_mask_evaluation(const choir_config *config, int64_t draw, int64_t count, int64_t index, int sample,
+                       const int32_t *text, int T, int32_t *token, int32_t *target, double *ratio);
+
+#endif

@@ -1,0 +1,120 @@
+/* A model that is trained by masking, through the program: training, stops, threads, evaluation, filling gaps, pages,
+ * and what it refuses. */
+#include <math.h>
+
+#include "choir/choir.h"
+#include "program.h"
+
+#define MASKED "--set attention=bidirectional --set objective=masked_diffusion --set router.pool=sequence "
+#define TRAIN                                            \
+  "choir train --config config.json --data data " MASKED \
+  "--set steps=20 --set checkpoint_every=6 "             \
+  "--set eval_every=10 --set eval_sequences=12 "
+
+static int setup(void **state) {
+  if (program_setup(state)) return -1;
+  int status = program_run(TRAIN "--threads 1 --out run");
+  if (status) fprintf(stderr, "training, status %d:\n%s\n", status, program_output);
+  return status;
+}
+
+static void says_that_it_is_a_bound(void **state) {
+  program_must(TRAIN "--threads 2 --out again");
+  assert_non_null(strstr(program_output, "held-out bound "));
+  assert_non_null(strstr(program_output, "at most "));
+  assert_non_null(strstr(program_output, "(an upper bound: "));
+  assert_null(strstr(program_output, "loss"));
+  assert_true(program_same_runs("run", "again", 20)); /* on another number of threads */
+}
+
+/* Stopped after a checkpoint, and gone on with: the bytes of a run in one go. */
+static void goes_on(void **state) {
+  program_must(TRAIN "--threads 1 --out stopped --set steps=6 --set eval_every=10");
+  program_must("choir train --resume --out stopped --threads 2 --set steps=20");
+  assert_true(
+      program_same("run/checkpoints/00000020/model.safetensors", "stopped/checkpoints/00000020/model.safetensors"));
+  program_must("choir train --config config.json --data data " MASKED
+               "--set train.seed=2 --set steps=20 --set eval_every=0 --set checkpoint_every=0 --out other");
+  assert_false(
+      program_same("run/checkpoints/00000020/model.safetensors", "other/checkpoints/00000020/model.safetensors"));
+}
+
+static void evaluates(void **state) {
+  program_must("choir eval run --mask-samples 3 --json");
+  json_t *root = program_json(), *ratios = json_object_get(root, "mask_ratios"), *part;
+  size_t i;
+  double sum = 0, evaluations = 0;
+  assert_string_equal(json_string_value(json_object_get(root, "objective")), "masked_diffusion");
+  assert_string_equal(json_string_value(json_object_get(root, "routing")), "sequence");
+  assert_true(json_at(root, "standard_error") > 0 && json_at(root, "standard_error") < 0.5);
+  assert_non_null(json_object_get(root, "threshold"));
+  assert_null(json_object_get(root, "causal_gap"));
+  json_array_foreach(ratios, i, part) {
+    evaluations += json_at(part, "evaluations");
+    sum += json_at(part, "evaluations") * json_at(part, "loss");
+  }
+  assert_int_equal(json_array_size(ratios), 10);
+  assert_true(fabs(sum / evaluations / json_at(root, "loss") - 1) <
+              0.05); /* all but the short last sequence are equal */
+  double loss = json_at(root, "loss");
+  json_decref(root);
+  program_must("choir eval run --mask-samples 3 --batch 2 --threads 1 --json"); /* a text by itself */
+  root = program_json();
+  assert_true(fabs(json_at(root, "loss") - loss) < 1e-5);
+  json_decref(root);
+  program_must("choir eval run --text corpus.txt --sequences 6");
+  assert_non_null(strstr(program_output, "standard error"));
+  assert_non_null(strstr(program_output, "by the share that is masked"));
+  assert_non_null(strstr(program_output, "an upper bound"));
+  assert_null(strstr(program_output, "causal"));
+  program_must("choir eval run --routing batch --sequences 6");
+  program_must("choir calibrate run --text corpus.txt --out calibrated");
+}
+
+/* BERT's objective says that it is no measure of a text. */
+static void masked_lm(void **state) {
+  program_must(
+      "choir train --config config.json --data data --set attention=bidirectional --set objective=masked_lm "
+      "--set steps=3 --set eval_sequences=4 --out lm");
+  assert_non_null(strstr(program_output, "held-out masked loss"));
+  assert_non_null(strstr(program_output, "no\nmeasure of the text"));
+}
+
+static void fills_gaps(void **state) {
+  program_must(
+      "choir generate run --prompt 'kalo miten' --length 12 --seed 3 2>/dev/null >one;"
+      "choir generate run --prompt 'kalo miten' --length 12 --seed 3 --threads 1 2>/dev/null | cmp - one;"
+      "choir generate run --prompt 'kalo miten' --length 12 --seed 4 2>/dev/null >two; ! cmp -s one two;"
+      "cat one");
+  assert_int_equal(strncmp(program_output, "kalo miten", 10), 0);
+  program_must("choir generate run --length 12 --steps 3 --block 4 --order random --temperature 0 --json");
+  json_t *root = program_json();
+  assert_true(json_at(root, "tokens") <= 12);
+  json_decref(root);
+  program_must("choir generate run --infill 'kalo ___ miten ___.' --length 2 --steps 2 2>/dev/null");
+  assert_int_equal(strncmp(program_output, "kalo", 4), 0);
+  assert_non_null(strstr(program_output, "miten"));
+  assert_null(strstr(program_output, "___"));
+}
+
+static void pages_and_plans(void **state) {
+  program_must("choir report run --out run.html && choir info run && choir stats run --text corpus.txt");
+  program_must("choir inspect run --text corpus.txt --out text.html");
+}
+
+static void refusals(void **state) {
+  program_refuses(1, "model.attention is bidirectional",
+                  "echo '{\"context\":\"a\",\"continuation\":\"b\"}' | choir score run --requests -");
+  program_refuses(1, "model.attention is \"bidirectional\"", "choir export run --format gguf --out run.gguf");
+  program_refuses(1, "probe for leaks", "choir probe run --text corpus.txt");
+  program_refuses(1, "routing 'adaptive'", "choir eval run --routing adaptive");
+  program_refuses(2, "no meaning for a model that is trained by masking", "choir generate run --max-tokens 5");
+  program_refuses(2, "has no gap", "choir generate run --infill 'kalo miten'");
+  program_refuses(1, "next_token with model.attention bidirectional",
+                  "choir train --config config.json --data data --set attention=bidirectional --out no");
+  program_refuses(1, "to which the mask is added",
+                  "choir train --config config.json --data data " MASKED "--set vocab_size=96 --out no");
+}
+
+TEST_MAIN(setup, program_directory_remove, says_that_it_is_a_bound, goes_on, evaluates, masked_lm, fills_gaps,
+          pages_and_plans, refusals)

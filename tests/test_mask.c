@@ -1,0 +1,449 @@
+/* Training by masking: what is masked, the weights that make the mean a bound, and the bound of a tiny model beside the
+ * exact probability of every text. */
+#include "model/config.h"
+#include "model_testing.h"
+#include "train/evaluate.h"
+#include "train/mask.h"
+
+static choir_config masked(const char *objective) {
+  choir_config c = model_config("expert_choice");
+  test_ok(choir_config_set(&c, "model.attention", "bidirectional"));
+  test_ok(choir_config_set(&c, "train.objective", objective));
+  return c;
+}
+
+/* Tokens of a text: never the mask. */
+static void draw_text(int32_t *text, int count, uint32_t sub) {
+  model_tokens(text, count, sub);
+  for (int i = 0; i < count; i++) text[i] %= MODEL_V - 1;
+}
+
+/* ---- draws ---- */
+
+typedef struct {
+  int32_t token[MODEL_T], target[MODEL_T];
+  float weight[MODEL_T];
+  int weighted;
+} drawn;
+
+static drawn draw(const choir_config *c, int64_t step, int row, const int32_t *text) {
+  drawn d;
+  memset(&d, 0, sizeof d);
+  ch_mask_training(c, step, row, text, d.token, d.target, d.weight, &d.weighted);
+  return d;
+}
+
+/* Each sequence of a step has a stratum of its own, spread over micro-batches; the sum of the weights of masked tokens
+ * is that of all tokens on average; and the same (seed, step, row) gives the same draws. */
+static void diffusion_draws(void **state) {
+  choir_config c = masked("masked_diffusion");
+  enum { STEPS = 400, ROWS = 2 * MODEL_B };
+  c.train.accumulate = 2;
+  for (int cosine = 0; cosine < 2; cosine++) {
+    strcpy(c.train.mask_schedule, cosine ? "cosine" : "linear");
+    double weights = 0, low = 0;
+    for (int64_t step = 0; step < STEPS; step++) {
+      int seen[ROWS] = {0};
+      for (int row = 0; row < ROWS; row++) {
+        int32_t text[MODEL_T];
+        draw_text(text, MODEL_T, (uint32_t)row);
+        drawn d = draw(&c, step, row, text), again = draw(&c, step, row, text);
+        assert_memory_equal(&d, &again, sizeof d);
+        assert_true(d.weighted && d.weight[0] > 0);
+        double t = 1 / (double)d.weight[0]; /* linear: the probability of a mask, from 0.001 on */
+        if (!cosine) seen[(int)((t - CH_MASK_LEAST) / (1 - CH_MASK_LEAST) * ROWS)]++;
+        if (!cosine && row < MODEL_B) low += t < 0.5;
+        for (int i = 0; i < MODEL_T; i++) {
+          assert_true(d.target[i] < 0 ? d.token[i] == text[i]
+                                      : d.token[i] == choir_config_mask_token(&c) && d.target[i] == text[i]);
+          if (d.target[i] >= 0) weights += (double)d.weight[i];
+        }
+      }
+      for (int s = 0; s < ROWS && !cosine; s++) assert_int_equal(seen[s], 1);
+    }
+    double all = STEPS * ROWS * (double)MODEL_T;
+    assert_true(fabs(weights / all - 1) < 0.02);
+    if (!cosine)
+      assert_int_equal((int)low, STEPS * MODEL_B / 2); /* each micro-batch has half of its ratios below 1/2 */
+  }
+  int32_t text[MODEL_T];
+  draw_text(text, MODEL_T, 1);
+  drawn d = draw(&c, 3, 2, text), next = draw(&c, 4, 2, text);
+  assert_memory_not_equal(&d, &next, sizeof d);
+  c.train.seed++;
+  next = draw(&c, 3, 2, text);
+  assert_memory_not_equal(&d, &next, sizeof d);
+}
+
+/* BERT's: 15 % are to be predicted, of which 80 % are masked, 10 % another token and 10 % as they were. */
+static void lm_draws(void **state) {
+  choir_config c = masked("masked_lm");
+  enum { STEPS = 500 };
+  double all = STEPS * MODEL_B * (double)MODEL_T, chosen = 0, hidden = 0, kept = 0;
+  for (int64_t step = 0; step < STEPS; step++)
+    for (int row = 0; row < MODEL_B; row++) {
+      int32_t text[MODEL_T];
+      draw_text(text, MODEL_T, (uint32_t)row);
+      drawn d = draw(&c, step, row, text);
+      assert_int_equal(d.weighted, 0);
+      for (int i = 0; i < MODEL_T; i++) {
+        if (d.target[i] < 0) assert_int_equal(d.token[i], text[i]);
+        if (d.target[i] < 0) continue;
+        assert_int_equal(d.target[i], text[i]);
+        assert_in_range(d.token[i], 0, MODEL_V - 1);
+        chosen++, hidden += d.token[i] == choir_config_mask_token(&c), kept += d.token[i] == text[i];
+      }
+    }
+  assert_true(fabs(chosen / all - 0.15) < 0.004);
+  assert_true(fabs(hidden / chosen - 0.8) < 0.012);
+  assert_true(fabs(kept / chosen - 0.1 - 0.1 / (MODEL_V - 1)) < 0.012);
+}
+
+/* Evaluation masks exactly as many as the ratio says, each choice of them as often as any other. */
+static void evaluation_draws(void **state) {
+  choir_config c = masked("masked_diffusion");
+  enum { T = 5, N = 60000 };
+  int32_t text[T] = {1, 2, 3, 4, -1}, token[T], target[T];
+  int sizes[T] = {0}, choices[16] = {0};
+  double ratio;
+  for (int64_t i = 0; i < N; i++) {
+    int set = 0, k = ch_mask_evaluation(&c, i, N, i, 1, text, T, token, target, &ratio), found = 0;
+    assert_true(ratio * N >= (double)i && ratio * N <= (double)i + 1);
+    for (int t = 0; t < T; t++) found += target[t] >= 0, set |= (target[t] >= 0) << t;
+    assert_int_equal(found, k);
+    assert_int_equal(k, (int)ceil(4 * ratio));
+    assert_true(token[4] == -1 && target[4] == -1);
+    sizes[k]++, choices[set]++;
+  }
+  for (int k = 1; k <= 4; k++) assert_in_range(sizes[k], N / 4 - 1, N / 4 + 1);
+  const int as_many[] = {0, 4, 6, 4, 1};
+  for (int set = 1; set < 16; set++) {
+    double want = N / 4.0 / as_many[__builtin_popcount((unsigned)set)];
+    assert_true(fabs(choices[set] - want) < 5 * sqrt(want));
+  }
+}
+
+/* ---- the bound and the exact probability: 3 tokens, texts of 4 ---- */
+
+enum { V = 3, T = 4, TEXTS = 81, READ = 256, MASK = V };
+
+typedef struct {
+  choir_model *model;
+  double log_p[READ][T][V]; /* of every text with masks, in base 4 */
+} tiny;
+
+static void make_tiny(tiny *c) {
+  choir_config config = masked("masked_diffusion");
+  config.model.vocab_size = V + 1;
+  config.model.experts = 2;
+  config.train.sequence_length = T;
+  config.train.batch_sequences = 1;
+  test_ok(choir_config_set(&config, "router.pool", "sequence"));
+  test_ok(choir_config_set(&config, "head_scale", "0.25")); /* far from uniform */
+  choir_run_options run = {.threads = 1};
+  test_ok(choir_model_init(&config, 5, &run, &c->model));
+  for (int code = 0; code < READ; code++) {
+    int32_t token[T];
+    float logits[T * (V + 1)];
+    choir_forward_result r;
+    for (int t = 0, rest = code; t < T; t++, rest /= 4) token[t] = rest % 4;
+    test_ok(choir_model_forward(c->model, 1, T, token, logits, 0, &r));
+    assert_true(isnan(r.loss));
+    for (int t = 0; t < T; t++) {
+      double sum = 0;
+      for (int v = 0; v <= V; v++) sum += exp((double)logits[t * (V + 1) + v]);
+      for (int v = 0; v < V; v++) c->log_p[code][t][v] = (double)logits[t * (V + 1) + v] - log(sum);
+    }
+  }
+}
+
+/* The text with the tokens of `set` masked. */
+static int read_as(const int32_t *text, int set) {
+  int code = 0;
+  for (int t = T - 1; t >= 0; t--) code = 4 * code + (set >> t & 1 ? MASK : text[t]);
+  return code;
+}
+
+/* The probability that a model which fills one gap after the other, in any order, all orders alike, writes the text:
+ * p(set) of those that are still missing is the mean over which comes next. */
+static double exact(const tiny *c, const int32_t *text) {
+  double p[1 << T] = {1};
+  for (int set = 1; set < 1 << T; set++) {
+    p[set] = 0;
+    for (int t = 0; t < T; t++)
+      if (set >> t & 1) p[set] += exp(c->log_p[read_as(text, set)][t][text[t]]) * p[set & ~(1 << t)];
+    p[set] /= __builtin_popcount((unsigned)set);
+  }
+  return p[(1 << T) - 1];
+}
+
+/* The mean over k, over all choices of k tokens, of their mean loss: the bound, nats a token. */
+static double enumerated(const tiny *c, const int32_t *text) {
+  const double choose[] = {1, 4, 6, 4, 1};
+  double bound = 0;
+  for (int set = 1; set < 1 << T; set++) {
+    int k = __builtin_popcount((unsigned)set);
+    for (int t = 0; t < T; t++)
+      if (set >> t & 1) bound -= c->log_p[read_as(text, set)][t][text[t]] / (k * choose[k] * T);
+  }
+  return bound;
+}
+
+typedef struct {
+  double sum;
+  int64_t evaluations;
+  int parts;
+} curve;
+
+static void add_ratio(void *context, double from, double to, int64_t evaluations, double loss) {
+  curve *c = context;
+  assert_true(fabs(to - from - 0.1) < 1e-12);
+  c->sum += (double)evaluations * loss, c->evaluations += evaluations, c->parts++;
+}
+
+/* Every text: the bound is above -log p, the probabilities of all texts sum to at most 1, and evaluation finds the
+ * enumerated bound within its standard error, which is what repeated evaluations differ by. */
+static void bound_of_a_tiny_model(void **state) {
+  static tiny c;
+  make_tiny(&c);
+  double total = 0, gap = 0, squares = 0;
+  int checked = 0;
+  for (int number = 0; number < TEXTS; number++) {
+    int32_t text[T + 1];
+    for (int t = 0, rest = number; t < T; t++, rest /= 3) text[t] = rest % 3;
+    text[T] = -1;
+    double p = exact(&c, text), bound = enumerated(&c, text);
+    total += p;
+    gap = fmax(gap, T * bound + log(p));
+    assert_true(T * bound + log(p) >= -1e-9);
+    if (number % 8) continue;
+    curve by_ratio = {0};
+    ch_windows w = ch_windows_text(text, T, T);
+    w.mask_samples = 200;
+    w.mask_ratio = add_ratio;
+    w.context_of_ratios = &by_ratio;
+    choir_eval_result r;
+    test_ok(ch_evaluate(c.model, &w, 1, 0, NULL, NULL, NULL, &r));
+    assert_string_equal(r.objective, "masked_diffusion");
+    assert_int_equal(r.tokens, T);
+    assert_true(r.standard_error > 0 && r.standard_error < 0.2);
+    assert_true(fabs(r.loss - bound) < 4.5 * r.standard_error);
+    assert_true(by_ratio.parts == 10 && by_ratio.evaluations == 200);
+    assert_true(fabs(by_ratio.sum / 200 - r.loss) < 1e-6); /* the curve's mean is the bound */
+    squares += pow((r.loss - bound) / r.standard_error, 2), checked++;
+  }
+  assert_true(total <= 1 + 1e-6 && total > 0);
+  assert_true(gap > 1e-3); /* it is a bound, not the probability */
+  double spread = sqrt(squares / checked);
+  assert_true(spread > 0.4 && spread < 1.7);
+  choir_model_free(c.model);
+}
+
+/* Of pool `sequence` a text's evaluation does not depend on the size of batches, bit for bit. */
+static void batches_do_not_matter(void **state) {
+  choir_config c = masked("masked_diffusion");
+  test_ok(choir_config_set(&c, "router.pool", "sequence"));
+  choir_run_options run = {.threads = 2};
+  choir_model *model;
+  int32_t text[MODEL_T * 20];
+  choir_eval_result r[3];
+  test_ok(choir_model_init(&c, 5, &run, &model));
+  draw_text(text, MODEL_T * 20, 9);
+  for (int i = 0; i < 3; i++) {
+    ch_windows w = ch_windows_text(text, MODEL_T * 20, MODEL_T);
+    w.mask_samples = 2;
+    test_ok(ch_evaluate(model, &w, (int[]){1, 8, 5}[i], 0, NULL, NULL, NULL, &r[i]));
+    assert_true(fabs(r[i].loss - r[0].loss) < 1e-6 && fabs(r[i].standard_error - r[0].standard_error) < 1e-5);
+  }
+  choir_model_free(model);
+}
+
+/* A few steps on the same sequences lower the bound; with the step's own masks, as training draws them. */
+static void trains(void **state) {
+  static const char *const objectives[] = {"masked_diffusion", "masked_lm"};
+  for (int i = 0; i < 2; i++) {
+    choir_config c = masked(objectives[i]);
+    c.train.rate = 0.05;
+    choir_run_options run = {.threads = 2};
+    choir_model *model;
+    choir_trainer *trainer;
+    choir_trainer_result r;
+    int32_t token[MODEL_B * MODEL_T];
+    double first = 0, last = 0;
+    test_ok(choir_model_init(&c, 5, &run, &model));
+    test_ok(choir_trainer_create(model, NULL, &trainer));
+    for (int t = 0; t < MODEL_B * MODEL_T; t++) token[t] = (t % MODEL_T * 7 + 3) % 11;
+    for (int step = 0; step < 120; step++) {
+      test_ok(choir_trainer_step(trainer, token, NULL, &r));
+      if (step < 10) first += r.loss / 10;
+      if (step >= 110) last += r.loss / 10;
+    }
+    if (!(first > 2.5 && last < log(11))) /* 11 different tokens: below that of their frequencies */
+      fail_msg("%s: from %g to %g", objectives[i], first, last);
+    choir_trainer_free(trainer);
+    choir_model_free(model);
+  }
+}
+
+/* ---- capacity by mask ratio ---- */
+
+typedef struct {
+  const int32_t *token;
+  double c;
+  int masked[2], slots[2]; /* of the two sequences */
+} capacities;
+
+static void count_slots(void *context, const choir_routing *r) {
+  capacities *s = context;
+  for (int i = 0; i < 2; i++) s->slots[i] = 0;
+  for (int slot = 0; slot < r->expert_begin[r->experts]; slot++) s->slots[r->slot_token[slot] / MODEL_T]++;
+}
+
+/* Experts of a sequence take what the schedule says of its own share of masked tokens. */
+static void capacity_goes_by_the_share(void **state) {
+  static const struct {
+    const char *name;
+    double none, half, all;
+  } schedules[] = {{"constant", 1, 1, 1},
+                   {"linear", 0.5, 1, 1.5},
+                   {"linear-reverse", 1.5, 1, 0.5},
+                   {"gaussian", 0.0887, 2.0198, 0.0887}};
+  for (int i = 0; i < 4; i++) {
+    choir_config c = masked("masked_diffusion");
+    test_ok(choir_config_set(&c, "router.pool", "sequence"));
+    test_ok(choir_config_set(&c, "capacity_schedule", schedules[i].name));
+    choir_run_options run = {.threads = 2};
+    choir_model *model;
+    choir_forward_result r;
+    int32_t token[2 * MODEL_T];
+    capacities s = {.token = token};
+    test_ok(choir_model_init(&c, 5, &run, &model));
+    choir_model_on_routing(model, count_slots, &s);
+    for (int half = 0; half < 2; half++) {
+      draw_text(token, 2 * MODEL_T, 4);
+      for (int t = 0; t < MODEL_T / (1 + half); t++) token[MODEL_T + t] = choir_config_mask_token(&c);
+      test_ok(choir_model_forward(model, 2, MODEL_T, token, NULL, 0, &r));
+      for (int sequence = 0; sequence < 2; sequence++) {
+        double factor = !sequence ? schedules[i].none : half ? schedules[i].half : schedules[i].all;
+        assert_int_equal(s.slots[sequence], MODEL_E * ch_router_k(2 * factor, MODEL_T, MODEL_E));
+      }
+    }
+    double mean = 0;
+    for (int j = 0; j < 1000; j++) mean += ch_router_scheduled(&c.model.router, 2, (j + 0.5) / 1000) / 1000;
+    assert_true(fabs(mean - 2) < 1e-5);
+    choir_model_free(model);
+  }
+}
+
+/* ---- filling gaps ---- */
+
+static int stop_after_three(void *context, int filled, int gaps) {
+  assert_true(filled <= gaps);
+  return ++*(int *)context == 3;
+}
+
+/* Every way fills all gaps and nothing else, with no mask, and the same for the same seed; at temperature 0 in one pass
+ * it takes the likeliest token of each; with one gap a pass in random order it draws as the exact probability says. */
+static void fills(void **state) {
+  choir_config c = masked("masked_diffusion");
+  choir_run_options run = {.threads = 2};
+  choir_model *model;
+  choir_forward_result r;
+  enum { N = 20 };
+  int32_t mask = choir_config_mask_token(&c), text[N], before[N];
+  static float logits[N * MODEL_V];
+  test_ok(choir_model_init(&c, 5, &run, &model));
+  for (int t = 0; t < N; t++) before[t] = t % 3 ? mask : t;
+  const choir_fill_options ways[] = {{.top_p = 1, .temperature = 1},
+                                     {.top_p = 0.9, .temperature = 0.7, .steps = 4, .block = 5, .random_order = 1},
+                                     {.top_p = 1, .steps = 3, .seed = 3},
+                                     {.top_p = 1, .steps = 1000, .block = 1000, .top_k = 2, .temperature = 2}};
+  for (int i = 0; i < 4; i++) {
+    int32_t again[N];
+    memcpy(text, before, sizeof text), memcpy(again, before, sizeof text);
+    test_ok(choir_fill(model, N, text, &ways[i]));
+    test_ok(choir_fill(model, N, again, &ways[i]));
+    assert_memory_equal(text, again, sizeof text);
+    for (int t = 0; t < N; t++) assert_true(t % 3 ? text[t] >= 0 && text[t] < mask : text[t] == t);
+  }
+  memcpy(text, before, sizeof text);
+  test_ok(choir_fill(model, N, text, &(choir_fill_options){.top_p = 1, .steps = 1}));
+  test_ok(choir_model_forward(model, 1, N, before, logits, 0, &r));
+  for (int t = 0; t < N; t++)
+    for (int v = 0; v < mask && t % 3; v++) assert_true(logits[t * MODEL_V + v] <= logits[t * MODEL_V + text[t]]);
+  int calls = 0;
+  memcpy(text, before, sizeof text);
+  choir_fill_options stopped = {.top_p = 1, .temperature = 1, .progress = stop_after_three, .context = &calls};
+  test_fails(choir_fill(model, N, text, &stopped), CHOIR_ERROR_INTERRUPTED, "3 of 13 gaps");
+  test_fails(choir_fill(model, N, text, &(choir_fill_options){.top_p = 1, .steps = -1}), CHOIR_ERROR_ARGUMENT,
+             "steps -1");
+  test_fails(choir_fill(model, 0, text, NULL), CHOIR_ERROR_ARGUMENT, "count 0");
+  choir_model_free(model);
+}
+
+/* Texts of the tiny model, one gap a pass in random order: as often as their exact probability, given that the mask
+ * itself is never drawn. */
+static void draws_what_the_model_says(void **state) {
+  static tiny c;
+  enum { N = 1000 };
+  make_tiny(&c);
+  for (int code = 0; code < READ; code++) /* without the mask's share */
+    for (int t = 0; t < T; t++) {
+      double sum = 0;
+      for (int v = 0; v < V; v++) sum += exp(c.log_p[code][t][v]);
+      for (int v = 0; v < V; v++) c.log_p[code][t][v] -= log(sum);
+    }
+  int found[TEXTS] = {0};
+  for (uint64_t seed = 0; seed < N; seed++) {
+    int32_t text[T] = {MASK, MASK, MASK, MASK};
+    test_ok(choir_fill(c.model, T, text,
+                       &(choir_fill_options){.temperature = 1, .top_p = 1, .random_order = 1, .seed = seed}));
+    found[text[0] + 3 * text[1] + 9 * text[2] + 27 * text[3]]++;
+  }
+  double chi = 0, total = 0;
+  for (int number = 0; number < TEXTS; number++) {
+    int32_t text[T];
+    for (int t = 0, rest = number; t < T; t++, rest /= 3) text[t] = rest % 3;
+    double p = exact(&c, text);
+    total += p;
+    chi += pow(found[number] - N * p, 2) / (N * p);
+  }
+  assert_true(fabs(total - 1) < 1e-9);
+  assert_true(chi < 80 + 4.5 * sqrt(160));
+  choir_model_free(c.model);
+}
+
+/* ---- refusals ---- */
+
+static void refuse(const char *key, const char *value, const char *more_key, const char *more, const char *why) {
+  choir_config c = model_config("expert_choice");
+  test_ok(choir_config_set(&c, key, value));
+  if (more_key) test_ok(choir_config_set(&c, more_key, more));
+  test_fails(choir_config_check(&c), CHOIR_ERROR_ARGUMENT, why);
+}
+
+static void what_has_no_meaning_is_refused(void **state) {
+  refuse("model.attention", "bidirectional", NULL, NULL, "next_token with model.attention bidirectional");
+  refuse("train.objective", "masked_lm", NULL, NULL, "masked_lm with model.attention causal");
+  refuse("train.mask_schedule", "cosine", NULL, NULL, "mask_schedule is cosine, which train.objective 'next_token'");
+  refuse("router.capacity_schedule", "linear", NULL, NULL, "capacity_schedule is linear with train.objective next_tok");
+  choir_config c = masked("masked_diffusion");
+  choir_run_options run = {.threads = 1};
+  choir_model *model;
+  choir_session *session;
+  choir_forward_result r;
+  int32_t token[4] = {1, 2, 3, 4};
+  test_ok(choir_model_init(&c, 5, &run, &model));
+  test_fails(choir_session_create(model, NULL, &session), CHOIR_ERROR_UNSUPPORTED, "model.attention is bidirectional");
+  test_fails(choir_model_set_routing(model, "adaptive"), CHOIR_ERROR_UNSUPPORTED, "take 'sequence'");
+  test_fails(choir_model_forward(model, 1, 4, token, NULL, 1, &r), CHOIR_ERROR_UNSUPPORTED,
+             "train.objective is masked");
+  choir_score_request request = {.continuation = {.text = "a"}};
+  choir_score_result scores;
+  test_fails(choir_score_requests(model, NULL, &request, 1, NULL, &scores), CHOIR_ERROR_UNSUPPORTED, "scoring needs");
+  assert_int_equal(choir_config_mask_token(&c), MODEL_V - 1);
+  choir_model_free(model);
+}
+
+TEST_MAIN(NULL, NULL, diffusion_draws, lm_draws, evaluation_draws, bound_of_a_tiny_model, batches_do_not_matter, trains,
+          capacity_goes_by_the_share, fills, draws_what_the_model_says, what_has_no_meaning_is_refused)
