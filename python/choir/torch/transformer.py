@@ -59,11 +59,12 @@ class _Rope(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Causal, with T5's learned bias by distance or with rope; heads may share keys and values, and have norms."""
+    """Causal or bidirectional, with T5's learned bias by distance or with rope; heads may share keys and values, and have norms."""
 
     def __init__(self, m):
         super().__init__()
         self.heads, self.buckets, self.furthest = m.heads, m.rel_buckets, m.rel_max_distance
+        self.both_ways = m.attention == "bidirectional"
         self.kv_heads, d_head = m.kv_heads or m.heads, m.d_head or m.d_model // m.heads
         self.q, self.k, self.v = (
             nn.Linear(m.d_model, heads * d_head, bias=False) for heads in (m.heads, self.kv_heads, self.kv_heads)
@@ -81,15 +82,17 @@ class _Attention(nn.Module):
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
 
     def _bias(self, T):
-        exact = self.buckets // 2
+        buckets = self.buckets // 2 if self.both_ways else self.buckets  # the other half is for positions ahead
+        exact = buckets // 2
         wide = math.log(self.furthest / exact)
-        far = [exact + int(math.log(d / exact) / wide * (self.buckets - exact)) for d in range(exact, T)]
-        bucket = [*range(min(exact, T)), *(min(self.buckets - 1, b) for b in far)]
+        far = [exact + int(math.log(d / exact) / wide * (buckets - exact)) for d in range(exact, T)]
+        bucket = [*range(min(exact, T)), *(min(buckets - 1, b) for b in far)]
         distance = torch.arange(T, device=self.o.weight.device)[:, None] - torch.arange(T, device=self.o.weight.device)
         bias = torch.zeros_like(distance, dtype=self.o.weight.dtype)
         if self.rel_bias is not None:
-            bias = self.rel_bias[torch.tensor(bucket, device=distance.device)[distance.clamp(min=0)]].permute(2, 0, 1)
-        return bias.masked_fill(distance < 0, -math.inf)
+            found = torch.tensor(bucket, device=distance.device)[distance.abs()] + buckets * (distance < 0)
+            bias = self.rel_bias[found % self.buckets].permute(2, 0, 1)
+        return bias if self.both_ways else bias.masked_fill(distance < 0, -math.inf)
 
     def forward(self, x):
         B, T, _ = x.shape
@@ -172,9 +175,19 @@ class Transformer(nn.Module):
         return self.head_scale * self.final_norm(x) @ (self.embed if self.head is None else self.head).t()
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of each position predicting the next; the routers' auxiliary loss is not in it."""
+        """Mean cross-entropy of each position predicting the next; the routers' auxiliary loss is not in it. A model
+        that is trained by masking has `masked_loss`."""
+        if self.config["model.attention"] != "causal":
+            raise ArgumentError("model.attention is bidirectional, which sees the next token: take masked_loss")
         logits = self(tokens)[:, :-1]
         return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1).long())
+
+    def masked_loss(self, tokens: torch.Tensor, masked: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The mean over all tokens of weight * cross-entropy at the `masked` ones (bool [B,T]). With masks of
+        probability t and weights 1/t, t uniform, it estimates a bound of nats a token (docs/diffusion.md)."""
+        logits = self(tokens.masked_fill(masked, self.config.struct.model.vocab_size - 1))
+        losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten().long(), reduction="none").view_as(tokens)
+        return (losses * masked * weight).mean()
 
     def _named(self) -> dict[str, torch.Tensor]:
         """Every tensor under its name in a checkpoint (docs/formats.md)."""

@@ -1,0 +1,96 @@
+"""Training by masking beside PyTorch: choir's loss and gradients are those of a plain Transformer that draws the same
+masks."""
+
+import unittest
+
+import choir
+import numpy as np
+import testing
+
+from torch_cases import TorchTest, torch
+
+MASK_RATIO, MASK, VOCABULARY, LEAST = 11, 12, 321, 1e-3  # CH_STREAM_MASK_RATIO, CH_STREAM_MASK, CH_MASK_LEAST
+
+
+def uniform(seed, stream, index):
+    """ch_rng_uniform (src/base/rng.c), by the words of Philox."""
+    from choir.torch.draws import philox
+
+    low, high = philox(torch.as_tensor(index), stream, 0, (seed, 0))
+    bits = (high.numpy().astype(np.uint64) << np.uint64(32)) | low.numpy().astype(np.uint64)
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def masks(config, step):
+    """Which tokens of a step are masked, and the weights of their losses: docs/diffusion.md."""
+    rows = config["train.accumulate"] * config["train.batch_sequences"]
+    T, seed = config["train.sequence_length"], config["train.seed"]
+    sequence = step * rows + np.arange(rows)
+    stratum = np.arange(rows) % config["train.batch_sequences"] * config["train.accumulate"]
+    stratum = stratum + np.arange(rows) // config["train.batch_sequences"]
+    t = LEAST + (1 - LEAST) * (stratum + uniform(seed, MASK_RATIO, sequence)) / rows
+    p, slope = t, 1
+    if config["train.mask_schedule"] == "cosine":
+        p, slope = np.sin(np.pi / 2 * t), np.pi / 2 * np.cos(np.pi / 2 * t)
+    masked = uniform(seed, MASK, (sequence[:, None] * T + np.arange(T)).reshape(-1)).reshape(rows, T) < p[:, None]
+    weight = np.broadcast_to((slope / p)[:, None], masked.shape)
+    return torch.from_numpy(masked), torch.from_numpy(weight.astype(np.float32).copy())
+
+
+class Masked(TorchTest):
+    def test_loss_and_gradients_are_those_of_a_twin(self):
+        import choir.torch
+
+        for fields in (
+            {"train.mask_schedule": "linear"},
+            {"train.mask_schedule": "cosine", "router.pool": "sequence"},
+            {"model.position": "rope", "kv_heads": 1, "moe_every": 1},
+            {"router.name": "gshard_top2", "router.random_second": False},
+        ):
+            config = choir.Config(
+                **{
+                    **testing.CONFIG,
+                    "vocab_size": VOCABULARY,
+                    "model.attention": "bidirectional",
+                    "train.objective": "masked_diffusion",
+                    "train.accumulate": 2,
+                    "train.rate": 1e-9,
+                    "train.seed": 7,
+                    **fields,
+                }
+            )
+            model = choir.torch.Transformer(config)
+            tokens = torch.randint(0, VOCABULARY - 1, (16, 32))
+            with model.to_choir() as twin, choir.Trainer(twin) as trainer:
+                for step in range(2):
+                    masked, weight = masks(config, step)
+                    losses = [model.masked_loss(*(x.chunk(2)[a] for x in (tokens, masked, weight))) for a in range(2)]
+                    loss = sum(losses) / 2
+                    found = trainer.step(tokens.numpy())
+                    self.assertLess(abs(found.loss / float(loss.detach()) - 1), 1e-5, fields)
+                loss.backward()
+                if "router.name" in fields:
+                    continue  # its gradients have the balancing loss, too
+                for name, weight in model._named().items():
+                    if weight.grad is not None:
+                        ours = twin.get(name, gradient=True)
+                        np.testing.assert_allclose(ours, weight.grad.numpy(), atol=2e-4, err_msg=f"{name} {fields}")
+
+    def test_logits_are_the_same(self):
+        import choir.torch
+
+        config = choir.Config(
+            **{**testing.CONFIG, "vocab_size": VOCABULARY, "model.attention": "bidirectional"},
+            **{"train.objective": "masked_lm", "model.rel_buckets": 16, "model.rel_max_distance": 20},
+        )
+        model, tokens = choir.torch.Transformer(config).eval(), torch.randint(0, VOCABULARY, (8, 32))
+        with model.to_choir() as twin:
+            np.testing.assert_allclose(twin.forward(tokens.numpy()).logits, model(tokens).detach().numpy(), atol=5e-4)
+            with self.assertRaisesRegex(choir.UnsupportedError, "train.objective is masked_lm"):
+                twin.forward(tokens.numpy(), gradients=True)
+        with self.assertRaisesRegex(choir.ArgumentError, "masked_loss"):
+            model.loss(tokens)
+
+
+if __name__ == "__main__":
+    unittest.main()
