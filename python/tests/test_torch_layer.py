@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import unittest
+import unittest.mock
 
 import choir
 from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
@@ -264,6 +265,41 @@ class Layers(TorchTest):
             out = torch.vmap(lambda x: layer(x, ids))(xs)
             torch.testing.assert_close(out, torch.stack([layer(x, ids) for x in xs]), rtol=1e-4, atol=1e-5)
 
+    def test_causal_evaluation_makes_rows_of_what_is_taken(self):
+        """Without gradients; the same numbers."""
+        for router, options in self.each(LAYERS):
+            if router in ("expert_choice", "capped_expert_choice", "global_topk"):
+                for dtype in (torch.float32, torch.float64):
+                    layer = self.layer(router, options, causal=True, dtype=dtype)
+                    layer(self.x.to(dtype))
+                    self.torch.update_routers(layer)
+                    wanted = layer.eval()(self.x.to(dtype))
+                    with torch.no_grad():
+                        torch.testing.assert_close(layer(self.x.to(dtype)), wanted)
+                        layer.thresholds.fill_(9)
+                        self.assertEqual(float(layer(self.x.to(dtype)).abs().sum()), 0)
+
+    def test_any_number_of_tokens(self):
+        layer = self.torch.ExpertChoice(16, 24, 8, cap=2, device=DEVICE)
+        for n in (8, 66, 67, 90):
+            layer(self.first(n)[0])
+            load = layer.routing.load
+            self.assertLessEqual(int(load.max() - load.min()), 1)
+            self.assertLessEqual(int(layer.routing.taken.sum(1).max()), 2)
+
+    def test_without_grouped_products(self):
+        """Before PyTorch 2.12 tensors without values know those of bf16 alone."""
+        if lacks("products of some types", "compile", "library.custom_op"):
+            return
+        from choir.torch import experts
+
+        cases = [case for case in LAYERS if case[0] in ("gshard_top2", "switch_top1", "hash", "global_topk")]
+        with unittest.mock.patch.object(experts, "GROUPED", frozenset({torch.bfloat16})):
+            self.compiled("aot_eager", cases)
+            for router, options in self.each(cases):
+                layer = self.layer(router, options, device="meta")
+                self.assertTrue(layer(self.x.to("meta"), self.ids.to("meta")).is_meta)
+
     def test_export(self):
         if lacks("torch.export", "export.export", "library.custom_op"):
             return
@@ -325,6 +361,8 @@ class Layers(TorchTest):
         ):
             with self.assertRaisesRegex(choir.ArgumentError, why):
                 layer(x)
+        with self.assertRaisesRegex(choir.ArgumentError, "mask == 0"):
+            layer(self.x, valid=torch.zeros(2, 32, device=DEVICE))
         with self.assertRaisesRegex(choir.ArgumentError, "token ids"):
             self.layer("hash", {})(self.x)
         with self.assertRaisesRegex(choir.ArgumentError, "needs sequence_length"):

@@ -44,6 +44,28 @@ def transformed(tensor: Tensor) -> bool:
     return functorch.is_functorch_wrapped_tensor(tensor)
 
 
+def has_values(tensor: Tensor) -> bool:
+    """Whether the host may ask for a value: not of tensors that stand for others, and not while a CUDA graph is captured."""
+    if compiling() or exporting() or type(tensor) is not Tensor or tensor.is_meta or transformed(tensor):
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def grouped_types() -> frozenset:
+    """Types whose grouped products tensors without values know, which compiling and exporting need: before PyTorch 2.12
+    bf16 alone."""
+    known = set()
+    if hasattr(torch.nn.functional, "grouped_mm"):
+        with torch._subclasses.fake_tensor.FakeTensorMode():
+            ends = torch.empty(2, dtype=torch.int32)
+            for kind in (torch.bfloat16, torch.float16, torch.float32):
+                with contextlib.suppress(Exception):
+                    a, w = torch.empty(8, 8, dtype=kind), torch.empty(2, 8, 8, dtype=kind)
+                    torch.nn.functional.grouped_mm(a, w, offs=ends)
+                    known.add(kind)
+    return frozenset(known)
+
+
 def again() -> bool:
     """Within a backward pass, where activation checkpointing computes a forward once more."""
     task = getattr(torch._C, "_current_graph_task_id", None)

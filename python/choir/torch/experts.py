@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import select
-from .compat import autocast_dtype
+from .compat import autocast_dtype, grouped_types, has_values
 from .request import Routing
 
 
 ACTIVATIONS = {"gelu": F.gelu, "geglu": F.gelu, "swiglu": F.silu}
 GATED = ("geglu", "swiglu")  # what they make is multiplied by a second product
 WEIGHTS = ("w1", "w2", "w3")
+GROUPED = grouped_types()
 
 
 class Weights(NamedTuple):
@@ -62,18 +63,30 @@ class Experts(nn.Module):
 
 def by_experts(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     """rows [n,d] to [n,d]: sum over a token's experts of gate * expert(row), in the products' type."""
-    if routing.slots is None and _ragged(rows):
+    e, n, slots = weights.w1.shape[0], rows.shape[0], routing.slots
+    ample = slots is not None and routing.per_token < e and slots.numel() > 1.25 * n * routing.per_token
+    if (slots is None or ample) and _ragged(rows):  # of an ample capacity most slots are empty
         return _grouped(rows, weights, routing)
-    e, n = weights.w1.shape[0], rows.shape[0]
     token, gate = slots_of(routing)
     taken = rows.index_select(0, token).view(e, -1, rows.shape[1])
     return combined(slots_product(taken, weights).flatten(0, 1), gate, token, n)
 
 
+def _asked(routing: Routing, count: Callable[[], Tensor], bound: int) -> int:
+    """How many rows there are, where they might be n for every expert and nobody needs gradients: by thresholds most are
+    not used, and asking the device once costs less. Elsewhere the bound."""
+    by_thresholds = routing.slots is None and 1 < routing.per_token == routing.taken.shape[1]
+    if by_thresholds and not torch.is_grad_enabled() and has_values(routing.taken):
+        return max(1, int(count()))
+    return bound
+
+
 def slots_of(routing: Routing) -> tuple[Tensor, Tensor]:
     """Tokens and gates of all experts' slots, [e*room] each; a slot without a token has gate 0."""
     n = routing.taken.shape[0]
-    slots = select.first(routing.taken.t(), n) if routing.slots is None else routing.slots
+    slots = routing.slots
+    if slots is None:
+        slots = select.first(routing.taken.t(), _asked(routing, lambda: routing.load.max(), n))
     token = slots.clamp(max=n - 1)
     gate = torch.where(slots < n, routing.gates.t().gather(1, token), 0.0)
     return token.reshape(-1), gate.reshape(-1)
@@ -87,7 +100,9 @@ def slots_product(taken: Tensor, weights: Weights) -> Tensor:
 def _ragged(rows: Tensor) -> bool:
     """Whether there are products of groups whose sizes stand on the device."""
     kind = autocast_dtype(rows.device.type) or rows.dtype
-    return hasattr(F, "grouped_mm") and kind in (torch.bfloat16, torch.float16, torch.float32)
+    if kind in GROUPED:
+        return True
+    return bool(GROUPED) and kind in (torch.float16, torch.float32) and has_values(rows)
 
 
 def _whole(a: Tensor, step: int) -> Tensor:
@@ -115,7 +130,8 @@ def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional
 def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
     n, e = routing.taken.shape
-    pairs = select.first(routing.taken.t().reshape(1, -1), n * routing.per_token)[0]
+    room = _asked(routing, lambda: routing.load.sum(), n * routing.per_token)
+    pairs = select.first(routing.taken.t().reshape(1, -1), room)[0]
     used = pairs < n * e
     expert, token = torch.where(used, pairs // n, 0), torch.where(used, pairs % n, 0)
     ends = routing.taken.sum(0).cumsum(0).to(torch.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import types
 from typing import Any, NamedTuple, Optional
@@ -92,6 +93,12 @@ class Request(NamedTuple):
         return torch.ones(n, dtype=torch.bool, device=self.scores.device) if self.valid is None else self.valid
 
 
+@functools.lru_cache(1024)
+def checked_options(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
+    """As options_of, which takes milliseconds; to be read only."""
+    return options_of(router, experts, **options)
+
+
 def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
     """A router's options with its defaults. libchoir refuses what does not go together, as choir.route does."""
     # Of a large group no more tokens are made up than tell whether a capacity factor of 1/128 and more can be.
@@ -127,6 +134,11 @@ def check_rows(rows: Tensor, tokens: Optional[Tensor], valid: Optional[Tensor]) 
     n, device = rows.shape[0], rows.device
     if tokens is not None and (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool):
         raise ArgumentError(f"token ids must be integers, not {tokens.dtype}")
+    if valid is not None and valid.is_floating_point():
+        raise ArgumentError(
+            f"valid is of {valid.dtype}; it must be bool: True takes part, False is padding. Of an additive mask, 0 and "
+            "-inf, give mask == 0"
+        )
     for what, given in (("tokens", tokens), ("valid", valid)):
         if given is not None and (given.device != device or given.numel() != n):
             raise ArgumentError(

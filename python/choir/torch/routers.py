@@ -12,7 +12,7 @@ from .._native import ArgumentError
 from . import select
 from .draws import experts_by_id
 from .ranks import top_of_all
-from .request import Request, Routing, check_floating, options_of, scores_of
+from .request import Request, Routing, check_floating, checked_options, scores_of
 from .solvers import balance_op, dykstra_op, on_host_op
 
 
@@ -24,6 +24,8 @@ def _filled(q: Request, slots: Tensor) -> dict:
 def _expert_choice(q: Request) -> dict:
     if q.group is not None:
         slots, cutoffs = top_of_all(q.scores, q.valid, q.factor, q.group)
+    elif q.options.pool == "batch" and q.valid is None:  # k is known on the host
+        slots, cutoffs = select.top_of_one(q.scores, select.per_expert(q.factor, *q.scores.shape))
     else:
         index, held, k, _ = _pools(q)
         room = select.per_expert(q.factor, index.shape[1], q.scores.shape[1])
@@ -92,10 +94,18 @@ def _room(q: Request, choices: int) -> select.Count:
     return q.everybody if q.causal else select.capacity(choices * q.factor, q.everybody, q.scores.shape[1])
 
 
-def _placed(q: Request, choice: Tensor, room: select.Count, asks: Optional[Tensor] = None) -> dict:
+def _width(q: Request, choices: int) -> Optional[int]:
+    """Slots that hold what the room holds, known on the host; None: there is no limit."""
+    return None if q.causal else select.capacity(choices * q.factor, *q.scores.shape)
+
+
+def _placed(
+    q: Request, choice: Tensor, room: select.Count, asks: Optional[Tensor] = None, width: Optional[int] = None
+) -> dict:
     asks = torch.ones_like(choice, dtype=torch.bool) if asks is None else asks
     taken, demand, dropped = select.place(choice, asks & q.valid_or_all()[:, None], q.scores.shape[1], room)
-    return {"taken": taken, "demand": demand, "dropped": dropped, "choice": choice, "per_token": choice.shape[1]}
+    made = {"taken": taken, "demand": demand, "dropped": dropped, "choice": choice, "per_token": choice.shape[1]}
+    return made if width is None else {**made, "slots": select.first(taken.t(), width)}
 
 
 def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
@@ -105,7 +115,7 @@ def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
 
 def _switch_top1(q: Request) -> dict:
     choice = select.best_experts(q.scores, 1)
-    return _placed(q, choice, _room(q, 1))
+    return _placed(q, choice, _room(q, 1), None, _width(q, 1))
 
 
 def _gshard_top2(q: Request) -> dict:
@@ -116,7 +126,7 @@ def _gshard_top2(q: Request) -> dict:
         share = best[:, 1] / best.sum(1)
         stays = torch.rand_like(share) < 2 * share
         asks = torch.stack([torch.ones_like(stays), stays], 1)
-    return _placed(q, choice, _room(q, 2), asks)
+    return _placed(q, choice, _room(q, 2), asks, _width(q, 2))
 
 
 def _quantile_balanced(q: Request) -> dict:
@@ -236,7 +246,7 @@ def route(
         )
     if sequence_length < 0:
         raise ArgumentError(f"sequence_length {sequence_length} must not be negative")
-    made = options_of(router, scores.shape[1], **options)
+    made = checked_options(router, scores.shape[1], **options)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     soft = scores_of(router, made, wide) if logits else wide
     routing = choose(

@@ -66,18 +66,37 @@ def members(index: Tensor, n: int, valid: Optional[Tensor]) -> Tensor:
     return held if valid is None else held & valid[index.clamp(max=n - 1)]
 
 
+def best(key: Tensor, count: int) -> Tensor:
+    """Positions [...,count] of the largest in the last dimension, of equal ones the lower first: a stable sort's first
+    ones. Of float32 the top of integers that no two positions share: the bits of the number, made to ascend, and below
+    them the position counted down."""
+    if key.dtype != torch.float32:
+        return key.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    bits, last = (key + 0.0).contiguous().view(torch.int32), key.shape[-1] - 1  # + 0: -0 is 0
+    ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32
+    unique = ascending | (last - torch.arange(last + 1, device=key.device))
+    return last - (unique.topk(count, dim=-1).values & 0xFFFFFFFF)
+
+
 def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tuple[Tensor, Tensor]:
     """Each expert's k [pools] best of every pool: slots [e, pools*room], n where there is none, and the k-th scores
     [pools,e], inf where k is 0."""
     n, e = scores.shape
     key = comparable(scores)[index.clamp(max=n - 1)].transpose(1, 2)  # [pools,e,tokens]
     key = key.masked_fill(~held[:, None], -math.inf)
-    order = key.sort(dim=2, descending=True, stable=True)
-    token = index[:, None].expand_as(key).gather(2, order.indices[:, :, :room])
+    order = best(key, room)
+    token = index[:, None].expand_as(key).gather(2, order)
     token = token.masked_fill(torch.arange(room, device=k.device) >= k[:, None, None], n)
-    last = (k - 1).clamp(min=0)[:, None, None].expand(-1, e, 1)
-    worst = order.values.gather(2, last)[:, :, 0].masked_fill((k < 1)[:, None], math.inf)
+    last = order.gather(2, (k - 1).clamp(min=0)[:, None, None].expand(-1, e, 1))
+    worst = key.gather(2, last)[:, :, 0].masked_fill((k < 1)[:, None], math.inf)
     return token.transpose(0, 1).reshape(e, -1), worst
+
+
+def top_of_one(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As top, of one pool that all tokens are in: slots [e,k], and the k-th scores [e]."""
+    key = comparable(scores).t()
+    slots = best(key, k)
+    return slots, key.gather(1, slots[:, -1:])[:, 0]
 
 
 def mean_cutoff(worst: Tensor) -> Tensor:

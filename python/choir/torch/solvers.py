@@ -52,14 +52,15 @@ def balance(scores: Tensor, valid: Optional[Tensor], prices: Tensor, per_token: 
     some = count(valid, n)
     some = some if isinstance(some, Tensor) else torch.tensor(n, device=scores.device)
     k = per_expert(per_token, some, e)
-    at = torch.stack([k - 1, torch.minimum(k, some - 1)]).clamp(min=0)[:, None].expand(2, e)
-    beta = prices.to(scores.dtype)
+    at = torch.stack([k - 1, torch.minimum(k, some - 1)]).clamp(min=0).expand(e, 2)
+    most = min(n, per_expert(per_token, n, e) + 1)  # of a column no more are asked for
+    beta, columns = prices.to(scores.dtype), scores.t().contiguous()
     for _ in range(16 if per_token < e else 1):
         if per_token < e:
             best = (scores - beta).topk(per_token + 1, dim=1).values
-            margin = scores - (best[:, per_token - 1 : per_token] + best[:, per_token:]) / 2
-            column = comparable(margin, valid).sort(dim=0, descending=True).values
-            worst, following = column.gather(0, at)
+            key = comparable(columns - (best[:, per_token - 1] + best[:, per_token]) / 2)
+            key = key if valid is None else key.masked_fill(~valid, -math.inf)
+            worst, following = key.topk(most, dim=1).values.gather(1, at).t()
             apart = (worst != following).any()
             beta = torch.where(some > 0, torch.where(apart, (worst + following) / 2, 0.0), beta)
         evened = beta.double() - (beta.double().sum() - 1) / e
@@ -75,7 +76,7 @@ def on_host(scores: Tensor, held: Tensor, training: bool, router: str) -> List[T
     lowest = np.finfo(np.float32).min
     given = np.nan_to_num(given, nan=lowest, neginf=lowest)
     # A plan needs as many tokens as experts, a pool does not: it is made longer by tokens that take no part.
-    more = max(0, 8 * e - given.shape[1])
+    more = max(0, 8 * e - given.shape[1], -given.shape[1] % e)  # and a number that the experts divide
     given, held = np.pad(given, ((0, 0), (0, more), (0, 0))), np.pad(held, ((0, 0), (0, more)))
     made = [host_route(s, valid=h, training=training, **options) for s, h in zip(given, held)]
     taken = np.zeros(given.shape, bool)
