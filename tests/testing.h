@@ -3,6 +3,7 @@
 #define CH_TESTS_TESTING_H
 
 #include <locale.h>
+#include <malloc.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,6 +29,19 @@ __attribute__((constructor)) static void test_set_locale(void) {
   const char *name = getenv("CHOIR_TEST_LOCALE");
   if (name && !setlocale(LC_ALL, name)) printf("NOT TESTED: locale %s, which is not there\n", name);
   setlocale(LC_MESSAGES, "C");
+}
+
+/* Tests of single ops on a GPU hand it their own memory, which must not grow or move after the device is opened: a heap
+ * of 1 GiB in one piece, for all threads, and a stack of 1 MiB. */
+__attribute__((constructor)) static void test_fix_memory(void) {
+  enum { HEAP = 1 << 30, STACK = 1 << 20 };
+  const char *backend = getenv("CHOIR_TEST_BACKEND");
+  if (!backend || strncmp(backend, "cuda", 4)) return;
+  mallopt(M_MMAP_MAX, 0), mallopt(M_ARENA_MAX, 1), mallopt(M_TRIM_THRESHOLD, -1), mallopt(M_TOP_PAD, HEAP);
+  free(malloc(1 << 16));
+  volatile char touched[STACK];
+  for (size_t i = 0; i < STACK; i += 4096) touched[i] = 0;
+  (void)touched[0];
 }
 
 static inline int test_all(const char *names, const CMUnitTestFunction *tests, size_t count, CMFixtureFunction before,
@@ -187,7 +201,7 @@ static inline const char *test_backend(const char *asked) {
 #ifndef CHOIR_DOUBLE
   const char *other = getenv("CHOIR_TEST_BACKEND");
   if (!other) return asked;
-  ch_opencl_takes_host_pointers = 1;
+  ch_device_takes_host_pointers = 1;
   return other;
 #else
   return asked;

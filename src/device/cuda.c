@@ -3,6 +3,8 @@
  *
  * Addresses are the device's own. Everything goes through one stream, the default one, in the order of the calls. */
 #include <dlfcn.h>
+#include <glob.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,6 +17,7 @@ typedef uint64_t device_address;
 typedef void *handle;
 enum {
   CUDA_ERROR_OUT_OF_MEMORY = 2,
+  READ_ONLY = 8,   /* CU_MEMHOSTREGISTER_... */
   CLOCK_RATE = 13, /* CU_DEVICE_ATTRIBUTE_..., kHz */
   MULTIPROCESSOR_COUNT = 16,
   MEMORY_CLOCK_RATE = 36, /* kHz */
@@ -33,6 +36,7 @@ enum {
   call(cuDeviceTotalMem_v2, (size_t *, int)) \
   call(cuDevicePrimaryCtxRetain, (handle *, int)) call(cuDevicePrimaryCtxRelease_v2, (int)) call(cuCtxSetCurrent, (handle)) call(cuCtxSynchronize, (void)) \
   call(cuMemGetInfo_v2, (size_t *, size_t *)) call(cuMemAlloc_v2, (device_address *, size_t)) \
+  call(cuMemHostAlloc, (void **, size_t, unsigned)) call(cuMemFreeHost, (void *)) call(cuMemHostRegister_v2, (void *, size_t, unsigned)) \
   call(cuMemFree_v2, (device_address)) call(cuMemsetD8_v2, (device_address, unsigned char, size_t)) \
   call(cuMemcpyHtoD_v2, (device_address, const void *, size_t)) \
   call(cuMemcpyDtoH_v2, (void *, device_address, size_t)) \
@@ -55,6 +59,7 @@ NVRTC_CALLS(DECLARE)
 CUBLAS_CALLS(DECLARE)
 
 static handle context, blas, function_of[CH_KERNELS];
+static int hosted; /* ch_device_takes_host_pointers as it was when the device was opened */
 static int start_cuda(void);
 static ch_driver driver = {.name = "cuda", .instead = "take backend 'cpu', or 'opencl'", .start = start_cuda};
 
@@ -82,10 +87,12 @@ static device_address address(const void *p) { return (device_address)(uintptr_t
 static void *cuda_alloc(const char *name, size_t bytes) {
   (void)name;
   device_address p = 0;
+  void *host = NULL;
   if (!here()) return NULL;
-  int code = cuMemAlloc_v2(&p, bytes);
+  int code = hosted ? cuMemHostAlloc(&host, bytes, 0) : cuMemAlloc_v2(&p, bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) return NULL; /* the caller says what did not fit */
   if (!is_well("cuMemAlloc_v2", code)) return NULL;
+  if (hosted) p = address(host);
   CALL(cuMemsetD8_v2, p, 0, bytes);
   return (void *)(uintptr_t)p;
 }
@@ -93,7 +100,7 @@ static void *cuda_alloc(const char *name, size_t bytes) {
 /* Also where some call has failed: a program goes on. */
 static void cuda_free(void *p, size_t bytes) {
   (void)bytes;
-  if (p) here(), CALL(cuMemFree_v2, address(p));
+  if (p) here(), hosted ? CALL(cuMemFreeHost, p) : CALL(cuMemFree_v2, address(p));
 }
 
 static size_t cuda_available(void) {
@@ -131,7 +138,7 @@ static void cuda_launch(ch_kernel kernel, int64_t groups, const void *args) {
   unsigned items = kernel == CH_KERNEL_product ? TILE * TILE : GROUP;
   if (!here()) return;
   int code = cuLaunchKernel(function_of[kernel], (unsigned)groups, 1, 1, items, 1, 1, 0, NULL, parameters, NULL);
-  is_well("cuLaunchKernel", code);
+  if (is_well("cuLaunchKernel", code) && hosted) CALL(cuCtxSynchronize); /* the host looks at its memory at any time */
 }
 
 /* cuBLAS has columns where choir has rows: C^T = op(B)^T op(A)^T. What a kernel would round on reading is left to our
@@ -144,15 +151,44 @@ static int cuda_multiply(const product_args *p, int64_t batch) {
   CALL(cublasGemmStridedBatchedEx, blas, p->trans_b, p->trans_a, (int)p->n, (int)p->m, (int)p->k, &p->alpha,
        (const void *)p->b, type, (int)p->ldb, p->b_stride, (const void *)p->a, type, (int)p->lda, p->a_stride, &beta,
        (void *)p->c, CUDA_R_32F, (int)p->ldc, p->c_stride, (int)batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  if (hosted) CALL(cuCtxSynchronize);
   return 1;
 }
 
 /* ---- the driver ---- */
 
+/* Opens the first file that a pattern matches. */
+static void *open_matching(const char *pattern) {
+  glob_t found;
+  void *opened = NULL;
+  if (!glob(pattern, 0, NULL, &found)) opened = dlopen(found.gl_pathv[0], RTLD_NOW | RTLD_LOCAL);
+  globfree(&found);
+  return opened;
+}
+
+/* Opens a library that the loader does not find: from the toolkit's directory, or from NVIDIA's wheels, which PyTorch
+ * brings and which lie beside the choir package in site-packages. */
+static void *open_elsewhere(const char *name) {
+  char self[PATH_MAX] = "", pattern[PATH_MAX + 128];
+  Dl_info info;
+  int known = dladdr((void *)(uintptr_t)open_elsewhere, &info) && strchr(info.dli_fname, '/');
+  snprintf(pattern, sizeof pattern, "/usr/local/cuda/lib64/%s", name);
+  void *opened = open_matching(pattern);
+  if (!realpath(known ? info.dli_fname : "/proc/self/exe", self)) return opened;
+  for (int up = 0; up < 3 && !opened; up++) { /* site-packages/choir/libchoir.so, site-packages/choir/bin/choir */
+    *strrchr(self, '/') = 0;
+    if (!strchr(self, '/')) break;
+    snprintf(pattern, sizeof pattern, "%s/nvidia/*/lib/%s", self, name);
+    opened = open_matching(pattern);
+  }
+  return opened;
+}
+
 /* Opens the first of the libraries that exists; otherwise notes the missing names. */
 static void *library(const char *const names[]) {
   void *found = NULL;
   for (int i = 0; names[i] && !found; i++) found = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+  for (int i = 0; names[i] && !found; i++) found = open_elsewhere(names[i]);
   if (!found) ch_driver_note(&driver, "%s is not there", names[0]);
   return found;
 }
@@ -225,11 +261,35 @@ static int start_on(int device) {
   return 0;
 }
 
+/* For tests: gives the device the memory that this process has now, its heap, its stack and its variables, at the same
+ * addresses. What cannot be written cannot be registered everywhere, and few tests need it. */
+static int register_memory(void) {
+  FILE *maps = fopen("/proc/self/maps", "r");
+  char line[512];
+  unsigned long before = 0;
+  while (maps && fgets(line, sizeof line, maps)) {
+    unsigned long begin = 0, end = 0;
+    char access[8] = "", path[256] = "";
+    sscanf(line, "%lx-%lx %7s %*s %*s %*s %255s", &begin, &end, access, path);
+    int own = !strcmp(path, "[heap]") || !strcmp(path, "[stack]") || strstr(path, "/tests/test_") ||
+              (!*path && begin == before); /* variables that begin as 0 stand behind the others */
+    if (!own) continue;
+    before = end;
+    if (access[0] != 'r' || access[2] == 'x') continue;
+    int code = cuMemHostRegister_v2((void *)begin, end - begin, access[1] == 'w' ? 0 : READ_ONLY);
+    if (code && access[1] == 'w') ch_driver_note(&driver, "%s cannot be registered (error %d)", path, code);
+  }
+  if (maps) fclose(maps);
+  return maps ? !driver.failed : ch_driver_note(&driver, "/proc/self/maps cannot be read");
+}
+
 static int start_cuda(void) {
   int device = 0, count = 0;
+  hosted = ch_device_takes_host_pointers;
   if (!load_driver() || !CALL(cuInit, 0) || !CALL(cuDeviceGetCount, &count)) return 0;
   driver.number = ch_device_choose(&driver, count);
-  return driver.number >= 0 && CALL(cuDeviceGet, &device, driver.number) && start_on(device);
+  return driver.number >= 0 && CALL(cuDeviceGet, &device, driver.number) && start_on(device) &&
+         (!hosted || register_memory());
 }
 
 /* Of a multiprocessor, fp32: CUDA C programming guide, throughput of arithmetic instructions. */

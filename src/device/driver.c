@@ -9,6 +9,7 @@
 #include "device/device.h"
 
 int ch_device_wanted = -1;
+int ch_device_takes_host_pointers;
 
 int ch_driver_note(ch_driver *d, const char *format, ...) {
   va_list args;

@@ -22,15 +22,15 @@ CH_DEVICE_OP(rmsnorm_backward) {
 
 CH_DEVICE_OP(gather) {
   const ch_record *r = a->record;
-  CH_LAUNCH(x, gather, ch_groups((int64_t)r->max_slots * a->d), .begin = r->expert_begin, .slot_token = r->slot_token,
-            .x = a->x, .y = a->y, .e = r->experts, .d = a->d);
+  CH_LAUNCH(x, gather, ch_rows_at_once(r->max_slots), .begin = r->expert_begin, .slot_token = r->slot_token, .x = a->x,
+            .y = a->y, .e = r->experts, .d = a->d);
 }
 
 CH_DEVICE_OP(combine) {
   const ch_record *r = a->record;
-  CH_LAUNCH(x, combine, ch_groups((int64_t)r->tokens * a->d), .token_begin = r->token_begin,
-            .token_slot = r->token_slot, .slot_gate = r->slot_gate, .y = a->y, .out = a->out, .n = r->tokens, .d = a->d,
-            .gated = a->gated, .out_acc = a->out_acc);
+  CH_LAUNCH(x, combine, ch_rows_at_once(r->tokens), .token_begin = r->token_begin, .token_slot = r->token_slot,
+            .slot_gate = r->slot_gate, .y = a->y, .out = a->out, .n = r->tokens, .d = a->d, .gated = a->gated,
+            .out_acc = a->out_acc);
 }
 
 CH_DEVICE_OP(combine_backward) {
@@ -41,7 +41,7 @@ CH_DEVICE_OP(combine_backward) {
 }
 
 CH_DEVICE_OP(embedding) {
-  CH_LAUNCH(x, embedding, ch_groups(a->n * a->d), .token = a->token, .w = a->w, .x = a->x, .n = a->n, .d = a->d,
+  CH_LAUNCH(x, embedding, ch_rows_at_once(a->n), .token = a->token, .w = a->w, .x = a->x, .n = a->n, .d = a->d,
             .scale = a->scale != 0 ? a->scale : 1);
 }
 

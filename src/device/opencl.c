@@ -77,8 +77,6 @@ static int is_well(const char *call, cl_int code) {
 
 /* ---- addresses ---- */
 
-int ch_opencl_takes_host_pointers;
-
 typedef struct {
   char *base;
   size_t bytes;
@@ -101,7 +99,7 @@ static const buffer_area *area_of(const void *p, size_t *offset) {
 /* Whether nobody but the host knows the memory at p, and a test said that this may be (device.h). */
 static int is_host(const void *p) {
   size_t at;
-  if (!p || !ch_opencl_takes_host_pointers || area_of(p, &at)) return 0;
+  if (!p || !ch_device_takes_host_pointers || area_of(p, &at)) return 0;
   clFinish(queue);
   return 1;
 }
@@ -133,7 +131,7 @@ static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
   LOCKED;
   if (!driver.failed && set_arguments(kernel, args))
     CALL(clEnqueueNDRangeKernel, queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL);
-  if (ch_opencl_takes_host_pointers) clFinish(queue); /* the host looks at its memory whenever it likes */
+  if (ch_device_takes_host_pointers) clFinish(queue); /* the host looks at its memory whenever it likes */
 }
 
 /* CLBlast multiplies fp32 numbers in buffers. One product has a stride, too. */
@@ -179,10 +177,10 @@ static void *add_area(void *base, size_t bytes) {
 
 static void *opencl_alloc(const char *name, size_t bytes) {
   (void)name;
-  int access = ch_opencl_takes_host_pointers ? PROT_READ | PROT_WRITE : PROT_NONE;
+  int access = ch_device_takes_host_pointers ? PROT_READ | PROT_WRITE : PROT_NONE;
   void *base = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return NULL;
-  if (ch_opencl_takes_host_pointers) return base;
+  if (ch_device_takes_host_pointers) return base;
   LOCKED;
   void *added = add_area(base, bytes);
   if (!added) munmap(base, bytes);

@@ -151,7 +151,12 @@ CH_DEVICE_OP(expert_gemm) {
 
 /* ---- head ---- */
 
-enum { CHUNK = 256 }; /* rows whose logits are there at once */
+/* Rows whose logits exist at once: at most 128 MiB of logits. Every chunk adds its share to the gradient of the
+ * weights, which are read and written each time, so that a few large chunks are faster than many small ones. */
+static int64_t chunk_rows(const ch_head_args *a) {
+  int64_t rows = (1 << 25) / a->V;
+  return rows < 64 ? 64 : rows < 2048 ? rows : 2048;
+}
 
 /* Scratch of a chunk; the second half of each is for the partners of pairs. */
 typedef struct {
@@ -179,7 +184,7 @@ static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int6
 
 static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
   int64_t partner = ch_counting(x) ? 0 : first + a->n / 2;
-  real CH_DEV *other = c->logits + (int64_t)CHUNK * a->V;
+  real CH_DEV *other = c->logits + chunk_rows(a) * a->V;
   head_forward(x, a, first, rows, c->logits);
   if (!a->paired) {
     CH_LAUNCH(x, head_rows, rows, .target = a->target + first,
@@ -190,27 +195,27 @@ static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t
   }
   head_forward(x, a, partner, rows, other);
   CH_LAUNCH(x, head_pairs, rows, .target = a->target + first, .logits = c->logits, .other = other, .delta = c->delta,
-            .loss = c->loss, .other_loss = c->loss + CHUNK, .disagreement = c->disagreement,
+            .loss = c->loss, .other_loss = c->loss + chunk_rows(a), .disagreement = c->disagreement,
             .consistency = (double)a->consistency, .V = a->V, .weight = a->weight);
   CH_LAUNCH(x, head_losses, 1, .loss = c->disagreement, .sum = a->consistency_sum, .n = rows);
   head_backward(x, a, first, rows, c->logits, c->loss);
-  head_backward(x, a, partner, rows, other, c->loss + CHUNK);
+  head_backward(x, a, partner, rows, other, c->loss + chunk_rows(a));
 }
 
 CH_DEVICE_OP(head) {
   CH_SCRATCH(x);
-  int64_t n = a->paired ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
+  int64_t n = a->paired ? a->n / 2 : a->n, chunk_size = chunk_rows(a), size = chunk_size * a->V;
   chunk c = {.logits = CH_NEW(&x->scratch, real, a->paired ? 2 * size : size),
-             .loss = CH_NEW(&x->scratch, double, 2 * CHUNK)};
+             .loss = CH_NEW(&x->scratch, double, 2 * chunk_size)};
   if (a->paired) {
     c.delta = CH_NEW(&x->scratch, real, size);
-    c.disagreement = CH_NEW(&x->scratch, double, CHUNK);
+    c.disagreement = CH_NEW(&x->scratch, double, chunk_size);
   }
   if (!ch_counting(x)) {
     x->memory->zero(a->loss_sum, sizeof *a->loss_sum);
     if (a->paired) x->memory->zero(a->consistency_sum, sizeof *a->consistency_sum);
   }
   int64_t first = 0;
-  do head_chunk(x, a, first, n - first < CHUNK ? n - first : CHUNK, &c); /* once without rows too, for dw */
-  while ((first += CHUNK) < n && !ch_counting(x));
+  do head_chunk(x, a, first, n - first < chunk_size ? n - first : chunk_size, &c); /* once without rows too, for dw */
+  while ((first += chunk_size) < n && !ch_counting(x));
 }

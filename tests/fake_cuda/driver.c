@@ -185,6 +185,20 @@ CALL cuMemFree_v2(uint64_t p) { /* also of a device that is lost: what counts is
   area[i] = area[--areas];
   return lost ? LOST : 0;
 }
+/* Memory of the host that the device reaches: with FAKE_CUDA_HOST all of it does. */
+CALL cuMemHostAlloc(void **to, size_t bytes, unsigned flags) {
+  uint64_t p = 0;
+  if (flags || !takes_host_pointers()) fake_wrong("cuMemHostAlloc");
+  int code = cuMemAlloc_v2(&p, bytes);
+  *to = (void *)(uintptr_t)p;
+  return code;
+}
+CALL cuMemFreeHost(void *p) { return cuMemFree_v2((uint64_t)(uintptr_t)p); }
+CALL cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
+  BEGIN_IN_CONTEXT(cuMemHostRegister_v2);
+  if (!p || !bytes || (flags & ~8u) || !takes_host_pointers()) fake_wrong("cuMemHostRegister");
+  return 0;
+}
 CALL cuMemsetD8_v2(uint64_t to, unsigned char value, size_t bytes) {
   BEGIN_IN_CONTEXT(cuMemsetD8_v2);
   char *at = fake_bytes((void *)(uintptr_t)to, bytes, "cuMemsetD8");

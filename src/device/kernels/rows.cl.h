@@ -84,19 +84,24 @@ KERNEL(add_blocks) {
 
 /* Only the device may know how many slots are filled. */
 KERNEL(gather) {
-  GLOBAL const int *token = P(int, slot_token);
-  EACH(i, (I64)P(int, begin)[a.e] * a.d) P(float, y)[i] = P(float, x)[(I64)token[i / a.d] * a.d + i % a.d];
+  int slots = P(int, begin)[a.e];
+  for (I64 s = GID; s < slots; s += GROUPS) {
+    GLOBAL const float *x = P(float, x) + (I64)P(int, slot_token)[s] * a.d;
+    for (int j = LID; j < a.d; j += GROUP) P(float, y)[s * a.d + j] = x[j];
+  }
 }
 
 KERNEL(combine) {
   GLOBAL const int *begin = P(int, token_begin), *slot = P(int, token_slot);
   GLOBAL const float *gate = P(float, slot_gate), *y = P(float, y);
-  EACH(i, (I64)a.n * a.d) {
-    I64 t = i / a.d, j = i % a.d;
-    double sum = 0;
-    for (int s = begin[t]; s < begin[t + 1]; s++)
-      sum += (a.gated ? (double)gate[slot[s]] : 1) * y[(I64)slot[s] * a.d + j];
-    P(float, out)[i] = (float)(a.out_acc ? P(float, out)[i] + sum : sum);
+  for (I64 t = GID; t < a.n; t += GROUPS) {
+    GLOBAL float *out = P(float, out) + t * a.d;
+    int first = begin[t], end = begin[t + 1];
+    for (int j = LID; j < a.d; j += GROUP) {
+      double sum = 0;
+      for (int s = first; s < end; s++) sum += (a.gated ? (double)gate[slot[s]] : 1) * y[(I64)slot[s] * a.d + j];
+      out[j] = (float)(a.out_acc ? out[j] + sum : sum);
+    }
   }
 }
 
@@ -114,7 +119,10 @@ KERNEL(combine_backward) {
 }
 
 KERNEL(embedding) {
-  EACH(i, a.n * a.d) P(float, x)[i] = a.scale * P(float, w)[(I64)P(int, token)[i / a.d] * a.d + i % a.d];
+  for (I64 t = GID; t < a.n; t += GROUPS) {
+    GLOBAL const float *w = P(float, w) + (I64)P(int, token)[t] * a.d;
+    for (int j = LID; j < a.d; j += GROUP) P(float, x)[t * a.d + j] = a.scale * w[j];
+  }
 }
 
 /* An item has a column of every CLASSES-th word, so that repeated tokens add up in ascending order. */
