@@ -355,7 +355,7 @@ static void test_jitter_and_multiply(void **state) {
   assert_memory_equal(later, factor + 10 * D, sizeof *later * (N - 10) * D);
   for (int i = 0; i < N * D; i++) {
     low = fmin(low, (double)factor[i]), high = fmax(high, (double)factor[i]);
-    assert_true(product[i] == 1 + in[i] * factor[i]);
+    assert_true(fabs((double)product[i] - (1 + (double)in[i] * (double)factor[i])) <= 4e-7); /* GPUs round once */
   }
   assert_true(low >= 0.8 && low < 0.82 && high <= 1.2 && high > 1.18);
   EVERYWHERE({

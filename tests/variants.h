@@ -45,7 +45,7 @@ static inline int test_has_opencl(void) {
   return 0; /* drivers are not instrumented, and keep what they took */
 #else
   if (ch_backend_find("opencl")->supports(CH_COMPUTE_FP32, 0)) fail_msg("%s", choir_error_message());
-  return ch_opencl_takes_host_pointers = 1;
+  return ch_device_takes_host_pointers = 1;
 #endif
 }
 

@@ -145,12 +145,12 @@ static void cuda_launch(ch_kernel kernel, int64_t groups, const void *args) {
  * own, as are rows that belong to experts by number (products.c makes these equal where it can). */
 static int cuda_multiply(const product_args *p, int64_t batch) {
   if (p->begin || p->a_is == ROUNDED || p->b_is == ROUNDED || p->a_is != p->b_is || !here()) return 0;
-  int type = p->a_is == AS_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+  int type = p->a_is == AS_BF16 ? CUDA_R_16BF : CUDA_R_32F, c_type = p->c_is == AS_BF16 ? CUDA_R_16BF : CUDA_R_32F;
   float beta = p->accumulate ? 1 : 0;
   if (p->m < 1 || p->n < 1 || p->k < 1 || batch < 1) return 0;
   CALL(cublasGemmStridedBatchedEx, blas, p->trans_b, p->trans_a, (int)p->n, (int)p->m, (int)p->k, &p->alpha,
        (const void *)p->b, type, (int)p->ldb, p->b_stride, (const void *)p->a, type, (int)p->lda, p->a_stride, &beta,
-       (void *)p->c, CUDA_R_32F, (int)p->ldc, p->c_stride, (int)batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+       (void *)p->c, c_type, (int)p->ldc, p->c_stride, (int)batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
   if (hosted) CALL(cuCtxSynchronize);
   return 1;
 }

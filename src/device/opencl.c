@@ -137,7 +137,9 @@ static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
 /* CLBlast multiplies fp32 numbers in buffers. One product has a stride, too. */
 static int opencl_multiply(const product_args *p, int64_t batch) {
   size_t at[3];
-  if (p->begin || p->a_is != AS_FLOAT || p->b_is != AS_FLOAT || p->m < 1 || p->n < 1 || p->k < 1 || batch < 1) return 0;
+  if (p->begin || p->a_is != AS_FLOAT || p->b_is != AS_FLOAT || p->c_is != AS_FLOAT || p->m < 1 || p->n < 1 ||
+      p->k < 1 || batch < 1)
+    return 0;
   LOCKED;
   const buffer_area *a = area_of(p->a, &at[0]), *b = area_of(p->b, &at[1]), *c = area_of(p->c, &at[2]);
   int well = a && b && c;

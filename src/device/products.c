@@ -55,7 +55,7 @@ CH_DEVICE_OP(gemm) {
 
 /* The products of all experts, C being c or, for CH_TN, the weights. Where all have as many rows and the host knows how
  * many, they stand at equal distances, which is all that a driver's batch asks for. */
-static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, real CH_DEV *c) {
+static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, void CH_DEV *c, int c_is) {
   int64_t rows = a->load >= 0 ? a->load : a->max_rows, of_rows = a->load >= 0, weight = a->k * a->n;
   product_args p = {.a = either(a->a, a->a16),
                     .begin = a->load >= 0 ? NULL : a->begin,
@@ -73,15 +73,15 @@ static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, r
   } else {
     const ch_bf16 CH_DEV *w16 = x->compute == CH_COMPUTE_BF16 ? a->w16 : NULL;
     p.b = either(a->w, w16), p.b_is = kind_of(x, w16, 0);
-    p.c = c, p.c_stride = of_rows * rows * a->n;
+    p.c = c, p.c_is = c_is, p.c_stride = of_rows * rows * a->n;
     p.m = rows, p.k = a->k, p.ldb = a->form == CH_NT ? a->k : a->n, p.b_stride = weight;
     p.trans_b = a->form == CH_NT, p.accumulate = a->accumulate;
   }
   return p;
 }
 
-static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, real CH_DEV *c) {
-  product_args p = experts_of(x, a, c);
+static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, void CH_DEV *c, int c_is) {
+  product_args p = experts_of(x, a, c, c_is);
   round_before(x, &p.a, &p.a_is, (int64_t)a->max_rows * a->k);
   round_before(x, &p.b, &p.b_is, a->form == CH_TN ? (int64_t)a->max_rows * a->n : a->experts * a->k * a->n);
   if (!ch_counting(x)) ch_multiply_batch(x, &p, a->experts);
@@ -119,30 +119,32 @@ static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t ro
     const real CH_DEV *value = a->c;
     pad(x, a, rows, a->n, &value, &p.c16);
     p.c = (real CH_DEV *)value;
-    multiply_experts(x, &p, NULL);
+    multiply_experts(x, &p, NULL, AS_FLOAT);
     return;
   }
   real CH_DEV *padded = CH_NEW(&x->scratch, real, rows * a->n);
   p.accumulate = 0;
-  multiply_experts(x, &p, padded);
+  multiply_experts(x, &p, padded, AS_FLOAT);
   if (!ch_counting(x))
     CH_LAUNCH(x, unpad_rows, ch_groups(rows * a->n), .begin = a->begin, .rows = c, .padded = padded, .width = a->n,
               .e = a->experts, .most = a->most, .accumulate = a->accumulate);
 }
 
-/* Where GELU keeps rounded arrays only, what it is given stands in scratch. */
+/* Where nothing but an activation reads the product, and rounds it first, the product is written rounded. Rows that are
+ * padded for it are not: they take the way through scratch. */
 CH_DEVICE_OP(expert_gemm) {
   CH_SCRATCH(x);
   real CH_DEV *c = a->c;
-  if (a->activate && !c) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
   int64_t rows = padded_rows(x, a);
+  int backward = a->activate && (a->activate->dx || a->activate->dx16);
+  int rounded = a->activate && !c && !rows && !backward && a->activate->x16;
+  if (a->activate && !c && !rounded) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
   if (rows)
     multiply_padded(x, a, rows, c);
   else
-    multiply_experts(x, a, c);
+    multiply_experts(x, a, rounded ? (void CH_DEV *)a->activate->x16 : c, rounded ? AS_BF16 : AS_FLOAT);
   if (!ch_counting(x) && a->activate) {
     ch_activate_args through = *a->activate;
-    int backward = through.dx || through.dx16;
     if (!backward && through.x16) through.x = c;
     if (backward) through.dy = c;
     (backward ? x->ops->activate_backward : x->ops->activate)(x, &through);

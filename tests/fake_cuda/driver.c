@@ -328,6 +328,15 @@ static double element(const void *p, int type, long long i) {
   return x.value;
 }
 
+/* The nearest bf16 number, the even one of two. */
+static uint16_t rounded(float value) {
+  union {
+    float value;
+    uint32_t bits;
+  } x = {value};
+  return (uint16_t)(value == value ? (x.bits + 0x7fff + (x.bits >> 16 & 1)) >> 16 : 0x7fc0);
+}
+
 /* Bytes from the first element to the last of `batch` matrices of rows x columns, column by column. */
 static size_t extent(int rows, int columns, int ld, long long stride, int batch, int type) {
   if (ld < rows) fake_wrong("cublasGemmStridedBatchedEx: %d rows, but columns are %d apart", rows, ld);
@@ -341,7 +350,8 @@ CALL cublasGemmStridedBatchedEx(void *handle, int trans_a, int trans_b, int m, i
                                 long long c_stride, int batch, int compute, int algorithm) {
   if (fails("cublasGemmStridedBatchedEx")) return 13;
   if (handle != blas || !current || m < 1 || n < 1 || k < 1 || batch < 1 || a_type != b_type ||
-      (a_type && a_type != 14) || c_type || compute != 68 || algorithm != -1 || (trans_a | trans_b) & ~1)
+      (a_type && a_type != 14) || (c_type && (c_type != 14 || *(const float *)beta != 0)) || compute != 68 ||
+      algorithm != -1 || (trans_a | trans_b) & ~1)
     fake_wrong("cublasGemmStridedBatchedEx: m %d, n %d, k %d, batch %d, types %d %d %d", m, n, k, batch, a_type, b_type,
                c_type);
   a = fake_bytes(a, extent(trans_a ? k : m, trans_a ? m : k, lda, a_stride, batch, a_type), "cuBLAS, A");
@@ -355,8 +365,11 @@ CALL cublasGemmStridedBatchedEx(void *handle, int trans_a, int trans_b, int m, i
         for (int l = 0; l < k; l++)
           sum += element(a, a_type, p * a_stride + (trans_a ? (long long)i * lda + l : (long long)l * lda + i)) *
                  element(b, b_type, p * b_stride + (trans_b ? (long long)l * ldb + j : (long long)j * ldb + l));
-        float *cell = &to[p * c_stride + (long long)j * ldc + i];
-        *cell = (float)(by * sum) + (keep ? keep * *cell : 0);
+        float *cell = &to[p * c_stride + (long long)j * ldc + i], result = (float)(by * sum);
+        if (c_type)
+          ((uint16_t *)to)[p * c_stride + (long long)j * ldc + i] = rounded(result);
+        else
+          *cell = result + (keep ? keep * *cell : 0);
       }
   products++;
   return 0;

@@ -44,9 +44,9 @@
 /* ---- product.cl.h: a batch of products C (= or +=) alpha op(A) op(B). With begin [batch+1] rows begin[i] ..
  * begin[i+1]-1 belong to product i: rows of A and C or, with ragged_k, rows of A and B, over which the product sums. The
  * strides give the distance between the matrices of successive products, and apply to every operand without `begin`.
- * a_is, b_is: AS_FLOAT, ROUNDED (to bf16 when read) or AS_BF16. ---- */
+ * a_is, b_is: AS_FLOAT, ROUNDED (to bf16 when read) or AS_BF16; c_is: AS_FLOAT or, without accumulate, AS_BF16. ---- */
 #define product_fields(ptr, num) ptr(a) ptr(b) ptr(c) ptr(begin) \
-  num(I64, m) num(I64, n) num(I64, k) num(I64, lda) num(I64, ldb) num(I64, ldc) num(I64, a_stride) num(I64, b_stride) num(I64, c_stride) num(I32, trans_a) num(I32, trans_b) num(I32, accumulate) num(I32, ragged_k) num(I32, a_is) num(I32, b_is) num(F32, alpha)
+  num(I64, m) num(I64, n) num(I64, k) num(I64, lda) num(I64, ldb) num(I64, ldc) num(I64, a_stride) num(I64, b_stride) num(I64, c_stride) num(I32, trans_a) num(I32, trans_b) num(I32, accumulate) num(I32, ragged_k) num(I32, a_is) num(I32, b_is) num(I32, c_is) num(F32, alpha)
 
 /* Rows [e][most,width] at equal distances, of rows that belong to experts by number; 0 behind the last one of each.
  * `is` as a_is, of rows; ROUNDED become bf16. And the way back. */

@@ -13,7 +13,7 @@ KERNEL(product) {
   I64 i0 = tile / across * TILE, j0 = tile % across * TILE, m = a.m, k = a.k;
   I64 row = LID / TILE, column = LID % TILE;
   I64 A = batch * a.a_stride, B = batch * a.b_stride; /* where its matrices begin */
-  GLOBAL float *C = P(float, c) + batch * a.c_stride;
+  I64 C = batch * a.c_stride;
   if (P(int, begin)) {
     I64 first = P(int, begin)[batch], rows = P(int, begin)[batch + 1] - first;
     A += first * a.lda;
@@ -44,7 +44,11 @@ KERNEL(product) {
   I64 i = i0 + row, j = j0 + column;
   if (i < m && j < a.n) {
     float value = a.alpha * sum;
-    C[i * a.ldc + j] = a.accumulate ? C[i * a.ldc + j] + value : value;
+    I64 at = C + i * a.ldc + j;
+    if (a.c_is == AS_BF16)
+      P(ushort, c)[at] = to_bf16(value);
+    else
+      P(float, c)[at] = a.accumulate ? P(float, c)[at] + value : value;
   }
 }
 
