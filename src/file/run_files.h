@@ -4,14 +4,14 @@
 
 #include "file/dir.h"
 
-#define CH_RUN_CONFIG "config.json"      /* the wish of the last command; the first file that is written */
+#define CH_RUN_CONFIG "config.json"      /* settings of the last command; the first file that a run writes */
 #define CH_RUN_DATA "data.path"          /* where the data are */
-#define CH_RUN_FROM "from.path"          /* the checkpoint that it began with */
+#define CH_RUN_FROM "from.path"          /* the checkpoint of train --from */
 #define CH_RUN_TUNE "finetune.json"      /* settings of fine-tuning */
 #define CH_RUN_METRICS "metrics.jsonl"   /* losses; its existence means that the run has begun */
 #define CH_RUN_TIMING "timing.jsonl"     /* how fast */
 #define CH_RUN_BEST "best"               /* the best checkpoint of fine-tuning */
-#define CH_RUN_RESULT "result.json"      /* and its result */
+#define CH_RUN_RESULT "result.json"      /* its accuracy */
 #define CH_RUN_PAGE "report.html"        /* of `choir report` */
 #define CH_RUN_CHECKPOINTS "checkpoints" /* a directory */
 /* CH_LOCK (dir.h), too. */

@@ -7,10 +7,13 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/hash.h"
 
 static const char PREFIX[] = CH_TEMPORARY_PREFIX, MARK[] = "choir-made-this";
 static const char WORDS[] =
@@ -27,7 +30,11 @@ static int remove_entry(const char *path, const struct stat *status, int flag, s
 static void remove_marked(const char *path) {
   DIR *stream = opendir(path);
   int left = 0;
-  if (!stream) return;
+  if (!stream) { /* too many open files: an empty one can go all the same */
+    unlink(CH_IN(path, MARK));
+    rmdir(path);
+    return;
+  }
   errno = 0;
   for (struct dirent *entry; (entry = readdir(stream)); errno = 0) {
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || !strcmp(entry->d_name, MARK)) continue;
@@ -50,13 +57,45 @@ static ssize_t words_in(int fd) {
 /* Opens a new mark, locked before it has its words: nobody else can take it for a dead one's in between. 0, -1 with
  * errno. */
 static int make_mark(ch_temporary *t) {
+  struct stat own, there;
   t->lock = open(CH_IN(t->path, MARK), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (t->lock < 0) return -1;
   if (flock(t->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return -1; /* without locks nothing is ever cleaned */
+  /* Between open and flock another process may have taken the mark for a dead one's and removed it. */
+  if (fstat(t->lock, &own) || lstat(CH_IN(t->path, MARK), &there)) return -1;
+  if (own.st_dev != there.st_dev || own.st_ino != there.st_ino) return errno = ENOENT, -1;
   ssize_t n = write(t->lock, WORDS, sizeof WORDS - 1);
   if (n == sizeof WORDS - 1) return 0;
   if (n >= 0) errno = ENOSPC;
   return -1;
+}
+
+/* ---- hosts ----
+ * Locks of some file systems do not reach other hosts (Lustre with localflock, NFS with nolock): there a living maker
+ * elsewhere looks dead. So the number in the name says which host made it: two hashes, of the running kernel, which
+ * containers share, and of the host's name, which outlives a reboot. */
+
+enum { COUNTED = 1000000 }; /* the number is the host's times this and a count */
+
+static uint64_t hash_text(const char *text, size_t size) { return size ? XXH64(text, size, 0) >> 48 | 1 : 0; }
+
+static uint64_t host_number(void) {
+  static atomic_uint_least64_t known;
+  char boot[64], name[256] = "";
+  if (atomic_load(&known)) return atomic_load(&known);
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd < 0 ? 0 : read(fd, boot, sizeof boot);
+  if (fd >= 0) close(fd);
+  if (gethostname(name, sizeof name - 1)) *name = 0;
+  atomic_store(&known,
+               UINT64_C(1) << 32 | hash_text(boot, n > 0 ? (size_t)n : 0) << 16 | hash_text(name, strlen(name)));
+  return atomic_load(&known);
+}
+
+/* Whether this host made a temporary of that number; those of earlier versions name no host, and locks decide. */
+static int is_of_this_host(const char *number) {
+  uint64_t maker = strtoull(number, NULL, 10) / COUNTED, same = maker ^ host_number();
+  return maker >> 32 != 1 || (!(same & 0xFFFF) && maker & 0xFFFF) || (!(same & 0xFFFF0000) && maker & 0xFFFF0000);
 }
 
 int ch_temporary_make(ch_temporary *t, const char *parent) {
@@ -64,8 +103,8 @@ int ch_temporary_make(ch_temporary *t, const char *parent) {
   ch_temporary_clean(parent);
   for (int attempt = 0; attempt < 100; attempt++) {
     *t = (ch_temporary){.lock = -1};
-    int length =
-        snprintf(t->path, sizeof t->path, "%s/%s%ld-%u", parent, PREFIX, (long)getpid(), atomic_fetch_add(&count, 1));
+    int length = snprintf(t->path, sizeof t->path, "%s/%s%ld-%" PRIu64, parent, PREFIX, (long)getpid(),
+                          host_number() * COUNTED + atomic_fetch_add(&count, 1) % COUNTED);
     int made = length < (int)sizeof t->path ? mkdir(t->path, 0700) : (errno = ENAMETOOLONG, -1);
     if (made) t->path[0] = 0;
     if (!made && !make_mark(t)) return 0;
@@ -96,13 +135,14 @@ void ch_temporary_remove(ch_temporary *t) {
   errno = number;
 }
 
-/* PREFIX, digits, '-', digits. */
+/* PREFIX, digits, '-', digits: made by this host. */
 static int has_our_name(const char *name) {
   size_t length = sizeof PREFIX - 1;
   if (strncmp(name, PREFIX, length)) return 0;
   size_t process = strspn(name + length, "0123456789");
   const char *rest = name + length + process;
-  return process && *rest == '-' && rest[1] && strspn(rest + 1, "0123456789") == strlen(rest + 1);
+  return process && *rest == '-' && rest[1] && strspn(rest + 1, "0123456789") == strlen(rest + 1) &&
+         is_of_this_host(rest + 1);
 }
 
 /* A directory of that name, ours and without a living maker. One without a whole mark goes only if it is empty. */

@@ -24,7 +24,8 @@ int ch_temporary_beside(ch_temporary *temporary, const char *target, char *insid
 void ch_temporary_remove(ch_temporary *temporary);
 
 /* Removes what killed processes left in a directory: whatever has the name, the mark inside, this user for an owner,
- * and no living maker. Best effort: it costs room, nothing else. */
+ * no living maker, and this host's number in its name: locks may not reach other hosts. Best effort: it costs room,
+ * nothing else. */
 void ch_temporary_clean(const char *directory);
 
 /* The path is of something inside such a directory. */

@@ -70,6 +70,11 @@ int ch_is_named(int fd, const char *path, int *named) {
   return CHOIR_OK;
 }
 
+int ch_same_file(const char *a, const char *b) {
+  struct stat x, y;
+  return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 int ch_list(const char *directory, int (*each)(void *context, const char *name), void *context) {
   DIR *stream = opendir(directory);
   int code = CHOIR_OK;

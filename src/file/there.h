@@ -31,6 +31,9 @@ int ch_own_open(const char *path, int flags, int *fd);
 /* Whether an open file still has that name. CHOIR_ERROR_IO: it cannot be told. */
 int ch_is_named(int fd, const char *path, int *named);
 
+/* Whether two paths lead to the same file. */
+int ch_same_file(const char *a, const char *b);
+
 /* Calls `each` with every name in a directory but "." and ".."; stops at an error of its own. CHOIR_ERROR_IO where the
  * directory cannot be read to its end. */
 int ch_list(const char *directory, int (*each)(void *context, const char *name), void *context);

@@ -60,7 +60,7 @@ static int judge(int fd, const char *path, int64_t size, int64_t *bytes) {
 
 static int size_of(int fd, const char *path, int64_t *size) {
   struct stat status;
-  if (fstat(fd, &status)) return ch_error_errno("%s: cannot be told how long it is", path);
+  if (fstat(fd, &status)) return ch_error_errno("%s: cannot read the length of the file", path);
   *size = status.st_size;
   return CHOIR_OK;
 }
