@@ -199,7 +199,11 @@ int cli_pipes_end(int status);            /* writes what goes to standard output
 
 /* outputs.c: an exit status, before any work. */
 int cli_check_file(const char *path); /* an output file */
-int cli_check_new(const char *path);  /* an output directory, which may exist if it is empty */
+/* Refuses an output that is there and is an operand, the value of an option that names inputs, or a file of one of
+ * these directories that the verb reads. */
+int cli_is_output(const cli_option *option);
+int cli_check_not_input(const cli_verb *verb, const char *path, int count, const char *const *operands);
+int cli_check_new(const char *path); /* an output directory, which may exist if it is empty */
 
 /* input.c */
 char *cli_read_file(const char *path,

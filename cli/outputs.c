@@ -1,8 +1,13 @@
-/* What is wrong with an output is said before the work, which may take hours: it is begun and given up. Only the first
- * of several processes writes. */
+/* What is wrong with an output is said before the work, which may take hours: it is begun and given up; and one that
+ * the command reads is refused. Only the first of several processes writes. */
+#include <fts.h>
+#include <string.h>
+#include <sys/stat.h>
+
 #include "cli.h"
 #include "file/dir.h"
 #include "file/file.h"
+#include "file/run_files.h"
 
 int cli_check_file(const char *path) {
   ch_file file;
@@ -18,4 +23,75 @@ int cli_check_new(const char *path) {
   if (ch_dir_begin(&dir, path)) return cli_fail();
   ch_dir_end(&dir, CHOIR_ERROR_INTERRUPTED);
   return 0;
+}
+
+static int has_suffix(const char *name, const char *suffix) {
+  size_t length = strlen(name), of = strlen(suffix);
+  return length >= of && !strcmp(name + length - of, suffix);
+}
+
+/* Whether a file in a directory is one that choir put there, and reads when the directory is named. A page or an array
+ * of the user's beside them is not. */
+static int is_read(const char *name) {
+  static const char *const files[] = CH_RUN_FILES;
+  static const char *const suffixes[] = {".safetensors",    ".safetensors.index.json", ".shard",
+                                         "tokenizer.model", "tokenizer.json",          "data.json"};
+  int found = !strcmp(name, CH_LOCK);
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) found |= !strcmp(name, files[i]);
+  for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) found |= has_suffix(name, suffixes[i]);
+  return found;
+}
+
+/* Whether a directory is choir's, or a model's: of any other, every file below it is a text to read. */
+static int is_known(const char *directory) {
+  static const char *const marks[] = {"config.json", "data.json", CH_RUN_METRICS};
+  struct stat status;
+  int known = 0;
+  for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) known |= !stat(CH_IN(directory, marks[i]), &status);
+  return known;
+}
+
+static int same_file(const struct stat *a, const struct stat *b) {
+  return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* operand: the directory is an operand of the command, and texts in it are inputs; from the directory of an option
+ * (--data) only files with names of choir's are. */
+static int holds_file(const char *directory, const struct stat *output, int operand) {
+  char *const roots[] = {(char *)(uintptr_t)directory, NULL};
+  int found = 0, known = !operand || is_known(directory);
+  FTS *walk = fts_open(roots, FTS_LOGICAL | FTS_NOCHDIR, NULL);
+  for (FTSENT *at; walk && !found && (at = fts_read(walk));)
+    found = at->fts_info == FTS_F && same_file(at->fts_statp, output) && (!known || is_read(at->fts_name));
+  if (walk) fts_close(walk);
+  return found;
+}
+
+/* As cp does, by device and inode: whatever names lead to it. */
+static int check_against(const char *path, const struct stat *output, const char *input, int operand) {
+  struct stat status;
+  if (!input || stat(input, &status)) return 0; /* opening says what is wrong */
+  int same = S_ISDIR(status.st_mode) ? holds_file(input, output, operand) : same_file(&status, output);
+  if (!same) return 0;
+  char shown[4096];
+  snprintf(shown, sizeof shown, "%s", cli_shown(path));
+  return cli_usage("%s: is read by this command (%s), and would be overwritten; name another output", shown,
+                   cli_shown(input));
+}
+
+int cli_is_output(const cli_option *o) {
+  return o->kind == CLI_OUTPUT || (o->kind == CLI_PATH && !strcmp(o->name, "out"));
+}
+
+int cli_check_not_input(const cli_verb *verb, const char *path, int count, const char *const *operands) {
+  struct stat output;
+  int status = 0;
+  if (!strcmp(path, "-") || stat(path, &output) || !S_ISREG(output.st_mode)) return 0; /* nothing that could be lost */
+  for (int i = 0; i < count && !status; i++) status = check_against(path, &output, operands[i], 1);
+  for (const cli_option *o = verb->options; o->name && !status; o++) {
+    const char *const *input = o->target;
+    if ((o->kind == CLI_PATH && !cli_is_output(o)) || o->kind == CLI_INPUT || o->kind == CLI_SMALL)
+      if (*input) status = check_against(path, &output, *input, 0);
+  }
+  return status;
 }

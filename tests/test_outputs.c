@@ -174,6 +174,36 @@ static void a_search_for_pieces_is_left(void **state) {
   assert_int_equal(entries("search"), 0);
 }
 
-TEST_MAIN(program_setup, program_directory_remove, only_what_choir_made_is_removed, leftovers_of_the_dead_go,
-          half_a_mark_goes, outputs_keep_mode_and_links, empty_directories_and_links_to_them_are_outputs,
-          mount_points_are_refused_before_the_work, directories_without_fsync, a_search_for_pieces_is_left)
+/* As cp, by device and inode, whatever name leads to it; what is only beside the inputs may be replaced. */
+static void outputs_that_are_read_are_refused(void **state) {
+  static const char read[] = "is read by this command";
+  program_must(
+      "mkdir read && cp corpus.txt read/a.txt && cp tokenizer.model config.json read && cd read && mkdir texts && cp "
+      "a.txt "
+      "texts && ln a.txt hard && ln -s a.txt soft && choir train --threads 1 --config config.json --data ../data --set "
+      "steps=2 --set eval_every=0 --out run && choir report run && choir report run && choir report run --out "
+      "run/page.html && choir report run --out run/page.html && cp -r . ../kept");
+  static const char *const commands[] = {
+      "tokenizer train --vocab-size 300 --out a.txt a.txt",
+      "tokenizer train --vocab-size 300 --out hard a.txt",
+      "tokenizer train --vocab-size 300 --out soft a.txt",
+      "tokenizer train --vocab-size 300 --out a.txt soft",
+      "tokenizer train --vocab-size 300 --out texts/a.txt texts",
+      "tokenizer encode --tokenizer tokenizer.model --out a.txt a.txt",
+      "tokenizer encode --tokenizer tokenizer.model --out tokenizer.model a.txt",
+      "tokenizer import --out tokenizer.model tokenizer.model",
+      "report run --out run/metrics.jsonl",
+      "report run --out run/timing.jsonl",
+      "report run --out run/checkpoints/00000002/model.safetensors",
+      "report ../read/run --out run/config.json",
+      "inspect run --text a.txt --out a.txt",
+      "export --format gguf --data ../data --out run/checkpoints/00000002/model.safetensors run"};
+  for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+    program_refuses(2, read, "cd read && choir %s", commands[i]);
+  program_must("diff -r read kept");
+}
+
+TEST_MAIN(program_setup, program_directory_remove, outputs_that_are_read_are_refused, only_what_choir_made_is_removed,
+          leftovers_of_the_dead_go, half_a_mark_goes, outputs_keep_mode_and_links,
+          empty_directories_and_links_to_them_are_outputs, mount_points_are_refused_before_the_work,
+          directories_without_fsync, a_search_for_pieces_is_left)

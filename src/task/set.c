@@ -11,6 +11,7 @@
 #include "base/machine.h"
 #include "file/file.h"
 #include "file/json.h"
+#include "file/there.h"
 #include "infer/score.h"
 #include "model/config.h"
 
@@ -227,7 +228,11 @@ int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const
   double begin = ch_machine_seconds();
   CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, length, 0, &set));
   describe_set(&set, result);
-  int code = ch_set_measure(model, &set, 0, options, options->out, &result->measure[result->measures++]);
+  int code = CHOIR_OK;
+  if (options->out && ch_same_file(options->out, set.path))
+    code = ch_error(CHOIR_ERROR_ARGUMENT, "%s: is the labelled set itself; name another file for predictions",
+                    options->out);
+  if (!code) code = ch_set_measure(model, &set, 0, options, options->out, &result->measure[result->measures++]);
   if (!code) code = measure_batches(model, &set, options, result);
   ch_set_close(&set);
   result->seconds = ch_machine_seconds() - begin;
