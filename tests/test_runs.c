@@ -109,6 +109,57 @@ static void a_config_that_cannot_be_read(void **state) {
   assert_int_equal((int)wish("blank", "steps"), 6);
 }
 
+/* ---- data that others write meanwhile */
+
+typedef struct meddler {
+  const char *shard;
+  int how; /* 0: foreign bytes, 1: the same under the old time, 2: another length, 3: another file of that name */
+} meddler;
+
+static int meddle(void *context, const choir_train_event *e) {
+  const meddler *m = context;
+  struct stat before;
+  char foreign[4096];
+  memset(foreign, 0xFF, sizeof foreign);
+  if (e->kind != CHOIR_EVENT_STEP || e->step != 2) return 0;
+  assert_int_equal(stat(m->shard, &before), 0);
+  if (m->how == 3) {
+    program_must("cp %s x.shard && dd if=/dev/zero of=x.shard conv=notrunc bs=64 seek=2 count=9 2>&1 && mv x.shard %s",
+                 m->shard, m->shard);
+    return 0;
+  }
+  int fd = open(m->shard, O_WRONLY | (m->how == 2 ? O_APPEND : 0));
+  assert_true(fd >= 0);
+  for (off_t at = 128; at < before.st_size; at += (off_t)sizeof foreign) {
+    size_t size = (size_t)(before.st_size - at) < sizeof foreign ? (size_t)(before.st_size - at) : sizeof foreign;
+    assert_int_equal(m->how == 2 ? write(fd, foreign, 2) : pwrite(fd, foreign, size, at),
+                     m->how == 2 ? 2 : (ssize_t)size);
+    if (m->how == 2) break;
+  }
+  if (m->how == 1) assert_int_equal(futimens(fd, (struct timespec[]){before.st_atim, before.st_mtim}), 0);
+  close(fd);
+  return 0;
+}
+
+/* A shard is mapped: what somebody writes into its file is read. The run ends with a word, and saves nothing of it. */
+static void data_that_change_meanwhile(void **state) {
+  for (int how = 0; how < 4; how++) {
+    choir_config config;
+    meddler m = {"changed/text.train.shard", how};
+    choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+    program_must("rm -rf changed moving && cp -r data changed");
+    test_ok(choir_config_load("config.json", &config));
+    config.train.steps = 5, config.train.eval_every = 0, config.train.checkpoint_every = 1;
+    o.config = &config, o.data = "changed", o.out = "moving", o.event = meddle, o.context = &m;
+    if (how == 3) {
+      test_ok(choir_train(&o));
+      continue;
+    }
+    test_fails(choir_train(&o), CHOIR_ERROR_FORMAT, "changed/text.train.shard: was changed while it was read");
+    assert_true(program_newest("moving") < (how == 1 ? 4 : 3));
+  }
+}
+
 /* ---- which checkpoint is the newest */
 
 static void foreign_names_are_passed_over(void **state) {
@@ -257,7 +308,7 @@ static void files_that_are_in_the_way(void **state) {
 }
 
 TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up, tokens_of_other_steps,
-          logs_end_where_the_checkpoint_stands, half_lines_go, a_config_that_cannot_be_read,
+          logs_end_where_the_checkpoint_stands, data_that_change_meanwhile, half_lines_go, a_config_that_cannot_be_read,
           foreign_names_are_passed_over, damaged_ones_are_passed_over, readers_take_the_one_before,
           readers_pass_over_what_is_not_finite, finds_within_the_room, checkpoints_vanish_under_readers,
           nothing_of_anybody_else_is_removed, files_that_are_in_the_way)

@@ -48,6 +48,10 @@ int ch_data_check(const choir_data *data, int length); /* every source has a win
 void ch_data_next(const choir_data *data, uint64_t seed, int length, ch_data_position *position, int count,
                   int32_t *tokens);
 
+/* Whether all files of tokens are as they were when they were opened (ch_shard_intact): asked at every step, because a
+ * mapped file shows what others write into it. */
+int ch_data_intact(const choir_data *data);
+
 /* Held-out windows of length+1, all sources in order; window 0 <= index < count. The last, shorter one of each source
  * is padded with -1. */
 int64_t ch_data_heldout_windows(const choir_data *data, int length);

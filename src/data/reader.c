@@ -74,6 +74,14 @@ void ch_data_next(const choir_data *d, uint64_t seed, int length, ch_data_positi
     read_window(d, seed, length, position->samples++, tokens + (size_t)i * ((size_t)length + 1));
 }
 
+int ch_data_intact(const choir_data *d) {
+  for (int i = 0; i < d->count; i++) {
+    CH_TRY(ch_shard_intact(&d->sources[i].train));
+    CH_TRY(ch_shard_intact(&d->sources[i].heldout));
+  }
+  return CHOIR_OK;
+}
+
 /* The last window of a source may be shorter, but predicts one token at least. */
 static int64_t heldout_windows_of(const ch_source *s, int length) {
   uint64_t tokens = s->heldout.info.tokens;

@@ -1,10 +1,15 @@
 #include "data/shard.h"
 
 #include <endian.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "data/encoder.h"
+#include "file/there.h"
 
 enum { VERSION = 1 };
 static const char MAGIC[] = "choirshd";
@@ -105,10 +110,42 @@ static int check_tokens(const ch_shard *s) {
   return CHOIR_OK;
 }
 
+struct ch_shard_origin {
+  struct stat status;
+  atomic_int unfit;
+  char path[];
+};
+
+static int note_origin(const char *path, ch_shard *s) {
+  s->origin = calloc(1, sizeof *s->origin + strlen(path) + 1);
+  if (!s->origin) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to open it");
+  strcpy(s->origin->path, path);
+  return stat(path, &s->origin->status) ? ch_error_errno("cannot read the time of the last change") : CHOIR_OK;
+}
+
+static int was_changed(const ch_shard *s) {
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: was changed while it was read; copy new data to a new directory",
+                  s->origin->path);
+}
+
+int ch_shard_intact(const ch_shard *s) {
+  struct stat now;
+  const struct stat *then = &s->origin->status;
+  if (atomic_load_explicit(&s->origin->unfit, memory_order_relaxed)) return was_changed(s);
+  if (stat(s->origin->path, &now))
+    return ch_is_absent(errno) ? CHOIR_OK : ch_error_errno("%s: cannot check for changes of the file", s->origin->path);
+  if (now.st_dev != then->st_dev || now.st_ino != then->st_ino) return CHOIR_OK;
+  return now.st_size == then->st_size && now.st_mtim.tv_sec == then->st_mtim.tv_sec &&
+                 now.st_mtim.tv_nsec == then->st_mtim.tv_nsec
+             ? CHOIR_OK
+             : was_changed(s);
+}
+
 int ch_shard_open(const char *path, ch_shard *s) {
   *s = (ch_shard){0};
   CH_TRY(ch_file_map(path, &s->map, &s->map_bytes));
-  int code = get_header(s->map, s->map_bytes, s);
+  int code = note_origin(path, s);
+  if (!code) code = get_header(s->map, s->map_bytes, s);
   if (!code) code = check_tokens(s);
   if (!code) return CHOIR_OK;
   ch_shard_close(s);
@@ -118,13 +155,22 @@ int ch_shard_open(const char *path, ch_shard *s) {
 void ch_shard_close(ch_shard *s) {
   if (s->map) ch_file_unmap(s->map, s->map_bytes);
   s->map = NULL;
+  free(s->origin);
+  s->origin = NULL;
 }
 
 void ch_shard_read(const ch_shard *s, uint64_t first, size_t count, int32_t *tokens) {
   const char *from = (const char *)s->map + HEADER_BYTES + first * (uint64_t)s->width;
   const uint16_t *narrow = (const void *)from;
   const uint32_t *wide = (const void *)from;
-  for (size_t i = 0; i < count; i++) tokens[i] = s->width == 2 ? narrow[i] : (int32_t)wide[i];
+  const uint32_t vocabulary = (uint32_t)s->info.vocab_size;
+  uint32_t most = 0;
+  for (size_t i = 0; i < count; i++) {
+    const uint32_t id = s->width == 2 ? narrow[i] : wide[i];
+    tokens[i] = id < vocabulary ? (int32_t)id : 0;
+    most = id > most ? id : most;
+  }
+  if (most >= vocabulary) atomic_store_explicit(&s->origin->unfit, 1, memory_order_relaxed);
 }
 
 int ch_shard_begin(ch_shard_writer *w, const char *path, int vocab_size, uint64_t tokenizer_hash) {

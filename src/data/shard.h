@@ -12,11 +12,16 @@ typedef struct ch_shard_info {
   uint64_t checksum; /* of the tokens as stored */
 } ch_shard_info;
 
+/* Identity, length and time of the shard's file at opening, and whether a token beyond the vocabulary was read since.
+ */
+typedef struct ch_shard_origin ch_shard_origin;
+
 typedef struct ch_shard {
   ch_shard_info info;
   int width; /* bytes a token */
   const void *map;
   size_t map_bytes;
+  ch_shard_origin *origin;
 } ch_shard;
 
 /* Opens and checks everything: header, file size, checksums, every token below vocab_size. CHOIR_ERROR_IO,
@@ -24,7 +29,12 @@ typedef struct ch_shard {
 int ch_shard_open(const char *path, ch_shard *shard);
 void ch_shard_close(ch_shard *shard);
 
-/* Tokens first .. first+count-1. */
+/* CHOIR_ERROR_FORMAT: somebody has written into the file since it was opened, by its size and time, or because a token
+ * was read that the vocabulary does not have. A shard whose name another file has taken (a rename) keeps its own bytes.
+ * CHOIR_ERROR_IO. */
+int ch_shard_intact(const ch_shard *shard);
+
+/* Tokens first .. first+count-1; those beyond the vocabulary are read as 0, and ch_shard_intact tells. */
 void ch_shard_read(const ch_shard *shard, uint64_t first, size_t count, int32_t *tokens);
 
 typedef struct ch_shard_writer {

@@ -38,6 +38,7 @@ static int eval_windows(int code, choir_model *model, const choir_eval_options *
   code = ch_comm_agree(model->x.comm, code);
   if (!code) code = ch_evaluate(model, w, (int)B, o->sequences, unigram, o->progress, o->context, result);
   free(unigram);
+  if (!code && m->data) code = ch_comm_agree(model->x.comm, ch_data_intact(m->data));
   return code ? code : ch_model_check_loss(model, result->loss);
 }
 
