@@ -336,9 +336,41 @@ static void names_what_cannot_be_read(void **state) {
   free(got.data);
 }
 
+/* A bit flipped in the first bytes makes a compressed file one that no decompressor knows: it is not read as text, its
+ * invalid bytes replaced, nor is a file that is only called like one. */
+static void refuses_damaged_beginnings(void **state) {
+  static const size_t magic[FILTERS] = {0, 3, 6, 4, 10};
+  ch_buffer content = {0}, got = {0};
+  corpus_prose(&content, 30000, 4);
+  for (int f = 1; f < FILTERS; f++) {
+    compress(corpus_path("whole"), filters[f], content.data, content.size);
+    ch_buffer whole = corpus_load(corpus_path("whole"));
+    for (size_t bit = 0; bit < 8 * magic[f]; bit++) {
+      whole.data[bit / 8] ^= (char)(1 << bit % 8);
+      corpus_save(corpus_path("in"), whole.data, whole.size);
+      if (read_one("in", NULL, NULL, 1, &got) != CHOIR_ERROR_FORMAT && strncmp(got.data, content.data, content.size))
+        fail_msg("filter %d, bit %zu: %.20s", f, bit, got.data);
+      whole.data[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    free(whole.data);
+  }
+  static const char *const names[] = {"text.gz", "text.XZ", "text.zst", "text.tgz", "text.zip"};
+  for (int i = 0; i < 5; i++) {
+    corpus_save(corpus_path(names[i]), "plain\n", 6);
+    test_fails(read_one(names[i], NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT,
+               "is called like a compressed file, and is none");
+  }
+  corpus_save(corpus_path("in"), "PK\3\4 and so on\n", 16);
+  test_fails(read_one("in", NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT, "begins like a zip file, and is no text");
+  corpus_save(corpus_path("in"), "BZh is a text, and %PDX is one\n", 31);
+  test_ok(read_one("in", NULL, NULL, 1, &got));
+  free(content.data);
+  free(got.data);
+}
+
 static int end(void **state) { return corpus_end(state); }
 
 TEST_MAIN(begin, end, splits_documents, takes_windows_line_ends, reads_json_lines, half_pairs_are_replaced,
           json_errors_name_the_line, tells_json_lines_from_text, invalid_bytes_are_located, reads_every_compression,
-          refuses_archives, refuses_damaged_compression, reads_every_stream, reads_gzip_members,
-          names_what_cannot_be_read)
+          refuses_archives, refuses_damaged_compression, refuses_damaged_beginnings, reads_every_stream,
+          reads_gzip_members, names_what_cannot_be_read)
