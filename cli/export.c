@@ -54,7 +54,6 @@ static int run_export(int count, const char *const *operands) {
   o.context = &progress;
   int code = choir_export(&o, &result);
   cli_progress_clear(&progress);
-  if (code == CHOIR_ERROR_INTERRUPTED) return cli_fail(), CLI_INTERRUPTED;
   if (code) return cli_fail();
   return json ? print_export_json(&result) : print(&result);
 }

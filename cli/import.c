@@ -15,7 +15,7 @@ static int run_import(int count, const char *const *operands) {
   o.context = &progress;
   int code = choir_import(&o, &result);
   cli_progress_clear(&progress);
-  if (code) return cli_fail(), code == CHOIR_ERROR_INTERRUPTED ? CLI_INTERRUPTED : CLI_FAILED;
+  if (code) return cli_fail();
   cli_print_notices(choir_notices());
   printf("%s: %s, %s parameters%s\n", cli_shown(o.out), result.architecture, cli_grouped(result.parameters),
          result.tokenizer ? "" : ", no tokenizer");

@@ -10,14 +10,16 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "file/dir.h"
 
 enum { INPUTS_MOST = 16, PIECE = 1 << 16 };
 
 static struct {
   char path[INPUTS_MOST][32]; /* /proc/self/fd/N of what has been copied */
   int inputs, standard_input_read;
-  char directory[4096], result[4200]; /* of what goes to standard output; "": nothing does */
-  int standard_output;                /* the real one */
+  ch_temporary place;  /* of what goes to standard output; who comes later cleans up after one that is killed */
+  char result[4200];   /* the file in it; "": nothing goes there */
+  int standard_output; /* the real one */
 } pipes;
 
 static const char *temporary_place(void) {
@@ -97,14 +99,12 @@ const char *cli_input(const char *path, int small) {
 
 const char *cli_output(const char *path) {
   if (strcmp(path, "-")) return cli_check_file(path) ? NULL : path;
-  if (*pipes.directory) return cli_fail_with("standard output is wanted twice"), NULL;
-  snprintf(pipes.directory, sizeof pipes.directory, "%s/choir-XXXXXX", temporary_place());
-  if (!mkdtemp(pipes.directory)) {
-    cli_fail_with("%s: %s", pipes.directory, strerror(errno));
-    *pipes.directory = 0;
-    return NULL;
-  }
-  snprintf(pipes.result, sizeof pipes.result, "%s/standard-output", pipes.directory);
+  if (*pipes.result) return cli_fail_with("standard output is wanted twice"), NULL;
+  if (ch_temporary_make(&pipes.place, temporary_place()))
+    return cli_fail_with("%s: nothing can be made there: %s; TMPDIR names another place", temporary_place(),
+                         strerror(errno)),
+           NULL;
+  snprintf(pipes.result, sizeof pipes.result, "%s/standard-output", pipes.place.path);
   cli_show_as(pipes.result, "standard output");
   fflush(stdout);
   pipes.standard_output = dup(STDOUT_FILENO);
@@ -113,13 +113,12 @@ const char *cli_output(const char *path) {
 }
 
 int cli_pipes_end(int status) {
-  if (!*pipes.directory) return status;
+  if (!*pipes.result) return status;
   fflush(stdout);
   int from = status ? -1 : open(pipes.result, O_RDONLY | O_CLOEXEC);
   if (!status && (from < 0 || copy_bytes(from, pipes.standard_output, UINT64_MAX)))
     status = cli_fail_with("standard output: %s", strerror(errno));
   if (from >= 0) close(from);
-  unlink(pipes.result);
-  rmdir(pipes.directory);
+  ch_temporary_remove(&pipes.place);
   return status;
 }

@@ -104,8 +104,12 @@ int ch_model_check_loss(choir_model *model, double loss) {
   if (isfinite(loss)) return CHOIR_OK;
   const char *name = ch_model_bad_weight(model);
   CH_TRY(ch_comm_agree(model->x.comm, ch_exec_check(&model->x)));
-  return ch_error(CHOIR_ERROR_NUMERIC, "the loss is %g; first weight that is not finite: %s", loss,
-                  name ? name : "none");
+  const char *what = isnan(loss) ? "not a number" : "infinite";
+  if (!name)
+    return ch_error(CHOIR_ERROR_NUMERIC,
+                    "the loss is %s, and all weights are finite: they are so large that sums of products overflow",
+                    what);
+  return ch_error(CHOIR_ERROR_NUMERIC, "the loss is %s; first weight that is not finite: %s", what, name);
 }
 
 static int check_tokens(const choir_model *model, int B, int T, const int32_t *tokens) {

@@ -160,7 +160,8 @@ void ch_products_run(ch_exec *x, int count, ch_tiling cutting, const ch_product 
       int which = product_of(cuts, count, i);
       ch_product piece = piece_of(&products[which], &cuts[which], i - cuts[which].begin);
       int64_t thread = omp_get_thread_num();
-      pieces_room own = {all.output + thread * cutting.room, all.rounded + thread * cutting.rounded, all.most};
+      pieces_room own = {all.output ? all.output + thread * cutting.room : NULL,
+                         all.rounded ? all.rounded + thread * cutting.rounded : NULL, all.most};
       run_piece(&piece, &own, scratch + thread * CH_PRODUCT_SCRATCH);
     }
   }
