@@ -306,5 +306,20 @@ static void statistics_add_up(void **state) {
   choir_route_stats_free(&sum);
 }
 
-TEST_MAIN(NULL, NULL, routes_a_matrix, refuses_bad_matrices, layer_on_own_arrays, randomness_goes_on, layer_refuses,
-          statistics_add_up)
+/* Finite scores whose sum no float holds: shares of it are what they are, and not 0. */
+static void sums_beyond_floats(void **state) {
+  static const float scores[3][3] = {{2e38f, 3e38f, 1}, {.1f, .2f, .3f}, {.3f, .2f, .1f}};
+  float gates[3][3];
+  choir_router_options top2 = router_options("gshard_top2"), chosen = router_options("expert_choice");
+  top2.capacity_factor = chosen.capacity_factor = 3;
+  chosen.normalize_gates = 1;
+  const choir_router_options *all[] = {&top2, &chosen};
+  for (int i = 0; i < 2; i++) {
+    test_ok(choir_route(&(choir_route_request){.options = all[i], .n = 3, .e = 3, .scores = &scores[0][0]},
+                        &gates[0][0], NULL));
+    assert_true(fabs((double)gates[0][0] - 0.4) < 1e-6 && fabs((double)gates[0][1] - 0.6) < 1e-6);
+  }
+}
+
+TEST_MAIN(NULL, NULL, sums_beyond_floats, routes_a_matrix, refuses_bad_matrices, layer_on_own_arrays,
+          randomness_goes_on, layer_refuses, statistics_add_up)

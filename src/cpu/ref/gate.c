@@ -1,4 +1,5 @@
 /* Reference: gates and the load-balancing loss, and their gradients. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -6,10 +7,12 @@
 
 static real sigmoid(real x) { return (real)(1 / (1 + exp(-(double)x))); }
 
-/* The sum that a token's gates are shares of; both 0, which no softmax gives: 1. */
-static real sum_of(const ch_gate_args *a, int t) {
-  real sum = a->value[2 * (int64_t)t] + a->value[2 * (int64_t)t + 1];
-  return sum == 0 ? 1 : sum;
+/* The share that a score has of the sum of a token's two; both 0, which no softmax gives: the score itself. Finite
+ * scores may have a sum that is not: then of halves. */
+static real share_of(const ch_gate_args *a, int t, real score) {
+  const real *value = a->value + 2 * (int64_t)t, half = (real)0.5;
+  real sum = value[0] + value[1];
+  return isinf(sum) ? half * score / (half * value[0] + half * value[1]) : score / (sum == 0 ? 1 : sum);
 }
 
 CH_REF_OP(gate) {
@@ -21,7 +24,8 @@ CH_REF_OP(gate) {
     for (int s = r->expert_begin[i]; s < end; s++)
       gate[s] = a->rule == CH_GATE_EVEN ? even : a->score[(int64_t)r->slot_token[s] * r->experts + i];
     for (int s = r->expert_begin[i]; s < end && a->rule == CH_GATE_SIGMOID; s++) gate[s] = sigmoid(gate[s]);
-    for (int s = r->expert_begin[i]; s < end && a->rule == CH_GATE_SHARE; s++) gate[s] /= sum_of(a, r->slot_token[s]);
+    for (int s = r->expert_begin[i]; s < end && a->rule == CH_GATE_SHARE; s++)
+      gate[s] = share_of(a, r->slot_token[s], gate[s]);
   }
 }
 
@@ -35,6 +39,8 @@ static void share_backward(ch_exec *x, const ch_gate_args *a) {
     real first = a->value[2 * (int64_t)t], second = a->value[2 * (int64_t)t + 1], sum = first + second;
     if (sum == 0) continue; /* gates are the scores themselves */
     real slope = (dscore[expert[0]] - dscore[expert[1]]) / sum;
+    if (isinf(sum))
+      first *= (real)0.5, second *= (real)0.5, sum = first + second; /* the slope is 0: below all floats */
     dscore[expert[0]] = second / sum * slope;
     dscore[expert[1]] = -first / sum * slope;
   }
@@ -96,8 +102,10 @@ CH_REF_OP(normalize_gates) {
     double sum = 0;
     for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++) sum += (double)r->slot_gate[r->token_slot[i]];
     a->sum[t] = (real)(sum == 0 ? 1 : sum);
+    double by = (double)a->sum[t];
+    if (isinf(by)) by = sum, a->sum[t] = (real)FLT_MAX; /* finite gates, whose sum no float holds */
     for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++)
-      r->slot_gate[r->token_slot[i]] = (real)((double)r->slot_gate[r->token_slot[i]] / (double)a->sum[t]);
+      r->slot_gate[r->token_slot[i]] = (real)((double)r->slot_gate[r->token_slot[i]] / by);
   }
 }
 

@@ -8,7 +8,8 @@ KERNEL(gate) {
     if (a.rule == 2) gate = (float)(1 / (1 + exp(-(double)gate)));
     if (a.rule == 3) {
       float sum = P(float, value)[2 * t] + P(float, value)[2 * t + 1];
-      gate /= sum == 0 ? 1 : sum;
+      float halves = 0.5f * P(float, value)[2 * t] + 0.5f * P(float, value)[2 * t + 1]; /* finite where the sum is not */
+      gate = sum == INF ? 0.5f * gate / halves : gate / (sum == 0 ? 1 : sum);
     }
     P(float, slot_gate)[s] = gate;
   }
@@ -31,6 +32,7 @@ KERNEL(share_backward) {
     float first = P(float, value)[2 * t], second = P(float, value)[2 * t + 1], sum = first + second;
     if (expert[0] < 0 || sum == 0) continue; /* with a sum of 0 gates are the scores themselves */
     float slope = (dscore[expert[0]] - dscore[expert[1]]) / sum;
+    if (sum == INF) first *= 0.5f, second *= 0.5f, sum = first + second;
     dscore[expert[0]] = second / sum * slope;
     dscore[expert[1]] = -first / sum * slope;
   }
@@ -42,8 +44,10 @@ KERNEL(normalize_gates) {
     GLOBAL float *gate = P(float, slot_gate);
     double sum = 0;
     for (int i = begin[t]; i < begin[t + 1]; i++) sum += gate[slot[i]];
-    P(float, sum)[t] = (float)(sum == 0 ? 1 : sum);
-    for (int i = begin[t]; i < begin[t + 1]; i++) gate[slot[i]] = (float)(gate[slot[i]] / (double)P(float, sum)[t]);
+    float by = (float)(sum == 0 ? 1 : sum);
+    P(float, sum)[t] = by == INF ? 3.40282347e+38f : by;
+    for (int i = begin[t]; i < begin[t + 1]; i++)
+      gate[slot[i]] = (float)(gate[slot[i]] / (by == INF ? sum : (double)by));
   }
 }
 
