@@ -1,11 +1,50 @@
 """Objects that own memory of libchoir, and callbacks that may raise."""
 
+import atexit
 import contextlib
 import copy
+import os
 import signal
 import threading
 
 from ._native import BusyError, ffi, keep, lib
+
+
+class _Calls:
+    """Calls with callbacks that are under way. C must not call back once the interpreter is gone: at exit what daemon
+    threads are in is stopped and waited for."""
+
+    PATIENCE = 60  # seconds; a step that takes longer is left alone
+
+    def __init__(self):
+        self.ending = False
+        self._forget()
+        atexit.register(self._end)
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self):
+        """After a fork the child process lacks the threads of its parent."""
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def begin(self):
+        with self._changed:
+            if self.ending:
+                raise RuntimeError("choir: the interpreter is about to end; no call begins")
+            self._count += 1
+
+    def end(self):
+        with self._changed:
+            self._count = max(0, self._count - 1)
+            self._changed.notify_all()
+
+    def _end(self):
+        with self._changed:
+            self.ending = True
+            self._changed.wait_for(lambda: not self._count, self.PATIENCE)
+
+
+_calls = _Calls()
 
 
 class Guard:
@@ -27,6 +66,8 @@ class Guard:
         void = kind.result.kind == "void"
 
         def call(*arguments):
+            if _calls.ending:
+                return None if void else True
             if self.error is None:
                 try:
                     function(*arguments)
@@ -42,6 +83,7 @@ class Guard:
         setattr(struct, field, keep(struct, self.callback(kind, function)))
 
     def __enter__(self):
+        _calls.begin()
         kept = signal.getsignal(signal.SIGINT)
         if callable(kept) and threading.current_thread() is threading.main_thread():
             self._kept = kept
@@ -49,6 +91,7 @@ class Guard:
         return self
 
     def __exit__(self, kind, value, trace):
+        _calls.end()
         if self._kept is not None:
             signal.signal(signal.SIGINT, self._kept)
             self._kept = None

@@ -10,6 +10,8 @@ import pathlib
 import pickle
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -203,6 +205,29 @@ class Surroundings(unittest.TestCase):
             os.waitpid(child, 0)
         told = ours.recv()
         self.assertTrue(told == expected or "fork" in told, told)
+
+    def test_exit_during_a_daemon_threads_call(self):
+        """The interpreter waits for what it would be called back from; its status is its own."""
+        at = testing.run().parent
+        program = (
+            "import sys, threading, time, choir\n"
+            "begun = threading.Event()\n"
+            "def work():\n"
+            "    while True:\n"
+            "        choir.train(out=sys.argv[1], config=sys.argv[2], data=sys.argv[3], threads=1, steps=10**6,\n"
+            "                    progress=lambda event: begun.set())\n"
+            "threading.Thread(target=work, daemon=True).start()\n"
+            "begun.wait(60)\n"
+            "time.sleep(float(sys.argv[4]))\n"
+            "raise SystemExit(5)\n"
+        )
+        for i in range(4):
+            words = [at / f"exit-{i}", at / "config.json", at / "data", i / 50]
+            ended = subprocess.run(
+                [sys.executable, "-c", program, *map(str, words)], capture_output=True, text=True, timeout=120
+            )
+            self.assertEqual(ended.returncode, 5, ended.stderr)
+            self.assertTrue(list((at / f"exit-{i}" / "checkpoints").iterdir()))  # the call was stopped, and saved
 
     def test_decimal_comma(self):
         with tempfile.TemporaryDirectory() as directory:
