@@ -1,6 +1,7 @@
 """Studies of tiny models: killed and resumed they are the uninterrupted ones, and the store refuses what is not wanted."""
 
 import errno
+import fcntl
 import io
 import json
 import math
@@ -171,6 +172,34 @@ class Whole(unittest.TestCase):
                     path.write_text(json.dumps(one))
             told = json.loads(study("status", "rates", "--json")[0])
             self.assertEqual([arm["rate"] for arm in told[0]["arms"].values()], [best, best])
+
+    def test_a_search_that_lacks_a_rate_leaves_no_verdict(self):
+        at = testing.run().parent
+        shutil.copytree(at / "whole" / "results", at / "lacks" / "results")
+        kept = json.loads((at / "whole" / "two-scale" / "study.json").read_text())
+        (at / "lacks" / "two-scale").mkdir()
+        changed = {**kept, "store": str(at / "lacks" / "results")}
+        (at / "lacks" / "two-scale" / "study.json").write_text(json.dumps(changed))
+        for one in (at / "lacks" / "results").glob("gshard_top2-*-r0.06-s1-*"):
+            one.unlink()
+        study("report", "lacks")
+        claims = json.loads((at / "lacks" / "two-scale" / "summary.json").read_text())["claims"]
+        for claim, involved in zip(claims, (True, True, False, True, False)):
+            told = claim["verdict"] == "no verdict: the search for rates lacks top-2 at 0.06"
+            self.assertEqual(told, involved, claim)
+        self.assertIn("0.06: missing", (at / "lacks" / "two-scale" / "report.html").read_text())
+
+    def test_two_at_once_are_refused(self):
+        at = testing.run().parent / "locked"
+        at.mkdir()
+        with open(at / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.write("4711\n")
+            lock.flush()
+            _, errors, status = run("locked")
+        self.assertEqual(status, 1)
+        self.assertIn("another choir study run, process 4711, is using it", errors)
+        self.assertEqual([path.name for path in at.iterdir()], ["lock"])
 
     def test_a_damaged_study_is_named(self):
         file = testing.run().parent / "whole" / "two-scale" / "study.json"

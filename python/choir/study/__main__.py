@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import math
+import os
 import pathlib
 import signal
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, TextIO
 
 from .. import Error
 from . import Stopped, StudyError, foreign, page, pools, recipe, report, terminal, tuned, turns
@@ -19,11 +22,37 @@ from .program import Runner
 from .study import Study, all_in
 
 
+def _lock(out: pathlib.Path) -> TextIO:
+    """One `choir study run` at a time writes into a directory; the lock is let go when the file is closed."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = open(out / "lock", "a+", encoding="ascii")  # noqa: SIM115 it stays open
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        who = file.read(32).strip()
+        file.close()
+        raise StudyError(f"{out}: another choir study run{f', process {who},' if who.isdigit() else ''} is using it; "
+                         "wait for it, stop it, or choose another --out") from None  # fmt: skip
+    except OSError:
+        return file  # a file system without locks
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
 def _run(o: argparse.Namespace) -> int:
-    failed = False
+    with contextlib.ExitStack() as held:
+        return _run_all(o, held)
+
+
+def _run_all(o: argparse.Namespace, held: contextlib.ExitStack) -> int:
+    failed, lock = False, None
     deadline = time.monotonic() + 60 * o.minutes if o.minutes else math.inf
     for name in o.recipe:
         study = Study.make(name, o.data, o.out, o.scale, o.store, o.seeds, o.tokens)
+        lock = lock or held.enter_context(_lock(study.out))
         for part in ("trunks", "runs", "configs", "logs"):
             (study.out / part).mkdir(parents=True, exist_ok=True)
         study.save()

@@ -70,12 +70,22 @@ class Claims:
         self.study, self.times, self.tuned = study, times or {}, tuned
         self._index = {arm.name: i for i, arm in enumerate(study.arms)}
         self.findings = [Finding(claim, getattr(self, "_" + claim["kind"])(claim)) for claim in study.recipe["claims"]]
+        for f in self.findings:
+            self._say_missing(f)
         measured = [f for f in self.findings if f.estimate]
         for f in measured:
             f.p = f.estimate.p_within(*f.range) if f.range else f.estimate.p(f.null)
         for f, corrected in zip(measured, statistics.holm([f.p for f in measured])):
             f.corrected = corrected
             f.verdict = verdict(f)
+
+    def _say_missing(self, f: Finding) -> None:
+        """A search for rates that lacks a run may have chosen the wrong rate: nothing is concluded from it."""
+        arms = dict.fromkeys(f.claim[key] for key in ("arm", "rival", "than_arm", "than_rival") if key in f.claim)
+        lacking = {arm: rates for arm in arms if arm in self._index and (rates := self.study.lacking(arm))}
+        if f.estimate and lacking:
+            told = "; ".join(f"{arm} at {', '.join(f'{rate:g}' for rate in rates)}" for arm, rates in lacking.items())
+            f.estimate, f.verdict = None, f"no verdict: the search for rates lacks {told}"
 
     def _weights(self, claim: dict[str, Any]) -> np.ndarray:
         made = np.zeros(len(self.study.arms))

@@ -114,7 +114,7 @@ def rate_rows(study: Study) -> list[list[str]]:
             continue
         best, vertex = statistics.best_rate(*zip(*tried))
         told = f"{vertex:.3g}" if vertex else "the best is at an end: try more"
-        rows.append([arm.name, ", ".join(f"{r:g}: {loss:.4f}" for r, loss in tried), f"{best:g}", told])
+        rows.append([arm.name, ", ".join(f"{r:g}: {loss:.4f}" if math.isfinite(loss) else f"{r:g}: missing" for r, loss in tried), f"{best:g}", told])
     return rows
 
 

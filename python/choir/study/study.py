@@ -87,6 +87,13 @@ class Study:
             found.append((rate, result["final"]["causal"]["loss"] if result else math.nan))
         return found
 
+    def lacking(self, arm: str) -> list[float]:
+        """Rates of the search that have no result: a run that failed, or was not made yet. Without them the rate that is
+        taken may be another than the best."""
+        if len(self.scale["rates"]) == 1:
+            return []
+        return [rate for rate, loss in self.rates(arm) if not math.isfinite(loss)]
+
     def rate(self, arm: str) -> Optional[float]:
         """The rate of an arm; None while it is not known."""
         if len(self.scale["rates"]) == 1:
