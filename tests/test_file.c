@@ -196,30 +196,6 @@ static void a_mark_that_is_not_locked_yet(void **state) {
   unlink(in_base("late"));
 }
 
-/* Locks of some file systems do not reach other hosts: what another host makes is nobody else's to remove. */
-static void temporaries_of_other_hosts_stay(void **state) {
-  static const char words[] =
-      "choir makes an output here. Nothing is lost when this directory is removed while no process holds a lock on "
-      "this file.\n";
-  char own[4096], other[4096], mark[4200];
-  ch_temporary t;
-  assert_int_equal(ch_temporary_make(&t, base), 0);
-  snprintf(own, sizeof own, "%s", t.path);
-  uint64_t number = strtoull(strrchr(own, '-') + 1, NULL, 10) / 1000000;
-  ch_temporary_remove(&t);
-  for (int i = 0; i < 4; i++) { /* another kernel and another name; then one of the two, then none */
-    uint64_t maker = number ^ (i & 1 ? 0 : 0x6) ^ (i & 2 ? 0 : 0x60000);
-    snprintf(other, sizeof other, "%s/.choir-tmp-77-%llu", base, (unsigned long long)maker * 1000000);
-    snprintf(mark, sizeof mark, "%s/choir-made-this", other);
-    test_ok(ch_dir_make(other));
-    test_ok(ch_file_save(mark, words, sizeof words - 1));
-    ch_temporary_clean(base);
-    assert_int_equal(entries(), i == 0);
-    unlink(mark);
-    rmdir(other);
-  }
-}
-
 static void one_run_per_directory(void **state) {
   int lock, second, gate[2];
   test_ok(ch_lock_take(base, &lock));
@@ -418,7 +394,6 @@ int main(void) {
       IN_BASE(one_run_per_directory),
       IN_BASE(a_lock_has_its_name),
       IN_BASE(a_mark_that_is_not_locked_yet),
-      IN_BASE(temporaries_of_other_hosts_stay),
       IN_BASE(claims_leave_nothing),
       cmocka_unit_test(nearest_words),
       cmocka_unit_test(lines),

@@ -83,6 +83,31 @@ static void half_a_mark_goes(void **state) {
   program_must("test -d half/.choir-tmp-4-0");
 }
 
+/* Locks of some file systems do not reach other hosts: what another host makes is nobody else's to remove. */
+static void temporaries_of_other_hosts_stay(void **state) {
+  static const char words[] =
+      "choir makes an output here. Nothing is lost when this directory is removed while no process holds a lock on "
+      "this file.\n";
+  char own[4096], other[4096], mark[4200];
+  ch_temporary t;
+  test_ok(ch_dir_make("hosts"));
+  assert_int_equal(ch_temporary_make(&t, "hosts"), 0);
+  snprintf(own, sizeof own, "%s", t.path);
+  uint64_t number = strtoull(strrchr(own, '-') + 1, NULL, 10) / 1000000;
+  ch_temporary_remove(&t);
+  for (int i = 0; i < 4; i++) { /* another kernel and another name; then one of the two, then none */
+    uint64_t maker = number ^ (i & 1 ? 0 : 0x6) ^ (i & 2 ? 0 : 0x60000);
+    snprintf(other, sizeof other, "hosts/.choir-tmp-77-%llu", (unsigned long long)maker * 1000000);
+    snprintf(mark, sizeof mark, "%s/choir-made-this", other);
+    test_ok(ch_dir_make(other));
+    test_ok(ch_file_save(mark, words, sizeof words - 1));
+    ch_temporary_clean("hosts");
+    assert_int_equal(entries("hosts"), i == 0);
+    unlink(mark);
+    rmdir(other);
+  }
+}
+
 static mode_t mode_of(const char *path) {
   struct stat status;
   assert_int_equal(stat(path, &status), 0);
@@ -204,6 +229,6 @@ static void outputs_that_are_read_are_refused(void **state) {
 }
 
 TEST_MAIN(program_setup, program_directory_remove, outputs_that_are_read_are_refused, only_what_choir_made_is_removed,
-          leftovers_of_the_dead_go, half_a_mark_goes, outputs_keep_mode_and_links,
+          leftovers_of_the_dead_go, half_a_mark_goes, temporaries_of_other_hosts_stay, outputs_keep_mode_and_links,
           empty_directories_and_links_to_them_are_outputs, mount_points_are_refused_before_the_work,
           directories_without_fsync, a_search_for_pieces_is_left)
