@@ -64,10 +64,10 @@ static void free_gradients(gradients *g) {
 static int print_forward_json(const choir_model *model, int B, int T, const choir_forward_result *result) {
   json_t *layers = cli_json_layers(model);
   if (!layers) return cli_fail();
-  return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:s, s:b, s:o}", "loss", cli_json_real(result->loss),
-                                  "aux_loss", cli_json_real(result->aux_loss), "sequences", B, "sequence_length", T,
-                                  "routing", choir_model_routing(model), "looks_across_tokens",
-                                  choir_model_looks_across_tokens(model), "layers", layers));
+  return cli_json_print(json_pack("{s:o, s:o, s:o, s:i, s:i, s:s, s:b, s:o}", "loss", cli_json_real(result->loss),
+                                  "aux_loss", cli_json_real(result->aux_loss), "z_loss", cli_json_real(result->z_loss),
+                                  "sequences", B, "sequence_length", T, "routing", choir_model_routing(model),
+                                  "looks_across_tokens", choir_model_looks_across_tokens(model), "layers", layers));
 }
 
 static int print_forward(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {

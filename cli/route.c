@@ -33,10 +33,7 @@ static choir_routing_properties properties(const choir_router_options *options) 
 
 /* Nonzero when a token's experts depend on other tokens, as it was routed here. */
 static int looks(const choir_router_options *options) {
-  if (o.thresholds) return 0;
-  if (request.training) return choir_router_looks_in_training(o.router);
-  const choir_routing_properties p = properties(options);
-  return p.looks_ahead || p.depends_on_batch;
+  return !o.thresholds && choir_route_looks_across_tokens(options, request.training);
 }
 
 static int print_result(const choir_router_options *options, int n, const choir_route_stats *s) {

@@ -27,7 +27,10 @@ static const char *remarks(train_display *w, const choir_train_event *e, char *t
   double share = w->shown_cpu / w->shown_seconds;
   int used = 0;
   text[0] = 0;
-  if (e->peak_gflops > 0) used += snprintf(text, size, ", %.0f %% of peak", 100 * e->gflops / e->peak_gflops);
+  if (e->aux_loss > 0) used += snprintf(text, size, ", auxiliary loss %.4f", e->aux_loss);
+  if (e->z_loss > 0) used += snprintf(text + used, size - (size_t)used, ", z-loss %.4f", e->z_loss);
+  if (e->peak_gflops > 0)
+    used += snprintf(text + used, size - (size_t)used, ", %.0f %% of peak", 100 * e->gflops / e->peak_gflops);
   if (e->ranks > 1)
     used += snprintf(
         text + used, size - (size_t)used, ", sent %s in %lld messages, communication %.0f %%, straggler: rank %d",
@@ -44,7 +47,7 @@ static double seconds_left(const train_display *w, const choir_train_event *e) {
 }
 
 static void show_step(train_display *w, const choir_train_event *e) {
-  char steps[24] = "", more[256];
+  char steps[24] = "", more[320];
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
   if (!(minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
   cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",

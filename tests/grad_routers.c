@@ -54,6 +54,9 @@ static void dscores_of_every_router(void **state) {
       c.options.experts_per_token = variant & 4 ? 3 : 2;
       if (variant & 8) strcpy(c.options.pool, variant & 2 ? "position" : "sequence");
       if (variant & 8) c.aux_scale = 0;
+      if (variant & 2) strcpy(c.options.aux_scope, "sequence");
+      if (variant & 4) strcpy(c.options.priority, "score");
+      if (variant & 1) strcpy(c.options.score, "sigmoid");
       check(&c);
       record_free(&c.record);
       counts_free(&c.counts);

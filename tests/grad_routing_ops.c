@@ -90,6 +90,7 @@ typedef struct {
   ch_exec *x;
   ch_gate_args gate;
   ch_balance_args balance;
+  ch_z_loss_args z;
   const int *choice;
   real *score, *value;
   const real *cotangent;
@@ -106,6 +107,15 @@ static double balance_loss(void *context) {
   gating *p = context;
   p->x->ops->balance(p->x, &p->balance);
   return (double)p->balance.scale * *p->balance.loss;
+}
+
+/* Sum over valid tokens. */
+static double z_loss(void *context) {
+  gating *p = context;
+  double sum = 0;
+  p->x->ops->z_loss(p->x, &p->z);
+  for (int t = 0; t < N; t++) sum += p->z.valid[t] ? (double)p->z.lse[t] * (double)p->z.lse[t] : 0;
+  return sum;
 }
 
 static void test_gate(void **state) {
@@ -131,20 +141,33 @@ static void test_gate(void **state) {
       double error = test_gradient(gate_loss, &p, score, N * E, dscore, 1000);
       if (!(error <= 1e-8)) fail_msg("gate %d: relative error of the gradient: %.3g", (int)p.gate.rule, error);
     }
-    p.balance = (ch_balance_args){.n = N,
-                                  .e = E,
-                                  .count = 2,
-                                  .valid = valid,
-                                  .choice = choice,
-                                  .score = score,
-                                  .loss = &loss_value,
-                                  .scale = (real)0.7,
-                                  .dscore_acc = dscore};
+    for (int variant = 0; variant < 4; variant++) {
+      p.balance = (ch_balance_args){.n = N,
+                                    .e = E,
+                                    .count = 2,
+                                    .counted = 1 + (variant & 1),
+                                    .shares = variant >> 1,
+                                    .span = variant ? 4 : N,
+                                    .groups = variant ? 3 : 1,
+                                    .valid = valid,
+                                    .choice = choice,
+                                    .score = score,
+                                    .loss = &loss_value,
+                                    .scale = (real)0.7,
+                                    .dscore_acc = dscore};
+      memset(dscore, 0, sizeof *dscore * N * E);
+      x.ops->balance(&x, &p.balance);
+      x.ops->balance_backward(&x, &p.balance);
+      double error = pass_ ? test_gradient(balance_loss, &p, score, N * E, dscore, 1000) : 0;
+      if (!(error <= 1e-8)) fail_msg("balance %d: relative error of the gradient: %.3g", variant, error);
+    }
+    p.z = (ch_z_loss_args){
+        .n = N, .e = E, .valid = valid, .logit = score, .lse = value, .scale = 2, .dlogit_acc = dscore};
     memset(dscore, 0, sizeof *dscore * N * E);
-    x.ops->balance(&x, &p.balance);
-    x.ops->balance_backward(&x, &p.balance);
-    double error = pass_ ? test_gradient(balance_loss, &p, score, N * E, dscore, 1000) : 0;
-    if (!(error <= 1e-8)) fail_msg("balance: relative error of the gradient: %.3g", error);
+    x.ops->z_loss(&x, &p.z);
+    x.ops->z_loss_backward(&x, &p.z);
+    double error = pass_ ? test_gradient(z_loss, &p, score, N * E, dscore, 1000) : 0;
+    if (!(error <= 1e-8)) fail_msg("z-loss: relative error of the gradient: %.3g", error);
   });
   free(score), free(value), free(dscore), free(dgate);
   free_record(&r);

@@ -76,7 +76,9 @@ static inline void naive_by_pools(naive_routing *q, double factor, void (*rule)(
       token[pool.n++] = t;
     }
     for (int j = 0; j < pool.n * q->e; j++) gate[j] = 0;
+    pool.dropped = 0;
     rule(&pool, factor);
+    q->dropped += pool.dropped;
     for (int j = 0; j < pool.n * q->e; j++) q->gate[token[j / q->e] * q->e + j % q->e] = gate[j];
   }
   free(token);
@@ -85,37 +87,68 @@ static inline void naive_by_pools(naive_routing *q, double factor, void (*rule)(
   free(gate);
 }
 
-/* The expert that token t likes best, but for `except`. */
-static inline int naive_best(const naive_routing *q, int t, int except) {
-  int best = -1;
-  for (int i = 0; i < q->e; i++)
-    if (i != except && (best < 0 || naive_score(q, t, i) > naive_score(q, t, best))) best = i;
-  return best;
+/* The expert that token t likes best after `before` others. */
+static inline int naive_choice(const naive_routing *q, int t, int before) {
+  uint8_t gone[256] = {0};
+  for (int best;; before--) {
+    best = -1;
+    for (int i = 0; i < q->e; i++)
+      if (!gone[i] && (best < 0 || naive_score(q, t, i) > naive_score(q, t, best))) best = i;
+    if (!before || best < 0) return best;
+    gone[best] = 1;
+  }
 }
 
-static inline void naive_token_choice(naive_routing *q, double factor, int choices) {
-  int valid = 0, room[256] = {0}, first_choices[256] = {0};
-  double mean[256] = {0};
-  for (int t = 0; t < q->n; t++) valid += naive_valid(q, t);
-  for (int i = 0; i < q->e; i++) room[i] = (int)ceil(factor * choices * valid / q->e - 1e-9);
-  for (int round = 0; round < choices; round++)
-    for (int t = 0; t < q->n; t++) {
+/* e sum f P over the tokens of each group of `span`, P of scores divided by their sum where they are sigmoids; the mean
+ * of the groups that have a valid token. */
+static inline void naive_balance(naive_routing *q, int counted, int span) {
+  int groups = 0, sigmoid = !strcmp(q->o->score, "sigmoid");
+  for (int begin = 0; begin < q->n; begin += span) {
+    double f[256] = {0}, P[256] = {0}, valid = 0;
+    for (int t = begin; t < begin + span && t < q->n; t++) {
       if (!naive_valid(q, t)) continue;
-      int first = naive_best(q, t, -1), second = naive_best(q, t, first), mine = round ? second : first;
-      double g1 = naive_score(q, t, first), g2 = second < 0 ? 0 : naive_score(q, t, second);
-      double gate = choices == 1 ? g1 : (round ? g2 : g1) / (g1 + g2);
-      if (round && q->training && q->o->random_second &&
-          ch_rng_uniform(q->rng, q->rng_base + (uint64_t)t) >= 2 * g2 / (g1 + g2))
+      double whole = 0;
+      for (int i = 0; i < q->e; i++) whole += naive_score(q, t, i);
+      for (int j = 0; j < counted; j++) f[naive_choice(q, t, j)] += 1.0 / counted;
+      for (int i = 0; i < q->e; i++) P[i] += naive_score(q, t, i) / (sigmoid ? whole : 1);
+      valid++;
+    }
+    groups += valid > 0;
+    for (int i = 0; i < q->e && valid > 0; i++) q->aux += q->e * (f[i] / valid) * (P[i] / valid);
+  }
+  if (groups) q->aux /= groups;
+}
+
+/* How many tokens have their turn before t. */
+static inline int naive_turn(const naive_routing *q, int t) {
+  int before = 0;
+  for (int u = 0; u < q->n; u++) {
+    double mine = naive_score(q, t, naive_choice(q, t, 0)), other = naive_score(q, u, naive_choice(q, u, 0));
+    before += strcmp(q->o->priority, "score") ? u < t : other > mine || (other == mine && u < t);
+  }
+  return before;
+}
+
+/* shares: a gate is the score's share of the two, and the loss is about first choices. */
+static inline void naive_token_choice(naive_routing *q, double factor, int choices, int shares) {
+  int valid = naive_valid_count(q), room[256] = {0}, turn[1024];
+  for (int i = 0; i < q->e; i++) room[i] = factor > 0 ? (int)ceil(factor * choices * valid / q->e - 1e-9) : valid;
+  for (int t = 0; t < q->n; t++) turn[naive_turn(q, t)] = t;
+  for (int round = 0; round < choices; round++)
+    for (int at = 0; at < q->n; at++) {
+      int t = turn[at], mine = naive_choice(q, t, round);
+      if (!naive_valid(q, t)) continue;
+      double gate = naive_score(q, t, mine), both = 0;
+      if (shares) both = naive_score(q, t, naive_choice(q, t, 0)) + naive_score(q, t, naive_choice(q, t, 1));
+      if (round && shares && q->training && q->o->random_second &&
+          ch_rng_uniform(q->rng, q->rng_base + (uint64_t)t) >= 2 * gate / both)
         continue;
       if (room[mine]-- > 0)
-        q->gate[t * q->e + mine] = gate;
+        q->gate[t * q->e + mine] = shares ? gate / both : gate;
       else
         q->dropped++;
-      if (!round) first_choices[mine]++;
     }
-  for (int t = 0; t < q->n; t++)
-    for (int i = 0; i < q->e && naive_valid(q, t); i++) mean[i] += naive_score(q, t, i) / valid;
-  for (int i = 0; i < q->e && valid; i++) q->aux += q->e * ((double)first_choices[i] / valid) * mean[i];
+  naive_balance(q, shares ? 1 : choices, strcmp(q->o->aux_scope, "sequence") || q->T < 1 ? q->n : q->T);
 }
 
 /* Half-way between the k-th and the next largest of count values, which lose them; the k-th where it is the last. */
@@ -286,7 +319,7 @@ static inline void naive_base(naive_routing *q, double factor) {
   for (int t = 0; t < q->n; t++) valid += naive_valid(q, t);
   if (q->training) naive_assign(q, 0, q->n, valid / q->e, (valid + q->e - 1) / q->e, valid, 1);
   for (int t = 0; t < q->n; t++) {
-    if (!q->training && naive_valid(q, t)) q->gate[t * q->e + naive_best(q, t, -1)] = 1;
+    if (!q->training && naive_valid(q, t)) q->gate[t * q->e + naive_choice(q, t, 0)] = 1;
     for (int i = 0; i < q->e; i++) q->gate[t * q->e + i] /= 1 + exp(-naive_score(q, t, i));
   }
 }
@@ -295,16 +328,24 @@ static inline void naive_pooled_expert_choice(naive_routing *q, double factor) {
   naive_by_pools(q, factor, naive_expert_choice);
 }
 
+static inline void naive_pooled_global_topk(naive_routing *q, double factor) {
+  naive_by_pools(q, factor, naive_global_topk);
+}
+
 static inline void naive_pooled_capped(naive_routing *q, double factor) { naive_by_pools(q, factor, naive_capped); }
 
-static inline void naive_gshard(naive_routing *q, double factor) { naive_token_choice(q, factor, 2); }
+static inline void naive_topk(naive_routing *q, double factor) {
+  naive_token_choice(q, factor, q->o->experts_per_token, 0);
+}
 
-static inline void naive_switch(naive_routing *q, double factor) { naive_token_choice(q, factor, 1); }
+static inline void naive_gshard(naive_routing *q, double factor) { naive_token_choice(q, factor, 2, 1); }
+
+static inline void naive_switch(naive_routing *q, double factor) { naive_token_choice(q, factor, 1, 0); }
 
 static inline void naive_kmeans(naive_routing *q, double factor) {
   (void)factor;
   for (int t = 0; t < q->n; t++)
-    if (naive_valid(q, t)) q->gate[t * q->e + naive_best(q, t, -1)] = 1;
+    if (naive_valid(q, t)) q->gate[t * q->e + naive_choice(q, t, 0)] = 1;
 }
 
 static inline void naive_by_id(naive_routing *q, double factor) {
@@ -319,6 +360,7 @@ static inline void naive_route(naive_routing *q) {
     const char *name;
     void (*rule)(naive_routing *q, double factor);
   } definitions[] = {{"expert_choice", naive_pooled_expert_choice},
+                     {"topk", naive_topk},
                      {"gshard_top2", naive_gshard},
                      {"switch_top1", naive_switch},
                      {"hash", naive_by_id},
@@ -327,7 +369,7 @@ static inline void naive_route(naive_routing *q) {
                      {"bias_balanced", naive_bias_balanced},
                      {"random", naive_random},
                      {"kmeans", naive_kmeans},
-                     {"global_topk", naive_global_topk},
+                     {"global_topk", naive_pooled_global_topk},
                      {"capped_expert_choice", naive_pooled_capped},
                      {"base", naive_base}};
   double factor = !q->training && q->o->eval_capacity_factor > 0 ? q->o->eval_capacity_factor : q->o->capacity_factor;

@@ -129,7 +129,21 @@ static void test_sample_second(void **state) {
   assert_in_range(kept, 1, N / 3 - 1);
 }
 
-static void test_place(void **state) {
+/* The token whose turn it is behind `before` others: in order, or the largest first value first. */
+static int turn_of(const real *value, int count, int before) {
+  for (int t = 0; t < N; t++) {
+    int ahead = 0;
+    for (int u = 0; u < N && value; u++) {
+      real mine = value[t * count], other = value[u * count];
+      ahead +=
+          other > mine || (isnan(mine) && !isnan(other)) || ((other == mine || (isnan(mine) && isnan(other))) && u < t);
+    }
+    if ((value ? ahead : t) == before) return t;
+  }
+  return -1;
+}
+
+static void check_places(const real *value) {
   static const int capacities[] = {0, 3, 9, N};
   for (int count = 1; count <= 2; count++)
     for (int c = 0; c < 4; c++) {
@@ -140,8 +154,8 @@ static void test_place(void **state) {
       for (int t = 0; t < N; t++)
         for (int j = 0; j < count; j++) chosen[t * count + j] = mask[t] ? (ids[t] * ids[t] + j) % E : -1;
       for (int j = 0; j < count; j++)
-        for (int t = 0; t < N; t++) {
-          int i = chosen[t * count + j];
+        for (int at = 0; at < N; at++) {
+          int t = turn_of(value, count, at), i = chosen[t * count + j];
           if (i < 0) continue;
           asked[i]++;
           if (held[i] == capacities[c]) {
@@ -159,6 +173,7 @@ static void test_place(void **state) {
         x.ops->place(&x, &(ch_place_args){.count = count,
                                           .capacity = capacities[c],
                                           .choice = choice,
+                                          .value = value,
                                           .record = &r,
                                           .demand = demand,
                                           .dropped = &dropped});
@@ -168,6 +183,14 @@ static void test_place(void **state) {
       assert_int_equal(dropped, refused);
       free_record(&r), free_record(&want);
     }
+}
+
+static void test_place(void **state) {
+  real value[2 * N];
+  for (int j = 0; j < 2 * N; j++) value[j] = (real)(j * j % 7);
+  value[6] = value[20] = NAN;
+  check_places(NULL);
+  check_places(value);
 }
 
 /* Slots of the two best of every valid token, but for some. */
@@ -210,43 +233,87 @@ static void test_gate(void **state) {
   free_record(&r);
 }
 
+/* The loss by its definition; slope [N,E]: its gradient. */
+static double balance_of(const ch_balance_args *a, double *slope) {
+  double loss = 0;
+  for (int j = 0; j < N * E; j++) slope[j] = 0;
+  for (int begin = 0; begin < N; begin += a->span) {
+    double f[E] = {0}, P[E] = {0}, valid = 0;
+    int end = begin + a->span < N ? begin + a->span : N;
+    for (int t = begin; t < end; t++) {
+      double whole = 0;
+      for (int i = 0; i < E; i++) whole += a->shares ? (double)score[t * E + i] : 1.0 / E;
+      for (int j = 0; j < a->counted && mask[t]; j++) f[a->choice[t * 2 + j]] += 1.0 / a->counted;
+      for (int i = 0; i < E && mask[t]; i++) P[i] += (double)score[t * E + i] / whole;
+      valid += mask[t];
+    }
+    for (int i = 0; i < E && valid > 0; i++) loss += E * (f[i] / valid) * (P[i] / valid) / a->groups;
+    for (int t = begin; t < end; t++) {
+      double whole = 0, mean = 0;
+      for (int i = 0; i < E; i++) whole += a->shares ? (double)score[t * E + i] : 1.0 / E;
+      for (int i = 0; i < E && a->shares; i++) mean += f[i] * (double)score[t * E + i] / whole;
+      for (int i = 0; i < E && mask[t]; i++)
+        slope[t * E + i] = 3.0 * E * (f[i] - mean) / whole / valid / valid / a->groups;
+    }
+  }
+  return loss;
+}
+
 static void test_balance(void **state) {
-  int choice[2 * N], first[E] = {0}, valid = 0;
+  int choice[2 * N];
   real value[2 * N], dscore[N * E];
-  double want = 0, loss = NAN;
+  double loss = NAN, slope[N * E];
   ch_record r = new_record(N, E, 2 * N);
   for (int i = 0; i < E; i++) score[9 * E + i] = (real)0.1;
   hold(&r, choice, value);
-  for (int t = 0; t < N; t++) valid += mask[t];
-  for (int t = 0; t < N; t++)
-    if (mask[t]) first[choice[2 * t]]++;
-  for (int i = 0; i < E; i++) {
-    double mean = 0;
-    for (int t = 0; t < N; t++) mean += mask[t] ? (double)score[t * E + i] / valid : 0;
-    want += E * ((double)first[i] / valid) * mean;
+  for (int variant = 0; variant < 8; variant++) {
+    ch_balance_args args = {.n = N,
+                            .e = E,
+                            .count = 2,
+                            .counted = 1 + (variant & 1),
+                            .shares = variant >> 1 & 1,
+                            .span = variant & 4 ? 10 : N,
+                            .groups = 0,
+                            .valid = mask,
+                            .choice = choice,
+                            .score = score,
+                            .loss = &loss,
+                            .scale = 3,
+                            .dscore_acc = dscore};
+    for (int begin = 0; begin < N; begin += args.span)
+      args.groups += ch_valid_count(mask + begin, args.span < N - begin ? args.span : N - begin) > 0;
+    double want = balance_of(&args, slope);
+    EVERYWHERE({
+      loss = NAN;
+      for (int i = 0; i < N * E; i++) dscore[i] = 1;
+      x.ops->balance(&x, &args);
+      x.ops->balance_backward(&x, &args);
+    });
+    assert_true(fabs(loss - want) <= 1e-6);
+    for (int j = 0; j < N * E; j++) assert_true(fabs((double)dscore[j] - 1 - slope[j]) <= 1e-5);
   }
-  ch_balance_args args = {.n = N,
-                          .e = E,
-                          .count = 2,
-                          .valid = mask,
-                          .choice = choice,
-                          .score = score,
-                          .loss = &loss,
-                          .scale = 3,
-                          .dscore_acc = dscore};
-  EVERYWHERE({
-    loss = NAN;
-    for (int i = 0; i < N * E; i++) dscore[i] = 1;
-    x.ops->balance(&x, &args);
-    x.ops->balance_backward(&x, &args);
-  });
-  assert_true(fabs(loss - want) <= 1e-9);
-  for (int t = 0; t < N; t++)
-    for (int i = 0; i < E; i++) {
-      double slope = mask[t] ? 3.0 * E * first[i] / valid / valid : 0;
-      assert_true(fabs((double)dscore[t * E + i] - 1 - slope) <= 1e-6);
-    }
   free_record(&r);
 }
 
-TEST_MAIN(set_up, tear_down, test_best, test_draw, test_sample_second, test_place, test_gate, test_balance)
+static void test_z_loss(void **state) {
+  real lse[N], dlogit[N * E];
+  EVERYWHERE({
+    test_poison(lse, N);
+    for (int i = 0; i < N * E; i++) dlogit[i] = 1;
+    const ch_z_loss_args args = {
+        .n = N, .e = E, .valid = mask, .logit = score, .lse = lse, .scale = (real)0.5, .dlogit_acc = dlogit};
+    x.ops->z_loss(&x, &args);
+    x.ops->z_loss_backward(&x, &args);
+  });
+  for (int t = 0; t < N; t++) {
+    double sum = 0;
+    for (int i = 0; i < E; i++) sum += exp((double)score[t * E + i]);
+    if (mask[t]) assert_true(fabs((double)lse[t] - log(sum)) <= 1e-6);
+    for (int i = 0; i < E; i++) {
+      double slope = mask[t] ? 0.5 * log(sum) * exp((double)score[t * E + i]) / sum : 0;
+      assert_true(fabs((double)dlogit[t * E + i] - 1 - slope) <= 1e-6);
+    }
+  }
+}
+
+TEST_MAIN(set_up, tear_down, test_best, test_draw, test_sample_second, test_place, test_gate, test_balance, test_z_loss)

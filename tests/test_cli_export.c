@@ -108,13 +108,13 @@ static void comes_back_from_one_file(void **state) {
 static void what_was_imported_can_go_out(void **state) {
   static const struct {
     const char *architecture[2], *set;
-  } kinds[] = {{{"MixtralForCausalLM", "llama"}, "score=softmax --set normalize_gates=true"},
-               {{"Qwen3MoeForCausalLM", "qwen3moe"}, "score=softmax --set normalize_gates=true --set qk_norm=true"},
-               {{"Glm4MoeForCausalLM", "glm4moe"}, "score=sigmoid --set qk_norm=true --set shared_experts=1"}};
+  } kinds[] = {{{"MixtralForCausalLM", "llama"}, "router.name=topk --set normalize_gates=true"},
+               {{"Qwen3MoeForCausalLM", "qwen3moe"}, "router.name=topk --set normalize_gates=true --set qk_norm=true"},
+               {{"Glm4MoeForCausalLM", "glm4moe"},
+                "router.name=bias_balanced --set score=sigmoid --set qk_norm=true --set shared_experts=1"}};
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     program_must("rm -rf in; choir init config.json --out in --tokenizer bpe.model " MODERN
-                 "--set router.name=bias_balanced --set dense_layers=0 --set experts_per_token=2 --set head_scale=1 "
-                 "--set batch_sequences=8 --set %s",
+                 "--set %s --set dense_layers=0 --set experts_per_token=2 --set head_scale=1 --set batch_sequences=8",
                  kinds[i].set);
     for (int gguf = 0; gguf < 2; gguf++) {
       const char *format = gguf ? "gguf" : "hf";
@@ -298,7 +298,7 @@ static void knows_defaults_of_others(void **state) {
       "import ends --out ends-back 2>said; grep -q 'names 2 tokens; the first, 1, ends texts' said");
   program_must(
       "set -e; choir init config.json --out mix --tokenizer bpe.model " MODERN
-      "--set router.name=bias_balanced --set dense_layers=0 --set experts_per_token=2 --set score=softmax --set "
+      "--set router.name=topk --set dense_layers=0 --set experts_per_token=2 --set score=softmax --set "
       "normalize_gates=true; choir export mix --format hf --out mix-hf --sequences 0;"
       "sed -i '/\"rope_theta\"/d' mix-hf/config.json; choir import mix-hf --out mix-back;"
       "grep '\"rope_theta\": 1e6' mix-back/config.json");

@@ -37,6 +37,10 @@ static const variant variants[] = {
     {"quantile_balanced", ""},
     {"quantile_balanced", "router.threshold_after=2"},
     {"bias_balanced", ""},
+    {"topk", "router.z_loss_weight=0.01 router.normalize_gates=true"},
+    {"topk",
+     "router.experts_per_token=3 router.capacity_factor=1 router.priority=score router.aux_scope=sequence "
+     "router.score=sigmoid"},
     {"random", ""},
     {"random", "router.consistency_weight=0.1"},
     {"kmeans", ""},

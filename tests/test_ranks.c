@@ -42,7 +42,7 @@ static uint64_t hash_statistics(const choir_model *model) {
   size_t e = (size_t)model->config.model.experts;
   for (int l = 0; l < model->net.moe_layers; l++) {
     const choir_route_stats *s = &model->net.stats[l];
-    const double sums[] = {s->aux_loss, s->gate_mass};
+    const double sums[] = {s->aux_loss, s->z_loss, s->gate_mass};
     h = XXH64(s->load, e * sizeof *s->load, h);
     h = XXH64(s->demand, e * sizeof *s->demand, h);
     h = XXH64(s->histogram, (e + 1) * sizeof *s->histogram, h);
@@ -53,9 +53,9 @@ static uint64_t hash_statistics(const choir_model *model) {
 }
 
 static uint64_t hash_result(const ch_step_result *r) {
-  const double all[] = {r->loss,          r->aux_loss,         r->rate,
-                        r->gradient_norm, r->routing.dropped,  r->routing.unrouted,
-                        r->routing.fill,  r->routing.imbalance};
+  const double all[] = {r->loss,          r->aux_loss,          r->rate,
+                        r->gradient_norm, r->routing.dropped,   r->routing.unrouted,
+                        r->routing.fill,  r->routing.imbalance, r->z_loss};
   return XXH64(all, sizeof all, 1);
 }
 
@@ -210,6 +210,14 @@ static void drop(choir_config *c) { c->train.dropout = 0.1; }
 static void normalize(choir_config *c) { c->model.router.normalize_gates = 1; }
 static void by_threshold(choir_config *c) { c->model.router.threshold_after = 1; }
 static void draw_second(choir_config *c) { c->model.router.random_second = 1; }
+static void z_loss(choir_config *c) { c->model.router.z_loss_weight = 0.5; }
+static void by_sequence(choir_config *c) {
+  z_loss(c);
+  c->model.router.aux_loss_weight = 0.5;
+  snprintf(c->model.router.aux_scope, sizeof c->model.router.aux_scope, "sequence");
+  snprintf(c->model.router.priority, sizeof c->model.router.priority, "score");
+  c->model.router.capacity_factor = 1;
+}
 static void in_bf16(choir_config *c) { snprintf(c->train.compute, sizeof c->train.compute, "bf16"); }
 static void adamw_in_bf16(choir_config *c) {
   snprintf(c->train.optimizer, sizeof c->train.optimizer, "adamw");
@@ -230,6 +238,8 @@ static void every_option(void **state) {
                 {"threshold_after", "expert_choice", by_threshold},
                 {"quantile threshold_after", "quantile_balanced", by_threshold},
                 {"random second", "gshard_top2", draw_second},
+                {"z-loss", "expert_choice", z_loss},
+                {"balance of sequences", "topk", by_sequence},
                 {"bf16", "gshard_top2", in_bf16},
                 {"bf16, accumulated", "expert_choice", sums_in_bf16},
                 {"adamw, bf16", "expert_choice", adamw_in_bf16}};
@@ -333,13 +343,14 @@ static void traffic_is_the_formula(void **state) {
 
 /* Rows are whatever the rest leaves: whole ones, and about as many as in the mean. All slots are filled by these. */
 static void traffic_of_every_kind(void **state) {
-  static const char *const filled[] = {"expert_choice", "kmeans", "base", "random", "quantile_balanced"};
+  static const char *const filled[] = {"expert_choice", "kmeans", "base", "random", "quantile_balanced", "topk"};
   const ch_layout layouts[] = {layout_of(1, 3, 1), layout_of(1, 4, 1), layout_of(2, 2, 1), layout_of(2, 3, 1),
                                layout_of(2, 2, 2)};
   for (size_t i = 0; i < sizeof filled / sizeof *filled; i++)
     for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
       const ch_layout *l = &layouts[k];
       choir_config c = config_of(filled[i], 24, l->experts == 3 ? 2 : 1);
+      if (strcmp(filled[i], "random") && strcmp(filled[i], "kmeans")) z_loss(&c);
       test_ok(choir_config_set(&c, "parallel.wire", l->experts == 3 ? "fp32" : "bf16"));
       ch_flow rows;
       int64_t left = counted(c, l) - by_formula(&c, l, &rows);

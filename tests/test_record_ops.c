@@ -197,8 +197,11 @@ static void test_part_and_tally(void **state) {
   const int demand[E] = {9, 8, 7, 6, 5, 4};
   const double aux = 1.5;
   const int64_t dropped = 77;
-  double sums[2], gates = 0;
+  double sums[3], gates = 0, squares = 0, valid = 0;
+  real lse[N];
   int64_t counts[3 * E + 2], histogram[E + 1] = {0};
+  test_normal(lse, N, 5);
+  for (int t = 0; t < N; t++) valid += mask[t], squares += mask[t] ? (double)lse[t] * (double)lse[t] : 0;
   EVERYWHERE({
     poison_record(&part);
     x.ops->part(&x, &(ch_part_args){.all = &all, .begin = BEGIN, .end = END, .part = &part});
@@ -210,6 +213,7 @@ static void test_part_and_tally(void **state) {
                                       .aux_loss = &aux,
                                       .dropped = &dropped,
                                       .demand = demand,
+                                      .lse = lse,
                                       .sums = sums,
                                       .counts = counts});
   });
@@ -225,6 +229,7 @@ static void test_part_and_tally(void **state) {
     histogram[held] += mask[t];
   }
   assert_true(sums[0] == aux && sums[1] == gates);
+  assert_true(fabs(sums[2] - squares / valid) <= 1e-9);
   assert_int_equal(counts[0], dropped);
   for (int i = 0; i < E; i++) {
     assert_int_equal(counts[1 + i], all.expert_begin[i + 1] - all.expert_begin[i]);

@@ -98,7 +98,12 @@ static void check_against_naive(layer_case *c, int ties) {
   if (ties && c->counts.certificate.assignments)
     check_totals(c, got, want);
   else
-    for (int j = 0; j < N * c->e; j++) assert_true(fabs(got[j] - want[j]) <= 1e-6);
+    for (int j = 0; j < N * c->e; j++)
+      if (!(fabs(got[j] - want[j]) <= 1e-6))
+        fail_msg("%s, pool %s, K %d, factors %g %g, training %d, priority %s: gate[%d,%d] is %g, not %g",
+                 c->options.name, c->options.pool, c->options.experts_per_token, c->options.capacity_factor,
+                 c->options.eval_capacity_factor, c->training, c->options.priority, j / c->e, j % c->e, got[j],
+                 want[j]);
   assert_int_equal(*c->counts.dropped, q.dropped);
   assert_true(fabs(*c->counts.aux_loss - q.aux) <= 1e-6);
   free(got);
@@ -106,6 +111,8 @@ static void check_against_naive(layer_case *c, int ties) {
 }
 
 static int pooled(int router) { return ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(pool)); }
+
+static int token_choice(int router) { return ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(priority)); }
 
 /* Every router and pool, with and without padding, training and evaluation, distinct scores and ties, tight and wide
  * capacity.
@@ -128,6 +135,9 @@ static void agrees_with_its_definition(void **state) {
       c.rng_base = (uint64_t)variant * 1000;
       c.options.capacity_factor = factors[variant >> 4 & 3];
       c.options.eval_capacity_factor = variant & 1 ? 2 : 0;
+      if (variant >> 5 & 1) strcpy(c.options.aux_scope, "sequence"), strcpy(c.options.priority, "score");
+      if (token_choice(router) && (variant & 40) == 40) strcpy(c.options.score, "sigmoid");
+      if (token_choice(router) && (variant & 48) == 48) c.options.capacity_factor = 0;
       check_against_naive(&c, variant & 1);
       layer_case_free(&c);
     }
@@ -181,13 +191,14 @@ static void loads_are_what_they_promise(void **state) {
   for (int i = 0; i <= E; i++) assert_int_equal(c.record.expert_begin[i], 32 * i);
   layer_case_free(&c);
 
-  for (int router = 1; router < 3; router++) {
-    layer_case wide = router_case(ch_router_names[router], E);
+  static const char *const choosing[] = {"topk", "gshard_top2", "switch_top1"};
+  for (int router = 0; router < 3; router++) {
+    layer_case wide = router_case(choosing[router], E);
     make_scores(wide.scores, N, E, 4, 0);
     wide.options.capacity_factor = E; /* nobody is turned away */
     router_run(&wide, NULL);
     assert_int_equal(*wide.counts.dropped, 0);
-    assert_int_equal(ch_slots(&wide.record), N * (router == 1 ? 2 : 1));
+    assert_int_equal(ch_slots(&wide.record), N * ch_router_choices(&wide.options));
     for (int i = 0; i < N * E; i++) wide.scores[i] = (real)(i % E == 2 ? 0.9 : 0.1 / (E - 1)); /* one favourite */
     wide.options.capacity_factor = 1;
     router_run(&wide, NULL);

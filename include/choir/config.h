@@ -20,15 +20,16 @@ enum { CHOIR_NAME_BYTES = 32 };
  * refused unless it has the value that choir_router_default gives it. */
 typedef struct choir_router_options {
   char name[CHOIR_NAME_BYTES];   /* "name": one of choir_router_names(), as expert_choice; docs/routers.md */
-  double capacity_factor;        /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
+  double capacity_factor;        /* "capacity_factor": c of expert_choice; where tokens choose, of an expert's room in
+                                    even shares, 0: room for all */
   double eval_capacity_factor;   /* "eval_capacity_factor": the same while evaluating; 0: as in training */
   char pool[CHOIR_NAME_BYTES];   /* "pool": tokens that experts choose among: batch, sequence, position, group */
-  double aux_loss_weight;        /* "aux_loss_weight": of the load-balancing loss (gshard_top2, switch_top1) */
+  double aux_loss_weight;        /* "aux_loss_weight": of the load-balancing loss (topk, gshard_top2, switch_top1) */
   double jitter;                 /* "jitter": training multiplies the router's input by U[1-j, 1+j] (switch_top1) */
   int random_second;             /* "random_second": gshard_top2 keeps the second expert with probability 2 g2 */
   int group_size;                /* "group_size": tokens of pool "group" */
   int cap;                       /* "cap": b, experts that one token may have; 0: any number */
-  int experts_per_token;         /* "experts_per_token": K of quantile_balanced, bias_balanced and random */
+  int experts_per_token;         /* "experts_per_token": K of topk, quantile_balanced, bias_balanced and random */
   char solver[CHOIR_NAME_BYTES]; /* "solver": of capped_expert_choice, exact or dykstra */
   double solver_lambda;          /* "solver_lambda": weight of dykstra's entropy */
   int solver_iterations;         /* "solver_iterations": of dykstra, at most */
@@ -42,7 +43,10 @@ typedef struct choir_router_options {
   /* "capacity_schedule": of models trained by masking, how c of a sequence goes with its share of masked tokens:
    * constant, linear, linear-reverse, gaussian */
   char capacity_schedule[CHOIR_NAME_BYTES];
-  int64_t reserved[6];
+  double z_loss_weight; /* "z_loss_weight": of the mean square of log sum exp of a token's logits */
+  char aux_scope[16];   /* "aux_scope": loads are balanced over: batch, or sequence, each by itself */
+  char priority[8];     /* "priority": who comes first where room is short: order of tokens, or score */
+  int64_t reserved[2];
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */

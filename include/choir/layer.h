@@ -51,8 +51,8 @@ CHOIR_API int choir_layer_forward(choir_layer *layer, const choir_layer_weights 
                                   const int32_t *tokens, const uint8_t *valid, int training, float *out);
 
 /* The backward of the last training forward, once, with the same weights and x: dx [n,d] is set, gradients accumulate.
- * The gradient is that of <dout, out> + aux_loss_weight * aux_loss; the value of aux_loss is in the stats.
- * CHOIR_ERROR_ARGUMENT if no training forward went before. */
+ * The gradient is that of <dout, out> + aux_loss_weight * aux_loss + z_loss_weight * z_loss, whose values are in the
+ * stats. CHOIR_ERROR_ARGUMENT if no training forward went before. */
 CHOIR_API int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x,
                                    const float *dout, float *dx, const choir_layer_weights *gradients);
 

@@ -86,7 +86,8 @@ CHOIR_API int choir_model_set_parameter(choir_model *model, int index, const flo
 typedef struct choir_forward_result {
   double loss;     /* mean cross-entropy of position t predicting t+1, over the B*(T-1) positions that have one */
   double aux_loss; /* weighted sum over layers; not in `loss`, but in the gradients */
-  int64_t reserved[8];
+  double z_loss;   /* the same of the routers' z-loss */
+  int64_t reserved[7];
 } choir_forward_result;
 
 /* Which routing the passes from now on use. "batch" and the other pools ("sequence", "position", "group"): each expert
@@ -110,7 +111,7 @@ CHOIR_API int choir_model_check_causal(const choir_model *model);
 
 /* tokens int32 [B,T]; all B*T positions form the routing pool, unless choir_model_set_routing says otherwise. logits:
  * float [B,T,V] or NULL, whole on every rank. gradients: nonzero computes them (read by choir_model_parameter), of loss
- * + aux_loss. Capacity is that of evaluation and nothing is sampled, with gradients too; "threshold" has none
+ * + aux_loss + z_loss. Capacity is that of evaluation and nothing is sampled, with gradients too; "threshold" has none
  * (CHOIR_ERROR_UNSUPPORTED). A model that is trained by masking takes choir_config_mask_token among the tokens; its
  * loss is NaN, and gradients are CHOIR_ERROR_UNSUPPORTED. The first call of a size plans memory. CHOIR_ERROR_ARGUMENT:
  * sizes, or a token outside the vocabulary; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC, with everything written, when the

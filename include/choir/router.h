@@ -13,6 +13,9 @@ CHOIR_API const char *const *choir_router_names(void);
 CHOIR_API int choir_router_looks_across_tokens(const char *name);
 CHOIR_API int choir_router_looks_in_training(const char *name);
 
+/* The same for these options: where tokens choose, capacity and priority decide; of expert_choice the pool. */
+CHOIR_API int choir_route_looks_across_tokens(const choir_router_options *options, int training);
+
 /* Tells what a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
 typedef struct choir_routing_properties {
   int looks_ahead;      /* on later tokens of its sequence */
@@ -75,9 +78,9 @@ CHOIR_API int choir_route(const choir_route_request *request, float *gates, choi
 CHOIR_API int choir_route_show(const choir_route_request *request, choir_routing_callback callback, void *context);
 
 /* Backward of choir_route with the same request, which it routes again. dscores [n,e] is set to the gradient of
- * <dgates, gates> + aux_weight * aux_loss by `scores` (by the logits, where they are that); aux_loss is the unweighted
- * one of the stats. What is chosen is constant: dgates [n,e] (NULL: 0) counts only if a token is routed. Routers
- * whose gates do not depend on scores give 0. Errors as choir_route. */
+ * <dgates, gates> + aux_weight * aux_loss by `scores` or, if they are logits, of that + options->z_loss_weight * z_loss
+ * by these; aux_loss and z_loss are the unweighted ones of the stats. What is chosen is constant: dgates [n,e] (NULL:
+ * 0) counts only if a token is routed. Routers whose gates do not depend on scores give 0. Errors as choir_route. */
 CHOIR_API int choir_route_backward(const choir_route_request *request, const float *dgates, double aux_weight,
                                    float *dscores);
 

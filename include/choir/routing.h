@@ -45,6 +45,7 @@ typedef struct choir_routing {
   double aux_loss;         /* unweighted; 0 if the router has none */
   choir_certificate certificate; /* all 0 if no solver assigned */
   double target; /* tokens an expert: k = n c / e if experts choose, else its even share of the choices */
+  double z_loss; /* unweighted; 0 without z_loss_weight */
 } choir_routing;
 
 /* The expert of a slot. */
@@ -81,7 +82,8 @@ typedef struct choir_route_stats {
   int64_t *shared;      /* [e,e] tokens that both experts hold; the diagonal is the load */
   int64_t *text;        /* [V] how often each token is in the text */
   int64_t *held;        /* [e,V] how often the expert holds it */
-  int64_t reserved[16];
+  double z_loss;        /* unweighted, mean over tokens; 0 without z_loss_weight */
+  int64_t reserved[15];
 } choir_route_stats;
 
 /* Empty statistics of one layer, for choir_route_stats_count. vocab_size 0: neither tokens nor overlap are counted,

@@ -46,6 +46,7 @@ typedef struct choir_train_event {
                        other work; NaN of several ranks and where a device computes */
   const char *objective; /* STEP, EVAL: what `loss` is, as in choir_eval_result */
   double standard_error; /* EVAL: likewise */
+  double z_loss;         /* as aux_loss, of the routers' logits */
 } choir_train_event;
 
 typedef struct choir_train_options {

@@ -20,7 +20,8 @@ typedef struct choir_trainer_result {
   double dropped;       /* share of choices that found their expert full */
   double unrouted;      /* share of tokens without an expert */
   double imbalance;     /* largest load over the mean, worst layer */
-  int64_t reserved[8];
+  double z_loss;        /* of the routers' logits, weighted and summed over layers; in the gradients */
+  int64_t reserved[7];
 } choir_trainer_result;
 
 /* Makes a trainer for a model and allocates everything, so that steps allocate nothing. Batch sizes, optimizer,

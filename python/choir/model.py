@@ -18,11 +18,12 @@ from .tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """What a pass gives. loss is the mean cross-entropy in nats of a position predicting the next, and aux_loss what
-    routers add to it; of which routing they are, Model.routing says."""
+    """What a pass gives. loss is the mean cross-entropy in nats of a position predicting the next, aux_loss and
+    z_loss what routers add to it; of which routing they are, Model.routing says."""
 
     loss: float
     aux_loss: float
+    z_loss: float
     logits: Optional[np.ndarray]
     """[B,T,V] float32, or None where they were not asked for"""
 
@@ -228,7 +229,7 @@ class Model(Handle):
         return bool(lib.choir_model_looks_across_tokens(self.address))
 
     def forward(self, tokens, *, logits: bool = True, gradients: bool = False) -> Forward:
-        """One pass over tokens [B,T] with the present routing. gradients: of loss + aux_loss, read by get(...)."""
+        """One pass over tokens [B,T] with the present routing. gradients: of loss + aux_loss + z_loss, read by get(...)."""
         given = native.ids(tokens, -1, -1)
         B, T = given.shape
         out = np.empty((B, T, self.config.struct.model.vocab_size), np.float32) if logits else None

@@ -49,6 +49,8 @@ class Routing:
     """choices that found their expert full"""
     aux_loss: float
     """of routers that balance, unweighted"""
+    z_loss: float
+    """of the logits, unweighted; 0 without z_loss_weight"""
     certificate: Optional[Certificate]
     """None: no solver assigned"""
 
@@ -172,6 +174,7 @@ def _copy(shown) -> Routing:
         capacity=shown.capacity,
         dropped=shown.dropped,
         aux_loss=shown.aux_loss,
+        z_loss=shown.z_loss,
         certificate=certificate if certificate.assignments else None,
     )
 

@@ -26,6 +26,7 @@ class Step:
     dropped: float
     unrouted: float
     imbalance: float
+    z_loss: float
 
 
 class Trainer(Handle):

@@ -71,7 +71,7 @@ class Models(TorchTest):
                 out = twin.forward(tokens.numpy(), gradients=True)
                 atol = 2e-4 if by_router else 5e-4
                 np.testing.assert_allclose(out.logits, logits.detach().numpy(), atol=atol, err_msg=str(fields))
-                self.assertAlmostEqual(out.loss + out.aux_loss, float(loss.detach()), places=4)
+                self.assertAlmostEqual(out.loss + out.aux_loss + out.z_loss, float(loss.detach()), places=4)
                 for name in twin.parameters():
                     if named[name].grad is None:
                         without.add(name.split(".", 2)[-1])

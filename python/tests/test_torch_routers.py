@@ -132,6 +132,7 @@ class Routers(TorchTest):
                 given = logits.to(dtype).requires_grad_()
                 routing = self.route(given, router, logits=True, **self.asked(self.valid), **options)
                 loss = (routing.gates * cotangent).sum() + 0.3 * routing.aux_loss
+                loss = loss + options.get("z_loss_weight", 0) * routing.z_loss
                 if loss.requires_grad:
                     loss.backward()
                 made[dtype] = routing.gates.detach().double(), (
@@ -151,7 +152,7 @@ class Routers(TorchTest):
 
             def made(given):
                 routing = self.route(given, router, logits=True, sequence_length=3, **options)
-                return routing.gates, routing.aux_loss
+                return routing.gates, routing.aux_loss, routing.z_loss
 
             if lacks("second derivatives", "func.grad"):
                 self.assertTrue(torch.autograd.gradcheck(made, logits))

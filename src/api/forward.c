@@ -174,7 +174,8 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   if (logits)
     ch_comm_gather_shares(model->x.comm, "logits", logits, B,
                           (int64_t)T * model->config.model.vocab_size * (int64_t)sizeof *logits);
-  *result = (choir_forward_result){.loss = targets ? pass.loss_sum / (double)targets : 0, .aux_loss = pass.aux_loss};
+  *result = (choir_forward_result){
+      .loss = targets ? pass.loss_sum / (double)targets : 0, .aux_loss = pass.aux_loss, .z_loss = pass.z_loss};
   if (masked) result->loss = (double)NAN;
   return masked ? CHOIR_OK : ch_model_check_loss(model, result->loss);
 }

@@ -80,6 +80,7 @@ static void backward_layer(ch_exec *x, const ch_moe_args *forward, ch_moe_saved 
   a.dout = put(x, c->dout, bytes);
   a.dx = ch_stand_in(&x->tape, c->dx, bytes);
   a.route.aux_scale = (float)a.route.options->aux_loss_weight;
+  a.route.z_scale = (float)a.route.options->z_loss_weight;
   a.accumulate = 1;
   ch_moe_backward(x, &a, saved);
   ch_get_into(&x->tape, c->dx, a.dx, bytes);

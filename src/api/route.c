@@ -109,6 +109,7 @@ static void run_backward(ch_exec *x, request *q) {
   if (!ch_counting(x)) gather_dgates(q, CH_AS_HOST(float, dgate));
   ch_route_backward(x, a, r, dgate, dscores);
   if (q->given->is_logits && r->scores) ch_scores_of_backward(x, a->options, a->n, a->e, r->scores, dscores);
+  ch_route_z_loss_backward(x, a, r, 0, a->n, CH_AS_DEV(const real, q->given->scores), dscores);
   if (!ch_counting(x)) clear_padding(q);
 }
 
@@ -119,6 +120,8 @@ static void run_router(ch_exec *x, request *q) {
   real CH_DEV *in = (real CH_DEV *)CH_AS_DEV(const real, q->given->scores); /* is not written */
   int scored = ch_router_scored(a->router);
   ch_routing_alloc(x, a, &x->tape, r);
+  if (scored && !q->given->is_logits) r->lse = NULL; /* affinities do not tell */
+  ch_route_z_loss(x, a, r, 0, a->n, in);
   if (scored && q->given->is_logits) {
     r->scores = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);
     ch_scores_of(x, a->options, a->n, a->e, in, r->scores);
@@ -180,7 +183,8 @@ static int route_request(const choir_route_request *r, const results *to) {
                         .causal = r->thresholds != NULL,
                         .rng = {.seed = r->seed},
                         .thresholds = CH_AS_DEV(const float, r->thresholds),
-                        .aux_scale = (real)to->aux_weight},
+                        .aux_scale = (real)to->aux_weight,
+                        .z_scale = (real)r->options->z_loss_weight},
                .to = to};
   CH_TRY(check_request(&q));
   ch_exec x;

@@ -29,6 +29,7 @@ choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routi
   const real *kept = a->thresholds ? ch_get(x, a->thresholds, e * sizeof(real)) : NULL;
   const int64_t *dropped = ch_get(x, r->counts.dropped, sizeof *dropped);
   const double *aux_loss = ch_get(x, r->counts.aux_loss, sizeof *aux_loss);
+  const double *sums = ch_get(x, r->tally.sums, CH_TALLY_SUMS * sizeof *sums);
   choir_routing view = {.tokens = a->n,
                         .experts = a->e,
                         .token = a->token ? ch_get(x, a->token, n * sizeof(int32_t)) : NULL,
@@ -48,6 +49,7 @@ choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routi
   view.thresholds = kept && ch_thresholds_set(kept, a->e) ? kept : NULL;
   view.dropped = *dropped;
   view.aux_loss = *aux_loss;
+  view.z_loss = sums[2];
   return view;
 }
 
@@ -148,7 +150,7 @@ const char *choir_model_routing(const choir_model *model) {
 choir_routing_properties choir_model_routing_properties(const choir_model *model) {
   if (!model) return (choir_routing_properties){0};
   if (!model->net.moe_layers) return (choir_routing_properties){0};
-  return ch_router_properties(model->net.router, choir_model_routing(model));
+  return ch_router_properties(&model->net.config.router, choir_model_routing(model));
 }
 
 int choir_model_looks_across_tokens(const choir_model *model) {

@@ -47,8 +47,9 @@ CH_DEVICE_OP(place) {
   int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts), *asked = CH_NEW(&x->scratch, int, choices);
   if (ch_counting(x)) return;
   x->memory->copy(asked, a->choice, (size_t)choices * sizeof *asked);
-  CH_LAUNCH(x, place, r->experts, .asked = asked, .choice = a->choice, .demand = a->demand, .dropped = dropped,
-            .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count, .capacity = a->capacity);
+  CH_LAUNCH(x, place, r->experts, .asked = asked, .value = a->value, .choice = a->choice, .demand = a->demand,
+            .dropped = dropped, .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count,
+            .capacity = a->capacity);
   CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
   CH_LAUNCH(x, prefix, 1, .begin = r->expert_begin, .count = r->experts);
   CH_LAUNCH(x, list_chosen, r->experts, .choice = a->choice, .begin = r->expert_begin, .slot_token = r->slot_token,
@@ -124,26 +125,36 @@ CH_DEVICE_OP(normalize_gates_backward) {
             .slot_gate = r->slot_gate, .sum = a->sum, .dgate = a->dgate, .n = r->tokens);
 }
 
-/* Scratch [e+1]: the share of every expert, and behind these the number of valid tokens. */
+/* Scratch [groups,e+1]: the share of every expert, and behind these the number of valid tokens. */
 static double CH_DEV *shares(ch_exec *x, const ch_balance_args *a) {
-  double CH_DEV *share = CH_NEW(&x->scratch, double, a->e + 1);
-  CH_LAUNCH(x, choice_shares, a->e + 1, .valid = a->valid, .choice = a->choice, .share = share, .n = a->n, .e = a->e,
-            .count = a->count);
+  int groups = (a->n + a->span - 1) / a->span;
+  double CH_DEV *share = CH_NEW(&x->scratch, double, (int64_t)groups *(a->e + 1));
+  CH_LAUNCH(x, choice_shares, groups * (a->e + 1), .valid = a->valid, .choice = a->choice, .share = share, .n = a->n,
+            .e = a->e, .count = a->count, .counted = a->counted, .span = a->span);
   return share;
 }
 
 CH_DEVICE_OP(balance) {
   CH_SCRATCH(x);
   double CH_DEV *share = shares(x, a);
-  CH_LAUNCH(x, balance, 1, .valid = a->valid, .score = a->score, .share = share, .loss = a->loss, .n = a->n, .e = a->e);
+  CH_LAUNCH(x, balance, 1, .valid = a->valid, .score = a->score, .share = share, .loss = a->loss, .n = a->n, .e = a->e,
+            .shares = a->shares, .span = a->span, .groups = a->groups);
 }
 
 CH_DEVICE_OP(balance_backward) {
   CH_SCRATCH(x);
   double CH_DEV *share = shares(x, a);
-  if (!ch_counting(x) && (double)a->scale != 0)
-    CH_LAUNCH(x, balance_backward, ch_groups((int64_t)a->n * a->e), .valid = a->valid, .share = share,
-              .dscore = a->dscore_acc, .scale = (double)a->scale, .n = a->n, .e = a->e);
+  if (!ch_counting(x) && (double)a->scale != 0 && a->groups)
+    CH_LAUNCH(x, balance_backward, ch_groups(a->n), .valid = a->valid, .score = a->score, .share = share,
+              .dscore = a->dscore_acc, .scale = (double)a->scale / a->groups, .n = a->n, .e = a->e, .shares = a->shares,
+              .span = a->span);
+}
+
+CH_DEVICE_OP(z_loss) { CH_LAUNCH(x, z_loss, ch_groups(a->n), .logit = a->logit, .lse = a->lse, .n = a->n, .e = a->e); }
+
+CH_DEVICE_OP(z_loss_backward) {
+  CH_LAUNCH(x, z_loss_backward, ch_groups((int64_t)a->n * a->e), .valid = a->valid, .logit = a->logit, .lse = a->lse,
+            .dlogit = a->dlogit_acc, .scale = (double)a->scale, .n = a->n, .e = a->e);
 }
 
 /* ---- k-means ---- */
@@ -194,5 +205,5 @@ CH_DEVICE_OP(tally) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, tally, r->experts + 1, .begin = r->expert_begin, .slot_gate = r->slot_gate,
             .token_begin = r->token_begin, .valid = a->valid, .aux_loss = a->aux_loss, .dropped = a->dropped,
-            .demand = a->demand, .sums = a->sums, .counts = a->counts, .n = r->tokens, .e = r->experts);
+            .demand = a->demand, .lse = a->lse, .sums = a->sums, .counts = a->counts, .n = r->tokens, .e = r->experts);
 }

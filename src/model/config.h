@@ -13,7 +13,7 @@ typedef enum {
   CH_FIELD_SEED,    /* uint64_t */
   CH_FIELD_NUMBER,  /* double */
   CH_FIELD_FLAG,    /* int, 0 or 1 */
-  CH_FIELD_WORD     /* char [CHOIR_NAME_BYTES] */
+  CH_FIELD_WORD     /* char [bytes]; a short one came later, and where it is empty it is the first of its words */
 } ch_field_kind;
 
 /* One row drives default, parsing, saving, --set, limits and messages. */
@@ -24,12 +24,13 @@ typedef struct ch_field {
   double value;     /* default of a number */
   double low, high; /* limits of a number, both allowed unless `open`, which excludes low itself */
   int open;
+  size_t bytes;             /* of a word, its end included */
   const char *word;         /* default of a word */
   const char *const *words; /* what a word may be; NULL: any text */
   const char *help;
 } ch_field;
 
-enum { CH_FIELDS = 78 };
+enum { CH_FIELDS = 81 };
 extern const ch_field ch_fields[];
 
 /* Describes the values that a field takes: "an integer from 1 to 4096". Returns `text`. */

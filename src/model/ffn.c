@@ -36,6 +36,7 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
   a.route.tally = tally_of(m, b, p);
   a.route.state = observed(m, b, p);
   a.route.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;
+  a.route.z_scale = p->aux_scale * (real)m->config.router.z_loss_weight;
   return a;
 }
 

@@ -30,8 +30,11 @@ static const char *const attentions[] = {"causal", "bidirectional", NULL};
 #define FLAG(section, name, otherwise, text) RANGE(FLAG, section, name, otherwise, 0, 1, text)
 #define ABOVE(section, name, otherwise, least, most, text) \
   { FIELD(NUMBER, section, name), .value = otherwise, .low = least, .high = most, .open = 1, .help = text }
-#define WORD(section, name, otherwise, choices, text) \
-  { FIELD(WORD, section, name), .word = otherwise, .words = choices, .help = text }
+#define WORD(section, name, otherwise, choices, text)                                                                  \
+  {                                                                                                                    \
+    FIELD(WORD, section, name), .bytes = sizeof((choir_config *)0)->section.name, .word = otherwise, .words = choices, \
+                                .help = text                                                                           \
+  }
 const ch_field ch_fields[] = {
     WORD(model, name, "", NULL, "for people"),
     INTEGER(model, vocab_size, 0, 0, 1 << 20, "V; 0: the data's tokenizer says"),
@@ -66,12 +69,18 @@ const ch_field ch_fields[] = {
     INTEGER(model, dense_layers, 0, 0, 4096, "number of dense layers at the front; moe_every counts after them"),
     WORD(model.router, name, "expert_choice", ch_router_names,
          "which router; brings its own defaults for the rest of the object"),
-    ABOVE(model.router, capacity_factor, 0, 0, 65536,
-          "c of expert_choice (mean experts per token), the capacity factor of the token-choice routers"),
+    NUMBER(model.router, capacity_factor, 0, 0, 65536,
+           "c of expert_choice (mean experts per token); where tokens choose, room in even shares, 0: for all"),
     NUMBER(model.router, eval_capacity_factor, 0, 0, 65536, "the same while evaluating; 0: as in training"),
     WORD(model.router, pool, "batch", ch_router_pools, "the tokens that expert_choice chooses among"),
     NUMBER(model.router, aux_loss_weight, 0, 0, 1e3,
            "weight of the load-balancing loss, for the routers that have one"),
+    WORD(model.router, aux_scope, "batch", ch_router_scopes,
+         "tokens over which the load-balancing loss wants equal loads: all of a batch, or each sequence's"),
+    WORD(model.router, priority, "order", ch_router_priorities,
+         "who comes first where room is short: order of tokens, or the best score"),
+    NUMBER(model.router, z_loss_weight, 0, 0, 1e3,
+           "weight of the mean square of log sum exp of a token's logits, which keeps these small"),
     NUMBER(model.router, jitter, 0, 0, 0.999,
            "training multiplies the router's input by U[1-jitter, 1+jitter], for the routers that take it"),
     FLAG(model.router, random_second, 0, "gshard_top2 keeps the second expert with probability 2 g2 while training"),
@@ -155,7 +164,10 @@ static double number_of(const choir_config *config, const ch_field *f) {
   }
 }
 
-static const char *word_of(const choir_config *config, const ch_field *f) { return (const char *)config + f->offset; }
+static const char *word_of(const choir_config *config, const ch_field *f) {
+  const char *word = (const char *)config + f->offset;
+  return !*word && f->bytes < CHOIR_NAME_BYTES ? f->words[0] : word;
+}
 
 /* value is within the limits of the field, so every conversion is exact. */
 static void set_number(choir_config *config, const ch_field *f, double value) {
@@ -177,7 +189,7 @@ static void set_number(choir_config *config, const ch_field *f, double value) {
 
 static void set_word(choir_config *config, const ch_field *f, const char *word) {
   char *to = (char *)config + f->offset;
-  memset(to, 0, CHOIR_NAME_BYTES);
+  memset(to, 0, f->bytes);
   memcpy(to, word, strlen(word));
 }
 
@@ -245,7 +257,7 @@ int ch_field_set(choir_config *config, const ch_field *f, const json_t *value) {
 int ch_field_check(const choir_config *config, const ch_field *f) {
   char text[100];
   if (f->kind == CH_FIELD_WORD) {
-    if (!memchr(word_of(config, f), 0, CHOIR_NAME_BYTES)) return refuse_value(f, "text without an end", "");
+    if (!memchr((const char *)config + f->offset, 0, f->bytes)) return refuse_value(f, "text without an end", "");
     return check_word(f, word_of(config, f));
   }
   double value = number_of(config, f);
@@ -259,7 +271,7 @@ int ch_field_check(const choir_config *config, const ch_field *f) {
 
 const char *ch_field_text(const choir_config *config, const ch_field *f, char *text, size_t size) {
   if (f->kind == CH_FIELD_WORD)
-    snprintf(text, size, "%.*s", CHOIR_NAME_BYTES, word_of(config, f));
+    snprintf(text, size, "%.*s", (int)f->bytes, word_of(config, f));
   else if (f->kind == CH_FIELD_FLAG)
     snprintf(text, size, "%s", number_of(config, f) != 0 ? "true" : "false");
   else
@@ -268,7 +280,7 @@ const char *ch_field_text(const choir_config *config, const ch_field *f, char *t
 }
 
 int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *f) {
-  if (f->kind == CH_FIELD_WORD) return !strncmp(word_of(a, f), word_of(b, f), CHOIR_NAME_BYTES);
+  if (f->kind == CH_FIELD_WORD) return !strncmp(word_of(a, f), word_of(b, f), f->bytes);
   return number_of(a, f) == number_of(b, f);
 }
 

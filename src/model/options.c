@@ -64,13 +64,12 @@ static int check_solver(const choir_config *config, const choir_config *defaults
   return CHOIR_OK;
 }
 
-/* The balancing loss e sum f P is about shares of 1: of sigmoids its gradient would lower all scores. */
-static int check_score(const choir_router_options *o) {
-  if (strcmp(o->score, "sigmoid") || !(o->aux_loss_weight > 0)) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT,
-                  "model.router.score is sigmoid with model.router.aux_loss_weight %g: that loss balances shares of a "
-                  "softmax; set it to 0, or score to softmax",
-                  o->aux_loss_weight);
+/* Where tokens choose, no capacity is room for all; experts that choose would take nobody. */
+static int check_capacity(const ch_router *router, const choir_router_options *o) {
+  if (o->capacity_factor > 0 || ch_router_takes(router, CH_ROUTER_TAKES(priority))) return CHOIR_OK;
+  if (!ch_router_takes(router, CH_ROUTER_TAKES(capacity_factor))) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.capacity_factor is 0: must be a number above 0 with router '%s'",
+                  router->name);
 }
 
 int ch_options_check_router(const choir_router_options *options) {
@@ -81,7 +80,7 @@ int ch_options_check_router(const choir_router_options *options) {
   choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
   CH_TRY(check_taken(&t, &config, &defaults));
   CH_TRY(check_solver(&config, &defaults));
-  return check_score(options);
+  return check_capacity(router, options);
 }
 
 int ch_options_check_optimizer(const choir_config *config) {

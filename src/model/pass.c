@@ -148,7 +148,7 @@ void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   route->rng.seed = p->seed;
   route->rng_base = p->micro * (uint64_t)route->n;
   route->observed = p->micro;
-  p->loss_sum = p->aux_loss = 0;
+  p->loss_sum = p->aux_loss = p->z_loss = 0;
   p->sums = CH_NEW(&x->tape, double, report_cells(m, p));
   p->shard_loss = p->sums + loss_cells(m);
   if (ch_counting(x)) return;
@@ -166,6 +166,7 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
     const ch_layer *b = &m->block[l];
     if (b->moe < 0) continue;
     p->aux_loss += m->config.router.aux_loss_weight * layer[0];
+    p->z_loss += m->config.router.z_loss_weight * layer[2];
     ch_route_stats_collect(&m->stats[b->moe], valid, &b->saved.routing.counts, layer, counts);
     layer += CH_TALLY_SUMS;
     counts += CH_TALLY_COUNTS(m->config.experts);

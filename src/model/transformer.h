@@ -71,7 +71,7 @@ typedef struct ch_pass {
   int rows;
   const int32_t *target;   /* [rows or B*T] host: token to predict, negative: none; or NULL: no loss */
   const float *row_weight; /* [B*T] host: factors of targets' losses; or NULL: 1. Neither with `row` nor `paired` */
-  int gradients;           /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
+  int gradients;           /* of weight * loss_sum + aux_scale * (aux_loss + z_loss); needs targets */
   int accumulate;          /* 1: gradients +=; 0: gradients = */
   int partial;             /* 1: later passes will add to the gradients, so replicas do not sum them yet */
   int paired;  /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
@@ -90,7 +90,7 @@ typedef struct ch_pass {
   void *context;
   /* results */
   double loss_sum;                  /* over targets, natural logarithm, times row_weight */
-  double aux_loss;                  /* weighted, summed over layers */
+  double aux_loss, z_loss;          /* weighted, summed over layers */
   double CH_DEV *sums, *shard_loss; /* what they come from, while the pass runs */
 } ch_pass;
 

@@ -17,6 +17,7 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_arena *keep, ch_rou
     r->tally.counts = CH_NEW(&x->tape, int64_t, CH_TALLY_COUNTS(a->e));
   }
   if (a->options->normalize_gates) r->gate_sum = CH_NEW(keep, real, a->n);
+  if (a->options->z_loss_weight > 0) r->lse = CH_NEW(keep, real, a->n);
 }
 
 /* One copy to the host, of scores or, where the router reads none, logits; one of the record back. */
@@ -67,6 +68,19 @@ void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int64
   if (!ch_counting(x)) ch_comm_gather(x->comm, what, CH_AS_HOST(real, all), count * (int64_t)sizeof(real));
 }
 
+void ch_route_z_loss(ch_exec *x, const ch_route_args *a, ch_routing *r, int64_t first, int n,
+                     const real CH_DEV *logits) {
+  if (r->lse) CH_OP(x, z_loss, .n = n, .e = a->e, .logit = logits, .lse = r->lse + first);
+}
+
+void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, const ch_routing *r, int64_t first, int n,
+                              const real CH_DEV *logits, real CH_DEV *dlogits) {
+  int valid = ch_valid_count(a->mask, a->n);
+  if (!r->lse || !valid || (double)a->z_scale == 0) return;
+  CH_OP(x, z_loss_backward, .n = n, .e = a->e, .valid = a->valid ? a->valid + first : NULL, .logit = logits,
+        .lse = r->lse + first, .scale = 2 * a->z_scale / (real)valid, .dlogit_acc = dlogits);
+}
+
 /* Updates the router's own state; centroids from the rows of all ranks. */
 static void observe(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
@@ -104,7 +118,7 @@ void ch_route(ch_exec *x, const ch_route_args *given, ch_routing *r) {
   CH_OP(x, index, .record = &r->record);
   if (r->gate_sum) CH_OP(x, normalize_gates, .record = &r->record, .sum = r->gate_sum);
   CH_OP(x, tally, .record = &r->record, .valid = a.valid, .aux_loss = r->counts.aux_loss, .dropped = r->counts.dropped,
-        .demand = r->counts.demand, .sums = r->tally.sums, .counts = r->tally.counts);
+        .demand = r->counts.demand, .lse = r->lse, .sums = r->tally.sums, .counts = r->tally.counts);
 }
 
 void ch_route_backward(ch_exec *x, const ch_route_args *given, const ch_routing *r, real CH_DEV *dgate,

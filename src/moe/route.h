@@ -11,6 +11,7 @@ typedef struct ch_routing {
   ch_route_counts counts;
   ch_route_tally tally;
   real CH_DEV *gate_sum; /* [n] of each token's gates before they were scaled, or NULL: they were not */
+  real CH_DEV *lse;      /* [n] log sum exp of each token's logits, or NULL: there is no z-loss */
   /* [n,e], or NULL if the router reads neither. With several ranks, logits have this rank's rows if the router reads
    * scores, else all rows; scores have this rank's rows if experts choose at their owners, else all rows. */
   real CH_DEV *logits, *scores;
@@ -23,6 +24,13 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_arena *keep, ch_rou
 /* Routes r->scores, or r->logits: the record with its index, gates normalized where options say so, counts, tally; and
  * folds what it saw into a->state. */
 void ch_route(ch_exec *x, const ch_route_args *a, ch_routing *r);
+
+/* Fills r->lse, if there is one, of tokens first .. first+n-1 from their logits [n,e]. Backward adds the gradient of
+ * the z-loss, which counts all tokens of the call, to theirs. */
+void ch_route_z_loss(ch_exec *x, const ch_route_args *a, ch_routing *r, int64_t first, int n,
+                     const real CH_DEV *logits);
+void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, const ch_routing *r, int64_t first, int n,
+                              const real CH_DEV *logits, real CH_DEV *dlogits);
 
 /* All-gather of a device array with `count` numbers per rank. */
 void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int64_t count);

@@ -75,6 +75,7 @@ void ch_certificate_add(choir_certificate *sum, const choir_certificate *more) {
 
 static void add_stats(choir_route_stats *sum, const choir_route_stats *more) {
   sum->aux_loss = ch_pooled(sum->aux_loss, sum->tokens, more->aux_loss * (double)more->tokens, more->tokens);
+  sum->z_loss = ch_pooled(sum->z_loss, sum->tokens, more->z_loss * (double)more->tokens, more->tokens);
   sum->gate_mass = ch_pooled(sum->gate_mass, sum->tokens, more->gate_mass * (double)more->tokens, more->tokens);
   sum->tokens += more->tokens;
   sum->capacity += more->capacity;
@@ -96,6 +97,7 @@ void ch_route_stats_collect(choir_route_stats *sum, int tokens, const ch_route_c
                            .capacity = c->capacity,
                            .dropped = counts[0],
                            .aux_loss = sums[0],
+                           .z_loss = sums[2],
                            .gate_mass = tokens ? sums[1] / tokens : 0,
                            .load = load,
                            .demand = load + sum->experts,
@@ -169,12 +171,13 @@ json_t *ch_certificate_json(const choir_certificate *c) {
 
 /* Everything up to the histogram. */
 static json_t *stats_json(const choir_route_stats *s) {
-  return json_pack(
-      "{s:I, s:i, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "tokens", (json_int_t)s->tokens, "experts", s->experts,
-      "capacity", (json_int_t)s->capacity, "assignments", (json_int_t)s->assignments, "dropped", (json_int_t)s->dropped,
-      "aux_loss", ch_json_number(s->aux_loss), "gate_mass", ch_json_number(s->gate_mass), "load",
-      ch_json_integers(s->load, s->experts), "demand", ch_json_integers(s->demand, s->experts), "histogram",
-      ch_json_integers(s->histogram, s->experts + 1), "certificate", ch_certificate_json(&s->certificate));
+  return json_pack("{s:I, s:i, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "tokens", (json_int_t)s->tokens,
+                   "experts", s->experts, "capacity", (json_int_t)s->capacity, "assignments",
+                   (json_int_t)s->assignments, "dropped", (json_int_t)s->dropped, "aux_loss",
+                   ch_json_number(s->aux_loss), "z_loss", ch_json_number(s->z_loss), "gate_mass",
+                   ch_json_number(s->gate_mass), "load", ch_json_integers(s->load, s->experts), "demand",
+                   ch_json_integers(s->demand, s->experts), "histogram", ch_json_integers(s->histogram, s->experts + 1),
+                   "certificate", ch_certificate_json(&s->certificate));
 }
 
 int choir_route_stats_json(const choir_route_stats *stats, char **json) {

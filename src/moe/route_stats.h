@@ -8,8 +8,8 @@
 #include "moe/route.h"
 
 /* Public statistics, up to `histogram` (arrays malloc'd). Collecting a routing of `tokens` valid tokens, or adding
- * statistics of as many experts, sums counts and capacities and takes aux_loss and gate_mass as means over tokens.
- * Collecting allocates nothing; `make` waits for the device. */
+ * statistics of as many experts, sums counts and capacities and takes aux_loss, z_loss and gate_mass as means over
+ * tokens. Collecting allocates nothing; `make` waits for the device. */
 double ch_pooled(double mean, int64_t before, double sum, int64_t more); /* mean of `before` values, with more */
 void ch_certificate_add(choir_certificate *sum, const choir_certificate *more);
 int ch_route_stats_alloc(int experts, choir_route_stats *stats);

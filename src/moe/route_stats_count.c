@@ -106,6 +106,7 @@ void choir_route_stats_count(choir_route_stats *s, const choir_routing *r) {
   if (tokens) add_cutoffs(s, r, tokens);
   s->gate_mass = ch_pooled(s->gate_mass, s->tokens, mass, tokens);
   s->aux_loss = ch_pooled(s->aux_loss, s->tokens, r->aux_loss * (double)tokens, tokens);
+  s->z_loss = ch_pooled(s->z_loss, s->tokens, r->z_loss * (double)tokens, tokens);
   ch_certificate_add(&s->certificate, &r->certificate);
   s->tokens += tokens;
   s->assignments += r->expert_begin[r->experts];

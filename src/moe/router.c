@@ -10,6 +10,7 @@
 /* clang-format off */
 #define ROUTERS(row) \
   row(expert_choice) \
+  row(topk) \
   row(gshard_top2) \
   row(switch_top1) \
   row(hash) \
@@ -33,6 +34,8 @@ const char *const ch_router_option_names[] = {CH_ROUTER_OPTIONS(NAME) NULL};
 
 const char *const ch_router_solvers[] = {"exact", "dykstra", NULL};
 const char *const ch_router_scores[] = {"softmax", "sigmoid", NULL};
+const char *const ch_router_scopes[] = {"batch", "sequence", NULL};
+const char *const ch_router_priorities[] = {"order", "score", NULL};
 
 const ch_router *ch_router_find(const char *name) {
   for (int i = 0; ch_routers[i]; i++)
@@ -77,8 +80,9 @@ double ch_router_factor(const choir_router_options *o, int training) {
 }
 
 double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a) {
-  return ch_router_factor(
-      a->options, ch_counting(x) ? a->options->capacity_factor > a->options->eval_capacity_factor : a->training);
+  const choir_router_options *o = a->options;
+  int training = o->capacity_factor == 0 || o->capacity_factor > o->eval_capacity_factor; /* 0: room for all */
+  return ch_router_factor(o, ch_counting(x) ? training : a->training);
 }
 
 const char *const ch_router_schedules[] = {"constant", "linear", "linear-reverse", "gaussian", NULL};
@@ -187,20 +191,31 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
                   ch_did_you_mean(nearest, sizeof nearest, routing, names), ch_word_list(list, sizeof list, names));
 }
 
-static choir_routing_properties looks_of(const ch_router *router, const char *routing) {
+/* Where there is room for all, nobody looks at who came first; where the best come first, everybody looks at all. */
+static ch_router_looks looks_with(const choir_router_options *o, int training) {
+  const ch_router *router = ch_router_find(o->name);
+  if (!ch_router_takes(router, CH_ROUTER_TAKES(priority))) return router->looks;
+  if (ch_router_factor(o, training) == 0) return CH_LOOKS_NOWHERE;
+  return strcmp(o->priority, "score") ? router->looks : CH_LOOKS_AROUND;
+}
+
+static choir_routing_properties looks_of(const choir_router_options *o, const char *routing) {
   const choir_routing_properties everything = {.looks_ahead = 1, .depends_on_batch = 1};
-  int alone = router->looks == CH_LOOKS_NOWHERE || router->looks == CH_LOOKS_IN_TRAINING;
+  const ch_router *router = ch_router_find(o->name);
+  ch_router_looks looks = looks_with(o, 0);
+  int alone = looks == CH_LOOKS_NOWHERE || looks == CH_LOOKS_IN_TRAINING;
   if (alone || !strcmp(routing, threshold) || !strcmp(routing, adaptive)) return (choir_routing_properties){0};
   if (ch_router_takes(router, CH_ROUTER_TAKES(pool)))
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
       if (!strcmp(pools[i].name, routing)) return pools[i].properties;
   /* earlier tokens of the batch: those of the sequence itself, and of the sequences before it */
-  if (router->looks == CH_LOOKS_BACK) return (choir_routing_properties){.depends_on_batch = 1};
+  if (looks == CH_LOOKS_BACK) return (choir_routing_properties){.depends_on_batch = 1};
   return everything;
 }
 
-choir_routing_properties ch_router_properties(const ch_router *router, const char *routing) {
-  choir_routing_properties p = looks_of(router, routing);
+choir_routing_properties ch_router_properties(const choir_router_options *o, const char *routing) {
+  const ch_router *router = ch_router_find(o->name);
+  choir_routing_properties p = looks_of(o, routing);
   p.reads_ids = router->reads == CH_READS_IDS;
   p.draws = router->draws;
   return p;
@@ -211,20 +226,23 @@ int choir_router_properties(const char *router, const char *routing, choir_routi
   const ch_router *found = ch_router_find(router);
   if (!found) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_router_check_routing(found, routing));
-  *properties = ch_router_properties(found, routing);
+  *properties = ch_router_properties(&found->defaults, routing);
   return CHOIR_OK;
 }
 
-int choir_router_looks_across_tokens(const char *name) {
-  if (!name) return -1;
-  const ch_router *router = ch_router_find(name);
-  if (!router) return -1;
-  choir_routing_properties p = ch_router_properties(router, pools[0].name);
+int choir_route_looks_across_tokens(const choir_router_options *options, int training) {
+  if (!options || !ch_router_find(options->name)) return -1;
+  if (training) return looks_with(options, 1) != CH_LOOKS_NOWHERE;
+  choir_routing_properties p = ch_router_properties(options, *options->pool ? options->pool : pools[0].name);
   return p.looks_ahead || p.depends_on_batch;
 }
 
+int choir_router_looks_across_tokens(const char *name) {
+  const ch_router *router = name ? ch_router_find(name) : NULL;
+  return router ? choir_route_looks_across_tokens(&router->defaults, 0) : -1;
+}
+
 int choir_router_looks_in_training(const char *name) {
-  if (!name) return -1;
-  const ch_router *router = ch_router_find(name);
-  return router ? router->looks != CH_LOOKS_NOWHERE : -1;
+  const ch_router *router = name ? ch_router_find(name) : NULL;
+  return router ? choir_route_looks_across_tokens(&router->defaults, 1) : -1;
 }

@@ -19,7 +19,7 @@ typedef struct ch_route_counts {
 } ch_route_counts;
 
 /* Output of op `tally`: sums and counts as in ch_tally_args. */
-enum { CH_TALLY_SUMS = 2 };
+enum { CH_TALLY_SUMS = 3 };
 #define CH_TALLY_COUNTS(e) (3 * (e) + 2)
 typedef struct ch_route_tally {
   double CH_DEV *sums;    /* [CH_TALLY_SUMS] */
@@ -67,12 +67,13 @@ typedef enum {
   row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)      \
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations)   \
           row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) row(bias_rate) \
-              row(solver_stages) row(capacity_schedule)
+              row(solver_stages) row(capacity_schedule) row(aux_scope) row(priority) row(z_loss_weight)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER
 #define CH_ROUTER_TAKES(name) (1u << CH_ROUTER_NUMBER_##name)
 #define CH_ROUTER_TAKES_CAPACITY (CH_ROUTER_TAKES(capacity_factor) | CH_ROUTER_TAKES(eval_capacity_factor))
+#define CH_ROUTER_TAKES_BALANCE (CH_ROUTER_TAKES(aux_loss_weight) | CH_ROUTER_TAKES(aux_scope))
 #define CH_ROUTER_TAKES_POOLS (CH_ROUTER_TAKES(pool) | CH_ROUTER_TAKES(group_size))
 extern const char *const ch_router_option_names[]; /* by number, NULL-terminated */
 
@@ -111,7 +112,7 @@ typedef struct ch_route_args {
   ch_route_tally tally;          /* where to count what the routing does; sums NULL: with the record */
   real CH_DEV *state;            /* what `observe` folds this call into: thresholds [e], or the weight; or NULL */
   uint64_t observed;             /* calls that went into it before; 0: what it holds counts for nothing */
-  real aux_scale;                /* factor of the auxiliary loss's gradient, its weight included */
+  real aux_scale, z_scale;       /* factors of the gradients of the auxiliary loss and the z-loss, weights included */
   /* ch_route and ch_route_backward set these for the router's functions. */
   const real CH_DEV *logits; /* [n,e]  X Wg, where the router reads them and no scores */
   const real CH_DEV *scores; /* [n,e]  S of these, where it reads scores */
@@ -124,11 +125,11 @@ typedef struct ch_route_args {
 typedef struct ch_router {
   const char *name, *summary; /* what it does, in one line */
   ch_router_reads reads;
-  ch_router_looks looks;
-  unsigned options; /* CH_ROUTER_TAKES(...) */
-  int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
-                       capacity_factor a token on average */
-  int even;         /* no expert ever holds more than its even share of max_slots, except for causal routing */
+  ch_router_looks looks; /* if experts have room for some only, where tokens choose: looks_with */
+  unsigned options;      /* CH_ROUTER_TAKES(...) */
+  int choices;           /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
+                            capacity_factor a token on average */
+  int even;              /* no expert ever holds more than its even share of max_slots, except for causal routing */
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
   int by_step;      /* in training `observe` reads nothing but the demand of all micro-batches of a step */
@@ -156,10 +157,13 @@ extern const ch_router *const ch_routers[]; /* NULL-terminated registration list
 /* By name, or NULL with a message that names the nearest known one. */
 const ch_router *ch_router_find(const char *name);
 
-/* The names of ch_routers, of the pools that experts choose among, of solvers, and of ways from logits to scores:
- * NULL-terminated. */
-extern const char *const ch_router_names[],
-    *const ch_router_pools[], *const ch_router_solvers[], *const ch_router_scores[], *const ch_router_schedules[];
+/* The names of ch_routers, of the pools that experts choose among, of solvers, of ways from logits to scores, of what
+ * loads are balanced over, and of who comes first: NULL-terminated. */
+extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[],
+                                                                          *const ch_router_scores[],
+                                                                              *const ch_router_schedules[],
+                                                                                  *const ch_router_scopes[],
+                                                                                      *const ch_router_priorities[];
 
 /* Every router's defaults start with these; K: experts per token. */
 #define CH_ROUTER_DEFAULTS(router_name) CH_ROUTER_DEFAULTS_K(router_name, 1)
@@ -167,7 +171,7 @@ extern const char *const ch_router_names[],
 #define CH_ROUTER_DEFAULTS_OF(router_name, K, way)                                                     \
   .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
   .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99, .score = way, .bias_rate = 0.001,   \
-  .solver_stages = 1, .capacity_schedule = "constant"
+  .solver_stages = 1, .capacity_schedule = "constant", .aux_scope = "batch", .priority = "order"
 
 static inline int ch_router_takes(const ch_router *router, unsigned options) {
   return (router->options & options) != 0;
@@ -195,7 +199,7 @@ int ch_router_can_be_causal(const ch_router *router);
 
 /* CHOIR_ERROR_ARGUMENT, naming those that there are, unless the router has the routing; and what it then looks at. */
 int ch_router_check_routing(const ch_router *router, const char *routing);
-choir_routing_properties ch_router_properties(const ch_router *router, const char *routing);
+choir_routing_properties ch_router_properties(const choir_router_options *o, const char *routing);
 
 /* Experts that one token can meet at most in causal use. */
 int ch_router_most_experts(const choir_router_options *o, int e);

@@ -22,10 +22,14 @@ void ch_scores_of_backward(ch_exec *x, const choir_router_options *o, int64_t n,
     CH_OP(x, softmax_backward, .n = n, .m = e, .y = scores, .dy = dscores, .dx = dscores);
 }
 
-/* The scores of this rank's tokens. */
+/* The scores of this rank's tokens, and their logits. */
 static real CH_DEV *own_scores(const ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
   return ch_routes_sharded(x, &a->route) ? s->routing.scores
                                          : s->routing.scores + ch_moe_first_token(x, a) * a->route.e;
+}
+
+static real CH_DEV *own_logits(const ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
+  return s->routing.scores ? s->routing.logits : s->routing.logits + ch_moe_first_token(x, a) * a->route.e;
 }
 
 static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
@@ -57,8 +61,10 @@ void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, n * a->route.d) : NULL;
   if (s->jitter) draw_jitter(x, a, s->jitter);
   const real CH_DEV *in = router_input(x, a, s, jittered);
-  score_rows(x, a, in, r->scores ? r->logits : r->logits + ch_moe_first_token(x, a) * e);
+  score_rows(x, a, in, own_logits(x, a, s));
+  ch_route_z_loss(x, &a->route, r, ch_moe_first_token(x, a), (int)n, own_logits(x, a, s));
   if (r->scores) ch_scores_of(x, a->route.options, n, a->route.e, r->logits, own_scores(x, a, s));
+  if (r->lse) ch_route_gather(x, "z-loss", r->lse, n);
   if (!ch_routes_sharded(x, &a->route)) ch_route_gather(x, "scores", r->scores ? r->scores : r->logits, n * e);
 }
 
@@ -94,6 +100,7 @@ void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
   real CH_DEV *dlogits = dscores;
   if (s->routing.scores) ch_scores_of_backward(x, a->route.options, n, a->route.e, own_scores(x, a, s), dlogits);
+  ch_route_z_loss_backward(x, &a->route, &s->routing, ch_moe_first_token(x, a), (int)n, own_logits(x, a, s), dlogits);
 
   real CH_DEV *din = s->jitter ? CH_NEW(&x->scratch, real, count) : a->dx;
   score_task c = {a, router_input(x, a, s, jittered), dlogits, din, !s->jitter};

@@ -331,7 +331,7 @@ typedef struct {
   op(best, ch_best_args)                          /* valid, score, shift -> choice, value, margin */               \
   op(draw, ch_draw_args)                          /* valid, id, random numbers -> choice */                        \
   op(sample_second, ch_sample_second_args)        /* value, choice, random numbers -> choice */                    \
-  op(place, ch_place_args)                        /* choice -> slots, choice, demand, dropped */                   \
+  op(place, ch_place_args)                        /* choice, value -> slots, choice, demand, dropped */            \
   op(follow, ch_follow_args)                      /* valid, score, threshold, history -> history, cutoff */        \
   op(threshold, ch_threshold_args)                /* valid, score, threshold -> keep */                            \
   op(collect, ch_collect_args)                    /* keep -> slots */                                              \
@@ -342,6 +342,8 @@ typedef struct {
   op(normalize_gates_backward, ch_normalize_args) /* record, sum, dgate -> dgate */                                \
   op(balance, ch_balance_args)                    /* valid, choice, score -> loss */                               \
   op(balance_backward, ch_balance_args)           /* valid, choice, score -> dscore_acc */                         \
+  op(z_loss, ch_z_loss_args)                      /* logit -> lse */                                               \
+  op(z_loss_backward, ch_z_loss_args)             /* valid, logit, lse -> dlogit_acc */                            \
   op(price, ch_price_args)                        /* beta, next -> beta */                                         \
   op(nudge, ch_nudge_args)                        /* demand, price -> price */                                     \
   op(half_squares, ch_half_squares_args)          /* w -> half */                                                  \
@@ -349,7 +351,7 @@ typedef struct {
   op(loads, ch_loads_args)                        /* record -> demand */                                           \
   op(index, ch_index_args)                        /* slots -> token_begin, token_slot */                           \
   op(part, ch_part_args)                          /* all -> part, except for its index */                             \
-  op(tally, ch_tally_args)                        /* record, valid, aux_loss, dropped, demand -> sums, counts */
+  op(tally, ch_tally_args)                        /* record, valid, losses, dropped, demand -> sums, counts */
 #define CH_HOST_OPS(op)                                                                                            \
   op(exchange, ch_exchange_args)                  /* row, score, open -> cost, carrier */                          \
   op(dykstra, ch_dykstra_args)                    /* valid, score -> alpha, beta, margin, load, taken, done */

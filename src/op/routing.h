@@ -109,10 +109,12 @@ typedef struct {
 } ch_sample_second_args;
 
 /* Tokens go to the experts that they chose, all first choices before all second ones, each in token order, until an
- * expert holds `capacity`; what comes later is dropped. Writes expert_begin and slot_token of the record. */
+ * expert holds `capacity`; what comes later is dropped. With `value`, tokens come in the order of their first one, the
+ * largest first (NaN last), of equal ones in token order. Writes expert_begin and slot_token of the record. */
 typedef struct {
   int count, capacity;
-  int CH_DEV *choice; /* [n,count], -1: none; a dropped one becomes -1 */
+  int CH_DEV *choice;       /* [n,count], -1: none; a dropped one becomes -1 */
+  const real CH_DEV *value; /* [n,count] or NULL */
   const ch_record *record;
   int CH_DEV *demand;      /* [e] = choices of the expert */
   int64_t CH_DEV *dropped; /* [1] = choices that found it full */
@@ -189,11 +191,13 @@ typedef struct {
   real CH_DEV *dgate;      /* [slots] */
 } ch_normalize_args;
 
-/* The load-balancing loss of GShard and Switch, *loss = e sum_i f_i P_i: f_i is the share of the valid tokens whose
- * first choice is i, a constant, P_i the mean score of expert i over valid tokens. Backward adds `scale` times its
- * gradient. */
+/* The load-balancing loss of GShard and Switch, e sum_i f_i P_i: f_i is the share of i among the first `counted` choices
+ * of valid tokens, a constant; P_i is the mean score of expert i over valid tokens. With `shares`, a token's scores are
+ * first divided by their sum. Tokens are cut into spans of `span`; *loss is the mean over the `groups` spans that have
+ * valid tokens. Backward adds `scale` times the gradient of *loss. */
 typedef struct {
   int n, e, count;
+  int counted, shares, span, groups;
   const uint8_t CH_DEV *valid;
   const int CH_DEV *choice; /* [n,count], first choices first, -1 where a token is not valid */
   const real CH_DEV *score; /* [n,e] */
@@ -201,6 +205,18 @@ typedef struct {
   real scale;
   real CH_DEV *dscore_acc; /* [n,e] += */
 } ch_balance_args;
+
+/* The z-loss of routers (Zoph et al. 2022) is the mean of lse^2 over valid tokens, lse[t] = log sum_i exp(logit[t,i]);
+ * op `tally` takes it. Backward: dlogit_acc += scale lse softmax(logit), of valid tokens; of lse^2 itself scale is 2.
+ */
+typedef struct {
+  int n, e;
+  const uint8_t CH_DEV *valid; /* [n] or NULL: all; backward */
+  const real CH_DEV *logit;    /* [n,e] */
+  real CH_DEV *lse;            /* [n] = ; in for backward */
+  real scale;
+  real CH_DEV *dlogit_acc; /* [n,e] += */
+} ch_z_loss_args;
 
 /* Prices of quantile balancing: beta moves half-way to `next` if `next` is not NULL (equal prices become 0), then all
  * prices are shifted to add up to 1: choices do not depend on a shift, but a running mean does. `next` may be beta. */
@@ -265,7 +281,8 @@ typedef struct {
   const double CH_DEV *aux_loss; /* [1] */
   const int64_t CH_DEV *dropped; /* [1] */
   const int CH_DEV *demand;      /* [e] */
-  double CH_DEV *sums;           /* [2] = aux_loss; sum of all gates, in the order of slots */
+  const real CH_DEV *lse;        /* [n] of op z_loss, or NULL: the mean of its squares is 0 */
+  double CH_DEV *sums;           /* [3] = aux_loss; sum of all gates, in the order of slots; mean of lse^2 */
   int64_t CH_DEV *counts; /* [3e+2] = dropped; load [e]; demand [e]; valid tokens with 0, 1, ... e experts [e+1] */
 } ch_tally_args;
 

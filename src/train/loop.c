@@ -86,6 +86,7 @@ static choir_train_event step_event(const train_loop_state *d, const ch_step_res
                              .objective = d->run->config.train.objective,
                              .loss = r->loss,
                              .aux_loss = r->aux_loss,
+                             .z_loss = r->z_loss,
                              .rate = r->rate,
                              .gradient_norm = r->gradient_norm,
                              .dropped = r->routing.dropped,
@@ -171,7 +172,7 @@ static int evaluate_run(train_loop_state *d, choir_train_event e) {
   CH_TRY(code);
   e.kind = CHOIR_EVENT_EVAL;
   e.loss = r.loss;
-  e.aux_loss = 0;
+  e.aux_loss = e.z_loss = 0;
   e.bits_per_byte = r.bits_per_byte;
   e.unigram_loss = r.unigram_loss;
   e.standard_error = r.standard_error;

@@ -67,10 +67,10 @@ void ch_metrics_step(ch_metrics *m, int64_t step, const ch_step_result *r, const
   char line[640];
   int length = ch_format(line, sizeof line,
                          "{\"event\":\"step\",\"step\":%" PRId64
-                         ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
+                         ",\"loss\":%.9g,\"aux_loss\":%.9g,\"z_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
                          "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,%s}\n",
-                         step, r->loss, r->aux_loss, r->rate, r->gradient_norm, r->routing.dropped, r->routing.unrouted,
-                         r->routing.imbalance, more);
+                         step, r->loss, r->aux_loss, r->z_loss, r->rate, r->gradient_norm, r->routing.dropped,
+                         r->routing.unrouted, r->routing.imbalance, more);
   ch_log_add(&m->results, line, (size_t)length);
 }
 

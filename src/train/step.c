@@ -28,7 +28,7 @@ static double norm_of(ch_trainer *t) {
 /* State shared by the micro-batches of a step: the number of targets, and the sums of losses. */
 typedef struct {
   double targets; /* in all micro-batches; 0: the step has no loss */
-  double loss, aux_loss;
+  double loss, aux_loss, z_loss;
 } step_state;
 
 /* The step's micro-batch number `a`, forward and backward, with the layers' updates where these come in between. */
@@ -62,6 +62,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
   ch_transformer_run(&t->model->x, &t->model->net, &pass);
   s->loss += pass.loss_sum / s->targets;
   s->aux_loss += pass.aux_loss * share;
+  s->z_loss += pass.z_loss * share;
 }
 
 /* A micro-batch every sequence of which comes two times: copies in t->paired. */
@@ -105,6 +106,7 @@ static int finish_step(ch_trainer *t, const step_state *s, ch_step_result *r) {
   int rest = t->model->share_gradients ? CH_OUTSIDE_LAYERS : CH_EVERY_PARAM;
   *r = (ch_step_result){.loss = s->loss,
                         .aux_loss = s->aux_loss,
+                        .z_loss = s->z_loss,
                         .rate = ch_schedule_rate(&t->model->config.train, t->step + 1),
                         .routing = ch_route_stats_summary(net->stats, net->moe_layers)};
   ch_optimizer_squares(x, &t->optimizer, rest, NULL);

@@ -72,8 +72,8 @@ typedef struct ch_trainer {
 } ch_trainer;
 
 typedef struct ch_step_result {
-  double loss;     /* mean over the targets, or over all tokens where targets have weights, in nats */
-  double aux_loss; /* weighted, summed over layers */
+  double loss;             /* mean over the targets, or over all tokens where targets have weights, in nats */
+  double aux_loss, z_loss; /* weighted, summed over layers */
   double rate, gradient_norm;
   ch_route_summary routing; /* of all MoE layers */
 } ch_step_result;

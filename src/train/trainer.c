@@ -131,6 +131,7 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
                                    .targets = count,
                                    .loss = r.loss,
                                    .aux_loss = r.aux_loss,
+                                   .z_loss = r.z_loss,
                                    .rate = r.rate,
                                    .gradient_norm = r.gradient_norm,
                                    .dropped = r.routing.dropped,

@@ -194,7 +194,8 @@ def parameters(rng, s, e, learned, keeps):
 
 # The options that each router takes, of those that the models here set; it refuses others.
 CAPACITY, BALANCE = ("capacity_factor", "eval_capacity_factor"), ("aux_loss_weight",)
-TAKES = {"expert_choice": (*CAPACITY, "pool"), "capped_expert_choice": (*CAPACITY, "pool", "cap"),
+TAKES = {"topk": (*CAPACITY, *BALANCE, "experts_per_token", "z_loss_weight"),
+         "expert_choice": (*CAPACITY, "pool"), "capped_expert_choice": (*CAPACITY, "pool", "cap"),
          "global_topk": (*CAPACITY, "cap"), "gshard_top2": (*CAPACITY, *BALANCE, "random_second"),
          "switch_top1": (*CAPACITY, *BALANCE, "jitter"), "quantile_balanced": ("experts_per_token",),
          "bias_balanced": ("experts_per_token",),
@@ -228,6 +229,7 @@ def write_model(out, rng, s, tokens, o):
               "aux_loss_weight": o["aux"], "jitter": 0, "random_second": False}
     if "K" in o:
         router.update(experts_per_token=o["K"], cap=o["cap"])
+    router.update(z_loss_weight=o.get("z", 0))
     router = {key: value for key, value in router.items() if key == "name" or key in TAKES.get(name, ())}
     config = {"model": {"name": f"vectors {name}", "vocab_size": s["V"], "layers": s["L"], "d_model": s["d"],
                         "d_hidden": s["h"], "heads": s["H"], "d_head": 0, "experts": e, "moe_every": 2,
@@ -237,14 +239,14 @@ def write_model(out, rng, s, tokens, o):
     (out / "model" / name / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     for t in p.values():
         t.requires_grad_()
-    logits, aux = transformer(p, tokens, o, s)
+    logits, aux, z = transformer(p, tokens, o, s)
     logits = logits.reshape(s["B"], s["T"], s["V"])
     loss = F.cross_entropy(logits[:, :-1].reshape(-1, s["V"]), tokens[:, 1:].reshape(-1))
-    (loss + o["aux"] * aux).backward()
+    (loss + o["aux"] * aux + o.get("z", 0) * z).backward()
     expected = {key: f32(t.grad) for key, t in p.items() if t.grad is not None}
-    causal, _ = transformer(p, tokens, o, s, causal=True)
+    causal, _, _ = transformer(p, tokens, o, s, causal=True)
     expected["threshold_logits"] = f32(causal.reshape(s["B"], s["T"], s["V"]))
-    losses = np.array([loss.item(), o["aux"] * float(aux)])
+    losses = np.array([loss.item(), o["aux"] * float(aux)] + ([o["z"] * float(z)] if "z" in o else []))
     save(out / "model" / name / "expected.safetensors", {**expected, "losses": losses, "logits": f32(logits)})
 
 
@@ -299,10 +301,11 @@ def make_assigned_models(out):
         write_model(out, rng, s, tokens, {**o, "training": 0})
 
 
-def make_bias_balanced(out):
-    rng = np.random.default_rng(11)
+def make_by_token(out):
+    """Models whose tokens choose, with prices that stay, and with the losses of a router."""
     s, tokens = model_sizes(), torch.tensor(np.load(out / "tokens.npy").astype(np.int64))
-    write_model(out, rng, s, tokens, {**token_case("bias_balanced"), "training": 0})
+    write_model(out, np.random.default_rng(11), s, tokens, {**token_case("bias_balanced"), "training": 0})
+    write_model(out, np.random.default_rng(12), s, tokens, {**token_case("topk", 0, K=3), "aux": 0.1, "z": 0.05, "training": 0})
 
 
 def make_pools(out):
@@ -366,6 +369,6 @@ def make_optimizers(out):
 if __name__ == "__main__":
     directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     directory.mkdir(parents=True, exist_ok=True)
-    for make in (make_routers, make_layer, make_model, make_token_routers, make_bias_balanced, make_assigned_models, make_pools,
+    for make in (make_routers, make_layer, make_model, make_token_routers, make_by_token, make_assigned_models, make_pools,
                  make_optimizers):
         make(directory)

@@ -35,7 +35,7 @@ def load(path):
 
 def log_probabilities(p, tokens, o, s):
     """[T,V]: of every token behind the first, the first two, ..."""
-    logits, _ = transformer(p, torch.tensor([tokens]), o, {**s, "B": 1, "T": len(tokens)}, causal=True)
+    logits, _, _ = transformer(p, torch.tensor([tokens]), o, {**s, "B": 1, "T": len(tokens)}, causal=True)
     return F.log_softmax(logits, -1)
 
 

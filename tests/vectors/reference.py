@@ -45,10 +45,13 @@ def expert_choice(scores, live, o):
 
 
 def token_choice(scores, live, o):
-    """GShard's top-2 (Lepikhin et al. 2020) and Switch's top-1 (Fedus et al. 2021), without their randomness."""
+    """Top-K (Shazeer et al. 2017), GShard's top-2 (Lepikhin et al. 2020) and Switch's top-1 (Fedus et al. 2021), without
+    their randomness. c = 0: room for all."""
     n, e = scores.shape
-    choices = 2 if o["router"] == "gshard_top2" else 1
+    choices = {"gshard_top2": 2, "switch_top1": 1}.get(o["router"]) or o["K"]
     capacity = min(len(live), math.ceil(o["c"] * choices * len(live) / e))  # nobody asks the same expert twice
+    if not o["c"]:
+        capacity = len(live)
     best = {t: top_k(scores[t], choices, range(e)) for t in live}
     if choices == 2:  # the order of the two counts as well
         best = {t: top_k(scores[t], 1, range(e)) + [i for i in best[t] if i != best[t][0]] for t in live}
@@ -59,10 +62,11 @@ def token_choice(scores, live, o):
             if held[:, best[t][rank]].sum() < capacity:
                 held[t, best[t][rank]] = 1
     gate = scores
-    if choices == 2:  # normalised before dropping
+    if o["router"] == "gshard_top2":  # normalised before dropping
         gate = scores / torch.stack([scores[t, best[t]].sum() if t in best else torch.ones(()) for t in range(n)])[:, None]
-    first = F.one_hot(torch.tensor([best[t][0] for t in live]), e).double()
-    return held, gate, demand, e * (first.mean(0) * scores[live].mean(0)).sum(), capacity
+    counted = 1 if o["router"] == "gshard_top2" else choices
+    asked = sum(F.one_hot(torch.tensor([best[t][rank] for t in live]), e).double() for rank in range(counted)) / counted
+    return held, gate, demand, e * (asked.mean(0) * scores[live].mean(0)).sum(), capacity
 
 
 def fixed(scores, live, o, tokens):
@@ -186,7 +190,8 @@ def route(o, scores, valid=None, tokens=None, thresholds=None):
     """Gates [n,e] (differentiable in scores [n,e]), the unweighted auxiliary loss, and statistics."""
     n, e = scores.shape
     live = [t for t in range(n) if valid is None or valid[t]]
-    router = {"expert_choice": expert_choice, "gshard_top2": token_choice, "switch_top1": token_choice,
+    router = {"expert_choice": expert_choice, "topk": token_choice, "gshard_top2": token_choice,
+              "switch_top1": token_choice,
               "kmeans": kmeans, "global_topk": global_topk, "capped_expert_choice": capped_expert_choice,
               "base": base}.get(o["router"])
     if o["router"] == "bias_balanced":  # every token takes the K best of S - beta; prices are never solved for
@@ -239,9 +244,10 @@ def attention(x, p, at, s):
 
 
 def transformer(p, tokens, o, s, causal=False):
-    """Logits [B*T,V] and the sum of the layers' unweighted auxiliary losses; causal: without a look at other tokens."""
+    """Logits [B*T,V] and the sums of the layers' unweighted auxiliary losses and z-losses; causal: without a look at
+    other tokens."""
     tokens = tokens.reshape(-1)
-    x, aux = p["embed.weight"][tokens], 0.0
+    x, aux, z = p["embed.weight"][tokens], 0.0, 0.0
     for l in range(s["L"]):
         at = f"layers.{l}"
         x = x + attention(rmsnorm(x, p[f"{at}.attn_norm.weight"]), p, f"{at}.attn", s)
@@ -260,10 +266,11 @@ def transformer(p, tokens, o, s, causal=False):
             prices = p.get(f"{at}.moe.thresholds") if causal or o["router"].endswith("_balanced") else None
             gates, more, _ = route({**o, "layer": l}, scores, None, tokens, prices)
             x, aux = x + experts(y, w1, w2, gates), aux + more
+            z = z if router is None else z + (torch.logsumexp(y @ router, 1) ** 2).mean()  # Zoph et al. 2022
         else:
             gate, up, down = (p[f"{at}.ffn.{c}.weight"].T for c in ("gate", "up", "down"))
             x = x + (F.gelu(y @ gate) * (y @ up)) @ down
-    return rmsnorm(x, p["final_norm.weight"]) @ p["embed.weight"].T / math.sqrt(x.shape[1]), aux
+    return rmsnorm(x, p["final_norm.weight"]) @ p["embed.weight"].T / math.sqrt(x.shape[1]), aux, z
 
 
 def adafactor(w, gradients, rate, beta2, eps1=1e-30, eps2=1e-3, clip=1.0):

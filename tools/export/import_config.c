@@ -283,7 +283,7 @@ static int read_pattern(const config_job *j) {
                   "%s: \"%s\": choir has dense layers first, and then experts in every m-th layer", j->name, key);
 }
 
-/* Tokens take their K best of score + bias, which are the prices of bias_balanced, its sign turned. */
+/* Tokens take their K best scores, or of score + bias, which are the prices of bias_balanced, its sign turned. */
 static int read_moe(const config_job *j, double *gate_scale) {
   const char *experts = ch_kind_names[j->kind].experts;
   int64_t value;
@@ -294,7 +294,6 @@ static int read_moe(const config_job *j, double *gate_scale) {
   CH_TRY(flag_or(j, "norm_topk_prob", j->kind != CH_KIND_QWEN3_MOE && j->kind != CH_KIND_OLMOE, &normalize));
   CH_TRY(set(j, "model.router.normalize_gates", j->kind == CH_KIND_MIXTRAL || normalize ? "true" : "false"));
   CH_TRY(set(j, "model.router.score", ch_export_has_bias(j->kind) ? "sigmoid" : "softmax"));
-  if (!ch_export_has_bias(j->kind)) CH_TRY(set(j, "model.router.bias_rate", "0"));
   CH_TRY(number_or(j->root, j->name, "routed_scaling_factor", 1, gate_scale));
   if (*gate_scale != 1 && !ch_export_has_bias(j->kind)) /* transformers reads none there, other programs may */
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
@@ -358,9 +357,11 @@ int ch_import_defaults(json_t *root) {
 int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind) {
   static const struct {
     const char *key, *value;
-  } constant[] = {{"model.moe_every", "0"},       {"model.experts", "1"},
-                  {"model.activation", "swiglu"}, {"model.router.name", "bias_balanced"},
-                  {"model.head_scale", "1"},      {"train.batch_sequences", "8"}};
+  } constant[] = {{"model.moe_every", "0"},
+                  {"model.experts", "1"},
+                  {"model.activation", "swiglu"},
+                  {"model.head_scale", "1"},
+                  {"train.batch_sequences", "8"}};
   config_job made = {.root = root, .name = name, .config = config}, *j = &made;
   int qk_norm;
   *gate_scale = 1;
@@ -371,6 +372,7 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   CH_TRY(check_layer_types(j));
   ch_kind k = *kind = j->kind;
   for (size_t i = 0; i < sizeof constant / sizeof *constant; i++) CH_TRY(set(j, constant[i].key, constant[i].value));
+  CH_TRY(set(j, "model.router.name", ch_export_has_bias(k) || k < CH_KIND_MIXTRAL ? "bias_balanced" : "topk"));
   CH_TRY(read_sizes(j));
   CH_TRY(read_rope(j));
   CH_TRY(flag_or(j, "tie_word_embeddings", 0, &config->model.tied));

@@ -21,13 +21,19 @@ enum { MOST_POINTS = 400 }; /* of a curve on a page */
  * Lines of timing.jsonl about steps name no event. */
 static const struct {
   const char *name, *event, *key, *within, *of;
-} CURVE[CH_CURVES] = {
-    {"loss", "step", "loss", NULL, NULL},           {"aux_loss", "step", "aux_loss", NULL, NULL},
-    {"rate", "step", "rate", NULL, NULL},           {"gradient_norm", "step", "gradient_norm", NULL, NULL},
-    {"dropped", "step", "dropped", NULL, NULL},     {"unrouted", "step", "unrouted", NULL, NULL},
-    {"imbalance", "step", "imbalance", NULL, NULL}, {"heldout", "eval", "loss", NULL, NULL},
-    {"causal", "eval", "loss", "threshold", NULL},  {"bits_per_byte", "eval", "bits_per_byte", NULL, NULL},
-    {"speed", "", "tokens_per_second", NULL, NULL}, {"peak_share", "", "gflops", NULL, "peak_gflops"}};
+} CURVE[CH_CURVES] = {{"loss", "step", "loss", NULL, NULL},
+                      {"aux_loss", "step", "aux_loss", NULL, NULL},
+                      {"z_loss", "step", "z_loss", NULL, NULL},
+                      {"rate", "step", "rate", NULL, NULL},
+                      {"gradient_norm", "step", "gradient_norm", NULL, NULL},
+                      {"dropped", "step", "dropped", NULL, NULL},
+                      {"unrouted", "step", "unrouted", NULL, NULL},
+                      {"imbalance", "step", "imbalance", NULL, NULL},
+                      {"heldout", "eval", "loss", NULL, NULL},
+                      {"causal", "eval", "loss", "threshold", NULL},
+                      {"bits_per_byte", "eval", "bits_per_byte", NULL, NULL},
+                      {"speed", "", "tokens_per_second", NULL, NULL},
+                      {"peak_share", "", "gflops", NULL, "peak_gflops"}};
 
 /* Appends a point. Points at or after x are dropped first: timing.jsonl repeats the steps that a resumed run repeats.
  */

@@ -24,7 +24,7 @@ typedef struct ch_curve {
   ch_buffer xs, ys; /* which hold them */
 } ch_curve;
 
-enum { CH_CURVES = 12 };
+enum { CH_CURVES = 13 };
 
 typedef struct ch_history {
   ch_curve curve[CH_CURVES]; /* over steps; the first one is the loss in training */

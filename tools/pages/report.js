@@ -16,6 +16,7 @@ const CURVES = [
   ["gradient_norm", "Gradient norm", "before clipping", true],
   ["rate", "Learning rate", "", true],
   ["aux_loss", "Auxiliary loss", "weighted, of the router", true],
+  ["z_loss", "z-loss", "weighted, of the router's logits", true],
   ["dropped", "Dropped", "share of choices that found their expert full", true],
   ["unrouted", "Unrouted", "share of tokens without an expert", true],
   ["imbalance", "Imbalance", "largest load of an expert over the mean, worst layer", true],

@@ -131,6 +131,14 @@ static int64_t shared_out(const traffic_job *j, int64_t slots) {
   return moved;
 }
 
+/* Scores, or logits, and of the z-loss a number a token. */
+static void scores(const traffic_job *j, ch_flow *f) {
+  const int64_t numbers = j->n * j->e / (j->router->choose_alone ? j->layout->ranks : 1);
+  int z = j->config->model.router.z_loss_weight > 0;
+  if (ch_router_learned(j->router))
+    to_all(j, j->layers * (int64_t)sizeof(real) * (numbers + (z ? j->n : 0)), j->layers * (1 + z), f);
+}
+
 /* The tokens that experts took. */
 static void chosen(const traffic_job *j, int64_t slots, ch_flow *f) {
   int64_t moved = shared_out(j, slots);
@@ -144,8 +152,7 @@ static void count(const traffic_job *j, ch_flow_kind kind, ch_flow *f) {
   int64_t slots = j->layers ? slots_of(j->config) : 0;
   switch (kind) {
     case CH_FLOW_SCORES:
-      if (ch_router_learned(j->router))
-        to_all(j, j->layers * word * j->n * j->e / (j->router->choose_alone ? l->ranks : 1), j->layers, f);
+      scores(j, f);
       break;
     case CH_FLOW_CHOSEN:
       if (j->router->choose_alone) chosen(j, slots, f);

@@ -22,8 +22,9 @@ class MoE(nn.Module):
     routers, with its options: MoE(64, 128, 8, router="capped_expert_choice", cap=3). Weights: router [d,e], experts.w1 and .w2 [e,d,h].
     activation: "gelu", or "geglu" or "swiglu", for which an expert is (act(x w1) * (x w3)) w2^T with a third weight experts.w3 [e,d,h].
 
-    Scores are float32 at least, under autocast and in bf16 modules too. After a forward, `aux_loss` (weighted by
-    aux_loss_weight where the router has one) is to be added to the loss, and `routing` says what was chosen.
+    Scores are float32 at least, under autocast and in bf16 modules too. After a forward, `aux_loss` (the router's
+    losses by their weights, aux_loss_weight and z_loss_weight) is to be added to the loss, and `routing` says what was
+    chosen.
 
     In eval mode tokens still compete within the batch: docs/causality.md says what that means for a language model.
     `causal=True` looks at no other token: routers that cut by rank go by thresholds, running means that training keeps
@@ -118,6 +119,8 @@ class MoE(nn.Module):
         if not compat.exporting():
             self.routing = routing._replace(gates=routing.gates.detach())
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
+            if self.options.z_loss_weight:
+                self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
         return self.experts(rows, routing).reshape(x.shape)
 
     def _check(self, x: Tensor) -> None:

@@ -34,6 +34,8 @@ class Routing(NamedTuple):
     """[n,e] the combine weight, 0 where a token is not routed; differentiable"""
     aux_loss: Tensor
     """[] of routers that balance, unweighted; differentiable"""
+    z_loss: Tensor
+    """[] of the logits, unweighted, 0 without z_loss_weight; differentiable"""
     taken: Tensor
     """[n,e] bool"""
     cutoffs: Optional[Tensor]

@@ -73,15 +73,24 @@ def _on_host(q: Request, scores: Tensor) -> dict:
 
 
 def _global_topk(q: Request) -> dict:
-    o, e = q.options, q.scores.shape[1]
+    o, (n, e) = q.options, q.scores.shape
+    index, held, _, pooled = _pools(q)
     if o.cap:
-        return {**_on_host(q, q.scores), "per_token": min(o.cap, e)}
-    everybody = q.everybody
-    total = select.per_expert(q.factor / e, everybody * e, 1)
-    taken, demand, dropped, cutoffs = select.global_top(
-        q.scores, q.valid, select.capacity(2 * q.factor, everybody, e), total
-    )
-    return {"taken": taken, "demand": demand, "dropped": dropped, "cutoffs": cutoffs, "per_token": e}
+        taken, cutoffs, demand, dropped = on_host_op(pooled, held, q.training, o.given)
+    else:
+        made = [_best_pairs(q.factor, scores, among) for scores, among in zip(pooled, held)]
+        taken, demand, dropped, cutoffs = (torch.stack(each) for each in zip(*made))
+    demand, dropped = demand if demand.dim() == 1 else demand.sum(0), dropped.sum()
+    cutoffs = select.mean_cutoff(cutoffs.to(q.scores.dtype))
+    taken = _by_token(index, taken, n)
+    return {"taken": taken, "demand": demand, "dropped": dropped, "cutoffs": cutoffs, "per_token": min(o.cap or e, e)}
+
+
+def _best_pairs(c: float, scores: Tensor, held: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of one pool."""
+    everybody, e = held.sum(), scores.shape[1]
+    total = select.per_expert(c / e, everybody * e, 1)
+    return select.global_top(scores, held, select.capacity(2 * c, everybody, e), total)
 
 
 def _by_thresholds(q: Request) -> dict:
@@ -90,20 +99,32 @@ def _by_thresholds(q: Request) -> dict:
     return {"taken": taken, "demand": taken.sum(0), "per_token": min(cap or e, e)}
 
 
+def _limited(q: Request) -> bool:
+    """Whether experts have room for some only."""
+    return not q.causal and q.factor > 0
+
+
 def _room(q: Request, choices: int) -> select.Count:
-    return q.everybody if q.causal else select.capacity(choices * q.factor, q.everybody, q.scores.shape[1])
+    return select.capacity(choices * q.factor, q.everybody, q.scores.shape[1]) if _limited(q) else q.everybody
 
 
 def _width(q: Request, choices: int) -> Optional[int]:
     """Slots that hold what the room holds, known on the host; None: there is no limit."""
-    return None if q.causal else select.capacity(choices * q.factor, *q.scores.shape)
+    return select.capacity(choices * q.factor, *q.scores.shape) if _limited(q) else None
 
 
 def _placed(
     q: Request, choice: Tensor, room: select.Count, asks: Optional[Tensor] = None, width: Optional[int] = None
 ) -> dict:
     asks = torch.ones_like(choice, dtype=torch.bool) if asks is None else asks
-    taken, demand, dropped = select.place(choice, asks & q.valid_or_all()[:, None], q.scores.shape[1], room)
+    asks, e = asks & q.valid_or_all()[:, None], q.scores.shape[1]
+    if q.options.priority == "score" and _limited(q):  # the best first score comes first
+        first = q.scores.gather(1, choice[:, :1])[:, 0].nan_to_num(nan=-math.inf)
+        order = first.sort(descending=True, stable=True).indices
+        turns, demand, dropped = select.place(choice[order], asks[order], e, room)
+        taken = torch.zeros_like(turns).index_copy(0, order, turns)
+    else:
+        taken, demand, dropped = select.place(choice, asks, e, room)
     made = {"taken": taken, "demand": demand, "dropped": dropped, "choice": choice, "per_token": choice.shape[1]}
     return made if width is None else {**made, "slots": select.first(taken.t(), width)}
 
@@ -116,6 +137,11 @@ def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
 def _switch_top1(q: Request) -> dict:
     choice = select.best_experts(q.scores, 1)
     return _placed(q, choice, _room(q, 1), None, _width(q, 1))
+
+
+def _topk(q: Request) -> dict:
+    K = q.options.experts_per_token
+    return _placed(q, select.best_experts(q.scores, K), _room(q, K), None, _width(q, K))
 
 
 def _gshard_top2(q: Request) -> dict:
@@ -161,6 +187,7 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
     "expert_choice": _expert_choice,
     "capped_expert_choice": _capped_expert_choice,
     "global_topk": _global_topk,
+    "topk": _topk,
     "switch_top1": _switch_top1,
     "gshard_top2": _gshard_top2,
     "quantile_balanced": _quantile_balanced,
@@ -192,24 +219,42 @@ def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict) -> Tensor:
 
 
 def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
-    """e sum_i f_i P_i over valid tokens: f the share of first choices, P the mean score."""
+    """e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
+    gshard_top2 of the first ones), P the mean score, of sigmoids their shares."""
     n, e = scores.shape
-    if q.name not in ("switch_top1", "gshard_top2"):
+    if q.name not in ("topk", "switch_top1", "gshard_top2"):
         return scores.new_zeros(())
-    part = q.valid_or_all().to(scores.dtype)
-    everybody = part.sum().clamp(min=1)
-    first = (select.one_hot(made["choice"][:, 0], e) * part[:, None]).sum(0) / everybody
-    return e * (first * torch.where(part[:, None] > 0, scores, 0.0).sum(0) / everybody).sum()
+    choice = made["choice"][:, :1] if q.name == "gshard_top2" else made["choice"]
+    by_sequence = q.options.aux_scope == "sequence" and q.sequence_length > 0
+    group = torch.arange(n, device=scores.device) // (q.sequence_length if by_sequence else n)
+    part = q.valid_or_all().to(scores.dtype)[:, None]
+    live = torch.where(part > 0, scores, 0.0)
+    if q.options.score == "sigmoid":
+        total = live.sum(1, keepdim=True)
+        live = live / torch.where(total == 0, 1.0, total)
+    asked = select.one_hot(choice, e).to(scores.dtype).sum(1) / choice.shape[1] * part
+    groups = (n - 1) // q.sequence_length + 1 if by_sequence else 1
+    held, f, P = (x.new_zeros(groups, x.shape[1]).index_add(0, group, x) for x in (part, asked, live))
+    each = e * (f * P).sum(1) / held[:, 0].clamp(min=1) ** 2
+    return each.sum() / (held > 0).sum().clamp(min=1)
+
+
+def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Tensor:
+    """Mean square of log sum exp of the logits of valid tokens; affinities that were given do not tell."""
+    if not q.options.z_loss_weight or (logits is scores and q.name != "base"):
+        return scores.new_zeros(())
+    squares = torch.logsumexp(logits, 1) ** 2
+    return torch.where(q.valid_or_all(), squares, 0.0).sum() / q.valid_or_all().sum().clamp(min=1)
 
 
 def choose(scores: Tensor, logits: Tensor, **asked: Any) -> Routing:
     """The routing of a request, whose scores and logits have gradients."""
     q = Request(scores=scores.detach(), logits=logits.detach(), **asked).by_row()
     made = (_by_thresholds if q.causal and q.name in BY_THRESHOLDS else CHOOSE[q.name])(q)
-    gates, aux_loss = _gates(q, scores, logits, made), _aux_loss(q, scores, made)
+    gates, aux_loss, z_loss = _gates(q, scores, logits, made), _aux_loss(q, scores, made), _z_loss(q, scores, logits)
     made.pop("choice", None)
     plain = {"cutoffs": None, "slots": None, "dropped": torch.zeros((), dtype=torch.long, device=scores.device)}
-    return Routing(gates, aux_loss, **{**plain, **made})
+    return Routing(gates, aux_loss, z_loss, **{**plain, **made})
 
 
 def route(
@@ -261,4 +306,5 @@ def route(
         causal=thresholds is not None,
         thresholds=thresholds,
     )
-    return routing._replace(gates=routing.gates.to(scores.dtype), aux_loss=routing.aux_loss.to(scores.dtype))
+    given = (routing.gates, routing.aux_loss, routing.z_loss)
+    return routing._replace(**dict(zip(("gates", "aux_loss", "z_loss"), (x.to(scores.dtype) for x in given))))

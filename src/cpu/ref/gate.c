@@ -1,4 +1,4 @@
-/* Reference: gates and the load-balancing loss, and their gradients. */
+/* Reference: gates and the losses of routers, and their gradients. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -59,39 +59,81 @@ CH_REF_OP(gate_backward) {
   if (a->rule == CH_GATE_SHARE) share_backward(x, a);
 }
 
-/* share [e] of the valid tokens by their first choices; returns how many tokens are valid. */
-static int first_choices(const ch_balance_args *a, double *share) {
-  int valid = ch_valid_count(a->valid, a->n);
+/* share [e] of choices of the valid tokens begin .. end-1; returns how many tokens are valid. */
+static int choice_shares(const ch_balance_args *a, int begin, int end, double *share) {
+  int valid = ch_valid_count(a->valid ? a->valid + begin : NULL, end - begin);
   for (int i = 0; i < a->e; i++) share[i] = 0;
-  for (int64_t t = 0; t < a->n; t++)
-    if (a->choice[t * a->count] >= 0) share[a->choice[t * a->count]]++;
-  for (int i = 0; i < a->e; i++) share[i] = valid ? share[i] / valid : 0;
+  for (int64_t t = begin; t < end; t++)
+    for (int j = 0; j < a->counted; j++)
+      if (a->choice[t * a->count + j] >= 0) share[a->choice[t * a->count + j]]++;
+  for (int i = 0; i < a->e; i++) share[i] = valid ? share[i] / valid / a->counted : 0;
   return valid;
+}
+
+/* The sum of a token's scores that it is divided by; 0 of 0 counts as 0. */
+static double whole_of(const ch_balance_args *a, const real *score) {
+  double sum = 0;
+  for (int i = 0; i < a->e && a->shares; i++) sum += (double)score[i];
+  return sum == 0 ? 1 : sum;
+}
+
+/* Mean share of the experts of a token's scores. */
+static double mean_share(const ch_balance_args *a, const double *share, const real *score) {
+  double sum = 0;
+  for (int i = 0; i < a->e; i++) sum += share[i] * (double)score[i];
+  return sum / whole_of(a, score);
 }
 
 CH_REF_SCRATCH_OP(balance) {
   CH_SCRATCH(x);
-  double *share = CH_NEW(&x->scratch, double, a->e), sum = 0;
+  double *share = CH_NEW(&x->scratch, double, a->e), all = 0;
   if (ch_counting(x)) return;
-  int valid = first_choices(a, share);
-  for (int t = 0; t < a->n; t++) {
-    if (a->valid && !a->valid[t]) continue;
-    for (int i = 0; i < a->e; i++) sum += share[i] * (double)a->score[(int64_t)t * a->e + i];
+  for (int begin = 0, end; begin < a->n; begin = end) {
+    double sum = 0;
+    end = begin + (a->span < a->n - begin ? a->span : a->n - begin);
+    int valid = choice_shares(a, begin, end, share);
+    for (int t = begin; t < end; t++)
+      if (!a->valid || a->valid[t]) sum += mean_share(a, share, a->score + (int64_t)t * a->e);
+    all += valid ? a->e * sum / valid : 0;
   }
-  *a->loss = valid ? a->e * sum / valid : 0;
+  *a->loss = a->groups ? all / a->groups : 0;
 }
 
 CH_REF_SCRATCH_OP(balance_backward) {
   CH_SCRATCH(x);
   double *share = CH_NEW(&x->scratch, double, a->e);
   if (ch_counting(x) || (double)a->scale == 0) return;
-  int valid = first_choices(a, share);
-  if (!valid) return;
-  double scale = (double)a->scale * a->e / valid;
+  for (int begin = 0, end; begin < a->n; begin = end) {
+    end = begin + (a->span < a->n - begin ? a->span : a->n - begin);
+    int valid = choice_shares(a, begin, end, share);
+    double scale = valid ? (double)a->scale * a->e / valid / a->groups : 0;
+#pragma omp parallel for num_threads(x->threads)
+    for (int t = begin; t < end; t++) {
+      if (a->valid && !a->valid[t]) continue;
+      const real *score = a->score + (int64_t)t * a->e;
+      double whole = whole_of(a, score), mean = a->shares ? mean_share(a, share, score) : 0;
+      for (int i = 0; i < a->e; i++) a->dscore_acc[(int64_t)t * a->e + i] += (real)(scale * (share[i] - mean) / whole);
+    }
+  }
+}
+
+CH_REF_OP(z_loss) {
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < a->n; t++) {
-    if (a->valid && !a->valid[t]) continue;
-    for (int i = 0; i < a->e; i++) a->dscore_acc[(int64_t)t * a->e + i] += (real)(scale * share[i]);
+    const real *logit = a->logit + (int64_t)t * a->e;
+    double most = (double)logit[0], sum = 0;
+    for (int i = 1; i < a->e; i++) most = fmax(most, (double)logit[i]);
+    for (int i = 0; i < a->e; i++) sum += exp((double)logit[i] - most);
+    a->lse[t] = (real)(most + log(sum));
+  }
+}
+
+CH_REF_OP(z_loss_backward) {
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < a->n; t++) {
+    double lse = (double)a->lse[t], scale = (double)a->scale * lse;
+    for (int64_t j = (int64_t)t * a->e; j < (int64_t)(t + 1) * a->e && (!a->valid || a->valid[t]); j++)
+      a->dlogit_acc[j] += (real)(scale * exp((double)a->logit[j] - lse));
   }
 }
 

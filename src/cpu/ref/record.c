@@ -45,6 +45,14 @@ CH_REF_OP(part) {
   some->expert_begin[all->experts] = slots;
 }
 
+static double mean_square(const ch_tally_args *a) {
+  int n = a->record->tokens, valid = ch_valid_count(a->valid, n);
+  double sum = 0;
+  for (int t = 0; t < n && a->lse; t++)
+    if (!a->valid || a->valid[t]) sum += (double)a->lse[t] * (double)a->lse[t];
+  return valid ? sum / valid : 0;
+}
+
 CH_REF_OP(tally) {
   const ch_record *r = a->record;
   int e = r->experts, slots = ch_slots(r);
@@ -53,6 +61,7 @@ CH_REF_OP(tally) {
   for (int s = 0; s < slots; s++) gates += (double)r->slot_gate[s];
   a->sums[0] = *a->aux_loss;
   a->sums[1] = gates;
+  a->sums[2] = mean_square(a);
   a->counts[0] = *a->dropped;
   for (int i = 0; i < e; i++) {
     load[i] = r->expert_begin[i + 1] - r->expert_begin[i];

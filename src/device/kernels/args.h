@@ -94,7 +94,7 @@
 #define best_fields(ptr, num) ptr(valid) ptr(score) ptr(shift) ptr(choice) ptr(value) ptr(margin) num(I32, n) num(I32, e) num(I32, count)
 #define draw_fields(ptr, num) ptr(valid) ptr(id) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n) num(I32, e) num(I32, count) num(I32, rule)
 #define sample_second_fields(ptr, num) ptr(value) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n)
-#define place_fields(ptr, num) ptr(asked) ptr(choice) ptr(demand) ptr(dropped) ptr(begin) \
+#define place_fields(ptr, num) ptr(asked) ptr(value) ptr(choice) ptr(demand) ptr(dropped) ptr(begin) \
   num(I32, n) num(I32, e) num(I32, count) num(I32, capacity) /* dropped [e]; begin as count_marked's */
 #define list_chosen_fields(ptr, num) ptr(choice) ptr(begin) ptr(slot_token) num(I32, n) num(I32, e) num(I32, count)
 #define sum_counts_fields(ptr, num) ptr(counts) ptr(total) num(I32, count) /* total, int64 = */
@@ -108,9 +108,12 @@
 #define share_backward_fields(ptr, num) ptr(choice) ptr(value) ptr(dscore) num(I32, n) num(I32, e)
 #define normalize_gates_fields(ptr, num) ptr(token_begin) ptr(token_slot) ptr(slot_gate) ptr(sum) num(I32, n)
 #define normalize_backward_fields(ptr, num) ptr(token_begin) ptr(token_slot) ptr(slot_gate) ptr(sum) ptr(dgate) num(I32, n)
-#define choice_shares_fields(ptr, num) ptr(valid) ptr(choice) ptr(share) num(I32, n) num(I32, e) num(I32, count) /* share [e+1], double; [e]: valid tokens */
-#define balance_fields(ptr, num) ptr(valid) ptr(score) ptr(share) ptr(loss) num(I32, n) num(I32, e)
-#define balance_backward_fields(ptr, num) ptr(valid) ptr(share) ptr(dscore) num(F64, scale) num(I32, n) num(I32, e)
+#define choice_shares_fields(ptr, num) ptr(valid) ptr(choice) ptr(share) num(I32, n) num(I32, e) num(I32, count) num(I32, counted) num(I32, span) \
+  /* share [groups,e+1], double; [g,e]: valid tokens */
+#define balance_fields(ptr, num) ptr(valid) ptr(score) ptr(share) ptr(loss) num(I32, n) num(I32, e) num(I32, shares) num(I32, span) num(I32, groups)
+#define balance_backward_fields(ptr, num) ptr(valid) ptr(score) ptr(share) ptr(dscore) num(F64, scale) num(I32, n) num(I32, e) num(I32, shares) num(I32, span)
+#define z_loss_fields(ptr, num) ptr(logit) ptr(lse) num(I32, n) num(I32, e)
+#define z_loss_backward_fields(ptr, num) ptr(valid) ptr(logit) ptr(lse) ptr(dlogit) num(F64, scale) num(I32, n) num(I32, e)
 #define price_fields(ptr, num) ptr(next) ptr(beta) num(I32, e)
 #define nudge_fields(ptr, num) ptr(demand) ptr(price) num(F64, rate) num(I32, e) num(I32, fresh)
 #define half_squares_fields(ptr, num) ptr(w) ptr(halves) num(I32, d) num(I32, e)
@@ -123,7 +126,7 @@
 #define index_fill_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(token_begin) ptr(token_slot) num(I32, n) num(I32, e)
 #define part_count_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(part_begin) num(I32, e) num(I32, first) num(I32, end)
 #define part_fill_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(slot_gate) ptr(part_begin) ptr(part_token) ptr(part_gate) num(I32, e) num(I32, first)
-#define tally_fields(ptr, num) ptr(begin) ptr(slot_gate) ptr(token_begin) ptr(valid) ptr(aux_loss) ptr(dropped) ptr(demand) ptr(sums) ptr(counts) num(I32, n) num(I32, e)
+#define tally_fields(ptr, num) ptr(begin) ptr(slot_gate) ptr(token_begin) ptr(valid) ptr(aux_loss) ptr(dropped) ptr(demand) ptr(lse) ptr(sums) ptr(counts) num(I32, n) num(I32, e)
 #define KERNELS(row) \
   row(round_bf16) row(widen_bf16) \
   row(softmax) row(softmax_backward) row(rmsnorm) row(rmsnorm_dx) row(rmsnorm_dw) row(add_blocks) \
@@ -136,7 +139,7 @@
   row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \
   row(running_mean) row(best) row(draw) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
   row(follow) row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
-  row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(price) row(nudge) row(half_squares) \
+  row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(z_loss) row(z_loss_backward) row(price) row(nudge) row(half_squares) \
   row(kmeans_reseed) row(kmeans_move) row(loads) row(index_count) row(index_fill) row(part_count) \
   row(part_fill) row(tally)
 

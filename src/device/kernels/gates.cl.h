@@ -1,4 +1,4 @@
-/* Gates, the loss that balances loads, and the prices of quantile balancing. */
+/* Gates, the losses of routers, and the prices of quantile balancing. */
 
 /* Rules: 0 even, 1 score, 2 sigmoid, 3 share. A group has an expert. */
 KERNEL(gate) {
@@ -61,35 +61,74 @@ KERNEL(normalize_backward) {
   }
 }
 
-/* A group has an expert: the share of the valid tokens whose first choice it is; the last one their number. */
+/* Workgroup GID: the share of an expert in the choices of a span's valid tokens; the last one counts these tokens. */
 KERNEL(choice_shares) {
   SHARED double room[GROUP];
+  int expert = (int)(GID % (a.e + 1)), first = (int)(GID / (a.e + 1)) * a.span,
+      end = a.span < a.n - first ? first + a.span : a.n;
   double valid = 0, chosen = 0;
-  for (I64 t = LID; t < a.n; t += GROUP) {
+  for (I64 t = first + LID; t < end; t += GROUP) {
     valid += !(P(uchar, valid) && !P(uchar, valid)[t]);
-    chosen += P(int, choice)[t * a.count] == GID;
+    for (int j = 0; j < a.counted; j++) chosen += P(int, choice)[t * a.count + j] == expert;
   }
   valid = sum_over(valid, room);
   chosen = sum_over(chosen, room);
-  if (LID == 0) P(double, share)[GID] = GID == a.e ? valid : valid > 0 ? chosen / valid : 0;
+  if (LID == 0) P(double, share)[GID] = expert == a.e ? valid : valid > 0 ? chosen / valid / a.counted : 0;
+}
+
+/* sum_i share_i score_i of one token, of its scores divided by their sum if `whole` asks for that, which it becomes. */
+INLINE double mean_share(int e, GLOBAL const double *share, GLOBAL const float *score, double *whole) {
+  double sum = 0, all = 0;
+  for (int i = 0; i < e; i++) {
+    sum += share[i] * score[i];
+    all += score[i];
+  }
+  *whole = *whole == 0 || all == 0 ? 1 : all;
+  return sum / *whole;
 }
 
 /* One group. */
 KERNEL(balance) {
   SHARED double room[GROUP];
-  double sum = 0, valid = P(double, share)[a.e];
-  for (I64 t = LID; t < a.n; t += GROUP)
-    for (int i = 0; i < a.e && !(P(uchar, valid) && !P(uchar, valid)[t]); i++)
-      sum += P(double, share)[i] * P(float, score)[t * a.e + i];
-  sum = sum_over(sum, room);
-  if (LID == 0) P(double, loss)[0] = valid > 0 ? a.e * sum / valid : 0;
+  double loss = 0;
+  GLOBAL const double *share = P(double, share);
+  for (int first = 0, end; first < a.n; first = end, share += a.e + 1) {
+    double sum = 0;
+    end = a.span < a.n - first ? first + a.span : a.n;
+    for (I64 t = first + LID; t < end; t += GROUP) {
+      double whole = a.shares;
+      if (!(P(uchar, valid) && !P(uchar, valid)[t])) sum += mean_share(a.e, share, P(float, score) + t * a.e, &whole);
+    }
+    sum = sum_over(sum, room);
+    loss += share[a.e] > 0 ? a.e * sum / share[a.e] : 0;
+  }
+  if (LID == 0) P(double, loss)[0] = a.groups ? loss / a.groups : 0;
 }
 
 KERNEL(balance_backward) {
-  double valid = P(double, share)[a.e];
-  EACH(i, valid > 0 ? (I64)a.n * a.e : 0) {
-    if (P(uchar, valid) && !P(uchar, valid)[i / a.e]) continue;
-    P(float, dscore)[i] += (float)(a.scale * a.e / valid * P(double, share)[i % a.e]);
+  EACH(t, a.n) {
+    GLOBAL const double *share = P(double, share) + t / a.span * (a.e + 1);
+    double whole = a.shares, mean = mean_share(a.e, share, P(float, score) + t * a.e, &whole);
+    for (int i = 0; i < a.e && !(P(uchar, valid) && !P(uchar, valid)[t]); i++)
+      P(float, dscore)[t * a.e + i] += (float)(a.scale * a.e / share[a.e] * (share[i] - (a.shares ? mean : 0)) / whole);
+  }
+}
+
+KERNEL(z_loss) {
+  EACH(t, a.n) {
+    GLOBAL const float *logit = P(float, logit) + t * a.e;
+    double most = logit[0], sum = 0;
+    for (int i = 1; i < a.e; i++) most = fmax(most, (double)logit[i]);
+    for (int i = 0; i < a.e; i++) sum += exp(logit[i] - most);
+    P(float, lse)[t] = (float)(most + log(sum));
+  }
+}
+
+KERNEL(z_loss_backward) {
+  EACH(i, (I64)a.n * a.e) {
+    double lse = P(float, lse)[i / a.e];
+    if (!(P(uchar, valid) && !P(uchar, valid)[i / a.e]))
+      P(float, dlogit)[i] += (float)(a.scale * lse * exp(P(float, logit)[i] - lse));
   }
 }
 

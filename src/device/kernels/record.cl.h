@@ -58,7 +58,7 @@ KERNEL(part_fill) {
 KERNEL(tally) {
   SHARED double room[GROUP];
   GLOBAL I64 *load = P(I64, counts) + 1, *demand = load + a.e, *histogram = demand + a.e;
-  double count = 0, gates = 0;
+  double count = 0, gates = 0, squares = 0, valid = 0;
   for (I64 t = LID; t < a.n; t += GROUP)
     count += !(P(uchar, valid) && !P(uchar, valid)[t]) && P(int, token_begin)[t + 1] - P(int, token_begin)[t] == GID;
   count = sum_over(count, room);
@@ -66,6 +66,13 @@ KERNEL(tally) {
   if (GID > 0) return;
   for (I64 s = LID; s < P(int, begin)[a.e]; s += GROUP) gates += P(float, slot_gate)[s];
   gates = sum_over(gates, room);
+  for (I64 t = LID; t < a.n && P(float, lse); t += GROUP)
+    if (!(P(uchar, valid) && !P(uchar, valid)[t])) {
+      squares += (double)P(float, lse)[t] * P(float, lse)[t];
+      valid++;
+    }
+  squares = sum_over(squares, room);
+  valid = sum_over(valid, room);
   for (int i = LID; i < a.e; i += GROUP) {
     load[i] = P(int, begin)[i + 1] - P(int, begin)[i];
     demand[i] = P(int, demand)[i];
@@ -73,6 +80,7 @@ KERNEL(tally) {
   if (LID == 0) {
     P(double, sums)[0] = P(double, aux_loss)[0];
     P(double, sums)[1] = gates;
+    P(double, sums)[2] = valid > 0 ? squares / valid : 0;
     P(I64, counts)[0] = P(I64, dropped)[0];
   }
 }

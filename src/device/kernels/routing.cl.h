@@ -162,18 +162,34 @@ KERNEL(sample_second) {
   }
 }
 
+/* Whether token u, which asks for the same expert as t, comes first: its first value is larger, NaN being the least. */
+INLINE int comes_first(GLOBAL const float *value, int count, I64 u, I64 t) {
+  float mine = value[t * count], other = value[u * count];
+  if (isnan(mine)) mine = -INF;
+  if (isnan(other)) other = -INF;
+  return other > mine || (other == mine && u < t);
+}
+
 /* A group has an expert, and goes over the first choices of all tokens, then over their second ones. What it takes away
  * from `choice` other groups read in a copy. */
 KERNEL(place) {
   SHARED int room[GROUP];
   int held = 0, demand = 0;
-  for (int j = 0; j < a.count; j++)
+  for (int j = 0; j < a.count; j++) {
+    int before = demand;
     for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
       I64 t = t0 + LID;
       int asks = t < a.n && P(int, asked)[t * a.count + j] == GID, all, rank = rank_over(asks, room, &all);
-      if (asks && demand + rank >= a.capacity) P(int, choice)[t * a.count + j] = -1;
+      rank += demand;
+      if (asks && P(float, value)) {
+        rank = before;
+        for (I64 u = 0; u < a.n; u++)
+          rank += P(int, asked)[u * a.count + j] == GID && comes_first(P(float, value), a.count, u, t);
+      }
+      if (asks && rank >= a.capacity) P(int, choice)[t * a.count + j] = -1;
       demand += all;
     }
+  }
   held = demand < a.capacity ? demand : a.capacity;
   if (LID == 0) {
     P(int, demand)[GID] = demand;

@@ -1,10 +1,12 @@
-/* Global top-k: of all scores S [n,e] of the call the n c best are taken, best first (ties: lower token, then lower
+/* Global top-k: of all scores S [n,e] of a pool the n c best are taken, best first (ties: lower token, then lower
  * expert), but for those whose expert holds its room already, twice its even share, or whose token has its cap. What is
- * refused makes room for the next best. The gate is the score. */
+ * refused makes room for the next best. The gate is the score. With pool "sequence" a sequence shares its budget among
+ * its tokens (SeqTopK, 2511.06494); with "batch" all do (Expert Race, 2503.16057). */
 #include <math.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 
 /* One pair of token and expert. */
@@ -29,8 +31,8 @@ static int check_factor(double c, int e) {
 }
 
 static int check_global_topk(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)sequence_length;
   CH_TRY(ch_router_check_sizes(o, n, e));
+  if (strcmp(o->pool, "batch")) CH_TRY(ch_pools_check(o, n, e, sequence_length));
   CH_TRY(check_factor(o->capacity_factor, e));
   CH_TRY(check_factor(ch_router_factor(o, 0), e));
   if (n > INT32_MAX / e)
@@ -40,8 +42,10 @@ static int check_global_topk(const choir_router_options *o, int n, int e, int se
 }
 
 static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)sequence_length;
-  return total_of(o, fmax(o->capacity_factor, o->eval_capacity_factor), n, e);
+  int pools = ch_pools_count(o, n, sequence_length); /* each rounds by itself, and takes one pair at least */
+  int64_t total =
+      (int64_t)total_of(o, fmax(o->capacity_factor, o->eval_capacity_factor), n, e) + (pools > 1 ? pools : 0);
+  return (int)(total < (int64_t)n * e ? total : n * e);
 }
 
 /* ---- a heap: built in linear time, and only what is looked at is sorted ---- */
@@ -58,30 +62,37 @@ static void sift_down(pair *heap, int count, int hole, pair p) {
   heap[hole] = p;
 }
 
-/* All pairs of valid tokens; NaN is worst. Returns how many. */
-static int build_heap(const ch_route_args *a, pair *heap) {
+/* All pairs of the valid tokens of a pool; NaN is worst. Returns how many. */
+static int build_heap(const ch_route_args *a, const ch_pools *pools, int p, pair *heap) {
   const real *scores = CH_AS_HOST(const real, a->scores);
   int count = 0;
-  for (int32_t at = 0; at < a->n * a->e; at++) {
-    if (a->mask && !a->mask[at / a->e]) continue;
-    real score = scores[at];
-    heap[count++] = (pair){score == score ? score : (real)-INFINITY, at};
+  for (int j = 0; j < pools->begin[p + 1] - pools->begin[p]; j++) {
+    int t = ch_pools_token(pools, p, j);
+    if (a->mask && !a->mask[t]) continue;
+    for (int32_t at = t * a->e; at < (t + 1) * a->e; at++)
+      heap[count++] = (pair){scores[at] == scores[at] ? scores[at] : (real)-INFINITY, at};
   }
   for (int i = count / 2 - 1; i >= 0; i--) sift_down(heap, count, i, heap[i]);
   return count;
 }
 
-/* Marks what is taken and counts what was looked at; cutoff: where each expert stopped. */
-static void take_best(const ch_route_args *a, pair *heap, int capacity, int total, int *held, int *had, uint8_t *keep) {
-  int e = a->e, left = total;
-  int *demand = CH_AS_HOST(int, a->counts->demand);
-  real *cutoff = CH_AS_HOST(real, a->counts->cutoff), last = (real)INFINITY;
+/* What a routing works on. */
+typedef struct {
+  pair *heap;          /* [n e] */
+  int *held, *had;     /* [e] of the pool, [n] */
+  uint8_t *keep;       /* [n,e] what is taken */
+  real CH_DEV *cutoff; /* [pools,e] last score of each expert; +infinity: none */
+} pair_work;
+
+/* Marks what a pool takes, at most `total` pairs, and counts what was looked at. Returns how many were refused. */
+static int64_t take_best(const ch_route_args *a, const ch_pools *pools, int p, int capacity, int total,
+                         const pair_work *w) {
+  int e = a->e, left = total, *held = w->held, *had = w->had, *demand = CH_AS_HOST(int, a->counts->demand);
+  real *cutoff = CH_AS_HOST(real, w->cutoff) + (int64_t)p * e, last = (real)INFINITY;
+  pair *heap = w->heap;
   int64_t dropped = 0;
   memset(held, 0, (size_t)e * sizeof *held);
-  memset(had, 0, (size_t)a->n * sizeof *had);
-  memset(keep, 0, (size_t)a->n * (size_t)e);
-  memset(demand, 0, (size_t)e * sizeof *demand);
-  for (int count = build_heap(a, heap); count && left;) {
+  for (int count = build_heap(a, pools, p, heap); count && left;) {
     pair best = heap[0];
     count--;
     sift_down(heap, count, 0, heap[count]);
@@ -91,7 +102,7 @@ static void take_best(const ch_route_args *a, pair *heap, int capacity, int tota
       dropped++;
       continue;
     }
-    keep[best.at] = 1;
+    w->keep[best.at] = 1;
     had[t]++;
     left--;
     last = cutoff[i] = best.score;
@@ -99,30 +110,50 @@ static void take_best(const ch_route_args *a, pair *heap, int capacity, int tota
   }
   for (int i = 0; i < e; i++)
     if (held[i] < capacity || !capacity) cutoff[i] = last; /* not full: stopped by the budget that all experts share */
+  return dropped;
+}
+
+/* Every pool by itself; returns the room of an expert in all of them. */
+static int take_all(const ch_route_args *a, const ch_pools *pools, double c, const pair_work *w) {
+  int room = 0;
+  int64_t dropped = 0;
+  memset(w->had, 0, (size_t)a->n * sizeof *w->had);
+  memset(w->keep, 0, (size_t)a->n * (size_t)a->e);
+  memset(CH_AS_HOST(int, a->counts->demand), 0, (size_t)a->e * sizeof(int));
+  for (int p = 0; p < pools->count; p++) {
+    int valid = 0, size = pools->begin[p + 1] - pools->begin[p];
+    for (int j = 0; j < size; j++) valid += !a->mask || a->mask[ch_pools_token(pools, p, j)];
+    int capacity = ch_router_capacity(2 * c, 1, valid, a->e);
+    dropped += take_best(a, pools, p, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, w);
+    room += capacity;
+  }
   *CH_AS_HOST(int64_t, a->counts->dropped) = dropped;
+  return room;
 }
 
 static void route_global_topk(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  int64_t count = (int64_t)a->n * a->e;
-  pair *heap = CH_NEW_HOST(&x->scratch, pair, count);
-  uint8_t *keep = CH_NEW_HOST(&x->scratch, uint8_t, count);
-  int *held = CH_NEW_HOST(&x->scratch, int, a->e), *had = CH_NEW_HOST(&x->scratch, int, a->n);
-  double c = ch_router_factor_planned(x, a);
-  int valid = ch_valid_count(a->mask, a->n), capacity = ch_router_capacity(2 * c, 1, valid, a->e);
-  if (!ch_counting(x)) take_best(a, heap, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, held, had, keep);
-  CH_OP(x, collect, .keep = CH_AS_DEV(const uint8_t, keep), .record = a->record);
+  const int64_t cells = (int64_t)a->n * a->e;
+  const ch_pools pools = ch_pools_cut(x, a);
+  const pair_work w = {.heap = CH_NEW_HOST(&x->scratch, pair, cells),
+                       .held = CH_NEW_HOST(&x->scratch, int, a->e),
+                       .had = CH_NEW_HOST(&x->scratch, int, a->n),
+                       .keep = CH_NEW_HOST(&x->scratch, uint8_t, cells),
+                       .cutoff = CH_NEW(&x->scratch, real, (int64_t)pools.count * a->e)};
+  int room = ch_counting(x) ? a->n : take_all(a, &pools, ch_router_factor(a->options, a->training), &w);
+  CH_OP(x, collect, .keep = CH_AS_DEV(const uint8_t, w.keep), .record = a->record);
   ch_router_gates_from_scores(x, a);
-  a->counts->capacity = a->record->most = capacity;
+  ch_pools_mean_cutoff(x, a, &pools, w.cutoff);
+  a->counts->capacity = a->record->most = room;
 }
 
 const ch_router ch_router_global_topk = {
     .name = "global_topk",
-    .summary = "the n c best of all scores, an expert at most twice its share",
+    .summary = "the n c best of all scores of a pool, an expert at most twice its share",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
-    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES_CAPACITY |
-               CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(decay),
+    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
+               CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(decay),
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("global_topk"), .capacity_factor = 2},
     .check = check_global_topk,

@@ -79,11 +79,6 @@ int ch_pools_check(const choir_router_options *o, int n, int e, int sequence_len
   return check_factor(o, &s, ch_router_factor(o, 0), n, e);
 }
 
-/* The token that stands at place j of pool p. */
-static int token_at(const ch_pools *pools, int p, int j) {
-  return pools->stride == 1 ? pools->begin[p] + j : p + j * pools->stride;
-}
-
 ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
   shape s = shape_of(a->options, a->n, a->sequence_length);
   ch_pools pools = {.count = s.count + (s.rest > 0), .stride = s.stride};
@@ -96,7 +91,7 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
     int size = p == s.count ? s.rest : s.size + (p < s.large), valid = 0, masked = 0;
     pools.begin[p + 1] = pools.begin[p] + size;
     for (int j = 0; j < size; j++) {
-      int t = token_at(&pools, p, j);
+      int t = ch_pools_token(&pools, p, j);
       valid += !a->mask || a->mask[t];
       masked += a->masked && a->masked[t];
     }
@@ -104,6 +99,11 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
     pools.total += pools.k[p] = ch_router_k(own, valid, ch_route_experts(a));
   }
   return pools;
+}
+
+int ch_pools_count(const choir_router_options *o, int n, int sequence_length) {
+  shape s = shape_of(o, n, sequence_length);
+  return s.count + (s.rest > 0);
 }
 
 int ch_pools_largest(const choir_router_options *o, int n, int sequence_length) {
@@ -115,7 +115,8 @@ const int *ch_pools_order(ch_exec *x, const ch_route_args *a, const ch_pools *po
   if (pools->stride == 1) return NULL;
   int *order = CH_NEW_HOST(&ch_host(x)->scratch, int, a->n);
   for (int p = 0; p < pools->count && !ch_counting(x); p++)
-    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++) order[j] = token_at(pools, p, j - pools->begin[p]);
+    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++)
+      order[j] = ch_pools_token(pools, p, j - pools->begin[p]);
   return order;
 }
 

@@ -31,6 +31,12 @@ void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, 
 void ch_select_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *score, int k, const ch_record *record,
                     real CH_DEV *cutoff);
 
+/* How many pools there are, and the token at place j of pool p. */
+int ch_pools_count(const choir_router_options *o, int n, int sequence_length);
+static inline int ch_pools_token(const ch_pools *pools, int p, int j) {
+  return pools->stride == 1 ? pools->begin[p] + j : p + j * pools->stride;
+}
+
 /* Tokens of the largest pool. */
 int ch_pools_largest(const choir_router_options *o, int n, int sequence_length);
 

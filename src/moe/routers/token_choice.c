@@ -1,6 +1,7 @@
 #include "moe/routers/token_choice.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/error.h"
 
@@ -16,19 +17,39 @@ void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scor
         .choice = c->choice, .value = c->value);
 }
 
+static int by_score(const ch_route_args *a) { return !strcmp(a->options->priority, "score"); }
+
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor) {
   int valid = ch_valid_count(a->mask, a->n), bounded = factor > 0;
   int capacity = bounded ? ch_router_capacity(factor, c->per_token, valid, a->e) : valid;
   a->counts->capacity = capacity;
   a->record->most = bounded ? capacity : 0;
-  CH_OP(x, place, .count = c->per_token, .capacity = capacity, .choice = c->choice, .record = a->record,
-        .demand = a->counts->demand, .dropped = a->counts->dropped);
+  CH_OP(x, place, .count = c->per_token, .capacity = capacity, .choice = c->choice,
+        .value = bounded && by_score(a) ? c->value : NULL, .record = a->record, .demand = a->counts->demand,
+        .dropped = a->counts->dropped);
 }
 
+/* Groups of `span` tokens that have a valid one. */
+static int groups_of(const ch_route_args *a, int span) {
+  int groups = 0;
+  for (int begin = 0; begin < a->n; begin += span) {
+    int tokens = span < a->n - begin ? span : a->n - begin;
+    groups += ch_valid_count(a->mask ? a->mask + begin : NULL, tokens) > 0;
+  }
+  return groups;
+}
+
+/* The loss of GShard goes by first choices, that of other routers by all. */
 static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
+  int by_sequence = !strcmp(a->options->aux_scope, "sequence") && a->sequence_length > 0;
+  int span = by_sequence ? a->sequence_length : a->n;
   return (ch_balance_args){.n = a->n,
                            .e = a->e,
                            .count = c->per_token,
+                           .counted = a->router->reads == CH_READS_SHARES ? 1 : c->per_token,
+                           .shares = !strcmp(a->options->score, "sigmoid"),
+                           .span = span,
+                           .groups = groups_of(a, span),
                            .valid = a->valid,
                            .choice = c->choice,
                            .score = a->scores,
@@ -56,7 +77,7 @@ static void place_tokens(ch_exec *x, const ch_route_args *a, double factor) {
   ch_choices_best(x, a, a->scores, NULL, &c);
   ch_balance_args balance = balance_of(a, &c);
   x->ops->balance(x, &balance);
-  if (K > 1 && a->training && a->options->random_second)
+  if (a->training && a->options->random_second && ch_router_takes(a->router, CH_ROUTER_TAKES(random_second)))
     CH_OP(x, sample_second, .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice);
   ch_choices_place(x, a, &c, factor);
   ch_gate_args gate = gate_of(a, &c);
@@ -97,7 +118,7 @@ int ch_token_choice_room(const choir_router_options *o, int n, int e, int sequen
   double factor = fmax(o->capacity_factor, o->eval_capacity_factor);
   int64_t room = (int64_t)ch_router_capacity(factor, ch_router_choices(o), n, e) * e,
           asked = ch_token_choice_slots(o, n, e, sequence_length);
-  return (int)(room < asked ? room : asked);
+  return (int)(room < asked && o->capacity_factor > 0 ? room : asked);
 }
 
 int ch_token_choice_check(const choir_router_options *o, int n, int e, int sequence_length) {

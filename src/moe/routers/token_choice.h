@@ -18,8 +18,9 @@ ch_choices ch_choices_alloc(ch_exec *x, const ch_route_args *a, int per_token);
 void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scores, const real CH_DEV *shift,
                      const ch_choices *c);
 
-/* Fills record (but for its gates) and counts: all first choices before all second ones, each in token order, until an
- * expert holds `factor` times an even share; 0: there is room for all. What finds its expert full is dropped and
+/* Fills record (but for its gates) and counts: all first choices before all second ones, each in token order or, by
+ * options->priority, that of their best values, until an expert holds `factor` times an even share; 0: there is room
+ * for all. What finds its expert full is dropped and
  * counted. */
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor);
 
@@ -30,8 +31,8 @@ void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int p
 void ch_fixed_route(ch_exec *x, const ch_route_args *a);
 
 /* Every token asks the best K experts, which hold what finds room: route, causal, where there is room for all, and
- * backward, with the load-balancing loss of GShard and Switch. Gates are scores, or shares of the K scores where the
- * router reads these (CH_READS_SHARES). */
+ * backward, with the load-balancing loss of GShard and Switch. No capacity factor is room for all. Gates are scores, or
+ * shares of the K scores where the router reads these (CH_READS_SHARES). */
 void ch_token_choice_route(ch_exec *x, const ch_route_args *a);
 void ch_token_choice_causal(ch_exec *x, const ch_route_args *a);
 void ch_token_choice_backward(ch_exec *x, const ch_route_args *a);
