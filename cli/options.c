@@ -91,6 +91,26 @@ static const cli_option *find_option(const cli_verb *verb, const char *name, siz
   return option;
 }
 
+/* The nearest option; a field of the config, or what other programs call one, is set by --set. */
+static int unknown_option(const cli_verb *verb, const char *word) {
+  char key[64];
+  const char *names[OPTIONS_MOST + 1] = {NULL}, *meant;
+  choir_config config;
+  for (int i = 0; verb->options[i].name; i++) names[i] = verb->options[i].name;
+  snprintf(key, sizeof key, "%s", word);
+  for (char *c = key; *c; c++)
+    if (*c == '-') *c = '_';
+  choir_config_default(&config);
+  int known = !choir_config_set(&config, key, "1") || !strstr(choir_error_message(), "unknown key");
+  int sets = find_option(verb, "set", 3)->name != NULL;
+  if (sets && known) return cli_usage("unknown option --%s; it is a field of the config: --set %s=VALUE", word, key);
+  const char *near = ch_suggest(word, names);
+  if (near) return cli_usage("unknown option --%s; did you mean --%s?", word, near);
+  if (sets && (meant = strstr(choir_error_message(), "did you mean")))
+    return cli_usage("unknown option --%s; among the fields that --set FIELD=VALUE sets, %s", word, meant);
+  return cli_usage("unknown option --%s", word);
+}
+
 /* Reads "--name", "--name=value" or "--name value"; *used is the number of words it took. */
 static int parse_option(const cli_verb *verb, char **words, int left, int operands_seen, char *given, int *used) {
   const char *name = words[0] + 2, *equals = strchr(name, '=');
@@ -98,11 +118,8 @@ static int parse_option(const cli_verb *verb, char **words, int left, int operan
   const cli_option *option = find_option(verb, name, length);
   if (!option->name) {
     char word[64];
-    const char *names[OPTIONS_MOST + 1] = {NULL};
-    for (int i = 0; verb->options[i].name; i++) names[i] = verb->options[i].name;
     snprintf(word, sizeof word, "%.*s", (int)length, name);
-    const char *near = ch_suggest(word, names);
-    return cli_usage(near ? "unknown option --%s; did you mean --%s?" : "unknown option --%s", word, near);
+    return unknown_option(verb, word);
   }
   const char *value = equals ? equals + 1 : NULL;
   *used = 1;

@@ -1,6 +1,7 @@
 /* Configs as verbs take them: from a file or a directory, with --set KEY=VALUE. */
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -55,6 +56,8 @@ int cli_load_config(const char *path, const cli_list *settings, choir_config *co
   char file[4096];
   struct stat status;
   if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
+    snprintf(file, sizeof file, "%s/data.json", path);
+    if (!access(file, F_OK)) return cli_fail_with("%s: is token data; choir data info %s describes it", path, path);
     snprintf(file, sizeof file, "%s/config.json", path);
     path = file;
   }

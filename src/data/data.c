@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -178,7 +179,13 @@ int choir_data_open(const char *directory, choir_data **data) {
   char file[4096], tokenizer[4096];
   json_t *root;
   int there;
+  struct stat status;
   *data = NULL;
+  if (!stat(directory, &status) && !S_ISDIR(status.st_mode))
+    return ch_error(CHOIR_ERROR_IO,
+                    "%s: is a file, and data is a directory of tokens: make one by choir data build --out DIR "
+                    "--tokenizer FILE %s",
+                    directory, directory);
   if (snprintf(file, sizeof file, "%s/data.json", directory) >= (int)sizeof file - 128)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.model", directory);

@@ -7,6 +7,7 @@
 #include "base/embedded.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "file/json.h"
 #include "file/there.h"
 #include "model/config.h"
@@ -133,7 +134,11 @@ static const char *built_in(const char *name) {
 int choir_config_load(const char *path, choir_config *config) {
   CH_TRY(CH_GIVEN(path, config));
   const char *text = built_in(path);
+  char nearest[128];
   json_t *root;
+  if (!text && !strchr(path, '/') && access(path, F_OK))
+    return ch_error_errno("there is no config '%s' among choir's own%s, and no file %s", path,
+                          ch_did_you_mean(nearest, sizeof nearest, path, choir_config_names()), path);
   CH_TRY(text ? ch_json_parse(text, strlen(text), path, &root) : ch_json_load(path, &root));
   return read_root(root, path, config);
 }
