@@ -213,7 +213,8 @@ static const cli_option options[] = {
 
 CLI_VERB(
     eval, "eval", "RUN|CHECKPOINT", 1, 1, "evaluate a model: loss, perplexity, bits per byte, routing",
-    "RUN means its newest checkpoint. The unigram baseline predicts every token by its frequency in the training "
+    "RUN means its best checkpoint, or else its newest; RUN/checkpoints/STEP any. The unigram baseline predicts every "
+    "token by its frequency in the training "
     "data, or with --text in the text itself. Expert choice sees the whole batch, so its loss is not a causal "
     "language-model loss: the loss under threshold routing, which is causal, is reported beside it. A model that is "
     "trained by masking has no such loss: what is printed is an upper bound of it, its standard error, and the loss "

@@ -178,7 +178,7 @@ static const cli_option stats_options[] = {OPTIONS("0"),
 CLI_VERB_OF(
     stats, "stats", "RUN|CHECKPOINT", 1, 1,
     "how the routers route a text: experts per token, load, entropy, overlap, favourite tokens",
-    "A run directory stands for its newest checkpoint. For every MoE layer: tokens by their number of experts; "
+    "A run directory stands for its best checkpoint. For every MoE layer: tokens by their number of experts; "
     "for every expert its load (against what it should hold), how many tokens more than it has room for asked for "
     "it, the mean gate, the cut-off in this text beside the one that training kept, the expert that it shares "
     "most tokens with (Jaccard), and the tokens that it holds: the most frequent, and the most typical, by how "
@@ -194,7 +194,7 @@ static const cli_option inspect_options[] = {
 CLI_VERB_OF(
     inspect, "inspect", "RUN|CHECKPOINT", 1, 1,
     "write one self-contained HTML page that shows a text and which experts took its tokens",
-    "A run directory stands for its newest checkpoint. The page has the text, every token shaded by how many "
+    "A run directory stands for its best checkpoint. The page has the text, every token shaded by how many "
     "experts took it, in each layer and in all; pointing at a token shows which experts and their gates, choosing "
     "an expert shows its tokens. Beside it: experts per token, load of the experts, overlap, and the tokens that "
     "each expert likes best. Needs no network, neither to write nor to read.\n\n"

@@ -1,5 +1,7 @@
 /* choir train: a run, with its line on the terminal. */
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cli.h"
 
@@ -17,6 +19,8 @@ typedef struct train_display {
   double seconds, waited;
   double shown_seconds, shown_cpu; /* of the steps since the last line; CPU time of a thread */
   choir_train_event evaluated;     /* the last evaluation; its step is 0 before the first */
+  int64_t best_step;               /* of the evaluations that this process has seen; 0: none */
+  double best_loss;
   char routing[CHOIR_NAME_BYTES];
 } train_display;
 
@@ -68,6 +72,18 @@ static void show_losses(const choir_train_event *e) {
   putchar('\n');
 }
 
+/* What runs are compared by: the causal loss where there are two. */
+static double causal_loss(const choir_train_event *e) { return isnan(e->threshold_loss) ? e->loss : e->threshold_loss; }
+
+/* Where the held-out loss rises, the run has begun to learn its training text by heart. */
+static void show_trend(train_display *w, const choir_train_event *e) {
+  if (w->best_step && causal_loss(e) >= w->best_loss)
+    printf("step %lld  held-out loss rises since step %lld, where it was %.4f\n", (long long)e->step,
+           (long long)w->best_step, w->best_loss);
+  else
+    w->best_step = e->step, w->best_loss = causal_loss(e);
+}
+
 static void show_memory(const choir_memory *memory, const char *layout) {
   printf("memory %s: ", cli_bytes((double)memory->total));
   cli_print_memory(memory);
@@ -79,6 +95,7 @@ static void show_kept(train_display *w, const choir_train_event *e) {
   cli_progress_clear(&w->progress);
   if (e->kind == CHOIR_EVENT_EVAL) {
     show_losses(e);
+    show_trend(w, e);
     w->evaluated = *e;
     snprintf(w->routing, sizeof w->routing, "%s", e->text);
   } else if (e->kind == CHOIR_EVENT_MEMORY)
@@ -128,6 +145,16 @@ static void show_outcome(const train_display *w) {
                     e->unigram_loss, (double)NAN);
 }
 
+/* The checkpoint that verbs take for the run, where it is not the last one. */
+static void show_best(const train_display *w) {
+  char best[4096];
+  if (!w->last || !cli_ranks_first() || choir_checkpoint_find(o.out, best, sizeof best)) return;
+  const char *step = strrchr(best, '/');
+  if (step && atoll(step + 1) != w->last)
+    printf("the best checkpoint is that of step %lld, which eval, generate and export take: %s\n", atoll(step + 1),
+           cli_shown(best));
+}
+
 /* Prints, where there are several ranks, how much the first one sent in a step and how long that took. */
 static void show_exchange(const train_display *w) {
   const choir_ranks *ranks = cli_ranks();
@@ -174,6 +201,7 @@ static int run_train(int count, const char *const *operands) {
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   show_outcome(&w);
+  show_best(&w);
   show_exchange(&w);
   const char *seconds = cli_duration(cli_seconds() - w.progress.started);
   if (code)

@@ -169,7 +169,7 @@ static void foreign_names_are_passed_over(void **state) {
                "20250101 99999999999999999999999 0000009 && echo x >20250101/notes");
   program_must(TRAIN "--resume --set steps=9 --out names && " TRAIN "--resume --set steps=9 --out other");
   assert_true(program_same_runs("other", "names", 9));
-  program_must("choir eval names --data data --sequences 4");
+  program_must("rm names/best; choir eval names --data data --sequences 4"); /* else the others are not looked at */
   const char *const told[] = {"20240101", "20250101", "99999999999999999999999", "0000009"};
   for (int i = 0; i < 4; i++)
     if (!strstr(program_output, told[i])) fail_msg("nothing is said of %s: %s", told[i], program_output);
@@ -292,8 +292,8 @@ static void nothing_of_anybody_else_is_removed(void **state) {
       "00000006 ../six && ln -s ../six 00000006");
   program_must(TRAIN "--resume --set steps=15 --set keep_checkpoints=1 --out mine");
   program_must(
-      "cd mine/checkpoints && test -f 00000003/notes && test -L 00000006 && test -f ../six/config.json && ! test -e "
-      "00000009 && ! test -e 00000012 && test -d 00000015");
+      "cd mine/checkpoints && test -f 00000003/notes && test -L 00000006 && test -f ../six/config.json && best=$(cat "
+      "../best) && for step in 00000009 00000012; do test $step = $best || ! test -e $step; done && test -d 00000015");
 }
 
 static void files_that_are_in_the_way(void **state) {

@@ -37,8 +37,8 @@ CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const 
 /* Loads a checkpoint directory: config.json, model.safetensors and, unless `tokenizer` is NULL, tokenizer.model, all of
  * the same checkpoint. Checksum, every tensor's name, type, shape and values are checked, and that the two other
  * files are those that the weights were saved with; missing or surplus tensors are errors. A run directory means
- * its newest checkpoint that can be read: damaged ones and what is none are passed over, each with a line in
- * choir_notices, and if one vanishes meanwhile (a run removes its old ones) the newest is looked for again.
+ * its best checkpoint, or else the newest that can be read: damaged ones and what is none are passed over, each with a
+ * line in choir_notices, and where one vanishes meanwhile (a run removes its old ones) the newest is looked for again.
  * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and as choir_model_init. Ranks
  * load together, which checkpoint the first one says: each has the experts that are its own, and CHOIR_ERROR_ARGUMENT
  * names a rank that has another build or other files. choir_eval, choir_model_forward and choir_model_get_parameter are
@@ -47,7 +47,7 @@ CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const 
 CHOIR_API int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
                                     choir_tokenizer **tokenizer);
 
-/* The checkpoint that a path means: itself, or of a run directory the newest one, of a fine-tuned run the best.
+/* The checkpoint that a path means: itself, or of a run directory the best (RUN/best names it), else the newest.
  * None of its files is read. out has room for `room` bytes, 4096 are always enough. CHOIR_ERROR_IO: none;
  * CHOIR_ERROR_ARGUMENT: no room. */
 CHOIR_API int choir_checkpoint_find(const char *path, char *out, size_t room);

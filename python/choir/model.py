@@ -132,7 +132,7 @@ class Model(Handle):
         emulate_bf16: bool = False,
         unchecked: bool = False,
     ) -> Model:
-        """Loads a checkpoint, or the newest good one of a run, with its tokenizer, if it has one, unless `tokenizer` is
+        """Loads a checkpoint, or the best one of a run, with its tokenizer, if it has one, unless `tokenizer` is
         False."""
         tokenizer = tokenizer and _has_tokenizer(path)
         run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)

@@ -11,7 +11,7 @@
  * them. The caller frees *steps. Other all-digit names get a notice. */
 int ch_checkpoint_list(const char *run, int64_t **steps, int *count);
 
-/* Whether RUN/best, as fine-tuning writes it, names a checkpoint that is there; then `out` is its path.
+/* Whether RUN/best, as training and fine-tuning write it, names a checkpoint that is there; then `out` is its path.
  * CHOIR_ERROR_IO: it cannot be told. */
 int ch_checkpoint_best(const char *run, char *out, int *there);
 

@@ -10,8 +10,8 @@
 #define CH_RUN_TUNE "finetune.json"      /* settings of fine-tuning */
 #define CH_RUN_METRICS "metrics.jsonl"   /* losses; its existence means that the run has begun */
 #define CH_RUN_TIMING "timing.jsonl"     /* how fast */
-#define CH_RUN_BEST "best"               /* the best checkpoint of fine-tuning */
-#define CH_RUN_RESULT "result.json"      /* its accuracy */
+#define CH_RUN_BEST "best"               /* names the best checkpoint */
+#define CH_RUN_RESULT "result.json"      /* accuracy of fine-tuning */
 #define CH_RUN_PAGE "report.html"        /* of `choir report` */
 #define CH_RUN_CHECKPOINTS "checkpoints" /* a directory */
 /* CH_LOCK (dir.h), too. */

@@ -154,11 +154,13 @@ static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal,
   return code;
 }
 
-static int evaluate_run(train_loop_state *d, choir_train_event e) {
+/* *loss: what runs are compared by, the causal one where there are two; NaN: nothing is held out. */
+static int evaluate_run(train_loop_state *d, choir_train_event e, double *loss) {
   const ch_run *run = d->run;
   choir_eval_result r, by_thresholds;
   json_t *own = NULL, *causal = NULL;
   ch_windows windows = ch_windows_heldout(run->data, run->config.train.sequence_length);
+  *loss = (double)NAN;
   if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
   e.threshold_loss = (double)NAN;
   int code = evaluate_by(run, &windows, 0, &r, &own);
@@ -172,6 +174,7 @@ static int evaluate_run(train_loop_state *d, choir_train_event e) {
   CH_TRY(code);
   e.kind = CHOIR_EVENT_EVAL;
   e.loss = r.loss;
+  *loss = isnan(e.threshold_loss) ? r.loss : e.threshold_loss;
   e.aux_loss = e.z_loss = 0;
   e.bits_per_byte = r.bits_per_byte;
   e.unigram_loss = r.unigram_loss;
@@ -195,9 +198,25 @@ static int checkpoint(train_loop_state *d, choir_train_event e) {
   d->room.owed = 0;
   d->room.saved_step = d->run->trainer.step;
   ch_metrics_checkpoint(&d->metrics, d->run->trainer.step, path);
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : ch_checkpoint_name_best(d->run)));
   e.kind = CHOIR_EVENT_CHECKPOINT;
   e.text = path;
   tell(d, &e);
+  return CHOIR_OK;
+}
+
+/* Evaluates, and saves a step that is better than all before it; *tried: to save it. Without room on the disk the best
+ * stays what it was. */
+static int evaluate_step(train_loop_state *d, choir_train_event e, int *tried) {
+  ch_run *run = d->run;
+  int64_t best = run->best_step;
+  double loss, best_loss = run->best_loss;
+  CH_TRY(evaluate_run(d, e, &loss));
+  if (isnan(loss) || (best && loss >= best_loss)) return CHOIR_OK;
+  run->best_step = run->trainer.step, run->best_loss = loss;
+  *tried = 1;
+  CH_TRY(checkpoint(d, e));
+  if (d->room.owed) run->best_step = best, run->best_loss = best_loss;
   return CHOIR_OK;
 }
 
@@ -230,10 +249,11 @@ static int step_train(train_loop_state *d, choir_train_event *e) {
   e->cpu_share = x->host || ranks.ranks > 1 ? (double)NAN : cpu;
   write_step(d, &r, e, &ranks);
   tell(d, e);
-  if (ch_trainer_is_due(&run->trainer, c->eval_every)) CH_TRY(evaluate_run(d, *e));
+  int tried = 0;
+  if (ch_trainer_is_due(&run->trainer, c->eval_every)) CH_TRY(evaluate_step(d, *e, &tried));
   wish wished;
   CH_TRY(ask_all(d, &wished));
-  if (wished != GO_ON || ch_trainer_is_due(&run->trainer, c->checkpoint_every)) {
+  if (!tried && (wished != GO_ON || ch_trainer_is_due(&run->trainer, c->checkpoint_every))) {
     CH_TRY(checkpoint(d, *e));
     d->stopping |= ch_comm_max(comm_of(run), d->stop) != 0; /* asked while it was written */
   }
@@ -272,7 +292,8 @@ static int loop(train_loop_state *d) {
   if (run->trainer.step == steps) return CHOIR_OK;
   /* The screen and pages shall show the final loss. The checkpoint does not know of this line, so a resumed run cuts it
    * off and its log equals the log of an uninterrupted run. */
-  if (!ch_trainer_is_due(&run->trainer, run->config.train.eval_every)) CH_TRY(evaluate_run(d, e));
+  double loss;
+  if (!ch_trainer_is_due(&run->trainer, run->config.train.eval_every)) CH_TRY(evaluate_run(d, e, &loss));
   return ch_trainer_stopped(&run->trainer);
 }
 
@@ -314,9 +335,9 @@ int ch_run_loop(ch_run *run, const choir_train_options *options) {
   tell_notices(&d);
   d.stop = 0;               /* before the first step there is nothing to save */
   CH_TRY(open_metrics(&d)); /* cut back, even where no step is left */
-  if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, -1);
-  int code = CHOIR_OK;
-  if (run->trainer.step < run->config.train.steps) {
+  if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, run->best_step ? run->best_step : -1);
+  int code = ch_comm_agree(comm_of(run), comm_of(run)->rank ? CHOIR_OK : ch_checkpoint_name_best(run));
+  if (!code && run->trainer.step < run->config.train.steps) {
     if (!run->metrics_bytes || run->config_changed) ch_metrics_run(&d.metrics, run);
     ch_metrics_process(&d.metrics, run);
     code = ch_comm_agree(comm_of(run), prepare_loop(&d));

@@ -3,6 +3,7 @@
  * counters, and the hashes that tie it to its data and tokenizer. */
 #include "train/run.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -11,6 +12,8 @@
 #include "base/error.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
+#include "file/dir.h"
+#include "file/file.h"
 #include "file/run_files.h"
 #include "file/there.h"
 #include "model/config.h"
@@ -22,6 +25,8 @@ static int get_counters(ch_run *run, ch_counter *c) {
   const ch_counter all[] = {{"run.step", &run->trainer.step, NULL},
                             {"run.samples", (int64_t *)&run->position.samples, NULL},
                             {"run.metrics_bytes", &run->metrics_bytes, NULL},
+                            {"run.best_step", &run->best_step, NULL},
+                            {"run.best_loss", (int64_t *)(void *)&run->best_loss, NULL}, /* its bits */
                             {"run.data_hash", (int64_t *)&run->data->hash, "the data"},
                             {"run.tokenizer_hash", (int64_t *)&run->data->tokenizer_hash, "the data's tokenizer"}};
   _Static_assert(sizeof all <= CH_COUNTERS * sizeof *all, "state.h has room for them");
@@ -32,7 +37,20 @@ static int get_counters(ch_run *run, ch_counter *c) {
 int ch_checkpoint_save(ch_run *run, char *path) {
   ch_counter c[CH_COUNTERS];
   int count = get_counters(run, c);
-  return ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, -1, path);
+  return ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, run->best_step ? run->best_step : -1, path);
+}
+
+int ch_checkpoint_name_best(const ch_run *run) {
+  char checkpoint[PATH_MAX], step[24];
+  const char *best = CH_IN(run->out, CH_RUN_BEST);
+  int there = 0;
+  ch_checkpoint_path(run->out, run->best_step, checkpoint);
+  if (run->best_step) CH_TRY(ch_there(checkpoint, &there));
+  if (there) {
+    int code = ch_file_save(best, step, (size_t)snprintf(step, sizeof step, "%08" PRId64 "\n", run->best_step));
+    return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;
+  }
+  return unlink(best) && errno != ENOENT ? ch_error_errno("%s: cannot be removed", best) : CHOIR_OK;
 }
 
 /* ---- taking it up again */

@@ -17,6 +17,8 @@ typedef struct ch_run {
   choir_tokenizer *tokenizer;
   ch_trainer trainer;
   ch_data_position position; /* of the next sample */
+  int64_t best_step;         /* whose checkpoint has the lowest held-out loss of those saved; 0: none yet */
+  double best_loss;          /* by thresholds where they are causal and the router's own routing is not */
   int64_t metrics_bytes;     /* length of metrics.jsonl at this step */
   int config_changed;        /* the steps so far were made with another config */
   int32_t *batch;            /* tokens and targets of one step, and windows to cut them from */
@@ -26,8 +28,12 @@ typedef struct ch_run {
   choir_memory memory;       /* what all of it will need */
 } ch_run;
 
-/* Writes a checkpoint of the run, as ch_state_save. */
+/* Writes a checkpoint of the run, as ch_state_save; that of best_step stays. */
 int ch_checkpoint_save(ch_run *run, char *path);
+
+/* Writes RUN/best, which names the checkpoint of best_step, or removes it where that checkpoint is not there. Without
+ * room on the disk it is named with the next checkpoint. Called by the first rank. */
+int ch_checkpoint_name_best(const ch_run *run);
 
 /* Weights of a checkpoint to begin another training with (ch_weights_start). A layer keeps the activation that its
  * weights were trained for; another router begins with what both have (docs/finetuning.md). */

@@ -122,6 +122,7 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
 
 static int read_counter(const choir_tensors *file, const char *path, const ch_counter *c) {
   const choir_tensor *t = choir_tensors_find(file, c->name);
+  if (!t && !strncmp(c->name, "run.best_", 9)) return *c->value = 0, CHOIR_OK; /* a file of choir 0.3 */
   if (!t || t->dtype != CHOIR_I64 || t->bytes != sizeof *c->value)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is missing or not one I64", path, c->name);
   int64_t value;
