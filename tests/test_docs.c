@@ -30,8 +30,6 @@ static int setup(void **state) {
   program_corpus("books/two.txt.xz", 60, 3);
   program_corpus("news/one.txt.gz", 60, 4);
   program_corpus("page.txt", 3, 5);
-  program_corpus("books/GPL-3", 60, 6);
-  program_corpus("books/LGPL-3", 60, 7);
   write_scores();
   program_must(
       "set -e; cp tokenizer.model en.model; for name in nano pico; do"

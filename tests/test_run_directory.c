@@ -107,7 +107,7 @@ static void files_of_the_user_stay(void **state) {
   program_must("test $(find up | wc -l) = 4");
   /* What a run that never began left is taken. */
   program_must("rm -rf up && " FRESH
-               "--from run --set steps=1 --out up && rm -r up/metrics.jsonl up/timing.jsonl up/checkpoints/* "
+               "--from run --set steps=1 --out up && rm -r up/metrics.jsonl up/timing.jsonl up/best up/checkpoints/* "
                "&& " FRESH "--set steps=1 --out up && ! test -e up/from.path");
 }
 

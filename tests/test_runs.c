@@ -302,9 +302,10 @@ static void files_that_are_in_the_way(void **state) {
   program_must("cmp config.json taken/config.json && rm -r taken/* && echo 'do not touch' >taken/lock");
   program_refuses(1, "taken/lock: is there, and not a lock of choir's", FRESH "--out taken");
   program_must("grep -qx 'do not touch' taken/lock");
-  program_must(FRESH
-               "--set steps=1 --out again && rm -r again/metrics.jsonl again/timing.jsonl again/checkpoints && " FRESH
-               "--set steps=2 --out again"); /* a run that never began */
+  program_must(
+      FRESH
+      "--set steps=1 --out again && rm -r again/metrics.jsonl again/timing.jsonl again/best again/checkpoints && " FRESH
+      "--set steps=2 --out again"); /* a run that never began */
 }
 
 TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up, tokens_of_other_steps,

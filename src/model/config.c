@@ -1,5 +1,6 @@
 #include "choir/config.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,8 +137,11 @@ int choir_config_load(const char *path, choir_config *config) {
   CH_TRY(CH_GIVEN(path, config));
   const char *text = built_in(path);
   char nearest[128];
+  int there = 1;
   json_t *root;
-  if (!text && !strchr(path, '/') && access(path, F_OK))
+  if (!text && !strchr(path, '/')) CH_TRY(ch_there(path, &there));
+  errno = ENOENT;
+  if (!there)
     return ch_error_errno("there is no config '%s' among choir's own%s, and no file %s", path,
                           ch_did_you_mean(nearest, sizeof nearest, path, choir_config_names()), path);
   CH_TRY(text ? ch_json_parse(text, strlen(text), path, &root) : ch_json_load(path, &root));

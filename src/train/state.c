@@ -64,8 +64,8 @@ void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best) {
   if (keep <= 0 || ch_checkpoint_list(out, &steps, &count)) return;
   for (int i = 0; i < count; i++) {
     ch_checkpoint_path(out, steps[i], path);
-    if (steps[i] > trainer->step || steps[i] == best || !is_checkpoint(path)) continue;
-    if (kept++ >= keep) ch_dir_remove(path);
+    if (steps[i] > trainer->step || !is_checkpoint(path)) continue;
+    if (kept++ >= keep && steps[i] != best) ch_dir_remove(path);
   }
   free(steps);
 }
