@@ -149,9 +149,10 @@ static void show_outcome(const train_display *w) {
 static void show_best(const train_display *w) {
   char best[4096];
   if (!w->last || !cli_ranks_first() || choir_checkpoint_find(o.out, best, sizeof best)) return;
-  const char *step = strrchr(best, '/');
-  if (step && atoll(step + 1) != w->last)
-    printf("the best checkpoint is that of step %lld, which eval, generate and export take: %s\n", atoll(step + 1),
+  const char *name = strrchr(best, '/');
+  int64_t step = name ? strtoll(name + 1, NULL, 10) : w->last;
+  if (step != w->last)
+    printf("the best checkpoint is that of step %lld, which eval, generate and export take: %s\n", (long long)step,
            cli_shown(best));
 }
 

@@ -116,6 +116,16 @@ static void configs_by_name(void **state) {
   program_must("rm pico");
 }
 
+/* What looks like a mistake gets its remedy. */
+static void hints(void **state) {
+  program_refuses(2, "--steps; it is a field of the config: --set steps=VALUE", "choir train --steps 4");
+  program_refuses(2, "did you mean 'train.rate'?", "choir train --lr 0.1");
+  program_refuses(1, "there is no config 'picco' among choir's own, did you mean 'pico'?", "choir info picco");
+  program_refuses(1, "made: is token data; choir data info made",
+                  "mkdir made; echo {} >made/data.json; choir info made");
+  program_refuses(1, "text: is a file, and data is a directory", "echo ka >text; choir data info text");
+}
+
 /* Thousands of layers are found by name without walking through all of them for each: in seconds of the processor's
  * time that a machine under any load, and a sanitizer, have to spare. */
 static void deep_models(void **state) {
@@ -331,5 +341,5 @@ static void init_and_forward(void **state) {
                   "choir forward a t.npy");
 }
 
-TEST_MAIN(program_directory_make, program_directory_remove, usage_errors, help, info_paper, short_numbers, route,
+TEST_MAIN(program_directory_make, program_directory_remove, usage_errors, help, info_paper, short_numbers, hints, route,
           help_routers, settings_in_any_order, deep_models, configs_by_name, directories_are_inputs, init_and_forward)

@@ -18,15 +18,6 @@ typedef struct refusal {
 static const refusal refusals[] = {
     /* options and config */
     {"unknown option", "", TRAIN "config.json --minuets 3", 2, {"--minuets", "--minutes"}},
-    {"a field as an option", "", TRAIN "config.json --steps 4", 2, {"--steps; it is a field", "--set steps=VALUE"}},
-    {"another program's option", "", TRAIN "config.json --lr 0.1", 2, {"unknown option --lr", "'train.rate'"}},
-    {"a config's name", "", TRAIN "picco", 1, {"there is no config 'picco'", "did you mean 'pico'?", "No such file"}},
-    {"data as a config", "", "choir info data", 1, {"data: is token data", "choir data info data"}},
-    {"text as data",
-     "",
-     "choir train --config config.json --data corpus.txt --out new",
-     1,
-     {"corpus.txt: is a file", "choir data build"}},
     {"missing option", "", "choir train --config config.json --data data", 2, {"--out"}},
     {"option without its number", "", TRAIN "config.json --threads many", 2, {"--threads", "many"}},
     {"a balancing loss of sigmoids",

@@ -205,19 +205,15 @@ static int checkpoint(train_loop_state *d, choir_train_event e) {
   return CHOIR_OK;
 }
 
-/* Evaluates, and saves a step that is better than all before it; *tried: to save it. Without room on the disk the best
- * stays what it was. */
+/* Evaluates, and saves a step that is better than all before it; *tried: to save it. */
 static int evaluate_step(train_loop_state *d, choir_train_event e, int *tried) {
   ch_run *run = d->run;
-  int64_t best = run->best_step;
-  double loss, best_loss = run->best_loss;
+  double loss;
   CH_TRY(evaluate_run(d, e, &loss));
-  if (isnan(loss) || (best && loss >= best_loss)) return CHOIR_OK;
+  if (isnan(loss) || (run->best_step && loss >= run->best_loss)) return CHOIR_OK;
   run->best_step = run->trainer.step, run->best_loss = loss;
   *tried = 1;
-  CH_TRY(checkpoint(d, e));
-  if (d->room.owed) run->best_step = best, run->best_loss = best_loss;
-  return CHOIR_OK;
+  return checkpoint(d, e);
 }
 
 /* A rank wishes one of these; of several wishes the last counts. */
