@@ -24,7 +24,7 @@ NAV = {
                "studies", "adding-a-router"],
     "Reference": ["commands", "python", "python-reference", "embedding", "c-reference", "routers", "formats", "ops",
                   "pages"],
-    "Explanation": ["layer", "causality", "assignment", "departures", "design"],
+    "Explanation": ["layer", "diffusion", "causality", "assignment", "departures", "design"],
     "Evidence": ["results", "claims", "foreign", "performance", "testing", "practices"],
     "Project": ["contributing", "security", "changelog"],
 }  # fmt: skip
