@@ -88,7 +88,7 @@ static void fast_equals_reference(void **state) {
 
 /* Where products round their operands to bf16, attention is as near as these allow. */
 static void bf16_is_close(void **state) {
-  const shape s = {2, 300, 4, 32, 0, 2, 0};
+  const shape s = {.B = 2, .T = 300, .H = 4, .dh = 32, .kv_heads = 2};
   real *want[OUTPUTS], *got[OUTPUTS];
   int64_t size[OUTPUTS];
   output_sizes(s, size);
