@@ -78,8 +78,8 @@ static double causal_loss(const choir_train_event *e) { return isnan(e->threshol
 /* Where the held-out loss rises, the run has begun to learn its training text by heart. */
 static void show_trend(train_display *w, const choir_train_event *e) {
   if (w->best_step && causal_loss(e) >= w->best_loss)
-    printf("step %lld  held-out loss rises since step %lld, where it was %.4f\n", (long long)e->step,
-           (long long)w->best_step, w->best_loss);
+    printf("step %lld  held-out %s rises since step %lld, where it was %.4f\n", (long long)e->step,
+           cli_measure(e->objective), (long long)w->best_step, w->best_loss);
   else
     w->best_step = e->step, w->best_loss = causal_loss(e);
 }
