@@ -195,7 +195,7 @@ def layers():
     def causal():  # eval by thresholds: memory grows with e (n is halved until it fits)
         l = ct.ExpertChoice(d, h, e, causal=True, **made)
         with torch.no_grad():
-            l(x.detach()); l.eval()
+            l(x.detach()); ct.update_routers(l); l.eval()
         k = n
         while k >= 256:
             try:

@@ -7,7 +7,7 @@ import unittest
 import unittest.mock
 
 import choir
-from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
+from torch_cases import ANY_ORDER, DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
 
 if torch:
     import torch.nn.functional as F
@@ -97,8 +97,8 @@ class Layers(TorchTest):
                 return torch.func.functional_call(layer, dict(zip(weights, given)), (x, ids))
 
             given = (x.double().requires_grad_(), *weights.values())
-            self.assertTrue(torch.autograd.gradcheck(run, given, fast_mode=True))
-            self.assertTrue(torch.autograd.gradgradcheck(run, given, fast_mode=True))
+            for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+                self.assertTrue(check(run, given, fast_mode=True, nondet_tol=ANY_ORDER))
 
     def test_autocast_and_bf16(self):
         """Scores stay float32, and the choice is that of float32; thresholds do too."""
@@ -162,7 +162,7 @@ class Layers(TorchTest):
                 torch.testing.assert_close(made.eval()(self.x, self.ids), wanted)
             self.assertEqual(
                 int(layer.observed) > 0,
-                router not in ("switch_top1", "gshard_top2", "base", "hash", "random", "dense"),
+                router not in ("topk", "switch_top1", "gshard_top2", "base", "hash", "random", "dense"),
             )
 
     def test_state_dicts_of_before_load(self):

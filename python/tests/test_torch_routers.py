@@ -6,7 +6,7 @@ import numpy as np
 
 import choir
 import choir.routing
-from torch_cases import CASES, DEVICE, DYKSTRA, TorchTest, experts_of, lacks, planted, torch
+from torch_cases import ANY_ORDER, CASES, DEVICE, DYKSTRA, TorchTest, experts_of, lacks, planted, torch
 
 N, T = 200, 20
 
@@ -59,7 +59,8 @@ class Routers(TorchTest):
                         self.assertEqual(ours.gates.dtype, dtype)
                         rounding = {torch.bfloat16: 2**-8, torch.float64: 1e-7}.get(dtype, 1e-7)
                         np.testing.assert_allclose(host(ours.gates), theirs.gates, rtol=rounding, atol=rounding / 8)
-                        np.testing.assert_allclose(host(ours.aux_loss), theirs.aux_loss, rtol=2 * rounding)
+                        sums = max(rounding, 4e-7)  # of 200 tokens, added in another order
+                        np.testing.assert_allclose(host(ours.aux_loss), theirs.aux_loss, rtol=sums)
                         if ours.cutoffs is not None:
                             np.testing.assert_array_equal(host(ours.cutoffs), theirs.cutoffs)
 
@@ -155,10 +156,10 @@ class Routers(TorchTest):
                 return routing.gates, routing.aux_loss, routing.z_loss
 
             if lacks("second derivatives", "func.grad"):
-                self.assertTrue(torch.autograd.gradcheck(made, logits))
+                self.assertTrue(torch.autograd.gradcheck(made, logits, nondet_tol=ANY_ORDER))
                 continue
-            self.assertTrue(torch.autograd.gradcheck(made, logits, fast_mode=True))
-            self.assertTrue(torch.autograd.gradgradcheck(made, logits, fast_mode=True))
+            for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+                self.assertTrue(check(made, logits, fast_mode=True, nondet_tol=ANY_ORDER))
 
     def test_any_layout(self):
         scores = planted(N, 8)

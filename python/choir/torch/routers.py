@@ -104,8 +104,8 @@ def _limited(q: Request) -> bool:
     return not q.causal and q.factor > 0
 
 
-def _room(q: Request, choices: int) -> select.Count:
-    return select.capacity(choices * q.factor, q.everybody, q.scores.shape[1]) if _limited(q) else q.everybody
+def _room(q: Request, choices: int) -> Optional[select.Count]:
+    return select.capacity(choices * q.factor, q.everybody, q.scores.shape[1]) if _limited(q) else None
 
 
 def _width(q: Request, choices: int) -> Optional[int]:
@@ -114,11 +114,15 @@ def _width(q: Request, choices: int) -> Optional[int]:
 
 
 def _placed(
-    q: Request, choice: Tensor, room: select.Count, asks: Optional[Tensor] = None, width: Optional[int] = None
+    q: Request,
+    choice: Tensor,
+    room: Optional[select.Count] = None,
+    asks: Optional[Tensor] = None,
+    width: Optional[int] = None,
 ) -> dict:
     asks = torch.ones_like(choice, dtype=torch.bool) if asks is None else asks
     asks, e = asks & q.valid_or_all()[:, None], q.scores.shape[1]
-    if q.options.priority == "score" and _limited(q):  # the best first score comes first
+    if room is not None and q.options.priority == "score":  # the best first score comes first
         first = q.scores.gather(1, choice[:, :1])[:, 0].nan_to_num(nan=-math.inf)
         order = first.sort(descending=True, stable=True).indices
         turns, demand, dropped = select.place(choice[order], asks[order], e, room)
@@ -131,7 +135,7 @@ def _placed(
 
 def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
     """Gives each token its best experts, without a capacity limit."""
-    return _placed(q, select.best_experts(worth, count), q.everybody)
+    return _placed(q, select.best_experts(worth, count))
 
 
 def _switch_top1(q: Request) -> dict:
@@ -180,7 +184,7 @@ def _random(q: Request) -> dict:
         choice = torch.rand(n, e, device=q.scores.device).sort(1).indices[:, :K]
     else:
         choice = experts_by_id(q.tokens, K, e, q.layer)
-    return _placed(q, choice, q.everybody)
+    return _placed(q, choice)
 
 
 CHOOSE: dict[str, Callable[[Request], dict]] = {
@@ -194,9 +198,9 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
     "bias_balanced": _bias_balanced,
     "base": _base,
     "kmeans": lambda q: _best_alone(q, q.logits),
-    "hash": lambda q: _placed(q, (q.tokens.long() % q.scores.shape[1])[:, None], q.everybody),
+    "hash": lambda q: _placed(q, (q.tokens.long() % q.scores.shape[1])[:, None]),
     "random": _random,
-    "dense": lambda q: _placed(q, torch.zeros_like(q.scores[:, :1], dtype=torch.long), q.everybody),
+    "dense": lambda q: _placed(q, torch.zeros_like(q.scores[:, :1], dtype=torch.long)),
 }
 BY_THRESHOLDS = ("expert_choice", "capped_expert_choice", "global_topk")
 
