@@ -26,7 +26,7 @@ static void check(const char *problem, const char *full, double tolerance) {
 static void every_case_agrees_with_the_reference(void **state) {
   check("gemm m=50 n=33 k=65 tb=1", "gemm m=50 n=33 k=65 ta=0 tb=1 compute=fp32", 1e-5);
   check("  gemm  ta=1 m=50 k=65 n=33 ", "gemm m=50 n=33 k=65 ta=1 tb=0 compute=fp32", 1e-5);
-  check("attention B=2 T=70 H=2 dh=8", "attention B=2 T=70 H=2 dh=8 compute=fp32", 1e-4);
+  check("attention B=2 T=70 H=2 dh=8", "attention B=2 T=70 H=2 dh=8 bidirectional=0 compute=fp32", 1e-4);
   check("head n=40 d=32 V=300", "head n=40 d=32 V=300 compute=fp32", 1e-4);
   check("gelu count=1000", "gelu count=1000 compute=fp32", 1e-5);
   check("rmsnorm n=30 d=48", "rmsnorm n=30 d=48 compute=fp32", 1e-5);

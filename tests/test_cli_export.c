@@ -108,8 +108,9 @@ static void comes_back_from_one_file(void **state) {
 static void what_was_imported_can_go_out(void **state) {
   static const struct {
     const char *architecture[2], *set;
-  } kinds[] = {{{"MixtralForCausalLM", "llama"}, "router.name=topk --set normalize_gates=true"},
-               {{"Qwen3MoeForCausalLM", "qwen3moe"}, "router.name=topk --set normalize_gates=true --set qk_norm=true"},
+  } kinds[] = {{{"MixtralForCausalLM", "llama"}, "router.name=topk --set score=softmax --set normalize_gates=true"},
+               {{"Qwen3MoeForCausalLM", "qwen3moe"},
+                "router.name=topk --set score=softmax --set normalize_gates=true --set qk_norm=true"},
                {{"Glm4MoeForCausalLM", "glm4moe"},
                 "router.name=bias_balanced --set score=sigmoid --set qk_norm=true --set shared_experts=1"}};
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -124,7 +125,8 @@ static void what_was_imported_can_go_out(void **state) {
           "b2 --tokenizer bpe.model; cmp b1/model.safetensors b2/model.safetensors; cmp b1/config.json "
           "b2/config.json",
           format, format);
-      assert_non_null(strstr(program_output, kinds[i].architecture[gguf]));
+      if (!strstr(program_output, kinds[i].architecture[gguf]))
+        fail_msg("no %s: %s", kinds[i].architecture[gguf], program_output);
       ch_npy before = logits_of("in"), after = logits_of("b2");
       test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, 1e-5);
       ch_npy_free(&before);
@@ -296,12 +298,11 @@ static void knows_defaults_of_others(void **state) {
       "set -e; cp -r long-hf ends; sed -i 's/\"eos_token_id\": [0-9]*/\"eos_token_id\": [1, 2]/' ends/config.json; "
       "choir "
       "import ends --out ends-back 2>said; grep -q 'names 2 tokens; the first, 1, ends texts' said");
-  program_must(
-      "set -e; choir init config.json --out mix --tokenizer bpe.model " MODERN
-      "--set router.name=topk --set dense_layers=0 --set experts_per_token=2 --set score=softmax --set "
-      "normalize_gates=true; choir export mix --format hf --out mix-hf --sequences 0;"
-      "sed -i '/\"rope_theta\"/d' mix-hf/config.json; choir import mix-hf --out mix-back;"
-      "grep '\"rope_theta\": 1e6' mix-back/config.json");
+  program_must("set -e; choir init config.json --out mix --tokenizer bpe.model " MODERN
+               "--set router.name=topk --set dense_layers=0 --set experts_per_token=2 --set score=softmax --set "
+               "normalize_gates=true; choir export mix --format hf --out mix-hf --sequences 0;"
+               "sed -i '/\"rope_theta\"/d' mix-hf/config.json; choir import mix-hf --out mix-back;"
+               "grep '\"rope_theta\": 1e6' mix-back/config.json");
 }
 
 /* 60 of 88 columns, as a share of them in fp64, are 59.99. */

@@ -223,12 +223,15 @@ static void from_a_checkpoint(void **state) {
   double dense = first_loss("dense"), again = first_loss("again"), up = first_loss("up");
   assert_true(again < dense - 0.2 && fabs(up - again) < 1e-5);
   program_must("grep -q '\"from\":\"/.*dense/checkpoints/00000012\"' up/metrics.jsonl");
-  /* killed before its first checkpoint, it begins there once more */
+  /* killed before its first checkpoint, which no log knows of, it begins there once more */
   program_must(
-      "cp -r again early; rm -r early/checkpoints; choir train --resume --out early &&"
-      "cmp early/metrics.jsonl again/metrics.jsonl");
+      "cp -r again early; rm -r early/checkpoints early/best; head -n 1 again/metrics.jsonl >early/metrics.jsonl");
+  program_refuses(1, "early/checkpoints: has no checkpoint, but the log of the run knows of",
+                  "choir train --resume --out early");
+  program_must(
+      "rm early/timing.jsonl; choir train --resume --out early && cmp early/metrics.jsonl again/metrics.jsonl");
   program_must(/* what is made anew in its place begins with nothing */
-               "rm -r early/checkpoints early/*.jsonl; choir train --config config.json --data data --out early --set "
+               "rm -r early/checkpoints early/best early/*.jsonl; choir train --config config.json --data data --out early --set "
                "steps=1 && "
                "test ! -e early/from.path");
   program_refuses(2, "give one of them", "choir train --from dense --resume --out again");

@@ -45,7 +45,7 @@ static void assert_left(const char *line) {
 /* Each router is told enough that together they run every kernel. */
 static const char *options_of(const char *router) {
   if (!strcmp(router, "dense")) return "--set model.experts=1 --set train.compute=bf16";
-  if (!strcmp(router, "switch_top1")) return "--set router.jitter=0.1";
+  if (!strcmp(router, "switch_top1")) return "--set router.jitter=0.1 --set router.z_loss_weight=0.001";
   if (!strcmp(router, "gshard_top2")) return "--set router.random_second=true --set train.optimizer=adamw";
   if (!strcmp(router, "random")) return "--set router.consistency_weight=0.5";
   if (!strcmp(router, "expert_choice")) return "--set router.threshold_after=1 --set train.dropout=0.1";
@@ -121,7 +121,7 @@ static void says_what_is_missing(void **state) {
   program_must("mkdir -p without && for lib in cuda.so.1 nvrtc.so; do ln -sf '" CHOIR_FAKE_CUDA
                "'/lib$lib without; done && touch without/libcublas.so without/libcublas.so.12 without/libcublas.so.13");
   program_refuses(1, "backend 'cuda': libcublas.so is not there; take backend 'cpu'",
-                  "LD_LIBRARY_PATH=without " NEW "no --backend cuda");
+                  "CUDA_HOME=/nowhere LD_LIBRARY_PATH=without " NEW "no --backend cuda");
   program_refuses(1, "there is no device 2; there are 2", FAKE NEW "no --backend cuda:2");
   program_refuses(0, "cuda:1  fake GPU 1, 64.0 GiB; peak 2.6 TFLOP/s in fp32, 0.51 TB/s; products by cuBLAS",
                   FAKE "choir devices");

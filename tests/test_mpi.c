@@ -110,12 +110,14 @@ static void one_is_wrong_all_end(void **state) {
   static const struct {
     int status;
     const char *words, *says;
-  } odd[] = {{1, "train --data data --out odd --config nowhere.json", "choir train: rank 1 of 2: nowhere.json: "},
-             {2, "train --data data --out odd --config config.json --bogus", "rank 1 of 2: unknown option --bogus"},
-             {1, "train --data data --out odd --config config.json --set rate=x", "rank 1 of 2: train.rate is 'x'"},
-             {1, "train --data data --out odd --config config.json --replicas 3", "rank 1 of 2: 3 replicas"},
-             {1, "eval odd --data data --shards 2", "rank 1 of 2 has another verb than rank 0"},
-             {1, "info config.json", "rank 1 of 2 has another verb than rank 0"}};
+  } odd[] = {
+      {1, "train --data data --out odd --config nowhere.json",
+       "choir train: rank 1 of 2: there is no config 'nowhere.json' among choir's own, and no file nowhere.json: "},
+      {2, "train --data data --out odd --config config.json --bogus", "rank 1 of 2: unknown option --bogus"},
+      {1, "train --data data --out odd --config config.json --set rate=x", "rank 1 of 2: train.rate is 'x'"},
+      {1, "train --data data --out odd --config config.json --replicas 3", "rank 1 of 2: 3 replicas"},
+      {1, "eval odd --data data --shards 2", "rank 1 of 2 has another verb than rank 0"},
+      {1, "info config.json", "rank 1 of 2 has another verb than rank 0"}};
   for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
     program_refuses(odd[i].status, odd[i].says, MPIRUN "--timeout 60 -n 1 " FRESH "--out odd : -n 1 \"$CHOIR\" %s",
                     odd[i].words);

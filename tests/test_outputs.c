@@ -32,7 +32,7 @@ static void only_what_choir_made_is_removed(void **state) {
       "--config ../config.json --data data --set steps=2 --out run && choir report run --out page.html && choir "
       "tokenizer "
       "train --vocab-size 300 --out new.model ../corpus.txt && rm -r data run/checkpoints/0* run/*.json* "
-      "run/data.path page.html new.model run/lock");
+      "run/data.path run/best page.html new.model run/lock");
   program_must("cd u && find . | sort >../after; diff ../before ../after && cat elsewhere/x");
 }
 

@@ -169,10 +169,11 @@ static void *open_matching(const char *pattern) {
 /* Opens a library that the loader does not find: from the toolkit's directory, or from NVIDIA's wheels, which PyTorch
  * brings and which lie beside the choir package in site-packages. */
 static void *open_elsewhere(const char *name) {
+  const char *toolkit = getenv("CUDA_HOME");
   char self[PATH_MAX] = "", pattern[PATH_MAX + 128];
   Dl_info info;
   int known = dladdr((void *)(uintptr_t)open_elsewhere, &info) && strchr(info.dli_fname, '/');
-  snprintf(pattern, sizeof pattern, "/usr/local/cuda/lib64/%s", name);
+  snprintf(pattern, sizeof pattern, "%s/lib64/%s", toolkit ? toolkit : "/usr/local/cuda", name);
   void *opened = open_matching(pattern);
   if (!realpath(known ? info.dli_fname : "/proc/self/exe", self)) return opened;
   for (int up = 0; up < 3 && !opened; up++) { /* site-packages/choir/libchoir.so, site-packages/choir/bin/choir */

@@ -68,8 +68,8 @@ int ch_driver_check(const ch_driver *d);
 extern int ch_device_wanted;
 
 /* For tests of single ops, set before the device is opened: what choir allocates is the host's memory, and ops take
- * pointers to the host's own. Of OpenCL devices only the host's CPU can do this. A CUDA device can where memory does not
- * move after the opening: testing.h sees to it. */
+ * pointers to the host's own. Of OpenCL devices only the host's CPU can do this. A CUDA device can where memory does
+ * not move after the opening: testing.h sees to it. */
 extern int ch_device_takes_host_pointers;
 
 /* The text of all kernels, for a compiler of the device's. */
