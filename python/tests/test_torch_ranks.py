@@ -45,9 +45,13 @@ def steps(layer, run, batches):
     import choir.torch
 
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.05)
-    optimizer.register_step_pre_hook(lambda *_: choir.torch.update_routers(layer))
+    hooked = not lacks("update_routers as an optimizer's hook", "optim.Optimizer.register_step_pre_hook")
+    if hooked:
+        optimizer.register_step_pre_hook(lambda *_: choir.torch.update_routers(layer))
     for step in batches:
         sum(run(x).square().mean() for x in step).backward()
+        if not hooked:
+            choir.torch.update_routers(layer)
         optimizer.step()
         optimizer.zero_grad()
 
