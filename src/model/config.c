@@ -349,42 +349,6 @@ static int check_schedule(const choir_train_config *c) {
                   (long long)c->cooldown_steps);
 }
 
-/* What sees later tokens has nothing to predict in the next one, and what does not see them would fill gaps blindly. */
-static int check_objective(const choir_config *config) {
-  const choir_model_config *m = &config->model;
-  const choir_train_config *t = &config->train;
-  int both_ways = ch_config_bidirectional(m);
-  if (ch_config_masked(config) && !both_ways)
-    return ch_error(
-        CHOIR_ERROR_ARGUMENT,
-        "train.objective is %s with model.attention causal: masked tokens are predicted from both sides; set "
-        "model.attention to bidirectional",
-        t->objective);
-  if (!ch_config_masked(config) && both_ways)
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "train.objective is next_token with model.attention bidirectional, which sees the next token: set "
-                    "train.objective to masked_diffusion or masked_lm, or model.attention to causal");
-  if (strcmp(t->objective, "masked_diffusion") && strcmp(t->mask_schedule, "linear"))
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "train.mask_schedule is %s, which train.objective '%s' does not read: leave it out, or set "
-                    "train.objective to masked_diffusion",
-                    t->mask_schedule, t->objective);
-  if (strcmp(m->router.capacity_schedule, "constant") &&
-      (!ch_config_masked(config) || strcmp(m->router.pool, "sequence")))
-    return ch_error(
-        CHOIR_ERROR_ARGUMENT,
-        "model.router.capacity_schedule is %s with train.objective %s and pool '%s': it goes by the share of a "
-        "sequence that is masked; set it to constant, or train by masking with pool 'sequence'",
-        m->router.capacity_schedule, t->objective, m->router.pool);
-  if (ch_config_masked(config) && m->moe_every && ch_router_draws_per_sequence(&m->router) > 1)
-    return ch_error(
-        CHOIR_ERROR_ARGUMENT,
-        "train.objective is %s with model.router.consistency_weight, which compares predictions of the next "
-        "token: set that to 0",
-        t->objective);
-  return CHOIR_OK;
-}
-
 int choir_config_check(const choir_config *config) {
   CH_TRY(CH_GIVEN(config));
   ch_params params;
@@ -397,7 +361,7 @@ int choir_config_check(const choir_config *config) {
   CH_TRY(ch_options_check_optimizer(config));
   CH_TRY(check_schedule(&config->train));
   CH_TRY(check_attention(&config->model));
-  CH_TRY(check_objective(config));
+  CH_TRY(ch_options_check_objective(config));
   CH_TRY(check_routing(config));
   CH_TRY(ch_params_build(&config->model, &params)); /* refuses numbers of parameters that no integer holds */
   ch_params_free(&params);

@@ -55,6 +55,11 @@ int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *
 int ch_options_check_router(const choir_router_options *options);
 int ch_options_check_optimizer(const choir_config *config);
 
+/* CHOIR_ERROR_ARGUMENT, naming field, value and what to set, unless the objective fits the attention and all options
+ * that go with it. What sees later tokens has nothing to predict in the next one; what does not see them would fill
+ * gaps without a look at their right side. */
+int ch_options_check_objective(const choir_config *config);
+
 /* Whether both describe the same model; names and evaluation settings of the router count too. */
 int ch_config_same_model(const choir_config *a, const choir_config *b);
 

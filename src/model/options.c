@@ -1,9 +1,11 @@
-/* Options that only some routers or optimizers take: what is set must have an effect, so the others refuse it. */
+/* Options that only some routers, optimizers or objectives take: what is set must have an effect, so the others refuse
+ * it. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "model/config.h"
+#include "model/param.h"
 #include "moe/router.h"
 #include "optim/optim.h"
 
@@ -90,6 +92,41 @@ int ch_options_check_optimizer(const choir_config *config) {
   for (int i = 0; i < CH_FIELDS; i++) ch_field_default(&defaults, &ch_fields[i]);
   return check_taken(&(option_taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options}, config,
                      &defaults);
+}
+
+int ch_options_check_objective(const choir_config *config) {
+  const choir_model_config *m = &config->model;
+  const choir_train_config *t = &config->train;
+  int both_ways = ch_config_bidirectional(m);
+  if (ch_config_masked(config) && !both_ways)
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "train.objective is %s with model.attention causal: masked tokens are predicted from both sides; set "
+        "model.attention to bidirectional",
+        t->objective);
+  if (!ch_config_masked(config) && both_ways)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "train.objective is next_token with model.attention bidirectional, which sees the next token: set "
+                    "train.objective to masked_diffusion or masked_lm, or model.attention to causal");
+  if (strcmp(t->objective, "masked_diffusion") && strcmp(t->mask_schedule, "linear"))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "train.mask_schedule is %s, which train.objective '%s' does not read: leave it out, or set "
+                    "train.objective to masked_diffusion",
+                    t->mask_schedule, t->objective);
+  if (strcmp(m->router.capacity_schedule, "constant") &&
+      (!ch_config_masked(config) || strcmp(m->router.pool, "sequence")))
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "model.router.capacity_schedule is %s with train.objective %s and pool '%s': it goes by the share of a "
+        "sequence that is masked; set it to constant, or train by masking with pool 'sequence'",
+        m->router.capacity_schedule, t->objective, m->router.pool);
+  if (ch_config_masked(config) && m->moe_every && ch_router_draws_per_sequence(&m->router) > 1)
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "train.objective is %s with model.router.consistency_weight, which compares predictions of the next "
+        "token: set that to 0",
+        t->objective);
+  return CHOIR_OK;
 }
 
 const char *choir_router_summary(const char *name) {

@@ -1,0 +1,108 @@
+/* Training by masking: which tokens are masked, and the weights that make the mean of losses a bound. */
+#include "mask_testing.h"
+#include "train/mask.h"
+
+typedef struct {
+  int32_t token[MODEL_T], target[MODEL_T];
+  float weight[MODEL_T];
+  int weighted;
+} drawn;
+
+static drawn draw(const choir_config *c, int64_t step, int row, const int32_t *text) {
+  drawn d;
+  memset(&d, 0, sizeof d);
+  ch_mask_training(c, step, row, text, d.token, d.target, d.weight, &d.weighted);
+  return d;
+}
+
+/* Each sequence of a step has a stratum of its own, spread over micro-batches; the sum of the weights of masked tokens
+ * is that of all tokens on average; and the same (seed, step, row) gives the same draws. */
+static void diffusion_draws(void **state) {
+  choir_config c = masked("masked_diffusion");
+  enum { STEPS = 400, ROWS = 2 * MODEL_B };
+  c.train.accumulate = 2;
+  for (int cosine = 0; cosine < 2; cosine++) {
+    strcpy(c.train.mask_schedule, cosine ? "cosine" : "linear");
+    double weights = 0, low = 0;
+    for (int64_t step = 0; step < STEPS; step++) {
+      int seen[ROWS] = {0};
+      for (int row = 0; row < ROWS; row++) {
+        int32_t text[MODEL_T];
+        draw_text(text, MODEL_T, (uint32_t)row);
+        drawn d = draw(&c, step, row, text), again = draw(&c, step, row, text);
+        assert_memory_equal(&d, &again, sizeof d);
+        assert_true(d.weighted && d.weight[0] > 0);
+        double t = 1 / (double)d.weight[0]; /* linear: the probability of a mask, from 0.001 on */
+        if (!cosine) seen[(int)((t - CH_MASK_LEAST) / (1 - CH_MASK_LEAST) * ROWS)]++;
+        if (!cosine && row < MODEL_B) low += t < 0.5;
+        for (int i = 0; i < MODEL_T; i++) {
+          assert_true(d.target[i] < 0 ? d.token[i] == text[i]
+                                      : d.token[i] == choir_config_mask_token(&c) && d.target[i] == text[i]);
+          if (d.target[i] >= 0) weights += (double)d.weight[i];
+        }
+      }
+      for (int s = 0; s < ROWS && !cosine; s++) assert_int_equal(seen[s], 1);
+    }
+    double all = STEPS * ROWS * (double)MODEL_T;
+    assert_true(fabs(weights / all - 1) < 0.02);
+    if (!cosine)
+      assert_int_equal((int)low, STEPS * MODEL_B / 2); /* each micro-batch has half of its ratios below 1/2 */
+  }
+  int32_t text[MODEL_T];
+  draw_text(text, MODEL_T, 1);
+  drawn d = draw(&c, 3, 2, text), next = draw(&c, 4, 2, text);
+  assert_memory_not_equal(&d, &next, sizeof d);
+  c.train.seed++;
+  next = draw(&c, 3, 2, text);
+  assert_memory_not_equal(&d, &next, sizeof d);
+}
+
+/* BERT's: 15 % are to be predicted, of which 80 % are masked, 10 % another token and 10 % as they were. */
+static void lm_draws(void **state) {
+  choir_config c = masked("masked_lm");
+  enum { STEPS = 500 };
+  double all = STEPS * MODEL_B * (double)MODEL_T, chosen = 0, hidden = 0, kept = 0;
+  for (int64_t step = 0; step < STEPS; step++)
+    for (int row = 0; row < MODEL_B; row++) {
+      int32_t text[MODEL_T];
+      draw_text(text, MODEL_T, (uint32_t)row);
+      drawn d = draw(&c, step, row, text);
+      assert_int_equal(d.weighted, 0);
+      for (int i = 0; i < MODEL_T; i++) {
+        if (d.target[i] < 0) assert_int_equal(d.token[i], text[i]);
+        if (d.target[i] < 0) continue;
+        assert_int_equal(d.target[i], text[i]);
+        assert_in_range(d.token[i], 0, MODEL_V - 1);
+        chosen++, hidden += d.token[i] == choir_config_mask_token(&c), kept += d.token[i] == text[i];
+      }
+    }
+  assert_true(fabs(chosen / all - 0.15) < 0.004);
+  assert_true(fabs(hidden / chosen - 0.8) < 0.012);
+  assert_true(fabs(kept / chosen - 0.1 - 0.1 / (MODEL_V - 1)) < 0.012);
+}
+
+/* Evaluation masks exactly as many as the ratio says, each choice of them as often as any other. */
+static void evaluation_draws(void **state) {
+  choir_config c = masked("masked_diffusion");
+  enum { T = 5, N = 60000 };
+  int32_t text[T] = {1, 2, 3, 4, -1}, token[T], target[T];
+  int sizes[T] = {0}, choices[16] = {0};
+  double ratio;
+  for (int64_t i = 0; i < N; i++) {
+    int set = 0, k = ch_mask_evaluation(&c, i, N, i, 1, text, T, token, target, &ratio), found = 0;
+    assert_true(ratio * N >= (double)i && ratio * N <= (double)i + 1);
+    for (int t = 0; t < T; t++) found += target[t] >= 0, set |= (target[t] >= 0) << t;
+    assert_int_equal(found, k);
+    assert_int_equal(k, (int)ceil(4 * ratio));
+    assert_true(token[4] == -1 && target[4] == -1);
+    sizes[k]++, choices[set]++;
+  }
+  for (int k = 1; k <= 4; k++) assert_in_range(sizes[k], N / 4 - 1, N / 4 + 1);
+  const int as_many[] = {0, 4, 6, 4, 1};
+  for (int set = 1; set < 16; set++) {
+    double want = N / 4.0 / as_many[__builtin_popcount((unsigned)set)];
+    assert_true(fabs(choices[set] - want) < 5 * sqrt(want));
+  }
+}
+
+TEST_MAIN(NULL, NULL, diffusion_draws, lm_draws, evaluation_draws)
