@@ -42,9 +42,10 @@ class Masked(TorchTest):
         import choir.torch
 
         for fields in (
-            {"train.mask_schedule": "linear"},
+            {"train.mask_schedule": "linear", "router.name": "hash"},
+            {"train.mask_schedule": "cosine", "router.name": "hash"},
+            {"model.position": "rope", "kv_heads": 1, "moe_every": 1, "router.name": "hash"},
             {"train.mask_schedule": "cosine", "router.pool": "sequence"},
-            {"model.position": "rope", "kv_heads": 1, "moe_every": 1},
             {"router.name": "gshard_top2", "router.random_second": False},
         ):
             config = choir.Config(
@@ -67,10 +68,13 @@ class Masked(TorchTest):
                     losses = [model.masked_loss(*(x.chunk(2)[a] for x in (tokens, masked, weight))) for a in range(2)]
                     loss = sum(losses) / 2
                     found = trainer.step(tokens.numpy())
-                    self.assertLess(abs(found.loss / float(loss.detach()) - 1), 1e-5, fields)
+                    # Masked tokens have almost the same scores: except with hash, a rounding decides who is chosen.
+                    by_hash = fields.get("router.name") == "hash"
+                    bound = 1e-5 if by_hash else 1e-3
+                    self.assertLess(abs(found.loss / float(loss.detach()) - 1), bound, fields)
                 loss.backward()
-                if "router.name" in fields:
-                    continue  # its gradients have the balancing loss, too
+                if not by_hash:
+                    continue
                 for name, weight in model._named().items():
                     if weight.grad is not None:
                         ours = twin.get(name, gradient=True)

@@ -117,7 +117,7 @@ class MoE(nn.Module):
             rows = torch.where(valid.reshape(-1, 1) != 0, rows, 0.0)
         routing = self._route(rows, tokens, valid, x.shape[-2] if x.dim() > 2 else 0)
         if not compat.exporting():
-            self.routing = routing._replace(gates=routing.gates.detach())
+            self.routing = request.Routing(**{**routing._asdict(), "gates": routing.gates.detach()})
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
             if self.options.z_loss_weight:
                 self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
