@@ -48,7 +48,8 @@ SIZES = {
     "choir_tokenizer_encode": {"length"},
 }
 ONLY_SHOWN = {"choir_routing", "choir_route_stats"}  # structs that only the library fills
-COUNTING = re.compile(r"(count|rank|size|eos|labels|sequences|length|layers|expert|frequent|typical|device)$|_looks_|_agree")
+COUNTING = re.compile(
+    r"(count|rank|size|eos|mask_token|labels|sequences|length|layers|expert|frequent|typical|device)$|_looks_|_agree")
 RELEASING = re.compile(r"_(free|close|destroy|leave)$")
 
 
