@@ -190,10 +190,6 @@ typedef struct {
   real consistency;
 } ch_head_args;
 
-static inline double ch_row_weight(const ch_head_args *a, int64_t row) {
-  return a->row_weight ? (double)a->row_weight[row] : 1;
-}
-
 /* y (= or +=) x; without x: y = 0 */
 typedef struct {
   int64_t count;

@@ -1,5 +1,7 @@
 /* The tied head and its cross-entropy in plain C: logits of a few rows at a time, and of their partners where rows come
  * in pairs. */
+#include "cpu/head.h"
+
 #include <tgmath.h>
 
 #include "cpu/ref/ref.h"

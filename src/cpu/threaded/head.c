@@ -2,6 +2,8 @@
  * chunk is at hand. The softmax's division is never done over the vocabulary: with e the exponentials and s = weight *
  * scale / sum of each row, dx = s (e W) scales rows of dx, and dw = e^T (s x) rows of x. Where rows come in pairs a
  * chunk holds both of each, and e is the whole gradient except for the scale. */
+#include "cpu/head.h"
+
 #include <string.h>
 
 #include "cpu/simd/fill.h"
