@@ -231,7 +231,8 @@ static void from_a_checkpoint(void **state) {
   program_must(
       "rm early/timing.jsonl; choir train --resume --out early && cmp early/metrics.jsonl again/metrics.jsonl");
   program_must(/* what is made anew in its place begins with nothing */
-               "rm -r early/checkpoints early/best early/*.jsonl; choir train --config config.json --data data --out early --set "
+               "rm -r early/checkpoints early/best early/*.jsonl; choir train --config config.json --data data --out "
+               "early --set "
                "steps=1 && "
                "test ! -e early/from.path");
   program_refuses(2, "give one of them", "choir train --from dense --resume --out again");

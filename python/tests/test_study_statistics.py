@@ -196,7 +196,7 @@ class Pages(unittest.TestCase):
         result = {"config": {"model": {"router": {"cap": 0}}}, "train_flops_per_token": 3e6, "final": final}
         config = {"train": {"batch_sequences": 50, "sequence_length": 1000, "accumulate": 2}}
         self.study = types.SimpleNamespace(
-            arms=[types.SimpleNamespace(name=name) for name in "ab"], steps=[10, 20], seeds=2, rate=lambda arm: 0.02,
+            arms=[types.SimpleNamespace(name=name) for name in "ab"], steps=[10, 20], seeds=2, rate=lambda arm: 0.02, lacking=lambda arm: {},
             scale={"name": "small", "rates": [0.01, 0.02], "deviation": 0.01, "chaos": 0.02}, _configs={"a": config},
             finals=lambda arm: [result] * 2, final=lambda arm, seed, steps: result,
             table=lambda steps, what="causal": np.array([[4.0, 4.2], [4.5, 4.6]]) - (what == "own"),
@@ -245,7 +245,7 @@ class Findings(unittest.TestCase):
             ({"kind": "share", "arm": "a", "to": 1}, 0.3), ({"kind": "seconds", **pair}, 1.45 * math.log(2)),
         ]  # fmt: skip
         study = types.SimpleNamespace(
-            arms=[types.SimpleNamespace(name=name) for name in "abc"], steps=[10, 20], seeds=2, scale={"chaos": 3.0},
+            arms=[types.SimpleNamespace(name=name) for name in "abc"], steps=[10, 20], seeds=2, lacking=lambda arm: {}, scale={"chaos": 3.0},
             recipe={"claims": [claim for claim, _ in wanted]}, finals=lambda arm: [{"final": final}] * 2,
             table=lambda steps, what="causal": np.array(tables[steps, what]),
         )  # fmt: skip
@@ -304,7 +304,7 @@ class Verdicts(unittest.TestCase):
         found = []
         for begin, chaos in ((0, 0), (3, 0), (0, 0.2)):
             study = types.SimpleNamespace(
-                arms=[types.SimpleNamespace(name=name) for name in ("arm", "rival")], steps=[1000, 2000, 4000], seeds=3,
+                arms=[types.SimpleNamespace(name=name) for name in ("arm", "rival")], steps=[1000, 2000, 4000], seeds=3, lacking=lambda arm: {},
                 scale={"chaos": chaos},
                 recipe={"claims": [{"kind": "steps", "arm": "arm", "rival": "rival"}]},
                 table=lambda steps: tables[begin + [1000, 2000, 4000].index(steps)],

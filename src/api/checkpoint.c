@@ -1,4 +1,5 @@
 /* Loading checkpoints, and the newest one of a run that can be loaded. */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,7 +163,8 @@ static int load_path(const load *l, const char *path) {
   }
   if (!stat(path, &status) && !S_ISDIR(status.st_mode)) return not_a_directory(path);
   CH_TRY(ch_there(path, &there));
-  if (!there) return ch_error(CHOIR_ERROR_IO, "%s: cannot open checkpoint: No such file or directory", path);
+  errno = ENOENT;
+  if (!there) return ch_error_errno("%s: cannot open checkpoint", path);
   CH_TRY(ch_checkpoint_best(path, part, &there));
   if (there) {
     int code = load_one(l, part);

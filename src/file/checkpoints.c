@@ -128,7 +128,8 @@ int ch_checkpoint_resolve(const char *path, char *out) {
     return CHOIR_OK;
   }
   CH_TRY(ch_there(path, &there));
-  if (!there) return ch_error(CHOIR_ERROR_IO, "%s: cannot open checkpoint: No such file or directory", path);
+  errno = ENOENT;
+  if (!there) return ch_error_errno("%s: cannot open checkpoint", path);
   CH_TRY(ch_checkpoint_best(path, out, &there));
   if (there) return CHOIR_OK;
   CH_TRY(newest_step(path, &step));

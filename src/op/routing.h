@@ -191,10 +191,10 @@ typedef struct {
   real CH_DEV *dgate;      /* [slots] */
 } ch_normalize_args;
 
-/* The load-balancing loss of GShard and Switch, e sum_i f_i P_i: f_i is the share of i among the first `counted` choices
- * of valid tokens, a constant; P_i is the mean score of expert i over valid tokens. With `shares`, a token's scores are
- * first divided by their sum. Tokens are cut into spans of `span`; *loss is the mean over the `groups` spans that have
- * valid tokens. Backward adds `scale` times the gradient of *loss. */
+/* The load-balancing loss of GShard and Switch, e sum_i f_i P_i: f_i is the share of i among the first `counted`
+ * choices of valid tokens, a constant; P_i is the mean score of expert i over valid tokens. With `shares`, a token's
+ * scores are first divided by their sum. Tokens are cut into spans of `span`; *loss is the mean over the `groups` spans
+ * that have valid tokens. Backward adds `scale` times the gradient of *loss. */
 typedef struct {
   int n, e, count;
   int counted, shares, span, groups;

@@ -1,6 +1,6 @@
-/* Attention by matrix products: the scores of a block of rows, for some heads at a time, are a product; the kernels here
- * turn them into weights, and on the way back into their gradients. What products read has a head's rows beside each
- * other. */
+/* Attention by matrix products: the scores of a block of rows, for some heads at a time, are a product; the kernels
+ * here turn them into weights, and on the way back into their gradients. What products read has a head's rows beside
+ * each other. */
 
 /* Row i sees the keys below SEEN(i); distances begin at -AHEAD. */
 #define SEEN(i) (a.bidirectional ? a.T : (i) + 1)
@@ -9,12 +9,12 @@
 /* The bias of a score; `head` is the row's. */
 #define BIAS(distance) (P(float, rel_bias) ? P(float, rel_bias)[P(int, bucket)[(distance) + AHEAD] * a.H + head] : 0)
 
-#define STORE(field, at, value)                \
-  do {                                         \
-    if (a.is == AS_BF16)                       \
-      P(ushort, field)[at] = to_bf16(value);   \
-    else                                       \
-      P(float, field)[at] = value;             \
+#define STORE(field, at, value)              \
+  do {                                       \
+    if (a.is == AS_BF16)                     \
+      P(ushort, field)[at] = to_bf16(value); \
+    else                                     \
+      P(float, field)[at] = value;           \
   } while (0)
 
 /* x [B,T,ld] becomes y [B,H,T,dh]; `group` heads in a row of y are copies of one of x. A group takes one position at a
@@ -62,8 +62,8 @@ KERNEL(attention_weights) {
   if (LID == 0) P(float, lse)[pair * a.T + i] = (float)(largest + log(total));
 }
 
-/* A group has one row: of scores, which become weights P, and of dP, which become dS = P (dP - sum_j P dP). Where a bias
- * asks for it, dS stays in the place of dP as well. */
+/* A group has one row: of scores, which become weights P, and of dP, which become dS = P (dP - sum_j P dP). Where a
+ * bias asks for it, dS stays in the place of dP as well. */
 KERNEL(attention_slopes) {
   SHARED double room[GROUP];
   I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;

@@ -8,7 +8,8 @@ KERNEL(gate) {
     if (a.rule == 2) gate = (float)(1 / (1 + exp(-(double)gate)));
     if (a.rule == 3) {
       float sum = P(float, value)[2 * t] + P(float, value)[2 * t + 1];
-      float halves = 0.5f * P(float, value)[2 * t] + 0.5f * P(float, value)[2 * t + 1]; /* finite where the sum is not */
+      float halves =
+          0.5f * P(float, value)[2 * t] + 0.5f * P(float, value)[2 * t + 1]; /* finite where the sum is not */
       gate = sum == INF ? 0.5f * gate / halves : gate / (sum == 0 ? 1 : sum);
     }
     P(float, slot_gate)[s] = gate;
