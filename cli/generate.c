@@ -170,7 +170,7 @@ static void print_speed(const choir_generate_result *r) {
   fputc('\n', stderr);
 }
 
-/* What only one of the two kinds of model reads is refused where the other one is asked to write. */
+/* Refuses options of causal generation for a masked model, and options of filling for a causal model. */
 static int check_kind(int masked) {
   const choir_generate_options *g = &o.generate;
   const char *causal = o.prompts                             ? "prompts"

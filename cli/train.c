@@ -19,7 +19,7 @@ typedef struct train_display {
   double seconds, waited;
   double shown_seconds, shown_cpu; /* of the steps since the last line; CPU time of a thread */
   choir_train_event evaluated;     /* the last evaluation; its step is 0 before the first */
-  int64_t best_step;               /* of the evaluations that this process has seen; 0: none */
+  int64_t best_step;               /* step of the lowest loss among this process's evaluations; 0: none */
   double best_loss;
   char routing[CHOIR_NAME_BYTES];
 } train_display;

@@ -155,7 +155,7 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   if (!code) code = same_batch(model, B, T, tokens, (gradients != 0) + 2 * (logits != NULL));
   if (code) free(target);
   CH_TRY(code);
-  int masked = ch_config_masked(&model->config); /* then nothing says what is to be predicted */
+  int masked = ch_config_masked(&model->config); /* a masked model needs the caller's targets */
   for (int64_t t = 0; t < n; t++) target[t] = masked || t % T == T - 1 ? -1 : tokens[t + 1];
   ch_pass pass = {.B = B,
                   .T = T,

@@ -108,46 +108,25 @@ static void row_products(ch_exec *x, const attention_shape *s, const block *k, r
   ch_multiply_batch(x, &p, k->pairs);
 }
 
-/* out_block [B,H,T,dh] = scale W Y, with weights W [pairs,rows,pitch]. */
-static void sum_keys(ch_exec *x, const attention_shape *s, const block *k, real scale, const void CH_DEV *W,
-                     const void CH_DEV *Y, real CH_DEV *out) {
-  int64_t dh = s->a->dh, T = s->a->T;
+/* With weights W [pairs,rows,pitch]: out_block = scale W Y, the sums over the keys that rows see, or, transposed,
+ * out (+)= scale W^T Y_block, what rows send back to these keys, where the last rows begin. Y and out [B,H,T,dh]. */
+static void weighted_sums(ch_exec *x, const attention_shape *s, const block *k, int transposed, real scale,
+                          const void CH_DEV *W, const void CH_DEV *Y, real CH_DEV *out) {
+  int64_t dh = s->a->dh, T = s->a->T, keys = k->first_pair * T * dh, rows = keys + k->first_row * dh;
   product_args p = {.a = W,
-                    .b = element(s, Y, k->first_pair * T * dh),
-                    .c = out + (k->first_pair * T + k->first_row) * dh,
-                    .m = k->rows,
+                    .b = element(s, Y, transposed ? rows : keys),
+                    .c = out + (transposed ? keys : rows),
+                    .m = transposed ? k->columns : k->rows,
                     .n = dh,
-                    .k = k->columns,
+                    .k = transposed ? k->rows : k->columns,
                     .lda = s->pitch,
                     .ldb = dh,
                     .ldc = dh,
                     .a_stride = k->rows * s->pitch,
                     .b_stride = T * dh,
                     .c_stride = T * dh,
-                    .a_is = s->is,
-                    .b_is = s->is,
-                    .alpha = scale};
-  ch_multiply_batch(x, &p, k->pairs);
-}
-
-/* out [B,H,T,dh] (+)= scale W^T Y_block: what rows send back to the keys that they see. The last rows begin. */
-static void sum_rows(ch_exec *x, const attention_shape *s, const block *k, real scale, const void CH_DEV *W,
-                     const void CH_DEV *Y, real CH_DEV *out) {
-  int64_t dh = s->a->dh, T = s->a->T;
-  product_args p = {.a = W,
-                    .b = element(s, Y, (k->first_pair * T + k->first_row) * dh),
-                    .c = out + k->first_pair * T * dh,
-                    .m = k->columns,
-                    .n = dh,
-                    .k = k->rows,
-                    .lda = s->pitch,
-                    .ldb = dh,
-                    .ldc = dh,
-                    .a_stride = k->rows * s->pitch,
-                    .b_stride = T * dh,
-                    .c_stride = T * dh,
-                    .trans_a = 1,
-                    .accumulate = k->first_row + k->rows < T,
+                    .trans_a = transposed,
+                    .accumulate = transposed && k->first_row + k->rows < T,
                     .a_is = s->is,
                     .b_is = s->is,
                     .alpha = scale};
@@ -168,7 +147,7 @@ CH_DEVICE_OP(attention) {
     row_products(x, &s, &b, a->scale, q, k, scores);
     CH_LAUNCH(x, attention_weights, b.pairs * b.rows, .score = scores, .rel_bias = a->rel_bias, .bucket = s.bucket,
               .weight = weights, .lse = a->lse, BLOCK_FIELDS(&s, &b), .is = s.is);
-    sum_keys(x, &s, &b, 1, weights, v, out);
+    weighted_sums(x, &s, &b, 0, 1, weights, v, out);
   }
   merge(x, &s, out, a->out, ch_attention_ld(a), 1);
 }
@@ -197,9 +176,9 @@ CH_DEVICE_OP(attention_backward) {
     if (slope)
       CH_LAUNCH(x, attention_distances, ch_groups(b.pairs * distances), .dweight = dweights, .slope = slope,
                 BLOCK_FIELDS(&s, &b), .pairs = (int)b.pairs, .accumulate = b.first_row + b.rows < a->T);
-    sum_keys(x, &s, &b, a->scale, dscores, k, dq);
-    sum_rows(x, &s, &b, a->scale, dscores, q, dk);
-    sum_rows(x, &s, &b, 1, weights, dout, dv);
+    weighted_sums(x, &s, &b, 0, a->scale, dscores, k, dq);
+    weighted_sums(x, &s, &b, 1, a->scale, dscores, q, dk);
+    weighted_sums(x, &s, &b, 1, 1, weights, dout, dv);
   }
   merge(x, &s, dq, a->dq, ch_attention_ld(a), 1);
   merge(x, &s, dk, a->dk, ch_attention_kv_ld(a), s.group);

@@ -7,7 +7,7 @@
 /* One sequence's head: where its rows start, the distance between them, and the bias of each distance. */
 typedef struct {
   const ch_attention_args *a;
-  const int *bucket; /* of each distance, that of distance 0 in its place */
+  const int *bucket; /* the bucket of each distance; points at distance 0 */
   int64_t ld, start, kv_ld, kv_start, task;
   int head, first; /* of those that share keys and values */
 } head_task;
