@@ -110,7 +110,7 @@ static void fill_and_wait(void) {
   CHECK(program_wait(child) == 1);
   CHECK(!program_run("grep 'which could not be saved: .*disk full.* make room and resume' small.txt"));
   CHECK(!program_run("choir eval small/run --data data")); /* what was saved can be used, and resumed from */
-  CHECK(program_run("choir train --resume --out small/run") == 1);
+  CHECK(program_run("choir train --resume --disk-minutes 0.01 --out small/run") == 1);
   CHECK(strstr(program_output, "disk full") != NULL);
   CHECK(!program_run("rm small/fill; choir train --resume --set steps=900 --minutes 0.001 --out small/run"));
 }

@@ -300,7 +300,7 @@ static void files_that_are_in_the_way(void **state) {
   program_must("mkdir taken && cp config.json taken/config.json");
   program_refuses(1, "taken/config.json: exists and was not written by choir", FRESH "--out taken");
   program_must("cmp config.json taken/config.json && rm -r taken/* && echo 'do not touch' >taken/lock");
-  program_refuses(1, "taken/lock: is there, and not a lock of choir's", FRESH "--out taken");
+  program_refuses(1, "taken/lock: is there, and the directory holds no run", FRESH "--out taken");
   program_must("grep -qx 'do not touch' taken/lock");
   program_must(
       FRESH

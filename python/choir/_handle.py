@@ -29,9 +29,15 @@ class _Calls:
 
     def begin(self):
         with self._changed:
-            if self.ending:
-                raise RuntimeError("choir: the interpreter is about to end; no call begins")
+            self.check()
             self._count += 1
+
+    def check(self):
+        """At exit a thread ends without a word: CPython aborts when a thread writes its traceback meanwhile."""
+        if not self.ending:
+            return
+        told = "choir: the interpreter is about to end; no call begins"
+        raise RuntimeError(told) if threading.current_thread() is threading.main_thread() else SystemExit(told)
 
     def end(self):
         with self._changed:
@@ -98,6 +104,7 @@ class Guard:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
+        _calls.check()
         return False
 
 

@@ -72,8 +72,8 @@ class Runs(unittest.TestCase):
     def test_train_is_the_program_s(self):
         events = []
         given = dict(config=self.config, data=self.at / "data")
-        found = choir.train(**given, out=self.at / "whole", progress=events.append)
-        self.assertEqual(weights(self.at / "whole"), weights(self.programs))
+        found = choir.train(**given, out=self.at / "trained", progress=events.append)
+        self.assertEqual(weights(self.at / "trained"), weights(self.programs))
         steps = [event for event in events if event["kind"] == "step"]
         losses = [e["loss"] for e in steps]
         np.testing.assert_allclose(losses, choir.runs.metrics(self.programs)["loss"], rtol=1e-8)
@@ -81,8 +81,8 @@ class Runs(unittest.TestCase):
         self.assertEqual(events[0]["kind"], "memory")
         self.assertGreater(events[0]["memory"]["total"], events[0]["memory"]["weights"])
         self.assertEqual(found["loss"], choir.runs.evaluations(self.programs)["loss"][-1])
-        self.assertEqual(choir.train(out=self.at / "whole", resume=True), found)
-        choir.train(start=self.at / "whole", data=self.at / "data", out=self.at / "further", steps=1)
+        self.assertEqual(choir.train(out=self.at / "trained", resume=True), found)
+        choir.train(start=self.at / "trained", data=self.at / "data", out=self.at / "further", steps=1)
         self.assertEqual(choir.Config(self.at / "further" / "config.json")["model.experts"], self.config["model.experts"])
 
     def test_nothing_held_out(self):

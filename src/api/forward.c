@@ -149,12 +149,12 @@ static int same_batch(const choir_model *model, int B, int T, const int32_t *tok
 int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                         choir_forward_result *result) {
   CH_TRY(CH_GIVEN(model, tokens, result));
-  int64_t n = (int64_t)B * T, targets = (int64_t)B * (T - 1);
   int32_t *target = NULL;
   int code = ch_comm_agree(model->x.comm, prepare_pass(model, B, T, tokens, gradients, &target));
   if (!code) code = same_batch(model, B, T, tokens, (gradients != 0) + 2 * (logits != NULL));
   if (code) free(target);
   CH_TRY(code);
+  int64_t n = (int64_t)B * T, targets = (int64_t)B * (T - 1);
   int masked = ch_config_masked(&model->config); /* a masked model needs the caller's targets */
   for (int64_t t = 0; t < n; t++) target[t] = masked || t % T == T - 1 ? -1 : tokens[t + 1];
   ch_pass pass = {.B = B,

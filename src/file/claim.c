@@ -119,7 +119,7 @@ static void remove_new(ch_claim *claim) {
 static int check_stranger(const ch_claim *claim, int known) {
   const char *path = CH_IN(claim->path, CH_LOCK);
   if (claim->makes_lock || known || !*claim->inner) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and the directory holds no run; choose another directory", path);
 }
 
 static int take(ch_claim *claim, const char *inner, int known) {
