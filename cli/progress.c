@@ -1,5 +1,6 @@
 /* Progress of long work. */
 #include <stdarg.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,7 +26,18 @@ int cli_progress_due(cli_progress *progress) {
   return 1;
 }
 
-/* A line longer than the terminal is cut: a wrapped one could not be redrawn. */
+/* Bytes of the text that a line of `room` columns shows. A wrapped line could not be redrawn, so a longer one ends with
+ * the last field that fits, or word: fields end at two spaces or a comma. */
+static int fields_that_fit(const char *text, int room) {
+  int end = 0, word = room;
+  if (strlen(text) <= (size_t)room) return (int)strlen(text);
+  for (int i = 1; i <= room; i++) {
+    if ((text[i] == ' ' || text[i] == ',') && text[i + 1] == ' ') end = i;
+    if (text[i] == ' ') word = i;
+  }
+  return end ? end : word;
+}
+
 void cli_progress_line(cli_progress *progress, const char *format, ...) {
   char text[512];
   struct winsize size;
@@ -37,7 +49,7 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) {
     fprintf(progress->out, "%s\n", text);
   } else {
     int known = !ioctl(fileno(progress->out), TIOCGWINSZ, &size) && size.ws_col > 1;
-    fprintf(progress->out, "\r%.*s\033[K", known ? size.ws_col - 1 : 79, text);
+    fprintf(progress->out, "\r%.*s\033[K", fields_that_fit(text, known ? size.ws_col - 1 : 79), text);
     progress->stands = 1;
   }
   fflush(progress->out);
@@ -73,7 +85,10 @@ int cli_progress_share(void *progress, const char *what, double share) {
 int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options,
                  choir_eval_result *result) {
   cli_progress progress;
+  char of[80];
   cli_progress_begin(&progress, stderr);
+  snprintf(of, sizeof of, "sequences by %s routing", choir_model_routing(model)); /* one after the other may come */
+  progress.of = of;
   options.progress = cli_progress_count;
   options.context = &progress;
   int code = choir_eval(model, tokenizer, &options, result);

@@ -8,7 +8,6 @@
 static choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
 static const char *config_name;
 static cli_list set;
-static double minutes;
 
 typedef struct train_display {
   cli_progress progress;
@@ -18,6 +17,7 @@ typedef struct train_display {
   int64_t steps, sent_bytes, sent_messages;
   double seconds, waited;
   double shown_seconds, shown_cpu; /* of the steps since the last line; CPU time of a thread */
+  double cpu;                      /* of all steps; negative once note_busy has told the user */
   choir_train_event evaluated;     /* the last evaluation; its step is 0 before the first */
   int64_t best_step;               /* step of the lowest loss among this process's evaluations; 0: none */
   double best_loss;
@@ -44,16 +44,28 @@ static const char *remarks(train_display *w, const choir_train_event *e, char *t
   return text;
 }
 
+/* Once, since the live line may have no room for it. */
+static void note_busy(train_display *w) {
+  if (!(w->seconds >= 5) || !(w->cpu >= 0 && w->cpu < 0.75 * w->seconds)) return;
+  char note[160];
+  snprintf(note, sizeof note,
+           "other programs use this machine: training gets %.0f %% of the CPU time that its threads could have\n",
+           100 * w->cpu / w->seconds);
+  w->cpu = -HUGE_VAL;
+  cli_progress_clear(&w->progress);
+  cli_print_notices(note);
+}
+
 static double seconds_left(const train_display *w, const choir_train_event *e) {
   double left = e->seconds_left;
-  if (minutes > 0) left = fmin(left, 60 * minutes - (cli_seconds() - w->progress.started));
-  return left;
+  if (o.minutes > 0) left = fmin(left, 60 * o.minutes - (cli_seconds() - w->progress.started));
+  return fmax(left, 0);
 }
 
 static void show_step(train_display *w, const choir_train_event *e) {
   char steps[24] = "", more[320];
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
-  if (!(minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
+  if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
   cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
                     (long long)e->step, steps, cli_duration(seconds_left(w, e)), cli_measure(e->objective), e->loss,
                     exp(e->loss), cli_count(e->tokens_per_second), e->gflops, remarks(w, e, more, sizeof more));
@@ -126,13 +138,15 @@ static int on_event(void *context, const choir_train_event *e) {
     w->waited += e->waited;
     w->shown_seconds += e->seconds;
     w->shown_cpu += e->seconds * e->cpu_share;
+    w->cpu += e->seconds * e->cpu_share;
+    note_busy(w);
     show_step(w, e);
   } else if (e->kind == CHOIR_EVENT_WAITING) {
     show_waiting(w, e);
   } else {
     show_kept(w, e);
   }
-  return cli_stop_requested() || cli_time_is_up(&w->progress, minutes);
+  return cli_stop_requested();
 }
 
 /* How it went, in a sentence: the causal loss where there is one. */
@@ -174,7 +188,7 @@ static void show_exchange(const train_display *w) {
 static int prepare_train_config(choir_config *config, int *use) {
   char path[4096];
   *use = config_name != NULL || set.count > 0 || o.from != NULL;
-  if (minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", minutes);
+  if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
   if (o.disk_minutes < 0) return cli_usage("--disk-minutes %g: must not be negative", o.disk_minutes);
   if (o.resume && o.from) return cli_usage("--from begins a run, --resume goes on with one: give one of them");
   if (!o.resume && !config_name && !o.from)
@@ -229,7 +243,11 @@ static const cli_option options[] = {
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
      "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
-    {"minutes", "M", CLI_REAL, &minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    {"minutes", "M", CLI_REAL, &o.minutes, NULL,
+     "stop after M minutes, as if interrupted; where train.cooldown_steps is a share, as 0.2, the learning rate falls "
+     "in "
+     "that share of them; 0: never",
+     0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "when the disk is full, keep training for up to M minutes before stopping", 0},
     CLI_BACKEND(&o.run.backend),

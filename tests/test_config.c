@@ -151,6 +151,7 @@ static void wrong_values_are_named(void **state) {
   refused(parse(&c, "", ", \"seed\": 9007199254740993", ""), "train.seed", "9007199254740993");
   refused(parse(&c, "", ", \"optimizer\": \"adamv\"", ""), "adamv", "adafactor, adamw", "did you mean 'adamw'?");
   refused(parse(&c, "", ", \"schedule\": \"cosine\", \"cooldown_steps\": 9", ""), "cooldown_steps is 9", "cosine");
+  refused(parse(&c, "", ", \"cooldown_steps\": 1.5", ""), "cooldown_steps is 1.5", "a share below 1, or an integer");
   refused(parse(&c, "", ", \"compute\": \"bf15\"", ""), "bf15", "'bf16'");
   refused(parse(&c, ", \"router\": {\"pool\": \"bach\"}", "", ""), "bach", "'batch'");
   refused(parse(&c, ", \"router\": {\"name\": \"expert_choise\"}", "", ""), "expert_choise", "'expert_choice'");

@@ -35,7 +35,7 @@ static int setup(void **state) {
       "set -e; xz books/*.txt; gzip news/one.txt; cp tokenizer.model en.model; for name in nano pico; do"
       "  sed 's/\"layers\"/\"vocab_size\": 320, \"layers\"/; s/\"steps\": 60/\"steps\": 20/' config.json "
       ">configs/$name.json; cp configs/$name.json $name;" /* a file goes before a built-in config */
-      "done; sed 's/\"steps\": 2000/\"steps\": 5/; s/\"cooldown_steps\": 400/\"cooldown_steps\": 1/' '" CHOIR_SOURCE_DIR
+      "done; sed 's/\"steps\": 2000/\"steps\": 5/' '" CHOIR_SOURCE_DIR
       "/configs/modern-nano.json' >modern-nano; printf 'One prompt.\\nAnother.\\n' >lines.txt;"
       "choir tokenizer encode --tokenizer en.model --length 128 --out tokens.npy page.txt;"
       "choir train --config configs/nano.json --data data --out run;"

@@ -194,6 +194,22 @@ static void branched(void **state) {
   program_must("! cmp -s branch/checkpoints/00000035/model.safetensors trunk/checkpoints/00000035/model.safetensors");
 }
 
+/* What the clock has decided is in the config, and the run is that of this config; where it has nothing to decide, it
+ * stops. */
+static void cooled_by_the_clock(void **state) {
+  program_must(FRESH "timed --set train.steps=1000000 --set train.cooldown_steps=0.25 --minutes 0.02 2>note");
+  program_must("grep 'rate falls from here to the last step' note && ! grep 1000000 timed/config.json");
+  program_must(
+      "choir train --config timed/config.json --data data --out repeated && last=$(ls timed/checkpoints | tail -n 1) &&"
+      "cmp timed/checkpoints/$last/model.safetensors repeated/checkpoints/$last/model.safetensors && "
+      "grep \"\\\"steps\\\": $(echo $last | sed 's/^0*//')\" timed/config.json");
+  program_must(FRESH "clocked --set train.steps=1000000 --set train.cooldown_steps=25 --minutes 0.01");
+  assert_non_null(strstr(program_output, "stopped after step"));
+  assert_null(strstr(program_output, "rate falls"));
+  program_must("grep '\"steps\": 1000000' clocked/config.json");
+  program_refuses(1, "train.cooldown_steps is 85: more than the 84 steps", FRESH "long --set train.cooldown_steps=85");
+}
+
 static void flipped_bits(void **state) {
   program_must(
       "mkdir -p copies/run/checkpoints && cp -r data copies/data && cp -r whole/checkpoints/00000084 copies/checkpoint "
@@ -229,4 +245,4 @@ static void counters_below_zero(void **state) {
 }
 
 TEST_MAIN(program_setup, program_directory_remove, killed_at_random_instants, interrupted, finished,
-          updated_in_backward, branched, flipped_bits, counters_below_zero)
+          updated_in_backward, branched, cooled_by_the_clock, flipped_bits, counters_below_zero)

@@ -220,6 +220,12 @@ static void cooled(void **state) {
   assert_left(&c, 100, 0);
   c.cooldown_steps = 200; /* of a run that was made shorter */
   assert_left(&c, 50, 0.25);
+  c.steps = 85, c.cooldown_to = 0.1, c.warmup_steps = 0.1, c.cooldown_steps = 0.2; /* 8.5 and 17 steps */
+  assert_left(&c, 3, 3. / 9);
+  assert_left(&c, 68, 1);
+  assert_left(&c, 69, 1 - 0.9 / 17);
+  assert_left(&c, 85, 0.1);
+  c.steps = 100, c.warmup_steps = 0;
   c.cooldown_steps = 0, c.cooldown_to = 0.1;
   strcpy(c.schedule, "cosine");
   assert_left(&c, 50, 0.55);

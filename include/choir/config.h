@@ -89,7 +89,7 @@ typedef struct choir_train_config { /* JSON object "train" */
   int64_t steps;
   char optimizer[CHOIR_NAME_BYTES];  /* adafactor, adamw */
   double rate;                       /* adafactor: relative (parameter scaling); adamw: absolute */
-  int64_t warmup_steps;              /* linear from 0; 0: none */
+  double warmup_steps;               /* linear from 0; below 1: a share of `steps`; 0: none */
   int64_t constant_steps;            /* then inverse square root: rate * sqrt(constant_steps / step) */
   int64_t schedule_start;            /* steps that the schedule counts as done before: goes on with an earlier one */
   char freeze[CHOIR_NAME_BYTES];     /* names of weights that are not trained: "*.attn.*,*.ffn.*" */
@@ -106,8 +106,8 @@ typedef struct choir_train_config { /* JSON object "train" */
   int64_t file_bytes;              /* of tensors in one file of a checkpoint, at most; 0: any */
   char schedule[CHOIR_NAME_BYTES]; /* of the rate after warmup: inverse_sqrt (see constant_steps), cosine over all steps
                                     */
-  int64_t cooldown_steps;          /* last steps, over which the rate falls linearly; 0: none */
-  double cooldown_to;              /* share of the rate that is left at the last step, of a cooldown and of cosine */
+  double cooldown_steps; /* last steps, over which the rate falls linearly; below 1: a share of `steps`; 0: none */
+  double cooldown_to;    /* share of the rate that is left at the last step, of a cooldown and of cosine */
   char objective[CHOIR_NAME_BYTES];     /* "objective": next_token, masked_diffusion, masked_lm (docs/diffusion.md) */
   char mask_schedule[CHOIR_NAME_BYTES]; /* "mask_schedule": of masked_diffusion, how mask ratios are drawn: linear,
                                            cosine */

@@ -61,7 +61,9 @@ typedef struct choir_train_options {
   int (*event)(void *context,
                const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;
-  int64_t reserved[8];
+  double minutes; /* that the run may take, as if interrupted then; 0: any number. Where cooldown_steps is a share below
+                     1, the rate falls in that share of them, and the run ends by its steps, which `out` then records */
+  int64_t reserved[7];
 } choir_train_options;
 #define CHOIR_TRAIN_OPTIONS_INIT \
   { .run = CHOIR_RUN_OPTIONS_INIT, .disk_minutes = 60 }

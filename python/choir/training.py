@@ -50,11 +50,14 @@ class _TimeIsUp(Exception):
 
 
 def _run(kind: str, progress: Progress, minutes: float, fields: dict[str, Any], **run: Any) -> None:
-    """choir_train or choir_finetune: the function's options, and those of every run."""
+    """choir_train or choir_finetune: the function's options, and those of every run. choir_train reads the clock
+    itself, since the learning rate may go by it."""
     if not minutes >= 0:
         raise native.ArgumentError(f"minutes is {minutes}; must be a number of minutes, or 0 for no limit")
     end = time.monotonic() + 60 * minutes if minutes else math.inf
     options = native.options(f"{kind}_options", **fields)
+    if kind == "choir_train":
+        options.minutes, end = minutes, math.inf
     native.fill(options, options.run, run)
     told = Line() if progress is True else progress or (lambda event: None)
 
@@ -66,7 +69,7 @@ def _run(kind: str, progress: Progress, minutes: float, fields: dict[str, Any], 
         if time.monotonic() >= end:
             raise _TimeIsUp
 
-    with contextlib.suppress(_TimeIsUp), Guard() as guard:
+    with contextlib.suppress(_TimeIsUp, native.InterruptedRun), Guard() as guard:
         guard.on(options, "event", event)
         native.check(getattr(lib, kind)(options))
 
@@ -101,8 +104,8 @@ def train(
     step, evaluation and checkpoint as a dictionary (event["kind"] is "step", "eval", ...; the fields are those of
     choir_train_event), and may raise to end the run.
 
-    Ctrl-C, what `progress` raises, or the end of `minutes` ends the run behind the step, which is saved;
-    resume=True goes on. Returns the last evaluation as metrics.jsonl has it, {} where the data have no held-out share.
+    Ctrl-C, what `progress` raises, or the end of `minutes` ends the run after the step, which is saved; resume=True
+    goes on. Where train.cooldown_steps is a share, as 0.2, the learning rate falls in that share of the minutes. Returns the last evaluation as metrics.jsonl has it, {} where the data have no held-out share.
     Errors are those of the files; NumericError: a loss that is not finite."""
     if config is None and (fields or not resume):
         config = os.path.join(out if resume else start, "config.json") if resume or start else Config()

@@ -115,6 +115,10 @@ class Runs(unittest.TestCase):
         found = choir.train(config=self.config, data=self.at / "data", out=out, steps=100000, minutes=0.01)
         self.assertEqual(found["step"], int(newest(out).name))
         self.assertLess(found["step"], 100000)
+        cooled = self.at / "cooled"
+        found = choir.train(config=self.config, data=self.at / "data", out=cooled, steps=100000, cooldown_steps=0.5,
+                            minutes=0.01)
+        self.assertEqual(found["step"], choir.Config(cooled / "config.json")["train.steps"])
         with self.assertRaises(choir.ArgumentError):
             choir.train(out=out, resume=True, minutes=-1)
 

@@ -344,9 +344,9 @@ static int check_routing(const choir_config *config) {
 static int check_schedule(const choir_train_config *c) {
   if (strcmp(c->schedule, "cosine") || !c->cooldown_steps) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT,
-                  "train.cooldown_steps is %lld and train.schedule cosine, which falls to the end by itself: set one "
+                  "train.cooldown_steps is %g and train.schedule cosine, which falls to the end by itself: set one "
                   "to 0 or the other to inverse_sqrt",
-                  (long long)c->cooldown_steps);
+                  c->cooldown_steps);
 }
 
 int choir_config_check(const choir_config *config) {

@@ -12,6 +12,7 @@ typedef enum {
   CH_FIELD_LONG,    /* int64_t */
   CH_FIELD_SEED,    /* uint64_t */
   CH_FIELD_NUMBER,  /* double */
+  CH_FIELD_STEPS,   /* double: steps, or below 1 a share of train.steps */
   CH_FIELD_FLAG,    /* int, 0 or 1 */
   CH_FIELD_WORD     /* char [bytes]; a short one came later, and where it is empty it is the first of its words */
 } ch_field_kind;
@@ -32,6 +33,9 @@ typedef struct ch_field {
 
 enum { CH_FIELDS = 81 };
 extern const ch_field ch_fields[];
+
+/* What a field of kind CH_FIELD_STEPS means in a run of `of` steps: a share is rounded. */
+int64_t ch_config_steps(double steps, int64_t of);
 
 /* Describes the values that a field takes: "an integer from 1 to 4096". Returns `text`. */
 const char *ch_field_wanted(const ch_field *f, char *text, size_t size);

@@ -26,6 +26,7 @@ static const char *const attentions[] = {"causal", "bidirectional", NULL};
 #define INTEGER(...) RANGE(INTEGER, __VA_ARGS__)
 #define LONG(...) RANGE(LONG, __VA_ARGS__)
 #define SEED(...) RANGE(SEED, __VA_ARGS__)
+#define STEPS(...) RANGE(STEPS, __VA_ARGS__)
 #define NUMBER(...) RANGE(NUMBER, __VA_ARGS__)
 #define FLAG(section, name, otherwise, text) RANGE(FLAG, section, name, otherwise, 0, 1, text)
 #define ABOVE(section, name, otherwise, least, most, text) \
@@ -114,13 +115,15 @@ const ch_field ch_fields[] = {
     WORD(train, optimizer, "adafactor", ch_optim_names, "update rule"),
     ABOVE(train, rate, 0.01, 0, 1e3,
           "learning rate; adafactor: relative to the size of the parameter, adamw: absolute"),
-    LONG(train, warmup_steps, 0, 0, BIG, "steps over which the learning rate rises from 0; 0: none"),
+    STEPS(train, warmup_steps, 0, 0, BIG,
+          "steps over which the learning rate rises from 0; below 1: a share of `steps`; 0: none"),
     LONG(train, constant_steps, 10000, 1, BIG, "steps at `rate`, then rate * sqrt(constant_steps / step)"),
     LONG(train, schedule_start, 0, 0, BIG,
          "steps that the schedule counts as done before the first: goes on with that of an earlier run"),
     WORD(train, schedule, "inverse_sqrt", schedules,
          "of the rate after warmup; inverse_sqrt: see `constant_steps`, cosine: half a cosine over all steps"),
-    LONG(train, cooldown_steps, 0, 0, BIG, "last steps of the run, over which the rate falls linearly; 0: none"),
+    STEPS(train, cooldown_steps, 0, 0, BIG,
+          "last steps of the run, over which the rate falls linearly; below 1: a share of `steps`; 0: none"),
     WORD(train, objective, "next_token", objectives,
          "what is predicted: the next token, or masked ones at ratios from 0 to 1, or 15 % of them as BERT does"),
     WORD(train, mask_schedule, "linear", mask_schedules,
@@ -150,6 +153,8 @@ const ch_field ch_fields[] = {
 };
 _Static_assert(sizeof ch_fields / sizeof *ch_fields == CH_FIELDS, "config.h counts the fields");
 
+int64_t ch_config_steps(double steps, int64_t of) { return llround(steps < 1 ? steps * (double)of : steps); }
+
 static double number_of(const choir_config *config, const ch_field *f) {
   const void *from = (const char *)config + f->offset;
   switch (f->kind) {
@@ -158,6 +163,7 @@ static double number_of(const choir_config *config, const ch_field *f) {
     case CH_FIELD_SEED:
       return (double)*(const uint64_t *)from;
     case CH_FIELD_NUMBER:
+    case CH_FIELD_STEPS:
       return *(const double *)from;
     default:
       return *(const int *)from;
@@ -180,6 +186,7 @@ static void set_number(choir_config *config, const ch_field *f, double value) {
       *(uint64_t *)to = (uint64_t)value;
       break;
     case CH_FIELD_NUMBER:
+    case CH_FIELD_STEPS:
       *(double *)to = value;
       break;
     default:
@@ -200,6 +207,8 @@ const char *ch_field_wanted(const ch_field *f, char *text, size_t size) {
   else if (f->kind == CH_FIELD_NUMBER)
     ch_format(text, size, f->open ? "a number above %.10g, at most %.10g" : "a number from %.10g to %.10g", f->low,
               f->high);
+  else if (f->kind == CH_FIELD_STEPS)
+    snprintf(text, size, "a share below 1, or an integer to 2^53 - 1");
   else if (f->kind != CH_FIELD_WORD && f->high == BIG)
     ch_format(text, size, "an integer from %.0f to 2^53 - 1", f->low);
   else if (f->kind != CH_FIELD_WORD)
@@ -219,7 +228,7 @@ static int refuse_value(const ch_field *f, const char *value, const char *sugges
 
 static int number_fits(const ch_field *f, double value) {
   if (!(value >= f->low && value <= f->high) || (f->open && value <= f->low)) return 0;
-  return f->kind == CH_FIELD_NUMBER || value == floor(value);
+  return f->kind == CH_FIELD_NUMBER || (f->kind == CH_FIELD_STEPS && value < 1) || value == floor(value);
 }
 
 static int check_word(const ch_field *f, const char *word) {
@@ -285,14 +294,15 @@ int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *
 }
 
 json_t *ch_field_json(const choir_config *config, const ch_field *f) {
+  double number = f->kind == CH_FIELD_WORD ? 0 : number_of(config, f);
   switch (f->kind) {
     case CH_FIELD_WORD:
       return json_string(word_of(config, f));
     case CH_FIELD_FLAG:
-      return json_boolean(number_of(config, f) != 0);
+      return json_boolean(number != 0);
     case CH_FIELD_NUMBER:
-      return json_real(number_of(config, f));
-    default:
-      return json_integer((json_int_t)number_of(config, f));
+      return json_real(number);
+    default: /* shares are below 1 */
+      return number == floor(number) ? json_integer((json_int_t)number) : json_real(number);
   }
 }

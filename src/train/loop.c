@@ -9,6 +9,7 @@
 #include "base/machine.h"
 #include "comm/collective.h"
 #include "comm/watch.h"
+#include "file/run_files.h"
 #include "model/config.h"
 #include "op/backend.h"
 #include "train/log.h"
@@ -25,6 +26,7 @@ typedef struct train_loop_state {
   ch_room room; /* on the disk */
   int stop;     /* the caller has asked, of this rank */
   int stopping; /* or of another, or there was no room for too long: the same on all ranks */
+  int cooling;  /* the clock has set the steps that are left: the same on all ranks */
   double begin; /* seconds on the clock */
   int64_t first_step;
   double flops_per_token, peak_gflops;
@@ -216,11 +218,41 @@ static int evaluate_step(train_loop_state *d, choir_train_event e, int *tried) {
   return checkpoint(d, e);
 }
 
+static double elapsed(const train_loop_state *d) { return ch_machine_seconds() - d->run->started; }
+
+/* Steps that fit into what is left of the minutes, once only the share that is to be cooled is left of them; else 0. */
+static int64_t steps_to_cool(const train_loop_state *d) {
+  double limit = 60 * d->options->minutes, now = elapsed(d);
+  if (now < (1 - d->run->config.train.cooldown_steps) * limit) return 0;
+  double fit = (limit - now) / now * (double)(d->run->trainer.step - d->first_step);
+  return fit > 1 ? (int64_t)fmin(fit, (double)INT_MAX) : 1;
+}
+
+/* The run becomes one whose steps, and those of its cooldown, were known before: it resumes and repeats like that. */
+static int cool_by_clock(train_loop_state *d) {
+  ch_run *run = d->run;
+  choir_train_config *c = &run->config.train;
+  int64_t step = run->trainer.step, known = c->steps - ch_config_steps(c->cooldown_steps, c->steps);
+  if (!(d->options->minutes > 0) || !(c->cooldown_steps > 0 && c->cooldown_steps < 1) || step >= known) return CHOIR_OK;
+  int64_t left = ch_comm_max(comm_of(run), steps_to_cool(d));
+  if (!left) return CHOIR_OK;
+  d->cooling = 1;
+  c->steps = step + left;
+  c->cooldown_steps = (double)left;
+  run->trainer.model->config.train = *c;
+  ch_notice("the learning rate falls from here to the last step, %" PRId64 ", which the time leaves room for",
+            c->steps);
+  if (comm_of(run)->rank) return ch_comm_agree(comm_of(run), CHOIR_OK);
+  ch_metrics_run(&d->metrics, run);
+  return ch_comm_agree(comm_of(run), choir_config_save(&run->config, CH_IN(run->out, CH_RUN_CONFIG)));
+}
+
 /* A rank wishes one of these; of several wishes the last counts. */
 typedef enum { GO_ON, TRY_AGAIN, STOP, GIVE_UP } wish;
 
 static int ask_all(train_loop_state *d, wish *wished) {
   const ch_comm *comm = comm_of(d->run);
+  if (d->options->minutes > 0 && !d->cooling && elapsed(d) >= 60 * d->options->minutes) d->stop = 1;
   int code = ch_data_intact(d->run->data); /* what was learned from other data is not saved */
   CH_TRY(ch_comm_agree(comm, code ? code : ch_room_watch(&d->room, &d->metrics.results)));
   *wished = d->room.given_up ? GIVE_UP : d->stop ? STOP : ch_room_try_again(&d->room) ? TRY_AGAIN : GO_ON;
@@ -246,6 +278,7 @@ static int step_train(train_loop_state *d, choir_train_event *e) {
   write_step(d, &r, e, &ranks);
   tell(d, e);
   int tried = 0;
+  CH_TRY(cool_by_clock(d));
   if (ch_trainer_is_due(&run->trainer, c->eval_every)) CH_TRY(evaluate_step(d, *e, &tried));
   wish wished;
   CH_TRY(ask_all(d, &wished));
@@ -280,9 +313,9 @@ static int wait_for_room(train_loop_state *d, choir_train_event e) {
 
 static int loop(train_loop_state *d) {
   ch_run *run = d->run;
-  int64_t steps = run->config.train.steps;
   choir_train_event e = make_event(d, CHOIR_EVENT_STEP);
-  while (run->trainer.step < steps && !d->stopping) CH_TRY(step_train(d, &e));
+  while (run->trainer.step < run->config.train.steps && !d->stopping) CH_TRY(step_train(d, &e));
+  int64_t steps = run->config.train.steps;
   if (d->room.owed && run->trainer.step == steps) CH_TRY(wait_for_room(d, e));
   if (d->room.owed) return ch_room_error(&d->room, run->trainer.step, steps);
   if (run->trainer.step == steps) return CHOIR_OK;

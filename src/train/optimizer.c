@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
+#include "model/config.h"
 #include "train/step.h"
 
 /* Whether `name` matches one of the comma-separated patterns: pattern number `only`, or any pattern if `only` is -1. */
@@ -103,13 +104,14 @@ static double share_of_way(int64_t step, int64_t from, int64_t to) {
 
 double ch_schedule_rate(const choir_train_config *c, int64_t step) {
   double rate = c->rate, fall = 1 - c->cooldown_to;
-  int64_t at = step + c->schedule_start;
-  if (c->warmup_steps > 0 && at < c->warmup_steps) rate *= (double)at / (double)c->warmup_steps;
+  int64_t at = step + c->schedule_start, warmup = ch_config_steps(c->warmup_steps, c->steps),
+          cooldown = ch_config_steps(c->cooldown_steps, c->steps);
+  if (at < warmup) rate *= (double)at / (double)warmup;
   if (!strcmp(c->schedule, "cosine"))
-    rate *= 1 - fall * (1 - cos(PI * share_of_way(at, c->warmup_steps, c->steps + c->schedule_start))) / 2;
+    rate *= 1 - fall * (1 - cos(PI * share_of_way(at, warmup, c->steps + c->schedule_start))) / 2;
   else if (c->constant_steps > 0 && at > c->constant_steps)
     rate *= sqrt((double)c->constant_steps / (double)at);
-  if (c->cooldown_steps > 0) rate *= 1 - fall * share_of_way(step, c->steps - c->cooldown_steps, c->steps);
+  if (cooldown > 0) rate *= 1 - fall * share_of_way(step, c->steps - cooldown, c->steps);
   return rate;
 }
 

@@ -10,6 +10,7 @@
 
 typedef struct ch_run {
   const char *out;      /* run directory */
+  double started;       /* seconds on the clock */
   char data_path[4096]; /* of what it reads */
   char from[4096];      /* checkpoint whose weights it began with; empty: none */
   choir_config config;

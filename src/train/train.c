@@ -7,6 +7,7 @@
 
 #include "api/ranks.h"
 #include "base/error.h"
+#include "base/machine.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
@@ -145,11 +146,22 @@ static int keep_settings(const ch_run *run) {
   return CHOIR_OK;
 }
 
+/* A rate that would begin in the middle of its fall is a mistake; but a run goes on as it was. */
+static int check_cooldown(const choir_train_config *c) {
+  if (!(c->cooldown_steps > (double)c->steps)) return CHOIR_OK;
+  return ch_error(
+      CHOIR_ERROR_ARGUMENT,
+      "train.cooldown_steps is %.10g: more than the %lld steps of the run (train.steps); set it to a share, "
+      "as 0.2, or to 0 for none",
+      c->cooldown_steps, (long long)c->steps);
+}
+
 /* Config, data and beginning of a run, before it has a model. steps [count]: of the checkpoints that are there, with
  * resume. */
 static int find_parts(ch_run *run, const choir_train_options *o, int64_t **steps, int *count) {
   if (o->resume) CH_TRY(ch_checkpoint_list(o->out, steps, count));
   CH_TRY(o->resume ? ch_resume_config(run, o->config, *steps, *count) : fresh_config(run, o));
+  if (o->config) CH_TRY(check_cooldown(&run->config.train));
   CH_TRY(data_path(o, run->data_path));
   CH_TRY(from_path(run, o));
   return open_data(run, run->data_path);
@@ -203,7 +215,10 @@ int choir_train(const choir_train_options *options) {
   if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
   if (!(options->disk_minutes >= 0))
     return ch_error(CHOIR_ERROR_ARGUMENT, "disk_minutes is %g: must not be negative", options->disk_minutes);
-  ch_run run = {.out = options->out};
+  if (!(options->minutes >= 0))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "minutes is %g: must be a number of minutes, or 0 for no limit",
+                    options->minutes);
+  ch_run run = {.out = options->out, .started = ch_machine_seconds()};
   int code = run_ranks(&run, options, &claim);
   ch_trainer_free(&run.trainer);
   choir_tokenizer_free(run.tokenizer);
