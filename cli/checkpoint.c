@@ -10,7 +10,7 @@ int cli_with_model(const char *checkpoint, choir_run_options *run, const char *r
   choir_tokenizer *tokenizer = NULL;
   choir_model *model;
   run->ranks = cli_ranks();
-  int failed = choir_checkpoint_load(checkpoint, run, &model, tokenizer_too ? &tokenizer : NULL);
+  int failed = choir_model_load(checkpoint, run, &model, tokenizer_too ? &tokenizer : NULL);
   if (!failed) cli_print_notices(choir_notices());
   if (!failed && routing) failed = choir_model_set_routing(model, routing);
   int status = failed ? cli_fail() : use(model, tokenizer);

@@ -79,9 +79,9 @@ static int print_info(const char *directory, double seconds) {
   choir_data *data;
   choir_data_info info;
   char hash[17];
-  if (choir_data_open(directory, &data)) return cli_fail();
+  if (choir_data_load(directory, &data)) return cli_fail();
   choir_data_get_info(data, &info);
-  choir_data_close(data);
+  choir_data_free(data);
   snprintf(hash, sizeof hash, "%016" PRIx64, info.hash);
   if (o.json)
     return cli_json_print(json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "hash", hash, "vocab_size",

@@ -2,17 +2,16 @@
 #include "cli.h"
 
 static int run_devices(int count, const char *const *operands) {
-  const char *name;
-  for (int index = 0; (name = choir_backend_name(index)); index++) {
+  for (const char *const *name = choir_backend_names(); *name; name++) {
     char text[256];
     int number = 0;
-    for (; choir_backend_device(index, number, text, sizeof text); number++)
-      printf("%s:%d  %s\n", name, number, cli_shown(text));
+    for (; choir_backend_device(*name, number, text, sizeof text); number++)
+      printf("%s:%d  %s\n", *name, number, cli_shown(text));
     if (number) continue;
-    if (choir_backend_check(index))
-      printf("%s    not here: %s\n", name, cli_shown(choir_error_message()));
+    if (choir_backend_check(*name))
+      printf("%s    not here: %s\n", *name, cli_shown(choir_error_message()));
     else
-      printf("%s    this CPU\n", name);
+      printf("%s    this CPU\n", *name);
   }
   return 0;
 }

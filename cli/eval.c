@@ -136,7 +136,7 @@ static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokeni
 static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int *count,
                            json_t *beside) {
   choir_routing_properties p;
-  if (choir_router_properties(choir_model_config_of(model)->model.router.name, routing, &p)) return 0;
+  if (choir_router_properties(choir_model_get_config(model)->model.router.name, routing, &p)) return 0;
   if (choir_model_set_routing(model, routing)) {
     if (cli_ranks_first()) fprintf(stderr, "no causal loss: %s\n", choir_error_message());
     return 0;
@@ -153,7 +153,7 @@ static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer,
 static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   json_t *json = NULL, *beside = json_object();
   int count = 1, status = beside ? 0 : CLI_FAILED;
-  int masked = cli_is_masked(choir_model_config_of(model)->train.objective);
+  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
   const char *const *routings = masked ? masked_routings : causal_routings;
   if (!masked && o.eval.mask_samples) status = cli_usage("--mask-samples is for models that are trained by masking");
   if (masked && !o.eval.mask_samples) o.eval.mask_samples = 4;
@@ -184,7 +184,8 @@ static int run_eval(int count, const char *const *operands) {
   if (!status && !o.eval.data && !o.eval.text && !(o.eval.data = cli_data_of_run(operands[0]))) status = CLI_USAGE;
   status = cli_ranks_agree(status);
   if (status) return status;
-  if (choir_ranks_same(cli_ranks(), "--routing", o.routing ? o.routing : "")) return cli_fail(); /* how many runs */
+  if (choir_ranks_check_same(cli_ranks(), "--routing", o.routing ? o.routing : ""))
+    return cli_fail(); /* how many runs */
   cli_catch_signals();
   status = cli_with_model(operands[0], &o.run, o.routing, 1, evaluate_all);
   for (int i = 0; i <= CAUSAL; i++) json_decref(results[i].sources), json_decref(results[i].ratios);

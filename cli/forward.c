@@ -32,7 +32,7 @@ static int make_room(const choir_model *model, gradients *g) {
   for (int i = 0; i < count && g->tensor; i++) {
     choir_parameter p;
     choir_tensor *t = &g->tensor[g->count];
-    if (choir_model_parameter(model, i, &p) || !p.trained) continue;
+    if (choir_model_parameter_at(model, i, &p) || !p.trained) continue;
     snprintf(t->name, sizeof t->name, "%s", p.name);
     t->dtype = CHOIR_F32;
     t->dims = p.dims;
@@ -50,7 +50,7 @@ static int collect_gradients(const choir_model *model, gradients *g) {
   if (code) return cli_fail_with("no memory for a copy of the gradients");
   for (int i = 0, t = 0; t < g->count; i++) {
     choir_parameter p;
-    if (choir_model_parameter(model, i, &p) || !p.trained) continue;
+    if (choir_model_parameter_at(model, i, &p) || !p.trained) continue;
     if (choir_model_get_parameter(model, i, 1, (float *)(uintptr_t)g->tensor[t++].data)) return cli_fail();
   }
   return 0;
@@ -87,7 +87,7 @@ static int print_forward(const choir_model *model, int B, int T, const choir_for
 }
 
 static int run_pass(choir_model *model, const choir_tokenizer *none) {
-  int B = (int)o.tokens.shape[0], T = (int)o.tokens.shape[1], V = choir_model_config_of(model)->model.vocab_size;
+  int B = (int)o.tokens.shape[0], T = (int)o.tokens.shape[1], V = choir_model_get_config(model)->model.vocab_size;
   float *logits = o.logits ? reallocarray(NULL, (size_t)B * (size_t)T, (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
   gradients g = {0};

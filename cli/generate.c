@@ -208,7 +208,7 @@ static int fill(choir_model *model, const choir_tokenizer *tokenizer) {
 
 static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   generate_work *w = &all;
-  int masked = cli_is_masked(choir_model_config_of(model)->train.objective), status = check_kind(masked);
+  int masked = cli_is_masked(choir_model_get_config(model)->train.objective), status = check_kind(masked);
   if (status || masked) return status ? status : fill(model, tokenizer);
   if (choir_model_set_routing(model, o.routing)) return cli_fail();
   if (choir_model_check_causal(model)) return cli_fail(); /* as --routing asked for */
@@ -221,7 +221,7 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   cli_progress_begin(&w->progress, stderr);
   if (choir_generate(model, tokenizer, w->prompt, w->count, &o.generate, &result)) return cli_fail();
   print_speed(&result);
-  choir_generate_free(&result);
+  choir_generate_result_free(&result);
   return 0;
 }
 

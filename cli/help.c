@@ -92,7 +92,8 @@ static void help_router(FILE *out, const char *name, choir_router_option *seen, 
   char text[1024];
   size_t used = 0;
   entry(out, name, choir_router_summary(name));
-  for (int i = 0; !choir_router_option_at(name, i, &option) && used < sizeof text; i++) {
+  for (int i = 0; i < choir_router_option_count(name) && used < sizeof text; i++) {
+    choir_router_option_at(name, i, &option);
     used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%s", i ? " " : "", option.name, option.value);
     remember(seen, count, &option);
   }

@@ -27,8 +27,8 @@ static int run_init(int count, const char *const *operands) {
     status = cli_usage("--vocab-size %d: the tokenizer has %d pieces, and sets the vocabulary", o.vocab_size, pieces);
   else if (!config.model.vocab_size)
     status = cli_usage("%s leaves the vocabulary to the data: give --vocab-size V or --tokenizer FILE", operands[0]);
-  else if (choir_model_init(&config, (uint64_t)o.seed, &options, &model) || choir_model_save(model, tokenizer, o.out) ||
-           choir_config_cost(&config, &costs))
+  else if (choir_model_create(&config, (uint64_t)o.seed, &options, &model) ||
+           choir_model_save(model, tokenizer, o.out) || choir_config_cost(&config, &costs))
     status = cli_fail();
   else
     printf("%s: %s parameters from seed %lld\n", cli_shown(o.out), cli_grouped(costs.parameters), (long long)o.seed);

@@ -45,7 +45,8 @@ static void manual_router(FILE *out, const char *name) {
   choir_router_option option;
   fprintf(out, ".TP\n.B %s\n", name);
   roff(out, choir_router_summary(name));
-  for (int i = 0; !choir_router_option_at(name, i, &option); i++) {
+  for (int i = 0; i < choir_router_option_count(name); i++) {
+    choir_router_option_at(name, i, &option);
     fputs(i ? ", " : ". Options: ", out);
     roff(out, option.name);
     fputc('=', out);

@@ -65,7 +65,7 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *r
   ch_probe_result r;
   int code = ch_probe(model, tokenizer, &o.probe, &r);
   if (code) return code;
-  const choir_config *config = choir_model_config_of(model);
+  const choir_config *config = choir_model_get_config(model);
   if (!o.json && !json_array_size(results))
     printf("router %s, %d sequences of %d %s\n", config->model.router.name, r.sequences, r.length,
            o.probe.text || o.tokens ? "given tokens" : "random tokens: for effects on a loss give --text");
@@ -83,10 +83,10 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *r
 /* The routings asked for, or all that the router has: then those that cannot run, for want of thresholds or because the
  * batch is too small for their pools, are left out. */
 static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, json_t *results, int *leaks) {
-  const char *router = choir_model_config_of(model)->model.router.name;
+  const char *router = choir_model_get_config(model)->model.router.name;
   int all = !o.routings.count;
   for (int i = 0; all || i < o.routings.count; i++) {
-    o.probe.routing = all ? choir_router_routing(router, i) : o.routings.values[i];
+    o.probe.routing = all ? choir_router_routings(router)[i] : o.routings.values[i];
     if (!o.probe.routing) break;
     int code = probe(model, tokenizer, results, leaks);
     if (code && !(all && (code == CHOIR_ERROR_UNSUPPORTED || code == CHOIR_ERROR_ARGUMENT))) return cli_fail();
@@ -101,7 +101,7 @@ static int with_model(choir_model *model, const choir_tokenizer *tokenizer) {
   json_t *results = json_array();
   int leaks = 0, status = probe_all(model, tokenizer, results, &leaks);
   if (!status && o.json)
-    return cli_json_print(json_pack("{s:s, s:o, s:i}", "router", choir_model_config_of(model)->model.router.name,
+    return cli_json_print(json_pack("{s:s, s:o, s:i}", "router", choir_model_get_config(model)->model.router.name,
                                     "routings", results, "leaks", leaks)) ||
            leaks;
   json_decref(results);

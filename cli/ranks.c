@@ -48,7 +48,7 @@ static void speak(void) {
 
 /* The first rank prints the error of any other. */
 int cli_ranks_agree(int status) {
-  int worst = choir_ranks_agree_on(ranks, status, cli_said());
+  int worst = choir_ranks_agree_message(ranks, status, cli_said());
   if (worst && !status) cli_fail();
   return worst;
 }
@@ -57,7 +57,7 @@ int cli_ranks_agree(int status) {
 static int agree_on_start(const char *verb, int status) {
   int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
   if (code == CHOIR_ERROR_ARGUMENT) return cli_fail(); /* on all ranks: their builds differ */
-  if (choir_ranks_same(ranks, "verb", verb)) return cli_fail();
+  if (choir_ranks_check_same(ranks, "verb", verb)) return cli_fail();
   return cli_ranks_agree(code && !status ? cli_fail() : status);
 }
 
@@ -65,7 +65,7 @@ int cli_ranks_join(const cli_verb *verb) {
   if (ranks) return 0;
   if (verb && !strcmp(verb->name, "train"))
     cli_catch_signals(); /* before processes find each other, which takes its time */
-  if (choir_ranks_join(&ranks)) return cli_fail();
+  if (choir_ranks_create(&ranks)) return cli_fail();
   if (choir_ranks_rank(ranks)) cli_be_silent();
   return 0;
 }
@@ -85,7 +85,7 @@ int cli_ranks_check(const cli_verb *verb) {
 
 static int take_options(void) {
   if (cli_replicas && choir_ranks_set_replicas(ranks, cli_replicas)) return cli_fail();
-  if (cli_hidden && choir_ranks_set_hidden(ranks, cli_hidden)) return cli_fail();
+  if (cli_hidden && choir_ranks_set_hidden_shards(ranks, cli_hidden)) return cli_fail();
   choir_ranks_set_dense_sharded(ranks, cli_shard_dense);
   if (cli_rank_timeout < 0 && choir_ranks_size(ranks) > 1)
     return cli_usage("--rank-timeout %g: must be seconds, or 0 for never", cli_rank_timeout);
@@ -100,7 +100,7 @@ int cli_ranks_take_options(const cli_verb *verb, int status) {
 }
 
 void cli_ranks_leave(void) {
-  choir_ranks_leave(ranks);
+  choir_ranks_free(ranks);
   ranks = NULL;
 }
 

@@ -33,7 +33,7 @@ static choir_routing_properties properties(const choir_router_options *options) 
 
 /* Nonzero when a token's experts depend on other tokens, as it was routed here. */
 static int looks(const choir_router_options *options) {
-  return !o.thresholds && choir_route_looks_across_tokens(options, request.training);
+  return !o.thresholds && choir_router_looks_across_tokens(options, request.training);
 }
 
 static int print_result(const choir_router_options *options, int n, const choir_route_stats *s) {

@@ -136,7 +136,7 @@ static int score_requests(cli_score_options *o, choir_model *model, const choir_
   fprintf(stderr, "%s request%s: %s tokens through the model, %s tokens/s\n", cli_grouped(result.count),
           result.count == 1 ? "" : "s", cli_grouped(result.tokens),
           cli_count(result.seconds > 0 ? (double)result.tokens / result.seconds : 0));
-  choir_score_free(&result);
+  choir_score_result_free(&result);
   return status;
 }
 

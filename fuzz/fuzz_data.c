@@ -74,8 +74,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   snprintf(path, sizeof path, "%s/data.json", directory);
   FILE *file = fopen(path, "w");
   if (!file || (size && fwrite(bytes, 1, size, file) != size) || fclose(file)) abort();
-  if (choir_data_open(directory, &data)) return 0;
+  if (choir_data_load(directory, &data)) return 0;
   read_all(data);
-  choir_data_close(data);
+  choir_data_free(data);
   return 0;
 }

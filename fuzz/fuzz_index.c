@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if ((size_t)choir_tensors_count(tensors) != json_object_size(json_object_get(root, "weight_map"))) abort();
     for (int i = 0; i < choir_tensors_count(tensors); i++)
       if (choir_tensors_find(tensors, choir_tensors_at(tensors, i)->name) != choir_tensors_at(tensors, i)) abort();
-    choir_tensors_close(tensors);
+    choir_tensors_free(tensors);
   }
   json_decref(root);
   return 0;

@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   memcpy(copy, data, size);
   if (!ch_tensors_parse(copy, size, "input", 0, &file)) {
     if (!ch_state_read(&run.trainer, counters, COUNTERS, file, "input")) check_state();
-    choir_tensors_close(file);
+    choir_tensors_free(file);
   }
   free(copy);
   return 0;

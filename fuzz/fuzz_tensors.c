@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       for (size_t k = 0; k < t->bytes; k++) sink += ((const uint8_t *)t->data)[k];
     }
     choir_tensors_metadata(tensors, "format");
-    choir_tensors_close(tensors);
+    choir_tensors_free(tensors);
   }
   free(copy);
   return 0;

@@ -26,7 +26,7 @@ interface() {
       sed -n 's/^.*__attribute__((visibility("default"))) *\(.*)\) *$/\1 { __builtin_trap(); }/p'
   } >"$2.c"
   # shellcheck disable=SC2086
-  ${CC:-cc} -g -shared -fPIC -w $flags -Wl,--version-script="$source/cmake/choir.map" -Wl,-soname,libchoir.so.0 \
+  ${CC:-cc} -g -shared -fPIC -w $flags -Wl,--version-script="$source/cmake/choir.map" -Wl,-soname,libchoir.so.1 \
     -ffile-prefix-map="$work/=" "$2.c" -o "$2.so" # no names of a passing directory in what is stored
   abidw --no-corpus-path --no-comp-dir-path --no-show-locs --type-id-style hash --out-file "$2.abi" "$2.so"
 }

@@ -52,7 +52,7 @@ static inline int end(void **state) {
 
 static inline choir_data *opened(const char *name) {
   choir_data *d;
-  test_ok(choir_data_open(corpus_path(name), &d));
+  test_ok(choir_data_load(corpus_path(name), &d));
   return d;
 }
 

@@ -37,7 +37,7 @@ static inline void model_tokens(int32_t *token, int count, uint32_t sub) {
 static inline choir_model *model_new(const choir_config *config, const char *backend, const char *compute) {
   choir_run_options run = {.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
   choir_model *model;
-  test_ok(choir_model_init(config, 5, &run, &model));
+  test_ok(choir_model_create(config, 5, &run, &model));
   test_ok(ch_model_plan(model, MODEL_B, MODEL_T, 0));
   for (uint64_t micro = 0; micro < 3; micro++) {
     int32_t token[MODEL_B * MODEL_T];

@@ -21,7 +21,7 @@ try_packages() {
   root=$work/root
   rm -rf "$root"
   for deb in "$1"/*.deb; do dpkg-deb -x "$deb" "$root"; done
-  library=$(dirname "$(find "$root" -name libchoir.so.0)")
+  library=$(dirname "$(find "$root" -name libchoir.so.1)")
   (cd "$source" && PATH="$root/usr/bin:$PATH" LD_LIBRARY_PATH="$library" PKG_CONFIG_PATH="$library/pkgconfig" \
     PYTHONPATH="$root/usr/lib/python3/dist-packages" PYTHONDONTWRITEBYTECODE=1 sh debian/tests/installed "$2")
 }
@@ -40,7 +40,7 @@ diff -r "$work/run-one/checkpoints" "$work/elsewhere/run-two/checkpoints"
 share=$root/usr/share
 sh "$source/tests/completion.sh" "$share/bash-completion/completions/choir" "$share/zsh/site-functions/_choir"
 dpkg-deb -f "$work"/one/libchoir0_*.deb Depends | grep -q libjansson4 || {
-  echo "libchoir0 does not say what it needs"
+  echo "libchoir1 does not say what it needs"
   exit 1
 }
 cat "$work/one/SHA256SUMS"

@@ -49,8 +49,8 @@ SIZES = {
 }
 ONLY_SHOWN = {"choir_routing", "choir_route_stats"}  # structs that only the library fills
 COUNTING = re.compile(
-    r"(count|rank|size|eos|mask_token|labels|sequences|length|layers|expert|frequent|typical|device)$|_looks_|_agree")
-RELEASING = re.compile(r"_(free|close|destroy|leave)$")
+    r"(count|rank|size|eos|mask_token|sequences|length|layers|expert|frequent|typical|device)$|_looks_|_agree")
+RELEASING = re.compile(r"_free$")
 
 
 def odd_values(kind):
@@ -100,7 +100,7 @@ TEXTS = {
 }  # fmt: skip
 TEXTS_OF = {
     "choir_config_load.path": "config.json", "choir_config_save.path": "new", "choir_tokenizer_load.path":
-    "tokenizer.model", "choir_tensors_open.path": "model/model.safetensors", "choir_tensors_write.path": "new",
+    "tokenizer.model", "choir_tensors_load.path": "model/model.safetensors", "choir_tensors_write.path": "new",
     "choir_tensors_find.name": "embedding.weight", "choir_tensors_metadata.key": "choir_header",
     "choir_task_load.name": "task.json", "choir_model_save.checkpoint": "new", "choir_trainer_save.checkpoint": "new",
     "choir_trainer_resume.checkpoint": "trained", "choir_data_build.name": "some", "choir_tensors_write.name": "some",
@@ -140,17 +140,17 @@ class World:
         files = {"choir_tokenizer": (b"tokenizer.model",), "choir_data": (b"data",), "choir_task": (b"task.json",),
                  "choir_tensors": (b"model/model.safetensors", 1)}  # fmt: skip
         if name in files:
-            self.call(name + ("_load" if name in ("choir_tokenizer", "choir_task") else "_open"), *files[name], made)
+            self.call(name + "_load", *files[name], made)
         elif name == "choir_ranks":
-            self.call("choir_ranks_join", made)
+            self.call("choir_ranks_create", made)
         elif name == "choir_model":
-            self.call("choir_model_load", b"model", self.struct("choir_run_options"), made)
+            self.call("choir_model_load", b"model", self.struct("choir_run_options"), made, ffi.NULL)
             self.call("choir_model_set_routing", made[0], b"threshold")
         elif name == "choir_session":
             self.call("choir_session_create", self.handle("choir_model"), ffi.NULL, made)
         elif name == "choir_trainer":
             model = self.keep(ffi.new("choir_model **"))
-            self.call("choir_model_load", b"model", self.struct("choir_run_options"), model)
+            self.call("choir_model_load", b"model", self.struct("choir_run_options"), model, ffi.NULL)
             self.call("choir_trainer_create", model[0], ffi.NULL, made)
         elif name == "choir_layer":
             x, weights = self.keep(ffi.new("float[]", 64)), self.struct("choir_layer_weights")
@@ -162,8 +162,8 @@ class World:
         made = self.keep(ffi.new(f"{name} *"))
         if read and name != "choir_route_stats" or function == "choir_config_set":
             self.fill(made, function)
-        elif name == "choir_route_stats" and "stats_" in function and not re.search("begin|free", function):
-            self.call("choir_route_stats_begin", 4, 16, made)
+        elif name == "choir_route_stats" and "stats_" in function and not re.search("create|free", function):
+            self.call("choir_route_stats_create", 4, 16, made)
         return made
 
     def fill(self, struct, function):
@@ -230,7 +230,7 @@ def prepare(lib):
     world.call("choir_data_build", build)
     config, model = world.struct("choir_config"), ffi.new("choir_model **")
     config.model.vocab_size = lib.choir_tokenizer_vocab_size(world.handle("choir_tokenizer"))
-    world.call("choir_model_init", config, 1, ffi.NULL, model)
+    world.call("choir_model_create", config, 1, ffi.NULL, model)
     world.call("choir_model_save", model[0], world.handle("choir_tokenizer"), b"model")
     world.call("choir_trainer_save", world.handle("choir_trainer"), ffi.NULL, b"trained")
 

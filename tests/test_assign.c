@@ -199,7 +199,7 @@ static double total(const assignment *c) {
 /* Small programmes that HiGHS solved (tests/vectors/make_assignments.py): the same optimum. */
 static void agrees_with_a_solver_of_linear_programmes(void **state) {
   choir_tensors *file;
-  test_ok(choir_tensors_open(CHOIR_SOURCE_DIR "/tests/vectors/assignments.safetensors", 0, &file));
+  test_ok(choir_tensors_load(CHOIR_SOURCE_DIR "/tests/vectors/assignments.safetensors", 0, &file));
   int cases = atoi(choir_tensors_metadata(file, "cases"));
   assert_true(cases > 50);
   for (int i = 0; i < cases; i++) {
@@ -221,7 +221,7 @@ static void agrees_with_a_solver_of_linear_programmes(void **state) {
     if (!(fabs(got - p[3]) <= 1e-7 * fmax(1, fabs(p[3])))) fail_msg("case %d: %.9g, the optimum is %.9g", i, got, p[3]);
     done(&c);
   }
-  choir_tensors_close(file);
+  choir_tensors_free(file);
 }
 
 /* A cap that binds nobody: op select's own choice, ties and all, whichever solver is asked. */

@@ -42,16 +42,16 @@ static void programs_refuse(void **state) {
   choir_tokenizer *tokenizer;
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   program_must(RESTORE CONFIG "true");
-  test_fails(choir_model_load(AT, &run, &model), CHOIR_ERROR_FORMAT, "config.json: is not the file");
+  test_fails(choir_model_load(AT, &run, &model, NULL), CHOIR_ERROR_FORMAT, "config.json: is not the file");
   assert_null(model);
   run.unchecked = 1;
-  test_ok(choir_checkpoint_load(AT, &run, &model, &tokenizer));
+  test_ok(choir_model_load(AT, &run, &model, &tokenizer));
   test_ok(choir_model_save(model, tokenizer, "accepted")); /* for good */
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
   run.unchecked = 0;
-  test_ok(choir_checkpoint_load("accepted", &run, &model, &tokenizer));
-  assert_true(choir_model_config_of(model)->model.norm_eps == 1e-7);
+  test_ok(choir_model_load("accepted", &run, &model, &tokenizer));
+  assert_true(choir_model_get_config(model)->model.norm_eps == 1e-7);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
 }
@@ -61,13 +61,13 @@ static void older_ones_load(void **state) {
   choir_tensors *file;
   choir_model *model;
   program_must(RESTORE "true");
-  test_ok(choir_tensors_open(AT "model.safetensors", 1, &file));
+  test_ok(choir_tensors_load(AT "model.safetensors", 1, &file));
   assert_non_null(choir_tensors_metadata(file, "choir_config"));
   assert_non_null(choir_tensors_metadata(file, "choir_tokenizer"));
   test_ok(choir_tensors_write("old.safetensors", choir_tensors_at(file, 0), choir_tensors_count(file), NULL));
-  choir_tensors_close(file);
+  choir_tensors_free(file);
   program_must(CONFIG "mv old.safetensors " AT "model.safetensors");
-  test_ok(choir_model_load(AT, NULL, &model));
+  test_ok(choir_model_load(AT, NULL, &model, NULL));
   choir_model_free(model);
 }
 

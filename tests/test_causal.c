@@ -57,7 +57,7 @@ static void check_law(causal_case *c) {
 static void level_thresholds(choir_model *model, float level) {
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
-    test_ok(choir_model_parameter(model, i, &p));
+    test_ok(choir_model_parameter_at(model, i, &p));
     for (int64_t j = 0; strstr(p.name, "moe.thresholds") && j < p.shape[0]; j++) p.data[j] = level;
   }
 }

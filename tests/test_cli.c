@@ -277,14 +277,16 @@ static void help_routers(void **state) {
     int count = 0, taken = 0;
     assert_non_null(at);
     assert_string_equal(choir_router_summary(ch_routers[i]->name), ch_routers[i]->summary);
-    for (; !choir_router_option_at(ch_routers[i]->name, count, &option); count++) {
+    for (; count < choir_router_option_count(ch_routers[i]->name); count++) {
       char text[80];
+      test_ok(choir_router_option_at(ch_routers[i]->name, count, &option));
       snprintf(text, sizeof text, "%s=%s", option.name, option.value);
       at = strstr(at, text);
       assert_non_null(at);
     }
     for (unsigned left = ch_routers[i]->options; left; left &= left - 1) taken++;
     assert_int_equal(count, taken);
+    assert_int_equal(choir_router_option_at(ch_routers[i]->name, count, &option), CHOIR_ERROR_ARGUMENT);
     if (!taken) assert_non_null(strstr(at, "(no options)"));
   }
   for (int i = 0; ch_router_option_names[i]; i++) {
@@ -319,8 +321,8 @@ static void init_and_forward(void **state) {
   if (!(fabs(loss - json_at(root, "loss")) < 1e-5 * loss))
     fail_msg("loss %g, from logits %g", json_at(root, "loss"), loss);
   choir_tensors *weights, *gradients;
-  test_ok(choir_tensors_open("a/model.safetensors", 1, &weights));
-  test_ok(choir_tensors_open("g.safetensors", 1, &gradients));
+  test_ok(choir_tensors_load("a/model.safetensors", 1, &weights));
+  test_ok(choir_tensors_load("g.safetensors", 1, &gradients));
   for (int i = 0; i < choir_tensors_count(weights); i++) {
     const char *name = choir_tensors_at(weights, i)->name;
     const choir_tensor *g = choir_tensors_find(gradients, name);
@@ -330,8 +332,8 @@ static void init_and_forward(void **state) {
     for (size_t j = 0; j < g->bytes / sizeof(float); j++) size += fabs((double)((const float *)g->data)[j]);
     if (!(size > 0 && isfinite(size))) fail_msg("%s: gradient of size %g", name, size);
   }
-  choir_tensors_close(weights);
-  choir_tensors_close(gradients);
+  choir_tensors_free(weights);
+  choir_tensors_free(gradients);
   ch_npy_free(&logits);
   json_decref(root);
   program_refuses(1, "threads is 100000", "choir forward a t.npy --threads 100000");

@@ -85,12 +85,12 @@ static void says_how_to_read_it(void **state) {
   ch_gguf_close_in(&in);
   json_decref(said);
 
-  test_ok(choir_tensors_open("keys-hf/model.safetensors", 1, &t));
+  test_ok(choir_tensors_load("keys-hf/model.safetensors", 1, &t));
   said = json_load_file("hf.json", 0, NULL);
   assert_int_equal(json_at(said, "bytes"), bytes_of(t));
   assert_int_equal(choir_tensors_find(t, "model.layers.1.mlp.gate.weight")->dtype, CHOIR_F32);
   assert_int_equal(choir_tensors_find(t, "model.norm.weight")->dtype, CHOIR_BF16);
-  choir_tensors_close(t);
+  choir_tensors_free(t);
   json_decref(said);
   json_t *config = json_load_file("keys-hf/config.json", 0, NULL),
          *generation = json_load_file("keys-hf/generation_config.json", 0, NULL);
@@ -112,7 +112,7 @@ static void save_otherwise(const char *changed, float value, const char *more, c
   choir_tensors *t;
   char path[64];
   float values[32] = {value};
-  test_ok(choir_tensors_open("folder/model.safetensors", 1, &t));
+  test_ok(choir_tensors_load("folder/model.safetensors", 1, &t));
   int count = choir_tensors_count(t);
   choir_tensor *tensor = calloc((size_t)count + 1, sizeof *tensor);
   for (int i = 0; i < count; i++) {
@@ -125,7 +125,7 @@ static void save_otherwise(const char *changed, float value, const char *more, c
   snprintf(path, sizeof path, "%s/model.safetensors", out);
   test_ok(choir_tensors_write(path, tensor, count + (more != NULL), NULL));
   free(tensor);
-  choir_tensors_close(t);
+  choir_tensors_free(t);
 }
 
 /* folder/ with the frequencies of a layer's rotation among the weights, as transformers once wrote them, times a
@@ -137,7 +137,7 @@ static void save_frequencies(double factor) {
   test_ok(choir_config_load("fine-back/config.json", &c));
   int columns = (int)(c.model.rope_fraction * (c.model.d_head ? c.model.d_head : c.model.d_model / c.model.heads));
   for (int i = 0; i < columns / 2; i++) values[i] = (float)(factor * pow(c.model.rope_theta, -2.0 * i / columns));
-  test_ok(choir_tensors_open("folder/model.safetensors", 1, &t));
+  test_ok(choir_tensors_load("folder/model.safetensors", 1, &t));
   int count = choir_tensors_count(t);
   choir_tensor *tensor = calloc((size_t)count + 1, sizeof *tensor);
   for (int i = 0; i < count; i++) tensor[i] = *choir_tensors_at(t, i);
@@ -150,7 +150,7 @@ static void save_frequencies(double factor) {
   program_must("rm -rf rotates; mkdir rotates && cp folder/config.json rotates");
   test_ok(choir_tensors_write("rotates/model.safetensors", tensor, count + 1, NULL));
   free(tensor);
-  choir_tensors_close(t);
+  choir_tensors_free(t);
 }
 
 static void refuses_odd_tensors(void **state) {

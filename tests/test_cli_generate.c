@@ -155,7 +155,7 @@ static void ends_of_documents(void **state) {
   choir_generate_result r;
   choir_prompt prompts[ROWS];
   for (int i = 0; i < ROWS; i++) prompts[i] = (choir_prompt){.text = "ka"};
-  test_ok(choir_checkpoint_load("wild", NULL, &model, &tokenizer));
+  test_ok(choir_model_load("wild", NULL, &model, &tokenizer));
   test_ok(choir_model_set_routing(model, "threshold"));
   o.temperature = 50, o.max_tokens = 100;
   test_ok(choir_generate(model, tokenizer, prompts, ROWS, &o, &r));
@@ -163,7 +163,7 @@ static void ends_of_documents(void **state) {
   int ends = 0;
   for (int i = 0; i < ROWS; i++) tokens += r.sequences[i].count, ends += r.sequences[i].end == CHOIR_END_EOS;
   assert_true(ends > 0 && r.tokens == tokens); /* ends do not count there, either */
-  choir_generate_free(&r);
+  choir_generate_result_free(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
 }
@@ -232,13 +232,13 @@ static void interrupt_before_the_first_pass(void **state) {
   int seen = 0;
   for (int i = 0; i < SIZE; i++) text[i] = words[(size_t)i % (sizeof words - 1)];
   const choir_prompt prompts[] = {{.text = "kalo"}, {.text = text, .size = SIZE}, {.text = "re"}};
-  test_ok(choir_checkpoint_load("run", NULL, &model, &tokenizer));
+  test_ok(choir_model_load("run", NULL, &model, &tokenizer));
   o.stop = stop_at_once, o.done = count_done, o.context = &seen;
   test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
   assert_int_equal(seen, 3001); /* three are done, and nobody was asked again */
   assert_int_equal(r.count, 3);
   assert_int_equal(r.tokens + r.prompt_tokens, 0);
-  choir_generate_free(&r);
+  choir_generate_result_free(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
   free(text);
@@ -270,7 +270,7 @@ static void pieces_are_the_text(void **state) {
   choir_generate_options o = CHOIR_GENERATE_OPTIONS_INIT;
   choir_generate_result r;
   const choir_prompt prompts[] = {{.text = "kalo"}, {.text = "miten sur"}, {.text = "re"}};
-  test_ok(choir_checkpoint_load("run", NULL, &model, &tokenizer));
+  test_ok(choir_model_load("run", NULL, &model, &tokenizer));
   test_ok(choir_model_set_routing(model, "threshold"));
   o.max_tokens = 30, o.batch = 2;
   for (int most = 0; most <= 20; most += 10) {
@@ -283,7 +283,7 @@ static void pieces_are_the_text(void **state) {
       assert_int_equal(r.sequences[i].size, s.size[i]);
       assert_memory_equal(r.sequences[i].text, s.text[i], s.size[i]);
     }
-    choir_generate_free(&r);
+    choir_generate_result_free(&r);
   }
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
@@ -296,18 +296,18 @@ static void sizes_of_texts(void **state) {
   choir_generate_options o = CHOIR_GENERATE_OPTIONS_INIT;
   choir_generate_result r;
   const choir_prompt prompts[] = {{.text = "kalo miten", .size = 4}, {.text = "kalo"}, {.text = "kalo miten"}};
-  test_ok(choir_checkpoint_load("run", NULL, &model, &tokenizer));
+  test_ok(choir_model_load("run", NULL, &model, &tokenizer));
   test_ok(choir_model_set_routing(model, "threshold"));
   o.max_tokens = 1;
   test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
   assert_int_equal(r.sequences[0].prompt_count, r.sequences[1].prompt_count);
   assert_true(r.sequences[2].prompt_count > r.sequences[1].prompt_count);
-  choir_generate_free(&r);
+  choir_generate_result_free(&r);
   const int32_t end = choir_tokenizer_eos(tokenizer);
   o.max_tokens = 12, o.temperature = 0; /* an empty one is the end of a text */
   test_ok(choir_generate(model, tokenizer, (choir_prompt[]){{.text = ""}, {.tokens = &end, .count = 1}}, 2, &o, &r));
   assert_string_equal(r.sequences[0].text, r.sequences[1].text);
-  choir_generate_free(&r);
+  choir_generate_result_free(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
 }

@@ -67,12 +67,12 @@ static void sizes_of_texts(void **state) {
   const choir_score_request requests[] = {
       {.context = {.text = "kalo miten", .size = 4}, .continuation = {.text = " sura miten", .size = 5}},
       {.context = {.text = "kalo"}, .continuation = {.text = " sura"}}};
-  test_ok(choir_checkpoint_load("run", NULL, &model, &tokenizer));
+  test_ok(choir_model_load("run", NULL, &model, &tokenizer));
   test_ok(choir_model_set_routing(model, "threshold"));
   test_ok(choir_score_requests(model, tokenizer, requests, 2, NULL, &r));
   assert_int_equal(r.score[0].count, r.score[1].count);
   assert_true(r.score[0].log_likelihood == r.score[1].log_likelihood);
-  choir_score_free(&r);
+  choir_score_result_free(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
 }

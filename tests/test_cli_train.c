@@ -116,9 +116,9 @@ static void weights_not_finite(void **state) {
   choir_model *model;
   choir_tokenizer *tokenizer;
   choir_parameter parameter;
-  test_ok(choir_model_load("run", NULL, &model));
+  test_ok(choir_model_load("run", NULL, &model, NULL));
   test_ok(choir_tokenizer_load("tokenizer.model", &tokenizer));
-  test_ok(choir_model_parameter(model, 0, &parameter));
+  test_ok(choir_model_parameter_at(model, 0, &parameter));
   parameter.data[7] = NAN;
   test_ok(choir_model_save(model, tokenizer, "spoilt"));
   program_refuses(1, parameter.name, "choir eval spoilt --data data");
@@ -253,11 +253,11 @@ static int has_prices(const char *run) {
   choir_tensors *file;
   int found = 0;
   snprintf(path, sizeof path, "%s/checkpoints/00000001/model.safetensors", run);
-  test_ok(choir_tensors_open(path, 1, &file));
+  test_ok(choir_tensors_load(path, 1, &file));
   const choir_tensor *t = choir_tensors_find(file, "layers.1.moe.thresholds");
   assert_non_null(t);
   for (int64_t e = 0; e < t->shape[0]; e++) found |= ((const float *)t->data)[e] != 0;
-  choir_tensors_close(file);
+  choir_tensors_free(file);
   return found;
 }
 

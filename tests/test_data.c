@@ -87,7 +87,7 @@ static void nothing_is_lost_or_twice(void **state) {
   assert_int_equal(d->sources[0].train.info.documents, 475);
   assert_int_equal(d->sources[0].heldout.info.documents, 25);
   choir_tokenizer_free(t);
-  choir_data_close(d);
+  choir_data_free(d);
 }
 
 /* One source with this text and this held-out share. */
@@ -123,7 +123,7 @@ static void progress_adds_up(void **state) {
   assert_int_equal(last.documents, 2);
   assert_int_equal(last.replaced, 2);
   assert_int_equal(last.bytes_done, 2 * (sizeof text - 1));
-  choir_data_close(d);
+  choir_data_free(d);
 }
 
 /* File names are bytes, JSON is not. */
@@ -156,7 +156,7 @@ static void small_corpora(void **state) {
       choir_data *d = opened(name);
       assert_true(d->sources[0].train.info.tokens > d->sources[0].heldout.info.tokens);
       assert_true(d->sources[0].heldout.info.tokens > 1);
-      choir_data_close(d);
+      choir_data_free(d);
     }
   }
   free(b.data);
@@ -234,8 +234,8 @@ static void survives_a_full_disk(void **state) {
 
 static int opens(const char *name) {
   choir_data *d;
-  int code = choir_data_open(corpus_path(name), &d);
-  choir_data_close(d);
+  int code = choir_data_load(corpus_path(name), &d);
+  choir_data_free(d);
   return code;
 }
 
@@ -342,9 +342,9 @@ static void knows_its_heldout_share(void **state) {
     } else {
       other = opened("told");
       assert_int_not_equal(other->hash, d->hash); /* a run that goes on must not be evaluated on other texts */
-      choir_data_close(other);
+      choir_data_free(other);
     }
-    choir_data_close(d);
+    choir_data_free(d);
     test_ok(ch_dir_remove(corpus_path("told")));
   }
 }

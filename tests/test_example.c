@@ -40,7 +40,7 @@ static void gives_what_the_library_gives(void **state) {
   test_close(dW1, gradients.w1, E * D * H, 1e-5);
   test_close(dW2, gradients.w2, E * D * H, 1e-5);
 
-  choir_layer_destroy(layer);
+  choir_layer_free(layer);
   float *all[] = {x,   Wg,  W1,   W2,    dout, out, dx, gradients.router, gradients.w1, gradients.w2, c.S,
                   c.A, c.Y, ours, dours, dWg,  dW1, dW2};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);

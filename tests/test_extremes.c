@@ -44,11 +44,11 @@ static void bf16_that_overflows(void **state) {
   test_ok(choir_config_load("config.json", &config));
   config.model.vocab_size = 300;
   run.compute = "bf16", run.emulate_bf16 = 1, run.threads = 1;
-  test_ok(choir_model_init(&config, 1, &run, &model));
+  test_ok(choir_model_create(&config, 1, &run, &model));
   test_ok(choir_model_forward(model, 2, 16, tokens, NULL, 1, &before));
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
-    test_ok(choir_model_parameter(model, i, &p));
+    test_ok(choir_model_parameter_at(model, i, &p));
     if (!p.gradient) continue;
     int64_t count = p.shape[0] * (p.dims > 1 ? p.shape[1] : 1) * (p.dims > 2 ? p.shape[2] : 1);
     float *values = test_new(count);
@@ -99,9 +99,9 @@ static void run_layer(const char *router, layer_arrays *a, int equal, int paddin
                             g = {.router = a->g_router, .w1 = a->g_w1, .w2 = a->g_w2};
   test_ok(choir_layer_create(&o, &layer));
   test_ok(choir_layer_forward(layer, &w, N, a->x, a->tokens, a->valid, 1, a->out));
-  test_ok(choir_layer_stats(layer, stats));
+  test_ok(choir_layer_route_stats(layer, stats));
   test_ok(choir_layer_backward(layer, &w, a->x, a->dout, a->dx, &g));
-  choir_layer_destroy(layer);
+  choir_layer_free(layer);
 }
 
 static int all_finite(const layer_arrays *a) {

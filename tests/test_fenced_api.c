@@ -41,8 +41,8 @@ static void compare_parameters(choir_model *const model[2], int gradients, const
   for (int i = 0; i < choir_model_parameter_count(model[0]); i++) {
     choir_parameter p, q;
     int64_t count = 1;
-    test_ok(choir_model_parameter(model[0], i, &p));
-    test_ok(choir_model_parameter(model[1], i, &q));
+    test_ok(choir_model_parameter_at(model[0], i, &p));
+    test_ok(choir_model_parameter_at(model[1], i, &q));
     assert_string_equal(p.name, q.name);
     assert_non_null(p.data);
     assert_null(q.data);
@@ -86,7 +86,7 @@ static void lower_thresholds(choir_model *model) {
   for (int i = 0; i < MODEL_E; i++) low[i] = 0.01f + 0.001f * (float)i;
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
-    test_ok(choir_model_parameter(model, i, &p));
+    test_ok(choir_model_parameter_at(model, i, &p));
     if (strstr(p.name, "thresholds")) test_ok(choir_model_set_parameter(model, i, low));
   }
 }
@@ -102,7 +102,7 @@ static void generate_both(choir_model *const model[2], const char *router) {
   for (int b = 0; b < 2; b++) test_ok(choir_generate(model[b], NULL, prompt, 3, &o, &result[b]));
   for (int i = 0; i < 3; i++)
     same(result[0].sequences[i].tokens, result[1].sequences[i].tokens, 8 * sizeof(int32_t), "tokens", router);
-  for (int b = 0; b < 2; b++) choir_generate_free(&result[b]);
+  for (int b = 0; b < 2; b++) choir_generate_result_free(&result[b]);
 }
 
 static void models(void **state) {
@@ -157,11 +157,11 @@ static void use_layer(const char *router, const char *backend, layer_values *v) 
     test_ok(choir_layer_backward(layer, &w, v->x, v->dout, v->dx, &g));
     if (keeps) test_ok(choir_layer_observe(layer, call, v->thresholds));
   }
-  test_ok(choir_layer_stats(layer, &stats));
+  test_ok(choir_layer_route_stats(layer, &stats));
   memcpy(v->load, stats.load, (size_t)e * sizeof *v->load);
   choir_route_stats_free(&stats);
   test_ok(choir_layer_forward(layer, &w, N, v->x, token, NULL, 0, v->out));
-  choir_layer_destroy(layer);
+  choir_layer_free(layer);
 }
 
 static void layers(void **state) {
@@ -260,7 +260,7 @@ static void backends_are_known_by_name(void **state) {
   choir_config config = model_config("hash");
   choir_run_options run = {.backend = "abacus"};
   choir_model *model;
-  test_fails(choir_model_init(&config, 1, &run, &model), CHOIR_ERROR_ARGUMENT, "'abacus' is not in this build");
+  test_fails(choir_model_create(&config, 1, &run, &model), CHOIR_ERROR_ARGUMENT, "'abacus' is not in this build");
   assert_non_null(strstr(choir_error_message(), "cpu, reference, opencl, cuda, fenced"));
   assert_null(model);
   assert_int_equal(ch_backend_register(&fence_backend), CHOIR_ERROR_ARGUMENT);

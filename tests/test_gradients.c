@@ -149,7 +149,7 @@ static void micro_batches(void **state) {
     ch_step_result r;
     choir_model *model;
     config.train.accumulate = 1 + i / 2;
-    test_ok(choir_model_init(&config, 1, NULL, &model));
+    test_ok(choir_model_create(&config, 1, NULL, &model));
     model_trainer(model, &t);
     t.model->config.train.rate = 0; /* so that weights stay what they are */
     t.step = i < 2 ? 2 + i : 1;
@@ -182,8 +182,8 @@ static int32_t *drawn(int accumulate, int steps) {
   test_ok(choir_config_load("config.json", &run.config));
   run.config.model.vocab_size = 320;
   run.config.train.accumulate = accumulate;
-  test_ok(choir_data_open("data", &run.data));
-  test_ok(choir_model_init(&run.config, 1, NULL, &model));
+  test_ok(choir_data_load("data", &run.data));
+  test_ok(choir_model_create(&run.config, 1, NULL, &model));
   model_trainer(model, &run.trainer);
   test_ok(ch_run_plan(&run));
   size_t n = (size_t)ch_step_tokens(&run.config.train);
@@ -194,7 +194,7 @@ static int32_t *drawn(int accumulate, int steps) {
     memcpy(all + n * (size_t)i, run.batch, n * sizeof *all);
   }
   free(run.batch), free(run.unigram);
-  choir_data_close(run.data);
+  choir_data_free(run.data);
   ch_trainer_free(&run.trainer);
   return all;
 }

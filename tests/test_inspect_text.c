@@ -125,7 +125,7 @@ static void against_naive_counts(void **state) {
   planted p[2];
   choir_route_stats s;
   naive w = {0};
-  test_ok(choir_route_stats_begin(E, V, &s));
+  test_ok(choir_route_stats_create(E, V, &s));
   for (uint32_t b = 0; b < 2; b++) {
     plant(&p[b], b ? 40 : MOST, b);
     choir_route_stats_count(&s, &p[b].view);
@@ -165,7 +165,7 @@ static void favourites(void **state) {
   choir_route_stats s;
   choir_favourite whole[V + 1], best[V + 1];
   plant(&p, MOST, 5);
-  test_ok(choir_route_stats_begin(E, V, &s));
+  test_ok(choir_route_stats_create(E, V, &s));
   choir_route_stats_count(&s, &p.view);
   for (int i = 0; i < E; i++)
     for (int typical = 0; typical < 2; typical++)
@@ -205,7 +205,7 @@ static void extremes(void **state) {
   }
   index_slots(&p);
   p.view.valid = NULL;
-  test_ok(choir_route_stats_begin(E, V, &s));
+  test_ok(choir_route_stats_create(E, V, &s));
   choir_route_stats_count(&s, &p.view);
   if (!(fabs(s.token_entropy - log(E) / 2) < 1e-7)) fail_msg("entropy %g", s.token_entropy);
   near(s.load_entropy, 0, "entropy of the load of one expert");
@@ -219,14 +219,14 @@ static void extremes(void **state) {
   memset(p.gates, 0, sizeof p.gates);
   index_slots(&p);
   p.view.valid = p.valid;
-  test_ok(choir_route_stats_begin(E, 0, &s)); /* the cheap ones alone, of nothing but padding */
+  test_ok(choir_route_stats_create(E, 0, &s)); /* the cheap ones alone, of nothing but padding */
   choir_route_stats_count(&s, &p.view);
   assert_int_equal(s.tokens + s.assignments, 0);
   near(s.gate_mass, 0, "gate mass of nothing");
   assert_true(isnan(s.cutoff[0]));
   assert_null(s.shared);
   choir_route_stats_free(&s);
-  assert_int_equal(choir_route_stats_begin(0, V, &s), CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(choir_route_stats_create(0, V, &s), CHOIR_ERROR_ARGUMENT);
 
   test_ok(ch_route_stats_alloc(E, &s)); /* what choir_route gives has no room for it */
   choir_route_stats_count(&s, &p.view);
@@ -318,8 +318,8 @@ static void every_router(void **state) {
     c.model.heads = 2, c.model.experts = !strcmp(*name, "dense") ? 1 : 4, c.model.moe_every = 2;
     c.train.sequence_length = T, c.train.batch_sequences = B;
     test_ok(choir_router_default(*name, &c.model.router));
-    test_ok(choir_model_init(&c, 3, NULL, &model));
-    for (int l = 0; l < 2; l++) test_ok(choir_route_stats_begin(c.model.experts, VOCABULARY, &all.stats[l]));
+    test_ok(choir_model_create(&c, 3, NULL, &model));
+    for (int l = 0; l < 2; l++) test_ok(choir_route_stats_create(c.model.experts, VOCABULARY, &all.stats[l]));
     choir_model_on_routing(model, look, &all);
     test_ok(choir_model_forward(model, B, T, tokens, NULL, 0, &result));
     assert_int_equal(all.calls, 2);

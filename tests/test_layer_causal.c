@@ -102,7 +102,7 @@ static void a_layer_serves_by_thresholds(void **state) {
   layer_run(&c, 1);
   assert_memory_equal(out, c.out, sizeof out);
   assert_memory_equal(dx, c.dx, sizeof dx);
-  choir_layer_destroy(layer);
+  choir_layer_free(layer);
   layer_case_free(&c);
 }
 
@@ -130,7 +130,7 @@ static void a_layer_learns_thresholds(void **state) {
   w.thresholds = causal;
   test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 0, out));
   test_fails(choir_layer_observe(layer, 30, kept), CHOIR_ERROR_ARGUMENT, "not causal");
-  choir_layer_destroy(layer);
+  choir_layer_free(layer);
   layer_case_free(&c);
 }
 
@@ -152,7 +152,7 @@ static void padding_teaches_nothing(void **state) {
     }
     test_ok(choir_layer_observe(layer, 1, kept));
     if (memcmp(kept, before, sizeof kept)) fail_msg("%s has learnt from padding", ch_router_names[r]);
-    choir_layer_destroy(layer);
+    choir_layer_free(layer);
     layer_case_free(&c);
   }
 }
@@ -194,7 +194,7 @@ static void what_is_not_finite_teaches_nothing(void **state) {
     test_ok(choir_layer_forward(layer, &overflow, N, x, NULL, NULL, 1, out));
     test_fails(choir_layer_observe(layer, 1, kept), CHOIR_ERROR_NUMERIC, "score that is not finite");
     assert_memory_equal(kept, before, sizeof kept);
-    choir_layer_destroy(layer);
+    choir_layer_free(layer);
     layer_case_free(&c);
   }
 }
@@ -216,7 +216,7 @@ static void every_router_can_serve(void **state) {
       test_ok(choir_layer_forward(layer, &w, 1, c.x + t * D, ids + t, NULL, 0, one));
       assert_memory_equal(one, all + t * D, sizeof one);
     }
-    choir_layer_destroy(layer);
+    choir_layer_free(layer);
     layer_case_free(&c);
   }
 }
@@ -244,7 +244,7 @@ static void calls_in_a_row(void **state) {
     valid[N - 1] = k == 0;
     test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, valid, 0, dx));
     assert_int_equal(dx[N * D - 1] != 0, k == 0);
-    choir_layer_destroy(layer);
+    choir_layer_free(layer);
   }
   assert_memory_equal(out[0], out[1], sizeof *out);
   layer_case_free(&c);
@@ -268,7 +268,7 @@ static void is_no_model(void **state) {
     test_ok(choir_layer_create(&o, &layer));
     test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, out));
     test_fails(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 1, out), CHOIR_ERROR_ARGUMENT, options[i][1]);
-    choir_layer_destroy(layer);
+    choir_layer_free(layer);
     layer_case_free(&c);
   }
 }
@@ -287,10 +287,10 @@ static void all_tokens_to_all_experts(void **state) {
   test_ok(choir_layer_create(&o, &layer));
   choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2, .thresholds = given};
   test_ok(choir_layer_forward(layer, &w, 2048, c.x, NULL, NULL, 0, out));
-  test_ok(choir_layer_stats(layer, &stats));
+  test_ok(choir_layer_route_stats(layer, &stats));
   assert_int_equal(stats.assignments, 2048 * 256);
   choir_route_stats_free(&stats);
-  choir_layer_destroy(layer);
+  choir_layer_free(layer);
   layer_case_free(&c);
 }
 

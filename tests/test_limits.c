@@ -100,16 +100,16 @@ static void forked(void **state) {
   test_ok(choir_router_default("hash", &config.model.router)); /* which serves as it is */
   run.threads = 2;
   run.compute = "bf16", run.emulate_bf16 = 1;
-  test_ok(choir_model_init(&config, 1, &run, &two));
+  test_ok(choir_model_create(&config, 1, &run, &two));
   run.threads = 1;
-  test_ok(choir_model_init(&config, 1, &run, &one));
+  test_ok(choir_model_create(&config, 1, &run, &one));
   test_ok(choir_model_forward(two, 2, 32, tokens, NULL, 0, &result));
   choir_session *session;
   choir_trainer *trainer;
   choir_parameter p;
   test_ok(choir_session_create(two, NULL, &session));
   test_ok(choir_trainer_create(two, NULL, &trainer));
-  test_ok(choir_model_parameter(two, 0, &p));
+  test_ok(choir_model_parameter_at(two, 0, &p));
   fflush(NULL);
   pid_t child = fork();
   if (!child) {

@@ -21,7 +21,7 @@ static void make_tiny(tiny *c) {
   test_ok(choir_config_set(&config, "router.pool", "sequence"));
   test_ok(choir_config_set(&config, "head_scale", "0.25")); /* far from uniform */
   choir_run_options run = {.threads = 1};
-  test_ok(choir_model_init(&config, 5, &run, &c->model));
+  test_ok(choir_model_create(&config, 5, &run, &c->model));
   for (int code = 0; code < READ; code++) {
     int32_t token[T];
     float logits[T * (V + 1)];
@@ -127,7 +127,7 @@ static void batches_do_not_matter(void **state) {
   choir_model *model;
   int32_t text[MODEL_T * 20];
   choir_eval_result r[3];
-  test_ok(choir_model_init(&c, 5, &run, &model));
+  test_ok(choir_model_create(&c, 5, &run, &model));
   draw_text(text, MODEL_T * 20, 9);
   for (int i = 0; i < 3; i++) {
     ch_windows w = ch_windows_text(text, MODEL_T * 20, MODEL_T);
@@ -150,7 +150,7 @@ static void trains(void **state) {
     choir_trainer_result r;
     int32_t token[MODEL_B * MODEL_T];
     double first = 0, last = 0;
-    test_ok(choir_model_init(&c, 5, &run, &model));
+    test_ok(choir_model_create(&c, 5, &run, &model));
     test_ok(choir_trainer_create(model, NULL, &trainer));
     for (int t = 0; t < MODEL_B * MODEL_T; t++) token[t] = (t % MODEL_T * 7 + 3) % 11;
     for (int step = 0; step < 120; step++) {
@@ -197,7 +197,7 @@ static void capacity_goes_by_the_share(void **state) {
     choir_forward_result r;
     int32_t token[2 * MODEL_T];
     capacities s = {.token = token};
-    test_ok(choir_model_init(&c, 5, &run, &model));
+    test_ok(choir_model_create(&c, 5, &run, &model));
     choir_model_on_routing(model, count_slots, &s);
     for (int half = 0; half < 2; half++) {
       draw_text(token, 2 * MODEL_T, 4);
@@ -232,7 +232,7 @@ static void fills(void **state) {
   enum { N = 20 };
   int32_t mask = choir_config_mask_token(&c), text[N], before[N];
   static float logits[N * MODEL_V];
-  test_ok(choir_model_init(&c, 5, &run, &model));
+  test_ok(choir_model_create(&c, 5, &run, &model));
   for (int t = 0; t < N; t++) before[t] = t % 3 ? mask : t;
   const choir_fill_options ways[] = {{.top_p = 1, .temperature = 1},
                                      {.top_p = 0.9, .temperature = 0.7, .steps = 4, .block = 5, .random_order = 1},
@@ -313,7 +313,7 @@ static void what_has_no_meaning_is_refused(void **state) {
   choir_session *session;
   choir_forward_result r;
   int32_t token[4] = {1, 2, 3, 4};
-  test_ok(choir_model_init(&c, 5, &run, &model));
+  test_ok(choir_model_create(&c, 5, &run, &model));
   test_fails(choir_session_create(model, NULL, &session), CHOIR_ERROR_UNSUPPORTED, "model.attention is bidirectional");
   test_fails(choir_model_set_routing(model, "adaptive"), CHOIR_ERROR_UNSUPPORTED, "take 'sequence'");
   test_fails(choir_model_forward(model, 1, 4, token, NULL, 1, &r), CHOIR_ERROR_UNSUPPORTED,

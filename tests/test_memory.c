@@ -30,7 +30,7 @@ static void plan_is_that_of_the_arenas(void **state) {
       c.train.accumulate = 2;
     }
     test_ok(choir_config_cost(&c, &costs));
-    test_ok(choir_model_init(&c, 1, &run, &model));
+    test_ok(choir_model_create(&c, 1, &run, &model));
     test_ok(ch_trainer_plan(model, &t));
     test_ok(ch_trainer_commit(&t));
     const choir_memory *m = &costs.train_memory;

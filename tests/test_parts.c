@@ -71,10 +71,10 @@ static int serve(const ch_comm *comm, void *context) {
   config.model.d_expert = 2048; /* above the rounding of arenas to 2 MiB */
   config.model.router.capacity_factor = 1;
   model_tokens(token, B * T, 5);
-  test_ok(choir_model_init(&config, 4, &o, &model));
+  test_ok(choir_model_create(&config, 4, &o, &model));
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
-    test_ok(choir_model_parameter(model, i, &p));
+    test_ok(choir_model_parameter_at(model, i, &p));
     if (strstr(p.name, "thresholds")) test_ok(choir_model_set_parameter(model, i, thresholds));
   }
   test_ok(choir_model_set_routing(model, "threshold"));

@@ -46,7 +46,7 @@ static int end_all(void **state) {
 static void set_thresholds(choir_model *model, float to) {
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
-    test_ok(choir_model_parameter(model, i, &p));
+    test_ok(choir_model_parameter_at(model, i, &p));
     for (int e = 0; strstr(p.name, "thresholds") && e < p.shape[0]; e++) p.data[e] = to;
   }
 }
@@ -65,7 +65,7 @@ static choir_model *new_model(const char *router) {
   c.train.sequence_length = 64;
   c.train.batch_sequences = 4;
   test_ok(choir_router_default(router, &c.model.router));
-  test_ok(choir_model_init(&c, 3, &run, &model));
+  test_ok(choir_model_create(&c, 3, &run, &model));
   set_thresholds(model, 0.26f);
   test_ok(choir_model_set_routing(model, "threshold"));
   return model;

@@ -33,8 +33,8 @@ static void every_routing_keeps_what_it_declares(void **state) {
     for (int i = 0; i < backends; i++) {
       choir_config config = model_config(*router);
       choir_model *model = model_new(&config, run[i].backend, run[i].compute);
-      const char *routing;
-      for (int r = 0; (routing = choir_router_routing(*router, r)); r++) {
+      for (const char *const *each = choir_router_routings(*router); *each; each++) {
+        const char *routing = *each;
         if (i == 2 && strcmp(routing, "threshold"))
           continue; /* primitives for every number of rows take long to make */
         ch_probe_result result = run_probe(model, routing, 1);
@@ -44,7 +44,7 @@ static void every_routing_keeps_what_it_declares(void **state) {
         expect(&result.alone, d->looks_ahead || d->depends_on_batch, run[i].strict, *router, routing);
         assert_int_equal(result.leaks, 0);
       }
-      assert_string_equal(choir_model_routing(model), choir_router_routing(*router, 0)); /* as it was */
+      assert_string_equal(choir_model_routing(model), *choir_router_routings(*router)); /* as it was */
       choir_model_free(model);
     }
 }
@@ -137,7 +137,7 @@ static void refusals_and_small_batches(void **state) {
   test_fails(ch_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT, "batch, threshold");
   choir_model_free(model);
   config = model_config("expert_choice"); /* fresh: nothing has set its thresholds */
-  test_ok(choir_model_init(&config, 5, NULL, &model));
+  test_ok(choir_model_create(&config, 5, NULL, &model));
   o.routing = "threshold";
   assert_int_equal(ch_probe(model, NULL, &o, &r), CHOIR_ERROR_UNSUPPORTED);
   choir_model_free(model);
@@ -207,11 +207,10 @@ static int rows_of(const char *router, const char *routing) {
 /* The table of docs/causality.md has every routing of every router once, and says what the library declares. */
 static void the_docs_say_what_is_declared(void **state) {
   int routings = 0;
-  const char *routing;
   for (const char *const *name = choir_router_names(); *name; name++)
-    for (int i = 0; (routing = choir_router_routing(*name, i)); i++, routings++)
-      if (rows_of(*name, routing) != 1)
-        fail_msg("docs/causality.md: routing %s of router %s has not one row", routing, *name);
+    for (const char *const *routing = choir_router_routings(*name); *routing; routing++, routings++)
+      if (rows_of(*name, *routing) != 1)
+        fail_msg("docs/causality.md: routing %s of router %s has not one row", *routing, *name);
   if (rows_of(NULL, NULL) != routings) fail_msg("docs/causality.md names a router or a routing that is not there");
 }
 

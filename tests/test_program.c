@@ -26,8 +26,8 @@ static void forward(void **state) {
              *router);
     program_must("%s", command);
     snprintf(command, sizeof command, VECTORS "model/%s/expected.safetensors", *router);
-    test_ok(choir_tensors_open(command, 1, &want));
-    test_ok(choir_tensors_open("gradients.safetensors", 1, &got));
+    test_ok(choir_tensors_load(command, 1, &want));
+    test_ok(choir_tensors_load("gradients.safetensors", 1, &got));
     const double *losses = choir_tensors_find(want, "losses")->data;
     double loss = NAN;
     const char *at = strstr(program_output, "\"loss\":");
@@ -40,8 +40,8 @@ static void forward(void **state) {
       assert_true(w && w->bytes == g->bytes);
       test_close((const float *)g->data, (const float *)w->data, (int64_t)(g->bytes / sizeof(float)), 2e-5);
     }
-    choir_tensors_close(want);
-    choir_tensors_close(got);
+    choir_tensors_free(want);
+    choir_tensors_free(got);
   }
 }
 
@@ -57,7 +57,7 @@ static void route(void **state) {
       {"masked", "masked.hash.b1", "--router hash --tokens ids.npy --valid valid.npy"},
       {"one", "one.dense.b1", "--router dense"}};
   choir_tensors *file;
-  test_ok(choir_tensors_open(VECTORS "routers.safetensors", 1, &file));
+  test_ok(choir_tensors_load(VECTORS "routers.safetensors", 1, &file));
   const choir_tensor *ids = choir_tensors_find(file, "ids"), *valid = choir_tensors_find(file, "masked.valid");
   test_ok(ch_npy_write(
       "ids.npy",
@@ -78,7 +78,7 @@ static void route(void **state) {
     snprintf(text, sizeof text, "%s.gates", cases[i].name);
     close_npy("gates.npy", choir_tensors_find(file, text), 1e-6);
   }
-  choir_tensors_close(file);
+  choir_tensors_free(file);
 }
 
 TEST_MAIN(program_directory_make, program_directory_remove, forward, route)

@@ -134,7 +134,7 @@ static int ends(const ch_comm *comm, void *context) {
   choir_run_options o = {.threads = 1, .ranks = &ranks};
   choir_model *model;
   choir_tokenizer *tokenizer;
-  test_ok(choir_checkpoint_load("expert_choice", &o, &model, &tokenizer));
+  test_ok(choir_model_load("expert_choice", &o, &model, &tokenizer));
   int code = j->body(comm, model, tokenizer);
   const char *message = choir_error_message();
   if (code != j->code || !strstr(message, j->message)) {
@@ -189,7 +189,7 @@ static int another_model(const ch_comm *comm, void *context) {
   char want[80];
   if (odd && w->directory && chdir(w->directory)) return 1;
   snprintf(want, sizeof want, "rank 2 of 4 has another %s than rank 0", w->name);
-  int code = choir_checkpoint_load("expert_choice", &o, &model, NULL);
+  int code = choir_model_load("expert_choice", &o, &model, NULL);
   if (code == CHOIR_ERROR_ARGUMENT && !model && strstr(choir_error_message(), want)) return 0;
   fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, choir_error_message());
   return 1;
@@ -200,10 +200,10 @@ static void change_last(const char *parameter, const char *directory) {
   choir_model *model;
   choir_tokenizer *tokenizer;
   int changed = 0;
-  test_ok(choir_checkpoint_load("expert_choice", NULL, &model, &tokenizer));
+  test_ok(choir_model_load("expert_choice", NULL, &model, &tokenizer));
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
-    test_ok(choir_model_parameter(model, i, &p));
+    test_ok(choir_model_parameter_at(model, i, &p));
     if (strcmp(p.name, parameter)) continue;
     int64_t count = 1;
     for (int d = 0; d < p.dims; d++) count *= p.shape[d];

@@ -80,7 +80,7 @@ static void evaluate_capacity(choir_model *model) {
   for (int i = 0; i < 4; i++) {
     o.capacity_factor = factor[i];
     test_ok(choir_eval(model, NULL, &o, &with[i]));
-    assert_true(choir_model_config_of(model)->model.router.eval_capacity_factor == 0);
+    assert_true(choir_model_get_config(model)->model.router.eval_capacity_factor == 0);
   }
   assert_true(with[1].loss != with[0].loss && with[2].loss == with[0].loss && with[3].loss != with[0].loss);
 }
@@ -99,13 +99,13 @@ static void evaluate(report *r, choir_model *model, const choir_tokenizer *token
     add_stats(r, model);
   }
   evaluate_sources(r, model);
-  if (!routing && !strcmp(choir_model_config_of(model)->model.router.name, "expert_choice")) evaluate_capacity(model);
+  if (!routing && !strcmp(choir_model_get_config(model)->model.router.name, "expert_choice")) evaluate_capacity(model);
   test_ok(choir_model_set_routing(model, NULL));
 }
 
 static void forward(report *r, choir_model *model) {
   static int32_t token[B * T];
-  int V = choir_model_config_of(model)->model.vocab_size;
+  int V = choir_model_get_config(model)->model.vocab_size;
   float *logits = malloc((size_t)B * T * (size_t)V * sizeof *logits);
   choir_forward_result f;
   for (int i = 0; i < B * T; i++) token[i] = (i * 37 + i / 7) % V;
@@ -116,7 +116,7 @@ static void forward(report *r, choir_model *model) {
   add_stats(r, model);
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
-    test_ok(choir_model_parameter(model, i, &p));
+    test_ok(choir_model_parameter_at(model, i, &p));
     size_t count = 1;
     for (int d = 0; d < p.dims; d++) count *= (size_t)p.shape[d];
     float *values = malloc(count * sizeof *values);
@@ -147,7 +147,7 @@ static int look(const ch_comm *comm, void *context) {
   choir_model *model;
   choir_tokenizer *tokenizer;
   report *r = comm->rank ? calloc(1, sizeof *r) : &j->of[comm->size];
-  test_ok(choir_checkpoint_load(j->run, &o, &model, &tokenizer));
+  test_ok(choir_model_load(j->run, &o, &model, &tokenizer));
   evaluate(r, model, tokenizer, NULL);
   if (!choir_model_set_routing(model, "threshold")) evaluate(r, model, tokenizer, "threshold");
   forward(r, model);
@@ -193,11 +193,11 @@ static void shards_of_the_caller(void **state) {
   choir_model *model;
   make_run("expert_choice", 1, "single");
   same_numbers((job){.run = "single", .shards = 4}, (const int[]){1, 2, 4, 0});
-  test_fails(choir_model_load("single", &(choir_run_options){.shards = -1}, &model), CHOIR_ERROR_ARGUMENT,
+  test_fails(choir_model_load("single", &(choir_run_options){.shards = -1}, &model, NULL), CHOIR_ERROR_ARGUMENT,
              "shards is -1: it must be 1 to");
-  test_fails(choir_model_load("single", &(choir_run_options){.shards = (1 << 20) + 1}, &model), CHOIR_ERROR_ARGUMENT,
-             "shards is 1048577: it must be 1 to 1048576");
-  test_ok(choir_model_load("single", &(choir_run_options){.shards = 1 << 20}, &model));
+  test_fails(choir_model_load("single", &(choir_run_options){.shards = (1 << 20) + 1}, &model, NULL),
+             CHOIR_ERROR_ARGUMENT, "shards is 1048577: it must be 1 to 1048576");
+  test_ok(choir_model_load("single", &(choir_run_options){.shards = 1 << 20}, &model, NULL));
   choir_model_free(model);
 }
 

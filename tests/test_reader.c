@@ -22,7 +22,7 @@ static void mixture_is_in_proportion(void **state) {
       for (int i = 0; i < 3; i++) assert_true(fabs((double)counts[i] - weights[i] * (double)(s + 1)) < 4);
     }
   }
-  choir_data_close(d);
+  choir_data_free(d);
 }
 
 /* Far along, where walking there is no option: the same counts by steps of one. */
@@ -39,7 +39,7 @@ static void mixture_holds_far_along(void **state) {
     for (int i = 0; i < 3; i++) total += counts[i];
     assert_int_equal(total, starts[k] + 6000);
   }
-  choir_data_close(d);
+  choir_data_free(d);
 }
 
 /* The samples that fall on the very ends of a source's part of the circle: found by solving a s + b = point. */
@@ -62,7 +62,7 @@ static void mixture_is_exact_at_its_borders(void **state) {
       }
       assert_int_equal(total, sample + 1);
     }
-  choir_data_close(d);
+  choir_data_free(d);
 }
 
 /* One source: each epoch hands out every window once, in an order of its own. */
@@ -95,7 +95,7 @@ static void epochs_are_permutations(void **state) {
   assert_int_equal(position.samples, 3 * windows);
   free(all);
   free(first);
-  choir_data_close(d);
+  choir_data_free(d);
 }
 
 static void position_is_the_whole_state(void **state) {
@@ -116,8 +116,8 @@ static void position_is_the_whole_state(void **state) {
   ch_data_next(d, 2, LENGTH, &a, N, other);
   assert_memory_not_equal(whole, other, sizeof whole);
   for (int i = 0; i < N * W; i++) assert_true(whole[i] >= 0 && whole[i] < 600);
-  choir_data_close(d);
-  choir_data_close(again);
+  choir_data_free(d);
+  choir_data_free(again);
 }
 
 static void heldout_windows_cover_the_share(void **state) {
@@ -142,7 +142,7 @@ static void heldout_windows_cover_the_share(void **state) {
     assert_int_equal(index, ch_data_heldout_windows(d, length));
     free(tokens);
   }
-  choir_data_close(d);
+  choir_data_free(d);
 }
 
 static void counts_and_hashes(void **state) {
@@ -164,8 +164,8 @@ static void counts_and_hashes(void **state) {
   test_ok(ch_data_check(d, 64));
   test_fails(ch_data_check(d, 30000), CHOIR_ERROR_ARGUMENT, "source \"few\" has ");
   test_fails(ch_data_check(d, 0), CHOIR_ERROR_ARGUMENT, "length is 0");
-  choir_data_close(d);
-  choir_data_close(mix);
+  choir_data_free(d);
+  choir_data_free(mix);
 }
 
 static void each_run_holds_out_one(void **state) {

@@ -339,7 +339,7 @@ static void damage(const char *from, const char *directory, enum change change) 
   snprintf(command, sizeof command, "mkdir %s && cp %s/config.json %s", directory, from, directory);
   program_must("%s", command);
   snprintf(path, sizeof path, "%s/model.safetensors", from);
-  test_ok(choir_tensors_open(path, 1, &file));
+  test_ok(choir_tensors_load(path, 1, &file));
   static float extra[8], bad[32] = {NAN}, endless[4] = {0, 0, -INFINITY, 0};
   float *copy = NULL;
   for (int i = 0; i < choir_tensors_count(file); i++) {
@@ -363,7 +363,7 @@ static void damage(const char *from, const char *directory, enum change change) 
         .name = "layers.7.surplus.weight", .dtype = CHOIR_F32, .dims = 1, .shape = {8}, .data = extra, .bytes = 32};
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   test_ok(choir_tensors_write(path, t, count, NULL));
-  choir_tensors_close(file);
+  choir_tensors_free(file);
   free(copy);
 }
 

@@ -55,7 +55,7 @@ static int train_bits(const ch_comm *comm, void *context) {
   choir_model *model;
   ch_trainer t;
   ch_step_result r;
-  test_ok(choir_model_init(&j->config, 5, &run, &model));
+  test_ok(choir_model_create(&j->config, 5, &run, &model));
   model_trainer(model, &t);
   for (int i = 0; i < BIT_STEPS; i++) {
     model_tokens(token, 2 * B * T, (uint32_t)i);
@@ -178,8 +178,8 @@ static void go_in_two(const char *out, layout first, layout second, const char *
 static double difference(const char *a, const char *b) {
   choir_tensors *first, *second;
   double worst = 0;
-  test_ok(choir_tensors_open(a, 1, &first));
-  test_ok(choir_tensors_open(b, 1, &second));
+  test_ok(choir_tensors_load(a, 1, &first));
+  test_ok(choir_tensors_load(b, 1, &second));
   assert_int_equal(choir_tensors_count(first), choir_tensors_count(second));
   for (int i = 0; i < choir_tensors_count(first); i++) {
     const choir_tensor *x = choir_tensors_at(first, i), *y = choir_tensors_find(second, x->name);
@@ -193,8 +193,8 @@ static double difference(const char *a, const char *b) {
     } else if (strcmp(x->name, "run.metrics_bytes")) /* digits of a rounded number */
       assert_memory_equal(x->data, y->data, x->bytes);
   }
-  choir_tensors_close(first);
-  choir_tensors_close(second);
+  choir_tensors_free(first);
+  choir_tensors_free(second);
   return worst;
 }
 
@@ -261,7 +261,7 @@ static void look_at_parameters(choir_model *model, sight *s) {
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
     int64_t count = 1;
-    test_ok(choir_model_parameter(model, i, &p));
+    test_ok(choir_model_parameter_at(model, i, &p));
     for (int d = 0; d < p.dims; d++) count *= p.shape[d];
     float *values = malloc((size_t)count * sizeof *values);
     test_ok(choir_model_get_parameter(model, i, 0, values));
@@ -286,7 +286,7 @@ static int look(const ch_comm *comm, void *context) {
   choir_eval_result e;
   choir_forward_result f;
   static int32_t token[24 * 16];
-  test_ok(choir_checkpoint_load("one", &o, &model, &tokenizer));
+  test_ok(choir_model_load("one", &o, &model, &tokenizer));
   test_ok(choir_eval(model, tokenizer, &(choir_eval_options){.data = "data", .sequences = 30}, &e));
   own.loss[0] = e.loss;
   test_ok(choir_model_set_routing(model, "threshold"));
@@ -345,8 +345,9 @@ static void refuses_by_name(void **state) {
   choir_ranks alone = {.comm = &ch_comm_single};
   test_fails(choir_ranks_set_replicas(&alone, 2), CHOIR_ERROR_ARGUMENT, "2 replicas of the experts on 1 process,");
   test_ok(choir_ranks_set_replicas(&alone, 1));
-  test_fails(choir_ranks_set_hidden(&alone, 0), CHOIR_ERROR_ARGUMENT, "0 hidden shards of the experts on 1 process,");
-  test_ok(choir_ranks_set_hidden(&alone, 1));
+  test_fails(choir_ranks_set_hidden_shards(&alone, 0), CHOIR_ERROR_ARGUMENT,
+             "0 hidden shards of the experts on 1 process,");
+  test_ok(choir_ranks_set_hidden_shards(&alone, 1));
 }
 
 TEST_MAIN(program_setup, program_directory_remove, replicas_have_the_same_bits, stopped_and_gone_on, sharded_in_bf16,

@@ -87,8 +87,8 @@ static void finished(void **state) {
 /* The counters beside it know how long the log was, and with it how a setting is spelt. */
 static void same_optimizer(const char *a, const char *b) {
   choir_tensors *file_a, *file_b;
-  test_ok(choir_tensors_open(a, 1, &file_a));
-  test_ok(choir_tensors_open(b, 1, &file_b));
+  test_ok(choir_tensors_load(a, 1, &file_a));
+  test_ok(choir_tensors_load(b, 1, &file_b));
   int compared = 0;
   for (int i = 0; i < choir_tensors_count(file_a); i++) {
     const choir_tensor *x = choir_tensors_at(file_a, i), *y = choir_tensors_find(file_b, x->name);
@@ -99,8 +99,8 @@ static void same_optimizer(const char *a, const char *b) {
     compared++;
   }
   assert_in_range(compared, 10, 1000);
-  choir_tensors_close(file_a);
-  choir_tensors_close(file_b);
+  choir_tensors_free(file_a);
+  choir_tensors_free(file_b);
 }
 
 /* Without clipping every layer is updated within the backward pass; a clip that never bites keeps all gradients until
@@ -125,15 +125,15 @@ static void updated_in_backward(void **state) {
 static int load_model(const char *directory) {
   choir_model *model;
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
-  int code = choir_model_load(directory, &run, &model);
+  int code = choir_model_load(directory, &run, &model, NULL);
   if (!code) choir_model_free(model);
   return code;
 }
 
 static int open_data(const char *directory) {
   choir_data *data;
-  int code = choir_data_open(directory, &data);
-  if (!code) choir_data_close(data);
+  int code = choir_data_load(directory, &data);
+  if (!code) choir_data_free(data);
   return code;
 }
 
@@ -228,7 +228,7 @@ static void counters_below_zero(void **state) {
   const int64_t below = -1;
   choir_tensor tensor[200];
   choir_tensors *file;
-  test_ok(choir_tensors_open("whole/checkpoints/00000084/state.safetensors", 1, &file));
+  test_ok(choir_tensors_load("whole/checkpoints/00000084/state.safetensors", 1, &file));
   int count = choir_tensors_count(file), spoilt = 0;
   assert_in_range(count, 10, 200);
   for (int i = 0; i < count; i++) {
@@ -241,7 +241,7 @@ static void counters_below_zero(void **state) {
     spoilt++;
   }
   assert_int_equal(spoilt, 2);
-  choir_tensors_close(file);
+  choir_tensors_free(file);
 }
 
 TEST_MAIN(program_setup, program_directory_remove, killed_at_random_instants, interrupted, finished,

@@ -187,14 +187,14 @@ static void layer_on_own_arrays(void **state) {
       assert_memory_equal(g.w1, c.dw1, weights);
       assert_memory_equal(g.w2, c.dw2, weights);
       choir_route_stats stats;
-      test_ok(choir_layer_stats(layer, &stats));
+      test_ok(choir_layer_route_stats(layer, &stats));
       assert_int_equal(stats.assignments, ch_slots(&c.record));
       assert_true(stats.aux_loss == *c.counts.aux_loss);
       c.rng_base += (uint64_t)n;
       choir_route_stats_free(&stats);
     }
     assert_true(choir_layer_bytes(layer) > sizeof(float) * N * (D + H));
-    choir_layer_destroy(layer);
+    choir_layer_free(layer);
     free(g.router);
     free(g.w1);
     free(g.w2);
@@ -211,7 +211,7 @@ static void randomness_goes_on(void **state) {
   for (int run = 0; run < 2; run++) {
     choir_layer *layer = make_layer(&c.options, E, "fp32");
     for (int call = 0; call < 2; call++) test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out[run][call]));
-    choir_layer_destroy(layer);
+    choir_layer_free(layer);
   }
   assert_memory_equal(out[0], out[1], sizeof out[0]);
   assert_true(test_error(out[0][0], out[0][1], N * D) > 1e-4);
@@ -248,14 +248,14 @@ static void layer_refuses(void **state) {
   choir_layer_weights w = {.w1 = c.w1, .w2 = c.w2}, none = {.w1 = c.w1}; /* hash has no router weight */
   choir_route_stats stats;
   int32_t ids[N] = {0};
-  test_fails(choir_layer_stats(layer, &stats), CHOIR_ERROR_ARGUMENT, "forward first");
+  test_fails(choir_layer_route_stats(layer, &stats), CHOIR_ERROR_ARGUMENT, "forward first");
   test_fails(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT, "token ids");
   test_fails(choir_layer_forward(layer, &w, N + 1, c.x, ids, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT, "65 tokens");
   test_fails(choir_layer_forward(layer, &none, N, c.x, ids, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT, "w2 is NULL");
   test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, c.out));
   test_fails(choir_layer_backward(layer, &w, c.x, c.dout, c.dx, &w), CHOIR_ERROR_ARGUMENT, "training");
-  choir_layer_destroy(layer);
-  choir_layer_destroy(NULL);
+  choir_layer_free(layer);
+  choir_layer_free(NULL);
 
   choir_router_options of_models[] = {router_options("expert_choice"), router_options("random")};
   of_models[0].threshold_after = 5;
@@ -266,7 +266,7 @@ static void layer_refuses(void **state) {
     test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, c.out));
     test_fails(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT,
                i ? "consistency_weight is" : "threshold_after is");
-    choir_layer_destroy(layer);
+    choir_layer_free(layer);
   }
   layer_case_free(&c);
 }

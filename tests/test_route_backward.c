@@ -1,4 +1,4 @@
-/* choir_route_show and choir_route_backward, for every router: what is shown is what choir_route gives, and gradients
+/* choir_route_visit and choir_route_backward, for every router: what is shown is what choir_route gives, and gradients
  * are central differences of it. */
 #include "choir/router.h"
 #include "moe_testing.h"
@@ -197,7 +197,7 @@ static void shows_what_it_routed(void **state) {
     example x;
     shown s = {.calls = 0};
     make(&x, &o, 1, NULL);
-    test_ok(choir_route_show(&x.request, show, &s));
+    test_ok(choir_route_visit(&x.request, show, &s));
     test_ok(choir_route(&x.request, x.gates, &stats));
     assert_int_equal(s.calls, 1);
     assert_memory_equal(s.gates, x.gates, sizeof(float) * (size_t)(N * x.request.e));
@@ -214,7 +214,7 @@ static void refuses(void **state) {
   float dscores[CELLS];
   make(&x, &o, 1, NULL);
   test_fails(choir_route_backward(&x.request, x.dgates, 0, NULL), CHOIR_ERROR_ARGUMENT, "NULL");
-  test_fails(choir_route_show(&x.request, NULL, NULL), CHOIR_ERROR_ARGUMENT, "NULL");
+  test_fails(choir_route_visit(&x.request, NULL, NULL), CHOIR_ERROR_ARGUMENT, "NULL");
   x.request.reserved[3] = 1;
   test_fails(choir_route_backward(&x.request, x.dgates, 0, dscores), CHOIR_ERROR_UNSUPPORTED, "choir_route_request");
   x.request.reserved[3] = 0;

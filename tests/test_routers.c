@@ -276,6 +276,12 @@ static void refused(const char *router, int n, int e, int T_, double factor, dou
   test_fails(code, CHOIR_ERROR_ARGUMENT, words);
 }
 
+static int looks(const char *router, int training) {
+  choir_router_options o = {0};
+  if (choir_router_default(router, &o)) snprintf(o.name, sizeof o.name, "%s", router);
+  return choir_router_looks_across_tokens(&o, training);
+}
+
 static void refuses_by_name_and_value(void **state) {
   refused("expert_choice", 8, 16, 0, 0, 0, NULL, 0, "16 experts choose among only 8 tokens");
   refused("expert_choice", 64, 16, 8, 0, 0, "sequence", 0, "16 experts choose among only 8 tokens");
@@ -299,15 +305,14 @@ static void refuses_by_name_and_value(void **state) {
   refused("global_topk", 1 << 26, 64, 0, 0, 0, NULL, 0, "too many for one call");
   assert_null(ch_router_find("expert_chioce"));
   assert_non_null(strstr(choir_error_message(), "did you mean 'expert_choice'"));
-  assert_int_equal(choir_router_looks_across_tokens("nobody"), -1);
-  assert_int_equal(choir_router_looks_across_tokens("expert_choice"), 1);
-  assert_int_equal(choir_router_looks_across_tokens("switch_top1"), 1);
-  assert_int_equal(choir_router_looks_across_tokens("hash"), 0);
-  assert_int_equal(choir_router_looks_across_tokens("switch_top1"), 1);
-  assert_int_equal(choir_router_looks_across_tokens("base"), 0);
-  assert_int_equal(choir_router_looks_in_training("base"), 1);
-  assert_int_equal(choir_router_looks_in_training("hash"), 0);
-  assert_int_equal(choir_router_looks_in_training("nobody"), -1);
+  assert_int_equal(looks("nobody", 0), -1);
+  assert_int_equal(looks("expert_choice", 0), 1);
+  assert_int_equal(looks("switch_top1", 0), 1);
+  assert_int_equal(looks("hash", 0), 0);
+  assert_int_equal(looks("base", 0), 0);
+  assert_int_equal(looks("base", 1), 1);
+  assert_int_equal(looks("hash", 1), 0);
+  assert_int_equal(looks("nobody", 1), -1);
 }
 
 TEST_MAIN(set_up, NULL, agrees_with_its_definition, hardly_any_token, permuting_experts_permutes_the_record,

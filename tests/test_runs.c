@@ -207,10 +207,11 @@ static void damaged_ones_are_passed_over(void **state) {
   program_refuses(1, "none of 4 checkpoints can be read", "choir eval hurt --data data");
   choir_model *model; /* the error is that of the newest: of one that is cut short, and not of those that are absent */
   program_must("cd hurt/checkpoints && rm 0000000[369]/model.safetensors");
-  test_fails(choir_model_load("hurt", NULL, &model), CHOIR_ERROR_FORMAT,
+  test_fails(choir_model_load("hurt", NULL, &model, NULL), CHOIR_ERROR_FORMAT,
              "none of 4 checkpoints can be read; the newest");
   program_must("cd hurt/checkpoints && rm -r 0000000[369]");
-  test_fails(choir_model_load("hurt", NULL, &model), CHOIR_ERROR_FORMAT, "hurt/checkpoints/00000012/model.safetensors");
+  test_fails(choir_model_load("hurt", NULL, &model, NULL), CHOIR_ERROR_FORMAT,
+             "hurt/checkpoints/00000012/model.safetensors");
   assert_null(strstr(choir_error_message(), "none of"));
 }
 
@@ -232,7 +233,7 @@ static void readers_pass_over_what_is_not_finite(void **state) {
   float values[32] = {NAN};
   choir_tensors *t;
   program_must("cp -r sound blown");
-  test_ok(choir_tensors_open(path, 1, &t));
+  test_ok(choir_tensors_load(path, 1, &t));
   int count = choir_tensors_count(t);
   choir_tensor *tensor = calloc((size_t)count, sizeof *tensor);
   for (int i = 0; i < count; i++) {
@@ -241,7 +242,7 @@ static void readers_pass_over_what_is_not_finite(void **state) {
   }
   test_ok(choir_tensors_write("blown.safetensors", tensor, count, NULL));
   free(tensor);
-  choir_tensors_close(t);
+  choir_tensors_free(t);
   program_must("mv blown.safetensors %s; choir eval blown --data data --sequences 4 --json 2>&1", path);
   assert_non_null(strstr(program_output, "final_norm.weight"));
   assert_non_null(strstr(program_output, "00000009 is taken, the newest that is whole"));
@@ -275,7 +276,7 @@ static void checkpoints_vanish_under_readers(void **state) {
   for (int i = 0; i < 150; i++) {
     choir_model *model;
     choir_tokenizer *tokenizer;
-    test_ok(choir_checkpoint_load("busy", NULL, &model, &tokenizer));
+    test_ok(choir_model_load("busy", NULL, &model, &tokenizer));
     choir_model_free(model);
     choir_tokenizer_free(tokenizer);
   }

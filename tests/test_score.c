@@ -10,7 +10,7 @@ static choir_model *load(const char *router, const char *backend, int threads) {
   choir_run_options run = test_run_options(backend, "fp32");
   run.threads = threads;
   snprintf(path, sizeof path, VECTORS "model/%s", router);
-  test_ok(choir_model_load(path, &run, &model));
+  test_ok(choir_model_load(path, &run, &model, NULL));
   test_ok(choir_model_set_routing(model, "threshold"));
   return model;
 }
@@ -33,7 +33,7 @@ static const choir_tensor *tensor(const choir_tensors *file, const char *router,
 
 static vectors open_vectors(const char *router) {
   vectors v = {0};
-  test_ok(choir_tensors_open(VECTORS "scores.safetensors", 1, &v.file));
+  test_ok(choir_tensors_load(VECTORS "scores.safetensors", 1, &v.file));
   const choir_tensor *t = tensor(v.file, router, "tokens");
   v.tokens = t->data;
   v.count = (int)t->shape[0];
@@ -78,9 +78,9 @@ static void check_vectors(const char *router, const char *backend) {
     greedy += s->greedy;
   }
   assert_true(greedy > 0 && greedy < v.count); /* or the flag shows nothing */
-  choir_score_free(&r);
+  choir_score_result_free(&r);
   choir_model_free(model);
-  choir_tensors_close(v.file);
+  choir_tensors_free(v.file);
 }
 
 static void against_the_reference(void **state) {
@@ -151,9 +151,9 @@ static void any_batch(void **state) {
     for (uint64_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
       score_in_order(model, request, c, cuts[c].batch, cuts[c].chunk, &got);
       same_scores(&want, &got, routers[k]);
-      choir_score_free(&got);
+      choir_score_result_free(&got);
     }
-    choir_score_free(&want);
+    choir_score_result_free(&want);
     choir_model_free(model);
   }
 }
@@ -172,14 +172,14 @@ static void shares_beginnings(void **state) {
   test_ok(choir_score_requests(model, NULL, request, 4, &o, &r));
   assert_int_equal(r.tokens, LONGEST); /* labels themselves never go in */
   assert_true(r.seconds > 0);
-  choir_score_free(&r);
+  choir_score_result_free(&r);
   for (int i = 0; i < 2; i++) {
     request[4 + i] = request[0];
     request[4 + i].continuation = (choir_prompt){.tokens = longer[i], .count = 3};
   }
   test_ok(choir_score_requests(model, NULL, request, 6, &o, &r));
   assert_int_equal(r.tokens, LONGEST + 2 + 2);
-  choir_score_free(&r);
+  choir_score_result_free(&r);
   choir_model_free(model);
 }
 
@@ -226,9 +226,9 @@ static void refusals(void **state) {
   test_ok(choir_model_set_routing(model, "batch"));
   test_ok(choir_score_requests(model, NULL, &good, 1, NULL, &r));
   assert_string_equal(r.routing, "threshold");
-  choir_score_free(&r);
+  choir_score_result_free(&r);
   choir_parameter p;
-  test_ok(choir_model_parameter(model, 0, &p));
+  test_ok(choir_model_parameter_at(model, 0, &p));
   p.data[3 * p.shape[1]] = NAN;
   test_refused(choir_score_requests(model, NULL, &good, 1, NULL, &r), CHOIR_ERROR_NUMERIC, "not finite");
   choir_model_free(model);

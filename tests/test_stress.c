@@ -42,7 +42,7 @@ static void *work(void *argument) {
   char words[32];
   run.threads = w->threads;
   for (int t = 0; t < 32; t++) tokens[t] = token(t, w->number);
-  WANT(w, !choir_model_init(&config, (uint64_t)w->number, &run, &model));
+  WANT(w, !choir_model_create(&config, (uint64_t)w->number, &run, &model));
   bad.model.layers = -w->number;
   snprintf(words, sizeof words, "is -%d", w->number);
   for (int i = 0; i < PASSES && model; i++) {
@@ -50,7 +50,7 @@ static void *work(void *argument) {
     WANT(w, !choir_model_forward(model, 2, 16, tokens, NULL, 1, &result));
     if (!i) w->loss = result.loss;
     WANT(w, result.loss == w->loss);
-    WANT(w, choir_model_init(&bad, 1, &run, &none) == CHOIR_ERROR_ARGUMENT);
+    WANT(w, choir_model_create(&bad, 1, &run, &none) == CHOIR_ERROR_ARGUMENT);
     WANT(w, strstr(choir_error_message(), words) != NULL);
   }
   choir_model_free(model);
@@ -79,12 +79,12 @@ static void live(const choir_tokenizer *tokenizer) {
   size_t count;
   run.threads = 1;
   for (int t = 0; t < 32; t++) tokens[t] = token(t, 1);
-  test_ok(choir_model_init(&config, 1, &run, &model));
+  test_ok(choir_model_create(&config, 1, &run, &model));
   test_ok(choir_model_forward(model, 2, 16, tokens, NULL, 1, &result));
-  test_ok(choir_model_load("kept", &run, &loaded));
+  test_ok(choir_model_load("kept", &run, &loaded, NULL));
   test_ok(choir_tokenizer_encode(tokenizer, "kalo miten", 10, &ids, &count));
   free(ids);
-  assert_int_equal(choir_model_load("absent", &run, &(choir_model *){NULL}), CHOIR_ERROR_IO);
+  assert_int_equal(choir_model_load("absent", &run, &(choir_model *){NULL}, NULL), CHOIR_ERROR_IO);
   choir_model_free(model);
   choir_model_free(loaded);
 }
@@ -95,7 +95,7 @@ static void nothing_grows(void **state) {
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = 1;
   test_ok(choir_tokenizer_load("tokenizer.model", &tokenizer));
-  test_ok(choir_model_init(&config, 1, &run, &model));
+  test_ok(choir_model_create(&config, 1, &run, &model));
   program_must("rm -rf kept");
   test_ok(choir_model_save(model, NULL, "kept"));
   choir_model_free(model);

@@ -27,7 +27,7 @@ static void round_trip(void **state) {
   choir_tensors *t;
   write_small();
   for (int verify = 0; verify < 2; verify++) {
-    test_ok(choir_tensors_open(path, verify, &t));
+    test_ok(choir_tensors_load(path, verify, &t));
     assert_int_equal(choir_tensors_count(t), 4);
     assert_string_equal(choir_tensors_at(t, 0)->name, "counter");
     assert_string_equal(choir_tensors_at(t, 3)->name, "letters");
@@ -46,9 +46,9 @@ static void round_trip(void **state) {
     assert_string_equal(choir_tensors_metadata(t, "step"), "12");
     assert_string_equal(choir_tensors_metadata(t, "text"), "a \"b\" \n é");
     assert_null(choir_tensors_metadata(t, "x"));
-    choir_tensors_close(t);
+    choir_tensors_free(t);
   }
-  choir_tensors_close(NULL);
+  choir_tensors_free(NULL);
 }
 
 /* The checksum of the data is XXH64 with seed 0: a published value, of data in one piece and in two. */
@@ -86,7 +86,7 @@ static void large_files_are_forgotten(void **state) {
   test_ok(choir_tensors_write(path, &large, 1, NULL));
   long before = file_pages();
   if (before < 0) test_skip("the system does not count the pages of files (/proc/self/status)");
-  test_ok(choir_tensors_open(path, 1, &t));
+  test_ok(choir_tensors_load(path, 1, &t));
   assert_in_range(file_pages() - before + 1024, 0, 2048);
   memcpy(out, choir_tensors_find(t, "large")->data, COUNT * sizeof *out);
   assert_memory_equal(out, values, COUNT * sizeof *out);
@@ -94,7 +94,7 @@ static void large_files_are_forgotten(void **state) {
   ch_tensors_forget(t, choir_tensors_find(t, "large"));
   assert_in_range(file_pages() - before + 1024, 0, 2048);
   assert_memory_equal(choir_tensors_find(t, "large")->data, values, COUNT * sizeof *out);
-  choir_tensors_close(t);
+  choir_tensors_free(t);
   free(values), free(out);
 }
 
@@ -116,14 +116,14 @@ static void damage_is_refused(void **state) {
       int in_header = i < 8 + header;
       int code = ch_tensors_parse(copy, size, "f", 0, &t); /* the header is always checked */
       assert_int_equal(code != 0, in_header);
-      choir_tensors_close(t);
+      choir_tensors_free(t);
     }
   memcpy(copy, bytes, size);
   for (size_t length = 0; length < size; length++) refused(ch_tensors_parse(copy, length, "f", 1, &t), "f: ");
   memset((char *)copy + size, 0, 8);
   refused(ch_tensors_parse(copy, size + 1, "f", 1, &t), "after the last tensor");
   test_ok(ch_tensors_parse(copy, size, "f", 1, &t));
-  choir_tensors_close(t);
+  choir_tensors_free(t);
   free(bytes);
   free(copy);
 }
@@ -146,10 +146,10 @@ static void other_programs_files_pass(void **state) {
   choir_tensors *t;
   test_ok(parse("{}", 0, &t));
   assert_int_equal(choir_tensors_count(t), 0);
-  choir_tensors_close(t);
+  choir_tensors_free(t);
   test_ok(parse("{" W("F32", "[2,2]", "0", "16") ",\"__metadata__\":{\"format\":\"pt\"}}", 16, &t));
   assert_string_equal(choir_tensors_metadata(t, "format"), "pt");
-  choir_tensors_close(t);
+  choir_tensors_free(t);
 }
 
 static void hostile_headers(void **state) {
@@ -248,10 +248,10 @@ static void impossible_writes(void **state) {
   refused(choir_tensors_write("/nonexistent/x", t, 1, NULL), "/nonexistent/x");
   refused(choir_tensors_write("/dev/null", t, 1, NULL), "/dev/null");
   choir_tensors *back; /* what was there is still there */
-  test_ok(choir_tensors_open(path, 1, &back));
-  choir_tensors_close(back);
-  refused(choir_tensors_open("/nonexistent/x", 1, &back), "/nonexistent/x");
-  refused(choir_tensors_open("/tmp", 1, &back), "not a regular file");
+  test_ok(choir_tensors_load(path, 1, &back));
+  choir_tensors_free(back);
+  refused(choir_tensors_load("/nonexistent/x", 1, &back), "/nonexistent/x");
+  refused(choir_tensors_load("/tmp", 1, &back), "not a regular file");
 }
 
 /* ---- several files that stand for one ---- */
@@ -282,12 +282,12 @@ static int write_set(float first, int64_t most) {
 
 static void check_set(float first) {
   choir_tensors *t;
-  test_ok(choir_tensors_open("x.safetensors", 1, &t));
+  test_ok(choir_tensors_load("x.safetensors", 1, &t));
   assert_int_equal(choir_tensors_count(t), SET);
   assert_memory_equal(choir_tensors_find(t, "t0")->data, &first, sizeof first);
   assert_memory_equal(choir_tensors_find(t, "t3")->data, numbers, 40);
   assert_int_equal(choir_tensors_find(t, "t2")->bytes, 12);
-  choir_tensors_close(t);
+  choir_tensors_free(t);
 }
 
 static void several_files(void **state) {
@@ -314,7 +314,7 @@ static void set_refused(const char *change, const char *word) {
   program_must("cp x* keep");
   write_set(9, 12);
   program_must("%s", change);
-  refused(choir_tensors_open("x.safetensors", 1, &t), word);
+  refused(choir_tensors_load("x.safetensors", 1, &t), word);
   assert_null(t);
 }
 
@@ -336,7 +336,7 @@ static void wrong_sets(void **state) {
   set_refused("truncate -s -1 x-00003-of-00004.safetensors", "x-00003-of-00004.safetensors");
   set_refused("echo '{}' > " INDEX, "weight_map");
   set_refused("echo '[]' > " INDEX, INDEX);
-  refused(choir_tensors_open("y.safetensors", 1, &t), "y.safetensors: No such file");
+  refused(choir_tensors_load("y.safetensors", 1, &t), "y.safetensors: No such file");
 }
 
 static void kinds_of_names(void **state) {

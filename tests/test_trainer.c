@@ -23,7 +23,7 @@ static choir_model *new_model(const choir_config *c) {
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   choir_model *model;
   run.threads = 2;
-  test_ok(choir_model_init(c, 5, &run, &model));
+  test_ok(choir_model_create(c, 5, &run, &model));
   return model;
 }
 
@@ -44,7 +44,7 @@ static void learns(void **state) {
     test_ok(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 0, &before));
     test_ok(choir_trainer_create(model, NULL, &trainer));
     assert_int_equal(choir_trainer_sequences(trainer), MODEL_B);
-    assert_int_equal(choir_trainer_length(trainer), MODEL_T);
+    assert_int_equal(choir_trainer_sequence_length(trainer), MODEL_T);
     test_ok(choir_trainer_step(trainer, tokens, NULL, &first));
     if (!strcmp(ch_router_names[i], "expert_choice")) assert_true(fabs(first.loss - before.loss) < 1e-5);
     for (int step = 2; step <= 25; step++) test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
@@ -125,7 +125,7 @@ static void saves_and_resumes(void **state) {
   for (int step = 0; step < 2; step++) test_ok(choir_trainer_step(one, tokens, NULL, &a));
   test_ok(choir_trainer_save(one, NULL, path));
   test_ok(choir_model_forward(model[0], MODEL_B, MODEL_T, tokens, NULL, 0, &saved));
-  test_ok(choir_model_load(path, NULL, &read));
+  test_ok(choir_model_load(path, NULL, &read, NULL));
   test_ok(choir_model_forward(read, MODEL_B, MODEL_T, tokens, NULL, 0, &loaded));
   assert_memory_equal(&saved, &loaded, sizeof saved);
   test_ok(choir_trainer_create(model[1], NULL, &other));
@@ -186,7 +186,7 @@ static void refuses(void **state) {
   choir_trainer_free(trainer);
   test_ok(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 1, &forward));
   choir_parameter p;
-  test_ok(choir_model_parameter(model, 0, &p));
+  test_ok(choir_model_parameter_at(model, 0, &p));
   double size = 0;
   for (int64_t i = 0; i < p.shape[0] * p.shape[1]; i++) size += fabs((double)p.gradient[i]);
   assert_true(size > 0 && isfinite(size));
@@ -230,13 +230,13 @@ static void no_gradients_no_pointers(void **state) {
     train.batch_sequences = 1 << 13;
     train.sequence_length = 1 << 14;
     test_fails(choir_trainer_create(model, &train, &trainer), CHOIR_ERROR_MEMORY, "training needs");
-    assert_int_equal(choir_model_config_of(model)->train.batch_sequences, c.train.batch_sequences);
-    test_ok(choir_model_parameter(model, 0, &p));
+    assert_int_equal(choir_model_get_config(model)->train.batch_sequences, c.train.batch_sequences);
+    test_ok(choir_model_parameter_at(model, 0, &p));
     assert_null(p.gradient);
     train = c.train;
     train.clip_norm = clip;
     test_ok(choir_trainer_create(model, &train, &trainer));
-    test_ok(choir_model_parameter(model, 0, &p));
+    test_ok(choir_model_parameter_at(model, 0, &p));
     assert_int_equal(p.gradient != NULL, clip);
     assert_int_equal(choir_model_get_parameter(model, 0, 1, values), clip ? CHOIR_OK : CHOIR_ERROR_ARGUMENT);
     choir_trainer_free(trainer);

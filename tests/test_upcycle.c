@@ -11,7 +11,7 @@ static char path[] = "/tmp/choir-upcycle-XXXXXX", file[64];
 static choir_model *fresh(const choir_config *config) {
   choir_run_options run = {.backend = "cpu", .threads = 2};
   choir_model *model;
-  test_ok(choir_model_init(config, 77, &run, &model));
+  test_ok(choir_model_create(config, 77, &run, &model));
   return model;
 }
 
@@ -26,7 +26,7 @@ static double start(const choir_config *config, int *upcycled) {
   choir_run_options run = {.backend = "cpu", .threads = 2};
   int32_t token[MODEL_B * MODEL_T], target[MODEL_B * MODEL_T];
   choir_model *model;
-  test_ok(choir_model_init(config, 5, &run, &model));
+  test_ok(choir_model_create(config, 5, &run, &model));
   test_ok(ch_weights_start(&model->net.params, &model->x, file, CH_ROUTER_ALL, upcycled));
   ch_model_weights_changed(model);
   model_tokens(token, MODEL_B * MODEL_T, 3);
@@ -94,7 +94,7 @@ static void same_shapes(void **state) {
   c.train.seed = 3;
   choir_run_options run = {.backend = "cpu"};
   choir_model *b;
-  test_ok(choir_model_init(&c, 8, &run, &b));
+  test_ok(choir_model_create(&c, 8, &run, &b));
   test_ok(ch_weights_start(&b->net.params, &b->x, file, CH_ROUTER_ALL, &upcycled));
   assert_int_equal(upcycled, 0);
   for (int i = 0; i < a->net.params.count + a->net.params.buffers; i++)
@@ -131,8 +131,8 @@ static void other_routers(void **state) {
     const ch_param *cut = ch_params_find(&a->net.params, "layers.1.moe.thresholds");
     for (int e = 0; cut && e < MODEL_E; e++) cut->w[e] = (real)0.5;
     test_ok(ch_weights_save(&a->net.params, &a->x, file, 0));
-    test_ok(choir_model_init(&to, 8, &run, &b));
-    test_ok(choir_model_init(&to, 8, &run, &anew));
+    test_ok(choir_model_create(&to, 8, &run, &b));
+    test_ok(choir_model_create(&to, 8, &run, &anew));
     int upcycled;
     test_ok(ch_weights_start(&b->net.params, &b->x, file, of[i].start, &upcycled));
     assert_int_equal(upcycled, 0);
@@ -184,7 +184,7 @@ static void other_values(void **state) {
     choir_tensors *t;
     char says[32] = "is not of type F32";
     save(&c);
-    test_ok(choir_tensors_open(file, 1, &t));
+    test_ok(choir_tensors_load(file, 1, &t));
     int count = choir_tensors_count(t), upcycled;
     for (int i = 0; i < count; i++) all[i] = *choir_tensors_at(t, i);
     size_t last = all[0].bytes / sizeof(float) - 1;
@@ -201,7 +201,7 @@ static void other_values(void **state) {
                infinite ? CHOIR_ERROR_NUMERIC : CHOIR_ERROR_FORMAT, says);
     test_fails(ch_weights_save(&model->net.params, &model->x, path, 0), CHOIR_ERROR_IO, path); /* a directory */
     choir_model_free(model);
-    choir_tensors_close(t);
+    choir_tensors_free(t);
     free(values);
   }
 }

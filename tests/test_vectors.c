@@ -131,15 +131,15 @@ static void check_route(const choir_tensors *file, const char *name) {
 
 static void routers(void **state) {
   choir_tensors *file;
-  test_ok(choir_tensors_open(VECTORS "routers.safetensors", 1, &file));
+  test_ok(choir_tensors_load(VECTORS "routers.safetensors", 1, &file));
   assert_int_equal(each_case(file, check_route), 85);
-  choir_tensors_close(file);
-  test_ok(choir_tensors_open(VECTORS "token_routers.safetensors", 1, &file));
+  choir_tensors_free(file);
+  test_ok(choir_tensors_load(VECTORS "token_routers.safetensors", 1, &file));
   assert_int_equal(each_case(file, check_route), 30);
-  choir_tensors_close(file);
-  test_ok(choir_tensors_open(VECTORS "pools.safetensors", 1, &file));
+  choir_tensors_free(file);
+  test_ok(choir_tensors_load(VECTORS "pools.safetensors", 1, &file));
   assert_int_equal(each_case(file, check_route), 18);
-  choir_tensors_close(file);
+  choir_tensors_free(file);
 }
 
 static const char *layer_backend;
@@ -169,7 +169,7 @@ static void check_layer(const choir_tensors *file, const char *name) {
   test_ok(choir_layer_forward(layer, &w, (int)n, x->data, choir_tensors_find(file, "ids")->data,
                               o.mask ? choir_tensors_find(file, "mask")->data : NULL, 1, out));
   choir_route_stats s = {0};
-  test_ok(choir_layer_stats(layer, &s));
+  test_ok(choir_layer_route_stats(layer, &s));
   test_ok(choir_layer_backward(layer, &w, x->data, data_of(file, input, "cotangent"), dx, &dw));
 
   check_stats(&s, data_of(file, name, "summary"), name);
@@ -182,33 +182,33 @@ static void check_layer(const choir_tensors *file, const char *name) {
     free(gradient[i]);
   }
   choir_route_stats_free(&s);
-  choir_layer_destroy(layer);
+  choir_layer_free(layer);
   free(out), free(dx);
 }
 
 static void layers(void **state) {
   choir_tensors *file;
-  test_ok(choir_tensors_open(VECTORS "layer.safetensors", 1, &file));
+  test_ok(choir_tensors_load(VECTORS "layer.safetensors", 1, &file));
   for (int b = 0; (layer_backend = backends[b]); b++) assert_int_equal(each_case(file, check_layer), 10);
-  choir_tensors_close(file);
-  test_ok(choir_tensors_open(VECTORS "token_layer.safetensors", 1, &file));
+  choir_tensors_free(file);
+  test_ok(choir_tensors_load(VECTORS "token_layer.safetensors", 1, &file));
   for (int b = 0; (layer_backend = backends[b]); b++) assert_int_equal(each_case(file, check_layer), 6);
-  choir_tensors_close(file);
-  test_ok(choir_tensors_open(VECTORS "pool_layer.safetensors", 1, &file));
+  choir_tensors_free(file);
+  test_ok(choir_tensors_load(VECTORS "pool_layer.safetensors", 1, &file));
   for (int b = 0; (layer_backend = backends[b]); b++) assert_int_equal(each_case(file, check_layer), 4);
-  choir_tensors_close(file);
+  choir_tensors_free(file);
 }
 
 static void check_model(const char *router, const char *backend, const ch_npy *tokens) {
   char path[512];
   choir_tensors *expected;
   snprintf(path, sizeof path, VECTORS "model/%s/expected.safetensors", router);
-  test_ok(choir_tensors_open(path, 1, &expected));
+  test_ok(choir_tensors_load(path, 1, &expected));
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.compute = "fp32", run.backend = backend;
   choir_model *model;
   snprintf(path, sizeof path, VECTORS "model/%s", router);
-  test_ok(choir_model_load(path, &run, &model));
+  test_ok(choir_model_load(path, &run, &model, NULL));
 
   const choir_tensor *logits = choir_tensors_find(expected, "logits");
   int64_t count = logits->shape[0] * logits->shape[1] * logits->shape[2];
@@ -228,7 +228,7 @@ static void check_model(const char *router, const char *backend, const ch_npy *t
   int parameters = choir_model_parameter_count(model), trained = 0;
   for (int i = 0; i < parameters; i++) {
     choir_parameter p;
-    test_ok(choir_model_parameter(model, i, &p));
+    test_ok(choir_model_parameter_at(model, i, &p));
     if (!p.gradient) continue;
     trained++;
     const choir_tensor *want = choir_tensors_find(expected, p.name);
@@ -245,7 +245,7 @@ static void check_model(const char *router, const char *backend, const ch_npy *t
   close_case(got, choir_tensors_find(expected, "threshold_logits")->data, count, 4e-6, router, "threshold logits");
   free(got);
   choir_model_free(model);
-  choir_tensors_close(expected);
+  choir_tensors_free(expected);
 }
 
 static void models(void **state) {
@@ -259,7 +259,7 @@ static void models(void **state) {
 
 static void buckets(void **state) {
   choir_tensors *file;
-  test_ok(choir_tensors_open(VECTORS "buckets.safetensors", 1, &file));
+  test_ok(choir_tensors_load(VECTORS "buckets.safetensors", 1, &file));
   for (int i = 0; i < choir_tensors_count(file); i++) {
     const choir_tensor *t = choir_tensors_at(file, i);
     int count, far;
@@ -267,7 +267,7 @@ static void buckets(void **state) {
     for (int j = 0; j < t->shape[0]; j++)
       assert_int_equal(ch_attention_bucket(j, count, far), ((const int32_t *)t->data)[j]);
   }
-  choir_tensors_close(file);
+  choir_tensors_free(file);
 }
 
 /* Three steps of each; the settings stand in make.py's make_optimizers. */
@@ -319,10 +319,10 @@ static void check_optimizers(const choir_tensors *file, const char *name, const 
 static void optimizers(void **state) {
   static const char *const names[] = {"matrix", "experts", "vector", "tiny", NULL};
   choir_tensors *file;
-  test_ok(choir_tensors_open(VECTORS "optimizers.safetensors", 1, &file));
+  test_ok(choir_tensors_load(VECTORS "optimizers.safetensors", 1, &file));
   for (int b = 0; backends[b]; b++)
     for (int i = 0; names[i]; i++) check_optimizers(file, names[i], backends[b]);
-  choir_tensors_close(file);
+  choir_tensors_free(file);
 }
 
 TEST_MAIN(NULL, NULL, buckets, routers, layers, models, optimizers)

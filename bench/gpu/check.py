@@ -52,7 +52,7 @@ def libraries():
 
 
 ENV = {**os.environ, "CHOIR_PROGRAM": choir, "GOMP_SPINCOUNT": "1000", "TORCHINDUCTOR_CACHE_DIR": work + "/inductor",
-       "TRITON_CACHE_DIR": work + "/triton", "CHOIR_LIBRARY": o.site + "/lib/libchoir.so.0",
+       "TRITON_CACHE_DIR": work + "/triton", "CHOIR_LIBRARY": o.site + "/lib/libchoir.so.1",
        "PYTHONPATH": os.pathsep.join(filter(None, [o.source + "/python", o.site + "/python", os.environ.get("PYTHONPATH")])),
        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), o.site + "/lib"]))}
 native = ENV if o.dry else {**ENV, "LD_LIBRARY_PATH": os.pathsep.join([*libraries(), ENV["LD_LIBRARY_PATH"]])}

@@ -82,7 +82,7 @@ static void run_layer(worker *w, double *loss) {
 static void read_inputs(ch_moe_args *a, const char *path) {
   choir_tensors *file;
   const choir_tensor *x, *w;
-  check(choir_tensors_open(path, 0, &file));
+  check(choir_tensors_load(path, 0, &file));
   a->route.x = copy_of(file, "x", &x);
   a->dout = copy_of(file, "dout", &x);
   a->route.weight = copy_of(file, "router", &w);
@@ -92,7 +92,7 @@ static void read_inputs(ch_moe_args *a, const char *path) {
   a->route.d = (int)x->shape[1];
   a->route.e = (int)w->shape[0];
   a->h = (int)w->shape[2];
-  choir_tensors_close(file);
+  choir_tensors_free(file);
 }
 
 static output *add(worker *w, const char *name, float *data, int64_t count) {
@@ -149,7 +149,7 @@ static void open_step(worker *w, char **argv) {
   run.compute = argv[4];
   run.threads = atoi(argv[5]);
   check(ch_npy_read(argv[3], CH_NPY_INT32, 2, &w->tokens));
-  check(choir_model_load(argv[2], &run, &model));
+  check(choir_model_load(argv[2], &run, &model, NULL));
   check(ch_trainer_plan(model, &w->trainer));
   check(ch_trainer_commit(&w->trainer));
   int64_t n = ch_step_tokens(&model->config.train);
@@ -157,7 +157,7 @@ static void open_step(worker *w, char **argv) {
     check(ch_error(CHOIR_ERROR_FORMAT, "%s must hold 2 rows of %" PRId64 " tokens", argv[3], n));
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
-    check(choir_model_parameter(model, i, &p));
+    check(choir_model_parameter_at(model, i, &p));
     output *o = add(w, p.name, p.data, 1);
     for (int k = 0; k < p.dims; k++) o->count *= p.shape[k];
   }

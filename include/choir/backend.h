@@ -9,15 +9,16 @@
 
 CHOIR_C_BEGIN
 
-/* The backends of this build, from 0: "cpu", "reference", "opencl", "cuda"; NULL after the last. */
-CHOIR_API const char *choir_backend_name(int index);
+/* The names of this build's backends, NULL-terminated: "cpu", "reference", "opencl", "cuda". */
+CHOIR_API const char *const *choir_backend_names(void);
 
-/* Whether that backend can run here: CHOIR_OK, or CHOIR_ERROR_UNSUPPORTED with what is missing. */
-CHOIR_API int choir_backend_check(int index);
+/* CHOIR_OK: the backend can run here. CHOIR_ERROR_UNSUPPORTED: the message says what is missing.
+ * CHOIR_ERROR_ARGUMENT: no such backend. */
+CHOIR_API int choir_backend_check(const char *name);
 
-/* Device `number` of that backend in words, cut to `size` bytes; 0: there is none, or it is not one of devices.
- * A backend's name takes such a number after a colon: "cuda:1". */
-CHOIR_API int choir_backend_device(int index, int number, char *text, size_t size);
+/* Describes device `number` of a backend, cut to `size` bytes, and returns 1; 0: no such device or backend, or the
+ * backend has no devices. A backend's name takes such a number after a colon: "cuda:1". */
+CHOIR_API int choir_backend_device(const char *name, int number, char *text, size_t size);
 
 CHOIR_C_END
 #endif

@@ -51,8 +51,8 @@ typedef struct choir_data choir_data;
 
 /* Opens a built directory: checks headers, sizes, vocabulary hash against tokenizer.model, and checksums.
  * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
-CHOIR_API int choir_data_open(const char *directory, choir_data **data);
-CHOIR_API void choir_data_close(choir_data *data);
+CHOIR_API int choir_data_load(const char *directory, choir_data **data);
+CHOIR_API void choir_data_free(choir_data *data);
 
 typedef struct choir_data_info {
   int vocab_size, sources;

@@ -41,7 +41,7 @@ typedef struct choir_layer_weights {
  * takes more memory). CHOIR_ERROR_ARGUMENT: sizes, or router options that do not go with `tokens`;
  * CHOIR_ERROR_UNSUPPORTED: bf16 if the CPU has none; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_layer_create(const choir_layer_options *options, choir_layer **layer);
-CHOIR_API void choir_layer_destroy(choir_layer *layer);
+CHOIR_API void choir_layer_free(choir_layer *layer);
 
 /* out [n,d] = MoE(x [n,d]) (no residual). tokens: [n] ids for `hash` and `random`, or NULL. valid: [n] nonzero where a
  * token takes part, or NULL; the output of the others is 0. `training` keeps what backward needs, and switches jitter
@@ -65,7 +65,7 @@ CHOIR_API int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thr
 
 /* Statistics of the last forward; the caller frees them with choir_route_stats_free. CHOIR_ERROR_ARGUMENT,
  * CHOIR_ERROR_MEMORY. */
-CHOIR_API int choir_layer_stats(const choir_layer *layer, choir_route_stats *stats);
+CHOIR_API int choir_layer_route_stats(const choir_layer *layer, choir_route_stats *stats);
 
 /* Bytes that the layer holds. */
 CHOIR_API size_t choir_layer_bytes(const choir_layer *layer);

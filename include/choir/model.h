@@ -31,36 +31,33 @@ CHOIR_API void choir_run_options_default(choir_run_options *options); /* the sam
 /* A fresh model: weights from `seed`, the same on every machine: embedding N(0,1), matrices N(0,1/fan_in), rel_bias
  * N(0,0.1^2), norms 1. options NULL: the defaults. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_MEMORY.
  */
-CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options,
-                               choir_model **model);
+CHOIR_API int choir_model_create(const choir_config *config, uint64_t seed, const choir_run_options *options,
+                                 choir_model **model);
 
 /* Loads a checkpoint directory: config.json, model.safetensors and, unless `tokenizer` is NULL, tokenizer.model, all of
  * the same checkpoint. Checksum, every tensor's name, type, shape and values are checked, and that the two other
  * files are those that the weights were saved with; missing or surplus tensors are errors. A run directory means
  * its best checkpoint, or else the newest that can be read: damaged ones and what is none are passed over, each with a
  * line in choir_notices, and where one vanishes meanwhile (a run removes its old ones) the newest is looked for again.
- * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and as choir_model_init. Ranks
- * load together, which checkpoint the first one says: each has the experts that are its own, and CHOIR_ERROR_ARGUMENT
- * names a rank that has another build or other files. choir_eval, choir_model_forward and choir_model_get_parameter are
- * then called by all of them alike; what writes text, trains or saves such a model is CHOIR_ERROR_UNSUPPORTED
- * (choir_train goes by its own options). */
-CHOIR_API int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
-                                    choir_tokenizer **tokenizer);
+ * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and as choir_model_create.
+ * Ranks load together, which checkpoint the first one says: each has the experts that are its own, and
+ * CHOIR_ERROR_ARGUMENT names a rank that has another build or other files. choir_eval, choir_model_forward and
+ * choir_model_get_parameter are then called by all of them alike; what writes text, trains or saves such a model is
+ * CHOIR_ERROR_UNSUPPORTED (choir_train goes by its own options). */
+CHOIR_API int choir_model_load(const char *path, const choir_run_options *options, choir_model **model,
+                               choir_tokenizer **tokenizer);
+CHOIR_API void choir_model_free(choir_model *model);
 
 /* The checkpoint that a path means: itself, or of a run directory the best (RUN/best names it), else the newest.
  * None of its files is read. out has room for `room` bytes, 4096 are always enough. CHOIR_ERROR_IO: none;
  * CHOIR_ERROR_ARGUMENT: no room. */
 CHOIR_API int choir_checkpoint_find(const char *path, char *out, size_t room);
 
-/* choir_checkpoint_load without a tokenizer. */
-CHOIR_API int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model);
-CHOIR_API void choir_model_free(choir_model *model);
-
 /* Writes a checkpoint directory, beside first and then renamed: never half a checkpoint. tokenizer may be NULL.
  * CHOIR_ERROR_IO: also where a directory of that name is there and not empty. */
 CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint);
 
-CHOIR_API const choir_config *choir_model_config_of(const choir_model *model);
+CHOIR_API const choir_config *choir_model_get_config(const choir_model *model);
 
 /* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers
  * are the model's own and live as long as it does, `gradient` until a trainer of the model is freed; they are NULL
@@ -76,7 +73,7 @@ typedef struct choir_parameter {
   int64_t reserved[4];
 } choir_parameter;
 CHOIR_API int choir_model_parameter_count(const choir_model *model);
-CHOIR_API int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter);
+CHOIR_API int choir_model_parameter_at(const choir_model *model, int index, choir_parameter *parameter);
 
 /* Get copies all values of a weight, or of its gradient (CHOIR_ERROR_ARGUMENT: no gradient), from any backend; set
  * replaces a weight's values. */

@@ -13,7 +13,7 @@ typedef struct choir_ranks choir_ranks;
 /* Joins the processes that mpirun or srun started with this one; without a launcher the process is alone. To be called
  * once per process, from its first thread. CHOIR_ERROR_UNSUPPORTED: this build has no MPI. CHOIR_ERROR_IO: the
  * launcher's processes did not find each other. */
-CHOIR_API int choir_ranks_join(choir_ranks **ranks);
+CHOIR_API int choir_ranks_create(choir_ranks **ranks);
 
 /* This process's number, from 0, and how many there are. NULL: 0 of 1. */
 CHOIR_API int choir_ranks_rank(const choir_ranks *ranks);
@@ -30,7 +30,7 @@ CHOIR_API int choir_ranks_set_replicas(choir_ranks *ranks, int replicas);
  * results depend on, is as for choir_ranks_set_replicas. All shards of an expert get its rows, and their outputs are
  * added. CHOIR_ERROR_ARGUMENT: the shards do not divide the ranks of a replica. The shards must also divide the hidden
  * width; making a model checks this. */
-CHOIR_API int choir_ranks_set_hidden(choir_ranks *ranks, int shards);
+CHOIR_API int choir_ranks_set_hidden_shards(choir_ranks *ranks, int shards);
 
 /* Nonzero: one rank of each replica owns each dense matrix of a layer (everything but the experts) with its optimizer
  * state, and sends it to the other ranks when the layer runs. Results are the same, bit for bit. To be called before a
@@ -43,18 +43,18 @@ typedef struct choir_ranks_traffic {
   double seconds;
   int64_t reserved[4];
 } choir_ranks_traffic;
-CHOIR_API choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks);
+CHOIR_API choir_ranks_traffic choir_ranks_get_traffic(const choir_ranks *ranks);
 
 /* Maximum of `code` over ranks, so that one rank's failure is an error on all ranks before they continue;
  * choir_error_message then has the failure's message and rank. Collective; a single process gets its code back. */
 CHOIR_API int choir_ranks_agree(const choir_ranks *ranks, int code);
 
 /* The same of what is not the library's error: `text` says what went wrong here. Any code but 0 may mean it. */
-CHOIR_API int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text);
+CHOIR_API int choir_ranks_agree_message(const choir_ranks *ranks, int code, const char *text);
 
 /* CHOIR_ERROR_ARGUMENT on all ranks if one gives another text than the first one: "rank 1 of 4 has another `what`
  * than rank 0". All must call it; alone, nothing. */
-CHOIR_API int choir_ranks_same(const choir_ranks *ranks, const char *what, const char *text);
+CHOIR_API int choir_ranks_check_same(const choir_ranks *ranks, const char *what, const char *text);
 
 /* From now on a thread looks on: when this rank has waited for another one for `seconds` within one exchange, it calls
  * `silent`, once, with who is waited for and where that rank was last heard. Nothing but the end of the process helps
@@ -64,7 +64,7 @@ CHOIR_API int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silen
                                 void *context);
 
 /* Leaves: all must, and none may have a call of the library under way. */
-CHOIR_API void choir_ranks_leave(choir_ranks *ranks);
+CHOIR_API void choir_ranks_free(choir_ranks *ranks);
 
 CHOIR_C_END
 #endif

@@ -7,14 +7,13 @@
 
 CHOIR_C_BEGIN
 
-/* Names of the routers, NULL-terminated, and whether one looks across tokens, by its own rule in evaluation
- * ("expert_choice": 1, "base": 0) and in training ("base": 1). -1: unknown name. */
+/* The names of the routers, NULL-terminated. */
 CHOIR_API const char *const *choir_router_names(void);
-CHOIR_API int choir_router_looks_across_tokens(const char *name);
-CHOIR_API int choir_router_looks_in_training(const char *name);
 
-/* The same for these options: where tokens choose, capacity and priority decide; of expert_choice the pool. */
-CHOIR_API int choir_route_looks_across_tokens(const choir_router_options *options, int training);
+/* Whether a token's experts may depend on other tokens with these options, by the router's own rule in training or in
+ * evaluation ("expert_choice": always, "base": in training). Capacity and priority decide where tokens choose, the pool
+ * where experts do. -1: an unknown router. */
+CHOIR_API int choir_router_looks_across_tokens(const choir_router_options *options, int training);
 
 /* Tells what a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
 typedef struct choir_routing_properties {
@@ -25,9 +24,9 @@ typedef struct choir_routing_properties {
   int64_t reserved[4];
 } choir_routing_properties;
 
-/* The routings that a router has (choir_model_set_routing), by number from 0; NULL after the last, or for an unknown
+/* The names of a router's routings (choir_model_set_routing), NULL-terminated, its own rule first; NULL: an unknown
  * router. */
-CHOIR_API const char *choir_router_routing(const char *router, int index);
+CHOIR_API const char *const *choir_router_routings(const char *router);
 
 /* Gives the properties that a routing declares; `choir probe` measures them. Text can be generated with one that
  * neither looks ahead nor depends on the batch. CHOIR_ERROR_ARGUMENT: an unknown router, or a routing that it does not
@@ -49,7 +48,8 @@ typedef struct choir_router_option {
   int64_t reserved[4];
 } choir_router_option;
 
-/* The options of a router by number from 0. CHOIR_ERROR_ARGUMENT: after the last, or an unknown router. */
+/* The options of a router by number, 0 <= index < count. CHOIR_ERROR_ARGUMENT: no such option or router. */
+CHOIR_API int choir_router_option_count(const char *name); /* 0: an unknown router, too */
 CHOIR_API int choir_router_option_at(const char *name, int index, choir_router_option *option);
 
 /* Scores to be routed. All of it but the first four may be 0. */
@@ -75,7 +75,7 @@ typedef struct choir_route_request {
 CHOIR_API int choir_route(const choir_route_request *request, float *gates, choir_route_stats *stats);
 
 /* choir_route that shows the routing itself, once: slots, cut-offs, certificate (routing.h). Errors as choir_route. */
-CHOIR_API int choir_route_show(const choir_route_request *request, choir_routing_callback callback, void *context);
+CHOIR_API int choir_route_visit(const choir_route_request *request, choir_routing_callback callback, void *context);
 
 /* Backward of choir_route with the same request, which it routes again. dscores [n,e] is set to the gradient of
  * <dgates, gates> + aux_weight * aux_loss by `scores` or, if they are logits, of that + options->z_loss_weight * z_loss

@@ -88,10 +88,10 @@ typedef struct choir_route_stats {
 
 /* Empty statistics of one layer, for choir_route_stats_count. vocab_size 0: neither tokens nor overlap are counted,
  * which is cheap in time and memory. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY. Free in any case. */
-CHOIR_API int choir_route_stats_begin(int experts, int vocab_size, choir_route_stats *stats);
+CHOIR_API int choir_route_stats_create(int experts, int vocab_size, choir_route_stats *stats);
 CHOIR_API void choir_route_stats_free(choir_route_stats *stats);
 
-/* Adds a routing of as many experts to statistics that choir_route_stats_begin made (else nothing happens). Means stay
+/* Adds a routing of as many experts to statistics that choir_route_stats_create made (else nothing happens). Means stay
  * means over all that was added. */
 CHOIR_API void choir_route_stats_count(choir_route_stats *stats, const choir_routing *routing);
 

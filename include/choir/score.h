@@ -48,14 +48,14 @@ typedef struct choir_score_result {
 /* Scores `count` requests. The routing is that of a session (choir_session_create); the result names it. A score is a
  * function of model and request alone, bit for bit, whatever the batch, the chunk, the order and the number of threads.
  * tokenizer: the model's; NULL if everything is tokens and no context is empty. Release the
- * result with choir_score_free; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty continuation, a
- * token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a
+ * result with choir_score_result_free; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty
+ * continuation, a token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a
  * text that is not UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not
  * finite. */
 CHOIR_API int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer,
                                    const choir_score_request *requests, int64_t count,
                                    const choir_score_options *options, choir_score_result *result);
-CHOIR_API void choir_score_free(choir_score_result *result);
+CHOIR_API void choir_score_result_free(choir_score_result *result);
 
 typedef struct choir_task_options {
   const char *data;       /* directory of the task's files, or one with a folder of the task's name */

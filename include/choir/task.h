@@ -20,8 +20,7 @@ CHOIR_API int choir_task_load(const char *name, choir_task **task);
 CHOIR_API void choir_task_free(choir_task *task);
 
 CHOIR_API const char *choir_task_name(const choir_task *task);
-CHOIR_API int choir_task_labels(const choir_task *task);
-CHOIR_API const char *choir_task_label(const choir_task *task, int label); /* as files spell it */
+CHOIR_API const char *const *choir_task_labels(const choir_task *task); /* as files spell them; NULL-terminated */
 
 CHOIR_C_END
 #endif

@@ -27,8 +27,8 @@ typedef struct choir_tensors choir_tensors;
  * NAME.safetensors.index.json is, those that this names. Checks the whole header: sizes, overlaps, gaps, duplicate
  * names, alignment, file length; `verify` also reads all data and compares it with the checksum that choir writes in
  * "__metadata__" (files of other tools have none and pass). CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
-CHOIR_API int choir_tensors_open(const char *path, int verify, choir_tensors **tensors);
-CHOIR_API void choir_tensors_close(choir_tensors *tensors);
+CHOIR_API int choir_tensors_load(const char *path, int verify, choir_tensors **tensors);
+CHOIR_API void choir_tensors_free(choir_tensors *tensors);
 CHOIR_API int choir_tensors_count(const choir_tensors *tensors);
 CHOIR_API const choir_tensor *choir_tensors_at(const choir_tensors *tensors, int index);
 CHOIR_API const choir_tensor *choir_tensors_find(const choir_tensors *tensors, const char *name); /* NULL: none */

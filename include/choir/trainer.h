@@ -35,7 +35,7 @@ CHOIR_API void choir_trainer_free(choir_trainer *trainer);
 
 /* Sequences of one step, train.accumulate x train.batch_sequences, and tokens of each, train.sequence_length. */
 CHOIR_API int choir_trainer_sequences(const choir_trainer *trainer);
-CHOIR_API int choir_trainer_length(const choir_trainer *trainer);
+CHOIR_API int choir_trainer_sequence_length(const choir_trainer *trainer);
 
 /* One step: forward and backward of every micro-batch, update of the weights and of what routers keep. tokens int32
  * [sequences,length]; targets int32 [sequences,length], the token that each position must predict, negative: no target;

@@ -54,7 +54,7 @@ def _load():
     be the modules' own, because they use the declarations of their own headers."""
     if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
         os.environ["GOMP_SPINCOUNT"] = "1000"  # libgomp reads it when it is loaded (docs/embedding.md)
-    path = os.environ.get("CHOIR_LIBRARY") or str(beside("libchoir.so") or "libchoir.so.0")
+    path = os.environ.get("CHOIR_LIBRARY") or str(beside("libchoir.so") or "libchoir.so.1")
     try:
         # Its own libraries first: PyTorch shows its libgomp, which read its settings by then, to the whole process.
         found = ffi.dlopen(path, os.RTLD_NOW | os.RTLD_DEEPBIND)

@@ -71,7 +71,7 @@ def build(
 def info(directory: Path) -> dict[str, Any]:
     """Of built data: vocab_size, sources, tokens and bytes of both shares, documents. Its files are checked first."""
     data, found = ffi.new("choir_data **"), ffi.new("choir_data_info *")
-    native.check(lib.choir_data_open(native.text(directory), data))
+    native.check(lib.choir_data_load(native.text(directory), data))
     lib.choir_data_get_info(data[0], found)
-    lib.choir_data_close(data[0])
+    lib.choir_data_free(data[0])
     return native.record(found)

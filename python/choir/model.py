@@ -115,7 +115,7 @@ class Model(Handle):
         native.wanted(config, Config)
         self._run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
         address, options = ffi.new("choir_model **"), native.options("choir_run_options", **self._run)
-        native.check(lib.choir_model_init(config.address, seed, options, address))
+        native.check(lib.choir_model_create(config.address, seed, options, address))
         super().__init__(address[0])
         self.tokenizer: Optional[Tokenizer] = None
         """the checkpoint's; None where there is none"""
@@ -138,7 +138,7 @@ class Model(Handle):
         run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
         options = native.options("choir_run_options", unchecked=unchecked, **run)
         model, words = ffi.new("choir_model **"), ffi.new("choir_tokenizer **") if tokenizer else native.NULL
-        native.check(lib.choir_checkpoint_load(native.text(path), options, model, words))
+        native.check(lib.choir_model_load(native.text(path), options, model, words))
         made = cls._own(model[0])
         made._run = run
         made.tokenizer = Tokenizer._own(words[0]) if tokenizer else None
@@ -172,7 +172,7 @@ class Model(Handle):
     @property
     def config(self) -> Config:
         """A copy of the model's config."""
-        return Config._of(lib.choir_model_config_of(self.address))
+        return Config._of(lib.choir_model_get_config(self.address))
 
     # ---- weights ----
 
@@ -183,7 +183,7 @@ class Model(Handle):
     def _parameters(self) -> Iterator[tuple[int, str, tuple[int, ...]]]:
         for index in range(lib.choir_model_parameter_count(self.address)):
             p = ffi.new("choir_parameter *")
-            native.check(lib.choir_model_parameter(self.address, index, p))
+            native.check(lib.choir_model_parameter_at(self.address, index, p))
             yield index, native.string(p.name), tuple(p.shape[0 : p.dims])
 
     def _find(self, name: str) -> tuple[int, tuple[int, ...]]:
@@ -312,7 +312,7 @@ class Model(Handle):
                     for g in result.sequences[0 : result.count]
                 ]
             finally:
-                lib.choir_generate_free(result)
+                lib.choir_generate_result_free(result)
 
     def score(
         self,
@@ -343,7 +343,7 @@ class Model(Handle):
                     for s in result.score[0 : result.count]
                 ]
             finally:
-                lib.choir_score_free(result)
+                lib.choir_score_result_free(result)
 
     def session(self, slots: int = 1, length: int = 1024, chunk: int = 512) -> Session:
         """Sequences with caches, for who chooses tokens by other rules."""

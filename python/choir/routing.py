@@ -143,7 +143,7 @@ class Request:
         made = []
         with Guard() as guard:
             show = guard.callback(ffi.typeof("choir_routing_callback"), lambda _, shown: made.append(_copy(shown)))
-            native.check(lib.choir_route_show(self.struct, show, native.NULL))
+            native.check(lib.choir_route_visit(self.struct, show, native.NULL))
         return made[0]
 
     def backward(self, dgates: Optional[np.ndarray], aux_weight: float = 0.0) -> np.ndarray:

@@ -48,7 +48,7 @@ class Trainer(Handle):
     @property
     def shape(self) -> tuple[int, int]:
         """Of a batch: sequences (accumulate x batch_sequences), and tokens of each."""
-        return lib.choir_trainer_sequences(self.address), lib.choir_trainer_length(self.address)
+        return lib.choir_trainer_sequences(self.address), lib.choir_trainer_sequence_length(self.address)
 
     def step(self, tokens, targets=None) -> Step:
         """One step on tokens, ids of `shape`. targets: what each position is to predict, negative for nothing; None:

@@ -33,7 +33,7 @@ def by_libchoir(x, Wg, W1, W2, c, dout):
     check(lib.choir_layer_create(options, layer))
     check(lib.choir_layer_forward(layer[0], weights, N, pointer(x), ffi.NULL, ffi.NULL, 1, pointer(out)))
     check(lib.choir_layer_backward(layer[0], weights, pointer(x), pointer(dout), pointer(dx), into))
-    lib.choir_layer_destroy(layer[0])
+    lib.choir_layer_free(layer[0])
     return out, dx, *gradients
 
 

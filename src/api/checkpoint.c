@@ -70,8 +70,8 @@ static int whole(const char *directory) {
   static const char *const files[] = {"model.safetensors", "state.safetensors"};
   for (int i = 0; i < 2; i++) {
     choir_tensors *tensors;
-    if (choir_tensors_open(CH_IN(directory, files[i]), 1, &tensors)) return 0;
-    choir_tensors_close(tensors);
+    if (choir_tensors_load(CH_IN(directory, files[i]), 1, &tensors)) return 0;
+    choir_tensors_free(tensors);
   }
   return 1;
 }
@@ -183,8 +183,8 @@ static int load_shared(const load *l, const ch_comm *comm, const char *path) {
   return ch_model_same(*l->model);
 }
 
-int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
-                          choir_tokenizer **tokenizer) {
+int choir_model_load(const char *path, const choir_run_options *options, choir_model **model,
+                     choir_tokenizer **tokenizer) {
   CH_TRY(CH_GIVEN(path, model));
   char taken[PATH_MAX] = "";
   const load l = {.options = options, .model = model, .tokenizer = tokenizer, .taken = taken};
@@ -205,9 +205,4 @@ int choir_checkpoint_find(const char *path, char *out, size_t room) {
                     room);
   strcpy(out, found);
   return CHOIR_OK;
-}
-
-int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model) {
-  CH_TRY(CH_GIVEN(checkpoint, model));
-  return choir_checkpoint_load(checkpoint, options, model, NULL);
 }

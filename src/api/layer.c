@@ -210,14 +210,14 @@ int choir_layer_create(const choir_layer_options *options, choir_layer **layer) 
   made->options = *options;
   int code = set_up_layer(made, compute);
   if (code) {
-    choir_layer_destroy(made);
+    choir_layer_free(made);
     return code;
   }
   *layer = made;
   return CHOIR_OK;
 }
 
-void choir_layer_destroy(choir_layer *layer) {
+void choir_layer_free(choir_layer *layer) {
   if (!layer) return;
   ch_exec_free(&layer->x);
   free(layer->token);
@@ -314,7 +314,7 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
   return ch_exec_check(x);
 }
 
-int choir_layer_stats(const choir_layer *layer, choir_route_stats *stats) {
+int choir_layer_route_stats(const choir_layer *layer, choir_route_stats *stats) {
   CH_TRY(CH_GIVEN(layer, stats));
   const ch_route_args *a = &layer->args.route;
   if (!layer->forward_done) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: statistics need a forward first");

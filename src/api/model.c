@@ -139,7 +139,8 @@ void ch_model_end_training(choir_model *model) {
   for (int i = 0; i < model->net.params.count; i++) model->net.params.p[i].g = NULL;
 }
 
-int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options, choir_model **model) {
+int choir_model_create(const choir_config *config, uint64_t seed, const choir_run_options *options,
+                       choir_model **model) {
   CH_TRY(CH_GIVEN(config, model));
   CH_TRY(ch_model_create(config, options, model));
   int code = ch_params_init(&(*model)->net.params, (*model)->x.memory, seed, (*model)->x.threads);
@@ -171,7 +172,7 @@ int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer,
   return ch_dir_end(&directory, ch_model_save_into(model, tokenizer, directory.temporary));
 }
 
-const choir_config *choir_model_config_of(const choir_model *model) { return model ? &model->config : NULL; }
+const choir_config *choir_model_get_config(const choir_model *model) { return model ? &model->config : NULL; }
 
 int choir_model_parameter_count(const choir_model *model) {
   return model ? model->net.params.count + model->net.params.buffers : 0;
@@ -189,7 +190,7 @@ static int has_gradient(const choir_model *model, int index) {
   return index < model->net.params.count && !ch_arena_counting(&model->gradients) && !model->share_gradients;
 }
 
-int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
+int choir_model_parameter_at(const choir_model *model, int index, choir_parameter *parameter) {
   CH_TRY(CH_GIVEN(model, parameter));
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];

@@ -18,7 +18,7 @@ int ch_ranks_grid(const choir_ranks *ranks, ch_grid *grid) {
   return ch_grid_make(ranks->comm, or_one(ranks->replicas), or_one(ranks->hidden), grid);
 }
 
-int choir_ranks_join(choir_ranks **ranks) {
+int choir_ranks_create(choir_ranks **ranks) {
   CH_TRY(CH_GIVEN(ranks));
   *ranks = calloc(1, sizeof **ranks);
   if (!*ranks) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a handle of ranks");
@@ -29,7 +29,7 @@ int choir_ranks_join(choir_ranks **ranks) {
   return code;
 }
 
-void choir_ranks_leave(choir_ranks *ranks) {
+void choir_ranks_free(choir_ranks *ranks) {
   if (!ranks) return;
   ch_comm_leave(ranks->comm);
   free(ranks);
@@ -37,12 +37,12 @@ void choir_ranks_leave(choir_ranks *ranks) {
 
 int choir_ranks_agree(const choir_ranks *ranks, int code) { return ch_comm_agree(ch_ranks_comm(ranks), code); }
 
-int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text) {
+int choir_ranks_agree_message(const choir_ranks *ranks, int code, const char *text) {
   if (code) ch_error(code, "%s", text);
   return ch_comm_agree(ch_ranks_comm(ranks), code);
 }
 
-int choir_ranks_same(const choir_ranks *ranks, const char *what, const char *text) {
+int choir_ranks_check_same(const choir_ranks *ranks, const char *what, const char *text) {
   CH_TRY(CH_GIVEN(what, text));
   return ch_comm_same(ch_ranks_comm(ranks), 1, &(ch_fact){what, XXH64(text, strlen(text), 0)});
 }
@@ -59,7 +59,7 @@ int choir_ranks_set_replicas(choir_ranks *ranks, int replicas) {
   return CHOIR_OK;
 }
 
-int choir_ranks_set_hidden(choir_ranks *ranks, int shards) {
+int choir_ranks_set_hidden_shards(choir_ranks *ranks, int shards) {
   CH_TRY(CH_GIVEN(ranks));
   ch_grid grid;
   CH_TRY(ch_grid_make(ranks->comm, or_one(ranks->replicas), shards, &grid));
@@ -76,7 +76,7 @@ int choir_ranks_rank(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->ra
 
 int choir_ranks_size(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->size; }
 
-choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks) {
+choir_ranks_traffic choir_ranks_get_traffic(const choir_ranks *ranks) {
   const ch_traffic *t = ch_ranks_comm(ranks)->traffic;
   return t ? (choir_ranks_traffic){.bytes = t->bytes, .messages = t->messages, .seconds = t->seconds}
            : (choir_ranks_traffic){0};

@@ -198,7 +198,7 @@ int choir_route(const choir_route_request *r, float *gates, choir_route_stats *s
   return route_request(r, &(results){.gates = gates, .stats = stats});
 }
 
-int choir_route_show(const choir_route_request *r, choir_routing_callback callback, void *context) {
+int choir_route_visit(const choir_route_request *r, choir_routing_callback callback, void *context) {
   return route_request(r, &(results){.callback = callback, .context = context});
 }
 

@@ -174,7 +174,7 @@ static int open_all(choir_data *d, const char *directory, const char *file, cons
   return CHOIR_OK;
 }
 
-int choir_data_open(const char *directory, choir_data **data) {
+int choir_data_load(const char *directory, choir_data **data) {
   CH_TRY(CH_GIVEN(directory, data));
   char file[4096], tokenizer[4096];
   json_t *root;
@@ -198,14 +198,14 @@ int choir_data_open(const char *directory, choir_data **data) {
                  : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %s", file);
   json_decref(root);
   if (code) {
-    choir_data_close(d);
+    choir_data_free(d);
     return code;
   }
   *data = d;
   return CHOIR_OK;
 }
 
-void choir_data_close(choir_data *d) {
+void choir_data_free(choir_data *d) {
   if (!d) return;
   for (int i = 0; i < d->count; i++) {
     ch_shard_close(&d->sources[i].train);

@@ -214,8 +214,8 @@ int ch_binding_check(const choir_tensors *weights, const char *path) {
 int ch_binding_holds(const char *directory) {
   const char *path = CH_IN(directory, "model.safetensors");
   choir_tensors *weights;
-  if (choir_tensors_open(path, 0, &weights)) return 0;
+  if (choir_tensors_load(path, 0, &weights)) return 0;
   int code = ch_binding_check(weights, path);
-  choir_tensors_close(weights);
+  choir_tensors_free(weights);
   return !code;
 }

@@ -240,7 +240,7 @@ static int parse(const void *data, size_t size, const char *name, int mapped, in
   json_decref(root);
   if (!code) code = check_hashes(&r, t, verify);
   if (code)
-    choir_tensors_close(t);
+    choir_tensors_free(t);
   else
     *tensors = t;
   return code;
@@ -265,7 +265,7 @@ int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors) 
   return CHOIR_OK;
 }
 
-void choir_tensors_close(choir_tensors *tensors) {
+void choir_tensors_free(choir_tensors *tensors) {
   if (!tensors) return;
   for (int i = 0; i < tensors->maps; i++) ch_file_unmap(tensors->map[i].at, tensors->map[i].bytes);
   free(tensors->map);

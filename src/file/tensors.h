@@ -21,10 +21,10 @@ struct choir_tensors {
   ch_names names;
 };
 
-/* A whole file in memory, which must stay; `name` starts every message. choir_tensors_open on bytes: fuzzing. */
+/* A whole file in memory, which must stay; `name` starts every message. choir_tensors_load on bytes: fuzzing. */
 int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors);
 
-/* choir_tensors_open of a single file. */
+/* choir_tensors_load of a single file. */
 int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors);
 
 /* choir_tensors_write of data that is not at hand: `fetch`, if not NULL, gives a tensor's bytes, which are good until

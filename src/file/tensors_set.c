@@ -147,10 +147,10 @@ int ch_tensors_set_join(const json_t *index, const char *name, ch_tensors_opener
   if (!code) code = open_files(&s, json_object_get(metadata, CH_TENSORS_FILES_KEY), open, context);
   if (!code) code = merge(&s, all);
   if (!code) code = check_total(all, name, json_object_get(metadata, "total_size"));
-  for (int f = 0; f < s.count; f++) choir_tensors_close(s.file[f]);
+  for (int f = 0; f < s.count; f++) choir_tensors_free(s.file[f]);
   free(s.file);
   json_decref(s.files);
-  if (code) choir_tensors_close(all), all = NULL;
+  if (code) choir_tensors_free(all), all = NULL;
   *tensors = all;
   return code;
 }
@@ -178,7 +178,7 @@ static int open_set(const char *path, int verify, choir_tensors **tensors) {
   return code;
 }
 
-int choir_tensors_open(const char *path, int verify, choir_tensors **tensors) {
+int choir_tensors_load(const char *path, int verify, choir_tensors **tensors) {
   CH_TRY(CH_GIVEN(path, tensors));
   int whole, several = 0;
   *tensors = NULL;
@@ -233,7 +233,7 @@ static int add_file(const char *path, const choir_tensor *tensor, int count, jso
   const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
   for (int i = 0; i < count && !code; i++) ch_json_put(weights, tensor[i].name, json_string(name));
   if (!code) ch_json_put(headers, name, json_string(choir_tensors_metadata(file, CH_TENSORS_HEADER_KEY)));
-  choir_tensors_close(file);
+  choir_tensors_free(file);
   return code;
 }
 

@@ -30,7 +30,7 @@ void choir_fill_options_default(choir_fill_options *options) {
 }
 
 static int check(const choir_model *model, int count, const choir_fill_options *o) {
-  const choir_config *c = choir_model_config_of(model);
+  const choir_config *c = choir_model_get_config(model);
   CH_CHECK_RESERVED(o, "choir_fill_options");
   if (!ch_config_masked(c))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
@@ -121,7 +121,7 @@ int choir_fill(choir_model *model, int count, int32_t *tokens, const choir_fill_
                .o = o,
                .tokens = tokens,
                .count = count,
-               .pieces = ch_config_pieces(choir_model_config_of(model))};
+               .pieces = ch_config_pieces(choir_model_get_config(model))};
   int code = fill(&f);
   free(f.logits);
   free(f.candidate);

@@ -226,7 +226,7 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
                    const choir_generate_options *options, choir_generate_result *result) {
   CH_TRY(CH_GIVEN(model, prompts, result));
   const choir_generate_options defaults = CHOIR_GENERATE_OPTIONS_INIT, *o = options ? options : &defaults;
-  int V = choir_model_config_of(model)->model.vocab_size;
+  int V = choir_model_get_config(model)->model.vocab_size;
   ch_prompts made = {0};
   generation g = {.o = o, .tokenizer = tokenizer, .prompts = &made, .result = result, .V = V};
   *result = (choir_generate_result){0};
@@ -241,11 +241,11 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
   if (!code) code = end_unbegun(&g);
   release_generation(&g);
   ch_prompts_free(&made);
-  if (code) choir_generate_free(result);
+  if (code) choir_generate_result_free(result);
   return code;
 }
 
-void choir_generate_free(choir_generate_result *result) {
+void choir_generate_result_free(choir_generate_result *result) {
   if (!result) return;
   for (int i = 0; i < result->count; i++) {
     free(result->sequences[i].text);

@@ -19,7 +19,7 @@ static int check_score_options(const choir_model *model, const choir_tokenizer *
   CH_CHECK_RESERVED(o, "choir_score_options");
   if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
   if (o->chunk < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "chunk is %d; must be at least 1", o->chunk);
-  return ch_check_tokenizer(tokenizer, choir_model_config_of(model)->model.vocab_size);
+  return ch_check_tokenizer(tokenizer, choir_model_get_config(model)->model.vocab_size);
 }
 
 int ch_check_tokenizer(const choir_tokenizer *tokenizer, int V) {
@@ -132,18 +132,18 @@ int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer, c
   score_work w = {.count = count};
   *result = (choir_score_result){0};
   if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no requests: there is nothing to score");
-  CH_TRY(ch_config_check_next_token(choir_model_config_of(model), "scoring"));
+  CH_TRY(ch_config_check_next_token(choir_model_get_config(model), "scoring"));
   CH_TRY(check_score_options(model, tokenizer, o));
-  int code = make_work(tokenizer, choir_model_config_of(model)->model.vocab_size, requests, &w, result);
+  int code = make_work(tokenizer, choir_model_get_config(model)->model.vocab_size, requests, &w, result);
   if (!code) code = ch_score_run(model, w.item, count, o, result);
   for (int64_t i = 0; i < w.next; i++) free(w.owned[i]);
   free(w.owned);
   free(w.item);
-  if (code) choir_score_free(result);
+  if (code) choir_score_result_free(result);
   return code;
 }
 
-void choir_score_free(choir_score_result *result) {
+void choir_score_result_free(choir_score_result *result) {
   if (!result) return;
   for (int64_t i = 0; i < result->count; i++) {
     free(result->score[i].tokens);

@@ -135,6 +135,11 @@ const char *choir_router_summary(const char *name) {
   return router ? router->summary : NULL;
 }
 
+int choir_router_option_count(const char *name) {
+  const ch_router *router = name ? ch_router_find(name) : NULL;
+  return router ? __builtin_popcount(router->options) : 0;
+}
+
 int choir_router_option_at(const char *name, int index, choir_router_option *option) {
   CH_TRY(CH_GIVEN(name, option));
   const ch_router *router = ch_router_find(name);
@@ -150,5 +155,6 @@ int choir_router_option_at(const char *name, int index, choir_router_option *opt
     ch_field_text(&defaults, &ch_fields[i], option->value, sizeof option->value);
     return CHOIR_OK;
   }
-  return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' has no option number %d", name, index);
+  return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' has no option number %d; it has %d", name, index,
+                  choir_router_option_count(name));
 }

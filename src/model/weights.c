@@ -137,10 +137,10 @@ static int load_open(ch_params *params, const ch_exec *x, const char *path, int 
 
 int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int unchecked) {
   choir_tensors *file;
-  CH_TRY(choir_tensors_open(path, 1, &file));
+  CH_TRY(choir_tensors_load(path, 1, &file));
   int code = unchecked ? CHOIR_OK : ch_binding_check(file, path);
   if (!code) code = load_open(params, x, path, unchecked, file);
-  choir_tensors_close(file);
+  choir_tensors_free(file);
   return code;
 }
 
@@ -267,9 +267,9 @@ static int start_open(ch_params *params, const ch_exec *x, const char *path, con
 
 int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, ch_router_start router, int *upcycled) {
   choir_tensors *file;
-  CH_TRY(choir_tensors_open(path, 1, &file));
+  CH_TRY(choir_tensors_load(path, 1, &file));
   int code = ch_binding_check(file, path);
   if (!code) code = start_open(params, x, path, file, router, upcycled);
-  choir_tensors_close(file);
+  choir_tensors_free(file);
   return code;
 }

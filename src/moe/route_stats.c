@@ -38,7 +38,7 @@ static int allocate(int experts, int vocab_size, choir_route_stats *s) {
 
 int ch_route_stats_alloc(int experts, choir_route_stats *s) { return allocate(experts, -1, s); }
 
-int choir_route_stats_begin(int experts, int vocab_size, choir_route_stats *stats) {
+int choir_route_stats_create(int experts, int vocab_size, choir_route_stats *stats) {
   CH_TRY(CH_GIVEN(stats));
   *stats = (choir_route_stats){0};
   if (experts < 1 || vocab_size < 0)

@@ -143,7 +143,9 @@ int choir_router_default(const char *name, choir_router_options *options) {
 
 /* ---- what a routing looks at: one answer for probe, evaluation, generation and docs */
 
-static const char threshold[] = "threshold", adaptive[] = "adaptive";
+#define THRESHOLD "threshold"
+#define ADAPTIVE "adaptive"
+#define POOLS "batch", "sequence", "position", "group"
 
 /* Experts that choose among the tokens of a pool look at all of it. A group is cut from the flattened batch: it may end
  * within a sequence and span several. */
@@ -155,36 +157,22 @@ static const struct {
              {"position", {.depends_on_batch = 1}},
              {"group", {.looks_ahead = 1, .depends_on_batch = 1}}};
 
-/* The names go to `names`, NULL after them; returns how many. */
-enum { MOST = 16 };
-static int routings(const ch_router *router, const char *names[MOST]) {
-  int count = 0;
-  if (ch_router_takes(router, CH_ROUTER_TAKES(pool)))
-    while (ch_router_pools[count]) {
-      names[count] = ch_router_pools[count];
-      count++;
-    }
-  else
-    names[count++] = pools[0].name;
-  if (ch_router_can_be_causal(router)) names[count++] = threshold;
-  if (ch_router_adapts(router)) names[count++] = adaptive;
-  names[count] = NULL;
-  return count;
+/* The names of a router's routings, NULL-terminated. Whoever adapts can be causal, too. */
+static const char *const *routings_of(const ch_router *router) {
+  static const char *const names[2][3][7] = {{{"batch"}, {"batch", THRESHOLD}, {"batch", THRESHOLD, ADAPTIVE}},
+                                             {{POOLS}, {POOLS, THRESHOLD}, {POOLS, THRESHOLD, ADAPTIVE}}};
+  return names[ch_router_takes(router, CH_ROUTER_TAKES(pool))]
+              [ch_router_can_be_causal(router) + ch_router_adapts(router)];
 }
 
-const char *choir_router_routing(const char *router, int index) {
-  if (!router) return NULL;
-  const char *names[MOST];
-  const ch_router *found = ch_router_find(router);
-  if (!found) return NULL;
-  int count = routings(found, names);
-  return index >= 0 && index < count ? names[index] : NULL;
+const char *const *choir_router_routings(const char *router) {
+  const ch_router *found = router ? ch_router_find(router) : NULL;
+  return found ? routings_of(found) : NULL;
 }
 
 int ch_router_check_routing(const ch_router *router, const char *routing) {
-  const char *names[MOST];
+  const char *const *names = routings_of(router);
   char nearest[128], list[128];
-  routings(router, names);
   for (int i = 0; names[i]; i++)
     if (!strcmp(names[i], routing)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' has no routing '%.40s'%s (it has %s)", router->name, routing,
@@ -204,7 +192,7 @@ static choir_routing_properties looks_of(const choir_router_options *o, const ch
   const ch_router *router = ch_router_find(o->name);
   ch_router_looks looks = looks_with(o, 0);
   int alone = looks == CH_LOOKS_NOWHERE || looks == CH_LOOKS_IN_TRAINING;
-  if (alone || !strcmp(routing, threshold) || !strcmp(routing, adaptive)) return (choir_routing_properties){0};
+  if (alone || !strcmp(routing, THRESHOLD) || !strcmp(routing, ADAPTIVE)) return (choir_routing_properties){0};
   if (ch_router_takes(router, CH_ROUTER_TAKES(pool)))
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
       if (!strcmp(pools[i].name, routing)) return pools[i].properties;
@@ -230,19 +218,9 @@ int choir_router_properties(const char *router, const char *routing, choir_routi
   return CHOIR_OK;
 }
 
-int choir_route_looks_across_tokens(const choir_router_options *options, int training) {
+int choir_router_looks_across_tokens(const choir_router_options *options, int training) {
   if (!options || !ch_router_find(options->name)) return -1;
   if (training) return looks_with(options, 1) != CH_LOOKS_NOWHERE;
   choir_routing_properties p = ch_router_properties(options, *options->pool ? options->pool : pools[0].name);
   return p.looks_ahead || p.depends_on_batch;
-}
-
-int choir_router_looks_across_tokens(const char *name) {
-  const ch_router *router = name ? ch_router_find(name) : NULL;
-  return router ? choir_route_looks_across_tokens(&router->defaults, 0) : -1;
-}
-
-int choir_router_looks_in_training(const char *name) {
-  const ch_router *router = name ? ch_router_find(name) : NULL;
-  return router ? choir_route_looks_across_tokens(&router->defaults, 1) : -1;
 }

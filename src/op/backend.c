@@ -21,7 +21,9 @@
 CH_BACKENDS(DECLARE)
 
 enum { MOST_BACKENDS = 16 };
+#define NAME(name) #name,
 static const ch_backend *backends[MOST_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL after the last */
+static const char *names[MOST_BACKENDS + 1] = {CH_BACKENDS(NAME)};             /* of them */
 
 /* Up to a colon. */
 static const ch_backend *known(const char *name) {
@@ -30,8 +32,6 @@ static const ch_backend *known(const char *name) {
     if (strlen(backends[i]->name) == length && !strncmp(backends[i]->name, name, length)) return backends[i];
   return NULL;
 }
-
-const ch_backend *ch_backend_at(int index) { return index >= 0 && index < MOST_BACKENDS ? backends[index] : NULL; }
 
 /* "cuda:1": the number after the colon is that of the device; without one it is -1, any. */
 static const ch_backend *with_device(const ch_backend *backend, const char *name) {
@@ -60,15 +60,14 @@ int ch_backend_register(const ch_backend *backend) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "backend '%s': %d backends are there, there is room for no more",
                     backend->name, count);
   backends[count] = backend;
+  names[count] = backend->name;
   return CHOIR_OK;
 }
 
 const ch_backend *ch_backend_find(const char *name) {
-  const char *names[MOST_BACKENDS + 1] = {0};
   char list[256];
   const ch_backend *found = known(name);
   if (found) return with_device(found, name);
-  for (int i = 0; backends[i]; i++) names[i] = backends[i]->name;
   ch_error(CHOIR_ERROR_ARGUMENT, "backend '%.40s' is not in this build; take one that is: %s", name,
            ch_word_list(list, sizeof list, names));
   return NULL;
@@ -187,20 +186,18 @@ const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes) {
 
 int ch_exec_check(const ch_exec *x) { return x->memory->check ? x->memory->check() : CHOIR_OK; }
 
-const char *choir_backend_name(int index) {
-  const ch_backend *backend = ch_backend_at(index);
-  return backend ? backend->name : NULL;
-}
+const char *const *choir_backend_names(void) { return names; }
 
-int choir_backend_device(int index, int number, char *text, size_t size) {
-  const ch_backend *backend = ch_backend_at(index);
+int choir_backend_device(const char *name, int number, char *text, size_t size) {
+  const ch_backend *backend = name ? known(name) : NULL;
   if (!backend || !text || !size || number < 0) return 0;
   text[0] = 0;
   return backend->describe ? backend->describe(number, text, size) : 0;
 }
 
-int choir_backend_check(int index) {
-  const ch_backend *backend = ch_backend_at(index);
-  if (!backend) return ch_error(CHOIR_ERROR_ARGUMENT, "backend %d: no such number", index);
-  return backend->supports(CH_COMPUTE_FP32, 0);
+int choir_backend_check(const char *name) {
+  CH_TRY(CH_GIVEN(name));
+  const ch_backend *backend = known(name);
+  if (!backend) ch_backend_find(name); /* which says what there is */
+  return !backend ? CHOIR_ERROR_ARGUMENT : backend->supports(CH_COMPUTE_FP32, 0);
 }

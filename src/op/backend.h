@@ -39,9 +39,6 @@ int ch_backend_register(const ch_backend *backend);
  * and says what to do. */
 const ch_backend *ch_backend_find(const char *name);
 
-/* Backend `index` of this build, or NULL. */
-const ch_backend *ch_backend_at(int index);
-
 /* Measures the peak rates of backend `name`'s hardware; all 0 where it cannot tell. threads 0: all CPUs of the
  * process. CHOIR_ERROR_ARGUMENT: no such backend, or seconds that are not above 0; CHOIR_ERROR_UNSUPPORTED: this
  * machine cannot run it. */

@@ -48,7 +48,7 @@ int ch_rows_leave_out(ch_rows *rows, int64_t line, const char *format, ...) {
 static const char *label_list(const choir_task *t, char *text, size_t size) {
   size_t used = 0;
   for (int i = 0; i < t->labels && used < size; i++)
-    used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", choir_task_label(t, i));
+    used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", t->label[i]);
   return text;
 }
 

@@ -139,7 +139,7 @@ int ch_predictions_write(const char *path, const ch_rows *rows, const ch_example
   if (!json) ch_file_write(&file, head, sizeof head - 1);
   for (int64_t i = 0; i < e->count; i++)
     (json ? write_json : write_tsv)(&file, ch_rows_value(rows, e->row[i], rows->task->columns),
-                                    choir_task_label(rows->task, p->label[i]));
+                                    rows->task->label[p->label[i]]);
   return ch_file_commit(&file);
 }
 
@@ -207,7 +207,7 @@ static int measure_batches(choir_model *model, const ch_set *set, const choir_ta
 static void describe_set(const ch_set *set, choir_task_result *r) {
   const ch_examples *e = &set->examples;
   int most = ch_majority(set->rows.task, e, &r->majority);
-  r->majority_label = choir_task_label(set->rows.task, most);
+  r->majority_label = most < 0 ? NULL : set->rows.task->label[most];
   r->examples = e->count;
   r->malformed = set->rows.malformed;
   r->cut = e->cut;

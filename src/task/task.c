@@ -112,7 +112,7 @@ static int read_labels(choir_task *t, const char *name) {
     if (!*t->word[i]) return ch_error(CHOIR_ERROR_FORMAT, "%s: a \"word\" of a label is empty", name);
     t->value[i] = json_object_get(label, "values");
     CH_TRY(check_list(t->value[i], name, "values", 1, 0));
-    t->labels++;
+    t->label[t->labels++] = json_string_value(json_array_get(t->value[i], 0));
     CH_TRY(check_label(t, (int)i, name));
   }
   return CHOIR_OK;
@@ -231,10 +231,7 @@ void choir_task_free(choir_task *task) {
 }
 
 const char *choir_task_name(const choir_task *task) { return task ? task->name : NULL; }
-int choir_task_labels(const choir_task *task) { return task ? task->labels : 0; }
-const char *choir_task_label(const choir_task *task, int label) {
-  return task && label >= 0 && label < task->labels ? json_string_value(json_array_get(task->value[label], 0)) : NULL;
-}
+const char *const *choir_task_labels(const choir_task *task) { return task ? task->label : NULL; }
 
 int ch_task_file(const choir_task *task, const char *directory, const char *split, char *path) {
   json_t *splits = json_object_get(task->json, "splits"), *files = json_object_get(splits, split), *file;

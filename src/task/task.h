@@ -30,9 +30,10 @@ struct choir_task {
   const ch_task_source *source[CH_TASK_COLUMNS];
   const ch_task_source *label_source, *index_source; /* index NULL: rows are counted */
   int labels;
-  const char *word[CH_TASK_LABELS];    /* what the model is to say */
-  const json_t *value[CH_TASK_LABELS]; /* how files spell it; the first is written */
-  const json_t *unlabelled;            /* spellings of "no label"; or NULL */
+  const char *word[CH_TASK_LABELS];      /* what the model is to say */
+  const json_t *value[CH_TASK_LABELS];   /* how files spell it; the first is written */
+  const char *label[CH_TASK_LABELS + 1]; /* that first one; NULL after the last */
+  const json_t *unlabelled;              /* spellings of "no label"; or NULL */
   int parts;
   ch_task_part part[CH_TASK_PARTS];
   int cut; /* the column that is cut where a text is too long; -1: none */

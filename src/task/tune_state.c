@@ -111,7 +111,7 @@ int ch_tune_result(const ch_tune *t, const choir_task_measure *m, int measures) 
                            "from", ch_json_name(t->settings.from), "step", (json_int_t)t->state.best_step, "seed",
                            (json_int_t)t->config.train.seed, "train", (json_int_t)t->train.examples.count, "dev",
                            (json_int_t)t->dev.examples.count, "majority", ch_json_number(majority), "majority_label",
-                           most < 0 ? "" : choir_task_label(t->task, most), "router", t->config.model.router.name,
+                           most < 0 ? "" : t->task->label[most], "router", t->config.model.router.name,
                            "batch_sequences", (json_int_t)t->settings.batch_sequences);
   for (int i = 0; i < measures; i++) ch_json_put(root, i ? "batch" : "own", ch_measure_json(&m[i]));
   return ch_json_save(root, CH_IN(t->out, CH_RUN_RESULT));

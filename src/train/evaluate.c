@@ -330,7 +330,7 @@ int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) 
   w->layer = calloc((size_t)layers + 1, sizeof *w->layer);
   if (!w->layer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d layers", layers);
   for (; w->layers < layers; w->layers++) {
-    int code = choir_route_stats_begin(choir_model_config_of(model)->model.experts, vocab_size, &w->layer[w->layers]);
+    int code = choir_route_stats_create(choir_model_get_config(model)->model.experts, vocab_size, &w->layer[w->layers]);
     if (!code) continue;
     ch_layer_stats_free(w);
     return code;

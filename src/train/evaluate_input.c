@@ -55,7 +55,7 @@ static void add_window(void *context, int64_t index, const int32_t *target, cons
 static int open_heldout(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                         material *m) {
   choir_data_info info;
-  CH_TRY(choir_data_open(o->data, &m->data));
+  CH_TRY(choir_data_load(o->data, &m->data));
   choir_data_get_info(m->data, &info);
   int V = ch_config_pieces(&model->config);
   if (info.vocab_size != V || (tokenizer && choir_tokenizer_hash(tokenizer) != m->data->tokenizer_hash))
@@ -120,7 +120,7 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
   free(m.tokens);
   free(m.counts);
   free(m.text.ids);
-  choir_data_close(m.data);
+  choir_data_free(m.data);
   return code;
 }
 

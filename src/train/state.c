@@ -154,8 +154,8 @@ int ch_state_load(const char *path, ch_trainer *trainer, const ch_counter *count
   choir_tensors *tensors;
   CH_TRY(ch_weights_load(&trainer->model->net.params, &trainer->model->x, CH_IN(path, "model.safetensors"), 0));
   ch_model_weights_changed(trainer->model);
-  CH_TRY(choir_tensors_open(file, 1, &tensors));
+  CH_TRY(choir_tensors_load(file, 1, &tensors));
   int code = ch_state_read(trainer, counters, count, tensors, file);
-  choir_tensors_close(tensors);
+  choir_tensors_free(tensors);
   return code;
 }

@@ -24,7 +24,7 @@
 static int open_data(ch_run *run, const char *directory) {
   choir_data_info info;
   choir_model_config *m = &run->config.model;
-  CH_TRY(choir_data_open(directory, &run->data));
+  CH_TRY(choir_data_load(directory, &run->data));
   choir_data_get_info(run->data, &info);
   int mask = ch_config_masked(&run->config);
   if (!m->vocab_size) m->vocab_size = info.vocab_size + mask;
@@ -222,7 +222,7 @@ int choir_train(const choir_train_options *options) {
   int code = run_ranks(&run, options, &claim);
   ch_trainer_free(&run.trainer);
   choir_tokenizer_free(run.tokenizer);
-  choir_data_close(run.data);
+  choir_data_free(run.data);
   free(run.batch);
   free(run.unigram);
   ch_claim_release(&claim, code != CHOIR_OK);

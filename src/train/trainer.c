@@ -69,12 +69,12 @@ int choir_trainer_sequences(const choir_trainer *trainer) {
   return c->accumulate * c->batch_sequences;
 }
 
-int choir_trainer_length(const choir_trainer *trainer) {
+int choir_trainer_sequence_length(const choir_trainer *trainer) {
   return trainer ? trainer->t.model->config.train.sequence_length : 0;
 }
 
 static int check_ids(const choir_trainer *trainer, const char *what, const int32_t *ids, int lowest) {
-  int V = trainer->t.model->config.model.vocab_size, T = choir_trainer_length(trainer);
+  int V = trainer->t.model->config.model.vocab_size, T = choir_trainer_sequence_length(trainer);
   for (int64_t i = 0; i < tokens_of(trainer); i++)
     if (ids[i] < lowest || ids[i] >= V)
       return ch_error(CHOIR_ERROR_ARGUMENT, "%s %d at sequence %lld, position %lld is outside the vocabulary of %d",
@@ -84,7 +84,7 @@ static int check_ids(const choir_trainer *trainer, const char *what, const int32
 
 /* The next token of each sequence. */
 static const int32_t *next_tokens(choir_trainer *trainer, const int32_t *tokens) {
-  int64_t T = choir_trainer_length(trainer);
+  int64_t T = choir_trainer_sequence_length(trainer);
   for (int64_t i = 0; i < tokens_of(trainer); i++) trainer->target[i] = i % T == T - 1 ? -1 : tokens[i + 1];
   return trainer->target;
 }
@@ -92,7 +92,7 @@ static const int32_t *next_tokens(choir_trainer *trainer, const int32_t *tokens)
 /* Masks the tokens; gives the weights of targets, or NULL where they have none. */
 static const float *mask_tokens(choir_trainer *trainer, const int32_t **tokens) {
   const ch_trainer *t = &trainer->t;
-  int64_t n = tokens_of(trainer), T = choir_trainer_length(trainer);
+  int64_t n = tokens_of(trainer), T = choir_trainer_sequence_length(trainer);
   int32_t *token = trainer->target + n;
   float *weight = (float *)(token + n);
   int weighted = 0;

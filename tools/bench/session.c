@@ -44,7 +44,7 @@ static int set_up_serving(ch_bench *b, serving *s) {
   run.threads = b->options->threads;
   run.backend = b->backend->name;
   CH_TRY(ch_bench_config(b, &s->config));
-  CH_TRY(choir_model_init(&s->config, 1, &run, &s->model));
+  CH_TRY(choir_model_create(&s->config, 1, &run, &s->model));
   CH_TRY(set_thresholds(b, s->model));
   s->token = ch_bench_tokens(b, length, s->config.model.vocab_size);
   s->logits = ch_bench_host(b, (size_t)s->rows * (size_t)s->config.model.vocab_size * sizeof *s->logits);

@@ -39,7 +39,7 @@ static int set_up_training(ch_bench *b, training *t) {
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = b->options->threads;
   run.backend = b->backend->name;
-  CH_TRY(choir_model_init(&config, 1, &run, &model));
+  CH_TRY(choir_model_create(&config, 1, &run, &model));
   CH_TRY(ch_trainer_plan(model, &t->trainer));
   return ch_trainer_commit(&t->trainer);
 }

@@ -64,7 +64,7 @@ static int least(const ch_export_plan *plan, const double *over, double share) {
 /* Weights in the model as they come back from the file. Of transposed ones a row of the file is a column here. */
 static int round_weight(choir_model *model, int index, const ch_export_tensor *t, int64_t experts) {
   choir_parameter p;
-  CH_TRY(choir_model_parameter(model, index, &p));
+  CH_TRY(choir_model_parameter_at(model, index, &p));
   int64_t blocks = p.dims == 3 ? experts : 1, n = t->columns;
   int turned = t->turn == CH_TURN_TRANSPOSED;
   float *row = reallocarray(NULL, (size_t)n, 2 * sizeof *row);
@@ -88,7 +88,7 @@ static int round_weights(choir_model *model, const ch_export_plan *plan) {
     if (!t->from || t->dtype == CH_EXPORT_F32 || t->first) continue;
     for (int j = 0; j < choir_model_parameter_count(model) && index < 0; j++) {
       choir_parameter p;
-      CH_TRY(choir_model_parameter(model, j, &p));
+      CH_TRY(choir_model_parameter_at(model, j, &p));
       if (!strcmp(p.name, t->from->name)) index = j;
     }
     if (index >= 0) CH_TRY(round_weight(model, index, t, plan->config.model.experts));

@@ -264,7 +264,7 @@ int ch_gguf_open(const char *path, ch_gguf_in *in) {
 }
 
 void ch_gguf_close_in(ch_gguf_in *in) {
-  choir_tensors_close(in->tensors);
+  choir_tensors_free(in->tensors);
   json_decref(in->keys);
   free(in->array);
   *in = (ch_gguf_in){0};

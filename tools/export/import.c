@@ -286,7 +286,7 @@ static int open_folder(import_job *j) {
                     "whole heads turn, as in transformers",
                     path, j->config.model.rope_fraction);
   snprintf(path, sizeof path, "%s/model.safetensors", j->options->from);
-  return choir_tensors_open(path, 0, &j->from);
+  return choir_tensors_load(path, 0, &j->from);
 }
 
 static int open_file(import_job *j) {
@@ -323,7 +323,7 @@ int choir_import(const choir_import_options *options, choir_import_result *resul
   if (j.format == CH_EXPORT_GGUF)
     ch_gguf_close_in(&j.gguf);
   else
-    choir_tensors_close(j.from);
+    choir_tensors_free(j.from);
   free(j.used);
   free(j.tensor);
   free(j.values);

@@ -70,7 +70,7 @@ static int open_checkpoint(export_job *j) {
   CH_TRY(ch_there(path, &there));
   if (there) CH_TRY(choir_tokenizer_load(path, &j->tokenizer));
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  CH_TRY(choir_tensors_open(path, 1, &j->weights));
+  CH_TRY(choir_tensors_load(path, 1, &j->weights));
   CH_TRY(ch_binding_check(j->weights, path));
   if (j->tokenizer && choir_tokenizer_vocab_size(j->tokenizer) != j->plan.config.model.vocab_size)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, model.vocab_size is %d", directory,
@@ -94,7 +94,7 @@ static int run_job(export_job *j) {
   choir_run_options options = {.compute = "fp32", .threads = j->options->threads};
   CH_TRY(check_export_options(j));
   CH_TRY(open_checkpoint(j));
-  if (j->options->data) CH_TRY(choir_model_load(j->result->checkpoint, &options, &j->model));
+  if (j->options->data) CH_TRY(choir_model_load(j->result->checkpoint, &options, &j->model, NULL));
   CH_TRY(ch_export_cut(&j->plan, j->model, j->options, j->result));
   CH_TRY(ch_export_list(&j->plan));
   if (j->model) CH_TRY(ch_export_measure_written(&j->plan, j->model, j->options, j->result));
@@ -109,7 +109,7 @@ int choir_export(const choir_export_options *options, choir_export_result *resul
   int code = run_job(&j);
   choir_model_free(j.model);
   choir_tokenizer_free(j.tokenizer);
-  choir_tensors_close(j.weights);
+  choir_tensors_free(j.weights);
   free(j.plan.tensor);
   return code;
 }

@@ -87,7 +87,7 @@ static void add_name(json_t *root, const char *key, const char *text) {
 
 json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o,
                            const ch_inspection *inspection) {
-  const choir_model_config *config = &choir_model_config_of(model)->model;
+  const choir_model_config *config = &choir_model_get_config(model)->model;
   const choir_eval_result *r = &inspection->eval;
   int top = o->top > 0 ? o->top : 0;
   choir_favourite *room = reallocarray(NULL, (size_t)top + 1, sizeof *room);

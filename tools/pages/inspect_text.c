@@ -20,7 +20,7 @@ void ch_inspection_free(ch_inspection *inspection) {
 /* Sizes that are no larger than the text. */
 static int begin_inspection(const choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                             ch_inspection *inspection) {
-  const choir_config *config = choir_model_config_of(model);
+  const choir_config *config = choir_model_get_config(model);
   int64_t targets = (int64_t)text->count - 1;
   *inspection =
       (ch_inspection){.batch_sequences = o->batch_sequences ? o->batch_sequences : config->train.batch_sequences,
@@ -49,12 +49,12 @@ static void keep_losses(void *context, int64_t index, const int32_t *target, con
 
 static int evaluate_text(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                          ch_inspection *inspection) {
-  int V = choir_model_config_of(model)->model.vocab_size;
+  int V = choir_model_get_config(model)->model.vocab_size;
   uint64_t *counts = calloc((size_t)V, sizeof *counts);
   for (size_t i = 0; counts && i < text->count; i++) counts[text->ids[i]]++;
   double *unigram = counts ? ch_unigram_log(counts, V) : NULL;
   ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
-  inspection->predicts_next = !ch_config_masked(choir_model_config_of(model));
+  inspection->predicts_next = !ch_config_masked(choir_model_get_config(model));
   windows.seen = keep_losses;
   windows.context = inspection;
   inspection->token_loss = calloc(text->count, sizeof *inspection->token_loss);
@@ -74,7 +74,7 @@ static int evaluate_text(choir_model *model, const ch_text_tokens *text, const c
 
 /* The routing asked for; where none was and the text is too short for the model's own, by thresholds. NULL: its own. */
 static const char *routing_for(const choir_model *model, const char *asked, const ch_inspection *inspection) {
-  const choir_config *c = choir_model_config_of(model);
+  const choir_config *c = choir_model_get_config(model);
   int n = inspection->batch_sequences * inspection->sequence_length;
   if (asked || model->causal || !ch_router_has_thresholds(model->net.router)) return asked;
   int code = model->net.router->check(&c->model.router, n, c->model.experts, inspection->sequence_length);
@@ -89,7 +89,7 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   int code = begin_inspection(model, text, o, inspection);
   const char *routing = code ? NULL : routing_for(model, o->routing, inspection);
   if (!code && routing) code = choir_model_set_routing(model, routing);
-  if (!code) code = ch_layer_stats_begin(model, choir_model_config_of(model)->model.vocab_size, &w);
+  if (!code) code = ch_layer_stats_begin(model, choir_model_get_config(model)->model.vocab_size, &w);
   code = ch_comm_agree(model->x.comm, code);
   if (!code) code = evaluate_text(model, text, o, inspection);
   choir_model_on_routing(model, NULL, NULL);

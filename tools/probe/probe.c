@@ -200,7 +200,7 @@ static int run_probe(probe *p, const choir_tokenizer *tokenizer) {
 }
 
 static int check_probe(const probe *p) {
-  CH_TRY(ch_config_check_next_token(choir_model_config_of(p->model), "the probe for leaks from later tokens"));
+  CH_TRY(ch_config_check_next_token(choir_model_get_config(p->model), "the probe for leaks from later tokens"));
   if (p->o->text && p->o->tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "the probe takes either tokens or a text");
   if (p->B < 1 || p->T < 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d sequences of %d tokens: the probe needs one at least, of two tokens",
@@ -214,7 +214,7 @@ static int check_probe(const probe *p) {
 
 int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_probe_options *options,
              ch_probe_result *result) {
-  const choir_config *config = choir_model_config_of(model);
+  const choir_config *config = choir_model_get_config(model);
   char own[CHOIR_NAME_BYTES];
   probe p = {.model = model,
              .o = options,
