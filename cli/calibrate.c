@@ -16,8 +16,7 @@ typedef struct {
 static int evaluate_routing(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
                             calibration *e) {
   if (choir_model_set_routing(model, routing)) return cli_fail();
-  o.eval.calibrate = calibrate;
-  int status = cli_evaluate(model, tokenizer, o.eval, &e->r), layers = choir_model_moe_layers(model);
+  int status = cli_evaluate(model, tokenizer, o.eval, calibrate, &e->r), layers = choir_model_moe_layers(model);
   e->experts = 0;
   for (int i = 0; i < layers && !status; i++) {
     choir_route_stats stats;

@@ -171,18 +171,18 @@ typedef struct cli_progress {
   int terminal, stands; /* a line is on the terminal */
   double started, shown;
   FILE *out;
-  const char *of; /* what cli_progress_count counts; NULL: sequences */
+  const char *routing; /* that cli_progress_count names; NULL: none */
 } cli_progress;
 void cli_progress_begin(cli_progress *progress, FILE *out);
 int cli_progress_due(cli_progress *progress); /* nonzero: time for another line */
 void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Whether --minutes have passed since it began; 0: there is no limit. */
 int cli_time_is_up(const cli_progress *progress, double minutes);
-void cli_progress_clear(cli_progress *progress); /* before anything else is printed, and at the end */
-int cli_progress_count(void *progress, int64_t done, int64_t total);    /* for the library's progress options */
+void cli_progress_clear(cli_progress *progress);                 /* before anything else is printed, and at the end */
+int cli_progress_count(void *progress, const choir_progress *p); /* for the library's progress options */
 int cli_progress_share(void *progress, const char *what, double share); /* the same, of export and import */
-/* choir_eval with progress; exit status. */
-int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options,
+/* choir_eval or choir_calibrate, with progress; exit status. */
+int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options, int calibrate,
                  choir_eval_result *result);
 double cli_seconds(void);
 

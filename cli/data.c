@@ -15,15 +15,15 @@ static struct {
 
 typedef struct watch {
   cli_progress progress;
-  uint64_t replaced; /* bytes that were not UTF-8, so far */
+  int64_t replaced; /* bytes that were not UTF-8, so far */
 } watch;
 
-static int show_progress(void *context, const choir_data_progress *p) {
+static int show_progress(void *context, const choir_progress *p) {
   watch *w = context;
   cli_progress *progress = &w->progress;
   w->replaced = p->replaced;
   if (!cli_progress_due(progress)) return cli_stop_requested();
-  double share = p->bytes_total ? (double)p->bytes_done / (double)p->bytes_total : 0;
+  double share = p->total ? (double)p->done / (double)p->total : 0;
   double left = share > 0 ? p->seconds / share - p->seconds : -1;
   char documents[32] = ""; /* number of completely read documents */
   if (p->documents) snprintf(documents, sizeof documents, "  %s documents", cli_count((double)p->documents));
@@ -125,7 +125,7 @@ static int run_build(int count, const char *const *operands) {
     status = code ? cli_fail() : print_info(o.build.output, cli_seconds() - w.progress.started);
   }
   if (!status && w.replaced && !o.json)
-    printf("  %s bytes were not UTF-8 and became U+FFFD\n", cli_grouped((int64_t)w.replaced));
+    printf("  %s bytes were not UTF-8 and became U+FFFD\n", cli_grouped(w.replaced));
   for (int i = 0; i < number; i++) free((char *)sources[i].name);
   cli_files_free(&files);
   free(separator);

@@ -129,7 +129,7 @@ static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokeni
   o.eval.source = add_source;
   e->ratios = json_array();
   o.eval.mask_ratio = add_ratio;
-  return cli_evaluate(model, tokenizer, o.eval, &e->r);
+  return cli_evaluate(model, tokenizer, o.eval, 0, &e->r);
 }
 
 /* By a causal routing, where the router has it and the model can do it; the JSON under its name, in `beside`. */

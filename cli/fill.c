@@ -48,9 +48,10 @@ static int read_gaps(text *t, const choir_tokenizer *tokenizer, const char *from
   return status ? status : append_text(t, tokenizer, from, strlen(from));
 }
 
-static int show(void *context, int filled, int gaps) {
+static int show(void *context, const choir_progress *p) {
   cli_progress *progress = context;
-  if (cli_progress_due(progress)) cli_progress_line(progress, "%d of %d tokens", filled, gaps);
+  if (cli_progress_due(progress))
+    cli_progress_line(progress, "%lld of %lld tokens", (long long)p->done, (long long)p->total);
   return cli_stop_requested();
 }
 

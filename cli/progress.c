@@ -59,7 +59,8 @@ int cli_time_is_up(const cli_progress *progress, double minutes) {
   return minutes > 0 && cli_seconds() - progress->started >= 60 * minutes;
 }
 
-int cli_progress_count(void *context, int64_t done, int64_t total) {
+int cli_progress_count(void *context, const choir_progress *p) {
+  int64_t done = p->done, total = p->total;
   cli_progress *progress = context;
   if (!total) progress->started = cli_seconds(); /* the estimate of the remaining time leaves out the reading */
   double seconds = cli_seconds() - progress->started;
@@ -67,8 +68,9 @@ int cli_progress_count(void *context, int64_t done, int64_t total) {
     cli_progress_clear(progress);
   } else if ((done || !total) && cli_progress_due(progress)) {
     if (total)
-      cli_progress_line(progress, "%lld of %lld %s, %s left", (long long)done, (long long)total,
-                        progress->of ? progress->of : "sequences",
+      cli_progress_line(progress, "%lld of %lld %s%s%s%s, %s left", (long long)done, (long long)total, p->unit,
+                        progress->routing ? " by " : "", progress->routing ? progress->routing : "",
+                        progress->routing ? " routing" : "",
                         cli_duration(seconds * (double)(total - done) / (double)done));
     else
       cli_progress_line(progress, "reading the text");
@@ -82,16 +84,14 @@ int cli_progress_share(void *progress, const char *what, double share) {
   return 0;
 }
 
-int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options,
+int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options, int calibrate,
                  choir_eval_result *result) {
   cli_progress progress;
-  char of[80];
   cli_progress_begin(&progress, stderr);
-  snprintf(of, sizeof of, "sequences by %s routing", choir_model_routing(model)); /* one after the other may come */
-  progress.of = of;
+  progress.routing = choir_model_routing(model); /* evaluations by several routings may follow one another */
   options.progress = cli_progress_count;
   options.context = &progress;
-  int code = choir_eval(model, tokenizer, &options, result);
+  int code = (calibrate ? choir_calibrate : choir_eval)(model, tokenizer, &options, result);
   cli_progress_clear(&progress);
   return code ? cli_fail() : 0;
 }

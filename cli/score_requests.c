@@ -127,7 +127,6 @@ static int score_requests(cli_score_options *o, choir_model *model, const choir_
   options->context = &progress;
   int status = 0;
   cli_progress_begin(&progress, stderr);
-  progress.of = "requests";
   int code = choir_model_check_causal(model); /* as --routing asked for */
   if (!code) code = choir_score_requests(model, tokenizer, (void *)w->request.data, w->count, options, &result);
   cli_progress_clear(&progress);

@@ -14,9 +14,9 @@ static struct {
   int64_t sample_bytes, eos;
 } o = {.eos = -1};
 
-static int show_line(void *context, const char *line) {
+static int show_line(void *context, const choir_progress *p) {
   cli_progress *progress = context;
-  if (cli_progress_due(progress)) cli_progress_line(progress, "%.*s", progress->terminal ? 78 : 400, line);
+  if (cli_progress_due(progress)) cli_progress_line(progress, "%.*s", progress->terminal ? 78 : 400, p->text);
   return cli_stop_requested();
 }
 

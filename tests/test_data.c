@@ -100,8 +100,8 @@ static int build_text(const char *text, size_t size, double holdout, const char 
   return choir_data_build(&o);
 }
 
-static int keep(void *context, const choir_data_progress *p) {
-  *(choir_data_progress *)context = *p;
+static int keep(void *context, const choir_progress *p) {
+  *(choir_progress *)context = *p;
   return 0;
 }
 
@@ -111,7 +111,7 @@ static void progress_adds_up(void **state) {
   const char *files[] = {corpus_path("odd-bytes"), NULL};
   choir_data_source two[] = {{.name = "a", .inputs = files}, {.name = "b", .inputs = files}};
   choir_data_build_options o = options("summed");
-  choir_data_progress last = {0};
+  choir_progress last = {0};
   choir_data_info info;
   corpus_save(files[0], text, sizeof text - 1);
   o.sources = two, o.source_count = 2, o.holdout = 0, o.replace_invalid = 1, o.progress = keep, o.context = &last;
@@ -122,7 +122,7 @@ static void progress_adds_up(void **state) {
   assert_int_equal(last.text_bytes, info.train_bytes);
   assert_int_equal(last.documents, 2);
   assert_int_equal(last.replaced, 2);
-  assert_int_equal(last.bytes_done, 2 * (sizeof text - 1));
+  assert_int_equal(last.done, 2 * (sizeof text - 1));
   choir_data_free(d);
 }
 
@@ -162,7 +162,7 @@ static void small_corpora(void **state) {
   free(b.data);
 }
 
-static int always(void *context, const choir_data_progress *p) {
+static int always(void *context, const choir_progress *p) {
   (void)context;
   return p->tokens > 100;
 }

@@ -217,8 +217,8 @@ static void capacity_goes_by_the_share(void **state) {
 
 /* ---- filling gaps ---- */
 
-static int stop_after_three(void *context, int filled, int gaps) {
-  assert_true(filled <= gaps);
+static int stop_after_three(void *context, const choir_progress *p) {
+  assert_true(p->done <= p->total);
   return ++*(int *)context == 3;
 }
 

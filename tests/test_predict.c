@@ -259,16 +259,16 @@ static void see(void *context, const choir_routing *routing) {
   *(double *)context = (double)routing->capacity / tokens;
 }
 
-static int stop(void *context, int64_t done, int64_t total) {
-  (void)context, (void)done, (void)total;
+static int stop(void *context, const choir_progress *p) {
+  (void)context, (void)p;
   return 1;
 }
 
-static int use_it(void *model, int64_t done, int64_t total) {
+static int use_it(void *model, const choir_progress *p) {
   int32_t token[8] = {0};
   choir_forward_result result;
   choir_trainer *trainer;
-  (void)done, (void)total;
+  (void)p;
   test_fails(choir_model_forward(model, 1, 8, token, NULL, 0, &result), CHOIR_ERROR_BUSY, "in use");
   test_fails(choir_trainer_create(model, NULL, &trainer), CHOIR_ERROR_BUSY, "in use");
   return 0;

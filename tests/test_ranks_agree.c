@@ -48,11 +48,11 @@ static int wrong_capacity(const ch_comm *comm, choir_model *model, const choir_t
 
 static int odd_calibration(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
-  return choir_eval(model, tokenizer,
-                    &(choir_eval_options){.data = "data", .batch_sequences = 8, .calibrate = comm->rank == 3}, &r);
+  return (comm->rank == 3 ? choir_calibrate : choir_eval)(
+      model, tokenizer, &(choir_eval_options){.data = "data", .batch_sequences = 8}, &r);
 }
 
-static int stop(void *context, int64_t done, int64_t total) { return (void)total, *(const int *)context && done > 10; }
+static int stop(void *context, const choir_progress *p) { return *(const int *)context && p->done > 10; }
 
 static int odd_wish(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;

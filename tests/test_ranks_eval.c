@@ -41,10 +41,10 @@ static void add_stats(report *r, const choir_model *model) {
   }
 }
 
-static int use_it(void *model, int64_t done, int64_t total) {
+static int use_it(void *model, const choir_progress *p) {
   int32_t token[8] = {0};
   choir_forward_result result;
-  (void)done, (void)total;
+  (void)p;
   test_fails(choir_model_forward(model, 1, 8, token, NULL, 0, &result), CHOIR_ERROR_BUSY, "in use");
   return 0;
 }

@@ -183,9 +183,8 @@ static void shares_beginnings(void **state) {
   choir_model_free(model);
 }
 
-static int stop(void *context, int64_t done, int64_t total) {
-  (void)total;
-  *(int64_t *)context = done;
+static int stop(void *context, const choir_progress *p) {
+  *(int64_t *)context = p->done;
   return 1;
 }
 

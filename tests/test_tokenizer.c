@@ -316,8 +316,8 @@ static void training_does_not_depend_on_threads(void **state) {
   free(b.data);
 }
 
-static int stop(void *context, const char *line) {
-  assert_true(strlen(line) > 5);
+static int stop(void *context, const choir_progress *p) {
+  assert_true(strlen(p->text) > 5);
   return ++*(int *)context > 0;
 }
 

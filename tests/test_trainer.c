@@ -64,6 +64,7 @@ static void one_step_many_ways(void **state) {
   choir_trainer_result a, b;
   choir_forward_result forward;
   choir_trainer *one, *other;
+  static const char *const set[] = {"sequence", "threshold", "adaptive"};
   choir_model *model[2] = {new_model(&c), new_model(&c)};
   test_ok(choir_trainer_create(model[0], NULL, &one));
   test_ok(choir_trainer_create(model[1], NULL, &other));
@@ -73,9 +74,10 @@ static void one_step_many_ways(void **state) {
     test_ok(choir_trainer_step(one, tokens, NULL, &a));
     test_ok(choir_trainer_step(other, tokens, targets, &b));
     assert_memory_equal(&a, &b, sizeof a);
+    assert_string_equal(choir_model_routing(model[1]), step ? set[step - 1] : "batch"); /* a step leaves it */
     test_ok(choir_model_set_routing(model[1], "threshold"));
     test_ok(choir_model_forward(model[1], 3, 7, tokens, NULL, 0, &forward));
-    test_ok(choir_model_set_routing(model[1], "sequence"));
+    test_ok(choir_model_set_routing(model[1], set[step]));
   }
   choir_trainer_free(one);
   choir_trainer_free(other);

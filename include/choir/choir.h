@@ -1,7 +1,32 @@
 /* libchoir: Transformer language models with Mixture-of-Experts layers routed by expert choice.
  *
- * Opaque handles, plain option structs with initialisers, int error codes with choir_error_message(). The library never
- * exits, prints nothing, and keeps no state outside its handles (but the calling thread's last message). A handle may
+ * Simple: a trained model continues a text.
+ *
+ *   choir_model *model;
+ *   choir_tokenizer *tokenizer;
+ *   choir_generate_options options = CHOIR_GENERATE_OPTIONS_INIT;
+ *   choir_generate_result result;
+ *   if (choir_model_load("run", NULL, &model, &tokenizer)) return puts(choir_error_message());
+ *   if (choir_generate(model, tokenizer, &(choir_prompt){.text = "In the beginning"}, 1, &options, &result))
+ *     return puts(choir_error_message());
+ *   puts(result.sequences[0].text);
+ *   choir_generate_result_free(&result);
+ *   choir_tokenizer_free(tokenizer);
+ *   choir_model_free(model);
+ *
+ * With options: set fields before the call, as options.temperature = 0; choir_train, choir_eval, choir_finetune,
+ * choir_score_requests and choir_data_build have such a struct each.
+ *
+ * Streaming: options.text hears new text as it comes; a session (choir_session_create) gives the logits of each token
+ * and leaves the choice to you; choir_model_on_routing shows how each layer routes meanwhile; a trainer
+ * (choir_trainer_create) takes one step at a time on your own batches.
+ *
+ * Without a model: choir_route sends any matrix of scores through any router, and choir_layer_create makes one layer.
+ *
+ * Functions that can fail return 0 or an error code, and choir_error_message() says what was wrong. The library prints
+ * nothing and keeps no state outside its handles, except for each thread's last message and notices (choir_notices). It
+ * does not end the process, with two exceptions that would corrupt memory otherwise: an arena that is smaller than its
+ * plan, a fault of choir, and a message between ranks that has the wrong length; these print why. A handle may
  * be used by one thread at a time; different handles by different threads at once.
  *
  * Every struct is initialised, by its CHOIR_..._INIT, by the function of that name in lower case (..._default, for
@@ -24,6 +49,7 @@
 #include "choir/generate.h"
 #include "choir/layer.h"
 #include "choir/model.h"
+#include "choir/progress.h"
 #include "choir/ranks.h"
 #include "choir/router.h"
 #include "choir/routing.h"

@@ -92,7 +92,7 @@ typedef struct choir_train_config { /* JSON object "train" */
   double warmup_steps;               /* linear from 0; below 1: a share of `steps`; 0: none */
   int64_t constant_steps;            /* then inverse square root: rate * sqrt(constant_steps / step) */
   int64_t schedule_start;            /* steps that the schedule counts as done before: goes on with an earlier one */
-  char freeze[CHOIR_NAME_BYTES];     /* names of weights that are not trained: "*.attn.*,*.ffn.*" */
+  char freeze[256];                  /* names of weights that are not trained: "*.attn.*,*.ffn.*" */
   double beta1, beta2, weight_decay; /* adamw; adafactor takes beta2 only */
   double clip_norm;                  /* global gradient norm; 0: none */
   double dropout;                    /* of the embedding and of what each half of a layer adds to the stream; 0: none */

@@ -2,6 +2,7 @@
 #ifndef CHOIR_DATA_H
 #define CHOIR_DATA_H
 
+#include "choir/progress.h"
 #include "choir/tokenizer.h"
 
 CHOIR_C_BEGIN
@@ -14,13 +15,6 @@ typedef struct choir_data_source {
   int64_t reserved[4];
 } choir_data_source;
 
-typedef struct choir_data_progress {
-  uint64_t bytes_done, bytes_total; /* of compressed input; total 0: unknown */
-  uint64_t text_bytes, tokens, documents;
-  double seconds;
-  uint64_t replaced; /* bytes that were not UTF-8 (replace_invalid) */
-} choir_data_progress;
-
 typedef struct choir_data_build_options {
   const choir_data_source *sources;
   int source_count;
@@ -32,8 +26,7 @@ typedef struct choir_data_build_options {
   uint64_t seed;         /* which ones */
   int threads;           /* that tokenize, 0: all */
   int replace_invalid;   /* bytes that are not UTF-8 become U+FFFD, one each, and are counted; 0: they are an error */
-  int (*progress)(void *context,
-                  const choir_data_progress *progress); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED */
+  choir_progress_callback progress; /* or NULL; in bytes */
   void *context;
   int64_t reserved[8];
 } choir_data_build_options;

@@ -3,6 +3,7 @@
 #define CHOIR_GENERATE_H
 
 #include "choir/model.h"
+#include "choir/progress.h"
 #include "choir/tokenizer.h"
 
 CHOIR_C_BEGIN
@@ -88,8 +89,8 @@ typedef struct choir_fill_options {
   double temperature; /* logits are divided by it; 0: always the likeliest token */
   int top_k;          /* as in choir_generate_options */
   double top_p;
-  uint64_t seed; /* what is drawn at a gap is a function of (seed, its position) */
-  int (*progress)(void *context, int filled, int gaps); /* after each pass, or NULL; nonzero stops it */
+  uint64_t seed;                    /* what is drawn at a gap is a function of (seed, its position) */
+  choir_progress_callback progress; /* after each pass, or NULL; in gaps */
   void *context;
   int64_t reserved[8];
 } choir_fill_options;

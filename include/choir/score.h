@@ -26,9 +26,9 @@ typedef struct choir_score {
 } choir_score;
 
 typedef struct choir_score_options {
-  int batch; /* sequences that go through the model together; no score depends on it */
-  int chunk; /* tokens that do: memory for speed */
-  int (*progress)(void *context, int64_t done, int64_t total); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED */
+  int batch;                        /* sequences that go through the model together; no score depends on it */
+  int chunk;                        /* tokens that do: memory for speed */
+  choir_progress_callback progress; /* or NULL; in requests, or in texts of a task */
   void *context;
   int64_t reserved[8];
 } choir_score_options;

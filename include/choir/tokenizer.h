@@ -6,24 +6,24 @@
 #include <stdint.h>
 
 #include "choir/error.h"
+#include "choir/progress.h"
 
 CHOIR_C_BEGIN
 
 typedef struct choir_tokenizer choir_tokenizer;
 
 typedef struct choir_tokenizer_train_options {
-  const char *const *inputs; /* text files, compressed or not, as for choir_data_build; NULL-terminated */
-  const char *field;         /* JSON-lines field, or NULL: plain text */
-  const char *separator;     /* line between documents, or NULL: one document */
-  const char *type;          /* "bpe", "unigram" or "char"; NULL: "bpe" */
-  int vocab_size;            /* up to 256,000; "char": at most, the text may have fewer characters */
-  const char *output;        /* the .model file to write */
-  size_t sample_bytes;       /* text used at most, drawn evenly from all inputs; 0: 16 MiB */
-  int threads;               /* CPUs used at most, 0: all; the model does not depend on it */
-  int replace_invalid;       /* bytes that are not UTF-8 become U+FFFD, one each; 0: they are an error */
-  int (*progress)(void *context, const char *line); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED. The search for
-                                                       pieces then goes on in a thread of its own, to no effect, until
-                                                       it ends: SentencePiece cannot be stopped */
+  const char *const *inputs;        /* text files, compressed or not, as for choir_data_build; NULL-terminated */
+  const char *field;                /* JSON-lines field, or NULL: plain text */
+  const char *separator;            /* line between documents, or NULL: one document */
+  const char *type;                 /* "bpe", "unigram" or "char"; NULL: "bpe" */
+  int vocab_size;                   /* up to 256,000; "char": at most, the text may have fewer characters */
+  const char *output;               /* the .model file to write */
+  size_t sample_bytes;              /* text used at most, drawn evenly from all inputs; 0: 16 MiB */
+  int threads;                      /* CPUs used at most, 0: all; the model does not depend on it */
+  int replace_invalid;              /* bytes that are not UTF-8 become U+FFFD, one each; 0: they are an error */
+  choir_progress_callback progress; /* or NULL; told lines of text. Stopped, the search for pieces goes on in a thread
+                                       of its own, to no effect, until it ends: SentencePiece cannot be stopped */
   void *context;
   int64_t reserved[7];
 } choir_tokenizer_train_options;

@@ -4,6 +4,7 @@
 
 #include "choir/data.h"
 #include "choir/model.h"
+#include "choir/progress.h"
 #include "choir/ranks.h"
 
 CHOIR_C_BEGIN
@@ -89,14 +90,12 @@ typedef struct choir_eval_options {
   int64_t sequences;                    /* at most; 0: all */
   int in_order;                         /* nonzero: held-out sequences as they are; else far apart, a mixture */
   int batch_sequences, sequence_length; /* 0: the config's */
-  int calibrate; /* nonzero: the model's thresholds become the mean cut-offs of these batches, for such text */
-  int (*progress)(void *context, int64_t done, int64_t total); /* of sequences; total 0: a long text is being encoded */
+  choir_progress_callback progress;     /* or NULL; in sequences */
   void *context;
   /* Told of every source of `data` in turn, after the evaluation: its held-out tokens that were predicted, and their
    * mean loss in nats (NaN of none); or NULL. */
   void (*source)(void *context, const char *name, int64_t tokens, double loss);
-  double capacity_factor; /* of batch routing; 0: the config's. With `calibrate` it stays the model's while evaluating:
-                             experts that a token has on average by its thresholds */
+  double capacity_factor; /* of batch routing; 0: the config's */
   int mask_samples;       /* of masked models: how many mask ratios every sequence is evaluated at; 0: one */
   /* Told, of masked models, what was found by mask ratio, the lowest first, for each tenth of them that a sequence fell
    * in: how many evaluations of a sequence did, and the mean loss of their masked tokens; or NULL. */
@@ -124,13 +123,19 @@ typedef struct choir_eval_result {
   int64_t reserved[5];
 } choir_eval_result;
 
-/* Evaluates a model with its present routing (choir_model_set_routing); choir_model_route_stats then gives sums over
- * the whole evaluation. tokenizer: the checkpoint's, needed for a text; with data it may be NULL, else the data must be
- * built with it. CHOIR_ERROR_UNSUPPORTED: `calibrate` by a routing or a router that finds no cut-offs.
- * CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED
- * (progress returned nonzero; `calibrate` may then have set the thresholds of the batches so far). */
+/* Evaluates a model with its present routing (choir_model_set_routing), and leaves the model as it was;
+ * choir_model_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's, needed for a text;
+ * with data it may be NULL, else the data must be built with it. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO,
+ * CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED (progress returned nonzero). */
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);
+
+/* choir_eval that sets the model's thresholds to the mean cut-offs of these batches, for such text or, with
+ * `capacity_factor`, for that number of experts a token; the factor then stays the model's while evaluating. Errors as
+ * choir_eval, after which thresholds may be those of the batches so far; CHOIR_ERROR_UNSUPPORTED: a routing or a router
+ * that finds no cut-offs. */
+CHOIR_API int choir_calibrate(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
+                              choir_eval_result *result);
 
 CHOIR_C_END
 #endif

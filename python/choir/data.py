@@ -40,7 +40,7 @@ def build(
     ["a.txt.xz"]}, which `weights` mixes (without: by their tokens). tokenizer: a .model file. field: of JSON lines,
     the one that holds the text. separator: of plain text, the line between documents. holdout: the share of documents
     kept for evaluation, and seed: which. replace_invalid: bytes that are not UTF-8 become U+FFFD; else they are an
-    error. progress: told bytes_done, tokens, documents, ... as a dictionary, and may raise to stop."""
+    error. progress: told done, total (bytes of input), tokens, documents, ... as a dictionary, and may raise to stop."""
     named = dict(inputs) if isinstance(inputs, Mapping) else {"text": inputs}
     unknown = [name for name in weights or {} if name not in named]
     if unknown:
@@ -63,7 +63,14 @@ def build(
         replace_invalid=replace_invalid,
     )
     with Guard() as guard:
-        guard.on(options, "progress", lambda _, p: progress and progress(native.record(p)))
+        earlier = dict(bytes_done="done", bytes_total="total")  # the keys of choir 0.3
+
+        def told(_, given):
+            made = native.record(given)
+            if progress:
+                progress({**made, **{old: made[new] for old, new in earlier.items()}})
+
+        guard.on(options, "progress", told)
         native.check(lib.choir_data_build(options))
     return info(out)
 

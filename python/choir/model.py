@@ -255,7 +255,7 @@ class Model(Handle):
         options = native.options("choir_eval_options", data=data, text=text, sequences=sequences)
         r = ffi.new("choir_eval_result *")
         with self.use() as address, Guard() as guard:
-            guard.on(options, "progress", lambda _, done, total: progress and total and progress(done, total))
+            guard.on(options, "progress", lambda _, p: progress and p.total and progress(p.done, p.total))
             native.check(lib.choir_eval(address, self._words(), options, r))
         found = native.record(r)
         return Evaluation(**{**found, "looks_across_tokens": bool(found["looks_across_tokens"])})
@@ -329,7 +329,7 @@ class Model(Handle):
             _prompt(array, array[i].continuation, continuation)
         options, result = native.options("choir_score_options", batch=batch), ffi.new("choir_score_result *")
         with self.use() as address, Guard() as guard:
-            guard.on(options, "progress", lambda _, done, total: progress and progress(done, total))
+            guard.on(options, "progress", lambda _, p: progress and progress(p.done, p.total))
             native.check(lib.choir_score_requests(address, self._words(), array, len(requests), options, result))
             try:
                 return [

@@ -56,7 +56,7 @@ class Tokenizer(Handle):
             replace_invalid=replace_invalid,
         )
         with Guard() as guard:
-            guard.on(options, "progress", lambda _, line: progress and progress(native.string(line)))
+            guard.on(options, "progress", lambda _, p: progress and progress(native.string(p.text)))
             native.check(lib.choir_tokenizer_train(options))
         return cls(out)
 

@@ -44,10 +44,10 @@ int ch_model_check_ranks(const choir_model *model, int B);
 /* CHOIR_ERROR_BUSY within a callback of a call that is under way with the model. Whatever runs or changes it asks. */
 int ch_model_check_idle(const choir_model *model);
 
-/* Calls the caller's progress and gives its answer. Until it returns the model is in use: passes go on with the memory
- * that they have planned. */
-int ch_model_stopped(choir_model *model, int (*progress)(void *, int64_t, int64_t), void *context, int64_t done,
-                     int64_t total);
+/* Calls the caller's progress, if it is not NULL, and gives its answer. Until it returns the model is in use: passes go
+ * on with the memory that they have planned. */
+int ch_model_stopped(choir_model *model, choir_progress_callback progress, void *context, int64_t done, int64_t total,
+                     const char *unit);
 
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
 void ch_model_weights_changed(choir_model *model);

@@ -71,11 +71,12 @@ int ch_model_check_idle(const choir_model *model) {
   return ch_error(CHOIR_ERROR_BUSY, "the model is in use by the call that this callback belongs to: use it after that");
 }
 
-int ch_model_stopped(choir_model *model, int (*progress)(void *, int64_t, int64_t), void *context, int64_t done,
-                     int64_t total) {
+int ch_model_stopped(choir_model *model, choir_progress_callback progress, void *context, int64_t done, int64_t total,
+                     const char *unit) {
+  if (!progress) return 0;
   int outer = model->in_callback;
   model->in_callback = 1;
-  int stopped = progress(context, done, total);
+  int stopped = progress(context, &(choir_progress){.done = done, .total = total, .unit = unit});
   model->in_callback = outer;
   return stopped;
 }

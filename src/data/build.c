@@ -29,7 +29,7 @@ typedef struct build {
   ch_encoder **encoders; /* [workers] */
   build_job *job;        /* [jobs] */
   json_t *sources;       /* of data.json */
-  choir_data_progress progress;
+  choir_progress progress;
   double started, reported;
 
   /* The source being built. */
@@ -40,7 +40,8 @@ typedef struct build {
   ch_buffer held;           /* producer: the end of a block whose last word may go on in the next */
   ch_shard_writer shard[2]; /* training, held out */
   int open;                 /* consumer: share whose document piece has no end yet, or -1 */
-  uint64_t documents, bytes_before;
+  uint64_t documents;
+  int64_t bytes_before;
 } build;
 
 static const char *const SHARES[] = {"train", "heldout"};
@@ -101,6 +102,7 @@ static int report(build *b, int always) {
   if (!b->o->progress || (!always && now - b->reported < 0.1)) return CHOIR_OK;
   b->reported = now;
   b->progress.seconds = now - b->started;
+  b->progress.unit = "bytes";
   if (b->o->progress(b->o->context, &b->progress))
     return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; nothing was written");
   return CHOIR_OK;
@@ -128,10 +130,10 @@ static int consume(void *context, void *place) {
   if (j->last) CH_TRY(end_piece(b));
   if (w->file.error) return ch_write_error(w->file.error, w->file.path, 0);
   b->documents += (uint64_t)j->last;
-  b->progress.documents += (uint64_t)j->last;
-  b->progress.text_bytes += j->text.size;
-  b->progress.tokens += j->ids.count + (uint64_t)j->last;
-  b->progress.bytes_done = b->bytes_before + j->bytes_done;
+  b->progress.documents += j->last;
+  b->progress.text_bytes += (int64_t)j->text.size;
+  b->progress.tokens += (int64_t)j->ids.count + j->last;
+  b->progress.done = b->bytes_before + (int64_t)j->bytes_done;
   return report(b, 0);
 }
 
@@ -171,7 +173,7 @@ static int run_pipeline(build *b) {
                    .work = work,
                    .consume = consume};
   b->unit = 0, b->heldout = 0, b->open = -1, b->documents = 0;
-  b->bytes_before = b->progress.bytes_done;
+  b->bytes_before = b->progress.done;
   CH_TRY(ch_pipeline_run(&p));
   CH_TRY(check_shares(b));
   for (int share = 0; share < 2; share++) CH_TRY(ch_shard_commit(&b->shard[share]));
@@ -202,8 +204,8 @@ static int build_source(build *b, int source) {
   if (!code) code = describe_source(b, source, ch_text_replaced(b->text));
   for (int share = 0; share < 2; share++) ch_file_abandon(&b->shard[share].file);
   if (b->text)
-    b->progress.bytes_done = b->bytes_before + ch_text_bytes_total(b->text),
-    b->progress.replaced += ch_text_replaced(b->text);
+    b->progress.done = b->bytes_before + (int64_t)ch_text_bytes_total(b->text),
+    b->progress.replaced += (int64_t)ch_text_replaced(b->text);
   ch_text_close(b->text);
   b->text = NULL;
   return code ? ch_error_in(code, "source \"%s\"", s->name) : CHOIR_OK;
@@ -236,7 +238,7 @@ static int check_inputs(build *b) {
     ch_text *text;
     int code = ch_text_open(&options, &text);
     if (code) return ch_error_in(code, "source \"%s\"", b->o->sources[i].name);
-    b->progress.bytes_total += ch_text_bytes_total(text);
+    b->progress.total += (int64_t)ch_text_bytes_total(text);
     ch_text_close(text);
   }
   return CHOIR_OK;

@@ -216,7 +216,7 @@ const char *ch_field_wanted(const ch_field *f, char *text, size_t size) {
   else if (f->words)
     snprintf(text, size, "one of: %s", ch_word_list(list, sizeof list, f->words));
   else
-    snprintf(text, size, "text of at most %d bytes", CHOIR_NAME_BYTES - 1);
+    snprintf(text, size, "text of at most %d bytes", (int)f->bytes - 1);
   return text;
 }
 
@@ -234,7 +234,7 @@ static int number_fits(const ch_field *f, double value) {
 static int check_word(const ch_field *f, const char *word) {
   char value[64], suggestion[100];
   snprintf(value, sizeof value, "\"%.40s\"", word);
-  if (strlen(word) >= CHOIR_NAME_BYTES) return refuse_value(f, value, "");
+  if (strlen(word) >= (f->words ? CHOIR_NAME_BYTES : f->bytes)) return refuse_value(f, value, "");
   if (!f->words) return CHOIR_OK;
   for (const char *const *w = f->words; *w; w++)
     if (!strcmp(word, *w)) return CHOIR_OK;

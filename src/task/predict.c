@@ -155,7 +155,7 @@ static int run_batches(batches *w, const choir_score_options *o) {
   for (int64_t first = 0; first < count; first += w->B) {
     int64_t end = first + w->B < count ? first + w->B : count;
     CH_TRY(run_batch(w, first, end));
-    if (o->progress && ch_model_stopped(w->model, o->progress, o->context, end, count))
+    if (ch_model_stopped(w->model, o->progress, o->context, end, count, "texts"))
       return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after %lld of %lld examples", (long long)end, (long long)count);
   }
   return CHOIR_OK;

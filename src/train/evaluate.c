@@ -262,8 +262,8 @@ static void run_batch(const window_evaluation *e, int sample, int64_t begin, int
   show_losses(e->w, begin, end, e->target, e->token_loss);
 }
 
-static int run_sample(const window_evaluation *e, int sample, const double *unigram,
-                      int (*progress)(void *, int64_t, int64_t), void *context, choir_eval_result *r) {
+static int run_sample(const window_evaluation *e, int sample, const double *unigram, choir_progress_callback progress,
+                      void *context, choir_eval_result *r) {
   const ch_comm *comm = e->model->x.comm;
   int code = CHOIR_OK;
   int64_t all = e->samples * e->end;
@@ -272,7 +272,7 @@ static int run_sample(const window_evaluation *e, int sample, const double *unig
     ch_watch_section(comm, "evaluation, sequence", begin);
     run_batch(e, sample, begin, next, unigram, r);
     int64_t done = sample * e->end + next;
-    if (progress && ch_model_stopped(e->model, progress, context, done, all))
+    if (ch_model_stopped(e->model, progress, context, done, all, "sequences"))
       code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)done,
                       (long long)all);
     code = ch_comm_agree(comm, code);
@@ -294,7 +294,7 @@ static int finish(const window_evaluation *e, choir_eval_result *r) {
 }
 
 int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t limit, const double *unigram,
-                int (*progress)(void *, int64_t, int64_t), void *context, choir_eval_result *result) {
+                choir_progress_callback progress, void *context, choir_eval_result *result) {
   int masked = ch_config_masked(&model->config);
   window_evaluation e = {.model = model,
                          .w = windows,

@@ -50,7 +50,7 @@ void ch_eval_text_bytes(choir_eval_result *result, const ch_text_tokens *text);
  * last one smaller. Fills loss, perplexity, unigram_loss, tokens, routing; the model's statistics are sums over the
  * evaluation. `unigram` may be NULL. */
 int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t limit, const double *unigram,
-                int (*progress)(void *context, int64_t done, int64_t total), void *context, choir_eval_result *result);
+                choir_progress_callback progress, void *context, choir_eval_result *result);
 
 /* Statistics of every MoE layer while a model is evaluated. */
 typedef struct ch_layer_stats {

@@ -16,6 +16,7 @@ typedef struct {
   ch_windows windows;
   double *loss;    /* [sources] sum of losses per source, or NULL */
   int64_t *tokens; /* [sources] */
+  int calibrate;   /* the model's thresholds become the batches' cut-offs */
 } material;
 
 /* A window holds T tokens and one more: no longer than what there is. */
@@ -29,7 +30,7 @@ static int eval_windows(int code, choir_model *model, const choir_eval_options *
   int64_t B = o->batch_sequences ? o->batch_sequences : model->config.train.batch_sequences;
   if (B > w->count && w->count) B = w->count; /* rows of padding alone change nothing but the time */
   if (o->in_order) w->stride = 1;
-  w->observe = o->calibrate;
+  w->observe = m->calibrate;
   w->mask_samples = o->mask_samples;
   w->mask_ratio = o->mask_ratio;
   w->context_of_ratios = o->context;
@@ -81,7 +82,7 @@ typedef struct {
 /* Progress before anything is known of the windows. */
 static int told(void *context) {
   const listener *l = context;
-  return ch_model_stopped(l->model, l->o->progress, l->o->context, 0, 0);
+  return ch_model_stopped(l->model, l->o->progress, l->o->context, 0, 0, "sequences");
 }
 
 static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
@@ -100,10 +101,11 @@ static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const
   return CHOIR_OK;
 }
 
-static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
+static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int calibrate,
                 choir_eval_result *result) {
   int V = ch_config_pieces(&model->config), code;
-  material m = {.counts = calloc((size_t)V, sizeof *m.counts)};
+  int T = o->sequence_length ? o->sequence_length : model->config.train.sequence_length;
+  material m = {.counts = calloc((size_t)V, sizeof *m.counts), .calibrate = calibrate};
   if (!m.counts)
     code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
   else
@@ -124,7 +126,7 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
   return code;
 }
 
-static int check_eval(const choir_model *model, const choir_eval_options *o) {
+static int check_eval(const choir_model *model, const choir_eval_options *o, int calibrate) {
   const ch_router *router = model->net.router;
   CH_CHECK_RESERVED(o, "choir_eval_options");
   if (o->mask_samples < 0 || (o->mask_samples && !ch_config_masked(&model->config)))
@@ -132,7 +134,7 @@ static int check_eval(const choir_model *model, const choir_eval_options *o) {
                     "mask_samples is %d: must be at least 0, and 0 for a model of train.objective next_token",
                     o->mask_samples);
   if (!o->data == !o->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
-  if (o->calibrate && (!ch_router_adapts(router) || model->causal || !model->net.moe_layers))
+  if (calibrate && (!ch_router_adapts(router) || model->causal || !model->net.moe_layers))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "router '%s' finds no cut-offs by routing '%s', so nothing can be calibrated", router->name,
                     choir_model_routing(model));
@@ -146,14 +148,23 @@ static void set_capacity(choir_model *model, double factor) {
 }
 
 /* The config says what thresholds are for, so a capacity that gave some stays in it. */
-int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
-               choir_eval_result *result) {
+static int eval_with_capacity(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
+                              int calibrate, choir_eval_result *result) {
   CH_TRY(CH_GIVEN(model, options, result));
-  int T = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   double before = model->config.model.router.eval_capacity_factor;
   if (options->capacity_factor != 0) set_capacity(model, options->capacity_factor);
-  int code = ch_comm_agree(model->x.comm, check_eval(model, options));
-  if (!code) code = eval(model, tokenizer, options, T, result);
-  if (options->capacity_factor != 0 && (code || !options->calibrate)) set_capacity(model, before);
+  int code = ch_comm_agree(model->x.comm, check_eval(model, options, calibrate));
+  if (!code) code = eval(model, tokenizer, options, calibrate, result);
+  if (options->capacity_factor != 0 && (code || !calibrate)) set_capacity(model, before);
   return code;
+}
+
+int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
+               choir_eval_result *result) {
+  return eval_with_capacity(model, tokenizer, options, 0, result);
+}
+
+int choir_calibrate(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
+                    choir_eval_result *result) {
+  return eval_with_capacity(model, tokenizer, options, 1, result);
 }

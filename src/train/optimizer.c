@@ -11,7 +11,7 @@
 
 /* Whether `name` matches one of the comma-separated patterns: pattern number `only`, or any pattern if `only` is -1. */
 static int fits(const char *patterns, int only, const char *name) {
-  char pattern[CHOIR_NAME_BYTES];
+  char pattern[sizeof((choir_train_config *)0)->freeze];
   for (int i = 0; *patterns; i++) {
     size_t size = strcspn(patterns, ",");
     snprintf(pattern, sizeof pattern, "%.*s", (int)size, patterns);

@@ -2,6 +2,7 @@
 #include "choir/trainer.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,17 +104,31 @@ static const float *mask_tokens(choir_trainer *trainer, const int32_t **tokens) 
   return weighted ? weight : NULL;
 }
 
-/* Training goes by the config's pool, whatever the model was last evaluated with. */
-static int own_routing(choir_model *model) {
+static int take_step(choir_trainer *trainer, const int32_t *tokens, const int32_t *target, const float *weight,
+                     ch_step_result *r) {
+  choir_model *model = trainer->t.model;
+  CH_TRY(ch_model_plan(model, ch_pass_sequences(&model->config), model->config.train.sequence_length, 1));
+  return ch_trainer_step_weighted(&trainer->t, tokens, target, weight, r);
+}
+
+/* Trains by the config's routing, and gives the model back the one that it is evaluated with. */
+static int step_by_config(choir_trainer *trainer, const int32_t *tokens, const int32_t *target, const float *weight,
+                          ch_step_result *r) {
+  char before[CHOIR_NAME_BYTES];
+  choir_model *model = trainer->t.model;
+  snprintf(before, sizeof before, "%s", choir_model_routing(model));
   int same = !model->causal && !strcmp(model->net.config.router.pool, model->config.model.router.pool);
-  return same ? CHOIR_OK : choir_model_set_routing(model, NULL);
+  if (same) return take_step(trainer, tokens, target, weight, r);
+  CH_TRY(choir_model_set_routing(model, NULL));
+  int code = take_step(trainer, tokens, target, weight, r);
+  int restored = choir_model_set_routing(model, before);
+  return code ? code : restored;
 }
 
 int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int32_t *targets,
                        choir_trainer_result *result) {
   CH_TRY(CH_GIVEN(trainer, tokens, result));
   ch_trainer *t = &trainer->t;
-  const choir_train_config *c = &t->model->config.train;
   int64_t count = 0;
   ch_step_result r;
   CH_TRY(ch_model_check_idle(t->model));
@@ -124,9 +139,7 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
   const int32_t *target = targets ? targets : masks ? trainer->target : next_tokens(trainer, tokens);
   for (int64_t i = 0; i < tokens_of(trainer); i++) count += target[i] >= 0;
   if (!count) return ch_error(CHOIR_ERROR_ARGUMENT, "no position has a target: there is nothing to learn");
-  CH_TRY(own_routing(t->model));
-  CH_TRY(ch_model_plan(t->model, ch_pass_sequences(&t->model->config), c->sequence_length, 1));
-  CH_TRY(ch_trainer_step_weighted(t, tokens, target, weight, &r));
+  CH_TRY(step_by_config(trainer, tokens, target, weight, &r));
   *result = (choir_trainer_result){.step = t->step,
                                    .targets = count,
                                    .loss = r.loss,

@@ -13,10 +13,10 @@ typedef struct measuring {
   const char *what;
 } measuring;
 
-static int show_progress(void *context, int64_t done, int64_t total) {
+static int show_progress(void *context, const choir_progress *p) {
   const measuring *m = context;
   return m->options->progress &&
-         m->options->progress(m->options->context, m->what, total ? (double)done / (double)total : 0);
+         m->options->progress(m->options->context, m->what, p->total ? (double)p->done / (double)p->total : 0);
 }
 
 static int evaluate_cut(choir_model *model, const choir_export_options *options, const char *what,

@@ -15,8 +15,8 @@ typedef struct ch_inspect_options {
   int batch_sequences, sequence_length; /* routed together, and tokens of each; 0: the config's */
   int top;                              /* favourite tokens of each expert */
   const char *checkpoint;               /* its name, for people; or NULL */
-  int (*progress)(void *context, int64_t done, int64_t total); /* or NULL; total 0: a long text is being encoded;
-                                                                  nonzero: CHOIR_ERROR_INTERRUPTED */
+  choir_progress_callback progress;     /* or NULL; total 0: a long text is being encoded;
+                                                                      nonzero: CHOIR_ERROR_INTERRUPTED */
   void *context;
 } ch_inspect_options;
 #define CH_INSPECT_OPTIONS_INIT \

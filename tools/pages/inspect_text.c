@@ -103,7 +103,7 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
 /* Progress before anything is known of the windows. */
 static int told(void *context) {
   const ch_inspect_options *o = context;
-  return o->progress(o->context, 0, 0);
+  return o->progress(o->context, &(choir_progress){.unit = "sequences"});
 }
 
 int ch_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *options,
