@@ -26,7 +26,7 @@ from .model import Evaluation, Forward, Model, Scored, Session, Text
 from .pages import Page, inspect, report
 from .routing import Certificate, Routing, route, route_backward, routers
 from .tokenizer import Tokenizer
-from .trainer import Step, Trainer, train_step
+from .trainer import Step, Trainer
 from .training import finetune, train
 
 __version__ = _string(_lib.choir_version())
@@ -62,5 +62,4 @@ __all__ = [
     "routers",
     "runs",
     "train",
-    "train_step",
 ]

@@ -173,7 +173,7 @@ def fill(owner, struct, fields):
 
 
 class View:
-    """The fields of a struct as Python's values: texts as bytes, a struct within as a View."""
+    """The fields of a struct as Python's values: texts as str, a struct within as a View."""
 
     def __init__(self, struct):
         self._c = struct
@@ -185,7 +185,7 @@ class View:
         kind = ffi.typeof(value) if isinstance(value, ffi.CData) else None
         if kind is None or kind.kind == "pointer":
             return value
-        return View(value) if kind.kind == "struct" else ffi.string(value)
+        return View(value) if kind.kind == "struct" else ffi.string(value).decode(errors="replace")
 
     @property
     def _fields_(self):

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
 from . import _native as native
 from ._native import ffi, lib
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .fields import ConfigFields
 
 Path = Union[str, os.PathLike]
 
@@ -25,7 +30,7 @@ class Config:
 
     Keys are dotted paths, of which `model.` and `train.` may be left out where the rest is unambiguous."""
 
-    def __init__(self, path: Optional[Path] = None, **fields: Any):
+    def __init__(self, path: Optional[Path] = None, **fields: Unpack[ConfigFields]):
         self.address = ffi.new("choir_config *")
         if path is None:
             lib.choir_config_default(self.address)
@@ -43,11 +48,6 @@ class Config:
 
     def __reduce__(self):
         return Config._of, (bytes(ffi.buffer(self.address)),)
-
-    @property
-    def struct(self) -> native.View:
-        """The fields as attributes: config.struct.model.layers."""
-        return native.View(self.address)
 
     def set(self, key: str, value: Any) -> None:
         """Sets one field, as `choir train --set` does. ArgumentError names an unknown key or an impossible value."""
@@ -72,15 +72,16 @@ class Config:
 
     def __getitem__(self, key: str) -> Any:
         """A field by its dotted path: config["model.router.name"]."""
-        found, first = self.struct, key.split(".")[0]
+        found: Any = native.View(self.address)
+        first = key.split(".")[0]
         if not hasattr(found, first):
             key = ("model." if hasattr(found.model, first) else "train.") + key
         for name in key.split("."):
             if not isinstance(found, native.View) or name == "reserved" or not hasattr(found, name):
                 raise KeyError(key)
             found = getattr(found, name)
-        return found.decode() if isinstance(found, bytes) else found
+        return found
 
     def __repr__(self) -> str:
-        m = self.struct.model
-        return f"Config({m.layers} layers, d {m.d_model}, {m.experts} experts, {m.router.name.decode()})"
+        m = native.View(self.address).model
+        return f"Config({m.layers} layers, d {m.d_model}, {m.experts} experts, {m.router.name})"

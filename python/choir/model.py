@@ -160,9 +160,9 @@ class Model(Handle):
     def __repr__(self) -> str:
         if self._address is None:
             return "Model(closed)"
-        m = self.config.struct.model
-        moe = f", {m.experts} experts by {m.router.name.decode()}" if m.moe_every else ""
-        return f"Model({m.layers} layers, d {m.d_model}{moe}, {m.vocab_size} tokens)"
+        c = self.config
+        moe = f", {c['experts']} experts by {c['router.name']}" if c["moe_every"] else ""
+        return f"Model({c['layers']} layers, d {c['d_model']}{moe}, {c['vocab_size']} tokens)"
 
     def save(self, path: Path, tokenizer: Optional[Tokenizer] = None) -> None:
         """Writes a checkpoint directory, with `tokenizer` or the model's own. Never half of one."""
@@ -232,7 +232,7 @@ class Model(Handle):
         """One pass over tokens [B,T] with the present routing. gradients: of loss + aux_loss + z_loss, read by get(...)."""
         given = native.ids(tokens, -1, -1)
         B, T = given.shape
-        out = np.empty((B, T, self.config.struct.model.vocab_size), np.float32) if logits else None
+        out = np.empty((B, T, self.config["vocab_size"]), np.float32) if logits else None
         result = ffi.new("choir_forward_result *")
         with self.use() as address:
             native.check(
@@ -363,7 +363,7 @@ class Session(Handle):
         with model.use() as used:
             native.check(lib.choir_session_create(used, options, address))
             super().__init__(address[0], used)
-        self._slots, self._vocab = slots, model.config.struct.model.vocab_size
+        self._slots, self._vocab = slots, model.config["vocab_size"]
 
     def advance(self, tokens, *, every: bool = False) -> np.ndarray:
         """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, perhaps empty

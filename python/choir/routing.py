@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -11,6 +11,11 @@ from . import _native as native
 from ._handle import Guard
 from ._native import ffi, lib
 from .config import Config
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .fields import RouteArguments, RouterOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +195,7 @@ def route(
     training: bool = False,
     seed: int = 0,
     thresholds=None,
-    **options: Any,
+    **options: Unpack[RouterOptions],
 ) -> Routing:
     """Routes scores [n,e] as `choir route` does.
 
@@ -209,7 +214,7 @@ def route(
 
 
 def route_backward(
-    scores, dgates, router: str = "expert_choice", *, aux_weight: float = 0.0, **arguments: Any
+    scores, dgates, router: str = "expert_choice", *, aux_weight: float = 0.0, **arguments: Unpack[RouteArguments]
 ) -> np.ndarray:
     """The gradient [n,e] float32 of <dgates, gates> + aux_weight * aux_loss by `scores`, with the further arguments of
     `route`. What is chosen is constant. dgates: [n,e], or None for 0."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from . import _native as native
 from ._handle import Handle
@@ -11,6 +11,11 @@ from ._native import ffi, lib
 from .config import Config, Path
 from .model import Model
 from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .fields import TrainerFields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Trainer(Handle):
 
     _free = "choir_trainer_free"
 
-    def __init__(self, model: Model, **options: Any):
+    def __init__(self, model: Model, **options: Unpack[TrainerFields]):
         config: Config = native.wanted(model, Model).config
         for key, value in options.items():
             config.set("train." + key, value)
@@ -74,8 +79,3 @@ class Trainer(Handle):
 
     def __repr__(self) -> str:
         return f"Trainer({self.model!r})"
-
-
-def train_step(trainer: Trainer, tokens, targets=None) -> Step:
-    """trainer.step(tokens, targets)."""
-    return trainer.step(tokens, targets)

@@ -9,13 +9,19 @@ import math
 import os
 import sys
 import time
-from typing import Any, Callable, Optional, Union
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _native as native
 from . import runs
 from ._handle import Guard
 from ._native import ffi, lib
 from .config import Config, Path
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .fields import FinetuneFields, TrainFields
 
 Progress = Union[bool, Callable[[dict[str, Any]], Any]]
 
@@ -74,7 +80,7 @@ def _run(kind: str, progress: Progress, minutes: float, fields: dict[str, Any], 
         native.check(getattr(lib, kind)(options))
 
 
-def _settings(config: Config, fields: dict[str, Any]) -> Config:
+def _settings(config: Config, fields: Mapping[str, Any]) -> Config:
     for key, value in fields.items():
         config.set("train." + key, value)
     return config
@@ -94,7 +100,7 @@ def train(
     emulate_bf16: bool = False,
     minutes: float = 0,
     disk_minutes: float = 60,
-    **fields: Any,
+    **fields: Unpack[TrainFields],
 ) -> dict[str, Any]:
     """Trains a model by a config on built data, in this process, into the run directory `out`.
 
@@ -133,7 +139,7 @@ def finetune(
     backend: Optional[str] = None,
     emulate_bf16: bool = False,
     minutes: float = 0,
-    **fields: Any,
+    **fields: Unpack[FinetuneFields],
 ) -> dict[str, Any]:
     """Trains a checkpoint or run `start` on the labelled set of a task, and measures it on the dev set;
     docs/finetuning.md.

@@ -1,12 +1,14 @@
 """choir in Python, with NumPy alone: ctest runs it, or `CHOIR_LIBRARY=build/libchoir.so CHOIR_PROGRAM=build/choir python3 -m
 unittest discover python/tests`."""
 
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import typing
 import unittest
 import xml.etree.ElementTree as ElementTree
 
@@ -14,6 +16,8 @@ import numpy as np
 
 import choir
 import testing
+from choir import _native as native
+from choir import fields
 from choir._native import ffi
 
 
@@ -234,13 +238,38 @@ class Models(unittest.TestCase):
             for _ in range(100):
                 self.model.generate(["kalo"] * 8, max_tokens=2000, seed=3)
 
+    def test_fields_are_spelt_out(self):
+        """Editors and type checkers are told what the library takes."""
+
+        def of(kind, *left_out):
+            names = {"array": "str", "double": "float", "int": "int", "int64_t": "int", "uint64_t": "int"}
+            fields = dict(native.ffi.typeof(kind).fields)
+            for name in ("reserved", "router", *left_out):
+                fields.pop(name, None)
+            return {name: names.get(f.type.kind) or names[f.type.cname] for name, f in fields.items()}
+
+        def told(given):
+            hints = typing.get_type_hints(given)
+            return {name: kind.__name__.replace("bool", "int") for name, kind in hints.items()}
+
+        train = of("choir_train_config")
+        self.assertEqual(told(fields.TrainerFields), train)
+        self.assertEqual(told(fields.TrainFields), of("choir_train_config", "compute"))
+        self.assertEqual(told(fields.FinetuneFields), of("choir_train_config", "batch_sequences"))
+        self.assertEqual(told(fields.RouterOptions), of("choir_router_options", "name"))
+        rest = of("choir_model_config") | of("choir_parallel_config")
+        self.assertEqual(told(fields.ConfigFields), train | rest)
+        given = inspect.signature(choir.route).parameters.values()
+        beside = {p.name for p in given if p.kind == p.KEYWORD_ONLY}
+        self.assertEqual(set(fields.RouteArguments.__annotations__) - set(fields.RouterOptions.__annotations__), beside)
+
     def test_training(self):
         config = choir.Config(vocab_size=320, **testing.CONFIG)
         model = choir.Model(config, seed=3, threads=2)
         trainer = choir.Trainer(model, optimizer="adamw", rate=3e-3, beta1=0.9)
         self.assertEqual(trainer.shape, (8, 32))
         tokens = np.random.default_rng(1).integers(0, 320, trainer.shape)
-        first = choir.train_step(trainer, tokens)
+        first = trainer.step(tokens)
         for _ in range(20):
             last = trainer.step(tokens)
         self.assertEqual(last.step, 21)

@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import routing as host
 from .._native import ArgumentError
 from ..config import Config
+from ..fields import RouterOptions
 from . import select
 
 READS_IDS = ("hash", "random")
@@ -115,7 +116,7 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     config = Config(**{"router.name": router})
     for key, value in options.items():
         config.set("router." + key, value)
-    fields = (field for field, _ in config.struct.model.router._fields_)
+    fields = ("name", *RouterOptions.__annotations__)
     made = types.SimpleNamespace(**{field: config["model.router." + field] for field in fields})
     plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}
     made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": router, **plain}.items())

@@ -151,7 +151,7 @@ class Transformer(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         config.check()
-        if not config.struct.model.vocab_size:
+        if not config["vocab_size"]:
             raise ArgumentError("model.vocab_size is 0: set it, there is no data here to take it from")
         self.config, m = copy.copy(config), SimpleNamespace(**config.as_dict()["model"])  # which may be set anew
         plain = Config(**{"router.name": m.router.pop("name")})
@@ -185,7 +185,7 @@ class Transformer(nn.Module):
     def masked_loss(self, tokens: torch.Tensor, masked: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """The mean over all tokens of weight * cross-entropy at the `masked` ones (bool [B,T]). With masks of
         probability t and weights 1/t, t uniform, it estimates a bound of nats a token (docs/diffusion.md)."""
-        logits = self(tokens.masked_fill(masked, self.config.struct.model.vocab_size - 1))
+        logits = self(tokens.masked_fill(masked, self.config["vocab_size"] - 1))
         losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten().long(), reduction="none").view_as(tokens)
         return (losses * masked * weight).mean()
 

@@ -1,0 +1,125 @@
+"""Keyword arguments of functions that take fields of a config, for editors and type checkers. docs/formats.md says what
+each means; python/tests/test_choir.py compares them with the library's own."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+
+class _Train(TypedDict, total=False):
+    sequence_length: int
+    shards: int
+    accumulate: int
+    steps: int
+    optimizer: str
+    rate: float
+    warmup_steps: float
+    constant_steps: int
+    schedule_start: int
+    freeze: str
+    beta1: float
+    beta2: float
+    weight_decay: float
+    clip_norm: float
+    dropout: float
+    seed: int
+    eval_every: int
+    eval_sequences: int
+    checkpoint_every: int
+    keep_checkpoints: int
+    expert_copies: bool
+    file_bytes: int
+    schedule: str
+    cooldown_steps: float
+    cooldown_to: float
+    objective: str
+    mask_schedule: str
+
+
+class TrainFields(_Train, total=False):
+    """Fields of "train" that choir.train takes; `compute` is one of its own arguments."""
+
+    batch_sequences: int
+
+
+class FinetuneFields(_Train, total=False):
+    """Fields of "train" that choir.finetune takes; `batch_sequences` is one of its own arguments."""
+
+    compute: str
+
+
+class TrainerFields(TrainFields, FinetuneFields, total=False):
+    """All fields of "train"."""
+
+
+class ConfigFields(TrainerFields, total=False):
+    """Fields of a config. Those of "router" have dotted keys, as **{"router.cap": 3}."""
+
+    name: str
+    vocab_size: int
+    layers: int
+    d_model: int
+    d_hidden: int
+    d_expert: int
+    heads: int
+    d_head: int
+    experts: int
+    moe_every: int
+    rel_buckets: int
+    rel_max_distance: int
+    norm_eps: float
+    position: str
+    rope_theta: float
+    rope_fraction: float
+    kv_heads: int
+    qk_norm: bool
+    tied: bool
+    embed_scale: float
+    head_scale: float
+    activation: str
+    expert_activation: str
+    shared_experts: int
+    dense_layers: int
+    qk_norm_whole: bool
+    attention: str
+    wire: str
+
+
+class RouterOptions(TypedDict, total=False):
+    """Options of routers; each router refuses those that it does not take (`choir help routers`)."""
+
+    capacity_factor: float
+    eval_capacity_factor: float
+    pool: str
+    aux_loss_weight: float
+    jitter: float
+    random_second: bool
+    group_size: int
+    cap: int
+    experts_per_token: int
+    solver: str
+    solver_lambda: float
+    solver_iterations: int
+    consistency_weight: float
+    decay: float
+    threshold_after: int
+    normalize_gates: bool
+    score: str
+    bias_rate: float
+    solver_stages: int
+    capacity_schedule: str
+    z_loss_weight: float
+    aux_scope: str
+    priority: str
+
+
+class RouteArguments(RouterOptions, total=False):
+    """What choir.route takes beside the scores and the router."""
+
+    logits: bool
+    tokens: Any
+    valid: Any
+    sequence_length: int
+    training: bool
+    seed: int
+    thresholds: Any
