@@ -153,15 +153,23 @@ $found"
 # The library and the tools neither print nor end the process. Two assertions do: an arena that is smaller than its plan
 # (memory.c), because to go on would overwrite other memory, and a message that is shorter than both sides know (mpi.c), as
 # MPI itself does for a longer one. Pages write to files that they opened (tools/pages/page.c).
-found=$(grep -rnE '\b(_?exit|abort|quick_exit|MPI_Abort|v?printf|v?fprintf|puts|putchar|fputs|fputc|putc|perror|vwarnx?|warnx?|errx?) *\(' \
-  src tools --include='*.[ch]' --include='*.cc' | grep -vE '^[^:]+:[0-9]+: *(/\*|\*|//)|:.*__attribute__\(\(format' |
-  grep -vE '^tools/pages/page.c:' |
-  grep -vE '^src/comm/mpi.c:[0-9]+: *(fprintf\(stderr,$|MPI_Abort\(world, 1\);)' |
-  grep -vE '^src/base/memory.c:[0-9]+: *(fprintf\(stderr, "choir: arena |abort\(\);)')
+printing() {
+  grep -rnE '\b(_?exit|abort|quick_exit|MPI_Abort|v?printf|v?fprintf|puts|putchar|fputs|fputc|putc|perror|vwarnx?|warnx?|errx?) *\(' \
+    "$@" --include='*.[ch]' --include='*.cc' | grep -vE '^[^:]+:[0-9]+: *(/\*|\*|//)|:.*__attribute__\(\(format' |
+    grep -vE '^tools/pages/page.c:' |
+    grep -vE '^src/comm/mpi.c:[0-9]+: *(fprintf\(stderr,$|MPI_Abort\(world, 1\);)' |
+    grep -vE '^src/base/memory.c:[0-9]+: *(fprintf\(stderr, "choir: arena |abort\(\);)'
+}
+found=$(printing src tools)
 [ -z "$found" ] || fail "library and tools neither exit nor print:
 $found"
 [ "$(cat src/base/memory.c src/comm/mpi.c | grep -cE 'abort\(\);|MPI_Abort\(|fprintf\(')" = 4 ] ||
   fail "memory.c and mpi.c: more than one assertion each prints or ends the process"
+# The rule sees what it forbids.
+planted=$(mktemp -d)
+printf '  %s;\n' 'fprintf(stderr, "x")' 'abort()' 'exit(1)' 'puts("x")' >"$planted/planted.c"
+[ "$(printing "$planted" | wc -l)" = 4 ] || fail "a planted fprintf, abort, exit or puts is not seen"
+rm -r "$planted"
 
 # reallocarray checks what it multiplies.
 found=$(grep -rnE '\b(malloc|realloc) *\([^;]*\* *(sizeof|\()' src tools cli --include='*.c')

@@ -39,7 +39,7 @@ try_packages "$work/elsewhere/two" "$work/elsewhere/run-two"
 diff -r "$work/run-one/checkpoints" "$work/elsewhere/run-two/checkpoints"
 share=$root/usr/share
 sh "$source/tests/completion.sh" "$share/bash-completion/completions/choir" "$share/zsh/site-functions/_choir"
-dpkg-deb -f "$work"/one/libchoir0_*.deb Depends | grep -q libjansson4 || {
+dpkg-deb -f "$work"/one/libchoir1_*.deb Depends | grep -q libjansson4 || {
   echo "libchoir1 does not say what it needs"
   exit 1
 }
