@@ -174,5 +174,27 @@ static void stages_get_nearer(void **state) {
   free(logits), free(gates);
 }
 
+/* Scores up to the end of a float's range are assigned as smaller ones are: what a backend computes in units of lambda
+ * does not overflow. */
+static void large_scores_do_not_overflow(void **state) {
+  choir_router_options o = router_options("capped_expert_choice");
+  layer_case c = make(o.name);
+  float scores[N * E], gates[N * E];
+  double gap = 0;
+  const choir_route_request request = {.options = &o, .n = N, .e = E, .scores = scores};
+  strcpy(o.solver, "dykstra");
+  for (int stages = 1; stages <= 4; stages += 3)
+    for (int i = 0; i < 3; i++) {
+      choir_route_stats stats;
+      o.solver_stages = stages;
+      for (int j = 0; j < N * E; j++) scores[j] = (float)c.scores[j] * (i < 1 ? 1e20F : i < 2 ? 1e37F : 3.3e38F);
+      test_ok(choir_route(&request, gates, &stats));
+      if (!i) gap = stats.certificate.gap;
+      if (!(fabs(stats.certificate.gap - gap) < 1e-3)) fail_msg("%d: %g, %g", i, stats.certificate.gap, gap);
+      choir_route_stats_free(&stats);
+    }
+  layer_case_free(&c);
+}
+
 TEST_MAIN(NULL, NULL, refuses_by_name_and_value, padding_lowers_k, instruction_sets_choose_alike,
-          its_prices_repeat_the_choice, certificates_add_up, stages_get_nearer)
+          its_prices_repeat_the_choice, certificates_add_up, stages_get_nearer, large_scores_do_not_overflow)

@@ -13,7 +13,7 @@
 /* ---- gzip files (dictzip too, and several members in a row) ----
  * By zlib: libarchive reads them as well, but does not compare checksums. */
 
-enum { FIRST = 16, PIECE = 1 << 17, GZIP_WINDOW = 15 + 16 /* zlib's way to ask for gzip headers */ };
+enum { PIECE = 1 << 17, GZIP_WINDOW = 15 + 16 /* zlib's way to ask for gzip headers */ };
 
 typedef struct ch_gzip {
   int fd, inside; /* inside a member */
@@ -32,7 +32,7 @@ static int fill_input(ch_gzip *g) {
 }
 
 /* *gzip NULL and no error: the file is no gzip file. */
-static int gzip_open(const char *path, ch_gzip **gzip, unsigned char *first, size_t *size) {
+static int gzip_open(const char *path, ch_gzip **gzip) {
   *gzip = NULL;
   ch_gzip *g = calloc(1, sizeof *g);
   if (!g) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
@@ -44,8 +44,6 @@ static int gzip_open(const char *path, ch_gzip **gzip, unsigned char *first, siz
     else
       code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
   }
-  *size = g->z.avail_in < FIRST ? g->z.avail_in : FIRST;
-  memcpy(first, g->in, *size);
   if (!*gzip) {
     if (g->fd >= 0) close(g->fd);
     free(g);
@@ -105,31 +103,6 @@ int ch_input_check(const char *path, uint64_t *bytes) {
   return CHOIR_OK;
 }
 
-/* ---- what is no text ----
- * libarchive takes whatever it does not know for plain text. A compressed file whose first bytes are damaged would then
- * be read byte by byte, and with replaced bytes become the corpus. */
-
-static const struct {
-  const char *name;
-  size_t size;
-  const unsigned char magic[10], digit; /* digit: index of a byte that may be any decimal digit; 0: no such byte */
-} kinds[] = {{"gzip", 3, {0x1F, 0x8B, 8}, 0},
-             {"xz", 6, {0xFD, '7', 'z', 'X', 'Z', 0}, 0},
-             {"bzip2", 10, {'B', 'Z', 'h', '9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59}, 3},
-             {"zstd", 4, {0x28, 0xB5, 0x2F, 0xFD}, 0},
-             {"zip", 4, {'P', 'K', 3, 4}, 0},
-             {"7-Zip", 6, {'7', 'z', 0xBC, 0xAF, 0x27, 0x1C}, 0},
-             {"lz4", 4, {0x04, 0x22, 0x4D, 0x18}, 0},
-             {"PDF", 5, {'%', 'P', 'D', 'F', '-'}, 0}};
-
-static int bits_apart(const unsigned char *bytes, int kind) {
-  int bits = 0;
-  for (size_t i = 0; i < kinds[kind].size; i++)
-    if (!kinds[kind].digit || i != kinds[kind].digit)
-      bits += __builtin_popcount((unsigned)(bytes[i] ^ kinds[kind].magic[i]));
-  return bits;
-}
-
 static int has_ending(const char *path) {
   static const char *const endings[] = {".gz", ".xz", ".bz2", ".zst", ".tgz", ".zip", ".7z", ".lz4", ".pdf"};
   size_t length = strlen(path);
@@ -140,17 +113,11 @@ static int has_ending(const char *path) {
   return 0;
 }
 
-/* Of a file that no decompressor knows: it is not called like an archive, and does not begin as one does but for one
- * bit. */
-static int check_plain(const char *path, const unsigned char *bytes, size_t size) {
-  if (size && has_ending(path))
-    return ch_error(CHOIR_ERROR_FORMAT,
-                    "%s: is called like a compressed file, and is none: damaged, or text? Rename text", path);
-  for (int kind = 0; kind < (int)(sizeof kinds / sizeof *kinds); kind++)
-    if (size >= kinds[kind].size && bits_apart(bytes, kind) <= 1)
-      return ch_error(CHOIR_ERROR_FORMAT, "%s: begins like a %s file%s, and is no text", path, kinds[kind].name,
-                      bits_apart(bytes, kind) ? " but for one bit: it is damaged" : "");
-  return CHOIR_OK;
+/* Of a file that no decompressor knows; ch_foreign_check looks at its bytes. */
+static int check_ending(const char *path, size_t size) {
+  if (!size || !has_ending(path)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT,
+                  "%s: is called like a compressed file, and is none: damaged, or text? Rename text", path);
 }
 
 static int failed(ch_input *input, const char *doing) {
@@ -164,9 +131,7 @@ static int failed(ch_input *input, const char *doing) {
 int ch_input_open(ch_input *input, const char *path) {
   *input = (ch_input){.path = path};
   CH_TRY(ch_input_check(path, &input->size));
-  unsigned char first[FIRST] = {0};
-  size_t size = 0;
-  CH_TRY(gzip_open(path, &input->gzip, first, &size));
+  CH_TRY(gzip_open(path, &input->gzip));
   if (input->gzip) return CHOIR_OK;
   struct archive *a = input->archive = archive_read_new();
   if (!a) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
@@ -181,7 +146,7 @@ int ch_input_open(ch_input *input, const char *path) {
   if (rc == ARCHIVE_OK) rc = archive_read_next_header(a, &entry);
   input->ended = rc == ARCHIVE_EOF;
   int code = rc == ARCHIVE_OK || rc == ARCHIVE_EOF ? CHOIR_OK : failed(input, "cannot be read");
-  if (!code && archive_filter_code(a, 0) == ARCHIVE_FILTER_NONE) code = check_plain(path, first, size);
+  if (!code && archive_filter_code(a, 0) == ARCHIVE_FILTER_NONE) code = check_ending(path, input->size);
   if (!code) return CHOIR_OK;
   ch_input_close(input);
   return code;

@@ -14,6 +14,7 @@ struct ch_text {
   int open;
   ch_input input;
   uint64_t done, total, replaced;
+  uint64_t replaced_before; /* in the inputs before this one */
 
   /* Bytes of the file not yet used: raw.data[begin .. size); of them the first `scanned` hold no newline. */
   ch_buffer raw;
@@ -90,21 +91,6 @@ static int fill_block(ch_text *t) {
   return ch_buffer_append(&t->raw, data, size);
 }
 
-enum { TAR_BLOCK = 512, TAR_SUM = 148, TAR_MAGIC = 257 };
-
-/* An archive of texts would be one text, headers and all. Its first block has a sum of its own bytes, the sum's own
- * eight taken for spaces; newer ones have a magic word too. */
-static int is_tar(const char *data, size_t size) {
-  if (size < TAR_BLOCK || !data[0]) return 0;
-  if (!memcmp(data + TAR_MAGIC, "ustar", 5)) return 1;
-  unsigned sum = 0, said = 0;
-  int digits = 0;
-  for (int i = 0; i < TAR_BLOCK; i++) sum += i >= TAR_SUM && i < TAR_SUM + 8 ? ' ' : (unsigned char)data[i];
-  for (int i = TAR_SUM; i < TAR_SUM + 8; i++)
-    if (data[i] >= '0' && data[i] <= '7') said = said * 8 + (unsigned)(data[i] - '0'), digits++;
-  return digits >= 4 && said == sum;
-}
-
 enum { LOOK_BYTES = 1 << 24 };
 
 /* Names of an object's fields that hold strings, for a message. */
@@ -146,6 +132,7 @@ static int check_plain(ch_text *t) {
 }
 
 static int open_file(ch_text *t) {
+  t->replaced_before = t->replaced;
   CH_TRY(ch_input_open(&t->input, t->o.inputs[t->file]));
   t->open = 1;
   t->raw.size = t->begin = t->scanned = 0;
@@ -153,9 +140,8 @@ static int open_file(ch_text *t) {
   t->newline = t->started = 0;
   CH_TRY(ch_buffer_reserve(&t->raw, 1));
   CH_TRY(ch_buffer_reserve(&t->block, 1));
-  while (t->raw.size < TAR_BLOCK && !t->input.ended) CH_TRY(fill_block(t));
-  if (is_tar(t->raw.data, t->raw.size))
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: is a tar archive; unpack it and name the files in it", t->input.path);
+  while (t->raw.size < CH_FOREIGN_BYTES && !t->input.ended) CH_TRY(fill_block(t));
+  CH_TRY(ch_foreign_check(t->input.path, t->raw.data, t->raw.size));
   t->begin = t->offset = ch_utf8_mark(t->raw.data, t->raw.size);
   return check_plain(t);
 }
@@ -208,6 +194,17 @@ static void use_up(ch_text *t, const line *l) {
   t->scanned -= l->ended ? l->size : taken; /* a whole line was scanned up to its end only */
   t->line += (uint64_t)l->ended;
   t->inside_line = !l->ended;
+}
+
+/* Text has a wrong byte here and there. Where an eighth of a file is wrong, it is another encoding or no text at all.
+ */
+static int check_replaced(const ch_text *t) {
+  const uint64_t wrong = t->replaced - t->replaced_before;
+  if (wrong < 64 || wrong * 8 < t->offset) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT,
+                  "%s: %llu of its first %llu bytes are not UTF-8: it has another encoding, or is no text; convert it "
+                  "(iconv -f WINDOWS-1251 -t UTF-8 FILE >TEXT, for one)",
+                  t->input.path, (unsigned long long)wrong, (unsigned long long)t->offset);
 }
 
 /* Appends text to the block once it is known to be UTF-8. */
@@ -386,6 +383,7 @@ int ch_text_next(ch_text *t, ch_block *block, int *more) {
   while (t->open || t->o.inputs[t->file]) {
     if (!t->open) CH_TRY(open_file(t));
     CH_TRY((t->o.field ? next_json : next_plain)(t, block, more));
+    if (!*more || t->offset > LOOK_BYTES) CH_TRY(check_replaced(t));
     if (*more) return CHOIR_OK;
     close_file(t);
   }

@@ -39,13 +39,15 @@ static void measure_pool(ch_pool *p, const double *load, const double *taken) {
 }
 
 /* From the largest difference of scores, where a few rounds converge, down to lambda: each stage begins at the prices
- * of the one before (Schmitzer 2019; 2304.04947). */
+ * of the one before (Schmitzer 2019; 2304.04947). Backends compute in units of it: scores beyond 1e30 times lambda,
+ * where a float holds no difference near lambda anyway, would overflow, and lambda grows with them. */
 static double weight_of(const ch_pool *p, double lambda, int stage, int stages) {
   double least = INFINITY, most = -INFINITY;
   for (int64_t j = 0; j < (int64_t)p->rows * p->e; j++) {
     least = fmin(least, (double)p->score[j]);
     most = fmax(most, (double)p->score[j]);
   }
+  lambda = fmax(lambda, 1e-30 * fmax(fabs(least), fabs(most)));
   double wide = fmax(lambda, most - least);
   return stage + 1 < stages ? wide * pow(lambda / wide, (double)stage / (stages - 1)) : lambda;
 }
