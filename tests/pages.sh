@@ -68,15 +68,32 @@ setTimeout(() => {
     key(tokens[1], "Enter");
     if (document.getElementById("tip").hidden) found.push("Enter opens no note");
     if (!location.hash.includes("token=1")) found.push("the address does not say which token: " + location.hash);
+    const tops = [...document.querySelectorAll("#tip small")].map((line) => line.offsetTop);
+    if (new Set(tops).size !== tops.length) found.push("lines of the note run together");
     key(document, "Escape");
     if (!document.getElementById("tip").hidden) found.push("Escape closes no note");
     const rows = [...document.querySelectorAll("#difficulty tr")].slice(1).map((row) => [...row.cells].slice(1).map((cell) => +cell.textContent));
     const all = [...tokens].map((_, t) => count(t)).reduce((a, b) => a + b) / tokens.length;
     if (rows.length !== 2 || rows.some((row) => row.length !== 5 || Math.abs(row.reduce((a, b) => a + b) / 5 - all) > 0.05)) found.push("experts by difficulty: " + JSON.stringify(rows) + ", in all " + all);
+    const told = (label) => parseFloat([...document.querySelectorAll("#layerfigures div")].find((card) => card.textContent.includes(label))?.textContent);
+    const none = [...tokens].filter((_, t) => !count(t)).length / tokens.length;
+    if (!(Math.abs(told("experts a token") - all) < 0.01)) found.push(`the tile says ${told("experts a token")} experts a token, the text ${all}`);
+    if (!(Math.abs(told("tokens without any") - 100 * none) < 0.06)) found.push(`the tile says ${told("tokens without any")} % without any, the text ${none}`);
+    for (const card of document.querySelectorAll(".expert")) if (card.querySelector(".best") && !card.querySelector(".words").textContent) found.push("an expert without words");
     const tabs = document.querySelectorAll("[role=tab]");
     tabs[0].focus();
     key(tabs[0], "ArrowRight");
     if (document.activeElement !== tabs[1]) found.push("the arrow key does not change tabs");
+  }
+  const turns = document.querySelectorAll(".turns button");
+  if (turns.length) {
+    const ticks = () => document.querySelector(".charts").textContent, before = ticks();
+    turns[1].click();
+    if (ticks() === before || document.querySelectorAll(".turns button")[1].getAttribute("aria-pressed") !== "true") found.push("curves do not go by tokens");
+  } else if (document.querySelector(".charts polyline")) {
+    const lines = [...document.querySelector(".charts").querySelectorAll("figure")[0].querySelectorAll("polyline")];
+    if (lines.length !== 3 || !lines[2].classList.contains("dash")) found.push("the causal loss is not told apart");
+    if (!/begun 2\d\d\d-.* on .*threads.*choir train --config/.test(document.body.textContent)) found.push("nothing says when, where and how it ran");
   }
   document.title = found.length ? "FOUND " + found.join("; ") : "FOUND nothing";
 }, 200);

@@ -69,8 +69,8 @@ static void lists_of_any_length(void **state) {
 /* Loads that serving would see stand beside those of a batch; an evaluation without them shows none. */
 static void loads_as_in_serving(void **state) {
   DRAWN(STEP(1, 1, 1) LOADS ",\"threshold\":{\"loss\":2,\"layers\":[{\"layer\":3,\"load\":[7,1]}]}}\n", "",
-        "Routing, at the last evaluation", "Routing as in serving", "expert 0: 5</title>", "expert 0: 7</title>");
-  DRAWN(STEP(1, 1, 1) LOADS "}\n", "", "expert 0: 5</title>", "!Routing as in serving");
+        "Routing, at the last evaluation", "Routing as in serving", "5 tokens each", "expert 0: 7</title>");
+  DRAWN(STEP(1, 1, 1) LOADS "}\n", "", "5 tokens each", "!Routing as in serving");
 }
 
 /* The curve answers to the pointer, and to keys, with the step, its losses and the learning rate. */

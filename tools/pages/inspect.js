@@ -34,18 +34,36 @@ function load() {
   $("load").replaceChildren(...figures);
 }
 function layerFigures() {
+  /* Of all layers together these are sums, as the legend and the histogram count; rates and entropies are means of layers. */
+  const together = shownLayers().length > 1, all = together ? ", all layers together" : "", means = together ? " (mean of layers)" : "";
+  const none = spans.filter((_, t) => !count(t)).length / N;
   const shown = shownLayers().map((l) => layers[l]), mean = (f) => shown.reduce((sum, layer) => sum + f(layer), 0) / shown.length;
   const known = (key) => shown.every((layer) => layer[key] !== null);
-  const cards = [card("experts a token", fixed(mean((s) => s.experts_per_token), 2)), card("tokens without any", percent(mean((s) => s.none_share))), card("gate mass a token", fixed(mean((s) => s.gate_mass), 3)),
-    card("choices dropped", percent(mean((s) => s.dropped_share)))];
-  const entropy = (label, key) => cards.push(card(label + ", of " + layers[0].most_entropy.toFixed(2) + " nats", fixed(mean((s) => s[key]), 2)));
-  if (known("token_entropy")) entropy("entropy of scores", "token_entropy");
-  entropy("entropy of load", "load_entropy");
-  if (known("drift")) cards.push(card("drift of cut-offs", percent(mean((s) => s.drift))));
+  const cards = [card("experts a token" + all, fixed(shown.length * mean((s) => s.experts_per_token), 2)), card("tokens without any" + all, percent(none)),
+    card("gate mass a token" + all, fixed(shown.length * mean((s) => s.gate_mass), 3)), card("choices dropped" + means, percent(mean((s) => s.dropped_share)))];
+  const entropy = (label, key) => cards.push(card(label + means, layers[0].most_entropy > 0 ? percent(mean((s) => s[key]) / layers[0].most_entropy, 0) : null));
+  if (known("token_entropy")) entropy("of the highest entropy of a token's scores", "token_entropy");
+  entropy("of the highest entropy of loads", "load_entropy");
+  if (known("drift")) cards.push(card("drift of cut-offs" + means, percent(mean((s) => s.drift))));
   $("layerfigures").replaceChildren(...cards);
 }
 
 /* ---- experts ---- */
+/* Kinds of tokens that a reader has a word for; the first that fits is the token's. */
+const KINDS = [
+  ["line ends", (p) => p.includes("\n")], ["spaces", (p) => /^\s+$/.test(p)], ["years", (p) => /^ ?(1\d|20)\d\d$/.test(p)], ["numbers", (p) => /\p{N}/u.test(p)],
+  ["brackets and operators", (p) => /^ ?[^\p{L}\s.,;:!?'"’“”-]+$/u.test(p)], ["punctuation", (p) => /^ ?[^\p{L}\s]+$/u.test(p)], ["capitals and names", (p) => /^ ?\p{Lu}/u.test(p)],
+  ["ends of words", (p) => /^\p{L}/u.test(p)], ["short words", (p) => p.length <= 4], ["long words", (p) => p.length > 7], ["words", () => true],
+];
+const kindOf = pieces.map((p) => (Array.isArray(p) ? "bytes" : KINDS.find(([, fits]) => fits(p))[0]));
+const kinds = (list) => { const n = new Map(); for (const t of list) n.set(kindOf[text[t]], (n.get(kindOf[text[t]]) || 0) + 1); return n; };
+const usual = kinds(text.keys());
+/* An expert in words: the kinds that it took at least 1.3 times as often as the text has them, and that are a tenth of its tokens. */
+function inWords(l, expert) {
+  const held = slots[l][expert].map(([, t]) => t), lift = (kind, n) => n / held.length / (usual.get(kind) / N);
+  const own = [...kinds(held)].filter(([kind, n]) => n >= 0.1 * held.length && lift(kind, n) >= 1.3).sort((a, b) => lift(...b) - lift(...a));
+  return own.length ? own.slice(0, 3).map(([kind, n]) => `${kind} (×${lift(kind, n).toFixed(1)})`).join(", ") : "a bit of everything";
+}
 function context(t) {
   const side = (from, to) => { let s = ""; for (let i = Math.max(0, from); i < Math.min(N, to); i++) s += plain(pieceAt(i)); return s; };
   return [side(t - 7, t).slice(-22), plain(pieceAt(t)), side(t + 1, t + 12)];
@@ -76,7 +94,7 @@ function expertCard(l, expert) {
     near >= 0 ? "shares most with expert " + near + " (" + percent(layer.overlap[expert][near], 0) + ")" : null];
   return el("article", { class: "expert" + (isChosen(l, expert) ? " on" : ""), "aria-label": layerName(l) + ", expert " + expert },
     el("header", {}, el("button", { type: "button", "aria-pressed": "" + isChosen(l, expert), title: "show its tokens in the text", onclick: () => choose(l, expert) }, "Expert " + expert), el("small", {}, number(held) + " tokens")),
-    el("div", { class: "facts" }, facts.filter(Boolean).join(" · ")),
+    held ? el("p", { class: "words" }, inWords(l, expert)) : null, el("div", { class: "facts" }, facts.filter(Boolean).join(" · ")),
     ...(held ? [el("h4", {}, "Best"), el("ul", { class: "best" }, ...best(l, expert, 5)), el("h4", {}, "Typical"), chips(layer.typical[expert], (f) => "×" + f.lift.toFixed(1)),
       el("h4", {}, "Frequent"), chips(layer.frequent[expert], (f) => number(f.held))] : [el("p", {}, "It took no token of this text.")]));
 }

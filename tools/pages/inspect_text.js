@@ -11,6 +11,13 @@ const layerName = (l) => "Layer " + layers[l].layer;
 const odd = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
 const hex = (code) => (code < 256 ? "\\x" + code.toString(16).toUpperCase().padStart(2, "0") : "U+" + code.toString(16).toUpperCase().padStart(4, "0"));
 
+/* Source code: a tenth of its lines begin with two spaces or a tab, or end with a bracket, a colon or a semicolon. It is set in a
+ * monospaced font, in which its spaces are wide enough to be seen. */
+const isCode = (() => {
+  const lines = text.map((id) => (typeof pieces[id] === "string" ? pieces[id] : "?")).join("").split("\n").filter((line) => line.trim());
+  return lines.length > 4 && lines.filter((line) => /^(\t| {2,})\S|[{};:(]$/.test(line)).length > 0.25 * lines.length;
+})();
+
 /* HTML nodes of a piece. `inline`: inside the text, where spaces stay spaces. Bytes that are no character and invisible characters are named. */
 function show(piece, inline) {
   if (Array.isArray(piece)) return piece.map((byte) => el("i", { class: "byte" }, hex(byte)));
@@ -26,7 +33,7 @@ function show(piece, inline) {
     } else if (odd.test(c)) {
       flush();
       nodes.push(el("i", { class: "byte" }, hex(c.codePointAt(0))));
-    } else if (c === " " && (blank || !inline)) {
+    } else if (c === " " && (blank ? !(inline && isCode) : !inline)) {
       flush();
       nodes.push(el("i", {}, "␣"));
     } else run += c;
@@ -85,6 +92,7 @@ function header() {
 const spans = [];
 function buildText() {
   /* A line is a block, so that the browser need not lay out those that are out of sight. */
+  if (isCode) $("text").className = "text code";
   const box = $("text"), lines = document.createDocumentFragment();
   let all = null;
   for (let t = 0; t < N; t++) {

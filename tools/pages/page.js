@@ -85,10 +85,11 @@ function nearest(curve, x) {
   return low && x - curve.x[low - 1] < curve.x[low] - x ? low - 1 : low;
 }
 
-/* A figure of curves {x, y} over steps. series: {label, curve, points: each is marked}, or {label, level}; `told`: more of the first kind, which only the note at the pointer names. */
-function chart({ title, unit, series, told = [], fromZero = false }) {
+/* A figure of curves {x, y} over `over`. series: {label, curve, points: each is marked, dash}, or {label, level}; `told`: more of the first kind, which only the note at the pointer names. `late`: the axis leaves out what only the first twentieth of a curve reaches. */
+function chart({ title, unit, series, told = [], fromZero = false, late = false, over = "step" }) {
   const width = 560, height = 240, drawn = series.filter((s) => s.curve), ys = fromZero ? [0] : [], xs = [0];
-  for (const s of series) ys.push(...(s.curve ? s.curve.y : [s.level]).filter(known));
+  const until = ({ x, y }) => (late && y.length > 40 ? y.slice(nearest({ x }, x[0] + 0.05 * (x[x.length - 1] - x[0]))) : y);
+  for (const s of series) ys.push(...(s.curve ? until(s.curve) : [s.level]).filter(known));
   for (const s of drawn) xs.push(s.curve.x[0], s.curve.x[s.curve.x.length - 1]);
   const low = ys.length ? Math.min(...ys) : 0, high = ys.length ? Math.max(...ys) : 1, margin = 0.04 * (high - low);
   const x = axis(Math.min(...xs), Math.max(...xs), 7, LEFT, width - RIGHT);
@@ -96,19 +97,19 @@ function chart({ title, unit, series, told = [], fromZero = false }) {
   const nodes = [...grid(y, width), ...x.ticks.map((v) => below(x.at(v), height, short(v)))];
   series.forEach((s, i) => {
     if (!s.curve) return nodes.push(level(colour(i), s.level, y, width));
-    const points = s.curve.x.flatMap((step, p) => (known(s.curve.y[p]) ? [[px(x.at(step)), px(y.at(s.curve.y[p]))]] : []));
-    nodes.push(svg("polyline", { class: colour(i), points: points.map((p) => p.join()).join(" ") }));
+    const points = s.curve.x.flatMap((step, p) => (known(s.curve.y[p]) && (!late || s.curve.y[p] <= y.high) ? [[px(x.at(step)), px(y.at(s.curve.y[p]))]] : []));
+    nodes.push(svg("polyline", { class: colour(i) + (s.dash ? " dash" : ""), points: points.map((p) => p.join()).join(" ") }));
     if (s.points) nodes.push(...points.map(([cx, cy]) => svg("circle", { class: colour(i), cx, cy, r: 3 })));
   });
-  const names = series.map((s, i) => el("li", { class: colour(i) + (s.curve ? "" : " level") }, s.label));
+  const names = series.map((s, i) => el("li", { class: colour(i) + (s.curve ? (s.dash ? " dash" : "") : " level") }, s.label));
   const plot = drawing(title, width, height, ...nodes);
   const box = figure(title, unit, plot, series.length > 1 ? el("ul", {}, ...names) : null);
-  if (drawn.length) answer(box, plot, x, [...series.map((s, i) => ({ ...s, kind: colour(i) })), ...told], width, height);
+  if (drawn.length) answer(box, plot, x, [...series.map((s, i) => ({ ...s, kind: colour(i) })), ...told], width, height, over);
   return box;
 }
 
 /* The figure answers to the pointer, and to arrow keys: a line at the nearest step, and a note of what all curves are there. */
-function answer(box, plot, x, series, width, height) {
+function answer(box, plot, x, series, width, height, over) {
   const stops = series.filter((s) => s.curve).reduce((most, s) => (s.curve.x.length > most.x.length ? s.curve : most), { x: [] });
   const line = svg("line", { class: "cross", y1: TOP, y2: height - BOTTOM, visibility: "hidden" }), note = el("div", { class: "tip", role: "status", hidden: true });
   let now = stops.x.length - 1;
@@ -118,9 +119,9 @@ function answer(box, plot, x, series, width, height) {
     const rows = series.map((s) => {
       if (!s.curve) return [s, digits(s.level, 5)];
       const p = nearest(s.curve, step), value = digits(s.curve.y[p], 5) ?? "none";
-      return [s, s.curve.x[p] === step ? value : value + " at step " + number(s.curve.x[p])];
+      return [s, s.curve.x[p] === step ? value : `${value} at ${over} ${number(Math.round(s.curve.x[p]))}`];
     });
-    note.replaceChildren(el("strong", {}, "step " + number(step)), ...rows.map(([s, value]) => el("div", { class: s.kind ?? null }, s.label, el("b", {}, value))));
+    note.replaceChildren(el("strong", {}, `${over} ${number(Math.round(step))}`), ...rows.map(([s, value]) => el("div", { class: s.kind ?? null }, s.label, el("b", {}, value))));
     note.setAttribute("style", place > width / 2 ? `right:${px(100 - (100 * place) / width + 2)}%` : `left:${px((100 * place) / width + 2)}%`);
     line.setAttribute("x1", px(place));
     line.setAttribute("x2", px(place));

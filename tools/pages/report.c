@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "choir/version.h"
+#include "file/file.h"
 #include "file/json.h"
 #include "file/run_files.h"
 #include "file/there.h"
@@ -58,7 +59,9 @@ static int take_line(ch_history *h, json_t *line) {
   if (!event) return CHOIR_OK;
   if (!strcmp(event, "run")) keep(&h->run, line);
   if (!strcmp(event, "eval")) keep(&h->eval, line);
+  if (!strcmp(event, "process") && !h->process) keep(&h->process, line);
   if (!strcmp(event, "step")) h->tokens = json_number_value(json_object_get(line, "tokens"));
+  if (!*event) h->seconds += json_number_value(json_object_get(line, "seconds"));
   for (int i = 0; i < CH_CURVES; i++) {
     const json_t *object = CURVE[i].within ? json_object_get(line, CURVE[i].within) : line,
                  *value = json_object_get(object, CURVE[i].key);
@@ -135,6 +138,7 @@ void ch_history_free(ch_history *history) {
   }
   json_decref(history->run);
   json_decref(history->eval);
+  json_decref(history->process);
   *history = (ch_history){.tokens = 0};
 }
 
@@ -189,6 +193,8 @@ json_t *ch_history_json(const char *name, const ch_history *h) {
   ch_json_put(root, "name", ch_json_name(name));
   ch_json_put(root, "run", h->run ? json_incref(h->run) : json_object());
   ch_json_put(root, "eval", h->eval ? json_incref(h->eval) : json_object());
+  ch_json_put(root, "process", h->process ? json_incref(h->process) : json_object());
+  ch_json_put(root, "seconds", ch_json_number(h->seconds));
   ch_json_put(root, "steps", number_of(loss->count ? loss->x[loss->count - 1] : 0));
   ch_json_put(root, "tokens", number_of(h->tokens));
   ch_json_put(root, "curves", curves);
@@ -197,10 +203,23 @@ json_t *ch_history_json(const char *name, const ch_history *h) {
 
 /* ---- the page ---- */
 
+/* Adds what RUN/data.path says; a run that was copied without it does not name its data. */
+static void add_data(json_t *run, const char *directory) {
+  const char *file = CH_IN(directory, CH_RUN_DATA);
+  char *path;
+  size_t size;
+  int there;
+  if (ch_own_there(file, &there) || !there || ch_file_read(file, 4095, &path, &size)) return;
+  ch_json_put(run, "data", ch_json_name(path));
+  free(path);
+}
+
 static int add_run(json_t *runs, const char *directory) {
   ch_history history;
   CH_TRY(ch_history_read(directory, &history));
-  ch_json_add(runs, ch_history_json(directory, &history));
+  json_t *run = ch_history_json(directory, &history);
+  if (run) add_data(run, directory);
+  ch_json_add(runs, run);
   ch_history_free(&history);
   return CHOIR_OK;
 }

@@ -30,7 +30,9 @@ typedef struct ch_history {
   ch_curve curve[CH_CURVES]; /* over steps; the first one is the loss in training */
   json_t *run;               /* the "run" line, or NULL */
   json_t *eval;              /* the last "eval" line, or NULL */
+  json_t *process;           /* the first "process" line: date, host, threads; or NULL */
   double tokens;             /* seen in training */
+  double seconds;            /* of all steps, those too that a resumed run repeated */
 } ch_history;
 
 /* Of a run directory. Lines that cannot be read are left out, with a notice; CHOIR_ERROR_FORMAT where none has a step.
@@ -41,8 +43,9 @@ int ch_history_read(const char *run_directory, ch_history *history);
 int ch_history_parse(FILE *metrics, FILE *timing, ch_history *history);
 void ch_history_free(ch_history *history);
 
-/* The same for a page: {"name", "run", "eval", "steps", "tokens", "curves": {NAME: {"x", "y", "last", "median"}}}. A
- * long curve has means of neighbours, so many that one more would not show; last and median are of all its points. */
+/* The same for a page: {"name", "run", "eval", "process", "steps", "tokens", "seconds", "curves": {NAME: {"x", "y",
+ * "last", "median"}}}. A long curve has means of neighbours, so many that one more would not show; last and median are
+ * of all its points. */
 json_t *ch_history_json(const char *name, const ch_history *history);
 
 #endif

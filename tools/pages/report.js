@@ -9,7 +9,7 @@ for (const run of runs) if (measure(run) && !alone) run.name += ` (${measure(run
 
 /* [name, title, unit, from zero, each point is marked] */
 const CURVES = [
-  ["loss", "Loss in training", "nats a token, over steps"],
+  ["loss", "Loss in training", "nats a token"],
   ["heldout", "Held-out loss", "by the router's own routing", false, true],
   ["causal", "Held-out loss, causal", "by thresholds", false, true],
   ["bits_per_byte", "Bits per byte", "held out", false, true],
@@ -18,7 +18,7 @@ const CURVES = [
   ["aux_loss", "Auxiliary loss", "weighted, of the router", true],
   ["z_loss", "z-loss", "weighted, of the router's logits", true],
   ["dropped", "Dropped", "share of choices that found their expert full", true],
-  ["unrouted", "Unrouted", "share of tokens without an expert", true],
+  ["unrouted", "Unrouted", "share of tokens that no expert took: only the rest of the model works on them", true],
   ["imbalance", "Imbalance", "largest load of an expert over the mean, worst layer", true],
   ["speed", "Speed", "tokens a second", true],
   ["peak_share", "Use of the machine", "model FLOPs, % of measured peak", true],
@@ -27,22 +27,32 @@ const last = (run, name) => run.curves[name]?.last, median = (run, name) => run.
 /* Where a router does not look across tokens its own loss is the causal one. */
 const causal = (run) => (run.eval.looks_across_tokens === false ? last(run, "heldout") : last(run, "causal"));
 
-/* Curves of one name of all runs; those of nothing but zeros say nothing. */
+/* What runs may be compared over: [button, unit, how much of it one step is]. Seconds are those of steps, by the median speed. */
+const OVER = [["steps", "step", () => 1], ["tokens", "token", (run) => run.tokens / run.steps],
+  ["seconds", "second", (run) => run.tokens / run.steps / median(run, "speed")]];
+let over = OVER[0];
+const stretched = (run, curve) => (over[2](run) === 1 ? curve : { ...curve, x: curve.x.map((v) => v * over[2](run)) });
+
+/* Curves of one name of all runs; those of nothing but zeros say nothing, and those that never change come last. */
 function curves(only) {
-  return CURVES.filter(([name]) => only(name)).flatMap(([name, title, unit, fromZero, points]) => {
-    const told = runs.filter((run) => run.curves[name]);
-    const series = told.map((run) => ({ label: alone ? title.toLowerCase() : run.name, curve: run.curves[name], points }));
-    return series.some((s) => s.curve.y.some((v) => v)) ? [chart({ title, unit, series, fromZero })] : [];
+  const made = CURVES.filter(([name]) => only(name)).flatMap(([name, title, unit, fromZero, points]) => {
+    const told = runs.filter((run) => run.curves[name] && known(over[2](run)));
+    const series = told.map((run, i) => ({ label: alone ? title.toLowerCase() : run.name, curve: stretched(run, run.curves[name]), points, dash: i > 0 && points }));
+    if (!series.some((s) => s.curve.y.some((v) => v))) return [];
+    const constant = series.every((s) => s.curve.y.every((v) => v === series[0].curve.y[0]));
+    const late = ["loss", "heldout", "causal", "bits_per_byte"].includes(name);
+    return [[constant, chart({ title, unit: constant ? unit + "; constant" : unit, series, fromZero, late, over: over[1] })]];
   });
+  return [...made.filter(([constant]) => !constant), ...made.filter(([constant]) => constant)].map(([, figure]) => figure);
 }
 
 /* ---- one run ---- */
 function lossChart(run) {
   const series = [["loss", "training"], ["heldout", "held out"], ["causal", measure(run) ? "held out, by thresholds" : "held out, causal"]].flatMap(([name, label]) =>
-    run.curves[name] ? [{ label, curve: run.curves[name], points: name !== "loss" }] : []);
+    run.curves[name] ? [{ label, curve: run.curves[name], points: name !== "loss", dash: name === "causal" }] : []);
   if (known(run.eval.unigram_loss)) series.push({ label: "unigrams", level: run.eval.unigram_loss });
   const told = run.curves.rate ? [{ label: "learning rate", curve: run.curves.rate }] : [];
-  return chart({ title: measure(run) ? `Loss: ${measure(run)}` : "Loss", unit: "nats a token, over steps", series, told });
+  return chart({ title: measure(run) ? `Loss: ${measure(run)}` : "Loss", unit: "nats a token, over steps", series, told, late: true });
 }
 function figures(run) {
   const loss = measure(run) || "loss";
@@ -60,7 +70,9 @@ function layerCharts(layer) {
   while (histogram.length && !histogram[histogram.length - 1]) histogram.pop();
   if (histogram.length)
     charts.push(bars({ title: `Layer ${layer.layer}: experts per token`, unit: "% of tokens", of: "experts", values: histogram.map((v) => 100 * (v / tokens)) }));
-  if (load.length)
+  if (load.length && load.every((v) => v === load[0]) && !more)
+    charts.push(figure(`Layer ${layer.layer}: load of each expert`, `${number(load[0])} tokens each: all experts are equally busy`, null));
+  else if (load.length)
     charts.push(bars({ title: `Layer ${layer.layer}: load of each expert`, unit: more ? "tokens held (pale: asked for); dashed: mean" : "tokens; dashed: mean",
       of: "expert", values: load, behind: demand.slice(0, load.length), level: known(mean) ? Math.min(mean, 1e300) : 0 }));
   return charts;
@@ -80,6 +92,16 @@ function leaves(value, name) {
   if (typeof value !== "object" || value === null || Array.isArray(value)) return [[name, text(value)]];
   return Object.entries(value).flatMap(([key, inner]) => leaves(inner, name ? name + "." + key : key));
 }
+/* When, where and for how long, as timing.jsonl has it. */
+function circumstances(run) {
+  const begun = run.process?.date, seconds = run.seconds, hours = Math.floor(seconds / 3600), rest = Math.round(seconds % 3600);
+  const took = !known(seconds) || seconds <= 0 ? null : `${hours ? hours + " h " : ""}${Math.floor(rest / 60)} min ${rest % 60} s in steps`;
+  return [begun && "begun " + begun.replace("T", " ").replace("Z", " UTC"), run.process?.host && "on " + run.process.host,
+    run.process?.threads && `${run.process.ranks > 1 ? run.process.ranks + " ranks, " : ""}${run.process.threads} threads`, took].filter(Boolean).join(", ");
+}
+/* The command that trains it again, as a reader can type it. */
+const quoted = (word) => (/^[\w./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'");
+const again = (run) => `choir train --config ${quoted(run.name + "/config.json")} --data ${run.data ? quoted(run.data) : "DATA"} --out again`;
 function oneRun(run) {
   const config = run.run.config || {}, at = known(run.eval.step) ? `; held-out figures and routing are of step ${number(run.eval.step)}` : "";
   const across = measure(run)
@@ -87,18 +109,22 @@ function oneRun(run) {
     : run.eval.looks_across_tokens === true
     ? "The router chooses among all tokens of a batch, later ones included. The held-out loss above is measured in the same way, and is not the loss of writing text token by token: that is the causal one, routed by thresholds."
     : "";
-  return [el("h1", {}, config.model?.name || "choir run"), el("p", {}, `${run.name}, choir ${data.version}${at}`), figures(run),
+  return [el("h1", {}, config.model?.name || "choir run"), el("p", {}, `${run.name}, choir ${data.version}${at}`),
+    circumstances(run) ? el("p", {}, circumstances(run)) : null, el("p", {}, "The same again: ", el("code", {}, again(run))), figures(run),
     el("h2", {}, "Training"), el("div", { class: "charts" }, lossChart(run), ...curves((name) => !["loss", "heldout", "causal"].includes(name))),
-    ...routing("Routing, at the last evaluation", across, run.eval.layers),
     ...routing("Routing as in serving, at the last evaluation",
       "The same sequences without a look at other tokens: by thresholds or, where tokens choose, with room for all.", run.eval.threshold?.layers),
+    ...routing("Routing, at the last evaluation", across, run.eval.layers),
     el("h2", {}, "Config"), el("div", { class: "columns" }, ...Object.entries(config).map(([key, part]) => table(["field", "#value"], leaves(part, key))))];
 }
 
 /* ---- several ---- */
 function results() {
-  const row = (label, value) => [label, ...runs.map(value)];
-  return table(["", ...runs.map((run) => "#" + run.name)], [row("steps", (run) => number(run.steps)), row("training tokens", (run) => number(run.tokens)),
+  /* With two runs, what the second has more than the first. */
+  const difference = (a, b) => (a === null || b === null ? "" : (b > a ? "+" : "") + (b - a).toLocaleString("en-US", { maximumFractionDigits: 4 }));
+  const plain = (shown) => (shown === null || shown === undefined ? null : +("" + shown).replace(/,/g, ""));
+  const row = (label, value) => [label, ...runs.map(value), ...(runs.length === 2 ? [difference(...runs.map((run) => plain(value(run))))] : [])];
+  return table(["", ...runs.map((run) => "#" + run.name), ...(runs.length === 2 ? ["#difference"] : [])], [row("steps", (run) => number(run.steps)), row("training tokens", (run) => number(run.tokens)),
     row("loss in training, last step", (run) => places(last(run, "loss"), 4)), row("step of the last evaluation", (run) => number(run.eval.step)),
     row("held-out loss, nats a token, by the router's own routing", (run) => places(last(run, "heldout"), 4)),
     row("the same, causal", (run) => places(causal(run), 4)), row("bits per byte, held out", (run) => places(last(run, "bits_per_byte"), 4)),
@@ -116,10 +142,22 @@ function differences() {
   const rows = [...fields].filter(([, values]) => values.some((v) => v !== values[0])).map(([name, values]) => [name, ...values]);
   return rows.length ? table(["field", ...runs.map((run) => "#" + run.name)], rows) : el("p", {}, "Nothing.");
 }
+/* The curves, and what they are over. */
+function compared() {
+  const box = el("div", { class: "charts" }), turns = el("div", { class: "turns", role: "group", "aria-label": "Curves over" });
+  const turn = (to) => {
+    over = to;
+    box.replaceChildren(...curves(() => true));
+    turns.replaceChildren(...OVER.map((one) => el("button", { type: "button", "aria-pressed": "" + (one === over), onclick: () => turn(one) }, "by " + one[0])));
+  };
+  turn(runs.every((run) => run.tokens / run.steps === runs[0].tokens / runs[0].steps) ? OVER[0] : OVER[1]);
+  return [turns, box];
+}
 function severalRuns() {
+  const equal = runs.every((run) => run.tokens === runs[0].tokens);
   return [el("h1", {}, runs.length + " runs"), el("p", {}, "choir " + data.version), el("h2", {}, "Results, at the end of each"), results(),
-    el("p", {}, "Where a router looks across tokens its held-out loss is not that of writing text; the causal one is. Losses compare only where data and tokenizer are the same."),
-    el("h2", {}, "What differs in their configs"), differences(), el("h2", {}, "Curves"), el("div", { class: "charts" }, ...curves(() => true))];
+    equal ? null : el("p", { class: "note" }, "These runs read different numbers of tokens: losses at their ends do not say which is better."), el("p", {}, "Where a router looks across tokens its held-out loss is not that of writing text; the causal one is. Losses compare only where data and tokenizer are the same."),
+    el("h2", {}, "What differs in their configs"), differences(), el("h2", {}, "Curves"), ...compared()];
 }
 
 $("page").append(...(alone ? oneRun(runs[0]) : severalRuns()).filter((node) => node !== null));
