@@ -214,7 +214,7 @@ class Pages(unittest.TestCase):
     def test_what_is_said(self):
         told = report.regime(self.study)
         self.assertTrue(told.startswith("small: 1, 2 M tokens, 100,000 a step; constant rate, the last 20% of"), told)
-        self.assertIn(" cooled; 4,096 held-out tokens, the same for all; 2 seeds; rates 0.01, 0.02 tried", told)
+        self.assertIn(" cooled; 4,096 held-out tokens, the same for all; 2 seeds; learning rates 0.01, 0.02 tried", told)
         deviation = math.sqrt(2 * 0.0025)  # of 0.5 and 0.4, which pairs differ by
         self.assertIn(f" {statistics.detectable(deviation, 2, 1):.4f} nats at most", report.power_seen(self.study))
         self.study.seeds, self.study.arms = 4, [*self.study.arms, None]

@@ -14,16 +14,21 @@ from .claims import UNITS, Claims, Finding, resolution
 from .recipe import write as write_json
 from .study import Study
 
+# The colours and cards of the other pages (tools/pages/page.css).
 _CSS = """
-:root{color-scheme:light dark;--line:#ccc;--pale:#8884}
-body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
-caption{text-align:left;color:GrayText;padding:.3rem 0}
-th,td{border-bottom:1px solid var(--line);padding:.25rem .6rem;text-align:right;vertical-align:top}
-th:first-child,td:first-child{text-align:left}
-thead th{border-bottom-width:2px}
-svg{max-width:100%;height:auto}
-@media(prefers-color-scheme:dark){:root{--line:#444}}
+:root{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#1c1c1a;--soft:#62625c;--grid:#e4e3de}
+@media(prefers-color-scheme:dark){:root{--page:#161615;--card:#20201e;--ink:#ecece8;--soft:#a3a299;--grid:#35342f}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1240px;padding:28px 20px 48px;background:var(--page);color:var(--ink);font:15px/1.45 system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif}
+h1{font-size:24px;margin:0 0 2px}
+h2{font-size:17px;margin:34px 0 10px}
+p{margin:4px 0 12px;color:var(--soft);max-width:75ch}
+.scroll,figure{margin:0;background:var(--card);border:1px solid var(--grid);border-radius:8px;padding:10px 14px;overflow-x:auto}
+table{border-collapse:collapse;font-size:13.5px;font-variant-numeric:tabular-nums}
+th,td{border-bottom:1px solid var(--grid);padding:3px 16px 3px 0;text-align:right;vertical-align:top;white-space:nowrap}
+th{white-space:normal;vertical-align:bottom}
+th:first-child,td:first-child,td.text{text-align:left;white-space:normal;min-width:14ch}
+svg{display:block;max-width:100%;height:auto}
 """
 
 
@@ -36,7 +41,7 @@ def regime(study: Study) -> str:
     rates = ", ".join(f"{rate:g}" for rate in study.scale["rates"])
     return (
         f"{study.scale['name']}: {budgets} M tokens, {step:,} a step; constant rate, the last {cooled:.0%} of the steps "
-        f"cooled; {windows}, the same for all; {study.seeds} seeds; rates {rates} tried at the largest"
+        f"cooled; {windows}, the same for all; {study.seeds} seeds; learning rates {rates} tried at the largest budget"
     )
 
 
@@ -55,13 +60,13 @@ def claim_rows(claims: Claims) -> list[list[str]]:
         missed = f"; {resolution(f)} would have been seen" if f.verdict == "not resolved" and resolution(f) else ""
         ps = f"{f.p:.3g} / {f.corrected:.3g}" if f.estimate and f.estimate.freedom > 0 else "-"
         unit = UNITS[f.claim["kind"]]
-        rows.append([f.claim["text"], f.claim.get("paper", ""), f"{estimate(f)} {unit}", ps, f.verdict + missed])
+        rows.append([f.claim["text"], f.claim.get("paper", ""), f"{estimate(f)} {unit}" if f.estimate else "-", ps, f.verdict + missed])
     return rows
 
 
 CLAIM_HEAD = ["claim", "paper", "here: mean and 95 % interval", "p, raw / Holm", "verdict"]
 ARM_HEAD = [
-    "arm", "rate", "causal", "own routing", "less the first", "experts a token: training / serving",
+    "arm", "rate", "causal", "own routing", "minus the first", "experts a token: training / serving",
     "gate sum: training / serving", "at the cap / above it", "dropped", "asked above capacity", "FLOPs a token",
     "step, s",
 ]  # fmt: skip
@@ -144,12 +149,13 @@ def power_seen(study: Study) -> Optional[str]:
     )
 
 
-def _table(caption: str, head: list[str], rows: list[list[str]]) -> str:
-    cells = lambda tag, row: "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)  # noqa: E731
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    kind = lambda cell: " class=text" if len(cell) > 48 else ""  # noqa: E731 sentences wrap, numbers do not
+    cells = lambda tag, row: "".join(f"<{tag}{kind(cell)}>{html.escape(cell)}</{tag}>" for cell in row)  # noqa: E731
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return (
-        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{cells('th', head)}</tr></thead>"
-        f"<tbody>{body}</tbody></table>"
+        f"<div class=scroll><table><thead><tr>{cells('th', head)}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
@@ -174,15 +180,18 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     figures.save(drawn, study.own / "figures")
     recipe = study.recipe
     parts = [f"<h1>{html.escape(recipe['title'])}</h1><p>{html.escape(recipe['question'])}</p>"]
-    parts.append(f"<p>Paper (arXiv:2202.09368): {html.escape(recipe.get('figure', '-'))}. {html.escape(where)}.</p>")
+    if "figure" in recipe:
+        parts.append(f"<p>Paper (arXiv:2202.09368): {html.escape(recipe['figure'])}.</p>")
+    parts.append(f"<p>{html.escape(where)}.</p>")
     for told in (power(study), power_seen(study)):
         parts += [f"<p>{html.escape(told)}.</p>"] if told else []
-    parts += [f"<h2>{title}</h2>{_table(where, head, rows)}" for title, head, rows in tables]
-    parts += [f"<h2>{title}</h2>{svg}" for title, svg in drawn.items()]
+    parts += [f"<h2>{title}</h2>{_table(head, rows)}" for title, head, rows in tables]
+    parts += [f"<h2>{title}</h2><figure>{svg}</figure>" for title, svg in drawn.items()]
     page = study.own / "report.html"
     page.write_text(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=Content-Security-Policy content=\"default-src "
         "'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'\">"
+        "<meta name=viewport content='width=device-width'>"
         f"<title>{html.escape(recipe['title'])}</title>"
         f"<style>{_CSS}</style>{''.join(parts)}</html>\n",
         encoding="utf-8",
