@@ -169,6 +169,7 @@ void cli_print_load(const choir_route_stats *stats);
 /* progress.c: one line about long work on standard error, redrawn on a terminal, every ten seconds elsewhere. */
 typedef struct cli_progress {
   int terminal, stands; /* a line is on the terminal */
+  int waiting;          /* for room on the disk, and it has been said */
   double started, shown;
   FILE *out;
   const char *routing; /* that cli_progress_count names; NULL: none */
@@ -176,11 +177,11 @@ typedef struct cli_progress {
 void cli_progress_begin(cli_progress *progress, FILE *out);
 int cli_progress_due(cli_progress *progress); /* nonzero: time for another line */
 void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Whether --minutes have passed since it began; 0: there is no limit. */
-int cli_time_is_up(const cli_progress *progress, double minutes);
 void cli_progress_clear(cli_progress *progress);                 /* before anything else is printed, and at the end */
 int cli_progress_count(void *progress, const choir_progress *p); /* for the library's progress options */
 int cli_progress_share(void *progress, const char *what, double share); /* the same, of export and import */
+/* Shows the events that are the same in training and fine-tuning: memory, notices, waiting. 0: another one. */
+int cli_show_event(cli_progress *progress, const choir_event *event);
 /* choir_eval or choir_calibrate, with progress; exit status. */
 int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options, int calibrate,
                  choir_eval_result *result);

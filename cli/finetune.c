@@ -7,21 +7,22 @@
 static choir_finetune_options o = CHOIR_FINETUNE_OPTIONS_INIT;
 static const char *task_name, *recipe;
 static cli_list set;
-static double minutes, epochs = NAN;
+static double epochs = NAN;
 
 typedef struct tune_display {
   cli_progress progress;
-  int64_t first, last; /* steps of this process; first 0: none yet */
+  int64_t first, last;               /* steps of this process; first 0: none yet */
+  double seconds, examples, padding; /* sums over them */
 } tune_display;
 
-static void show_step(tune_display *w, const choir_finetune_event *e) {
+static void show_step(tune_display *w, const choir_event *e) {
   if (!cli_progress_due(&w->progress) && e->step != w->first) return;
   cli_progress_line(&w->progress, "step %lld/%lld  %s left  epoch %.2f  loss %.4f  %s examples/s  %.0f %% padding",
-                    (long long)e->step, (long long)e->steps, cli_duration(e->seconds_left), e->epoch, e->loss,
-                    cli_count(e->examples_per_second), 100 * e->padding);
+                    (long long)e->step, (long long)e->steps, cli_duration(e->seconds_left), e->epoch, e->result->loss,
+                    cli_count(w->examples / w->seconds), 100 * w->padding / (double)(e->step - w->first + 1));
 }
 
-static void show_accuracy(const choir_finetune_event *e) {
+static void show_accuracy(const choir_event *e) {
   printf("step %lld  epoch %.1f  dev", (long long)e->step, e->epoch);
   for (int i = 0; i < e->measures; i++) {
     const choir_task_measure *m = &e->measure[i];
@@ -38,22 +39,21 @@ static void show_accuracy(const choir_finetune_event *e) {
     printf("\n");
 }
 
-static int on_event(void *context, const choir_finetune_event *e) {
+static int on_event(void *context, const choir_event *e) {
   tune_display *w = context;
   if (e->kind == CHOIR_EVENT_STEP) {
     if (!w->first) w->first = e->step;
     w->last = e->step;
+    w->seconds += e->speed->seconds;
+    w->examples += (double)e->speed->sequences;
+    w->padding += e->speed->padding;
     show_step(w, e);
-  } else {
+  } else if (!cli_show_event(&w->progress, e) && e->kind == CHOIR_EVENT_EVAL) {
     cli_progress_clear(&w->progress);
-    if (e->kind == CHOIR_EVENT_EVAL) show_accuracy(e);
-    if (e->kind == CHOIR_EVENT_MEMORY) {
-      printf("memory %s: ", cli_bytes((double)e->memory->total));
-      cli_print_memory(e->memory);
-    }
+    show_accuracy(e);
     fflush(stdout);
   }
-  return cli_stop_requested() || cli_time_is_up(&w->progress, minutes);
+  return cli_stop_requested();
 }
 
 /* Prints the result of a run from its result.json. */
@@ -101,7 +101,8 @@ static int prepare_finetune_config(choir_config *config, int *use) {
   if (given && !(epochs > 0)) return cli_usage("--epochs %g: must be above 0", epochs);
   if (given && steps) return cli_usage("give one of --epochs E and --set train.steps=N");
   snprintf(path, sizeof path, "%s/config.json", o.out);
-  if (minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", minutes);
+  if (o.disk_minutes < 0) return cli_usage("--disk-minutes %g: must not be negative", o.disk_minutes);
+  if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
   int code =
       o.resume ? choir_config_load(path, config) : choir_finetune_config(o.from, recipe ? recipe : "constant", config);
   if (code) return cli_fail();
@@ -149,7 +150,9 @@ static const cli_option options[] = {
      "a tenth of the checkpoint's rate, constant; or its schedule, continued [constant]", 0},
     {"epochs", "E", CLI_REAL, &epochs, NULL, "over the training set; 10 unless train.steps is set", 0},
     {"patience", "N", CLI_INT64, &o.patience, "0", "stop after N evaluations without a better one; 0: never", 0},
-    {"minutes", "M", CLI_REAL, &minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
+     "when the disk is full, keep training for up to M minutes before stopping", 0},
     {"batch", "B", CLI_INT, &o.batch_sequences, "32",
      "texts that batch routing routes together in evaluations; 0: no accuracy by batch routing", 0},
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,

@@ -55,10 +55,6 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) {
   fflush(progress->out);
 }
 
-int cli_time_is_up(const cli_progress *progress, double minutes) {
-  return minutes > 0 && cli_seconds() - progress->started >= 60 * minutes;
-}
-
 int cli_progress_count(void *context, const choir_progress *p) {
   int64_t done = p->done, total = p->total;
   cli_progress *progress = context;
@@ -100,4 +96,25 @@ void cli_progress_clear(cli_progress *progress) {
   if (progress->stands) fputs("\r\033[K", progress->out); /* else it would take somebody else's line */
   progress->stands = 0;
   fflush(progress->out);
+}
+
+int cli_show_event(cli_progress *progress, const choir_event *e) {
+  if (e->kind == CHOIR_EVENT_WAITING) {
+    if (cli_progress_due(progress) || !progress->waiting)
+      cli_progress_line(progress, "all steps are done; waiting for room on the disk, %s left (Ctrl-C gives up)",
+                        cli_duration(e->seconds_left));
+    progress->waiting = 1;
+    return 1;
+  }
+  if (e->kind != CHOIR_EVENT_MEMORY && e->kind != CHOIR_EVENT_NOTICE) return 0;
+  cli_progress_clear(progress);
+  if (e->kind == CHOIR_EVENT_NOTICE) {
+    cli_print_notices(e->notice);
+  } else {
+    printf("memory %s: ", cli_bytes((double)e->memory->total));
+    cli_print_memory(e->memory);
+    if (e->layout) printf("layout of %d ranks: %s\n", choir_ranks_size(cli_ranks()), e->layout);
+  }
+  fflush(stdout);
+  return 1;
 }

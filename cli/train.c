@@ -11,34 +11,33 @@ static cli_list set;
 
 typedef struct train_display {
   cli_progress progress;
-  int waiting;  /* for room, and it has been said */
-  int64_t last; /* step; 0: none yet */
+  int64_t last, planned; /* step, 0: none yet; and of how many */
   /* Sums over the steps of this process: */
   int64_t steps, sent_bytes, sent_messages;
   double seconds, waited;
   double shown_seconds, shown_cpu; /* of the steps since the last line; CPU time of a thread */
   double cpu;                      /* of all steps; negative once note_busy has told the user */
-  choir_train_event evaluated;     /* the last evaluation; its step is 0 before the first */
-  int64_t best_step;               /* step of the lowest loss among this process's evaluations; 0: none */
-  double best_loss;
-  char routing[CHOIR_NAME_BYTES];
+  choir_eval_result evaluated;     /* the last evaluation, by thresholds if they are causal and the other is not */
+  char routing[CHOIR_NAME_BYTES];  /* of it; empty: none yet */
 } train_display;
 
 /* What there is to say beside the speed: ", 61 % of peak" where a peak is known; of several ranks ", sent 1.3 MiB in 96
  * messages, communication 12 %, straggler: rank 3"; and where somebody else wants the cores, how busy the machine is.
  */
-static const char *remarks(train_display *w, const choir_train_event *e, char *text, size_t size) {
+static const char *remarks(train_display *w, const choir_event *e, char *text, size_t size) {
+  const choir_trainer_result *r = e->result;
+  const choir_step_speed *v = e->speed;
   double share = w->shown_cpu / w->shown_seconds;
   int used = 0;
   text[0] = 0;
-  if (e->aux_loss > 0) used += snprintf(text, size, ", auxiliary loss %.4f", e->aux_loss);
-  if (e->z_loss > 0) used += snprintf(text + used, size - (size_t)used, ", z-loss %.4f", e->z_loss);
-  if (e->peak_gflops > 0)
-    used += snprintf(text + used, size - (size_t)used, ", %.0f %% of peak", 100 * e->gflops / e->peak_gflops);
-  if (e->ranks > 1)
+  if (r->aux_loss > 0) used += snprintf(text, size, ", auxiliary loss %.4f", r->aux_loss);
+  if (r->z_loss > 0) used += snprintf(text + used, size - (size_t)used, ", z-loss %.4f", r->z_loss);
+  if (v->peak_gflops > 0)
+    used += snprintf(text + used, size - (size_t)used, ", %.0f %% of peak", 100 * v->gflops / v->peak_gflops);
+  if (v->ranks > 1)
     used += snprintf(
         text + used, size - (size_t)used, ", sent %s in %lld messages, communication %.0f %%, straggler: rank %d",
-        cli_bytes((double)e->sent_bytes), (long long)e->sent_messages, 100 * e->waited / e->seconds, e->slowest_rank);
+        cli_bytes((double)v->sent_bytes), (long long)v->sent_messages, 100 * v->waited / v->seconds, v->slowest_rank);
   if (share < 0.75) snprintf(text + used, size - (size_t)used, ", machine busy: %.0f %% CPU available", 100 * share);
   w->shown_seconds = w->shown_cpu = 0;
   return text;
@@ -56,94 +55,74 @@ static void note_busy(train_display *w) {
   cli_print_notices(note);
 }
 
-static double seconds_left(const train_display *w, const choir_train_event *e) {
+static double seconds_left(const train_display *w, const choir_event *e) {
   double left = e->seconds_left;
   if (o.minutes > 0) left = fmin(left, 60 * o.minutes - (cli_seconds() - w->progress.started));
   return fmax(left, 0);
 }
 
-static void show_step(train_display *w, const choir_train_event *e) {
+static void show_step(train_display *w, const choir_event *e) {
   char steps[24] = "", more[320];
+  double loss = e->result->loss;
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
   cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
-                    (long long)e->step, steps, cli_duration(seconds_left(w, e)), cli_measure(e->objective), e->loss,
-                    exp(e->loss), cli_count(e->tokens_per_second), e->gflops, remarks(w, e, more, sizeof more));
+                    (long long)e->step, steps, cli_duration(seconds_left(w, e)), cli_measure(e->objective), loss,
+                    exp(loss), cli_count(e->speed->tokens_per_second), e->speed->gflops,
+                    remarks(w, e, more, sizeof more));
 }
 
-static void show_losses(const choir_train_event *e) {
-  int masked = cli_is_masked(e->objective);
-  const char *measure = cli_measure(e->objective);
-  printf("step %lld  held-out %s %.4f", (long long)e->step, measure, e->loss);
-  if (masked) printf(" +- %.4f", e->standard_error);
-  printf("  perplexity %.2f  bits per byte %.4f  (%s routing)", exp(e->loss), e->bits_per_byte, e->text);
-  if (!isnan(e->threshold_loss) && masked)
-    printf("  %s %.4f (threshold routing)", measure, e->threshold_loss);
-  else if (!isnan(e->threshold_loss))
-    printf("  loss %.4f  perplexity %.2f  (threshold routing, causal)", e->threshold_loss, exp(e->threshold_loss));
+static void show_losses(const choir_event *e) {
+  const choir_eval_result *own = &e->eval[0], *causal = e->evals > 1 ? &e->eval[1] : NULL;
+  int masked = cli_is_masked(own->objective);
+  const char *measure = cli_measure(own->objective);
+  printf("step %lld  held-out %s %.4f", (long long)e->step, measure, own->loss);
+  if (masked) printf(" +- %.4f", own->standard_error);
+  printf("  perplexity %.2f  bits per byte %.4f  (%s routing)", own->perplexity, own->bits_per_byte, own->routing);
+  if (causal && masked)
+    printf("  %s %.4f (threshold routing)", measure, causal->loss);
+  else if (causal)
+    printf("  loss %.4f  perplexity %.2f  (threshold routing, causal)", causal->loss, causal->perplexity);
   putchar('\n');
 }
 
-/* What runs are compared by: the causal loss where there are two. */
-static double causal_loss(const choir_train_event *e) { return isnan(e->threshold_loss) ? e->loss : e->threshold_loss; }
-
-/* Where the held-out loss rises, the run has begun to learn its training text by heart. */
-static void show_trend(train_display *w, const choir_train_event *e) {
-  if (w->best_step && causal_loss(e) >= w->best_loss)
+/* If the held-out loss rises, the run has begun to learn its training text by heart. */
+static void show_evaluation(train_display *w, const choir_event *e) {
+  const choir_eval_result *last = &e->eval[e->evals - 1];
+  show_losses(e);
+  if (e->best_step != e->step && last->loss >= e->best)
     printf("step %lld  held-out %s rises since step %lld, where it was %.4f\n", (long long)e->step,
-           cli_measure(e->objective), (long long)w->best_step, w->best_loss);
-  else
-    w->best_step = e->step, w->best_loss = causal_loss(e);
-}
-
-static void show_memory(const choir_memory *memory, const char *layout) {
-  printf("memory %s: ", cli_bytes((double)memory->total));
-  cli_print_memory(memory);
-  if (layout) printf("layout of %d ranks: %s\n", choir_ranks_size(cli_ranks()), layout);
+           cli_measure(last->objective), (long long)e->best_step, e->best);
+  w->evaluated = *last;
+  snprintf(w->routing, sizeof w->routing, "%s", last->routing);
 }
 
 /* Prints what stays on the screen; the live line is cleared first. */
-static void show_kept(train_display *w, const choir_train_event *e) {
+static void show_kept(train_display *w, const choir_event *e) {
   cli_progress_clear(&w->progress);
-  if (e->kind == CHOIR_EVENT_EVAL) {
-    show_losses(e);
-    show_trend(w, e);
-    w->evaluated = *e;
-    snprintf(w->routing, sizeof w->routing, "%s", e->text);
-  } else if (e->kind == CHOIR_EVENT_MEMORY)
-    show_memory(e->memory, e->text);
-  else if (e->kind == CHOIR_EVENT_NOTICE)
-    cli_print_notices(e->text);
-  else
-    printf("step %lld  checkpoint %s\n", (long long)e->step, cli_shown(e->text));
+  if (e->kind == CHOIR_EVENT_EVAL)
+    show_evaluation(w, e);
+  else if (e->kind == CHOIR_EVENT_CHECKPOINT)
+    printf("step %lld  checkpoint %s\n", (long long)e->step, cli_shown(e->checkpoint));
   fflush(stdout);
 }
 
-/* All steps are done and not saved. */
-static void show_waiting(train_display *w, const choir_train_event *e) {
-  if (cli_progress_due(&w->progress) || !w->waiting)
-    cli_progress_line(&w->progress, "all steps are done; waiting for room on the disk, %s left (Ctrl-C gives up)",
-                      cli_duration(e->seconds_left));
-  w->waiting = 1;
-}
-
-static int on_event(void *context, const choir_train_event *e) {
+static int on_event(void *context, const choir_event *e) {
   train_display *w = context;
   if (e->kind == CHOIR_EVENT_STEP) {
-    w->last = e->step;
+    const choir_step_speed *v = e->speed;
+    w->last = e->step, w->planned = e->steps;
     w->steps++;
-    w->sent_bytes += e->sent_bytes;
-    w->sent_messages += e->sent_messages;
-    w->seconds += e->seconds;
-    w->waited += e->waited;
-    w->shown_seconds += e->seconds;
-    w->shown_cpu += e->seconds * e->cpu_share;
-    w->cpu += e->seconds * e->cpu_share;
+    w->sent_bytes += v->sent_bytes;
+    w->sent_messages += v->sent_messages;
+    w->seconds += v->seconds;
+    w->waited += v->waited;
+    w->shown_seconds += v->seconds;
+    w->shown_cpu += v->seconds * v->cpu_share;
+    w->cpu += v->seconds * v->cpu_share;
     note_busy(w);
     show_step(w, e);
-  } else if (e->kind == CHOIR_EVENT_WAITING) {
-    show_waiting(w, e);
-  } else {
+  } else if (!cli_show_event(&w->progress, e)) {
     show_kept(w, e);
   }
   return cli_stop_requested();
@@ -151,12 +130,10 @@ static int on_event(void *context, const choir_train_event *e) {
 
 /* How it went, in a sentence: the causal loss where there is one. */
 static void show_outcome(const train_display *w) {
-  const choir_train_event *e = &w->evaluated;
-  if (!e->step) return;
-  int causal = !isnan(e->threshold_loss);
-  double loss = causal ? e->threshold_loss : e->loss;
-  cli_print_outcome(e->objective, "held-out text", e->bits_per_byte / e->loss, loss, causal ? "threshold" : w->routing,
-                    e->unigram_loss, (double)NAN);
+  const choir_eval_result *r = &w->evaluated;
+  if (*w->routing)
+    cli_print_outcome(r->objective, "held-out text", r->bits_per_byte / r->loss, r->loss, w->routing, r->unigram_loss,
+                      (double)NAN);
 }
 
 /* The checkpoint that verbs take for the run, where it is not the last one. */
@@ -223,10 +200,11 @@ static int run_train(int count, const char *const *operands) {
     printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last,
            seconds, cli_shown(o.out));
   else if (!w.last)
-    printf("nothing left to do: %s has all its steps; look at it with: choir report %s\n", cli_shown(o.out),
-           cli_shown(o.out));
+    printf("nothing left to do: %s has all its steps%s; look at it with: choir report %s\n", cli_shown(o.out),
+           o.patience ? ", or has waited long enough for a lower loss" : "", cli_shown(o.out));
   else
-    printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, cli_shown(o.out));
+    printf("done: %lld steps in %s%s; look at it with: choir report %s\n", (long long)w.last, seconds,
+           w.last < w.planned ? ", and no lower held-out loss for long enough" : "", cli_shown(o.out));
   return code && cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
 }
 
@@ -243,10 +221,11 @@ static const cli_option options[] = {
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
      "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
+    {"patience", "N", CLI_INT64, &o.patience, "0",
+     "stop after N evaluations without a lower held-out loss; 0: never; with --resume give it again", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL,
      "stop after M minutes, as if interrupted; where train.cooldown_steps is a share, as 0.2, the learning rate falls "
-     "in "
-     "that share of them; 0: never",
+     "in that share of them; 0: never",
      0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "when the disk is full, keep training for up to M minutes before stopping", 0},

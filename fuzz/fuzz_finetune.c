@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static int made;
   const char *input = input_file(data, size);
   if (!made++) make_directory(input);
-  tune = (ch_tune){.out = directory};
+  tune = (ch_tune){.run = {.out = directory}};
   if (!ch_tune_settings_load(&tune)) {
     const ch_tune_settings *s = &tune.settings;
     if (tune.task->labels < 2 || s->patience < 0 || s->batch_sequences < 0 || !*s->from || !*s->data) abort();

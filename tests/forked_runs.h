@@ -30,7 +30,7 @@ typedef struct {
   silence *silence;    /* shared: what they said */
 } job;
 
-static inline int stop_after_two(void *context, const choir_train_event *e) {
+static inline int stop_after_two(void *context, const choir_event *e) {
   return (int)e->kind == *(const int *)context && e->step == 2;
 }
 

@@ -247,6 +247,26 @@ static void from_a_checkpoint(void **state) {
                   "choir train --from dense --data part --out no");
 }
 
+/* A run that waits for a lower loss ends two evaluations after the best one, however often it was stopped. */
+static void ends_early(void **state) {
+  program_must(TRAIN "--data data --out early_end --set train.rate=0.9 --set eval_every=1 --set steps=60 --patience 2");
+  assert_non_null(strstr(program_output, "no lower held-out loss for long enough"));
+  program_must("cd early_end/checkpoints; test $(ls | tail -n 1) -eq $(($(cat ../best) + 2))");
+  program_must("choir train --resume --out early_end --patience 2");
+  assert_non_null(strstr(program_output, "nothing left to do"));
+  program_must(
+      "stop='--patience 2 --minutes 1e-9'; " TRAIN
+      "--data data --out stopped_end --set train.rate=0.9 --set eval_every=1 --set steps=60 $stop;"
+      "until choir train --resume --out stopped_end $stop | tee said && grep -q 'nothing left' said; do :; done;"
+      "last=checkpoints/$(ls early_end/checkpoints | tail -n 1); cmp early_end/metrics.jsonl stopped_end/metrics.jsonl "
+      "&&"
+      "cmp early_end/$last/state.safetensors stopped_end/$last/state.safetensors");
+  program_must(
+      "last=$(ls early_end/checkpoints | tail -n 1 | sed 's/^0*//'); choir train --resume --out early_end --set "
+      "steps=$((last + 1))"); /* patience is the call's, and not the run's */
+  program_refuses(2, "--patience -1: must be a whole number", "choir train --resume --out early_end --patience -1");
+}
+
 /* Whether the checkpoint of a run of one step has prices other than 0. */
 static int has_prices(const char *run) {
   char path[128];
@@ -312,4 +332,4 @@ static void backends(void **state) {
 
 TEST_MAIN(program_setup, program_directory_remove, train_and_look, without_expert_copies, without_held_out,
           source_left_out, closed_pipe, weights_not_finite, a_text_by_bytes, a_busy_machine, replaced_bytes, report,
-          report_on_odd_metrics, from_a_checkpoint, from_another_router, names_that_are_not_utf8, backends)
+          report_on_odd_metrics, from_a_checkpoint, from_another_router, names_that_are_not_utf8, backends, ends_early)

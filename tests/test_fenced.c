@@ -78,7 +78,7 @@ static choir_config config_of(const variant *v) {
   return c;
 }
 
-static int stop_after_two(void *context, const choir_train_event *e) {
+static int stop_after_two(void *context, const choir_event *e) {
   (void)context;
   return e->kind == CHOIR_EVENT_STEP && e->step == 2;
 }

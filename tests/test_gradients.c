@@ -2,7 +2,7 @@
 #include "model_testing.h"
 #include "moe_testing.h"
 #include "program.h"
-#include "train/run.h"
+#include "train/pretrain.h"
 
 enum { TOKENS = MODEL_B * MODEL_T, VARIANTS = 2 };
 
@@ -116,7 +116,7 @@ static void check_steps(int which, int variant) {
       choir_config config = config_of(which);
       config.train.clip_norm = clip ? 1e20 : 0;
       ch_trainer t;
-      ch_step_result r;
+      choir_trainer_result r;
       model_trainer(model_of(&config, "fp32", variant, token), &t);
       for (int step = 0; step < STEPS; step++) {
         if (poison) poison_gradients(t.model);
@@ -146,7 +146,7 @@ static void micro_batches(void **state) {
   double loss[3], aux[3];
   for (int i = 0; i < 3; i++) {
     ch_trainer t;
-    ch_step_result r;
+    choir_trainer_result r;
     choir_model *model;
     config.train.accumulate = 1 + i / 2;
     test_ok(choir_model_create(&config, 1, NULL, &model));
@@ -176,26 +176,26 @@ static void micro_batches(void **state) {
 
 /* The tokens of a run's first `steps` steps, one after the other. */
 static int32_t *drawn(int accumulate, int steps) {
-  ch_run run = {0};
-  ch_step_result r;
+  ch_pretraining p = {.run = {.kind = &ch_run_pretraining}};
+  ch_run *run = &p.run;
+  choir_trainer_result r;
+  ch_step_counts counts;
   choir_model *model;
-  test_ok(choir_config_load("config.json", &run.config));
-  run.config.model.vocab_size = 320;
-  run.config.train.accumulate = accumulate;
-  test_ok(choir_data_load("data", &run.data));
-  test_ok(choir_model_create(&run.config, 1, NULL, &model));
-  model_trainer(model, &run.trainer);
-  test_ok(ch_run_plan(&run));
-  size_t n = (size_t)ch_step_tokens(&run.config.train);
+  test_ok(choir_config_load("config.json", &run->config));
+  run->config.model.vocab_size = 320;
+  run->config.train.accumulate = accumulate;
+  test_ok(choir_data_load("data", &p.data));
+  test_ok(choir_model_create(&run->config, 1, NULL, &model));
+  model_trainer(model, &run->trainer);
+  test_ok(ch_pretraining_plan(&p));
+  size_t n = (size_t)ch_step_tokens(&run->config.train);
   int32_t *all = malloc(n * (size_t)steps * sizeof *all);
   for (int i = 0; i < steps; i++) {
-    test_ok(ch_run_step(&run, &r));
-    assert_int_equal(run.trainer.step, i + 1);
-    memcpy(all + n * (size_t)i, run.batch, n * sizeof *all);
+    test_ok(ch_run_step(run, &counts, &r));
+    assert_int_equal(run->trainer.step, i + 1);
+    memcpy(all + n * (size_t)i, p.batch, n * sizeof *all);
   }
-  free(run.batch), free(run.unigram);
-  choir_data_free(run.data);
-  ch_trainer_free(&run.trainer);
+  ch_pretraining_free(&p);
   return all;
 }
 

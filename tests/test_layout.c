@@ -198,8 +198,8 @@ typedef struct {
   int steps;
 } run_job;
 
-static int told(void *context, const choir_train_event *e) {
-  if (e->kind == CHOIR_EVENT_MEMORY && e->text) snprintf(context, 512, "%s", e->text);
+static int told(void *context, const choir_event *e) {
+  if (e->kind == CHOIR_EVENT_MEMORY && e->layout) snprintf(context, 512, "%s", e->layout);
   return 0;
 }
 

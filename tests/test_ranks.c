@@ -52,10 +52,9 @@ static uint64_t hash_statistics(const choir_model *model) {
   return h;
 }
 
-static uint64_t hash_result(const ch_step_result *r) {
-  const double all[] = {r->loss,          r->aux_loss,          r->rate,
-                        r->gradient_norm, r->routing.dropped,   r->routing.unrouted,
-                        r->routing.fill,  r->routing.imbalance, r->z_loss};
+static uint64_t hash_result(const choir_trainer_result *r) {
+  const double all[] = {r->loss,     r->aux_loss, r->rate,      r->gradient_norm, r->dropped,
+                        r->unrouted, r->fill,     r->imbalance, r->z_loss};
   return XXH64(all, sizeof all, 1);
 }
 
@@ -74,7 +73,7 @@ static void new_trainer(const ch_comm *comm, const ch_layout *layout, const choi
 static int train(const ch_comm *comm, void *context) {
   const job *j = context;
   ch_trainer t;
-  ch_step_result r;
+  choir_trainer_result r;
   trace *mine = comm->rank ? calloc(1, sizeof *mine) : &j->of[comm->size];
   static int32_t token[MOST_TOKENS], target[MOST_TOKENS];
   new_trainer(comm, &(ch_layout){.dense_sharded = comm->size % 4 == 0}, &j->config, &t); /* on 4 and 8 */
@@ -262,7 +261,7 @@ static int count_step(const ch_comm *comm, void *context) {
   const count_job *j = context;
   static int32_t token[MOST_TOKENS];
   ch_trainer t;
-  ch_step_result r;
+  choir_trainer_result r;
   new_trainer(comm, j->layout, &j->config, &t);
   model_tokens(token, MOST_TOKENS, 1);
   test_ok(ch_trainer_step(&t, token, token, &r));

@@ -131,7 +131,7 @@ static void one_cannot_read_all_end(void **state) {
 }
 
 /* The first rank's files may grow no more: it cannot write a checkpoint, and the others send theirs all the same. */
-static int no_more_bytes(void *context, const choir_train_event *e) {
+static int no_more_bytes(void *context, const choir_event *e) {
   const struct rlimit limit = {20000, 20000};
   if (*(const int *)context && e->kind == CHOIR_EVENT_STEP) {
     signal(SIGXFSZ, SIG_IGN);

@@ -54,7 +54,7 @@ static int train_bits(const ch_comm *comm, void *context) {
   static int32_t token[2 * B * T];
   choir_model *model;
   ch_trainer t;
-  ch_step_result r;
+  choir_trainer_result r;
   test_ok(choir_model_create(&j->config, 5, &run, &model));
   model_trainer(model, &t);
   for (int i = 0; i < BIT_STEPS; i++) {
@@ -124,7 +124,7 @@ typedef struct {
   const char *message;
 } job;
 
-static int stop_after_two(void *context, const choir_train_event *e) {
+static int stop_after_two(void *context, const choir_event *e) {
   return *(const int *)context && e->kind == CHOIR_EVENT_STEP && e->step == 2;
 }
 

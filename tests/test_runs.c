@@ -116,7 +116,7 @@ typedef struct meddler {
   int how; /* 0: foreign bytes, 1: the same under the old time, 2: another length, 3: another file of that name */
 } meddler;
 
-static int meddle(void *context, const choir_train_event *e) {
+static int meddle(void *context, const choir_event *e) {
   const meddler *m = context;
   struct stat before;
   char foreign[4096];

@@ -157,7 +157,7 @@ static void steps(void **state) {
     config.train.shards = 4;
     config.train.clip_norm = clip ? 1e20 : 0;
     ch_trainer t;
-    ch_step_result r;
+    choir_trainer_result r;
     choir_model *model;
     choir_run_options run = {.backend = "cpu", .threads = 1 + clip};
     test_ok(choir_model_create(&config, 1, &run, &model));

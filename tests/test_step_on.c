@@ -57,7 +57,7 @@ static void cut_batch(const char *router) {
   choir_config whole = config_of(router, 4, 1), cut = config_of(router, 2, 2);
   int32_t room[5][4 * (LONG + 2 * ROWS)];
   ch_trainer a, b, c;
-  ch_step_result ra, rb, rc;
+  choir_trainer_result ra, rb, rc;
   begin(&whole, &a);
   begin(&whole, &b);
   begin(&cut, &c);
@@ -85,7 +85,7 @@ static void whole_batches(void **state) {
   choir_config config = config_of("expert_choice", MODEL_B, 1);
   int32_t token[MODEL_B * LONG], target[MODEL_B * LONG];
   ch_trainer a, b;
-  ch_step_result ra, rb;
+  choir_trainer_result ra, rb;
   begin(&config, &a);
   begin(&config, &b);
   test_ok(ch_model_size(b.model, MODEL_B, LONG, 1));
@@ -106,7 +106,7 @@ static void fenced_steps(const char *router) {
   choir_config config = config_of(router, 4, 1);
   int32_t room[4 * (LONG + 2 * ROWS)];
   ch_trainer a, b;
-  ch_step_result ra, rb;
+  choir_trainer_result ra, rb;
   config.train.dropout = 0.2;
   config.model.router.normalize_gates = 1;
   begin_on("cpu", &config, &a);
@@ -130,7 +130,7 @@ static void paired(void **state) {
   choir_config config = config_of("random", 4, 1);
   int32_t room[4 * (LONG + 2 * ROWS)];
   ch_trainer t;
-  ch_step_result first, last;
+  choir_trainer_result first, last;
   config.model.router.consistency_weight = 1;
   begin(&config, &t);
   ch_batch batch = make_batch(4, LONG, 20, 50, room);
@@ -146,7 +146,7 @@ static void frozen(void **state) {
   choir_config config = config_of("expert_choice", 4, 1);
   int32_t room[4 * (LONG + 2 * ROWS)];
   ch_trainer t;
-  ch_step_result r;
+  choir_trainer_result r;
   strcpy(config.train.freeze, "*.attn.*,layers.1.moe.experts.w1,layers.1.moe.experts.w2");
   begin(&config, &t);
   const ch_params *p = &t.model->net.params;

@@ -23,14 +23,14 @@ typedef struct {
   double threshold_loss, loss;
 } watch;
 
-static int on_event(void *context, const choir_train_event *e) {
+static int on_event(void *context, const choir_event *e) {
   watch *w = context;
   if (e->kind == CHOIR_EVENT_EVAL) {
     w->evaluations++;
-    w->threshold_loss = e->threshold_loss;
-    w->loss = e->loss;
+    w->threshold_loss = e->evals > 1 ? e->eval[1].loss : (double)NAN;
+    w->loss = e->eval[0].loss;
   }
-  if (e->kind == CHOIR_EVENT_STEP && e->fill > 1 + 1e-9 && e->step <= SWITCH) fail_msg("step %d", (int)e->step);
+  if (e->kind == CHOIR_EVENT_STEP && e->result->fill > 1 + 1e-9 && e->step <= SWITCH) fail_msg("step %d", (int)e->step);
   return e->kind == CHOIR_EVENT_STEP && e->step == w->stop_after;
 }
 

@@ -137,7 +137,7 @@ static void open_layer(worker *w, char **argv) {
 
 static void run_step(worker *w, double *loss) {
   const int32_t *token = w->tokens.data;
-  ch_step_result result;
+  choir_trainer_result result;
   check(ch_trainer_step(&w->trainer, token, token + w->tokens.shape[1], &result));
   *loss = result.loss;
 }

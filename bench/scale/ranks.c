@@ -70,7 +70,7 @@ static void run_rank(const ch_comm *comm, void *context) {
   options.ranks = &ranks;
   choir_model *model;
   ch_trainer trainer;
-  ch_step_result result;
+  choir_trainer_result result;
   must(ch_model_prepare(&s->config, &options, &model));
   must(ch_trainer_plan(model, &trainer));
   must(ch_trainer_commit(&trainer));

@@ -7,24 +7,6 @@
 
 CHOIR_C_BEGIN
 
-/* Passed to the caller's callback; kinds as in training. */
-typedef struct choir_finetune_event {
-  choir_event_kind kind;
-  int64_t step, steps;               /* done, planned at most */
-  double epoch;                      /* passes over the training set so far */
-  double loss;                       /* STEP: mean over the labels' tokens, in nats */
-  double rate, gradient_norm;        /* STEP */
-  double examples_per_second;        /* while training, in this process */
-  double padding;                    /* share of the positions that hold no token, in this process */
-  double seconds_left;               /* if all steps are taken */
-  const choir_task_measure *measure; /* EVAL [measures]: by thresholds, and by the batch if that differs */
-  int measures;
-  double best; /* EVAL: best accuracy so far, and the step of it; NaN and 0 before the first step */
-  int64_t best_step;
-  const char *text;           /* CHECKPOINT: its directory */
-  const choir_memory *memory; /* MEMORY only */
-} choir_finetune_event;
-
 typedef struct choir_finetune_options {
   const choir_config *config; /* of the checkpoint's model, as choir_finetune_config makes it; NULL with resume */
   const char *from;           /* a checkpoint, or a run's; with resume not used */
@@ -36,12 +18,13 @@ typedef struct choir_finetune_options {
   int batch_sequences;        /* texts that batch routing routes together in evaluations; 0: none of that */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
   choir_run_options run;
-  int (*event)(void *context, const choir_finetune_event *event); /* or NULL; nonzero: finish the step, save, stop */
+  double minutes, disk_minutes;                          /* as in choir_train_options */
+  int (*event)(void *context, const choir_event *event); /* or NULL; nonzero: finish the step, save, stop */
   void *context;
-  int64_t reserved[8];
+  int64_t reserved[6];
 } choir_finetune_options;
 #define CHOIR_FINETUNE_OPTIONS_INIT \
-  { .batch_sequences = 32, .run = CHOIR_RUN_OPTIONS_INIT }
+  { .batch_sequences = 32, .run = CHOIR_RUN_OPTIONS_INIT, .disk_minutes = 60 }
 CHOIR_API void choir_finetune_options_default(choir_finetune_options *options); /* the same, as a function */
 
 /* The names of recipes, NULL-terminated: "constant" (a constant rate), "continued" (the pre-training's schedule goes

@@ -72,15 +72,6 @@ typedef struct choir_task_options {
   { .batch_sequences = 32, .score = CHOIR_SCORE_OPTIONS_INIT }
 CHOIR_API void choir_task_options_default(choir_task_options *options); /* the same, as a function */
 
-/* How good predictions are, over the rows that have a label. NaN: not defined, or not asked of the task. */
-typedef struct choir_task_measure {
-  const char *routing; /* that gave the predictions */
-  int64_t labelled, correct;
-  double accuracy;
-  double matthews, f1; /* of two labels, the second being the positive one */
-  int64_t reserved[8];
-} choir_task_measure;
-
 typedef struct choir_task_result {
   choir_task_measure measure[2]; /* by thresholds, which look at no other text; by the batch, if that is another */
   int measures;

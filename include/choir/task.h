@@ -22,5 +22,14 @@ CHOIR_API void choir_task_free(choir_task *task);
 CHOIR_API const char *choir_task_name(const choir_task *task);
 CHOIR_API const char *const *choir_task_labels(const choir_task *task); /* as files spell them; NULL-terminated */
 
+/* How good predictions are, over the rows that have a label. NaN: not defined, or not asked of the task. */
+typedef struct choir_task_measure {
+  const char *routing; /* that gave the predictions */
+  int64_t labelled, correct;
+  double accuracy;
+  double matthews, f1; /* of two labels, the second being the positive one */
+  int64_t reserved[8];
+} choir_task_measure;
+
 CHOIR_C_END
 #endif

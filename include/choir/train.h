@@ -6,11 +6,45 @@
 #include "choir/model.h"
 #include "choir/progress.h"
 #include "choir/ranks.h"
+#include "choir/task.h"
+#include "choir/trainer.h"
 
 CHOIR_C_BEGIN
 
+typedef struct choir_eval_result {
+  double loss; /* nats per token; of masked models see `objective` */
+  double perplexity, bits_per_byte;
+  double
+      unigram_loss; /* of token counts with add-one smoothing: of the training share; of the text itself for a text */
+  int64_t tokens, bytes;
+  const char *routing;       /* "batch", "threshold", ...: which routing gave the loss */
+  int looks_across_tokens;   /* nonzero: the loss is not that of causal use */
+  double gzip_bits_per_byte; /* of a text that was evaluated to its end; NaN of others */
+  /* What the loss is: "next_token"; "masked_diffusion": an upper bound of nats a token, the mean over mask ratios of
+   * the mean loss of masked tokens; "masked_lm": the mean loss of 15 % of the tokens, which is no measure of a text. */
+  const char *objective;
+  double
+      standard_error; /* of that mean: of drawing mask ratios, masks, and which sequence has which; 0 of next_token */
+  int64_t reserved[5];
+} choir_eval_result;
+
+/* How fast a step was and, of several ranks, what they sent each other. */
+typedef struct choir_step_speed {
+  double seconds;
+  int64_t sequences;                /* read by the step */
+  double padding;                   /* share of its positions that hold no token */
+  double tokens_per_second, gflops; /* model FLOPs; 0: not counted, as in fine-tuning */
+  double peak_gflops; /* of the backend, measured when the run began, in the run's compute type; 0: not known */
+  double cpu_share;   /* CPU time that the threads had, of the step's; far below 1 on a machine that is busy with other
+                         work; NaN of several ranks and where a device computes */
+  int ranks;          /* processes that took the step; with more than one: */
+  int slowest_rank;   /* that waited least for the others */
+  int64_t sent_bytes, sent_messages; /* by this rank */
+  double waited, waited_least;       /* seconds in exchanges: of this rank, and of the slowest one */
+} choir_step_speed;
+
 /* STEP comes after every step, EVAL and CHECKPOINT after theirs, MEMORY once before the first step, with the memory
- * that the run will need. NOTICE has a line for the user: a damaged checkpoint that was passed over, or a full disk.
+ * that the run will need. NOTICE has lines for the user: a damaged checkpoint that was passed over, or a full disk.
  * WAITING comes every second when all steps are done and there is no room to save them. */
 typedef enum {
   CHOIR_EVENT_STEP,
@@ -20,35 +54,29 @@ typedef enum {
   CHOIR_EVENT_NOTICE,
   CHOIR_EVENT_WAITING
 } choir_event_kind;
-typedef struct choir_train_event {
+
+/* What a run tells its caller, in training and in fine-tuning. Pointers are NULL in events of other kinds, and hold
+ * during the call. */
+typedef struct choir_event {
   choir_event_kind kind;
-  int64_t step, steps;   /* done, planned */
-  double loss, aux_loss; /* of the step; EVAL: held-out, aux_loss 0 */
-  double bits_per_byte;  /* EVAL only */
-  double threshold_loss; /* EVAL: the same without a look at other tokens; NaN if `loss` is that already */
-  double rate, gradient_norm;
-  double dropped;                   /* share of choices that found their expert full */
-  double unrouted, imbalance;       /* share of tokens without an expert; largest load over the mean, worst layer */
-  double fill;                      /* mean load over capacity: k if experts choose */
-  double tokens_per_second, gflops; /* model FLOPs */
-  double peak_gflops;  /* of the backend, measured when the run began, in the run's compute type; 0: unknown */
-  double seconds_left; /* at the mean speed of this process; WAITING: of the limit */
-  int64_t tokens;      /* seen so far */
-  const char *text; /* CHECKPOINT: its directory; EVAL: routing, as "batch"; NOTICE: lines; WAITING: for what; MEMORY:
-                       the layout that several ranks chose and why, NULL where they were told */
-  const choir_memory *memory;        /* MEMORY only */
-  double seconds;                    /* of the step */
-  int ranks;                         /* STEP: processes that took it; with more than one: */
-  int slowest_rank;                  /* that waited least for the others */
-  int64_t sent_bytes, sent_messages; /* by this rank in the step */
-  double waited;                     /* seconds of the step that this rank spent in exchanges */
-  double unigram_loss;               /* EVAL: of token frequencies, on the same tokens */
-  double cpu_share; /* STEP: CPU time that the threads had, of the step's; far below 1 on a machine that is busy with
-                       other work; NaN of several ranks and where a device computes */
-  const char *objective; /* STEP, EVAL: what `loss` is, as in choir_eval_result */
-  double standard_error; /* EVAL: likewise */
-  double z_loss;         /* as aux_loss, of the routers' logits */
-} choir_train_event;
+  int64_t step, steps;                /* done, planned */
+  int64_t tokens;                     /* STEP: read so far; of fine-tuning, by this process */
+  double epoch;                       /* of fine-tuning: passes over the training set so far; else 0 */
+  double seconds_left;                /* STEP: at the mean speed of this process; WAITING: until it gives up */
+  const char *objective;              /* STEP: what `loss` is, as in choir_eval_result */
+  const choir_trainer_result *result; /* STEP */
+  const choir_step_speed *speed;      /* STEP */
+  const choir_eval_result *eval;      /* EVAL [evals] of text: by the router's own routing; and by thresholds, if the
+                                         first one looks at other tokens */
+  int evals, measures;
+  const choir_task_measure *measure; /* EVAL [measures] of a task: by thresholds; and by the batch, if that differs */
+  int64_t best_step;                 /* EVAL: step of the best evaluation of the run; 0: none yet */
+  double best;                       /* EVAL: its loss (of the last of eval), or its accuracy; NaN: none yet */
+  const choir_memory *memory;        /* MEMORY */
+  const char *layout;     /* MEMORY: the layout that several ranks chose and why; NULL: nothing was to choose */
+  const char *checkpoint; /* CHECKPOINT: its directory */
+  const char *notice;     /* NOTICE: lines for the user; WAITING: what the disk refused */
+} choir_event;
 
 typedef struct choir_train_options {
   const choir_config *config; /* NULL with resume: the run's own */
@@ -60,11 +88,12 @@ typedef struct choir_train_options {
   const choir_ranks *ranks;   /* who trains together (choir/ranks.h); NULL: this process alone */
   double disk_minutes;        /* that the run goes on without room on the disk */
   int (*event)(void *context,
-               const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
+               const choir_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;
+  int64_t patience; /* evaluations without a better one after which to stop; 0: never */
   double minutes; /* that the run may take, as if interrupted then; 0: any number. Where cooldown_steps is a share below
                      1, the rate falls in that share of them, and the run ends by its steps, which `out` then records */
-  int64_t reserved[7];
+  int64_t reserved[6];
 } choir_train_options;
 #define CHOIR_TRAIN_OPTIONS_INIT \
   { .run = CHOIR_RUN_OPTIONS_INIT, .disk_minutes = 60 }
@@ -105,23 +134,6 @@ typedef struct choir_eval_options {
 #define CHOIR_EVAL_OPTIONS_INIT \
   { 0 }
 CHOIR_API void choir_eval_options_default(choir_eval_options *options);
-
-typedef struct choir_eval_result {
-  double loss; /* nats per token; of masked models see `objective` */
-  double perplexity, bits_per_byte;
-  double
-      unigram_loss; /* of token counts with add-one smoothing: of the training share; of the text itself for a text */
-  int64_t tokens, bytes;
-  const char *routing;       /* "batch", "threshold", ...: which routing gave the loss */
-  int looks_across_tokens;   /* nonzero: the loss is not that of causal use */
-  double gzip_bits_per_byte; /* of a text that was evaluated to its end; NaN of others */
-  /* What the loss is: "next_token"; "masked_diffusion": an upper bound of nats a token, the mean over mask ratios of
-   * the mean loss of masked tokens; "masked_lm": the mean loss of 15 % of the tokens, which is no measure of a text. */
-  const char *objective;
-  double
-      standard_error; /* of that mean: of drawing mask ratios, masks, and which sequence has which; 0 of next_token */
-  int64_t reserved[5];
-} choir_eval_result;
 
 /* Evaluates a model with its present routing (choir_model_set_routing), and leaves the model as it was;
  * choir_model_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's, needed for a text;

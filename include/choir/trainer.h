@@ -21,7 +21,8 @@ typedef struct choir_trainer_result {
   double unrouted;      /* share of tokens without an expert */
   double imbalance;     /* largest load over the mean, worst layer */
   double z_loss;        /* of the routers' logits, weighted and summed over layers; in the gradients */
-  int64_t reserved[7];
+  double fill;          /* mean load of an expert over its capacity */
+  int64_t reserved[6];
 } choir_trainer_result;
 
 /* Makes a trainer for a model and allocates everything, so that steps allocate nothing. Batch sizes, optimizer,

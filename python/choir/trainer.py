@@ -32,6 +32,7 @@ class Step:
     unrouted: float
     imbalance: float
     z_loss: float
+    fill: float
 
 
 class Trainer(Handle):

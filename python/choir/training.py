@@ -39,43 +39,41 @@ class Line:
         if kind == "step" and self._follows and due:
             self._shown = time.monotonic()
             self._print(f"{where}  loss {event['loss']:.4f}  {event['seconds_left']:.0f} s left", "")
-        elif kind == "eval" and "measure" in event:
+        elif kind == "eval" and event["measure"]:
             self._print(where + "".join(f"  {m['accuracy']:.2%} by {m['routing']}" for m in event["measure"]), "\n")
         elif kind == "eval":
             self._print(f"{where}  held-out loss {event['loss']:.4f}, {event['bits_per_byte']:.3f} bits per byte", "\n")
         elif kind in ("notice", "waiting"):
-            self._print((event["text"] or "").rstrip("\n"), "\n")
+            self._print(event["notice"].rstrip("\n"), "\n")
 
     def _print(self, text: str, end: str) -> None:
         before = "\r" if self._follows else ""
         print(f"{before}{text:<79}" if self._follows else text, end=end, file=sys.stderr, flush=True)
 
 
-class _TimeIsUp(Exception):
-    """Ends a run as an exception of `progress` does."""
+def _dictionary(event) -> dict[str, Any]:
+    """An event with the fields of the step and of the evaluation beside its own."""
+    made = native.record(event)
+    evals = [native.record(event.eval[i]) for i in range(event.evals)]
+    if made["kind"] == "eval" and evals:
+        made["threshold_loss"] = evals[1]["loss"] if evals[1:] else math.nan
+    made["evals"], made["measure"] = evals, [native.record(event.measure[i]) for i in range(event.measures)]
+    for part in (made.pop("result"), made.pop("speed"), made.pop("eval")):
+        made = {**(part or {}), **made}
+    del made["measures"]
+    return made
 
 
-def _run(kind: str, progress: Progress, minutes: float, fields: dict[str, Any], **run: Any) -> None:
-    """choir_train or choir_finetune: the function's options, and those of every run. choir_train reads the clock
-    itself, since the learning rate may go by it."""
-    if not minutes >= 0:
-        raise native.ArgumentError(f"minutes is {minutes}; must be a number of minutes, or 0 for no limit")
-    end = time.monotonic() + 60 * minutes if minutes else math.inf
+def _run(kind: str, progress: Progress, fields: dict[str, Any], **run: Any) -> None:
+    """choir_train or choir_finetune: the function's options, and those of every run."""
     options = native.options(f"{kind}_options", **fields)
-    if kind == "choir_train":
-        options.minutes, end = minutes, math.inf
     native.fill(options, options.run, run)
     told = Line() if progress is True else progress or (lambda event: None)
 
     def event(_, given):
-        made = native.record(given)
-        if "measures" in made:
-            made["measure"] = [native.record(given.measure[i]) for i in range(made.pop("measures"))]
-        told(made)
-        if time.monotonic() >= end:
-            raise _TimeIsUp
+        told(_dictionary(given))
 
-    with contextlib.suppress(_TimeIsUp, native.InterruptedRun), Guard() as guard:
+    with contextlib.suppress(native.InterruptedRun), Guard() as guard:
         guard.on(options, "event", event)
         native.check(getattr(lib, kind)(options))
 
@@ -100,6 +98,7 @@ def train(
     emulate_bf16: bool = False,
     minutes: float = 0,
     disk_minutes: float = 60,
+    patience: int = 0,
     **fields: Unpack[TrainFields],
 ) -> dict[str, Any]:
     """Trains a model by a config on built data, in this process, into the run directory `out`.
@@ -108,7 +107,8 @@ def train(
     resume: goes on with the run in `out`, bit for bit; config and data are then its own unless they are given. Further
     options change the config's "train": steps=100, rate=0.01. progress: True shows a line; a function is told every
     step, evaluation and checkpoint as a dictionary (event["kind"] is "step", "eval", ...; the fields are those of
-    choir_train_event), and may raise to end the run.
+    choir_event and of the structs that it points to), and may raise to end the run. patience: evaluations without a
+    lower held-out loss after which to end; 0: never.
 
     Ctrl-C, what `progress` raises, or the end of `minutes` ends the run after the step, which is saved; resume=True
     goes on. Where train.cooldown_steps is a share, as 0.2, the learning rate falls in that share of the minutes. Returns the last evaluation as metrics.jsonl has it, {} where the data have no held-out share.
@@ -119,7 +119,8 @@ def train(
         config = _settings(copy.copy(config) if isinstance(config, Config) else Config(config), fields)
     given = {"config": config and config.address, "from": start, "data": data, "out": out, "resume": resume}
     run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
-    _run("choir_train", progress, minutes, {**given, "disk_minutes": disk_minutes}, **run)
+    given.update(minutes=minutes, disk_minutes=disk_minutes, patience=patience)
+    _run("choir_train", progress, given, **run)
     return next((line for line in reversed(runs.lines(out)) if line.get("event") == "eval"), {})
 
 
@@ -139,6 +140,7 @@ def finetune(
     backend: Optional[str] = None,
     emulate_bf16: bool = False,
     minutes: float = 0,
+    disk_minutes: float = 60,
     **fields: Unpack[FinetuneFields],
 ) -> dict[str, Any]:
     """Trains a checkpoint or run `start` on the labelled set of a task, and measures it on the dev set;
@@ -166,13 +168,14 @@ def finetune(
         epochs = 10 if epochs is None and "steps" not in fields else epochs
     given = {"config": config and config.address, "from": start, "data": data, "out": out, "resume": resume}
     given.update(epochs=epochs, patience=patience, batch_sequences=batch_sequences)
+    given.update(minutes=minutes, disk_minutes=disk_minutes)
     loaded = ffi.new("choir_task **")
     try:
         if task is not None:
             native.check(lib.choir_task_load(native.text(task), loaded))
             given["task"] = loaded[0]
         run = dict(threads=threads, backend=backend, emulate_bf16=emulate_bf16)
-        _run("choir_finetune", progress, minutes, given, **run)
+        _run("choir_finetune", progress, given, **run)
     finally:
         lib.choir_task_free(loaded[0])
     try:

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/text.h"
 #include "file/checkpoints.h"
 #include "file/run_files.h"
@@ -32,7 +33,8 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config *co
   c->freeze[0] = 0;
   if (!strcmp(recipe, recipes[CONSTANT])) { /* T5 and the paper: 0.001 after 0.01 */
     c->rate /= 10;
-    c->warmup_steps = c->schedule_start = 0;
+    c->warmup_steps = 0;
+    c->schedule_start = 0;
     c->constant_steps = (int64_t)1 << 52;
     strcpy(c->schedule, "inverse_sqrt");
   } else if (!strcmp(recipe, recipes[CONTINUED])) {
@@ -47,14 +49,12 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config *co
 }
 
 static int check_finetune(const choir_finetune_options *o) {
-  if (!o->out) return ch_error(CHOIR_ERROR_ARGUMENT, "fine-tuning needs a directory for the run");
   if (!o->resume && (!o->config || !o->from || !o->task || !o->data))
     return ch_error(CHOIR_ERROR_ARGUMENT, "fine-tuning needs a config, a checkpoint, a task and its data");
   if (!(o->epochs >= 0 && o->epochs <= 1e6))
     return ch_error(CHOIR_ERROR_ARGUMENT, "epochs is %g: must be a number from 0 to 1e6", o->epochs);
-  if (o->patience < 0 || o->batch_sequences < 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "patience %lld and batch_sequences %d must not be negative",
-                    (long long)o->patience, o->batch_sequences);
+  if (o->batch_sequences < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "batch_sequences is %d: must not be negative", o->batch_sequences);
   return CHOIR_OK;
 }
 
@@ -62,7 +62,7 @@ static int check_finetune(const choir_finetune_options *o) {
 static int fresh(ch_tune *t, char *base) {
   const choir_finetune_options *o = t->options;
   CH_TRY(ch_checkpoint_resolve(o->from, base));
-  t->config = *o->config;
+  t->run.config = *o->config;
   t->settings.patience = o->patience;
   t->settings.batch_sequences = o->batch_sequences;
   t->settings.task = json_incref(o->task->json);
@@ -75,8 +75,6 @@ static int fresh(ch_tune *t, char *base) {
  * tokenizer, which is the same in all intact checkpoints. */
 static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
   const choir_finetune_options *o = t->options;
-  const char *path = CH_IN(o->out, CH_RUN_CONFIG);
-  choir_config kept;
   int there;
   CH_TRY(ch_tune_settings_load(t));
   snprintf(base, PATH_MAX, "%s", t->settings.from);
@@ -85,68 +83,73 @@ static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
     CH_TRY(ch_there(CH_IN(base, "tokenizer.model"), &there));
     if (there && ch_binding_holds(base)) break;
   }
-  CH_TRY(choir_config_load(path, &kept));
-  t->config = o->config ? *o->config : kept;
-  if (!ch_config_same_model(&t->config, &kept))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: the run was made with another model than the config given", path);
   if (o->data && !realpath(o->data, t->settings.data)) return ch_error_errno("%s: cannot open data", o->data);
-  return CHOIR_OK;
+  return ch_resume_config(&t->run, o->config, steps, count);
 }
 
 static int open_sets(ch_tune *t, const char *base) {
   const char *path = CH_IN(base, "tokenizer.model");
-  const choir_train_config *c = &t->config.train;
-  int V = t->config.model.vocab_size;
-  CH_TRY(ch_config_check_next_token(&t->config, "fine-tuning"));
-  CH_TRY(choir_tokenizer_load(path, &t->tokenizer));
-  if (choir_tokenizer_vocab_size(t->tokenizer) != V)
+  const choir_config *config = &t->run.config;
+  const choir_train_config *c = &config->train;
+  const choir_tokenizer *tokenizer;
+  int V = config->model.vocab_size;
+  CH_TRY(ch_config_check_next_token(config, "fine-tuning"));
+  CH_TRY(choir_tokenizer_load(path, &t->run.tokenizer));
+  tokenizer = t->run.tokenizer;
+  if (choir_tokenizer_vocab_size(tokenizer) != V)
     return ch_error(CHOIR_ERROR_FORMAT, "%s has %d pieces and the model %d: they do not belong together", path,
-                    choir_tokenizer_vocab_size(t->tokenizer), V);
-  CH_TRY(ch_set_open(t->task, t->settings.data, "train", t->tokenizer, c->sequence_length, 1, &t->train));
-  CH_TRY(ch_set_open(t->task, t->settings.data, "dev", t->tokenizer, c->sequence_length, 1, &t->dev));
+                    choir_tokenizer_vocab_size(tokenizer), V);
+  CH_TRY(ch_set_open(t->task, t->settings.data, "train", tokenizer, c->sequence_length, 1, &t->train));
+  CH_TRY(ch_set_open(t->task, t->settings.data, "dev", tokenizer, c->sequence_length, 1, &t->dev));
   ch_examples_thin(&t->dev.examples, c->eval_sequences);
+  ch_tune_hash(t);
   return ch_sampler_make(&t->train.examples, c->seed, c->batch_sequences, c->accumulate, &t->sampler);
 }
 
-/* Steps as epochs, and what evaluations need. */
+/* Steps as epochs, and what exams need. */
 static int settle(ch_tune *t) {
   const choir_finetune_options *o = t->options;
-  const ch_router *router = ch_router_find(t->config.model.router.name);
+  choir_config *config = &t->run.config;
+  const ch_router *router = ch_router_find(config->model.router.name);
   if (o->epochs > 0) {
     double steps = o->epochs * (double)ch_tune_epoch_steps(t);
-    t->config.train.steps = steps < 1 ? 1 : (int64_t)(steps + 0.5);
+    config->train.steps = steps < 1 ? 1 : (int64_t)(steps + 0.5);
   }
+  t->run.eval_every = config->train.eval_every ? config->train.eval_every : ch_tune_epoch_steps(t);
+  t->run.patience = t->settings.patience;
   if (!router) return CHOIR_ERROR_ARGUMENT;
-  if (t->config.model.moe_every && !ch_router_can_be_causal(router) && !t->settings.batch_sequences)
+  if (config->model.moe_every && !ch_router_can_be_causal(router) && !t->settings.batch_sequences)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router %s cannot route without a look at other tokens: batch_sequences "
                     "must be at least 1",
                     router->name);
-  return choir_config_check(&t->config);
+  return choir_config_check(config);
 }
 
-/* All memory, for training batches of every length and for evaluations by the batch. */
+/* All memory, for training batches of every length and for exams by the batch. */
 static int make_trainer(ch_tune *t) {
+  ch_run *run = &t->run;
+  ch_trainer *trainer = &run->trainer;
   choir_model *model;
   ch_pass *passes;
   int count;
-  CH_TRY(
-      ch_predict_passes(&t->dev.examples, (int)t->settings.batch_sequences, t->config.model.experts, &passes, &count));
-  int code = ch_model_prepare(&t->config, &t->options->run, &model);
+  CH_TRY(ch_predict_passes(&t->dev.examples, (int)t->settings.batch_sequences, run->config.model.experts, &passes,
+                           &count));
+  int code = ch_model_prepare(&run->config, &t->options->run, &model);
   if (!code && (code = ch_model_alone(model, "fine-tuning"))) choir_model_free(model);
-  if (!code) code = ch_trainer_plan(model, &t->trainer);
+  if (!code) code = ch_trainer_plan(model, trainer);
   if (!code)
-    code = ch_trainer_plan_batches(&t->trainer, CH_LENGTH_STEP, (int)(t->sampler.tokens / t->sampler.B),
+    code = ch_trainer_plan_batches(trainer, CH_LENGTH_STEP, (int)(t->sampler.tokens / t->sampler.B),
                                    (int)t->sampler.rows, passes, count);
   free(passes);
   CH_TRY(code);
-  ch_trainer_memory(&t->trainer, &t->memory);
-  return ch_trainer_commit(&t->trainer);
+  ch_trainer_memory(trainer, &run->memory);
+  return ch_trainer_commit(trainer);
 }
 
 static int load_start(ch_tune *t, const char *base) {
-  CH_TRY(ch_start_weights(t->trainer.model, base));
-  ch_model_weights_changed(t->trainer.model);
+  CH_TRY(ch_start_weights(t->run.trainer.model, base));
+  ch_model_weights_changed(t->run.trainer.model);
   return CHOIR_OK;
 }
 
@@ -157,33 +160,41 @@ static int set_up_finetune(ch_tune *t, const int64_t *steps, int count) {
   CH_TRY(open_sets(t, base));
   CH_TRY(settle(t));
   CH_TRY(make_trainer(t));
-  CH_TRY(count ? ch_resume_newest(&t->trainer, steps, count, ch_tune_load, t) : load_start(t, base));
-  CH_TRY(ch_metrics_check(t->out, t->state.metrics_bytes)); /* nothing is changed in a run that cannot go on */
+  CH_TRY(count ? ch_resume_state(&t->run, steps, count) : load_start(t, base));
+  CH_TRY(ch_metrics_check(t->run.out, t->run.metrics_bytes)); /* nothing is changed in a run that cannot go on */
   return ch_tune_settings_save(t);
 }
 
 static int run_in(ch_tune *t, ch_claim *claim) {
-  CH_TRY(ch_run_directory_take(claim, t->out, t->options->resume));
+  CH_TRY(ch_run_directory_take(claim, t->run.out, t->options->resume));
   int64_t *steps = NULL;
   int count = 0;
-  if (t->options->resume) CH_TRY(ch_checkpoint_list(t->out, &steps, &count));
+  if (t->options->resume) CH_TRY(ch_checkpoint_list(t->run.out, &steps, &count));
   int code = set_up_finetune(t, steps, count);
   free(steps);
-  return code ? code : ch_tune_loop(t);
+  return code ? code : ch_run_loop(&t->run);
 }
 
 int choir_finetune(const choir_finetune_options *options) {
   CH_TRY(CH_GIVEN(options));
   ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_finetune_options");
+  ch_tune t = {.run = {.kind = &ch_run_tuning,
+                       .out = options->out,
+                       .event = options->event,
+                       .context = options->context,
+                       .started = ch_machine_seconds(),
+                       .minutes = options->minutes,
+                       .disk_minutes = options->disk_minutes,
+                       .patience = options->patience},
+               .options = options};
+  CH_TRY(ch_run_check(&t.run));
   CH_TRY(check_finetune(options));
-  ch_tune t = {.options = options, .out = options->out};
   int code = run_in(&t, &claim);
-  ch_trainer_free(&t.trainer);
+  ch_run_free(&t.run);
   ch_sampler_free(&t.sampler);
   ch_set_close(&t.train);
   ch_set_close(&t.dev);
-  choir_tokenizer_free(t.tokenizer);
   choir_task_free(t.task);
   json_decref(t.settings.task);
   ch_claim_release(&claim, code != CHOIR_OK);

@@ -51,26 +51,26 @@ static void write_line(ch_log *log, json_t *object) {
 
 void ch_metrics_line(ch_metrics *m, json_t *object) { write_line(&m->results, object); }
 
-void ch_metrics_run(ch_metrics *m, const ch_run *run) {
+void ch_metrics_run(ch_metrics *m, const ch_run *run, const char *from) {
   choir_config_costs costs = {0};
   choir_config_cost(&run->config, &costs);
   json_t *line = json_pack("{s:s, s:s, s:I, s:I, s:f}", "event", "run", "version", choir_version(), "parameters",
                            (json_int_t)costs.parameters, "active_parameters", (json_int_t)costs.active_parameters,
                            "train_flops_per_token", costs.train_flops_per_token);
-  if (*run->from) ch_json_put(line, "from", ch_json_name(run->from));
+  if (*from) ch_json_put(line, "from", ch_json_name(from));
   ch_json_put(line, "config", ch_config_json(&run->config));
   write_line(&m->results, line);
 }
 
 /* By hand, because steps allocate nothing. */
-void ch_metrics_step(ch_metrics *m, int64_t step, const ch_step_result *r, const char *more) {
+void ch_metrics_step(ch_metrics *m, const choir_trainer_result *r, const char *more) {
   char line[640];
   int length = ch_format(line, sizeof line,
                          "{\"event\":\"step\",\"step\":%" PRId64
                          ",\"loss\":%.9g,\"aux_loss\":%.9g,\"z_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
-                         "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,%s}\n",
-                         step, r->loss, r->aux_loss, r->z_loss, r->rate, r->gradient_norm, r->routing.dropped,
-                         r->routing.unrouted, r->routing.imbalance, more);
+                         "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g%s}\n",
+                         r->step, r->loss, r->aux_loss, r->z_loss, r->rate, r->gradient_norm, r->dropped, r->unrouted,
+                         r->imbalance, more);
   ch_log_add(&m->results, line, (size_t)length);
 }
 
@@ -103,22 +103,22 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
       "\"replicas\":%d,\"hidden\":%d,\"dense\":\"%s\",\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
       run->trainer.step, wall_clock(), zone, host, (long)getpid(), x->threads, x->comm->size, x->grid.dp_group.size,
       x->grid.tp_group.size, ch_params_dense_sharded(&run->trainer.model->net.params) ? "sharded" : "whole",
-      choir_version(), run->data->hash);
+      choir_version(), run->data_hash);
   write_timing(m, line, length);
 }
 
-void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, const ch_rank_times *ranks) {
+void ch_metrics_timing(ch_metrics *m, int64_t step, const choir_step_speed *s) {
   char line[512], more[256] = "";
-  if (ranks->ranks > 1)
+  if (s->ranks > 1)
     ch_format(more, sizeof more,
               ",\"ranks\":%d,\"sent_bytes\":%" PRId64 ",\"sent_messages\":%" PRId64
               ",\"waited\":%.6g,\"waited_least\":%.6g,\"slowest_rank\":%d",
-              ranks->ranks, ranks->bytes, ranks->messages, ranks->waited, ranks->least, ranks->slowest);
+              s->ranks, s->sent_bytes, s->sent_messages, s->waited, s->waited_least, s->slowest_rank);
   int length =
       ch_format(line, sizeof line,
                 "{\"step\":%" PRId64
                 ",\"time\":%.3f,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g%s}\n",
-                e->step, wall_clock(), e->seconds, e->tokens_per_second, e->gflops, e->peak_gflops, more);
+                step, wall_clock(), s->seconds, s->tokens_per_second, s->gflops, s->peak_gflops, more);
   write_timing(m, line, length);
 }
 

@@ -9,9 +9,9 @@
 #include "train/log.h"
 #include "train/run.h"
 
-typedef struct ch_metrics {
+struct ch_metrics {
   ch_log results, timing;
-} ch_metrics;
+};
 
 /* Opens both files of a run directory; metrics.jsonl is cut back to `bytes` (what the checkpoint knows of). A shorter
  * file is an error. */
@@ -23,12 +23,13 @@ void ch_metrics_close(ch_metrics *m);
 /* One object as one line of metrics.jsonl; drops the reference. */
 void ch_metrics_line(ch_metrics *m, json_t *object);
 
-void ch_metrics_run(ch_metrics *m, const ch_run *run);
+/* The first line of a training run: its config, and the checkpoint that its weights are from ("": none). */
+void ch_metrics_run(ch_metrics *m, const ch_run *run, const char *from);
 /* The process that goes on from here: when, on which machine and data, with how many threads. */
 void ch_metrics_process(ch_metrics *m, const ch_run *run);
-/* `more`: fields that stand behind those of every step. */
-void ch_metrics_step(ch_metrics *m, int64_t step, const ch_step_result *r, const char *more);
-void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, const ch_rank_times *ranks);
+/* more: fields of the source, after those of every step. */
+void ch_metrics_step(ch_metrics *m, const choir_trainer_result *r, const char *more);
+void ch_metrics_timing(ch_metrics *m, int64_t step, const choir_step_speed *s);
 
 /* One evaluation: its loss, and how every MoE layer routed. */
 json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats);

@@ -22,22 +22,9 @@
 
 /* ---- its checkpoints */
 
-static int get_counters(ch_run *run, ch_counter *c) {
-  const ch_counter all[] = {{"run.step", &run->trainer.step, NULL},
-                            {"run.samples", (int64_t *)&run->position.samples, NULL},
-                            {"run.metrics_bytes", &run->metrics_bytes, NULL},
-                            {"run.best_step", &run->best_step, NULL},
-                            {"run.best_loss", (int64_t *)(void *)&run->best_loss, NULL}, /* its bits */
-                            {"run.data_hash", (int64_t *)&run->data->hash, "the data"},
-                            {"run.tokenizer_hash", (int64_t *)&run->data->tokenizer_hash, "the data's tokenizer"}};
-  _Static_assert(sizeof all <= CH_COUNTERS * sizeof *all, "state.h has room for them");
-  memcpy(c, all, sizeof all);
-  return sizeof all / sizeof *all;
-}
-
 int ch_checkpoint_save(ch_run *run, char *path) {
   ch_counter c[CH_COUNTERS];
-  int count = get_counters(run, c);
+  int count = run->kind->list_counters(run, c);
   return ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, run->best_step ? run->best_step : -1, path);
 }
 
@@ -87,8 +74,7 @@ int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *step
   return ch_config_same_model(&run->config, &kept) ? CHOIR_OK : another_model(path);
 }
 
-static int load_step(void *context, int64_t step) {
-  ch_run *run = context;
+static int load_step(ch_run *run, int64_t step) {
   char path[PATH_MAX];
   choir_config made_with;
   ch_checkpoint_path(run->out, step, path);
@@ -96,7 +82,7 @@ static int load_step(void *context, int64_t step) {
   CH_TRY(choir_config_load(config, &made_with));
   if (!ch_config_same_model(&run->config, &made_with)) return another_model(config);
   ch_counter c[CH_COUNTERS];
-  int count = get_counters(run, c);
+  int count = run->kind->list_counters(run, c);
   CH_TRY(ch_state_load(path, &run->trainer, c, count));
   run->config_changed = ch_config_hash(&run->config) != ch_config_hash(&made_with);
   return CHOIR_OK;
@@ -111,12 +97,12 @@ static int cannot_tell(int64_t step) {
                      step);
 }
 
-int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
-                     int (*load)(void *context, int64_t step), void *context) {
+int ch_resume_state(ch_run *run, const int64_t *steps, int count) {
+  const ch_trainer *trainer = &run->trainer;
   char first[1024] = "";
   int worst = CHOIR_OK;
   for (int i = 0; i < count; i++) {
-    int code = load(context, steps[i]);
+    int code = load_step(run, steps[i]);
     if (!code && trainer->step != steps[i])
       code = ch_error(CHOIR_ERROR_FORMAT, "checkpoint %" PRId64 ": holds step %" PRId64, steps[i], trainer->step);
     if (!code && i) ch_notice("goes on from step %" PRId64 ", the newest checkpoint that is whole", steps[i]);
@@ -129,10 +115,6 @@ int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
   choir_notices(); /* the error says it all */
   if (count == 1) return ch_error(worst, "%s", first);
   return ch_error(worst, "none of %d checkpoints can be resumed from; the newest: %s", count, first);
-}
-
-int ch_resume_state(ch_run *run, const int64_t *steps, int count) {
-  return ch_resume_newest(&run->trainer, steps, count, load_step, run);
 }
 
 /* Each has looked for the newest checkpoint that it can read; who has passed one over says why. */
@@ -153,22 +135,24 @@ static int same_step(const ch_run *run) {
 
 int ch_run_same(const ch_run *run) {
   CH_TRY(same_step(run));
-  CH_TRY(ch_comm_same(run->trainer.model->x.comm, 1, &(ch_fact){"data", run->data->hash}));
+  const ch_fact facts[] = {{"data", run->data_hash}, {"patience", (uint64_t)run->patience}};
+  CH_TRY(CH_SAME(run->trainer.model->x.comm, facts));
   return ch_model_same(run->trainer.model);
 }
 
-ch_traffic ch_traffic_of(const ch_comm *comm) { return comm->traffic ? *comm->traffic : (ch_traffic){0}; }
+int ch_run_check(const ch_run *run) {
+  if (!run->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
+  if (!(run->disk_minutes >= 0))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "disk_minutes is %g: must not be negative", run->disk_minutes);
+  if (!(run->minutes >= 0))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "minutes is %g: must be a number of minutes, or 0 for no limit",
+                    run->minutes);
+  if (run->patience < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "patience is %" PRId64 ": must not be negative", run->patience);
+  return CHOIR_OK;
+}
 
-ch_rank_times ch_rank_times_since(const ch_comm *comm, const ch_traffic *before) {
-  double waited[CH_RANKS];
-  if (comm->size == 1) return (ch_rank_times){.ranks = 1};
-  const ch_traffic now = *comm->traffic;
-  ch_rank_times t = {
-      .ranks = comm->size, .bytes = now.bytes - before->bytes, .messages = now.messages - before->messages};
-  waited[comm->rank] = t.waited = now.seconds - before->seconds;
-  ch_comm_gather(comm, "seconds waited", waited, sizeof *waited);
-  for (int r = 1; r < comm->size; r++)
-    if (waited[r] < waited[t.slowest]) t.slowest = r;
-  t.least = waited[t.slowest];
-  return t;
+void ch_run_free(ch_run *run) {
+  ch_trainer_free(&run->trainer);
+  choir_tokenizer_free(run->tokenizer);
 }

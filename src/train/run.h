@@ -1,38 +1,87 @@
-/* A run in progress on built data, its directory and its checkpoints. */
+/* A run in progress: its directory, its checkpoints, and the loop over its steps. Training on built data (pretrain.h)
+ * and fine-tuning (task/tune.h) are two kinds of runs; each has a source of batches and an exam. */
 #ifndef CH_TRAIN_RUN_H
 #define CH_TRAIN_RUN_H
 
 #include "api/ranks.h"
 #include "choir/train.h"
-#include "data/data.h"
 #include "file/dir.h"
-#include "train/step.h"
+#include "train/state.h"
 
-typedef struct ch_run {
-  const char *out;      /* run directory */
-  double started;       /* seconds on the clock */
-  char data_path[4096]; /* of what it reads */
-  char from[4096];      /* checkpoint whose weights it began with; empty: none */
+typedef struct ch_run ch_run;
+typedef struct ch_metrics ch_metrics;
+
+/* What the batches of one step hold. */
+typedef struct ch_step_counts {
+  int64_t sequences, positions, tokens; /* positions: tokens and padding */
+} ch_step_counts;
+
+/* A kind of run. The struct of a kind begins with its ch_run, which these functions get. */
+typedef struct ch_run_kind {
+  /* Source: the micro-batches [train.accumulate] of the next step, and how far they bring run->tokens and run->epoch.
+   * On every rank those of all ranks. */
+  const ch_batch *(*next)(ch_run *run, ch_step_counts *counts);
+  /* The source's fields of a step's line in metrics.jsonl: ",\"tokens\":512". */
+  void (*describe_step)(const ch_run *run, const choir_event *e, char *text, size_t size);
+  /* An error if the source was changed while it was read; or NULL. */
+  int (*check_source)(const ch_run *run);
+  /* Exam: measures the model, asks ch_run_judge, writes a line, and fills the event with what the run keeps. Leaves it
+   * without evals and measures if there is nothing to measure. Collective. */
+  int (*examine)(ch_run *run, ch_metrics *metrics, choir_event *e);
+  /* Writes what must be on the disk before a checkpoint that knows of the best exam; or NULL. */
+  int (*keep_best)(ch_run *run);
+  /* The first line of metrics.jsonl. */
+  void (*write_head)(ch_metrics *metrics, const ch_run *run);
+  /* Lists the counters of a checkpoint, CH_COUNTERS at most, and returns how many. */
+  int (*list_counters)(ch_run *run, ch_counter *counters);
+} ch_run_kind;
+
+struct ch_run {
+  const ch_run_kind *kind;
+  const char *out; /* run directory */
   choir_config config;
-  choir_data *data;
   choir_tokenizer *tokenizer;
   ch_trainer trainer;
-  ch_data_position position; /* of the next sample */
-  int64_t best_step;         /* whose checkpoint has the lowest held-out loss of those saved; 0: none yet */
-  double best_loss;          /* by thresholds where they are causal and the router's own routing is not */
-  int64_t metrics_bytes;     /* length of metrics.jsonl at this step */
-  int config_changed;        /* the steps so far were made with another config */
-  int32_t *batch;            /* tokens and targets of one step, and windows to cut them from */
-  double *unigram;           /* [V] log p of the training data */
-  choir_ranks ranks;         /* laid out; comm NULL: this process alone */
-  char layout[512];          /* how, and why, where nobody has said how; else empty */
-  choir_memory memory;       /* what all of it will need */
-} ch_run;
+  int (*event)(void *context, const choir_event *event); /* the caller's, or NULL */
+  void *context;
+  double started;               /* seconds on the clock */
+  double minutes, disk_minutes; /* that it may take, 0: any number; that it goes on without room on the disk */
+  int64_t eval_every, patience; /* steps from exam to exam; exams without a better one, 0: any number */
+  double flops_per_token;       /* of training; 0: not counted */
+  uint64_t data_hash;           /* of what it reads */
+  /* So far: */
+  int64_t tokens;
+  double epoch;
+  int64_t best_step;     /* of the best exam; 0: none yet */
+  int64_t waited;        /* exams since */
+  int final;             /* the exam at hand is for the screen: the run was stopped, and has saved */
+  int64_t metrics_bytes; /* length of metrics.jsonl at this step */
+  int config_changed;    /* the steps so far were made with another config */
+  choir_memory memory;   /* what all of it will need */
+  char layout[512];      /* of several ranks, and why, if nobody has said how; else empty */
+};
+
+/* ---- the loop ---- */
+
+/* Notes an exam: the first one is the best, and so is each that is `better` than all exams before it. A final exam is
+ * not. Returns whether it is the best. */
+int ch_run_judge(ch_run *run, int better);
+
+/* Nonzero if the run has taken all its steps, or waited long enough for a better exam. */
+int ch_run_is_done(const ch_run *run);
+
+/* Takes steps until the run is done, the caller stops it, or an error. Collective. */
+int ch_run_loop(ch_run *run);
+
+/* Takes the next step, on the next batch. Collective. */
+int ch_run_step(ch_run *run, ch_step_counts *counts, choir_trainer_result *result);
+
+/* ---- checkpoints, and taking a run up again ---- */
 
 /* Writes a checkpoint of the run, as ch_state_save; that of best_step stays. */
 int ch_checkpoint_save(ch_run *run, char *path);
 
-/* Writes RUN/best, which names the checkpoint of best_step, or removes it where that checkpoint is not there. Without
+/* Writes RUN/best, which names the checkpoint of best_step, or removes it if that checkpoint is not there. Without
  * room on the disk it is named with the next checkpoint. Called by the first rank. */
 int ch_checkpoint_name_best(const ch_run *run);
 
@@ -44,15 +93,10 @@ int ch_start_weights(choir_model *model, const char *directory);
  * [count]: of the checkpoints that are there, the newest first. */
 int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *steps, int count);
 
-/* Tries `load` on the checkpoints, the newest first, until one loads; reports each unreadable one. Returns an error if
- * every checkpoint fails, or at once for CHOIR_ERROR_ARGUMENT and CHOIR_ERROR_MEMORY, which older ones would give too.
- */
-int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
-                     int (*load)(void *context, int64_t step), void *context);
-
 /* Loads the newest intact checkpoint of the run and reports the ones passed over. Sets run->config_changed if the
  * checkpoint's steps used another config. If every checkpoint fails the result is an error, because a fresh start would
- * discard the log. */
+ * discard the log; CHOIR_ERROR_ARGUMENT and CHOIR_ERROR_MEMORY, which older ones would give too, are returned at once.
+ */
 int ch_resume_state(ch_run *run, const int64_t *steps, int count);
 
 /* Makes a run's directory and that of its checkpoints, locks the first, judges what is there, and then removes what
@@ -63,36 +107,16 @@ int ch_resume_state(ch_run *run, const int64_t *steps, int count);
  * CHOIR_ERROR_IO: something could not be told. */
 int ch_run_directory_take(ch_claim *claim, const char *out, int resume);
 
-/* ---- ranks: agreement on their input, and the cost of their exchanges ---- */
+/* CHOIR_ERROR_ARGUMENT: options of the caller that no run can have. */
+int ch_run_check(const ch_run *run);
+
+/* Frees what every kind of run has. */
+void ch_run_free(ch_run *run);
+
+/* ---- ranks: agreement on their input ---- */
 
 /* CHOIR_ERROR_ARGUMENT on all ranks if a rank's data, checkpoint or model (ch_model_same) differs from rank 0's; names
  * the first such rank. Collective. */
 int ch_run_same(const ch_run *run);
-
-/* This rank's traffic in one step and its time in exchanges. The rank with the least such time is the straggler for
- * which the others waited. */
-typedef struct ch_rank_times {
-  int ranks; /* 1: nothing else is set */
-  int64_t bytes, messages;
-  double waited, least;
-  int slowest;
-} ch_rank_times;
-
-/* So far. */
-ch_traffic ch_traffic_of(const ch_comm *comm);
-
-/* Since `before`. Collective. */
-ch_rank_times ch_rank_times_since(const ch_comm *comm, const ch_traffic *before);
-
-/* ---- the loop over a run that has been set up ---- */
-
-/* Memory for batches and for the probabilities that evaluations compare with. */
-int ch_run_plan(ch_run *run);
-
-/* The next step, on the next batch. Collective. */
-int ch_run_step(ch_run *run, ch_step_result *r);
-
-/* Steps until the config's number of steps, the caller's stop, or an error. */
-int ch_run_loop(ch_run *run, const choir_train_options *options);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
+#include "moe/route_stats.h"
 
 /* For ch_pass.ready, where nothing needs all gradients at once: updates a layer inside the backward pass. */
 static void update_layer(void *context, const ch_pass *pass, int layer) {
@@ -100,15 +101,20 @@ int ch_trainer_check_weights(const ch_trainer *t, double loss) {
 
 /* The rest of the update after the passes, or all of it where layers were not updated within them. Nothing is updated
  * from what is not finite. */
-static int finish_step(ch_trainer *t, const step_state *s, ch_step_result *r) {
+static int finish_step(ch_trainer *t, const step_state *s, choir_trainer_result *r) {
   ch_transformer *net = &t->model->net;
   ch_exec *x = &t->model->x;
   int rest = t->model->share_gradients ? CH_OUTSIDE_LAYERS : CH_EVERY_PARAM;
-  *r = (ch_step_result){.loss = s->loss,
-                        .aux_loss = s->aux_loss,
-                        .z_loss = s->z_loss,
-                        .rate = ch_schedule_rate(&t->model->config.train, t->step + 1),
-                        .routing = ch_route_stats_summary(net->stats, net->moe_layers)};
+  const ch_route_summary routing = ch_route_stats_summary(net->stats, net->moe_layers);
+  *r = (choir_trainer_result){.step = t->step + 1,
+                              .loss = s->loss,
+                              .aux_loss = s->aux_loss,
+                              .z_loss = s->z_loss,
+                              .rate = ch_schedule_rate(&t->model->config.train, t->step + 1),
+                              .dropped = routing.dropped,
+                              .unrouted = routing.unrouted,
+                              .imbalance = routing.imbalance,
+                              .fill = routing.fill};
   ch_optimizer_squares(x, &t->optimizer, rest, NULL);
   r->gradient_norm = norm_of(t);
   if (!isfinite(r->gradient_norm) || !isfinite(r->loss)) return ch_trainer_not_finite(t, t->step + 1, r->loss);
@@ -125,22 +131,22 @@ static int64_t targets_of(const choir_train_config *c, const ch_batch *b) {
   return count;
 }
 
-int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *r) {
+int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_result *r) {
   const choir_train_config *c = &t->model->config.train;
   int64_t targets = 0;
   for (int a = 0; a < c->accumulate; a++) targets += targets_of(c, &batches[a]);
-  if (t->paired) targets *= 2;
-  step_state s = {.targets = targets ? (double)targets : 1};
+  step_state s = {.targets = targets ? (double)targets * (t->paired ? 2 : 1) : 1};
   ch_transformer_clear_stats(&t->model->net);
   for (int a = 0; a < c->accumulate; a++) {
     const ch_batch b = t->paired ? paired_batch(t, &batches[a]) : batches[a];
     run_pass(t, a, &b, &s);
   }
-  return finish_step(t, &s, r);
+  int code = finish_step(t, &s, r);
+  r->targets = targets;
+  return code;
 }
 
-int ch_trainer_step_weighted(ch_trainer *t, const int32_t *token, const int32_t *target, const float *weight,
-                             ch_step_result *r) {
+const ch_batch *ch_trainer_cut(ch_trainer *t, const int32_t *token, const int32_t *target, const float *weight) {
   const choir_train_config *c = &t->model->config.train;
   int64_t once = (int64_t)c->batch_sequences * c->sequence_length;
   for (int a = 0; a < c->accumulate; a++)
@@ -148,11 +154,11 @@ int ch_trainer_step_weighted(ch_trainer *t, const int32_t *token, const int32_t 
                              .token = token + a * once,
                              .target = target + a * once,
                              .weight = weight ? weight + a * once : NULL};
-  return ch_trainer_step_on(t, t->batch, r);
+  return t->batch;
 }
 
-int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *r) {
-  return ch_trainer_step_weighted(t, token, target, NULL, r);
+int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, choir_trainer_result *r) {
+  return ch_trainer_step_on(t, ch_trainer_cut(t, token, target, NULL), r);
 }
 
 int ch_trainer_is_due(const ch_trainer *t, int64_t every) {

@@ -4,8 +4,8 @@
 #define CH_TRAIN_STEP_H
 
 #include "api/model.h"
+#include "choir/trainer.h"
 #include "model/weights.h"
-#include "moe/route_stats.h"
 #include "optim/optim.h"
 
 /* ---- the optimizer over the whole parameter table: state, schedule, clipping, one step ---- */
@@ -71,13 +71,6 @@ typedef struct ch_trainer {
   int64_t step;    /* done */
 } ch_trainer;
 
-typedef struct ch_step_result {
-  double loss;             /* mean over the targets, or over all tokens where targets have weights, in nats */
-  double aux_loss, z_loss; /* weighted, summed over layers */
-  double rate, gradient_norm;
-  ch_route_summary routing; /* of all MoE layers */
-} ch_step_result;
-
 /* Tokens of a step, of all ranks: accumulate x batch_sequences x sequence_length. */
 int64_t ch_step_tokens(const choir_train_config *config);
 
@@ -107,13 +100,14 @@ void ch_trainer_free(ch_trainer *t);
 /* One step on `accumulate` micro-batches, of any length up to the config's (ch_trainer_plan_batches): forward and
  * backward of each, update. The loss is the mean over all their targets. What the routers keep takes part. Collective.
  * CHOIR_ERROR_NUMERIC, with nothing updated from there on, when the loss or a gradient is not finite. */
-int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *result);
+int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_result *result);
 
-/* The same on token and target [ch_step_tokens], cut into micro-batches of the config's size; and with weights of as
- * many targets, or NULL. */
-int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *result);
-int ch_trainer_step_weighted(ch_trainer *t, const int32_t *token, const int32_t *target, const float *weight,
-                             ch_step_result *result);
+/* The micro-batches [accumulate] of the config's size that token and target [ch_step_tokens] make, with weights of as
+ * many targets or NULL. They are the trainer's until it cuts the next ones. */
+const ch_batch *ch_trainer_cut(ch_trainer *t, const int32_t *token, const int32_t *target, const float *weight);
+
+/* A step on those. */
+int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, choir_trainer_result *result);
 
 /* Nonzero behind every `every`-th step (0: none), and behind the last. */
 int ch_trainer_is_due(const ch_trainer *t, int64_t every);

@@ -18,14 +18,17 @@
 #include "moe/router.h"
 #include "train/layout.h"
 #include "train/metrics.h"
-#include "train/run.h"
+#include "train/pretrain.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
-static int open_data(ch_run *run, const char *directory) {
+static int open_data(ch_pretraining *p) {
+  const char *directory = p->data_path;
+  ch_run *run = &p->run;
   choir_data_info info;
   choir_model_config *m = &run->config.model;
-  CH_TRY(choir_data_load(directory, &run->data));
-  choir_data_get_info(run->data, &info);
+  CH_TRY(choir_data_load(directory, &p->data));
+  choir_data_get_info(p->data, &info);
+  run->data_hash = p->data->hash;
   int mask = ch_config_masked(&run->config);
   if (!m->vocab_size) m->vocab_size = info.vocab_size + mask;
   if (m->vocab_size != info.vocab_size + mask)
@@ -33,22 +36,26 @@ static int open_data(ch_run *run, const char *directory) {
                     "model.vocab_size is %d but the tokenizer of %s has %d pieces%s; build the data with the model's "
                     "tokenizer, or set vocab_size to 0, which takes the data's",
                     m->vocab_size, directory, info.vocab_size, mask ? ", to which the mask is added" : "");
-  CH_TRY(ch_data_check(run->data, run->config.train.sequence_length));
-  return choir_tokenizer_load(run->data->tokenizer_path, &run->tokenizer);
+  CH_TRY(ch_data_check(p->data, run->config.train.sequence_length));
+  return choir_tokenizer_load(p->data->tokenizer_path, &run->tokenizer);
 }
 
 /* Weights, gradients, optimizer state, activations: all memory of the run. */
-static int make_model(ch_run *run, const choir_train_options *o) {
+static int make_model(ch_pretraining *p, const choir_train_options *o) {
+  ch_run *run = &p->run;
   choir_model *model;
+  choir_config_costs costs;
   choir_run_options with = o->run;
-  if (o->ranks) with.ranks = &run->ranks;
+  if (o->ranks) with.ranks = &p->ranks;
+  CH_TRY(choir_config_cost(&run->config, &costs));
+  run->flops_per_token = costs.train_flops_per_token;
   CH_TRY(ch_model_prepare(&run->config, &with, &model));
   CH_TRY(ch_trainer_plan(model, &run->trainer));
   ch_trainer_memory(&run->trainer, &run->memory);
-  run->memory.data = (int64_t)ch_data_mapped_bytes(run->data); /* the system's to take back: it is not asked for */
+  run->memory.data = (int64_t)ch_data_mapped_bytes(p->data); /* the system's to take back: it is not asked for */
   run->memory.total += run->memory.data;
   CH_TRY(ch_trainer_commit(&run->trainer));
-  return ch_run_plan(run);
+  return ch_pretraining_plan(p);
 }
 
 static int fresh_config(ch_run *run, const choir_train_options *o) {
@@ -106,41 +113,41 @@ int ch_start_weights(choir_model *model, const char *directory) {
 }
 
 /* Weights of another run's checkpoint; only these. Its tokenizer must be the data's. */
-static int start_from(ch_run *run) {
-  const char *path = CH_IN(run->from, "tokenizer.model");
+static int start_from(ch_pretraining *p) {
+  const char *path = CH_IN(p->from, "tokenizer.model");
   choir_tokenizer *tokenizer;
   CH_TRY(choir_tokenizer_load(path, &tokenizer));
-  int same = choir_tokenizer_hash(tokenizer) == run->data->tokenizer_hash;
+  int same = choir_tokenizer_hash(tokenizer) == p->data->tokenizer_hash;
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
-  return ch_start_weights(run->trainer.model, run->from);
+  return ch_start_weights(p->run.trainer.model, p->from);
 }
 
 /* The checkpoint that a run begins with stands in RUN/from.path, for resuming before its own first one. */
-static int from_path(ch_run *run, const choir_train_options *o) {
+static int from_path(ch_pretraining *p, const choir_train_options *o) {
   const char *path = CH_IN(o->out, CH_RUN_FROM);
   char resolved[PATH_MAX];
   int there;
-  run->from[0] = 0;
   if (o->resume && o->from)
     return ch_error(CHOIR_ERROR_ARGUMENT, "--from cannot be combined with --resume: %s has the start of the run", path);
   if (o->from) {
     CH_TRY(ch_checkpoint_resolve(o->from, resolved));
-    return realpath(resolved, run->from) ? CHOIR_OK : ch_error_errno("%s: cannot open checkpoint", resolved);
+    return realpath(resolved, p->from) ? CHOIR_OK : ch_error_errno("%s: cannot open checkpoint", resolved);
   }
   if (!o->resume) return CHOIR_OK;
   CH_TRY(ch_own_there(path, &there));
-  return there ? read_path(path, run->from) : CHOIR_OK;
+  return there ? read_path(path, p->from) : CHOIR_OK;
 }
 
 /* The config first: it says of the files beside it that they are a run's. */
-static int keep_settings(const ch_run *run) {
+static int keep_settings(const ch_pretraining *p) {
+  const ch_run *run = &p->run;
   const char *from = CH_IN(run->out, CH_RUN_FROM);
   CH_TRY(ch_metrics_check(run->out, run->metrics_bytes)); /* nothing is changed in a run that cannot go on */
   CH_TRY(choir_config_save(&run->config, CH_IN(run->out, CH_RUN_CONFIG)));
-  CH_TRY(ch_file_save(CH_IN(run->out, CH_RUN_DATA), run->data_path, strlen(run->data_path)));
-  if (*run->from)
-    CH_TRY(ch_file_save(from, run->from, strlen(run->from)));
+  CH_TRY(ch_file_save(CH_IN(run->out, CH_RUN_DATA), p->data_path, strlen(p->data_path)));
+  if (*p->from)
+    CH_TRY(ch_file_save(from, p->from, strlen(p->from)));
   else if (unlink(from) && errno != ENOENT) /* left by an earlier run whose metrics were removed */
     return ch_error_errno("%s: cannot be removed", from);
   return CHOIR_OK;
@@ -158,73 +165,75 @@ static int check_cooldown(const choir_train_config *c) {
 
 /* Config, data and beginning of a run, before it has a model. steps [count]: of the checkpoints that are there, with
  * resume. */
-static int find_parts(ch_run *run, const choir_train_options *o, int64_t **steps, int *count) {
+static int find_parts(ch_pretraining *p, const choir_train_options *o, int64_t **steps, int *count) {
   if (o->resume) CH_TRY(ch_checkpoint_list(o->out, steps, count));
-  CH_TRY(o->resume ? ch_resume_config(run, o->config, *steps, *count) : fresh_config(run, o));
-  if (o->config) CH_TRY(check_cooldown(&run->config.train));
-  CH_TRY(data_path(o, run->data_path));
-  CH_TRY(from_path(run, o));
-  return open_data(run, run->data_path);
+  CH_TRY(o->resume ? ch_resume_config(&p->run, o->config, *steps, *count) : fresh_config(&p->run, o));
+  if (o->config) CH_TRY(check_cooldown(&p->run.config.train));
+  p->run.eval_every = p->run.config.train.eval_every;
+  CH_TRY(data_path(o, p->data_path));
+  CH_TRY(from_path(p, o));
+  return open_data(p);
 }
 
-static int lay_out(ch_run *run, const choir_train_options *o) {
+static int lay_out(ch_pretraining *p, const choir_train_options *o) {
   if (!o->ranks) return CHOIR_OK;
-  run->ranks = *o->ranks;
-  return ch_layout_choose(&run->config, &o->run, &run->ranks, run->layout, sizeof run->layout);
+  p->ranks = *o->ranks;
+  return ch_layout_choose(&p->run.config, &o->run, &p->ranks, p->run.layout, sizeof p->run.layout);
 }
 
-static int load_model(ch_run *run, const choir_train_options *o, const int64_t *steps, int count) {
-  CH_TRY(make_model(run, o));
-  if (count) {
-    CH_TRY(ch_resume_state(run, steps, count));
-  } else {
-    CH_TRY(ch_params_init(&run->trainer.model->net.params, run->trainer.model->x.memory, run->config.train.seed,
-                          run->trainer.model->x.threads));
-    if (*run->from) CH_TRY(start_from(run));
-    ch_model_weights_changed(run->trainer.model);
+static int load_model(ch_pretraining *p, const choir_train_options *o, const int64_t *steps, int count) {
+  ch_run *run = &p->run;
+  CH_TRY(make_model(p, o));
+  if (!count) {
+    choir_model *model = run->trainer.model;
+    CH_TRY(ch_params_init(&model->net.params, model->x.memory, run->config.train.seed, model->x.threads));
+    if (*p->from) CH_TRY(start_from(p));
+    ch_model_weights_changed(model);
+    return CHOIR_OK;
   }
+  CH_TRY(ch_resume_state(run, steps, count));
+  int64_t every = run->eval_every;
+  if (run->best_step && every > 0) run->waited = run->trainer.step / every - run->best_step / every;
   return CHOIR_OK;
 }
 
 /* Collective. */
-static int set_up_run(ch_run *run, const choir_train_options *o) {
+static int set_up_run(ch_pretraining *p, const choir_train_options *o) {
   const ch_comm *comm = ch_ranks_comm(o->ranks);
   int64_t *steps = NULL;
-  int count = 0, code = ch_comm_agree(comm, find_parts(run, o, &steps, &count));
-  if (!code) code = lay_out(run, o);
-  if (!code) code = ch_comm_agree(comm, load_model(run, o, steps, count));
+  int count = 0, code = ch_comm_agree(comm, find_parts(p, o, &steps, &count));
+  if (!code) code = lay_out(p, o);
+  if (!code) code = ch_comm_agree(comm, load_model(p, o, steps, count));
   free(steps);
   return code;
 }
 
 /* The directory is the first rank's to make, to lock and to clean. Every rank reads for itself; nobody writes before
  * all have read. */
-static int run_ranks(ch_run *run, const choir_train_options *o, ch_claim *claim) {
+static int run_ranks(ch_pretraining *p, const choir_train_options *o, ch_claim *claim) {
   const ch_comm *comm = ch_ranks_comm(o->ranks);
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : ch_run_directory_take(claim, o->out, o->resume)));
-  CH_TRY(set_up_run(run, o));
-  CH_TRY(ch_run_same(run));
-  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : keep_settings(run)));
-  return ch_run_loop(run, o);
+  CH_TRY(set_up_run(p, o));
+  CH_TRY(ch_run_same(&p->run));
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : keep_settings(p)));
+  return ch_run_loop(&p->run);
 }
 
 int choir_train(const choir_train_options *options) {
   CH_TRY(CH_GIVEN(options));
   ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_train_options");
-  if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
-  if (!(options->disk_minutes >= 0))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "disk_minutes is %g: must not be negative", options->disk_minutes);
-  if (!(options->minutes >= 0))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "minutes is %g: must be a number of minutes, or 0 for no limit",
-                    options->minutes);
-  ch_run run = {.out = options->out, .started = ch_machine_seconds()};
-  int code = run_ranks(&run, options, &claim);
-  ch_trainer_free(&run.trainer);
-  choir_tokenizer_free(run.tokenizer);
-  choir_data_free(run.data);
-  free(run.batch);
-  free(run.unigram);
+  ch_pretraining p = {.run = {.kind = &ch_run_pretraining,
+                              .out = options->out,
+                              .started = ch_machine_seconds(),
+                              .event = options->event,
+                              .context = options->context,
+                              .minutes = options->minutes,
+                              .disk_minutes = options->disk_minutes,
+                              .patience = options->patience}};
+  CH_TRY(ch_run_check(&p.run));
+  int code = run_ranks(&p, options, &claim);
+  ch_pretraining_free(&p);
   ch_claim_release(&claim, code != CHOIR_OK);
   return code;
 }

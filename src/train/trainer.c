@@ -105,15 +105,15 @@ static const float *mask_tokens(choir_trainer *trainer, const int32_t **tokens) 
 }
 
 static int take_step(choir_trainer *trainer, const int32_t *tokens, const int32_t *target, const float *weight,
-                     ch_step_result *r) {
+                     choir_trainer_result *r) {
   choir_model *model = trainer->t.model;
   CH_TRY(ch_model_plan(model, ch_pass_sequences(&model->config), model->config.train.sequence_length, 1));
-  return ch_trainer_step_weighted(&trainer->t, tokens, target, weight, r);
+  return ch_trainer_step_on(&trainer->t, ch_trainer_cut(&trainer->t, tokens, target, weight), r);
 }
 
 /* Trains by the config's routing, and gives the model back the one that it is evaluated with. */
 static int step_by_config(choir_trainer *trainer, const int32_t *tokens, const int32_t *target, const float *weight,
-                          ch_step_result *r) {
+                          choir_trainer_result *r) {
   char before[CHOIR_NAME_BYTES];
   choir_model *model = trainer->t.model;
   snprintf(before, sizeof before, "%s", choir_model_routing(model));
@@ -130,7 +130,6 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
   CH_TRY(CH_GIVEN(trainer, tokens, result));
   ch_trainer *t = &trainer->t;
   int64_t count = 0;
-  ch_step_result r;
   CH_TRY(ch_model_check_idle(t->model));
   CH_TRY(check_ids(trainer, "token", tokens, 0));
   if (targets) CH_TRY(check_ids(trainer, "target", targets, INT_MIN));
@@ -139,17 +138,8 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
   const int32_t *target = targets ? targets : masks ? trainer->target : next_tokens(trainer, tokens);
   for (int64_t i = 0; i < tokens_of(trainer); i++) count += target[i] >= 0;
   if (!count) return ch_error(CHOIR_ERROR_ARGUMENT, "no position has a target: there is nothing to learn");
-  CH_TRY(step_by_config(trainer, tokens, target, weight, &r));
-  *result = (choir_trainer_result){.step = t->step,
-                                   .targets = count,
-                                   .loss = r.loss,
-                                   .aux_loss = r.aux_loss,
-                                   .z_loss = r.z_loss,
-                                   .rate = r.rate,
-                                   .gradient_norm = r.gradient_norm,
-                                   .dropped = r.routing.dropped,
-                                   .unrouted = r.routing.unrouted,
-                                   .imbalance = r.routing.imbalance};
+  CH_TRY(step_by_config(trainer, tokens, target, weight, result));
+  result->targets = count;
   return CHOIR_OK;
 }
 

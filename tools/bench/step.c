@@ -15,7 +15,7 @@ typedef struct {
 
 static void one_step(void *context) {
   training *t = context;
-  ch_step_result ignored;
+  choir_trainer_result ignored;
   if (!t->code) t->code = ch_trainer_step(&t->trainer, t->token, t->target, &ignored);
 }
 

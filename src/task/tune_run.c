@@ -1,0 +1,108 @@
+/* Fine-tuning as a kind of run: examples are its source, accuracy on the dev set is its exam. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/format.h"
+#include "model/config.h"
+#include "task/tune.h"
+
+static const ch_tune *of(const ch_run *run) { return (const ch_tune *)(const void *)run; }
+
+int64_t ch_tune_epoch_steps(const ch_tune *t) {
+  int a = t->run.config.train.accumulate;
+  return (t->sampler.batches + a - 1) / a;
+}
+
+static const ch_batch *next_examples(ch_run *run, ch_step_counts *counts) {
+  ch_tune *t = (ch_tune *)(void *)run;
+  const choir_train_config *c = &run->config.train;
+  int64_t first = run->trainer.step * c->accumulate;
+  *counts = (ch_step_counts){0};
+  for (int a = 0; a < c->accumulate; a++) {
+    counts->sequences += ch_sampler_get(&t->sampler, first + a, a, &counts->tokens);
+    counts->positions += (int64_t)c->batch_sequences * t->sampler.batch[a].T;
+  }
+  run->tokens += counts->tokens;
+  run->epoch = (double)(first + c->accumulate) / (double)t->sampler.batches;
+  t->step_tokens = counts->tokens;
+  return t->sampler.batch;
+}
+
+static void describe_step(const ch_run *run, const choir_event *e, char *text, size_t size) {
+  ch_format(text, size, ",\"examples\":%" PRId64 ",\"tokens\":%" PRId64, e->speed->sequences, of(run)->step_tokens);
+}
+
+/* By thresholds if the router has them, and by the batch if that is another routing. */
+static int measure_task(ch_tune *t) {
+  choir_model *model = t->run.trainer.model;
+  choir_task_options o = CHOIR_TASK_OPTIONS_INIT;
+  o.batch_sequences = (int)t->settings.batch_sequences;
+  t->measures = 0;
+  if (ch_router_can_be_causal(model->net.router))
+    CH_TRY(ch_set_measure(model, &t->dev, 0, &o, NULL, &t->measure[t->measures++]));
+  if (!o.batch_sequences || !choir_model_looks_across_tokens(model)) return CHOIR_OK;
+  return ch_set_measure(model, &t->dev, 1, &o, NULL, &t->measure[t->measures++]);
+}
+
+/* The first of equal exams is the best. */
+static int examine_dev(ch_run *run, ch_metrics *metrics, choir_event *e) {
+  ch_tune *t = (ch_tune *)(void *)run;
+  CH_TRY(measure_task(t));
+  if (ch_run_judge(run, t->measure[0].correct > t->best_correct)) {
+    t->best_correct = t->measure[0].correct;
+    memcpy(t->best, t->measure, sizeof t->best);
+    t->result_due = 1;
+  }
+  json_t *line = json_pack("{s:s, s:I}", "event", "dev", "step", (json_int_t)run->trainer.step);
+  for (int i = 0; i < t->measures; i++) ch_json_put(line, i ? "batch" : "own", ch_measure_json(&t->measure[i]));
+  ch_json_put(line, "best_step", json_integer(run->best_step));
+  ch_metrics_line(metrics, line);
+  e->measure = t->measure, e->measures = t->measures;
+  if (run->best_step) e->best = (double)t->best_correct / (double)t->dev.examples.count;
+  return CHOIR_OK;
+}
+
+/* The result is written before the checkpoint that knows of it: a run killed between the two is examined again. */
+static int keep_best(ch_run *run) {
+  ch_tune *t = (ch_tune *)(void *)run;
+  if (t->result_due) CH_TRY(ch_tune_result(t));
+  t->result_due = 0;
+  return CHOIR_OK;
+}
+
+static void write_head(ch_metrics *metrics, const ch_run *run) {
+  const ch_tune *t = of(run);
+  double majority;
+  ch_majority(t->task, &t->dev.examples, &majority);
+  const ch_set *set[2] = {&t->train, &t->dev};
+  json_t *line =
+      json_pack("{s:s, s:s, s:s}", "event", "finetune", "task", choir_task_name(t->task), "from", t->settings.from);
+  ch_json_put(line, "majority", json_real(majority));
+  for (int i = 0; i < 2; i++)
+    ch_json_put(line, i ? "dev" : "train",
+                json_pack("{s:I, s:I, s:I, s:I, s:i}", "examples", (json_int_t)set[i]->examples.count, "malformed",
+                          (json_int_t)set[i]->rows.malformed, "unlabelled", (json_int_t)set[i]->examples.unlabelled,
+                          "cut", (json_int_t)set[i]->examples.cut, "longest", set[i]->examples.longest));
+  ch_json_put(line, "config", ch_config_json(&run->config));
+  ch_metrics_line(metrics, line);
+}
+
+static int list_counters(ch_run *run, ch_counter *c) {
+  ch_tune *t = (ch_tune *)(void *)run;
+  const ch_counter all[] = {
+      {"tune.step", &run->trainer.step, NULL},    {"tune.metrics_bytes", &run->metrics_bytes, NULL},
+      {"tune.best_step", &run->best_step, NULL},  {"tune.best_correct", &t->best_correct, NULL},
+      {"tune.waited", &run->waited, NULL},        {"tune.train_hash", &t->hash[0], t->train.path},
+      {"tune.dev_hash", &t->hash[1], t->dev.path}};
+  _Static_assert(sizeof all <= CH_COUNTERS * sizeof *all, "state.h has room for them");
+  memcpy(c, all, sizeof all);
+  return sizeof all / sizeof *all;
+}
+
+const ch_run_kind ch_run_tuning = {.next = next_examples,
+                                   .describe_step = describe_step,
+                                   .examine = examine_dev,
+                                   .keep_best = keep_best,
+                                   .write_head = write_head,
+                                   .list_counters = list_counters};

@@ -1,0 +1,27 @@
+/* Training on built data: windows of text are the run's source, their held-out loss is its exam. */
+#ifndef CH_TRAIN_PRETRAIN_H
+#define CH_TRAIN_PRETRAIN_H
+
+#include "data/data.h"
+#include "train/run.h"
+
+typedef struct ch_pretraining {
+  ch_run run;           /* first: the loop knows nothing else */
+  char data_path[4096]; /* of what it reads */
+  char from[4096];      /* checkpoint whose weights it began with; empty: none */
+  choir_data *data;
+  ch_data_position position; /* of the next sample */
+  double best_loss;          /* of best_step; by thresholds if they are causal and the router's own routing is not */
+  int32_t *batch;            /* tokens and targets of one step, and windows to cut them from */
+  double *unigram;           /* [V] log p of the training data */
+  choir_ranks ranks;         /* laid out; comm NULL: this process alone */
+  choir_eval_result eval[2]; /* the last exam */
+} ch_pretraining;
+
+extern const ch_run_kind ch_run_pretraining;
+
+/* Memory for batches, and for the probabilities that exams compare with. */
+int ch_pretraining_plan(ch_pretraining *p);
+void ch_pretraining_free(ch_pretraining *p);
+
+#endif
