@@ -1,8 +1,10 @@
 """Laws of choir.torch's layers, for every router: types, sizes, transforms, compilation."""
 
 import copy
+import inspect
 import io
 import math
+import pickle
 import unittest
 import unittest.mock
 
@@ -165,6 +167,19 @@ class Layers(TorchTest):
                 router not in ("topk", "switch_top1", "gshard_top2", "base", "hash", "random", "dense"),
             )
 
+    def test_pickling(self):
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, options)
+            layer(self.x, self.ids).sum().backward()  # leaves a graph
+            made = pickle.loads(pickle.dumps(layer))
+            torch.testing.assert_close(made.eval()(self.x, self.ids), layer.eval()(self.x, self.ids))
+
+    def test_outputs_are_no_views(self):
+        """FSDP2's hooks are on the output, and lost of a view that is changed in place."""
+        for router, options in self.each(LAYERS):
+            for x in (self.x, self.x[0]):
+                self.assertFalse(self.layer(router, options)(x, self.ids[: x.dim() - 1].reshape(x.shape[:-1]))._is_view())
+
     def test_state_dicts_of_before_load(self):
         """Their experts' weights stood in the layer itself."""
         layer = self.layer("expert_choice", {}, activation="swiglu")
@@ -279,6 +294,36 @@ class Layers(TorchTest):
                         layer.thresholds.fill_(9)
                         self.assertEqual(float(layer(self.x.to(dtype)).abs().sum()), 0)
 
+    def test_launches_of_expert_choice(self):
+        """Operations that compute, as a GPU launches each by itself: a plain layer has 10 forward and 19 backward."""
+        if lacks("launches of a layer", "library.custom_op"):
+            return
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        free = ("view", "t", "transpose", "slice", "select", "unsqueeze", "squeeze", "expand", "detach", "empty", "split")
+        free = (*free, "_unsafe_view", "alias", "as_strided", "promote_types", "empty_like", "new_empty", "permute")
+
+        class Launches(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                name = function.overloadpacket.__name__
+                if name not in free:
+                    self.names = [*getattr(self, "names", ()), name]
+                return function(*args, **(kwargs or {}))
+
+        for activation, options, most in (
+            ("gelu", {}, (30, 22)),
+            ("swiglu", {}, (32, 27)),
+            ("gelu", {"normalize_gates": True}, (36, 30)),
+        ):
+            layer = self.layer("expert_choice", options, activation=activation)
+            x = self.x.clone().requires_grad_()
+            with Launches() as forward:
+                out = layer(x)
+            with Launches() as backward:
+                out.backward(out.detach())
+            for launches, limit in zip((forward, backward), most):
+                self.assertLessEqual(len(launches.names), limit, launches.names)
+
     def test_any_number_of_tokens(self):
         layer = self.torch.ExpertChoice(16, 24, 8, cap=2, device=DEVICE)
         for n in (8, 66, 67, 90):
@@ -307,6 +352,12 @@ class Layers(TorchTest):
             layer = self.layer(router, options).eval()
             made = torch.export.export(layer, (self.x, self.ids)).module()
             torch.testing.assert_close(made(self.x, self.ids), layer(self.x, self.ids))
+        layer, deferred = self.layer("expert_choice", {}).eval(), "prefer_deferred_runtime_asserts_over_guards"
+        if deferred in inspect.signature(torch.export.export).parameters:  # a batch of 1 of any length
+            length = ({1: torch.export.Dim("length", min=2, max=4096)},)
+            made = torch.export.export(layer, (self.x[:1],), dynamic_shapes=length, **{deferred: True}).module()
+            for x in (self.x[:1, :5], self.x[:1], self.x.view(1, 64, 16)):
+                torch.testing.assert_close(made(x), layer(x))
 
     def compiled(self, backend, cases):
         for router, options in self.each(cases):

@@ -28,6 +28,8 @@ EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
 
 class Processes:
+    padded = True  # without padding expert choice fills every slot
+
     """What each has: tokens, ids, padding, a cotangent."""
 
     def __init__(self):
@@ -53,7 +55,7 @@ class Processes:
     def run(self, layer, i, forward=None):
         """Output, and the gradient of x, of process i's tokens; the weights' gradients are added up."""
         x = self.x[i].clone().requires_grad_()
-        out = (forward or layer)(x, self.ids[i], self.valid[i])
+        out = (forward or layer)(x, self.ids[i], self.valid[i] if self.padded else None)
         ((out * self.cotangent[i]).sum() + layer.aux_loss).backward()
         return out.detach(), x.grad
 
@@ -78,7 +80,7 @@ class Processes:
         import choir.torch
 
         mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("ep",))
-        for router, options in CASES:
+        for self.padded, (router, options) in ((False, CASES[0]), *((True, case) for case in CASES)):
             whole, wanted = self.alone(router, options)
             model = torch.nn.Sequential(self.layer(router, options))
             parallelize_module(model, mesh, {"0": choir.torch.ExpertParallel()})
@@ -95,7 +97,8 @@ class Processes:
         import choir.torch
 
         mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("tp",))
-        for router, options in CASES[:1] + CASES[3:6]:
+        some = CASES[:1] + CASES[3:6]
+        for self.padded, (router, options) in ((False, CASES[0]), *((True, case) for case in some)):
             whole = self.layer(router, options)
             wanted, layer = self.run(whole, 0), self.layer(router, options)
             choir.torch.ExpertTensorParallel()._apply(layer, mesh)

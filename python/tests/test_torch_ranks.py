@@ -25,6 +25,11 @@ def layer(**more):
     return choir.torch.ExpertChoice(16, 24, E, **more)
 
 
+def meshes():
+    """Whether the group may be a DeviceMesh; elsewhere it is the group itself."""
+    return not lacks("a DeviceMesh as group", "accelerator")
+
+
 def step(run, x, valid):
     out = run(x, None, valid)
     out.square().mean().backward()
@@ -95,7 +100,8 @@ def process():
             wanted = step(alone, x.flatten(0, 1), None if valid is None else valid.flatten()).view(SIZE, 24, 16)[
                 rank
             ]
-            shared = layer(group=dist.group.WORLD)
+            mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh if meshes() else None
+            shared = layer(group=mesh("cpu", (SIZE,)) if mesh else dist.group.WORLD)
             run = shared if way == "alone" else wrapped(shared, way)
             out = step(run, x[rank], None if valid is None else valid[rank])
             torch.testing.assert_close(out, wanted)

@@ -45,6 +45,21 @@ class Routers(TorchTest):
         self.assertEqual(int(ours.dropped), theirs.dropped)
         self.assertEqual(theirs.cutoffs is None, ours.cutoffs is None)
 
+    def test_compiles(self):
+        if lacks("torch.compile of route", "compile", "compiler.assume_constant_result", "library.custom_op"):
+            return
+        for router, options in self.each([CASES[0], CASES[2], CASES[6], CASES[12], CASES[18]]):
+            torch._dynamo.reset()
+
+            def run(logits, router=router, options=options):
+                made = choir.torch.route(logits, router, logits=True, sequence_length=15, **options)
+                return made.gates, made.taken, made.aux_loss
+
+            compiled = torch.compile(run, fullgraph=True, backend="eager")
+            for logits in (torch.randn(60, 8, device=DEVICE), torch.randn(90, 8, device=DEVICE)):
+                for ours, theirs in zip(compiled(logits), run(logits)):
+                    self.assertTrue(torch.equal(ours, theirs))
+
     def test_selections_are_libchoir_s(self):
         """Bit for bit, in each type, in training and evaluation, with padding and without; cut-offs and prices as well."""
         for router, options in self.each():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Optional
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
@@ -50,6 +50,12 @@ def has_values(tensor: Tensor) -> bool:
     if compiling() or exporting() or type(tensor) is not Tensor or tensor.is_meta or transformed(tensor):
         return False
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def constant(function: Callable) -> Callable:
+    """The function as compiled code sees it: called when the code is compiled, and its result kept."""
+    mark = getattr(getattr(torch, "compiler", None), "assume_constant_result", None)
+    return function if mark is None else mark(function)
 
 
 def grouped_types() -> frozenset:

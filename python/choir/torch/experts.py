@@ -85,6 +85,8 @@ def slots_of(routing: Routing) -> tuple[Tensor, Tensor]:
     """Tokens and gates of all experts' slots, [e*room] each; a slot without a token has gate 0."""
     n = routing.taken.shape[0]
     slots = routing.slots
+    if routing.slot_gates is not None:
+        return slots.reshape(-1), routing.slot_gates.reshape(-1)
     if slots is None:
         slots = select.first(routing.taken.t(), _asked(routing, lambda: routing.load.max(), n))
     token = slots.clamp(max=n - 1)
@@ -143,5 +145,5 @@ def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
 
 def combined(y: Tensor, gate: Tensor, token: Tensor, n: int) -> Tensor:
     """Each token's weighted sum, added in the gates' precision."""
-    weighted = y.to(gate.dtype) * gate[:, None]
-    return torch.zeros(n, y.shape[1], dtype=gate.dtype, device=y.device).index_add(0, token, weighted).to(y.dtype)
+    out = torch.zeros(n, y.shape[1], dtype=gate.dtype, device=y.device)
+    return out.index_add(0, token, y * gate[:, None]).to(y.dtype)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .._native import ArgumentError, UnsupportedError
 from . import compat, kmeans, request, routers, state
 from .experts import ACTIVATIONS, WEIGHTS, Experts
+from .ranks import group_of
 
 UNLEARNED = ("kmeans", "hash", "random", "dense")  # whose weight of scores no gradient trains: a buffer
 
@@ -70,6 +71,15 @@ class MoE(nn.Module):
         self._forget()
         self.reset_parameters()
 
+    @property
+    def group(self) -> Any:
+        """The processes over which the pool extends; a DeviceMesh may be set."""
+        return self._group
+
+    @group.setter
+    def group(self, group: Any) -> None:
+        self._group = group_of(group)
+
     w1 = property(lambda self: self.experts.w1)
     w2 = property(lambda self: self.experts.w2)
     w3 = property(lambda self: self.experts.w3)
@@ -121,7 +131,7 @@ class MoE(nn.Module):
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
             if self.options.z_loss_weight:
                 self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
-        return self.experts(rows, routing).reshape(x.shape)
+        return request.shaped(self.experts(rows, routing), x.shape)
 
     def _check(self, x: Tensor) -> None:
         request.check_floating(x, "x")
@@ -191,7 +201,7 @@ class MoE(nn.Module):
         """Adds what this forward saw to the sums of the step."""
         if self.sums.device != rows.device:  # FSDP2 moves buffers and parameters only
             self._forget()
-        self.sums.add_(state.seen(self.router_name, rows, logits, routing))
+        state.add_seen(self.sums, self.router_name, rows, logits, routing)
         if self.seeds is not None:
             both = torch.cat([self.seeds, kmeans.seeds_of(rows, logits, valid)])
             found = kmeans.farthest(both, len(self.seeds))
@@ -235,10 +245,16 @@ class MoE(nn.Module):
         memo[id(self)] = made
         left = {"routing": None, "aux_loss": torch.zeros((), device=self.thresholds.device)}
         made.__dict__.update(
-            {k: v if k == "group" else copy.deepcopy(v, memo) for k, v in {**self.__dict__, **left}.items()}
+            {k: v if k == "_group" else copy.deepcopy(v, memo) for k, v in {**self.__dict__, **left}.items()}
         )
         made.start_step()
         return made
+
+    def __getstate__(self):
+        """For pickling: what the last forward left belongs to its graph, and a group to its processes."""
+        if self.group is not None:
+            warnings.warn("a pickled layer has no group: set layer.group again where it is loaded")
+        return {**self.__dict__, "routing": None, "aux_loss": self.aux_loss.detach(), "_group": None}
 
     def extra_repr(self) -> str:
         e, d, h = self.w1.shape

@@ -100,7 +100,10 @@ def _by_columns(rows: Tensor, weights: Weights, routing: Routing, mesh: DeviceMe
     def shared(a):
         return DTensor.from_local(a, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
-    routing = routing._replace(gates=shared(routing.gates))
+    if routing.slot_gates is None:
+        routing = routing._replace(gates=shared(routing.gates))
+    else:
+        routing = routing._replace(slot_gates=shared(routing.slot_gates))
     part = by_experts(shared(rows), weights.map(DTensor.to_local), routing)
     return DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
 

@@ -15,7 +15,7 @@ from .. import routing as host
 from .._native import ArgumentError
 from ..config import Config
 from ..fields import RouterOptions
-from . import select
+from . import compat, select
 
 READS_IDS = ("hash", "random")
 READS_LOGITS = ("base", "kmeans")
@@ -49,6 +49,8 @@ class Routing(NamedTuple):
     """[e,slots] the tokens of each expert, n where there is none, where the router fills them evenly"""
     per_token: int
     """experts that a token has at most"""
+    slot_gates: Optional[Tensor] = None
+    """[e,slots] the gates of the slots, where no slot is without a token; differentiable"""
 
     @property
     def load(self) -> Tensor:
@@ -71,6 +73,7 @@ class Request(NamedTuple):
     thresholds: Optional[Tensor]  # [e] or the prices of quantile_balanced, bias_balanced
     layer: int = 0
     group: Any = None
+    shares: bool = False  # the scores are of softmax or sigmoids
 
     def by_row(self) -> Request:
         """With flat ids and padding. ArgumentError: they do not fit, or ids are missing."""
@@ -96,10 +99,13 @@ class Request(NamedTuple):
         return torch.ones(n, dtype=torch.bool, device=self.scores.device) if self.valid is None else self.valid
 
 
-@functools.lru_cache(1024)
+_options_of = functools.lru_cache(1024)(lambda router, experts, **options: options_of(router, experts, **options))
+
+
+@compat.constant
 def checked_options(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
     """As options_of, which takes milliseconds; to be read only."""
-    return options_of(router, experts, **options)
+    return _options_of(router, experts, **options)
 
 
 def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
@@ -124,6 +130,11 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
         {"router": router, **{k: v for k, v in plain.items() if k not in ("pool", "group_size")}}
     )
     return made
+
+
+def shaped(rows: Tensor, shape: torch.Size) -> Tensor:
+    """Rows [n,d] that nobody else has, as [...,d]: no view, which FSDP2's hooks would lose where it is changed in place."""
+    return rows if rows.shape == shape else torch.ops.aten._unsafe_view(rows, shape)
 
 
 def check_floating(scores: Tensor, what: str) -> None:

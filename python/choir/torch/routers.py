@@ -25,7 +25,12 @@ def _expert_choice(q: Request) -> dict:
     if q.group is not None:
         slots, cutoffs = top_of_all(q.scores, q.valid, q.factor, q.group)
     elif q.options.pool == "batch" and q.valid is None:  # k is known on the host
-        slots, cutoffs = select.top_of_one(q.scores, select.per_expert(q.factor, *q.scores.shape))
+        n, e = q.scores.shape
+        k = select.per_expert(q.factor, n, e)
+        slots, cutoffs = select.top_of_one(q.scores, k, q.shares)
+        taken = torch.zeros(n, e, dtype=torch.bool, device=slots.device).scatter(0, slots.t(), True)
+        demand = slots.new_full((e,), k)
+        return {"taken": taken, "demand": demand, "slots": slots, "per_token": e, "cutoffs": cutoffs, "full": True}
     else:
         index, held, k, _ = _pools(q)
         room = select.per_expert(q.factor, index.shape[1], q.scores.shape[1])
@@ -253,12 +258,15 @@ def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Tensor:
 
 def choose(scores: Tensor, logits: Tensor, **asked: Any) -> Routing:
     """The routing of a request, whose scores and logits have gradients."""
-    q = Request(scores=scores.detach(), logits=logits.detach(), **asked).by_row()
+    q = Request(scores=scores.detach(), logits=logits.detach(), shares=scores is not logits, **asked).by_row()
     made = (_by_thresholds if q.causal and q.name in BY_THRESHOLDS else CHOOSE[q.name])(q)
     gates, aux_loss, z_loss = _gates(q, scores, logits, made), _aux_loss(q, scores, made), _z_loss(q, scores, logits)
+    if made.pop("full", False):  # what the slots hold is gathered without a look at who is in them
+        made["slot_gates"] = (gates if q.options.normalize_gates else scores).t().gather(1, made["slots"])
     made.pop("choice", None)
-    plain = {"cutoffs": None, "slots": None, "dropped": torch.zeros((), dtype=torch.long, device=scores.device)}
-    return Routing(gates, aux_loss, z_loss, **{**plain, **made})
+    if "dropped" not in made:
+        made["dropped"] = torch.zeros((), dtype=torch.long, device=scores.device)
+    return Routing(gates, aux_loss, z_loss, **{"cutoffs": None, "slots": None, **made})
 
 
 def route(

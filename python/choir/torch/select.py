@@ -68,16 +68,19 @@ def members(index: Tensor, n: int, valid: Optional[Tensor]) -> Tensor:
     return held if valid is None else held & valid[index.clamp(max=n - 1)]
 
 
-def best(key: Tensor, count: int) -> Tensor:
+def best(key: Tensor, count: int, shares: bool = False) -> Tensor:
     """Positions [...,count] of the largest in the last dimension, of equal ones the lower first: a stable sort's first
     ones. Of float32 the top of integers that no two positions share: the bits of the number, made to ascend, and below
-    them the position counted down. vmap cannot reinterpret bits, nor can meta tensors of old releases: they sort."""
+    them the position counted down. shares: of softmax or sigmoids, from 0 on, whose bits ascend already (what stands for
+    NaN is the one negative number). vmap cannot reinterpret bits, nor can meta tensors of old releases: they sort."""
     if key.dtype != torch.float32 or key.is_meta or compat.transformed(key):
         return key.sort(dim=-1, descending=True, stable=True).indices[..., :count]
-    bits, last = (key + 0.0).contiguous().view(torch.int32), key.shape[-1] - 1  # + 0: -0 is 0
-    ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32
-    unique = ascending | (last - torch.arange(last + 1, device=key.device))
-    return last - (unique.topk(count, dim=-1).values & 0xFFFFFFFF)
+    if not shares:
+        key = (key + 0.0).contiguous()  # + 0: -0 is 0
+    bits = key.view(torch.int32)
+    ascending = bits if shares else torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    down = torch.arange(key.shape[-1] - 1, -1, -1, device=key.device)
+    return torch.add(down, ascending, alpha=1 << 32).topk(count, dim=-1).indices
 
 
 def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tuple[Tensor, Tensor]:
@@ -94,10 +97,10 @@ def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tu
     return token.transpose(0, 1).reshape(e, -1), worst
 
 
-def top_of_one(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_of_one(scores: Tensor, k: int, shares: bool) -> tuple[Tensor, Tensor]:
     """As top, of one pool that all tokens are in: slots [e,k], and the k-th scores [e]."""
     key = comparable(scores).t()
-    slots = best(key, k)
+    slots = best(key, k, shares)
     return slots, key.gather(1, slots[:, -1:])[:, 0]
 
 

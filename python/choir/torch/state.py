@@ -17,31 +17,35 @@ AVERAGES = ("expert_choice", "capped_expert_choice", "global_topk", "quantile_ba
 
 
 def sums_of(router: str, d: int, e: int, device) -> Optional[Tensor]:
-    """Zeros for what a step adds up: forwards with NaN or inf, forwards without, and what `seen` says. None: the router
-    keeps nothing. It is no buffer, for DDP would overwrite it by the first process's."""
+    """Zeros for what a step adds up: all logits, which is not finite if one of them is not; forwards; and what `add_seen`
+    says. None: the router keeps nothing. It is no buffer, for DDP would overwrite it by the first process's."""
     size = {"bias_balanced": e, "kmeans": e + d * e, **dict.fromkeys(AVERAGES, 2 * e)}.get(router)
     return None if size is None else torch.zeros(2 + size, dtype=torch.float64, device=device)
 
 
-def seen(router: str, rows: Tensor, logits: Tensor, routing: Routing) -> Tensor:
-    """What a forward adds to the sums of its step. A forward whose logits are not finite adds one to the first sum alone."""
-    if router == "kmeans":
-        taken = routing.taken.double()
-        parts = [taken.sum(0), (rows.double().t() @ taken).reshape(-1)]
-    elif router == "bias_balanced":
-        parts = [routing.demand]
+def add_seen(sums: Tensor, router: str, rows: Tensor, logits: Tensor, routing: Routing) -> None:
+    """Adds a forward to the sums of its step. Float64 holds the sum of any float32 numbers, and NaN and inf stay in it."""
+    e = logits.shape[1]
+    sums[:1].add_(logits.sum(dtype=torch.float64))
+    if router in ("kmeans", "bias_balanced"):
+        sums[1:2].add_(1)
+        sums[2 : 2 + e].add_(routing.demand)
+        if router == "kmeans":
+            sums[2 + e :].add_((rows.double().t() @ routing.taken.double()).reshape(-1))
+    elif routing.slot_gates is not None:  # every expert has a cut-off
+        sums[1 : 2 + e].add_(1)
+        sums[2 + e :].add_(routing.cutoffs)
     else:
         known = torch.isfinite(routing.cutoffs)
-        parts = [torch.where(known, routing.cutoffs, 0.0), known]
-    finite = torch.isfinite(logits).all()[None]
-    sums = torch.cat([part.double() for part in parts])
-    return torch.cat([~finite, finite, torch.where(finite, sums, 0.0)])
+        sums[1:2].add_(1)
+        sums[2 : 2 + e].add_(known)
+        sums[2 + e :].add_(torch.where(known, routing.cutoffs, 0.0))
 
 
 def _moved(layer: nn.Module, sums: Tensor, seeds: Optional[Tensor]) -> None:
     """Moves a layer's state by the sums of its step. A step of which one forward was not finite moves nothing: its weights
     will not move either."""
-    sound, o, sums = (sums[0] == 0) & (sums[1] > 0), layer.options, sums[2:]
+    sound, o, sums = torch.isfinite(sums[0]) & (sums[1] > 0), layer.options, sums[2:]
     layer.observed += sound
     e = layer.thresholds.shape[0]
     if layer.router_name == "bias_balanced":
@@ -53,7 +57,7 @@ def _moved(layer: nn.Module, sums: Tensor, seeds: Optional[Tensor]) -> None:
         new = kmeans.moved(layer.router, weight, sums[:e], sums[e:].view(-1, e), seeds)
         layer.router.copy_(torch.where(sound, new, layer.router))
         return
-    total, count = sums.view(2, e)
+    count, total = sums.view(2, e)
     step = weight * (total / count.clamp(min=1) - layer.thresholds)
     layer.thresholds += torch.where(sound & (count > 0), step, 0.0).to(layer.thresholds.dtype)
 
