@@ -167,6 +167,96 @@ static void refuses_odd_tensors(void **state) {
   assert_int_not_equal(access("x", F_OK), 0);
 }
 
+/* A file as other programs write it: without checksums, the data at an odd byte, tensors at first..count - 1. */
+static void save_foreign(const char *path, const choir_tensor *tensor, int first, int count, int spaces) {
+  json_t *header = json_object();
+  uint64_t length;
+  size_t at = 0;
+  for (int i = first; i < count; i++) {
+    json_t *shape = json_array();
+    for (int d = 0; d < tensor[i].dims; d++) json_array_append_new(shape, json_integer(tensor[i].shape[d]));
+    json_object_set_new(header, tensor[i].name,
+                        json_pack("{s:s, s:o, s:[I,I]}", "dtype", tensor[i].dtype == CHOIR_F64 ? "F64" : "F32", "shape",
+                                  shape, "data_offsets", (json_int_t)at, (json_int_t)(at + tensor[i].bytes)));
+    at += tensor[i].bytes;
+  }
+  char *text = json_dumps(header, 0);
+  length = strlen(text) + (size_t)spaces;
+  if (length % 2 == 0) length++, spaces++;
+  FILE *file = fopen(path, "wb");
+  fwrite(&length, sizeof length, 1, file);
+  fprintf(file, "%*s%s", spaces, "", text);
+  for (int i = first; i < count; i++) fwrite(tensor[i].data, 1, tensor[i].bytes, file);
+  fclose(file);
+  free(text);
+  json_decref(header);
+}
+
+/* What transformers takes and cannot change a logit gives the same checkpoint: data at odd bytes and white space before
+ * the header, names without "model.", numbers of 64 bits, a head in the place of the embedding that it is, and of
+ * several files a wrong sum and a tensor that the index does not know. */
+static void takes_what_others_write(void **state) {
+  choir_tensors *t;
+  test_ok(choir_tensors_load("folder/model.safetensors", 1, &t));
+  int count = choir_tensors_count(t), half = count / 2;
+  choir_tensor *tensor = calloc((size_t)count + 1, sizeof *tensor);
+  program_must("choir import folder --out same --tokenizer bpe.model");
+  for (int way = 0; way < 5; way++) {
+    int kept = 0;
+    json_t *map = json_object();
+    program_must("rm -rf other other-back; mkdir other; cp folder/config.json other");
+    if (way == 3)
+      program_must("sed -i 's/\"tie_word_embeddings\": false/\"tie_word_embeddings\": true/' other/config.json");
+    for (int i = 0; i < count; i++) {
+      choir_tensor *x = &tensor[kept];
+      *x = *choir_tensors_at(t, i);
+      if (way == 3 && !strcmp(x->name, "model.embed_tokens.weight")) continue;
+      if (way == 1 && !strncmp(x->name, "model.", 6)) memmove(x->name, x->name + 6, strlen(x->name + 6) + 1);
+      if (way == 2) {
+        double *wide = malloc(2 * x->bytes);
+        for (size_t v = 0; v < x->bytes / 4; v++) wide[v] = (double)((const float *)x->data)[v];
+        x->dtype = CHOIR_F64, x->data = wide, x->bytes *= 2;
+      }
+      json_object_set_new(map, x->name, json_string(kept < half ? "a.safetensors" : "b.safetensors"));
+      kept++;
+    }
+    if (way == 4) {
+      tensor[kept] = (choir_tensor){.name = "stray", .dtype = CHOIR_F32, .bytes = 4, .data = "\0\0\0"};
+      save_foreign("other/a.safetensors", tensor, 0, half, 0);
+      save_foreign("other/b.safetensors", tensor, half, kept + 1, 0);
+      json_t *index = json_pack("{s:{s:i}, s:O}", "metadata", "total_size", 7, "weight_map", map);
+      assert_int_equal(json_dump_file(index, "other/model.safetensors.index.json", 0), 0);
+      json_decref(index);
+    } else {
+      save_foreign("other/model.safetensors", tensor, 0, kept, way ? 0 : 3);
+    }
+    json_decref(map);
+    program_must("choir import other --out other-back --tokenizer bpe.model");
+    if (way == 4) assert_non_null(strstr(program_output, "'stray' of b.safetensors is not in its"));
+    program_must("cmp same/model.safetensors other-back/model.safetensors");
+    for (int i = 0; i < kept && way == 2; i++) free((void *)(uintptr_t)tensor[i].data);
+  }
+  choir_tensor one = *choir_tensors_at(t, 0);
+  save_foreign("odd.safetensors", &one, 0, 1, 0);
+  choir_tensors_free(t);
+  test_fails(choir_tensors_load("odd.safetensors", 0, &t), CHOIR_ERROR_FORMAT, "is not aligned"); /* for C's pointers */
+  free(tensor);
+}
+
+/* An embedding of a few rows more than SentencePiece's model has pieces keeps its tokenizer. */
+static void pads_tokenizers(void **state) {
+  program_must(
+      "set -e; choir tokenizer train --vocab-size 300 --out less.model corpus.txt; rm -rf padded;"
+      "choir import folder --out padded --tokenizer less.model");
+  program_must(
+      "choir tokenizer encode --tokenizer padded/tokenizer.model <corpus.txt >a;"
+      "choir tokenizer encode --tokenizer less.model <corpus.txt >b; cmp a b");
+  program_refuses(1, "pieces, \"vocab_size\" is 320",
+                  "sed 's/\"vocab_size\": 320/\"vocab_size\": 32000/' "
+                  "folder/config.json >x.json; mkdir -p far; cp x.json far/config.json; cp folder/model.safetensors "
+                  "far; choir import far --out x --tokenizer less.model");
+}
+
 /* Heard once, at the second tensor. */
 static int stop_once(void *context, const char *what, double share) {
   (void)share;
@@ -195,4 +285,4 @@ static void stops_without_a_trace(void **state) {
 }
 
 TEST_MAIN(train, program_directory_remove, measures_what_it_writes, says_how_to_read_it, refuses_odd_tensors,
-          stops_without_a_trace)
+          takes_what_others_write, pads_tokenizers, stops_without_a_trace)

@@ -368,37 +368,15 @@ static void refuses_damaged_beginnings(void **state) {
   free(got.data);
 }
 
-/* Other encodings and archives are never trained on byte by byte, whatever becomes of bytes that are not UTF-8. */
-static void refuses_what_is_no_text(void **state) {
-  char digits[120], noise[4096];
+/* Another encoding is not trained on byte by byte; a few wrong bytes are. */
+static void refuses_another_encoding(void **state) {
+  char noise[4096];
   ch_buffer got = {0};
-  memset(digits, '0', sizeof digits);
-  memcpy(digits, "070701", 6);
   for (size_t i = 0; i < sizeof noise; i++) noise[i] = (char)(i % 7 ? 0x41 : 0xC0 | (i & 31));
-  const struct {
-    const char *bytes;
-    size_t size;
-    const char *says; /* NULL: it is text */
-  } files[] = {{"\xFF\xFEk\0a\0", 6, "looks like UTF-16"},
-               {"\xFE\xFF\x4E\x2D\x65\x87", 6, "looks like UTF-16"},
-               {"k\0a\0t\0o\0", 8, "looks like UTF-16"},
-               {"\0k\0a\0t\0o", 8, "looks like UTF-16"},
-               {"k\0\0\0a\0\0\0", 8, "looks like UTF-16"},
-               {"!<arch>\na.txt/          0 ", 26, "begins like an ar file"},
-               {digits, sizeof digits, "is a cpio archive"},
-               {noise, sizeof noise, "586 of its first 4096 bytes are not UTF-8"},
-               {noise, 64, NULL},
-               {"0707012345 is a number\n", 23, NULL},
-               {"a \0 in a text\n", 14, NULL}};
-  for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-    for (int compressed = 0; compressed < 2; compressed++) {
-      compress(corpus_path("in"), filters[compressed], files[i].bytes, files[i].size);
-      int code = read_one("in", NULL, NULL, 1, &got);
-      if (files[i].says)
-        test_fails(code, CHOIR_ERROR_FORMAT, files[i].says);
-      else
-        test_ok(code);
-    }
+  compress(corpus_path("in"), filters[1], noise, sizeof noise);
+  test_fails(read_one("in", NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT, "586 of its first 4096 bytes are not UTF-8");
+  corpus_save(corpus_path("in"), noise, 64);
+  test_ok(read_one("in", NULL, NULL, 1, &got));
   free(got.data);
 }
 
@@ -407,4 +385,4 @@ static int end(void **state) { return corpus_end(state); }
 TEST_MAIN(begin, end, splits_documents, takes_windows_line_ends, reads_json_lines, half_pairs_are_replaced,
           json_errors_name_the_line, tells_json_lines_from_text, invalid_bytes_are_located, reads_every_compression,
           refuses_archives, refuses_damaged_compression, refuses_damaged_beginnings, reads_every_stream,
-          refuses_what_is_no_text, reads_gzip_members, names_what_cannot_be_read)
+          refuses_another_encoding, reads_gzip_members, names_what_cannot_be_read)

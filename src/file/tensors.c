@@ -103,8 +103,6 @@ static int read_tensor(const tensors_reader *r, const char *key, const json_t *e
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s': its shape needs %zu bytes, it has %" PRId64, r->name, key,
                     t->bytes, offsets[1] - offsets[0]);
   t->data = r->data + offsets[0];
-  if ((uintptr_t)t->data % dtypes[t->dtype].size)
-    return bad(r, key, "its data is not aligned to the size of its elements; write the file again with padding");
   return CHOIR_OK;
 }
 
@@ -130,7 +128,9 @@ static int find_header(tensors_reader *r, const char *data, size_t size) {
   r->header_bytes = (size_t)length;
   r->data = r->header + length;
   r->data_bytes = size - CH_TENSORS_LENGTH_BYTES - (size_t)length;
-  if (length && r->header[0] == '{') return CHOIR_OK;
+  size_t blank = 0;
+  while (blank < length && memchr(" \t\r\n", r->header[blank], 4)) blank++;
+  if (blank < length && r->header[blank] == '{') return CHOIR_OK;
   return ch_error(CHOIR_ERROR_FORMAT, "%s: the header does not begin with '{': not a safetensors file", r->name);
 }
 
@@ -246,8 +246,19 @@ static int parse(const void *data, size_t size, const char *name, int mapped, in
   return code;
 }
 
+int ch_tensors_check_aligned(const choir_tensors *tensors, const char *name) {
+  for (int i = 0; i < tensors->count; i++)
+    if ((uintptr_t)tensors->tensor[i].data % dtypes[tensors->tensor[i].dtype].size)
+      return bad(&(tensors_reader){.name = name}, tensors->tensor[i].name,
+                 "its data is not aligned to the size of its elements; write the file again with padding");
+  return CHOIR_OK;
+}
+
 int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors) {
-  return parse(data, size, name, 0, verify, tensors);
+  CH_TRY(parse(data, size, name, 0, verify, tensors));
+  int code = ch_tensors_check_aligned(*tensors, name);
+  if (code) choir_tensors_free(*tensors), *tensors = NULL;
+  return code;
 }
 
 int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors) {

@@ -24,8 +24,13 @@ struct choir_tensors {
 /* A whole file in memory, which must stay; `name` starts every message. choir_tensors_load on bytes: fuzzing. */
 int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors);
 
-/* choir_tensors_load of a single file. */
+/* choir_tensors_load of data at any byte: other programs write it so, and elements are read by memcpy. The second one
+ * opens a single file. */
+int ch_tensors_open_unaligned(const char *path, int verify, choir_tensors **tensors);
 int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors);
+
+/* CHOIR_ERROR_FORMAT, naming the first tensor whose data does not begin at a multiple of its elements' size. */
+int ch_tensors_check_aligned(const choir_tensors *tensors, const char *name);
 
 /* choir_tensors_write of data that is not at hand: `fetch`, if not NULL, gives a tensor's bytes, which are good until
  * it is called again. It is asked for every tensor once, the larger elements first, unless the file cannot be begun;

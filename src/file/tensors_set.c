@@ -68,13 +68,16 @@ static int list_files(set *s) {
   return s->file ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of files", s->name);
 }
 
-/* Checks that the index maps every tensor of `file` to that file. */
-static int check_file(const set *s, const char *file, const choir_tensors *tensors) {
+/* Checks that the index maps every tensor of `file` to that file, and counts them. Files of other programs may have
+ * more, which nobody reads. */
+static int check_file(const set *s, int foreign, const char *file, const choir_tensors *tensors, size_t *count) {
   for (int i = 0; i < tensors->count; i++) {
     const char *tensor = tensors->tensor[i].name, *said = json_string_value(json_object_get(s->map, tensor));
-    if (!said)
+    if (!said && !foreign)
       return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' of %s is not in its \"weight_map\"", s->name, tensor, file);
-    if (strcmp(said, file))
+    if (!said) ch_notice("%s: '%s' of %s is not in its \"weight_map\", and left out", s->name, tensor, file);
+    *count += said != NULL;
+    if (said && strcmp(said, file))
       return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is in %s, and by its \"weight_map\" in %s", s->name, tensor, file,
                       said);
   }
@@ -98,16 +101,15 @@ static int open_files(set *s, const json_t *headers, ch_tensors_opener open, voi
     choir_tensors **t = &s->file[s->count];
     CH_TRY(open(context, file, t));
     s->count++;
-    CH_TRY(check_file(s, file, *t));
+    CH_TRY(check_file(s, !headers, file, *t, &tensors));
     CH_TRY(check_header(s, headers, file, *t));
-    tensors += (size_t)(*t)->count;
   }
   if (tensors == json_object_size(s->map)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_FORMAT, "%s: \"weight_map\" names %zu tensors, and its files have %zu", s->name,
                   json_object_size(s->map), tensors);
 }
 
-/* Takes all that the files have. */
+/* Takes all that the index names. */
 static int merge(const set *s, choir_tensors *all) {
   int maps = 0, count = 0;
   for (int f = 0; f < s->count; f++) maps += s->file[f]->maps, count += s->file[f]->count;
@@ -118,17 +120,19 @@ static int merge(const set *s, choir_tensors *all) {
   for (int f = 0; f < s->count; f++) {
     choir_tensors *part = s->file[f];
     for (int i = 0; i < part->maps; i++) all->map[all->maps++] = part->map[i];
-    for (int i = 0; i < part->count; i++) all->tensor[all->count++] = part->tensor[i];
+    for (int i = 0; i < part->count; i++)
+      if (json_object_get(s->map, part->tensor[i].name)) all->tensor[all->count++] = part->tensor[i];
     part->maps = 0;
   }
   if (s->count) all->metadata = json_incref(s->file[0]->metadata);
   return ch_names_build(&all->names, all->count, all->tensor->name, sizeof *all->tensor);
 }
 
-static int check_total(const choir_tensors *all, const char *name, const json_t *total) {
+/* Of an index of choir's the sum is right; other programs' may be of another type or of before a change. */
+static int check_total(const choir_tensors *all, const char *name, const json_t *total, int foreign) {
   json_int_t bytes = 0;
   for (int i = 0; i < all->count; i++) bytes += (json_int_t)all->tensor[i].bytes;
-  if (!json_is_integer(total) || json_integer_value(total) == bytes) return CHOIR_OK;
+  if (foreign || !json_is_integer(total) || json_integer_value(total) == bytes) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_FORMAT,
                   "%s: \"total_size\" is %" JSON_INTEGER_FORMAT ", its files have %" JSON_INTEGER_FORMAT
                   " bytes of tensors",
@@ -146,7 +150,9 @@ int ch_tensors_set_join(const json_t *index, const char *name, ch_tensors_opener
   if (!code) s.map = map, code = list_files(&s);
   if (!code) code = open_files(&s, json_object_get(metadata, CH_TENSORS_FILES_KEY), open, context);
   if (!code) code = merge(&s, all);
-  if (!code) code = check_total(all, name, json_object_get(metadata, "total_size"));
+  if (!code)
+    code = check_total(all, name, json_object_get(metadata, "total_size"),
+                       !json_object_get(metadata, CH_TENSORS_FILES_KEY));
   for (int f = 0; f < s.count; f++) choir_tensors_free(s.file[f]);
   free(s.file);
   json_decref(s.files);
@@ -178,13 +184,20 @@ static int open_set(const char *path, int verify, choir_tensors **tensors) {
   return code;
 }
 
-int choir_tensors_load(const char *path, int verify, choir_tensors **tensors) {
-  CH_TRY(CH_GIVEN(path, tensors));
+int ch_tensors_open_unaligned(const char *path, int verify, choir_tensors **tensors) {
   int whole, several = 0;
   *tensors = NULL;
   CH_TRY(ch_there(path, &whole));
   if (!whole) CH_TRY(index_there(path, &several));
   return several ? open_set(path, verify, tensors) : ch_tensors_open_file(path, verify, tensors);
+}
+
+int choir_tensors_load(const char *path, int verify, choir_tensors **tensors) {
+  CH_TRY(CH_GIVEN(path, tensors));
+  CH_TRY(ch_tensors_open_unaligned(path, verify, tensors));
+  int code = ch_tensors_check_aligned(*tensors, path);
+  if (code) choir_tensors_free(*tensors), *tensors = NULL;
+  return code;
 }
 
 int ch_tensors_cut(const choir_tensor *tensors, int count, int64_t most, int *first) {

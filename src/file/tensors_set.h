@@ -33,9 +33,9 @@ int ch_tensors_there(const char *path, int *there);
 enum { CH_KIND_OTHER, CH_KIND_WHOLE, CH_KIND_INDEX, CH_KIND_PART };
 int ch_tensors_kind(const char *name, const char *whole);
 
-/* All tensors of the files that an index names, for choir_tensors_load; `open` brings them. Every tensor must be in one
- * of them, the one that the index says; the sizes must add up to its total; and files of choir must be those that the
- * index was written for. */
+/* All tensors of the files that an index names, for choir_tensors_load; `open` brings them. Every tensor must be in the
+ * file that the index says. Files of choir must be those that the index was written for, with nothing else in them, and
+ * the sizes must add up to its total. */
 typedef int (*ch_tensors_opener)(void *context, const char *file, choir_tensors **tensors);
 int ch_tensors_set_join(const json_t *index, const char *name, ch_tensors_opener open, void *context,
                         choir_tensors **tensors);

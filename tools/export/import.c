@@ -14,11 +14,15 @@
 #include "export/gguf_read.h"
 #include "export/names.h"
 #include "export/plan.h"
+#include "export/spm_write.h"
 #include "file/checkpoints.h"
 #include "file/dir.h"
 #include "file/file.h"
+#include "file/tensors.h"
 #include "file/there.h"
 #include "model/param.h"
+
+enum { MOST_PADDING = 1024 }; /* pieces; a tokenizer that lacks more is another model's */
 
 typedef struct import_job {
   const choir_import_options *options;
@@ -38,19 +42,30 @@ typedef struct import_job {
   int code;
 } import_job;
 
+/* A tensor by its name. Folders that were saved from the model without its head lack "model." in front of all names. */
+static const choir_tensor *find_tensor(const import_job *j, const char *name) {
+  static const char prefix[] = "model.";
+  const choir_tensor *t = choir_tensors_find(j->from, name);
+  int bare = !t && j->format == CH_EXPORT_HF && !strncmp(name, prefix, sizeof prefix - 1);
+  return bare ? choir_tensors_find(j->from, name + sizeof prefix - 1) : t;
+}
+
 /* The tensor that a parameter comes from, or its expert: of the shape [blocks,rows,columns] from the last `dims` on. */
 static int find_source(import_job *j, const ch_param *p, const ch_export_row *row, int expert, int dims,
                        const int64_t shape[3], const choir_tensor **t) {
   char name[128];
   ch_export_name(j->kind, j->format, row, p->layer, expert, name);
-  *t = choir_tensors_find(j->from, name);
+  *t = find_tensor(j, name);
+  if (!*t && j->config.model.tied && !strcmp(row->from, "embed.weight"))
+    *t = find_tensor(
+        j, ch_export_find("head.weight")->there[j->format]); /* a tied model may be saved with its head alone */
   if (!*t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", j->options->from, name);
   if ((*t)->dims < 1) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is a single number", j->options->from, name);
   choir_dtype dtype = (*t)->dtype;
-  if (dtype != CHOIR_F32 && dtype != CHOIR_F16 && dtype != CHOIR_BF16 &&
+  if (dtype != CHOIR_F64 && dtype != CHOIR_F32 && dtype != CHOIR_F16 && dtype != CHOIR_BF16 &&
       !(dtype == CHOIR_U8 && j->format == CH_EXPORT_GGUF))
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: tensor '%s' is %s: choir reads F32, F16 and BF16", j->options->from,
-                    name, ch_dtype_name(dtype));
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: tensor '%s' is %s: choir reads F64, F32, F16 and BF16",
+                    j->options->from, name, ch_dtype_name(dtype));
   int64_t columns = (*t)->shape[(*t)->dims - 1];
   if (dtype == CHOIR_U8) columns = columns / CH_Q8_BYTES * CH_Q8_VALUES;
   if ((*t)->dims != dims || columns != shape[2] || (dims > 1 && (*t)->shape[dims - 2] != shape[1]) ||
@@ -180,9 +195,28 @@ static int is_json(const char *path) {
   return first == '{';
 }
 
+/* Embeddings are padded to round numbers: SentencePiece's model gets pieces for the rows that have none, which no text
+ * is encoded to. Byte-level BPE needs none. */
+static int pad_tokenizer(const choir_tokenizer *t, int vocab, const char *path) {
+  int has = choir_tokenizer_vocab_size(t);
+  size_t size;
+  char name[32];
+  ch_buffer model = {0};
+  const void *bytes = choir_tokenizer_bytes(t, &size);
+  int code = ch_buffer_append(&model, bytes, size);
+  if (has < vocab - MOST_PADDING || (!code && *model.data == '{')) return free(model.data), CHOIR_OK;
+  for (int id = has; id < vocab && !code; id++) {
+    snprintf(name, sizeof name, "<row_%d>", id);
+    ch_spm_put_piece(&model, name, strlen(name), 0, CH_SPM_UNUSED);
+  }
+  if (!code) code = ch_file_save(path, model.data, model.size);
+  free(model.data);
+  return code;
+}
+
 /* Makes the checkpoint's tokenizer at `path`, of a file or, where `from` is NULL, of the GGUF file. It must be the
- * model's. */
-static int place_tokenizer(const import_job *j, const char *from, const char *path) {
+ * model's; `pad`: or have a few pieces fewer than that has rows. */
+static int place_tokenizer(const import_job *j, const char *from, int pad, const char *path) {
   choir_tokenizer *t = NULL;
   ch_buffer model = {0};
   int code, vocab = j->config.model.vocab_size;
@@ -200,9 +234,15 @@ static int place_tokenizer(const import_job *j, const char *from, const char *pa
     free(model.data);
   }
   CH_TRY(code);
-  CH_TRY(choir_tokenizer_load(path, &t));
-  int has = choir_tokenizer_vocab_size(t);
-  choir_tokenizer_free(t);
+  int has = 0;
+  for (;; pad = 0) {
+    CH_TRY(choir_tokenizer_load(path, &t));
+    has = choir_tokenizer_vocab_size(t);
+    code = pad && has < vocab ? pad_tokenizer(t, vocab, path) : CHOIR_OK;
+    choir_tokenizer_free(t);
+    CH_TRY(code);
+    if (!pad || has >= vocab) break;
+  }
   if (has == vocab) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, \"vocab_size\" is %d",
                   from ? from : j->options->from, has, vocab);
@@ -214,18 +254,18 @@ static int is_unread(int code) {
 }
 
 /* A tokenizer that would change texts, or is not the model's, is left out, with a notice, unless the folder has another
- * file that fits; one that the caller names must be right. */
+ * file that fits, without padding or, failing that, with it; one that the caller names must be right. */
 static int copy_tokenizer(import_job *j, const char *directory) {
   static const char *const names[] = {"tokenizer.model", "tokenizer.json"};
   char path[PATH_MAX], own[PATH_MAX];
   int given = j->options->tokenizer || j->format == CH_EXPORT_GGUF, code = CHOIR_OK;
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
-  if (given) code = place_tokenizer(j, j->options->tokenizer, path);
-  for (int i = given ? 2 : 0; i < 2 && (!given || (code && !is_unread(code))); i++) {
+  if (given) code = place_tokenizer(j, j->options->tokenizer, 1, path);
+  for (int i = given ? 4 : 0; i < 4 && (!given || (code && !is_unread(code))); i++) {
     int there;
-    snprintf(own, sizeof own, "%s/%s", j->options->from, names[i]);
+    snprintf(own, sizeof own, "%s/%s", j->options->from, names[i % 2]);
     CH_TRY(ch_there(own, &there));
-    if (there) given = 1, code = place_tokenizer(j, own, path);
+    if (there) given = 1, code = place_tokenizer(j, own, i / 2, path);
   }
   if (!given) return CHOIR_OK;
   j->result->tokenizer = !code;
@@ -257,8 +297,8 @@ static int read_config(import_job *j, const char *name, json_t *root) {
 /* A head that has the bytes of the embedding is the embedding, which some stock programs cannot be told. Of one that is
  * said to be the embedding and is not, some programs take its own bytes and others the embedding's. */
 static int tie(import_job *j) {
-  const choir_tensor *embed = choir_tensors_find(j->from, ch_export_find("embed.weight")->there[j->format]),
-                     *head = choir_tensors_find(j->from, ch_export_find("head.weight")->there[j->format]);
+  const choir_tensor *embed = find_tensor(j, ch_export_find("embed.weight")->there[j->format]),
+                     *head = find_tensor(j, ch_export_find("head.weight")->there[j->format]);
   if (!embed || !head) return CHOIR_OK;
   int same = embed->dtype == head->dtype && embed->bytes == head->bytes &&
              !memcmp(embed->shape, head->shape, sizeof head->shape) && !memcmp(embed->data, head->data, head->bytes);
@@ -286,7 +326,7 @@ static int open_folder(import_job *j) {
                     "whole heads turn, as in transformers",
                     path, j->config.model.rope_fraction);
   snprintf(path, sizeof path, "%s/model.safetensors", j->options->from);
-  return choir_tensors_load(path, 0, &j->from);
+  return ch_tensors_open_unaligned(path, 0, &j->from);
 }
 
 static int open_file(import_job *j) {

@@ -86,14 +86,18 @@ int ch_export_fill(const ch_export_tensor *tensor, int64_t block, float *out);
 int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns);
 void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, void *out);
 
-/* Value i of an array of type `stored` in file format; CHOIR_U8 stands for Q8_0. */
+/* Value i of an array of type `stored` in file format, at any byte; CHOIR_U8 stands for Q8_0. */
 static inline float ch_export_value(choir_dtype stored, const void *in, int64_t i) {
   const char *block = (const char *)in + i / CH_Q8_VALUES * CH_Q8_BYTES;
   uint16_t half;
-  if (stored == CHOIR_F32) return ((const float *)in)[i];
-  if (stored == CHOIR_BF16) return ch_bf16_value(((const ch_bf16 *)in)[i]);
-  if (stored == CHOIR_F16) return ch_half_value(((const uint16_t *)in)[i]);
+  float single;
+  double wide;
+  if (stored == CHOIR_F32) return memcpy(&single, (const char *)in + i * 4, sizeof single), single;
+  if (stored == CHOIR_F64) return memcpy(&wide, (const char *)in + i * 8, sizeof wide), (float)wide;
+  if (stored != CHOIR_U8) block = (const char *)in + i * 2;
   memcpy(&half, block, sizeof half);
+  if (stored == CHOIR_BF16) return ch_bf16_value(half);
+  if (stored == CHOIR_F16) return ch_half_value(half);
   return ch_half_value(half) * (float)(int8_t)block[2 + i % CH_Q8_VALUES];
 }
 
