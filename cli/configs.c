@@ -9,7 +9,7 @@ static int run_configs(int count, const char *const *operands) {
     choir_config_costs costs;
     if (choir_config_load(*name, &config)) return cli_fail();
     int assumed = cli_vocabulary(&config, 0);
-    if (choir_config_cost(&config, &costs)) return cli_fail();
+    if (choir_config_get_costs(&config, &costs)) return cli_fail();
     const choir_train_config *t = &config.train;
     printf("%-12s %10s %10s  L=%d d=%d e=%d, %s%s\n", *name, cli_count((double)costs.parameters),
            cli_count((double)costs.active_parameters), config.model.layers, config.model.d_model, config.model.experts,

@@ -87,7 +87,7 @@ static int run_info(int count, const char *const *operands) {
   int status = cli_load_config(operands[0], &o.set, &config);
   if (status) return status;
   int assumed = cli_vocabulary(&config, o.vocab_size);
-  if (choir_config_check(&config) || choir_config_cost(&config, &costs)) return cli_fail();
+  if (choir_config_check(&config) || choir_config_get_costs(&config, &costs)) return cli_fail();
   const paper_size *paper = find_paper_size(&config.model);
   if (o.json) return print_info_json(&config, &costs, paper);
   print_info(&config, &costs, paper, assumed);

@@ -28,7 +28,7 @@ static int run_init(int count, const char *const *operands) {
   else if (!config.model.vocab_size)
     status = cli_usage("%s leaves the vocabulary to the data: give --vocab-size V or --tokenizer FILE", operands[0]);
   else if (choir_model_create(&config, (uint64_t)o.seed, &options, &model) ||
-           choir_model_save(model, tokenizer, o.out) || choir_config_cost(&config, &costs))
+           choir_model_save(model, tokenizer, o.out) || choir_config_get_costs(&config, &costs))
     status = cli_fail();
   else
     printf("%s: %s parameters from seed %lld\n", cli_shown(o.out), cli_grouped(costs.parameters), (long long)o.seed);

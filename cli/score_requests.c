@@ -96,7 +96,7 @@ static int read_requests(requests_work *w) {
   return status ? status : w->count ? 0 : cli_fail_with("%s: no requests", w->path);
 }
 
-static int print_score(const requests_work *w, const choir_tokenizer *tokenizer, int64_t i, const choir_score *s,
+static int print_score(const requests_work *w, const choir_tokenizer *tokenizer, int64_t i, const choir_scored *s,
                        int tokens) {
   json_t *given = json_object_get(given_of(w, i)->line, "id"), *object = json_object();
   json_object_set_new(object, "id", given ? json_incref(given) : json_integer(i + 1));
@@ -128,7 +128,7 @@ static int score_requests(cli_score_options *o, choir_model *model, const choir_
   int status = 0;
   cli_progress_begin(&progress, stderr);
   int code = choir_model_check_causal(model); /* as --routing asked for */
-  if (!code) code = choir_score_requests(model, tokenizer, (void *)w->request.data, w->count, options, &result);
+  if (!code) code = choir_score(model, tokenizer, (void *)w->request.data, w->count, options, &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
   for (int64_t i = 0; i < w->count && !status; i++) status = print_score(w, tokenizer, i, &result.score[i], o->tokens);

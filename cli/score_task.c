@@ -58,7 +58,7 @@ static int score_task(cli_score_options *o, const choir_task *task, choir_model 
   o->of_task.score.progress = cli_progress_count;
   o->of_task.score.context = &progress;
   cli_progress_begin(&progress, stderr);
-  int code = choir_score_task(model, tokenizer, task, &o->of_task, &result);
+  int code = choir_task_score(model, tokenizer, task, &o->of_task, &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
   if (o->json) return print_task_json(o, task, &result);

@@ -42,7 +42,7 @@ SIZES = {
     "choir_layer_forward": {"n"},
     "choir_route_stats_frequent": {"most"},
     "choir_route_stats_typical": {"most"},
-    "choir_score_requests": {"count", "size"},
+    "choir_score": {"count", "size"},
     "choir_tensors_write": {"count"},
     "choir_tokenizer_decode": {"count"},
     "choir_tokenizer_encode": {"length"},
@@ -104,7 +104,7 @@ TEXTS_OF = {
     "choir_tensors_find.name": "embedding.weight", "choir_tensors_metadata.key": "choir_header",
     "choir_task_load.name": "task.json", "choir_model_save.checkpoint": "new", "choir_trainer_save.checkpoint": "new",
     "choir_trainer_resume.checkpoint": "trained", "choir_data_build.name": "some", "choir_tensors_write.name": "some",
-    "choir_score_task.data": "set", "choir_finetune.data": "set",
+    "choir_task_score.data": "set", "choir_finetune.data": "set",
 }  # fmt: skip
 NUMBERS = {"B": 2, "T": 8, "n": 8, "e": 4, "experts": 4, "tokens": 8, "d_model": 8, "d_hidden": 8, "count": 1,
            "room": 4096, "length": 4, "source_count": 1, "steps": 2, "slots": 1, "chunk": 8, "batch": 2,

@@ -33,7 +33,7 @@ static choir_config_costs costs_at(double experts, int length) {
   c.model.vocab_size = V;
   c.model.router.capacity_factor = experts;
   c.train.sequence_length = length;
-  test_ok(choir_config_cost(&c, &costs));
+  test_ok(choir_config_get_costs(&c, &costs));
   return costs;
 }
 

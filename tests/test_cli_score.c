@@ -69,7 +69,7 @@ static void sizes_of_texts(void **state) {
       {.context = {.text = "kalo"}, .continuation = {.text = " sura"}}};
   test_ok(choir_model_load("run", NULL, &model, &tokenizer));
   test_ok(choir_model_set_routing(model, "threshold"));
-  test_ok(choir_score_requests(model, tokenizer, requests, 2, NULL, &r));
+  test_ok(choir_score(model, tokenizer, requests, 2, NULL, &r));
   assert_int_equal(r.score[0].count, r.score[1].count);
   assert_true(r.score[0].log_likelihood == r.score[1].log_likelihood);
   choir_score_result_free(&r);

@@ -25,7 +25,7 @@ static void the_papers_sizes(void **state) {
   for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
     choir_config c = load(want[i].name);
     choir_config_costs costs;
-    test_ok(choir_config_cost(&c, &costs));
+    test_ok(choir_config_get_costs(&c, &costs));
     double active_digit = want[i].active < 1e9 ? 1e6 : 1e8;
     if (!(fabs((double)costs.parameters - want[i].parameters) <= want[i].digit / 2) ||
         !(fabs((double)costs.active_parameters - want[i].active) <= active_digit / 2))
@@ -40,9 +40,9 @@ static void nano_by_hand(void **state) {
   const double V = 8192, d = 128, h = 512, H = 4, e = 16, c = 2, T = 128;
   choir_config config = load("nano");
   choir_config_costs costs;
-  test_fails(choir_config_cost(&config, &costs), CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0");
+  test_fails(choir_config_get_costs(&config, &costs), CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0");
   config.model.vocab_size = V;
-  test_ok(choir_config_cost(&config, &costs));
+  test_ok(choir_config_get_costs(&config, &costs));
   assert_true(costs.embedding_parameters == V * d);
   assert_true(costs.expert_parameters == 2 * e * 2 * d * h);
   assert_true(costs.parameters ==
@@ -58,9 +58,9 @@ static void modern_by_hand(void **state) {
   choir_config config = load("nano");
   choir_config_costs old, costs;
   config.model.vocab_size = V;
-  test_ok(choir_config_cost(&config, &old));
+  test_ok(choir_config_get_costs(&config, &old));
   test_modern(&config);
-  test_ok(choir_config_cost(&config, &costs));
+  test_ok(choir_config_get_costs(&config, &costs));
   assert_true(costs.embedding_parameters == V * d);
   assert_true(costs.parameters == 2 * V * d + L * (2 * d * d + 2 * d * a + 2 * a + 2 * d) + 2 * 3 * d * h +
                                       2 * (d * e + e * 2 * d * h) + d);
@@ -78,24 +78,24 @@ static void routers_differ_in_experts_per_token(void **state) {
   choir_config config = load("nano");
   choir_config_costs base, costs;
   config.model.vocab_size = 8192;
-  test_ok(choir_config_cost(&config, &base));
+  test_ok(choir_config_get_costs(&config, &base));
   static const struct {
     const char *name;
     double experts, router;
   } want[] = {{"gshard_top2", 2, 1}, {"switch_top1", 1, 1}, {"hash", 1, 0}};
   for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
     test_ok(choir_config_set(&config, "router.name", want[i].name));
-    test_ok(choir_config_cost(&config, &costs));
+    test_ok(choir_config_get_costs(&config, &costs));
     double fewer = 2 * ((2 - want[i].experts) * 4 * d * h + (1 - want[i].router) * 2 * d * e);
     assert_true(base.forward_flops_per_token - costs.forward_flops_per_token == fewer);
   }
   test_ok(choir_config_set(&config, "router.name", "dense"));
-  assert_int_not_equal(choir_config_cost(&config, &costs), CHOIR_OK); /* 16 experts: checked first */
+  assert_int_not_equal(choir_config_get_costs(&config, &costs), CHOIR_OK); /* 16 experts: checked first */
   test_ok(choir_config_set(&config, "experts", "1"));
-  test_ok(choir_config_cost(&config, &costs));
+  test_ok(choir_config_get_costs(&config, &costs));
   assert_true(costs.active_parameters == costs.parameters);
   test_ok(choir_config_set(&config, "d_expert", "1024")); /* as wide as the two experts of 512 that a token met */
-  test_ok(choir_config_cost(&config, &costs));
+  test_ok(choir_config_get_costs(&config, &costs));
   assert_true(base.forward_flops_per_token - costs.forward_flops_per_token == 2 * 2 * d * e);
 }
 

@@ -164,7 +164,7 @@ static void micro_batches(void **state) {
   }
   int64_t count = 0;
   choir_config_costs costs;
-  test_ok(choir_config_cost(&config, &costs));
+  test_ok(choir_config_get_costs(&config, &costs));
   count = costs.parameters;
   assert_true(test_error(gradient[0], gradient[1], count) > 0.01);
   for (int64_t i = 0; i < count; i++) gradient[0][i] = (gradient[0][i] + gradient[1][i]) / 2;

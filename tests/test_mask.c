@@ -320,7 +320,7 @@ static void what_has_no_meaning_is_refused(void **state) {
              "train.objective is masked");
   choir_score_request request = {.continuation = {.text = "a"}};
   choir_score_result scores;
-  test_fails(choir_score_requests(model, NULL, &request, 1, NULL, &scores), CHOIR_ERROR_UNSUPPORTED, "scoring needs");
+  test_fails(choir_score(model, NULL, &request, 1, NULL, &scores), CHOIR_ERROR_UNSUPPORTED, "scoring needs");
   assert_int_equal(choir_config_mask_token(&c), MODEL_V - 1);
   choir_model_free(model);
 }

@@ -29,7 +29,7 @@ static void plan_is_that_of_the_arenas(void **state) {
       c.model.router.consistency_weight = 1;
       c.train.accumulate = 2;
     }
-    test_ok(choir_config_cost(&c, &costs));
+    test_ok(choir_config_get_costs(&c, &costs));
     test_ok(choir_model_create(&c, 1, &run, &model));
     test_ok(ch_trainer_plan(model, &t));
     test_ok(ch_trainer_commit(&t));

@@ -65,7 +65,7 @@ static void one_process_is_what_the_program_says(void **state) {
     choir_config_costs costs;
     test_ok(choir_config_load(found.gl_pathv[i], &config));
     if (!config.model.vocab_size) config.model.vocab_size = 512;
-    test_ok(choir_config_cost(&config, &costs));
+    test_ok(choir_config_get_costs(&config, &costs));
     ch_plan *plan = plan_of(&config, one_rank, 0);
     const ch_plan_layout *l = &plan->layout[0];
     assert_int_equal(plan->count, 1);

@@ -281,7 +281,7 @@ static void whole_task(void **state) {
   o.data = corpus_home;
   o.out = corpus_path("predictions.tsv");
   o.batch_sequences = 8;
-  test_ok(choir_score_task(model, tokenizer, task, &o, &r));
+  test_ok(choir_task_score(model, tokenizer, task, &o, &r));
   assert_int_equal(r.examples, ROWS);
   assert_int_equal(r.measures, 2);
   assert_int_equal(r.measure[0].labelled, ROWS - 5);
@@ -295,31 +295,31 @@ static void whole_task(void **state) {
   choir_model_on_routing(model, see, &share);
   model->net.config.router.eval_capacity_factor = 0.5;
   o.capacity_factor = 4; /* every expert takes every token */
-  test_ok(choir_score_task(model, tokenizer, task, &o, &more));
+  test_ok(choir_task_score(model, tokenizer, task, &o, &more));
   assert_true(share == 1);
   choir_model_on_routing(model, NULL, NULL);
   assert_true(model->net.config.router.eval_capacity_factor == 0.5);
   assert_memory_equal(&more.measure[0], &r.measure[0], offsetof(choir_task_measure, matthews));
   o.score.progress = use_it;
   o.score.context = model;
-  test_ok(choir_score_task(model, tokenizer, task, &o, &r));
+  test_ok(choir_task_score(model, tokenizer, task, &o, &r));
   assert_memory_equal(&more.measure[0], &r.measure[0], 2 * sizeof r.measure[0]);
   o.score.progress = NULL;
   o.batch_sequences = 0;
-  test_ok(choir_score_task(model, tokenizer, task, &o, &r));
+  test_ok(choir_task_score(model, tokenizer, task, &o, &r));
   assert_int_equal(r.measures, 1);
   o.split = "nope";
-  test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_ARGUMENT, "nope");
+  test_fails(choir_task_score(model, tokenizer, task, &o, &r), CHOIR_ERROR_ARGUMENT, "nope");
   o.split = NULL;
   o.capacity_factor = -1;
-  test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_ARGUMENT, "capacity_factor");
+  test_fails(choir_task_score(model, tokenizer, task, &o, &r), CHOIR_ERROR_ARGUMENT, "capacity_factor");
   o.capacity_factor = 0;
   o.score.progress = stop;
   test_ok(choir_model_set_routing(model, "batch"));
-  test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_INTERRUPTED, "stopped");
+  test_fails(choir_task_score(model, tokenizer, task, &o, &r), CHOIR_ERROR_INTERRUPTED, "stopped");
   assert_int_equal(model->causal, CH_NOT_CAUSAL); /* the caller's routing is back */
   set_thresholds(model, 0);
-  test_fails(choir_score_task(model, tokenizer, task, &o, &r), CHOIR_ERROR_UNSUPPORTED, "no thresholds yet");
+  test_fails(choir_task_score(model, tokenizer, task, &o, &r), CHOIR_ERROR_UNSUPPORTED, "no thresholds yet");
   choir_model_free(model);
 }
 

@@ -59,10 +59,10 @@ static void check_vectors(const char *router, const char *backend) {
   choir_score_result r;
   int greedy = 0;
   for (int i = 0; i < v.count; i++) request[i] = request_of(&v, i);
-  test_ok(choir_score_requests(model, NULL, request, v.count, NULL, &r));
+  test_ok(choir_score(model, NULL, request, v.count, NULL, &r));
   assert_int_equal(r.count, v.count);
   for (int i = 0; i < v.count; i++) {
-    const choir_score *s = &r.score[i];
+    const choir_scored *s = &r.score[i];
     double sum = 0;
     assert_int_equal(s->count, request[i].continuation.count);
     assert_memory_equal(s->tokens, request[i].continuation.tokens, (size_t)s->count * sizeof *s->tokens);
@@ -120,7 +120,7 @@ static void score_in_order(choir_model *model, const choir_score_request *reques
   ch_rng rng = ch_rng_make(order, CH_STREAM_TEST, 1);
   for (int i = 0; i < REQUESTS; i++)
     shuffled[order ? ch_rng_permute(rng, (uint64_t)i, REQUESTS) : (uint64_t)i] = request[i];
-  test_ok(choir_score_requests(model, NULL, shuffled, REQUESTS, &o, &r));
+  test_ok(choir_score(model, NULL, shuffled, REQUESTS, &o, &r));
   *out = r;
   out->score = malloc(REQUESTS * sizeof *out->score);
   for (int i = 0; i < REQUESTS; i++)
@@ -130,7 +130,7 @@ static void score_in_order(choir_model *model, const choir_score_request *reques
 
 static void same_scores(const choir_score_result *a, const choir_score_result *b, const char *what) {
   for (int i = 0; i < REQUESTS; i++) {
-    const choir_score *x = &a->score[i], *y = &b->score[i];
+    const choir_scored *x = &a->score[i], *y = &b->score[i];
     if (x->count != y->count || x->greedy != y->greedy ||
         memcmp(&x->log_likelihood, &y->log_likelihood, sizeof x->log_likelihood) ||
         memcmp(x->log_probability, y->log_probability, (size_t)x->count * sizeof(float)))
@@ -169,7 +169,7 @@ static void shares_beginnings(void **state) {
     request[i] = (choir_score_request){.context = {.tokens = context, .count = LONGEST},
                                        .continuation = {.tokens = &labels[i], .count = 1}};
   choir_score_options o = {.batch = 1, .chunk = 64};
-  test_ok(choir_score_requests(model, NULL, request, 4, &o, &r));
+  test_ok(choir_score(model, NULL, request, 4, &o, &r));
   assert_int_equal(r.tokens, LONGEST); /* labels themselves never go in */
   assert_true(r.seconds > 0);
   choir_score_result_free(&r);
@@ -177,7 +177,7 @@ static void shares_beginnings(void **state) {
     request[4 + i] = request[0];
     request[4 + i].continuation = (choir_prompt){.tokens = longer[i], .count = 3};
   }
-  test_ok(choir_score_requests(model, NULL, request, 6, &o, &r));
+  test_ok(choir_score(model, NULL, request, 6, &o, &r));
   assert_int_equal(r.tokens, LONGEST + 2 + 2);
   choir_score_result_free(&r);
   choir_model_free(model);
@@ -196,40 +196,39 @@ static void refusals(void **state) {
   choir_score_request bad = good;
   choir_score_result r;
   int64_t done = -1;
-  test_refused(choir_score_requests(model, NULL, &good, 0, NULL, &r), CHOIR_ERROR_ARGUMENT, "no requests");
+  test_refused(choir_score(model, NULL, &good, 0, NULL, &r), CHOIR_ERROR_ARGUMENT, "no requests");
   bad.continuation.count = 0;
-  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "request 1 of 1");
+  test_refused(choir_score(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "request 1 of 1");
   bad.continuation.count = 4;
-  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "vocabulary");
+  test_refused(choir_score(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "vocabulary");
   bad = good;
   bad.context.tokens = tokens + 3, bad.context.count = 1;
-  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "token 0 is 50, outside");
+  test_refused(choir_score(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "token 0 is 50, outside");
   bad.context.count = -1;
-  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "request 1 of 1");
+  test_refused(choir_score(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "request 1 of 1");
   bad.context.count = 0;
-  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "empty context");
+  test_refused(choir_score(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "empty context");
   bad.context = (choir_prompt){.count = 2};
-  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "tokens is NULL");
+  test_refused(choir_score(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "tokens is NULL");
   bad.context = (choir_prompt){.text = "a"};
-  test_refused(choir_score_requests(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "tokenizer");
-  test_refused(choir_score_requests(model, NULL, &good, 1, &(choir_score_options){.chunk = 1}, &r),
-               CHOIR_ERROR_ARGUMENT, "batch is 0");
-  test_refused(choir_score_requests(model, NULL, &good, 1, &(choir_score_options){.batch = 1}, &r),
-               CHOIR_ERROR_ARGUMENT, "chunk is 0");
-  test_refused(
-      choir_score_requests(model, NULL, &good, 1,
+  test_refused(choir_score(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "tokenizer");
+  test_refused(choir_score(model, NULL, &good, 1, &(choir_score_options){.chunk = 1}, &r), CHOIR_ERROR_ARGUMENT,
+               "batch is 0");
+  test_refused(choir_score(model, NULL, &good, 1, &(choir_score_options){.batch = 1}, &r), CHOIR_ERROR_ARGUMENT,
+               "chunk is 0");
+  test_refused(choir_score(model, NULL, &good, 1,
                            &(choir_score_options){.batch = 1, .chunk = 1, .progress = stop, .context = &done}, &r),
-      CHOIR_ERROR_INTERRUPTED, "stopped after 0 of 1 requests");
+               CHOIR_ERROR_INTERRUPTED, "stopped after 0 of 1 requests");
   assert_int_equal(done, 0);
   assert_null(r.score);
   test_ok(choir_model_set_routing(model, "batch"));
-  test_ok(choir_score_requests(model, NULL, &good, 1, NULL, &r));
+  test_ok(choir_score(model, NULL, &good, 1, NULL, &r));
   assert_string_equal(r.routing, "threshold");
   choir_score_result_free(&r);
   choir_parameter p;
   test_ok(choir_model_parameter_at(model, 0, &p));
   p.data[3 * p.shape[1]] = NAN;
-  test_refused(choir_score_requests(model, NULL, &good, 1, NULL, &r), CHOIR_ERROR_NUMERIC, "not finite");
+  test_refused(choir_score(model, NULL, &good, 1, NULL, &r), CHOIR_ERROR_NUMERIC, "not finite");
   choir_model_free(model);
 }
 

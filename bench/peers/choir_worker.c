@@ -161,7 +161,7 @@ static void open_step(worker *w, char **argv) {
     output *o = add(w, p.name, p.data, 1);
     for (int k = 0; k < p.dims; k++) o->count *= p.shape[k];
   }
-  check(choir_config_cost(&model->config, &costs));
+  check(choir_config_get_costs(&model->config, &costs));
   w->flops = costs.train_flops_per_token * (double)n;
   w->run = run_step;
 }

@@ -15,7 +15,7 @@
  *   choir_model_free(model);
  *
  * With options: set fields before the call, as options.temperature = 0; choir_train, choir_eval, choir_finetune,
- * choir_score_requests and choir_data_build have such a struct each.
+ * choir_score and choir_data_build have such a struct each.
  *
  * Streaming: options.text hears new text as it comes; a session (choir_session_create) gives the logits of each token
  * and leaves the choice to you; choir_model_on_routing shows how each layer routes meanwhile; a trainer

@@ -174,7 +174,7 @@ typedef struct choir_config_costs {
   int64_t serve_bytes;       /* fp32 weights and one sequence's KV cache */
   int64_t reserved[8];
 } choir_config_costs;
-CHOIR_API int choir_config_cost(const choir_config *config, choir_config_costs *costs);
+CHOIR_API int choir_config_get_costs(const choir_config *config, choir_config_costs *costs);
 
 CHOIR_C_END
 #endif

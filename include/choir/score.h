@@ -15,7 +15,7 @@ typedef struct choir_score_request {
   int64_t reserved[2];
 } choir_score_request;
 
-typedef struct choir_score {
+typedef struct choir_scored {
   double log_likelihood;  /* sum over the continuation's tokens, natural logarithm */
   int greedy;             /* 1: every token is the likeliest one (ties: the lower id), so temperature 0 would generate
                              this continuation */
@@ -23,7 +23,7 @@ typedef struct choir_score {
   int32_t *tokens;        /* [count] */
   float *log_probability; /* [count] of each */
   int64_t reserved[2];
-} choir_score;
+} choir_scored;
 
 typedef struct choir_score_options {
   int batch;                        /* sequences that go through the model together; no score depends on it */
@@ -37,7 +37,7 @@ typedef struct choir_score_options {
 CHOIR_API void choir_score_options_default(choir_score_options *options); /* the same, as a function */
 
 typedef struct choir_score_result {
-  choir_score *score; /* [count] in the order of the requests */
+  choir_scored *score; /* [count] in the order of the requests */
   int64_t count;
   int64_t tokens; /* that went through the model: what requests begin with in common goes once */
   double seconds;
@@ -52,9 +52,8 @@ typedef struct choir_score_result {
  * continuation, a token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a
  * text that is not UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not
  * finite. */
-CHOIR_API int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer,
-                                   const choir_score_request *requests, int64_t count,
-                                   const choir_score_options *options, choir_score_result *result);
+CHOIR_API int choir_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
+                          int64_t count, const choir_score_options *options, choir_score_result *result);
 CHOIR_API void choir_score_result_free(choir_score_result *result);
 
 typedef struct choir_task_options {
@@ -88,8 +87,8 @@ typedef struct choir_task_result {
 
 /* Predicts the label of every row of a set: the one whose word is likeliest after the task's template, by the mean
  * log-probability of its tokens. CHOIR_ERROR_UNSUPPORTED: no step has set the model's thresholds yet; CHOIR_ERROR_IO:
- * no such file; CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score_requests. */
-CHOIR_API int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
+ * no such file; CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score. */
+CHOIR_API int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
                                const choir_task_options *options, choir_task_result *result);
 
 CHOIR_C_END

@@ -330,7 +330,7 @@ class Model(Handle):
         options, result = native.options("choir_score_options", batch=batch), ffi.new("choir_score_result *")
         with self.use() as address, Guard() as guard:
             guard.on(options, "progress", lambda _, p: progress and progress(p.done, p.total))
-            native.check(lib.choir_score_requests(address, self._words(), array, len(requests), options, result))
+            native.check(lib.choir_score(address, self._words(), array, len(requests), options, result))
             try:
                 return [
                     Scored(

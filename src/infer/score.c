@@ -97,7 +97,7 @@ static int make_item(score_work *w, const choir_tokenizer *t, int V, const choir
   return ch_check_tokens(item->continuation, item->continuations, V);
 }
 
-static int make_score(const ch_score_item *item, choir_score *score) {
+static int make_score(const ch_score_item *item, choir_scored *score) {
   size_t count = (size_t)item->continuations;
   score->tokens = reallocarray(NULL, count, sizeof *score->tokens);
   score->log_probability = reallocarray(NULL, count, sizeof *score->log_probability);
@@ -125,8 +125,8 @@ static int make_work(const choir_tokenizer *tokenizer, int V, const choir_score_
   return CHOIR_OK;
 }
 
-int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
-                         int64_t count, const choir_score_options *options, choir_score_result *result) {
+int choir_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
+                int64_t count, const choir_score_options *options, choir_score_result *result) {
   CH_TRY(CH_GIVEN(model, requests, result));
   const choir_score_options defaults = CHOIR_SCORE_OPTIONS_INIT, *o = options ? options : &defaults;
   score_work w = {.count = count};

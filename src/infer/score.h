@@ -12,7 +12,7 @@ int ch_check_tokens(const int32_t *tokens, int count, int V);
 typedef struct ch_score_item {
   const int32_t *context, *continuation;
   int contexts, continuations; /* tokens of each; one at least */
-  choir_score *score;          /* log_probability has its memory, or is NULL */
+  choir_scored *score;         /* log_probability has its memory, or is NULL */
 } ch_score_item;
 
 /* A row of logits: log of the sum of their exponentials, and the likeliest token (of equal ones the lower id). */

@@ -85,7 +85,7 @@ static void share_out(scoring *g) {
 
 /* The next token of a continuation, from the logits in front of it. */
 static int score_token(scoring_slot *s, const float *logits, const ch_summary *of) {
-  choir_score *score = s->item->score;
+  choir_scored *score = s->item->score;
   int32_t token = s->item->continuation[s->done];
   double log_probability = (double)logits[token] - of->log_sum;
   if (!isfinite(log_probability))

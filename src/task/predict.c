@@ -46,7 +46,7 @@ int ch_predict_alone(choir_model *model, const ch_examples *e, const choir_score
   if (code || !e->count) return code;
   size_t count = (size_t)e->count * (size_t)labels;
   ch_score_item *item = reallocarray(NULL, count, sizeof *item);
-  choir_score *score = calloc(count, sizeof *score);
+  choir_scored *score = calloc(count, sizeof *score);
   choir_score_result result = {0};
   if (!item || !score) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for the scores of %zu labels", count);
   for (size_t i = 0; i < count && !code; i++) {

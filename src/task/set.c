@@ -160,7 +160,7 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
   return code;
 }
 
-/* ---- choir_score_task: a task's set from its file to its measures ---- */
+/* ---- choir_task_score: a task's set from its file to its measures ---- */
 
 static int check_set(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
   if (!o->data) return ch_error(CHOIR_ERROR_ARGUMENT, "scoring a task needs the directory of its files");
@@ -215,13 +215,13 @@ static void describe_set(const ch_set *set, choir_task_result *r) {
   if (r->malformed) snprintf(r->first_malformed, sizeof r->first_malformed, "%s", set->rows.first);
 }
 
-int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
+int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
                      const choir_task_options *options, choir_task_result *result) {
   CH_TRY(CH_GIVEN(model, tokenizer, task, options, result));
   ch_set set;
   *result = (choir_task_result){0};
   CH_CHECK_RESERVED(options, "choir_task_options");
-  CH_TRY(ch_model_alone(model, "choir_score_task"));
+  CH_TRY(ch_model_alone(model, "choir_task_score"));
   CH_TRY(check_set(model, tokenizer, options));
   CH_TRY(ch_model_check_thresholds(model));
   int length = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;

@@ -54,7 +54,7 @@ int ch_set_open(const choir_task *task, const char *directory, const char *split
 void ch_set_close(ch_set *set);
 
 /* How good a model is on it: by thresholds, each example by itself, or by batch routing, which needs a plan
- * (ch_predict_passes). options: of choir_score_task. Writes the predictions where `out` is not NULL. */
+ * (ch_predict_passes). options: of choir_task_score. Writes the predictions where `out` is not NULL. */
 int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const choir_task_options *options,
                    const char *out, choir_task_measure *measure);
 

@@ -53,7 +53,7 @@ void ch_metrics_line(ch_metrics *m, json_t *object) { write_line(&m->results, ob
 
 void ch_metrics_run(ch_metrics *m, const ch_run *run, const char *from) {
   choir_config_costs costs = {0};
-  choir_config_cost(&run->config, &costs);
+  choir_config_get_costs(&run->config, &costs);
   json_t *line = json_pack("{s:s, s:s, s:I, s:I, s:f}", "event", "run", "version", choir_version(), "parameters",
                            (json_int_t)costs.parameters, "active_parameters", (json_int_t)costs.active_parameters,
                            "train_flops_per_token", costs.train_flops_per_token);

@@ -47,7 +47,7 @@ static int make_model(ch_pretraining *p, const choir_train_options *o) {
   choir_config_costs costs;
   choir_run_options with = o->run;
   if (o->ranks) with.ranks = &p->ranks;
-  CH_TRY(choir_config_cost(&run->config, &costs));
+  CH_TRY(choir_config_get_costs(&run->config, &costs));
   run->flops_per_token = costs.train_flops_per_token;
   CH_TRY(ch_model_prepare(&run->config, &with, &model));
   CH_TRY(ch_trainer_plan(model, &run->trainer));

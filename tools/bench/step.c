@@ -86,7 +86,7 @@ static int measure_step(ch_bench *b, training *t) {
   CH_TRY(compare_step(b, t));
   const choir_config *config = &t->trainer.model->config;
   CH_TRY(ch_model_plan(t->trainer.model, ch_pass_sequences(config), config->train.sequence_length, 1));
-  CH_TRY(choir_config_cost(config, &costs));
+  CH_TRY(choir_config_get_costs(config, &costs));
   const ch_transformer *net = &t->trainer.model->net;
   ch_bench_time(b, one_step, t);
   CH_TRY(t->code);

@@ -114,7 +114,7 @@ static int fill_plan(ch_plan *plan, const choir_config *config, const ch_plan_op
   if (!plan->config.model.vocab_size)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, a plan has no data to take it from");
   CH_TRY(ch_params_build(&plan->config.model, &plan->params));
-  CH_TRY(choir_config_cost(&plan->config, &plan->costs));
+  CH_TRY(choir_config_get_costs(&plan->config, &plan->costs));
   plan->tokens = ch_step_tokens(&plan->config.train);
   plan->peak = ch_peak_of(&plan->config, &plan->cluster);
   name_assumed(plan);
