@@ -69,6 +69,21 @@ static void resumes(void **state) {
   program_must("grep 'state.safetensors.* passed over' killed.txt");
 }
 
+/* Calls that fail for a while: the run goes on in memory, saves when there is room again, and ends as without. */
+static void a_disk_that_is_full(void **state) {
+  if (!*CHOIR_SHIM) skip();
+  for (int first = 40; first < 160; first += 53) {
+    program_must(
+        "rm -rf full; faulty write:28:%d:30 finetune --from pre --task mine.json --data set --threads 1 --set "
+        "batch_sequences=8 --set train.rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 "
+        "--set checkpoint_every=7 --epochs 6 --out full >full.txt 2>&1",
+        first);
+    program_must(
+        "set -e; for f in metrics.jsonl result.json best config.json; do cmp whole/$f full/$f; done; test $(grep -c "
+        "'there is room on the disk again' full.txt) = 1");
+  }
+}
+
 /* Out of time after a step, evaluated there, and resumed: the same bytes as without. */
 static void stops_in_time(void **state) {
   program_must("set -e; " FRESH
@@ -193,5 +208,5 @@ static void refusals(void **state) {
       "grep -q '\"malformed\":1' odd-run/metrics.jsonl");
 }
 
-TEST_MAIN(set_up, program_directory_remove, learns, resumes, stops_in_time, best, goes_on_with_its_own, another_router,
-          recipes, refusals)
+TEST_MAIN(set_up, program_directory_remove, learns, resumes, a_disk_that_is_full, stops_in_time, best,
+          goes_on_with_its_own, another_router, recipes, refusals)
