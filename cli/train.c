@@ -18,7 +18,7 @@ typedef struct train_display {
   double shown_seconds, shown_cpu; /* of the steps since the last line; CPU time of a thread */
   double cpu;                      /* of all steps; negative once note_busy has told the user */
   choir_eval_result evaluated;     /* the last evaluation, by thresholds if they are causal and the other is not */
-  char routing[CHOIR_NAME_BYTES];  /* of it; empty: none yet */
+  char routing[CHOIR_NAME_BYTES], objective[CHOIR_NAME_BYTES]; /* its texts are the run's; routing empty: none yet */
 } train_display;
 
 /* What there is to say beside the speed: ", 61 % of peak" where a peak is known; of several ranks ", sent 1.3 MiB in 96
@@ -95,6 +95,7 @@ static void show_evaluation(train_display *w, const choir_event *e) {
            cli_measure(last->objective), (long long)e->best_step, e->best);
   w->evaluated = *last;
   snprintf(w->routing, sizeof w->routing, "%s", last->routing);
+  snprintf(w->objective, sizeof w->objective, "%s", last->objective);
 }
 
 /* Prints what stays on the screen; the live line is cleared first. */
@@ -132,7 +133,7 @@ static int on_event(void *context, const choir_event *e) {
 static void show_outcome(const train_display *w) {
   const choir_eval_result *r = &w->evaluated;
   if (*w->routing)
-    cli_print_outcome(r->objective, "held-out text", r->bits_per_byte / r->loss, r->loss, w->routing, r->unigram_loss,
+    cli_print_outcome(w->objective, "held-out text", r->bits_per_byte / r->loss, r->loss, w->routing, r->unigram_loss,
                       (double)NAN);
 }
 
