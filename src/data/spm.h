@@ -1,4 +1,4 @@
-/* The C face of SentencePiece: the only place that knows it is C++. No exception leaves it, nothing is printed. */
+/* The C face of SentencePiece (spm.cc, spm_train.cc), which is C++. No exception leaves it, nothing is printed. */
 #ifndef CH_DATA_SPM_H
 #define CH_DATA_SPM_H
 
