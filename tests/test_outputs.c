@@ -181,6 +181,30 @@ static void directories_without_fsync(void **state) {
       "export FAULT_DIRECTORIES=1; faulty fsync:5:1:1000 train --config config.json --data data --out broken");
 }
 
+/* What a file system cannot do is said before the first step, or done in another way: directories that cannot be
+ * renamed, files that cannot be mapped. */
+static void odd_file_systems(void **state) {
+  if (!*CHOIR_SHIM) skip();
+  static const int errors[] = {ENOSYS, EXDEV};
+  for (int i = 0; i < 2; i++) {
+    program_refuses(1, "cannot rename directories",
+                    "export FAULT_DIRECTORIES=1; faulty rename:%d:1:1000 train --config config.json --data data --out "
+                    "renames",
+                    errors[i]);
+    assert_null(strstr(program_output, "step 1/"));
+    assert_int_not_equal(access("renames", F_OK), 0);
+  }
+  program_must(
+      "choir train --config config.json --data data --set steps=9 --out maps; "
+      "choir eval maps --data data --json >maps.json");
+  program_must("faulty mmap:%d:1:1000 train --config config.json --data data --set steps=9 --out copies", ENODEV);
+  assert_non_null(strstr(program_output, "cannot map files; "));
+  program_must(
+      "faulty mmap:%d:1:1000 eval copies --data data --json 2>said >copies.json; cmp maps.json copies.json; "
+      "cmp maps/checkpoints/*9/model.safetensors copies/checkpoints/*9/model.safetensors",
+      ENODEV);
+}
+
 /* SentencePiece's search for pieces takes long and cannot be stopped; the program ends without it. */
 static void a_search_for_pieces_is_left(void **state) {
   program_must("mkdir search");
@@ -231,4 +255,4 @@ static void outputs_that_are_read_are_refused(void **state) {
 TEST_MAIN(program_setup, program_directory_remove, outputs_that_are_read_are_refused, only_what_choir_made_is_removed,
           leftovers_of_the_dead_go, half_a_mark_goes, temporaries_of_other_hosts_stay, outputs_keep_mode_and_links,
           empty_directories_and_links_to_them_are_outputs, mount_points_are_refused_before_the_work,
-          directories_without_fsync, a_search_for_pieces_is_left)
+          directories_without_fsync, odd_file_systems, a_search_for_pieces_is_left)

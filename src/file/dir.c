@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "file/temporary.h"
 #include "file/there.h"
@@ -22,6 +23,31 @@ static int name_dir(ch_dir *dir, const char *path) {
 
 static int make_place(ch_dir *dir) {
   return ch_temporary_beside(&dir->place, dir->target, dir->temporary, sizeof dir->temporary);
+}
+
+/* Some file systems (gcsfuse) cannot rename directories: that is found before the work and not after it. */
+static int try_rename(const char *path, const char *place) {
+  char from[CH_PATH_BYTES], to[CH_PATH_BYTES];
+  ch_path_in(from, place, "choir-tries-to-rename");
+  ch_path_in(to, place, "choir-has-renamed");
+  if (mkdir(from, 0700)) return ch_begin_error(errno, path, "created");
+  int failed = rename(from, to), number = errno;
+  rmdir(failed ? from : to);
+  if (!failed) return CHOIR_OK;
+  if (number != ENOSYS && number != EXDEV && number != EOPNOTSUPP && number != EINVAL)
+    return ch_begin_error(number, path, "created");
+  return ch_error(CHOIR_ERROR_IO,
+                  "%s: its file system cannot rename directories (%s), as choir does with whole ones; choose a path on "
+                  "another file system",
+                  path, strerror(number));
+}
+
+int ch_dir_try(const char *parent) {
+  ch_temporary place;
+  if (ch_temporary_make(&place, parent)) return ch_begin_error(errno, parent, "written");
+  int code = try_rename(parent, place.path);
+  ch_temporary_remove(&place);
+  return code;
 }
 
 static int is_mount_point(const char *path, const struct stat *status) {
@@ -60,7 +86,9 @@ int ch_dir_begin(ch_dir *dir, const char *path) {
   CH_TRY(name_dir(dir, path));
   CH_TRY(ch_path_follow(dir->path, dir->target, sizeof dir->target));
   CH_TRY(check_target(dir, &mode));
-  int failed = make_place(dir) || mkdir(dir->temporary, mode) || (mode != 0777 && chmod(dir->temporary, mode));
+  int failed = make_place(dir), code = failed ? CHOIR_OK : try_rename(dir->path, dir->place.path);
+  if (code) return ch_temporary_remove(&dir->place), code;
+  failed = failed || mkdir(dir->temporary, mode) || (mode != 0777 && chmod(dir->temporary, mode));
   if (!failed) return CHOIR_OK;
   ch_temporary_remove(&dir->place);
   return ch_begin_error(errno, dir->path, "created");

@@ -19,6 +19,8 @@ typedef struct ch_dir {
  * empty directory, whose mode the new one takes, or as a link to such a one; CHOIR_ERROR_IO otherwise, and where it is
  * a mount point, which no rename can replace: before the work, not behind it. */
 int ch_dir_begin(ch_dir *dir, const char *path);
+/* Whether directories in `parent` can be made and renamed: CHOIR_ERROR_IO, or CHOIR_ERROR_FULL. */
+int ch_dir_try(const char *parent);
 /* fsyncs every file and the directory, renames it to its place, fsyncs the parent. */
 int ch_dir_commit(ch_dir *dir);
 /* The same, or after an error, whose code it gives back, nothing stays. */

@@ -143,11 +143,36 @@ int ch_file_read(const char *path, size_t limit, char **data, size_t *bytes) {
   return CHOIR_OK;
 }
 
+/* Maps a copy in memory of a file that its file system does not map (9p, some of FUSE's). A memfd's pages stay when
+ * ch_file_forget drops them, as a file's do. */
+static void *map_copy(const char *path, int fd, size_t bytes) {
+  void *map = MAP_FAILED;
+  int copy = memfd_create("choir", MFD_CLOEXEC);
+  if (copy < 0) return MAP_FAILED;
+  if (!ftruncate(copy, (off_t)bytes)) map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, copy, 0);
+  int number = errno;
+  close(copy);
+  errno = number;
+  if (map == MAP_FAILED) return map;
+  ssize_t n = read_bytes(fd, map, bytes);
+  if (n == (ssize_t)bytes) {
+    ch_notice("%s: its file system cannot map files; %zu bytes are read into memory", path, bytes);
+    return map;
+  }
+  number = n < 0 ? errno : EIO;
+  munmap(map, bytes);
+  errno = number;
+  return MAP_FAILED;
+}
+
 int ch_file_map(const char *path, const void **data, size_t *bytes) {
   int fd;
   CH_TRY(open_sized(path, &fd, bytes));
   void *map = *bytes ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : (void *)"";
+  if (map == MAP_FAILED && errno == ENODEV) map = map_copy(path, fd, *bytes);
+  int number = errno;
   close(fd);
+  errno = number;
   if (map == MAP_FAILED) return ch_error_errno("%s: cannot be mapped", path);
   *data = map;
   return CHOIR_OK;

@@ -39,7 +39,8 @@ int ch_file_save(const char *path, const void *data, size_t bytes);
 /* Reads a whole file, NUL-terminated; *data is malloc'd. Files above `limit` bytes are refused. */
 int ch_file_read(const char *path, size_t limit, char **data, size_t *bytes);
 
-/* Maps a whole file for reading. An empty file gives data "" and bytes 0. */
+/* Maps a whole file for reading, or where its file system maps none reads it into memory, with a notice. An empty file
+ * gives data "" and bytes 0. */
 int ch_file_map(const char *path, const void **data, size_t *bytes);
 void ch_file_unmap(const void *data, size_t bytes);
 

@@ -144,6 +144,6 @@ int ch_run_directory_take(ch_claim *claim, const char *out, int resume) {
   CH_TRY(resume ? check_run(out) : check_unused(out));
   claim->fruitless = 0;
   ch_temporary_clean(out);
-  ch_temporary_clean(CH_IN(out, CH_RUN_CHECKPOINTS));
-  return CHOIR_OK;
+  int code = ch_dir_try(CH_IN(out, CH_RUN_CHECKPOINTS)); /* cleans, too */
+  return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;     /* there may be room when a checkpoint is due */
 }

@@ -34,7 +34,7 @@ typedef enum {
 /* Environment:
  * FAULT=CLASS:ERRNO:FIRST[:COUNT]  calls FIRST, FIRST+1, ... (from 1; COUNT of them, 1 if not given) fail with that
  *                                  errno, a number; 0: the process is killed in the place of the call.
- * FAULT_DIRECTORIES=1              with CLASS fsync: of directories only.
+ * FAULT_DIRECTORIES=1              with CLASS fsync or rename: of directories only.
  * FAULT_COUNTS=FILE                a file of a shim_counts, shared and up to date even when the process is killed.
  * FAULT_TRACE=FILE, FAULT_ROOT=DIR every change below DIR (absolute), as a shim_record and its bytes, in order.
  * Counted is what the program does between the beginning of main and its end. */
