@@ -256,6 +256,18 @@ static void rows_as_tokens(void **state) {
   ch_examples e;
   assert_int_equal(ch_task_label_of(task, "-1", 2), -1); /* as Hugging Face's datasets write test sets */
   assert_int_equal(ch_task_label_of(task, "-2", 2), -2);
+  static const struct {
+    const char *value;
+    int label;
+  } spelt[] = {{"1.0", 1},  {"0.00", 0}, {"-1.0", -1}, {"True", 1}, {"FALSE", 0}, {"1.", -2},
+               {"1.5", -2}, {".0", -2},  {"3.0", -2},  {"", -2},    {"Truth", -2}};
+  for (size_t i = 0; i < sizeof spelt / sizeof *spelt; i++) /* as pandas and Python write them */
+    assert_int_equal(ch_task_label_of(task, spelt[i].value, strlen(spelt[i].value)), spelt[i].label);
+  choir_task *lines = task_toy("jsonl");
+  test_ok(task_rows(lines, "{\"first\": \"a\", \"second\": \"b\", \"gold\": 1.0}\n", 1, &r));
+  assert_int_equal(ch_rows_label(&r, 0), 1);
+  ch_rows_free(&r);
+  choir_task_free(lines);
   test_ok(choir_tokenizer_load(corpus_path("small.model"), &t));
   test_ok(task_rows(task, "first\tsecond\tgold\nka to mi\tre sol\tyes\nka\t\t-\nto\tmi\tmaybe\n", 1, &r));
   test_ok(ch_examples_make(&r, t, 200, 0, &e));

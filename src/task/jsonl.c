@@ -1,4 +1,6 @@
 /* JSON lines as SuperGLUE has them: an object a line. */
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "task/rows.h"
@@ -14,7 +16,7 @@ static const json_t *find_value(const json_t *row, const ch_task_source *source)
   return NULL;
 }
 
-/* A text, a truth or an integer as text; nothing else has one. 0: it has none. */
+/* A text, a truth or a whole number as text; nothing else has one. 0: it has none. */
 static int as_text(const json_t *value, char *room, ch_value *out) {
   if (json_is_string(value))
     *out = (ch_value){json_string_value(value), json_string_length(value)};
@@ -22,6 +24,9 @@ static int as_text(const json_t *value, char *room, ch_value *out) {
     *out = json_is_true(value) ? (ch_value){"true", 4} : (ch_value){"false", 5};
   else if (json_is_integer(value))
     *out = (ch_value){room, (size_t)snprintf(room, sizeof(digits), "%" JSON_INTEGER_FORMAT, json_integer_value(value))};
+  else if (json_is_real(value) && fabs(json_real_value(value)) < 1e15 && !fmod(json_real_value(value), 1))
+    *out = (ch_value){
+        room, (size_t)snprintf(room, sizeof(digits), "%" PRId64 ".0", (int64_t)json_real_value(value))}; /* 1.0 for 1 */
   else
     return 0;
   return 1;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/embedded.h"
 #include "base/error.h"
@@ -22,11 +23,28 @@ static int among(const json_t *values, const char *text, size_t size) {
   return 0;
 }
 
-int ch_task_label_of(const choir_task *task, const char *value, size_t size) {
+static int label_spelt(const choir_task *task, const char *value, size_t size) {
   if (task->unlabelled && among(task->unlabelled, value, size)) return -1;
   for (int label = 0; label < task->labels; label++)
     if (among(task->value[label], value, size)) return label;
   return size == 2 && !memcmp(value, "-1", 2) ? -1 : -2; /* how Hugging Face's datasets write that there is none */
+}
+
+/* A whole number as pandas writes a column that has gaps: "1.0". The size of "1"; 0: it is none. */
+static size_t whole_number(const char *value, size_t size) {
+  size_t sign = size && *value == '-', digits = 0, zeros = 0;
+  while (sign + digits < size && value[sign + digits] >= '0' && value[sign + digits] <= '9') digits++;
+  if (!digits || sign + digits == size || value[sign + digits] != '.') return 0;
+  for (size_t at = sign + digits + 1; at < size && value[at] == '0'; at++) zeros++;
+  return zeros && sign + digits + 1 + zeros == size ? sign + digits : 0;
+}
+
+int ch_task_label_of(const choir_task *task, const char *value, size_t size) {
+  int label = label_spelt(task, value, size);
+  if (label == -2 && whole_number(value, size)) label = label_spelt(task, value, whole_number(value, size));
+  if (label == -2 && size == 4 && !strncasecmp(value, "true", 4)) label = label_spelt(task, "true", 4); /* Python's */
+  if (label == -2 && size == 5 && !strncasecmp(value, "false", 5)) label = label_spelt(task, "false", 5);
+  return label;
 }
 
 /* A list of at least `least` texts, and of numbers too where `numbers` says so. */
