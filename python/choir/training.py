@@ -111,7 +111,8 @@ def train(
     lower held-out loss after which to end; 0: never.
 
     Ctrl-C, what `progress` raises, or the end of `minutes` ends the run after the step, which is saved; resume=True
-    goes on. Where train.cooldown_steps is a share, as 0.2, the learning rate falls in that share of the minutes. Returns the last evaluation as metrics.jsonl has it, {} where the data have no held-out share.
+    goes on. If train.cooldown_steps is a share, as 0.2, the learning rate falls in that share of the minutes. Returns
+    the last evaluation as metrics.jsonl has it, {} if the data have no held-out share.
     Errors are those of the files; NumericError: a loss that is not finite."""
     if config is None and (fields or not resume):
         config = os.path.join(out if resume else start, "config.json") if resume or start else Config()
