@@ -8,10 +8,10 @@
 
 static struct {
   choir_run_options run;
-  const char *logits, *gradients, *routing;
+  const char *logits, *gradients, *routing, *routes, *save_routes;
   int json;
-  const char *path; /* of the tokens */
-  ch_npy tokens;
+  const char *path;            /* of the tokens */
+  ch_npy tokens, forced, seen; /* forced, seen: uint8 [MoE layers,B*T,e], 1 where the expert takes the token */
 } o;
 
 static int write_logits(int B, int T, int V, float *logits) {
@@ -61,20 +61,55 @@ static void free_gradients(gradients *g) {
   free(g->tensor);
 }
 
+/* Forced routing depends on a file, and on no token. */
+static const char *routing_of(const choir_model *model) { return o.routes ? "forced" : choir_model_routing(model); }
+static int looks(const choir_model *model) { return !o.routes && choir_model_looks_across_tokens(model); }
+
+/* A choir_routing_callback: marks who took whom. */
+static void see_routing(void *context, const choir_routing *r) {
+  ch_npy *seen = context;
+  uint8_t *mark = (uint8_t *)seen->data + (int64_t)r->moe * r->tokens * r->experts;
+  for (int i = 0; i < r->experts; i++)
+    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
+      mark[(int64_t)r->slot_token[s] * r->experts + i] = 1;
+}
+
+/* Has the model go by the file of --routes, and its routing kept for that of --save-routes. */
+static int handle_routes(choir_model *model, int B, int T) {
+  int layers = choir_model_moe_layers(model), e = choir_model_get_config(model)->model.experts;
+  int64_t n = (int64_t)B * T;
+  if (o.routes) {
+    if (ch_npy_read(o.routes, CH_NPY_UINT8, 3, &o.forced)) return cli_fail();
+    const int64_t *s = o.forced.shape;
+    if (s[0] != layers || s[1] != n || s[2] != e)
+      return cli_fail_with("%s: has shape [%lld,%lld,%lld]; this needs [%d,%lld,%d]: MoE layers, tokens, experts",
+                           o.routes, (long long)s[0], (long long)s[1], (long long)s[2], layers, (long long)n, e);
+    if (choir_model_force_routing(model, B, T, o.forced.data))
+      return cli_fail_with("%s: %s", o.routes, choir_error_message());
+  }
+  if (!o.save_routes) return 0;
+  o.seen = (ch_npy){
+      .type = CH_NPY_UINT8, .dims = 3, .shape = {layers, n, e}, .data = calloc((size_t)(layers * n), (size_t)e)};
+  if (!layers) return cli_fail_with("--save-routes: the model has no MoE layer");
+  if (!o.seen.data) return cli_fail_with("no memory for the routes: %s", cli_bytes((double)layers * (double)n * e));
+  choir_model_on_routing(model, see_routing, &o.seen);
+  return 0;
+}
+
 static int print_forward_json(const choir_model *model, int B, int T, const choir_forward_result *result) {
   json_t *layers = cli_json_layers(model);
   if (!layers) return cli_fail();
   return cli_json_print(json_pack("{s:o, s:o, s:o, s:i, s:i, s:s, s:b, s:o}", "loss", cli_json_real(result->loss),
                                   "aux_loss", cli_json_real(result->aux_loss), "z_loss", cli_json_real(result->z_loss),
-                                  "sequences", B, "sequence_length", T, "routing", choir_model_routing(model),
-                                  "looks_across_tokens", choir_model_looks_across_tokens(model), "layers", layers));
+                                  "sequences", B, "sequence_length", T, "routing", routing_of(model),
+                                  "looks_across_tokens", looks(model), "layers", layers));
 }
 
 static int print_forward(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
   printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss, exp(result->loss),
          result->aux_loss, B, T, seconds);
-  printf("routing %s%s\n", choir_model_routing(model),
-         choir_model_looks_across_tokens(model) ? ", which looks across tokens: not the loss of causal use" : "");
+  printf("routing %s%s\n", routing_of(model),
+         looks(model) ? ", which looks across tokens: not the loss of causal use" : "");
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
     choir_route_stats stats;
     if (choir_model_route_stats(model, i, &stats)) return cli_fail();
@@ -88,6 +123,8 @@ static int print_forward(const choir_model *model, int B, int T, const choir_for
 
 static int run_pass(choir_model *model, const choir_tokenizer *none) {
   int B = (int)o.tokens.shape[0], T = (int)o.tokens.shape[1], V = choir_model_get_config(model)->model.vocab_size;
+  int unready = cli_ranks_agree(handle_routes(model, B, T));
+  if (unready) return unready;
   float *logits = o.logits ? reallocarray(NULL, (size_t)B * (size_t)T, (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
   gradients g = {0};
@@ -102,6 +139,7 @@ static int run_pass(choir_model *model, const choir_tokenizer *none) {
   else if (code)
     status = cli_fail();
   double seconds = cli_seconds() - start;
+  if (!status && o.save_routes && cli_ranks_first() && ch_npy_write(o.save_routes, &o.seen)) status = cli_fail();
   if (!status && o.gradients) status = collect_gradients(model, &g);
   if (!status && o.logits && cli_ranks_first()) status = write_logits(B, T, V, logits);
   if (!status && o.gradients && cli_ranks_first() && choir_tensors_write(o.gradients, g.tensor, g.count, NULL))
@@ -117,7 +155,8 @@ static int run_forward(int count, const char *const *operands) {
   o.path = operands[1];
   int status = o.logits && o.gradients && !strcmp(o.logits, o.gradients)
                    ? cli_usage("--logits and --gradients are both %s: give two files", o.logits)
-                   : 0;
+               : o.routes && o.routing ? cli_usage("--routing has no effect with --routes")
+                                       : 0;
   status = cli_ranks_agree(status);
   if (status) return status;
   if (choir_ranks_agree(cli_ranks(), ch_npy_read(o.path, CH_NPY_INT32, 2, &o.tokens)))
@@ -125,6 +164,8 @@ static int run_forward(int count, const char *const *operands) {
   else
     status = cli_with_model(operands[0], &o.run, o.routing, 0, run_pass);
   ch_npy_free(&o.tokens);
+  ch_npy_free(&o.forced);
+  ch_npy_free(&o.seen);
   return status;
 }
 
@@ -134,6 +175,9 @@ static const cli_option options[] = {
      0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
      "batch, threshold, sequence, position or group, if the router has it; the config's otherwise", 0},
+    {"routes", "IN.npy", CLI_INPUT, &o.routes, NULL,
+     "forced routing: uint8 [MoE layers,B*T,experts], 1 where the expert takes the token", 0},
+    {"save-routes", "OUT.npy", CLI_OUTPUT, &o.save_routes, NULL, "write who took whom, as --routes reads it", 0},
     CLI_MODEL_OPTIONS(o.run),
     CLI_EMULATE_BF16(&o.run.emulate_bf16),
     CLI_SHARDS(&o.run.shards),

@@ -18,6 +18,9 @@ typedef struct model_case {
   const char *activation; /* or NULL: the paper's block */
   int shared;
   int bidirectional;
+  double z_loss;
+  const uint8_t *taken;       /* forced routing, or NULL */
+  const char *layer_capacity; /* or NULL */
 } model_case;
 
 /* SIZED: as nano. MODERN: narrow, with the block of today. */
@@ -47,6 +50,8 @@ static void set_up(model_case *c, const char *router, double consistency, sizes 
   if (narrow == MODERN) test_modern(&config);
   if (!strcmp(router, "dense")) config.model.experts = 1;
   if (c->bidirectional) strcpy(config.model.attention, "bidirectional");
+  config.model.router.z_loss_weight = c->z_loss;
+  if (c->layer_capacity) strcpy(config.model.layer_capacity, c->layer_capacity);
   if (c->activation) today(&config.model, c->activation, c->shared);
   test_ok(ch_transformer_create(&config.model, &c->net));
   test_ok(ch_exec_init(&c->x, "reference", CH_COMPUTE_FP32, 0, 2));
@@ -81,7 +86,7 @@ static void tear_down(model_case *c) {
   ch_transformer_free(&c->net);
 }
 
-/* Loss plus auxiliary loss, as training adds them up. */
+/* Loss, auxiliary loss and z-loss, as training adds them up. */
 static double run(model_case *c, int gradients) {
   ch_pass pass = {.B = B,
                   .T = T,
@@ -92,12 +97,14 @@ static double run(model_case *c, int gradients) {
                   .paired = c->paired,
                   .dropout = c->dropout,
                   .shards = c->shards,
+                  .taken = c->taken,
+                  .capacity = 0.75,
                   .weight = (real)0.05,
                   .aux_scale = (real)0.5,
                   .seed = 11,
                   .micro = 4};
   ch_transformer_run(&c->x, &c->net, &pass);
-  return 0.05 * pass.loss_sum + 0.5 * pass.aux_loss;
+  return 0.05 * pass.loss_sum + 0.5 * (pass.aux_loss + pass.z_loss);
 }
 
 /* Adds the routing of all MoE layers up into one number, so that a change of selection is seen. */
@@ -196,4 +203,22 @@ static void both_ways(void **state) {
   check_case(&(model_case){.shards = 1, .bidirectional = 1}, "gshard_top2", 0, MODERN);
 }
 
-TEST_MAIN(NULL, NULL, both_ways, every_router, draws_that_agree, dropout, shards, modern, block_of_today)
+static void z_loss(void **state) {
+  static const char *const some[] = {"expert_choice", "topk", "gshard_top2", "base"};
+  for (int i = 0; i < 4; i++) check_case(&(model_case){.shards = 2, .z_loss = 0.2}, some[i], 0, NARROW);
+}
+
+/* Tokens with any number of experts, and experts with any number of tokens. */
+static void forced(void **state) {
+  static const char *const some[] = {"expert_choice", "topk", "bias_balanced"};
+  static uint8_t taken[4 * B * T * 4];
+  for (size_t i = 0; i < sizeof taken; i++) taken[i] = ch_rng_below(ch_rng_make(6, CH_STREAM_TEST, 0), i, 3) == 0;
+  for (int i = 0; i < 3; i++) check_case(&(model_case){.taken = taken, .z_loss = 0.1}, some[i], 0, NARROW);
+}
+
+static void capacity_by_layer(void **state) {
+  check_case(&(model_case){.layer_capacity = "1,3"}, "expert_choice", 0, NARROW);
+}
+
+TEST_MAIN(NULL, NULL, both_ways, every_router, draws_that_agree, dropout, shards, modern, block_of_today, z_loss,
+          capacity_by_layer, forced)

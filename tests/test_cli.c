@@ -336,6 +336,16 @@ static void init_and_forward(void **state) {
   choir_tensors_free(gradients);
   ch_npy_free(&logits);
   json_decref(root);
+  /* a routing that is saved can be replayed, and then gives the same */
+  program_must("choir forward a t.npy --save-routes r.npy --logits l.npy");
+  program_must("choir forward a t.npy --routes r.npy --logits again.npy --save-routes s.npy --json");
+  root = program_json();
+  assert_string_equal(json_string_value(json_object_get(root, "routing")), "forced");
+  json_decref(root);
+  program_must("cmp l.npy again.npy && cmp r.npy s.npy");
+  program_refuses(2, "--routing has no effect with --routes", "choir forward a t.npy --routes r.npy --routing batch");
+  test_ok(ch_npy_write("few.npy", &(ch_npy){.type = CH_NPY_UINT8, .dims = 3, .shape = {1, 2, 4}, .data = tokens}));
+  program_refuses(1, "few.npy: has shape [1,2,4]; this needs [", "choir forward a t.npy --routes few.npy");
   program_refuses(1, "threads is 100000", "choir forward a t.npy --threads 100000");
   tokens[3] = V;
   test_ok(ch_npy_write("t.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {B, T}, .data = tokens}));

@@ -71,9 +71,9 @@ static void choose_takers(choir_config *c, const ch_field *f) {
 
 /* Another value than the default, within the limits, for any field. */
 static void disturb(choir_config *c, const ch_field *f) {
-  char value[64];
+  char value[64], *any = strstr(f->path, "layer_capacity") ? "1,2" : "a \"name\" \\ é";
   if (f->kind == CH_FIELD_WORD)
-    snprintf(value, sizeof value, "%s", f->words ? f->words[!strcmp(f->words[0], f->word)] : "a \"name\" \\ é");
+    snprintf(value, sizeof value, "%s", f->words ? f->words[!strcmp(f->words[0], f->word)] : any);
   else if (f->kind == CH_FIELD_FLAG)
     snprintf(value, sizeof value, f->value != 0 ? "false" : "true");
   else if (f->kind == CH_FIELD_NUMBER)
@@ -206,6 +206,7 @@ static void impossible_sizes_are_named(void **state) {
 /* For every option a value that is no default. */
 static const char *const other_values[][2] = {{"capacity_factor", "1.5"},
                                               {"eval_capacity_factor", "1.5"},
+                                              {"capacity_start", "1.5"},
                                               {"pool", "sequence"},
                                               {"group_size", "64"},
                                               {"aux_loss_weight", "0.5"},

@@ -43,10 +43,12 @@ typedef struct choir_router_options {
   /* "capacity_schedule": of models trained by masking, how c of a sequence goes with its share of masked tokens:
    * constant, linear, linear-reverse, gaussian */
   char capacity_schedule[CHOIR_NAME_BYTES];
-  double z_loss_weight; /* "z_loss_weight": of the mean square of log sum exp of a token's logits */
-  char aux_scope[16];   /* "aux_scope": loads are balanced over: batch, or sequence, each by itself */
-  char priority[8];     /* "priority": who comes first where room is short: order of tokens, or score */
-  int64_t reserved[2];
+  double z_loss_weight;  /* "z_loss_weight": of the mean square of log sum exp of a token's logits */
+  char aux_scope[16];    /* "aux_scope": loads are balanced over: batch, or sequence, each by itself */
+  char priority[8];      /* "priority": who comes first where room is short: order of tokens, or score */
+  double capacity_start; /* "capacity_start": capacity_factor at the first step of training, from where it goes to its
+                            own linearly; 0: it stays the same */
+  int64_t reserved[1];
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */
@@ -78,7 +80,8 @@ typedef struct choir_model_config { /* JSON object "model" */
   int dense_layers;   /* number of dense layers in front; moe_every counts from there */
   int qk_norm_whole;  /* qk_norm is over all heads together, a weight for each column: OLMoE's */
   char attention[CHOIR_NAME_BYTES]; /* "attention": causal, or bidirectional: every position sees all of its sequence */
-  int64_t reserved[11];
+  char layer_capacity[64]; /* "layer_capacity": weights of capacity_factor by MoE layer, as "1,2,3"; "": all alike */
+  int64_t reserved[3];
 } choir_model_config;
 
 typedef struct choir_train_config { /* JSON object "train" */

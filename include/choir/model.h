@@ -106,6 +106,14 @@ CHOIR_API int choir_model_looks_across_tokens(const choir_model *model);
  * sequence's logits under the present routing are the same alone, in any batch and cut at any length. */
 CHOIR_API int choir_model_check_causal(const choir_model *model);
 
+/* Forced routing: choir_model_forward on B sequences of T tokens goes by these choices instead of the router's, with
+ * gates that are the router's scores of today, and their gradients: to replay a routing, or to ask what another one
+ * does. taken [MoE layers,B*T,e]: 1 where the expert takes the token, else 0; the caller's, and read by each call,
+ * until another one or NULL is given. There is no balancing loss, no capacity, and no other call goes by it.
+ * CHOIR_ERROR_ARGUMENT: a value, or (choir_model_forward) other sizes. CHOIR_ERROR_UNSUPPORTED: a router whose gates
+ * are not scores of its own, a model without MoE layers, ranks. */
+CHOIR_API int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *taken);
+
 /* tokens int32 [B,T]; all B*T positions form the routing pool, unless choir_model_set_routing says otherwise. logits:
  * float [B,T,V] or NULL, whole on every rank. gradients: nonzero computes them (read by choir_model_parameter), of loss
  * + aux_loss + z_loss. Capacity is that of evaluation and nothing is sampled, with gradients too; "threshold" has none

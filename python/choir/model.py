@@ -228,19 +228,33 @@ class Model(Handle):
     def looks_across_tokens(self) -> bool:
         return bool(lib.choir_model_looks_across_tokens(self.address))
 
-    def forward(self, tokens, *, logits: bool = True, gradients: bool = False) -> Forward:
-        """One pass over tokens [B,T] with the present routing. gradients: of loss + aux_loss + z_loss, read by get(...)."""
+    def forward(self, tokens, *, logits: bool = True, gradients: bool = False, taken=None) -> Forward:
+        """One pass over tokens [B,T] with the present routing. gradients: of loss + aux_loss + z_loss, read by get(...).
+        taken: forced routing, bool or 0 and 1 [MoE layers,B*T,experts]: who takes whom instead of the router's choice."""
         given = native.ids(tokens, -1, -1)
         B, T = given.shape
+        forced = None if taken is None else self._routes(taken, B * T)
         out = np.empty((B, T, self.config["vocab_size"]), np.float32) if logits else None
         result = ffi.new("choir_forward_result *")
         with self.use() as address:
-            native.check(
-                lib.choir_model_forward(
-                    address, B, T, native.pointer(given), native.pointer(out), gradients, result
+            native.check(lib.choir_model_force_routing(address, B, T, native.pointer(forced)))
+            try:
+                native.check(
+                    lib.choir_model_forward(
+                        address, B, T, native.pointer(given), native.pointer(out), gradients, result
+                    )
                 )
-            )
+            finally:
+                lib.choir_model_force_routing(address, 0, 0, ffi.NULL)
         return Forward(**native.record(result), logits=out)
+
+    def _routes(self, taken, tokens: int) -> np.ndarray:
+        with self.use() as address:
+            wanted = lib.choir_model_moe_layers(address), tokens, self.config["model.experts"]
+        marks = np.asarray(taken)
+        if marks.shape != wanted:
+            raise native.ArgumentError(f"taken has shape {marks.shape}; it must be {wanted}: MoE layers, tokens, experts")
+        return np.ascontiguousarray(marks != 0, np.uint8)
 
     def evaluate(
         self,

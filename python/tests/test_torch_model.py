@@ -54,6 +54,7 @@ class Models(TorchTest):
             {"tied": False, "embed_scale": 0.7, "head_scale": 0.3},
             {**rope, "rope_fraction": 0.5, "qk_norm": True, "kv_heads": 1, "tied": False, "embed_scale": 3.0},
             {"qk_norm": True, "qk_norm_whole": True, "kv_heads": 1},
+            {"moe_every": 1, "layer_capacity": "1,3", "router.eval_capacity_factor": 1.5},
             {"activation": "swiglu", "expert_activation": "swiglu", "shared_experts": 2},
             {"activation": "gelu", "expert_activation": "geglu", "dense_layers": 1, "moe_every": 1},
         ):
@@ -86,6 +87,35 @@ class Models(TorchTest):
                 self.assertGreater(compared, 10)
                 back = choir.torch.Transformer.of(twin).eval()
                 torch.testing.assert_close(back(tokens), logits)
+
+    def test_forced_routing(self):
+        """Given choices, in place of the routers': logits and gradients here and in libchoir. A replayed routing changes
+        nothing."""
+        for router in ("expert_choice", "topk"):
+            balance = {"router.aux_loss_weight": 0.0} if router == "topk" else {}
+            model = self._model(**{"moe_every": 1, "router.name": router, **balance}).train()
+            tokens = torch.randint(0, 320, (4, 32))
+            logits = model(tokens)
+            replayed = torch.stack([block.moe.routing.taken for block in model.layers])
+            torch.testing.assert_close(model(tokens, replayed.view(2, 4, 32, 8)), logits, atol=1e-6, rtol=0)
+            taken = torch.rand(2, 128, 8) < 0.3
+            out = model(tokens, taken)
+            out[:, :-1].log_softmax(2).gather(2, tokens[:, 1:, None]).mean().neg().backward()
+            self.assertTrue(torch.equal(torch.stack([block.moe.routing.taken for block in model.layers]), taken))
+            with model.to_choir() as twin:
+                theirs = twin.forward(tokens.numpy(), gradients=True, taken=taken.numpy())
+                np.testing.assert_allclose(theirs.logits, out.detach().numpy(), atol=2e-4)
+                for name, weight in model._named().items():
+                    if weight.grad is not None:
+                        np.testing.assert_allclose(twin.get(name, gradient=True), weight.grad.numpy(), atol=2e-4, err_msg=name)
+                with self.assertRaisesRegex(choir.ArgumentError, "MoE layers, tokens, experts"):
+                    twin.forward(tokens.numpy(), taken=taken.numpy()[:1])
+                self.assertFalse(np.allclose(twin.forward(tokens.numpy()).logits, theirs.logits, atol=1e-3))
+        layer = choir.torch.MoE(8, 16, 4, router="gshard_top2")
+        with self.assertRaisesRegex(choir.ArgumentError, "forced routing"):
+            layer(torch.randn(3, 8), taken=torch.ones(3, 4, dtype=torch.bool))
+        with self.assertRaisesRegex(choir.ArgumentError, "4 experts for each of the 3 tokens"):
+            choir.torch.MoE(8, 16, 4)(torch.randn(3, 8), taken=torch.ones(2, 4, dtype=torch.bool))
 
     def test_tokens_and_configs_as_choir_has_them(self):
         """Ids of 32 bits, which a tokenizer gives; and a config that is set anew is not the model's."""

@@ -28,6 +28,7 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
                     .target = &some_tokens,
                     .route = {.training = !causal, .causal = causal},
                     .gradients = gradients,
+                    .capacity = gradients ? ch_config_capacity_most(&model->config) : 1,
                     .dropout = gradients ? model->config.train.dropout : 0,
                     .hook = ch_model_any_hook(model),
                     .observe = !causal,
@@ -37,20 +38,22 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
   }
 }
 
-static int check_sizes(const choir_model *model, int B, int T) {
+static int check_sizes(const choir_model *model, int B, int T, int forced) {
   const choir_model_config *c = &model->config.model;
   if (B < 1 || T < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d sequences of %d tokens is empty", B, T);
   if ((int64_t)B * T > INT32_MAX / (c->experts > 0 ? c->experts : 1))
     return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d x %d tokens and %d experts is too large for one pass", B, T,
                     c->experts);
-  const choir_router_options *router = &model->net.config.router;
   CH_TRY(ch_model_check_ranks(model, B));
-  if (model->net.moe_layers && !model->causal) CH_TRY(model->net.router->check(router, B * T, c->experts, T));
+  for (int i = 0; i < model->net.moe_layers && !model->causal && !forced; i++) {
+    choir_router_options o = ch_config_layer_router(&model->net.config, i, 1);
+    CH_TRY(model->net.router->check(&o, B * T, c->experts, T));
+  }
   return CHOIR_OK;
 }
 
 int ch_model_size(choir_model *model, int B, int T, int gradients) {
-  CH_TRY(check_sizes(model, B, T));
+  CH_TRY(check_sizes(model, B, T, 0));
   ch_model_drop_plan(model);
   if (!model->causal) count_passes(model, B, T, 0, 0);
   if (ch_router_can_be_causal(model->net.router))
@@ -65,7 +68,7 @@ int ch_model_size(choir_model *model, int B, int T, int gradients) {
 }
 
 int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count) {
-  for (int i = 0; i < count; i++) CH_TRY(check_sizes(model, passes[i].B, passes[i].T));
+  for (int i = 0; i < count; i++) CH_TRY(check_sizes(model, passes[i].B, passes[i].T, passes[i].taken != NULL));
   ch_model_drop_plan(model);
   for (int i = 0; i < count; i++) {
     ch_pass pass = passes[i];
@@ -86,7 +89,7 @@ int ch_model_commit(choir_model *model) {
 int ch_model_plan(choir_model *model, int B, int T, int gradients) {
   CH_TRY(ch_model_check_idle(model));
   CH_TRY(ch_threads_check(model->x.threads)); /* planned before a fork, perhaps */
-  CH_TRY(check_sizes(model, B, T));
+  CH_TRY(check_sizes(model, B, T, 0));
   if (!ch_counting(&model->x) && B == model->planned_B && T == model->planned_T &&
       gradients <= model->planned_gradients)
     return CHOIR_OK;
@@ -121,15 +124,36 @@ static int check_tokens(const choir_model *model, int B, int T, const int32_t *t
   return CHOIR_OK;
 }
 
+/* Forced routing fills as many slots as its marks say, so each call has a plan of its own. */
+static int plan_forced(choir_model *model, int B, int T, int gradients) {
+  static const int32_t some_tokens = 0;
+  real some_logits;
+  if (B != model->forced_B || T != model->forced_T)
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "forced routing is for %d sequences of %d tokens, and %d of %d are given: give routes of that size, "
+        "or NULL",
+        model->forced_B, model->forced_T, B, T);
+  ch_pass pass = {.B = B,
+                  .T = T,
+                  .taken = model->forced,
+                  .shards = ch_model_shards(model, B),
+                  .token = &some_tokens,
+                  .target = &some_tokens,
+                  .gradients = gradients,
+                  .logits = &some_logits};
+  return ch_model_plan_passes(model, &pass, 1);
+}
+
 /* Whatever may fail on one rank alone. */
 static int prepare_pass(choir_model *model, int B, int T, const int32_t *tokens, int gradients, int32_t **target) {
   if (gradients) CH_TRY(ch_config_check_next_token(&model->config, "a gradient of tokens alone"));
-  if (gradients && model->causal)
+  if (gradients && model->causal && !model->forced)
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
   if (gradients && model->share_gradients)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "a trainer updates this model within its backward pass, and keeps no gradients: free it first");
-  CH_TRY(ch_model_plan(model, B, T, gradients));
+  CH_TRY(model->forced ? plan_forced(model, B, T, gradients) : ch_model_plan(model, B, T, gradients));
   CH_TRY(check_tokens(model, B, T, tokens));
   if (gradients) CH_TRY(ch_model_make_gradients(model));
   *target = reallocarray(NULL, (size_t)B * (size_t)T, sizeof **target);
@@ -163,7 +187,8 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
                   .token = tokens,
                   .target = target,
                   .gradients = gradients,
-                  .route = {.causal = model->causal},
+                  .taken = model->forced,
+                  .route = {.causal = model->forced ? CH_NOT_CAUSAL : model->causal},
                   .hook = ch_model_routing_hook(model),
                   .logits = logits,
                   .weight = targets ? (real)(1.0 / (double)targets) : 0,

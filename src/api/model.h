@@ -16,9 +16,11 @@ struct choir_model {
   int share_gradients;         /* between layers: ch_pass.ready takes them */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
   int causal;                                  /* a ch_causal: how passes route */
-  ch_copies copies;                            /* of matrices, rounded to bf16, ... */
-  int stale;                                   /* ... are older than the weights */
-  choir_routing_callback callback;             /* the caller's, or NULL */
+  const uint8_t *forced;                       /* [MoE layers,forced_B*forced_T,e] the caller's, or NULL */
+  int forced_B, forced_T;
+  ch_copies copies;                /* of matrices, rounded to bf16, ... */
+  int stale;                       /* ... are older than the weights */
+  choir_routing_callback callback; /* the caller's, or NULL */
   void *callback_context;
   int in_callback;         /* which must not use the model: a pass is under way */
   ch_routing_hook hook;    /* what passes it on */

@@ -24,7 +24,7 @@ static double target(const ch_route_args *a, const ch_routing *r) {
 
 choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routing *r) {
   const ch_record *record = &r->record;
-  int ranked = ch_router_has_thresholds(a->router) && !a->causal && !a->by_threshold;
+  int ranked = ch_router_has_thresholds(a->router) && !a->causal && !a->by_threshold && !a->taken;
   size_t n = (size_t)a->n, e = (size_t)a->e, slots = (size_t)record->max_slots;
   const real *kept = a->thresholds ? ch_get(x, a->thresholds, e * sizeof(real)) : NULL;
   const int64_t *dropped = ch_get(x, r->counts.dropped, sizeof *dropped);
@@ -139,6 +139,33 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
     snprintf(options->pool, sizeof options->pool, "%s", routing);
   }
   model->planned_B = model->planned_T = 0;
+  return CHOIR_OK;
+}
+
+int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *taken) {
+  CH_TRY(CH_GIVEN(model));
+  CH_TRY(ch_model_check_idle(model));
+  int layers = model->net.moe_layers, e = model->config.model.experts;
+  if (taken) {
+    CH_TRY(ch_model_alone(model, "choir_model_force_routing"));
+    if (!layers) return ch_error(CHOIR_ERROR_UNSUPPORTED, "forced routing: the model has no MoE layer");
+    if (model->net.router->reads != CH_READS_SCORES)
+      return ch_error(
+          CHOIR_ERROR_UNSUPPORTED,
+          "forced routing: the gates of router '%s' are not scores of a token and an expert, so they do not "
+          "go with other choices; routers as expert_choice and topk take it",
+          model->net.router->name);
+    if (B < 1 || T < 1 || (int64_t)B * T > INT32_MAX / e)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "forced routing: %d sequences of %d tokens cannot be routed at once", B, T);
+    int64_t n = (int64_t)B * T, per_layer = n * e;
+    for (int64_t i = 0; i < layers * per_layer; i++)
+      if (taken[i] > 1)
+        return ch_error(CHOIR_ERROR_ARGUMENT, "taken[%lld,%lld,%lld] (MoE layer, token, expert) is %d: must be 0 or 1",
+                        (long long)(i / per_layer), (long long)(i % per_layer / e), (long long)(i % e), taken[i]);
+  }
+  model->forced = taken;
+  model->forced_B = B;
+  model->forced_T = T;
   return CHOIR_OK;
 }
 

@@ -326,6 +326,10 @@ static int check_routing(const choir_config *config) {
                     "train.accumulate",
                     t->batch_sequences, t->sequence_length, (long long)n, INT_MAX);
   CH_TRY(check_shards(m, t));
+  if (!m->moe_every && *m->layer_capacity)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.layer_capacity is \"%s\" with model.moe_every 0, which has no MoE layer: leave it out",
+                    m->layer_capacity);
   if (!m->moe_every) return CHOIR_OK;
   if (!ch_config_moe_layers(m))
     return ch_error(CHOIR_ERROR_ARGUMENT,
@@ -337,7 +341,7 @@ static int check_routing(const choir_config *config) {
                     m->experts, (long long)n, t->batch_sequences, t->sequence_length);
   const ch_router *router = ch_router_find(m->router.name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
-  CH_TRY(router->check(&m->router, (int)n, m->experts, t->sequence_length));
+  CH_TRY(ch_config_check_capacity(config, (int)n));
   return check_threshold_training(&m->router, router);
 }
 

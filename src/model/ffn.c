@@ -28,10 +28,12 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
                    .keep = p->gradients,
                    .weights = {.w1 = b->w1->w, .w2 = b->w2->w, .w1_16 = b->w1->w16, .w2_16 = b->w2->w16}};
   if (b->w3) a.weights.w3 = b->w3->w, a.weights.w3_16 = b->w3->w16;
+  a.route.options = &b->router_options;
   a.route.rng.sub = (uint32_t)b->number;
   a.route.x = normed;
   a.route.weight = b->router ? b->router->w : NULL;
   a.route.thresholds = b->thresholds ? b->thresholds->w : NULL;
+  if (p->taken) a.route.taken = p->taken + (int64_t)b->moe * p->route.n * p->route.e;
   if (p->history) a.route.history = p->history[b->moe];
   a.route.tally = tally_of(m, b, p);
   a.route.state = observed(m, b, p);

@@ -68,6 +68,11 @@ static int check_solver(const choir_config *config, const choir_config *defaults
 
 /* Where tokens choose, no capacity is room for all; experts that choose would take nobody. */
 static int check_capacity(const ch_router *router, const choir_router_options *o) {
+  if (o->capacity_start > 0 && o->capacity_factor == 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.router.capacity_start is %g with capacity_factor 0, which is room for all: set both or "
+                    "neither",
+                    o->capacity_start);
   if (o->capacity_factor > 0 || ch_router_takes(router, CH_ROUTER_TAKES(priority))) return CHOIR_OK;
   if (!ch_router_takes(router, CH_ROUTER_TAKES(capacity_factor))) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.capacity_factor is 0: must be a number above 0 with router '%s'",

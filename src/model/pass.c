@@ -148,6 +148,9 @@ void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   route->rng.seed = p->seed;
   route->rng_base = p->micro * (uint64_t)route->n;
   route->observed = p->micro;
+  for (int l = 0; l < m->config.layers; l++)
+    if (m->block[l].moe >= 0)
+      m->block[l].router_options = ch_config_layer_router(&m->config, m->block[l].moe, p->capacity ? p->capacity : 1);
   p->loss_sum = p->aux_loss = p->z_loss = 0;
   p->sums = CH_NEW(&x->tape, double, report_cells(m, p));
   p->shard_loss = p->sums + loss_cells(m);

@@ -18,8 +18,9 @@ typedef struct ch_dense {
 
 /* One layer: its parameters by role, and what forward left for backward. */
 typedef struct ch_layer {
-  int number; /* 0-based */
-  int moe;    /* 0-based number among the MoE layers, or -1: dense */
+  int number;                          /* 0-based */
+  int moe;                             /* 0-based number among the MoE layers, or -1: dense */
+  choir_router_options router_options; /* of this layer in the running pass: capacity may differ (layer_capacity) */
   ch_param *attn_norm, *q, *k, *v, *o, *ffn_norm;
   ch_param *q_norm, *k_norm;       /* NULL without */
   ch_param *rel_bias;              /* NULL where position is rope's */
@@ -64,6 +65,7 @@ typedef struct ch_pass {
   ch_route_args route; /* of every MoE layer. The caller says training (of dropout, too), causal (not with gradients)
                           and by_threshold, the pass what else its layers have in common */
   real CH_DEV *const *history; /* [MoE layers] of adaptive routing that goes on with route.growing; or NULL */
+  const uint8_t *taken;        /* [MoE layers,B*T,e] host, 0 or 1: forced routing; or NULL. Not with route.causal */
   int shards; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
                  paired */
   const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss */
@@ -78,6 +80,7 @@ typedef struct ch_pass {
   int observe; /* fold cut-offs or centroids into what the router keeps */
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
+  double capacity;         /* times the capacity factor of training (capacity_start); 0: 1 */
   double dropout;          /* while training: of the embedding and of what each half of a layer adds to the stream */
   const real CH_DEV *turn; /* of rope, by position */
   const int32_t CH_DEV *position; /* of every row; or NULL: of row t it is t % T */

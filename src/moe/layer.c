@@ -18,7 +18,7 @@ static int most_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int ch
   int tokens = ch_moe_rows(x, a) * x->grid.replica.size, most = tokens;
   if (chunk < slots)
     most = ch_parts_most(chunk, a->route.e);
-  else if (a->route.router->even && !a->route.causal)
+  else if (a->route.router->even && !a->route.causal && !a->route.taken)
     most = slots / a->route.e;
   return most < tokens ? most : tokens;
 }
@@ -103,7 +103,7 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
   ch_route_args route = a->route;
   ch_routing seen = s->routing;
   int64_t first = ch_moe_first_token(x, a);
-  int alone = ch_router_gates_are_scores(route.router);
+  int alone = route.taken || ch_router_gates_are_scores(route.router);
   if (alone) {
     route.n = ch_moe_rows(x, a);
     seen.record = s->dispatch.local;

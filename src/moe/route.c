@@ -4,6 +4,7 @@
 
 /* Slots that the record of such a call must have room for. */
 static int slots_of(const ch_route_args *a) {
+  if (a->taken) return ch_valid_count(a->taken, a->n * a->e);
   if (ch_route_by_causal(a)) return a->n * ch_router_most_experts(a->options, a->e);
   return a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
 }
@@ -106,9 +107,20 @@ static ch_route_args full(const ch_route_args *a, const ch_routing *r, ch_record
   return all;
 }
 
+/* Forced routing: the record from given marks; gates are scores, as ever, and have their gradients. */
+static void route_as_given(ch_exec *x, const ch_route_args *a) {
+  CH_SCRATCH(x);
+  CH_OP(x, collect, .keep = ch_put(&x->scratch, a->taken, (size_t)a->n * (size_t)a->e), .record = a->record);
+  ch_router_gates_from_scores(x, a);
+  ch_router_demand_is_load(x, a);
+  a->counts->capacity = ch_valid_count(a->mask, a->n);
+}
+
 void ch_route(ch_exec *x, const ch_route_args *given, ch_routing *r) {
   const ch_route_args a = full(given, r, &r->record, &r->counts);
-  if (ch_route_by_causal(&a))
+  if (a.taken)
+    route_as_given(x, &a);
+  else if (ch_route_by_causal(&a))
     a.router->causal(x, &a);
   else if (ch_routes_sharded(x, &a))
     ch_route_sharded(x, &a);
@@ -129,7 +141,9 @@ void ch_route_backward(ch_exec *x, const ch_route_args *given, const ch_routing 
   a.dgate = dgate;
   a.dscores = dscores;
   if (r->gate_sum) CH_OP(x, normalize_gates_backward, .record = &record, .sum = r->gate_sum, .dgate = dgate);
-  if (a.router->backward)
+  if (a.taken)
+    ch_router_gates_backward(x, &a);
+  else if (a.router->backward)
     a.router->backward(x, &a);
   else
     CH_OP(x, copy, .count = (int64_t)a.n * a.e, .y = dscores);

@@ -55,7 +55,7 @@ enum { CH_CHOSEN_EXPERT_BYTES = 32, CH_CHOSEN_SLOT_BYTES = 8 }; /* sent to every
 
 /* Whether a call routes at owners: with several ranks and a router that allows it. */
 static inline int ch_routes_sharded(const ch_exec *x, const ch_route_args *a) {
-  return x->comm->size > 1 && a->router->choose_alone && !ch_route_by_causal(a);
+  return x->comm->size > 1 && a->router->choose_alone && !ch_route_by_causal(a) && !a->taken;
 }
 
 /* The router's `route` over ranks. `all` describes all tokens and experts, but all->scores [n / ranks, e] has only this

@@ -67,12 +67,14 @@ typedef enum {
   row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)      \
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations)   \
           row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) row(bias_rate) \
-              row(solver_stages) row(capacity_schedule) row(aux_scope) row(priority) row(z_loss_weight)
+              row(solver_stages) row(capacity_schedule) row(capacity_start) row(aux_scope) row(priority)         \
+                  row(z_loss_weight)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER
 #define CH_ROUTER_TAKES(name) (1u << CH_ROUTER_NUMBER_##name)
-#define CH_ROUTER_TAKES_CAPACITY (CH_ROUTER_TAKES(capacity_factor) | CH_ROUTER_TAKES(eval_capacity_factor))
+#define CH_ROUTER_TAKES_CAPACITY \
+  (CH_ROUTER_TAKES(capacity_factor) | CH_ROUTER_TAKES(eval_capacity_factor) | CH_ROUTER_TAKES(capacity_start))
 #define CH_ROUTER_TAKES_BALANCE (CH_ROUTER_TAKES(aux_loss_weight) | CH_ROUTER_TAKES(aux_scope))
 #define CH_ROUTER_TAKES_POOLS (CH_ROUTER_TAKES(pool) | CH_ROUTER_TAKES(group_size))
 extern const char *const ch_router_option_names[]; /* by number, NULL-terminated */
@@ -103,6 +105,7 @@ typedef struct ch_route_args {
   int causal;                    /* a ch_causal: nothing depends on later tokens or other sequences; no backward */
   const ch_growing *growing;     /* of adaptive routing; NULL: whole sequences of sequence_length */
   real CH_DEV *history;          /* [growing->sequences,growing->positions,e] cut-offs after each token */
+  const uint8_t *taken;          /* [n,e] host, 0 or 1: who takes whom, whatever the router would say; or NULL */
   int by_threshold;              /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
   ch_rng rng;                    /* of jitter and sampling: seed and sub (the layer) count */
   uint64_t rng_base;             /* index of the first token's numbers: tokens that went before in this run */

@@ -64,6 +64,7 @@ int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, cons
                           .gradients = 1,
                           .paired = twice > 1,
                           .observe = 1,
+                          .capacity = ch_config_capacity_most(config),
                           .dropout = config->train.dropout};
   for (int i = 0; i < count; i++) passes[lengths + i] = more[i];
   t->room = (int64_t)ch_pass_sequences(config) * lengths * step;

@@ -55,6 +55,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
                   .observe = 1,
                   .weight = (real)(1 / s->targets),
                   .aux_scale = (real)share,
+                  .capacity = ch_config_capacity_at(config, t->step),
                   .dropout = c->dropout,
                   .ready = t->model->share_gradients ? update_layer : NULL,
                   .context = t,

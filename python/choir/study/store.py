@@ -28,11 +28,11 @@ _ASIDE = {
 _LATER = {
     "model": {
         "position": "relative", "rope_theta": 10000.0, "rope_fraction": 1.0, "kv_heads": 0, "qk_norm": False,
-        "qk_norm_whole": False, "attention": "causal",
+        "qk_norm_whole": False, "attention": "causal", "layer_capacity": "",
         "tied": True, "embed_scale": 1.0, "head_scale": 0.0, "activation": "geglu", "expert_activation": "gelu",
         "shared_experts": 0, "dense_layers": 0, "router": {
             "score": "softmax", "bias_rate": 0.001, "solver_stages": 1, "aux_scope": "batch", "priority": "order",
-            "z_loss_weight": 0.0, "capacity_schedule": "constant",
+            "z_loss_weight": 0.0, "capacity_schedule": "constant", "capacity_start": 0.0,
         },
     },
     "train": {"objective": "next_token", "mask_schedule": "linear"},

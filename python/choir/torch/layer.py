@@ -111,11 +111,19 @@ class MoE(nn.Module):
         nn.init.zeros_(self.thresholds)
         self.go_on_from(0)
 
-    def forward(self, x: Tensor, tokens: Optional[Tensor] = None, valid: Optional[Tensor] = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        tokens: Optional[Tensor] = None,
+        valid: Optional[Tensor] = None,
+        taken: Optional[Tensor] = None,
+    ) -> Tensor:
         """x [...,d]. tokens [...]: ids, which `hash` and `random` need. valid [...] bool: False is padding, which takes
-        no part."""
+        no part. taken [...,e] bool: forced routing, who takes whom instead of the router's choice, as `routing.taken`
+        of an earlier forward; gates are the scores of now and have gradients. There is then no balancing loss, and
+        thresholds see nothing."""
         if hasattr(x, "placements"):  # a DTensor, as of sequence parallelism: each process routes its own tokens
-            out = self(x.to_local(), *(a.to_local() if hasattr(a, "placements") else a for a in (tokens, valid)))
+            out = self(x.to_local(), *(a.to_local() if hasattr(a, "placements") else a for a in (tokens, valid, taken)))
             return type(x).from_local(out, x.device_mesh, x.placements, run_check=False)
         self._check(x)
         rows = x.reshape(-1, x.shape[-1])
@@ -125,7 +133,7 @@ class MoE(nn.Module):
             return x + 0 * sum(weight.sum() for weight in self.parameters()).to(x.dtype)
         if valid is not None:  # padding may hold anything, NaN too
             rows = torch.where(valid.reshape(-1, 1) != 0, rows, 0.0)
-        routing = self._route(rows, tokens, valid, x.shape[-2] if x.dim() > 2 else 0)
+        routing = self._route(rows, tokens, valid, taken, x.shape[-2] if x.dim() > 2 else 0)
         if not compat.exporting():
             self.routing = request.Routing(**{**routing._asdict(), "gates": routing.gates.detach()})
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
@@ -144,12 +152,13 @@ class MoE(nn.Module):
             raise ArgumentError(
                 f"x is of {x.dtype}, the layer of {self.w1.dtype}; convert one with .to(dtype), or use torch.autocast"
             )
-        if self.training and (self.options.threshold_after or self.options.consistency_weight):
+        o = self.options
+        if self.training and (o.threshold_after or o.consistency_weight or o.capacity_start):
             raise UnsupportedError(
-                "threshold_after, consistency_weight: only choir's own training does this; leave it 0"
+                "threshold_after, consistency_weight, capacity_start: only choir's own training does this; leave it 0"
             )
 
-    def _route(self, rows: Tensor, tokens, valid, sequence_length: int) -> request.Routing:
+    def _route(self, rows: Tensor, tokens, valid, taken, sequence_length: int) -> request.Routing:
         name, o = self.router_name, self.options
         with compat.without_autocast(rows.device.type):
             wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
@@ -160,7 +169,7 @@ class MoE(nn.Module):
                 logits = logits - kmeans.half_squares(self.router).to(logits.dtype)
             scores = request.scores_of(name, o, logits)
             causal = self.causal and not self.training
-            if causal and name in routers.BY_THRESHOLDS:
+            if causal and taken is None and name in routers.BY_THRESHOLDS:
                 self._check_thresholds()
             routing = routers.choose(
                 scores,
@@ -175,8 +184,9 @@ class MoE(nn.Module):
                 thresholds=self.thresholds,
                 layer=self.layer,
                 group=self.group,
+                taken=taken,
             )
-            if self.training and self.sums is not None and not compat.again() and not compat.transformed(routing.taken):
+            if taken is None and self.training and self.sums is not None and not compat.again() and not compat.transformed(routing.taken):
                 self._observe(wide, valid, logits, routing)
         return routing
 

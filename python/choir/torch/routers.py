@@ -207,6 +207,9 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
     "random": _random,
     "dense": lambda q: _placed(q, torch.zeros_like(q.scores[:, :1], dtype=torch.long)),
 }
+SCORED = (  # whose gates are the scores of what was chosen
+    "expert_choice", "capped_expert_choice", "global_topk", "topk", "switch_top1", "quantile_balanced", "bias_balanced",
+)  # fmt: skip
 BY_THRESHOLDS = ("expert_choice", "capped_expert_choice", "global_topk")
 
 
@@ -231,7 +234,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
     """e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
     gshard_top2 of the first ones), P the mean score, of sigmoids their shares."""
     n, e = scores.shape
-    if q.name not in ("topk", "switch_top1", "gshard_top2"):
+    if q.name not in ("topk", "switch_top1", "gshard_top2") or "choice" not in made:
         return scores.new_zeros(())
     choice = made["choice"][:, :1] if q.name == "gshard_top2" else made["choice"]
     by_sequence = q.options.aux_scope == "sequence" and q.sequence_length > 0
@@ -256,10 +259,29 @@ def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Tensor:
     return torch.where(q.valid_or_all(), squares, 0.0).sum() / q.valid_or_all().sum().clamp(min=1)
 
 
-def choose(scores: Tensor, logits: Tensor, **asked: Any) -> Routing:
-    """The routing of a request, whose scores and logits have gradients."""
+def _forced(q: Request, taken: Tensor) -> dict:
+    """Forced routing: the choices that are given."""
+    if q.name not in SCORED:
+        raise ArgumentError(
+            f"forced routing (taken): the gates of router '{q.name}' are not scores of a token and an expert, so they "
+            f"do not go with other choices; these routers take it: {', '.join(SCORED)}"
+        )
+    n, e = q.scores.shape
+    if taken.shape[-1:] != (e,) or taken.numel() != n * e or taken.is_floating_point():
+        raise ArgumentError(
+            f"taken is {taken.dtype} of shape {tuple(taken.shape)}; it must be bool, with {e} experts for each of the {n} tokens"
+        )
+    marks = (taken.reshape(n, e) != 0) & q.valid_or_all()[:, None]
+    return {"taken": marks, "demand": marks.sum(0), "per_token": e}
+
+
+def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **asked: Any) -> Routing:
+    """The routing of a request, whose scores and logits have gradients. taken: forced routing."""
     q = Request(scores=scores.detach(), logits=logits.detach(), shares=scores is not logits, **asked).by_row()
-    made = (_by_thresholds if q.causal and q.name in BY_THRESHOLDS else CHOOSE[q.name])(q)
+    if taken is not None:
+        made = _forced(q, taken)
+    else:
+        made = (_by_thresholds if q.causal and q.name in BY_THRESHOLDS else CHOOSE[q.name])(q)
     gates, aux_loss, z_loss = _gates(q, scores, logits, made), _aux_loss(q, scores, made), _z_loss(q, scores, logits)
     if made.pop("full", False):  # what the slots hold is gathered without a look at who is in them
         made["slot_gates"] = (gates if q.options.normalize_gates else scores).t().gather(1, made["slots"])

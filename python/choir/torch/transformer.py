@@ -121,6 +121,13 @@ class _Dense(nn.Module):
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
+def _capacity(m, number):
+    """The capacity factors of MoE layer `number`, where weights make them differ from layer to layer."""
+    weights = [float(weight) for weight in m.layer_capacity.split(",") if weight]
+    share = weights[number] * len(weights) / sum(weights) if weights else 1
+    return {key: value * share for key, value in m.factors.items() if weights and value}
+
+
 class _Block(nn.Module):
     def __init__(self, m, layer):
         super().__init__()
@@ -131,14 +138,15 @@ class _Block(nn.Module):
         if not (m.moe_every and behind > 0 and behind % m.moe_every == 0):
             self.ffn = _Dense(m.d_model, m.d_hidden, m.activation)
             return
-        self.moe = MoE(m.d_model, h, m.experts, layer=layer, activation=m.expert_activation, **m.router)
+        router = {**m.router, **_capacity(m, behind // m.moe_every - 1)}
+        self.moe = MoE(m.d_model, h, m.experts, layer=layer, activation=m.expert_activation, **router)
         if m.shared_experts:
             self.ffn = _Dense(m.d_model, m.shared_experts * h, m.expert_activation)
 
-    def forward(self, x, tokens):
+    def forward(self, x, tokens, taken=None):
         x = x + self.attn(self.attn_norm(x))
         y = self.ffn_norm(x)
-        for part in (self.ffn, self.moe and partial(self.moe, tokens=tokens)):
+        for part in (self.ffn, self.moe and partial(self.moe, tokens=tokens, taken=taken)):
             x = x + part(y) if part is not None else x
         return x
 
@@ -154,6 +162,7 @@ class Transformer(nn.Module):
         if not config["vocab_size"]:
             raise ArgumentError("model.vocab_size is 0: set it, there is no data here to take it from")
         self.config, m = copy.copy(config), SimpleNamespace(**config.as_dict()["model"])  # which may be set anew
+        m.factors = {key: m.router[key] for key in ("capacity_factor", "eval_capacity_factor")}
         plain = Config(**{"router.name": m.router.pop("name")})
         options = {k: v for k, v in m.router.items() if v != plain["model.router." + k]}
         m.router = {"router": plain["model.router.name"], **options}
@@ -168,10 +177,12 @@ class Transformer(nn.Module):
         losses = [block.moe.aux_loss for block in self.layers if block.moe is not None]
         return torch.stack(losses).sum() if losses else self.embed.new_zeros(())
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, taken: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """taken [MoE layers,B,T,experts]: forced routing, who takes whom instead of the routers' choices."""
         x = self.embed_scale * F.embedding(tokens, self.embed)  # knows no -1
+        forced = iter(() if taken is None else taken)
         for block in self.layers:
-            x = block(x, tokens)
+            x = block(x, tokens, None if taken is None or block.moe is None else next(forced))
         return self.head_scale * self.final_norm(x) @ (self.embed if self.head is None else self.head).t()
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:

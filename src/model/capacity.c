@@ -1,0 +1,79 @@
+/* Capacity that is not one number: by MoE layer, and over the steps of training. */
+#include <math.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "model/config.h"
+#include "model/param.h"
+#include "moe/router.h"
+
+/* The weights of layer_capacity: their number and sum, and the one of number `moe`. -1: a part is no positive number.
+ */
+static int read_weights(const char *text, int moe, double *weight, double *sum) {
+  int count = 0;
+  *sum = 0;
+  for (char *end; *text; text = *end ? end + 1 : end) {
+    double value = ch_number(text, &end);
+    if (end == text || (*end && *end != ',') || (*end && !end[1]) || !isfinite(value) || value <= 0) return -1;
+    if (count++ == moe) *weight = value;
+    *sum += value;
+  }
+  return count;
+}
+
+choir_router_options ch_config_layer_router(const choir_model_config *c, int moe, double scale) {
+  choir_router_options o = c->router;
+  double weight = 1, sum = 0;
+  int count = read_weights(c->layer_capacity, moe, &weight, &sum);
+  double share = count > 0 ? weight * count / sum : 1;
+  o.capacity_factor *= share * scale;
+  o.eval_capacity_factor *= share;
+  return o;
+}
+
+double ch_config_capacity_at(const choir_config *c, int64_t step) {
+  const choir_router_options *o = &c->model.router;
+  if (o->capacity_start == 0) return 1;
+  double last = (double)c->train.steps - 1, done = last > 0 ? fmin(1, (double)step / last) : 1,
+         first = o->capacity_start / o->capacity_factor;
+  return first + (1 - first) * done;
+}
+
+double ch_config_capacity_most(const choir_config *c) {
+  return c->model.router.capacity_start > 0 ? fmax(1, ch_config_capacity_at(c, 0)) : 1;
+}
+
+static int check_weights(const choir_model_config *m) {
+  double weight, sum;
+  int layers = ch_config_moe_layers(m), count = read_weights(m->layer_capacity, 0, &weight, &sum);
+  if (!*m->layer_capacity) return CHOIR_OK;
+  if (count != layers)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.layer_capacity is \"%s\": must be numbers above 0 with commas between them, one for each of "
+                    "the %d MoE layers",
+                    m->layer_capacity, layers);
+  if (m->router.capacity_factor > 0 && ch_router_takes(ch_router_find(m->router.name), CH_ROUTER_TAKES_CAPACITY))
+    return CHOIR_OK;
+  return ch_error(
+      CHOIR_ERROR_ARGUMENT,
+      "model.layer_capacity is \"%s\", but router '%s' has no capacity here: leave it out, or take a router "
+      "with router.capacity_factor above 0",
+      m->layer_capacity, m->router.name);
+}
+
+int ch_config_check_capacity(const choir_config *c, int n) {
+  const choir_model_config *m = &c->model;
+  const ch_router *router = ch_router_find(m->router.name);
+  const double scales[] = {1, ch_config_capacity_at(c, 0)};
+  CH_TRY(check_weights(m));
+  int layers = *m->layer_capacity ? ch_config_moe_layers(m) : 1;
+  for (int moe = 0; moe < layers; moe++)
+    for (int i = 0; i < (m->router.capacity_start > 0 ? 2 : 1); i++) {
+      choir_router_options o = ch_config_layer_router(m, moe, scales[i]);
+      int code = router->check(&o, n, m->experts, c->train.sequence_length);
+      if (code && layers > 1) return ch_error_in(code, "model.layer_capacity, weight %d", moe + 1);
+      if (code && i) return ch_error_in(code, "model.router.capacity_start");
+      CH_TRY(code);
+    }
+  return CHOIR_OK;
+}
