@@ -180,6 +180,8 @@ CLI_VERB(bench, "bench", "[CASE|GROUP [KEY=VALUE...]]...", 0, -1, "measure this 
          "(config B T c router), prompt (config tokens), decode (config prompt tokens). Text: tokenize (MB file "
          "tokenizer V). Parts: gemm attention head gelu rmsnorm select gather adafactor.\n\n"
          "Groups, of which every row is compared with the first: flat (e=16 to 128), linear (n=1024 to 65536), routers "
-         "and router-steps (tokens choose, experts choose). A key after a group goes to each of its cases.\n\n"
+         "and router-steps (tokens choose, experts choose), dropless (2, 4 and 8 of 64 experts a token, by topk and by "
+         "expert choice). c is experts a token where each token has as many, else the capacity factor. A key after a "
+         "group goes to each of its cases.\n\n"
          "Examples: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16; choir bench linear d=768 h=3072; choir "
          "bench decode config=configs/0.1b-16e.json");

@@ -165,6 +165,8 @@ static int inspect(int count, const char *const *operands) { return look(operand
    "batch, sequence, position, group, threshold or adaptive; otherwise as trained, or by thresholds where the text has fewer tokens than there are experts", 0},                                \
   {"batch", "B", CLI_INT, &o.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},\
   {"length", "T", CLI_INT, &o.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},             \
+  {"mask-ratio", "R", CLI_REAL, &o.mask_ratio, "0",                                                            \
+   "of models of masked_diffusion: the share of tokens that is masked, to 1; 0: drawn, all shares", 0},         \
   {"top", "N", CLI_INT, &o.top, "8", "favourite tokens of each expert", 0},                                    \
   CLI_MODEL_OPTIONS(run)
 /* clang-format on */

@@ -18,6 +18,7 @@ typedef struct model_case {
   const char *activation; /* or NULL: the paper's block */
   int shared;
   int bidirectional;
+  int few; /* the head runs on weighted targets alone, as when training masks */
   double z_loss;
   const uint8_t *taken;       /* forced routing, or NULL */
   const char *layer_capacity; /* or NULL */
@@ -88,10 +89,18 @@ static void tear_down(model_case *c) {
 
 /* Loss, auxiliary loss and z-loss, as training adds them up. */
 static double run(model_case *c, int gradients) {
+  int32_t row[B * T], target[B * T];
+  float weight[B * T];
+  int rows = 0;
+  for (int i = 0; i < B * T; i++)
+    if (c->target[i] >= 0) row[rows] = i, weight[rows] = (float)(1 + i % 3), target[rows++] = c->target[i];
   ch_pass pass = {.B = B,
                   .T = T,
                   .token = c->token,
-                  .target = c->target,
+                  .row = c->few ? row : NULL,
+                  .rows = c->few ? rows : 0,
+                  .target = c->few ? target : c->target,
+                  .row_weight = c->few ? weight : NULL,
                   .route = {.training = 1},
                   .gradients = gradients,
                   .paired = c->paired,
@@ -201,6 +210,7 @@ static void block_of_today(void **state) {
 static void both_ways(void **state) {
   check_case(&(model_case){.shards = 2, .bidirectional = 1}, "expert_choice", 0, NARROW);
   check_case(&(model_case){.shards = 1, .bidirectional = 1}, "gshard_top2", 0, MODERN);
+  check_case(&(model_case){.bidirectional = 1, .few = 1}, "expert_choice", 0, NARROW);
 }
 
 static void z_loss(void **state) {
@@ -220,5 +230,5 @@ static void capacity_by_layer(void **state) {
   check_case(&(model_case){.layer_capacity = "1,3"}, "expert_choice", 0, NARROW);
 }
 
-TEST_MAIN(NULL, NULL, both_ways, every_router, draws_that_agree, dropout, shards, modern, block_of_today, z_loss,
-          capacity_by_layer, forced)
+TEST_MAIN(NULL, NULL, z_loss, capacity_by_layer, forced, both_ways, every_router, draws_that_agree, dropout, shards,
+          modern, block_of_today)

@@ -104,6 +104,19 @@ static void time_is_accounted_for(void **state) {
   assert_true(r.flops == 12.0 * 400 * 32 * 48 + 6.0 * 200 * 32 * 8);
 }
 
+/* c is experts a token, whoever chooses. */
+static void dropless_choices_are_all_kept(void **state) {
+  static const char *const routers[] = {"topk", "random", "quantile_balanced"};
+  ch_bench_result r;
+  for (int i = 0; i < 3; i++) {
+    char problem[96];
+    snprintf(problem, sizeof problem, "moe n=200 d=32 h=48 e=8 c=3 router=%s", routers[i]);
+    test_ok(ch_bench_run(problem, &options, &r));
+    double learned = i == 1 ? 0 : 6.0 * 200 * 32 * 8;
+    assert_true(r.flops == 12.0 * 3 * 200 * 32 * 48 + learned);
+  }
+}
+
 static double figure(const ch_bench_result *r, const char *name) {
   for (int i = 0; i < r->figures; i++)
     if (!strcmp(r->figure[i].name, name)) return r->figure[i].value;
@@ -165,7 +178,7 @@ static void refuses_wrong_problems(void **state) {
   refused("route router=hash", "learns no affinities");
   refused("moe router=base c=1.5", "'base' takes no capacity factor");
   refused("step c=1.5 router=random config=" CHOIR_SOURCE_DIR "/configs/nano.json",
-          "'random' takes no capacity factor");
+          "c=1.5, but router 'random' gives every token as many experts");
   refused("route n=64 e=128", "128 experts");
   refused("tokenize MB=0", "MB is 0");
   refused("tokenize fiel=x", "did you mean 'file'");
@@ -201,5 +214,6 @@ static void forked(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, every_case_agrees_with_the_reference, work_by_hand, errors_are_seen,
-          layers_agree_with_the_reference, time_is_accounted_for, token_choice_tells_its_losses,
-          a_router_is_a_share_of_a_layer_as_full, refuses_wrong_problems, defaults_name_cases, forked)
+          layers_agree_with_the_reference, time_is_accounted_for, dropless_choices_are_all_kept,
+          token_choice_tells_its_losses, a_router_is_a_share_of_a_layer_as_full, refuses_wrong_problems,
+          defaults_name_cases, forked)

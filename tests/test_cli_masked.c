@@ -100,6 +100,20 @@ static void fills_gaps(void **state) {
 static void pages_and_plans(void **state) {
   program_must("choir report run --out run.html && choir info run && choir stats run --text corpus.txt");
   program_must("choir inspect run --text corpus.txt --out text.html");
+  /* of all tokens a quarter is read as the mask, which no piece of the tokenizer is */
+  program_must("choir stats run --text corpus.txt --length 16 --mask-ratio 0.25 --top 400 --json");
+  json_t *root = program_json(), *layer = json_array_get(json_object_get(root, "layers"), 0), *favourite;
+  double read = 0;
+  size_t at;
+  for (size_t i = 0; i < json_array_size(json_object_get(layer, "frequent")); i++)
+    json_array_foreach(json_array_get(json_object_get(layer, "frequent"), i), at, favourite) {
+      if (json_is_null(json_object_get(favourite, "piece"))) read = json_at(favourite, "text");
+    }
+  assert_true(json_at(root, "mask_ratio") == 0.25);
+  assert_true(fabs(read / json_at(root, "tokens") - 0.25) < 0.01);
+  json_decref(root);
+  program_refuses(1, "a mask ratio of 2: must be a number from 0 to 1",
+                  "choir inspect run --text corpus.txt --mask-ratio 2 --out no.html");
 }
 
 static void refusals(void **state) {

@@ -87,8 +87,8 @@ static void evaluation_draws(void **state) {
   enum { T = 5, N = 60000 };
   int32_t text[T] = {1, 2, 3, 4, -1}, token[T], target[T];
   int sizes[T] = {0}, choices[16] = {0};
-  double ratio;
   for (int64_t i = 0; i < N; i++) {
+    double ratio = 0;
     int set = 0, k = ch_mask_evaluation(&c, i, N, i, 1, text, T, token, target, &ratio), found = 0;
     assert_true(ratio * N >= (double)i && ratio * N <= (double)i + 1);
     for (int t = 0; t < T; t++) found += target[t] >= 0, set |= (target[t] >= 0) << t;
@@ -98,6 +98,9 @@ static void evaluation_draws(void **state) {
     sizes[k]++, choices[set]++;
   }
   for (int k = 1; k <= 4; k++) assert_in_range(sizes[k], N / 4 - 1, N / 4 + 1);
+  double given = 0.5; /* a ratio that is given stays */
+  assert_int_equal(ch_mask_evaluation(&c, 3, N, 3, 1, text, T, token, target, &given), 2);
+  assert_true(given == 0.5);
   const int as_many[] = {0, 4, 6, 4, 1};
   for (int set = 1; set < 16; set++) {
     double want = N / 4.0 / as_many[__builtin_popcount((unsigned)set)];

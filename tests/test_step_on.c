@@ -101,6 +101,41 @@ static void whole_batches(void **state) {
   ch_trainer_free(&a), ch_trainer_free(&b);
 }
 
+/* Training by masking computes the head at masked tokens alone: the step is that of all positions. */
+static void masked_rows(void **state) {
+  choir_config config = config_of("expert_choice", MODEL_B, 1);
+  int32_t token[MODEL_B * LONG], target[MODEL_B * LONG];
+  float weight[MODEL_B * LONG];
+  ch_trainer a, b;
+  ch_step_result ra, rb;
+  test_ok(choir_config_set(&config, "attention", "bidirectional"));
+  test_ok(choir_config_set(&config, "objective", "masked_diffusion"));
+  begin(&config, &a);
+  begin(&config, &b);
+  for (ch_trainer *t = &a; t; t = t == &a ? &b : NULL) {
+    test_ok(ch_model_size(t->model, MODEL_B, LONG, 1));
+    test_ok(ch_model_commit(t->model));
+    assert_non_null(t->few);
+  }
+  free(b.few);
+  b.few = NULL;
+  model_tokens(token, MODEL_B * LONG, 3);
+  for (int step = 0; step < 3; step++) {
+    for (int i = 0; i < MODEL_B * LONG; i++) {
+      int masked = step < 2 && (i * 7 + step) % 3 == 0; /* the last step has no target */
+      target[i] = masked ? token[i] : -1;
+      weight[i] = (float)(1 + i / LONG) / 2;
+    }
+    test_ok(ch_trainer_step_weighted(&a, token, target, weight, &ra));
+    test_ok(ch_trainer_step_weighted(&b, token, target, weight, &rb));
+    assert_true(fabs(ra.loss - rb.loss) < 1e-5 * (1 + rb.loss));
+    assert_true(fabs(ra.gradient_norm - rb.gradient_norm) <= 1e-4 * rb.gradient_norm);
+    assert_true(step == 2 || ra.loss > 0.5);
+  }
+  assert_true(apart(&a, &b) < 1e-4);
+  ch_trainer_free(&a), ch_trainer_free(&b);
+}
+
 /* On memory that the host cannot touch it is the same, with rows, padding, dropout and scaled gates. */
 static void fenced_steps(const char *router) {
   choir_config config = config_of(router, 4, 1);
@@ -236,4 +271,4 @@ static void cooled(void **state) {
 
 static int set_up(void **state) { return ch_backend_register(&fence_backend); }
 
-TEST_MAIN(set_up, NULL, lengths_and_cuts, whole_batches, fenced_memory, paired, frozen, schedule, cooled)
+TEST_MAIN(set_up, NULL, lengths_and_cuts, whole_batches, masked_rows, fenced_memory, paired, frozen, schedule, cooled)

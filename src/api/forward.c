@@ -20,11 +20,15 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
   static const int32_t some_tokens = 0;
   real some_logits;
   int draws_per_sequence = gradients ? ch_router_draws_per_sequence(&model->net.config.router) : 1;
-  for (int kind = 0; kind < 2 * draws_per_sequence; kind++) {
+  int few = gradients && ch_config_masked(&model->config) && ch_model_shards(model, B) == 1; /* ch_trainer.few */
+  for (int kind = 0; kind < 2 * draws_per_sequence + few; kind++) {
+    int picked = few && kind == 2;
     ch_pass pass = {.B = B,
                     .T = T,
                     .shards = ch_model_shards(model, B),
                     .token = &some_tokens,
+                    .row = picked ? &some_tokens : NULL,
+                    .rows = picked ? B * T : 0,
                     .target = &some_tokens,
                     .route = {.training = !causal, .causal = causal},
                     .gradients = gradients,
@@ -32,7 +36,7 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
                     .dropout = gradients ? model->config.train.dropout : 0,
                     .hook = ch_model_any_hook(model),
                     .observe = !causal,
-                    .paired = kind / 2,
+                    .paired = !picked && kind / 2,
                     .logits = kind % 2 ? &some_logits : NULL};
     ch_transformer_run(&model->x, &model->net, &pass);
   }

@@ -72,7 +72,7 @@ typedef struct ch_pass {
   const int32_t *row;   /* [rows] host: the positions whose logits are wanted, ascending; NULL: all B*T */
   int rows;
   const int32_t *target;   /* [rows or B*T] host: token to predict, negative: none; or NULL: no loss */
-  const float *row_weight; /* [B*T] host: factors of targets' losses; or NULL: 1. Neither with `row` nor `paired` */
+  const float *row_weight; /* [rows or B*T] host: factors of targets' losses; or NULL: 1. Not with `paired` */
   int gradients;           /* of weight * loss_sum + aux_scale * (aux_loss + z_loss); needs targets */
   int accumulate;          /* 1: gradients +=; 0: gradients = */
   int partial;             /* 1: later passes will add to the gradients, so replicas do not sum them yet */

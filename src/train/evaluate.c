@@ -117,6 +117,7 @@ static void mask_row(const window_evaluation *e, int sample, int64_t i, int64_t 
   int64_t stratum = sample * e->end + i * ch_windows_stride(e->end) % e->end;
   ratio_loss *found = &e->found[sample * e->end + i];
   for (int t = 0; t < T; t++) n += e->row[t] >= 0;
+  found->ratio = e->w->mask_at;
   int k = ch_mask_evaluation(&e->model->config, stratum, e->samples * e->end, window_of(e, i), sample, e->row, T,
                              e->token + b * T, e->target + b * T, &found->ratio);
   for (int t = 0; t < T; t++) e->weight[b * T + t] = k ? (float)((double)n / k) : 0;
@@ -216,6 +217,7 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
                            {"number of sequences", (uint64_t)end},
                            {"order of sequences", (uint64_t)w->stride},
                            {"number of mask ratios", (uint64_t)w->mask_samples},
+                           {"mask ratio", XXH64(&w->mask_at, sizeof w->mask_at, 0)},
                            {"text to evaluate", text},
                            {"routing", XXH64(routing, strlen(routing), 0)},
                            {"wish to see routings", model->callback != NULL}};

@@ -56,8 +56,9 @@ int ch_mask_evaluation(const choir_config *config, int64_t draw, int64_t count, 
   ch_rng mask = ch_rng_make(seed, CH_STREAM_MASK, sub), other = ch_rng_make(seed, CH_STREAM_MASK_TOKEN, sub);
   int n = 0, left, k;
   for (int t = 0; t < T; t++) n += text[t] >= 0;
-  *ratio =
-      ((double)draw + ch_rng_uniform(ch_rng_make(seed, CH_STREAM_MASK_RATIO, sub), (uint64_t)index)) / (double)count;
+  if (!(*ratio > 0))
+    *ratio =
+        ((double)draw + ch_rng_uniform(ch_rng_make(seed, CH_STREAM_MASK_RATIO, sub), (uint64_t)index)) / (double)count;
   k = (int)ceil((is_diffusion(config) ? *ratio : lm_share) * n);
   if (k > n) k = n;
   left = n;

@@ -21,7 +21,8 @@ void ch_mask_training(const choir_config *config, int64_t step, int row, const i
 /* One of the `count` evaluations of a model: number `draw` of sample `sample`. Masks exactly k of the tokens of `text`
  * [T] that are not negative (padding), all choices of k alike, where k is uniform over 1 .. all of them within the
  * draw's stratum; with masked_lm 15 %, at least one, 80/10/10. target as in training. Returns k; *ratio: where in (0,1)
- * the stratum's draw fell. `index` is the sequence's own number: its masks do not depend on the others. */
+ * the stratum's draw fell; a ratio above 0 that comes in is taken instead of one that is drawn. `index` is the
+ * sequence's own number: its masks do not depend on the others. */
 int ch_mask_evaluation(const choir_config *config, int64_t draw, int64_t count, int64_t index, int sample,
                        const int32_t *text, int T, int32_t *token, int32_t *target, double *ratio);
 

@@ -79,6 +79,25 @@ static ch_batch paired_batch(const ch_trainer *t, const ch_batch *b) {
   return (ch_batch){.T = b->T, .token = token, .row = b->row ? row : NULL, .rows = 2 * b->rows, .target = target};
 }
 
+/* Training by masking has targets at masked tokens alone, and the head computes these: copies in t->few. Several shards
+ * are cut by sequences, which then have as many rows each, so the head computes all. */
+static ch_batch masked_rows(const ch_trainer *t, const ch_batch *b) {
+  int64_t n = (int64_t)t->model->config.train.batch_sequences * b->T;
+  int32_t *row = t->few, *target = row + n;
+  float *weight = (float *)(target + n);
+  int rows = 0;
+  for (int32_t i = 0; i < n; i++) {
+    if (b->target[i] < 0) continue;
+    row[rows] = i;
+    target[rows] = b->target[i];
+    if (b->weight) weight[rows] = b->weight[i];
+    rows++;
+  }
+  if (!rows) return *b;
+  return (ch_batch){
+      .T = b->T, .token = b->token, .row = row, .rows = rows, .target = target, .weight = b->weight ? weight : NULL};
+}
+
 int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss) {
   ch_exec *x = &t->model->x;
   const char *what = "weight", *name = ch_model_bad_weight(t->model);
@@ -139,7 +158,9 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_res
   step_state s = {.targets = targets ? (double)targets * (t->paired ? 2 : 1) : 1};
   ch_transformer_clear_stats(&t->model->net);
   for (int a = 0; a < c->accumulate; a++) {
-    const ch_batch b = t->paired ? paired_batch(t, &batches[a]) : batches[a];
+    const ch_batch b = t->paired                   ? paired_batch(t, &batches[a])
+                       : t->few && !batches[a].row ? masked_rows(t, &batches[a])
+                                                   : batches[a];
     run_pass(t, a, &b, &s);
   }
   int code = finish_step(t, &s, r);

@@ -1,6 +1,7 @@
 /* ch_bench_run: finds the case, reads its values, measures it. */
 #include "bench/cases.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,6 +254,16 @@ int ch_bench_config(const ch_bench *b, choir_config *config) {
 
 int ch_bench_capacity(const ch_bench *b, int key, choir_router_options *options) {
   const ch_router *router = ch_router_find(options->name);
+  if (ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token))) { /* c: experts a token, which there is room for */
+    double c = b->value[key];
+    if (c != floor(c))
+      return ch_error(CHOIR_ERROR_ARGUMENT,
+                      "bench '%s': %s=%g, but router '%s' gives every token as many experts: must "
+                      "be a whole number",
+                      b->which->name, b->which->key[key].name, c, options->name);
+    if (c > 0) options->experts_per_token = (int)c;
+    return CHOIR_OK;
+  }
   if (ch_router_takes(router, CH_ROUTER_TAKES(capacity_factor))) {
     if (b->value[key] > 0) options->capacity_factor = b->value[key];
     return CHOIR_OK;

@@ -13,10 +13,11 @@ typedef struct ch_inspect_options {
   const char *routing; /* as choir_model_set_routing; NULL: the model's present one, or "threshold" where the text
                           is too short for it */
   int batch_sequences, sequence_length; /* routed together, and tokens of each; 0: the config's */
-  int top;                              /* favourite tokens of each expert */
-  const char *checkpoint;               /* its name, for people; or NULL */
-  choir_progress_callback progress;     /* or NULL; total 0: a long text is being encoded;
-                                                                      nonzero: CHOIR_ERROR_INTERRUPTED */
+  double mask_ratio; /* of models of masked_diffusion: the share of tokens that is masked; 0: drawn for each window */
+  int top;           /* favourite tokens of each expert */
+  const char *checkpoint;           /* its name, for people; or NULL */
+  choir_progress_callback progress; /* or NULL; total 0: a long text is being encoded;
+                                                                  nonzero: CHOIR_ERROR_INTERRUPTED */
   void *context;
 } ch_inspect_options;
 #define CH_INSPECT_OPTIONS_INIT \

@@ -107,6 +107,7 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   ch_json_put(root, "cut", json_boolean(inspection->cut));
   ch_json_put(root, "batch_sequences", json_integer(inspection->batch_sequences));
   ch_json_put(root, "sequence_length", json_integer(inspection->sequence_length));
+  if (o->mask_ratio > 0) ch_json_put(root, "mask_ratio", json_real(o->mask_ratio));
   ch_json_put(root, "loss", ch_json_number(r->loss));
   ch_json_put(root, "perplexity", ch_json_number(r->perplexity));
   ch_json_put(root, "bits_per_byte", ch_json_number(r->bits_per_byte));

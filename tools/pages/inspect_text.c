@@ -26,6 +26,14 @@ static int begin_inspection(const choir_model *model, const ch_text_tokens *text
       (ch_inspection){.batch_sequences = o->batch_sequences ? o->batch_sequences : config->train.batch_sequences,
                       .sequence_length = o->sequence_length ? o->sequence_length : config->train.sequence_length,
                       .cut = text->cut};
+  if (o->mask_ratio != 0 && strcmp(config->train.objective, "masked_diffusion"))
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "a mask ratio of %g with train.objective %s: models of masked_diffusion alone know ratios; leave it "
+        "out",
+        o->mask_ratio, config->train.objective);
+  if (!(o->mask_ratio >= 0 && o->mask_ratio <= 1))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "a mask ratio of %g: must be a number from 0 to 1", o->mask_ratio);
   if (targets < 1)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, text->count);
   if (!choir_model_moe_layers(model))
@@ -55,6 +63,7 @@ static int evaluate_text(choir_model *model, const ch_text_tokens *text, const c
   double *unigram = counts ? ch_unigram_log(counts, V) : NULL;
   ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
   inspection->predicts_next = !ch_config_masked(choir_model_get_config(model));
+  windows.mask_at = o->mask_ratio;
   windows.seen = keep_losses;
   windows.context = inspection;
   inspection->token_loss = calloc(text->count, sizeof *inspection->token_loss);
