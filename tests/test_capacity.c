@@ -8,7 +8,7 @@ static choir_model *new_model(const choir_config *c) {
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   choir_model *model;
   run.threads = 2;
-  test_ok(choir_model_init(c, 5, &run, &model));
+  test_ok(choir_model_create(c, 5, &run, &model));
   return model;
 }
 

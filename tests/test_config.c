@@ -200,7 +200,6 @@ static void impossible_sizes_are_named(void **state) {
   c.model.moe_every = 0; /* who routes nothing draws nothing */
   test_ok(choir_config_check(&c));
   refused(TRY_SET("rel_max_distance", "16"), "rel_max_distance is 16", "32");
-  assert_int_equal(TRY_SET("moe_every", "0"), 0);
 }
 
 /* For every option a value that is no default. */

@@ -82,6 +82,7 @@ class ConfigFields(TrainerFields, total=False):
     dense_layers: int
     qk_norm_whole: bool
     attention: str
+    layer_capacity: str
     wire: str
 
 
@@ -111,6 +112,7 @@ class RouterOptions(TypedDict, total=False):
     z_loss_weight: float
     aux_scope: str
     priority: str
+    capacity_start: float
 
 
 class RouteArguments(RouterOptions, total=False):

@@ -79,8 +79,8 @@ static ch_batch paired_batch(const ch_trainer *t, const ch_batch *b) {
   return (ch_batch){.T = b->T, .token = token, .row = b->row ? row : NULL, .rows = 2 * b->rows, .target = target};
 }
 
-/* Training by masking has targets at masked tokens alone, and the head computes these: copies in t->few. Several shards
- * are cut by sequences, which then have as many rows each, so the head computes all. */
+/* Training by masking has targets at masked tokens alone, and the head computes these: copies in t->few. With several
+ * shards, each of as many rows, the head computes all positions. */
 static ch_batch masked_rows(const ch_trainer *t, const ch_batch *b) {
   int64_t n = (int64_t)t->model->config.train.batch_sequences * b->T;
   int32_t *row = t->few, *target = row + n;
