@@ -18,6 +18,12 @@ enum { CH_LANES = 8 };
 enum { CH_LANES = 4 };
 #endif
 
+/* GCC before 12 does not have it, and takes the places as a vector. */
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 12
+#define __builtin_shufflevector(a, b, ...) \
+  __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(sizeof(a))))){__VA_ARGS__})
+#endif
+
 /* Loads and stores of these need no alignment beyond a float's. */
 typedef float ch_vector __attribute__((vector_size(CH_LANES * sizeof(float)), aligned(4), may_alias));
 typedef int32_t ch_mask __attribute__((vector_size(CH_LANES * sizeof(float)), aligned(4), may_alias));
