@@ -151,7 +151,7 @@ def layers():
     made = {"device": o.device, "dtype": kind}
     base = ct.ExpertChoice(d, h, e, capacity_factor=2, **made)
     ways = {"choir ExpertChoice": base, "dense": nn.Sequential(nn.Linear(d, 2 * h, False, **made), nn.GELU(), nn.Linear(2 * h, d, False, **made)),
-            "plain topk bmm": Plain(base), "grouped_mm token choice": Grouped(base), "choir TokenChoice(balanced)": ct.TokenChoice(d, h, e, 2, balanced=True, **made),
+            "plain topk bmm": Plain(base), "grouped_mm token choice": Grouped(base), "choir TokenChoice(balanced)": ct.TokenChoice(d, h, e, 2, balance="quantile", **made),
             "choir gshard_top2": ct.TokenChoice(d, h, e, 2, **made), "loop over experts": Loop(base)}
     x, cot = torch.randn(n, d, **made, requires_grad=True), torch.randn(n, d, **made)
     tried("same", lambda: torch.testing.assert_close(ways["plain topk bmm"](x), base(x), rtol=0.05, atol=0.05))

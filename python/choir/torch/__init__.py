@@ -10,6 +10,7 @@ from .layer import ExpertChoice, MoE, TokenChoice
 from .request import Routing
 from .routers import route
 from .state import update_routers
+from .stats import stats
 from .transformer import Transformer
 
 __all__ = [
@@ -20,13 +21,18 @@ __all__ = [
     "Routing",
     "TokenChoice",
     "Transformer",
+    "convert",
     "route",
+    "stats",
+    "trainer_callback",
     "update_routers",
 ]
 
 
 def __getattr__(name):
-    """What needs DTensor, which the oldest releases of PyTorch lack, is imported where it is used."""
+    """What needs DTensor, which the oldest releases of PyTorch lack, or transformers is imported where it is used."""
     if name in ("ExpertParallel", "ExpertTensorParallel"):
         return getattr(importlib.import_module(".parallel", __name__), name)
+    if name in ("convert", "trainer_callback"):
+        return getattr(importlib.import_module(".hf", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,6 +36,26 @@ class Weights(NamedTuple):
         return Weights(*(w if w is None else change(w) for w in self[:3]), self.activation)
 
 
+class Dense(nn.Module):
+    """down(act(gate(x)) * up(x)), or down(act(up(x))) where the activation has no gate."""
+
+    def __init__(self, d, h, activation, **at):
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.gate = nn.Linear(d, h, bias=False, **at) if activation in GATED else None
+        self.up, self.down = nn.Linear(d, h, bias=False, **at), nn.Linear(h, d, bias=False, **at)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for layer in self.children():
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+
+    def forward(self, x):
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
 class Experts(nn.Module):
     """The experts of a layer, weights w1, w2 and w3 [e,d,h]: a module of its own, which FSDP2 can shard by itself and
     `ExpertParallel` shares out. Rows [n,d] and their routing to rows [n,d]."""

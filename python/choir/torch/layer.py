@@ -11,10 +11,25 @@ from torch import Tensor, nn
 
 from .._native import ArgumentError, UnsupportedError
 from . import compat, kmeans, request, routers, state
-from .experts import ACTIVATIONS, WEIGHTS, Experts
+from .experts import ACTIVATIONS, WEIGHTS, Dense, Experts
 from .ranks import group_of
+from .stats import counted
 
 UNLEARNED = ("kmeans", "hash", "random", "dense")  # whose weight of scores no gradient trains: a buffer
+
+
+class _Injected(torch.autograd.Function):
+    """The output itself; its backward gives the loss the gradient `scale`, as if scale * loss had been added."""
+
+    @staticmethod
+    def forward(ctx, out, loss, scale):
+        ctx.save_for_backward(loss)
+        ctx.scale = scale
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, torch.full_like(ctx.saved_tensors[0], ctx.scale), None
 
 
 class MoE(nn.Module):
@@ -33,25 +48,33 @@ class MoE(nn.Module):
     some have room for all. Buffers are in the state_dict; `choir.torch.update_routers` moves them, once a step.
 
     group: a torch.distributed group, or DeviceMesh of one dimension, over whose processes the pool of expert_choice
-    extends. layer: a number that makes `random` draw otherwise than in other layers."""
+    extends. layer: a number that makes `random` draw otherwise than in other layers. shared_experts: experts that every
+    token has beside, without a gate. inject_aux_loss: the output's backward pass adds the gradient of so many times
+    `aux_loss`, which is then only to be looked at: for pipelines and reentrant checkpointing, where it has no gradient
+    (with gradient accumulation 1 / micro-batches)."""
 
     def __init__(
         self,
         d_model: int,
         d_hidden: int,
-        experts: int,
+        num_experts: Optional[int] = None,
         router: str = "expert_choice",
         *,
         causal: bool = False,
         group: Any = None,
         layer: int = 0,
         activation: str = "gelu",
+        shared_experts: int = 0,
+        inject_aux_loss: float = 0.0,
         device=None,
         dtype=None,
         **options: Any,
     ):
         super().__init__()
-        self.options = request.options_of(router, experts, **options)
+        experts = request.new_name(num_experts, options, "experts", "num_experts")
+        if "top_k" in options:
+            options["experts_per_token"] = options.pop("top_k")
+        self.options, self._given = request.options_of(router, experts, **options), options
         self.router_name, self.causal, self.group, self.layer = router, causal, group, layer
         if group is not None and (router != "expert_choice" or self.options.pool != "batch"):
             raise UnsupportedError(
@@ -68,6 +91,9 @@ class MoE(nn.Module):
             self.router = nn.Parameter(weight)
         self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
+        self.shared = Dense(d_model, shared_experts * d_hidden, activation, **at) if shared_experts else None
+        self.inject_aux_loss = inject_aux_loss
+        self.tally: Optional[Tensor] = None
         self._forget()
         self.reset_parameters()
 
@@ -79,6 +105,16 @@ class MoE(nn.Module):
     @group.setter
     def group(self, group: Any) -> None:
         self._group = group_of(group)
+
+    @property
+    def capacity_factor(self) -> float:
+        """Experts a token, on average; it may be set at any step, for layers each its own."""
+        return self.options.capacity_factor
+
+    @capacity_factor.setter
+    def capacity_factor(self, factor: float) -> None:
+        self._given = {**self._given, "capacity_factor": factor}
+        self.options = request.options_of(self.router_name, self.router.shape[1], **self._given)
 
     w1 = property(lambda self: self.experts.w1)
     w2 = property(lambda self: self.experts.w2)
@@ -108,38 +144,62 @@ class MoE(nn.Module):
         for weight, fan_in in ((self.router, d), (self.w1, d), (self.w2, h), (self.w3, d)):
             if weight is not None:
                 nn.init.normal_(weight, std=fan_in**-0.5)
+        if self.shared is not None:
+            self.shared.reset_parameters()
         nn.init.zeros_(self.thresholds)
         self.go_on_from(0)
 
     def forward(
         self,
         x: Tensor,
-        tokens: Optional[Tensor] = None,
+        token_ids: Optional[Tensor] = None,
         valid: Optional[Tensor] = None,
         taken: Optional[Tensor] = None,
+        *,
+        tokens: Optional[Tensor] = None,
     ) -> Tensor:
-        """x [...,d]. tokens [...]: ids, which `hash` and `random` need. valid [...] bool: False is padding, which takes
-        no part. taken [...,e] bool: forced routing, who takes whom instead of the router's choice, as `routing.taken`
-        of an earlier forward; gates are the scores of now and have gradients. There is then no balancing loss, and
-        thresholds see nothing."""
+        """The weighted sum of what each token's experts give, in x's shape and type.
+
+        Args:
+            x: [..., d]; the last dimension but one is the sequence.
+            token_ids: [...] integers, which `hash` and `random` need.
+            valid: [...] bool: True takes part, False is padding, whose output is 0. Attention's key_padding_mask is the
+                opposite.
+            taken: [..., e] bool: forced routing, who takes whom instead of the router's choice, as `routing.taken` of an
+                earlier forward; gates are the scores of now and have gradients. There is then no balancing loss, and
+                thresholds see nothing.
+            tokens: the old name of token_ids.
+
+        Raises ArgumentError for shapes, types and devices that do not fit."""
+        if tokens is not None:
+            request.renamed("tokens", "token_ids")
+            token_ids = tokens
         if hasattr(x, "placements"):  # a DTensor, as of sequence parallelism: each process routes its own tokens
-            out = self(x.to_local(), *(a.to_local() if hasattr(a, "placements") else a for a in (tokens, valid, taken)))
+            others = (a.to_local() if hasattr(a, "placements") else a for a in (token_ids, valid, taken))
+            out = self(x.to_local(), *others)
             return type(x).from_local(out, x.device_mesh, x.placements, run_check=False)
         self._check(x)
         rows = x.reshape(-1, x.shape[-1])
-        request.check_rows(rows, tokens, valid)
+        request.check_rows(rows, token_ids, valid)
         if rows.shape[0] == 0:
             self._forget()
             return x + 0 * sum(weight.sum() for weight in self.parameters()).to(x.dtype)
         if valid is not None:  # padding may hold anything, NaN too
             rows = torch.where(valid.reshape(-1, 1) != 0, rows, 0.0)
-        routing = self._route(rows, tokens, valid, taken, x.shape[-2] if x.dim() > 2 else 0)
+        routing = self._route(rows, token_ids, valid, taken, x.shape[-2] if x.dim() > 2 else 0)
         if not compat.exporting():
-            self.routing = request.Routing(**{**routing._asdict(), "gates": routing.gates.detach()})
+            gates = {k: getattr(routing, k) for k in ("gates", "slot_gates") if getattr(routing, k) is not None}
+            self.routing = routing._replace(**{k: gate.detach() for k, gate in gates.items()})
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
             if self.options.z_loss_weight:
                 self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
-        return request.shaped(self.experts(rows, routing), x.shape)
+        out = self.experts(rows, routing)
+        if self.shared is not None:
+            out = out + self.shared(rows)
+        if self.inject_aux_loss and self.aux_loss.requires_grad and not compat.exporting():
+            out = _Injected.apply(out, self.aux_loss, self.inject_aux_loss)
+            self.aux_loss = self.aux_loss.detach()
+        return request.shaped(out, x.shape)
 
     def _check(self, x: Tensor) -> None:
         request.check_floating(x, "x")
@@ -158,7 +218,7 @@ class MoE(nn.Module):
                 "threshold_after, consistency_weight, capacity_start: only choir's own training does this; leave it 0"
             )
 
-    def _route(self, rows: Tensor, tokens, valid, taken, sequence_length: int) -> request.Routing:
+    def _route(self, rows: Tensor, token_ids, valid, taken, sequence_length: int) -> request.Routing:
         name, o = self.router_name, self.options
         with compat.without_autocast(rows.device.type):
             wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
@@ -176,7 +236,7 @@ class MoE(nn.Module):
                 logits,
                 name=name,
                 options=o,
-                tokens=tokens,
+                tokens=token_ids,
                 valid=valid,
                 sequence_length=sequence_length,
                 training=self.training,
@@ -186,7 +246,12 @@ class MoE(nn.Module):
                 group=self.group,
                 taken=taken,
             )
-            if taken is None and self.training and self.sums is not None and not compat.again() and not compat.transformed(routing.taken):
+            if self.tally is not None and not compat.again() and not compat.transformed(routing.taken):
+                with torch.no_grad():
+                    shares = scores.softmax(1) if name in request.READS_LOGITS else scores
+                    self.tally = self.tally.to(rows.device).add_(counted(shares, routing, valid))
+            counts = self.training and taken is None and self.sums is not None
+            if counts and not compat.again() and not compat.transformed(routing.taken):
                 self._observe(wide, valid, logits, routing)
         return routing
 
@@ -272,33 +337,56 @@ class MoE(nn.Module):
 
 
 class ExpertChoice(MoE):
-    """MoE whose experts choose (Zhou et al. 2022); cap: experts that a token may have, 0 for any number of them."""
+    """MoE whose experts choose (Zhou et al. 2022).
 
-    def __init__(self, d_model: int, d_hidden: int, experts: int, *, cap: int = 0, **options: Any):
+    Args:
+        d_model, d_hidden: widths of rows and of experts.
+        num_experts: experts of the layer.
+        cap: experts that a token may have, 0 for any number of them.
+        options: of MoE, `capacity_factor`, `pool`, `causal`, `activation` and so on.
+
+    Shape: [..., d_model] to the same.
+
+    Example: ExpertChoice(512, 2048, 16, capacity_factor=2.0)"""
+
+    def __init__(self, d_model: int, d_hidden: int, num_experts: Optional[int] = None, *, cap: int = 0, **options: Any):
         capped = {"router": "capped_expert_choice", "cap": cap} if cap else {"router": "expert_choice"}
-        super().__init__(d_model, d_hidden, experts, **capped, **options)
+        super().__init__(d_model, d_hidden, num_experts, **capped, **options)
 
 
 class TokenChoice(MoE):
-    """MoE whose tokens choose: their best expert (Switch) or their two best ones (GShard), with a balancing loss; or,
-    with `balanced`, as many as one likes at prices that balance the experts' loads, with neither loss nor limit."""
+    """MoE whose tokens choose their best experts.
+
+    Args:
+        d_model, d_hidden: widths of rows and of experts.
+        num_experts: experts of the layer.
+        top_k: experts of a token.
+        balance: "aux": a balancing loss, with room for some (1 is Switch, 2 GShard) or, from 3 on, for all (as Mixtral
+            and OLMoE train); "quantile" or "bias": prices that balance the loads, with neither loss nor limit.
+        options: of MoE.
+
+    Shape: [..., d_model] to the same.
+
+    Example: TokenChoice(512, 2048, 64, top_k=8, balance="bias")"""
 
     def __init__(
         self,
         d_model: int,
         d_hidden: int,
-        experts: int,
-        experts_per_token: int = 2,
+        num_experts: Optional[int] = None,
+        top_k: Optional[int] = None,
         *,
-        balanced: bool = False,
-        **options,
+        balance: str = "aux",
+        **options: Any,
     ):
-        if balanced:
-            named = {"router": "quantile_balanced", "experts_per_token": experts_per_token}
-        elif experts_per_token in (1, 2):
-            named = {"router": "switch_top1" if experts_per_token == 1 else "gshard_top2"}
-        else:
-            raise ArgumentError(
-                f"experts_per_token is {experts_per_token}; it must be 1 or 2, unless balanced=True"
-            )
-        super().__init__(d_model, d_hidden, experts, **named, **options)
+        top_k = request.new_name(top_k, options, "experts_per_token", "top_k", 2)
+        if "balanced" in options:
+            request.renamed("balanced", 'balance="quantile"')
+            balance = "quantile" if options.pop("balanced") else balance
+        by_prices = {"quantile": "quantile_balanced", "bias": "bias_balanced"}
+        if balance not in ("aux", *by_prices):
+            raise ArgumentError(f"balance is {balance!r}; it must be 'aux', 'quantile' or 'bias'")
+        router = by_prices.get(balance) or {1: "switch_top1", 2: "gshard_top2"}.get(top_k, "topk")
+        if router not in ("switch_top1", "gshard_top2"):
+            options["top_k"] = top_k
+        super().__init__(d_model, d_hidden, num_experts, router, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import types
+import warnings
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -132,9 +133,26 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     return made
 
 
+def renamed(old: str, new: str) -> None:
+    """Says that the argument has another name; the old one is taken for one more version."""
+    warnings.warn(f"{old} is now {new}; the next version takes no other name", FutureWarning, stacklevel=4)
+
+
+def new_name(value: Any, options: dict, old: str, new: str, default: Any = None) -> Any:
+    """The argument, which may have been given by its old name. TypeError: it was given by neither, or by both."""
+    if old in options:
+        renamed(old, new)
+        if value is not None:
+            raise TypeError(f"{new} was given twice, as {old} too")
+        return options.pop(old)
+    if value is None and default is None:
+        raise TypeError(f"missing argument: {new}")
+    return default if value is None else value
+
+
 def shaped(rows: Tensor, shape: torch.Size) -> Tensor:
     """Rows [n,d] that nobody else has, as [...,d]: no view, which FSDP2's hooks would lose where it is changed in place."""
-    return rows if rows.shape == shape else torch.ops.aten._unsafe_view(rows, shape)
+    return torch.ops.aten._unsafe_view(rows, shape)
 
 
 def check_floating(scores: Tensor, what: str) -> None:

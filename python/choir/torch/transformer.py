@@ -17,7 +17,7 @@ from .._native import ArgumentError
 from ..config import Config
 from ..model import Model
 from ..tokenizer import Tokenizer
-from .experts import ACTIVATIONS, GATED
+from .experts import Dense
 from .layer import MoE
 
 
@@ -100,25 +100,13 @@ class _Attention(nn.Module):
         q, k, v = (p(x).view(B, T, h, -1).transpose(1, 2) for p, h in zip((self.q, self.k, self.v), heads))
         q, k = self.rope(self.q_norm(q)), self.rope(self.k_norm(k))
         k, v = (y.repeat_interleave(self.heads // self.kv_heads, 1) for y in (k, v))
-        p = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(q.shape[3]) + self._bias(T), 3)
-        return self.o((p @ v).transpose(1, 2).reshape(B, T, -1))
-
-
-class _Dense(nn.Module):
-    """down(act(gate(x)) * up(x)), or down(act(up(x))) where the activation has no gate."""
-
-    def __init__(self, d, h, activation):
-        super().__init__()
-        self.activation = ACTIVATIONS[activation]
-        self.gate = nn.Linear(d, h, bias=False) if activation in GATED else None
-        self.up, self.down = nn.Linear(d, h, bias=False), nn.Linear(h, d, bias=False)
-        for layer in self.children():
-            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
-
-    def forward(self, x):
-        if self.gate is None:
-            return self.down(self.activation(self.up(x)))
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        if hasattr(F, "scaled_dot_product_attention"):  # makes no [B,H,T,T] where it can
+            bias = None if self.rel_bias is None else self._bias(T).to(q.dtype)
+            causal = bias is None and not self.both_ways
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal)
+        else:
+            y = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(q.shape[3]) + self._bias(T), 3) @ v
+        return self.o(y.transpose(1, 2).reshape(B, T, -1))
 
 
 def _capacity(m, number):
@@ -136,17 +124,17 @@ class _Block(nn.Module):
         self.moe = self.ffn = None  # with an MoE layer, ffn is its shared experts
         behind, h = layer + 1 - m.dense_layers, m.d_expert or m.d_hidden
         if not (m.moe_every and behind > 0 and behind % m.moe_every == 0):
-            self.ffn = _Dense(m.d_model, m.d_hidden, m.activation)
+            self.ffn = Dense(m.d_model, m.d_hidden, m.activation)
             return
         router = {**m.router, **_capacity(m, behind // m.moe_every - 1)}
         self.moe = MoE(m.d_model, h, m.experts, layer=layer, activation=m.expert_activation, **router)
         if m.shared_experts:
-            self.ffn = _Dense(m.d_model, m.shared_experts * h, m.expert_activation)
+            self.ffn = Dense(m.d_model, m.shared_experts * h, m.expert_activation)
 
     def forward(self, x, tokens, taken=None):
         x = x + self.attn(self.attn_norm(x))
         y = self.ffn_norm(x)
-        for part in (self.ffn, self.moe and partial(self.moe, tokens=tokens, taken=taken)):
+        for part in (self.ffn, self.moe and partial(self.moe, token_ids=tokens, taken=taken)):
             x = x + part(y) if part is not None else x
         return x
 

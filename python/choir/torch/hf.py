@@ -1,0 +1,76 @@
+"""Hugging Face's models and trainers: their MoE blocks become choir's layers, and their Trainer moves the routers' state."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import nn
+
+from .._native import UnsupportedError
+from .layer import MoE
+from .state import update_routers
+
+BLOCKS = ("MixtralSparseMoeBlock", "OlmoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock")
+
+
+def _of_block(block: nn.Module, router: str, options: dict) -> MoE:
+    gate, theirs = block.gate, block.experts
+    act = type(getattr(theirs, "act_fn", None)).__name__
+    if not hasattr(theirs, "gate_up_proj") or act not in ("SiLUActivation", "SiLU"):
+        raise UnsupportedError(
+            f"{type(block).__name__} with experts {type(theirs).__name__} ({act}): convert takes the blocks of "
+            "transformers 5, whose experts are gate_up_proj and down_proj, with SiLU"
+        )
+    if getattr(block, "jitter_noise", 0):
+        noise = block.jitter_noise
+        raise UnsupportedError(f"{type(block).__name__} has router_jitter_noise {noise}; set it to 0 first")
+    (e, double, d), at = theirs.gate_up_proj.shape, theirs.gate_up_proj
+    if router == "topk":
+        # Mixtral always divides the gates by their sum, and has no field that says so.
+        options = {"top_k": gate.top_k, "normalize_gates": getattr(gate, "norm_topk_prob", True), **options}
+    made = MoE(d, double // 2, e, router, activation="swiglu", device=at.device, dtype=at.dtype, **options)
+    with torch.no_grad():
+        first, third = at.transpose(1, 2).chunk(2, 2)
+        for ours, value in ((made.w1, first), (made.w3, third), (made.w2, theirs.down_proj)):
+            ours.copy_(value)
+        made.router.copy_(gate.weight.t())
+    return made.train(block.training)
+
+
+def convert(model: nn.Module, router: Optional[str] = None, **options: Any) -> nn.Module:
+    """Replaces the MoE blocks of a loaded transformers model (Mixtral, OLMoE, Qwen3Moe) by choir's layers in place, and
+    returns the model. Without a router it gives the same logits as before; with one, the experts and the weight of scores
+    are kept, and that router chooses. transformers' own balancing loss no longer sees the layers (leave
+    output_router_logits off): add the layers' `aux_loss`.
+
+    Args:
+        model: it has blocks of transformers 5.
+        router: one of choir's; None is theirs, `topk`.
+        options: of choir.torch.MoE.
+
+    Raises UnsupportedError for a model without such blocks.
+
+    Example: choir.torch.convert(model, "expert_choice", capacity_factor=2.0, causal=True)"""
+    children = ((parent, name, child) for parent in model.modules() for name, child in parent.named_children())
+    found = [(parent, name) for parent, name, child in children if type(child).__name__ in BLOCKS]
+    if not found:
+        raise UnsupportedError(f"{type(model).__name__} has no block that convert knows: {', '.join(BLOCKS)}")
+    for parent, name in found:
+        setattr(parent, name, _of_block(getattr(parent, name), router or "topk", options))
+    return model
+
+
+def trainer_callback() -> Any:
+    """A callback for transformers' Trainer that calls `update_routers` before each step of the optimizer:
+
+        Trainer(model, ..., callbacks=[choir.torch.trainer_callback()])
+
+    Lightning and others have the optimizer's own hook: register_step_pre_hook."""
+    from transformers import TrainerCallback
+
+    class UpdateRouters(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, **more):
+            update_routers(model)
+
+    return UpdateRouters()

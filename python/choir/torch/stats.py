@@ -1,0 +1,101 @@
+"""What layers did, counted on the device: a forward adds a few sums, and `stats` reads those of all layers in one copy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from .ranks import group_of
+from .request import Routing
+
+SUMS = ("forwards", "tokens", "unrouted", "dropped", "demanded", "entropy")
+
+
+class Stats(NamedTuple):
+    """Of one layer since the last call of `stats`."""
+
+    forwards: int
+    tokens: int
+    """without padding"""
+    load: list
+    """[e] each expert's share of the choices that were kept"""
+    max_load: float
+    """the largest load by the mean one: 1 is even"""
+    experts_per_token: float
+    unrouted: float
+    """share of tokens without an expert"""
+    dropped: float
+    """share of the choices asked for that found their expert full"""
+    entropy: float
+    """mean over tokens of the scores' entropy in nats, of sigmoids of their shares"""
+    cutoffs: Optional[list]
+    """[e] mean cut-offs or prices; None: the router has none"""
+
+
+def counted(scores: Tensor, routing: Routing, valid: Optional[Tensor]) -> Tensor:
+    """The sums of one forward: those of SUMS, load [e], cut-offs [e] and how many of them were finite [e]."""
+    taken, e = routing.taken, scores.shape[1]
+    held = torch.ones_like(taken[:, 0]) if valid is None else valid.reshape(-1) != 0
+    p = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    entropy = torch.where(held, -torch.special.xlogy(p, p).sum(1), 0.0).sum()
+    unrouted = (held & ~taken.any(1)).sum()
+    one = torch.ones_like(entropy)
+    counts = (one, held.sum(), unrouted, routing.dropped, routing.demand.sum(), entropy)
+    sums = torch.stack([a.double() for a in counts])
+    known = torch.zeros(e, device=scores.device) if routing.cutoffs is None else torch.isfinite(routing.cutoffs)
+    cutoffs = known if routing.cutoffs is None else torch.where(known, routing.cutoffs, 0.0)
+    return torch.cat([sums, *(a.double() for a in (taken.sum(0), cutoffs, known))])
+
+
+def _read(sums: list) -> Stats:
+    of, e = dict(zip(SUMS, sums)), (len(sums) - len(SUMS)) // 3
+    load, cutoffs, known = (sums[len(SUMS) + i * e :][:e] for i in range(3))
+    choices, tokens = max(sum(load), 1), max(of["tokens"], 1)
+    return Stats(
+        forwards=int(of["forwards"]),
+        tokens=int(of["tokens"]),
+        load=[held / choices for held in load],
+        max_load=max(load) * e / choices,
+        experts_per_token=sum(load) / tokens,
+        unrouted=of["unrouted"] / tokens,
+        dropped=of["dropped"] / max(of["demanded"], 1),
+        entropy=of["entropy"] / tokens,
+        cutoffs=[c / max(k, 1) for c, k in zip(cutoffs, known)] if any(known) else None,
+    )
+
+
+@torch.no_grad()
+def stats(model: nn.Module, group: Any = None) -> dict[str, Stats]:
+    """What every choir.torch layer of the model did since the last call, by its name in the model. The first call begins
+    the counting: until then layers count nothing. The sums stay on the device, and are read in one copy.
+
+    Args:
+        model: any module that has choir.torch layers.
+        group: a torch.distributed group, or DeviceMesh of one dimension, over whose processes sums are taken; all must
+            call. None: this process alone.
+
+    Example:
+        choir.torch.stats(model)                          # begin
+        ...
+        for name, layer in choir.torch.stats(model).items():
+            print(name, layer.max_load, layer.unrouted)"""
+    from .layer import MoE
+
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, MoE)}
+    for layer in layers.values():
+        if layer.tally is None:
+            size = len(SUMS) + 3 * layer.router.shape[1]
+            layer.tally = torch.zeros(size, dtype=torch.float64, device=layer.thresholds.device)
+    if not layers:
+        return {}
+    device = next(iter(layers.values())).tally.device
+    sums, group = torch.cat([layer.tally.to(device) for layer in layers.values()]), group_of(group)
+    if group is not None:
+        dist.all_reduce(sums, group=group)
+    for layer in layers.values():
+        layer.tally.zero_()
+    sizes = [layer.tally.numel() for layer in layers.values()]
+    return {name: _read(part.tolist()) for name, part in zip(layers, sums.cpu().split(sizes))}

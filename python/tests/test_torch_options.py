@@ -1,0 +1,261 @@
+"""What layers of choir.torch have beside routing: names, shared experts, losses that are injected,
+statistics, capacities that change, and transformers' blocks. In float64, with random cotangents, against plain formulas."""
+
+import copy
+import math
+import unittest
+import warnings
+
+import choir
+from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
+
+if torch:
+    import torch.nn.functional as F
+    import torch.utils.checkpoint
+
+
+class Options(TorchTest):
+    def setUp(self):
+        super().setUp()
+        import choir.torch
+
+        self.torch = choir.torch
+        self.x = torch.randn(2, 32, 16, device=DEVICE, dtype=torch.float64)
+        self.ids = torch.randint(0, 99, (2, 32), device=DEVICE)
+        self.cotangent = torch.randn_like(self.x)
+
+    def layer(self, router, options, **more):
+        torch.manual_seed(3)
+        options = {**options, "jitter": 0} if router == "switch_top1" else options
+        made = {"device": DEVICE, "dtype": torch.float64, **options, **more}
+        return self.torch.MoE(16, 24, experts_of(router), router, **made)
+
+    def gradients(self, layer, run=None, scale=0.0):
+        """Output, and the gradients of x and all weights."""
+        x = self.x.clone().requires_grad_()
+        layer.zero_grad()
+        torch.manual_seed(7)
+        out = (layer if run is None else run)(x, self.ids)
+        ((out * self.cotangent).sum() + (scale * layer.aux_loss if scale else 0)).backward()
+        return [out.detach(), x.grad, *(w.grad for w in layer.parameters() if w.grad is not None)]
+
+    def equal(self, ours, theirs):
+        self.assertEqual(len(ours), len(theirs))
+        for one, other in zip(ours, theirs):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+    def test_names(self):
+        made = self.torch
+        for old, new in (
+            (lambda: made.MoE(16, 24, experts=8), lambda: made.MoE(16, 24, num_experts=8)),
+            (
+                lambda: made.TokenChoice(16, 24, 8, experts_per_token=1),
+                lambda: made.TokenChoice(16, 24, 8, top_k=1),
+            ),
+            (
+                lambda: made.TokenChoice(16, 24, 8, 3, balanced=True),
+                lambda: made.TokenChoice(16, 24, 8, 3, balance="quantile"),
+            ),
+        ):
+            with self.assertWarns(FutureWarning):
+                before = old()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                self.assertEqual(repr(new()), repr(before))
+        for options, router in (
+            ({"top_k": 5}, "topk"),
+            ({}, "gshard_top2"),
+            ({"top_k": 3, "balance": "bias"}, "bias_balanced"),
+        ):
+            layer = made.TokenChoice(16, 24, 8, device=DEVICE, dtype=torch.float64, **options)
+            self.assertEqual(layer.router_name, router)
+            layer(self.x)
+            self.assertEqual(layer.routing.per_token, options.get("top_k", 2))
+        for wrong in (lambda: made.MoE(16, 24), lambda: made.MoE(16, 24, 8, experts=8)):
+            with self.assertRaises(TypeError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                wrong()
+        with self.assertRaisesRegex(choir.ArgumentError, "'aux', 'quantile' or 'bias'"):
+            made.TokenChoice(16, 24, 8, balance="loss")
+        layer = self.layer("hash", {})
+        with self.assertWarns(FutureWarning):
+            out = layer(self.x, tokens=self.ids)
+        torch.testing.assert_close(out, layer(self.x, token_ids=self.ids))
+
+    def test_shared_experts(self):
+        for activation, act in (("gelu", F.gelu), ("swiglu", F.silu)):
+            layer = self.layer("expert_choice", {}, activation=activation, shared_experts=2)
+            alone = self.layer("expert_choice", {}, activation=activation)
+            alone.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.startswith("shared")})
+            self.assertEqual(layer.shared.up.weight.shape, (48, 16))
+
+            def twin(x, ids, layer=layer, alone=alone, act=act):
+                up = x @ layer.shared.up.weight.t()
+                hidden = act(up) if layer.shared.gate is None else act(x @ layer.shared.gate.weight.t()) * up
+                return alone(x, ids) + hidden @ layer.shared.down.weight.t()
+
+            ours, theirs = self.gradients(layer), self.gradients(layer, twin)[:2]
+            self.equal(ours[:2], theirs)
+            valid = torch.rand(2, 32, device=DEVICE) > 0.3
+            self.assertEqual(float(layer(self.x, None, valid)[~valid].abs().sum().detach()), 0)
+            self.assertEqual(layer(self.x[:0]).shape, (0, 32, 16))
+
+    def test_injected_losses(self):
+        """As if they had been added; under reentrant checkpointing, too, which loses layer.aux_loss."""
+        cases = [case for case in LAYERS if case[0] in ("topk", "gshard_top2", "switch_top1")]
+        for router, options in self.each(cases):
+            options = {**options, "aux_loss_weight": 0.7}
+            wanted = self.gradients(self.layer(router, options), scale=0.5)
+            layer = self.layer(router, options, inject_aux_loss=0.5)
+            self.equal(self.gradients(layer), wanted)
+            self.assertFalse(layer.aux_loss.requires_grad)
+            self.assertGreater(float(layer.aux_loss), 0)
+            self.assertFalse(layer(self.x, self.ids)._is_view())
+            for reentrant in (True, False):
+
+                def run(x, ids, reentrant=reentrant, layer=layer):
+                    return torch.utils.checkpoint.checkpoint(layer, x, ids, use_reentrant=reentrant)
+
+                self.equal(self.gradients(layer, run), wanted)
+
+    def test_capacity_may_change(self):
+        for router, options in self.each([case for case in LAYERS if case[0] in ("expert_choice", "gshard_top2")]):
+            layer = self.layer(router, {**options, "capacity_factor": 2.0})
+            for factor in (1.0, 3.0):
+                layer.capacity_factor = factor
+                self.assertEqual(layer.capacity_factor, factor)
+                fresh = self.layer(router, {**options, "capacity_factor": factor})
+                self.equal(self.gradients(layer), self.gradients(fresh))
+            with self.assertRaisesRegex(choir.ArgumentError, "capacity_factor"):
+                layer.capacity_factor = -1.0
+            self.assertEqual(layer.capacity_factor, 3.0)
+
+    def test_statistics(self):
+        self.assertEqual(self.torch.stats(torch.nn.Linear(2, 2)), {})
+        for router, options in self.each(LAYERS):
+            model = torch.nn.Sequential(self.layer(router, options))
+            layer, e = model[0], experts_of(router)
+            layer(self.x, self.ids)
+            self.assertEqual(self.torch.stats(model)["0"].forwards, 0)  # begins
+            valid, seen = torch.rand(2, 32, device=DEVICE) > 0.2, []
+            for mask in (None, valid):
+                layer(self.x, self.ids, mask)
+                seen.append((layer.routing, torch.ones_like(valid) if mask is None else mask))
+            made = self.torch.stats(model)["0"]
+            load = sum(routing.load for routing, _ in seen).double()
+            tokens = sum(int(mask.sum()) for _, mask in seen)
+            none = sum(int((mask.view(-1) & ~routing.taken.any(1)).sum()) for routing, mask in seen)
+            asked = sum(int(routing.demand.sum()) for routing, _ in seen)
+            self.assertEqual((made.forwards, made.tokens), (2, tokens))
+            torch.testing.assert_close(made.load, (load / load.sum()).tolist())
+            self.assertAlmostEqual(made.max_load, float(load.max() / load.mean()))
+            self.assertAlmostEqual(made.experts_per_token, float(load.sum()) / tokens)
+            self.assertAlmostEqual(made.unrouted, none / tokens)
+            self.assertAlmostEqual(made.dropped, sum(int(routing.dropped) for routing, _ in seen) / asked)
+            rows, entropy = self.x.view(-1, 16), 0.0
+            for _, mask in seen:
+                p = request_scores(layer, rows[mask.view(-1)])
+                p = p / p.sum(1, keepdim=True)
+                entropy -= float((p * p.log()).sum().detach())
+            self.assertAlmostEqual(made.entropy, entropy / tokens, places=6)
+            self.assertLess(made.entropy, math.log(e) + 1e-9)
+            self.assertEqual(made.cutoffs is None, all(r.cutoffs is None for r, _ in seen))
+            if made.cutoffs is not None:
+                wanted = sum(torch.where(torch.isfinite(r.cutoffs), r.cutoffs.double(), 0.0) for r, _ in seen)
+                wanted = wanted / sum(torch.isfinite(r.cutoffs) for r, _ in seen).clamp(min=1)
+                torch.testing.assert_close(made.cutoffs, wanted.tolist())
+            self.assertEqual(self.torch.stats(model)["0"].forwards, 0)
+            if not lacks("activation checkpointing", "_C._current_graph_task_id"):
+                x = self.x.clone().requires_grad_()
+                torch.utils.checkpoint.checkpoint(layer, x, self.ids, use_reentrant=False).sum().backward()
+                self.assertEqual(self.torch.stats(model)["0"].forwards, 1)
+
+    def test_compiled_with_all_of_it(self):
+        if lacks("torch.compile", "compile", "library.custom_op"):
+            return
+        layer = self.layer("topk", {"experts_per_token": 3}, shared_experts=1, inject_aux_loss=1.0)
+        self.torch.stats(layer)
+        twin = copy.deepcopy(layer)
+        compiled = torch.compile(twin, fullgraph=True, backend="aot_eager")
+        self.equal(self.gradients(twin, compiled), self.gradients(layer))
+        ours, theirs = (self.torch.stats(one)[""] for one in (twin, layer))
+        self.assertEqual(ours.forwards, 1)
+        torch.testing.assert_close(ours.load, theirs.load)
+
+
+def request_scores(layer, rows):
+    """What the layer's scores of rows are, those of routers that read logits by softmax."""
+    logits = rows @ layer.router.to(rows.dtype)
+    if layer.router_name == "kmeans":
+        logits = logits - layer.router.double().square().sum(0) / 2
+    if layer.router_name not in ("base", "kmeans") and layer.options.score == "sigmoid":
+        return torch.sigmoid(logits)
+    return torch.softmax(logits, 1)
+
+
+class Transformers(TorchTest):
+    def models(self):
+        try:
+            import transformers
+        except ImportError:
+            print("\nNOT TESTED: choir.torch.convert: transformers is not installed")
+            return []
+        if int(transformers.__version__.split(".")[0]) < 5:
+            print(f"\nNOT TESTED: choir.torch.convert: transformers {transformers.__version__} is older than 5")
+            return []
+        small = dict(hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, vocab_size=99)
+        small = dict(small, num_key_value_heads=2, num_experts_per_tok=3)
+        made = []
+        for name, fields in (
+            ("Mixtral", {"num_local_experts": 8}),
+            ("Olmoe", {"num_experts": 8, "norm_topk_prob": False}),
+            ("Qwen3Moe", {"num_experts": 8, "moe_intermediate_size": 24, "norm_topk_prob": True, "head_dim": 8}),
+        ):
+            config = getattr(transformers, name + "Config")(**small, **fields)
+            config._experts_implementation = "eager"  # their grouped product knows no float64
+            model = getattr(transformers, name + "ForCausalLM")(config).double().eval()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    if weight.dim() > 1:
+                        weight.normal_(std=weight.shape[-1] ** -0.5)
+            made.append((name, model))
+        return made
+
+    def test_convert(self):
+        import choir.torch
+
+        ids = torch.randint(0, 99, (2, 12))
+        for name, model in self.models():
+            wanted = model(ids).logits.detach()
+            self.assertIs(choir.torch.convert(copy.deepcopy(model)).config.model_type, model.config.model_type)
+            twin = choir.torch.convert(copy.deepcopy(model))
+            layers = [module for module in twin.modules() if isinstance(module, choir.torch.MoE)]
+            self.assertEqual([layer.router_name for layer in layers], ["topk"] * 2, name)
+            torch.testing.assert_close(twin(ids).logits, wanted, rtol=1e-6, atol=1e-6)  # their softmax is float32
+            twin = choir.torch.convert(copy.deepcopy(model), "expert_choice", capacity_factor=8.0, causal=True).train()
+            twin(ids, labels=ids).loss.backward()
+            for module in twin.modules():
+                if isinstance(module, choir.torch.MoE):
+                    self.assertGreater(float(module.w3.grad.abs().sum()), 0)
+                    self.assertTrue(bool(module.routing.taken.all()))  # room for all
+        with self.assertRaisesRegex(choir.UnsupportedError, "no block"):
+            choir.torch.convert(torch.nn.Linear(2, 2))
+
+    def test_trainer_callback(self):
+        """As transformers' Trainer calls it."""
+        import choir.torch
+
+        if not self.models():
+            return
+        from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+
+        layer = choir.torch.ExpertChoice(16, 24, 8)
+        handler = CallbackHandler([choir.torch.trainer_callback()], layer, None, None, None)
+        for step in (1, 2):
+            layer(torch.randn(2, 32, 16))
+            handler.on_pre_optimizer_step(None, TrainerState(), TrainerControl())
+            self.assertEqual(int(layer.observed), step)
+
+
+if __name__ == "__main__":
+    unittest.main()
