@@ -231,8 +231,12 @@ class Whole(unittest.TestCase):
         rows = "".join(row.format(i, i) for i in range(8))
         for part in ("train", "dev"):
             (at / "glue" / "RTE" / f"{part}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
+        shutil.copytree(at / "glue" / "RTE", at / "glue" / "MINE")  # a task that a file describes
+        mine = json.loads((recipe.ROOT / "tasks" / "RTE.json").read_text())
+        (at / "mine.json").write_text(json.dumps({**mine, "name": "MINE"}))
         claim = {"text": "EC is above.", "kind": "accuracy", "arm": "EC", "rival": "top-2"}
-        tuned = {**RECIPE, "name": "tuned", "tune": {"tasks": ["RTE", "CB"]}, "claims": [claim, {**claim, "kind": "probe"}]}
+        claims = [claim, {**claim, "kind": "probe"}]
+        tuned = {**RECIPE, "name": "tuned", "tune": {"tasks": ["RTE", "CB", "mine.json"]}, "claims": claims}
         (at / "tuned.json").write_text(json.dumps(tuned))
         (at / "tuning.json").write_text(json.dumps({**SCALE, "tune": {"steps": 4, "evaluations": 4}}))
         words = ("run", "tuned.json", "--data", "data", "--out", "whole", "--scale", "tuning.json", "--tasks", "glue")
@@ -241,13 +245,14 @@ class Whole(unittest.TestCase):
         self.assertIn("no files of CB, left out", out)
         found = [json.loads(p.read_text()) for p in (at / "whole" / "results").glob("tuned-RTE-*")]
         self.assertEqual([(len(one["accuracy"]), one["probe"]) for one in found], [(4, 1.0)] * 4)
+        self.assertEqual(len(list((at / "whole" / "results").glob("tuned-MINE-*"))), 4)
         summary = json.loads((at / "whole" / "tuned-tuning" / "summary.json").read_text())
         self.assertNotIn("not measured", [claim["verdict"] for claim in summary["claims"]])
         table = (at / "whole" / "tuned-tuning" / "table.md").read_text()
         self.assertIn("| task | EC | top-2 |\n| --- | --: | --: |\n| RTE | 100.0 | 100.0 |", table)
         (at / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows[:100])
         self.assertIn("is of other files", study(*words)[1])
-        for path in (at / "whole" / "results").glob("tuned-RTE-*"):
+        for path in (at / "whole" / "results").glob("tuned-*"):
             path.unlink()  # other tests compare the directory's contents
 
     def test_texts(self):

@@ -98,7 +98,7 @@ def _work(
     if "time" in measured and not turns.read(study):
         jobs.run("step times, in turns", [turns.Turns(study, runner)])
     if "tune" in study.recipe and tasks:
-        lacking = [task for task in study.recipe["tune"]["tasks"] if not (tasks / task).is_dir()]
+        lacking = [task for task in study.recipe["tune"]["tasks"] if not (tasks / tuned.folder(task)).is_dir()]
         if lacking:
             jobs.say(f"warning: {tasks}: no files of {', '.join(lacking)}, left out")
         jobs.run("fine-tuning", tuned.missing(study, runner, tasks))

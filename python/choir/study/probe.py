@@ -90,9 +90,14 @@ def fit(x: np.ndarray, y: np.ndarray, labels: int) -> np.ndarray:
     return scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B").x.reshape(-1, labels)
 
 
+def describe(task: str) -> dict[str, Any]:
+    """A task by its name, or by the file of a description, as `choir finetune --task` takes it."""
+    return read(task if "/" in task or task.endswith(".json") else ROOT / "tasks" / f"{task}.json")
+
+
 def accuracy(run: pathlib.Path, name: str, directory: pathlib.Path, threads: int) -> float:
     """Of the probe, on the dev set of a task, read off a run's newest checkpoint."""
-    task = read(ROOT / "tasks" / f"{name}.json")
+    task = describe(name)
     with Model.load(run, threads=threads) as model:
         model.routing = "threshold"
         (x, y), (dev, right) = (texts(task, directory, split) for split in ("train", "dev"))

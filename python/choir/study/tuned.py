@@ -39,13 +39,18 @@ def _files_hash(directory: pathlib.Path) -> str:
     return made.hexdigest()[:16]
 
 
+def folder(task: str) -> str:
+    """Of a task's files; results have its name, too."""
+    return probe.describe(task)["name"] if "/" in task or task.endswith(".json") else task
+
+
 def _file(study: Study, arm: str, seed: int, task: str) -> Optional[pathlib.Path]:
     rate = study.rate(arm)
     if not rate:
         return None
     end = study.end(arm, rate, seed, study.steps[-1])
     key = checksum(end, study.facts["hash"], _settings(study, task))
-    return study.store.directory / f"tuned-{task}-{name(end, study.facts['hash'])}-{key}.json"
+    return study.store.directory / f"tuned-{folder(task)}-{name(end, study.facts['hash'])}-{key}.json"
 
 
 def result(study: Study, arm: str, seed: int, task: str) -> Optional[dict[str, Any]]:
@@ -99,11 +104,12 @@ class Tuning(Work):
         self.runner.run(words, study.out / "logs" / f"{out.name[:100]}.txt", lambda: None)
         self.at = self.steps
         evaluations = [line for line in runs.lines(out) if line.get("event") == "dev"]
+        files = self.tasks / folder(self.task)
         made = {
             "format": "choir-tuned", "settings": settings, "seed": self.seed,
-            "files_hash": _files_hash(self.tasks / self.task), "majority": read(out / "result.json")["majority"],
+            "files_hash": _files_hash(files), "majority": read(out / "result.json")["majority"],
             "accuracy": [line["own"]["accuracy"] for line in evaluations],
-            "probe": probe.accuracy(parent, self.task, self.tasks / self.task, threads),
+            "probe": probe.accuracy(parent, self.task, files, threads),
         }  # fmt: skip
         write(path, made, None)
 
@@ -112,13 +118,14 @@ def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
     found = []
     for seed in range(1, study.seeds + 1):
         for task in study.recipe["tune"]["tasks"]:
+            files = tasks / folder(task)
             for arm in study.arms:
-                if not (tasks / task).is_dir() or not study.rate(arm.name):
+                if not files.is_dir() or not study.rate(arm.name):
                     continue
                 there = result(study, arm.name, seed, task)
-                if there and there["files_hash"] != _files_hash(tasks / task):
+                if there and there["files_hash"] != _files_hash(files):
                     path = _file(study, arm.name, seed, task)
-                    raise StudyError(f"{path}: is of other files than those of {tasks / task}; remove it, or run anew")
+                    raise StudyError(f"{path}: is of other files than those of {files}; remove it, or run anew")
                 if not there:
                     found.append(Tuning(study, runner, arm.name, seed, task, tasks))
     return found
@@ -149,5 +156,5 @@ def rows(study: Study, what: str) -> tuple[list[str], list[list[str]]]:
     for task in [*study.recipe["tune"]["tasks"], "average"]:
         values = table(study, what) if task == "average" else _accuracies(study, task, what)
         cells = [f"{np.nanmean(row):.1f}" if np.isfinite(row).any() else "-" for row in values]
-        made.append([task, *cells, *(f"{column.get(task, '-')}" for column in paper.values())])
+        made.append([folder(task), *cells, *(f"{column.get(task, '-')}" for column in paper.values())])
     return head, made
