@@ -86,8 +86,8 @@ static void show_losses(const choir_event *e) {
   putchar('\n');
 }
 
-/* If the held-out loss rises, the run has begun to learn its training text by heart. A bound is an estimate: one that is
- * higher by less than its standard error has not risen. */
+/* If the held-out loss rises, the run has begun to learn its training text by heart. A bound is an estimate: one that
+ * is higher by less than its standard error has not risen. */
 static void show_evaluation(train_display *w, const choir_event *e) {
   const choir_eval_result *last = &e->eval[e->evals - 1];
   double chance = cli_is_masked(last->objective) && isfinite(last->standard_error) ? last->standard_error : 0;
