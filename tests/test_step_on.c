@@ -115,10 +115,10 @@ static void masked_rows(void **state) {
   for (ch_trainer *t = &a; t; t = t == &a ? &b : NULL) {
     test_ok(ch_model_size(t->model, MODEL_B, LONG, 1));
     test_ok(ch_model_commit(t->model));
-    assert_non_null(t->few);
+    assert_non_null(t->picked);
   }
-  free(b.few);
-  b.few = NULL;
+  free(b.picked);
+  b.picked = NULL;
   model_tokens(token, MODEL_B * LONG, 3);
   for (int step = 0; step < 3; step++) {
     for (int i = 0; i < MODEL_B * LONG; i++) {

@@ -15,20 +15,25 @@ int ch_model_shards(const choir_model *model, int B) {
   return shards > 1 && B % shards == 0 ? shards : 1;
 }
 
+int ch_model_picks_rows(const choir_model *model, int B) {
+  return ch_config_masked(&model->config) && ch_model_shards(model, B) == 1;
+}
+
 /* Logits and loss may both be asked for. */
 static void count_passes(choir_model *model, int B, int T, int gradients, int causal) {
   static const int32_t some_tokens = 0;
   real some_logits;
-  int draws_per_sequence = gradients ? ch_router_draws_per_sequence(&model->net.config.router) : 1;
-  int few = gradients && ch_config_masked(&model->config) && ch_model_shards(model, B) == 1; /* ch_trainer.few */
-  for (int kind = 0; kind < 2 * draws_per_sequence + few; kind++) {
-    int picked = few && kind == 2;
+  int paired = gradients && ch_router_draws_per_sequence(&model->net.config.router) > 1;
+  int picked = gradients && ch_model_picks_rows(model, B);
+  enum { LOSS, LOGITS, PAIRED, PAIRED_LOGITS, PICKED, WAYS };
+  for (int way = LOSS; way < WAYS; way++) {
+    if (way == PICKED ? !picked : way >= PAIRED && !paired) continue;
     ch_pass pass = {.B = B,
                     .T = T,
                     .shards = ch_model_shards(model, B),
                     .token = &some_tokens,
-                    .row = picked ? &some_tokens : NULL,
-                    .rows = picked ? B * T : 0,
+                    .row = way == PICKED ? &some_tokens : NULL,
+                    .rows = way == PICKED ? B * T : 0,
                     .target = &some_tokens,
                     .route = {.training = !causal, .causal = causal},
                     .gradients = gradients,
@@ -36,8 +41,8 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
                     .dropout = gradients ? model->config.train.dropout : 0,
                     .hook = ch_model_any_hook(model),
                     .observe = !causal,
-                    .paired = !picked && kind / 2,
-                    .logits = kind % 2 ? &some_logits : NULL};
+                    .paired = way == PAIRED || way == PAIRED_LOGITS,
+                    .logits = way == LOGITS || way == PAIRED_LOGITS ? &some_logits : NULL};
     ch_transformer_run(&model->x, &model->net, &pass);
   }
 }

@@ -74,6 +74,10 @@ void ch_model_end_training(choir_model *model);
 /* Shards of a pass over B sequences: model->shards where they divide B, else 1. */
 int ch_model_shards(const choir_model *model, int B);
 
+/* Whether training on B sequences computes the head at the masked tokens alone. With several shards it computes all
+ * positions, since each shard has as many rows. */
+int ch_model_picks_rows(const choir_model *model, int B);
+
 /* Makes room for passes of B x T; does nothing when there is. Refuses sizes that the router cannot take. */
 int ch_model_plan(choir_model *model, int B, int T, int gradients);
 

@@ -44,7 +44,7 @@ static int check(const choir_model *model, int count, const choir_fill_options *
   return CHOIR_OK;
 }
 
-/* The probability of a token, of those that may be drawn. */
+/* The probability of a token by the softmax of the logits of all pieces. */
 static double probability(const float *logits, int pieces, int32_t token) {
   double sum = 0;
   for (int v = 0; v < pieces; v++) sum += exp((double)logits[v] - (double)logits[token]);

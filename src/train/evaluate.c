@@ -89,8 +89,8 @@ static double unigram_sum(const double *unigram, const int32_t *target, int64_t 
   return sum;
 }
 
-/* A model that is trained by masking is evaluated at mask ratios. What is known of every sequence's evaluation: its
- * ratio, the mean loss of its masked tokens, and the tokens that it counts for. */
+/* A model that is trained by masking is evaluated at mask ratios. One sequence at one ratio: the mean loss of its
+ * masked tokens, and the number of tokens for which it counts. */
 typedef struct {
   double ratio, loss;
   int64_t tokens;

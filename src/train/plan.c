@@ -79,7 +79,7 @@ void ch_trainer_free(ch_trainer *t) {
   choir_model_free(t->model);
   free(t->batch);
   free(t->paired);
-  free(t->few);
+  free(t->picked);
   *t = (ch_trainer){0};
 }
 
@@ -136,8 +136,8 @@ int ch_trainer_commit(ch_trainer *t) {
   if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences &&
       !(t->paired = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->paired)))
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %lld tokens", (long long)t->room);
-  if (ch_config_masked(&model->config) && model->config.train.shards == 1 &&
-      !(t->few = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->few)))
+  if (ch_model_picks_rows(model, model->config.train.batch_sequences) &&
+      !(t->picked = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->picked)))
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for the targets of %lld tokens", (long long)t->room);
   return ch_model_commit(model);
 }

@@ -79,11 +79,10 @@ static ch_batch paired_batch(const ch_trainer *t, const ch_batch *b) {
   return (ch_batch){.T = b->T, .token = token, .row = b->row ? row : NULL, .rows = 2 * b->rows, .target = target};
 }
 
-/* Training by masking has targets at masked tokens alone, and the head computes these: copies in t->few. With several
- * shards, each of as many rows, the head computes all positions. */
+/* Training by masking has targets at masked tokens alone (ch_model_picks_rows): copies in t->picked. */
 static ch_batch masked_rows(const ch_trainer *t, const ch_batch *b) {
   int64_t n = (int64_t)t->model->config.train.batch_sequences * b->T;
-  int32_t *row = t->few, *target = row + n;
+  int32_t *row = t->picked, *target = row + n;
   float *weight = (float *)(target + n);
   int rows = 0;
   for (int32_t i = 0; i < n; i++) {
@@ -158,9 +157,9 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_res
   step_state s = {.targets = targets ? (double)targets * (t->paired ? 2 : 1) : 1};
   ch_transformer_clear_stats(&t->model->net);
   for (int a = 0; a < c->accumulate; a++) {
-    const ch_batch b = t->paired                   ? paired_batch(t, &batches[a])
-                       : t->few && !batches[a].row ? masked_rows(t, &batches[a])
-                                                   : batches[a];
+    const ch_batch b = t->paired                      ? paired_batch(t, &batches[a])
+                       : t->picked && !batches[a].row ? masked_rows(t, &batches[a])
+                                                      : batches[a];
     run_pass(t, a, &b, &s);
   }
   int code = finish_step(t, &s, r);

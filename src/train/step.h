@@ -67,7 +67,7 @@ typedef struct ch_trainer {
   ch_arena state;  /* of the optimizer */
   ch_batch *batch; /* [accumulate] of a step on whole windows */
   int32_t *paired; /* tokens, targets and rows of a micro-batch with every sequence twice; NULL: not paired */
-  int32_t *few;    /* rows, targets and weights of the positions that have a target, of training by masking in one
+  int32_t *picked; /* rows, targets and weights of the positions that have a target, of training by masking in one
                       shard; NULL: the head runs on all positions */
   int64_t room;    /* tokens of the longest pass */
   int64_t step;    /* done */

@@ -138,9 +138,7 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
   const int32_t *target = targets ? targets : masks ? trainer->target : next_tokens(trainer, tokens);
   for (int64_t i = 0; i < tokens_of(trainer); i++) count += target[i] >= 0;
   if (!count) return ch_error(CHOIR_ERROR_ARGUMENT, "no position has a target: there is nothing to learn");
-  CH_TRY(step_by_config(trainer, tokens, target, weight, result));
-  result->targets = count;
-  return CHOIR_OK;
+  return step_by_config(trainer, tokens, target, weight, result);
 }
 
 int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *tokenizer, const char *checkpoint) {
