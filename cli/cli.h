@@ -171,6 +171,8 @@ typedef struct cli_progress {
   int terminal, stands; /* a line is on the terminal */
   int waiting;          /* for room on the disk, and it has been said */
   double started, shown;
+  double seconds, cpu; /* of steps since cli_note_busy looked last: how long they took, CPU time that a thread had */
+  double lost;         /* share of the CPU time that others took, by its last note; 0: no note yet */
   FILE *out;
   const char *routing; /* that cli_progress_count names; NULL: none */
 } cli_progress;
@@ -182,6 +184,10 @@ int cli_progress_count(void *progress, const choir_progress *p); /* for the libr
 int cli_progress_share(void *progress, const char *what, double share); /* the same, of export and import */
 /* Shows the events that are the same in training and fine-tuning: memory, notices, waiting. 0: another one. */
 int cli_show_event(cli_progress *progress, const choir_event *event);
+/* Notes, after each step, that other programs take the cores: once, and again if they take much more. */
+void cli_note_busy(cli_progress *progress, const choir_step_speed *step);
+/* Time until all steps are done or, if that is sooner, until --minutes are over. */
+double cli_seconds_left(const cli_progress *progress, const choir_event *step, double minutes);
 /* choir_eval or choir_calibrate, with progress; exit status. */
 int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options, int calibrate,
                  choir_eval_result *result);

@@ -1,4 +1,5 @@
 /* Progress of long work. */
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -117,4 +118,28 @@ int cli_show_event(cli_progress *progress, const choir_event *e) {
   }
   fflush(stdout);
   return 1;
+}
+
+void cli_note_busy(cli_progress *progress, const choir_step_speed *step) {
+  char note[160];
+  progress->seconds += step->seconds;
+  progress->cpu += step->seconds * step->cpu_share;
+  if (progress->seconds < 3) return;
+  double lost = 1 - progress->cpu / progress->seconds;
+  progress->seconds = progress->cpu = 0;
+  if (!(lost > progress->lost + 0.25)) return; /* or not measured */
+  progress->lost = lost;
+  snprintf(
+      note, sizeof note,
+      "other programs use this machine: the steps get %.0f %% of the CPU time that their threads could have; wait, "
+      "or give fewer --threads\n",
+      100 * (1 - lost));
+  cli_progress_clear(progress);
+  cli_print_notices(note);
+}
+
+double cli_seconds_left(const cli_progress *progress, const choir_event *step, double minutes) {
+  double left = step->seconds_left;
+  if (minutes > 0) left = fmin(left, 60 * minutes - (cli_seconds() - progress->started));
+  return fmax(left, 0);
 }

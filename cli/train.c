@@ -15,19 +15,15 @@ typedef struct train_display {
   /* Sums over the steps of this process: */
   int64_t steps, sent_bytes, sent_messages;
   double seconds, waited;
-  double shown_seconds, shown_cpu; /* of the steps since the last line; CPU time of a thread */
-  double cpu;                      /* of all steps; negative once note_busy has told the user */
-  choir_eval_result evaluated;     /* the last evaluation, by thresholds if they are causal and the other is not */
+  choir_eval_result evaluated; /* the last evaluation, by thresholds if they are causal and the other is not */
   char routing[CHOIR_NAME_BYTES], objective[CHOIR_NAME_BYTES]; /* its texts are the run's; routing empty: none yet */
 } train_display;
 
 /* What there is to say beside the speed: ", 61 % of peak" where a peak is known; of several ranks ", sent 1.3 MiB in 96
- * messages, communication 12 %, straggler: rank 3"; and where somebody else wants the cores, how busy the machine is.
- */
-static const char *remarks(train_display *w, const choir_event *e, char *text, size_t size) {
+ * messages, communication 12 %, straggler: rank 3". */
+static const char *remarks(const choir_event *e, char *text, size_t size) {
   const choir_trainer_result *r = e->result;
   const choir_step_speed *v = e->speed;
-  double share = w->shown_cpu / w->shown_seconds;
   int used = 0;
   text[0] = 0;
   if (r->aux_loss > 0) used += snprintf(text, size, ", auxiliary loss %.4f", r->aux_loss);
@@ -38,27 +34,7 @@ static const char *remarks(train_display *w, const choir_event *e, char *text, s
     used += snprintf(
         text + used, size - (size_t)used, ", sent %s in %lld messages, communication %.0f %%, straggler: rank %d",
         cli_bytes((double)v->sent_bytes), (long long)v->sent_messages, 100 * v->waited / v->seconds, v->slowest_rank);
-  if (share < 0.75) snprintf(text + used, size - (size_t)used, ", machine busy: %.0f %% CPU available", 100 * share);
-  w->shown_seconds = w->shown_cpu = 0;
   return text;
-}
-
-/* Once, since the live line may have no room for it. */
-static void note_busy(train_display *w) {
-  if (!(w->seconds >= 5) || !(w->cpu >= 0 && w->cpu < 0.75 * w->seconds)) return;
-  char note[160];
-  snprintf(note, sizeof note,
-           "other programs use this machine: training gets %.0f %% of the CPU time that its threads could have\n",
-           100 * w->cpu / w->seconds);
-  w->cpu = -HUGE_VAL;
-  cli_progress_clear(&w->progress);
-  cli_print_notices(note);
-}
-
-static double seconds_left(const train_display *w, const choir_event *e) {
-  double left = e->seconds_left;
-  if (o.minutes > 0) left = fmin(left, 60 * o.minutes - (cli_seconds() - w->progress.started));
-  return fmax(left, 0);
 }
 
 static void show_step(train_display *w, const choir_event *e) {
@@ -67,9 +43,9 @@ static void show_step(train_display *w, const choir_event *e) {
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
   cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
-                    (long long)e->step, steps, cli_duration(seconds_left(w, e)), cli_measure(e->objective), loss,
-                    exp(loss), cli_count(e->speed->tokens_per_second), e->speed->gflops,
-                    remarks(w, e, more, sizeof more));
+                    (long long)e->step, steps, cli_duration(cli_seconds_left(&w->progress, e, o.minutes)),
+                    cli_measure(e->objective), loss, exp(loss), cli_count(e->speed->tokens_per_second),
+                    e->speed->gflops, remarks(e, more, sizeof more));
 }
 
 static void show_losses(const choir_event *e) {
@@ -120,10 +96,7 @@ static int on_event(void *context, const choir_event *e) {
     w->sent_messages += v->sent_messages;
     w->seconds += v->seconds;
     w->waited += v->waited;
-    w->shown_seconds += v->seconds;
-    w->shown_cpu += v->seconds * v->cpu_share;
-    w->cpu += v->seconds * v->cpu_share;
-    note_busy(w);
+    cli_note_busy(&w->progress, v);
     show_step(w, e);
   } else if (!cli_show_event(&w->progress, e)) {
     show_kept(w, e);

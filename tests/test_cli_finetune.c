@@ -91,6 +91,8 @@ static void stops_in_time(void **state) {
                "grep -q 'stopped after step 1 .*go on with' text; tail -n 1 timed/metrics.jsonl | grep -q '\"dev\"';"
                "choir finetune --resume --out timed >text;"
                "for f in metrics.jsonl result.json best config.json; do cmp whole/$f timed/$f; done");
+  program_must(TUNE "--epochs 1e6 --out long --minutes 1e-6");
+  assert_non_null(strstr(program_output, "  0:00 left  ")); /* of the minutes, not of the epochs */
   program_refuses(2, "--minutes -1", TUNE "--out no --minutes -1");
   program_refuses(2, "--batch -1", TUNE "--out no --batch -1");
 }
