@@ -155,7 +155,7 @@ static int run_forward(int count, const char *const *operands) {
   o.path = operands[1];
   int status = o.logits && o.gradients && !strcmp(o.logits, o.gradients)
                    ? cli_usage("--logits and --gradients are both %s: give two files", o.logits)
-               : o.routes && o.routing ? cli_usage("--routing has no effect with --routes")
+               : o.routes && o.routing ? cli_usage("--routing has no effect with --routes: give one of them")
                                        : 0;
   status = cli_ranks_agree(status);
   if (status) return status;

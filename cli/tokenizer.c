@@ -16,7 +16,7 @@ static struct {
 
 static int show_line(void *context, const choir_progress *p) {
   cli_progress *progress = context;
-  if (cli_progress_due(progress)) cli_progress_line(progress, "%.*s", progress->terminal ? 78 : 400, p->text);
+  if (cli_progress_due(progress)) cli_progress_line(progress, "%s", p->text);
   return cli_stop_requested();
 }
 

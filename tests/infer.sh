@@ -24,5 +24,5 @@ while read -r name; do
   grep -q " $name@" symbols || { echo "cmake/infer.cmake: $name is no function of libchoir" >&2; exit 1; }
 done <names
 ! nm -D --defined-only "$build/libchoir_infer.so" | grep -E 'train|data_build|finetune' || exit 1
-! nm --defined-only "$build/libchoir_infer.so" | grep -E ' (ch_run_loop|ch_text_open|ch_finetune)$' || exit 1
+! nm --defined-only "$build/libchoir_infer.so" | grep -E ' (ch_run_loop|ch_text_open|ch_tune_hash)$' || exit 1
 ! readelf -d "$build/libchoir_infer.so" | grep -E 'libarchive|sentencepiece_train' || exit 1

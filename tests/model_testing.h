@@ -33,6 +33,14 @@ static inline void model_tokens(int32_t *token, int count, uint32_t sub) {
     token[i] = (int32_t)ch_rng_below(ch_rng_make(1, CH_STREAM_TEST, sub), (uint64_t)i, MODEL_V);
 }
 
+/* Weights as they are drawn, on two threads. */
+static inline choir_model *model_fresh(const choir_config *config) {
+  choir_run_options run = {.threads = 2};
+  choir_model *model;
+  test_ok(choir_model_create(config, 5, &run, &model));
+  return model;
+}
+
 /* As training would leave it, but for the weights: cut-offs and centroids are means over three batches. */
 static inline choir_model *model_new(const choir_config *config, const char *backend, const char *compute) {
   choir_run_options run = {.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};

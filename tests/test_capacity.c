@@ -4,19 +4,11 @@
 
 enum { N = MODEL_B * MODEL_T, LAYERS = 2 };
 
-static choir_model *new_model(const choir_config *c) {
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
-  choir_model *model;
-  run.threads = 2;
-  test_ok(choir_model_create(c, 5, &run, &model));
-  return model;
-}
-
 static void set(choir_config *c, const char *key, const char *value) { test_ok(choir_config_set(c, key, value)); }
 
 /* Capacities of the layers of a forward pass, `pools` to a layer: those of a router that is given these factors. */
 static void expect_layers(const choir_config *c, const double *factor, int pools) {
-  choir_model *model = new_model(c);
+  choir_model *model = model_fresh(c);
   choir_forward_result r;
   choir_route_stats stats;
   int32_t token[N];
@@ -60,7 +52,7 @@ static void equal_weights(void **state) {
   model_tokens(token, N, 9);
   for (int i = 0; i < 2; i++) {
     if (i) set(&c, "layer_capacity", "3,3");
-    choir_model *model = new_model(&c);
+    choir_model *model = model_fresh(&c);
     test_ok(choir_model_forward(model, MODEL_B, MODEL_T, token, NULL, 0, &r[i]));
     choir_model_free(model);
   }
@@ -80,7 +72,7 @@ static void over_training(void **state) {
     c.train.steps = 5;
     set(&c, "capacity_start", way ? "1" : "4");
     set(&c, "layer_capacity", "1,3");
-    choir_model *model = new_model(&c);
+    choir_model *model = model_fresh(&c);
     test_ok(choir_trainer_create(model, NULL, &trainer));
     for (int step = 0; step < 7; step++) {
       model_tokens(token, N, 20 + (uint32_t)step);

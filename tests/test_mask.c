@@ -123,11 +123,9 @@ static void bound_of_a_tiny_model(void **state) {
 static void batches_do_not_matter(void **state) {
   choir_config c = masked("masked_diffusion");
   test_ok(choir_config_set(&c, "router.pool", "sequence"));
-  choir_run_options run = {.threads = 2};
-  choir_model *model;
+  choir_model *model = model_fresh(&c);
   int32_t text[MODEL_T * 20];
   choir_eval_result r[3];
-  test_ok(choir_model_create(&c, 5, &run, &model));
   draw_text(text, MODEL_T * 20, 9);
   for (int i = 0; i < 3; i++) {
     ch_windows w = ch_windows_text(text, MODEL_T * 20, MODEL_T);
@@ -144,13 +142,11 @@ static void trains(void **state) {
   for (int i = 0; i < 2; i++) {
     choir_config c = masked(objectives[i]);
     c.train.rate = 0.05;
-    choir_run_options run = {.threads = 2};
-    choir_model *model;
+    choir_model *model = model_fresh(&c);
     choir_trainer *trainer;
     choir_trainer_result r;
     int32_t token[MODEL_B * MODEL_T];
     double first = 0, last = 0;
-    test_ok(choir_model_create(&c, 5, &run, &model));
     test_ok(choir_trainer_create(model, NULL, &trainer));
     for (int t = 0; t < MODEL_B * MODEL_T; t++) token[t] = (t % MODEL_T * 7 + 3) % 11;
     for (int step = 0; step < 120; step++) {
@@ -192,12 +188,10 @@ static void capacity_goes_by_the_share(void **state) {
     choir_config c = masked("masked_diffusion");
     test_ok(choir_config_set(&c, "router.pool", "sequence"));
     test_ok(choir_config_set(&c, "capacity_schedule", schedules[i].name));
-    choir_run_options run = {.threads = 2};
-    choir_model *model;
+    choir_model *model = model_fresh(&c);
     choir_forward_result r;
     int32_t token[2 * MODEL_T];
     capacities s = {.token = token};
-    test_ok(choir_model_create(&c, 5, &run, &model));
     choir_model_on_routing(model, count_slots, &s);
     for (int half = 0; half < 2; half++) {
       draw_text(token, 2 * MODEL_T, 4);
@@ -226,13 +220,11 @@ static int stop_after_three(void *context, const choir_progress *p) {
  * it takes the likeliest token of each; with one gap a pass in random order it draws as the exact probability says. */
 static void fills(void **state) {
   choir_config c = masked("masked_diffusion");
-  choir_run_options run = {.threads = 2};
-  choir_model *model;
+  choir_model *model = model_fresh(&c);
   choir_forward_result r;
   enum { N = 20 };
   int32_t mask = choir_config_mask_token(&c), text[N], before[N];
   static float logits[N * MODEL_V];
-  test_ok(choir_model_create(&c, 5, &run, &model));
   for (int t = 0; t < N; t++) before[t] = t % 3 ? mask : t;
   const choir_fill_options ways[] = {{.top_p = 1, .temperature = 1},
                                      {.top_p = 0.9, .temperature = 0.7, .steps = 4, .block = 5, .random_order = 1},

@@ -19,14 +19,6 @@ static choir_config config_of(const char *router) {
   return c;
 }
 
-static choir_model *new_model(const choir_config *c) {
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
-  choir_model *model;
-  run.threads = 2;
-  test_ok(choir_model_create(c, 5, &run, &model));
-  return model;
-}
-
 static void next_of(const int32_t *tokens, int32_t *targets) {
   for (int i = 0; i < TOKENS; i++) targets[i] = i % MODEL_T == MODEL_T - 1 ? -1 : tokens[i + 1];
 }
@@ -35,7 +27,7 @@ static void next_of(const int32_t *tokens, int32_t *targets) {
 static void learns(void **state) {
   for (int i = 0; ch_routers[i]; i++) {
     choir_config c = config_of(ch_router_names[i]);
-    choir_model *model = new_model(&c);
+    choir_model *model = model_fresh(&c);
     choir_trainer *trainer;
     int32_t tokens[TOKENS];
     choir_trainer_result first, r;
@@ -65,7 +57,7 @@ static void one_step_many_ways(void **state) {
   choir_forward_result forward;
   choir_trainer *one, *other;
   static const char *const set[] = {"sequence", "threshold", "adaptive"};
-  choir_model *model[2] = {new_model(&c), new_model(&c)};
+  choir_model *model[2] = {model_fresh(&c), model_fresh(&c)};
   test_ok(choir_trainer_create(model[0], NULL, &one));
   test_ok(choir_trainer_create(model[1], NULL, &other));
   for (uint32_t step = 0; step < 3; step++) {
@@ -88,7 +80,7 @@ static void one_step_many_ways(void **state) {
 /* Positions without a target add nothing: the loss of one position is that of its logits. */
 static void targets_may_be_few(void **state) {
   choir_config c = config_of("hash");
-  choir_model *model = new_model(&c);
+  choir_model *model = model_fresh(&c);
   choir_trainer *trainer;
   choir_trainer_result r;
   choir_forward_result forward;
@@ -120,7 +112,7 @@ static void saves_and_resumes(void **state) {
   choir_trainer_result a, b;
   choir_forward_result saved, loaded;
   choir_trainer *one, *other;
-  choir_model *model[2] = {new_model(&c), new_model(&c)}, *read;
+  choir_model *model[2] = {model_fresh(&c), model_fresh(&c)}, *read;
   model_tokens(tokens, 2 * TOKENS, 9);
   test_ok(choir_trainer_create(model[0], NULL, &one));
   assert_int_equal(choir_trainer_sequences(one), 2 * MODEL_B);
@@ -152,7 +144,7 @@ static void resume_within(void *trainer, const choir_routing *routing) {
 
 static void refuses(void **state) {
   choir_config c = config_of("expert_choice");
-  choir_model *model = new_model(&c);
+  choir_model *model = model_fresh(&c);
   choir_trainer *trainer, *other;
   choir_trainer_result r;
   choir_forward_result forward;
@@ -204,7 +196,7 @@ static void shards_are_the_trainers(void **state) {
     c.model.vocab_size = 8192;
     c.model.d_model = 256;
     c.train.shards = i ? 4 : 1;
-    choir_model *model = new_model(&c);
+    choir_model *model = model_fresh(&c);
     choir_train_config train = c.train;
     choir_trainer *trainer;
     choir_trainer_result r;
@@ -223,7 +215,7 @@ static void shards_are_the_trainers(void **state) {
 static void no_gradients_no_pointers(void **state) {
   for (int clip = 0; clip < 2; clip++) {
     choir_config c = config_of("expert_choice");
-    choir_model *model = new_model(&c);
+    choir_model *model = model_fresh(&c);
     choir_train_config train = c.train;
     choir_trainer *trainer;
     choir_parameter p;

@@ -23,10 +23,8 @@ static void save(const choir_config *config) {
 
 /* A model begun with the file; its loss on some tokens, and its layers that were upcycled. */
 static double start(const choir_config *config, int *upcycled) {
-  choir_run_options run = {.backend = "cpu", .threads = 2};
   int32_t token[MODEL_B * MODEL_T], target[MODEL_B * MODEL_T];
-  choir_model *model;
-  test_ok(choir_model_create(config, 5, &run, &model));
+  choir_model *model = model_fresh(config);
   test_ok(ch_weights_start(&model->net.params, &model->x, file, CH_ROUTER_ALL, upcycled));
   ch_model_weights_changed(model);
   model_tokens(token, MODEL_B * MODEL_T, 3);

@@ -23,8 +23,8 @@ typedef struct choir_eval_result {
   /* What the loss is: "next_token"; "masked_diffusion": an upper bound of nats a token, the mean over mask ratios of
    * the mean loss of masked tokens; "masked_lm": the mean loss of 15 % of the tokens, which is no measure of a text. */
   const char *objective;
-  double
-      standard_error; /* of that mean: of drawing mask ratios, masks, and which sequence has which; 0 of next_token */
+  double standard_error; /* of the mean over mask ratios: other draws of ratios and masks would move it by about so
+                            much; of next_token, which draws nothing, 0 */
   int64_t reserved[5];
 } choir_eval_result;
 

@@ -27,7 +27,7 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config *co
   c->batch_sequences = 32;
   c->accumulate = 1;
   c->eval_every = c->eval_sequences = c->checkpoint_every = 0;
-  c->keep_checkpoints = 2; /* of which one may be the best */
+  c->keep_checkpoints = 2; /* and the best one, if it is older */
   c->dropout = 0;
   c->cooldown_steps = 0; /* the parent's was of its own steps */
   c->freeze[0] = 0;

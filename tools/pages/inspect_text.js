@@ -11,8 +11,8 @@ const layerName = (l) => "Layer " + layers[l].layer;
 const odd = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
 const hex = (code) => (code < 256 ? "\\x" + code.toString(16).toUpperCase().padStart(2, "0") : "U+" + code.toString(16).toUpperCase().padStart(4, "0"));
 
-/* Source code: a tenth of its lines begin with two spaces or a tab, or end with a bracket, a colon or a semicolon. It is set in a
- * monospaced font, in which its spaces are wide enough to be seen. */
+/* Source code: more than a quarter of its lines begin with two spaces or a tab, or end with a bracket, a colon or a semicolon. It is
+ * set in a monospaced font, in which its spaces are wide enough to be seen. */
 const isCode = (() => {
   const lines = text.map((id) => (typeof pieces[id] === "string" ? pieces[id] : "?")).join("").split("\n").filter((line) => line.trim());
   return lines.length > 4 && lines.filter((line) => /^(\t| {2,})\S|[{};:(]$/.test(line)).length > 0.25 * lines.length;
