@@ -186,8 +186,6 @@ int cli_progress_share(void *progress, const char *what, double share); /* the s
 int cli_show_event(cli_progress *progress, const choir_event *event);
 /* Notes, after each step, that other programs take the cores: once, and again if they take much more. */
 void cli_note_busy(cli_progress *progress, const choir_step_speed *step);
-/* Time until all steps are done or, if that is sooner, until --minutes are over. */
-double cli_seconds_left(const cli_progress *progress, const choir_event *step, double minutes);
 /* choir_eval or choir_calibrate, with progress; exit status. */
 int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options, int calibrate,
                  choir_eval_result *result);

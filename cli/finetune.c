@@ -18,9 +18,8 @@ typedef struct tune_display {
 static void show_step(tune_display *w, const choir_event *e) {
   if (!cli_progress_due(&w->progress) && e->step != w->first) return;
   cli_progress_line(&w->progress, "step %lld/%lld  %s left  epoch %.2f  loss %.4f  %s examples/s  %.0f %% padding",
-                    (long long)e->step, (long long)e->steps, cli_duration(cli_seconds_left(&w->progress, e, o.minutes)),
-                    e->epoch, e->result->loss, cli_count(w->examples / w->seconds),
-                    100 * w->padding / (double)(e->step - w->first + 1));
+                    (long long)e->step, (long long)e->steps, cli_duration(e->seconds_left), e->epoch, e->result->loss,
+                    cli_count(w->examples / w->seconds), 100 * w->padding / (double)(e->step - w->first + 1));
 }
 
 static void show_accuracy(const choir_event *e) {

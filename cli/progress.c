@@ -1,5 +1,4 @@
 /* Progress of long work. */
-#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -136,10 +135,4 @@ void cli_note_busy(cli_progress *progress, const choir_step_speed *step) {
       100 * (1 - lost));
   cli_progress_clear(progress);
   cli_print_notices(note);
-}
-
-double cli_seconds_left(const cli_progress *progress, const choir_event *step, double minutes) {
-  double left = step->seconds_left;
-  if (minutes > 0) left = fmin(left, 60 * minutes - (cli_seconds() - progress->started));
-  return fmax(left, 0);
 }

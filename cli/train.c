@@ -43,9 +43,8 @@ static void show_step(train_display *w, const choir_event *e) {
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
   cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
-                    (long long)e->step, steps, cli_duration(cli_seconds_left(&w->progress, e, o.minutes)),
-                    cli_measure(e->objective), loss, exp(loss), cli_count(e->speed->tokens_per_second),
-                    e->speed->gflops, remarks(e, more, sizeof more));
+                    (long long)e->step, steps, cli_duration(e->seconds_left), cli_measure(e->objective), loss,
+                    exp(loss), cli_count(e->speed->tokens_per_second), e->speed->gflops, remarks(e, more, sizeof more));
 }
 
 static void show_losses(const choir_event *e) {

@@ -62,7 +62,8 @@ typedef struct choir_event {
   int64_t step, steps;                /* done, planned */
   int64_t tokens;                     /* STEP: read so far; of fine-tuning, by this process */
   double epoch;                       /* of fine-tuning: passes over the training set so far; else 0 */
-  double seconds_left;                /* STEP: at the mean speed of this process; WAITING: until it gives up */
+  double seconds_left;                /* STEP: to the last step, at the mean speed of this process, or to the end of
+                                         the minutes; WAITING: until it gives up */
   const char *objective;              /* STEP: what `loss` is, as in choir_eval_result */
   const choir_trainer_result *result; /* STEP */
   const choir_step_speed *speed;      /* STEP */

@@ -78,6 +78,18 @@ static void tell_memory(loop_state *d) {
 
 /* ---- a step */
 
+static double elapsed(const loop_state *d) { return ch_machine_seconds() - d->run->started; }
+
+/* Until all steps are done at the mean speed of this process, or the minutes are over. */
+static double seconds_left(const loop_state *d) {
+  const ch_run *run = d->run;
+  int64_t step = run->trainer.step;
+  double speed = (ch_machine_seconds() - d->begin) / (double)(step - d->first_step);
+  double left = speed * (double)(run->config.train.steps - step);
+  if (run->minutes > 0 && !d->cooling) left = fmin(left, 60 * run->minutes - elapsed(d));
+  return fmax(left, 0);
+}
+
 /* The traffic of this rank so far. */
 static ch_traffic traffic_of(const ch_comm *comm) { return comm->traffic ? *comm->traffic : (ch_traffic){0}; }
 
@@ -132,7 +144,7 @@ static int step_run(loop_state *d, double *loss) {
   CH_TRY(take_step(d, &r, &speed));
   choir_event e = make_event(d, CHOIR_EVENT_STEP);
   e.result = &r, e.speed = &speed;
-  e.seconds_left = (double)(e.steps - e.step) * (ch_machine_seconds() - d->begin) / (double)(e.step - d->first_step);
+  e.seconds_left = seconds_left(d);
   run->kind->describe_step(run, &e, fields, sizeof fields);
   ch_metrics_step(&d->metrics, &r, fields);
   ch_metrics_timing(&d->metrics, e.step, &speed);
@@ -181,8 +193,6 @@ static int checkpoint(loop_state *d, double loss) {
 }
 
 /* ---- after a step */
-
-static double elapsed(const loop_state *d) { return ch_machine_seconds() - d->run->started; }
 
 /* Steps that fit into what is left of the minutes, once only the share that is to be cooled is left of them; else 0. */
 static int64_t steps_to_cool(const loop_state *d) {
