@@ -64,8 +64,8 @@ allow data file base
 allow moe op comm file base
 allow model moe optim op comm file base
 allow api data model moe op comm file base
-allow train api model moe optim data op comm file base
 allow infer api model moe data op comm file base
+allow train infer api model moe optim data op comm file base
 allow task train infer api model moe data op comm file base
 library="task train infer api model moe optim data op comm file base"
 allow tools/npy file base

@@ -269,6 +269,12 @@ static void ends_early(void **state) {
       "last=checkpoints/$(ls early_end/checkpoints | tail -n 1); cmp early_end/metrics.jsonl stopped_end/metrics.jsonl "
       "&&"
       "cmp early_end/$last/state.safetensors stopped_end/$last/state.safetensors");
+  /* What the model writes is a function of the run, too; and on the page. */
+  program_must(
+      "for r in early_end stopped_end; do grep '\"event\":\"sample\"' $r/timing.jsonl | sort -u >$r.samples; done;"
+      "cmp early_end.samples stopped_end.samples && test $(wc -l <early_end.samples) -ge 3 &&"
+      "choir report early_end && grep -q '\"samples\":\\[{\"event\":\"sample\",\"step\":1,\"prompt\":\"[^\"]' "
+      "early_end/report.html");
   program_must(
       "last=$(ls early_end/checkpoints | tail -n 1 | sed 's/^0*//'); choir train --resume --out early_end --set "
       "steps=$((last + 1))"); /* patience is the call's, and not the run's */

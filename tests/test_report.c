@@ -123,6 +123,26 @@ static void steps_taken_twice(void **state) {
   json_decref(run);
 }
 
+#define SAMPLE(n, text) "{\"event\":\"sample\",\"step\":" #n ",\"prompt\":\"\\n A dog\",\"text\":\"" text "\"}\n"
+
+/* What the model wrote at each step, once, as text; of many evaluations some, the last one among them. */
+static void samples_by_step(void **state) {
+  DRAWN(STEP(1, 1, 1), SAMPLE(1, "<i>.") SAMPLE(2, " x") SAMPLE(2, " runs.") "{\"event\":\"sample\",\"step\":3}\n",
+        "What it writes", "step 1</dt><dd><b> A dog</b>&lt;i&gt;.</dd>", "<b> A dog</b> runs.</dd></dl>", "!<i>",
+        "! x<");
+  DRAWN(STEP(1, 1, 1), "", "!What it writes");
+  json_t *twice = report_of(STEP(1, 1, 1), SAMPLE(1, "a") SAMPLE(3, "b") SAMPLE(2, "c"));
+  assert_int_equal(json_array_size(json_object_get(twice, "samples")), 2);
+  json_decref(twice);
+  char many[1 << 14] = "";
+  for (int step = 1, used = 0; step <= 100; step++)
+    used += snprintf(many + used, sizeof many - (size_t)used, "{\"event\":\"sample\",\"step\":%d}\n", step);
+  json_t *run = report_of(STEP(1, 1, 1), many), *samples = json_object_get(run, "samples");
+  assert_int_equal(json_array_size(samples), 12);
+  assert_true(json_at(json_array_get(samples, 0), "step") == 8 && json_at(json_array_get(samples, 11), "step") == 100);
+  json_decref(run);
+}
+
 /* Lines out of memory, as the fuzz target has them, are taken as those of files are. */
 static void parses_what_it_reads(void **state) {
   char lines[] =
@@ -141,5 +161,5 @@ static void parses_what_it_reads(void **state) {
 }
 
 TEST_MAIN(program_directory_make, program_directory_remove, constant_curves, extreme_numbers, lists_of_any_length,
-          loads_as_in_serving, the_curve_answers, markup_stays_text, steps_taken_twice, parses_what_it_reads,
-          broken_lines_are_left_out)
+          loads_as_in_serving, the_curve_answers, markup_stays_text, steps_taken_twice, samples_by_step,
+          parses_what_it_reads, broken_lines_are_left_out)

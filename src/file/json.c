@@ -200,14 +200,18 @@ int ch_json_check_keys(const json_t *object, const char *name, const char *const
 
 json_t *ch_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
-json_t *ch_json_name(const char *name) {
-  size_t size = strlen(name), room = ch_printable(name, size, 0, NULL, 0) + 1;
+static json_t *printable(const char *bytes, size_t size, int lines) {
+  size_t room = ch_printable(bytes, size, lines, NULL, 0) + 1;
   char *text = malloc(room);
-  if (text) ch_printable(name, size, 0, text, room);
+  if (text) ch_printable(bytes, size, lines, text, room);
   json_t *value = text ? json_string(text) : NULL;
   free(text);
   return value;
 }
+
+json_t *ch_json_name(const char *name) { return printable(name, strlen(name), 0); }
+
+json_t *ch_json_text(const char *text, size_t size) { return printable(text, size, 1); }
 
 int ch_json_check_name(const char *name) {
   json_t *value = json_string(name);

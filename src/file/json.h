@@ -50,6 +50,8 @@ json_t *ch_json_integers(const int64_t *values, int count);
 /* A file name as JSON, for people: JSON is UTF-8 but names are arbitrary bytes, so invalid ones are shown as in
  * messages (base/text.h). A name that must be read back has to pass the check; CHOIR_ERROR_ARGUMENT otherwise. */
 json_t *ch_json_name(const char *name);
+/* Text of any bytes in the same way, but with its line ends and tabs. */
+json_t *ch_json_text(const char *text, size_t size);
 int ch_json_check_name(const char *name);
 
 /* A value as text for messages, shortened to fit. Returns `text`. */

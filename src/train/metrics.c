@@ -158,6 +158,12 @@ void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal) {
   write_line(&m->results, line);
 }
 
+void ch_metrics_sample(ch_metrics *m, int64_t step, const char *prompt, size_t prompt_size, const char *text,
+                       size_t text_size) {
+  write_line(&m->timing, json_pack("{s:s, s:I, s:o, s:o}", "event", "sample", "step", (json_int_t)step, "prompt",
+                                   ch_json_text(prompt, prompt_size), "text", ch_json_text(text, text_size)));
+}
+
 void ch_metrics_checkpoint(ch_metrics *m, int64_t step, const char *path) {
   write_line(&m->timing,
              json_pack("{s:s, s:I, s:o}", "event", "checkpoint", "step", (json_int_t)step, "path", ch_json_name(path)));

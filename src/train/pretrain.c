@@ -110,6 +110,7 @@ static int examine_heldout(ch_run *run, ch_metrics *metrics, choir_event *e) {
   if (ch_run_judge(run, loss < p->best_loss)) p->best_loss = loss;
   e->eval = p->eval;
   e->best = run->best_step ? p->best_loss : (double)NAN;
+  ch_pretraining_sample(p, metrics);
   return CHOIR_OK;
 }
 

@@ -24,4 +24,8 @@ extern const ch_run_kind ch_run_pretraining;
 int ch_pretraining_plan(ch_pretraining *p);
 void ch_pretraining_free(ch_pretraining *p);
 
+/* Writes what the model makes of the first held-out tokens, the same prompt at every exam, into timing.jsonl. Nothing
+ * of the run depends on it; one process alone does it, and no model that is trained by masking. */
+void ch_pretraining_sample(const ch_pretraining *p, ch_metrics *metrics);
+
 #endif

@@ -16,7 +16,7 @@
 #include "file/there.h"
 #include "pages/page.h"
 
-enum { MOST_POINTS = 400 }; /* of a curve on a page */
+enum { MOST_POINTS = 400, MOST_SAMPLES = 12 }; /* of a curve, of text on a page */
 
 /* Which lines have a point of a curve, and where in them: under `key`, in an object `within`, as per cent of `of`.
  * Lines of timing.jsonl about steps name no event. */
@@ -53,6 +53,16 @@ static void keep(json_t **slot, json_t *line) {
   *slot = json_incref(line);
 }
 
+static double step_of(const json_t *line) { return json_number_value(json_object_get(line, "step")); }
+
+/* Appends a sample, in the place of those that a resumed run repeats. */
+static void add_sample(json_t **samples, json_t *line) {
+  if (!*samples) *samples = json_array();
+  size_t count = json_array_size(*samples);
+  while (count && step_of(json_array_get(*samples, count - 1)) >= step_of(line)) json_array_remove(*samples, --count);
+  ch_json_add(*samples, json_incref(line));
+}
+
 static int take_line(ch_history *h, json_t *line) {
   const json_t *step = json_object_get(line, "step"), *name = json_object_get(line, "event");
   const char *event = name ? json_string_value(name) : "";
@@ -60,6 +70,7 @@ static int take_line(ch_history *h, json_t *line) {
   if (!strcmp(event, "run")) keep(&h->run, line);
   if (!strcmp(event, "eval")) keep(&h->eval, line);
   if (!strcmp(event, "process") && !h->process) keep(&h->process, line);
+  if (!strcmp(event, "sample")) add_sample(&h->samples, line);
   if (!strcmp(event, "step")) h->tokens = json_number_value(json_object_get(line, "tokens"));
   if (!*event) h->seconds += json_number_value(json_object_get(line, "seconds"));
   for (int i = 0; i < CH_CURVES; i++) {
@@ -139,6 +150,7 @@ void ch_history_free(ch_history *history) {
   json_decref(history->run);
   json_decref(history->eval);
   json_decref(history->process);
+  json_decref(history->samples);
   *history = (ch_history){.tokens = 0};
 }
 
@@ -185,6 +197,14 @@ static json_t *curve_json(const ch_curve *c) {
   return root;
 }
 
+/* The last one, and others before it at equal distances. */
+static json_t *samples_json(const json_t *samples) {
+  json_t *some = json_array();
+  size_t count = json_array_size(samples), shown = count < MOST_SAMPLES ? count : MOST_SAMPLES;
+  for (size_t i = 1; i <= shown; i++) ch_json_add(some, json_incref(json_array_get(samples, count * i / shown - 1)));
+  return some;
+}
+
 json_t *ch_history_json(const char *name, const ch_history *h) {
   const ch_curve *loss = &h->curve[0];
   json_t *curves = json_object(), *root = json_object();
@@ -194,6 +214,7 @@ json_t *ch_history_json(const char *name, const ch_history *h) {
   ch_json_put(root, "run", h->run ? json_incref(h->run) : json_object());
   ch_json_put(root, "eval", h->eval ? json_incref(h->eval) : json_object());
   ch_json_put(root, "process", h->process ? json_incref(h->process) : json_object());
+  ch_json_put(root, "samples", samples_json(h->samples));
   ch_json_put(root, "seconds", ch_json_number(h->seconds));
   ch_json_put(root, "steps", number_of(loss->count ? loss->x[loss->count - 1] : 0));
   ch_json_put(root, "tokens", number_of(h->tokens));

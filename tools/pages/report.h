@@ -31,6 +31,7 @@ typedef struct ch_history {
   json_t *run;               /* the "run" line, or NULL */
   json_t *eval;              /* the last "eval" line, or NULL */
   json_t *process;           /* the first "process" line: date, host, threads; or NULL */
+  json_t *samples;           /* "sample" lines, by step; or NULL */
   double tokens;             /* seen in training */
   double seconds;            /* of all steps, those too that a resumed run repeated */
 } ch_history;
@@ -43,9 +44,9 @@ int ch_history_read(const char *run_directory, ch_history *history);
 int ch_history_parse(FILE *metrics, FILE *timing, ch_history *history);
 void ch_history_free(ch_history *history);
 
-/* The same for a page: {"name", "run", "eval", "process", "steps", "tokens", "seconds", "curves": {NAME: {"x", "y",
- * "last", "median"}}}. A long curve has means of neighbours, so many that one more would not show; last and median are
- * of all its points. */
+/* The same for a page: {"name", "run", "eval", "process", "samples", "steps", "tokens", "seconds", "curves": {NAME:
+ * {"x", "y", "last", "median"}}}. A long curve has means of neighbours, so many that one more would not show; last and
+ * median are of all its points. Of many samples some are there, the last one among them. */
 json_t *ch_history_json(const char *name, const ch_history *history);
 
 #endif

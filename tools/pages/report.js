@@ -41,7 +41,7 @@ function curves(only) {
     if (!series.some((s) => s.curve.y.some((v) => v))) return [];
     const constant = series.every((s) => s.curve.y.every((v) => v === series[0].curve.y[0]));
     const late = ["loss", "heldout", "causal", "bits_per_byte"].includes(name);
-    return [[constant, chart({ title, unit: constant ? unit + "; constant" : unit, series, fromZero, late, over: over[1] })]];
+    return [[constant, chart({ title, unit: constant ? (unit ? unit + "; " : "") + "constant" : unit, series, fromZero, late, over: over[1] })]];
   });
   return [...made.filter(([constant]) => !constant), ...made.filter(([constant]) => constant)].map(([, figure]) => figure);
 }
@@ -99,6 +99,13 @@ function circumstances(run) {
   return [begun && "begun " + begun.replace("T", " ").replace("Z", " UTC"), run.process?.host && "on " + run.process.host,
     run.process?.threads && `${run.process.ranks > 1 ? run.process.ranks + " ranks, " : ""}${run.process.threads} threads`, took].filter(Boolean).join(", ");
 }
+/* What the model wrote at evaluations after the same prompt. */
+function samples(run) {
+  const told = run.samples.filter((s) => typeof s.prompt === "string" && typeof s.text === "string");
+  if (!told.length) return [];
+  return [el("h2", {}, "What it writes"), el("p", {}, "After the same held-out words (bold) at each evaluation, routed as generation routes. One draw each: none was chosen."),
+    el("dl", { class: "samples" }, ...told.flatMap((s) => [el("dt", {}, "step " + number(s.step)), el("dd", {}, el("b", {}, s.prompt.replace(/^\s*\n/, "")), s.text)]))];
+}
 /* The command that trains it again, as a reader can type it. */
 const quoted = (word) => (/^[\w./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'");
 const again = (run) => `choir train --config ${quoted(run.name + "/config.json")} --data ${run.data ? quoted(run.data) : "DATA"} --out again`;
@@ -112,7 +119,7 @@ function oneRun(run) {
   return [el("h1", {}, config.model?.name || "choir run"), el("p", {}, `${run.name}, choir ${data.version}${at}`),
     circumstances(run) ? el("p", {}, circumstances(run)) : null, el("p", {}, "The same again: ", el("code", {}, again(run))), figures(run),
     el("h2", {}, "Training"), el("div", { class: "charts" }, lossChart(run), ...curves((name) => !["loss", "heldout", "causal"].includes(name))),
-    ...routing("Routing as in serving, at the last evaluation",
+    ...samples(run), ...routing("Routing as in serving, at the last evaluation",
       "The same sequences without a look at other tokens: by thresholds or, where tokens choose, with room for all.", run.eval.threshold?.layers),
     ...routing("Routing, at the last evaluation", across, run.eval.layers),
     el("h2", {}, "Config"), el("div", { class: "columns" }, ...Object.entries(config).map(([key, part]) => table(["field", "#value"], leaves(part, key))))];
