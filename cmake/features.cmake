@@ -4,7 +4,7 @@ find_package(OpenMP REQUIRED COMPONENTS C)
 find_package(Threads REQUIRED)
 # A project around this one links choir_static, and with it these.
 set_target_properties(OpenMP::OpenMP_C Threads::Threads PROPERTIES IMPORTED_GLOBAL TRUE)
-pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET GLOBAL jansson>=2.14) # json_object_setn_new
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET GLOBAL jansson>=2.13) # of Ubuntu 22.04
 pkg_check_modules(ARCHIVE REQUIRED IMPORTED_TARGET GLOBAL libarchive)
 set(CHOIR_ARCHIVE PkgConfig::ARCHIVE)
 if(CHOIR_STATIC_ARCHIVE)

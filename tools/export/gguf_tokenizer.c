@@ -48,7 +48,10 @@ static json_t *tokenizer_json(const ch_gguf_array *texts, const ch_gguf_array *k
     size_t size;
     const char *text = ch_gguf_next_text(&at, &size);
     uint32_t kind = u32_at(kinds, i);
-    if (json_object_setn_new(vocab, text, size, json_integer((json_int_t)i))) ch_json_add(added, NULL);
+    char *key = strndup(text, size); /* byte-level tokens have no NUL */
+    if (!key || strlen(key) != size || json_object_set_new(vocab, key, json_integer((json_int_t)i)))
+      ch_json_add(added, NULL);
+    free(key);
     if (kind == CH_SPM_CONTROL || kind == CH_SPM_USER)
       ch_json_add(added, json_pack("{s:I, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)i, "content", text, size,
                                    "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special",
