@@ -137,10 +137,11 @@ static int show_stats(choir_model *model, const choir_tokenizer *tokenizer) {
   return status;
 }
 
-static int show_page(choir_model *model, const choir_tokenizer *tokenizer) {
-  if (ch_inspect_page(model, tokenizer, &o, out)) return cli_fail();
-  printf("%s\n", cli_shown(out));
-  return 0;
+static json_t *page;
+static int views;
+
+static int add_to_page(choir_model *model, const choir_tokenizer *tokenizer) {
+  return ch_inspect_add(model, tokenizer, &o, views, page) ? cli_fail() : 0;
 }
 
 static int look(const char *checkpoint, int (*show)(choir_model *model, const choir_tokenizer *tokenizer)) {
@@ -154,7 +155,18 @@ static int look(const char *checkpoint, int (*show)(choir_model *model, const ch
 }
 
 static int stats(int count, const char *const *operands) { return look(operands[0], show_stats); }
-static int inspect(int count, const char *const *operands) { return look(operands[0], show_page); }
+
+static int inspect(int count, const char *const *operands) {
+  int status = 0;
+  if (count > CH_INSPECT_MOST) return cli_usage("%d checkpoints; a page has %d at most", count, CH_INSPECT_MOST);
+  page = json_object();
+  views = count;
+  for (int i = 0; i < count && !status; i++) status = look(operands[i], add_to_page);
+  if (status) return json_decref(page), status;
+  if (ch_inspect_save(page, out)) return cli_fail();
+  printf("%s\n", cli_shown(out));
+  return 0;
+}
 
 /* Rows of both verbs; `limit` is the default of --tokens. */
 /* clang-format off */
@@ -194,11 +206,13 @@ static const cli_option inspect_options[] = {
     OPTIONS("4096"), {"out", "FILE.html", CLI_OUTPUT, &out, NULL, "the file to write", 1}, {0}};
 
 CLI_VERB_OF(
-    inspect, "inspect", "RUN|CHECKPOINT", 1, 1,
+    inspect, "inspect", "RUN|CHECKPOINT...", 1, -1,
     "write one self-contained HTML page that shows a text and which experts took its tokens",
     "A run directory stands for its best checkpoint. The page has the text, every token shaded by how many "
     "experts took it, in each layer and in all; pointing at a token shows which experts and their gates, choosing "
     "an expert shows its tokens. Beside it: experts per token, load of the experts, overlap, and the tokens that "
-    "each expert likes best. Needs no network, neither to write nor to read.\n\n"
-    "Example: choir inspect run --text page.txt --out page.html",
+    "each expert likes best. Of several checkpoints of a run, in the order given, the page has a slider that leads "
+    "from one to the next. Needs no network, neither to write nor to read.\n\n"
+    "Example: choir inspect run --text page.txt --out page.html\n"
+    "Example: choir inspect run/checkpoints/* --text page.txt --out page.html",
     inspect_options, inspect);

@@ -70,7 +70,7 @@ const document = { getElementById: find, createElement: (name) => new Element(na
 const world = { document, addEventListener() {}, location: { hash, pathname: file }, history: { replaceState() {} }, URLSearchParams, innerHeight: 800, scrollX: 0, scrollY: 0 };
 vm.runInNewContext(script, world, { filename: file });
 if (event) {
-  const sent = { clientX: 100 + 560 * value, key: value, preventDefault() {}, target: root };
+  const sent = { clientX: 100 + 560 * value, key: value, preventDefault() {}, target: { value, closest: () => null } };
   for (const node of root.all()) for (const [kind, listener] of node.listeners) if (kind === event) listener(sent);
 }
 process.stdout.write(root.nodes.map((node) => node.outer).join("") + "\n");

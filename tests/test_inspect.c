@@ -12,7 +12,9 @@ static const char hostile[] =
 
 static int setup(void **state) {
   if (program_setup(state)) return -1;
-  if (program_run("choir train --config config.json --set layers=4 --set steps=8 --data data --out run")) return -1;
+  if (program_run("choir train --config config.json --set layers=4 --set steps=8 --set checkpoint_every=4 --data data "
+                  "--out run"))
+    return -1;
   FILE *file = fopen("hostile.txt", "wb");
   fwrite(hostile, 1, sizeof hostile - 1, file);
   return fclose(file);
@@ -314,5 +316,31 @@ static void drawn(void **state) {
   json_decref(data);
 }
 
+/* A page of two checkpoints has what the pages of each have, the text once, and a slider that leads to either. */
+static void several_checkpoints(void **state) {
+  static const char *const names[] = {"00000004", "00000008"};
+  program_must("choir inspect run/checkpoints/* --text hostile.txt --threads 1 --out both.html");
+  json_t *both = page_data("both.html"), *later = json_object_get(both, "later");
+  assert_int_equal(json_array_size(later), 1);
+  assert_null(json_object_get(json_array_get(later, 0), "text"));
+  for (int i = 0; i < 2; i++) {
+    program_must("choir inspect run/checkpoints/%s --text hostile.txt --threads 1 --out one.html", names[i]);
+    json_t *one = page_data("one.html"), *view = i ? json_array_get(later, 0) : both;
+    agree(json_object_get(one, "inspection"), json_object_get(view, "inspection"), "inspection");
+    assert_true(json_equal(json_object_get(one, "routes"), json_object_get(view, "routes")));
+    assert_true(json_equal(json_object_get(one, "losses"), json_object_get(view, "losses")));
+    json_decref(one);
+  }
+  json_decref(both);
+  PAGE_SHOWS("one.html", "''", "id=\"views\" hidden");
+  PAGE_SHOWS("both.html", "''", "step 8 (2 of 2)", "run/checkpoints/00000008", "!id=\"views\" hidden");
+  PAGE_SHOWS("both.html", "'#view=0&token=5'", "step 4 (1 of 2)", "run/checkpoints/00000004", "token 5 (id ");
+  PAGE_SHOWS("both.html", "'#token=5' input 0", "step 4 (1 of 2)", "!run/checkpoints/00000008", "token 5 (id ");
+  program_must("choir train --config config.json --set layers=2 --set steps=1 --data data --out flat");
+  program_refuses(1, "flat: has another tokenizer, or other MoE layers or sequences, than the first checkpoint",
+                  "choir inspect run flat --text hostile.txt --out no.html");
+  program_must("test ! -e no.html");
+}
+
 TEST_MAIN(setup, program_directory_remove, stats_and_page_agree, short_texts, shares, losses_of_tokens, while_training,
-          tables, hostile_text, well_formed, drawn)
+          tables, hostile_text, well_formed, drawn, several_checkpoints)

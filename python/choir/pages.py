@@ -8,7 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-from typing import Any, Optional, Union
+from typing import Any, Optional, Sequence, Union
 
 from . import _native as native
 from ._headers import beside
@@ -65,11 +65,15 @@ def report(*run: Path, out: Optional[Path] = None) -> Page:
     return Page(os.path.join(run[0], "report.html"))
 
 
-def inspect(model: Path, text: Union[str, os.PathLike], *, out: Path, routing: Optional[str] = None) -> Page:
-    """Which experts took which tokens of a text, as `choir inspect` writes it. model: a run or checkpoint. text: the
-    text itself, or a pathlib.Path of its file. routing: "batch", "threshold", ...; None: as trained, or by thresholds
-    where the text has fewer tokens than there are experts."""
-    words = ["inspect", model] + (["--routing", routing] if routing else [])
+def inspect(
+    model: Union[Path, Sequence[Path]], text: Union[str, os.PathLike], *, out: Path, routing: Optional[str] = None
+) -> Page:
+    """Which experts took which tokens of a text, as `choir inspect` writes it. model: a run or checkpoint, or a list of
+    checkpoints of one run, over which the page has a slider. text: the text itself, or a pathlib.Path of its file.
+    routing: "batch", "threshold", ...; None: as trained, or by thresholds where the text has fewer tokens than there
+    are experts."""
+    models = [model] if isinstance(model, (str, os.PathLike)) else list(model)
+    words = ["inspect", *models] + (["--routing", routing] if routing else [])
     if not isinstance(text, str):
         return _page(out, *words, "--text", text)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:

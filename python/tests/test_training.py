@@ -188,6 +188,8 @@ class Pages(unittest.TestCase):
         page = choir.report(run)
         self.assertEqual(page.path, run / "report.html")
         shown = choir.inspect(run, "kalo <b>miten</b>. " * 40, out=at / "text.html")
+        slider = choir.inspect([run, run], "kalo miten. " * 40, out=at / "both.html")
+        self.assertIn('"later":[{', slider.path.read_text())
         again = choir.inspect(run, at / "config.json", out=at / "file.html")
         for one in (page, shown, again):
             self.assertTrue(one.path.read_text().lstrip().lower().startswith("<!doctype html"))

@@ -41,11 +41,18 @@ int ch_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const 
                     ch_inspection *inspection);
 void ch_inspection_free(ch_inspection *inspection);
 
+enum { CH_INSPECT_MOST = 64 }; /* checkpoints on a page */
+
+/* Adds a checkpoint to the data of a page, at first an empty object. views: how many there will be; they share the
+ * tokens that a browser can show. After an error the page is to be dropped. Errors as ch_inspect_text, and
+ * CHOIR_ERROR_ARGUMENT: a checkpoint that the slider cannot lead to, with other tokens, layers or experts. */
+int ch_inspect_add(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *options, int views,
+                   json_t *page);
+
 /* Writes one HTML file: the text, each token shaded by how many experts took it, with experts and gates; load,
- * histogram and favourite tokens. It holds everything it shows and needs no network. Errors as ch_inspect_text, and
- * CHOIR_ERROR_IO. */
-int ch_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *options,
-                    const char *output);
+ * histogram and favourite tokens; of several checkpoints a slider over them. It holds everything it shows and needs no
+ * network. Takes the reference. CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY. */
+int ch_inspect_save(json_t *page, const char *output);
 
 /* Like ch_inspect_text, for tokens already read. `also`, unless NULL, is called for the same routings. */
 int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *options,

@@ -173,11 +173,37 @@ function tabs() {
   });
 }
 
-/* ---- the address says what is shown: #layer=3&expert=1.7&token=12 (expert: of the layer with that number) ---- */
+/* ---- several checkpoints: a slider leads from one to the next; the layer, the expert and a kept note stay ---- */
+function checkpointName(view) {
+  const path = views[view].inspection.checkpoint || "checkpoint " + (view + 1), step = /(?:^|\/)(\d{8,})\/*$/.exec(path);
+  return step ? "step " + number(+step[1]) : path;
+}
+function showView(view) {
+  const kept = state.kept ? state.token : -1;
+  take(view);
+  header();
+  selectLayer(state.layer);
+  nameView();
+  if (kept >= 0) openTip(kept, true);
+}
+function nameView() {
+  $("view").value = state.view;
+  $("view").setAttribute("aria-valuetext", checkpointName(state.view));
+  $("viewname").textContent = `${checkpointName(state.view)} (${state.view + 1} of ${views.length})`;
+}
+function slider() {
+  if (views.length < 2) return;
+  $("view").setAttribute("max", views.length - 1);
+  $("view").addEventListener("input", (event) => showView(+event.target.value));
+  $("views").hidden = false;
+  nameView();
+}
+
+/* ---- the address says what is shown: #view=0&layer=3&expert=1.7&token=12 (view: checkpoint; expert: of the layer with that number) ---- */
 let reading = false;
 function remember() {
   if (reading) return;
-  const parts = [];
+  const parts = views.length > 1 ? ["view=" + state.view] : [];
   if (state.layer >= 0 && layers.length > 1) parts.push("layer=" + layers[state.layer].layer);
   if (state.expert) parts.push("expert=" + layers[state.expert[0]].layer + "." + state.expert[1]);
   if (state.kept) parts.push("token=" + state.token);
@@ -186,6 +212,7 @@ function remember() {
 function recall() {
   const wanted = new URLSearchParams(location.hash.slice(1)), find = (n) => layers.findIndex((layer) => layer.layer === +n);
   reading = true;
+  if (views[wanted.get("view")]) take(+wanted.get("view"));
   selectLayer(wanted.has("layer") && find(wanted.get("layer")) >= 0 ? find(wanted.get("layer")) : layers.length > 1 ? -1 : 0);
   const [l, expert] = (wanted.get("expert") || "").split(".");
   if (expert && find(l) >= 0 && +expert < E) choose(find(l), +expert);
@@ -194,10 +221,11 @@ function recall() {
   reading = false;
 }
 
-header();
 buildText();
 tabs();
 recall();
+header();
+slider();
 addEventListener("hashchange", recall);
 addEventListener("resize", placeTip);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeTip(); });

@@ -61,40 +61,70 @@ static int put_text(json_t *data, const choir_tokenizer *t, const int32_t *ids, 
   return place ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the page");
 }
 
-static int inspect(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o,
-                   const ch_text_tokens *text, const char *output) {
+/* What one checkpoint does with the text: "inspection", "routes", "losses", and the text. */
+static int make_view(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o,
+                     const ch_text_tokens *text, json_t *view) {
   ch_inspection shown = {0};
-  json_t *data = json_object(), *routes = json_array();
+  json_t *routes = json_array(), *losses = json_array();
   for (int i = 0; i < choir_model_moe_layers(model); i++) ch_json_add(routes, json_array());
-  ch_json_put(data, "version", json_string(choir_version()));
-  ch_json_put(data, "routes", routes);
+  ch_json_put(view, "routes", routes);
+  ch_json_put(view, "losses", losses);
   int code = ch_inspect_tokens(model, text, o, keep_routes, routes, &shown);
-  if (!code) code = put_text(data, tokenizer, text->ids, shown.eval.tokens);
-  if (!code) {
-    json_t *inspection = ch_inspection_json(model, tokenizer, o, &shown);
-    const char *name = json_string_value(json_object_get(inspection, "text"));
-    const ch_page page = {name ? name : "inspect", ch_inspect_html, {ch_inspect_text_js, ch_inspect_js}};
-    json_t *losses = json_array();
-    for (int64_t t = 0; t < shown.eval.tokens; t++)
-      ch_json_add(losses, ch_json_number(round(1e3 * (double)shown.token_loss[t]) / 1e3));
-    ch_json_put(data, "losses", losses);
-    ch_json_put(data, "inspection", inspection);
-    code = ch_page_save(&page, data, output);
-  } else {
-    json_decref(data);
-  }
+  if (!code) code = put_text(view, tokenizer, text->ids, shown.eval.tokens);
+  for (int64_t t = 0; !code && t < shown.eval.tokens; t++)
+    ch_json_add(losses, ch_json_number(round(1e3 * (double)shown.token_loss[t]) / 1e3));
+  if (!code) ch_json_put(view, "inspection", ch_inspection_json(model, tokenizer, o, &shown));
   ch_inspection_free(&shown);
   return code;
 }
 
-int ch_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *options,
-                    const char *output) {
+static json_t *about(const json_t *view, const char *key) {
+  return json_object_get(json_object_get(view, "inspection"), key);
+}
+
+/* A slider leads from one view to the next: only what was computed may differ. */
+static int same_text(const json_t *a, const json_t *b) {
+  static const char *const keys[] = {"experts", "sequence_length", "batch_sequences"};
+  int same = json_equal(json_object_get(a, "text"), json_object_get(b, "text")) &&
+             json_equal(json_object_get(a, "ids"), json_object_get(b, "ids")) &&
+             json_array_size(about(a, "layers")) == json_array_size(about(b, "layers"));
+  for (int i = 0; i < 3; i++) same &= json_equal(about(a, keys[i]), about(b, keys[i]));
+  return same;
+}
+
+/* The first view is the page's own, others are in its list "later". */
+static int add_view(json_t *page, json_t *view, const char *checkpoint) {
+  if (!json_object_size(page)) return json_object_update(page, view) ? ch_error(CHOIR_ERROR_MEMORY, "no memory") : 0;
+  if (!same_text(page, view))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "%s: has another tokenizer, or other MoE layers or sequences, than the first checkpoint; a page "
+                    "leads through checkpoints of one run",
+                    checkpoint);
+  for (int i = 0; i < 3; i++) json_object_del(view, ((const char *const[]){"text", "pieces", "ids"})[i]);
+  json_t *later = json_object_get(page, "later");
+  if (!later) ch_json_put(page, "later", later = json_array());
+  ch_json_add(later, json_incref(view));
+  return CHOIR_OK;
+}
+
+int ch_inspect_add(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o, int views,
+                   json_t *page) {
   ch_text_tokens text;
-  size_t most = options->tokens && options->tokens < MOST_TOKENS ? (size_t)options->tokens : MOST_TOKENS;
-  CH_TRY(ch_model_alone(model, "ch_inspect_page"));
-  CH_TRY(
-      ch_text_tokens_read(tokenizer, options->text, most + 1, NULL, NULL, &text)); /* the last one is only predicted */
-  int code = inspect(model, tokenizer, options, &text, output);
+  size_t most = MOST_TOKENS / (views > 0 ? (size_t)views : 1);
+  if (o->tokens && (size_t)o->tokens < most) most = (size_t)o->tokens;
+  CH_TRY(ch_model_alone(model, "ch_inspect_add"));
+  CH_TRY(ch_text_tokens_read(tokenizer, o->text, most + 1, NULL, NULL, &text)); /* the last one is only predicted */
+  json_t *view = json_object();
+  int code = make_view(model, tokenizer, o, &text, view);
+  if (!code) code = add_view(page, view, o->checkpoint ? o->checkpoint : "a checkpoint");
+  json_decref(view);
   free(text.ids);
   return code;
+}
+
+int ch_inspect_save(json_t *data, const char *output) {
+  const char *name = json_string_value(about(data, "text"));
+  const ch_page page = {name ? name : "inspect", ch_inspect_html, {ch_inspect_text_js, ch_inspect_js}};
+  ch_json_put(data, "version", json_string(choir_version()));
+  return ch_page_save(&page, data, output);
 }

@@ -1,8 +1,21 @@
 /* The page of `choir inspect`: the text, and the note on a token. One script with inspect.js, which follows and starts it. */
-const { inspection, routes, losses, text, pieces, ids } = data, layers = inspection.layers, E = inspection.experts, N = text.length;
-const T = inspection.sequence_length, B = inspection.batch_sequences;
-/* What is shown: a layer (-1: all), an expert of a layer or none, losses or experts, the token whose note is open, and for good. */
-const state = { layer: layers.length === 1 ? 0 : -1, expert: null, loss: false, token: -1, kept: false };
+const { text, pieces, ids } = data, N = text.length, views = [data, ...(data.later || [])];
+const { experts: E, sequence_length: T, batch_sequences: B } = data.inspection;
+/* Of the checkpoint that is shown; slots: the gates and tokens of each layer's experts. */
+let inspection, layers, routes, losses, slots;
+function take(view) {
+  state.view = view;
+  ({ inspection, routes, losses } = views[view]);
+  layers = inspection.layers;
+  slots = routes.map((tokens) => {
+    const held = Array.from({ length: E }, () => []);
+    tokens.forEach((route, t) => { for (let i = 0; i < route.length; i += 2) held[route[i]].push([route[i + 1] / 1e4, t]); });
+    return held;
+  });
+}
+/* What is shown: a checkpoint, a layer (-1: all), an expert of a layer or none, losses or experts, the token whose note is open, and for good. */
+const state = { view: 0, layer: data.inspection.layers.length === 1 ? 0 : -1, expert: null, loss: false, token: -1, kept: false };
+take(views.length - 1);
 
 const shownLayers = () => (state.layer < 0 ? layers.map((_, l) => l) : [state.layer]);
 const layerName = (l) => "Layer " + layers[l].layer;
@@ -58,11 +71,6 @@ function gateAt(l, t, expert) {
   for (let i = 0; i < route.length; i += 2) if (route[i] === expert) return route[i + 1] / 1e4;
   return -1;
 }
-const slots = layers.map((_, l) => {
-  const held = Array.from({ length: E }, () => []);
-  routes[l].forEach((route, t) => { for (let i = 0; i < route.length; i += 2) held[route[i]].push([route[i + 1] / 1e4, t]); });
-  return held;
-});
 
 /* Upper ends of the six shades, for one layer. */
 const ends = [1, 2, 3, 4, 6, Infinity];
@@ -78,9 +86,10 @@ function header() {
     "routing “" + inspection.routing + "”", E + (E === 1 ? " expert" : " experts") + " in each of " + layers.length + (layers.length === 1 ? " MoE layer" : " MoE layers"),
     B + " × " + T + " tokens at a time",
   ].filter(Boolean).join(" · ");
-  $("figures").append(
+  $("figures").replaceChildren(...[
     card("tokens shown", number(N)), card("loss, nats a token", fixed(inspection.loss, 4)), card("perplexity", fixed(inspection.perplexity, 1)),
-    card("bits per byte", fixed(inspection.bits_per_byte, 3)), card("loss of unigrams", fixed(inspection.unigram_loss, 4)));
+    card("bits per byte", fixed(inspection.bits_per_byte, 3)), card("loss of unigrams", fixed(inspection.unigram_loss, 4))].filter(Boolean));
+  $("notes").replaceChildren();
   const note = (message) => $("notes").append(el("p", { class: "note" }, message));
   if (inspection.cut) note("The text goes on: this page has its first " + number(N) + " tokens, and every figure is about these.");
   if (inspection.looks_across_tokens)
