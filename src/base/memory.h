@@ -35,8 +35,8 @@ typedef struct ch_memory {
 /* The host's own. */
 extern const ch_memory ch_memory_host;
 
-/* An address from the other side: for what runs on the host on purpose, on an executor whose memory is the host's, and
- * for exchanges between ranks, which follow either. */
+/* An address of CH_DEV as the host's, for code that runs on the host on purpose, on an executor whose memory is the
+ * host's; and back. */
 #define CH_AS_HOST(type, p) ((type *)(uintptr_t)(p))
 #define CH_AS_DEV(type, p) ((type CH_DEV *)(uintptr_t)(p))
 

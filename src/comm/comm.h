@@ -23,6 +23,9 @@ typedef struct ch_bytes {
   int64_t bytes;
 } ch_bytes;
 
+/* An address of memory in CH_DEV, as exchanges take it: the host's or a device's. */
+#define CH_EITHER_SIDE(p) ((void *)(uintptr_t)(p))
+
 /* An exchange that has begun and not ended: send[r] goes to rank r, receive[r] comes from it; nothing is done for the
  * rank itself. The table shortens the spans as it moves bytes, so they always describe the remainder. */
 typedef struct ch_transfer {

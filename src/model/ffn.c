@@ -145,7 +145,7 @@ static void sum_replicas(ch_exec *x, const ch_layer *b) {
   ch_comm_array array[MOST];
   for (int i = 0; i < tensors; i++) {
     int64_t e = tensor[i]->shape[0], groups = x->grid.ep_group.size, most = (e + groups - 1) / groups;
-    gradient[i] = CH_AS_HOST(real, tensor[i]->g);
+    gradient[i] = CH_EITHER_SIDE(tensor[i]->g);
     array[i] = (ch_comm_array){
         .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};
   }

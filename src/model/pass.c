@@ -228,7 +228,7 @@ static void share_losses(ch_exec *x, const ch_pass *p) {
   CH_SCRATCH(x);
   int shards = ch_pass_shards(p);
   if (!ch_counting(x))
-    ch_comm_gather_shares(x->comm, "losses of shards", CH_AS_HOST(double, p->shard_loss), shards, sizeof(double));
+    ch_comm_gather_shares(x->comm, "losses of shards", CH_EITHER_SIDE(p->shard_loss), shards, sizeof(double));
   const double *loss = ch_get(x, p->shard_loss, (size_t)shards * sizeof *loss);
   if (ch_counting(x)) return;
   const double sum = ch_add_shards(shards, loss);

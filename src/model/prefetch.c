@@ -29,8 +29,8 @@ int ch_params_dense_sharded(const ch_params *params) {
 
 /* Products of bf16 read rounded weights alone, which the owner has: these travel. */
 static ch_broadcast broadcast_of(const ch_param *p) {
-  if (p->w16) return (ch_broadcast){p->owner, CH_AS_HOST(ch_bf16, p->w16), p->whole * (int64_t)sizeof(ch_bf16)};
-  return (ch_broadcast){p->owner, CH_AS_HOST(real, p->w), p->whole * (int64_t)sizeof(real)};
+  if (p->w16) return (ch_broadcast){p->owner, CH_EITHER_SIDE(p->w16), p->whole * (int64_t)sizeof(ch_bf16)};
+  return (ch_broadcast){p->owner, CH_EITHER_SIDE(p->w), p->whole * (int64_t)sizeof(real)};
 }
 
 /* Visits of the layer that has most. */

@@ -64,7 +64,7 @@ static void begin_group(ch_exec *x, ch_dispatch *ex, int group) {
   ch_bytes *send = spans_of(x, ex, group, 0), *receive = spans_of(x, ex, group, 1);
   ch_local_spans(x, ex, group, 0, send);
   ch_owned_spans(&x->grid.replica, ex, ch_own_group(x, ex, group), ch_row_bytes(x, ex->d),
-                 CH_AS_HOST(void, ch_rows_of_group(x, ex, group, ex->arrivals)), receive);
+                 CH_EITHER_SIDE(ch_rows_of_group(x, ex, group, ex->arrivals)), receive);
   ch_comm_begin(&x->grid.replica, &ex->transfer[group], ex->request, send, receive);
 }
 
@@ -197,7 +197,7 @@ static void send_back(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows)
   if (!ex->round.several) ch_comm_finish(&x->grid.replica, there);
   ch_rows_reorder(x, &x->grid.replica, ex, some, ex->d, x->wire, rows, stage, 0);
   if (ex->round.several) return;
-  ch_owned_spans(&x->grid.replica, ex, some, ch_row_bytes(x, ex->d), CH_AS_HOST(void, stage), send);
+  ch_owned_spans(&x->grid.replica, ex, some, ch_row_bytes(x, ex->d), CH_EITHER_SIDE(stage), send);
   ch_local_spans(x, ex, group, 1, receive);
   ch_comm_begin(&x->grid.replica, back, ex->answer, send, receive);
 }
@@ -222,8 +222,8 @@ static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_rec
   char CH_DEV *stage = CH_NEW(&x->scratch, char, all->max_slots * sizeof(real));
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   if (!ch_counting(x)) {
-    ch_owned_spans(x->comm, ex, everyone, sizeof(real), CH_AS_HOST(void, stage), receive);
-    for (int r = 0; r < x->comm->size; r++) send[r] = (ch_bytes){CH_AS_HOST(void, local), receive[x->comm->rank].bytes};
+    ch_owned_spans(x->comm, ex, everyone, sizeof(real), CH_EITHER_SIDE(stage), receive);
+    for (int r = 0; r < x->comm->size; r++) send[r] = (ch_bytes){CH_EITHER_SIDE(local), receive[x->comm->rank].bytes};
     ch_comm_exchange(x->comm, "gradients of gates", send, receive);
     ch_rows_reorder(x, x->comm, ex, everyone, 1, CH_COMPUTE_FP32, of_all, stage, 1);
   }

@@ -118,7 +118,7 @@ static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char
   for (int r = 0; r < x->grid.replica.size; r++) {
     ch_range theirs = ch_experts_of(x, ex->e, r);
     int there = theirs.first + k, here = own.first + k;
-    char *local = CH_AS_HOST(char, ch_rows_of_shard(x, ex, back ? r % x->grid.tp_group.size : 0));
+    char *local = CH_EITHER_SIDE(ch_rows_of_shard(x, ex, back ? r % x->grid.tp_group.size : 0));
     of_tokens[r] = of_experts[r] = (ch_bytes){local, 0};
     if (there < theirs.last) of_tokens[r] = (ch_bytes){local + sum(own_slots, there) * bytes, own_slots[there] * bytes};
     if (here < own.last)
@@ -131,7 +131,7 @@ void ch_rounds_move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *
   ch_bytes of_tokens[CH_RANKS], of_experts[CH_RANKS];
   int groups = x->grid.ep_group.size, most = (ex->e + groups - 1) / groups;
   for (int k = 0; k < most; k++) {
-    spans(x, ex, k, back, CH_AS_HOST(char, owned), of_tokens, of_experts);
+    spans(x, ex, k, back, CH_EITHER_SIDE(owned), of_tokens, of_experts);
     ch_comm_exchange(&x->grid.replica, what, back ? of_experts : of_tokens, back ? of_tokens : of_experts);
   }
 }
@@ -157,7 +157,7 @@ void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back
   for (int r = 0; r < x->grid.replica.size; r++) {
     ch_range some = ch_group_of(x, ex, r, group);
     int64_t before = ch_slots_at(ex, x->comm->rank, (ch_range){0, some.first});
-    char *rows = CH_AS_HOST(char, ch_rows_of_shard(x, ex, back ? r % x->grid.tp_group.size : 0));
+    char *rows = CH_EITHER_SIDE(ch_rows_of_shard(x, ex, back ? r % x->grid.tp_group.size : 0));
     span[r] = (ch_bytes){rows + before * bytes, ch_slots_at(ex, x->comm->rank, some) * bytes};
   }
 }

@@ -66,7 +66,7 @@ void ch_route_only(ch_exec *x, const ch_route_args *a) {
 }
 
 void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int64_t count) {
-  if (!ch_counting(x)) ch_comm_gather(x->comm, what, CH_AS_HOST(real, all), count * (int64_t)sizeof(real));
+  if (!ch_counting(x)) ch_comm_gather(x->comm, what, CH_EITHER_SIDE(all), count * (int64_t)sizeof(real));
 }
 
 void ch_route_z_loss(ch_exec *x, const ch_route_args *a, ch_routing *r, int64_t first, int n,

@@ -121,11 +121,11 @@ static void gather_slots(const ch_exec *x, const int *begin, int e, const char *
   ch_range chosen = slots_chosen(x, begin, e, rank), shared = slots_shared(x, begin[e], rank);
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   for (int r = 0; r < x->comm->size; r++) {
-    send[r] = both(chosen, slots_shared(x, begin[e], r), CH_AS_HOST(const void, mine), chosen.first, size);
-    receive[r] = both(shared, slots_chosen(x, begin, e, r), CH_AS_HOST(void, whole), 0, size);
+    send[r] = both(chosen, slots_shared(x, begin[e], r), CH_EITHER_SIDE(mine), chosen.first, size);
+    receive[r] = both(shared, slots_chosen(x, begin, e, r), CH_EITHER_SIDE(whole), 0, size);
   }
   ch_comm_exchange(x->comm, what, send, receive);
-  ch_comm_gather_shares(x->comm, what, CH_AS_HOST(void, whole), begin[e], size);
+  ch_comm_gather_shares(x->comm, what, CH_EITHER_SIDE(whole), begin[e], size);
 }
 
 void ch_route_sharded(ch_exec *x, const ch_route_args *all) {

@@ -54,7 +54,7 @@ static void sum_ranks(ch_exec *x, const shards_task *t, int own, real CH_DEV *co
   ch_comm_array array[CH_SUMS];
   for (int j = 0; j < t->count; j++) {
     const ch_sum *sum = &t->sum[j];
-    for (int i = 0; i < count; i++) piece[j][i] = CH_AS_HOST(real, y[i][j]);
+    for (int i = 0; i < count; i++) piece[j][i] = CH_EITHER_SIDE(y[i][j]);
     owners[j] = (ch_receivers){sum->owner, x->grid.replica.size};
     array[j] = (ch_comm_array){piece[j], sum->count, sum->count, sum->sharded ? &owners[j] : NULL};
   }
