@@ -88,6 +88,17 @@ class Models(TorchTest):
                 back = choir.torch.Transformer.of(twin).eval()
                 torch.testing.assert_close(back(tokens), logits)
 
+    def test_shared_experts_of_0_3_load(self):
+        """Their weights' names began with the block's `ffn`."""
+        model = self._model(moe_every=1, shared_experts=2)
+        given = model.state_dict()
+        old = {name.replace(".moe.shared.", ".ffn."): weight for name, weight in given.items()}
+        self.assertNotEqual(set(old), set(given))
+        fresh = self._model(moe_every=1, shared_experts=2)
+        fresh.load_state_dict(old)
+        for name, weight in fresh.state_dict().items():
+            self.assertTrue(torch.equal(weight, given[name]), name)
+
     def test_forced_routing(self):
         """Given choices, in place of the routers': logits and gradients here and in libchoir. A replayed routing changes
         nothing."""

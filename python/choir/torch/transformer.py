@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-from functools import partial
 from types import SimpleNamespace
 from typing import Optional
 
@@ -112,8 +111,10 @@ class _Attention(nn.Module):
 def _capacity(m, number):
     """The capacity factors of MoE layer `number`, where weights make them differ from layer to layer."""
     weights = [float(weight) for weight in m.layer_capacity.split(",") if weight]
-    share = weights[number] * len(weights) / sum(weights) if weights else 1
-    return {key: value * share for key, value in m.factors.items() if weights and value}
+    if not weights:
+        return {}
+    share = weights[number] * len(weights) / sum(weights)
+    return {key: value * share for key, value in m.factors.items() if value}
 
 
 class _Block(nn.Module):
@@ -121,22 +122,25 @@ class _Block(nn.Module):
         super().__init__()
         self.attn_norm, self.attn = _Norm(m.d_model, m.norm_eps), _Attention(m)
         self.ffn_norm = _Norm(m.d_model, m.norm_eps)
-        self.moe = self.ffn = None  # with an MoE layer, ffn is its shared experts
+        self.moe = self.ffn = None  # a block has one of them
         behind, h = layer + 1 - m.dense_layers, m.d_expert or m.d_hidden
         if not (m.moe_every and behind > 0 and behind % m.moe_every == 0):
             self.ffn = Dense(m.d_model, m.d_hidden, m.activation)
             return
-        router = {**m.router, **_capacity(m, behind // m.moe_every - 1)}
-        self.moe = MoE(m.d_model, h, m.experts, layer=layer, activation=m.expert_activation, **router)
-        if m.shared_experts:
-            self.ffn = Dense(m.d_model, m.shared_experts * h, m.expert_activation)
+        options = {**m.router, **_capacity(m, behind // m.moe_every - 1), "shared_experts": m.shared_experts}
+        self.moe = MoE(m.d_model, h, m.experts, layer=layer, activation=m.expert_activation, **options)
+
+    def _load_from_state_dict(self, given, prefix, *rest):
+        """In version 0.3 the shared experts were the block's `ffn`."""
+        old = [name for name in given if name.startswith(prefix + "ffn.")] if self.moe is not None else []
+        for name in old:
+            given[f"{prefix}moe.shared.{name[len(prefix) + 4:]}"] = given.pop(name)
+        super()._load_from_state_dict(given, prefix, *rest)
 
     def forward(self, x, tokens, taken=None):
         x = x + self.attn(self.attn_norm(x))
         y = self.ffn_norm(x)
-        for part in (self.ffn, self.moe and partial(self.moe, token_ids=tokens, taken=taken)):
-            x = x + part(y) if part is not None else x
-        return x
+        return x + (self.ffn(y) if self.moe is None else self.moe(y, tokens, taken=taken))
 
 
 class Transformer(nn.Module):
@@ -194,9 +198,6 @@ class Transformer(nn.Module):
         for name, tensor in (*self.named_parameters(), *self.named_buffers()):
             name = re.sub(r"(_orig_mod|_checkpoint_wrapped_module)\.", "", name)  # of parts that are compiled or wrapped
             name = re.sub(r"^(embed|head)$|(moe\.router)$", r"\g<0>.weight", name)
-            moe = re.match(r"layers\.(\d+)\.ffn\.", name)
-            if moe and self.layers[int(moe[1])].moe is not None:
-                name = name.replace(".ffn.", ".moe.shared.")
             named[name] = tensor
         return named
 
