@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 import types
 import warnings
 from typing import Any, NamedTuple, Optional
@@ -100,15 +101,6 @@ class Request(NamedTuple):
         return torch.ones(n, dtype=torch.bool, device=self.scores.device) if self.valid is None else self.valid
 
 
-_options_of = functools.lru_cache(1024)(lambda router, experts, **options: options_of(router, experts, **options))
-
-
-@compat.constant
-def checked_options(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
-    """As options_of, which takes milliseconds; to be read only."""
-    return _options_of(router, experts, **options)
-
-
 def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
     """A router's options with its defaults. libchoir refuses what does not go together, as choir.route does."""
     # Of a large group no more tokens are made up than tell whether a capacity factor of 1/128 and more can be.
@@ -133,9 +125,23 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     return made
 
 
+_options_of = functools.lru_cache(1024)(options_of)
+
+
+@compat.constant
+def checked_options(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
+    """As options_of, which takes milliseconds; to be read only."""
+    return _options_of(router, experts, **options)
+
+
 def renamed(old: str, new: str) -> None:
-    """Says that the argument has another name; the old one is taken for one more version."""
-    warnings.warn(f"{old} is now {new}; the next version takes no other name", FutureWarning, stacklevel=4)
+    """Says at the caller's line that the argument has another name; the old one is taken for one more version."""
+    if compat.compiling():
+        return
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].split(".")[0] in ("choir", "torch"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"argument {old} is now {new}; the next version refuses {old}", FutureWarning, stacklevel=level)
 
 
 def new_name(value: Any, options: dict, old: str, new: str, default: Any = None) -> Any:
