@@ -37,13 +37,14 @@ class _Train(TypedDict, total=False):
 
 
 class TrainFields(_Train, total=False):
-    """Fields of "train" that choir.train takes; `compute` is one of its own arguments."""
+    """Fields of "train" that choir.train takes as **fields. Not `compute`, which has a parameter in its signature."""
 
     batch_sequences: int
 
 
 class FinetuneFields(_Train, total=False):
-    """Fields of "train" that choir.finetune takes; `batch_sequences` is one of its own arguments."""
+    """Fields of "train" that choir.finetune takes as **fields. Not `batch_sequences`, which has a parameter in its
+    signature."""
 
     compute: str
 

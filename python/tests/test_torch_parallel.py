@@ -28,9 +28,9 @@ EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
 
 class Processes:
-    padded = True  # without padding expert choice fills every slot
-
     """What each has: tokens, ids, padding, a cotangent."""
+
+    padded = True  # without padding expert choice fills every slot
 
     def __init__(self):
         import torch.distributed as dist
@@ -174,7 +174,8 @@ def process():
 @unittest.skipUnless(DEVICE == "cpu", "gloo's is the CPU")
 class Parallel(TorchTest):
     def lacks(self):
-        return lacks("experts that processes share", "compile", "accelerator")  # of 2.6, which has all that it takes
+        # torch.accelerator came with PyTorch 2.6, which has everything else that these tests need.
+        return lacks("experts that processes share", "compile", "accelerator")
 
     def test_example_under_torchrun(self):
         """Two processes, then one that goes on from their state; choir reads what they trained."""

@@ -40,8 +40,8 @@ def _files_hash(directory: pathlib.Path) -> str:
 
 
 def folder(task: str) -> str:
-    """Of a task's files; results have its name, too."""
-    return probe.describe(task)["name"] if "/" in task or task.endswith(".json") else task
+    """The folder of a task's files, which results are named after: the `name` of its description."""
+    return probe.describe(task)["name"]
 
 
 def _file(study: Study, arm: str, seed: int, task: str) -> Optional[pathlib.Path]:

@@ -25,13 +25,14 @@ def _of_block(block: nn.Module, router: str, options: dict) -> MoE:
     if getattr(block, "jitter_noise", 0):
         noise = block.jitter_noise
         raise UnsupportedError(f"{type(block).__name__} has router_jitter_noise {noise}; set it to 0 first")
-    (e, double, d), at = theirs.gate_up_proj.shape, theirs.gate_up_proj
+    both = theirs.gate_up_proj
+    e, double, d = both.shape
     if router == "topk":
         # Mixtral always divides the gates by their sum, and has no field that says so.
         options = {"top_k": gate.top_k, "normalize_gates": getattr(gate, "norm_topk_prob", True), **options}
-    made = MoE(d, double // 2, e, router, activation="swiglu", device=at.device, dtype=at.dtype, **options)
+    made = MoE(d, double // 2, e, router, activation="swiglu", device=both.device, dtype=both.dtype, **options)
     with torch.no_grad():
-        first, third = at.transpose(1, 2).chunk(2, 2)
+        first, third = both.transpose(1, 2).chunk(2, 2)
         for ours, value in ((made.w1, first), (made.w3, third), (made.w2, theirs.down_proj)):
             ours.copy_(value)
         made.router.copy_(gate.weight.t())
@@ -45,19 +46,19 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Any) -> n
     output_router_logits off): add the layers' `aux_loss`.
 
     Args:
-        model: it has blocks of transformers 5.
-        router: one of choir's; None is theirs, `topk`.
-        options: of choir.torch.MoE.
+        model: a model of transformers 5.
+        router: the name of one of choir's routers; None means `topk`, by which these models route.
+        options: keyword arguments of choir.torch.MoE.
 
-    Raises UnsupportedError for a model without such blocks.
+    Raises UnsupportedError for a model without MoE blocks of these three kinds.
 
     Example: choir.torch.convert(model, "expert_choice", capacity_factor=2.0, causal=True)"""
     children = ((parent, name, child) for parent in model.modules() for name, child in parent.named_children())
-    found = [(parent, name) for parent, name, child in children if type(child).__name__ in BLOCKS]
+    found = [each for each in children if type(each[2]).__name__ in BLOCKS]
     if not found:
         raise UnsupportedError(f"{type(model).__name__} has no block that convert knows: {', '.join(BLOCKS)}")
-    for parent, name in found:
-        setattr(parent, name, _of_block(getattr(parent, name), router or "topk", options))
+    for parent, name, block in found:
+        setattr(parent, name, _of_block(block, router or "topk", options))
     return model
 
 

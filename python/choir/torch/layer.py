@@ -15,8 +15,6 @@ from .experts import ACTIVATIONS, WEIGHTS, Dense, Experts
 from .ranks import group_of
 from .stats import counted
 
-UNLEARNED = ("kmeans", "hash", "random", "dense")  # whose weight of scores no gradient trains: a buffer
-
 
 class _Injected(torch.autograd.Function):
     """The output itself; its backward gives the loss the gradient `scale`, as if scale * loss had been added."""
@@ -85,7 +83,7 @@ class MoE(nn.Module):
         at = {"device": device, "dtype": dtype}
         weight = torch.empty(d_model, experts, **at)
         self.experts = Experts(d_model, d_hidden, experts, activation, **at)
-        if router in UNLEARNED:
+        if router in routers.EVEN:  # no gradient trains the weight of scores
             self.register_buffer("router", weight.float() if router == "kmeans" else weight)
         else:
             self.router = nn.Parameter(weight)
@@ -188,8 +186,8 @@ class MoE(nn.Module):
             rows = torch.where(valid.reshape(-1, 1) != 0, rows, 0.0)
         routing = self._route(rows, token_ids, valid, taken, x.shape[-2] if x.dim() > 2 else 0)
         if not compat.exporting():
-            gates = {k: getattr(routing, k) for k in ("gates", "slot_gates") if getattr(routing, k) is not None}
-            self.routing = routing._replace(**{k: gate.detach() for k, gate in gates.items()})
+            slot_gates = None if routing.slot_gates is None else routing.slot_gates.detach()
+            self.routing = routing._replace(gates=routing.gates.detach(), slot_gates=slot_gates)
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
             if self.options.z_loss_weight:
                 self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
@@ -246,12 +244,13 @@ class MoE(nn.Module):
                 group=self.group,
                 taken=taken,
             )
-            if self.tally is not None and not compat.again() and not compat.transformed(routing.taken):
+            if compat.again() or compat.transformed(routing.taken):  # was counted before; may change no buffer
+                return routing
+            if self.tally is not None:
                 with torch.no_grad():
                     shares = scores.softmax(1) if name in request.READS_LOGITS else scores
                     self.tally = self.tally.to(rows.device).add_(counted(shares, routing, valid))
-            counts = self.training and taken is None and self.sums is not None
-            if counts and not compat.again() and not compat.transformed(routing.taken):
+            if self.training and taken is None and self.sums is not None:
                 self._observe(wide, valid, logits, routing)
         return routing
 
@@ -314,22 +313,25 @@ class MoE(nn.Module):
         self._forget()
         self._unset = True
 
+    def _without_graph(self) -> dict:
+        """The attributes, without what belongs to the graph of the last forward."""
+        return {**self.__dict__, "routing": None, "aux_loss": self.aux_loss.detach()}
+
     def __deepcopy__(self, memo):
-        """As nn.Module; what the last forward left belongs to its graph and is not copied."""
+        """As nn.Module, whose copies have the same group."""
         made = self.__class__.__new__(self.__class__)
         memo[id(self)] = made
-        left = {"routing": None, "aux_loss": torch.zeros((), device=self.thresholds.device)}
         made.__dict__.update(
-            {k: v if k == "_group" else copy.deepcopy(v, memo) for k, v in {**self.__dict__, **left}.items()}
+            {k: v if k == "_group" else copy.deepcopy(v, memo) for k, v in self._without_graph().items()}
         )
         made.start_step()
         return made
 
     def __getstate__(self):
-        """For pickling: what the last forward left belongs to its graph, and a group to its processes."""
+        """For pickling. A group belongs to its processes."""
         if self.group is not None:
             warnings.warn("a pickled layer has no group: set layer.group again where it is loaded")
-        return {**self.__dict__, "routing": None, "aux_loss": self.aux_loss.detach(), "_group": None}
+        return {**self._without_graph(), "_group": None}
 
     def extra_repr(self) -> str:
         e, d, h = self.w1.shape

@@ -77,7 +77,8 @@ class _Mean(torch.autograd.Function):
 
 
 def by_owners(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
-    """As by_experts, where each process has a part of the weights."""
+    """The sum of by_experts, for weights of which each process holds a shard: some of the experts, or some of their hidden
+    columns."""
     mesh, placements = weights.w1.device_mesh, weights.w1.placements
     sharded = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
     if not sharded:
@@ -125,7 +126,7 @@ def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
     n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
     load = routing.taken.sum(0)
     even = [own] * size
-    told = all_to_all_single(load, even, even, group).view(size, own)  # of each process, for each expert here
+    told = all_to_all_single(load, even, even, group).view(size, own)  # rows to come, by sender and own expert
     out, into = torch.stack([load.view(size, own).sum(1), told.sum(1)]).tolist()
     pairs = select.first(routing.taken.t().reshape(1, -1), sum(out))[0]
     expert, token = pairs // n, pairs % n

@@ -207,16 +207,16 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
     "random": _random,
     "dense": lambda q: _placed(q, torch.zeros_like(q.scores[:, :1], dtype=torch.long)),
 }
-SCORED = (  # whose gates are the scores of what was chosen
-    "expert_choice", "capped_expert_choice", "global_topk", "topk", "switch_top1", "quantile_balanced", "bias_balanced",
-)  # fmt: skip
+EVEN = ("kmeans", "hash", "random", "dense")  # a token's experts have equal gates, which no score enters
+# The gate of a pair is its score, perhaps divided by the sum of the token's gates.
+SCORED = tuple(name for name in CHOOSE if name not in (*EVEN, "base", "gshard_top2"))
 BY_THRESHOLDS = ("expert_choice", "capped_expert_choice", "global_topk")
 
 
 def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict) -> Tensor:
     """[n,e], with gradient."""
     taken = made["taken"]
-    if q.name in ("hash", "random", "dense", "kmeans"):
+    if q.name in EVEN:
         return taken.to(scores.dtype) / made["per_token"]
     if q.name == "base":
         return torch.where(taken, torch.sigmoid(logits), 0.0)
