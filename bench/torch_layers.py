@@ -22,10 +22,10 @@ class Loop(nn.Module):
 
     def __init__(self, layer):
         super().__init__()
-        self.router, self.w1, self.w2 = layer.router, layer.w1, layer.w2
+        self.gate, self.w1, self.w2 = layer.gate, layer.w1, layer.w2
 
     def forward(self, x):
-        scores = torch.softmax(x.float() @ self.router.float(), 1)
+        scores = torch.softmax(self.gate(x.float()), 1)
         out = torch.zeros_like(x)
         for i in range(self.w1.shape[0]):
             gate, token = scores[:, i].topk(2 * x.shape[0] // self.w1.shape[0])

@@ -85,9 +85,9 @@ def safety():
 class Loop(nn.Module):
     """The obvious one: an expert after the other, on its topk."""
     def __init__(self, l):
-        super().__init__(); self.router, self.w1, self.w2 = l.router, l.w1, l.w2
+        super().__init__(); self.gate, self.w1, self.w2 = l.gate, l.w1, l.w2
     def forward(self, x):
-        s, e = torch.softmax(x.float() @ self.router.float(), 1), self.w1.shape[0]
+        s, e = torch.softmax(self.gate(x.float()), 1), self.w1.shape[0]
         out = torch.zeros_like(x)
         for i in range(e):
             g, t = s[:, i].topk(2 * x.shape[0] // e)
@@ -99,7 +99,7 @@ class Plain(Loop):
     """The best that I would write in plain PyTorch: one topk, one gather, two bmm, one index_add."""
     def forward(self, x):
         (n, d), e = x.shape, self.w1.shape[0]
-        g, i = torch.softmax(x.float() @ self.router.float(), 1).t().topk(2 * n // e, 1)
+        g, i = torch.softmax(self.gate(x.float()), 1).t().topk(2 * n // e, 1)
         y = torch.bmm(F.gelu(torch.bmm(x.index_select(0, i.reshape(-1)).view(e, -1, d), self.w1)), self.w2.transpose(1, 2))
         return torch.zeros_like(x).index_add(0, i.reshape(-1), (y * g[..., None].to(y.dtype)).view(-1, d))
 
@@ -107,10 +107,10 @@ class Plain(Loop):
 class Grouped(nn.Module):
     """Token choice, top 2, dropless, by grouped_mm, as torchtitan's models/common/moe.py has it (with GELU)."""
     def __init__(self, l):
-        super().__init__(); self.router, self.w1, self.w2 = l.router, l.w1, l.w2
+        super().__init__(); self.gate, self.w1, self.w2 = l.gate, l.w1, l.w2
     def forward(self, x):
         e = self.w1.shape[0]
-        s = torch.softmax(x.float() @ self.router.float(), 1)
+        s = torch.softmax(self.gate(x.float()), 1)
         g, ids = s.topk(2, 1, sorted=False)
         count = torch.zeros_like(s, dtype=torch.bool).scatter_(1, ids, True).sum(0)
         order = ids.reshape(-1).argsort(stable=True)

@@ -87,9 +87,7 @@ class ConfigFields(TrainerFields, total=False):
     wire: str
 
 
-class RouterOptions(TypedDict, total=False):
-    """Options of routers; each router refuses those that it does not take (`choir help routers`)."""
-
+class _Router(TypedDict, total=False):
     capacity_factor: float
     eval_capacity_factor: float
     pool: str
@@ -97,7 +95,6 @@ class RouterOptions(TypedDict, total=False):
     jitter: float
     random_second: bool
     group_size: int
-    cap: int
     experts_per_token: int
     solver: str
     solver_lambda: float
@@ -114,6 +111,39 @@ class RouterOptions(TypedDict, total=False):
     aux_scope: str
     priority: str
     capacity_start: float
+
+
+class RouterOptions(_Router, total=False):
+    """Options of routers; each router refuses those that it does not take (`choir help routers`)."""
+
+    cap: int
+
+
+class MoEOptions(RouterOptions, total=False):
+    """What choir.torch.MoE takes as **options."""
+
+    top_k: int
+
+
+class _Layer(TypedDict, total=False):
+    causal: bool
+    group: Any
+    layer: int
+    shared_experts: int
+    inject_aux_loss: float
+
+
+class LayerOptions(_Router, _Layer, total=False):
+    """What choir.torch.ExpertChoice and TokenChoice take as **options. Not `cap` and `top_k`, which have parameters in
+    their signatures."""
+
+    activation: str
+    device: Any
+    dtype: Any
+
+
+class ConvertOptions(MoEOptions, _Layer, total=False):
+    """What choir.torch.convert takes as **options: those of MoE that the converted block does not say itself."""
 
 
 class RouteArguments(RouterOptions, total=False):

@@ -84,8 +84,7 @@ class Layers(TorchTest):
             self.assertEqual(float(layer.aux_loss), 0)
             (layer(self.x, self.ids).square().sum() + layer.aux_loss).backward()
             for name, weight in layer.named_parameters():
-                if name != "router" or router not in ("hash", "random", "dense"):
-                    self.assertGreater(float(weight.grad.abs().sum()), 0, name)
+                self.assertGreater(float(weight.grad.abs().sum()), 0, name)
 
     def test_derivatives(self):
         """In float64, of the input and every weight; second ones too."""
@@ -181,13 +180,37 @@ class Layers(TorchTest):
                 self.assertFalse(self.layer(router, options)(x, self.ids[: x.dim() - 1].reshape(x.shape[:-1]))._is_view())
 
     def test_state_dicts_of_before_load(self):
-        """Their experts' weights stood in the layer itself."""
-        layer = self.layer("expert_choice", {}, activation="swiglu")
-        old = {name.replace("experts.", ""): tensor for name, tensor in layer.state_dict().items()}
-        self.assertIn("w3", old)
-        other = torch.nn.Sequential(self.layer("expert_choice", {}, activation="swiglu"))
-        other.load_state_dict({"0." + name: tensor for name, tensor in old.items()})
-        torch.testing.assert_close(other(self.x), layer(self.x))
+        """All weights stood in the layer itself, and that of scores was `router` [d,e]."""
+        for router in ("expert_choice", "kmeans"):
+            layer = self.layer(router, {}, activation="swiglu")
+            old = {name.replace("experts.", ""): tensor for name, tensor in layer.state_dict().items()}
+            old["router"] = old.pop("gate.weight").t().clone()
+            self.assertLessEqual({"w3", "router"}, set(old))
+            other = torch.nn.Sequential(self.layer(router, {}, activation="swiglu"))
+            other.load_state_dict({"0." + name: tensor for name, tensor in old.items()})
+            torch.testing.assert_close(other(self.x), layer(self.x))
+            self.assertTrue(torch.equal(other[0].router, old["router"]))
+
+    def test_gate_is_a_linear_layer(self):
+        """Adapters and quantizers look for those, and put modules of their own in their places."""
+
+        class Adapted(torch.nn.Module):
+            def __init__(self, base):
+                super().__init__()
+                self.base, self.change = base, torch.nn.Linear(16, 8, bias=False, device=DEVICE)
+
+            def forward(self, rows):
+                return self.base(rows) + self.change(rows)
+
+        layer = self.layer("expert_choice", {})
+        twin = copy.deepcopy(layer)
+        self.assertIsInstance(layer.gate, torch.nn.Linear)
+        layer.gate = Adapted(layer.gate)
+        with torch.no_grad():
+            twin.gate.weight += layer.gate.change.weight
+        torch.testing.assert_close(layer(self.x), twin(self.x), rtol=1e-4, atol=1e-5)
+        layer(self.x).sum().backward()
+        self.assertGreater(float(layer.gate.change.weight.grad.abs().sum()), 0)
 
     def test_causal_looks_at_no_other_token(self):
         for router, options in self.each(LAYERS):
@@ -223,8 +246,8 @@ class Layers(TorchTest):
         for i in range(8):
             if bool(taken[:, i].any()):
                 torch.testing.assert_close(layer.router[:, i], rows[taken[:, i]].mean(0), rtol=1e-4, atol=1e-5)
-        layer.router.zero_()
-        layer.router[:, 3:] = 1e3 * torch.ones(16, 5, device=DEVICE)  # nobody's
+        layer.gate.weight.zero_()
+        layer.gate.weight[3:] = 1e3 * torch.ones(5, 16, device=DEVICE)  # nobody's
         layer(self.x)
         self.torch.update_routers(layer)
         for i in range(3, 8):

@@ -2,11 +2,13 @@
 statistics, capacities that change, and transformers' blocks. In float64, with random cotangents, against plain formulas."""
 
 import copy
+import inspect
 import math
 import unittest
 import warnings
 
 import choir
+from choir import fields
 from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
 
 if torch:
@@ -83,6 +85,17 @@ class Options(TorchTest):
             out = layer(self.x, tokens=self.ids)
         self.assertEqual(told.filename, __file__)
         torch.testing.assert_close(out, layer(self.x, token_ids=self.ids))
+
+    def test_options_are_spelt_out(self):
+        """Editors and type checkers are told what MoE takes."""
+        beside = lambda of: {p.name for p in inspect.signature(of).parameters.values() if p.kind == p.KEYWORD_ONLY}
+        router = set(fields.RouterOptions.__annotations__)
+        given = set(fields.LayerOptions.__annotations__)
+        self.assertEqual(given, (router - {"cap"}) | beside(self.torch.MoE))
+        own = {"activation", "device", "dtype"}
+        self.assertEqual(set(fields.ConvertOptions.__annotations__), given - own | {"cap", "top_k"})
+        for kind in (self.torch.ExpertChoice, self.torch.TokenChoice):
+            self.assertFalse(given & set(inspect.signature(kind).parameters))
 
     def test_shared_experts(self):
         for activation, act in (("gelu", F.gelu), ("swiglu", F.silu)):

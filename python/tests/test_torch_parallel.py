@@ -87,8 +87,8 @@ class Processes:
             assert model[0].w1.to_local().shape[0] == 8 // self.size
             for ours, theirs in zip(self.run(model[0], self.rank), wanted[self.rank]):
                 self.close(ours, theirs, f"{router} {options}")
-            if model[0].router.grad is not None:
-                self.dist.all_reduce(model[0].router.grad)
+            if model[0].gate.weight.grad is not None:
+                self.dist.all_reduce(model[0].gate.weight.grad)
             mean = lambda name, sum_: sum_ / self.size if name.startswith("experts") else sum_  # noqa: E731
             self.gradients(model[0], whole, f"{router} {options}", mean)
 

@@ -56,6 +56,28 @@ class Dense(nn.Module):
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
+class Gate(nn.Linear):
+    """The weight of scores [e,d], in which each row is an expert: rows [n,d] to logits [n,e], in the rows' type whatever
+    the weight's. A Linear, which adapters (LoRA), quantizers and FSDP policies find. learned: False makes the weight a
+    buffer. means: it is centroids, which stay float32."""
+
+    def __init__(self, d_model: int, experts: int, learned: bool, means: bool, **at):
+        super().__init__(d_model, experts, bias=False, **at)
+        self.means = means
+        if not learned:
+            weight = self.weight.detach()
+            del self.weight
+            self.register_buffer("weight", weight.float() if means else weight)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return F.linear(rows, self.weight.to(rows.dtype))
+
+    def _load_from_state_dict(self, *given):
+        super()._load_from_state_dict(*given)
+        if self.means:
+            self.weight = self.weight.float()  # load_state_dict(assign=True) may have given another type
+
+
 class Experts(nn.Module):
     """The experts of a layer, weights w1, w2 and w3 [e,d,h]: a module of its own, which FSDP2 can shard by itself and
     `ExpertParallel` shares out. Rows [n,d] and their routing to rows [n,d]."""

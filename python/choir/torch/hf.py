@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 from torch import nn
@@ -10,6 +10,11 @@ from torch import nn
 from .._native import UnsupportedError
 from .layer import MoE
 from .state import update_routers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..fields import ConvertOptions
 
 BLOCKS = ("MixtralSparseMoeBlock", "OlmoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock")
 
@@ -35,11 +40,11 @@ def _of_block(block: nn.Module, router: str, options: dict) -> MoE:
         first, third = both.transpose(1, 2).chunk(2, 2)
         for ours, value in ((made.w1, first), (made.w3, third), (made.w2, theirs.down_proj)):
             ours.copy_(value)
-        made.router.copy_(gate.weight.t())
+        made.gate.weight.copy_(gate.weight)
     return made.train(block.training)
 
 
-def convert(model: nn.Module, router: Optional[str] = None, **options: Any) -> nn.Module:
+def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[ConvertOptions]) -> nn.Module:
     """Replaces the MoE blocks of a loaded transformers model (Mixtral, OLMoE, Qwen3Moe) by choir's layers in place, and
     returns the model. Without a router it gives the same logits as before; with one, the experts and the weight of scores
     are kept, and that router chooses. transformers' own balancing loss no longer sees the layers (leave

@@ -1,4 +1,4 @@
-"""Centroids that follow the tokens (docs/routers.md, kmeans): columns of the router's weight [d,e]."""
+"""Centroids that follow the tokens (docs/routers.md, kmeans): rows of the gate's weight [e,d]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 def half_squares(centroids: Tensor) -> Tensor:
     """[e]: |mu|^2 / 2"""
-    return centroids.double().square().sum(0) / 2
+    return centroids.double().square().sum(1) / 2
 
 
 def farthest(seeds: Tensor, count: int) -> Tensor:
@@ -33,9 +33,9 @@ def seeds_of(rows: Tensor, closeness: Tensor, valid) -> Tensor:
 
 
 def moved(centroids: Tensor, weight: Tensor, load: Tensor, total: Tensor, seeds: Tensor) -> Tensor:
-    """Each centroid moved by `weight` toward the mean of its `load` tokens, whose sum is total [d,e]; one without tokens
+    """Each centroid moved by `weight` toward the mean of its `load` tokens, whose sum is total [e,d]; one without tokens
     starts again from the next of the farthest ones, seeds [e,1+d]."""
     mu, empty = centroids.double(), load == 0
-    new = mu + weight * (total / load.clamp(min=1) - mu)
+    new = mu + weight * (total / load.clamp(min=1)[:, None] - mu)
     seed = seeds.index_select(0, (empty.cumsum(0) - 1).clamp(min=0))
-    return torch.where(empty, torch.where(seed[:, 0] > 0, seed[:, 1:].t(), mu), new).to(centroids.dtype)
+    return torch.where(empty[:, None], torch.where(seed[:, :1] > 0, seed[:, 1:], mu), new).to(centroids.dtype)

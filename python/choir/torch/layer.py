@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 from torch import Tensor, nn
 
 from .._native import ArgumentError, UnsupportedError
 from . import compat, kmeans, request, routers, state
-from .experts import ACTIVATIONS, WEIGHTS, Dense, Experts
+from .experts import ACTIVATIONS, WEIGHTS, Dense, Experts, Gate
 from .ranks import group_of
 from .stats import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..fields import LayerOptions, MoEOptions
 
 
 class _Injected(torch.autograd.Function):
@@ -33,8 +38,9 @@ class _Injected(torch.autograd.Function):
 class MoE(nn.Module):
     """x [..., d] to [..., d], without residual: S = softmax(x Wg), or with score="sigmoid" their sigmoids; the router
     chooses; out[t] is the sum over its experts of gate * GELU(x[t] w1[i]) w2[i]^T (docs/layer.md). Any of choir's
-    routers, with its options: MoE(64, 128, 8, router="capped_expert_choice", cap=3). Weights: router [d,e], experts.w1 and .w2 [e,d,h].
-    activation: "gelu", or "geglu" or "swiglu", for which an expert is (act(x w1) * (x w3)) w2^T with a third weight experts.w3 [e,d,h].
+    routers, with its options: MoE(64, 128, 8, router="capped_expert_choice", cap=3). Weights: gate.weight [e,d], as of
+    nn.Linear, which is Wg^T; experts.w1 and .w2 [e,d,h]. activation: "gelu", or "geglu" or "swiglu", for which an expert
+    is (act(x w1) * (x w3)) w2^T with a third weight experts.w3 [e,d,h].
 
     Scores are float32 at least, under autocast and in bf16 modules too. After a forward, `aux_loss` (the router's
     losses by their weights, aux_loss_weight and z_loss_weight) is to be added to the loss, and `routing` says what was
@@ -66,7 +72,7 @@ class MoE(nn.Module):
         inject_aux_loss: float = 0.0,
         device=None,
         dtype=None,
-        **options: Any,
+        **options: Unpack[MoEOptions],
     ):
         super().__init__()
         experts = request.new_name(num_experts, options, "experts", "num_experts")
@@ -81,12 +87,8 @@ class MoE(nn.Module):
         if activation not in ACTIVATIONS:
             raise ArgumentError(f"activation is {activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
         at = {"device": device, "dtype": dtype}
-        weight = torch.empty(d_model, experts, **at)
+        self.gate = Gate(d_model, experts, router not in routers.EVEN, router == "kmeans", **at)
         self.experts = Experts(d_model, d_hidden, experts, activation, **at)
-        if router in routers.EVEN:  # no gradient trains the weight of scores
-            self.register_buffer("router", weight.float() if router == "kmeans" else weight)
-        else:
-            self.router = nn.Parameter(weight)
         self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self.shared = Dense(d_model, shared_experts * d_hidden, activation, **at) if shared_experts else None
@@ -112,8 +114,9 @@ class MoE(nn.Module):
     @capacity_factor.setter
     def capacity_factor(self, factor: float) -> None:
         self._given = {**self._given, "capacity_factor": factor}
-        self.options = request.options_of(self.router_name, self.router.shape[1], **self._given)
+        self.options = request.options_of(self.router_name, len(self.thresholds), **self._given)
 
+    router = property(lambda self: self.gate.weight.t(), doc="[d,e], a view of gate.weight")
     w1 = property(lambda self: self.experts.w1)
     w2 = property(lambda self: self.experts.w2)
     w3 = property(lambda self: self.experts.w3)
@@ -122,7 +125,7 @@ class MoE(nn.Module):
         """What an earlier forward left belongs to its graph, and what its step added up to weights that were others."""
         self.routing: Optional[request.Routing] = None
         self.aux_loss = torch.zeros((), device=self.thresholds.device)
-        (d, e), device = self.router.shape, self.thresholds.device
+        d, e, device = self.w1.shape[1], len(self.thresholds), self.thresholds.device
         self.sums = state.sums_of(self.router_name, d, e, device)
         kmeans_only = {"dtype": torch.float64, "device": device}
         self.seeds = torch.zeros(e, 1 + d, **kmeans_only) if self.router_name == "kmeans" else None
@@ -139,7 +142,7 @@ class MoE(nn.Module):
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""
         d, h = self.w1.shape[1:]
-        for weight, fan_in in ((self.router, d), (self.w1, d), (self.w2, h), (self.w3, d)):
+        for weight, fan_in in ((self.gate.weight, d), (self.w1, d), (self.w2, h), (self.w3, d)):
             if weight is not None:
                 nn.init.normal_(weight, std=fan_in**-0.5)
         if self.shared is not None:
@@ -222,9 +225,9 @@ class MoE(nn.Module):
             wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
             if self.training and o.jitter:
                 wide = wide * torch.empty_like(wide).uniform_(1 - o.jitter, 1 + o.jitter)
-            logits = wide @ self.router.to(wide.dtype)
+            logits = self.gate(wide)
             if name == "kmeans":
-                logits = logits - kmeans.half_squares(self.router).to(logits.dtype)
+                logits = logits - kmeans.half_squares(self.gate.weight).to(logits.dtype)
             scores = request.scores_of(name, o, logits)
             causal = self.causal and not self.training
             if causal and taken is None and name in routers.BY_THRESHOLDS:
@@ -291,25 +294,24 @@ class MoE(nn.Module):
 
     def _apply(self, fn, *rest, **options):
         """Thresholds and centroids stay float32 when weights do not: a mean in bf16 would stand still."""
-        kept = {name: getattr(self, name) for name in self._means()}
+        means = [(self, "thresholds")] + [(self.gate, "weight")] * self.gate.means
+        kept = [(holder, name, getattr(holder, name)) for holder, name in means]
         super()._apply(fn, *rest, **options)
-        for name, before in kept.items():
-            now = getattr(self, name)
+        for holder, name, before in kept:
+            now = getattr(holder, name)
             if now.dtype != torch.float32:
-                setattr(self, name, now.float() if before.is_meta else before.to(now.device))
+                setattr(holder, name, now.float() if before.is_meta else before.to(now.device))
         self._forget()
         return self
 
-    def _means(self) -> tuple:
-        return ("thresholds", "router") if self.router_name == "kmeans" else ("thresholds",)
-
     def _load_from_state_dict(self, given, prefix, *rest):
-        for name in WEIGHTS:  # where they stood before `experts` was a module
+        for name in WEIGHTS:  # where they stood before `experts` and `gate` were modules
             if prefix + name in given:
                 given[f"{prefix}experts.{name}"] = given.pop(prefix + name)
+        if prefix + "router" in given:
+            given[prefix + "gate.weight"] = given.pop(prefix + "router").t()
         super()._load_from_state_dict(given, prefix, *rest)
-        for name in self._means():  # which load_state_dict(assign=True) may have given another type
-            setattr(self, name, getattr(self, name).float())
+        self.thresholds = self.thresholds.float()  # load_state_dict(assign=True) may have given another type
         self._forget()
         self._unset = True
 
@@ -351,7 +353,15 @@ class ExpertChoice(MoE):
 
     Example: ExpertChoice(512, 2048, 16, capacity_factor=2.0)"""
 
-    def __init__(self, d_model: int, d_hidden: int, num_experts: Optional[int] = None, *, cap: int = 0, **options: Any):
+    def __init__(
+        self,
+        d_model: int,
+        d_hidden: int,
+        num_experts: Optional[int] = None,
+        *,
+        cap: int = 0,
+        **options: Unpack[LayerOptions],
+    ):
         capped = {"router": "capped_expert_choice", "cap": cap} if cap else {"router": "expert_choice"}
         super().__init__(d_model, d_hidden, num_experts, **capped, **options)
 
@@ -379,7 +389,7 @@ class TokenChoice(MoE):
         top_k: Optional[int] = None,
         *,
         balance: str = "aux",
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ):
         top_k = request.new_name(top_k, options, "experts_per_token", "top_k", 2)
         if "balanced" in options:

@@ -31,7 +31,7 @@ def add_seen(sums: Tensor, router: str, rows: Tensor, logits: Tensor, routing: R
         sums[1:2].add_(1)
         sums[2 : 2 + e].add_(routing.demand)
         if router == "kmeans":
-            sums[2 + e :].add_((rows.double().t() @ routing.taken.double()).reshape(-1))
+            sums[2 + e :].add_((routing.taken.double().t() @ rows.double()).reshape(-1))
     elif routing.slot_gates is not None:  # every expert has a cut-off
         sums[1 : 2 + e].add_(1)
         sums[2 + e :].add_(routing.cutoffs)
@@ -54,8 +54,9 @@ def _moved(layer: nn.Module, sums: Tensor, seeds: Optional[Tensor]) -> None:
         return
     weight = (1 - o.decay) / (1 - o.decay ** layer.observed.double())
     if layer.router_name == "kmeans":
-        new = kmeans.moved(layer.router, weight, sums[:e], sums[e:].view(-1, e), seeds)
-        layer.router.copy_(torch.where(sound, new, layer.router))
+        centroids = layer.gate.weight
+        new = kmeans.moved(centroids, weight, sums[:e], sums[e:].view(e, -1), seeds)
+        centroids.copy_(torch.where(sound, new, centroids))
         return
     count, total = sums.view(2, e)
     step = weight * (total / count.clamp(min=1) - layer.thresholds)

@@ -87,7 +87,7 @@ def stats(model: nn.Module, group: Any = None) -> dict[str, Stats]:
     layers = {name: module for name, module in model.named_modules() if isinstance(module, MoE)}
     for layer in layers.values():
         if layer.tally is None:
-            size = len(SUMS) + 3 * layer.router.shape[1]
+            size = len(SUMS) + 3 * len(layer.thresholds)
             layer.tally = torch.zeros(size, dtype=torch.float64, device=layer.thresholds.device)
     if not layers:
         return {}

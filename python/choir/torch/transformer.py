@@ -193,11 +193,13 @@ class Transformer(nn.Module):
         return (losses * masked * weight).mean()
 
     def _named(self) -> dict[str, torch.Tensor]:
-        """Every tensor under its name in a checkpoint (docs/formats.md)."""
+        """Every tensor under its name in a checkpoint, and in its shape (docs/formats.md)."""
         named = {}
         for name, tensor in (*self.named_parameters(), *self.named_buffers()):
             name = re.sub(r"(_orig_mod|_checkpoint_wrapped_module)\.", "", name)  # of parts that are compiled or wrapped
-            name = re.sub(r"^(embed|head)$|(moe\.router)$", r"\g<0>.weight", name)
+            name = re.sub(r"^(embed|head)$", r"\g<0>.weight", name)
+            if name.endswith(".moe.gate.weight"):
+                name, tensor = name.replace("gate", "router"), tensor.t()
             named[name] = tensor
         return named
 
