@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -14,6 +14,11 @@ from .draws import experts_by_id
 from .ranks import top_of_all
 from .request import Request, Routing, check_floating, checked_options, scores_of
 from .solvers import balance_op, dykstra_op, on_host_op
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..fields import RouterOptions
 
 
 def _filled(q: Request, slots: Tensor) -> dict:
@@ -125,12 +130,13 @@ def _placed(
     asks: Optional[Tensor] = None,
     width: Optional[int] = None,
 ) -> dict:
-    asks = torch.ones_like(choice, dtype=torch.bool) if asks is None else asks
-    asks, e = asks & q.valid_or_all()[:, None], q.scores.shape[1]
+    e = q.scores.shape[1]
+    if q.valid is not None:
+        asks = q.valid[:, None].expand_as(choice) if asks is None else asks & q.valid[:, None]
     if room is not None and q.options.priority == "score":  # the best first score comes first
         first = q.scores.gather(1, choice[:, :1])[:, 0].nan_to_num(nan=-math.inf)
         order = first.sort(descending=True, stable=True).indices
-        turns, demand, dropped = select.place(choice[order], asks[order], e, room)
+        turns, demand, dropped = select.place(choice[order], None if asks is None else asks[order], e, room)
         taken = torch.zeros_like(turns).index_copy(0, order, turns)
     else:
         taken, demand, dropped = select.place(choice, asks, e, room)
@@ -154,8 +160,7 @@ def _topk(q: Request) -> dict:
 
 
 def _gshard_top2(q: Request) -> dict:
-    choice = select.best_experts(q.scores, 2)
-    asks = torch.ones_like(choice, dtype=torch.bool)
+    choice, asks = select.best_experts(q.scores, 2), None
     if q.training and q.options.random_second:
         best = q.scores.gather(1, choice)
         share = best[:, 1] / best.sum(1)
@@ -238,12 +243,14 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
         return scores.new_zeros(())
     choice = made["choice"][:, :1] if q.name == "gshard_top2" else made["choice"]
     by_sequence = q.options.aux_scope == "sequence" and q.sequence_length > 0
-    group = torch.arange(n, device=scores.device) // (q.sequence_length if by_sequence else n)
-    part = q.valid_or_all().to(scores.dtype)[:, None]
-    live = torch.where(part > 0, scores, 0.0)
+    live = scores if q.valid is None else torch.where(q.valid[:, None], scores, 0.0)
     if q.options.score == "sigmoid":
         total = live.sum(1, keepdim=True)
         live = live / torch.where(total == 0, 1.0, total)
+    if q.valid is None and not by_sequence:  # the same in fewer launches
+        return (select.one_hot(choice, e).sum((0, 1)) * live.sum(0)).sum() * (e / (n * choice.numel()))
+    group = torch.arange(n, device=scores.device) // (q.sequence_length if by_sequence else n)
+    part = q.valid_or_all().to(scores.dtype)[:, None]
     asked = select.one_hot(choice, e).to(scores.dtype).sum(1) / choice.shape[1] * part
     groups = (n - 1) // q.sequence_length + 1 if by_sequence else 1
     held, f, P = (x.new_zeros(groups, x.shape[1]).index_add(0, group, x) for x in (part, asked, live))
@@ -301,7 +308,7 @@ def route(
     sequence_length: int = 0,
     training: bool = False,
     thresholds: Optional[Tensor] = None,
-    **options: Any,
+    **options: Unpack[RouterOptions],
 ) -> Routing:
     """choir.route on the device of scores [n,e]: the same selection, ties included, and gates that have gradients.
 

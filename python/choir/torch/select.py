@@ -124,18 +124,20 @@ def first(taken: Tensor, room: int) -> Tensor:
     return order.indices[:, :room].masked_fill(order.values[:, :room] == 0, taken.shape[1])
 
 
-def place(choice: Tensor, asks: Tensor, e: int, room: Optional[Count]) -> tuple[Tensor, Tensor, Tensor]:
+def place(choice: Tensor, asks: Optional[Tensor], e: int, room: Optional[Count]) -> tuple[Tensor, Tensor, Tensor]:
     """First come, first served: all first choices [n,0] in token order, then the second ones. asks [n,K]: which choices
-    count. room: how many each expert takes; None: all. Returns taken [n,e], demand [e], dropped []."""
+    count; None: all. room: how many each expert takes; None: all. Returns taken [n,e], demand [e], dropped []."""
     if room is None:
-        taken = (one_hot(choice, e) & asks[..., None]).any(1)
+        asked = one_hot(choice, e)
+        taken = (asked if asks is None else asked & asks[..., None]).any(1)
         demand = taken.sum(0)
         return taken, demand, demand.new_zeros(())
     n, K = choice.shape
     # [e,K*n], for sums along the last dimension are several times as fast on a GPU as along the first
-    asked = one_hot(choice.t().reshape(-1), e).t().contiguous() & asks.t().reshape(-1)
-    taken = asked & (asked.cumsum(1, dtype=torch.int32) <= room)
-    return taken.view(e, K, n).any(1).t().contiguous(), asked.sum(1), (asked & ~taken).sum()
+    asked = one_hot(choice.t().reshape(-1), e).t().contiguous()
+    asked = asked if asks is None else asked & asks.t().reshape(-1)
+    demand, taken = asked.sum(1), asked & (asked.cumsum(1, dtype=torch.int32) <= room)
+    return taken.view(e, K, n).any(1).t().contiguous(), demand, demand.sum() - taken.sum()
 
 
 def global_top(scores: Tensor, valid: Optional[Tensor], room: Count, total: Count):

@@ -50,7 +50,7 @@ def balance(scores: Tensor, valid: Optional[Tensor], prices: Tensor, per_token: 
     `prices` on (docs/routers.md, quantile_balanced)."""
     n, e = scores.shape
     some = count(valid, n)
-    some = some if isinstance(some, Tensor) else torch.tensor(n, device=scores.device)
+    some = some if isinstance(some, Tensor) else scores.new_full((), n, dtype=torch.long)  # no copy from the host
     k = per_expert(per_token, some, e)
     at = torch.stack([k - 1, torch.minimum(k, some - 1)]).clamp(min=0).expand(e, 2)
     most = min(n, per_expert(per_token, n, e) + 1)  # of a column no more are asked for
