@@ -121,6 +121,9 @@ class Options(TorchTest):
         for router, options in self.each(cases):
             options = {**options, "aux_loss_weight": 0.7}
             wanted = self.gradients(self.layer(router, options), scale=0.5)
+            with self.assertWarnsRegex(UserWarning, "has no gradient.*inject_aux_loss"):
+                plain = self.layer(router, options)
+                torch.utils.checkpoint.checkpoint(plain, self.x.clone().requires_grad_(), self.ids, use_reentrant=True)
             layer = self.layer(router, options, inject_aux_loss=0.5)
             self.equal(self.gradients(layer), wanted)
             self.assertFalse(layer.aux_loss.requires_grad)

@@ -194,6 +194,8 @@ class MoE(nn.Module):
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
             if self.options.z_loss_weight:
                 self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
+            if self.training and x.requires_grad and not torch.is_grad_enabled() and not compat.compiling():
+                self._warn_of_lost_gradient()
         out = self.experts(rows, routing)
         if self.shared is not None:
             out = out + self.shared(rows)
@@ -201,6 +203,15 @@ class MoE(nn.Module):
             out = _Injected.apply(out, self.aux_loss, self.inject_aux_loss)
             self.aux_loss = self.aux_loss.detach()
         return request.shaped(out, x.shape)
+
+    def _warn_of_lost_gradient(self) -> None:
+        o = self.options
+        balanced = self.router_name in routers.WITH_LOSS and o.aux_loss_weight
+        if (balanced or o.z_loss_weight) and not self.inject_aux_loss:
+            warnings.warn(
+                f"aux_loss of router '{self.router_name}' has no gradient: this forward was run without one, as reentrant "
+                "checkpointing does. Give inject_aux_loss=1.0 and do not add aux_loss, or checkpoint with use_reentrant=False"
+            )
 
     def _check(self, x: Tensor) -> None:
         request.check_floating(x, "x")

@@ -215,6 +215,7 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
 EVEN = ("kmeans", "hash", "random", "dense")  # a token's experts have equal gates, which no score enters
 # The gate of a pair is its score, perhaps divided by the sum of the token's gates.
 SCORED = tuple(name for name in CHOOSE if name not in (*EVEN, "base", "gshard_top2"))
+WITH_LOSS = ("topk", "switch_top1", "gshard_top2")  # a loss balances them
 BY_THRESHOLDS = ("expert_choice", "capped_expert_choice", "global_topk")
 
 
@@ -239,7 +240,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
     """e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
     gshard_top2 of the first ones), P the mean score, of sigmoids their shares."""
     n, e = scores.shape
-    if q.name not in ("topk", "switch_top1", "gshard_top2") or "choice" not in made:
+    if q.name not in WITH_LOSS or "choice" not in made:
         return scores.new_zeros(())
     choice = made["choice"][:, :1] if q.name == "gshard_top2" else made["choice"]
     by_sequence = q.options.aux_scope == "sequence" and q.sequence_length > 0
