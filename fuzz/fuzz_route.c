@@ -51,6 +51,7 @@ static void take_options(choir_router_options *o) {
   if (which & 16) o->group_size = take_size(8);
   if (which & 32) o->normalize_gates = word & 1;
   if (which & 64) o->eval_capacity_factor = take_real();
+  if (word & 128) o->null_experts = take_size(6);
   if (which & 128) strcpy(o->solver, word & 1 ? "exact" : "dykstra"), o->solver_iterations = take_size(50);
 }
 

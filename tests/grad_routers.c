@@ -34,8 +34,9 @@ static void dscores_of_every_router(void **state) {
   uint8_t mask[N];
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 3;
   for (int router = 0; ch_routers[router]; router++)
-    for (int variant = 0; variant < 16; variant++) {
-      if (!ch_routers[router]->backward) continue;
+    for (int variant = 0; variant < 17; variant++) {
+      int nulls = variant == 16 && ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(null_experts));
+      if (!ch_routers[router]->backward || (variant == 16 && !nulls)) continue;
       layer_case c = {.options = router_options(ch_router_names[router]),
                       .n = N,
                       .e = E,
@@ -46,6 +47,8 @@ static void dscores_of_every_router(void **state) {
                       .scores = test_new_normal(N * E, 61),
                       .aux_scale = (real)3};
       for (int j = 0; j < N * E; j++) c.scores[j] = (real)exp((double)c.scores[j]);
+      for (int j = 0; j < N * E && nulls; j++) c.scores[j] /= 10; /* which leaves null experts something of 1 */
+      c.options.null_experts = 4 * nulls;
       c.training = variant & 1;
       c.valid = variant & 2 ? mask : NULL;
       c.options.random_second = c.training;

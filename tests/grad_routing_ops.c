@@ -141,12 +141,13 @@ static void test_gate(void **state) {
       double error = test_gradient(gate_loss, &p, score, N * E, dscore, 1000);
       if (!(error <= 1e-8)) fail_msg("gate %d: relative error of the gradient: %.3g", (int)p.gate.rule, error);
     }
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 6; variant++) {
       p.balance = (ch_balance_args){.n = N,
                                     .e = E,
                                     .count = 2,
                                     .counted = 1 + (variant & 1),
-                                    .shares = variant >> 1,
+                                    .nulls = variant & 4 ? 3 : 0,
+                                    .shares = variant >> 1 & 1,
                                     .span = variant ? 4 : N,
                                     .groups = variant ? 3 : 1,
                                     .valid = valid,

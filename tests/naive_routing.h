@@ -99,22 +99,34 @@ static inline int naive_choice(const naive_routing *q, int t, int before) {
   }
 }
 
+static inline double naive_null(const naive_routing *q, int t) {
+  double left = 1; /* which all null experts share */
+  for (int i = 0; i < q->e; i++) left -= naive_score(q, t, i);
+  return left;
+}
+
+/* Whether token t has its expert number `round` among `choices` choices, some of which null experts may have before. */
+static inline int naive_has(const naive_routing *q, int t, int round, int choices) {
+  int nulls = q->o->null_experts;
+  return round + (naive_null(q, t) > nulls * naive_score(q, t, naive_choice(q, t, round)) ? nulls : 0) < choices;
+}
+
 /* e sum f P over the tokens of each group of `span`, P of scores divided by their sum where they are sigmoids; the mean
- * of the groups that have a valid token. */
+ * of the groups that have a valid token. Null experts are experts, with the highest numbers. */
 static inline void naive_balance(naive_routing *q, int counted, int span) {
-  int groups = 0, sigmoid = !strcmp(q->o->score, "sigmoid");
+  int groups = 0, sigmoid = !strcmp(q->o->score, "sigmoid"), nulls = q->o->null_experts;
   for (int begin = 0; begin < q->n; begin += span) {
     double f[256] = {0}, P[256] = {0}, valid = 0;
     for (int t = begin; t < begin + span && t < q->n; t++) {
       if (!naive_valid(q, t)) continue;
-      double whole = 0;
-      for (int i = 0; i < q->e; i++) whole += naive_score(q, t, i);
-      for (int j = 0; j < counted; j++) f[naive_choice(q, t, j)] += 1.0 / counted;
+      double whole = 1 - naive_null(q, t);
+      for (int j = 0; j < counted; j++) f[naive_has(q, t, j, counted) ? naive_choice(q, t, j) : q->e] += 1.0 / counted;
+      if (nulls) P[q->e] += naive_null(q, t) / nulls; /* for all of them: f their sum, P their mean */
       for (int i = 0; i < q->e; i++) P[i] += naive_score(q, t, i) / (sigmoid ? whole : 1);
       valid++;
     }
     groups += valid > 0;
-    for (int i = 0; i < q->e && valid > 0; i++) q->aux += q->e * (f[i] / valid) * (P[i] / valid);
+    for (int i = 0; i <= q->e && valid > 0; i++) q->aux += (q->e + nulls) * (f[i] / valid) * (P[i] / valid);
   }
   if (groups) q->aux /= groups;
 }
@@ -131,13 +143,13 @@ static inline int naive_turn(const naive_routing *q, int t) {
 
 /* shares: a gate is the score's share of the two, and the loss is about first choices. */
 static inline void naive_token_choice(naive_routing *q, double factor, int choices, int shares) {
-  int valid = naive_valid_count(q), room[256] = {0}, turn[1024];
-  for (int i = 0; i < q->e; i++) room[i] = factor > 0 ? (int)ceil(factor * choices * valid / q->e - 1e-9) : valid;
+  int valid = naive_valid_count(q), room[256] = {0}, turn[1024], all = q->e + q->o->null_experts;
+  for (int i = 0; i < q->e; i++) room[i] = factor > 0 ? (int)ceil(factor * choices * valid / all - 1e-9) : valid;
   for (int t = 0; t < q->n; t++) turn[naive_turn(q, t)] = t;
   for (int round = 0; round < choices; round++)
     for (int at = 0; at < q->n; at++) {
       int t = turn[at], mine = naive_choice(q, t, round);
-      if (!naive_valid(q, t)) continue;
+      if (!naive_valid(q, t) || !naive_has(q, t, round, choices)) continue;
       double gate = naive_score(q, t, mine), both = 0;
       if (shares) both = naive_score(q, t, naive_choice(q, t, 0)) + naive_score(q, t, naive_choice(q, t, 1));
       if (round && shares && q->training && q->o->random_second &&

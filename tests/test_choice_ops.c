@@ -78,6 +78,44 @@ static void naive_draw(ch_rng rng, uint64_t index, int count, int *choice) {
     if (used[i]) choice[found++] = i;
 }
 
+/* Of null experts the choices are those of null columns beside the others, which come last. */
+static void test_best_with_nulls(void **state) {
+  enum { NULLS = 2, ALL = E + NULLS };
+  int choice[N * MOST], want[N * MOST];
+  real value[N * MOST], *low = test_new(N * E), *wide = test_new(N * ALL);
+  for (int t = 0; t < N; t++)
+    for (int i = 0; i < ALL; i++) wide[t * ALL + i] = i < E ? (real)exp((double)score[t * E + i]) / 32 : 1;
+  for (int t = 0; t < N; t++) {
+    for (int i = 0; i < E; i++) wide[t * ALL + E] -= low[t * E + i] = wide[t * ALL + i];
+    wide[t * ALL + E] = wide[t * ALL + E + 1] = wide[t * ALL + E] / NULLS;
+  }
+  for (int count = 1; count <= MOST; count++) {
+    EVERYWHERE({
+      x.ops->best(&x, &(ch_best_args){.n = N, .e = ALL, .count = count, .score = wide, .choice = want, .value = value});
+      x.ops->best(&x, &(ch_best_args){.n = N,
+                                      .e = E,
+                                      .count = count,
+                                      .nulls = NULLS,
+                                      .valid = mask,
+                                      .score = low,
+                                      .choice = choice,
+                                      .value = value});
+    });
+    for (int t = 0; t < N; t++) { /* null experts may come between the others, whose order stays */
+      int had = 0, left = 0;
+      for (int j = 0; j < count; j++) {
+        while (had < count && want[t * count + had] >= E) had++;
+        int i = choice[t * count + j];
+        assert_true(mask[t] || i < 0);
+        if (i >= 0) assert_int_equal(i, want[t * count + had++]);
+        if (mask[t]) left += (i >= 0) - (want[t * count + j] < E);
+      }
+      assert_true(t == 9 || left == 0);
+    }
+  }
+  free(low), free(wide);
+}
+
 static void test_draw(void **state) {
   ch_rng rng = ch_rng_make(4, CH_STREAM_TEST, 9);
   int choice[N * MOST];
@@ -233,12 +271,12 @@ static void test_gate(void **state) {
   free_record(&r);
 }
 
-/* The loss by its definition; slope [N,E]: its gradient. */
+/* The loss by its definition; slope [N,E]: its gradient. Null experts share what others leave of choices and scores. */
 static double balance_of(const ch_balance_args *a, double *slope) {
   double loss = 0;
   for (int j = 0; j < N * E; j++) slope[j] = 0;
   for (int begin = 0; begin < N; begin += a->span) {
-    double f[E] = {0}, P[E] = {0}, valid = 0;
+    double f[E] = {0}, P[E] = {0}, valid = 0, all = E + a->nulls, rest[2] = {1, 1}, null = 0;
     int end = begin + a->span < N ? begin + a->span : N;
     for (int t = begin; t < end; t++) {
       double whole = 0;
@@ -247,13 +285,17 @@ static double balance_of(const ch_balance_args *a, double *slope) {
       for (int i = 0; i < E && mask[t]; i++) P[i] += (double)score[t * E + i] / whole;
       valid += mask[t];
     }
-    for (int i = 0; i < E && valid > 0; i++) loss += E * (f[i] / valid) * (P[i] / valid) / a->groups;
+    for (int i = 0; i < E && valid > 0; i++) {
+      loss += all * (f[i] / valid) * (P[i] / valid) / a->groups;
+      rest[0] -= f[i] / valid, rest[1] -= P[i] / valid;
+    }
+    if (a->nulls && valid > 0) loss += all * rest[0] * rest[1] / a->nulls / a->groups, null = rest[0] / a->nulls;
     for (int t = begin; t < end; t++) {
       double whole = 0, mean = 0;
       for (int i = 0; i < E; i++) whole += a->shares ? (double)score[t * E + i] : 1.0 / E;
       for (int i = 0; i < E && a->shares; i++) mean += f[i] * (double)score[t * E + i] / whole;
       for (int i = 0; i < E && mask[t]; i++)
-        slope[t * E + i] = 3.0 * E * (f[i] - mean) / whole / valid / valid / a->groups;
+        slope[t * E + i] = 3.0 * all * (f[i] / valid - null - mean / valid) / whole / valid / a->groups;
     }
   }
   return loss;
@@ -266,12 +308,13 @@ static void test_balance(void **state) {
   ch_record r = new_record(N, E, 2 * N);
   for (int i = 0; i < E; i++) score[9 * E + i] = (real)0.1;
   hold(&r, choice, value);
-  for (int variant = 0; variant < 8; variant++) {
+  for (int variant = 0; variant < 12; variant++) {
     ch_balance_args args = {.n = N,
                             .e = E,
                             .count = 2,
                             .counted = 1 + (variant & 1),
-                            .shares = variant >> 1 & 1,
+                            .nulls = variant & 8 ? 3 : 0,
+                            .shares = variant >> 1 & !(variant & 8),
                             .span = variant & 4 ? 10 : N,
                             .groups = 0,
                             .valid = mask,
@@ -316,4 +359,5 @@ static void test_z_loss(void **state) {
   }
 }
 
-TEST_MAIN(set_up, tear_down, test_best, test_draw, test_sample_second, test_place, test_gate, test_balance, test_z_loss)
+TEST_MAIN(set_up, tear_down, test_best, test_best_with_nulls, test_draw, test_sample_second, test_place, test_gate,
+          test_balance, test_z_loss)

@@ -35,8 +35,7 @@ static void defaults_are_the_design(void **state) {
   const choir_router_options *o = &c.model.router;
   assert_true(!strcmp(o->name, "expert_choice") && !strcmp(o->pool, "batch") && o->capacity_factor == 2);
   assert_int_equal(c.model.moe_every, 2);
-  assert_int_equal(c.model.rel_buckets, 32);
-  assert_int_equal(c.model.rel_max_distance, 128);
+  assert_true(c.model.rel_buckets == 32 && c.model.rel_max_distance == 128);
   assert_true(c.model.norm_eps == 1e-6);
   assert_string_equal(c.train.optimizer, "adafactor");
   assert_true(c.train.rate == 0.01 && c.train.beta2 == 0.99 && c.train.clip_norm == 0);
@@ -213,6 +212,7 @@ static const char *const other_values[][2] = {{"capacity_factor", "1.5"},
                                               {"random_second", "true"},
                                               {"cap", "3"},
                                               {"experts_per_token", "3"},
+                                              {"null_experts", "3"},
                                               {"solver", "dykstra"},
                                               {"solver_lambda", "0.5"},
                                               {"solver_iterations", "7"},

@@ -16,6 +16,7 @@ static const char *options_of(const char *router) {
   if (!strcmp(router, "dense")) return "--set model.experts=1";
   if (!strcmp(router, "switch_top1")) return "--set router.jitter=0.1";
   if (!strcmp(router, "gshard_top2")) return "--set router.random_second=true --set train.optimizer=adamw";
+  if (!strcmp(router, "topk")) return "--set router.null_experts=5";
   if (!strcmp(router, "random")) return "--set router.consistency_weight=0.5";
   if (!strcmp(router, "expert_choice")) return "--set router.threshold_after=5 --set train.dropout=0.1";
   return "";

@@ -42,6 +42,7 @@ static void chooses_or_refuses(void **state) {
       {CH_EXPORT_HF, "router.score=sigmoid router.normalize_gates=true", NULL,
        "model.router.normalize_gates is \"true\""},
       {CH_EXPORT_HF, SOFTMAX "router.normalize_gates=true shared_experts=2", NULL, "model.shared_experts is 2"},
+      {CH_EXPORT_HF, "router.name=topk router.null_experts=3", NULL, "model.router.null_experts is 3"},
       {CH_EXPORT_HF, SOFTMAX "router.normalize_gates=true dense_layers=1", NULL, "model.dense_layers is 1"},
       {CH_EXPORT_GGUF, SOFTMAX "router.normalize_gates=true qk_norm=true dense_layers=1", NULL,
        "model.dense_layers is 1"},

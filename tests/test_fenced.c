@@ -40,7 +40,7 @@ static const variant variants[] = {
     {"topk", "router.z_loss_weight=0.01 router.normalize_gates=true"},
     {"topk",
      "router.experts_per_token=3 router.capacity_factor=1 router.priority=score router.aux_scope=sequence "
-     "router.score=sigmoid"},
+     "router.null_experts=5"},
     {"random", ""},
     {"random", "router.consistency_weight=0.1"},
     {"kmeans", ""},

@@ -199,6 +199,21 @@ static void test_softmax_laws(void **state) {
   });
 }
 
+/* Null logits are columns of 0 that are not written, also far below and above the others. */
+static void test_softmax_with_nulls(void **state) {
+  enum { ROWS = 40, M = 21, NULLS = 3, ALL = M + NULLS };
+  real *in = test_new_normal(ROWS * M, 33), *y = test_new(ROWS * M);
+  real *wide = calloc(ROWS * ALL, sizeof *wide), *all = test_new(ROWS * ALL);
+  for (int t = 0; t < ROWS; t++)
+    for (int j = 0; j < M; j++) wide[t * ALL + j] = in[t * M + j] += 4 * (real)(t - ROWS / 2);
+  TEST_EACH_ISA({
+    x.ops->softmax(&x, &(ch_softmax_args){.n = ROWS, .m = M, .nulls = NULLS, .x = in, .y = y});
+    x.ops->softmax(&x, &(ch_softmax_args){.n = ROWS, .m = ALL, .x = wide, .y = all});
+    for (int t = 0; pass_ && t < ROWS; t++) test_close(y + t * M, all + t * ALL, M, 1e-6);
+  });
+  free(in), free(y), free(wide), free(all);
+}
+
 /* Several arrays have the sums of each alone, and nothing is written between them. */
 static void test_sumsq_of_arrays(void **state) {
   enum { ARRAYS = 3, COUNT = 20000 };
@@ -299,5 +314,5 @@ static void test_counted_on_the_device(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, test_softmax, test_sigmoid, test_sigmoid_extremes, test_rmsnorm, test_embedding, test_sums,
-          test_place, test_in_place, test_softmax_laws, test_sumsq_of_arrays, test_sumsq_extremes, test_round,
-          test_counted_on_the_device)
+          test_place, test_in_place, test_softmax_laws, test_softmax_with_nulls, test_sumsq_of_arrays,
+          test_sumsq_extremes, test_round, test_counted_on_the_device)

@@ -114,6 +114,14 @@ static int pooled(int router) { return ch_router_takes(ch_routers[router], CH_RO
 
 static int token_choice(int router) { return ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(priority)); }
 
+/* Null experts take part: scores leave them something of 1. */
+static void add_nulls(layer_case *c, int variant) {
+  if (!ch_router_takes(ch_router_find(c->options.name), CH_ROUTER_TAKES(null_experts))) return;
+  if (!(variant & 8) || !strcmp(c->options.score, "sigmoid")) return;
+  c->options.null_experts = variant & 4 ? 2 : c->e + 1;
+  for (int j = 0; j < N * c->e; j++) c->scores[j] *= (real)(variant & 4 ? 0.75 : 0.5);
+}
+
 /* Every router and pool, with and without padding, training and evaluation, distinct scores and ties, tight and wide
  * capacity.
  */
@@ -138,6 +146,7 @@ static void agrees_with_its_definition(void **state) {
       if (variant >> 5 & 1) strcpy(c.options.aux_scope, "sequence"), strcpy(c.options.priority, "score");
       if (token_choice(router) && (variant & 40) == 40) strcpy(c.options.score, "sigmoid");
       if (token_choice(router) && (variant & 48) == 48) c.options.capacity_factor = 0;
+      add_nulls(&c, variant);
       check_against_naive(&c, variant & 1);
       layer_case_free(&c);
     }
@@ -276,6 +285,15 @@ static void refused(const char *router, int n, int e, int T_, double factor, dou
   test_fails(code, CHOIR_ERROR_ARGUMENT, words);
 }
 
+static void refuses_nulls(const char *router, const char *score, double z_loss, const char *words) {
+  choir_router_options o = router_options(router);
+  o.null_experts = 4, o.z_loss_weight = z_loss;
+  strcpy(o.score, score);
+  int code = ch_options_check_router(&o);
+  if (!code) code = ch_router_find(router)->check(&o, 64, 4, 0);
+  test_fails(code, CHOIR_ERROR_ARGUMENT, words);
+}
+
 static int looks(const char *router, int training) {
   choir_router_options o = {0};
   if (choir_router_default(router, &o)) snprintf(o.name, sizeof o.name, "%s", router);
@@ -303,6 +321,9 @@ static void refuses_by_name_and_value(void **state) {
   refused("kmeans", 64, 0, 0, 0, 0, NULL, 0, "0 experts");
   refused("global_topk", 64, 4, 0, 5, 0, NULL, 0, "capacity_factor 5");
   refused("global_topk", 1 << 26, 64, 0, 0, 0, NULL, 0, "too many for one call");
+  refuses_nulls("topk", "sigmoid", 0, "null_experts is 4 with score sigmoid");
+  refuses_nulls("topk", "softmax", 0.5, "null_experts is 4 with z_loss_weight 0.5");
+  refuses_nulls("switch_top1", "softmax", 0, "null_experts is 4, but router 'switch_top1' does not take it");
   assert_null(ch_router_find("expert_chioce"));
   assert_non_null(strstr(choir_error_message(), "did you mean 'expert_choice'"));
   assert_int_equal(looks("nobody", 0), -1);

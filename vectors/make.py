@@ -30,6 +30,7 @@ CASES = {
         ("K1", {"experts_per_token": 1}), ("K2", {"experts_per_token": 2}), ("K3", {"experts_per_token": 3}),
         ("shares", {"experts_per_token": 2, "normalize_gates": True}),
         ("drops", {"experts_per_token": 2, "capacity_factor": 1.0}),
+        ("nulls", {"experts_per_token": 4, "null_experts": 6, "normalize_gates": True}),
     ],
     "switch_top1": [("c1.25", {"capacity_factor": 1.25})],
     "gshard_top2": [("c1", {"capacity_factor": 1.0})],
@@ -44,20 +45,21 @@ MANY = ("quantile_balanced", "capped_expert_choice")  # several solutions where 
 
 
 def matrices(rng):
-    """Scores that rows sum up to 1, but for those of `tied`: name, scores, valid or None."""
+    """Scores that rows sum up to 1, but for those of `tied` and `left`: name, scores, valid or None."""
     soft = lambda logits: exact(torch.softmax(logits, 1))  # noqa: E731
     yield "random", soft(normal(rng, N, E)), None
     yield "tied", torch.tensor(rng.integers(1, 5, (N, E)) / 16.0), None
     yield "padded", soft(normal(rng, N, E)), rng.random(N) > 0.3
     yield "skewed", soft(normal(rng, N, E) + torch.tensor([2.0, 1, 0, 0, -1, -3])), None
     yield "few", soft(normal(rng, E - 2, E)), None
+    yield "left", soft(torch.cat([normal(rng, N, E), torch.zeros(N, 6)], 1))[:, :E], rng.random(N) > 0.2
 
 
 def case_of(router, options):
     """The same in reference.py's words."""
     c = options.get("capacity_factor", 0.0)
     made = token_case(router, c, options.get("experts_per_token", 2), options.get("cap", 0))
-    return {**made, "pool": options.get("pool", "batch"), "T": T}
+    return {**made, "pool": options.get("pool", "batch"), "T": T, "nulls": options.get("null_experts", 0)}
 
 
 def gradient(loss, leaf):
@@ -71,13 +73,15 @@ def write(router, cases, out):
     rng = np.random.default_rng(20)
     tensors, metadata, names = {}, {}, []
     for matrix, scores, valid in matrices(rng):
-        if router in MANY and matrix in ("tied", "few"):
+        if (router in MANY and matrix in ("tied", "few")) or (matrix == "left" and router != "topk"):
             continue
         ids, cotangent = rng.integers(0, 500, len(scores)), normal(rng, *scores.shape)
         tensors.update({f"{matrix}.scores": f32(scores), f"{matrix}.cotangent": f32(cotangent)})
         tensors[f"{matrix}.tokens"] = ids.astype(np.int32)
         tensors[f"{matrix}.valid"] = np.ones(len(scores), np.uint8) if valid is None else valid.astype(np.uint8)
         for case, options in cases:
+            if matrix != "left" and "null_experts" in options:
+                continue
             leaf = scores.clone().requires_grad_()
             gates, aux, _ = route(case_of(router, options), leaf, valid, ids)
             taken = gates.detach() > 0

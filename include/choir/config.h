@@ -33,6 +33,7 @@ typedef struct choir_router_options {
   char solver[CHOIR_NAME_BYTES]; /* "solver": of capped_expert_choice, exact or dykstra */
   double solver_lambda;          /* "solver_lambda": weight of dykstra's entropy */
   int solver_iterations;         /* "solver_iterations": of dykstra, at most */
+  int null_experts;              /* "null_experts": experts beside the model's that compute nothing (topk) */
   double consistency_weight;     /* "consistency_weight": of random's consistency loss */
   double decay;                  /* "decay": of the running means that a router keeps: cut-offs, centroids */
   int64_t threshold_after;       /* "threshold_after": steps after which experts take by thresholds; 0: never */

@@ -99,6 +99,7 @@ class _Router(TypedDict, total=False):
     solver: str
     solver_lambda: float
     solver_iterations: int
+    null_experts: int
     consistency_weight: float
     decay: float
     threshold_after: int

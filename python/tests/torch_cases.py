@@ -43,6 +43,8 @@ CASES = (
     ("gshard_top2", {"score": "sigmoid", "priority": "score"}),
     ("topk", {"experts_per_token": 3, "normalize_gates": True, "z_loss_weight": 0.01}),
     ("topk", {"score": "sigmoid", "aux_scope": "sequence", "capacity_factor": 0.8, "priority": "score"}),
+    ("topk", {"experts_per_token": 4, "null_experts": 6, "normalize_gates": True}),
+    ("topk", {"experts_per_token": 4, "null_experts": 2, "aux_scope": "sequence", "capacity_factor": 0.8}),
     ("base", {}),
     ("kmeans", {}),
     ("hash", {}),

@@ -18,7 +18,7 @@ void choir_model_on_routing(choir_model *model, choir_routing_callback callback,
 /* Tokens that an expert should hold: what the router's own rule gives it, or an even share of what tokens choose. */
 static double target(const ch_route_args *a, const ch_routing *r) {
   int choices = ch_router_choices(a->options), n = ch_valid_count(a->mask, a->n);
-  if (choices) return (double)n * choices / a->e;
+  if (choices) return (double)n * choices / (a->e + a->options->null_experts);
   return a->causal ? ch_router_k(ch_router_factor(a->options, a->training), n, a->e) : r->counts.capacity;
 }
 

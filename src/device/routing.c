@@ -138,7 +138,7 @@ CH_DEVICE_OP(balance) {
   CH_SCRATCH(x);
   double CH_DEV *share = shares(x, a);
   CH_LAUNCH(x, balance, 1, .valid = a->valid, .score = a->score, .share = share, .loss = a->loss, .n = a->n, .e = a->e,
-            .shares = a->shares, .span = a->span, .groups = a->groups);
+            .nulls = a->nulls, .shares = a->shares, .span = a->span, .groups = a->groups);
 }
 
 CH_DEVICE_OP(balance_backward) {
@@ -146,8 +146,8 @@ CH_DEVICE_OP(balance_backward) {
   double CH_DEV *share = shares(x, a);
   if (!ch_counting(x) && (double)a->scale != 0 && a->groups)
     CH_LAUNCH(x, balance_backward, ch_groups(a->n), .valid = a->valid, .score = a->score, .share = share,
-              .dscore = a->dscore_acc, .scale = (double)a->scale / a->groups, .n = a->n, .e = a->e, .shares = a->shares,
-              .span = a->span);
+              .dscore = a->dscore_acc, .scale = (double)a->scale / a->groups, .n = a->n, .e = a->e, .nulls = a->nulls,
+              .shares = a->shares, .span = a->span);
 }
 
 CH_DEVICE_OP(z_loss) { CH_LAUNCH(x, z_loss, ch_groups(a->n), .logit = a->logit, .lse = a->lse, .n = a->n, .e = a->e); }

@@ -92,6 +92,8 @@ const ch_field ch_fields[] = {
     INTEGER(model.router, group_size, 0, 1, 1 << 30, "tokens of one pool where router.pool is group"),
     INTEGER(model.router, cap, 0, 0, 65536, "b, experts that one token may have at most; 0: any number"),
     INTEGER(model.router, experts_per_token, 0, 1, 65536, "K, for the routers that give every token as many experts"),
+    INTEGER(model.router, null_experts, 0, 0, 65536,
+            "experts beside the model's that compute nothing, so that a token has experts_per_token of these or fewer"),
     WORD(model.router, solver, "exact", ch_router_solvers, "how capped_expert_choice assigns"),
     ABOVE(model.router, solver_lambda, 0, 0, 1e3, "weight of the entropy that solver dykstra adds"),
     INTEGER(model.router, solver_iterations, 0, 1, 1 << 20, "iterations of solver dykstra, at most"),

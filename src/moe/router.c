@@ -66,6 +66,10 @@ int ch_router_choices(const choir_router_options *o) {
   return ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token)) ? o->experts_per_token : router->choices;
 }
 
+double ch_router_even_choices(const choir_router_options *o, int e) {
+  return (double)ch_router_choices(o) * e / (e + o->null_experts);
+}
+
 int ch_router_draws_per_sequence(const choir_router_options *o) { return o->consistency_weight > 0 ? 2 : 1; }
 
 int ch_router_can_be_causal(const ch_router *router) { return router->causal || router->looks == CH_LOOKS_NOWHERE; }

@@ -68,7 +68,7 @@ typedef enum {
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations)   \
           row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) row(bias_rate) \
               row(solver_stages) row(capacity_schedule) row(capacity_start) row(aux_scope) row(priority)         \
-                  row(z_loss_weight)
+                  row(z_loss_weight) row(null_experts)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER
@@ -191,8 +191,10 @@ static inline int ch_router_has_thresholds(const ch_router *router) {
   return router->observe && !ch_router_has_centroids(router);
 }
 
-/* Experts that every token asks for, 0 where experts choose. */
+/* Experts that every token asks for, null ones included, 0 where experts choose; and those that it gets of the model's
+ * e, if all are asked for equally. */
 int ch_router_choices(const choir_router_options *o);
+double ch_router_even_choices(const choir_router_options *o, int e);
 
 /* How often a training pass runs every sequence: 2 where two draws are to agree (consistency_weight), else 1. */
 int ch_router_draws_per_sequence(const choir_router_options *o);

@@ -11,7 +11,7 @@ void ch_scores_of(ch_exec *x, const choir_router_options *o, int64_t n, int e, c
   if (by_sigmoid(o))
     CH_OP(x, sigmoid, .count = n * e, .x = logits, .y = scores);
   else
-    CH_OP(x, softmax, .n = n, .m = e, .x = logits, .y = scores);
+    CH_OP(x, softmax, .n = n, .m = e, .nulls = o->null_experts, .x = logits, .y = scores);
 }
 
 void ch_scores_of_backward(ch_exec *x, const choir_router_options *o, int64_t n, int e, real CH_DEV *scores,

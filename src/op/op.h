@@ -92,10 +92,11 @@ typedef struct {
   real CH_DEV *dgate;      /* [slots] <dout[token of s], y[s]> */
 } ch_combine_args;
 
-/* Row softmax. dx = y * (dy - <y, dy>). In place allowed. */
+/* Row softmax, over `nulls` more logits of 0 that have no column. dx = y * (dy - <y, dy>). In place allowed. */
 typedef struct {
   int64_t n;
   int m;                /* columns */
+  int nulls;            /* forward */
   const real CH_DEV *x; /* [n,m] */
   real CH_DEV *y;       /* [n,m] */
   const real CH_DEV *dy;

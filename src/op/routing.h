@@ -71,9 +71,12 @@ typedef struct {
 } ch_running_mean_args;
 
 /* The `count` experts of largest score[t,i] - shift[i] of every token, best first, of equal ones the lower. A score of
- * NaN is no better than any before it: a row of NaN gives experts 0, 1, ... */
+ * NaN is no better than any before it: a row of NaN gives experts 0, 1, ... With `nulls`, a token chooses from as many
+ * null experts too, which share evenly what its scores leave of 1 and come after experts of equal score; choices that
+ * they take are -1. */
 typedef struct {
   int n, e, count;
+  int nulls;
   const uint8_t CH_DEV *valid; /* [n] or NULL: all */
   const real CH_DEV *score;    /* [n,e] */
   const real CH_DEV *shift;    /* [e] or NULL: 0 */
@@ -193,10 +196,12 @@ typedef struct {
 
 /* The load-balancing loss of GShard and Switch, e sum_i f_i P_i: f_i is the share of i among the first `counted`
  * choices of valid tokens, a constant; P_i is the mean score of expert i over valid tokens. With `shares`, a token's
- * scores are first divided by their sum. Tokens are cut into spans of `span`; *loss is the mean over the `groups` spans
- * that have valid tokens. Backward adds `scale` times the gradient of *loss. */
+ * scores are first divided by their sum. With `nulls`, the sum is over these null experts too (op `best`), which share
+ * all choices that no expert has, and e counts them; not with `shares`. Tokens are cut into spans of `span`; *loss is
+ * the mean over the `groups` spans that have valid tokens. Backward adds `scale` times the gradient of *loss. */
 typedef struct {
   int n, e, count;
+  int nulls;
   int counted, shares, span, groups;
   const uint8_t CH_DEV *valid;
   const int CH_DEV *choice; /* [n,count], first choices first, -1 where a token is not valid */

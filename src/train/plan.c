@@ -147,8 +147,7 @@ int ch_trainer_commit(ch_trainer *t) {
 /* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
  * chooses for it. */
 static double experts_per_token(const choir_model_config *m) {
-  int choices = ch_router_choices(&m->router);
-  return choices ? choices : m->router.capacity_factor;
+  return ch_router_choices(&m->router) ? ch_router_even_choices(&m->router, m->experts) : m->router.capacity_factor;
 }
 
 ch_flops_part ch_flops_part_of(const ch_param *p) {

@@ -46,8 +46,12 @@ def expert_choice(scores, live, o):
 
 def token_choice(scores, live, o):
     """Top-K (Shazeer et al. 2017), GShard's top-2 (Lepikhin et al. 2020) and Switch's top-1 (Fedus et al. 2021), without
-    their randomness. c = 0: room for all."""
-    n, e = scores.shape
+    their randomness. c = 0: room for all. Null experts (2601.15370) have the last columns of scores, each the same share
+    of what the others leave of 1, and compute nothing."""
+    (n, real), nulls = scores.shape, o.get("nulls", 0)
+    if nulls:
+        scores = torch.cat([scores, ((1 - scores.sum(1, keepdim=True)) / nulls).repeat(1, nulls)], 1)
+    e = real + nulls
     choices = {"gshard_top2": 2, "switch_top1": 1}.get(o["router"]) or o["K"]
     capacity = min(len(live), math.ceil(o["c"] * choices * len(live) / e))  # nobody asks the same expert twice
     if not o["c"]:
@@ -66,7 +70,8 @@ def token_choice(scores, live, o):
         gate = scores / torch.stack([scores[t, best[t]].sum() if t in best else torch.ones(()) for t in range(n)])[:, None]
     counted = 1 if o["router"] == "gshard_top2" else choices
     asked = sum(F.one_hot(torch.tensor([best[t][rank] for t in live]), e).double() for rank in range(counted)) / counted
-    return held, gate, demand, e * (asked.mean(0) * scores[live].mean(0)).sum(), capacity
+    loss = e * (asked.mean(0) * scores[live].mean(0)).sum()
+    return held[:, :real], gate[:, :real], demand[:real], loss, capacity
 
 
 def fixed(scores, live, o, tokens):

@@ -36,6 +36,11 @@ static int check_router(const ch_export_plan *plan) {
         "model.router.name", o->name,
         "no stock architecture routes so; a router that goes by scores does (expert_choice, quantile_balanced, "
         "switch_top1, ...)");
+  if (o->null_experts)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "model.router.null_experts is %d: the architectures that fit give every token all of its experts; "
+                    "train with 0",
+                    o->null_experts);
   if (strcmp(o->score, "sigmoid") && ch_export_by_thresholds(plan))
     return refuse_field(
         "model.router.score", o->score,

@@ -31,9 +31,8 @@ static int64_t tokens(const choir_config *config) {
 /* Slots of a micro-batch, of all ranks and experts: n c where experts choose. */
 static int64_t slots_of(const choir_config *config) {
   const choir_router_options *o = &config->model.router;
-  int choices = ch_router_choices(o);
   int64_t n = tokens(config);
-  if (choices) return choices * n;
+  if (ch_router_choices(o)) return (int64_t)(ch_router_even_choices(o, config->model.experts) * (double)n);
   return ch_router_find(o->name)->max_slots(o, (int)n, config->model.experts, config->train.sequence_length);
 }
 

@@ -27,6 +27,9 @@ def scores_of(router: str, options: types.SimpleNamespace, logits: Tensor) -> Te
     """What the router reads of logits [n,e]."""
     if router in READS_LOGITS:
         return logits
+    if router == "topk" and options.null_experts:
+        (n, e), nulls = logits.shape, options.null_experts
+        return torch.softmax(torch.cat([logits, logits.new_zeros(n, nulls)], 1), 1)[:, :e]
     return torch.sigmoid(logits) if options.score == "sigmoid" else torch.softmax(logits, 1)
 
 

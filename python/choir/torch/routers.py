@@ -114,13 +114,18 @@ def _limited(q: Request) -> bool:
     return not q.causal and q.factor > 0
 
 
+def _all_experts(q: Request) -> int:
+    """Null experts too."""
+    return q.scores.shape[1] + (q.options.null_experts if q.name == "topk" else 0)
+
+
 def _room(q: Request, choices: int) -> Optional[select.Count]:
-    return select.capacity(choices * q.factor, q.everybody, q.scores.shape[1]) if _limited(q) else None
+    return select.capacity(choices * q.factor, q.everybody, _all_experts(q)) if _limited(q) else None
 
 
 def _width(q: Request, choices: int) -> Optional[int]:
     """Slots that hold what the room holds, known on the host; None: there is no limit."""
-    return select.capacity(choices * q.factor, *q.scores.shape) if _limited(q) else None
+    return select.capacity(choices * q.factor, q.scores.shape[0], _all_experts(q)) if _limited(q) else None
 
 
 def _placed(
@@ -155,8 +160,14 @@ def _switch_top1(q: Request) -> dict:
 
 
 def _topk(q: Request) -> dict:
-    K = q.options.experts_per_token
-    return _placed(q, select.best_experts(q.scores, K), _room(q, K), None, _width(q, K))
+    K, nulls = q.options.experts_per_token, q.options.null_experts
+    choice = select.best_experts(q.scores, K)
+    if not nulls:
+        return _placed(q, choice, _room(q, K), None, _width(q, K))
+    # null experts share what a token's scores leave of 1, and have those of the last choices that score less
+    left = (1 - q.scores.double().sum(1, keepdim=True)) / nulls
+    asks = (torch.arange(K, device=choice.device) < K - nulls) | ~(q.scores.gather(1, choice).double() < left)
+    return {**_placed(q, choice, _room(q, K), asks, _width(q, K)), "asks": asks}
 
 
 def _gshard_top2(q: Request) -> dict:
@@ -248,14 +259,18 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
     if q.options.score == "sigmoid":
         total = live.sum(1, keepdim=True)
         live = live / torch.where(total == 0, 1.0, total)
-    if q.valid is None and not by_sequence:  # the same in fewer launches
+    nulls = _all_experts(q) - e
+    if q.valid is None and not by_sequence and not nulls:  # the same in fewer launches
         return (select.one_hot(choice, e).sum((0, 1)) * live.sum(0)).sum() * (e / (n * choice.numel()))
     group = torch.arange(n, device=scores.device) // (q.sequence_length if by_sequence else n)
     part = q.valid_or_all().to(scores.dtype)[:, None]
-    asked = select.one_hot(choice, e).to(scores.dtype).sum(1) / choice.shape[1] * part
+    asked = select.one_hot(choice, e) & made.get("asks", part > 0)[..., None]
+    asked = asked.to(scores.dtype).sum(1) / choice.shape[1] * part
+    if nulls:  # one column for all of them; its f times its P is divided by their number
+        asked, live = (torch.cat([x, (part - x.sum(1, keepdim=True)) / nulls**0.5], 1) for x in (asked, live))
     groups = (n - 1) // q.sequence_length + 1 if by_sequence else 1
     held, f, P = (x.new_zeros(groups, x.shape[1]).index_add(0, group, x) for x in (part, asked, live))
-    each = e * (f * P).sum(1) / held[:, 0].clamp(min=1) ** 2
+    each = (e + nulls) * (f * P).sum(1) / held[:, 0].clamp(min=1) ** 2
     return each.sum() / (held > 0).sum().clamp(min=1)
 
 
@@ -293,7 +308,7 @@ def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **ask
     gates, aux_loss, z_loss = _gates(q, scores, logits, made), _aux_loss(q, scores, made), _z_loss(q, scores, logits)
     if made.pop("full", False):  # what the slots hold is gathered without a look at who is in them
         made["slot_gates"] = (gates if q.options.normalize_gates else scores).t().gather(1, made["slots"])
-    made.pop("choice", None)
+    made.pop("choice", None), made.pop("asks", None)
     if "dropped" not in made:
         made["dropped"] = torch.zeros((), dtype=torch.long, device=scores.device)
     return Routing(gates, aux_loss, z_loss, **{"cutoffs": None, "slots": None, **made})

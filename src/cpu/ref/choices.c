@@ -46,6 +46,15 @@ static inline void subtract(int e, const real *restrict score, real half_way, re
   for (int i = 0; i < e; i++) margin[i] = score[i] - half_way;
 }
 
+/* Null experts share what the token's scores leave of 1. The `nulls` last choices of a token can be theirs: those whose
+ * own value is lower. */
+static void leave_to_nulls(const ch_best_args *a, const real *score, const real *value, int *expert) {
+  double left = 1;
+  for (int i = 0; i < a->e; i++) left -= (double)score[i];
+  for (int j = a->count > a->nulls ? a->count - a->nulls : 0; j < a->count; j++)
+    if ((double)value[j] < left / a->nulls) expert[j] = -1;
+}
+
 /* Tokens that are not valid ask for nothing. */
 static void drop_invalid(int n, int count, const uint8_t *valid, int *choice) {
   for (int64_t c = 0; c < (int64_t)n * count && valid; c++)
@@ -67,6 +76,7 @@ CH_REF_OP(best) {
       best_two(e, count, score, a->shift, expert, value);
     else
       best_two(e, count, score, NULL, expert, value);
+    if (a->nulls) leave_to_nulls(a, score, value, expert);
     if (a->margin) subtract(e, score, (value[count - 2] + value[count - 1]) / 2, a->margin + (int64_t)t * e);
   }
   drop_invalid(a->n, count, a->valid, a->choice);

@@ -59,14 +59,18 @@ CH_REF_OP(gate_backward) {
   if (a->rule == CH_GATE_SHARE) share_backward(x, a);
 }
 
-/* share [e] of choices of the valid tokens begin .. end-1; returns how many tokens are valid. */
-static int choice_shares(const ch_balance_args *a, int begin, int end, double *share) {
+/* share [e] of choices of the valid tokens begin .. end-1, of each expert that of a null expert subtracted, which is
+ * *null: P of null experts is what the others leave of 1. Returns how many tokens are valid. */
+static int choice_shares(const ch_balance_args *a, int begin, int end, double *share, double *null) {
   int valid = ch_valid_count(a->valid ? a->valid + begin : NULL, end - begin);
   for (int i = 0; i < a->e; i++) share[i] = 0;
   for (int64_t t = begin; t < end; t++)
     for (int j = 0; j < a->counted; j++)
       if (a->choice[t * a->count + j] >= 0) share[a->choice[t * a->count + j]]++;
   for (int i = 0; i < a->e; i++) share[i] = valid ? share[i] / valid / a->counted : 0;
+  *null = a->nulls && valid ? 1.0 / a->nulls : 0;
+  for (int i = 0; i<a->e && * null> 0; i++) *null -= share[i] / a->nulls;
+  for (int i = 0; i < a->e; i++) share[i] -= *null;
   return valid;
 }
 
@@ -89,12 +93,12 @@ CH_REF_SCRATCH_OP(balance) {
   double *share = CH_NEW(&x->scratch, double, a->e), all = 0;
   if (ch_counting(x)) return;
   for (int begin = 0, end; begin < a->n; begin = end) {
-    double sum = 0;
+    double sum = 0, null;
     end = begin + (a->span < a->n - begin ? a->span : a->n - begin);
-    int valid = choice_shares(a, begin, end, share);
+    int valid = choice_shares(a, begin, end, share, &null);
     for (int t = begin; t < end; t++)
       if (!a->valid || a->valid[t]) sum += mean_share(a, share, a->score + (int64_t)t * a->e);
-    all += valid ? a->e * sum / valid : 0;
+    all += valid ? (a->e + a->nulls) * sum / valid + (a->e + a->nulls) * null : 0;
   }
   *a->loss = a->groups ? all / a->groups : 0;
 }
@@ -104,9 +108,10 @@ CH_REF_SCRATCH_OP(balance_backward) {
   double *share = CH_NEW(&x->scratch, double, a->e);
   if (ch_counting(x) || (double)a->scale == 0) return;
   for (int begin = 0, end; begin < a->n; begin = end) {
+    double null;
     end = begin + (a->span < a->n - begin ? a->span : a->n - begin);
-    int valid = choice_shares(a, begin, end, share);
-    double scale = valid ? (double)a->scale * a->e / valid / a->groups : 0;
+    int valid = choice_shares(a, begin, end, share, &null);
+    double scale = valid ? (double)a->scale * (a->e + a->nulls) / valid / a->groups : 0;
 #pragma omp parallel for num_threads(x->threads)
     for (int t = begin; t < end; t++) {
       if (a->valid && !a->valid[t]) continue;

@@ -9,10 +9,10 @@ CH_REF_OP(softmax) {
   for (int64_t t = 0; t < a->n; t++) {
     const real *in = a->x + t * a->m;
     real *out = a->y + t * a->m;
-    real largest = -(real)INFINITY;
+    real largest = a->nulls ? 0 : -(real)INFINITY;
     for (int j = 0; j < a->m; j++)
       if (in[j] > largest) largest = in[j];
-    double sum = 0;
+    double sum = a->nulls ? a->nulls * exp(-(double)largest) : 0;
     for (int j = 0; j < a->m; j++) sum += (double)(out[j] = (real)exp((double)(in[j] - largest)));
     for (int j = 0; j < a->m; j++) out[j] = (real)((double)out[j] / sum);
   }

@@ -2,12 +2,13 @@
 #include "cpu/simd/fill.h"
 #include "cpu/simd/vexp.h"
 
-static void softmax_row(int m, const float *in, float *out) {
-  float largest = -INFINITY, sum = 0;
+static void softmax_row(int m, int nulls, const float *in, float *out) {
+  float largest = nulls ? 0 : -INFINITY, sum = 0;
 #pragma omp simd reduction(max : largest)
   for (int j = 0; j < m; j++) largest = in[j] > largest ? in[j] : largest;
 #pragma omp simd reduction(+ : sum)
   for (int j = 0; j < m; j++) sum += out[j] = ch_exp_to_88(in[j] - largest);
+  if (nulls) sum += (float)nulls * ch_exp_to_88(-largest);
   float scale = 1 / sum;
 #pragma omp simd
   for (int j = 0; j < m; j++) out[j] *= scale;
@@ -15,7 +16,7 @@ static void softmax_row(int m, const float *in, float *out) {
 
 CH_SIMD_OP(softmax) {
 #pragma omp parallel for num_threads(x->threads) if (a->n * a->m > CH_PIECE)
-  for (int64_t t = 0; t < a->n; t++) softmax_row(a->m, a->x + t * a->m, a->y + t * a->m);
+  for (int64_t t = 0; t < a->n; t++) softmax_row(a->m, a->nulls, a->x + t * a->m, a->y + t * a->m);
 }
 
 static void softmax_backward_row(int m, const float *y, const float *dy, float *dx) {

@@ -13,7 +13,7 @@
 #define CLASSES 64 /* of words of the vocabulary, by their number */
 
 /* ---- rows.cl.h ---- */
-#define softmax_fields(ptr, num) ptr(x) ptr(y) num(I64, n) num(I32, m)
+#define softmax_fields(ptr, num) ptr(x) ptr(y) num(I64, n) num(I32, m) num(I32, nulls)
 #define softmax_backward_fields(ptr, num) ptr(y) ptr(dy) ptr(dx) num(I64, n) num(I32, m)
 #define rmsnorm_fields(ptr, num) ptr(x) ptr(w) ptr(y) ptr(rstd) num(I64, n) num(I32, d) num(F32, eps)
 #define rmsnorm_dx_fields(ptr, num) ptr(x) ptr(w) ptr(rstd) ptr(dy) ptr(dx) num(I64, n) num(I32, d) num(I32, dx_acc)
@@ -91,7 +91,7 @@
 #define prefix_fields(ptr, num) ptr(begin) num(I32, count) /* begin [count+1]: counts at 1.. become ends; [0] = 0 */
 #define mean_cutoff_fields(ptr, num) ptr(cutoff) ptr(mean) num(I32, pools) num(I32, e)
 #define running_mean_fields(ptr, num) ptr(value) ptr(mean) num(F64, weight) num(I32, count) num(I32, fresh)
-#define best_fields(ptr, num) ptr(valid) ptr(score) ptr(shift) ptr(choice) ptr(value) ptr(margin) num(I32, n) num(I32, e) num(I32, count)
+#define best_fields(ptr, num) ptr(valid) ptr(score) ptr(shift) ptr(choice) ptr(value) ptr(margin) num(I32, n) num(I32, e) num(I32, count) num(I32, nulls)
 #define draw_fields(ptr, num) ptr(valid) ptr(id) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n) num(I32, e) num(I32, count) num(I32, rule)
 #define sample_second_fields(ptr, num) ptr(value) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n)
 #define place_fields(ptr, num) ptr(asked) ptr(value) ptr(choice) ptr(demand) ptr(dropped) ptr(begin) \
@@ -110,8 +110,8 @@
 #define normalize_backward_fields(ptr, num) ptr(token_begin) ptr(token_slot) ptr(slot_gate) ptr(sum) ptr(dgate) num(I32, n)
 #define choice_shares_fields(ptr, num) ptr(valid) ptr(choice) ptr(share) num(I32, n) num(I32, e) num(I32, count) num(I32, counted) num(I32, span) \
   /* share [groups,e+1], double; [g,e]: valid tokens */
-#define balance_fields(ptr, num) ptr(valid) ptr(score) ptr(share) ptr(loss) num(I32, n) num(I32, e) num(I32, shares) num(I32, span) num(I32, groups)
-#define balance_backward_fields(ptr, num) ptr(valid) ptr(score) ptr(share) ptr(dscore) num(F64, scale) num(I32, n) num(I32, e) num(I32, shares) num(I32, span)
+#define balance_fields(ptr, num) ptr(valid) ptr(score) ptr(share) ptr(loss) num(I32, n) num(I32, e) num(I32, nulls) num(I32, shares) num(I32, span) num(I32, groups)
+#define balance_backward_fields(ptr, num) ptr(valid) ptr(score) ptr(share) ptr(dscore) num(F64, scale) num(I32, n) num(I32, e) num(I32, nulls) num(I32, shares) num(I32, span)
 #define z_loss_fields(ptr, num) ptr(logit) ptr(lse) num(I32, n) num(I32, e)
 #define z_loss_backward_fields(ptr, num) ptr(valid) ptr(logit) ptr(lse) ptr(dlogit) num(F64, scale) num(I32, n) num(I32, e)
 #define price_fields(ptr, num) ptr(next) ptr(beta) num(I32, e)

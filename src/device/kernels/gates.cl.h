@@ -77,11 +77,19 @@ KERNEL(choice_shares) {
   if (LID == 0) P(double, share)[GID] = expert == a.e ? valid : valid > 0 ? chosen / valid / a.counted : 0;
 }
 
-/* sum_i share_i score_i of one token, of its scores divided by their sum if `whole` asks for that, which it becomes. */
-INLINE double mean_share(int e, GLOBAL const double *share, GLOBAL const float *score, double *whole) {
+/* What each of `nulls` null experts has of the choices. */
+INLINE double null_share(int e, int nulls, GLOBAL const double *share) {
+  double left = nulls ? 1.0 / nulls : 0;
+  for (int i = 0; i < e && nulls; i++) left -= share[i] / nulls;
+  return left;
+}
+
+/* sum_i (share_i - null) score_i of one token, of its scores divided by their sum if `whole` asks for that, which it
+ * becomes. */
+INLINE double mean_share(int e, double null, GLOBAL const double *share, GLOBAL const float *score, double *whole) {
   double sum = 0, all = 0;
   for (int i = 0; i < e; i++) {
-    sum += share[i] * score[i];
+    sum += (share[i] - null) * score[i];
     all += score[i];
   }
   *whole = *whole == 0 || all == 0 ? 1 : all;
@@ -94,14 +102,14 @@ KERNEL(balance) {
   double loss = 0;
   GLOBAL const double *share = P(double, share);
   for (int first = 0, end; first < a.n; first = end, share += a.e + 1) {
-    double sum = 0;
+    double sum = 0, null = null_share(a.e, a.nulls, share);
     end = a.span < a.n - first ? first + a.span : a.n;
     for (I64 t = first + LID; t < end; t += GROUP) {
       double whole = a.shares;
-      if (!(P(uchar, valid) && !P(uchar, valid)[t])) sum += mean_share(a.e, share, P(float, score) + t * a.e, &whole);
+      if (!(P(uchar, valid) && !P(uchar, valid)[t])) sum += mean_share(a.e, null, share, P(float, score) + t * a.e, &whole);
     }
     sum = sum_over(sum, room);
-    loss += share[a.e] > 0 ? a.e * sum / share[a.e] : 0;
+    loss += share[a.e] > 0 ? (a.e + a.nulls) * sum / share[a.e] + (a.e + a.nulls) * null : 0;
   }
   if (LID == 0) P(double, loss)[0] = a.groups ? loss / a.groups : 0;
 }
@@ -109,9 +117,10 @@ KERNEL(balance) {
 KERNEL(balance_backward) {
   EACH(t, a.n) {
     GLOBAL const double *share = P(double, share) + t / a.span * (a.e + 1);
-    double whole = a.shares, mean = mean_share(a.e, share, P(float, score) + t * a.e, &whole);
+    double null = null_share(a.e, a.nulls, share), whole = a.shares,
+           mean = mean_share(a.e, null, share, P(float, score) + t * a.e, &whole);
     for (int i = 0; i < a.e && !(P(uchar, valid) && !P(uchar, valid)[t]); i++)
-      P(float, dscore)[t * a.e + i] += (float)(a.scale * a.e / share[a.e] * (share[i] - (a.shares ? mean : 0)) / whole);
+      P(float, dscore)[t * a.e + i] += (float)(a.scale * (a.e + a.nulls) / share[a.e] * (share[i] - null - (a.shares ? mean : 0)) / whole);
   }
 }
 

@@ -125,6 +125,12 @@ KERNEL(best) {
       value[at] = worth;
       expert[at] = i;
     }
+    if (a.nulls) {
+      double left = 1;
+      for (int i = 0; i < a.e; i++) left -= score[i];
+      for (int j = a.count > a.nulls ? a.count - a.nulls : 0; j < a.count; j++)
+        if (value[j] < left / a.nulls) expert[j] = -1;
+    }
     if (P(float, margin))
       for (int i = 0; i < a.e; i++)
         P(float, margin)[t * a.e + i] = score[i] - (value[a.count - 2] + value[a.count - 1]) / 2;

@@ -6,13 +6,14 @@ KERNEL(softmax) {
   for (I64 t = GID; t < a.n; t += GROUPS) {
     GLOBAL const float *in = P(float, x) + t * a.m;
     GLOBAL float *out = P(float, y) + t * a.m;
-    float largest = -INF;
+    float largest = a.nulls ? 0 : -INF;
     double sum = 0;
     for (int j = LID; j < a.m; j += GROUP)
       if (in[j] > largest) largest = in[j];
     largest = largest_over(largest, most);
     for (int j = LID; j < a.m; j += GROUP) sum += out[j] = (float)exp((double)(in[j] - largest));
     sum = sum_over(sum, room);
+    if (a.nulls) sum += a.nulls * exp(-(double)largest);
     for (int j = LID; j < a.m; j += GROUP) out[j] = (float)(out[j] / sum);
   }
 }

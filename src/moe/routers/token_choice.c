@@ -13,15 +13,15 @@ ch_choices ch_choices_alloc(ch_exec *x, const ch_route_args *a, int per_token) {
 
 void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scores, const real CH_DEV *shift,
                      const ch_choices *c) {
-  CH_OP(x, best, .n = a->n, .e = a->e, .count = c->per_token, .valid = a->valid, .score = scores, .shift = shift,
-        .choice = c->choice, .value = c->value);
+  CH_OP(x, best, .n = a->n, .e = a->e, .count = c->per_token, .nulls = a->options->null_experts, .valid = a->valid,
+        .score = scores, .shift = shift, .choice = c->choice, .value = c->value);
 }
 
 static int by_score(const ch_route_args *a) { return !strcmp(a->options->priority, "score"); }
 
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor) {
   int valid = ch_valid_count(a->mask, a->n), bounded = factor > 0;
-  int capacity = bounded ? ch_router_capacity(factor, c->per_token, valid, a->e) : valid;
+  int capacity = bounded ? ch_router_capacity(factor, c->per_token, valid, a->e + a->options->null_experts) : valid;
   a->counts->capacity = capacity;
   a->record->most = bounded ? capacity : 0;
   CH_OP(x, place, .count = c->per_token, .capacity = capacity, .choice = c->choice,
@@ -46,6 +46,7 @@ static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
   return (ch_balance_args){.n = a->n,
                            .e = a->e,
                            .count = c->per_token,
+                           .nulls = a->options->null_experts,
                            .counted = a->router->reads == CH_READS_SHARES ? 1 : c->per_token,
                            .shares = !strcmp(a->options->score, "sigmoid"),
                            .span = span,
@@ -116,9 +117,25 @@ int ch_token_choice_slots(const choir_router_options *o, int n, int e, int seque
 
 int ch_token_choice_room(const choir_router_options *o, int n, int e, int sequence_length) {
   double factor = fmax(o->capacity_factor, o->eval_capacity_factor);
-  int64_t room = (int64_t)ch_router_capacity(factor, ch_router_choices(o), n, e) * e,
+  int64_t room = (int64_t)ch_router_capacity(factor, ch_router_choices(o), n, e + o->null_experts) * e,
           asked = ch_token_choice_slots(o, n, e, sequence_length);
   return (int)(room < asked && o->capacity_factor > 0 ? room : asked);
+}
+
+/* A null expert's logit is 0, and only a softmax has the others compete with it. The z-loss knows no level of logits
+ * but 0 as well, so it would decide how many tokens go to null experts. */
+static int check_nulls(const choir_router_options *o) {
+  if (o->null_experts > 0 && strcmp(o->score, "softmax"))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': null_experts is %d with score %s: null experts take their share of a softmax; set "
+                    "score to softmax or null_experts to 0",
+                    o->name, o->null_experts, o->score);
+  if (o->null_experts > 0 && o->z_loss_weight > 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': null_experts is %d with z_loss_weight %g, which draws logits to 0, where null "
+                    "experts are: set one of them to 0",
+                    o->name, o->null_experts, o->z_loss_weight);
+  return CHOIR_OK;
 }
 
 int ch_token_choice_check(const choir_router_options *o, int n, int e, int sequence_length) {
@@ -130,5 +147,5 @@ int ch_token_choice_check(const choir_router_options *o, int n, int e, int seque
                     per_token, e);
   if (n > INT32_MAX / per_token)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->name, n);
-  return CHOIR_OK;
+  return check_nulls(o);
 }
