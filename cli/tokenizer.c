@@ -64,10 +64,9 @@ static int train(int count, const char *const *operands) {
 
 static int import(int count, const char *const *files) {
   (void)count;
-  choir_tokenizer *tokenizer;
-  if (choir_tokenizer_import(files[0], o.eos, 0, o.out) || choir_tokenizer_load(o.out, &tokenizer)) return cli_fail();
-  printf("%s: %s pieces\n", cli_shown(o.out), cli_grouped(choir_tokenizer_vocab_size(tokenizer)));
-  choir_tokenizer_free(tokenizer);
+  int pieces;
+  if (choir_tokenizer_import(files[0], o.eos, 0, o.out, &pieces)) return cli_fail();
+  printf("%s: %s pieces\n", cli_shown(o.out), cli_grouped(pieces));
   return 0;
 }
 

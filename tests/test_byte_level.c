@@ -21,7 +21,7 @@ static json_t *file_of(const char *family) { return json_object_get(json_object_
 
 static int load(const json_t *file, choir_tokenizer **t) {
   char *text = json_dumps(file, JSON_COMPACT);
-  return ch_tokenizer_of(text, strlen(text), "odd.json", t);
+  return ch_tokenizer_of(text, strlen(text), NULL, "odd.json", t);
 }
 
 static void gives_the_same_ids(void **state) {
@@ -270,7 +270,7 @@ static void keeps_the_file(void **state) {
   test_ok(ch_bpe_plain(twice.data, twice.size, &plain));
   assert_int_equal(plain.size, size);
   assert_memory_equal(plain.data, text, size);
-  test_ok(ch_tokenizer_of(twice.data, twice.size, "noted", &t));
+  test_ok(ch_tokenizer_of(twice.data, twice.size, NULL, "noted", &t));
   assert_int_equal(choir_tokenizer_eos(t), 401);
   assert_int_equal(choir_tokenizer_vocab_size(t), 512);
   assert_string_equal(choir_tokenizer_piece(t, 401), "<|im_end|>");
@@ -301,7 +301,7 @@ static void goes_through_gguf(void **state) {
     test_ok(ch_gguf_close(&g, code));
     test_ok(ch_gguf_open(corpus_path("x.gguf"), &in));
     test_ok(ch_gguf_tokenizer(&in, "x.gguf", &model));
-    test_ok(ch_tokenizer_of(model.data, model.size, "back", &back));
+    test_ok(ch_tokenizer_of(model.data, model.size, NULL, "back", &back));
     assert_int_equal(back->eos, t->eos);
     assert_int_equal(back->vocab, t->vocab);
     assert_ptr_equal(back->bpe->words.cutting, t->bpe->words.cutting);

@@ -220,7 +220,7 @@ static void leaves_post_processors_out(void **state) {
     choir_tokenizer *t;
     json_object_set_new(file, "post_processor", json_loads(post[i], JSON_DECODE_ANY, NULL));
     char *text = json_dumps(file, JSON_COMPACT);
-    test_ok(ch_tokenizer_of(text, strlen(text), "odd.json", &t));
+    test_ok(ch_tokenizer_of(text, strlen(text), NULL, "odd.json", &t));
     choir_notices();
     test_ok(ch_export_tokenizer(t, 64, corpus_home));
     assert_int_equal(strstr(choir_notices(), "its post_processor puts tokens around every text") != NULL, i > 1);

@@ -113,12 +113,12 @@ static int load_listed(const load *l, const char *run, const int64_t *steps, int
     if (!code && i) ch_notice("%s is taken, the newest that is whole", path);
     if (!code || !files_fault(code)) return code;
     char why[1024];
-    int number = code == CHOIR_ERROR_IO ? ch_error_number() : 0, there;
+    int unread = ch_cannot_tell(code), there;
     snprintf(why, sizeof why, "%s", choir_error_message());
     CH_TRY(ch_there(path, &there));
     ch_error(code, "%s", why);
     if ((*gone = !there)) return code;
-    if (number && !ch_is_absent(number)) return code; /* it may be whole: no older one in its place */
+    if (unread) return code; /* it may be whole: no older one in its place */
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
     ch_notice("%s; passed over", choir_error_message());
   }

@@ -226,13 +226,10 @@ static int read_bpe(bpe_job *j, const json_t *root, const char *name) {
   return ch_words_compile(&j->t->bpe->words);
 }
 
-int ch_bpe_read(choir_tokenizer *t, const char *name) {
+int ch_bpe_read(choir_tokenizer *t, const json_t *root, const char *name) {
   bpe_job j = {.t = t};
-  json_t *root;
   if (!(t->bpe = calloc(1, sizeof *t->bpe))) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
-  CH_TRY(ch_json_parse(t->bytes, t->size, name, &root));
   int code = read_bpe(&j, root, name);
   ch_tokenizer_json_free(&j.file);
-  json_decref(root);
   return code;
 }

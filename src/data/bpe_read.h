@@ -9,9 +9,10 @@
 /* Nonzero: it is of byte-level BPE. */
 int ch_bpe_is(const json_t *root);
 
-/* Fills a tokenizer whose bytes are such a file; `name` starts messages. CHOIR_ERROR_UNSUPPORTED names the field that
- * would give other tokens and its value; CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY. */
-int ch_bpe_read(choir_tokenizer *tokenizer, const char *name);
+/* Fills a tokenizer whose bytes are such a file, and `root` what they say; `name` starts messages.
+ * CHOIR_ERROR_UNSUPPORTED names the field that would give other tokens and its value; CHOIR_ERROR_FORMAT,
+ * CHOIR_ERROR_MEMORY. */
+int ch_bpe_read(choir_tokenizer *tokenizer, const json_t *root, const char *name);
 
 /* Writes the bytes that the characters of a token's text stand for, at most token->size; returns how many. 0: an added
  * token, or one with another character: it stands for its text itself. */

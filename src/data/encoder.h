@@ -2,6 +2,8 @@
 #ifndef CH_DATA_ENCODER_H
 #define CH_DATA_ENCODER_H
 
+#include <jansson.h>
+
 #include "choir/tokenizer.h"
 #include "data/bpe.h"
 #include "data/spm.h"
@@ -23,8 +25,9 @@ struct choir_tokenizer {
   char byte[256];       /* or into this */
 };
 
-/* A tokenizer of the bytes of a model, malloc'd, which it takes over; `name` starts messages. */
-int ch_tokenizer_of(char *bytes, size_t size, const char *name, choir_tokenizer **tokenizer);
+/* A tokenizer of the bytes of a model, malloc'd, which it takes over; `name` starts messages. root: what they say, if
+ * they are JSON and have been parsed, else NULL. */
+int ch_tokenizer_of(char *bytes, size_t size, const json_t *root, const char *name, choir_tokenizer **tokenizer);
 
 /* A growing list of tokens. */
 typedef struct ch_ids {

@@ -153,14 +153,23 @@ static int find_file(const char **path, char *file) {
   return CHOIR_OK;
 }
 
-int ch_tokenizer_of(char *bytes, size_t size, const char *name, choir_tokenizer **tokenizer) {
+/* A tokenizer.json has all bytes, so that every text comes back. */
+static int read_json(choir_tokenizer *t, const json_t *root, const char *name) {
+  json_t *own = NULL;
+  if (!root) CH_TRY(ch_json_parse(t->bytes, t->size, name, &own));
+  int code = ch_bpe_read(t, root ? root : own, name);
+  json_decref(own);
+  return code;
+}
+
+int ch_tokenizer_of(char *bytes, size_t size, const json_t *root, const char *name, choir_tokenizer **tokenizer) {
   choir_tokenizer *t = calloc(1, sizeof *t);
   *tokenizer = NULL;
   if (!t) return free(bytes), ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
   t->bytes = bytes, t->size = size, t->hash = XXH64(bytes, size, 0);
   int code;
   if (size && *bytes == '{')
-    code = ch_bpe_read(t, name); /* has all bytes, so that every text comes back */
+    code = read_json(t, root, name);
   else if ((code = build_tokenizer(t)))
     code = ch_error_in(code, "%s", name);
   if (code) return choir_tokenizer_free(t), code;
@@ -175,7 +184,7 @@ int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer) {
   *tokenizer = NULL;
   CH_TRY(find_file(&path, file));
   CH_TRY(ch_file_read(path, FILE_LIMIT, &bytes, &size));
-  return ch_tokenizer_of(bytes, size, path, tokenizer);
+  return ch_tokenizer_of(bytes, size, NULL, path, tokenizer);
 }
 
 int choir_tokenizer_vocab_size(const choir_tokenizer *t) { return t ? t->vocab : 0; }

@@ -9,6 +9,8 @@
 
 int ch_is_absent(int number) { return number == ENOENT || number == ENOTDIR; }
 
+int ch_cannot_tell(int code) { return code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number()); }
+
 /* `failed` is what stat or lstat gave. */
 static int answer(int failed, const char *path, int *there) {
   *there = !failed;

@@ -14,6 +14,10 @@ int ch_entry_there(const char *path, int *there);
 /* Whether an errno says that nothing has that name. */
 int ch_is_absent(int number);
 
+/* Whether the last error, which has this code, says that a file could not be read. Such a file may be whole: nobody may
+ * take another in its place. */
+int ch_cannot_tell(int code);
+
 /* ---- files that choir itself put into a run, a checkpoint or a directory of data ----
  * They are regular files. A directory that somebody else made may have links in their places, which would lead choir
  * to any file of the user's. */

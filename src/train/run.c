@@ -88,8 +88,8 @@ static int load_step(ch_run *run, int64_t step) {
   return CHOIR_OK;
 }
 
-/* Whether a checkpoint is whole: an older one may be taken only where it is not. */
-static int cannot_tell(int64_t step) {
+/* The error of a checkpoint that may be whole: an older one is taken only where it is not. */
+static int unread(int64_t step) {
   return ch_error_in(CHOIR_ERROR_IO,
                      "checkpoint %" PRId64
                      " cannot be read, and may be whole; try again, or give it another name to "
@@ -108,7 +108,7 @@ int ch_resume_state(ch_run *run, const int64_t *steps, int count) {
     if (!code && i) ch_notice("goes on from step %" PRId64 ", the newest checkpoint that is whole", steps[i]);
     if (!code) return CHOIR_OK;
     if (code == CHOIR_ERROR_ARGUMENT || code == CHOIR_ERROR_MEMORY) return code;
-    if (code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number())) return cannot_tell(steps[i]);
+    if (ch_cannot_tell(code)) return unread(steps[i]);
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
     ch_notice("%s; passed over", choir_error_message());
   }

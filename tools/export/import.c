@@ -219,9 +219,9 @@ static int pad_tokenizer(const choir_tokenizer *t, int vocab, const char *path) 
 static int place_tokenizer(const import_job *j, const char *from, int pad, const char *path) {
   choir_tokenizer *t = NULL;
   ch_buffer model = {0};
-  int code, vocab = j->config.model.vocab_size;
+  int code, vocab = j->config.model.vocab_size, has = 0;
   if (from && is_json(from)) {
-    code = choir_tokenizer_import(from, j->eos, vocab, path);
+    code = choir_tokenizer_import(from, j->eos, vocab, path, &has);
   } else if (from) {
     size_t size;
     CH_TRY(choir_tokenizer_load(from, &t));
@@ -234,8 +234,7 @@ static int place_tokenizer(const import_job *j, const char *from, int pad, const
     free(model.data);
   }
   CH_TRY(code);
-  int has = 0;
-  for (;; pad = 0) {
+  for (; has != vocab; pad = 0) {
     CH_TRY(choir_tokenizer_load(path, &t));
     has = choir_tokenizer_vocab_size(t);
     code = pad && has < vocab ? pad_tokenizer(t, vocab, path) : CHOIR_OK;
@@ -248,28 +247,36 @@ static int place_tokenizer(const import_job *j, const char *from, int pad, const
                   from ? from : j->options->from, has, vocab);
 }
 
-/* Nonzero: what is there could not be read, so that nobody can tell what it is. */
-static int is_unread(int code) {
-  return code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number());
+/* Makes the checkpoint's tokenizer of a file in the model's folder: the first with as many pieces as the model has
+ * rows, or else the first that can be padded to them. *found: there is a file, whether it fits or not. */
+static int search_tokenizer(const import_job *j, const char *path, int *found) {
+  static const char *const names[] = {"tokenizer.model", "tokenizer.json"};
+  int code = CHOIR_OK;
+  *found = 0;
+  for (int i = 0; i < 4; i++) {
+    char file[PATH_MAX];
+    int there;
+    snprintf(file, sizeof file, "%s/%s", j->options->from, names[i % 2]);
+    CH_TRY(ch_there(file, &there));
+    if (!there) continue;
+    *found = 1;
+    code = place_tokenizer(j, file, i / 2, path);
+    if (!code || ch_cannot_tell(code)) return code;
+  }
+  return code;
 }
 
-/* A tokenizer that would change texts, or is not the model's, is left out, with a notice, unless the folder has another
- * file that fits, without padding or, failing that, with it; one that the caller names must be right. */
-static int copy_tokenizer(import_job *j, const char *directory) {
-  static const char *const names[] = {"tokenizer.model", "tokenizer.json"};
-  char path[PATH_MAX], own[PATH_MAX];
-  int given = j->options->tokenizer || j->format == CH_EXPORT_GGUF, code = CHOIR_OK;
+/* A tokenizer that the caller names must be right. The model's own is left out, with a notice, where it would change
+ * texts or is another model's. */
+static int add_tokenizer(import_job *j, const char *directory) {
+  const char *named = j->options->tokenizer;
+  char path[PATH_MAX];
+  int found = 1;
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
-  if (given) code = place_tokenizer(j, j->options->tokenizer, 1, path);
-  for (int i = given ? 4 : 0; i < 4 && (!given || (code && !is_unread(code))); i++) {
-    int there;
-    snprintf(own, sizeof own, "%s/%s", j->options->from, names[i % 2]);
-    CH_TRY(ch_there(own, &there));
-    if (there) given = 1, code = place_tokenizer(j, own, i / 2, path);
-  }
-  if (!given) return CHOIR_OK;
-  j->result->tokenizer = !code;
-  if (!code || j->options->tokenizer || is_unread(code)) return code;
+  int code =
+      named || j->format == CH_EXPORT_GGUF ? place_tokenizer(j, named, 1, path) : search_tokenizer(j, path, &found);
+  j->result->tokenizer = found && !code;
+  if (!code || named || ch_cannot_tell(code)) return code;
   unlink(path);
   return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
 }
@@ -278,7 +285,7 @@ static int write_checkpoint(import_job *j, const char *directory) {
   char path[PATH_MAX];
   snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(choir_config_save(&j->config, path));
-  CH_TRY(copy_tokenizer(j, directory));
+  CH_TRY(add_tokenizer(j, directory));
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   return write_weights(j, directory, path);
 }

@@ -42,7 +42,7 @@ int ch_import_defaults(json_t *root);
 int ch_import_tokenizer(const char *bytes, size_t size, const char *name, int64_t eos, int64_t tokens,
                         choir_tokenizer **tokenizer);
 
-/* The same from file to file. */
-int choir_tokenizer_import(const char *from, int64_t eos, int64_t tokens, const char *out);
+/* The same from file to file; *pieces: how many it has. */
+int choir_tokenizer_import(const char *from, int64_t eos, int64_t tokens, const char *out, int *pieces);
 
 #endif

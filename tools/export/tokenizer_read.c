@@ -224,26 +224,49 @@ static int to_spm(const json_t *root, const char *name, int64_t eos, ch_buffer *
   return code;
 }
 
+/* Byte-level BPE is kept as it is, with a note. `root` is the file with a note of `eos`, and gets one of `tokens` where
+ * the model has more than the file: it is read once, for a large one takes half a second. */
+static int keep_bpe(json_t *root, const char *bytes, size_t size, const char *name, int64_t eos, int64_t tokens,
+                    choir_tokenizer **tokenizer) {
+  for (int64_t most = 0;; most = tokens) {
+    ch_buffer file = {0};
+    int code = ch_bpe_note(bytes, size, eos, most, &file);
+    if (code) return free(file.data), code;
+    CH_TRY(ch_tokenizer_of(file.data, file.size, root, name, tokenizer));
+    if (most || (*tokenizer)->vocab >= tokens) return CHOIR_OK;
+    choir_tokenizer_free(*tokenizer);
+    *tokenizer = NULL;
+    json_t *note = json_object_get(root, CH_TOKENIZER_JSON_OURS);
+    if (note && eos < 0) { /* not our note, but the file's own */
+      root = NULL;
+      continue;
+    }
+    if (!note) json_object_set_new(root, CH_TOKENIZER_JSON_OURS, note = json_object());
+    if (json_object_set_new(note, "tokens", json_integer(tokens)))
+      return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a note", name);
+  }
+}
+
 int ch_import_tokenizer(const char *bytes, size_t size, const char *name, int64_t eos, int64_t tokens,
                         choir_tokenizer **tokenizer) {
   json_t *root;
-  ch_buffer model = {0};
+  ch_buffer noted = {0}, model = {0};
   *tokenizer = NULL;
-  CH_TRY(ch_json_parse(bytes, size, name, &root));
-  int code = ch_bpe_is(root) ? ch_bpe_note(bytes, size, eos, 0, &model) : to_spm(root, name, eos, &model);
+  int code = ch_bpe_note(bytes, size, eos, 0, &noted);
+  if (!code) code = ch_json_parse(noted.data, noted.size, name, &root);
+  free(noted.data);
+  CH_TRY(code);
+  if (ch_bpe_is(root))
+    code = keep_bpe(root, bytes, size, name, eos, tokens, tokenizer);
+  else if ((code = to_spm(root, name, eos, &model)))
+    free(model.data);
+  else
+    code = ch_tokenizer_of(model.data, model.size, NULL, name, tokenizer);
   json_decref(root);
-  if (code) return free(model.data), code;
-  CH_TRY(ch_tokenizer_of(model.data, model.size, name, tokenizer));
-  if (!(*tokenizer)->bpe || (*tokenizer)->vocab >= tokens) return CHOIR_OK;
-  choir_tokenizer_free(*tokenizer); /* the model has room for more */
-  model = (ch_buffer){0};
-  *tokenizer = NULL;
-  code = ch_bpe_note(bytes, size, eos, tokens, &model);
-  if (code) return free(model.data), code;
-  return ch_tokenizer_of(model.data, model.size, name, tokenizer);
+  return code;
 }
 
-int choir_tokenizer_import(const char *from, int64_t eos, int64_t tokens, const char *out) {
+int choir_tokenizer_import(const char *from, int64_t eos, int64_t tokens, const char *out, int *pieces) {
   char *bytes;
   size_t size;
   choir_tokenizer *t;
@@ -251,6 +274,7 @@ int choir_tokenizer_import(const char *from, int64_t eos, int64_t tokens, const 
   int code = ch_import_tokenizer(bytes, size, from, eos, tokens, &t);
   free(bytes);
   if (!code) code = ch_file_save(out, t->bytes, t->size);
+  *pieces = choir_tokenizer_vocab_size(t);
   choir_tokenizer_free(t);
   return code;
 }
