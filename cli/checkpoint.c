@@ -19,7 +19,7 @@ int cli_with_model(const char *checkpoint, choir_run_options *run, const char *r
   return status;
 }
 
-const char *cli_data_of_run(const char *path) {
+int cli_data_of_run(const char *path, const char **data) {
   static const char *const places[] = {CH_RUN_DATA, "../../" CH_RUN_DATA}; /* of a run; of a checkpoint in one */
   int there;
   for (int i = 0; i < 2; i++) {
@@ -27,9 +27,8 @@ const char *cli_data_of_run(const char *path) {
     size_t size;
     int length = snprintf(file, sizeof file, "%s/%s", path, places[i]);
     if (length >= (int)sizeof file) continue;
-    if (ch_own_there(file, &there)) return cli_fail(), NULL;
-    if (there) return cli_read_file(file, &size);
+    if (ch_own_there(file, &there)) return cli_fail();
+    if (there) return (*data = cli_read_file(file, &size)) ? 0 : CLI_FAILED;
   }
-  cli_usage("%s: does not say what data it was trained on; give --data DIR", cli_shown(path));
-  return NULL;
+  return cli_usage("%s: does not say what data it was trained on; give --data DIR", cli_shown(path));
 }

@@ -47,7 +47,8 @@ static int run_export(int count, const char *const *operands) {
   if (o.cut > 0 && o.experts_per_token) return cli_usage("--cut chooses what --experts-per-token gives: use one");
   if (o.cut > 0 && !o.sequences) return cli_usage("--cut chooses on held-out text: --sequences must not be 0");
   if (!o.sequences && o.data) return cli_usage("--data has no effect with --sequences 0, which measures nothing");
-  if (o.sequences && !o.data && !(o.data = cli_data_of_run(operands[0]))) return CLI_USAGE;
+  int status = o.sequences && !o.data ? cli_data_of_run(operands[0], &o.data) : 0;
+  if (status) return status;
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
   o.progress = cli_progress_share;

@@ -24,6 +24,8 @@ static void usage_errors(void **state) {
   program_refuses(2, "unexpected operand 'b'", "choir info a b");
   program_refuses(2, "give one of --data", "choir eval r --data d --text t");
   program_refuses(2, "r: does not say what data it was trained on", "choir eval r");
+  program_must("mkdir -p odd/data.path");
+  program_refuses(1, "odd/data.path: is a directory", "choir eval odd");
   program_refuses(2, "--in-order has no effect", "choir eval r --text t --in-order");
   program_refuses(2, "--data has no effect", "choir export r --format hf --out x --data d --sequences 0");
   program_refuses(2, "--disk-minutes -1", "choir train --config c --data d --out r --disk-minutes -1");

@@ -38,6 +38,14 @@ static void little_address_space(void **state) {
   }
 }
 
+/* What could not be finished for want of descriptors is removed with the few that there are. */
+static void few_open_files(void **state) {
+  for (int files = 4; files <= 8; files++) {
+    program_run("ulimit -n %d; exec \"$CHOIR\" init config.json --tokenizer tokenizer.model --out few%d", files, files);
+    if (program_run("! ls -A | grep choir-tmp")) fail_msg("ulimit -n %d left %s", files, program_output);
+  }
+}
+
 static void too_many_threads(void **state) {
   program_refuses(1, "threads is 2147483647; must be 0 (all CPUs) to 1024",
                   "choir data build --threads 2147483647 --tokenizer tokenizer.model --out many corpus.txt");
@@ -132,5 +140,5 @@ static void forked(void **state) {
   choir_model_free(one);
 }
 
-TEST_MAIN(program_setup, program_directory_remove, closed_descriptors, too_many_threads, threads_that_do_not_start,
-          small_stacks, small_files, a_shard_that_shrinks, forked, little_address_space)
+TEST_MAIN(program_setup, program_directory_remove, closed_descriptors, few_open_files, too_many_threads,
+          threads_that_do_not_start, small_stacks, small_files, a_shard_that_shrinks, forked, little_address_space)

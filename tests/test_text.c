@@ -358,7 +358,7 @@ static void refuses_damaged_beginnings(void **state) {
   for (int i = 0; i < 5; i++) {
     corpus_save(corpus_path(names[i]), "plain\n", 6);
     test_fails(read_one(names[i], NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT,
-               "is called like a compressed file, and is none");
+               "its name ends like that of a compressed file");
   }
   corpus_save(corpus_path("in"), "PK\3\4 and so on\n", 16);
   test_fails(read_one("in", NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT, "begins like a zip file, and is no text");

@@ -116,8 +116,11 @@ static int has_ending(const char *path) {
 /* Of a file that no decompressor knows; ch_foreign_check looks at its bytes. */
 static int check_ending(const char *path, size_t size) {
   if (!size || !has_ending(path)) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_FORMAT,
-                  "%s: is called like a compressed file, and is none: damaged, or text? Rename text", path);
+  return ch_error(
+      CHOIR_ERROR_FORMAT,
+      "%s: its name ends like that of a compressed file, and its bytes are not: the file is damaged, or it is "
+      "text, which needs another name",
+      path);
 }
 
 static int failed(ch_input *input, const char *doing) {

@@ -64,9 +64,20 @@ static ch_driver driver = {.name = "opencl",
                            .start = start_opencl};
 
 /* A kernel's arguments belong to its object, and areas are one list: one thread at a time. */
-static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static pthread_mutex_t lock;
+static void make_lock(void) {
+  pthread_mutexattr_t recursive;
+  pthread_mutexattr_init(&recursive);
+  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init(&lock, &recursive);
+  pthread_mutexattr_destroy(&recursive);
+}
 static void unlock(pthread_mutex_t **held) { pthread_mutex_unlock(*held); }
-static pthread_mutex_t *hold(void) { return pthread_mutex_lock(&lock), &lock; }
+static pthread_mutex_t *hold(void) {
+  static pthread_once_t made = PTHREAD_ONCE_INIT;
+  pthread_once(&made, make_lock);
+  return pthread_mutex_lock(&lock), &lock;
+}
 #define LOCKED __attribute__((cleanup(unlock), unused)) pthread_mutex_t *held = hold() /* to the end of the scope */
 
 /* Notes a call that failed. */

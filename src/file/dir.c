@@ -51,11 +51,13 @@ int ch_dir_try(const char *parent) {
 }
 
 static int is_mount_point(const char *path, const struct stat *status) {
-  struct statx x;
   char parent[4096];
   struct stat above;
+#ifdef STATX_ATTR_MOUNT_ROOT /* not in musl */
+  struct statx x;
   if (!statx(AT_FDCWD, path, 0, 0, &x) && (x.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT))
     return (x.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+#endif
   ch_path_parent(path, parent, sizeof parent);
   return !stat(parent, &above) && above.st_dev != status->st_dev;
 }

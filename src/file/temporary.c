@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,24 +26,31 @@ static int remove_entry(const char *path, const struct stat *status, int flag, s
   return remove(path);
 }
 
-/* The mark goes last, and only where everything else has gone, so that what an interrupted removal leaves can still be
- * told from what is not ours. */
-static void remove_marked(const char *path) {
+/* A name in the directory that is not the mark, into `name` [NAME_MAX + 1]. 1, 0: there is none, -1: it cannot be told.
+ */
+static int find_entry(const char *path, char *name) {
   DIR *stream = opendir(path);
-  int left = 0;
-  if (!stream) { /* too many open files: an empty one can go all the same */
-    unlink(CH_IN(path, MARK));
-    rmdir(path);
-    return;
-  }
+  const struct dirent *entry = NULL;
+  if (!stream) return -1;
   errno = 0;
-  for (struct dirent *entry; (entry = readdir(stream)); errno = 0) {
-    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || !strcmp(entry->d_name, MARK)) continue;
-    left |= nftw(CH_IN(path, entry->d_name), remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-  }
-  left |= errno != 0; /* or there may be more */
+  while ((entry = readdir(stream)))
+    if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..") && strcmp(entry->d_name, MARK)) break;
+  int found = entry ? 1 : errno ? -1 : 0;
+  if (entry) strcpy(name, entry->d_name);
   closedir(stream);
-  if (left) return;
+  return found;
+}
+
+/* The mark goes last, and only where everything else has gone: where a directory cannot be read, or not to its end, the
+ * next writer beside it finds the mark and tries again. One file is open at a time, in the place of `lock`, the mark's,
+ * where a process may open no more. */
+static void remove_marked(const char *path, int lock) {
+  char name[NAME_MAX + 1];
+  int found;
+  if (lock >= 0) close(lock);
+  while ((found = find_entry(path, name)) > 0)
+    if (nftw(CH_IN(path, name), remove_entry, 1, FTW_DEPTH | FTW_PHYS)) return;
+  if (found < 0) return;
   unlink(CH_IN(path, MARK));
   rmdir(path);
 }
@@ -129,8 +137,7 @@ int ch_temporary_beside(ch_temporary *t, const char *target, char *inside, size_
 
 void ch_temporary_remove(ch_temporary *t) {
   int number = errno;
-  if (t->path[0]) remove_marked(t->path);
-  if (t->path[0] && t->lock >= 0) close(t->lock);
+  if (t->path[0]) remove_marked(t->path, t->lock);
   *t = (ch_temporary){.lock = -1};
   errno = number;
 }
@@ -156,10 +163,11 @@ static void remove_if_dead(const char *path) {
     return;
   }
   ssize_t words = flock(fd, LOCK_EX | LOCK_NB) ? -1 : words_in(fd);
-  if (words == sizeof WORDS - 1)
-    remove_marked(path);
-  else if (words >= 0 && !unlink(mark))
-    rmdir(path);
+  if (words == sizeof WORDS - 1) {
+    remove_marked(path, fd);
+    return;
+  }
+  if (words >= 0 && !unlink(mark)) rmdir(path);
   close(fd);
 }
 
