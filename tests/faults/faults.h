@@ -51,6 +51,8 @@ typedef struct faults_job {
 
 #define FAULTS_EXPORT "export --threads 1 --format hf --sequences 0 --out hf ../plain"
 #define FAULTS_GGUF "export --threads 1 --format gguf --sequences 0 --out some.gguf ../plain"
+#define FAULTS_CALIBRATE "calibrate --threads 1 --data ../data --sequences 4 --out cal ../pre"
+#define FAULTS_TAKE "tokenizer import --out taken.model ../hf/tokenizer.json"
 #define FAULTS_IMPORT "import --tokenizer ../tokenizer.model --out back ../hf"
 
 static const faults_job faults_jobs[] = {
@@ -65,6 +67,9 @@ static const faults_job faults_jobs[] = {
     {"import", "", FAULTS_IMPORT, "test -e back || choir " FAULTS_IMPORT,
      "back/config.json back/model.safetensors back/tokenizer.model"},
     {"tokenizer", "", FAULTS_TOKENIZER, "test -e new.model || choir " FAULTS_TOKENIZER, "new.model"},
+    {"calibrate", "", FAULTS_CALIBRATE, "test -e cal || choir " FAULTS_CALIBRATE,
+     "cal/config.json cal/model.safetensors cal/tokenizer.model"},
+    {"take", "", FAULTS_TAKE, "test -e taken.model || choir " FAULTS_TAKE, "taken.model"},
 };
 enum { FAULTS_JOBS = sizeof faults_jobs / sizeof *faults_jobs };
 

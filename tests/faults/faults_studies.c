@@ -1,12 +1,14 @@
 /* Studies, killed: `choir study` and the programs that it runs, in the place of a random call of any of them, or one or
- * all of them at a random instant. The same command then goes on to the results and the report of a study that nobody
- * disturbed. faults_studies KILLS */
+ * all of them at a random instant; or calls that fail. The same command then goes on to the results and the report of a
+ * study that nobody disturbed. faults_studies KILLS */
 #include "base/machine.h"
 #include "faults.h"
 
 static int kills = 3;
 
 #define STUDY "study run ../two.json --data ../data --scale ../scale.json --out st --jobs 1"
+
+typedef enum { A_CALL, THE_STUDY, ITS_PROGRAMS, ALL, WAYS } way;
 
 /* Their calls, and about how many one process makes of each class. */
 static const struct {
@@ -16,11 +18,13 @@ static const struct {
              {SHIM_MKDIR, 12},  {SHIM_UNLINK, 10}, {SHIM_READ, 3000}, {SHIM_FLOCK, 2}};
 enum { CALLS = sizeof calls / sizeof *calls };
 
-/* Early calls as often as late ones: only Python makes thousands. */
-static void draw_fault(int number, char *fault, size_t size) {
+/* Early calls as often as late ones: only Python makes thousands. Nonzero: the call fails, and nobody is killed. */
+static int draw_fault(int number, char *fault, size_t size) {
   static const char *const names[] = SHIM_NAMES;
-  int c = (int)(CALLS * faults_drawn(1, number));
-  snprintf(fault, size, "%s:0:%d", names[calls[c].class], (int)pow(calls[c].most, faults_drawn(2, number)));
+  static const int errors[] = {0, EIO, 0, ENOSPC};
+  int c = (int)(CALLS * faults_drawn(1, number)), error = errors[number / WAYS % 4];
+  snprintf(fault, size, "%s:%d:%d", names[calls[c].class], error, (int)pow(calls[c].most, faults_drawn(2, number)));
+  return error;
 }
 
 /* How many processes work in the directory, but `spared` (0: nobody); each gets the signal (0: none). */
@@ -44,7 +48,6 @@ static int at_work(const char *directory, pid_t spared, int number) {
   return found;
 }
 
-typedef enum { A_CALL, THE_STUDY, ITS_PROGRAMS, ALL, WAYS } way;
 static const char *const said_of[WAYS] = {"in the place of a call", "the study", "the programs that it runs", "all"};
 
 static pid_t start(const char *directory, const char *fault) {
@@ -101,7 +104,7 @@ static void gather(const char *directory) {
 
 static void killed_and_resumed(void **state) {
   if (!*state) test_skip("studies: a Python with what they need is not installed");
-  int done = 0, tries = 0, of[WAYS] = {0}, struck;
+  int done = 0, failed = 0, tries = 0, of[WAYS] = {0}, struck;
   program_must("mkdir study");
   double begin = ch_machine_seconds();
   if (program_wait(start("study", NULL))) fail_msg("%s", program_read("struck.txt", &(size_t){0}));
@@ -110,17 +113,18 @@ static void killed_and_resumed(void **state) {
   for (; done < kills; tries++) {
     way how = (way)(tries % WAYS);
     char fault[64], what[128];
-    draw_fault(tries, fault, sizeof fault);
+    int fails = draw_fault(tries, fault, sizeof fault) && how == A_CALL;
     double after = length * faults_drawn(3, tries);
-    snprintf(what, sizeof what, "%s (%s, %.1f s) killed", said_of[how], fault, after);
+    snprintf(what, sizeof what, "%s (%s, %.1f s) %s", said_of[how], fault, after, fails ? "fails" : "killed");
     faults_progress("kills of studies", done, kills);
     program_must("rm -rf spoilt counts && mkdir spoilt");
     int status = strike(how, fault, after, &struck);
     if (how != A_CALL && !status) struck = 0; /* just as they ended */
-    if (!status != !struck) fail_msg("%s: status %d: %s", what, status, program_output);
+    if (fails ? status > 1 : !status != !struck) fail_msg("%s: status %d: %s", what, status, program_output);
     if (status == 1 && !*program_output) fail_msg("%s: status 1 without a word", what);
     wait_for_its_programs();
-    if (struck) done++, of[how]++;
+    if (struck && fails) failed++;
+    if (struck && !fails) done++, of[how]++;
     status = program_run("cd spoilt && choir " STUDY);
     if (status) fail_msg("%s: status %d of going on: %s", what, status, program_output);
     gather("spoilt");
@@ -129,8 +133,8 @@ static void killed_and_resumed(void **state) {
   }
   print_message(
       "%d kills of %d studies (%d in the place of a call, %d the study alone, %d programs of it, %d all): "
-      "going on led to the same results\n",
-      done, tries, of[A_CALL], of[THE_STUDY], of[ITS_PROGRAMS], of[ALL]);
+      "going on led to the same results, also after %d calls that failed\n",
+      done, tries, of[A_CALL], of[THE_STUDY], of[ITS_PROGRAMS], of[ALL], failed);
 }
 
 static int setup(void **state) {
