@@ -4,7 +4,7 @@ BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
   libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev
   libpcre2-dev libutf8proc-dev"
 CHECK_PACKAGES="libcmocka-dev xz-utils libopenmpi-dev openmpi-bin clang libclang-rt-dev libomp-dev llvm clang-format clang-tidy
-  abigail-tools pocl-opencl-icd libclblast1 oclgrind locales zstd mkdocs python3 python3-cffi python3-numpy python3-scipy
+  abigail-tools pocl-opencl-icd libclblast1 oclgrind locales zstd mkdocs doxygen python3 python3-cffi python3-numpy python3-scipy
   python3-statsmodels python3-matplotlib python3-jsonschema python3-torch"
 PACKAGING_PACKAGES="debhelper dh-python file lintian libbz2-dev liblzma-dev libzstd-dev python3-venv"
 
