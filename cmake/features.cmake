@@ -42,7 +42,10 @@ target_include_directories(choir_features SYSTEM INTERFACE ${SENTENCEPIECE_INCLU
 target_link_libraries(choir_features INTERFACE OpenMP::OpenMP_C Threads::Threads PkgConfig::JANSSON ${CHOIR_ARCHIVE} PkgConfig::ZLIB
                       PkgConfig::XXHASH PkgConfig::PCRE2 PkgConfig::UTF8PROC ${SENTENCEPIECE_TRAIN_LIBRARY} ${SENTENCEPIECE_LIBRARY} m)
 
-if(MPI_C_FOUND)
+if(CHOIR_MPI STREQUAL "ANY")
+  target_compile_definitions(choir_features INTERFACE CHOIR_MPI CHOIR_MPI_ANY)
+  set(MPI_C_LIBRARIES "found when a program starts")
+elseif(MPI_C_FOUND)
   target_link_libraries(choir_features INTERFACE MPI::MPI_C)
   target_compile_definitions(choir_features INTERFACE CHOIR_MPI)
 endif()

@@ -28,6 +28,18 @@ static void same_files_and_one_voice(void **state) {
   program_must("grep -q '\"event\":\"process\".*\"dense\":\"whole\"' four/timing.jsonl");
 }
 
+#ifndef CHOIR_ANY_MPI
+#define CHOIR_ANY_MPI ""
+#endif
+
+/* The program of a wheel, which knows no MPI before it starts. */
+static void same_files_by_an_mpi_that_is_found(void **state) {
+  needs_mpi();
+  if (!*CHOIR_ANY_MPI) test_skip("a program that finds an MPI: not built with sanitizers");
+  program_must(MPIRUN "-n 2 env CHOIR=%s sh -c '" FRESH "--set steps=6 --set eval_every=3 --out found'", CHOIR_ANY_MPI);
+  assert_true(program_same_runs("one", "found", 6));
+}
+
 /* Told so, all speak: the first as ever, the others on the other stream. */
 static void all_voices(void **state) {
   needs_mpi();
@@ -285,7 +297,7 @@ static void asked_before_the_first_step(void **state) {
   assert_int_equal(program_newest("early"), 1);
 }
 
-TEST_MAIN(program_setup, program_directory_remove, same_files_and_one_voice, all_voices, same_files_sharded,
-          replicas_again, another_number_goes_on, refuses_once, one_is_wrong_all_end, another_build, same_numbers,
-          refuses_what_is_for_one, help_is_said_once, one_dies_all_end, one_is_silent, one_does_not_leave,
-          a_message_is_short, asked_before_the_first_step)
+TEST_MAIN(program_setup, program_directory_remove, same_files_and_one_voice, same_files_by_an_mpi_that_is_found,
+          all_voices, same_files_sharded, replicas_again, another_number_goes_on, refuses_once, one_is_wrong_all_end,
+          another_build, same_numbers, refuses_what_is_for_one, help_is_said_once, one_dies_all_end, one_is_silent,
+          one_does_not_leave, a_message_is_short, asked_before_the_first_step)

@@ -1,6 +1,5 @@
-/* Ranks over MPI: the one file that knows it. Point-to-point messages only, called by the first thread, outside of
+/* Ranks over MPI: the one file that calls it. Point-to-point messages only, called by the first thread, outside of
  * parallel regions. MPI's own handling of errors stays: it names the call and ends all processes. */
-#include <mpi.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,6 +7,13 @@
 #include "comm/collective.h"
 #include "comm/launch.h"
 #include "comm/watch.h"
+
+#ifdef CHOIR_MPI_ANY
+#include "comm/mpi_any.h"
+#else
+#include <mpi.h>
+static int ch_mpi_open(void) { return CHOIR_OK; } /* linked */
+#endif
 
 static const int64_t PIECE = INT64_C(1) << 28; /* counts of MPI are int */
 
@@ -120,6 +126,7 @@ static void wait(const ch_comm *comm, ch_transfer *t, ch_transfer_state until) {
 int ch_mpi_join(int expected, const ch_comm **comm) {
   int provided, rank, size, length;
   char version[MPI_MAX_LIBRARY_VERSION_STRING];
+  CH_TRY(ch_mpi_open());
   MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_size(world, &size);
   MPI_Comm_rank(world, &rank);
@@ -129,10 +136,11 @@ int ch_mpi_join(int expected, const ch_comm **comm) {
     MPI_Finalize();
     if (size > CH_RANKS)
       return ch_error(CHOIR_ERROR_UNSUPPORTED, "%d processes: %d can work together at most", size, CH_RANKS);
-    return ch_error(CHOIR_ERROR_IO,
-                    "the launcher started %d processes, and %s, which choir is built with, found %d: start them with "
-                    "the launcher of that MPI",
-                    expected, version, size);
+    return ch_error(
+        CHOIR_ERROR_IO,
+        "the launcher started %d processes, and %s, which choir uses, found %d: start them with the launcher "
+        "of that MPI",
+        expected, version, size);
   }
   table = (ch_comm){.name = "mpi",
                     .rank = rank,
