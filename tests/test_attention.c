@@ -4,15 +4,17 @@
 typedef struct {
   int B, T, H, dh, gap; /* gap: unused columns between positions */
   int kv_heads, unbiased, bidirectional;
+  int shorter; /* sequence b ends b + 1 times so many positions before T */
 } shape;
 static const shape shapes[] = {
-    {1, 1, 1, 4, 0, 1, 0, 0},    {2, 5, 3, 8, 0, 0, 0, 0},    {1, 63, 2, 16, 7, 2, 0, 0},
-    {1, 64, 2, 16, 0, 0, 1, 0},  {2, 65, 1, 32, 0, 0, 0, 0},  {1, 200, 2, 64, 5, 2, 0, 0},
-    {3, 128, 4, 32, 0, 4, 0, 0}, {1, 70, 2, 48, 3, 2, 1, 0},  {1, 600, 1, 20, 0, 0, 0, 0},
-    {2, 70, 6, 16, 3, 2, 0, 0},  {1, 130, 4, 20, 0, 1, 1, 0}, {2, 5, 4, 64, 7, 2, 1, 0},
-    {1, 1, 1, 4, 0, 1, 0, 1},    {2, 5, 3, 8, 0, 0, 0, 1},    {1, 64, 2, 16, 0, 2, 0, 1},
-    {2, 65, 1, 32, 0, 0, 1, 1},  {1, 200, 2, 64, 5, 1, 0, 1}, {1, 600, 2, 20, 3, 0, 0, 1},
-    {3, 113, 4, 48, 0, 2, 0, 1}, {9, 300, 12, 4, 0, 0, 0, 0} /* devices take its heads in two turns */};
+    {1, 1, 1, 4, 0, 1, 0, 0, 0},     {2, 5, 3, 8, 0, 0, 0, 0, 0},     {1, 63, 2, 16, 7, 2, 0, 0, 0},
+    {1, 64, 2, 16, 0, 0, 1, 0, 0},   {2, 65, 1, 32, 0, 0, 0, 0, 0},   {1, 200, 2, 64, 5, 2, 0, 0, 0},
+    {3, 128, 4, 32, 0, 4, 0, 0, 0},  {1, 70, 2, 48, 3, 2, 1, 0, 0},   {1, 600, 1, 20, 0, 0, 0, 0, 0},
+    {2, 70, 6, 16, 3, 2, 0, 0, 0},   {1, 130, 4, 20, 0, 1, 1, 0, 0},  {2, 5, 4, 64, 7, 2, 1, 0, 0},
+    {1, 1, 1, 4, 0, 1, 0, 1, 0},     {2, 5, 3, 8, 0, 0, 0, 1, 0},     {1, 64, 2, 16, 0, 2, 0, 1, 0},
+    {2, 65, 1, 32, 0, 0, 1, 1, 0},   {1, 200, 2, 64, 5, 1, 0, 1, 0},  {1, 600, 2, 20, 3, 0, 0, 1, 0},
+    {3, 113, 4, 48, 0, 2, 0, 1, 0},  {3, 113, 4, 48, 5, 2, 0, 1, 30}, {2, 5, 3, 8, 0, 0, 1, 1, 4},
+    {2, 600, 2, 20, 0, 0, 0, 1, 90}, {9, 300, 12, 4, 0, 0, 0, 0, 0} /* devices take its heads in two turns */};
 enum { BUCKETS = 32, MAX_DISTANCE = 128, OUTPUTS = 6 };
 
 /* out, lse, dq, dk, dv, drel_bias */
@@ -36,6 +38,8 @@ static void run_attention(const char *backend, ch_compute compute, int threads, 
   }
   test_normal(out[5], size[5], 9);
   real *in[5];
+  int length[16];
+  for (int b = 0; b < s.B; b++) length[b] = s.T - (b + 1) * s.shorter > 1 ? s.T - (b + 1) * s.shorter : 1;
   const int like[5] = {0, 3, 4, 0, 5}; /* q, k, v, dout, rel_bias: as large as these outputs */
   for (int i = 0; i < 5; i++) in[i] = test_new_normal(size[like[i]], (uint32_t)i);
   ch_attention_args a = {.B = s.B,
@@ -44,6 +48,7 @@ static void run_attention(const char *backend, ch_compute compute, int threads, 
                          .dh = s.dh,
                          .kv_heads = s.kv_heads,
                          .bidirectional = s.bidirectional,
+                         .length = s.shorter ? length : NULL,
                          .ld = s.gap ? size[0] / rows : 0,
                          .kv_ld = s.gap ? size[3] / rows : 0,
                          .scale = (real)0.3,
@@ -83,6 +88,50 @@ static void fast_equals_reference(void **state) {
         assert_true(fabs((double)got[j][e] - (double)want[j][e]) <= 2e-5 * fmax(1, fabs((double)want[j][e])));
       free(want[j]), free(got[j]);
     }
+  }
+}
+
+/* Of a sequence that ends early each position has what it has in a shorter sequence, whatever the positions after its
+ * end hold. */
+static void what_follows_the_end_is_not_seen(void **state) {
+  enum { T = 90, END = 37, H = 2, DH = 16, ROW = H * DH };
+  static const char *const backends[] = {"reference", "cpu"};
+  real bias[BUCKETS * H];
+  test_normal(bias, BUCKETS * H, 8);
+  for (int i = 0; i < 2; i++) {
+    real *in = test_new_normal(4 * T * ROW, 3), *out[2], lse[2][H * T];
+    for (int whole = 0; whole < 2; whole++) {
+      out[whole] = test_new(4 * T * ROW);
+      ch_attention_args a = {.B = 1,
+                             .T = whole ? T : END,
+                             .H = H,
+                             .dh = DH,
+                             .bidirectional = 1,
+                             .length = whole ? (const int[]){END} : NULL,
+                             .scale = (real)0.3,
+                             .q = in,
+                             .k = in + T * ROW,
+                             .v = in + 2 * T * ROW,
+                             .dout = in + 3 * T * ROW,
+                             .rel_bias = bias,
+                             .buckets = BUCKETS,
+                             .max_distance = MAX_DISTANCE,
+                             .out = out[whole],
+                             .lse = lse[whole],
+                             .dq = out[whole] + T * ROW,
+                             .dk = out[whole] + 2 * T * ROW,
+                             .dv = out[whole] + 3 * T * ROW,
+                             .drel_bias = (real[BUCKETS * H]){0}};
+      if (whole)
+        for (int j = 0; j < 4; j++)
+          for (int at = END * ROW; at < T * ROW; at++) in[j * T * ROW + at] = 50;
+      TEST_EXEC(backends[i], CH_COMPUTE_FP32, 2, (x.ops->attention(&x, &a), x.ops->attention_backward(&x, &a)));
+    }
+    for (int j = 0; j < 4; j++) {
+      test_close(out[1] + j * T * ROW, out[0] + j * T * ROW, END * ROW, 1e-6);
+      for (int at = END * ROW; at < T * ROW; at++) assert_true(out[1][j * T * ROW + at] == 0);
+    }
+    free(in), free(out[0]), free(out[1]);
   }
 }
 
@@ -251,5 +300,6 @@ static void buckets(void **state) {
   assert_int_equal(ch_attention_bucket(7, 8, 3), 7);
 }
 
-TEST_MAIN(NULL, NULL, fast_equals_reference, bf16_is_close, shared_keys_are_repeated_ones, large_scores,
-          nan_is_seen_from_its_position_on, buckets, reversed_text, buckets_both_ways)
+TEST_MAIN(NULL, NULL, fast_equals_reference, what_follows_the_end_is_not_seen, bf16_is_close,
+          shared_keys_are_repeated_ones, large_scores, nan_is_seen_from_its_position_on, buckets, reversed_text,
+          buckets_both_ways)

@@ -7,11 +7,11 @@ enum { BLOCK_ROWS = 256, SCORES = 1 << 23 }; /* of a block; of all heads that ar
 /* An attention's sizes: a pair is a sequence and a head. */
 typedef struct {
   const ch_attention_args *a;
-  int64_t pairs, at_once, pitch; /* pitch: between rows of scores, so that libraries find them aligned */
-  int64_t scores;                /* room for those of a block; it never grows where T or B shrink */
-  int rows, group;               /* of a block; heads that share keys and values */
-  int is;                        /* AS_FLOAT, or AS_BF16 where products round: what they read */
-  const int CH_DEV *bucket;
+  int64_t pairs, at_once, pitch;     /* pitch: between rows of scores, so that libraries find them aligned */
+  int64_t scores;                    /* room for those of a block; it never grows where T or B shrink */
+  int rows, group;                   /* of a block; heads that share keys and values */
+  int is;                            /* AS_FLOAT, or AS_BF16 where products round: what they read */
+  const int CH_DEV *bucket, *length; /* length NULL: T */
 } attention_shape;
 
 /* The bucket of every distance, for the device; NULL without a bias. */
@@ -29,7 +29,8 @@ static attention_shape shape_of(ch_exec *x, const ch_attention_args *a) {
                        .rows = a->T < BLOCK_ROWS ? a->T : BLOCK_ROWS,
                        .group = a->H / ch_kv_heads(a->H, a->kv_heads),
                        .is = x->compute == CH_COMPUTE_BF16 ? AS_BF16 : AS_FLOAT,
-                       .bucket = put_buckets(x, a)};
+                       .bucket = put_buckets(x, a),
+                       .length = a->length ? ch_put(&x->scratch, a->length, (size_t)a->B * sizeof *a->length) : NULL};
   int64_t head = s.rows * s.pitch, all = s.pairs * head;
   s.at_once = head < SCORES ? SCORES / head : 1;
   s.scores = all < SCORES ? all : head < SCORES ? SCORES : head;
@@ -146,7 +147,7 @@ CH_DEVICE_OP(attention) {
   for (block b = {0}; next_block(&s, &b);) {
     row_products(x, &s, &b, a->scale, q, k, scores);
     CH_LAUNCH(x, attention_weights, b.pairs * b.rows, .score = scores, .rel_bias = a->rel_bias, .bucket = s.bucket,
-              .weight = weights, .lse = a->lse, BLOCK_FIELDS(&s, &b), .is = s.is);
+              .length = s.length, .weight = weights, .lse = a->lse, BLOCK_FIELDS(&s, &b), .is = s.is);
     weighted_sums(x, &s, &b, 0, 1, weights, v, out);
   }
   merge(x, &s, out, a->out, ch_attention_ld(a), 1);
@@ -171,8 +172,8 @@ CH_DEVICE_OP(attention_backward) {
     row_products(x, &s, &b, a->scale, q, k, scores);
     row_products(x, &s, &b, 1, dout, v, dweights);
     CH_LAUNCH(x, attention_slopes, b.pairs * b.rows, .score = scores, .dweight = dweights, .rel_bias = a->rel_bias,
-              .bucket = s.bucket, .lse = a->lse, .weight = weights, .dscore = dscores, BLOCK_FIELDS(&s, &b),
-              .is = s.is);
+              .bucket = s.bucket, .length = s.length, .lse = a->lse, .weight = weights, .dscore = dscores,
+              BLOCK_FIELDS(&s, &b), .is = s.is);
     if (slope)
       CH_LAUNCH(x, attention_distances, ch_groups(b.pairs * distances), .dweight = dweights, .slope = slope,
                 BLOCK_FIELDS(&s, &b), .pairs = (int)b.pairs, .accumulate = b.first_row + b.rows < a->T);

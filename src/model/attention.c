@@ -4,7 +4,8 @@
 
 #include "model/block.h"
 
-static ch_attention_args attention_args(const ch_transformer *m, const ch_layer *b, const ch_pass *p,
+/* Of shard number `shard`, over which the pass p is. */
+static ch_attention_args attention_args(const ch_transformer *m, const ch_layer *b, const ch_pass *p, int shard,
                                         const ch_queries *in) {
   return (ch_attention_args){.B = p->B,
                              .T = p->T,
@@ -12,6 +13,7 @@ static ch_attention_args attention_args(const ch_transformer *m, const ch_layer 
                              .kv_heads = m->kv_heads,
                              .dh = m->d_head,
                              .bidirectional = ch_config_bidirectional(&m->config),
+                             .length = p->length ? p->length + (int64_t)shard * p->B : NULL,
                              .scale = (real)(1 / sqrt((double)m->d_head)),
                              .q = in->q,
                              .k = in->k,
@@ -93,7 +95,7 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, cons
     ch_layer s = ch_shard_of_layer(m, b, &part, i);
     ch_attention_in(x, m, &s, rows, in + i * rows * d);
     ch_queries prepared = ch_attention_queries(x, m, &s, &part);
-    ch_attention_args attention = attention_args(m, &s, &part, &prepared);
+    ch_attention_args attention = attention_args(m, &s, &part, i, &prepared);
     x->ops->attention(x, &attention);
     ch_arena_release(&x->scratch, shard_mark);
     ch_linear(x, s.o, rows, s.att, added + i * rows * d, 1);
@@ -126,7 +128,7 @@ static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   ch_linear_backward(x, b.o, n, b.att, c->dadded + shard * n * d, datt, 0, g[DO], accumulate);
   ch_queries in = {.q = b.qh, .k = b.kh};
   if (b.q_norm) in = ch_attention_queries(x, m, &b, p); /* cheaper to do again than to keep */
-  ch_attention_args attention = attention_args(m, &b, p, &in);
+  ch_attention_args attention = attention_args(m, &b, p, shard, &in);
   attention.dout = datt;
   attention.dq = dq;
   attention.dk = dk;

@@ -96,6 +96,16 @@ void ch_transformer_end_step(ch_exec *x, ch_transformer *m) {
   }
 }
 
+/* Positions up to the last token of each sequence, one at least; NULL: all are whole. */
+static const int *find_lengths(ch_exec *x, const ch_pass *p, const uint8_t *mask, int padded) {
+  int *length = CH_NEW_HOST(&ch_host(x)->tape, int, p->B);
+  for (int b = 0; b < p->B && !ch_counting(x); b++) {
+    length[b] = p->T;
+    while (length[b] > 1 && !mask[(int64_t)b * p->T + length[b] - 1]) length[b]--;
+  }
+  return padded || ch_counting(x) ? length : NULL;
+}
+
 /* Padding (negative ids) becomes token 0 that takes no part: found on the host, then copied. */
 static void clean_tokens(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   int64_t n = (int64_t)p->B * p->T;
@@ -115,6 +125,7 @@ static void clean_tokens(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   p->route.mask = padded ? mask : NULL;
   p->route.masked = masked;
   p->route.valid = padded ? valid : NULL;
+  p->length = both_ways ? find_lengths(x, p, mask, padded) : NULL;
 }
 
 /* Readies the gradients of a layer, -1 being what is outside the layers, for being written. Those of products are set
@@ -213,6 +224,7 @@ static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass 
   ch_pass own = *p;
   own.B = p->B / x->comm->size;
   own.shards = ch_pass_shards(p) / x->comm->size;
+  if (p->length) own.length += rank * own.B;
   if (p->target) own.target += rank * own.B * own.T;
   if (p->row_weight) own.row_weight += rank * own.B * own.T;
   if (p->token_loss) own.token_loss += rank * own.B * own.T;

@@ -68,7 +68,8 @@ typedef struct ch_pass {
   const uint8_t *taken;        /* [MoE layers,B*T,e] host, 0 or 1: forced routing; or NULL. Not with route.causal */
   int shards; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
                  paired */
-  const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss */
+  const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss, nor, at a sequence's
+                           end, in attention */
   const int32_t *row;   /* [rows] host: the positions whose logits are wanted, ascending; NULL: all B*T */
   int rows;
   const int32_t *target;   /* [rows or B*T] host: token to predict, negative: none; or NULL: no loss */
@@ -95,6 +96,8 @@ typedef struct ch_pass {
   double loss_sum;                  /* over targets, natural logarithm, times row_weight */
   double aux_loss, z_loss;          /* weighted, summed over layers */
   double CH_DEV *sums, *shard_loss; /* what they come from, while the pass runs */
+  const int *length; /* [B] host, while it runs: positions up to each sequence's last token, where attention is
+                        bidirectional and some are shorter than T; or NULL */
 } ch_pass;
 
 /* Builds the parameter table and binds names to roles; no memory for weights yet. */

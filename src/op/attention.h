@@ -17,6 +17,8 @@ typedef struct {
   int kv_heads; /* 0: H */
   int64_t ld, kv_ld;
   int bidirectional;
+  const int *length; /* [B] host, bidirectional only: positions of each sequence, 1 at least. The others take no part:
+                        out, dq, dk and dv are 0 there. NULL: T each */
   real scale;
   const real CH_DEV *q, *k, *v;
   const real CH_DEV *rel_bias; /* [buckets,H], or NULL: no bias */
@@ -63,8 +65,11 @@ static inline void ch_attention_all_buckets(const ch_attention_args *a, int *buc
   for (int distance = 1; distance <= ahead; distance++) bucket[ahead - distance] = side + bucket[ahead + distance];
 }
 
-/* Keys that position i sees: those below. */
-static inline int ch_attention_seen(const ch_attention_args *a, int i) { return a->bidirectional ? a->T : i + 1; }
+/* Positions of sequence b, and the keys that its position i sees: those below. */
+static inline int ch_attention_length(const ch_attention_args *a, int64_t b) { return a->length ? a->length[b] : a->T; }
+static inline int ch_attention_seen(const ch_attention_args *a, int64_t b, int i) {
+  return a->bidirectional ? ch_attention_length(a, b) : i + 1;
+}
 
 /* Attention of new positions against what caches hold, for inference: there is no backward. Sequence b's new positions
  * are rows begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to

@@ -8,7 +8,7 @@
 typedef struct {
   const ch_attention_args *a;
   const int *bucket; /* the bucket of each distance; points at distance 0 */
-  int64_t ld, start, kv_ld, kv_start, task;
+  int64_t ld, start, kv_ld, kv_start, task, sequence;
   int head, first; /* of those that share keys and values */
 } head_task;
 
@@ -22,6 +22,7 @@ static head_task make_task(const ch_attention_args *a, const int *bucket, int64_
                      .kv_ld = kv_ld,
                      .kv_start = row * kv_ld + (int64_t)(head / group) * a->dh,
                      .task = task,
+                     .sequence = task / a->H,
                      .head = head,
                      .first = head % group == 0};
 }
@@ -40,14 +41,14 @@ static real dot(int count, const real *a, const real *b) {
 static void score_row(const head_task *t, int i, real *s) {
   const ch_attention_args *a = t->a;
   const real *q = a->q + t->start + i * t->ld;
-  for (int j = 0; j < ch_attention_seen(a, i); j++)
+  for (int j = 0; j < ch_attention_seen(a, t->sequence, i); j++)
     s[j] = a->scale * dot(a->dh, q, a->k + t->kv_start + j * t->kv_ld) + bias_of(t, i - j);
 }
 
 static void forward_task(const head_task *t, real *p) {
   const ch_attention_args *a = t->a;
-  for (int i = 0; i < a->T; i++) {
-    int seen = ch_attention_seen(a, i);
+  for (int i = 0; i < ch_attention_length(a, t->sequence); i++) {
+    int seen = ch_attention_seen(a, t->sequence, i);
     score_row(t, i, p);
     real max = p[0], sum = 0;
     for (int j = 1; j < seen; j++) max = p[j] > max ? p[j] : max;
@@ -57,6 +58,10 @@ static void forward_task(const head_task *t, real *p) {
     for (int c = 0; c < a->dh; c++) out[c] = 0;
     for (int j = 0; j < seen; j++)
       for (int c = 0; c < a->dh; c++) out[c] += p[j] / sum * a->v[t->kv_start + j * t->kv_ld + c];
+  }
+  for (int i = ch_attention_length(a, t->sequence); i < a->T; i++) {
+    a->lse[t->task * a->T + i] = 0;
+    for (int c = 0; c < a->dh; c++) a->out[t->start + i * t->ld + c] = 0;
   }
 }
 
@@ -69,10 +74,10 @@ static void backward_task(const head_task *t, real *p, real *dp, real *dbias) {
       a->dq[t->start + j * t->ld + c] = 0;
       if (t->first) a->dk[t->kv_start + j * t->kv_ld + c] = a->dv[t->kv_start + j * t->kv_ld + c] = 0;
     }
-  for (int i = 0; i < a->T; i++) {
+  for (int i = 0; i < ch_attention_length(a, t->sequence); i++) {
     const real *dout = a->dout + t->start + i * t->ld, *q = a->q + t->start + i * t->ld;
     real *dq = a->dq + t->start + i * t->ld;
-    int seen = ch_attention_seen(a, i);
+    int seen = ch_attention_seen(a, t->sequence, i);
     score_row(t, i, p);
     for (int j = 0; j < seen; j++) {
       p[j] = exp(p[j] - a->lse[t->task * a->T + i]);

@@ -49,8 +49,9 @@ static attention_plan make_plan(ch_exec *x, const ch_attention_args *a) {
 static ch_attention_head head_of(const attention_plan *p, int64_t task) {
   const ch_attention_args *a = p->a;
   int64_t row = task / a->H * a->T, head = task % a->H, thread = omp_get_thread_num();
+  int T = ch_attention_length(a, task / a->H), shorter = a->T - T; /* so biases begin at a smaller distance */
   int64_t start = row * p->ld + head * a->dh, kv_start = row * p->kv_ld + head / p->group * a->dh;
-  ch_attention_head h = {.T = a->T,
+  ch_attention_head h = {.T = T,
                          .dh = a->dh,
                          .bidirectional = a->bidirectional,
                          .ld = p->ld,
@@ -60,7 +61,7 @@ static ch_attention_head head_of(const attention_plan *p, int64_t task) {
                          .q = a->q + start,
                          .k = a->k + kv_start,
                          .v = a->v + kv_start,
-                         .bias = p->bias + (a->rel_bias ? head : 0) * p->row,
+                         .bias = p->bias + (a->rel_bias ? head : 0) * p->row + shorter,
                          .out = a->out + start,
                          .lse = a->lse + task * a->T};
   h.work = p->work + thread * ch_attention_work(a->T, a->dh);
@@ -70,9 +71,15 @@ static ch_attention_head head_of(const attention_plan *p, int64_t task) {
     h.dq = a->dq + start;
     h.dk = p->dk ? p->dk + own : a->dk + kv_start;
     h.dv = p->dk ? p->dv + own : a->dv + kv_start;
-    h.dbias = p->dbias + (a->rel_bias ? task : thread) * p->row;
+    h.dbias = p->dbias + (a->rel_bias ? task : thread) * p->row + shorter;
+    if (shorter) memset(h.dbias - shorter, 0, (size_t)p->row * sizeof(float));
   }
   return h;
+}
+
+/* What positions after the head's last one, below `all`, get of a result: 0. */
+static void clear_rows(const ch_attention_head *h, float *y, int64_t ld, int all) {
+  for (int t = h->T; t < all; t++) memset(y + t * ld, 0, (size_t)h->dh * sizeof *y);
 }
 
 static void attention(ch_exec *x, const ch_attention_args *a) {
@@ -85,7 +92,9 @@ static void attention(ch_exec *x, const ch_attention_args *a) {
   for (int64_t i = 0; i < p.tasks * segments; i++) {
     ch_attention_head h = head_of(&p, i / segments);
     int begin = (int)(i % segments) * SEGMENT;
-    forward(&h, begin, a->T - begin < SEGMENT ? a->T : begin + SEGMENT);
+    if (begin < h.T) forward(&h, begin, h.T - begin < SEGMENT ? h.T : begin + SEGMENT);
+    if (!begin && h.T < a->T) memset(h.lse + h.T, 0, (size_t)(a->T - h.T) * sizeof *h.lse);
+    if (!begin) clear_rows(&h, h.out, h.ld, a->T);
   }
 }
 
@@ -138,6 +147,9 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
   for (int64_t task = 0; task < p.tasks; task++) {
     ch_attention_head h = head_of(&p, task);
     backward(&h);
+    clear_rows(&h, h.dq, h.ld, a->T);
+    clear_rows(&h, h.dk, h.dkv_ld, a->T);
+    clear_rows(&h, h.dv, h.dkv_ld, a->T);
   }
   if (a->rel_bias) add_bias_gradient(x, &p);
   if (p.group > 1) add_shared_gradients(x, &p);

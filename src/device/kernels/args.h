@@ -53,13 +53,13 @@
 #define pad_rows_fields(ptr, num) ptr(begin) ptr(rows) ptr(padded) num(I64, width) num(I32, e) num(I32, most) num(I32, is)
 #define unpad_rows_fields(ptr, num) ptr(begin) ptr(rows) ptr(padded) num(I64, width) num(I32, e) num(I32, most) num(I32, accumulate)
 
-/* ---- attention.cl.h; bucket of every distance, 0 without a bias. Pairs of a sequence and a head are numbered b H + head; a block has `rows` rows from
+/* ---- attention.cl.h; bucket of every distance, 0 without a bias. length [B] of sequences, or 0: T. Pairs of a sequence and a head are numbered b H + head; a block has `rows` rows from
  * first_row on, of the pairs from first_pair on, and `columns` keys, at distances of `pitch`. is: AS_FLOAT or AS_BF16, of y, weight, dscore. ---- */
 #define split_heads_fields(ptr, num) ptr(x) ptr(y) num(I64, ld) num(I32, B) num(I32, T) num(I32, H) num(I32, group) num(I32, dh) num(I32, is)
 #define merge_heads_fields(ptr, num) ptr(x) ptr(y) num(I64, ld) num(I32, B) num(I32, T) num(I32, H) num(I32, group) num(I32, dh)
 #define ATTENTION_BLOCK(num) num(I64, first_pair) num(I64, pitch) num(I32, first_row) num(I32, rows) num(I32, columns) num(I32, T) num(I32, H) num(I32, bidirectional)
-#define attention_weights_fields(ptr, num) ptr(score) ptr(rel_bias) ptr(bucket) ptr(weight) ptr(lse) ATTENTION_BLOCK(num) num(I32, is)
-#define attention_slopes_fields(ptr, num) ptr(score) ptr(dweight) ptr(rel_bias) ptr(bucket) ptr(lse) ptr(weight) ptr(dscore) ATTENTION_BLOCK(num) num(I32, is)
+#define attention_weights_fields(ptr, num) ptr(score) ptr(rel_bias) ptr(bucket) ptr(length) ptr(weight) ptr(lse) ATTENTION_BLOCK(num) num(I32, is)
+#define attention_slopes_fields(ptr, num) ptr(score) ptr(dweight) ptr(rel_bias) ptr(bucket) ptr(length) ptr(lse) ptr(weight) ptr(dscore) ATTENTION_BLOCK(num) num(I32, is)
 #define attention_distances_fields(ptr, num) ptr(dweight) ptr(slope) ATTENTION_BLOCK(num) num(I32, pairs) num(I32, accumulate)
 #define attention_dbias_fields(ptr, num) ptr(slope) ptr(bucket) ptr(drel_bias) num(I32, B) num(I32, distances) num(I32, H)
 #define cache_append_fields(ptr, num) ptr(begin) ptr(past) ptr(k) ptr(v) ptr(keys) ptr(values) num(I32, B) num(I32, kv_heads) num(I32, dh) num(I32, positions)

@@ -2,8 +2,10 @@
  * here turn them into weights, and on the way back into their gradients. What products read has a head's rows beside
  * each other. */
 
-/* Row i sees the keys below SEEN(i); distances begin at -AHEAD. */
-#define SEEN(i) (a.bidirectional ? a.T : (i) + 1)
+/* Positions of a pair's sequence; row i of it sees the keys below SEEN(i), and one after its end none; distances begin
+ * at -AHEAD. */
+#define LENGTH (P(int, length) ? P(int, length)[pair / a.H] : a.T)
+#define SEEN(i) ((i) >= LENGTH ? 0 : a.bidirectional ? LENGTH : (i) + 1)
 #define AHEAD (a.bidirectional ? a.T - 1 : 0)
 
 /* The bias of a score; `head` is the row's. */
@@ -59,7 +61,7 @@ KERNEL(attention_weights) {
   for (int j = LID; j < seen; j += GROUP) total += score[j] = exp(score[j] - largest);
   total = sum_over(total, room);
   for (int j = LID; j < a.columns; j += GROUP) STORE(weight, at + j, j < seen ? (float)(score[j] / total) : 0);
-  if (LID == 0) P(float, lse)[pair * a.T + i] = (float)(largest + log(total));
+  if (LID == 0) P(float, lse)[pair * a.T + i] = seen ? (float)(largest + log(total)) : 0;
 }
 
 /* A group has one row: of scores, which become weights P, and of dP, which become dS = P (dP - sum_j P dP). Where a
