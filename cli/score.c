@@ -17,6 +17,8 @@ static int check_files(void) {
 }
 
 static int run_task_or_requests(choir_model *model, const choir_tokenizer *tokenizer) {
+  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
+  if (!o.routing && !masked && choir_model_set_routing(model, "threshold")) return cli_fail();
   return (o.task ? cli_score_task : cli_score_requests)(&o, model, tokenizer);
 }
 
@@ -38,7 +40,12 @@ static const cli_option options[] = {
     {"batch", "B", CLI_INT, &o.of_task.batch_sequences, "32",
      "texts that batch routing routes together; 0: no accuracy by batch routing", 0},
     {"capacity-factor", "C", CLI_REAL, &o.of_task.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},
-    {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "threshold or adaptive, whose thresholds follow each text",
+    {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
+     "threshold, or adaptive, whose thresholds follow each text [threshold; of a model that is trained by masking: its "
+     "own]",
+     0},
+    {"mask-samples", "S", CLI_INT, &o.of_task.score.mask_samples, NULL,
+     "of a model that is trained by masked_diffusion: sets of masks that each continuation is scored with; default: 32",
      0},
     {"slots", "N", CLI_INT, &o.of_task.score.batch, "16", "sequences at a time by thresholds: speed only", 0},
     {"chunk", "N", CLI_INT, &o.of_task.score.chunk, "512", "tokens at a time by thresholds: speed only", 0},
@@ -53,5 +60,9 @@ CLI_VERB(score, "score", "RUN|CHECKPOINT", 1, 1, "log-likelihood of continuation
          "\"continuation_tokens\" take token ids; \"id\" comes back as it is.\n\n"
          "With --task: for every row of a labelled set the label whose word is likeliest after the task's text, and "
          "how often that is right, beside the share of the commonest label.\n\n"
-         "Both route by thresholds: no score depends on the batch, the order or the number of threads. For a task the "
-         "the accuracy by batch routing is also printed; it depends on the texts of the batch.");
+         "Both route by thresholds: no score depends on the batch, the order or the number of threads. For a task "
+         "the accuracy by batch routing is also printed; it depends on the texts of the batch.\n\n"
+         "A model that is trained by masking has no such log-likelihood. The JSON of masked_diffusion has "
+         "log_likelihood_bound, an estimate of a lower bound, with its standard_error and mask_samples; that of "
+         "masked_lm has pseudo_log_likelihood, of each token given all others (docs/diffusion.md). Each text is routed "
+         "by itself.");

@@ -96,12 +96,18 @@ static int read_requests(requests_work *w) {
   return status ? status : w->count ? 0 : cli_fail_with("%s: no requests", w->path);
 }
 
-static int print_score(const requests_work *w, const choir_tokenizer *tokenizer, int64_t i, const choir_scored *s,
-                       int tokens) {
+/* Models that are trained by masking have numbers of other names, since these are no log-likelihoods. */
+static int print_score(const requests_work *w, const choir_tokenizer *tokenizer, int64_t i,
+                       const choir_score_result *result, int tokens) {
+  const choir_scored *s = &result->score[i];
   json_t *given = json_object_get(given_of(w, i)->line, "id"), *object = json_object();
   json_object_set_new(object, "id", given ? json_incref(given) : json_integer(i + 1));
-  json_object_set_new(object, "log_likelihood", json_real(s->log_likelihood));
-  json_object_set_new(object, "greedy", json_boolean(s->greedy));
+  json_object_set_new(object, result->measure, json_real(s->log_likelihood));
+  if (s->greedy >= 0) json_object_set_new(object, "greedy", json_boolean(s->greedy));
+  if (result->mask_samples) {
+    json_object_set_new(object, "standard_error", cli_json_real(s->standard_error));
+    json_object_set_new(object, "mask_samples", json_integer(s->count > 1 ? result->mask_samples : 1));
+  }
   json_object_set_new(object, "tokens", json_integer(s->count));
   json_t *ids = json_array(), *pieces = json_array(), *values = json_array();
   for (int t = 0; t < s->count && tokens; t++) {
@@ -112,7 +118,7 @@ static int print_score(const requests_work *w, const choir_tokenizer *tokenizer,
   if (tokens) {
     json_object_set(object, "token_ids", ids);
     json_object_set(object, "pieces", pieces);
-    json_object_set(object, "log_probabilities", values);
+    json_object_set(object, result->mask_samples ? "shares" : "log_probabilities", values);
   }
   json_decref(ids), json_decref(pieces), json_decref(values);
   return cli_json_line(object);
@@ -127,14 +133,18 @@ static int score_requests(cli_score_options *o, choir_model *model, const choir_
   options->context = &progress;
   int status = 0;
   cli_progress_begin(&progress, stderr);
-  int code = choir_model_check_causal(model); /* as --routing asked for */
+  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
+  int code = masked ? CHOIR_OK : choir_model_check_causal(model); /* as --routing asked for */
   if (!code) code = choir_score(model, tokenizer, (void *)w->request.data, w->count, options, &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
-  for (int64_t i = 0; i < w->count && !status; i++) status = print_score(w, tokenizer, i, &result.score[i], o->tokens);
+  for (int64_t i = 0; i < w->count && !status; i++) status = print_score(w, tokenizer, i, &result, o->tokens);
   fprintf(stderr, "%s request%s: %s tokens through the model, %s tokens/s\n", cli_grouped(result.count),
           result.count == 1 ? "" : "s", cli_grouped(result.tokens),
           cli_count(result.seconds > 0 ? (double)result.tokens / result.seconds : 0));
+  if (masked)
+    fprintf(stderr, "scores are %s, which do not compare with those of a model that predicts the next token\n",
+            result.mask_samples ? "lower bounds of log-likelihoods" : "pseudo-log-likelihoods");
   choir_score_result_free(&result);
   return status;
 }

@@ -38,11 +38,13 @@ static json_t *measure_json(const choir_task_measure *m) {
                    cli_json_real(m->matthews), "f1", cli_json_real(m->f1));
 }
 
-static int print_task_json(const cli_score_options *o, const choir_task *task, const choir_task_result *r) {
+/* `own`: the name of the measure of each text by itself. */
+static int print_task_json(const cli_score_options *o, const choir_task *task, const choir_task_result *r,
+                           const char *own) {
   json_t *root =
       json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "task", choir_task_name(task), "file", r->file, "examples",
                 (json_int_t)r->examples, "malformed", (json_int_t)r->malformed, "cut", (json_int_t)r->cut, "majority",
-                cli_json_real(r->majority), "threshold", measure_json(&r->measure[0]));
+                cli_json_real(r->majority), own, measure_json(&r->measure[0]));
   if (r->measures > 1) {
     json_t *batch = measure_json(&r->measure[1]);
     json_object_set_new(batch, "batch_sequences", json_integer(o->of_task.batch_sequences));
@@ -61,7 +63,8 @@ static int score_task(cli_score_options *o, const choir_task *task, choir_model 
   int code = choir_task_score(model, tokenizer, task, &o->of_task, &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
-  if (o->json) return print_task_json(o, task, &result);
+  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
+  if (o->json) return print_task_json(o, task, &result, masked ? "own" : "threshold");
   print_result(o, task, &result);
   return 0;
 }

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "choir/choir.h"
-#include "program.h"
+#include "made_up_task.h"
 
 #define MASKED "--set attention=bidirectional --set objective=masked_diffusion --set router.pool=sequence "
 #define TRAIN                                            \
@@ -116,9 +116,51 @@ static void pages_and_plans(void **state) {
                   "choir inspect run --text corpus.txt --mask-ratio 2 --out no.html");
 }
 
+/* Numbers of scores have names of their own, and tell what they are. */
+static void scores(void **state) {
+  program_must(
+      "printf '%%s\\n' '{\"context\": \"kalo miten\", \"continuation\": \" sura revo\"}' >requests.jsonl;"
+      "choir score run --requests requests.jsonl --tokens --mask-samples 8 --threads 1 2>told >one;"
+      "choir score run --requests requests.jsonl --tokens --mask-samples 8 --slots 3 --threads 2 2>told >two;"
+      "cmp one two; grep -q 'lower bounds of log-likelihoods' told; cat one");
+  json_t *root = program_json();
+  assert_true(json_at(root, "log_likelihood_bound") < 0 && json_at(root, "standard_error") > 0);
+  assert_int_equal(json_at(root, "mask_samples"), 8);
+  assert_null(json_object_get(root, "log_likelihood"));
+  assert_null(json_object_get(root, "greedy"));
+  assert_int_equal(json_array_size(json_object_get(root, "shares")), (size_t)json_at(root, "tokens"));
+  json_decref(root);
+  program_must("choir score lm --requests requests.jsonl 2>told && grep -q 'pseudo-log-likelihoods' told");
+  root = program_json();
+  assert_true(json_at(root, "pseudo_log_likelihood") < 0);
+  json_decref(root);
+}
+
+/* A label read where masks stand: a task that can be learned is, and choir score agrees with what the run says. */
+static void fine_tunes(void **state) {
+  test_ok(ch_file_save("mine.json", made_up_task, sizeof made_up_task - 1));
+  program_must("mkdir set");
+  made_up_rows("set/train.tsv", 203, 1);
+  made_up_rows("set/dev.tsv", 60, 2);
+  program_must(
+      "choir finetune --from run --task mine.json --data set --threads 1 --set batch_sequences=8 --epochs 20 "
+      "--patience 3 --set train.rate=0.01 --out tuned && cat tuned/result.json");
+  program_must("cat tuned/result.json");
+  json_t *root = program_json(), *own = json_object_get(root, "own");
+  double correct = json_at(own, "correct");
+  if (!(correct >= 57)) fail_msg("%g of 60 are right", correct);
+  assert_string_equal(json_string_value(json_object_get(own, "routing")), "sequence");
+  assert_null(json_object_get(root, "batch"));
+  json_decref(root);
+  program_must("choir score tuned --task mine.json --data set --threads 2 --json 2>/dev/null");
+  root = program_json();
+  assert_true(json_at(json_object_get(root, "own"), "correct") == correct);
+  assert_null(json_object_get(root, "batch"));
+  json_decref(root);
+}
+
 static void refusals(void **state) {
-  program_refuses(1, "model.attention is bidirectional",
-                  "echo '{\"context\":\"a\",\"continuation\":\"b\"}' | choir score run --requests -");
+  program_refuses(1, "whose scores draw nothing", "choir score lm --requests requests.jsonl --mask-samples 4");
   program_refuses(1, "model.attention is \"bidirectional\"", "choir export run --format gguf --out run.gguf");
   program_refuses(1, "probe for leaks", "choir probe run --text corpus.txt");
   program_refuses(1, "routing 'adaptive'", "choir eval run --routing adaptive");
@@ -130,5 +172,5 @@ static void refusals(void **state) {
                   "choir train --config config.json --data data " MASKED "--set vocab_size=96 --out no");
 }
 
-TEST_MAIN(setup, program_directory_remove, says_that_it_is_a_bound, goes_on, evaluates, masked_lm, fills_gaps,
-          pages_and_plans, refusals)
+TEST_MAIN(setup, program_directory_remove, says_that_it_is_a_bound, goes_on, evaluates, masked_lm, scores, fine_tunes,
+          fills_gaps, pages_and_plans, refusals)

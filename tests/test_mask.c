@@ -3,47 +3,6 @@
 #include "mask_testing.h"
 #include "train/evaluate.h"
 
-/* ---- the bound and the exact probability: 3 tokens, texts of 4 ---- */
-
-enum { V = 3, T = 4, TEXTS = 81, READ = 256, MASK = V };
-
-typedef struct {
-  choir_model *model;
-  double log_p[READ][T][V]; /* of every text with masks, in base 4 */
-} tiny;
-
-static void make_tiny(tiny *c) {
-  choir_config config = masked("masked_diffusion");
-  config.model.vocab_size = V + 1;
-  config.model.experts = 2;
-  config.train.sequence_length = T;
-  config.train.batch_sequences = 1;
-  test_ok(choir_config_set(&config, "router.pool", "sequence"));
-  test_ok(choir_config_set(&config, "head_scale", "0.25")); /* far from uniform */
-  choir_run_options run = {.threads = 1};
-  test_ok(choir_model_create(&config, 5, &run, &c->model));
-  for (int code = 0; code < READ; code++) {
-    int32_t token[T];
-    float logits[T * (V + 1)];
-    choir_forward_result r;
-    for (int t = 0, rest = code; t < T; t++, rest /= 4) token[t] = rest % 4;
-    test_ok(choir_model_forward(c->model, 1, T, token, logits, 0, &r));
-    assert_true(isnan(r.loss));
-    for (int t = 0; t < T; t++) {
-      double sum = 0;
-      for (int v = 0; v <= V; v++) sum += exp((double)logits[t * (V + 1) + v]);
-      for (int v = 0; v < V; v++) c->log_p[code][t][v] = (double)logits[t * (V + 1) + v] - log(sum);
-    }
-  }
-}
-
-/* The text with the tokens of `set` masked. */
-static int read_as(const int32_t *text, int set) {
-  int code = 0;
-  for (int t = T - 1; t >= 0; t--) code = 4 * code + (set >> t & 1 ? MASK : text[t]);
-  return code;
-}
-
 /* The probability that a model which fills one gap after the other, in any order, all orders alike, writes the text:
  * p(set) of those that are still missing is the mean over which comes next. */
 static double exact(const tiny *c, const int32_t *text) {
@@ -85,7 +44,7 @@ static void add_ratio(void *context, double from, double to, int64_t evaluations
  * enumerated bound within its standard error, which is what repeated evaluations differ by. */
 static void bound_of_a_tiny_model(void **state) {
   static tiny c;
-  make_tiny(&c);
+  make_tiny(&c, "masked_diffusion");
   double total = 0, gap = 0, squares = 0;
   int checked = 0;
   for (int number = 0; number < TEXTS; number++) {
@@ -258,7 +217,7 @@ static void fills(void **state) {
 static void draws_what_the_model_says(void **state) {
   static tiny c;
   enum { N = 1000 };
-  make_tiny(&c);
+  make_tiny(&c, "masked_diffusion");
   for (int code = 0; code < READ; code++) /* without the mask's share */
     for (int t = 0; t < T; t++) {
       double sum = 0;
@@ -310,9 +269,6 @@ static void what_has_no_meaning_is_refused(void **state) {
   test_fails(choir_model_set_routing(model, "adaptive"), CHOIR_ERROR_UNSUPPORTED, "take 'sequence'");
   test_fails(choir_model_forward(model, 1, 4, token, NULL, 1, &r), CHOIR_ERROR_UNSUPPORTED,
              "train.objective is masked");
-  choir_score_request request = {.continuation = {.text = "a"}};
-  choir_score_result scores;
-  test_fails(choir_score(model, NULL, &request, 1, NULL, &scores), CHOIR_ERROR_UNSUPPORTED, "scoring needs");
   assert_int_equal(choir_config_mask_token(&c), MODEL_V - 1);
   choir_model_free(model);
 }

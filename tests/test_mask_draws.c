@@ -1,6 +1,7 @@
-/* Training by masking: which tokens are masked, and the weights that make the mean of losses a bound. */
+/* Training by masking: which tokens are masked, and the weights that make the mean of losses a bound; and scores of
+ * continuations, beside what enumeration gives. */
 #include "mask_testing.h"
-#include "train/mask.h"
+#include "model/mask.h"
 
 typedef struct {
   int32_t token[MODEL_T], target[MODEL_T];
@@ -108,4 +109,102 @@ static void evaluation_draws(void **state) {
   }
 }
 
-TEST_MAIN(NULL, NULL, diffusion_draws, lm_draws, evaluation_draws)
+/* ---- scores: a context of one token, a continuation of three ---- */
+
+enum { CONTEXT = 1, SCORED = T - CONTEXT };
+
+/* The bound of a continuation, in nats: the mean over k, over all choices of k of its tokens, of their mean loss, times
+ * their number. With `alone`, instead the sum of each token's with that one masked. */
+static double enumerated_score(const tiny *c, const int32_t *text, int alone) {
+  const double choose[] = {1, 3, 3, 1};
+  double sum = 0;
+  for (int set = 1; set < 1 << SCORED; set++) {
+    int k = __builtin_popcount((unsigned)set);
+    for (int t = 0; t < SCORED; t++)
+      if (set >> t & 1 && (!alone || k == 1))
+        sum += c->log_p[read_as(text, set << CONTEXT)][CONTEXT + t][text[CONTEXT + t]] / (alone ? 1 : k * choose[k]);
+  }
+  return sum;
+}
+
+static choir_score_request tiny_request(const int32_t *text, int count) {
+  return (choir_score_request){.context = {.tokens = text, .count = CONTEXT},
+                               .continuation = {.tokens = text + CONTEXT, .count = count}};
+}
+
+/* Every request gets the same bits in any order, batch and number of masks; of one token the exact probability. */
+static void check_scores(const tiny *c, const char *measure, int samples, choir_score_result *r) {
+  static int32_t text[TEXTS][T];
+  choir_score_request request[TEXTS];
+  choir_score_options o = {.batch = 3, .chunk = 1, .mask_samples = samples};
+  choir_score_result again;
+  for (int number = 0; number < TEXTS; number++) {
+    for (int t = 0, rest = number; t < T; t++, rest /= 3) text[number][t] = rest % 3;
+    request[TEXTS - 1 - number] = tiny_request(text[number], SCORED);
+  }
+  test_ok(choir_score(c->model, NULL, request, TEXTS, &o, &again));
+  for (int number = 0; number < TEXTS; number++) request[number] = tiny_request(text[number], SCORED);
+  o.batch = 16;
+  test_ok(choir_score(c->model, NULL, request, TEXTS, &o, r));
+  assert_string_equal(r->measure, measure);
+  assert_string_equal(r->routing, "sequence");
+  for (int number = 0; number < TEXTS; number++) {
+    const choir_scored *s = &r->score[number];
+    double sum = 0;
+    assert_true(s->log_likelihood == again.score[TEXTS - 1 - number].log_likelihood);
+    for (int t = 0; t < SCORED; t++) sum += (double)s->log_probability[t];
+    assert_true(fabs(sum - s->log_likelihood) < 1e-5);
+    assert_int_equal(s->greedy, -1);
+  }
+  choir_score_result_free(&again);
+  for (int number = 0; number < TEXTS; number++) request[number] = tiny_request(text[number], 1);
+  test_ok(choir_score(c->model, NULL, request, 3, &o, &again));
+  for (int number = 0; number < 3; number++) {
+    float logits[(CONTEXT + 1) * (V + 1)];
+    int32_t read[] = {text[number][0], MASK};
+    choir_forward_result ignored;
+    double total = 0;
+    test_ok(choir_model_forward(c->model, 1, CONTEXT + 1, read, logits, 0, &ignored));
+    for (int v = 0; v <= V; v++) total += exp((double)logits[V + 1 + v]);
+    assert_true(fabs(again.score[number].log_likelihood + log(total) - (double)logits[V + 1 + text[number][1]]) < 1e-5);
+    assert_true(again.score[number].standard_error == 0);
+  }
+  choir_score_result_free(&again);
+}
+
+/* A score of masked_diffusion is the enumerated bound within its standard error, that of masked_lm the sum of the
+ * tokens' log-probabilities, each given all others. */
+static void scores(void **state) {
+  static tiny c;
+  choir_score_result r;
+  double squares = 0;
+  make_tiny(&c, "masked_diffusion");
+  check_scores(&c, CHOIR_SCORE_LOWER_BOUND, 200, &r);
+  for (int number = 0; number < TEXTS; number++) {
+    int32_t text[T];
+    for (int t = 0, rest = number; t < T; t++, rest /= 3) text[t] = rest % 3;
+    double error = r.score[number].standard_error, bound = enumerated_score(&c, text, 0);
+    assert_true(error > 0 && error < 0.3);
+    squares += pow((r.score[number].log_likelihood - bound) / error, 2) / TEXTS;
+  }
+  if (!(squares > 0.2 && squares < 3)) fail_msg("scores are off by %g standard errors", sqrt(squares));
+  choir_score_result_free(&r);
+  choir_model_free(c.model);
+  make_tiny(&c, "masked_lm");
+  check_scores(&c, CHOIR_SCORE_PSEUDO, 0, &r);
+  for (int number = 0; number < TEXTS; number++) {
+    int32_t text[T];
+    for (int t = 0, rest = number; t < T; t++, rest /= 3) text[t] = rest % 3;
+    assert_true(fabs(r.score[number].log_likelihood - enumerated_score(&c, text, 1)) < 1e-5);
+    assert_true(r.score[number].standard_error == 0);
+  }
+  choir_score_result_free(&r);
+  choir_score_request request = tiny_request((const int32_t[]){1, 2}, 1);
+  choir_score_options o = {.batch = 1, .chunk = 1, .mask_samples = 4};
+  test_fails(choir_score(c.model, NULL, &request, 1, &o, &r), CHOIR_ERROR_ARGUMENT, "whose scores draw nothing");
+  request = tiny_request((const int32_t[]){1, MASK}, 1);
+  test_fails(choir_score(c.model, NULL, &request, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "outside the vocabulary of 3");
+  choir_model_free(c.model);
+}
+
+TEST_MAIN(NULL, NULL, scores, diffusion_draws, lm_draws, evaluation_draws)

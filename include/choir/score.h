@@ -16,13 +16,15 @@ typedef struct choir_score_request {
 } choir_score_request;
 
 typedef struct choir_scored {
-  double log_likelihood;  /* sum over the continuation's tokens, natural logarithm */
+  double log_likelihood;  /* sum over the continuation's tokens, natural logarithm; of a model that is trained by
+                             masking what choir_score_result.measure says */
   int greedy;             /* 1: every token is the likeliest one (ties: the lower id), so temperature 0 would generate
-                             this continuation */
+                             this continuation; -1: a model that is trained by masking, which writes in any order */
   int count;              /* tokens of the continuation */
   int32_t *tokens;        /* [count] */
-  float *log_probability; /* [count] of each */
-  int64_t reserved[2];
+  float *log_probability; /* [count] of each; of a lower bound each token's share, which is no probability */
+  double standard_error;  /* of a lower bound, by the draws of masks; else 0 */
+  int64_t reserved[1];
 } choir_scored;
 
 typedef struct choir_score_options {
@@ -30,7 +32,9 @@ typedef struct choir_score_options {
   int chunk;                        /* tokens that do: memory for speed */
   choir_progress_callback progress; /* or NULL; in requests, or in texts of a task */
   void *context;
-  int64_t reserved[8];
+  int mask_samples; /* train.objective masked_diffusion: sets of masks that a continuation of several tokens is scored
+                       with; 0: 32. Of other models it must be 0 */
+  int64_t reserved[7];
 } choir_score_options;
 #define CHOIR_SCORE_OPTIONS_INIT \
   { .batch = 16, .chunk = 512 }
@@ -42,11 +46,19 @@ typedef struct choir_score_result {
   int64_t tokens; /* that went through the model: what requests begin with in common goes once */
   double seconds;
   const char *routing; /* choir_session_routing */
-  int64_t reserved[7];
+  const char *measure; /* says what log_likelihood holds: one of the names below */
+  int mask_samples;    /* of a lower bound; else 0 */
+  int64_t reserved[5];
 } choir_score_result;
+
+#define CHOIR_SCORE_EXACT "log_likelihood"             /* of a model that predicts the next token */
+#define CHOIR_SCORE_LOWER_BOUND "log_likelihood_bound" /* masked_diffusion: an estimate of a lower bound */
+#define CHOIR_SCORE_PSEUDO "pseudo_log_likelihood"     /* masked_lm: sums every token's, given all others */
 
 /* Scores `count` requests. The routing is that of a session (choir_session_create); the result names it. A score is a
  * function of model and request alone, bit for bit, whatever the batch, the chunk, the order and the number of threads.
+ * A model that is trained by masking reads the whole request, the continuation's tokens masked, some at a time, and is
+ * routed by itself (docs/diffusion.md); what such scores are `measure` says, and they do not compare with exact ones.
  * tokenizer: the model's; NULL if everything is tokens and no context is empty. Release the
  * result with choir_score_result_free; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty
  * continuation, a token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a
@@ -86,7 +98,8 @@ typedef struct choir_task_result {
 } choir_task_result;
 
 /* Predicts the label of every row of a set: the one whose word is likeliest after the task's template, by the mean
- * log-probability of its tokens. CHOIR_ERROR_UNSUPPORTED: no step has set the model's thresholds yet; CHOIR_ERROR_IO:
+ * log-probability of its tokens (of a model that is trained by masking: its score divided by their number, and there is
+ * no accuracy by the batch). CHOIR_ERROR_UNSUPPORTED: no step has set the model's thresholds yet; CHOIR_ERROR_IO:
  * no such file; CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score. */
 CHOIR_API int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
                                const choir_task_options *options, choir_task_result *result);

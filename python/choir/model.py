@@ -68,14 +68,20 @@ class Scored:
     """How likely a continuation is."""
 
     log_likelihood: float
-    greedy: bool
-    """whether every token of the continuation is the likeliest one"""
+    """of a model that is trained by masking: what `measure` says"""
+    greedy: Optional[bool]
+    """whether every token of the continuation is the likeliest one; None: the model is trained by masking"""
     tokens: np.ndarray
     """[count] int32"""
     log_probability: np.ndarray
-    """[count] float32, of each"""
+    """[count] float32, of each; of a bound each token's share"""
     routing: str = ""
     """as in Text"""
+    measure: str = "log_likelihood"
+    """or "log_likelihood_bound", an estimate of a lower bound (masked_diffusion), or "pseudo_log_likelihood"
+    (masked_lm)"""
+    standard_error: float = 0.0
+    """of a bound, by the draws of masks"""
 
 
 def _prompt(owner, prompt, value: Union[str, Sequence[int]]) -> None:
@@ -333,15 +339,18 @@ class Model(Handle):
         requests: Sequence[tuple[Any, Any]],
         *,
         batch: int = 16,
+        mask_samples: int = 0,
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> list[Scored]:
         """Log-likelihoods of continuations: requests are (context, continuation), texts or token ids each. The
-        routing is chosen as by generate, so a score depends on model and request alone."""
+        routing is chosen as by generate, so a score depends on model and request alone. A model that is trained by
+        masked_diffusion gives a bound, from `mask_samples` sets of masks for each continuation (0: 32)."""
         array = ffi.new("choir_score_request[]", max(len(requests), 1))
         for i, (context, continuation) in enumerate(requests):
             _prompt(array, array[i].context, context)
             _prompt(array, array[i].continuation, continuation)
-        options, result = native.options("choir_score_options", batch=batch), ffi.new("choir_score_result *")
+        options = native.options("choir_score_options", batch=batch, mask_samples=mask_samples)
+        result = ffi.new("choir_score_result *")
         with self.use() as address, Guard() as guard:
             guard.on(options, "progress", lambda _, p: progress and progress(p.done, p.total))
             native.check(lib.choir_score(address, self._words(), array, len(requests), options, result))
@@ -349,10 +358,12 @@ class Model(Handle):
                 return [
                     Scored(
                         s.log_likelihood,
-                        bool(s.greedy),
+                        None if s.greedy < 0 else bool(s.greedy),
                         native.copied(s.tokens, s.count, np.int32),
                         native.copied(s.log_probability, s.count, np.float32),
                         native.string(result.routing),
+                        native.string(result.measure),
+                        s.standard_error,
                     )
                     for s in result.score[0 : result.count]
                 ]

@@ -208,6 +208,13 @@ class Models(unittest.TestCase):
         (scored,) = self.model.score([(self.model.tokenizer.encode("sur"), two.tokens)])
         self.assertTrue(scored.greedy)
         self.assertAlmostEqual(scored.log_likelihood, float(scored.log_probability.sum()), places=4)
+        self.assertEqual((scored.measure, scored.standard_error), ("log_likelihood", 0))
+        config = choir.Config("diffusion-nano", vocab_size=64, layers=2, d_model=32, d_hidden=32)
+        with choir.Model(config, seed=3, threads=2) as masked:
+            (scored,) = masked.score([([1, 2, 3], [4, 5, 6, 7])], mask_samples=8)
+        self.assertEqual((scored.measure, scored.routing, scored.greedy), ("log_likelihood_bound", "sequence", None))
+        self.assertGreater(scored.standard_error, 0)
+        self.assertAlmostEqual(scored.log_likelihood, float(scored.log_probability.sum()), places=4)
 
         def fail(number, text):
             raise ZeroDivisionError("stream")

@@ -75,3 +75,13 @@ int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uni
     if ((left -= candidates[i].weight) < 0) return candidates[i].token;
   return best; /* rounding left a trifle over */
 }
+
+ch_summary ch_summarize(const float *logits, int V) {
+  ch_summary s = {0};
+  double sum = 0;
+  for (int v = 1; v < V; v++)
+    if (logits[v] > logits[s.best]) s.best = v;
+  for (int v = 0; v < V; v++) sum += exp((double)logits[v] - (double)logits[s.best]);
+  s.log_sum = (double)logits[s.best] + log(sum);
+  return s;
+}

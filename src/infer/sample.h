@@ -20,4 +20,11 @@ typedef struct ch_sampling {
  * scratch. A logit of -infinity excludes its token. Returns -1 if a logit is NaN or +infinity. */
 int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uniform, ch_candidate *candidates);
 
+/* A row of logits: log of the sum of their exponentials, and the likeliest token (of equal ones the lower id). */
+typedef struct ch_summary {
+  double log_sum;
+  int best;
+} ch_summary;
+ch_summary ch_summarize(const float *logits, int V);
+
 #endif

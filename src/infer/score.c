@@ -19,7 +19,18 @@ static int check_score_options(const choir_model *model, const choir_tokenizer *
   CH_CHECK_RESERVED(o, "choir_score_options");
   if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
   if (o->chunk < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "chunk is %d; must be at least 1", o->chunk);
-  return ch_check_tokenizer(tokenizer, choir_model_get_config(model)->model.vocab_size);
+  CH_TRY(ch_check_mask_samples(model, o));
+  return ch_check_tokenizer(tokenizer, ch_config_pieces(choir_model_get_config(model)));
+}
+
+int ch_check_mask_samples(const choir_model *model, const choir_score_options *o) {
+  const choir_config *config = choir_model_get_config(model);
+  if (o->mask_samples < 0 || o->mask_samples > 1 << 20)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "mask_samples is %d: must be 1 to %d, or 0 for 32", o->mask_samples, 1 << 20);
+  if (!o->mask_samples || ch_config_diffusion(config)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT,
+                  "mask_samples is %d, and train.objective is %s, whose scores draw nothing: set mask_samples to 0",
+                  o->mask_samples, config->train.objective);
 }
 
 int ch_check_tokenizer(const choir_tokenizer *tokenizer, int V) {
@@ -132,9 +143,8 @@ int choir_score(choir_model *model, const choir_tokenizer *tokenizer, const choi
   score_work w = {.count = count};
   *result = (choir_score_result){0};
   if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no requests: there is nothing to score");
-  CH_TRY(ch_config_check_next_token(choir_model_get_config(model), "scoring"));
   CH_TRY(check_score_options(model, tokenizer, o));
-  int code = make_work(tokenizer, choir_model_get_config(model)->model.vocab_size, requests, &w, result);
+  int code = make_work(tokenizer, ch_config_pieces(choir_model_get_config(model)), requests, &w, result);
   if (!code) code = ch_score_run(model, w.item, count, o, result);
   for (int64_t i = 0; i < w.next; i++) free(w.owned[i]);
   free(w.owned);

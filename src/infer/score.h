@@ -3,9 +3,12 @@
 #define CH_INFER_SCORE_H
 
 #include "choir/score.h"
+#include "infer/sample.h"
 
-/* Refuse a tokenizer (NULL: none) that has not the model's vocabulary of V, and tokens outside it. */
+/* Refuse a tokenizer (NULL: none) that has not the model's vocabulary of V, mask_samples where nothing is drawn, and
+ * tokens outside the vocabulary. */
 int ch_check_tokenizer(const choir_tokenizer *tokenizer, int V);
+int ch_check_mask_samples(const choir_model *model, const choir_score_options *options);
 int ch_check_tokens(const int32_t *tokens, int count, int V);
 
 /* A request as tokens, and where its score goes. */
@@ -15,15 +18,15 @@ typedef struct ch_score_item {
   choir_scored *score;         /* log_probability has its memory, or is NULL */
 } ch_score_item;
 
-/* A row of logits: log of the sum of their exponentials, and the likeliest token (of equal ones the lower id). */
-typedef struct ch_summary {
-  double log_sum;
-  int best;
-} ch_summary;
-ch_summary ch_summarize(const float *logits, int V);
-
 /* Fills the scores of items, and the result's tokens and seconds. Puts the items in another order. */
 int ch_score_run(choir_model *model, ch_score_item *items, int64_t count, const choir_score_options *options,
                  choir_score_result *result);
+
+/* The same for a model that is trained by masking, in the order of the items. Leaves the model's plan as it is. */
+int ch_score_masked(choir_model *model, const ch_score_item *items, int64_t count, const choir_score_options *options,
+                    choir_score_result *result);
+
+/* The routing under which such a model scores: its own, of one text. */
+const char *ch_masked_routing(const choir_model *model);
 
 #endif

@@ -9,16 +9,7 @@
 #include "base/machine.h"
 #include "infer/score.h"
 #include "infer/session.h"
-
-ch_summary ch_summarize(const float *logits, int V) {
-  ch_summary s = {0};
-  double sum = 0;
-  for (int v = 1; v < V; v++)
-    if (logits[v] > logits[s.best]) s.best = v;
-  for (int v = 0; v < V; v++) sum += exp((double)logits[v] - (double)logits[s.best]);
-  s.log_sum = (double)logits[s.best] + log(sum);
-  return s;
-}
+#include "model/config.h"
 
 typedef struct {
   int64_t next, end;         /* items that wait */
@@ -205,6 +196,7 @@ static int start_session(scoring *g, choir_model *model) {
   CH_TRY(choir_session_create(
       model, &(choir_session_options){.slots = g->slots, .length = longest, .chunk = g->o->chunk}, &g->session));
   g->result->routing = choir_session_routing(g->session);
+  g->result->measure = CHOIR_SCORE_EXACT;
   g->rows = MOST_LOGITS / g->V > 0 ? MOST_LOGITS / g->V : 1;
   if (g->rows > g->session->chunk) g->rows = g->session->chunk;
   size_t slots = (size_t)g->slots;
@@ -220,6 +212,7 @@ static int start_session(scoring *g, choir_model *model) {
 
 int ch_score_run(choir_model *model, ch_score_item *items, int64_t count, const choir_score_options *o,
                  choir_score_result *result) {
+  if (ch_config_masked(&model->config)) return ch_score_masked(model, items, count, o, result);
   scoring g = {.o = o, .result = result, .items = items, .count = count, .V = model->config.model.vocab_size};
   double begin = ch_machine_seconds();
   qsort(items, (size_t)count, sizeof *items, compare_requests);

@@ -70,6 +70,7 @@ int ch_config_same_model(const choir_config *a, const choir_config *b);
 /* Whether training masks tokens and predicts them. The last token of such a model's vocabulary is the mask, which the
  * tokenizer does not have. */
 static inline int ch_config_masked(const choir_config *c) { return strcmp(c->train.objective, "next_token") != 0; }
+static inline int ch_config_diffusion(const choir_config *c) { return !strcmp(c->train.objective, "masked_diffusion"); }
 static inline int ch_config_pieces(const choir_config *c) { return c->model.vocab_size - ch_config_masked(c); }
 
 /* CHOIR_ERROR_UNSUPPORTED, naming train.objective, unless the model predicts the next token. `what` needs that. */

@@ -116,7 +116,7 @@ static int make_examples(maker *m, int most, int labelled, ch_examples *e) {
 
 int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int most, int labelled, ch_examples *e) {
   maker m = {.rows = rows, .tokenizer = tokenizer};
-  *e = (ch_examples){0};
+  *e = (ch_examples){.mask = -1};
   int code = make_examples(&m, most, labelled, e);
   ch_encoder_free(m.encoder);
   free(m.text.data);
@@ -156,9 +156,9 @@ int ch_examples_lay_out(const ch_examples *e, const int64_t *example, int64_t fi
     int prompt = ch_examples_length(e, number), length = ch_examples_word_length(e, said), at = b * T;
     const int32_t *word = ch_examples_word(e, said);
     memcpy(token + at, ch_examples_prompt(e, number), (size_t)prompt * sizeof *token);
-    memcpy(token + at + prompt, word, (size_t)(length - 1) * sizeof *token);
+    for (int t = 0; t < length - (e->mask < 0); t++) token[at + prompt + t] = e->mask < 0 ? word[t] : e->mask;
     for (int t = 0; t < length; t++, rows++) {
-      row[rows] = at + prompt - 1 + t;
+      row[rows] = at + prompt - (e->mask < 0) + t;
       if (target) target[rows] = word[t];
     }
   }
@@ -179,7 +179,7 @@ enum { BATCHES_A_PIECE = 64 };
 int ch_sampler_make(const ch_examples *e, uint64_t seed, int B, int micros, ch_sampler *s) {
   *s = (ch_sampler){.examples = e, .seed = seed, .B = B, .epoch = -1};
   s->batches = (e->count + B - 1) / B;
-  s->tokens = (int64_t)B * ch_padded_length(e->longest + e->longest_word - 1);
+  s->tokens = (int64_t)B * ch_padded_length(e->longest + e->longest_word - (e->mask < 0));
   s->rows = (int64_t)B * e->longest_word;
   s->batch = calloc((size_t)micros, sizeof *s->batch);
   s->order = reallocarray(NULL, (size_t)e->count, sizeof *s->order);
@@ -226,7 +226,7 @@ int ch_sampler_get(ch_sampler *s, int64_t number, int micro, int64_t *used) {
   int count = e->count - first < s->B ? (int)(e->count - first) : s->B, longest = 0;
   for (int i = 0; i < count; i++) {
     int64_t example = s->order[first + i];
-    int length = ch_examples_length(e, example) + ch_examples_word_length(e, e->label[example]) - 1;
+    int length = ch_examples_length(e, example) + ch_examples_word_length(e, e->label[example]) - (e->mask < 0);
     if (length > longest) longest = length;
     *used += length;
   }

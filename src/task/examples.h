@@ -19,6 +19,7 @@ typedef struct ch_examples {
   ch_ids words; /* of all labels */
   int word_begin[CH_TASK_LABELS + 1];
   int longest_word;
+  int32_t mask; /* what batches have in the place of every token of a word, or -1: the word itself but its last token */
 } ch_examples;
 
 /* A prompt and the longest word have `most` tokens together at most: what is more is cut off the end of the task's
@@ -42,7 +43,8 @@ static inline const int32_t *ch_examples_word(const ch_examples *e, int label) {
 
 /* Examples in a batch [B,T]: those numbered example[first] .. (NULL: first ..), `count` of them, each with the tokens
  * of a word but the last behind its prompt; label -1: that of its own label. What is left is padding. row gets the
- * positions in front of every token of the word, target (unless NULL) these tokens. Returns how many rows. */
+ * positions in front of every token of the word, target (unless NULL) these tokens. Returns how many rows. With
+ * examples->mask the tokens of the word are masks, and rows are theirs. */
 int ch_examples_lay_out(const ch_examples *e, const int64_t *example, int64_t first, int count, int label, int B, int T,
                         int32_t *token, int32_t *row, int32_t *target);
 

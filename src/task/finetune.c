@@ -92,15 +92,15 @@ static int open_sets(ch_tune *t, const char *base) {
   const choir_config *config = &t->run.config;
   const choir_train_config *c = &config->train;
   const choir_tokenizer *tokenizer;
-  int V = config->model.vocab_size;
-  CH_TRY(ch_config_check_next_token(config, "fine-tuning"));
+  int V = ch_config_pieces(config);
+  int32_t mask = choir_config_mask_token(config);
   CH_TRY(choir_tokenizer_load(path, &t->run.tokenizer));
   tokenizer = t->run.tokenizer;
   if (choir_tokenizer_vocab_size(tokenizer) != V)
     return ch_error(CHOIR_ERROR_FORMAT, "%s has %d pieces and the model %d: they do not belong together", path,
                     choir_tokenizer_vocab_size(tokenizer), V);
-  CH_TRY(ch_set_open(t->task, t->settings.data, "train", tokenizer, c->sequence_length, 1, &t->train));
-  CH_TRY(ch_set_open(t->task, t->settings.data, "dev", tokenizer, c->sequence_length, 1, &t->dev));
+  CH_TRY(ch_set_open(t->task, t->settings.data, "train", tokenizer, c->sequence_length, mask, 1, &t->train));
+  CH_TRY(ch_set_open(t->task, t->settings.data, "dev", tokenizer, c->sequence_length, mask, 1, &t->dev));
   ch_examples_thin(&t->dev.examples, c->eval_sequences);
   ch_tune_hash(t);
   return ch_sampler_make(&t->train.examples, c->seed, c->batch_sequences, c->accumulate, &t->sampler);
@@ -118,7 +118,8 @@ static int settle(ch_tune *t) {
   t->run.eval_every = config->train.eval_every ? config->train.eval_every : ch_tune_epoch_steps(t);
   t->run.patience = t->settings.patience;
   if (!router) return CHOIR_ERROR_ARGUMENT;
-  if (config->model.moe_every && !ch_router_can_be_causal(router) && !t->settings.batch_sequences)
+  if (config->model.moe_every && !ch_config_masked(config) && !ch_router_can_be_causal(router) &&
+      !t->settings.batch_sequences)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router %s cannot route without a look at other tokens: batch_sequences "
                     "must be at least 1",
@@ -133,8 +134,8 @@ static int make_trainer(ch_tune *t) {
   choir_model *model;
   ch_pass *passes;
   int count;
-  CH_TRY(ch_predict_passes(&t->dev.examples, (int)t->settings.batch_sequences, run->config.model.experts, &passes,
-                           &count));
+  int batch = ch_config_masked(&run->config) ? 0 : (int)t->settings.batch_sequences;
+  CH_TRY(ch_predict_passes(&t->dev.examples, batch, run->config.model.experts, &passes, &count));
   int code = ch_model_prepare(&run->config, &t->options->run, &model);
   if (!code && (code = ch_model_alone(model, "fine-tuning"))) choir_model_free(model);
   if (!code) code = ch_trainer_plan(model, trainer);

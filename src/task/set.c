@@ -43,11 +43,12 @@ int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows
 }
 
 int ch_set_open(const choir_task *task, const char *directory, const char *split, const choir_tokenizer *tokenizer,
-                int length, int labelled, ch_set *set) {
+                int length, int32_t mask, int labelled, ch_set *set) {
   *set = (ch_set){0};
   CH_TRY(ch_task_file(task, directory, split, set->path));
   CH_TRY(ch_rows_read(task, set->path, labelled, &set->rows));
-  int code = ch_examples_make(&set->rows, tokenizer, length + 1, labelled, &set->examples);
+  int code = ch_examples_make(&set->rows, tokenizer, length + (mask < 0), labelled, &set->examples);
+  set->examples.mask = mask;
   if (!code && !set->examples.count)
     code = ch_error(CHOIR_ERROR_FORMAT, "%s: none of its %lld rows has a label", set->path, (long long)set->rows.count);
   if (code) ch_set_close(set);
@@ -146,11 +147,11 @@ int ch_predictions_write(const char *path, const ch_rows *rows, const ch_example
 int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const choir_task_options *o, const char *out,
                    choir_task_measure *m) {
   ch_predictions p;
-  int was = model->causal;
-  model->causal = by_batch ? CH_NOT_CAUSAL : was ? was : CH_BY_THRESHOLDS;
+  int was = model->causal, masked = ch_config_masked(&model->config);
+  model->causal = by_batch ? CH_NOT_CAUSAL : was || masked ? was : CH_BY_THRESHOLDS;
   int code = by_batch ? ch_predict_batches(model, &set->examples, o->batch_sequences, &o->score, &p)
                       : ch_predict_alone(model, &set->examples, &o->score, &p);
-  const char *routing = choir_model_routing(model);
+  const char *routing = masked ? ch_masked_routing(model) : choir_model_routing(model);
   model->causal = was;
   CH_TRY(code);
   *m = ch_measure(set->rows.task, &set->examples, &p);
@@ -164,8 +165,8 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
 
 static int check_set(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
   if (!o->data) return ch_error(CHOIR_ERROR_ARGUMENT, "scoring a task needs the directory of its files");
-  CH_TRY(ch_config_check_next_token(&model->config, "scoring a task"));
-  CH_TRY(ch_check_tokenizer(tokenizer, model->config.model.vocab_size));
+  CH_TRY(ch_check_mask_samples(model, &o->score));
+  CH_TRY(ch_check_tokenizer(tokenizer, ch_config_pieces(&model->config)));
   if (o->batch_sequences < 0 || o->score.batch < 1 || o->score.chunk < 1)
     return ch_error(CHOIR_ERROR_ARGUMENT, "batch_sequences %d must not be negative, batch %d and chunk %d at least 1",
                     o->batch_sequences, o->score.batch, o->score.chunk);
@@ -188,14 +189,17 @@ static int plan_batches(choir_model *model, const ch_examples *e, int asked) {
   return code;
 }
 
-/* Batch routing is worth a look of its own only where it looks at other tokens. */
+int ch_set_has_batches(const choir_model *model) {
+  return !ch_config_masked(&model->config) && choir_model_looks_across_tokens(model);
+}
+
 static int measure_batches(choir_model *model, const ch_set *set, const choir_task_options *o, choir_task_result *r) {
   choir_router_options *router = &model->net.config.router;
   double factor = router->eval_capacity_factor;
   int was = model->causal, code = CHOIR_OK;
   model->causal = 0;
   if (o->capacity_factor > 0) router->eval_capacity_factor = o->capacity_factor;
-  if (o->batch_sequences > 0 && choir_model_looks_across_tokens(model)) {
+  if (o->batch_sequences > 0 && ch_set_has_batches(model)) {
     code = plan_batches(model, &set->examples, o->batch_sequences);
     if (!code) code = ch_set_measure(model, set, 1, o, NULL, &r->measure[r->measures++]);
   }
@@ -223,10 +227,11 @@ int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const
   CH_CHECK_RESERVED(options, "choir_task_options");
   CH_TRY(ch_model_alone(model, "choir_task_score"));
   CH_TRY(check_set(model, tokenizer, options));
-  CH_TRY(ch_model_check_thresholds(model));
+  if (!ch_config_masked(&model->config) || model->causal) CH_TRY(ch_model_check_thresholds(model));
   int length = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   double begin = ch_machine_seconds();
-  CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, length, 0, &set));
+  CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, length,
+                     choir_config_mask_token(&model->config), 0, &set));
   describe_set(&set, result);
   int code = CHOIR_OK;
   if (options->out && ch_same_file(options->out, set.path))

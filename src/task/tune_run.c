@@ -33,15 +33,16 @@ static void describe_step(const ch_run *run, const choir_event *e, char *text, s
   ch_format(text, size, ",\"examples\":%" PRId64 ",\"tokens\":%" PRId64, e->speed->sequences, of(run)->step_tokens);
 }
 
-/* By thresholds if the router has them, and by the batch if that is another routing. */
+/* By thresholds if the router has them, and by the batch if that is another routing; of a model that is trained by
+ * masking each text by itself. */
 static int measure_task(ch_tune *t) {
   choir_model *model = t->run.trainer.model;
   choir_task_options o = CHOIR_TASK_OPTIONS_INIT;
   o.batch_sequences = (int)t->settings.batch_sequences;
   t->measures = 0;
-  if (ch_router_can_be_causal(model->net.router))
+  if (ch_config_masked(&model->config) || ch_router_can_be_causal(model->net.router))
     CH_TRY(ch_set_measure(model, &t->dev, 0, &o, NULL, &t->measure[t->measures++]));
-  if (!o.batch_sequences || !choir_model_looks_across_tokens(model)) return CHOIR_OK;
+  if (!o.batch_sequences || !ch_set_has_batches(model)) return CHOIR_OK;
   return ch_set_measure(model, &t->dev, 1, &o, NULL, &t->measure[t->measures++]);
 }
 

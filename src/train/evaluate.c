@@ -10,7 +10,7 @@
 #include "comm/watch.h"
 #include "data/data.h"
 #include "model/config.h"
-#include "train/mask.h"
+#include "model/mask.h"
 
 /* The window of that number [length+1]. */
 static void get_window(const ch_windows *w, int64_t index, int32_t *tokens) {

@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "comm/collective.h"
 #include "model/config.h"
-#include "train/mask.h"
+#include "model/mask.h"
 #include "train/metrics.h"
 
 static const ch_pretraining *of(const ch_run *run) { return (const ch_pretraining *)(const void *)run; }

@@ -10,7 +10,7 @@
 #include "base/threads.h"
 #include "file/dir.h"
 #include "model/config.h"
-#include "train/mask.h"
+#include "model/mask.h"
 #include "train/state.h"
 
 struct choir_trainer {

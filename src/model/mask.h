@@ -1,7 +1,7 @@
 /* Masked tokens for models that see a text from both sides (docs/diffusion.md): what such a model reads, what it is to
  * predict, and what that counts. */
-#ifndef CH_TRAIN_MASK_H
-#define CH_TRAIN_MASK_H
+#ifndef CH_MODEL_MASK_H
+#define CH_MODEL_MASK_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "train/mask.h"
+#include "model/mask.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,12 +8,10 @@
 
 static const double lm_share = 0.15, lm_masked = 0.8, lm_random = 0.9; /* Devlin et al. 2019 */
 
-static int is_diffusion(const choir_config *config) { return !strcmp(config->train.objective, "masked_diffusion"); }
-
 /* What stands at a chosen token: the mask; with masked_lm sometimes any token, or the right one. */
 static int32_t hide(const choir_config *config, ch_rng rng, uint64_t at, int32_t token) {
   int32_t mask = ch_config_pieces(config);
-  if (is_diffusion(config)) return mask;
+  if (ch_config_diffusion(config)) return mask;
   double kind = ch_rng_uniform(rng, 2 * at);
   if (kind < lm_masked) return mask;
   return kind < lm_random ? (int32_t)ch_rng_below(rng, 2 * at + 1, (uint64_t)mask) : token;
@@ -38,7 +36,7 @@ void ch_mask_training(const choir_config *config, int64_t step, int row, const i
          other = ch_rng_make(c->seed, CH_STREAM_MASK_TOKEN, 0);
   int stratum = row % c->batch_sequences * c->accumulate + row / c->batch_sequences; /* every micro-batch has all */
   double factor = 1, p = lm_share;
-  *weighted = is_diffusion(config);
+  *weighted = ch_config_diffusion(config);
   if (*weighted) p = probability(config, (stratum + ch_rng_uniform(ratio, sequence)) / rows, &factor);
   for (int t = 0; t < T; t++) {
     uint64_t at = sequence * (uint64_t)T + (uint64_t)t;
@@ -59,7 +57,7 @@ int ch_mask_evaluation(const choir_config *config, int64_t draw, int64_t count, 
   if (!(*ratio > 0))
     *ratio =
         ((double)draw + ch_rng_uniform(ch_rng_make(seed, CH_STREAM_MASK_RATIO, sub), (uint64_t)index)) / (double)count;
-  k = (int)ceil((is_diffusion(config) ? *ratio : lm_share) * n);
+  k = (int)ceil((ch_config_diffusion(config) ? *ratio : lm_share) * n);
   if (k > n) k = n;
   left = n;
   for (int t = 0, missing = k; t < T; t++) { /* each with the chance that the missing ones have among those left */
