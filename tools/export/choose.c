@@ -55,8 +55,10 @@ static int check_router(const ch_export_plan *plan) {
 static int check_layers(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   if (ch_config_bidirectional(c))
-    return refuse_field("model.attention", c->attention,
-                        "the architectures that fit are causal; train with \"causal\"");
+    return refuse_field(
+        "model.attention", c->attention,
+        "choir writes causal architectures alone, not llada and llada-moe of llama.cpp, which look both "
+        "ways; train with \"causal\"");
   if (!ch_config_has_rope(c))
     return refuse_field("model.position", c->position, "the architectures that fit have \"rope\"; train with that");
   if (plan->moe_layers < c->layers && strcmp(c->activation, "swiglu"))
