@@ -73,7 +73,7 @@ int ch_pools_check(const choir_router_options *o, int n, int e, int sequence_len
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
         "router '%s': %d experts choose among only %d tokens (pool '%s'%s); give more tokens, or use a trained "
-        "model with routing threshold, which takes any number",
+        "model with routing threshold (--routing threshold), which takes any number",
         o->name, e, s.size, o->pool, !strcmp(o->pool, "position") ? ": one of each sequence" : "");
   CH_TRY(check_factor(o, &s, o->capacity_factor, n, e));
   return check_factor(o, &s, ch_router_factor(o, 0), n, e);
