@@ -26,7 +26,7 @@ choir data build --out data --tokenizer en.model --holdout 0.1 book.txt
 choir train --config config.json --data data --out "$evil" --set "model.name=<img src=x onerror=alert()>"
 choir train --config config.json --data data --out other --set rate=0.01
 { head -n 20 book.txt; echo "</script><script>document.title='ran'</script><b onclick=x>$evil"; } >page.txt
-choir inspect "$evil" --text page.txt --out inspect.html
+choir inspect other "$evil" --text page.txt --out inspect.html
 choir report "$evil" --out report.html
 choir report "$evil" other --out compare.html
 cat >cluster.json <<'J'
@@ -84,6 +84,11 @@ setTimeout(() => {
     tabs[0].focus();
     key(tabs[0], "ArrowRight");
     if (document.activeElement !== tabs[1]) found.push("the arrow key does not change tabs");
+    const slider = document.getElementById("view"), before = document.getElementById("figures").textContent;
+    if (!slider.offsetWidth || slider.value !== "1") found.push("no slider over checkpoints");
+    slider.value = 0;
+    slider.dispatchEvent(new Event("input"));
+    if (!document.getElementById("viewname").textContent.includes("(1 of 2)") || document.getElementById("figures").textContent === before) found.push("the slider leads nowhere");
   }
   const turns = document.querySelectorAll(".turns button");
   if (turns.length) {
