@@ -1,9 +1,12 @@
-"""public_calls.py LIBRARY: calls every function of the public headers with each pointer NULL, each number 0, -1, the
+"""public_calls.py LIBRARY [N]: calls every function of the public headers with each pointer NULL, each number 0, -1, the
 smallest and the largest, each text empty or without an end, and the same with each field of each struct that a call
 is given. A call may refuse or do harmless work; a crash, a report of a sanitizer, a minute without an end, or a refusal
 without a message is a failure. A handle that is not NULL has to be a live one, and an array as long as its size says.
+With N instead: every function N times as it is meant to be called, and what is allocated must not grow.
 """
 
+import ctypes
+import gc
 import importlib.util
 import os
 import pathlib
@@ -13,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import cffi
 
@@ -51,6 +55,7 @@ ONLY_SHOWN = {"choir_routing", "choir_route_stats"}  # structs that only the lib
 COUNTING = re.compile(
     r"(count|rank|size|eos|mask_token|sequences|length|layers|expert|frequent|typical|device)$|_looks_|_agree")
 RELEASING = re.compile(r"_free$")
+MAKES = re.compile("(_create|generate|score|_route|_route_stats)$")  # fills a struct that is to be freed
 
 
 def odd_values(kind):
@@ -274,7 +279,58 @@ def call_from(lib, first):
     print("done", flush=True)
 
 
-def main(library):
+LIBC = ctypes.CDLL(None)
+
+
+class Allocated(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks",
+                                                      "fsmblks", "uordblks", "fordblks", "keepcost")]  # fmt: skip
+
+
+def release(lib, name, given):
+    """Frees what a call has made, as its caller would."""
+    for value, (_, read), kind in zip(given, FUNCTIONS[name], ffi.typeof(getattr(lib, name)).args):
+        inner = getattr(kind, "item", kind)
+        if read or kind.kind != "pointer" or not value:
+            continue
+        if inner.kind == "pointer" and value[0]:
+            free = getattr(lib, f"{inner.item.cname}_free", None)
+            (free or LIBC.free)(value[0] if free else ctypes.c_void_p(int(ffi.cast("intptr_t", value[0]))))
+            value[0] = ffi.NULL
+        elif inner.kind == "struct" and inner.fields and f"{inner.cname}_free" in FUNCTIONS and MAKES.search(name):
+            getattr(lib, f"{inner.cname}_free")(value)
+
+
+def call_often(lib, most):
+    """Every function that often, or for twenty seconds, and what the later half of its calls has left behind."""
+    growing, LIBC.mallinfo2.restype = 0, Allocated
+
+    def allocated():
+        gc.collect()
+        info = LIBC.mallinfo2()
+        return info.uordblks + info.hblkhd
+
+    for name in FUNCTIONS:
+        call, world = getattr(lib, name), World(lib)
+        given = [world.value(kind, name, p, read) for kind, (p, read) in zip(ffi.typeof(call).args, FUNCTIONS[name])]
+        begin, calls, half, before = time.monotonic(), 0, 0, 0
+        while calls < most and time.monotonic() < begin + 20:
+            if not half and (calls >= most // 2 or time.monotonic() > begin + 10):
+                half, before = calls, allocated()
+            call(*given)
+            release(lib, name, given)
+            calls += 1
+            if os.path.lexists("new"):
+                shutil.rmtree("new", ignore_errors=True) if os.path.isdir("new") else os.unlink("new")
+        grown = allocated() - before
+        grows = grown > 32768 + 8 * (calls - half)
+        growing += grows
+        print(f"{name}: {calls} calls, the last {calls - half} left {grown} bytes{' ERROR' * grows}", flush=True)
+    print(f"{len(FUNCTIONS)} functions, {growing} grow")
+    return growing > 0
+
+
+def main(library, often):
     linked = subprocess.run(["ldd", library], capture_output=True, text=True, check=True).stdout
     sanitizer = re.search(r"libasan\S* => (\S+)", linked)
     environment = dict(os.environ, PYTHONMALLOC="malloc", OMP_NUM_THREADS="1")
@@ -284,14 +340,16 @@ def main(library):
     failures, first = 0, 0
     with tempfile.TemporaryDirectory() as directory:
 
-        def run(what):
-            command = [sys.executable, os.path.abspath(__file__), library, what]
-            return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
+        def run(*what, capture=True):
+            command = [sys.executable, os.path.abspath(__file__), library, *what]
+            return subprocess.run(command, cwd=directory, env=environment, capture_output=capture, text=True)
 
         ready = run("prepare")
         if ready.returncode:
             sys.exit(ready.stderr)
-        while (one := run(str(first))).returncode:  # once more behind the call that did not come back
+        if often:
+            return run("often", often, capture=False).returncode
+        while (one := run("from", str(first))).returncode:  # once more behind the call that did not come back
             last = one.stdout.strip().split("\n")[-1]
             if not last:
                 sys.exit(one.stderr)
@@ -303,10 +361,12 @@ def main(library):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        sys.exit(main(os.path.abspath(sys.argv[1])))
+    if len(sys.argv) == 2 or sys.argv[2].isdigit():
+        sys.exit(main(os.path.abspath(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""))
     os.environ.pop("LD_PRELOAD", None)  # for programs that the library starts
     if sys.argv[2] == "prepare":
         prepare(ffi.dlopen(sys.argv[1]))
+    elif sys.argv[2] == "often":
+        sys.exit(call_often(ffi.dlopen(sys.argv[1]), int(sys.argv[3])))
     else:
-        call_from(ffi.dlopen(sys.argv[1]), int(sys.argv[2]))
+        call_from(ffi.dlopen(sys.argv[1]), int(sys.argv[3]))

@@ -118,8 +118,8 @@ static int check_ending(const char *path, size_t size) {
   if (!size || !has_ending(path)) return CHOIR_OK;
   return ch_error(
       CHOIR_ERROR_FORMAT,
-      "%s: its name ends like that of a compressed file, and its bytes are not: the file is damaged, or it is "
-      "text, which needs another name",
+      "%s: its name ends like that of a compressed file, and it cannot be read as one: it is damaged, or of a kind "
+      "that choir does not read (unpack it first), or text (give it another name)",
       path);
 }
 
