@@ -159,6 +159,14 @@ static void fine_tunes(void **state) {
   json_decref(root);
 }
 
+/* More experts than a short batch has tokens, each sequence being a pool. */
+static void fine_tunes_many_experts(void **state) {
+  program_must("choir train --config config.json --data data " MASKED
+               "--set experts=20 --set steps=2 --set eval_every=0 --out many &&"
+               "choir finetune --from many --task mine.json --data set --set steps=2 --set eval_sequences=9 "
+               "--out many-tuned");
+}
+
 static void refusals(void **state) {
   program_refuses(1, "whose scores draw nothing", "choir score lm --requests requests.jsonl --mask-samples 4");
   program_refuses(1, "model.attention is \"bidirectional\"", "choir export run --format gguf --out run.gguf");
@@ -173,4 +181,4 @@ static void refusals(void **state) {
 }
 
 TEST_MAIN(setup, program_directory_remove, says_that_it_is_a_bound, goes_on, evaluates, masked_lm, scores, fine_tunes,
-          fills_gaps, pages_and_plans, refusals)
+          fine_tunes_many_experts, fills_gaps, pages_and_plans, refusals)

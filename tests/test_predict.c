@@ -73,7 +73,7 @@ static choir_model *new_model(const char *router) {
 
 static ch_set open_set(const char *split, int length) {
   ch_set set;
-  test_ok(ch_set_open(task, corpus_home, split, tokenizer, length, -1, 0, &set));
+  test_ok(ch_set_open(task, corpus_home, split, tokenizer, NULL, length, 0, &set));
   return set;
 }
 

@@ -7,7 +7,7 @@ enum { COUNT = 701, B = 8, LABELS = 3 };
 /* Prompts of 1 to 40 tokens, the first of which is the example's own; words of one, two and one tokens. */
 static void make_examples(ch_examples *e) {
   ch_rng rng = ch_rng_make(1, CH_STREAM_TEST, 9);
-  *e = (ch_examples){.count = COUNT, .longest_word = 2, .longest = 40};
+  *e = (ch_examples){.count = COUNT, .longest_word = 2, .longest = 40, .step = CH_LENGTH_STEP, .mask = -1};
   e->tokens.ids = malloc(COUNT * 40 * sizeof(int32_t));
   e->begin = malloc((COUNT + 1) * sizeof *e->begin);
   e->label = malloc(COUNT * sizeof *e->label);

@@ -116,7 +116,7 @@ static int make_examples(maker *m, int most, int labelled, ch_examples *e) {
 
 int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int most, int labelled, ch_examples *e) {
   maker m = {.rows = rows, .tokenizer = tokenizer};
-  *e = (ch_examples){.mask = -1};
+  *e = (ch_examples){.step = CH_LENGTH_STEP, .mask = -1};
   int code = make_examples(&m, most, labelled, e);
   ch_encoder_free(m.encoder);
   free(m.text.data);
@@ -144,7 +144,7 @@ void ch_examples_thin(ch_examples *e, int64_t most) {
   e->tokens.count = (size_t)used;
 }
 
-int ch_padded_length(int tokens) { return (tokens + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP * CH_LENGTH_STEP; }
+int ch_padded_length(const ch_examples *e, int tokens) { return (tokens + e->step - 1) / e->step * e->step; }
 
 int ch_examples_lay_out(const ch_examples *e, const int64_t *example, int64_t first, int count, int label, int B, int T,
                         int32_t *token, int32_t *row, int32_t *target) {
@@ -179,7 +179,7 @@ enum { BATCHES_A_PIECE = 64 };
 int ch_sampler_make(const ch_examples *e, uint64_t seed, int B, int micros, ch_sampler *s) {
   *s = (ch_sampler){.examples = e, .seed = seed, .B = B, .epoch = -1};
   s->batches = (e->count + B - 1) / B;
-  s->tokens = (int64_t)B * ch_padded_length(e->longest + e->longest_word - (e->mask < 0));
+  s->tokens = (int64_t)B * ch_padded_length(e, e->longest + e->longest_word - (e->mask < 0));
   s->rows = (int64_t)B * e->longest_word;
   s->batch = calloc((size_t)micros, sizeof *s->batch);
   s->order = reallocarray(NULL, (size_t)e->count, sizeof *s->order);
@@ -232,7 +232,7 @@ int ch_sampler_get(ch_sampler *s, int64_t number, int micro, int64_t *used) {
   }
   int32_t *token = s->token + micro * s->tokens, *row = s->row + micro * s->rows, *target = s->target + micro * s->rows;
   ch_batch *batch = &s->batch[micro];
-  *batch = (ch_batch){.T = ch_padded_length(longest), .token = token, .row = row, .target = target};
+  *batch = (ch_batch){.T = ch_padded_length(e, longest), .token = token, .row = row, .target = target};
   batch->rows = ch_examples_lay_out(e, s->order, first, count, -1, s->B, batch->T, token, row, target);
   return count;
 }

@@ -19,6 +19,7 @@ typedef struct ch_examples {
   ch_ids words; /* of all labels */
   int word_begin[CH_TASK_LABELS + 1];
   int longest_word;
+  int step;     /* batches are of multiples of so many tokens, CH_LENGTH_STEP at least */
   int32_t mask; /* what batches have in the place of every token of a word, or -1: the word itself but its last token */
 } ch_examples;
 
@@ -50,7 +51,7 @@ int ch_examples_lay_out(const ch_examples *e, const int64_t *example, int64_t fi
 
 /* Tokens of the longest sequence of a batch, rounded up so that batches of many lengths are of few sizes. */
 enum { CH_LENGTH_STEP = 16 };
-int ch_padded_length(int tokens);
+int ch_padded_length(const ch_examples *examples, int tokens);
 
 /* ---- batches of a training set: every epoch goes through all examples, in an order of its own ---- */
 

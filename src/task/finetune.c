@@ -93,14 +93,13 @@ static int open_sets(ch_tune *t, const char *base) {
   const choir_train_config *c = &config->train;
   const choir_tokenizer *tokenizer;
   int V = ch_config_pieces(config);
-  int32_t mask = choir_config_mask_token(config);
   CH_TRY(choir_tokenizer_load(path, &t->run.tokenizer));
   tokenizer = t->run.tokenizer;
   if (choir_tokenizer_vocab_size(tokenizer) != V)
     return ch_error(CHOIR_ERROR_FORMAT, "%s has %d pieces and the model %d: they do not belong together", path,
                     choir_tokenizer_vocab_size(tokenizer), V);
-  CH_TRY(ch_set_open(t->task, t->settings.data, "train", tokenizer, c->sequence_length, mask, 1, &t->train));
-  CH_TRY(ch_set_open(t->task, t->settings.data, "dev", tokenizer, c->sequence_length, mask, 1, &t->dev));
+  CH_TRY(ch_set_open(t->task, t->settings.data, "train", tokenizer, config, c->sequence_length, 1, &t->train));
+  CH_TRY(ch_set_open(t->task, t->settings.data, "dev", tokenizer, config, c->sequence_length, 1, &t->dev));
   ch_examples_thin(&t->dev.examples, c->eval_sequences);
   ch_tune_hash(t);
   return ch_sampler_make(&t->train.examples, c->seed, c->batch_sequences, c->accumulate, &t->sampler);
@@ -140,7 +139,7 @@ static int make_trainer(ch_tune *t) {
   if (!code && (code = ch_model_alone(model, "fine-tuning"))) choir_model_free(model);
   if (!code) code = ch_trainer_plan(model, trainer);
   if (!code)
-    code = ch_trainer_plan_batches(trainer, CH_LENGTH_STEP, (int)(t->sampler.tokens / t->sampler.B),
+    code = ch_trainer_plan_batches(trainer, t->sampler.examples->step, (int)(t->sampler.tokens / t->sampler.B),
                                    (int)t->sampler.rows, passes, count);
   free(passes);
   CH_TRY(code);

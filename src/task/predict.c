@@ -77,7 +77,7 @@ typedef struct {
   float *logits;                 /* [B * longest word,V] */
 } batches;
 
-static int longest(const ch_examples *e) { return ch_padded_length(e->longest + e->longest_word - 1); }
+static int longest(const ch_examples *e) { return ch_padded_length(e, e->longest + e->longest_word - 1); }
 
 /* B, or where there are fewer examples no more than these: the rest of a batch would be padding, computed like all
  * else. But tokens enough for the experts, which a router checks. */
@@ -90,12 +90,12 @@ int ch_predict_passes(const ch_examples *e, int B, int experts, ch_pass **passes
   static const int32_t some = 0;
   static real some_logits;
   B = fit(e, B, experts);
-  *count = B ? longest(e) / CH_LENGTH_STEP : 0;
+  *count = B ? longest(e) / e->step : 0;
   *passes = reallocarray(NULL, (size_t)*count + 1, sizeof **passes);
   if (!*passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", *count);
   for (int i = 0; i < *count; i++)
     (*passes)[i] = (ch_pass){.B = B,
-                             .T = (i + 1) * CH_LENGTH_STEP,
+                             .T = (i + 1) * e->step,
                              .token = &some,
                              .row = &some,
                              .rows = B * e->longest_word,
@@ -134,7 +134,7 @@ static int run_batch(batches *w, int64_t first, int64_t end) {
     int known = 0;
     for (int l = 0; l < stem; l++) known |= same_stem(w->e, l, stem);
     if (known) continue;
-    int T = ch_padded_length(most + ch_examples_word_length(w->e, stem) - 1);
+    int T = ch_padded_length(w->e, most + ch_examples_word_length(w->e, stem) - 1);
     int rows = ch_examples_lay_out(w->e, NULL, first, (int)(end - first), stem, w->B, T, w->token, w->row, NULL);
     ch_pass pass = {.B = w->B,
                     .T = T,

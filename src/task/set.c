@@ -42,13 +42,22 @@ int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows
   return code;
 }
 
+/* Where a sequence is a pool, it has as many tokens as there are experts, or a router refuses it. */
+static int length_step(const choir_config *config) {
+  int pools = config && config->model.moe_every && !strcmp(config->model.router.pool, "sequence");
+  int least = pools ? config->model.experts : 1;
+  return (least + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP * CH_LENGTH_STEP;
+}
+
 int ch_set_open(const choir_task *task, const char *directory, const char *split, const choir_tokenizer *tokenizer,
-                int length, int32_t mask, int labelled, ch_set *set) {
+                const choir_config *config, int length, int labelled, ch_set *set) {
+  const int32_t mask = choir_config_mask_token(config);
   *set = (ch_set){0};
   CH_TRY(ch_task_file(task, directory, split, set->path));
   CH_TRY(ch_rows_read(task, set->path, labelled, &set->rows));
   int code = ch_examples_make(&set->rows, tokenizer, length + (mask < 0), labelled, &set->examples);
   set->examples.mask = mask;
+  set->examples.step = length_step(config);
   if (!code && !set->examples.count)
     code = ch_error(CHOIR_ERROR_FORMAT, "%s: none of its %lld rows has a label", set->path, (long long)set->rows.count);
   if (code) ch_set_close(set);
@@ -230,8 +239,8 @@ int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const
   if (!ch_config_masked(&model->config) || model->causal) CH_TRY(ch_model_check_thresholds(model));
   int length = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   double begin = ch_machine_seconds();
-  CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, length,
-                     choir_config_mask_token(&model->config), 0, &set));
+  CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, &model->config, length, 0,
+                     &set));
   describe_set(&set, result);
   int code = CHOIR_OK;
   if (options->out && ch_same_file(options->out, set.path))

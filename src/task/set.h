@@ -47,11 +47,11 @@ typedef struct ch_set {
   ch_examples examples;
 } ch_set;
 
-/* Reads a split of a task for sequences of at most `length` tokens. mask: the model's token for a word that is to be
- * guessed, or -1: the word follows its prompt and its last token is never read. labelled: it must have labels, and rows
+/* Reads a split of a task for sequences of at most `length` tokens. config: says whether words are masked, and how long
+ * a batch is at least; NULL: as of a model that predicts the next token. labelled: it must have labels, and rows
  * that say they have none are left out. */
 int ch_set_open(const choir_task *task, const char *directory, const char *split, const choir_tokenizer *tokenizer,
-                int length, int32_t mask, int labelled, ch_set *set);
+                const choir_config *config, int length, int labelled, ch_set *set);
 void ch_set_close(ch_set *set);
 
 /* Whether batch routing is worth a look of its own: it looks at other tokens. Models that are trained by masking route
