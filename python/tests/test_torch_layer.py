@@ -356,7 +356,7 @@ class Layers(TorchTest):
             self.assertLessEqual(int(layer.routing.taken.sum(1).max()), 2)
 
     def test_without_grouped_products(self):
-        """Before PyTorch 2.12 tensors without values know those of bf16 alone."""
+        """Of some releases tensors without values know those of bf16 alone."""
         if lacks("products of some types", "compile", "library.custom_op"):
             return
         from choir.torch import experts

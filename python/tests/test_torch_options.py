@@ -2,12 +2,14 @@
 statistics, capacities that change, and transformers' blocks. In float64, with random cotangents, against plain formulas."""
 
 import copy
+import importlib.util
 import inspect
 import math
 import unittest
 import warnings
 
 import choir
+import testing
 from choir import fields
 from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
 
@@ -201,6 +203,14 @@ class Options(TorchTest):
         torch.testing.assert_close(ours.load, theirs.load)
 
 
+def misses(law, package):
+    """Whether a package that the law needs is not installed; then says so."""
+    missing = importlib.util.find_spec(package) is None
+    if missing:
+        print(f"\nNOT TESTED: {law}: {package} is not installed")
+    return missing
+
+
 def request_scores(layer, rows):
     """What the layer's scores of rows are, those of routers that read logits by softmax."""
     logits = rows @ layer.router.to(rows.dtype)
@@ -213,11 +223,10 @@ def request_scores(layer, rows):
 
 class Transformers(TorchTest):
     def models(self):
-        try:
-            import transformers
-        except ImportError:
-            print("\nNOT TESTED: choir.torch.convert: transformers is not installed")
+        if misses("choir.torch.convert", "transformers"):
             return []
+        import transformers
+
         if int(transformers.__version__.split(".")[0]) < 5:
             print(f"\nNOT TESTED: choir.torch.convert: transformers {transformers.__version__} is older than 5")
             return []
@@ -259,20 +268,64 @@ class Transformers(TorchTest):
         with self.assertRaisesRegex(choir.UnsupportedError, "no block"):
             choir.torch.convert(torch.nn.Linear(2, 2))
 
-    def test_trainer_callback(self):
-        """As transformers' Trainer calls it."""
+    def test_trainer(self):
+        """transformers' own: the state moves once in each step of two micro-batches, and the loss falls."""
         import choir.torch
 
-        if not self.models():
+        models = self.models()
+        if not models or misses("choir.torch.trainer_callback", "accelerate"):
             return
-        from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+        from transformers import Trainer, TrainingArguments
 
-        layer = choir.torch.ExpertChoice(16, 24, 8)
-        handler = CallbackHandler([choir.torch.trainer_callback()], layer, None, None, None)
-        for step in (1, 2):
-            layer(torch.randn(2, 32, 16))
-            handler.on_pre_optimizer_step(None, TrainerState(), TrainerControl())
-            self.assertEqual(int(layer.observed), step)
+        model = choir.torch.convert(models[1][1].float(), "expert_choice").train()
+        ids = torch.arange(16).repeat(8, 1)
+        given = [{"input_ids": row, "labels": row} for row in ids]
+        words = dict(max_steps=20, per_device_train_batch_size=4, gradient_accumulation_steps=2, learning_rate=0.01)
+        quiet = dict(report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, logging_strategy="no")
+        arguments = TrainingArguments(str(testing.directory() / "trainer"), **words, **quiet)
+        before = float(model(ids, labels=ids).loss)
+        choir.torch.update_routers(model)
+        Trainer(model, arguments, train_dataset=given, callbacks=[choir.torch.trainer_callback()]).train()
+        self.assertLess(float(model(ids, labels=ids).loss), before / 2)
+        for module in model.modules():
+            if isinstance(module, choir.torch.MoE):
+                self.assertEqual(int(module.observed), 21)
+
+    def test_lightning(self):
+        """As with transformers' Trainer. The thresholds that it leaves are those of a plain loop."""
+        if misses("choir.torch.lightning_callback", "lightning"):
+            return
+        import lightning.pytorch as lightning
+
+        import choir.torch
+
+        class Module(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.moe = choir.torch.ExpertChoice(16, 24, 8)
+
+            def training_step(self, batch):
+                return (self.moe(batch) - batch).square().mean() + self.moe.aux_loss
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        torch.manual_seed(2)
+        module, batches = Module(), torch.randn(40, 32, 16)
+        twin = copy.deepcopy(module)
+        quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+        trainer = lightning.Trainer(
+            max_steps=20, accumulate_grad_batches=2, accelerator="cpu", callbacks=[choir.torch.lightning_callback()], **quiet
+        )
+        trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+        optimizer = twin.configure_optimizers()
+        for pair in batches.view(20, 2, 32, 16):
+            optimizer.zero_grad()
+            (sum(twin.training_step(batch) for batch in pair) / 2).backward()
+            choir.torch.update_routers(twin)
+            optimizer.step()
+        self.assertEqual(int(module.moe.observed), 20)
+        torch.testing.assert_close(module.state_dict(), twin.state_dict())
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ __all__ = [
     "TokenChoice",
     "Transformer",
     "convert",
+    "lightning_callback",
     "route",
     "stats",
     "trainer_callback",
@@ -30,9 +31,9 @@ __all__ = [
 
 
 def __getattr__(name):
-    """What needs DTensor, which the oldest releases of PyTorch lack, or transformers is imported where it is used."""
+    """What needs DTensor, which the oldest releases of PyTorch lack, transformers or Lightning is imported where it is used."""
     if name in ("ExpertParallel", "ExpertTensorParallel"):
         return getattr(importlib.import_module(".parallel", __name__), name)
-    if name in ("convert", "trainer_callback"):
+    if name in ("convert", "lightning_callback", "trainer_callback"):
         return getattr(importlib.import_module(".hf", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

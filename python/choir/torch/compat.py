@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Callable, Optional
 
 import torch
@@ -59,10 +60,11 @@ def constant(function: Callable) -> Callable:
 
 
 def grouped_types() -> frozenset:
-    """Types whose grouped products tensors without values know, which compiling and exporting need: before PyTorch 2.12
-    bf16 alone."""
-    known = set()
+    """Types whose grouped products tensors without values know, which compiling and exporting need: of PyTorch 2.11 and
+    2.13 bf16 alone."""
+    known, log = set(), logging.getLogger("torch._subclasses.fake_tensor")  # which would print each refusal
     if hasattr(torch.nn.functional, "grouped_mm"):
+        before, log.disabled = log.disabled, True
         with torch._subclasses.fake_tensor.FakeTensorMode():
             ends = torch.empty(2, dtype=torch.int32)
             for kind in (torch.bfloat16, torch.float16, torch.float32):
@@ -70,6 +72,7 @@ def grouped_types() -> frozenset:
                     a, w = torch.empty(8, 8, dtype=kind), torch.empty(2, 8, 8, dtype=kind)
                     torch.nn.functional.grouped_mm(a, w, offs=ends)
                     known.add(kind)
+        log.disabled = before
     return frozenset(known)
 
 

@@ -190,7 +190,9 @@ class MoE(nn.Module):
         routing = self._route(rows, token_ids, valid, taken, x.shape[-2] if x.dim() > 2 else 0)
         if not compat.exporting():
             slot_gates = None if routing.slot_gates is None else routing.slot_gates.detach()
-            self.routing = routing._replace(gates=routing.gates.detach(), slot_gates=slot_gates)
+            kept = {"gates": routing.gates.detach(), "slot_gates": slot_gates}
+            # Not _replace, whose result Dynamo of PyTorch 2.11 cannot give to an attribute.
+            self.routing = request.Routing(**{**dict(zip(routing._fields, routing)), **kept})
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
             if self.options.z_loss_weight:
                 self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
