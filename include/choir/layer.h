@@ -38,8 +38,9 @@ typedef struct choir_layer_weights {
 } choir_layer_weights;
 
 /* Plans and allocates everything; forward and backward then allocate nothing (but once if a smaller n than `tokens`
- * takes more memory). CHOIR_ERROR_ARGUMENT: sizes, or router options that do not go with `tokens`;
- * CHOIR_ERROR_UNSUPPORTED: bf16 if the CPU has none; CHOIR_ERROR_MEMORY. */
+ * takes more memory). Router options capacity_schedule and capacity_start have no effect: masks and steps, which they
+ * go by, are known to the training of a model only. CHOIR_ERROR_ARGUMENT: sizes, or router options that do not go with
+ * `tokens`; CHOIR_ERROR_UNSUPPORTED: bf16 if the CPU has none; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_layer_create(const choir_layer_options *options, choir_layer **layer);
 CHOIR_API void choir_layer_free(choir_layer *layer);
 

@@ -52,7 +52,7 @@ typedef struct choir_router_option {
 CHOIR_API int choir_router_option_count(const char *name); /* 0: an unknown router, too */
 CHOIR_API int choir_router_option_at(const char *name, int index, choir_router_option *option);
 
-/* Scores to be routed. All of it but the first four may be 0. */
+/* Scores to be routed. All of it but the first four may be 0. capacity_schedule and capacity_start have no effect. */
 typedef struct choir_route_request {
   const choir_router_options *options;
   int n, e;

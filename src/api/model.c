@@ -126,6 +126,7 @@ int ch_model_make_gradients(choir_model *model) {
 
 void ch_model_drop_plan(choir_model *model) {
   model->planned_B = model->planned_T = 0;
+  model->forced_plan = 0;
   ch_exec_clear(&model->x);
 }
 
