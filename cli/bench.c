@@ -172,16 +172,18 @@ static const cli_option options[] = {{"repetitions", "N", CLI_INT, &o.repetition
                                      {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
                                      {0}};
 
-CLI_VERB(bench, "bench", "[CASE|GROUP [KEY=VALUE...]]...", 0, -1, "measure this machine, and choir on it",
-         "Measures the peak rate of multiply-adds and the memory bandwidth, then each case against them: median time, "
-         "rate, share of the peak, and the largest difference from the reference implementation. Without operands, a "
-         "choice of cases. Every key but those of gemm has a default.\n\n"
-         "Layers: moe (n d h e c router), route and assign (the router alone, and its share of a layer). Models: step "
-         "(config B T c router), prompt (config tokens), decode (config prompt tokens). Text: tokenize (MB file "
-         "tokenizer V). Parts: gemm attention head gelu rmsnorm select gather adafactor.\n\n"
-         "Groups, of which every row is compared with the first: flat (e=16 to 128), linear (n=1024 to 65536), routers "
-         "and router-steps (tokens choose, experts choose), dropless (2, 4 and 8 of 64 experts a token, by topk and by "
-         "expert choice). c is experts a token where each token has as many, else the capacity factor. A key after a "
-         "group goes to each of its cases.\n\n"
-         "Examples: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16; choir bench linear d=768 h=3072; choir "
-         "bench decode config=configs/0.1b-16e.json");
+CLI_VERB(
+    bench, "bench", "[CASE|GROUP [KEY=VALUE...]]...", 0, -1, "measure this machine, and choir on it",
+    "Measures the peak rate of multiply-adds and the memory bandwidth, then each case against them: median time, "
+    "rate, share of the peak, and the largest difference from the reference implementation. Without operands, a "
+    "choice of cases. Every key but those of gemm has a default.\n\n"
+    "Layers: moe (n d h e c skew router), route and assign (the router alone, and its share of a layer). Models: step "
+    "(config B T c router), prompt (config tokens), decode (config prompt tokens). Text: tokenize (MB file "
+    "tokenizer V). Parts: gemm attention head gelu rmsnorm select gather adafactor.\n\n"
+    "Groups, of which every row is compared with the first: flat (e=16 to 128), linear (n=1024 to 65536), routers "
+    "and router-steps (tokens choose, experts choose), dropless (2, 4 and 8 of 64 experts a token, by topk with "
+    "even and uneven loads, and by expert choice). c is experts a token where each token has as many, else the "
+    "capacity factor; with skew s loads are about Zipf's, 1 / i^s of expert i. A key after a "
+    "group goes to each of its cases.\n\n"
+    "Examples: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16; choir bench linear d=768 h=3072; choir "
+    "bench decode config=configs/0.1b-16e.json");

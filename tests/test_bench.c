@@ -80,14 +80,14 @@ static void layers_agree_with_the_reference(void **state) {
     char problem[128], full[160];
     int e = strcmp(ch_routers[i]->name, "dense") ? 8 : 1;
     int capacity = ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(capacity_factor));
-    snprintf(problem, sizeof problem, "moe n=200 d=32 h=48 e=%d c=%d router=%s", e, capacity ? 1 : 2,
+    snprintf(problem, sizeof problem, "moe n=200 d=32 h=48 e=%d c=%d skew=0 router=%s", e, capacity ? 1 : 2,
              ch_routers[i]->name);
     snprintf(full, sizeof full, "%s compute=fp32", problem);
     check(problem, full, 1e-5);
   }
   if (ch_backend_find("cpu")->supports(CH_COMPUTE_BF16, 0) == CHOIR_OK)
-    check("moe compute=bf16 n=200 d=32 h=48 e=8", "moe n=200 d=32 h=48 e=8 c=2 router=expert_choice compute=bf16",
-          0.03);
+    check("moe compute=bf16 n=200 d=32 h=48 e=8",
+          "moe n=200 d=32 h=48 e=8 c=2 skew=0 router=expert_choice compute=bf16", 0.03);
 }
 
 static void time_is_accounted_for(void **state) {
@@ -121,6 +121,15 @@ static double figure(const ch_bench_result *r, const char *name) {
   for (int i = 0; i < r->figures; i++)
     if (!strcmp(r->figure[i].name, name)) return r->figure[i].value;
   return (double)NAN;
+}
+
+/* With skew the experts of low numbers are full, by the same number of choices. */
+static void skewed_loads_are_uneven(void **state) {
+  ch_bench_result even, skewed;
+  test_ok(ch_bench_run("moe n=400 d=32 h=8 e=16 c=3 router=topk", &options, &even));
+  test_ok(ch_bench_run("moe n=400 d=32 h=8 e=16 c=3 skew=2 router=topk", &options, &skewed));
+  assert_true(skewed.flops == even.flops && skewed.error < 1e-4);
+  assert_true(figure(&even, "fullest expert over mean") < 1.7 && figure(&skewed, "fullest expert over mean") > 3);
 }
 
 /* Every choice is kept or dropped; what is not filled is empty; where experts choose there is nothing to tell. */
@@ -215,5 +224,5 @@ static void forked(void **state) {
 
 TEST_MAIN(NULL, NULL, every_case_agrees_with_the_reference, work_by_hand, errors_are_seen,
           layers_agree_with_the_reference, time_is_accounted_for, dropless_choices_are_all_kept,
-          token_choice_tells_its_losses, a_router_is_a_share_of_a_layer_as_full, refuses_wrong_problems,
-          defaults_name_cases, forked)
+          skewed_loads_are_uneven, token_choice_tells_its_losses, a_router_is_a_share_of_a_layer_as_full,
+          refuses_wrong_problems, defaults_name_cases, forked)

@@ -17,7 +17,7 @@
 static const ch_bench_case own_cases[] = {
     {.name = "moe",
      .sizes = 4,
-     .key = {{"n", 4096, 0}, {"d", 768, 0}, {"h", 3072, 0}, {"e", 16, 0}, {"c", 2, 0}},
+     .key = {{"n", 4096, 0}, {"d", 768, 0}, {"h", 3072, 0}, {"e", 16, 0}, {"c", 2, 0}, {"skew", 0, 0}},
      .word = {{"router", "expert_choice"}},
      .run = ch_bench_moe},
     {.name = "assign",

@@ -40,11 +40,19 @@ static const char *const linear[] = {
  */
 static const char *const routers[] = {"moe c=2 router=expert_choice", "moe c=1 router=gshard_top2",
                                       "moe c=2 router=switch_top1", NULL};
-/* As many experts a token, whoever chooses; random draws have the evenest loads that tokens can give. */
-static const char *const dropless[] = {"moe e=64 c=2 router=expert_choice", "moe e=64 c=2 router=topk",
-                                       "moe e=64 c=2 router=random",        "moe e=64 c=4 router=expert_choice",
-                                       "moe e=64 c=4 router=topk",          "moe e=64 c=8 router=expert_choice",
-                                       "moe e=64 c=8 router=topk",          NULL};
+/* As many experts a token, whoever chooses; random draws have the evenest loads that tokens can give, skewed ones those
+ * of a router without balance. */
+static const char *const dropless[] = {"moe e=64 c=2 router=expert_choice",
+                                       "moe e=64 c=2 router=topk",
+                                       "moe e=64 c=2 router=random",
+                                       "moe e=64 c=4 router=expert_choice",
+                                       "moe e=64 c=4 router=topk",
+                                       "moe e=64 c=8 router=expert_choice",
+                                       "moe e=64 c=8 router=topk",
+                                       "moe e=64 c=2 skew=1 router=topk",
+                                       "moe e=64 c=4 skew=1 router=topk",
+                                       "moe e=64 c=8 skew=1 router=topk",
+                                       NULL};
 static const char *const router_steps[] = {"step config=configs/0.1b-16e.json c=2 router=expert_choice",
                                            "step config=configs/0.1b-16e.json c=1 router=gshard_top2",
                                            "step config=configs/0.1b-16e.json c=2 router=switch_top1", NULL};
@@ -56,7 +64,8 @@ static const ch_bench_group groups[] = {
      .what = "a layer where tokens choose beside one where experts do, with the same room in every expert",
      .problems = routers},
     {.name = "dropless",
-     .what = "a layer where tokens choose without drops beside one where experts do: c experts a token of 64",
+     .what = "a layer where tokens choose without drops beside one where experts do: c experts a token of 64, at last "
+             "with uneven loads",
      .problems = dropless},
     {.name = "router-steps",
      .what = "a training step where tokens choose beside one where experts do, with the same room",

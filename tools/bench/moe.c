@@ -73,6 +73,16 @@ void ch_bench_moe_results(ch_bench *b, ch_moe_args *a) {
   a->gradients.w2 = ch_bench_zeros(b, e * d * a->h);
 }
 
+/* Uneven loads where tokens choose: every logit of expert i = 1 ... e is lower by skew log i, which without other
+ * differences between tokens is Zipf's law with that exponent. Column 0 of x is 1 for it. */
+static void skew_loads(ch_bench *b, const ch_route_args *r, double skew) {
+  real one = 1, *row = ch_bench_host(b, (size_t)r->e * sizeof *row);
+  if (b->code || skew == 0) return;
+  for (int i = 0; i < r->e; i++) row[i] = (real)(-skew * log(i + 1.0));
+  b->memory->put((real CH_DEV *)r->weight, row, (size_t)r->e * sizeof *row);
+  for (int64_t t = 0; t < r->n; t++) b->memory->put((real CH_DEV *)r->x + t * r->d, &one, sizeof one);
+}
+
 static int make_args(ch_bench *b, moe_case *c) {
   const ch_router *router = ch_router_find(b->word[0]);
   if (!router) return CHOIR_ERROR_ARGUMENT;
@@ -95,6 +105,7 @@ static int make_args(ch_bench *b, moe_case *c) {
   a->route.x = ch_bench_drawn(b, in, 1);
   a->dout = ch_bench_drawn(b, in, 1);
   a->route.weight = ch_bench_drawn(b, (int64_t)d * e, 1 / sqrt(d));
+  skew_loads(b, &a->route, b->value[5]);
   a->weights.w1 = ch_bench_drawn(b, weights, 1 / sqrt(d));
   a->weights.w2 = ch_bench_drawn(b, weights, 1 / sqrt(h));
   ch_bench_moe_results(b, a);
