@@ -155,6 +155,11 @@ def _whole(a: Tensor, step: int) -> Tensor:
     return F.pad(a, more) if any(more) else a
 
 
+def _masked(a: Tensor, used: Optional[Tensor]) -> Tensor:
+    """[m,...] with 0 where not used [m]; None: all are."""
+    return a if used is None else torch.where(used.view(-1, *[1] * (a.dim() - 1)), a, 0)
+
+
 def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional[Tensor] = None) -> Tensor:
     """Rows [m,d], sorted by expert, through their experts, whose last rows end at ends [e]. used [m]: rows behind the
     last end, which the products leave alone, become 0."""
@@ -164,11 +169,8 @@ def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional
     def product(a, w):  # autocast knows none of this kind
         return F.grouped_mm(a, w, offs=ends)
 
-    def masked(a):
-        return a if used is None else torch.where(used[:, None], a, 0.0)
-
-    inner = masked(weights.hidden(lambda w: product(rows, w)))
-    return masked(product(inner, weights.w2.transpose(1, 2)))[:, :d]
+    inner = _masked(weights.hidden(lambda w: product(rows, w)), used)
+    return _masked(product(inner, weights.w2.transpose(1, 2)), used)[:, :d]
 
 
 def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
@@ -176,13 +178,13 @@ def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     n, e = routing.taken.shape
     room = _asked(routing, lambda: routing.load.sum(), n * routing.per_token)
     pairs = select.first(routing.taken.t().reshape(1, -1), room)[0]
-    used = pairs < n * e
-    expert, token = torch.where(used, pairs // n, 0), torch.where(used, pairs % n, 0)
+    used = None if routing.exact else pairs < n * e
+    expert, token = _masked(pairs // n, used), _masked(pairs % n, used)
     ends = routing.taken.sum(0).cumsum(0).to(torch.int32)
     kind = autocast_dtype(rows.device.type) or rows.dtype
-    taken = torch.where(used[:, None], rows.index_select(0, token).to(kind), 0.0)
+    taken = _masked(rows.index_select(0, token).to(kind), used)
     y = grouped_product(taken, weights, ends, used)
-    return combined(y, torch.where(used, routing.gates[token, expert], 0.0), token, n)
+    return combined(y, _masked(routing.gates[token, expert], used), token, n)
 
 
 def combined(y: Tensor, gate: Tensor, token: Tensor, n: int) -> Tensor:

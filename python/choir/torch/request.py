@@ -56,6 +56,8 @@ class Routing(NamedTuple):
     """experts that a token has at most"""
     slot_gates: Optional[Tensor] = None
     """[e,slots] the gates of the slots, where no slot is without a token; differentiable"""
+    exact: bool = False
+    """whether each token is known to have per_token experts, no fewer"""
 
     @property
     def load(self) -> Tensor:

@@ -146,6 +146,7 @@ def _placed(
     else:
         taken, demand, dropped = select.place(choice, asks, e, room)
     made = {"taken": taken, "demand": demand, "dropped": dropped, "choice": choice, "per_token": choice.shape[1]}
+    made["exact"] = room is None and asks is None
     return made if width is None else {**made, "slots": select.first(taken.t(), width)}
 
 
