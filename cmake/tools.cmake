@@ -1,4 +1,4 @@
-# tools/: what the program does beside the library. One set of objects, for the program, the tests and bench/: ${CHOIR_TOOLS}.
+# tools/: what the program does beside the library. One set of objects, for the program, the tests and lab/: ${CHOIR_TOOLS}.
 file(GLOB CHOIR_TOOL_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/*/*.c)
 # Styles, frames and scripts of pages are compiled in.
 file(GLOB CHOIR_PAGES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/pages/*.css ${PROJECT_SOURCE_DIR}/tools/pages/*.html

@@ -1,16 +1,16 @@
 #!/bin/sh
-# bench_gpu.sh ROOT BUILD: rehearses bench/gpu without a GPU, so that it works when one is at hand: every part that is named
+# bench_gpu.sh ROOT BUILD: rehearses lab/gpu without a GPU, so that it works when one is at hand: every part that is named
 # here must end well, and find what it looks for.
 root=$1 build=$2
 python=${CHOIR_PYTHON:-/usr/bin/python3}
 "$python" -c 'import cffi, torch' 2>/dev/null || {
-  echo "NOT TESTED: bench/gpu; there is no Python with cffi and PyTorch"
+  echo "NOT TESTED: lab/gpu; there is no Python with cffi and PyTorch"
   exit 0
 }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-cd "$root" && bench/gpu/pack --here "$build" "$work" >"$work/pack.log" || exit 1
-CHECK_PYTHON=$python CHECK_PACKED=$work/packed.tar.xz OUT=$work/out bench/gpu/run --dry --budget 900 \
+cd "$root" && lab/gpu/pack --here "$build" "$work" >"$work/pack.log" || exit 1
+CHECK_PYTHON=$python CHECK_PACKED=$work/packed.tar.xz OUT=$work/out lab/gpu/run --dry --budget 900 \
   --only devices,moe_bench,train,tests >"$work/run.log" 2>&1 || { cat "$work/run.log" >&2; exit 1; }
 "$python" - "$work/out/result.json" <<'END' || { cat "$work/run.log" "$work/out/log.txt" >&2; exit 1; }
 import json, sys

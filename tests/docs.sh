@@ -49,7 +49,7 @@ done
 
 # `src/moe/router.c`, `tests/naive_*.h`: relative to the tree. NAME stands for any.
 for page in $pages; do
-  for file in $(grep -oE '`(src|cli|tests|include|docs|bench|fuzz|configs|studies|tasks|cmake|python|examples|debian|packaging)/[A-Za-z0-9_./*-]*' "$page" | tr -d '`'); do
+  for file in $(grep -oE '`(src|cli|tests|include|docs|lab|fuzz|configs|studies|tasks|cmake|python|examples|debian|packaging)/[A-Za-z0-9_./*-]*' "$page" | tr -d '`'); do
     case $file in *NAME*) continue ;; esac
     # shellcheck disable=SC2086 # patterns too
     ls -d $file >/dev/null 2>&1 || fail "$page: no such file: $file"
@@ -59,7 +59,7 @@ done
 # `choir_route`, `CH_OPS`: names of the code that it still has.
 names=$(mktemp)
 trap 'rm -f "$names"' EXIT
-grep -rohE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' src tools include cli tests bench cmake python CMakeLists.txt | sort -u >"$names"
+grep -rohE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' src tools include cli tests lab cmake python CMakeLists.txt | sort -u >"$names"
 # shellcheck disable=SC2086 # several
 gone=$(grep -ohE '`[^`]+`' $pages | grep -oE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' | grep -v NAME | sort -u | comm -23 - "$names")
 [ -z "$gone" ] || fail "names that the code does not have:

@@ -1,14 +1,14 @@
 #!/bin/sh
-# guard.sh SOURCE BUILD: bench/guard counts one small case, counts it again the same, and sees when it got worse.
+# guard.sh SOURCE BUILD: lab/guard counts one small case, counts it again the same, and sees when it got worse.
 set -eu
 command -v valgrind >/dev/null && command -v python3 >/dev/null || exit 77
 file=$(mktemp)
 trap 'rm -f "$file" "$file.worse"' EXIT
 rm "$file"
-guard() { python3 "$1/bench/guard" --build "$2" --counts --case select --accepted "$3"; }
+guard() { python3 "$1/lab/guard" --build "$2" --counts --case select --accepted "$3"; }
 
 guard "$1" "$2" "$file"
-python3 "$1/bench/guard" --build "$2" --counts --case select --accept --accepted "$file"
+python3 "$1/lab/guard" --build "$2" --counts --case select --accept --accepted "$file"
 guard "$1" "$2" "$file" | grep -q ' ok$'
 
 echo "a case that takes more than it did"

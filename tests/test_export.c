@@ -1,5 +1,5 @@
 /* choir export is made of these: values, rounding, the layout of GGUF files, tokenizers, refusals. That stock programs
- * compute the same from the result python/tests/test_export.py and bench/serving/check.py see. */
+ * compute the same from the result python/tests/test_export.py and lab/serving/check.py see. */
 #include <endian.h>
 
 #include "corpus.h"

@@ -1,4 +1,4 @@
-"""A small trained run of each kind that choir exports, and text to tokenize: for test_export.py and bench/serving."""
+"""A small trained run of each kind that choir exports, and text to tokenize: for test_export.py and lab/serving."""
 
 import functools
 import pathlib

@@ -440,7 +440,7 @@ class Store(unittest.TestCase):
 
     def test_committed_results_keep_their_names(self):
         """A field that configs get later must not hide what was computed before."""
-        results = pathlib.Path(__file__).parents[2] / "docs/results/runs"
+        results = pathlib.Path(__file__).parents[2] / "lab/results"
         for path in (tuned := sorted(results.glob("tuned-*.json"))):
             settings = json.loads(path.read_text())["settings"]
             parent, key = path.stem[len(f"tuned-{settings['task']}-") :].rsplit("-", 1)

@@ -32,12 +32,12 @@ class Pages(unittest.TestCase):
             if line.count("|") == 8 and line.split("|")[3].strip()[:1].isdigit():
                 first, *last = line.split("|")[7].strip().split(" to ")
                 seeds += int(last[0]) - int(first) + 1 if last else 1
-        runs = [p for p in (ROOT / "docs/results/runs").glob("*.json") if not p.name.startswith(("tuned-", "texts-"))]
+        runs = [p for p in (ROOT / "lab/results").glob("*.json") if not p.name.startswith(("tuned-", "texts-"))]
         self.assertEqual(seeds, len(runs))
 
     def test_p_is_corrected_over_the_page(self):
-        store = Store(ROOT / "docs" / "results" / "runs")
-        plan = recipe.read(ROOT / "docs" / "results" / "claims.json")
+        store = Store(ROOT / "lab" / "results")
+        plan = recipe.read(ROOT / "lab" / "claims.json")
         path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "claims.json"
         found = []
         for groups in (plan["groups"][1:2], plan["groups"][1:3]):

@@ -1,4 +1,4 @@
-/* What mpi.c needs of mpi.h, for whichever MPI is there when a program starts (CHOIR_MPI=DLOPEN): a handle is as wide
+/* What mpi.c needs of mpi.h, for whichever MPI is there when a program starts (CHOIR_MPI=ANY): a handle is as wide
  * as the widest, and of communicators and types there is one each, which the functions fill in. */
 #ifndef CH_COMM_MPI_ANY_H
 #define CH_COMM_MPI_ANY_H

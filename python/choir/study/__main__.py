@@ -203,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("dir", metavar="DIR")
     again.set_defaults(call=_report)
     claims = verbs.add_parser("claims", help="write the pages of claims of a source tree anew, from its store of results")
-    claims.add_argument("tree", metavar="TREE", help="has docs/results/claims.json and docs/results/runs")
+    claims.add_argument("tree", metavar="TREE", help="has lab/claims.json and lab/results")
     claims.set_defaults(call=_claims)
     measure = verbs.add_parser("measure", help="the loss of a run by batch, in pools of several sizes and mixtures")
     measure.add_argument("run", metavar="RUN")

@@ -111,7 +111,7 @@ def claims_page(plan: dict[str, Any], groups: list[Group]) -> str:
     told = ", ".join(f"{count[status]} {status}" for status in ("confirmed", "excluded", "not resolved", "untested"))
     lines = [
         "# Claims", "",
-        "Made by `choir study claims` from `docs/results/runs`; do not edit. Every comparison that the store of results",
+        "Made by `choir study claims` from `lab/results`; do not edit. Every comparison that the store of results",
         "allows, against what the paper (Zhou et al. 2022) says where it says anything. [studies.md](studies.md) has the",
         f"statistics and the rules. Of the paper's sentences: {told}.", "",
         f"- **p** is corrected by Holm over all {sum(f.estimate.freedom > 0 for f in every)} comparisons of this page.",
@@ -188,7 +188,7 @@ def runs_page(store: Store) -> str:
     head = ["router", "what is unusual", "M tokens", "rate", "causal loss", "own routing", "seeds"]
     return _page([
         "# All runs", "",
-        f"Made by `choir study claims`; do not edit. The {len(results)} cooled runs of `docs/results/runs`: held-out loss in",
+        f"Made by `choir study claims`; do not edit. The {len(results)} cooled runs of `lab/results`: held-out loss in",
         f"nats a token, mean and deviation over seeds. Usual is pico ({usually}).", "",
         report.markdown(head, rows),
     ])  # fmt: skip
@@ -214,8 +214,8 @@ def texts_table(groups: list[Group]) -> Optional[str]:
 
 def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
     """By path, what the pages of a source tree should be."""
-    store = Store(root / "docs" / "results" / "runs")
-    plan, groups = load(root / "docs" / "results" / "claims.json", store)
+    store = Store(root / "lab" / "results")
+    plan, groups = load(root / "lab" / "claims.json", store)
     made = {
         root / "docs" / "claims.md": claims_page(plan, groups),
         root / "docs" / "results" / "table.md": runs_page(store),

@@ -1,4 +1,4 @@
-"""PyTorch's side of bench/peers/run, with the arguments and answers of choir_worker.c:
+"""PyTorch's side of lab/peers/run, with the arguments and answers of choir_worker.c:
 
     torch_worker.py layer INPUTS.safetensors CAPACITY COMPUTE THREADS [WAY]
     torch_worker.py step  CHECKPOINT TOKENS.npy COMPUTE THREADS [WAY]

@@ -1,4 +1,4 @@
-/* choir's side of bench/peers/run: one case, run once for every line "run" on standard input, so that it can take turns
+/* choir's side of lab/peers/run: one case, run once for every line "run" on standard input, so that it can take turns
  * with another program. Answers are JSON, one line each.
  *
  *   choir_worker peak  THREADS

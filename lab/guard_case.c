@@ -1,4 +1,4 @@
-/* guard_case REPETITIONS CASE: prepares one case, then runs it so many times on one thread. bench/guard starts it under
+/* guard_case REPETITIONS CASE: prepares one case, then runs it so many times on one thread. lab/guard starts it under
  * callgrind with two counts of repetitions: what they differ by is one repetition, warm, without the preparation.
  *
  *   any case of ch_bench_run                   step config=configs/nano.json B=4

@@ -1,4 +1,4 @@
-/* Linked into the program that bench/scale/run simulates: matrix products of layers take simulated time, as many
+/* Linked into the program that lab/scale/run simulates: matrix products of layers take simulated time, as many
  * floating-point operations as they have, and run for real beside. */
 #include <smpi/smpi.h>
 

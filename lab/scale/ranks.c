@@ -1,4 +1,4 @@
-/* Steps of training on simulated ranks, for bench/scale/simulate. Model, layer, exchange and optimizer are the
+/* Steps of training on simulated ranks, for lab/scale/simulate. Model, layer, exchange and optimizer are the
  * library's; only what an op computes, and what a message carries, is not there.
  *
  *   ranks PLATFORM CONFIG RANKS REPLICAS HIDDEN SHARDED STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]

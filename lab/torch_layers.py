@@ -2,7 +2,7 @@
 top-2 in plain PyTorch, and a dense layer of equal cost; each as it is and compiled. Outputs are compared first. Medians in
 ms: on a CPU of the process's own time, which other work on the machine changes less, elsewhere by the clock.
 
-    python3 bench/torch_layers.py [--device cuda] [--dtype bfloat16] [--rounds 9] [--threads 1]
+    python3 lab/torch_layers.py [--device cuda] [--dtype bfloat16] [--rounds 9] [--threads 1]
 """
 
 import argparse

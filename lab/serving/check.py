@@ -1,9 +1,9 @@
 """check.py gguf|hf PROBE...: what choir export writes, in llama.cpp and in vLLM. PROBE is llama.c or vllm_probe.py:
 
-    cc -O2 bench/serving/llama.c -I LLAMA/include -I LLAMA/ggml/include -L LIB -lllama -Wl,-rpath,LIB -o probe
+    cc -O2 lab/serving/llama.c -I LLAMA/include -I LLAMA/ggml/include -L LIB -lllama -Wl,-rpath,LIB -o probe
     export CHOIR_LIBRARY=build/libchoir.so CHOIR_PROGRAM=build/choir PYTHONPATH=python:python/tests
-    python3 bench/serving/check.py gguf ./probe
-    python3 bench/serving/check.py hf python3 bench/serving/vllm_probe.py
+    python3 lab/serving/check.py gguf ./probe
+    python3 lab/serving/check.py hf python3 lab/serving/vllm_probe.py
 
 Trains a small run of every kind and compares log-probabilities, greedy text and tokens with choir's. Exit status 1: one
 is off.
