@@ -112,6 +112,8 @@ static int check_flags(const choir_router_options *options) {
     return cli_usage("router.%s has no effect here: it goes by %s, which a matrix does not tell; set capacity_factor",
                      options->capacity_start != 0 ? "capacity_start" : "capacity_schedule",
                      options->capacity_start != 0 ? "the steps of training" : "the masked tokens of a sequence");
+  if (!strcmp(options->gate_on, "input"))
+    return cli_usage("router.gate_on has no effect here: a matrix has no experts, whose input gates could scale");
   if (request.sequence_length && strcmp(options->pool, "sequence") && strcmp(options->pool, "position"))
     return cli_usage("--length has no effect but with --pool sequence or position");
   return 0;

@@ -116,6 +116,28 @@ static void normalized_gates(void **state) {
   assert_true(routers > 4);
 }
 
+/* Gates that scale what experts read, scaled to sum 1 or not. */
+static void gates_on_input(void **state) {
+  uint8_t mask[N];
+  int routers = 0;
+  for (int t = 0; t < N; t++) mask[t] = t % 5 != 1;
+  for (int router = 0; ch_routers[router]; router++) {
+    if (!ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(gate_on))) continue;
+    layer_case c = layer_case_new(ch_router_names[router], N, D, H, E);
+    c.T = 8;
+    c.threads = 1;
+    c.valid = mask;
+    c.activation = routers % 2 ? CH_SWIGLU : CH_GELU;
+    c.options.normalize_gates =
+        routers % 3 == 1 && ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(normalize_gates));
+    strcpy(c.options.gate_on, "input");
+    check(&c);
+    layer_case_free(&c);
+    routers++;
+  }
+  assert_true(routers > 8);
+}
+
 /* Experts of every activation, with tokens of several experts, of none, and dropped ones. */
 static void every_activation(void **state) {
   static const char *const routers[] = {"expert_choice", "switch_top1"};
@@ -157,4 +179,5 @@ static void accumulates(void **state) {
   layer_case_free(&c);
 }
 
-TEST_MAIN(NULL, NULL, every_router, pools_and_thresholds, normalized_gates, every_activation, accumulates)
+TEST_MAIN(NULL, NULL, every_router, pools_and_thresholds, normalized_gates, gates_on_input, every_activation,
+          accumulates)

@@ -28,17 +28,19 @@ static inline void naive_scores(const layer_case *c, int t, real *score) {
   }
 }
 
-/* out += gate * act(x W1[i]) W2[i]^T, or of gated experts (act(x W1[i]) * (x W3[i])) W2[i]^T */
+/* out += gate * act(x W1[i]) W2[i]^T, or of gated experts (act(x W1[i]) * (x W3[i])) W2[i]^T; with gate_on input out +=
+ * the same of gate * x, without a factor */
 static inline void naive_expert(const layer_case *c, int t, int i, double gate, real *out) {
   const real *w1 = c->w1 + (int64_t)i * c->d * c->h, *w2 = c->w2 + (int64_t)i * c->d * c->h,
              *w3 = c->w3 + (int64_t)i * c->d * c->h;
   real hidden[NAIVE_MOST];
+  double in = strcmp(c->options.gate_on, "input") ? 1 : gate, scale = strcmp(c->options.gate_on, "input") ? gate : 1;
   for (int j = 0; j < c->h; j++) {
-    double z = dot_strided(c->x + t * c->d, 1, w1 + j, c->h, c->d);
-    double u = ch_gated(c->activation) ? dot_strided(c->x + t * c->d, 1, w3 + j, c->h, c->d) : 1;
+    double z = in * dot_strided(c->x + t * c->d, 1, w1 + j, c->h, c->d);
+    double u = ch_gated(c->activation) ? in * dot_strided(c->x + t * c->d, 1, w3 + j, c->h, c->d) : 1;
     hidden[j] = (real)(u * z * (c->activation == CH_SWIGLU ? 1 / (1 + exp(-z)) : 0.5 * erfc(-z * sqrt(0.5))));
   }
-  for (int j = 0; j < c->d; j++) out[j] += (real)(gate * dot_strided(hidden, 1, w2 + (int64_t)j * c->h, 1, c->h));
+  for (int j = 0; j < c->d; j++) out[j] += (real)(scale * dot_strided(hidden, 1, w2 + (int64_t)j * c->h, 1, c->h));
 }
 
 #endif

@@ -226,6 +226,7 @@ static const char *const other_values[][2] = {{"capacity_factor", "1.5"},
                                               {"capacity_schedule", "linear"},
                                               {"aux_scope", "sequence"},
                                               {"priority", "score"},
+                                              {"gate_on", "input"},
                                               {"z_loss_weight", "0.5"},
                                               {"beta1", "0.5"},
                                               {"beta2", "0.5"},
@@ -253,12 +254,11 @@ static choir_config config_with(const char *router) {
 static void check_router_option(const ch_router *router, int number) {
   const char *option = ch_router_option_names[number], *value = other_value(&router->defaults, option);
   choir_config c = config_with(router->name);
-  int taken = (int)(router->options >> number & 1);
   float score[64] = {0}, gate[64];
   choir_layer *layer;
   test_ok(choir_config_set(&c, option, value));
   choir_layer_options o = {.tokens = 32, .d_model = 2, .d_hidden = 2, .experts = 2, .router = c.model.router};
-  int code = choir_config_check(&c);
+  int code = choir_config_check(&c), taken = (int)(router->options >> number & 1);
   if (taken && code) assert_null(strstr(choir_error_message(), "but router"));
   if (taken) return;
   refused(code, option, value, router->name, "does not take it");

@@ -50,7 +50,7 @@ static const char *options_of(const char *router) {
   if (!strcmp(router, "random")) return "--set router.consistency_weight=0.5";
   if (!strcmp(router, "expert_choice")) return "--set router.threshold_after=1 --set train.dropout=0.1";
   if (!strcmp(router, "hash")) return "--set train.compute=bf16";
-  if (!strcmp(router, "global_topk")) return "--set router.score=sigmoid";
+  if (!strcmp(router, "global_topk")) return "--set router.score=sigmoid --set router.gate_on=input";
   if (!strcmp(router, "capped_expert_choice"))
     return "--set model.position=rope --set model.qk_norm=true --set model.kv_heads=1 --set model.activation=swiglu "
            "--set model.expert_activation=swiglu --set model.tied=false --set model.shared_experts=1";

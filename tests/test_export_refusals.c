@@ -39,6 +39,7 @@ static void chooses_or_refuses(void **state) {
       {CH_EXPORT_HF, "router.score=sigmoid expert_activation=gelu", NULL, "model.expert_activation is \"gelu\""},
       {CH_EXPORT_HF, "router.name=hash", NULL, "model.router.name is \"hash\""},
       {CH_EXPORT_HF, "", NULL, "model.router.score is \"softmax\""},
+      {CH_EXPORT_HF, "router.score=sigmoid router.gate_on=input", NULL, "model.router.gate_on is \"input\""},
       {CH_EXPORT_HF, "router.score=sigmoid router.normalize_gates=true", NULL,
        "model.router.normalize_gates is \"true\""},
       {CH_EXPORT_HF, SOFTMAX "router.normalize_gates=true shared_experts=2", NULL, "model.shared_experts is 2"},

@@ -28,7 +28,7 @@ static const variant variants[] = {
     {"quantile_balanced", MODERN " compute=bf16"},
     {"expert_choice", "activation=gelu expert_activation=geglu shared_experts=2"},
     {"gshard_top2", ""},
-    {"gshard_top2", "router.random_second=true compute=bf16"},
+    {"gshard_top2", "router.random_second=true router.gate_on=input compute=bf16"},
     {"switch_top1", "router.jitter=0.1"},
     {"hash", ""},
     {"dense", "experts=1"},

@@ -45,14 +45,16 @@ static void naive_layer(const layer_case *c, real *out) {
       if (gate[t * c->e + i] > 0) naive_expert(c, t, i, gate[t * c->e + i], out + t * D);
 }
 
-/* Training and evaluation, padding, and out_acc on top of something. */
+/* Training and evaluation, padding, out_acc on top of something, and gates on what experts read. */
 static void equals_naive_loops(void **state) {
   for (int backend = 0; backend < 2; backend++)
     for (int router = 0; ch_routers[router]; router++)
-      for (int variant = 0; variant < 32; variant++) {
+      for (int variant = 0; variant < 64; variant++) {
+        if (variant & 32 && (variant & 12 || !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(gate_on)))) continue;
         if (variant & 8 && !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(score))) continue;
         layer_case c = make(ch_router_names[router], backends[backend]);
         if (variant & 8) strcpy(c.options.score, "sigmoid");
+        if (variant & 32) strcpy(c.options.gate_on, "input");
         if (variant & 16) c.activation = variant & 1 ? CH_SWIGLU : CH_GEGLU;
         c.training = variant & 1;
         c.valid = variant & 2 ? mask : NULL;

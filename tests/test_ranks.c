@@ -162,6 +162,8 @@ static void every_router_on_a_bf16_wire(void **state) {
   }
 }
 
+static void gate_input(choir_config *c) { snprintf(c->model.router.gate_on, sizeof c->model.router.gate_on, "input"); }
+
 /* With hardly any room, so that no rank can send all of its rows at once. */
 static void rows_in_rounds(void **state) {
   forked_means = 0;
@@ -169,6 +171,7 @@ static void rows_in_rounds(void **state) {
     choir_config c = config_of(ch_router_names[i], 12, 1 + i % 2);
     c.train.sequence_length = 5;
     c.train.batch_sequences = 12;
+    if (i % 2 && ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(gate_on))) gate_input(&c);
     test_ok(choir_config_set(&c, "parallel.wire", i % 3 ? "fp32" : "bf16"));
     same_with(ch_router_names[i], c, (const int[]){i % 2 ? 3 : 4, 0});
   }
@@ -238,6 +241,7 @@ static void every_option(void **state) {
                 {"quantile threshold_after", "quantile_balanced", by_threshold},
                 {"random second", "gshard_top2", draw_second},
                 {"z-loss", "expert_choice", z_loss},
+                {"gates on inputs", "gshard_top2", gate_input},
                 {"balance of sequences", "topk", by_sequence},
                 {"bf16", "gshard_top2", in_bf16},
                 {"bf16, accumulated", "expert_choice", sums_in_bf16},

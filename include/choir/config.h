@@ -45,8 +45,9 @@ typedef struct choir_router_options {
    * constant, linear, linear-reverse, gaussian */
   char capacity_schedule[CHOIR_NAME_BYTES];
   double z_loss_weight;  /* "z_loss_weight": of the mean square of log sum exp of a token's logits */
-  char aux_scope[16];    /* "aux_scope": loads are balanced over: batch, or sequence, each by itself */
-  char priority[8];      /* "priority": who comes first where room is short: order of tokens, or score */
+  char aux_scope[10];    /* "aux_scope": loads are balanced over: batch, or sequence, each by itself */
+  char priority[6];      /* "priority": who comes first where room is short: order of tokens, or score */
+  char gate_on[8];       /* "gate_on": what the gate scales, an expert's output or its input */
   double capacity_start; /* "capacity_start": capacity_factor at the first step of training, from where it goes to its
                             own linearly; 0: it stays the same */
   int64_t reserved[1];

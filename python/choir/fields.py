@@ -111,6 +111,7 @@ class _Router(TypedDict, total=False):
     z_loss_weight: float
     aux_scope: str
     priority: str
+    gate_on: str
     capacity_start: float
 
 

@@ -39,7 +39,8 @@ class Layers(TorchTest):
                 out = layer.train(training)(self.x, self.ids)
                 gates, rows, wanted = layer.routing.gates, self.x.view(-1, 16), 0
                 for i in range(gates.shape[1]):
-                    wanted = wanted + gates[:, i, None] * (F.gelu(rows @ layer.w1[i]) @ layer.w2[i].t())
+                    read, written = (1, gates[:, i, None])[:: -1 if layer.experts.gate_on == "input" else 1]
+                    wanted = wanted + written * (F.gelu(read * rows @ layer.w1[i]) @ layer.w2[i].t())
                 torch.testing.assert_close(out.view(-1, 16), wanted, rtol=1e-4, atol=1e-5)
                 self.assertGreater(int(layer.routing.load.sum()), 0)
 
@@ -49,7 +50,8 @@ class Layers(TorchTest):
             rows = self.x[..., :6].reshape(-1, 6)
             out, wanted = layer.eval()(rows, self.ids.view(-1)), 0
             for gate, w1, w2, w3 in zip(layer.routing.gates.t(), layer.w1, layer.w2, layer.w3):
-                wanted = wanted + gate[:, None] * (F.silu(rows @ w1) * (rows @ w3) @ w2.t())
+                read, written = (1, gate[:, None])[:: -1 if layer.experts.gate_on == "input" else 1]
+                wanted = wanted + written * (F.silu(read * rows @ w1) * (read * rows @ w3) @ w2.t())
             torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
             out.sum().backward()
             self.assertEqual(layer.w2.grad.shape, layer.w2.shape)

@@ -46,7 +46,7 @@ class Models(TorchTest):
         rope = {"position": "rope", "rope_theta": 100.0}
         for fields in (
             *({"router.name": name} for name in ("switch_top1", "gshard_top2", "hash", "random", "kmeans")),
-            {"router.name": "capped_expert_choice", "router.cap": 2},
+            {"router.name": "capped_expert_choice", "router.cap": 2, "router.gate_on": "input"},
             {},
             rope,
             {"kv_heads": 1},

@@ -18,9 +18,9 @@ CASES = (
     ("expert_choice", {"activation": "swiglu"}),
     ("expert_choice", {"pool": "sequence", "normalize_gates": True}),
     ("capped_expert_choice", {"solver": "dykstra", "solver_iterations": 20}),
-    ("gshard_top2", {}),
+    ("gshard_top2", {"gate_on": "input"}),
     ("bias_balanced", {}),
-    ("quantile_balanced", {"activation": "swiglu"}),
+    ("quantile_balanced", {"activation": "swiglu", "gate_on": "input"}),
     ("global_topk", {}),
     ("hash", {}),
 )

@@ -54,7 +54,7 @@ CASES = (
 DYKSTRA = ("capped_expert_choice", {"cap": 3, "solver": "dykstra"})
 LAYERS = tuple({name: (name, options) for name, options in reversed(CASES)}.values()) + (
     (DYKSTRA[0], {**DYKSTRA[1], "solver_iterations": 10}),
-    ("global_topk", {"cap": 2}),
+    ("global_topk", {"cap": 2, "gate_on": "input"}),
 )
 
 

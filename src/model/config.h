@@ -31,7 +31,7 @@ typedef struct ch_field {
   const char *help;
 } ch_field;
 
-enum { CH_FIELDS = 84 };
+enum { CH_FIELDS = 85 };
 extern const ch_field ch_fields[];
 
 /* What a field of kind CH_FIELD_STEPS means in a run of `of` steps: a share is rounded. */

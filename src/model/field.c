@@ -84,6 +84,8 @@ const ch_field ch_fields[] = {
          "tokens over which the load-balancing loss wants equal loads: all of a batch, or each sequence's"),
     WORD(model.router, priority, "order", ch_router_priorities,
          "who comes first where room is short: order of tokens, or the best score"),
+    WORD(model.router, gate_on, "output", ch_router_gate_places,
+         "what the gate scales: what an expert writes, or what it reads, as in Llama 4"),
     NUMBER(model.router, z_loss_weight, 0, 0, 1e3,
            "weight of the mean square of log sum exp of a token's logits, which keeps these small"),
     NUMBER(model.router, jitter, 0, 0, 0.999,

@@ -13,6 +13,7 @@
 #ifndef CH_MOE_DISPATCH_H
 #define CH_MOE_DISPATCH_H
 
+#include "op/exec.h"
 #include "op/op.h"
 
 /* Some of a rank's experts, one after the other. */
@@ -43,6 +44,7 @@ struct ch_dispatcher;
 typedef struct ch_dispatch {
   const struct ch_dispatcher *with;
   int n, e, d;     /* tokens of every rank; experts of all; width of a row */
+  int gates_input; /* gates scale the rows that experts read, not those that they write */
   ch_record all;   /* what was split */
   int begin;       /* the first token that it is about */
   int first_row;   /* of this rank's tokens, the first that the record is about */
@@ -77,17 +79,22 @@ typedef struct ch_dispatcher {
   /* ch_dispatch_alloc and ch_dispatch_split call these for their own parts. */
   void (*plan)(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex);
   void (*split)(ch_exec *x, ch_dispatch *ex);
-  /* Forward: y [room,d] = tokens[slot_token], for tokens [n,d], on their way to the experts. The rows that come back
-   * replace them. It takes scratch, which is the caller's to release after `combine`. */
+  /* Forward: y [room,d] = tokens[slot_token], for tokens [n,d], on their way to the experts; with gates_input times
+   * gate. The rows that come back replace them. It takes scratch, which is the caller's to release after `combine`. */
   void (*dispatch)(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y);
-  /* tokens [n,d] (=|+=) the sum over a token's slots of gate * y, or, not `gated`, of y, once all rows are back: the
-   * end of forward, and of backward. */
-  void (*combine)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int gated, int accumulate);
+  /* The end of forward: tokens [n,d] (=|+=) the sum over a token's slots of gate * y, or, with gates_input, of y, once
+   * all rows are back. */
+  void (*combine)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int accumulate);
   /* Before all of backward. Nonzero where y is not there any more, as rows went in rounds: experts compute theirs again
-   * and send them back (layer.h). Scratch as for dispatch, until `combine`. */
+   * and send them back (layer.h). Scratch as for dispatch, until `dispatch_backward`. */
   int (*begin_backward)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y);
-  /* From dtokens [n,d] and y, which dy takes the place of on its way to the experts, dgate [local slots]. */
+  /* From dtokens [n,d] and y, which dy takes the place of on its way to the experts, dgate [local slots] (not with
+   * gates_input). */
   void (*combine_backward)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens, real CH_DEV *dgate);
+  /* The end of backward: dtokens [n,d] = from y, by now the gradients of what experts read, once all rows are back;
+   * with gates_input dgate, too, from `tokens`, those of forward. */
+  void (*dispatch_backward)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *tokens,
+                            real CH_DEV *dtokens, real CH_DEV *dgate);
   /* Where a group's rows are while they are multiplied [slots of the largest,d]: scratch, or y. */
   real CH_DEV *(*group_rows)(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y);
   /* Between the two, for one group after the other: waits for its rows, and has them in `rows`; the rows of forward
@@ -103,9 +110,10 @@ typedef struct ch_dispatcher {
 } ch_dispatcher;
 
 /* A file's functions, which are called as the members are. */
-#define CH_DISPATCHER(name)                                                                                \
-  const ch_dispatcher name = {plan,       split,  dispatch,   combine,   begin_backward, combine_backward, \
-                              group_rows, arrive, read_again, send_back, progress,       gather_slots}
+#define CH_DISPATCHER(name)                                                                           \
+  const ch_dispatcher name = {                                                                        \
+      plan,       split,  dispatch,   combine,   begin_backward, combine_backward, dispatch_backward, \
+      group_rows, arrive, read_again, send_back, progress,       gather_slots}
 extern const ch_dispatcher ch_dispatch_local, ch_dispatch_all_to_all;
 
 /* Room from an arena for records of `max_slots`, `most` of one expert, over the tokens of all ranks, of which this one
@@ -115,6 +123,26 @@ static inline void ch_dispatch_alloc(ch_exec *x, ch_arena *a, int n, int e, int 
   *ex =
       (ch_dispatch){.with = x->comm->size == 1 ? &ch_dispatch_local : &ch_dispatch_all_to_all, .n = n, .e = e, .d = d};
   ex->with->plan(x, a, max_slots, most, ex);
+}
+
+/* y [slots,d] = gate * tokens[slot_token], and dgate [slots] = <tokens[slot_token], y> of what y was before: the
+ * backward of a combine of y by gates, and what gates on the input take, forward (the first) and backward (the second).
+ */
+static inline void ch_gates_apply(ch_exec *x, const ch_record *r, int d, int gated, const real CH_DEV *tokens,
+                                  real CH_DEV *y, real CH_DEV *dgate) {
+  CH_OP(x, combine_backward, .record = r, .d = d, .gated = gated, .y = y, .dout = tokens, .dy = y, .dgate = dgate);
+}
+
+/* y [slots,d] = tokens[slot_token], with gates_input times gate. */
+static inline void ch_dispatch_gather(ch_exec *x, const ch_dispatch *ex, const ch_record *r, const real CH_DEV *tokens,
+                                      real CH_DEV *y) {
+  if (!ex->gates_input) {
+    CH_OP(x, gather, .record = r, .d = ex->d, .x = tokens, .y = y);
+    return;
+  }
+  CH_SCRATCH(x);
+  ch_gates_apply(x, r, ex->d, 1, tokens, y,
+                 CH_NEW(&x->scratch, real, ex->room)); /* products with what y held: unread */
 }
 
 /* Splits a record about tokens `begin` and following of all, with its index. */

@@ -124,7 +124,7 @@ static void take_scratch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
 
 static void gather(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   int64_t first = ex->first_row + ex->round.first_token;
-  CH_OP(x, gather, .record = ex->round.part, .d = ex->d, .x = tokens + first * ex->d, .y = y);
+  ch_dispatch_gather(x, ex, ex->round.part, tokens + first * ex->d, y);
 }
 
 static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
@@ -146,16 +146,21 @@ static int begin_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   return ex->round.several;
 }
 
-static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,
-                             real CH_DEV *dgate) {
+/* ch_gates_apply for the round's slots. */
+static void apply_gates(ch_exec *x, const ch_dispatch *ex, int gated, const real CH_DEV *tokens, real CH_DEV *y,
+                        real CH_DEV *dgate) {
   CH_SCRATCH(x);
   real CH_DEV *of_round = CH_NEW(&x->scratch, real, ex->room);
+  ch_gates_apply(x, ex->round.part, ex->d, gated, tokens + (int64_t)ex->round.first_token * ex->d, y,
+                 ex->round.several ? of_round : dgate);
+  if (ex->round.several) ch_rounds_place(x, ex, of_round, dgate);
+}
+
+static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,
+                             real CH_DEV *dgate) {
   for (ch_rounds_begin(x, ex); ch_rounds_next(x, ex);) {
-    real CH_DEV *to = ex->round.several ? of_round : dgate;
     if (ex->round.several) fetch(x, ex, y);
-    CH_OP(x, combine_backward, .record = ex->round.part, .d = ex->d, .gated = 1, .y = y,
-          .dout = dtokens + (int64_t)ex->round.first_token * ex->d, .dy = y, .dgate = to);
-    if (ex->round.several) ch_rounds_place(x, ex, of_round, dgate);
+    apply_gates(x, ex, !ex->gates_input, dtokens, y, dgate);
     depart(x, ex, y);
   }
   ex->answer = "gradients from experts";
@@ -207,11 +212,21 @@ static void progress(ch_exec *x, ch_dispatch *ex) {
     ch_comm_test(&x->grid.replica, &ex->transfer[i]);
 }
 
-static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int gated, int accumulate) {
+static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int accumulate) {
   for (ch_rounds_begin(x, ex); ch_rounds_next(x, ex);) {
     come_back(x, ex, y);
-    CH_OP(x, combine, .record = ex->round.part, .d = ex->d, .gated = gated, .out_acc = accumulate, .y = y,
+    CH_OP(x, combine, .record = ex->round.part, .d = ex->d, .gated = !ex->gates_input, .out_acc = accumulate, .y = y,
           .out = tokens + (int64_t)(ex->first_row + ex->round.first_token) * ex->d);
+  }
+}
+
+static void dispatch_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *tokens,
+                              real CH_DEV *dtokens, real CH_DEV *dgate) {
+  for (ch_rounds_begin(x, ex); ch_rounds_next(x, ex);) {
+    come_back(x, ex, y);
+    CH_OP(x, combine, .record = ex->round.part, .d = ex->d, .gated = ex->gates_input, .y = y,
+          .out = dtokens + (int64_t)ex->round.first_token * ex->d);
+    if (ex->gates_input) apply_gates(x, ex, 1, tokens, y, dgate);
   }
 }
 

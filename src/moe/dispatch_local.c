@@ -26,12 +26,12 @@ static void round_in_place(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
 
 static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   tokens += (int64_t)ex->first_row * ex->d;
-  CH_OP(x, gather, .record = &ex->all, .d = ex->d, .x = tokens, .y = y);
+  ch_dispatch_gather(x, ex, &ex->all, tokens, y);
   round_in_place(x, ex, y);
 }
 
-static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int gated, int accumulate) {
-  CH_OP(x, combine, .record = &ex->all, .d = ex->d, .gated = gated, .out_acc = accumulate, .y = y,
+static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int accumulate) {
+  CH_OP(x, combine, .record = &ex->all, .d = ex->d, .gated = !ex->gates_input, .out_acc = accumulate, .y = y,
         .out = tokens + (int64_t)ex->first_row * ex->d);
 }
 
@@ -39,9 +39,14 @@ static int begin_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) { return 
 
 static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,
                              real CH_DEV *dgate) {
-  CH_OP(x, combine_backward, .record = &ex->all, .d = ex->d, .gated = 1, .y = y, .dout = dtokens, .dy = y,
-        .dgate = dgate);
+  ch_gates_apply(x, &ex->all, ex->d, !ex->gates_input, dtokens, y, dgate);
   round_in_place(x, ex, y);
+}
+
+static void dispatch_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *tokens,
+                              real CH_DEV *dtokens, real CH_DEV *dgate) {
+  CH_OP(x, combine, .record = &ex->all, .d = ex->d, .gated = ex->gates_input, .y = y, .out = dtokens);
+  if (ex->gates_input) ch_gates_apply(x, &ex->all, ex->d, 1, tokens, y, dgate);
 }
 
 /* With one process rows never travel, so y already holds all of them. */

@@ -39,6 +39,7 @@ static void plan_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   int slots = s->routing.record.max_slots;
   s->chunk_slots = expert_slots(r, slots);
   ch_dispatch_alloc(x, keep, own, r->e, r->d, s->chunk_slots, most_tokens(x, a, slots, s->chunk_slots), &s->dispatch);
+  s->dispatch.gates_input = ch_router_gates_input(r->options);
   s->pre = ch_hidden_new(x, a, keep, s->dispatch.owned);
   if (ch_gated(a->activation)) s->up = CH_NEW(keep, real, s->dispatch.owned * a->h);
   s->expert_y = CH_NEW(keep, real, (int64_t)s->dispatch.room * r->d);
@@ -51,7 +52,7 @@ static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *recor
   ch_dispatch_split(x, record, begin, ex);
   ex->with->dispatch(x, ex, a->route.x, s->expert_y);
   ch_experts_forward(x, a, s);
-  ex->with->combine(x, ex, s->expert_y, a->out, 1, a->out_acc);
+  ex->with->combine(x, ex, s->expert_y, a->out, a->out_acc);
 }
 
 /* The same for as many tokens at a time as there is room for: how many, the host has to read. */
@@ -123,7 +124,7 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   if (ex->with->begin_backward(x, ex, saved->expert_y)) ch_experts_recompute(x, a, saved);
   ex->with->combine_backward(x, ex, saved->expert_y, a->dout, dgate);
   ch_experts_backward(x, a, saved);
-  ex->with->combine(x, ex, saved->expert_y, a->dx, 0, 0);
+  ex->with->dispatch_backward(x, ex, saved->expert_y, a->route.x, a->dx, dgate);
   if (a->route.router->backward)
     router_backward(x, a, saved, dgate);
   else if (a->gradients.router && !a->accumulate)

@@ -36,6 +36,7 @@ const char *const ch_router_solvers[] = {"exact", "dykstra", NULL};
 const char *const ch_router_scores[] = {"softmax", "sigmoid", NULL};
 const char *const ch_router_scopes[] = {"batch", "sequence", NULL};
 const char *const ch_router_priorities[] = {"order", "score", NULL};
+const char *const ch_router_gate_places[] = {"output", "input", NULL};
 
 const ch_router *ch_router_find(const char *name) {
   for (int i = 0; ch_routers[i]; i++)

@@ -68,7 +68,7 @@ typedef enum {
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations)   \
           row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) row(bias_rate) \
               row(solver_stages) row(capacity_schedule) row(capacity_start) row(aux_scope) row(priority)         \
-                  row(z_loss_weight) row(null_experts)
+                  row(z_loss_weight) row(null_experts) row(gate_on)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER
@@ -161,12 +161,13 @@ extern const ch_router *const ch_routers[]; /* NULL-terminated registration list
 const ch_router *ch_router_find(const char *name);
 
 /* The names of ch_routers, of the pools that experts choose among, of solvers, of ways from logits to scores, of what
- * loads are balanced over, and of who comes first: NULL-terminated. */
-extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[],
-                                                                          *const ch_router_scores[],
-                                                                              *const ch_router_schedules[],
-                                                                                  *const ch_router_scopes[],
-                                                                                      *const ch_router_priorities[];
+ * loads are balanced over, of who comes first, and of what a gate scales: NULL-terminated. */
+extern const char *const ch_router_names[],
+    *const ch_router_pools[], *const ch_router_solvers[], *const ch_router_scores[],
+                                                              *const ch_router_schedules[],
+                                                                  *const ch_router_scopes[],
+                                                                      *const ch_router_priorities[],
+                                                                          *const ch_router_gate_places[];
 
 /* Every router's defaults start with these; K: experts per token. */
 #define CH_ROUTER_DEFAULTS(router_name) CH_ROUTER_DEFAULTS_K(router_name, 1)
@@ -174,7 +175,7 @@ extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_
 #define CH_ROUTER_DEFAULTS_OF(router_name, K, way)                                                     \
   .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
   .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99, .score = way, .bias_rate = 0.001,   \
-  .solver_stages = 1, .capacity_schedule = "constant", .aux_scope = "batch", .priority = "order"
+  .solver_stages = 1, .capacity_schedule = "constant", .aux_scope = "batch", .priority = "order", .gate_on = "output"
 
 static inline int ch_router_takes(const ch_router *router, unsigned options) {
   return (router->options & options) != 0;
@@ -190,6 +191,9 @@ static inline int ch_router_has_centroids(const ch_router *router) {
 static inline int ch_router_has_thresholds(const ch_router *router) {
   return router->observe && !ch_router_has_centroids(router);
 }
+
+/* Whether gates scale what experts read; else what they write. */
+static inline int ch_router_gates_input(const choir_router_options *o) { return !strcmp(o->gate_on, "input"); }
 
 /* Experts that every token asks for, null ones included, 0 where experts choose; and those that it gets of the model's
  * e, if all are asked for equally. */

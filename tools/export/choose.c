@@ -41,6 +41,9 @@ static int check_router(const ch_export_plan *plan) {
                     "model.router.null_experts is %d: the architectures that fit give every token all of its experts; "
                     "train with 0",
                     o->null_experts);
+  if (ch_router_gates_input(o))
+    return refuse_field("model.router.gate_on", o->gate_on,
+                        "stock architectures that fit scale what an expert writes; train with \"output\"");
   if (strcmp(o->score, "sigmoid") && ch_export_by_thresholds(plan))
     return refuse_field(
         "model.router.score", o->score,

@@ -33,7 +33,7 @@ _LATER = {
         "shared_experts": 0, "dense_layers": 0, "router": {
             "score": "softmax", "bias_rate": 0.001, "solver_stages": 1, "aux_scope": "batch", "priority": "order",
             "z_loss_weight": 0.0, "capacity_schedule": "constant", "capacity_start": 0.0,
-            "null_experts": 0,
+            "null_experts": 0, "gate_on": "output",
         },
     },
     "train": {"objective": "next_token", "mask_schedule": "linear"},

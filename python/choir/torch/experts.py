@@ -20,12 +20,14 @@ GROUPED = grouped_types()
 
 
 class Weights(NamedTuple):
-    """[e,d,h] each; without w3 an expert is act(row w1) w2^T, with it (act(row w1) * (row w3)) w2^T."""
+    """[e,d,h] each; without w3 an expert is act(row w1) w2^T, with it (act(row w1) * (row w3)) w2^T. gate_on: what gates
+    scale, "output" or "input" of an expert."""
 
     w1: Tensor
     w2: Tensor
     w3: Optional[Tensor]
     activation: str
+    gate_on: str
 
     def hidden(self, product: Callable[[Tensor], Tensor]) -> Tensor:
         y = ACTIVATIONS[self.activation](product(self.w1))
@@ -33,7 +35,7 @@ class Weights(NamedTuple):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Weights:
         """Each weight changed."""
-        return Weights(*(w if w is None else change(w) for w in self[:3]), self.activation)
+        return Weights(*(w if w is None else change(w) for w in self[:3]), *self[3:])
 
 
 class Dense(nn.Module):
@@ -82,16 +84,16 @@ class Experts(nn.Module):
     """The experts of a layer, weights w1, w2 and w3 [e,d,h]: a module of its own, which FSDP2 can shard by itself and
     `ExpertParallel` shares out. Rows [n,d] and their routing to rows [n,d]."""
 
-    def __init__(self, d_model: int, d_hidden: int, experts: int, activation: str, **at):
+    def __init__(self, d_model: int, d_hidden: int, experts: int, activation: str, gate_on: str = "output", **at):
         super().__init__()
-        self.activation = activation
+        self.activation, self.gate_on = activation, gate_on
         for name in WEIGHTS if activation in GATED else WEIGHTS[:2]:
             setattr(self, name, nn.Parameter(torch.empty(experts, d_model, d_hidden, **at)))
         if activation not in GATED:
             self.w3 = None
 
     def forward(self, rows: Tensor, routing: Routing) -> Tensor:
-        weights = Weights(self.w1, self.w2, self.w3, self.activation)
+        weights = Weights(self.w1, self.w2, self.w3, self.activation, self.gate_on)
         if hasattr(self.w1, "placements"):  # a DTensor: this process has a part of the experts or of their columns
             from .parallel import by_owners
 
@@ -110,8 +112,8 @@ def by_experts(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     if (slots is None or ample) and _ragged(rows):  # of an ample capacity most slots are empty
         return _grouped(rows, weights, routing)
     token, gate = slots_of(routing)
-    taken = rows.index_select(0, token).view(e, -1, rows.shape[1])
-    return combined(slots_product(taken, weights).flatten(0, 1), gate, token, n)
+    taken = gathered(rows, gate, token, weights).view(e, -1, rows.shape[1])
+    return combined(slots_product(taken, weights).flatten(0, 1), gate, token, n, weights)
 
 
 def _asked(routing: Routing, count: Callable[[], Tensor], bound: int) -> int:
@@ -182,12 +184,20 @@ def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     expert, token = _masked(pairs // n, used), _masked(pairs % n, used)
     ends = routing.taken.sum(0).cumsum(0).to(torch.int32)
     kind = autocast_dtype(rows.device.type) or rows.dtype
-    taken = _masked(rows.index_select(0, token).to(kind), used)
+    gate = _masked(routing.gates[token, expert], used)
+    taken = _masked(gathered(rows, gate, token, weights).to(kind), used)
     y = grouped_product(taken, weights, ends, used)
-    return combined(y, _masked(routing.gates[token, expert], used), token, n)
+    return combined(y, gate, token, n, weights)
 
 
-def combined(y: Tensor, gate: Tensor, token: Tensor, n: int) -> Tensor:
-    """Each token's weighted sum, added in the gates' precision."""
+def gathered(rows: Tensor, gate: Tensor, token: Tensor, weights: Weights) -> Tensor:
+    """Each slot's row, times its gate where gates scale what experts read."""
+    taken = rows.index_select(0, token)
+    return (taken * gate[:, None]).to(rows.dtype) if weights.gate_on == "input" else taken
+
+
+def combined(y: Tensor, gate: Tensor, token: Tensor, n: int, weights: Weights) -> Tensor:
+    """Each token's sum, weighted where gates scale what experts write, added in the gates' precision."""
     out = torch.zeros(n, y.shape[1], dtype=gate.dtype, device=y.device)
-    return out.index_add(0, token, y * gate[:, None]).to(y.dtype)
+    y_gated = y.to(gate.dtype) if weights.gate_on == "input" else y * gate[:, None]
+    return out.index_add(0, token, y_gated).to(y.dtype)

@@ -37,10 +37,11 @@ class _Injected(torch.autograd.Function):
 
 class MoE(nn.Module):
     """x [..., d] to [..., d], without residual: S = softmax(x Wg), or with score="sigmoid" their sigmoids; the router
-    chooses; out[t] is the sum over its experts of gate * GELU(x[t] w1[i]) w2[i]^T (docs/layer.md). Any of choir's
-    routers, with its options: MoE(64, 128, 8, router="capped_expert_choice", cap=3). Weights: gate.weight [e,d], as of
-    nn.Linear, which is Wg^T; experts.w1 and .w2 [e,d,h]. activation: "gelu", or "geglu" or "swiglu", for which an expert
-    is (act(x w1) * (x w3)) w2^T with a third weight experts.w3 [e,d,h].
+    chooses; out[t] is the sum over its experts of gate * GELU(x[t] w1[i]) w2[i]^T (docs/layer.md), or with
+    gate_on="input" of GELU(gate * x[t] w1[i]) w2[i]^T. Any of choir's routers, with its options: MoE(64, 128, 8,
+    router="capped_expert_choice", cap=3). Weights: gate.weight [e,d], as of nn.Linear, which is Wg^T; experts.w1 and .w2
+    [e,d,h]. activation: "gelu", or "geglu" or "swiglu", for which an expert is (act(x w1) * (x w3)) w2^T with a third
+    weight experts.w3 [e,d,h].
 
     Scores are float32 at least, under autocast and in bf16 modules too. After a forward, `aux_loss` (the router's
     losses by their weights, aux_loss_weight and z_loss_weight) is to be added to the loss, and `routing` says what was
@@ -88,7 +89,7 @@ class MoE(nn.Module):
             raise ArgumentError(f"activation is {activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
         at = {"device": device, "dtype": dtype}
         self.gate = Gate(d_model, experts, router not in routers.EVEN, router == "kmeans", **at)
-        self.experts = Experts(d_model, d_hidden, experts, activation, **at)
+        self.experts = Experts(d_model, d_hidden, experts, activation, self.options.gate_on, **at)
         self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self.shared = Dense(d_model, shared_experts * d_hidden, activation, **at) if shared_experts else None

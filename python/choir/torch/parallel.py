@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from .._native import ArgumentError, UnsupportedError
 from . import select
 from .compat import autocast_dtype
-from .experts import WEIGHTS, Experts, Weights, by_experts, combined, grouped_product, slots_of, slots_product
+from .experts import WEIGHTS, Experts, Weights, by_experts, combined, gathered, grouped_product, slots_of, slots_product
 from .request import Routing
 
 
@@ -114,11 +114,11 @@ def _equal(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
     n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
     token, gate = slots_of(routing)
     parts = [len(token) // size] * size
-    came = all_to_all_single_autograd(rows.index_select(0, token), parts, parts, group)
+    came = all_to_all_single_autograd(gathered(rows, gate, token, weights), parts, parts, group)
     here = came.view(size, own, -1, rows.shape[1]).transpose(0, 1)
     y = slots_product(here.flatten(1, 2), weights).view(own, size, -1, rows.shape[1]).transpose(0, 1)
     back = all_to_all_single_autograd(y.reshape(len(token), -1), parts, parts, group)
-    return combined(back, gate, token, n)
+    return combined(back, gate, token, n, weights)
 
 
 def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
@@ -130,14 +130,14 @@ def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
     out, into = torch.stack([load.view(size, own).sum(1), told.sum(1)]).tolist()
     pairs = select.first(routing.taken.t().reshape(1, -1), sum(out))[0]
     expert, token = pairs // n, pairs % n
-    kind = autocast_dtype(rows.device.type) or rows.dtype
-    came = all_to_all_single_autograd(rows.index_select(0, token).to(kind), into, out, group)
+    kind, gate = autocast_dtype(rows.device.type) or rows.dtype, routing.gates[token, expert]
+    came = all_to_all_single_autograd(gathered(rows, gate, token, weights).to(kind), into, out, group)
     whose = torch.arange(own, device=rows.device).repeat(size).repeat_interleave(told.reshape(-1), output_size=sum(into))
     order = whose.argsort(stable=True)  # they come process by process, and are multiplied expert by expert
     y = _by_ends(came.index_select(0, order), weights, told.sum(0))
     y = torch.zeros_like(y).index_copy(0, order, y)
     back = all_to_all_single_autograd(y, out, into, group)
-    return combined(back, routing.gates[token, expert], token, n)
+    return combined(back, gate, token, n, weights)
 
 
 def _by_ends(rows: Tensor, weights: Weights, load: Tensor) -> Tensor:
@@ -146,6 +146,6 @@ def _by_ends(rows: Tensor, weights: Weights, load: Tensor) -> Tensor:
         return grouped_product(rows, weights, load.cumsum(0).to(torch.int32))
     each = zip(rows.split(load.tolist()), *(w.unbind() for w in weights[:3] if w is not None))
     return torch.cat([
-        Weights(*some, *[None] * (3 - len(some)), weights.activation).hidden(lambda w, a=a: a @ w) @ some[1].t()
+        Weights(*some, *[None] * (3 - len(some)), *weights[3:]).hidden(lambda w, a=a: a @ w) @ some[1].t()
         for a, *some in each
     ])

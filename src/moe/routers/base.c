@@ -56,7 +56,7 @@ const ch_router ch_router_base = {
     .summary = "in training every token has one expert and loads are equal, else its best expert (Lewis et al. 2021)",
     .reads = CH_READS_LOGITS,
     .looks = CH_LOOKS_IN_TRAINING,
-    .options = CH_ROUTER_TAKES(z_loss_weight),
+    .options = CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on),
     .choices = 1,
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("base"), .capacity_factor = 1},

@@ -27,7 +27,7 @@ const ch_router ch_router_bias_balanced = {
     .looks = CH_LOOKS_NOWHERE,
     .by_step = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(bias_rate),
+               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(bias_rate),
     .defaults = {CH_ROUTER_DEFAULTS_OF("bias_balanced", 2, "sigmoid"), .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,

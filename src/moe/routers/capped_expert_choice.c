@@ -92,9 +92,9 @@ const ch_router ch_router_capped_expert_choice = {
     .looks = CH_LOOKS_AROUND,
     .even = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(solver) |
-               CH_ROUTER_TAKES(solver_lambda) | CH_ROUTER_TAKES(solver_iterations) | CH_ROUTER_TAKES(solver_stages) |
-               CH_ROUTER_TAKES(decay),
+               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |
+               CH_ROUTER_TAKES(solver) | CH_ROUTER_TAKES(solver_lambda) | CH_ROUTER_TAKES(solver_iterations) |
+               CH_ROUTER_TAKES(solver_stages) | CH_ROUTER_TAKES(decay),
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("capped_expert_choice"), .capacity_factor = 2, .cap = 2},
     .check = check_capped,

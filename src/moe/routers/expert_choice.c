@@ -43,8 +43,8 @@ const ch_router ch_router_expert_choice = {
     .even = 1,
     .choose_alone = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(capacity_schedule) |
-               CH_ROUTER_TAKES(decay) | CH_ROUTER_TAKES(threshold_after),
+               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS |
+               CH_ROUTER_TAKES(capacity_schedule) | CH_ROUTER_TAKES(decay) | CH_ROUTER_TAKES(threshold_after),
     .defaults = {CH_ROUTER_DEFAULTS("expert_choice"), .capacity_factor = 2},
     .check = check_expert_choice,
     .max_slots = max_slots,

@@ -153,7 +153,8 @@ const ch_router ch_router_global_topk = {
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(decay),
+               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |
+               CH_ROUTER_TAKES(decay),
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("global_topk"), .capacity_factor = 2},
     .check = check_global_topk,

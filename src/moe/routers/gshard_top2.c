@@ -9,8 +9,8 @@ const ch_router ch_router_gshard_top2 = {
     .reads = CH_READS_SHARES,
     .looks = CH_LOOKS_AROUND,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE | CH_ROUTER_TAKES(priority) |
-               CH_ROUTER_TAKES(random_second),
+               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE |
+               CH_ROUTER_TAKES(priority) | CH_ROUTER_TAKES(random_second),
     .choices = 2,
     .defaults = {CH_ROUTER_DEFAULTS("gshard_top2"), .capacity_factor = 1, .aux_loss_weight = 0.01},
     .check = ch_token_choice_check,

@@ -8,7 +8,8 @@ const ch_router ch_router_switch_top1 = {
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_BACK,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE | CH_ROUTER_TAKES(priority) | CH_ROUTER_TAKES(jitter),
+               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE |
+               CH_ROUTER_TAKES(priority) | CH_ROUTER_TAKES(jitter),
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("switch_top1"), .capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
     .check = ch_token_choice_check,
