@@ -40,8 +40,9 @@ def _files_hash(directory: pathlib.Path) -> str:
 
 
 def folder(task: str) -> str:
-    """The folder of a task's files, which results are named after: the `name` of its description."""
-    return probe.describe(task)["name"]
+    """The folder of a task's files, which results are named after: the `name` of its description. "average" and tasks
+    that choir knows are named so already."""
+    return probe.describe(task)["name"] if "/" in task or task.endswith(".json") else task
 
 
 def _file(study: Study, arm: str, seed: int, task: str) -> Optional[pathlib.Path]:
