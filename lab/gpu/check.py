@@ -117,7 +117,7 @@ def torch_part(name, limit, *more):
 
 def bench(cases, limit, *more):
     """choir bench as text, so that what was measured before a limit stays: one process, for each start compiles the kernels.
-    Where it ended early, what is missing is tried by itself."""
+    If the process ends early, each missing case is run alone."""
     words = [w for case in cases for w in case.split()]
     r = {"together": call([choir, "bench", "--backend", backend, "--repetitions", "5", "--seconds", "0.2", *more, *words], min(limit, left()), keep=9000)}
     for case in cases[1:] if r["together"]["rc"] != 0 else []:
@@ -222,7 +222,7 @@ def sanitizer():
 
 
 def beside(*some):
-    """Parts that are not timed, beside each other."""
+    """Runs the functions at the same time, since none of them measures time. Returns their results by name."""
     with concurrent.futures.ThreadPoolExecutor(len(some)) as pool:
         made = {f.__name__: pool.submit(f) for f in some}
         return {name: one.result() for name, one in made.items()}

@@ -1,5 +1,5 @@
 """What PyTorch says of choir.torch on a device: `safety` (waits, CUDA graphs, determinism, for every router) and `layers` (times);
-and `steps`: which kernels a training step of choir itself runs, by PyTorch's profiler, which sees the whole process. A line of JSON for each finding, written as soon as it is there."""
+and `steps`: which kernels a training step of choir itself runs, by PyTorch's profiler, which sees the whole process. Each finding is written at once, as a line of JSON."""
 import argparse, collections, copy, json, statistics, time, traceback
 import torch, torch.nn.functional as F
 from torch import nn

@@ -30,7 +30,7 @@ class Side:
         return json.loads(line)
 
     def ask(self, line):
-        with contextlib.suppress(BrokenPipeError):  # it ended since its last answer: what it does not answer says so
+        with contextlib.suppress(BrokenPipeError):  # the process ended since its last answer: answer() raises
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         return self.answer()
@@ -48,14 +48,14 @@ def one_line(command, environment=None):
 
 
 def relative(got, want):
-    """L2 norm of the difference over that of what is wanted; NaN stays."""
+    """The L2 norm of got - want, divided by the norm of `want`; NaN if got has a NaN."""
     size = np.linalg.norm(want.astype(np.float64))
     difference = np.linalg.norm(got.astype(np.float64) - want)
     return difference / size if size > 0 else difference
 
 
 def largest(differences):
-    """NaN where one of them is; max() would pass over one that does not come first."""
+    """The largest difference, or NaN if any is NaN. Python's max() keeps a NaN only in the first place."""
     return float(np.max(list(differences)))
 
 
@@ -77,7 +77,7 @@ def compare(kind, directory, workers, first, inputs):
 
 
 def take_turns(workers, repetitions):
-    """Seconds of both, [repetitions] each; who begins changes."""
+    """The seconds of each worker's runs, by its name. The workers take turns, and the first of a turn alternates."""
     seconds = {w.name: [] for w in workers}
     for r in range(repetitions):
         for w in workers if r % 2 == 0 else workers[::-1]:

@@ -1,6 +1,6 @@
-/* The table of ranks on SimGrid (S4U). A message between two ranks goes through a mailbox of theirs, in the order in
- * which both began their exchanges; it sets out when both sides have. What it carries is bytes that nobody reads, but
- * for a few exchanges whose content the ranks' own code reads: these are copied. */
+/* The table of ranks on SimGrid (S4U). Each pair of ranks has a mailbox, which keeps messages in the order of
+ * their exchanges. A message departs when sender and receiver have begun the exchange. Bytes are copied only in the few
+ * exchanges whose content the simulated code reads. */
 #include "network.h"
 
 #include <sys/mman.h>

@@ -169,7 +169,7 @@ static void CH_DEV *alloc(const char *name, size_t bytes) {
 static void keep(void CH_DEV *p, size_t bytes) { (void)p, (void)bytes; }
 static size_t unknown(void) { return 0; }
 
-/* As the host's, which it is, but for these three. */
+/* The host's memory with three functions replaced. */
 static ch_memory memory;
 
 const ch_backend *scale_clock(const ch_cluster *cluster) {

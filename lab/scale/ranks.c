@@ -44,7 +44,7 @@ void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, const
                         const ch_sum_room *room) {
   real *nowhere[CH_SUM_PIECES], *shared;
   ch_comm_array moved[CH_AT_ONCE];
-  int64_t most = (int64_t)shards * CH_SUM_SLICE; /* as there are shards, there are pieces at most */
+  int64_t most = (int64_t)shards * CH_SUM_SLICE; /* a sum has at most as many pieces as shards */
   for (int i = 0; i < arrays; i++) most = array[i].count > most ? array[i].count : most;
   shared = scale_network_nowhere(most * (int64_t)sizeof *shared);
   for (int i = 0; i < CH_SUM_PIECES; i++) nowhere[i] = shared;

@@ -10,8 +10,8 @@
 
 static scale_routes options;
 
-/* The record of all tokens, and how many of every rank's each expert has. One is made, of what is asked for first:
- * every layer and step of a run has the same. */
+/* The record of all tokens, and how many of every rank's each expert has. The first call makes it, and all
+ * layers and steps of a run share it. */
 static struct {
   int ranks, experts;
   int *token; /* [slots] */
@@ -29,8 +29,8 @@ static double normal(uint64_t kind, uint64_t i) {
   return ch_rng_normal(rng, i);
 }
 
-/* Expert i's `load` tokens by rank: shares of its weights, cut where their running sum passes a whole number, from a
- * place of its own on, so that what is left over is not always the same ranks'. */
+/* Expert i's `load` tokens by rank: shares of its weights, cut where their running sum passes a whole number, beginning
+ * at a place that depends on the expert, so that the remainder does not always go to the same ranks. */
 static void spread_tokens(int expert, int load, int *count) {
   double sum = 0, so_far = fmod(expert * 0.6180339887498949, 1);
   for (int r = 0; r < made.ranks; r++) sum += exp(options.spread * normal(1, (uint64_t)r * made.experts + expert));
@@ -88,7 +88,7 @@ static void choose(ch_exec *x, const ch_select_args *a) {
   for (int i = 0; i <= a->record->experts; i++) begin_of(a->record)[i] = i * k;
 }
 
-/* How many of `wanted` choices ask for each expert, of which it takes those that it has room for. */
+/* Draws how many of the tokens' choices ask for each expert; the expert takes them up to its capacity. */
 static void place(ch_exec *x, const ch_place_args *a) {
   double sum = 0;
   int e = a->record->experts, *begin = begin_of(a->record);
@@ -101,7 +101,7 @@ static void place(ch_exec *x, const ch_place_args *a) {
   }
 }
 
-/* The record of all ranks' tokens gets its slots here. They are one array for all ranks, which is not the record's. */
+/* The record of all ranks' tokens gets its slots here. All ranks share one array of slots, outside the record. */
 static void index_slots(ch_exec *x, const ch_index_args *a) {
   if (ch_counting(x) || a->record->tokens != options.tokens) return;
   if (!made.token) make(begin_of(a->record), a->record->experts, x->comm->size);

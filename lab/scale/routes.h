@@ -6,7 +6,7 @@
 
 /* How the tokens of all ranks would choose. */
 typedef struct {
-  int tokens;     /* of all ranks: a record of so many is made up */
+  int tokens;     /* of all ranks together; the record is made up for this number */
   double spread;  /* of expert i's tokens over ranks: weights exp(spread N(0,1)), by rank and expert */
   double popular; /* where tokens choose: how many ask for expert i goes by exp(popular N(0,1)) */
   uint64_t seed;

@@ -52,7 +52,7 @@ static void tokens(const struct llama_vocab *vocab) {
   free(text);
 }
 
-/* The tokens behind those that the cache has; logits of all of them. */
+/* Appends ids [count] to a cache of `first` tokens, and asks for logits at each of them. */
 static void decode(struct llama_context *context, const llama_token *ids, int first, int count) {
   struct llama_batch batch = llama_batch_init(count, 0, 1);
   batch.n_tokens = count;

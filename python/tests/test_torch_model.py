@@ -67,7 +67,7 @@ class Models(TorchTest):
             logits = model(tokens)
             loss = model.loss(tokens) + model.aux_loss
             loss.backward()
-            gradients = {  # that of scores is a view of its gate's
+            gradients = {  # the weight of scores is a view of the gate's weight
                 name: weight.grad if weight.is_leaf else weight._base.grad.t() for name, weight in model._named().items()
             }
             compared, without = 0, set()

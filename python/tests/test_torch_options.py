@@ -292,7 +292,7 @@ class Transformers(TorchTest):
                 self.assertEqual(int(module.observed), 21)
 
     def test_lightning(self):
-        """As with transformers' Trainer. The thresholds that it leaves are those of a plain loop."""
+        """As with transformers' Trainer: a run leaves the same thresholds as a plain loop."""
         if misses("choir.torch.lightning_callback", "lightning"):
             return
         import lightning.pytorch as lightning

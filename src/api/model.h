@@ -18,7 +18,7 @@ struct choir_model {
   int causal;                                  /* a ch_causal: how passes route */
   const uint8_t *forced;                       /* [MoE layers,forced_B*forced_T,e] the caller's, or NULL */
   int forced_B, forced_T;
-  uint64_t forced_plan;            /* forced_memory of what x has room for; 0: it is planned for other passes */
+  uint64_t forced_plan;            /* forced_memory of the pass that x is planned for; 0: not a forced pass */
   ch_copies copies;                /* of matrices, rounded to bf16, ... */
   int stale;                       /* ... are older than the weights */
   choir_routing_callback callback; /* the caller's, or NULL */

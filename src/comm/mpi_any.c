@@ -1,6 +1,6 @@
-/* MPI without its header: the library is opened when a program starts with others. Nearly all MPIs have one of two
- * binary interfaces, Open MPI's and MPICH's (which Intel MPI, MVAPICH and Cray's share since 2014). They differ in the
- * width of handles, a pointer or an int, which one register passes alike, in what a request and a status take in an
+/* MPI without its header: the library is opened when a program starts with others. Two binary interfaces
+ * cover nearly all MPIs: Open MPI's and MPICH's (shared by Intel MPI, MVAPICH and Cray MPI since 2014). They differ in
+ * the width of handles, a pointer or an int, which one register passes alike, in what a request and a status take in an
  * array, and in the handles of the world and of bytes. */
 #include "comm/mpi_any.h"
 

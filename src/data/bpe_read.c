@@ -41,8 +41,9 @@ static int read_normalizer(bpe_job *j) {
   return CHOIR_OK;
 }
 
-/* Nonzero: the step cuts by this pattern, and keeps all of the text. To remove what the pattern does not match (invert)
- * is the same for one that matches all text, as those do that are the only one of their rule (dolma2 is spelled so). */
+/* Nonzero: the step cuts by this pattern, and keeps all of the text. Removing text that the
+ * pattern does not match (invert) comes to the same if the pattern matches all text. A rule's only pattern does
+ * (dolma2 is spelled so). */
 static int cuts_by(const json_t *step, const char *regex, int alone) {
   int isolated = ch_json_is_text(step, "behavior", "Isolated") && !json_is_true(json_object_get(step, "invert"));
   int kept = ch_json_is_text(step, "behavior", "Removed") && json_is_true(json_object_get(step, "invert"));

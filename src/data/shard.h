@@ -29,8 +29,8 @@ typedef struct ch_shard {
 int ch_shard_open(const char *path, ch_shard *shard);
 void ch_shard_close(ch_shard *shard);
 
-/* CHOIR_ERROR_FORMAT: somebody has written into the file since it was opened, by its size and time, or because a token
- * was read that the vocabulary does not have. A shard whose name another file has taken (a rename) keeps its own bytes.
+/* CHOIR_ERROR_FORMAT: somebody has written into the file since it was opened, by its size and time, or because it
+ * holds a token outside the vocabulary. A shard whose name another file has taken (a rename) keeps its own bytes.
  * CHOIR_ERROR_IO. */
 int ch_shard_intact(const ch_shard *shard);
 

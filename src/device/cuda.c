@@ -273,7 +273,7 @@ static int register_memory(void) {
     char access[8] = "", path[256] = "";
     sscanf(line, "%lx-%lx %7s %*s %*s %*s %255s", &begin, &end, access, path);
     int own = !strcmp(path, "[heap]") || !strcmp(path, "[stack]") || strstr(path, "/tests/test_") ||
-              (!*path && begin == before); /* variables that begin as 0 stand behind the others */
+              (!*path && begin == before); /* the zeroed variables, mapped after the others */
     if (!own) continue;
     before = end;
     if (access[0] != 'r' || access[2] == 'x') continue;

@@ -26,8 +26,8 @@ static int remove_entry(const char *path, const struct stat *status, int flag, s
   return remove(path);
 }
 
-/* A name in the directory that is not the mark, into `name` [NAME_MAX + 1]. 1, 0: there is none, -1: it cannot be told.
- */
+/* Finds an entry of the directory other than the mark; name [NAME_MAX + 1]. Returns 1, 0 if there is none, -1 if the
+ * directory cannot be read. */
 static int find_entry(const char *path, char *name) {
   DIR *stream = opendir(path);
   const struct dirent *entry = NULL;

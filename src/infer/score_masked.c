@@ -31,7 +31,7 @@ typedef struct {
   int32_t *shown, *hidden;               /* [n] a continuation with masks, and what they hide, -1 elsewhere */
   double *share, *estimate, *factor;     /* [n] of the score; [samples] scores by one sample, factors of its losses */
   float *logits;                         /* [B n,V] */
-  const ch_score_item *held;             /* of one token, whose logits are there; or NULL */
+  const ch_score_item *held;             /* the item of one token whose logits w->logits holds; or NULL */
 } masking;
 
 static score_shape shape_of(const masking *w, const ch_score_item *i) {
@@ -163,8 +163,8 @@ static int read_rows(masking *w, const ch_score_item *i, const score_shape *s, i
   return CHOIR_OK;
 }
 
-/* Of the sum: neighbouring strata differ by chance, as in evaluate.c. One token can be masked in one way only, and so
- * can each of masked_lm's: then nothing is drawn. */
+/* The standard error of the sum of estimates, from the differences of neighbouring strata, as in evaluate.c. It is 0
+ * where no masks are drawn: for a continuation of one token, and with masked_lm. */
 static double standard_error(const masking *w, const score_shape *s) {
   double squares = 0;
   if (!w->diffusion || s->n == 1) return 0;

@@ -13,8 +13,9 @@
 /* The training sequence number `row` of a step, of accumulate * batch_sequences, and its T tokens `text`: token [T]
  * with masks, target [T] the masked ones, negative elsewhere, and weight [T] of their losses. With masked_diffusion the
  * sequence's ratio is one of as many strata of (0,1) as the step has sequences, and weights make the mean over all
- * tokens a bound of nats a token. With masked_lm 15 % are targets, of which 80 % are masked and 10 % are other tokens,
- * and *weighted is 0: their mean is the loss. Draws are functions of (train.seed, step, row, position). */
+ * tokens a bound of nats a token. With masked_lm 15 % of tokens are targets (80 % of targets become the mask, 10 %
+ * other tokens), and *weighted is 0: the loss is their mean. Draws are functions of (train.seed, step, row, position).
+ */
 void ch_mask_training(const choir_config *config, int64_t step, int row, const int32_t *text, int32_t *token,
                       int32_t *target, float *weight, int *weighted);
 

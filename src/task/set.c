@@ -42,7 +42,9 @@ int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows
   return code;
 }
 
-/* Where a sequence is a pool, it has as many tokens as there are experts, or a router refuses it. */
+/* The unit of sequence lengths in a batch. With pool sequence, routers refuse sequences of fewer tokens than
+ * experts.
+ */
 static int length_step(const choir_config *config) {
   int pools = config && config->model.moe_every && !strcmp(config->model.router.pool, "sequence");
   int least = pools ? config->model.experts : 1;

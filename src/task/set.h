@@ -48,8 +48,8 @@ typedef struct ch_set {
 } ch_set;
 
 /* Reads a split of a task for sequences of at most `length` tokens. config: says whether words are masked, and how long
- * a batch is at least; NULL: as of a model that predicts the next token. labelled: it must have labels, and rows
- * that say they have none are left out. */
+ * a batch is at least; NULL: as of a model that predicts the next token. labelled: the split must have labels, and
+ * unlabelled rows are left out. */
 int ch_set_open(const choir_task *task, const char *directory, const char *split, const choir_tokenizer *tokenizer,
                 const choir_config *config, int length, int labelled, ch_set *set);
 void ch_set_close(ch_set *set);

@@ -20,7 +20,7 @@ typedef struct ch_windows {
   void (*seen)(void *context, int64_t index, const int32_t *target, const float *loss);
   void *context;
   double mask_at;   /* masked_diffusion: the mask ratio of every sequence; 0: ratios are drawn */
-  int mask_samples; /* of masked models: ratios that each window is evaluated at; 0: one */
+  int mask_samples; /* of masked models: mask ratios a window; 0: one */
   void (*mask_ratio)(void *context, double from, double to, int64_t evaluations, double loss); /* or NULL */
   void *context_of_ratios;
 } ch_windows;

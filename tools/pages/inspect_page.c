@@ -94,7 +94,8 @@ static int same_text(const json_t *a, const json_t *b) {
 
 /* The first view is the page's own, others are in its list "later". */
 static int add_view(json_t *page, json_t *view, const char *checkpoint) {
-  if (!json_object_size(page)) return json_object_update(page, view) ? ch_error(CHOIR_ERROR_MEMORY, "no memory") : 0;
+  if (!json_object_size(page))
+    return json_object_update(page, view) ? ch_error(CHOIR_ERROR_MEMORY, "no memory for a page") : 0;
   if (!same_text(page, view))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "%s: has another tokenizer, or other MoE layers or sequences, than the first checkpoint; a page "

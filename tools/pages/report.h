@@ -46,7 +46,7 @@ void ch_history_free(ch_history *history);
 
 /* The same for a page: {"name", "run", "eval", "process", "samples", "steps", "tokens", "seconds", "curves": {NAME:
  * {"x", "y", "last", "median"}}}. A long curve has means of neighbours, so many that one more would not show; last and
- * median are of all its points. Of many samples some are there, the last one among them. */
+ * median are of all its points. Of many samples some are kept, always the last one. */
 json_t *ch_history_json(const char *name, const ch_history *history);
 
 #endif

@@ -267,7 +267,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
     part = q.valid_or_all().to(scores.dtype)[:, None]
     asked = select.one_hot(choice, e) & made.get("asks", part > 0)[..., None]
     asked = asked.to(scores.dtype).sum(1) / choice.shape[1] * part
-    if nulls:  # one column for all of them; its f times its P is divided by their number
+    if nulls:  # null experts share one column: f and P are divided by sqrt(nulls) each
         asked, live = (torch.cat([x, (part - x.sum(1, keepdim=True)) / nulls**0.5], 1) for x in (asked, live))
     groups = (n - 1) // q.sequence_length + 1 if by_sequence else 1
     held, f, P = (x.new_zeros(groups, x.shape[1]).index_add(0, group, x) for x in (part, asked, live))

@@ -7,8 +7,8 @@
 
 static real sigmoid(real x) { return (real)(1 / (1 + exp(-(double)x))); }
 
-/* The share that a score has of the sum of a token's two; both 0, which no softmax gives: the score itself. Finite
- * scores may have a sum that is not: then of halves. */
+/* The share that a score has of the sum of a token's two; both 0, which no softmax gives: the score itself. The sum of
+ * two finite scores may overflow; their halves are added then. */
 static real share_of(const ch_gate_args *a, int t, real score) {
   const real *value = a->value + 2 * (int64_t)t, half = (real)0.5;
   real sum = value[0] + value[1];
@@ -59,8 +59,9 @@ CH_REF_OP(gate_backward) {
   if (a->rule == CH_GATE_SHARE) share_backward(x, a);
 }
 
-/* share [e] of choices of the valid tokens begin .. end-1, of each expert that of a null expert subtracted, which is
- * *null: P of null experts is what the others leave of 1. Returns how many tokens are valid. */
+/* share [e]: the share of the choices of the valid tokens begin .. end-1 that go to expert i, minus *null, the share of
+ * each null expert. With shares so shifted the loss needs no mean score of null experts, which is 1 minus the others'.
+ * Returns how many tokens are valid. */
 static int choice_shares(const ch_balance_args *a, int begin, int end, double *share, double *null) {
   int valid = ch_valid_count(a->valid ? a->valid + begin : NULL, end - begin);
   for (int i = 0; i < a->e; i++) share[i] = 0;
@@ -68,8 +69,9 @@ static int choice_shares(const ch_balance_args *a, int begin, int end, double *s
     for (int j = 0; j < a->counted; j++)
       if (a->choice[t * a->count + j] >= 0) share[a->choice[t * a->count + j]]++;
   for (int i = 0; i < a->e; i++) share[i] = valid ? share[i] / valid / a->counted : 0;
-  *null = a->nulls && valid ? 1.0 / a->nulls : 0;
-  for (int i = 0; i<a->e && * null> 0; i++) *null -= share[i] / a->nulls;
+  double left = 1;
+  for (int i = 0; i < a->e; i++) left -= share[i];
+  *null = a->nulls && valid ? left / a->nulls : 0;
   for (int i = 0; i < a->e; i++) share[i] -= *null;
   return valid;
 }

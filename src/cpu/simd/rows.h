@@ -7,9 +7,9 @@
 #include "cpu/simd/simd.h"
 
 /* A block of a score matrix: row r is position first + r and sees columns 0 .. first + r, of which columns 0 .. first +
- * rows - 1 are there, or, if bidirectional, columns 0 .. T - 1. What it does not see of those that are there gets 0.
- * Rows have room for CH_SCORES_PAD - 1 columns more, which are used. `bias` is by descending distance, so that it runs
- * with the columns: what row i, column j gets is at bias[T - 1 - i + j]; after the last distance there are
+ * rows - 1 are there, or, if bidirectional, columns 0 .. T - 1. Columns that are there and that a row does not see get
+ * 0. Rows have room for CH_SCORES_PAD - 1 columns more, which are used. `bias` is by descending distance, so that it
+ * runs with the columns: what row i, column j gets is at bias[T - 1 - i + j]; after the last distance there are
  * CH_SCORES_PAD elements of any value. */
 enum { CH_SCORES_PAD = 16 };
 typedef struct {

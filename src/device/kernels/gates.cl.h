@@ -77,11 +77,11 @@ KERNEL(choice_shares) {
   if (LID == 0) P(double, share)[GID] = expert == a.e ? valid : valid > 0 ? chosen / valid / a.counted : 0;
 }
 
-/* What each of `nulls` null experts has of the choices. */
+/* The share of the choices that each of `nulls` null experts gets. */
 INLINE double null_share(int e, int nulls, GLOBAL const double *share) {
-  double left = nulls ? 1.0 / nulls : 0;
-  for (int i = 0; i < e && nulls; i++) left -= share[i] / nulls;
-  return left;
+  double left = 1;
+  for (int i = 0; i < e && nulls; i++) left -= share[i];
+  return nulls ? left / nulls : 0;
 }
 
 /* sum_i (share_i - null) score_i of one token, of its scores divided by their sum if `whole` asks for that, which it
@@ -106,7 +106,8 @@ KERNEL(balance) {
     end = a.span < a.n - first ? first + a.span : a.n;
     for (I64 t = first + LID; t < end; t += GROUP) {
       double whole = a.shares;
-      if (!(P(uchar, valid) && !P(uchar, valid)[t])) sum += mean_share(a.e, null, share, P(float, score) + t * a.e, &whole);
+      if (!(P(uchar, valid) && !P(uchar, valid)[t]))
+        sum += mean_share(a.e, null, share, P(float, score) + t * a.e, &whole);
     }
     sum = sum_over(sum, room);
     loss += share[a.e] > 0 ? (a.e + a.nulls) * sum / share[a.e] + (a.e + a.nulls) * null : 0;
@@ -120,7 +121,9 @@ KERNEL(balance_backward) {
     double null = null_share(a.e, a.nulls, share), whole = a.shares,
            mean = mean_share(a.e, null, share, P(float, score) + t * a.e, &whole);
     for (int i = 0; i < a.e && !(P(uchar, valid) && !P(uchar, valid)[t]); i++)
-      P(float, dscore)[t * a.e + i] += (float)(a.scale * (a.e + a.nulls) / share[a.e] * (share[i] - null - (a.shares ? mean : 0)) / whole);
+      P(float, dscore)
+      [t * a.e + i] +=
+          (float)(a.scale * (a.e + a.nulls) / share[a.e] * (share[i] - null - (a.shares ? mean : 0)) / whole);
   }
 }
 
