@@ -111,7 +111,7 @@ class Models(TorchTest):
             tokens = torch.randint(0, 320, (4, 32))
             logits = model(tokens)
             replayed = torch.stack([block.moe.routing.taken for block in model.layers])
-            torch.testing.assert_close(model(tokens, replayed.view(2, 4, 32, 8)), logits, atol=1e-6, rtol=0)
+            torch.testing.assert_close(model(tokens, replayed.view(2, 4, 32, 8)), logits, atol=2e-5, rtol=0)
             taken = torch.rand(2, 128, 8) < 0.3
             out = model(tokens, taken)
             out[:, :-1].log_softmax(2).gather(2, tokens[:, 1:, None]).mean().neg().backward()
