@@ -257,6 +257,30 @@ static void pads_tokenizers(void **state) {
                   "far; choir import far --out x --tokenizer less.model");
 }
 
+/* A model whose weights are a pickle: the file is named, and the way to safetensors. What a trainer leaves beside
+ * weights is no model, and safetensors beside a pickle are read. */
+static void refuses_pickles(void **state) {
+  static const struct {
+    const char *make, *from, *says[2];
+  } cases[] = {
+      {"", "p", {"p/model.safetensors", "No such file"}},
+      {"training_args.bin optimizer.pt rng_state_0.pth", "p", {"p/model.safetensors", "No such file"}},
+      {"model.pth", "p", {"p/model.pth: choir reads no pickles, which can run code", "glob(\"*.pth\")"}},
+      {"pytorch_model-00002-of-00002.bin pytorch_model-00001-of-00002.bin a.bin",
+       "p",
+       {"p/pytorch_model-00001-of-00002.bin: choir reads no pickles", "glob(\"pytorch_model*.bin\")"}},
+      {"", "p/model.pth", {"p/model.pth: choir reads no pickles", "glob(\"*.pth\")"}},
+      {"", "p/other.pth", {"p/other.pth/config.json", "No such file"}},
+  };
+  program_must("mkdir p; cp folder/config.json p");
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    program_refuses(1, cases[i].says[0], "cd p && touch config.json %s && cd .. && choir import %s --out x",
+                    cases[i].make, cases[i].from);
+    if (!strstr(program_output, cases[i].says[1])) fail_msg("%s: %s", cases[i].make, program_output);
+  }
+  program_must("cp folder/model.safetensors p; choir import p --out read --tokenizer bpe.model");
+}
+
 /* Heard once, at the second tensor. */
 static int stop_once(void *context, const char *what, double share) {
   (void)share;
@@ -285,4 +309,4 @@ static void stops_without_a_trace(void **state) {
 }
 
 TEST_MAIN(train, program_directory_remove, measures_what_it_writes, says_how_to_read_it, refuses_odd_tensors,
-          takes_what_others_write, pads_tokenizers, stops_without_a_trace)
+          takes_what_others_write, pads_tokenizers, refuses_pickles, stops_without_a_trace)

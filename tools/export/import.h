@@ -35,6 +35,11 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
  * say. null is no value, but for a window, where it says that there is none. */
 int ch_import_defaults(json_t *root);
 
+/* CHOIR_ERROR_UNSUPPORTED, with the command that makes safetensors: the file `from` is a pickle, by its name; or the
+ * folder has a pickle and no file `weights`. CHOIR_ERROR_IO: it cannot be told. */
+int ch_import_check_pickle(const char *from);
+int ch_import_check_pickled(const char *folder, const char *weights);
+
 /* tokenizer.json of Hugging Face's tokenizers: byte-level BPE as it is, or a SentencePiece model that has the same
  * rule. eos: number of the token that ends a text; -1: by its usual name. tokens: how many the model has, which may be
  * more than byte-level BPE names. CHOIR_ERROR_UNSUPPORTED names the field that has no counterpart; CHOIR_ERROR_FORMAT,
