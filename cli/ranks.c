@@ -38,12 +38,14 @@ static ssize_t put_lines(void *context, const char *text, size_t size) {
   return (ssize_t)size;
 }
 
-/* A silent process speaks; errors stay with the first one. */
+/* A silent process speaks; errors stay with the first one. musl's stdout cannot be changed: its lines bear no rank. */
 static void speak(void) {
-  FILE *lines = fopencookie(NULL, "w", (cookie_io_functions_t){.write = put_lines});
-  if (!lines) return;
+  FILE **out = _Generic(&stdout, FILE * * : &stdout, default : NULL);
+  FILE *lines = out ? fopencookie(NULL, "w", (cookie_io_functions_t){.write = put_lines}) : stdout;
+  fflush(stdout);
+  if (!lines || (!out && dup2(STDERR_FILENO, STDOUT_FILENO) < 0)) return;
   setvbuf(lines, NULL, _IOLBF, 1 << 16);
-  stdout = lines;
+  if (out) *out = lines;
 }
 
 /* The first rank prints the error of any other. */
