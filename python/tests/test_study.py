@@ -86,7 +86,8 @@ class Whole(unittest.TestCase):
         self.assertIn("2 seeds of 2 arms tell a difference of", self.out)
         own = testing.run().parent / "whole" / "two-scale"
         page = (own / "report.html").read_text()
-        for text in ("Two &lt;arms&gt;", "the paper&#x27;s figure is excluded", "<svg", "prefers-color-scheme", "Holm"):
+        for text in ("Two &lt;arms&gt;", "the paper&#x27;s figure is excluded", "<svg", "prefers-color-scheme", "Holm",
+                     'data-head="verdict"'):  # fmt: skip
             self.assertIn(text, page)
         self.assertIn("<meta http-equiv=Content-Security-Policy content=\"default-src 'none';", page)
         self.assertNotIn("<script", page)

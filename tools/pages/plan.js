@@ -3,13 +3,13 @@ const { plan, layouts } = data, possible = layouts.filter((l) => l.event === "la
 /* Three digits that count, at most; what is too small to matter says so. */
 const sensible = (v) => (!known(v) ? null : v > 0 && v < 0.01 ? "< 0.01" : places(v, v < 10 ? 2 : v < 100 ? 1 : 0));
 const ms = (seconds) => sensible(1e3 * seconds);
-const layoutName = (l) => `${l.replicas} x ${l.experts} x ${l.hidden}${l.dense === "sharded" ? ", dense sharded" : ""}${l.chosen ? " (taken unless told otherwise)" : ""}`;
+const layoutName = (l) => `${l.replicas} x ${l.experts} x ${l.hidden}${l.dense === "sharded" ? ", dense sharded" : ""}${l.chosen ? " *" : ""}`;
 const levels = (part, unit, ranks) => plan.levels.map((level) => (part.level_bytes ? sensible(part.level_bytes[level] / ranks / unit) : ""));
 
 function parts(l) {
   const shown = l.parts.filter((p) => p.seconds > 0), longest = Math.max(...shown.map((p) => p.seconds));
   return [el("h2", {}, "Its step, by part"), table(["part", "#ms", "", "limit", "#MiB a rank", ...plan.levels.map((level) => "#on " + level)], shown.map((p) =>
-    [p.name, ms(p.seconds), el("div", { class: p.sent ? "share sent" : "share", style: `width:${px((220 * p.seconds) / longest)}px` }), p.limit,
+    [p.name, ms(p.seconds), el("div", { class: p.sent ? "share sent" : "share", style: `width:calc(${places(p.seconds / longest, 4)} * min(220px, 24vw))` }), p.limit,
       p.sent ? sensible(p.bytes / plan.ranks / MiB) : "", ...levels(p, MiB, plan.ranks)]))];
 }
 function fastest(l) {
@@ -25,7 +25,7 @@ function all() {
   return [el("h2", {}, "Layouts: replicas x experts x hidden shards"),
     table(["layout", "#ms a step", "#overlapped", "#tokens/s", "#of peak", "#10⁹ tokens, " + plan.currency, ...plan.levels.map((level) => "#GiB on " + level), "longest part"],
       possible.map((l) => [layoutName(l), ms(l.seconds), ms(l.seconds_overlapped), number(Math.round(l.tokens_per_second)), percent(l.share), sensible(l.cost_per_billion_tokens), ...levels(l, GiB, 1), l.bound])),
-    el("p", {}, "Bytes are those that all ranks together send in a step."), el("h2", {}, "Memory of a rank, " + room[1]),
+    el("p", {}, "* is taken unless told otherwise. Bytes are those that all ranks together send in a step."), el("h2", {}, "Memory of a rank, " + room[1]),
     table(["layout", "#all", ...Object.keys(possible[0].memory).map((purpose) => "#" + purpose)],
       possible.map((l) => [layoutName(l), sensible(l.bytes / room[0]), ...Object.values(l.memory).map((bytes) => (bytes ? sensible(bytes / room[0]) : "0"))]))];
 }

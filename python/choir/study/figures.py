@@ -38,8 +38,9 @@ def _plot(x: Sequence[float], curves: dict[str, list], band: bool, over: str, wh
                 continue
             half = np.abs([np.subtract(e.interval(), e.mean) for _, e in known]).T
             bars = half if band and np.isfinite(half).all() else None
+            aside = (max(x) / min(x)) ** (0.012 * (number - (len(curves) - 1) / 2))  # or bars would cover each other
             axes.errorbar(
-                [at for at, _ in known], [e.mean for _, e in known], yerr=bars, label=name,
+                [at * aside for at, _ in known], [e.mean for _, e in known], yerr=bars, label=name,
                 color=_COLOURS[number % len(_COLOURS)], marker="o", markersize=3, capsize=2, linewidth=1.3,
             )  # fmt: skip
         axes.legend(fontsize=8)

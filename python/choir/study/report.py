@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import pathlib
+import re
 from typing import Any, Optional
 
 import numpy as np
@@ -25,10 +26,25 @@ h2{font-size:17px;margin:34px 0 10px}
 p{margin:4px 0 12px;color:var(--soft);max-width:75ch}
 .scroll,figure{margin:0;background:var(--card);border:1px solid var(--grid);border-radius:8px;padding:10px 14px;overflow-x:auto}
 table{border-collapse:collapse;font-size:13.5px;font-variant-numeric:tabular-nums}
-th,td{border-bottom:1px solid var(--grid);padding:3px 16px 3px 0;text-align:right;vertical-align:top;white-space:nowrap}
+th,td{border-bottom:1px solid var(--grid);padding:3px 13px 3px 0;text-align:right;vertical-align:top;white-space:nowrap}
 th{white-space:normal;vertical-align:bottom}
-th:first-child,td:first-child,td.text{text-align:left;white-space:normal;min-width:14ch}
-svg{display:block;max-width:100%;height:auto}
+th:first-child,td:first-child,.text{text-align:left;white-space:normal;min-width:14ch}
+th:first-child,td:first-child{position:sticky;left:0;background:var(--card)}
+tr:last-child td{border:0}
+.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,520px),1fr));gap:14px}
+figcaption{font-weight:600}
+svg{display:block;width:100%;min-width:440px;height:auto}
+@media(max-width:640px){
+thead{display:none}
+table,tbody{display:block}
+tr{display:block;padding:7px 0;border-bottom:1px solid var(--grid)}
+tr:last-child,td{border:0}
+td{display:flex;justify-content:space-between;gap:16px;padding:1px 0;white-space:normal}
+td:not(:first-child)::before{content:attr(data-head);color:var(--soft);text-align:left}
+td:not(:first-child){text-align:right}
+td:first-child{font-weight:600}
+td:empty{display:none}
+}
 """
 
 
@@ -150,11 +166,14 @@ def power_seen(study: Study) -> Optional[str]:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
-    kind = lambda cell: " class=text" if len(cell) > 48 else ""  # noqa: E731 sentences wrap, numbers do not
-    cells = lambda tag, row: "".join(f"<{tag}{kind(cell)}>{html.escape(cell)}</{tag}>" for cell in row)  # noqa: E731
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    """Columns of sentences wrap, those of numbers do not. On a narrow screen a row is a card of names and values."""
+    sentences = [any(re.search("[a-z]{3} [a-z]{2}", row[i]) and "(" not in row[i] for row in rows) for i in range(len(head))]
+    kind = [" class=text" if wraps else "" for wraps in sentences]
+    named = [f'{kind[i]} data-head="{html.escape(name)}"' for i, name in enumerate(head)]
+    cells = lambda tag, more, row: "".join(f"<{tag}{m}>{html.escape(c)}</{tag}>" for m, c in zip(more, row))  # noqa: E731
+    body = "".join(f"<tr>{cells('td', named, row)}</tr>" for row in rows)
     return (
-        f"<div class=scroll><table><thead><tr>{cells('th', head)}</tr></thead>"
+        f"<div class=scroll><table><thead><tr>{cells('th', kind, head)}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -186,7 +205,8 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     for told in (power(study), power_seen(study)):
         parts += [f"<p>{html.escape(told)}.</p>"] if told else []
     parts += [f"<h2>{title}</h2>{_table(head, rows)}" for title, head, rows in tables]
-    parts += [f"<h2>{title}</h2><figure>{svg}</figure>" for title, svg in drawn.items()]
+    drawings = "".join(f"<figure><figcaption>{title}</figcaption>{svg}</figure>" for title, svg in drawn.items())
+    parts += [f"<h2>Figures</h2><div class=figures>{drawings}</div>"] if drawn else []
     page = study.own / "report.html"
     page.write_text(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=Content-Security-Policy content=\"default-src "
