@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "api/model.h"
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/hash.h"
 #include "base/threads.h"
 #include "comm/collective.h"
@@ -182,8 +182,7 @@ static int prepare_pass(choir_model *model, int B, int T, const int32_t *tokens,
   CH_TRY(model->forced ? plan_forced(model, B, T, gradients) : ch_model_plan(model, B, T, gradients));
   CH_TRY(check_tokens(model, B, T, tokens));
   if (gradients) CH_TRY(ch_model_make_gradients(model));
-  *target = reallocarray(NULL, (size_t)B * (size_t)T, sizeof **target);
-  return *target ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %lld targets", (long long)B * T);
+  return CH_ALLOC(target, (size_t)B * (size_t)T, "targets");
 }
 
 static int same_batch(const choir_model *model, int B, int T, const int32_t *tokens, int wanted) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/threads.h"
 #include "model/config.h"
 #include "moe/layer.h"
@@ -184,9 +184,8 @@ static int check_layer_options(const choir_layer_options *o) {
 static int set_up_layer(choir_layer *layer, ch_compute compute) {
   const choir_layer_options *o = &layer->options;
   CH_TRY(ch_exec_init(&layer->x, o->backend ? o->backend : "cpu", compute, 0, o->threads));
-  layer->token = reallocarray(NULL, (size_t)o->tokens, sizeof *layer->token);
-  layer->valid = malloc((size_t)o->tokens);
-  if (!layer->token || !layer->valid) return ch_error(CHOIR_ERROR_MEMORY, "layer: no memory for %d tokens", o->tokens);
+  CH_TRY(CH_ALLOC(&layer->token, o->tokens, "the layer's tokens"));
+  CH_TRY(CH_ALLOC(&layer->valid, o->tokens, "the layer's mask"));
   layer->args = (ch_moe_args){.route = {.router = ch_router_find(o->router.name),
                                         .options = &layer->options.router,
                                         .e = o->experts,
@@ -205,8 +204,8 @@ int choir_layer_create(const choir_layer_options *options, choir_layer **layer) 
   CH_CHECK_RESERVED(options, "choir_layer_options");
   CH_TRY(check_layer_options(options));
   CH_TRY(ch_compute_find(options->compute ? options->compute : "fp32", &compute));
-  choir_layer *made = calloc(1, sizeof *made);
-  if (!made) return ch_error(CHOIR_ERROR_MEMORY, "layer: no memory");
+  choir_layer *made;
+  CH_TRY(CH_ALLOC(&made, 1, "a layer"));
   made->options = *options;
   int code = set_up_layer(made, compute);
   if (code) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "api/ranks.h"
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/threads.h"
 #include "comm/collective.h"
 #include "file/dir.h"
@@ -49,8 +49,7 @@ static int keep(int code, choir_model **model) {
 
 static int make_model(const choir_config *config, const choir_run_options *options, int expert_copies,
                       choir_model **model) {
-  *model = calloc(1, sizeof **model);
-  if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
+  CH_TRY(CH_ALLOC(model, 1, "a model handle"));
   return keep(prepare_model(config, options, expert_copies, *model), model);
 }
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/hash.h"
 #include "comm/collective.h"
 #include "comm/launch.h"
@@ -20,8 +20,7 @@ int ch_ranks_grid(const choir_ranks *ranks, ch_grid *grid) {
 
 int choir_ranks_create(choir_ranks **ranks) {
   CH_TRY(CH_GIVEN(ranks));
-  *ranks = calloc(1, sizeof **ranks);
-  if (!*ranks) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a handle of ranks");
+  CH_TRY(CH_ALLOC(ranks, 1, "a handle of ranks"));
   int code = ch_comm_join(&(*ranks)->comm);
   if (!code) return CHOIR_OK;
   free(*ranks);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "api/model.h"
-#include "base/error.h"
+#include "base/alloc.h"
 #include "model/config.h"
 #include "moe/routers/threshold.h"
 
@@ -111,8 +111,8 @@ static int check_layers(const choir_model *model, real *values) {
 
 int ch_model_check_thresholds(const choir_model *model) {
   if (ch_router_choices(&model->config.model.router)) return CHOIR_OK;
-  real *values = reallocarray(NULL, (size_t)model->config.model.experts, sizeof *values);
-  if (!values) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d thresholds", model->config.model.experts);
+  real *values;
+  CH_TRY(CH_ALLOC(&values, model->config.model.experts, "thresholds"));
   int code = check_layers(model, values);
   free(values);
   return code;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 
 typedef struct ch_buffer {
   char *data; /* free() it */
@@ -16,9 +16,8 @@ typedef struct ch_buffer {
 static inline int ch_buffer_reserve(ch_buffer *b, size_t more) {
   if (b->size + more <= b->capacity) return CHOIR_OK;
   size_t capacity = b->capacity * 2 > b->size + more ? b->capacity * 2 : b->size + more;
-  char *data = realloc(b->data, capacity);
-  if (!data) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a text buffer of %zu bytes", capacity);
-  b->data = data, b->capacity = capacity;
+  CH_TRY(CH_RESIZE(&b->data, capacity, "a text buffer"));
+  b->capacity = capacity;
   return CHOIR_OK;
 }
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+
 static int by_text(const void *a, const void *b) {
   const ch_name *x = a, *y = b;
   int order = strcmp(x->text, y->text);
@@ -10,8 +12,8 @@ static int by_text(const void *a, const void *b) {
 }
 
 int ch_names_build(ch_names *names, int count, const char *first, size_t stride) {
-  *names = (ch_names){.count = count, .sorted = reallocarray(NULL, (size_t)count + 1, sizeof *names->sorted)};
-  if (!names->sorted) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a list of %d names", count);
+  *names = (ch_names){.count = count};
+  CH_TRY(CH_ALLOC(&names->sorted, count, "a list of names"));
   for (int i = 0; i < count; i++) names->sorted[i] = (ch_name){first + (size_t)i * stride, i};
   qsort(names->sorted, (size_t)count, sizeof *names->sorted, by_text);
   return CHOIR_OK;

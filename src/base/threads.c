@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/machine.h"
 
 int ch_threads_resolve(int asked, int *threads) {
@@ -59,10 +60,10 @@ static void *wait_for_all(void *lock) {
 /* Starts as many as OpenMP will, all at once, and lets them end. */
 static int try_to_start(int threads) {
   pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  pthread_t *thread = calloc((size_t)threads, sizeof *thread);
+  pthread_t *thread;
   sigset_t before;
   int started = 1, failed = 0; /* the calling one is there */
-  if (!thread) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d threads", threads);
+  CH_TRY(CH_ALLOC(&thread, threads, "threads"));
   ch_signals_hold(&before);
   pthread_mutex_lock(&lock);
   while (started < threads && !(failed = pthread_create(&thread[started], NULL, wait_for_all, &lock))) started++;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/hash.h"
 
 /* Bits of a table that is at most half full. */
@@ -15,10 +15,8 @@ static int bits_for(size_t count) {
 
 int ch_bpe_begin(ch_bpe *b, size_t merges, size_t wholes) {
   b->merge_bits = bits_for(merges), b->whole_bits = bits_for(wholes);
-  b->merge = reallocarray(NULL, (size_t)1 << b->merge_bits, sizeof *b->merge);
-  if (wholes) b->whole = reallocarray(NULL, (size_t)1 << b->whole_bits, sizeof *b->whole);
-  if (!b->merge || (wholes && !b->whole))
-    return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %zu merges", merges);
+  CH_TRY(CH_ALLOC(&b->merge, (size_t)1 << b->merge_bits, "merges of a tokenizer"));
+  if (wholes) CH_TRY(CH_ALLOC(&b->whole, (size_t)1 << b->whole_bits, "tokens of a tokenizer"));
   memset(b->merge, 0xFF, sizeof *b->merge << b->merge_bits);
   if (wholes) memset(b->whole, 0xFF, sizeof *b->whole << b->whole_bits);
   return CHOIR_OK;

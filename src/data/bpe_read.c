@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+
 typedef struct bpe_job {
   ch_tokenizer_json file;
   choir_tokenizer *t;
@@ -96,11 +98,7 @@ static int add_tokens(bpe_job *j) {
   choir_tokenizer *t = j->t;
   size_t total = (size_t)(t->vocab - j->file.count) * PADDING;
   for (int i = 0; i < j->file.count; i++) total += 7 * j->file.token[i].size + 1;
-  t->surface = calloc((size_t)t->vocab, sizeof *t->surface);
-  t->piece = calloc((size_t)t->vocab, sizeof *t->piece);
-  t->names = malloc(total);
-  if (!t->surface || !t->piece || !t->names)
-    return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d tokens", t->vocab);
+  CH_TRY(ch_tokenizer_alloc(t, total));
   int whole = json_is_true(json_object_get(j->file.model, "ignore_merges"));
   t->bpe->surface = t->surface;
   CH_TRY(ch_bpe_begin(t->bpe, json_array_size(j->file.merges), whole ? (size_t)j->file.count : 0));
@@ -131,9 +129,8 @@ static int is_nfc(const char *text, size_t size) {
 static int add_added(bpe_job *j) {
   static const char *const off[] = {"single_word", "lstrip", "rstrip"};
   ch_words *w = &j->t->bpe->words;
-  w->raw.token = calloc((size_t)j->file.count, sizeof *w->raw.token);
-  w->normalized.token = calloc((size_t)j->file.count, sizeof *w->normalized.token);
-  if (!w->raw.token || !w->normalized.token) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for tokens");
+  CH_TRY(CH_ALLOC(&w->raw.token, j->file.count, "tokens of a tokenizer"));
+  CH_TRY(CH_ALLOC(&w->normalized.token, j->file.count, "tokens of a tokenizer"));
   for (int i = 0; i < j->file.count; i++) {
     const ch_json_token *token = &j->file.token[i];
     const json_t *normalized = json_object_get(token->added, "normalized");
@@ -229,7 +226,7 @@ static int read_bpe(bpe_job *j, const json_t *root, const char *name) {
 
 int ch_bpe_read(choir_tokenizer *t, const json_t *root, const char *name) {
   bpe_job j = {.t = t};
-  if (!(t->bpe = calloc(1, sizeof *t->bpe))) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
+  CH_TRY(CH_ALLOC(&t->bpe, 1, "a tokenizer"));
   int code = read_bpe(&j, root, name);
   ch_tokenizer_json_free(&j.file);
   return code;

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/buffer.h"
-#include "base/error.h"
 #include "base/machine.h"
 #include "base/threads.h"
 #include "data/data.h"
@@ -247,12 +247,11 @@ static int check_inputs(build *b) {
 static int allocate(build *b) {
   CH_TRY(ch_threads_resolve(b->o->threads, &b->workers));
   b->jobs = 4 * b->workers + 4;
-  b->encoders = calloc((size_t)b->workers, sizeof *b->encoders);
-  b->job = calloc((size_t)b->jobs, sizeof *b->job);
+  CH_TRY(CH_ALLOC(&b->encoders, b->workers, "threads"));
+  CH_TRY(CH_ALLOC(&b->job, b->jobs, "texts to encode"));
+  for (int i = 0; i < b->workers; i++) CH_TRY(ch_encoder_create(&b->encoders[i]));
   b->sources = json_array();
-  int enough = b->encoders && b->job && b->sources;
-  for (int i = 0; enough && i < b->workers; i++) enough = (b->encoders[i] = ch_encoder_new()) != NULL;
-  return enough ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d threads", b->workers);
+  return b->sources ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for data.json");
 }
 
 static void release_build(build *b) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/threads.h"
 #include "data/encoder.h"
 #include "file/json.h"
@@ -166,8 +166,7 @@ static int open_all(choir_data *d, const char *directory, const char *file, cons
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu sources; must be 1 to %d", file, json_array_size(sources),
                     CH_SOURCE_LIMIT);
   d->vocab_size = (int)vocab;
-  if (!(d->sources = calloc(json_array_size(sources) + 1, sizeof *d->sources)))
-    return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %s", file);
+  CH_TRY(CH_ALLOC(&d->sources, json_array_size(sources) + 1, "the sources of %s", file)); /* and the end */
   json_array_foreach(sources, i, source) CH_TRY(open_source(d, directory, file, source));
   CH_TRY(divide(d, file));
   d->hash = content_hash(d);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "file/file.h"
@@ -22,7 +22,7 @@ struct ch_encoder {
   word_slot slots[1 << SLOT_BITS];
 };
 
-ch_encoder *ch_encoder_new(void) { return calloc(1, sizeof(ch_encoder)); }
+int ch_encoder_create(ch_encoder **encoder) { return CH_ALLOC(encoder, 1, "an encoder"); }
 
 void ch_encoder_free(ch_encoder *encoder) { free(encoder); }
 
@@ -41,9 +41,8 @@ static const char *word_end(const choir_tokenizer *t, const char *p, const char 
 int ch_ids_reserve(ch_ids *out, size_t more) {
   if (out->count + more <= out->capacity) return CHOIR_OK;
   size_t capacity = out->capacity * 2 > out->count + more ? out->capacity * 2 : out->count + more;
-  int32_t *ids = reallocarray(out->ids, capacity, sizeof *ids);
-  if (!ids) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %zu tokens", capacity);
-  out->ids = ids, out->capacity = capacity;
+  CH_TRY(CH_RESIZE(&out->ids, capacity, "tokens"));
+  out->capacity = capacity;
   return CHOIR_OK;
 }
 
@@ -144,9 +143,10 @@ int ch_encode_text(const choir_tokenizer *t, const char *text, size_t size, int 
   size_t valid = ch_utf8_valid(text, size);
   if (valid < size)
     return ch_error(CHOIR_ERROR_FORMAT, "byte %zu of the text: not UTF-8 (0x%02X)", valid, (unsigned char)text[valid]);
-  ch_encoder *encoder = size >= LONG_TEXT ? ch_encoder_new() : NULL;
-  ch_ids out = {.ids = malloc(sizeof *out.ids), .capacity = 1}; /* never NULL, even for no text */
-  int code = out.ids ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory");
+  ch_encoder *encoder = NULL;
+  ch_ids out = {.capacity = 1};
+  int code = CH_ALLOC(&out.ids, 1, "tokens"); /* never NULL, even for no text */
+  if (!code && size >= LONG_TEXT) code = ch_encoder_create(&encoder);
   for (size_t at = 0, end; at < size && !code; at = end) {
     end = piece_end(t, text, at, size);
     code = ch_encode(t, encoder, text + at, end - at, &out);
@@ -180,12 +180,10 @@ static size_t enough(const choir_tokenizer *t, size_t most) {
 static int read_start(const char *path, size_t limit, char **text, size_t *bytes, int *cut) {
   FILE *file = fopen(path, "rb");
   if (!file) return ch_error_errno("%s: cannot open", path);
-  char *data = malloc(limit + 1);
-  size_t size = data ? fread(data, 1, limit + 1, file) : 0;
-  int failed = ferror(file);
-  int code = !data    ? ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for %zu bytes", path, limit)
-             : failed ? ch_error_errno("%s: cannot read", path)
-                      : CHOIR_OK;
+  char *data;
+  int code = CH_ALLOC(&data, limit + 1, "%s", path);
+  size_t size = code ? 0 : fread(data, 1, limit + 1, file);
+  if (ferror(file)) code = ch_error_errno("%s: cannot read", path);
   fclose(file);
   if (code) {
     free(data);

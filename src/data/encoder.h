@@ -29,6 +29,9 @@ struct choir_tokenizer {
  * they are JSON and have been parsed, else NULL. */
 int ch_tokenizer_of(char *bytes, size_t size, const json_t *root, const char *name, choir_tokenizer **tokenizer);
 
+/* Allocates surface and piece for t->vocab tokens, and `names` bytes of names. CHOIR_ERROR_MEMORY. */
+int ch_tokenizer_alloc(choir_tokenizer *t, size_t names);
+
 /* A growing list of tokens. */
 typedef struct ch_ids {
   int32_t *ids; /* free() it */
@@ -39,7 +42,7 @@ int ch_ids_reserve(ch_ids *ids, size_t more); /* room for more */
 /* One thread's way to encode: remembers words it has seen, which is what makes it fast. */
 typedef struct ch_encoder ch_encoder;
 
-ch_encoder *ch_encoder_new(void); /* NULL: no memory */
+int ch_encoder_create(ch_encoder **encoder); /* CHOIR_ERROR_MEMORY */
 void ch_encoder_free(ch_encoder *encoder);
 
 static inline int ch_is_control(char c) { return (unsigned char)c < 0x20 || c == 0x7F; }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "base/alloc.h"
 #include "data/text.h"
 
 /* ---- gzip files (dictzip too, and several members in a row) ----
@@ -34,8 +35,8 @@ static int fill_input(ch_gzip *g) {
 /* *gzip NULL and no error: the file is no gzip file. */
 static int gzip_open(const char *path, ch_gzip **gzip) {
   *gzip = NULL;
-  ch_gzip *g = calloc(1, sizeof *g);
-  if (!g) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
+  ch_gzip *g;
+  CH_TRY(CH_ALLOC(&g, 1, "what is read of %s", path));
   g->fd = open(path, O_RDONLY | O_CLOEXEC);
   int code = g->fd < 0 ? ch_error_errno("%s", path) : fill_input(g);
   if (!code && g->z.avail_in >= 3 && !memcmp(g->in, "\x1F\x8B\x08", 3)) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/threads.h"
 
 enum { MESSAGE_BYTES = 2048 };
@@ -132,9 +133,10 @@ int ch_pipeline_run(const ch_pipeline *p) {
                       .done = PTHREAD_COND_INITIALIZER};
   sigset_t before;
   int count = p->workers + 1, started = 0, failed = 0, code;
-  s.outcome = calloc((size_t)p->jobs, sizeof *s.outcome);
-  helper *helpers = calloc((size_t)count, sizeof *helpers);
-  if (s.outcome && helpers) {
+  helper *helpers = NULL;
+  code = CH_ALLOC(&s.outcome, p->jobs, "jobs of threads");
+  if (!code) code = CH_ALLOC(&helpers, count, "threads");
+  if (!code) {
     ch_signals_hold(&before); /* threads inherit it: the host's handlers run on its own */
     while (started < count && !failed) {
       helpers[started] = (helper){.s = &s, .number = started - 1};
@@ -145,8 +147,6 @@ int ch_pipeline_run(const ch_pipeline *p) {
     ch_signals_release(&before);
     code = failed ? ch_error(CHOIR_ERROR_MEMORY, "cannot start thread %d: %s", started, strerror(failed)) : consume(&s);
     finish_threads(&s, helpers, started);
-  } else {
-    code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d jobs", p->jobs);
   }
   free(s.outcome);
   free(helpers);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+
 /* Multiples of the golden ratio, modulo one: the blocks whose key is under any threshold lie evenly over the text. So
  * keeping the smallest keys thins the sample out evenly, however long the text turns out to be. */
 static uint64_t key_of(uint64_t number) { return number * UINT64_C(0x9E3779B97F4A7C15); }
@@ -29,13 +31,11 @@ static void thin(ch_sample *s) {
 int ch_sample_add(ch_sample *s, const char *text, size_t size) {
   if (s->count == s->capacity) {
     size_t capacity = s->capacity ? 2 * s->capacity : 64;
-    ch_sample_block *blocks = reallocarray(s->blocks, capacity, sizeof *blocks);
-    if (!blocks) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the tokenizer's text sample");
-    s->blocks = blocks, s->capacity = capacity;
+    CH_TRY(CH_RESIZE(&s->blocks, capacity, "the tokenizer's text sample"));
+    s->capacity = capacity;
   }
-  char *copy = malloc(size ? size : 1);
-  if (!copy)
-    return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the tokenizer's text sample of %zu bytes", s->limit);
+  char *copy;
+  CH_TRY(CH_ALLOC(&copy, size, "the tokenizer's text sample"));
   memcpy(copy, text, size);
   s->blocks[s->count++] = (ch_sample_block){s->seen, key_of(s->seen), copy, size};
   s->seen++;

@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/text.h"
 
@@ -57,8 +58,8 @@ int ch_text_open(const ch_text_options *options, ch_text **text) {
     CH_TRY(ch_input_check(*path, &bytes));
     total += bytes;
   }
-  ch_text *t = calloc(1, sizeof *t);
-  if (!t) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read text");
+  ch_text *t;
+  CH_TRY(CH_ALLOC(&t, 1, "a reader of text"));
   t->o = *options;
   t->total = total;
   *text = t;

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/alloc.h"
 #include "base/buffer.h"
-#include "base/error.h"
 #include "base/hash.h"
 #include "choir/model.h"
 #include "data/bpe_read.h"
@@ -75,15 +75,17 @@ static int add_piece(choir_tokenizer *t, int id, char **at) {
   return CHOIR_OK;
 }
 
+int ch_tokenizer_alloc(choir_tokenizer *t, size_t names) {
+  CH_TRY(CH_ALLOC(&t->surface, t->vocab, "surfaces of tokens"));
+  CH_TRY(CH_ALLOC(&t->piece, t->vocab, "tokens"));
+  return CH_ALLOC(&t->names, names, "names of tokens");
+}
+
 /* Fills the tables of pieces. */
 static int add_pieces(choir_tokenizer *t) {
   size_t total = 0, size;
   for (int i = 0; i < t->vocab; i++) ch_spm_piece(t->spm, i, &size), total += size + 1;
-  t->surface = calloc((size_t)t->vocab, sizeof *t->surface);
-  t->piece = calloc((size_t)t->vocab, sizeof *t->piece);
-  t->names = malloc(total);
-  if (!t->surface || !t->piece || !t->names)
-    return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d pieces", t->vocab);
+  CH_TRY(ch_tokenizer_alloc(t, total));
   for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
   char *at = t->names;
   for (int i = 0; i < t->vocab; i++) CH_TRY(add_piece(t, i, &at));
@@ -163,11 +165,11 @@ static int read_json(choir_tokenizer *t, const json_t *root, const char *name) {
 }
 
 int ch_tokenizer_of(char *bytes, size_t size, const json_t *root, const char *name, choir_tokenizer **tokenizer) {
-  choir_tokenizer *t = calloc(1, sizeof *t);
+  choir_tokenizer *t;
   *tokenizer = NULL;
-  if (!t) return free(bytes), ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
+  int code = CH_ALLOC(&t, 1, "a tokenizer");
+  if (code) return free(bytes), code;
   t->bytes = bytes, t->size = size, t->hash = XXH64(bytes, size, 0);
-  int code;
   if (size && *bytes == '{')
     code = read_json(t, root, name);
   else if ((code = build_tokenizer(t)))

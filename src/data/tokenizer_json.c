@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "data/encoder.h"
 
 int ch_tokenizer_json_refuse(const ch_tokenizer_json *f, const char *field, const json_t *value, const char *why) {
@@ -74,8 +75,7 @@ static int read_tokens(ch_tokenizer_json *f) {
   }
   if (f->count < 1 || f->count > CH_VOCAB_LIMIT)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tokens; choir takes 1 to %d", f->name, f->count, CH_VOCAB_LIMIT);
-  f->token = calloc((size_t)f->count, sizeof *f->token);
-  if (!f->token) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d tokens", f->count);
+  CH_TRY(CH_ALLOC(&f->token, f->count, "the tokens of %s", f->name));
   json_object_foreach((json_t *)(uintptr_t)f->vocab, text, value) CH_TRY(add_token(f, text, value, NULL));
   json_array_foreach(list, i, value)
       CH_TRY(add_token(f, json_string_value(json_object_get(value, "content")), json_object_get(value, "id"), value));

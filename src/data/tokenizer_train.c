@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/format.h"
 #include "base/machine.h"
@@ -265,8 +266,8 @@ int choir_tokenizer_train(const choir_tokenizer_train_options *options) {
   }
   int threads;
   CH_TRY(ch_threads_resolve(options->threads, &threads));
-  trainer *t = malloc(sizeof *t);
-  if (!t) return ch_error(CHOIR_ERROR_MEMORY, "no memory to train a tokenizer");
+  trainer *t;
+  CH_TRY(CH_ALLOC(&t, 1, "a training of a tokenizer"));
   *t = (trainer){.o = options,
                  .sample = {.limit = options->sample_bytes ? options->sample_bytes : (size_t)16 << 20},
                  .training = {.type = *type,

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/alloc.h"
+
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 #define LATER "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 const ch_cutting ch_cuttings[] = {
@@ -71,10 +73,11 @@ static int compose(const char *text, size_t size, utf8proc_int32_t *c, uint64_t 
 int ch_nfc(const char *text, size_t size, ch_buffer *out) {
   if (is_plain(text, size)) return ch_buffer_append(out, text, size);
   size_t room = 2 * size; /* two bytes become three characters at most: U+01D5 */
-  utf8proc_int32_t *c = reallocarray(NULL, room, sizeof *c);
-  uint64_t *keys = reallocarray(NULL, room, sizeof *keys);
-  int code = c && keys ? compose(text, size, c, keys, room, out)
-                       : ch_error(CHOIR_ERROR_MEMORY, "not enough memory to normalize %zu bytes", size);
+  utf8proc_int32_t *c;
+  uint64_t *keys = NULL;
+  int code = CH_ALLOC(&c, room, "characters to normalize");
+  if (!code) code = CH_ALLOC(&keys, room, "the order of characters");
+  if (!code) code = compose(text, size, c, keys, room, out);
   free(c);
   free(keys);
   return code;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/hash.h"
 #include "base/names.h"
 #include "file/file.h"
@@ -171,8 +172,7 @@ static int check_cover(const tensors_reader *r, const choir_tensors *t) {
 static int read_entries(const tensors_reader *r, json_t *root, choir_tensors *t) {
   const char *key;
   json_t *value;
-  t->tensor = calloc(json_object_size(root) + 1, sizeof *t->tensor);
-  if (!t->tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for its header", r->name);
+  CH_TRY(CH_ALLOC(&t->tensor, json_object_size(root), "the tensors of %s", r->name));
   json_object_foreach(root, key, value) {
     if (!strcmp(key, "__metadata__"))
       CH_TRY(read_metadata(r, value, t));
@@ -235,8 +235,9 @@ static int parse(const void *data, size_t size, const char *name, int mapped, in
   *tensors = NULL;
   CH_TRY(find_header(&r, data, size));
   CH_TRY(ch_json_parse(r.header, r.header_bytes, name, &root));
-  choir_tensors *t = calloc(1, sizeof *t);
-  int code = t ? read_entries(&r, root, t) : ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory", name);
+  choir_tensors *t;
+  int code = CH_ALLOC(&t, 1, "%s", name);
+  if (!code) code = read_entries(&r, root, t);
   json_decref(root);
   if (!code) code = check_hashes(&r, t, verify);
   if (code)
@@ -262,9 +263,9 @@ int ch_tensors_parse(const void *data, size_t size, const char *name, int verify
 }
 
 int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors) {
-  ch_mapped *map = malloc(sizeof *map);
+  ch_mapped *map;
   *tensors = NULL;
-  if (!map) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", path);
+  CH_TRY(CH_ALLOC(&map, 1, "%s", path));
   int code = ch_file_map(path, &map->at, &map->bytes);
   if (!code && (code = parse(map->at, map->bytes, path, 1, verify, tensors))) ch_file_unmap(map->at, map->bytes);
   if (code) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "file/json.h"
 #include "file/temporary.h"
 #include "file/there.h"
@@ -64,8 +64,7 @@ static int list_files(set *s) {
     if (json_object_set_new(s->files, file, json_null()))
       return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of files", s->name);
   }
-  s->file = calloc(json_object_size(s->files) + 1, sizeof *s->file);
-  return s->file ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of files", s->name);
+  return CH_ALLOC(&s->file, json_object_size(s->files), "the files of %s", s->name);
 }
 
 /* Checks that the index maps every tensor of `file` to that file, and counts them. Files of other programs may have
@@ -113,10 +112,8 @@ static int open_files(set *s, const json_t *headers, ch_tensors_opener open, voi
 static int merge(const set *s, choir_tensors *all) {
   int maps = 0, count = 0;
   for (int f = 0; f < s->count; f++) maps += s->file[f]->maps, count += s->file[f]->count;
-  all->map = calloc((size_t)maps + 1, sizeof *all->map);
-  all->tensor = calloc((size_t)count + 1, sizeof *all->tensor);
-  if (!all->map || !all->tensor)
-    return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", s->name, count);
+  CH_TRY(CH_ALLOC(&all->map, maps, "the files of %s", s->name));
+  CH_TRY(CH_ALLOC(&all->tensor, count, "the tensors of %s", s->name));
   for (int f = 0; f < s->count; f++) {
     choir_tensors *part = s->file[f];
     for (int i = 0; i < part->maps; i++) all->map[all->maps++] = part->map[i];
@@ -144,9 +141,9 @@ int ch_tensors_set_join(const json_t *index, const char *name, ch_tensors_opener
   set s = {.name = name};
   json_t *map;
   const json_t *metadata = json_object_get(index, "metadata");
-  choir_tensors *all = calloc(1, sizeof *all);
-  int code =
-      all ? ch_json_get_object(index, name, "weight_map", &map) : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", name);
+  choir_tensors *all;
+  int code = CH_ALLOC(&all, 1, "%s", name);
+  if (!code) code = ch_json_get_object(index, name, "weight_map", &map);
   if (!code) s.map = map, code = list_files(&s);
   if (!code) code = open_files(&s, json_object_get(metadata, CH_TENSORS_FILES_KEY), open, context);
   if (!code) code = merge(&s, all);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/hash.h"
 #include "file/file.h"
 #include "file/json.h"
@@ -36,8 +36,7 @@ static int check_tensor(const tensors_plan *p, const choir_tensor *t) {
 /* Largest elements first; a selection by size keeps the given order among equals. */
 static int order(tensors_plan *p, const choir_tensor *tensors, int count) {
   for (int i = 0; i < count; i++) CH_TRY(check_tensor(p, &tensors[i]));
-  p->tensor = reallocarray(NULL, (size_t)count + 1, sizeof *p->tensor);
-  if (!p->tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory", p->path);
+  CH_TRY(CH_ALLOC(&p->tensor, count, "the tensors of %s", p->path));
   for (size_t size = 8; size; size /= 2)
     for (int i = 0; i < count; i++)
       if (ch_dtype_size(tensors[i].dtype) == size) p->tensor[p->count++] = &tensors[i];

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "choir/generate.h"
 #include "infer/sample.h"
 #include "model/config.h"
@@ -104,11 +104,9 @@ static int fill_block(filling *f, int gaps) {
 
 static int fill(filling *f) {
   int64_t n = (int64_t)f->count * (f->pieces + 1);
-  f->logits = reallocarray(NULL, (size_t)n, sizeof *f->logits);
-  f->candidate = reallocarray(NULL, (size_t)f->pieces, sizeof *f->candidate);
-  f->gap = reallocarray(NULL, (size_t)f->count, sizeof *f->gap);
-  if (!f->logits || !f->candidate || !f->gap)
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %d tokens", f->count);
+  CH_TRY(CH_ALLOC(&f->logits, n, "logits of a text"));
+  CH_TRY(CH_ALLOC(&f->candidate, f->pieces, "candidates for a gap"));
+  CH_TRY(CH_ALLOC(&f->gap, f->count, "gaps"));
   for (int t = 0; t < f->count; t++) f->gaps += f->tokens[t] == f->pieces;
   for (int first = 0, gaps; (gaps = block_of(f, &first));) CH_TRY(fill_block(f, gaps));
   return CHOIR_OK;

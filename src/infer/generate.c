@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/machine.h"
 #include "data/encoder.h"
 #include "infer/prompt.h"
@@ -35,10 +35,7 @@ typedef struct {
 
 static int push(choir_generated *to, int32_t token) {
   if (!(to->count & (to->count - 1))) { /* full at powers of two */
-    size_t room = to->count ? 2 * (size_t)to->count : 1;
-    int32_t *more = reallocarray(to->tokens, room, sizeof *more);
-    if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu tokens", room);
-    to->tokens = more;
+    CH_TRY(CH_RESIZE(&to->tokens, to->count ? 2 * (size_t)to->count : 1, "new tokens"));
   }
   to->tokens[to->count++] = token;
   return CHOIR_OK;
@@ -183,13 +180,11 @@ static int start_generation(generation *g, choir_model *model) {
   CH_TRY(choir_session_create(model, &session, &g->session));
   g->result->routing = choir_session_routing(g->session);
   size_t slots = (size_t)g->slots, tokens = (size_t)(o->chunk > g->slots ? o->chunk : g->slots);
-  g->slot = calloc(slots, sizeof *g->slot);
-  g->counts = calloc(slots, sizeof *g->counts);
-  g->token = reallocarray(NULL, tokens, sizeof *g->token);
-  g->logits = reallocarray(NULL, slots * (size_t)g->V, sizeof *g->logits);
-  g->candidates = reallocarray(NULL, (size_t)g->V, sizeof *g->candidates);
-  if (!g->slot || !g->counts || !g->token || !g->logits || !g->candidates)
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %d sequences", g->slots);
+  CH_TRY(CH_ALLOC(&g->slot, slots, "sequences"));
+  CH_TRY(CH_ALLOC(&g->counts, slots, "sequences"));
+  CH_TRY(CH_ALLOC(&g->token, tokens, "tokens of a chunk"));
+  CH_TRY(CH_ALLOC(&g->logits, slots * (size_t)g->V, "logits of sequences"));
+  CH_TRY(CH_ALLOC(&g->candidates, g->V, "candidates for a token"));
   for (int b = 0; b < g->slots; b++) g->slot[b].sequence = -1;
   return CHOIR_OK;
 }
@@ -202,8 +197,7 @@ static void release_generation(generation *g) {
 
 /* A place for every sequence: what never gets a slot was interrupted before it began, and has an empty text. */
 static int make_result(const ch_prompts *prompts, choir_generate_result *result) {
-  result->sequences = calloc((size_t)prompts->count, sizeof *result->sequences);
-  if (!result->sequences) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d sequences", prompts->count);
+  CH_TRY(CH_ALLOC(&result->sequences, prompts->count, "sequences"));
   result->count = prompts->count;
   for (int i = 0; i < result->count; i++) {
     result->sequences[i].prompt_count = prompts->prompt[i].count;
@@ -215,8 +209,7 @@ static int make_result(const ch_prompts *prompts, choir_generate_result *result)
 static int end_unbegun(const generation *g) {
   for (int i = g->begun; i < g->result->count; i++) {
     choir_generated *to = &g->result->sequences[i];
-    to->text = calloc(1, 1);
-    if (!to->text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d sequences", g->result->count);
+    CH_TRY(CH_ALLOC(&to->text, 1, "an empty text"));
     if (g->o->done) g->o->done(g->o->context, i, to);
   }
   return CHOIR_OK;

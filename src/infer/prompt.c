@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/text.h"
 #include "data/encoder.h"
 #include "infer/score.h"
@@ -41,18 +41,16 @@ static int encode_prompt(const choir_tokenizer *tokenizer, const choir_generate_
   if (count > INT32_MAX / 2) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many", count);
   to->count = (int)count;
   if (!count) { /* a document begins after the end of another; tokens [0] is not NULL, but has no room */
-    int32_t *end = realloc(to->tokens, sizeof *end);
-    if (!end) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a token");
-    *end = choir_tokenizer_eos(tokenizer);
-    to->tokens = end, to->count = 1;
+    CH_TRY(CH_RESIZE(&to->tokens, 1, "a token"));
+    *to->tokens = choir_tokenizer_eos(tokenizer);
+    to->count = 1;
   }
   return CHOIR_OK;
 }
 
 static int copy_prompt(const choir_prompt *from, ch_prompt *to) {
   if (from->count <= 0 || !from->tokens) return CHOIR_OK;
-  to->tokens = reallocarray(NULL, (size_t)from->count, sizeof *to->tokens);
-  if (!to->tokens) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d tokens", from->count);
+  CH_TRY(CH_ALLOC(&to->tokens, from->count, "tokens of a prompt"));
   memcpy(to->tokens, from->tokens, (size_t)from->count * sizeof *to->tokens);
   to->count = from->count;
   return CHOIR_OK;
@@ -70,8 +68,7 @@ int ch_prompts_make(const choir_tokenizer *tokenizer, int V, const choir_generat
                     const choir_prompt *from, int count, ch_prompts *prompts) {
   *prompts = (ch_prompts){.count = count};
   if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no prompts: there is nothing to go on from");
-  prompts->prompt = calloc((size_t)count, sizeof *prompts->prompt);
-  if (!prompts->prompt) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d prompts", count);
+  CH_TRY(CH_ALLOC(&prompts->prompt, count, "prompts"));
   for (int i = 0; i < count; i++) {
     int code = make_prompts(tokenizer, V, options, &from[i], &prompts->prompt[i]);
     if (code) return ch_error_in(code, "prompt %d of %d", i + 1, count);

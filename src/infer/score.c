@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "data/encoder.h"
 #include "model/config.h"
 
@@ -77,8 +77,8 @@ static int encode_context(score_work *w, const choir_tokenizer *t, const choir_p
 static int encode_continuation(score_work *w, const choir_tokenizer *t, const choir_prompt *continuation, size_t spaces,
                                ch_score_item *item) {
   size_t size = text_size(continuation);
-  char *text = malloc(spaces + size + 1);
-  if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a continuation of %zu bytes", size);
+  char *text;
+  CH_TRY(CH_ALLOC(&text, spaces + size + 1, "a continuation"));
   memset(text, ' ', spaces);
   memcpy(text + spaces, continuation->text, size);
   int code = encode_text(w, t, text, size ? spaces + size : 0, &item->continuation, &item->continuations);
@@ -110,10 +110,8 @@ static int make_item(score_work *w, const choir_tokenizer *t, int V, const choir
 
 static int make_score(const ch_score_item *item, choir_scored *score) {
   size_t count = (size_t)item->continuations;
-  score->tokens = reallocarray(NULL, count, sizeof *score->tokens);
-  score->log_probability = reallocarray(NULL, count, sizeof *score->log_probability);
-  if (!score->tokens || !score->log_probability)
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the scores of %zu tokens", count);
+  CH_TRY(CH_ALLOC(&score->tokens, count, "scored tokens"));
+  CH_TRY(CH_ALLOC(&score->log_probability, count, "scores of tokens"));
   score->count = item->continuations;
   memcpy(score->tokens, item->continuation, count * sizeof *score->tokens);
   return CHOIR_OK;
@@ -122,10 +120,9 @@ static int make_score(const ch_score_item *item, choir_scored *score) {
 static int make_work(const choir_tokenizer *tokenizer, int V, const choir_score_request *requests, score_work *w,
                      choir_score_result *result) {
   size_t count = (size_t)w->count;
-  w->item = calloc(count, sizeof *w->item);
-  w->owned = calloc(2 * count, sizeof *w->owned);
-  result->score = calloc(count, sizeof *result->score);
-  if (!w->item || !w->owned || !result->score) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu requests", count);
+  CH_TRY(CH_ALLOC(&w->item, count, "requests"));
+  CH_TRY(CH_ALLOC(&w->owned, 2 * count, "texts of requests"));
+  CH_TRY(CH_ALLOC(&result->score, count, "scores of requests"));
   result->count = w->count;
   for (int64_t i = 0; i < w->count; i++) {
     int code = make_item(w, tokenizer, V, &requests[i], &w->item[i]);

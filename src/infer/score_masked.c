@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "api/model.h"
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/machine.h"
 #include "base/threads.h"
 #include "infer/score.h"
@@ -79,11 +79,9 @@ static int make_arrays(masking *w, const ch_score_item *items, int64_t count) {
     samples = (size_t)s.samples > samples ? (size_t)s.samples : samples;
     n = (size_t)s.n > n ? (size_t)s.n : n;
   }
-  w->token = reallocarray(NULL, tokens + 3 * rows + 2 * n, sizeof *w->token);
-  w->share = reallocarray(NULL, n + 2 * samples, sizeof *w->share);
-  w->logits = reallocarray(NULL, rows * (size_t)w->V, sizeof *w->logits);
-  if (!w->token || !w->share || !w->logits)
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %zu tokens", rows);
+  CH_TRY(CH_ALLOC(&w->token, tokens + 3 * rows + 2 * n, "masked tokens"));
+  CH_TRY(CH_ALLOC(&w->share, n + 2 * samples, "estimates of log-likelihoods"));
+  CH_TRY(CH_ALLOC(&w->logits, rows * (size_t)w->V, "logits of masked tokens"));
   w->row = w->token + tokens;
   w->target = w->row + rows;
   w->place = w->target + rows;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/machine.h"
 #include "infer/score.h"
 #include "infer/session.h"
@@ -200,14 +200,11 @@ static int start_session(scoring *g, choir_model *model) {
   g->rows = MOST_LOGITS / g->V > 0 ? MOST_LOGITS / g->V : 1;
   if (g->rows > g->session->chunk) g->rows = g->session->chunk;
   size_t slots = (size_t)g->slots;
-  g->slot = calloc(slots, sizeof *g->slot);
-  g->counts = calloc(slots, sizeof *g->counts);
-  g->token = reallocarray(NULL, (size_t)g->session->chunk, sizeof *g->token);
-  g->last = reallocarray(NULL, slots * (size_t)g->V, sizeof *g->last);
-  g->all = reallocarray(NULL, (size_t)g->rows * (size_t)g->V, sizeof *g->all);
-  if (!g->slot || !g->counts || !g->token || !g->last || !g->all)
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %d tokens", g->slots + g->rows);
-  return CHOIR_OK;
+  CH_TRY(CH_ALLOC(&g->slot, slots, "sequences to score"));
+  CH_TRY(CH_ALLOC(&g->counts, slots, "sequences to score"));
+  CH_TRY(CH_ALLOC(&g->token, g->session->chunk, "tokens of a chunk"));
+  CH_TRY(CH_ALLOC(&g->last, slots * (size_t)g->V, "logits of last tokens"));
+  return CH_ALLOC(&g->all, (size_t)g->rows * (size_t)g->V, "logits of a chunk");
 }
 
 int ch_score_run(choir_model *model, ch_score_item *items, int64_t count, const choir_score_options *o,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/threads.h"
 #include "model/block.h"
 #include "moe/route_stats.h"
@@ -124,8 +124,7 @@ static int create(choir_session *s, const choir_session_options *o) {
 int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session) {
   CH_TRY(CH_GIVEN(model, session));
   const choir_session_options defaults = CHOIR_SESSION_OPTIONS_INIT;
-  *session = calloc(1, sizeof **session);
-  if (!*session) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a session");
+  CH_TRY(CH_ALLOC(session, 1, "a session"));
   (*session)->model = model;
   int code = create(*session, options ? options : &defaults);
   if (code) {

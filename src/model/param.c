@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/rng.h"
 #include "comm/collective.h"
 #include "moe/router.h"
@@ -151,8 +151,7 @@ int ch_params_build(const choir_model_config *config, ch_params *params) {
   if (!router) return CHOIR_ERROR_ARGUMENT;
   add_model(params, 0, config, router);
   int rows = params->count + params->buffers;
-  params->p = reallocarray(NULL, (size_t)rows, sizeof *params->p);
-  if (!params->p) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a table of %d parameters", rows);
+  CH_TRY(CH_ALLOC(&params->p, rows, "a table of parameters"));
   add_model(params, rows, config, router);
   double total = 0;
   for (int i = 0; i < params->count; i++) total += (double)params->p[i].count;
@@ -315,8 +314,8 @@ static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int
 }
 
 int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads) {
-  real *block = memory->host ? NULL : reallocarray(NULL, BLOCK, sizeof *block);
-  if (!memory->host && !block) return ch_error(CHOIR_ERROR_MEMORY, "no memory to draw initial weights in");
+  real *block = NULL;
+  if (!memory->host) CH_TRY(CH_ALLOC(&block, BLOCK, "initial weights, on their way to the device"));
   for (int t = 0; t < params->count + params->buffers; t++)
     if (!params->p[t].remote)
       init_one(&params->p[t], memory, ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t), threads, block);

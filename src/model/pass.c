@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "model/block.h"
 #include "model/prefetch.h"
 #include "model/transformer.h"
@@ -48,12 +48,9 @@ int ch_transformer_create(const choir_model_config *config, ch_transformer *m) {
   m->kv_width = m->d_head * m->kv_heads;
   m->rotated = ch_config_has_rope(config) ? ch_config_rotated(config) : 0;
   CH_TRY(ch_params_build(config, &m->params));
-  m->block = calloc((size_t)config->layers, sizeof *m->block);
-  m->stats = calloc((size_t)config->layers, sizeof *m->stats);
-  if (!m->block || !m->stats) {
-    ch_transformer_free(m);
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model of %d layers", config->layers);
-  }
+  int code = CH_ALLOC(&m->block, config->layers, "the layers of a model");
+  if (!code) code = CH_ALLOC(&m->stats, config->layers, "statistics of layers");
+  if (code) return ch_transformer_free(m), code;
   m->embed = (ch_param *)ch_params_find(&m->params, "embed.weight");
   m->final_norm = (ch_param *)ch_params_find(&m->params, "final_norm.weight");
   m->head = config->tied ? m->embed : (ch_param *)ch_params_find(&m->params, "head.weight");

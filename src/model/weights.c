@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/tensors.h"
@@ -39,9 +39,8 @@ ch_stored ch_stored_param(const ch_param *p) {
 /* Assembles a tensor from the ranks' parts, which have equal sizes (ch_params_share). */
 static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV *own, real *whole) {
   const ch_comm *replica = &x->grid.replica;
-  real *all = reallocarray(NULL, (size_t)p->whole, sizeof *all);
-  int code = all ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory to put tensor '%s' together in", p->name);
-  code = ch_comm_agree(x->comm, code);
+  real *all;
+  int code = ch_comm_agree(x->comm, CH_ALLOC(&all, p->whole, "the whole tensor '%s'", p->name));
   if (!code) {
     x->memory->get(all + replica->rank * p->count, own, (size_t)p->count * sizeof *all);
     ch_comm_gather(replica, "values of experts", all, p->count * (int64_t)sizeof *all);
@@ -174,8 +173,9 @@ static int read_transposed(const choir_tensors *file, const char *path, const ch
                            const choir_tensor *t) {
   int64_t d = p->shape[1], h = p->shape[2], columns = p->part.columns;
   if (!p->count) return CHOIR_OK;
-  real *whole = reallocarray(NULL, (size_t)(d * (h + columns)), sizeof *whole), *turned = whole + d * h;
-  if (!whole) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory to turn tensor '%s' in", path, t->name);
+  real *whole;
+  CH_TRY(CH_ALLOC(&whole, d * (h + columns), "tensor '%s' of %s and its transpose", t->name, path));
+  real *turned = whole + d * h;
   const ch_exec host = {.memory = &ch_memory_host};
   const ch_stored s = ch_stored_real(t->name, 2, (const int64_t[]){h, d}, CH_AS_DEV(real, whole));
   int code = read_part(file, path, &s, &(ch_part){.rows = h, .columns = d, .width = d}, &host, 0);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/temporary.h"
@@ -117,9 +117,8 @@ static int write_row(stage *s) {
 static int prepare_stage(stage *s, int64_t most) {
   size_t largest = 1;
   int away = !s->x->memory->host;
-  s->tensor = reallocarray(NULL, (size_t)s->count + 1, sizeof *s->tensor);
-  s->first = reallocarray(NULL, (size_t)s->count + 2, sizeof *s->first);
-  if (!s->tensor || !s->first) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", s->path);
+  CH_TRY(CH_ALLOC(&s->tensor, s->count, "the tensors of %s", s->path));
+  CH_TRY(CH_ALLOC(&s->first, s->count + 2, "the tensors of %s", s->path));
   for (int i = 0; i < s->count; i++) {
     s->tensor[i] = s->stored[i].tensor;
     away |= is_shared(s, i);
@@ -127,10 +126,9 @@ static int prepare_stage(stage *s, int64_t most) {
   }
   s->files = ch_tensors_cut(s->tensor, s->count, most, s->first);
   if (!away || s->comm->rank >= s->files) return CHOIR_OK;
-  s->bytes = malloc(largest);
-  if (s->x->grid.tp_group.size > 1) s->arrived = malloc(largest);
-  if (s->bytes && (s->arrived || s->x->grid.tp_group.size == 1)) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a copy of its largest tensor, %zu bytes", s->path, largest);
+  CH_TRY(CH_ALLOC(&s->bytes, largest, "a copy of the largest tensor of %s", s->path));
+  if (s->x->grid.tp_group.size == 1) return CHOIR_OK;
+  return CH_ALLOC(&s->arrived, largest, "a copy of the largest tensor of %s", s->path);
 }
 
 static int write_files(stage *s) {
@@ -162,14 +160,13 @@ static int bind(const ch_exec *x, const char *path, ch_binding *binding) {
 }
 
 int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most) {
-  int count = params->count + params->buffers, code = CHOIR_OK;
+  int count = params->count + params->buffers, code;
   const char *metadata[5];
   ch_binding binding = {0};
   CH_TRY(bind(x, path, &binding));
   ch_binding_metadata(&binding, metadata);
-  ch_stored *stored = calloc((size_t)count, sizeof *stored);
-  if (!stored) code = ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
-  code = ch_comm_agree(x->comm, code);
+  ch_stored *stored;
+  code = ch_comm_agree(x->comm, CH_ALLOC(&stored, count, "the tensors of %s", path));
   for (int i = 0; i < count && !code; i++) stored[i] = ch_stored_param(&params->p[i]);
   if (!code) code = ch_tensors_save(x, path, stored, count, most, metadata);
   free(stored);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "file/json.h"
 
 void choir_route_stats_free(choir_route_stats *s) {
@@ -23,9 +23,9 @@ static int allocate(int experts, int vocab_size, choir_route_stats *s) {
   _Static_assert(sizeof *s->load == sizeof *s->gate, "counts and numbers stand behind each other");
   const size_t e = (size_t)experts, few = 3 * e + 1, V = vocab_size < 0 ? 0 : (size_t)vocab_size;
   const size_t more = vocab_size < 0 ? 0 : 4 * e + (V ? e * e + V + e * V : 0);
-  int64_t *at = calloc(few + more, sizeof *at);
+  int64_t *at;
   *s = empty;
-  if (!at) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
+  CH_TRY(CH_ALLOC(&at, few + more, "statistics of %d experts", experts));
   s->experts = experts;
   s->load = at, s->demand = at + e, s->histogram = at + 2 * e;
   if (vocab_size < 0) return CHOIR_OK;
@@ -111,8 +111,8 @@ int ch_route_stats_make(const ch_memory *memory, int tokens, const ch_routing *r
   int experts = r->record.experts;
   size_t cells = CH_TALLY_COUNTS((size_t)experts);
   double sums[CH_TALLY_SUMS];
-  int64_t *counts = reallocarray(NULL, cells, sizeof *counts);
-  if (!counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
+  int64_t *counts;
+  CH_TRY(CH_ALLOC(&counts, cells, "statistics of %d experts", experts));
   int code = ch_route_stats_alloc(experts, stats);
   if (!code) {
     memory->get(sums, r->tally.sums, sizeof sums);

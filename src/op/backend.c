@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/text.h"
 #include "base/threads.h"
 #include "choir/backend.h"
@@ -117,8 +117,8 @@ static int check_filled(const ch_backend *b, const ch_ops *ops) {
 
 static int set_up_exec(ch_exec *x, const ch_backend *b, ch_compute compute, int emulate_bf16, int threads) {
   CH_TRY(b->supports(compute, emulate_bf16));
-  ch_ops *ops = calloc(1, sizeof *ops);
-  if (!ops) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the table of ops");
+  ch_ops *ops;
+  CH_TRY(CH_ALLOC(&ops, 1, "the table of ops"));
   b->fill(ops, compute);
   ops->name = b->name;
   x->ops = ops;
@@ -134,8 +134,7 @@ static int set_up_exec(ch_exec *x, const ch_backend *b, ch_compute compute, int 
 
 /* Solvers on the host compute in fp32 whatever the layer does. */
 static int set_up_host(ch_exec *x) {
-  x->host = calloc(1, sizeof *x->host);
-  if (!x->host) return ch_error(CHOIR_ERROR_MEMORY, "no memory for an executor");
+  CH_TRY(CH_ALLOC(&x->host, 1, "an executor"));
   CH_TRY(set_up_exec(x->host, ch_backend_of_host(), CH_COMPUTE_FP32, 0, x->threads));
   x->host->tape.name = "activations on the host";
   x->host->scratch.name = "scratch on the host";

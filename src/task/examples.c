@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/rng.h"
 
 typedef struct {
@@ -94,12 +94,10 @@ static int add_words(maker *m, ch_examples *e) {
 
 static int make_examples(maker *m, int most, int labelled, ch_examples *e) {
   size_t rows = (size_t)m->rows->count;
-  m->encoder = ch_encoder_new();
-  e->begin = calloc(rows + 1, sizeof *e->begin);
-  e->label = reallocarray(NULL, rows + 1, sizeof *e->label);
-  e->row = reallocarray(NULL, rows + 1, sizeof *e->row);
-  if (!m->encoder || !e->begin || !e->label || !e->row)
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu examples", rows);
+  CH_TRY(ch_encoder_create(&m->encoder));
+  CH_TRY(CH_ALLOC(&e->begin, rows + 1, "examples"));
+  CH_TRY(CH_ALLOC(&e->label, rows, "labels of examples"));
+  CH_TRY(CH_ALLOC(&e->row, rows, "row numbers of examples"));
   CH_TRY(add_words(m, e));
   if (most <= e->longest_word)
     return ch_error(CHOIR_ERROR_ARGUMENT,
@@ -181,12 +179,10 @@ int ch_sampler_make(const ch_examples *e, uint64_t seed, int B, int micros, ch_s
   s->batches = (e->count + B - 1) / B;
   s->tokens = (int64_t)B * ch_padded_length(e, e->longest + e->longest_word - (e->mask < 0));
   s->rows = (int64_t)B * e->longest_word;
-  s->batch = calloc((size_t)micros, sizeof *s->batch);
-  s->order = reallocarray(NULL, (size_t)e->count, sizeof *s->order);
-  s->token = reallocarray(NULL, (size_t)(micros * s->tokens), sizeof *s->token);
-  s->row = reallocarray(NULL, 2 * (size_t)micros * (size_t)s->rows, sizeof *s->row);
-  if (!s->batch || !s->order || !s->token || !s->row)
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for batches of %lld tokens", (long long)s->tokens);
+  CH_TRY(CH_ALLOC(&s->batch, micros, "micro-batches"));
+  CH_TRY(CH_ALLOC(&s->order, e->count, "the order of examples"));
+  CH_TRY(CH_ALLOC(&s->token, micros * s->tokens, "tokens of batches"));
+  CH_TRY(CH_ALLOC(&s->row, 2 * micros * s->rows, "targets of batches"));
   s->target = s->row + micros * s->rows;
   return CHOIR_OK;
 }

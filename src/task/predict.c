@@ -2,18 +2,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "infer/score.h"
 #include "task/set.h"
 
 static int begin_predictions(const ch_examples *e, int labels, ch_predictions *p) {
   size_t count = (size_t)e->count;
   *p = (ch_predictions){.count = e->count, .labels = labels};
-  p->label = calloc(count + 1, sizeof *p->label);
-  p->score = calloc(count * (size_t)labels + 1, sizeof *p->score);
-  if (p->label && p->score) return CHOIR_OK;
-  ch_predictions_free(p);
-  return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu predictions", count);
+  int code = CH_ALLOC(&p->label, count, "predictions");
+  if (!code) code = CH_ALLOC(&p->score, count * (size_t)labels, "scores of labels");
+  if (code) ch_predictions_free(p);
+  return code;
 }
 
 void ch_predictions_free(ch_predictions *p) {
@@ -45,10 +44,11 @@ int ch_predict_alone(choir_model *model, const ch_examples *e, const choir_score
   int labels = labels_of(e), code = begin_predictions(e, labels, p);
   if (code || !e->count) return code;
   size_t count = (size_t)e->count * (size_t)labels;
-  ch_score_item *item = reallocarray(NULL, count, sizeof *item);
-  choir_scored *score = calloc(count, sizeof *score);
+  ch_score_item *item;
+  choir_scored *score = NULL;
   choir_score_result result = {0};
-  if (!item || !score) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for the scores of %zu labels", count);
+  code = CH_ALLOC(&item, count, "labels to score");
+  if (!code) code = CH_ALLOC(&score, count, "scores of labels");
   for (size_t i = 0; i < count && !code; i++) {
     int64_t example = (int64_t)i / labels;
     int label = (int)((int64_t)i % labels);
@@ -91,8 +91,7 @@ int ch_predict_passes(const ch_examples *e, int B, int experts, ch_pass **passes
   static real some_logits;
   B = fit(e, B, experts);
   *count = B ? longest(e) / e->step : 0;
-  *passes = reallocarray(NULL, (size_t)*count + 1, sizeof **passes);
-  if (!*passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", *count);
+  CH_TRY(CH_ALLOC(passes, *count, "a plan of passes"));
   for (int i = 0; i < *count; i++)
     (*passes)[i] = (ch_pass){.B = B,
                              .T = (i + 1) * e->step,
@@ -167,14 +166,12 @@ int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const ch
   const choir_model_config *c = &model->config.model;
   batches w = {.model = model, .e = e, .p = p, .B = fit(e, B, c->experts), .V = c->vocab_size};
   size_t rows = (size_t)w.B * (size_t)e->longest_word;
-  w.token = reallocarray(NULL, (size_t)w.B * (size_t)longest(e), sizeof *w.token);
-  w.row = reallocarray(NULL, rows, sizeof *w.row);
-  w.target = reallocarray(NULL, rows, sizeof *w.target);
-  w.logits = reallocarray(NULL, rows, (size_t)w.V * sizeof *w.logits);
-  for (size_t i = 0; w.target && i < rows; i++) w.target[i] = -1; /* logits are asked for, and no loss */
-  int code = w.token && w.row && w.target && w.logits
-                 ? run_batches(&w, o)
-                 : ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %zu tokens", rows);
+  int code = CH_ALLOC(&w.token, (size_t)w.B * (size_t)longest(e), "tokens of a batch");
+  if (!code) code = CH_ALLOC(&w.row, rows, "rows of labels");
+  if (!code) code = CH_ALLOC(&w.target, rows, "targets of labels");
+  if (!code) code = CH_ALLOC(&w.logits, rows * (size_t)w.V, "logits of labels");
+  for (size_t i = 0; !code && i < rows; i++) w.target[i] = -1; /* logits are asked for, and no loss */
+  if (!code) code = run_batches(&w, o);
   free(w.token), free(w.row), free(w.target), free(w.logits);
   return finish_predictions(p, code);
 }

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/alloc.h"
 #include "base/embedded.h"
-#include "base/error.h"
 #include "base/text.h"
 #include "file/json.h"
 #include "file/there.h"
@@ -199,13 +199,10 @@ static int read_description(choir_task *t, const char *name) {
 /* ---- handles ---- */
 
 int ch_task_make(json_t *json, const char *name, choir_task **task) {
-  *task = calloc(1, sizeof **task);
-  if (!*task) {
-    json_decref(json);
-    return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a task", name);
-  }
+  int code = CH_ALLOC(task, 1, "task %s", name);
+  if (code) return json_decref(json), code;
   (*task)->json = json;
-  int code = read_description(*task, name);
+  code = read_description(*task, name);
   if (!code) return CHOIR_OK;
   choir_task_free(*task);
   *task = NULL;

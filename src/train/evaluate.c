@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/hash.h"
 #include "comm/collective.h"
 #include "comm/watch.h"
@@ -45,13 +45,12 @@ ch_windows ch_windows_heldout(const choir_data *data, int length) {
   return (ch_windows){.count = count, .length = length, .stride = ch_windows_stride(count), .data = data};
 }
 
-double *ch_unigram_log(const uint64_t *counts, int vocab_size) {
-  double *logs = reallocarray(NULL, (size_t)vocab_size, sizeof *logs);
-  if (!logs) return NULL;
-  double total = vocab_size;
+int ch_unigram_log(const uint64_t *counts, int vocab_size, double **unigram) {
+  CH_TRY(CH_ALLOC(unigram, vocab_size, "unigram probabilities"));
+  double *logs = *unigram, total = vocab_size;
   for (int v = 0; v < vocab_size; v++) total += (double)counts[v];
   for (int v = 0; v < vocab_size; v++) logs[v] = log(((double)counts[v] + 1) / total);
-  return logs;
+  return CHOIR_OK;
 }
 
 double ch_heldout_bytes(const choir_data *data, int64_t tokens) {
@@ -229,16 +228,14 @@ static int prepare(window_evaluation *e) {
   int T = e->w->length;
   int64_t n = (int64_t)e->rows * T;
   CH_TRY(ch_model_plan(e->model, e->rows, T, 0));
-  e->token = reallocarray(NULL, (size_t)(4 * n + T + 1), sizeof *e->token);
-  if (!e->token) return ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
+  CH_TRY(CH_ALLOC(&e->token, 4 * n + T + 1, "an evaluation batch"));
   e->target = e->token + n;
   e->row = e->target + n;
   e->weight = (float *)(e->row + T + 1);
   int masked = ch_config_masked(&e->model->config);
   if (e->w->seen || masked) e->token_loss = e->weight + n;
   if (!masked) return CHOIR_OK;
-  e->found = calloc((size_t)(e->samples * e->end) + 1, sizeof *e->found);
-  return e->found ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %lld losses", (long long)e->end);
+  return CH_ALLOC(&e->found, e->samples * e->end, "losses of windows");
 }
 
 /* Windows begin .. end-1 of a sample. */
@@ -329,8 +326,7 @@ static void count_layer(void *context, const choir_routing *routing) {
 int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) {
   int layers = choir_model_moe_layers(model);
   w->layers = 0;
-  w->layer = calloc((size_t)layers + 1, sizeof *w->layer);
-  if (!w->layer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d layers", layers);
+  CH_TRY(CH_ALLOC(&w->layer, layers, "statistics of layers"));
   for (; w->layers < layers; w->layers++) {
     int code = choir_route_stats_create(choir_model_get_config(model)->model.experts, vocab_size, &w->layer[w->layers]);
     if (!code) continue;

@@ -37,8 +37,8 @@ ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length);
  * Gives how many targets. */
 int64_t ch_window_cut(const int32_t *window, int T, int32_t *token, int32_t *target);
 
-/* log p of each token under unigram counts with add-one smoothing: [V]. NULL: no memory. */
-double *ch_unigram_log(const uint64_t *counts, int vocab_size);
+/* *unigram = log p of each token under unigram counts with add-one smoothing: [V]. CHOIR_ERROR_MEMORY. */
+int ch_unigram_log(const uint64_t *counts, int vocab_size, double **unigram);
 
 /* Bytes of text that so many held-out tokens stand for, on average over the held-out share. */
 double ch_heldout_bytes(const choir_data *data, int64_t tokens);

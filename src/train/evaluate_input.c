@@ -1,7 +1,7 @@
 /* The public evaluation of a model on built data or on a text. */
 #include <stdlib.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "comm/collective.h"
 #include "data/data.h"
 #include "data/encoder.h"
@@ -34,8 +34,8 @@ static int eval_windows(int code, choir_model *model, const choir_eval_options *
   w->mask_samples = o->mask_samples;
   w->mask_ratio = o->mask_ratio;
   w->context_of_ratios = o->context;
-  double *unigram = code ? NULL : ch_unigram_log(m->counts, V);
-  if (!code && !unigram) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram probabilities", V);
+  double *unigram = NULL;
+  if (!code) code = ch_unigram_log(m->counts, V, &unigram);
   code = ch_comm_agree(model->x.comm, code);
   if (!code) code = ch_evaluate(model, w, (int)B, o->sequences, unigram, o->progress, o->context, result);
   free(unigram);
@@ -69,9 +69,8 @@ static int open_heldout(choir_model *model, const choir_tokenizer *tokenizer, co
   if (!o->source) return CHOIR_OK;
   m->windows.seen = add_window;
   m->windows.context = m;
-  m->loss = calloc((size_t)m->data->count, sizeof *m->loss);
-  m->tokens = calloc((size_t)m->data->count, sizeof *m->tokens);
-  return m->loss && m->tokens ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d sources", m->data->count);
+  CH_TRY(CH_ALLOC(&m->loss, m->data->count, "losses of sources"));
+  return CH_ALLOC(&m->tokens, m->data->count, "tokens of sources");
 }
 
 typedef struct {
@@ -103,13 +102,11 @@ static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const
 
 static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int calibrate,
                 choir_eval_result *result) {
-  int V = ch_config_pieces(&model->config), code;
+  int V = ch_config_pieces(&model->config);
   int T = o->sequence_length ? o->sequence_length : model->config.train.sequence_length;
-  material m = {.counts = calloc((size_t)V, sizeof *m.counts), .calibrate = calibrate};
-  if (!m.counts)
-    code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
-  else
-    code = (o->data ? open_heldout : open_text)(model, tokenizer, o, T, &m);
+  material m = {.calibrate = calibrate};
+  int code = CH_ALLOC(&m.counts, V, "unigram counts");
+  if (!code) code = (o->data ? open_heldout : open_text)(model, tokenizer, o, T, &m);
   code = eval_windows(code, model, o, &m, result);
   if (!code && o->data)
     ch_eval_bytes(result, ch_heldout_bytes(m.data, result->tokens));

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "comm/collective.h"
 #include "model/config.h"
 #include "train/step.h"
@@ -51,11 +51,8 @@ int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_
   *o = (ch_optimizer){.config = config, .params = params, .kind = ch_optim_find(config->optimizer)};
   if (!o->kind) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(check_frozen(config->freeze, params));
-  o->tensor = calloc((size_t)params->count, sizeof *o->tensor);
-  if (!o->tensor) {
-    ch_optimizer_free(o);
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the optimizer's list of %d tensors", params->count);
-  }
+  int code = CH_ALLOC(&o->tensor, params->count, "the optimizer's tensors");
+  if (code) return ch_optimizer_free(o), code;
   for (int i = 0; i < params->count; i++) {
     o->tensor[i] = make_tensor(&params->p[i], o->kind, config->freeze);
     if (!params->p[i].expert) continue;

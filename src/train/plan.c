@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "model/config.h"
 #include "train/step.h"
 
@@ -51,8 +51,8 @@ int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, cons
   static const int32_t some = 0;
   const choir_config *config = &t->model->config;
   int lengths = (longest + step - 1) / step, twice = ch_pass_sequences(config) / config->train.batch_sequences;
-  ch_pass *passes = reallocarray(NULL, (size_t)lengths + (size_t)count, sizeof *passes);
-  if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", lengths + count);
+  ch_pass *passes;
+  CH_TRY(CH_ALLOC(&passes, lengths + count, "a plan of passes"));
   for (int i = 0; i < lengths; i++)
     passes[i] = (ch_pass){.B = ch_pass_sequences(config),
                           .T = (i + 1) * step,
@@ -131,14 +131,11 @@ int ch_trainer_commit(ch_trainer *t) {
   CH_TRY(ch_model_make_gradients(model));
   CH_TRY(ch_arena_commit(&t->state));
   ch_optimizer_alloc(&t->optimizer, &t->state);
-  if (!(t->batch = calloc((size_t)model->config.train.accumulate, sizeof *t->batch)))
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d micro-batches", model->config.train.accumulate);
-  if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences &&
-      !(t->paired = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->paired)))
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %lld tokens", (long long)t->room);
-  if (ch_model_picks_rows(model, model->config.train.batch_sequences) &&
-      !(t->picked = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->picked)))
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the targets of %lld tokens", (long long)t->room);
+  CH_TRY(CH_ALLOC(&t->batch, model->config.train.accumulate, "micro-batches"));
+  if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences)
+    CH_TRY(CH_ALLOC(&t->paired, 3 * t->room, "a batch of paired sequences"));
+  if (ch_model_picks_rows(model, model->config.train.batch_sequences))
+    CH_TRY(CH_ALLOC(&t->picked, 3 * t->room, "the masked tokens of a batch"));
   return ch_model_commit(model);
 }
 

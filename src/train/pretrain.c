@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/format.h"
 #include "comm/collective.h"
 #include "model/config.h"
@@ -19,16 +19,13 @@ int ch_pretraining_plan(ch_pretraining *p) {
   const choir_train_config *c = &config->train;
   int64_t n = ch_step_tokens(c), windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
   int arrays = ch_config_masked(config) ? 3 : 2; /* tokens, targets, and their weights */
-  p->batch = reallocarray(NULL, (size_t)(arrays * n + windows), sizeof *p->batch);
-  uint64_t *counts = calloc((size_t)config->model.vocab_size, sizeof *counts);
-  if (!p->batch || !counts) {
-    free(counts);
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %" PRId64 " tokens", n);
-  }
+  uint64_t *counts;
+  CH_TRY(CH_ALLOC(&p->batch, arrays * n + windows, "a batch"));
+  CH_TRY(CH_ALLOC(&counts, config->model.vocab_size, "unigram counts"));
   ch_data_unigram(p->data, counts);
-  p->unigram = ch_unigram_log(counts, ch_config_pieces(config));
+  int code = ch_unigram_log(counts, ch_config_pieces(config), &p->unigram);
   free(counts);
-  return p->unigram ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
+  return code;
 }
 
 void ch_pretraining_free(ch_pretraining *p) {

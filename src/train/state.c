@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/dir.h"
@@ -15,10 +15,9 @@
 
 int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path) {
   const ch_exec *x = &trainer->model->x;
-  ch_stored *tensor =
-      calloc(CH_OPTIM_STATES * (size_t)trainer->model->net.params.count + (size_t)count, sizeof *tensor);
-  int code = tensor ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
-  code = ch_comm_agree(x->comm, code);
+  ch_stored *tensor;
+  int most = CH_OPTIM_STATES * trainer->model->net.params.count + count;
+  int code = ch_comm_agree(x->comm, CH_ALLOC(&tensor, most, "the tensors of %s", path));
   int tensors = code ? 0 : ch_optimizer_tensors(&trainer->optimizer, tensor);
   int64_t value[CH_COUNTERS];
   for (int i = 0; i < count && !code; i++) {
@@ -138,8 +137,8 @@ static int read_counter(const choir_tensors *file, const char *path, const ch_co
 int ch_state_read(ch_trainer *trainer, const ch_counter *counters, int counts, const choir_tensors *file,
                   const char *path) {
   for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i]));
-  ch_stored *want = calloc((size_t)trainer->model->net.params.count, CH_OPTIM_STATES * sizeof *want);
-  if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
+  ch_stored *want;
+  CH_TRY(CH_ALLOC(&want, CH_OPTIM_STATES * trainer->model->net.params.count, "the tensors of %s", path));
   int count = ch_optimizer_tensors(&trainer->optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++) code = ch_tensor_read(file, path, &want[i], &trainer->model->x, 0);
   free(want);

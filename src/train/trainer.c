@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/threads.h"
 #include "file/dir.h"
 #include "model/config.h"
@@ -33,17 +33,14 @@ static int create(choir_trainer *made, choir_model *model, const choir_train_con
   CH_TRY(ch_trainer_plan(model, &made->t));
   CH_TRY(ch_trainer_commit(&made->t));
   int64_t arrays = ch_config_masked(&config) ? 3 : 1;
-  made->target = reallocarray(NULL, (size_t)(arrays * tokens_of(made)), sizeof *made->target);
-  if (!made->target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch");
-  return CHOIR_OK;
+  return CH_ALLOC(&made->target, arrays * tokens_of(made), "a batch");
 }
 
 int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer) {
   CH_TRY(CH_GIVEN(model, trainer));
   *trainer = NULL;
   CH_TRY(ch_model_check_idle(model));
-  *trainer = calloc(1, sizeof **trainer);
-  if (!*trainer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a trainer");
+  CH_TRY(CH_ALLOC(trainer, 1, "a trainer"));
   const choir_train_config before = model->config.train;
   int shards = model->shards, code = create(*trainer, model, train);
   if (code) {

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/machine.h"
 #include "bench/cases.h"
 #include "moe/route_stats.h"
@@ -57,8 +57,8 @@ static void fill_uniform(int threads, real *x, int64_t count, double scale, uint
 static int fill_array(const ch_bench *b, real CH_DEV *array, int64_t count, double scale, uint64_t seed) {
   enum { BLOCK = 1 << 24 };
   if (b->memory->host) return fill_uniform(b->threads, CH_AS_HOST(real, array), count, scale, seed), CHOIR_OK;
-  real *block = reallocarray(NULL, (size_t)(count < BLOCK ? count : BLOCK), sizeof *block);
-  if (!block) return ch_error(CHOIR_ERROR_MEMORY, "bench: no memory to draw numbers in");
+  real *block;
+  CH_TRY(CH_ALLOC(&block, count < BLOCK ? count : BLOCK, "random numbers"));
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
     int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
     fill_uniform(b->threads, block, some, scale, seed + (uint64_t)begin);

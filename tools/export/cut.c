@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "api/model.h"
-#include "base/error.h"
+#include "base/alloc.h"
 #include "choir/train.h"
 #include "export/plan.h"
 #include "moe/router.h"
@@ -67,8 +67,8 @@ static int round_weight(choir_model *model, int index, const ch_export_tensor *t
   CH_TRY(choir_model_parameter_at(model, index, &p));
   int64_t blocks = p.dims == 3 ? experts : 1, n = t->columns;
   int turned = t->turn == CH_TURN_TRANSPOSED;
-  float *row = reallocarray(NULL, (size_t)n, 2 * sizeof *row);
-  if (!row) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a row of %lld weights", (long long)n);
+  float *row;
+  CH_TRY(CH_ALLOC(&row, 2 * n, "a row of weights"));
   for (int64_t r = 0; r < blocks * t->own_rows; r++) {
     int64_t block = r / t->own_rows, step = turned ? t->own_rows : 1;
     float *at = p.data + block * t->own_rows * n + (turned ? r % t->own_rows : r % t->own_rows * n);
@@ -139,9 +139,9 @@ static int decide(ch_export_plan *plan, const double *over, const choir_export_o
 
 int ch_export_cut(ch_export_plan *plan, choir_model *model, const choir_export_options *options,
                   choir_export_result *result) {
-  double *over = calloc((size_t)plan->config.model.experts + 1, sizeof *over);
+  double *over;
   choir_eval_result r;
-  if (!over) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a histogram");
+  CH_TRY(CH_ALLOC(&over, plan->config.model.experts + 1, "a histogram"));
   int code = model ? measure_loss(plan, model, options, over, result) : CHOIR_OK;
   if (!code && plan->moe_layers) code = decide(plan, model ? over : NULL, options);
   result->cut = code || !plan->nulls ? 0 : over[plan->K];

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "export/plan.h"
 #include "file/tensors_set.h"
 
@@ -87,8 +87,8 @@ void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, v
 
 int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t most, const char *const *metadata,
                     ch_tensor_fetch fetch, void *context, const int *failed) {
-  int *first = reallocarray(NULL, (size_t)count + 1, sizeof *first), code = CHOIR_OK;
-  if (!first) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a list of %d tensors", count);
+  int *first, code = CHOIR_OK;
+  CH_TRY(CH_ALLOC(&first, count + 1, "a list of tensors"));
   int files = ch_tensors_cut(tensor, count, most, first);
   for (int f = 0; f < files && !code; f++) {
     char name[PATH_MAX];

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "export/gguf.h"
 #include "export/plan.h"
 #include "model/param.h"
@@ -82,9 +82,8 @@ static int write_tensors(ch_gguf *g, const ch_export_plan *plan, const choir_exp
     total += bytes_of(&plan->tensor[i]);
     if (plan->tensor[i].columns > widest) widest = plan->tensor[i].columns;
   }
-  float *values =
-      reallocarray(NULL, (size_t)(largest + widest), sizeof *values); /* a block, and a row of it as bytes */
-  int code = values ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %lld values", (long long)largest);
+  float *values; /* a block, and a row of it as bytes */
+  int code = CH_ALLOC(&values, largest + widest, "the largest tensor");
   for (int i = 0; i < plan->count && !code; i++) {
     code = write_tensor(g, &plan->tensor[i], values, values + largest);
     done += bytes_of(&plan->tensor[i]);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/format.h"
 #include "export/names.h"
 
@@ -121,10 +121,8 @@ static int read_array(gguf_reader *r, const char *key) {
     const char *p;
     CH_TRY(text(r, &p, &size));
   }
-  ch_gguf_array *more = reallocarray(r->in->array, (size_t)r->in->arrays + 1, sizeof *more);
-  if (!more) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for its keys", r->name);
-  r->in->array = more;
-  more[r->in->arrays++] = a;
+  CH_TRY(CH_RESIZE(&r->in->array, r->in->arrays + 1, "the keys of %s", r->name));
+  r->in->array[r->in->arrays++] = a;
   return CHOIR_OK;
 }
 
@@ -235,9 +233,8 @@ static int read_gguf(gguf_reader *r) {
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %" PRIu64 " tensors are none, or more than the file has room for", r->name,
                     count);
   choir_tensors *t = r->in->tensors;
-  t->tensor = calloc((size_t)count, sizeof *t->tensor);
-  offset = calloc((size_t)count, sizeof *offset);
-  int code = t->tensor && offset ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for its header", r->name);
+  CH_TRY(CH_ALLOC(&t->tensor, count, "the tensors of %s", r->name));
+  int code = CH_ALLOC(&offset, count, "the tensors of %s", r->name);
   for (; t->count < (int)count && !code; t->count++) code = read_tensor(r, &t->tensor[t->count], &offset[t->count]);
   if (!code) code = place_tensors(r, t, offset);
   free(offset);
@@ -253,9 +250,10 @@ int ch_gguf_parse(const void *data, size_t size, const char *name, ch_gguf_in *i
 }
 
 int ch_gguf_open(const char *path, ch_gguf_in *in) {
-  ch_mapped *map = malloc(sizeof *map);
+  ch_mapped *map;
   *in = (ch_gguf_in){0};
-  int code = map ? ch_file_map(path, &map->at, &map->bytes) : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", path);
+  int code = CH_ALLOC(&map, 1, "%s", path);
+  if (!code) code = ch_file_map(path, &map->at, &map->bytes);
   if (!code && (code = ch_gguf_parse(map->at, map->bytes, path, in))) ch_file_unmap(map->at, map->bytes);
   if (code) return free(map), code;
   in->tensors->map = map;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "export/plan.h"
 #include "file/dir.h"
 #include "file/json.h"
@@ -127,10 +127,10 @@ static int write_weights(const ch_export_plan *plan, const choir_export_options 
   char path[PATH_MAX];
   writing w = {.plan = plan, .options = options};
   size_t most = (size_t)ch_export_largest(plan);
-  w.tensor = calloc((size_t)plan->count, sizeof *w.tensor);
-  w.values = reallocarray(NULL, most, sizeof *w.values);
-  w.bytes = malloc(plan->dtype == CH_EXPORT_F32 ? 1 : most * 2);
-  for (int i = 0; w.tensor && i < plan->count; i++) {
+  int code = CH_ALLOC(&w.tensor, plan->count, "the model's tensors");
+  if (!code) code = CH_ALLOC(&w.values, most, "the largest tensor");
+  if (!code) code = CH_ALLOC(&w.bytes, plan->dtype == CH_EXPORT_F32 ? 1 : most * 2, "the largest tensor's bytes");
+  for (int i = 0; !code && i < plan->count; i++) {
     const ch_export_tensor *t = &plan->tensor[i];
     choir_tensor *to = &w.tensor[i];
     *to = (choir_tensor){.dtype = ch_export_stored[t->dtype],
@@ -141,10 +141,9 @@ static int write_weights(const ch_export_plan *plan, const choir_export_options 
     w.total += (int64_t)to->bytes;
   }
   snprintf(path, sizeof path, "%s/model.safetensors", folder);
-  int code = w.tensor && w.values && w.bytes
-                 ? ch_export_files(path, w.tensor, plan->count, plan->config.train.file_bytes, metadata, fetch_export,
-                                   &w, &w.code)
-                 : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the largest tensor, %zu values", most);
+  if (!code)
+    code = ch_export_files(path, w.tensor, plan->count, plan->config.train.file_bytes, metadata, fetch_export, &w,
+                           &w.code);
   free(w.tensor);
   free(w.values);
   free(w.bytes);

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/buffer.h"
-#include "base/error.h"
 #include "base/text.h"
 #include "choir/tokenizer.h"
 #include "export/gguf_read.h"
@@ -159,8 +159,8 @@ static int check_used(const import_job *j) {
 static int list(import_job *j) {
   int count = j->params.count + j->params.buffers;
   int64_t largest = 1;
-  j->tensor = calloc((size_t)count, sizeof *j->tensor);
-  for (int i = 0; j->tensor && i < count; i++) {
+  CH_TRY(CH_ALLOC(&j->tensor, count, "the model's tensors"));
+  for (int i = 0; i < count; i++) {
     const ch_param *p = &j->params.p[i];
     choir_tensor *t = &j->tensor[i];
     *t = (choir_tensor){.dtype = CHOIR_F32, .dims = p->dims, .bytes = (size_t)p->whole * sizeof(float)};
@@ -169,12 +169,8 @@ static int list(import_job *j) {
     j->total += p->whole;
     if (p->whole > largest) largest = p->whole;
   }
-  j->values = reallocarray(NULL, (size_t)largest, sizeof *j->values);
-  j->used = calloc((size_t)choir_tensors_count(j->from) + 1, 1);
-  return j->tensor && j->values && j->used
-             ? CHOIR_OK
-             : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the largest tensor, %lld values",
-                        (long long)largest);
+  CH_TRY(CH_ALLOC(&j->values, largest, "the largest tensor"));
+  return CH_ALLOC(&j->used, choir_tensors_count(j->from), "the tensors that were read");
 }
 
 static int write_weights(import_job *j, const char *directory, const char *path) {

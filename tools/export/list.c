@@ -1,10 +1,9 @@
 /* The tensors of a plan: the parameter table of the model under other names and in other shapes. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "export/names.h"
 #include "export/plan.h"
 #include "model/param.h"
@@ -35,10 +34,7 @@ static ch_export_turn turn_of(const ch_export_plan *plan, const ch_export_row *r
 /* Grows by doubling. */
 static int append_tensor(ch_export_plan *plan, const ch_export_tensor *tensor) {
   if (!(plan->count & (plan->count - 1))) {
-    size_t room = plan->count ? 2 * (size_t)plan->count : 1;
-    ch_export_tensor *more = reallocarray(plan->tensor, room, sizeof *more);
-    if (!more) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a list of %zu tensors", room);
-    plan->tensor = more;
+    CH_TRY(CH_RESIZE(&plan->tensor, plan->count ? 2 * (size_t)plan->count : 1, "a list of tensors"));
   }
   plan->tensor[plan->count++] = *tensor;
   return CHOIR_OK;

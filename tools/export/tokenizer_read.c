@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "choir/tokenizer.h"
 #include "data/bpe_read.h"
 #include "data/tokenizer_json.h"
@@ -92,8 +93,7 @@ static int read_pieces(tokenizer_job *j) {
   const json_t *unknown = json_object_get(j->file.model, "unk_token"),
                *bytes = json_object_get(j->file.model, "byte_fallback");
   if (!json_is_true(bytes)) return refuse_json(j, "model.byte_fallback", bytes, "some text would have no tokens");
-  j->piece = calloc((size_t)j->file.count, sizeof *j->piece);
-  if (!j->piece) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d pieces", j->file.count);
+  CH_TRY(CH_ALLOC(&j->piece, j->file.count, "the pieces of %s", j->file.name));
   for (int i = 0; i < j->file.count; i++) {
     const ch_json_token *t = &j->file.token[i];
     if (t->size > LONGEST)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/real.h"
 #include "file/file.h"
 
@@ -185,8 +185,7 @@ static int convert(const npy_header *h, ch_npy *array) {
 
 static int read_elements(const npy_header *h, ch_npy *array) {
   size_t bytes = h->count * types[array->type].size;
-  array->data = malloc(bytes + 1);
-  if (!array->data) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu bytes", h->name, bytes);
+  CH_TRY(ch_alloc(&array->data, bytes, 1, "the elements of %s", h->name));
   if (h->array.type != array->type) return convert(h, array);
   memcpy(array->data, h->elements, bytes);
   return CHOIR_OK;

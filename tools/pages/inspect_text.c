@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "comm/collective.h"
 #include "model/config.h"
 #include "pages/inspect.h"
@@ -58,19 +58,18 @@ static void keep_losses(void *context, int64_t index, const int32_t *target, con
 static int evaluate_text(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                          ch_inspection *inspection) {
   int V = choir_model_get_config(model)->model.vocab_size;
-  uint64_t *counts = calloc((size_t)V, sizeof *counts);
-  for (size_t i = 0; counts && i < text->count; i++) counts[text->ids[i]]++;
-  double *unigram = counts ? ch_unigram_log(counts, V) : NULL;
+  double *unigram = NULL;
+  uint64_t *counts;
+  int code = CH_ALLOC(&counts, V, "unigram counts");
+  for (size_t i = 0; !code && i < text->count; i++) counts[text->ids[i]]++;
+  if (!code) code = ch_unigram_log(counts, V, &unigram);
   ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
   inspection->predicts_next = !ch_config_masked(choir_model_get_config(model));
   windows.mask_at = o->mask_ratio;
   windows.seen = keep_losses;
   windows.context = inspection;
-  inspection->token_loss = calloc(text->count, sizeof *inspection->token_loss);
-  if (inspection->token_loss) inspection->token_loss[0] = NAN;
-  int code = unigram && inspection->token_loss
-                 ? CHOIR_OK
-                 : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts and %zu losses", V, text->count);
+  if (!code) code = CH_ALLOC(&inspection->token_loss, text->count, "losses of tokens");
+  if (!code) inspection->token_loss[0] = NAN;
   code = ch_comm_agree(model->x.comm, code);
   if (!code)
     code = ch_evaluate(model, &windows, inspection->batch_sequences, 0, unigram, o->progress, o->context,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/format.h"
 #include "plan/plan.h"
 #include "train/step.h"
@@ -27,11 +27,9 @@ static void name_largest(const ch_plan_layout *l, char *text, size_t size) {
 }
 
 static int add_layout(ch_plan *plan, const ch_layout *l) {
-  ch_plan_layout *more = reallocarray(plan->layout, (size_t)plan->count + 1, sizeof *more), *out;
   char largest[256] = "";
-  if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for another layout");
-  plan->layout = more;
-  out = &plan->layout[plan->count++];
+  CH_TRY(CH_RESIZE(&plan->layout, plan->count + 1, "layouts"));
+  ch_plan_layout *out = &plan->layout[plan->count++];
   *out = (ch_plan_layout){
       .replicas = l->replicas, .experts = l->experts, .hidden = l->hidden, .dense_sharded = l->dense_sharded};
   if (ch_layout_refused(&plan->config, l, out->refused, sizeof out->refused)) return CHOIR_OK;
@@ -124,9 +122,7 @@ static int fill_plan(ch_plan *plan, const choir_config *config, const ch_plan_op
 }
 
 int ch_plan_create(const choir_config *config, const ch_plan_options *options, ch_plan **plan) {
-  *plan = NULL;
-  *plan = calloc(1, sizeof **plan);
-  if (!*plan) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan");
+  CH_TRY(CH_ALLOC(plan, 1, "a plan"));
   int code = fill_plan(*plan, config, options);
   if (!code) return CHOIR_OK;
   ch_plan_free(*plan);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "api/model.h"
-#include "base/error.h"
+#include "base/alloc.h"
 #include "base/rng.h"
 #include "data/encoder.h"
 #include "model/config.h"
@@ -185,14 +185,11 @@ static int fill_tokens(probe *p, const choir_tokenizer *tokenizer) {
 }
 
 static int run_probe(probe *p, const choir_tokenizer *tokenizer) {
-  size_t n = (size_t)p->B * (size_t)p->T, row = (size_t)p->V * sizeof *p->before;
-  p->given = reallocarray(NULL, n, sizeof *p->given);
-  p->token = reallocarray(NULL, n, sizeof *p->token);
-  p->before = reallocarray(NULL, n, row);
-  p->after = reallocarray(NULL, n, row);
-  if (!p->given || !p->token || !p->before || !p->after)
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for twice the logits of %d x %d tokens; take fewer sequences", p->B,
-                    p->T);
+  size_t n = (size_t)p->B * (size_t)p->T;
+  CH_TRY(CH_ALLOC(&p->given, n, "tokens"));
+  CH_TRY(CH_ALLOC(&p->token, n, "tokens"));
+  CH_TRY(CH_ALLOC(&p->before, n * (size_t)p->V, "logits (take fewer sequences)"));
+  CH_TRY(CH_ALLOC(&p->after, n * (size_t)p->V, "logits (take fewer sequences)"));
   CH_TRY(fill_tokens(p, tokenizer));
   p->result->sequences = p->B;
   p->result->length = p->T;
