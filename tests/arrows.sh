@@ -63,17 +63,17 @@ allow device op comm base
 allow data file base
 allow moe op comm file base
 allow model moe optim op comm file base
-allow api data model moe op comm file base
-allow infer api model moe data op comm file base
-allow train infer api model moe optim data op comm file base
-allow task train infer api model moe data op comm file base
-library="task train infer api model moe optim data op comm file base"
+allow handle data model moe op comm file base
+allow infer handle model moe data op comm file base
+allow train infer handle model moe optim data op comm file base
+allow task train infer handle model moe data op comm file base
+library="task train infer handle model moe optim data op comm file base"
 allow tools/npy file base
 allow tools/bench $library
-allow tools/plan train api model moe optim op comm file base
-allow tools/probe api model data file base
+allow tools/plan train handle model moe optim op comm file base
+allow tools/probe handle model data file base
 allow tools/pages tools/plan $library
-allow tools/export train api model moe data op comm file base
+allow tools/export train handle model moe data op comm file base
 tools=$(echo tools/*)
 allow cli $tools $library
 for folder in src/*/ tools/*/; do

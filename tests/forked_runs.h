@@ -2,9 +2,9 @@
 #ifndef CH_TESTS_FORKED_RUNS_H
 #define CH_TESTS_FORKED_RUNS_H
 
-#include "api/ranks.h"
 #include "choir/choir.h"
 #include "forked_comm.h"
+#include "handle/ranks.h"
 #include "program.h"
 
 typedef struct {

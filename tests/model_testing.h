@@ -2,8 +2,8 @@
 #ifndef CH_TESTS_MODEL_TESTING_H
 #define CH_TESTS_MODEL_TESTING_H
 
-#include "api/model.h"
 #include "choir/choir.h"
+#include "handle/model.h"
 #include "modern.h"
 #include "testing.h"
 #include "train/step.h"

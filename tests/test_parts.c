@@ -1,8 +1,8 @@
 /* Parts of a batch whose tokens go by thresholds: they hold what they may hold, and what comes out does not depend on
  * the number of ranks, whoever takes everything. */
-#include "api/ranks.h"
 #include "base/hash.h"
 #include "forked_comm.h"
+#include "handle/ranks.h"
 #include "model_testing.h"
 #include "moe/layer.h"
 #include "record_testing.h"

@@ -2,8 +2,8 @@
  * small cases reckoned by hand. */
 #include <glob.h>
 
-#include "api/ranks.h"
 #include "forked_comm.h"
+#include "handle/ranks.h"
 #include "model_testing.h"
 #include "page.h"
 #include "plan/plan.h"

@@ -1,9 +1,9 @@
 /* Several ranks train what one process trains: the same weights, results and statistics, bit for bit, whatever the
  * router, with as many ranks as divide train.shards. */
-#include "api/ranks.h"
 #include "base/hash.h"
 #include "comm/collective.h"
 #include "forked_comm.h"
+#include "handle/ranks.h"
 #include "model_testing.h"
 #include "moe_testing.h"
 #include "plan/traffic.h"

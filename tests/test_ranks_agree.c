@@ -1,8 +1,8 @@
 /* Ranks that share a model: what fails on one of them, or is for one process, or asked for otherwise by one, ends for
  * all with one message. */
-#include "api/ranks.h"
 #include "choir/choir.h"
 #include "forked_comm.h"
+#include "handle/ranks.h"
 #include "pages/inspect.h"
 #include "program.h"
 

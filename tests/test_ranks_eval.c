@@ -1,9 +1,9 @@
 /* Evaluation, forward passes and statistics of a model that ranks share: the numbers of one process, whatever the
  * router. */
-#include "api/ranks.h"
 #include "base/hash.h"
 #include "choir/choir.h"
 #include "forked_comm.h"
+#include "handle/ranks.h"
 #include "pages/inspect.h"
 #include "program.h"
 

@@ -1,11 +1,11 @@
 /* Replicas and hidden shards of experts in a whole run: all of them have the same bits, two runs of one layout leave
  * the same bytes, any layout goes on with what any other has left, and what does not fit is refused. That they learn
  * what one process learns is grad_replicas.c's. */
-#include "api/ranks.h"
 #include "base/hash.h"
 #include "choir/choir.h"
 #include "comm/collective.h"
 #include "forked_comm.h"
+#include "handle/ranks.h"
 #include "model_testing.h"
 #include "program.h"
 

@@ -6,7 +6,7 @@
  * SHARDED: 1 for dense matrices on one rank each, else 0. Prints one JSON object: seconds of a step, those that the
  * mean and the busiest rank computed, what a rank sent, and what the fullest expert took, over the mean. Without a
  * cluster's file nothing but messages takes time. */
-#include "api/ranks.h"
+#include "handle/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/model.h"
 #include "base/alloc.h"
 #include "base/machine.h"
 #include "base/threads.h"
+#include "handle/model.h"
 #include "infer/score.h"
 #include "model/config.h"
 #include "model/mask.h"

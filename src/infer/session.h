@@ -2,8 +2,8 @@
 #ifndef CH_INFER_SESSION_H
 #define CH_INFER_SESSION_H
 
-#include "api/model.h"
 #include "choir/generate.h"
+#include "handle/model.h"
 
 struct choir_session {
   choir_model *model;

@@ -2,8 +2,8 @@
 #ifndef CH_TASK_SET_H
 #define CH_TASK_SET_H
 
-#include "api/model.h"
 #include "choir/score.h"
+#include "handle/model.h"
 #include "task/examples.h"
 
 /* ---- predictions ----

@@ -2,9 +2,9 @@
 #ifndef CH_TRAIN_EVALUATE_H
 #define CH_TRAIN_EVALUATE_H
 
-#include "api/model.h"
 #include "choir/train.h"
 #include "data/encoder.h"
+#include "handle/model.h"
 
 /* Where windows come from: held-out shards or one text. */
 typedef struct ch_windows {

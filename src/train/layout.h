@@ -4,9 +4,9 @@
 
 #include <stddef.h>
 
-#include "api/ranks.h"
 #include "choir/config.h"
 #include "choir/model.h"
+#include "handle/ranks.h"
 
 /* ranks = replicas x experts x hidden: rank ((r * experts) + g) * hidden + j has the hidden shard j of the experts of
  * group g, of replica r (comm/grid.h). Every rank computes different tokens. */

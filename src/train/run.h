@@ -3,9 +3,9 @@
 #ifndef CH_TRAIN_RUN_H
 #define CH_TRAIN_RUN_H
 
-#include "api/ranks.h"
 #include "choir/train.h"
 #include "file/dir.h"
+#include "handle/ranks.h"
 #include "train/state.h"
 
 typedef struct ch_run ch_run;

@@ -3,8 +3,8 @@
 #ifndef CH_TRAIN_STEP_H
 #define CH_TRAIN_STEP_H
 
-#include "api/model.h"
 #include "choir/trainer.h"
+#include "handle/model.h"
 #include "model/weights.h"
 #include "optim/optim.h"
 

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "api/ranks.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "comm/collective.h"
@@ -13,6 +12,7 @@
 #include "file/file.h"
 #include "file/run_files.h"
 #include "file/there.h"
+#include "handle/ranks.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "moe/router.h"

@@ -2,10 +2,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "api/model.h"
 #include "base/alloc.h"
 #include "choir/train.h"
 #include "export/plan.h"
+#include "handle/model.h"
 #include "moe/router.h"
 
 typedef struct measuring {

@@ -2,12 +2,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "api/model.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "choir/version.h"
 #include "data/encoder.h"
 #include "file/json.h"
+#include "handle/model.h"
 #include "pages/inspect.h"
 #include "pages/page.h"
 

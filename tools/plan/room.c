@@ -1,6 +1,6 @@
 /* Memory of a rank by purpose: the engine's own plan, cut. */
-#include "api/ranks.h"
 #include "base/error.h"
+#include "handle/ranks.h"
 #include "plan/plan.h"
 #include "plan/traffic.h"
 #include "train/step.h"

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/model.h"
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "data/encoder.h"
+#include "handle/model.h"
 #include "model/config.h"
 
 /* Up to this share of the logits' spread a change is one of rounding: what bf16 products make of another order of

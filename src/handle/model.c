@@ -1,16 +1,16 @@
 /* Creating, initialising, loading and saving models: the public handle. */
-#include "api/model.h"
+#include "handle/model.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/ranks.h"
 #include "base/alloc.h"
 #include "base/threads.h"
 #include "comm/collective.h"
 #include "file/dir.h"
 #include "file/file.h"
+#include "handle/ranks.h"
 #include "model/weights.h"
 #include "moe/route_stats.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/model.h"
 #include "base/alloc.h"
+#include "handle/model.h"
 #include "model/config.h"
 #include "moe/routers/threshold.h"
 

@@ -1,12 +1,12 @@
 /* A model that several ranks share: what must be the same, and what it cannot do. */
 #include <string.h>
 
-#include "api/model.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/machine.h"
 #include "choir/version.h"
 #include "comm/collective.h"
+#include "handle/model.h"
 #include "model/config.h"
 
 /* Hashes the weights that every rank has, a piece at a time, as they may be on a device. */

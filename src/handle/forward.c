@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/model.h"
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/threads.h"
 #include "comm/collective.h"
+#include "handle/model.h"
 #include "model/config.h"
 
 int ch_model_shards(const choir_model *model, int B) {

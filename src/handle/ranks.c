@@ -1,4 +1,4 @@
-#include "api/ranks.h"
+#include "handle/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,8 +6,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "api/model.h"
-#include "api/ranks.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "choir/tensors.h"
@@ -16,6 +14,8 @@
 #include "file/temporary.h"
 #include "file/tensors_set.h"
 #include "file/there.h"
+#include "handle/model.h"
+#include "handle/ranks.h"
 #include "model/weights.h"
 
 /* Where a load puts its results, and how it loads. */

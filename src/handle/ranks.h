@@ -1,6 +1,6 @@
 /* The ranks after the public handle. */
-#ifndef CH_API_RANKS_H
-#define CH_API_RANKS_H
+#ifndef CH_HANDLE_RANKS_H
+#define CH_HANDLE_RANKS_H
 
 #include "choir/ranks.h"
 #include "comm/grid.h"

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "api/model.h"
 #include "base/error.h"
 #include "choir/router.h"
+#include "handle/model.h"
 #include "model/config.h"
 #include "moe/route_stats.h"
 #include "op/backend.h"

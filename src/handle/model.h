@@ -1,6 +1,6 @@
 /* The model after the public handle: a config, a Transformer, its memory, and a planned executor. */
-#ifndef CH_API_MODEL_H
-#define CH_API_MODEL_H
+#ifndef CH_HANDLE_MODEL_H
+#define CH_HANDLE_MODEL_H
 
 #include "choir/model.h"
 #include "choir/routing.h"
