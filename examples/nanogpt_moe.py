@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Every second layer has experts, where there are any."""
+    """A decoder. With experts > 0 every second layer is an MoE layer."""
 
     def __init__(self, o, experts):
         super().__init__()

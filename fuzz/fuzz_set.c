@@ -1,5 +1,5 @@
-/* --set: lines KEY=VALUE, one after the other, on a config of the defaults. Any is taken or refused; what is taken can
- * be written, and read back as it was. */
+/* --set: lines KEY=VALUE, one after the other, on a config of the defaults. choir takes or refuses each line, and a
+ * config with all lines taken reads back from its file unchanged. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-"""components.py VERSION DIRECTORY: what a release is made of, as SPDX 2.3 (JSON). DIRECTORY has its files; versions are
-those of the Debian packages here, which they were built with. SOURCE_DATE_EPOCH says when."""
+"""components.py VERSION DIRECTORY: what a release is made of, as SPDX 2.3 (JSON). DIRECTORY has the
+release's files; versions are those of the Debian packages of this machine, which built them. SOURCE_DATE_EPOCH says when."""
 
 import datetime
 import hashlib

@@ -19,7 +19,7 @@ static void demand(int condition) {
   if (!condition) abort();
 }
 
-/* Palette 1, every tile of 16 rows of 64 bytes; all are 0 then. */
+/* Palette 1, every tile of 16 rows of 64 bytes. Configuring sets all tiles to 0, as the CPU does. */
 static void set_up(const unsigned char config[64]) {
   demand(!tiles.ready && config[0] == 1 && config[1] == 0);
   for (int i = 0; i < TILES; i++) demand(config[16 + 2 * i] == BYTES && !config[17 + 2 * i] && config[48 + i] == ROWS);

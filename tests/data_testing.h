@@ -23,7 +23,7 @@ static inline int build(const char *output, int threads) {
   return choir_data_build(&o);
 }
 
-/* Each document names itself, so that none can be taken for another. */
+/* Each document begins with its own number, so that two documents never have the same text. */
 static inline void write_source(int i, const char *name, int documents, size_t bytes) {
   for (int d = 0; d < documents; d++) {
     char title[64];

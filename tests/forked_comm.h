@@ -1,5 +1,5 @@
-/* Ranks for tests: processes made by fork that exchange through shared memory. Each pair has one buffer a direction;
- * whoever finds it empty fills it, whoever finds it full empties it. */
+/* Ranks for tests: processes made by fork that exchange through shared memory. Each pair has one buffer a direction,
+ * which the sender fills when it is empty and the receiver empties when it is full. */
 #ifndef CH_TESTS_FORKED_COMM_H
 #define CH_TESTS_FORKED_COMM_H
 
@@ -66,7 +66,7 @@ static inline void forked_receive(const ch_comm *comm, ch_transfer *t, int r) {
   atomic_store_explicit(&in->full, 0, memory_order_release);
 }
 
-/* Moves what can be, of all that is under way. */
+/* Moves bytes of every transfer under way whose buffer is ready. */
 static inline void forked_move(void) {
   int behind[FORKED_MOST] = {0}; /* by number among all: something is still to go there */
   for (int i = 0; i < CH_TRANSFERS && forked_under_way[i].comm; i++) {
@@ -108,7 +108,7 @@ static inline void forked_wait(const ch_comm *comm, ch_transfer *t, ch_transfer_
     if (tries < 20)
       sched_yield();
     else
-      usleep(50); /* there are more of them than cores */
+      usleep(50); /* more ranks than cores */
   if (until == CH_ARRIVED) return;
   while (forked_under_way[place].transfer != t) place++;
   for (; place + 1 < CH_TRANSFERS; place++) forked_under_way[place] = forked_under_way[place + 1];

@@ -34,7 +34,7 @@ static inline int stop_after_two(void *context, const choir_event *e) {
   return (int)e->kind == *(const int *)context && e->step == 2;
 }
 
-/* The kernel kills or stops this process then, whatever it does. */
+/* Has the kernel send signal `number` to this process after so many seconds, even within a system call. */
 static inline void die_in(double seconds, int number) {
   timer_t timer;
   struct sigevent killed = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number};

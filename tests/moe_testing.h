@@ -19,7 +19,7 @@ typedef struct {
   ch_compute compute, wire;
   uint64_t seed, rng_base;
   uint32_t sub;                           /* of the random numbers */
-  ch_activation activation;               /* of experts: gated ones have w3, whoever asks for them */
+  ch_activation activation;               /* of experts; a gated activation needs w3 */
   real *x, *router, *w1, *w2, *w3, *dout; /* in */
   real aux_scale;
   real *out, *dx, *drouter, *dw1, *dw2, *dw3; /* out */

@@ -4,7 +4,7 @@
 
 #include "program.h"
 
-/* As many processes as asked for, on whatever there is. What MPI does not give back is not for a sanitizer to tell. */
+/* As many processes as asked for, on any number of cores. Sanitizers do not report leaks: those are MPI's own. */
 #define MPIRUN_SET "export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0; "
 #define MPIRUN_WORDS                                                                \
   "mpirun --oversubscribe --allow-run-as-root --bind-to none --mca btl self,vader " \
@@ -45,7 +45,7 @@ static inline int mpi_is_ours(const char *process, const char *line) {
   return 0;
 }
 
-/* The process that is a rank of the job in this directory; 0: there is none. */
+/* The process number of a rank of the job in this directory; 0: no such process. */
 static inline pid_t mpi_process(int rank) {
   char line[64];
   pid_t found = 0;

@@ -12,8 +12,8 @@ static inline double dot_strided(const real *a, int64_t stride_a, const real *b,
   return sum;
 }
 
-/* S of X Wg of one token, a softmax or sigmoids; of base the logits themselves; with centroids the negative distance to
- * each, but for what they have in common. */
+/* S of X Wg of one token, a softmax or sigmoids; of base the logits themselves; of kmeans half the negative squared
+ * distance to each centroid, without |x|^2, which all experts share. */
 static inline void naive_scores(const layer_case *c, int t, real *score) {
   double logit[NAIVE_MOST], sum = 0;
   int centroids = !strcmp(c->options.name, "kmeans"), raw = !strcmp(c->options.name, "base"),

@@ -60,7 +60,7 @@ static inline int naive_pool(const naive_routing *q, int t) {
   return strcmp(q->o->pool, "group") ? 0 : t / q->o->group_size;
 }
 
-/* Each pool by itself, as if it were the whole call. */
+/* Applies the rule to the tokens of each pool separately. */
 static inline void naive_by_pools(naive_routing *q, double factor, void (*rule)(naive_routing *, double)) {
   int *token = malloc(sizeof *token * (size_t)q->n);
   uint8_t *valid = malloc((size_t)q->n);
@@ -121,7 +121,7 @@ static inline void naive_balance(naive_routing *q, int counted, int span) {
       if (!naive_valid(q, t)) continue;
       double whole = 1 - naive_null(q, t);
       for (int j = 0; j < counted; j++) f[naive_has(q, t, j, counted) ? naive_choice(q, t, j) : q->e] += 1.0 / counted;
-      if (nulls) P[q->e] += naive_null(q, t) / nulls; /* for all of them: f their sum, P their mean */
+      if (nulls) P[q->e] += naive_null(q, t) / nulls; /* all null experts count as one: sum of f, mean of P */
       for (int i = 0; i < q->e; i++) P[i] += naive_score(q, t, i) / (sigmoid ? whole : 1);
       valid++;
     }
@@ -366,7 +366,7 @@ static inline void naive_by_id(naive_routing *q, double factor) {
     if (naive_valid(q, t)) q->gate[t * q->e + (q->e > 1 ? q->token[t] % q->e : 0)] = 1;
 }
 
-/* Every router has its definition here: one without fails whoever asks for it. */
+/* Every router has its definition here; a router without one fails the test. */
 static inline void naive_route(naive_routing *q) {
   static const struct {
     const char *name;

@@ -1,4 +1,4 @@
-/* Pages of choir: the data that they carry, and what their script makes of it. */
+/* Pages of choir: reads the JSON data in a page, and runs its script in a browser. */
 #ifndef CH_TESTS_PAGE_H
 #define CH_TESTS_PAGE_H
 
@@ -45,7 +45,7 @@ static inline char *page_dom(const char *path, const char *arguments) {
   return program_read("dom.html", &size);
 }
 
-/* The script makes a page that has all of these words; a '!' before one: it does not have it. */
+/* The page, after its script has run, contains all of these words; a word after '!' it must not contain. */
 static inline void page_shows(const char *path, const char *arguments, const char *const *words) {
   char *dom = page_dom(path, arguments);
   for (; dom && *words; words++) {

@@ -74,7 +74,7 @@ def odd_values(kind):
 
 
 def cases_of(kind, label, path, skip):
-    """Places below one parameter: (what is said of it, path of fields to it, value)."""
+    """Odd values for a parameter and for the fields of its struct: (label, path of fields, value)."""
     for word, value in odd_values(kind) if kind.kind != "struct" else []:
         if not (label.split(".")[-1] in skip and word in ("largest", "-1")):
             yield f"{label}={word}", path, value

@@ -300,7 +300,8 @@ static void dykstra_says_what_it_left(void **state) {
   }
 }
 
-/* "Never" is kept where it can be; NaN and infinities neither crash nor break a constraint. */
+/* A token with score -infinity is taken only if others run out; NaN and infinities neither crash nor break a
+ * constraint. */
 static void scores_that_are_no_numbers(void **state) {
   enum { N = 60, E = 6, K = 20 };
   real *score = test_new_normal(N * E, 4);

@@ -163,7 +163,7 @@ static void rounds_its_inputs(void **state) {
         for (int before = 0; before < 2; before++) check_rounding(test_isas[isa], trans_b, exact, before);
 }
 
-/* Where B is transposed a column is the same among any others. */
+/* With B transposed, a column of the product has the same bits whichever other columns are computed. */
 static void columns_stand_alone(void **state) {
   enum { M = 7, N = 150, K = 90 };
   inputs in = make_inputs((shape){M, N, K, 1, 0, 1});

@@ -1,4 +1,5 @@
-/* ch_bench_run of whole models and of text: what is timed is right, and what is said of it is counted another way. */
+/* ch_bench_run of whole models and of text: the timed computation gives right results, and the reported counts equal
+ * counts made another way. */
 #include "bench/bench.h"
 #include "choir/config.h"
 #include "op/backend.h"

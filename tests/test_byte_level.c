@@ -180,7 +180,7 @@ static void refuses_other_rules(void **state) {
   json_t *vocab = json_object_get(json_object_get(file, "model"), "vocab");
   json_array_set_new(json_object_get(file, "added_tokens"), 0,
                      json_deep_copy(json_array_get(json_object_get(file_of("gpt2"), "added_tokens"), 0)));
-  for (int b = 0; b < 13; b++) { /* no text has these bytes: their tokens may be others */
+  for (int b = 0; b < 13; b++) { /* UTF-8 never has these bytes, so their tokens may differ */
     char old[3], spare[8];
     int byte = b < 2 ? 0xC0 + b : 0xF3 + b;
     old[0] = (char)(0xC0 | byte >> 6), old[1] = (char)(0x80 | (byte & 63)), old[2] = 0;

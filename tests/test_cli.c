@@ -260,7 +260,7 @@ static void settings_in_any_order(void **state) {
                   CHOIR_SOURCE_DIR);
   program_refuses(1, "model.n_layer', did you mean 'model.layers'",
                   "echo '{\"model\": {\"n_layer\": 3}}' | choir info -");
-  program_must(/* whatever other programs call it is a field here */
+  program_must(/* other programs' names of fields lead to a hint */
                "for key in lr max_steps batch_size grad_accum seq_len warmup grad_clip dtype eval_interval eval_iters "
                "save_every n_layer n_embd ffn_dim moe_intermediate_size n_head head_dim n_kv_heads use_qk_norm "
                "partial_rotary_factor tie_word_embeddings scoring_func num_experts top_k; do "

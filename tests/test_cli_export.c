@@ -31,7 +31,7 @@ static ch_npy logits_of(const char *checkpoint) {
 
 static void goes_out_and_comes_back(void **state) {
   program_must("choir export run --format hf --out folder --experts-per-token 4 --sequences 0");
-  /* vLLM ties no head of this kind; what comes back is tied, as it was. */
+  /* vLLM does not tie the head of this architecture, so the folder has a head; imported, the model is tied again. */
   program_must(
       "grep -q '\"tie_word_embeddings\": false' folder/config.json; grep -aq lm_head.weight folder/model.safetensors");
   program_must("choir import folder --out back --tokenizer bpe.model");
@@ -154,7 +154,7 @@ static void reads_a_tokenizer(void **state) {
       "set -e; choir import folder --out own; choir tokenizer encode --tokenizer own corpus.txt >there; "
       "choir tokenizer encode --tokenizer bpe.model corpus.txt >here; cmp here there; "
       "choir tokenizer import folder/tokenizer.json --out t.model; cmp t.model own/tokenizer.model");
-  /* of two files the one that has as many tokens as the model */
+  /* of two tokenizer files import takes the one with the model's number of tokens */
   program_must(
       "set -e; cp -r folder both; choir tokenizer train corpus.txt --type char --vocab-size 270 --out "
       "both/tokenizer.model; choir import both --out both-back; cmp both-back/tokenizer.model own/tokenizer.model");
@@ -305,7 +305,7 @@ static void knows_defaults_of_others(void **state) {
                "grep '\"rope_theta\": 1e6' mix-back/config.json");
 }
 
-/* 60 of 88 columns, as a share of them in fp64, are 59.99. */
+/* In fp64, 88 times the share 60/88 is 59.99: import must still find 60 columns. */
 static void keeps_how_many_columns_rotate(void **state) {
   program_must("set -e; choir init config.json --out wide --tokenizer bpe.model " MODERN
                "--set router.name=bias_balanced --set experts_per_token=2 --set d_head=88 --set rope_fraction=0.69;"

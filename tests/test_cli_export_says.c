@@ -154,7 +154,7 @@ static void save_frequencies(double factor) {
 }
 
 static void refuses_odd_tensors(void **state) {
-  save_otherwise("model.norm.weight", 1, NULL, "fine"); /* so that it is the oddity that is refused */
+  save_otherwise("model.norm.weight", 1, NULL, "fine"); /* the file without an oddity is taken */
   program_must("choir import fine --out fine-back --tokenizer bpe.model");
   save_otherwise("model.norm.weight", NAN, NULL, "nan");
   program_refuses(1, "final_norm.weight has a value that is not finite", "choir import nan --out x");

@@ -17,7 +17,7 @@ static int set_up(void **state) {
 #define FRESH TUNE "--set train.rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 --epochs 6 --out "
 
 /* Everything right, by thresholds and by the batch, and choir score agrees with what the run says; a text's prediction
- * does not depend on who stands beside it. */
+ * does not depend on the other texts of its batch. */
 static void learns(void **state) {
   program_must(TUNE
                "--set train.rate=0.01 --epochs 30 --out run --patience 4 >text; cat text; "

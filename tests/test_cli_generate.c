@@ -196,7 +196,7 @@ static void refusals(void **state) {
   program_refuses(1, "train the model first", "choir generate bare --prompt a");
 }
 
-/* Ctrl-C: what has come so far stands there, and the status is 0. */
+/* Ctrl-C: the text so far is printed whole, and the status is 0. */
 static void interrupt(void **state) {
   static const char command[] =
       "exec '" CHOIR_PROGRAM "' generate run --prompt kalo --max-tokens 2000000 --temperature 0";
@@ -235,7 +235,7 @@ static void interrupt_before_the_first_pass(void **state) {
   test_ok(choir_model_load("run", NULL, &model, &tokenizer));
   o.stop = stop_at_once, o.done = count_done, o.context = &seen;
   test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
-  assert_int_equal(seen, 3001); /* three are done, and nobody was asked again */
+  assert_int_equal(seen, 3001); /* `done` came for all three, and `stop` was not called again */
   assert_int_equal(r.count, 3);
   assert_int_equal(r.tokens + r.prompt_tokens, 0);
   choir_generate_result_free(&r);

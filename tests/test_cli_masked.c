@@ -116,7 +116,7 @@ static void pages_and_plans(void **state) {
                   "choir inspect run --text corpus.txt --mask-ratio 2 --out no.html");
 }
 
-/* Numbers of scores have names of their own, and tell what they are. */
+/* Scores of masked models have keys of their own in JSON, and a note says whether they are bounds. */
 static void scores(void **state) {
   program_must(
       "printf '%%s\\n' '{\"context\": \"kalo miten\", \"continuation\": \" sura revo\"}' >requests.jsonl;"

@@ -97,7 +97,7 @@ static void without_held_out(void **state) {
   program_refuses(1, "nothing to evaluate", "choir eval whole-run --data whole");
 }
 
-/* A source of which nothing was evaluated has no loss, not one of 0. */
+/* A source without evaluated tokens has no loss, rather than a loss of 0. */
 static void source_left_out(void **state) {
   program_must(
       "choir data build --out two --tokenizer tokenizer.model --holdout 0.2 --separator '\\f' "

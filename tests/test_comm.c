@@ -28,7 +28,8 @@ static int exchanges_of(const ch_comm *comm) {
 }
 
 /* As many as there may be, begun in one order and ended in another, which differs from rank to rank, with a whole
- * exchange in between. What has arrived is there; what is sent may be changed when it has ended. */
+ * exchange in between. A transfer that
+ * has ended has all its bytes, and the sender may write over its own. */
 static int under_way(const ch_comm *comm, void *context) {
   (void)context;
   static numbers x[CH_TRANSFERS - 1];
@@ -136,7 +137,7 @@ static int spreads(const ch_comm *comm, void *context) {
   return 0;
 }
 
-/* An error of one is that of all; of two the worse, of equal ones the lower rank's. */
+/* All ranks get the error of the one that failed; of two errors the worse, of equal errors the lower rank's. */
 static int agrees(const ch_comm *comm, void *context) {
   (void)context;
   char want[64];
@@ -156,7 +157,7 @@ static int agrees(const ch_comm *comm, void *context) {
   return 0;
 }
 
-/* Facts that are the same are no error; one that is not is named by all ranks, wherever it stands among the others. */
+/* Equal facts are no error; all ranks name the first fact that differs, at any place in the list. */
 static int same_facts(const ch_comm *comm, void *context) {
   (void)context;
   char want[64];
@@ -247,7 +248,7 @@ static int sums(const ch_comm *comm, void *context) {
 
 /* ---- groups ---- */
 
-/* Every stride-th rank of a group: they reach each other and nobody else, as if there were no others. */
+/* A group of every stride-th rank: its members exchange with each other only, numbered from 0. */
 static int law_of_group(const ch_comm *comm, const ch_comm *all, int first, int stride) {
   int64_t numbers[FORKED_MOST], before = all->traffic ? all->traffic->bytes : 0;
   must(comm->rank >= 0 && comm->rank < comm->size && ch_comm_number(comm, comm->rank) == all->rank);

@@ -40,7 +40,7 @@ static void defaults_are_the_design(void **state) {
   assert_string_equal(c.train.optimizer, "adafactor");
   assert_true(c.train.rate == 0.01 && c.train.beta2 == 0.99 && c.train.clip_norm == 0);
   assert_int_equal(c.train.constant_steps, 10000);
-  assert_int_equal(c.train.cooldown_steps, 0); /* runs of before there was one resume as they were */
+  assert_int_equal(c.train.cooldown_steps, 0); /* runs of versions without cooldown resume without */
   assert_string_equal(c.train.compute, "fp32");
   assert_true(c.train.seed == 1 && c.train.accumulate == 1);
   choir_config fresh;
@@ -189,7 +189,7 @@ static void impossible_sizes_are_named(void **state) {
   c = ok;
   c.model.layers = 4096, c.model.d_model = 1 << 17, c.model.d_hidden = 1 << 20, c.model.experts = 512;
   refused(choir_config_check(&c), "parameters", "d_hidden 1048576");
-  c = ok; /* draws of a sequence are of one batch, and one shard's */
+  c = ok; /* both draws of a sequence are in one micro-batch and shard */
   test_ok(choir_config_set(&c, "router.name", "random"));
   test_ok(choir_config_set(&c, "consistency_weight", "0.5"));
   c.train.batch_sequences = 1 << 15, c.train.sequence_length = 1 << 15;
@@ -250,7 +250,7 @@ static choir_config config_with(const char *router) {
   return c;
 }
 
-/* An option that its router does not take is refused by name, wherever it comes from; one that it takes is not. */
+/* An option that the router does not take is refused by name, in a file and with --set; its own options are taken. */
 static void check_router_option(const ch_router *router, int number) {
   const char *option = ch_router_option_names[number], *value = other_value(&router->defaults, option);
   choir_config c = config_with(router->name);

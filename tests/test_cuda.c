@@ -15,7 +15,7 @@
   "train.sequence_length=16 --set train.eval_sequences=2 "
 #define NEW "choir train --config config.json --data data --out "
 
-/* The losses of a run, all of them. */
+/* The losses of all steps of a run. */
 static void assert_same_losses(const char *router, double tolerance) {
   FILE *file[] = {fopen("cpu/metrics.jsonl", "r"), fopen("gpu/metrics.jsonl", "r")};
   char line[2][4096];
@@ -91,7 +91,7 @@ static void runs_as_the_cpu_does(void **state) {
   program_must("cat report >> all");
 }
 
-/* Each rank takes a GPU of its own; where one of them fails, all end, and say whose it was. */
+/* Each rank takes a GPU of its own; if one GPU fails, all ranks end and name the rank that has it. */
 #define RANKS MPIRUN "-n 1 env " FAKE "\"$CHOIR\"" SHARED " : -n 1 env FAKE_CUDA_FAIL=%s:%d " FAKE "\"$CHOIR\"" SHARED
 #define SHARED                                                                                             \
   " train --threads 1 --config config.json --data data --out gpu --backend cuda --set parallel.wire=bf16 " \

@@ -125,7 +125,7 @@ static void test_law(void **state) {
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_law(&shapes[i]);
 }
 
-/* Where *finite is not finite no stage changes anything; where it is, each does. */
+/* Every stage updates if *finite is a finite number, and none does if it is not. */
 static void test_finite(void **state) {
   static const char *const backends[] = {"reference", "cpu"};
   static const shape s = {1, 6, 10, 2, {0, 4, 10}, 1};

@@ -105,7 +105,7 @@ static int keep(void *context, const choir_progress *p) {
   return 0;
 }
 
-/* What a build says at its end is what it made, of all sources. */
+/* The last progress of a build has the totals of all sources, as its result does. */
 static void progress_adds_up(void **state) {
   static const char text[] = "ka\xE9 pe\n";
   const char *files[] = {corpus_path("odd-bytes"), NULL};

@@ -4,9 +4,9 @@
 
 #define RESUME "choir train --threads 1 --resume --out fast "
 
-/* A rate of 1e30 is refused by name. The largest one that is taken is still one that Adafactor's weights do not survive
- * (each step multiplies them): the run stops with the step and the tensor, what was saved stands, and goes on with
- * another rate as if nothing had been. AdamW's weights grow by so much a step, and may last. */
+/* A rate of 1e30 is refused by name. At the largest rate allowed Adafactor's weights overflow (each step multiplies
+ * them): the run stops, naming the step and the tensor, its checkpoints stay, and it resumes with another rate to the
+ * bytes of an undisturbed run. AdamW's weights grow by so much a step, and may last. */
 static void rates_that_no_weight_survives(void **state) {
   static const char *const settings[] = {"--set optimizer=adafactor", "--set optimizer=adamw",
                                          "--set optimizer=adamw --set clip_norm=1",

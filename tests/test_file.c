@@ -343,7 +343,7 @@ static void incomplete_json(void **state) {
   json_decref(object), json_decref(array);
 }
 
-/* One allocation of jansson's fails, that one; -1: none. */
+/* Allocations of jansson's before the one that fails; below 0: it has failed. */
 static int failing;
 static void *all_but_one(size_t size) { return failing-- ? malloc(size) : NULL; }
 

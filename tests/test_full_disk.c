@@ -116,7 +116,7 @@ static void fill_and_wait(void) {
 }
 static void the_limit(void **state) { in_a_small_disk(fill_and_wait); }
 
-/* All steps are done before there is room: the run waits, and then saves what it has. */
+/* All steps end while the disk is full: the run waits for room, and then saves its last checkpoint. */
 static void fill_to_the_end(void) {
   pid_t child = start_and_fill("");
   CHECK(wait_for(child, "waiting for room"));

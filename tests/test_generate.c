@@ -176,7 +176,7 @@ static void refusals(void **state) {
   refuse(o.seed = 0, prompts, 2, ARGUMENT, "prompt 2 of 2: token 1 is 50, outside");
   refuse(o.seed = 0, prompts + 2, 1, ARGUMENT, "prompt 1 of 1: empty");
   refuse(o.seed = 0, &text, 1, ARGUMENT, "no tokenizer");
-  choir_generate_result by_thresholds; /* a model as it is loaded will do */
+  choir_generate_result by_thresholds; /* of a model with its own routing */
   test_ok(choir_model_set_routing(model, "batch"));
   test_ok(choir_generate(model, NULL, prompts, 1, NULL, &by_thresholds));
   assert_string_equal(by_thresholds.routing, "threshold");

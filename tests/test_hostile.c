@@ -61,7 +61,7 @@ static void replace(json_t *value, int *left) {
   json_decref(place);
 }
 
-/* A text as JSON has it; bytes that are no characters stay what they are. */
+/* Writes a text as a JSON string; bytes that are not UTF-8 are written unchanged. */
 static void put_escaped(FILE *file, const char *text) {
   for (; *text; text++)
     if ((unsigned char)*text < 32 || *text == '"' || *text == '\\')

@@ -110,8 +110,8 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* expert_choice with one expert and c = 1, and hash with one expert, are the dense layer (but for the gate's gradient:
- * the softmax of one score is 1, so that is 0). */
+/* expert_choice with one expert and c = 1, and hash with one expert, are the dense layer, except that the gate's
+ * gradient is 0, since the softmax of one score is 1. */
 static void one_expert_is_the_dense_layer(void **state) {
   for (int backend = 0; backend < 2; backend++) {
     layer_case dense = make("dense", backends[backend]), other;

@@ -1,5 +1,5 @@
-/* The layout that ranks take where nobody names one: as one process computes where that can be, else the first that
- * their memory has room for; and a plan marks the same. */
+/* The layout that ranks choose if the user names none: one with the results of one process if memory allows, else the
+ * first that fits into memory; `choir plan` marks the same layout. */
 #include <sys/resource.h>
 
 #include "base/machine.h"
@@ -33,7 +33,7 @@ static void every_layout_in_order(void **state) {
 typedef struct {
   choir_config config;
   int ranks;
-  double mib; /* that each may have; 0: as much as there is */
+  double mib; /* memory limit of each rank; 0: none */
   ch_layout told, want;
   int odd; /* a rank that is told two replicas; 0: none */
   int code;

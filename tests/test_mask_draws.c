@@ -58,7 +58,7 @@ static void diffusion_draws(void **state) {
   assert_memory_not_equal(&d, &next, sizeof d);
 }
 
-/* BERT's: 15 % are to be predicted, of which 80 % are masked, 10 % another token and 10 % as they were. */
+/* As in BERT 15 % of tokens are predicted: 80 % of these are masked, 10 % replaced and 10 % unchanged. */
 static void lm_draws(void **state) {
   choir_config c = masked("masked_lm");
   enum { STEPS = 500 };
@@ -82,7 +82,7 @@ static void lm_draws(void **state) {
   assert_true(fabs(kept / chosen - 0.1 - 0.1 / (MODEL_V - 1)) < 0.012);
 }
 
-/* Evaluation masks exactly as many as the ratio says, each choice of them as often as any other. */
+/* Evaluation masks exactly the number of tokens that the ratio gives, and every subset of that size equally often. */
 static void evaluation_draws(void **state) {
   choir_config c = masked("masked_diffusion");
   enum { T = 5, N = 60000 };

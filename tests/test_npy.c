@@ -1,4 +1,4 @@
-/* .npy: what is written is read, what NumPy writes is read, what is malformed is refused. */
+/* .npy: arrays written by choir and by NumPy are read, malformed files are refused. */
 #include "file/file.h"
 #include "npy/npy.h"
 #include "one_file.h"

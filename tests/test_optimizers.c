@@ -255,7 +255,7 @@ static void test_table(void **state) {
   assert_non_null(strstr(choir_error_message(), "did you mean 'adamw'"));
 }
 
-/* Where *finite is not finite nothing is changed; where it is, everything as without. */
+/* The update is skipped if *finite is not a finite number; a finite one changes no bit of the update. */
 static void test_finite(void **state) {
   enum { ROWS = 6, COLS = 5, COUNT = ROWS * COLS };
   static const char *const backends[] = {"reference", "cpu"};

@@ -214,7 +214,7 @@ static void a_search_for_pieces_is_left(void **state) {
       "long.txt",
       "said.txt");
   for (int i = 0; i < 3000 && program_run("grep -q training said.txt"); i++) program_nap(0.01);
-  program_nap(0.5); /* where it is then is no matter */
+  program_nap(0.5); /* any point of the training will do */
   kill(child, SIGTERM);
   double begin = ch_machine_seconds();
   assert_int_equal(program_wait(child), 1);

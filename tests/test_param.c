@@ -60,7 +60,7 @@ static void names_and_shapes(void **state) {
   ch_params_free(&p);
 }
 
-/* The block of today: what it has beside, what it has not, and in which order. */
+/* Parameters of a block with rotary positions, QK norm and shared experts: names, shapes and order. */
 static void modern_names_and_shapes(void **state) {
   static const struct {
     const char *name;

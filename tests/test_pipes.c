@@ -104,7 +104,7 @@ static void damage_and_what_to_do(void **state) {
   assert_non_null(strstr(program_output, "goes on from step 3"));
 }
 
-/* Runs beside each other: results, what differs, and nothing of what does not. */
+/* `choir report A B`: a table of results, and of those fields of the configs that differ. */
 static void compares_runs(void **state) {
   program_must(
       "for cap in 2 3; do choir train --config config.json --data data --out cap$cap --set steps=6 --set "

@@ -162,7 +162,7 @@ static void ranks_plan_what_the_plan_says(void **state) {
                     .layout = {ranks, replicas, ranks / replicas / hidden, hidden, i % 5 == 0}};
     job.config.train.shards = 8;
     job.config.model.d_model = 256, job.config.model.d_expert = 1024; /* above the rounding to whole pages */
-    if (job.config.model.experts > 1) job.config.model.experts = 6;   /* some ranks have one more than others */
+    if (job.config.model.experts > 1) job.config.model.experts = 6;   /* not a multiple of the ranks */
     snprintf(job.config.train.compute, sizeof job.config.train.compute, i % 3 ? "fp32" : "bf16");
     job.bytes = mmap(NULL, FORKED_MOST * sizeof *job.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_int_equal(forked_run(ranks, 0, plan_really, &job), 0);

@@ -54,7 +54,7 @@ static void owners_links_are_waited_for(void **state) {
   const double first = 5 + 15 * 2 / 3.0, second = 4 + 8 * 2 / 3.0, waits = 3 * (first + second);
   assert_true(fabs(visits.busiest - RANKS * waits * UNIT) < 1e-9 * visits.busiest);
   assert_true(visits.exchanges == 2 * 6 && visits.messages == 2 * 3 * (7 + 4));
-  /* of 50 units in place of all of them, three quarters of those of who gets most: of attention, and of GEGLU */
+  /* the busiest sends 18 units (attention 2 + 3 + 4, GEGLU 2 + 3 + 4) in place of 50 */
   assert_true(owners.bytes < all.bytes && all.busiest == all.bytes);
   assert_true(fabs(all.busiest - owners.busiest - (50 - (2 + 3 + 4 + 2 + 3 + 4)) * (RANKS - 1) * UNIT) < 1);
   assert_true(owners.messages == all.messages && owners.exchanges == all.exchanges);
@@ -88,9 +88,9 @@ static double hidden(const choir_config *c, const ch_params *params, double band
   return all - out->seconds;
 }
 
-/* Rows go in one group and are not hidden. Of visits all but the first layer's are, or as much as the halves last that
- * they come beside: forward those of layers 0, 1 and 2, backward of 1 and 2, of which 1 is MoE, and their updates where
- * these are within backward. */
+/* Rows go in one group and are not hidden. The prefetch of every layer except the first is hidden, for at most the
+ * time of the half layers beside it: forward layers 0, 1 and 2; backward layers 1 (MoE) and 2, with their updates if
+ * backward makes these. */
 static void visits_pass_beside_halves(void **state) {
   const double first = 5 + 15 * 2 / 3.0, second = 4 + 8 * 2 / 3.0, word = 7 * 4 / 1e9;
   choir_config c = model_config("expert_choice");
@@ -109,7 +109,7 @@ static void visits_pass_beside_halves(void **state) {
     double updates = word * (moe + 2 * each + sharded), products = attention * 7 / 3 + dense * 4 / 3 + experts;
     assert_true(fabs(slow - products - (clips ? 0 : updates)) < 1e-9 * slow);
 
-    /* the largest of each layer, one layer after the other; or whoever has most of all */
+    /* the slowest rank of each layer, summed over layers; or the slowest rank of the whole update */
     double update = MODEL_V * 32 + 32 + 4 * each + 2 * moe + (clips ? 13 : 5 + 4 + 5 + 4) * 512;
     assert_true(fabs(seconds_of(&out, "update") - word * update) < 1e-9 * word * update);
   }

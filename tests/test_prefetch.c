@@ -17,7 +17,7 @@ static ch_param row_of(int layer, int number) {
 
 static real value_of(int matrix, int64_t i) { return (real)(1.0 / (3 + matrix) + (double)i * 1e-3); }
 
-/* As it is with its owner; where products are of bf16, rounded alone. */
+/* Whether the layer's matrices equal their owners'; with bf16 products only the rounded copies are compared. */
 static int has_arrived(const ch_comm *comm, const ch_params *params, int layer) {
   for (int k = 0; k < params->count; k++) {
     const ch_param *p = &params->p[k];
@@ -67,9 +67,9 @@ static int prefetch_layers(const ch_comm *comm, void *context) {
   ch_prefetch_init(&x, &params, &prefetch);
   ch_prefetch_begin(&x, &prefetch, 0);
   for (int time = 0; time < 4; time++) {
-    for (int steps = 0; steps < time; steps++) ch_prefetch_next(&x); /* too few, as many as there are, one more */
+    for (int steps = 0; steps < time; steps++) ch_prefetch_next(&x); /* too few calls, enough, one too many */
     ch_prefetch_move(&x);
-    if (time && has_arrived(comm, &params, 1 - time % 2)) return 1; /* those before are still here */
+    if (time && has_arrived(comm, &params, 1 - time % 2)) return 1; /* the layer before is still complete */
     ch_prefetch_end(&x, &prefetch);
     if (has_arrived(comm, &params, time % 2)) return 1;
     ch_prefetch_begin(&x, &prefetch, time < 3 ? 1 - time % 2 : -1);

@@ -113,7 +113,7 @@ static void the_same_seed_the_same_result(void **state) {
   choir_model_free(model);
 }
 
-/* One sequence has no others; 1,000 tokens of a text that has 40 are 40. */
+/* In a batch of one sequence the effect of others is untried; a length of 1,000 is cut to the 40 tokens of the text. */
 static void refusals_and_small_batches(void **state) {
   choir_config config = model_config("hash");
   choir_model *model = model_new(&config, "cpu", "fp32");
@@ -178,8 +178,8 @@ static int names(const char *cell, const char *name) {
   return !names_in(cell) || strstr(cell, quoted);
 }
 
-/* One row of docs/causality.md has this routing of this router, with what the library declares; or any of them, by
- * NULL: how many pairs of names the rows have. */
+/* Checks that one row of docs/causality.md has this routing of this router, with the properties that the library
+ * declares. With NULL returns how many pairs of router and routing all rows have. */
 static int rows_of(const char *router, const char *routing) {
   int rows = 0, pairs = 0, count = 0;
   char line[1024], routers[256], routings[128], ahead[8], batch[8], text[8];

@@ -54,8 +54,8 @@ static void *new_operand(int64_t rows, int64_t columns, int64_t ld, unsigned see
   return rounded;
 }
 
-/* One product into memory that is aligned, so that it may go past the caches, and scratch that holds NaN. `twin`, if
- * there is one, must give the same bits. */
+/* One product into memory that is aligned, so that it may go past the caches, and scratch that holds NaN. `twin`,
+ * another variant of the product, must give the same bits. */
 static void check(variant run, variant twin, size s, int form, int bf16, int accumulate, int large) {
   int ta = form & 1, tb = form >> 1, apart = accumulate ? GAP : 0;
   int64_t ldc = large ? (s.n + 15) / 16 * 16 : s.n + GAP, room = s.m * ldc;

@@ -75,7 +75,7 @@ static void gemm_fp32(void **state) { (void)state, check_gemms(CH_COMPUTE_FP32, 
 static void gemm_bf16(void **state) { (void)state, check_gemms(CH_COMPUTE_BF16, 0); }
 static void gemm_exact(void **state) { (void)state, check_gemms(CH_COMPUTE_BF16, 1); }
 
-/* No inner dimension: C is zero, or stays as it is. */
+/* An inner dimension of 0: C = 0, or unchanged with accumulate. */
 static void gemm_without_inner_dimension(void **state) {
   real a[1] = {0}, c[6], kept[6] = {1, 2, 3, 4, 5, 6}, zero[6] = {0};
   ch_gemm_args g = {.m = 2, .n = 3, .k = 0, .a = a, .b = a, .c = c, .lda = 1, .ldb = 3};
@@ -88,8 +88,8 @@ static void gemm_without_inner_dimension(void **state) {
   assert_memory_equal(c, kept, sizeof c);
 }
 
-/* Products beside each other have the bits that each has alone: those of a backward pass, which share an operand, one
- * of the same operand in full precision, and one of as many elements in another shape. */
+/* Two products in one call have the bits of separate calls: the two of a backward pass, which share an operand; a
+ * second one in full precision; and a second one of another shape. */
 static void check_beside(const char *backend, ch_compute compute, int invariant) {
   enum { N = 300, IN = 70, OUT = 130, PRODUCTS = 5 };
   real *a = test_new_normal(N * OUT, 1), *w = test_new_normal(OUT * IN, 2), *in = test_new_normal(N * IN, 3);

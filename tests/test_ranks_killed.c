@@ -7,7 +7,7 @@
 enum { STEPS = 6, LAYOUTS = 2 };
 static int kills = sizeof CHOIR_SHIM > 1 ? 200 : 20, stops = 16; /* fewer with a sanitizer, which takes its time */
 static const int sizes[LAYOUTS] = {2, 4}, others[] = {4, 1, 2};
-static const char *const whole[] = {"begun", "resumed"}; /* of one process: what each kind of run must come to */
+static const char *const whole[] = {"begun", "resumed"}; /* runs of one process, whose bytes others must equal */
 
 static double drawn(uint32_t sub, int number) {
   return ch_rng_uniform(ch_rng_make(20261123, CH_STREAM_TEST, sub), (uint64_t)number);
@@ -45,7 +45,7 @@ static void repair(job j, int ranks) {
   go(j, ranks);
 }
 
-/* What is there is what one process has left that nobody disturbed. */
+/* The run's files equal those of an undisturbed run of one process. */
 static void wants_the_same(const char *want, const char *what) {
   if (program_run("diff -r %s/checkpoints many/checkpoints && cmp %s/metrics.jsonl many/metrics.jsonl && "
                   "test \"$(ls -A %s)\" = \"$(ls -A many)\"",
@@ -105,7 +105,7 @@ static void stopped_at_random_instants(void **state) {
     j.silence = s;
     int failed = forked_run(ranks, 0, train, &j), step = program_newest("many");
     snprintf(what, sizeof what, "rank %d of %d stopped (%d), newest checkpoint %d", j.kill_rank, ranks, stays, step);
-    snprintf(whom, sizeof whom, "rank %d (", j.kill_rank); /* who waits stands there as "rank N of" */
+    snprintf(whom, sizeof whom, "rank %d (", j.kill_rank); /* the waiting rank is "rank N of" */
     if (failed != (s->told > 0) || (s->told && !strstr(s->text, whom))) fail_msg("%s: %s", what, s->text);
     if (!failed && step != STEPS) fail_msg("%s: all ended well", what);
     done += s->stopped, told += s->told > 0;

@@ -18,7 +18,7 @@ static void same_files(void **state) {
   }
 }
 
-/* Masks are those of one process, too. */
+/* Ranks draw the masks that one process draws. */
 static void masked_files(void **state) {
   for (int ranks = 1; ranks <= 4; ranks *= 4) {
     job j = job_here("expert_choice", ranks == 1 ? "one" : "many");

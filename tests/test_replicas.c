@@ -1,6 +1,6 @@
 /* Replicas and hidden shards of experts in a whole run: all of them have the same bits, two runs of one layout leave
- * the same bytes, any layout goes on with what any other has left, and what does not fit is refused. That they learn
- * what one process learns is grad_replicas.c's. */
+ * the same bytes, a checkpoint of one layout resumes in any other, and layouts that do not fit are refused.
+ * grad_replicas.c compares gradients with one process. */
 #include "base/hash.h"
 #include "choir/choir.h"
 #include "comm/collective.h"

@@ -143,7 +143,7 @@ static void samples_by_step(void **state) {
   json_decref(run);
 }
 
-/* Lines out of memory, as the fuzz target has them, are taken as those of files are. */
+/* Lines parsed from memory, as in the fuzz target, give the same history as lines of a file. */
 static void parses_what_it_reads(void **state) {
   char lines[] =
       "{\"event\":\"step\",\"step\":1,\"loss\":2}\n{\"event\":\"eval\",\"step\":1,\"loss\":3,\"threshold\":{\"loss\":4}"

@@ -194,8 +194,8 @@ static void branched(void **state) {
   program_must("! cmp -s branch/checkpoints/00000035/model.safetensors trunk/checkpoints/00000035/model.safetensors");
 }
 
-/* What the clock has decided is in the config, and the run is that of this config; where it has nothing to decide, it
- * stops. */
+/* With --minutes the clock sets train.steps, and a run with those steps in its config has the same bytes; with a
+ * cooldown of a fixed number of steps the clock only stops the run. */
 static void cooled_by_the_clock(void **state) {
   program_must(FRESH "timed --set train.steps=1000000 --set train.cooldown_steps=0.25 --minutes 0.02 2>note");
   program_must("grep 'rate falls from here to the last step' note && ! grep 1000000 timed/config.json");

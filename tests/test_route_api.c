@@ -23,7 +23,7 @@ static void routes_a_matrix(void **state) {
       for (int i = 0; i < e; i++) scores[t * e + i] = (float)(exp((double)logits[t * e + i]) / sum);
     }
     choir_router_options o = router_options(ch_router_names[router]);
-    snprintf(o.score, sizeof o.score, "softmax"); /* which is what the scores here are */
+    snprintf(o.score, sizeof o.score, "softmax"); /* the scores below are softmaxes */
     double want[N * E];
     if (!strcmp(o.name, "base")) memcpy(scores, logits, sizeof(float) * (size_t)(N * e)); /* takes both as logits */
     naive_routing q = {.o = &o,

@@ -26,7 +26,7 @@ static void make_runs(void **state) {
   program_must(FRESH "--set steps=7 --out run && " TUNE "--from run --task mine.json --data . --out tuned");
 }
 
-/* The list of names that is judged is the list of those that are written. */
+/* CH_RUN_FILES names exactly the files that training and fine-tuning write. */
 static void what_a_run_writes_is_what_is_judged(void **state) {
   char known[512] = CH_LOCK "|" CH_RUN_CHECKPOINTS;
   for (int i = 0; i < FILES; i++) {

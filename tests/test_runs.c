@@ -72,7 +72,7 @@ static void wishes_add_up(void **state) {
   assert_non_null(strstr(program_output, "nothing left to do"));
 }
 
-/* Tokens are those that the run has seen, whatever its steps take now. */
+/* Tokens in metrics are the sum over all steps, also if --resume changes the tokens of a step. */
 static void tokens_of_other_steps(void **state) {
   program_must(FRESH "--set steps=2 --out wider && " TRAIN "--resume --out wider --set steps=3 --set accumulate=2");
   program_must(
@@ -205,7 +205,7 @@ static void damaged_ones_are_passed_over(void **state) {
       "$c/model.safetensors; done; true");
   program_refuses(1, "none of 4 checkpoints can be resumed from", TRAIN "--resume --set steps=20 --out hurt");
   program_refuses(1, "none of 4 checkpoints can be read", "choir eval hurt --data data");
-  choir_model *model; /* the error is that of the newest: of one that is cut short, and not of those that are absent */
+  choir_model *model; /* the error names the newest, which is cut short, not those without weights */
   program_must("cd hurt/checkpoints && rm 0000000[369]/model.safetensors");
   test_fails(choir_model_load("hurt", NULL, &model, NULL), CHOIR_ERROR_FORMAT,
              "none of 4 checkpoints can be read; the newest");
@@ -257,7 +257,7 @@ static void readers_take_the_one_before(void **state) {
   program_must(
       "choir generate hurt --prompt kalo --max-tokens 4 2>&1 | grep '00000009 is taken, the newest that is whole'");
   program_refuses(1, "00000012/model.safetensors", "choir eval hurt/checkpoints/00000012 --data data");
-  /* One that is asked for by name is not replaced, but an older one is named, of which both files are whole. */
+  /* A damaged checkpoint that the user names is refused; the message names the newest older one that is whole. */
   assert_non_null(strstr(program_output, "hurt/checkpoints/00000009 is whole, and 'choir train --resume --out hurt'"));
   program_refuses(1, "hurt/checkpoints/00000003 is whole",
                   "truncate -s 1000 hurt/checkpoints/00000006/model.safetensors; choir eval hurt/checkpoints/00000006 "

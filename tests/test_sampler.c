@@ -54,7 +54,7 @@ static void epochs(void **state) {
   make_examples(&e);
   test_ok(ch_sampler_make(&e, 5, B, 1, &s));
   assert_int_equal(s.batches, (COUNT + B - 1) / B);
-  int64_t company[2] = {0}; /* of example 0: what its batch has of others */
+  int64_t company[2] = {0}; /* sums of tokens that tell which examples share a batch with example 0 */
   for (int64_t epoch = 0; epoch < 3; epoch++) {
     int seen[COUNT] = {0};
     int64_t used = 0, positions = 0;
@@ -67,7 +67,7 @@ static void epochs(void **state) {
     }
     for (int i = 0; i < COUNT; i++)
       if (seen[i] != (i ? 1 : 2)) fail_msg("example %d %d times in epoch %d", i, seen[i], (int)epoch);
-    int64_t tokens = e.begin[COUNT] + COUNT / LABELS; /* words of two tokens have one of them behind the prompt */
+    int64_t tokens = e.begin[COUNT] + COUNT / LABELS; /* a word of two tokens adds one to its prompt */
     assert_true(used >= tokens && used <= tokens + 1);
     assert_true((double)used / (double)positions > 0.6); /* in any order it would be 0.43; rounding leaves 0.68 */
   }
@@ -101,7 +101,7 @@ static void by_number(void **state) {
   ch_examples_free(&e);
 }
 
-/* Part of a set is spread over all of it, and its examples are whole. */
+/* A limited number of examples comes from the whole set in even steps, and each example is complete. */
 static void thin(void **state) {
   ch_examples e;
   make_examples(&e);

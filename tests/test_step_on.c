@@ -239,7 +239,7 @@ static void assert_left(const choir_train_config *c, int64_t step, double left) 
   if (!(fabs(rate - 2 * left) < 1e-12)) fail_msg("step %d: rate %.17g instead of %.17g", (int)step, rate, 2 * left);
 }
 
-/* The trunk is constant, the branch leaves it where it cools, and both ends are where they should be. */
+/* Rates: constant in the trunk, falling from the cooldown's first step in the branch, right at both ends. */
 static void cooled(void **state) {
   choir_train_config c = model_config("hash").train;
   c.rate = 2, c.steps = 100, c.cooldown_to = 0.1;

@@ -22,7 +22,7 @@ static int32_t token(int t, int number) { return (t * 7 + number * 13) % 300; }
 typedef struct worker {
   pthread_t thread;
   int number, threads;
-  double loss; /* of every pass: they are all the same */
+  double loss; /* the same in every pass */
   char wrong[512];
 } worker;
 

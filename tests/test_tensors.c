@@ -1,4 +1,4 @@
-/* safetensors: what is written is read; whatever is damaged or hostile is refused. */
+/* safetensors: files written by choir are read; damaged and hostile files are refused. */
 #include "file/file.h"
 #include "file/tensors_set.h"
 #include "one_file.h"

@@ -288,7 +288,7 @@ static void reads_every_stream(void **state) {
     corpus_save(corpus_path("in"), two.data, two.size);
     test_ok(read_one("in", NULL, NULL, 0, &got));
     assert_string_equal(got.data, "kato\nhundo\n|");
-    for (int bit = 0; bit < 32; bit++) { /* where the second says what it is */
+    for (int bit = 0; bit < 32; bit++) { /* of the second member's magic number */
       two.data[a.size + (size_t)bit / 8] ^= (char)(1 << bit % 8);
       corpus_save(corpus_path("in"), two.data, two.size);
       int code = read_one("in", NULL, NULL, 0, &got);

@@ -165,7 +165,7 @@ static void eval_by_name(void **state) {
   free(html);
 
   program_must("choir init switched/config.json --tokenizer tokenizer.model --out fresh");
-  program_must("choir eval fresh --data data --sequences 4"); /* nothing has set its thresholds: that is said */
+  program_must("choir eval fresh --data data --sequences 4"); /* its thresholds are not set, and eval says so */
   assert_non_null(strstr(program_output, "no causal loss"));
   assert_non_null(strstr(program_output, "moe.thresholds"));
   program_refuses(1, "moe.thresholds", "choir eval fresh --data data --routing threshold");

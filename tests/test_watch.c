@@ -11,7 +11,7 @@ typedef struct {
 
 enum { STOPPED = 2, WATCHERS = 4 };
 
-/* The last of the others ends itself, and so all. */
+/* The last rank to report ends the job. */
 static void tell(void *context, const char *text) {
   silence *s = context;
   int at = atomic_fetch_add(&s->told, 1);
@@ -30,7 +30,7 @@ static int stops(const ch_comm *comm, void *context) {
   return 0;
 }
 
-/* All others say that they wait for it in this exchange, and heard it last in that one. */
+/* All other ranks say in which exchange they wait for the stopped rank, and in which one it was last heard. */
 static void all_others_say(int (*stopping)(const ch_comm *, void *), const char *waits, const char *heard) {
   silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_int_equal(forked_run(WATCHERS, 0, stopping, s), 1);
@@ -94,7 +94,7 @@ static void says_who_is_silent_in_a_group(void **state) {
   munmap(s, sizeof *s);
 }
 
-/* Who never comes is named, too, before anybody has told where it is. */
+/* A rank that stops before its first exchange is named, too. */
 static int never_comes(const ch_comm *comm, void *context) {
   if (comm->rank == STOPPED) raise(SIGSTOP);
   test_ok(ch_watch_start(comm, 0.5, tell, context));

@@ -56,7 +56,7 @@ static inline int test_all(const char *names, const CMUnitTestFunction *tests, s
   return failed;
 }
 
-/* The program of these tests, with what is done before and after all of them, or NULL. */
+/* main of a test program; before and after: set-up and tear-down of the group, or NULL. */
 #define TEST_MAIN(before, after, ...)                                                  \
   int main(void) {                                                                     \
     const CMUnitTestFunction tests[] = {__VA_ARGS__};                                  \

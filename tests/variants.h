@@ -12,7 +12,7 @@ typedef void (*test_run)(ch_exec *x, const void *context, real *out);
 static const char *const test_isas[] = {"generic", "avx2", "avx512"};
 enum { TEST_ISAS = 3, TEST_GUARD = 32 };
 
-/* From here on ops are those of this instruction set. Where the machine has less, less is tested, and it says so. */
+/* Ops use this instruction set from here on. On a machine with less a line NOT TESTED says so. */
 static inline void test_use_isa(const char *isa) {
   static unsigned said;
   setenv("CHOIR_ISA", isa, 1);

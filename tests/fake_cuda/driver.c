@@ -176,7 +176,7 @@ CALL cuMemAlloc_v2(uint64_t *to, size_t bytes) {
   used += (bytes + 4095) / 4096 * 4096;
   return 0;
 }
-CALL cuMemFree_v2(uint64_t p) { /* also of a device that is lost: what counts is that it is asked for */
+CALL cuMemFree_v2(uint64_t p) { /* a lost device's memory has to be freed, too */
   int i = 0;
   fails("cuMemFree_v2");
   while (i < areas && area[i].begin != (char *)(uintptr_t)p) i++;

@@ -5,13 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* An operation on a file or directory, known by number and not by name: what is done to a directory whose new name was
- * lost is done to it all the same. */
+/* An operation on a file or directory, known by number and not by name: a directory whose new name was lost still has
+ * the files that were made in it later. */
 typedef enum { DISK_WRITE, DISK_TRUNCATE, DISK_ENTER, DISK_MOVE, DISK_LEAVE } disk_kind;
 typedef struct disk_op {
   disk_kind kind;
   int node;            /* written, cut, entered, moved or left */
-  int parent, parent2; /* directories: where it is entered or left; where it is moved to */
+  int parent, parent2; /* directories: of the entry that is made or removed; a rename's new one */
   char name[128], name2[128];
   uint64_t offset, bytes;
   const unsigned char *data;
@@ -27,7 +27,7 @@ typedef struct disk {
   struct disk_node {
     int directory;
     uint64_t inode;
-    unsigned char *data; /* of a file that was there before */
+    unsigned char *data; /* a file's bytes */
     uint64_t size;
     int entries;
     struct disk_entry {
@@ -45,8 +45,8 @@ void disk_read(disk *d, const char *directory);
 void disk_trace(disk *d, const char *trace);
 void disk_free(disk *d);
 
-/* The fate of an operation that was not safe when the power went. A write that is torn has its first half there; of one
- * with zeros, the file is as long as it was to be and its bytes are not. */
+/* The fate of an operation that was not synced when the power went. A torn write has its first half on the disk; a
+ * write of zeros gives the file its new length, but zeros in place of the bytes. */
 typedef enum { DISK_LOST, DISK_KEPT, DISK_TORN, DISK_ZEROS } disk_fate;
 typedef disk_fate disk_keep(void *context, const disk_op *op);
 

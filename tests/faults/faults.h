@@ -17,7 +17,7 @@ typedef struct faults_job {
   const char *before; /* shell commands that make what is there when the job begins */
   const char *words;  /* of choir, in the directory */
   const char *again;  /* shell commands that finish or repeat the job, whatever became of it */
-  const char *out;    /* files that must be as they are after an undisturbed job */
+  const char *out;    /* files that must equal those of an undisturbed job */
 } faults_job;
 
 #define FAULTS_TRAIN "train --threads 1 --config ../config.json --data ../data --out run"

@@ -1,7 +1,7 @@
 /* The power goes: a job's changes to its files are recorded, and at every point of the record the disk is made as it
- * may be left: what was not synced is lost, torn, or there in another order. Going on must lead to the same bytes, and
- * what was said to be saved must be there. A temporary directory that has lost its mark stays: nobody can know that it
- * is choir's.
+ * may be left: changes without fsync are lost, torn, or made in another order. Going on must lead to the same bytes,
+ * and checkpoints that choir reported as saved must be there. A temporary directory that has lost its mark stays,
+ * because without the mark it may be another program's.
  * faults_power STRIDE [DRAWS]: at every STRIDE-th point; DRAWS random orders beside the five fixed ones. */
 #include "disk.h"
 #include "faults.h"
@@ -9,7 +9,7 @@
 static int stride = 40, draws = 1;
 static long disks;
 
-/* Which of what was not safe is there. */
+/* Which of the changes without fsync reached the disk. */
 typedef struct fate {
   int variant;
   uint32_t number; /* of a draw */
@@ -91,7 +91,7 @@ static void all_points(const faults_job *job) {
     faults_progress(job->name, (int64_t)end, (int64_t)d.records);
     for (f.variant = NOTHING; f.variant < DRAWN; f.variant++) {
       lose_power(job, &d, end, &f);
-      if (!f.asked) break; /* everything was safe: there is one disk only */
+      if (!f.asked) break; /* all changes were synced: other variants give the same disk */
     }
     for (int i = 0; i < draws && f.asked; i++) {
       f.variant = DRAWN, f.number = (uint32_t)(end * 1000 + (size_t)i);

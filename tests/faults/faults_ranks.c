@@ -160,7 +160,7 @@ static void stopped_at_random_instants(void **state) {
     int status = program_wait(child);
     what_was_said();
     snprintf(what, sizeof what, "rank %d of %d stopped after step %d, then %d", rank, ranks, before, next);
-    snprintf(whom, sizeof whom, "rank %d (", rank); /* who waits stands there as "rank N of" */
+    snprintf(whom, sizeof whom, "rank %d (", rank); /* the waiting rank is "rank N of" */
     int told = strstr(program_output, " has waited for 6 s in ") && strstr(program_output, whom);
     if (struck && stays && !unwatched && status ? status != 4 || !told : status)
       fail_msg("%s: status %d: %s", what, status, program_output);
@@ -251,7 +251,7 @@ static void a_call_fails_on_one_rank(void **state) {
       failed, hung);
 }
 
-/* ---- what is there already, and what is not ---- */
+/* ---- output directories that exist, and inputs that are missing ---- */
 
 static void two_jobs_want_one_directory(void **state) {
   (void)state;
@@ -288,7 +288,7 @@ static void full_disk_of_the_writer(void **state) {
 static int setup(void **state) {
   if (faults_setup(state)) return -1;
   there = !without_mpi();
-  for (int j = 0; j < JOBS; j++) { /* in the places of those of one process that faults_setup has made */
+  for (int j = 0; j < JOBS; j++) { /* in place of faults_setup's jobs of one process */
     faults_prepare(&jobs[j], jobs[j].name);
     program_must("cd %s && choir %s", jobs[j].name, jobs[j].words);
   }

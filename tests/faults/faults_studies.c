@@ -64,8 +64,8 @@ static int still(pid_t child, double seconds) {
   return !waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT) && !ended.si_pid;
 }
 
-/* The programs of a study are struck when there are some. The exit status of a study that is struck, or was too quick;
- * *struck says which. */
+/* Runs a study and strikes its programs once some have started. Returns the study's exit status; *struck is 0 if the
+ * study ended first. */
 static int strike(way how, const char *fault, double after, int *struck) {
   pid_t child = start("spoilt", how == A_CALL ? fault : NULL);
   *struck = 0;

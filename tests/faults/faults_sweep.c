@@ -148,7 +148,7 @@ static void fail_once(const faults_job *job, const char *class, int number, uint
   faults_nothing_left(job, "spoilt", what);
 }
 
-/* Fails all that are to fail; where `all` is 0 only counts them. */
+/* Runs the job once for each call that is to fail; with `all` 0 only counts these calls. */
 static int64_t sweep_classes(const faults_job *job, const shim_counts *counts, int pair, int64_t all) {
   int64_t done = 0;
   for (size_t e = 0; e < sizeof errors / sizeof *errors; e++)

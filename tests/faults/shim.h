@@ -56,7 +56,7 @@ typedef enum {
 } shim_change;
 
 /* Followed by the path (relative to the root), the second path of a rename, and the bytes of a write. `file` is the
- * inode: a file that has been renamed is the same still. */
+ * inode, which a rename does not change. */
 typedef struct shim_record {
   uint32_t change, path_bytes, path2_bytes, unused;
   uint64_t file, offset, bytes;

@@ -192,7 +192,7 @@ def parameters(rng, s, e, learned, keeps):
     return p
 
 
-# The options that each router takes, of those that the models here set; it refuses others.
+# Options of the models here that each router takes; choir refuses an option that its router does not take.
 CAPACITY, BALANCE = ("capacity_factor", "eval_capacity_factor"), ("aux_loss_weight",)
 TAKES = {"topk": (*CAPACITY, *BALANCE, "experts_per_token", "z_loss_weight"),
          "expert_choice": (*CAPACITY, "pool"), "capped_expert_choice": (*CAPACITY, "pool", "cap"),

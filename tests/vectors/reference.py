@@ -25,7 +25,7 @@ def top_k(scores, k, candidates):
 
 
 def pool_of(t, o):
-    """Which pool a token belongs to: its sequence, its position in it, its group, or the one that there is."""
+    """Number of the token's pool: its sequence, its position in the sequence, its group, or 0 for the whole batch."""
     if o["pool"] == "position":
         return t % o["T"]
     return t // {"sequence": o["T"], "group": o.get("group")}.get(o["pool"], t + 1)
