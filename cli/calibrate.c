@@ -2,7 +2,7 @@
 #include "cli.h"
 
 static struct {
-  choir_run_options run;
+  choir_model_options run;
   choir_eval_options eval;
   const char *out;
 } o;

@@ -5,7 +5,7 @@
 #include "file/run_files.h"
 #include "file/there.h"
 
-int cli_with_model(const char *checkpoint, choir_run_options *run, const char *routing, int tokenizer_too,
+int cli_with_model(const char *checkpoint, choir_model_options *run, const char *routing, int tokenizer_too,
                    int (*use)(choir_model *model, const choir_tokenizer *tokenizer)) {
   choir_tokenizer *tokenizer = NULL;
   choir_model *model;

@@ -253,7 +253,7 @@ int cli_apply_settings(choir_config *config, const cli_list *settings);
 int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 
 /* clang-format off */
-/* Rows for verbs that load a checkpoint, with these choir_run_options. */
+/* Rows for verbs that load a checkpoint, with these choir_model_options. */
 #define CLI_UNCHECKED(run)                                                                                             \
   {"unchecked", NULL, CLI_FLAG, &run.unchecked, NULL,                                                                  \
    "also load weights that are not finite, and an edited config or tokenizer", 0}
@@ -263,7 +263,7 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
 
 /* score_requests.c, score_task.c: the two things that choir score does. */
 typedef struct cli_score_options {
-  choir_run_options run;
+  choir_model_options run;
   choir_task_options of_task; /* its `score` is of requests, too */
   const char *requests, *task, *routing;
   int tokens, json;
@@ -274,7 +274,7 @@ int cli_score_task(cli_score_options *o, choir_model *model, const choir_tokeniz
 /* checkpoint.c */
 /* Opens a checkpoint, or the newest one of a run, uses the model and closes it; an exit status. routing: NULL, its own.
  * Without `tokenizer_too` the checkpoint need not have a tokenizer, and the use gets NULL. */
-int cli_with_model(const char *checkpoint, choir_run_options *run, const char *routing, int tokenizer_too,
+int cli_with_model(const char *checkpoint, choir_model_options *run, const char *routing, int tokenizer_too,
                    int (*use)(choir_model *model, const choir_tokenizer *tokenizer));
 /* *data: what a run, or a checkpoint in one, was trained on, malloc'd; an exit status. */
 int cli_data_of_run(const char *path, const char **data);

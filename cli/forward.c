@@ -7,7 +7,7 @@
 #include "npy/npy.h"
 
 static struct {
-  choir_run_options run;
+  choir_model_options run;
   const char *logits, *gradients, *routing, *routes, *save_routes;
   int json;
   const char *path;            /* of the tokens */

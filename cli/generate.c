@@ -6,7 +6,7 @@
 #include "cli.h"
 
 static struct {
-  choir_run_options run;
+  choir_model_options run;
   choir_generate_options generate;
   const char *prompt, *prompts, *routing, *infill, *order;
   int length, steps, block; /* of models that are trained by masking */

@@ -22,7 +22,7 @@ static int run_init(int count, const char *const *operands) {
   if (tokenizer) config.model.vocab_size = choir_tokenizer_vocab_size(tokenizer) + mask;
   int pieces = config.model.vocab_size;
   if (o.vocab_size) config.model.vocab_size = o.vocab_size;
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options options = CHOIR_MODEL_OPTIONS_INIT;
   if (tokenizer && config.model.vocab_size != pieces)
     status = cli_usage("--vocab-size %d: the tokenizer has %d pieces, and sets the vocabulary", o.vocab_size, pieces);
   else if (!config.model.vocab_size)

@@ -8,7 +8,7 @@
 #include "cli.h"
 
 static ch_inspect_options o;
-static choir_run_options run;
+static choir_model_options run;
 static const char *out;
 static int json;
 

@@ -5,7 +5,7 @@
 #include "npy/npy.h"
 
 static struct {
-  choir_run_options run;
+  choir_model_options run;
   ch_probe_options probe;
   const char *tokens;
   ch_npy given; /* what `tokens` names */

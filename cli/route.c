@@ -124,7 +124,7 @@ static int run_route(int count, const char *const *operands) {
   choir_router_options options;
   ch_npy scores, tokens = {0}, valid = {0}, thresholds = {0};
   choir_config_default(&config);
-  if (choir_router_default(o.router, &config.model.router)) return cli_fail();
+  if (choir_router_options_default(o.router, &config.model.router)) return cli_fail();
   int status = cli_apply_router_settings(&config, &o.set);
   if (status) return status;
   options = config.model.router;

@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   at = data, left = size;
   while (names[count]) count++;
   take(&router, 1), take(&flags, 1);
-  if (choir_router_default(names[router % count], &o)) abort();
+  if (choir_router_options_default(names[router % count], &o)) abort();
   take_options(&o);
   int n = take_size(MOST), e = take_size(MOST), length = take_size(MOST);
   if (n <= MOST && e <= MOST) {

@@ -29,7 +29,7 @@ static void make_run(void) {
   c->model.experts = 2;
   c->train.sequence_length = 8, c->train.batch_sequences = 1;
   must(choir_config_check(c));
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options options = CHOIR_MODEL_OPTIONS_INIT;
   options.threads = 1;
   choir_model *model;
   must(ch_model_prepare(c, &options, &model));

@@ -68,7 +68,8 @@ static int route(const char *problem, int repetitions) {
   int n, e;
   choir_router_options options;
   if (sscanf(problem, "route %31s %d %d", name, &n, &e) != 3 || n < 1 || e < 1) return wrong_usage(problem);
-  if (choir_router_default(name, &options) || route_repeatedly(&options, n, e, repetitions)) return fail(problem);
+  if (choir_router_options_default(name, &options) || route_repeatedly(&options, n, e, repetitions))
+    return fail(problem);
   return 0;
 }
 

@@ -41,7 +41,7 @@ static void today(choir_model_config *m, const char *activation, int shared) {
 static void set_up(model_case *c, const char *router, double consistency, sizes narrow) {
   choir_config config;
   test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/nano.json", &config));
-  test_ok(choir_router_default(router, &config.model.router));
+  test_ok(choir_router_options_default(router, &config.model.router));
   config.model.router.consistency_weight = consistency;
   config.model.vocab_size = V;
   if (narrow)

@@ -142,7 +142,7 @@ static choir_model_config config_of(const char *router) {
   c.model.d_hidden = c.model.d_expert = 12;
   c.model.heads = 2;
   c.model.experts = strcmp(router, "dense") ? E : 1;
-  test_ok(choir_router_default(router, &c.model.router));
+  test_ok(choir_router_options_default(router, &c.model.router));
   return c.model;
 }
 

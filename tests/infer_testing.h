@@ -8,8 +8,8 @@
 
 enum { B = 3, T = 21, V = 50 };
 
-static inline choir_run_options test_run_options(const char *backend, const char *compute) {
-  return (choir_run_options){.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
+static inline choir_model_options test_run_options(const char *backend, const char *compute) {
+  return (choir_model_options){.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
 }
 
 /* Sizes that fill no vector. Thresholds are such that a token meets about two of seven experts. Router "modern" is
@@ -19,7 +19,7 @@ static inline choir_model *test_model(const char *router, const char *compute) {
   if (modern) router = "expert_choice";
   choir_config c;
   choir_model *model;
-  choir_run_options run = test_run_options("cpu", compute);
+  choir_model_options run = test_run_options("cpu", compute);
   choir_config_default(&c);
   c.model.vocab_size = V;
   c.model.layers = 4;
@@ -30,7 +30,7 @@ static inline choir_model *test_model(const char *router, const char *compute) {
   c.model.experts = strcmp(router, "dense") ? 7 : 1;
   c.train.sequence_length = T;
   c.train.batch_sequences = B;
-  test_ok(choir_router_default(router, &c.model.router));
+  test_ok(choir_router_options_default(router, &c.model.router));
   if (modern) {
     test_modern(&c);
     strcpy(c.model.activation, "swiglu"), strcpy(c.model.expert_activation, "swiglu");

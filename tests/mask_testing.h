@@ -35,7 +35,7 @@ static inline void make_tiny(tiny *c, const char *objective) {
   config.train.batch_sequences = 1;
   test_ok(choir_config_set(&config, "router.pool", "sequence"));
   test_ok(choir_config_set(&config, "head_scale", "0.25")); /* far from uniform */
-  choir_run_options run = {.threads = 1};
+  choir_model_options run = {.threads = 1};
   test_ok(choir_model_create(&config, 5, &run, &c->model));
   for (int code = 0; code < READ; code++) {
     int32_t token[T];

@@ -20,7 +20,7 @@ static inline choir_config model_config(const char *router) {
   c.model.d_expert = 40;
   c.model.heads = 2;
   c.model.experts = strcmp(router, "dense") ? MODEL_E : 1;
-  test_ok(choir_router_default(router, &c.model.router));
+  test_ok(choir_router_options_default(router, &c.model.router));
   if (ch_router_takes(ch_router_find(router), CH_ROUTER_TAKES(pool)))
     c.model.router.group_size = 40; /* cuts sequences and spans them */
   c.train.sequence_length = MODEL_T;
@@ -35,7 +35,7 @@ static inline void model_tokens(int32_t *token, int count, uint32_t sub) {
 
 /* Weights as they are drawn, on two threads. */
 static inline choir_model *model_fresh(const choir_config *config) {
-  choir_run_options run = {.threads = 2};
+  choir_model_options run = {.threads = 2};
   choir_model *model;
   test_ok(choir_model_create(config, 5, &run, &model));
   return model;
@@ -43,7 +43,7 @@ static inline choir_model *model_fresh(const choir_config *config) {
 
 /* As training would leave it, but for the weights: cut-offs and centroids are means over three batches. */
 static inline choir_model *model_new(const choir_config *config, const char *backend, const char *compute) {
-  choir_run_options run = {.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
+  choir_model_options run = {.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
   choir_model *model;
   test_ok(choir_model_create(config, 5, &run, &model));
   test_ok(ch_model_plan(model, MODEL_B, MODEL_T, 0));

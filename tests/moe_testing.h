@@ -30,7 +30,7 @@ typedef struct {
 
 static inline choir_router_options router_options(const char *name) {
   choir_router_options o;
-  test_ok(choir_router_default(name, &o));
+  test_ok(choir_router_options_default(name, &o));
   o.jitter = 0;
   return o;
 }

@@ -149,13 +149,13 @@ class World:
         elif name == "choir_ranks":
             self.call("choir_ranks_create", made)
         elif name == "choir_model":
-            self.call("choir_model_load", b"model", self.struct("choir_run_options"), made, ffi.NULL)
+            self.call("choir_model_load", b"model", self.struct("choir_model_options"), made, ffi.NULL)
             self.call("choir_model_set_routing", made[0], b"threshold")
         elif name == "choir_session":
             self.call("choir_session_create", self.handle("choir_model"), ffi.NULL, made)
         elif name == "choir_trainer":
             model = self.keep(ffi.new("choir_model **"))
-            self.call("choir_model_load", b"model", self.struct("choir_run_options"), model, ffi.NULL)
+            self.call("choir_model_load", b"model", self.struct("choir_model_options"), model, ffi.NULL)
             self.call("choir_trainer_create", model[0], ffi.NULL, made)
         elif name == "choir_layer":
             x, weights = self.keep(ffi.new("float[]", 64)), self.struct("choir_layer_weights")
@@ -176,7 +176,7 @@ class World:
         if name == "choir_config":
             return self.call("choir_config_load", b"config.json", struct)
         if name == "choir_router_options":
-            return self.call("choir_router_default", b"expert_choice", struct)
+            return self.call("choir_router_options_default", b"expert_choice", struct)
         if name + "_default" in FUNCTIONS:
             getattr(self.lib, name + "_default")(struct)
         for field, place in ffi.typeof(struct).item.fields:

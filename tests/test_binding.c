@@ -40,7 +40,7 @@ static void verbs_refuse(void **state) {
 static void programs_refuse(void **state) {
   choir_model *model;
   choir_tokenizer *tokenizer;
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   program_must(RESTORE CONFIG "true");
   test_fails(choir_model_load(AT, &run, &model, NULL), CHOIR_ERROR_FORMAT, "config.json: is not the file");
   assert_null(model);

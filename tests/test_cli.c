@@ -206,7 +206,7 @@ static void route(void **state) {
       continue;
     }
     choir_router_options options;
-    test_ok(choir_router_default(*name, &options));
+    test_ok(choir_router_options_default(*name, &options));
     int capacity = ch_router_takes(ch_router_find(*name), CH_ROUTER_TAKES(capacity_factor));
     if (capacity) options.capacity_factor = 1.5;
     test_ok(choir_route(

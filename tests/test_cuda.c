@@ -61,7 +61,7 @@ static const char *options_of(const char *router) {
 /* Whether loads are bounded in training, so that cuBLAS multiplies experts. */
 static int bounds_loads(const char *router) {
   choir_router_options o;
-  test_ok(choir_router_default(router, &o));
+  test_ok(choir_router_options_default(router, &o));
   return o.capacity_factor > 1 || !strcmp(router, "gshard_top2") || !strcmp(router, "base");
 }
 

@@ -21,7 +21,7 @@ static void gives_what_the_library_gives(void **state) {
                       gradients = {.router = test_new(D * E), .w1 = test_new(E * D * H), .w2 = test_new(E * D * H)};
   choir_layer_options options = CHOIR_LAYER_OPTIONS_INIT;
   options.tokens = N, options.d_model = D, options.d_hidden = H, options.experts = E;
-  test_ok(choir_router_default("expert_choice", &options.router));
+  test_ok(choir_router_options_default("expert_choice", &options.router));
   choir_layer *layer;
   test_ok(choir_layer_create(&options, &layer));
   test_ok(choir_layer_forward(layer, &weights, N, x, NULL, NULL, 1, out));

@@ -38,7 +38,7 @@ static void bf16_that_overflows(void **state) {
   choir_config config;
   choir_model *model;
   choir_forward_result before, result;
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   int32_t tokens[32];
   for (int t = 0; t < 32; t++) tokens[t] = t * 7 % 300;
   test_ok(choir_config_load("config.json", &config));
@@ -86,7 +86,7 @@ static void run_layer(const char *router, layer_arrays *a, int equal, int paddin
                       choir_route_stats *stats) {
   choir_layer *layer;
   choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
-  test_ok(choir_router_default(router, &o.router));
+  test_ok(choir_router_options_default(router, &o.router));
   o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = E, o.threads = threads;
   if (!strcmp(router, "dense")) o.experts = 1;
   memset(a, 0, sizeof *a);

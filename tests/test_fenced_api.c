@@ -148,7 +148,7 @@ static void use_layer(const char *router, const char *backend, layer_values *v) 
   fill(v->dout, N * D, 5);
   for (int t = 0; t < N; t++) token[t] = t * 7 % 31, valid[t] = t % 9 != 4;
   o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = e, o.causal = 1, o.backend = backend, o.seed = 8;
-  test_ok(choir_router_default(router, &o.router));
+  test_ok(choir_router_options_default(router, &o.router));
   test_ok(choir_layer_create(&o, &layer));
   choir_layer_weights w = {.router = v->router, .w1 = v->w1, .w2 = v->w2, .thresholds = v->thresholds},
                       g = {.router = v->drouter, .w1 = v->dw1, .w2 = v->dw2};
@@ -258,7 +258,7 @@ static void a_host_that_touches_dies(void **state) {
 
 static void backends_are_known_by_name(void **state) {
   choir_config config = model_config("hash");
-  choir_run_options run = {.backend = "abacus"};
+  choir_model_options run = {.backend = "abacus"};
   choir_model *model;
   test_fails(choir_model_create(&config, 1, &run, &model), CHOIR_ERROR_ARGUMENT, "'abacus' is not in this build");
   assert_non_null(strstr(choir_error_message(), "cpu, reference, opencl, cuda, fenced"));

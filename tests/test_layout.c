@@ -58,7 +58,7 @@ static int choose(const ch_comm *comm, void *context) {
                        .replicas = comm->rank && comm->rank == j->odd ? 2 : j->told.replicas,
                        .hidden = j->told.hidden,
                        .dense_sharded = j->told.dense_sharded};
-  const choir_run_options run = {.threads = 1, .emulate_bf16 = 1};
+  const choir_model_options run = {.threads = 1, .emulate_bf16 = 1};
   char why[512];
   if (j->mib > 0 && limit_memory(j->mib)) return 1;
   int code = ch_layout_choose(&j->config, &run, &ranks, why, sizeof why);

@@ -101,11 +101,11 @@ static void forked(void **state) {
   choir_config config;
   choir_model *two, *one;
   choir_forward_result result;
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   int32_t tokens[64] = {1, 2, 3};
   test_ok(choir_config_load("config.json", &config));
   config.model.vocab_size = 300;
-  test_ok(choir_router_default("hash", &config.model.router)); /* which serves as it is */
+  test_ok(choir_router_options_default("hash", &config.model.router)); /* which serves as it is */
   run.threads = 2;
   run.compute = "bf16", run.emulate_bf16 = 1;
   test_ok(choir_model_create(&config, 1, &run, &two));

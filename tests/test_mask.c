@@ -259,7 +259,7 @@ static void what_has_no_meaning_is_refused(void **state) {
   refuse("train.mask_schedule", "cosine", NULL, NULL, "mask_schedule is cosine, which train.objective 'next_token'");
   refuse("router.capacity_schedule", "linear", NULL, NULL, "capacity_schedule is linear with train.objective next_tok");
   choir_config c = masked("masked_diffusion");
-  choir_run_options run = {.threads = 1};
+  choir_model_options run = {.threads = 1};
   choir_model *model;
   choir_session *session;
   choir_forward_result r;

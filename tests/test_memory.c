@@ -18,7 +18,7 @@ static void plan_is_that_of_the_arenas(void **state) {
     choir_model *model;
     choir_config_costs costs;
     ch_trainer t;
-    choir_run_options run = {.emulate_bf16 = 1, .threads = 2};
+    choir_model_options run = {.emulate_bf16 = 1, .threads = 2};
     test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/pico.json", &c));
     strcpy(c.train.compute, computes[i % 2]);
     strcpy(c.train.optimizer, ch_optim_names[i / 4]);

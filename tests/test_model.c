@@ -15,7 +15,7 @@ static choir_config small_config(const char *router) {
   c.model.d_hidden = 96;
   c.model.heads = 4;
   c.model.experts = strcmp(router, "dense") ? 8 : 1;
-  test_ok(choir_router_default(router, &c.model.router));
+  test_ok(choir_router_options_default(router, &c.model.router));
   c.train.sequence_length = T;
   c.train.batch_sequences = B;
   return c;
@@ -28,7 +28,7 @@ static void fill(int32_t *token) {
 /* Logits, then all gradients, of a fresh model: malloc'd, *count of them; the loss is returned. */
 static double everything(const char *router, const char *compute, int threads, float **out, size_t *count) {
   choir_config config = small_config(router);
-  choir_run_options run = {.backend = "cpu", .compute = compute, .threads = threads, .emulate_bf16 = 1};
+  choir_model_options run = {.backend = "cpu", .compute = compute, .threads = threads, .emulate_bf16 = 1};
   choir_model *model;
   choir_forward_result result;
   int32_t token[B * T];
@@ -94,7 +94,7 @@ static void loads_what_it_saved(void **state) {
   fill(token);
   for (int c = 0; c < 2; c++) {
     choir_config config = small_config("expert_choice");
-    choir_run_options run = {.backend = "cpu", .compute = c ? "bf16" : "fp32", .emulate_bf16 = 1};
+    choir_model_options run = {.backend = "cpu", .compute = c ? "bf16" : "fp32", .emulate_bf16 = 1};
     choir_model *made, *loaded;
     choir_forward_result x, y;
     test_ok(choir_model_create(&config, 5, &run, &made));

@@ -54,7 +54,7 @@ static void set_thresholds(choir_model *model, float to) {
 static choir_model *new_model(const char *router) {
   choir_config c;
   choir_model *model;
-  choir_run_options run = {.backend = "cpu", .threads = 2};
+  choir_model_options run = {.backend = "cpu", .threads = 2};
   choir_config_default(&c);
   c.model.vocab_size = choir_tokenizer_vocab_size(tokenizer);
   c.model.layers = 2;
@@ -64,7 +64,7 @@ static choir_model *new_model(const char *router) {
   c.model.experts = 4;
   c.train.sequence_length = 64;
   c.train.batch_sequences = 4;
-  test_ok(choir_router_default(router, &c.model.router));
+  test_ok(choir_router_options_default(router, &c.model.router));
   test_ok(choir_model_create(&c, 3, &run, &model));
   set_thresholds(model, 0.26f);
   test_ok(choir_model_set_routing(model, "threshold"));

@@ -50,7 +50,7 @@ static int train_bits(const ch_comm *comm, void *context) {
                              .replicas = j->layout.replicas,
                              .hidden = j->layout.hidden,
                              .dense_sharded = j->layout.dense_sharded};
-  choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
+  choir_model_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
   static int32_t token[2 * B * T];
   choir_model *model;
   ch_trainer t;
@@ -280,7 +280,7 @@ static int look(const ch_comm *comm, void *context) {
                              .replicas = s->layout.replicas,
                              .hidden = s->layout.hidden,
                              .dense_sharded = s->layout.dense_sharded};
-  choir_run_options o = {.threads = 1, .ranks = &ranks};
+  choir_model_options o = {.threads = 1, .ranks = &ranks};
   choir_model *model;
   choir_tokenizer *tokenizer;
   choir_eval_result e;

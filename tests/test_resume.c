@@ -124,7 +124,7 @@ static void updated_in_backward(void **state) {
 /* Opens what the flipped file belongs to; each must refuse. */
 static int load_model(const char *directory) {
   choir_model *model;
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   int code = choir_model_load(directory, &run, &model, NULL);
   if (!code) choir_model_free(model);
   return code;

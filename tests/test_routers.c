@@ -296,7 +296,7 @@ static void refuses_nulls(const char *router, const char *score, double z_loss, 
 
 static int looks(const char *router, int training) {
   choir_router_options o = {0};
-  if (choir_router_default(router, &o)) snprintf(o.name, sizeof o.name, "%s", router);
+  if (choir_router_options_default(router, &o)) snprintf(o.name, sizeof o.name, "%s", router);
   return choir_router_looks_across_tokens(&o, training);
 }
 

@@ -7,7 +7,7 @@
 static choir_model *load(const char *router, const char *backend) {
   char path[512];
   choir_model *model;
-  choir_run_options run = test_run_options(backend, "fp32");
+  choir_model_options run = test_run_options(backend, "fp32");
   snprintf(path, sizeof path, VECTORS "model/%s", router);
   test_ok(choir_model_load(path, &run, &model, NULL));
   test_ok(choir_model_set_routing(model, "threshold"));

@@ -36,7 +36,7 @@ typedef struct worker {
 static void *work(void *argument) {
   worker *w = argument;
   choir_model *model = NULL, *none;
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   choir_config bad = config;
   int32_t tokens[32];
   char words[32];
@@ -74,7 +74,7 @@ static void two_models_in_two_threads(void **state) {
 static void live(const choir_tokenizer *tokenizer) {
   choir_model *model, *loaded;
   choir_forward_result result;
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   int32_t tokens[32], *ids;
   size_t count;
   run.threads = 1;
@@ -92,7 +92,7 @@ static void live(const choir_tokenizer *tokenizer) {
 static void nothing_grows(void **state) {
   choir_tokenizer *tokenizer;
   choir_model *model;
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   run.threads = 1;
   test_ok(choir_tokenizer_load("tokenizer.model", &tokenizer));
   test_ok(choir_model_create(&config, 1, &run, &model));

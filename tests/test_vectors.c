@@ -35,7 +35,7 @@ static options options_of(const choir_tensors *file, const char *name) {
   const char *line = choir_tensors_metadata(file, name), *more;
   assert_non_null(line);
   assert_int_equal(sscanf(line, "router=%31s", o.router.name), 1);
-  test_ok(choir_router_default(o.router.name, &o.router));
+  test_ok(choir_router_options_default(o.router.name, &o.router));
   all = o.router;
   if ((more = strstr(line, " K="))) assert_int_equal(sscanf(more, " K=%d cap=%d", &all.experts_per_token, &all.cap), 2);
   if ((more = strstr(line, " group="))) assert_int_equal(sscanf(more, " group=%d", &all.group_size), 1);
@@ -204,7 +204,7 @@ static void check_model(const char *router, const char *backend, const ch_npy *t
   choir_tensors *expected;
   snprintf(path, sizeof path, VECTORS "model/%s/expected.safetensors", router);
   test_ok(choir_tensors_load(path, 1, &expected));
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   run.compute = "fp32", run.backend = backend;
   choir_model *model;
   snprintf(path, sizeof path, VECTORS "model/%s", router);

@@ -17,7 +17,7 @@ CHOIR_C_BEGIN
 enum { CHOIR_NAME_BYTES = 32 };
 
 /* How tokens meet experts; JSON object "router". An option that the router does not take (choir_router_option_at) is
- * refused unless it has the value that choir_router_default gives it. */
+ * refused unless it has the value that choir_router_options_default gives it. */
 typedef struct choir_router_options {
   char name[CHOIR_NAME_BYTES];   /* "name": one of choir_router_names(), as expert_choice; docs/routers.md */
   double capacity_factor;        /* "capacity_factor": c of expert_choice; where tokens choose, of an expert's room in

@@ -17,14 +17,14 @@ typedef struct choir_finetune_options {
   int64_t patience;           /* evaluations without a better one after which to stop; 0: never */
   int batch_sequences;        /* texts that batch routing routes together in evaluations; 0: none of that */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
-  choir_run_options run;
+  choir_model_options run;
   double minutes, disk_minutes;                          /* as in choir_train_options */
   int (*event)(void *context, const choir_event *event); /* or NULL; nonzero: finish the step, save, stop */
   void *context;
   int64_t reserved[6];
 } choir_finetune_options;
 #define CHOIR_FINETUNE_OPTIONS_INIT \
-  { .batch_sequences = 32, .run = CHOIR_RUN_OPTIONS_INIT, .disk_minutes = 60 }
+  { .batch_sequences = 32, .run = CHOIR_MODEL_OPTIONS_INIT, .disk_minutes = 60 }
 CHOIR_API void choir_finetune_options_default(choir_finetune_options *options); /* the same, as a function */
 
 /* The names of recipes, NULL-terminated: "constant" (a constant rate), "continued" (the pre-training's schedule goes

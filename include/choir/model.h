@@ -12,7 +12,8 @@ CHOIR_C_BEGIN
 
 typedef struct choir_model choir_model;
 
-typedef struct choir_run_options {
+/* How a model runs: in what numbers, on what, with whom. */
+typedef struct choir_model_options {
   const char *compute;      /* "fp32", "bf16", or NULL: the config's */
   const char *backend;      /* "cpu" (NULL too), "reference" */
   int emulate_bf16;         /* run bf16 even if the CPU has none, by fp32 */
@@ -23,15 +24,20 @@ typedef struct choir_run_options {
   int64_t shards;           /* of a checkpoint that is loaded: into how many its batches are cut, which the number of
                                processes must divide; 0: the config's train.shards. Training goes by its config */
   int64_t reserved[6];
-} choir_run_options;
-#define CHOIR_RUN_OPTIONS_INIT \
+} choir_model_options;
+#define CHOIR_MODEL_OPTIONS_INIT \
   { .backend = "cpu" }
-CHOIR_API void choir_run_options_default(choir_run_options *options); /* the same, as a function */
+CHOIR_API void choir_model_options_default(choir_model_options *options); /* the same, as a function */
+
+/* Names of 0.3, which this version still takes. */
+#define choir_run_options choir_model_options
+#define choir_run_options_default choir_model_options_default
+#define CHOIR_RUN_OPTIONS_INIT CHOIR_MODEL_OPTIONS_INIT
 
 /* A fresh model: weights from `seed`, the same on every machine: embedding N(0,1), matrices N(0,1/fan_in), rel_bias
  * N(0,0.1^2), norms 1. options NULL: the defaults. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_MEMORY.
  */
-CHOIR_API int choir_model_create(const choir_config *config, uint64_t seed, const choir_run_options *options,
+CHOIR_API int choir_model_create(const choir_config *config, uint64_t seed, const choir_model_options *options,
                                  choir_model **model);
 
 /* Loads a checkpoint directory: config.json, model.safetensors and, unless `tokenizer` is NULL, tokenizer.model, all of
@@ -44,7 +50,7 @@ CHOIR_API int choir_model_create(const choir_config *config, uint64_t seed, cons
  * CHOIR_ERROR_ARGUMENT names a rank that has another build or other files. choir_eval, choir_model_forward and
  * choir_model_get_parameter are then called by all of them alike; what writes text, trains or saves such a model is
  * CHOIR_ERROR_UNSUPPORTED (choir_train goes by its own options). */
-CHOIR_API int choir_model_load(const char *path, const choir_run_options *options, choir_model **model,
+CHOIR_API int choir_model_load(const char *path, const choir_model_options *options, choir_model **model,
                                choir_tokenizer **tokenizer);
 CHOIR_API void choir_model_free(choir_model *model);
 

@@ -35,7 +35,8 @@ CHOIR_API int choir_router_properties(const char *router, const char *routing, c
 
 /* The defaults of a router by its name: capacity factor, auxiliary weight, jitter as its paper has them.
  * CHOIR_ERROR_ARGUMENT: an unknown name, with the nearest known one. */
-CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
+CHOIR_API int choir_router_options_default(const char *name, choir_router_options *options);
+#define choir_router_default choir_router_options_default /* the name of 0.3, which this version still takes */
 
 /* Describes a router in one line; NULL: an unknown name. */
 CHOIR_API const char *choir_router_summary(const char *name);

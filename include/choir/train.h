@@ -85,7 +85,7 @@ typedef struct choir_train_options {
   const char *out;            /* run directory */
   const char *from;           /* a checkpoint, or a run's, whose weights a fresh run begins with; NULL: random ones */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
-  choir_run_options run;      /* except for its ranks: */
+  choir_model_options run;    /* except for its ranks: */
   const choir_ranks *ranks;   /* who trains together (choir/ranks.h); NULL: this process alone */
   double disk_minutes;        /* that the run goes on without room on the disk */
   int (*event)(void *context,
@@ -97,7 +97,7 @@ typedef struct choir_train_options {
   int64_t reserved[6];
 } choir_train_options;
 #define CHOIR_TRAIN_OPTIONS_INIT \
-  { .run = CHOIR_RUN_OPTIONS_INIT, .disk_minutes = 60 }
+  { .run = CHOIR_MODEL_OPTIONS_INIT, .disk_minutes = 60 }
 CHOIR_API void choir_train_options_default(choir_train_options *options); /* the same, as a function */
 
 /* Trains to the config's number of steps. With `from` only weights come from the checkpoint, into a config of the same

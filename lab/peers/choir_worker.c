@@ -113,7 +113,7 @@ static void open_layer(worker *w, char **argv) {
   ch_moe_args *a = &w->args;
   ch_compute compute;
   read_inputs(a, argv[2]);
-  check(choir_router_default("expert_choice", &w->options));
+  check(choir_router_options_default("expert_choice", &w->options));
   w->options.capacity_factor = atof(argv[3]);
   a->route.options = &w->options;
   a->route.router = ch_router_find("expert_choice");
@@ -143,7 +143,7 @@ static void run_step(worker *w, double *loss) {
 }
 
 static void open_step(worker *w, char **argv) {
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   choir_config_costs costs;
   choir_model *model;
   run.compute = argv[4];

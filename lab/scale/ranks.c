@@ -64,7 +64,7 @@ static void between_steps(const ch_comm *comm) {
 static void run_rank(const ch_comm *comm, void *context) {
   simulation *s = context;
   choir_ranks ranks = {.comm = comm, .replicas = s->replicas, .hidden = s->hidden, .dense_sharded = s->dense_sharded};
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options options = CHOIR_MODEL_OPTIONS_INIT;
   options.backend = "clock";
   options.threads = 1;
   options.ranks = &ranks;

@@ -120,7 +120,7 @@ class Model(Handle):
     ):
         native.wanted(config, Config)
         self._run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
-        address, options = ffi.new("choir_model **"), native.options("choir_run_options", **self._run)
+        address, options = ffi.new("choir_model **"), native.options("choir_model_options", **self._run)
         native.check(lib.choir_model_create(config.address, seed, options, address))
         super().__init__(address[0])
         self.tokenizer: Optional[Tokenizer] = None
@@ -142,7 +142,7 @@ class Model(Handle):
         False."""
         tokenizer = tokenizer and _has_tokenizer(path)
         run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
-        options = native.options("choir_run_options", unchecked=unchecked, **run)
+        options = native.options("choir_model_options", unchecked=unchecked, **run)
         model, words = ffi.new("choir_model **"), ffi.new("choir_tokenizer **") if tokenizer else native.NULL
         native.check(lib.choir_model_load(native.text(path), options, model, words))
         made = cls._own(model[0])
@@ -272,11 +272,33 @@ class Model(Handle):
     ) -> Evaluation:
         """The loss on the held-out share of built data, or on a text file, with the present routing. progress(done,
         total) may raise to stop."""
-        options = native.options("choir_eval_options", data=data, text=text, sequences=sequences)
-        r = ffi.new("choir_eval_result *")
+        return self._evaluate(lib.choir_eval, progress, data=data, text=text, sequences=sequences)
+
+    def calibrate(
+        self,
+        data: Optional[Path] = None,
+        *,
+        text: Optional[Path] = None,
+        sequences: int = 0,
+        capacity_factor: float = 0,
+        progress: Optional[Callable[[int, int], Any]] = None,
+    ) -> Evaluation:
+        """Sets the thresholds, by which the model generates, to the mean cut-offs of evaluate's batches: for such text
+        or, with capacity_factor, for that number of experts a token. Returns the loss by the present routing."""
+        return self._evaluate(
+            lib.choir_calibrate,
+            progress,
+            data=data,
+            text=text,
+            sequences=sequences,
+            capacity_factor=capacity_factor,
+        )
+
+    def _evaluate(self, call: Any, progress: Optional[Callable[[int, int], Any]], **fields: Any) -> Evaluation:
+        options, r = native.options("choir_eval_options", **fields), ffi.new("choir_eval_result *")
         with self.use() as address, Guard() as guard:
             guard.on(options, "progress", lambda _, p: progress and p.total and progress(p.done, p.total))
-            native.check(lib.choir_eval(address, self._words(), options, r))
+            native.check(call(address, self._words(), options, r))
         found = native.record(r)
         return Evaluation(**{**found, "looks_across_tokens": bool(found["looks_across_tokens"])})
 

@@ -100,7 +100,7 @@ def router_options(router: str = "expert_choice", **options: Any):
     router does not take, or the nearest name of one that does not exist."""
     config = Config()
     made = config.address.model.router
-    native.check(lib.choir_router_default(native.text(router), ffi.addressof(made)))
+    native.check(lib.choir_router_options_default(native.text(router), ffi.addressof(made)))
     for key, value in options.items():
         config.set(f"model.router.{key}", value)
     return native.View(ffi.new("choir_router_options *", made))

@@ -186,6 +186,18 @@ class Models(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             self.model.evaluate(testing.directory() / "data", progress=stop)
 
+    def test_calibrate_sets_thresholds(self):
+        data = testing.directory() / "data"
+        with choir.Model.load(self.at, threads=2) as model:
+            model.routing = "threshold"
+            before = model.evaluate(data).loss
+            with self.assertRaises(choir.UnsupportedError):
+                model.calibrate(data)
+            model.routing = None
+            model.calibrate(data, capacity_factor=1)
+            model.routing = "threshold"
+            self.assertNotAlmostEqual(model.evaluate(data).loss, before, places=6)
+
     def test_generate_and_score(self):
         self.assertTrue(self.model.looks_across_tokens)  # as it is loaded
         loaded = self.model.generate("kalo", max_tokens=4, temperature=0)[0]

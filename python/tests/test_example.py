@@ -25,7 +25,7 @@ def by_libchoir(x, Wg, W1, W2, c, dout):
     options, layer = ffi.new("choir_layer_options *"), ffi.new("choir_layer **")
     lib.choir_layer_options_default(options)
     options.tokens, options.d_model, options.d_hidden, options.experts = N, D, H, E
-    check(lib.choir_router_default(b"expert_choice", ffi.addressof(options.router)))
+    check(lib.choir_router_options_default(b"expert_choice", ffi.addressof(options.router)))
     options.router.capacity_factor = c
     weights, into = (ffi.new("choir_layer_weights *") for _ in range(2))
     weights.router, weights.w1, weights.w2 = map(pointer, (Wg, W1, W2))

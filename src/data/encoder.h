@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "base/alloc.h"
 #include "choir/tokenizer.h"
 #include "data/bpe.h"
 #include "data/spm.h"
@@ -30,7 +31,11 @@ struct choir_tokenizer {
 int ch_tokenizer_of(char *bytes, size_t size, const json_t *root, const char *name, choir_tokenizer **tokenizer);
 
 /* Allocates surface and piece for t->vocab tokens, and `names` bytes of names. CHOIR_ERROR_MEMORY. */
-int ch_tokenizer_alloc(choir_tokenizer *t, size_t names);
+static inline int ch_tokenizer_alloc(choir_tokenizer *t, size_t names) {
+  CH_TRY(CH_ALLOC(&t->surface, t->vocab, "surfaces of tokens"));
+  CH_TRY(CH_ALLOC(&t->piece, t->vocab, "tokens"));
+  return CH_ALLOC(&t->names, names, "names of tokens");
+}
 
 /* A growing list of tokens. */
 typedef struct ch_ids {

@@ -75,12 +75,6 @@ static int add_piece(choir_tokenizer *t, int id, char **at) {
   return CHOIR_OK;
 }
 
-int ch_tokenizer_alloc(choir_tokenizer *t, size_t names) {
-  CH_TRY(CH_ALLOC(&t->surface, t->vocab, "surfaces of tokens"));
-  CH_TRY(CH_ALLOC(&t->piece, t->vocab, "tokens"));
-  return CH_ALLOC(&t->names, names, "names of tokens");
-}
-
 /* Fills the tables of pieces. */
 static int add_pieces(choir_tokenizer *t) {
   size_t total = 0, size;

@@ -20,7 +20,7 @@
 
 /* Where a load puts its results, and how it loads. */
 typedef struct load {
-  const choir_run_options *options;
+  const choir_model_options *options;
   choir_model **model;
   choir_tokenizer **tokenizer; /* NULL: not wanted */
   char *taken;                 /* [PATH_MAX] out: the directory that was loaded */
@@ -183,7 +183,7 @@ static int load_shared(const load *l, const ch_comm *comm, const char *path) {
   return ch_model_same(*l->model);
 }
 
-int choir_model_load(const char *path, const choir_run_options *options, choir_model **model,
+int choir_model_load(const char *path, const choir_model_options *options, choir_model **model,
                      choir_tokenizer **tokenizer) {
   CH_TRY(CH_GIVEN(path, model));
   char taken[PATH_MAX] = "";

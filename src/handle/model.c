@@ -14,12 +14,12 @@
 #include "model/weights.h"
 #include "moe/route_stats.h"
 
-static int prepare_model(const choir_config *config, const choir_run_options *options, int expert_copies,
+static int prepare_model(const choir_config *config, const choir_model_options *options, int expert_copies,
                          choir_model *model) {
-  const choir_run_options defaults = CHOIR_RUN_OPTIONS_INIT;
-  const choir_run_options *o = options ? options : &defaults;
+  const choir_model_options defaults = CHOIR_MODEL_OPTIONS_INIT;
+  const choir_model_options *o = options ? options : &defaults;
   ch_compute compute = CH_COMPUTE_FP32;
-  CH_CHECK_RESERVED(o, "choir_run_options");
+  CH_CHECK_RESERVED(o, "choir_model_options");
   model->config = *config;
   model->shards = config->train.shards;
   CH_TRY(choir_config_check(config));
@@ -47,13 +47,13 @@ static int keep(int code, choir_model **model) {
   return code;
 }
 
-static int make_model(const choir_config *config, const choir_run_options *options, int expert_copies,
+static int make_model(const choir_config *config, const choir_model_options *options, int expert_copies,
                       choir_model **model) {
   CH_TRY(CH_ALLOC(model, 1, "a model handle"));
   return keep(prepare_model(config, options, expert_copies, *model), model);
 }
 
-int ch_model_prepare(const choir_config *config, const choir_run_options *options, choir_model **model) {
+int ch_model_prepare(const choir_config *config, const choir_model_options *options, choir_model **model) {
   return make_model(config, options, config->train.expert_copies, model);
 }
 
@@ -67,7 +67,7 @@ int ch_model_commit_weights(choir_model *model) {
   return CHOIR_OK;
 }
 
-int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model) {
+int ch_model_create(const choir_config *config, const choir_model_options *options, choir_model **model) {
   CH_TRY(make_model(config, options, 1, model));
   return keep(ch_model_commit_weights(*model), model);
 }
@@ -139,7 +139,7 @@ void ch_model_end_training(choir_model *model) {
   for (int i = 0; i < model->net.params.count; i++) model->net.params.p[i].g = NULL;
 }
 
-int choir_model_create(const choir_config *config, uint64_t seed, const choir_run_options *options,
+int choir_model_create(const choir_config *config, uint64_t seed, const choir_model_options *options,
                        choir_model **model) {
   CH_TRY(CH_GIVEN(config, model));
   CH_TRY(ch_model_create(config, options, model));

@@ -31,9 +31,9 @@ struct choir_model {
 /* A model that has counted its weights, and then the memory for them, values undefined, unless it is there: for
  * training, as config.train.expert_copies says. ch_model_create is both, with rounded copies of all matrices, without
  * which a token that is generated would wait for the experts' rounding. Results are the same. */
-int ch_model_prepare(const choir_config *config, const choir_run_options *options, choir_model **model);
+int ch_model_prepare(const choir_config *config, const choir_model_options *options, choir_model **model);
 int ch_model_commit_weights(choir_model *model);
-int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model);
+int ch_model_create(const choir_config *config, const choir_model_options *options, choir_model **model);
 
 /* CHOIR_ERROR_ARGUMENT on all ranks, naming the first one that has another version of choir, config, compute type,
  * backend, instruction set or weights than rank 0. Collective. */

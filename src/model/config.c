@@ -20,7 +20,7 @@
 static int use_router(choir_router_options *router) {
   char name[CHOIR_NAME_BYTES]; /* not an alias of what is being filled */
   memcpy(name, router->name, sizeof name);
-  return choir_router_default(name, router);
+  return choir_router_options_default(name, router);
 }
 
 void choir_config_default(choir_config *config) {

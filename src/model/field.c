@@ -17,7 +17,7 @@ static const char *const attentions[] = {"causal", "bidirectional", NULL};
 
 /* Rows are: section, name, default, lowest and highest value, help. From 2^53 on, double precision (ours and other JSON
  * readers') rounds integers. Required sizes have the default 0, which is below their limit. Defaults of the router's
- * numbers come from choir_router_default instead. */
+ * numbers come from choir_router_options_default instead. */
 #define BIG (0x1p53 - 1)
 #define FIELD(of, section, name) \
   .path = #section "." #name, .kind = CH_FIELD_##of, .offset = offsetof(choir_config, section.name)

@@ -138,7 +138,7 @@ void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
 
 const char *const *choir_router_names(void) { return ch_router_names; }
 
-int choir_router_default(const char *name, choir_router_options *options) {
+int choir_router_options_default(const char *name, choir_router_options *options) {
   CH_TRY(CH_GIVEN(name, options));
   const ch_router *router = ch_router_find(name);
   if (!router) return CHOIR_ERROR_ARGUMENT;

@@ -71,9 +71,9 @@ static uint64_t machine_number(void) {
   return XXH64(host, strlen(host), 0);
 }
 
-static int dry_run(const choir_config *config, const choir_run_options *options, const choir_ranks *ranks,
+static int dry_run(const choir_config *config, const choir_model_options *options, const choir_ranks *ranks,
                    rank_memory *r) {
-  choir_run_options with = *options;
+  choir_model_options with = *options;
   choir_memory memory;
   choir_model *model;
   ch_trainer trainer;
@@ -108,7 +108,7 @@ static want find_want(const rank_memory *all, int ranks) {
 }
 
 /* Finds the memory that the layout lacks; the same on all ranks. */
-static int try_layout(const choir_config *config, const choir_run_options *options, const choir_ranks *ranks,
+static int try_layout(const choir_config *config, const choir_model_options *options, const choir_ranks *ranks,
                       const rank_memory *own, want *w) {
   const ch_comm *comm = ranks->comm;
   rank_memory all[CH_RANKS];
@@ -145,7 +145,7 @@ static void say_chosen(const choir_config *config, const ch_layout *l, const cha
 
 /* Finds the first layout that fits into memory, among layouts with `idles` (ranks without experts) or without. found: 0
  * if no layout fits; `before` then describes the lack of the first layout tried. */
-static int search(const choir_config *config, const choir_run_options *options, choir_ranks *ranks,
+static int search(const choir_config *config, const choir_model_options *options, choir_ranks *ranks,
                   const rank_memory *own, int idles, ch_layout *l, int *found, char *before, size_t size) {
   char text[256];
   *found = 0;
@@ -170,7 +170,7 @@ static int told_the_same(const choir_config *config, const choir_ranks *ranks) {
   return CH_SAME(ranks->comm, facts);
 }
 
-int ch_layout_choose(const choir_config *config, const choir_run_options *options, choir_ranks *ranks, char *why,
+int ch_layout_choose(const choir_config *config, const choir_model_options *options, choir_ranks *ranks, char *why,
                      size_t size) {
   char before[256] = "";
   ch_layout l;

@@ -31,7 +31,7 @@ int ch_layout_idles(const choir_config *config, const ch_layout *l);
  * memory. Does nothing if the user has set a layout. `why`: the choice and its reason, for people; empty if there was
  * nothing to choose. Collective, with one code on all ranks. CHOIR_ERROR_MEMORY, with figures: no layout fits.
  * CHOIR_ERROR_ARGUMENT: ranks have different settings, or ch_trainer_plan refuses the config. */
-int ch_layout_choose(const choir_config *config, const choir_run_options *options, choir_ranks *ranks, char *why,
+int ch_layout_choose(const choir_config *config, const choir_model_options *options, choir_ranks *ranks, char *why,
                      size_t size);
 
 #endif

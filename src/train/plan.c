@@ -197,7 +197,7 @@ static void count_all(const ch_trainer *t, choir_config_costs *costs) {
 
 int choir_config_get_costs(const choir_config *config, choir_config_costs *costs) {
   CH_TRY(CH_GIVEN(config, costs));
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options options = CHOIR_MODEL_OPTIONS_INIT;
   choir_model *model;
   ch_trainer trainer;
   *costs = (choir_config_costs){0};

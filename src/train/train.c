@@ -45,7 +45,7 @@ static int make_model(ch_pretraining *p, const choir_train_options *o) {
   ch_run *run = &p->run;
   choir_model *model;
   choir_config_costs costs;
-  choir_run_options with = o->run;
+  choir_model_options with = o->run;
   if (o->ranks) with.ranks = &p->ranks;
   CH_TRY(choir_config_get_costs(&run->config, &costs));
   run->flops_per_token = costs.train_flops_per_token;

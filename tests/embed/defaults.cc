@@ -6,10 +6,10 @@
 int main() {
   choir_train_options train;
   choir_generate_options generate;
-  choir_run_options run;
+  choir_model_options run;
   choir_train_options_default(&train);
   choir_generate_options_default(&generate);
-  choir_run_options_default(&run);
+  choir_model_options_default(&run);
   bool as_in_c = train.disk_minutes == 60 && train.run.backend && generate.max_tokens == 256 &&
                  generate.top_p == 0.95 && run.reserved[0] == 0;
   if (!as_in_c) std::fprintf(stderr, "defaults are not those of the initialisers\n");

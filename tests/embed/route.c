@@ -6,7 +6,7 @@ int main(void) {
   const float scores[5][2] = {{.9f, .1f}, {.8f, .2f}, {.3f, .7f}, {.4f, .6f}, {.5f, .5f}};
   float gates[5][2];
   choir_router_options options;
-  if (choir_router_default("expert_choice", &options)) goto failed;
+  if (choir_router_options_default("expert_choice", &options)) goto failed;
   options.capacity_factor = 0.8; /* k = 5 * 0.8 / 2 = 2 */
   options.eval_capacity_factor = 0;
   choir_route_request request = {.options = &options, .n = 5, .e = 2, .scores = &scores[0][0]};

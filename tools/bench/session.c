@@ -40,7 +40,7 @@ static int set_thresholds(ch_bench *b, choir_model *model) {
 
 static int set_up_serving(ch_bench *b, serving *s) {
   int64_t length = s->prompt + s->tokens;
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   run.threads = b->options->threads;
   run.backend = b->backend->name;
   CH_TRY(ch_bench_config(b, &s->config));

@@ -29,14 +29,14 @@ static int set_up_training(ch_bench *b, training *t) {
       return ch_error(CHOIR_ERROR_ARGUMENT, "bench 'step': %s=%g is too large", b->which->key[i].name, b->value[i]);
   if (b->value[0] > 0) c->batch_sequences = (int)b->value[0];
   if (b->value[1] > 0) c->sequence_length = (int)b->value[1];
-  if (*b->word[1]) CH_TRY(choir_router_default(b->word[1], &config.model.router));
+  if (*b->word[1]) CH_TRY(choir_router_options_default(b->word[1], &config.model.router));
   CH_TRY(ch_bench_capacity(b, 2, &config.model.router));
   CH_TRY(choir_config_check(&config));
   int64_t n = ch_step_tokens(c);
   t->token = ch_bench_tokens(b, 2 * n, config.model.vocab_size);
   CH_TRY(b->code);
   t->target = t->token + n;
-  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   run.threads = b->options->threads;
   run.backend = b->backend->name;
   CH_TRY(choir_model_create(&config, 1, &run, &model));

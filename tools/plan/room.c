@@ -64,7 +64,7 @@ static void wait_for_nothing(const ch_comm *comm, ch_transfer *t, ch_transfer_st
 /* The plan of one rank of a layout: the last has the most experts, the first the fewest. */
 static int plan_of(const choir_config *config, int rank, const ch_layout *layout, engine_plan *plan) {
   int ranks = layout->ranks;
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  choir_model_options options = CHOIR_MODEL_OPTIONS_INIT;
   choir_model *model;
   ch_trainer trainer;
   ch_traffic traffic = {0};
