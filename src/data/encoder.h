@@ -81,7 +81,7 @@ int ch_encode_text(const choir_tokenizer *tokenizer, const char *text, size_t si
 typedef struct ch_text_tokens {
   int32_t *ids; /* free() it */
   size_t count;
-  size_t bytes; /* of text that they stand for */
+  size_t bytes; /* of the text that the tokens encode */
   int cut;      /* there was more */
   size_t gzip;  /* bytes that gzip makes of the text; 0: it is cut, or there is no memory */
 } ch_text_tokens;

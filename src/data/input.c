@@ -66,7 +66,7 @@ static int feed(ch_gzip *g, int *ended) {
   return CHOIR_OK;
 }
 
-/* As ch_input_read; errors without the file's name. */
+/* ch_input_read of a gzip file. Messages do not name the file: the caller adds its name. */
 static int gzip_read(ch_gzip *g, const void **data, size_t *size) {
   g->z.next_out = g->out, g->z.avail_out = sizeof g->out;
   while (g->z.avail_out == sizeof g->out) {

@@ -45,8 +45,8 @@ typedef struct ch_shard_writer {
 } ch_shard_writer;
 
 int ch_shard_begin(ch_shard_writer *writer, const char *path, int vocab_size, uint64_t tokenizer_hash);
-/* Appends; failures to write are in writer->file, and told by ch_shard_commit. CHOIR_ERROR_FORMAT: a token out of
- * range. Who gives up abandons the file. */
+/* Appends tokens. A write that fails is kept in writer->file, and ch_shard_commit returns it. CHOIR_ERROR_FORMAT: a
+ * token outside the vocabulary. A caller that gives up calls ch_file_abandon. */
 int ch_shard_write(ch_shard_writer *writer, const int32_t *tokens, size_t count);
 int ch_shard_commit(ch_shard_writer *writer);
 

@@ -195,8 +195,8 @@ static struct timespec in_a_moment(void) {
   return until;
 }
 
-/* SentencePiece does not say how far it is. What it needs goes by the text: prose took the first of these seconds of
- * CPU time a megabyte, source code, which has many more different words, the second. */
+/* SentencePiece does not report its progress, so the message gives a range of seconds of CPU time a megabyte: `least`
+ * was measured on prose, `most` on source code, which has many more different words. */
 static void report_search(trainer *t) {
   const double least = 0.5, most = 3;
   double megabytes = 1e-6 * (double)t->sample.bytes;

@@ -63,7 +63,7 @@ static int hosted; /* ch_device_takes_host_pointers as it was when the device wa
 static int start_cuda(void);
 static ch_driver driver = {.name = "cuda", .instead = "take backend 'cpu', or 'opencl'", .start = start_cuda};
 
-/* Notes a call that failed. */
+/* Whether a call of CUDA's succeeded; a failure is noted for ch_driver. */
 static int is_well(const char *call, int code) {
   const char *meaning = NULL;
   if (!code) return 1;

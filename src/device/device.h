@@ -51,7 +51,7 @@ typedef struct ch_driver {
   char problem[512]; /* the first one that did, in words */
 } ch_driver;
 
-/* Notes that something failed; 0. */
+/* Keeps the first failure's message for `check`; returns 0. */
 int ch_driver_note(ch_driver *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Opens the device that is wanted unless one is open. CHOIR_ERROR_UNSUPPORTED says what is missing. */

@@ -107,7 +107,7 @@ static const buffer_area *area_of(const void *p, size_t *offset) {
   return NULL;
 }
 
-/* Whether nobody but the host knows the memory at p, and a test said that this may be (device.h). */
+/* Whether p is ordinary memory of the host, which only tests hand to kernels (ch_device_takes_host_pointers). */
 static int is_host(const void *p) {
   size_t at;
   if (!p || !ch_device_takes_host_pointers || area_of(p, &at)) return 0;

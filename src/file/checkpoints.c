@@ -83,7 +83,7 @@ static int own_file(void *directory, const char *name) {
 
 int ch_checkpoint_own(const char *directory) { return ch_list(directory, own_file, (void *)(uintptr_t)directory); }
 
-/* The newest of them, whole or not; -1: none. */
+/* The step of the run's newest checkpoint, whole or not; -1: no checkpoint. */
 static int newest_step(const char *run, int64_t *newest) {
   int64_t *steps;
   int count;

@@ -10,8 +10,8 @@
 /* A directory being written, for checkpoints: fill `temporary`, then commit. */
 typedef struct ch_dir {
   char path[3072];      /* as given, without slashes at the end */
-  char target[3072];    /* where it goes: `path`, or what that links to */
-  char temporary[3200]; /* where it is until then */
+  char target[3072];    /* the final place: `path`, or the end of its symbolic links */
+  char temporary[3200]; /* the place until ch_dir_commit */
   ch_temporary place;
 } ch_dir;
 

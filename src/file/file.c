@@ -13,7 +13,8 @@
 
 enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
 
-/* Where the bytes go until they are whole. */
+/* Chooses where the file is written: in a staging directory beside the target, or at the target itself if that is
+ * inside a staging directory already. */
 static int choose_temporary(ch_file *file) {
   if (ch_temporary_holds(file->target)) {
     snprintf(file->temporary, sizeof file->temporary, "%s", file->target);

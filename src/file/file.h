@@ -13,11 +13,11 @@
 typedef struct ch_file {
   int fd;
   char path[4096];      /* as given */
-  char target[4096];    /* where it goes: `path`, or what that links to */
-  char temporary[4224]; /* where it is until then */
+  char target[4096];    /* the final place: `path`, or the end of its symbolic links */
+  char temporary[4224]; /* the place until ch_file_commit */
   ch_temporary place;
   uint64_t bytes;  /* written so far */
-  uint64_t needed; /* in all, for the message when the disk is full; 0: unknown */
+  uint64_t needed; /* bytes of the whole file, for the message about a full disk; 0: unknown */
   int error;       /* errno of the first failure, or 0 */
 } ch_file;
 
@@ -30,7 +30,7 @@ void ch_file_write(ch_file *file, const void *data, size_t bytes);
 void ch_file_rewrite(ch_file *file, uint64_t offset, const void *data, size_t bytes);
 /* fsync, rename over `path`, fsync of the directory; or, when anything failed, removal and the error. */
 int ch_file_commit(ch_file *file);
-/* Removes what was written; nothing happened. */
+/* Removes the temporary file; `path` is as it was before. */
 void ch_file_abandon(ch_file *file);
 
 /* Writes a file durably from one block of bytes: begin, write, commit. */

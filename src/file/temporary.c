@@ -41,9 +41,9 @@ static int find_entry(const char *path, char *name) {
   return found;
 }
 
-/* The mark goes last, and only where everything else has gone: where a directory cannot be read, or not to its end, the
- * next writer beside it finds the mark and tries again. One file is open at a time, in the place of `lock`, the mark's,
- * where a process may open no more. */
+/* Removes the mark last, and only after everything else is gone: if the directory cannot be read to its end, the next
+ * writer beside it finds the mark and tries again. Closes `lock`, the mark's descriptor, first, because a process at
+ * its limit of open files needs that one to read the directory. */
 static void remove_marked(const char *path, int lock) {
   char name[NAME_MAX + 1];
   int found;

@@ -20,7 +20,7 @@ typedef struct ch_temporary {
 int ch_temporary_make(ch_temporary *temporary, const char *parent);
 /* Makes a staging directory beside `target`; writes to `inside` the path that target gets within it (not created). */
 int ch_temporary_beside(ch_temporary *temporary, const char *target, char *inside, size_t size);
-/* Removes it with what is still in it; errno stays. Does nothing where there is none. */
+/* Removes the directory with all files in it, and keeps errno. Does nothing if it was never made. */
 void ch_temporary_remove(ch_temporary *temporary);
 
 /* Removes what killed processes left in a directory: whatever has the name, the mark inside, this user for an owner,

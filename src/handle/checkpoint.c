@@ -154,7 +154,7 @@ static int load_path(const load *l, const char *path) {
   int threads, there;
   if (snprintf(part, sizeof part, "%s/model.safetensors", path) >= (int)sizeof part)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
-  if (l->options) CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* no fault of the checkpoint's */
+  if (l->options) CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* before any checkpoint is blamed */
   if (l->options) CH_TRY(check_shards(l->options->shards));
   CH_TRY(ch_tensors_there(part, &there));
   if (there) {
@@ -174,8 +174,8 @@ static int load_path(const load *l, const char *path) {
   return load_newest(l, path);
 }
 
-/* Which checkpoint a path means the first rank finds out, by loading it: a run that goes on may save another one
- * meanwhile. */
+/* The first rank loads the checkpoint that the path means and tells the others its step, because a run that is still
+ * training may save a newer one meanwhile. */
 static int load_shared(const load *l, const ch_comm *comm, const char *path) {
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : load_path(l, path)));
   ch_comm_broadcast(comm, 0, l->taken, PATH_MAX);

@@ -123,7 +123,7 @@ static void rehearse(ch_exec *x, const ch_moe_args *args, int causal) {
   }
 }
 
-/* Two executors' arenas: what the first counted fits into the second. */
+/* Whether the memory that `trial` counted fits into the arenas of `x`. */
 static int fits(const ch_exec *trial, const ch_exec *x) {
   return trial->tape.peak <= x->tape.size && trial->scratch.peak <= x->scratch.size &&
          (!x->host || fits(trial->host, x->host));

@@ -82,7 +82,7 @@ void choir_model_free(choir_model *model) {
 }
 
 void ch_model_weights_changed(choir_model *model) {
-  model->stale = ch_counting(&model->x); /* nothing can run yet: the plan will see to it */
+  model->stale = ch_counting(&model->x); /* without a plan no op can run: planning rounds the weights later */
   if (!model->stale) ch_model_round_weights(model, &model->x);
 }
 
@@ -185,7 +185,8 @@ static int check_index(const choir_model *model, int index) {
              : ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index, count);
 }
 
-/* Memory that layers share keeps none, and memory that was only planned is nowhere. */
+/* Whether a parameter has a gradient to read: not if layers share the memory of gradients, nor before it is allocated.
+ */
 static int has_gradient(const choir_model *model, int index) {
   return index < model->net.params.count && !ch_arena_counting(&model->gradients) && !model->share_gradients;
 }

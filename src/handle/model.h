@@ -19,8 +19,8 @@ struct choir_model {
   const uint8_t *forced;                       /* [MoE layers,forced_B*forced_T,e] the caller's, or NULL */
   int forced_B, forced_T;
   uint64_t forced_plan;            /* forced_memory of the pass that x is planned for; 0: not a forced pass */
-  ch_copies copies;                /* of matrices, rounded to bf16, ... */
-  int stale;                       /* ... are older than the weights */
+  ch_copies copies;                /* which matrices have copies rounded to bf16 */
+  int stale;                       /* the rounded copies are older than the weights */
   choir_routing_callback callback; /* the caller's, or NULL */
   void *callback_context;
   int in_callback;         /* which must not use the model: a pass is under way */
@@ -55,7 +55,7 @@ int ch_model_stopped(choir_model *model, choir_progress_callback progress, void 
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
 void ch_model_weights_changed(choir_model *model);
 
-/* The bf16 copies made anew, on any executor that is ready to run. */
+/* Rounds weights to their bf16 copies again, on an executor whose memory is committed. */
 void ch_model_round_weights(choir_model *model, ch_exec *x);
 
 /* The first weight that is not finite, in the order of the table, on any rank; NULL: all are. The model must have a
@@ -65,7 +65,8 @@ const char *ch_model_bad_weight(choir_model *model);
 /* CHOIR_ERROR_NUMERIC, naming that weight, when a loss is not finite: such a number is no result. Collective. */
 int ch_model_check_loss(choir_model *model, double loss);
 
-/* Memory for gradients, once; the first backward of a step sets them, whatever is there. */
+/* Plans or allocates memory for gradients, if the model has none yet. It is not zeroed: the first backward of a step
+ * writes gradients instead of adding. */
 void ch_model_count_gradients(choir_model *model);
 int ch_model_make_gradients(choir_model *model);
 
@@ -97,8 +98,8 @@ int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count);
  * Collective; the first rank's code counts. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
 
-/* For ch_pass.hook: passes routings on to whoever choir_model_on_routing named; NULL when that is nobody. The other one
- * is for plans: somebody may want to look later. */
+/* For ch_pass.hook: the hook that calls choir_model_on_routing's callback, or NULL without a callback.
+ * ch_model_any_hook is never NULL: plans reckon with a callback that is set later. */
 const ch_routing_hook *ch_model_routing_hook(choir_model *model);
 const ch_routing_hook *ch_model_any_hook(choir_model *model);
 

@@ -38,7 +38,7 @@ int ch_model_same(const choir_model *model) {
                            {"number of hidden shards", (uint64_t)x->grid.tp_group.size},
                            {"number of shards", (uint64_t)model->shards},
                            {"sharding of dense matrices", (uint64_t)ch_params_dense_sharded(&model->net.params)},
-                           {"set of weights", hash_weights(model)}}; /* of those that no one rank owns: the last */
+                           {"set of weights", hash_weights(model)}}; /* that all ranks hold whole */
   return CH_SAME(x->comm, facts);
 }
 

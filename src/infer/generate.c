@@ -34,9 +34,8 @@ typedef struct {
 } generation;
 
 static int push(choir_generated *to, int32_t token) {
-  if (!(to->count & (to->count - 1))) { /* full at powers of two */
+  if (!(to->count & (to->count - 1))) /* the array is full at powers of two */
     CH_TRY(CH_RESIZE(&to->tokens, to->count ? 2 * (size_t)to->count : 1, "new tokens"));
-  }
   to->tokens[to->count++] = token;
   return CHOIR_OK;
 }

@@ -54,7 +54,8 @@ static void all_logits(choir_session *s, int n, const real CH_DEV *stream, real 
   ch_get_into(&x->scratch, all, logits, bytes);
 }
 
-/* The last row of every slot whose logits are asked for, through the head together and to the host. */
+/* Computes the logits after the last token of every slot that asks for them, in one product, and copies them to the
+ * host. */
 static void last_logits(choir_session *s, const real CH_DEV *stream) {
   ch_exec *x = &s->x;
   int64_t d = s->net.config.d_model, V = s->net.config.vocab_size;

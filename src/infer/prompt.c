@@ -111,7 +111,7 @@ static int show_text(ch_stream_text *s, size_t end, int last) {
   return CHOIR_OK;
 }
 
-/* Where the first stop text begins that ends after `from`; `size` where there is none. */
+/* Position of the first stop text that ends after byte `from`; the text's size if there is none. */
 static size_t find_stop(const ch_stream_text *s, size_t from, const char *const *stops) {
   size_t first = s->bytes.size;
   for (; stops && *stops; stops++) {
@@ -123,7 +123,7 @@ static size_t find_stop(const ch_stream_text *s, size_t from, const char *const 
   return first;
 }
 
-/* Where the longest end of the bytes begins that is the beginning of a stop text. */
+/* Position from which bytes are held back: they may be the beginning of a stop text. The text's size: none are. */
 static size_t held_back(const ch_stream_text *s, const char *const *stops) {
   size_t first = s->bytes.size;
   for (; stops && *stops; stops++) {

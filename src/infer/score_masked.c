@@ -28,7 +28,7 @@ typedef struct {
   int diffusion, samples, V;
   int together;                          /* whether texts of a pass are routed each by itself */
   int32_t *token, *row, *target, *place; /* [B,T]; [B n] each; place: of a row's token in the continuation */
-  int32_t *shown, *hidden;               /* [n] a continuation with masks, and what they hide, -1 elsewhere */
+  int32_t *shown, *hidden;               /* [n] a continuation with masks; the masked tokens, -1 elsewhere */
   double *share, *estimate, *factor;     /* [n] of the score; [samples] scores by one sample, factors of its losses */
   float *logits;                         /* [B n,V] */
   const ch_score_item *held;             /* the item of one token whose logits w->logits holds; or NULL */

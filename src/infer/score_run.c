@@ -13,11 +13,11 @@
 
 typedef struct {
   int64_t next, end;         /* items that wait */
-  const ch_score_item *item; /* at hand, or NULL */
+  const ch_score_item *item; /* the item being scored, or NULL */
   const ch_score_item *held; /* whose tokens the session's slot begins with */
-  int waiting;               /* tokens of its context that have not gone in yet */
+  int waiting;               /* tokens of its context that the session has not read yet */
   int done;                  /* tokens of the continuation scored so far */
-  int known;                 /* tokens in front of `behind`'s logits; 0: none are kept */
+  int known;                 /* tokens of the context before `behind`; 0: it is empty */
   ch_summary behind;         /* of the logits after the context */
 } scoring_slot;
 

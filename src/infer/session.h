@@ -20,9 +20,9 @@ struct choir_session {
   int *length;                  /* [slots] tokens that the caches hold */
   int *begin;                   /* [slots+1] rows of the pass at hand */
   int64_t *until;               /* [slots+1] the same over the whole call */
-  real **last;                  /* [slots] where logits go, of the pass at hand: the caller's */
-  int32_t *token;               /* [chunk] of the pass at hand */
-  int32_t *position;            /* [chunk] of each of them */
+  real **last;                  /* [slots] where this pass writes logits: the caller's arrays */
+  int32_t *token;               /* [chunk] tokens of this pass */
+  int32_t *position;            /* [chunk] position of each token in its sequence */
 };
 
 /* One pass: slot b takes the tokens token[begin[b]] .. token[begin[b+1]-1], `chunk` of all slots at most. The logits

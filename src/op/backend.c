@@ -25,7 +25,7 @@ enum { MOST_BACKENDS = 16 };
 static const ch_backend *backends[MOST_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL after the last */
 static const char *names[MOST_BACKENDS + 1] = {CH_BACKENDS(NAME)};             /* of them */
 
-/* Up to a colon. */
+/* The backend of a name, whose part from a colon on ("cuda:1") is a device; NULL: unknown. */
 static const ch_backend *known(const char *name) {
   size_t length = strcspn(name, ":");
   for (int i = 0; backends[i]; i++)

@@ -11,7 +11,7 @@ typedef struct {
   const choir_tokenizer *tokenizer;
   ch_encoder *encoder;
   ch_buffer text;          /* of a column, with the spaces before it */
-  ch_ids ids;              /* of the prompt at hand */
+  ch_ids ids;              /* of the prompt being made */
   size_t cut_at, cut_size; /* position and size, in tokens, of the column that may be shortened */
 } maker;
 
@@ -195,7 +195,7 @@ void ch_sampler_free(ch_sampler *s) {
   *s = (ch_sampler){0};
 }
 
-/* The shorter first, and of equal length the one of the lower number: no two compare equal. */
+/* By length, then by number, so that the order does not depend on the sort. */
 static int by_length(const void *a, const void *b, void *examples) {
   int64_t i = *(const int64_t *)a, j = *(const int64_t *)b;
   int m = ch_examples_length(examples, i), n = ch_examples_length(examples, j);

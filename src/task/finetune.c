@@ -1,4 +1,4 @@
-/* choir_finetune: sets a run up, or back up. */
+/* choir_finetune: begins or resumes a run. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

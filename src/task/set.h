@@ -7,7 +7,7 @@
 #include "task/examples.h"
 
 /* ---- predictions ----
- * A model's answers to a task's examples: the label whose word is likeliest behind the prompt. Words of several tokens
+ * A model's answers to a task's examples: the label whose word is likeliest after the prompt. Words of several tokens
  * count by the mean of their tokens' log-probabilities, so that long and short ones compare. */
 
 typedef struct ch_predictions {

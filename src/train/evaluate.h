@@ -43,7 +43,7 @@ int ch_unigram_log(const uint64_t *counts, int vocab_size, double **unigram);
 /* Bytes of text that so many held-out tokens stand for, on average over the held-out share. */
 double ch_heldout_bytes(const choir_data *data, int64_t tokens);
 
-/* Sets bytes and bits_per_byte of a result that has loss and tokens; of a text also what gzip makes of it. */
+/* Sets bytes and bits_per_byte of a result from its loss and tokens; for a text also gzip's bits per byte. */
 void ch_eval_bytes(choir_eval_result *result, double bytes);
 void ch_eval_text_bytes(choir_eval_result *result, const ch_text_tokens *text);
 

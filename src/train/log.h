@@ -45,10 +45,10 @@ typedef struct ch_room {
   int owed;           /* a checkpoint was due and could not be written */
   int given_up;       /* the limit is reached */
   int64_t saved_step; /* of the newest checkpoint */
-  char why[512];      /* what was last refused */
+  char why[512];      /* message of the write that failed last */
 } ch_room;
 
-/* A checkpoint found no room; the attempt took so many seconds. The thread's message says what for. */
+/* Notes a checkpoint that found no room on the disk; the attempt took so many seconds. Keeps the thread's message. */
 void ch_room_owe(ch_room *room, double seconds);
 
 /* After every step: notices when room is gone or back, and whether the limit is reached. An error of the log that no

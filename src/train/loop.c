@@ -202,7 +202,8 @@ static int64_t steps_to_cool(const loop_state *d) {
   return fit > 1 ? (int64_t)fmin(fit, (double)INT_MAX) : 1;
 }
 
-/* The run becomes one whose steps, and those of its cooldown, were known before: it resumes and repeats like that. */
+/* Sets train.steps so that the cooldown, a share of the steps, ends with the minutes. The config then says so, and the
+ * run resumes and repeats as if these steps had been given. */
 static int cool_by_clock(loop_state *d) {
   ch_run *run = d->run;
   choir_train_config *c = &run->config.train;

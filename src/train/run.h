@@ -89,8 +89,8 @@ int ch_checkpoint_name_best(const ch_run *run);
  * weights were trained for; another router begins with what both have (docs/finetuning.md). */
 int ch_start_weights(choir_model *model, const char *directory);
 
-/* The config that the run goes on with: `given`, or (NULL) the run's own, which must describe the same model. steps
- * [count]: of the checkpoints that are there, the newest first. */
+/* Sets the config that the run resumes with: `given`, which must describe the same model, or (NULL) the run's own.
+ * steps [count]: the run's checkpoints, the newest first. */
 int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *steps, int count);
 
 /* Loads the newest intact checkpoint of the run and reports the ones passed over. Sets run->config_changed if the

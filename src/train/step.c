@@ -79,7 +79,8 @@ static ch_batch paired_batch(const ch_trainer *t, const ch_batch *b) {
   return (ch_batch){.T = b->T, .token = token, .row = b->row ? row : NULL, .rows = 2 * b->rows, .target = target};
 }
 
-/* Training by masking has targets at masked tokens alone (ch_model_picks_rows): copies in t->picked. */
+/* Training by masking has targets at masked tokens alone (ch_model_picks_rows): copies their rows, targets and weights
+ * to t->picked, so that the head runs on these rows only. */
 static ch_batch masked_rows(const ch_trainer *t, const ch_batch *b) {
   int64_t n = (int64_t)t->model->config.train.batch_sequences * b->T;
   int32_t *row = t->picked, *target = row + n;

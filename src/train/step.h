@@ -19,7 +19,8 @@ typedef struct ch_optimizer {
   double CH_DEV *squares;  /* [params->count], then [experts,tensors]: sums of squares of gradients */
 } ch_optimizer;
 
-/* CHOIR_ERROR_ARGUMENT: an optimizer that is not known, or `freeze` that names no weight, or all. */
+/* Makes the list of tensors, without memory for state. CHOIR_ERROR_ARGUMENT: an unknown optimizer, or a `freeze` that
+ * matches no weight or every weight. */
 int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_optimizer *o);
 void ch_optimizer_free(ch_optimizer *o);
 
@@ -108,10 +109,10 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_res
  * many targets or NULL. They are the trainer's until it cuts the next ones. */
 const ch_batch *ch_trainer_cut(ch_trainer *t, const int32_t *token, const int32_t *target, const float *weight);
 
-/* A step on those. */
+/* A training step on these tokens. */
 int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, choir_trainer_result *result);
 
-/* Nonzero behind every `every`-th step (0: none), and behind the last. */
+/* Nonzero after every `every`-th step (0: never), and after the last step. */
 int ch_trainer_is_due(const ch_trainer *t, int64_t every);
 
 /* CHOIR_ERROR_INTERRUPTED, for a run that was asked to stop and has saved. */

@@ -41,7 +41,7 @@ static inline void best_two(int e, int count, const real *score, const real *shi
   if (count > 1) expert[1] = second, value[1] = next;
 }
 
-/* Aliasing excluded, the compiler uses vectors without looking first. */
+/* restrict lets the compiler use vectors without a test for overlap. */
 static inline void subtract(int e, const real *restrict score, real half_way, real *restrict margin) {
   for (int i = 0; i < e; i++) margin[i] = score[i] - half_way;
 }

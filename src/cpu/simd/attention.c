@@ -62,10 +62,10 @@ static float *take_scratch(float **work, int64_t count) {
   return taken;
 }
 
-/* Some of the positions below `end` see the keys below this. */
+/* End of the keys that any position below `end` sees. */
 static int seen_by(const ch_attention_head *h, int end) { return h->bidirectional ? h->T : end; }
 
-/* How many of these there are from `key` on, at most CHUNK. */
+/* Number of these keys from `key` on, at most CHUNK. */
 static int in_chunk(const ch_attention_head *h, int key, int end) { return least(seen_by(h, end) - key, CHUNK); }
 
 /* Where forward works. */

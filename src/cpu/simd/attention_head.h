@@ -28,7 +28,7 @@ enum { CH_ATTENTION_GAP = 16, CH_ATTENTION_LD = CH_ATTENTION_CHUNK + CH_ATTENTIO
 
 static inline int64_t ch_attention_padded(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
-/* Packed arrays have whole chunks of positions, and whole vectors of what a head has. */
+/* Packed arrays are padded to whole chunks of positions and whole vectors of a head's columns. */
 static inline int64_t ch_attention_keys(int T) { return ch_attention_padded(T, CH_ATTENTION_CHUNK); }
 static inline int64_t ch_attention_width(int dh) { return ch_attention_padded(dh, 16); }
 static inline int64_t ch_attention_stride(int T) { return ch_attention_keys(T) + CH_ATTENTION_GAP; }
