@@ -35,6 +35,21 @@ cat >cluster.json <<'J'
  "levels": [{"name": "<img src=x onerror=alert()>", "ranks": 8, "bandwidth_gbs": 1, "latency_us": 1}]}
 J
 choir plan config.json --cluster cluster.json --out plan.html
+pages="inspect report compare plan"
+if "$build/choir" study list >/dev/null 2>&1; then
+  pages="$pages study"
+  cat >two.json <<'J'
+{"name": "two", "title": "choir: <img src=x onerror=alert()>", "question": "</style><script>document.title='ran'</script>",
+ "arms": [{"name": "<img src=x onerror=alert()>", "set": {"router.name": "expert_choice"}},
+          {"name": "top-2", "set": {"router.name": "gshard_top2"}}],
+ "claims": [{"text": "<b onclick=x>", "kind": "loss", "arm": "top-2", "rival": "<img src=x onerror=alert()>", "figure": 1}]}
+J
+  echo '{"config":' "$(cat config.json)" ', "budgets": [1024, 2048], "seeds": 2, "rates": [0.05], "deviation": 0.01}' >scale.json
+  choir study run two.json --data data --out studies --scale scale.json
+  cp studies/two-scale/report.html study.html
+else
+  echo "NOT TESTED: a study's page in a browser: choir study lacks packages of Python"
+fi
 
 # show WIDTH PAGE: the page as the browser made it, into dom; what its console said, into console.
 show() {
@@ -106,7 +121,7 @@ setTimeout(() => {
 J
 }
 
-for page in inspect report compare plan; do
+for page in $pages; do
   show 1280 $page.html
   grep -E 'CONSOLE|Uncaught|Refused' console | cut -c1-300 | head -n 3 | grep . && fail "$page: its console is not silent"
   grep -q '<title>choir: ' dom || fail "$page: markup ran: $(grep -o '<title>[^<]*' dom | head -n 1)"
