@@ -208,6 +208,8 @@ int cli_check_file(const char *path); /* an output file */
  * these directories that the verb reads. */
 int cli_is_output(const cli_option *option);
 int cli_check_not_input(const cli_verb *verb, const char *path, int count, const char *const *operands);
+/* Refuses an output that an option before it in the verb's table names, too. */
+int cli_check_apart(const cli_verb *verb, const cli_option *output);
 int cli_check_new(const char *path); /* an output directory, which may exist if it is empty */
 
 /* input.c */

@@ -141,6 +141,7 @@ static int open_files(const cli_verb *verb, int count, const char **operands) {
   for (const cli_option *o = verb->options; o->name; o++) {
     const char **path = o->target;
     if (cli_is_output(o) && *path && cli_check_not_input(verb, *path, count, operands)) return CLI_USAGE;
+    if (o->kind == CLI_OUTPUT && *path && cli_check_apart(verb, o)) return CLI_USAGE;
     if (o->kind == CLI_NEW && *path && cli_check_new(*path)) return CLI_FAILED;
     if ((o->kind != CLI_INPUT && o->kind != CLI_SMALL && o->kind != CLI_OUTPUT) || !*path) continue;
     if (cli_ranks_no_pipe(*path)) return CLI_FAILED;

@@ -8,6 +8,7 @@
 #include "file/dir.h"
 #include "file/file.h"
 #include "file/run_files.h"
+#include "file/there.h"
 
 int cli_check_file(const char *path) {
   ch_file file;
@@ -81,6 +82,17 @@ static int check_against(const char *path, const struct stat *output, const char
 
 int cli_is_output(const cli_option *o) {
   return o->kind == CLI_OUTPUT || (o->kind == CLI_PATH && !strcmp(o->name, "out"));
+}
+
+int cli_check_apart(const cli_verb *verb, const cli_option *output) {
+  const char *const *a = output->target;
+  for (const cli_option *o = verb->options; o != output; o++) {
+    const char *const *b = o->target;
+    if (o->kind == CLI_OUTPUT && *b && strcmp(*a, "-") && (!strcmp(*a, *b) || ch_same_file(*a, *b)))
+      return cli_usage("--%s and --%s both name %s: one would overwrite the other", o->name, output->name,
+                       cli_shown(*a));
+  }
+  return 0;
 }
 
 int cli_check_not_input(const cli_verb *verb, const char *path, int count, const char *const *operands) {

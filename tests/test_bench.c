@@ -130,6 +130,8 @@ static void skewed_loads_are_uneven(void **state) {
   test_ok(ch_bench_run("moe n=400 d=32 h=8 e=16 c=3 skew=2 router=topk", &options, &skewed));
   assert_true(skewed.flops == even.flops && skewed.error < 1e-4);
   assert_true(figure(&even, "fullest expert over mean") < 1.7 && figure(&skewed, "fullest expert over mean") > 3);
+  test_fails(ch_bench_run("moe n=400 d=32 h=8 e=16 skew=2 router=hash", &options, &skewed), CHOIR_ERROR_ARGUMENT,
+             "skew has no effect with router 'hash'");
 }
 
 /* Every choice is kept or dropped; what is not filled is empty; where experts choose there is nothing to tell. */

@@ -250,6 +250,8 @@ static void outputs_that_are_read_are_refused(void **state) {
   for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
     program_refuses(2, read, "cd read && choir %s", commands[i]);
   program_must("diff -r read kept");
+  program_refuses(2, "both name", "cd read && choir forward run ids.npy --logits x.npy --save-routes x.npy");
+  program_refuses(2, "both name", "cd read && ln a.txt b.txt; choir forward run x --logits a.txt --save-routes b.txt");
 }
 
 TEST_MAIN(program_setup, program_directory_remove, outputs_that_are_read_are_refused, only_what_choir_made_is_removed,

@@ -91,6 +91,10 @@ static int make_args(ch_bench *b, moe_case *c) {
   c->options = router->defaults;
   CH_TRY(ch_bench_capacity(b, 4, &c->options));
   CH_TRY(router->check(&c->options, n, e, 0));
+  if (b->value[5] != 0 && router->reads < CH_READS_LOGITS)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "bench 'moe': skew has no effect with router '%s', which has no scores: leave it out",
+                    router->name);
   c->args = (ch_moe_args){.route = {.router = router,
                                     .options = &c->options,
                                     .n = n,

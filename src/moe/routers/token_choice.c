@@ -143,8 +143,8 @@ int ch_token_choice_check(const choir_router_options *o, int n, int e, int seque
   (void)sequence_length;
   CH_TRY(ch_router_check_sizes(o, n, e));
   if (e < per_token)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there is only %d", o->name,
-                    per_token, e);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there %s only %d", o->name,
+                    per_token, e == 1 ? "is" : "are", e);
   if (n > INT32_MAX / per_token)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->name, n);
   return check_nulls(o);
