@@ -169,6 +169,8 @@ static void fine_tunes_many_experts(void **state) {
 
 static void refusals(void **state) {
   program_refuses(1, "whose scores draw nothing", "choir score lm --requests requests.jsonl --mask-samples 4");
+  program_refuses(1, "leave train.objective as the checkpoint has it",
+                  "choir finetune --from run --task mine.json --data set --set objective=next_token --out none");
   program_refuses(1, "model.attention is \"bidirectional\"", "choir export run --format gguf --out run.gguf");
   program_refuses(1, "probe for leaks", "choir probe run --text corpus.txt");
   program_refuses(1, "routing 'adaptive'", "choir eval run --routing adaptive");

@@ -92,12 +92,16 @@ static int open_sets(ch_tune *t, const char *base) {
   const choir_config *config = &t->run.config;
   const choir_train_config *c = &config->train;
   const choir_tokenizer *tokenizer;
-  int V = ch_config_pieces(config);
+  int V = ch_config_pieces(config), pieces;
   CH_TRY(choir_tokenizer_load(path, &t->run.tokenizer));
   tokenizer = t->run.tokenizer;
-  if (choir_tokenizer_vocab_size(tokenizer) != V)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s has %d pieces and the model %d: they do not belong together", path,
-                    choir_tokenizer_vocab_size(tokenizer), V);
+  pieces = choir_tokenizer_vocab_size(tokenizer);
+  if (pieces != V)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s has %d pieces and the model %d: they do not belong together%s", path,
+                    pieces, V,
+                    abs(pieces - V) == 1 ? "; a model that is trained by masking has a piece more, the mask: leave "
+                                           "train.objective as the checkpoint has it"
+                                         : "");
   CH_TRY(ch_set_open(t->task, t->settings.data, "train", tokenizer, config, c->sequence_length, 1, &t->train));
   CH_TRY(ch_set_open(t->task, t->settings.data, "dev", tokenizer, config, c->sequence_length, 1, &t->dev));
   ch_examples_thin(&t->dev.examples, c->eval_sequences);
