@@ -26,4 +26,16 @@ static inline void made_up_rows(const char *path, int rows, uint32_t sub) {
   if (fclose(file)) abort();
 }
 
+/* mine.json, a task, and four rows of it for `path`, a file rows.tsv: enough to fine-tune for a few steps. */
+static inline void made_up_four_rows(const char *path) {
+  static const char task[] =
+      "{\"name\": \"mine\", \"format\": \"tsv\", \"splits\": {\"train\": [\"rows.tsv\"], \"dev\": [\"rows.tsv\"]},\n"
+      " \"columns\": {\"text\": [\"text\"]}, \"label\": [\"label\"],\n"
+      " \"labels\": [{\"word\": \" a\", \"values\": [\"bad\"]}, {\"word\": \" e\", \"values\": [\"good\"]}],\n"
+      " \"template\": \"{text}:\", \"cut\": \"text\"}\n";
+  static const char rows[] = "text\tlabel\nku\tgood\nle\tbad\nmi\tgood\nno\tbad\n";
+  test_ok(ch_file_save("mine.json", task, sizeof task - 1));
+  test_ok(ch_file_save(path, rows, sizeof rows - 1));
+}
+
 #endif

@@ -5,6 +5,7 @@
 #include "choir/choir.h"
 #include "faults/shim.h"
 #include "file/run_files.h"
+#include "made_up_task.h"
 #include "program.h"
 
 #define TRAIN "choir train --threads 1 "
@@ -15,14 +16,7 @@ static const char *const files[] = CH_RUN_FILES;
 enum { FILES = sizeof files / sizeof *files };
 
 static void make_runs(void **state) {
-  static const char task[] =
-      "{\"name\": \"mine\", \"format\": \"tsv\", \"splits\": {\"train\": [\"rows.tsv\"], \"dev\": [\"rows.tsv\"]},\n"
-      " \"columns\": {\"text\": [\"text\"]}, \"label\": [\"label\"],\n"
-      " \"labels\": [{\"word\": \" a\", \"values\": [\"bad\"]}, {\"word\": \" e\", \"values\": [\"good\"]}],\n"
-      " \"template\": \"{text}:\", \"cut\": \"text\"}\n";
-  static const char rows[] = "text\tlabel\nku\tgood\nle\tbad\nmi\tgood\nno\tbad\n";
-  test_ok(ch_file_save("mine.json", task, sizeof task - 1));
-  test_ok(ch_file_save("rows.tsv", rows, sizeof rows - 1));
+  made_up_four_rows("rows.tsv");
   program_must(FRESH "--set steps=7 --out run && " TUNE "--from run --task mine.json --data . --out tuned");
 }
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <time.h>
 
+#include "../made_up_task.h"
 #include "../program.h"
 #include "file/temporary.h"
 #include "shim.h"
@@ -149,15 +150,8 @@ static inline void faults_progress(const char *what, int64_t done, int64_t all) 
 
 /* A checkpoint and a task to fine-tune it on. */
 static inline void faults_setup_task(void) {
-  static const char task[] =
-      "{\"name\": \"mine\", \"format\": \"tsv\", \"splits\": {\"train\": [\"rows.tsv\"], \"dev\": [\"rows.tsv\"]},\n"
-      " \"columns\": {\"text\": [\"text\"]}, \"label\": [\"label\"],\n"
-      " \"labels\": [{\"word\": \" a\", \"values\": [\"bad\"]}, {\"word\": \" e\", \"values\": [\"good\"]}],\n"
-      " \"template\": \"{text}:\", \"cut\": \"text\"}\n";
-  static const char rows[] = "text\tlabel\nku\tgood\nle\tbad\nmi\tgood\nno\tbad\n";
-  test_ok(ch_file_save("mine.json", task, sizeof task - 1));
   program_must("mkdir set && choir train --threads 1 --config config.json --data data --out pre --set steps=2");
-  test_ok(ch_file_save("set/rows.tsv", rows, sizeof rows - 1));
+  made_up_four_rows("set/rows.tsv");
 }
 
 /* corpus.txt, data/, config.json of a run that saves every second of its six steps, what fine-tuning needs; and for
