@@ -528,10 +528,13 @@ class Recipes(unittest.TestCase):
         self.refused(lambda r: r["claims"][0].update(rival="top-3"), "claims[0].rival", "top-3")
         self.refused(lambda r: r["claims"][0].pop("rival"), "claims[0]", "needs a rival")
         self.refused(lambda r: r["arms"][0].update(rate_of="x"), "rate_of")
+        self.refused(lambda r: r["claims"][4].update(margin=float("nan")), "NaN is no finite number")
+        self.refused(lambda r: r["claims"][4].update(margin=-float("inf")), "-Infinity is no finite number")
         path = pathlib.Path(testing.run().parent / "wrong.json")
-        path.write_text('{"name": "a", "name": "b"}')
-        with self.assertRaisesRegex(StudyError, "wrong.json.*twice"):
-            recipe.load(str(path))
+        for text, told in (('{"name": "a", "name": "b"}', "twice"), ('{"name": 1e400}', "1e400 is no finite number")):
+            path.write_text(text)
+            with self.assertRaisesRegex(StudyError, f"wrong.json.*{told}"):
+                recipe.load(str(path))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import json
+import math
 import os
 import pathlib
 import tempfile
@@ -41,9 +42,17 @@ def _unique(pairs):
     return found
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
 def read(path: os.PathLike) -> Any:
     try:
-        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        return json.loads(text, object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
     except OSError as error:
         raise StudyError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
