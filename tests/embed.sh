@@ -15,6 +15,15 @@ echo "pkg-config, shared"
 ${CC:-cc} -Wall -Werror "$program" $(pkg-config --cflags --libs choir) -o "$work/shared"
 "$work/shared"
 
+echo "the program in docs/embedding.md, and examples/layer.c"
+sed -n '/^    #include <choir/,/^    }$/s/^    //p' "$source/docs/embedding.md" >"$work/page.c"
+# shellcheck disable=SC2046
+for example in "$work/page.c" "$source/examples/layer.c"; do
+  ${CC:-cc} -Wall -Wextra -Werror "$example" $(pkg-config --cflags --libs choir) -o "$work/example"
+  "$work/example" >"$work/said"
+done
+awk '{ errors[NR] = $NF } END { exit !(NR == 4 && errors[4] > 0 && errors[4] < errors[1] / 2) }' "$work/said" || { cat "$work/said"; exit 1; }
+
 echo "pkg-config, static"
 # shellcheck disable=SC2046
 ${CC:-cc} -Wall -Werror "$program" $(pkg-config --cflags choir) "$library/libchoir.a" \
