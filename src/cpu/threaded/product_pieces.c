@@ -52,11 +52,13 @@ static cut cut_product(const ch_product *p, double target, int64_t most) {
   return c;
 }
 
-/* Cuts all products; returns the number of pieces. */
-static int64_t cut_all(int count, ch_tiling cutting, const ch_product *products, cut *cuts) {
+/* Cuts all products; returns the number of pieces, and in *all what they cost. */
+static int64_t cut_all(int count, ch_tiling cutting, const ch_product *products, cut *cuts, double *all) {
   int64_t pieces = 0;
+  *all = 0;
   for (int i = 0; i < count; i++) {
-    double share = cost(products[i].m, products[i].n, products[i].k) / cutting.pieces;
+    double whole = cost(products[i].m, products[i].n, products[i].k), share = whole / cutting.pieces;
+    *all += whole;
     cuts[i] = cut_product(&products[i], share > cutting.smallest ? share : cutting.smallest, cutting.output);
     cuts[i].begin = pieces;
     if (cuts[i].rows > 0) pieces += ceil_div(products[i].m, cuts[i].rows) * cuts[i].across;
@@ -146,14 +148,23 @@ static void run_piece(ch_product *p, const pieces_room *r, void *scratch) {
   for (int64_t i = 0; i < p->m; i++) run(p->activate, p->c + i * p->ldc, p->element + i * ldc, p->n);
 }
 
+/* Threads that are worth waking: each has 20 microseconds of work. Small layers stay on one thread, where others that
+ * want the cores cannot hold them up at every product. */
+static int threads_for(const ch_exec *x, int64_t pieces, double all) {
+  double threads = all / 4e6;
+  if (pieces < 2 || threads < 2) return 1;
+  return threads < x->threads ? (int)threads : x->threads;
+}
+
 void ch_products_run(ch_exec *x, int count, ch_tiling cutting, const ch_product *products) {
   CH_SCRATCH(x);
   cut *cuts = CH_NEW(&x->scratch, cut, count);
   char *scratch = CH_NEW(&x->scratch, char, (int64_t)x->threads *CH_PRODUCT_SCRATCH);
   pieces_room all = room_of(x, &cutting);
   if (ch_counting(x)) return;
-  int64_t pieces = cut_all(count, cutting, products, cuts);
-#pragma omp parallel num_threads(pieces > 1 ? x->threads : 1)
+  double all_cost;
+  int64_t pieces = cut_all(count, cutting, products, cuts, &all_cost);
+#pragma omp parallel num_threads(threads_for(x, pieces, all_cost))
   {
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < pieces; i++) {
