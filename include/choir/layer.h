@@ -19,7 +19,7 @@ typedef struct choir_layer_options {
   choir_router_options router;
   const char *compute; /* "fp32" (NULL too) or "bf16" */
   const char *backend; /* "cpu" (NULL too) or "reference" */
-  int threads;         /* 0: all; one where tokens * d_model * d_hidden < 2^18, too little work to share */
+  int threads;         /* 0: all */
   uint64_t seed;       /* of jitter and of sampled second experts, which go on from one training call to the next */
   int64_t reserved[8];
 } choir_layer_options;

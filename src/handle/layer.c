@@ -181,17 +181,9 @@ static int check_layer_options(const choir_layer_options *o) {
   return router->check(&o->router, o->tokens, o->experts, o->sequence_length);
 }
 
-/* Where a call takes some tens of microseconds, and other programs hold the cores, waiting for a second thread takes a
- * hundred times as long. Results do not depend on the number of threads. */
-enum { WORTH_THREADS = 1 << 18 };
-static int layer_threads(const choir_layer_options *o) {
-  double multiplications = (double)o->tokens * o->d_model * o->d_hidden; /* of one product, with one expert a token */
-  return !o->threads && multiplications < WORTH_THREADS ? 1 : o->threads;
-}
-
 static int set_up_layer(choir_layer *layer, ch_compute compute) {
   const choir_layer_options *o = &layer->options;
-  CH_TRY(ch_exec_init(&layer->x, o->backend ? o->backend : "cpu", compute, 0, layer_threads(o)));
+  CH_TRY(ch_exec_init(&layer->x, o->backend ? o->backend : "cpu", compute, 0, o->threads));
   CH_TRY(CH_ALLOC(&layer->token, o->tokens, "the layer's tokens"));
   CH_TRY(CH_ALLOC(&layer->valid, o->tokens, "the layer's mask"));
   layer->args = (ch_moe_args){.route = {.router = ch_router_find(o->router.name),
