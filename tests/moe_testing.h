@@ -151,18 +151,15 @@ static inline ch_moe_args layer_args(layer_case *c) {
                                  .e = c->e,
                                  .sequence_length = c->T,
                                  .d = c->d,
-                                 .mask = c->valid,
-                                 .valid = c->valid,
-                                 .token = c->token,
+                                 .tokens = {.mask = c->valid, .valid = c->valid, .id = c->token},
                                  .training = c->training,
                                  .causal = c->causal,
                                  .by_threshold = c->by_threshold,
-                                 .rng = {.seed = c->seed, .sub = c->sub},
-                                 .rng_base = c->rng_base,
+                                 .draws = {{.seed = c->seed, .sub = c->sub}, c->rng_base},
                                  .x = c->x,
                                  .weight = c->router,
-                                 .thresholds = c->thresholds,
-                                 .aux_scale = c->aux_scale},
+                                 .kept.thresholds = c->thresholds,
+                                 .scale.aux = c->aux_scale},
                        .h = c->h,
                        .shards = 1,
                        .keep = !c->discard,
@@ -209,8 +206,6 @@ static inline void layer_run(layer_case *c, int backward) {
 /* Only the router of the case, on c->scores: fills record and counts; with dgate (by slot), dscores too. */
 static inline void router_run(layer_case *c, const real *dgate) {
   ch_exec x;
-  ch_record record;
-  ch_route_counts counts;
   const ch_router *router = ch_router_find(c->options.name);
   assert_non_null(router);
   test_ok(ch_exec_init(&x, test_backend(c->backend), c->compute, 1, c->threads));
@@ -220,38 +215,35 @@ static inline void router_run(layer_case *c, const real *dgate) {
       poison_arenas(&x);
       if (c->dscores) test_poison(c->dscores, (int64_t)c->n * c->e);
     }
-    ch_record_alloc(&x.tape, &record, c->n, c->e,
+    const int scored = ch_router_scored(router);
+    ch_routing r = {.logits = scored ? NULL : c->scores,
+                    .scores = scored ? c->scores : NULL,
+                    .dgate = dgate,
+                    .dscores = c->dscores};
+    ch_record_alloc(&x.tape, &r.record, c->n, c->e,
                     c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
-    ch_route_counts_alloc(&x, &x.tape, &counts, c->e);
-    counts.capacity = -1;
+    ch_route_counts_alloc(&x, &x.tape, &r.counts, c->e);
+    r.counts.capacity = -1;
     ch_route_args a = {.router = router,
                        .options = &c->options,
                        .n = c->n,
                        .e = c->e,
                        .sequence_length = c->T,
-                       .mask = pass ? c->valid : NULL,
-                       .valid = c->valid,
-                       .token = c->token,
-                       .logits = ch_router_scored(router) ? NULL : c->scores,
-                       .scores = ch_router_scored(router) ? c->scores : NULL,
-                       .thresholds = c->thresholds,
+                       .tokens = {.mask = pass ? c->valid : NULL, .valid = c->valid, .id = c->token},
                        .training = c->training,
                        .by_threshold = c->by_threshold,
-                       .rng = ch_rng_make(c->seed, CH_STREAM_SECOND_EXPERT, 3),
-                       .rng_base = c->rng_base,
-                       .record = &record,
-                       .counts = &counts,
-                       .dgate = dgate,
-                       .aux_scale = c->aux_scale,
-                       .dscores = c->dscores};
+                       .draws = {ch_rng_make(c->seed, CH_STREAM_SECOND_EXPERT, 3), c->rng_base},
+                       .kept.thresholds = c->thresholds,
+                       .scale.aux = c->aux_scale,
+                       .routing = &r};
     if (c->causal && router->causal)
       router->causal(&x, &a);
     else
       ch_route_only(&x, &a);
-    x.ops->index(&x, &(ch_index_args){.record = &record});
+    x.ops->index(&x, &(ch_index_args){.record = &r.record});
     if (dgate && router->backward) router->backward(&x, &a);
     assert_int_equal(x.scratch.used, 0);
-    if (pass) keep_record(&c->record, &c->counts, &record, &counts);
+    if (pass) keep_record(&c->record, &c->counts, &r.record, &r.counts);
     x.tape.used = 0;
   }
   ch_exec_free(&x);

@@ -55,23 +55,19 @@ static routed route(const real *score, const real *threshold, int cap, const uin
   routed out = {0};
   options.cap = cap;
   TEST_EXEC("reference", CH_COMPUTE_FP32, threads, {
-    ch_record record;
-    ch_route_counts counts;
+    ch_routing r = {.scores = (real *)(uintptr_t)score};
     if (pass_) poison_planned(&x);
-    ch_record_alloc(&x.tape, &record, N, E, N * ch_router_most_experts(&options, E));
-    ch_route_counts_alloc(&x, &x.tape, &counts, E);
-    counts.capacity = -1;
+    ch_record_alloc(&x.tape, &r.record, N, E, N * ch_router_most_experts(&options, E));
+    ch_route_counts_alloc(&x, &x.tape, &r.counts, E);
+    r.counts.capacity = -1;
     ch_router_by_thresholds(&x, &(ch_route_args){.options = &options,
                                                  .n = N,
                                                  .e = E,
-                                                 .mask = valid,
-                                                 .valid = valid,
-                                                 .scores = score,
-                                                 .thresholds = threshold,
-                                                 .record = &record,
-                                                 .counts = &counts});
-    x.ops->index(&x, &(ch_index_args){.record = &record});
-    if (pass_) keep_record(&out.record, &out.counts, &record, &counts);
+                                                 .tokens = {.mask = valid, .valid = valid},
+                                                 .kept.thresholds = threshold,
+                                                 .routing = &r});
+    x.ops->index(&x, &(ch_index_args){.record = &r.record});
+    if (pass_) keep_record(&out.record, &out.counts, &r.record, &r.counts);
     x.tape.used = 0;
   });
   return out;
@@ -139,16 +135,15 @@ static void thresholds_are_means_of_cutoffs(void **state) {
   real kept[2] = {77, 77}, cutoff[2];
   double sum[2] = {0}, weight[2] = {0};
   for (int step = 0; step < 60; step++) {
-    ch_route_counts counts = {.cutoff = cutoff};
+    ch_routing seen = {.counts.cutoff = cutoff};
     for (int i = 0; i < 2; i++) {
       cutoff[i] = (real)ch_rng_uniform(ch_rng_make(3, CH_STREAM_TEST, 50), (uint64_t)(2 * step + i));
       sum[i] = decay * sum[i] + (1 - decay) * (double)cutoff[i];
       weight[i] = decay * weight[i] + (1 - decay);
     }
     TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
-      ch_router_observe_cutoffs(
-          &x,
-          &(ch_route_args){.options = &options, .e = 2, .counts = &counts, .state = kept, .observed = (uint64_t)step});
+      ch_router_observe(&x, ch_router_find(options.name), &options, 2, &seen,
+                        (ch_router_kept){.state = kept, .observed = (uint64_t)step});
     });
     for (int i = 0; i < 2; i++)
       if (!(fabs((double)kept[i] - sum[i] / weight[i]) < 1e-5)) fail_msg("step %d: %g", step, (double)kept[i]);
@@ -164,20 +159,17 @@ static void adaptive_cutoffs_move(void **state) {
   for (int i = 0; i < N * E; i++) score[i] = (real)ch_rng_uniform(ch_rng_make(3, CH_STREAM_TEST, 60), (uint64_t)i);
   for (int i = 0; i < E; i++) threshold[i] = (real)0.5;
   TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
-    ch_record record;
-    ch_route_counts counts;
-    ch_record_alloc(&x.tape, &record, N, E, N * ch_router_most_experts(&options, E));
-    ch_route_counts_alloc(&x, &x.tape, &counts, E);
+    ch_routing r = {.scores = score};
+    ch_record_alloc(&x.tape, &r.record, N, E, N * ch_router_most_experts(&options, E));
+    ch_route_counts_alloc(&x, &x.tape, &r.counts, E);
     ch_router_by_thresholds(&x, &(ch_route_args){.options = &options,
                                                  .n = N,
                                                  .e = E,
                                                  .sequence_length = N,
                                                  .causal = CH_ADAPTIVE,
-                                                 .scores = score,
-                                                 .thresholds = threshold,
-                                                 .history = history,
-                                                 .record = &record,
-                                                 .counts = &counts});
+                                                 .growing.history = history,
+                                                 .kept.thresholds = threshold,
+                                                 .routing = &r});
     x.tape.used = 0;
   });
   for (int k = 0; k < N * E; k++) {
@@ -193,7 +185,7 @@ static void run_causal(layer_case *c, const real *threshold) {
   ch_moe_saved saved;
   a.route.training = a.keep = 0;
   a.route.causal = 1;
-  a.route.thresholds = threshold;
+  a.route.kept.thresholds = threshold;
   TEST_EXEC(c->backend, CH_COMPUTE_FP32, c->threads, {
     if (pass_) {
       poison_planned(&x);

@@ -118,8 +118,9 @@ static void a_starved_expert_recovers(void **state) {
     load = c.record.expert_begin[1];
     if (!step) assert_int_equal(load, K / 4);
     TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
-      ch_route_args a = {.options = &o, .e = E, .counts = &c.counts, .state = thresholds, .observed = 100000};
-      ch_router_observe_cutoffs(&x, &a);
+      ch_routing seen = {.counts = c.counts};
+      ch_router_observe(&x, ch_router_find(o.name), &o, E, &seen,
+                        (ch_router_kept){.state = thresholds, .observed = 100000});
     });
     layer_case_free(&c);
   }

@@ -50,6 +50,8 @@ static void bias_balances_loads_in_steps(void **state) {
   layer_case c = make("bias_balanced", 2048, 16);
   ch_exec x;
   real prices[16] = {0}, before[16];
+  const ch_router *router = ch_router_find("bias_balanced");
+  ch_routing seen = {0};
   const double even = 2048.0 * 2 / 16;
   skewed_scores(&c, 0.3);
   test_ok(ch_exec_init(&x, test_backend(c.backend), c.compute, 1, c.threads));
@@ -58,8 +60,8 @@ static void bias_balances_loads_in_steps(void **state) {
   for (uint64_t step = 0; step < 600; step++) {
     router_run(&c, NULL);
     if (!step) assert_true(load_of(&c, 15) > 2 * even && load_of(&c, 0) < even / 4);
-    ch_route_args a = {.options = &c.options, .e = 16, .counts = &c.counts, .state = prices, .observed = step};
-    ch_router_find("bias_balanced")->observe(&x, &a);
+    seen.counts = c.counts;
+    ch_router_observe(&x, router, &c.options, 16, &seen, (ch_router_kept){.state = prices, .observed = step});
   }
   for (int i = 0; i < 16; i++)
     if (!(fabs(load_of(&c, i) / even - 1) < 0.2)) fail_msg("expert %d has %d of %g", i, load_of(&c, i), even);
@@ -68,8 +70,7 @@ static void bias_balances_loads_in_steps(void **state) {
       assert_true(c.record.slot_gate[s] == c.scores[c.record.slot_token[s] * 16 + i]);
   assert_int_equal(ch_slots(&c.record), 2048 * 2);
   memcpy(before, prices, sizeof before);
-  ch_route_args first = {.options = &c.options, .e = 16, .counts = &c.counts, .thresholds = prices, .state = prices};
-  ch_router_find("bias_balanced")->observe(&x, &first);
+  ch_router_observe(&x, router, &c.options, 16, &seen, (ch_router_kept){.thresholds = prices, .state = prices});
   for (int i = 0; i < 16; i++) assert_true(fabs((double)(prices[i] - before[i])) <= 1.001 * c.options.bias_rate);
   ch_exec_free(&x);
   layer_case_free(&c);
@@ -228,8 +229,8 @@ static void learn(layer_case *c, uint64_t observed) {
   ch_exec x;
   ch_moe_saved saved;
   ch_moe_args a = layer_args(c);
-  a.route.state = c->router;
-  a.route.observed = observed;
+  a.route.kept.state = c->router;
+  a.route.kept.observed = observed;
   test_ok(ch_exec_init(&x, c->backend, CH_COMPUTE_FP32, 1, c->threads));
   for (int pass = 0; pass < 2; pass++) {
     if (pass) {

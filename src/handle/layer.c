@@ -39,7 +39,7 @@ static size_t expert_bytes(const ch_moe_args *a) { return bytes_of(a->route.e, a
 
 static void put_weights(ch_exec *x, ch_moe_args *a, const choir_layer_weights *w) {
   a->route.weight = put(x, w->router, router_bytes(a));
-  a->route.thresholds = put(x, w->thresholds, bytes_of(a->route.e, 1, 1));
+  a->route.kept.thresholds = put(x, w->thresholds, bytes_of(a->route.e, 1, 1));
   a->weights = (ch_moe_weights){.w1 = put(x, w->w1, expert_bytes(a)), .w2 = put(x, w->w2, expert_bytes(a))};
 }
 
@@ -62,9 +62,9 @@ typedef struct {
 static void forward_layer(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const call *c) {
   size_t n = (size_t)a->route.n, bytes = bytes_of(a->route.n, a->route.d, 1);
   put_weights(x, a, c->weights);
-  a->route.token = put(x, c->tokens, n * sizeof *c->tokens);
-  a->route.mask = ch_counting(x) ? NULL : c->valid;
-  a->route.valid = put(x, c->valid, n);
+  a->route.tokens.id = put(x, c->tokens, n * sizeof *c->tokens);
+  a->route.tokens.mask = ch_counting(x) ? NULL : c->valid;
+  a->route.tokens.valid = put(x, c->valid, n);
   a->route.x = put(x, c->x, bytes);
   a->out = ch_stand_in(&x->tape, c->out, bytes);
   ch_moe_forward(x, a, saved);
@@ -79,8 +79,7 @@ static void backward_layer(ch_exec *x, const ch_moe_args *forward, ch_moe_saved 
   a.route.x = put(x, c->x, bytes);
   a.dout = put(x, c->dout, bytes);
   a.dx = ch_stand_in(&x->tape, c->dx, bytes);
-  a.route.aux_scale = (float)a.route.options->aux_loss_weight;
-  a.route.z_scale = (float)a.route.options->z_loss_weight;
+  a.route.scale = (ch_route_scale){(float)a.route.options->aux_loss_weight, (float)a.route.options->z_loss_weight};
   a.accumulate = 1;
   ch_moe_backward(x, &a, saved);
   ch_get_into(&x->tape, c->dx, a.dx, bytes);
@@ -102,7 +101,7 @@ static int find_bad_score(ch_exec *x, const ch_route_args *a, const ch_moe_saved
   CH_SCRATCH(x);
   if (!ch_router_has_thresholds(a->router)) return -1;
   const real *scores = ch_get(x, saved->routing.scores, bytes_of(a->n, a->e, 1));
-  return ch_counting(x) ? -1 : find_bad_row(scores, a->n, a->e, a->mask);
+  return ch_counting(x) ? -1 : find_bad_row(scores, a->n, a->e, a->tokens.mask);
 }
 
 /* Everything that a call may do, without doing it: sizes the arenas of `x`, which count. */
@@ -191,7 +190,7 @@ static int set_up_layer(choir_layer *layer, ch_compute compute) {
                                         .e = o->experts,
                                         .sequence_length = o->sequence_length,
                                         .d = o->d_model,
-                                        .rng = {.seed = o->seed}},
+                                        .draws.rng.seed = o->seed},
                               .h = o->d_hidden,
                               .shards = 1};
   return plan_layer(layer, o->tokens);
@@ -265,7 +264,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
                         .tokens = tokens ? layer->token : NULL,
                         .valid = valid ? layer->valid : NULL,
                         .out = out});
-  if (training) a->rng_base += (uint64_t)n;
+  if (training) a->draws.base += (uint64_t)n;
   layer->forward_done = 1;
   layer->backward_possible = a->training;
   layer->bad_row = ch_router_has_thresholds(a->router) ? find_bad_row(x, n, a->d, valid) : -1;
@@ -302,12 +301,8 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
                     bad);
   size_t mark = ch_arena_mark(&x->tape), bytes = bytes_of(a->e, 1, 1);
   const real CH_DEV *state = put(x, thresholds, bytes);
-  a->router->observe(x, &(ch_route_args){.options = a->options,
-                                         .n = a->n,
-                                         .e = a->e,
-                                         .counts = &layer->saved.routing.counts,
-                                         .state = (real CH_DEV *)state,
-                                         .observed = calls});
+  ch_router_observe(x, a->router, a->options, a->e, &layer->saved.routing,
+                    (ch_router_kept){.state = (real CH_DEV *)state, .observed = calls});
   ch_get_into(&x->tape, thresholds, state, bytes);
   ch_arena_release(&x->tape, mark);
   return ch_exec_check(x);
@@ -317,7 +312,7 @@ int choir_layer_route_stats(const choir_layer *layer, choir_route_stats *stats) 
   CH_TRY(CH_GIVEN(layer, stats));
   const ch_route_args *a = &layer->args.route;
   if (!layer->forward_done) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: statistics need a forward first");
-  return ch_route_stats_make(layer->x.memory, ch_valid_count(a->mask, a->n), &layer->saved.routing, stats);
+  return ch_route_stats_make(layer->x.memory, ch_valid_count(a->tokens.mask, a->n), &layer->saved.routing, stats);
 }
 
 size_t choir_layer_bytes(const choir_layer *layer) {

@@ -55,7 +55,7 @@ static int check_row(const request *q, int t) {
 static int check_rows(const request *q) {
   const ch_route_args *a = &q->args;
   for (int t = 0; t < a->n; t++)
-    if (!a->mask || a->mask[t]) CH_TRY(check_row(q, t));
+    if (!a->tokens.mask || a->tokens.mask[t]) CH_TRY(check_row(q, t));
   return CHOIR_OK;
 }
 
@@ -65,7 +65,7 @@ static int check_thresholds(const ch_route_args *a) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' keeps no thresholds to route by", a->router->name);
   if ((int64_t)a->n * a->e > INT32_MAX / 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d tokens and %d experts are too many for one call", a->n, a->e);
-  const float *thresholds = CH_AS_HOST(const float, a->thresholds);
+  const float *thresholds = CH_AS_HOST(const float, a->kept.thresholds);
   for (int i = 0; i < a->e; i++)
     if (isnan(thresholds[i]))
       return ch_error(CHOIR_ERROR_NUMERIC, "thresholds[%d] is %g: must be a number", i, (double)thresholds[i]);
@@ -97,8 +97,8 @@ static void gather_dgates(const request *q, float *dgate) {
 /* Padding may hold anything, NaN too: it has no gradient. */
 static void clear_padding(const request *q) {
   const ch_route_args *a = &q->args;
-  for (int t = 0; a->mask && t < a->n; t++)
-    if (!a->mask[t]) memset(q->to->dscores + (int64_t)t * a->e, 0, (size_t)a->e * sizeof *q->to->dscores);
+  for (int t = 0; a->tokens.mask && t < a->n; t++)
+    if (!a->tokens.mask[t]) memset(q->to->dscores + (int64_t)t * a->e, 0, (size_t)a->e * sizeof *q->to->dscores);
 }
 
 /* forward's steps in reverse, on the caller's array. */
@@ -119,7 +119,7 @@ static void run_router(ch_exec *x, request *q) {
   ch_routing *r = &q->routing;
   real CH_DEV *in = (real CH_DEV *)CH_AS_DEV(const real, q->given->scores); /* is not written */
   int scored = ch_router_scored(a->router);
-  ch_routing_alloc(x, a, &x->tape, r);
+  ch_routing_alloc(x, a, (ch_route_tally){0}, &x->tape, r);
   if (scored && !q->given->is_logits) r->lse = NULL; /* affinities do not tell */
   ch_route_z_loss(x, a, r, 0, a->n, in);
   if (scored && q->given->is_logits) {
@@ -149,7 +149,7 @@ static int run_planned(ch_exec *x, request *q) {
   run_router(x, q);
   CH_TRY(ch_exec_commit(x));
   run_router(x, q);
-  if (to->stats) CH_TRY(ch_route_stats_make(x->memory, ch_valid_count(a->mask, a->n), &q->routing, to->stats));
+  if (to->stats) CH_TRY(ch_route_stats_make(x->memory, ch_valid_count(a->tokens.mask, a->n), &q->routing, to->stats));
   if (to->gates) write_gates(&q->routing.record, to->gates);
   if (to->callback) {
     choir_routing view = ch_routing_view(x, a, &q->routing);
@@ -176,15 +176,14 @@ static int route_request(const choir_route_request *r, const results *to) {
                         .n = r->n,
                         .e = r->e,
                         .sequence_length = r->sequence_length,
-                        .mask = r->valid,
-                        .valid = CH_AS_DEV(const uint8_t, r->valid),
-                        .token = CH_AS_DEV(const int32_t, r->tokens),
+                        .tokens = {.mask = r->valid,
+                                   .valid = CH_AS_DEV(const uint8_t, r->valid),
+                                   .id = CH_AS_DEV(const int32_t, r->tokens)},
                         .training = r->training,
                         .causal = r->thresholds != NULL,
-                        .rng = {.seed = r->seed},
-                        .thresholds = CH_AS_DEV(const float, r->thresholds),
-                        .aux_scale = (real)to->aux_weight,
-                        .z_scale = (real)r->options->z_loss_weight},
+                        .draws.rng.seed = r->seed,
+                        .kept.thresholds = CH_AS_DEV(const float, r->thresholds),
+                        .scale = {(real)to->aux_weight, (real)r->options->z_loss_weight}},
                .to = to};
   CH_TRY(check_request(&q));
   ch_exec x;

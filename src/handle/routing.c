@@ -17,23 +17,23 @@ void choir_model_on_routing(choir_model *model, choir_routing_callback callback,
 
 /* Tokens that an expert should hold: what the router's own rule gives it, or an even share of what tokens choose. */
 static double target(const ch_route_args *a, const ch_routing *r) {
-  int choices = ch_router_choices(a->options), n = ch_valid_count(a->mask, a->n);
+  int choices = ch_router_choices(a->options), n = ch_valid_count(a->tokens.mask, a->n);
   if (choices) return (double)n * choices / (a->e + a->options->null_experts);
   return a->causal ? ch_router_k(ch_router_factor(a->options, a->training), n, a->e) : r->counts.capacity;
 }
 
 choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routing *r) {
   const ch_record *record = &r->record;
-  int ranked = ch_router_has_thresholds(a->router) && !a->causal && !a->by_threshold && !a->taken;
+  int ranked = ch_router_has_thresholds(a->router) && !a->causal && !a->by_threshold && !a->tokens.taken;
   size_t n = (size_t)a->n, e = (size_t)a->e, slots = (size_t)record->max_slots;
-  const real *kept = a->thresholds ? ch_get(x, a->thresholds, e * sizeof(real)) : NULL;
+  const real *kept = a->kept.thresholds ? ch_get(x, a->kept.thresholds, e * sizeof(real)) : NULL;
   const int64_t *dropped = ch_get(x, r->counts.dropped, sizeof *dropped);
   const double *aux_loss = ch_get(x, r->counts.aux_loss, sizeof *aux_loss);
   const double *sums = ch_get(x, r->tally.sums, CH_TALLY_SUMS * sizeof *sums);
   choir_routing view = {.tokens = a->n,
                         .experts = a->e,
-                        .token = a->token ? ch_get(x, a->token, n * sizeof(int32_t)) : NULL,
-                        .valid = a->mask,
+                        .token = a->tokens.id ? ch_get(x, a->tokens.id, n * sizeof(int32_t)) : NULL,
+                        .valid = a->tokens.mask,
                         .expert_begin = ch_get(x, record->expert_begin, (e + 1) * sizeof(int)),
                         .slot_token = ch_get(x, record->slot_token, slots * sizeof(int)),
                         .slot_gate = ch_get(x, record->slot_gate, slots * sizeof(real)),

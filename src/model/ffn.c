@@ -26,19 +26,19 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
                    .layer = b->number,
                    .hook = p->hook,
                    .keep = p->gradients,
+                   .tally = tally_of(m, b, p),
                    .weights = {.w1 = b->w1->w, .w2 = b->w2->w, .w1_16 = b->w1->w16, .w2_16 = b->w2->w16}};
   if (b->w3) a.weights.w3 = b->w3->w, a.weights.w3_16 = b->w3->w16;
   a.route.options = &b->router_options;
-  a.route.rng.sub = (uint32_t)b->number;
+  a.route.draws.rng.sub = (uint32_t)b->number;
   a.route.x = normed;
   a.route.weight = b->router ? b->router->w : NULL;
-  a.route.thresholds = b->thresholds ? b->thresholds->w : NULL;
-  if (p->taken) a.route.taken = p->taken + (int64_t)b->moe * p->route.n * p->route.e;
-  if (p->history) a.route.history = p->history[b->moe];
-  a.route.tally = tally_of(m, b, p);
-  a.route.state = observed(m, b, p);
-  a.route.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;
-  a.route.z_scale = p->aux_scale * (real)m->config.router.z_loss_weight;
+  a.route.kept.thresholds = b->thresholds ? b->thresholds->w : NULL;
+  if (p->taken) a.route.tokens.taken = p->taken + (int64_t)b->moe * p->route.n * p->route.e;
+  if (p->history) a.route.growing.history = p->history[b->moe];
+  a.route.kept.state = observed(m, b, p);
+  a.route.scale = (ch_route_scale){p->aux_scale * (real)m->config.router.aux_loss_weight,
+                                   p->aux_scale * (real)m->config.router.z_loss_weight};
   return a;
 }
 

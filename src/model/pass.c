@@ -84,12 +84,9 @@ void ch_transformer_end_step(ch_exec *x, ch_transformer *m) {
     CH_SCRATCH(x);
     int *demand = CH_NEW_HOST(&ch_host(x)->scratch, int, e);
     for (int i = 0; i < e; i++) demand[i] = (int)m->stats[b->moe].demand[i];
-    ch_route_counts counts = {.demand = (int CH_DEV *)ch_put(&x->scratch, demand, (size_t)e * sizeof *demand)};
-    m->router->observe(x, &(ch_route_args){.options = &m->config.router,
-                                           .e = e,
-                                           .counts = &counts,
-                                           .thresholds = b->thresholds->w,
-                                           .state = b->thresholds->w});
+    ch_routing seen = {.counts.demand = (int CH_DEV *)ch_put(&x->scratch, demand, (size_t)e * sizeof *demand)};
+    ch_router_observe(x, m->router, &m->config.router, e, &seen,
+                      (ch_router_kept){.thresholds = b->thresholds->w, .state = b->thresholds->w});
   }
 }
 
@@ -118,10 +115,10 @@ static void clean_tokens(ch_exec *x, const ch_transformer *m, ch_pass *p) {
     if (masked) masked[t] = p->token[t] == m->config.vocab_size - 1;
   }
   const uint8_t CH_DEV *valid = ch_put(&x->tape, mask, (size_t)n);
-  p->route.token = ch_put(&x->tape, id, (size_t)n * sizeof *id);
-  p->route.mask = padded ? mask : NULL;
-  p->route.masked = masked;
-  p->route.valid = padded ? valid : NULL;
+  p->route.tokens.id = ch_put(&x->tape, id, (size_t)n * sizeof *id);
+  p->route.tokens.mask = padded ? mask : NULL;
+  p->route.tokens.masked = masked;
+  p->route.tokens.valid = padded ? valid : NULL;
   p->length = both_ways ? find_lengths(x, p, mask, padded) : NULL;
 }
 
@@ -153,9 +150,9 @@ void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   route->e = m->config.experts;
   route->sequence_length = p->T;
   route->d = m->config.d_model;
-  route->rng.seed = p->seed;
-  route->rng_base = p->micro * (uint64_t)route->n;
-  route->observed = p->micro;
+  route->draws.rng.seed = p->seed;
+  route->draws.base = p->micro * (uint64_t)route->n;
+  route->kept.observed = p->micro;
   for (int l = 0; l < m->config.layers; l++)
     if (m->block[l].moe >= 0)
       m->block[l].router_options = ch_config_layer_router(&m->config, m->block[l].moe, p->capacity ? p->capacity : 1);
@@ -172,7 +169,7 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
   const double *sums = ch_get(x, p->sums, report_cells(m, p) * sizeof *sums), *layer = sums + CH_PASS_SUMS;
   const int64_t *counts = (const int64_t *)(layer + m->moe_layers * CH_TALLY_SUMS);
   if (ch_counting(x)) return;
-  int valid = ch_valid_count(p->route.mask, p->route.n);
+  int valid = ch_valid_count(p->route.tokens.mask, p->route.n);
   for (int l = 0; l < m->config.layers; l++) {
     const ch_layer *b = &m->block[l];
     if (b->moe < 0) continue;
@@ -263,7 +260,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   ch_prefetch_init(x, &m->params, &prefetch);
   ch_prefetch_begin(x, &prefetch, 0);
   ch_prefetch_next(x);
-  ch_embedding_args embedding = ch_embed(x, m, p, p->route.token + x->comm->rank * n, stream);
+  ch_embedding_args embedding = ch_embed(x, m, p, p->route.tokens.id + x->comm->rank * n, stream);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
   ch_prefetch_next(x);
   for (int l = 0; l < m->config.layers; l++) {

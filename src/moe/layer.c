@@ -18,7 +18,7 @@ static int most_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int ch
   int tokens = ch_moe_rows(x, a) * x->grid.replica.size, most = tokens;
   if (chunk < slots)
     most = ch_parts_most(chunk, a->route.e);
-  else if (a->route.router->even && !a->route.causal && !a->route.taken)
+  else if (a->route.router->even && !a->route.causal && !a->route.tokens.taken)
     most = slots / a->route.e;
   return most < tokens ? most : tokens;
 }
@@ -29,7 +29,7 @@ static void plan_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_arena *keep = a->keep ? &x->tape : &x->scratch;
   int own = ch_moe_rows(x, a);
   *s = (ch_moe_saved){0};
-  ch_routing_alloc(x, r, keep, &s->routing);
+  ch_routing_alloc(x, r, a->tally, keep, &s->routing);
   if (ch_moe_jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)own * r->d);
   if (ch_router_learned(r->router)) {
     s->routing.logits = CH_NEW(keep, real, (int64_t)(ch_router_scored(r->router) ? own : r->n) * r->e);
@@ -104,7 +104,7 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
   ch_route_args route = a->route;
   ch_routing seen = s->routing;
   int64_t first = ch_moe_first_token(x, a);
-  int alone = route.taken || ch_router_gates_are_scores(route.router);
+  int alone = route.tokens.taken || ch_router_gates_are_scores(route.router);
   if (alone) {
     route.n = ch_moe_rows(x, a);
     seen.record = s->dispatch.local;

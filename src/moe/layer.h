@@ -31,6 +31,7 @@ typedef struct ch_moe_args {
   int shards; /* this rank's, of n / shards rows: products of the router are computed by each (op/shards.h) */
   int layer;  /* its number in the model, for the hook */
   const ch_routing_hook *hook; /* or NULL */
+  ch_route_tally tally;        /* where to count what the routing does; sums NULL: with the record */
   int keep;                    /* forward keeps what backward needs on the tape; not with route.causal */
   ch_moe_weights weights;
   real CH_DEV *out; /* [n,d] */

@@ -4,25 +4,12 @@
 
 #include "moe/router.h"
 
-/* The result of a routing. Record, counts and tally are on the tape always, so that they can be looked at after an
- * evaluation too; the rest is for backward. */
-typedef struct ch_routing {
-  ch_record record;
-  ch_route_counts counts;
-  ch_route_tally tally;
-  real CH_DEV *gate_sum; /* [n] of each token's gates before they were scaled, or NULL: they were not */
-  real CH_DEV *lse;      /* [n] log sum exp of each token's logits, or NULL: there is no z-loss */
-  /* [n,e], or NULL if the router reads neither. With several ranks, logits have this rank's rows if the router reads
-   * scores, else all rows; scores have this rank's rows if experts choose at their owners, else all rows. */
-  real CH_DEV *logits, *scores;
-} ch_routing;
-
 /* Allocates everything except logits and scores, which the caller owns. Arrays that only backward reads come from
- * `keep`. */
-void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_arena *keep, ch_routing *r);
+ * `keep`. tally: where to count, sums NULL: with the record. */
+void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, ch_arena *keep, ch_routing *r);
 
 /* Routes r->scores, or r->logits: the record with its index, gates normalized where options say so, counts, tally; and
- * folds what it saw into a->state. */
+ * folds what it saw into a->kept.state. */
 void ch_route(ch_exec *x, const ch_route_args *a, ch_routing *r);
 
 /* Fills r->lse, if there is one, of tokens first .. first+n-1 from their logits [n,e]. Backward adds the gradient of
@@ -35,8 +22,8 @@ void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, const ch_routi
 /* All-gather of a device array with `count` numbers per rank. */
 void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int64_t count);
 
-/* Calls the router's `route` (on the host for routers that run there): fills a->counts and a->record without its index
- * by tokens. */
+/* Calls the router's `route` (on the host for routers that run there): fills the counts and the record of
+ * a->routing without its index by tokens. */
 void ch_route_only(ch_exec *x, const ch_route_args *a);
 
 /* dscores [n,e] = the gradient of the router's input (scores or logits), computed from dgate [slots], which is
@@ -55,11 +42,11 @@ enum { CH_CHOSEN_EXPERT_BYTES = 32, CH_CHOSEN_SLOT_BYTES = 8 }; /* sent to every
 
 /* Whether a call routes at owners: with several ranks and a router that allows it. */
 static inline int ch_routes_sharded(const ch_exec *x, const ch_route_args *a) {
-  return x->comm->size > 1 && a->router->choose_alone && !ch_route_by_causal(a) && !a->taken;
+  return x->comm->size > 1 && a->router->choose_alone && !ch_route_by_causal(a) && !a->tokens.taken;
 }
 
-/* The router's `route` over ranks. `all` describes all tokens and experts, but all->scores [n / ranks, e] has only this
- * rank's rows. */
+/* The router's `route` over ranks. `all` describes all tokens and experts, but its scores [n / ranks, e] are only of
+ * this rank's rows. */
 void ch_route_sharded(ch_exec *x, const ch_route_args *all);
 
 #endif

@@ -21,7 +21,7 @@ static void transpose(ch_exec *x, const ch_route_args *all, real CH_DEV *mine) {
   CH_SCRATCH(x);
   int rows = all->n / x->comm->size, e = all->e, rank = x->comm->rank;
   int own = first_of(x, e, rank + 1) - first_of(x, e, rank);
-  const real *scores = ch_get(x, all->scores, (size_t)rows * (size_t)e * sizeof *scores);
+  const real *scores = ch_get(x, all->routing->scores, (size_t)rows * (size_t)e * sizeof *scores);
   real *at = CH_NEW_HOST(&ch_host(x)->scratch, real, (int64_t)rows * e), *to = CH_AS_HOST(real, mine);
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   if (ch_counting(x)) return;
@@ -40,32 +40,30 @@ static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
   int e = all->e, first = first_of(x, e, x->comm->rank), own = first_of(x, e, x->comm->rank + 1) - first;
   real CH_DEV *scores = CH_NEW(&x->scratch, real, (int64_t)all->n * own);
   transpose(x, all, scores);
-  *mine->record = (ch_record){0};
-  *mine->counts = (ch_route_counts){0};
+  *mine->routing = (ch_routing){.scores = scores};
   if (!own) return;
-  ch_record_alloc(&x->scratch, mine->record, all->n, own, all->record->max_slots / e * own);
-  ch_route_counts_alloc(x, &x->scratch, mine->counts, own);
+  ch_record_alloc(&x->scratch, &mine->routing->record, all->n, own, all->routing->record.max_slots / e * own);
+  ch_route_counts_alloc(x, &x->scratch, &mine->routing->counts, own);
   mine->e = own;
   mine->of = e;
-  mine->scores = scores;
-  if (all->thresholds) mine->thresholds = all->thresholds + first;
+  if (all->kept.thresholds) mine->kept.thresholds = all->kept.thresholds + first;
   mine->router->route(x, mine);
 }
 
 /* `experts` of this rank's [own]. */
-static void describe_experts(ch_exec *x, const ch_route_args *mine, report *experts) {
-  size_t own = (size_t)mine->record->experts;
+static void describe_experts(ch_exec *x, const ch_routing *mine, report *experts) {
+  size_t own = (size_t)mine->record.experts;
   if (!own) return;
-  const int *begin = ch_get(x, mine->record->expert_begin, (own + 1) * sizeof *begin);
-  const int *demand = ch_get(x, mine->counts->demand, own * sizeof *demand);
-  const real *cutoff = ch_get(x, mine->counts->cutoff, own * sizeof *cutoff);
-  const int64_t *dropped = ch_get(x, mine->counts->dropped, sizeof *dropped);
+  const int *begin = ch_get(x, mine->record.expert_begin, (own + 1) * sizeof *begin);
+  const int *demand = ch_get(x, mine->counts.demand, own * sizeof *demand);
+  const real *cutoff = ch_get(x, mine->counts.cutoff, own * sizeof *cutoff);
+  const int64_t *dropped = ch_get(x, mine->counts.dropped, sizeof *dropped);
   for (size_t i = 0; i < own && !ch_counting(x); i++)
     experts[i] = (report){.load = begin[i + 1] - begin[i],
                           .demand = demand[i],
                           .cutoff = cutoff[i],
-                          .capacity = mine->counts->capacity,
-                          .most_load = mine->record->load,
+                          .capacity = mine->counts.capacity,
+                          .most_load = mine->record.load,
                           .dropped = i ? 0 : *dropped};
 }
 
@@ -76,9 +74,11 @@ static const int *collect_record(ch_exec *x, const ch_route_args *all, const rep
   int *begin = CH_NEW_HOST(host, int, e + 1), *demand = CH_NEW_HOST(host, int, e);
   real *cutoff = CH_NEW_HOST(host, real, e);
   int64_t dropped = 0;
-  all->record->most = all->record->max_slots / all->e;
+  ch_record *record = &all->routing->record;
+  ch_route_counts *counts = &all->routing->counts;
+  record->most = record->max_slots / all->e;
   if (ch_counting(x)) {
-    all->record->load = all->options->threshold_after ? -1 : all->record->most;
+    record->load = all->options->threshold_after ? -1 : record->most;
     return begin;
   }
   begin[0] = 0;
@@ -88,12 +88,12 @@ static const int *collect_record(ch_exec *x, const ch_route_args *all, const rep
     cutoff[i] = experts[i].cutoff;
     dropped += experts[i].dropped;
   }
-  x->memory->put(all->record->expert_begin, begin, (e + 1) * sizeof *begin);
-  x->memory->put(all->counts->demand, demand, e * sizeof *demand);
-  x->memory->put(all->counts->cutoff, cutoff, e * sizeof *cutoff);
-  x->memory->put(all->counts->dropped, &dropped, sizeof dropped);
-  all->counts->capacity = experts[0].capacity;
-  all->record->load = experts[0].most_load;
+  x->memory->put(record->expert_begin, begin, (e + 1) * sizeof *begin);
+  x->memory->put(counts->demand, demand, e * sizeof *demand);
+  x->memory->put(counts->cutoff, cutoff, e * sizeof *cutoff);
+  x->memory->put(counts->dropped, &dropped, sizeof dropped);
+  counts->capacity = experts[0].capacity;
+  record->load = experts[0].most_load;
   return begin;
 }
 
@@ -130,18 +130,17 @@ static void gather_slots(const ch_exec *x, const int *begin, int e, const char *
 
 void ch_route_sharded(ch_exec *x, const ch_route_args *all) {
   CH_SCRATCH(x);
-  ch_record record;
-  ch_route_counts counts;
+  ch_routing own;
   ch_route_args mine = *all;
-  mine.record = &record;
-  mine.counts = &counts;
+  mine.routing = &own;
   report *experts = CH_NEW_HOST(&ch_host(x)->scratch, report, all->e);
   choose(x, all, &mine);
   if (!ch_counting(x)) memset(experts, 0, (size_t)all->e * sizeof *experts);
-  describe_experts(x, &mine, experts + first_of(x, all->e, x->comm->rank));
+  describe_experts(x, &own, experts + first_of(x, all->e, x->comm->rank));
   if (!ch_counting(x)) ch_comm_gather_shares(x->comm, "loads of experts", experts, all->e, sizeof *experts);
   const int *begin = collect_record(x, all, experts);
   if (ch_counting(x)) return;
-  gather_slots(x, begin, all->e, "tokens of experts", record.slot_token, all->record->slot_token, sizeof(int));
-  gather_slots(x, begin, all->e, "gates", record.slot_gate, all->record->slot_gate, sizeof(real));
+  gather_slots(x, begin, all->e, "tokens of experts", own.record.slot_token, all->routing->record.slot_token,
+               sizeof(int));
+  gather_slots(x, begin, all->e, "gates", own.record.slot_gate, all->routing->record.slot_gate, sizeof(real));
 }

@@ -125,15 +125,16 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token) {
 }
 
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
-  CH_OP(x, gate, .rule = CH_GATE_SCORE, .record = a->record, .score = a->scores);
+  CH_OP(x, gate, .rule = CH_GATE_SCORE, .record = &a->routing->record, .score = a->routing->scores);
 }
 
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {
-  CH_OP(x, gate_backward, .rule = CH_GATE_SCORE, .record = a->record, .dgate = a->dgate, .dscore = a->dscores);
+  CH_OP(x, gate_backward, .rule = CH_GATE_SCORE, .record = &a->routing->record, .dgate = a->routing->dgate,
+        .dscore = a->routing->dscores);
 }
 
 void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
-  CH_OP(x, loads, .record = a->record, .demand = a->counts->demand);
+  CH_OP(x, loads, .record = &a->routing->record, .demand = a->routing->counts.demand);
 }
 
 const char *const *choir_router_names(void) { return ch_router_names; }

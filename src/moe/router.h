@@ -82,11 +82,56 @@ extern const char *const ch_router_option_names[]; /* by number, NULL-terminated
 /* By the router's own rule; with no look at any other token; by thresholds that follow the sequence (op `follow`). */
 typedef enum { CH_NOT_CAUSAL, CH_BY_THRESHOLDS, CH_ADAPTIVE } ch_causal;
 
+/* The result of a routing. Record, counts and tally are on the tape always, so that they can be looked at after an
+ * evaluation too; the rest is for backward. */
+typedef struct ch_routing {
+  ch_record record; /* `route` fills every array except token_begin and token_slot; backward reads them all */
+  ch_route_counts counts;
+  ch_route_tally tally;
+  real CH_DEV *gate_sum; /* [n] of each token's gates before they were scaled, or NULL: they were not */
+  real CH_DEV *lse;      /* [n] log sum exp of each token's logits, or NULL: there is no z-loss */
+  /* [n,e] X Wg and S of these, or NULL if the router reads neither. With several ranks, logits have this rank's rows if
+   * the router reads scores, else all rows; scores have this rank's rows if experts choose at their owners, else all
+   * rows. A router reads logits or scores, never both. */
+  real CH_DEV *logits, *scores;
+  /* set by ch_route_backward */
+  const real CH_DEV *dgate; /* [slots] */
+  real CH_DEV *dscores;     /* [n,e] out: gradient of what the router reads */
+} ch_routing;
+
+/* What a caller knows about the n tokens. Each may be NULL. */
+typedef struct ch_route_tokens {
+  const uint8_t *mask;         /* [n] `valid` on the host, what shapes depend on */
+  const uint8_t *masked;       /* [n] host: tokens that are to be guessed, for capacity_schedule; NULL: none */
+  const uint8_t *taken;        /* [n,e] host, 0 or 1: who takes whom, whatever the router would say */
+  const uint8_t CH_DEV *valid; /* [n] the tokens that take part, for ops; NULL: all */
+  const int32_t CH_DEV *id;    /* [n] */
+} ch_route_tokens;
+
 /* Sequences in the making: the rows of each in this call, and the tokens that they follow. */
 typedef struct ch_growing {
   int sequences, positions; /* positions: of a history */
   const int *begin, *past;  /* [sequences+1], [sequences] host */
+  real CH_DEV *history;     /* [sequences,positions,e] cut-offs after each token; NULL: scratch */
 } ch_growing;
+
+/* Random numbers of jitter and sampling. */
+typedef struct ch_route_draws {
+  ch_rng rng;    /* seed and sub (the layer) count */
+  uint64_t base; /* index of the first token's numbers: tokens that went before in this run */
+} ch_route_draws;
+
+/* What a router keeps from call to call: running means of cut-offs or, where no gradient trains it, its weight. */
+typedef struct ch_router_kept {
+  const real CH_DEV *thresholds; /* [e] running mean of cut-offs, which `causal` and by_threshold read; or NULL */
+  real CH_DEV *state;            /* what `observe` folds this call into: thresholds [e], or the weight; or NULL */
+  uint64_t observed;             /* calls that went into it before; 0: what it holds counts for nothing */
+} ch_router_kept;
+
+/* Factors of the gradients of the auxiliary loss and the z-loss, weights included. */
+typedef struct ch_route_scale {
+  real aux, z;
+} ch_route_scale;
 
 /* Everything about one routing; a member of ch_moe_args and ch_pass. Arrays cover the n tokens of all ranks, each of
  * which has n / ranks consecutive tokens, unless a field's comment says otherwise. */
@@ -94,35 +139,20 @@ typedef struct ch_route_args {
   const struct ch_router *router;
   const choir_router_options *options;
   int n, e;
-  int of;                        /* number of experts in the model if e counts one owner's (choose_alone); 0: e */
-  int sequence_length;           /* T of pool "sequence"; 0: one sequence of n */
-  int d;                         /* width of x, outside a layer 0 */
-  const uint8_t *mask;           /* [n] or NULL: `valid` on the host, what shapes depend on */
-  const uint8_t *masked;         /* [n] host: tokens that are to be guessed, for capacity_schedule; or NULL: none */
-  const uint8_t CH_DEV *valid;   /* [n] or NULL: the tokens that take part, for ops */
-  const int32_t CH_DEV *token;   /* [n] ids or NULL */
-  int training;                  /* capacity factor, jitter and sampling */
-  int causal;                    /* a ch_causal: nothing depends on later tokens or other sequences; no backward */
-  const ch_growing *growing;     /* of adaptive routing; NULL: whole sequences of sequence_length */
-  real CH_DEV *history;          /* [growing->sequences,growing->positions,e] cut-offs after each token */
-  const uint8_t *taken;          /* [n,e] host, 0 or 1: who takes whom, whatever the router would say; or NULL */
-  int by_threshold;              /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
-  ch_rng rng;                    /* of jitter and sampling: seed and sub (the layer) count */
-  uint64_t rng_base;             /* index of the first token's numbers: tokens that went before in this run */
-  const real CH_DEV *x;          /* [n / ranks,d] this rank's rows; `observe` sees all; NULL outside a layer */
-  const real CH_DEV *weight;     /* [d,e] Wg, or NULL: the router has none */
-  const real CH_DEV *thresholds; /* [e] running mean of cut-offs, which `causal` and by_threshold read; or NULL */
-  ch_route_tally tally;          /* where to count what the routing does; sums NULL: with the record */
-  real CH_DEV *state;            /* what `observe` folds this call into: thresholds [e], or the weight; or NULL */
-  uint64_t observed;             /* calls that went into it before; 0: what it holds counts for nothing */
-  real aux_scale, z_scale;       /* factors of the gradients of the auxiliary loss and the z-loss, weights included */
-  /* ch_route and ch_route_backward set these for the router's functions. */
-  const real CH_DEV *logits; /* [n,e]  X Wg, where the router reads them and no scores */
-  const real CH_DEV *scores; /* [n,e]  S of these, where it reads scores */
-  ch_record *record;         /* out; route fills every array but token_begin, token_slot. In for backward: whole */
-  ch_route_counts *counts;   /* out */
-  const real CH_DEV *dgate;  /* [slots] */
-  real CH_DEV *dscores;      /* [n,e] out: gradient of what the router reads */
+  int of;              /* number of experts in the model if e counts one owner's (choose_alone); 0: e */
+  int sequence_length; /* T of pool "sequence"; 0: one sequence of n */
+  int d;               /* width of x, outside a layer 0 */
+  ch_route_tokens tokens;
+  int training;       /* capacity factor, jitter and sampling */
+  int causal;         /* a ch_causal: nothing depends on later tokens or other sequences; no backward */
+  int by_threshold;   /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
+  ch_growing growing; /* of adaptive routing; no sequences: whole ones of sequence_length */
+  ch_route_draws draws;
+  const real CH_DEV *x;      /* [n / ranks,d] this rank's rows; `observe` sees all; NULL outside a layer */
+  const real CH_DEV *weight; /* [d,e] Wg, or NULL: the router has none */
+  ch_router_kept kept;
+  ch_route_scale scale;
+  ch_routing *routing; /* ch_route and ch_route_backward set it for the router's functions */
 } ch_route_args;
 
 typedef struct ch_router {
@@ -148,8 +178,8 @@ typedef struct ch_router {
   void (*route)(ch_exec *x, const ch_route_args *a);
   /* The same without a look at any other token of the call: by thresholds, or without capacity. NULL: so is route. */
   void (*causal)(ch_exec *x, const ch_route_args *a);
-  /* Folds what route saw into a->state: cut-offs into thresholds or, where no gradient trains the weight, tokens into
-   * that. NULL: the router keeps nothing. */
+  /* Folds what route saw into a->kept.state: cut-offs into thresholds or, where no gradient trains the weight, tokens
+   * into that. NULL: the router keeps nothing. */
   void (*observe)(ch_exec *x, const ch_route_args *a);
   /* dscores = from dgate through the gates, plus the auxiliary loss. NULL: gates are constants. */
   void (*backward)(ch_exec *x, const ch_route_args *a);
@@ -216,6 +246,12 @@ int ch_router_most_experts(const choir_router_options *o, int e);
 /* Whether the call goes by the router's `causal`. */
 static inline int ch_route_by_causal(const ch_route_args *a) { return a->causal && a->router->causal; }
 
+/* `observe` of counts alone, outside of a routing: for routers that keep thresholds. */
+static inline void ch_router_observe(ch_exec *x, const ch_router *router, const choir_router_options *o, int e,
+                                     ch_routing *seen, ch_router_kept kept) {
+  router->observe(x, &(ch_route_args){.options = o, .e = e, .routing = seen, .kept = kept});
+}
+
 /* Experts that share the capacity. */
 static inline int ch_route_experts(const ch_route_args *a) { return a->of ? a->of : a->e; }
 
@@ -257,7 +293,7 @@ static inline int ch_router_gates_are_scores(const ch_router *router) {
   return router->backward == ch_router_gates_backward;
 }
 
-/* counts->demand is what experts hold: for routers whose experts choose. */
+/* counts.demand is what experts hold: for routers whose experts choose. */
 void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a);
 
 #endif

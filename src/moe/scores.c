@@ -35,8 +35,8 @@ static real CH_DEV *own_logits(const ch_exec *x, const ch_moe_args *a, const ch_
 static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
   const ch_route_args *route = &a->route;
   CH_OP(x, jitter, .n = ch_moe_rows(x, a), .d = route->d, .jitter = route->options->jitter,
-        .rng = ch_rng_make(route->rng.seed, CH_STREAM_ROUTER_JITTER, route->rng.sub),
-        .rng_base = route->rng_base + (uint64_t)ch_moe_first_token(x, a), .factor = factor);
+        .rng = ch_rng_make(route->draws.rng.seed, CH_STREAM_ROUTER_JITTER, route->draws.rng.sub),
+        .rng_base = route->draws.base + (uint64_t)ch_moe_first_token(x, a), .factor = factor);
 }
 
 /* The router's input: x, or x jittered into `jittered`. */

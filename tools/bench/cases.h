@@ -47,7 +47,7 @@ typedef struct ch_bench_work {
   };
   /* To which they point: */
   ch_record record;
-  ch_route_counts counts;
+  ch_routing routing;
   choir_router_options router;
   int pool_begin[2], k;
 

@@ -101,7 +101,7 @@ static int make_args(ch_bench *b, moe_case *c) {
                                     .e = e,
                                     .d = d,
                                     .training = 1,
-                                    .aux_scale = (real)c->options.aux_loss_weight},
+                                    .scale.aux = (real)c->options.aux_loss_weight},
                           .h = h,
                           .shards = 1,
                           .keep = 1};
@@ -115,7 +115,7 @@ static int make_args(ch_bench *b, moe_case *c) {
   ch_bench_moe_results(b, a);
   int32_t *token = ch_bench_host(b, (size_t)n * sizeof *token);
   for (int t = 0; token && t < n; t++) token[t] = (int32_t)((int64_t)t * 7919 % 32000);
-  a->route.token = ch_bench_put(b, token, (size_t)n * sizeof *token);
+  a->route.tokens.id = ch_bench_put(b, token, (size_t)n * sizeof *token);
   return b->code;
 }
 

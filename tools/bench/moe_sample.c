@@ -25,8 +25,9 @@ static void replay_route(ch_exec *x, const ch_route_args *a) {
   const replay *p = (const replay *)a->options;
   const int *expert_begin = p->expert_begin, *slot_token = p->slot_token;
   const real *slot_gate = p->slot_gate;
-  int *begin = CH_AS_HOST(int, a->record->expert_begin), *token = CH_AS_HOST(int, a->record->slot_token), slot = 0;
-  real *gate = CH_AS_HOST(real, a->record->slot_gate);
+  int *begin = CH_AS_HOST(int, a->routing->record.expert_begin),
+      *token = CH_AS_HOST(int, a->routing->record.slot_token), slot = 0;
+  real *gate = CH_AS_HOST(real, a->routing->record.slot_gate);
   if (ch_counting(x)) return;
   for (int i = 0; i < a->e; i++) {
     begin[i] = slot;
@@ -95,7 +96,7 @@ static int run_sparse(ch_bench *b, ch_exec *x, ch_moe_args *a, ch_moe_saved *sav
     b->memory->copy(dout + row, a->dout + row, (size_t)a->route.d * sizeof *dout);
   }
   a->dout = dout;
-  a->route.aux_scale = 0; /* it is about all tokens */
+  a->route.scale.aux = 0; /* it is about all tokens */
   ch_bench_moe_layer(x, a, saved);
   return CHOIR_OK;
 }

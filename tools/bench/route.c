@@ -12,8 +12,8 @@
 
 static void make_scores(ch_exec *x, ch_bench_work *w) {
   const ch_route_args *a = &w->route;
-  ch_softmax_args softmax = {.n = a->n, .m = a->e, .x = a->logits, .y = (real CH_DEV *)a->scores};
-  if (a->scores) x->ops->softmax(x, &softmax);
+  ch_softmax_args softmax = {.n = a->n, .m = a->e, .x = a->routing->logits, .y = (real CH_DEV *)a->routing->scores};
+  if (a->routing->scores) x->ops->softmax(x, &softmax);
 }
 
 /* Softmax, choice, gates, the index by tokens; then from gates back to logits. */
@@ -21,14 +21,16 @@ static void run_route(ch_exec *x, ch_bench_work *w) {
   const ch_route_args *a = &w->route;
   make_scores(x, w);
   ch_route_only(x, a);
-  x->ops->index(x, &(ch_index_args){.record = a->record});
+  x->ops->index(x, &(ch_index_args){.record = &a->routing->record});
   if (!a->router->backward) return;
   a->router->backward(x, a);
-  if (a->scores)
-    x->ops->softmax_backward(
-        x,
-        &(ch_softmax_args){
-            .n = a->n, .m = a->e, .x = a->logits, .y = (real CH_DEV *)a->scores, .dy = a->dscores, .dx = a->dscores});
+  if (a->routing->scores)
+    x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n,
+                                                   .m = a->e,
+                                                   .x = a->routing->logits,
+                                                   .y = (real CH_DEV *)a->routing->scores,
+                                                   .dy = a->routing->dscores,
+                                                   .dx = a->routing->dscores});
 }
 
 static void run_choice(ch_exec *x, ch_bench_work *w) { ch_route_only(x, &w->route); }
@@ -38,21 +40,20 @@ static void run_choice(ch_exec *x, ch_bench_work *w) { ch_route_only(x, &w->rout
 static int make_choice(ch_bench *b, const ch_router *router, ch_bench_work *w) {
   int n = (int)b->size[0], e = (int)b->size[1];
   CH_TRY(router->check(&w->router, n, e, 0));
-  ch_bench_record(b, n, e, router->max_slots(&w->router, n, e, 0), 0, &w->record);
+  ch_bench_record(b, n, e, router->max_slots(&w->router, n, e, 0), 0, &w->routing.record);
   w->run = run_choice;
-  w->counts = (ch_route_counts){.demand = ch_bench_ints(b, e), .cutoff = ch_bench_zeros(b, e)};
-  w->counts.aux_loss = (double CH_DEV *)ch_bench_zeros(b, 2 * (int64_t)(sizeof(double) / sizeof(real)));
-  w->counts.dropped = (int64_t CH_DEV *)(w->counts.aux_loss + 1);
+  w->routing.counts = (ch_route_counts){.demand = ch_bench_ints(b, e), .cutoff = ch_bench_zeros(b, e)};
+  w->routing.counts.aux_loss = (double CH_DEV *)ch_bench_zeros(b, 2 * (int64_t)(sizeof(double) / sizeof(real)));
+  w->routing.counts.dropped = (int64_t CH_DEV *)(w->routing.counts.aux_loss + 1);
   w->route = (ch_route_args){.router = router,
                              .options = &w->router,
                              .n = n,
                              .e = e,
-                             .logits = ch_bench_drawn(b, (int64_t)n * e, 1),
                              .training = 1,
-                             .record = &w->record,
-                             .counts = &w->counts,
-                             .aux_scale = (real)w->router.aux_loss_weight};
-  if (ch_router_scored(router)) w->route.scores = ch_bench_zeros(b, (int64_t)n * e);
+                             .scale.aux = (real)w->router.aux_loss_weight,
+                             .routing = &w->routing};
+  w->routing.logits = ch_bench_drawn(b, (int64_t)n * e, 1);
+  if (ch_router_scored(router)) w->routing.scores = ch_bench_zeros(b, (int64_t)n * e);
   return b->code;
 }
 
@@ -64,13 +65,13 @@ int ch_bench_make_route(ch_bench *b, ch_bench_work *w) {
   w->router = router->defaults;
   CH_TRY(ch_bench_capacity(b, 2, &w->router));
   CH_TRY(make_choice(b, router, w));
-  int64_t cells = b->size[0] * b->size[1], slots = w->record.max_slots;
+  int64_t cells = b->size[0] * b->size[1], slots = w->routing.record.max_slots;
   w->run = run_route;
-  w->route.dgate = ch_bench_drawn(b, slots, 1);
-  w->route.dscores = ch_bench_zeros(b, cells);
-  w->out[0] = w->record.slot_gate, w->out_count[0] = slots;
-  w->out[1] = w->route.dscores, w->out_count[1] = cells;
-  w->selection = w->record.slot_token, w->selection_count = slots;
+  w->routing.dgate = ch_bench_drawn(b, slots, 1);
+  w->routing.dscores = ch_bench_zeros(b, cells);
+  w->out[0] = w->routing.record.slot_gate, w->out_count[0] = slots;
+  w->out[1] = w->routing.dscores, w->out_count[1] = cells;
+  w->selection = w->routing.record.slot_token, w->selection_count = slots;
   /* softmax reads and writes, selection reads, gates' gradients are written, softmax's backward reads two, writes one
    */
   w->bytes = 7.0 * sizeof(real) * (double)cells;
@@ -133,7 +134,7 @@ int ch_bench_assign(ch_bench *b) {
   double d = b->value[4], h = b->value[5], layer = 0;
   int code = ch_bench_time_work(b, &c);
   if (!code) code = layer_seconds(b, b->value[0], d, h, b->value[1], b->value[2], &layer);
-  const choir_certificate certificate = c.work.counts.certificate;
+  const choir_certificate certificate = c.work.routing.counts.certificate;
   ch_exec_free(&c.x);
   CH_TRY(code);
   r->tokens = b->size[0];

@@ -5,8 +5,11 @@
 #include "moe/routers/token_choice.h"
 
 static ch_gate_args gates(const ch_route_args *a) {
-  return (ch_gate_args){
-      .rule = CH_GATE_SIGMOID, .record = a->record, .score = a->logits, .dgate = a->dgate, .dscore = a->dscores};
+  return (ch_gate_args){.rule = CH_GATE_SIGMOID,
+                        .record = &a->routing->record,
+                        .score = a->routing->logits,
+                        .dgate = a->routing->dgate,
+                        .dscore = a->routing->dscores};
 }
 
 /* Every token to its best expert, which has room for all. */
@@ -14,7 +17,7 @@ static void greedy(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
   ch_gate_args gate = gates(a);
-  ch_choices_best(x, a, a->logits, NULL, &c);
+  ch_choices_best(x, a, a->routing->logits, NULL, &c);
   ch_choices_place(x, a, &c, 0);
   x->ops->gate(x, &gate);
 }
@@ -29,14 +32,14 @@ static void balanced(ch_exec *x, const ch_route_args *a) {
                                  .pool_begin = (int[]){0, a->n},
                                  .cap = 1,
                                  .balanced = 1,
-                                 .valid = a->mask,
-                                 .score = CH_AS_HOST(const real, a->logits),
-                                 .record = a->record,
+                                 .valid = a->tokens.mask,
+                                 .score = CH_AS_HOST(const real, a->routing->logits),
+                                 .record = &a->routing->record,
                                  .beta = CH_NEW_HOST(&x->scratch, real, a->e),
-                                 .certificate = &a->counts->certificate});
+                                 .certificate = &a->routing->counts.certificate});
   ch_router_demand_is_load(x, a);
   x->ops->gate(x, &gate);
-  a->counts->capacity = a->record->most = (ch_valid_count(a->mask, a->n) + a->e - 1) / a->e;
+  a->routing->counts.capacity = a->routing->record.most = (ch_valid_count(a->tokens.mask, a->n) + a->e - 1) / a->e;
 }
 
 /* One plan serves training and evaluation. */

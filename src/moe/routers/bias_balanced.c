@@ -7,8 +7,8 @@
 static void route_bias_balanced(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, a->options->experts_per_token);
-  CH_OP(x, copy, .count = a->e, .x = a->thresholds, .y = a->counts->cutoff);
-  ch_choices_best(x, a, a->scores, a->thresholds, &c);
+  CH_OP(x, copy, .count = a->e, .x = a->kept.thresholds, .y = a->routing->counts.cutoff);
+  ch_choices_best(x, a, a->routing->scores, a->kept.thresholds, &c);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
 }
@@ -16,8 +16,8 @@ static void route_bias_balanced(ch_exec *x, const ch_route_args *a) {
 /* Called once a training step. Prices that routed this step are those that it moves, also in the first step of a run
  * that began with another's. */
 static void observe(ch_exec *x, const ch_route_args *a) {
-  CH_OP(x, nudge, .e = a->e, .fresh = !a->observed && !a->thresholds, .rate = a->options->bias_rate,
-        .demand = a->counts->demand, .price = a->state);
+  CH_OP(x, nudge, .e = a->e, .fresh = !a->kept.observed && !a->kept.thresholds, .rate = a->options->bias_rate,
+        .demand = a->routing->counts.demand, .price = a->kept.state);
 }
 
 const ch_router ch_router_bias_balanced = {

@@ -50,7 +50,8 @@ static void fit(const ch_route_args *a, const int *order, ch_pools *pools) {
   pools->total = 0;
   for (int p = 0; p < pools->count; p++) {
     int valid = 0;
-    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++) valid += !a->mask || a->mask[order ? order[j] : j];
+    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++)
+      valid += !a->tokens.mask || a->tokens.mask[order ? order[j] : j];
     pools->total += pools->k[p] = ch_assign_k(pools->k[p], valid, a->e, cap_of(a->options, a->e));
   }
 }
@@ -74,15 +75,15 @@ static void route_capped(ch_exec *x, const ch_route_args *a) {
                                  .lambda = o->solver_lambda,
                                  .iterations = o->solver_iterations,
                                  .stages = o->solver_stages,
-                                 .valid = a->mask,
-                                 .score = CH_AS_HOST(const real, a->scores),
-                                 .record = a->record,
+                                 .valid = a->tokens.mask,
+                                 .score = CH_AS_HOST(const real, a->routing->scores),
+                                 .record = &a->routing->record,
                                  .beta = beta,
-                                 .certificate = &a->counts->certificate});
+                                 .certificate = &a->routing->counts.certificate});
   ch_pools_mean_cutoff(x, a, &pools, CH_AS_DEV(real, beta));
   ch_router_demand_is_load(x, a);
   ch_router_gates_from_scores(x, a);
-  a->record->load = a->record->most = a->counts->capacity = pools.total;
+  a->routing->record.load = a->routing->record.most = a->routing->counts.capacity = pools.total;
 }
 
 const ch_router ch_router_capped_expert_choice = {

@@ -24,7 +24,7 @@ static void choose(ch_exec *x, const ch_route_args *a) {
   ch_pools_select(x, a, &pools, cutoff);
   ch_pools_mean_cutoff(x, a, &pools, cutoff);
   ch_router_demand_is_load(x, a);
-  a->record->load = a->record->most = a->counts->capacity = pools.total;
+  a->routing->record.load = a->routing->record.most = a->routing->counts.capacity = pools.total;
 }
 
 /* One plan serves both ways. */

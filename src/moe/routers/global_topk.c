@@ -64,11 +64,11 @@ static void sift_down(pair *heap, int count, int hole, pair p) {
 
 /* All pairs of the valid tokens of a pool; NaN is worst. Returns how many. */
 static int build_heap(const ch_route_args *a, const ch_pools *pools, int p, pair *heap) {
-  const real *scores = CH_AS_HOST(const real, a->scores);
+  const real *scores = CH_AS_HOST(const real, a->routing->scores);
   int count = 0;
   for (int j = 0; j < pools->begin[p + 1] - pools->begin[p]; j++) {
     int t = ch_pools_token(pools, p, j);
-    if (a->mask && !a->mask[t]) continue;
+    if (a->tokens.mask && !a->tokens.mask[t]) continue;
     for (int32_t at = t * a->e; at < (t + 1) * a->e; at++)
       heap[count++] = (pair){scores[at] == scores[at] ? scores[at] : (real)-INFINITY, at};
   }
@@ -87,7 +87,7 @@ typedef struct {
 /* Marks what a pool takes, at most `total` pairs, and counts what was looked at. Returns how many were refused. */
 static int64_t take_best(const ch_route_args *a, const ch_pools *pools, int p, int capacity, int total,
                          const pair_work *w) {
-  int e = a->e, left = total, *held = w->held, *had = w->had, *demand = CH_AS_HOST(int, a->counts->demand);
+  int e = a->e, left = total, *held = w->held, *had = w->had, *demand = CH_AS_HOST(int, a->routing->counts.demand);
   real *cutoff = CH_AS_HOST(real, w->cutoff) + (int64_t)p * e, last = (real)INFINITY;
   pair *heap = w->heap;
   int64_t dropped = 0;
@@ -119,15 +119,15 @@ static int take_all(const ch_route_args *a, const ch_pools *pools, double c, con
   int64_t dropped = 0;
   memset(w->had, 0, (size_t)a->n * sizeof *w->had);
   memset(w->keep, 0, (size_t)a->n * (size_t)a->e);
-  memset(CH_AS_HOST(int, a->counts->demand), 0, (size_t)a->e * sizeof(int));
+  memset(CH_AS_HOST(int, a->routing->counts.demand), 0, (size_t)a->e * sizeof(int));
   for (int p = 0; p < pools->count; p++) {
     int valid = 0, size = pools->begin[p + 1] - pools->begin[p];
-    for (int j = 0; j < size; j++) valid += !a->mask || a->mask[ch_pools_token(pools, p, j)];
+    for (int j = 0; j < size; j++) valid += !a->tokens.mask || a->tokens.mask[ch_pools_token(pools, p, j)];
     int capacity = ch_router_capacity(2 * c, 1, valid, a->e);
     dropped += take_best(a, pools, p, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, w);
     room += capacity;
   }
-  *CH_AS_HOST(int64_t, a->counts->dropped) = dropped;
+  *CH_AS_HOST(int64_t, a->routing->counts.dropped) = dropped;
   return room;
 }
 
@@ -141,10 +141,10 @@ static void route_global_topk(ch_exec *x, const ch_route_args *a) {
                        .keep = CH_NEW_HOST(&x->scratch, uint8_t, cells),
                        .cutoff = CH_NEW(&x->scratch, real, (int64_t)pools.count * a->e)};
   int room = ch_counting(x) ? a->n : take_all(a, &pools, ch_router_factor(a->options, a->training), &w);
-  CH_OP(x, collect, .keep = CH_AS_DEV(const uint8_t, w.keep), .record = a->record);
+  CH_OP(x, collect, .keep = CH_AS_DEV(const uint8_t, w.keep), .record = &a->routing->record);
   ch_router_gates_from_scores(x, a);
   ch_pools_mean_cutoff(x, a, &pools, w.cutoff);
-  a->counts->capacity = a->record->most = room;
+  a->routing->counts.capacity = a->routing->record.most = room;
 }
 
 const ch_router ch_router_global_topk = {

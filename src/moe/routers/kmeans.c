@@ -15,16 +15,17 @@ static const real CH_DEV *half_squares(ch_exec *x, const ch_route_args *a) {
 static void route_kmeans(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
-  ch_choices_best(x, a, a->logits, half_squares(x, a), &c);
+  ch_choices_best(x, a, a->routing->logits, half_squares(x, a), &c);
   ch_choices_place(x, a, &c, 0);
-  CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = 1, .record = a->record);
+  CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = 1, .record = &a->routing->record);
 }
 
 /* state is the weight itself: what is asked of the old centroids is asked before they move. */
 static void observe(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  CH_OP(x, kmeans, .record = a->record, .d = a->d, .weight = ch_router_mean_weight(a->options->decay, a->observed),
-        .valid = a->valid, .x = a->x, .logits = a->logits, .half = half_squares(x, a), .centroid = a->state);
+  CH_OP(x, kmeans, .record = &a->routing->record, .d = a->d,
+        .weight = ch_router_mean_weight(a->options->decay, a->kept.observed), .valid = a->tokens.valid, .x = a->x,
+        .logits = a->routing->logits, .half = half_squares(x, a), .centroid = a->kept.state);
 }
 
 const ch_router ch_router_kmeans = {

@@ -92,10 +92,10 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
     pools.begin[p + 1] = pools.begin[p] + size;
     for (int j = 0; j < size; j++) {
       int t = ch_pools_token(&pools, p, j);
-      valid += !a->mask || a->mask[t];
-      masked += a->masked && a->masked[t];
+      valid += !a->tokens.mask || a->tokens.mask[t];
+      masked += a->tokens.masked && a->tokens.masked[t];
     }
-    double own = a->masked && valid ? ch_router_scheduled(a->options, c, (double)masked / valid) : c;
+    double own = a->tokens.masked && valid ? ch_router_scheduled(a->options, c, (double)masked / valid) : c;
     pools.total += pools.k[p] = ch_router_k(own, valid, ch_route_experts(a));
   }
   return pools;
@@ -122,15 +122,15 @@ const int *ch_pools_order(ch_exec *x, const ch_route_args *a, const ch_pools *po
 
 void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real CH_DEV *cutoff) {
   CH_OP(x, select, .pools = pools->count, .pool_begin = pools->begin, .k = pools->k, .stride = pools->stride,
-        .valid = a->valid, .score = a->scores, .record = a->record, .cutoff = cutoff);
+        .valid = a->tokens.valid, .score = a->routing->scores, .record = &a->routing->record, .cutoff = cutoff);
 }
 
 void ch_select_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *score, int k, const ch_record *record,
                     real CH_DEV *cutoff) {
-  CH_OP(x, select, .pools = 1, .pool_begin = (int[]){0, a->n}, .k = &k, .valid = a->valid, .score = score,
+  CH_OP(x, select, .pools = 1, .pool_begin = (int[]){0, a->n}, .k = &k, .valid = a->tokens.valid, .score = score,
         .record = record, .cutoff = cutoff);
 }
 
 void ch_pools_mean_cutoff(ch_exec *x, const ch_route_args *a, const ch_pools *pools, const real CH_DEV *cutoff) {
-  CH_OP(x, mean_cutoff, .pools = pools->count, .e = a->e, .cutoff = cutoff, .mean = a->counts->cutoff);
+  CH_OP(x, mean_cutoff, .pools = pools->count, .e = a->e, .cutoff = cutoff, .mean = a->routing->counts.cutoff);
 }

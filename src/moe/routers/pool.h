@@ -23,8 +23,8 @@ int64_t ch_pools_slots(const choir_router_options *o, double c, int n, int e, in
 /* Allocates pools from the host's scratch and, unless counting, fills them: k from the valid tokens of each. */
 ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a);
 
-/* Every expert takes its k best tokens of every pool: fills expert_begin and slot_token of a->record. cutoff [count,e]:
- * the k-th best scores. */
+/* Every expert takes its k best tokens of every pool: fills expert_begin and slot_token of a->routing->record. cutoff
+ * [count,e]: the k-th best scores. */
 void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real CH_DEV *cutoff);
 
 /* The same of one pool of all tokens, by any score, into any record; cutoff [e] or NULL. */

@@ -29,9 +29,9 @@ static void sell(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, 
 static void balance(ch_exec *x, const ch_route_args *a, const ch_choices *best, real CH_DEV *beta) {
   CH_SCRATCH(x);
   real CH_DEV *margin = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
-  int valid = ch_valid_count(a->mask, a->n);
+  int valid = ch_valid_count(a->tokens.mask, a->n);
   for (int round = 0; round < ITERATIONS; round++) {
-    CH_OP(x, best, .n = a->n, .e = a->e, .count = best->per_token, .score = a->scores, .shift = beta,
+    CH_OP(x, best, .n = a->n, .e = a->e, .count = best->per_token, .score = a->routing->scores, .shift = beta,
           .choice = best->choice, .value = best->value, .margin = margin);
     sell(x, a, margin, valid, beta);
   }
@@ -43,14 +43,14 @@ static void choose_by_prices(ch_exec *x, const ch_route_args *a, int training) {
   CH_SCRATCH(x);
   int K = a->options->experts_per_token;
   ch_choices c = ch_choices_alloc(x, a, K), best = ch_choices_alloc(x, a, K + 1);
-  real CH_DEV *beta = a->counts->cutoff, *kept = CH_NEW(&x->scratch, real, a->e);
-  CH_OP(x, copy, .count = a->e, .x = a->thresholds, .y = kept);
+  real CH_DEV *beta = a->routing->counts.cutoff, *kept = CH_NEW(&x->scratch, real, a->e);
+  CH_OP(x, copy, .count = a->e, .x = a->kept.thresholds, .y = kept);
   CH_OP(x, copy, .count = a->e, .x = kept, .y = beta);
   if (K == a->e)
     CH_OP(x, price, .e = a->e, .beta = beta);
   else if (training || ch_counting(x))
     balance(x, a, &best, beta);
-  ch_choices_best(x, a, a->scores, training && !a->by_threshold ? beta : kept, &c);
+  ch_choices_best(x, a, a->routing->scores, training && !a->by_threshold ? beta : kept, &c);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
 }

@@ -4,9 +4,9 @@
 #include "moe/routers/token_choice.h"
 
 static void choose_at_random(ch_exec *x, const ch_route_args *a, int training) {
-  ch_rng fixed = ch_rng_make(0, CH_STREAM_SECOND_EXPERT, a->rng.sub);
+  ch_rng fixed = ch_rng_make(0, CH_STREAM_SECOND_EXPERT, a->draws.rng.sub);
   ch_drawn_route(x, a, training ? CH_DRAW_BY_PLACE : CH_DRAW_BY_ID, a->options->experts_per_token,
-                 training ? a->rng : fixed);
+                 training ? a->draws.rng : fixed);
 }
 
 static void route_random(ch_exec *x, const ch_route_args *a) { choose_at_random(x, a, a->training); }

@@ -10,8 +10,9 @@ double ch_router_mean_weight(double decay, uint64_t observed) {
 }
 
 void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a) {
-  CH_OP(x, running_mean, .count = a->e, .fresh = !a->observed,
-        .weight = ch_router_mean_weight(a->options->decay, a->observed), .value = a->counts->cutoff, .mean = a->state);
+  CH_OP(x, running_mean, .count = a->e, .fresh = !a->kept.observed,
+        .weight = ch_router_mean_weight(a->options->decay, a->kept.observed), .value = a->routing->counts.cutoff,
+        .mean = a->kept.state);
 }
 
 /* Step of the logarithm of a cut-off a token. The larger, the sooner foreign text is served well, and the more those of
@@ -26,12 +27,14 @@ static const real CH_DEV *follow(ch_exec *x, const ch_route_args *a) {
   int *begin = CH_NEW_HOST(host, int, sequences + 1), *past = CH_NEW_HOST(host, int, sequences);
   for (int b = 0; b <= sequences && !ch_counting(x); b++) begin[b] = b * T;
   if (!ch_counting(x)) memset(past, 0, (size_t)sequences * sizeof *past);
-  const ch_growing whole = {sequences, T, begin, past}, *rows = a->growing ? a->growing : &whole;
+  const ch_growing whole = {sequences, T, begin, past, a->growing.history},
+                   *rows = a->growing.sequences ? &a->growing : &whole;
   real CH_DEV *cutoff = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
   CH_OP(x, follow, .n = a->n, .e = a->e, .sequences = rows->sequences, .positions = rows->positions,
         .begin = rows->begin, .past = rows->past, .more = (real)exp(follow_rate * (1 - share)),
-        .less = (real)exp(-follow_rate * share), .valid = a->valid, .score = a->scores, .threshold = a->thresholds,
-        .history = a->history ? a->history : CH_NEW(&x->scratch, real, (int64_t)a->n * a->e), .cutoff = cutoff);
+        .less = (real)exp(-follow_rate * share), .valid = a->tokens.valid, .score = a->routing->scores,
+        .threshold = a->kept.thresholds,
+        .history = rows->history ? rows->history : CH_NEW(&x->scratch, real, (int64_t)a->n * a->e), .cutoff = cutoff);
   return cutoff;
 }
 
@@ -39,12 +42,13 @@ void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   int adaptive = a->causal == CH_ADAPTIVE;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)a->n * a->e);
-  CH_OP(x, threshold, .n = a->n, .e = a->e, .cap = a->options->cap, .valid = a->valid, .score = a->scores,
-        .step = adaptive ? a->e : 0, .threshold = adaptive ? follow(x, a) : a->thresholds, .keep = keep);
-  CH_OP(x, collect, .keep = keep, .record = a->record);
+  CH_OP(x, threshold, .n = a->n, .e = a->e, .cap = a->options->cap, .valid = a->tokens.valid,
+        .score = a->routing->scores, .step = adaptive ? a->e : 0,
+        .threshold = adaptive ? follow(x, a) : a->kept.thresholds, .keep = keep);
+  CH_OP(x, collect, .keep = keep, .record = &a->routing->record);
   ch_router_gates_from_scores(x, a);
   ch_router_demand_is_load(x, a);
-  a->counts->capacity = ch_valid_count(a->mask, a->n);
+  a->routing->counts.capacity = ch_valid_count(a->tokens.mask, a->n);
 }
 
 int ch_thresholds_set(const real *thresholds, int e) {
@@ -63,18 +67,19 @@ int64_t ch_threshold_choice_slots(const choir_router_options *o, int n, int e) {
 
 void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  int valid = ch_valid_count(a->mask, a->n), e = ch_route_experts(a);
+  int valid = ch_valid_count(a->tokens.mask, a->n), e = ch_route_experts(a);
   int k = ch_router_k(a->options->capacity_factor, valid, e);
   int room = a->e * most_of(ch_router_k(a->options->capacity_factor, a->n, e), a->n);
   ch_record few, many;
   real CH_DEV *few_cutoff = CH_NEW(&x->scratch, real, a->e);
   ch_record_alloc(&x->scratch, &few, a->n, a->e, room);
   ch_record_alloc(&x->scratch, &many, a->n, a->e, room);
-  ch_select_best(x, a, a->scores, k, &few, a->counts->cutoff); /* what thresholds follow */
-  ch_select_best(x, a, a->scores, (k + 3) / 4, &few, few_cutoff);
-  ch_select_best(x, a, a->scores, most_of(k, valid), &many, NULL);
-  CH_OP(x, within, .least = &few, .most = &many, .least_cutoff = few_cutoff, .valid = a->valid, .score = a->scores,
-        .threshold = a->thresholds, .record = a->record, .demand = a->counts->demand, .dropped = a->counts->dropped);
-  a->counts->capacity = k;
-  a->record->most = most_of(k, valid);
+  ch_select_best(x, a, a->routing->scores, k, &few, a->routing->counts.cutoff); /* what thresholds follow */
+  ch_select_best(x, a, a->routing->scores, (k + 3) / 4, &few, few_cutoff);
+  ch_select_best(x, a, a->routing->scores, most_of(k, valid), &many, NULL);
+  CH_OP(x, within, .least = &few, .most = &many, .least_cutoff = few_cutoff, .valid = a->tokens.valid,
+        .score = a->routing->scores, .threshold = a->kept.thresholds, .record = &a->routing->record,
+        .demand = a->routing->counts.demand, .dropped = a->routing->counts.dropped);
+  a->routing->counts.capacity = k;
+  a->routing->record.most = most_of(k, valid);
 }

@@ -13,20 +13,20 @@ ch_choices ch_choices_alloc(ch_exec *x, const ch_route_args *a, int per_token) {
 
 void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scores, const real CH_DEV *shift,
                      const ch_choices *c) {
-  CH_OP(x, best, .n = a->n, .e = a->e, .count = c->per_token, .nulls = a->options->null_experts, .valid = a->valid,
-        .score = scores, .shift = shift, .choice = c->choice, .value = c->value);
+  CH_OP(x, best, .n = a->n, .e = a->e, .count = c->per_token, .nulls = a->options->null_experts,
+        .valid = a->tokens.valid, .score = scores, .shift = shift, .choice = c->choice, .value = c->value);
 }
 
 static int by_score(const ch_route_args *a) { return !strcmp(a->options->priority, "score"); }
 
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor) {
-  int valid = ch_valid_count(a->mask, a->n), bounded = factor > 0;
+  int valid = ch_valid_count(a->tokens.mask, a->n), bounded = factor > 0;
   int capacity = bounded ? ch_router_capacity(factor, c->per_token, valid, a->e + a->options->null_experts) : valid;
-  a->counts->capacity = capacity;
-  a->record->most = bounded ? capacity : 0;
+  a->routing->counts.capacity = capacity;
+  a->routing->record.most = bounded ? capacity : 0;
   CH_OP(x, place, .count = c->per_token, .capacity = capacity, .choice = c->choice,
-        .value = bounded && by_score(a) ? c->value : NULL, .record = a->record, .demand = a->counts->demand,
-        .dropped = a->counts->dropped);
+        .value = bounded && by_score(a) ? c->value : NULL, .record = &a->routing->record,
+        .demand = a->routing->counts.demand, .dropped = a->routing->counts.dropped);
 }
 
 /* Groups of `span` tokens that have a valid one. */
@@ -34,7 +34,7 @@ static int groups_of(const ch_route_args *a, int span) {
   int groups = 0;
   for (int begin = 0; begin < a->n; begin += span) {
     int tokens = span < a->n - begin ? span : a->n - begin;
-    groups += ch_valid_count(a->mask ? a->mask + begin : NULL, tokens) > 0;
+    groups += ch_valid_count(a->tokens.mask ? a->tokens.mask + begin : NULL, tokens) > 0;
   }
   return groups;
 }
@@ -51,22 +51,22 @@ static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
                            .shares = !strcmp(a->options->score, "sigmoid"),
                            .span = span,
                            .groups = groups_of(a, span),
-                           .valid = a->valid,
+                           .valid = a->tokens.valid,
                            .choice = c->choice,
-                           .score = a->scores,
-                           .loss = a->counts->aux_loss,
-                           .scale = a->aux_scale,
-                           .dscore_acc = a->dscores};
+                           .score = a->routing->scores,
+                           .loss = a->routing->counts.aux_loss,
+                           .scale = a->scale.aux,
+                           .dscore_acc = a->routing->dscores};
 }
 
 static ch_gate_args gate_of(const ch_route_args *a, const ch_choices *c) {
   return (ch_gate_args){.rule = a->router->reads == CH_READS_SHARES ? CH_GATE_SHARE : CH_GATE_SCORE,
-                        .record = a->record,
-                        .score = a->scores,
+                        .record = &a->routing->record,
+                        .score = a->routing->scores,
                         .choice = c->choice,
                         .value = c->value,
-                        .dgate = a->dgate,
-                        .dscore = a->dscores};
+                        .dgate = a->routing->dgate,
+                        .dscore = a->routing->dscores};
 }
 
 /* With room for `factor` times an even share in every expert; 0: for all. A second choice that is sampled away asks for
@@ -75,11 +75,12 @@ static void place_tokens(ch_exec *x, const ch_route_args *a, double factor) {
   CH_SCRATCH(x);
   int K = ch_router_choices(a->options);
   ch_choices c = ch_choices_alloc(x, a, K);
-  ch_choices_best(x, a, a->scores, NULL, &c);
+  ch_choices_best(x, a, a->routing->scores, NULL, &c);
   ch_balance_args balance = balance_of(a, &c);
   x->ops->balance(x, &balance);
   if (a->training && a->options->random_second && ch_router_takes(a->router, CH_ROUTER_TAKES(random_second)))
-    CH_OP(x, sample_second, .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice);
+    CH_OP(x, sample_second, .n = a->n, .rng = a->draws.rng, .rng_base = a->draws.base, .value = c.value,
+          .choice = c.choice);
   ch_choices_place(x, a, &c, factor);
   ch_gate_args gate = gate_of(a, &c);
   x->ops->gate(x, &gate);
@@ -92,7 +93,7 @@ void ch_token_choice_causal(ch_exec *x, const ch_route_args *a) { place_tokens(x
 void ch_token_choice_backward(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, ch_router_choices(a->options));
-  ch_choices_best(x, a, a->scores, NULL, &c);
+  ch_choices_best(x, a, a->routing->scores, NULL, &c);
   ch_gate_args gate = gate_of(a, &c);
   ch_balance_args balance = balance_of(a, &c);
   x->ops->gate_backward(x, &gate);
@@ -102,10 +103,10 @@ void ch_token_choice_backward(ch_exec *x, const ch_route_args *a) {
 void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, per_token);
-  CH_OP(x, draw, .rule = rule, .n = a->n, .e = a->e, .count = per_token, .valid = a->valid, .id = a->token, .rng = rng,
-        .rng_base = a->rng_base, .choice = c.choice);
+  CH_OP(x, draw, .rule = rule, .n = a->n, .e = a->e, .count = per_token, .valid = a->tokens.valid, .id = a->tokens.id,
+        .rng = rng, .rng_base = a->draws.base, .choice = c.choice);
   ch_choices_place(x, a, &c, 0);
-  CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = per_token, .record = a->record);
+  CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = per_token, .record = &a->routing->record);
 }
 
 void ch_fixed_route(ch_exec *x, const ch_route_args *a) { ch_drawn_route(x, a, CH_DRAW_MODULO, 1, (ch_rng){0}); }
