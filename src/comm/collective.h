@@ -9,6 +9,14 @@
 /* The share of rank r of `count` things in a row: from ch_share(count, r, size) to ch_share(count, r + 1, size). */
 static inline int64_t ch_share(int64_t count, int64_t rank, int64_t size) { return count * rank / size; }
 
+/* Numbers first .. last-1: experts, tokens or slots; and a rank's share of `count` of them. */
+typedef struct ch_range {
+  int first, last;
+} ch_range;
+static inline ch_range ch_share_range(int64_t count, int64_t rank, int64_t size) {
+  return (ch_range){(int)ch_share(count, rank, size), (int)ch_share(count, rank + 1, size)};
+}
+
 /* Rank `rank`'s share of an array of `count` elements, `bytes` bytes each. */
 static inline ch_bytes ch_share_of(const void *all, int64_t count, int64_t bytes, int64_t rank, int64_t size) {
   int64_t first = ch_share(count, rank, size), last = ch_share(count, rank + 1, size);
@@ -115,6 +123,15 @@ ch_sum_room ch_comm_sum_room(const ch_comm *comm, int shards, int arrays, ch_are
  */
 void ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
                  const ch_sum_room *room);
+
+/* The same with room from `arena`, which goes back; while the arena counts, it only counts the room. */
+static inline void ch_comm_sum_in(ch_arena *arena, const ch_comm *comm, const char *what, int shards,
+                                  const ch_comm_array *array, int arrays) {
+  size_t mark = ch_arena_mark(arena);
+  const ch_sum_room room = ch_comm_sum_room(comm, shards, arrays, arena);
+  if (!ch_arena_counting(arena)) ch_comm_sum(comm, what, shards, array, arrays, &room);
+  ch_arena_release(arena, mark);
+}
 
 /* Sums one number per shard in the same fixed order. */
 double ch_add_shards(int shards, const double *shard);

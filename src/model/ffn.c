@@ -139,8 +139,6 @@ static void sum_replicas(ch_exec *x, const ch_layer *b) {
   enum { MOST = 3 };
   const ch_param *tensor[MOST] = {b->w1, b->w2, b->w3};
   const int tensors = b->w3 ? MOST : MOST - 1;
-  CH_SCRATCH(x);
-  const ch_sum_room room = ch_comm_sum_room(dp_group, dp_group->size, tensors, &ch_host(x)->scratch);
   real *gradient[MOST];
   ch_comm_array array[MOST];
   for (int i = 0; i < tensors; i++) {
@@ -149,7 +147,7 @@ static void sum_replicas(ch_exec *x, const ch_layer *b) {
     array[i] = (ch_comm_array){
         .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};
   }
-  if (!ch_counting(x)) ch_comm_sum(dp_group, "gradients of experts", dp_group->size, array, tensors, &room);
+  ch_comm_sum_in(&ch_host(x)->scratch, dp_group, "gradients of experts", dp_group->size, array, tensors);
 }
 
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {

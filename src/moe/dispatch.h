@@ -13,6 +13,7 @@
 #ifndef CH_MOE_DISPATCH_H
 #define CH_MOE_DISPATCH_H
 
+#include "comm/collective.h"
 #include "op/exec.h"
 #include "op/op.h"
 
@@ -54,6 +55,7 @@ typedef struct ch_dispatch {
   int groups;      /* that these experts are cut into: as many on every rank, some perhaps empty */
   ch_expert_group group[CH_EXPERT_GROUPS];
   /* The rest is of several ranks. */
+  int exchanges;         /* groups with exchanges of their own: all; none in several rounds or a counting run */
   int64_t *slots;        /* [ranks,e] host: slots that the rank's tokens have of the expert */
   ch_bytes *spans;       /* [groups,4,ranks] host: of the exchanges */
   ch_transfer *transfer; /* [2,groups] host: to the experts, and back */
@@ -67,11 +69,6 @@ typedef struct ch_dispatch {
   void CH_DEV *arrivals;        /* where rows of its experts come to */
   const char *request, *answer; /* what goes there, and back */
 } ch_dispatch;
-
-/* Numbers first .. last-1: experts, or tokens. */
-typedef struct ch_range {
-  int first, last;
-} ch_range;
 
 static inline int ch_least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 

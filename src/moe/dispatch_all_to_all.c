@@ -45,8 +45,10 @@ static void split(ch_exec *x, ch_dispatch *ex) {
   CH_OP(x, part, .all = &ex->all, .begin = own.first, .end = own.last, .part = &ex->local);
   CH_OP(x, index, .record = &ex->local);
   ch_slots_count(x, ex);
+  ex->exchanges = 0;
   if (ch_counting(x)) return;
   ex->round.several = ch_rounds_needed(x, ex);
+  if (!ex->round.several) ex->exchanges = ex->groups;
   for (int i = 0; i < 2 * ex->groups; i++) ex->transfer[i].place = -1;
 }
 
@@ -74,11 +76,8 @@ enum { AHEAD = 1 };
 static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16)
     CH_OP(x, round_bf16, .count = ex->d, .rows = rows_of_round(ex), .x = y, .y = ex->rounded);
-  if (ex->round.several) {
-    ch_rounds_move(x, ex, ex->request, ex->arrivals, 0);
-    return;
-  }
-  for (int g = 0; g < AHEAD && g < ex->groups && !ch_counting(x); g++) begin_group(x, ex, g);
+  if (ex->round.several) ch_rounds_move(x, ex, ex->request, ex->arrivals, 0);
+  for (int g = 0; g < AHEAD && g < ex->exchanges; g++) begin_group(x, ex, g);
 }
 
 /* y += what a hidden shard has made of the round's rows. */
@@ -98,19 +97,10 @@ static void open_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   for (int s = 1; s < x->grid.tp_group.size; s++) add_shard(x, ex, s, y);
 }
 
-static void fetch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
-  ch_rounds_move(x, ex, ex->answer, ex->stage, 1);
-  open_rows(x, ex, y);
-}
-
 /* Waits for it. */
 static void come_back(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
-  if (ex->round.several) {
-    fetch(x, ex, y);
-    return;
-  }
-  for (int g = 0; g < ex->groups && !ch_counting(x); g++)
-    ch_comm_finish(&x->grid.replica, &ex->transfer[ex->groups + g]);
+  if (ex->round.several) ch_rounds_move(x, ex, ex->answer, ex->stage, 1);
+  for (int g = 0; g < ex->exchanges; g++) ch_comm_finish(&x->grid.replica, &ex->transfer[ex->groups + g]);
   open_rows(x, ex, y);
 }
 
@@ -159,7 +149,7 @@ static void apply_gates(ch_exec *x, const ch_dispatch *ex, int gated, const real
 static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,
                              real CH_DEV *dgate) {
   for (ch_rounds_begin(x, ex); ch_rounds_next(x, ex);) {
-    if (ex->round.several) fetch(x, ex, y);
+    if (ex->round.several) come_back(x, ex, y);
     apply_gates(x, ex, !ex->gates_input, dtokens, y, dgate);
     depart(x, ex, y);
   }
@@ -176,40 +166,34 @@ static real CH_DEV *group_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y
 }
 
 static void arrive(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {
-  if (ch_counting(x)) return;
-  if (!ex->round.several) {
-    ch_comm_arrive(&x->grid.replica, &ex->transfer[group]);
-    if (group + AHEAD < ex->groups) begin_group(x, ex, group + AHEAD);
-  }
+  if (group < ex->exchanges) ch_comm_arrive(&x->grid.replica, &ex->transfer[group]);
+  if (group + AHEAD < ex->exchanges) begin_group(x, ex, group + AHEAD);
   ch_rows_reorder(x, &x->grid.replica, ex, ch_own_group(x, ex, group), ex->d, x->wire, rows,
                   ch_rows_of_group(x, ex, group, ex->arrivals), 1);
 }
 
 static void read_again(ch_exec *x, ch_dispatch *ex, int group, const real CH_DEV *tokens, real CH_DEV *rows) {
   (void)tokens;
-  if (ch_counting(x)) return;
   ch_rows_reorder(x, &x->grid.replica, ex, ch_own_group(x, ex, group), ex->d, x->wire, rows,
                   ch_rows_of_group(x, ex, group, ex->kept), 1);
 }
 
 /* Returns a group's results into the buffer of the rows sent; so that transfer must have finished. */
 static void send_back(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {
-  if (ch_counting(x)) return;
   ch_transfer *there = &ex->transfer[group], *back = &ex->transfer[ex->groups + group];
   char CH_DEV *stage = ch_rows_of_group(x, ex, group, ex->stage);
   ch_bytes *send = spans_of(x, ex, group, 2), *receive = spans_of(x, ex, group, 3);
   ch_range some = ch_own_group(x, ex, group);
-  if (!ex->round.several) ch_comm_finish(&x->grid.replica, there);
+  if (group < ex->exchanges) ch_comm_finish(&x->grid.replica, there);
   ch_rows_reorder(x, &x->grid.replica, ex, some, ex->d, x->wire, rows, stage, 0);
-  if (ex->round.several) return;
+  if (group >= ex->exchanges) return;
   ch_owned_spans(&x->grid.replica, ex, some, ch_row_bytes(x, ex->d), CH_EITHER_SIDE(stage), send);
   ch_local_spans(x, ex, group, 1, receive);
   ch_comm_begin(&x->grid.replica, back, ex->answer, send, receive);
 }
 
 static void progress(ch_exec *x, ch_dispatch *ex) {
-  for (int i = 0; !ex->round.several && i < 2 * ex->groups && !ch_counting(x); i++)
-    ch_comm_test(&x->grid.replica, &ex->transfer[i]);
+  for (int i = 0; i < 2 * ex->exchanges; i++) ch_comm_test(&x->grid.replica, &ex->transfer[i]);
 }
 
 static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int accumulate) {
@@ -236,12 +220,11 @@ static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_rec
   const ch_range everyone = {0, ex->e};
   char CH_DEV *stage = CH_NEW(&x->scratch, char, all->max_slots * sizeof(real));
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
-  if (!ch_counting(x)) {
-    ch_owned_spans(x->comm, ex, everyone, sizeof(real), CH_EITHER_SIDE(stage), receive);
-    for (int r = 0; r < x->comm->size; r++) send[r] = (ch_bytes){CH_EITHER_SIDE(local), receive[x->comm->rank].bytes};
-    ch_comm_exchange(x->comm, "gradients of gates", send, receive);
-    ch_rows_reorder(x, x->comm, ex, everyone, 1, CH_COMPUTE_FP32, of_all, stage, 1);
-  }
+  if (ch_counting(x)) return of_all;
+  ch_owned_spans(x->comm, ex, everyone, sizeof(real), CH_EITHER_SIDE(stage), receive);
+  for (int r = 0; r < x->comm->size; r++) send[r] = (ch_bytes){CH_EITHER_SIDE(local), receive[x->comm->rank].bytes};
+  ch_comm_exchange(x->comm, "gradients of gates", send, receive);
+  ch_rows_reorder(x, x->comm, ex, everyone, 1, CH_COMPUTE_FP32, of_all, stage, 1);
   return of_all;
 }
 

@@ -185,6 +185,7 @@ static void convert(ch_exec *x, ch_compute wire, int64_t count, real CH_DEV *val
 
 void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d, ch_compute wire,
                      real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots) {
+  if (ch_counting(x)) return; /* nobody knows yet whose the rows are */
   int64_t at[CH_RANKS], next = 0, bytes = wire == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real);
   for (int r = 0; r < ranks->size; next += ch_slots_at(ex, ch_comm_number(ranks, r++), some) * d) at[r] = next;
   for (int i = some.first; i < some.last; i++)

@@ -14,30 +14,34 @@ typedef struct {
 _Static_assert(sizeof(real) != sizeof(float) || sizeof(report) == CH_CHOSEN_EXPERT_BYTES, "as docs/clusters.md has it");
 _Static_assert(sizeof(real) != sizeof(float) || sizeof(int) + sizeof(real) == CH_CHOSEN_SLOT_BYTES, "the same");
 
-static int first_of(const ch_exec *x, int e, int rank) { return (int)ch_share(e, rank, x->comm->size); }
+/* The experts that a rank chooses for. */
+static ch_range experts_at(const ch_exec *x, int e, int rank) { return ch_share_range(e, rank, x->comm->size); }
 
 /* mine [n,own]: the scores of all tokens with this rank's experts. */
 static void transpose(ch_exec *x, const ch_route_args *all, real CH_DEV *mine) {
   CH_SCRATCH(x);
-  int rows = all->n / x->comm->size, e = all->e, rank = x->comm->rank;
-  int own = first_of(x, e, rank + 1) - first_of(x, e, rank);
+  int rows = all->n / x->comm->size, e = all->e;
+  ch_range own = experts_at(x, e, x->comm->rank);
+  int64_t received = (int64_t)rows * (own.last - own.first);
   const real *scores = ch_get(x, all->routing->scores, (size_t)rows * (size_t)e * sizeof *scores);
   real *at = CH_NEW_HOST(&ch_host(x)->scratch, real, (int64_t)rows * e), *to = CH_AS_HOST(real, mine);
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   if (ch_counting(x)) return;
   for (int r = 0; r < x->comm->size; r++) {
-    int first = first_of(x, e, r), count = first_of(x, e, r + 1) - first;
+    ch_range theirs = experts_at(x, e, r);
+    int count = theirs.last - theirs.first;
     send[r] = (ch_bytes){at, (int64_t)rows * count * (int64_t)sizeof(real)};
     for (int t = 0; t < rows; t++, at += count)
-      memcpy(at, scores + (int64_t)t * e + first, (size_t)count * sizeof(real));
-    receive[r] = (ch_bytes){to + (int64_t)r * rows * own, (int64_t)rows * own * (int64_t)sizeof(real)};
+      memcpy(at, scores + (int64_t)t * e + theirs.first, (size_t)count * sizeof(real));
+    receive[r] = (ch_bytes){to + r * received, received * (int64_t)sizeof(real)};
   }
   ch_comm_exchange(x->comm, "scores", send, receive);
 }
 
 /* Runs the router for this rank's experts; leaves their record and counts. */
 static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
-  int e = all->e, first = first_of(x, e, x->comm->rank), own = first_of(x, e, x->comm->rank + 1) - first;
+  ch_range chosen = experts_at(x, all->e, x->comm->rank);
+  int e = all->e, own = chosen.last - chosen.first;
   real CH_DEV *scores = CH_NEW(&x->scratch, real, (int64_t)all->n * own);
   transpose(x, all, scores);
   *mine->routing = (ch_routing){.scores = scores};
@@ -46,7 +50,7 @@ static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
   ch_route_counts_alloc(x, &x->scratch, &mine->routing->counts, own);
   mine->e = own;
   mine->of = e;
-  if (all->kept.thresholds) mine->kept.thresholds = all->kept.thresholds + first;
+  if (all->kept.thresholds) mine->kept.thresholds = all->kept.thresholds + chosen.first;
   mine->router->route(x, mine);
 }
 
@@ -97,14 +101,10 @@ static const int *collect_record(ch_exec *x, const ch_route_args *all, const rep
   return begin;
 }
 
-/* Slots of a rank's experts, which are e in all, and the part of all slots that is its to send to all. */
+/* Slots of a rank's experts, which are e in all. */
 static ch_range slots_chosen(const ch_exec *x, const int *begin, int e, int rank) {
-  return (ch_range){begin[first_of(x, e, rank)], begin[first_of(x, e, rank + 1)]};
-}
-
-static ch_range slots_shared(const ch_exec *x, int64_t slots, int rank) {
-  int64_t ranks = x->comm->size;
-  return (ch_range){(int)ch_share(slots, rank, ranks), (int)ch_share(slots, rank + 1, ranks)};
+  ch_range experts = experts_at(x, e, rank);
+  return (ch_range){begin[experts.first], begin[experts.last]};
 }
 
 static ch_bytes both(ch_range a, ch_range b, const void *base, int64_t from, int64_t size) {
@@ -117,11 +117,11 @@ static ch_bytes both(ch_range a, ch_range b, const void *base, int64_t from, int
  * get a part of it first: with more ranks than experts few would send to all, and the others wait. */
 static void gather_slots(const ch_exec *x, const int *begin, int e, const char *what, const void CH_DEV *mine,
                          void CH_DEV *whole, int64_t size) {
-  int rank = x->comm->rank;
-  ch_range chosen = slots_chosen(x, begin, e, rank), shared = slots_shared(x, begin[e], rank);
+  int rank = x->comm->rank, ranks = x->comm->size;
+  ch_range chosen = slots_chosen(x, begin, e, rank), shared = ch_share_range(begin[e], rank, ranks);
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
-  for (int r = 0; r < x->comm->size; r++) {
-    send[r] = both(chosen, slots_shared(x, begin[e], r), CH_EITHER_SIDE(mine), chosen.first, size);
+  for (int r = 0; r < ranks; r++) {
+    send[r] = both(chosen, ch_share_range(begin[e], r, ranks), CH_EITHER_SIDE(mine), chosen.first, size);
     receive[r] = both(shared, slots_chosen(x, begin, e, r), CH_EITHER_SIDE(whole), 0, size);
   }
   ch_comm_exchange(x->comm, what, send, receive);
@@ -136,7 +136,7 @@ void ch_route_sharded(ch_exec *x, const ch_route_args *all) {
   report *experts = CH_NEW_HOST(&ch_host(x)->scratch, report, all->e);
   choose(x, all, &mine);
   if (!ch_counting(x)) memset(experts, 0, (size_t)all->e * sizeof *experts);
-  describe_experts(x, &own, experts + first_of(x, all->e, x->comm->rank));
+  describe_experts(x, &own, experts + experts_at(x, all->e, x->comm->rank).first);
   if (!ch_counting(x)) ch_comm_gather_shares(x->comm, "loads of experts", experts, all->e, sizeof *experts);
   const int *begin = collect_record(x, all, experts);
   if (ch_counting(x)) return;

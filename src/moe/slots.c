@@ -1,18 +1,14 @@
 #include <string.h>
 
-#include "comm/collective.h"
 #include "moe/dispatch.h"
 
 ch_range ch_experts_of(const ch_exec *x, int e, int rank) {
-  int groups = x->grid.ep_group.size, group = rank / x->grid.tp_group.size;
-  return (ch_range){(int)ch_share(e, group, groups), (int)ch_share(e, group + 1, groups)};
+  return ch_share_range(e, rank / x->grid.tp_group.size, x->grid.ep_group.size);
 }
 
 ch_range ch_group_of(const ch_exec *x, const ch_dispatch *ex, int rank, int group) {
-  ch_range own = ch_experts_of(x, ex->e, rank);
-  int count = own.last - own.first;
-  return (ch_range){own.first + (int)ch_share(count, group, ex->groups),
-                    own.first + (int)ch_share(count, group + 1, ex->groups)};
+  ch_range own = ch_experts_of(x, ex->e, rank), some = ch_share_range(own.last - own.first, group, ex->groups);
+  return (ch_range){own.first + some.first, own.first + some.last};
 }
 
 ch_range ch_own_group(const ch_exec *x, const ch_dispatch *ex, int group) {

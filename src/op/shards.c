@@ -48,7 +48,6 @@ static void sum_ranks(ch_exec *x, const shards_task *t, int own, real CH_DEV *co
       new_arrays(x, t, y[i]);
     tree(x, t, pieces[i].lo - own * comm->rank, pieces[i].hi - own * comm->rank, y[i]);
   }
-  const ch_sum_room room = ch_comm_sum_room(comm, shards, t->count, &ch_host(x)->scratch);
   real *piece[CH_SUMS][CH_SUM_PIECES];
   ch_receivers owners[CH_SUMS];
   ch_comm_array array[CH_SUMS];
@@ -58,7 +57,7 @@ static void sum_ranks(ch_exec *x, const shards_task *t, int own, real CH_DEV *co
     owners[j] = (ch_receivers){sum->owner, x->grid.replica.size};
     array[j] = (ch_comm_array){piece[j], sum->count, sum->count, sum->sharded ? &owners[j] : NULL};
   }
-  if (!ch_counting(x)) ch_comm_sum(comm, "gradients", shards, array, t->count, &room);
+  ch_comm_sum_in(&ch_host(x)->scratch, comm, "gradients", shards, array, t->count);
 }
 
 void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,

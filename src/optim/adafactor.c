@@ -24,12 +24,11 @@ static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   int64_t count = update->batch * update->rows * CH_MEASURES;
   CH_SCRATCH(x);
   update->measures = CH_NEW(&x->scratch, real, count);
-  const ch_sum_room room = ch_comm_sum_room(hidden, hidden->size, 1, &ch_host(x)->scratch);
   real *measures = CH_AS_HOST(real, update->measures);
   update->stage = CH_ADAFACTOR_MEASURE;
   x->ops->adafactor(x, update);
   const ch_comm_array array = {.piece = &measures, .count = count, .most = count};
-  if (!ch_counting(x)) ch_comm_sum(hidden, "sums over rows", hidden->size, &array, 1, &room);
+  ch_comm_sum_in(&ch_host(x)->scratch, hidden, "sums over rows", hidden->size, &array, 1);
   update->stage = CH_ADAFACTOR_APPLY;
   x->ops->adafactor(x, update);
 }
