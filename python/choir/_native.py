@@ -52,9 +52,10 @@ class InterruptedRun(Error):
 def _load():
     """The library that CHOIR_LIBRARY names, that of the package (a wheel has it), or that of the system. Its version must
     be the modules' own, because they use the declarations of their own headers."""
-    if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
-        os.environ["GOMP_SPINCOUNT"] = "1000"  # libgomp reads it when it is loaded (docs/embedding.md)
     path = os.environ.get("CHOIR_LIBRARY") or str(beside("libchoir.so") or "libchoir.so.1")
+    spins = not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
+    if spins:
+        os.environ["GOMP_SPINCOUNT"] = "1000"  # libgomp reads it while it is loaded (docs/embedding.md)
     try:
         # Its own libraries first: PyTorch shows its libgomp, which read its settings by then, to the whole process.
         found = ffi.dlopen(path, os.RTLD_NOW | os.RTLD_DEEPBIND)
@@ -63,6 +64,9 @@ def _load():
             f"{error}; libchoir needs the libraries that it was built with (README.md), and CHOIR_LIBRARY may "
             "name another libchoir.so"
         ) from error
+    finally:
+        if spins:
+            del os.environ["GOMP_SPINCOUNT"]
     its, ours = ffi.string(found.choir_version()).decode(), version()
     if ours and its != ours:
         raise ImportError(

@@ -215,14 +215,18 @@ class Pages(unittest.TestCase):
 
 class OpenMP(unittest.TestCase):
     def test_waiting_threads_give_way(self):
-        """Importing choir tells the OpenMP runtime not to spin for long, before it is loaded, unless one was told
-        already."""
+        """Importing choir tells the OpenMP runtime not to spin for long, while it is loaded, unless one was told
+        already. The environment, which other programs inherit, stays as it was."""
         bare = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
         bare["OMP_DISPLAY_ENV"] = "verbose"
         for given, expected in (({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77")):
             told = subprocess.run(
-                [sys.executable, "-c", "import choir"], env={**bare, **given}, capture_output=True, text=True
+                [sys.executable, "-c", "import os; b = dict(os.environ); import choir; assert b == os.environ"],
+                env={**bare, **given},
+                capture_output=True,
+                text=True,
             )
+            self.assertEqual(told.returncode, 0, told.stderr[-500:])
             self.assertIn(f"GOMP_SPINCOUNT = '{expected}'", told.stderr)
 
     def test_beside_another_runtime(self):
