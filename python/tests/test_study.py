@@ -504,7 +504,9 @@ class Recipes(unittest.TestCase):
             one = recipe.load(name)
             for arm in recipe.arms(one):
                 for scale in ("pico", "nano", "small", "0.1b"):
-                    recipe.config(one, recipe.load_scale(scale), arm, 4096)
+                    made = recipe.config(one, recipe.load_scale(scale), arm, 4096)
+                    masked = made["train.objective"] != "next_token"  # then the mask is one token more
+                    self.assertEqual(made["model.vocab_size"], 4097 if masked else 4096, arm.name)
 
     def refused(self, change, *told):
         path = testing.run().parent / "wrong.json"

@@ -194,7 +194,6 @@ def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: 
     """What the arm trains, but for its rate, seed and budget."""
     base = scale["config"] if isinstance(scale["config"], str) else json.dumps(scale["config"])
     made = copy.copy(_base(base))
-    made.set("model.vocab_size", vocab_size)
     for key in ("eval_every", "eval_sequences", "cooldown_steps", "schedule_start"):
         made.set(f"train.{key}", 0)  # evaluated at the end, on all that is held out
     made.set("train.checkpoint_every", 1000)
@@ -204,6 +203,7 @@ def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: 
         made.set("train.batch_sequences", recipe["batch_tokens"] // made["train.sequence_length"])
     for change in arm.changes:
         _change(made, change)
+    made.set("model.vocab_size", vocab_size + (made["train.objective"] != "next_token"))  # the mask is the last token
     if made["model.d_expert"] == made["model.d_hidden"]:
         made.set("model.d_expert", 0)  # the same model, the same run
     try:
