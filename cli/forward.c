@@ -153,10 +153,7 @@ static int run_pass(choir_model *model, const choir_tokenizer *none) {
 
 static int run_forward(int count, const char *const *operands) {
   o.path = operands[1];
-  int status = o.logits && o.gradients && !strcmp(o.logits, o.gradients)
-                   ? cli_usage("--logits and --gradients are both %s: give two files", o.logits)
-               : o.routes && o.routing ? cli_usage("--routing has no effect with --routes: give one of them")
-                                       : 0;
+  int status = o.routes && o.routing ? cli_usage("--routing has no effect with --routes: give one of them") : 0;
   status = cli_ranks_agree(status);
   if (status) return status;
   if (choir_ranks_agree(cli_ranks(), ch_npy_read(o.path, CH_NPY_INT32, 2, &o.tokens)))

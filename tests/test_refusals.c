@@ -232,7 +232,7 @@ static const refusal refusals[] = {
      "",
      "choir forward ckpt tokens.npy --logits out --gradients out",
      2,
-     {"--logits and --gradients are both out"}},
+     {"--logits and --gradients both name out"}},
     {"tokens of the wrong rank", "", "choir forward ckpt flat.npy", 1, {"flat.npy"}},
     {"run that is there already",
      "",
