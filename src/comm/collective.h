@@ -50,6 +50,9 @@ int64_t ch_comm_max(const ch_comm *comm, int64_t value);
  * message is taken from the lowest failing rank and names the rank. */
 int ch_comm_agree(const ch_comm *comm, int code);
 
+/* The first rank makes the call, and its code becomes every rank's. */
+#define CH_ON_FIRST(comm, call) ch_comm_agree(comm, (comm)->rank ? CHOIR_OK : (call))
+
 /* Sends `root`'s bytes to every rank. */
 void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes);
 

@@ -157,9 +157,8 @@ static int save_tokenizer(const choir_tokenizer *tokenizer, const char *director
 /* Saves the weights last, because their metadata binds them to the config.json and tokenizer.model written before. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory) {
   const ch_comm *comm = model->x.comm;
-  CH_TRY(
-      ch_comm_agree(comm, comm->rank ? CHOIR_OK : choir_config_save(&model->config, CH_IN(directory, "config.json"))));
-  if (tokenizer) CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : save_tokenizer(tokenizer, directory)));
+  CH_TRY(CH_ON_FIRST(comm, choir_config_save(&model->config, CH_IN(directory, "config.json"))));
+  if (tokenizer) CH_TRY(CH_ON_FIRST(comm, save_tokenizer(tokenizer, directory)));
   return ch_weights_save(&model->net.params, &model->x, CH_IN(directory, "model.safetensors"),
                          model->config.train.file_bytes);
 }

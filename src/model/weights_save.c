@@ -134,8 +134,7 @@ static int prepare_stage(stage *s, int64_t most) {
 static int write_files(stage *s) {
   for (s->row = 0; s->row < s->files; s->row += s->comm->size) CH_TRY(write_row(s));
   if (s->files == 1) return CHOIR_OK;
-  return ch_comm_agree(s->comm,
-                       s->comm->rank ? CHOIR_OK : ch_tensors_index_write(s->path, s->tensor, s->first, s->files));
+  return CH_ON_FIRST(s->comm, ch_tensors_index_write(s->path, s->tensor, s->first, s->files));
 }
 
 int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most,
@@ -154,7 +153,7 @@ int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors
 static int bind(const ch_exec *x, const char *path, ch_binding *binding) {
   char directory[PATH_MAX];
   ch_path_parent(path, directory, sizeof directory);
-  CH_TRY(ch_comm_agree(x->comm, x->comm->rank ? CHOIR_OK : ch_binding_of(directory, binding)));
+  CH_TRY(CH_ON_FIRST(x->comm, ch_binding_of(directory, binding)));
   ch_comm_broadcast(x->comm, 0, binding, sizeof *binding);
   return CHOIR_OK;
 }

@@ -167,7 +167,7 @@ static int write_checkpoint(loop_state *d, char *path) {
   ch_run *run = d->run;
   const ch_comm *comm = comm_of(run);
   CH_TRY(ch_comm_agree(comm, ch_metrics_sync(&d->metrics, &run->metrics_bytes)));
-  if (run->kind->keep_best) CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : run->kind->keep_best(run)));
+  if (run->kind->keep_best) CH_TRY(CH_ON_FIRST(comm, run->kind->keep_best(run)));
   return ch_comm_agree(comm, ch_checkpoint_save(run, path));
 }
 
@@ -185,7 +185,7 @@ static int checkpoint(loop_state *d, double loss) {
   d->room.owed = 0;
   d->room.saved_step = run->trainer.step;
   ch_metrics_checkpoint(&d->metrics, run->trainer.step, path);
-  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : ch_checkpoint_name_best(run)));
+  CH_TRY(CH_ON_FIRST(comm, ch_checkpoint_name_best(run)));
   choir_event e = make_event(d, CHOIR_EVENT_CHECKPOINT);
   e.checkpoint = path;
   tell(d, &e);
@@ -328,7 +328,7 @@ int ch_run_loop(ch_run *run) {
   tell_notices(&d);
   CH_TRY(open_metrics(&d)); /* cut back, even where no step is left */
   if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, run->best_step ? run->best_step : -1);
-  int code = ch_comm_agree(comm_of(run), comm_of(run)->rank ? CHOIR_OK : ch_checkpoint_name_best(run));
+  int code = CH_ON_FIRST(comm_of(run), ch_checkpoint_name_best(run));
   if (!code && !ch_run_is_done(run)) {
     if (!run->metrics_bytes || run->config_changed) run->kind->write_head(&d.metrics, run);
     ch_metrics_process(&d.metrics, run);

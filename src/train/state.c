@@ -106,7 +106,7 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
   ch_dir directory = {0};
   const ch_comm *comm = trainer->model->x.comm;
   ch_checkpoint_path(out, trainer->step, path);
-  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : begin_directory(path, &directory)));
+  CH_TRY(CH_ON_FIRST(comm, begin_directory(path, &directory)));
   ch_comm_broadcast(comm, 0, directory.temporary, sizeof directory.temporary);
   int code = write_contents(trainer, tokenizer, counters, count, directory.temporary);
   if (code) {

@@ -212,10 +212,10 @@ static int set_up_run(ch_pretraining *p, const choir_train_options *o) {
  * all have read. */
 static int run_ranks(ch_pretraining *p, const choir_train_options *o, ch_claim *claim) {
   const ch_comm *comm = ch_ranks_comm(o->ranks);
-  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : ch_run_directory_take(claim, o->out, o->resume)));
+  CH_TRY(CH_ON_FIRST(comm, ch_run_directory_take(claim, o->out, o->resume)));
   CH_TRY(set_up_run(p, o));
   CH_TRY(ch_run_same(&p->run));
-  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : keep_settings(p)));
+  CH_TRY(CH_ON_FIRST(comm, keep_settings(p)));
   return ch_run_loop(&p->run);
 }
 
