@@ -268,9 +268,14 @@ class Whole(unittest.TestCase):
         words = ("run", "read.json", "--data", "data", "--out", "whole", "--scale", "scale.json", "--texts", "texts")
         (at / "read.json").write_text(json.dumps({**RECIPE, "name": "read", "claims": claims,
                                                   "texts": {"rain": "rain", "held-out": "home"}}))  # fmt: skip
+        kept = results("whole")
+        (gone,) = (at / "whole" / "runs").glob("expert_choice-*-s2-40-*")  # its result alone is there: it is trained anew
+        shutil.rmtree(gone)
         out, errors, status = study(*words)
         self.assertEqual(status, 0, out + errors)
+        self.assertTrue((gone / "checkpoints" / "00000040").is_dir())
         files = sorted((at / "whole" / "results").glob("texts-*"))
+        self.assertEqual({key: one for key, one in results("whole").items() if not key.startswith("texts-")}, kept)
         found = [json.loads(path.read_text())["texts"] for path in files]
         self.assertEqual([sorted(one["rain"]) for one in found], [["adaptive", "batch", "hash", "threshold"]] * 2
                          + [["batch", "hash", "threshold"]] * 2)  # fmt: skip

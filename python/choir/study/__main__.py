@@ -101,9 +101,13 @@ def _work(
         lacking = [task for task in study.recipe["tune"]["tasks"] if not (tasks / tuned.folder(task)).is_dir()]
         if lacking:
             jobs.say(f"warning: {tasks}: no files of {', '.join(lacking)}, left out")
-        jobs.run("fine-tuning", tuned.missing(study, runner, tasks))
+        lines = tuned.missing(study, runner, tasks)
+        jobs.run("runs to fine-tune", study.absent(runner, lines))
+        jobs.run("fine-tuning", lines)
     if "texts" in study.recipe and texts:
-        jobs.run("texts", foreign.missing(study, texts))
+        readings = foreign.missing(study, texts)
+        jobs.run("runs that read texts", study.absent(runner, readings))
+        jobs.run("texts", readings)
 
 
 def _list(o: argparse.Namespace) -> int:

@@ -6,16 +6,16 @@ import dataclasses
 import functools
 import math
 import pathlib
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional
 
 import numpy as np
 
 from . import StudyError, recipe as recipes
 from . import program, statistics
-from .lane import Lane, end_config
+from .lane import Lane, end_config, newest
 from .program import Runner
 from .recipe import Arm
-from .store import Store
+from .store import Store, name
 
 
 @dataclasses.dataclass
@@ -152,8 +152,22 @@ class Study:
         ends = [self.end(arm, rate, seed, s) for s in self.steps if not self.result(arm, rate, seed, s)]
         if not ends:
             return None
+        return self._trained(runner, arm, ends)
+
+    def _trained(self, runner: Runner, arm: str, ends: list[dict[str, Any]]) -> Lane:
         flops = self.costs(arm)["train_flops_per_token"] * self.step_tokens(arm)
         return Lane(ends, [arm], flops, runner, self.store, self.out, self.data, self.facts["hash"])
+
+    def absent(self, runner: Runner, works: Iterable[Any]) -> list[Lane]:
+        """The runs that such works (of an arm and a seed) begin with and that are not on this machine: the store may have
+        their results alone."""
+        found: dict[str, Lane] = {}
+        for work in works:
+            end = self.end(work.arm, self.rate(work.arm), work.seed, self.steps[-1])
+            if newest(self.out / "runs" / name(end, self.facts["hash"])) < self.steps[-1]:
+                lane = self._trained(runner, work.arm, [end])
+                found.setdefault(lane.key, lane)
+        return list(found.values())
 
     @functools.lru_cache(None)
     def costs(self, arm: str) -> dict[str, Any]:
