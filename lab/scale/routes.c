@@ -48,7 +48,7 @@ static void spread_tokens(int expert, int load, int *count) {
   }
 }
 
-/* Refuses rows that would go in rounds (moe/rounds.h): those need more of a record than is made. */
+/* Refuses rows that would go in rounds (dispatch/rounds.c): those need more of a record than is made. */
 static void check_rooms(int slots) {
   for (int r = 0; r < made.ranks; r++) {
     int64_t own = 0;

@@ -2,10 +2,10 @@
 #ifndef CH_MOE_LAYER_H
 #define CH_MOE_LAYER_H
 
-#include "moe/dispatch.h"
+#include "dispatch/dispatch.h"
 #include "moe/route.h"
 
-/* A rank has its own experts only (moe/dispatch.h): e is then their number. */
+/* A rank has its own experts only (dispatch/dispatch.h): e is then their number. */
 typedef struct ch_moe_weights {
   const real CH_DEV *w1, *w2, *w3;             /* [e,d,h] each; w3, what w1 gates, is NULL where nothing is gated */
   const ch_bf16 CH_DEV *w1_16, *w2_16, *w3_16; /* rounded copies for bf16 compute, or NULL */

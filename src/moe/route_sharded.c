@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "comm/collective.h"
-#include "moe/dispatch.h"
+#include "dispatch/dispatch.h"
 #include "moe/route.h"
 
 /* An expert's owner sends this to all ranks, beside the tokens that it took. The last three are one rank's. */

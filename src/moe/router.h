@@ -26,16 +26,6 @@ typedef struct ch_route_tally {
   int64_t CH_DEV *counts; /* [CH_TALLY_COUNTS(e)] */
 } ch_route_tally;
 
-/* Allocates a record with room for max_slots from an arena. */
-static inline void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots) {
-  *r = (ch_record){.tokens = n, .experts = e, .max_slots = max_slots, .load = -1};
-  r->expert_begin = CH_NEW(a, int, e + 1);
-  r->slot_token = CH_NEW(a, int, max_slots);
-  r->slot_gate = CH_NEW(a, real, max_slots);
-  r->token_begin = CH_NEW(a, int, n + 1);
-  r->token_slot = CH_NEW(a, int, max_slots);
-}
-
 /* Allocates the arrays of counts, and sets what comes in 0. */
 static inline void ch_route_counts_alloc(ch_exec *x, ch_arena *a, ch_route_counts *c, int e) {
   *c = (ch_route_counts){.demand = CH_NEW(a, int, e), .cutoff = CH_NEW(a, real, e)};

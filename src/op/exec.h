@@ -17,7 +17,7 @@ typedef struct ch_exec {
   struct ch_exec *host;     /* where `memory` is not the host's: one of the host's own, else NULL */
   int threads;              /* of every parallel region; results do not depend on it */
   ch_compute compute;       /* what inputs of matrix products are rounded to */
-  ch_compute wire;          /* what rows are rounded to between tokens and experts (moe/dispatch.h) */
+  ch_compute wire;          /* what rows are rounded to between tokens and experts (dispatch/dispatch.h) */
   const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
   ch_grid grid;             /* this rank's groups of replicas, experts and hidden shards */
   struct ch_broadcasts *prefetch; /* prefetch of matrices in flight during products (op/prefetch.h), or NULL */

@@ -19,6 +19,16 @@ typedef struct ch_record {
   int CH_DEV *token_slot; /* [slots] slots of token t are token_slot[token_begin[t] .. token_begin[t+1]-1], ascending */
 } ch_record;
 
+/* Allocates a record with room for max_slots from an arena. */
+static inline void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots) {
+  *r = (ch_record){.tokens = n, .experts = e, .max_slots = max_slots, .load = -1};
+  r->expert_begin = CH_NEW(a, int, e + 1);
+  r->slot_token = CH_NEW(a, int, max_slots);
+  r->slot_gate = CH_NEW(a, real, max_slots);
+  r->token_begin = CH_NEW(a, int, n + 1);
+  r->token_slot = CH_NEW(a, int, max_slots);
+}
+
 /* How many of `n` tokens take part; valid [n] on the side that asks, or NULL: all. */
 static inline int ch_valid_count(const uint8_t *valid, int n) {
   if (!valid) return n;

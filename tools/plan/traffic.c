@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "comm/collective.h"
-#include "moe/dispatch.h"
+#include "dispatch/dispatch.h"
 #include "moe/route.h"
 
 static const char *const names[] = {

@@ -44,7 +44,7 @@ int ch_flow_element_bytes(const choir_config *config);
 /* Bytes that a slot costs in a step whose token is of another rank than its expert. */
 int64_t ch_flow_slot_bytes(const choir_config *config);
 
-/* Groups of experts whose rows travel one after the other (moe/dispatch.h). */
+/* Groups of experts whose rows travel one after the other (dispatch/dispatch.h). */
 int ch_flow_groups(const choir_config *config, const ch_layout *layout);
 
 /* Scores that one rank selects from in a micro-batch and MoE layer. */

@@ -1,6 +1,6 @@
 /* Dispatch: rows of tokens go to the experts that took them, and the experts' rows come back. All movement of rows
  * between the owners of tokens and the owners of experts is after one table of functions, with a row for one process
- * (dispatch_local.c) and one for several (dispatch_all_to_all.c, with slots.c and rounds.c).
+ * (local.c) and one for several (all_to_all.c, with slots.c and rounds.c).
  *
  * A rank has a run of the tokens and a run of the experts of its replica (comm/grid.h), whose ranks send each other
  * rows. Everybody knows the whole routing record, and with it who sends how many rows to whom: counts are never sent.
@@ -10,8 +10,8 @@
  * If x->wire is bf16, every row is rounded once between token and expert, even if it stays on its rank and in a single
  * process, so that results depend on the config and not on the distribution of rows. Gradients pass through the
  * rounding unchanged. */
-#ifndef CH_MOE_DISPATCH_H
-#define CH_MOE_DISPATCH_H
+#ifndef CH_DISPATCH_DISPATCH_H
+#define CH_DISPATCH_DISPATCH_H
 
 #include "comm/collective.h"
 #include "op/exec.h"

@@ -6,8 +6,7 @@
  * come and the results of the last go. Messages make progress where `progress` is called, between products. Where a
  * rank's tokens win far more slots than the mean, rows go in rounds instead (rounds.c). */
 #include "comm/collective.h"
-#include "moe/dispatch.h"
-#include "moe/router.h"
+#include "dispatch/dispatch.h"
 #include "op/prefetch.h"
 
 _Static_assert(2 * CH_EXPERT_GROUPS + CH_AT_ONCE < CH_TRANSFERS,

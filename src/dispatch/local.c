@@ -1,5 +1,5 @@
 /* One process has all tokens and all experts: dispatch is a gather, combine a sum over a token's slots. */
-#include "moe/dispatch.h"
+#include "dispatch/dispatch.h"
 
 static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex) {
   (void)x, (void)a, (void)most;

@@ -1,8 +1,7 @@
 #include <string.h>
 
 #include "comm/collective.h"
-#include "moe/dispatch.h"
-#include "moe/router.h"
+#include "dispatch/dispatch.h"
 
 void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex) {
   if (ex->room >= ex->local.max_slots) return;
