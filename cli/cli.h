@@ -223,7 +223,7 @@ int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t
 #define CLI_COMPUTE(target)                                                                                            \
   {"compute", "fp32|bf16", CLI_CHOICE, target, NULL, "type of matrix products; default: the config's", 0}
 #define CLI_EMULATE_BF16(target)                                                                                       \
-  {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none: it saves memory, not time", 0}
+  {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none: it saves memory", 0}
 #define CLI_RANKS_OPTIONS                                                                                              \
   {"replicas", "R", CLI_INT, &cli_replicas, "0",                                                                       \
    "data parallelism: replicas of the experts (MPI); 0: training chooses, other commands take 1", 0}, \
