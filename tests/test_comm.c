@@ -28,8 +28,7 @@ static int exchanges_of(const ch_comm *comm) {
 }
 
 /* As many as there may be, begun in one order and ended in another, which differs from rank to rank, with a whole
- * exchange in between. A transfer that
- * has ended has all its bytes, and the sender may write over its own. */
+ * exchange in between. A transfer that has ended has all its bytes, and the sender may write over its own. */
 static int under_way(const ch_comm *comm, void *context) {
   (void)context;
   static numbers x[CH_TRANSFERS - 1];

@@ -173,8 +173,8 @@ static paired_results run_pairs(const char *backend, ch_compute compute, int thr
   return p;
 }
 
-/* The reference, whose gradients grad_head checks, and the fast head; one thread and several; equal
- * partners, whose disagreement is 0 and whose gradient is the loss's alone. */
+/* The reference, whose gradients grad_head checks, and the fast head; one thread and several; equal partners,
+ * whose disagreement is 0 and whose gradient is the loss's alone. */
 static void check_pairs(shape s) {
   real *x = test_new_normal(s.n * s.d, 1), *w = test_new_normal((int64_t)s.V * s.d, 2);
   paired_results want = run_pairs("reference", CH_COMPUTE_FP32, 2, s, x, w, (real)0.03),

@@ -212,8 +212,8 @@ static void extremes(void **state) {
   near(choir_route_stats_overlap(&s, 2, 2), 1, "overlap with itself");
   near(choir_route_stats_overlap(&s, 0, 1), 0, "overlap of two that hold nothing");
   assert_int_equal(s.histogram[1], 10);
-  assert_int_equal(choir_route_stats_typical(&s, 2, 1, &none),
-                   0); /* the expert takes every token as often as the text has it */
+  /* the expert takes every token as often as the text has it */
+  assert_int_equal(choir_route_stats_typical(&s, 2, 1, &none), 0);
   choir_route_stats_free(&s);
 
   memset(p.valid, 0, sizeof p.valid);

@@ -3,26 +3,26 @@
 #include "naive_layer.h"
 #include "naive_routing.h"
 
-enum { N = 90, D = 24, H = 40, E = 5 };
+enum { N = 90, D = 24, H = 40, E = 5, MANY = 4096 }; /* tokens: few for naive loops, and enough for several threads */
 
-static int32_t ids[2 * N];
+static int32_t ids[MANY];
 static uint8_t mask[N];
 static const char *const backends[] = {"reference", "cpu"};
 
 static int set_up(void **state) {
-  for (int t = 0; t < N; t++) {
-    ids[t] = t * t % 31;
-    mask[t] = t % 7 != 2;
-  }
+  for (int t = 0; t < MANY; t++) ids[t] = t * t % 31;
+  for (int t = 0; t < N; t++) mask[t] = t % 7 != 2;
   return 0;
 }
 
-static layer_case make(const char *router, const char *backend) {
-  layer_case c = layer_case_new(router, N, D, H, experts_for(router, E));
+static layer_case make_of(int n, const char *router, const char *backend) {
+  layer_case c = layer_case_new(router, n, D, H, experts_for(router, E));
   c.token = ids;
   c.backend = backend;
   return c;
 }
+
+static layer_case make(const char *router, const char *backend) { return make_of(N, router, backend); }
 
 static void naive_layer(const layer_case *c, real *out) {
   static real scores[N * E];
@@ -80,25 +80,28 @@ static void same_bits(const real *a, const real *b, int64_t count) {
 
 static void same_layer_bits(const layer_case *a, const layer_case *b) {
   int64_t weights = (int64_t)a->e * D * H;
-  same_bits(a->out, b->out, N * D);
-  same_bits(a->dx, b->dx, N * D);
+  same_bits(a->out, b->out, (int64_t)a->n * D);
+  same_bits(a->dx, b->dx, (int64_t)a->n * D);
   same_bits(a->dw1, b->dw1, weights);
   same_bits(a->dw2, b->dw2, weights);
   if (ch_gated(a->activation)) same_bits(a->dw3, b->dw3, weights);
   same_bits(a->drouter, b->drouter, (int64_t)D * a->e);
 }
 
+/* Few tokens on both backends, and as many as ops share among threads. */
 static void threads_change_nothing(void **state) {
-  for (int backend = 0; backend < 2; backend++)
+  for (int way = 0; way < 3; way++)
     for (int router = 0; ch_routers[router]; router++) {
-      layer_case one = make(ch_router_names[router], backends[backend]);
+      const char *backend = backends[way > 0];
+      const int n = way < 2 ? N : MANY;
+      layer_case one = make_of(n, ch_router_names[router], backend);
       if (ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(jitter))) one.options.jitter = 0.1;
       one.options.random_second = 1;
       one.threads = 1;
       one.activation = router % 2 ? CH_SWIGLU : CH_GELU;
       layer_run(&one, 1);
       for (int threads = 2; threads < 4; threads++) {
-        layer_case more = make(ch_router_names[router], backends[backend]);
+        layer_case more = make_of(n, ch_router_names[router], backend);
         more.options = one.options;
         more.activation = one.activation;
         more.threads = threads;

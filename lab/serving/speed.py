@@ -55,12 +55,13 @@ def fresh_model(at, layers):
 
 class Choir:
     def __init__(self, at, kind, o):
-        compute = {"f32": "fp32"}.get(kind, kind)
+        compute = "fp32" if kind == "f32" else kind
         self.model = choir.Model.load(str(at / "model"), compute=compute, emulate_bf16=True, threads=o.threads)
         self.session = choir.Session(self.model, length=o.prompt + o.tokens, chunk=o.prompt)
 
     def run(self, prompt, tokens):
-        """Seconds to read and to write, and the tokens, each the most probable."""
+        """Seconds to read the prompt and to write the tokens, each the most probable; and the tokens. The prompt's pass
+        gives the first one, so that one pass fewer is timed."""
         self.session.rewind()
         begin = time.perf_counter()
         text = [int(np.argmax(self.session.advance(prompt)))]
@@ -98,9 +99,9 @@ def compare(at, kind, o, words):
             if turn:
                 found.setdefault(name, []).append((o.prompt / read, o.tokens / write))
             if name == "choir":
-                ours = words.decode(text)
-            elif "choir" in sides and kind == "f32" and text.strip()[:1] != ours.strip()[:1]:
-                sys.exit(f"other text: {ours!r} in choir, {text!r} in llama.cpp")
+                written = words.decode(text)
+            elif kind == "f32" and text.strip()[:1] != written.strip()[:1]:
+                sys.exit(f"other text: {written!r} in choir, {text!r} in llama.cpp")
     cells = []
     for i in range(2):
         of = {name: statistics.median(pair[i] for pair in pairs) for name, pairs in found.items()}

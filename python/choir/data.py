@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any, Callable, Iterable, Optional, Union
 
@@ -14,20 +15,31 @@ from .config import Path
 Files = Union[Path, Iterable[Path]]
 
 
-def _below(path: bytes) -> list[bytes]:
-    """The file; of a directory all files below it in the order of their names, without those that begin with a dot and
-    without links to directories: what the program reads of it."""
+def _below(path: bytes, left_out: list[bytes]) -> list[bytes]:
+    """The file; of a directory all files below it in the order of their names, as the program reads them. What begins
+    with a dot, links to a directory or is no file is left out."""
     if not os.path.isdir(path):
         return [path]
-    inside = [entry for entry in sorted(os.scandir(path), key=lambda entry: entry.name) if entry.name[:1] != b"."]
-    wanted = [entry.path for entry in inside if entry.is_dir(follow_symlinks=False) or entry.is_file()]
-    return [file for one in wanted for file in _below(one)]
+    found = []
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        if entry.name[:1] != b"." and (entry.is_dir(follow_symlinks=False) or entry.is_file()):
+            found += _below(entry.path, left_out)
+        else:
+            left_out.append(entry.path)
+    return found
 
 
 def files(value: Files) -> list[bytes]:
     """One path or several, as C takes them: files, or directories for all files below them."""
-    several = [value] if isinstance(value, (str, os.PathLike)) else value
-    return [file for one in several for file in _below(native.text(one))]
+    several, left_out = [value] if isinstance(value, (str, os.PathLike)) else value, []
+    found = [file for one in several for file in _below(native.text(one), left_out)]
+    if left_out:
+        warnings.warn(
+            f"left out: {len(left_out)} names that begin with a dot, link to a directory or are no files, the first "
+            f"{os.fsdecode(left_out[0])}; name each to have it read",
+            stacklevel=3,
+        )
+    return found
 
 
 def build(

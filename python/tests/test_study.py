@@ -269,7 +269,7 @@ class Whole(unittest.TestCase):
         (at / "read.json").write_text(json.dumps({**RECIPE, "name": "read", "claims": claims,
                                                   "texts": {"rain": "rain", "held-out": "home"}}))  # fmt: skip
         kept = results("whole")
-        (gone,) = (at / "whole" / "runs").glob("expert_choice-*-s2-40-*")  # its result alone is there: it is trained anew
+        (gone,) = (at / "whole" / "runs").glob("expert_choice-*-s2-40-*")  # the store keeps its result
         shutil.rmtree(gone)
         out, errors, status = study(*words)
         self.assertEqual(status, 0, out + errors)

@@ -11,11 +11,9 @@
 /* Pieces of columns are multiples of this, or of any width if B is transposed; so the cut changes no bit. */
 enum { CH_INVARIANT_COLUMNS = 64 };
 
-/* Threads for so many multiplications, of which these are worth waking one for; results do not depend on it. */
-enum { CH_INVARIANT_WORK = 1 << 15 };
+enum { CH_INVARIANT_WORK = 1 << 15 }; /* multiplications that are worth waking a thread for */
 static inline int ch_invariant_threads(const ch_exec *x, int64_t work) {
-  int64_t threads = work / CH_INVARIANT_WORK;
-  return threads < 1 ? 1 : threads < x->threads ? (int)threads : x->threads;
+  return ch_threads_for(x, work, CH_INVARIANT_WORK);
 }
 
 /* Runs p on the calling thread: trans_a is 0, a holds floats, and `bf16` is about b alone (simd/batch_invariant.c). */

@@ -73,10 +73,10 @@ static int compose(const char *text, size_t size, utf8proc_int32_t *c, uint64_t 
 int ch_nfc(const char *text, size_t size, ch_buffer *out) {
   if (is_plain(text, size)) return ch_buffer_append(out, text, size);
   size_t room = 2 * size; /* two bytes become three characters at most: U+01D5 */
-  utf8proc_int32_t *c;
+  utf8proc_int32_t *c = NULL;
   uint64_t *keys = NULL;
-  int code = CH_ALLOC(&c, room, "characters to normalize");
-  if (!code) code = CH_ALLOC(&keys, room, "the order of characters");
+  int code = CH_RESIZE(&c, room, "characters to normalize"); /* not CH_ALLOC: zeroing them would cost a pass */
+  if (!code) code = CH_RESIZE(&keys, room, "the order of characters");
   if (!code) code = compose(text, size, c, keys, room, out);
   free(c);
   free(keys);

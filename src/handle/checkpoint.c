@@ -174,8 +174,8 @@ static int load_path(const load *l, const char *path) {
   return load_newest(l, path);
 }
 
-/* The first rank loads the checkpoint that the path means and tells the others its step, because a run that is still
- * training may save a newer one meanwhile. */
+/* The first rank loads the checkpoint that the path means and tells the others its directory, because a run that is
+ * still training may save a newer one meanwhile. */
 static int load_shared(const load *l, const ch_comm *comm, const char *path) {
   CH_TRY(CH_ON_FIRST(comm, load_path(l, path)));
   ch_comm_broadcast(comm, 0, l->taken, PATH_MAX);

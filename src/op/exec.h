@@ -24,6 +24,12 @@ typedef struct ch_exec {
   int batch_invariant;            /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 
+/* Threads for some work, `least` of which is worth waking one for. */
+static inline int ch_threads_for(const ch_exec *x, int64_t work, int64_t least) {
+  int64_t threads = work / least;
+  return threads < 1 ? 1 : threads < x->threads ? (int)threads : x->threads;
+}
+
 /* "fp32", "bf16", NULL: by number of ch_compute. */
 extern const char *const ch_compute_names[];
 

@@ -319,7 +319,7 @@ static int open_folder(import_job *j) {
   json_t *root;
   if (snprintf(path, sizeof path, "%s/config.json", j->options->from) >= PATH_MAX - 32)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", j->options->from);
-  CH_TRY(ch_import_check_pickle(j->options->from));
+  CH_TRY(ch_import_refuse_pickle(j->options->from));
   CH_TRY(ch_json_load(path, &root));
   int code = ch_import_defaults(root);
   if (code) return json_decref(root), code;
@@ -330,7 +330,7 @@ static int open_folder(import_job *j) {
                     "whole heads turn, as in transformers",
                     path, j->config.model.rope_fraction);
   snprintf(path, sizeof path, "%s/model.safetensors", j->options->from);
-  CH_TRY(ch_import_check_pickled(j->options->from, path));
+  CH_TRY(ch_import_refuse_pickled_folder(j->options->from, path));
   return ch_tensors_open_unaligned(path, 0, &j->from);
 }
 

@@ -37,8 +37,8 @@ int ch_import_defaults(json_t *root);
 
 /* CHOIR_ERROR_UNSUPPORTED, with the command that makes safetensors: the file `from` is a pickle, by its name; or the
  * folder has a pickle and no file `weights`. CHOIR_ERROR_IO: it cannot be told. */
-int ch_import_check_pickle(const char *from);
-int ch_import_check_pickled(const char *folder, const char *weights);
+int ch_import_refuse_pickle(const char *from);
+int ch_import_refuse_pickled_folder(const char *folder, const char *weights);
 
 /* tokenizer.json of Hugging Face's tokenizers: byte-level BPE as it is, or a SentencePiece model that has the same
  * rule. eos: number of the token that ends a text; -1: by its usual name. tokens: how many the model has, which may be

@@ -33,9 +33,8 @@ static ch_export_turn turn_of(const ch_export_plan *plan, const ch_export_row *r
 
 /* Grows by doubling. */
 static int append_tensor(ch_export_plan *plan, const ch_export_tensor *tensor) {
-  if (!(plan->count & (plan->count - 1))) {
+  if (!(plan->count & (plan->count - 1)))
     CH_TRY(CH_RESIZE(&plan->tensor, plan->count ? 2 * (size_t)plan->count : 1, "a list of tensors"));
-  }
   plan->tensor[plan->count++] = *tensor;
   return CHOIR_OK;
 }

@@ -52,7 +52,7 @@ static int refuse_pickle(const char *path, const pickle *p) {
                   path, p->standard ? PICKLED "*.bin" : p->pattern);
 }
 
-int ch_import_check_pickle(const char *from) {
+int ch_import_refuse_pickle(const char *from) {
   pickle p = {0};
   const char *slash = strrchr(from, '/');
   int there, folder;
@@ -63,7 +63,7 @@ int ch_import_check_pickle(const char *from) {
   return there && !folder ? refuse_pickle(from, &p) : CHOIR_OK;
 }
 
-int ch_import_check_pickled(const char *folder, const char *weights) {
+int ch_import_refuse_pickled_folder(const char *folder, const char *weights) {
   pickle p = {0};
   int there;
   CH_TRY(ch_tensors_there(weights, &there));

@@ -15,12 +15,12 @@ static real share_of(const ch_gate_args *a, int t, real score) {
   return isinf(sum) ? half * score / (half * value[0] + half * value[1]) : score / (sum == 0 ? 1 : sum);
 }
 
-enum { FEW = 4096 }; /* slots, tokens or scores that are less work than waking a thread */
+enum { WORTH_IT = 2048 }; /* slots, tokens or scores that are worth waking a thread for */
 
 CH_REF_OP(gate) {
   const ch_record *r = a->record;
   real even = a->rule == CH_GATE_EVEN ? (real)(1.0 / a->count) : 0, *gate = r->slot_gate;
-#pragma omp parallel for num_threads(x->threads) if (r->expert_begin[r->experts] > FEW)
+#pragma omp parallel for num_threads(ch_threads_for(x, r->expert_begin[r->experts], WORTH_IT))
   for (int i = 0; i < r->experts; i++) {
     int end = r->expert_begin[i + 1];
     for (int s = r->expert_begin[i]; s < end; s++)
@@ -33,7 +33,7 @@ CH_REF_OP(gate) {
 
 /* d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2 and so on; the square of a small sum would be 0. */
 static void share_backward(ch_exec *x, const ch_gate_args *a) {
-#pragma omp parallel for num_threads(x->threads) if (a->record->tokens > FEW)
+#pragma omp parallel for num_threads(ch_threads_for(x, a->record->tokens, WORTH_IT))
   for (int t = 0; t < a->record->tokens; t++) {
     const int *expert = a->choice + 2 * (int64_t)t;
     if (expert[0] < 0) continue;
@@ -51,7 +51,7 @@ static void share_backward(ch_exec *x, const ch_gate_args *a) {
 CH_REF_OP(gate_backward) {
   const ch_record *r = a->record;
   memset(a->dscore, 0, (size_t)r->tokens * (size_t)r->experts * sizeof *a->dscore);
-#pragma omp parallel for num_threads(x->threads) if (r->expert_begin[r->experts] > FEW)
+#pragma omp parallel for num_threads(ch_threads_for(x, r->expert_begin[r->experts], WORTH_IT))
   for (int i = 0; i < r->experts; i++)
     for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++) {
       real dgate = a->dgate[s];
@@ -116,7 +116,7 @@ CH_REF_SCRATCH_OP(balance_backward) {
     end = begin + (a->span < a->n - begin ? a->span : a->n - begin);
     int valid = choice_shares(a, begin, end, share, &null);
     double scale = valid ? (double)a->scale * (a->e + a->nulls) / valid / a->groups : 0;
-#pragma omp parallel for num_threads(x->threads) if ((int64_t)(end - begin) * a->e > FEW)
+#pragma omp parallel for num_threads(ch_threads_for(x, (int64_t)(end - begin) * a->e, WORTH_IT))
     for (int t = begin; t < end; t++) {
       if (a->valid && !a->valid[t]) continue;
       const real *score = a->score + (int64_t)t * a->e;
@@ -127,7 +127,7 @@ CH_REF_SCRATCH_OP(balance_backward) {
 }
 
 CH_REF_OP(z_loss) {
-#pragma omp parallel for num_threads(x->threads) if ((int64_t)a->n * a->e > FEW)
+#pragma omp parallel for num_threads(ch_threads_for(x, (int64_t)a->n * a->e, WORTH_IT))
   for (int t = 0; t < a->n; t++) {
     const real *logit = a->logit + (int64_t)t * a->e;
     double most = (double)logit[0], sum = 0;
@@ -138,7 +138,7 @@ CH_REF_OP(z_loss) {
 }
 
 CH_REF_OP(z_loss_backward) {
-#pragma omp parallel for num_threads(x->threads) if ((int64_t)a->n * a->e > FEW)
+#pragma omp parallel for num_threads(ch_threads_for(x, (int64_t)a->n * a->e, WORTH_IT))
   for (int t = 0; t < a->n; t++) {
     double lse = (double)a->lse[t], scale = (double)a->scale * lse;
     for (int64_t j = (int64_t)t * a->e; j < (int64_t)(t + 1) * a->e && (!a->valid || a->valid[t]); j++)
@@ -148,7 +148,7 @@ CH_REF_OP(z_loss_backward) {
 
 CH_REF_OP(normalize_gates) {
   const ch_record *r = a->record;
-#pragma omp parallel for num_threads(x->threads) if (r->tokens > FEW)
+#pragma omp parallel for num_threads(ch_threads_for(x, r->tokens, WORTH_IT))
   for (int t = 0; t < r->tokens; t++) {
     double sum = 0;
     for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++) sum += (double)r->slot_gate[r->token_slot[i]];
@@ -162,7 +162,7 @@ CH_REF_OP(normalize_gates) {
 
 CH_REF_OP(normalize_gates_backward) {
   const ch_record *r = a->record;
-#pragma omp parallel for num_threads(x->threads) if (r->tokens > FEW)
+#pragma omp parallel for num_threads(ch_threads_for(x, r->tokens, WORTH_IT))
   for (int t = 0; t < r->tokens; t++) {
     double mean = 0;
     for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++)

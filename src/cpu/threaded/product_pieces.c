@@ -11,7 +11,9 @@ enum {
   COLUMN_EDGE = 128, /* and wide pieces are better than tall ones */
   ROW_STEP = 32,     /* pieces are multiples of the tiles that kernels work on */
   COLUMN_STEP = CH_PANEL_COLUMNS,
-  LARGE = 1 << 20 /* elements of B */
+  LARGE = 1 << 20,   /* elements of B */
+  WORTH_IT = 4000000 /* cost that is worth waking a thread for: 20 microseconds. A small layer stays on one thread, so
+                        that other programs on the cores do not delay each of its products */
 };
 
 typedef struct {
@@ -148,14 +150,6 @@ static void run_piece(ch_product *p, const pieces_room *r, void *scratch) {
   for (int64_t i = 0; i < p->m; i++) run(p->activate, p->c + i * p->ldc, p->element + i * ldc, p->n);
 }
 
-/* Threads that are worth waking: each has 20 microseconds of work. Small layers stay on one thread, where others that
- * want the cores cannot hold them up at every product. */
-static int threads_for(const ch_exec *x, int64_t pieces, double all) {
-  double threads = all / 4e6;
-  if (pieces < 2 || threads < 2) return 1;
-  return threads < x->threads ? (int)threads : x->threads;
-}
-
 void ch_products_run(ch_exec *x, int count, ch_tiling cutting, const ch_product *products) {
   CH_SCRATCH(x);
   cut *cuts = CH_NEW(&x->scratch, cut, count);
@@ -164,7 +158,7 @@ void ch_products_run(ch_exec *x, int count, ch_tiling cutting, const ch_product 
   if (ch_counting(x)) return;
   double all_cost;
   int64_t pieces = cut_all(count, cutting, products, cuts, &all_cost);
-#pragma omp parallel num_threads(threads_for(x, pieces, all_cost))
+#pragma omp parallel num_threads(pieces > 1 ? ch_threads_for(x, (int64_t)all_cost, WORTH_IT) : 1)
   {
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < pieces; i++) {

@@ -120,9 +120,9 @@ KERNEL(balance_backward) {
     GLOBAL const double *share = P(double, share) + t / a.span * (a.e + 1);
     double null = null_share(a.e, a.nulls, share), whole = a.shares,
            mean = mean_share(a.e, null, share, P(float, score) + t * a.e, &whole);
-    for (int i = 0; i < a.e && !(P(uchar, valid) && !P(uchar, valid)[t]); i++) P(float, dscore)
-    [t * a.e + i] +=
-        (float)(a.scale * (a.e + a.nulls) / share[a.e] * (share[i] - null - (a.shares ? mean : 0)) / whole);
+    GLOBAL float *dscore = P(float, dscore) + t * a.e;
+    for (int i = 0; i < a.e && !(P(uchar, valid) && !P(uchar, valid)[t]); i++)
+      dscore[i] += (float)(a.scale * (a.e + a.nulls) / share[a.e] * (share[i] - null - (a.shares ? mean : 0)) / whole);
   }
 }
 
