@@ -13,12 +13,12 @@ static json_t *real_or_null(const choir_export_result *r, double number) {
 }
 
 static int print_export_json(const choir_export_result *r) {
-  return cli_json_print(json_pack("{s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:I, s:I}", "checkpoint",
-                                  r->checkpoint, "out", o.out, "architecture", r->architecture, "experts_per_token",
-                                  r->experts_per_token, "null_experts", r->null_experts, "tokens_cut",
-                                  real_or_null(r, r->cut), "loss", real_or_null(r, r->loss), "loss_cut",
-                                  real_or_null(r, r->loss_cut), "loss_written", real_or_null(r, r->loss_written),
-                                  "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes));
+  return cli_json_print(
+      json_pack("{s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:s?, s:I, s:I}", "checkpoint", r->checkpoint, "out",
+                o.out, "architecture", r->architecture, "experts_per_token", r->experts_per_token, "null_experts",
+                r->null_experts, "tokens_cut", real_or_null(r, r->cut), "loss", real_or_null(r, r->loss), "loss_cut",
+                real_or_null(r, r->loss_cut), "loss_written", real_or_null(r, r->loss_written), "objective",
+                r->measured ? r->objective : NULL, "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes));
 }
 
 static int print(const choir_export_result *r) {
@@ -33,7 +33,7 @@ static int print(const choir_export_result *r) {
   if (r->null_experts) printf("tokens cut         %.3f %%, which have more experts in a layer\n", 100 * r->cut);
   if (r->null_experts && !r->cut && r->twentieth < r->experts_per_token)
     printf("                   computing at most %d experts is faster, and not exact: --cut 0.05\n", r->twentieth);
-  printf("loss               %.4f", r->loss);
+  printf("%-18s %.4f", cli_measure(r->objective), r->loss);
   if (r->cut > 0) printf(", %.4f with that many experts", r->loss_cut);
   if (!isnan(r->loss_written)) printf(", %.4f with weights so rounded", r->loss_written);
   printf("; nats a token, over %s held-out tokens\n", cli_grouped(r->tokens));
@@ -77,11 +77,10 @@ static const cli_option options[] = {
 CLI_VERB(
     export, "export", "RUN|CHECKPOINT", 1, 1, "write a model as transformers, vLLM or llama.cpp load it",
     "Stock architectures compute what a model of choir does when tokens are routed one by one: Glm4Moe, ExaoneMoe "
-    "(hy_v3 in llama.cpp), Qwen3Moe, Olmoe, Mixtral, Qwen3 and Llama. That takes model.position rope, swiglu and, "
-    "where "
-    "experts choose, router.score sigmoid; what has no counterpart is refused by name. Where experts choose, their "
-    "thresholds become a selection bias, and K null experts stand for the experts that a token lacks; K limits how "
-    "many it can have. By default that is as many as in choir, so that logits and text are the same; a smaller K is "
-    "faster.\n\n"
+    "(hy_v3 in llama.cpp), Qwen3Moe, Olmoe, Mixtral, Qwen3 and Llama; of models that fill masks llama.cpp's llada, "
+    "llada-moe and rnd1. That takes model.position rope, swiglu and, where experts choose, router.score sigmoid; what "
+    "has no counterpart is refused by name. Where experts choose, their thresholds become a selection bias, and K null "
+    "experts stand for the experts that a token lacks; K limits how many it can have. By default that is as many as in "
+    "choir, so that logits and text are the same; a smaller K is faster.\n\n"
     "Prints the share of tokens that K cuts, and the loss on held-out text as it is, with K, and, where dtype rounds "
     "them, with the weights rounded. docs/serving.md has the way from there.");

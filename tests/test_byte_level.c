@@ -293,7 +293,7 @@ static void goes_through_gguf(void **state) {
     ch_gguf_in in;
     ch_buffer model = {0};
     test_ok(load(file_of(family), &t));
-    test_ok(ch_gguf_put_tokenizer(&g, t));
+    test_ok(ch_gguf_put_tokenizer(&g, t, 0));
     ch_gguf_add_tensor(&g, "x", 1, (int64_t[]){8}, 0, sizeof(float[8]));
     int code = ch_gguf_start(&g, corpus_path("x.gguf"));
     ch_gguf_write(&g, (float[8]){1}, sizeof(float[8]));
@@ -327,7 +327,7 @@ static void goes_through_gguf(void **state) {
   choir_tokenizer *t;
   ch_gguf g = {0};
   test_ok(load(file, &t));
-  test_fails(ch_gguf_close(&g, ch_gguf_put_tokenizer(&g, t)), CHOIR_ERROR_UNSUPPORTED, "\"ignore_merges\"");
+  test_fails(ch_gguf_close(&g, ch_gguf_put_tokenizer(&g, t, 0)), CHOIR_ERROR_UNSUPPORTED, "\"ignore_merges\"");
   choir_tokenizer_free(t);
   json_decref(file);
 }

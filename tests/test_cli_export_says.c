@@ -3,6 +3,7 @@
 #include "export/export.h"
 #include "export/gguf_read.h"
 #include "export/import.h"
+#include "export/spm_write.h"
 #include "export_testing.h"
 
 static int train(void **state) {
@@ -308,5 +309,24 @@ static void stops_without_a_trace(void **state) {
   }
 }
 
+/* A model that fills masks has one token more than its tokenizer, which the file gives a text, a kind and a key. */
+static void names_the_mask(void **state) {
+  ch_gguf_in in;
+  program_must("choir init config.json --out masked --tokenizer bpe.model " MODERN
+               "--set moe_every=0 --set attention=bidirectional --set objective=masked_diffusion;"
+               "choir export masked --format gguf --out masked.gguf --sequences 0");
+  test_ok(ch_gguf_open("masked.gguf", &in));
+  const ch_gguf_array *texts = ch_gguf_find_array(&in, "tokenizer.ggml.tokens", CH_GGUF_TEXT),
+                      *kinds = ch_gguf_find_array(&in, "tokenizer.ggml.token_type", CH_GGUF_I32);
+  assert_true(texts && kinds && texts->count == 321 && kinds->count == 321);
+  assert_int_equal(kinds->at[4 * 320], CH_SPM_CONTROL);
+  assert_int_equal(choir_tensors_find(in.tensors, "token_embd.weight")->shape[0], 321);
+  assert_int_equal(json_at(in.keys, "tokenizer.ggml.mask_token_id"), 320);
+  assert_true(json_is_false(json_object_get(in.keys, "diffusion.shift_logits")));
+  assert_true(json_is_false(json_object_get(in.keys, "llada.attention.causal")));
+  ch_gguf_close_in(&in);
+  program_refuses(1, "\"general.architecture\" is \"llada\"", "choir import masked.gguf --out x");
+}
+
 TEST_MAIN(train, program_directory_remove, measures_what_it_writes, says_how_to_read_it, refuses_odd_tensors,
-          takes_what_others_write, pads_tokenizers, refuses_pickles, stops_without_a_trace)
+          takes_what_others_write, pads_tokenizers, refuses_pickles, names_the_mask, stops_without_a_trace)

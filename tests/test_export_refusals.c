@@ -18,6 +18,7 @@ static void set_fields(choir_config *config, const char *fields) {
 /* A block of today, some fields more, and what takes it; or which field nothing takes. */
 static void chooses_or_refuses(void **state) {
 #define SOFTMAX "router.name=switch_top1 "
+#define BOTH "attention=bidirectional "
 #define OLMOE SOFTMAX "qk_norm=true qk_norm_whole=true "
   static const struct {
     ch_export_format format;
@@ -34,6 +35,14 @@ static void chooses_or_refuses(void **state) {
       {CH_EXPORT_HF, OLMOE "kv_heads=1", "OlmoeForCausalLM", NULL},
       {CH_EXPORT_GGUF, OLMOE, "olmoe", NULL},
       {CH_EXPORT_GGUF, "router.score=sigmoid", "glm4moe", NULL},
+      {CH_EXPORT_GGUF, BOTH "moe_every=0", "llada", NULL},
+      {CH_EXPORT_GGUF, BOTH SOFTMAX "qk_norm=true", "llada-moe", NULL},
+      {CH_EXPORT_GGUF, BOTH SOFTMAX "qk_norm=true router.normalize_gates=true d_head=8", "rnd1", NULL},
+      {CH_EXPORT_HF, BOTH "moe_every=0", NULL, "model.attention is \"bidirectional\": transformers has"},
+      {CH_EXPORT_GGUF, BOTH "moe_every=0 qk_norm=true", NULL, "model.attention is \"bidirectional\": of llama.cpp's"},
+      {CH_EXPORT_GGUF, BOTH "router.score=sigmoid", NULL, "model.attention is \"bidirectional\": of llama.cpp's"},
+      {CH_EXPORT_GGUF, BOTH SOFTMAX "qk_norm=true dense_layers=1", NULL, "llada-moe has experts in every layer"},
+      {CH_EXPORT_GGUF, BOTH SOFTMAX "qk_norm=true d_head=8", NULL, "model.d_head is 8"},
       {CH_EXPORT_HF, "position=relative", NULL, "model.position is \"relative\""},
       {CH_EXPORT_HF, "router.score=sigmoid dense_layers=1 activation=geglu", NULL, "model.activation is \"geglu\""},
       {CH_EXPORT_HF, "router.score=sigmoid expert_activation=gelu", NULL, "model.expert_activation is \"gelu\""},
@@ -71,11 +80,14 @@ static void chooses_or_refuses(void **state) {
     if (!code && strcmp(ch_export_architecture(&plan), cases[i].takes))
       fail_msg("%s: %s", cases[i].fields, ch_export_architecture(&plan));
     if (code) continue; /* some stock programs tie no head of these */
-    int own_head = strstr("OlmoeForCausalLM olmoe Glm4MoeForCausalLM", cases[i].takes) != NULL;
+    char word[32];
+    snprintf(word, sizeof word, " %s ", cases[i].takes);
+    int own_head = strstr(" OlmoeForCausalLM olmoe Glm4MoeForCausalLM llada-moe rnd1 ", word) != NULL;
     if (plan.tied == own_head) fail_msg("%s: tied %d", cases[i].takes, plan.tied);
   }
 #undef SOFTMAX
 #undef OLMOE
+#undef BOTH
 }
 
 /* A good file of three keys and two tensors; each case writes other bytes into it, and says what is wrong then. */

@@ -29,14 +29,15 @@ MODERN = {
 }
 MOE = {"router.score": "sigmoid", "moe_every": 1, "dense_layers": 1}
 SOFTMAX = {"moe_every": 1, "router.name": "switch_top1"}
-
+BOTH_WAYS = {"attention": "bidirectional", "train.objective": "masked_diffusion"}
+TOP_2 = {"router.name": "topk", "router.experts_per_token": 2, "router.aux_loss_weight": 0}
 GSHARD = {"router.name": "gshard_top2", "router.aux_loss_weight": 0}
 GLM, MIXTRAL = ("Glm4MoeForCausalLM", "glm4moe"), ("MixtralForCausalLM", "llama")
 QWEN, QWEN_MOE = ("Qwen3ForCausalLM", "qwen3"), ("Qwen3MoeForCausalLM", "qwen3moe")
 HALF = {"qk_norm": True, "rope_fraction": 0.5, "rope_theta": 5000, "embed_scale": 0.5, "head_scale": 0.2}
 CAPPED = {"router.name": "capped_expert_choice", "router.cap": 2, "router.capacity_factor": 2}
 
-# Name: the architecture in transformers and in llama.cpp (None: none there), and what differs from MODERN.
+# Name: the architecture in transformers and in llama.cpp (None: none has it), and what differs from MODERN.
 KINDS = {
     "llama": (("LlamaForCausalLM", "llama"), {"moe_every": 0, "tied": False, "embed_scale": 2}),
     "qwen3": (QWEN, {"moe_every": 0, "qk_norm": True, "kv_heads": 1, "d_head": 64}),
@@ -62,6 +63,9 @@ KINDS = {
         ("ExaoneMoeForCausalLM", "hy_v3"),
         {"router.score": "sigmoid", "moe_every": 2, "qk_norm": True},
     ),
+    "llada": ((None, "llada"), {**BOTH_WAYS, "moe_every": 0}),
+    "llada_moe": ((None, "llada-moe"), {**BOTH_WAYS, **SOFTMAX, **TOP_2, "qk_norm": True}),
+    "rnd1": ((None, "rnd1"), {**BOTH_WAYS, **SOFTMAX, **TOP_2, "qk_norm": True, "router.normalize_gates": True}),
 }
 
 
@@ -71,7 +75,7 @@ def run(kind: str) -> pathlib.Path:
     data, at = testing.run().parent / "data", testing.directory() / kind
     fields = {**MODERN, **KINDS[kind][1]}
     first = {key: fields[key] for key in ("router.name",) if key in fields}  # brings its router's defaults
-    config = choir.Config(vocab_size=320, **{**first, **fields})
+    config = choir.Config(vocab_size=320 + ("attention" in fields), **{**first, **fields})  # with a mask
     config.save(at.with_suffix(".json"))
     testing.program("train", "--config", at.with_suffix(".json"), "--data", data, "--out", at)
     return at

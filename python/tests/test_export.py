@@ -33,6 +33,8 @@ class Exported(unittest.TestCase):
 
     def test_every_kind_gives_the_same_logits(self):
         for kind, ((architecture, _), _) in exported.KINDS.items():
+            if architecture is None:
+                continue
             with self.subTest(kind):
                 name, theirs = folder_logits(exported.export(kind, "hf"), self.tokens)
                 ours = exported.choir_logits(exported.run(kind), self.tokens)

@@ -10,6 +10,8 @@ const char *const ch_export_formats[] = {"hf", "gguf", NULL}, *const ch_export_d
 const choir_dtype ch_export_stored[] = {CHOIR_F32, CHOIR_BF16, CHOIR_U8};
 
 const char *ch_export_architecture(const ch_export_plan *plan) {
+  if (ch_config_bidirectional(&plan->config.model))
+    return plan->kind == CH_KIND_LLAMA ? "llada" : plan->normalize ? "rnd1" : "llada-moe";
   return ch_kind_names[plan->kind].architecture[plan->format];
 }
 
@@ -57,11 +59,10 @@ static int check_router(const ch_export_plan *plan) {
 
 static int check_layers(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
-  if (ch_config_bidirectional(c))
-    return refuse_field(
-        "model.attention", c->attention,
-        "choir writes causal architectures alone, not llada and llada-moe of llama.cpp, which look both "
-        "ways; train with \"causal\"");
+  if (ch_config_bidirectional(c) && plan->format == CH_EXPORT_HF)
+    return refuse_field("model.attention", c->attention,
+                        "transformers has no architecture that looks both ways and predicts masked tokens so; export "
+                        "to --format gguf");
   if (!ch_config_has_rope(c))
     return refuse_field("model.position", c->position, "the architectures that fit have \"rope\"; train with that");
   if (plan->moe_layers < c->layers && strcmp(c->activation, "swiglu"))
@@ -87,7 +88,7 @@ static int check_softmax(const ch_export_plan *plan) {
                     "model.dense_layers is %d and model.moe_every %d: %s has experts in every layer; train with 0 and "
                     "1, or with model.router.score \"sigmoid\"",
                     c->dense_layers, c->moe_every, there);
-  if ((!hf || plan->kind == CH_KIND_MIXTRAL) && plan->normalize != divides)
+  if ((!hf || plan->kind == CH_KIND_MIXTRAL) && plan->normalize != divides && !ch_config_bidirectional(c))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "model.router.normalize_gates is %s with router '%s': %s %s a token's gates by their sum; train "
                     "so, or export a model with model.qk_norm to --format hf, which has both",
@@ -96,21 +97,38 @@ static int check_softmax(const ch_export_plan *plan) {
   return CHOIR_OK;
 }
 
+static int refuse_head(const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  return ch_error(CHOIR_ERROR_UNSUPPORTED, "model.d_head is %d: %d heads of %s are %d wide together", c->d_head,
+                  c->heads, ch_export_architecture(plan), c->d_model);
+}
+
 /* Queries and keys normalised over all heads, which together are as wide as the model. */
 static int check_olmoe(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   if (plan->kind != CH_KIND_OLMOE)
     return refuse_field("model.qk_norm_whole", "true",
                         "of the architectures Olmoe alone has it, in which tokens choose by softmax; train without");
-  if (ch_config_d_head(c) * c->heads != c->d_model)
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "model.d_head is %d: %d heads of %s are %d wide together", c->d_head,
-                    c->heads, ch_export_architecture(plan), c->d_model);
+  if (ch_config_d_head(c) * c->heads != c->d_model) return refuse_head(plan);
   if (plan->format == CH_EXPORT_GGUF && ch_config_kv_heads(c) != c->heads)
     return ch_error(
         CHOIR_ERROR_UNSUPPORTED,
         "model.kv_heads is %d: olmoe of llama.cpp has as many heads of keys as of queries; train with 0, or "
         "export to --format hf",
         c->kv_heads);
+  return CHOIR_OK;
+}
+
+/* llama.cpp has three architectures that look both ways: llada is llama, llada-moe and rnd1 are qwen3moe. */
+static int check_bidirectional(const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  if (plan->kind != CH_KIND_LLAMA && plan->kind != CH_KIND_QWEN3_MOE)
+    return refuse_field("model.attention", c->attention,
+                        "of llama.cpp's architectures that look both ways llada takes dense models without "
+                        "model.qk_norm, llada-moe and rnd1 those with it in which tokens choose by softmax (router "
+                        "\"topk\"); none has thresholds of experts");
+  if (plan->kind == CH_KIND_QWEN3_MOE && !plan->normalize && ch_config_d_head(c) * c->heads != c->d_model)
+    return refuse_head(plan);
   return CHOIR_OK;
 }
 
@@ -129,10 +147,12 @@ int ch_export_choose(ch_export_plan *plan) {
   plan->normalize = c->router.normalize_gates || !strcmp(c->router.name, "gshard_top2");
   CH_TRY(check_layers(plan));
   plan->kind = kind_of(plan);
-  /* vLLM ties no head of Glm4Moe and Olmoe, whatever the folder says, nor llama.cpp one of olmoe. */
-  int own_head = plan->kind == CH_KIND_OLMOE || (plan->kind == CH_KIND_GLM4_MOE && plan->format == CH_EXPORT_HF);
+  /* vLLM ties no head of Glm4Moe and Olmoe, whatever the folder says, nor llama.cpp one of olmoe and llada-moe. */
+  int own_head = plan->kind == CH_KIND_OLMOE || (plan->kind == CH_KIND_GLM4_MOE && plan->format == CH_EXPORT_HF) ||
+                 (plan->kind == CH_KIND_QWEN3_MOE && ch_config_bidirectional(c));
   plan->tied = c->tied && !own_head;
   if (c->qk_norm_whole) CH_TRY(check_olmoe(plan));
+  if (ch_config_bidirectional(c)) CH_TRY(check_bidirectional(plan));
   if (plan->kind == CH_KIND_GLM4_MOE) return CHOIR_OK;
   if (plan->moe_layers && !ch_export_has_bias(plan->kind)) CH_TRY(check_softmax(plan));
   if (c->rope_fraction != 1)

@@ -1,5 +1,6 @@
 /* How many experts a token needs, and what the limit costs: the loss under it, and with the weights as written. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -115,6 +116,7 @@ static int measure_loss(const ch_export_plan *plan, choir_model *model, const ch
   if (plan->moe_layers) CH_TRY(choir_model_set_routing(model, "threshold"));
   CH_TRY(evaluate_cut(model, options, "loss", &r));
   result->measured = 1;
+  snprintf(result->objective, sizeof result->objective, "%s", r.objective);
   result->tokens = r.tokens;
   result->loss = result->loss_cut = r.loss;
   return plan->moe_layers ? count_over(model, over) : CHOIR_OK;

@@ -20,17 +20,18 @@ typedef struct choir_export_options {
 } choir_export_options;
 
 typedef struct choir_export_result {
-  char checkpoint[4096];    /* that was exported */
-  const char *architecture; /* as transformers, or llama.cpp, calls it */
-  int experts_per_token;    /* 0: no MoE layers */
-  int null_experts;         /* added beside the model's own */
-  int measured;             /* nonzero: what follows was */
-  double cut;               /* share of tokens, over all MoE layers, that have more experts than K */
-  int twentieth;            /* the least K that cuts one token in twenty at most */
-  double loss, loss_cut;    /* by thresholds, and with K at most */
-  double loss_written;      /* the same with weights rounded to dtype; NaN: f32, not rounded */
-  int64_t tokens;           /* that this was measured on */
-  int64_t bytes;            /* of tensors written */
+  char checkpoint[4096];            /* that was exported */
+  const char *architecture;         /* as transformers, or llama.cpp, calls it */
+  int experts_per_token;            /* 0: no MoE layers */
+  int null_experts;                 /* added beside the model's own */
+  int measured;                     /* nonzero: what follows was */
+  char objective[CHOIR_NAME_BYTES]; /* what the losses are (choir_eval_result); "": none was measured */
+  double cut;                       /* share of tokens, over all MoE layers, that have more experts than K */
+  int twentieth;                    /* the least K that cuts one token in twenty at most */
+  double loss, loss_cut;            /* by thresholds, and with K at most */
+  double loss_written;              /* the same with weights rounded to dtype; NaN: f32, not rounded */
+  int64_t tokens;                   /* that this was measured on */
+  int64_t bytes;                    /* of tensors written */
 } choir_export_result;
 
 /* Errors name the field of the config that has no counterpart there: CHOIR_ERROR_UNSUPPORTED. CHOIR_ERROR_ARGUMENT,

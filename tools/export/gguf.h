@@ -28,8 +28,9 @@ void ch_gguf_put_array(ch_gguf *g, const char *key, ch_gguf_value of, uint64_t c
 void ch_gguf_add(ch_gguf *g, const void *four_bytes);
 void ch_gguf_add_text(ch_gguf *g, const char *text, size_t size);
 
-/* The vocabulary's keys. CHOIR_ERROR_UNSUPPORTED: none is given (NULL), or llama.cpp would find other tokens. */
-int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *tokenizer);
+/* The vocabulary's keys; `mask`: with one token more at its end, which stands for a masked one.
+ * CHOIR_ERROR_UNSUPPORTED: no tokenizer is given (NULL), or llama.cpp would find other tokens. */
+int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *tokenizer, int mask);
 
 /* The next tensor: its shape with the slowest dimension first (GGUF itself has it last), ggml's number of its type, and
  * how many bytes it has. */

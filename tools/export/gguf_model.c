@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "export/gguf.h"
 #include "export/plan.h"
+#include "model/config.h"
 #include "model/param.h"
 
 /* Keys of the model begin with the architecture. */
@@ -41,6 +42,13 @@ static void put_model(ch_gguf *g, const ch_export_plan *plan) {
   ch_gguf_put_f32(g, key(plan, "attention.layer_norm_rms_epsilon"), (float)c->norm_eps);
   put_number(g, plan, "rope.dimension_count", ch_config_rotated(c));
   ch_gguf_put_f32(g, key(plan, "rope.freq_base"), (float)c->rope_theta);
+}
+
+/* A model that fills masks: token i is predicted at position i, where stock programs expect the one after it. */
+static void put_masks(ch_gguf *g, const ch_export_plan *plan) {
+  ch_gguf_put_flag(g, key(plan, "attention.causal"), 0);
+  ch_gguf_put_flag(g, "diffusion.shift_logits", 0);
+  ch_gguf_put_u32(g, "tokenizer.ggml.mask_token_id", (uint32_t)choir_config_mask_token(&plan->config));
 }
 
 static void put_moe(ch_gguf *g, const ch_export_plan *plan) {
@@ -100,7 +108,8 @@ int ch_export_gguf(const ch_export_plan *plan, const choir_tokenizer *tokenizer,
   ch_gguf g = {0};
   put_model(&g, plan);
   if (plan->moe_layers) put_moe(&g, plan);
-  int code = ch_gguf_put_tokenizer(&g, tokenizer);
+  if (ch_config_masked(&plan->config)) put_masks(&g, plan);
+  int code = ch_gguf_put_tokenizer(&g, tokenizer, ch_config_masked(&plan->config));
   for (int i = 0; i < plan->count; i++) {
     const ch_export_tensor *t = &plan->tensor[i];
     ch_gguf_add_tensor(&g, t->name, t->dims, t->shape, types[t->dtype], (uint64_t)bytes_of(t));

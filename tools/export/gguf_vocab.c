@@ -7,6 +7,9 @@
 #include "export/gguf.h"
 #include "export/spm_write.h"
 
+/* The text of the mask, as LLaDA's tokenizers have it. It is a control token: no text is cut into it. */
+static const char mask_text[] = "<|mdm_mask|>";
+
 /* ggml's number of a kind of piece. */
 static int32_t kind_of(const ch_spm *spm, int id) {
   static const int32_t kinds[] = {[CH_PIECE_NORMAL] = 1,
@@ -18,19 +21,23 @@ static int32_t kind_of(const ch_spm *spm, int id) {
 }
 
 /* SentencePiece's BPE by its own rule, "llama": the pair whose piece has the best score, from the left. */
-static void put_spm(ch_gguf *g, const choir_tokenizer *t) {
+static void put_spm(ch_gguf *g, const choir_tokenizer *t, int mask) {
+  uint64_t count = (uint64_t)t->vocab + (uint64_t)mask;
   ch_gguf_put_text(g, "tokenizer.ggml.model", "llama");
   ch_gguf_put_text(g, "tokenizer.ggml.pre", "default");
-  ch_gguf_put_array(g, "tokenizer.ggml.tokens", CH_GGUF_TEXT, (uint64_t)t->vocab);
+  ch_gguf_put_array(g, "tokenizer.ggml.tokens", CH_GGUF_TEXT, count);
   for (int i = 0; i < t->vocab; i++) {
     size_t size;
     const char *piece = ch_spm_piece(t->spm, i, &size);
     ch_gguf_add_text(g, piece, size);
   }
-  ch_gguf_put_array(g, "tokenizer.ggml.scores", CH_GGUF_F32, (uint64_t)t->vocab);
+  if (mask) ch_gguf_add_text(g, mask_text, strlen(mask_text));
+  ch_gguf_put_array(g, "tokenizer.ggml.scores", CH_GGUF_F32, count);
   for (int i = 0; i < t->vocab; i++) ch_gguf_add(g, &(float){ch_spm_score(t->spm, i)});
-  ch_gguf_put_array(g, "tokenizer.ggml.token_type", CH_GGUF_I32, (uint64_t)t->vocab);
+  if (mask) ch_gguf_add(g, &(float){0});
+  ch_gguf_put_array(g, "tokenizer.ggml.token_type", CH_GGUF_I32, count);
   for (int i = 0; i < t->vocab; i++) ch_gguf_add(g, &(int32_t){kind_of(t->spm, i)});
+  if (mask) ch_gguf_add(g, &(int32_t){CH_SPM_CONTROL});
   for (int i = 0; i < t->vocab; i++)
     if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) ch_gguf_put_u32(g, "tokenizer.ggml.unknown_token_id", (uint32_t)i);
 }
@@ -51,7 +58,8 @@ static int join(const json_t *merge, ch_buffer *pair) {
 }
 
 /* Byte-level BPE, "gpt2": texts of tokens and merges as the file has them. llama.cpp normalizes nothing. */
-static int put_bpe(ch_gguf *g, const choir_tokenizer *t, const char *pre) {
+static int put_bpe(ch_gguf *g, const choir_tokenizer *t, const char *pre, int mask) {
+  uint64_t count = (uint64_t)t->vocab + (uint64_t)mask;
   static const char *const off[] = {NULL};
   ch_tokenizer_json file = {0};
   ch_buffer pair = {0};
@@ -60,15 +68,17 @@ static int put_bpe(ch_gguf *g, const choir_tokenizer *t, const char *pre) {
   int code = ch_tokenizer_json_read(root, "tokenizer.model", off, "", &file);
   ch_gguf_put_text(g, "tokenizer.ggml.model", "gpt2");
   ch_gguf_put_text(g, "tokenizer.ggml.pre", pre);
-  ch_gguf_put_array(g, "tokenizer.ggml.tokens", CH_GGUF_TEXT, (uint64_t)t->vocab);
+  ch_gguf_put_array(g, "tokenizer.ggml.tokens", CH_GGUF_TEXT, count);
   for (int i = 0; i < t->vocab && !code; i++)
     if (i < file.count)
       ch_gguf_add_text(g, file.token[i].text, file.token[i].size);
     else
       ch_gguf_add_text(g, t->piece[i], strlen(t->piece[i]));
-  ch_gguf_put_array(g, "tokenizer.ggml.token_type", CH_GGUF_I32, (uint64_t)t->vocab);
+  if (mask) ch_gguf_add_text(g, mask_text, strlen(mask_text));
+  ch_gguf_put_array(g, "tokenizer.ggml.token_type", CH_GGUF_I32, count);
   for (int i = 0; i < t->vocab && !code; i++)
     ch_gguf_add(g, &(int32_t){i < file.count ? kind_of_token(&file.token[i]) : CH_SPM_UNUSED});
+  if (mask) ch_gguf_add(g, &(int32_t){CH_SPM_CONTROL});
   ch_gguf_put_array(g, "tokenizer.ggml.merges", CH_GGUF_TEXT, json_array_size(file.merges));
   for (size_t i = 0; i < json_array_size(file.merges) && !code; i++) {
     pair.size = 0;
@@ -81,7 +91,7 @@ static int put_bpe(ch_gguf *g, const choir_tokenizer *t, const char *pre) {
   return code;
 }
 
-int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *t) {
+int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *t, int mask) {
   if (!t)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "the checkpoint has no tokenizer.model, and a GGUF file needs a vocabulary");
@@ -96,9 +106,9 @@ int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *t) {
         "tokenizer.model is of type unigram: llama.cpp loses characters that have no piece. Train one of type "
         "bpe (choir tokenizer train --type bpe), or export to --format hf, where unigram is exact");
   if (t->spm)
-    put_spm(g, t);
+    put_spm(g, t, mask);
   else
-    CH_TRY(put_bpe(g, t, pre));
+    CH_TRY(put_bpe(g, t, pre, mask));
   ch_gguf_put_u32(g, "tokenizer.ggml.bos_token_id", (uint32_t)t->eos); /* never added; it begins an empty prompt */
   ch_gguf_put_u32(g, "tokenizer.ggml.eos_token_id", (uint32_t)t->eos);
   ch_gguf_put_flag(g, "tokenizer.ggml.add_space_prefix", 0);

@@ -8,6 +8,7 @@
 #include "export/plan.h"
 #include "file/checkpoints.h"
 #include "file/there.h"
+#include "model/config.h"
 #include "moe/routers/threshold.h"
 
 typedef struct export_job {
@@ -72,9 +73,10 @@ static int open_checkpoint(export_job *j) {
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   CH_TRY(choir_tensors_load(path, 1, &j->weights));
   CH_TRY(ch_binding_check(j->weights, path));
-  if (j->tokenizer && choir_tokenizer_vocab_size(j->tokenizer) != j->plan.config.model.vocab_size)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, model.vocab_size is %d", directory,
-                    choir_tokenizer_vocab_size(j->tokenizer), j->plan.config.model.vocab_size);
+  int vocab = j->plan.config.model.vocab_size, mask = ch_config_masked(&j->plan.config);
+  if (j->tokenizer && choir_tokenizer_vocab_size(j->tokenizer) != vocab - mask)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, model.vocab_size is %d%s", directory,
+                    choir_tokenizer_vocab_size(j->tokenizer), vocab, mask ? ", one of them the mask" : "");
   j->plan.weights = j->weights;
   return check_thresholds(j);
 }
