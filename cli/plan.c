@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "pages/page.h"
 
 static struct {
   ch_plan_options plan;

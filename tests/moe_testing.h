@@ -142,34 +142,38 @@ static inline void poison_arenas(ch_exec *x) {
   memset(x->scratch.base, 0xff, x->scratch.size);
 }
 
-static inline ch_moe_args layer_args(layer_case *c) {
+/* The routing of a case, of its router alone or within the layer. */
+static inline ch_route_args case_route(const layer_case *c) {
   const ch_router *router = ch_router_find(c->options.name);
   assert_non_null(router);
-  return (ch_moe_args){.route = {.router = router,
-                                 .options = &c->options,
-                                 .n = c->n,
-                                 .e = c->e,
-                                 .sequence_length = c->T,
-                                 .d = c->d,
-                                 .tokens = {.mask = c->valid, .valid = c->valid, .id = c->token},
-                                 .training = c->training,
-                                 .causal = c->causal,
-                                 .by_threshold = c->by_threshold,
-                                 .draws = {{.seed = c->seed, .sub = c->sub}, c->rng_base},
-                                 .x = c->x,
-                                 .weight = c->router,
-                                 .kept.thresholds = c->thresholds,
-                                 .scale.aux = c->aux_scale},
-                       .h = c->h,
-                       .shards = 1,
-                       .keep = !c->discard,
-                       .activation = c->activation,
-                       .weights = {.w1 = c->w1, .w2 = c->w2, .w3 = c->w3},
-                       .out = c->out,
-                       .out_acc = c->out_acc,
-                       .dout = c->dout,
-                       .dx = c->dx,
-                       .gradients = {.router = c->drouter, .w1 = c->dw1, .w2 = c->dw2, .w3 = c->dw3}};
+  ch_route_args a = {.tokens = {.mask = c->valid, .valid = c->valid, .id = c->token},
+                     .training = c->training,
+                     .by_threshold = c->by_threshold,
+                     .draws.base = c->rng_base,
+                     .kept.thresholds = c->thresholds};
+  ch_route_args_set(&a, router, &c->options, c->n, c->e, c->T);
+  a.scale = (ch_route_scale){c->aux_scale, 0};
+  return a;
+}
+
+static inline ch_moe_args layer_args(layer_case *c) {
+  ch_moe_args a = {.route = case_route(c),
+                   .h = c->h,
+                   .shards = 1,
+                   .keep = !c->discard,
+                   .activation = c->activation,
+                   .weights = {.w1 = c->w1, .w2 = c->w2, .w3 = c->w3},
+                   .out = c->out,
+                   .out_acc = c->out_acc,
+                   .dout = c->dout,
+                   .dx = c->dx,
+                   .gradients = {.router = c->drouter, .w1 = c->dw1, .w2 = c->dw2, .w3 = c->dw3}};
+  a.route.d = c->d;
+  a.route.draws.rng = (ch_rng){.seed = c->seed, .sub = c->sub};
+  a.route.causal = c->causal;
+  a.route.x = c->x;
+  a.route.weight = c->router;
+  return a;
 }
 
 /* Forward, and in training backward when `backward` asks for it; gradients are set, over poison. */
@@ -224,18 +228,10 @@ static inline void router_run(layer_case *c, const real *dgate) {
                     c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
     ch_route_counts_alloc(&x, &x.tape, &r.counts, c->e);
     r.counts.capacity = -1;
-    ch_route_args a = {.router = router,
-                       .options = &c->options,
-                       .n = c->n,
-                       .e = c->e,
-                       .sequence_length = c->T,
-                       .tokens = {.mask = pass ? c->valid : NULL, .valid = c->valid, .id = c->token},
-                       .training = c->training,
-                       .by_threshold = c->by_threshold,
-                       .draws = {ch_rng_make(c->seed, CH_STREAM_SECOND_EXPERT, 3), c->rng_base},
-                       .kept.thresholds = c->thresholds,
-                       .scale.aux = c->aux_scale,
-                       .routing = &r};
+    ch_route_args a = case_route(c);
+    if (!pass) a.tokens.mask = NULL;
+    a.draws.rng = ch_rng_make(c->seed, CH_STREAM_SECOND_EXPERT, 3);
+    a.routing = &r;
     if (c->causal && router->causal)
       router->causal(&x, &a);
     else

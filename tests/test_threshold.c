@@ -60,12 +60,9 @@ static routed route(const real *score, const real *threshold, int cap, const uin
     ch_record_alloc(&x.tape, &r.record, N, E, N * ch_router_most_experts(&options, E));
     ch_route_counts_alloc(&x, &x.tape, &r.counts, E);
     r.counts.capacity = -1;
-    ch_router_by_thresholds(&x, &(ch_route_args){.options = &options,
-                                                 .n = N,
-                                                 .e = E,
-                                                 .tokens = {.mask = valid, .valid = valid},
-                                                 .kept.thresholds = threshold,
-                                                 .routing = &r});
+    ch_route_args a = {.tokens = {.mask = valid, .valid = valid}, .kept.thresholds = threshold, .routing = &r};
+    ch_route_args_set(&a, ch_router_find(options.name), &options, N, E, 0);
+    ch_router_by_thresholds(&x, &a);
     x.ops->index(&x, &(ch_index_args){.record = &r.record});
     if (pass_) keep_record(&out.record, &out.counts, &r.record, &r.counts);
     x.tape.used = 0;
@@ -162,14 +159,9 @@ static void adaptive_cutoffs_move(void **state) {
     ch_routing r = {.scores = score};
     ch_record_alloc(&x.tape, &r.record, N, E, N * ch_router_most_experts(&options, E));
     ch_route_counts_alloc(&x, &x.tape, &r.counts, E);
-    ch_router_by_thresholds(&x, &(ch_route_args){.options = &options,
-                                                 .n = N,
-                                                 .e = E,
-                                                 .sequence_length = N,
-                                                 .causal = CH_ADAPTIVE,
-                                                 .growing.history = history,
-                                                 .kept.thresholds = threshold,
-                                                 .routing = &r});
+    ch_route_args a = {.causal = CH_ADAPTIVE, .growing.history = history, .kept.thresholds = threshold, .routing = &r};
+    ch_route_args_set(&a, ch_router_find(options.name), &options, N, E, N);
+    ch_router_by_thresholds(&x, &a);
     x.tape.used = 0;
   });
   for (int k = 0; k < N * E; k++) {

@@ -79,7 +79,7 @@ static void run_layer(worker *w, double *loss) {
   ch_arena_release(&w->x.tape, 0);
 }
 
-static void read_inputs(ch_moe_args *a, const char *path) {
+static void read_inputs(ch_moe_args *a, const choir_router_options *options, const char *path) {
   choir_tensors *file;
   const choir_tensor *x, *w;
   check(choir_tensors_load(path, 0, &file));
@@ -88,9 +88,8 @@ static void read_inputs(ch_moe_args *a, const char *path) {
   a->route.weight = copy_of(file, "router", &w);
   a->weights.w2 = copy_of(file, "w2", &w);
   a->weights.w1 = copy_of(file, "w1", &w);
-  a->route.n = (int)x->shape[0];
   a->route.d = (int)x->shape[1];
-  a->route.e = (int)w->shape[0];
+  ch_route_args_set(&a->route, ch_router_find("expert_choice"), options, (int)x->shape[0], (int)w->shape[0], 0);
   a->h = (int)w->shape[2];
   choir_tensors_free(file);
 }
@@ -112,11 +111,9 @@ static const ch_bf16 *rounded(ch_exec *x, const real *weights, int64_t count) {
 static void open_layer(worker *w, char **argv) {
   ch_moe_args *a = &w->args;
   ch_compute compute;
-  read_inputs(a, argv[2]);
   check(choir_router_options_default("expert_choice", &w->options));
   w->options.capacity_factor = atof(argv[3]);
-  a->route.options = &w->options;
-  a->route.router = ch_router_find("expert_choice");
+  read_inputs(a, &w->options, argv[2]);
   check(a->route.router->check(&w->options, a->route.n, a->route.e, 0));
   a->route.training = a->keep = a->shards = 1;
   int64_t nd = (int64_t)a->route.n * a->route.d, de = (int64_t)a->route.d * a->route.e,

@@ -8,6 +8,7 @@
 #include "base/threads.h"
 #include "comm/collective.h"
 #include "handle/model.h"
+#include "model/capacity.h"
 #include "model/config.h"
 
 int ch_model_shards(const choir_model *model, int B) {

@@ -79,7 +79,6 @@ static void backward_layer(ch_exec *x, const ch_moe_args *forward, ch_moe_saved 
   a.route.x = put(x, c->x, bytes);
   a.dout = put(x, c->dout, bytes);
   a.dx = ch_stand_in(&x->tape, c->dx, bytes);
-  a.route.scale = (ch_route_scale){(float)a.route.options->aux_loss_weight, (float)a.route.options->z_loss_weight};
   a.accumulate = 1;
   ch_moe_backward(x, &a, saved);
   ch_get_into(&x->tape, c->dx, a.dx, bytes);
@@ -185,14 +184,8 @@ static int set_up_layer(choir_layer *layer, ch_compute compute) {
   CH_TRY(ch_exec_init(&layer->x, o->backend ? o->backend : "cpu", compute, 0, o->threads));
   CH_TRY(CH_ALLOC(&layer->token, o->tokens, "the layer's tokens"));
   CH_TRY(CH_ALLOC(&layer->valid, o->tokens, "the layer's mask"));
-  layer->args = (ch_moe_args){.route = {.router = ch_router_find(o->router.name),
-                                        .options = &layer->options.router,
-                                        .e = o->experts,
-                                        .sequence_length = o->sequence_length,
-                                        .d = o->d_model,
-                                        .draws.rng.seed = o->seed},
-                              .h = o->d_hidden,
-                              .shards = 1};
+  layer->args = (ch_moe_args){.route = {.d = o->d_model, .draws.rng.seed = o->seed}, .h = o->d_hidden, .shards = 1};
+  ch_route_args_set(&layer->args.route, ch_router_find(o->router.name), &o->router, 0, o->experts, o->sequence_length);
   return plan_layer(layer, o->tokens);
 }
 

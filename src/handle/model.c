@@ -11,6 +11,7 @@
 #include "file/dir.h"
 #include "file/file.h"
 #include "handle/ranks.h"
+#include "model/prefetch.h"
 #include "model/weights.h"
 #include "moe/route_stats.h"
 

@@ -8,6 +8,7 @@
 #include "handle/model.h"
 #include "model/config.h"
 #include "moe/route_stats.h"
+#include "moe/scores.h"
 #include "op/backend.h"
 
 #ifndef CHOIR_DOUBLE /* the public interface is in float */
@@ -171,20 +172,16 @@ static int route_request(const choir_route_request *r, const results *to) {
   if (!router) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_options_check_router(r->options));
   request q = {.given = r,
-               .args = {.router = router,
-                        .options = r->options,
-                        .n = r->n,
-                        .e = r->e,
-                        .sequence_length = r->sequence_length,
-                        .tokens = {.mask = r->valid,
+               .args = {.tokens = {.mask = r->valid,
                                    .valid = CH_AS_DEV(const uint8_t, r->valid),
                                    .id = CH_AS_DEV(const int32_t, r->tokens)},
                         .training = r->training,
                         .causal = r->thresholds != NULL,
                         .draws.rng.seed = r->seed,
-                        .kept.thresholds = CH_AS_DEV(const float, r->thresholds),
-                        .scale = {(real)to->aux_weight, (real)r->options->z_loss_weight}},
+                        .kept.thresholds = CH_AS_DEV(const float, r->thresholds)},
                .to = to};
+  ch_route_args_set(&q.args, router, r->options, r->n, r->e, r->sequence_length);
+  q.args.scale.aux = (real)to->aux_weight;
   CH_TRY(check_request(&q));
   ch_exec x;
   CH_TRY(ch_exec_init(&x, ch_backend_of_host()->name, CH_COMPUTE_FP32, 0, 0));

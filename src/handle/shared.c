@@ -8,6 +8,7 @@
 #include "comm/collective.h"
 #include "handle/model.h"
 #include "model/config.h"
+#include "model/prefetch.h"
 
 /* Hashes the weights that every rank has, a piece at a time, as they may be on a device. */
 static uint64_t hash_weights(const choir_model *model) {

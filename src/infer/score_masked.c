@@ -12,6 +12,7 @@
 #include "base/threads.h"
 #include "handle/model.h"
 #include "infer/score.h"
+#include "model/capacity.h"
 #include "model/config.h"
 #include "model/mask.h"
 

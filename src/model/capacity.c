@@ -1,9 +1,9 @@
-/* Capacity that is not one number: by MoE layer, and over the steps of training. */
+#include "model/capacity.h"
+
 #include <math.h>
 
 #include "base/error.h"
 #include "base/format.h"
-#include "model/config.h"
 #include "model/param.h"
 #include "moe/router.h"
 

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "file/json.h"
 #include "file/there.h"
+#include "model/capacity.h"
 #include "model/config.h"
 #include "model/param.h"
 #include "moe/router.h"

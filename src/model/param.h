@@ -39,18 +39,6 @@ static inline int ch_config_moe_layers(const choir_model_config *c) {
   return c->moe_every > 0 && c->layers > c->dense_layers ? (c->layers - c->dense_layers) / c->moe_every : 0;
 }
 
-/* The router's options in MoE layer number `moe`: capacity factors times the layer's weight of layer_capacity over the
- * mean of all weights, and that of training times `scale`. */
-choir_router_options ch_config_layer_router(const choir_model_config *c, int moe, double scale);
-
-/* What capacity_start multiplies the capacity factor by at a step (from 0) of training, and the largest of these. */
-double ch_config_capacity_at(const choir_config *c, int64_t step);
-double ch_config_capacity_most(const choir_config *c);
-
-/* The router's own check of n tokens, in every MoE layer and at both ends of training. CHOIR_ERROR_ARGUMENT; also
- * names weights of layer_capacity that are not one number above 0 for each MoE layer. */
-int ch_config_check_capacity(const choir_config *c, int n);
-
 /* The activation of a name in a config; the names, in the enum's order. */
 extern const char *const ch_activation_names[]; /* NULL-terminated */
 ch_activation ch_activation_named(const char *name);
@@ -131,19 +119,6 @@ int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, in
 
 /* Whether a parameter can be sharded: a dense matrix of a layer. */
 static inline int ch_param_is_shardable(const ch_param *p) { return p->layer >= 0 && p->matrix && !p->expert; }
-
-/* Shards the layers' dense matrices over the ranks of a replica: each matrix goes to the rank with fewest elements so
- * far. To be called before memory is allocated. */
-void ch_params_shard_dense(ch_params *params, const ch_comm *replica);
-
-/* Whether dense matrices are sharded. */
-int ch_params_dense_sharded(const ch_params *params);
-
-/* Owner of the next matrix: the rank with the fewest elements so far. Adds `count` to its entry of has [ranks]. */
-int ch_next_owner(int64_t *has, int ranks, int64_t count);
-
-/* number [params->count]: sends the entries of sharded matrices from their owners to all ranks of the replica. */
-void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number);
 
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */
 /* The first row of a layer; its rows stand one behind the other. 0 for -1, whose rows are the first and the last. */

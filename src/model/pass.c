@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "model/block.h"
+#include "model/capacity.h"
 #include "model/prefetch.h"
 #include "model/transformer.h"
 #include "moe/route_stats.h"
@@ -144,11 +145,7 @@ static size_t report_cells(const ch_transformer *m, const ch_pass *p) {
 
 void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   ch_route_args *route = &p->route;
-  route->router = m->router;
-  route->options = &m->config.router;
-  route->n = p->B * p->T;
-  route->e = m->config.experts;
-  route->sequence_length = p->T;
+  ch_route_args_set(route, m->router, &m->config.router, p->B * p->T, m->config.experts, p->T);
   route->d = m->config.d_model;
   route->draws.rng.seed = p->seed;
   route->draws.base = p->micro * (uint64_t)route->n;

@@ -1,4 +1,5 @@
-#include "moe/layer.h"
+#include "moe/experts.h"
+
 #include "op/prefetch.h"
 
 /* How many slots are filled: only the device knows. */

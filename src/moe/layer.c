@@ -2,7 +2,9 @@
 
 #include <string.h>
 
+#include "moe/experts.h"
 #include "moe/route.h"
+#include "moe/scores.h"
 
 /* Slots that go through the experts at once. With causal routing in parts (ch_parts): as many as the router's own rule
  * takes. */
@@ -30,7 +32,7 @@ static void plan_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   int own = ch_moe_rows(x, a);
   *s = (ch_moe_saved){0};
   ch_routing_alloc(x, r, a->tally, keep, &s->routing);
-  if (ch_moe_jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)own * r->d);
+  if (r->training && r->options->jitter > 0) s->jitter = CH_NEW(keep, real, (int64_t)own * r->d);
   if (ch_router_learned(r->router)) {
     s->routing.logits = CH_NEW(keep, real, (int64_t)(ch_router_scored(r->router) ? own : r->n) * r->e);
     if (ch_router_scored(r->router))

@@ -236,10 +236,24 @@ int ch_router_most_experts(const choir_router_options *o, int e);
 /* Whether the call goes by the router's `causal`. */
 static inline int ch_route_by_causal(const ch_route_args *a) { return a->causal && a->router->causal; }
 
+/* Gives `a` what no routing is without: n tokens in sequences of sequence_length, e experts, and losses by the weights
+ * of the options. Whoever makes a ch_route_args calls it; what else a call has, stays as the caller set it. */
+static inline void ch_route_args_set(ch_route_args *a, const ch_router *router, const choir_router_options *o, int n,
+                                     int e, int sequence_length) {
+  a->router = router;
+  a->options = o;
+  a->n = n;
+  a->e = e;
+  a->sequence_length = sequence_length;
+  a->scale = (ch_route_scale){(real)o->aux_loss_weight, (real)o->z_loss_weight};
+}
+
 /* `observe` of counts alone, outside of a routing: for routers that keep thresholds. */
 static inline void ch_router_observe(ch_exec *x, const ch_router *router, const choir_router_options *o, int e,
                                      ch_routing *seen, ch_router_kept kept) {
-  router->observe(x, &(ch_route_args){.options = o, .e = e, .routing = seen, .kept = kept});
+  ch_route_args a = {.routing = seen, .kept = kept};
+  ch_route_args_set(&a, router, o, 0, e, 0);
+  router->observe(x, &a);
 }
 
 /* Experts that share the capacity. */

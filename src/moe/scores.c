@@ -1,6 +1,7 @@
+#include "moe/scores.h"
+
 #include <string.h>
 
-#include "moe/layer.h"
 #include "moe/route.h"
 #include "op/shards.h"
 

@@ -1,4 +1,5 @@
-/* The backends of this build, and executors that run on one. */
+/* The backends of this build, and executors that run on one (op/exec.h, which every op includes and which therefore
+ * knows no backend). */
 #include "op/backend.h"
 
 #include <stdlib.h>

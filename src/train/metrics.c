@@ -14,6 +14,7 @@
 #include "file/json.h"
 #include "file/run_files.h"
 #include "model/config.h"
+#include "model/prefetch.h"
 #include "moe/route_stats.h"
 
 int ch_metrics_check(const char *out, int64_t bytes) {

@@ -1,3 +1,5 @@
+#include "train/optimizer.h"
+
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +9,7 @@
 #include "base/alloc.h"
 #include "comm/collective.h"
 #include "model/config.h"
-#include "train/step.h"
+#include "model/prefetch.h"
 
 /* Whether `name` matches one of the comma-separated patterns: pattern number `only`, or any pattern if `only` is -1. */
 static int fits(const char *patterns, int only, const char *name) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "model/capacity.h"
 #include "model/config.h"
 #include "train/step.h"
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
+#include "model/capacity.h"
 #include "moe/route_stats.h"
 
 /* For ch_pass.ready, where nothing needs all gradients at once: updates a layer inside the backward pass. */

@@ -95,16 +95,8 @@ static int make_args(ch_bench *b, moe_case *c) {
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "bench 'moe': skew has no effect with router '%s', which has no scores: leave it out",
                     router->name);
-  c->args = (ch_moe_args){.route = {.router = router,
-                                    .options = &c->options,
-                                    .n = n,
-                                    .e = e,
-                                    .d = d,
-                                    .training = 1,
-                                    .scale.aux = (real)c->options.aux_loss_weight},
-                          .h = h,
-                          .shards = 1,
-                          .keep = 1};
+  c->args = (ch_moe_args){.route = {.d = d, .training = 1}, .h = h, .shards = 1, .keep = 1};
+  ch_route_args_set(&c->args.route, router, &c->options, n, e, 0);
   ch_moe_args *a = &c->args;
   a->route.x = ch_bench_drawn(b, in, 1);
   a->dout = ch_bench_drawn(b, in, 1);

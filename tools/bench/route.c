@@ -45,13 +45,8 @@ static int make_choice(ch_bench *b, const ch_router *router, ch_bench_work *w) {
   w->routing.counts = (ch_route_counts){.demand = ch_bench_ints(b, e), .cutoff = ch_bench_zeros(b, e)};
   w->routing.counts.aux_loss = (double CH_DEV *)ch_bench_zeros(b, 2 * (int64_t)(sizeof(double) / sizeof(real)));
   w->routing.counts.dropped = (int64_t CH_DEV *)(w->routing.counts.aux_loss + 1);
-  w->route = (ch_route_args){.router = router,
-                             .options = &w->router,
-                             .n = n,
-                             .e = e,
-                             .training = 1,
-                             .scale.aux = (real)w->router.aux_loss_weight,
-                             .routing = &w->routing};
+  w->route = (ch_route_args){.training = 1, .routing = &w->routing};
+  ch_route_args_set(&w->route, router, &w->router, n, e, 0);
   w->routing.logits = ch_bench_drawn(b, (int64_t)n * e, 1);
   if (ch_router_scored(router)) w->routing.scores = ch_bench_zeros(b, (int64_t)n * e);
   return b->code;

@@ -6,6 +6,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "plan/plan.h"
+
 /* NUL-terminated; cmake/tools.cmake makes them of the files of these names. */
 extern const char ch_page_css[], ch_page_js[], ch_report_js[], ch_plan_js[], ch_inspect_html[], ch_inspect_text_js[],
     ch_inspect_js[];
@@ -22,5 +24,8 @@ int ch_page_save(const ch_page *page, json_t *data, const char *output);
 
 /* JSON that may be in a script element: no "<" and nothing but ASCII. 0, or -1: no memory. */
 int ch_html_json(FILE *out, const json_t *json);
+
+/* Writes a plan as one such file. CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY. */
+int ch_plan_page(const ch_plan *plan, const char *output);
 
 #endif

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "comm/collective.h"
+#include "model/prefetch.h"
 #include "plan/traffic.h"
 
 enum { WORD = sizeof(real) };

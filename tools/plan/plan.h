@@ -82,9 +82,6 @@ const char *ch_plan_command(const ch_plan_layout *layout);
 json_t *ch_plan_about_json(const ch_plan *plan);
 json_t *ch_plan_layout_json(const ch_plan *plan, const ch_plan_layout *layout);
 
-/* Writes one HTML file about it, which needs no network. CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY. */
-int ch_plan_page(const ch_plan *plan, const char *output);
-
 /* ---- what a layout takes: memory of the rank that has most of it, and the time of a training step ---- */
 
 /* FLOP/s of a rank's peak in the config's compute type; 0: it has none. */

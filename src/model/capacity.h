@@ -1,0 +1,19 @@
+/* Capacity that is not one number: by MoE layer, and over the steps of training. */
+#ifndef CH_MODEL_CAPACITY_H
+#define CH_MODEL_CAPACITY_H
+
+#include "choir/config.h"
+
+/* The router's options in MoE layer number `moe`: capacity factors times the layer's weight of layer_capacity over the
+ * mean of all weights, and that of training times `scale`. */
+choir_router_options ch_config_layer_router(const choir_model_config *c, int moe, double scale);
+
+/* What capacity_start multiplies the capacity factor by at a step (from 0) of training, and the largest of these. */
+double ch_config_capacity_at(const choir_config *c, int64_t step);
+double ch_config_capacity_most(const choir_config *c);
+
+/* The router's own check of n tokens, in every MoE layer and at both ends of training. CHOIR_ERROR_ARGUMENT; also
+ * names weights of layer_capacity that are not one number above 0 for each MoE layer. */
+int ch_config_check_capacity(const choir_config *c, int n);
+
+#endif
