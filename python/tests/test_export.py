@@ -1,4 +1,4 @@
-"""What choir export writes, in Hugging Face's transformers: the same logits and the same tokens."""
+"""What choir export writes, in Hugging Face's transformers and in llama.cpp: the same logits and the same tokens."""
 
 import json
 import unittest
@@ -14,6 +14,10 @@ try:
     import transformers
 except ImportError as error:
     transformers, lack = None, error.name
+try:
+    import xllamacpp
+except ImportError:
+    xllamacpp = None
 
 
 def folder_logits(folder, tokens):
@@ -88,3 +92,58 @@ class Exported(unittest.TestCase):
 
 if transformers is None:
     print(f"NOT TESTED: choir export in transformers: {lack} is not installed")
+
+
+def in_llama(path, **more):
+    """A server of llama.cpp in this process. Exact caches: half precision alone moves logits by 0.04."""
+    p = xllamacpp.CommonParams()
+    p.model.path, p.verbosity, p.cache_ram_mib = str(path), -1, 0
+    p.n_ctx, p.n_parallel, p.n_batch, p.n_ubatch = 128, 1, 64, 64
+    p.cpuparams.n_threads = p.cpuparams_batch.n_threads = 1
+    p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    p.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    for name, value in more.items():
+        setattr(p, name, value)
+    return xllamacpp.Server(p)
+
+
+@unittest.skipIf(xllamacpp is None, "xllamacpp")
+class InLlama(unittest.TestCase):
+    """llama.cpp, as PyPI's xllamacpp has it: the probabilities of the token after a text."""
+
+    KINDS = "llama qwen3 choice mixtral qwen3_moe olmoe every_other".split()
+
+    def setUp(self):
+        self.tokens = np.random.default_rng(1).integers(2, 320, (1, 24))
+
+    def compare(self, kind, theirs):
+        logits = exported.choir_logits(exported.run(kind), self.tokens)[0, -1].astype(np.float64)
+        ours = logits - np.log(np.exp(logits).sum())
+        self.assertGreater(np.ptp(ours), 1)
+        print(f"{kind}: {np.abs(theirs - ours).max():.1e} of {np.abs(ours).max():.2f}")
+        np.testing.assert_allclose(theirs, ours, atol=2e-5 * np.abs(ours).max())
+
+    def test_causal_models_give_the_same_probabilities(self):
+        for kind in self.KINDS:
+            with self.subTest(kind):
+                server = in_llama(exported.export(kind, "gguf"))
+                said = server.handle_completions(
+                    {"prompt": self.tokens[0].tolist(), "n_predict": 1, "temperature": 0, "n_probs": 320}
+                )
+                theirs = np.full(320, np.nan)
+                for one in said["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+                    theirs[one["id"]] = one["logprob"]
+                self.compare(kind, theirs)
+
+    def test_models_that_fill_masks_give_the_same_probabilities(self):
+        """Of a diffusion model the server gives the last hidden state, and the head is the embedding."""
+        self.tokens[0, 5::6] = 320  # the mask
+        for kind in ("llada", "llada_moe", "rnd1"):
+            with self.subTest(kind):
+                last = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST
+                server = in_llama(exported.export(kind, "gguf"), embedding=True, pooling_type=last, embd_normalize=-1)
+                said = server.handle_embeddings({"input": self.tokens[0].tolist()})
+                with choir.Model.load(exported.run(kind), tokenizer=False) as model:
+                    head = model.get("embed.weight")
+                logits = head @ np.array(said["data"][0]["embedding"])
+                self.compare(kind, logits - np.log(np.exp(logits).sum()))

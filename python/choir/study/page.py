@@ -53,8 +53,8 @@ def _study(plan: dict[str, Any], row: dict[str, Any], store: Store) -> Study:
     recipe = {**recipe, "claims": [claim for claim in recipe["claims"] if claim["text"] not in without]}
 
     def made(rates: list[float]) -> Study:
-        here = pathlib.Path()
-        return Study(recipe, {**scale, "rates": rates}, here, here, store, row["seeds"], row["tokens"], plan["data"])
+        here, data = pathlib.Path(), row.get("data", plan["data"])
+        return Study(recipe, {**scale, "rates": rates}, here, here, store, row["seeds"], row["tokens"], data)
 
     return made(row["rates"] if len(row["rates"]) == 1 else _common_rates(made(row["rates"])) or row["rates"])
 
