@@ -15,7 +15,7 @@ from .study import Study
 UNITS = {
     "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "step_time": "times",
     "share": "of tokens", "over_capacity": "of choices", "accuracy": "points",
-    "probe": "points", "text": "nats", "optimum": "nats",
+    "probe": "points", "text": "nats", "pairs": "of pairs", "optimum": "nats",
 }  # fmt: skip
 
 
@@ -169,8 +169,10 @@ class Claims:
         between two routings of one."""
         arm = foreign.losses(self.study, claim["arm"], claim["texts"], claim.get("routing"))
         rival = foreign.losses(self.study, claim["rival"], claim["texts"], claim.get("rival_routing"))
-        floor = self.study.scale.get("chaos", 0.0) if claim["arm"] != claim["rival"] else 0.0
-        return statistics.of_values(rival - arm, floor)
+        chaotic = claim["kind"] == "text" and claim["arm"] != claim["rival"]
+        return statistics.of_values(rival - arm, self.study.scale.get("chaos", 0.0) if chaotic else 0.0)
+
+    _pairs = _text
 
 
 def verdict(f: Finding) -> str:

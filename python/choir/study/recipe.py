@@ -108,8 +108,8 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
                 raise StudyError(f"{path}: claims[{number}].{key}: '{claim[key]}' is none of: {', '.join(sorted(known))}")
         if claim["kind"] in _WITH_RIVAL and "rival" not in claim:
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs a rival")
-        if claim["kind"] == "text" and not set(claim.get("texts", [""])) <= set(recipe.get("texts", {})):
-            raise StudyError(f"{path}: claims[{number}]: kind 'text' needs 'texts', each one of the recipe's 'texts'")
+        if claim["kind"] in ("text", "pairs") and not set(claim.get("texts", [""])) <= set(recipe.get("texts", {})):
+            raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs 'texts', each one of the recipe's 'texts'")
         times = [claim[key] for key in ("figure", "null") if key in claim] + claim.get("about", [])
         if claim["kind"] in ("steps", "seconds", "step_time") and any(value <= 0 for value in times):
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' is of ratios, and {min(times):g} is none")
