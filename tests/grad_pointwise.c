@@ -21,11 +21,6 @@ static double loss(void *context) {
   return test_dot(p->out, p->cotangent, COUNT);
 }
 
-static void check(problem *p, const real *at, int64_t count, const real *gradient) {
-  double error = test_gradient(loss, p, (real *)at, count, gradient, 1000);
-  if (!(error <= 1e-8)) fail_msg("relative error of the gradient: %.3g", error);
-}
-
 static void softmax_forward(void *context) {
   problem *p = context;
   p->x->ops->softmax(p->x, &p->softmax);
@@ -40,7 +35,7 @@ static void test_softmax(void **state) {
       p.softmax = (ch_softmax_args){.n = N, .m = D, .nulls = nulls, .x = in, .y = y, .dy = dy, .dx = dx};
       x.ops->softmax(&x, &p.softmax);
       x.ops->softmax_backward(&x, &p.softmax);
-      if (pass_) check(&p, in, COUNT, dx);
+      if (pass_) test_gradient_agrees(__func__, loss, &p, in, COUNT, dx);
     }
   });
   free(in), free(y), free(dy), free(dx);
@@ -59,7 +54,7 @@ static void test_sigmoid(void **state) {
     p.sigmoid = (ch_sigmoid_args){.count = COUNT, .x = in, .y = y, .dy = dy, .dx = dx};
     x.ops->sigmoid(&x, &p.sigmoid);
     x.ops->sigmoid_backward(&x, &p.sigmoid);
-    if (pass_) check(&p, in, COUNT, dx);
+    if (pass_) test_gradient_agrees(__func__, loss, &p, in, COUNT, dx);
   });
   free(in), free(y), free(dy), free(dx);
 }
@@ -78,12 +73,13 @@ static void test_gelu(void **state) {
     p.activate = (ch_activate_args){.count = COUNT, .x = in, .u = u, .y = y, .dy = dy, .dx = dx, .du = du};
     test_poison(dx, COUNT);
     x.ops->activate_backward(&x, &p.activate);
-    if (pass_) check(&p, in, COUNT, dx);
+    if (pass_) test_gradient_agrees(__func__, loss, &p, in, COUNT, dx);
     for (int activation = CH_GEGLU; activation <= CH_SWIGLU; activation++) {
       p.activate.activation = (ch_activation)activation;
       test_poison(dx, COUNT), test_poison(du, COUNT);
       x.ops->activate_backward(&x, &p.activate);
-      if (pass_) check(&p, in, COUNT, dx), check(&p, u, COUNT, du);
+      if (pass_)
+        test_gradient_agrees(__func__, loss, &p, in, COUNT, dx), test_gradient_agrees(__func__, loss, &p, u, COUNT, du);
     }
   });
   free(in), free(u), free(y), free(dy), free(dx), free(du);
@@ -118,7 +114,8 @@ static void test_rmsnorm(void **state) {
       x.ops->rmsnorm_backward(&x, &p.norm);
       for (int i = 0; accumulate && i < COUNT; i++) dx[i] -= 3;
       for (int j = 0; j < D; j++) dw[j] -= 5;
-      if (pass_) check(&p, in, COUNT, dx), check(&p, w, D, dw);
+      if (pass_)
+        test_gradient_agrees(__func__, loss, &p, in, COUNT, dx), test_gradient_agrees(__func__, loss, &p, w, D, dw);
     });
   free(in), free(w), free(y), free(rstd), free(dy), free(dx), free(dw);
 }
@@ -138,7 +135,7 @@ static void test_embedding(void **state) {
     for (int j = 0; j < V * D; j++) dw[j] = 5;
     x.ops->embedding_backward(&x, &p.embedding);
     for (int j = 0; j < V * D; j++) dw[j] -= 5;
-    if (pass_) check(&p, w, V * D, dw);
+    if (pass_) test_gradient_agrees(__func__, loss, &p, w, V * D, dw);
   });
   free(w), free(y), free(dy), free(dw);
 }

@@ -34,11 +34,6 @@ static double loss(void *context) {
   return test_dot(p->args.out, p->cotangent, N * D);
 }
 
-static void check(problem *p, const real *at, int64_t count, const real *gradient) {
-  double error = test_gradient(loss, p, (real *)at, count, gradient, 1000);
-  if (!(error <= 1e-8)) fail_msg("relative error of the gradient: %.3g", error);
-}
-
 static void test_combine(void **state) {
   ch_record r = make_record();
   real *y = test_new_normal(SLOTS * D, 2), *out = test_new(N * D), *dout = test_new_normal(N * D, 3);
@@ -51,14 +46,14 @@ static void test_combine(void **state) {
       test_poison(dy, SLOTS * D), test_poison(dgate, SLOTS), test_poison(out, N * D);
       x.ops->index(&x, &(ch_index_args){&r});
       x.ops->combine_backward(&x, &p.args);
-      if (pass_) check(&p, y, SLOTS * D, dy);
-      if (pass_ && gated) check(&p, r.slot_gate, SLOTS, dgate);
+      if (pass_) test_gradient_agrees(__func__, loss, &p, y, SLOTS * D, dy);
+      if (pass_ && gated) test_gradient_agrees(__func__, loss, &p, r.slot_gate, SLOTS, dgate);
       p.args.dy = y; /* in place */
       test_poison(dgate, SLOTS);
       x.ops->combine_backward(&x, &p.args);
       if (pass_) test_close(y, dy, SLOTS * D, 0);
       test_normal(y, SLOTS * D, 2);
-      if (pass_ && gated) check(&p, r.slot_gate, SLOTS, dgate);
+      if (pass_ && gated) test_gradient_agrees(__func__, loss, &p, r.slot_gate, SLOTS, dgate);
     });
   free(y), free(out), free(dout), free(dy), free(dgate);
   free_record(&r);

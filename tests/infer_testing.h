@@ -38,11 +38,7 @@ static inline choir_model *test_model(const char *router, const char *compute) {
     c.model.dense_layers = c.model.moe_every = c.model.shared_experts = 1;
   }
   test_ok(choir_model_create(&c, 5, &run, &model));
-  for (int i = 0; i < choir_model_parameter_count(model); i++) {
-    choir_parameter p;
-    test_ok(choir_model_parameter_at(model, i, &p));
-    for (int e = 0; strstr(p.name, "thresholds") && e < p.shape[0]; e++) p.data[e] = (float)(0.15 + 0.01 * e);
-  }
+  test_thresholds(model, 0.15, 0.01);
   test_ok(choir_model_set_routing(model, "threshold"));
   return model;
 }

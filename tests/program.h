@@ -124,6 +124,18 @@ static inline int program_losses(const char *run, double *loss, int most) {
   return count;
 }
 
+/* Two runs have the same losses within rounding, `least` at least. */
+static inline void program_close_losses(const char *what, const char *run, const char *other, int least) {
+  enum { MOST = 16 };
+  double got[MOST], want[MOST];
+  int count = program_losses(other, want, MOST);
+  assert_true(count >= least);
+  assert_int_equal(program_losses(run, got, MOST), count);
+  for (int at = 0; at < count; at++)
+    if (!(fabs(got[at] - want[at]) <= 1e-5))
+      fail_msg("%s: loss %d of %s is %.8f, of %s %.8f", what, at, run, got[at], other, want[at]);
+}
+
 /* A file system in memory at `path`, with a size ("2m") or NULL, that only this process and its children see: call it
  * in a forked child. Needs the right to mount, as root or in a name space of users; 0: it is there. */
 static inline int program_mount(const char *path, const char *size) {

@@ -24,21 +24,25 @@ static int load(const json_t *file, choir_tokenizer **t) {
   return ch_tokenizer_of(text, strlen(text), NULL, "odd.json", t);
 }
 
+static void has_tokens(const choir_tokenizer *t, const json_t *text, const json_t *wanted) {
+  int32_t *ids;
+  size_t count;
+  test_ok(choir_tokenizer_encode(t, json_string_value(text), json_string_length(text), &ids, &count));
+  assert_int_equal(count, json_array_size(wanted));
+  for (size_t k = 0; k < count; k++) assert_int_equal(ids[k], json_integer_value(json_array_get(wanted, k)));
+  free(ids);
+}
+
 static void gives_the_same_ids(void **state) {
   const char *family;
   json_t *one;
   json_object_foreach(vectors, family, one) {
     choir_tokenizer *t;
     const json_t *text;
-    size_t i, count;
+    size_t i;
     test_ok(load(file_of(family), &t));
     json_array_foreach(json_object_get(one, "texts"), i, text) {
-      const json_t *wanted = json_array_get(json_object_get(one, "ids"), i);
-      int32_t *ids;
-      test_ok(choir_tokenizer_encode(t, json_string_value(text), json_string_length(text), &ids, &count));
-      assert_int_equal(count, json_array_size(wanted));
-      for (size_t k = 0; k < count; k++) assert_int_equal(ids[k], json_integer_value(json_array_get(wanted, k)));
-      free(ids);
+      has_tokens(t, text, json_array_get(json_object_get(one, "ids"), i));
       if (!t->bpe->words.nfc) corpus_round_trip(t, json_string_value(text), json_string_length(text));
     }
     assert_true(i > 40);
@@ -217,14 +221,8 @@ static void split_by_what_is_kept(void **state) {
     if (!cases[i].taken) {
       test_fails(load(file, &t), CHOIR_ERROR_UNSUPPORTED, "its rule for words is none of those");
     } else {
-      int32_t *ids;
-      size_t count;
       test_ok(load(file, &t));
-      test_ok(choir_tokenizer_encode(t, json_string_value(text), json_string_length(text), &ids, &count));
-      const json_t *wanted = json_array_get(json_object_get(one, "ids"), 0);
-      assert_int_equal(count, json_array_size(wanted));
-      for (size_t k = 0; k < count; k++) assert_int_equal(ids[k], json_integer_value(json_array_get(wanted, k)));
-      free(ids);
+      has_tokens(t, text, json_array_get(json_object_get(one, "ids"), 0));
       choir_tokenizer_free(t);
     }
     json_decref(file);

@@ -53,15 +53,6 @@ static void check_law(causal_case *c) {
   free(c->logits);
 }
 
-/* Thresholds of `level`, the same for all experts and layers, where the router has any. */
-static void level_thresholds(choir_model *model, float level) {
-  for (int i = 0; i < choir_model_parameter_count(model); i++) {
-    choir_parameter p;
-    test_ok(choir_model_parameter_at(model, i, &p));
-    for (int64_t j = 0; strstr(p.name, "moe.thresholds") && j < p.shape[0]; j++) p.data[j] = level;
-  }
-}
-
 static void check_routing(const char *router, const char *routing, const char *backend, int cap, double level,
                           double tolerance) {
   char what[128];
@@ -69,7 +60,7 @@ static void check_routing(const char *router, const char *routing, const char *b
   if (cap) config.model.router.cap = cap;
   causal_case c = {.model = model_new(&config, backend, "fp32"), .what = what, .tolerance = tolerance};
   snprintf(what, sizeof what, "%s, %s on %s, cap %d, level %g", router, routing, backend, cap, level);
-  if (level != 0) level_thresholds(c.model, (float)level);
+  if (level != 0) test_thresholds(c.model, level, 0);
   test_ok(choir_model_set_routing(c.model, routing));
   test_ok(choir_model_check_causal(c.model));
   check_law(&c);

@@ -29,6 +29,13 @@ static ch_npy logits_of(const char *checkpoint) {
   return found;
 }
 
+static void same_logits(const char *one, const char *other, double within) {
+  ch_npy a = logits_of(one), b = logits_of(other);
+  test_close((float *)a.data, (float *)b.data, (int64_t)2 * 16 * 320, within);
+  ch_npy_free(&a);
+  ch_npy_free(&b);
+}
+
 static void goes_out_and_comes_back(void **state) {
   program_must("choir export run --format hf --out folder --experts-per-token 4 --sequences 0");
   /* vLLM does not tie the head of this architecture, so the folder has a head; imported, the model is tied again. */
@@ -58,7 +65,6 @@ static void comes_back_from_one_file(void **state) {
     double within;
     int file_type; /* what llama.cpp calls it: mostly F32, BF16, Q8_0 */
   } types[] = {{"f32", 1e-5, 0}, {"bf16", 0.05, 32}, {"q8_0", 0.05, 7}};
-  ch_npy before = logits_of("run");
   for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
     const char *type = types[i].dtype;
     program_must("choir export run --format gguf --dtype %s --out %s.gguf --experts-per-token 4 --sequences 0", type,
@@ -71,11 +77,8 @@ static void comes_back_from_one_file(void **state) {
     assert_int_equal(json_at(in.keys, "general.file_type"), types[i].file_type);
     ch_gguf_close_in(&in);
     snprintf(name, sizeof name, "from-%s", type);
-    ch_npy after = logits_of(name);
-    test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, types[i].within);
-    ch_npy_free(&after);
+    same_logits("run", name, types[i].within);
   }
-  ch_npy_free(&before);
   program_must(
       "set -e; sed s/voices// from-f32/config.json | cmp - back/config.json; choir tokenizer encode --tokenizer "
       "from-f32 corpus.txt "
@@ -89,18 +92,9 @@ static void comes_back_from_one_file(void **state) {
                "choir export every2 --format hf --out every2-hf --experts-per-token 4 --sequences 0; choir import "
                "every2-hf --out every2-folder --tokenizer bpe.model; choir export every2 --format gguf --out "
                "every2.gguf --experts-per-token 4 --sequences 0; choir import every2.gguf --out every2-file");
-  before = logits_of("every2");
-  ch_npy folder = logits_of("every2-folder"), file = logits_of("every2-file");
-  test_close((float *)before.data, (float *)folder.data, (int64_t)2 * 16 * 320, 1e-5);
-  test_close((float *)before.data, (float *)file.data, (int64_t)2 * 16 * 320, 1e-5);
-  ch_npy_free(&before);
-  ch_npy_free(&folder);
-  ch_npy_free(&file);
-  before = logits_of("flat");
-  ch_npy after = logits_of("flat-back");
-  test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, 1e-5);
-  ch_npy_free(&before);
-  ch_npy_free(&after);
+  same_logits("every2", "every2-folder", 1e-5);
+  same_logits("every2", "every2-file", 1e-5);
+  same_logits("flat", "flat-back", 1e-5);
 }
 
 /* A model that was imported goes out and comes back as the same bytes: softmax, which stock routers have without a
@@ -127,10 +121,7 @@ static void what_was_imported_can_go_out(void **state) {
           format, format);
       if (!strstr(program_output, kinds[i].architecture[gguf]))
         fail_msg("no %s: %s", kinds[i].architecture[gguf], program_output);
-      ch_npy before = logits_of("in"), after = logits_of("b2");
-      test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, 1e-5);
-      ch_npy_free(&before);
-      ch_npy_free(&after);
+      same_logits("in", "b2", 1e-5);
     }
   }
 }
@@ -310,10 +301,7 @@ static void keeps_how_many_columns_rotate(void **state) {
   program_must("set -e; choir init config.json --out wide --tokenizer bpe.model " MODERN
                "--set router.name=bias_balanced --set experts_per_token=2 --set d_head=88 --set rope_fraction=0.69;"
                "choir export wide --format gguf --out wide.gguf --sequences 0; choir import wide.gguf --out wide-back");
-  ch_npy before = logits_of("wide"), after = logits_of("wide-back");
-  test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, 1e-5);
-  ch_npy_free(&before);
-  ch_npy_free(&after);
+  same_logits("wide", "wide-back", 1e-5);
 }
 
 TEST_MAIN(train, program_directory_remove, goes_out_and_comes_back, comes_back_from_one_file,

@@ -6,7 +6,7 @@
 #include "choir/choir.h"
 #include "program.h"
 
-enum { STEPS = 10, LINES = 16 };
+enum { STEPS = 10 };
 #define SHORT "--set train.steps=10 --set train.eval_every=5 --set train.checkpoint_every=5 "
 
 static const char *device(void) { return getenv("CHOIR_TEST_DEVICE") ? getenv("CHOIR_TEST_DEVICE") : "opencl"; }
@@ -30,17 +30,11 @@ static void train(const char *router, const char *backend, const char *out, cons
 static void trains_as_the_cpu_does(void **state) {
   const char *const *names = choir_router_names();
   for (int i = 0; names[i]; i++) {
-    double want[LINES], got[LINES];
     program_must("rm -rf cpu one two");
     train(names[i], "cpu", "cpu", "");
     train(names[i], device(), "one", "");
     train(names[i], device(), "two", "");
-    int count = program_losses("cpu", want, LINES);
-    assert_int_equal(program_losses("one", got, LINES), count);
-    assert_true(count >= STEPS + 2);
-    for (int at = 0; at < count; at++)
-      if (!(fabs(got[at] - want[at]) <= 1e-5))
-        fail_msg("%s: loss %d is %.8f, on the CPU %.8f", names[i], at, got[at], want[at]);
+    program_close_losses(names[i], "one", "cpu", STEPS + 2);
     if (!program_same_runs("one", "two", STEPS)) fail_msg("%s: not the same twice", names[i]);
   }
 }

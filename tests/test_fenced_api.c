@@ -80,17 +80,6 @@ static void forward_both(choir_model *const model[2], int gradients, const char 
   compare_parameters(model, gradients, router);
 }
 
-/* Thresholds so low that most tokens pass at most experts: they then go through these in several parts. */
-static void lower_thresholds(choir_model *model) {
-  float low[MODEL_E];
-  for (int i = 0; i < MODEL_E; i++) low[i] = 0.01f + 0.001f * (float)i;
-  for (int i = 0; i < choir_model_parameter_count(model); i++) {
-    choir_parameter p;
-    test_ok(choir_model_parameter_at(model, i, &p));
-    if (strstr(p.name, "thresholds")) test_ok(choir_model_set_parameter(model, i, low));
-  }
-}
-
 static void generate_both(choir_model *const model[2], const char *router) {
   static int32_t token[20];
   choir_prompt prompt[3] = {
@@ -118,7 +107,8 @@ static void models(void **state) {
       for (int b = 0; b < 2; b++) test_ok(choir_model_set_routing(model[b], "threshold"));
       forward_both(model, 0, router);
       generate_both(model, router);
-      for (int b = 0; b < 2; b++) lower_thresholds(model[b]);
+      /* So low that most tokens pass at most experts: they then go through these in several parts. */
+      for (int b = 0; b < 2; b++) test_thresholds(model[b], 0.01, 0.001);
       forward_both(model, 0, router);
       for (int b = 0; b < 2; b++) choir_model_free(model[b]);
     }
@@ -173,6 +163,13 @@ static void layers(void **state) {
   }
 }
 
+static void agrees(const char *problem, double within) {
+  ch_bench_options o = {.threads = 2, .repetitions = 1, .seconds = 1e-9, .backend = "fenced"};
+  ch_bench_result r;
+  test_ok(ch_bench_run(problem, &o, &r));
+  if (!(r.error >= 0 && r.error < within)) fail_msg("%s: error %g", problem, r.error);
+}
+
 static void bench(void **state) {
   fence_watch();
   static const char *const problems[] = {"moe n=256 d=32 h=64 e=8 c=2",
@@ -188,12 +185,7 @@ static void bench(void **state) {
                                          "select n=512 e=8 k=64",
                                          "gather n=256 d=32 e=8 k=32",
                                          "adafactor batch=2 rows=32 cols=48"};
-  ch_bench_options o = {.threads = 2, .repetitions = 1, .seconds = 1e-9, .backend = "fenced"};
-  ch_bench_result r;
-  for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-    test_ok(ch_bench_run(problems[i], &o, &r));
-    if (!(r.error >= 0 && r.error < 1e-4)) fail_msg("%s: error %g", problems[i], r.error);
-  }
+  for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) agrees(problems[i], 1e-4);
 }
 
 static void bench_of_models(void **state) {
@@ -201,12 +193,7 @@ static void bench_of_models(void **state) {
   static const char *const problems[] = {"step config=" CHOIR_SOURCE_DIR "/configs/pico.json B=2 T=32",
                                          "decode config=" CHOIR_SOURCE_DIR "/configs/pico.json prompt=8 tokens=4",
                                          "prompt config=" CHOIR_SOURCE_DIR "/configs/pico.json tokens=32"};
-  ch_bench_options o = {.threads = 2, .repetitions = 1, .seconds = 1e-9, .backend = "fenced"};
-  ch_bench_result r;
-  for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-    test_ok(ch_bench_run(problems[i], &o, &r));
-    if (!(r.error >= 0 && r.error < 1e-3)) fail_msg("%s: error %g", problems[i], r.error);
-  }
+  for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) agrees(problems[i], 1e-3);
   assert_int_equal(fence_areas, 0);
 }
 

@@ -1,4 +1,5 @@
 /* Predictions of tasks: what they are computed from, on whom they depend, how they are measured and written. */
+#include "modern.h"
 #include "task/set.h"
 #include "task_testing.h"
 
@@ -43,14 +44,6 @@ static int end_all(void **state) {
   return corpus_end(state);
 }
 
-static void set_thresholds(choir_model *model, float to) {
-  for (int i = 0; i < choir_model_parameter_count(model); i++) {
-    choir_parameter p;
-    test_ok(choir_model_parameter_at(model, i, &p));
-    for (int e = 0; strstr(p.name, "thresholds") && e < p.shape[0]; e++) p.data[e] = to;
-  }
-}
-
 static choir_model *new_model(const char *router) {
   choir_config c;
   choir_model *model;
@@ -66,7 +59,7 @@ static choir_model *new_model(const char *router) {
   c.train.batch_sequences = 4;
   test_ok(choir_router_options_default(router, &c.model.router));
   test_ok(choir_model_create(&c, 3, &run, &model));
-  set_thresholds(model, 0.26f);
+  test_thresholds(model, 0.26, 0);
   test_ok(choir_model_set_routing(model, "threshold"));
   return model;
 }
@@ -318,7 +311,7 @@ static void whole_task(void **state) {
   test_ok(choir_model_set_routing(model, "batch"));
   test_fails(choir_task_score(model, tokenizer, task, &o, &r), CHOIR_ERROR_INTERRUPTED, "stopped");
   assert_int_equal(model->causal, CH_NOT_CAUSAL); /* the caller's routing is back */
-  set_thresholds(model, 0);
+  test_thresholds(model, 0, 0);
   test_fails(choir_task_score(model, tokenizer, task, &o, &r), CHOIR_ERROR_UNSUPPORTED, "no thresholds yet");
   choir_model_free(model);
 }

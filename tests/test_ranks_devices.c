@@ -8,7 +8,7 @@
 #include "fenced.h"
 #include "forked_runs.h"
 
-enum { STEPS = 4, LINES = 16 };
+enum { STEPS = 4 };
 
 /* Ranks, replicas, hidden shards, sharded dense matrices: some of each. */
 static const struct {
@@ -41,17 +41,6 @@ static void host_follows_no_device_pointer(void **state) {
   forked_means = CH_COMM_MEANS;
 }
 
-/* `many` learns what `one` learns. */
-static void same_losses(const char *what) {
-  double want[LINES], got[LINES];
-  int count = program_losses("one", want, LINES);
-  assert_true(count >= STEPS + 2);
-  assert_int_equal(program_losses("many", got, LINES), count);
-  for (int at = 0; at < count; at++)
-    if (!(fabs(got[at] - want[at]) <= 1e-5))
-      fail_msg("%s: loss %d is %.8f, of one process %.8f", what, at, got[at], want[at]);
-}
-
 static void needs_opencl(void) {
 #ifdef CHOIR_SANITIZED
   printf("NOT TESTED: OpenCL's drivers do not run under sanitizers\n");
@@ -70,7 +59,7 @@ static void learn_what_one_process_learns(void **state) {
     one.replicas = one.hidden = 1, one.dense_sharded = 0;
     go(one, 1);
     go(job_on("opencl", some[i], "many", i, wire), layouts[i].ranks);
-    same_losses(some[i]);
+    program_close_losses(some[i], "many", "one", STEPS + 2);
     if (same && !program_same_runs("one", "many", STEPS)) fail_msg("%s: other bytes than one process", some[i]);
     go(job_on("opencl", some[i], "again", i, wire), layouts[i].ranks);
     if (!program_same_runs("many", "again", STEPS)) fail_msg("%s: not the same twice", some[i]);
@@ -89,7 +78,7 @@ static void go_on(void **state) {
     j = job_on("opencl", "expert_choice", "rest", further % LAYOUTS, "fp32");
     j.out = "many", j.resume = 1;
     go(j, layouts[further % LAYOUTS].ranks);
-    same_losses("gone on");
+    program_close_losses("gone on", "many", "one", STEPS + 2);
     if (further == 4) assert_true(program_same_runs("one", "many", STEPS));
   }
 }

@@ -158,6 +158,13 @@ static inline double test_gradient(double (*loss)(void *), void *context, real *
   return sqrt(difference / size);
 }
 
+/* test_gradient of an op in double: to 1e-8. */
+static inline void test_gradient_agrees(const char *what, double (*loss)(void *), void *context, const real *x,
+                                        int64_t count, const real *gradient) {
+  double error = test_gradient(loss, context, (real *)x, count, gradient, 1000);
+  if (!(error <= 1e-8)) fail_msg("%s: relative error of the gradient: %.3g", what, error);
+}
+
 static inline double test_dot(const real *a, const real *b, int64_t count) {
   double sum = 0;
   for (int64_t i = 0; i < count; i++) sum += (double)a[i] * (double)b[i];

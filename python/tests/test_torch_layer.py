@@ -19,9 +19,6 @@ if torch:
 class Layers(TorchTest):
     def setUp(self):
         super().setUp()
-        import choir.torch
-
-        self.torch = choir.torch
         self.x = torch.randn(2, 32, 16, device=DEVICE)
         self.ids = torch.randint(0, 99, (2, 32), device=DEVICE)
 

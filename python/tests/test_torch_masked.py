@@ -39,8 +39,6 @@ def masks(config, step):
 
 class Masked(TorchTest):
     def test_loss_and_gradients_are_those_of_a_twin(self):
-        import choir.torch
-
         for fields in (
             {"train.mask_schedule": "linear", "router.name": "hash"},
             {"train.mask_schedule": "cosine", "router.name": "hash"},
@@ -81,8 +79,6 @@ class Masked(TorchTest):
                         np.testing.assert_allclose(ours, weight.grad.numpy(), atol=2e-4, err_msg=f"{name} {fields}")
 
     def test_logits_are_the_same(self):
-        import choir.torch
-
         config = choir.Config(
             **{**testing.CONFIG, "vocab_size": VOCABULARY, "model.attention": "bidirectional"},
             **{"train.objective": "masked_lm", "model.rel_buckets": 16, "model.rel_max_distance": 20},

@@ -25,12 +25,6 @@ def set_causal(model, causal):
 
 
 class Models(TorchTest):
-    def setUp(self):
-        super().setUp()
-        import choir.torch
-
-        self.assertIsNotNone(choir.torch)
-
     def _model(self, **fields):
         config = choir.Config(**{"vocab_size": 320, **testing.CONFIG, **fields})
         return choir.torch.Transformer(config)

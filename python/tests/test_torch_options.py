@@ -21,9 +21,6 @@ if torch:
 class Options(TorchTest):
     def setUp(self):
         super().setUp()
-        import choir.torch
-
-        self.torch = choir.torch
         self.x = torch.randn(2, 32, 16, device=DEVICE, dtype=torch.float64)
         self.ids = torch.randint(0, 99, (2, 32), device=DEVICE)
         self.cotangent = torch.randn_like(self.x)
@@ -249,8 +246,6 @@ class Transformers(TorchTest):
         return made
 
     def test_convert(self):
-        import choir.torch
-
         ids = torch.randint(0, 99, (2, 12))
         for name, model in self.models():
             wanted = model(ids).logits.detach()
@@ -270,8 +265,6 @@ class Transformers(TorchTest):
 
     def test_trainer(self):
         """transformers' own: the state moves once in each step of two micro-batches, and the loss falls."""
-        import choir.torch
-
         models = self.models()
         if not models or misses("choir.torch.trainer_callback", "accelerate"):
             return
@@ -296,8 +289,6 @@ class Transformers(TorchTest):
         if misses("choir.torch.lightning_callback", "lightning"):
             return
         import lightning.pytorch as lightning
-
-        import choir.torch
 
         class Module(lightning.LightningModule):
             def __init__(self):

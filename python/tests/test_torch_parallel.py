@@ -10,6 +10,7 @@ import tempfile
 import unittest
 import warnings
 
+import choir
 import testing
 
 from torch_cases import DEVICE, TorchTest, lacks, run_processes, torch
@@ -47,8 +48,6 @@ class Processes:
         self.cotangent = torch.randn_like(self.x)
 
     def layer(self, router, options, dtype=torch.float64):
-        import choir.torch
-
         torch.manual_seed(4)
         return choir.torch.MoE(16, 24, 8, router, dtype=dtype, **options)
 
@@ -77,8 +76,6 @@ class Processes:
     def experts(self):
         from torch.distributed.tensor.parallel import parallelize_module
 
-        import choir.torch
-
         mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("ep",))
         for self.padded, (router, options) in ((False, CASES[0]), *((True, case) for case in CASES)):
             whole, wanted = self.alone(router, options)
@@ -94,8 +91,6 @@ class Processes:
 
     def columns(self):
         """Expert tensor parallelism: all have the same tokens."""
-        import choir.torch
-
         mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("tp",))
         some = CASES[:1] + CASES[3:6]
         for self.padded, (router, options) in ((False, CASES[0]), *((True, case) for case in some)):
@@ -108,9 +103,6 @@ class Processes:
             self.gradients(layer, whole, router, lambda name, gradient: gradient)
 
     def refusals(self):
-        import choir
-        import choir.torch
-
         mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("ep",))
         odd = choir.torch.ExpertChoice(16, 24, 7)
         for module in (odd, torch.nn.Linear(2, 2)):
@@ -128,8 +120,6 @@ class Processes:
         from torch.distributed.fsdp import fully_shard
         from torch.distributed.tensor import DTensor, Shard
         from torch.distributed.tensor.parallel import parallelize_module
-
-        import choir.torch
 
         mesh = self.mesh_of("cpu", (self.size // 2, 2), mesh_dim_names=("dp", "ep"))
         flat = self.mesh_of("cpu", (self.size,))

@@ -5,6 +5,8 @@ import importlib
 import sys
 import unittest
 
+import choir
+
 from torch_cases import DEVICE, TorchTest, lacks, run_processes, torch
 
 E, SIZE = 7, 2  # experts that the processes cannot share evenly
@@ -19,8 +21,6 @@ def batches():
 
 
 def layer(**more):
-    import choir.torch
-
     torch.manual_seed(4)
     return choir.torch.ExpertChoice(16, 24, E, **more)
 
@@ -47,8 +47,6 @@ def wrapped(layer, way):
 
 def steps(layer, run, batches):
     """Three steps, each of all batches [steps,batches,n,d]."""
-    import choir.torch
-
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.05)
     hooked = not lacks("update_routers as an optimizer's hook", "optim.Optimizer.register_step_pre_hook")
     if hooked:
@@ -64,8 +62,6 @@ def steps(layer, run, batches):
 def state_is_one(way):
     """Tokens of other kinds on each process, two micro-batches a step: what routers keep is what one process would."""
     import torch.distributed as dist
-
-    import choir.torch
 
     rank = dist.get_rank()
     for router in KEPT:

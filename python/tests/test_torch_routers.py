@@ -22,9 +22,7 @@ def array(tensor):
 class Routers(TorchTest):
     def setUp(self):
         super().setUp()
-        import choir.torch
-
-        self.route = choir.torch.route
+        self.route = self.torch.route
         self.ids = torch.randint(0, 1000, (N,), device=DEVICE)
         self.valid = torch.rand(N, device=DEVICE) > 0.2
 

@@ -4,7 +4,6 @@ import copy
 import unittest
 import warnings
 
-import choir
 from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
 
 if torch:
@@ -18,9 +17,6 @@ KEPT = tuple(
 class State(TorchTest):
     def setUp(self):
         super().setUp()
-        import choir.torch
-
-        self.torch = choir.torch
         self.xs = torch.randn(4, 2, 32, 16, device=DEVICE)
 
     def layer(self, router, options, **more):

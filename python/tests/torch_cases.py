@@ -13,6 +13,8 @@ try:
     import torch
 except ImportError:
     torch = None
+if torch:
+    import choir.torch  # so that choir.torch is there in every test that imports choir
 
 if "--device" in sys.argv:
     at = sys.argv.index("--device")
@@ -109,6 +111,7 @@ def run_processes(file, count, *words):
 @unittest.skipUnless(torch, "PyTorch is not installed")
 class TorchTest(unittest.TestCase):
     def setUp(self):
+        self.torch = choir.torch
         torch.manual_seed(1)
         torch.set_num_threads(2)
 

@@ -17,8 +17,6 @@ import numpy as np
 from .. import pages
 from . import StudyError, program
 from .jobs import Work
-from .lane import newest
-from .program import Runner
 from .recipe import read, write
 from .store import evaluation, name
 from .study import Study
@@ -101,10 +99,7 @@ class Reading(Work):
 
     def run(self, threads: int, told: Callable[[str], None]) -> None:
         study = self.study
-        end = study.end(self.arm, study.rate(self.arm), self.seed, study.steps[-1])
-        run = study.out / "runs" / name(end, study.facts["hash"])
-        if not newest(run):
-            raise StudyError(f"{run} is not on this machine: texts need the run itself, not its result alone")
+        run = study.trained(self.arm, self.seed, "texts need")
         found = result(study, self.arm, self.seed)
         for text in self.lacking:
             path = self.texts[text]

@@ -130,6 +130,13 @@ class Study:
         """Final results of all finished seeds, at the largest budget."""
         return [found for seed in range(1, self.seeds + 1) if (found := self.final(arm, seed))]
 
+    def trained(self, arm: str, seed: int, need: str) -> pathlib.Path:
+        """The arm's longest cooled run; refuses where the store has its result alone. need: "texts need", for example."""
+        run = self.out / "runs" / name(self.end(arm, self.rate(arm), seed, self.steps[-1]), self.facts["hash"])
+        if not newest(run):
+            raise StudyError(f"{run} is not on this machine: {need} the run itself, not its result alone")
+        return run
+
     # ---- what is missing ----
 
     def lanes(self, runner: Runner, searching: bool) -> list[Lane]:

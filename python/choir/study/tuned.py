@@ -14,7 +14,6 @@ import numpy as np
 from .. import runs
 from . import StudyError, probe
 from .jobs import Work
-from .lane import newest
 from .program import Runner
 from .recipe import read, write
 from .store import checksum, differences, name
@@ -88,12 +87,9 @@ class Tuning(Work):
 
     def run(self, threads: int, told: Callable[[str], None]) -> None:
         study, settings = self.study, _settings(self.study, self.task)
-        end = study.end(self.arm, study.rate(self.arm), self.seed, study.steps[-1])
-        parent = study.out / "runs" / name(end, study.facts["hash"])
+        parent = study.trained(self.arm, self.seed, "fine-tuning needs")
         path = _file(study, self.arm, self.seed, self.task)
         out = study.out / "tuned" / path.stem
-        if not newest(parent):
-            raise StudyError(f"{parent} is not on this machine: fine-tuning needs the run itself, not its result alone")
         words = ["finetune", "--out", out, "--threads", threads]
         if (out / "config.json").exists():
             words += ["--resume"]

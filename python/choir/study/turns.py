@@ -17,7 +17,6 @@ from .lane import branch, newest
 from .program import Runner
 from .recipe import read as read_json
 from .recipe import write
-from .store import name
 from .study import Study
 
 ROUNDS, STEPS = 9, 12
@@ -63,10 +62,7 @@ class Turns(Work):
 
     def _turn(self, arm: str, threads: int) -> float:
         study = self.study
-        end = study.end(arm, study.rate(arm), 1, study.steps[-1])
-        run, made = study.out / "runs" / name(end, study.facts["hash"]), study.own / ".turn"
-        if not newest(run):
-            raise StudyError(f"{run} is not on this machine: times need the runs themselves, not their results alone")
+        run, made = study.trained(arm, 1, "times need"), study.own / ".turn"
         shutil.rmtree(made, ignore_errors=True)
         branch(run, newest(run), made)
         words = ["train", "--resume", "--out", made, "--threads", threads, "--set", f"steps={newest(run) + STEPS}"]
