@@ -10,8 +10,9 @@
 #include "base/text.h"
 #include "file/file.h"
 
-/* Memory of words: each word has one place, where a later word may take over. One cache line an entry. */
-enum { SLOT_BITS = 16, WORD_BYTES = 30, WORD_TOKENS = 8 };
+/* Memory of words: each word has two places. A new one takes the second, and the first when it comes again, so that the
+ * many words that come once do not drive out the frequent ones. One cache line an entry. */
+enum { SET_BITS = 16, WORD_BYTES = 30, WORD_TOKENS = 8 };
 typedef struct word_slot {
   char word[WORD_BYTES];
   uint8_t size, count; /* size 0: empty */
@@ -19,7 +20,7 @@ typedef struct word_slot {
 } word_slot;
 
 struct ch_encoder {
-  word_slot slots[1 << SLOT_BITS];
+  word_slot sets[1 << SET_BITS][2];
 };
 
 int ch_encoder_create(ch_encoder **encoder) { return CH_ALLOC(encoder, 1, "an encoder"); }
@@ -74,11 +75,19 @@ static int search(const choir_tokenizer *t, const char *word, size_t size, ch_id
   return CHOIR_OK;
 }
 
+static int is_word(const word_slot *s, const char *word, size_t size) {
+  return s->size == size && !memcmp(s->word, word, size);
+}
+
 static int remembered(const choir_tokenizer *t, ch_encoder *e, const char *word, size_t size, ch_ids *out) {
-  word_slot *s = &e->slots[XXH64(word, size, 0) >> (64 - SLOT_BITS)];
-  if (s->size == size && !memcmp(s->word, word, size)) {
-    memcpy(out->ids + out->count, s->ids, sizeof s->ids);
-    out->count += s->count;
+  word_slot *set = e->sets[XXH64(word, size, 0) >> (64 - SET_BITS)], *s = &set[1];
+  if (is_word(s, word, size)) {
+    word_slot older = set[0];
+    set[0] = *s, *s = older;
+  }
+  if (is_word(&set[0], word, size)) {
+    memcpy(out->ids + out->count, set[0].ids, sizeof set[0].ids);
+    out->count += set[0].count;
     return CHOIR_OK;
   }
   size_t before = out->count;
