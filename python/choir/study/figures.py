@@ -55,7 +55,7 @@ def _plot(x: Sequence[float], curves: dict[str, list], band: bool, over: str, wh
     return re.sub(r"(<svg[^>]*>)", r"\1" + _STYLE, text[text.index("<svg") :], count=1)
 
 
-_TOKENS, _LOSS = "million tokens of training, cooled", "held-out loss, causal (nats)"
+_TOKENS = "million tokens of training, cooled"
 
 
 def _tokens(study: Study) -> list[float]:
@@ -66,7 +66,7 @@ def losses(study: Study) -> str:
     """Means over seeds of cooled end points, with 95 % intervals where there are several seeds."""
     tables = [study.table(steps) for steps in study.steps]
     curves = {arm.name: [statistics.of_values(table[i]) for table in tables] for i, arm in enumerate(study.arms)}
-    return _plot(_tokens(study), curves, True, _TOKENS, _LOSS)
+    return _plot(_tokens(study), curves, True, _TOKENS, f"held-out {study.measure} (nats)")
 
 
 def differences(study: Study) -> str:
@@ -82,7 +82,7 @@ def swept(study: Study) -> str:
     for arm, row in zip(study.arms, study.table(study.steps[-1])):
         curves.setdefault(arm.name.rsplit(", ", 1)[0], []).append(statistics.of_values(row))
     values, label = study.recipe["sweep"]["values"], study.recipe["sweep"]["label"]
-    return _plot(values, curves, True, label, _LOSS)
+    return _plot(values, curves, True, label, f"held-out {study.measure} (nats)")
 
 
 def all_of(study: Study) -> dict[str, str]:

@@ -100,7 +100,8 @@ def _regime(study: Study) -> str:
         told = "; ".join(f"{rate:g}: {', '.join(names)}" for rate, names in sorted(taken.items()))
     of = ", ".join(f"{rate:g}" for rate in study.scale["rates"])
     chosen = f"rate {of}" if len(study.scale["rates"]) == 1 else f"rates (of {of}) {told}"
-    return f"{study.scale['name']}, {budgets} M tokens; {chosen}."
+    bound = "" if study.measure == "causal loss" else f" Nats are of the {study.measure} ([diffusion.md](diffusion.md))."
+    return f"{study.scale['name']}, {budgets} M tokens; {chosen}.{bound}"
 
 
 def claims_page(plan: dict[str, Any], groups: list[Group]) -> str:
@@ -189,7 +190,8 @@ def runs_page(store: Store) -> str:
     return _page([
         "# All runs", "",
         f"Made by `choir study claims`; do not edit. The {len(results)} cooled runs of `lab/results`: held-out loss in",
-        f"nats a token, mean and deviation over seeds. Usual is pico ({usually}).", "",
+        f"nats a token, mean and deviation over seeds. Usual is pico ({usually}). With objective masked_diffusion it is an",
+        "upper bound, not a causal loss.", "",
         report.markdown(head, rows),
     ])  # fmt: skip
 

@@ -81,11 +81,14 @@ def claim_rows(claims: Claims) -> list[list[str]]:
 
 
 CLAIM_HEAD = ["claim", "paper", "here: mean and 95 % interval", "p, raw / Holm", "verdict"]
-ARM_HEAD = [
-    "arm", "rate", "causal", "own routing", "minus the first", "experts a token: training / serving",
-    "gate sum: training / serving", "at the cap / above it", "dropped", "asked above capacity", "FLOPs a token",
-    "step, s",
-]  # fmt: skip
+
+
+def arm_head(study: Study) -> list[str]:
+    return [
+        "arm", "rate", study.measure, "own routing", "minus the first", "experts a token: training / serving",
+        "gate sum: training / serving", "at the cap / above it", "dropped", "asked above capacity", "FLOPs a token",
+        "step, s",
+    ]  # fmt: skip
 
 
 def _mean(values: list[Optional[float]], form: str) -> str:
@@ -188,9 +191,9 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     times = turns.read(study)
     tunings = tuned.KINDS if "tune" in study.recipe else {}
     claims = Claims(study, times, {what: tuned.table(study, what) for what in tunings})
-    tables = [("Claims", CLAIM_HEAD, claim_rows(claims)), ("Arms", ARM_HEAD, arm_rows(study, times))]
+    tables = [("Claims", CLAIM_HEAD, claim_rows(claims)), ("Arms", arm_head(study), arm_rows(study, times))]
     if rate_rows(study):
-        tables.append(("Rates", ["arm", "rate: causal loss, seed 1", "taken", "lowest of a parabola"], rate_rows(study)))
+        tables.append(("Rates", ["arm", f"rate: {study.measure}, seed 1", "taken", "lowest of a parabola"], rate_rows(study)))
     tables += [(title, *tuned.rows(study, what)) for what, title in tunings.items()]
     if "texts" in study.recipe:
         tables.append((f"Texts: causal, and by batch where that is the router's own; {foreign.SEQUENCES} sequences each",

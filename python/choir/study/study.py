@@ -63,6 +63,13 @@ class Study:
         train = self._configs[arm]["train"]
         return train["batch_sequences"] * train["sequence_length"] * train["accumulate"]
 
+    @property
+    def measure(self) -> str:
+        """What held-out losses are; a bound is not to be compared with a loss as if it were one."""
+        objective = self._configs[self.arms[0].name]["train"]["objective"]
+        known = {"next_token": "causal loss", "masked_diffusion": "upper bound"}
+        return known.get(objective, "loss of masked tokens")
+
     @functools.cached_property
     def steps(self) -> list[int]:
         """Of every budget."""
