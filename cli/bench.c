@@ -98,6 +98,33 @@ static int one(const char *problem, const ch_bench_result *first, ch_bench_resul
   return isfinite(result->error) ? 0 : cli_fail_with("%s: the result is not finite", result->problem);
 }
 
+/* What Amdahl's law says of more threads: a share of one thread's time stays on a single thread. It is a bound:
+ * barriers and the memory cost more. */
+static void print_forecast(double ratio, int threads) {
+  double serial = fmax(0, (ratio * threads - 1) / (threads - 1));
+  printf("%38s  %.2f of %d times one thread; %.1f %% would be on a single thread, and 16 threads at most %.2f of 16\n",
+         "", 1 / ratio / threads, threads, 100 * serial, 1 / (1 + 15 * serial));
+}
+
+/* A problem by 1, 2, 4, ... threads, at last by as many as the user asks for. */
+static int by_threads(const char *problem) {
+  ch_peak peak, all_threads = *o.peak;
+  ch_bench_options kept = o;
+  ch_bench_result first = {0}, other = {0};
+  int status = 0, most = all_threads.threads;
+  for (int threads = 1; threads && !status; threads = threads < most ? (2 * threads < most ? 2 * threads : most) : 0) {
+    o.threads = threads, o.peak = &peak;
+    if (ch_bench_peak(&o, &peak)) return cli_fail();
+    if (!json) printf("%d thread%s\n", threads, threads > 1 ? "s" : "");
+    status = one(problem, &first, threads > 1 ? &other : &first);
+    if (json && !status)
+      json_object_set_new(json_array_get(rows, json_array_size(rows) - 1), "threads", json_integer(threads));
+  }
+  if (!json && !status && other.tokens) print_forecast(token_ratio(&other, &first), most);
+  o = kept;
+  return status;
+}
+
 /* All problems of a group, with what the user sets after each: the last value of a key counts. */
 static int all_of(const ch_bench_group *group, const char *set) {
   ch_bench_result first = {0}, other;
@@ -106,7 +133,7 @@ static int all_of(const ch_bench_group *group, const char *set) {
   for (int i = 0; group->problems[i] && !status; i++) {
     char problem[2 * CH_BENCH_TEXT];
     snprintf(problem, sizeof problem, "%s%s", group->problems[i], set);
-    status = one(problem, &first, i ? &other : &first);
+    status = group->by_threads ? by_threads(problem) : one(problem, &first, i ? &other : &first);
   }
   return status;
 }
@@ -182,7 +209,8 @@ CLI_VERB(
     "tokenizer V). Parts: gemm attention head gelu rmsnorm select gather adafactor.\n\n"
     "Groups, of which every row is compared with the first: flat (e=16 to 128), linear (n=1024 to 65536), routers "
     "and router-steps (tokens choose, experts choose), dropless (2, 4 and 8 of 64 experts a token, by topk with "
-    "even and uneven loads, and by expert choice). c is experts a token where each token has as many, else the "
+    "even and uneven loads, and by expert choice), scaling (a step by 1, 2, 4, ... threads). c is experts a token "
+    "where each token has as many, else the "
     "capacity factor; with skew s loads are about Zipf's, 1 / i^s of expert i. A key after a "
     "group goes to each of its cases.\n\n"
     "Examples: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16; choir bench linear d=768 h=3072; choir "

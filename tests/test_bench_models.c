@@ -125,6 +125,22 @@ static void groups_compare_with_their_first(void **state) {
   program_refuses(2, "no key 'dd'", "choir bench flat dd=8");
 }
 
+/* One row for each number of threads, the last as many as there may be. */
+static void scales_by_threads(void **state) {
+  program_must("choir bench --json --repetitions 1 --seconds 0 --threads 3 scaling B=1 T=32 config=" PICO);
+  json_t *said = program_json(), *rows = json_object_get(said, "results"), *row;
+  size_t i;
+  assert_int_equal(json_array_size(rows), 3);
+  json_array_foreach(rows, i, row) {
+    const json_t *first = json_array_get(rows, 0);
+    assert_true(json_at(row, "threads") == (double)(i + 1) && json_at(row, "share") > 0);
+    assert_true(near(json_at(row, "ratio"), json_at(row, "min_seconds") / json_at(first, "min_seconds"), 1e-6));
+  }
+  json_decref(said);
+  program_must("choir bench --repetitions 1 --seconds 0 --threads 1 scaling B=1 T=32 config=" PICO);
+  assert_null(strstr(program_output, "would be on a single thread")); /* of one nothing is said */
+}
+
 /* A case that the machine cannot run leaves those of the others. */
 static void json_goes_on_without_bf16(void **state) {
   program_must(
@@ -139,4 +155,4 @@ static void json_goes_on_without_bf16(void **state) {
 
 TEST_MAIN(program_directory_make, program_directory_remove, decoding_agrees_with_a_whole_pass,
           prompts_agree_with_a_whole_pass, bf16_halves_what_is_read, steps_take_another_router, text_comes_back,
-          takes_files, groups_compare_with_their_first, json_goes_on_without_bf16)
+          takes_files, groups_compare_with_their_first, scales_by_threads, json_goes_on_without_bf16)

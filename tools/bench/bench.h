@@ -65,10 +65,12 @@ int ch_bench_peak(const ch_bench_options *options, ch_peak *peak);
 /* The problems that `choir bench` runs by default, NULL-terminated. */
 const char *const *ch_bench_defaults(void);
 
-/* Problems that belong together: each is compared with the first, by the time of a token. */
+/* Problems that belong together: each is compared with the first, by the time of a token; or each by 1, 2, 4, ...
+ * threads with itself by one. */
 typedef struct ch_bench_group {
   const char *name, *what;
   const char *const *problems; /* NULL-terminated */
+  int by_threads;
 } ch_bench_group;
 
 /* The groups; after the last, one without name. */

@@ -57,6 +57,8 @@ static const char *const router_steps[] = {"step config=configs/0.1b-16e.json c=
                                            "step config=configs/0.1b-16e.json c=1 router=gshard_top2",
                                            "step config=configs/0.1b-16e.json c=2 router=switch_top1", NULL};
 
+static const char *const scaling[] = {"step", NULL};
+
 static const ch_bench_group groups[] = {
     {.name = "flat", .what = "what more experts cost a layer, tokens and c being the same", .problems = flat},
     {.name = "linear", .what = "what a token costs a layer, from few tokens to many", .problems = linear},
@@ -70,6 +72,10 @@ static const ch_bench_group groups[] = {
     {.name = "router-steps",
      .what = "a training step where tokens choose beside one where experts do, with the same room",
      .problems = router_steps},
+    {.name = "scaling",
+     .what = "a training step by 1, 2, 4, ... threads; shares are of the peak of as many",
+     .problems = scaling,
+     .by_threads = 1},
     {0},
 };
 
