@@ -129,7 +129,7 @@ static int spreads(const ch_comm *comm, void *context) {
     int64_t share = ch_share(bytes[k], place + 1, others) - ch_share(bytes[k], place, others);
     sent += comm->rank == some[k].owner ? bytes[k] : share * (comm->size - 2);
   }
-  spread(comm, &(ch_broadcasts){.what = "test", .some = some, .count = COUNT, .spans = spans});
+  spread(comm, &(ch_broadcasts){.what = "test", .left = some, .count = COUNT, .spans = spans});
   for (int k = 0; k < COUNT; k++)
     for (int64_t i = 0; i < bytes[k]; i++) must(data[k][i] == (uint8_t)(i * (k + 7) >> 3));
   must(!comm->traffic || comm->traffic->bytes - before == sent);

@@ -114,7 +114,7 @@ void ch_comm_broadcast_next(const ch_comm *comm, ch_broadcasts *s) {
   if (s->steps == PASSED_ON) return;
   for (int i = 0; i < under_way(s); i++) {
     if (s->steps == HANDED_OUT) ch_comm_finish(comm, &s->transfer[i]);
-    set_out(comm, s->what, &s->some[i], s->steps == HANDED_OUT, &s->transfer[i], spans_of(comm, s, i));
+    set_out(comm, s->what, &s->left[i], s->steps == HANDED_OUT, &s->transfer[i], spans_of(comm, s, i));
   }
   s->steps++;
 }
@@ -128,7 +128,7 @@ void ch_comm_broadcast_end(const ch_comm *comm, ch_broadcasts *s) {
     while (s->count && s->steps < PASSED_ON) ch_comm_broadcast_next(comm, s);
     int ended = under_way(s);
     for (int i = 0; i < ended; i++) ch_comm_finish(comm, &s->transfer[i]);
-    s->some += ended;
+    s->left += ended;
     s->count -= ended;
     s->steps = READY;
   }

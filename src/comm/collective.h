@@ -67,7 +67,7 @@ typedef struct ch_broadcast {
  * end, at the same places among their exchanges. */
 typedef struct ch_broadcasts {
   const char *what;
-  const ch_broadcast *some; /* [count], any number of them */
+  const ch_broadcast *left; /* [count] that have not ended */
   int count;
   int steps;       /* steps taken, 0 at first */
   ch_bytes *spans; /* [count, CH_SPANS, size], of CH_AT_ONCE at most */

@@ -12,9 +12,9 @@
 enum { CH_VOCAB_LIMIT = 256000 };
 
 struct choir_tokenizer {
-  ch_spm *spm; /* SentencePiece's; NULL: */
-  ch_bpe *bpe; /* byte-level BPE */
-  char *bytes; /* of the model file, which tells by its first byte: '{' begins a tokenizer.json */
+  ch_spm *spm; /* SentencePiece's model, or NULL: the tokenizer has bpe instead */
+  ch_bpe *bpe; /* byte-level BPE, or NULL */
+  char *bytes; /* of the model file; one that begins with '{' is a tokenizer.json */
   size_t size;
   uint64_t hash;
   int vocab, eos;

@@ -97,7 +97,7 @@ static void *cuda_alloc(const char *name, size_t bytes) {
   return (void *)(uintptr_t)p;
 }
 
-/* Also where some call has failed: a program goes on. */
+/* Frees after a failed call, too: a program that goes on would leak. */
 static void cuda_free(void *p, size_t bytes) {
   (void)bytes;
   if (p) here(), hosted ? CALL(cuMemFreeHost, p) : CALL(cuMemFree_v2, address(p));

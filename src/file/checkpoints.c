@@ -171,7 +171,7 @@ static const struct {
              {"tokenizer.model", CH_BINDING_TOKENIZER_KEY, offsetof(ch_binding, tokenizer), tokenizer_digits}};
 enum { FILES = sizeof bound / sizeof *bound };
 
-/* Of the file in a directory, if it is there. */
+/* The checksum of that file of a directory in hexadecimal digits; empty if there is no such file. */
 static int digits_of(const char *directory, int file, char *out) {
   const char *path = CH_IN(directory, bound[file].name);
   int there;

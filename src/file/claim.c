@@ -95,11 +95,12 @@ static void remove_made(char *path, size_t kept) {
   for (size_t size = strlen(path); size > kept && !rmdir(path);) size = cut_name(path, size);
 }
 
-/* A directory of that name goes, if it is empty; anything else but the lock keeps the directory that it is in. */
+/* For ch_list: removes an empty directory, or lets it be; anything else except the lock is an error, so that the
+ * directory that it is in stays. */
 static int remove_empty(void *directory, const char *name) {
   return !strcmp(name, CH_LOCK) || !rmdir(CH_IN(directory, name)) ? CHOIR_OK : CHOIR_ERROR_BUSY;
 }
-static int is_no_file(void *directory, const char *name) {
+static int keep_directory(void *directory, const char *name) {
   struct stat status;
   if (!strcmp(name, CH_LOCK)) return CHOIR_OK;
   return lstat(CH_IN(directory, name), &status) || !S_ISDIR(status.st_mode) ? CHOIR_ERROR_BUSY : CHOIR_OK;
@@ -148,7 +149,7 @@ int ch_claim_take(ch_claim *claim, const char *path, const char *inner, int know
 
 void ch_claim_release(ch_claim *claim, int failed) {
   if (claim->lock < 0) return;
-  if (failed && !ch_list(claim->path, is_no_file, claim->path) && is_new(claim)) {
+  if (failed && !ch_list(claim->path, keep_directory, claim->path) && is_new(claim)) {
     if (!ch_list(claim->path, remove_empty, claim->path)) remove_new(claim);
   } else if (failed && claim->fruitless) {
     remove_new(claim);

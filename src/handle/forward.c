@@ -172,7 +172,7 @@ static int plan_forced(choir_model *model, int B, int T, int gradients) {
   return CHOIR_OK;
 }
 
-/* Whatever may fail on one rank alone. */
+/* Checks, plans and allocates: all that may fail on one rank alone, before ranks agree. */
 static int prepare_pass(choir_model *model, int B, int T, const int32_t *tokens, int gradients, int32_t **target) {
   if (gradients) CH_TRY(ch_config_check_next_token(&model->config, "a gradient of tokens alone"));
   if (gradients && model->causal && !model->forced)

@@ -42,7 +42,7 @@ static int32_t token_at(const ch_score_item *i, int at) {
 }
 
 /* Tokens that two requests begin with in common. */
-static int common(const ch_score_item *a, const ch_score_item *b) {
+static int count_common(const ch_score_item *a, const ch_score_item *b) {
   int at = 0, most = total(a) < total(b) ? total(a) : total(b);
   if (a->context == b->context) at = a->contexts < b->contexts ? a->contexts : b->contexts;
   while (at < most && token_at(a, at) == token_at(b, at)) at++;
@@ -51,7 +51,7 @@ static int common(const ch_score_item *a, const ch_score_item *b) {
 
 static int compare_requests(const void *left, const void *right) {
   const ch_score_item *a = left, *b = right;
-  int at = common(a, b), more = total(a) - total(b);
+  int at = count_common(a, b), more = total(a) - total(b);
   if (at < total(a) && at < total(b)) return token_at(a, at) < token_at(b, at) ? -1 : 1;
   if (more) return more;
   return (a->contexts > b->contexts) - (a->contexts < b->contexts);
@@ -59,7 +59,7 @@ static int compare_requests(const void *left, const void *right) {
 
 /* Tokens that an item costs after another one; at least one, so that items without cost are spread too. */
 static int64_t cost(const ch_score_item *items, int64_t i) {
-  int64_t fresh = total(&items[i]) - (i ? common(&items[i - 1], &items[i]) : 0);
+  int64_t fresh = total(&items[i]) - (i ? count_common(&items[i - 1], &items[i]) : 0);
   return fresh > 0 ? fresh : 1;
 }
 
@@ -102,7 +102,7 @@ static int begin_request(scoring *g, int b) {
   s->item = &g->items[s->next++];
   s->done = 0;
   s->item->score->greedy = 1;
-  int shared = s->held ? common(s->held, s->item) : 0, held = choir_session_length(g->session, b);
+  int shared = s->held ? count_common(s->held, s->item) : 0, held = choir_session_length(g->session, b);
   int contexts = s->item->contexts, keep = shared < held ? shared : held;
   if (s->known != contexts || shared < contexts) s->known = 0;
   if (keep > contexts - !s->known) keep = contexts - !s->known;

@@ -8,7 +8,7 @@
 
 static const double lm_share = 0.15, lm_masked = 0.8, lm_random = 0.9; /* Devlin et al. 2019 */
 
-/* What stands at a chosen token: the mask; with masked_lm sometimes any token, or the right one. */
+/* What replaces a chosen token: the mask; with masked_lm sometimes a random token, or the token itself. */
 static int32_t hide(const choir_config *config, ch_rng rng, uint64_t at, int32_t token) {
   int32_t mask = ch_config_pieces(config);
   if (ch_config_diffusion(config)) return mask;
@@ -17,7 +17,7 @@ static int32_t hide(const choir_config *config, ch_rng rng, uint64_t at, int32_t
   return kind < lm_random ? (int32_t)ch_rng_below(rng, 2 * at + 1, (uint64_t)mask) : token;
 }
 
-/* The probability of a mask at time t in (0,1), and what its density leaves of dt / p. */
+/* The probability p of a mask at time t in (0,1), and the weight of a masked token's loss, p'(t) / p. */
 static double probability(const choir_config *config, double t, double *weight) {
   const double half_pi = 1.5707963267948966;
   t = CH_MASK_LEAST + (1 - CH_MASK_LEAST) * t;

@@ -33,8 +33,8 @@ static ch_broadcast broadcast_of(const ch_param *p) {
   return (ch_broadcast){p->owner, CH_EITHER_SIDE(p->w), p->whole * (int64_t)sizeof(real)};
 }
 
-/* Visits of the layer that has most. */
-static int64_t most_remote(const ch_params *params) {
+/* The largest number of sharded matrices of a layer. */
+static int64_t most_sharded(const ch_params *params) {
   int64_t most = 0, count = 0;
   for (int i = 0; i < params->count; i++) {
     const ch_param *p = &params->p[i];
@@ -47,7 +47,7 @@ static int64_t most_remote(const ch_params *params) {
 
 void ch_prefetch_init(ch_exec *x, const ch_params *params, ch_prefetch *v) {
   ch_arena *tape = &ch_host(x)->tape;
-  int64_t most = most_remote(params);
+  int64_t most = most_sharded(params);
   *v = (ch_prefetch){.params = params, .matrix = CH_NEW_HOST(tape, ch_broadcast, most)};
   v->under_way.what = "dense weights";
   v->under_way.spans = CH_NEW_HOST(tape, ch_bytes, most * CH_SPANS * x->grid.replica.size);
@@ -59,7 +59,7 @@ void ch_prefetch_begin(ch_exec *x, ch_prefetch *v, int layer) {
   int count = 0;
   for (; p < end && p->layer == layer && !ch_counting(x); p++)
     if (p->owner >= 0) v->matrix[count++] = broadcast_of(p);
-  v->under_way.some = v->matrix;
+  v->under_way.left = v->matrix;
   v->under_way.count = count;
   v->under_way.steps = 0;
 }

@@ -64,7 +64,7 @@ int ch_param_collect(const ch_param *p, const ch_exec *x, int gradient, real *wh
     ch_bytes spans[CH_SPANS * CH_RANKS];
     const ch_broadcast matrix = {p->owner, whole, p->whole * (int64_t)sizeof *whole};
     ch_comm_broadcast_end(&x->grid.replica,
-                          &(ch_broadcasts){.what = "values of a matrix", .some = &matrix, .count = 1, .spans = spans});
+                          &(ch_broadcasts){.what = "values of a matrix", .left = &matrix, .count = 1, .spans = spans});
   }
   return CHOIR_OK;
 }

@@ -18,7 +18,7 @@ static void add_arrays(ch_exec *x, const shards_task *t, real CH_DEV *const *fro
 }
 
 /* y = the sum over shards lo .. hi-1. */
-static void tree(ch_exec *x, const shards_task *t, int lo, int hi, real CH_DEV *const *y) {
+static void sum_tree(ch_exec *x, const shards_task *t, int lo, int hi, real CH_DEV *const *y) {
   if (hi - lo == 1) {
     for (int i = 0; i < t->count; i++)
       if (t->sum[i].adds) CH_OP(x, copy, .count = t->sum[i].count, .y = y[i]);
@@ -26,11 +26,11 @@ static void tree(ch_exec *x, const shards_task *t, int lo, int hi, real CH_DEV *
     return;
   }
   int mid = (lo + hi) / 2;
-  tree(x, t, lo, mid, y);
+  sum_tree(x, t, lo, mid, y);
   CH_SCRATCH(x);
   real CH_DEV *right[CH_SUMS];
   new_arrays(x, t, right);
-  tree(x, t, mid, hi, right);
+  sum_tree(x, t, mid, hi, right);
   add_arrays(x, t, right, y);
 }
 
@@ -46,7 +46,7 @@ static void sum_ranks(ch_exec *x, const shards_task *t, int own, real CH_DEV *co
       memcpy(y[i], total, sizeof y[i]);
     else
       new_arrays(x, t, y[i]);
-    tree(x, t, pieces[i].lo - own * comm->rank, pieces[i].hi - own * comm->rank, y[i]);
+    sum_tree(x, t, pieces[i].lo - own * comm->rank, pieces[i].hi - own * comm->rank, y[i]);
   }
   real *piece[CH_SUMS][CH_SUM_PIECES];
   ch_receivers owners[CH_SUMS];
@@ -72,7 +72,7 @@ void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int acc
   }
   new_arrays(x, &t, total);
   if (x->comm->size == 1)
-    tree(x, &t, 0, shards, total);
+    sum_tree(x, &t, 0, shards, total);
   else
     sum_ranks(x, &t, shards, total);
   for (int i = 0; i < count; i++)

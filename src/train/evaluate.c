@@ -223,7 +223,8 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
   return CH_SAME(model->x.comm, facts);
 }
 
-/* Whatever may fail on one rank alone. Losses and weights are as wide as ids. */
+/* Plans the passes and allocates: all that may fail on one rank alone, before ranks agree. Losses and weights are as
+ * wide as ids. */
 static int prepare(window_evaluation *e) {
   int T = e->w->length;
   int64_t n = (int64_t)e->rows * T;

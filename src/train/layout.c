@@ -56,7 +56,7 @@ int ch_layout_idles(const choir_config *config, const ch_layout *l) {
 typedef struct {
   uint64_t machine;      /* identifies the machine; its ranks share its memory */
   int64_t needs;         /* bytes, by a dry run */
-  int64_t may, has_left; /* bytes allowed by the process's limits, and free on the machine; 0: unknown */
+  int64_t allowed, left; /* bytes allowed by the process's limits, and free on the machine; 0: unknown */
 } rank_memory;
 
 /* A lack of memory: of one rank, or of all ranks of a machine. */
@@ -82,25 +82,25 @@ static int dry_run(const choir_config *config, const choir_model_options *option
   int code = ch_trainer_plan(model, &trainer);
   ch_trainer_memory(&trainer, &memory);
   r->needs = memory.total;
-  if (!model->x.memory->host) r->may = (int64_t)model->x.memory->available(), r->has_left = 0;
+  if (!model->x.memory->host) r->allowed = (int64_t)model->x.memory->available(), r->left = 0;
   ch_trainer_free(&trainer);
   return code;
 }
 
-/* The first rank that may not have what it needs, or machine that has not what its ranks need together. */
+/* The first rank that needs more than it is allowed, or machine whose ranks together need more than is left on it. */
 static want find_want(const rank_memory *all, int ranks) {
   want w = {0};
   for (int r = 0; r < ranks && !w.needs; r++) {
-    int64_t needs = 0, left = all[r].has_left;
+    int64_t needs = 0, left = all[r].left;
     int there = 0;
     for (int o = 0; o < ranks; o++) {
       if (all[o].machine != all[r].machine) continue;
       there++;
       needs += all[o].needs;
-      if (all[o].has_left < left) left = all[o].has_left;
+      if (all[o].left < left) left = all[o].left;
     }
-    if (all[r].may && all[r].needs > all[r].may)
-      w = (want){r, 1, all[r].needs, all[r].may};
+    if (all[r].allowed && all[r].needs > all[r].allowed)
+      w = (want){r, 1, all[r].needs, all[r].allowed};
     else if (left && needs > left)
       w = (want){r, there, needs, left};
   }
@@ -179,8 +179,8 @@ int ch_layout_choose(const choir_config *config, const choir_model_options *opti
   CH_TRY(told_the_same(config, ranks));
   if (ranks->comm->size == 1 || ranks->replicas || ranks->hidden || ranks->dense_sharded) return CHOIR_OK;
   const rank_memory own = {.machine = machine_number(),
-                           .may = (int64_t)ch_machine_available_memory(),
-                           .has_left = (int64_t)ch_machine_available_memory_at("")};
+                           .allowed = (int64_t)ch_machine_available_memory(),
+                           .left = (int64_t)ch_machine_available_memory_at("")};
   CH_TRY(search(config, options, ranks, &own, 0, &l, &found, before, sizeof before));
   if (!found) CH_TRY(search(config, options, ranks, &own, 1, &l, &found, before, sizeof before));
   if (!found)

@@ -20,7 +20,7 @@ typedef struct ch_layout {
  * *l to the next layout, starting from {.ranks = P}; 0: no more. */
 int ch_layout_next(ch_layout *l);
 
-/* Why the sizes of a model do not go with it, as `text`; 0: they do. */
+/* Nonzero if the sizes of a model do not allow the layout; `text` then says why, else it is empty. */
 int ch_layout_refused(const choir_config *config, const ch_layout *l, char *text, size_t size);
 
 /* Nonzero if some ranks would have no expert. Such a layout is chosen only on request or if every other one is

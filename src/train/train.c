@@ -95,7 +95,8 @@ static int same_activations(const char *path, const choir_model_config *from, co
   return CHOIR_OK;
 }
 
-/* Scores of another kind have other cut-offs. */
+/* What a run takes of another model's router: thresholds only where scores are of the same kind, since thresholds are
+ * scores; the weight where both learn it alike, by gradients or as centroids. */
 static ch_router_start router_start(const choir_router_options *from, const choir_router_options *to) {
   const ch_router *before = ch_router_find(from->name), *now = ch_router_find(to->name);
   if (ch_router_has_centroids(before) != ch_router_has_centroids(now)) return CH_ROUTER_NOTHING;

@@ -283,7 +283,8 @@ static int read_pattern(const config_job *j) {
                   "%s: \"%s\": choir has dense layers first, and then experts in every m-th layer", j->name, key);
 }
 
-/* Tokens take their K best scores, or of score + bias, which are the prices of bias_balanced, its sign turned. */
+/* Tokens take the K experts of largest score, or of largest score + bias: minus the bias is a price of bias_balanced.
+ */
 static int read_moe(const config_job *j, double *gate_scale) {
   const char *experts = ch_kind_names[j->kind].experts;
   int64_t value;

@@ -52,7 +52,7 @@ static int add_all(ch_plan *plan) {
     if (l.dense_sharded && has_room) continue;
     CH_TRY(add_layout(plan, &l));
     const ch_plan_layout *last = &plan->layout[plan->count - 1];
-    has_room = !*last->refused || !last->bytes; /* else its sizes are refused, sharded, too */
+    has_room = !*last->refused || !last->bytes; /* a layout that was refused for its sizes is refused sharded, too */
     if (chosen < 0 && !*last->refused && !ch_layout_idles(&plan->config, &l)) chosen = plan->count - 1;
   }
   for (int i = 0; i < plan->count && chosen < 0; i++)

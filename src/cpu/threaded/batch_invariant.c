@@ -7,13 +7,13 @@
 /* Evaluating GELU takes as long as so many multiplications. */
 enum { GELU_WORK = 16 };
 
-/* From so many rows on, multiplying takes longer than reading B, and the own product is the faster kernel. It adds in
- * the same order, unless B is transposed. */
+/* From MANY_ROWS rows on, multiplying takes longer than reading B, and choir's own product (product.h) is faster than
+ * the kernel for few rows. It adds in the same order, unless B is transposed. */
 enum { MANY_ROWS = 16 };
 static int suits_own(const ch_product *p) { return !p->trans_b && p->m >= MANY_ROWS; }
 
-/* A of `count` elements, as two kernels see it: where products are of bf16 the own one takes `rounded`, and so does the
- * one for few rows if it multiplies pairs; else it takes the same values as floats. */
+/* A as two kernels read it where products are of bf16: the own product reads `rounded`; the kernel for few rows does,
+ * too, if it multiplies pairs, else it reads the same values as floats. */
 typedef struct {
   const ch_bf16 *rounded;
   const float *values;

@@ -174,7 +174,8 @@ static double row_loss(const ch_head_args *a, const head_plan *p, const row_span
   return sum;
 }
 
-/* Less the target's share, and the factor that makes the row a gradient. It is rounded while it is in the cache. */
+/* Makes a row of exponentials the gradient, up to `factor`, which is kept beside it: their sum `share` is subtracted at
+ * the target. The row is rounded while it is in the cache. */
 static void row_gradient(const ch_head_args *a, const head_plan *p, const row_span *s, int64_t i, double share,
                          double factor) {
   int64_t row = s->first + i, at = s->at + i;
