@@ -21,21 +21,16 @@ static inline choir_model *test_model(const char *router, const char *compute) {
   choir_model *model;
   choir_model_options run = test_run_options("cpu", compute);
   choir_config_default(&c);
-  c.model.vocab_size = V;
-  c.model.layers = 4;
-  c.model.d_model = 66;
-  c.model.d_hidden = 91;
-  c.model.d_expert = 75;
-  c.model.heads = 3;
+  test_set(&c,
+           "vocab_size=%d layers=4 d_model=66 d_hidden=91 d_expert=75 heads=3 sequence_length=%d batch_sequences=%d", V,
+           T, B);
   c.model.experts = strcmp(router, "dense") ? 7 : 1;
-  c.train.sequence_length = T;
-  c.train.batch_sequences = B;
   test_ok(choir_router_options_default(router, &c.model.router));
   if (modern) {
     test_modern(&c);
-    strcpy(c.model.activation, "swiglu"), strcpy(c.model.expert_activation, "swiglu");
-    strcpy(c.model.router.score, "sigmoid");
-    c.model.dense_layers = c.model.moe_every = c.model.shared_experts = 1;
+    test_set(&c,
+             "activation=swiglu expert_activation=swiglu router.score=sigmoid dense_layers=1 moe_every=1 "
+             "shared_experts=1");
   }
   test_ok(choir_model_create(&c, 5, &run, &model));
   test_thresholds(model, 0.15, 0.01);

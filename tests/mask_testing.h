@@ -7,8 +7,7 @@
 
 static inline choir_config masked(const char *objective) {
   choir_config c = model_config("expert_choice");
-  test_ok(choir_config_set(&c, "model.attention", "bidirectional"));
-  test_ok(choir_config_set(&c, "train.objective", objective));
+  test_set(&c, "attention=bidirectional objective=%s", objective);
   return c;
 }
 
@@ -29,12 +28,8 @@ typedef struct {
 
 static inline void make_tiny(tiny *c, const char *objective) {
   choir_config config = masked(objective);
-  config.model.vocab_size = V + 1;
-  config.model.experts = 2;
-  config.train.sequence_length = T;
-  config.train.batch_sequences = 1;
-  test_ok(choir_config_set(&config, "router.pool", "sequence"));
-  test_ok(choir_config_set(&config, "head_scale", "0.25")); /* far from uniform */
+  test_set(&config, "vocab_size=%d experts=2 sequence_length=%d batch_sequences=1 router.pool=sequence", V + 1, T);
+  test_set(&config, "head_scale=0.25"); /* far from uniform */
   choir_model_options run = {.threads = 1};
   test_ok(choir_model_create(&config, 5, &run, &c->model));
   for (int code = 0; code < READ; code++) {

@@ -7,14 +7,10 @@
 
 /* The block of today: everything that configs can have otherwise than the paper, at once. */
 static inline void test_modern(choir_config *c) {
-  test_ok(choir_config_set(c, "model.position", "rope"));
-  test_ok(choir_config_set(c, "model.rope_theta", "100"));
-  test_ok(choir_config_set(c, "model.rope_fraction", "0.65")); /* of 16 columns 10, of 22 14, of 32 20 */
-  test_ok(choir_config_set(c, "model.kv_heads", "1"));
-  test_ok(choir_config_set(c, "model.qk_norm", "true"));
-  test_ok(choir_config_set(c, "model.tied", "false"));
-  test_ok(choir_config_set(c, "model.embed_scale", "0.7"));
-  test_ok(choir_config_set(c, "model.head_scale", "0.3"));
+  /* rope turns of 16 columns 10, of 22 14, of 32 20 */
+  test_set(c,
+           "position=rope rope_theta=100 rope_fraction=0.65 kv_heads=1 qk_norm=true tied=false embed_scale=0.7 "
+           "head_scale=0.3");
 }
 
 /* Thresholds of every layer: first, first + step, ... for its experts, where the router keeps any. */

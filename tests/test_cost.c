@@ -89,9 +89,7 @@ static void routers_differ_in_experts_per_token(void **state) {
     double fewer = 2 * ((2 - want[i].experts) * 4 * d * h + (1 - want[i].router) * 2 * d * e);
     assert_true(base.forward_flops_per_token - costs.forward_flops_per_token == fewer);
   }
-  test_ok(choir_config_set(&config, "router.name", "topk")); /* 4 choices, half of them null experts */
-  test_ok(choir_config_set(&config, "experts_per_token", "4"));
-  test_ok(choir_config_set(&config, "null_experts", "16"));
+  test_set(&config, "router.name=topk experts_per_token=4 null_experts=16"); /* 4 choices, half of them null experts */
   test_ok(choir_config_get_costs(&config, &costs));
   assert_true(base.forward_flops_per_token == costs.forward_flops_per_token);
   test_ok(choir_config_set(&config, "router.name", "dense"));

@@ -5,16 +5,6 @@
 #include "export/plan.h"
 
 /* Sets "field=value field=value ...", in which fields are those of the model. */
-static void set_fields(choir_config *config, const char *fields) {
-  char text[400], *rest = NULL;
-  snprintf(text, sizeof text, "%s", fields);
-  for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-    char key[64], *value = strchr(word, '=');
-    snprintf(key, sizeof key, "model.%.*s", (int)(value - word), word);
-    test_ok(choir_config_set(config, key, value + 1));
-  }
-}
-
 /* A block of today, some fields more, and what takes it; or which field nothing takes. */
 static void chooses_or_refuses(void **state) {
 #define SOFTMAX "router.name=switch_top1 "
@@ -68,10 +58,10 @@ static void chooses_or_refuses(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ch_export_plan plan = {.format = cases[i].format};
     choir_config_default(&plan.config);
-    set_fields(&plan.config,
-               "layers=4 d_model=64 d_hidden=64 heads=4 experts=4 moe_every=1 position=rope activation=swiglu "
-               "expert_activation=swiglu router.name=expert_choice");
-    set_fields(&plan.config, cases[i].fields);
+    test_set(&plan.config,
+             "layers=4 d_model=64 d_hidden=64 heads=4 experts=4 moe_every=1 position=rope activation=swiglu "
+             "expert_activation=swiglu router.name=expert_choice %s",
+             cases[i].fields);
     int code = ch_export_choose(&plan);
     if (code != (cases[i].takes ? CHOIR_OK : CHOIR_ERROR_UNSUPPORTED))
       fail_msg("%s: code %d (%s)", cases[i].fields, code, code ? choir_error_message() : "");

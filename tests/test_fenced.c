@@ -63,18 +63,8 @@ static void every_router_is_among_them(void **state) {
 
 static choir_config config_of(const variant *v) {
   choir_config c;
-  char text[256], *save = NULL;
   test_ok(choir_config_load("config.json", &c));
-  test_ok(choir_config_set(&c, "steps", "4"));
-  test_ok(choir_config_set(&c, "eval_every", "2"));
-  test_ok(choir_config_set(&c, "checkpoint_every", "2"));
-  test_ok(choir_config_set(&c, "router.name", v->router));
-  snprintf(text, sizeof text, "%s", v->set);
-  for (char *pair = strtok_r(text, " ", &save); pair; pair = strtok_r(NULL, " ", &save)) {
-    char *equals = strchr(pair, '=');
-    *equals = 0;
-    test_ok(choir_config_set(&c, pair, equals + 1));
-  }
+  test_set(&c, "steps=4 eval_every=2 checkpoint_every=2 router.name=%s %s", v->router, v->set);
   return c;
 }
 

@@ -9,15 +9,9 @@ enum { B = 4, T = 24, V = 96 };
 static choir_config small_config(const char *router) {
   choir_config c;
   choir_config_default(&c);
-  c.model.vocab_size = V;
-  c.model.layers = 4;
-  c.model.d_model = 64;
-  c.model.d_hidden = 96;
-  c.model.heads = 4;
+  test_set(&c, "vocab_size=%d layers=4 d_model=64 d_hidden=96 heads=4 sequence_length=%d batch_sequences=%d", V, T, B);
   c.model.experts = strcmp(router, "dense") ? 8 : 1;
   test_ok(choir_router_options_default(router, &c.model.router));
-  c.train.sequence_length = T;
-  c.train.batch_sequences = B;
   return c;
 }
 

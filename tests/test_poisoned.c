@@ -46,20 +46,18 @@ static void train(const char *on, const char *router, const char *out) {
   choir_config c;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   test_ok(choir_config_load("config.json", &c));
-  static const char *const all[][2] = {{"steps", "3"}, {"eval_every", "2"}, {"dropout", "0.1"}};
-  static const char *const of[][3] = {{"dense", "experts", "1"},
-                                      {"expert_choice", "router.threshold_after", "2"},
-                                      {"switch_top1", "router.jitter", "0.1"},
-                                      {"gshard_top2", "optimizer", "adamw"},
-                                      {"random", "router.consistency_weight", "0.5"},
-                                      {"quantile_balanced", "router.normalize_gates", "true"},
-                                      {"bias_balanced", "position", "rope"},
-                                      {"base", "compute", "bf16"},
-                                      {"hash", "expert_activation", "swiglu"}};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) test_ok(choir_config_set(&c, all[i][0], all[i][1]));
-  test_ok(choir_config_set(&c, "router.name", router));
+  static const char *const of[][2] = {{"dense", "experts=1"},
+                                      {"expert_choice", "router.threshold_after=2"},
+                                      {"switch_top1", "router.jitter=0.1"},
+                                      {"gshard_top2", "optimizer=adamw"},
+                                      {"random", "router.consistency_weight=0.5"},
+                                      {"quantile_balanced", "router.normalize_gates=true"},
+                                      {"bias_balanced", "position=rope"},
+                                      {"base", "compute=bf16"},
+                                      {"hash", "expert_activation=swiglu"}};
+  test_set(&c, "steps=3 eval_every=2 dropout=0.1 router.name=%s", router);
   for (size_t i = 0; i < sizeof of / sizeof *of; i++)
-    if (!strcmp(of[i][0], router)) test_ok(choir_config_set(&c, of[i][1], of[i][2]));
+    if (!strcmp(of[i][0], router)) test_set(&c, "%s", of[i][1]);
   o.config = &c, o.data = "data", o.out = out;
   o.run.backend = on, o.run.threads = 2, o.run.emulate_bf16 = 1;
   test_ok(choir_train(&o));

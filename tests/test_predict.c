@@ -49,14 +49,8 @@ static choir_model *new_model(const char *router) {
   choir_model *model;
   choir_model_options run = {.backend = "cpu", .threads = 2};
   choir_config_default(&c);
+  test_set(&c, "layers=2 d_model=48 d_hidden=64 heads=3 experts=4 sequence_length=64 batch_sequences=4");
   c.model.vocab_size = choir_tokenizer_vocab_size(tokenizer);
-  c.model.layers = 2;
-  c.model.d_model = 48;
-  c.model.d_hidden = 64;
-  c.model.heads = 3;
-  c.model.experts = 4;
-  c.train.sequence_length = 64;
-  c.train.batch_sequences = 4;
   test_ok(choir_router_options_default(router, &c.model.router));
   test_ok(choir_model_create(&c, 3, &run, &model));
   test_thresholds(model, 0.26, 0);

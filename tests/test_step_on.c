@@ -108,8 +108,7 @@ static void masked_rows(void **state) {
   float weight[MODEL_B * LONG];
   ch_trainer a, b;
   choir_trainer_result ra, rb;
-  test_ok(choir_config_set(&config, "attention", "bidirectional"));
-  test_ok(choir_config_set(&config, "objective", "masked_diffusion"));
+  test_set(&config, "attention=bidirectional objective=masked_diffusion");
   begin(&config, &a);
   begin(&config, &b);
   for (ch_trainer *t = &a; t; t = t == &a ? &b : NULL) {

@@ -7,13 +7,10 @@
 enum { STEPS = 12, SWITCH = 6 };
 
 static choir_config run_config(const char *router) {
-  static const char *const settings[][2] = {{"layers", "2"},           {"accumulate", "2"}, {"steps", "12"},
-                                            {"checkpoint_every", "4"}, {"eval_every", "3"}, {"eval_sequences", "6"}};
   choir_config c;
   test_ok(choir_config_load("config.json", &c));
-  test_ok(choir_config_set(&c, "router.name", router));
-  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-    test_ok(choir_config_set(&c, settings[i][0], settings[i][1]));
+  test_set(&c, "router.name=%s layers=2 accumulate=2 steps=12 checkpoint_every=4 eval_every=3 eval_sequences=6",
+           router);
   return c;
 }
 

@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/rng.h"
+#include "choir/config.h"
 #include "device/device.h"
 #include "op/op.h"
 
@@ -133,6 +134,21 @@ static inline void test_close_at(const real *got, const real *want, int64_t coun
     print_message("NOT TESTED: %s\n", (reason)); \
     skip();                                      \
   } while (0)
+
+/* Sets the fields of a config that a text lists: "layers=4 router.name=hash". */
+__attribute__((format(printf, 2, 3))) static inline void test_set(choir_config *config, const char *format, ...) {
+  char text[512], *rest = NULL;
+  va_list values;
+  va_start(values, format);
+  assert_in_range(vsnprintf(text, sizeof text, format, values), 0, sizeof text - 1);
+  va_end(values);
+  for (char *field = strtok_r(text, " ", &rest); field; field = strtok_r(NULL, " ", &rest)) {
+    char *equals = strchr(field, '=');
+    assert_non_null(equals);
+    *equals = 0;
+    test_ok(choir_config_set(config, field, equals + 1));
+  }
+}
 
 /* Central differences of loss(context) in x against `gradient`, at up to `probes` elements spread over x.
  * Returns |difference| / |gradient| in the 2-norm over the probed elements; NaN when anything is not finite. `loss`
