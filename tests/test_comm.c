@@ -94,6 +94,34 @@ static int gathers(const ch_comm *comm, void *context) {
   return 0;
 }
 
+/* Lists of 0 to 4 elements, except that the first rank has most. */
+static int gathers_lists(const ch_comm *comm, void *context) {
+  (void)context;
+  enum { COUNT = 11, FIRST = 200 };
+  for (int count = 1; count <= COUNT; count += 5) {
+    int begin[COUNT + 1] = {0}, all[FIRST + 5 * COUNT], own[FIRST + 5 * COUNT];
+    for (int i = 0; i < count; i++) begin[i + 1] = begin[i] + (i ? i * i % 5 : FIRST);
+    const ch_range lists = ch_own_share(comm, count);
+    for (int s = begin[lists.first]; s < begin[lists.last]; s++) own[s - begin[lists.first]] = number(3, 1, s);
+    ch_comm_gather_lists(comm, "test", own, all, count, begin, sizeof *all);
+    for (int s = 0; s < begin[count]; s++) must(all[s] == number(3, 1, s));
+  }
+  return 0;
+}
+
+/* Each rank has rows of a matrix and receives columns of it. */
+static int columns_of_rows(const ch_comm *comm, void *context) {
+  (void)context;
+  enum { ROWS = 3, COLUMNS = 5 };
+  int own[ROWS * COLUMNS], packed[ROWS * COLUMNS], received[FORKED_MOST * ROWS * COLUMNS], *at = received;
+  for (int i = 0; i < ROWS * COLUMNS; i++) own[i] = number(comm->rank, i / COLUMNS, i % COLUMNS);
+  ch_comm_columns(comm, "test", ROWS, COLUMNS, sizeof *own, own, packed, received);
+  const ch_range mine = ch_own_share(comm, COLUMNS);
+  for (int row = 0; row < comm->size * ROWS; row++)
+    for (int c = mine.first; c < mine.last; c++) must(*at++ == number(row / ROWS, row % ROWS, c));
+  return 0;
+}
+
 /* At once, or with other exchanges in between. */
 static void spread(const ch_comm *comm, ch_broadcasts *s) {
   if (comm->piece != 7) {
@@ -249,10 +277,9 @@ static int sums(const ch_comm *comm, void *context) {
 
 /* A group of every stride-th rank: its members exchange with each other only, numbered from 0. */
 static int law_of_group(const ch_comm *comm, const ch_comm *all, int first, int stride) {
-  int64_t numbers[FORKED_MOST], before = all->traffic ? all->traffic->bytes : 0;
+  int64_t own = all->rank, numbers[FORKED_MOST], before = all->traffic ? all->traffic->bytes : 0;
   must(comm->rank >= 0 && comm->rank < comm->size && ch_comm_number(comm, comm->rank) == all->rank);
-  numbers[comm->rank] = all->rank;
-  ch_comm_gather(comm, "test", numbers, sizeof *numbers);
+  ch_comm_gather(comm, "test", &own, numbers, sizeof own);
   for (int r = 0; r < comm->size; r++) must(numbers[r] == first + r * stride);
   must(ch_comm_max(comm, all->rank) == first + (comm->size - 1) * stride);
   must(!all->traffic || all->traffic->bytes - before == 2 * (comm->size - 1) * (int64_t)sizeof *numbers);
@@ -328,6 +355,8 @@ static void exchanges_ragged(void **state) { (void)state, on_all(ragged); }
 static void exchanges_under_way(void **state) { (void)state, on_all(under_way); }
 static void transposes(void **state) { (void)state, on_all(transposed_twice); }
 static void gathers_shares(void **state) { (void)state, on_all(gathers); }
+static void gathers_ragged_lists(void **state) { (void)state, on_all(gathers_lists); }
+static void turns_rows_into_columns(void **state) { (void)state, on_all(columns_of_rows); }
 static void spreads_from_owners(void **state) { (void)state, on_all(spreads); }
 static void agrees_on_errors(void **state) { (void)state, on_all(agrees); }
 static void compares_facts(void **state) { (void)state, on_all(same_facts); }
@@ -336,5 +365,6 @@ static void groups_are_alone(void **state) {
   for (int size = 1; size <= 8; size++) assert_int_equal(forked_run(size, 0, groups_of, *state), 0);
 }
 
-TEST_MAIN(NULL, NULL, exchanges_ragged, exchanges_under_way, transposes, gathers_shares, agrees_on_errors,
-          compares_facts, sums_are_of_one, groups_are_alone, grids_that_do_not_divide, spreads_from_owners)
+TEST_MAIN(NULL, NULL, exchanges_ragged, exchanges_under_way, transposes, gathers_shares, gathers_ragged_lists,
+          turns_rows_into_columns, agrees_on_errors, compares_facts, sums_are_of_one, groups_are_alone,
+          grids_that_do_not_divide, spreads_from_owners)

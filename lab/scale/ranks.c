@@ -55,8 +55,8 @@ void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, const
 /* Exchanges what the loop of choir train does beside the step (train/loop.c): who waited, whether all are well, who
  * wishes to stop. */
 static void between_steps(const ch_comm *comm) {
-  double waited[CH_RANKS] = {0};
-  ch_comm_gather(comm, "seconds waited", waited, sizeof *waited);
+  double own = 0, waited[CH_RANKS];
+  ch_comm_gather(comm, "seconds waited", &own, waited, sizeof own);
   must(ch_comm_agree(comm, CHOIR_OK));
   ch_comm_max(comm, 0);
 }

@@ -24,14 +24,60 @@ void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int
   ch_comm_finish(comm, &t);
 }
 
-void ch_comm_gather(const ch_comm *comm, const char *what, void *all, int64_t bytes) {
-  ch_comm_gather_shares(comm, what, all, comm->size, bytes);
+void ch_comm_gather(const ch_comm *comm, const char *what, const void *own, void *all, int64_t bytes) {
+  ch_bytes send[CH_RANKS], receive[CH_RANKS];
+  for (int r = 0; r < comm->size; r++) {
+    send[r] = (ch_bytes){CH_EITHER_SIDE(own), bytes};
+    receive[r] = (ch_bytes){(char *)all + r * bytes, bytes};
+  }
+  ch_comm_exchange(comm, what, send, receive);
+}
+
+/* Where two ranges overlap, in an array that begins with element `from`. */
+static ch_bytes overlap(ch_range a, ch_range b, const void *array, int64_t from, int64_t bytes) {
+  int64_t first = a.first > b.first ? a.first : b.first, last = a.last < b.last ? a.last : b.last;
+  if (last < first) last = first;
+  return (ch_bytes){(char *)(uintptr_t)array + (first - from) * bytes, (last - first) * bytes};
+}
+
+/* The elements of a rank's lists. */
+static ch_range elements_of(const ch_comm *comm, int rank, int count, const int *begin) {
+  const ch_range lists = ch_share_range(count, rank, comm->size);
+  return (ch_range){begin[lists.first], begin[lists.last]};
+}
+
+void ch_comm_gather_lists(const ch_comm *comm, const char *what, const void *own, void *all, int count,
+                          const int *begin, int64_t bytes) {
+  ch_bytes send[CH_RANKS], receive[CH_RANKS];
+  const ch_range mine = elements_of(comm, comm->rank, count, begin), even = ch_own_share(comm, begin[count]);
+  for (int r = 0; r < comm->size; r++) {
+    send[r] = overlap(mine, ch_share_range(begin[count], r, comm->size), own, mine.first, bytes);
+    receive[r] = overlap(even, elements_of(comm, r, count, begin), all, 0, bytes);
+  }
+  ch_comm_exchange(comm, what, send, receive);
+  ch_comm_gather_shares(comm, what, all, begin[count], bytes);
+}
+
+void ch_comm_columns(const ch_comm *comm, const char *what, int64_t rows, int64_t columns, int64_t bytes,
+                     const void *own, void *packed, void *received) {
+  ch_bytes send[CH_RANKS], receive[CH_RANKS];
+  const ch_range mine = ch_own_share(comm, columns);
+  const int64_t part = rows * (mine.last - mine.first) * bytes;
+  char *to = packed;
+  for (int r = 0; r < comm->size; r++) {
+    const ch_range theirs = ch_share_range(columns, r, comm->size);
+    const int64_t width = (theirs.last - theirs.first) * bytes;
+    send[r] = (ch_bytes){to, rows * width};
+    receive[r] = (ch_bytes){(char *)received + r * part, part};
+    for (int64_t i = 0; i < rows; i++, to += width)
+      memcpy(to, (const char *)own + (i * columns + theirs.first) * bytes, (size_t)width);
+  }
+  ch_comm_exchange(comm, what, send, receive);
 }
 
 int64_t ch_comm_max(const ch_comm *comm, int64_t value) {
   int64_t all[CH_RANKS];
-  all[comm->rank] = value;
-  ch_comm_gather(comm, "maximum", all, sizeof *all);
+  ch_comm_gather(comm, "maximum", &value, all, sizeof value);
   for (int r = 0; r < comm->size; r++)
     if (all[r] > value) value = all[r];
   return value;
@@ -45,12 +91,11 @@ void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes)
 }
 
 int ch_comm_agree(const ch_comm *comm, int code) {
-  int64_t all[CH_RANKS];
+  int64_t own = code, all[CH_RANKS];
   char text[1024];
   int worst = 0;
   if (comm->size == 1) return code;
-  all[comm->rank] = code;
-  ch_comm_gather(comm, "agreement", all, sizeof *all);
+  ch_comm_gather(comm, "agreement", &own, all, sizeof own);
   for (int r = 1; r < comm->size; r++)
     if (all[r] > all[worst]) worst = r;
   if (!all[worst]) return CHOIR_OK;
@@ -62,10 +107,9 @@ int ch_comm_agree(const ch_comm *comm, int code) {
 }
 
 int ch_comm_same(const ch_comm *comm, int count, const ch_fact *fact) {
-  uint64_t all[CH_RANKS][CH_FACTS] = {{0}};
-  if (comm->size == 1) return CHOIR_OK;
-  for (int i = 0; i < count; i++) all[comm->rank][i] = fact[i].value;
-  ch_comm_gather(comm, "what must be the same", all, sizeof *all);
+  uint64_t own[CH_FACTS] = {0}, all[CH_RANKS][CH_FACTS];
+  for (int i = 0; i < count; i++) own[i] = fact[i].value;
+  ch_comm_gather(comm, "what must be the same", own, all, sizeof own);
   for (int r = 1; r < comm->size; r++)
     for (int i = 0; i < count; i++)
       if (all[r][i] != all[0][i])

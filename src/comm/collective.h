@@ -16,6 +16,12 @@ typedef struct ch_range {
 static inline ch_range ch_share_range(int64_t count, int64_t rank, int64_t size) {
   return (ch_range){(int)ch_share(count, rank, size), (int)ch_share(count, rank + 1, size)};
 }
+static inline ch_range ch_own_share(const ch_comm *comm, int64_t count) {
+  return ch_share_range(count, comm->rank, comm->size);
+}
+static inline int64_t ch_largest_share(const ch_comm *comm, int64_t count) {
+  return (count + comm->size - 1) / comm->size;
+}
 
 /* Rank `rank`'s share of an array of `count` elements, `bytes` bytes each. */
 static inline ch_bytes ch_share_of(const void *all, int64_t count, int64_t bytes, int64_t rank, int64_t size) {
@@ -32,11 +38,32 @@ typedef struct ch_receivers {
 } ch_receivers;
 static inline int ch_receives(const ch_receivers *r, int rank) { return rank % r->every == r->first; }
 
-/* All-gather: all [size * bytes]. Each rank has written part `rank` and receives the other parts. */
-void ch_comm_gather(const ch_comm *comm, const char *what, void *all, int64_t bytes);
+/* All-gather: all [size * bytes] receives every rank's `own` [bytes], which may be in its place already. */
+void ch_comm_gather(const ch_comm *comm, const char *what, const void *own, void *all, int64_t bytes);
 
-/* All-gather of an array of `count` elements, `bytes` bytes each, cut by ch_share. */
+/* The same into an array of `arena`, which is `own` itself on a single rank; while the arena counts, it only counts the
+ * array. */
+static inline void CH_DEV *ch_comm_gather_in(ch_arena *arena, const ch_comm *comm, const char *what,
+                                             const void CH_DEV *own, int64_t bytes) {
+  if (comm->size == 1) return CH_AS_DEV(void, own);
+  char CH_DEV *all = CH_NEW(arena, char, comm->size *bytes);
+  if (!ch_arena_counting(arena)) ch_comm_gather(comm, what, CH_EITHER_SIDE(own), CH_EITHER_SIDE(all), bytes);
+  return all;
+}
+
+/* All-gather of an array of `count` elements, `bytes` bytes each, cut by ch_share: each rank has written its share. */
 void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes);
+
+/* All-gather of `count` lists, whose elements, `bytes` bytes each, are one after the other in `all`: list i is elements
+ * begin[i] .. begin[i+1]-1. A rank has the lists of its ch_share in `own`. Elements are spread evenly first, so that a
+ * rank with most of them does not send these to everyone. */
+void ch_comm_gather_lists(const ch_comm *comm, const char *what, const void *own, void *all, int count,
+                          const int *begin, int64_t bytes);
+
+/* From rows to columns of a matrix with elements of `bytes` bytes: every rank has `rows` rows [rows,columns] and
+ * receives, of all ranks' rows, the columns of its ch_share. packed: as large as own. */
+void ch_comm_columns(const ch_comm *comm, const char *what, int64_t rows, int64_t columns, int64_t bytes,
+                     const void *own, void *packed, void *received);
 
 /* Begins ch_comm_gather_shares. Only the ranks in `to` receive the array (NULL: every rank). spans: [CH_SPANS, size],
  * in use until the transfer ends. */

@@ -69,6 +69,11 @@ typedef struct ch_comm {
 /* A group rank's number in the whole job, as tables and the watch use it. */
 static inline int ch_comm_number(const ch_comm *comm, int rank) { return comm->first + rank * comm->stride; }
 
+/* Things that every rank has equally many of, `all` together: how many a rank has; and, of `own` on every rank, which
+ * is this rank's first. */
+static inline int64_t ch_own_count(const ch_comm *comm, int64_t all) { return all / comm->size; }
+static inline int64_t ch_own_first(const ch_comm *comm, int64_t own) { return own * comm->rank; }
+
 /* One process. */
 extern const ch_comm ch_comm_single;
 

@@ -18,7 +18,7 @@ static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *
   ex->groups = ch_dispatch_groups(x->grid.replica.size, x->grid.ep_group.size, e, max_slots / x->grid.dp_group.size,
                                   ch_row_bytes(x, d), x->comm->worth);
   ch_record_alloc(a, &ex->local, n, e, ch_least(max_slots, (int64_t)n * e));
-  int64_t room = x->comm->means * ((max_slots + ranks - 1) / ranks);
+  int64_t room = x->comm->means * ch_largest_share(x->comm, max_slots);
   ex->room = ch_least(room > e ? room : e, ex->local.max_slots);
   ch_range own = ch_experts_of(x, e, x->grid.replica.rank);
   ex->owned = ch_least(max_slots, (int64_t)most * (own.last - own.first));

@@ -128,8 +128,7 @@ static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char
 
 void ch_rounds_move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned, int back) {
   ch_bytes of_tokens[CH_RANKS], of_experts[CH_RANKS];
-  int groups = x->grid.ep_group.size, most = (ex->e + groups - 1) / groups;
-  for (int k = 0; k < most; k++) {
+  for (int k = 0; k < ch_largest_share(&x->grid.ep_group, ex->e); k++) {
     spans(x, ex, k, back, CH_EITHER_SIDE(owned), of_tokens, of_experts);
     ch_comm_exchange(&x->grid.replica, what, back ? of_experts : of_tokens, back ? of_tokens : of_experts);
   }

@@ -20,7 +20,7 @@ static ch_route_tally tally_of(const ch_transformer *m, const ch_layer *b, const
 static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p,
                             const real CH_DEV *normed) {
   ch_moe_args a = {.route = p->route,
-                   .h = ch_config_d_expert(&m->config) / x->grid.tp_group.size,
+                   .h = (int)ch_own_count(&x->grid.tp_group, ch_config_d_expert(&m->config)),
                    .activation = ch_activation_named(m->config.expert_activation),
                    .shards = ch_pass_shards(p),
                    .layer = b->number,
@@ -142,7 +142,7 @@ static void sum_replicas(ch_exec *x, const ch_layer *b) {
   real *gradient[MOST];
   ch_comm_array array[MOST];
   for (int i = 0; i < tensors; i++) {
-    int64_t e = tensor[i]->shape[0], groups = x->grid.ep_group.size, most = (e + groups - 1) / groups;
+    int64_t most = ch_largest_share(&x->grid.ep_group, tensor[i]->shape[0]);
     gradient[i] = CH_EITHER_SIDE(tensor[i]->g);
     array[i] = (ch_comm_array){
         .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};

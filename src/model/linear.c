@@ -82,7 +82,7 @@ int ch_drops(const ch_pass *p) { return p->route.training && p->dropout > 0; }
 void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *in,
                 real CH_DEV *out, int accumulate) {
   int64_t count = (int64_t)p->B * p->T * m->config.d_model;
-  CH_OP(x, dropout, .count = count, .first = x->comm->rank * count, .rate = p->dropout, .seed = p->seed,
+  CH_OP(x, dropout, .count = count, .first = ch_own_first(x->comm, count), .rate = p->dropout, .seed = p->seed,
         .place = (uint32_t)place, .draw = p->micro, .x = in, .y = out, .accumulate = accumulate);
 }
 

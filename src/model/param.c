@@ -183,8 +183,8 @@ void ch_part_place(const ch_part *part, const void *elements, void *whole, int64
 
 ch_part ch_part_of_experts(const ch_grid *grid, int rank, int64_t experts, int64_t rows, int64_t width, int hidden) {
   int shards = grid->tp_group.size, groups = grid->ep_group.size;
-  int64_t first = ch_share(experts, rank / shards, groups), last = ch_share(experts, rank / shards + 1, groups);
-  ch_part part = {.row = first * rows, .rows = (last - first) * rows, .columns = width, .width = width};
+  const ch_range own = ch_share_range(experts, rank / shards, groups);
+  ch_part part = {.row = own.first * rows, .rows = (own.last - own.first) * rows, .columns = width, .width = width};
   if (!hidden) return part;
   part.columns = width / shards;
   part.column = rank % shards * part.columns;

@@ -211,16 +211,16 @@ static void lookup_backward(ch_exec *x, void *context, int shard, real CH_DEV *c
 
 /* This rank's part of a pass: whole sequences and whole shards. `token` and `route` stay those of all. */
 static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass *p) {
-  int64_t rank = x->comm->rank;
   ch_pass own = *p;
-  own.B = p->B / x->comm->size;
-  own.shards = ch_pass_shards(p) / x->comm->size;
-  if (p->length) own.length += rank * own.B;
-  if (p->target) own.target += rank * own.B * own.T;
-  if (p->row_weight) own.row_weight += rank * own.B * own.T;
-  if (p->token_loss) own.token_loss += rank * own.B * own.T;
-  if (p->logits) own.logits += rank * own.B * own.T * m->config.vocab_size;
-  own.shard_loss += rank * own.shards;
+  own.B = (int)ch_own_count(x->comm, p->B);
+  own.shards = (int)ch_own_count(x->comm, ch_pass_shards(p));
+  int64_t sequence = ch_own_first(x->comm, own.B), token = sequence * own.T;
+  if (p->length) own.length += sequence;
+  if (p->target) own.target += token;
+  if (p->row_weight) own.row_weight += token;
+  if (p->token_loss) own.token_loss += token;
+  if (p->logits) own.logits += token * m->config.vocab_size;
+  own.shard_loss += ch_own_first(x->comm, own.shards);
   return own;
 }
 
@@ -257,7 +257,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   ch_prefetch_init(x, &m->params, &prefetch);
   ch_prefetch_begin(x, &prefetch, 0);
   ch_prefetch_next(x);
-  ch_embedding_args embedding = ch_embed(x, m, p, p->route.tokens.id + x->comm->rank * n, stream);
+  ch_embedding_args embedding = ch_embed(x, m, p, p->route.tokens.id + ch_own_first(x->comm, n), stream);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
   ch_prefetch_next(x);
   for (int l = 0; l < m->config.layers; l++) {

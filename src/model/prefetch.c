@@ -69,7 +69,6 @@ void ch_prefetch_end(ch_exec *x, ch_prefetch *v) { ch_comm_broadcast_end(&x->gri
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number) {
   const ch_comm *replica = &x->grid.replica;
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
-  if (replica->size == 1) return;
   double *by_owner = CH_NEW_HOST(&ch_host(x)->scratch, double, params->count), *end = by_owner;
   if (ch_counting(x)) return;
   for (int r = 0; r < replica->size; r++) {

@@ -41,10 +41,7 @@ static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV
   const ch_comm *replica = &x->grid.replica;
   real *all;
   int code = ch_comm_agree(x->comm, CH_ALLOC(&all, p->whole, "the whole tensor '%s'", p->name));
-  if (!code) {
-    x->memory->get(all + replica->rank * p->count, own, (size_t)p->count * sizeof *all);
-    ch_comm_gather(replica, "values of experts", all, p->count * (int64_t)sizeof *all);
-  }
+  if (!code) ch_comm_gather(replica, "values of experts", CH_EITHER_SIDE(own), all, p->count * (int64_t)sizeof *all);
   for (int r = 0; r < replica->size && !code; r++) {
     const ch_part part = ch_part_of_experts(&x->grid, r, p->shape[0], p->shape[1], p->shape[2], 1);
     ch_part_place(&part, all + r * p->count, whole, sizeof *all);

@@ -21,7 +21,7 @@ typedef struct stage {
   choir_tensor *tensor; /* the same for files */
   int count;
   int *first, files; /* of ch_tensors_cut */
-  int row;           /* number of the row's first file */
+  int row, file;     /* numbers of the row's first file, and of this rank's */
   int round;         /* how many the row has had */
   char *bytes;       /* room for a tensor that is not at hand */
   char *arrived;     /* and for its parts, one rank's behind the other's, where they must be put in order */
@@ -31,9 +31,9 @@ static int is_shared(const stage *s, int i) {
   return (s->stored[i].experts || s->stored[i].owner >= 0) && s->x->grid.replica.size > 1;
 }
 
-/* The tensor that a rank, by its number among all, is brought in this round; NULL: none. */
-static const ch_stored *brought(const stage *s, int writer) {
-  int f = s->row + writer, number = 0;
+/* The tensor that the writer of file f is brought in this round; NULL: none. */
+static const ch_stored *brought(const stage *s, int f) {
+  int number = 0;
   for (int i = f < s->files ? s->first[f] : s->count; f < s->files && i < s->first[f + 1]; i++)
     if (is_shared(s, i) && number++ == s->round) return &s->stored[i];
   return NULL;
@@ -60,11 +60,11 @@ static void play_round(stage *s) {
   const ch_comm *replica = &s->x->grid.replica;
   const int64_t size = sizeof(real);
   for (int r = 0; r < replica->size; r++) {
-    const ch_stored *t = brought(s, ch_comm_number(replica, r));
+    const ch_stored *t = brought(s, s->row + ch_comm_number(replica, r));
     const ch_part own = t ? sent_part(s, t, replica->rank) : (ch_part){0};
     if (t) send[r] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, ch_part_count(&own) * size};
   }
-  const ch_stored *mine = brought(s, s->comm->rank);
+  const ch_stored *mine = brought(s, s->file);
   char *at = s->arrived ? s->arrived : s->bytes;
   for (int r = 0; r < replica->size && mine; at += receive[r++].bytes) {
     const ch_part part = sent_part(s, mine, r);
@@ -101,7 +101,7 @@ static int rounds(const stage *s) {
 /* Writes this rank's file of the row, if any, and takes part in every round of the other ranks' files, even if its own
  * file could not be opened, because the other ranks do not know of the failure yet. */
 static int write_row(stage *s) {
-  const int f = s->row + s->comm->rank;
+  const int f = s->file;
   char path[PATH_MAX];
   int code = CHOIR_OK;
   s->round = 0;
@@ -125,21 +125,27 @@ static int prepare_stage(stage *s, int64_t most) {
     if (s->tensor[i].bytes > largest) largest = s->tensor[i].bytes;
   }
   s->files = ch_tensors_cut(s->tensor, s->count, most, s->first);
-  if (!away || s->comm->rank >= s->files) return CHOIR_OK;
+  if (!away || s->file >= s->files) return CHOIR_OK;
   CH_TRY(CH_ALLOC(&s->bytes, largest, "a copy of the largest tensor of %s", s->path));
   if (s->x->grid.tp_group.size == 1) return CHOIR_OK;
   return CH_ALLOC(&s->arrived, largest, "a copy of the largest tensor of %s", s->path);
 }
 
 static int write_files(stage *s) {
-  for (s->row = 0; s->row < s->files; s->row += s->comm->size) CH_TRY(write_row(s));
+  for (; s->row < s->files; s->row += s->comm->size, s->file += s->comm->size) CH_TRY(write_row(s));
   if (s->files == 1) return CHOIR_OK;
   return CH_ON_FIRST(s->comm, ch_tensors_index_write(s->path, s->tensor, s->first, s->files));
 }
 
 int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most,
                     const char *const *metadata) {
-  stage s = {.x = x, .comm = x->comm, .path = path, .stored = tensors, .metadata = metadata, .count = count};
+  stage s = {.x = x,
+             .comm = x->comm,
+             .path = path,
+             .stored = tensors,
+             .metadata = metadata,
+             .count = count,
+             .file = x->comm->rank};
   int code = ch_comm_agree(x->comm, prepare_stage(&s, most));
   if (!code) code = write_files(&s);
   free(s.first);

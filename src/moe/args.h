@@ -44,9 +44,9 @@ typedef struct ch_moe_args {
 } ch_moe_args;
 
 /* Tokens of this rank, and the first of them. */
-static inline int ch_moe_rows(const ch_exec *x, const ch_moe_args *a) { return a->route.n / x->comm->size; }
+static inline int ch_moe_rows(const ch_exec *x, const ch_moe_args *a) { return (int)ch_own_count(x->comm, a->route.n); }
 static inline int64_t ch_moe_first_token(const ch_exec *x, const ch_moe_args *a) {
-  return (int64_t)ch_moe_rows(x, a) * x->comm->rank;
+  return ch_own_first(x->comm, ch_moe_rows(x, a));
 }
 
 /* Rows that products read or make: in the type they compute in. */

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "comm/collective.h"
 #include "moe/experts.h"
 #include "moe/route.h"
 #include "moe/scores.h"
@@ -17,7 +18,7 @@ static int expert_slots(const ch_route_args *r, int slots) {
 
 /* Most tokens of one expert at a time. */
 static int most_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int chunk) {
-  int tokens = ch_moe_rows(x, a) * x->grid.replica.size, most = tokens;
+  int tokens = (int)ch_own_count(&x->grid.dp_group, a->route.n), most = tokens; /* those of a replica */
   if (chunk < slots)
     most = ch_parts_most(chunk, a->route.e);
   else if (a->route.router->even && !a->route.causal && !a->route.tokens.taken)
@@ -79,12 +80,9 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
 static void show_routing(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
   CH_SCRATCH(x);
   ch_routing shown = saved->routing;
-  if (ch_routes_sharded(x, &a->route)) {
-    int64_t own = (int64_t)ch_moe_rows(x, a) * a->route.e;
-    shown.scores = CH_NEW(&x->scratch, real, own * x->comm->size);
-    CH_OP(x, copy, .count = own, .x = saved->routing.scores, .y = shown.scores + own * x->comm->rank);
-    ch_route_gather(x, "scores to be shown", shown.scores, own);
-  }
+  int64_t bytes = (int64_t)ch_moe_rows(x, a) * a->route.e * (int64_t)sizeof(real);
+  if (ch_routes_sharded(x, &a->route))
+    shown.scores = ch_comm_gather_in(&x->scratch, x->comm, "scores to be shown", shown.scores, bytes);
   a->hook->call(a->hook->context, x, a->layer, &a->route, &shown);
 }
 

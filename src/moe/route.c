@@ -63,8 +63,8 @@ void ch_route_only(ch_exec *x, const ch_route_args *a) {
     a->router->route(x, a);
 }
 
-void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int64_t count) {
-  if (!ch_counting(x)) ch_comm_gather(x->comm, what, CH_EITHER_SIDE(all), count * (int64_t)sizeof(real));
+void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int n, int width) {
+  if (!ch_counting(x)) ch_comm_gather_shares(x->comm, what, CH_EITHER_SIDE(all), n, width * (int64_t)sizeof(real));
 }
 
 void ch_route_z_loss(ch_exec *x, const ch_route_args *a, ch_routing *r, int64_t first, int n,
@@ -84,13 +84,9 @@ void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, const ch_routi
 static void observe(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_route_args seen = *a;
-  if (x->comm->size > 1 && ch_router_has_centroids(a->router)) {
-    int64_t count = (int64_t)a->n / x->comm->size * a->d;
-    real CH_DEV *rows = CH_NEW(&x->scratch, real, x->comm->size * count);
-    CH_OP(x, copy, .count = count, .x = a->x, .y = rows + x->comm->rank * count);
-    ch_route_gather(x, "tokens of all", rows, count);
-    seen.x = rows;
-  }
+  int64_t bytes = ch_own_count(x->comm, a->n) * a->d * (int64_t)sizeof(real);
+  if (ch_router_has_centroids(a->router))
+    seen.x = ch_comm_gather_in(&x->scratch, x->comm, "tokens of all", a->x, bytes);
   a->router->observe(x, &seen);
 }
 

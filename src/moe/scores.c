@@ -58,15 +58,16 @@ static void score_rows(ch_exec *x, const ch_moe_args *a, const real CH_DEV *in, 
 void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   CH_SCRATCH(x);
   ch_routing *r = &s->routing;
-  int64_t n = ch_moe_rows(x, a), e = a->route.e;
+  int64_t n = ch_moe_rows(x, a);
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, n * a->route.d) : NULL;
   if (s->jitter) draw_jitter(x, a, s->jitter);
   const real CH_DEV *in = router_input(x, a, s, jittered);
   score_rows(x, a, in, own_logits(x, a, s));
   ch_route_z_loss(x, &a->route, r, ch_moe_first_token(x, a), (int)n, own_logits(x, a, s));
   if (r->scores) ch_scores_of(x, a->route.options, n, a->route.e, r->logits, own_scores(x, a, s));
-  if (r->lse) ch_route_gather(x, "z-loss", r->lse, n);
-  if (!ch_routes_sharded(x, &a->route)) ch_route_gather(x, "scores", r->scores ? r->scores : r->logits, n * e);
+  if (r->lse) ch_route_gather(x, "z-loss", r->lse, a->route.n, 1);
+  if (!ch_routes_sharded(x, &a->route))
+    ch_route_gather(x, "scores", r->scores ? r->scores : r->logits, a->route.n, a->route.e);
 }
 
 /* Gradient of X Wg. */

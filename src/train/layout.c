@@ -111,10 +111,9 @@ static want find_want(const rank_memory *all, int ranks) {
 static int try_layout(const choir_config *config, const choir_model_options *options, const choir_ranks *ranks,
                       const rank_memory *own, want *w) {
   const ch_comm *comm = ranks->comm;
-  rank_memory all[CH_RANKS];
-  all[comm->rank] = *own;
-  CH_TRY(ch_comm_agree(comm, dry_run(config, options, ranks, &all[comm->rank])));
-  ch_comm_gather(comm, "memory of a layout", all, sizeof *all);
+  rank_memory mine = *own, all[CH_RANKS];
+  CH_TRY(ch_comm_agree(comm, dry_run(config, options, ranks, &mine)));
+  ch_comm_gather(comm, "memory of a layout", &mine, all, sizeof mine);
   *w = find_want(all, comm->size);
   return CHOIR_OK;
 }

@@ -97,14 +97,13 @@ static ch_traffic traffic_of(const ch_comm *comm) { return comm->traffic ? *comm
  * waited. Collective. */
 static void measure_ranks(const ch_comm *comm, const ch_traffic *before, choir_step_speed *s) {
   double waited[CH_RANKS];
+  const ch_traffic now = traffic_of(comm);
   s->ranks = comm->size;
-  if (comm->size == 1) return;
-  const ch_traffic now = *comm->traffic;
   s->sent_bytes = now.bytes - before->bytes;
   s->sent_messages = now.messages - before->messages;
-  waited[comm->rank] = s->waited = now.seconds - before->seconds;
-  ch_comm_gather(comm, "seconds waited", waited, sizeof *waited);
-  for (int r = 1; r < comm->size; r++)
+  s->waited = now.seconds - before->seconds;
+  ch_comm_gather(comm, "seconds waited", &s->waited, waited, sizeof s->waited);
+  for (int r = 1; r < s->ranks; r++)
     if (waited[r] < waited[s->slowest_rank]) s->slowest_rank = r;
   s->waited_least = waited[s->slowest_rank];
 }

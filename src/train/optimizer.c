@@ -151,17 +151,16 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
 static void gather_squares(ch_exec *x, const ch_optimizer *o, double *square) {
   const ch_comm *hidden = &x->grid.tp_group;
   int64_t count = (int64_t)o->experts * o->tensors, bytes = count * (int64_t)sizeof *square;
-  double *of_shard = hidden->size > 1 ? CH_NEW_HOST(&ch_host(x)->scratch, double, hidden->size *count) : square;
-  if (ch_counting(x)) return;
-  double *own = of_shard + (hidden->size > 1 ? hidden->rank * count : 0);
-  if (own != square) memcpy(own, square, (size_t)bytes);
-  ch_comm_gather_shares(&x->grid.ep_group, "squares of gradients", own, o->experts,
-                        o->tensors * (int64_t)sizeof *square);
-  if (own == square) return;
-  ch_comm_gather(hidden, "squares of gradients of hidden shards", of_shard, bytes);
-  for (int64_t i = 0; i < count; i++) {
-    square[i] = of_shard[i];
-    for (int s = 1; s < hidden->size; s++) square[i] += of_shard[s * count + i];
+  if (!ch_counting(x))
+    ch_comm_gather_shares(&x->grid.ep_group, "squares of gradients", square, o->experts,
+                          o->tensors * (int64_t)sizeof *square);
+  const double *of_shard =
+      CH_AS_HOST(const double, ch_comm_gather_in(&ch_host(x)->scratch, hidden, "squares of gradients of hidden shards",
+                                                 CH_AS_DEV(const double, square), bytes));
+  for (int64_t i = 0; i < count && !ch_counting(x); i++) {
+    double sum = of_shard[i];
+    for (int s = 1; s < hidden->size; s++) sum += of_shard[s * count + i];
+    square[i] = sum;
   }
 }
 

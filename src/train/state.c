@@ -109,13 +109,10 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
   CH_TRY(CH_ON_FIRST(comm, begin_directory(path, &directory)));
   ch_comm_broadcast(comm, 0, directory.temporary, sizeof directory.temporary);
   int code = write_contents(trainer, tokenizer, counters, count, directory.temporary);
-  if (code) {
-    if (!comm->rank) ch_dir_end(&directory, code);
+  if (!comm->rank) code = ch_dir_end(&directory, code);
+  if (code)
     return ch_error_in(code, "checkpoint of step %" PRId64 " not saved; earlier ones are intact", trainer->step);
-  }
-  if (comm->rank) return CHOIR_OK;
-  CH_TRY(ch_dir_commit(&directory));
-  ch_state_rotate(out, trainer, best);
+  if (!comm->rank) ch_state_rotate(out, trainer, best);
   return CHOIR_OK;
 }
 
