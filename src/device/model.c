@@ -133,7 +133,6 @@ CH_DEVICE_OP(adafactor) {
   real CH_DEV *measures = a->measures ? a->measures : CH_NEW(&x->scratch, real, a->batch * a->rows * CH_MEASURES);
   double CH_DEV *scales = CH_NEW(&x->scratch, double, 2 * a->batch);
   int64_t count = a->batch * a->rows * a->cols;
-  if (ch_counting(x)) return;
   if (a->stage != CH_ADAFACTOR_APPLY) {
     CH_LAUNCH(x, adafactor_columns, ch_groups(a->batch * a->cols), .finite = a->finite, .g = a->g, .col = a->col,
               .batch = a->batch, .rows = a->rows, .cols = a->cols, .beta2 = a->beta2, .eps1 = a->eps1,

@@ -16,6 +16,7 @@ static const void CH_DEV *either(const real CH_DEV *value, const ch_bf16 CH_DEV 
 
 void ch_multiply_batch(ch_exec *x, const product_args *p, int64_t batch) {
   const ch_device *device = (const ch_device *)x->memory;
+  if (ch_counting(x)) return;
   if (!device->multiply || !device->multiply(p, batch)) ch_launch(x, CH_KERNEL_product, batch * tiles(p->m, p->n), p);
 }
 
@@ -23,7 +24,7 @@ void ch_multiply_batch(ch_exec *x, const product_args *p, int64_t batch) {
 static void round_before(ch_exec *x, PTR *operand, I32 *is, int64_t count) {
   if (!((const ch_device *)x->memory)->multiply || *is != ROUNDED) return;
   ch_bf16 CH_DEV *rounded = CH_NEW(&x->scratch, ch_bf16, count);
-  if (!ch_counting(x)) CH_LAUNCH(x, round_bf16, ch_groups(count), .x = *operand, .y = rounded, .count = count);
+  CH_LAUNCH(x, round_bf16, ch_groups(count), .x = *operand, .y = rounded, .count = count);
   *operand = rounded;
   *is = AS_BF16;
 }
@@ -49,7 +50,7 @@ CH_DEVICE_OP(gemm) {
                       .alpha = a->alpha ? a->alpha : 1};
     round_before(x, &p.a, &p.a_is, p.lda * (a->trans_a ? a->k : a->m));
     round_before(x, &p.b, &p.b_is, p.ldb * (a->trans_b ? a->n : a->k));
-    if (!ch_counting(x)) ch_multiply_batch(x, &p, 1);
+    ch_multiply_batch(x, &p, 1);
   }
 }
 
@@ -84,7 +85,7 @@ static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, void CH_D
   product_args p = experts_of(x, a, c, c_is);
   round_before(x, &p.a, &p.a_is, (int64_t)a->max_rows * a->k);
   round_before(x, &p.b, &p.b_is, a->form == CH_TN ? (int64_t)a->max_rows * a->n : a->experts * a->k * a->n);
-  if (!ch_counting(x)) ch_multiply_batch(x, &p, a->experts);
+  ch_multiply_batch(x, &p, a->experts);
 }
 
 /* ---- rows that belong to experts by number, at equal distances ---- */
@@ -103,9 +104,8 @@ static void pad(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, int64_t 
                 const ch_bf16 CH_DEV **rounded) {
   int is = kind_of(x, *rounded, 0);
   void CH_DEV *padded = CH_NEW(&x->scratch, char, rows *width *(is == AS_FLOAT ? sizeof(real) : sizeof(ch_bf16)));
-  if (!ch_counting(x))
-    CH_LAUNCH(x, pad_rows, ch_groups(rows * width), .begin = a->begin, .rows = either(*value, *rounded),
-              .padded = padded, .width = width, .e = a->experts, .most = a->most, .is = is);
+  CH_LAUNCH(x, pad_rows, ch_groups(rows * width), .begin = a->begin, .rows = either(*value, *rounded), .padded = padded,
+            .width = width, .e = a->experts, .most = a->most, .is = is);
   *value = is == AS_FLOAT ? padded : NULL;
   *rounded = is == AS_FLOAT ? NULL : padded;
 }
@@ -125,9 +125,8 @@ static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t ro
   real CH_DEV *padded = CH_NEW(&x->scratch, real, rows * a->n);
   p.accumulate = 0;
   multiply_experts(x, &p, padded, AS_FLOAT);
-  if (!ch_counting(x))
-    CH_LAUNCH(x, unpad_rows, ch_groups(rows * a->n), .begin = a->begin, .rows = c, .padded = padded, .width = a->n,
-              .e = a->experts, .most = a->most, .accumulate = a->accumulate);
+  CH_LAUNCH(x, unpad_rows, ch_groups(rows * a->n), .begin = a->begin, .rows = c, .padded = padded, .width = a->n,
+            .e = a->experts, .most = a->most, .accumulate = a->accumulate);
 }
 
 /* Where nothing but an activation reads the product, and rounds it first, the product is written rounded. Rows that are
@@ -143,7 +142,7 @@ CH_DEVICE_OP(expert_gemm) {
     multiply_padded(x, a, rows, c);
   else
     multiply_experts(x, a, rounded ? (void CH_DEV *)a->activate->x16 : c, rounded ? AS_BF16 : AS_FLOAT);
-  if (!ch_counting(x) && a->activate) {
+  if (a->activate) {
     ch_activate_args through = *a->activate;
     if (!backward && through.x16) through.x = c;
     if (backward) through.dy = c;
@@ -185,7 +184,7 @@ static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int6
 }
 
 static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
-  int64_t partner = ch_counting(x) ? 0 : first + a->n / 2;
+  int64_t partner = first + a->n / 2;
   real CH_DEV *other = c->logits + chunk_rows(a) * a->V;
   head_forward(x, a, first, rows, c->logits);
   if (!a->paired) {
@@ -213,11 +212,9 @@ CH_DEVICE_OP(head) {
     c.delta = CH_NEW(&x->scratch, real, size);
     c.disagreement = CH_NEW(&x->scratch, double, chunk_size);
   }
-  if (!ch_counting(x)) {
-    x->memory->zero(a->loss_sum, sizeof *a->loss_sum);
-    if (a->paired) x->memory->zero(a->consistency_sum, sizeof *a->consistency_sum);
-  }
+  ch_zero(x, a->loss_sum, sizeof *a->loss_sum);
+  if (a->paired) ch_zero(x, a->consistency_sum, sizeof *a->consistency_sum);
   int64_t first = 0;
   do head_chunk(x, a, first, n - first < chunk_size ? n - first : chunk_size, &c); /* once without rows too, for dw */
-  while ((first += chunk_size) < n && !ch_counting(x));
+  while ((first += chunk_size) < n);
 }

@@ -30,8 +30,7 @@ CH_DEVICE_OP(within) {
   size_t marks = (size_t)r->tokens * (size_t)r->experts;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, marks);
   int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts);
-  if (ch_counting(x)) return;
-  x->memory->zero(keep, marks);
+  ch_zero(x, keep, marks);
   CH_LAUNCH(x, within, r->experts, .least_begin = a->least->expert_begin, .least_token = a->least->slot_token,
             .most_begin = a->most->expert_begin, .most_token = a->most->slot_token, .least_cutoff = a->least_cutoff,
             .valid = a->valid, .score = a->score, .threshold = a->threshold, .keep = keep, .demand = a->demand,
@@ -45,8 +44,7 @@ CH_DEVICE_OP(place) {
   const ch_record *r = a->record;
   int64_t choices = (int64_t)r->tokens * a->count;
   int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts), *asked = CH_NEW(&x->scratch, int, choices);
-  if (ch_counting(x)) return;
-  x->memory->copy(asked, a->choice, (size_t)choices * sizeof *asked);
+  ch_copy(x, asked, a->choice, (size_t)choices * sizeof *asked);
   CH_LAUNCH(x, place, r->experts, .asked = asked, .value = a->value, .choice = a->choice, .demand = a->demand,
             .dropped = dropped, .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count,
             .capacity = a->capacity);
@@ -102,9 +100,8 @@ CH_DEVICE_OP(gate) {
 }
 
 CH_DEVICE_OP(gate_backward) {
-  if (ch_counting(x)) return;
   const ch_record *r = a->record;
-  x->memory->zero(a->dscore, (size_t)r->tokens * (size_t)r->experts * sizeof *a->dscore);
+  ch_zero(x, a->dscore, (size_t)r->tokens * (size_t)r->experts * sizeof *a->dscore);
   CH_LAUNCH(x, gate_backward, r->experts, .begin = r->expert_begin, .slot_token = r->slot_token,
             .slot_gate = r->slot_gate, .dgate = a->dgate, .dscore = a->dscore, .e = r->experts,
             .sigmoid = a->rule == CH_GATE_SIGMOID);
@@ -144,7 +141,7 @@ CH_DEVICE_OP(balance) {
 CH_DEVICE_OP(balance_backward) {
   CH_SCRATCH(x);
   double CH_DEV *share = shares(x, a);
-  if (!ch_counting(x) && (double)a->scale != 0 && a->groups)
+  if ((double)a->scale != 0 && a->groups)
     CH_LAUNCH(x, balance_backward, ch_groups(a->n), .valid = a->valid, .score = a->score, .share = share,
               .dscore = a->dscore_acc, .scale = (double)a->scale / a->groups, .n = a->n, .e = a->e, .nulls = a->nulls,
               .shares = a->shares, .span = a->span);

@@ -105,8 +105,9 @@ const char *ch_model_bad_weight(choir_model *model) {
     x->ops->sumsq(x,
                   &(ch_sumsq_args){.arrays = 1, .count = p[i].remote ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
   const double *squares = ch_get(x, sums, (size_t)count * sizeof *squares);
-  while (!ch_counting(x) && bad < count && isfinite(squares[bad])) bad++;
-  if (!ch_counting(x)) bad = (int)-ch_comm_max(x->comm, -bad);
+  if (ch_counting(x)) return NULL;
+  while (bad < count && isfinite(squares[bad])) bad++;
+  bad = (int)-ch_comm_max(x->comm, -bad);
   return bad < count ? p[bad].name : NULL;
 }
 

@@ -156,9 +156,8 @@ void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   p->loss_sum = p->aux_loss = p->z_loss = 0;
   p->sums = CH_NEW(&x->tape, double, report_cells(m, p));
   p->shard_loss = p->sums + loss_cells(m);
-  if (ch_counting(x)) return;
-  x->memory->zero(p->sums, CH_PASS_SUMS * sizeof *p->sums);
-  x->memory->zero(p->shard_loss, (size_t)ch_pass_shards(p) * sizeof *p->sums);
+  ch_zero(x, p->sums, CH_PASS_SUMS * sizeof *p->sums);
+  ch_zero(x, p->shard_loss, (size_t)ch_pass_shards(p) * sizeof *p->sums);
 }
 
 void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
@@ -230,8 +229,7 @@ static void share_losses(ch_exec *x, const ch_pass *p) {
   if (x->comm->size == 1) return;
   CH_SCRATCH(x);
   int shards = ch_pass_shards(p);
-  if (!ch_counting(x))
-    ch_comm_gather_shares(x->comm, "losses of shards", CH_EITHER_SIDE(p->shard_loss), shards, sizeof(double));
+  ch_gather_shares(x, x->comm, "losses of shards", p->shard_loss, shards, sizeof *p->shard_loss);
   const double *loss = ch_get(x, p->shard_loss, (size_t)shards * sizeof *loss);
   if (ch_counting(x)) return;
   const double sum = ch_add_shards(shards, loss);

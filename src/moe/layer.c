@@ -67,12 +67,11 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_parts_begin(x, all, s->chunk_slots, ch_parts_most(s->chunk_slots, a->route.e), &parts);
   ch_record_alloc(&x->scratch, &part, all->tokens, a->route.e, s->chunk_slots);
   for (int begin = 0, end; begin < all->tokens; begin = end) {
-    end = ch_counting(x) ? begin + 1 : ch_parts_end(&parts, begin);
+    end = ch_counting(x) ? all->tokens : ch_parts_end(&parts, begin);
     part.tokens = end - begin;
     CH_OP(x, part, .all = all, .begin = begin, .end = end, .part = &part);
     CH_OP(x, index, .record = &part);
     run_experts(x, a, &part, begin, s);
-    if (ch_counting(x)) break;
   }
 }
 

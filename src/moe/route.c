@@ -40,7 +40,6 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   r->record.most = own.record.most;
   r->counts.capacity = own.counts.capacity;
   r->counts.certificate = own.counts.certificate;
-  if (ch_counting(x)) return;
   const struct {
     void CH_DEV *to;
     const void CH_DEV *from;
@@ -53,7 +52,7 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
                {r->counts.dropped, own.counts.dropped, sizeof(int64_t)},
                {r->counts.aux_loss, own.counts.aux_loss, sizeof(double)}};
   for (size_t i = 0; i < sizeof array / sizeof *array; i++)
-    x->memory->put(array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
+    ch_write(x, array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
 }
 
 void ch_route_only(ch_exec *x, const ch_route_args *a) {
@@ -61,10 +60,6 @@ void ch_route_only(ch_exec *x, const ch_route_args *a) {
     route_on_host(x, a);
   else
     a->router->route(x, a);
-}
-
-void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int n, int width) {
-  if (!ch_counting(x)) ch_comm_gather_shares(x->comm, what, CH_EITHER_SIDE(all), n, width * (int64_t)sizeof(real));
 }
 
 void ch_route_z_loss(ch_exec *x, const ch_route_args *a, ch_routing *r, int64_t first, int n,

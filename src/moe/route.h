@@ -19,9 +19,6 @@ void ch_route_z_loss(ch_exec *x, const ch_route_args *a, ch_routing *r, int64_t 
 void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, const ch_routing *r, int64_t first, int n,
                               const real CH_DEV *logits, real CH_DEV *dlogits);
 
-/* All-gather of a device array [n,width], of which each rank has written its own rows. */
-void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int n, int width);
-
 /* Calls the router's `route` (on the host for routers that run there): fills the counts and the record of
  * a->routing without its index by tokens. */
 void ch_route_only(ch_exec *x, const ch_route_args *a);

@@ -96,7 +96,7 @@ void ch_route_sharded(ch_exec *x, const ch_route_args *all) {
   choose(x, all, &mine);
   if (!ch_counting(x)) memset(experts, 0, (size_t)all->e * sizeof *experts);
   describe_experts(x, &own, experts + ch_own_share(x->comm, all->e).first);
-  if (!ch_counting(x)) ch_comm_gather_shares(x->comm, "loads of experts", experts, all->e, sizeof *experts);
+  ch_gather_shares(x, x->comm, "loads of experts", CH_AS_DEV(void, experts), all->e, sizeof *experts);
   const int *begin = collect_record(x, all, experts);
   if (ch_counting(x)) return;
   ch_comm_gather_lists(x->comm, "tokens of experts", CH_EITHER_SIDE(own.record.slot_token),

@@ -32,7 +32,7 @@ static inline void ch_route_counts_alloc(ch_exec *x, ch_arena *a, ch_route_count
   double CH_DEV *both = CH_NEW(a, double, 2);
   c->aux_loss = both;
   c->dropped = (int64_t CH_DEV *)(both + 1);
-  if (!ch_counting(x)) x->memory->zero(both, 2 * sizeof *both);
+  ch_zero(x, both, 2 * sizeof *both);
 }
 
 /* A router reads this of a token. */

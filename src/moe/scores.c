@@ -65,9 +65,10 @@ void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   score_rows(x, a, in, own_logits(x, a, s));
   ch_route_z_loss(x, &a->route, r, ch_moe_first_token(x, a), (int)n, own_logits(x, a, s));
   if (r->scores) ch_scores_of(x, a->route.options, n, a->route.e, r->logits, own_scores(x, a, s));
-  if (r->lse) ch_route_gather(x, "z-loss", r->lse, a->route.n, 1);
+  if (r->lse) ch_gather_shares(x, x->comm, "z-loss", r->lse, a->route.n, sizeof *r->lse);
   if (!ch_routes_sharded(x, &a->route))
-    ch_route_gather(x, "scores", r->scores ? r->scores : r->logits, a->route.n, a->route.e);
+    ch_gather_shares(x, x->comm, "scores", r->scores ? r->scores : r->logits, a->route.n,
+                     a->route.e * (int64_t)sizeof(real));
 }
 
 /* Gradient of X Wg. */

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/threads.h"
 #include "choir/backend.h"
+#include "comm/collective.h"
 
 /* One row per backend; its folder defines ch_backend_NAME. The first row is the default. */
 #ifdef CHOIR_DOUBLE
@@ -182,6 +183,11 @@ const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes) {
   void *to = CH_NEW_HOST(&x->host->scratch, char, bytes);
   if (!ch_counting(x)) x->memory->get(to, from, bytes);
   return to;
+}
+
+void ch_gather_shares(const ch_exec *x, const ch_comm *comm, const char *what, void CH_DEV *all, int64_t count,
+                      int64_t bytes) {
+  if (!ch_counting(x)) ch_comm_gather_shares(comm, what, CH_EITHER_SIDE(all), count, bytes);
 }
 
 int ch_exec_check(const ch_exec *x) { return x->memory->check ? x->memory->check() : CHOIR_OK; }

@@ -58,6 +58,21 @@ static inline ch_arena *ch_host_arena(ch_exec *x, const ch_arena *a) {
  * in the host's scratch. Waits for the device: docs/ops.md lists the places that do. */
 const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes);
 
+/* Zeros, or bytes of the host or of x's memory, into x's memory, in order with ops; nothing while x counts. */
+static inline void ch_zero(const ch_exec *x, void CH_DEV *to, size_t bytes) {
+  if (!ch_counting(x)) x->memory->zero(to, bytes);
+}
+static inline void ch_write(const ch_exec *x, void CH_DEV *to, const void *from, size_t bytes) {
+  if (!ch_counting(x)) x->memory->put(to, from, bytes);
+}
+static inline void ch_copy(const ch_exec *x, void CH_DEV *to, const void CH_DEV *from, size_t bytes) {
+  if (!ch_counting(x)) x->memory->copy(to, from, bytes);
+}
+
+/* ch_comm_gather_shares of an array of x's memory or its host's; nothing while x counts. */
+void ch_gather_shares(const ch_exec *x, const ch_comm *comm, const char *what, void CH_DEV *all, int64_t count,
+                      int64_t bytes);
+
 /* Whether the device did all that it was asked for: its error, else CHOIR_OK. Who has waited for results asks. */
 int ch_exec_check(const ch_exec *x);
 

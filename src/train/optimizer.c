@@ -151,9 +151,8 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
 static void gather_squares(ch_exec *x, const ch_optimizer *o, double *square) {
   const ch_comm *hidden = &x->grid.tp_group;
   int64_t count = (int64_t)o->experts * o->tensors, bytes = count * (int64_t)sizeof *square;
-  if (!ch_counting(x))
-    ch_comm_gather_shares(&x->grid.ep_group, "squares of gradients", square, o->experts,
-                          o->tensors * (int64_t)sizeof *square);
+  ch_gather_shares(x, &x->grid.ep_group, "squares of gradients", CH_AS_DEV(void, square), o->experts,
+                   o->tensors * (int64_t)sizeof *square);
   const double *of_shard =
       CH_AS_HOST(const double, ch_comm_gather_in(&ch_host(x)->scratch, hidden, "squares of gradients of hidden shards",
                                                  CH_AS_DEV(const double, square), bytes));

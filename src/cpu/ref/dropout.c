@@ -2,9 +2,8 @@
 #include "base/rng.h"
 #include "cpu/ref/ref.h"
 
-CH_REF_SCRATCH_OP(dropout) {
+CH_REF_OP(dropout) {
   enum { PIECE = 4096 }; /* a multiple of four */
-  if (ch_counting(x)) return;
   uint64_t dropped = (uint64_t)(a->rate * 0x1p16 + 0.5);
   ch_rng rng = ch_rng_make(a->seed, CH_STREAM_DROPOUT, a->place);
   real scale = (real)(0x1p16 / (0x1p16 - (double)dropped));

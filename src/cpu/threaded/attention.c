@@ -22,7 +22,7 @@ typedef struct {
   float *work;         /* of all threads */
 } attention_plan;
 
-static attention_plan make_plan(ch_exec *x, const ch_attention_args *a) {
+static attention_plan allocate_plan(ch_exec *x, const ch_attention_args *a) {
   attention_plan p = {.a = a,
                       .ld = ch_attention_ld(a),
                       .kv_ld = ch_attention_kv_ld(a),
@@ -30,19 +30,23 @@ static attention_plan make_plan(ch_exec *x, const ch_attention_args *a) {
                       .kv_heads = ch_kv_heads(a->H, a->kv_heads),
                       .distances = ch_attention_distances(a),
                       .row = ch_attention_distances(a) + CH_SCORES_PAD};
-  int64_t biases = (a->rel_bias ? a->H : 1) * p.row;
   p.group = a->H / p.kv_heads;
   p.bucket = CH_NEW(&x->scratch, int, p.distances);
-  p.bias = CH_NEW(&x->scratch, float, biases);
+  p.bias = CH_NEW(&x->scratch, float, (a->rel_bias ? a->H : 1) * p.row);
   p.work = CH_NEW(&x->scratch, float, x->threads *ch_attention_work(a->T, a->dh));
-  if (ch_counting(x)) return p;
-  if (!a->rel_bias) memset(p.bias, 0, (size_t)biases * sizeof *p.bias);
-  if (!a->rel_bias) return p;
-  ch_attention_all_buckets(a, p.bucket);
-  for (int i = 0; i < p.distances; i++)
-    for (int head = 0; head < a->H; head++)
-      p.bias[head * p.row + p.distances - 1 - i] = a->rel_bias[p.bucket[i] * a->H + head];
   return p;
+}
+
+static void fill_bias(const attention_plan *p) {
+  const ch_attention_args *a = p->a;
+  if (!a->rel_bias) {
+    memset(p->bias, 0, (size_t)p->row * sizeof *p->bias);
+    return;
+  }
+  ch_attention_all_buckets(a, p->bucket);
+  for (int i = 0; i < p->distances; i++)
+    for (int head = 0; head < a->H; head++)
+      p->bias[head * p->row + p->distances - 1 - i] = a->rel_bias[p->bucket[i] * a->H + head];
 }
 
 /* One sequence's head as the calling thread works on it. */
@@ -84,10 +88,11 @@ static void clear_rows(const ch_attention_head *h, float *y, int64_t ld, int all
 
 static void attention(ch_exec *x, const ch_attention_args *a) {
   CH_SCRATCH(x);
-  attention_plan p = make_plan(x, a);
+  attention_plan p = allocate_plan(x, a);
   void (*forward)(const ch_attention_head *, int, int) = CH_SIMD_PICK(ch_attention_forward);
   int64_t segments = (a->T + SEGMENT - 1) / SEGMENT;
   if (ch_counting(x)) return;
+  fill_bias(&p);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
   for (int64_t i = 0; i < p.tasks * segments; i++) {
     ch_attention_head h = head_of(&p, i / segments);
@@ -135,7 +140,7 @@ static void add_shared_gradients(const ch_exec *x, const attention_plan *p) {
 
 static void attention_backward(ch_exec *x, const ch_attention_args *a) {
   CH_SCRATCH(x);
-  attention_plan p = make_plan(x, a);
+  attention_plan p = allocate_plan(x, a);
   p.dbias = CH_NEW(&x->scratch, float, (a->rel_bias ? p.tasks : x->threads) * p.row);
   if (p.group > 1) {
     p.dk = CH_NEW(&x->scratch, float, p.tasks * a->T * a->dh);
@@ -143,6 +148,7 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
   }
   void (*backward)(const ch_attention_head *) = CH_SIMD_PICK(ch_attention_backward);
   if (ch_counting(x)) return;
+  fill_bias(&p);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
   for (int64_t task = 0; task < p.tasks; task++) {
     ch_attention_head h = head_of(&p, task);

@@ -23,7 +23,7 @@ static operand left_operand(ch_exec *x, const float *a, const ch_bf16 *a16, int6
   if (!bf16) return (operand){.values = a};
   operand o = {.rounded = ch_rounded_operand(x, a, a16, count)};
   float *values = widens || ch_counting(x) ? CH_NEW(&x->scratch, float, count) : NULL;
-  for (int64_t i = 0; i < count && widens && !ch_counting(x); i++) values[i] = ch_bf16_value(o.rounded[i]);
+  if (widens) CH_OP(x, widen_bf16, .count = count, .x = o.rounded, .y = values);
   o.values = values;
   return o;
 }
@@ -126,7 +126,7 @@ void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   CH_SCRATCH(x);
   ch_product *own = CH_NEW(&x->scratch, ch_product, g->experts), *few = CH_NEW(&x->scratch, ch_product, g->experts);
   int bf16 = x->compute == CH_COMPUTE_BF16, owns = 0, fews = 0;
-  int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
+  int64_t rows = ch_expert_rows(x, g);
   float *c = bf16 && g->activate && !ch_gated(g->activate->activation) ? CH_NEW(&x->scratch, float, rows * g->n) : g->c;
   const void *w = bf16 ? (const void *)ch_rounded_operand(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {

@@ -53,7 +53,7 @@ typedef struct {
 static operands prepare_operands(ch_exec *x, const ch_expert_gemm_args *g) {
   operands in = {g->a, g->form == CH_TN ? g->c : g->w, x->compute == CH_COMPUTE_BF16, 0};
   if (x->compute != CH_COMPUTE_BF16) return in;
-  int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
+  int64_t rows = ch_expert_rows(x, g);
   in.a = ch_rounded_operand(x, g->a, g->a16, rows * g->k);
   if (g->form == CH_TN)
     in.b = ch_rounded_operand(x, g->c, g->c16, rows * g->n);

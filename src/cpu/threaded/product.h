@@ -32,6 +32,11 @@ static inline int64_t ch_span(int64_t rows, int64_t width, int64_t ld) {
   return rows > 0 ? (rows - 1) * ld + width : 0;
 }
 
+/* Rows of all experts; in the counting run as many as there may be. */
+static inline int64_t ch_expert_rows(const ch_exec *x, const ch_expert_gemm_args *g) {
+  return ch_counting(x) ? g->max_rows : g->begin[g->experts];
+}
+
 /* How products are cut: into so many pieces, but none below a cost at which it pays to cut (product_pieces.c). One that
  * runs alone: enough pieces to balance 16 threads, few enough to keep them large; a small one is still cut in two, or
  * the other threads would wait. One of many experts: so that a full one does not leave the other threads waiting; small

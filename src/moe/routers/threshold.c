@@ -1,7 +1,6 @@
 #include "moe/routers/threshold.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "moe/routers/pool.h"
 
@@ -24,9 +23,11 @@ static const real CH_DEV *follow(ch_exec *x, const ch_route_args *a) {
   int T = a->sequence_length > 0 ? a->sequence_length : a->n, sequences = a->n / T;
   double share = fmin(1, ch_router_factor(a->options, a->training) / a->e);
   ch_arena *host = &ch_host(x)->scratch;
-  int *begin = CH_NEW_HOST(host, int, sequences + 1), *past = CH_NEW_HOST(host, int, sequences);
-  for (int b = 0; b <= sequences && !ch_counting(x); b++) begin[b] = b * T;
-  if (!ch_counting(x)) memset(past, 0, (size_t)sequences * sizeof *past);
+  int *begin = CH_NEW_HOST(host, int, sequences + 1), *past = CH_NEW_HOST(host, int, sequences + 1);
+  for (int b = 0; b <= sequences && !ch_counting(x); b++) {
+    begin[b] = b * T;
+    past[b] = 0;
+  }
   const ch_growing whole = {sequences, T, begin, past, a->growing.history},
                    *rows = a->growing.sequences ? &a->growing : &whole;
   real CH_DEV *cutoff = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
