@@ -148,9 +148,12 @@ def rows(study: Study) -> tuple[list[str], list[list[str]]]:
     made = []
     for arm in study.arms:
         found = [result(study, arm.name, seed) for seed in range(1, study.seeds + 1)]
-        routings = dict.fromkeys(how for one in found for by in one.values() for how in by if how != "hash")
+        every = [(how, one) for texts in found for by in texts.values() for how, one in by.items() if how != "hash"]
+        routings = dict.fromkeys(how for how, one in every if "loss" in one)
+        serving = "threshold" if "threshold" in routings else next(iter(routings), None)  # pairs are in its row
         for how in routings:
-            values = [losses(study, arm.name, [text], how) for text in study.recipe["texts"]]
+            asked = None if how == serving else how
+            values = [losses(study, arm.name, [text], asked) for text in study.recipe["texts"]]
             cells = [f"{np.nanmean(v):.3f} ± {np.nanstd(v, ddof=1):.3f}" if np.isfinite(v).sum() > 1
                      else f"{np.nanmean(v):.3f}" if np.isfinite(v).any() else "-" for v in values]  # fmt: skip
             seeds = [seed for seed, one in enumerate(found, 1) if one]
