@@ -171,7 +171,7 @@ static void refusals(void **state) {
   program_refuses(1, "whose scores draw nothing", "choir score lm --requests requests.jsonl --mask-samples 4");
   program_refuses(1, "leave train.objective as the checkpoint has it",
                   "choir finetune --from run --task mine.json --data set --set objective=next_token --out none");
-  program_refuses(1, "model.attention is \"bidirectional\"", "choir export run --format gguf --out run.gguf");
+  program_refuses(1, "model.attention is \"bidirectional\"", "choir export run --format hf --out folder");
   program_refuses(1, "probe for leaks", "choir probe run --text corpus.txt");
   program_refuses(1, "routing 'adaptive'", "choir eval run --routing adaptive");
   program_refuses(2, "no meaning for a model that is trained by masking", "choir generate run --max-tokens 5");
