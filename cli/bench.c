@@ -108,12 +108,12 @@ static void print_forecast(double ratio, int threads) {
 
 /* A problem by 1, 2, 4, ... threads, at last by as many as the user asks for. */
 static int by_threads(const char *problem) {
-  ch_peak peak, all_threads = *o.peak;
-  ch_bench_options kept = o;
+  ch_peak peak;
+  const ch_bench_options kept = o;
   ch_bench_result first = {0}, other = {0};
-  int status = 0, most = all_threads.threads;
-  for (int threads = 1; threads && !status; threads = threads < most ? (2 * threads < most ? 2 * threads : most) : 0) {
-    o.threads = threads, o.peak = &peak;
+  int status = 0, most = o.peak->threads;
+  for (int threads = 1, last = 0; last < most && !status; threads = 2 * threads < most ? 2 * threads : most) {
+    last = o.threads = threads, o.peak = &peak;
     if (ch_bench_peak(&o, &peak)) return cli_fail();
     if (!json) printf("%d thread%s\n", threads, threads > 1 ? "s" : "");
     status = one(problem, &first, threads > 1 ? &other : &first);

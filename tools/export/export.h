@@ -25,7 +25,7 @@ typedef struct choir_export_result {
   int experts_per_token;            /* 0: no MoE layers */
   int null_experts;                 /* added beside the model's own */
   int measured;                     /* nonzero: what follows was */
-  char objective[CHOIR_NAME_BYTES]; /* what the losses are (choir_eval_result); "": none was measured */
+  char objective[CHOIR_NAME_BYTES]; /* of the losses, as in choir_eval_result; empty where nothing was measured */
   double cut;                       /* share of tokens, over all MoE layers, that have more experts than K */
   int twentieth;                    /* the least K that cuts one token in twenty at most */
   double loss, loss_cut;            /* by thresholds, and with K at most */

@@ -44,8 +44,8 @@ def result(study: Study, arm: str, seed: int) -> dict[str, Any]:
 
 
 def losses(study: Study, arm: str, texts: list[str], routing: Optional[str] = None) -> np.ndarray:
-    """[seeds], the mean over texts, of pairs the share in the wrong order; NaN where one is missing. No routing: by thresholds where the arm's own looks across
-    tokens, else its own."""
+    """[seeds], the mean over texts, of pairs the share in the wrong order; NaN where one is missing. No routing: by
+    thresholds where the arm's own looks across tokens, else its own."""
 
     def loss(found: dict[str, Any], text: str) -> float:
         by = found.get(text, {})
@@ -64,10 +64,16 @@ def pairs(run: pathlib.Path, path: pathlib.Path, threads: int) -> dict[str, floa
     everywhere gains nothing by it. The mean over words; 1/2 is chance."""
     margins: dict[str, tuple[list[float], list[float]]] = collections.defaultdict(lambda: ([], []))
     said = [json.loads(line) for line in pages.ask("score", run, "--requests", path, "--threads", threads).splitlines()]
-    for first, second in zip(said[::2], said[1::2]):
-        words, right = first["id"]
-        margins[words][right].append(first["log_likelihood"] - second["log_likelihood"])
+    try:
+        for first, second in zip(said[::2], said[1::2]):
+            words, right = first["id"]
+            margins[words][right].append(first["log_likelihood"] - second["log_likelihood"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise StudyError(f'{path}: needs two requests for each text, with an "id" as ["is/are", 0], 1 where the text has '
+                         "the second word, and a model that is not trained by masking") from None  # fmt: skip
     wrong = [np.searchsorted(np.sort(a), b).mean() / len(a) for a, b in margins.values() if a and b]
+    if not wrong:
+        raise StudyError(f"{path}: has no two words that both have texts; lab/pairs makes such a file")
     return {"wrong": float(np.mean(wrong)), "texts": len(said) // 2}
 
 
