@@ -56,7 +56,7 @@ def _run_all(o: argparse.Namespace, held: contextlib.ExitStack) -> int:
         for part in ("trunks", "runs", "configs", "logs"):
             (study.out / part).mkdir(parents=True, exist_ok=True)
         study.save()
-        runner = Runner()
+        runner = Runner(o.backend)
         jobs = Jobs(runner, o.jobs, deadline)
         _introduce(study, jobs)
         stopped = False
@@ -189,11 +189,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")
     run.add_argument("--out", required=True, metavar="DIR", help="directory of studies, which share runs")
     run.add_argument("--store", metavar="DIR", help="the store of results [OUT/results]")
-    run.add_argument("--scale", default="pico", help="pico, pico-char, nano, small, 0.1b, or a JSON file [pico]")
+    run.add_argument("--scale", default="pico", help="pico, pico-char, nano, nano-char, small, 0.1b, or a JSON file [pico]")
     run.add_argument("--seeds", type=_count, default=0, metavar="N", help="runs of every arm [the scale's]")
     run.add_argument("--tokens", type=_tokens, metavar="M,...",
                      help="budgets: training tokens of cooled end points [the scale's]")  # fmt: skip
     run.add_argument("--jobs", type=_count, default=0, metavar="J", help="runs at once [one for every CPU]")
+    run.add_argument("--backend", default="cpu", metavar="NAME",
+                     help="of training: cpu, opencl or cuda, with few jobs, for they share the device [cpu]")  # fmt: skip
     run.add_argument("--minutes", type=_minutes, default=0, metavar="T", help="stop after T minutes, saved [never]")
     run.add_argument("--tasks", metavar="DIR", help="a folder for each labelled task, for a recipe that fine-tunes")
     run.add_argument("--texts", metavar="DIR", help="NAME.txt for each text of a recipe that names texts")

@@ -107,7 +107,7 @@ class Lane(Work):
     def _train(self, config: dict[str, Any], out: pathlib.Path, threads: int, begun: int) -> None:
         file = self.out / "configs" / f"{out.parent.name}-{out.name}.json"
         write(file, config)
-        words = ["train", "--config", file, "--out", out, "--threads", threads]
+        words = ["train", "--config", file, "--out", out, *self.runner.places(threads)]
         words += ["--resume"] if (out / "config.json").exists() else ["--data", self.data]
 
         def watch() -> None:

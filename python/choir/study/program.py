@@ -22,13 +22,18 @@ def ask(*words: Any) -> Any:
 
 
 class Runner:
-    """Runs commands until somebody asks it to stop; then those that run are told to save and end."""
+    """Runs commands until somebody asks it to stop; then those that run are told to save and end. `backend`: of training."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str = "cpu") -> None:
+        self.backend = backend
         self._lock, self._processes = threading.RLock(), set()  # a signal may come within
         self.stopping = False
         # If this process is killed, its children get SIGTERM and save a checkpoint.
         self._before = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+
+    def places(self, threads: int) -> list[Any]:
+        """Options of `choir train` that say what it runs on."""
+        return ["--threads", threads, "--backend", self.backend]
 
     def stop(self) -> None:
         with self._lock:

@@ -65,7 +65,7 @@ class Turns(Work):
         run, made = study.trained(arm, 1, "times need"), study.own / ".turn"
         shutil.rmtree(made, ignore_errors=True)
         branch(run, newest(run), made)
-        words = ["train", "--resume", "--out", made, "--threads", threads, "--set", f"steps={newest(run) + STEPS}"]
+        words = ["train", "--resume", "--out", made, *self.runner.places(threads), "--set", f"steps={newest(run) + STEPS}"]
         words += ["--set", "cooldown_steps=0", "--set", "eval_sequences=1"]
         self.runner.run(words, study.out / "logs" / "times.txt", lambda: None)
         seconds = [line["seconds"] for line in runs.lines(made, "timing.jsonl") if "seconds" in line][-STEPS:]
