@@ -13,6 +13,7 @@ typedef struct ch_product {
   int by_row; /* a row's bits must not depend on how many there are */
   int rounds; /* of bf16, but b still points to floats */
   int64_t m, n, k;
+  int64_t depth;   /* threaded/product.h: so much of k at a time, as if each were a product that is added; 0: all */
   int64_t columns; /* columns of the whole product, which decide how the depth is sliced; 0: n */
   const void *a, *b;
   const float *panels; /* B packed before (threaded/product.h), or NULL */

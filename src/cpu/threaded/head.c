@@ -1,6 +1,6 @@
-/* The tied head in chunks of rows: logits by a product, exponentials in place, and both gradients by products while the
- * chunk is at hand. The softmax's division is never done over the vocabulary: with e the exponentials and s = weight *
- * scale / sum of each row, dx = s (e W) scales rows of dx, and dw = e^T (s x) rows of x. Where rows come in pairs a
+/* The tied head in chunks of rows: logits by products, exponentials in place, and both gradients by products while the
+ * chunks are at hand. The softmax's division is never done over the vocabulary: with e the exponentials and s = weight
+ * * scale / sum of each row, dx = s (e W) scales rows of dx, and dw = e^T (s x) rows of x. Where rows come in pairs a
  * chunk holds both of each, and e is the whole gradient except for the scale. */
 #include "cpu/head.h"
 
@@ -17,13 +17,15 @@ enum {
   NARROW = 256,
   MOST_LOGITS = 1 << 25, /* in a chunk, whatever the vocabulary */
   MOST_PARTS = 8,        /* the sum over the vocabulary in dx, in parts that run in parallel */
-  SHORTEST_PART = 1024
+  SHORTEST_PART = 1024,
+  MOST_AT_ONCE = 8 /* small chunks that many threads work on at once */
 };
 
 typedef void round_rows(int64_t, int64_t, const float *, int64_t, ch_bf16 *);
 
 typedef struct {
-  int64_t rows, parts; /* of a full chunk; of the vocabulary */
+  int64_t chunk, rows; /* rows of a chunk, and of all chunks that are at hand at once */
+  int64_t parts;       /* of the vocabulary */
   int64_t ld;          /* of the logits */
   float *logits;       /* [rows,ld] */
   ch_bf16 *rounded;    /* [rows,ld] their exponentials, where products take bf16; else NULL */
@@ -41,15 +43,25 @@ typedef struct {
   int bf16;
 } head_plan;
 
-/* Rows first .. first+rows-1 of the batch, which are from row `at` on in the chunk. */
+/* Rows first .. first+rows-1 of the batch, which are at hand from row `at` on. */
 typedef struct {
   int64_t first, rows, at;
 } row_span;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t chunk_rows(const ch_head_args *a) {
   int64_t rows = a->d < NARROW ? ROWS_NARROW : ROWS, most = MOST_LOGITS / (a->V > 0 ? a->V : 1);
   if (rows > most) rows = most > 16 ? most : 16;
   return rows < a->n ? rows : a->n;
+}
+
+/* Chunks at once: with two threads or less one, which stays in the cache. They are the same products in any number, so
+ * that results do not depend on the number of threads; pairs, whose gradients are added in turns, come one by one. */
+static int64_t chunks_at_once(const ch_exec *x, const ch_head_args *a, int64_t chunk) {
+  if (a->paired || chunk != ROWS_NARROW) return 1;
+  int64_t most = least(MOST_AT_ONCE, (a->n + chunk - 1) / chunk), wanted = x->threads / 2;
+  return wanted < 1 ? 1 : least(wanted, most);
 }
 
 /* A vocabulary is often a power of two, and rows of it fall on each other in every cache: 40 % of dw's speed. */
@@ -58,8 +70,6 @@ static int64_t logits_stride(int64_t V) {
   int64_t ld = (V + LINE - 1) / LINE * LINE;
   return ld % CONFLICT ? ld : ld + LINE;
 }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t whole_panels(int64_t columns) {
   return (columns + CH_PANEL_COLUMNS - 1) / CH_PANEL_COLUMNS * CH_PANEL_COLUMNS;
@@ -102,7 +112,7 @@ static ch_product part_of(const ch_head_args *a, const head_plan *p, int64_t i) 
 static void pack_weights(ch_exec *x, const ch_head_args *a, head_plan *p) {
   ch_product all = logits_of(a, p), first = part_of(a, p, 0);
   int64_t steps = ch_product_steps(&all), words = whole_panels(first.k);
-  if (!steps || p->rows > ROWS_NARROW || a->n <= p->rows) return;
+  if (!steps || p->chunk > ROWS_NARROW || a->n <= p->chunk) return;
   p->part = whole_panels(a->d) * first.k; /* the last one may be no pairs */
   p->across = CH_NEW(&x->scratch, float, whole_panels(a->V) * steps);
   if (a->dx) p->along = CH_NEW(&x->scratch, float, p->parts * p->part);
@@ -119,7 +129,8 @@ static void pack_weights(ch_exec *x, const ch_head_args *a, head_plan *p) {
 }
 
 static head_plan make_plan(ch_exec *x, const ch_head_args *a) {
-  head_plan p = {.rows = chunk_rows(a), .ld = logits_stride(a->V), .w = a->w};
+  head_plan p = {.chunk = chunk_rows(a), .ld = logits_stride(a->V), .w = a->w};
+  p.rows = p.chunk * chunks_at_once(x, a, p.chunk);
   p.parts = a->V / SHORTEST_PART < 1 ? 1 : a->V / SHORTEST_PART > MOST_PARTS ? MOST_PARTS : a->V / SHORTEST_PART;
   p.logits = CH_NEW(&x->scratch, float, p.rows *p.ld);
   p.factor = CH_NEW(&x->scratch, float, p.rows);
@@ -146,11 +157,16 @@ static const void *operand(ch_exec *x, const float *array, int64_t count) {
 
 static void logits_product(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_product forward = logits_of(a, p);
-  forward.m = s->rows;
-  forward.a = operand(x, a->x + s->first * a->d, s->rows * a->d);
-  forward.c = p->logits + s->at * p->ld;
-  ch_products_run(x, 1, ch_cut_alone, &forward);
+  ch_product forward[MOST_AT_ONCE];
+  const void *rows = operand(x, a->x + s->first * a->d, s->rows * a->d);
+  int chunks = 0;
+  for (int64_t r = 0; r < s->rows || !chunks; r += p->chunk, chunks++) {
+    forward[chunks] = logits_of(a, p);
+    forward[chunks].m = least(p->chunk, s->rows - r);
+    forward[chunks].a = element(p, rows, r * a->d);
+    forward[chunks].c = p->logits + (s->at + r) * p->ld;
+  }
+  ch_products_run(x, chunks, ch_cut_alone, forward);
   ch_arena_release(&x->scratch, mark);
   if (ch_counting(x) || !a->logits) return;
 #pragma omp parallel for num_threads(x->threads)
@@ -212,19 +228,20 @@ static void pair_losses(ch_exec *x, const ch_head_args *a, const head_plan *p, c
   for (int64_t i = 0; i < s->rows; i++) *a->consistency_sum += p->pair[i];
 }
 
-/* dx of the chunk: the parts of the vocabulary as products of their own, then their sum, in order, times factor. */
+/* dx: of every chunk the parts of the vocabulary as products of their own, then their sum, in order, times factor. */
 static void input_gradient(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s, const void *e) {
-  ch_product part[MOST_PARTS];
+  ch_product part[MOST_AT_ONCE * MOST_PARTS];
   int64_t rows = s->rows, size = rows * a->d;
-  for (int64_t i = 0; i < p->parts; i++) {
-    part[i] = part_of(a, p, i);
-    part[i].m = rows;
-    part[i].a = e;
-    part[i].c = p->partial + i * size;
-    e = element(p, e, part[i].k);
-  }
+  int count = 0;
+  for (int64_t r = 0; r < rows || !count; r += p->chunk)
+    for (int64_t i = 0, word = 0; i < p->parts; word += part[count++].k, i++) {
+      part[count] = part_of(a, p, i);
+      part[count].m = least(p->chunk, rows - r);
+      part[count].a = element(p, e, r * p->ld + word);
+      part[count].c = p->partial + i * size + r * a->d;
+    }
   const ch_tiling of_parts = {.pieces = ch_cut_alone.pieces / (double)p->parts, .smallest = ch_cut_alone.smallest};
-  ch_products_run(x, (int)p->parts, of_parts, part);
+  ch_products_run(x, count, of_parts, part);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t r = 0; r < rows; r++)
@@ -245,6 +262,7 @@ static void gradients(ch_exec *x, const ch_head_args *a, const head_plan *p, con
                    .m = a->V,
                    .n = a->d,
                    .k = s->rows,
+                   .depth = p->chunk,
                    .lda = p->ld,
                    .ldb = a->d,
                    .ldc = a->d,
@@ -257,7 +275,7 @@ static void gradients(ch_exec *x, const ch_head_args *a, const head_plan *p, con
 }
 
 /* Rows [first, first+rows), and with paired their pairs, n/2 rows later. */
-static void head_chunk(ch_exec *x, const ch_head_args *a, const head_plan *p, int64_t first, int64_t rows) {
+static void head_rows(ch_exec *x, const ch_head_args *a, const head_plan *p, int64_t first, int64_t rows) {
   const row_span s[] = {{first, rows, 0}, {a->n / 2 + first, rows, rows}};
   int spans = a->paired ? 2 : 1;
   for (int h = 0; h < spans; h++) logits_product(x, a, p, &s[h]);
@@ -280,12 +298,12 @@ static void head(ch_exec *x, const ch_head_args *a) {
   head_plan p = make_plan(x, a);
   int64_t n = a->paired ? a->n / 2 : a->n, most = a->paired ? p.rows / 2 : p.rows;
   if (ch_counting(x)) {
-    head_chunk(x, a, &p, 0, most);
+    head_rows(x, a, &p, 0, most);
   } else {
     *a->loss_sum = 0;
     if (a->paired) *a->consistency_sum = 0;
-    int64_t first = 0; /* one chunk without rows too, for dw */
-    do head_chunk(x, a, &p, first, n - first < most ? n - first : most);
+    int64_t first = 0; /* once without rows too, for dw */
+    do head_rows(x, a, &p, first, n - first < most ? n - first : most);
     while ((first += most) < n);
     if (a->loss_total) *a->loss_total += *a->loss_sum;
   }

@@ -47,7 +47,7 @@ typedef struct {
   int64_t room;    /* scratch elements for a piece that is not stored elsewhere */
   int64_t rounded; /* scratch elements to round part of B at a time, at least 64 columns; 0: B is rounded whole */
 } ch_tiling;
-static const ch_tiling ch_cut_alone = {.pieces = 32, .smallest = 20e6}, ch_cut_expert = {.pieces = 8, .smallest = 40e6};
+static const ch_tiling ch_cut_alone = {.pieces = 32, .smallest = 10e6}, ch_cut_expert = {.pieces = 8, .smallest = 40e6};
 
 /* Runs independent products on all threads, each cut by a rule of its own shape. In the counting run `products` is not
  * read. */

@@ -54,14 +54,21 @@ static cut cut_product(const ch_product *p, double target, int64_t most) {
   return c;
 }
 
+/* Into how many pieces of equal cost: 1, 2, 4, ..., which leave no thread waiting where there are as many. */
+static double count_of(double whole, const ch_tiling *cutting) {
+  double most = whole / cutting->smallest < cutting->pieces ? whole / cutting->smallest : cutting->pieces, count = 1;
+  while (count < most) count *= 2;
+  return count;
+}
+
 /* Cuts all products; returns the number of pieces, and in *all what they cost. */
 static int64_t cut_all(int count, ch_tiling cutting, const ch_product *products, cut *cuts, double *all) {
   int64_t pieces = 0;
   *all = 0;
   for (int i = 0; i < count; i++) {
-    double whole = cost(products[i].m, products[i].n, products[i].k), share = whole / cutting.pieces;
+    double whole = cost(products[i].m, products[i].n, products[i].k);
     *all += whole;
-    cuts[i] = cut_product(&products[i], share > cutting.smallest ? share : cutting.smallest, cutting.output);
+    cuts[i] = cut_product(&products[i], whole / count_of(whole, &cutting), cutting.output);
     cuts[i].begin = pieces;
     if (cuts[i].rows > 0) pieces += ceil_div(products[i].m, cuts[i].rows) * cuts[i].across;
   }
@@ -128,7 +135,23 @@ static void run_columns(const ch_product *p, int64_t j, int64_t columns, ch_bf16
   ch_product_run(&part, scratch);
 }
 
+/* One part of the inner dimension after the other. */
+static void run_depths(const ch_product *p, void *scratch) {
+  for (int64_t begin = 0; begin < p->k; begin += p->depth) {
+    ch_product part = *p;
+    part.k = p->k - begin < p->depth ? p->k - begin : p->depth;
+    part.a = at(p->bf16, p->a, p->trans_a ? begin * p->lda : begin);
+    part.b = at(p->bf16, p->b, p->trans_b ? begin : begin * p->ldb);
+    part.accumulate |= begin > 0;
+    ch_product_run(&part, scratch);
+  }
+}
+
 static void run_product(const ch_product *p, const pieces_room *r, void *scratch) {
+  if (p->depth && p->k > p->depth) {
+    run_depths(p, scratch);
+    return;
+  }
   if (!p->rounds || p->k <= 0) {
     ch_product_run(p, scratch);
     return;
