@@ -282,5 +282,21 @@ static void logarithm(void **state) {
   assert_true(ch_log_from_1(1) == 0 && isnan(ch_log_from_1(NAN)));
 }
 
-TEST_MAIN(NULL, NULL, gemm_fp32, gemm_bf16, gemm_exact, gemm_without_inner_dimension, gemms_beside_each_other,
-          gemm_passes_nan, expert_gemms, openmp_settings_stay, large_outputs_in_bf16, rounding, exponential, logarithm)
+/* A smaller team would end threads. */
+static void all_threads_or_one(void **state) {
+  (void)state;
+  for (int threads = 1; threads <= 64; threads++) {
+    const ch_exec x = {.threads = threads};
+    int before = 1;
+    for (int64_t work = 0; work < 200; work++) {
+      int used = ch_threads_for(&x, work, 3);
+      assert_true((used == 1 || used == threads) && used >= before);
+      before = used;
+    }
+    assert_int_equal(before, threads);
+  }
+}
+
+TEST_MAIN(NULL, NULL, all_threads_or_one, gemm_fp32, gemm_bf16, gemm_exact, gemm_without_inner_dimension,
+          gemms_beside_each_other, gemm_passes_nan, expert_gemms, openmp_settings_stay, large_outputs_in_bf16, rounding,
+          exponential, logarithm)
