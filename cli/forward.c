@@ -106,10 +106,14 @@ static int print_forward_json(const choir_model *model, int B, int T, const choi
 }
 
 static int print_forward(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
-  printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss, exp(result->loss),
-         result->aux_loss, B, T, seconds);
+  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
+  if (masked)
+    printf("no loss: the model predicts no next tokens ('choir eval' takes its own)");
+  else
+    printf("loss %.6f  perplexity %.4f", result->loss, exp(result->loss));
+  printf("  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->aux_loss, B, T, seconds);
   printf("routing %s%s\n", routing_of(model),
-         looks(model) ? ", which looks across tokens: not the loss of causal use" : "");
+         looks(model) && !masked ? ", which looks across tokens: not the loss of causal use" : "");
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
     choir_route_stats stats;
     if (choir_model_route_stats(model, i, &stats)) return cli_fail();

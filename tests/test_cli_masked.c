@@ -97,6 +97,13 @@ static void fills_gaps(void **state) {
   assert_null(strstr(program_output, "___"));
 }
 
+static void forward_has_no_loss(void **state) {
+  program_must("choir tokenizer encode --tokenizer tokenizer.model --length 16 --out tokens.npy corpus.txt");
+  program_must("choir forward run tokens.npy --logits logits.npy");
+  assert_non_null(strstr(program_output, "no loss"));
+  assert_null(strstr(program_output, "nan"));
+}
+
 static void pages_and_plans(void **state) {
   program_must("choir report run --out run.html && choir info run && choir stats run --text corpus.txt");
   program_must("choir inspect run --text corpus.txt --out text.html");
@@ -183,4 +190,4 @@ static void refusals(void **state) {
 }
 
 TEST_MAIN(setup, program_directory_remove, says_that_it_is_a_bound, goes_on, evaluates, masked_lm, scores, fine_tunes,
-          fine_tunes_many_experts, fills_gaps, pages_and_plans, refusals)
+          fine_tunes_many_experts, fills_gaps, forward_has_no_loss, pages_and_plans, refusals)
