@@ -108,7 +108,7 @@ static int print_forward_json(const choir_model *model, int B, int T, const choi
 static int print_forward(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
   int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
   if (masked)
-    printf("no loss: the model predicts no next tokens ('choir eval' takes its own)");
+    printf("no loss, for no token is masked here: 'choir eval' masks some");
   else
     printf("loss %.6f  perplexity %.4f", result->loss, exp(result->loss));
   printf("  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->aux_loss, B, T, seconds);

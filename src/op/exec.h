@@ -24,9 +24,9 @@ typedef struct ch_exec {
   int batch_invariant;            /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 
-/* Threads for some work, where `least` of it is worth waking one: all of them, or one, for of many it takes a while
- * until the last is awake. With a number in between, GNU's OpenMP ends the threads that a team leaves out, and the next
- * larger team starts them anew. */
+/* The number of threads for some work, where waking a thread pays from `least` work on: all threads, or one. GNU's
+ * OpenMP ends the threads that a smaller team leaves out, and starts them anew for the next larger team. Waking more
+ * than eight threads takes longer, and pays for more work only. */
 static inline int ch_threads_for(const ch_exec *x, int64_t work, int64_t least) {
   int64_t enough = x->threads > 8 ? x->threads / 4 : 2;
   return work / least >= enough ? x->threads : 1;

@@ -57,7 +57,7 @@ def _run_all(o: argparse.Namespace, held: contextlib.ExitStack) -> int:
             (study.out / part).mkdir(parents=True, exist_ok=True)
         study.save()
         runner = Runner(o.backend)
-        jobs = Jobs(runner, o.jobs, deadline)
+        jobs = Jobs(runner, o.jobs or int(o.backend != "cpu"), deadline)
         _introduce(study, jobs)
         stopped = False
         try:
@@ -193,9 +193,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seeds", type=_count, default=0, metavar="N", help="runs of every arm [the scale's]")
     run.add_argument("--tokens", type=_tokens, metavar="M,...",
                      help="budgets: training tokens of cooled end points [the scale's]")  # fmt: skip
-    run.add_argument("--jobs", type=_count, default=0, metavar="J", help="runs at once [one for every CPU]")
+    run.add_argument("--jobs", type=_count, default=0, metavar="J", help="runs at once [one for every CPU; one on a device]")
     run.add_argument("--backend", default="cpu", metavar="NAME",
-                     help="of training: cpu, opencl or cuda, with few jobs, for they share the device [cpu]")  # fmt: skip
+                     help="what trains: cpu, opencl or cuda; jobs share the device [cpu]")  # fmt: skip
     run.add_argument("--minutes", type=_minutes, default=0, metavar="T", help="stop after T minutes, saved [never]")
     run.add_argument("--tasks", metavar="DIR", help="a folder for each labelled task, for a recipe that fine-tunes")
     run.add_argument("--texts", metavar="DIR", help="NAME.txt for each text of a recipe that names texts")

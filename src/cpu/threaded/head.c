@@ -15,7 +15,7 @@ enum {
   ROWS = 1024,       /* of a chunk: enough for one pass over dw to cost little */
   ROWS_NARROW = 128, /* where the model is narrow: a pass over dw is cheap, and the chunk's logits stay in the cache */
   NARROW = 256,
-  MOST_LOGITS = 1 << 25, /* in a chunk, whatever the vocabulary */
+  MOST_LOGITS = 1 << 25, /* at hand at once, whatever the vocabulary */
   MOST_PARTS = 8,        /* the sum over the vocabulary in dx, in parts that run in parallel */
   SHORTEST_PART = 1024,
   MOST_AT_ONCE = 8 /* small chunks that many threads work on at once */
@@ -56,12 +56,14 @@ static int64_t chunk_rows(const ch_head_args *a) {
   return rows < a->n ? rows : a->n;
 }
 
-/* Chunks at once: with two threads or less one, which stays in the cache. They are the same products in any number, so
- * that results do not depend on the number of threads; pairs, whose gradients are added in turns, come one by one. */
+/* How many chunks threads work on at once: one where there are two threads, for it stays in the cache. A chunk's
+ * products have the same shapes whatever this number is, so results do not depend on the number of threads. Pairs come
+ * one chunk at a time, since the gradients of both halves of a chunk are added before the next chunk's. */
 static int64_t chunks_at_once(const ch_exec *x, const ch_head_args *a, int64_t chunk) {
   if (a->paired || chunk != ROWS_NARROW) return 1;
-  int64_t most = least(MOST_AT_ONCE, (a->n + chunk - 1) / chunk), wanted = x->threads / 2;
-  return wanted < 1 ? 1 : least(wanted, most);
+  int64_t most = least(least(MOST_AT_ONCE, (a->n + chunk - 1) / chunk), MOST_LOGITS / chunk / (a->V > 0 ? a->V : 1));
+  int64_t wanted = least(x->threads / 2, most);
+  return wanted > 1 ? wanted : 1;
 }
 
 /* A vocabulary is often a power of two, and rows of it fall on each other in every cache: 40 % of dw's speed. */

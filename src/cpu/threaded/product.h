@@ -39,8 +39,8 @@ static inline int64_t ch_expert_rows(const ch_exec *x, const ch_expert_gemm_args
 
 /* How products are cut (product_pieces.c): into at most so many pieces, the least power of two of which none costs more
  * than `smallest`. One that runs alone: enough pieces to balance 16 threads, few enough to keep them large; a small one
- * is still cut in two, or the other threads would wait. One of many experts: so that a full one does not leave the
- * other threads waiting; small ones are shared out whole. */
+ * is still cut in two, or the other threads would wait. A product of one of many experts is cut so that a
+ * full expert does not leave the other threads waiting; small experts are shared out whole. */
 typedef struct {
   double pieces, smallest;
   int64_t output;  /* most elements of a piece, so that an activation finds it in the core's cache; 0: no limit */
