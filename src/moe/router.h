@@ -286,6 +286,11 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 static inline int ch_router_adapts(const ch_router *router) { return router->causal == ch_router_by_thresholds; }
 
+/* Whether a batch outside training can set its thresholds or prices (choir_calibrate). */
+static inline int ch_router_calibrates(const ch_router *router) {
+  return ch_router_has_thresholds(router) && !router->by_step;
+}
+
 /* slot_gate = score. */
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a);
 

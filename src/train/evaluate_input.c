@@ -131,7 +131,7 @@ static int check_eval(const choir_model *model, const choir_eval_options *o, int
                     "mask_samples is %d: must be at least 0, and 0 for a model of train.objective next_token",
                     o->mask_samples);
   if (!o->data == !o->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
-  if (calibrate && (!ch_router_adapts(router) || model->causal || !model->net.moe_layers))
+  if (calibrate && (!ch_router_calibrates(router) || model->causal || !model->net.moe_layers))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "router '%s' finds no cut-offs by routing '%s', so nothing can be calibrated", router->name,
                     choir_model_routing(model));

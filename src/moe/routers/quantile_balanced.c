@@ -37,9 +37,9 @@ static void balance(ch_exec *x, const ch_route_args *a, const ch_choices *best, 
   }
 }
 
-/* Prices start from the running mean that training keeps, or 0, which is also what is in force outside training. Every
- * valid token goes to its K best of S - beta. */
-static void choose_by_prices(ch_exec *x, const ch_route_args *a, int training) {
+/* Prices start from the running mean that training keeps, or 0, which is in force unless this batch is to balance
+ * itself. Every valid token goes to its K best of S - beta. */
+static void choose_by_prices(ch_exec *x, const ch_route_args *a, int balances) {
   CH_SCRATCH(x);
   int K = a->options->experts_per_token;
   ch_choices c = ch_choices_alloc(x, a, K), best = ch_choices_alloc(x, a, K + 1);
@@ -48,14 +48,17 @@ static void choose_by_prices(ch_exec *x, const ch_route_args *a, int training) {
   CH_OP(x, copy, .count = a->e, .x = kept, .y = beta);
   if (K == a->e)
     CH_OP(x, price, .e = a->e, .beta = beta);
-  else if (training || ch_counting(x))
+  else if (balances || ch_counting(x))
     balance(x, a, &best, beta);
-  ch_choices_best(x, a, a->routing->scores, training && !a->by_threshold ? beta : kept, &c);
+  ch_choices_best(x, a, a->routing->scores, balances && !a->by_threshold ? beta : kept, &c);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
 }
 
-static void route_quantile_balanced(ch_exec *x, const ch_route_args *a) { choose_by_prices(x, a, a->training); }
+/* Outside training a batch is balanced when its prices are to be kept (choir_calibrate). */
+static void route_quantile_balanced(ch_exec *x, const ch_route_args *a) {
+  choose_by_prices(x, a, a->training || a->kept.state);
+}
 
 static void causal(ch_exec *x, const ch_route_args *a) { choose_by_prices(x, a, 0); }
 
