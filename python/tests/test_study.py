@@ -552,6 +552,7 @@ class Recipes(unittest.TestCase):
         self.refused(lambda r: r["claims"][0].update(kind="los"), "claims[0].kind", "los")
         self.refused(lambda r: r["claims"][0].update(rival="top-3"), "claims[0].rival", "top-3")
         self.refused(lambda r: r["claims"][0].pop("rival"), "claims[0]", "needs a rival")
+        self.refused(lambda r: r["claims"][0].update(rival=r["claims"][0]["arm"]), "claims[0]", "its own rival")
         self.refused(lambda r: r["arms"][0].update(rate_of="x"), "rate_of")
         self.refused(lambda r: r["claims"][4].update(margin=float("nan")), "NaN is no finite number")
         self.refused(lambda r: r["claims"][4].update(margin=-float("inf")), "-Infinity is no finite number")

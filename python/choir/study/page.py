@@ -206,12 +206,10 @@ def put(text: str, rows: str) -> str:
     return f"{before}{BEGIN}\n{rows}{END}{after}"
 
 
-def texts_table(groups: list[Group]) -> Optional[str]:
-    """Losses by text, of a recipe that names texts."""
-    for group in groups:
-        if "texts" in group.study.recipe:
-            return report.markdown(*foreign.rows(group.study))
-    return None
+def texts_tables(groups: list[Group]) -> str:
+    """Losses by text, of every recipe that names texts."""
+    studies = [group.study for group in groups if "texts" in group.study.recipe]
+    return "\n".join(f"{_regime(study)}\n\n{report.markdown(*foreign.rows(study))}" for study in studies)
 
 
 def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
@@ -223,7 +221,7 @@ def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
         root / "docs" / "results" / "table.md": runs_page(store),
         root / "README.md": put((root / "README.md").read_text(encoding="utf-8"), summary(plan, groups)),
     }
-    texts, page = texts_table(groups), root / "docs" / "foreign.md"
+    texts, page = texts_tables(groups), root / "docs" / "foreign.md"
     if texts and page.exists():
         made[page] = put(page.read_text(encoding="utf-8"), texts)
     return made

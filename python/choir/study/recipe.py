@@ -108,6 +108,8 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
                 raise StudyError(f"{path}: claims[{number}].{key}: '{claim[key]}' is none of: {', '.join(sorted(known))}")
         if claim["kind"] in _WITH_RIVAL and "rival" not in claim:
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs a rival")
+        if claim.get("rival") == claim["arm"] and claim.get("routing") == claim.get("rival_routing"):
+            raise StudyError(f"{path}: claims[{number}]: arm '{claim['arm']}' is its own rival; name another, or a routing")
         if claim["kind"] in ("text", "pairs") and not set(claim.get("texts", [""])) <= set(recipe.get("texts", {})):
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs 'texts', each one of the recipe's 'texts'")
         times = [claim[key] for key in ("figure", "null") if key in claim] + claim.get("about", [])
