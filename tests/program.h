@@ -251,4 +251,12 @@ static inline int program_setup(void **state) {
   return status;
 }
 
+/* The same, and a small model that has seen a few batches in `run`. */
+static inline int program_setup_run(void **state) {
+  if (program_setup(state)) return -1;
+  int status = program_run("choir train --config config.json --data data --out run --set train.steps=30");
+  if (status) fprintf(stderr, "training, status %d:\n%s\n", status, program_output);
+  return status;
+}
+
 #endif

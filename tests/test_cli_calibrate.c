@@ -5,13 +5,6 @@
 #include "choir/choir.h"
 #include "program.h"
 
-static int setup(void **state) {
-  if (program_setup(state)) return -1;
-  int status = program_run("choir train --config config.json --data data --out run --set train.steps=30");
-  if (status) fprintf(stderr, "training, status %d:\n%s\n", status, program_output);
-  return status;
-}
-
 static double batch_loss(const char *checkpoint) {
   program_must("choir eval %s --text foreign --routing batch --json 2>/dev/null", checkpoint);
   json_t *root = program_json();
@@ -111,4 +104,5 @@ static void thresholds_for_a_capacity(void **state) {
   assert_int_equal(access("no", F_OK), -1);
 }
 
-TEST_MAIN(setup, program_directory_remove, thresholds_for_a_text, prices_for_a_text, thresholds_for_a_capacity)
+TEST_MAIN(program_setup_run, program_directory_remove, thresholds_for_a_text, prices_for_a_text,
+          thresholds_for_a_capacity)

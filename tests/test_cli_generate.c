@@ -5,13 +5,6 @@
 #include "choir/choir.h"
 #include "program.h"
 
-static int setup(void **state) {
-  if (program_setup(state)) return -1;
-  int status = program_run("choir train --config config.json --data data --out run --set train.steps=30");
-  if (status) fprintf(stderr, "training, status %d:\n%s\n", status, program_output);
-  return status;
-}
-
 /* The texts of JSON lines in program_output, in order; freed by the caller. */
 static int read_rows(json_t **rows, int most) {
   int count = 0;
@@ -312,5 +305,5 @@ static void sizes_of_texts(void **state) {
   choir_model_free(model);
 }
 
-TEST_MAIN(setup, program_directory_remove, one_prompt, documents_begin, many_prompts, stop_texts, ends_of_documents,
-          refusals, interrupt, interrupt_before_the_first_pass, pieces_are_the_text, sizes_of_texts)
+TEST_MAIN(program_setup_run, program_directory_remove, one_prompt, documents_begin, many_prompts, stop_texts,
+          ends_of_documents, refusals, interrupt, interrupt_before_the_first_pass, pieces_are_the_text, sizes_of_texts)

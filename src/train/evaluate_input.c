@@ -133,8 +133,9 @@ static int check_eval(const choir_model *model, const choir_eval_options *o, int
   if (!o->data == !o->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
   if (calibrate && (!ch_router_calibrates(router) || model->causal || !model->net.moe_layers))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "router '%s' finds no cut-offs by routing '%s', so nothing can be calibrated", router->name,
-                    choir_model_routing(model));
+                    "router '%s' finds no cut-offs by routing '%s', so nothing can be calibrated; a model can be whose "
+                    "experts choose, by its routing of training, or of router quantile_balanced",
+                    router->name, choir_model_routing(model));
   return choir_config_check(&model->config);
 }
 
