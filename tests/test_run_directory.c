@@ -128,6 +128,24 @@ static void lost_checkpoints_are_missed(void **state) {
   program_must("diff -r -x lock h before");
 }
 
+/* A run that ended before it had a log may lack some of its settings: it is no run to resume, and is begun anew. */
+static void settings_alone_are_no_run(void **state) {
+  static const char *const fresh[] = {FRESH "--from run --set steps=1 --out new",
+                                      TUNE "--from run --task mine.json --data . --out new"};
+  static const char *const resume[] = {TRAIN "--resume --data data --out new",
+                                       "choir finetune --threads 1 --resume --out new"};
+  for (int c = 0; c < 2; c++) {
+    program_must("rm -rf new whole && %s && cp -r new whole", fresh[c]);
+    for (int i = 0; i < CH_RUN_EARLY; i++) {
+      program_must("rm -r new/checkpoints/* && cd new && rm -f lock %s %s %s %s %s", i < 1 ? CH_RUN_DATA : "",
+                   i < 2 ? CH_RUN_FROM : "", i < 3 ? CH_RUN_TUNE : "", CH_RUN_METRICS " " CH_RUN_TIMING " " CH_RUN_BEST,
+                   CH_RUN_RESULT);
+      program_refuses(1, "new: no run has begun here; give the command without --resume", "%s", resume[c]);
+      program_must("%s && diff -r -x lock -x timing.jsonl -x metrics.jsonl whole new", fresh[c]);
+    }
+  }
+}
+
 /* One call that fails, in every place and of every class by which choir looks: no file gets shorter, nothing is begun
  * anew, and the next try goes on. */
 static void looking_may_fail(void **state) {
@@ -166,4 +184,4 @@ static void looking_may_fail(void **state) {
 
 TEST_MAIN(program_setup, program_directory_remove, make_runs, what_a_run_writes_is_what_is_judged,
           links_are_not_followed, links_in_checkpoints_and_data, files_of_the_user_stay, lost_checkpoints_are_missed,
-          looking_may_fail)
+          settings_alone_are_no_run, looking_may_fail)

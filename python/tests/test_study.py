@@ -125,6 +125,17 @@ class Whole(unittest.TestCase):
         self.assertEqual(results("killed"), results("whole"))
         self.assertEqual(len(results("whole")), 12)  # 2 arms, 2 seeds, 2 budgets, and 4 runs of the search
 
+    def test_a_run_killed_before_its_log_is_begun_anew(self):
+        at = testing.run().parent
+        shutil.copytree(at / "whole", at / "early")
+        for path in (*at.glob("early/results/*"), *at.glob("early/trunks/*/*"), *at.glob("early/runs/*")):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "config.json":
+                path.unlink()
+        self.assertEqual(run("early", "--jobs", 2)[2], 0)
+        self.assertEqual(results("early"), results("whole"))
+
     def test_without_a_cooldown(self):
         """... and where a budget has no step to cool in, an end point is evaluated as all are."""
         at = testing.run().parent

@@ -104,9 +104,14 @@ static int read_log(const char *path, known *k) {
   return code;
 }
 
-/* Without a checkpoint a run begins anew and its log is emptied: right only where none was ever made. */
+/* Without a checkpoint a run begins anew and its log is emptied: right only where none was ever made. Before there is a
+ * log some of the settings may be missing. */
 static int check_lost(const char *out) {
+  int there;
   known k = {0};
+  CH_TRY(ch_own_there(CH_IN(out, CH_RUN_METRICS), &there));
+  if (!there)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: no run has begun here; give the command without --resume", out);
   CH_TRY(read_log(CH_IN(out, CH_RUN_METRICS), &k));
   CH_TRY(read_log(CH_IN(out, CH_RUN_TIMING), &k));
   if (!k.saved) return CHOIR_OK;

@@ -50,6 +50,11 @@ def last_step(run: pathlib.Path) -> int:
     return 0
 
 
+def has_begun(run: pathlib.Path) -> bool:
+    """Whether there is something to resume: a run killed earlier leaves no more than settings, and is begun anew."""
+    return (run / "metrics.jsonl").exists() or newest(run) > 0
+
+
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)  # a file of a checkpoint is never written again
@@ -108,7 +113,7 @@ class Lane(Work):
         file = self.out / "configs" / f"{out.parent.name}-{out.name}.json"
         write(file, config)
         words = ["train", "--config", file, "--out", out, *self.runner.places(threads)]
-        words += ["--resume"] if (out / "config.json").exists() else ["--data", self.data]
+        words += ["--resume"] if has_begun(out) else ["--data", self.data]
 
         def watch() -> None:
             self.now = max(0, last_step(out) - begun)
@@ -120,7 +125,7 @@ class Lane(Work):
         for end in self.ends:
             steps, leave = end["train"]["steps"], self._leave(end)
             out = self.out / "runs" / name(end, self.data_hash)
-            if not (out / "config.json").exists():
+            if not has_begun(out):
                 if newest(self.trunk) < leave:
                     stage = self._config(end, leave, 0, eval_sequences=1)  # nobody looks at the trunk's own losses
                     self._train(stage, self.trunk, threads, before)

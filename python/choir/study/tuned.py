@@ -14,6 +14,7 @@ import numpy as np
 from .. import runs
 from . import StudyError, probe
 from .jobs import Work
+from .lane import has_begun
 from .program import Runner
 from .recipe import read, write
 from .store import checksum, differences, name
@@ -91,7 +92,7 @@ class Tuning(Work):
         path = _file(study, self.arm, self.seed, self.task)
         out = study.out / "tuned" / path.stem
         words = ["finetune", "--out", out, "--threads", threads]
-        if (out / "config.json").exists():
+        if has_begun(out):
             words += ["--resume"]
         else:
             given = {"steps": settings["steps"], "eval_every": math.ceil(settings["steps"] / settings["evaluations"]),
