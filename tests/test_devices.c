@@ -53,11 +53,14 @@ static void resumes(void **state) {
 
 /* Caches, thresholds, drawing: a device answers as the CPU does, to the digits that are printed. */
 static void serves(void **state) {
-  program_must("rm -rf one && choir train --config config.json --data data --out one --set train.steps=40");
+  program_must(
+      "rm -rf one prices && choir train --config config.json --data data --out one --set train.steps=40 && choir train "
+      "--config config.json --data data --out prices --set train.steps=10 --set router.name=quantile_balanced");
   static const char *const verbs[] = {"eval one --data data --sequences 8 --json",
                                       "generate one --routing adaptive --prompt 'kalo miten' --temperature 0 --json",
+                                      "generate prices --routing adaptive --prompt 'kalo miten' --temperature 0 --json",
                                       "generate one --prompt 'kalo miten' --max-tokens 20 --temperature 0 --json"};
-  for (int v = 0; v < 3; v++) {
+  for (int v = 0; v < 4; v++) {
     program_must("choir %s --backend %s 2>/dev/null", verbs[v], device());
     json_t *got = program_json();
     program_must("choir %s 2>/dev/null", verbs[v]);

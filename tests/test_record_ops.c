@@ -47,44 +47,6 @@ static void test_threshold(void **state) {
   free(score);
 }
 
-/* In one call or in several, the history taken along; each sequence against its own loop. */
-static void test_follow(void **state) {
-  enum { B = 3, POSITIONS = 40 };
-  static const int length[B] = {30, 0, 23};
-  const real more = (real)1.05, less = (real)0.99, threshold[E] = {(real)0.1, 1, (real)0.5, 0, (real)-0.3, 2};
-  real *score = test_new_normal(N * E, 2), want[N * E], got[N * E], history[B * POSITIONS * E];
-  for (int b = 0, t = 0; b < B; t += length[b++])
-    for (int i = 0; i < E; i++) {
-      real cutoff = threshold[i];
-      for (int p = t; p < t + length[b]; p++) {
-        want[p * E + i] = cutoff;
-        if (mask[p] && cutoff > 0) cutoff *= score[p * E + i] >= cutoff ? more : less;
-      }
-    }
-  for (int first = 0; first <= 30; first += 10) /* of sequence 0 in the first call, and then the rest */
-    EVERYWHERE({
-      const int begin[2][B + 1] = {{0, first, first, first}, {0, 30 - first, 30 - first, N - first}};
-      const int past[2][B] = {{0}, {first, 0, 0}};
-      test_poison(got, N * E);
-      for (int call = 0; call < 2; call++)
-        x.ops->follow(&x, &(ch_follow_args){.n = call ? N - first : first,
-                                            .e = E,
-                                            .sequences = B,
-                                            .positions = POSITIONS,
-                                            .begin = begin[call],
-                                            .past = past[call],
-                                            .more = more,
-                                            .less = less,
-                                            .valid = mask + (call ? first : 0),
-                                            .score = score + (call ? first * E : 0),
-                                            .threshold = threshold,
-                                            .history = history,
-                                            .cutoff = got + (call ? first * E : 0)});
-      if (pass_) assert_memory_equal(got, want, sizeof got);
-    });
-  free(score);
-}
-
 static void test_collect(void **state) {
   uint8_t keep[N * E];
   int demand[E];
@@ -371,5 +333,5 @@ static void test_jitter_and_multiply(void **state) {
   free(in);
 }
 
-TEST_MAIN(set_up, NULL, test_threshold, test_follow, test_collect, test_select_with_stride, test_within,
-          test_part_and_tally, test_means_and_prices, bias_steps, test_kmeans, test_jitter_and_multiply)
+TEST_MAIN(set_up, NULL, test_threshold, test_collect, test_select_with_stride, test_within, test_part_and_tally,
+          test_means_and_prices, bias_steps, test_kmeans, test_jitter_and_multiply)

@@ -140,7 +140,8 @@ static void settings_alone_are_no_run(void **state) {
       program_must("rm -r new/checkpoints/* && cd new && rm -f lock %s %s %s %s %s", i < 1 ? CH_RUN_DATA : "",
                    i < 2 ? CH_RUN_FROM : "", i < 3 ? CH_RUN_TUNE : "", CH_RUN_METRICS " " CH_RUN_TIMING " " CH_RUN_BEST,
                    CH_RUN_RESULT);
-      program_refuses(1, "new: no run has begun here; give the command without --resume", "%s", resume[c]);
+      program_refuses(1, "new/metrics.jsonl: no run has begun here; give the command without --resume", "%s",
+                      resume[c]);
       program_must("%s && diff -r -x lock -x timing.jsonl -x metrics.jsonl whole new", fresh[c]);
     }
   }

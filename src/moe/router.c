@@ -124,6 +124,22 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token) {
   return CHOIR_OK;
 }
 
+ch_growing ch_route_growing(ch_exec *x, const ch_route_args *a) {
+  ch_growing rows = a->growing;
+  if (!rows.sequences) { /* whole ones */
+    int T = a->sequence_length > 0 ? a->sequence_length : a->n, count = a->n / T;
+    ch_arena *host = &ch_host(x)->scratch;
+    int *begin = CH_NEW_HOST(host, int, count + 1), *past = CH_NEW_HOST(host, int, count + 1);
+    for (int b = 0; b <= count && !ch_counting(x); b++) {
+      begin[b] = b * T;
+      past[b] = 0;
+    }
+    rows = (ch_growing){count, T, begin, past, rows.history};
+  }
+  if (!rows.history) rows.history = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
+  return rows;
+}
+
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
   CH_OP(x, gate, .rule = CH_GATE_SCORE, .record = &a->routing->record, .score = a->routing->scores);
 }

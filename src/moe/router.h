@@ -102,7 +102,7 @@ typedef struct ch_route_tokens {
 typedef struct ch_growing {
   int sequences, positions; /* positions: of a history */
   const int *begin, *past;  /* [sequences+1], [sequences] host */
-  real CH_DEV *history;     /* [sequences,positions,e] cut-offs after each token; NULL: scratch */
+  real CH_DEV *history;     /* [sequences,positions,e] cut-offs or prices after each token; NULL: scratch */
 } ch_growing;
 
 /* Random numbers of jitter and sampling. */
@@ -281,10 +281,17 @@ int ch_router_check_sizes(const choir_router_options *o, int n, int e);
 /* Token ids where the router needs them: there, and not negative. */
 int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);
 
-/* causal by thresholds (routers/threshold.c); and whether it is the router's: it may then follow a sequence, which is
- * routing "adaptive". */
+/* causal by thresholds (routers/threshold.c). */
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
-static inline int ch_router_adapts(const ch_router *router) { return router->causal == ch_router_by_thresholds; }
+
+/* Whether its thresholds or prices can follow a sequence, which is routing "adaptive". */
+static inline int ch_router_adapts(const ch_router *router) {
+  return router->causal == ch_router_by_thresholds ||
+         (router->reads == CH_READS_SCORES && ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token)));
+}
+
+/* The sequences of an adaptive call, with a history, in x->scratch where the caller has none. */
+ch_growing ch_route_growing(ch_exec *x, const ch_route_args *a);
 
 /* Whether a batch outside training can set its thresholds or prices (choir_calibrate). */
 static inline int ch_router_calibrates(const ch_router *router) {

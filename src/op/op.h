@@ -326,6 +326,7 @@ typedef struct {
   op(mean_cutoff, ch_mean_cutoff_args)            /* cutoff -> mean */                                             \
   op(running_mean, ch_running_mean_args)          /* value, mean -> mean */                                        \
   op(best, ch_best_args)                          /* valid, score, shift -> choice, value, margin */               \
+  op(best_following, ch_best_following_args)      /* valid, score, price, history -> history, choice, value */     \
   op(draw, ch_draw_args)                          /* valid, id, random numbers -> choice */                        \
   op(sample_second, ch_sample_second_args)        /* value, choice, random numbers -> choice */                    \
   op(place, ch_place_args)                        /* choice, value -> slots, choice, demand, dropped */            \

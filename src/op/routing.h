@@ -95,6 +95,22 @@ typedef struct {
   real CH_DEV *margin;         /* [n,e] or NULL: score less what is half-way between the last two values (count > 1) */
 } ch_best_args;
 
+/* `best` at prices that follow each sequence, from the tokens before alone: the prices of token t are what position p-1
+ * of its sequence left in `history`, or `price` where p = 0; after the token, history[p] = these prices, each plus
+ * `more` where the token has chosen the expert, else plus `less`, and unchanged where it is not valid. nulls: as of
+ * `best`; they have no price. Sequence b's tokens are rows begin[b] .. begin[b+1]-1; they follow past[b] others. */
+typedef struct {
+  int n, e, count, nulls, sequences, positions;
+  const int *begin, *past; /* [sequences+1], [sequences] host */
+  real more, less;
+  const uint8_t CH_DEV *valid; /* [n] or NULL: all */
+  const real CH_DEV *score;    /* [n,e] */
+  const real CH_DEV *price;    /* [e] */
+  real CH_DEV *history;        /* [sequences,positions,e] */
+  int CH_DEV *choice;          /* [n,count] = , -1 where the token is not valid */
+  real CH_DEV *value;          /* [n,count] = their score - price, of every token */
+} ch_best_following_args;
+
 /* Choices that no score decides. */
 typedef enum {
   CH_DRAW_MODULO,  /* the one expert id mod e; of one expert no id is asked */

@@ -1,4 +1,5 @@
 /* The one place that judges a run's directory: what is there before a run writes anything. */
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -109,9 +110,12 @@ static int read_log(const char *path, known *k) {
 static int check_lost(const char *out) {
   int there;
   known k = {0};
-  CH_TRY(ch_own_there(CH_IN(out, CH_RUN_METRICS), &there));
-  if (!there)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: no run has begun here; give the command without --resume", out);
+  const char *log = CH_IN(out, CH_RUN_METRICS);
+  CH_TRY(ch_own_there(log, &there));
+  if (!there) {
+    errno = ENOENT;
+    return ch_error_errno("%s: no run has begun here; give the command without --resume", log);
+  }
   CH_TRY(read_log(CH_IN(out, CH_RUN_METRICS), &k));
   CH_TRY(read_log(CH_IN(out, CH_RUN_TIMING), &k));
   if (!k.saved) return CHOIR_OK;

@@ -6,7 +6,7 @@
 #include "cpu/ref/ref.h"
 
 /* The `count` best of one token, of equal ones the lower expert. Without `inline` gcc makes a function of it
- * for each of its two calls; inside `best` its loop has too few registers, and takes a fifth longer. */
+ * for each of its calls; inside `best` its loop has too few registers, and takes a fifth longer. */
 static void best_of(int e, int count, const real *restrict score, const real *restrict shift, int *restrict expert,
                     real *restrict value) {
   int have = 0;
@@ -48,11 +48,11 @@ static inline void subtract(int e, const real *restrict score, real half_way, re
 
 /* Null experts share what the token's scores leave of 1. The `nulls` last choices of a token can be theirs: those whose
  * own value is lower. */
-static void leave_to_nulls(const ch_best_args *a, const real *score, const real *value, int *expert) {
+static void leave_to_nulls(int nulls, int e, int count, const real *score, const real *value, int *expert) {
   double left = 1;
-  for (int i = 0; i < a->e; i++) left -= (double)score[i];
-  for (int j = a->count > a->nulls ? a->count - a->nulls : 0; j < a->count; j++)
-    if ((double)value[j] < left / a->nulls) expert[j] = -1;
+  for (int i = 0; i < e; i++) left -= (double)score[i];
+  for (int j = count > nulls ? count - nulls : 0; j < count; j++)
+    if ((double)value[j] < left / nulls) expert[j] = -1;
 }
 
 /* Tokens that are not valid ask for nothing. */
@@ -76,10 +76,33 @@ CH_REF_OP(best) {
       best_two(e, count, score, a->shift, expert, value);
     else
       best_two(e, count, score, NULL, expert, value);
-    if (a->nulls) leave_to_nulls(a, score, value, expert);
+    if (a->nulls) leave_to_nulls(a->nulls, e, count, score, value, expert);
     if (a->margin) subtract(e, score, (value[count - 2] + value[count - 1]) / 2, a->margin + (int64_t)t * e);
   }
   drop_invalid(a->n, count, a->valid, a->choice);
+}
+
+/* Sequence b's tokens, one after the other. */
+static void best_of_sequence(const ch_best_following_args *a, int b) {
+  int e = a->e, count = a->count;
+  real *history = a->history + ((int64_t)b * a->positions + a->past[b]) * e;
+  const real *price = a->past[b] ? history - e : a->price;
+  for (int t = a->begin[b]; t < a->begin[b + 1]; t++, price = history, history += e) {
+    const real *score = a->score + (int64_t)t * e;
+    real *value = a->value + (int64_t)t * count;
+    int *expert = a->choice + (int64_t)t * count, valid = !a->valid || a->valid[t];
+    best_of(e, count, score, price, expert, value);
+    if (a->nulls) leave_to_nulls(a->nulls, e, count, score, value, expert);
+    for (int i = 0; i < e; i++) history[i] = valid ? price[i] + a->less : price[i];
+    for (int j = 0; j < count && valid; j++)
+      if (expert[j] >= 0) history[expert[j]] = price[expert[j]] + a->more;
+  }
+}
+
+CH_REF_OP(best_following) {
+#pragma omp parallel for num_threads(x->threads)
+  for (int b = 0; b < a->sequences; b++) best_of_sequence(a, b);
+  drop_invalid(a->n, a->count, a->valid, a->choice);
 }
 
 /* `count` different experts out of e, ascending, from numbers index count .. index count + count-1 of a stream: the

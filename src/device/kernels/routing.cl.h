@@ -108,34 +108,67 @@ KERNEL(running_mean) {
 }
 
 /* An item has a token, and keeps the best of its experts in order. */
+/* The `count` best of one token, of equal ones the lower expert. */
+INLINE void best_of(int e, int count, GLOBAL const float *score, GLOBAL const float *shift, GLOBAL int *expert,
+                    GLOBAL float *value) {
+  int have = 0;
+  for (int i = 0; i < e; i++) {
+    float worth = shift ? score[i] - shift[i] : score[i];
+    if (have == count && !(worth > value[count - 1])) continue;
+    int at = have < count ? have++ : count - 1;
+    for (; at > 0 && worth > value[at - 1]; at--) {
+      value[at] = value[at - 1];
+      expert[at] = expert[at - 1];
+    }
+    value[at] = worth;
+    expert[at] = i;
+  }
+}
+
+/* Null experts share what the token's scores leave of 1. */
+INLINE void leave_to_nulls(int nulls, int e, int count, GLOBAL const float *score, GLOBAL const float *value,
+                           GLOBAL int *expert) {
+  double left = 1;
+  for (int i = 0; i < e; i++) left -= score[i];
+  for (int j = count > nulls ? count - nulls : 0; j < count; j++)
+    if (value[j] < left / nulls) expert[j] = -1;
+}
+
 KERNEL(best) {
   EACH(t, a.n) {
-    GLOBAL const float *score = P(float, score) + t * a.e, *shift = P(float, shift);
+    GLOBAL const float *score = P(float, score) + t * a.e;
     GLOBAL int *expert = P(int, choice) + t * a.count;
     GLOBAL float *value = P(float, value) + t * a.count;
-    int have = 0;
-    for (int i = 0; i < a.e; i++) {
-      float worth = shift ? score[i] - shift[i] : score[i];
-      if (have == a.count && !(worth > value[a.count - 1])) continue;
-      int at = have < a.count ? have++ : a.count - 1;
-      for (; at > 0 && worth > value[at - 1]; at--) {
-        value[at] = value[at - 1];
-        expert[at] = expert[at - 1];
-      }
-      value[at] = worth;
-      expert[at] = i;
-    }
-    if (a.nulls) {
-      double left = 1;
-      for (int i = 0; i < a.e; i++) left -= score[i];
-      for (int j = a.count > a.nulls ? a.count - a.nulls : 0; j < a.count; j++)
-        if (value[j] < left / a.nulls) expert[j] = -1;
-    }
+    best_of(a.e, a.count, score, P(float, shift), expert, value);
+    if (a.nulls) leave_to_nulls(a.nulls, a.e, a.count, score, value, expert);
     if (P(float, margin))
       for (int i = 0; i < a.e; i++)
         P(float, margin)[t * a.e + i] = score[i] - (value[a.count - 2] + value[a.count - 1]) / 2;
     if (P(uchar, valid) && !P(uchar, valid)[t])
       for (int j = 0; j < a.count; j++) expert[j] = -1;
+  }
+}
+
+/* An item has a sequence. */
+KERNEL(best_following) {
+  EACH(b, a.sequences) {
+    int past = P(int, past)[b];
+    GLOBAL float *history = P(float, history) + (b * a.positions + past) * a.e;
+    GLOBAL const float *price = past ? history - a.e : P(float, price);
+    for (I64 t = P(int, begin)[b]; t < P(int, begin)[b + 1]; t++, price = history, history += a.e) {
+      GLOBAL const float *score = P(float, score) + t * a.e;
+      GLOBAL int *expert = P(int, choice) + t * a.count;
+      GLOBAL float *value = P(float, value) + t * a.count;
+      int valid = !P(uchar, valid) || P(uchar, valid)[t];
+      best_of(a.e, a.count, score, price, expert, value);
+      if (a.nulls) leave_to_nulls(a.nulls, a.e, a.count, score, value, expert);
+      for (int i = 0; i < a.e; i++) history[i] = valid ? price[i] + a.less : price[i];
+      for (int j = 0; j < a.count; j++)
+        if (!valid)
+          expert[j] = -1;
+        else if (expert[j] >= 0)
+          history[expert[j]] = price[expert[j]] + a.more;
+    }
   }
 }
 

@@ -50,7 +50,7 @@ static void choose_by_prices(ch_exec *x, const ch_route_args *a, int balances) {
     CH_OP(x, price, .e = a->e, .beta = beta);
   else if (balances || ch_counting(x))
     balance(x, a, &best, beta);
-  ch_choices_best(x, a, a->routing->scores, balances && !a->by_threshold ? beta : kept, &c);
+  ch_choices_by_prices(x, a, balances && !a->by_threshold ? beta : kept, &c);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
 }

@@ -20,22 +20,13 @@ static const double follow_rate = 0.3;
 
 /* The cut-offs [n,e] in force at each token. */
 static const real CH_DEV *follow(ch_exec *x, const ch_route_args *a) {
-  int T = a->sequence_length > 0 ? a->sequence_length : a->n, sequences = a->n / T;
   double share = fmin(1, ch_router_factor(a->options, a->training) / a->e);
-  ch_arena *host = &ch_host(x)->scratch;
-  int *begin = CH_NEW_HOST(host, int, sequences + 1), *past = CH_NEW_HOST(host, int, sequences + 1);
-  for (int b = 0; b <= sequences && !ch_counting(x); b++) {
-    begin[b] = b * T;
-    past[b] = 0;
-  }
-  const ch_growing whole = {sequences, T, begin, past, a->growing.history},
-                   *rows = a->growing.sequences ? &a->growing : &whole;
+  ch_growing rows = ch_route_growing(x, a);
   real CH_DEV *cutoff = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
-  CH_OP(x, follow, .n = a->n, .e = a->e, .sequences = rows->sequences, .positions = rows->positions,
-        .begin = rows->begin, .past = rows->past, .more = (real)exp(follow_rate * (1 - share)),
-        .less = (real)exp(-follow_rate * share), .valid = a->tokens.valid, .score = a->routing->scores,
-        .threshold = a->kept.thresholds,
-        .history = rows->history ? rows->history : CH_NEW(&x->scratch, real, (int64_t)a->n * a->e), .cutoff = cutoff);
+  CH_OP(x, follow, .n = a->n, .e = a->e, .sequences = rows.sequences, .positions = rows.positions, .begin = rows.begin,
+        .past = rows.past, .more = (real)exp(follow_rate * (1 - share)), .less = (real)exp(-follow_rate * share),
+        .valid = a->tokens.valid, .score = a->routing->scores, .threshold = a->kept.thresholds, .history = rows.history,
+        .cutoff = cutoff);
   return cutoff;
 }
 
