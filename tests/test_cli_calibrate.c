@@ -33,7 +33,7 @@ static double drift(const char *checkpoint) {
 
 /* Thresholds become the mean cut-offs of the text's batches; nothing else changes. */
 static void thresholds_for_a_text(void **state) {
-  program_must("for i in $(seq 4000); do echo \"$i: 0x$i;\"; done >foreign");
+  program_must("for i in $(seq 1500); do echo \"$i: 0x$i;\"; done >foreign");
   program_must("choir calibrate run --text foreign --out calibrated 2>/dev/null");
   double before = drift("run"), after = drift("calibrated");
   if (!(after < 0.4 && before > 2 * after)) /* statistics count the last, smaller batch, too */

@@ -21,24 +21,35 @@ static double element(const ch_product *p, const void *array, int64_t i) {
   return (double)(p->bf16 ? ch_bf16_value(((const ch_bf16 *)array)[i]) : ((const float *)array)[i]);
 }
 
-static double wanted(const ch_product *p, int64_t i, int64_t j, float before) {
+/* An operand's rows [count,k] in double precision, each along the depth. */
+static double *unpacked(const ch_product *p, const void *array, int64_t count, int64_t ld, int along) {
+  double *rows = malloc((size_t)(count * p->k) * sizeof *rows);
+  if (!rows) abort();
+  for (int64_t i = 0; i < count; i++)
+    for (int64_t l = 0; l < p->k; l++) rows[i * p->k + l] = element(p, array, along ? i * ld + l : l * ld + i);
+  return rows;
+}
+
+static double dot(const double *a, const double *b, int64_t k) {
   double sum = 0;
-  for (int64_t l = 0; l < p->k; l++)
-    sum += element(p, p->a, p->trans_a ? l * p->lda + i : i * p->lda + l) *
-           element(p, p->b, p->trans_b ? j * p->ldb + l : l * p->ldb + j);
-  return (double)p->alpha * sum + (p->accumulate ? (double)before : 0);
+  for (int64_t l = 0; l < k; l++) sum += a[l] * b[l];
+  return sum;
 }
 
 static void compare(const ch_product *p, const float *before, double scale) {
+  double *a = unpacked(p, p->a, p->m, p->lda, !p->trans_a), *b = unpacked(p, p->b, p->n, p->ldb, p->trans_b);
   for (int64_t i = 0; i < p->m; i++) {
     for (int64_t j = 0; j < p->n; j++) {
-      double error = fabs((double)p->c[i * p->ldc + j] - wanted(p, i, j, before[i * p->ldc + j]));
+      double wanted = (double)p->alpha * dot(a + i * p->k, b + j * p->k, p->k);
+      if (p->accumulate) wanted += (double)before[i * p->ldc + j];
+      double error = fabs((double)p->c[i * p->ldc + j] - wanted);
       if (!(error <= 7.5e-6 * (double)p->alpha * scale))
         fail_msg("%d x %d x %d, form %d%d, bf16 %d, accumulate %d, large %d: element %d, %d is off by %g", (int)p->m,
                  (int)p->n, (int)p->k, p->trans_a, p->trans_b, p->bf16, p->accumulate, p->large, (int)i, (int)j, error);
     }
     for (int64_t j = p->n; j < p->ldc; j++) assert_true(isnan(p->c[i * p->ldc + j]));
   }
+  free(a), free(b);
 }
 
 /* Rows of random numbers, as floats or rounded to bf16, `ld` apart; behind the last nothing may be touched. */

@@ -66,8 +66,14 @@ static inline int test_all(const char *names, const CMUnitTestFunction *tests, s
 
 /* N(0,1) numbers; the same for the same (sub, index) on every machine. */
 static inline void test_normal(real *x, int64_t count, uint32_t sub) {
+  enum { MANY = 256 };
   ch_rng r = ch_rng_make(20220218, CH_STREAM_TEST, sub);
-  for (int64_t i = 0; i < count; i++) x[i] = (real)ch_rng_normal(r, (uint64_t)i);
+  double some[MANY];
+  for (int64_t i = 0; i < count; i += MANY) {
+    int64_t now = count - i < MANY ? count - i : MANY;
+    ch_rng_normals(r, (uint64_t)i, (size_t)now, some);
+    for (int64_t j = 0; j < now; j++) x[i + j] = (real)some[j];
+  }
 }
 
 static inline real *test_new(int64_t count) {
