@@ -49,6 +49,14 @@ class Pages(unittest.TestCase):
         path.write_text(json.dumps({**plan, "groups": [without]}))
         with self.assertRaisesRegex(StudyError, "Nobody claims this."):
             page.load(path, store)
+        only = {**plan["groups"][1], "arms": ["EC c=2", "top-2"]}
+        path.write_text(json.dumps({**plan, "groups": [only], "summary": []}))
+        study = page.load(path, store)[1][0].study
+        self.assertEqual([arm.name for arm in study.arms], ["EC c=2", "top-2"])
+        self.assertEqual({claim.get("rival", "top-2") for claim in study.recipe["claims"]}, {"top-2"})
+        path.write_text(json.dumps({**plan, "groups": [{**only, "arms": ["EC"]}]}))
+        with self.assertRaisesRegex(StudyError, "arm 'EC', which recipe baselines does not have"):
+            page.load(path, store)
 
     def test_marks(self):
         marked = f"a\n{page.BEGIN}\nold\n{page.END}\nb\n"

@@ -51,6 +51,12 @@ def _study(plan: dict[str, Any], row: dict[str, Any], store: Store) -> Study:
     for text in set(without) - {claim["text"] for claim in recipe["claims"]}:
         raise StudyError(f"{row['title']}: without '{text}', which recipe {recipe['name']} does not claim")
     recipe = {**recipe, "claims": [claim for claim in recipe["claims"] if claim["text"] not in without]}
+    if only := row.get("arms"):
+        arms = [arm for arm in recipe["arms"] if arm["name"] in only]
+        for name in set(only) - {arm["name"] for arm in arms}:
+            raise StudyError(f"{row['title']}: arm '{name}', which recipe {recipe['name']} does not have")
+        claims = [c for c in recipe["claims"] if {c["arm"], c.get("rival", c["arm"])} <= set(only)]
+        recipe = {**recipe, "arms": arms, "claims": claims}
 
     def made(rates: list[float]) -> Study:
         here, data = pathlib.Path(), row.get("data", plan["data"])
