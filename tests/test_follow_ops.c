@@ -8,6 +8,15 @@ static const int length[B] = {30, 0, N - 30};
 static uint8_t mask[N];
 static real *score;
 
+/* The rows of two calls: `first` tokens of sequence 0, and then the rest. */
+typedef struct {
+  int begin[2][B + 1], past[2][B];
+} cut;
+
+static cut cut_at(int first) {
+  return (cut){{{0, first, first, first}, {0, 30 - first, 30 - first, N - first}}, {{0}, {first, 0, 0}}};
+}
+
 static int set_up(void **state) {
   score = test_new_normal(N * E, 2);
   for (int t = 0; t < N; t++) mask[t] = t % 6 != 1;
@@ -31,18 +40,17 @@ static void test_follow(void **state) {
         if (mask[p] && cutoff > 0) cutoff *= score[p * E + i] >= cutoff ? more : less;
       }
     }
-  for (int first = 0; first <= 30; first += 10) /* of sequence 0 in the first call, and then the rest */
+  for (int first = 0; first <= 30; first += 10)
     EVERYWHERE({
-      const int begin[2][B + 1] = {{0, first, first, first}, {0, 30 - first, 30 - first, N - first}};
-      const int past[2][B] = {{0}, {first, 0, 0}};
+      const cut c = cut_at(first);
       test_poison(got, N * E);
       for (int call = 0; call < 2; call++)
         x.ops->follow(&x, &(ch_follow_args){.n = call ? N - first : first,
                                             .e = E,
                                             .sequences = B,
                                             .positions = POSITIONS,
-                                            .begin = begin[call],
-                                            .past = past[call],
+                                            .begin = c.begin[call],
+                                            .past = c.past[call],
                                             .more = more,
                                             .less = less,
                                             .valid = mask + (call ? first : 0),
@@ -81,10 +89,9 @@ static void test_best_following(void **state) {
       if (mask[p]) memcpy(price, last, sizeof price);
     }
   }
-  for (int first = 0; first <= 30; first += 10) { /* of sequence 0 in the first call, and then the rest */
+  for (int first = 0; first <= 30; first += 10) {
     EVERYWHERE({
-      const int begin[2][B + 1] = {{0, first, first, first}, {0, 30 - first, 30 - first, N - first}};
-      const int past[2][B] = {{0}, {first, 0, 0}};
+      const cut c = cut_at(first);
       memset(choice, 0xee, sizeof choice);
       for (int call = 0, t = 0; call < 2; t += call++ ? 0 : first)
         x.ops->best_following(&x, &(ch_best_following_args){.n = call ? N - first : first,
@@ -92,8 +99,8 @@ static void test_best_following(void **state) {
                                                             .count = K,
                                                             .sequences = B,
                                                             .positions = POSITIONS,
-                                                            .begin = begin[call],
-                                                            .past = past[call],
+                                                            .begin = c.begin[call],
+                                                            .past = c.past[call],
                                                             .more = more,
                                                             .less = less,
                                                             .valid = mask + t,
