@@ -1,4 +1,5 @@
-/* metrics.jsonl and timing.jsonl (behind a byte 0): any lines become a page, or are refused. */
+/* metrics.jsonl and timing.jsonl (behind a byte 0): any lines become a page, or are refused; and what a run that goes
+ * on without checkpoints reads of them. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 
 #include "pages/page.h"
 #include "pages/report.h"
+#include "train/run.h"
 
 static FILE *file_of(const uint8_t *data, size_t size) {
   FILE *file = size ? fmemopen((void *)(uintptr_t)data, size, "r") : fopen("/dev/null", "r");
@@ -30,6 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(text);
     ch_history_free(&history);
   }
+  ch_run_known known = {0};
+  rewind(metrics);
+  if (ch_run_log_read(metrics, &known)) abort();
   fclose(metrics);
   fclose(timing);
   return 0;

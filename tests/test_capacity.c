@@ -98,7 +98,8 @@ static void refused(const char *router, const char *key, const char *value, cons
 }
 
 static void refuses(void **state) {
-  static const char *const weights[] = {"1", "1,2,3", "1,,2", "1,2,", "1,x", "1,0", "1,-2", "1 2", "nan,1", "inf,1"};
+  static const char *const weights[] = {"1",   "1,2,3", "1,,2",  "1,2,",   "1,x",         "1,0",    "1,-2",
+                                        "1 2", "nan,1", "inf,1", "0x10,1", "1e308,1e308", "1e308,1"};
   for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
     refused("expert_choice", "layer_capacity", weights[i], "each of the 2 MoE layers");
   refused("hash", "layer_capacity", "1,2", "router 'hash' has no capacity");

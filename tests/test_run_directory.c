@@ -122,6 +122,10 @@ static void lost_checkpoints_are_missed(void **state) {
       FRESH
       "--set steps=2 --out early && rm -r early/checkpoints/* && sed -i /checkpoint/d early/timing.jsonl && " TRAIN
       "--resume --out early && grep -c '\"step\",' early/metrics.jsonl | grep -x 2");
+  /* Of equal keys the last one counts, of whatever type. */
+  program_must(
+      "rm -rf h && cp -r early h && rm -rf h/checkpoints/* h/timing.jsonl && "
+      "printf '{\"event\":\"x\",\"event\":1}\\n' >h/metrics.jsonl && " TRAIN "--resume --out h");
   /* Nor is a log made where the old one is away. */
   program_must("rm -rf h before && cp -r run h && rm h/metrics.jsonl && cp -r h before");
   program_refuses(1, "put the file back", TRAIN "--resume --set steps=9 --out h");

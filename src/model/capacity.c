@@ -1,24 +1,26 @@
 #include "model/capacity.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/format.h"
 #include "model/param.h"
 #include "moe/router.h"
 
-/* The weights of layer_capacity: their number and sum, and the one of number `moe`. -1: a part is no positive number.
- */
+/* The weights of layer_capacity: their number and sum, and the one of number `moe`. -1: a part is no positive decimal
+ * number, or they are too large to be added up. */
 static int read_weights(const char *text, int moe, double *weight, double *sum) {
   int count = 0;
   *sum = 0;
   for (char *end; *text; text = *end ? end + 1 : end) {
     double value = ch_number(text, &end);
-    if (end == text || (*end && *end != ',') || (*end && !end[1]) || !isfinite(value) || value <= 0) return -1;
+    int decimal = strspn(text, "0123456789.eE+-") == (size_t)(end - text);
+    if (end == text || !decimal || (*end && *end != ',') || (*end && !end[1]) || value <= 0) return -1;
     if (count++ == moe) *weight = value;
     *sum += value;
   }
-  return count;
+  return isfinite(*sum * count) ? count : -1;
 }
 
 choir_router_options ch_config_layer_router(const choir_model_config *c, int moe, double scale) {

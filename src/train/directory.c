@@ -65,14 +65,7 @@ static int check_unused(const char *out) {
 
 /* ---- a run that goes on */
 
-/* What the logs of a run say of its steps. */
-typedef struct known {
-  int64_t last;  /* step */
-  int64_t saved; /* step of a checkpoint that was made for certain; 0: none */
-  int64_t every; /* train.checkpoint_every of the last config */
-} known;
-
-static void take_line(known *k, const char *line) {
+static void take_line(ch_run_known *k, const char *line) {
   const json_t *value;
   json_t *root = NULL;
   if (strncmp(line, "{\"event\":\"", 10)) return;
@@ -84,24 +77,28 @@ static void take_line(known *k, const char *line) {
   if (!(root = json_loads(line, 0, NULL))) return; /* half a line */
   if ((value = json_object_get(json_object_get(json_object_get(root, "config"), "train"), "checkpoint_every")))
     k->every = json_integer_value(value);
-  if (!strcmp(json_string_value(json_object_get(root, "event")), "checkpoint"))
-    k->saved = json_integer_value(json_object_get(root, "step"));
+  const char *event = json_string_value(json_object_get(root, "event")); /* of equal keys the last one counts */
+  if (event && !strcmp(event, "checkpoint")) k->saved = json_integer_value(json_object_get(root, "step"));
   json_decref(root);
 }
 
-static int read_log(const char *path, known *k) {
+int ch_run_log_read(FILE *file, ch_run_known *k) {
   char *line = NULL;
   size_t room = 0;
+  while (getline(&line, &room, file) > 0) take_line(k, line);
+  free(line);
+  return !feof(file);
+}
+
+static int read_log(const char *path, ch_run_known *k) {
   int there, fd;
   CH_TRY(ch_own_there(path, &there));
   if (!there) return CHOIR_OK;
   CH_TRY(ch_own_open(path, O_RDONLY, &fd));
   FILE *file = fdopen(fd, "r");
   if (!file) return close(fd), ch_error_errno("%s: cannot be read", path);
-  while (getline(&line, &room, file) > 0) take_line(k, line);
-  int code = feof(file) ? CHOIR_OK : ch_error_errno("%s: cannot be read", path);
+  int code = ch_run_log_read(file, k) ? ch_error_errno("%s: cannot be read", path) : CHOIR_OK;
   fclose(file);
-  free(line);
   return code;
 }
 
@@ -109,7 +106,7 @@ static int read_log(const char *path, known *k) {
  * log some of the settings may be missing. */
 static int check_lost(const char *out) {
   int there;
-  known k = {0};
+  ch_run_known k = {0};
   const char *log = CH_IN(out, CH_RUN_METRICS);
   CH_TRY(ch_own_there(log, &there));
   if (!there) {

@@ -3,6 +3,8 @@
 #ifndef CH_TRAIN_RUN_H
 #define CH_TRAIN_RUN_H
 
+#include <stdio.h>
+
 #include "choir/train.h"
 #include "file/dir.h"
 #include "handle/ranks.h"
@@ -106,6 +108,16 @@ int ch_resume_state(ch_run *run, const int64_t *steps, int count);
  * - a run that is resumed has a checkpoint, unless its log says that none was made (CHOIR_ERROR_FORMAT).
  * CHOIR_ERROR_IO: something could not be told. */
 int ch_run_directory_take(ch_claim *claim, const char *out, int resume);
+
+/* What the logs of a run say of its steps. */
+typedef struct ch_run_known {
+  int64_t last;  /* step */
+  int64_t saved; /* step of a checkpoint that was made for certain; 0: none */
+  int64_t every; /* train.checkpoint_every of the last config */
+} ch_run_known;
+
+/* Reads metrics.jsonl or timing.jsonl, whose lines may be anything. Nonzero: not to its end, with errno. */
+int ch_run_log_read(FILE *file, ch_run_known *known);
 
 /* CHOIR_ERROR_ARGUMENT: options of the caller that no run can have. */
 int ch_run_check(const ch_run *run);
