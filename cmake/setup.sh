@@ -52,9 +52,9 @@ install_packages() {
 
 cpus() { nproc 2>/dev/null || echo 1; }
 
-# build DIRECTORY OPTION...: configures and builds.
+# build DIRECTORY OPTION...: configures and builds all, or ${target}.
 build() {
   directory=$1
   shift
-  cmake -S . -B "$directory" -G Ninja "$@" && cmake --build "$directory"
+  cmake -S . -B "$directory" -G Ninja "$@" && cmake --build "$directory" --target "${target:-all}"
 }

@@ -1,16 +1,19 @@
 #!/bin/sh
-# bare.sh COMMAND...: runs COMMAND in a clone of the project's last commit inside a fresh minimal tree of Debian 12, as a
-# new user's machine would, so that no package is missed that this machine happens to have. As root. The tree is made by
-# debootstrap in TMPDIR, takes its packages from where this machine's apt takes them, and is removed at the end (KEEP=1 keeps
-# it). The status is the command's. Where no tree can be made it prints NOT TESTED and the reason, with status 77.
-# CHOIR_LOGS=DIRECTORY: where build/check of the clone is copied to.
+# bare.sh COMMAND...: runs COMMAND in a clone of the project's last commit inside a fresh minimal tree of Debian, as a
+# new user's machine would, so that no package is missed that this machine happens to have. As root. SUITE names the
+# Debian: bookworm (12, unless told otherwise), trixie (13). The tree is made by debootstrap in TMPDIR, takes its packages from
+# where this machine's apt takes them, and is removed at the end (KEEP=1 keeps it). The status is the command's. Where no tree
+# can be made it prints NOT TESTED and the reason, with status 77.
+# CHOIR_BUILD=DIRECTORY: where this machine has the same Debian, build/ of the tree is kept there, with its logs in check/bare:
+# a build may go on from it, since the clone has the path of the project.
 set -u
 [ $# -gt 0 ] || { echo "usage: tests/bare.sh COMMAND..." >&2; exit 2; }
 cannot() {
-  echo "NOT TESTED: $command in a bare Debian: $*"
+  echo "NOT TESTED: $command in a bare Debian ($suite): $*"
   exit 77
 }
 command=$*
+suite=${SUITE:-bookworm}
 cd "$(dirname "$0")/.." || exit 1
 [ "$(id -u)" = 0 ] || cannot "not root"
 command -v apt-get >/dev/null || cannot "this machine has no apt"
@@ -41,24 +44,29 @@ eval "$(apt-config shell proxy Acquire::http::Proxy)"
 [ -z "$proxy" ] || export http_proxy="$proxy"
 mirror=$(apt-get download --print-uris base-files 2>/dev/null | sed -n "s|^'\(.*\)/pool/.*|\1|p")
 begin=$(date +%s)
-debootstrap --variant=minbase --include=git,ca-certificates bookworm "$tree" "${mirror:-http://deb.debian.org/debian}" \
+debootstrap --variant=minbase --include=git,ca-certificates "$suite" "$tree" "${mirror:-http://deb.debian.org/debian}" \
   >"$log" 2>&1 </dev/null || cannot "debootstrap failed: $(tail -n 1 "$log")"
 echo "A minimal Debian $(cat "$tree/etc/debian_version"), made in $(($(date +%s) - begin)) s"
 
 rm -rf "$tree/etc/apt"
 cp -a /etc/apt "$tree/etc/apt"
+# In the sources the name of this machine's Debian becomes that of the other one.
+here=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+[ -z "$here" ] || find "$tree/etc/apt" \( -name '*.list' -o -name '*.sources' \) -exec sed -i "s/\b$here\b/$suite/g" {} +
 cp /etc/resolv.conf /etc/hosts "$tree/etc/"
 cp -an /usr/share/keyrings/. "$tree/usr/share/keyrings/"
 echo force-unsafe-io >"$tree/etc/dpkg/dpkg.cfg.d/unsafe-io" # the tree need not survive a loss of power
-git clone -q . "$tree/root/choir" || exit 1
+export project="$PWD" build=
+mkdir -p "$tree$project" && git clone -q . "$tree$project" || exit 1
+if [ -n "${CHOIR_BUILD:-}" ] && [ "$here" = "$suite" ]; then
+  mkdir -p "$CHOIR_BUILD/check/bare" "$tree$project/build" && build=$(cd "$CHOIR_BUILD" && pwd)
+fi
 # shellcheck disable=SC2016 # the inner shells expand
 unshare --mount sh -c '
   mount -t proc proc "$tree/proc" && mount --rbind /dev "$tree/dev" && mount --rbind /sys "$tree/sys" || exit 1
+  if [ -n "$build" ]; then
+    mount --bind "$build" "$tree$project/build" && mount --bind "$build/check/bare" "$tree$project/build/check" || exit 1
+  fi
   exec chroot "$tree" /usr/bin/env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     TERM="${TERM:-dumb}" LANG=C.UTF-8 ${CI:+CI="$CI"} ${http_proxy:+http_proxy="$http_proxy"} \
-    sh -c "cd /root/choir && exec \"\$@\"" sh "$@"' sh "$@" </dev/null
-status=$?
-if [ -n "${CHOIR_LOGS:-}" ] && [ -d "$tree/root/choir/build/check" ]; then
-  mkdir -p "$CHOIR_LOGS" && cp "$tree"/root/choir/build/check/* "$CHOIR_LOGS/"
-fi
-exit $status
+    project="$project" sh -c "cd \"\$project\" && exec \"\$@\"" sh "$@"' sh "$@" </dev/null
