@@ -100,6 +100,13 @@ _FILE_ERRORS = {
 }
 
 
+def file_error(path, error):
+    """An OSError of Python's as the library's own: a FileError that names the path. Any other stays what it is."""
+    if not isinstance(error, OSError) or isinstance(error, Error):
+        return error
+    return _FILE_ERRORS.get(error.errno, FileError)(f"{os.fspath(path)}: {error.strerror}")
+
+
 def check(code):
     """Raises what an error code stands for, with the library's message; its notices are warnings."""
     if not code:
@@ -109,7 +116,8 @@ def check(code):
         return
     message, kind = string(lib.choir_error_message()), _ERRORS.get(code, Error)
     if kind is FileError:
-        kind = next((k for reason, k in _FILE_ERRORS.items() if os.strerror(reason) in message), kind)
+        said = message.rpartition(": ")[2]  # a name before it may hold the same words
+        kind = next((k for reason, k in _FILE_ERRORS.items() if said.startswith(os.strerror(reason))), kind)
     raise kind(message)
 
 

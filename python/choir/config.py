@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
+from . import _files
 from . import _native as native
 from ._native import ffi, lib
 
@@ -67,8 +68,7 @@ class Config:
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "config.json")
             self.save(path)
-            with open(path, encoding="utf-8") as file:
-                return json.load(file)
+            return json.loads(_files.read(path))
 
     def __getitem__(self, key: str) -> Any:
         """A field by its dotted path: config["model.router.name"]."""

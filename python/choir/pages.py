@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from typing import Any, Optional, Sequence, Union
 
+from . import _files
 from . import _native as native
 from ._headers import beside
 from .config import Path
@@ -50,7 +51,7 @@ class Page:
         return f"Page({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        text = html.escape(self.path.read_text(encoding="utf-8"))
+        text = html.escape(_files.read_text(self.path, given=True))
         return f'<iframe srcdoc="{text}" sandbox="allow-scripts" style="width:100%;height:40em;border:0"></iframe>'
 
 

@@ -8,16 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from . import _files
+from ._native import FormatError
 from .config import Path
 
 
 def lines(run: Path, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """The objects of metrics.jsonl or timing.jsonl; a line that is still being written at the end is left out."""
-    found = []
-    with open(os.path.join(run, file), encoding="utf-8") as source:
-        for line in source:
-            if line.endswith("\n"):
-                found.append(json.loads(line))
+    found, path = [], os.path.join(os.fspath(run), file)
+    with open(_files.opened(path), "rb") as source:
+        for number, line in enumerate(iter(lambda: source.readline(_files.LIMIT), b""), 1):
+            if not line.endswith(b"\n") and len(line) < _files.LIMIT:
+                break  # a line that is still being written
+            try:
+                found.append(dict(json.loads(line)))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise FormatError(f"{path}: line {number}: is no object: {error}") from None
     return found
 
 

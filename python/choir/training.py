@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
+from . import _files, runs
 from . import _native as native
-from . import runs
 from ._handle import Guard
 from ._native import ffi, lib
 from .config import Config, Path
@@ -180,7 +180,6 @@ def finetune(
     finally:
         lib.choir_task_free(loaded[0])
     try:
-        with open(os.path.join(out, "result.json"), encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(_files.read(os.path.join(out, "result.json")))
     except FileNotFoundError:
         return {}

@@ -1,13 +1,11 @@
 """Studies of tiny models: killed and resumed they are the uninterrupted ones, and the store refuses what is not wanted."""
 
-import errno
 import fcntl
 import io
 import json
 import math
 import os
 import pathlib
-import platform
 import shutil
 import signal
 import subprocess
@@ -24,7 +22,7 @@ try:
     from statsmodels.api import MNLogit
 
     import choir
-    from choir.study import StudyError, figures, files, jobs, probe, recipe, statistics, store  # noqa: F401, all that it needs
+    from choir.study import StudyError, figures, jobs, lane, probe, recipe, statistics, store  # noqa: F401, all that it needs
     from choir.study.program import Runner
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
@@ -203,15 +201,15 @@ class Whole(unittest.TestCase):
 
     def test_two_at_once_are_refused(self):
         at = testing.run().parent / "locked"
-        at.mkdir()
+        (at / "runs").mkdir(parents=True)
         with open(at / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lock.write("4711\n")
             lock.flush()
             _, errors, status = run("locked")
         self.assertEqual(status, 1)
-        self.assertIn("another choir study run, process 4711, is using it", errors)
-        self.assertEqual([path.name for path in at.iterdir()], ["lock"])
+        self.assertIn("locked: process 4711 is using it", errors)
+        self.assertEqual(sorted(path.name for path in at.iterdir()), ["lock", "runs"])
 
     def test_a_damaged_study_is_named(self):
         file = testing.run().parent / "whole" / "two-scale" / "study.json"
@@ -407,35 +405,105 @@ class Ends(unittest.TestCase):
         self.assertRegex(errors, "^choir study: /proc/none.*: No such file or directory\n$")
 
 
-class Files(unittest.TestCase):
-    def test_a_file_is_whole_or_as_it_was(self):
-        file = testing.run().parent / "kept.json"
-        files.save(file, "old")
-        with unittest.mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
-            with self.assertRaises(OSError):
-                files.save(file, "new")
-        self.assertEqual(file.read_text(), "old")
-        self.assertEqual(list(file.parent.glob(".kept.json.*")), [])
+class Hostile(unittest.TestCase):
+    """Directories that somebody else made, or that hold what is the user's: refused, and nothing outside is touched."""
 
-    def test_what_is_no_plain_file_stays_what_it_is(self):
-        link, pipe = (testing.run().parent / name for name in ("link", "pipe"))
-        link.symlink_to("pointed")
-        os.mkfifo(pipe)
-        end = os.open(pipe, os.O_RDWR)
-        for path in (link, pipe):
-            files.save(path, "text")
-        self.assertEqual(((link.parent / "pointed").read_text(), os.read(end, 9)), ("text", b"text"))
-        os.close(end)
-        self.assertTrue(link.is_symlink() and pipe.is_fifo())
+    def setUp(self):
+        self.at = testing.run().parent / self.id().rpartition(".")[2]
+        self.at.mkdir()
 
-    def test_what_a_kill_left_is_removed(self):
-        file = testing.run().parent / "left.json"
-        mine = f".left.json.{platform.node()}-"
-        others = [file.with_name(mine + "1"), file.with_name(".left.json.elsewhere-999999999")]
-        for path in [*others, file.with_name(mine + "999999999")]:
-            path.touch()
-        files.save(file, "new")
-        self.assertEqual(sorted(file.parent.glob(".left.json.*")), sorted(others))
+    def other(self, name="two-scale", **changes):
+        """A study of somebody else: one whose runs are made, with another study.json."""
+        own = self.at / "st" / name
+        own.mkdir(parents=True)
+        facts = {"hash": testing_hash(), "vocab_size": 320, "train_tokens": 1000, "heldout_tokens": 100}
+        kept = {"format": "choir-study", "recipe": RECIPE, "scale": {"name": "scale", **SCALE}, "data": "data", "store": "s",
+                "data_facts": facts, "seeds": 2, "budgets": [5120]}  # fmt: skip
+        (own / "study.json").write_text(json.dumps({**kept, **changes}))
+        return own
+
+    def refused(self, *words, told):
+        out, errors, status = study(*words)
+        self.assertEqual((status, "Traceback" in errors), (1, False), errors)
+        self.assertRegex(errors, f"^choir study: .*{told}")
+
+    def test_names_do_not_lead_elsewhere(self):
+        own, victim = self.other(scale={"name": "sc/../../victim", **SCALE}), self.at / "victim"
+        victim.mkdir()
+        (victim / "report.html").write_text("precious")
+        study("report", self.at / "st")
+        self.assertEqual([(path.name, path.read_text()) for path in victim.iterdir()], [("report.html", "precious")])
+        self.assertTrue((own / "report.html").exists())  # where it was asked to
+        (testing.run().parent / "away.json").write_text(json.dumps({"name": "../../victim"}))
+        tuned = {**RECIPE, "name": "tuned", "tune": {"tasks": ["away.json"]}}
+        (own / "study.json").unlink()
+        self.other("tuned", recipe=tuned, scale={"name": "scale", **SCALE, "tune": {"steps": 4, "evaluations": 4}})
+        self.refused("report", self.at / "st", told="task away.json: its name is '../../victim'")
+
+    def test_links_are_not_followed(self):
+        own, victim = self.other(), self.at / "victim"
+        victim.mkdir()
+        (victim / "file").write_text("precious")
+        for name in ("report.html", "table.md", "summary.json"):
+            (own / name).symlink_to(victim / "file")
+            self.refused("report", self.at / "st", told="is a symbolic link")
+            (own / name).unlink()
+        shutil.rmtree(own / "figures")
+        (own / "figures").symlink_to(victim)
+        self.refused("report", self.at / "st", told="figures: is a symbolic link")
+        for name in ("runs", "configs", "logs"):
+            (self.at / "other" / name).parent.mkdir()
+            (self.at / "other" / name).symlink_to(victim)
+            self.assertIn(f"{name}: is a symbolic link", run(self.at / "other")[1])
+            shutil.rmtree(self.at / "other")
+        own.rename(self.at / "moved")
+        own.symlink_to(self.at / "moved")
+        self.refused("report", self.at / "st", told="is a symbolic link")
+        self.assertEqual([(path.name, path.read_text()) for path in victim.iterdir()], [("file", "precious")])
+
+    def test_a_lock_that_is_not_ours_stays(self):
+        for number, words in enumerate(("precious", "4711\n")):  # the latter in a directory that holds no study
+            out = self.at / str(number)
+            out.mkdir()
+            if not number:
+                (out / "runs").mkdir()
+            (out / "lock").write_text(words)
+            self.assertRegex(run(out)[1], "lock: is there, and ")
+            self.assertEqual((out / "lock").read_text(), words)
+        (out / "runs").mkdir()
+        (out / "lock").rename(self.at / "file")
+        for link in (os.symlink, os.link):
+            link(self.at / "file", out / "lock")
+            self.assertRegex(run(out)[1], "lock: (is a symbolic link|has 2 hard links)")
+            (out / "lock").unlink()
+        self.assertEqual((self.at / "file").read_text(), "4711\n")
+
+    def test_what_never_ends_is_not_read(self):
+        own = self.other()
+        (own / "study.json").unlink()
+        os.mkfifo(own / "study.json")
+        self.refused("status", self.at / "st", told="is a pipe")
+        (own / "study.json").unlink()
+        (own / "study.json").symlink_to("/dev/zero")
+        self.refused("status", self.at / "st", told="is a symbolic link")
+        (own / "study.json").unlink()
+        with open(own / "study.json", "w") as file:
+            file.truncate(1 << 40)
+        self.refused("status", self.at / "st", told="has more than")
+        os.mkfifo(self.at / "config.json")
+        (own / "study.json").unlink()
+        self.other("pipe", scale={"name": "scale", **SCALE, "config": str(self.at / "config.json")})
+        self.refused("report", self.at / "st", told="config.json: is a pipe")
+
+    def test_names_that_no_report_could_say(self):
+        for name in (b"line\nend", b"z\xff"):
+            self.assertRegex(run(os.path.join(os.fsencode(self.at), name).decode(errors="surrogateescape"))[1],
+                             "--out .* cannot be printed")  # fmt: skip
+        self.assertEqual(list(self.at.iterdir()), [])
+
+    def test_directories_of_checkpoints_that_are_none(self):
+        (self.at / "checkpoints" / "²").mkdir(parents=True)
+        self.assertEqual(lane.newest(self.at), 0)
 
 
 class Handover(unittest.TestCase):

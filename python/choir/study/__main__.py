@@ -4,42 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import math
-import os
 import pathlib
 import signal
 import sys
 import time
-from typing import Any, Callable, TextIO
+from typing import Any, Callable
 
-from .. import Error
+from .. import Error, _files
 from . import Stopped, StudyError, foreign, page, pools, recipe, report, terminal, tuned, turns
-from .files import save
 from .jobs import Jobs
 from .program import Runner
 from .study import Study, all_in
-
-
-def _lock(out: pathlib.Path) -> TextIO:
-    """One `choir study run` at a time writes into a directory; the lock is let go when the file is closed."""
-    out.mkdir(parents=True, exist_ok=True)
-    file = open(out / "lock", "a+", encoding="ascii")  # noqa: SIM115 it stays open
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        who = file.read(32).strip()
-        file.close()
-        raise StudyError(f"{out}: another choir study run{f', process {who},' if who.isdigit() else ''} is using it; "
-                         "wait for it, stop it, or choose another --out") from None  # fmt: skip
-    except OSError:
-        return file  # a file system without locks
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    return file
 
 
 def _run(o: argparse.Namespace) -> int:
@@ -48,13 +25,16 @@ def _run(o: argparse.Namespace) -> int:
 
 
 def _run_all(o: argparse.Namespace, held: contextlib.ExitStack) -> int:
-    failed, lock = False, None
+    failed = False
+    notice = lambda text: print(f"choir study: {text}", file=sys.stderr)  # noqa: E731
     deadline = time.monotonic() + 60 * o.minutes if o.minutes else math.inf
-    for name in o.recipe:
+    for number, name in enumerate(o.recipe):
         study = Study.make(name, o.data, o.out, o.scale, o.store, o.seeds, o.tokens)
-        lock = lock or held.enter_context(_lock(study.out))
-        for part in ("trunks", "runs", "configs", "logs"):
-            (study.out / part).mkdir(parents=True, exist_ok=True)
+        if not number:
+            held.enter_context(_files.claimed(study.out, "runs", notice))
+        tuned_too = ["tuned"] if "tune" in study.recipe else []
+        for part in (study.own, *(study.out / name for name in ["trunks", "runs", "configs", "logs", *tuned_too])):
+            _files.directory(part)
         study.save()
         runner = Runner(o.backend)
         jobs = Jobs(runner, o.jobs or int(o.backend != "cpu"), deadline)
@@ -145,7 +125,7 @@ def _report(o: argparse.Namespace) -> int:
 
 def _claims(o: argparse.Namespace) -> int:
     for path, text in page.pages(pathlib.Path(o.tree)).items():
-        save(path, text)
+        _files.save(path, text)
         print(path)
     return 0
 

@@ -13,6 +13,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
+from .. import _files  # noqa: E402
 from . import statistics  # noqa: E402
 from .study import Study  # noqa: E402
 
@@ -98,7 +99,7 @@ def all_of(study: Study) -> dict[str, str]:
 
 
 def save(figures: dict[str, str], directory: pathlib.Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
+    _files.directory(directory)
     for title, svg in figures.items():
-        (directory / f"{title.lower()}.svg").write_text(svg + "\n", encoding="utf-8")
+        _files.save(directory / f"{title.lower()}.svg", svg + "\n")
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from .. import pages
+from .. import _files, pages
 from . import StudyError, program
 from .jobs import Work
 from .recipe import read, write
@@ -78,7 +78,7 @@ def pairs(run: pathlib.Path, path: pathlib.Path, threads: int) -> dict[str, floa
 
 
 def _hash(path: pathlib.Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(_files.read(path, _files.TEXT_LIMIT, given=True)).hexdigest()[:16]
 
 
 @dataclasses.dataclass

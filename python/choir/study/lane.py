@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 import shutil
 from typing import Any, Callable
 
+from .. import Error, _files
 from .jobs import Work
 from .program import Runner
 from .recipe import write
@@ -30,24 +32,25 @@ def end_config(base: dict[str, Any], rate: float, seed: int, steps: int, share: 
     return {**base, "train": {**base["train"], **changed}}
 
 
+def _is_step(name: str) -> bool:
+    return re.fullmatch("[0-9]+", name) is not None
+
+
 def newest(run: pathlib.Path, most: float = float("inf")) -> int:
     """The step of the newest checkpoint up to a step; 0: none."""
-    found = [int(p.name) for p in (run / "checkpoints").glob("*") if p.name.isdigit()]
+    found = [int(p.name) for p in (run / "checkpoints").glob("*") if _is_step(p.name)]
     return max((step for step in found if step <= most), default=0)
 
 
 def last_step(run: pathlib.Path) -> int:
     """The last step in the log; 0 without a log."""
     try:
-        with open(run / "metrics.jsonl", "rb") as file:
-            file.seek(max(0, os.path.getsize(file.name) - 8192))
-            lines = file.read().split(b"\n")[:-1]
-    except OSError:
+        with open(_files.opened(run / "metrics.jsonl"), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
+            found = re.findall(rb'(?m)^\{"event":"step","step":([0-9]{1,18}),.*\n', file.read())
+    except Error:
         return 0
-    for line in reversed(lines):
-        if line.startswith(b'{"event":"step","step":'):
-            return int(line[23:].split(b",")[0])
-    return 0
+    return int(found[-1]) if found else 0
 
 
 def has_begun(run: pathlib.Path) -> bool:
@@ -59,17 +62,17 @@ def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)  # a file of a checkpoint is never written again
     except OSError:
-        shutil.copy2(source, target)
+        _files.copy(source, target)
 
 
 def branch(trunk: pathlib.Path, step: int, out: pathlib.Path) -> None:
     """A run directory that goes on from a step of another."""
     new = out.with_name(f".{out.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    number = next(p.name for p in (trunk / "checkpoints").iterdir() if p.name.isdigit() and int(p.name) == step)
+    number = next(p.name for p in (trunk / "checkpoints").iterdir() if _is_step(p.name) and int(p.name) == step)
     shutil.copytree(trunk / "checkpoints" / number, new / "checkpoints" / number, copy_function=_link)
     for file in ("config.json", "data.path", "metrics.jsonl", "timing.jsonl"):
-        shutil.copy2(trunk / file, new / file)
+        _files.copy(trunk / file, new / file)
     new.rename(out)
 
 
@@ -112,6 +115,8 @@ class Lane(Work):
     def _train(self, config: dict[str, Any], out: pathlib.Path, threads: int, begun: int) -> None:
         file = self.out / "configs" / f"{out.parent.name}-{out.name}.json"
         write(file, config)
+        if out.is_symlink():
+            _files.directory(out)  # which refuses it
         words = ["train", "--config", file, "--out", out, *self.runner.places(threads)]
         words += ["--resume"] if has_begun(out) else ["--data", self.data]
 

@@ -13,6 +13,7 @@ from typing import Any, Iterator, Optional
 
 import numpy as np
 
+from .. import _files
 from . import StudyError, recipe as recipes
 from . import foreign, report, statistics, tuned
 from .claims import Claims, Finding, resolution, verdict
@@ -225,9 +226,9 @@ def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
     made = {
         root / "docs" / "claims.md": claims_page(plan, groups),
         root / "docs" / "results" / "table.md": runs_page(store),
-        root / "README.md": put((root / "README.md").read_text(encoding="utf-8"), summary(plan, groups)),
+        root / "README.md": put(_files.read_text(root / "README.md"), summary(plan, groups)),
     }
     texts, page = texts_tables(groups), root / "docs" / "foreign.md"
     if texts and page.exists():
-        made[page] = put(page.read_text(encoding="utf-8"), texts)
+        made[page] = put(_files.read_text(page), texts)
     return made

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 import scipy.optimize
 
-from .. import Model
+from .. import Model, _files
 from . import StudyError
 from .recipe import ROOT, read
 
@@ -21,7 +21,7 @@ BATCH, ROWS, RIDGE = 32, 12000, 1e-3
 
 def _rows(path: pathlib.Path, label: list[Any]) -> list[dict[str, str]]:
     """Of JSON lines or TSV (tabs, no quoting; without a head columns have numbers); malformed ones are left out."""
-    lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    lines = _files.read_text(path, given=True).rstrip("\n").split("\n")
     if path.suffix == ".jsonl":
         rows = [json.loads(line) for line in lines]
         return [{key: json.dumps(v) if isinstance(v, bool) else str(v) for key, v in row.items()} for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import threading
 from typing import Any, Callable
 
-from .. import pages
+from .. import _files, pages
 from . import Stopped, StudyError
 
 _STOPPED = 3  # its exit status after a signal: everything is saved
@@ -19,6 +20,13 @@ _STOPPED = 3  # its exit status after a signal: everything is saved
 def ask(*words: Any) -> Any:
     """The JSON that a command prints."""
     return json.loads(pages.ask(*words, "--json"))
+
+
+def _last_line(log: pathlib.Path) -> str:
+    with open(_files.opened(log), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
+        lines = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 class Runner:
@@ -43,7 +51,7 @@ class Runner:
 
     def run(self, words: list[Any], log: pathlib.Path, watch: Callable[[], None]) -> None:
         """One command; `watch` is called about twice a second. What it prints goes to `log`."""
-        with open(log, "ab") as file:
+        with open(_files.opened(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
             with self._lock:
                 if self.stopping:
                     raise Stopped
@@ -66,6 +74,5 @@ class Runner:
         if process.returncode == _STOPPED or (process.returncode and self.stopping):
             raise Stopped
         if process.returncode:
-            lines = log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "no word said")
+            last = _last_line(log) or "no word said"
             raise StudyError(f"{last} (status {process.returncode}; {log})")

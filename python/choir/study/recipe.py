@@ -14,9 +14,9 @@ from typing import Any, Iterator, Optional
 
 import jsonschema
 
+from .. import _files
 from ..config import Config
 from . import StudyError
-from .files import save
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -49,19 +49,18 @@ def _finite(text: str) -> float:
     return value
 
 
-def read(path: os.PathLike) -> Any:
+def read(path: os.PathLike, given: bool = False) -> Any:
+    """A JSON file. given: a user named it."""
+    text = _files.read(path, given=given)
     try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
-        return json.loads(text, object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
-    except OSError as error:
-        raise StudyError(f"{path}: {error.strerror}") from None
+        return json.loads(text.decode(), object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise StudyError(f"{path}: {error}") from None
 
 
 def write(path: pathlib.Path, value: Any, indent: Optional[int] = 1) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save(path, json.dumps(value, indent=indent) + "\n")
+    _files.directory(path.parent)
+    _files.save(path, json.dumps(value, indent=indent) + "\n")
 
 
 def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
@@ -122,7 +121,7 @@ def load(name: str) -> dict[str, Any]:
     path = ROOT / "studies" / f"{name}.json" if name in names() else pathlib.Path(name)
     if not path.exists():
         raise StudyError(f"{name}: neither a file nor one of the recipes {', '.join(names())}")
-    recipe = read(path)
+    recipe = read(path, given=True)
     check_recipe(path, recipe)
     return recipe
 
@@ -130,14 +129,14 @@ def load(name: str) -> dict[str, Any]:
 def load_scale(name: str) -> dict[str, Any]:
     """A scale of studies/scales.json by its name, or a file with one object."""
     path = ROOT / "studies" / "scales.json"
-    scales = read(path)
+    scales = read(path, given=True)
     if name not in scales:
         path = pathlib.Path(name)
         if not path.exists():
             raise StudyError(f"--scale {name}: neither a file nor one of {', '.join(sorted(scales))}")
-        scales = {name: read(path)}
+        scales, name = {path.stem: read(path, given=True)}, path.stem
     check(path, scales, "scale.schema.json")
-    return {"name": path.stem if path.stem != "scales" else name, **scales[name]}
+    return {"name": _files.component(name, f"--scale {path}: its name"), **scales[name]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +184,9 @@ def _change(config: Config, changes: dict[str, Any]) -> None:
 def _base(config: str) -> Config:
     path = ROOT / "configs" / f"{config}.json"
     if not config.startswith("{"):
-        return Config(path if path.exists() else config)
+        path = path if path.exists() else pathlib.Path(config)
+        _files.read(path, given=True)  # a scale that somebody else made may name a pipe
+        return Config(path)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(config)
         file.flush()

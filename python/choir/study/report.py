@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from .. import _files
 from . import figures, foreign, statistics, turns, tuned
 from .claims import UNITS, Claims, Finding, resolution
 from .recipe import write as write_json
@@ -211,16 +212,16 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     drawings = "".join(f"<figure><figcaption>{title}</figcaption>{svg}</figure>" for title, svg in drawn.items())
     parts += [f"<h2>Figures</h2><div class=figures>{drawings}</div>"] if drawn else []
     page = study.own / "report.html"
-    page.write_text(
+    _files.save(
+        page,
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=Content-Security-Policy content=\"default-src "
         "'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'\">"
         "<meta name=viewport content='width=device-width'>"
         f"<title>{html.escape(recipe['title'])}</title>"
         f"<style>{_CSS}</style>{''.join(parts)}</html>\n",
-        encoding="utf-8",
     )
     text = "".join(f"### {title}\n\n{where}.\n\n{markdown(head, rows)}\n" for title, head, rows in tables)
-    (study.own / "table.md").write_text(text, encoding="utf-8")
+    _files.save(study.own / "table.md", text)
     write_json(study.own / "summary.json", summary(study, claims))
     return page, claims
 

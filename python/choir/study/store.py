@@ -13,9 +13,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from .. import runs
+from .. import _files, runs
 from . import StudyError
-from .files import save
 from .recipe import check, read
 
 # Fields of a config that no result depends on.
@@ -106,7 +105,7 @@ class Store:
         """The result of a config on some data; None where there is none. What does not match is refused."""
         path = self.path(config, data_hash)
         try:
-            stat = path.stat()
+            stat = path.lstat()
         except FileNotFoundError:
             return None
         state = stat.st_ino, stat.st_mtime_ns, stat.st_size
@@ -120,9 +119,8 @@ class Store:
         """Stores the result of a complete run directory; refuses a run with another config or other data."""
         result = of_run(run)
         self._check(run, result, config, data_hash)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.path(config, data_hash)
-        save(path, json.dumps(result, separators=(",", ":")) + "\n")
+        _files.directory(self.directory)
+        _files.save(self.path(config, data_hash), json.dumps(result, separators=(",", ":")) + "\n")
         return result
 
     @staticmethod

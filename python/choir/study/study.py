@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterable, Optional
 
 import numpy as np
 
+from .. import _files
 from . import StudyError, recipe as recipes
 from . import program, statistics
 from .lane import Lane, end_config, newest
@@ -28,20 +29,24 @@ class Study:
     seeds: int
     budgets: list[int]  # tokens
     facts: dict[str, Any]  # what `choir data info` says
+    own: pathlib.Path  # the study's own directory
 
     @classmethod
     def make(cls, name: str, data: str, out: str, scale: str, store: Optional[str], seeds: int, budgets: list[int]):
         made_scale, made_recipe = recipes.load_scale(scale), recipes.load(name)
         data_path, out_path = pathlib.Path(data).resolve(), pathlib.Path(out).resolve()
+        store_path = pathlib.Path(store).resolve() if store else out_path / "results"
+        for option, given in (("--data", data_path), ("--out", out_path), ("--store", store_path)):
+            if not str(given).isprintable():  # study.json could not be read again
+                raise StudyError(f"{option} {ascii(str(given))}: has characters that cannot be printed; choose another")
         if (out_path / "data.json").exists() or (out_path / "metrics.jsonl").exists():
             raise StudyError(f"{out}: holds built data or a run; a study needs a directory of its own")
         facts = program.ask("data", "info", data_path)
         if not facts["heldout_tokens"]:
             raise StudyError(f"{data}: has no held-out share; a study measures nothing else")
         study = cls(
-            made_recipe, made_scale, data_path, out_path,
-            Store(pathlib.Path(store).resolve() if store else out_path / "results"),
-            seeds or made_scale["seeds"], sorted(budgets or made_scale["budgets"]), facts,
+            made_recipe, made_scale, data_path, out_path, Store(store_path), seeds or made_scale["seeds"],
+            sorted(budgets or made_scale["budgets"]), facts, out_path / f"{made_recipe['name']}-{made_scale['name']}",
         )  # fmt: skip
         counts = {name: study.step_tokens(name) for name in study._configs}
         if len(set(counts.values())) > 1:
@@ -191,10 +196,6 @@ class Study:
 
     # ---- the study's own file ----
 
-    @property
-    def own(self) -> pathlib.Path:
-        return self.out / f"{self.recipe['name']}-{self.scale['name']}"
-
     def save(self) -> None:
         facts = {
             "format": "choir-study", "recipe": self.recipe, "scale": self.scale, "data": str(self.data),
@@ -205,13 +206,14 @@ class Study:
     @classmethod
     def open(cls, own: pathlib.Path) -> Study:
         path = own / "study.json"
+        _files.directory(own)  # no link to one
         kept = recipes.read(path)
         recipes.check(path, kept, "study.schema.json")
         recipes.check_recipe(path, kept["recipe"])
         recipes.check(path, {"scale": {k: v for k, v in kept["scale"].items() if k != "name"}}, "scale.schema.json")
         return cls(
             kept["recipe"], kept["scale"], pathlib.Path(kept["data"]), own.parent, Store(pathlib.Path(kept["store"])),
-            kept["seeds"], kept["budgets"], kept["data_facts"],
+            kept["seeds"], kept["budgets"], kept["data_facts"], own,
         )  # fmt: skip
 
     __hash__ = object.__hash__  # by identity, so that lru_cache can store answers per study

@@ -33,7 +33,9 @@ class Shown:
 
 
 def guard() -> None:
-    """From now on both streams, where they are a terminal."""
+    """From now on both streams, where they are a terminal; elsewhere names that are no UTF-8 go out as they are."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="surrogateescape")
     if sys.stdout.isatty():
         sys.stdout = Shown(sys.stdout)
     if sys.stderr.isatty():

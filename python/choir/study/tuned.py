@@ -6,12 +6,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import os
 import pathlib
 from typing import Any, Callable, Optional
 
 import numpy as np
 
-from .. import runs
+from .. import _files, runs
 from . import StudyError, probe
 from .jobs import Work
 from .lane import has_begun
@@ -35,14 +36,15 @@ def _settings(study: Study, task: str) -> dict[str, Any]:
 def _files_hash(directory: pathlib.Path) -> str:
     made = hashlib.sha256()
     for path in sorted(directory.iterdir()):
-        made.update(path.name.encode() + b"\0" + path.read_bytes())
+        made.update(os.fsencode(path.name) + b"\0" + _files.read(path, _files.TEXT_LIMIT, given=True))
     return made.hexdigest()[:16]
 
 
 def folder(task: str) -> str:
     """The folder of a task's files, which results are named after: the `name` of its description. "average" and tasks
     that choir knows are named so already."""
-    return probe.describe(task)["name"] if "/" in task or task.endswith(".json") else task
+    name = probe.describe(task).get("name") if "/" in task or task.endswith(".json") else task
+    return _files.component(str(name), f"task {task}: its name")
 
 
 def _file(study: Study, arm: str, seed: int, task: str) -> Optional[pathlib.Path]:
