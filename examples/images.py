@@ -1,0 +1,281 @@
+"""images.py [--minutes 5] [--out images]: trains a small diffusion transformer with expert choice on photographs of clothes
+(Debian's package dataset-fashion-mnist, fetched and unpacked, not installed), and writes OUT/samples.png, a row of its own
+pictures for each class, and OUT/experts.png, which patches the experts take at four levels of noise. Takes PyTorch 1.13
+or later.
+
+The model is DiT (Peebles and Xie 2022, arXiv:2212.09748) in pixels, trained by flow matching; in every second block an
+ExpertChoice layer stands where the feed-forward layer stood. Experts choose among all patches of the batch, so a patch
+competes with those of other pictures and other levels of noise. Samples are drawn by thresholds: a patch has an expert if
+its score reaches the mean cut-off of training, and a picture does not depend on what is drawn beside it."""
+
+import argparse
+import copy
+import gzip
+import hashlib
+import math
+import pathlib
+import struct
+import subprocess
+import time
+import zlib
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import choir.torch
+
+SIDE, PATCH, CLASSES = 28, 4, 10
+PACKAGE = "dataset-fashion-mnist"
+FILES = {
+    "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+    "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+    "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+    "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+}
+
+
+def modulate(x, shift, scale):
+    return x * (1 + scale) + shift
+
+
+class Attention(nn.Module):
+    def __init__(self, d, heads):
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(d, 3 * d), nn.Linear(d, d)
+
+    def forward(self, x):
+        B, T, d = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-2, -1) * (d // self.heads) ** -0.5).softmax(-1)
+        return self.proj((weights @ v).transpose(1, 2).reshape(B, T, d))
+
+
+class Block(nn.Module):
+    """DiT's block with adaLN-zero: time and class shift, scale and gate what the block does, and gates begin at 0."""
+
+    def __init__(self, d, heads, feed_forward):
+        super().__init__()
+        self.norm1, self.norm2 = (nn.LayerNorm(d, elementwise_affine=False, eps=1e-6) for _ in range(2))
+        self.attn, self.mlp = Attention(d, heads), feed_forward
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(d, 6 * d))
+        nn.init.zeros_(self.adaLN_modulation[1].weight), nn.init.zeros_(self.adaLN_modulation[1].bias)
+
+    def forward(self, x, c):
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(c)[:, None].chunk(6, -1)
+        x = x + gate1 * self.attn(modulate(self.norm1(x), shift1, scale1))
+        return x + gate2 * self.mlp(modulate(self.norm2(x), shift2, scale2))
+
+
+def waves(position, d):
+    """[n,d] sines and cosines of position [n], of periods from 2 pi to 2 pi 10000."""
+    angles = position[:, None] * torch.exp(-math.log(10000) * torch.arange(d // 2) / (d // 2))
+    return torch.cat([angles.cos(), angles.sin()], 1)
+
+
+class DiT(nn.Module):
+    """x [B,28,28] at times t [B] and classes y [B] to the velocity [B,28,28]; class 10 is none. experts(layer) makes the
+    feed-forward layer of a block."""
+
+    def __init__(self, experts, d=64, layers=4, heads=4, patch=PATCH):
+        super().__init__()
+        self.patch, self.d, across = patch, d, SIDE // patch
+        self.x_embedder = nn.Linear(patch * patch, d)
+        rows, columns = (torch.arange(across**2) // across).float(), (torch.arange(across**2) % across).float()
+        self.register_buffer("pos_embed", torch.cat([waves(rows, d // 2), waves(columns, d // 2)], 1))
+        self.t_embedder = nn.Sequential(nn.Linear(d, d), nn.SiLU(), nn.Linear(d, d))
+        self.y_embedder = nn.Embedding(CLASSES + 1, d)
+        self.blocks = nn.ModuleList(Block(d, heads, experts(layer)) for layer in range(layers))
+        self.norm = nn.LayerNorm(d, elementwise_affine=False, eps=1e-6)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(d, 2 * d))
+        self.linear = nn.Linear(d, patch * patch)
+        nn.init.normal_(self.y_embedder.weight, std=0.02)
+        for zero in (self.adaLN_modulation[1], self.linear):
+            nn.init.zeros_(zero.weight), nn.init.zeros_(zero.bias)
+
+    def forward(self, x, t, y):
+        p, across = self.patch, SIDE // self.patch
+        patches = x.view(-1, across, p, across, p).transpose(2, 3).reshape(len(x), across**2, p * p)
+        h = self.x_embedder(patches) + self.pos_embed
+        c = self.t_embedder(waves(1000 * t, self.d)) + self.y_embedder(y)
+        for block in self.blocks:
+            h = block(h, c)
+        shift, scale = self.adaLN_modulation(c)[:, None].chunk(2, -1)
+        out = self.linear(modulate(self.norm(h), shift, scale))
+        return out.view(-1, across, across, p, p).transpose(2, 3).reshape(x.shape)
+
+
+def mixture(layer, d=64, num_experts=16):
+    """Each patch has one expert on average: the FLOPs of the dense layer. causal: by thresholds in eval()."""
+    if layer % 2 == 0:
+        return nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+    return choir.torch.ExpertChoice(d, 4 * d, num_experts, capacity_factor=1, causal=True)
+
+
+def flow_loss(model, x, y, t, noise):
+    """Flow matching: from the picture (t = 0) a straight line leads to noise (t = 1); the model predicts its direction.
+    Returns the loss of each picture."""
+    noisy = torch.lerp(x, noise, t[:, None, None])
+    return (model(noisy, t, y) - (noise - x)).square().mean((1, 2))
+
+
+@torch.no_grad()
+def follow(ema, model, step):
+    """Moves the mean of weights, with which samples are drawn; what routers keep is copied."""
+    decay = min(0.995, (1 + step) / (10 + step))
+    torch._foreach_lerp_(list(ema.parameters()), list(model.parameters()), 1 - decay)
+    for kept, now in zip(ema.buffers(), model.buffers()):
+        kept.copy_(now)
+
+
+def draw(pictures, labels, batch, source=None):
+    """A batch: pictures from -1 to 1, classes, times and noise, from a generator or PyTorch's own."""
+    some = torch.randint(len(pictures), (batch,), generator=source)
+    x, y = pictures[some].float() / 127.5 - 1, labels[some].clone()
+    y[torch.rand(batch, generator=source) < 0.1] = CLASSES  # learns to draw without a class, too
+    # every part of (0,1) has its share of the batch
+    t = (torch.randperm(batch, generator=source) + torch.rand(batch, generator=source)) / batch
+    return x, y, t, torch.randn(x.shape, generator=source)
+
+
+def train(model, pictures, labels, minutes, rate=8e-3, batch=64):
+    """For so many minutes; returns the mean of weights."""
+    ema, begin, step = copy.deepcopy(model), time.monotonic(), 0
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0)
+    while time.monotonic() < begin + 60 * minutes:
+        optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 50)
+        loss = flow_loss(model, *draw(pictures, labels, batch)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        choir.torch.update_routers(model)
+        optimizer.step()
+        step += 1
+        follow(ema, model, step)
+        if step % 100 == 0:
+            print(f"step {step}, {(time.monotonic() - begin) / 60:.1f} minutes, loss {loss:.4f}", flush=True)
+    return calibrate(ema, (draw(pictures, labels, batch) for _ in range(50)))
+
+
+def mixtures(model):
+    return [layer for layer in model.modules() if isinstance(layer, choir.torch.MoE)]
+
+
+@torch.no_grad()
+def calibrate(model, batches):
+    """Takes the thresholds anew, for these weights: the mean cut-offs of some batches."""
+    for layer in mixtures(model):
+        layer.go_on_from(0)
+    for batch in batches:
+        flow_loss(model.train(), *batch)
+        choir.torch.update_routers(model)
+    return model.eval()
+
+
+@torch.no_grad()
+def sample(model, y, guidance=2.0, steps=25):
+    """Pictures of classes y [B], from noise along the predicted directions, which guidance leads away from those of no
+    class."""
+    x, none = torch.randn(len(y), SIDE, SIDE), torch.full_like(y, CLASSES)
+    for step in range(steps, 0, -1):
+        t = torch.full((len(y),), step / steps)
+        free, led = model(x, t, none), model(x, t, y)
+        x = x - torch.lerp(free, led, guidance) / steps
+    return x
+
+
+@torch.no_grad()
+def experts_of(model, x, y, t):
+    """Experts of each patch [B,7,7] when pictures are seen with so much noise, the mean over mixture layers."""
+    noisy = torch.lerp(x, torch.randn_like(x), t)
+    model(noisy, torch.full((len(x),), t), y)
+    counts = torch.stack([layer.routing.taken.sum(1) for layer in mixtures(model)]).float().mean(0)
+    return noisy, counts.view(len(x), SIDE // PATCH, SIDE // PATCH)
+
+
+def shaded(noisy, counts, most=3.0):
+    """[B,28,28] grey pictures as RGB [B,28,28,3], the more orange a patch the more experts it has."""
+    grey = ((noisy + 1) / 2).clamp(0, 1)[..., None].expand(-1, -1, -1, 3)
+    share = (counts / most).clamp(0, 1).repeat_interleave(PATCH, 1).repeat_interleave(PATCH, 2)[..., None]
+    return torch.lerp(grey, torch.tensor([1.0, 0.45, 0.0]), 0.75 * share)
+
+
+def sheet(pictures, rows, zoom=3, gap=2):
+    """[rows*columns,28,28,3] of 0 to 1 as one picture, row by row."""
+    n, columns = len(pictures), len(pictures) // rows
+    large = pictures.repeat_interleave(zoom, 1).repeat_interleave(zoom, 2)
+    framed = F.pad(large, (0, 0, gap, gap, gap, gap), value=1.0)
+    side = framed.shape[1]
+    return framed.view(rows, columns, side, side, 3).transpose(1, 2).reshape(rows * side, columns * side, 3)
+
+
+def write_png(path, picture):
+    """picture [height,width,3] of 0 to 1."""
+    height, width, _ = picture.shape
+    rows = (picture.clamp(0, 1) * 255).round().to(torch.uint8).reshape(height, -1)
+    raw = b"".join(b"\0" + bytes(row.tolist()) for row in rows)
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(raw, 9)) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + parts)
+
+
+def fetch(folder):
+    """The four files of the package in a folder, from there, from where the package is installed, or from Debian."""
+    for place in (folder, pathlib.Path("/usr/share/datasets/fashion-mnist")):
+        if all((place / name).is_file() for name in FILES):
+            return place
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"fetching Debian's package {PACKAGE} (31 MB)", flush=True)
+    fetched = subprocess.run(["apt-get", "-q", "download", PACKAGE], cwd=folder, capture_output=True, text=True)
+    packages = list(folder.glob(f"{PACKAGE}_*.deb"))
+    if fetched.returncode or not packages:
+        raise SystemExit(
+            f"images.py: apt-get could not fetch {PACKAGE}: {fetched.stderr.strip()}\nRun 'apt-get update' as root, or put "
+            f"{', '.join(FILES)} of Fashion-MNIST into {folder}"
+        )
+    subprocess.run(["dpkg-deb", "-x", packages[0], folder / "package"], check=True)
+    for name in FILES:
+        (folder / "package/usr/share/datasets/fashion-mnist" / name).replace(folder / name)
+    return folder
+
+
+def load(folder, part):
+    """Pictures [n,28,28] of bytes and labels [n] of a part, "train" or "t10k"."""
+    made = []
+    for name, head, shape in ((f"{part}-images-idx3-ubyte.gz", 16, (-1, SIDE, SIDE)), (f"{part}-labels-idx1-ubyte.gz", 8, (-1,))):
+        packed = (folder / name).read_bytes()
+        if hashlib.sha256(packed).hexdigest() != FILES[name]:
+            raise SystemExit(f"images.py: {folder / name} is not the file of {PACKAGE}: its SHA-256 is another; remove it")
+        made.append(torch.frombuffer(bytearray(gzip.decompress(packed)[head:]), dtype=torch.uint8).view(shape))
+    return made[0], made[1].long()
+
+
+def main():
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--minutes", type=float, default=5, help="training time (5)")
+    ask.add_argument("--out", type=pathlib.Path, default="images", help="folder for pictures, and data if not installed (images)")
+    o = ask.parse_args()
+    torch.manual_seed(1)
+    folder = fetch(o.out / "data")
+    o.out.mkdir(parents=True, exist_ok=True)
+    model = DiT(mixture)
+    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} million weights, 16 experts in each of two layers of four")
+    ema = train(model, *load(folder, "train"), o.minutes)
+
+    drawn = sample(ema, torch.arange(CLASSES).repeat(4))
+    write_png(o.out / "samples.png", sheet(((drawn + 1) / 2)[..., None].expand(-1, -1, -1, 3), 4))
+    photographs, labels = load(folder, "t10k")
+    some = torch.stack([(labels == y).nonzero()[3, 0] for y in range(CLASSES)])
+    x, y = photographs[some].float() / 127.5 - 1, labels[some]
+    plain = shaded(x, torch.zeros(len(x), SIDE // PATCH, SIDE // PATCH))
+    rows = [shaded(*experts_of(ema, x, y, t)) for t in (0.1, 0.4, 0.7, 0.95)]
+    write_png(o.out / "experts.png", sheet(torch.cat([plain, *rows]), 5))
+    print(f"{o.out}/samples.png: one class a column. {o.out}/experts.png: photographs, and below them, with more and more noise,")
+    print("their patches, the more orange the more experts a patch has")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""run.py [--data DIR] [--work DIR]: the runs of plan.json that results.jsonl lacks, one after the other. Each run that
+ends adds a line; one that is killed leaves none, and is begun anew. Several processes share the work: give each its own
+core, and the same DIR. Weights (EMA) stay in DIR, which is not for the repository.
+
+Runs of one seed see the same pictures, classes, times and noise whatever the arm, and weights that two arms share by name
+begin equal."""
+
+import argparse
+import copy
+import fcntl
+import json
+import pathlib
+import sys
+import time
+import zlib
+
+import torch
+from torch import nn
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "examples"))
+import choir.torch  # noqa: E402
+import images  # noqa: E402
+
+PLAN, RESULTS = json.loads((HERE / "plan.json").read_text()), HERE / "results.jsonl"
+BINS, HELD = 8, 512
+FIELDS = ("arm", "rate", "seed")
+
+
+def feed_forward(arm, layer):
+    """The layer of a block: every second one is of the arm, the others are dense."""
+    d, given = PLAN["width"], {k: v for k, v in PLAN["arms"][arm].items() if k not in ("title", "sorted")}
+    if layer % 2 == 0 or not given:
+        return nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+    experts = given.pop("num_experts", 16)
+    return choir.torch.MoE(d, 4 * d * 16 // experts, experts, **given)
+
+
+def make(arm, seed):
+    """A model that begins with the weights of the seed's dense one, where it has such; its own are drawn after them."""
+    models = []
+    for name in ("dense", arm):
+        torch.manual_seed(seed)
+        models.append(images.DiT(lambda layer, name=name: feed_forward(name, layer), PLAN["width"], PLAN["layers"]))
+    dense, model = models
+    own = model.state_dict()
+    model.load_state_dict({name: weight for name, weight in dense.state_dict().items() if name in own}, strict=False)
+    return model
+
+
+def batch_of(pictures, labels, seed, step, arm):
+    """The batch of a step; an arm whose groups are of like noise has it in the order of time."""
+    source = torch.Generator().manual_seed(zlib.crc32(f"{seed} {step}".encode()))
+    batch = images.draw(pictures, labels, PLAN["batch"], source)
+    order = batch[2].argsort() if PLAN["arms"][arm].get("sorted") else slice(None)
+    return [part[order] for part in batch]
+
+
+def held_out(pictures, labels):
+    """Every held-out picture at one time in each of BINS parts of (0,1), in batches of mixed times: x, y, t, noise, bin."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = (pictures[:HELD].float() / 127.5 - 1).repeat(BINS, 1, 1), labels[:HELD].repeat(BINS)
+    part = torch.arange(BINS).repeat_interleave(HELD)
+    t = (part + torch.rand(len(x), generator=draw)) / BINS
+    order = torch.randperm(len(x), generator=draw)
+    return [a[order].split(PLAN["batch"]) for a in (x, y, t, torch.randn(x.shape, generator=draw), part)]
+
+
+@torch.no_grad()
+def evaluate(model, held, arm, thresholds=False):
+    """Loss by bin, and experts of a patch by layer, bin and whether the patch is all background."""
+    layers = images.mixtures(model)
+    for layer in layers:
+        layer.causal = thresholds
+    model.eval()
+    loss, seen = torch.zeros(BINS), torch.zeros(len(layers), BINS, 2, 2)
+    for x, y, t, noise, part in zip(*held):
+        order = t.argsort() if PLAN["arms"][arm].get("sorted") else torch.arange(len(t))
+        x, part = x[order], part[order]
+        loss.index_add_(0, part, images.flow_loss(model, x, y[order], t[order], noise[order]) / HELD)
+        kind = 2 * part[:, None, None] + (x.unfold(1, 4, 4).unfold(2, 4, 4).amax((3, 4)) > -1)
+        for layer, sums in zip(layers, seen):
+            counts = torch.stack([layer.routing.taken.sum(1).float(), torch.ones(kind.numel())], 1)
+            sums.view(-1, 2).index_add_(0, kind.reshape(-1), counts)
+    return {"loss": rounded(loss), "experts": rounded(seen[..., 0] / seen[..., 1])}
+
+
+def rounded(a):
+    return [rounded(part) for part in a] if a.dim() else round(a.item(), 5)
+
+
+def run(arm, rate, seed, data, work):
+    begin, model = time.process_time(), make(arm, seed)
+    ema, held, curve = copy.deepcopy(model), held_out(*data["t10k"]), {}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0)
+    for step in range(PLAN["steps"]):
+        optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 50)
+        loss = images.flow_loss(model, *batch_of(*data["train"], seed, step, arm)).mean()
+        loss = loss + sum(layer.aux_loss for layer in images.mixtures(model))
+        optimizer.zero_grad()
+        loss.backward()
+        choir.torch.update_routers(model)
+        optimizer.step()
+        images.follow(ema, model, step + 1)
+        if step + 1 in PLAN["evaluate_at"][:-1]:
+            curve[step + 1] = round(sum(evaluate(ema, [some[::4] for some in held], arm)["loss"]) * 4 / BINS, 5)
+    found = {"arm": arm, "rate": rate, "seed": seed, "steps": PLAN["steps"], "curve": curve, "own": evaluate(ema, held, arm)}
+    if PLAN["arms"][arm].get("router") in ("expert_choice", "global_topk"):
+        later = range(PLAN["steps"], PLAN["steps"] + 50)
+        images.calibrate(ema, (batch_of(*data["train"], seed, step, arm) for step in later))
+        found["thresholds"] = evaluate(ema, held, arm, True)
+    torch.save(ema.state_dict(), work / f"{arm}-{rate:g}-{seed}.pt")
+    return {**found, "torch": torch.__version__, "core_seconds": round(time.process_time() - begin)}
+
+
+def stored():
+    lines = RESULTS.read_text().splitlines() if RESULTS.is_file() else []
+    return {tuple(line[field] for field in FIELDS): line for line in map(json.loads, lines)}
+
+
+def final(line):
+    """The held-out loss that chooses rates and that claims are about: by the arm's own routing."""
+    return sum(line["own"]["loss"]) / BINS
+
+
+def rates_of(arm, kept):
+    """The rates to try with the first seed, and the best; None while one is missing. An end of the rates that is best is
+    followed by one beyond it."""
+    seed, tried = PLAN["seeds"][0], list(PLAN["rates"])
+    while all((arm, rate, seed) in kept for rate in tried):
+        best = min(tried, key=lambda rate: final(kept[arm, rate, seed]))
+        if min(tried) < best < max(tried):
+            return tried, best
+        tried.append(best / 2 if best == min(tried) else best * 2)
+    return tried, None
+
+
+def wanted(kept):
+    """Runs in the order of the plan: a stage's arms, first the rates, then the other seeds."""
+    for stage in PLAN["stages"]:
+        found = {arm: rates_of(arm, kept) for arm in stage}
+        yield from ((arm, rate, PLAN["seeds"][0]) for arm, (tried, _) in found.items() for rate in tried)
+        for seed in PLAN["seeds"][1:]:
+            yield from ((arm, best, seed) for arm, (_, best) in found.items() if best)
+
+
+def main():
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--data", type=pathlib.Path, default="images/data")
+    ask.add_argument("--work", type=pathlib.Path, default="images/study")
+    o = ask.parse_args()
+    torch.set_num_threads(1)
+    o.work.mkdir(parents=True, exist_ok=True)
+    folder = images.fetch(o.data)
+    data = {part: images.load(folder, part) for part in ("train", "t10k")}
+    while True:
+        for key in wanted(stored()):
+            if key in stored():
+                continue
+            lock = open(o.work / "-".join(map(str, key)), "w")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # another process has it
+                continue
+            if key in stored():
+                continue
+            found = run(*key, data, o.work)
+            with open(RESULTS, "a") as out:
+                out.write(json.dumps(found) + "\n")
+            print(*key, round(final(found), 5), f"{found['core_seconds']} s", flush=True)
+            break
+        else:
+            return
+
+
+if __name__ == "__main__":
+    main()
