@@ -220,6 +220,8 @@ def main():
     out = pathlib.Path(os.path.abspath(sys.argv[2] if len(sys.argv) > 2 else ROOT / "build" / "site"))
     if not os.access(choir, os.X_OK):
         sys.exit(f"site.py: {choir} is not there; build choir first")
+    if out.is_dir() and os.listdir(out) and not (out / "search" / "search_index.json").exists():
+        sys.exit(f"site.py: {out} holds something else than a site, which would be removed; name a new folder")
     with tempfile.TemporaryDirectory() as folder:
         stage(pathlib.Path(folder), choir)
         # `python3 -m mkdocs` with the anchors of this file; PYTHONPATH lets mkdocs.yml name it.

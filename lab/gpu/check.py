@@ -19,7 +19,6 @@ device, backend = o.device or ("cpu" if o.dry else "cuda"), o.backend or ("openc
 BEGAN, work = time.time(), tempfile.mkdtemp()
 choir = os.path.join(o.site, "bin", "choir")
 atexit.register(shutil.rmtree, work, True)
-atexit.register(shutil.rmtree, o.site, True)
 result = {"argv": sys.argv, "device": device, "backend": backend, "dry": o.dry, "parts": {}}
 log = open(os.path.join(o.out, "log.txt"), "a", buffering=1)
 
