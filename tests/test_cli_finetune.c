@@ -123,7 +123,8 @@ static void goes_on_with_its_own(void **state) {
   assert_int_equal(program_wait(child), 3);
   program_must(
       "set -e; grep -q 'go on with: choir finetune --resume --out stopped' stopped.txt; grep -q '  dev  ' stopped.txt;"
-      "tail -n 1 stopped/metrics.jsonl | grep -q '\"event\":\"dev\"'; test ! -e stopped/best");
+      "tail -n 1 stopped/metrics.jsonl | grep -q '\"event\":\"dev\"'; test -s stopped/best; test ! -e "
+      "stopped/result.json");
   program_must("mkdir other; cp set/dev.tsv other; sed '$d' set/train.tsv >other/train.tsv");
   program_refuses(1, "other/train.tsv is not that of this checkpoint",
                   "choir finetune --resume --out stopped --data other");

@@ -1,4 +1,5 @@
 /* A disk without room: said once, the run goes on in memory, saves when there is room again, or stops in order. */
+#include "faults/shim.h"
 #include "program.h"
 
 enum { STEPS = 60 };
@@ -42,6 +43,29 @@ static void other_errors(void **state) {
   program_refuses(1, "Input/output error", "rm -rf run; faulty write:5:100:1000000 " TRAIN "--out run 2>&1");
   program_must("choir train --resume --out run");
   assert_true(program_same_runs("whole", "run", STEPS));
+}
+
+/* The name of the best checkpoint, too: the last calls of each class find no room for a while. */
+static void names_the_best(void **state) {
+  static const struct {
+    const char *name;
+    shim_class class;
+  } kinds[] = {{"mkdir", SHIM_MKDIR}, {"rename", SHIM_RENAME}, {"fsync", SHIM_FSYNC}};
+  if (!*CHOIR_SHIM) skip();
+  program_must("export FAULT_COUNTS=\"$PWD/counts\"; rm -rf run; faulty rename:28:1000000 " TRAIN "--out run");
+  size_t size;
+  char *bytes = program_read("counts", &size);
+  shim_counts counts;
+  assert_true(bytes && size == sizeof counts);
+  memcpy(&counts, bytes, sizeof counts);
+  free(bytes);
+  program_must("mv run/best named");
+  for (int i = 0; i < 3; i++)
+    for (int back = 0; back < 3; back++) {
+      program_must("rm -rf run; faulty %s:28:%d:2 " TRAIN "--out run 2>&1", kinds[i].name,
+                   (int)counts.calls[kinds[i].class] - back);
+      program_must("cmp named run/best && ! find run | grep choir-tmp-");
+    }
 }
 
 #define CHECK(condition) \
@@ -134,5 +158,5 @@ static void fill_to_the_end(void) {
 }
 static void at_the_end(void **state) { in_a_small_disk(fill_to_the_end); }
 
-TEST_MAIN(program_setup, program_directory_remove, calls_that_fail_for_a_while, other_errors, room_again, the_limit,
-          at_the_end)
+TEST_MAIN(program_setup, program_directory_remove, calls_that_fail_for_a_while, names_the_best, other_errors,
+          room_again, the_limit, at_the_end)

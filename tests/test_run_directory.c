@@ -105,6 +105,23 @@ static void files_of_the_user_stay(void **state) {
                "&& " FRESH "--set steps=1 --out up && ! test -e up/from.path");
 }
 
+/* A copy by hard links, as by `cp -al` or a backup's, goes on by itself: no byte of the original changes. */
+static void hard_links_are_left(void **state) {
+  static const char *const begins[] = {"cp -al run h && rm -r h/checkpoints/00000007", "cp -al tuned h"};
+  static const char *const commands[] = {TRAIN "--resume --set rate=0.3 --set steps=9 --out h",
+                                         "choir finetune --threads 1 --resume --set steps=6 --out h"};
+  static const char *const originals[] = {"run", "tuned"};
+  for (int i = 0; i < 2; i++) {
+    program_must("rm -rf h kept && cp -a %s kept && %s && %s && diff -r kept %s", originals[i], begins[i], commands[i],
+                 originals[i]);
+    program_must("test $(find h -maxdepth 1 -newer kept/lock -name '*.jsonl' -links 1 | wc -l) = 2");
+  }
+  /* What is no lock of choir's keeps its name, too. */
+  program_must("rm -rf h && cp -al run h && rm h/lock && seq 20 >mine && ln mine h/lock");
+  program_refuses(1, "h/lock: is there, and not a lock of choir's", TRAIN "--resume --set steps=9 --out h");
+  program_must("test $(stat -c %%h mine) = 2 && seq 20 | cmp - mine");
+}
+
 /* Checkpoints that are lost are not begun anew over their log: away, empty, or not to be listed. */
 static void lost_checkpoints_are_missed(void **state) {
   static const char *const losses[] = {"rm -r h/checkpoints/*", "rm -r h/checkpoints", "mv h/checkpoints h/kept",
@@ -189,4 +206,4 @@ static void looking_may_fail(void **state) {
 
 TEST_MAIN(program_setup, program_directory_remove, make_runs, what_a_run_writes_is_what_is_judged,
           links_are_not_followed, links_in_checkpoints_and_data, files_of_the_user_stay, lost_checkpoints_are_missed,
-          settings_alone_are_no_run, looking_may_fail)
+          hard_links_are_left, settings_alone_are_no_run, looking_may_fail)

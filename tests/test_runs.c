@@ -160,6 +160,19 @@ static void data_that_change_meanwhile(void **state) {
   }
 }
 
+/* A run that was stopped is examined once more, and the verbs take that step if it is the best; the run itself goes on
+ * as if it had never been stopped. */
+static void the_step_it_was_stopped_at_may_be_the_best(void **state) {
+#define EXAMS "--set eval_every=2 --set checkpoint_every=0 --set cooldown_steps=0 "
+  program_must(FRESH EXAMS "--set steps=7 --out unhalted && " FRESH EXAMS "--set steps=4 --out halted");
+  program_must("choir train --threads 1 --resume --out halted --set steps=7 --minutes 1e-9 >said 2>&1; cat said");
+  program_must("grep -q 00000005 halted/best && ! grep 'best checkpoint is that' said");
+  program_must(
+      "choir train --threads 1 --resume --out halted && for f in best checkpoints/00000007/model.safetensors; do "
+      "cmp unhalted/$f halted/$f; done");
+#undef EXAMS
+}
+
 /* ---- which checkpoint is the newest */
 
 static void foreign_names_are_passed_over(void **state) {
@@ -311,6 +324,6 @@ static void files_that_are_in_the_way(void **state) {
 
 TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up, tokens_of_other_steps,
           logs_end_where_the_checkpoint_stands, data_that_change_meanwhile, half_lines_go, a_config_that_cannot_be_read,
-          foreign_names_are_passed_over, damaged_ones_are_passed_over, readers_take_the_one_before,
-          readers_pass_over_what_is_not_finite, finds_within_the_room, checkpoints_vanish_under_readers,
-          nothing_of_anybody_else_is_removed, files_that_are_in_the_way)
+          the_step_it_was_stopped_at_may_be_the_best, foreign_names_are_passed_over, damaged_ones_are_passed_over,
+          readers_take_the_one_before, readers_pass_over_what_is_not_finite, finds_within_the_room,
+          checkpoints_vanish_under_readers, nothing_of_anybody_else_is_removed, files_that_are_in_the_way)

@@ -33,27 +33,38 @@ static int check_lock(int fd, const char *path) {
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
 }
 
+/* Whether the open file is the lock of this directory alone. One with other names is another directory's, too (a copy
+ * by hard links): it loses this name, and stays as it is. */
+static int is_own(int fd, const char *path, int *own) {
+  int others = 0;
+  CH_TRY(ch_is_named(fd, path, own));
+  if (*own) CH_TRY(ch_has_other_names(fd, path, &others));
+  if (!others) return CHOIR_OK;
+  *own = 0;
+  CH_TRY(check_lock(fd, path));
+  return unlink(path) && errno != ENOENT ? ch_error_errno("%s: cannot be removed", path) : CHOIR_OK;
+}
+
 /* The locked file. Whoever failed in a new directory removes the lock with it: what has lost its name meanwhile is
  * opened anew. */
 static int open_locked(const char *directory, const char *path, int *fd) {
-  for (int named = 0; !named;) {
+  for (int own = 0; !own;) {
     int code = ch_own_open(path, O_RDWR | O_CREAT, fd);
     if (code == CHOIR_ERROR_IO) return ch_begin_error(ch_error_number(), path, "written");
     CH_TRY(code);
-    int failed = flock(*fd, LOCK_EX | LOCK_NB);
-    if (failed && (errno == ENOSYS || errno == ENOLCK || errno == EOPNOTSUPP)) {
+    int number = flock(*fd, LOCK_EX | LOCK_NB) ? errno : 0;
+    int none = number == ENOSYS || number == ENOLCK || number == EOPNOTSUPP;
+    if (!number || none)
+      code = is_own(*fd, path, &own);
+    else
+      code = number == EWOULDBLOCK ? busy(directory, *fd) : ch_error_errno("%s: cannot be locked", path);
+    if (code || !own) close(*fd);
+    CH_TRY(code);
+    if (own && none)
       ch_notice(
           "%s: this file system has no locks (%s): nothing keeps two processes from writing there; see to it that "
           "one does",
-          path, strerror(errno));
-      return CHOIR_OK;
-    }
-    if (failed)
-      code = errno == EWOULDBLOCK ? busy(directory, *fd) : ch_error_errno("%s: cannot be locked", path);
-    else
-      code = ch_is_named(*fd, path, &named);
-    if (code || !named) close(*fd);
-    CH_TRY(code);
+          path, strerror(number));
   }
   return CHOIR_OK;
 }

@@ -71,8 +71,15 @@ void ch_file_abandon(ch_file *file) {
   file->fd = -1;
 }
 
-int ch_file_commit(ch_file *file) {
+int ch_file_flush(ch_file *file) {
   if (!file->error && fsync(file->fd)) file->error = errno;
+  if (!file->error) return CHOIR_OK;
+  ch_file_abandon(file);
+  return ch_write_error(file->error, file->path, file->needed);
+}
+
+int ch_file_commit(ch_file *file) {
+  CH_TRY(ch_file_flush(file));
   if (!file->error && strcmp(file->temporary, file->target) && rename(file->temporary, file->target))
     file->error = errno;
   if (file->error) {

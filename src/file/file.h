@@ -28,9 +28,11 @@ int ch_file_begin(ch_file *file, const char *path);
 void ch_file_write(ch_file *file, const void *data, size_t bytes);
 /* Bytes that were written already, anew; `offset` counts from the file's begin. */
 void ch_file_rewrite(ch_file *file, uint64_t offset, const void *data, size_t bytes);
+/* fsync: what is written has its room on the disk. After an error the file is abandoned. */
+int ch_file_flush(ch_file *file);
 /* fsync, rename over `path`, fsync of the directory; or, when anything failed, removal and the error. */
 int ch_file_commit(ch_file *file);
-/* Removes the temporary file; `path` is as it was before. */
+/* Removes the temporary file, where there is one; `path` is as it was before. */
 void ch_file_abandon(ch_file *file);
 
 /* Writes a file durably from one block of bytes: begin, write, commit. */

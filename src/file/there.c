@@ -72,6 +72,13 @@ int ch_is_named(int fd, const char *path, int *named) {
   return CHOIR_OK;
 }
 
+int ch_has_other_names(int fd, const char *path, int *others) {
+  struct stat status;
+  if (fstat(fd, &status)) return ch_error_errno("%s: cannot find out how many names the file has", path);
+  *others = status.st_nlink > 1;
+  return CHOIR_OK;
+}
+
 int ch_same_file(const char *a, const char *b) {
   struct stat x, y;
   return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;

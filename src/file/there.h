@@ -35,6 +35,10 @@ int ch_own_open(const char *path, int flags, int *fd);
 /* Whether an open file still has that name. CHOIR_ERROR_IO: it cannot be told. */
 int ch_is_named(int fd, const char *path, int *named);
 
+/* Whether an open file has names beside its own: hard links, as in a copy by `cp -al`. Such a file is another run's,
+ * too, and is never cut or written in place. CHOIR_ERROR_IO: it cannot be told. */
+int ch_has_other_names(int fd, const char *path, int *others);
+
 /* Whether two paths lead to the same file. */
 int ch_same_file(const char *a, const char *b);
 

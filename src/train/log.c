@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/machine.h"
-#include "file/temporary.h"
+#include "file/file.h"
 #include "file/there.h"
 
 /* Reads all of it, or says why not: what cannot be read is never taken for absent. */
@@ -77,12 +77,32 @@ int ch_log_check(const char *path, int64_t bytes) {
   return code;
 }
 
+/* A log with other names is another run's, too (a copy by hard links), and stays as it is: `bytes` of it become a file
+ * of this run's own. */
+static int leave_others(ch_log *log, int64_t bytes) {
+  char piece[4096];
+  ch_file file;
+  int code = ch_file_begin(&file, log->path);
+  for (int64_t at = 0, n; at < bytes && !code; at += n) {
+    n = bytes - at < (int64_t)sizeof piece ? bytes - at : (int64_t)sizeof piece;
+    code = read_at(log->fd, log->path, piece, (size_t)n, at);
+    if (!code) ch_file_write(&file, piece, (size_t)n);
+  }
+  if (code) return ch_file_abandon(&file), code;
+  CH_TRY(ch_file_commit(&file));
+  close(log->fd);
+  return ch_own_open(log->path, O_RDWR | O_APPEND, &log->fd);
+}
+
 static int begin_log(ch_log *log, int there, int64_t bytes) {
   int64_t size;
+  int others;
   if (!there) CH_TRY(ch_sync_parent(log->path)); /* checkpoints rely on its being there after a loss of power */
   CH_TRY(size_of(log->fd, log->path, &size));
   CH_TRY(judge(log->fd, log->path, size, &bytes));
+  CH_TRY(ch_has_other_names(log->fd, log->path, &others));
   log->bytes = bytes;
+  if (others) return leave_others(log, bytes);
   if (bytes == size || !ftruncate(log->fd, bytes)) return CHOIR_OK;
   return ch_error_errno("%s: cannot cut back to %" PRId64 " bytes", log->path, bytes);
 }

@@ -19,11 +19,12 @@
 typedef struct loop_state {
   ch_run *run;
   ch_metrics metrics;
-  ch_room room; /* on the disk */
-  int stop;     /* the caller has asked, of this rank */
-  int stopping; /* or of another, or there was no room for too long: the same on all ranks */
-  int cooling;  /* the clock has set the steps that are left: the same on all ranks */
-  double begin; /* seconds on the clock */
+  ch_room room;         /* on the disk */
+  int stop;             /* the caller has asked, of this rank */
+  int stopping;         /* or of another, or there was no room for too long: the same on all ranks */
+  int cooling;          /* the clock has set the steps that are left: the same on all ranks */
+  int unsaved, unnamed; /* owed without room on the disk: a checkpoint, the name of the best; the same on all ranks */
+  double begin;         /* seconds on the clock */
   int64_t first_step;
   double peak_gflops;
 } loop_state;
@@ -35,7 +36,6 @@ int ch_run_is_done(const ch_run *run) {
 }
 
 int ch_run_judge(ch_run *run, int better) {
-  if (run->final) return 0;
   better |= !run->best_step;
   run->waited = better ? 0 : run->waited + 1;
   if (better) run->best_step = run->trainer.step;
@@ -162,33 +162,54 @@ static int examine(loop_state *d) {
   return CHOIR_OK;
 }
 
-static int write_checkpoint(loop_state *d, char *path) {
+/* The first rank's `name` of the best checkpoint has its room on the disk before the checkpoint is there. */
+static int write_checkpoint(loop_state *d, char *path, ch_file *name) {
   ch_run *run = d->run;
   const ch_comm *comm = comm_of(run);
   CH_TRY(ch_comm_agree(comm, ch_metrics_sync(&d->metrics, &run->metrics_bytes)));
   if (run->kind->keep_best) CH_TRY(CH_ON_FIRST(comm, run->kind->keep_best(run)));
-  return ch_comm_agree(comm, ch_checkpoint_save(run, path));
+  CH_TRY(CH_ON_FIRST(comm, ch_best_begin(run, name)));
+  int code = ch_comm_agree(comm, ch_checkpoint_save(run, path));
+  if (code) ch_file_abandon(name);
+  return code;
 }
 
-/* Without room on the disk it is owed. loss: of the last step. */
-static int checkpoint(loop_state *d, double loss) {
+/* Notes whether something found no room on the disk: then it is owed. */
+static int owe(loop_state *d, int code, double begin, int *owed) {
+  *owed = code == CHOIR_ERROR_FULL;
+  if (*owed) ch_room_owe(&d->room, ch_machine_seconds() - begin);
+  d->room.owed = d->unsaved || d->unnamed;
+  return *owed ? CHOIR_OK : code;
+}
+
+static int name_best(loop_state *d) {
+  double begin = ch_machine_seconds();
+  return owe(d, CH_ON_FIRST(comm_of(d->run), ch_best_save(d->run)), begin, &d->unnamed);
+}
+
+/* loss: of the last step. */
+static int save(loop_state *d, double loss) {
   char path[PATH_MAX] = "";
+  ch_file name = {.fd = -1};
   ch_run *run = d->run;
   const ch_comm *comm = comm_of(run);
   CH_TRY(ch_comm_agree(comm, ch_trainer_check_weights(&run->trainer, loss))); /* what is kept must be good */
   double begin = ch_machine_seconds();
   ch_watch_section(comm, "checkpoint of step", run->trainer.step);
-  int code = write_checkpoint(d, path);
-  if (code == CHOIR_ERROR_FULL) ch_room_owe(&d->room, ch_machine_seconds() - begin);
-  if (code) return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;
-  d->room.owed = 0;
+  CH_TRY(owe(d, write_checkpoint(d, path, &name), begin, &d->unsaved));
+  if (d->unsaved) return CHOIR_OK;
   d->room.saved_step = run->trainer.step;
   ch_metrics_checkpoint(&d->metrics, run->trainer.step, path);
-  CH_TRY(CH_ON_FIRST(comm, ch_checkpoint_name_best(run)));
+  CH_TRY(owe(d, CH_ON_FIRST(comm, ch_best_end(run, &name)), begin, &d->unnamed));
   choir_event e = make_event(d, CHOIR_EVENT_CHECKPOINT);
   e.checkpoint = path;
   tell(d, &e);
   return CHOIR_OK;
+}
+
+/* A checkpoint; or, where this step has one, the name of the best that is owed. */
+static int checkpoint(loop_state *d, double loss) {
+  return d->room.saved_step == d->run->trainer.step ? name_best(d) : save(d, loss);
 }
 
 /* ---- after a step */
@@ -246,6 +267,8 @@ static int advance_run(loop_state *d, double *loss) {
   if (best) CH_TRY(checkpoint(d, *loss));
   wish wished;
   CH_TRY(ask_all(d, &wished));
+  if (wished == TRY_AGAIN && d->unnamed) CH_TRY(name_best(d)); /* it may find room where a checkpoint finds none */
+  if (wished == TRY_AGAIN && !d->unsaved) wished = GO_ON;
   int due = ch_run_is_done(run) || ch_trainer_is_due(&run->trainer, run->config.train.checkpoint_every);
   if (!best && (wished != GO_ON || due)) {
     CH_TRY(checkpoint(d, *loss));
@@ -278,18 +301,36 @@ static int wait_for_room(loop_state *d, double loss) {
   return CHOIR_OK;
 }
 
+/* The error of a run that ends while something is owed. */
+static int owing(const loop_state *d) {
+  const ch_run *run = d->run;
+  if (d->unsaved) return ch_room_error(&d->room, run->trainer.step, run->config.train.steps);
+  return ch_error(CHOIR_ERROR_FULL,
+                  "step %" PRId64 " is saved, and the best checkpoint is that of step %" PRId64
+                  ", but the run's file that names it could not be written: %s. Until then another is taken; make room "
+                  "and resume, or give that checkpoint by its path",
+                  run->trainer.step, run->best_step, d->room.why);
+}
+
+/* The exam of a step that the run was stopped at, for the screen and pages. The checkpoint does not know of its line,
+ * so a resumed run cuts it off, forgets whether it was the best, and equals an uninterrupted run; until then RUN/best
+ * may name it. */
+static int examine_stopped(loop_state *d) {
+  if (ch_trainer_is_due(&d->run->trainer, d->run->eval_every)) return CHOIR_OK;
+  CH_TRY(examine(d));
+  CH_TRY(name_best(d));
+  return d->unnamed ? owing(d) : CHOIR_OK;
+}
+
 static int loop(loop_state *d) {
   ch_run *run = d->run;
   double loss = 0;
   while (!ch_run_is_done(run) && !d->stopping) CH_TRY(advance_run(d, &loss));
   int done = ch_run_is_done(run);
   if (d->room.owed && done) CH_TRY(wait_for_room(d, loss));
-  if (d->room.owed) return ch_room_error(&d->room, run->trainer.step, run->config.train.steps);
+  if (d->room.owed) return owing(d);
   if (done) return CHOIR_OK;
-  /* The screen and pages shall show the final result. The checkpoint does not know of this line, so a resumed run cuts
-   * it off and its log equals the log of an uninterrupted run. */
-  run->final = 1;
-  if (!ch_trainer_is_due(&run->trainer, run->eval_every)) CH_TRY(examine(d));
+  CH_TRY(examine_stopped(d));
   return ch_trainer_stopped(&run->trainer);
 }
 
@@ -327,8 +368,9 @@ int ch_run_loop(ch_run *run) {
   tell_notices(&d);
   CH_TRY(open_metrics(&d)); /* cut back, even where no step is left */
   if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, run->best_step ? run->best_step : -1);
-  int code = CH_ON_FIRST(comm_of(run), ch_checkpoint_name_best(run));
-  if (!code && !ch_run_is_done(run)) {
+  int done = ch_run_is_done(run), code = name_best(&d);
+  if (!code && done && d.unnamed) code = owing(&d);
+  if (!code && !done) {
     if (!run->metrics_bytes || run->config_changed) run->kind->write_head(&d.metrics, run);
     ch_metrics_process(&d.metrics, run);
     code = ch_comm_agree(comm_of(run), measure_peak(&d));

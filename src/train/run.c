@@ -28,17 +28,31 @@ int ch_checkpoint_save(ch_run *run, char *path) {
   return ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, run->best_step ? run->best_step : -1, path);
 }
 
-int ch_checkpoint_name_best(const ch_run *run) {
-  char checkpoint[PATH_MAX], step[24];
+int ch_best_begin(const ch_run *run, ch_file *name) {
+  char step[24];
+  *name = (ch_file){.fd = -1};
+  if (!run->best_step) return CHOIR_OK;
+  CH_TRY(ch_file_begin(name, CH_IN(run->out, CH_RUN_BEST)));
+  ch_file_write(name, step, (size_t)snprintf(step, sizeof step, "%08" PRId64 "\n", run->best_step));
+  return ch_file_flush(name);
+}
+
+int ch_best_end(const ch_run *run, ch_file *name) {
+  char checkpoint[PATH_MAX];
   const char *best = CH_IN(run->out, CH_RUN_BEST);
   int there = 0;
   ch_checkpoint_path(run->out, run->best_step, checkpoint);
-  if (run->best_step) CH_TRY(ch_there(checkpoint, &there));
-  if (there) {
-    int code = ch_file_save(best, step, (size_t)snprintf(step, sizeof step, "%08" PRId64 "\n", run->best_step));
-    return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;
-  }
+  int code = run->best_step ? ch_there(checkpoint, &there) : CHOIR_OK;
+  if (!code && there) return ch_file_commit(name);
+  ch_file_abandon(name);
+  if (code) return code;
   return unlink(best) && errno != ENOENT ? ch_error_errno("%s: cannot be removed", best) : CHOIR_OK;
+}
+
+int ch_best_save(const ch_run *run) {
+  ch_file name;
+  CH_TRY(ch_best_begin(run, &name));
+  return ch_best_end(run, &name);
 }
 
 /* ---- taking it up again */

@@ -7,6 +7,7 @@
 
 #include "choir/train.h"
 #include "file/dir.h"
+#include "file/file.h"
 #include "handle/ranks.h"
 #include "train/state.h"
 
@@ -56,7 +57,6 @@ struct ch_run {
   double epoch;
   int64_t best_step;     /* of the best exam; 0: none yet */
   int64_t waited;        /* exams since */
-  int final;             /* the exam at hand is for the screen: the run was stopped, and has saved */
   int64_t metrics_bytes; /* length of metrics.jsonl at this step */
   int config_changed;    /* the steps so far were made with another config */
   choir_memory memory;   /* what all of it will need */
@@ -65,8 +65,8 @@ struct ch_run {
 
 /* ---- the loop ---- */
 
-/* Notes an exam: the first one is the best, and so is each that is `better` than all exams before it. A final exam is
- * not. Returns whether it is the best. */
+/* Notes an exam: the first one is the best, and so is each that is `better` than all exams before it. Returns whether
+ * it is the best. */
 int ch_run_judge(ch_run *run, int better);
 
 /* Nonzero if the run has taken all its steps, or waited long enough for a better exam. */
@@ -83,9 +83,12 @@ int ch_run_step(ch_run *run, ch_step_counts *counts, choir_trainer_result *resul
 /* Writes a checkpoint of the run, as ch_state_save; that of best_step stays. */
 int ch_checkpoint_save(ch_run *run, char *path);
 
-/* Writes RUN/best, which names the checkpoint of best_step, or removes it if that checkpoint is not there. Without
- * room on the disk it is named with the next checkpoint. Called by the first rank. */
-int ch_checkpoint_name_best(const ch_run *run);
+/* RUN/best names the checkpoint of best_step. Its room on the disk is taken before that checkpoint is saved (begin),
+ * and it gets its name when the checkpoint is there (end): else a disk that becomes full between the two would leave an
+ * older one as the best. Without a checkpoint of best_step RUN/best is removed. Called by the first rank. */
+int ch_best_begin(const ch_run *run, ch_file *name);
+int ch_best_end(const ch_run *run, ch_file *name);
+int ch_best_save(const ch_run *run); /* both */
 
 /* Weights of a checkpoint to begin another training with (ch_weights_start). A layer keeps the activation that its
  * weights were trained for; another router begins with what both have (docs/finetuning.md). */

@@ -116,9 +116,12 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
   return CHOIR_OK;
 }
 
-static int read_counter(const choir_tensors *file, const char *path, const ch_counter *c) {
+/* Counters that a file of choir 0.3 or earlier lacks: no best exam is known yet. */
+static int may_lack(const ch_counter *c) { return !strncmp(c->name, "run.best_", 9); }
+
+static int read_counter(const choir_tensors *file, const char *path, const ch_counter *c, int *found) {
   const choir_tensor *t = choir_tensors_find(file, c->name);
-  if (!t && !strncmp(c->name, "run.best_", 9)) return *c->value = 0, CHOIR_OK; /* a file of choir 0.3 */
+  if (!t && may_lack(c)) return *c->value = 0, CHOIR_OK;
   if (!t || t->dtype != CHOIR_I64 || t->bytes != sizeof *c->value)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is missing or not one I64", path, c->name);
   int64_t value;
@@ -128,20 +131,22 @@ static int read_counter(const choir_tensors *file, const char *path, const ch_co
                     c->of);
   if (!c->of && value < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is %" PRId64, path, c->name, value);
   *c->value = value;
+  ++*found;
   return CHOIR_OK;
 }
 
 int ch_state_read(ch_trainer *trainer, const ch_counter *counters, int counts, const choir_tensors *file,
                   const char *path) {
-  for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i]));
+  int found = 0;
+  for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i], &found));
   ch_stored *want;
   CH_TRY(CH_ALLOC(&want, CH_OPTIM_STATES * trainer->model->net.params.count, "the tensors of %s", path));
   int count = ch_optimizer_tensors(&trainer->optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++) code = ch_tensor_read(file, path, &want[i], &trainer->model->x, 0);
   free(want);
-  if (!code && choir_tensors_count(file) != count + counts)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
-                    count + counts);
+  if (!code && choir_tensors_count(file) != count + found)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer and counters are %d", path,
+                    choir_tensors_count(file), count + found);
   return code;
 }
 
