@@ -207,6 +207,9 @@ class MoE(nn.Module):
             self.aux_loss = self.aux_loss.detach()
         return request.shaped(out, x.shape)
 
+    if TYPE_CHECKING:
+        __call__ = forward  # nn.Module's returns Any
+
     def _warn_of_lost_gradient(self) -> None:
         o = self.options
         balanced = self.router_name in routers.WITH_LOSS and o.aux_loss_weight
