@@ -1,4 +1,5 @@
 /* choir route: any matrix of affinities through any router. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ static choir_route_request request;
 static int read_beside(const char *path, ch_npy_type type, int64_t n, const char *of, ch_npy *array) {
   *array = (ch_npy){0};
   if (!path) return 0;
-  if (ch_npy_read(path, type, 1, array)) return cli_fail();
+  if (type == CH_NPY_FLOAT32 ? ch_npy_read_table(path, 1, array) : ch_npy_read(path, type, 1, array)) return cli_fail();
   if (array->shape[0] == n) return 0;
   return cli_fail_with("%s: has %lld entries, the scores have %lld %s", path, (long long)array->shape[0], (long long)n,
                        of);
@@ -36,19 +37,66 @@ static int looks(const choir_router_options *options) {
   return !o.thresholds && choir_router_looks_across_tokens(options, request.training);
 }
 
-static int print_result(const choir_router_options *options, int n, const choir_route_stats *s) {
-  if (o.json) {
-    json_t *root = cli_json_stats(s);
-    json_object_set_new(root, "router", json_string(o.router));
-    json_object_set_new(root, "looks_across_tokens", json_boolean(looks(options)));
-    return cli_json_print(root);
+/* What a routing leaves. */
+typedef struct result {
+  float *gates; /* [n,e] */
+  choir_route_stats stats;
+  json_t *taken; /* for each expert the tokens that it took */
+} result;
+
+static void keep(void *context, const choir_routing *r) {
+  result *to = context;
+  choir_route_stats_count(&to->stats, r);
+  to->taken = json_array();
+  for (int i = 0; i < r->experts; i++) {
+    json_t *tokens = json_array();
+    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++) {
+      json_array_append_new(tokens, json_integer(r->slot_token[s]));
+      to->gates[(int64_t)r->slot_token[s] * r->experts + i] = r->slot_gate[s];
+    }
+    json_array_append_new(to->taken, tokens);
   }
+}
+
+/* Who took whom, of the first experts and tokens: a table that a person can check. */
+static void print_taken(const result *r, int n) {
+  enum { EXPERTS = 16, TOKENS = 12 };
+  printf("  expert  cut-off  takes tokens (from 0 to %d), each with its gate\n", n - 1);
+  for (int i = 0; i < r->stats.experts && i < EXPERTS; i++) {
+    const json_t *tokens = json_array_get(r->taken, (size_t)i);
+    char cutoff[16] = "-";
+    if (isfinite(r->stats.cutoff[i])) snprintf(cutoff, sizeof cutoff, "%.4f", r->stats.cutoff[i]);
+    printf("  %6d  %7s ", i, cutoff);
+    for (size_t k = 0; k < json_array_size(tokens) && k < TOKENS; k++) {
+      int token = (int)json_integer_value(json_array_get(tokens, k));
+      printf(" %d (%.4f)", token, r->gates[(int64_t)token * r->stats.experts + i]);
+    }
+    if (json_array_size(tokens) > TOKENS) printf(" and %zu more", json_array_size(tokens) - TOKENS);
+    printf("%s\n", json_array_size(tokens) ? "" : " none");
+  }
+  if (r->stats.experts > EXPERTS) printf("  ... of %d experts; --json has all\n", r->stats.experts);
+}
+
+static int print_json(const choir_router_options *options, result *r) {
+  json_t *root = cli_json_stats(&r->stats), *cutoffs = json_array();
+  for (int i = 0; i < r->stats.experts; i++) json_array_append_new(cutoffs, cli_json_real(r->stats.cutoff[i]));
+  json_object_set_new(root, "router", json_string(o.router));
+  json_object_set_new(root, "looks_across_tokens", json_boolean(looks(options)));
+  json_object_set_new(root, "cutoffs", cutoffs);
+  json_object_set(root, "taken", r->taken);
+  return cli_json_print(root);
+}
+
+static int print_result(const choir_router_options *options, int n, result *r) {
+  const choir_route_stats *s = &r->stats;
+  if (o.json) return print_json(options, r);
   printf("%s: %lld of %d tokens to %d experts, capacity %lld; %s across tokens\n", o.router, (long long)s->tokens, n,
          s->experts, (long long)s->capacity, looks(options) ? "looks" : "does not look");
   printf("  assignments %s, dropped %s, gate mass %.4f a token, auxiliary loss %.6f\n  ", cli_grouped(s->assignments),
          cli_grouped(s->dropped), s->gate_mass, s->aux_loss);
   cli_print_load(s);
   cli_print_certificate(&s->certificate);
+  print_taken(r, n);
   cli_print_histogram(s);
   return 0;
 }
@@ -68,9 +116,8 @@ static int refuse_scores(const char *scores_path) {
 static int route_scores(const choir_router_options *options, const char *path, const ch_npy *scores,
                         const ch_npy *tokens, const ch_npy *valid, const ch_npy *thresholds) {
   int n = (int)scores->shape[0], e = (int)scores->shape[1];
-  float *gates = calloc((size_t)n * (size_t)e + 1, sizeof *gates);
-  choir_route_stats stats;
-  if (!gates) return cli_fail_with("out of memory");
+  result r = {.gates = calloc((size_t)n * (size_t)e + 1, sizeof *r.gates)};
+  if (!r.gates) return cli_fail_with("out of memory");
   request.options = options;
   request.n = n;
   request.e = e;
@@ -78,15 +125,14 @@ static int route_scores(const choir_router_options *options, const char *path, c
   request.tokens = tokens->data;
   request.valid = valid->data;
   request.thresholds = thresholds->data;
-  int code = choir_route(&request, gates, &stats);
-  int status = code ? refuse_scores(path) : 0;
-  if (!status) {
-    ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = gates};
-    if (o.out && ch_npy_write(o.out, &array)) status = cli_fail();
-    if (!status) status = print_result(options, n, &stats);
-    choir_route_stats_free(&stats);
-  }
-  free(gates);
+  int status = choir_route_stats_create(e, 0, &r.stats) ? cli_fail() : 0;
+  if (!status && choir_route_visit(&request, keep, &r)) status = refuse_scores(path);
+  ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = r.gates};
+  if (!status && o.out && ch_npy_write(o.out, &array)) status = cli_fail();
+  if (!status) status = print_result(options, n, &r);
+  json_decref(r.taken);
+  choir_route_stats_free(&r.stats);
+  free(r.gates);
   return status;
 }
 
@@ -132,7 +178,7 @@ static int run_route(int count, const char *const *operands) {
   if (o.pool) snprintf(options.pool, sizeof options.pool, "%s", o.pool);
   if (o.random_second) options.random_second = 1;
   if ((status = check_flags(&options))) return status;
-  if (ch_npy_read(operands[0], CH_NPY_FLOAT32, 2, &scores)) return cli_fail();
+  if (ch_npy_read_table(operands[0], 2, &scores)) return cli_fail();
   status = read_beside(o.tokens, CH_NPY_INT32, scores.shape[0], "rows", &tokens);
   if (!status) status = read_beside(o.valid, CH_NPY_UINT8, scores.shape[0], "rows", &valid);
   if (!status) status = read_beside(o.thresholds, CH_NPY_FLOAT32, scores.shape[1], "columns", &thresholds);
@@ -156,7 +202,7 @@ static const cli_option options[] = {
     {"pool", "batch|sequence|position|group", CLI_CHOICE, &o.pool, NULL,
      "tokens that experts choose among; group: of router.group_size tokens", 0},
     {"length", "T", CLI_INT, &request.sequence_length, NULL, "of pools sequence and position", 0},
-    {"thresholds", "B.npy", CLI_INPUT, &o.thresholds, NULL,
+    {"thresholds", "B", CLI_INPUT, &o.thresholds, NULL,
      "float32 [e]: experts take every token that reaches these scores, and no pool matters", 0},
     {"training", NULL, CLI_FLAG, &request.training, NULL, "route as in training: sampling is on", 0},
     {"random-second", NULL, CLI_FLAG, &o.random_second, NULL, "gshard_top2 draws its second expert; with --training",
@@ -166,5 +212,6 @@ static const cli_option options[] = {
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the statistics as JSON", 0},
     {0}};
 
-CLI_VERB(route, "route", "SCORES.npy", 1, 1, "route any matrix of token-expert affinities",
-         "SCORES is a float matrix [n,e] with a row for each token: the model it comes from does not matter.");
+CLI_VERB(route, "route", "SCORES", 1, 1, "route any matrix of token-expert affinities",
+         "SCORES is a matrix [n,e] with a row for each token, a .npy file or text: a row a line, with commas, tabs or "
+         "spaces between numbers. The model it comes from does not matter. Printed is who took whom.");

@@ -183,8 +183,10 @@ void cli_print_load(const choir_route_stats *stats) {
     if (stats->load[i] > most) most = stats->load[i];
   }
   double mean = stats->experts ? (double)stats->assignments / stats->experts : 0;
+  char few[16];
+  snprintf(few, sizeof few, "%.3g", mean); /* of few tokens a mean is no whole number */
   printf("load %s to %s an expert, mean %s, dropped %s  [", cli_count((double)least), cli_count((double)most),
-         cli_count(mean), cli_count((double)stats->dropped));
+         mean < 100 ? few : cli_count(mean), cli_count((double)stats->dropped));
   for (int i = 0; i < stats->experts && i < 64; i++) {
     int level = mean > 0 ? (int)(4.5 * (double)stats->load[i] / mean) : 0;
     putchar(levels[level > 9 ? 9 : level]);

@@ -188,6 +188,40 @@ static void values_are_named(void) {
                   "choir route --router expert_choice one.npy --thresholds beta.npy");
 }
 
+/* The table of docs/moe.md, whose answers a reader checks by it: who took whom, and the cut-offs. */
+static void route_of_a_table(void **state) {
+  (void)state;
+  static const char table[] =
+      "0.55, 0.25,0.20\r\n0.35\t0.55\t0.10\n\n0.65 0.25 0.10\n0.70,0.20,0.10\n0.15 0.35 0.50\n0.30 0.30 0.40";
+  static const int wanted[3][2] = {{2, 3}, {1, 4}, {4, 5}};
+  static const double cutoffs[] = {0.65, 0.35, 0.40};
+  test_ok(ch_file_save("table.csv", table, sizeof table - 1));
+  program_must("choir route --router expert_choice --capacity-factor 1 table.csv --json");
+  json_t *root = program_json();
+  for (size_t i = 0; i < 3; i++) {
+    const json_t *tokens = json_array_get(json_object_get(root, "taken"), i);
+    assert_int_equal(json_array_size(tokens), 2);
+    for (size_t k = 0; k < 2; k++) assert_int_equal(json_integer_value(json_array_get(tokens, k)), wanted[i][k]);
+    assert_float_equal(json_real_value(json_array_get(json_object_get(root, "cutoffs"), i)), cutoffs[i], 1e-6);
+  }
+  json_decref(root);
+  program_must("choir route --router expert_choice --capacity-factor 1 table.csv");
+  assert_non_null(strstr(program_output, "1   0.3500  1 (0.5500) 4 (0.3500)"));
+  program_must("choir route --router switch_top1 --set capacity_factor=0.9 table.csv"); /* one is dropped */
+  assert_non_null(strstr(program_output, "mean 1.67"));
+  program_must(
+      "printf '0.65 0.35 0.40' >cut.txt && printf '0.2 0.5 0.3' >one.txt && "
+      "choir route --router expert_choice --thresholds cut.txt one.txt");
+  assert_non_null(strstr(program_output, "1        -  0 (0.5000)"));
+  program_refuses(1, "x: line 2 has 1 numbers, the lines before it 2",
+                  "printf '1 2\n3' >x && choir route --router base x");
+  program_refuses(1, "x: line 1: 'a' is no number", "printf 'a 2' >x && choir route --router base x");
+  program_refuses(1, "x: line 1: '' is no number", "printf '1,,2' >x && choir route --router base x");
+  program_refuses(1, "x: has no numbers", "printf '\n' >x && choir route --router base x");
+  program_refuses(1, "x: scores[0,1] (row, column) is nan", "printf '1 nan' >x && choir route --router base x");
+  program_refuses(1, "table.csv: has 6 rows of 3", "choir route --router expert_choice --thresholds table.csv one.txt");
+}
+
 static void route(void **state) {
   enum { n = 48, e = 6 };
   float scores[n * e], wanted[n * e];

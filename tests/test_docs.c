@@ -37,6 +37,7 @@ static int setup(void **state) {
       ">configs/$name.json; cp configs/$name.json $name;" /* a file goes before a built-in config */
       "done; sed 's/\"steps\": 2000/\"steps\": 5/' '" CHOIR_SOURCE_DIR
       "/configs/modern-nano.json' >modern-nano; printf 'One prompt.\\nAnother.\\n' >lines.txt;"
+      "printf '0.6 0.3 0.1\\n0.3 0.6 0.1\\n0.7 0.2 0.1\\n0.1 0.4 0.5\\n' | tee scores.csv >table.txt;"
       "choir tokenizer encode --tokenizer en.model --length 128 --out tokens.npy page.txt;"
       "choir train --config configs/nano.json --data data --out run;"
       "mkdir -p glue/RTE tasks/CB examples; cp -r '" CHOIR_SOURCE_DIR

@@ -28,4 +28,11 @@ void ch_npy_free(ch_npy *array);
 /* ch_npy_read on the bytes of a file; `name` starts every message. */
 int ch_npy_parse(const void *data, size_t size, const char *name, ch_npy_type as, int dims, ch_npy *array);
 
+/* Reads float32 of one or two dimensions from a .npy file, or from text: a row a line, with commas, tabs or spaces
+ * between numbers. CHOIR_ERROR_FORMAT names the line. */
+int ch_npy_read_table(const char *path, int dims, ch_npy *array);
+
+/* The same of a text, which ends with NUL behind its `size` bytes. */
+int ch_npy_parse_table(const char *text, size_t size, const char *name, int dims, ch_npy *array);
+
 #endif
