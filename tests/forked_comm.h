@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "comm/watch.h"
+#include "testing.h"
 
 enum { FORKED_MOST = 16, FORKED_PIECE = 1 << 14, FORKED_WORTH = 1 << 11 };
 
@@ -147,10 +148,11 @@ static inline int forked_run(int size, int64_t piece, int (*body)(const ch_comm 
   }
   for (int left = size; left; left--) {
     pid_t ended = wait(&status);
+    for (int r = 0; r < size; r++)
+      if (child[r] == ended) child[r] = 0;
     if (!status) continue;
     failed = 1;
-    for (int r = 0; r < size; r++)
-      if (child[r] != ended) kill(child[r], SIGKILL);
+    for (int r = 0; r < size; r++) test_signal(child[r], SIGKILL);
   }
   munmap(shared, sizeof *shared);
   return failed;

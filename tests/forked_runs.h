@@ -58,7 +58,7 @@ static inline void wake_later(double after, silence *s) {
   }
   atomic_store(&s->stopped, 1);
   program_nap(after);
-  kill(sleeper, SIGCONT);
+  test_signal(sleeper, SIGCONT);
   _exit(0);
 }
 

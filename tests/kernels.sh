@@ -64,6 +64,6 @@ if [ -r $library ]; then
     grep -q 'done: 1 steps' "$router.log" || { cat "$router.log" >&2; exit 1; }
   done
 else
-  echo "NOT TESTED: races of kernels; there is no oclgrind" >&2
-  exit 1
+  echo "NOT TESTED: races of kernels; there is no oclgrind"
+  exit 77
 fi

@@ -37,6 +37,7 @@ static inline pid_t program_start(const char *command, const char *output) {
   if (length >= (int)sizeof line || (truncate(output, 0) && errno != ENOENT)) abort();
   fflush(NULL);
   pid_t child = fork();
+  if (child < 0) abort();
   if (child == 0) {
     setenv("CHOIR", CHOIR_PROGRAM, 1);
     execl("/bin/sh", "sh", "-c", line, (char *)NULL);

@@ -57,7 +57,7 @@ static void resumes(void **state) {
       "killed.txt");
   for (int round = 0; round < 2; round++) {
     if (!program_wait_for_checkpoint(child, "killed", 10 + 20 * round)) fail_msg("it ended before it was killed");
-    kill(child, SIGKILL);
+    test_signal(child, SIGKILL);
     assert_int_equal(program_wait(child), 128 + SIGKILL);
     if (round) program_must("cd killed/checkpoints && truncate -s -1 $(ls | tail -n 1)/state.safetensors");
     child = program_start("exec \"$CHOIR\" finetune --resume --out killed --threads 2", "killed.txt");
@@ -119,7 +119,7 @@ static void goes_on_with_its_own(void **state) {
       "--set checkpoint_every=3 --set eval_every=2000 --out stopped",
       "stopped.txt");
   program_wait_for_checkpoint(child, "stopped", 2);
-  kill(child, SIGTERM);
+  test_signal(child, SIGTERM);
   assert_int_equal(program_wait(child), 3);
   program_must(
       "set -e; grep -q 'go on with: choir finetune --resume --out stopped' stopped.txt; grep -q '  dev  ' stopped.txt;"

@@ -199,7 +199,7 @@ static void interrupt(void **state) {
     usleep(10000);
     free(program_read("partial", &size));
   }
-  kill(child, SIGINT);
+  test_signal(child, SIGINT);
   assert_int_equal(program_wait(child), 0);
   program_must("cat partial");
   assert_non_null(strstr(program_output, "end: interrupted"));

@@ -211,7 +211,7 @@ static void one_run_per_directory(void **state) {
   assert_int_equal(code, 0);
   snprintf(wanted, sizeof wanted, "process %ld", (long)child);
   test_fails(ch_lock_take(base, &lock), CHOIR_ERROR_BUSY, wanted);
-  kill(child, SIGKILL);
+  test_signal(child, SIGKILL);
   waitpid(child, NULL, 0);
   test_ok(ch_lock_take(base, &lock));
   ch_lock_release(lock);

@@ -90,9 +90,9 @@ static pid_t start_and_fill(const char *options) {
   for (;;) {
     pid_t child = program_start(command, "small.txt");
     while (access("small/run/checkpoints/00000007", F_OK)) usleep(200);
-    kill(child, SIGSTOP);
+    test_signal(child, SIGSTOP);
     program_run("dd if=/dev/zero of=small/fill bs=1k 2>/dev/null");
-    kill(child, SIGCONT);
+    test_signal(child, SIGCONT);
     if (wait_for(child, "disk full")) return child;
     program_wait(child);
     program_run("rm -rf small/fill small/run small.txt");
@@ -121,7 +121,7 @@ static void fill_and_free(void) {
   usleep(500000);
   CHECK(!program_run("rm small/fill"));
   CHECK(wait_for(child, "room on the disk again"));
-  kill(child, SIGINT);
+  test_signal(child, SIGINT);
   CHECK(program_wait(child) == 3);
   CHECK(
       !program_run("choir train --resume --set steps=60 --set eval_every=20 --set eval_sequences=8 --out small/run; "
@@ -150,7 +150,7 @@ static void fill_to_the_end(void) {
   program_run("rm -rf small/run small.txt");
   child = start_and_fill(""); /* or the user gives up */
   CHECK(wait_for(child, "waiting for room"));
-  kill(child, SIGINT);
+  test_signal(child, SIGINT);
   CHECK(program_wait(child) == 1);
   CHECK(!program_run("grep -q 'stopped after step 60 of 60, which could not be saved' small.txt"));
   CHECK(!program_run("rm small/fill; choir train --resume --out small/run"));

@@ -236,7 +236,7 @@ static void one_is_silent(void **state) {
     program_wait_for_checkpoint(job, "stopped", 0);
     pid_t process = mpi_process(rank);
     if (!process) program_must("cat stopped.txt; false"); /* it ended too early: why? */
-    assert_int_equal(kill(process, SIGSTOP), 0);
+    assert_int_equal(test_signal(process, SIGSTOP), 0);
     int status = program_wait(job);
     program_must("cat stopped.txt");
     if (status != 4) fail_msg("status %d: %s", status, program_output);
@@ -290,7 +290,7 @@ static void asked_before_the_first_step(void **state) {
     first = mpi_process(0);
   }
   program_nap(1);
-  assert_int_equal(kill(first, SIGUSR1), 0);
+  assert_int_equal(test_signal(first, SIGUSR1), 0);
   int status = program_wait(job);
   program_must("cat early.txt");
   if (status != 3) fail_msg("status %d: %s", status, program_output);

@@ -63,7 +63,7 @@ static void leftovers_of_the_dead_go(void **state) {
   pid_t child = killed_at_work();
   ch_temporary_clean("left");
   assert_int_equal(entries("left"), 2); /* it lives */
-  kill(child, SIGKILL);
+  test_signal(child, SIGKILL);
   program_wait(child);
   test_ok(ch_file_save("left/other", "x", 1)); /* whoever writes there next */
   assert_int_equal(entries("left"), 1);
@@ -215,7 +215,7 @@ static void a_search_for_pieces_is_left(void **state) {
       "said.txt");
   for (int i = 0; i < 3000 && program_run("grep -q training said.txt"); i++) program_nap(0.01);
   program_nap(0.5); /* any point of the training will do */
-  kill(child, SIGTERM);
+  test_signal(child, SIGTERM);
   double begin = ch_machine_seconds();
   assert_int_equal(program_wait(child), 1);
   assert_true(ch_machine_seconds() - begin < 4);

@@ -307,7 +307,7 @@ static void second_run(void **state) {
     status[i] = program_run("%s", commands[i]);
     named[i] = strstr(program_output, "busy") && strstr(program_output, number);
   }
-  int alive = !kill(first, SIGINT);
+  int alive = !test_signal(first, SIGINT);
   assert_int_equal(program_wait(first), 3);
   assert_true(alive);
   for (int i = 0; i < 2; i++) {

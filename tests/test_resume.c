@@ -25,7 +25,7 @@ static int kill_at_random(pid_t child, int attempt, double startup, double inter
     program_nap(u * startup);
   else if (program_wait_for_checkpoint(child, "killed", program_newest("killed")))
     program_nap(u * 2 * interval);
-  kill(child, SIGKILL);
+  test_signal(child, SIGKILL);
   int status = program_wait(child);
   if (status != 0 && status != 128 + SIGKILL) {
     size_t size = 0;
@@ -64,7 +64,7 @@ static void killed_at_random_instants(void **state) {
 static void interrupted(void **state) {
   pid_t child = program_start(FRESH "stopped", "stopped.txt");
   program_wait_for_checkpoint(child, "stopped", 7);
-  kill(child, SIGINT);
+  test_signal(child, SIGINT);
   assert_int_equal(program_wait(child), 3);
   assert_in_range(program_newest("stopped"), 14, STEPS);
   /* Its end is evaluated, which going on takes back. */

@@ -42,7 +42,7 @@ static void kill_at_work(const char *run, const char *command) {
   pid_t child = program_start(whole, "killed.txt");
   wait_for("killed.txt", "\nstep");
   wait_for(metrics, "\"step\":7,");
-  kill(child, SIGKILL);
+  test_signal(child, SIGKILL);
   assert_int_equal(program_wait(child), 128 + SIGKILL);
 }
 
@@ -293,7 +293,7 @@ static void checkpoints_vanish_under_readers(void **state) {
     choir_model_free(model);
     choir_tokenizer_free(tokenizer);
   }
-  kill(child, SIGINT);
+  test_signal(child, SIGINT);
   assert_int_equal(program_wait(child), 3);
 }
 

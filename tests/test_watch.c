@@ -140,10 +140,11 @@ static int pauses(const ch_comm *comm, void *context) {
   s->process[comm->rank] = getpid();
   test_ok(ch_watch_start(comm, 1, tell, context));
   if (comm->rank == 0 && fork() == 0) {
+    while (!s->process[0] || !s->process[1]) usleep(1000);
     usleep(200000);
-    for (int r = 0; r < 2; r++) kill(s->process[r], SIGSTOP);
+    for (int r = 0; r < 2; r++) test_signal(s->process[r], SIGSTOP);
     usleep(2000000);
-    for (int r = 0; r < 2; r++) kill(s->process[r], SIGCONT);
+    for (int r = 0; r < 2; r++) test_signal(s->process[r], SIGCONT);
     _exit(0);
   }
   for (int i = 0; i < 10 && comm->rank == 1; i++) usleep(50000); /* most of them after the pause */

@@ -2,10 +2,12 @@
 #ifndef CH_TESTS_TESTING_H
 #define CH_TESTS_TESTING_H
 
+#include <errno.h>
 #include <locale.h>
 #include <malloc.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -140,6 +142,13 @@ static inline void test_close_at(const real *got, const real *want, int64_t coun
     print_message("NOT TESTED: %s\n", (reason)); \
     skip();                                      \
   } while (0)
+
+/* As kill, but for a process that was found or started: 0 would be the whole group, with ./check in it, and -1 all. */
+static inline int test_signal(pid_t process, int number) {
+  if (process > 0) return kill(process, number);
+  errno = ESRCH;
+  return -1;
+}
 
 /* Sets the fields of a config that a text lists: "layers=4 router.name=hash". */
 __attribute__((format(printf, 2, 3))) static inline void test_set(choir_config *config, const char *format, ...) {

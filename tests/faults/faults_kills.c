@@ -17,7 +17,7 @@ static int strike(pid_t child, int number, double after, int *struck) {
   siginfo_t ended = {.si_pid = 0};
   nanosleep(&(struct timespec){(time_t)after, (long)(1e9 * (after - floor(after)))}, NULL);
   *struck = !waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT) && !ended.si_pid;
-  if (*struck) kill(child, number);
+  if (*struck) test_signal(child, number);
   size_t size;
   int status = program_wait(child);
   char *text = program_read("struck.txt", &size);

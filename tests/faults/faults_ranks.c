@@ -107,7 +107,7 @@ static void killed_at_random_instants(void **state) {
     double begin = ch_machine_seconds();
     pid_t child = start(job, ranks, ""), process = find(child, rank);
     program_nap(length[tries % JOBS][k] * faults_drawn(2, tries));
-    int struck = process && mpi_process(rank) == process && !kill(process, SIGKILL);
+    int struck = process && mpi_process(rank) == process && !test_signal(process, SIGKILL);
     int status = program_wait(child), step = program_newest("spoilt/run");
     what_was_said();
     snprintf(what, sizeof what, "rank %d of %d killed after step %d, then %d", rank, ranks, step, next);
@@ -152,11 +152,11 @@ static void stopped_at_random_instants(void **state) {
     pid_t child = start(job, ranks, stays ? " --rank-timeout 6" : ""), process = find(child, rank);
     program_nap(length[tries % JOBS][k] * faults_drawn(5, tries));
     int before = program_newest("spoilt/run");
-    int struck = process && mpi_process(rank) == process && !kill(process, SIGSTOP);
+    int struck = process && mpi_process(rank) == process && !test_signal(process, SIGSTOP);
     int wakes = struck && (stays ? !ends_within(child, 30) : !ends_within(child, faults_drawn(6, tries)));
     what_was_said(); /* so far */
     int unwatched = wakes && (!*program_output || program_newest("spoilt/run") == 24);
-    if (wakes) kill(process, SIGCONT);
+    if (wakes) test_signal(process, SIGCONT);
     int status = program_wait(child);
     what_was_said();
     snprintf(what, sizeof what, "rank %d of %d stopped after step %d, then %d", rank, ranks, before, next);
@@ -261,7 +261,7 @@ static void two_jobs_want_one_directory(void **state) {
   program_wait_for_checkpoint(first, "spoilt/run", 0);
   program_refuses(1, "is using it", "cd spoilt && " MPIRUN "-n 2 \"$CHOIR\" train --threads 1 --resume --out run");
   program_refuses(1, "is using it", "cd spoilt && \"$CHOIR\" train --threads 1 --resume --out run");
-  kill(mpi_process(0), SIGKILL);
+  test_signal(mpi_process(0), SIGKILL);
   program_wait(first);
 }
 

@@ -42,7 +42,7 @@ static int at_work(const char *directory, pid_t spared, int number) {
     cwd[length] = 0;
     if (strcmp(cwd, here)) continue;
     found++;
-    if (number) kill(process, number);
+    if (number) test_signal(process, number);
   }
   closedir(processes);
   return found;
@@ -73,7 +73,7 @@ static int strike(way how, const char *fault, double after, int *struck) {
     int there = still(child, after);
     while (there && how != THE_STUDY && !at_work("spoilt", child, 0)) there = still(child, 0.001);
     if (there && how != THE_STUDY) *struck += at_work("spoilt", child, SIGKILL);
-    if (there && how != ITS_PROGRAMS) *struck += !kill(child, SIGKILL);
+    if (there && how != ITS_PROGRAMS) *struck += !test_signal(child, SIGKILL);
   }
   int status = program_wait(child);
   size_t size = 0;
