@@ -147,6 +147,24 @@ class Options(TorchTest):
                 layer.capacity_factor = -1.0
             self.assertEqual(layer.capacity_factor, 3.0)
 
+    def test_the_pool_of_a_call(self):
+        with_pools = [case for case in LAYERS if case[0] in ("expert_choice", "capped_expert_choice", "global_topk")]
+        for router, options in self.each(with_pools):
+            layer = self.layer(router, {**options, "pool": "batch", "group_size": 16})
+            for pool in ("sequence", "group", "position", "batch"):
+                theirs = self.layer(router, {**options, "pool": pool, "group_size": 16})
+                self.equal(self.gradients(layer, lambda x, ids: layer(x, ids, pool=pool)), self.gradients(theirs))
+            self.assertEqual(layer.options.pool, "batch")  # of that call alone
+            alone = layer(self.x[1:], pool="sequence")
+            torch.testing.assert_close(layer(self.x, pool="sequence")[1:], alone, rtol=1e-10, atol=1e-12)
+        layer = self.layer("expert_choice", {})
+        self.assertFalse(torch.allclose(layer(self.x), layer(self.x, pool="sequence")))
+        with self.assertRaisesRegex(choir.ArgumentError, '"image": must be one of'):
+            layer(self.x, pool="image")
+        if not lacks("a compiled layer takes the pool of a call", "compiler.assume_constant_result"):
+            compiled = torch.compile(lambda x: layer(x, pool="sequence"), fullgraph=True, backend="aot_eager")
+            self.equal([compiled(self.x)], [layer(self.x, pool="sequence")])
+
     def test_statistics(self):
         self.assertEqual(self.torch.stats(torch.nn.Linear(2, 2)), {})
         for router, options in self.each(LAYERS):

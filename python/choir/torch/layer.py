@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 import warnings
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -158,6 +159,7 @@ class MoE(nn.Module):
         valid: Optional[Tensor] = None,
         taken: Optional[Tensor] = None,
         *,
+        pool: Optional[str] = None,
         tokens: Optional[Tensor] = None,
     ) -> Tensor:
         """The weighted sum of what each token's experts give, in x's shape and type.
@@ -170,6 +172,8 @@ class MoE(nn.Module):
             taken: [..., e] bool: forced routing, who takes whom instead of the router's choice, as `routing.taken` of an
                 earlier forward; gates are the scores of now and have gradients. There is then no balancing loss, and
                 thresholds see nothing.
+            pool: who competes in this call instead of the router's option `pool`: "batch", "sequence" (of x [B,T,d] the T
+                tokens of each sample), "group" (of `group_size` tokens as they come) or "position".
             tokens: the old name of token_ids.
 
         Raises ArgumentError for shapes, types and devices that do not fit."""
@@ -178,7 +182,7 @@ class MoE(nn.Module):
             token_ids = tokens
         if hasattr(x, "placements"):  # a DTensor, as of sequence parallelism: each process routes its own tokens
             others = (a.to_local() if hasattr(a, "placements") else a for a in (token_ids, valid, taken))
-            out = self(x.to_local(), *others)
+            out = self(x.to_local(), *others, pool=pool)
             return type(x).from_local(out, x.device_mesh, x.placements, run_check=False)
         self._check(x)
         rows = x.reshape(-1, x.shape[-1])
@@ -188,7 +192,8 @@ class MoE(nn.Module):
             return x + 0 * sum(weight.sum() for weight in self.parameters()).to(x.dtype)
         if valid is not None:  # padding may hold anything, NaN too
             rows = torch.where(valid.reshape(-1, 1) != 0, rows, 0.0)
-        routing = self._route(rows, token_ids, valid, taken, x.shape[-2] if x.dim() > 2 else 0)
+        options = self.options if pool is None else self._pooled(pool)
+        routing = self._route(rows, options, token_ids, valid, taken, x.shape[-2] if x.dim() > 2 else 0)
         if not compat.exporting():
             slot_gates = None if routing.slot_gates is None else routing.slot_gates.detach()
             kept = {"gates": routing.gates.detach(), "slot_gates": slot_gates}
@@ -236,8 +241,14 @@ class MoE(nn.Module):
                 "threshold_after, consistency_weight, capacity_start: only choir's own training does this; leave it 0"
             )
 
-    def _route(self, rows: Tensor, token_ids, valid, taken, sequence_length: int) -> request.Routing:
-        name, o = self.router_name, self.options
+    def _pooled(self, pool: str) -> types.SimpleNamespace:
+        """The options with another pool."""
+        if self.group is not None and pool != "batch":
+            raise UnsupportedError(f"pool is {pool!r}, and the layer has a group: pools across processes are 'batch'")
+        return request.checked_options(self.router_name, len(self.thresholds), **{**self._given, "pool": pool})
+
+    def _route(self, rows: Tensor, o, token_ids, valid, taken, sequence_length: int) -> request.Routing:
+        name = self.router_name
         with compat.without_autocast(rows.device.type):
             wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
             if self.training and o.jitter:
