@@ -119,6 +119,9 @@ void cli_files_free(cli_files *files);
 /* start.c */
 int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
 
+/* plugin.c */
+int cli_take_plugins(int *count, char **words); /* loads files of --plugin and takes these words away; an exit status */
+
 /* help.c */
 extern const char cli_statuses[]; /* what exit statuses mean */
 void cli_help(FILE *out);         /* all verbs */

@@ -108,7 +108,9 @@ int main(int argc, char **argv) {
   int status = cli_start();
   if (status) return status;
   wait_politely(argv);
-  status = dispatch(argc - 1, argv + 1);
+  int count = argc - 1;
+  status = cli_take_plugins(&count, argv + 1);
+  if (!status) status = dispatch(count, argv + 1);
   /* A full disk after standard output must not look like success. */
   if (fflush(stdout) || ferror(stdout)) {
     fprintf(stderr, "choir: standard output could not be written\n");

@@ -49,6 +49,7 @@
 #include "choir/generate.h"
 #include "choir/layer.h"
 #include "choir/model.h"
+#include "choir/plugin.h"
 #include "choir/progress.h"
 #include "choir/ranks.h"
 #include "choir/router.h"

@@ -50,6 +50,7 @@ typedef struct choir_router_options {
   char gate_on[8];       /* "gate_on": what the gate scales, an expert's output or its input */
   double capacity_start; /* "capacity_start": capacity_factor at the first step of training, from where it goes to its
                             own linearly; 0: it stays the same */
+  double own[8];         /* of a router of your own, by the number of the option in its definition (plugin.h) */
   int64_t reserved[1];
 } choir_router_options;
 

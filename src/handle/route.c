@@ -150,6 +150,7 @@ static int run_planned(ch_exec *x, request *q) {
   run_router(x, q);
   CH_TRY(ch_exec_commit(x));
   run_router(x, q);
+  CH_TRY(ch_exec_check(x));
   if (to->stats) CH_TRY(ch_route_stats_make(x->memory, ch_valid_count(a->tokens.mask, a->n), &q->routing, to->stats));
   if (to->gates) write_gates(&q->routing.record, to->gates);
   if (to->callback) {

@@ -91,8 +91,11 @@ static int read_section(choir_config *config, const char *section, json_t *objec
   json_object_foreach(object, key, value) {
     const ch_field *f = find_field(section, key);
     const char *inner = find_section(section, key);
+    int own = f || strcmp(section, "model.router") ? -1 : ch_own_find(config, key);
     if (f)
       CH_TRY(assign(config, f, value));
+    else if (own >= 0)
+      CH_TRY(ch_own_set(config, own, value));
     else if (!inner)
       return unknown_key(section, key);
     else if (!json_is_object(value))
@@ -161,6 +164,7 @@ static json_t *section_json(const choir_config *config, const char *section) {
     const char *member = member_of(sections[s], section);
     if (member) failed |= json_object_set_new(object, member, section_json(config, sections[s]));
   }
+  if (!strcmp(section, "model.router")) failed |= ch_own_json(config, object);
   if (!failed) return object;
   json_decref(object);
   return NULL;
@@ -227,6 +231,8 @@ int choir_config_set(choir_config *config, const char *key, const char *value) {
   CH_TRY(CH_GIVEN(config, key, value));
   const ch_field *f;
   char want[400];
+  int own = ch_own_find(config, key);
+  if (own >= 0) return ch_own_set_text(config, own, value);
   CH_TRY(find_path(key, &f));
   json_t *json = f->kind == CH_FIELD_WORD ? json_string(value) : json_loads(value, JSON_DECODE_ANY, NULL);
   if (!json)

@@ -240,13 +240,15 @@ static int number_fits(const ch_field *f, double value) {
 }
 
 static int check_word(const ch_field *f, const char *word) {
-  char value[64], suggestion[100];
+  char value[64], suggestion[160];
   snprintf(value, sizeof value, "\"%.40s\"", word);
   if (strlen(word) >= (f->words ? CHOIR_NAME_BYTES : f->bytes)) return refuse_value(f, value, "");
   if (!f->words) return CHOIR_OK;
   for (const char *const *w = f->words; *w; w++)
     if (!strcmp(word, *w)) return CHOIR_OK;
-  return refuse_value(f, value, ch_did_you_mean(suggestion, sizeof suggestion, word, f->words));
+  ch_did_you_mean(suggestion, 100, word, f->words);
+  if (f->words == ch_router_names) strcat(suggestion, " (one of your own comes with --plugin FILE)");
+  return refuse_value(f, value, suggestion);
 }
 
 void ch_field_default(choir_config *config, const ch_field *f) {

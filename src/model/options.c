@@ -4,9 +4,10 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "model/config.h"
 #include "model/param.h"
-#include "moe/router.h"
+#include "moe/plugin.h"
 #include "optim/optim.h"
 
 /* Those who take options: a section of the config, and who was chosen there. */
@@ -73,7 +74,7 @@ static int check_capacity(const ch_router *router, const choir_router_options *o
                     "model.router.capacity_start is %g with capacity_factor 0, which is room for all: set both or "
                     "neither",
                     o->capacity_start);
-  if (o->capacity_factor > 0 || ch_router_takes(router, CH_ROUTER_TAKES(priority))) return CHOIR_OK;
+  if (o->capacity_factor > 0 || router->choices || ch_router_takes(router, CH_ROUTER_TAKES(priority))) return CHOIR_OK;
   if (!ch_router_takes(router, CH_ROUTER_TAKES(capacity_factor))) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.capacity_factor is 0: must be a number above 0 with router '%s'",
                   router->name);
@@ -87,6 +88,7 @@ int ch_options_check_router(const choir_router_options *options) {
   choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
   CH_TRY(check_taken(&t, &config, &defaults));
   CH_TRY(check_solver(&config, &defaults));
+  CH_TRY(ch_plugin_check_options(router, options));
   return check_capacity(router, options);
 }
 
@@ -142,7 +144,8 @@ const char *choir_router_summary(const char *name) {
 
 int choir_router_option_count(const char *name) {
   const ch_router *router = name ? ch_router_find(name) : NULL;
-  return router ? __builtin_popcount(router->options) : 0;
+  const ch_plugin *plugin = ch_plugin_of(router);
+  return router ? __builtin_popcount(router->options) + (plugin ? plugin->options : 0) : 0;
 }
 
 int choir_router_option_at(const char *name, int index, choir_router_option *option) {
@@ -158,6 +161,14 @@ int choir_router_option_at(const char *name, int index, choir_router_option *opt
     option->name = t.names[number];
     option->help = ch_fields[i].help;
     ch_field_text(&defaults, &ch_fields[i], option->value, sizeof option->value);
+    return CHOIR_OK;
+  }
+  const ch_plugin *plugin = ch_plugin_of(router);
+  if (plugin && before >= 0 && before < plugin->options) {
+    const choir_plugin_option *own = &plugin->given.options[before];
+    option->name = own->name;
+    option->help = own->help;
+    ch_format(option->value, sizeof option->value, "%.10g", own->value);
     return CHOIR_OK;
   }
   return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' has no option number %d; it has %d", name, index,

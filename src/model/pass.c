@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -177,6 +178,7 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
   }
   p->loss_sum = ch_add_shards(ch_pass_shards(p), sums + loss_cells(m));
   p->aux_loss += ch_consistency_weight(x, m, p) * sums[CH_PASS_CONSISTENCY];
+  if (ch_exec_refused(x)) p->loss_sum = (double)NAN; /* whoever reads it asks ch_exec_check */
 }
 
 ch_embedding_args ch_embed(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *token,
@@ -238,6 +240,12 @@ static void share_losses(ch_exec *x, const ch_pass *p) {
     ch_comm_gather_shares(x->comm, "losses of tokens", p->token_loss, (int64_t)p->B * p->T, sizeof *p->token_loss);
 }
 
+/* Nothing is updated within the backward pass of what a router refused. */
+static void guard_refusal(ch_exec *x, const ch_pass *p) {
+  const double no_number = (double)NAN;
+  if (ch_exec_refused(x)) ch_write(x, p->sums + CH_PASS_GUARD, &no_number, sizeof no_number);
+}
+
 /* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */
 void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   size_t mark = ch_arena_mark(&x->tape), host_mark = ch_arena_mark(&ch_host(x)->tape);
@@ -276,6 +284,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   if (p->gradients) begin_gradients(x, &m->params, p, -1);
   if (p->target || p->logits) ch_head(x, m, p, stream, dx);
   share_losses(x, all);
+  guard_refusal(x, p);
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);

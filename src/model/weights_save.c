@@ -108,7 +108,7 @@ static int write_row(stage *s) {
   if (f < s->files) {
     ch_tensors_file_path(s->path, f, s->files, path);
     code = ch_tensors_write(path, s->tensor + s->first[f], s->first[f + 1] - s->first[f], s->metadata, fetch_tensor, s);
-    if (!code) code = ch_exec_check(s->x); /* what is in the file may not be what was on the device */
+    if (!code) code = ch_device_check(s->x); /* what is in the file may not be what was on the device */
   }
   while (s->round < rounds(s)) play_round(s);
   return ch_comm_agree(s->comm, code);

@@ -1,4 +1,4 @@
-/* The registration list of routers, and what they share. A new router is one file and one row here. */
+/* The registration list of routers, and what they share. A router of choir's own is one file and one row here. */
 #include "moe/router.h"
 
 #include <math.h>
@@ -28,8 +28,10 @@
 #define POINTER(name) &ch_router_##name,
 #define NAME(name) #name,
 ROUTERS(DECLARE)
-const ch_router *const ch_routers[] = {ROUTERS(POINTER) NULL};
-const char *const ch_router_names[] = {ROUTERS(NAME) NULL};
+#define ONE(name) +1
+enum { OWN = 0 ROUTERS(ONE), MOST_ROUTERS = OWN + CH_PLUGINS };
+const ch_router *ch_routers[MOST_ROUTERS + 1] = {ROUTERS(POINTER)};
+const char *ch_router_names[MOST_ROUTERS + 1] = {ROUTERS(NAME)};
 const char *const ch_router_option_names[] = {CH_ROUTER_OPTIONS(NAME) NULL};
 
 const char *const ch_router_solvers[] = {"exact", "dykstra", NULL};
@@ -37,6 +39,8 @@ const char *const ch_router_scores[] = {"softmax", "sigmoid", NULL};
 const char *const ch_router_scopes[] = {"batch", "sequence", NULL};
 const char *const ch_router_priorities[] = {"order", "score", NULL};
 const char *const ch_router_gate_places[] = {"output", "input", NULL};
+
+const ch_router **ch_router_plugins(void) { return ch_routers + OWN; }
 
 const ch_router *ch_router_find(const char *name) {
   for (int i = 0; ch_routers[i]; i++)

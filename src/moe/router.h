@@ -175,19 +175,21 @@ typedef struct ch_router {
   void (*backward)(ch_exec *x, const ch_route_args *a);
 } ch_router;
 
-extern const ch_router *const ch_routers[]; /* NULL-terminated registration list */
+extern const ch_router *ch_routers[];      /* NULL-terminated: choir's own, then those of plug-ins (moe/plugin.h) */
+enum { CH_PLUGINS = 16 };                  /* at most */
+const ch_router **ch_router_plugins(void); /* where they begin in ch_routers */
 
 /* By name, or NULL with a message that names the nearest known one. */
 const ch_router *ch_router_find(const char *name);
 
 /* The names of ch_routers, of the pools that experts choose among, of solvers, of ways from logits to scores, of what
  * loads are balanced over, of who comes first, and of what a gate scales: NULL-terminated. */
-extern const char *const ch_router_names[],
-    *const ch_router_pools[], *const ch_router_solvers[], *const ch_router_scores[],
-                                                              *const ch_router_schedules[],
-                                                                  *const ch_router_scopes[],
-                                                                      *const ch_router_priorities[],
-                                                                          *const ch_router_gate_places[];
+extern const char *ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[],
+                                                                    *const ch_router_scores[],
+                                                                        *const ch_router_schedules[],
+                                                                            *const ch_router_scopes[],
+                                                                                *const ch_router_priorities[],
+                                                                                    *const ch_router_gate_places[];
 
 /* Every router's defaults start with these; K: experts per token. */
 #define CH_ROUTER_DEFAULTS(router_name) CH_ROUTER_DEFAULTS_K(router_name, 1)

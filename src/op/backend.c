@@ -2,6 +2,7 @@
  * knows no backend). */
 #include "op/backend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -190,7 +191,21 @@ void ch_gather_shares(const ch_exec *x, const ch_comm *comm, const char *what, v
   if (!ch_counting(x)) ch_comm_gather_shares(comm, what, CH_EITHER_SIDE(all), count, bytes);
 }
 
-int ch_exec_check(const ch_exec *x) { return x->memory->check ? x->memory->check() : CHOIR_OK; }
+void ch_exec_refuse(ch_exec *x, int code) {
+  if (x->refused) return;
+  x->refused = code;
+  snprintf(x->refusal, sizeof x->refusal, "%s", choir_error_message());
+}
+
+int ch_exec_refused(const ch_exec *x) { return x->refused || (x->host && x->host->refused); }
+
+int ch_exec_check(ch_exec *x) {
+  ch_exec *host = ch_host(x);
+  int refused = host->refused;
+  host->refused = 0;
+  if (refused) return ch_error(refused, "%s", host->refusal);
+  return ch_device_check(x);
+}
 
 const char *const *choir_backend_names(void) { return names; }
 

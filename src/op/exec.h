@@ -21,6 +21,8 @@ typedef struct ch_exec {
   const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
   ch_grid grid;             /* this rank's groups of replicas, experts and hidden shards */
   struct ch_broadcasts *prefetch; /* prefetch of matrices in flight during products (op/prefetch.h), or NULL */
+  int refused;                    /* an error code of somebody's router on the host (ch_exec_refuse), else 0 ... */
+  char refusal[400];              /* ... and its message */
   int batch_invariant;            /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 
@@ -75,8 +77,17 @@ static inline void ch_copy(const ch_exec *x, void CH_DEV *to, const void CH_DEV 
 void ch_gather_shares(const ch_exec *x, const ch_comm *comm, const char *what, void CH_DEV *all, int64_t count,
                       int64_t bytes);
 
-/* Whether the device did all that it was asked for: its error, else CHOIR_OK. Who has waited for results asks. */
-int ch_exec_check(const ch_exec *x);
+/* Whether the device did all that it was asked for: its error, else CHOIR_OK. */
+static inline int ch_device_check(const ch_exec *x) { return x->memory->check ? x->memory->check() : 0; }
+
+/* The same, and no router refused: the error, which is told once, else CHOIR_OK.
+ * Who has waited for results asks. */
+int ch_exec_check(ch_exec *x);
+
+/* What a router of somebody's did wrong, from the thread's message: the pass goes on without its choice, and its loss
+ * is not a number. The first one stays. */
+void ch_exec_refuse(ch_exec *x, int code);
+int ch_exec_refused(const ch_exec *x);
 
 /* Scratch of a scope: what is allocated after CH_SCRATCH, from x's or its host's, which may be the same, goes back
  * where the scope ends, however it ends. */

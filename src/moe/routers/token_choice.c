@@ -79,6 +79,16 @@ static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
                            .dscore_acc = a->routing->dscores};
 }
 
+void ch_choices_balance(ch_exec *x, const ch_route_args *a, const ch_choices *c) {
+  ch_balance_args balance = balance_of(a, c);
+  x->ops->balance(x, &balance);
+}
+
+void ch_choices_balance_backward(ch_exec *x, const ch_route_args *a, const ch_choices *c) {
+  ch_balance_args balance = balance_of(a, c);
+  x->ops->balance_backward(x, &balance);
+}
+
 static ch_gate_args gate_of(const ch_route_args *a, const ch_choices *c) {
   return (ch_gate_args){.rule = a->router->reads == CH_READS_SHARES ? CH_GATE_SHARE : CH_GATE_SCORE,
                         .record = &a->routing->record,
@@ -96,8 +106,7 @@ static void place_tokens(ch_exec *x, const ch_route_args *a, double factor) {
   int K = ch_router_choices(a->options);
   ch_choices c = ch_choices_alloc(x, a, K);
   ch_choices_by_prices(x, a, NULL, &c);
-  ch_balance_args balance = balance_of(a, &c);
-  x->ops->balance(x, &balance);
+  ch_choices_balance(x, a, &c);
   if (a->training && a->options->random_second && ch_router_takes(a->router, CH_ROUTER_TAKES(random_second)))
     CH_OP(x, sample_second, .n = a->n, .rng = a->draws.rng, .rng_base = a->draws.base, .value = c.value,
           .choice = c.choice);
@@ -115,9 +124,8 @@ void ch_token_choice_backward(ch_exec *x, const ch_route_args *a) {
   ch_choices c = ch_choices_alloc(x, a, ch_router_choices(a->options));
   ch_choices_best(x, a, a->routing->scores, NULL, &c);
   ch_gate_args gate = gate_of(a, &c);
-  ch_balance_args balance = balance_of(a, &c);
   x->ops->gate_backward(x, &gate);
-  x->ops->balance_backward(x, &balance);
+  ch_choices_balance_backward(x, a, &c);
 }
 
 void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng) {

@@ -29,6 +29,10 @@ void ch_choices_by_prices(ch_exec *x, const ch_route_args *a, const real CH_DEV 
  * counted. */
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor);
 
+/* The load-balancing loss of GShard and Switch into the counts, and its gradient added to dscores. */
+void ch_choices_balance(ch_exec *x, const ch_route_args *a, const ch_choices *c);
+void ch_choices_balance_backward(ch_exec *x, const ch_route_args *a, const ch_choices *c);
+
 /* Routing without scores: each valid token to the K experts that the rule draws, with gate 1/K, and room for all. */
 void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng);
 

@@ -1,0 +1,33 @@
+/* --plugin FILE, before any verb reads a config: routers of somebody's own. */
+#include <string.h>
+
+#include "cli.h"
+
+/* The file of words[i], and how many words say it; 0: it is another word. */
+static int read_words(int count, char **words, int i, const char **file) {
+  static const char option[] = "--plugin";
+  size_t length = sizeof option - 1;
+  *file = NULL;
+  if (strncmp(words[i], option, length)) return 0;
+  if (words[i][length] == '=') return *file = words[i] + length + 1, 1;
+  if (words[i][length]) return 0;
+  if (i + 1 < count) *file = words[i + 1];
+  return 2;
+}
+
+int cli_take_plugins(int *count, char **words) {
+  int left = 0, status = 0;
+  if (*count && !strcmp(words[0], cli_study.name)) return 0; /* whose arms take them */
+  for (int i = 0, used; i < *count && !status; i += used ? used : 1) {
+    const char *file;
+    used = read_words(*count, words, i, &file);
+    if (!used)
+      words[left++] = words[i];
+    else if (!file || !*file)
+      return cli_usage("--plugin needs a file: a router of your own (docs/adding-a-router.md)");
+    else if (choir_plugin_load(file))
+      status = cli_fail();
+  }
+  *count = left;
+  return status;
+}

@@ -1,0 +1,84 @@
+/* A router of your own, in C: examples/own_router.c is one, docs/adding-a-router.md has the way from it to a table.
+ *
+ * It says who takes whom, and no more. Gates and their gradients, cut-offs and thresholds for causal use, losses,
+ * statistics, pages, checkpoints, ranks and devices are choir's. */
+#ifndef CHOIR_PLUGIN_H
+#define CHOIR_PLUGIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "choir/error.h"
+
+CHOIR_C_BEGIN
+
+enum { CHOIR_PLUGIN_OPTIONS = 8, CHOIR_PLUGIN_MESSAGE_BYTES = 256 };
+
+/* Which other tokens a token's experts may depend on. Each means the ones before it, too. It is measured, and what
+ * looks further is refused. */
+typedef enum choir_looks {
+  CHOIR_LOOKS_NOWHERE,     /* on none */
+  CHOIR_LOOKS_IN_TRAINING, /* on all in training, on none else */
+  CHOIR_LOOKS_BACK,        /* on those before it in the batch */
+  CHOIR_LOOKS_AROUND       /* on all */
+} choir_looks;
+
+/* A number that a run may set, as `--set router.share=0.7`. */
+typedef struct choir_plugin_option {
+  const char *name; /* letters, digits and _; no field of the config's router; NULL ends the list */
+  const char *help; /* in lower case, no full stop; may be NULL */
+  double value;     /* the default */
+  double low, high; /* bounds, both allowed; both 0: any number */
+  int64_t reserved[2];
+} choir_plugin_option;
+
+/* What is to be routed. */
+typedef struct choir_plugin_call {
+  int layer; /* its number in the model; 0 outside of one */
+  int n, e;
+  int sequence_length;   /* T: tokens 0 .. T-1 are the first sequence, and so on */
+  const float *scores;   /* [n,e] finite */
+  const uint8_t *valid;  /* [n] 1: takes part, 0: padding, which nobody may take */
+  int capacity;          /* tokens that one expert may take at most */
+  int training;          /* 1 or 0 */
+  uint64_t seed, first;  /* for random numbers: functions of (seed, layer, first + t) are the same on any ranks */
+  const double *options; /* values, in the order of the definition */
+  char *message;         /* [CHOIR_PLUGIN_MESSAGE_BYTES] "": room for what is wrong, where `choose` gives no 0 */
+  int64_t reserved[4];
+} choir_plugin_call;
+
+typedef struct choir_plugin_router {
+  const char *name, *summary; /* a word of at most 31 letters, digits and _, and a line */
+  choir_looks looks;
+  int choices;            /* experts that every token takes at most; 0: experts choose, and a token has any number */
+  double capacity_factor; /* default of router.capacity_factor: of the experts that a token has on average where experts
+                             choose; of an expert's even share of all choices else, 0: room for all */
+  int normalize_gates;    /* default of router.normalize_gates */
+  double aux_loss_weight; /* default of the weight of the load-balancing loss, where there are choices */
+  choir_plugin_option options[CHOIR_PLUGIN_OPTIONS];
+  /* Sets chosen [n,e], all 0, to 1 where the expert takes the token. It must depend on the call alone: all ranks make
+   * it. One thread calls, with no other call of the router under way in the same model. Another value than 0 ends the
+   * run, with its last checkpoint whole. */
+  int (*choose)(void *context, const choir_plugin_call *call, uint8_t *chosen);
+  /* NULL: gates are scores, with gradients. Else sets gates [n,e], constants, where chosen is 1. */
+  int (*gates)(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates);
+  void *context;
+  int64_t reserved[8];
+} choir_plugin_router;
+
+/* Makes a router known by its name to everything that takes one. What the definition points to is copied, but for
+ * functions and context. A later one of that name takes the place of the first. Call it before other threads use the
+ * library. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_router_register(const choir_plugin_router *router);
+
+/* Loads FILE.so, which registers what it has: its function
+ *
+ *   int choir_plugin(choir_plugin_add *add) { return add(&router); }
+ *
+ * is called with choir_router_register, and an error of it is the call's. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: no such
+ * function. */
+typedef int choir_plugin_add(const choir_plugin_router *router);
+CHOIR_API int choir_plugin_load(const char *path);
+
+CHOIR_C_END
+#endif

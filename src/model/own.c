@@ -1,0 +1,56 @@
+/* Options of a router that is a plug-in's: they stand beside choir's in "router", and go by the router's name. */
+#include <stdio.h>
+#include <string.h>
+
+#include "model/config.h"
+#include "moe/plugin.h"
+
+static const ch_plugin *plugin_of(const choir_config *config) {
+  for (const ch_router **r = ch_router_plugins(); *r; r++)
+    if (!strcmp((*r)->name, config->model.router.name)) return ch_plugin_of(*r);
+  return NULL;
+}
+
+int ch_own_find(const choir_config *config, const char *key) {
+  static const char *const before[] = {"", "router.", "model.router."};
+  const ch_plugin *p = plugin_of(config);
+  for (size_t i = 0; p && i < sizeof before / sizeof *before; i++)
+    if (!strncmp(key, before[i], strlen(before[i])) && ch_plugin_option(&p->router, key + strlen(before[i])) >= 0)
+      return ch_plugin_option(&p->router, key + strlen(before[i]));
+  return -1;
+}
+
+static int refuse(const choir_plugin_option *own, const char *value) {
+  char wanted[80];
+  return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.%s is %s: must be %s", own->name, value,
+                  ch_plugin_wanted(own, wanted, sizeof wanted));
+}
+
+int ch_own_set(choir_config *config, int number, const json_t *value) {
+  const ch_plugin *p = plugin_of(config);
+  char text[80];
+  choir_router_options changed = config->model.router;
+  if (!json_is_number(value)) return refuse(&p->given.options[number], ch_json_show(value, text, sizeof text));
+  changed.own[number] = json_number_value(value);
+  CH_TRY(ch_plugin_check_options(&p->router, &changed));
+  config->model.router = changed;
+  return CHOIR_OK;
+}
+
+int ch_own_set_text(choir_config *config, int number, const char *value) {
+  char shown[64];
+  json_t *json = json_loads(value, JSON_DECODE_ANY, NULL);
+  snprintf(shown, sizeof shown, "'%.40s'", value);
+  if (!json) return refuse(&plugin_of(config)->given.options[number], shown);
+  int code = ch_own_set(config, number, json);
+  json_decref(json);
+  return code;
+}
+
+int ch_own_json(const choir_config *config, json_t *router) {
+  const ch_plugin *p = plugin_of(config);
+  int failed = 0;
+  for (int i = 0; p && i < p->options; i++)
+    failed |= json_object_set_new(router, p->given.options[i].name, json_real(config->model.router.own[i]));
+  return failed;
+}

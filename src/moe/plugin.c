@@ -1,0 +1,220 @@
+/* Routers that somebody else wrote: the registry, and their options. */
+#include "moe/plugin.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/format.h"
+#include "moe/routers/threshold.h"
+#include "moe/routers/token_choice.h"
+
+static ch_plugin plugins[CH_PLUGINS];
+static const char **names(void) { return ch_router_names + (ch_router_plugins() - ch_routers); }
+
+int ch_plugin_option(const ch_router *router, const char *name) {
+  const ch_plugin *p = ch_plugin_of(router);
+  for (int i = 0; p && i < p->options; i++)
+    if (!strcmp(p->given.options[i].name, name)) return i;
+  return -1;
+}
+
+const char *ch_plugin_wanted(const choir_plugin_option *o, char *text, size_t size) {
+  if (o->low == 0 && o->high == 0)
+    snprintf(text, size, "a finite number");
+  else
+    ch_format(text, size, "a number from %.10g to %.10g", o->low, o->high);
+  return text;
+}
+
+int ch_plugin_check_options(const ch_router *router, const choir_router_options *o) {
+  const ch_plugin *p = ch_plugin_of(router);
+  char wanted[80];
+  for (int i = 0; i < CHOIR_PLUGIN_OPTIONS; i++) {
+    double value = o->own[i];
+    const choir_plugin_option *own = p && i < p->options ? &p->given.options[i] : NULL;
+    int bounded = own && (own->low != 0 || own->high != 0);
+    if (own ? isfinite(value) && (!bounded || (value >= own->low && value <= own->high)) : value == 0) continue;
+    if (!own)
+      return ch_error(CHOIR_ERROR_ARGUMENT,
+                      "model.router.own[%d] is %g, but router '%s' has no such option: set it to 0", i, value,
+                      router->name);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.%s is %g: must be %s", own->name, value,
+                    ch_plugin_wanted(own, wanted, sizeof wanted));
+  }
+  return CHOIR_OK;
+}
+
+static int check(const choir_router_options *o, int n, int e, int sequence_length) {
+  const ch_plugin *p = ch_plugin_of(ch_router_find(o->name));
+  (void)sequence_length;
+  CH_TRY(ch_router_check_sizes(o, n, e));
+  if ((int64_t)n * e > INT32_MAX / 2)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens and %d experts are too many for one call", o->name, n,
+                    e);
+  if (e < p->given.choices)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there %s only %d", o->name,
+                    p->given.choices, e == 1 ? "is" : "are", e);
+  CH_TRY(ch_plugin_check_options(&p->router, o));
+  return ch_plugin_measure(p, o, n, e);
+}
+
+/* ---- registering */
+
+static int is_word(const char *name) {
+  size_t length = name ? strlen(name) : 0;
+  for (size_t i = 0; i < length; i++)
+    if (!isalnum((unsigned char)name[i]) && name[i] != '_') return 0;
+  return length && length < CHOIR_NAME_BYTES;
+}
+
+static int is_native(const char *name) {
+  for (const ch_router **own = ch_routers; own < ch_router_plugins(); own++)
+    if (!strcmp((*own)->name, name)) return 1;
+  return 0;
+}
+
+static int check_option(const char *router, const choir_plugin_option *o) {
+  if (!is_word(o->name))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': the name of an option is '%.40s': must be 1 to 31 letters, digits and _", router,
+                    o->name);
+  for (int i = 0; ch_router_option_names[i]; i++)
+    if (!strcmp(o->name, ch_router_option_names[i]) || !strcmp(o->name, "name"))
+      return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': '%s' is an option of choir's: take another name", router,
+                      o->name);
+  int bounded = o->low != 0 || o->high != 0;
+  if (isfinite(o->value) && (!bounded || (o->value >= o->low && o->value <= o->high))) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': option %s is %g by default, from %g to %g are allowed", router,
+                  o->name, o->value, o->low, o->high);
+}
+
+static int count_options(const choir_plugin_router *r) {
+  int count = 0;
+  while (count < CHOIR_PLUGIN_OPTIONS && r->options[count].name) count++;
+  return count;
+}
+
+static int check_definition(const choir_plugin_router *r) {
+  CH_CHECK_RESERVED(r, "choir_plugin_router");
+  if (!is_word(r->name))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "the name of a router is '%.40s': must be 1 to 31 letters, digits and _",
+                    r->name ? r->name : "");
+  if (is_native(r->name))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' is one of choir's own: take another name", r->name);
+  if (!r->choose) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': choose is NULL", r->name);
+  if (r->looks < CHOIR_LOOKS_NOWHERE || r->looks > CHOIR_LOOKS_AROUND)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': looks is %d: must be a choir_looks", r->name, (int)r->looks);
+  if (r->choices < 0 || r->choices > 65536)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': choices is %d: must be from 0 to 65536", r->name, r->choices);
+  if (!(r->capacity_factor >= 0 && r->capacity_factor <= 65536) || (!r->choices && !(r->capacity_factor > 0)))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': capacity_factor is %g: must be at most 65536, and above 0 where experts choose "
+                    "(choices is 0)",
+                    r->name, r->capacity_factor);
+  if (!(r->aux_loss_weight >= 0) || (r->aux_loss_weight > 0 && !r->choices))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': aux_loss_weight is %g with choices %d: tokens that make choices have that loss",
+                    r->name, r->aux_loss_weight, r->choices);
+  for (int i = 0; i < count_options(r); i++) CH_TRY(check_option(r->name, &r->options[i]));
+  return CHOIR_OK;
+}
+
+static int copy_text(const char *text, const char **copy, char **owner) {
+  if (!text) text = "";
+  CH_TRY(CH_ALLOC(owner, strlen(text) + 1, "a router's definition"));
+  strcpy(*owner, text);
+  *copy = *owner;
+  return CHOIR_OK;
+}
+
+/* Texts of the caller become our own. */
+static int copy_texts(ch_plugin *p) {
+  char **text = p->text;
+  CH_TRY(copy_text(p->given.name, &p->given.name, text++));
+  CH_TRY(copy_text(p->given.summary, &p->given.summary, text++));
+  for (int i = 0; i < p->options; i++) {
+    CH_TRY(copy_text(p->given.options[i].name, &p->given.options[i].name, text++));
+    CH_TRY(copy_text(p->given.options[i].help, &p->given.options[i].help, text++));
+  }
+  return CHOIR_OK;
+}
+
+static void free_texts(ch_plugin *p) {
+  for (size_t i = 0; i < sizeof p->text / sizeof *p->text; i++) free(p->text[i]);
+}
+
+static ch_router_looks looks_of(choir_looks looks) {
+  static const ch_router_looks as[] = {CH_LOOKS_NOWHERE, CH_LOOKS_IN_TRAINING, CH_LOOKS_BACK, CH_LOOKS_AROUND};
+  return as[looks];
+}
+
+/* Routers without a look at other tokens are causal by their own rule; the others keep thresholds. */
+static void make_router(ch_plugin *p) {
+  const choir_plugin_router *g = &p->given;
+  int ranked = g->looks == CHOIR_LOOKS_BACK || g->looks == CHOIR_LOOKS_AROUND;
+  p->router = (ch_router){
+      .name = g->name,
+      .summary = g->summary,
+      .reads = CH_READS_SCORES,
+      .looks = looks_of(g->looks),
+      .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
+                 CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | (ranked ? CH_ROUTER_TAKES(decay) : 0) |
+                 (g->choices ? CH_ROUTER_TAKES_BALANCE : 0),
+      .choices = g->choices,
+      .on_host = 1,
+      .defaults = {CH_ROUTER_DEFAULTS(""), .capacity_factor = g->capacity_factor,
+                   .normalize_gates = g->normalize_gates != 0, .aux_loss_weight = g->aux_loss_weight,
+                   .cap = g->choices},
+      .check = check,
+      .max_slots = ch_plugin_max_slots,
+      .route = ch_plugin_route,
+      .causal = ranked ? ch_router_by_thresholds : ch_plugin_causal,
+      .observe = ranked ? ch_router_observe_cutoffs : NULL,
+      .backward = ch_plugin_backward,
+  };
+  snprintf(p->router.defaults.name, sizeof p->router.defaults.name, "%s", g->name);
+  for (int i = 0; i < p->options; i++) p->router.defaults.own[i] = g->options[i].value;
+}
+
+/* That of the name, or the next that is free; NULL: there is none. */
+static ch_plugin *place_for(const char *name) {
+  for (int i = 0; i < CH_PLUGINS; i++)
+    if (!plugins[i].given.name || !strcmp(plugins[i].given.name, name)) return &plugins[i];
+  return NULL;
+}
+
+int choir_router_register(const choir_plugin_router *router) {
+  CH_TRY(CH_GIVEN(router));
+  CH_TRY(check_definition(router));
+  ch_plugin *place = place_for(router->name), made = {.given = *router, .options = count_options(router)};
+  if (!place)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': there are %d plug-ins already, which is all that there is room for", router->name,
+                    CH_PLUGINS);
+  int code = copy_texts(&made);
+  if (code) return free_texts(&made), code;
+  free_texts(place);
+  *place = made;
+  make_router(place);
+  ch_router_plugins()[place - plugins] = &place->router;
+  names()[place - plugins] = place->given.name;
+  return CHOIR_OK;
+}
+
+int choir_plugin_load(const char *path) {
+  CH_TRY(CH_GIVEN(path));
+  char local[4096]; /* a name without a slash would be looked for in the system's directories */
+  snprintf(local, sizeof local, "%s%s", strchr(path, '/') ? "" : "./", path);
+  void *file = dlopen(local, RTLD_NOW | RTLD_LOCAL);
+  if (!file) return ch_error(CHOIR_ERROR_IO, "plug-in %s: %s", path, dlerror());
+  int (*plugin)(choir_plugin_add * add);
+  *(void **)&plugin = dlsym(file, "choir_plugin");
+  if (plugin) return plugin(choir_router_register); /* its code is needed from now on */
+  dlclose(file);
+  return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: has no function choir_plugin (choir/plugin.h)", path);
+}

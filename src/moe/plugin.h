@@ -1,0 +1,48 @@
+/* Routers that somebody else wrote (choir/plugin.h): a ch_router each, behind choir's own in ch_routers. */
+#ifndef CH_MOE_PLUGIN_H
+#define CH_MOE_PLUGIN_H
+
+#include "choir/plugin.h"
+#include "moe/router.h"
+
+typedef struct ch_plugin {
+  ch_router router; /* first: choir's functions get this, and find the rest behind it */
+  choir_plugin_router given;
+  int options;                              /* that it has */
+  char *text[CHOIR_PLUGIN_OPTIONS * 2 + 2]; /* copies of all that `given` points to */
+  uint64_t sound; /* hash of the case that was measured last, and found as declared (ch_plugin_measure); 0: none */
+} ch_plugin;
+
+/* The number of a plug-in's own option; -1: it has none of that name. */
+int ch_plugin_option(const ch_router *router, const char *name);
+
+/* Refuses values of own options out of their bounds, or where there is no such option. */
+int ch_plugin_check_options(const ch_router *router, const choir_router_options *o);
+
+/* Writes "a number from 0 to 1" of an own option. Returns `text`. */
+const char *ch_plugin_wanted(const choir_plugin_option *option, char *text, size_t size);
+
+/* Fills a call for n tokens and e experts, but for its scores. message [CHOIR_PLUGIN_MESSAGE_BYTES] */
+choir_plugin_call ch_plugin_call(const ch_plugin *p, const choir_router_options *o, int n, int e, int valid,
+                                 int training, char *message);
+
+/* Calls `choose`, and believes nothing: an error of it, marks that are no 0 or 1, padding that is taken, more tokens
+ * than an expert has room for, more experts than a token may have. chosen [n,e] = */
+int ch_plugin_choose(const ch_plugin *p, const choir_plugin_call *call, uint8_t *chosen);
+
+/* Measures on made-up scores whether the router looks at no more tokens than it declares, and chooses the same when it
+ * is asked twice; the token is named. Once for each set of options and sizes. */
+int ch_plugin_measure(const ch_plugin *p, const choir_router_options *o, int n, int e);
+
+/* The functions of ch_router. */
+int ch_plugin_max_slots(const choir_router_options *o, int n, int e, int sequence_length);
+void ch_plugin_route(ch_exec *x, const ch_route_args *a);
+void ch_plugin_causal(ch_exec *x, const ch_route_args *a);
+void ch_plugin_backward(ch_exec *x, const ch_route_args *a);
+
+/* The plug-in that a router is; NULL: it is choir's own. */
+static inline const ch_plugin *ch_plugin_of(const ch_router *router) {
+  return router && router->route == ch_plugin_route ? (const ch_plugin *)router : NULL;
+}
+
+#endif

@@ -1,0 +1,140 @@
+/* What a plug-in looks at, measured before anything is planned with it: other scores of other tokens must not move a
+ * token's experts. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "moe/plugin.h"
+
+enum { TOKENS = 64, TRIALS = 2 };
+
+typedef struct {
+  ch_plugin *p;
+  const choir_router_options *options;
+  int n, e, training;
+  float *base, *changed;   /* [n,e] scores */
+  uint8_t *first, *second; /* [n,e] choices */
+  uint8_t *valid;          /* [n] 1 */
+  ch_rng rng;
+  uint64_t drawn;
+} measurement;
+
+static int measurement_new(ch_plugin *p, const choir_router_options *o, int n, int e, measurement *m) {
+  *m = (measurement){.p = p, .options = o, .n = n, .e = e};
+  size_t cells = (size_t)n * (size_t)e;
+  CH_TRY(CH_ALLOC(&m->base, 2 * cells, "scores to measure a router by"));
+  m->changed = m->base + cells;
+  int code = CH_ALLOC(&m->first, 2 * cells + (size_t)n, "choices of a router");
+  if (code) return free(m->base), code;
+  m->second = m->first + cells;
+  m->valid = m->second + cells;
+  memset(m->valid, 1, (size_t)n);
+  return CHOIR_OK;
+}
+
+/* A softmax of normal logits. */
+static void draw_row(measurement *m, float *row) {
+  double sum = 0;
+  for (int i = 0; i < m->e; i++) sum += (double)(row[i] = (float)exp(2 * ch_rng_normal(m->rng, m->drawn++)));
+  for (int i = 0; i < m->e; i++) row[i] = (float)((double)row[i] / sum);
+}
+
+/* Asks for n tokens of these scores, with the room of m->n. */
+static int ask(const measurement *m, int n, const float *scores, uint8_t *chosen) {
+  char message[CHOIR_PLUGIN_MESSAGE_BYTES];
+  choir_plugin_call call = ch_plugin_call(m->p, m->options, n, m->e, n, m->training, message);
+  call.scores = scores;
+  call.valid = m->valid;
+  return ch_plugin_choose(m->p, &call, chosen);
+}
+
+static int row_differs(const measurement *m, int t, const uint8_t *a, const uint8_t *b) {
+  return memcmp(a + (int64_t)t * m->e, b, (size_t)m->e) != 0;
+}
+
+/* Whether token t may depend on token u, by what is declared. */
+static int may_look(const measurement *m, int t, int u) {
+  switch (m->p->given.looks) {
+    case CHOIR_LOOKS_NOWHERE:
+      return 0;
+    case CHOIR_LOOKS_IN_TRAINING:
+      return m->training;
+    case CHOIR_LOOKS_BACK:
+      return u < t;
+    default:
+      return 1;
+  }
+}
+
+static int refuse(const measurement *m, int t, int u) {
+  static const char *const words[] = {"nowhere", "in_training", "back", "around"};
+  char which[64];
+  snprintf(which, sizeof which, u < 0 ? "are others when it is alone" : "change with the scores of token %d", u);
+  return ch_error(
+      CHOIR_ERROR_ARGUMENT,
+      "router '%s' says that it looks %s, but the experts of token %d %s (%s, %d made-up tokens, %d experts): "
+      "declare what it looks at, or mend it",
+      m->p->given.name, words[m->p->given.looks], t, which, m->training ? "in training" : "in evaluation", m->n, m->e);
+}
+
+/* Other scores for token u alone: no token that may not look at it has other experts. */
+static int change_one(measurement *m, int u) {
+  size_t cells = (size_t)m->n * (size_t)m->e;
+  memcpy(m->changed, m->base, cells * sizeof *m->base);
+  draw_row(m, m->changed + (int64_t)u * m->e);
+  CH_TRY(ask(m, m->n, m->changed, m->second));
+  for (int t = 0; t < m->n; t++)
+    if (t != u && !may_look(m, t, u) && row_differs(m, t, m->first, m->second + (int64_t)t * m->e))
+      return refuse(m, t, u);
+  return CHOIR_OK;
+}
+
+/* Who may look at nobody has the same experts when it is alone. */
+static int leave_alone(const measurement *m, int t) {
+  if (may_look(m, t, t - 1) || may_look(m, t, t + 1)) return CHOIR_OK;
+  CH_TRY(ask(m, 1, m->base + (int64_t)t * m->e, m->second));
+  return row_differs(m, t, m->first, m->second) ? refuse(m, t, -1) : CHOIR_OK;
+}
+
+static int measure_once(measurement *m) {
+  for (int t = 0; t < m->n; t++) draw_row(m, m->base + (int64_t)t * m->e);
+  CH_TRY(ask(m, m->n, m->base, m->first));
+  CH_TRY(ask(m, m->n, m->base, m->second));
+  if (memcmp(m->first, m->second, (size_t)m->n * (size_t)m->e))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s' chooses otherwise when it is asked again with the same scores: what it does must be a "
+                    "function of its arguments, random numbers too",
+                    m->p->given.name);
+  if (m->p->given.looks == CHOIR_LOOKS_AROUND) return CHOIR_OK;
+  for (int u = 0; u < m->n; u++) CH_TRY(change_one(m, u));
+  for (int t = 0; t < m->n; t += 1 + m->n / 4) CH_TRY(leave_alone(m, t));
+  return CHOIR_OK;
+}
+
+/* What the measurement depends on. */
+static uint64_t case_of(const choir_router_options *o, int n, int e) {
+  const double numbers[] = {n, e, o->capacity_factor, o->eval_capacity_factor};
+  return XXH64(o->own, sizeof o->own, XXH64(numbers, sizeof numbers, 1)) | 1;
+}
+
+int ch_plugin_measure(const ch_plugin *declared, const choir_router_options *o, int n, int e) {
+  ch_plugin *p = (ch_plugin *)declared;
+  if (n > TOKENS) n = TOKENS;
+  uint64_t this_case = case_of(o, n, e);
+  if (n < 2 || __atomic_load_n(&p->sound, __ATOMIC_RELAXED) == this_case) return CHOIR_OK;
+  measurement m;
+  CH_TRY(measurement_new(p, o, n, e, &m));
+  int code = CHOIR_OK;
+  for (int i = 0; i < 2 * TRIALS && !code; i++) {
+    m.rng = ch_rng_make((uint64_t)i, CH_STREAM_PROBE, 0);
+    m.training = i % 2;
+    code = measure_once(&m);
+  }
+  free(m.base);
+  free(m.first);
+  if (!code) __atomic_store_n(&p->sound, this_case, __ATOMIC_RELAXED);
+  return code;
+}

@@ -1,0 +1,234 @@
+/* A plug-in's choice in a layer: what the core makes around it, and that it believes nothing. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "comm/collective.h"
+#include "moe/plugin.h"
+#include "moe/route.h"
+#include "moe/routers/token_choice.h"
+
+/* Tokens that one expert may take, of `valid` ones. Who looks at nobody cannot tell whether there is room. */
+static int capacity_of(const ch_plugin *p, const choir_router_options *o, int valid, int e, int training) {
+  double factor = ch_router_factor(o, training);
+  int alone = p->given.looks == CHOIR_LOOKS_NOWHERE || (p->given.looks == CHOIR_LOOKS_IN_TRAINING && !training);
+  if (alone || factor == 0) return valid;
+  return p->given.choices ? ch_router_capacity(factor, p->given.choices, valid, e) : ch_router_k(factor, valid, e);
+}
+
+int ch_plugin_max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+  (void)sequence_length;
+  const ch_plugin *p = ch_plugin_of(ch_router_find(o->name));
+  int64_t train = capacity_of(p, o, n, e, 1), eval = capacity_of(p, o, n, e, 0),
+          room = (train > eval ? train : eval) * e;
+  int64_t asked = (int64_t)n * (p->given.choices && p->given.choices < e ? p->given.choices : e);
+  return (int)(room < asked ? room : asked);
+}
+
+/* ---- a call */
+
+choir_plugin_call ch_plugin_call(const ch_plugin *p, const choir_router_options *o, int n, int e, int valid,
+                                 int training, char *message) {
+  *message = 0;
+  return (choir_plugin_call){.n = n,
+                             .e = e,
+                             .sequence_length = n,
+                             .capacity = capacity_of(p, o, valid, e, training),
+                             .training = training,
+                             .options = o->own,
+                             .message = message};
+}
+
+static int said(const ch_plugin *p, const choir_plugin_call *call) {
+  char *message = call->message;
+  message[CHOIR_PLUGIN_MESSAGE_BYTES - 1] = 0;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %s", p->given.name,
+                  *message ? message : "its function gave an error, without a message");
+}
+
+/* One look at all marks: 0 or 1, of tokens that take part, and what experts and tokens have room for. */
+static int check_marks(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen) {
+  const char *name = p->given.name;
+  int most = p->given.choices ? p->given.choices : call->e;
+  for (int t = 0; t < call->n; t++) {
+    const uint8_t *mark = chosen + (int64_t)t * call->e;
+    int taken = 0;
+    for (int i = 0; i < call->e; i++) {
+      if (mark[i] > 1)
+        return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': chosen[%d,%d] is %d: must be 0 or 1", name, t, i, mark[i]);
+      taken += mark[i];
+    }
+    if (taken && !call->valid[t])
+      return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': token %d is padding (valid is 0), and an expert took it",
+                      name, t);
+    if (taken > most)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': token %d has %d experts, and choices allows %d", name, t,
+                      taken, most);
+  }
+  for (int i = 0; i < call->e; i++) {
+    int load = 0;
+    for (int t = 0; t < call->n; t++) load += chosen[(int64_t)t * call->e + i];
+    if (load > call->capacity)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': expert %d took %d tokens, and its capacity is %d", name, i,
+                      load, call->capacity);
+  }
+  return CHOIR_OK;
+}
+
+int ch_plugin_choose(const ch_plugin *p, const choir_plugin_call *call, uint8_t *chosen) {
+  memset(chosen, 0, (size_t)call->n * (size_t)call->e);
+  if (p->given.choose(p->given.context, call, chosen)) return said(p, call);
+  return check_marks(p, call, chosen);
+}
+
+static int check_scores(const ch_plugin *p, const choir_plugin_call *call) {
+  for (int t = 0; t < call->n; t++)
+    for (int i = 0; i < call->e && call->valid[t]; i++)
+      if (!isfinite(call->scores[(int64_t)t * call->e + i]))
+        return ch_error(CHOIR_ERROR_NUMERIC, "router '%s': the score of token %d for expert %d is %g", p->given.name, t,
+                        i, (double)call->scores[(int64_t)t * call->e + i]);
+  return CHOIR_OK;
+}
+
+static int set_gates(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen, float *gates) {
+  if (!p->given.gates) return CHOIR_OK;
+  if (p->given.gates(p->given.context, call, chosen, gates)) return said(p, call);
+  for (int t = 0; t < call->n; t++)
+    for (int i = 0; i < call->e; i++)
+      if (chosen[(int64_t)t * call->e + i] && !isfinite(gates[(int64_t)t * call->e + i]))
+        return ch_error(CHOIR_ERROR_NUMERIC, "router '%s': the gate of token %d at expert %d is %g", p->given.name, t,
+                        i, (double)gates[(int64_t)t * call->e + i]);
+  return CHOIR_OK;
+}
+
+/* ---- in a layer */
+
+/* Arrays of the host for a call; gates NULL: they are scores. */
+typedef struct {
+  float *scores, *gates;
+  uint8_t *valid, *chosen;
+  int *choice; /* [n,choices], -1: none; NULL: experts choose */
+} arrays;
+
+static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p) {
+  int64_t cells = (int64_t)a->n * a->e;
+  return (arrays){.scores = CH_NEW_HOST(&x->scratch, float, cells),
+                  .gates = p->given.gates ? CH_NEW_HOST(&x->scratch, float, cells) : NULL,
+                  .valid = CH_NEW_HOST(&x->scratch, uint8_t, a->n),
+                  .chosen = CH_NEW_HOST(&x->scratch, uint8_t, cells),
+                  .choice = p->given.choices ? CH_NEW_HOST(&x->scratch, int, (int64_t)a->n * p->given.choices) : NULL};
+}
+
+/* Another choice on another rank would send rows that nobody waits for. */
+static int same_choice(ch_exec *x, const ch_plugin *p, const arrays *of, size_t cells) {
+  char what[80];
+  snprintf(what, sizeof what, "choice of router '%s'", p->given.name);
+  uint64_t gates = of->gates ? XXH64(of->gates, cells * sizeof *of->gates, 0) : 0;
+  const ch_fact facts[] = {{what, XXH64(of->chosen, cells, gates)}};
+  return CH_SAME(x->comm, facts);
+}
+
+/* Asks the router, of which every rank has all scores; what is wrong leaves nobody chosen, on every rank. */
+static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, const arrays *of, choir_plugin_call *call) {
+  size_t cells = (size_t)a->n * (size_t)a->e;
+  const real *scores = CH_AS_HOST(const real, a->routing->scores);
+  for (size_t i = 0; i < cells; i++) of->scores[i] = (float)scores[i];
+  for (int t = 0; t < a->n; t++) of->valid[t] = !a->tokens.mask || a->tokens.mask[t];
+  if (of->gates) memset(of->gates, 0, cells * sizeof *of->gates);
+  call->layer = (int)a->draws.rng.sub;
+  call->sequence_length = a->sequence_length > 0 ? a->sequence_length : a->n;
+  call->seed = a->draws.rng.seed;
+  call->first = a->draws.base;
+  call->scores = of->scores;
+  call->valid = of->valid;
+  int code = check_scores(p, call);
+  if (!code) code = ch_plugin_choose(p, call, of->chosen);
+  if (!code) code = set_gates(p, call, of->chosen, of->gates);
+  code = ch_comm_agree(x->comm, code);
+  if (!code) code = same_choice(x, p, of, cells);
+  if (!code) return;
+  if (a->d) ch_error_in(code, "layer %d", call->layer);
+  ch_exec_refuse(x, code);
+  memset(of->chosen, 0, cells);
+}
+
+/* The record of what was chosen, but for gates that are scores; cut-offs are the least scores. */
+static void fill_record(const ch_route_args *a, const arrays *of) {
+  const ch_record *r = &a->routing->record;
+  const real *scores = CH_AS_HOST(const real, a->routing->scores);
+  int *begin = CH_AS_HOST(int, r->expert_begin), *token = CH_AS_HOST(int, r->slot_token), slot = 0;
+  real *gate = CH_AS_HOST(real, r->slot_gate), *cutoff = CH_AS_HOST(real, a->routing->counts.cutoff);
+  for (int i = 0; i < a->e; i++) {
+    begin[i] = slot;
+    cutoff[i] = (real)INFINITY;
+    for (int t = 0; t < a->n; t++) {
+      int64_t at = (int64_t)t * a->e + i;
+      if (!of->chosen[at]) continue;
+      if (scores[at] < cutoff[i]) cutoff[i] = scores[at];
+      if (of->gates) gate[slot] = (real)of->gates[at];
+      token[slot++] = t;
+    }
+  }
+  begin[a->e] = slot;
+}
+
+/* The experts of each token, of a record on the host. */
+static void fill_choices(const ch_route_args *a, int per_token, const int *begin, const int *token, int *choice) {
+  for (int64_t i = 0; i < (int64_t)a->n * per_token; i++) choice[i] = -1;
+  for (int i = 0; i < a->e; i++)
+    for (int s = begin[i]; s < begin[i + 1]; s++) {
+      int *of = choice + (int64_t)token[s] * per_token;
+      while (*of >= 0) of++;
+      *of = i;
+    }
+}
+
+void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
+  const ch_plugin *p = ch_plugin_of(a->router);
+  ch_record *r = &a->routing->record;
+  CH_SCRATCH(x);
+  char message[CHOIR_PLUGIN_MESSAGE_BYTES];
+  arrays of = arrays_new(x, a, p);
+  int valid = ch_valid_count(a->tokens.mask, a->n);
+  choir_plugin_call call = ch_plugin_call(p, a->options, a->n, a->e, valid, a->training != 0, message);
+  a->routing->counts.capacity = call.capacity;
+  if (!ch_counting(x)) {
+    ask(x, a, p, &of, &call);
+    fill_record(a, &of);
+    if (of.choice)
+      fill_choices(a, p->given.choices, CH_AS_HOST(const int, r->expert_begin), CH_AS_HOST(const int, r->slot_token),
+                   of.choice);
+  }
+  if (!of.gates) ch_router_gates_from_scores(x, a);
+  ch_router_demand_is_load(x, a);
+  ch_choices c = {.per_token = p->given.choices, .choice = CH_AS_DEV(int, of.choice)};
+  if (c.per_token) ch_choices_balance(x, a, &c);
+}
+
+/* As outside of training, where no token looks at another. */
+void ch_plugin_causal(ch_exec *x, const ch_route_args *a) {
+  ch_route_args alone = *a;
+  alone.training = 0;
+  ch_route_only(x, &alone);
+}
+
+void ch_plugin_backward(ch_exec *x, const ch_route_args *a) {
+  const ch_plugin *p = ch_plugin_of(a->router);
+  const ch_record *r = &a->routing->record;
+  CH_SCRATCH(x);
+  if (p->given.gates)
+    CH_OP(x, copy, .count = (int64_t)a->n * a->e, .y = a->routing->dscores);
+  else
+    ch_router_gates_backward(x, a);
+  if (!p->given.choices) return;
+  int64_t count = (int64_t)a->n * p->given.choices;
+  int *choice = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
+  const int *begin = ch_get(x, r->expert_begin, ((size_t)a->e + 1) * sizeof *begin),
+            *token = ch_get(x, r->slot_token, (size_t)r->max_slots * sizeof *token);
+  if (!ch_counting(x)) fill_choices(a, p->given.choices, begin, token, choice);
+  ch_choices c = {.per_token = p->given.choices,
+                  .choice = (int CH_DEV *)ch_put(&x->scratch, choice, (size_t)count * sizeof *choice)};
+  ch_choices_balance_backward(x, a, &c);
+}

@@ -1,0 +1,55 @@
+/* Two routers that choir has never seen (choir/plugin.h). They do what two of choir's own do, so that whole runs must
+ * have the same bits. */
+#ifndef CH_TESTS_OWN_ROUTERS_H
+#define CH_TESTS_OWN_ROUTERS_H
+
+#include "choir/plugin.h"
+#include "testing.h"
+
+/* Each expert's best `capacity` tokens, of equal ones the earlier. */
+static inline int best_tokens(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  for (int i = 0; i < call->e; i++)
+    for (int k = 0; k < call->capacity; k++) {
+      int best = -1;
+      for (int t = 0; t < call->n; t++) {
+        int64_t at = (int64_t)t * call->e + i;
+        if (call->valid[t] && !chosen[at] && (best < 0 || call->scores[at] > call->scores[best * call->e + i]))
+          best = t;
+      }
+      if (best >= 0) chosen[(int64_t)best * call->e + i] = 1;
+    }
+  return 0;
+}
+
+/* Each token's two best experts, of equal ones the lower. */
+static inline int best_experts(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  for (int t = 0; t < call->n; t++)
+    for (int k = 0; k < 2 && call->valid[t]; k++) {
+      const float *score = call->scores + (int64_t)t * call->e;
+      uint8_t *mark = chosen + (int64_t)t * call->e;
+      int best = -1;
+      for (int i = 0; i < call->e; i++)
+        if (!mark[i] && (best < 0 || score[i] > score[best])) best = i;
+      mark[best] = 1;
+    }
+  return 0;
+}
+
+static const choir_plugin_router own_ec = {.name = "own_ec",
+                                           .summary = "as expert_choice",
+                                           .looks = CHOIR_LOOKS_AROUND,
+                                           .capacity_factor = 2,
+                                           .choose = best_tokens};
+static const choir_plugin_router own_top2 = {.name = "own_top2",
+                                             .summary = "as topk",
+                                             .looks = CHOIR_LOOKS_NOWHERE,
+                                             .choices = 2,
+                                             .aux_loss_weight = 0.01,
+                                             .choose = best_experts};
+
+static inline void register_own_routers(void) {
+  test_ok(choir_router_register(&own_ec));
+  test_ok(choir_router_register(&own_top2));
+}
+
+#endif

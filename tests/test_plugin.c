@@ -1,0 +1,313 @@
+/* Routers that choir has never seen (choir/plugin.h): two that do what choir's own do, bit for bit, and others that do
+ * what nobody may. */
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "comm/collective.h"
+#include "forked_comm.h"
+#include "handle/ranks.h"
+#include "model_testing.h"
+#include "own_routers.h"
+
+enum { N = 24, E = 4 };
+
+static const struct { const char *own, *choirs; } twins[] = {{"own_ec", "expert_choice"}, {"own_top2", "topk"}};
+enum { TWINS = sizeof twins / sizeof *twins };
+
+static int register_twins(void **state) {
+  register_own_routers();
+  return 0;
+}
+
+static void fill_scores(float *scores, int n, int e, uint64_t seed) {
+  for (int i = 0; i < n * e; i++) scores[i] = (float)ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, 7), (uint64_t)i);
+}
+
+static void same_matrix(void **state) {
+  float scores[N * E], gates[2][N * E], dgates[N * E], dscores[2][N * E];
+  uint8_t valid[N];
+  fill_scores(scores, N, E, 1);
+  fill_scores(dgates, N, E, 2);
+  for (int t = 0; t < N; t++) valid[t] = t % 5 != 3;
+  for (int i = 0; i < TWINS; i++)
+    for (int variant = 0; variant < 4; variant++) {
+      for (int j = 0; j < 2; j++) {
+        choir_router_options o;
+        test_ok(choir_router_options_default(j ? twins[i].choirs : twins[i].own, &o));
+        o.normalize_gates = variant & 1;
+        choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores, .valid = variant & 2 ? valid : NULL};
+        test_ok(choir_route(&r, gates[j], NULL));
+        test_ok(choir_route_backward(&r, dgates, 0.5, dscores[j]));
+      }
+      assert_memory_equal(gates[0], gates[1], sizeof gates[0]);
+      assert_memory_equal(dscores[0], dscores[1], sizeof dscores[0]);
+    }
+}
+
+/* All weights and what routers keep, after three steps of two micro-batches; then losses in evaluation, by the router's
+ * own rule and by thresholds. */
+static uint64_t trace(const char *router, int threads, int ranked) {
+  choir_config c = model_config(router);
+  test_set(&c, "accumulate=2 shards=4 steps=9");
+  choir_model_options run = {.threads = threads};
+  choir_model *model;
+  choir_trainer *trainer;
+  choir_trainer_result r;
+  choir_forward_result f[2] = {{0}};
+  static int32_t tokens[2 * MODEL_B * MODEL_T];
+  test_ok(choir_model_create(&c, 5, &run, &model));
+  test_ok(choir_trainer_create(model, NULL, &trainer));
+  model_tokens(tokens, 2 * MODEL_B * MODEL_T, 4);
+  for (int s = 0; s < 3; s++) test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+  choir_trainer_free(trainer);
+  for (int by = 0; by < 2; by++) {
+    if (by && ranked) test_ok(choir_model_set_routing(model, "threshold"));
+    test_ok(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 0, &f[by]));
+  }
+  uint64_t h = XXH64(model->weights.base, model->weights.size, 0);
+  const double losses[] = {r.loss, r.aux_loss, r.gradient_norm, f[0].loss, f[1].loss};
+  choir_model_free(model);
+  return XXH64(losses, sizeof losses, h);
+}
+
+static void same_training(void **state) {
+  for (int i = 0; i < TWINS; i++) {
+    uint64_t of = trace(twins[i].choirs, 2, !i);
+    if (trace(twins[i].own, 2, !i) != of || trace(twins[i].own, 1, !i) != of)
+      fail_msg("%s is not %s", twins[i].own, twins[i].choirs);
+  }
+}
+
+/* ---- ranks: every one asks the router, for all tokens */
+
+static uint64_t *of_one; /* what one process found, in memory that all share */
+
+static int step_on(const ch_comm *comm, const char *router, uint64_t *weights) {
+  choir_config c = model_config(router);
+  test_set(&c, "shards=4 accumulate=2");
+  const choir_ranks ranks = {.comm = comm, .replicas = 1, .hidden = 1};
+  choir_model_options run = {.threads = 1 + comm->size % 2, .ranks = &ranks};
+  choir_trainer_result r;
+  choir_model *model;
+  ch_trainer t;
+  static int32_t token[2 * MODEL_B * MODEL_T];
+  model_tokens(token, 2 * MODEL_B * MODEL_T, 4);
+  test_ok(ch_model_prepare(&c, &run, &model));
+  model_trainer(model, &t);
+  test_ok(ch_params_init(&model->net.params, model->x.memory, 5, 1));
+  ch_model_weights_changed(model);
+  int code = ch_trainer_step(&t, token, token, &r);
+  *weights = 1;
+  for (int i = 0; i < model->net.params.count + model->net.params.buffers && !code; i++) {
+    const ch_param *p = &model->net.params.p[i];
+    real *whole = test_new(p->whole);
+    test_ok(ch_param_collect(p, &model->x, 0, whole));
+    *weights = XXH64(whole, (size_t)p->whole * sizeof *whole, *weights);
+    free(whole);
+  }
+  ch_trainer_free(&t);
+  return code;
+}
+
+static int step_alike(const ch_comm *comm, void *context) {
+  uint64_t weights;
+  test_ok(step_on(comm, context, &weights));
+  if (comm->size == 1) *of_one = weights;
+  return weights != *of_one;
+}
+
+static void same_on_ranks(void **state) {
+  of_one = mmap(NULL, sizeof *of_one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  for (int i = 0; i < TWINS; i++)
+    for (int size = 1; size <= 4; size *= 2)
+      if (forked_run(size, 0, step_alike, (void *)twins[i].own)) fail_msg("%s: %d ranks", twins[i].own, size);
+}
+
+static int this_rank;
+static int choose_by_rank(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  if (this_rank != 1) return best_experts(context, call, chosen);
+  for (int t = 0; t < call->n; t++) chosen[(int64_t)t * call->e] = call->valid[t];
+  return 0;
+}
+
+static int step_divided(const ch_comm *comm, void *context) {
+  uint64_t weights;
+  this_rank = comm->rank;
+  return step_on(comm, "divided", &weights) != CHOIR_ERROR_ARGUMENT || !strstr(choir_error_message(), "divided");
+}
+
+static void ranks_that_choose_otherwise(void **state) {
+  choir_plugin_router divided = own_top2;
+  divided.name = "divided";
+  divided.choose = choose_by_rank;
+  test_ok(choir_router_register(&divided));
+  if (forked_run(2, 0, step_divided, NULL)) fail_msg("what one rank alone chose was believed");
+}
+
+/* ---- what is refused */
+
+static int wrong; /* what `misbehave` does; 0: nothing */
+enum { FINE, TWO, PADDING, CROWD, ERROR, PEEK, MOODY };
+
+static int misbehave(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  static int calls;
+  best_experts(context, call, chosen);
+  if (wrong == TWO) chosen[0] = 2;
+  for (int t = 0; t < call->n && wrong == PADDING; t++)
+    if (!call->valid[t]) chosen[(int64_t)t * call->e] = 1;
+  if (wrong == CROWD) memset(chosen, 1, (size_t)call->e);
+  if (wrong == ERROR) strcpy(call->message, "there is no tea");
+  if (wrong == PEEK && call->n > 9 && call->scores[9 * call->e] > 0.5f) {
+    memset(chosen + 3 * call->e, 0, (size_t)call->e);
+    chosen[3 * call->e] = 1;
+  }
+  if (wrong == MOODY && calls++ % 2) memset(chosen, 0, (size_t)call->e);
+  return wrong == ERROR;
+}
+
+static int bad_gates(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates) {
+  for (int i = 0; i < call->n * call->e; i++) gates[i] = wrong ? NAN : 0.25f;
+  return 0;
+}
+
+/* Routes with a router; gives the code, the message being choir's. */
+static int route_with(const choir_plugin_router *router, float *gates) {
+  float scores[N * E];
+  uint8_t valid[N];
+  choir_router_options o;
+  memset(valid, 1, sizeof valid);
+  valid[N - 1] = 0;
+  fill_scores(scores, N, E, 3);
+  test_ok(choir_router_register(router));
+  test_ok(choir_router_options_default(router->name, &o));
+  choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores, .valid = valid};
+  return choir_route(&r, gates, NULL);
+}
+
+static void not_believed(void **state) {
+  static const char *const says[] = {NULL,     "chosen[0,0] is 2",  "padding",    "token 0 has 4 experts",
+                                     "no tea", "scores of token 9", "asked again"};
+  choir_plugin_router router = own_top2;
+  float gates[N * E];
+  router.name = "wayward";
+  router.choose = misbehave;
+  for (wrong = FINE; wrong <= MOODY; wrong++) {
+    int code = route_with(&router, gates);
+    if (!says[wrong] ? code : !code || !strstr(choir_error_message(), says[wrong]))
+      fail_msg("%d: %d, %s", wrong, code, choir_error_message());
+    if (says[wrong]) assert_non_null(strstr(choir_error_message(), "wayward"));
+  }
+  router.gates = bad_gates;
+  wrong = FINE;
+  test_ok(route_with(&router, gates));
+  int taken = 0;
+  for (int i = 0; i < N * E; i++) assert_true(gates[i] == 0 || gates[i] == 0.25f), taken += gates[i] != 0;
+  assert_int_equal(taken, 2 * (N - 1));
+  router.choose = best_experts;
+  wrong = 1;
+  assert_int_equal(route_with(&router, gates), CHOIR_ERROR_NUMERIC);
+  assert_non_null(strstr(choir_error_message(), "gate of token 0"));
+  router = own_ec;
+  router.name = "crowded";
+  router.choose = misbehave;
+  wrong = CROWD;
+  router.capacity_factor = 0.5;
+  assert_int_equal(route_with(&router, gates), CHOIR_ERROR_ARGUMENT);
+  assert_non_null(strstr(choir_error_message(), "its capacity is 3"));
+  wrong = FINE;
+}
+
+/* A step that somebody's router breaks names router and layer, and moves no weight. */
+static void ends_the_step(void **state) {
+  choir_plugin_router router = own_top2;
+  router.name = "wayward";
+  router.choose = misbehave;
+  wrong = FINE;
+  test_ok(choir_router_register(&router));
+  choir_config c = model_config("wayward");
+  choir_model *model = model_fresh(&c);
+  choir_trainer *trainer;
+  choir_trainer_result r;
+  int32_t tokens[MODEL_B * MODEL_T];
+  model_tokens(tokens, MODEL_B * MODEL_T, 4);
+  test_ok(choir_trainer_create(model, NULL, &trainer));
+  test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+  uint64_t before = XXH64(model->weights.base, model->weights.size, 0);
+  wrong = ERROR;
+  assert_int_equal(choir_trainer_step(trainer, tokens, NULL, &r), CHOIR_ERROR_ARGUMENT);
+  assert_string_equal(choir_error_message(), "layer 1: router 'wayward': there is no tea");
+  choir_forward_result f;
+  choir_trainer_free(trainer);
+  assert_true(before == XXH64(model->weights.base, model->weights.size, 0));
+  assert_int_equal(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 0, &f), CHOIR_ERROR_ARGUMENT);
+  wrong = FINE;
+  test_ok(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 0, &f));
+  choir_model_free(model);
+}
+
+static void refused(const choir_plugin_router *router, const char *message) {
+  assert_int_equal(choir_router_register(router), CHOIR_ERROR_ARGUMENT);
+  if (!strstr(choir_error_message(), message)) fail_msg("%s: %s", message, choir_error_message());
+}
+
+static void definitions(void **state) {
+  choir_plugin_router r = own_ec;
+  r.name = "expert_choice";
+  refused(&r, "one of choir's own");
+  r.name = "a name";
+  refused(&r, "letters, digits");
+  r.name = "fresh";
+  r.choose = NULL;
+  refused(&r, "choose is NULL");
+  r.choose = best_tokens;
+  r.capacity_factor = 0;
+  refused(&r, "capacity_factor is 0");
+  r.capacity_factor = 2;
+  r.options[0] = (choir_plugin_option){.name = "cap", .value = 1};
+  refused(&r, "an option of choir's");
+  r.options[0] = (choir_plugin_option){.name = "share", .value = 2, .high = 1};
+  refused(&r, "from 0 to 1 are allowed");
+  r.reserved[3] = 1;
+  assert_int_equal(choir_router_register(&r), CHOIR_ERROR_UNSUPPORTED);
+}
+
+/* Own options in configs: set, written, read, out of bounds; and a config of a router that is not there. */
+static void options(void **state) {
+  choir_plugin_router r = own_ec;
+  char path[] = "/tmp/test_plugin_XXXXXX";
+  r.name = "keen";
+  r.options[0] = (choir_plugin_option){.name = "share", .help = "of it", .value = 0.5, .high = 1};
+  r.options[1] = (choir_plugin_option){.name = "tilt", .value = -3};
+  test_ok(choir_router_register(&r));
+  choir_config c = model_config("expert_choice"), back;
+  assert_int_equal(choir_config_set(&c, "router.share", "0.25"), CHOIR_ERROR_ARGUMENT);
+  test_set(&c, "router.name=keen router.share=0.25 model.router.tilt=7");
+  assert_int_equal(choir_config_set(&c, "router.share", "1.5"), CHOIR_ERROR_ARGUMENT);
+  assert_string_equal(choir_error_message(), "model.router.share is 1.5: must be a number from 0 to 1");
+  assert_int_equal(choir_config_set(&c, "share", "much"), CHOIR_ERROR_ARGUMENT);
+  test_ok(choir_config_check(&c));
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  close(fd);
+  test_ok(choir_config_save(&c, path));
+  test_ok(choir_config_load(path, &back));
+  assert_memory_equal(&c.model.router, &back.model.router, sizeof c.model.router);
+  assert_true(back.model.router.own[0] == 0.25 && back.model.router.own[1] == 7);
+  back.model.router.own[2] = 1;
+  assert_int_equal(choir_config_check(&back), CHOIR_ERROR_ARGUMENT);
+  choir_router_option option;
+  int count = choir_router_option_count("keen");
+  test_ok(choir_router_option_at("keen", count - 2, &option));
+  assert_string_equal(option.name, "share");
+  assert_string_equal(option.value, "0.5");
+  assert_int_equal(choir_router_option_at("keen", count, &option), CHOIR_ERROR_ARGUMENT);
+  FILE *file = fopen(path, "w");
+  fputs("{\"model\": {\"router\": {\"name\": \"absent\", \"share\": 0.25}}}", file);
+  fclose(file);
+  assert_int_equal(choir_config_load(path, &back), CHOIR_ERROR_FORMAT);
+  assert_non_null(strstr(choir_error_message(), "--plugin"));
+  unlink(path);
+}
+
+TEST_MAIN(register_twins, NULL, same_on_ranks, ranks_that_choose_otherwise, same_matrix, same_training, not_believed,
+          ends_the_step, definitions, options) /* what forks comes before what has threads */
