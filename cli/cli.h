@@ -129,6 +129,8 @@ void cli_help_verb(FILE *out, const cli_verb *verb);
 void cli_help_usage(FILE *out, const cli_verb *verb);
 void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
 void cli_help_routers(FILE *out);                    /* all routers and their options */
+void cli_help_router(FILE *out, const char *name);
+void cli_help_config(FILE *out, const char *name);
 
 /* completion.c */
 int cli_completion(const char *shell); /* prints a script for "bash" or "zsh" */

@@ -3,8 +3,15 @@
 
 #include "cli.h"
 
-/* The words after which a file is meant. */
+/* The words after which a file is meant, or a name that choir knows. */
 static int takes_files(const cli_option *o) { return o->argument && o->kind != CLI_CHOICE; }
+static const char *const *names_of(const cli_option *o) {
+  return !strcmp(o->name, "config") ? choir_config_names() : !strcmp(o->name, "router") ? choir_router_names() : NULL;
+}
+
+static void print_names(const char *const *names) {
+  for (; *names; names++) printf(" %s", *names);
+}
 
 static void print_choices(const char *choices) {
   for (; *choices; choices++) putchar(*choices == '|' ? ' ' : *choices);
@@ -35,7 +42,9 @@ static void print_verb(const cli_verb *verb) {
       print_choices(o->argument);
       printf("' ;;\n");
     } else if (takes_files(o)) {
-      printf("        --%s) files=1 ;;\n", o->name);
+      printf("        --%s) files=1", o->name);
+      if (names_of(o)) printf(" words='"), print_names(names_of(o)), printf("'");
+      printf(" ;;\n");
     }
   }
   printf("      esac ;;\n");
@@ -50,9 +59,16 @@ int cli_completion(const char *shell) {
       "  local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]}\n"
       "  local options= words= files=\n"
       "  COMPREPLY=()\n"
-      "  if [ \"$COMP_CWORD\" = 1 ] || [ \"$verb\" = help ]; then\n    COMPREPLY=($(compgen -W 'help");
+      "  if [ \"$COMP_CWORD\" = 1 ]; then\n    COMPREPLY=($(compgen -W 'help");
   print_words(NULL);
-  printf("' -- \"$word\"))\n    return\n  fi\n  case $verb in\n");
+  printf("' -- \"$word\"))\n    return\n  elif [ \"$COMP_CWORD\" = 2 ] && [ \"$verb\" = help ]; then\n");
+  printf("    COMPREPLY=($(compgen -W 'routers");
+  print_words(NULL);
+  print_names(choir_router_names());
+  print_names(choir_config_names());
+  printf("' -- \"$word\"))\n    return\n  elif [ \"$verb\" = help ]; then\n    verb=${COMP_WORDS[2]}\n");
+  printf("    [ \"$COMP_CWORD\" = 3 ] || return\n    COMP_CWORD=2 COMP_WORDS=(choir \"$verb\" \"$word\")\n  fi\n");
+  printf("  case $verb in\n");
   const char *last = "";
   for (int i = 0; cli_verbs[i]; i++) {
     char family[32];
@@ -70,6 +86,7 @@ int cli_completion(const char *shell) {
   printf(
       "  esac\n"
       "  if [ -n \"$words\" ]; then\n    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
+      "    [ -z \"$files\" ] || COMPREPLY+=($(compgen -f -- \"$word\"))\n"
       "  elif [ -z \"$files\" ] && [ \"${word#-}\" != \"$word\" ]; then\n"
       "    COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
       "  else\n    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\n"

@@ -3,7 +3,7 @@
 
 static int run_configs(int count, const char *const *operands) {
   const char *const *name = choir_config_names();
-  printf("%-12s %10s %10s  %s\n", "name", "parameters", "active", "layers, width, experts, tokens a step");
+  printf("%-14s %10s %10s  %s\n", "name", "parameters", "active", "layers, width, experts, tokens a step");
   for (; *name; name++) {
     choir_config config;
     choir_config_costs costs;
@@ -11,7 +11,7 @@ static int run_configs(int count, const char *const *operands) {
     int assumed = cli_vocabulary(&config, 0);
     if (choir_config_get_costs(&config, &costs)) return cli_fail();
     const choir_train_config *t = &config.train;
-    printf("%-12s %10s %10s  L=%d d=%d e=%d, %s%s\n", *name, cli_count((double)costs.parameters),
+    printf("%-14s %10s %10s  L=%d d=%d e=%d, %s%s\n", *name, cli_count((double)costs.parameters),
            cli_count((double)costs.active_parameters), config.model.layers, config.model.d_model, config.model.experts,
            cli_grouped((int64_t)t->batch_sequences * t->sequence_length * t->accumulate),
            assumed ? "; with a vocabulary of 32,000" : "");

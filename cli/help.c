@@ -42,7 +42,9 @@ void cli_help_usage(FILE *out, const cli_verb *verb) {
 }
 
 void cli_help_verb(FILE *out, const cli_verb *verb) {
-  fprintf(out, "choir %s: %s\n\nUsage: ", verb->name, verb->summary);
+  int at = fprintf(out, "choir %s:", verb->name);
+  wrapped(out, verb->summary, at, 0);
+  fprintf(out, "\nUsage: ");
   cli_help_usage(out, verb);
   if (verb->details) {
     fputc('\n', out);
@@ -64,11 +66,15 @@ void cli_help_verb(FILE *out, const cli_verb *verb) {
   fprintf(out, "  %-*s%s\n", MARGIN - 2, "--help", "this text");
 }
 
+static void verb_entry(FILE *out, const char *name, const char *summary) {
+  wrapped(out, summary, fprintf(out, "  choir %-18s ", name), MARGIN + 1);
+}
+
 void cli_help_family(FILE *out, const char *family) {
   size_t length = strlen(family);
   for (int i = 0; cli_verbs[i]; i++)
     if (!strncmp(cli_verbs[i]->name, family, length) && cli_verbs[i]->name[length] == ' ')
-      fprintf(out, "  choir %-18s %s\n", cli_verbs[i]->name, cli_verbs[i]->summary);
+      verb_entry(out, cli_verbs[i]->name, cli_verbs[i]->summary);
   fprintf(out, "\nMore about each: choir help %s ...\n", family);
 }
 
@@ -110,17 +116,37 @@ void cli_help_routers(FILE *out) {
   fprintf(out, "\nA router refuses an option that it does not take.\n");
 }
 
+void cli_help_router(FILE *out, const char *name) {
+  choir_router_option seen[MOST_OPTIONS];
+  int count = 0;
+  fprintf(out, "A router, which --set router.name=%s or \"router\" of a config takes:\n\n", name);
+  help_router(out, name, seen, &count);
+  fprintf(out, "\n");
+  for (int i = 0; i < count; i++) entry(out, seen[i].name, seen[i].help);
+  fprintf(out, "\nMore: docs/routers.md; all of them: choir help routers\n");
+}
+
+void cli_help_config(FILE *out, const char *name) {
+  fprintf(out,
+          "A config that choir brings with it: choir train --config %s trains it,\n"
+          "choir info %s says what it costs, choir configs lists all, and\n"
+          "docs/formats.md has every field.\n",
+          name, name);
+}
+
 const char cli_statuses[] =
     "0 success, 1 failure, 2 wrong usage, 3 a run that a signal stopped, saved, with steps left, 4 another "
     "rank stopped responding (--rank-timeout).";
 
 void cli_help(FILE *out) {
   fprintf(out,
-          "choir trains Transformer language models with Mixture-of-Experts layers routed by\n"
-          "expert choice, and lets you look inside.\n\n");
-  for (int i = 0; cli_verbs[i]; i++) fprintf(out, "  choir %-18s %s\n", cli_verbs[i]->name, cli_verbs[i]->summary);
-  fprintf(out, "  choir %-18s %s\n", "help COMMAND", "explain a command and its options");
-  fprintf(out, "  choir %-18s %s\n", "help routers", "list the routers and the options of each");
-  fprintf(out, "  choir %-18s %s\n\n", "--version", "print the version");
-  fprintf(out, "Exit status: %s\n", cli_statuses);
+          "choir trains Transformer language models with Mixture-of-Experts layers routed\n"
+          "by expert choice, and lets you look inside.\n\n");
+  for (int i = 0; cli_verbs[i]; i++) verb_entry(out, cli_verbs[i]->name, cli_verbs[i]->summary);
+  verb_entry(out, "help COMMAND", "explain a command and its options");
+  verb_entry(out, "help routers", "list the routers and the options of each");
+  verb_entry(out, "help NAME", "explain a router or a config");
+  verb_entry(out, "--version", "print the version");
+  fprintf(out, "\nExit status:");
+  wrapped(out, cli_statuses, 12, 0);
 }

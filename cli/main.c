@@ -41,7 +41,16 @@ static int unknown_verb(int count, char **words) {
   if (strchr(wrong, '.') && (!choir_config_set(&config, wrong, "1") || !strstr(choir_error_message(), "unknown key")))
     return cli_usage("'%s' is a field of the config, which --set %s=VALUE sets; docs/formats.md says what it is", wrong,
                      wrong);
+  if (!strcmp(wrong, "compare"))
+    return cli_usage(
+        "unknown command 'compare': choir report A B --out page.html puts runs side by side; choir study run compares "
+        "routers by their best learning rates, with seeds and intervals (docs/studies.md)");
   return cli_usage("unknown command '%s'", wrong);
+}
+
+static int is_one_of(const char *word, const char *const *names) {
+  while (*names && strcmp(*names, word)) names++;
+  return *names != NULL;
 }
 
 /* choir help [VERB], choir help routers, or choir help --man DIR: writes the manual pages that the build installs. */
@@ -52,6 +61,8 @@ static int help(int count, char **words) {
   if (count == 2 && !strcmp(words[0], "--completion")) return cli_completion(words[1]);
   if (count == 1 && !strcmp(words[0], "routers")) return cli_help_routers(stdout), 0;
   if (count == 1 && (!strcmp(words[0], "help") || !strcmp(words[0], "--help"))) count = 0; /* of help itself */
+  if (count == 1 && !verb && is_one_of(words[0], choir_router_names())) return cli_help_router(stdout, words[0]), 0;
+  if (count == 1 && !verb && is_one_of(words[0], choir_config_names())) return cli_help_config(stdout, words[0]), 0;
   if (count > 0 && !verb && !is_family(words[0])) return unknown_verb(count, words);
   if (count > (verb ? used : 1)) return cli_usage("help %s: one word too many: '%s'", words[0], words[verb ? used : 1]);
   if (verb)

@@ -50,9 +50,9 @@ static void print_name(const ch_plan_layout *l) {
 
 static void print_row(const ch_plan *plan, const ch_plan_layout *l) {
   char cost[32] = "-";
-  if (l->cost > 0) snprintf(cost, sizeof cost, "%.4g %s", l->cost, cli_shown(plan->cluster.currency));
+  if (l->cost > 0) snprintf(cost, sizeof cost, "%.3g %s", l->cost, cli_shown(plan->cluster.currency));
   print_name(l);
-  printf(" %10s %10.4g s %10.4g s %9s %6.1f %%  %14s  %s\n", cli_bytes((double)l->bytes), l->seconds, l->overlapped,
+  printf(" %10s %10.3g s %10.3g s %9s %6.1f %%  %14s  %s\n", cli_bytes((double)l->bytes), l->seconds, l->overlapped,
          cli_count(l->tokens_per_second), 100 * l->share, cost, l->bound);
 }
 
@@ -84,7 +84,7 @@ static void print_refused(const ch_plan *plan) {
 
 static void print_part(const ch_plan *plan, const ch_plan_layout *l, const ch_plan_part *p) {
   if (p->seconds <= 0 && p->bytes <= 0) return;
-  printf("    %-20s %10.4g s %5.1f %%  ", p->name, p->seconds, 100 * p->seconds / l->seconds);
+  printf("    %-20s %10.3g s %5.1f %%  ", p->name, p->seconds, 100 * p->seconds / l->seconds);
   if (!p->sent) {
     printf("by %s\n", cli_shown(p->limit));
     return;
@@ -101,7 +101,7 @@ static void print_details(const ch_plan *plan, const ch_plan_layout *l) {
          cli_bytes((double)l->bytes));
   for (int i = 0; i < l->purposes; i++)
     if (l->memory[i].bytes) printf("    %-20s %10s\n", l->memory[i].name, cli_bytes((double)l->memory[i].bytes));
-  printf("  a step: %.4g s, %.4g s with traffic hidden by products; bytes by level are of all ranks\n", l->seconds,
+  printf("  a step: %.3g s, %.3g s with traffic hidden by products; bytes by level are of all ranks\n", l->seconds,
          l->overlapped);
   for (int i = 0; i < l->parts; i++) print_part(plan, l, &l->part[i]);
   printf("  the longest part: %s\n", cli_shown(l->bound));

@@ -18,6 +18,12 @@ in_bash() {
 wanted bash "choir ro" route
 wanted bash "choir data b" build
 wanted bash "choir help st" "stats study"
+wanted bash "choir help ro" "routers route"
+wanted bash "choir help expert_" expert_choice
+wanted bash "choir help data b" build
+wanted bash "choir train --config modern-n" modern-nano
+wanted bash "choir init --router qua" ""
+wanted bash "choir route --router qua" quantile_balanced
 wanted bash "choir route --lo" --logits
 wanted bash "choir finetune --recipe cont" continued
 

@@ -23,7 +23,15 @@ static void usage_errors(void **state) {
   program_refuses(2, "missing operand", "choir forward a");
   program_refuses(2, "unexpected operand 'b'", "choir info a b");
   program_refuses(2, "give one of --data", "choir eval r --data d --text t");
-  program_refuses(2, "r: does not say what data it was trained on", "choir eval r");
+  program_refuses(1, "r: cannot open checkpoint: No such file", "choir eval r");
+  program_must("mkdir -p kept/checkpoints/00000300 kept/checkpoints/00000400");
+  program_refuses(1, "00000100: cannot open checkpoint (the run keeps steps 300, 400): No such file",
+                  "choir eval kept/checkpoints/00000100");
+  program_refuses(1, "(the run keeps steps 300, 400)", "choir generate kept/checkpoints/00000100 --prompt a");
+  program_must("mkdir -p texts && cp c.json texts/page.txt 2>/dev/null || touch texts/page.txt");
+  program_refuses(1, "texts/data.json: no data is there (choir data build --out DIR --tokenizer FILE ",
+                  "choir train --config pico --data texts --out r");
+  program_refuses(1, "nowhere: cannot open data (choir data build", "choir train --config pico --data nowhere --out r");
   program_must("mkdir -p odd/data.path");
   program_refuses(1, "odd/data.path: is a directory", "choir eval odd");
   program_refuses(2, "--in-order has no effect", "choir eval r --text t --in-order");
@@ -43,6 +51,10 @@ static void help(void **state) {
                                       "route",           "train",      "eval",     "bench", "report"};
   program_must("choir --version");
   assert_string_equal(program_output, "choir " CHOIR_VERSION "\n");
+  program_must("choir help pico && choir help expert_choice | grep -q capacity_factor");
+  program_must(
+      "test -z \"$({ choir help; choir help stats; choir help inspect; choir help base; choir help pico; } | grep "
+      "'.\\{81\\}')\"");
   program_must("choir help");
   for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) assert_non_null(strstr(program_output, verbs[i]));
   for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
@@ -389,5 +401,6 @@ static void init_and_forward(void **state) {
                   "choir forward a t.npy");
 }
 
-TEST_MAIN(program_directory_make, program_directory_remove, usage_errors, help, info_paper, short_numbers, hints, route,
-          help_routers, settings_in_any_order, deep_models, configs_by_name, directories_are_inputs, init_and_forward)
+TEST_MAIN(program_directory_make, program_directory_remove, usage_errors, help, info_paper, short_numbers, hints,
+          route_of_a_table, route, help_routers, settings_in_any_order, deep_models, configs_by_name,
+          directories_are_inputs, init_and_forward)

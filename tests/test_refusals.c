@@ -89,6 +89,7 @@ static const refusal refusals[] = {
      "choir help train.rate",
      2,
      {"'train.rate' is a field of the config", "--set train.rate=VALUE"}},
+    {"a verb that another has", "", "choir compare run other", 2, {"choir report A B", "choir study run"}},
     {"unknown command of two words", "", "choir data nonsense", 2, {"'data nonsense'"}},
     {"missing config", "", TRAIN "absent.json", 1, {"absent.json"}},
     {"unknown key",

@@ -1,5 +1,6 @@
 #include "data/data.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,6 +174,15 @@ static int open_all(choir_data *d, const char *directory, const char *file, cons
   return CHOIR_OK;
 }
 
+/* A folder of text is a likely mistake. */
+static int no_data(const char *directory, const char *file) {
+  struct stat status;
+  int text = !stat(directory, &status);
+  errno = ENOENT;
+  return ch_error_errno("%s: no data is there (choir data build --out DIR --tokenizer FILE %s makes it of text)", file,
+                        text ? directory : "TEXT...");
+}
+
 int choir_data_load(const char *directory, choir_data **data) {
   CH_TRY(CH_GIVEN(directory, data));
   char file[4096], tokenizer[4096];
@@ -189,6 +199,7 @@ int choir_data_load(const char *directory, choir_data **data) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.model", directory);
   CH_TRY(ch_own_there(file, &there));
+  if (!there) return no_data(directory, file);
   CH_TRY(ch_own_there(tokenizer, &there));
   CH_TRY(ch_json_load(file, &root));
   choir_data *d = calloc(1, sizeof *d);

@@ -119,6 +119,30 @@ int ch_checkpoint_best(const char *run, char *out, int *there) {
   return CHOIR_OK;
 }
 
+/* "; the run keeps steps 300, 400", for one of a run's checkpoints that is not there. */
+static void say_kept(const char *path, char *text, size_t size) {
+  char all[PATH_MAX], run[PATH_MAX];
+  int64_t *steps;
+  int count;
+  const char *name = strrchr(path, '/');
+  *text = 0;
+  if (!name || ch_checkpoint_step(name + 1) < 0) return;
+  ch_path_parent(path, all, sizeof all);
+  ch_path_parent(all, run, sizeof run);
+  if (ch_checkpoint_list(run, &steps, &count)) return;
+  size_t used = count ? (size_t)snprintf(text, size, " (the run keeps steps") : 0;
+  for (int i = count - 1; i >= 0 && used + 24 < size; i--)
+    used += (size_t)snprintf(text + used, size - used, " %" PRId64 "%s", steps[i], i ? "," : ")");
+  free(steps);
+}
+
+int ch_checkpoint_absent(const char *path) {
+  char kept[256];
+  say_kept(path, kept, sizeof kept);
+  errno = ENOENT;
+  return ch_error_errno("%s: cannot open checkpoint%s", path, kept);
+}
+
 int ch_checkpoint_resolve(const char *path, char *out) {
   int there;
   int64_t step;
@@ -128,8 +152,7 @@ int ch_checkpoint_resolve(const char *path, char *out) {
     return CHOIR_OK;
   }
   CH_TRY(ch_there(path, &there));
-  errno = ENOENT;
-  if (!there) return ch_error_errno("%s: cannot open checkpoint", path);
+  if (!there) return ch_checkpoint_absent(path);
   CH_TRY(ch_checkpoint_best(path, out, &there));
   if (there) return CHOIR_OK;
   CH_TRY(newest_step(path, &step));

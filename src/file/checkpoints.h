@@ -19,6 +19,9 @@ int ch_checkpoint_best(const char *run, char *out, int *there);
  * has PATH_MAX bytes. */
 int ch_checkpoint_resolve(const char *path, char *out);
 
+/* The error of a path that is not there; of a checkpoint of a run it says which ones the run has. */
+int ch_checkpoint_absent(const char *path);
+
 /* Directory of a step: RUN/checkpoints/00001000. `out` has PATH_MAX bytes. */
 void ch_checkpoint_path(const char *run, int64_t step, char *out);
 

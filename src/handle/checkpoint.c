@@ -163,8 +163,7 @@ static int load_path(const load *l, const char *path) {
   }
   if (!stat(path, &status) && !S_ISDIR(status.st_mode)) return not_a_directory(path);
   CH_TRY(ch_there(path, &there));
-  errno = ENOENT;
-  if (!there) return ch_error_errno("%s: cannot open checkpoint", path);
+  if (!there) return ch_checkpoint_absent(path);
   CH_TRY(ch_checkpoint_best(path, part, &there));
   if (there) {
     int code = load_one(l, part);

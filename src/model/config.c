@@ -170,11 +170,24 @@ static json_t *section_json(const choir_config *config, const char *section) {
   return NULL;
 }
 
-int ch_config_same_model(const choir_config *a, const choir_config *b) {
-  json_t *left = section_json(a, "model"), *right = section_json(b, "model");
-  int same = left && right && json_equal(left, right);
-  json_decref(left);
-  json_decref(right);
+/* "model.layers is 6, not 4". */
+static void say_difference(const char *path, const json_t *left, const json_t *right, char *text, size_t size) {
+  char *is = ch_json_dump(left, JSON_ENCODE_ANY), *other = ch_json_dump(right, JSON_ENCODE_ANY);
+  snprintf(text, size, "%s is %s, not %s", path, is ? is : "?", other ? other : "?");
+  free(is);
+  free(other);
+}
+
+int ch_config_same_model(const choir_config *a, const choir_config *b, char *difference, size_t size) {
+  int same = 1;
+  for (int i = 0; i < CH_FIELDS && same; i++) {
+    if (strncmp(ch_fields[i].path, "model.", 6) != 0) continue;
+    json_t *left = ch_field_json(a, &ch_fields[i]), *right = ch_field_json(b, &ch_fields[i]);
+    same = left && right && json_equal(left, right);
+    if (!same) say_difference(ch_fields[i].path, left, right, difference, size);
+    json_decref(left);
+    json_decref(right);
+  }
   return same;
 }
 

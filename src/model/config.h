@@ -71,8 +71,9 @@ int ch_options_check_optimizer(const choir_config *config);
  * gaps without a look at their right side. */
 int ch_options_check_objective(const choir_config *config);
 
-/* Whether both describe the same model; names and evaluation settings of the router count too. */
-int ch_config_same_model(const choir_config *a, const choir_config *b);
+/* Whether both describe the same model; names and evaluation settings of the router count too. If not, `difference`
+ * [size] has the first field that differs, "model.layers is 6, not 4". */
+int ch_config_same_model(const choir_config *a, const choir_config *b, char *difference, size_t size);
 
 /* Whether training masks tokens and predicts them. The last token of such a model's vocabulary is the mask, which the
  * tokenizer does not have. */

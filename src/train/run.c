@@ -71,12 +71,13 @@ static int kept_config(const char *run, const int64_t *steps, int count, choir_c
   return code;
 }
 
-static int another_model(const char *path) {
-  return ch_error(
-      CHOIR_ERROR_ARGUMENT,
-      "%s: the run was made with another model than the config given; resume without a config, or train into "
-      "another directory",
-      path);
+static int check_model(const ch_run *run, const choir_config *made_with, const char *path) {
+  char difference[256];
+  if (ch_config_same_model(&run->config, made_with, difference, sizeof difference)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT,
+                  "%s: the run was made with another model than the config given: %s; resume without a config, or "
+                  "train into another directory",
+                  path, difference);
 }
 
 int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *steps, int count) {
@@ -85,7 +86,7 @@ int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *step
   CH_TRY(kept_config(run->out, steps, count, &kept, path));
   run->config = given ? *given : kept;
   if (!run->config.model.vocab_size) run->config.model.vocab_size = kept.model.vocab_size;
-  return ch_config_same_model(&run->config, &kept) ? CHOIR_OK : another_model(path);
+  return check_model(run, &kept, path);
 }
 
 static int load_step(ch_run *run, int64_t step) {
@@ -94,7 +95,7 @@ static int load_step(ch_run *run, int64_t step) {
   ch_checkpoint_path(run->out, step, path);
   const char *config = CH_IN(path, "config.json");
   CH_TRY(choir_config_load(config, &made_with));
-  if (!ch_config_same_model(&run->config, &made_with)) return another_model(config);
+  CH_TRY(check_model(run, &made_with, config));
   ch_counter c[CH_COUNTERS];
   int count = run->kind->list_counters(run, c);
   CH_TRY(ch_state_load(path, &run->trainer, c, count));

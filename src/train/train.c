@@ -77,7 +77,10 @@ static int read_path(const char *file, char *path) {
 /* RUN/data.path says what data a run reads, so that resuming needs no more than the directory. Written by
  * keep_settings, once that data has been found to fit. */
 static int data_path(const choir_train_options *o, char *path) {
-  if (o->data) return realpath(o->data, path) ? CHOIR_OK : ch_error_errno("%s: cannot open data", o->data);
+  if (o->data)
+    return realpath(o->data, path)
+               ? CHOIR_OK
+               : ch_error_errno("%s: cannot open data (choir data build makes it of text)", o->data);
   if (!o->resume) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a data directory");
   return read_path(CH_IN(o->out, CH_RUN_DATA), path);
 }

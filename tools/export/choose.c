@@ -20,6 +20,8 @@ int ch_export_hidden(const ch_export_plan *plan) {
   return plan->kind == CH_KIND_MIXTRAL || plan->kind == CH_KIND_OLMOE ? ch_config_d_expert(c) : c->d_hidden;
 }
 
+#define HAVE_ALL "; train with that (configs modern-nano and modern-small have all that an export needs)"
+
 static int refuse_field(const char *field, const char *value, const char *why) {
   return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s is \"%s\": %s", field, value, why);
 }
@@ -64,13 +66,12 @@ static int check_layers(const ch_export_plan *plan) {
                         "transformers has no architecture that looks both ways and predicts masked tokens so; export "
                         "to --format gguf");
   if (!ch_config_has_rope(c))
-    return refuse_field("model.position", c->position, "the architectures that fit have \"rope\"; train with that");
+    return refuse_field("model.position", c->position, "the architectures that fit have \"rope\"" HAVE_ALL);
   if (plan->moe_layers < c->layers && strcmp(c->activation, "swiglu"))
-    return refuse_field("model.activation", c->activation,
-                        "the architectures that fit have \"swiglu\"; train with that");
+    return refuse_field("model.activation", c->activation, "the architectures that fit have \"swiglu\"" HAVE_ALL);
   if (plan->moe_layers && strcmp(c->expert_activation, "swiglu"))
     return refuse_field("model.expert_activation", c->expert_activation,
-                        "the architectures that fit have \"swiglu\"; train with that");
+                        "the architectures that fit have \"swiglu\"" HAVE_ALL);
   return plan->moe_layers ? check_router(plan) : CHOIR_OK;
 }
 
