@@ -11,6 +11,9 @@
   "mpirun --oversubscribe --allow-run-as-root --bind-to none --mca btl ^tcp,openib,uct,ofi,usnic --mca smsc ^cma " \
   "--mca btl_vader_single_copy_mechanism none --mca mpi_yield_when_idle 1 "
 #define MPIRUN MPIRUN_SET MPIRUN_WORDS
+/* Behind MPIRUN: two ranks, each with a command of its own, without single quotes. Not by a colon: the mpirun of Open
+ * MPI 5.0.7 (Debian 13) dies of one. */
+#define TWO(first, second) "-n 2 sh -c 'if test $OMPI_COMM_WORLD_RANK = 0; then exec " first "; else " second "; fi' "
 #ifndef CHOIR_SHORT_MESSAGE
 #define CHOIR_SHORT_MESSAGE "" /* as CHOIR_SHIM */
 #endif

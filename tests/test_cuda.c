@@ -9,7 +9,7 @@
 #ifndef CHOIR_FAKE_CUDA
 #define CHOIR_FAKE_CUDA "" /* not built under sanitizers */
 #endif
-#define FAKE "LD_LIBRARY_PATH='" CHOIR_FAKE_CUDA "' FAKE_CUDA_REPORT=report "
+#define FAKE "LD_LIBRARY_PATH=\"" CHOIR_FAKE_CUDA "\" FAKE_CUDA_REPORT=report "
 #define SMALL                                                                                                        \
   "--set train.steps=3 --set train.eval_every=3 --set train.checkpoint_every=2 --set train.batch_sequences=2 --set " \
   "train.sequence_length=16 --set train.eval_sequences=2 "
@@ -92,7 +92,7 @@ static void runs_as_the_cpu_does(void **state) {
 }
 
 /* Each rank takes a GPU of its own; if one GPU fails, all ranks end and name the rank that has it. */
-#define RANKS MPIRUN "-n 1 env " FAKE "\"$CHOIR\"" SHARED " : -n 1 env FAKE_CUDA_FAIL=%s:%d " FAKE "\"$CHOIR\"" SHARED
+#define RANKS MPIRUN TWO("env " FAKE "\"$CHOIR\"" SHARED, "exec env FAKE_CUDA_FAIL=%s:%d " FAKE "\"$CHOIR\"" SHARED)
 #define SHARED                                                                                             \
   " train --threads 1 --config config.json --data data --out gpu --backend cuda --set parallel.wire=bf16 " \
   "--set train.shards=2 " SMALL

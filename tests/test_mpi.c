@@ -106,13 +106,13 @@ static void refuses_once(void **state) {
   assert_int_not_equal(program_run(MPIRUN "-n 3 " FRESH "--out three"), 0);
   assert_int_equal(times("train.shards is 8, which 3 processes cannot share evenly"), 1);
   assert_int_not_equal(
-      program_run(MPIRUN "-n 1 " FRESH "--set steps=3 --out odd : -n 1 " FRESH "--set steps=4 --out odd"), 0);
+      program_run(MPIRUN TWO(FRESH "--set steps=3 --out odd", "exec " FRESH "--set steps=4 --out odd")), 0);
   assert_int_equal(times("rank 1 of 2 has another config than rank 0"), 1);
-  assert_int_not_equal(program_run(MPIRUN "-n 1 " FRESH "--out odd : -n 1 " FRESH "--backend reference --out odd"), 0);
+  assert_int_not_equal(program_run(MPIRUN TWO(FRESH "--out odd", "exec " FRESH "--backend reference --out odd")), 0);
   assert_int_equal(times("rank 1 of 2 has another backend than rank 0"), 1);
 #define EVAL "\"$CHOIR\" eval even --data data --threads 1 "
   program_must(FRESH "--set steps=1 --out even");
-  assert_int_not_equal(program_run(MPIRUN "-n 1 " EVAL ": -n 1 " EVAL "--routing threshold"), 0);
+  assert_int_not_equal(program_run(MPIRUN TWO(EVAL, "exec " EVAL "--routing threshold")), 0);
   assert_int_equal(times("rank 1 of 2 has another --routing than rank 0"), 1);
 }
 
@@ -131,7 +131,7 @@ static void one_is_wrong_all_end(void **state) {
       {1, "eval odd --data data --shards 2", "rank 1 of 2 has another verb than rank 0"},
       {1, "info config.json", "rank 1 of 2 has another verb than rank 0"}};
   for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
-    program_refuses(odd[i].status, odd[i].says, MPIRUN "--timeout 60 -n 1 " FRESH "--out odd : -n 1 \"$CHOIR\" %s",
+    program_refuses(odd[i].status, odd[i].says, MPIRUN "--timeout 60 " TWO(FRESH "--out odd", "exec \"$CHOIR\" %s"),
                     odd[i].words);
     assert_int_equal(times("rank 1 of 2"), 1);
   }
@@ -147,7 +147,7 @@ static void another_build(void **state) {
       "printf %%020d 7 | dd of=id bs=1 seek=16 conv=notrunc 2>/dev/null && "
       "objcopy --update-section .note.gnu.build-id=id \"$CHOIR\" other");
   program_refuses(1, "choir train: rank 1 of 2 (",
-                  MPIRUN "--timeout 60 -n 1 " FRESH "--out odd : -n 1 env CHOIR=./other sh -c '" FRESH "--out odd'");
+                  MPIRUN "--timeout 60 " TWO(FRESH "--out odd", "CHOIR=./other; exec " FRESH "--out odd"));
   assert_int_equal(times("has another build of choir than rank 0"), 1);
 }
 
@@ -203,9 +203,7 @@ static void help_is_said_once(void **state) {
   program_must(MPIRUN "-n 2 timeout 60 \"$CHOIR\" study --help");
   assert_int_equal(times("Usage: choir study"), 1);
   program_refuses(1, "has another verb than rank 0",
-                  MPIRUN
-                  "-n 1 timeout 60 \"$CHOIR\" train --help : -n 1 timeout 60 \"$CHOIR\" "
-                  "train --out nothing");
+                  MPIRUN TWO("timeout 60 \"$CHOIR\" train --help", "exec timeout 60 \"$CHOIR\" train --out nothing"));
 }
 
 /* kill -9 of one: the launcher ends the rest, and nothing but the steps since the last checkpoint is lost. */
@@ -253,9 +251,9 @@ static void one_does_not_leave(void **state) {
   needs_mpi();
   if (!*CHOIR_SHORT_MESSAGE) test_skip("a rank that does not leave: preloaded, which sanitizers do not allow");
 #define ENDS FRESH "--set steps=1 --rank-timeout 4 --out left"
-  int status = program_run(MPIRUN_SET "timeout -s KILL 60 " MPIRUN_WORDS "-n 1 " ENDS
-                                      " : -n 1 env STOPS_AT_END=1 LD_PRELOAD='%s' " ENDS,
-                           CHOIR_SHORT_MESSAGE);
+  int status = program_run(
+      MPIRUN_SET "timeout -s KILL 60 " MPIRUN_WORDS TWO(ENDS, "exec env STOPS_AT_END=1 LD_PRELOAD=\"%s\" " ENDS),
+      CHOIR_SHORT_MESSAGE);
   if (status != 4 || !times(" has waited for 4 s in ") || !times("for a rank that has not left"))
     fail_msg("status %d: %s", status, program_output);
   assert_int_equal(times("done: 1 steps"), 1);
@@ -269,9 +267,9 @@ static void a_message_is_short(void **state) {
   static const int numbers[] = {1, 50, 300};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
     program_must("rm -rf lacks");
-    int status = program_run(MPIRUN_SET "timeout -s KILL 60 " MPIRUN_WORDS "-n 1 " LONG
-                                        " : -n 1 env SHORT_MESSAGE=%d LD_PRELOAD='%s' " LONG,
-                             numbers[i], CHOIR_SHORT_MESSAGE);
+    int status = program_run(
+        MPIRUN_SET "timeout -s KILL 60 " MPIRUN_WORDS TWO(LONG, "exec env SHORT_MESSAGE=%d LD_PRELOAD=\"%s\" " LONG),
+        numbers[i], CHOIR_SHORT_MESSAGE);
     if (!status || times("bytes came from rank 1 in exchange ") != 1)
       fail_msg("message %d, status %d: %s", numbers[i], status, program_output);
   }
@@ -280,9 +278,8 @@ static void a_message_is_short(void **state) {
 /* A wish to stop that comes while processes find each other: the second one is late. */
 static void asked_before_the_first_step(void **state) {
   needs_mpi();
-  pid_t job = program_start(MPIRUN "--timeout 90 -n 1 " FRESH
-                                   "--set steps=100000 --out early : -n 1 sh -c 'sleep 3; "
-                                   "exec " FRESH "--set steps=100000 --out early'",
+  pid_t job = program_start(MPIRUN "--timeout 90 " TWO(FRESH "--set steps=100000 --out early",
+                                                       "sleep 3; exec " FRESH "--set steps=100000 --out early"),
                             "early.txt");
   pid_t first = 0;
   for (int tries = 0; !first && tries < 1000; tries++) {
