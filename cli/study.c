@@ -19,7 +19,7 @@ static const char script[] =
     "if lacking:\n"
     "    sys.exit(f'choir study: {sys.executable} lacks {\", \".join(lacking)}; on Debian: apt-get install '\n"
     "             + ' '.join(f'python3-{name}' for name in lacking)\n"
-    "             + ' (in a virtual environment: pip install \"choir[study]\"); CHOIR_PYTHON names another Python')\n"
+    "             + ' (in a virtual environment: pip install \"choir-moe[study]\"); CHOIR_PYTHON names another Python')\n"
     "import runpy\n"
     "runpy.run_module('choir.study', run_name='__main__', alter_sys=True)\n";
 

@@ -18,7 +18,7 @@ if(CHOIR_TESTS AND NOT CHOIR_SANITIZE)
   set(unless_tested)
 endif()
 add_library(choir_infer SHARED ${unless_tested} ${PROJECT_BINARY_DIR}/infer.c)
-set_target_properties(choir_infer PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 1 LINKER_LANGUAGE CXX)
+set_target_properties(choir_infer PROPERTIES VERSION ${CHOIR_LIBRARY_VERSION} SOVERSION 1 LINKER_LANGUAGE CXX)
 target_link_options(choir_infer PRIVATE -Wl,--version-script=${PROJECT_BINARY_DIR}/infer.map ${wanted}
                     -Wl,--as-needed -Wl,--gc-sections)
 target_link_libraries(choir_infer PRIVATE choir_static)

@@ -56,7 +56,7 @@ def depends(deb):
 
 
 def copied(wheel):
-    """The packages of which a wheel has shared libraries in it: choir.libs/libjansson-5d41402a.so.4.14.0."""
+    """The packages of which a wheel has shared libraries in it: choir_moe.libs/libjansson-5d41402a.so.4.14.0."""
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".libs/lib" in name]
     found = set()
     for stem in {re.split(r"-[0-9a-f]{8}\.so", name)[0].split("/")[-1] for name in names}:

@@ -30,5 +30,5 @@ C
 fi
 PIP_CONSTRAINT=$work/constraints "$work/tools/bin/pip" -q wheel --no-deps -w "$work/made" \
   --config-settings=cmake.define.CHOIR_STATIC_ARCHIVE=ON .
-PATH="$work/tools/bin:$PATH" auditwheel repair --strip -w "$out" "$work"/made/choir-*.whl
-ls -l "$out"/choir-*.whl
+PATH="$work/tools/bin:$PATH" auditwheel repair --strip -w "$out" "$work"/made/choir_moe-*.whl
+ls -l "$out"/choir_moe-*.whl

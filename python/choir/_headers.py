@@ -24,7 +24,7 @@ def version():
         if found:
             return found[1]
     try:
-        return importlib.metadata.version("choir")
+        return importlib.metadata.version("choir-moe")
     except importlib.metadata.PackageNotFoundError:
         return None
 

@@ -232,7 +232,7 @@ class OpenMP(unittest.TestCase):
 
     def test_beside_another_runtime(self):
         """PyTorch shows its libgomp, whose settings are read by then, to the whole process: choir goes by its own."""
-        if not list((pathlib.Path(choir.__file__).parents[1] / "choir.libs").glob("libgomp*")):
+        if not list((pathlib.Path(choir.__file__).parents[1] / "choir_moe.libs").glob("libgomp*")):
             self.skipTest("NOT TESTED: choir's OpenMP runtime beside another one: only a wheel has its own")
         code = "import ctypes; ctypes.CDLL('libgomp.so.1', ctypes.RTLD_GLOBAL); import choir"
         bare = {**os.environ, "LD_DEBUG": "bindings"}
@@ -240,7 +240,7 @@ class OpenMP(unittest.TestCase):
         if "libgomp.so.1: cannot open" in told.stderr:
             self.skipTest("NOT TESTED: choir's OpenMP runtime beside another one: there is no libgomp.so.1")
         (bound,) = re.findall(r"binding file \S+/libchoir.so \[0\] to (\S+) .*`GOMP_parallel'", told.stderr)
-        self.assertIn("choir.libs/libgomp", bound)
+        self.assertIn("choir_moe.libs/libgomp", bound)
 
 
 if __name__ == "__main__":
