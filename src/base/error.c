@@ -91,15 +91,6 @@ const char *choir_notices(void) {
   return given;
 }
 
-int ch_given(const char *function, const char *names, const void *const *pointer, int count) {
-  for (int i = 0; i < count; i++) {
-    if (!pointer[i])
-      return ch_error(CHOIR_ERROR_ARGUMENT, "%s: %.*s is NULL", function, (int)strcspn(names, ","), names);
-    names += strcspn(names, ",") + 2;
-  }
-  return CHOIR_OK;
-}
-
 int ch_reserved_check(const int64_t *words, int count, const char *name) {
   for (int i = 0; i < count; i++)
     if (words[i])

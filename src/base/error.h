@@ -29,14 +29,6 @@ void ch_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
     if (ch_try_code_) return ch_try_code_; \
   } while (0)
 
-/* Checks the pointers that a caller of a public function must not leave out: CH_GIVEN(path, model) is CHOIR_OK, or an
- * error that names the function and the first of these pointers that is NULL. */
-#define CH_GIVEN(...)                                                  \
-  ch_given(__func__, #__VA_ARGS__, (const void *const[]){__VA_ARGS__}, \
-           (int)(sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *)))
-
-int ch_given(const char *function, const char *names, const void *const *pointer, int count);
-
 /* Checks the fields that option structs keep for later versions (choir.h). CHOIR_ERROR_UNSUPPORTED, naming the struct,
  * where one is not 0: a field of a later version, which this one would overlook, or a struct that nobody initialised.
  */

@@ -107,15 +107,15 @@ int ch_comm_agree(const ch_comm *comm, int code) {
 }
 
 int ch_comm_same(const ch_comm *comm, int count, const ch_fact *fact) {
-  uint64_t own[CH_FACTS] = {0}, all[CH_RANKS][CH_FACTS];
-  for (int i = 0; i < count; i++) own[i] = fact[i].value;
-  ch_comm_gather(comm, "what must be the same", own, all, sizeof own);
-  for (int r = 1; r < comm->size; r++)
-    for (int i = 0; i < count; i++)
-      if (all[r][i] != all[0][i])
+  uint64_t all[CH_RANKS];
+  for (int i = 0; i < count; i++) {
+    ch_comm_gather(comm, "what must be the same", &fact[i].value, all, sizeof *all);
+    for (int r = 1; r < comm->size; r++)
+      if (all[r] != all[0])
         return ch_error(CHOIR_ERROR_ARGUMENT,
                         "rank %d of %d has another %s than rank 0: all must be the same, for the same results", r,
                         comm->size, fact[i].name);
+  }
   return CHOIR_OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/buffer.h"
+#include "base/enter.h"
 #include "base/machine.h"
 #include "base/threads.h"
 #include "data/data.h"
@@ -265,7 +266,7 @@ static void release_build(build *b) {
 }
 
 int choir_data_build(const choir_data_build_options *options) {
-  CH_TRY(CH_GIVEN(options));
+  CH_ENTER(options);
   CH_CHECK_RESERVED(options, "choir_data_build_options");
   CH_TRY(ch_build_check(options));
   build b = {.o = options, .started = ch_machine_seconds()};

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/threads.h"
 #include "data/encoder.h"
 #include "file/json.h"
@@ -184,7 +185,7 @@ static int no_data(const char *directory, const char *file) {
 }
 
 int choir_data_load(const char *directory, choir_data **data) {
-  CH_TRY(CH_GIVEN(directory, data));
+  CH_ENTER(directory, data);
   char file[4096], tokenizer[4096];
   json_t *root;
   int there;

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/buffer.h"
+#include "base/enter.h"
 #include "base/hash.h"
 #include "choir/model.h"
 #include "data/bpe_read.h"
@@ -174,7 +175,7 @@ int ch_tokenizer_of(char *bytes, size_t size, const json_t *root, const char *na
 }
 
 int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer) {
-  CH_TRY(CH_GIVEN(path, tokenizer));
+  CH_ENTER(path, tokenizer);
   char file[PATH_MAX], *bytes;
   size_t size;
   *tokenizer = NULL;
@@ -199,13 +200,13 @@ const void *choir_tokenizer_bytes(const choir_tokenizer *t, size_t *size) {
 
 int choir_tokenizer_encode(const choir_tokenizer *tokenizer, const char *text, size_t length, int32_t **ids,
                            size_t *count) {
-  CH_TRY(CH_GIVEN(tokenizer, text, ids, count));
+  CH_ENTER(tokenizer, text, ids, count);
   return ch_encode_text(tokenizer, text, length, NULL, NULL, ids, count);
 }
 
 int choir_tokenizer_decode(const choir_tokenizer *tokenizer, const int32_t *ids, size_t count, char **text,
                            size_t *length) {
-  CH_TRY(CH_GIVEN(tokenizer, ids, text, length));
+  CH_ENTER(tokenizer, ids, text, length);
   *text = NULL, *length = 0;
   ch_buffer out = {0};
   int code = CHOIR_OK;

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/buffer.h"
+#include "base/enter.h"
 #include "base/format.h"
 #include "base/machine.h"
 #include "base/text.h"
@@ -249,7 +250,7 @@ static int make_and_save(trainer *t) {
 static const char *const types[] = {"bpe", "unigram", "char", NULL}; /* the first is the default */
 
 int choir_tokenizer_train(const choir_tokenizer_train_options *options) {
-  CH_TRY(CH_GIVEN(options));
+  CH_ENTER(options);
   CH_CHECK_RESERVED(options, "choir_tokenizer_train_options");
   if (!options->inputs || !options->inputs[0])
     return ch_error(CHOIR_ERROR_ARGUMENT, "inputs: name at least one text file");

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "file/json.h"
 #include "file/temporary.h"
 #include "file/there.h"
@@ -190,7 +191,7 @@ int ch_tensors_open_unaligned(const char *path, int verify, choir_tensors **tens
 }
 
 int choir_tensors_load(const char *path, int verify, choir_tensors **tensors) {
-  CH_TRY(CH_GIVEN(path, tensors));
+  CH_ENTER(path, tensors);
   CH_TRY(ch_tensors_open_unaligned(path, verify, tensors));
   int code = ch_tensors_check_aligned(*tensors, path);
   if (code) choir_tensors_free(*tensors), *tensors = NULL;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/hash.h"
 #include "file/file.h"
 #include "file/json.h"
@@ -145,6 +146,6 @@ int ch_tensors_write(const char *path, const choir_tensor *tensors, int count, c
 }
 
 int choir_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata) {
-  CH_TRY(CH_GIVEN(path, tensors));
+  CH_ENTER(path, tensors);
   return ch_tensors_write(path, tensors, count, metadata, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/enter.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "choir/tensors.h"
@@ -184,7 +185,7 @@ static int load_shared(const load *l, const ch_comm *comm, const char *path) {
 
 int choir_model_load(const char *path, const choir_model_options *options, choir_model **model,
                      choir_tokenizer **tokenizer) {
-  CH_TRY(CH_GIVEN(path, model));
+  CH_ENTER(path, model);
   char taken[PATH_MAX] = "";
   const load l = {.options = options, .model = model, .tokenizer = tokenizer, .taken = taken};
   const ch_comm *comm = ch_ranks_comm(options ? options->ranks : NULL);
@@ -196,7 +197,7 @@ int choir_model_load(const char *path, const choir_model_options *options, choir
 }
 
 int choir_checkpoint_find(const char *path, char *out, size_t room) {
-  CH_TRY(CH_GIVEN(path, out));
+  CH_ENTER(path, out);
   char found[PATH_MAX];
   CH_TRY(ch_checkpoint_resolve(path, found));
   if (strlen(found) >= room)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/hash.h"
 #include "base/threads.h"
 #include "comm/collective.h"
@@ -198,7 +199,7 @@ static int same_batch(const choir_model *model, int B, int T, const int32_t *tok
 
 int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                         choir_forward_result *result) {
-  CH_TRY(CH_GIVEN(model, tokens, result));
+  CH_ENTER(model, tokens, result);
   int32_t *target = NULL;
   int code = ch_comm_agree(model->x.comm, prepare_pass(model, B, T, tokens, gradients, &target));
   if (!code) code = same_batch(model, B, T, tokens, (gradients != 0) + 2 * (logits != NULL));

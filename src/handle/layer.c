@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/threads.h"
 #include "model/config.h"
 #include "moe/layer.h"
@@ -190,7 +191,7 @@ static int set_up_layer(choir_layer *layer, ch_compute compute) {
 }
 
 int choir_layer_create(const choir_layer_options *options, choir_layer **layer) {
-  CH_TRY(CH_GIVEN(options, layer));
+  CH_ENTER(options, layer);
   *layer = NULL;
   ch_compute compute;
   CH_CHECK_RESERVED(options, "choir_layer_options");
@@ -231,7 +232,7 @@ static int check_training(const choir_router_options *o) {
 
 int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
                         const int32_t *tokens, const uint8_t *valid, int training, float *out) {
-  CH_TRY(CH_GIVEN(layer, weights, x, out));
+  CH_ENTER(layer, weights, x, out);
   ch_route_args *a = &layer->args.route;
   int causal = layer->options.causal && !training;
   if (n < 1 || n > layer->options.tokens)
@@ -266,7 +267,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
 
 int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x, const float *dout,
                          float *dx, const choir_layer_weights *gradients) {
-  CH_TRY(CH_GIVEN(layer, weights, x, dout, dx, gradients));
+  CH_ENTER(layer, weights, x, dout, dx, gradients);
   if (!layer->backward_possible)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: backward goes once with a forward that had `training` set");
   CH_TRY(ch_threads_check(layer->x.threads));
@@ -279,7 +280,7 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
 }
 
 int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
-  CH_TRY(CH_GIVEN(layer, thresholds));
+  CH_ENTER(layer, thresholds);
   const ch_route_args *a = &layer->args.route;
   if (!ch_router_has_thresholds(a->router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: router '%s' keeps no cut-off scores", a->router->name);
@@ -302,7 +303,7 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
 }
 
 int choir_layer_route_stats(const choir_layer *layer, choir_route_stats *stats) {
-  CH_TRY(CH_GIVEN(layer, stats));
+  CH_ENTER(layer, stats);
   const ch_route_args *a = &layer->args.route;
   if (!layer->forward_done) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: statistics need a forward first");
   return ch_route_stats_make(layer->x.memory, ch_valid_count(a->tokens.mask, a->n), &layer->saved.routing, stats);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/threads.h"
 #include "comm/collective.h"
 #include "file/dir.h"
@@ -143,7 +144,7 @@ void ch_model_end_training(choir_model *model) {
 
 int choir_model_create(const choir_config *config, uint64_t seed, const choir_model_options *options,
                        choir_model **model) {
-  CH_TRY(CH_GIVEN(config, model));
+  CH_ENTER(config, model);
   CH_TRY(ch_model_create(config, options, model));
   int code = ch_params_init(&(*model)->net.params, (*model)->x.memory, seed, (*model)->x.threads);
   if (!code) ch_model_weights_changed(*model);
@@ -166,7 +167,7 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
 }
 
 int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint) {
-  CH_TRY(CH_GIVEN(model, checkpoint));
+  CH_ENTER(model, checkpoint);
   ch_dir directory;
   CH_TRY(ch_model_alone(model, "choir_model_save"));
   CH_TRY(ch_dir_begin(&directory, checkpoint));
@@ -193,7 +194,7 @@ static int has_gradient(const choir_model *model, int index) {
 }
 
 int choir_model_parameter_at(const choir_model *model, int index, choir_parameter *parameter) {
-  CH_TRY(CH_GIVEN(model, parameter));
+  CH_ENTER(model, parameter);
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
   *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .trained = index < model->net.params.count};
@@ -206,7 +207,7 @@ int choir_model_parameter_at(const choir_model *model, int index, choir_paramete
 }
 
 int choir_model_get_parameter(const choir_model *model, int index, int gradient, float *values) {
-  CH_TRY(CH_GIVEN(model, values));
+  CH_ENTER(model, values);
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
   if (gradient && !has_gradient(model, index))
@@ -216,7 +217,7 @@ int choir_model_get_parameter(const choir_model *model, int index, int gradient,
 }
 
 int choir_model_set_parameter(choir_model *model, int index, const float *values) {
-  CH_TRY(CH_GIVEN(model, values));
+  CH_ENTER(model, values);
   CH_TRY(check_index(model, index));
   CH_TRY(ch_model_check_idle(model));
   if (model->copies && !ch_counting(&model->x)) CH_TRY(ch_threads_check(model->x.threads)); /* which round these */
@@ -232,7 +233,7 @@ int choir_model_set_parameter(choir_model *model, int index, const float *values
 int choir_model_moe_layers(const choir_model *model) { return model ? model->net.moe_layers : 0; }
 
 int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats *stats) {
-  CH_TRY(CH_GIVEN(model, stats));
+  CH_ENTER(model, stats);
   if (moe < 0 || moe >= model->net.moe_layers)
     return ch_error(CHOIR_ERROR_ARGUMENT, "MoE layer %d does not exist; the model has %d", moe, model->net.moe_layers);
   CH_TRY(ch_route_stats_alloc(model->config.model.experts, stats));

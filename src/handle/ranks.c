@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/hash.h"
 #include "comm/collective.h"
 #include "comm/launch.h"
@@ -19,7 +20,7 @@ int ch_ranks_grid(const choir_ranks *ranks, ch_grid *grid) {
 }
 
 int choir_ranks_create(choir_ranks **ranks) {
-  CH_TRY(CH_GIVEN(ranks));
+  CH_ENTER(ranks);
   CH_TRY(CH_ALLOC(ranks, 1, "a handle of ranks"));
   int code = ch_comm_join(&(*ranks)->comm);
   if (!code) return CHOIR_OK;
@@ -42,7 +43,7 @@ int choir_ranks_agree_message(const choir_ranks *ranks, int code, const char *te
 }
 
 int choir_ranks_check_same(const choir_ranks *ranks, const char *what, const char *text) {
-  CH_TRY(CH_GIVEN(what, text));
+  CH_ENTER(what, text);
   return ch_comm_same(ch_ranks_comm(ranks), 1, &(ch_fact){what, XXH64(text, strlen(text), 0)});
 }
 
@@ -51,7 +52,7 @@ int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *,
 }
 
 int choir_ranks_set_replicas(choir_ranks *ranks, int replicas) {
-  CH_TRY(CH_GIVEN(ranks));
+  CH_ENTER(ranks);
   ch_grid grid;
   CH_TRY(ch_grid_make(ranks->comm, replicas, or_one(ranks->hidden), &grid));
   ranks->replicas = replicas;
@@ -59,7 +60,7 @@ int choir_ranks_set_replicas(choir_ranks *ranks, int replicas) {
 }
 
 int choir_ranks_set_hidden_shards(choir_ranks *ranks, int shards) {
-  CH_TRY(CH_GIVEN(ranks));
+  CH_ENTER(ranks);
   ch_grid grid;
   CH_TRY(ch_grid_make(ranks->comm, or_one(ranks->replicas), shards, &grid));
   ranks->hidden = shards;

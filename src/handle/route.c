@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/enter.h"
 #include "base/error.h"
 #include "choir/router.h"
 #include "handle/model.h"
@@ -162,12 +163,11 @@ static int run_planned(ch_exec *x, request *q) {
 
 static int route_request(const choir_route_request *r, const results *to) {
   int wanted = to->gates || to->callback || to->dscores;
-  if (!r || !r->options || !r->scores || !wanted)
+  if (!r->options || !r->scores || !wanted)
     return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
-                    !r            ? "request"
-                    : !r->options ? "options"
-                    : !r->scores  ? "scores"
-                                  : "what is to receive the result");
+                    !r->options  ? "options"
+                    : !r->scores ? "scores"
+                                 : "what is to receive the result");
   CH_CHECK_RESERVED(r, "choir_route_request");
   const ch_router *router = ch_router_find(r->options->name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
@@ -191,16 +191,19 @@ static int route_request(const choir_route_request *r, const results *to) {
   return code;
 }
 
-int choir_route(const choir_route_request *r, float *gates, choir_route_stats *stats) {
-  return route_request(r, &(results){.gates = gates, .stats = stats});
+int choir_route(const choir_route_request *request, float *gates, choir_route_stats *stats) {
+  CH_ENTER(request);
+  return route_request(request, &(results){.gates = gates, .stats = stats});
 }
 
-int choir_route_visit(const choir_route_request *r, choir_routing_callback callback, void *context) {
-  return route_request(r, &(results){.callback = callback, .context = context});
+int choir_route_visit(const choir_route_request *request, choir_routing_callback callback, void *context) {
+  CH_ENTER(request);
+  return route_request(request, &(results){.callback = callback, .context = context});
 }
 
-int choir_route_backward(const choir_route_request *r, const float *dgates, double aux_weight, float *dscores) {
-  return route_request(r, &(results){.dgates = dgates, .aux_weight = aux_weight, .dscores = dscores});
+int choir_route_backward(const choir_route_request *request, const float *dgates, double aux_weight, float *dscores) {
+  CH_ENTER(request);
+  return route_request(request, &(results){.dgates = dgates, .aux_weight = aux_weight, .dscores = dscores});
 }
 
 #endif

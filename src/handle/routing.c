@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "handle/model.h"
 #include "model/config.h"
 #include "moe/routers/threshold.h"
@@ -119,7 +120,7 @@ int ch_model_check_thresholds(const choir_model *model) {
 }
 
 int choir_model_set_routing(choir_model *model, const char *routing) {
-  CH_TRY(CH_GIVEN(model));
+  CH_ENTER(model);
   const ch_router *router = model->net.router;
   choir_router_options *options = &model->net.config.router;
   CH_TRY(ch_model_check_idle(model));
@@ -143,7 +144,7 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
 }
 
 int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *taken) {
-  CH_TRY(CH_GIVEN(model));
+  CH_ENTER(model);
   CH_TRY(ch_model_check_idle(model));
   int layers = model->net.moe_layers, e = model->config.model.experts;
   if (taken) {
@@ -188,7 +189,7 @@ int choir_model_looks_across_tokens(const choir_model *model) {
 }
 
 int choir_model_check_causal(const choir_model *model) {
-  CH_TRY(CH_GIVEN(model));
+  CH_ENTER(model);
   const ch_router *router = model->net.router;
   choir_routing_properties p = choir_model_routing_properties(model);
   if (ch_config_bidirectional(&model->config.model))

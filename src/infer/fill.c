@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "choir/generate.h"
 #include "infer/sample.h"
 #include "model/config.h"
@@ -113,7 +114,7 @@ static int fill(filling *f) {
 }
 
 int choir_fill(choir_model *model, int count, int32_t *tokens, const choir_fill_options *options) {
-  CH_TRY(CH_GIVEN(model, tokens));
+  CH_ENTER(model, tokens);
   const choir_fill_options defaults = CHOIR_FILL_OPTIONS_INIT, *o = options ? options : &defaults;
   CH_TRY(check(model, count, o));
   filling f = {.model = model,

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/machine.h"
 #include "data/encoder.h"
 #include "infer/prompt.h"
@@ -216,7 +217,7 @@ static int end_unbegun(const generation *g) {
 
 int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts, int count,
                    const choir_generate_options *options, choir_generate_result *result) {
-  CH_TRY(CH_GIVEN(model, prompts, result));
+  CH_ENTER(model, prompts, result);
   const choir_generate_options defaults = CHOIR_GENERATE_OPTIONS_INIT, *o = options ? options : &defaults;
   int V = choir_model_get_config(model)->model.vocab_size;
   ch_prompts made = {0};

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "data/encoder.h"
 #include "model/config.h"
 
@@ -135,7 +136,7 @@ static int make_work(const choir_tokenizer *tokenizer, int V, const choir_score_
 
 int choir_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
                 int64_t count, const choir_score_options *options, choir_score_result *result) {
-  CH_TRY(CH_GIVEN(model, requests, result));
+  CH_ENTER(model, requests, result);
   const choir_score_options defaults = CHOIR_SCORE_OPTIONS_INIT, *o = options ? options : &defaults;
   score_work w = {.count = count};
   *result = (choir_score_result){0};

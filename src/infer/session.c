@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/threads.h"
 #include "model/block.h"
 #include "moe/route_stats.h"
@@ -122,7 +123,7 @@ static int create(choir_session *s, const choir_session_options *o) {
 }
 
 int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session) {
-  CH_TRY(CH_GIVEN(model, session));
+  CH_ENTER(model, session);
   const choir_session_options defaults = CHOIR_SESSION_OPTIONS_INIT;
   CH_TRY(CH_ALLOC(session, 1, "a session"));
   (*session)->model = model;
@@ -179,7 +180,7 @@ static void cut_pass(choir_session *s, int64_t first, int rows, float *last) {
 }
 
 int choir_session_advance(choir_session *session, const int *counts, const int32_t *tokens, float *last, float *all) {
-  CH_TRY(CH_GIVEN(session, counts));
+  CH_ENTER(session, counts);
   CH_TRY(ch_threads_check(session->x.threads));
   CH_TRY(check_call(session, counts, tokens));
   int64_t V = session->net.config.vocab_size;
@@ -200,7 +201,7 @@ int choir_session_length(const choir_session *s, int slot) {
 }
 
 int choir_session_rewind(choir_session *session, int slot, int length) {
-  CH_TRY(CH_GIVEN(session));
+  CH_ENTER(session);
   int have = choir_session_length(session, slot);
   if (have < 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "slot %d does not exist; the session has %d", slot, session->slots);

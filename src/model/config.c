@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/embedded.h"
+#include "base/enter.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/text.h"
@@ -138,7 +139,7 @@ static const char *built_in(const char *name) {
 }
 
 int choir_config_load(const char *path, choir_config *config) {
-  CH_TRY(CH_GIVEN(path, config));
+  CH_ENTER(path, config);
   const char *text = built_in(path);
   char nearest[128];
   int there = 1;
@@ -203,7 +204,7 @@ uint64_t ch_config_hash(const choir_config *config) {
 }
 
 int choir_config_save(const choir_config *config, const char *path) {
-  CH_TRY(CH_GIVEN(config, path));
+  CH_ENTER(config, path);
   int code = choir_config_check(config); /* what is written can be read */
   return code ? ch_error_in(code, "%s: not written", path) : ch_json_save(ch_config_json(config), path);
 }
@@ -241,7 +242,7 @@ static int find_path(const char *key, const ch_field **found) {
 }
 
 int choir_config_set(choir_config *config, const char *key, const char *value) {
-  CH_TRY(CH_GIVEN(config, key, value));
+  CH_ENTER(config, key, value);
   const ch_field *f;
   char want[400];
   int own = ch_own_find(config, key);
@@ -374,7 +375,7 @@ static int check_schedule(const choir_train_config *c) {
 }
 
 int choir_config_check(const choir_config *config) {
-  CH_TRY(CH_GIVEN(config));
+  CH_ENTER(config);
   ch_params params;
   CH_CHECK_RESERVED(config, "choir_config");
   CH_CHECK_RESERVED(&config->model, "choir_model_config");

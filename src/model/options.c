@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/enter.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "model/config.h"
@@ -149,7 +150,7 @@ int choir_router_option_count(const char *name) {
 }
 
 int choir_router_option_at(const char *name, int index, choir_router_option *option) {
-  CH_TRY(CH_GIVEN(name, option));
+  CH_ENTER(name, option);
   const ch_router *router = ch_router_find(name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   option_taker t = router_taker(router);

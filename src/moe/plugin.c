@@ -189,7 +189,7 @@ static ch_plugin *place_for(const char *name) {
 }
 
 int choir_router_register(const choir_plugin_router *router) {
-  CH_TRY(CH_GIVEN(router));
+  CH_ENTER(router);
   CH_TRY(check_definition(router));
   ch_plugin *place = place_for(router->name), made = {.given = *router, .options = count_options(router)};
   if (!place)
@@ -207,7 +207,7 @@ int choir_router_register(const choir_plugin_router *router) {
 }
 
 int choir_plugin_load(const char *path) {
-  CH_TRY(CH_GIVEN(path));
+  CH_ENTER(path);
   char local[4096]; /* a name without a slash would be looked for in the system's directories */
   snprintf(local, sizeof local, "%s%s", strchr(path, '/') ? "" : "./", path);
   void *file = dlopen(local, RTLD_NOW | RTLD_LOCAL);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "file/json.h"
 
 void choir_route_stats_free(choir_route_stats *s) {
@@ -39,7 +40,7 @@ static int allocate(int experts, int vocab_size, choir_route_stats *s) {
 int ch_route_stats_alloc(int experts, choir_route_stats *s) { return allocate(experts, -1, s); }
 
 int choir_route_stats_create(int experts, int vocab_size, choir_route_stats *stats) {
-  CH_TRY(CH_GIVEN(stats));
+  CH_ENTER(stats);
   *stats = (choir_route_stats){0};
   if (experts < 1 || vocab_size < 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts and %d tokens", experts, vocab_size);
@@ -181,7 +182,7 @@ static json_t *stats_json(const choir_route_stats *s) {
 }
 
 int choir_route_stats_json(const choir_route_stats *stats, char **json) {
-  CH_TRY(CH_GIVEN(stats, json));
+  CH_ENTER(stats, json);
   json_t *root = stats_json(stats);
   *json = ch_json_dump(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
   json_decref(root);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/enter.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -160,7 +161,7 @@ void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
 const char *const *choir_router_names(void) { return ch_router_names; }
 
 int choir_router_options_default(const char *name, choir_router_options *options) {
-  CH_TRY(CH_GIVEN(name, options));
+  CH_ENTER(name, options);
   const ch_router *router = ch_router_find(name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   *options = router->defaults;
@@ -236,7 +237,7 @@ choir_routing_properties ch_router_properties(const choir_router_options *o, con
 }
 
 int choir_router_properties(const char *router, const char *routing, choir_routing_properties *properties) {
-  CH_TRY(CH_GIVEN(router, routing, properties));
+  CH_ENTER(router, routing, properties);
   const ch_router *found = ch_router_find(router);
   if (!found) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_router_check_routing(found, routing));

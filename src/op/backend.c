@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/text.h"
 #include "base/threads.h"
 #include "choir/backend.h"
@@ -217,7 +218,7 @@ int choir_backend_device(const char *name, int number, char *text, size_t size) 
 }
 
 int choir_backend_check(const char *name) {
-  CH_TRY(CH_GIVEN(name));
+  CH_ENTER(name);
   const ch_backend *backend = known(name);
   if (!backend) ch_backend_find(name); /* which says what there is */
   return !backend ? CHOIR_ERROR_ARGUMENT : backend->supports(CH_COMPUTE_FP32, 0);

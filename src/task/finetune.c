@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/enter.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/text.h"
@@ -19,7 +20,7 @@ static const char *const recipes[] = {"constant", "continued", NULL};
 const char *const *choir_finetune_recipes(void) { return recipes; }
 
 int choir_finetune_config(const char *from, const char *recipe, choir_config *config) {
-  CH_TRY(CH_GIVEN(from, recipe, config));
+  CH_ENTER(from, recipe, config);
   char directory[PATH_MAX], suggestion[100];
   choir_train_config *c = &config->train;
   CH_TRY(ch_checkpoint_resolve(from, directory));
@@ -180,7 +181,8 @@ static int run_in(ch_tune *t, ch_claim *claim) {
 }
 
 int choir_finetune(const choir_finetune_options *options) {
-  CH_TRY(CH_GIVEN(options));
+  CH_ENTER(options);
+  CH_NEEDS_STACK(CH_STACK_TRAIN_KIB);
   ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_finetune_options");
   ch_tune t = {.run = {.kind = &ch_run_tuning,

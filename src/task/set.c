@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/enter.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "file/file.h"
@@ -232,7 +233,7 @@ static void describe_set(const ch_set *set, choir_task_result *r) {
 
 int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
                      const choir_task_options *options, choir_task_result *result) {
-  CH_TRY(CH_GIVEN(model, tokenizer, task, options, result));
+  CH_ENTER(model, tokenizer, task, options, result);
   ch_set set;
   *result = (choir_task_result){0};
   CH_CHECK_RESERVED(options, "choir_task_options");

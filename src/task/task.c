@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/embedded.h"
+#include "base/enter.h"
 #include "base/text.h"
 #include "file/json.h"
 #include "file/there.h"
@@ -224,7 +225,7 @@ const char *const *choir_task_names(void) {
 }
 
 int choir_task_load(const char *name, choir_task **task) {
-  CH_TRY(CH_GIVEN(name, task));
+  CH_ENTER(name, task);
   size_t length = strlen(name);
   json_t *json;
   char suggestion[100];

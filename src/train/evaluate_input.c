@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "comm/collective.h"
 #include "data/data.h"
 #include "data/encoder.h"
@@ -148,7 +149,6 @@ static void set_capacity(choir_model *model, double factor) {
 /* The config says what thresholds are for, so a capacity that gave some stays in it. */
 static int eval_with_capacity(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                               int calibrate, choir_eval_result *result) {
-  CH_TRY(CH_GIVEN(model, options, result));
   double before = model->config.model.router.eval_capacity_factor;
   if (options->capacity_factor != 0) set_capacity(model, options->capacity_factor);
   int code = ch_comm_agree(model->x.comm, check_eval(model, options, calibrate));
@@ -159,10 +159,12 @@ static int eval_with_capacity(choir_model *model, const choir_tokenizer *tokeniz
 
 int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                choir_eval_result *result) {
+  CH_ENTER(model, options, result);
   return eval_with_capacity(model, tokenizer, options, 0, result);
 }
 
 int choir_calibrate(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                     choir_eval_result *result) {
+  CH_ENTER(model, options, result);
   return eval_with_capacity(model, tokenizer, options, 1, result);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "model/capacity.h"
 #include "model/config.h"
 #include "train/step.h"
@@ -197,7 +198,7 @@ static void count_all(const ch_trainer *t, choir_config_costs *costs) {
 }
 
 int choir_config_get_costs(const choir_config *config, choir_config_costs *costs) {
-  CH_TRY(CH_GIVEN(config, costs));
+  CH_ENTER(config, costs);
   choir_model_options options = CHOIR_MODEL_OPTIONS_INIT;
   choir_model *model;
   ch_trainer trainer;

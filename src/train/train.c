@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/enter.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "comm/collective.h"
@@ -224,7 +225,8 @@ static int run_ranks(ch_pretraining *p, const choir_train_options *o, ch_claim *
 }
 
 int choir_train(const choir_train_options *options) {
-  CH_TRY(CH_GIVEN(options));
+  CH_ENTER(options);
+  CH_NEEDS_STACK(CH_STACK_TRAIN_KIB);
   ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_train_options");
   ch_pretraining p = {.run = {.kind = &ch_run_pretraining,

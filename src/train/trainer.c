@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/threads.h"
 #include "file/dir.h"
 #include "model/config.h"
@@ -37,7 +38,7 @@ static int create(choir_trainer *made, choir_model *model, const choir_train_con
 }
 
 int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer) {
-  CH_TRY(CH_GIVEN(model, trainer));
+  CH_ENTER(model, trainer);
   *trainer = NULL;
   CH_TRY(ch_model_check_idle(model));
   CH_TRY(CH_ALLOC(trainer, 1, "a trainer"));
@@ -124,7 +125,7 @@ static int step_by_config(choir_trainer *trainer, const int32_t *tokens, const i
 
 int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int32_t *targets,
                        choir_trainer_result *result) {
-  CH_TRY(CH_GIVEN(trainer, tokens, result));
+  CH_ENTER(trainer, tokens, result);
   ch_trainer *t = &trainer->t;
   int64_t count = 0;
   CH_TRY(ch_model_check_idle(t->model));
@@ -139,7 +140,7 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
 }
 
 int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *tokenizer, const char *checkpoint) {
-  CH_TRY(CH_GIVEN(trainer, checkpoint));
+  CH_ENTER(trainer, checkpoint);
   int64_t done = trainer->t.step;
   const ch_counter step = {.name = "run.step", .value = &done};
   ch_dir directory;
@@ -150,7 +151,7 @@ int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *toke
 }
 
 int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint) {
-  CH_TRY(CH_GIVEN(trainer, checkpoint));
+  CH_ENTER(trainer, checkpoint);
   CH_TRY(ch_model_check_idle(trainer->t.model));
   CH_TRY(ch_threads_check(trainer->t.model->x.threads));
   const ch_counter step = {.name = "run.step", .value = &trainer->t.step};
