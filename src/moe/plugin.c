@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/format.h"
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
