@@ -71,6 +71,9 @@ typedef struct choir_plugin_router {
  * library. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_router_register(const choir_plugin_router *router);
 
+/* Whether a router of that name was registered, and is none of choir's own. */
+CHOIR_API int choir_router_is_plugin(const char *name);
+
 /* Loads FILE.so, which registers what it has: its function
  *
  *   int choir_plugin(choir_plugin_add *add) { return add(&router); }

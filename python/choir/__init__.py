@@ -24,6 +24,7 @@ from ._native import string as _string
 from .config import Config
 from .model import Evaluation, Forward, Model, Scored, Session, Text
 from .pages import Page, inspect, report
+from .plugin import load_plugin, router
 from .routing import Certificate, Routing, route, route_backward, routers
 from .tokenizer import Tokenizer
 from .trainer import Step, Trainer
@@ -56,9 +57,11 @@ __all__ = [
     "data",
     "finetune",
     "inspect",
+    "load_plugin",
     "report",
     "route",
     "route_backward",
+    "router",
     "routers",
     "runs",
     "train",

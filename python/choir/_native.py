@@ -107,6 +107,9 @@ def file_error(path, error):
     return _FILE_ERRORS.get(error.errno, FileError)(f"{os.fspath(path)}: {error.strerror}")
 
 
+causes: list[BaseException] = []  # what a router of Python raised: the cause of the error that comes of it
+
+
 def check(code):
     """Raises what an error code stands for, with the library's message; its notices are warnings."""
     if not code:
@@ -115,10 +118,14 @@ def check(code):
             warnings.warn(told.strip(), stacklevel=3)
         return
     message, kind = string(lib.choir_error_message()), _ERRORS.get(code, Error)
+    cause = causes.pop() if causes else None
+    causes.clear()
     if kind is FileError:
         said = message.rpartition(": ")[2]  # a name before it may hold the same words
         kind = next((k for reason, k in _FILE_ERRORS.items() if said.startswith(os.strerror(reason))), kind)
-    raise kind(message)
+    if isinstance(cause, KeyboardInterrupt):
+        raise cause
+    raise kind(message) from cause
 
 
 # ---- texts ----

@@ -95,6 +95,21 @@ def routers() -> list[str]:
     return found
 
 
+def is_own(router: str) -> bool:
+    """Whether a router is somebody's, registered by choir.router or a plug-in."""
+    return bool(lib.choir_router_is_plugin(native.text(router)))
+
+
+def keeps_thresholds(router: str) -> bool:
+    """Whether a router has routing "threshold" by running means that training keeps."""
+    option = ffi.new("choir_router_option *")
+    for i in range(lib.choir_router_option_count(native.text(router))):
+        native.check(lib.choir_router_option_at(native.text(router), i, option))
+        if native.string(option.name) == "decay":
+            return True
+    return False
+
+
 def router_options(router: str = "expert_choice", **options: Any):
     """The options of a router: its paper's defaults, and what is given by name. ArgumentError names an option that the
     router does not take, or the nearest name of one that does not exist."""

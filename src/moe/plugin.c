@@ -207,6 +207,12 @@ int choir_router_register(const choir_plugin_router *router) {
   return CHOIR_OK;
 }
 
+int choir_router_is_plugin(const char *name) {
+  for (const ch_router **r = ch_router_plugins(); name && *r; r++)
+    if (!strcmp((*r)->name, name)) return 1;
+  return 0;
+}
+
 int choir_plugin_load(const char *path) {
   CH_ENTER(path);
   char local[4096]; /* a name without a slash would be looked for in the system's directories */

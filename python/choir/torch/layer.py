@@ -128,7 +128,7 @@ class MoE(nn.Module):
         self.routing: Optional[request.Routing] = None
         self.aux_loss = torch.zeros((), device=self.thresholds.device)
         d, e, device = self.w1.shape[1], len(self.thresholds), self.thresholds.device
-        self.sums = state.sums_of(self.router_name, d, e, device)
+        self.sums = state.sums_of(self.router_name, self.options.ranked, d, e, device)
         kmeans_only = {"dtype": torch.float64, "device": device}
         self.seeds = torch.zeros(e, 1 + d, **kmeans_only) if self.router_name == "kmeans" else None
         self._since_update = 0
@@ -217,7 +217,7 @@ class MoE(nn.Module):
 
     def _warn_of_lost_gradient(self) -> None:
         o = self.options
-        balanced = self.router_name in routers.WITH_LOSS and o.aux_loss_weight
+        balanced = routers.balanced(self.router_name, o) and o.aux_loss_weight
         if (balanced or o.z_loss_weight) and not self.inject_aux_loss:
             warnings.warn(
                 f"aux_loss of router '{self.router_name}' has no gradient: this forward was run without one, as reentrant "
@@ -258,7 +258,7 @@ class MoE(nn.Module):
                 logits = logits - kmeans.half_squares(self.gate.weight).to(logits.dtype)
             scores = request.scores_of(name, o, logits)
             causal = self.causal and not self.training
-            if causal and taken is None and name in routers.BY_THRESHOLDS:
+            if causal and taken is None and routers.by_thresholds(name, o):
                 self._check_thresholds()
             routing = routers.choose(
                 scores,

@@ -123,6 +123,8 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     fields = ("name", *RouterOptions.__annotations__)
     made = types.SimpleNamespace(**{field: config["model.router." + field] for field in fields})
     plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}
+    made.own = host.is_own(router)  # somebody's: libchoir asks it, on the host
+    made.ranked = made.own and host.keeps_thresholds(router)
     made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": router, **plain}.items())
     made.given = json.dumps(
         {"router": router, **{k: v for k, v in plain.items() if k not in ("pool", "group_size")}}

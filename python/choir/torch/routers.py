@@ -209,6 +209,15 @@ def _random(q: Request) -> dict:
     return _placed(q, choice)
 
 
+def _own(q: Request) -> dict:
+    """Somebody's router: libchoir asks it on the host."""
+    training = q.training and not q.causal
+    taken, cutoffs, demand, dropped = on_host_op(q.scores[None], q.valid_or_all()[None], training, q.options.given)
+    e = q.scores.shape[1]
+    cutoffs = cutoffs[0].to(q.scores.dtype) if q.options.ranked else None
+    return {"taken": taken[0], "cutoffs": cutoffs, "demand": demand, "dropped": dropped, "per_token": q.options.cap or e}
+
+
 CHOOSE: dict[str, Callable[[Request], dict]] = {
     "expert_choice": _expert_choice,
     "capped_expert_choice": _capped_expert_choice,
@@ -229,6 +238,16 @@ EVEN = ("kmeans", "hash", "random", "dense")  # a token's experts have equal gat
 SCORED = tuple(name for name in CHOOSE if name not in (*EVEN, "base", "gshard_top2"))
 WITH_LOSS = ("topk", "switch_top1", "gshard_top2")  # a loss balances them
 BY_THRESHOLDS = ("expert_choice", "capped_expert_choice", "global_topk")
+
+
+def by_thresholds(name: str, options: Any) -> bool:
+    """Whether the router is causal by thresholds."""
+    return name in BY_THRESHOLDS or options.ranked
+
+
+def balanced(name: str, options: Any) -> bool:
+    """Whether a loss balances the router."""
+    return name in WITH_LOSS or (options.own and options.cap > 0)
 
 
 def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict) -> Tensor:
@@ -252,21 +271,25 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
     """e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
     gshard_top2 of the first ones), P the mean score, of sigmoids their shares."""
     n, e = scores.shape
-    if q.name not in WITH_LOSS or "choice" not in made:
+    if not balanced(q.name, q.options) or ("choice" not in made and not q.options.own):
         return scores.new_zeros(())
-    choice = made["choice"][:, :1] if q.name == "gshard_top2" else made["choice"]
+    choice = made.get("choice")
+    choice = choice[:, :1] if q.name == "gshard_top2" else choice
     by_sequence = q.options.aux_scope == "sequence" and q.sequence_length > 0
     live = scores if q.valid is None else torch.where(q.valid[:, None], scores, 0.0)
     if q.options.score == "sigmoid":
         total = live.sum(1, keepdim=True)
         live = live / torch.where(total == 0, 1.0, total)
     nulls = _all_experts(q) - e
-    if q.valid is None and not by_sequence and not nulls:  # the same in fewer launches
+    if choice is not None and q.valid is None and not by_sequence and not nulls:  # the same in fewer launches
         return (select.one_hot(choice, e).sum((0, 1)) * live.sum(0)).sum() * (e / (n * choice.numel()))
     group = torch.arange(n, device=scores.device) // (q.sequence_length if by_sequence else n)
     part = q.valid_or_all().to(scores.dtype)[:, None]
-    asked = select.one_hot(choice, e) & made.get("asks", part > 0)[..., None]
-    asked = asked.to(scores.dtype).sum(1) / choice.shape[1] * part
+    if choice is None:
+        asked = made["taken"].to(scores.dtype) / q.options.cap
+    else:
+        asked = select.one_hot(choice, e) & made.get("asks", part > 0)[..., None]
+        asked = asked.to(scores.dtype).sum(1) / choice.shape[1] * part
     if nulls:  # null experts share one column: f and P are divided by sqrt(nulls) each
         asked, live = (torch.cat([x, (part - x.sum(1, keepdim=True)) / nulls**0.5], 1) for x in (asked, live))
     groups = (n - 1) // q.sequence_length + 1 if by_sequence else 1
@@ -285,7 +308,7 @@ def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Tensor:
 
 def _forced(q: Request, taken: Tensor) -> dict:
     """Forced routing: the choices that are given."""
-    if q.name not in SCORED:
+    if q.name not in SCORED and not q.options.own:
         raise ArgumentError(
             f"forced routing (taken): the gates of router '{q.name}' are not scores of a token and an expert, so they "
             f"do not go with other choices; these routers take it: {', '.join(SCORED)}"
@@ -305,7 +328,7 @@ def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **ask
     if taken is not None:
         made = _forced(q, taken)
     else:
-        made = (_by_thresholds if q.causal and q.name in BY_THRESHOLDS else CHOOSE[q.name])(q)
+        made = (_by_thresholds if q.causal and by_thresholds(q.name, q.options) else CHOOSE.get(q.name, _own))(q)
     gates, aux_loss, z_loss = _gates(q, scores, logits, made), _aux_loss(q, scores, made), _z_loss(q, scores, logits)
     if made.pop("full", False):  # what the slots hold is gathered without a look at who is in them
         made["slot_gates"] = (gates if q.options.normalize_gates else scores).t().gather(1, made["slots"])
@@ -340,7 +363,9 @@ def route(
         raise ArgumentError(f"scores has shape {tuple(scores.shape)}; it must be [tokens, experts]")
     if scores.shape[0] < 1:
         raise ArgumentError("scores has 0 tokens; there must be at least 1")
-    if thresholds is not None and router not in (*BY_THRESHOLDS, "quantile_balanced", "bias_balanced"):
+    made = checked_options(router, scores.shape[1], **options)
+    priced = router in ("quantile_balanced", "bias_balanced")
+    if thresholds is not None and not priced and not by_thresholds(router, made):
         raise ArgumentError(f"router '{router}' keeps no thresholds to route by")
     if thresholds is not None and (thresholds.shape != scores.shape[1:] or thresholds.device != scores.device):
         raise ArgumentError(
@@ -349,7 +374,6 @@ def route(
         )
     if sequence_length < 0:
         raise ArgumentError(f"sequence_length {sequence_length} must not be negative")
-    made = checked_options(router, scores.shape[1], **options)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     soft = scores_of(router, made, wide) if logits else wide
     routing = choose(

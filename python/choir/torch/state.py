@@ -16,10 +16,11 @@ from .request import Routing
 AVERAGES = ("expert_choice", "capped_expert_choice", "global_topk", "quantile_balanced")
 
 
-def sums_of(router: str, d: int, e: int, device) -> Optional[Tensor]:
+def sums_of(router: str, ranked: bool, d: int, e: int, device) -> Optional[Tensor]:
     """Zeros for what a step adds up: all logits, which is not finite if one of them is not; forwards; and what `add_seen`
-    says. None: the router keeps nothing. It is no buffer, for DDP would overwrite it by the first process's."""
-    size = {"bias_balanced": e, "kmeans": e + d * e, **dict.fromkeys(AVERAGES, 2 * e)}.get(router)
+    says. None: the router keeps nothing; ranked: somebody's, by whose cut-offs thresholds are set. It is no buffer, for DDP would overwrite it by the first process's."""
+    sizes = {"bias_balanced": e, "kmeans": e + d * e, **dict.fromkeys(AVERAGES, 2 * e)}
+    size = sizes.get(router, 2 * e if ranked else None)
     return None if size is None else torch.zeros(2 + size, dtype=torch.float64, device=device)
 
 

@@ -1,0 +1,137 @@
+"""A router of your own: a function on NumPy arrays that says who takes whom (docs/adding-a-router.md)."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import runpy
+from typing import Any, Callable, Mapping, Optional, Tuple, Union
+
+import numpy as np
+
+from . import _native as native
+from ._native import ArgumentError, ffi, lib
+
+Function = Callable[..., np.ndarray]
+Number = Union[float, Tuple[float, float, float]]
+
+LOOKS = ("nowhere", "in_training", "back", "around")
+_GIVEN = ("scores", "valid", "capacity", "training")  # to every function, by place
+_ASKED = ("layer", "sequence_length", "seed", "first")  # to one that has a parameter of that name
+_registered: dict[str, Any] = {}  # what C holds pointers to, by the router's name
+
+
+def _marks(chosen: Any, n: int, e: int) -> np.ndarray:
+    """What the function gave, which must be a whole choice: [n,e] bool."""
+    if not isinstance(chosen, np.ndarray) or chosen.dtype != np.bool_ or chosen.shape != (n, e):
+        what = f"{chosen.dtype} of shape {chosen.shape}" if isinstance(chosen, np.ndarray) else type(chosen).__name__
+        raise TypeError(f"it gave {what}: must be bool of shape ({n}, {e})")
+    return chosen
+
+
+def _where(error: BaseException, file: Optional[str]) -> str:
+    """The exception in a line, with the last line of the function's file that it went through."""
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == file else line
+        trace = trace.tb_next
+    place = f" ({pathlib.Path(file).name}, line {line})" if file and line else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _asked(function: Function) -> list[str]:
+    return [name for name in _ASKED if name in inspect.signature(function).parameters]
+
+
+def _choice(function: Function, options: list[str]) -> Callable[[Any, Any, Any], int]:
+    """`function` as C calls it."""
+    asked = _asked(function)
+    file = inspect.getsourcefile(function)
+
+    def choose(_, call, chosen):
+        try:
+            n, e = call.n, call.e
+            scores = np.frombuffer(ffi.buffer(call.scores, 4 * n * e), np.float32).reshape(n, e).copy()
+            valid = np.frombuffer(ffi.buffer(call.valid, n), np.bool_).copy()  # its own, to keep or to change
+            more = {name: getattr(call, name) for name in asked}
+            more.update((name, call.options[i]) for i, name in enumerate(options))
+            made = _marks(function(scores, valid, call.capacity, bool(call.training), **more), n, e)
+            np.frombuffer(ffi.buffer(chosen, n * e), np.bool_).reshape(n, e)[:] = made
+            return 0
+        except BaseException as error:  # noqa: BLE001 C gets the message, and ends what it does
+            native.causes.append(error)
+            told = _where(error, file).encode()[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
+            ffi.memmove(call.message, told + b"\0", len(told) + 1)
+            return 1
+
+    return choose
+
+
+def _check_signature(name: str, function: Function, options: Mapping[str, Number]) -> None:
+    try:
+        inspect.signature(function).bind(*_GIVEN, **dict.fromkeys((*options, *_asked(function))))
+    except TypeError as error:
+        wanted = ", ".join((*_GIVEN, *options))
+        raise ArgumentError(f"router '{name}': its function must take ({wanted}): {error}") from None
+
+
+def router(
+    name: str,
+    *,
+    looks: str = "around",
+    options: Optional[Mapping[str, Number]] = None,
+    choices: int = 0,
+    capacity_factor: Optional[float] = None,
+    normalize_gates: bool = False,
+    aux_loss_weight: float = 0.0,
+    summary: str = "",
+) -> Callable[[Function], Function]:
+    """Makes the function below it a router, known by its name to everything in choir that takes one.
+
+        @choir.router("louder", looks="around", options={"share": 0.5})
+        def louder(scores, valid, capacity, training, share):
+            return chosen
+
+    The function gets scores [n,e] float32, valid [n] bool (padding is False, and nobody may take it), the number of
+    tokens that one expert may take, whether this is training, and its options by name; `layer`, `sequence_length`,
+    `seed` and `first` (the number of its first token in the run) too where it has parameters of these names. It gives
+    [n,e] bool: who takes whom, a function of its arguments alone, since every process of a run makes the choice.
+
+    looks: which other tokens a token's experts depend on: "nowhere", "in_training" (on all, elsewhere on none), "back"
+    (those before it in the batch), "around" (all). It is measured. options: numbers by name, each a default or
+    (default, lowest, highest). choices: experts that each token takes at most; 0: experts choose. capacity_factor: what
+    capacity comes from: of experts that choose, the mean experts a token (2); else of an expert's even share of all
+    choices, 0 (the default) being room for all. normalize_gates, aux_loss_weight: defaults of the router's options.
+    Raises ArgumentError."""
+    if looks not in LOOKS:
+        raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(LOOKS)}")
+
+    def register(function: Function) -> Function:
+        own = dict(options or {})
+        _check_signature(name, function, own)
+        if len(own) > lib.CHOIR_PLUGIN_OPTIONS:
+            raise ArgumentError(f"router '{name}': {len(own)} options, and at most {lib.CHOIR_PLUGIN_OPTIONS} are possible")
+        made = ffi.new("choir_plugin_router *")
+        kind = dict(ffi.typeof("choir_plugin_router").fields)["choose"].type
+        told = summary or (inspect.getdoc(function) or f"{function.__name__} of Python").split("\n")[0]
+        factor = (0.0 if choices else 2.0) if capacity_factor is None else capacity_factor
+        fields = dict(name=name, summary=told, looks=LOOKS.index(looks), choices=choices, capacity_factor=factor)
+        fields.update(normalize_gates=normalize_gates, aux_loss_weight=aux_loss_weight)
+        native.fill(made, made, {**fields, "choose": ffi.callback(kind, _choice(function, list(own)), error=1)})
+        for i, (option, value) in enumerate(own.items()):
+            numbers = value if isinstance(value, tuple) else (value, 0.0, 0.0)
+            native.fill(made, made.options[i], dict(zip(("name", "value", "low", "high"), (option, *numbers))))
+        native.check(lib.choir_router_register(made))
+        _registered.setdefault(name, []).append(made)  # a model may still run with an earlier one
+        return function
+
+    return register
+
+
+def load_plugin(path: Union[str, pathlib.Path]) -> None:
+    """Registers the routers of a file, as `--plugin FILE` does: Python that has @choir.router, or a shared library
+    (choir/plugin.h). Raises what the file raises; FileError, FormatError."""
+    if pathlib.Path(path).suffix == ".py":
+        runpy.run_path(str(path), run_name="choir_plugin")
+    else:
+        native.check(lib.choir_plugin_load(native.text(path)))

@@ -1,0 +1,179 @@
+"""Routers of one's own (choir.router). One does what expert_choice does, so that all it meets must have the same bits; others
+do what nobody may."""
+
+import json
+import os
+import pathlib
+import subprocess
+import unittest
+
+import numpy as np
+
+import choir
+import testing
+
+try:
+    import torch
+
+    import choir.torch
+except ImportError:
+    torch = None
+
+EXAMPLE = testing.SOURCE / "examples" / "own_router.py"
+N, E = 40, 5
+draw = np.random.default_rng(1)
+
+
+@choir.router("own_ec", looks="around")
+def own_ec(scores, valid, capacity, training):
+    """as expert_choice"""
+    best = np.argsort(np.where(valid[:, None], -scores, np.inf), axis=0, kind="stable")[:capacity]
+    chosen = np.zeros_like(scores, bool)
+    np.put_along_axis(chosen, best, True, axis=0)
+    return chosen
+
+
+@choir.router("own_top2", looks="nowhere", choices=2, aux_loss_weight=0.01)
+def own_top2(scores, valid, capacity, training):
+    """as topk"""
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :2]
+    chosen = np.zeros_like(scores, bool)
+    np.put_along_axis(chosen, best, True, axis=1)
+    return chosen & valid[:, None]
+
+
+TWINS = (("own_ec", "expert_choice"), ("own_top2", "topk"))
+
+
+def scores_of(seed=0):
+    made = np.exp(np.random.default_rng(seed).normal(size=(N, E)))
+    return (made / made.sum(1, keepdims=True)).astype(np.float32)
+
+
+class Routing(unittest.TestCase):
+    def test_is_choirs_own(self):
+        valid, d = np.arange(N) % 7 != 2, scores_of(5)
+        for own, choirs in TWINS:
+            for more in ({}, {"valid": valid}, {"normalize_gates": True, "training": True}):
+                a, b = (choir.route(scores_of(), name, **more) for name in (own, choirs))
+                np.testing.assert_array_equal(a.gates, b.gates)
+                if own == "own_ec":
+                    np.testing.assert_array_equal(a.cutoffs, b.cutoffs)
+                a, b = (choir.route_backward(scores_of(), d, n, aux_weight=0.5, **more) for n in (own, choirs))
+                np.testing.assert_array_equal(a, b)
+
+    def test_what_a_function_asks_for(self):
+        seen = {}
+
+        @choir.router("asks", looks="around", options={"share": (0.5, 0, 1), "more": -2})
+        def asks(scores, valid, capacity, training, share, more, seed, layer, sequence_length):
+            seen.update(locals())
+            scores[:] = valid[:] = 0
+            return np.zeros_like(scores, bool)
+
+        self.assertEqual(choir.route(scores_of(), "asks", share=0.25, training=True, seed=7).load.sum(), 0)
+        self.assertEqual((seen["share"], seen["more"], seen["capacity"], seen["training"]), (0.25, -2, 16, True))
+        self.assertEqual((seen["seed"], seen["sequence_length"], seen["valid"].any()), (7, N, False))
+
+    def refused(self, says, function, **definition):
+        with self.assertRaisesRegex(choir.Error, says) as told:
+            choir.router("wayward", **definition)(function)
+            choir.route(scores_of(), "wayward")
+        return told.exception
+
+    def test_is_not_believed(self):
+        none = lambda scores, *_: np.zeros_like(scores, bool)  # noqa: E731
+        self.refused("must take", lambda scores: None)
+        self.refused("looks is 'up'", none, looks="up")
+        self.refused("share is 2", lambda s, v, c, t, share: none(s), options={"share": (2, 0, 1)})
+        self.refused("an option of choir's", lambda s, v, c, t, cap: none(s), options={"cap": 1})
+        self.refused("float32 of shape", lambda scores, *_: scores)
+        self.refused("gave NoneType", lambda *_: None)
+        self.refused("expert 0 took 40 tokens, and its capacity is 16", lambda s, *_: np.ones_like(s, bool))
+        self.refused("has 5 experts", lambda s, *_: np.ones_like(s, bool), choices=2)
+        four = lambda s, v, c, t: own_ec(s, v, min(c, 4), t)  # noqa: E731
+        self.refused(r"says that it looks nowhere.*token \d+", four, looks="nowhere")
+        self.refused(r"says that it looks back.*token \d+", own_ec, looks="back")
+        self.refused("asked again", lambda s, *_: draw.random(s.shape) > 0.9)
+        error = self.refused("IndexError.*test_plugin.py, line", lambda s, *_: s[N:][7])
+        self.assertIsInstance(error.__cause__, IndexError)
+
+
+class Runs(unittest.TestCase):
+    """Training, resuming, evaluation and generation."""
+
+    def trained(self, router, steps=6, name=None, **more):
+        out = testing.directory() / (name or f"own-{router}")
+        config = choir.Config(testing.run().parent / "config.json")
+        config.set("router.name", router)
+        data = testing.directory() / "data"
+        choir.train(config=config, data=data, out=out, steps=steps, **{"checkpoint_every": 3, "shards": 4, **more})
+        return out
+
+    def test_as_choirs_own(self):
+        for own, choirs in TWINS:
+            losses = []
+            for router in (own, choirs):
+                run = self.trained(router)
+                with choir.Model.load(run) as model:
+                    text = model.generate("ka", max_tokens=8, seed=3)[0].text
+                    evaluations = []
+                    for routing in ("batch", "threshold" if own == "own_ec" else "batch"):
+                        model.routing = routing
+                        evaluations.append(model.evaluate(testing.directory() / "data").loss)
+                losses.append((text, evaluations))
+            self.assertEqual(*losses)
+
+    def test_a_broken_one_ends_the_run(self):
+        calls = []
+
+        @choir.router("breaks", looks="around")
+        def breaks(scores, valid, capacity, training):
+            calls.append(training)
+            if len(scores) == 256 and training and sum(calls) > self.allowed:
+                raise RuntimeError("there is no tea")
+            return own_ec(scores, valid, capacity, training)
+
+        self.allowed = 10**9
+        self.trained("breaks", name="whole", steps=3)
+        calls.clear()
+        self.allowed = 8
+        with self.assertRaisesRegex(choir.Error, "layer 1: router 'breaks': RuntimeError: there is no tea"):
+            self.trained("breaks", name="broken", steps=20)
+        self.allowed = 10**9
+        with choir.Model.load(testing.directory() / "broken") as model:  # the last checkpoint
+            self.assertTrue(np.isfinite(model.evaluate(testing.directory() / "data").loss))
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class Torch(unittest.TestCase):
+    def test_route(self):
+        scores, valid = torch.tensor(scores_of(), requires_grad=True), torch.arange(N) % 7 != 2
+        for own, choirs in TWINS:
+            for more in ({}, {"valid": valid}, {"normalize_gates": True}):
+                a, b = (choir.torch.route(scores, name, **more) for name in (own, choirs))
+                torch.testing.assert_close(a.gates, b.gates, rtol=0, atol=0)
+                torch.testing.assert_close(a.aux_loss, b.aux_loss)
+                d = [torch.autograd.grad(r.gates.square().sum() + r.aux_loss, scores)[0] for r in (a, b)]
+                torch.testing.assert_close(*d)
+
+    def test_layer(self):
+        for own, choirs in TWINS:
+            torch.manual_seed(1)
+            layers = [choir.torch.MoE(16, 24, E, router=name) for name in (own, choirs)]
+            layers[0].load_state_dict(layers[1].state_dict())
+            x, seen = torch.randn(3, N, 16), []
+            for layer in layers:
+                layer.train()
+                out = layer(x)
+                (out.square().sum() + layer.aux_loss).backward()
+                choir.torch.update_routers(layer)
+                layer.eval()
+                layer.causal = True
+                seen.append((out, layer.gate.weight.grad, layer.thresholds, layer(x)))
+            for a, b in zip(*seen):
+                torch.testing.assert_close(a, b)
+
+
+if __name__ == "__main__":
+    unittest.main()
