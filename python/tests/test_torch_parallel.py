@@ -47,9 +47,9 @@ class Processes:
         self.ids, self.valid = torch.randint(0, 99, shape), torch.rand(shape) > 0.2
         self.cotangent = torch.randn_like(self.x)
 
-    def layer(self, router, options, dtype=torch.float64):
+    def layer(self, router, options, dtype=torch.float64, **more):
         torch.manual_seed(4)
-        return choir.torch.MoE(16, 24, 8, router, dtype=dtype, **options)
+        return choir.torch.MoE(16, 24, 8, router, dtype=dtype, **options, **more)
 
     def run(self, layer, i, forward=None):
         """Output, and the gradient of x, of process i's tokens; the weights' gradients are added up."""
@@ -111,6 +111,82 @@ class Processes:
             except choir.ArgumentError:
                 continue
             raise AssertionError(f"{module} was taken")
+
+    def unequal(self):
+        """Other numbers of tokens on each process: counts are sent where they may differ, also of none; elsewhere all
+        processes say so."""
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("ep",))
+        self.padded, given = False, (self.x, self.ids, self.cotangent)
+        for router, none in (("bias_balanced", False), ("bias_balanced", True), ("hash", True)):
+            whole, layer = self.layer(router, {}), self.layer(router, {})
+            choir.torch.ExpertParallel()._apply(layer, mesh)
+            self.x, self.ids, self.cotangent = (
+                [a[: 0 if none and i else 3 - i] for i, a in enumerate(each)] for each in given
+            )
+            wanted = [self.run(whole, i) for i in range(self.size)]
+            for ours, theirs in zip(self.run(layer, self.rank), wanted[self.rank]):
+                self.close(ours, theirs, router)
+            self.close(layer.w1.grad, whole.w1.grad / self.size, f"{router} w1")
+        self.x, self.ids, self.cotangent = given
+        for group in (False, True):
+            layer = self.layer("expert_choice", {}, group=self.dist.group.WORLD if group else None)
+            if not group:
+                choir.torch.ExpertParallel()._apply(layer, mesh)
+            for tokens in (8 - 2 * self.rank, 8 * self.rank):
+                try:
+                    layer(torch.zeros(2, tokens, 16, dtype=torch.float64))
+                except choir.ArgumentError as error:
+                    assert "equally many tokens" in str(error), error
+                else:
+                    raise AssertionError("unequal numbers were taken")
+        flat = self.mesh_of("cpu", (self.size,))
+        layer = self.layer("bias_balanced", {})
+        fully_shard(layer.experts, mesh=flat), fully_shard(layer, mesh=flat)
+        layer(torch.randn(2, 0 if self.rank else 8, 16, dtype=torch.float64)).sum().backward()
+
+    def mixed(self):
+        """bf16 by FSDP2's policy, the experts by themselves, and shared out; gates stay float32."""
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("ep",))
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        x = self.x[self.rank].float()
+        for router in ("expert_choice", "topk"):
+            plain, wanted = self.layer(router, {}, torch.float32), None
+            for way in ("block", "experts", "shared out"):
+                layer, owned = copy.deepcopy(plain), set()
+                if way == "experts":
+                    fully_shard(layer.experts, mesh=mesh, mp_policy=policy)
+                elif way == "shared out":
+                    choir.torch.ExpertParallel()._apply(layer, mesh)
+                    owned = set(layer.experts.parameters())
+                fully_shard(layer, mesh=mesh, mp_policy=policy, ignored_params=owned)
+                out = layer(x)
+                assert out.dtype == torch.bfloat16 and layer.routing.gates.dtype == torch.float32, way
+                out.float().square().mean().backward()
+                wanted = out if wanted is None else wanted
+                torch.testing.assert_close(out, wanted, rtol=0.02, atol=0.02, msg=lambda text, way=way: f"{way}: {text}")
+
+    def sequences(self):
+        """A DTensor's parts on the mesh of the experts have one loss, of which gradients are the sum; of what is still to
+        be summed, the sum is taken."""
+        from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
+
+        mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("tp",))
+        for router in ("expert_choice", "bias_balanced"):
+            whole, layer = self.layer(router, {}), self.layer(router, {})
+            choir.torch.ExpertParallel()._apply(layer, mesh)
+            full = torch.cat(list(self.x), 1)
+            layer(distribute_tensor(full, mesh, [Shard(1)])).square().mean().full_tensor().backward()
+            parts = [whole(x) for x in self.x]
+            torch.cat(parts, 1).square().mean().backward()
+            self.close(layer.w1.grad, whole.w1.grad, f"{router} w1")
+            self.dist.all_reduce(layer.gate.weight.grad)
+            self.close(layer.gate.weight.grad, whole.gate.weight.grad, f"{router} gate")
+            out = whole(DTensor.from_local(self.x[0] / self.size, mesh, [Partial()]))
+            self.close(out.detach(), whole(self.x[0]).detach(), "Partial")
 
     def fsdp(self):
         """Beside FSDP2, whose means and those of expert parallelism are one mean over all processes; with sequence-parallel
@@ -196,7 +272,7 @@ class Parallel(TorchTest):
 
     def test_two_processes(self):
         if not self.lacks():
-            run_processes(__file__, 2, "experts,columns,refusals")
+            run_processes(__file__, 2, "experts,columns,refusals,unequal,mixed,sequences")
 
     def test_four_processes(self):
         if not self.lacks():

@@ -81,6 +81,34 @@ def state_is_one(way):
             assert torch.equal(every[0], every[1]), f"{way} {router} {name}"
 
 
+def stages():
+    """Layers of other names have each their own state, also on one process more of them; of the same names and sizes, with
+    other weights, nobody can tell; a group tells."""
+    import torch.distributed as dist
+
+    rank, x = dist.get_rank(), torch.randn(24, 16)
+    for names in (["0", "1"], ["0", "0", "1"]):
+        torch.manual_seed(6)
+        layers = [choir.torch.MoE(16, 24, 8, "expert_choice") for _ in names]
+        own = torch.nn.ModuleDict({n + str(rank): m for i, (n, m) in enumerate(zip(names, layers)) if (i > 0) == rank})
+        for module in own.values():
+            module(x)
+        choir.torch.update_routers(own)
+        for module in own.values():
+            assert torch.equal(module.thresholds, module.routing.cutoffs), rank
+    stage = layers[rank]
+    stage(x)
+    try:
+        choir.torch.update_routers(stage)
+    except choir.ArgumentError as error:
+        assert "pipeline" in str(error), error
+    else:
+        raise AssertionError("layers with other weights were taken as one")
+    choir.torch.update_routers(stage, group=[dist.new_group([r]) for r in range(SIZE)][rank])
+    assert torch.equal(stage.thresholds, stage.routing.cutoffs)
+    choir.torch.update_routers(torch.nn.Linear(2, 2) if rank else choir.torch.ExpertChoice(16, 24, 8))  # nobody waits
+
+
 def process():
     """Body of one of two ranks: prints differences from a single process with all tokens."""
     import torch.distributed as dist
@@ -89,6 +117,9 @@ def process():
     dist.init_process_group("gloo")
     rank, (x, padding) = dist.get_rank(), batches()
     for way in sys.argv[2].split(","):
+        if way == "stages":
+            stages()
+            continue
         if way != "alone":
             state_is_one(way)
         for valid in (None, padding):
@@ -117,7 +148,7 @@ class Ranks(TorchTest):
     def test_two_processes_are_one(self):
         if lacks("pools across processes", "distributed.ProcessGroupGloo"):
             return
-        run_processes(__file__, SIZE, "alone,ddp,ddp without broadcast")
+        run_processes(__file__, SIZE, "alone,ddp,ddp without broadcast,stages")
 
     @unittest.skipUnless(DEVICE == "cpu", "gloo's is the CPU")
     def test_under_fsdp(self):

@@ -9,7 +9,7 @@ import importlib
 from .layer import ExpertChoice, MoE, TokenChoice
 from .request import Routing
 from .routers import route
-from .state import update_routers
+from .state import start_step, update_routers
 from .stats import stats
 from .transformer import Transformer
 
@@ -24,6 +24,7 @@ __all__ = [
     "convert",
     "lightning_callback",
     "route",
+    "start_step",
     "stats",
     "trainer_callback",
     "update_routers",

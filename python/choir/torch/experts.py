@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._native import ArgumentError
 from . import select
 from .compat import autocast_dtype, grouped_types, has_values
-from .request import Routing
+from .request import Routing, Sent
 
 
 ACTIVATIONS = {"gelu": F.gelu, "geglu": F.gelu, "swiglu": F.silu}
@@ -38,19 +39,25 @@ class Weights(NamedTuple):
         return Weights(*(w if w is None else change(w) for w in self[:3]), *self[3:])
 
 
+class _Linear(nn.Linear):
+    """Fresh, its weight is normal, of variance 1 / fan_in."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.in_features**-0.5)
+
+
 class Dense(nn.Module):
     """down(act(gate(x)) * up(x)), or down(act(up(x))) where the activation has no gate."""
 
     def __init__(self, d, h, activation, **at):
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.gate = nn.Linear(d, h, bias=False, **at) if activation in GATED else None
-        self.up, self.down = nn.Linear(d, h, bias=False, **at), nn.Linear(h, d, bias=False, **at)
-        self.reset_parameters()
+        self.gate = _Linear(d, h, bias=False, **at) if activation in GATED else None
+        self.up, self.down = _Linear(d, h, bias=False, **at), _Linear(h, d, bias=False, **at)
 
     def reset_parameters(self) -> None:
         for layer in self.children():
-            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+            layer.reset_parameters()
 
     def forward(self, x):
         if self.gate is None:
@@ -58,7 +65,7 @@ class Dense(nn.Module):
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
-class Gate(nn.Linear):
+class Gate(_Linear):
     """The weight of scores [e,d], in which each row is an expert: rows [n,d] to logits [n,e], in the rows' type whatever
     the weight's. A Linear, which adapters (LoRA), quantizers and FSDP policies find. learned: False makes the weight a
     buffer. means: it is centroids, which stay float32."""
@@ -80,6 +87,19 @@ class Gate(nn.Linear):
             self.weight = self.weight.float()  # load_state_dict(assign=True) may have given another type
 
 
+def reads_any(gate: nn.Module) -> bool:
+    """Whether rows may have another type than the weight: of a Gate, also one within an adapter."""
+    return isinstance(gate, Gate) or any(isinstance(module, Gate) for module in gate.modules())
+
+
+def of_other(gate: nn.Module, rows: Tensor, kind: torch.dtype) -> Tensor:
+    """The logits, in the rows' type, of a module in a Gate's place that is none, as a quantized Linear: it reads the type
+    of its weight or, where that does not tell, of the layer's input."""
+    weight = getattr(gate, "weight", None)
+    known = isinstance(weight, Tensor) and weight.is_floating_point()
+    return gate(rows.to(weight.dtype if known else kind)).to(rows.dtype)
+
+
 class Experts(nn.Module):
     """The experts of a layer, weights w1, w2 and w3 [e,d,h]: a module of its own, which FSDP2 can shard by itself and
     `ExpertParallel` shares out. Rows [n,d] and their routing to rows [n,d]."""
@@ -91,18 +111,32 @@ class Experts(nn.Module):
             setattr(self, name, nn.Parameter(torch.empty(experts, d_model, d_hidden, **at)))
         if activation not in GATED:
             self.w3 = None
+        self.reset_parameters()
 
-    def forward(self, rows: Tensor, routing: Routing) -> Tensor:
-        weights = Weights(self.w1, self.w2, self.w3, self.activation, self.gate_on)
-        if hasattr(self.w1, "placements"):  # a DTensor: this process has a part of the experts or of their columns
+    def weights(self) -> Weights:
+        return Weights(self.w1, self.w2, self.w3, self.activation, self.gate_on)
+
+    def reset_parameters(self) -> None:
+        """Normal, of variance 1 / fan_in."""
+        d, h = self.w1.shape[1:]
+        for weight, fan_in in ((self.w1, d), (self.w2, h), (self.w3, d)):
+            if weight is not None:
+                nn.init.normal_(weight, std=fan_in**-0.5)
+
+    def forward(self, rows: Tensor, sent: Sent) -> Tensor:
+        weights, kind = self.weights(), rows.dtype
+        if hasattr(weights.w1, "placements"):  # a DTensor: this process has a part of the experts or of their columns
             from .parallel import by_owners
 
-            return by_owners(rows, weights, routing)
-        return by_experts(rows, weights, routing)
+            return by_owners(rows, weights.map(lambda w: w.to(kind)), sent)
+        if weights.w1.dtype != kind and autocast_dtype(rows.device.type) is None:
+            raise ArgumentError(
+                f"x is of {kind}, the layer of {weights.w1.dtype}; convert one with .to(dtype), or use torch.autocast"
+            )
+        return by_experts(rows, weights, sent.routing)
 
     def extra_repr(self) -> str:
-        e, d, h = self.w1.shape
-        return f"d_model={d}, d_hidden={h}, experts={e}, activation={self.activation!r}"
+        return f"activation={self.activation!r}"
 
 
 def by_experts(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:

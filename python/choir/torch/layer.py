@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import types
 import warnings
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import torch
 from torch import Tensor, nn
 
 from .._native import ArgumentError, UnsupportedError
 from . import compat, kmeans, request, routers, state
-from .experts import ACTIVATIONS, WEIGHTS, Dense, Experts, Gate
+from .experts import ACTIVATIONS, WEIGHTS, Dense, Experts, Gate, of_other, reads_any
 from .ranks import group_of
 from .stats import counted
 
@@ -27,13 +27,24 @@ class _Injected(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, out, loss, scale):
-        ctx.save_for_backward(loss)
-        ctx.scale = scale
+        ctx.save_for_backward(torch.ones_like(loss) * scale)
         return out.view_as(out)
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient, torch.full_like(ctx.saved_tensors[0], ctx.scale), None
+        return gradient, ctx.saved_tensors[0], None
+
+
+class _Call(NamedTuple):
+    """What a forward is given beside its rows. together: ranks of the processes whose rows are parts of one tensor."""
+
+    options: types.SimpleNamespace
+    token_ids: Optional[Tensor]
+    valid: Optional[Tensor]
+    taken: Optional[Tensor]
+    sequence_length: int
+    together: tuple
+    counts: bool = True
 
 
 class MoE(nn.Module):
@@ -56,8 +67,9 @@ class MoE(nn.Module):
     group: a torch.distributed group, or DeviceMesh of one dimension, over whose processes the pool of expert_choice
     extends. layer: a number that makes `random` draw otherwise than in other layers. shared_experts: experts that every
     token has beside, without a gate. inject_aux_loss: the output's backward pass adds the gradient of so many times
-    `aux_loss`, which is then only to be looked at: for pipelines and reentrant checkpointing, where it has no gradient
-    (with gradient accumulation 1 / micro-batches)."""
+    `aux_loss`, which is then only to be looked at: for pipelines and reentrant checkpointing, where it has no gradient.
+    It is what the loss is multiplied by before backward: with gradient accumulation 1 / micro-batches, with a GradScaler
+    its scale, which changes: set the attribute to scaler.scale(torch.ones(())) in each step."""
 
     def __init__(
         self,
@@ -81,6 +93,7 @@ class MoE(nn.Module):
         if "top_k" in options:
             options["experts_per_token"] = options.pop("top_k")
         self.options, self._given = request.options_of(router, experts, **options), options
+        self.d_model, self.d_hidden = d_model, d_hidden
         self.router_name, self.causal, self.group, self.layer = router, causal, group, layer
         if group is not None and (router != "expert_choice" or self.options.pool != "batch"):
             raise UnsupportedError(
@@ -94,10 +107,10 @@ class MoE(nn.Module):
         self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self.shared = Dense(d_model, shared_experts * d_hidden, activation, **at) if shared_experts else None
-        self.inject_aux_loss = inject_aux_loss
+        self.inject_aux_loss: Union[float, Tensor] = inject_aux_loss
         self.tally: Optional[Tensor] = None
         self._forget()
-        self.reset_parameters()
+        self.go_on_from(0)
 
     @property
     def group(self) -> Any:
@@ -123,11 +136,15 @@ class MoE(nn.Module):
     w2 = property(lambda self: self.experts.w2)
     w3 = property(lambda self: self.experts.w3)
 
-    def _forget(self) -> None:
-        """What an earlier forward left belongs to its graph, and what its step added up to weights that were others."""
+    def _forget_graph(self) -> None:
+        """What an earlier forward left belongs to its graph."""
         self.routing: Optional[request.Routing] = None
         self.aux_loss = torch.zeros((), device=self.thresholds.device)
-        d, e, device = self.w1.shape[1], len(self.thresholds), self.thresholds.device
+
+    def _forget(self) -> None:
+        """What the step added up belongs to weights that were others, too."""
+        self._forget_graph()
+        d, e, device = self.d_model, len(self.thresholds), self.thresholds.device
         self.sums = state.sums_of(self.router_name, self.options.ranked, d, e, device)
         kmeans_only = {"dtype": torch.float64, "device": device}
         self.seeds = torch.zeros(e, 1 + d, **kmeans_only) if self.router_name == "kmeans" else None
@@ -143,12 +160,9 @@ class MoE(nn.Module):
 
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""
-        d, h = self.w1.shape[1:]
-        for weight, fan_in in ((self.gate.weight, d), (self.w1, d), (self.w2, h), (self.w3, d)):
-            if weight is not None:
-                nn.init.normal_(weight, std=fan_in**-0.5)
-        if self.shared is not None:
-            self.shared.reset_parameters()
+        for part in (self.gate, self.experts, self.shared):
+            if part is not None:
+                part.reset_parameters()
         nn.init.zeros_(self.thresholds)
         self.go_on_from(0)
 
@@ -180,37 +194,69 @@ class MoE(nn.Module):
         if tokens is not None:
             request.renamed("tokens", "token_ids")
             token_ids = tokens
+        placed, together = None, ()
         if hasattr(x, "placements"):  # a DTensor, as of sequence parallelism: each process routes its own tokens
-            others = (a.to_local() if hasattr(a, "placements") else a for a in (token_ids, valid, taken))
-            out = self(x.to_local(), *others, pool=pool)
-            return type(x).from_local(out, x.device_mesh, x.placements, run_check=False)
+            from .parallel import local_parts
+
+            placed, x, (token_ids, valid, taken), together = local_parts(x, token_ids, valid, taken)
         self._check(x)
-        rows = x.reshape(-1, x.shape[-1])
+        rows, length = x.reshape(-1, x.shape[-1]), x.shape[-2] if x.dim() > 2 else 0
         request.check_rows(rows, token_ids, valid)
-        if rows.shape[0] == 0:
-            self._forget()
-            return x + 0 * sum(weight.sum() for weight in self.parameters()).to(x.dtype)
-        if valid is not None:  # padding may hold anything, NaN too
-            rows = torch.where(valid.reshape(-1, 1) != 0, rows, 0.0)
-        options = self.options if pool is None else self._pooled(pool)
-        routing = self._route(rows, options, token_ids, valid, taken, x.shape[-2] if x.dim() > 2 else 0)
+        call = _Call(self.options if pool is None else self._pooled(pool), token_ids, valid, taken, length, together)
+        if rows.shape[0]:
+            if self.causal and not self.training and taken is None and routers.by_thresholds(self.router_name, self.options):
+                self._check_thresholds()
+            out = request.shaped(self._of_rows(rows, call), x.shape)
+        else:
+            out = self._of_none(x, call)
+        if placed is None:
+            return out
+        return type(placed).from_local(out, placed.device_mesh, placed.placements, run_check=False)
+
+    def _of_none(self, x: Tensor, call: _Call) -> Tensor:
+        """A batch without tokens is one of padding: other processes may wait for this one, and weights have gradients."""
+        nobody = torch.zeros(1, dtype=torch.bool, device=x.device)
+        row = x.reshape(-1, self.d_model).sum(0, keepdim=True)  # 0, which has a gradient where x has one
+        one = _Call(call.options, nobody.long(), nobody, None, 1, call.together, counts=False)
+        out = self._of_rows(row, one)
+        self._forget_graph()
+        return out[:0].reshape(x.shape) + x.to(out.dtype)
+
+    def _of_rows(self, rows: Tensor, call: _Call) -> Tensor:
+        if call.valid is not None:  # padding may hold anything, NaN too
+            rows = torch.where(call.valid.reshape(-1, 1) != 0, rows, 0.0)
+        with compat.without_autocast(rows.device.type):
+            seen = self._scores(rows)
+            routing = self._choose(seen, call)
         if not compat.exporting():
-            slot_gates = None if routing.slot_gates is None else routing.slot_gates.detach()
-            kept = {"gates": routing.gates.detach(), "slot_gates": slot_gates}
-            # Not _replace, whose result Dynamo of PyTorch 2.11 cannot give to an attribute.
-            self.routing = request.Routing(**{**dict(zip(routing._fields, routing)), **kept})
-            self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
-            if self.options.z_loss_weight:
-                self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
-            if self.training and x.requires_grad and not torch.is_grad_enabled() and not compat.compiling():
+            self._keep(routing)
+            if self.training and rows.requires_grad and not torch.is_grad_enabled() and not compat.compiling():
                 self._warn_of_lost_gradient()
-        out = self.experts(rows, routing)
+        out = self.experts(rows, request.Sent(routing, call.together))
         if self.shared is not None:
             out = out + self.shared(rows)
-        if self.inject_aux_loss and self.aux_loss.requires_grad and not compat.exporting():
+        if call.counts and not (compat.again() or compat.transformed(routing.taken)):  # was counted; may change no buffer
+            with compat.without_autocast(rows.device.type):
+                self._count(seen, call, routing)
+        if self._injects() and self.aux_loss.requires_grad and not compat.exporting():
+            if not isinstance(self.inject_aux_loss, Tensor) and compat.autocast_dtype(rows.device.type) == torch.float16:
+                self._warn_of_a_scaler()
             out = _Injected.apply(out, self.aux_loss, self.inject_aux_loss)
             self.aux_loss = self.aux_loss.detach()
-        return request.shaped(out, x.shape)
+        return out
+
+    def _keep(self, routing: request.Routing) -> None:
+        """The routing without graph, and its losses with theirs."""
+        slot_gates = None if routing.slot_gates is None else routing.slot_gates.detach()
+        kept = {"gates": routing.gates.detach(), "slot_gates": slot_gates}
+        # Not _replace, whose result Dynamo of PyTorch 2.11 cannot give to an attribute.
+        self.routing = request.Routing(**{**dict(zip(routing._fields, routing)), **kept})
+        self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
+        if self.options.z_loss_weight:
+            self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
+
+    def _injects(self) -> bool:
+        return isinstance(self.inject_aux_loss, Tensor) or self.inject_aux_loss != 0
 
     if TYPE_CHECKING:
         __call__ = forward  # nn.Module's returns Any
@@ -218,23 +264,26 @@ class MoE(nn.Module):
     def _warn_of_lost_gradient(self) -> None:
         o = self.options
         balanced = routers.balanced(self.router_name, o) and o.aux_loss_weight
-        if (balanced or o.z_loss_weight) and not self.inject_aux_loss:
+        if (balanced or o.z_loss_weight) and not self._injects():
             warnings.warn(
                 f"aux_loss of router '{self.router_name}' has no gradient: this forward was run without one, as reentrant "
                 "checkpointing does. Give inject_aux_loss=1.0 and do not add aux_loss, or checkpoint with use_reentrant=False"
             )
 
+    def _warn_of_a_scaler(self) -> None:
+        if not compat.compiling():
+            warnings.warn(
+                f"inject_aux_loss is {self.inject_aux_loss}, and autocast float16, whose losses a GradScaler multiplies: set "
+                "layer.inject_aux_loss = scaler.scale(torch.ones(())) in each step; a tensor is not warned of"
+            )
+
     def _check(self, x: Tensor) -> None:
         request.check_floating(x, "x")
-        d = self.w1.shape[1]
+        d, device = self.d_model, self.thresholds.device
         if x.dim() < 1 or x.shape[-1] != d:
             raise ArgumentError(f"x has shape {tuple(x.shape)}; its last dimension must be d_model, {d}")
-        if x.device != self.w1.device:
-            raise ArgumentError(f"x is on {x.device} and the layer on {self.w1.device}; move one with .to(device)")
-        if x.dtype != self.w1.dtype and compat.autocast_dtype(x.device.type) is None:
-            raise ArgumentError(
-                f"x is of {x.dtype}, the layer of {self.w1.dtype}; convert one with .to(dtype), or use torch.autocast"
-            )
+        if x.device != device:
+            raise ArgumentError(f"x is on {x.device} and the layer on {device}; move one with .to(device)")
         o = self.options
         if self.training and (o.threshold_after or o.consistency_weight or o.capacity_start):
             raise UnsupportedError(
@@ -247,43 +296,43 @@ class MoE(nn.Module):
             raise UnsupportedError(f"pool is {pool!r}, and the layer has a group: pools across processes are 'batch'")
         return request.checked_options(self.router_name, len(self.thresholds), **{**self._given, "pool": pool})
 
-    def _route(self, rows: Tensor, o, token_ids, valid, taken, sequence_length: int) -> request.Routing:
-        name = self.router_name
-        with compat.without_autocast(rows.device.type):
-            wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-            if self.training and o.jitter:
-                wide = wide * torch.empty_like(wide).uniform_(1 - o.jitter, 1 + o.jitter)
-            logits = self.gate(wide)
-            if name == "kmeans":
-                logits = logits - kmeans.half_squares(self.gate.weight).to(logits.dtype)
-            scores = request.scores_of(name, o, logits)
-            causal = self.causal and not self.training
-            if causal and taken is None and routers.by_thresholds(name, o):
-                self._check_thresholds()
-            routing = routers.choose(
-                scores,
-                logits,
-                name=name,
-                options=o,
-                tokens=token_ids,
-                valid=valid,
-                sequence_length=sequence_length,
-                training=self.training,
-                causal=causal,
-                thresholds=self.thresholds,
-                layer=self.layer,
-                group=self.group,
-                taken=taken,
-            )
-            if compat.again() or compat.transformed(routing.taken):  # was counted before; may change no buffer
-                return routing
-            if self.tally is not None:
-                with torch.no_grad():
-                    shares = scores.softmax(1) if name in request.READS_LOGITS else scores
-                    self.tally = self.tally.to(rows.device).add_(counted(shares, routing, valid))
-            if self.training and taken is None and self.sums is not None:
-                self._observe(wide, valid, logits, routing)
-        return routing
+    def _scores(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows in the precision of scores, which is float32 at least, their logits and scores."""
+        o = self.options
+        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        if self.training and o.jitter:
+            wide = wide * torch.empty_like(wide).uniform_(1 - o.jitter, 1 + o.jitter)
+        logits = self.gate(wide) if reads_any(self.gate) else of_other(self.gate, wide, rows.dtype)
+        if self.router_name == "kmeans":
+            logits = logits - kmeans.half_squares(self.gate.weight).to(logits.dtype)
+        return wide, logits, request.scores_of(self.router_name, o, logits)
+
+    def _choose(self, seen: tuple, call: _Call) -> request.Routing:
+        _, logits, scores = seen
+        return routers.choose(
+            scores,
+            logits,
+            name=self.router_name,
+            options=call.options,
+            tokens=call.token_ids,
+            valid=call.valid,
+            sequence_length=call.sequence_length,
+            training=self.training,
+            causal=self.causal and not self.training,
+            thresholds=self.thresholds,
+            layer=self.layer,
+            group=self.group,
+            taken=call.taken,
+        )
+
+    def _count(self, seen: tuple, call: _Call, routing: request.Routing) -> None:
+        wide, logits, scores = seen
+        if self.tally is not None:
+            with torch.no_grad():
+                shares = scores.softmax(1) if self.router_name in request.READS_LOGITS else scores
+                self.tally = self.tally.to(wide.device).add_(counted(shares, routing, call.valid))
+        if self.training and call.taken is None and self.sums is not None:
+            self._observe(wide, call.valid, logits, routing)
 
     def _check_thresholds(self) -> None:
         """Asks the device until there are some, and no more: copies and averages fill buffers without a word."""
@@ -322,7 +371,7 @@ class MoE(nn.Module):
 
     def _apply(self, fn, *rest, **options):
         """Thresholds and centroids stay float32 when weights do not: a mean in bf16 would stand still."""
-        means = [(self, "thresholds")] + [(self.gate, "weight")] * self.gate.means
+        means = [(self, "thresholds")] + [(self.gate, "weight")] * getattr(self.gate, "means", False)
         kept = [(holder, name, getattr(holder, name)) for holder, name in means]
         super()._apply(fn, *rest, **options)
         for holder, name, before in kept:
@@ -364,8 +413,8 @@ class MoE(nn.Module):
         return {**self._without_graph(), "_group": None}
 
     def extra_repr(self) -> str:
-        e, d, h = self.w1.shape
-        return f"d_model={d}, d_hidden={h}, experts={e}, {self.options.text}, causal={self.causal}"
+        sizes = f"d_model={self.d_model}, d_hidden={self.d_hidden}, experts={len(self.thresholds)}"
+        return f"{sizes}, {self.options.text}, causal={self.causal}"
 
 
 class ExpertChoice(MoE):

@@ -6,8 +6,11 @@ send the counts first, and the host waits for them once."""
 
 from __future__ import annotations
 
+from typing import Optional
+
 import torch
 from torch import Tensor, nn
+from torch.distributed import get_process_group_ranks
 from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -17,7 +20,8 @@ from .._native import ArgumentError, UnsupportedError
 from . import select
 from .compat import autocast_dtype
 from .experts import WEIGHTS, Experts, Weights, by_experts, combined, gathered, grouped_product, slots_of, slots_product
-from .request import Routing
+from .ranks import check_same
+from .request import Routing, Sent
 
 
 class _Parallel(ParallelStyle):
@@ -51,7 +55,7 @@ class ExpertParallel(_Parallel):
 
     Every process routes its tokens as it would without this, and gets the same outputs. The experts' gradients are means
     over the mesh's processes of those of each process's own loss, as DDP's and FSDP2's are, so FSDP2 beside it needs no
-    gradient divisor: fully_shard(block.moe.experts, mesh=mesh["dp"]), then the block over all processes."""
+    gradient divisor; processes among which a DTensor x is shared out have one loss, and their gradients are added: fully_shard(block.moe.experts, mesh=mesh["dp"]), then the block over all processes."""
 
     dim, what = 0, "experts"
 
@@ -64,21 +68,33 @@ class ExpertTensorParallel(_Parallel):
 
 
 class _Mean(torch.autograd.Function):
-    """The weight itself, whose gradient, a sum over `processes`, becomes their mean."""
+    """The weight itself, whose gradient, a sum over `losses`, becomes their mean."""
 
     @staticmethod
-    def forward(ctx, weight, processes):
-        ctx.processes = processes
+    def forward(ctx, weight, losses):
+        ctx.losses = losses
         return weight.view_as(weight)
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient / ctx.processes, None
+        return gradient / ctx.losses, None
 
 
-def by_owners(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
+def local_parts(x: DTensor, *others: Optional[Tensor]) -> tuple[DTensor, Tensor, list, tuple]:
+    """This process's part of x, and of what goes with its tokens; x as it is placed then, without sums to come; and the
+    ranks of the processes among which it is shared out."""
+    whole = [Replicate() if placement.is_partial() else placement for placement in x.placements]
+    x, mesh = x.redistribute(placements=whole), x.device_mesh
+    local = [a.to_local() if isinstance(a, DTensor) else a for a in others]
+    shared = [placement.is_shard() for placement in whole]
+    at = tuple(slice(None) if split else i for split, i in zip(shared, mesh.get_coordinate()))
+    return x, x.to_local(), local, tuple(mesh.mesh[at].flatten().tolist()) if any(shared) else ()
+
+
+def by_owners(rows: Tensor, weights: Weights, sent: Sent) -> Tensor:
     """The sum of by_experts, for weights of which each process holds a shard: some of the experts, or some of their hidden
     columns."""
+    routing = sent.routing
     mesh, placements = weights.w1.device_mesh, weights.w1.placements
     sharded = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
     if not sharded:
@@ -91,7 +107,10 @@ def by_owners(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     if placements[sharded[0]] == Shard(2):
         return _by_columns(rows, weights, routing, mesh[mesh.mesh_dim_names[sharded[0]]] if mesh.ndim > 1 else mesh)
     group = mesh.get_group(sharded[0])
-    local = weights.map(lambda w: _Mean.apply(w.to_local(), group.size()))
+    losses = group.size()
+    if sent.together:  # processes with parts of one loss add their gradients to it
+        losses //= len(set(sent.together) & set(get_process_group_ranks(group)))
+    local = weights.map(lambda w: _Mean.apply(w.to_local(), losses))
     return (_ragged if routing.slots is None else _equal)(rows, local, routing, group)
 
 
@@ -113,6 +132,7 @@ def _equal(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
     """Slots [e,room] travel to the owners of their experts, and back."""
     n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
     token, gate = slots_of(routing)
+    check_same(len(token) // (size * own), "slots of an expert", rows.device, group)
     parts = [len(token) // size] * size
     came = all_to_all_single_autograd(gathered(rows, gate, token, weights), parts, parts, group)
     here = came.view(size, own, -1, rows.shape[1]).transpose(0, 1)

@@ -4,17 +4,86 @@ share of the experts. What travels are columns of scores, and back who was chose
 from __future__ import annotations
 
 import math
+import weakref
+from typing import Optional
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from . import select
+from .._native import ArgumentError
+from . import compat, select
 
 
 def group_of(group):
     """The group of a DeviceMesh of one dimension, or the group itself."""
     return group.get_group() if hasattr(group, "get_group") else group
+
+
+def check_same(count: int, what: str, device: torch.device, group) -> None:
+    """Raises on all processes if their numbers of tokens differ, by which what travels is cut into equal parts. On a CPU
+    it names them; elsewhere nothing waits, and the device itself stops."""
+    most = torch.tensor([count, -count], device=device)
+    dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
+    if device.type == "cpu" and not compat.compiling():
+        high, low = most.tolist()
+        if high != -low:
+            raise ArgumentError(
+                f"processes have {-low} to {high} {what}, this one {count}; all must have equally many tokens here: pad "
+                "the batch, with valid"
+            )
+    elif hasattr(torch, "_assert_async"):
+        torch._assert_async(most[0] == -most[1])
+
+
+_KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by model: the world, and the group found in it
+
+
+def replicas(model: nn.Module, layers: dict[str, nn.Module]):
+    """The group of the processes whose layers have the same names and sizes. All processes ask each other once a model.
+    ArgumentError: the same layers have other weights."""
+    world, found = _KNOWN.get(model, (None, None))
+    if world is not dist.group.WORLD:
+        told: list = [None] * dist.get_world_size()
+        dist.all_gather_object(told, [(_what(name, layer), _weights_of(layer)) for name, layer in layers.items()])
+        found = _group_of_same(told)
+        _KNOWN[model] = dist.group.WORLD, found
+    return found
+
+
+def _what(name: str, layer: nn.Module) -> tuple:
+    return name, layer.router_name, layer.d_model, len(layer.thresholds), layer.layer
+
+
+def _weights_of(layer: nn.Module) -> Optional[tuple]:
+    """What replicas have in common: the bits of the weight of scores, or who shares it. None: one cannot tell."""
+    weight = getattr(layer.gate, "weight", None)
+    if hasattr(weight, "placements"):
+        if any(placement.is_shard() for placement in weight.placements):
+            return ("shared", *sorted(weight.device_mesh.mesh.flatten().tolist()))
+        weight = weight.to_local()
+    if not isinstance(weight, Tensor) or weight.shape != (len(layer.thresholds), layer.d_model):
+        return None
+    bits = weight.detach().contiguous().view(torch.uint8).reshape(-1).long()
+    return "bits", int((bits * torch.arange(1, len(bits) + 1, device=bits.device)).sum())
+
+
+def _group_of_same(told: list[list[tuple]]):
+    """This process's group, of those that told the same names; all processes make all groups."""
+    names = [tuple(what for what, _ in each) for each in told]
+    same: dict = {}
+    for each in told:
+        for i, (what, weights) in enumerate(each):
+            if weights is not None and same.setdefault((len(each), i, what), weights) != weights:
+                raise ArgumentError(
+                    f"update_routers: processes have other weights in layer '{what[0]}' of the same name and sizes. Are they "
+                    "stages of a pipeline? Then give group=, the processes that hold this stage; where all hold the same "
+                    "layers, group=torch.distributed.group.WORLD"
+                )
+    if len(set(names)) == 1:
+        return dist.group.WORLD
+    groups = {each: dist.new_group([r for r, held in enumerate(names) if held == each]) for each in dict.fromkeys(names)}
+    return groups[names[dist.get_rank()]]
 
 
 def _exchanged(parts: Tensor, group) -> Tensor:
@@ -29,6 +98,7 @@ def top_of_all(scores: Tensor, valid, factor: float, group) -> tuple[Tensor, Ten
     """Expert choice in the pool of all processes' tokens, in the order of processes: this one's slots
     [e, min(k, own tokens)], and the cut-offs [e] of the whole pool."""
     (n, e), size = scores.shape, dist.get_world_size(group)
+    check_same(n, "tokens", scores.device, group)
     share = -(-e // size)  # experts of a process; the last ones may be nobody's
     key = select.comparable(scores, valid)  # -inf: takes no part
     key = torch.cat([key, key[:, :1].expand(n, share * size - e)], 1)  # nobody's experts: -inf means the same there

@@ -65,6 +65,14 @@ class Routing(NamedTuple):
         return self.taken.sum(0)
 
 
+class Sent:
+    """A routing on its way to the experts: no tuple of tensors, which the mixed precision of FSDP2 would make bf16.
+    together: ranks of the processes whose rows are parts of one tensor, and so of one loss."""
+
+    def __init__(self, routing: Routing, together: tuple = ()):
+        self.routing, self.together = routing, together
+
+
 class Request(NamedTuple):
     """What a router reads. scores and logits [n,e] are without gradient."""
 

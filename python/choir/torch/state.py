@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from . import kmeans
-from .ranks import group_of
+from .ranks import group_of, replicas
 from .request import Routing
 
 AVERAGES = ("expert_choice", "capped_expert_choice", "global_topk", "quantile_balanced")
@@ -86,14 +86,18 @@ def update_routers(model: nn.Module, group: Any = None) -> None:
     Args:
         model: any module that has choir.torch layers, wrapped (DDP, FSDP2, torch.compile) or not.
         group: the torch.distributed group, or DeviceMesh of one dimension, of the processes that hold these layers; all
-            must call. None takes all processes if torch.distributed is initialised."""
+            must call. None: all processes whose layers have the same names and sizes; all of them must call.
+
+    Raises ArgumentError on all processes where layers of the same names and sizes have other weights, as stages of a
+    pipeline may: then give their group."""
     from .layer import MoE
 
-    layers = [module for module in model.modules() if isinstance(module, MoE) and module.sums is not None]
-    if not layers:
-        return
+    named = {name: m for name, m in model.named_modules() if isinstance(m, MoE) and m.sums is not None}
     if group is None and dist.is_available() and dist.is_initialized():
-        group = dist.group.WORLD
+        group = replicas(model, named)
+    if not named:
+        return
+    layers = list(named.values())
     group, device = group_of(group), layers[0].sums.device
     sums = torch.cat([layer.sums.to(device) for layer in layers])
     if group is not None:
@@ -102,3 +106,16 @@ def update_routers(model: nn.Module, group: Any = None) -> None:
         seeds = None if layer.seeds is None else _gathered(layer.seeds, group)
         _moved(layer, part.to(layer.thresholds.device), seeds)
         layer.start_step()
+
+
+def start_step(model: nn.Module) -> None:
+    """Forgets what forwards have added up since the last `update_routers`: of a step that a loss scaler skips, which calls
+    no hook of the optimizer. Call it at the end of each step:
+
+        scaler.step(optimizer), scaler.update()
+        choir.torch.start_step(model)"""
+    from .layer import MoE
+
+    for module in model.modules():
+        if isinstance(module, MoE):
+            module.start_step()

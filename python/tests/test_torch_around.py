@@ -1,0 +1,216 @@
+"""What stands around a layer of choir.torch: batches without tokens, loss scalers, modules in the gate's place, adapters."""
+
+import copy
+import importlib.util
+import itertools
+import unittest
+import warnings
+
+import choir
+from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
+
+if torch:
+    from torch.nn.utils import parametrize
+
+
+class Around(TorchTest):
+    def setUp(self):
+        super().setUp()
+        self.x = torch.randn(2, 32, 16, device=DEVICE)
+        self.ids = torch.randint(0, 99, (2, 32), device=DEVICE)
+
+    def layer(self, router, options=(), **more):
+        torch.manual_seed(5)
+        return self.torch.MoE(16, 24, experts_of(router), router, **{"device": DEVICE, **dict(options), **more})
+
+    def test_an_empty_batch_counts_nothing(self):
+        """In training and in evaluation, and it gives zeros to what stands before and to the weights."""
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, options)
+            self.torch.stats(layer)
+            layer(self.x, self.ids)
+            sums = None if layer.sums is None else layer.sums.clone()
+            tally = layer.tally.clone()
+            for training in (True, False):
+                x = self.x[:0].clone().requires_grad_()
+                layer.train(training)(x, self.ids[:0]).sum().backward()
+                self.assertEqual(x.grad.shape, x.shape)
+                for weight in layer.parameters():
+                    self.assertEqual(float(weight.grad.abs().sum()), 0)
+            self.assertTrue(sums is None or torch.equal(layer.sums, sums))
+            self.assertTrue(torch.equal(layer.tally, tally))
+
+    def test_injected_losses_of_a_scaler(self):
+        """Its scale is a tensor, which changes from step to step."""
+        layer = self.layer("topk", aux_loss_weight=0.7, inject_aux_loss=1.0)
+        for scale in (1.0, 65536.0):
+            twin = copy.deepcopy(layer)
+            twin.inject_aux_loss = 0.0
+            layer.inject_aux_loss = torch.tensor(scale, device=DEVICE)
+            layer.zero_grad()
+            (layer(self.x.clone().requires_grad_()).square().mean() * scale).backward()
+            ((twin(self.x).square().mean() + twin.aux_loss) * scale).backward()
+            torch.testing.assert_close(layer.gate.weight.grad / scale, twin.gate.weight.grad / scale)
+
+    def test_says_that_a_scaler_is_not_known(self):
+        try:
+            half = torch.autocast(DEVICE, torch.float16)
+        except RuntimeError:
+            half = None
+        if half is None or (DEVICE == "cpu" and lacks("float16 by autocast on CPUs", "amp.GradScaler")):
+            return
+        layer = self.layer("topk", inject_aux_loss=1.0)
+        with half, self.assertWarnsRegex(UserWarning, "scaler.scale"):
+            layer(self.x.clone().requires_grad_())
+        layer.inject_aux_loss = torch.ones((), device=DEVICE)
+        with half, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            layer(self.x.clone().requires_grad_())
+
+    def test_a_step_that_a_scaler_skips(self):
+        """Leaves no trace, whether its logits or its gradients alone are not finite."""
+        if lacks("a skipped step", "amp.GradScaler", "optim.Optimizer.register_step_pre_hook"):
+            return
+        for router, spoilt in itertools.product(("expert_choice", "bias_balanced", "kmeans"), ("logits", "gradients")):
+            plain = self.layer(router)
+            twin = copy.deepcopy(plain)
+            for layer, skips in ((plain, False), (twin, True)):
+                optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+                optimizer.register_step_pre_hook(lambda *_, layer=layer: self.torch.update_routers(layer))
+                scaler = torch.amp.GradScaler(DEVICE, init_scale=4.0)
+                for step in (0, 1, 2):
+                    if step == 1 and not skips:
+                        continue
+                    x = (self.x + step).clone()
+                    if step == 1 and spoilt == "logits":
+                        x[0, 0] = float("nan")
+                    optimizer.zero_grad()
+                    loss = layer(x).square().mean() * (float("inf") if step == 1 else 1)
+                    scaler.scale(loss).backward()
+                    scaler.step(optimizer), scaler.update()
+                    self.torch.start_step(layer)
+            torch.testing.assert_close(dict(twin.named_buffers()), dict(plain.named_buffers()))
+
+    def test_a_skipped_step_without_start_step(self):
+        """This is what start_step is for: the next step moves nothing."""
+        layer = self.layer("bias_balanced", bias_rate=0.1)
+        spoilt = self.x.clone()
+        spoilt[0, 0] = float("nan")
+        layer(spoilt), layer(self.x)
+        self.torch.update_routers(layer)
+        self.assertEqual(int(layer.observed), 0)
+        layer(spoilt)
+        self.torch.start_step(torch.nn.Sequential(layer))
+        layer(self.x)
+        self.torch.update_routers(layer)
+        self.assertEqual(int(layer.observed), 1)
+
+    def test_another_module_as_gate(self):
+        """As quantizers put one there: it reads the type of its own weight, and the layer can be moved and copied."""
+        for dtype in (torch.float32, torch.bfloat16):
+            layer = self.layer("topk", dtype=dtype)
+            other = torch.nn.Linear(16, 8, bias=False, device=DEVICE, dtype=dtype)
+            other.weight.data.copy_(layer.gate.weight.data)
+            wanted = layer(self.x.to(dtype))
+            layer.gate = other
+            out = layer(self.x.to(dtype))
+            if dtype == torch.float32:  # logits in bf16 may choose otherwise
+                torch.testing.assert_close(out, wanted)
+            layer(self.x.to(dtype)).sum().backward()
+            twin = copy.deepcopy(layer).double()
+            self.assertEqual(twin(self.x.double()).dtype, torch.float64)
+            twin.load_state_dict(layer.state_dict())
+            self.assertEqual(twin.thresholds.dtype, torch.float32)
+
+    def test_weights_by_parametrizations(self):
+        class Half(torch.nn.Module):
+            def forward(self, weight):
+                return weight / 2
+
+        for router in ("expert_choice", "topk"):
+            for part, name in (("experts", "w1"), ("gate", "weight")):
+                layer, halved = self.layer(router), self.layer(router)
+                with torch.no_grad():
+                    getattr(getattr(halved, part), name).div_(2)
+                parametrize.register_parametrization(getattr(layer, part), name, Half())
+                torch.testing.assert_close(layer(self.x), halved(self.x))
+                layer(self.x).sum().backward()
+                self.assertEqual(layer.double()(self.x.double()).dtype, torch.float64)
+                parametrize.remove_parametrizations(getattr(layer, part), name)
+                torch.testing.assert_close(layer(self.x.double()).float(), halved(self.x), rtol=1e-4, atol=1e-5)
+
+    def test_one_read_of_a_weight_a_forward(self):
+        """A parametrization that has a state, as spectral_norm, moves once."""
+        layer, reads = self.layer("expert_choice"), []
+
+        class Counted(torch.nn.Module):
+            def forward(self, weight):
+                reads.append(1)
+                return weight
+
+        parametrize.register_parametrization(layer.experts, "w1", Counted())
+        reads.clear()
+        layer(self.x)
+        self.assertEqual(len(reads), 1)
+
+    def test_every_module_resets_its_own(self):
+        """As FSDP and loops over modules do behind to_empty: the same spread as by the layer's own."""
+        for activation, shared in (("gelu", 0), ("swiglu", 1)):
+            layer = self.torch.MoE(64, 96, 32, activation=activation, shared_experts=shared, device=DEVICE)
+            wanted = {name: float(weight.detach().std()) for name, weight in layer.named_parameters()}
+            for module in layer.modules():
+                own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+                for tensor in own:
+                    tensor.data.fill_(7)
+                self.assertTrue(not own or hasattr(module, "reset_parameters"), type(module))
+            for module in layer.modules():
+                if hasattr(module, "reset_parameters"):
+                    module.reset_parameters()
+            for name, weight in layer.named_parameters():
+                self.assertLess(abs(float(weight.detach().std()) / wanted[name] - 1), 0.1, name)
+            self.assertFalse(bool(layer.thresholds.any()))
+
+    def adapted(self, **where):
+        import peft
+
+        torch.manual_seed(3)
+        base = torch.nn.Sequential()
+        base.lin, base.moe = torch.nn.Linear(16, 16), self.layer("topk", activation="swiglu", device="cpu")
+        return base, peft.get_peft_model(base, peft.LoraConfig(r=4, **where))
+
+    def test_adapters(self):
+        """PEFT's LoRA on the gate and on the experts: trained, moved, merged."""
+        if importlib.util.find_spec("peft") is None:
+            print("\nNOT TESTED: choir.torch under adapters: peft is not installed")
+            return
+        x = self.x.cpu()
+        for where in (
+            {"target_modules": ["lin", "gate"]},
+            {"target_modules": [], "target_parameters": ["experts.w1", "experts.w2", "experts.w3"]},
+            {"target_modules": ["gate"], "target_parameters": ["experts.w2"]},
+            {"target_modules": ["lin"], "modules_to_save": ["gate"]},
+        ):
+            base, model = self.adapted(**where)
+            before, weights = model(x).detach(), [p for p in model.parameters() if p.requires_grad]
+            optimizer = torch.optim.AdamW(weights, lr=0.02)
+            for _ in range(3):
+                optimizer.zero_grad()
+                ((model(x) - x).square().mean() + base.moe.aux_loss).backward()
+                optimizer.step()
+            self.assertGreater(float((model(x) - before).detach().abs().max()), 1e-3, where)
+            model.to(torch.float64)
+            wanted = model.eval()(x.double()).detach()
+            merged = model.merge_and_unload()
+            torch.testing.assert_close(merged(x.double()), wanted, msg=str(where))
+            self.assertIsInstance(merged.moe.gate, torch.nn.Linear)
+            self.assertEqual(merged.moe.w1.shape, (8, 16, 24))
+
+    def test_what_a_refused_forward_leaves(self):
+        layer = self.layer("bias_balanced")
+        with self.assertRaisesRegex(choir.ArgumentError, "autocast"):
+            layer(self.x.double())
+        self.assertEqual(float(layer.sums.abs().sum()), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
