@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import math
 import pathlib
+import shutil
 import struct
 import subprocess
 import time
@@ -26,6 +27,7 @@ from torch import nn
 import choir.torch
 
 SIDE, PATCH, CLASSES = 28, 4, 10
+NOISE = (0.1, 0.4, 0.7, 0.95)  # levels at which experts are shown
 PACKAGE = "dataset-fashion-mnist"
 FILES = {
     "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
@@ -123,7 +125,8 @@ def flow_loss(model, x, y, t, noise):
 def follow(ema, model, step):
     """Moves the mean of weights, with which samples are drawn; what routers keep is copied."""
     decay = min(0.995, (1 + step) / (10 + step))
-    torch._foreach_lerp_(list(ema.parameters()), list(model.parameters()), 1 - decay)
+    for mean, now in zip(ema.parameters(), model.parameters()):
+        mean.lerp_(now, 1 - decay)
     for kept, now in zip(ema.buffers(), model.buffers()):
         kept.copy_(now)
 
@@ -138,7 +141,7 @@ def draw(pictures, labels, batch, source=None):
     return x, y, t, torch.randn(x.shape, generator=source)
 
 
-def train(model, pictures, labels, minutes, rate=8e-3, batch=64):
+def train(model, pictures, labels, minutes, rate=4e-3, batch=64):
     """For so many minutes; returns the mean of weights."""
     ema, begin, step = copy.deepcopy(model), time.monotonic(), 0
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0)
@@ -184,19 +187,24 @@ def sample(model, y, guidance=2.0, steps=25):
 
 
 @torch.no_grad()
-def experts_of(model, x, y, t):
-    """Experts of each patch [B,7,7] when pictures are seen with so much noise, the mean over mixture layers."""
-    noisy = torch.lerp(x, torch.randn_like(x), t)
-    model(noisy, torch.full((len(x),), t), y)
-    counts = torch.stack([layer.routing.taken.sum(1) for layer in mixtures(model)]).float().mean(0)
-    return noisy, counts.view(len(x), SIDE // PATCH, SIDE // PATCH)
+def experts_of(model, x, y, t, draws=8):
+    """Experts of each patch [B,7,7] in the last mixture when pictures have so much noise, the mean over some noises."""
+    counts = torch.zeros(len(x), SIDE // PATCH, SIDE // PATCH)
+    for _ in range(draws):
+        model(torch.lerp(x, torch.randn_like(x), t), torch.full((len(x),), t), y)
+        counts += mixtures(model)[-1].routing.taken.sum(1).view(counts.shape) / draws
+    return counts
 
 
-def shaded(noisy, counts, most=3.0):
-    """[B,28,28] grey pictures as RGB [B,28,28,3], the more orange a patch the more experts it has."""
-    grey = ((noisy + 1) / 2).clamp(0, 1)[..., None].expand(-1, -1, -1, 3)
+def colours(x):
+    """Pictures [B,28,28] from -1 to 1 as [B,28,28,3] from 0 to 1."""
+    return ((x + 1) / 2).clamp(0, 1)[..., None].expand(-1, -1, -1, 3)
+
+
+def shaded(x, counts, most=3.0):
+    """Pictures in colours, the more orange a patch the more experts it has."""
     share = (counts / most).clamp(0, 1).repeat_interleave(PATCH, 1).repeat_interleave(PATCH, 2)[..., None]
-    return torch.lerp(grey, torch.tensor([1.0, 0.45, 0.0]), 0.75 * share)
+    return torch.lerp(0.8 * colours(x), torch.tensor([1.0, 0.45, 0.0]), 0.9 * share)
 
 
 def sheet(pictures, rows, zoom=3, gap=2):
@@ -206,6 +214,14 @@ def sheet(pictures, rows, zoom=3, gap=2):
     framed = F.pad(large, (0, 0, gap, gap, gap, gap), value=1.0)
     side = framed.shape[1]
     return framed.view(rows, columns, side, side, 3).transpose(1, 2).reshape(rows * side, columns * side, 3)
+
+
+def where_experts_look(model, photographs, labels):
+    """A photograph of each class, and below it the experts of its patches at four levels of noise."""
+    some = torch.stack([(labels == y).nonzero()[3, 0] for y in range(CLASSES)])
+    x, y = photographs[some].float() / 127.5 - 1, labels[some]
+    rows = [shaded(x, experts_of(model, x, y, t)) for t in NOISE]
+    return sheet(torch.cat([colours(x), *rows]), 1 + len(NOISE))
 
 
 def write_png(path, picture):
@@ -239,6 +255,8 @@ def fetch(folder):
     subprocess.run(["dpkg-deb", "-x", packages[0], folder / "package"], check=True)
     for name in FILES:
         (folder / "package/usr/share/datasets/fashion-mnist" / name).replace(folder / name)
+    shutil.rmtree(folder / "package")
+    packages[0].unlink()
     return folder
 
 
@@ -265,16 +283,10 @@ def main():
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} million weights, 16 experts in each of two layers of four")
     ema = train(model, *load(folder, "train"), o.minutes)
 
-    drawn = sample(ema, torch.arange(CLASSES).repeat(4))
-    write_png(o.out / "samples.png", sheet(((drawn + 1) / 2)[..., None].expand(-1, -1, -1, 3), 4))
-    photographs, labels = load(folder, "t10k")
-    some = torch.stack([(labels == y).nonzero()[3, 0] for y in range(CLASSES)])
-    x, y = photographs[some].float() / 127.5 - 1, labels[some]
-    plain = shaded(x, torch.zeros(len(x), SIDE // PATCH, SIDE // PATCH))
-    rows = [shaded(*experts_of(ema, x, y, t)) for t in (0.1, 0.4, 0.7, 0.95)]
-    write_png(o.out / "experts.png", sheet(torch.cat([plain, *rows]), 5))
-    print(f"{o.out}/samples.png: one class a column. {o.out}/experts.png: photographs, and below them, with more and more noise,")
-    print("their patches, the more orange the more experts a patch has")
+    write_png(o.out / "samples.png", sheet(colours(sample(ema, torch.arange(CLASSES).repeat(4))), 4))
+    write_png(o.out / "experts.png", where_experts_look(ema, *load(folder, "t10k")))
+    print(f"{o.out}/samples.png: a class a column. {o.out}/experts.png: photographs, and below each its patches at noise")
+    print(f"{', '.join(map(str, NOISE))}: the more orange, the more experts a patch has")
 
 
 if __name__ == "__main__":

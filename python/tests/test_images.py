@@ -1,0 +1,95 @@
+"""The study of image diffusion: its runner asks for what the plan says; and examples/images.py draws a picture alone as in
+any batch."""
+
+import importlib.util
+import struct
+import sys
+import tempfile
+import unittest
+import unittest.mock
+import zlib
+from pathlib import Path
+
+import testing
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+LAB = testing.SOURCE / "lab" / "images"
+
+
+def module(path):
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    sys.path.remove(str(path.parent))
+    return made
+
+
+class Plan(unittest.TestCase):
+    def test_a_rate_is_chosen_inside(self):
+        plan = module(LAB / "plan.py")
+        kept, asked = {}, []
+        while [key for key in plan.wanted(kept) if key not in kept and key[0] == "dense"]:
+            key = next(key for key in plan.wanted(kept) if key not in kept and key[0] == "dense")
+            asked.append(key[1:])
+            kept[key] = {"own": {"loss": [abs(key[1] - 0.03)] * 8}}
+        rates = plan.PLAN["rates"]
+        self.assertEqual(asked, [(rate, 1) for rate in (*rates, 0.032, 0.064)] + [(0.032, seed) for seed in (2, 3, 4)])
+
+
+@unittest.skipIf(torch is None, "PyTorch is not installed")
+class Example(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.manual_seed(1)
+        cls.images = module(testing.SOURCE / "examples" / "images.py")
+        cls.pictures = torch.randint(0, 256, (40, 28, 28), dtype=torch.uint8)
+        cls.pictures[:, :8] = 0
+        cls.labels = torch.arange(40) % 10
+        with unittest.mock.patch("time.monotonic", side_effect=[*range(14)]):  # a second a step
+            cls.model = cls.images.train(cls.images.DiT(cls.images.mixture), cls.pictures, cls.labels, 0.2, batch=16)
+
+    def test_a_picture_is_drawn_alone_as_in_a_batch(self):
+        x, t, y = torch.randn(6, 28, 28), torch.linspace(0.1, 0.9, 6), torch.arange(6)
+        with torch.no_grad():
+            both, alone = self.model(x, t, y), self.model(x[4:5], t[4:5], y[4:5])
+            torch.testing.assert_close(both[4:5], alone, rtol=1e-4, atol=1e-5)
+            for layer in self.images.mixtures(self.model):
+                layer.causal = False
+            self.assertFalse(torch.allclose(self.model(x, t, y)[4:5], self.model(x[4:5], t[4:5], y[4:5]), atol=1e-4))
+            for layer in self.images.mixtures(self.model):
+                layer.causal = True
+
+    def test_a_patch_has_an_expert_on_average(self):
+        x = self.pictures.float() / 127.5 - 1
+        counts = torch.stack([self.images.experts_of(self.model, x, self.labels, t) for t in (0.1, 0.3, 0.5, 0.7, 0.9)])
+        self.assertEqual(counts.shape, (5, 40, 7, 7))
+        self.assertLess(abs(counts.mean().item() - 1), 0.25)
+
+    def test_pictures(self):
+        drawn = self.images.sample(self.model, torch.arange(10), steps=2)
+        self.assertTrue(torch.isfinite(drawn).all())
+        looked = self.images.where_experts_look(self.model, self.pictures, self.labels)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "a.png"
+            self.images.write_png(path, looked)
+            data = path.read_bytes()
+        width, height = struct.unpack(">II", data[16:24])
+        self.assertEqual((height, width, 3), tuple(looked.shape))
+        packed = data[data.index(b"IDAT") + 4 : data.index(b"IEND") - 8]
+        self.assertEqual(len(zlib.decompress(packed)), height * (1 + 3 * width))
+
+    def test_another_file_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in self.images.FILES:
+                (Path(folder) / name).write_bytes(b"")
+            with self.assertRaisesRegex(SystemExit, "SHA-256"):
+                self.images.load(self.images.fetch(Path(folder)), "train")
+
+
+if __name__ == "__main__":
+    unittest.main()
