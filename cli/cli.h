@@ -197,7 +197,7 @@ int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eva
 double cli_seconds(void);
 
 /* signals.c */
-void cli_catch_signals(void);       /* SIGINT, SIGTERM, SIGHUP once: cli_stop_requested; a second one kills */
+void cli_catch_signals(void);       /* that ask to stop, once: cli_stop_requested; a second one kills */
 void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
 int cli_stop_requested(void);
 

@@ -212,6 +212,7 @@ static const cli_option options[] = {
 
 CLI_VERB(train, "train", "", 0, 0, "train a model",
          "Prints the memory that the run needs, by purpose, then progress: one line on a terminal, elsewhere a line "
-         "every ten seconds. metrics.jsonl in RUN has every step. Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1) finishes the "
+         "every ten seconds. metrics.jsonl in RUN has every step. Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, "
+         "SIGXCPU) finishes the "
          "step, saves, evaluates and exits with status 3; a second one ends at once. Under mpirun or srun all "
          "processes train one model, and rank 0 prints; their number must divide train.shards (docs/clusters.md).");

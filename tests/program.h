@@ -39,6 +39,8 @@ static inline pid_t program_start(const char *command, const char *output) {
   pid_t child = fork();
   if (child < 0) abort();
   if (child == 0) {
+    for (int i = 1; i < 32; i++)
+      signal(i, SIG_DFL); /* ignored in the background jobs of a script, this program perhaps */
     setenv("CHOIR", CHOIR_PROGRAM, 1);
     execl("/bin/sh", "sh", "-c", line, (char *)NULL);
     _exit(127);

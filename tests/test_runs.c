@@ -173,6 +173,31 @@ static void the_step_it_was_stopped_at_may_be_the_best(void **state) {
 #undef EXAMS
 }
 
+/* Whatever a person or a batch system sends saves the run; what the parent ignores is ignored. */
+static void signals_save(void **state) {
+  static const int asked[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+  for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+    program_must("rm -rf sent");
+    pid_t child = program_start(
+        "exec \"$CHOIR\" train --threads 1 --config config.json --data data --set steps=1000000 "
+        "--set checkpoint_every=0 --set eval_every=0 --out sent",
+        "sent.txt");
+    wait_for("sent/metrics.jsonl", "\"step\":3,");
+    kill(child, asked[i]);
+    assert_int_equal(program_wait(child), 3);
+    assert_true(program_newest("sent") >= 3);
+  }
+  program_must("rm -rf sent");
+  pid_t child = program_start(
+      "trap '' INT TERM HUP USR1 USR2 XCPU; exec \"$CHOIR\" train --threads 1 --config "
+      "config.json --data data --set steps=400 --out sent",
+      "sent.txt");
+  wait_for("sent/metrics.jsonl", "\"step\":3,");
+  for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) kill(child, asked[i]);
+  assert_int_equal(program_wait(child), 0);
+  assert_int_equal(program_newest("sent"), 400);
+}
+
 /* ---- which checkpoint is the newest */
 
 static void foreign_names_are_passed_over(void **state) {
@@ -324,6 +349,7 @@ static void files_that_are_in_the_way(void **state) {
 
 TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up, tokens_of_other_steps,
           logs_end_where_the_checkpoint_stands, data_that_change_meanwhile, half_lines_go, a_config_that_cannot_be_read,
-          the_step_it_was_stopped_at_may_be_the_best, foreign_names_are_passed_over, damaged_ones_are_passed_over,
-          readers_take_the_one_before, readers_pass_over_what_is_not_finite, finds_within_the_room,
-          checkpoints_vanish_under_readers, nothing_of_anybody_else_is_removed, files_that_are_in_the_way)
+          the_step_it_was_stopped_at_may_be_the_best, signals_save, foreign_names_are_passed_over,
+          damaged_ones_are_passed_over, readers_take_the_one_before, readers_pass_over_what_is_not_finite,
+          finds_within_the_room, checkpoints_vanish_under_readers, nothing_of_anybody_else_is_removed,
+          files_that_are_in_the_way)
