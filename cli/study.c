@@ -16,10 +16,17 @@ static const char script[] =
     "system = '/usr/bin/python3'\n"
     "if lacking and sys.executable != system and 'CHOIR_PYTHON' not in os.environ and os.access(system, os.X_OK):\n"
     "    os.execv(system, [system, '-c', os.environ['CHOIR_STUDY_SCRIPT'], *sys.argv[1:]])\n"
+    "if lacking == ['choir']:\n"
+    "    sys.exit('choir study: the Python package of choir is not beside this program; install choir anew, by cmake "
+    "'\n"
+    "             '--install, Debian\\'s package python3-choir, or pip install . in its source')\n"
+    "lacking = [name for name in lacking if name != 'choir']\n"
     "if lacking:\n"
-    "    sys.exit(f'choir study: {sys.executable} lacks {\", \".join(lacking)}; on Debian: apt-get install '\n"
-    "             + ' '.join(f'python3-{name}' for name in lacking)\n"
-    "             + ' (in a virtual environment: pip install \"choir-moe[study]\"); CHOIR_PYTHON names another Python')\n"
+    "    own = sys.executable != system\n"
+    "    how = f'{sys.executable} -m pip install ' if own else 'apt-get install '\n"
+    "    sys.exit(f'choir study: {sys.executable} lacks {\", \".join(lacking)}: {how}'\n"
+    "             + ' '.join(name if own else f'python3-{name}' for name in lacking)\n"
+    "             + ' (CHOIR_PYTHON names another Python)')\n"
     "import runpy\n"
     "runpy.run_module('choir.study', run_name='__main__', alter_sys=True)\n";
 
@@ -44,6 +51,7 @@ static int find_parts(void) {
   int code = setenv("CHOIR_PROGRAM", program, 1) || setenv("CHOIR_STUDY_SCRIPT", script, 1);
   *strrchr(program, '/') = 0;
   if (!getenv("CHOIR_LIBRARY")) code |= offer("CHOIR_LIBRARY", program, "libchoir.so", "");
+  if (!getenv("CHOIR_LIBRARY")) code |= offer("CHOIR_LIBRARY", program, "../lib/libchoir.so.1", "");
   code |= offer("PYTHONPATH", program, "../lib/python3/dist-packages", package);
   code |= offer("PYTHONPATH", program, "../..", package);
   code |= offer("PYTHONPATH", program, "../python", package);

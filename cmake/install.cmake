@@ -1,4 +1,4 @@
-# cmake --install: program, libraries, headers, manual pages, pkg-config file and find_package(choir).
+# cmake --install: program, Python package, libraries, headers, manual pages, pkg-config file and find_package(choir).
 include(CMakePackageConfigHelpers)
 
 # Libraries that libchoir.a needs, by plain names, so that the installed tree may be moved. Not as Requires.private:
@@ -24,6 +24,8 @@ install(FILES ${PROJECT_BINARY_DIR}/include/choir/version.h DESTINATION ${CMAKE_
 install(FILES ${PROJECT_BINARY_DIR}/choir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_BINARY_DIR}/choirConfig.cmake ${PROJECT_BINARY_DIR}/choirConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir)
+install(DIRECTORY python/choir DESTINATION lib/python3/dist-packages PATTERN __pycache__ EXCLUDE) # choir study runs it
+install(DIRECTORY include/choir DESTINATION lib/python3/dist-packages/choir/include)
 install(DIRECTORY configs studies tasks DESTINATION ${CMAKE_INSTALL_DATADIR}/choir)
 
 # A library in /usr/local is found by programs once the system's list of libraries has been made anew.

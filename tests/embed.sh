@@ -26,8 +26,7 @@ awk '{ errors[NR] = $NF } END { exit !(NR == 4 && errors[4] > 0 && errors[4] < e
 
 echo "pkg-config, static"
 # shellcheck disable=SC2046
-${CC:-cc} -Wall -Werror "$program" $(pkg-config --cflags choir) "$library/libchoir.a" \
-  $(pkg-config --static --libs choir | sed 's/-lchoir//') -o "$work/static"
+${CC:-cc} -Wall -Werror "$program" $(pkg-config --cflags choir) -l:libchoir.a $(pkg-config --static --libs choir) -o "$work/static"
 env -u LD_LIBRARY_PATH "$work/static"
 
 echo "find_package(choir)"
@@ -55,3 +54,7 @@ fi
 echo "installed program and manual"
 "$prefix/bin/choir" --version
 test -s "$(find "$prefix" -name choir-train.1)"
+
+echo "installed studies"
+env -u CHOIR_PYTHON -u PYTHONPATH -u CHOIR_LIBRARY -u LD_LIBRARY_PATH PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
+  "$prefix/bin/choir" study list >"$work/studies" 2>&1 || grep -q 'lacks .*: apt-get install' "$work/studies" || { cat "$work/studies"; exit 1; }
