@@ -2,7 +2,6 @@
 #include <limits.h>
 
 #include "cli.h"
-#include "file/checkpoints.h"
 #include "file/run_files.h"
 #include "file/there.h"
 
@@ -31,7 +30,7 @@ int cli_data_of_run(const char *path, const char **data) {
     if (ch_own_there(file, &there)) return cli_fail();
     if (there) return (*data = cli_read_file(file, &size)) ? 0 : CLI_FAILED;
   }
-  char checkpoint[PATH_MAX];
-  if (ch_checkpoint_resolve(path, checkpoint)) return cli_fail();
+  choir_model *none;
+  if (ch_there(path, &there) || (!there && choir_model_load(path, NULL, &none, NULL))) return cli_fail();
   return cli_usage("%s: does not say what data it was trained on; give --data DIR", cli_shown(path));
 }

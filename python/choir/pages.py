@@ -77,7 +77,7 @@ def inspect(
     words = ["inspect", *models] + (["--routing", routing] if routing else [])
     if not isinstance(text, str):
         return _page(out, *words, "--text", text)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
-        file.write(text)
-        file.flush()
-        return _page(out, *words, "--text", file.name)
+    with tempfile.TemporaryDirectory() as at:
+        named = os.path.join(at, "the text")  # as the page's title calls it
+        _files.save(named, text)
+        return _page(out, *words, "--text", named)

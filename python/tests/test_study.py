@@ -81,7 +81,7 @@ class Whole(unittest.TestCase):
 
     def test_it_says_what_it_found(self):
         self.assertEqual(self.status, 0, self.errors)
-        self.assertIn("2 seeds of 2 arms tell a difference of", self.out)
+        self.assertIn("2 seeds of 2 arms find a true difference of", self.out)
         own = testing.run().parent / "whole" / "two-scale"
         page = (own / "report.html").read_text()
         for text in ("Two &lt;arms&gt;", "the paper&#x27;s figure is excluded", "<svg", "prefers-color-scheme", "Holm",

@@ -216,9 +216,9 @@ class Pages(unittest.TestCase):
         self.assertTrue(told.startswith("small: 1, 2 M tokens, 100,000 a step; constant rate, the last 20% of"), told)
         self.assertIn(" cooled; 4,096 held-out tokens, the same for all; 2 seeds; learning rates 0.01, 0.02 tried", told)
         deviation = math.sqrt(2 * 0.0025)  # of 0.5 and 0.4, which pairs differ by
-        self.assertIn(f" {statistics.detectable(deviation, 2, 1):.4f} nats at most", report.power_seen(self.study))
+        self.assertIn(f" {statistics.detectable(deviation, 2, 1):.4f} nats between an arm", report.power_seen(self.study))
         self.study.seeds, self.study.arms = 4, [*self.study.arms, None]
-        self.assertIn(f" {statistics.detectable(0.02, 4, 6):.4f} nats with a power of 0.8", report.power(self.study))
+        self.assertIn(f" {statistics.detectable(0.02, 4, 6):.4f} nats four times out of five", report.power(self.study))
         claim = claims.Finding({"text": "t", "kind": "loss"}, Estimate(0.1, 0.1, 20, 8), 0.3, 0.6, "not resolved")
         row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
         self.assertEqual(row[2:4], ["0.1000 (-0.1086 to 0.3086) nats", "0.3 / 0.6"])

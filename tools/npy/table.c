@@ -34,7 +34,7 @@ static int refuse_word(const reader *r) {
 static int add(reader *r, double number) {
   if (r->count == r->room) {
     size_t room = 2 * r->room + 256;
-    float *grown = realloc(r->number, room * sizeof *grown);
+    float *grown = reallocarray(r->number, room, sizeof *grown);
     if (!grown) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu numbers", r->name, room);
     r->number = grown, r->room = room;
   }

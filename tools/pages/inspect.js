@@ -40,11 +40,12 @@ function layerFigures() {
   const shown = shownLayers().map((l) => layers[l]), mean = (f) => shown.reduce((sum, layer) => sum + f(layer), 0) / shown.length;
   const known = (key) => shown.every((layer) => layer[key] !== null);
   const cards = [card("experts a token" + all, fixed(shown.length * mean((s) => s.experts_per_token), 2)), card("tokens without any" + all, percent(none)),
-    card("gate mass a token" + all, fixed(shown.length * mean((s) => s.gate_mass), 3)), card("choices dropped" + means, percent(mean((s) => s.dropped_share)))];
-  const entropy = (label, key) => cards.push(card(label + means, layers[0].most_entropy > 0 ? percent(mean((s) => s[key]) / layers[0].most_entropy, 0) : null));
-  if (known("token_entropy")) entropy("of the highest entropy of a token's scores", "token_entropy");
-  entropy("of the highest entropy of loads", "load_entropy");
-  if (known("drift")) cards.push(card("drift of cut-offs" + means, percent(mean((s) => s.drift))));
+    card("gate mass a token" + all, fixed(shown.length * mean((s) => s.gate_mass), 3), "Mean over tokens of the sum of their gates: how much of the experts' outputs reaches a token."),
+    card("choices dropped" + means, percent(mean((s) => s.dropped_share)))];
+  const entropy = (label, key, about) => cards.push(card(label + means, layers[0].most_entropy > 0 ? percent(mean((s) => s[key]) / layers[0].most_entropy, 0) : null, about));
+  if (known("token_entropy")) entropy("of the highest entropy of a token's scores", "token_entropy", "100 %: the router cannot tell the experts apart; 0 %: each token has one expert that it clearly prefers.");
+  entropy("of the highest entropy of loads", "load_entropy", "100 %: all experts hold as many tokens.");
+  if (known("drift")) cards.push(card("drift of cut-offs" + means, percent(mean((s) => s.drift)), "How far this text's cut-offs are from those that training kept, in parts of these. Where it is large, routing by thresholds gives experts far more or far fewer tokens than in training."));
   $("layerfigures").replaceChildren(...cards);
 }
 

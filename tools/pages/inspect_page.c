@@ -8,6 +8,7 @@
 #include "data/encoder.h"
 #include "file/json.h"
 #include "handle/model.h"
+#include "moe/router.h"
 #include "pages/inspect.h"
 #include "pages/page.h"
 
@@ -61,6 +62,20 @@ static int put_text(json_t *data, const choir_tokenizer *t, const int32_t *ids, 
   return place ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the page");
 }
 
+/* "threshold_loss" beside a loss whose routing looks at later tokens: what the model has when it writes. Left out where
+ * training has set no thresholds. */
+static int put_threshold_loss(choir_model *model, const ch_inspect_options *o, const ch_text_tokens *text,
+                              const ch_inspection *shown, json_t *inspection) {
+  ch_inspect_options by = *o;
+  ch_inspection causal = {0};
+  if (!shown->eval.looks_across_tokens || !ch_router_has_thresholds(model->net.router)) return CHOIR_OK;
+  by.routing = "threshold";
+  int code = ch_inspect_tokens(model, text, &by, NULL, NULL, &causal);
+  if (!code) ch_json_put(inspection, "threshold_loss", ch_json_number(causal.eval.loss));
+  ch_inspection_free(&causal);
+  return code == CHOIR_ERROR_UNSUPPORTED ? CHOIR_OK : code;
+}
+
 /* What one checkpoint does with the text: "inspection", "routes", "losses", and the text. */
 static int make_view(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o,
                      const ch_text_tokens *text, json_t *view) {
@@ -73,7 +88,9 @@ static int make_view(choir_model *model, const choir_tokenizer *tokenizer, const
   if (!code) code = put_text(view, tokenizer, text->ids, shown.eval.tokens);
   for (int64_t t = 0; !code && t < shown.eval.tokens; t++)
     ch_json_add(losses, ch_json_number(round(1e3 * (double)shown.token_loss[t]) / 1e3));
-  if (!code) ch_json_put(view, "inspection", ch_inspection_json(model, tokenizer, o, &shown));
+  json_t *inspection = code ? NULL : ch_inspection_json(model, tokenizer, o, &shown);
+  if (!code) code = put_threshold_loss(model, o, text, &shown, inspection);
+  if (inspection) ch_json_put(view, "inspection", inspection);
   ch_inspection_free(&shown);
   return code;
 }

@@ -87,7 +87,9 @@ function header() {
     B + " × " + T + " tokens at a time",
   ].filter(Boolean).join(" · ");
   $("figures").replaceChildren(...[
-    card("tokens shown", number(N)), card("loss, nats a token", fixed(inspection.loss, 4)), card("perplexity", fixed(inspection.perplexity, 1)),
+    card("tokens shown", number(N)), card("loss, nats a token" + (inspection.threshold_loss === undefined ? "" : ", by " + inspection.routing), fixed(inspection.loss, 4)),
+    card("the same by thresholds", inspection.threshold_loss === undefined ? null : fixed(inspection.threshold_loss, 4), "Every token routed without a look at any other, as when the model writes: experts take the tokens that reach the mean cut-offs of training."),
+    card("perplexity", fixed(inspection.perplexity, 1)),
     card("bits per byte", fixed(inspection.bits_per_byte, 3)), card("loss of unigrams", fixed(inspection.unigram_loss, 4))].filter(Boolean));
   $("notes").replaceChildren();
   const note = (message) => $("notes").append(el("p", { class: "note" }, message));

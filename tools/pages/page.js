@@ -30,7 +30,8 @@ function short(v) {
 }
 
 /* ---- cards and tables ---- */
-const card = (label, value) => (value === null ? null : el("div", {}, el("b", {}, value), el("span", {}, label)));
+/* `about`: a note that explains the label, for those who point at it. */
+const card = (label, value, about) => (value === null ? null : el("div", about ? { title: about } : {}, el("b", {}, value), el("span", about ? { class: "about" } : {}, label)));
 const cards = (...list) => el("div", { class: "cards" }, ...list);
 /* Columns whose head begins with "#" hold numbers. */
 function table(head, rows) {

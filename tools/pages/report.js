@@ -11,7 +11,7 @@ for (const run of runs) if (measure(run) && !alone) run.name += ` (${measure(run
 const CURVES = [
   ["loss", "Loss in training", "nats a token"],
   ["heldout", "Held-out loss", "by the router's own routing", false, true],
-  ["causal", "Held-out loss, causal", "by thresholds", false, true],
+  ["causal", "Held-out loss, causal", alone ? "by thresholds" : "by thresholds, or where a router looks at no other token by its own routing", false, true],
   ["bits_per_byte", "Bits per byte", "held out", false, true],
   ["gradient_norm", "Gradient norm", "before clipping", true],
   ["rate", "Learning rate", "", true],
@@ -25,7 +25,9 @@ const CURVES = [
 ];
 const last = (run, name) => run.curves[name]?.last, median = (run, name) => run.curves[name]?.median;
 /* Where a router does not look across tokens its own loss is the causal one. */
-const causal = (run) => (run.eval.looks_across_tokens === false ? last(run, "heldout") : last(run, "causal"));
+const ownIsCausal = (run) => run.eval.looks_across_tokens === false;
+const causal = (run) => last(run, ownIsCausal(run) ? "heldout" : "causal");
+const curveOf = (run, name) => run.curves[name === "causal" && !alone && ownIsCausal(run) ? "heldout" : name];
 
 /* What runs may be compared over: [button, unit, how much of it one step is]. Seconds are those of steps, by the median speed. */
 const OVER = [["steps", "step", () => 1], ["tokens", "token", (run) => run.tokens / run.steps],
@@ -36,8 +38,8 @@ const stretched = (run, curve) => (over[2](run) === 1 ? curve : { ...curve, x: c
 /* Curves of one name of all runs; those of nothing but zeros say nothing, and those that never change come last. */
 function curves(only) {
   const made = CURVES.filter(([name]) => only(name)).flatMap(([name, title, unit, fromZero, points]) => {
-    const told = runs.filter((run) => run.curves[name] && known(over[2](run)));
-    const series = told.map((run, i) => ({ label: alone ? title.toLowerCase() : run.name, curve: stretched(run, run.curves[name]), points, dash: i > 0 && points }));
+    const told = runs.filter((run) => curveOf(run, name) && known(over[2](run)));
+    const series = told.map((run, i) => ({ label: alone ? title.toLowerCase() : run.name, curve: stretched(run, curveOf(run, name)), points, dash: i > 0 && points }));
     if (!series.some((s) => s.curve.y.some((v) => v))) return [];
     const constant = series.every((s) => s.curve.y.every((v) => v === series[0].curve.y[0]));
     const late = ["loss", "heldout", "causal", "bits_per_byte"].includes(name);
@@ -127,11 +129,10 @@ function oneRun(run) {
 
 /* ---- several ---- */
 function results() {
-  /* With two runs, what the second has more than the first. */
   const difference = (a, b) => (a === null || b === null ? "" : (b > a ? "+" : "") + (b - a).toLocaleString("en-US", { maximumFractionDigits: 4 }));
   const plain = (shown) => (shown === null || shown === undefined ? null : +("" + shown).replace(/,/g, ""));
   const row = (label, value) => [label, ...runs.map(value), ...(runs.length === 2 ? [difference(...runs.map((run) => plain(value(run))))] : [])];
-  return table(["", ...runs.map((run) => "#" + run.name), ...(runs.length === 2 ? ["#difference"] : [])], [row("steps", (run) => number(run.steps)), row("training tokens", (run) => number(run.tokens)),
+  return table(["", ...runs.map((run) => "#" + run.name), ...(runs.length === 2 ? ["#second less first"] : [])], [row("steps", (run) => number(run.steps)), row("training tokens", (run) => number(run.tokens)),
     row("loss in training, last step", (run) => places(last(run, "loss"), 4)), row("step of the last evaluation", (run) => number(run.eval.step)),
     row("held-out loss, nats a token, by the router's own routing", (run) => places(last(run, "heldout"), 4)),
     row("the same, causal", (run) => places(causal(run), 4)), row("bits per byte, held out", (run) => places(last(run, "bits_per_byte"), 4)),

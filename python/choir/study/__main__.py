@@ -169,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")
     run.add_argument("--out", required=True, metavar="DIR", help="directory of studies, which share runs")
     run.add_argument("--store", metavar="DIR", help="the store of results [OUT/results]")
-    run.add_argument("--scale", default="pico", help="pico, pico-char, nano, nano-char, small, 0.1b, or a JSON file [pico]")
+    run.add_argument("--scale", default="pico", help="a name of studies/scales.json, as pico or pico-1m, or a JSON file [pico]")
     run.add_argument("--seeds", type=_count, default=0, metavar="N", help="runs of every arm [the scale's]")
     run.add_argument("--tokens", type=_tokens, metavar="M,...",
                      help="budgets: training tokens of cooled end points [the scale's]")  # fmt: skip

@@ -56,6 +56,7 @@ def _plot(x: Sequence[float], curves: dict[str, list], band: bool, over: str, wh
     return re.sub(r"(<svg[^>]*>)", r"\1" + _STYLE, text[text.index("<svg") :], count=1)
 
 
+_BARS = "\n(mean over seeds; bars: its 95 % interval)"
 _TOKENS = "million tokens of training, cooled"
 
 
@@ -67,13 +68,13 @@ def losses(study: Study) -> str:
     """Means over seeds of cooled end points, with 95 % intervals where there are several seeds."""
     tables = [study.table(steps) for steps in study.steps]
     curves = {arm.name: [statistics.of_values(table[i]) for table in tables] for i, arm in enumerate(study.arms)}
-    return _plot(_tokens(study), curves, True, _TOKENS, f"held-out {study.measure} (nats)")
+    return _plot(_tokens(study), curves, True, _TOKENS, f"held-out {study.measure}, nats{_BARS}")
 
 
 def differences(study: Study) -> str:
     """The same minus that of the first arm, with 95 % intervals of the blocked analysis."""
     curves = {arm.name: [study.apart(i, steps) for steps in study.steps] for i, arm in enumerate(study.arms) if i}
-    above = f"nats above {study.arms[0].name}"
+    above = f"nats above {study.arms[0].name}{_BARS}"
     return _plot(_tokens(study), curves, True, _TOKENS, above, lambda axes: axes.axhline(0, color=_INK, linewidth=0.7))
 
 
@@ -83,7 +84,7 @@ def swept(study: Study) -> str:
     for arm, row in zip(study.arms, study.table(study.steps[-1])):
         curves.setdefault(arm.name.rsplit(", ", 1)[0], []).append(statistics.of_values(row))
     values, label = study.recipe["sweep"]["values"], study.recipe["sweep"]["label"]
-    return _plot(values, curves, True, label, f"held-out {study.measure} (nats)")
+    return _plot(values, curves, True, label, f"held-out {study.measure}, nats{_BARS}")
 
 
 def all_of(study: Study) -> dict[str, str]:

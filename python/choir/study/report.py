@@ -86,7 +86,8 @@ CLAIM_HEAD = ["claim", "paper", "here: mean and 95 % interval", "p, raw / Holm",
 
 def arm_head(study: Study) -> list[str]:
     return [
-        "arm", "rate", study.measure, "own routing", "minus the first", "experts a token: training / serving",
+        "arm", "rate", f"{study.measure}, ± deviation over seeds", "own routing, ± deviation",
+        "minus the first (95 % interval)", "experts a token: training / serving",
         "gate sum: training / serving", "at the cap / above it", "dropped", "asked above capacity", "FLOPs a token",
         "step, s",
     ]  # fmt: skip
@@ -151,8 +152,8 @@ def power(study: Study) -> Optional[str]:
     floor = max(deviation, study.scale.get("chaos", 0.0))
     effect = statistics.detectable(floor, study.seeds, (arms - 1) * (study.seeds - 1))
     return (
-        f"{study.seeds} seeds of {arms} arms tell a difference of {effect:.4f} nats with a power of 0.8, where paired "
-        f"runs deviate by {floor:g}"
+        f"{study.seeds} seeds of {arms} arms find a true difference of {effect:.4f} nats four times out of five, where "
+        f"differences of two runs of one seed have a standard deviation of {floor:g}"
     )
 
 
@@ -164,8 +165,9 @@ def power_seen(study: Study) -> Optional[str]:
         return None
     worst = max(known, key=lambda one: one.detectable())
     return (
-        f"Of the arms beside the first a difference of {worst.detectable():.4f} nats at most would have been seen with a "
-        f"power of 0.8: runs of {worst.count} seeds at least deviate by {worst.error * math.sqrt(worst.count):.4f} in pairs"
+        f"By what its own seeds show, this study would find a true difference of {worst.detectable():.4f} nats between an arm "
+        f"and the first four times out of five: differences of two runs of one seed have a standard deviation of up to "
+        f"{worst.error * math.sqrt(worst.count):.4f}, and {worst.count} seeds are there at least"
     )
 
 
