@@ -93,7 +93,7 @@ class Estimates(unittest.TestCase):
 
 class Power(unittest.TestCase):
     def test_it_is_statsmodels(self):
-        for count in (2, 3, 8, 20):
+        for count in (3, 8, 20):  # by the noncentral t of SciPy 1.15, 2 is 3 % less
             wanted = TTestPower().solve_power(nobs=count, power=0.8, alpha=0.05)
             np.testing.assert_allclose(statistics.detectable(1, count, count - 1), wanted, rtol=1e-4)
 
@@ -104,9 +104,10 @@ class Power(unittest.TestCase):
 
     def test_by_simulation(self):
         rng = np.random.default_rng(3)
-        effect = statistics.detectable(0.5, 8, 7)
-        seen = stats.ttest_1samp(rng.normal(effect, 0.5, (8, 20000)), 0).pvalue < 0.05
-        self.assertLess(abs(seen.mean() - 0.8), 0.01)
+        for count in (2, 8):
+            effect = statistics.detectable(0.5, count, count - 1)
+            seen = stats.ttest_1samp(rng.normal(effect, 0.5, (count, 20000)), 0).pvalue < 0.05
+            self.assertLess(abs(seen.mean() - 0.8), 0.01)
 
 
 class Curves(unittest.TestCase):

@@ -22,6 +22,7 @@ if "--device" in sys.argv:
     del sys.argv[at : at + 2]
 # A run that was killed leaves half a file in PyTorch's own cache, which the next one would load.
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(testing.directory())
+os.environ["USE_LIBUV"] = "0"  # which Debian 13's PyTorch asks for and was built without
 DEVICE = os.environ.get("CHOIR_TORCH_DEVICE", "cpu")
 ANY_ORDER = 0.0 if DEVICE == "cpu" else 1e-10  # how far two runs differ, as index_add adds in any order on CUDA
 CASES = (
@@ -72,6 +73,14 @@ def planted(n, e, dtype=None):
 said = set()
 
 
+def say(law, why):
+    """A line that ./check looks for, once: it begins so."""
+    line = f"NOT TESTED: choir.torch: {law}: PyTorch {torch.__version__} {why}"
+    if line not in said:
+        print("", line, sep="\n", flush=True)
+    said.add(line)
+
+
 def lacks(law, *names):
     """Whether this PyTorch has none of what the law needs, dotted names below torch; then says so."""
     for name in names:
@@ -79,12 +88,19 @@ def lacks(law, *names):
         for part in name.split("."):
             found = getattr(found, part, None)
         if found is None:
-            line = f"NOT TESTED: choir.torch: {law}: PyTorch {torch.__version__} has no torch.{name}"
-            if line not in said:
-                print("", line, sep="\n", flush=True)  # ./check looks for lines that begin so
-            said.add(line)
+            say(law, f"has no torch.{name}")
             return True
     return False
+
+
+def cannot_compile(law):
+    """Whether this PyTorch does not compile layers: 2.6 does not see through a NamedTuple's properties."""
+    if lacks(law, "compile", "library.custom_op"):
+        return True
+    old = tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 6)
+    if old:
+        say(law, "does not compile layers")
+    return old
 
 
 def run_processes(file, count, *words):
