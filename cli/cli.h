@@ -121,6 +121,11 @@ int cli_start(void); /* makes the process fit to work in; an exit status, 0: it 
 
 /* plugin.c */
 int cli_take_plugins(int *count, char **words); /* loads files of --plugin and takes these words away; an exit status */
+int cli_load_python(const char *file);          /* plugin_python.c: routers of a file of Python; an exit status */
+
+/* python.c: becomes Python with a module of the package; what: the command, for messages; needed: modules, by commas.
+ * It returns, with an exit status, where it fails. */
+int cli_python(const char *what, const char *module, const char *needed, int count, const char *const *words);
 
 /* help.c */
 extern const char cli_statuses[]; /* what exit statuses mean */

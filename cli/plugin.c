@@ -1,4 +1,5 @@
 /* --plugin FILE, before any verb reads a config: routers of somebody's own. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
@@ -15,9 +16,27 @@ static int read_words(int count, char **words, int i, const char **file) {
   return 2;
 }
 
+static int load(const char *file) {
+  const char *dot = strrchr(file, '.');
+  if (dot && !strcmp(dot, ".py")) return cli_load_python(file);
+  return choir_plugin_load(file) ? cli_fail() : 0;
+}
+
+/* CHOIR_PLUGIN: files, with colons between them, for the commands that another one starts. */
+static int load_named(void) {
+  const char *named = getenv("CHOIR_PLUGIN");
+  char *files = named ? strdup(named) : NULL, *rest = NULL;
+  int status = 0;
+  for (char *file = files ? strtok_r(files, ":", &rest) : NULL; file && !status; file = strtok_r(NULL, ":", &rest))
+    status = load(file);
+  free(files);
+  return status;
+}
+
 int cli_take_plugins(int *count, char **words) {
-  int left = 0, status = 0;
+  int left = 0, status;
   if (*count && !strcmp(words[0], cli_study.name)) return 0; /* whose arms take them */
+  status = load_named();
   for (int i = 0, used; i < *count && !status; i += used ? used : 1) {
     const char *file;
     used = read_words(*count, words, i, &file);
@@ -25,8 +44,8 @@ int cli_take_plugins(int *count, char **words) {
       words[left++] = words[i];
     else if (!file || !*file)
       return cli_usage("--plugin needs a file: a router of your own (docs/adding-a-router.md)");
-    else if (choir_plugin_load(file))
-      status = cli_fail();
+    else
+      status = load(file);
   }
   *count = left;
   return status;

@@ -37,7 +37,7 @@ static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen)
   return 0;
 }
 
-int choir_plugin(choir_plugin_add *add) {
+int choir_plugin(choir_plugin_add add) {
   static const choir_plugin_router even_share = {
       .name = "even_share",
       .summary = "each expert takes the tokens that score an even share for it, best first",

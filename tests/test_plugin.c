@@ -309,5 +309,21 @@ static void options(void **state) {
   unlink(path);
 }
 
+/* examples/own_router.c as a shared library. */
+static void from_a_file(void **state) {
+  float scores[N * E], gates[N * E];
+  choir_router_options o;
+  fill_scores(scores, N, E, 3);
+  test_ok(choir_plugin_load(CHOIR_OWN_ROUTER));
+  test_ok(choir_router_options_default("even_share", &o));
+  o.own[0] = 3;
+  choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores};
+  test_ok(choir_route(&r, gates, NULL));
+  int taken = 0;
+  for (int i = 0; i < N * E; i++) taken += gates[i] != 0, assert_true(gates[i] == 0 || gates[i] >= 0.75f);
+  assert_true(taken);
+  assert_int_equal(choir_plugin_load("absent.so"), CHOIR_ERROR_IO);
+}
+
 TEST_MAIN(register_twins, NULL, same_on_ranks, ranks_that_choose_otherwise, same_matrix, same_training, not_believed,
-          ends_the_step, definitions, options) /* what forks comes before what has threads */
+          ends_the_step, definitions, options, from_a_file) /* what forks comes before what has threads */

@@ -76,11 +76,11 @@ CHOIR_API int choir_router_is_plugin(const char *name);
 
 /* Loads FILE.so, which registers what it has: its function
  *
- *   int choir_plugin(choir_plugin_add *add) { return add(&router); }
+ *   int choir_plugin(choir_plugin_add add) { return add(&router); }
  *
  * is called with choir_router_register, and an error of it is the call's. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: no such
  * function. */
-typedef int choir_plugin_add(const choir_plugin_router *router);
+typedef int (*choir_plugin_add)(const choir_plugin_router *router);
 CHOIR_API int choir_plugin_load(const char *path);
 
 CHOIR_C_END

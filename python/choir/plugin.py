@@ -18,7 +18,8 @@ Number = Union[float, Tuple[float, float, float]]
 LOOKS = ("nowhere", "in_training", "back", "around")
 _GIVEN = ("scores", "valid", "capacity", "training")  # to every function, by place
 _ASKED = ("layer", "sequence_length", "seed", "first")  # to one that has a parameter of that name
-_registered: dict[str, Any] = {}  # what C holds pointers to, by the router's name
+registered: dict[str, Any] = {}  # by name: the definition in C, which holds pointers to the rest, and an Asked
+_earlier: list[Any] = []
 
 
 def _marks(chosen: Any, n: int, e: int) -> np.ndarray:
@@ -43,24 +44,38 @@ def _asked(function: Function) -> list[str]:
     return [name for name in _ASKED if name in inspect.signature(function).parameters]
 
 
-def _choice(function: Function, options: list[str]) -> Callable[[Any, Any, Any], int]:
-    """`function` as C calls it."""
-    asked = _asked(function)
-    file = inspect.getsourcefile(function)
+class Asked:
+    """A registered function, and how to ask it."""
+
+    def __init__(self, function: Function, options: list[str]):
+        self.function, self.options, self.more = function, options, _asked(function)
+        self.file = inspect.getsourcefile(function)
+
+    def choice(self, call: Any, scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        """[n,e] bool, or what the function raises; `call` has the fields of choir_plugin_call. The arrays become the
+        function's own."""
+        more = {name: getattr(call, name) for name in self.more}
+        more.update((name, call.options[i]) for i, name in enumerate(self.options))
+        return _marks(self.function(scores, valid, call.capacity, bool(call.training), **more), *scores.shape)
+
+    def told(self, error: BaseException) -> bytes:
+        """What C says of an exception."""
+        return _where(error, self.file).encode()[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
+
+
+def _callback(asked: Asked) -> Callable[[Any, Any, Any], int]:
+    """The function as C calls it."""
 
     def choose(_, call, chosen):
         try:
             n, e = call.n, call.e
             scores = np.frombuffer(ffi.buffer(call.scores, 4 * n * e), np.float32).reshape(n, e).copy()
-            valid = np.frombuffer(ffi.buffer(call.valid, n), np.bool_).copy()  # its own, to keep or to change
-            more = {name: getattr(call, name) for name in asked}
-            more.update((name, call.options[i]) for i, name in enumerate(options))
-            made = _marks(function(scores, valid, call.capacity, bool(call.training), **more), n, e)
-            np.frombuffer(ffi.buffer(chosen, n * e), np.bool_).reshape(n, e)[:] = made
+            valid = np.frombuffer(ffi.buffer(call.valid, n), np.bool_).copy()
+            np.frombuffer(ffi.buffer(chosen, n * e), np.bool_).reshape(n, e)[:] = asked.choice(call, scores, valid)
             return 0
         except BaseException as error:  # noqa: BLE001 C gets the message, and ends what it does
             native.causes.append(error)
-            told = _where(error, file).encode()[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
+            told = asked.told(error)
             ffi.memmove(call.message, told + b"\0", len(told) + 1)
             return 1
 
@@ -117,12 +132,14 @@ def router(
         factor = (0.0 if choices else 2.0) if capacity_factor is None else capacity_factor
         fields = dict(name=name, summary=told, looks=LOOKS.index(looks), choices=choices, capacity_factor=factor)
         fields.update(normalize_gates=normalize_gates, aux_loss_weight=aux_loss_weight)
-        native.fill(made, made, {**fields, "choose": ffi.callback(kind, _choice(function, list(own)), error=1)})
+        asked = Asked(function, list(own))
+        native.fill(made, made, {**fields, "choose": ffi.callback(kind, _callback(asked), error=1)})
         for i, (option, value) in enumerate(own.items()):
             numbers = value if isinstance(value, tuple) else (value, 0.0, 0.0)
             native.fill(made, made.options[i], dict(zip(("name", "value", "low", "high"), (option, *numbers))))
         native.check(lib.choir_router_register(made))
-        _registered.setdefault(name, []).append(made)  # a model may still run with an earlier one
+        _earlier.append(registered.get(name))  # with which a model may still run
+        registered[name] = (made, asked)
         return function
 
     return register

@@ -3,7 +3,6 @@ do what nobody may."""
 
 import json
 import os
-import pathlib
 import subprocess
 import unittest
 
@@ -143,6 +142,52 @@ class Runs(unittest.TestCase):
         self.allowed = 10**9
         with choir.Model.load(testing.directory() / "broken") as model:  # the last checkpoint
             self.assertTrue(np.isfinite(model.evaluate(testing.directory() / "data").loss))
+
+
+class Program(unittest.TestCase):
+    """--plugin FILE.py: the program asks a process of Python beside it."""
+
+    def run_program(self, *words):
+        done = subprocess.run([os.environ["CHOIR_PROGRAM"], *map(str, words)], capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_route(self):
+        np.save(testing.directory() / "s.npy", scores_of())
+        words = ("route", "--router", "louder", "--set", "router.share=0.25", testing.directory() / "s.npy", "--json")
+        code, out, told = self.run_program(*words, "--plugin", EXAMPLE)
+        self.assertEqual((code, told), (0, ""))
+        choir.load_plugin(EXAMPLE)
+        self.assertEqual(json.loads(out)["load"], choir.route(scores_of(), "louder", share=0.25).load.tolist())
+        self.assertIn("no router 'louder'", self.run_program(*words)[2])
+        self.assertIn("router.share is 2: must be", self.run_program(*words, f"--plugin={EXAMPLE}", "--set", "router.share=2")[2])
+
+    def test_what_is_no_plugin(self):
+        for text, says in (("x = 1", "has no router"), ("import nope", "No module named 'nope'")):
+            file = testing.directory() / "none.py"
+            file.write_text(text)
+            code, _, told = self.run_program("help", "routers", "--plugin", file)
+            self.assertEqual(code, 1)
+            self.assertIn(says, told)
+        self.assertIn("No such file", self.run_program("help", "--plugin", "absent.py")[2])
+        self.assertEqual(self.run_program("help", "--plugin")[0], 2)
+
+    def test_run(self):
+        run, data = testing.directory() / "own-program", testing.directory() / "data"
+        testing.run()
+        sets = [word for key in ("router.name=louder", "steps=4", "checkpoint_every=2") for word in ("--set", key)]
+        train = ("train", "--config", testing.directory() / "config.json", "--data", data, "--out", run, *sets)
+        self.assertIn("--plugin FILE", self.run_program(*train)[2])
+        self.assertEqual(self.run_program(*train, "--plugin", EXAMPLE)[0], 0)
+        self.assertIn("--plugin FILE", self.run_program("eval", run)[2])
+        losses = {}
+        for name, words in {"eval": ("eval", run, "--json"), "probe": ("probe", run, "--json")}.items():
+            code, out, told = self.run_program(*words, "--plugin", EXAMPLE)
+            self.assertEqual(code, 0, told)
+            losses[name] = json.loads(out)
+        self.assertEqual(self.run_program("generate", run, "--prompt", "ka", "--max-tokens", 3, "--plugin", EXAMPLE)[0], 0)
+        choir.load_plugin(EXAMPLE)
+        with choir.Model.load(run) as model:
+            self.assertAlmostEqual(model.evaluate(data).loss, losses["eval"]["loss"], 8)
 
 
 @unittest.skipUnless(torch, "PyTorch is not installed")

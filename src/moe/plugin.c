@@ -219,7 +219,7 @@ int choir_plugin_load(const char *path) {
   snprintf(local, sizeof local, "%s%s", strchr(path, '/') ? "" : "./", path);
   void *file = dlopen(local, RTLD_NOW | RTLD_LOCAL);
   if (!file) return ch_error(CHOIR_ERROR_IO, "plug-in %s: %s", path, dlerror());
-  int (*plugin)(choir_plugin_add * add);
+  int (*plugin)(choir_plugin_add add);
   *(void **)&plugin = dlsym(file, "choir_plugin");
   if (plugin) return plugin(choir_router_register); /* its code is needed from now on */
   dlclose(file);

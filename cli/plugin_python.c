@@ -1,0 +1,123 @@
+/* Routers in a file of Python. Python runs as a process of its own beside the program, which asks it over a socket: it
+ * needs no library of Python, goes with MPI, and what Python does to itself ends a run with a message. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* One choice asked for, before its scores [n,e] float and valid [n]; python/choir/_serve.py reads it. The answer is an
+ * int: 0, and chosen [n,e], or another, and a message. */
+typedef struct {
+  int32_t router, n, e, sequence_length, capacity, training, layer, unused;
+  uint64_t seed, first;
+  double options[CHOIR_PLUGIN_OPTIONS];
+} question;
+
+typedef struct {
+  int socket, number; /* of the router in its file */
+} asked_router;
+
+static int move(int socket, void *bytes, size_t count, int sends) {
+  for (char *at = bytes; count;) {
+    ssize_t n = sends ? send(socket, at, count, MSG_NOSIGNAL) : recv(socket, at, count, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return -1;
+    at += n, count -= (size_t)n;
+  }
+  return 0;
+}
+
+static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  const asked_router *r = context;
+  size_t cells = (size_t)call->n * (size_t)call->e;
+  int32_t code = 0;
+  question q = {.router = r->number,
+                .n = call->n,
+                .e = call->e,
+                .sequence_length = call->sequence_length,
+                .capacity = call->capacity,
+                .training = call->training,
+                .layer = call->layer,
+                .seed = call->seed,
+                .first = call->first};
+  memcpy(q.options, call->options, sizeof q.options);
+  int lost = move(r->socket, &q, sizeof q, 1) || move(r->socket, (void *)call->scores, cells * sizeof(float), 1) ||
+             move(r->socket, (void *)call->valid, (size_t)call->n, 1) || move(r->socket, &code, sizeof code, 0);
+  if (!lost && !code) lost = move(r->socket, chosen, cells, 0);
+  if (!lost && code) lost = move(r->socket, call->message, CHOIR_PLUGIN_MESSAGE_BYTES, 0);
+  if (lost) strcpy(call->message, "the Python process of the plug-in has ended");
+  return lost || code;
+}
+
+static double number_of(const json_t *object, const char *key) {
+  return json_number_value(json_object_get(object, key));
+}
+
+/* The socket stays open as long as the program, and so do the definition and its context. */
+static int add_router(int socket, int number, const json_t *json) {
+  asked_router *context = malloc(sizeof *context);
+  if (!context) return cli_fail_with("no memory for a router");
+  *context = (asked_router){socket, number};
+  choir_plugin_router r = {.name = json_string_value(json_object_get(json, "name")),
+                           .summary = json_string_value(json_object_get(json, "summary")),
+                           .looks = (choir_looks)number_of(json, "looks"),
+                           .choices = (int)number_of(json, "choices"),
+                           .capacity_factor = number_of(json, "capacity_factor"),
+                           .normalize_gates = (int)number_of(json, "normalize_gates"),
+                           .aux_loss_weight = number_of(json, "aux_loss_weight"),
+                           .choose = choose,
+                           .context = context};
+  json_t *options = json_object_get(json, "options");
+  for (size_t i = 0; i < json_array_size(options) && i < CHOIR_PLUGIN_OPTIONS; i++) {
+    const json_t *o = json_array_get(options, i);
+    r.options[i] = (choir_plugin_option){.name = json_string_value(json_object_get(o, "name")),
+                                         .value = number_of(o, "value"),
+                                         .low = number_of(o, "low"),
+                                         .high = number_of(o, "high")};
+  }
+  return choir_router_register(&r) ? cli_fail() : 0;
+}
+
+/* What the file has, in JSON behind its length. */
+static int read_routers(int socket, const char *file) {
+  int32_t size;
+  enum { MOST = 1 << 20 };
+  char *text = NULL;
+  json_t *json = NULL;
+  if (!move(socket, &size, sizeof size, 0) && size > 0 && size < MOST && (text = malloc((size_t)size)) &&
+      !move(socket, text, (size_t)size, 0))
+    json = json_loadb(text, (size_t)size, 0, NULL);
+  free(text);
+  int status = json ? 0 : cli_fail_with("plug-in %s: Python has ended, and gave no routers", file);
+  if (json && !json_array_size(json))
+    status = cli_fail_with("plug-in %s: has no router: nothing in it stands under @choir.router(...)", file);
+  for (size_t i = 0; i < json_array_size(json) && !status; i++)
+    status = add_router(socket, (int)i, json_array_get(json, i));
+  json_decref(json);
+  return status;
+}
+
+/* The child: Python, which reads from its side of the socket until the program ends. */
+static void become_python(int socket, const char *file) {
+  char number[16];
+  snprintf(number, sizeof number, "%d", socket);
+  dup2(STDERR_FILENO, STDOUT_FILENO); /* what a router prints is no result of the program */
+  cli_python("--plugin", "choir._serve", "cffi,numpy,choir", 2, (const char *const[]){number, file});
+  _exit(CLI_FAILED);
+}
+
+int cli_load_python(const char *file) {
+  int pair[2];
+  if (access(file, R_OK)) return cli_fail_with("plug-in %s: %s", file, strerror(errno));
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return cli_fail_with("plug-in %s: %s", file, strerror(errno));
+  pid_t child = fork();
+  if (child < 0) return cli_fail_with("plug-in %s: %s", file, strerror(errno));
+  close(pair[child ? 1 : 0]);
+  if (!child) become_python(pair[1], file);
+  fcntl(pair[0], F_SETFD, FD_CLOEXEC); /* a program that this one starts would keep Python waiting */
+  return read_routers(pair[0], file);
+}

@@ -1,0 +1,67 @@
+"""Asks the routers of a file for the program `choir`, which starts this as a process beside it (cli/plugin_python.c):
+python3 -m choir._serve SOCKET FILE."""
+
+import json
+import signal
+import socket
+import struct
+import sys
+import traceback
+import types
+
+import numpy as np
+
+from . import plugin
+from ._native import lib, string
+
+QUESTION = struct.Struct("=8i2Q8d")
+FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "unused", "seed", "first")
+
+
+def described(made) -> dict:
+    """A definition as the program reads it."""
+    options = [o for o in made.options if o.name]
+    return {
+        "name": string(made.name),
+        "summary": string(made.summary),
+        "options": [{"name": string(o.name), "value": o.value, "low": o.low, "high": o.high} for o in options],
+        **{
+            field: getattr(made, field)
+            for field in ("looks", "choices", "capacity_factor", "normalize_gates", "aux_loss_weight")
+        },
+    }
+
+
+def answer(asked: plugin.Asked, call: types.SimpleNamespace, scores: bytes, valid: bytes) -> bytes:
+    try:
+        arrays = np.frombuffer(scores, np.float32).reshape(call.n, call.e).copy(), np.frombuffer(valid, np.bool_).copy()
+        return struct.pack("=i", 0) + asked.choice(call, *arrays).tobytes()
+    except Exception as error:
+        traceback.print_exc()
+        return struct.pack("=i", 1) + asked.told(error).ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")
+
+
+def serve(stream, routers: list) -> None:
+    """Until the program has ended."""
+    while head := stream.read(QUESTION.size):
+        values = QUESTION.unpack(head)
+        call = types.SimpleNamespace(**dict(zip(FIELDS, values)), options=values[len(FIELDS) :])
+        stream.write(answer(routers[call.router], call, stream.read(4 * call.n * call.e), stream.read(call.n)))
+        stream.flush()
+
+
+def main() -> None:
+    number, file = sys.argv[1:]
+    for stops in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stops, signal.SIG_IGN)  # the program saves what it has, and asks until then
+    plugin.load_plugin(file)
+    definitions, routers = zip(*plugin.registered.values()) if plugin.registered else ((), ())
+    told = json.dumps([described(made) for made in definitions]).encode()
+    with socket.socket(fileno=int(number)) as connection, connection.makefile("rwb") as stream:
+        stream.write(struct.pack("=i", len(told)) + told)
+        stream.flush()
+        serve(stream, routers)
+
+
+if __name__ == "__main__":
+    main()
