@@ -1,8 +1,8 @@
 """The pages of claims are what the store of results gives."""
 
-import copy
 import json
 import pathlib
+import re
 import tempfile
 import unittest
 
@@ -19,6 +19,8 @@ class Pages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.made = page.pages(ROOT)
+        lines = [line for path in (ROOT / "lab/results").glob("*.jsonl") for line in path.read_text().splitlines()]
+        cls.runs = [one for line in lines if (one := json.loads(line)["result"])["format"] == "choir-result"]
 
     def test_they_are_what_the_script_gives(self):
         for path, text in self.made.items():
@@ -32,35 +34,57 @@ class Pages(unittest.TestCase):
             if line.count("|") == 8 and line.split("|")[3].strip()[:1].isdigit():
                 first, *last = line.split("|")[7].strip().split(" to ")
                 seeds += int(last[0]) - int(first) + 1 if last else 1
-        runs = [p for p in (ROOT / "lab/results").glob("*.json") if not p.name.startswith(("tuned-", "texts-"))]
-        self.assertEqual(seeds, len(runs))
+        self.assertEqual(seeds, len(self.runs))
 
-    def test_p_is_corrected_over_the_page(self):
-        store = Store(ROOT / "lab" / "results")
-        plan = recipe.read(ROOT / "lab" / "claims.json")
+    def test_what_thresholds_cost(self):
+        """From the lines themselves, by another way than the page's."""
+        gaps = []
+        for run in self.runs:
+            router, final = run["config"]["model"]["router"], run["final"]
+            if router["name"] == "expert_choice" and router["pool"] == "batch" and router["threshold_after"] == 0:
+                if final["own"]["routing"] == "batch" and final["causal"]["routing"] == "threshold":
+                    gaps.append(final["causal"]["loss"] - final["own"]["loss"])
+        told = f"{len(gaps)} runs, {min(gaps):.4f} to {max(gaps):.4f} nats."
+        self.assertIn(told, self.made[ROOT / "docs" / "causality.md"])
+        self.assertIn(f"over {len(gaps)} stored runs", self.made[ROOT / "README.md"])
+
+    def test_numbers_of_other_pages(self):
+        """Each "0.0038 (-0.0005 to 0.0081)" of a page is a row of all comparisons, or one with the other sign."""
+        number = r"-?[0-9]+\.[0-9]{3,4}"
+        pattern = re.compile(rf"({number}) \(({number}) to ({number})[);]")
+        known = set(pattern.findall(self.made[ROOT / "docs" / "results" / "comparisons.md"]))
+        minus = lambda text: text[1:] if text[0] == "-" else "-" + text  # noqa: E731
+        for name in ("results", "foreign", "diffusion", "moe", "routers"):
+            text = " ".join((ROOT / "docs" / f"{name}.md").read_text().split())
+            for mean, low, high in pattern.findall(text):
+                told = f"docs/{name}.md: {mean} ({low} to {high}) is no row of docs/results/comparisons.md"
+                self.assertTrue({(mean, low, high), (minus(mean), minus(high), minus(low))} & known, told)
+
+    def test_p_is_corrected_over_primary_claims_alone(self):
+        store, plan = Store(ROOT / "lab" / "results"), recipe.read(ROOT / "lab" / "claims.json")
         path = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "claims.json"
-        found = []
-        for groups in (plan["groups"][1:2], plan["groups"][1:3]):
-            path.write_text(json.dumps({**copy.deepcopy(plan), "groups": groups, "summary": []}))
-            found.append(page.load(path, store)[1][0].findings[0])
-        self.assertEqual(found[0].p, found[1].p)
-        self.assertGreater(found[1].corrected, found[0].corrected)
-        without = {**plan["groups"][1], "without": ["Nobody claims this."]}
-        path.write_text(json.dumps({**plan, "groups": [without]}))
-        with self.assertRaisesRegex(StudyError, "Nobody claims this."):
-            page.load(path, store)
-        only = {**plan["groups"][1], "arms": ["EC c=2", "top-2"]}
-        path.write_text(json.dumps({**plan, "groups": [only], "summary": []}))
-        study = page.load(path, store)[1][0].study
-        self.assertEqual([arm.name for arm in study.arms], ["EC c=2", "top-2"])
-        self.assertEqual({claim.get("rival", "top-2") for claim in study.recipe["claims"]}, {"top-2"})
-        path.write_text(json.dumps({**plan, "groups": [{**only, "arms": ["EC"]}]}))
+
+        def found(*groups):
+            path.write_text(json.dumps({**plan, "groups": groups}))
+            return page.load(path, store)[1][0].findings[0]
+
+        (few,) = [row for row in plan["groups"] if row["title"] == "10 M tokens at 0.04"]
+        few = {**few, "arms": ["EC c=2", "top-2"]}
+        one, other = ({**few, "primary": True, "title": title} for title in "ab")
+        alone, two, beside = found(one), found(one, other), found(one, few)
+        self.assertEqual(alone.p, two.p)
+        self.assertGreater(two.corrected, alone.corrected)
+        self.assertEqual((beside.corrected, beside.verdict), (alone.corrected, alone.verdict))
+        with self.assertRaisesRegex(StudyError, "primary claims; 10 at most"):
+            found(*({**one, "title": title} for title in "abcdef"))
         with self.assertRaisesRegex(StudyError, "arm 'EC', which recipe baselines does not have"):
-            page.load(path, store)
+            found({**few, "arms": ["EC"]})
 
     def test_marks(self):
         marked = f"a\n{page.BEGIN}\nold\n{page.END}\nb\n"
         self.assertEqual(page.put(marked, "new\n"), f"a\n{page.BEGIN}\nnew\n{page.END}\nb\n")
+        named = marked.replace("claims: begin", "claims: x, begin") + marked
+        self.assertEqual(page.put(named, "new\n", "x"), named.replace("old", "new", 1))
         with self.assertRaisesRegex(StudyError, "each once"):
             page.put("a", "new\n")
 

@@ -87,8 +87,10 @@ class Estimates(unittest.TestCase):
 
     def test_within(self):
         one = Estimate(0.0, 1.0, 10, 11)
-        np.testing.assert_allclose(one.p_within(-1, 2), stats.t.sf(1, 10))
-        self.assertEqual(Estimate(3.0, 0.0, 10, 11).p_within(-1, 2), 1)
+        np.testing.assert_allclose(one.p_side(-1, 2), stats.t.sf(1, 10))
+        np.testing.assert_allclose(Estimate(4.0, 1.0, 10, 11).p_side(-1, 2), 2 * stats.t.sf(2, 10))
+        np.testing.assert_allclose(Estimate(4.0, 1.0, 10, 11).p_side(-5, -1), 2 * stats.t.sf(5, 10))
+        self.assertEqual(Estimate(3.0, 0.0, 10, 11).p_side(-1, 2), 0)
 
 
 class Power(unittest.TestCase):
@@ -220,10 +222,10 @@ class Pages(unittest.TestCase):
         self.assertIn(f" {statistics.detectable(deviation, 2, 1):.4f} nats between an arm", report.power_seen(self.study))
         self.study.seeds, self.study.arms = 4, [*self.study.arms, None]
         self.assertIn(f" {statistics.detectable(0.02, 4, 6):.4f} nats four times out of five", report.power(self.study))
-        claim = claims.Finding({"text": "t", "kind": "loss"}, Estimate(0.1, 0.1, 20, 8), 0.3, 0.6, "not resolved")
+        claim = claims.Finding({"text": "t", "kind": "loss"}, Estimate(0.1, 0.1, 20, 8), 0.3, 0.6, "open")
         row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
         self.assertEqual(row[2:4], ["0.1000 (-0.1086 to 0.3086) nats", "0.3 / 0.6"])
-        self.assertEqual(row[4], f"not resolved; {claims.resolution(claim)} would have been seen")
+        self.assertEqual(row[4], "open")
         self.assertEqual(report.markdown(["a", "b"], [["x|y", "1"]]), "| a | b |\n| --- | --: |\n| x\\|y | 1 |\n")
         self.assertEqual([jobs.duration(s) for s in (59, 125, 3660)], ["0:59 min", "2:05 min", "1:01 h"])
 
@@ -236,13 +238,13 @@ class Findings(unittest.TestCase):
             (10, "own"): [[4.9, 5.1], [5.5, 5.7], [6.0, 6.0]], (20, "own"): [[3.7, 3.9], [4.5, 4.6], [5.1, 5.3]],
         }  # fmt: skip
         final = {"causal": {"loss": 4.0, "histogram": [0.1, 0.2, 0.3, 0.4], "over_capacity": 0.75},
-                 "own": {"loss": 3.7, "over_capacity": 0.25}}  # fmt: skip
+                 "own": {"loss": 3.7, "fullest": 1.5}}  # fmt: skip
         pair = {"arm": "a", "rival": "b"}
         wanted = [
             ({"kind": "loss", **pair}, 0.45), ({"kind": "loss", **pair, "than_arm": "b", "than_rival": "c"}, -0.2),
             ({"kind": "accuracy", **pair}, 10), ({"kind": "probe", **pair}, -3), ({"kind": "step_time", **pair}, math.log(2)),
             ({"kind": "gap", "arm": "a"}, 0.3), ({"kind": "gap_growth", "arm": "a"}, 0.2),
-            ({"kind": "share", "arm": "a", "from": 1, "to": 2}, 0.5), ({"kind": "over_capacity", "arm": "a"}, 0.25),
+            ({"kind": "share", "arm": "a", "from": 1, "to": 2}, 0.5), ({"kind": "over_capacity", "arm": "a"}, 0.5),
             ({"kind": "share", "arm": "a", "to": 1}, 0.3), ({"kind": "seconds", **pair}, 1.45 * math.log(2)),
         ]  # fmt: skip
         study = types.SimpleNamespace(
@@ -259,43 +261,48 @@ class Findings(unittest.TestCase):
 
 
 class Verdicts(unittest.TestCase):
-    def verdict(self, mean, error, corrected=None, **claim):
+    def verdict(self, mean, error, among=0, **claim):
+        """`among`: claims beside it whose p is smaller."""
         f = claims.Finding({"kind": "loss", **claim}, Estimate(mean, error, 20, 8))
-        f.p = f.estimate.p_within(*f.range) if f.range else f.estimate.p(f.null)
-        f.corrected = f.p if corrected is None else corrected
-        return claims.verdict(f)
+        f.p = f.estimate.p_side(*f.range)
+        others = [claims.Finding({"kind": "loss"}, Estimate(1.0, 1e-9, 20, 8), 0.0) for _ in range(among)]
+        more = [claims.Finding({"kind": "loss"}, Estimate(0.0, 1.0, 20, 8), 1.0) for _ in range(among)]
+        claims.correct([f, *others, *more])
+        return f.verdict
 
-    def test_the_rule(self):
-        self.assertEqual(self.verdict(1, 0.1), "holds")
-        self.assertEqual(self.verdict(-1, 0.1), "contradicted")
-        self.assertEqual(self.verdict(0.1, 0.1), "not resolved")
-        self.assertEqual(self.verdict(1, 0.1, corrected=0.2), "not resolved")  # one of many claims
-        self.assertEqual(self.verdict(1, 0.1, figure=2), "the paper's figure is excluded")
-        self.assertEqual(self.verdict(1, 0.1, figure=1.1), "holds")
-        self.assertEqual(self.verdict(3, 0.1, figure=2), "holds")  # more than the paper has
-        self.assertEqual(self.verdict(0.1, 0.1, figure=2), "the paper's figure is excluded")
-        self.assertEqual(self.verdict(0.4, 0.01, kind="share", null=0.5), "contradicted")
-        self.assertEqual(claims.verdict(claims.Finding({"kind": "loss"}, Estimate(1, 1, 0, 1))), "one seed: no verdict")
-
-    def test_what_would_have_been_seen(self):
-        effect = statistics.detectable(0.1 * math.sqrt(8), 8, 20)
-        for kind, told in (("loss", f"{effect:.4f} nats"), ("over_capacity", f"{effect:.4f} of choices"),
-                           ("steps", f"{math.exp(effect):.3f} times")):  # fmt: skip
-            self.assertEqual(claims.resolution(claims.Finding({"kind": kind}, Estimate(0.1, 0.1, 20, 8))), told)
+    def test_one_rule(self):
+        self.assertEqual(self.verdict(1, 0.1), "confirmed")
+        self.assertEqual(self.verdict(-1, 0.1), "excluded")
+        self.assertEqual(self.verdict(0.1, 0.1), "open")
+        self.assertEqual([self.verdict(0.3, 0.1, among) for among in (0, 20)], ["confirmed", "open"])
+        self.assertEqual([self.verdict(-0.3, 0.1, among) for among in (0, 20)], ["excluded", "open"])  # a no as a yes
+        self.assertEqual(self.verdict(1, 0.1, figure=2), "excluded")
+        self.assertEqual(self.verdict(1, 0.1, figure=1.1), "open")
+        self.assertEqual(self.verdict(3, 0.1, figure=2), "confirmed")  # more than the paper has
+        self.assertEqual(self.verdict(0.4, 0.01, kind="share", null=0.5), "excluded")
+        one = claims.Finding({"kind": "loss"}, Estimate(1, 1, 0, 1))
+        claims.correct([one])
+        self.assertEqual(one.verdict, "one seed")
 
     def test_ranges(self):
-        self.assertEqual(self.verdict(0, 0.01, margin=0.1), "holds")
-        self.assertEqual(self.verdict(0.09, 0.01, margin=0.1), "not resolved")
-        self.assertEqual(self.verdict(0.3, 0.01, margin=0.1), "contradicted")
-        self.assertEqual(self.verdict(0.3, 0.01, about=[0.2, 0.4]), "holds")
-        self.assertEqual(self.verdict(0.5, 0.01, about=[0.2, 0.4]), "the paper's figure is excluded")
+        self.assertEqual(self.verdict(0, 0.01, margin=0.1), "confirmed")
+        self.assertEqual(self.verdict(0.09, 0.01, margin=0.1), "open")
+        self.assertEqual(self.verdict(0.3, 0.01, margin=0.1), "excluded")
+        self.assertEqual(self.verdict(0.3, 0.01, about=[0.2, 0.4]), "confirmed")
+        self.assertEqual(self.verdict(0.5, 0.01, about=[0.2, 0.4]), "excluded")
 
     def test_times_are_logarithms(self):
-        self.assertEqual(self.verdict(math.log(1.5), 0.01, kind="steps", figure=2), "the paper's figure is excluded")
-        self.assertEqual(self.verdict(math.log(0.5), 0.01, kind="steps"), "contradicted")
-        self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", about=[1.2, 1.4]), "holds")
-        self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", margin=0.2), "contradicted")
-        self.assertEqual(self.verdict(-math.log(1.15), 0.01, kind="step_time", margin=0.2), "holds")
+        self.assertEqual(self.verdict(math.log(1.5), 0.01, kind="steps", figure=2), "excluded")
+        self.assertEqual(self.verdict(math.log(0.5), 0.01, kind="steps"), "excluded")
+        self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", about=[1.2, 1.4]), "confirmed")
+        self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", margin=0.2), "excluded")
+        self.assertEqual(self.verdict(-math.log(1.15), 0.01, kind="step_time", margin=0.2), "confirmed")
+
+    def test_what_a_row_is_called(self):
+        self.assertEqual(claims.label({"kind": "loss", "arm": "a", "rival": "b"}), "b - a")
+        self.assertEqual(claims.label({"kind": "steps", "arm": "a", "rival": "b"}), "b / a, steps to one loss")
+        text = {"kind": "text", "arm": "a", "rival": "a", "routing": "topk", "texts": ["x"]}
+        self.assertEqual(claims.label(text), "a - a, topk on x")
 
     def test_seeds_whose_curves_do_not_meet_are_not_left_out(self):
         """A mean of the others would say that the arm is nearer to its rival than it is."""

@@ -95,7 +95,8 @@ static void wait_for_its_programs(void) {
 /* Everything that shall be the same, in one file: all but times, dates, and logs for people. */
 static void gather(const char *directory) {
   program_must(
-      "cd %s/st && { ls -A results two-scale runs trunks runs/*; for f in results/*.json two-scale/report.html "
+      "cd %s/st && { ls -A results two-scale runs trunks runs/*; sort results/*.jsonl >../results; "
+      "for f in ../results two-scale/report.html "
       "two-scale/table.md two-scale/summary.json two-scale/figures/* runs/*/metrics.jsonl "
       "runs/*/checkpoints/00000010/*; do echo \"$f\"; sed -E 's/\"(step_seconds|threads|date)\":"
       "(\"[^\"]*\"|[^,}]*)//g' \"$f\"; done; } >../gathered",

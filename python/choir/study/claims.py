@@ -14,7 +14,7 @@ from .study import Study
 
 UNITS = {
     "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "step_time": "times",
-    "share": "of tokens", "over_capacity": "of choices", "accuracy": "points",
+    "share": "of tokens", "over_capacity": "of capacity", "accuracy": "points",
     "probe": "points", "text": "nats", "pairs": "of pairs", "optimum": "nats",
 }  # fmt: skip
 
@@ -32,26 +32,15 @@ class Finding:
         return UNITS[self.claim["kind"]] == "times"
 
     @property
-    def null(self) -> Optional[float]:
-        """The value of the null hypothesis; None for claims about a range, which have no null hypothesis."""
-        if "about" in self.claim or "margin" in self.claim:
-            return None
-        return self._scaled(self.claim.get("null", 1 if self.logarithmic else 0))
-
-    @property
-    def figure(self) -> Optional[float]:
-        return self._scaled(self.claim["figure"]) if "figure" in self.claim else None
-
-    @property
-    def range(self) -> Optional[tuple[float, float]]:
-        """Of what the claim says."""
+    def range(self) -> tuple[float, float]:
+        """Where the claim says that the number is: above the paper's figure or the null, about it, or within a margin."""
         if "about" in self.claim:
             low, high = self.claim["about"]
             return self._scaled(low), self._scaled(high)
-        if "margin" not in self.claim:
-            return None
-        margin = self._scaled(1 + self.claim["margin"]) if self.logarithmic else self.claim["margin"]
-        return -margin, margin
+        if "margin" in self.claim:
+            margin = self._scaled(1 + self.claim["margin"]) if self.logarithmic else self.claim["margin"]
+            return -margin, margin
+        return self._scaled(self.claim.get("figure", self.claim.get("null", 1 if self.logarithmic else 0))), math.inf
 
     def _scaled(self, value: float) -> float:
         """A number of the claim, as the estimate has it."""
@@ -74,10 +63,8 @@ class Claims:
             self._say_missing(f)
         measured = [f for f in self.findings if f.estimate]
         for f in measured:
-            f.p = f.estimate.p_within(*f.range) if f.range else f.estimate.p(f.null)
-        for f, corrected in zip(measured, statistics.holm([f.p for f in measured])):
-            f.corrected = corrected
-            f.verdict = verdict(f)
+            f.p = f.estimate.p_side(*f.range)
+        correct(measured)
 
     def _say_missing(self, f: Finding) -> None:
         """A search for rates that lacks a run may have chosen the wrong rate: nothing is concluded from it."""
@@ -147,7 +134,7 @@ class Claims:
         return self._over_seeds(claim, lambda final: sum(final["causal"].get("histogram", [])[low : high + 1]))
 
     def _over_capacity(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        return self._over_seeds(claim, lambda final: final["own"].get("over_capacity", math.nan))
+        return self._over_seeds(claim, lambda final: final["own"].get("fullest", math.nan) - 1)
 
     def _gap(self, claim: dict[str, Any]) -> Optional[Estimate]:
         return self._over_seeds(claim, lambda final: final["causal"]["loss"] - final["own"]["loss"])
@@ -175,28 +162,31 @@ class Claims:
     _pairs = _text
 
 
-def verdict(f: Finding) -> str:
-    """docs/studies.md has the rule."""
-    if not f.estimate.freedom > 0:
-        return "one seed: no verdict"
-    low, high = f.estimate.interval()
-    if f.range:
-        if f.corrected < statistics.LEVEL:
-            return "holds"
-        outside = high < f.range[0] or low > f.range[1]
-        return ("the paper's figure is excluded" if "about" in f.claim else "contradicted") if outside else "not resolved"
-    seen = f.corrected < statistics.LEVEL
-    if seen and f.estimate.mean < f.null:
-        return "contradicted"
-    if f.figure is not None and not low <= f.figure <= high and not (seen and low > f.figure):
-        return "the paper's figure is excluded"
-    return "holds" if seen else "not resolved"
+def correct(findings: list[Finding]) -> None:
+    """One rule for a yes and a no: p, corrected for the number of claims, is below 0.05 (docs/studies.md)."""
+    for f, corrected in zip(findings, statistics.holm([f.p for f in findings])):
+        f.corrected = corrected
+        inside = f.range[0] < f.estimate.mean < f.range[1]
+        seen = ("confirmed" if inside else "excluded") if corrected < statistics.LEVEL else "open"
+        f.verdict = seen if f.estimate.freedom > 0 else "one seed"
 
 
-def resolution(f: Finding) -> str:
-    """What would have been seen with a power of 0.8: "0.0123 nats"."""
-    if not f.estimate or not f.estimate.freedom > 0:
-        return ""
-    effect = f.estimate.detectable()
-    unit = UNITS[f.claim["kind"]]
-    return f"{math.exp(effect):.3f} times" if f.logarithmic else f"{effect:.4f} {unit}"
+def label(claim: dict[str, Any]) -> str:
+    """What its number is, without what it is said to be."""
+    arm, rival, kind = claim["arm"], claim.get("rival", ""), claim["kind"]
+    if kind in ("text", "pairs"):
+        arm, rival = (f"{who}{', ' + claim[how] if how in claim else ''}"
+                      for who, how in ((arm, "routing"), (rival, "rival_routing")))  # fmt: skip
+    if "than_arm" in claim:
+        return f"({rival} - {arm}) - ({claim['than_rival']} - {claim['than_arm']})"
+    if kind == "share":
+        return f"{arm}: {claim.get('from', 0)} to {claim['to']} experts" if "to" in claim else arm
+    more = {
+        "optimum": " at the lowest points of parabolas", "steps": ", steps to one loss", "seconds": ", seconds to one loss",
+        "step_time": ", seconds of a step", "text": f" on {', '.join(claim.get('texts', []))}", "pairs": ", pairs wrong",
+        "gap": "causal - own routing", "gap_growth": "growth of causal - own routing",
+        "over_capacity": "asked of the fullest expert above its capacity", "accuracy": ", accuracy", "probe": ", probe",
+    }.get(kind, "")  # fmt: skip
+    if not rival:
+        return f"{arm}: {more}"
+    return f"{rival} {'/' if UNITS[kind] == 'times' else '-'} {arm}{more}"

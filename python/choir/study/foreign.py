@@ -10,37 +10,42 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import tempfile
 from typing import Any, Callable, Optional
 
 import numpy as np
 
 from .. import _files, pages
+from ..model import Model
 from . import StudyError, program
 from .jobs import Work
-from .recipe import read, write
 from .store import evaluation, name
 from .study import Study
 
 HOME = "held-out"  # the name of the data's own held-out share, among texts
-SEQUENCES = 128  # first sequences of each text, with the length of training
+SEQUENCES = 128  # first sequences of each text, with the length of training; a recipe may say another number, 0 all
 KEPT = ("loss", "tokens", "experts_per_token", "fullest")
 
 
-def _file(study: Study, arm: str, seed: int) -> Optional[pathlib.Path]:
+def _name(study: Study, arm: str, seed: int) -> Optional[str]:
     rate = study.rate(arm)
     end = study.end(arm, rate, seed, study.steps[-1]) if rate else None
-    return study.store.directory / f"texts-{name(end, study.facts['hash'])}.json" if end else None
+    return f"texts-{name(end, study.facts['hash'])}" if end else None
 
 
 def result(study: Study, arm: str, seed: int) -> dict[str, Any]:
     """By text: `hash`, and by routing what KEPT names. Empty where nothing was evaluated."""
-    path = _file(study, arm, seed)
-    if not path or not path.exists():
+    known = _name(study, arm, seed)
+    found = study.store.get(known) if known else None
+    if found is None:
         return {}
-    found = read(path)
-    if not isinstance(found, dict) or (found.get("format"), found.get("sequences")) != ("choir-texts", SEQUENCES):
-        raise StudyError(f"{path}: is no file of {SEQUENCES} sequences a text; remove it, or run anew")
+    if (found.get("format"), found.get("sequences")) != ("choir-texts", _sequences(study)):
+        raise StudyError(f"{study.store.directory}: {known} is not of {_sequences(study)} sequences a text; remove it, or run anew")
     return found["texts"]
+
+
+def _sequences(study: Study) -> int:
+    return study.recipe.get("sequences", SEQUENCES)
 
 
 def losses(study: Study, arm: str, texts: list[str], routing: Optional[str] = None) -> np.ndarray:
@@ -114,13 +119,34 @@ class Reading(Work):
                 self.at += 1
                 continue
             where = ["--data" if text == HOME else "--text", path]
-            told_all = program.ask("eval", run, *where, "--sequences", SEQUENCES, "--threads", threads)
+            words = [*where, "--sequences", _sequences(study), "--threads", threads]
+            told_all = program.ask("eval", run, *words)
             each = {told_all["routing"]: told_all}
             each.update({how: told_all[how] for how in ("threshold", "adaptive") if how in told_all})
+            if study.recipe.get("topk") and "adaptive" in each and "threshold" in each:
+                with tempfile.TemporaryDirectory() as made:
+                    by_topk(run).save(f"{made}/topk")
+                    each["topk"] = program.ask("eval", f"{made}/topk", *words)
             kept = {how: {key: v for key, v in evaluation(one).items() if key in KEPT} for how, one in each.items()}
             found[text] = {"hash": study.facts["hash"] if text == HOME else _hash(path), **kept}
             self.at += 1
-        write(_file(study, self.arm, self.seed), {"format": "choir-texts", "sequences": SEQUENCES, "texts": found}, None)
+        made = {"format": "choir-texts", "sequences": _sequences(study), "texts": found}
+        study.store.add(_name(study, self.arm, self.seed), made)
+
+
+def by_topk(run: pathlib.Path) -> Model:
+    """A model of expert choice, each of whose tokens takes its c best experts, c the capacity factor: as a model that was
+    trained without thresholds would be served. Layer after layer it is the forced routing of those experts."""
+    model = Model.load(run)
+    config = model.config
+    each = round(config["router.capacity_factor"])
+    for key, value in (("router.name", "topk"), ("router.experts_per_token", each), ("router.capacity_factor", 0)):
+        config.set(key, value)
+    made = Model(config)
+    for parameter in made.parameters():
+        made.set(parameter, model.get(parameter))
+    made.tokenizer = model.tokenizer
+    return made
 
 
 def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
@@ -142,7 +168,7 @@ def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
             found = result(study, arm.name, seed)
             for text, one in found.items():
                 if text in hashes and one["hash"] != hashes[text]:
-                    raise StudyError(f"{_file(study, arm.name, seed)}: is of another {text} than {texts[text]}; remove it")
+                    raise StudyError(f"{study.store.directory}: {_name(study, arm.name, seed)} is of another {text} than {texts[text]}; remove it")
             lacking = [text for text in texts if text not in found]
             if lacking:
                 works.append(Reading(study, arm.name, seed, texts, lacking))

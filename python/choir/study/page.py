@@ -1,5 +1,5 @@
-"""The page of claims: what recipes claim, by the store alone, with p corrected over the whole page. A plan says which
-recipes at which budgets; the rule for learning rates is that of studies, over rates that all arms have tried."""
+"""The page of claims, from the store of results alone: at most ten primary claims, whose budget, rates, seeds and margin
+were written before their runs and whose p is corrected over them; of everything else estimates with intervals."""
 
 from __future__ import annotations
 
@@ -15,27 +15,24 @@ import numpy as np
 
 from .. import _files
 from . import StudyError, recipe as recipes
-from . import foreign, report, statistics, tuned
-from .claims import Claims, Finding, resolution, verdict
+from . import figures, foreign, report, tuned
+from .claims import Claims, Finding, correct, label
 from .recipe import check, read
 from .store import Store, whole
 from .study import Study
 
 BEGIN, END = "<!-- choir study claims: begin -->", "<!-- choir study claims: end -->"
-STATUS = {
-    "holds": "confirmed", "contradicted": "excluded", "the paper's figure is excluded": "excluded",
-    "not resolved": "not resolved", "one seed: no verdict": "one seed",
-}  # fmt: skip
-HEAD = ["claim", "paper", "here: mean and 95 % interval", "p (Holm)", "status", "seeds"]
+PRIMARY = 10  # claims at most
 
 
 @dataclasses.dataclass
 class Group:
-    """A recipe at one budget, and those of its claims that any run speaks to."""
+    """A recipe at one budget, with its claims; `primary`: planned before its runs."""
 
     title: str
     study: Study
     findings: list[Finding]
+    primary: bool
 
 
 def _common_rates(study: Study) -> list[float]:
@@ -48,10 +45,6 @@ def _common_rates(study: Study) -> list[float]:
 def _study(plan: dict[str, Any], row: dict[str, Any], store: Store) -> Study:
     scale, recipe = recipes.load_scale(row["scale"]), recipes.load(row["recipe"])
     scale = {**scale, "rates": row["rates"], "set": {**scale.get("set", {}), **row.get("set", {})}}
-    without = row.get("without", [])  # what another group compares by the same runs
-    for text in set(without) - {claim["text"] for claim in recipe["claims"]}:
-        raise StudyError(f"{row['title']}: without '{text}', which recipe {recipe['name']} does not claim")
-    recipe = {**recipe, "claims": [claim for claim in recipe["claims"] if claim["text"] not in without]}
     if only := row.get("arms"):
         arms = [arm for arm in recipe["arms"] if arm["name"] in only]
         for name in set(only) - {arm["name"] for arm in arms}:
@@ -61,13 +54,13 @@ def _study(plan: dict[str, Any], row: dict[str, Any], store: Store) -> Study:
 
     def made(rates: list[float]) -> Study:
         here, data = pathlib.Path(), row.get("data", plan["data"])
-        return Study(recipe, {**scale, "rates": rates}, here, here, store, row["seeds"], row["tokens"], data)
+        return Study(recipe, {**scale, "rates": rates}, here, here, store, row["seeds"], row["tokens"], data, here)
 
     return made(row["rates"] if len(row["rates"]) == 1 else _common_rates(made(row["rates"])) or row["rates"])
 
 
 def load(path: pathlib.Path, store: Store) -> tuple[dict[str, Any], list[Group]]:
-    """A plan (claims.schema.json) and its groups, their p values corrected over all of them together."""
+    """A plan (claims.schema.json) and its groups; p is corrected over all primary claims together."""
     plan = read(path)
     check(path, plan, "claims.schema.json")
     groups = []
@@ -75,24 +68,16 @@ def load(path: pathlib.Path, store: Store) -> tuple[dict[str, Any], list[Group]]
         study = _study(plan, row, store)
         kinds = tuned.KINDS if "tune" in study.recipe else {}
         found = Claims(study, None, {what: tuned.table(study, what) for what in kinds}).findings
-        groups.append(Group(row["title"], study, [f for f in found if f.estimate]))
-    every = [f for group in groups for f in group.findings if f.estimate.freedom > 0]
-    for f, corrected in zip(every, statistics.holm([f.p for f in every])):
-        f.corrected = corrected
-        f.verdict = verdict(f)
+        groups.append(Group(row["title"], study, found, row.get("primary", False)))
+    primary = [f for group in groups if group.primary for f in group.findings]
+    if len(primary) > PRIMARY:
+        raise StudyError(f"{path}: {len(primary)} primary claims; {PRIMARY} at most, or each says less")
+    correct([f for f in primary if f.estimate])
     return plan, groups
 
 
-def _status(f: Finding) -> str:
-    missed = f"; {resolution(f)} would have been seen" if f.verdict == "not resolved" else ""
-    return STATUS[f.verdict] + missed
-
-
-def _row(f: Finding) -> list[str]:
-    unit = "" if f.logarithmic else " " + report.UNITS[f.claim["kind"]]
-    p = f"{f.corrected:.2g}" if f.estimate.freedom > 0 else "-"
-    here = report.estimate(f) + (" times" if f.logarithmic else unit)
-    return [f.claim["text"], f.claim.get("paper", ""), here, p, _status(f), str(f.estimate.count)]
+def number(f: Finding) -> str:
+    return f"{report.estimate(f)} {report.UNITS[f.claim['kind']]}"
 
 
 def _regime(study: Study) -> str:
@@ -107,35 +92,106 @@ def _regime(study: Study) -> str:
         told = "; ".join(f"{rate:g}: {', '.join(names)}" for rate, names in sorted(taken.items()))
     of = ", ".join(f"{rate:g}" for rate in study.scale["rates"])
     chosen = f"rate {of}" if len(study.scale["rates"]) == 1 else f"rates (of {of}) {told}"
-    bound = "" if study.measure == "causal loss" else f" Nats are of the {study.measure} ([diffusion.md](diffusion.md))."
+    bound = "" if study.measure == "causal loss" else f" Nats are of the {study.measure} ([diffusion.md](../diffusion.md))."
     return f"{study.scale['name']}, {budgets} M tokens; {chosen}.{bound}"
 
 
-def claims_page(plan: dict[str, Any], groups: list[Group]) -> str:
-    """docs/claims.md."""
-    every = [f for group in groups for f in group.findings]
-    count = collections.Counter(STATUS[f.verdict] for f in every if f.claim.get("paper"))
-    count["untested"] = len(plan["untested"])
-    told = ", ".join(f"{count[status]} {status}" for status in ("confirmed", "excluded", "not resolved", "untested"))
+def _found(groups: list[Group], row: list[str]) -> Finding:
+    """What a plan names by its group and its claim."""
+    for group in groups:
+        for f in group.findings:
+            if [group.title, f.claim["text"]] == row and f.estimate:
+                return f
+    raise StudyError(f"lab/claims.json: no group '{row[0]}' with a number for '{row[1]}'")
+
+
+def answers(plan: dict[str, Any], groups: list[Group], store: Store, first: bool = False) -> str:
+    """A line a question; its numbers are put in from the store."""
+    runs, low, high, _ = gaps(store)
+    facts = {"runs": str(runs), "low": f"{low:.4f}", "high": f"{high:.4f}"}
+    rows = []
+    for one in plan["questions"]:
+        numbers = [number(_found(groups, row)) for row in one.get("rows", [])]
+        if one.get("readme") or not first:
+            rows.append([one["question"], one["answer"].format(*numbers, **facts)])
+    table = report.markdown(["question", "answer so far"], rows).replace("--:", "---")
+    return table if first else table.replace("](docs/", "](")
+
+
+def primary_rows(groups: list[Group]) -> str:
+    rows = []
+    for group in groups:
+        for f in group.findings if group.primary else []:
+            found = [number(f), f"{f.corrected:.2g}", f.verdict, str(f.estimate.count)] if f.estimate else ["no run yet", "", "planned", ""]
+            rows.append([f.claim["text"], f.claim.get("paper", ""), *found])
+    return report.markdown(["claim", "other paper", "here, 95 %", "p, Holm", "verdict", "seeds"], rows)
+
+
+def claims_page(root: pathlib.Path, plan: dict[str, Any], groups: list[Group], store: Store) -> str:
+    """docs/claims.md: the written page, with its two tables made anew."""
+    text = _files.read_text(root / "docs" / "claims.md")
+    regimes = "".join(f"{group.title}: {_regime(group.study)}\n" for group in groups if group.primary)
+    text = put(text, primary_rows(groups) + "\n" + _page([regimes]), "primary")
+    return put(text, answers(plan, groups, store), "questions")
+
+
+def forest(plan: dict[str, Any], groups: list[Group]) -> str:
+    """What the answers rest on: every difference of losses that they name."""
+    rows: dict[str, Any] = {}
+    for one in plan["questions"]:
+        for row in one.get("rows", []):
+            f, group = _found(groups, row), next(group for group in groups if group.title == row[0])
+            if report.UNITS[f.claim["kind"]] == "nats" and f.estimate.freedom > 0:
+                tokens = group.study.steps[-1] * group.study.step_tokens(group.study.arms[0].name) / 1e6
+                rows[f"{label(f.claim)}, {group.study.scale['name']}, {tokens:.3g} M"] = f.estimate
+    return figures.forest(rows)
+
+
+def comparisons_page(groups: list[Group]) -> str:
+    """docs/results/comparisons.md: all of them, without a verdict."""
     lines = [
-        "# Claims", "",
-        "Made by `choir study claims` from `lab/results`; do not edit. Every comparison that the store of results",
-        "allows, against what the paper (Zhou et al. 2022) says where it says anything. [studies.md](studies.md) has the",
-        f"statistics and the rules. Of the paper's sentences: {told}.", "",
-        f"- **p** is corrected by Holm over all {sum(f.estimate.freedom > 0 for f in every)} comparisons of this page.",
-        "- **confirmed**: p below 0.05 on the claimed side. **excluded**: the other side was seen, or the paper's figure",
-        "  is outside the interval. **not resolved**: anything else, with what the deviation seen here would have shown",
-        "  with a power of 0.8.",
-        "- **Rates**: of those that seed 1 of every arm has tried, each arm's lowest loss at the largest budget, seed 1.",
-        "- No deviation of paired runs below 0.0069 nats (chaos) is believed. Positive: the claimed side is better.", "",
+        "# All comparisons", "",
+        "Made by `choir study claims` from `lab/results`; do not edit. **Exploratory**: what the runs of each recipe give,",
+        "with 95 % intervals that nothing corrects for the number of rows, so no row is a verdict. A difference is in held-",
+        "out nats a token, causal where the model is. Intervals are over seeds. [claims.md](../claims.md) has the claims,",
+        "[table.md](table.md) all runs, [studies.md](../studies.md) the statistics.", "",
     ]  # fmt: skip
     for group in groups:
-        if group.findings:
+        rows: dict[str, list[str]] = {}
+        for f in group.findings:
+            if f.estimate:
+                rows.setdefault(label(f.claim), [label(f.claim), number(f), str(f.estimate.count)])
+        if rows:
             lines += [f"## {group.title}", "", _regime(group.study), ""]
-            lines += [report.markdown(HEAD, [_row(f) for f in group.findings])]
-    lines += ["## Untested", "", report.markdown(["claim", "paper", "why"], [
-        [one["text"], one["paper"], one["why"]] for one in plan["untested"]])]  # fmt: skip
+            lines += [report.markdown(["what", "mean and 95 % interval", "seeds"], list(rows.values()))]
     return _page(lines)
+
+
+def gaps(store: Store) -> tuple[int, float, float, list[list[str]]]:
+    """Of every stored run that was trained by expert choice over a batch: the causal loss, by thresholds, less that by batch. Their number,
+    least and most, and rows by setting."""
+    by: dict[tuple, list[float]] = collections.defaultdict(list)
+    for one in store.results():
+        model, own, causal = one["config"]["model"], one["final"]["own"], one["final"]["causal"]
+        router, routings = model["router"], (own["routing"], causal["routing"])
+        if router["name"] == "expert_choice" and not router["threshold_after"] and routings == ("batch", "threshold"):
+            scale = "pico" if model["d_model"] == 64 else "nano" if model["d_model"] == 128 else f"{model['d_model']} wide"
+            setting = scale, model["experts"], router["capacity_factor"], one["tokens"]
+            by[setting].append(causal["loss"] - own["loss"])
+    every = [gap for each in by.values() for gap in each]
+    rows = []
+    for (scale, experts, factor, tokens), each in sorted(by.items()):
+        found = f"{np.mean(each):.4f} ({min(each):.4f} to {max(each):.4f})"
+        rows.append([f"{scale}, {factor:g} of {experts}", f"{tokens / 1e6:.3g}", str(len(each)), found])
+    return len(every), min(every), max(every), rows
+
+
+def gaps_table(store: Store) -> str:
+    runs, low, high, rows = gaps(store)
+    return (
+        f"{runs} runs, {low:.4f} to {high:.4f} nats.\n\n"
+        + report.markdown(["experts a token", "M tokens", "runs", "causal minus batch: mean (least to most)"], rows)
+    )  # fmt: skip
 
 
 def _page(lines: list[str]) -> str:
@@ -144,18 +200,6 @@ def _page(lines: list[str]) -> str:
     for line in lines:
         made += [line] if line.startswith(("|", "#")) else textwrap.wrap(line, 120) or [""]
     return "\n".join(made).rstrip("\n") + "\n"
-
-
-def summary(plan: dict[str, Any], groups: list[Group]) -> str:
-    """The rows for README."""
-    rows = []
-    for one in plan["summary"]:
-        (group,) = [group for group in groups if group.title == one["group"]]
-        (f,) = [f for f in group.findings if f.claim["text"] == one["claim"]]
-        tokens = group.study.steps[-1] * group.study.step_tokens(group.study.arms[0].name) / 1e6
-        paper = one.get("paper", f.claim.get("paper", ""))
-        rows.append([one["text"], paper, _row(f)[2], STATUS[f.verdict], str(f.estimate.count), f"{tokens:.3g}"])
-    return report.markdown(["claim", "paper", "here, 95 %", "status", "seeds", "M tokens"], rows)
 
 
 def _flat(fields: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -175,8 +219,7 @@ _ASIDE = (
 def runs_page(store: Store) -> str:
     """docs/results/table.md: every run of the store, none left out."""
     cells: dict[tuple, list[dict[str, Any]]] = collections.defaultdict(list)
-    results = [read(path) for path in sorted(store.directory.glob("*.json"))
-               if not path.name.startswith(("tuned-", "texts-"))]  # fmt: skip
+    results = store.results()
     flat = [dict(_flat(whole(result["config"]))) for result in results]
     keys = {key for fields in flat for key in fields}
     usual = {key: collections.Counter(json.dumps(f.get(key)) for f in flat).most_common(1)[0][0] for key in keys}
@@ -203,32 +246,33 @@ def runs_page(store: Store) -> str:
     ])  # fmt: skip
 
 
-def put(text: str, rows: str) -> str:
-    """A page with other rows between its two marks."""
+def put(text: str, rows: str, name: str = "") -> str:
+    """A page with other rows between its two marks; a page with several tables names them."""
+    begin = BEGIN.replace("claims:", f"claims: {name},") if name else BEGIN
     try:
-        before, rest = text.split(BEGIN + "\n")
-        _, after = rest.split(END)
+        before, rest = text.split(begin + "\n")
+        _, after = rest.split(END, 1)
     except ValueError:
-        raise StudyError(f"the page has no lines '{BEGIN}' and '{END}', each once") from None
-    return f"{before}{BEGIN}\n{rows}{END}{after}"
+        raise StudyError(f"the page has no lines '{begin}' and '{END}', each once") from None
+    return f"{before}{begin}\n{rows}{END}{after}"
 
 
 def texts_tables(groups: list[Group]) -> str:
-    """Losses by text, of every recipe that names texts."""
-    studies = [group.study for group in groups if "texts" in group.study.recipe]
+    """Losses by text, of every recipe that names texts and is no claim."""
+    studies = [group.study for group in groups if "texts" in group.study.recipe and not group.primary]
     return "\n".join(f"{_regime(study)}\n\n{report.markdown(*foreign.rows(study))}" for study in studies)
 
 
 def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
     """By path, what the pages of a source tree should be."""
-    store = Store(root / "lab" / "results")
+    store, docs = Store(root / "lab" / "results"), root / "docs"
     plan, groups = load(root / "lab" / "claims.json", store)
-    made = {
-        root / "docs" / "claims.md": claims_page(plan, groups),
-        root / "docs" / "results" / "table.md": runs_page(store),
-        root / "README.md": put(_files.read_text(root / "README.md"), summary(plan, groups)),
+    return {
+        docs / "claims.md": claims_page(root, plan, groups, store),
+        docs / "results" / "comparisons.md": comparisons_page(groups),
+        docs / "results" / "table.md": runs_page(store),
+        docs / "results" / "texts.md": put(_files.read_text(docs / "results" / "texts.md"), texts_tables(groups)),
+        docs / "results" / "forest.svg": forest(plan, groups),
+        docs / "causality.md": put(_files.read_text(docs / "causality.md"), gaps_table(store)),
+        root / "README.md": put(_files.read_text(root / "README.md"), answers(plan, groups, store, True)),
     }
-    texts, page = texts_tables(groups), root / "docs" / "foreign.md"
-    if texts and page.exists():
-        made[page] = put(_files.read_text(page), texts)
-    return made

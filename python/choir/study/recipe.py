@@ -49,13 +49,17 @@ def _finite(text: str) -> float:
     return value
 
 
-def read(path: os.PathLike, given: bool = False) -> Any:
-    """A JSON file. given: a user named it."""
-    text = _files.read(path, given=given)
+def parsed(where: str, text: bytes) -> Any:
+    """Strict JSON: no key twice, and no number that is none."""
     try:
         return json.loads(text.decode(), object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
-        raise StudyError(f"{path}: {error}") from None
+        raise StudyError(f"{where}: {error}") from None
+
+
+def read(path: os.PathLike, given: bool = False) -> Any:
+    """A JSON file. given: a user named it."""
+    return parsed(str(path), _files.read(path, given=given))
 
 
 def write(path: pathlib.Path, value: Any, indent: Optional[int] = 1) -> None:

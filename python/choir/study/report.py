@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _files
 from . import figures, foreign, statistics, turns, tuned
-from .claims import UNITS, Claims, Finding, resolution
+from .claims import UNITS, Claims, Finding
 from .recipe import write as write_json
 from .study import Study
 
@@ -74,10 +74,9 @@ def estimate(f: Finding) -> str:
 def claim_rows(claims: Claims) -> list[list[str]]:
     rows = []
     for f in claims.findings:
-        missed = f"; {resolution(f)} would have been seen" if f.verdict == "not resolved" and resolution(f) else ""
         ps = f"{f.p:.3g} / {f.corrected:.3g}" if f.estimate and f.estimate.freedom > 0 else "-"
         unit = UNITS[f.claim["kind"]]
-        rows.append([f.claim["text"], f.claim.get("paper", ""), f"{estimate(f)} {unit}" if f.estimate else "-", ps, f.verdict + missed])
+        rows.append([f.claim["text"], f.claim.get("paper", ""), f"{estimate(f)} {unit}" if f.estimate else "-", ps, f.verdict])
     return rows
 
 

@@ -39,14 +39,19 @@ class Estimate:
             return float(self.mean == null)
         return float(2 * stats.t.sf(abs(self.mean - null) / self.error, self.freedom))
 
-    def p_within(self, low: float, high: float) -> float:
-        """Against a mean outside of low to high: the larger of two one-sided tests."""
+    def p_side(self, low: float, high: float) -> float:
+        """Against the side of low to high on which the mean is not: within, two one-sided tests of being outside (TOST);
+        outside, twice the test of being within. Of low to infinity it is the two-sided test of `low`."""
         if not self.freedom > 0:
             return 1.0
         if self.error == 0:
-            return float(not low < self.mean < high)
+            return float(self.mean in (low, high))
+        if high == math.inf:
+            return self.p(low)
         below, above = (self.mean - low) / self.error, (high - self.mean) / self.error
-        return float(max(stats.t.sf(below, self.freedom), stats.t.sf(above, self.freedom)))
+        if min(below, above) > 0:
+            return float(max(stats.t.sf(below, self.freedom), stats.t.sf(above, self.freedom)))
+        return float(min(1, 2 * stats.t.cdf(min(below, above), self.freedom)))
 
     def detectable(self) -> float:
         """The effect that would have been seen with the probability POWER."""

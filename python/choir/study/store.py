@@ -1,13 +1,17 @@
-"""The store of results: one small JSON a finished run. A study takes what is there and runs only what is missing.
+"""The store of results: a file of JSON lines a study, a line a finished run. A study takes what is there and runs only
+what is missing.
 
-A result is known by what was computed: the name of its file has a checksum of the config and of the data, and a result
-whose content does not have that checksum is refused. Files are committed; checkpoints are not.
+A result is known by what was computed: its name has a checksum of the config and of the data, and a result whose content
+does not have that checksum is refused. Of two lines with one name the later counts. Files are committed; checkpoints are
+not.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import pathlib
 from typing import Any, Optional
 
@@ -15,7 +19,7 @@ import numpy as np
 
 from .. import _files, runs
 from . import StudyError
-from .recipe import check, read
+from .recipe import check, parsed, read
 
 # Fields of a config that no result depends on.
 _ASIDE = {
@@ -92,35 +96,56 @@ def differences(wanted: dict[str, Any], found: Any, path: str = "") -> list[str]
 
 
 class Store:
-    """A directory of results."""
+    """A directory of results: NAME.jsonl, a line {"name", "result"} a result, and what earlier versions left, NAME.json."""
 
-    def __init__(self, directory: pathlib.Path) -> None:
+    def __init__(self, directory: pathlib.Path, study: str = "results") -> None:
         self.directory = pathlib.Path(directory)
-        self._taken: dict[pathlib.Path, tuple[Any, dict[str, Any]]] = {}  # with what the file then was
+        self.file = self.directory / f"{study}.jsonl"  # of what is put
+        self._state: Any = None
+        self._kept: dict[str, Any] = {}
 
-    def path(self, config: dict[str, Any], data_hash: str) -> pathlib.Path:
-        return self.directory / f"{name(config, data_hash)}.json"
+    def _all(self) -> dict[str, Any]:
+        """By name, every result that is there now."""
+        paths = sorted([*self.directory.glob("*.json"), *self.directory.glob("*.jsonl")])
+        state = [(path, stat.st_ino, stat.st_mtime_ns, stat.st_size) for path in paths for stat in [path.lstat()]]
+        if state != self._state:
+            self._kept = {}
+            for path in paths:
+                self._kept.update(_lines(path) if path.suffix == ".jsonl" else {path.stem: read(path)})
+            self._state = state
+        return self._kept
+
+    def get(self, name: str) -> Any:
+        return self._all().get(name)
+
+    def results(self) -> list[dict[str, Any]]:
+        """Of all runs, by their names."""
+        return [one for _, one in sorted(self._all().items()) if one.get("format") == "choir-result"]
+
+    def add(self, name: str, result: dict[str, Any]) -> None:
+        """A line more, after the last whole one."""
+        _files.directory(self.directory)
+        line = json.dumps({"name": name, "result": result}, separators=(",", ":")) + "\n"
+        with open(_files.opened(self.file, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
 
     def take(self, config: dict[str, Any], data_hash: str) -> Optional[dict[str, Any]]:
         """The result of a config on some data; None where there is none. What does not match is refused."""
-        path = self.path(config, data_hash)
-        try:
-            stat = path.lstat()
-        except FileNotFoundError:
-            return None
-        state = stat.st_ino, stat.st_mtime_ns, stat.st_size
-        if self._taken.get(path, (None,))[0] != state:
-            result = read(path)
-            self._check(path, result, config, data_hash)
-            self._taken[path] = state, result
-        return self._taken[path][1]
+        result = self.get(name(config, data_hash))
+        if result is not None:
+            self._check(self.directory / name(config, data_hash), result, config, data_hash)
+        return result
 
     def put(self, run: pathlib.Path, config: dict[str, Any], data_hash: str) -> dict[str, Any]:
         """Stores the result of a complete run directory; refuses a run with another config or other data."""
         result = of_run(run)
         self._check(run, result, config, data_hash)
-        _files.directory(self.directory)
-        _files.save(self.path(config, data_hash), json.dumps(result, separators=(",", ":")) + "\n")
+        self.add(name(config, data_hash), result)
         return result
 
     @staticmethod
@@ -131,6 +156,17 @@ class Store:
             told.append(f"data_hash is {json.dumps(result['data_hash'])} instead of {json.dumps(data_hash)}")
         if told:
             raise StudyError(f"{path}: is not the result that is wanted: {'; '.join(told)}; remove it, or run anew")
+
+
+def _lines(path: pathlib.Path) -> dict[str, Any]:
+    """A last line that has no end was being written when the process was killed."""
+    found = {}
+    for number, line in enumerate(_files.read(path, _files.TEXT_LIMIT).split(b"\n")[:-1], 1):
+        one = parsed(f"{path}:{number}", line)
+        if not isinstance(one, dict) or one.keys() != {"name", "result"} or not isinstance(one["result"], dict):
+            raise StudyError(f'{path}:{number}: is no {{"name": ..., "result": {{...}}}}; remove the line')
+        found[one["name"]] = one["result"]
+    return found
 
 
 def _routing(layers: list[dict[str, Any]]) -> dict[str, Any]:

@@ -45,8 +45,9 @@ class Study:
         if not facts["heldout_tokens"]:
             raise StudyError(f"{data}: has no held-out share; a study measures nothing else")
         study = cls(
-            made_recipe, made_scale, data_path, out_path, Store(store_path), seeds or made_scale["seeds"],
-            sorted(budgets or made_scale["budgets"]), facts, out_path / f"{made_recipe['name']}-{made_scale['name']}",
+            made_recipe, made_scale, data_path, out_path, Store(store_path, made_recipe["name"]),
+            seeds or made_scale["seeds"], sorted(budgets or made_scale["budgets"]), facts,
+            out_path / f"{made_recipe['name']}-{made_scale['name']}",
         )  # fmt: skip
         counts = {name: study.step_tokens(name) for name in study._configs}
         if len(set(counts.values())) > 1:
@@ -212,8 +213,9 @@ class Study:
         recipes.check_recipe(path, kept["recipe"])
         recipes.check(path, {"scale": {k: v for k, v in kept["scale"].items() if k != "name"}}, "scale.schema.json")
         return cls(
-            kept["recipe"], kept["scale"], pathlib.Path(kept["data"]), own.parent, Store(pathlib.Path(kept["store"])),
-            kept["seeds"], kept["budgets"], kept["data_facts"], own,
+            kept["recipe"], kept["scale"], pathlib.Path(kept["data"]), own.parent,
+            Store(pathlib.Path(kept["store"]), kept["recipe"]["name"]), kept["seeds"], kept["budgets"], kept["data_facts"],
+            own,
         )  # fmt: skip
 
     __hash__ = object.__hash__  # by identity, so that lru_cache can store answers per study

@@ -17,7 +17,7 @@ from . import StudyError, probe
 from .jobs import Work
 from .lane import has_begun
 from .program import Runner
-from .recipe import read, write
+from .recipe import read
 from .store import checksum, differences, name
 from .study import Study
 
@@ -47,23 +47,23 @@ def folder(task: str) -> str:
     return _files.component(str(name), f"task {task}: its name")
 
 
-def _file(study: Study, arm: str, seed: int, task: str) -> Optional[pathlib.Path]:
+def _name(study: Study, arm: str, seed: int, task: str) -> Optional[str]:
     rate = study.rate(arm)
     if not rate:
         return None
     end = study.end(arm, rate, seed, study.steps[-1])
     key = checksum(end, study.facts["hash"], _settings(study, task))
-    return study.store.directory / f"tuned-{folder(task)}-{name(end, study.facts['hash'])}-{key}.json"
+    return f"tuned-{folder(task)}-{name(end, study.facts['hash'])}-{key}"
 
 
 def result(study: Study, arm: str, seed: int, task: str) -> Optional[dict[str, Any]]:
-    path = _file(study, arm, seed, task)
-    if not path or not path.exists():
+    known = _name(study, arm, seed, task)
+    found = study.store.get(known) if known else None
+    if found is None:
         return None
-    found = read(path)
     told = differences(_settings(study, task), found.get("settings"))
     if told:
-        raise StudyError(f"{path}: is not the result that is wanted: {'; '.join(told)}")
+        raise StudyError(f"{study.store.directory}: {known} is not the result that is wanted: {'; '.join(told)}")
     return found
 
 
@@ -91,8 +91,8 @@ class Tuning(Work):
     def run(self, threads: int, told: Callable[[str], None]) -> None:
         study, settings = self.study, _settings(self.study, self.task)
         parent = study.trained(self.arm, self.seed, "fine-tuning needs")
-        path = _file(study, self.arm, self.seed, self.task)
-        out = study.out / "tuned" / path.stem
+        known = _name(study, self.arm, self.seed, self.task)
+        out = study.out / "tuned" / known
         words = ["finetune", "--out", out, "--threads", threads]
         if has_begun(out):
             words += ["--resume"]
@@ -111,7 +111,7 @@ class Tuning(Work):
             "accuracy": [line["own"]["accuracy"] for line in evaluations],
             "probe": probe.accuracy(parent, self.task, files, threads),
         }  # fmt: skip
-        write(path, made, None)
+        study.store.add(known, made)
 
 
 def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
@@ -124,8 +124,8 @@ def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
                     continue
                 there = result(study, arm.name, seed, task)
                 if there and there["files_hash"] != _files_hash(files):
-                    path = _file(study, arm.name, seed, task)
-                    raise StudyError(f"{path}: is of other files than those of {files}; remove it, or run anew")
+                    known = _name(study, arm.name, seed, task)
+                    raise StudyError(f"{study.store.directory}: {known} is of other files than those of {files}; remove it, or run anew")
                 if not there:
                     found.append(Tuning(study, runner, arm.name, seed, task, tasks))
     return found
