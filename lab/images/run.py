@@ -8,6 +8,7 @@ begin equal."""
 import argparse
 import copy
 import fcntl
+import functools
 import json
 import pathlib
 import sys
@@ -89,7 +90,7 @@ def rounded(a):
     return [rounded(part) for part in a] if a.dim() else round(a.item(), 5)
 
 
-def run(arm, rate, seed, data, work):
+def run(pictures, arm, rate, seed, data, work):
     begin, model = time.process_time(), make(arm, seed)
     ema, held, curve = copy.deepcopy(model), held_out(*data["t10k"]), {}
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0)
@@ -104,13 +105,25 @@ def run(arm, rate, seed, data, work):
         images.follow(ema, model, step + 1)
         if step + 1 in PLAN["evaluate_at"][:-1]:
             curve[step + 1] = round(sum(evaluate(ema, [some[::4] for some in held], arm)["loss"]) * 4 / BINS, 5)
-    found = {"arm": arm, "rate": rate, "seed": seed, "steps": PLAN["steps"], "curve": curve, "own": evaluate(ema, held, arm)}
+    found = {"set": pictures, "arm": arm, "rate": rate, "seed": seed, "steps": PLAN["steps"], "curve": curve}
+    found["own"] = evaluate(ema, held, arm)
     if PLAN["arms"][arm].get("router") in ("expert_choice", "global_topk"):
         later = range(PLAN["steps"], PLAN["steps"] + 50)
         images.calibrate(ema, (batch_of(*data["train"], seed, step, arm) for step in later))
         found["thresholds"] = evaluate(ema, held, arm, True)
-    torch.save(ema.state_dict(), work / f"{arm}-{rate:g}-{seed}.pt")
+    torch.save(ema.state_dict(), work / f"{pictures}-{arm}-{rate:g}-{seed}.pt")
     return {**found, "torch": torch.__version__, "core_seconds": round(time.process_time() - begin)}
+
+
+def data_of(pictures, folder):
+    """Pictures and labels of both parts."""
+    if pictures == "clothes":
+        source, at = images, images.fetch(folder)
+    else:  # Pillow is needed for them alone
+        import glyphs as source
+
+        at = source.fetch(folder / "glyphs")
+    return {part: source.load(at, part) for part in ("train", "t10k")}
 
 
 def main():
@@ -120,20 +133,19 @@ def main():
     o = ask.parse_args()
     torch.set_num_threads(1)
     o.work.mkdir(parents=True, exist_ok=True)
-    folder = images.fetch(o.data)
-    data = {part: images.load(folder, part) for part in ("train", "t10k")}
+    data = functools.lru_cache(1)(lambda pictures: data_of(pictures, o.data))
     while True:
         for key in wanted(stored()):
             if key in stored():
                 continue
-            lock = open(o.work / "-".join(map(str, key)), "w")
+            lock = open(o.work / ("-".join(map(str, key)) + ".lock"), "w")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:  # another process has it
                 continue
             if key in stored():
                 continue
-            found = run(*key, data, o.work)
+            found = run(*key, data(key[0]), o.work)
             with open(RESULTS, "a") as out:
                 out.write(json.dumps(found) + "\n")
             print(*key, round(final(found), 5), f"{found['core_seconds']} s", flush=True)

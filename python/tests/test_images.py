@@ -33,10 +33,10 @@ class Plan(unittest.TestCase):
     def test_a_rate_is_chosen_inside(self):
         plan = module(LAB / "plan.py")
         kept, asked = {}, []
-        while [key for key in plan.wanted(kept) if key not in kept and key[0] == "dense"]:
-            key = next(key for key in plan.wanted(kept) if key not in kept and key[0] == "dense")
-            asked.append(key[1:])
-            kept[key] = {"own": {"loss": [abs(key[1] - 0.03)] * 8}}
+        while [key for key in plan.wanted(kept) if key not in kept and key[:2] == ("clothes", "dense")]:
+            key = next(key for key in plan.wanted(kept) if key not in kept and key[:2] == ("clothes", "dense"))
+            asked.append(key[2:])
+            kept[key] = {"own": {"loss": [abs(key[2] - 0.03)] * 8}}
         rates = plan.PLAN["rates"]
         self.assertEqual(asked, [(rate, 1) for rate in (*rates, 0.032, 0.064)] + [(0.032, seed) for seed in (2, 3, 4)])
 
