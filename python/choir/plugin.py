@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import pathlib
 import runpy
@@ -10,6 +11,7 @@ from typing import Any, Callable, Mapping, Optional, Tuple, Union
 import numpy as np
 
 from . import _native as native
+from . import routing
 from ._native import ArgumentError, ffi, lib
 
 Function = Callable[..., np.ndarray]
@@ -145,10 +147,24 @@ def router(
     return register
 
 
-def load_plugin(path: Union[str, pathlib.Path]) -> None:
+_sources: dict[str, str] = {}  # of routers that load_plugin brought: a checksum of their file
+
+
+def source_of(router: str) -> Optional[str]:
+    """A checksum of the file that a router came from by load_plugin; None: from none, or it is one of choir's own."""
+    return _sources.get(router)
+
+
+def load_plugin(path: Union[str, pathlib.Path]) -> list[str]:
     """Registers the routers of a file, as `--plugin FILE` does: Python that has @choir.router, or a shared library
-    (choir/plugin.h). Raises what the file raises; FileError, FormatError."""
+    (choir/plugin.h). Gives their names: of Python's all, of a library's those that are new. Raises what the file raises;
+    FileError, FormatError."""
+    before, known = dict(registered), routing.routers()
     if pathlib.Path(path).suffix == ".py":
         runpy.run_path(str(path), run_name="choir_plugin")
     else:
         native.check(lib.choir_plugin_load(native.text(path)))
+    new = [name for name in routing.routers() if name not in known or registered.get(name) is not before.get(name)]
+    with open(path, "rb") as file:
+        _sources.update(dict.fromkeys(new, hashlib.sha256(file.read()).hexdigest()[:12]))
+    return new

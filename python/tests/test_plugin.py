@@ -1,6 +1,7 @@
 """Routers of one's own (choir.router). One does what expert_choice does, so that all it meets must have the same bits; others
 do what nobody may."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -188,6 +189,45 @@ class Program(unittest.TestCase):
         choir.load_plugin(EXAMPLE)
         with choir.Model.load(run) as model:
             self.assertAlmostEqual(model.evaluate(data).loss, losses["eval"]["loss"], 8)
+
+
+SCALE = {
+    "config": {
+        "model": {"layers": 2, "d_model": 32, "d_hidden": 48, "heads": 2, "experts": 8},
+        "train": {"sequence_length": 32, "batch_sequences": 8, "rate": 0.05},
+    },
+    "budgets": [2560], "seeds": 2, "rates": [0.05], "deviation": 0.01,
+}  # fmt: skip
+RECIPE = {
+    "name": "one", "title": "One arm", "question": "Is mine better?",
+    "arms": [{"name": "EC", "set": {"router.name": "expert_choice"}}],
+    "claims": [{"text": "EC learns.", "paper": "", "kind": "over_capacity", "arm": "EC"}],
+}  # fmt: skip
+
+
+@unittest.skipUnless(importlib.util.find_spec("statsmodels"), "statsmodels is not installed")
+class Study(unittest.TestCase):
+    """--plugin makes one more arm, and a file that changed makes other runs."""
+
+    def test_an_arm_more(self):
+        testing.run()
+        at, out = testing.directory(), testing.directory() / "own-study"
+        for name, value in (("scale", SCALE), ("recipe", RECIPE)):
+            (at / f"own-{name}.json").write_text(json.dumps(value))
+        file = at / "mine.py"
+        file.write_text(EXAMPLE.read_text().replace("louder", "mine"))
+        words = ["run", at / "own-recipe.json", "--scale", at / "own-scale.json", "--data", at / "data", "--out", out]
+        told = testing.program("study", *words, "--plugin", file)
+        self.assertRegex(told, r"mine ends below EC\. -?[\d.]+ \(-?[\d.]+ to -?[\d.]+\) nats")
+        with self.assertRaises(subprocess.CalledProcessError) as refused:
+            testing.program("study", "status", out)
+        self.assertIn("--plugin FILE", refused.exception.stderr)
+        self.assertEqual(len(list((out / "results").glob("*.json"))), 4)
+        status = json.loads(testing.program("study", "status", out, "--json", "--plugin", file))
+        self.assertEqual({arm["done"] for arm in status[0]["arms"].values()}, {2})
+        file.write_text(file.read_text() + "# another\n")
+        status = json.loads(testing.program("study", "status", out, "--json", "--plugin", file))
+        self.assertEqual([arm["done"] for arm in status[0]["arms"].values()], [2, 0])
 
 
 @unittest.skipUnless(torch, "PyTorch is not installed")

@@ -6,13 +6,14 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import pathlib
 import signal
 import sys
 import time
 from typing import Any, Callable
 
-from .. import Error, _files
+from .. import Error, _files, plugin
 from . import Stopped, StudyError, foreign, page, pools, recipe, report, terminal, tuned, turns
 from .jobs import Jobs
 from .program import Runner
@@ -29,7 +30,7 @@ def _run_all(o: argparse.Namespace, held: contextlib.ExitStack) -> int:
     notice = lambda text: print(f"choir study: {text}", file=sys.stderr)  # noqa: E731
     deadline = time.monotonic() + 60 * o.minutes if o.minutes else math.inf
     for number, name in enumerate(o.recipe):
-        study = Study.make(name, o.data, o.out, o.scale, o.store, o.seeds, o.tokens)
+        study = Study.make(name, o.data, o.out, o.scale, o.store, o.seeds, o.tokens, o.routers)
         if not number:
             held.enter_context(_files.claimed(study.out, "runs", notice))
         tuned_too = ["tuned"] if "tune" in study.recipe else []
@@ -161,6 +162,19 @@ _minutes = _reads("a number, not negative", lambda text: float(text) if 0 <= flo
 _tokens = _reads("numbers from 1 on", _numbers_of_tokens)
 
 
+def _plugins(verb: argparse.ArgumentParser, what: str) -> None:
+    verb.add_argument("--plugin", action="append", default=[], metavar="FILE",
+                      help=f"a router of your own (docs/adding-a-router.md): {what}; may be repeated")  # fmt: skip
+
+
+def _load(files: list[str]) -> list[str]:
+    """The routers of these files, which the commands that this one starts load, too."""
+    found = [name for file in files for name in plugin.load_plugin(file)]
+    if files:
+        os.environ["CHOIR_PLUGIN"] = ":".join(map(os.path.abspath, files))
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="choir study", description="Experiments, from recipe to report.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
@@ -179,14 +193,17 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--minutes", type=_minutes, default=0, metavar="T", help="stop after T minutes, saved [never]")
     run.add_argument("--tasks", metavar="DIR", help="a folder for each labelled task, for a recipe that fine-tunes")
     run.add_argument("--texts", metavar="DIR", help="NAME.txt for each text of a recipe that names texts")
+    _plugins(run, "one more arm for each router of it")
     run.set_defaults(call=_run)
     verbs.add_parser("list", help="the experiments that come with choir").set_defaults(call=_list)
     status = verbs.add_parser("status", help="how far the studies of a directory are")
     status.add_argument("dir", metavar="DIR")
     status.add_argument("--json", action="store_true", help="print JSON")
+    _plugins(status, "that the studies ran with")
     status.set_defaults(call=_status)
     again = verbs.add_parser("report", help="write the reports of a directory anew")
     again.add_argument("dir", metavar="DIR")
+    _plugins(again, "that the studies ran with")
     again.set_defaults(call=_report)
     claims = verbs.add_parser("claims", help="write the pages of claims of a source tree anew, from its store of results")
     claims.add_argument("tree", metavar="TREE", help="has lab/claims.json and lab/results")
@@ -205,6 +222,7 @@ def main() -> int:
     terminal.guard()
     options = _parser().parse_args()
     try:
+        options.routers = _load(getattr(options, "plugin", []))
         status = options.call(options)
         sys.stdout.flush()
         return status

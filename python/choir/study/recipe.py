@@ -9,8 +9,9 @@ import json
 import math
 import os
 import pathlib
+import re
 import tempfile
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Optional, Sequence
 
 import jsonschema
 
@@ -120,13 +121,32 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' is of ratios, and {min(times):g} is none")
 
 
-def load(name: str) -> dict[str, Any]:
-    """A recipe by its name, or a file."""
+def _with_own(recipe: dict[str, Any], routers: list[str]) -> dict[str, Any]:
+    """The recipe with an arm more for each of these routers, compared with the first arm: of another name, so that a
+    directory may hold both."""
+    first, made = recipe["arms"][0], copy.deepcopy(recipe)
+    made["name"] = "-with-".join([recipe["name"], *(re.sub("[^a-z0-9]+", "-", name.lower()) for name in routers)])
+    for name in routers:
+        made["arms"].append({"name": name, "set": {"router.name": name}})
+        each = [arms({**recipe, "arms": [row]}) for row in (made["arms"][-1], first)]
+        for own, rival in zip(*each):
+            made["claims"].append(
+                {"text": f"{own.name} ends below {rival.name}.", "paper": "", "kind": "loss", "arm": own.name,
+                 "rival": rival.name}
+            )  # fmt: skip
+    return made
+
+
+def load(name: str, own: Sequence[str] = ()) -> dict[str, Any]:
+    """A recipe by its name, or a file. own: routers that are arms more."""
     path = ROOT / "studies" / f"{name}.json" if name in names() else pathlib.Path(name)
     if not path.exists():
         raise StudyError(f"{name}: neither a file nor one of the recipes {', '.join(names())}")
     recipe = read(path, given=True)
     check_recipe(path, recipe)
+    if own:
+        recipe = _with_own(recipe, list(own))
+        check_recipe(path, recipe)
     return recipe
 
 

@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from .. import _files, runs
+from .. import _files, plugin, runs
 from . import StudyError
 from .recipe import check, parsed, read
 
@@ -54,11 +54,12 @@ def _as_then(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
 
 
 def significant(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without what no result depends on."""
+    """A config without what no result depends on; with the text of a router of somebody's own, which one depends on."""
     parts = {
         part: {k: v for k, v in fields.items() if k not in _ASIDE.get(part, ())} for part, fields in config.items()
     }
-    return _as_then(parts, _LATER)
+    source = plugin.source_of(config["model"]["router"]["name"])
+    return _as_then(parts, _LATER) if source is None else {**_as_then(parts, _LATER), "plugin": source}
 
 
 def whole(config: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import pathlib
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Iterable, Optional, Sequence
 
 import numpy as np
 
@@ -32,8 +32,11 @@ class Study:
     own: pathlib.Path  # the study's own directory
 
     @classmethod
-    def make(cls, name: str, data: str, out: str, scale: str, store: Optional[str], seeds: int, budgets: list[int]):
-        made_scale, made_recipe = recipes.load_scale(scale), recipes.load(name)
+    def make(
+        cls, name: str, data: str, out: str, scale: str, store: Optional[str], seeds: int, budgets: list[int],
+        own: Sequence[str] = (),
+    ):  # fmt: skip
+        made_scale, made_recipe = recipes.load_scale(scale), recipes.load(name, own)
         data_path, out_path = pathlib.Path(data).resolve(), pathlib.Path(out).resolve()
         store_path = pathlib.Path(store).resolve() if store else out_path / "results"
         for option, given in (("--data", data_path), ("--out", out_path), ("--store", store_path)):
