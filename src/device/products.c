@@ -81,22 +81,63 @@ static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, v
   return p;
 }
 
+static PTR elements_on(PTR p, int64_t elements, int is) {
+  return (const char CH_DEV *)p + elements * (int64_t)(is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real));
+}
+
+/* Product `i` of a batch, on the rows that the host knows to be its own. */
+static product_args one_of(const product_args *batch, const int *begin, int i) {
+  product_args p = *batch;
+  int64_t first = begin[i], rows = begin[i + 1] - first;
+  p.begin = NULL;
+  p.a = elements_on(p.a, first * p.lda, p.a_is);
+  p.b = elements_on(p.b, p.ragged_k ? first * p.ldb : i * p.b_stride, p.b_is);
+  p.c = elements_on(p.c, p.ragged_k ? i * p.c_stride : first * p.ldc, p.c_is);
+  *(p.ragged_k ? &p.k : &p.m) = rows;
+  return p;
+}
+
+/* One call for all experts where their rows stand at equal distances or only the device knows them, else one an expert.
+ */
 static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, void CH_DEV *c, int c_is) {
   product_args p = experts_of(x, a, c, c_is);
   round_before(x, &p.a, &p.a_is, (int64_t)a->max_rows * a->k);
   round_before(x, &p.b, &p.b_is, a->form == CH_TN ? (int64_t)a->max_rows * a->n : a->experts * a->k * a->n);
-  ch_multiply_batch(x, &p, a->experts);
+  if (!p.begin || !a->host_begin || !((const ch_device *)x->memory)->multiply) {
+    ch_multiply_batch(x, &p, a->experts);
+    return;
+  }
+  for (int i = 0; i < a->experts; i++) {
+    product_args own = one_of(&p, a->host_begin, i);
+    if (a->host_begin[i] < a->host_begin[i + 1])
+      ch_multiply_batch(x, &own, 1);
+    else if (a->form == CH_TN && !a->accumulate)
+      ch_zero(x, (void CH_DEV *)own.c, (size_t)(a->k * a->n) * sizeof(real));
+  }
 }
 
 /* ---- rows that belong to experts by number, at equal distances ---- */
 
-/* Padding to at most twice the rows still pays, because the vendor's product is many times faster than our kernel. The
- * counting run uses the bound max_rows, since later calls may need that much. */
+/* Rows that every expert is given room for: those of the fullest, where the host has read them in steps of tensor
+ * cores, else as many as the router allows; 0: nobody knows. */
+static int64_t equal_rows(const ch_expert_gemm_args *a) {
+  enum { STEP = 8 };
+  int most = 0;
+  if (!a->host_begin) return a->most;
+  for (int i = 0; i < a->experts; i++)
+    if (a->host_begin[i + 1] - a->host_begin[i] > most) most = a->host_begin[i + 1] - a->host_begin[i];
+  return (most + STEP - 1) / STEP * STEP;
+}
+
+/* Number of rows with padding, or 0: none is to be padded. Padding to at most twice the rows pays, because one batch of
+ * products is much faster than as many products. The counting run uses the bound max_rows, since later calls may need
+ * that much. */
 static int64_t padded_rows(const ch_exec *x, const ch_expert_gemm_args *a) {
-  int64_t rows = (int64_t)a->experts * a->most, worth = 2 * (int64_t)a->max_rows;
-  if (!((const ch_device *)x->memory)->multiply) return 0;
-  if (ch_counting(x)) return a->load == a->most ? 0 : rows < worth ? rows : worth;
-  return a->load < 0 && rows <= worth ? rows : 0;
+  int64_t rows = a->experts * equal_rows(a), most = CH_WORTH_PADDING * (int64_t)a->max_rows;
+  int64_t worth = a->host_begin ? CH_WORTH_PADDING * (int64_t)a->host_begin[a->experts] : most;
+  if (!((const ch_device *)x->memory)->multiply || a->load >= 0) return 0;
+  if (ch_counting(x)) return rows && rows < most ? rows : most;
+  return rows <= worth ? rows : 0;
 }
 
 /* `value` or `rounded` becomes its rows at equal distances, rounded if products are. */
@@ -105,14 +146,14 @@ static void pad(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, int64_t 
   int is = kind_of(x, *rounded, 0);
   void CH_DEV *padded = CH_NEW(&x->scratch, char, rows *width *(is == AS_FLOAT ? sizeof(real) : sizeof(ch_bf16)));
   CH_LAUNCH(x, pad_rows, ch_groups(rows * width), .begin = a->begin, .rows = either(*value, *rounded), .padded = padded,
-            .width = width, .e = a->experts, .most = a->most, .is = is);
+            .width = width, .e = a->experts, .most = (int)(rows / a->experts), .is = is);
   *value = is == AS_FLOAT ? padded : NULL;
   *rounded = is == AS_FLOAT ? NULL : padded;
 }
 
 static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, real CH_DEV *c) {
   ch_expert_gemm_args p = *a;
-  p.load = a->most;
+  p.load = (int)(rows / a->experts);
   p.max_rows = (int)rows;
   pad(x, a, rows, a->k, &p.a, &p.a16);
   if (a->form == CH_TN) {
@@ -126,7 +167,7 @@ static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t ro
   p.accumulate = 0;
   multiply_experts(x, &p, padded, AS_FLOAT);
   CH_LAUNCH(x, unpad_rows, ch_groups(rows * a->n), .begin = a->begin, .rows = c, .padded = padded, .width = a->n,
-            .e = a->experts, .most = a->most, .accumulate = a->accumulate);
+            .e = a->experts, .most = p.load, .accumulate = a->accumulate);
 }
 
 /* Where nothing but an activation reads the product, and rounds it first, the product is written rounded. Rows that are

@@ -28,6 +28,7 @@ static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *
     ex->group[g] = (ch_expert_group){.first = some.first - own.first};
     ex->group[g].record = (ch_record){.experts = experts, .max_slots = ch_least(max_slots, (int64_t)most * experts)};
     ex->group[g].record.expert_begin = CH_NEW(a, int, experts + 1);
+    ex->group[g].begin = CH_NEW_HOST(ch_host_arena(x, a), int, experts + 1);
   }
   ch_arena *host = ch_host_arena(x, a);
   ex->slots = CH_NEW_HOST(host, int64_t, ranks * e);

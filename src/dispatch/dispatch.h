@@ -22,6 +22,7 @@ typedef struct ch_expert_group {
   int first;        /* of this rank's experts */
   int64_t slot;     /* of this rank's experts' slots */
   ch_record record; /* their slots, from that one on: expert_begin and sizes only */
+  int *begin;       /* [experts+1] host: room for the record's host_begin */
 } ch_expert_group;
 
 enum { CH_EXPERT_GROUPS = 4 }; /* at most */

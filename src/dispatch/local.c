@@ -2,16 +2,27 @@
 #include "dispatch/dispatch.h"
 
 static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex) {
-  (void)x, (void)a, (void)most;
+  (void)most;
   ex->groups = 1;
+  if (!x->memory->host) ex->group[0].begin = CH_NEW_HOST(ch_host_arena(x, a), int, ex->e + 1);
   ex->room = max_slots;
   ex->owned = max_slots;
 }
 
+/* A library multiplies rows of experts only if the host knows where they begin: a device's are read, once, where no
+ * bound of the router says enough. */
+static void read_loads(const ch_exec *x, ch_expert_group *g) {
+  ch_record *r = &g->record;
+  int bounded = r->most && (int64_t)r->experts * r->most <= CH_WORTH_PADDING * (int64_t)r->max_slots;
+  if (x->memory->host || r->load >= 0 || bounded) return;
+  ch_get_into(&x->scratch, g->begin, r->expert_begin, ((size_t)r->experts + 1) * sizeof(int));
+  if (!ch_counting(x)) r->host_begin = g->begin;
+}
+
 static void split(ch_exec *x, ch_dispatch *ex) {
-  (void)x;
   ex->local = ex->group[0].record = ex->all;
   ex->first_row = ex->begin;
+  read_loads(x, &ex->group[0]);
 }
 
 /* Rows become what they would have become on their way: only the device knows how many. */

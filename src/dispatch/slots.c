@@ -41,17 +41,15 @@ static int of_replica(const ch_exec *x, const ch_dispatch *ex, ch_range experts)
   return (int)sum;
 }
 
-static void count_group(ch_exec *x, ch_dispatch *ex, int group, int *begin) {
+static void count_group(ch_exec *x, ch_dispatch *ex, int group) {
   ch_expert_group *g = &ex->group[group];
+  int *begin = g->begin;
   ch_range some = ch_own_group(x, ex, group);
   int first = ch_experts_of(x, ex->e, x->grid.replica.rank).first, experts = some.last - some.first;
   for (int i = 0; i <= experts; i++) begin[i] = of_replica(x, ex, (ch_range){some.first, some.first + i});
   x->memory->put(g->record.expert_begin, begin, ((size_t)experts + 1) * sizeof *begin);
+  g->record.host_begin = begin;
   g->slot = of_replica(x, ex, (ch_range){first, some.first});
-  if (!ex->all.most) return;
-  g->record.most = 0; /* replaced below by the exact maximum; so far it was a bound */
-  for (int i = 0; i < experts; i++)
-    if (begin[i + 1] - begin[i] > g->record.most) g->record.most = begin[i + 1] - begin[i];
 }
 
 void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
@@ -59,7 +57,6 @@ void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
   size_t mark = ch_arena_mark(host), e = (size_t)ex->e;
   const int *expert_begin = ch_get(x, ex->all.expert_begin, (e + 1) * sizeof(int));
   const int *token = ch_get(x, ex->all.slot_token, (size_t)ex->all.max_slots * sizeof(int));
-  int *begin = CH_NEW_HOST(host, int, e + 1);
   for (int g = 0; g < ex->groups; g++) {
     ch_record *r = &ex->group[g].record;
     r->load = x->grid.dp_group.size == 1 ? ex->all.load : -1; /* a replica's share is nobody's to tell */
@@ -70,7 +67,7 @@ void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
     for (int i = 0; i < ex->e; i++)
       for (int s = expert_begin[i]; s < expert_begin[i + 1]; s++)
         ex->slots[(int64_t)((ex->begin + token[s]) / ex->n) * ex->e + i]++;
-    for (int g = 0; g < ex->groups; g++) count_group(x, ex, g, begin);
+    for (int g = 0; g < ex->groups; g++) count_group(x, ex, g);
   }
   ch_arena_release(host, mark);
 }

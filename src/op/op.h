@@ -49,6 +49,9 @@ typedef struct ch_gemm_args {
  *   CH_TN  W[i][k, n] (= or +=) A[r_i, k]^T C[r_i, n]   (the gradient of a weight; A and C are inputs)
  * An expert without rows has nothing to compute but W[i] = 0, where CH_TN sets. */
 typedef enum { CH_NN, CH_NT, CH_TN } ch_gemm_form;
+enum {
+  CH_WORTH_PADDING = 2
+}; /* a device pads experts' rows to equal numbers where that makes at most so many of one */
 typedef struct {
   ch_gemm_form form;
   int experts;
@@ -56,6 +59,7 @@ typedef struct {
   int max_rows;            /* rows of A and C at most: what the plan counts with */
   int load;                /* rows per expert if all experts have equally many and the host knows; else -1 */
   int most;                /* upper bound of one expert's rows if the host knows one; else 0 */
+  const int *host_begin;   /* [experts+1] host: `begin`, or NULL: the host has not read it */
   int64_t n, k;
   const real CH_DEV *a;      /* [rows, k] */
   real CH_DEV *c;            /* [rows, n] */

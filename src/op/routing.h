@@ -8,10 +8,11 @@
 /* The routing record: the one thing that routers fill and that gather, expert FFN and combine read.
  * Nothing after a router ever asks which router ran. */
 typedef struct ch_record {
-  int tokens, experts; /* n, e */
-  int max_slots;       /* what the arrays below have room for; expert_begin[experts] of them are filled */
-  int load;            /* slots of every expert, where all have as many and the host knows it beforehand; else -1 */
-  int most;            /* slots of one expert at most, where the router bounds them; else 0 */
+  int tokens, experts;   /* n, e */
+  int max_slots;         /* what the arrays below have room for; expert_begin[experts] of them are filled */
+  int load;              /* slots of every expert, where all have as many and the host knows it beforehand; else -1 */
+  int most;              /* slots of one expert at most, where the router bounds them; else 0 */
+  const int *host_begin; /* [e+1] host: expert_begin where it has been read for products of a device; else NULL */
   int CH_DEV *expert_begin; /* [e+1] slots of expert i are expert_begin[i] .. expert_begin[i+1]-1 */
   int CH_DEV *slot_token;   /* [slots] the token in the slot, ascending within an expert */
   real CH_DEV *slot_gate;   /* [slots] combine weight */
