@@ -4,6 +4,8 @@ time limit; result.json is written anew after each part, so that a part that fai
 Standard library only; torch, numpy and choir are used by the parts."""
 import argparse, atexit, concurrent.futures, glob, json, os, platform, re, shutil, signal, subprocess, sys, tempfile, time
 
+import model
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 p = argparse.ArgumentParser()
 p.add_argument("--site", required=True)
@@ -128,10 +130,31 @@ def bench(cases, limit, *more):
 def moe_bench():
     """The C layer on the device, with its parts; what its kernels reach alone."""
     if o.dry:
-        return bench(["moe n=256 d=64 h=128 e=8 c=2"], 20, "--parts")
+        r = bench(["moe n=256 d=64 h=128 e=8 c=2"], 20, "--parts")
+        r["short"] = against_model(r)  # no such device: every problem is slower than the model says
+        return r
     size = "n=65536 d=768 h=3072 e=64 c=2"
-    return bench([f"moe {size} compute=bf16", f"moe {size}", "moe n=65536 d=768 h=3072 e=16 c=2 compute=bf16", "gemm m=8192 n=8192 k=8192 compute=bf16",
+    r = bench([f"moe {size} compute=bf16", f"moe {size}", "moe n=65536 d=768 h=3072 e=16 c=2 compute=bf16", "gemm m=8192 n=8192 k=8192 compute=bf16",
                   "gemm m=65536 n=3072 k=768 compute=bf16", "select n=65536 e=64", "attention", "attention compute=bf16", "attention B=4 T=1024 compute=bf16"], 75, "--parts")
+    r["short"] = against_model(r)
+    return r
+
+
+def routers():
+    """A layer and a training step of every router at equal FLOPs, by the clock."""
+    if o.dry:
+        return bench(["routers n=64 d=16 h=16 e=4"], 60)
+    return bench(["routers n=65536 d=768 h=3072 e=64 compute=bf16", f"router-steps config={o.source}/configs/nano.json B=32 T=128 compute=bf16"], 60)
+
+
+def against_model(r):
+    """Of what was timed, what takes more than 1.1 times the model's prediction (model.py)."""
+    short = {}
+    for ms, problem in re.findall(r"^ *([0-9.]+) ms .*?(moe n=.*)$", (r.get("together") or {}).get("tail", ""), re.M):
+        predicted = model.of_problem(problem)
+        if predicted and float(ms) > 1.1e3 * predicted:
+            short[problem] = {"ms": float(ms), "predicted ms": round(1e3 * predicted, 2)}
+    return short
 
 
 def step_rate():
@@ -231,6 +254,7 @@ PARTS = [  # what is worth most first
     ("info", info),
     ("devices", devices),
     ("moe_bench", moe_bench),
+    ("routers", routers),
     ("train", train),
     ("layers", lambda: torch_part("layers", min(150, left()))),
     ("safety", lambda: torch_part("safety", min(60, left()))),
@@ -277,8 +301,9 @@ def short():
         elif isinstance(r, dict):
             for k, v in r.items():
                 rows(f"{name} {k}".replace(" together", ""), v)
-    for name in ("moe_bench", "step_rate", "scaling", "sanitizer"):
+    for name in ("moe_bench", "routers", "step_rate", "scaling", "sanitizer"):
         rows(name, P.get(name))
+    print("slower than the model's prediction:", P.get("moe_bench", {}).get("short"))
     for k, v in (P.get("train") or {}).items():
         if k.endswith("losses"):
             print("train", k, v.get("largest difference"), "of", v.get("steps compared"), "same twice:", v.get("twice the same"), "last", {n: x[-1:] for n, x in v.items() if isinstance(x, list)})

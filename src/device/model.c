@@ -23,7 +23,7 @@ CH_DEVICE_OP(rmsnorm_backward) {
 CH_DEVICE_OP(gather) {
   const ch_record *r = a->record;
   CH_LAUNCH(x, gather, ch_rows_at_once(r->max_slots), .begin = r->expert_begin, .slot_token = r->slot_token, .x = a->x,
-            .y = a->y, .e = r->experts, .d = a->d);
+            .y = a->y, .y16 = a->y16, .e = r->experts, .d = a->d);
 }
 
 CH_DEVICE_OP(combine) {
@@ -72,8 +72,8 @@ CH_DEVICE_OP(activate) {
 
 CH_DEVICE_OP(activate_backward) {
   CH_LAUNCH(x, activate_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
-            .dy = a->dy, .dx = a->dx, .du = a->du, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count,
-            .silu = a->activation == CH_SWIGLU);
+            .dy = a->dy, .dx = a->dx, .du = a->du, .x16 = a->x16, .y16 = a->y16, .dy16 = a->dy16, .dx16 = a->dx16,
+            .count = a->count, .silu = a->activation == CH_SWIGLU);
 }
 
 CH_DEVICE_OP(dropout) {

@@ -145,13 +145,13 @@ static void pad(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, int64_t 
                 const ch_bf16 CH_DEV **rounded) {
   int is = kind_of(x, *rounded, 0);
   void CH_DEV *padded = CH_NEW(&x->scratch, char, rows *width *(is == AS_FLOAT ? sizeof(real) : sizeof(ch_bf16)));
-  CH_LAUNCH(x, pad_rows, ch_groups(rows * width), .begin = a->begin, .rows = either(*value, *rounded), .padded = padded,
+  CH_LAUNCH(x, pad_rows, ch_rows_at_once(rows), .begin = a->begin, .rows = either(*value, *rounded), .padded = padded,
             .width = width, .e = a->experts, .most = (int)(rows / a->experts), .is = is);
   *value = is == AS_FLOAT ? padded : NULL;
   *rounded = is == AS_FLOAT ? NULL : padded;
 }
 
-static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, real CH_DEV *c) {
+static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, void CH_DEV *c, int c_is) {
   ch_expert_gemm_args p = *a;
   p.load = (int)(rows / a->experts);
   p.max_rows = (int)rows;
@@ -163,32 +163,33 @@ static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t ro
     multiply_experts(x, &p, NULL, AS_FLOAT);
     return;
   }
-  real CH_DEV *padded = CH_NEW(&x->scratch, real, rows * a->n);
+  void CH_DEV *padded = CH_NEW(&x->scratch, char, rows * a->n * (c_is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real)));
   p.accumulate = 0;
-  multiply_experts(x, &p, padded, AS_FLOAT);
-  CH_LAUNCH(x, unpad_rows, ch_groups(rows * a->n), .begin = a->begin, .rows = c, .padded = padded, .width = a->n,
-            .e = a->experts, .most = p.load, .accumulate = a->accumulate);
+  multiply_experts(x, &p, padded, c_is);
+  CH_LAUNCH(x, unpad_rows, ch_rows_at_once(rows), .begin = a->begin, .rows = c, .padded = padded, .width = a->n,
+            .e = a->experts, .most = p.load, .is = c_is, .accumulate = a->accumulate);
 }
 
-/* Where nothing but an activation reads the product, and rounds it first, the product is written rounded. Rows that are
- * padded for it are not: they take the way through scratch. */
+/* Where nothing but an activation reads the product, and rounds it first or makes rounded numbers of it, the product is
+ * written rounded. */
 CH_DEVICE_OP(expert_gemm) {
   CH_SCRATCH(x);
-  real CH_DEV *c = a->c;
   int64_t rows = padded_rows(x, a);
-  int backward = a->activate && (a->activate->dx || a->activate->dx16);
-  int rounded = a->activate && !c && !rows && !backward && a->activate->x16;
-  if (a->activate && !c && !rounded) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
+  int backward = a->activate && (a->activate->dx || a->activate->dx16), rounded = a->activate && !a->c;
+  void CH_DEV *c = a->c;
+  if (rounded)
+    c = backward ? CH_NEW(&x->scratch, ch_bf16, (int64_t)a->max_rows * a->n) : (void CH_DEV *)a->activate->x16;
   if (rows)
-    multiply_padded(x, a, rows, c);
+    multiply_padded(x, a, rows, c, rounded ? AS_BF16 : AS_FLOAT);
   else
-    multiply_experts(x, a, rounded ? (void CH_DEV *)a->activate->x16 : c, rounded ? AS_BF16 : AS_FLOAT);
-  if (a->activate) {
-    ch_activate_args through = *a->activate;
-    if (!backward && through.x16) through.x = c;
-    if (backward) through.dy = c;
-    (backward ? x->ops->activate_backward : x->ops->activate)(x, &through);
-  }
+    multiply_experts(x, a, c, rounded ? AS_BF16 : AS_FLOAT);
+  if (!a->activate) return;
+  ch_activate_args through = *a->activate;
+  if (backward && rounded)
+    through.dy16 = c;
+  else if (backward)
+    through.dy = c;
+  (backward ? x->ops->activate_backward : x->ops->activate)(x, &through);
 }
 
 /* ---- head ---- */

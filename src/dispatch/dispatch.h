@@ -47,6 +47,7 @@ typedef struct ch_dispatch {
   const struct ch_dispatcher *with;
   int n, e, d;     /* tokens of every rank; experts of all; width of a row */
   int gates_input; /* gates scale the rows that experts read, not those that they write */
+  int rounds;      /* rows come as bf16 where floats would stand: on a device, in one process, for products in bf16 */
   ch_record all;   /* what was split */
   int begin;       /* the first token that it is about */
   int first_row;   /* of this rank's tokens, the first that the record is about */

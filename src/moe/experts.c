@@ -55,6 +55,12 @@ static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, in
   return out;
 }
 
+/* Rows that have come from their tokens, as an operand of one product or, of gated experts, of two. */
+static ch_operand arrived(ch_exec *x, const experts_work *k) {
+  if (k->ex->rounds) return (ch_operand){.rounded = (ch_bf16 CH_DEV *)k->rows};
+  return k->up ? as_rows(x, k->record, k->rows, k->a->route.d) : (ch_operand){.value = k->rows};
+}
+
 /* The group's part of an array [e,d,h] of this rank's experts; NULL stays. */
 #define OF_GROUP(k, w) ((w) ? (w) + (int64_t)(k)->group->first * (k)->a->route.d * (k)->a->h : NULL)
 
@@ -118,13 +124,9 @@ static void forward_group(ch_exec *x, const experts_work *k, int group) {
   ch_operand hidden = k->a->keep ? scratch_hidden(x, k) : k->pre;
   ch_activate_args then = activation_of(k, hidden);
   arrive(x, k, group);
-  if (k->up) {
-    ch_operand in = as_rows(x, k->record, k->rows, k->a->route.d);
-    apply(x, k, CH_NN, in, w->w1, w->w1_16, k->pre.value, NULL, 0);
-    apply(x, k, CH_NN, in, w->w3, w->w3_16, k->up, &then, 0);
-  } else {
-    apply(x, k, CH_NN, (ch_operand){.value = k->rows}, w->w1, w->w1_16, k->pre.value, &then, 0);
-  }
+  ch_operand in = arrived(x, k);
+  apply(x, k, CH_NN, in, w->w1, w->w1_16, k->pre.value, k->up ? NULL : &then, 0);
+  if (k->up) apply(x, k, CH_NN, in, w->w3, w->w3_16, k->up, &then, 0);
   output(x, k, hidden);
 }
 
@@ -142,9 +144,8 @@ static void again(ch_exec *x, const experts_work *k, int group) {
 static void backward_in(ch_exec *x, const experts_work *k, ch_operand dpre) {
   const ch_moe_args *a = k->a;
   const ch_moe_weights *w = &a->weights;
-  ch_operand in = {.value = k->rows}, dup = {0};
+  ch_operand in = arrived(x, k), dup = {0};
   if (k->up) {
-    in = as_rows(x, k->record, k->rows, a->route.d);
     dpre = as_rows(x, k->record, dpre.value, a->h);
     dup = as_rows(x, k->record, k->up, a->h);
   }

@@ -81,6 +81,7 @@ typedef struct {
   int d;
   const real CH_DEV *x; /* [n,d] */
   real CH_DEV *y;       /* [slots,d] */
+  ch_bf16 CH_DEV *y16;  /* on devices: y rounded, instead of y; or NULL */
 } ch_gather_args;
 
 /* Combine: out[t] = sum over the slots s of token t, in ascending order, of gate[s] * y[s]; 0 for a token without
@@ -134,9 +135,10 @@ typedef struct ch_activate_args {
   const real CH_DEV *dy;
   real CH_DEV *dx;
   real CH_DEV *du;
-  /* CH_GELU only, where compute is bf16 (so never for the reference), or NULL: x, y and dx rounded, instead of these.
-   */
+  /* CH_GELU only, where compute is bf16 (so never for the reference), or NULL: x, y and dx rounded, instead of these;
+   * dy, too, on devices. */
   ch_bf16 CH_DEV *x16, *y16, *dx16;
+  const ch_bf16 CH_DEV *dy16;
 } ch_activate_args;
 
 /* RMSNorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps). */

@@ -15,6 +15,9 @@
 struct place {
   unsigned x;
 };
+struct uint4 {
+  unsigned x, y, z, w;
+};
 static place threadIdx, blockIdx, gridDim;
 static void __syncthreads();
 static inline int atomicAdd(int *p, int more) {

@@ -36,10 +36,12 @@ static const char *const linear[] = {
     "moe d=128 h=512 n=1024",  "moe d=128 h=512 n=2048",  "moe d=128 h=512 n=4096",  "moe d=128 h=512 n=8192",
     "moe d=128 h=512 n=16384", "moe d=128 h=512 n=32768", "moe d=128 h=512 n=65536", NULL};
 
-/* Room for n c / e tokens in every expert, whoever chooses: top-2 asks for 2 n / e times its factor, top-1 for n / e.
- */
-static const char *const routers[] = {"moe c=2 router=expert_choice", "moe c=1 router=gshard_top2",
-                                      "moe c=2 router=switch_top1", NULL};
+/* Two experts a token, or room for 2 n / e tokens in every expert: top-2 asks for 2 n / e times its factor, top-1, of
+ * which half the room stays empty, for n / e. */
+static const char *const routers[] = {"moe c=2 router=expert_choice", "moe c=2 router=topk",
+                                      "moe c=2 router=bias_balanced", "moe c=2 router=quantile_balanced",
+                                      "moe c=2 router=global_topk",   "moe c=1 router=gshard_top2",
+                                      "moe c=2 router=switch_top1",   NULL};
 /* As many experts a token, whoever chooses; random draws have the evenest loads that tokens can give, skewed ones those
  * of a router without balance. */
 static const char *const dropless[] = {"moe e=64 c=2 router=expert_choice",
@@ -54,8 +56,13 @@ static const char *const dropless[] = {"moe e=64 c=2 router=expert_choice",
                                        "moe e=64 c=8 skew=1 router=topk",
                                        NULL};
 static const char *const router_steps[] = {"step config=configs/0.1b-16e.json c=2 router=expert_choice",
+                                           "step config=configs/0.1b-16e.json c=2 router=topk",
+                                           "step config=configs/0.1b-16e.json c=2 router=bias_balanced",
+                                           "step config=configs/0.1b-16e.json c=2 router=quantile_balanced",
+                                           "step config=configs/0.1b-16e.json c=2 router=global_topk",
                                            "step config=configs/0.1b-16e.json c=1 router=gshard_top2",
-                                           "step config=configs/0.1b-16e.json c=2 router=switch_top1", NULL};
+                                           "step config=configs/0.1b-16e.json c=2 router=switch_top1",
+                                           NULL};
 
 static const char *const scaling[] = {"step", NULL};
 
@@ -63,14 +70,14 @@ static const ch_bench_group groups[] = {
     {.name = "flat", .what = "what more experts cost a layer, tokens and c being the same", .problems = flat},
     {.name = "linear", .what = "what a token costs a layer, from few tokens to many", .problems = linear},
     {.name = "routers",
-     .what = "a layer where tokens choose beside one where experts do, with the same room in every expert",
+     .what = "a layer of each router, with two experts a token or as much room in every expert",
      .problems = routers},
     {.name = "dropless",
      .what = "a layer where tokens choose without drops beside one where experts do: c experts a token of 64, at last "
              "with uneven loads",
      .problems = dropless},
     {.name = "router-steps",
-     .what = "a training step where tokens choose beside one where experts do, with the same room",
+     .what = "a training step with each router, with two experts a token or as much room",
      .problems = router_steps},
     {.name = "scaling",
      .what = "a training step by 1, 2, 4, ... threads; shares are of the peak of as many",

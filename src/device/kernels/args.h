@@ -19,16 +19,15 @@
 #define rmsnorm_dx_fields(ptr, num) ptr(x) ptr(w) ptr(rstd) ptr(dy) ptr(dx) num(I64, n) num(I32, d) num(I32, dx_acc)
 #define rmsnorm_dw_fields(ptr, num) ptr(x) ptr(rstd) ptr(dy) ptr(partial) num(I64, n) num(I32, d) /* partial [blocks,d] = */
 #define add_blocks_fields(ptr, num) ptr(partial) ptr(sum) num(I64, blocks) num(I64, d) /* sum [d] += */
-#define gather_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(x) ptr(y) num(I32, e) num(I32, d)
+#define gather_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(x) ptr(y) ptr(y16) num(I32, e) num(I32, d) /* y16 stands for y, or is 0 */
 #define combine_fields(ptr, num) ptr(token_begin) ptr(token_slot) ptr(slot_gate) ptr(y) ptr(out) num(I32, n) num(I32, d) num(I32, gated) num(I32, out_acc)
 #define combine_backward_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(slot_gate) ptr(y) ptr(dout) ptr(dy) ptr(dgate) num(I32, e) num(I32, d) num(I32, gated)
 #define embedding_fields(ptr, num) ptr(token) ptr(w) ptr(x) num(I64, n) num(I32, d) num(F32, scale)
 #define embedding_backward_fields(ptr, num) ptr(token) ptr(dx) ptr(dw) num(I64, n) num(I32, d) num(F32, scale)
 
-/* ---- elements.cl.h; u is 0 for GELU; silu: in place of gelu; x16, y16, dx16 stand for x, y, dx, or are 0. Where activate has both x and x16, x16
- * becomes x rounded. ---- */
+/* ---- elements.cl.h; u is 0 for GELU; silu: in place of gelu; x16, y16, dy16, dx16 stand for x, y, dy, dx, or are 0. ---- */
 #define activate_fields(ptr, num) ptr(rows) ptr(x) ptr(u) ptr(y) ptr(x16) ptr(y16) num(I64, count) num(I32, silu)
-#define activate_backward_fields(ptr, num) ptr(rows) ptr(x) ptr(u) ptr(y) ptr(dy) ptr(dx) ptr(du) ptr(x16) ptr(y16) ptr(dx16) num(I64, count) num(I32, silu)
+#define activate_backward_fields(ptr, num) ptr(rows) ptr(x) ptr(u) ptr(y) ptr(dy) ptr(dx) ptr(du) ptr(x16) ptr(y16) ptr(dy16) ptr(dx16) num(I64, count) num(I32, silu)
 #define sigmoid_fields(ptr, num) ptr(x) ptr(y) num(I64, count)
 #define sigmoid_backward_fields(ptr, num) ptr(y) ptr(dy) ptr(dx) num(I64, count)
 #define copy_fields(ptr, num) ptr(x) ptr(y) num(I64, count) num(I32, accumulate)
@@ -49,9 +48,9 @@
   num(I64, m) num(I64, n) num(I64, k) num(I64, lda) num(I64, ldb) num(I64, ldc) num(I64, a_stride) num(I64, b_stride) num(I64, c_stride) num(I32, trans_a) num(I32, trans_b) num(I32, accumulate) num(I32, ragged_k) num(I32, a_is) num(I32, b_is) num(I32, c_is) num(F32, alpha)
 
 /* Rows [e][most,width] at equal distances, of rows that belong to experts by number; 0 behind the last one of each.
- * `is` as a_is, of rows; ROUNDED become bf16. And the way back. */
+ * `is` as a_is, of rows; ROUNDED become bf16. And the way back: `is` as c_is. */
 #define pad_rows_fields(ptr, num) ptr(begin) ptr(rows) ptr(padded) num(I64, width) num(I32, e) num(I32, most) num(I32, is)
-#define unpad_rows_fields(ptr, num) ptr(begin) ptr(rows) ptr(padded) num(I64, width) num(I32, e) num(I32, most) num(I32, accumulate)
+#define unpad_rows_fields(ptr, num) ptr(begin) ptr(rows) ptr(padded) num(I64, width) num(I32, e) num(I32, most) num(I32, is) num(I32, accumulate)
 
 /* ---- attention.cl.h; bucket of every distance, 0 without a bias. length [B] of sequences, or 0: T. Pairs of a sequence and a head are numbered b H + head; a block has `rows` rows from
  * first_row on, of the pairs from first_pair on, and `columns` keys, at distances of `pitch`. is: AS_FLOAT or AS_BF16, of y, weight, dscore. ---- */

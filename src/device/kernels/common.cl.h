@@ -12,6 +12,24 @@ INLINE ushort to_bf16(float x) {
 
 INLINE float from_bf16(ushort x) { return BITS_FLOAT((U32)x << 16); }
 
+/* Two bf16 numbers in a word. */
+INLINE float low_of(U32 pair) { return BITS_FLOAT(pair << 16); }
+INLINE float high_of(U32 pair) { return BITS_FLOAT(pair & 0xffff0000u); }
+INLINE U32 pair_of(float low, float high) { return to_bf16(low) | (U32)to_bf16(high) << 16; }
+
+/* Eight floats, which are read as bits, as bf16. */
+INLINE uint4 rounded_eight(GLOBAL const uint4 *x) {
+  uint4 first = x[0], second = x[1], y;
+  y.x = pair_of(BITS_FLOAT(first.x), BITS_FLOAT(first.y));
+  y.y = pair_of(BITS_FLOAT(first.z), BITS_FLOAT(first.w));
+  y.z = pair_of(BITS_FLOAT(second.x), BITS_FLOAT(second.y));
+  y.w = pair_of(BITS_FLOAT(second.z), BITS_FLOAT(second.w));
+  return y;
+}
+
+/* Whether an item may read and write 16 bytes of it at once, which memory serves faster than as many small reads. */
+#define IN_SIXTEENS(field) ((U64)P(char, field) % 16 == 0)
+
 /* The sum of every item's value, in the order of a fixed tree. room: [GROUP]. All items get it. */
 INLINE double sum_over(double value, LOCAL double *room) {
   room[LID] = value;

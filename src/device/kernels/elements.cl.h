@@ -12,10 +12,26 @@ INLINE float logistic(float x) { return 1 / (1 + exp(-x)); }
 /* d/dx of x s(x) = s(x) + x s(x) (1 - s(x)). */
 INLINE float silu_slope(float x) { return logistic(x) * (1 + x * (1 - logistic(x))); }
 
+INLINE U32 gelu_pair(U32 x) {
+  return pair_of(low_of(x) * normal_cdf(low_of(x)), high_of(x) * normal_cdf(high_of(x)));
+}
+
+INLINE U32 gelu_pair_backward(U32 x, U32 dy) {
+  return pair_of(low_of(dy) * gelu_slope(low_of(x)), high_of(dy) * gelu_slope(high_of(x)));
+}
+
 KERNEL(activate) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
+  int pairs = P(ushort, x16) && P(ushort, y16) && !P(float, u) && !a.silu;
+  if (pairs && a.count % 8 == 0 && IN_SIXTEENS(x16) && IN_SIXTEENS(y16)) {
+    EACH(i, count / 8) {
+      uint4 x = P(uint4, x16)[i];
+      x.x = gelu_pair(x.x), x.y = gelu_pair(x.y), x.z = gelu_pair(x.z), x.w = gelu_pair(x.w);
+      P(uint4, y16)[i] = x;
+    }
+    return;
+  }
   EACH(i, count) {
-    if (P(ushort, x16) && P(float, x)) P(ushort, x16)[i] = to_bf16(P(float, x)[i]);
     float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i];
     float y = x * (a.silu ? logistic(x) : normal_cdf(x));
     if (P(float, u)) y *= P(float, u)[i];
@@ -29,8 +45,21 @@ KERNEL(activate) {
 /* dx, du and y may stand where the inputs do: all are read first. */
 KERNEL(activate_backward) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
+  int pairs = P(ushort, x16) && P(ushort, y16) && P(ushort, dy16) && P(ushort, dx16) && !P(float, u) && !a.silu;
+  if (pairs && a.count % 8 == 0 && IN_SIXTEENS(x16) && IN_SIXTEENS(y16) && IN_SIXTEENS(dy16) && IN_SIXTEENS(dx16)) {
+    EACH(i, count / 8) {
+      uint4 x = P(uint4, x16)[i], dx = P(uint4, dy16)[i];
+      dx.x = gelu_pair_backward(x.x, dx.x), dx.y = gelu_pair_backward(x.y, dx.y);
+      dx.z = gelu_pair_backward(x.z, dx.z), dx.w = gelu_pair_backward(x.w, dx.w);
+      x.x = gelu_pair(x.x), x.y = gelu_pair(x.y), x.z = gelu_pair(x.z), x.w = gelu_pair(x.w);
+      P(uint4, y16)[i] = x;
+      P(uint4, dx16)[i] = dx;
+    }
+    return;
+  }
   EACH(i, count) {
-    float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], dy = P(float, dy)[i];
+    float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i];
+    float dy = P(ushort, dy16) ? from_bf16(P(ushort, dy16)[i]) : P(float, dy)[i];
     float u = P(float, u) ? P(float, u)[i] : 1, y = x * (a.silu ? logistic(x) : normal_cdf(x));
     float dx = dy * u * (a.silu ? silu_slope(x) : gelu_slope(x));
     if (P(ushort, y16))
@@ -65,6 +94,10 @@ KERNEL(multiply) {
 
 KERNEL(round_bf16) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
+  if (a.count % 8 == 0 && IN_SIXTEENS(x) && IN_SIXTEENS(y)) {
+    EACH(i, count / 8) P(uint4, y)[i] = rounded_eight(P(uint4, x) + 2 * i);
+    return;
+  }
   EACH(i, count) P(ushort, y)[i] = to_bf16(P(float, x)[i]);
 }
 

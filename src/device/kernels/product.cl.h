@@ -52,26 +52,34 @@ KERNEL(product) {
   }
 }
 
-/* Where element i of padded rows stands among the rows, or -1. */
-INLINE I64 unpadded(GLOBAL const int *begin, I64 i, I64 width, int most) {
-  I64 row = i / width, expert = row / most, at = begin[expert] + row % most;
-  return at < begin[expert + 1] ? at * width + i % width : -1;
+/* Where a padded row stands among the rows, or -1. */
+INLINE I64 unpadded(GLOBAL const int *begin, I64 row, int most) {
+  I64 expert = row / most, at = begin[expert] + row % most;
+  return at < begin[expert + 1] ? at : -1;
 }
 
 KERNEL(pad_rows) {
-  EACH(i, a.e * a.width * a.most) {
-    I64 at = unpadded(P(int, begin), i, a.width, a.most);
-    float x = at < 0 ? 0 : operand(P(char, rows), a.is, at);
-    if (a.is == AS_FLOAT)
-      P(float, padded)[i] = x;
-    else
-      P(ushort, padded)[i] = to_bf16(x);
+  for (I64 row = GID; row < (I64)a.e * a.most; row += GROUPS) {
+    I64 at = unpadded(P(int, begin), row, a.most);
+    for (I64 j = LID; j < a.width; j += GROUP) {
+      float x = at < 0 ? 0 : operand(P(char, rows), a.is, at * a.width + j);
+      if (a.is == AS_FLOAT)
+        P(float, padded)[row * a.width + j] = x;
+      else
+        P(ushort, padded)[row * a.width + j] = to_bf16(x);
+    }
   }
 }
 
 KERNEL(unpad_rows) {
-  EACH(i, a.e * a.width * a.most) {
-    I64 at = unpadded(P(int, begin), i, a.width, a.most);
-    if (at >= 0) P(float, rows)[at] = P(float, padded)[i] + (a.accumulate ? P(float, rows)[at] : 0);
+  for (I64 row = GID; row < (I64)a.e * a.most; row += GROUPS) {
+    I64 at = unpadded(P(int, begin), row, a.most);
+    for (I64 j = LID; at >= 0 && j < a.width; j += GROUP) {
+      I64 from = row * a.width + j, to = at * a.width + j;
+      if (a.is == AS_BF16)
+        P(ushort, rows)[to] = P(ushort, padded)[from];
+      else
+        P(float, rows)[to] = P(float, padded)[from] + (a.accumulate ? P(float, rows)[to] : 0);
+    }
   }
 }

@@ -85,10 +85,17 @@ KERNEL(add_blocks) {
 
 /* Only the device may know how many slots are filled. */
 KERNEL(gather) {
-  int slots = P(int, begin)[a.e];
+  int slots = P(int, begin)[a.e], eights = a.d % 8 == 0 && IN_SIXTEENS(x) && IN_SIXTEENS(y) && IN_SIXTEENS(y16);
   for (I64 s = GID; s < slots; s += GROUPS) {
-    GLOBAL const float *x = P(float, x) + (I64)P(int, slot_token)[s] * a.d;
-    for (int j = LID; j < a.d; j += GROUP) P(float, y)[s * a.d + j] = x[j];
+    I64 from = (I64)P(int, slot_token)[s] * a.d, to = s * a.d;
+    if (eights && P(ushort, y16))
+      for (int j = LID; j < a.d / 8; j += GROUP) P(uint4, y16)[to / 8 + j] = rounded_eight(P(uint4, x) + from / 4 + 2 * j);
+    else if (eights)
+      for (int j = LID; j < a.d / 4; j += GROUP) P(uint4, y)[to / 4 + j] = P(uint4, x)[from / 4 + j];
+    else if (P(ushort, y16))
+      for (int j = LID; j < a.d; j += GROUP) P(ushort, y16)[to + j] = to_bf16(P(float, x)[from + j]);
+    else
+      for (int j = LID; j < a.d; j += GROUP) P(float, y)[to + j] = P(float, x)[from + j];
   }
 }
 

@@ -1,0 +1,38 @@
+"""model.py: what each part of an expert-choice layer and of a training step should take on an H100, by the bytes that it moves and
+the multiply-adds that it makes. `python3 lab/gpu/model.py` prints the layer's table; check.py holds what was measured against it."""
+import re
+
+PRODUCT = 740e12  # FLOP/s of products in bf16: those of PyTorch's dense layer of equal cost, whose 6.6 ms less its activations are 5.0
+FLOAT = 45e12     # of products in fp32, as the router's
+MEMORY = 0.85 * 3.35e12  # bytes a second
+
+
+def layer(n, d, h, e, c, bf16=True):
+    """Seconds of both ways by part, as `choir bench moe --parts` names them."""
+    slots, narrow = n * c, 2 if bf16 else 4
+    hidden, rows, tokens, weights = slots * h, slots * d, n * d, e * d * h
+    flops = 6 * 2 * hidden * d
+    return {
+        "products": flops / (PRODUCT if bf16 else FLOAT) + (2 * (4 - narrow) * rows + 2 * (4 - narrow) * weights) / MEMORY,
+        "activations": (2 + 4) * narrow * hidden / MEMORY,
+        "dispatch": (2 * (4 + narrow) * rows + (4 + 4 + 4) * rows + (4 + 2) * rows * bf16 + 4 * rows + 4 * tokens) / MEMORY,
+        "combine": (4 * rows + 4 * tokens) / MEMORY,
+        "router": 3 * 2 * n * d * e / FLOAT + 3 * 4 * tokens / MEMORY,
+        "selection": (4 * n * e * 4 + slots * 12) / 300e9 * 0.5,
+    }
+
+
+def of_problem(text):
+    """The prediction for a problem in the words of `choir bench`, or None."""
+    if not re.match(r"moe .*router=expert_choice", text):
+        return None
+    word = dict(part.split("=") for part in text.split()[1:])
+    return sum(layer(*(int(float(word[k])) for k in "ndhec"), word["compute"] == "bf16").values())
+
+
+if __name__ == "__main__":
+    parts = layer(65536, 768, 3072, 64, 2)
+    for name, seconds in parts.items():
+        print(f"{name:18} {1e3 * seconds:6.2f} ms")
+    whole = sum(parts.values())
+    print(f"{'all':18} {1e3 * whole:6.2f} ms, {6 * 2 * 131072 * 768 * 3072 / whole / 790e12:.2f} of 790 TFLOP/s")
