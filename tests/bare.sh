@@ -4,8 +4,8 @@
 # Debian: bookworm (12, unless told otherwise), trixie (13). The tree is made by debootstrap in TMPDIR, takes its packages from
 # where this machine's apt takes them, and is removed at the end (KEEP=1 keeps it). The status is the command's. Where no tree
 # can be made it prints NOT TESTED and the reason, with status 77.
-# CHOIR_BUILD=DIRECTORY: where this machine has the same Debian, build/ of the tree is kept there, with its logs in check/bare:
-# a build may go on from it, since the clone has the path of the project.
+# CHOIR_LOGS=DIRECTORY: build/check of the tree is there. CHOIR_BUILD=DIRECTORY: where this machine has the same Debian, build/
+# of the tree is there; a build may go on from it, since the clone has the path of the project.
 set -u
 [ $# -gt 0 ] || { echo "usage: tests/bare.sh COMMAND..." >&2; exit 2; }
 cannot() {
@@ -56,17 +56,15 @@ here=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 cp /etc/resolv.conf /etc/hosts "$tree/etc/"
 cp -an /usr/share/keyrings/. "$tree/usr/share/keyrings/"
 echo force-unsafe-io >"$tree/etc/dpkg/dpkg.cfg.d/unsafe-io" # the tree need not survive a loss of power
-export project="$PWD" build=
-mkdir -p "$tree$project" && git clone -q . "$tree$project" || exit 1
-if [ -n "${CHOIR_BUILD:-}" ] && [ "$here" = "$suite" ]; then
-  mkdir -p "$CHOIR_BUILD/check/bare" "$tree$project/build" && build=$(cd "$CHOIR_BUILD" && pwd)
-fi
+export project="$PWD" build="${CHOIR_BUILD:-}" logs="${CHOIR_LOGS:-}"
+[ "$here" = "$suite" ] || build=
+mkdir -p "$tree$project" ${build:+"$build/check"} ${logs:+"$logs"} && git clone -q . "$tree$project" || exit 1
+mkdir -p "$tree$project/build/check"
 # shellcheck disable=SC2016 # the inner shells expand
 unshare --mount sh -c '
   mount -t proc proc "$tree/proc" && mount --rbind /dev "$tree/dev" && mount --rbind /sys "$tree/sys" || exit 1
-  if [ -n "$build" ]; then
-    mount --bind "$build" "$tree$project/build" && mount --bind "$build/check/bare" "$tree$project/build/check" || exit 1
-  fi
+  [ -z "$build" ] || mount --bind "$build" "$tree$project/build" || exit 1
+  [ -z "$logs" ] || mount --bind "$logs" "$tree$project/build/check" || exit 1
   exec chroot "$tree" /usr/bin/env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     TERM="${TERM:-dumb}" LANG=C.UTF-8 ${CI:+CI="$CI"} ${http_proxy:+http_proxy="$http_proxy"} \
     project="$project" sh -c "cd \"\$project\" && exec \"\$@\"" sh "$@"' sh "$@" </dev/null

@@ -13,7 +13,7 @@ import warnings
 import choir
 import testing
 
-from torch_cases import DEVICE, TorchTest, lacks, run_processes, torch
+from torch_cases import DEVICE, TorchTest, cannot_meet, lacks, run_processes, torch
 
 CASES = (
     ("expert_choice", {"activation": "swiglu"}),
@@ -243,9 +243,13 @@ class Parallel(TorchTest):
         # torch.accelerator came with PyTorch 2.6, which has everything else that these tests need.
         return lacks("experts that processes share", "compile", "accelerator")
 
+    def newer(self, words):
+        """2.6 has neither FSDP2 nor means of DTensors on the CPU."""
+        return "" if lacks("shared experts under FSDP2 and sequence parallelism", "cpu.Stream.record_event") else words
+
     def test_example_under_torchrun(self):
         """Two processes, then one that goes on from their state; choir reads what they trained."""
-        if self.lacks():
+        if self.lacks() or cannot_meet("examples/train_distributed.py under torchrun"):
             return
         testing.run()
         at = testing.directory()
@@ -272,11 +276,11 @@ class Parallel(TorchTest):
 
     def test_two_processes(self):
         if not self.lacks():
-            run_processes(__file__, 2, "experts,columns,refusals,unequal,mixed,sequences")
+            run_processes(__file__, 2, "experts,columns,refusals" + self.newer(",unequal,mixed,sequences"))
 
     def test_four_processes(self):
         if not self.lacks():
-            run_processes(__file__, 4, "experts,fsdp")
+            run_processes(__file__, 4, "experts" + self.newer(",fsdp"))
 
 
 if __name__ == "__main__":

@@ -103,6 +103,16 @@ def cannot_compile(law):
     return old
 
 
+def cannot_meet(law):
+    """Whether torchrun cannot start: it asks for libuv whatever USE_LIBUV says, and Debian 13's PyTorch has none."""
+    try:
+        torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    except RuntimeError:
+        say(law, "was built without libuv")
+        return True
+    return False
+
+
 def run_processes(file, count, *words):
     """`python FILE process WORDS` in `count` processes of one torch.distributed group; all must end well."""
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
