@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -30,6 +31,12 @@ NAV = {
 }  # fmt: skip
 ROOT_PAGES = {"README.md": "index", "CONTRIBUTING.md": "contributing", "SECURITY.md": "security",
               "CHANGELOG.md": "changelog", "docs/README.md": "pages"}  # fmt: skip
+# What is wider than a phone scrolls by itself: the page does not.
+STYLE = """table, pre { display: block; max-width: 100%; overflow-x: auto }
+:not(pre) > code { white-space: normal; overflow-wrap: anywhere }
+h1, h2, h3, h4, p, li { overflow-wrap: anywhere }
+table p, td, th { overflow-wrap: normal }
+"""
 GLOSSARY = "\n\n---\n\n*A word that is not explained here may be in the [glossary](glossary.md).*\n"
 
 
@@ -71,6 +78,29 @@ def escaped(text):
     return "`".join(parts)
 
 
+def prose(text, language):
+    """A comment as Markdown: paragraphs, indented lines as code, and the arguments below `Args:` as a list."""
+    made, code, listed = [], [], False
+    for line in [*text.split("\n"), "."]:
+        indented = line.startswith("  ") or line.startswith(">>>") or (code and code[0].startswith(">>>") and code[-1] and line)
+        if indented and line != "." and not listed:
+            code.append(line)
+            continue
+        if not line and code:
+            code.append(line)
+            continue
+        if code:
+            made += ["", f"```{language}", textwrap.dedent("\n".join(code)).rstrip(), "```", ""]
+            code = []
+        if listed and line.startswith("    "):
+            name = re.match(r" {4}(\*{0,2}\w+): (.*)", line)
+            made.append(f"- `{name[1]}`: {escaped(name[2])}" if name else "  " + escaped(line.strip()))
+            continue
+        listed = line in ("Args:", "Attributes:")
+        made += [escaped(line), ""] if listed else [escaped(line)]
+    return "\n".join(made[:-1]).strip()
+
+
 def commands(choir):
     def ask(*words):
         return subprocess.run([choir, "help", *words], check=True, capture_output=True, text=True).stdout
@@ -90,17 +120,17 @@ def c_reference():
         text = header.read_text(encoding="utf-8")
         made += ["", f"## choir/{name}"]
         for block in re.split(r"\n\s*\n", text):
-            block = re.sub(r"(?m)^(#ifndef CHOIR_\w+_H|#define CHOIR_\w+_H|#include .*|CHOIR_C_(BEGIN|END)|#endif)\n?", "",
+            block = re.sub(r"(?m)^(#ifndef CHOIR_(?:\w+_)?H|#define CHOIR_(?:\w+_)?H|#include .*|CHOIR_C_(BEGIN|END)|#endif)\n?", "",
                            block).strip()  # fmt: skip
             found = re.match(r"/\*(.*?)\*/\s*(.*)", block, re.S)
-            comment, code = (re.sub(r"\s*\n \*? ?", " ", found[1]).strip(), found[2].strip()) if found else ("", block)
+            comment, code = (re.sub(r"(?m)^ \*? ?", "", found[1]).strip(), found[2].strip()) if found else ("", block)
             names = re.findall(r"\b(choir_\w+)\(", code) if "CHOIR_API" in code else []
             names += re.findall(r"(?m)^}\s*(choir_\w+);|^typedef [^{;(]*?(\w+);|\(\*(choir_\w+)\)", code) if not names else []
             names = ["".join(n) if isinstance(n, tuple) else n for n in names]
             if names:
                 made += ["", f"### {', '.join(dict.fromkeys(names))}"]
             if comment:
-                made += ["", escaped(comment)]
+                made += ["", prose(comment, "c")]
             if code:
                 made += ["", "```c", code, "```"]
     return "\n".join(made)
@@ -120,7 +150,7 @@ def python_reference():
         if body is not None:
             given = ast.unparse(body.args).removeprefix("self, ").removeprefix("self")
             made.extend(["", "```python", f"{head}({given})", "```"])
-        made.extend(["", escaped(text)])
+        made.extend(["", prose(text, "python")])
         if isinstance(node, ast.ClassDef):
             for one in node.body:
                 if isinstance(one, ast.FunctionDef):
@@ -134,7 +164,7 @@ def python_reference():
         if file.name.startswith("_") and file.name != "__init__.py" or not public:
             continue
         module = ".".join(("choir", *file.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
-        made += ["", f"## {module}", "", escaped(ast.get_docstring(tree) or "")]
+        made += ["", f"## {module}", "", prose(ast.get_docstring(tree) or "", "python")]
         for node in public:
             describe(node, "", 3)
     return "\n".join(made)
@@ -152,6 +182,7 @@ def stage(folder, choir):
     for name, text in [("commands", commands(choir)), ("c-reference", c_reference()),
                        ("python-reference", python_reference())]:  # fmt: skip
         (docs / f"{name}.md").write_text(text + GLOSSARY, encoding="utf-8")
+    (docs / "site.css").write_text(STYLE, encoding="utf-8")
     known = {p.stem for p in docs.glob("*.md")} - {"index"}
     listed = [name for names in NAV.values() for name in names]
     if known != set(listed) or len(listed) != len(known):
@@ -166,6 +197,7 @@ theme:
   name: mkdocs
   highlightjs: false
   nav_style: dark
+extra_css: [site.css]
 plugins: [search]
 markdown_extensions:
   - sane_lists
