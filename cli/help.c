@@ -146,6 +146,7 @@ void cli_help(FILE *out) {
   verb_entry(out, "help COMMAND", "explain a command and its options");
   verb_entry(out, "help routers", "list the routers and the options of each");
   verb_entry(out, "help NAME", "explain a router or a config");
+  verb_entry(out, "--plugin FILE", "of any command: routers of your own, in Python or C");
   verb_entry(out, "--version", "print the version");
   fprintf(out, "\nExit status:");
   wrapped(out, cli_statuses, 12, 0);

@@ -51,7 +51,7 @@ class Asked:
 
     def __init__(self, function: Function, options: list[str]):
         self.function, self.options, self.more = function, options, _asked(function)
-        self.file = inspect.getsourcefile(function)
+        self.file = getattr(getattr(function, "__code__", None), "co_filename", None)
 
     def choice(self, call: Any, scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """[n,e] bool, or what the function raises; `call` has the fields of choir_plugin_call. The arrays become the
