@@ -6,6 +6,7 @@ routing = choir.torch.route(scores, "gshard_top2", logits=True)
 
 import importlib
 
+from .convert import convert
 from .layer import ExpertChoice, MoE, TokenChoice
 from .request import Routing
 from .routers import route
@@ -22,7 +23,9 @@ __all__ = [
     "TokenChoice",
     "Transformer",
     "convert",
+    "from_pretrained",
     "lightning_callback",
+    "revert",
     "route",
     "start_step",
     "stats",
@@ -35,6 +38,8 @@ def __getattr__(name):
     """What needs DTensor, which the oldest releases of PyTorch lack, transformers or Lightning is imported where it is used."""
     if name in ("ExpertParallel", "ExpertTensorParallel"):
         return getattr(importlib.import_module(".parallel", __name__), name)
-    if name in ("convert", "lightning_callback", "trainer_callback"):
+    if name in ("from_pretrained", "revert"):
+        return getattr(importlib.import_module(".convert", __name__), name)
+    if name in ("lightning_callback", "trainer_callback"):
         return getattr(importlib.import_module(".hf", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

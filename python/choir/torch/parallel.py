@@ -40,11 +40,12 @@ class _Parallel(ParallelStyle):
                 f"{count} {self.what} cannot be shared evenly by a mesh of shape {tuple(device_mesh.shape)}; "
                 "the mesh must have one dimension, whose size divides them"
             )
-        for name in WEIGHTS:
-            weight = getattr(experts, name)
-            if weight is not None:
-                placed = distribute_tensor(weight.detach(), device_mesh, [Shard(self.dim)])
-                setattr(experts, name, nn.Parameter(placed, requires_grad=weight.requires_grad))
+        own = dict(experts.named_parameters(recurse=False))
+        if self.dim and not set(own) <= set(WEIGHTS):
+            raise UnsupportedError(f"{type(self).__name__}: hidden columns of {', '.join(own)} (convert) cannot be shared out")
+        for name, weight in own.items():
+            placed = distribute_tensor(weight.detach(), device_mesh, [Shard(self.dim)])
+            setattr(experts, name, nn.Parameter(placed, requires_grad=weight.requires_grad))
         return module
 
 

@@ -1,0 +1,337 @@
+"""Hugging Face's models, whose MoE blocks become choir's layers. Weights stay what and where they are, under transformers'
+names: such a model is saved, resumed and adapted as before, and can be turned back."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+import re
+import warnings
+from typing import TYPE_CHECKING, Any, Iterator, Optional
+
+import torch
+from torch import Tensor, nn
+
+from .._native import ArgumentError, FormatError, UnsupportedError
+from . import compat
+from .experts import Experts, Gate
+from .layer import MoE
+from .routers import WITH_LOSS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..fields import ConvertOptions
+
+BLOCKS = ("MixtralSparseMoeBlock", "OlmoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock")
+VERSION = 1  # of the entry "choir" in config.json
+TOLD = "choir_told"  # the keyword by which a model's forward tells its blocks who is padding, and the routes to take
+
+
+class _TheirExperts(Experts):
+    """Experts whose weights are the block's own: gate_up_proj [e,2h,d] and down_proj [e,d,h]."""
+
+    def __init__(self, theirs: nn.Module, gate_on: str):
+        nn.Module.__init__(self)
+        self.activation, self.gate_on = "swiglu", gate_on
+        self.gate_up_proj, self.down_proj = theirs.gate_up_proj, theirs.down_proj
+
+    h = property(lambda self: self.down_proj.shape[2])
+    w1 = property(lambda self: self.gate_up_proj[:, : self.h].transpose(1, 2))
+    w3 = property(lambda self: self.gate_up_proj[:, self.h :].transpose(1, 2))
+    w2 = property(lambda self: self.down_proj)
+
+
+@functools.lru_cache(None)
+def _recorded(theirs: type) -> type:
+    """A Gate of transformers' own kind of router too, whose outputs it records (output_router_logits)."""
+
+    def pickled(self, protocol):
+        return _unpickled, (theirs,), self.__dict__.copy()
+
+    return type("RecordedGate", (Gate, theirs), {"__reduce_ex__": pickled})
+
+
+def _unpickled(theirs: type) -> nn.Module:
+    made = _recorded(theirs)
+    return made.__new__(made)
+
+
+class _Converted(MoE):
+    """The layer in a block's place. told: who is padding, and the routes to take, as the model's forward was given them."""
+
+    told: Optional[tuple] = None
+    noise = 0.0
+
+    def forward(self, hidden_states: Tensor, *given, **options) -> Tensor:
+        if self.told is not None:
+            valid, taken = self.told
+            length = hidden_states.shape[-2]
+            options.setdefault("valid", None if valid is None else valid[:, -length:])
+            options.setdefault("taken", None if taken is None else taken[self.layer])
+        if self.training and self.noise:  # which Mixtral's experts read, too
+            hidden_states = hidden_states * torch.empty_like(hidden_states).uniform_(1 - self.noise, 1 + self.noise)
+        return super().forward(hidden_states, *given, **options)
+
+
+def _of_block(block: nn.Module, layer: int, router: str, options: dict) -> _Converted:
+    gate, theirs = block.gate, block.experts
+    act = type(getattr(theirs, "act_fn", None)).__name__
+    if not hasattr(theirs, "gate_up_proj") or act not in ("SiLUActivation", "SiLU"):
+        raise UnsupportedError(
+            f"{type(block).__name__} with experts {type(theirs).__name__} ({act}): convert takes the blocks of "
+            "transformers 5, whose experts are gate_up_proj and down_proj, with SiLU"
+        )
+    if router == "topk":
+        # Mixtral always divides the gates by their sum, and has no field that says so.
+        options = {"top_k": gate.top_k, "normalize_gates": getattr(gate, "norm_topk_prob", True), **options}
+    both = theirs.gate_up_proj
+    e, double, d = both.shape
+    at = {"device": "meta", "dtype": both.dtype, "layer": layer}
+    made = _Converted(d, double // 2, e, router, activation="swiglu", **at, **options)
+    made.experts, made.noise = _TheirExperts(theirs, made.options.gate_on), getattr(block, "jitter_noise", 0.0)
+    made.source = (type(block), gate)
+    if made.shared is not None:
+        made.shared.to_empty(device=both.device).reset_parameters()
+    if "weight" in made.gate._parameters:
+        made.gate.weight = gate.weight
+    else:
+        made.gate.weight = gate.weight.detach().float() if made.gate.means else gate.weight.detach()
+    made.gate.__class__ = _recorded(type(gate))
+    made.gate._forward_hooks.update(gate._forward_hooks)
+    keeps = made.sums is not None
+    made.register_buffer("thresholds", torch.zeros(e, device=both.device), persistent=keeps)
+    made.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=both.device), persistent=keeps)
+    made._forget()
+    made.start_step()
+    return made.train(block.training)
+
+
+def _valid_of(mask: Any, kwargs: dict) -> Optional[Tensor]:
+    """Who takes part, [B,...,T] bool, of the attention mask that a model is given: [B,T] of 0 and 1, with what a cache has
+    before; or [B,1,T,S], True or 0 where one looks at another, in which padding does not look at itself."""
+    mask = next(iter(mask.values()), None) if isinstance(mask, dict) else mask
+    if mask is None:
+        return None
+    if isinstance(mask, Tensor) and mask.dim() == 4:
+        cache = kwargs.get("cache", kwargs.get("past_key_values"))
+        own = torch.arange(mask.shape[2], device=mask.device) + (0 if cache is None else cache.get_seq_length())
+        mask = mask[:, 0].gather(2, own[None, :, None].expand(mask.shape[0], -1, 1))[..., 0]
+        mask = mask if mask.dtype == torch.bool else mask == 0
+    elif not isinstance(mask, Tensor) or mask.dim() != 2:
+        kind = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        warnings.warn(f"attention_mask is {kind}, which does not say what is padding: every token takes part in routing")
+        return None
+    valid = mask != 0
+    if valid.device.type == "cpu" and compat.has_values(valid) and bool(valid.all()):
+        return None  # as without a mask, which is faster
+    return valid
+
+
+def _tell(module: nn.Module, args: tuple, kwargs: dict):
+    """Of a model: the padding of its mask, and the keyword `taken`, go with the keywords that its layers hand on."""
+    mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+    valid, taken = _valid_of(mask, kwargs), kwargs.pop("taken", None)
+    ids = kwargs.get("input_ids", args[0] if args else None)
+    if mask is None and ids is not None and not compat.compiling() and not getattr(module, "_choir_asked", False):
+        module._choir_asked = True
+        module.warn_if_padding_and_no_attention_mask(ids, mask)
+    return args, {**kwargs, TOLD: (valid, taken)}
+
+
+def _hear(module: nn.Module, args: tuple, kwargs: dict):
+    """Of the attention before a block, which gets the model's keywords also where checkpointing runs the layer again."""
+    told = kwargs.pop(TOLD, None)
+    if isinstance(block := module.__dict__.get("choir_block"), _Converted):
+        block.told = told
+    return args, kwargs
+
+
+def _hook(module: nn.Module, hook: Any) -> None:
+    if hook not in module._forward_pre_hooks.values():
+        module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _unhook(module: nn.Module) -> None:
+    module.__dict__.pop("choir_block", None)
+    for number, hook in list(module._forward_pre_hooks.items()):
+        if hook in (_tell, _hear):
+            del module._forward_pre_hooks[number]
+            module._forward_pre_hooks_with_kwargs.pop(number, None)
+
+
+FILED = {"w1": 0, "gate_proj": 0, "w3": 1, "up_proj": 1, "w2": 2, "down_proj": 2}  # names of an expert's weights in files
+
+
+def _from_file(module: nn.Module, state: dict, prefix: str, *rest: Any) -> None:
+    """Before load_state_dict of a layer: names as files have them, which Trainer gives when it resumes, become the block's.
+    Of Mixtral the block has another name there, and everywhere each expert its own tensors."""
+    for name, child in module.named_children():
+        if isinstance(child, _Converted):
+            at = f"{prefix}{name}."
+            for key in [key for key in state if key.startswith(prefix + "block_sparse_moe.")]:
+                state[at + key[len(prefix + "block_sparse_moe.") :]] = state.pop(key)
+            found = re.compile(re.escape(at) + r"experts\.(\d+)\.(\w+)\.weight$")
+            parts = {key: match.groups() for key in state if (match := found.match(key)) and match[2] in FILED}
+            each = {(int(i), FILED[what]): state.pop(key) for key, (i, what) in parts.items()}
+            experts = range(len(child.thresholds))
+            if all((i, part) in each for i in experts for part in range(3)):
+                state[at + "experts.gate_up_proj"] = torch.stack([torch.cat([each[i, 0], each[i, 1]]) for i in experts])
+                state[at + "experts.down_proj"] = torch.stack([each[i, 2] for i in experts])
+
+
+def _blocks(model: nn.Module, names: tuple) -> list[tuple[nn.Module, str, nn.Module]]:
+    children = ((parent, name, child) for parent in model.modules() for name, child in parent.named_children())
+    return [each for each in children if type(each[2]).__name__ in names]
+
+
+def _around(model: nn.Module, parents: list[nn.Module]) -> Iterator[nn.Module]:
+    """The innermost models of transformers around each of these modules."""
+    named = {name: module for name, module in model.named_modules() if hasattr(module, "warn_if_padding_and_no_attention_mask")}
+    for name, module in model.named_modules():
+        if module in parents:
+            outer = [n for n in named if n == "" or name == n or name.startswith(n + ".")]
+            if outer:
+                yield named[max(outer, key=len)]
+
+
+def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[ConvertOptions]) -> nn.Module:
+    """Replaces the MoE blocks of a loaded transformers model (Mixtral, OLMoE, Qwen3Moe) by choir's layers in place, and
+    returns the model. Without a router it gives the same logits as before; with one, the experts and the weight of scores
+    are kept, and that router chooses. Weights keep their names, so that save_pretrained, Trainer and adapters find them;
+    `choir.torch.from_pretrained` loads such a model, `choir.torch.revert` turns it back.
+
+    What attention_mask calls padding takes no part in routing; without a mask every token does. `taken` [layers,B,T,e] as
+    a keyword of the model's forward forces routes. With output_router_logits the model adds its own balancing loss, of
+    best-K choices; otherwise add the layers' `aux_loss`, whose weight is the model's router_aux_loss_coef, times K as
+    transformers counts, over the number of layers. router_jitter_noise goes on.
+
+    Args:
+        model: a model of transformers 5.
+        router: the name of one of choir's routers; None means `topk`, by which these models route.
+        options: keyword arguments of choir.torch.MoE.
+
+    Raises UnsupportedError for a model without MoE blocks of these three kinds.
+
+    Example: choir.torch.convert(model, "expert_choice", capacity_factor=2.0, causal=True)"""
+    found = _blocks(model, BLOCKS)
+    if not found:
+        raise UnsupportedError(f"{type(model).__name__} has no block that convert knows: {', '.join(BLOCKS)}")
+    config, given = getattr(model, "config", None), dict(options)
+    coefficient = getattr(config, "router_aux_loss_coef", None)
+    if coefficient is not None and "aux_loss_weight" not in options and (router or "topk") in WITH_LOSS:
+        options["aux_loss_weight"] = coefficient * found[0][2].gate.top_k / len(found)
+    made = [_of_block(block, layer, router or "topk", dict(options)) for layer, (_, _, block) in enumerate(found)]
+    for (parent, name, _), layer in zip(found, made):
+        setattr(parent, name, layer)
+        if hasattr(parent, "self_attn"):
+            _hook(parent.self_attn, _hear)
+            parent.self_attn.__dict__["choir_block"] = layer  # not its child
+        parent._register_load_state_dict_pre_hook(_from_file, with_module=True)
+    for module in _around(model, [parent for parent, _, _ in found]):
+        _hook(module, _tell)
+    if config is not None:
+        config.choir = {"version": VERSION, "router": router, "options": _written(given)}
+    return model
+
+
+def _written(options: dict) -> dict:
+    """What config.json keeps; a group belongs to its processes."""
+    kept = {name: value for name, value in options.items() if name != "group" and not isinstance(value, Tensor)}
+    try:
+        return json.loads(json.dumps(kept))
+    except TypeError as error:
+        raise ArgumentError(f"options of convert must be numbers, strings and booleans: {error}") from None
+
+
+def revert(model: nn.Module) -> nn.Module:
+    """Turns a converted model back, in place: its own blocks with the weights as they are now. What routers keep
+    (thresholds, prices) is lost.
+
+    Raises UnsupportedError where a block cannot hold what the layer has: shared experts, or adapters, which are to be
+    merged first."""
+    found = _blocks(model, ("_Converted",))
+    for parent, name, layer in found:
+        if layer.shared is not None or type(layer.experts) is not _TheirExperts or not isinstance(layer.gate, Gate):
+            parts = ", ".join(type(part).__name__ for part in (layer.gate, layer.experts))
+            raise UnsupportedError(
+                f"{name}: {parts}{', shared experts' if layer.shared is not None else ''}: the model's own block cannot "
+                "hold this. Merge adapters first (PEFT: merge_and_unload)"
+            )
+    for parent, name, layer in found:
+        kind, gate = layer.source
+        with torch.device("meta"):
+            block = kind(_config_of(model))
+        weight = layer.gate.weight  # of some routers no parameter
+        learned = isinstance(weight, nn.Parameter)
+        gate.weight = weight if learned else nn.Parameter(weight.to(layer.experts.down_proj.dtype))
+        block.gate = gate
+        block.experts.gate_up_proj, block.experts.down_proj = layer.experts.gate_up_proj, layer.experts.down_proj
+        setattr(parent, name, block.train(layer.training))
+    for module in model.modules():
+        _unhook(module)
+    if hasattr(getattr(model, "config", None), "choir"):
+        del model.config.choir
+    return model
+
+
+def _config_of(model: nn.Module) -> Any:
+    return next(m.config for m in model.modules() if hasattr(getattr(m, "config", None), "num_experts_per_tok"))
+
+
+def from_pretrained(path: Any, **options: Any) -> nn.Module:
+    """A converted model that save_pretrained wrote, with what its routers keep.
+
+    Args:
+        path: the folder.
+        options: keyword arguments of transformers' from_pretrained.
+
+    Raises ArgumentError for a folder whose config.json does not say what `convert` made, FormatError where weights lack."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(path)
+    entry = getattr(config, "choir", None)
+    if not isinstance(entry, dict) or entry.get("version") != VERSION:
+        raise ArgumentError(
+            f"{path}/config.json: entry 'choir' is {entry!r}; it must be what convert wrote (version {VERSION}). Load another "
+            "model with transformers, and convert it"
+        )
+    kind, said = getattr(transformers, config.architectures[0]), transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()  # its table of names that it does not know: what routers keep
+    try:
+        model, found = kind.from_pretrained(path, output_loading_info=True, **options)
+    finally:
+        transformers.logging.set_verbosity(said)
+    if found["missing_keys"] or found["mismatched_keys"]:
+        raise FormatError(f"{path}: no weights for {sorted(map(str, (*found['missing_keys'], *found['mismatched_keys'])))[:5]}")
+    convert(model, entry["router"], **entry["options"])
+    _load_kept(model, pathlib.Path(path))
+    return model
+
+
+KEPT = re.compile(r"\.(\d+)\.\w+\.(thresholds|observed)$")  # the number of the model's layer
+
+
+def _kept_in(folder: pathlib.Path) -> dict[tuple[str, str], Tensor]:
+    from safetensors import safe_open
+
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            names = [(name, KEPT.search(name)) for name in tensors.keys()]
+            found.update({match.groups(): tensors.get_tensor(name) for name, match in names if match})
+    return found
+
+
+def _load_kept(model: nn.Module, folder: pathlib.Path) -> None:
+    kept = _kept_in(folder)
+    for name, layer in model.named_modules():
+        if isinstance(layer, _Converted) and layer.sums is not None:
+            for what in ("thresholds", "observed"):
+                key = KEPT.search(f"{name}.{what}").groups()
+                if key not in kept:
+                    raise FormatError(f"{folder}: no tensor {name}.{what}, which router '{layer.router_name}' keeps")
+                with torch.no_grad():
+                    getattr(layer, what).copy_(kept[key])
+            layer.start_step()

@@ -1,0 +1,270 @@
+"""transformers' models with choir's layers: padding, saving, resuming, turning back, their balancing loss, their noise."""
+
+import copy
+import importlib
+import json
+import pickle
+import unittest
+import warnings
+
+import choir
+import testing
+from test_torch_options import misses
+from torch_cases import TorchTest, torch
+
+MASK = [[0] * 5 + [1] * 7, [1] * 9 + [0] * 3, [1] * 12]  # padded on the left, on the right, not at all
+SMALL = {"hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99}
+SMALL |= {"num_key_value_heads": 2, "num_experts_per_tok": 3, "pad_token_id": None}
+KINDS = {
+    "Mixtral": {"num_local_experts": 8, "router_aux_loss_coef": 0.05},
+    "Olmoe": {"num_experts": 8, "norm_topk_prob": False},
+    "Qwen3Moe": {"num_experts": 8, "moe_intermediate_size": 24, "norm_topk_prob": True, "head_dim": 8},
+}
+
+
+class Converted(TorchTest):
+    def setUp(self):
+        super().setUp()
+        if misses("choir.torch.convert", "transformers"):
+            self.skipTest("transformers")
+        import transformers
+
+        if int(transformers.__version__.split(".")[0]) < 5:
+            self.skipTest("transformers is older than 5")
+        transformers.utils.logging.disable_progress_bar()
+        self.transformers = transformers
+        self.ids, self.mask = torch.randint(3, 99, (3, 12)), torch.tensor(MASK)
+
+    def model(self, kind, **fields):
+        torch.manual_seed(3)
+        config = getattr(self.transformers, kind + "Config")(**{**SMALL, **KINDS[kind], **fields})
+        model = getattr(self.transformers, kind + "ForCausalLM")(config).eval()
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.dim() > 1:
+                    weight.normal_(std=weight.shape[-1] ** -0.5)
+        return model
+
+    def converted(self, kind, *router, **options):
+        return choir.torch.convert(self.model(kind), *router, **options)
+
+    def layers(self, model):
+        return [module for module in model.modules() if isinstance(module, choir.torch.MoE)]
+
+    def real(self, model, ids, **more):
+        """Logits of tokens that are no padding."""
+        position = (self.mask.cumsum(1) - 1).clamp(min=0)
+        return model(ids, attention_mask=self.mask, position_ids=position, **more).logits[self.mask.bool()]
+
+    def test_padding_takes_no_part(self):
+        """What stands under the mask changes no logits, takes no room, and teaches nothing."""
+        other = torch.where(self.mask.bool(), self.ids, torch.randint(3, 99, self.ids.shape))
+        for kind in KINDS:
+            for router in (None, "gshard_top2", "expert_choice"):
+                model = self.converted(kind, router)
+                torch.testing.assert_close(self.real(model, other), self.real(model, self.ids))
+                model.train()
+                self.torch.stats(model)
+                model(self.ids, attention_mask=self.mask)
+                counted = [layer.tokens for layer in self.torch.stats(model).values()]
+                self.assertEqual(counted, [int(self.mask.sum())] * 2)
+                model(self.ids)  # the mask of one forward is not that of the next
+                counted = [layer.tokens for layer in self.torch.stats(model).values()]
+                self.assertEqual(counted, [36] * 2)
+        torch.testing.assert_close(self.real(self.converted("Olmoe"), self.ids), self.real(self.model("Olmoe"), self.ids))
+
+    def test_masks_of_four_dimensions(self):
+        """As generation with a static cache makes them, and a dictionary of them."""
+        model, causal = self.converted("Mixtral", "expert_choice"), torch.ones(12, 12).tril().bool()
+        wanted = self.real(model, self.ids)
+        whole = causal & (self.mask.bool()[:, None, None] & self.mask.bool()[:, None, :, None])
+        position = (self.mask.cumsum(1) - 1).clamp(min=0)
+        additive = torch.zeros(whole.shape).masked_fill(~whole, torch.finfo(torch.float32).min)
+        for mask in (whole, additive):
+            out = model(self.ids, attention_mask=mask, position_ids=position).logits[self.mask.bool()]
+            torch.testing.assert_close(out, wanted)
+
+    def test_generation_with_a_cache(self):
+        for kind in ("Mixtral", "Qwen3Moe"):
+            plain, model = self.model(kind), self.converted(kind)
+            words = dict(attention_mask=self.mask[:1], max_new_tokens=5, do_sample=False)
+            for more in ({}, {"cache_implementation": "static", "disable_compile": True}):
+                told = model.generate(self.ids[:1], **words, **more)
+                self.assertTrue(torch.equal(told, plain.generate(self.ids[:1], **words)))
+
+    def test_checkpointing_keeps_each_forward_its_mask(self):
+        for router in (None, "expert_choice"):
+            plain = self.converted("Qwen3Moe", router).train()
+            twin = copy.deepcopy(plain)
+            twin.gradient_checkpointing_enable()
+            for model in (plain, twin):
+                first = self.real(model, self.ids)
+                (first.square().mean() + model(self.ids).logits.square().mean()).backward()
+            for ours, theirs in zip(twin.parameters(), plain.parameters()):
+                torch.testing.assert_close(ours.grad, theirs.grad)
+
+    def test_padding_without_a_mask_is_said(self):
+        model = self.converted("Mixtral", "expert_choice", capacity_factor=1.0)
+        model.config.pad_token_id = model.model.config.pad_token_id = 0
+        ids = self.ids.masked_fill(self.mask == 0, 0)
+        with self.assertLogs("transformers", "WARNING") as said:
+            self.transformers.logging.enable_propagation()
+            model(ids)
+        self.assertIn("attention_mask", said.output[0])
+        with self.assertWarnsRegex(UserWarning, "every token takes part"):
+            importlib.import_module("choir.torch.convert")._valid_of(torch.ones(2, 3, 4), {})
+
+    def test_saved_and_loaded(self):
+        """By transformers' own save_pretrained; what routers keep comes back, and so do weights where transformers loads it."""
+        for kind in KINDS:
+            for router, options in (
+                (None, {}),
+                ("bias_balanced", {"top_k": 2, "bias_rate": 0.01}),
+                ("expert_choice", {"capacity_factor": 1.5, "causal": True}),
+                ("kmeans", {}),
+            ):
+                model = self.converted(kind, router, **options).train()
+                model(self.ids, attention_mask=self.mask), self.torch.update_routers(model)
+                folder = testing.directory() / f"saved-{kind}-{router}"
+                model.eval().save_pretrained(folder)
+                loaded = self.torch.from_pretrained(folder).eval()
+                torch.testing.assert_close(self.real(loaded, self.ids), self.real(model, self.ids))
+                torch.testing.assert_close(loaded.state_dict(), model.state_dict())
+                self.assertEqual([layer.options.text for layer in self.layers(loaded)], [layer.options.text for layer in self.layers(model)])
+                if router != "kmeans":
+                    theirs, found = type(model).from_pretrained(folder, output_loading_info=True)
+                    self.assertFalse(found["missing_keys"])
+                    torch.testing.assert_close(theirs(self.ids).logits, self.model(kind)(self.ids).logits)
+                    self.assertEqual(bool(found["unexpected_keys"]), router is not None)
+
+    def test_resumes_from_files(self):
+        """load_state_dict of what is in a file, as Trainer has it, takes every name; its own state_dict too."""
+        import safetensors.torch
+
+        for kind in KINDS:
+            model = self.converted(kind, "bias_balanced", bias_rate=0.01).train()
+            model(self.ids), self.torch.update_routers(model)
+            folder = testing.directory() / f"resumed-{kind}"
+            model.save_pretrained(folder)
+            filed = safetensors.torch.load_file(folder / "model.safetensors")
+            for state in (filed, model.state_dict()):
+                other = self.converted(kind, "bias_balanced", bias_rate=0.01)
+                with torch.no_grad():
+                    for weight in other.parameters():
+                        weight.zero_()
+                found = other.load_state_dict(dict(state), strict=False)
+                self.assertFalse(found.missing_keys or found.unexpected_keys, found)
+                torch.testing.assert_close(other.state_dict(), model.state_dict())
+
+    def test_refuses_what_it_cannot_load(self):
+        folder = testing.directory() / "plain-mixtral"
+        self.model("Mixtral").save_pretrained(folder)
+        with self.assertRaisesRegex(choir.ArgumentError, "entry 'choir' is None"):
+            self.torch.from_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text())
+        for entry, why in (
+            ({"version": 9, "router": None, "options": {}}, "'version': 9"),
+            ({"version": 1, "router": "nobody", "options": {}}, "nobody"),
+            ({"version": 1, "router": "bias_balanced", "options": {"cap": 3}}, "cap"),
+            ({"version": 1, "router": "bias_balanced", "options": {}}, "no tensor .*thresholds"),
+        ):
+            (folder / "config.json").write_text(json.dumps({**config, "choir": entry}))
+            with self.assertRaisesRegex(choir.Error, why):
+                self.torch.from_pretrained(folder)
+        (folder / "config.json").write_text(
+            json.dumps({**config, "num_hidden_layers": 3, "choir": {"version": 1, "router": None, "options": {}}})
+        )
+        with self.assertRaisesRegex(choir.FormatError, "no weights for .*layers.2"):
+            self.torch.from_pretrained(folder)
+
+    def test_turned_back(self):
+        for kind in KINDS:
+            model = self.model(kind)
+            twin = self.torch.convert(copy.deepcopy(model), "expert_choice")
+            optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+            twin.train()(self.ids, labels=self.ids).loss.backward()
+            optimizer.step()
+            weights = {name: weight.detach().clone() for name, weight in twin.named_parameters()}
+            self.assertIs(self.torch.revert(twin), twin)
+            self.assertEqual([type(m) for m in twin.modules()], [type(m) for m in model.modules()])
+            self.assertFalse(hasattr(twin.config, "choir") or twin.model._forward_pre_hooks)
+            torch.testing.assert_close(dict(twin.named_parameters()), weights)
+            model.load_state_dict(twin.state_dict())
+            torch.testing.assert_close(twin.eval()(self.ids).logits, model(self.ids).logits)
+            self.torch.convert(twin)
+        with self.assertRaisesRegex(choir.UnsupportedError, "shared experts"):
+            self.torch.revert(self.converted("Olmoe", "expert_choice", shared_experts=1))
+        adapted = self.converted("Olmoe")
+        adapted.model.layers[0].mlp.gate = torch.nn.Sequential(adapted.model.layers[0].mlp.gate)
+        with self.assertRaisesRegex(choir.UnsupportedError, "Merge adapters first"):
+            self.torch.revert(adapted)
+
+    def test_their_balancing_loss(self):
+        """output_router_logits gives what it gave; and the layers' own loss has the model's weight: of one layer the same."""
+        for kind in KINDS:
+            for before in (False, True):
+                model = self.model(kind, num_hidden_layers=1)
+                words = dict(attention_mask=self.mask, output_router_logits=True)
+                wanted = model(self.ids, **words)
+                if not before:  # their hooks come with the first forward
+                    model = self.model(kind, num_hidden_layers=1)
+                twin = self.torch.convert(model)
+                out = twin(self.ids, **words)
+                torch.testing.assert_close(out.aux_loss, wanted.aux_loss)
+                self.assertEqual(len(out.router_logits), 1)
+                ours = self.layers(twin)[0].aux_loss
+                torch.testing.assert_close(ours, twin.config.router_aux_loss_coef * wanted.aux_loss)
+        self.assertEqual(self.layers(self.converted("Mixtral", aux_loss_weight=0.5))[0].options.aux_loss_weight, 0.5)
+        weights = [layer.options.aux_loss_weight for layer in self.layers(self.converted("Mixtral"))]
+        self.assertEqual(weights, [0.05 * 3 / 2] * 2)
+
+    def test_their_noise(self):
+        """router_jitter_noise of Mixtral: in training the block reads noisy rows, the same as transformers' own."""
+        plain = self.model("Mixtral", router_jitter_noise=0.3, experts_implementation="eager").train()
+        twin = self.torch.convert(copy.deepcopy(plain))
+        for training in (True, False):
+            outs = []
+            for model in (plain, twin):
+                torch.manual_seed(5)
+                outs.append(model.train(training)(self.ids).logits)
+            torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+
+    def test_forced_routes(self):
+        """Those of an earlier forward, by a keyword of the model."""
+        model = self.converted("Qwen3Moe", "topk", top_k=2)
+        wanted = model(self.ids).logits
+        taken = torch.stack([layer.routing.taken.view(3, 12, 8) for layer in self.layers(model)])
+        torch.testing.assert_close(model(self.ids, taken=taken).logits, wanted)
+        self.assertGreater(float((model(self.ids, taken=taken.roll(1, -1)).logits - wanted).abs().max()), 1e-3)
+        torch.testing.assert_close(model(self.ids).logits, wanted)
+
+    def test_copies(self):
+        model = self.converted("Mixtral")
+        for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            torch.testing.assert_close(self.real(twin, self.ids), self.real(model, self.ids))
+
+    def test_trainer_resumes(self):
+        if misses("Trainer", "accelerate"):
+            return
+        from transformers import Trainer, TrainingArguments
+
+        given = [{"input_ids": row, "labels": row} for row in self.ids.repeat(4, 1)]
+        states = []
+        for stops in ((2, 4), (4,)):
+            model = self.converted("Olmoe", "bias_balanced", bias_rate=0.01)
+            for steps in stops:
+                words = dict(max_steps=steps, per_device_train_batch_size=4, learning_rate=0.01, save_steps=2)
+                quiet = dict(report_to=[], use_cpu=True, disable_tqdm=True, logging_strategy="no", lr_scheduler_type="constant")
+                at = testing.directory() / f"trainer-{len(stops)}"
+                trainer = Trainer(
+                    model, TrainingArguments(str(at), **words, **quiet), train_dataset=given, callbacks=[self.torch.trainer_callback()]
+                )
+                trainer.train(resume_from_checkpoint=steps > stops[0])
+                states.append(model.state_dict()) if steps == 4 else None
+                model = self.converted("Olmoe", "bias_balanced", bias_rate=0.01)
+        torch.testing.assert_close(*states)
+
+
+if __name__ == "__main__":
+    with warnings.catch_warnings():
+        unittest.main()
