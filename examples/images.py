@@ -181,8 +181,10 @@ def sample(model, y, guidance=2.0, steps=25):
     x, none = torch.randn(len(y), SIDE, SIDE), torch.full_like(y, CLASSES)
     for step in range(steps, 0, -1):
         t = torch.full((len(y),), step / steps)
-        free, led = model(x, t, none), model(x, t, y)
-        x = x - torch.lerp(free, led, guidance) / steps
+        led = model(x, t, y)
+        if guidance != 1:
+            led = torch.lerp(model(x, t, none), led, guidance)
+        x = x - led / steps
     return x
 
 

@@ -22,6 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "examples"))
 sys.path.insert(0, str(HERE))
 import choir.torch  # noqa: E402
+import frechet  # noqa: E402
 import images  # noqa: E402
 from plan import BINS, PLAN, RESULTS, final, stored, wanted  # noqa: E402
 
@@ -90,7 +91,7 @@ def rounded(a):
     return [rounded(part) for part in a] if a.dim() else round(a.item(), 5)
 
 
-def run(pictures, arm, rate, seed, data, work):
+def run(pictures, arm, rate, seed, data, judged, work):
     begin, model = time.process_time(), make(arm, seed)
     ema, held, curve = copy.deepcopy(model), held_out(*data["t10k"]), {}
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0)
@@ -105,25 +106,30 @@ def run(pictures, arm, rate, seed, data, work):
         images.follow(ema, model, step + 1)
         if step + 1 in PLAN["evaluate_at"][:-1]:
             curve[step + 1] = round(sum(evaluate(ema, [some[::4] for some in held], arm)["loss"]) * 4 / BINS, 5)
+    router, later = PLAN["arms"][arm].get("router"), range(PLAN["steps"], PLAN["steps"] + 50)
+    more = (batch_of(*data["train"], seed, step, arm) for step in later)
+    if router == "quantile_balanced":  # its own routing goes by prices
+        images.calibrate(ema, more)
     found = {"set": pictures, "arm": arm, "rate": rate, "seed": seed, "steps": PLAN["steps"], "curve": curve}
     found["own"] = evaluate(ema, held, arm)
-    if PLAN["arms"][arm].get("router") in ("expert_choice", "global_topk"):
-        later = range(PLAN["steps"], PLAN["steps"] + 50)
-        images.calibrate(ema, (batch_of(*data["train"], seed, step, arm) for step in later))
+    if router in ("expert_choice", "global_topk"):
+        images.calibrate(ema, more)
         found["thresholds"] = evaluate(ema, held, arm, True)
+    found["frechet"] = frechet.distances(ema, judged, seed)
     torch.save(ema.state_dict(), work / f"{pictures}-{arm}-{rate:g}-{seed}.pt")
     return {**found, "torch": torch.__version__, "core_seconds": round(time.process_time() - begin)}
 
 
 def data_of(pictures, folder):
-    """Pictures and labels of both parts."""
+    """Pictures and labels of both parts, and the classifiers that judge samples."""
     if pictures == "clothes":
         source, at = images, images.fetch(folder)
     else:  # Pillow is needed for them alone
         import glyphs as source
 
         at = source.fetch(folder / "glyphs")
-    return {part: source.load(at, part) for part in ("train", "t10k")}
+    data = {part: source.load(at, part) for part in ("train", "t10k")}
+    return data, frechet.judges(data)
 
 
 def main():
@@ -145,7 +151,7 @@ def main():
                 continue
             if key in stored():
                 continue
-            found = run(*key, data(key[0]), o.work)
+            found = run(*key, *data(key[0]), o.work)
             with open(RESULTS, "a") as out:
                 out.write(json.dumps(found) + "\n")
             print(*key, round(final(found), 5), f"{found['core_seconds']} s", flush=True)

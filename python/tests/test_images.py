@@ -21,11 +21,11 @@ LAB = testing.SOURCE / "lab" / "images"
 
 
 def module(path):
-    sys.path.insert(0, str(path.parent))
+    sys.path[:0] = [str(path.parent), str(testing.SOURCE / "examples")]
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    sys.path.remove(str(path.parent))
+    del sys.path[:2]
     return made
 
 
@@ -82,6 +82,14 @@ class Example(unittest.TestCase):
         self.assertEqual((height, width, 3), tuple(looked.shape))
         packed = data[data.index(b"IDAT") + 4 : data.index(b"IEND") - 8]
         self.assertEqual(len(zlib.decompress(packed)), height * (1 + 3 * width))
+
+    def test_frechet_distance(self):
+        frechet = module(LAB / "frechet.py")
+        mean, half = torch.zeros(5).double(), torch.randn(5, 5).double()
+        one = mean, half @ half.t()
+        self.assertAlmostEqual(frechet.distance(one, one), 0, places=9)
+        self.assertAlmostEqual(frechet.distance(one, (mean + 2, one[1])), 20, places=9)
+        self.assertAlmostEqual(frechet.distance(one, (mean, 4 * one[1])), one[1].trace().item(), places=9)
 
     def test_another_file_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
