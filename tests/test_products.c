@@ -9,9 +9,19 @@ typedef struct {
   int64_t m, n, k;
 } size;
 
-static const size sizes[] = {{1, 1, 1},      {1, 128, 512},  {5, 7, 3},     {64, 64, 64},    {130, 70, 33},
-                             {33, 500, 129}, {300, 17, 65},  {256, 384, 1}, {128, 128, 700}, {511, 513, 96},
-                             {4, 2000, 40},  {700, 96, 300}, {40, 50, 1100}};
+static const size sizes[] = {{1, 1, 1},
+                             {1, 128, 512},
+                             {5, 7, 3},
+                             {64, 64, 64},
+                             {130, 70, 33},
+                             {33, 500, 129},
+                             {300, 17, 65},
+                             {256, 384, 1},
+                             {TEST_ROWS(128), 128, 700},
+                             {TEST_ROWS(511), 513, 96},
+                             {4, 2000, 40},
+                             {TEST_ROWS(700), 96, 300},
+                             {40, 50, 1100}};
 
 /* Compute in bf16 means: inputs are rounded, then multiplied in full precision. */
 static void round_values(real *x, int64_t count) {
@@ -140,7 +150,7 @@ static void gemm_passes_nan(void **state) {
 }
 
 static const int even[] = {0, 50, 100, 150, 200}, uneven[] = {0, 0, 1, 300, 300, 317, 400, 400}, single[] = {0, 600},
-                 nobody[] = {0, 0, 0}, few[] = {0, 3, 14}, square[] = {0, 64}, near[] = {0, 30, 70, 70, 103};
+                 nobody[] = {0, 0, 0}, few[] = {0, 3, 14}, square[] = {0, TEST_ROWS(64)}, near[] = {0, 30, 70, 70, 103};
 typedef struct {
   const int *begin;
   int experts;

@@ -95,6 +95,13 @@ static inline void test_poison(real *x, int64_t count) {
   for (int64_t i = 0; i < count; i++) x[i] = (real)NAN;
 }
 
+/* Rows of a case that is much work: sanitizers, some ten times slower, get half of them. */
+#ifdef CHOIR_SANITIZED
+#define TEST_ROWS(rows) ((rows) / 2)
+#else
+#define TEST_ROWS(rows) (rows)
+#endif
+
 /* The call fails with `code`, and its message has `part` in it. */
 #define test_fails(call, code, part)                                                                       \
   do {                                                                                                     \
