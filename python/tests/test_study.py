@@ -22,7 +22,7 @@ try:
     from statsmodels.api import MNLogit
 
     import choir
-    from choir.study import StudyError, figures, jobs, lane, probe, recipe, statistics, store  # noqa: F401, all that it needs
+    from choir.study import StudyError, figures, foreign, jobs, lane, probe, recipe, statistics, store  # noqa: F401, all that it needs
     from choir.study.program import Runner
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
@@ -299,6 +299,7 @@ class Whole(unittest.TestCase):
         out, errors, status = study(*words)
         self.assertEqual(status, 0, out + errors)
         self.assertTrue((gone / "checkpoints" / "00000040").is_dir())
+        self.by_topk_is_forced_routing(gone)
         files = sorted(name for name in results("whole") if name.startswith("texts-"))
         self.assertEqual({key: one for key, one in results("whole").items() if not key.startswith("texts-")}, kept)
         found = [stored("whole/results")[name]["texts"] for name in files]
@@ -321,6 +322,17 @@ class Whole(unittest.TestCase):
         (at / "texts" / "rain.txt").unlink()
         self.assertIn("rain.txt: is not there", study(*words)[1])
         (at / "whole" / "results" / "read.jsonl").unlink()  # other tests compare the directory's contents
+
+    def by_topk_is_forced_routing(self, run):
+        """Of each token's two best experts, layer after layer."""
+        made, tokens = foreign.by_topk(run), np.arange(64, dtype=np.int32).reshape(2, 32)
+        at = testing.run().parent / "by-topk"
+        made.save(at)
+        np.save(at / "tokens.npy", tokens)
+        testing.program("forward", at, at / "tokens.npy", "--save-routes", at / "routes.npy")
+        taken = np.load(at / "routes.npy")
+        self.assertEqual(set(taken.sum(-1).ravel()), {2})
+        np.testing.assert_array_equal(made.forward(tokens).logits, choir.Model.load(run).forward(tokens, taken=taken).logits)
 
     def naive_pairs(self, at, name):
         """Of three texts with the first word and three with the second: pairs in which the second prefers it more."""
