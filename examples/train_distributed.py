@@ -76,6 +76,7 @@ def main():
         loss = model.loss(batch)
         optimizer.zero_grad()
         (loss + model.aux_loss).backward()
+        choir.torch.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % 50 == 0 or step == steps:
             dist.all_reduce(loss := loss.detach())

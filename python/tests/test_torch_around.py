@@ -205,6 +205,30 @@ class Around(TorchTest):
             self.assertIsInstance(merged.moe.gate, torch.nn.Linear)
             self.assertEqual(merged.moe.w1.shape, (8, 16, 24))
 
+    def test_recorded_routes(self):
+        """Of [tokens,layers,K] numbers, those of the router give its outputs again, with live gates."""
+        layers = [self.layer("topk", top_k=2), self.torch.MoE(16, 24, 8, "topk", top_k=2, device=DEVICE)]
+        wanted = [layer(self.x) for layer in layers]
+        routes = torch.stack([layer.routing.gates.topk(2).indices for layer in layers], 1)
+        for given in (routes.to(torch.int32), routes.cpu().numpy(), routes.view(2, 32, 2, 2)):
+            taken = self.torch.recorded(given, 8).to(DEVICE)
+            self.assertEqual((taken.shape[0], taken.shape[-1], int(taken.sum())), (2, 8, 2 * 64 * 2))
+            for layer, forced, out in zip(layers, taken, wanted):
+                layer.zero_grad()
+                torch.testing.assert_close(layer(self.x, taken=forced), out)
+                layer(self.x, taken=forced).square().sum().backward()
+                self.assertGreater(float(layer.gate.weight.grad.abs().sum()), 0)
+        routes[3, 1] = -1  # no record: no expert
+        self.assertEqual(int(self.torch.recorded(routes, 8)[1, 3].sum()), 0)
+        for bad, why in (
+            (routes + 7, "there are 8"),
+            (routes.float(), "must be integers"),
+            (routes[0], "must be integers"),
+            (torch.zeros(2, 3, 2, dtype=torch.long), "twice"),
+        ):
+            with self.assertRaisesRegex(choir.ArgumentError, why):
+                self.torch.recorded(bad, 8)
+
     def test_what_a_refused_forward_leaves(self):
         layer = self.layer("bias_balanced")
         with self.assertRaisesRegex(choir.ArgumentError, "autocast"):

@@ -4,6 +4,9 @@ import copy
 import importlib
 import json
 import pickle
+import re
+import subprocess
+import sys
 import unittest
 import warnings
 
@@ -263,6 +266,20 @@ class Converted(TorchTest):
                 states.append(model.state_dict()) if steps == 4 else None
                 model = self.converted("Olmoe", "bias_balanced", bias_rate=0.01)
         torch.testing.assert_close(*states)
+
+    def test_the_example(self):
+        """examples/finetune_moe.py: what it saves loads with the same loss, and choir imports what it turned back."""
+        if misses("examples/finetune_moe.py", "peft"):
+            return
+        out, example = testing.directory() / "finetuned", testing.SOURCE / "examples" / "finetune_moe.py"
+        words = [sys.executable, "-W", "ignore", example, out, "--steps", "20"]
+        said = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=900)
+        self.assertEqual(said.returncode, 0, said.stderr[-3000:])
+        losses = dict(re.findall(r"(loss|fine-tuned|loaded|own) (\d+\.\d{4})", said.stdout))
+        self.assertLess(float(losses["fine-tuned"]), float(losses["loss"]) - 0.1)
+        self.assertEqual(losses["loaded"], losses["fine-tuned"])
+        self.assertLess(abs(float(losses["own"]) - float(losses["loaded"])), 0.2)
+        testing.program("import", out / "transformers", "--out", out / "checkpoint")
 
 
 if __name__ == "__main__":

@@ -188,6 +188,30 @@ class Processes:
             out = whole(DTensor.from_local(self.x[0] / self.size, mesh, [Partial()]))
             self.close(out.detach(), whole(self.x[0]).detach(), "Partial")
 
+    def recipes(self):
+        """Of docs/python.md: gradients clipped over meshes of several shapes, DDP beside experts that are shared out."""
+        from torch.distributed.fsdp import fully_shard
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        mesh = self.mesh_of("cpu", (self.size // 2, 2), mesh_dim_names=("dp", "ep"))
+        flat = self.mesh_of("cpu", (self.size,))
+        for way in ("FSDP2", "DDP"):
+            whole, layer = self.layer("bias_balanced", {}), self.layer("bias_balanced", {})
+            sum(whole(x).square().mean() for x in self.x).div(self.size).backward()
+            choir.torch.ExpertParallel()._apply(layer, mesh["ep"] if way == "FSDP2" else flat)
+            if way == "FSDP2":
+                fully_shard(layer.experts, mesh=mesh["dp"]), fully_shard(layer, mesh=flat)
+                run = layer
+            else:
+                owned = [name for name, _ in layer.named_parameters() if name.startswith("experts.")]
+                DDP._set_params_and_buffers_to_ignore_for_model(layer, owned)
+                run = DDP(layer)
+            run(self.x[self.rank]).square().mean().backward()
+            for most in (1e9, 1e-3):
+                norm = choir.torch.clip_grad_norm_(layer.parameters(), most)
+                self.close(norm, torch.nn.utils.clip_grad_norm_(whole.parameters(), most), f"{way} norm")
+                self.gradients(layer, whole, way, lambda name, gradient: gradient)
+
     def fsdp(self):
         """Beside FSDP2, whose means and those of expert parallelism are one mean over all processes; with sequence-parallel
         input and output; then checkpoints from this layout into others."""
@@ -280,7 +304,7 @@ class Parallel(TorchTest):
 
     def test_four_processes(self):
         if not self.lacks():
-            run_processes(__file__, 4, "experts" + self.newer(",fsdp"))
+            run_processes(__file__, 4, "experts" + self.newer(",fsdp,recipes"))
 
 
 if __name__ == "__main__":

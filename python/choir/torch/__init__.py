@@ -8,6 +8,7 @@ import importlib
 
 from .convert import convert
 from .layer import ExpertChoice, MoE, TokenChoice
+from .recorded import recorded
 from .request import Routing
 from .routers import route
 from .state import start_step, update_routers
@@ -22,9 +23,11 @@ __all__ = [
     "Routing",
     "TokenChoice",
     "Transformer",
+    "clip_grad_norm_",
     "convert",
     "from_pretrained",
     "lightning_callback",
+    "recorded",
     "revert",
     "route",
     "start_step",
@@ -36,7 +39,7 @@ __all__ = [
 
 def __getattr__(name):
     """What needs DTensor, which the oldest releases of PyTorch lack, transformers or Lightning is imported where it is used."""
-    if name in ("ExpertParallel", "ExpertTensorParallel"):
+    if name in ("ExpertParallel", "ExpertTensorParallel", "clip_grad_norm_"):
         return getattr(importlib.import_module(".parallel", __name__), name)
     if name in ("from_pretrained", "revert"):
         return getattr(importlib.import_module(".convert", __name__), name)

@@ -6,7 +6,8 @@ send the counts first, and the host waits for them once."""
 
 from __future__ import annotations
 
-from typing import Optional
+import itertools
+from typing import Iterable, Optional
 
 import torch
 from torch import Tensor, nn
@@ -170,3 +171,19 @@ def _by_ends(rows: Tensor, weights: Weights, load: Tensor) -> Tensor:
         Weights(*some, *[None] * (3 - len(some)), *weights[3:]).hidden(lambda w, a=a: a @ w) @ some[1].t()
         for a, *some in each
     ])
+
+
+@torch.no_grad()
+def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
+    """torch.nn.utils.clip_grad_norm_ for weights on meshes of several shapes, as experts that are shared out have beside
+    FSDP2: the norm of all gradients together, which all processes get, and by which all are scaled. All must call."""
+    by_mesh: dict = {}
+    for gradient in (weight.grad for weight in parameters if weight.grad is not None):
+        by_mesh.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)
+    norms = [torch.nn.utils.get_total_norm(some, norm_type) for some in by_mesh.values()]
+    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    norm = torch.linalg.vector_norm(torch.stack(whole), norm_type) if whole else torch.zeros(())
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1)
+    for gradient in itertools.chain(*by_mesh.values()):
+        (gradient.to_local() if isinstance(gradient, DTensor) else gradient).mul_(scale)
+    return norm
