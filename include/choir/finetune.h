@@ -38,7 +38,8 @@ CHOIR_API int choir_finetune_config(const char *from, const char *recipe, choir_
 /* Trains on the split "train" of a task and measures on "dev". out/ gets config.json, finetune.json, metrics.jsonl,
  * checkpoints/, `best`, which names the checkpoint with the best dev accuracy, and result.json, which has that
  * accuracy: by thresholds if the router has them, which no other text has a part in. A run that the caller stops is
- * evaluated once more; `best` may name that step until the run goes on, result.json does not. Errors as those of choir_train and choir_task_score. */
+ * evaluated once more; `best` may name that step until the run goes on, result.json does not. Errors as those of
+ * choir_train and choir_task_score. */
 CHOIR_API int choir_finetune(const choir_finetune_options *options);
 
 CHOIR_C_END

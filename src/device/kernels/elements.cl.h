@@ -12,9 +12,7 @@ INLINE float logistic(float x) { return 1 / (1 + exp(-x)); }
 /* d/dx of x s(x) = s(x) + x s(x) (1 - s(x)). */
 INLINE float silu_slope(float x) { return logistic(x) * (1 + x * (1 - logistic(x))); }
 
-INLINE U32 gelu_pair(U32 x) {
-  return pair_of(low_of(x) * normal_cdf(low_of(x)), high_of(x) * normal_cdf(high_of(x)));
-}
+INLINE U32 gelu_pair(U32 x) { return pair_of(low_of(x) * normal_cdf(low_of(x)), high_of(x) * normal_cdf(high_of(x))); }
 
 INLINE U32 gelu_pair_backward(U32 x, U32 dy) {
   return pair_of(low_of(dy) * gelu_slope(low_of(x)), high_of(dy) * gelu_slope(high_of(x)));

@@ -89,7 +89,8 @@ KERNEL(gather) {
   for (I64 s = GID; s < slots; s += GROUPS) {
     I64 from = (I64)P(int, slot_token)[s] * a.d, to = s * a.d;
     if (eights && P(ushort, y16))
-      for (int j = LID; j < a.d / 8; j += GROUP) P(uint4, y16)[to / 8 + j] = rounded_eight(P(uint4, x) + from / 4 + 2 * j);
+      for (int j = LID; j < a.d / 8; j += GROUP)
+        P(uint4, y16)[to / 8 + j] = rounded_eight(P(uint4, x) + from / 4 + 2 * j);
     else if (eights)
       for (int j = LID; j < a.d / 4; j += GROUP) P(uint4, y)[to / 4 + j] = P(uint4, x)[from / 4 + j];
     else if (P(ushort, y16))
