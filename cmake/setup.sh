@@ -62,6 +62,21 @@ there_is() {
   done
 }
 
+# sign_of_life NAME LOG PROCESS: how far it is, by the last [N/M] of ninja or N/M of ctest; on a terminal in one line, else a
+# line a minute.
+sign_of_life() {
+  tick=0
+  while sleep 1 && kill -0 "$3" 2>/dev/null; do
+    tick=$((tick + 1))
+    far=$(tail -n 200 "$2" 2>/dev/null | grep -oE '^( *[0-9]+/[0-9]+ Test|\[[0-9]+/[0-9]+\])' | tail -n 1 | tr -d '[]Test ')
+    if [ -t 1 ]; then
+      printf '  ...   %-10s %s   \r' "$1" "$far"
+    elif [ $((tick % 60)) = 0 ]; then
+      printf '  ...   %-10s %s\n' "$1" "$far"
+    fi
+  done
+}
+
 cpus() { nproc 2>/dev/null || echo 1; }
 
 # build DIRECTORY OPTION...: configures and builds all, or ${target}.

@@ -25,7 +25,7 @@ except ImportError:
     torch = None
 
 # Several processes (test_torch_parallel.py), or transformers (test_export.py).
-ELSEWHERE = "parallelize_module(", "from transformers import"
+ELSEWHERE = "parallelize_module(", "DistributedDataParallel.", "from transformers import"
 SMALLER = {"vocab_size=8192": "vocab_size=300", "steps=500": "steps=20"}
 
 

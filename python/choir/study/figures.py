@@ -33,13 +33,17 @@ def _plot(x: Sequence[float], curves: dict[str, list], band: bool, over: str, wh
         figure, axes = plt.subplots(figsize=(7.2, 4), layout="constrained")
         axes.set_xscale("log")
         first(axes)
+        width = max(x) / min(x)
+        if width == 1:  # of one budget: in the middle
+            width = 100
+            axes.set_xlim(min(x) / 1.3, max(x) * 1.3)
         for number, (name, estimates) in enumerate(curves.items()):
             known = [(at, e) for at, e in zip(x, estimates) if e]
             if not known:
                 continue
             half = np.abs([np.subtract(e.interval(), e.mean) for _, e in known]).T
             bars = half if band and np.isfinite(half).all() else None
-            aside = (max(x) / min(x)) ** (0.012 * (number - (len(curves) - 1) / 2))  # or bars would cover each other
+            aside = width ** (0.012 * (number - (len(curves) - 1) / 2))  # or bars would cover each other
             axes.errorbar(
                 [at * aside for at, _ in known], [e.mean for _, e in known], yerr=bars, label=name,
                 color=_COLOURS[number % len(_COLOURS)], marker="o", markersize=3, capsize=2, linewidth=1.3,
