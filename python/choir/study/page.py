@@ -143,7 +143,9 @@ def forest(plan: dict[str, Any], groups: list[Group]) -> str:
             f, group = _found(groups, row), next(group for group in groups if group.title == row[0])
             if report.UNITS[f.claim["kind"]] == "nats" and f.estimate.freedom > 0:
                 tokens = group.study.steps[-1] * group.study.step_tokens(group.study.arms[0].name) / 1e6
-                rows[f"{label(f.claim)}, {group.study.scale['name']}, {tokens:.3g} M"] = f.estimate
+                rates = sorted({group.study.rate(f.claim[who]) for who in ("arm", "rival")})
+                at = " and ".join(f"{rate:g}" for rate in rates)
+                rows[f"{label(f.claim)}; {group.study.scale['name']}, {tokens:.3g} M at {at}"] = f.estimate
     return figures.forest(rows)
 
 
