@@ -1,7 +1,7 @@
-"""images.py [--minutes 5] [--out images]: trains a small diffusion transformer with expert choice on photographs of clothes
-(Debian's package dataset-fashion-mnist, fetched and unpacked, not installed), and writes OUT/samples.png, a row of its own
-pictures for each class, and OUT/experts.png, which patches the experts take at four levels of noise. Takes PyTorch 1.13
-or later.
+"""images.py [--minutes 5] [--out images]: trains a small diffusion transformer with expert choice on photographs of
+clothes (Debian's package dataset-fashion-mnist, fetched and unpacked, not installed), and writes OUT/samples.png, its own
+pictures, a class a column, and OUT/experts.png, which patches the experts take at four levels of noise. Takes PyTorch
+1.13 or later.
 
 The model is DiT (Peebles and Xie 2022, arXiv:2212.09748) in pixels, trained by flow matching; in every second block an
 ExpertChoice layer stands where the feed-forward layer stood. Experts choose among all patches of the batch, so a patch
@@ -265,10 +265,15 @@ def fetch(folder):
 def load(folder, part):
     """Pictures [n,28,28] of bytes and labels [n] of a part, "train" or "t10k"."""
     made = []
-    for name, head, shape in ((f"{part}-images-idx3-ubyte.gz", 16, (-1, SIDE, SIDE)), (f"{part}-labels-idx1-ubyte.gz", 8, (-1,))):
+    for name, head, shape in (
+        (f"{part}-images-idx3-ubyte.gz", 16, (-1, SIDE, SIDE)),
+        (f"{part}-labels-idx1-ubyte.gz", 8, (-1,)),
+    ):
         packed = (folder / name).read_bytes()
         if hashlib.sha256(packed).hexdigest() != FILES[name]:
-            raise SystemExit(f"images.py: {folder / name} is not the file of {PACKAGE}: its SHA-256 is another; remove it")
+            raise SystemExit(
+                f"images.py: {folder / name} is not the file of {PACKAGE}: its SHA-256 is another; remove it"
+            )
         made.append(torch.frombuffer(bytearray(gzip.decompress(packed)[head:]), dtype=torch.uint8).view(shape))
     return made[0], made[1].long()
 
@@ -276,18 +281,24 @@ def load(folder, part):
 def main():
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--minutes", type=float, default=5, help="training time (5)")
-    ask.add_argument("--out", type=pathlib.Path, default="images", help="folder for pictures, and data if not installed (images)")
+    ask.add_argument(
+        "--out", type=pathlib.Path, default="images", help="folder for pictures, and data if not installed (images)"
+    )
     o = ask.parse_args()
     torch.manual_seed(1)
     folder = fetch(o.out / "data")
     o.out.mkdir(parents=True, exist_ok=True)
     model = DiT(mixture)
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} million weights, 16 experts in each of two layers of four")
+    print(
+        f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} million weights, 16 experts in two of four layers"
+    )
     ema = train(model, *load(folder, "train"), o.minutes)
 
     write_png(o.out / "samples.png", sheet(colours(sample(ema, torch.arange(CLASSES).repeat(4))), 4))
     write_png(o.out / "experts.png", where_experts_look(ema, *load(folder, "t10k")))
-    print(f"{o.out}/samples.png: a class a column. {o.out}/experts.png: photographs, and below each its patches at noise")
+    print(
+        f"{o.out}/samples.png: a class a column. {o.out}/experts.png: photographs, and below each its patches at noise"
+    )
     print(f"{', '.join(map(str, NOISE))}: the more orange, the more experts a patch has")
 
 

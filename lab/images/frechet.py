@@ -1,5 +1,6 @@
-"""The Fréchet distance of a model's samples to held-out pictures (Heusel et al. 2017, arXiv:1706.08500), in features of small
-classifiers that are trained here, in the place of Inception's. Several classifiers tell how far it is theirs."""
+"""The Fréchet distance of a model's samples to held-out pictures (Heusel et al. 2017, arXiv:1706.08500), in features of
+small classifiers that are trained here, in the place of Inception's. Several classifiers tell how far it is theirs.
+"""
 
 import torch
 import torch.nn.functional as F

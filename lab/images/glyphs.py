@@ -1,5 +1,5 @@
-"""Pictures of another kind: the capitals A to J in the fonts of some of Debian's packages, which are fetched and unpacked,
-not installed, and drawn by Pillow at random sizes and places. Every fifth font is held out."""
+"""Pictures of another kind: the capitals A to J in the fonts of some of Debian's packages, which are fetched and
+unpacked, not installed, and drawn by Pillow at random sizes and places. Every fifth font is held out."""
 
 import pathlib
 import subprocess
@@ -32,7 +32,9 @@ def fetch(folder):
 
 def faces(folder, part):
     """Files of fonts with capitals, in the order of their names."""
-    found = {path.name: path for end in ("ttf", "otf") for path in folder.rglob(f"*.{end}") if not path.is_symlink()}
+    found = {
+        path.name: path for end in ("ttf", "otf") for path in folder.rglob(f"*.{end}") if not path.is_symlink()
+    }
     paths = [found[name] for name in sorted(found) if drawn(found[name], "A", 20, 0, 0).any()]
     return [path for number, path in enumerate(paths) if (number % 5 == 4) == (part == "t10k")]
 

@@ -46,7 +46,9 @@ def make(arm, seed):
         models.append(images.DiT(lambda layer, name=name: feed_forward(name, layer), PLAN["width"], PLAN["layers"]))
     dense, model = models
     own = model.state_dict()
-    model.load_state_dict({name: weight for name, weight in dense.state_dict().items() if name in own}, strict=False)
+    model.load_state_dict(
+        {name: weight for name, weight in dense.state_dict().items() if name in own}, strict=False
+    )
     return model
 
 
@@ -59,7 +61,7 @@ def batch_of(pictures, labels, seed, step, arm):
 
 
 def held_out(pictures, labels):
-    """Every held-out picture at one time in each of BINS parts of (0,1), in batches of mixed times: x, y, t, noise, bin."""
+    """Every held-out picture at one time in each of BINS parts of (0,1), in batches of mixed times."""
     draw = torch.Generator().manual_seed(0)
     x, y = (pictures[:HELD].float() / 127.5 - 1).repeat(BINS, 1, 1), labels[:HELD].repeat(BINS)
     part = torch.arange(BINS).repeat_interleave(HELD)

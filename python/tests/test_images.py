@@ -1,7 +1,8 @@
-"""The study of image diffusion: its runner asks for what the plan says; and examples/images.py draws a picture alone as in
-any batch."""
+"""The study of image diffusion: its page is what the stored runs give, its runner asks for what the plan says; and
+examples/images.py draws a picture alone as in any batch."""
 
 import importlib.util
+import json
 import struct
 import sys
 import tempfile
@@ -29,6 +30,31 @@ def module(path):
     return made
 
 
+class Study(unittest.TestCase):
+    def setUp(self):
+        try:
+            self.report = module(LAB / "report.py")
+        except ImportError as error:
+            self.skipTest(str(error))
+
+    def test_the_page_is_what_the_runs_give(self):
+        runs = self.report.Runs()
+        text = self.report.PAGE.read_text(encoding="utf-8")
+        again = f"run 'python3 {LAB.relative_to(testing.SOURCE)}/report.py'"
+        self.assertEqual(text, self.report.page(text, runs), again)
+        self.assertEqual(self.report.FIGURE.read_text(), self.report.figure(runs), again)
+        runs.table[0, 0] += 0.01
+        self.assertNotEqual(text, self.report.page(text, runs))
+
+    def test_results_are_of_the_plan(self):
+        plan, lines = self.report.PLAN, (LAB / "results.jsonl").read_text().splitlines()
+        for line in map(json.loads, lines):
+            self.assertIn(line["arm"], plan["arms"])
+            self.assertEqual(line["steps"], plan["steps"])
+            self.assertEqual(len(line["own"]["loss"]), 8)
+        self.assertEqual(len(self.report.stored()), len(lines), "a run is stored twice")
+
+
 class Plan(unittest.TestCase):
     def test_a_rate_is_chosen_inside(self):
         plan = module(LAB / "plan.py")
@@ -38,7 +64,9 @@ class Plan(unittest.TestCase):
             asked.append(key[2:])
             kept[key] = {"own": {"loss": [abs(key[2] - 0.03)] * 8}}
         rates = plan.PLAN["rates"]
-        self.assertEqual(asked, [(rate, 1) for rate in (*rates, 0.032, 0.064)] + [(0.032, seed) for seed in (2, 3, 4)])
+        self.assertEqual(
+            asked, [(rate, 1) for rate in (*rates, 0.032, 0.064)] + [(0.032, seed) for seed in (2, 3, 4)]
+        )
 
 
 @unittest.skipIf(torch is None, "PyTorch is not installed")
@@ -51,7 +79,9 @@ class Example(unittest.TestCase):
         cls.pictures[:, :8] = 0
         cls.labels = torch.arange(40) % 10
         with unittest.mock.patch("time.monotonic", side_effect=[*range(14)]):  # a second a step
-            cls.model = cls.images.train(cls.images.DiT(cls.images.mixture), cls.pictures, cls.labels, 0.2, batch=16)
+            cls.model = cls.images.train(
+                cls.images.DiT(cls.images.mixture), cls.pictures, cls.labels, 0.2, batch=16
+            )
 
     def test_a_picture_is_drawn_alone_as_in_a_batch(self):
         x, t, y = torch.randn(6, 28, 28), torch.linspace(0.1, 0.9, 6), torch.arange(6)
@@ -60,13 +90,17 @@ class Example(unittest.TestCase):
             torch.testing.assert_close(both[4:5], alone, rtol=1e-4, atol=1e-5)
             for layer in self.images.mixtures(self.model):
                 layer.causal = False
-            self.assertFalse(torch.allclose(self.model(x, t, y)[4:5], self.model(x[4:5], t[4:5], y[4:5]), atol=1e-4))
+            self.assertFalse(
+                torch.allclose(self.model(x, t, y)[4:5], self.model(x[4:5], t[4:5], y[4:5]), atol=1e-4)
+            )
             for layer in self.images.mixtures(self.model):
                 layer.causal = True
 
     def test_a_patch_has_an_expert_on_average(self):
         x = self.pictures.float() / 127.5 - 1
-        counts = torch.stack([self.images.experts_of(self.model, x, self.labels, t) for t in (0.1, 0.3, 0.5, 0.7, 0.9)])
+        counts = torch.stack(
+            [self.images.experts_of(self.model, x, self.labels, t) for t in (0.1, 0.3, 0.5, 0.7, 0.9)]
+        )
         self.assertEqual(counts.shape, (5, 40, 7, 7))
         self.assertLess(abs(counts.mean().item() - 1), 0.25)
 

@@ -1,0 +1,241 @@
+"""report.py [--weights FILE --data DIR]: the numbers of docs/images.md and its figure docs/results/images.svg, from the
+stored runs. With weights of a mixture (EMA, as run.py and examples/images.py have them) also the pictures docs/images-*.png.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT / "python")]
+from choir.study.statistics import contrast, holm, of_values  # noqa: E402
+from plan import BINS, PLAN, final, rates_of, stored, wanted  # noqa: E402
+
+PAGE, FIGURE = ROOT / "docs/images.md", ROOT / "docs/results/images.svg"
+BASE = "ec-batch"
+SET = "clothes"
+ARMS = [arm for stage in PLAN["stages"] if stage["set"] == SET for arm in stage["arms"]]
+
+
+class Runs:
+    """The stored runs that count: of each arm those at its rate, or at the best so far while the search has not ended."""
+
+    def __init__(self):
+        kept = stored()
+        self.chosen = {arm: rates_of(SET, arm, kept)[1] for arm in ARMS}
+        self.rate = {}
+        for arm in ARMS:
+            tried = {
+                key[2]: final(line)
+                for key, line in kept.items()
+                if key[:2] == (SET, arm) and key[3] == PLAN["seeds"][0]
+            }
+            if tried:
+                self.rate[arm] = self.chosen[arm] or min(tried, key=tried.get)
+        self.arms = list(self.rate)
+        self.done = [sum(key in kept for key in stage_runs(stage, kept)) for stage in PLAN["stages"]]
+        self.lines = {
+            arm: {
+                seed: kept[SET, arm, self.rate[arm], seed]
+                for seed in PLAN["seeds"]
+                if (SET, arm, self.rate[arm], seed) in kept
+            }
+            for arm in self.arms
+        }
+        self.table = np.array(
+            [
+                [final(runs[seed]) if seed in runs else np.nan for seed in PLAN["seeds"]]
+                for runs in self.lines.values()
+            ]
+        )
+
+    def above(self, arm, other):
+        """Loss of one minus that of another; None where the rate of one is not chosen yet."""
+        if not (self.chosen[arm] and self.chosen[other]):
+            return None
+        weights = np.zeros(len(self.arms))
+        weights[self.arms.index(arm)], weights[self.arms.index(other)] = 1, -1
+        return contrast(self.table, weights)
+
+    def by_thresholds(self):
+        """The loss of EC over the batch by thresholds minus that by its own routing."""
+        runs = self.lines.get(BASE, {}).values()
+        return of_values([np.mean(run["thresholds"]["loss"]) - final(run) for run in runs])
+
+    def claim(self, claim):
+        if claim.get("equal"):
+            return self.by_thresholds() if self.chosen[BASE] else None
+        return self.above(claim["rival"], claim["arm"])
+
+
+def interval(estimate):
+    if estimate is None:
+        return ""
+    low, high = estimate.interval()
+    return (
+        f"{estimate.mean:.4f} ({low:.4f} to {high:.4f})" if np.isfinite(low) else f"{estimate.mean:.4f}, one seed"
+    )
+
+
+def stage_runs(stage, kept):
+    """Runs of a stage, as far as they are known: a rate is tried only where it is called for."""
+    return [key for key in wanted(kept) if key[0] == stage["set"] and key[1] in stage["arms"]]
+
+
+def state(runs):
+    """How much of the plan has run: of each stage, of the runs that it takes at least."""
+    least = [len(stage["arms"]) * (len(PLAN["rates"]) + len(PLAN["seeds"]) - 1) for stage in PLAN["stages"]]
+    parts = [f"stage {n} has {done} of {all_}" for n, (done, all_) in enumerate(zip(runs.done, least), 1)]
+    yield f"Of the plan's runs {', '.join(parts)}."
+    if any(arm != BASE and runs.above(arm, BASE) for arm in runs.arms):
+        yield "\n![Held-out loss of each arm above that of expert choice over the batch](results/images.svg)"
+
+
+def arms_table(runs):
+    yield "| arm | rate | seeds | held-out loss | minus EC over the batch | Fréchet distances |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for arm, row in zip(runs.arms, runs.table):
+        above = None if arm == BASE else runs.above(arm, BASE)
+        rate, seeds = f"{runs.rate[arm]:g}" + ("" if runs.chosen[arm] else " so far"), int(np.isfinite(row).sum())
+        yield f"| {PLAN['arms'][arm]['title']} | {rate} | {seeds} | {np.nanmean(row):.4f} | {interval(above)} | {judged(runs, arm)} |"
+
+
+def judged(runs, arm):
+    """The mean distance over seeds, from the kindest to the hardest of the classifiers."""
+    found = [run["frechet"] for run in runs.lines[arm].values() if "frechet" in run]
+    if not found:
+        return ""
+    means = np.mean(found, 0)
+    return f"{means.min():.1f} to {means.max():.1f}"
+
+
+def status(claim, estimate, p):
+    if estimate is None:
+        return "not run yet"
+    low, high = estimate.interval()
+    if claim.get("equal"):
+        return "holds" if p < 0.05 else "not resolved"
+    if p < 0.05:
+        return "holds" if estimate.mean > 0 else "contradicted"
+    within = -PLAN["margin"] < low and high < PLAN["margin"]
+    return f"level within {PLAN['margin']:g}" if within else "not resolved"
+
+
+def claims_table(runs):
+    """p is corrected for all claims of the plan; one that has not run has p 1."""
+    found, margin = [runs.claim(claim) for claim in PLAN["claims"]], PLAN["margin"]
+    ps = holm(
+        [
+            1.0 if e is None else e.p_within(-margin, margin) if claim.get("equal") else e.p()
+            for claim, e in zip(PLAN["claims"], found)
+        ]
+    )
+    yield "| claim | lead, or loss by thresholds above own routing | p | status |\n|---|--:|--:|--:|"
+    for claim, estimate, p in zip(PLAN["claims"], found, ps):
+        shown = "" if estimate is None else f"{p:.2g}" if p >= 0.001 else "< 0.001"
+        yield f"| {claim['text']} | {interval(estimate)} | {shown} | {status(claim, estimate, p)} |"
+
+
+def noise_table(runs):
+    """By eighth of noise: experts of a patch of background and of clothes in both layers, and leads."""
+    own = [run["own"] for run in runs.lines.get(BASE, {}).values()]
+    if not own:
+        return
+    experts, loss = np.mean([o["experts"] for o in own], 0), np.mean([o["loss"] for o in own], 0)
+    rivals = [arm for arm in ("dense", "ec-image", "bias", "aux") if runs.above(arm, BASE)]
+    yield "| noise | " + " | ".join(["first layer: background", "clothes", "second: background", "clothes",
+          "loss", *(f"{PLAN['arms'][arm]['title']}" for arm in rivals)]) + " |\n|---|" + "--:|" * (5 + len(rivals))  # fmt: skip
+    seeds = {arm: sorted(runs.lines[arm].keys() & runs.lines[BASE].keys()) for arm in rivals}
+    for part in range(BINS):
+        leads = [
+            np.mean(
+                [
+                    runs.lines[arm][s]["own"]["loss"][part] - runs.lines[BASE][s]["own"]["loss"][part]
+                    for s in seeds[arm]
+                ]
+            )
+            for arm in rivals
+        ]
+        counts = [f"{experts[layer, part, kind]:.2f}" for layer in range(2) for kind in range(2)]
+        cells = [f"{(part + 0.5) / BINS:.2f}", *counts, f"{loss[part]:.4f}", *(f"{lead:+.4f}" for lead in leads)]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def figure(runs):
+    """Each arm's loss minus that of EC over the batch, with 95 % intervals, as SVG."""
+    rows = [
+        (PLAN["arms"][arm]["title"], runs.above(arm, BASE))
+        for arm in runs.arms
+        if arm != BASE and runs.above(arm, BASE)
+    ]
+    ends = [end for _, e in rows for end in (*e.interval(), e.mean) if np.isfinite(end)] + [0, 0.001]
+    low, high, height = min(ends), max(ends), 34 * len(rows) + 60
+
+    def x(value):
+        return f"{190 + 480 * (value - low) / (high - low):.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 {height}" font-family="sans-serif" font-size="14">',
+        "<style>svg{color:#222}@media(prefers-color-scheme:dark){svg{color:#ddd}}</style>",
+        f'<g fill="currentColor" stroke="none"><text x="{x(0)}" y="{height - 28}" text-anchor="middle">0</text>',
+        f'<text x="430" y="{height - 8}" text-anchor="middle">held-out loss above EC over the batch, 95 %</text></g>',
+        f'<line x1="{x(0)}" x2="{x(0)}" y1="8" y2="{height - 44}" stroke="currentColor" stroke-dasharray="3"/>',
+    ]
+    for row, (title, e) in enumerate(rows):
+        y, (left, right) = 24 + 34 * row, e.interval()
+        parts.append(f'<text x="180" y="{y + 5}" text-anchor="end" fill="currentColor">{title}</text>')
+        if np.isfinite(left):
+            parts.append(
+                f'<line x1="{x(left)}" x2="{x(right)}" y1="{y}" y2="{y}" stroke="#d9622b" stroke-width="3"/>'
+            )
+        parts.append(f'<circle cx="{x(e.mean)}" cy="{y}" r="5" fill="#d9622b"/>')
+        parts.append(f'<text x="{x(e.mean)}" y="{y - 9}" text-anchor="middle" font-size="11" fill="currentColor">'
+                     f"{e.mean:+.4f}</text>")  # fmt: skip
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def page(text, runs):
+    """The page with its tables made anew."""
+    for name, table in (("state", state), ("arms", arms_table), ("claims", claims_table), ("noise", noise_table)):
+        begin, end = f"<!-- lab/images {name}: begin -->\n", f"<!-- lab/images {name}: end -->"
+        made = begin + "\n".join(table(runs)) + "\n" + end
+        text, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: made, text, flags=re.S)
+        if count != 1:
+            raise SystemExit(f"{PAGE}: the markers of table '{name}' are not there once")
+    return text
+
+
+def pictures(weights, data):
+    import torch
+
+    sys.path.insert(0, str(ROOT / "examples"))
+    import images
+
+    torch.manual_seed(1)
+    model = images.DiT(images.mixture)
+    model.load_state_dict(torch.load(weights))
+    model.eval()
+    drawn = images.sample(model, torch.arange(images.CLASSES).repeat(3))
+    images.write_png(ROOT / "docs/images-samples.png", images.sheet(images.colours(drawn), 3))
+    looked = images.where_experts_look(model, *images.load(images.fetch(data), "t10k"))
+    images.write_png(ROOT / "docs/images-experts.png", looked)
+
+
+def main():
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--weights", type=pathlib.Path)
+    ask.add_argument("--data", type=pathlib.Path, default="images/data")
+    o = ask.parse_args()
+    runs = Runs()
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), runs), encoding="utf-8")
+    FIGURE.write_text(figure(runs))
+    if o.weights:
+        pictures(o.weights, o.data)
+
+
+if __name__ == "__main__":
+    main()
