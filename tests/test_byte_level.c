@@ -155,10 +155,32 @@ static void refuses(int code, const char *key, const char *value, const char *sa
   json_decref(file);
 }
 
+/* What cuts or fills whole texts, and what has no effect, changes no token. */
+static void takes_what_changes_no_token(void **state) {
+  static const char text[] = "It's 2025: caf\xC3\xA9,  and so on";
+  json_t *file = json_deep_copy(file_of("gpt2")), *model = json_object_get(file, "model");
+  choir_tokenizer *t;
+  int32_t *plain, *ids;
+  size_t count[2];
+  test_ok(load(file, &t));
+  test_ok(choir_tokenizer_encode(t, text, sizeof text - 1, &plain, &count[0]));
+  choir_tokenizer_free(t);
+  json_object_set_new(file, "truncation", json_pack("{s:i}", "max_length", 5));
+  json_object_set_new(file, "padding", json_pack("{s:i}", "pad_id", 0));
+  json_object_set_new(model, "dropout", json_real(0));
+  json_array_insert_new(json_object_get(model, "merges"), 0, json_string("#version: 0.2"));
+  test_ok(load(file, &t));
+  test_ok(choir_tokenizer_encode(t, text, sizeof text - 1, &ids, &count[1]));
+  assert_int_equal(count[0], count[1]);
+  assert_memory_equal(plain, ids, count[0] * sizeof *ids);
+  choir_tokenizer_free(t);
+  json_decref(file);
+  free(plain), free(ids);
+}
+
 static void refuses_other_rules(void **state) {
   choir_tokenizer *t;
   refuses(CHOIR_ERROR_UNSUPPORTED, "normalizer", "{\"type\": \"NFKC\"}", "odd.json: normalizer is {");
-  refuses(CHOIR_ERROR_UNSUPPORTED, "truncation", "{\"max_length\": 5}", "truncation is {");
   refuses(CHOIR_ERROR_UNSUPPORTED, "pre_tokenizer", "{\"type\": \"ByteLevel\", \"add_prefix_space\": true}",
           "\"add_prefix_space\" must be");
   refuses(CHOIR_ERROR_UNSUPPORTED, "pre_tokenizer",
@@ -291,7 +313,7 @@ static void goes_through_gguf(void **state) {
     ch_gguf_in in;
     ch_buffer model = {0};
     test_ok(load(file_of(family), &t));
-    test_ok(ch_gguf_put_tokenizer(&g, t, 0));
+    test_ok(ch_gguf_put_tokenizer(&g, t, 0, &(ch_imported){.bos = -1, .eos = -1}));
     ch_gguf_add_tensor(&g, "x", 1, (int64_t[]){8}, 0, sizeof(float[8]));
     int code = ch_gguf_start(&g, corpus_path("x.gguf"));
     ch_gguf_write(&g, (float[8]){1}, sizeof(float[8]));
@@ -325,7 +347,8 @@ static void goes_through_gguf(void **state) {
   choir_tokenizer *t;
   ch_gguf g = {0};
   test_ok(load(file, &t));
-  test_fails(ch_gguf_close(&g, ch_gguf_put_tokenizer(&g, t, 0)), CHOIR_ERROR_UNSUPPORTED, "\"ignore_merges\"");
+  test_fails(ch_gguf_close(&g, ch_gguf_put_tokenizer(&g, t, 0, &(ch_imported){.bos = -1, .eos = -1})),
+             CHOIR_ERROR_UNSUPPORTED, "\"ignore_merges\"");
   choir_tokenizer_free(t);
   json_decref(file);
 }
@@ -350,5 +373,5 @@ static void spells_by_the_alphabet(void **state) {
 }
 
 TEST_MAIN(begin, end, gives_the_same_ids, long_texts_give_the_same, long_runs_of_spaces_are_cut,
-          data_have_the_tokens_of_the_whole, takes_hostile_texts, split_by_what_is_kept, refuses_other_rules,
-          stale_pairs, keeps_the_file, goes_through_gguf, spells_by_the_alphabet)
+          data_have_the_tokens_of_the_whole, takes_hostile_texts, split_by_what_is_kept, takes_what_changes_no_token,
+          refuses_other_rules, stale_pairs, keeps_the_file, goes_through_gguf, spells_by_the_alphabet)

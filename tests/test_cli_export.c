@@ -274,6 +274,51 @@ static void refuses_by_name(void **state) {
 }
 
 /* What a config.json leaves out is what transformers then takes. */
+/* An untouched model goes out as it came in, field by field and file by file; its tokens are then its makers'. */
+static void gives_back_what_its_makers_said(void **state) {
+  static const char *const fields[] = {"bos_token_id",         "pad_token_id",        "eos_token_id",
+                                       "router_aux_loss_coef", "router_jitter_noise", "tie_word_embeddings",
+                                       "rms_norm_eps",         "num_experts_per_tok"};
+  program_must("set -e; rm -rf mk mk-ck mk-out; choir init config.json --out mk-own --tokenizer bpe.model " MODERN
+               "--set router.name=topk --set dense_layers=0 --set experts_per_token=2 --set score=softmax --set "
+               "normalize_gates=true; choir export mk-own --format hf --out mk --sequences 0;"
+               "sed -i 's/\"eos_token_id\": [0-9]*/\"eos_token_id\": [1, 5], \"router_aux_loss_coef\": 0.02/; "
+               "s/\"bos_token_id\": null/\"bos_token_id\": 2, \"router_jitter_noise\": 0.0/; "
+               "s/\"pad_token_id\": null/\"pad_token_id\": 3/' mk/config.json;"
+               "echo '{\"eos_token_id\": [1, 5], \"top_k\": 7}' >mk/generation_config.json;"
+               "echo '{\"add_bos_token\": true, \"mine\": 1}' >mk/tokenizer_config.json; echo '{%% for %%}' "
+               ">mk/chat_template.jinja");
+  program_must(
+      "choir import mk --out mk-ck 2>said && grep -q '\"router_aux_loss_coef\" is 0.02: training here' said && "
+      "choir export mk-ck --format hf --out mk-out --sequences 0 && cd mk && for f in *; do case $f in config.json);; "
+      "*) "
+      "cmp $f ../mk-out/$f;; esac; done");
+  json_t *there = json_load_file("mk/config.json", 0, NULL), *here = json_load_file("mk-out/config.json", 0, NULL);
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    if (!json_equal(json_object_get(there, fields[i]), json_object_get(here, fields[i]))) fail_msg("%s", fields[i]);
+  json_decref(there), json_decref(here);
+  /* Without a tokenizer, too, and as one file. */
+  program_must(
+      "rm -r mk/tokenizer* mk/generation_config.json mk-out; choir import mk --out mk-bare && choir export mk-bare "
+      "--format "
+      "hf --out mk-out --sequences 0 && tr -d ' \n' <mk-out/generation_config.json | grep -x "
+      "'{\"eos_token_id\":\\[1,5\\]}'");
+  program_must("choir export mk-ck --format gguf --out mk.gguf --sequences 0 && choir import mk.gguf --out mk-file");
+  for (int i = 0; i < 2; i++) {
+    ch_gguf_in in;
+    test_ok(ch_gguf_open("mk.gguf", &in));
+    assert_int_equal(json_at(in.keys, "tokenizer.ggml.bos_token_id"), 2);
+    assert_int_equal(json_at(in.keys, "tokenizer.ggml.eos_token_id"), 1);
+    assert_true(json_is_true(json_object_get(in.keys, "tokenizer.ggml.add_bos_token")));
+    ch_gguf_close_in(&in);
+    program_must(
+        "choir export mk-file --format gguf --out mk.gguf --sequences 0"); /* what came from such a file, too */
+  }
+  /* A checkpoint of somebody else's leads nowhere. */
+  program_must("rm mk-ck/imported.tokenizer.json && ln -s /etc/passwd mk-ck/imported.tokenizer.json");
+  program_refuses(1, "symbolic link", "choir export mk-ck --format hf --out mk-link --sequences 0");
+}
+
 static void knows_defaults_of_others(void **state) {
   program_must(
       "set -e; choir init config.json --out long --tokenizer bpe.model " MODERN
@@ -306,5 +351,5 @@ static void keeps_how_many_columns_rotate(void **state) {
 }
 
 TEST_MAIN(train, program_directory_remove, goes_out_and_comes_back, comes_back_from_one_file,
-          what_was_imported_can_go_out, reads_a_tokenizer, writes_one_file, chooses_how_many_experts, refuses_by_name,
-          knows_defaults_of_others, keeps_how_many_columns_rotate)
+          what_was_imported_can_go_out, gives_back_what_its_makers_said, reads_a_tokenizer, writes_one_file,
+          chooses_how_many_experts, refuses_by_name, knows_defaults_of_others, keeps_how_many_columns_rotate)

@@ -49,6 +49,9 @@ int ch_spm_spec_check(const void *bytes, size_t size);
 typedef enum { CH_SPM_UNIGRAM = 1, CH_SPM_BPE = 2, CH_SPM_CHAR = 4 } ch_spm_type;
 ch_spm_type ch_spm_spec_type(const void *bytes, size_t size);
 
+/* Nonzero: its own program puts a space in front of a text (add_dummy_prefix). choir does not. */
+int ch_spm_spec_adds_space(const void *bytes, size_t size);
+
 /* A copy [*kept] of a model that passed, which keeps spaces: none is put in front (add_dummy_prefix) and none removed
  * (remove_extra_whitespaces), for both change text. A message that comes twice is merged, so that settings at the end
  * rule. NULL: no memory. */

@@ -47,7 +47,7 @@ static int next_field(spec_reader *r, field *f) {
 
 /* The settings that matter, with the defaults of sentencepiece_model.proto. A message that comes twice is merged. */
 typedef struct spec {
-  uint64_t pieces, map_bytes, denormalizer_bytes, escape_spaces, type, space_as_suffix, byte_fallback;
+  uint64_t pieces, map_bytes, denormalizer_bytes, add_space, escape_spaces, type, space_as_suffix, byte_fallback;
   spec_reader rule; /* the name of the normalization */
 } spec;
 
@@ -57,6 +57,7 @@ static int read_normalizer(spec_reader r, uint64_t *map_bytes, spec *s) {
   for (field f; next_field(&r, &f);) {
     if (s && f.number == 1) s->rule = f.bytes;
     if (f.number == 2 && f.value > *map_bytes) *map_bytes = f.value;
+    if (s && f.number == 3) s->add_space = f.value;
     if (s && f.number == 5) s->escape_spaces = f.value;
   }
   return r.whole;
@@ -120,6 +121,11 @@ ch_spm_type ch_spm_spec_type(const void *bytes, size_t size) {
   spec s = {.type = CH_SPM_UNIGRAM};
   read_model((spec_reader){bytes, (const unsigned char *)bytes + size, 1}, &s);
   return (ch_spm_type)s.type;
+}
+
+int ch_spm_spec_adds_space(const void *bytes, size_t size) {
+  spec s = {.add_space = 1};
+  return read_model((spec_reader){bytes, (const unsigned char *)bytes + size, 1}, &s) && s.add_space;
 }
 
 /* A field of the whole file that a copy leaves out: samples that were encoded with the settings that change. */

@@ -41,7 +41,8 @@ static int check_model(const ch_tokenizer_json *f, const char *const *off, const
     const char *text = json_string_value(value);
     char field[64];
     snprintf(field, sizeof field, "model.%s", *off);
-    if (value && !json_is_null(value) && !json_is_false(value) && !(text && !*text))
+    int zero = json_is_number(value) && json_number_value(value) == 0;
+    if (value && !json_is_null(value) && !json_is_false(value) && !(text && !*text) && !zero)
       return ch_tokenizer_json_refuse(f, field, value, why);
   }
   return CHOIR_OK;
@@ -89,19 +90,16 @@ int ch_tokenizer_json_read(const json_t *root, const char *name, const char *con
   static const char *const known[] = {
       "version",        "truncation", "padding", "added_tokens",         "normalizer", "pre_tokenizer",
       "post_processor", "decoder",    "model",   CH_TOKENIZER_JSON_OURS, NULL};
-  static const char *const none[] = {"truncation", "padding"};
   json_t *model, *vocab, *merges;
   *f = (ch_tokenizer_json){.name = name, .root = root};
   CH_TRY(ch_json_check_keys(root, name, known));
-  for (int i = 0; i < 2; i++) {
-    const json_t *value = json_object_get(root, none[i]);
-    if (value && !json_is_null(value)) return ch_tokenizer_json_refuse(f, none[i], value, "it must be null");
-  }
   CH_TRY(ch_json_get_object(root, name, "model", &model));
   f->model = model;
   CH_TRY(check_model(f, off, why));
   CH_TRY(ch_json_get_object(model, name, "vocab", &vocab));
   CH_TRY(ch_json_get_array(model, name, "merges", &merges));
+  const char *first = json_string_value(json_array_get(merges, 0)); /* of merges.txt, kept in old files */
+  if (first && !strncmp(first, "#version", 8)) json_array_remove(merges, 0);
   f->vocab = vocab, f->merges = merges;
   return read_tokens(f);
 }

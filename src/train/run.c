@@ -89,6 +89,15 @@ int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *step
   return check_model(run, &kept, path);
 }
 
+/* A schedule follows from all of the run's steps: in its middle another one may jump. */
+static void note_rate(const choir_train_config *before, const choir_train_config *now, int64_t step) {
+  double was = ch_schedule_rate(before, step), is = ch_schedule_rate(now, step);
+  if (was != is && step <= now->steps)
+    ch_notice("the learning rate of step %" PRId64
+              " is %.6g with these settings, and %.6g with those of the checkpoint",
+              step, is, was);
+}
+
 static int load_step(ch_run *run, int64_t step) {
   char path[PATH_MAX];
   choir_config made_with;
@@ -100,6 +109,7 @@ static int load_step(ch_run *run, int64_t step) {
   int count = run->kind->list_counters(run, c);
   CH_TRY(ch_state_load(path, &run->trainer, c, count));
   run->config_changed = ch_config_hash(&run->config) != ch_config_hash(&made_with);
+  note_rate(&made_with.train, &run->config.train, step + 1);
   return CHOIR_OK;
 }
 
@@ -148,9 +158,18 @@ static int same_step(const ch_run *run) {
   return ch_comm_agree(comm, code);
 }
 
+static uint64_t bits_of(double value) {
+  uint64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
 int ch_run_same(const ch_run *run) {
   CH_TRY(same_step(run));
-  const ch_fact facts[] = {{"data", run->data_hash}, {"patience", (uint64_t)run->patience}};
+  const ch_fact facts[] = {{"data", run->data_hash},
+                           {"patience", (uint64_t)run->patience},
+                           {"minutes", bits_of(run->minutes)},
+                           {"disk_minutes", bits_of(run->disk_minutes)}};
   CH_TRY(CH_SAME(run->trainer.model->x.comm, facts));
   return ch_model_same(run->trainer.model);
 }

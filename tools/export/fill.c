@@ -37,6 +37,24 @@ static void copy_row(const ch_export_tensor *t, const float *from, int64_t r, fl
     for (int64_t i = 0; i < t->columns; i++) out[i] = (float)(t->factor * out[i]);
 }
 
+/* The largest value that a dtype holds: Q8_0's scale is half precision. */
+static float largest_of(ch_export_dtype dtype) {
+  return dtype == CH_EXPORT_Q8_0 ? 127 * 65504.0f : dtype == CH_EXPORT_BF16 ? 0x1.FEp127f : INFINITY;
+}
+
+static int check_values(const ch_export_tensor *t, const float *value, int64_t count) {
+  const float most = largest_of(t->dtype);
+  for (int64_t i = 0; i < count; i++) {
+    if (!isfinite(value[i]))
+      return ch_error(CHOIR_ERROR_NUMERIC, "tensor '%s' has a value that is not finite", t->name);
+    if (fabsf(value[i]) > most)
+      return ch_error(CHOIR_ERROR_NUMERIC,
+                      "tensor '%s' has the value %g, and the largest of dtype %s is %g: export f32", t->name,
+                      (double)value[i], ch_export_dtypes[t->dtype], (double)most);
+  }
+  return CHOIR_OK;
+}
+
 int ch_export_fill(const ch_export_tensor *t, int64_t block, float *out) {
   const float *from = t->from ? (const float *)t->from->data + t->first + block * t->own_rows * t->columns : NULL;
   int64_t own = block < t->own_blocks ? t->own_rows : 0, count = t->rows * t->columns;
@@ -46,9 +64,7 @@ int ch_export_fill(const ch_export_tensor *t, int64_t block, float *out) {
     for (int64_t r = 0; r < own; r++) copy_row(t, from, r, out + r * t->columns);
     memset(out + own * t->columns, 0, (size_t)(count - own * t->columns) * sizeof *out);
   }
-  for (int64_t i = 0; i < count; i++)
-    if (!isfinite(out[i])) return ch_error(CHOIR_ERROR_NUMERIC, "tensor '%s' has a value that is not finite", t->name);
-  return CHOIR_OK;
+  return check_values(t, out, count);
 }
 
 int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns) {

@@ -6,6 +6,7 @@
 
 #include "base/buffer.h"
 #include "choir/tokenizer.h"
+#include "export/imported.h"
 #include "file/file.h"
 
 typedef enum { CH_GGUF_U32 = 4, CH_GGUF_I32 = 5, CH_GGUF_F32 = 6, CH_GGUF_BOOL = 7, CH_GGUF_TEXT = 8 } ch_gguf_value;
@@ -28,9 +29,10 @@ void ch_gguf_put_array(ch_gguf *g, const char *key, ch_gguf_value of, uint64_t c
 void ch_gguf_add(ch_gguf *g, const void *four_bytes);
 void ch_gguf_add_text(ch_gguf *g, const char *text, size_t size);
 
-/* The vocabulary's keys; `mask`: with one token more at its end, which stands for a masked one.
- * CHOIR_ERROR_UNSUPPORTED: no tokenizer is given (NULL), or llama.cpp would find other tokens. */
-int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *tokenizer, int mask);
+/* The vocabulary's keys, with what the makers of an imported model have put in front of texts; `mask`: with one token
+ * more at its end, which stands for a masked one. CHOIR_ERROR_UNSUPPORTED: no tokenizer is given (NULL), or llama.cpp
+ * would find other tokens. */
+int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *tokenizer, int mask, const ch_imported *imported);
 
 /* The next tensor: its shape with the slowest dimension first (GGUF itself has it last), ggml's number of its type, and
  * how many bytes it has. */

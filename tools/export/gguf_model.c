@@ -109,7 +109,7 @@ int ch_export_gguf(const ch_export_plan *plan, const choir_tokenizer *tokenizer,
   put_model(&g, plan);
   if (plan->moe_layers) put_moe(&g, plan);
   if (ch_config_masked(&plan->config)) put_masks(&g, plan);
-  int code = ch_gguf_put_tokenizer(&g, tokenizer, ch_config_masked(&plan->config));
+  int code = ch_gguf_put_tokenizer(&g, tokenizer, ch_config_masked(&plan->config), &plan->imported);
   for (int i = 0; i < plan->count; i++) {
     const ch_export_tensor *t = &plan->tensor[i];
     ch_gguf_add_tensor(&g, t->name, t->dims, t->shape, types[t->dtype], (uint64_t)bytes_of(t));

@@ -91,7 +91,20 @@ static int put_bpe(ch_gguf *g, const choir_tokenizer *t, const char *pre, int ma
   return code;
 }
 
-int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *t, int mask) {
+static uint32_t token_or(int64_t token, const choir_tokenizer *t) {
+  return (uint32_t)(token >= 0 && token < t->vocab ? token : t->eos);
+}
+
+/* Without a token that begins texts the one that ends them begins an empty prompt, and is never added. */
+static void put_ends(ch_gguf *g, const choir_tokenizer *t, const ch_imported *imported) {
+  ch_gguf_put_u32(g, "tokenizer.ggml.bos_token_id", token_or(imported->bos, t));
+  ch_gguf_put_u32(g, "tokenizer.ggml.eos_token_id", token_or(imported->eos, t));
+  ch_gguf_put_flag(g, "tokenizer.ggml.add_space_prefix", imported->add_space);
+  ch_gguf_put_flag(g, "tokenizer.ggml.add_bos_token", imported->add_bos && imported->bos >= 0);
+  ch_gguf_put_flag(g, "tokenizer.ggml.add_eos_token", 0);
+}
+
+int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *t, int mask, const ch_imported *imported) {
   if (!t)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "the checkpoint has no tokenizer.model, and a GGUF file needs a vocabulary");
@@ -109,10 +122,6 @@ int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *t, int mask) {
     put_spm(g, t, mask);
   else
     CH_TRY(put_bpe(g, t, pre, mask));
-  ch_gguf_put_u32(g, "tokenizer.ggml.bos_token_id", (uint32_t)t->eos); /* never added; it begins an empty prompt */
-  ch_gguf_put_u32(g, "tokenizer.ggml.eos_token_id", (uint32_t)t->eos);
-  ch_gguf_put_flag(g, "tokenizer.ggml.add_space_prefix", 0);
-  ch_gguf_put_flag(g, "tokenizer.ggml.add_bos_token", 0);
-  ch_gguf_put_flag(g, "tokenizer.ggml.add_eos_token", 0);
+  put_ends(g, t, imported);
   return CHOIR_OK;
 }

@@ -71,6 +71,18 @@ static void put_sigmoid(json_t *root, const ch_export_plan *plan) {
   }
 }
 
+/* The tokens that begin, end and fill texts: those of choir's tokenizer, or as the makers of an imported model said,
+ * who also said how its experts are balanced. */
+static void put_makers(json_t *root, const ch_export_plan *plan, int eos) {
+  static const char *const keys[] = {"bos_token_id", "pad_token_id", "eos_token_id", "router_aux_loss_coef",
+                                     "router_jitter_noise"};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    json_t *made = json_object_get(plan->imported.config, keys[i]);
+    if (i >= 3 && (!made || plan->kind < CH_KIND_MIXTRAL)) continue;
+    ch_json_put(root, keys[i], made ? json_incref(made) : i == 2 && eos >= 0 ? json_integer(eos) : json_null());
+  }
+}
+
 static json_t *config_json(const ch_export_plan *plan, int eos) {
   const choir_model_config *c = &plan->config.model;
   json_t *root = json_pack("{s:[s], s:s, s:s, s:s}", "architectures", ch_export_architecture(plan), "model_type",
@@ -88,9 +100,7 @@ static json_t *config_json(const ch_export_plan *plan, int eos) {
   ch_json_put(root, "rms_norm_eps", json_real(c->norm_eps));
   put_flag(root, "tie_word_embeddings", plan->tied);
   put_flag(root, "attention_bias", 0);
-  ch_json_put(root, "bos_token_id", json_null());
-  ch_json_put(root, "pad_token_id", json_null());
-  ch_json_put(root, "eos_token_id", eos < 0 ? json_null() : json_integer(eos));
+  put_makers(root, plan, eos);
   put_rope(root, c);
   if (plan->moe_layers) (ch_export_has_bias(plan->kind) ? put_sigmoid : put_softmax)(root, plan);
   return root;
@@ -150,21 +160,28 @@ static int write_weights(const ch_export_plan *plan, const choir_export_options 
   return code;
 }
 
-static int write_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options,
-                    const char *folder) {
-  char path[PATH_MAX];
-  int eos = tokenizer ? choir_tokenizer_eos(tokenizer) : -1;
-  CH_TRY(write_weights(plan, options, folder));
-  snprintf(path, sizeof path, "%s/config.json", folder);
-  CH_TRY(ch_json_save(config_json(plan, eos), path));
-  if (!tokenizer) return CHOIR_OK;
-  snprintf(path, sizeof path, "%s/generation_config.json", folder);
-  CH_TRY(ch_json_save(json_pack("{s:i}", "eos_token_id", eos), path));
-  return ch_export_tokenizer(tokenizer, plan->config.train.sequence_length, folder);
+/* generation_config.json says which tokens end a text. */
+static int write_ends(const json_t *config, const char *folder) {
+  json_t *eos = json_object_get(config, "eos_token_id");
+  if (!eos || json_is_null(eos)) return CHOIR_OK;
+  return ch_json_save(json_pack("{s:O}", "eos_token_id", eos), CH_IN(folder, "generation_config.json"));
 }
 
-int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options) {
+static int write_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options,
+                    const char *checkpoint, const char *folder) {
+  json_t *config = config_json(plan, tokenizer ? choir_tokenizer_eos(tokenizer) : -1);
+  int code = write_weights(plan, options, folder);
+  if (!code) code = write_ends(config, folder);
+  if (!code) code = ch_json_save(json_incref(config), CH_IN(folder, "config.json"));
+  json_decref(config);
+  if (!code && tokenizer && !plan->imported.tokenizer)
+    code = ch_export_tokenizer(tokenizer, plan->config.train.sequence_length, folder);
+  return code ? code : ch_imported_restore(checkpoint, folder);
+}
+
+int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options,
+                 const char *checkpoint) {
   ch_dir dir;
   CH_TRY(ch_dir_begin(&dir, options->out));
-  return ch_dir_end(&dir, write_hf(plan, tokenizer, options, dir.temporary));
+  return ch_dir_end(&dir, write_hf(plan, tokenizer, options, checkpoint, dir.temporary));
 }

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "choir/tokenizer.h"
 #include "export/gguf_read.h"
+#include "export/imported.h"
 #include "export/names.h"
 #include "export/plan.h"
 #include "export/spm_write.h"
@@ -282,8 +283,23 @@ static int write_checkpoint(import_job *j, const char *directory) {
   snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(choir_config_save(&j->config, path));
   CH_TRY(add_tokenizer(j, directory));
+  CH_TRY(j->format == CH_EXPORT_GGUF ? ch_imported_keep_keys(j->gguf.keys, directory)
+                                     : ch_imported_keep(j->options->from, !j->options->tokenizer, directory));
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   return write_weights(j, directory, path);
+}
+
+/* How the makers kept loads even. An export says it again; training here has a loss of its own. */
+static void note_balance(const json_t *root, const char *name, const choir_router_options *router) {
+  static const char *const keys[] = {"router_aux_loss_coef", "router_jitter_noise"};
+  for (int i = 0; i < 2; i++) {
+    double value = json_number_value(json_object_get(root, keys[i]));
+    if (value != 0)
+      ch_notice(
+          "%s: \"%s\" is %g: training here does not take it up; router '%s' has aux_loss_weight %g, which counts "
+          "in another way (choir help routers), and no noise",
+          name, keys[i], value, router->name, router->aux_loss_weight);
+  }
 }
 
 static int read_config(import_job *j, const char *name, json_t *root) {
@@ -291,8 +307,9 @@ static int read_config(import_job *j, const char *name, json_t *root) {
   const json_t *eos = json_object_get(root, "eos_token_id"), *first = json_array_get(eos, 0);
   j->eos = json_is_integer(eos) ? json_integer_value(eos) : first ? json_integer_value(first) : -1;
   if (!code && json_array_size(eos) > 1)
-    ch_notice("%s: \"eos_token_id\" names %zu tokens; the first, %lld, ends texts here, and alone in what is exported",
-              name, json_array_size(eos), (long long)j->eos);
+    ch_notice("%s: \"eos_token_id\" names %zu tokens; the first, %lld, ends texts here; an export names all", name,
+              json_array_size(eos), (long long)j->eos);
+  if (!code && j->kind >= CH_KIND_MIXTRAL) note_balance(root, name, &j->config.model.router);
   json_decref(root);
   return code;
 }

@@ -31,6 +31,9 @@ int choir_import(const choir_import_options *options, choir_import_result *resul
  * results. */
 int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind);
 
+/* Whether a field of a config.json is read, or known to have no effect on what the model computes. */
+int ch_import_knows(const char *field);
+
 /* Fields that a config.json lacks, where transformers then takes what the reader above would not: a window of mistral
  * say. null is no value, but for a window, where it says that there is none. */
 int ch_import_defaults(json_t *root);

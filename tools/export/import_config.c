@@ -39,70 +39,6 @@ static const struct {
              {"num_nextn_predict_layers", "0"},
              {"quantization_config", "null"}};
 
-/* Fields that are read below, and fields without effect on the computation. */
-static const char *const *const known[] = {
-    (const char *const[]){"model_type", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
-                          "tie_word_embeddings", "rope_theta", "rope_parameters", "partial_rotary_factor",
-                          "layer_types", "use_qk_norm", "norm_topk_prob", "routed_scaling_factor", "num_experts",
-                          "num_local_experts", "n_routed_experts", "mlp_layer_types", "mlp_only_layers", NULL},
-    (const char *const[]){"architectures", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache",
-                          "initializer_range", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id",
-                          "pretraining_tp", "max_window_layers", "output_router_logits", "router_aux_loss_coef",
-                          "router_jitter_noise", "transformers.js_config", "sliding_window_pattern", NULL},
-    /* of every config of transformers 4 */
-    (const char *const[]){"return_dict",
-                          "output_hidden_states",
-                          "output_attentions",
-                          "torchscript",
-                          "use_bfloat16",
-                          "tf_legacy_loss",
-                          "chunk_size_feed_forward",
-                          "is_decoder",
-                          "is_encoder_decoder",
-                          "tie_encoder_decoder",
-                          "cross_attention_hidden_size",
-                          "add_cross_attention",
-                          "max_length",
-                          "min_length",
-                          "do_sample",
-                          "early_stopping",
-                          "num_beams",
-                          "num_beam_groups",
-                          "diversity_penalty",
-                          "temperature",
-                          "top_k",
-                          "top_p",
-                          "typical_p",
-                          "repetition_penalty",
-                          "length_penalty",
-                          "no_repeat_ngram_size",
-                          "encoder_no_repeat_ngram_size",
-                          "bad_words_ids",
-                          "num_return_sequences",
-                          "output_scores",
-                          "return_dict_in_generate",
-                          "forced_bos_token_id",
-                          "forced_eos_token_id",
-                          "remove_invalid_values",
-                          "exponential_decay_length_penalty",
-                          "suppress_tokens",
-                          "begin_suppress_tokens",
-                          "finetuning_task",
-                          "id2label",
-                          "label2id",
-                          "tokenizer_class",
-                          "prefix",
-                          "sep_token_id",
-                          "decoder_start_token_id",
-                          "task_specific_params",
-                          "problem_type",
-                          "max_sequence_length",
-                          "unsloth_version",
-                          "unsloth_fixed",
-                          "_attn_implementation",
-                          "_attn_implementation_autoset",
-                          NULL}};
-
 typedef struct {
   const json_t *root;
   const char *name; /* begins every message */
@@ -125,9 +61,7 @@ static int check_keys(const config_job *j) {
     int found = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) found |= !strcmp(sizes[i].theirs, key);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) found |= !strcmp(fixed[i].key, key);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-      for (const char *const *name = known[i]; *name; name++) found |= !strcmp(*name, key);
-    if (!found)
+    if (!found && !ch_import_knows(key))
       return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%.60s\" is not known here, so what the model computes is not certain",
                       j->name, key);
   }

@@ -6,6 +6,7 @@
 #include "choir/model.h"
 #include "choir/tokenizer.h"
 #include "export/export.h"
+#include "export/imported.h"
 #include "export/names.h"
 #include "file/tensors.h"
 
@@ -46,6 +47,7 @@ typedef struct ch_export_plan {
   int tied;      /* the head is the embedding there; what some stock programs do not know gets a head of its own */
   int shared;    /* shared experts of the exported model: one of zeros where choir's has none and it must */
   const choir_tensors *weights;
+  ch_imported imported; /* what the checkpoint kept of another program's model */
   ch_export_tensor *tensor;
   int count;
 } ch_export_plan;
@@ -101,8 +103,9 @@ static inline float ch_export_value(choir_dtype stored, const void *in, int64_t 
   return ch_half_value(half) * (float)(int8_t)block[2 + i % CH_Q8_VALUES];
 }
 
-/* Writes all; `tokenizer` may be NULL for hf. */
-int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options);
+/* Writes all; `tokenizer` may be NULL for hf. `checkpoint` is where the plan's model comes from. */
+int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options,
+                 const char *checkpoint);
 int ch_export_gguf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options);
 
 /* ch_tensors_write into as many files as tensors of at most `most` bytes take, with their index. What fails while a

@@ -67,6 +67,7 @@ static int open_checkpoint(export_job *j) {
   snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(choir_config_load(path, &j->plan.config));
   CH_TRY(ch_export_choose(&j->plan));
+  CH_TRY(ch_imported_load(directory, &j->plan.imported));
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
   CH_TRY(ch_there(path, &there));
   if (there) CH_TRY(choir_tokenizer_load(path, &j->tokenizer));
@@ -89,7 +90,8 @@ static int write_out(const export_job *j) {
     const ch_export_tensor *t = &j->plan.tensor[i];
     j->result->bytes += t->blocks * t->rows * ch_export_row_bytes(t->dtype, t->columns);
   }
-  return (j->plan.format == CH_EXPORT_HF ? ch_export_hf : ch_export_gguf)(&j->plan, j->tokenizer, j->options);
+  if (j->plan.format == CH_EXPORT_GGUF) return ch_export_gguf(&j->plan, j->tokenizer, j->options);
+  return ch_export_hf(&j->plan, j->tokenizer, j->options, j->result->checkpoint);
 }
 
 static int run_job(export_job *j) {
@@ -112,6 +114,7 @@ int choir_export(const choir_export_options *options, choir_export_result *resul
   choir_model_free(j.model);
   choir_tokenizer_free(j.tokenizer);
   choir_tensors_free(j.weights);
+  json_decref(j.plan.imported.config);
   free(j.plan.tensor);
   return code;
 }

@@ -1,6 +1,5 @@
 /* A tokenizer as tokenizer.json of Hugging Face's tokenizers: a SentencePiece model in that form, with the same tokens,
  * byte-level BPE as it came. */
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +118,11 @@ static int adds_tokens(const json_t *root) {
   return post && !json_is_null(post) && !ch_json_is_type(post, "ByteLevel");
 }
 
+/* Nor does choir cut or pad texts, as a file does that was saved while that was on. */
+static int cuts_or_pads(const json_t *root) {
+  return json_is_object(json_object_get(root, "truncation")) || json_is_object(json_object_get(root, "padding"));
+}
+
 /* The file as it came, or without its post_processor: its tokens are choir's, also where nobody asks for these alone.
  */
 static int save_bpe(const choir_tokenizer *t, const char *path) {
@@ -126,11 +130,15 @@ static int save_bpe(const choir_tokenizer *t, const char *path) {
   json_t *root = NULL;
   int code = ch_bpe_plain(t->bytes, t->size, &plain);
   if (!code) code = ch_json_parse(plain.data, plain.size, path, &root);
-  if (!code && adds_tokens(root)) {
-    ch_notice(
-        "tokenizer.json: its post_processor puts tokens around every text, which choir does not; it is left out, so "
-        "that other programs give the model the tokens that choir gave it");
-    json_object_set_new(root, "post_processor", json_null());
+  if (!code && (adds_tokens(root) || cuts_or_pads(root))) {
+    if (adds_tokens(root)) {
+      ch_notice(
+          "tokenizer.json: its post_processor puts tokens around every text, which choir does not; it is left out, so "
+          "that other programs give the model the tokens that choir gave it");
+      json_object_set_new(root, "post_processor", json_null());
+    }
+    json_object_set_new(root, "truncation", json_null());
+    json_object_set_new(root, "padding", json_null());
     code = ch_json_save(json_incref(root), path);
   } else if (!code) {
     code = ch_file_save(path, plain.data, plain.size);
@@ -141,13 +149,10 @@ static int save_bpe(const choir_tokenizer *t, const char *path) {
 }
 
 int ch_export_tokenizer(const choir_tokenizer *t, int length, const char *folder) {
-  char path[PATH_MAX];
-  const char *unknown = NULL;
-  snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+  const char *path = CH_IN(folder, "tokenizer.json"), *unknown = NULL;
   CH_TRY(t->bpe ? save_bpe(t, path) : ch_json_save(of_spm(t, &unknown), path));
-  snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
   return ch_json_save(
       json_pack("{s:s, s:s, s:s?, s:i, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token",
                 t->piece[t->eos], "unk_token", unknown, "model_max_length", length, "clean_up_tokenization_spaces", 0),
-      path);
+      CH_IN(folder, "tokenizer_config.json"));
 }

@@ -225,24 +225,27 @@ json_t *ch_history_json(const char *name, const ch_history *h) {
 /* ---- the page ---- */
 
 /* Adds what RUN/data.path says; a run that was copied without it does not name its data. */
-static void add_data(json_t *run, const char *directory) {
+static int add_data(json_t *run, const char *directory) {
   const char *file = CH_IN(directory, CH_RUN_DATA);
   char *path;
   size_t size;
   int there;
-  if (ch_own_there(file, &there) || !there || ch_file_read(file, 4095, &path, &size)) return;
+  CH_TRY(ch_own_there(file, &there));
+  if (!there) return CHOIR_OK;
+  CH_TRY(ch_file_read(file, 4095, &path, &size));
   ch_json_put(run, "data", ch_json_name(path));
   free(path);
+  return CHOIR_OK;
 }
 
 static int add_run(json_t *runs, const char *directory) {
   ch_history history;
   CH_TRY(ch_history_read(directory, &history));
   json_t *run = ch_history_json(directory, &history);
-  if (run) add_data(run, directory);
+  int code = run ? add_data(run, directory) : CHOIR_OK;
   ch_json_add(runs, run);
   ch_history_free(&history);
-  return CHOIR_OK;
+  return code;
 }
 
 int ch_report_write(const char *const *run_directories, int count, const char *output) {

@@ -1,6 +1,7 @@
 /* The page of choir report: one run, or several beside each other. */
 const runs = data.runs, alone = runs.length === 1;
 const text = (v) => (typeof v === "string" ? v : JSON.stringify(v));
+const word = (v) => (v == null ? null : text(v));
 
 /* What the losses of a run that is trained by masking are; null: losses of the next token. Its name says so everywhere. */
 const MEASURES = { masked_diffusion: "upper bound", masked_lm: "loss of masked tokens" };
@@ -96,9 +97,9 @@ function leaves(value, name) {
 }
 /* When, where and for how long, as timing.jsonl has it. */
 function circumstances(run) {
-  const begun = run.process?.date, seconds = run.seconds, hours = Math.floor(seconds / 3600), rest = Math.round(seconds % 3600);
+  const begun = word(run.process?.date), host = word(run.process?.host), seconds = run.seconds, hours = Math.floor(seconds / 3600), rest = Math.round(seconds % 3600);
   const took = !known(seconds) || seconds <= 0 ? null : `${hours ? hours + " h " : ""}${Math.floor(rest / 60)} min ${rest % 60} s in steps`;
-  return [begun && "begun " + begun.replace("T", " ").replace("Z", " UTC"), run.process?.host && "on " + run.process.host,
+  return [begun && "begun " + begun.replace("T", " ").replace("Z", " UTC"), host && "on " + host,
     run.process?.threads && `${run.process.ranks > 1 ? run.process.ranks + " ranks, " : ""}${run.process.threads} threads`, took].filter(Boolean).join(", ");
 }
 /* What the model wrote at evaluations after the same prompt. */
@@ -118,7 +119,7 @@ function oneRun(run) {
     : run.eval.looks_across_tokens === true
     ? "The router chooses among all tokens of a batch, later ones included. The held-out loss above is measured in the same way, and is not the loss of writing text token by token: that is the causal one, routed by thresholds."
     : "";
-  return [el("h1", {}, config.model?.name || "choir run"), el("p", {}, `${run.name}, choir ${data.version}${at}`),
+  return [el("h1", {}, word(config.model?.name) || "choir run"), el("p", {}, `${run.name}, choir ${data.version}${at}`),
     circumstances(run) ? el("p", {}, circumstances(run)) : null, el("p", {}, "The same again: ", el("code", {}, again(run))), figures(run),
     el("h2", {}, "Training"), el("div", { class: "charts" }, lossChart(run), ...curves((name) => !["loss", "heldout", "causal"].includes(name))),
     ...samples(run), ...routing("Routing as in serving, at the last evaluation",
