@@ -9,10 +9,11 @@
 
 #include "cli.h"
 
-/* One choice asked for, before its scores [n,e] float and valid [n]; python/choir/_serve.py reads it. The answer is an
- * int: 0, and chosen [n,e], or another, and a message. */
+/* One choice asked for, before its scores [n,e] float, valid [n] and state [e]; or a state, before demand [e] and
+ * state. python/choir/_serve.py reads it. The answer is an int: 0, and chosen [n,e] or state [e]; or another, and a
+ * message. */
 typedef struct {
-  int32_t router, n, e, sequence_length, capacity, training, layer, unused;
+  int32_t router, n, e, sequence_length, capacity, training, layer, observes;
   uint64_t seed, first;
   double options[CHOIR_PLUGIN_OPTIONS];
 } question;
@@ -31,9 +32,14 @@ static int move(int socket, void *bytes, size_t count, int sends) {
   return 0;
 }
 
-static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen) {
-  const asked_router *r = context;
-  size_t cells = (size_t)call->n * (size_t)call->e;
+/* Sends a question with three arrays and reads `bytes` of answer, or what is wrong. */
+typedef struct {
+  const void *bytes;
+  size_t count;
+} sent_array;
+
+static int ask(const asked_router *r, const choir_plugin_call *call, int observes, const sent_array parts[3],
+               void *answer, size_t bytes) {
   int32_t code = 0;
   question q = {.router = r->number,
                 .n = call->n,
@@ -42,18 +48,33 @@ static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen)
                 .capacity = call->capacity,
                 .training = call->training,
                 .layer = call->layer,
+                .observes = observes,
                 .seed = call->seed,
                 .first = call->first};
   memcpy(q.options, call->options, sizeof q.options);
-  int lost = move(r->socket, &q, sizeof q, 1) || move(r->socket, (void *)call->scores, cells * sizeof(float), 1) ||
-             move(r->socket, (void *)call->valid, (size_t)call->n, 1) || move(r->socket, &code, sizeof code, 0);
-  if (!lost && !code) lost = move(r->socket, chosen, cells, 0);
+  int lost = move(r->socket, &q, sizeof q, 1);
+  for (int i = 0; i < 3 && !lost; i++) lost = move(r->socket, (void *)parts[i].bytes, parts[i].count, 1);
+  if (!lost) lost = move(r->socket, &code, sizeof code, 0);
+  if (!lost && !code) lost = move(r->socket, answer, bytes, 0);
   if (!lost && code) lost = move(r->socket, call->message, CHOIR_PLUGIN_MESSAGE_BYTES, 0);
   if (lost) strcpy(call->message, "the Python process of the plug-in has ended");
   return lost || code;
 }
 
-static double number_of(const json_t *object, const char *key) {
+static int ask_for_choice(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  size_t n = (size_t)call->n, e = (size_t)call->e;
+  const sent_array parts[] = {
+      {call->scores, n * e * sizeof(float)}, {call->valid, n}, {call->state, e * sizeof(double)}};
+  return ask(context, call, 0, parts, chosen, n * e);
+}
+
+static int ask_for_state(void *context, const choir_plugin_call *call, const int64_t *demand, double *state) {
+  size_t e = (size_t)call->e;
+  const sent_array parts[] = {{demand, e * sizeof *demand}, {state, e * sizeof *state}, {NULL, 0}};
+  return ask(context, call, 1, parts, state, e * sizeof *state);
+}
+
+static double json_number(const json_t *object, const char *key) {
   return json_number_value(json_object_get(object, key));
 }
 
@@ -64,20 +85,21 @@ static int add_router(int socket, int number, const json_t *json) {
   *context = (asked_router){socket, number};
   choir_plugin_router r = {.name = json_string_value(json_object_get(json, "name")),
                            .summary = json_string_value(json_object_get(json, "summary")),
-                           .looks = (choir_looks)number_of(json, "looks"),
-                           .choices = (int)number_of(json, "choices"),
-                           .capacity_factor = number_of(json, "capacity_factor"),
-                           .normalize_gates = (int)number_of(json, "normalize_gates"),
-                           .aux_loss_weight = number_of(json, "aux_loss_weight"),
-                           .choose = choose,
+                           .looks = (choir_looks)json_number(json, "looks"),
+                           .choices = (int)json_number(json, "choices"),
+                           .capacity_factor = json_number(json, "capacity_factor"),
+                           .normalize_gates = (int)json_number(json, "normalize_gates"),
+                           .aux_loss_weight = json_number(json, "aux_loss_weight"),
+                           .choose = ask_for_choice,
+                           .observe = json_is_true(json_object_get(json, "observes")) ? ask_for_state : NULL,
                            .context = context};
   json_t *options = json_object_get(json, "options");
   for (size_t i = 0; i < json_array_size(options) && i < CHOIR_PLUGIN_OPTIONS; i++) {
     const json_t *o = json_array_get(options, i);
     r.options[i] = (choir_plugin_option){.name = json_string_value(json_object_get(o, "name")),
-                                         .value = number_of(o, "value"),
-                                         .low = number_of(o, "low"),
-                                         .high = number_of(o, "high")};
+                                         .value = json_number(o, "value"),
+                                         .low = json_number(o, "low"),
+                                         .high = json_number(o, "high")};
   }
   return choir_router_register(&r) ? cli_fail() : 0;
 }

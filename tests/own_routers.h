@@ -21,7 +21,7 @@ static inline int best_tokens(void *context, const choir_plugin_call *call, uint
   return 0;
 }
 
-/* Each token's two best experts, of equal ones the lower. */
+/* Each token's two best experts by score less state, of equal ones the lower. */
 static inline int best_experts(void *context, const choir_plugin_call *call, uint8_t *chosen) {
   for (int t = 0; t < call->n; t++)
     for (int k = 0; k < 2 && call->valid[t]; k++) {
@@ -29,9 +29,19 @@ static inline int best_experts(void *context, const choir_plugin_call *call, uin
       uint8_t *mark = chosen + (int64_t)t * call->e;
       int best = -1;
       for (int i = 0; i < call->e; i++)
-        if (!mark[i] && (best < 0 || score[i] > score[best])) best = i;
+        if (!mark[i] && (best < 0 || score[i] - (float)call->state[i] > score[best] - (float)call->state[best]))
+          best = i;
       mark[best] = 1;
     }
+  return 0;
+}
+
+/* Prices rise with demand, by the option. */
+static inline int move_prices(void *context, const choir_plugin_call *call, const int64_t *demand, double *state) {
+  double mean = 0;
+  for (int i = 0; i < call->e; i++) mean += (double)demand[i] / call->e;
+  for (int i = 0; i < call->e; i++)
+    state[i] += call->options[0] * (((double)demand[i] > mean) - ((double)demand[i] < mean));
   return 0;
 }
 
@@ -46,8 +56,16 @@ static const choir_plugin_router own_top2 = {.name = "own_top2",
                                              .choices = 2,
                                              .aux_loss_weight = 0.01,
                                              .choose = best_experts};
+static const choir_plugin_router own_bias = {.name = "own_bias",
+                                             .summary = "as bias_balanced",
+                                             .looks = CHOIR_LOOKS_NOWHERE,
+                                             .choices = 2,
+                                             .options = {{.name = "rate", .value = 0.001, .low = 0, .high = 1}},
+                                             .choose = best_experts,
+                                             .observe = move_prices};
 
 static inline void register_own_routers(void) {
+  test_ok(choir_router_register(&own_bias));
   test_ok(choir_router_register(&own_ec));
   test_ok(choir_router_register(&own_top2));
 }

@@ -11,7 +11,9 @@
 
 enum { N = 24, E = 4 };
 
-static const struct { const char *own, *choirs; } twins[] = {{"own_ec", "expert_choice"}, {"own_top2", "topk"}};
+static const struct {
+  const char *own, *choirs;
+} twins[] = {{"own_ec", "expert_choice"}, {"own_top2", "topk"}, {"own_bias", "bias_balanced"}};
 enum { TWINS = sizeof twins / sizeof *twins };
 
 static int register_twins(void **state) {
@@ -35,9 +37,10 @@ static void same_matrix(void **state) {
         choir_router_options o;
         test_ok(choir_router_options_default(j ? twins[i].choirs : twins[i].own, &o));
         o.normalize_gates = variant & 1;
+        strcpy(o.score, "softmax");
         choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores, .valid = variant & 2 ? valid : NULL};
         test_ok(choir_route(&r, gates[j], NULL));
-        test_ok(choir_route_backward(&r, dgates, 0.5, dscores[j]));
+        test_ok(choir_route_backward(&r, dgates, i == 2 ? 0 : 0.5, dscores[j]));
       }
       assert_memory_equal(gates[0], gates[1], sizeof gates[0]);
       assert_memory_equal(dscores[0], dscores[1], sizeof dscores[0]);
@@ -48,7 +51,7 @@ static void same_matrix(void **state) {
  * own rule and by thresholds. */
 static uint64_t trace(const char *router, int threads, int ranked) {
   choir_config c = model_config(router);
-  test_set(&c, "accumulate=2 shards=4 steps=9");
+  test_set(&c, "accumulate=2 shards=4 steps=9 router.score=softmax");
   choir_model_options run = {.threads = threads};
   choir_model *model;
   choir_trainer *trainer;
@@ -267,6 +270,9 @@ static void definitions(void **state) {
   refused(&r, "an option of choir's");
   r.options[0] = (choir_plugin_option){.name = "share", .value = 2, .high = 1};
   refused(&r, "from 0 to 1 are allowed");
+  r.options[0].value = 1;
+  r.observe = move_prices;
+  refused(&r, "keeps a state");
   r.reserved[3] = 1;
   assert_int_equal(choir_router_register(&r), CHOIR_ERROR_UNSUPPORTED);
 }

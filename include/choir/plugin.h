@@ -43,6 +43,7 @@ typedef struct choir_plugin_call {
   int training;          /* 1 or 0 */
   uint64_t seed, first;  /* for random numbers: functions of (seed, layer, first + t) are the same on any ranks */
   const double *options; /* values, in the order of the definition */
+  const double *state;   /* [e] what `observe` left; 0 without it */
   char *message;         /* [CHOIR_PLUGIN_MESSAGE_BYTES] "": room for what is wrong, where `choose` gives no 0 */
   int64_t reserved[4];
 } choir_plugin_call;
@@ -62,6 +63,12 @@ typedef struct choir_plugin_router {
   int (*choose)(void *context, const choir_plugin_call *call, uint8_t *chosen);
   /* NULL: gates are scores, with gradients. Else sets gates [n,e], constants, where chosen is 1. */
   int (*gates)(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates);
+  /* NULL: nothing is kept but cut-offs. Else moves state [e], a number for each expert, after every step of training,
+   * by how many tokens of the step took the expert, on all ranks: demand [e]. It starts at 0 and is kept with the
+   * model, in single precision, in the place of thresholds: for routers with choices that look nowhere outside of
+   * training. Of a value other than 0 the message of `call` has room for the reason; call has options, state, e and
+   * layer 0. */
+  int (*observe)(void *context, const choir_plugin_call *call, const int64_t *demand, double *state);
   void *context;
   int64_t reserved[8];
 } choir_plugin_router;
@@ -71,7 +78,7 @@ typedef struct choir_plugin_router {
  * library. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_router_register(const choir_plugin_router *router);
 
-/* Whether a router of that name was registered, and is none of choir's own. */
+/* Whether a router of that name was registered, and is none of choir's own: 1, or 2 if it keeps a state (`observe`). */
 CHOIR_API int choir_router_is_plugin(const char *name);
 
 /* Loads FILE.so, which registers what it has: its function

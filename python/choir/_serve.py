@@ -2,6 +2,7 @@
 python3 -m choir._serve SOCKET FILE."""
 
 import json
+import math
 import signal
 import socket
 import struct
@@ -15,7 +16,7 @@ from . import plugin
 from ._native import lib, string
 
 QUESTION = struct.Struct("=8i2Q8d")
-FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "unused", "seed", "first")
+FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "observes", "seed", "first")
 
 
 def described(made) -> dict:
@@ -24,6 +25,7 @@ def described(made) -> dict:
     return {
         "name": string(made.name),
         "summary": string(made.summary),
+        "observes": bool(made.observe),
         "options": [{"name": string(o.name), "value": o.value, "low": o.low, "high": o.high} for o in options],
         **{
             field: getattr(made, field)
@@ -32,10 +34,15 @@ def described(made) -> dict:
     }
 
 
-def answer(asked: plugin.Asked, call: types.SimpleNamespace, scores: bytes, valid: bytes) -> bytes:
+def answer(asked: plugin.Asked, call: types.SimpleNamespace, read) -> bytes:
+    """After a question: the choice for scores [n,e] and valid [n], or the state moved by demand [e]; state [e] is last."""
+    n, e = call.n, call.e
+    array = lambda kind, *shape: np.frombuffer(read(math.prod(shape) * np.dtype(kind).itemsize), kind).reshape(shape).copy()  # noqa: E731
+    given = [array(np.int64, e)] if call.observes else [array(np.float32, n, e), array(np.bool_, n)]
+    state = array(np.float64, e)
     try:
-        arrays = np.frombuffer(scores, np.float32).reshape(call.n, call.e).copy(), np.frombuffer(valid, np.bool_).copy()
-        return struct.pack("=i", 0) + asked.choice(call, *arrays).tobytes()
+        made = (asked.moved if call.observes else asked.choice)(call, *given, state)
+        return struct.pack("=i", 0) + made.tobytes()
     except Exception as error:
         traceback.print_exc()
         return struct.pack("=i", 1) + asked.told(error).ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")
@@ -46,7 +53,7 @@ def serve(stream, routers: list) -> None:
     while head := stream.read(QUESTION.size):
         values = QUESTION.unpack(head)
         call = types.SimpleNamespace(**dict(zip(FIELDS, values)), options=values[len(FIELDS) :])
-        stream.write(answer(routers[call.router], call, stream.read(4 * call.n * call.e), stream.read(call.n)))
+        stream.write(answer(routers[call.router], call, stream.read))
         stream.flush()
 
 

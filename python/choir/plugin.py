@@ -19,7 +19,7 @@ Number = Union[float, Tuple[float, float, float]]
 
 LOOKS = ("nowhere", "in_training", "back", "around")
 _GIVEN = ("scores", "valid", "capacity", "training")  # to every function, by place
-_ASKED = ("layer", "sequence_length", "seed", "first")  # to one that has a parameter of that name
+_ASKED = ("layer", "sequence_length", "seed", "first", "state")  # to one that has a parameter of that name
 registered: dict[str, Any] = {}  # by name: the definition in C, which holds pointers to the rest, and an Asked
 _earlier: list[Any] = []
 
@@ -49,15 +49,26 @@ def _asked(function: Function) -> list[str]:
 class Asked:
     """A registered function, and how to ask it."""
 
-    def __init__(self, function: Function, options: list[str]):
-        self.function, self.options, self.more = function, options, _asked(function)
+    def __init__(self, function: Function, options: list[str], observe: Optional[Function]):
+        self.function, self.options, self.more, self.observe = function, options, _asked(function), observe
         self.file = getattr(getattr(function, "__code__", None), "co_filename", None)
 
-    def choice(self, call: Any, scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    def _named(self, call: Any) -> dict[str, float]:
+        return {name: call.options[i] for i, name in enumerate(self.options)}
+
+    def moved(self, call: Any, demand: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The state after a step, [e] float64, or what `observe` raises."""
+        assert self.observe
+        made = np.asarray(self.observe(state, demand, **self._named(call)), np.float64)
+        if made.shape != state.shape:
+            raise TypeError(f"observe gave an array of shape {made.shape}: must be {state.shape}")
+        return made
+
+    def choice(self, call: Any, scores: np.ndarray, valid: np.ndarray, state: np.ndarray) -> np.ndarray:
         """[n,e] bool, or what the function raises; `call` has the fields of choir_plugin_call. The arrays become the
         function's own."""
-        more = {name: getattr(call, name) for name in self.more}
-        more.update((name, call.options[i]) for i, name in enumerate(self.options))
+        more = {name: state if name == "state" else getattr(call, name) for name in self.more}
+        more.update(self._named(call))
         return _marks(self.function(scores, valid, call.capacity, bool(call.training), **more), *scores.shape)
 
     def told(self, error: BaseException) -> bytes:
@@ -73,15 +84,38 @@ def _callback(asked: Asked) -> Callable[[Any, Any, Any], int]:
             n, e = call.n, call.e
             scores = np.frombuffer(ffi.buffer(call.scores, 4 * n * e), np.float32).reshape(n, e).copy()
             valid = np.frombuffer(ffi.buffer(call.valid, n), np.bool_).copy()
-            np.frombuffer(ffi.buffer(chosen, n * e), np.bool_).reshape(n, e)[:] = asked.choice(call, scores, valid)
+            state = _array(call.state, e, np.float64)
+            np.frombuffer(ffi.buffer(chosen, n * e), np.bool_).reshape(n, e)[:] = asked.choice(call, scores, valid, state)
             return 0
         except BaseException as error:  # noqa: BLE001 C gets the message, and ends what it does
-            native.causes.append(error)
-            told = asked.told(error)
-            ffi.memmove(call.message, told + b"\0", len(told) + 1)
-            return 1
+            return _refuse(asked, call, error)
 
     return choose
+
+
+def _array(address: Any, count: int, kind: Any) -> np.ndarray:
+    return np.frombuffer(ffi.buffer(address, 8 * count), kind).copy()
+
+
+def _refuse(asked: Asked, call: Any, error: BaseException) -> int:
+    native.causes.append(error)
+    told = asked.told(error)
+    ffi.memmove(call.message, told + b"\0", len(told) + 1)
+    return 1
+
+
+def _observer(asked: Asked) -> Callable[[Any, Any, Any, Any], int]:
+    """`observe` as C calls it."""
+
+    def observe(_, call, demand, state):
+        try:
+            moved = asked.moved(call, _array(demand, call.e, np.int64), _array(state, call.e, np.float64))
+            ffi.memmove(state, moved.tobytes(), 8 * call.e)
+            return 0
+        except BaseException as error:  # noqa: BLE001
+            return _refuse(asked, call, error)
+
+    return observe
 
 
 def _check_signature(name: str, function: Function, options: Mapping[str, Number]) -> None:
@@ -101,6 +135,7 @@ def router(
     capacity_factor: Optional[float] = None,
     normalize_gates: bool = False,
     aux_loss_weight: float = 0.0,
+    observe: Optional[Function] = None,
     summary: str = "",
 ) -> Callable[[Function], Function]:
     """Makes the function below it a router, known by its name to everything in choir that takes one.
@@ -118,7 +153,9 @@ def router(
     (those before it in the batch), "around" (all). It is measured. options: numbers by name, each a default or
     (default, lowest, highest). choices: experts that each token takes at most; 0: experts choose. capacity_factor: what
     capacity comes from: of experts that choose, the mean experts a token (2); else of an expert's even share of all
-    choices, 0 (the default) being room for all. normalize_gates, aux_loss_weight: defaults of the router's options.
+    choices, 0 (the default) being room for all. observe: observe(state, demand, **options), called after each step of
+    training, gives a state [e] float64 that starts at 0 and is kept with the model in single precision; demand [e] int64:
+    tokens of the step that each expert took; the function gets it by a parameter `state`. normalize_gates, aux_loss_weight: defaults of the router's options.
     Raises ArgumentError."""
     if looks not in LOOKS:
         raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(LOOKS)}")
@@ -129,13 +166,16 @@ def router(
         if len(own) > lib.CHOIR_PLUGIN_OPTIONS:
             raise ArgumentError(f"router '{name}': {len(own)} options, and at most {lib.CHOIR_PLUGIN_OPTIONS} are possible")
         made = ffi.new("choir_plugin_router *")
-        kind = dict(ffi.typeof("choir_plugin_router").fields)["choose"].type
+        kinds = {field: kind.type for field, kind in ffi.typeof("choir_plugin_router").fields}
         told = summary or (inspect.getdoc(function) or f"{function.__name__} of Python").split("\n")[0]
         factor = (0.0 if choices else 2.0) if capacity_factor is None else capacity_factor
         fields = dict(name=name, summary=told, looks=LOOKS.index(looks), choices=choices, capacity_factor=factor)
         fields.update(normalize_gates=normalize_gates, aux_loss_weight=aux_loss_weight)
-        asked = Asked(function, list(own))
-        native.fill(made, made, {**fields, "choose": ffi.callback(kind, _callback(asked), error=1)})
+        asked = Asked(function, list(own), observe)
+        fields["choose"] = ffi.callback(kinds["choose"], _callback(asked), error=1)
+        if observe:
+            fields["observe"] = ffi.callback(kinds["observe"], _observer(asked), error=1)
+        native.fill(made, made, fields)
         for i, (option, value) in enumerate(own.items()):
             numbers = value if isinstance(value, tuple) else (value, 0.0, 0.0)
             native.fill(made, made.options[i], dict(zip(("name", "value", "low", "high"), (option, *numbers))))

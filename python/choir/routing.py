@@ -100,6 +100,11 @@ def is_own(router: str) -> bool:
     return bool(lib.choir_router_is_plugin(native.text(router)))
 
 
+def keeps_state(router: str) -> bool:
+    """Whether a router of somebody's has `observe`."""
+    return lib.choir_router_is_plugin(native.text(router)) == 2
+
+
 def keeps_thresholds(router: str) -> bool:
     """Whether a router has routing "threshold" by running means that training keeps."""
     option = ffi.new("choir_router_option *")

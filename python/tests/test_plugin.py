@@ -42,6 +42,15 @@ def own_top2(scores, valid, capacity, training):
     return chosen & valid[:, None]
 
 
+@choir.router(
+    "own_bias", looks="nowhere", choices=2, options={"rate": (0.001, 0, 1)},
+    observe=lambda state, demand, rate: state + rate * np.sign(demand - demand.mean()),
+)  # fmt: skip
+def own_bias(scores, valid, capacity, training, rate, state):
+    """as bias_balanced with softmax"""
+    return own_top2((scores - state.astype(np.float32)), valid, capacity, training)
+
+
 TWINS = (("own_ec", "expert_choice"), ("own_top2", "topk"))
 
 
@@ -106,6 +115,7 @@ class Runs(unittest.TestCase):
         out = testing.directory() / (name or f"own-{router}")
         config = choir.Config(testing.run().parent / "config.json")
         config.set("router.name", router)
+        config.set("router.score", "softmax")
         data = testing.directory() / "data"
         choir.train(config=config, data=data, out=out, steps=steps, **{"checkpoint_every": 3, "shards": 4, **more})
         return out
@@ -123,6 +133,16 @@ class Runs(unittest.TestCase):
                         evaluations.append(model.evaluate(testing.directory() / "data").loss)
                 losses.append((text, evaluations))
             self.assertEqual(*losses)
+
+    def test_a_state_is_kept(self):
+        runs = [self.trained(name) for name in ("own_bias", "bias_balanced")]
+        resumed = self.trained("own_bias", steps=3, name="resumed")
+        choir.train(out=resumed, resume=True, steps=6)
+        weights = [(run / "checkpoints" / "00000006" / "model.safetensors").read_bytes() for run in (*runs, resumed)]
+        self.assertEqual(weights[0], weights[2])
+        self.assertEqual(len(weights[0]), len(weights[1]))
+        losses = [choir.Model.load(run).evaluate(testing.directory() / "data").loss for run in runs]
+        self.assertEqual(*losses)
 
     def test_a_broken_one_ends_the_run(self):
         calls = []

@@ -121,6 +121,12 @@ static int check_definition(const choir_plugin_router *r) {
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': aux_loss_weight is %g with choices %d: tokens that make choices have that loss",
                     r->name, r->aux_loss_weight, r->choices);
+  if (r->observe && (!r->choices || r->looks == CHOIR_LOOKS_BACK || r->looks == CHOIR_LOOKS_AROUND))
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "router '%s': keeps a state (observe) with choices %d and looks %d: tokens must make choices, and look "
+        "at no other outside of training; thresholds would have the place of the state",
+        r->name, r->choices, (int)r->looks);
   for (int i = 0; i < count_options(r); i++) CH_TRY(check_option(r->name, &r->options[i]));
   return CHOIR_OK;
 }
@@ -167,6 +173,7 @@ static void make_router(ch_plugin *p) {
                  CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | (ranked ? CH_ROUTER_TAKES(decay) : 0) |
                  (g->choices ? CH_ROUTER_TAKES_BALANCE : 0),
       .choices = g->choices,
+      .by_step = g->observe != NULL,
       .on_host = 1,
       .defaults = {CH_ROUTER_DEFAULTS(""), .capacity_factor = g->capacity_factor,
                    .normalize_gates = g->normalize_gates != 0, .aux_loss_weight = g->aux_loss_weight,
@@ -175,7 +182,9 @@ static void make_router(ch_plugin *p) {
       .max_slots = ch_plugin_max_slots,
       .route = ch_plugin_route,
       .causal = ranked ? ch_router_by_thresholds : ch_plugin_causal,
-      .observe = ranked ? ch_router_observe_cutoffs : NULL,
+      .observe = ranked       ? ch_router_observe_cutoffs
+                 : g->observe ? ch_plugin_observe
+                              : NULL,
       .backward = ch_plugin_backward,
   };
   snprintf(p->router.defaults.name, sizeof p->router.defaults.name, "%s", g->name);
@@ -209,7 +218,7 @@ int choir_router_register(const choir_plugin_router *router) {
 
 int choir_router_is_plugin(const char *name) {
   for (const ch_router **r = ch_router_plugins(); name && *r; r++)
-    if (!strcmp((*r)->name, name)) return 1;
+    if (!strcmp((*r)->name, name)) return (*r)->by_step ? 2 : 1;
   return 0;
 }
 

@@ -38,6 +38,7 @@ int ch_plugin_measure(const ch_plugin *p, const choir_router_options *o, int n, 
 int ch_plugin_max_slots(const choir_router_options *o, int n, int e, int sequence_length);
 void ch_plugin_route(ch_exec *x, const ch_route_args *a);
 void ch_plugin_causal(ch_exec *x, const ch_route_args *a);
+void ch_plugin_observe(ch_exec *x, const ch_route_args *a);
 void ch_plugin_backward(ch_exec *x, const ch_route_args *a);
 
 /* The plug-in that a router is; NULL: it is choir's own. */

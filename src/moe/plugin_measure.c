@@ -18,6 +18,7 @@ typedef struct {
   float *base, *changed;   /* [n,e] scores */
   uint8_t *first, *second; /* [n,e] choices */
   uint8_t *valid;          /* [n] 1 */
+  double *state;           /* [e] 0 */
   ch_rng rng;
   uint64_t drawn;
 } measurement;
@@ -28,7 +29,8 @@ static int measurement_new(ch_plugin *p, const choir_router_options *o, int n, i
   CH_TRY(CH_ALLOC(&m->base, 2 * cells, "scores to measure a router by"));
   m->changed = m->base + cells;
   int code = CH_ALLOC(&m->first, 2 * cells + (size_t)n, "choices of a router");
-  if (code) return free(m->base), code;
+  if (!code) code = CH_ALLOC(&m->state, e, "the state of a router");
+  if (code) return free(m->base), free(m->first), code;
   m->second = m->first + cells;
   m->valid = m->second + cells;
   memset(m->valid, 1, (size_t)n);
@@ -47,6 +49,7 @@ static int ask(const measurement *m, int n, const float *scores, uint8_t *chosen
   char message[CHOIR_PLUGIN_MESSAGE_BYTES];
   choir_plugin_call call = ch_plugin_call(m->p, m->options, n, m->e, n, m->training, message);
   call.scores = scores;
+  call.state = m->state;
   call.valid = m->valid;
   return ch_plugin_choose(m->p, &call, chosen);
 }
@@ -135,6 +138,7 @@ int ch_plugin_measure(const ch_plugin *declared, const choir_router_options *o, 
   }
   free(m.base);
   free(m.first);
+  free(m.state);
   if (!code) __atomic_store_n(&p->sound, this_case, __ATOMIC_RELAXED);
   return code;
 }

@@ -108,6 +108,7 @@ static int set_gates(const ch_plugin *p, const choir_plugin_call *call, const ui
 /* Arrays of the host for a call; gates NULL: they are scores. */
 typedef struct {
   float *scores, *gates;
+  double *state; /* [e] */
   uint8_t *valid, *chosen;
   int *choice; /* [n,choices], -1: none; NULL: experts choose */
 } arrays;
@@ -116,6 +117,7 @@ static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p)
   int64_t cells = (int64_t)a->n * a->e;
   return (arrays){.scores = CH_NEW_HOST(&x->scratch, float, cells),
                   .gates = p->given.gates ? CH_NEW_HOST(&x->scratch, float, cells) : NULL,
+                  .state = CH_NEW_HOST(&x->scratch, double, a->e),
                   .valid = CH_NEW_HOST(&x->scratch, uint8_t, a->n),
                   .chosen = CH_NEW_HOST(&x->scratch, uint8_t, cells),
                   .choice = p->given.choices ? CH_NEW_HOST(&x->scratch, int, (int64_t)a->n * p->given.choices) : NULL};
@@ -141,6 +143,9 @@ static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, const ar
   call->sequence_length = a->sequence_length > 0 ? a->sequence_length : a->n;
   call->seed = a->draws.rng.seed;
   call->first = a->draws.base;
+  const real *state = p->given.observe ? CH_AS_HOST(const real, a->kept.thresholds) : NULL;
+  for (int i = 0; i < a->e; i++) of->state[i] = state ? (double)state[i] : 0;
+  call->state = of->state;
   call->scores = of->scores;
   call->valid = of->valid;
   int code = check_scores(p, call);
@@ -212,6 +217,35 @@ void ch_plugin_causal(ch_exec *x, const ch_route_args *a) {
   ch_route_args alone = *a;
   alone.training = 0;
   ch_route_only(x, &alone);
+}
+
+/* What is wrong here ends the next pass. */
+void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
+  const ch_plugin *p = ch_plugin_of(a->router);
+  size_t e = (size_t)a->e;
+  CH_SCRATCH(x);
+  ch_arena *host = &ch_host(x)->scratch;
+  double *before = CH_NEW_HOST(host, double, e), *state = CH_NEW_HOST(host, double, e);
+  int64_t *demand = CH_NEW_HOST(host, int64_t, e);
+  real *moved = CH_NEW_HOST(host, real, e);
+  const real *kept = ch_get(x, a->kept.state, e * sizeof *kept);
+  const int *asked = ch_get(x, a->routing->counts.demand, e * sizeof *asked);
+  if (ch_counting(x)) return;
+  for (size_t i = 0; i < e; i++) before[i] = state[i] = (double)kept[i], demand[i] = asked[i];
+  char message[CHOIR_PLUGIN_MESSAGE_BYTES];
+  choir_plugin_call call = ch_plugin_call(p, a->options, 0, a->e, 0, 1, message);
+  call.state = before;
+  int code = p->given.observe(p->given.context, &call, demand, state) ? said(p, &call) : CHOIR_OK;
+  for (size_t i = 0; i < e; i++) {
+    moved[i] = (real)state[i];
+    if (!code && !isfinite(state[i]))
+      code =
+          ch_error(CHOIR_ERROR_NUMERIC, "router '%s': its state of expert %d is %g", p->given.name, (int)i, state[i]);
+  }
+  if (code)
+    ch_exec_refuse(ch_host(x), code);
+  else
+    ch_write(x, a->kept.state, moved, e * sizeof *moved);
 }
 
 void ch_plugin_backward(ch_exec *x, const ch_route_args *a) {

@@ -34,6 +34,8 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   own.scores = r->scores ? read : NULL;
   own.logits = r->scores ? NULL : read;
   there.tokens.valid = CH_AS_DEV(const uint8_t, a->tokens.mask);
+  if (a->kept.thresholds)
+    there.kept.thresholds = CH_AS_DEV(const real, ch_get(x, a->kept.thresholds, e * sizeof(real)));
   there.routing = &own;
   a->router->route(host, &there);
   r->record.load = own.record.load;

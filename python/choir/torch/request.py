@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import routing as host
-from .._native import ArgumentError
+from .._native import ArgumentError, UnsupportedError
 from ..config import Config
 from ..fields import RouterOptions
 from . import compat, select
@@ -131,6 +131,8 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     fields = ("name", *RouterOptions.__annotations__)
     made = types.SimpleNamespace(**{field: config["model.router." + field] for field in fields})
     plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}
+    if host.keeps_state(router):
+        raise UnsupportedError(f"router '{router}' keeps a state (observe), which only choir's own training moves")
     made.own = host.is_own(router)  # somebody's: libchoir asks it, on the host
     made.ranked = made.own and host.keeps_thresholds(router)
     made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": router, **plain}.items())
