@@ -190,8 +190,9 @@ def gaps(store: Store) -> tuple[int, float, float, list[list[str]]]:
 
 def gaps_table(store: Store) -> str:
     runs, low, high, rows = gaps(store)
+    means = [float(row[-1].split()[0]) for row in rows]
     return (
-        f"{runs} runs, {low:.4f} to {high:.4f} nats.\n\n"
+        f"{runs} runs, {low:.4f} to {high:.4f} nats; means of a setting {min(means):.4f} to {max(means):.4f}.\n\n"
         + report.markdown(["experts a token", "M tokens", "runs", "causal minus batch: mean (least to most)"], rows)
     )  # fmt: skip
 
