@@ -117,6 +117,21 @@ class Example(unittest.TestCase):
         packed = data[data.index(b"IDAT") + 4 : data.index(b"IEND") - 8]
         self.assertEqual(len(zlib.decompress(packed)), height * (1 + 3 * width))
 
+    def test_runs_of_a_seed_are_pairs(self):
+        run = module(LAB / "run.py")
+        dense, choice, bias = (run.make(arm, 1).state_dict() for arm in ("dense", "ec-batch", "bias"))
+        shared = dense.keys() & choice.keys()
+        self.assertTrue({"blocks.1.attn.qkv.weight", "blocks.0.mlp.0.weight"} <= shared)
+        self.assertTrue(all(torch.equal(dense[name], choice[name]) for name in shared))
+        self.assertTrue(all(torch.equal(choice[name], bias[name]) for name in choice))
+        self.assertFalse(
+            torch.equal(dense["blocks.0.mlp.0.weight"], run.make("dense", 2).state_dict()["blocks.0.mlp.0.weight"])
+        )
+        given = [run.batch_of(self.pictures, self.labels, 1, 7, arm) for arm in ("dense", "ec-batch", "ec-noise")]
+        self.assertTrue(all(torch.equal(one, other) for one, other in zip(*given[:2])))
+        order = given[0][2].argsort()
+        self.assertTrue(all(torch.equal(one[order], other) for one, other in zip(given[0], given[2])))
+
     def test_frechet_distance(self):
         frechet = module(LAB / "frechet.py")
         mean, half = torch.zeros(5).double(), torch.randn(5, 5).double()
