@@ -650,6 +650,7 @@ class Recipes(unittest.TestCase):
 
     def test_what_is_wrong_is_named(self):
         self.refused(lambda r: r.update(seed=1), "seed")
+        self.refused(lambda r: r["arms"].extend(r["arms"] * 128), "arms", "is too long")  # nobody waits for all of them
         self.refused(lambda r: r.update(title="a\x1b[2J"), "title", r"\x1b")
         self.refused(lambda r: r["arms"][1].update(name="a\u202eb"), "arms[1].name", r"\u202e")
         self.refused(lambda r: r["arms"][1].update(sets={}), "arms[1]", "sets")
