@@ -72,9 +72,12 @@ static void print_losses(int count) {
   }
   printf("\ncausal        ");
   for (int i = 0; i < count; i++) printf("  %10s", results[i].r.looks_across_tokens ? "no" : "yes");
-  if (r->looks_across_tokens)
-    printf("   no: experts depend on other tokens of the batch, which writing text cannot know");
   putchar('\n');
+  if (r->looks_across_tokens)
+    puts("  no: a token's experts depend on other tokens, which writing text cannot know yet");
+  if (count > 1 && !strcmp(results[1].r.routing, "threshold"))
+    printf("  threshold: by the mean cut-offs of training%s\n",
+           count > 2 ? "; adaptive: by cut-offs that follow the text" : "");
 }
 
 /* The curve over mask ratios of each routing. */
