@@ -254,7 +254,12 @@ int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t
 
 /* settings.c */
 /* CONFIG itself, or the config.json of a checkpoint or run directory, with settings; an exit status. */
-int cli_load_config(const char *path, const cli_list *settings, choir_config *config);
+int cli_load_config(const char *path, const cli_list *settings, choir_config **config);
+/* The value of a field that there is: as a text, until a few calls later, and as an integer. Whether the model is
+ * trained by masking. */
+const char *cli_field(const choir_config *config, const char *key);
+int cli_count_of(const choir_config *config, const char *key);
+int cli_predicts_masked(const choir_model *model);
 /* Sets the vocabulary where it is given, or where the config leaves it to the data: then 32,000, and nonzero. */
 int cli_vocabulary(choir_config *config, int given);
 /* clang-format off */

@@ -139,7 +139,7 @@ static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokeni
 static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int *count,
                            json_t *beside) {
   choir_routing_properties p;
-  if (choir_router_properties(choir_model_get_config(model)->model.router.name, routing, &p)) return 0;
+  if (choir_router_properties(cli_field(choir_model_get_config(model), "router.name"), routing, &p)) return 0;
   if (choir_model_set_routing(model, routing)) {
     if (cli_ranks_first()) fprintf(stderr, "no causal loss: %s\n", choir_error_message());
     return 0;
@@ -156,7 +156,7 @@ static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer,
 static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   json_t *json = NULL, *beside = json_object();
   int count = 1, status = beside ? 0 : CLI_FAILED;
-  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
+  int masked = cli_predicts_masked(model);
   const char *const *routings = masked ? masked_routings : causal_routings;
   if (!masked && o.eval.mask_samples) status = cli_usage("--mask-samples is for models that are trained by masking");
   if (masked && !o.eval.mask_samples) o.eval.mask_samples = 4;

@@ -91,7 +91,7 @@ static int sets_steps(void) {
 }
 
 /* The config to train with: *use says whether the run's own will not do. */
-static int prepare_finetune_config(choir_config *config, int *use) {
+static int prepare_finetune_config(choir_config **config, int *use) {
   char path[4096];
   const int steps = sets_steps(), given = !isnan(epochs);
   *use = !o.resume || set.count > 0;
@@ -107,7 +107,7 @@ static int prepare_finetune_config(choir_config *config, int *use) {
   int code =
       o.resume ? choir_config_load(path, config) : choir_finetune_config(o.from, recipe ? recipe : "constant", config);
   if (code) return cli_fail();
-  int status = cli_apply_settings(config, &set);
+  int status = cli_apply_settings(*config, &set);
   if (!o.resume && !steps) o.epochs = given ? epochs : 10;
   return status;
 }
@@ -129,15 +129,16 @@ static int finetune(void) {
 }
 
 static int run_finetune(int count, const char *const *operands) {
-  choir_config config;
+  choir_config *config = NULL;
   choir_task *task = NULL;
   int use, status = prepare_finetune_config(&config, &use);
   if (status) return status;
   if (task_name && choir_task_load(task_name, &task)) return cli_fail();
-  o.config = use ? &config : NULL;
+  o.config = use ? config : NULL;
   o.task = task;
   status = finetune();
   choir_task_free(task);
+  choir_config_free(config);
   return status;
 }
 

@@ -76,7 +76,7 @@ static void see_routing(void *context, const choir_routing *r) {
 
 /* Has the model go by the file of --routes, and its routing kept for that of --save-routes. */
 static int handle_routes(choir_model *model, int B, int T) {
-  int layers = choir_model_moe_layers(model), e = choir_model_get_config(model)->model.experts;
+  int layers = choir_model_moe_layers(model), e = cli_count_of(choir_model_get_config(model), "model.experts");
   int64_t n = (int64_t)B * T;
   if (o.routes) {
     if (ch_npy_read(o.routes, CH_NPY_UINT8, 3, &o.forced)) return cli_fail();
@@ -106,7 +106,7 @@ static int print_forward_json(const choir_model *model, int B, int T, const choi
 }
 
 static int print_forward(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
-  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
+  int masked = cli_predicts_masked(model);
   if (masked)
     printf("no loss, for no token is masked here: 'choir eval' masks some");
   else
@@ -126,7 +126,8 @@ static int print_forward(const choir_model *model, int B, int T, const choir_for
 }
 
 static int run_pass(choir_model *model, const choir_tokenizer *none) {
-  int B = (int)o.tokens.shape[0], T = (int)o.tokens.shape[1], V = choir_model_get_config(model)->model.vocab_size;
+  int B = (int)o.tokens.shape[0], T = (int)o.tokens.shape[1],
+      V = cli_count_of(choir_model_get_config(model), "model.vocab_size");
   int unready = cli_ranks_agree(handle_routes(model, B, T));
   if (unready) return unready;
   float *logits = o.logits ? reallocarray(NULL, (size_t)B * (size_t)T, (size_t)V * sizeof *logits) : NULL;

@@ -208,7 +208,7 @@ static int fill(choir_model *model, const choir_tokenizer *tokenizer) {
 
 static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   generate_work *w = &all;
-  int masked = cli_is_masked(choir_model_get_config(model)->train.objective), status = check_kind(masked);
+  int masked = cli_predicts_masked(model), status = check_kind(masked);
   if (status || masked) return status ? status : fill(model, tokenizer);
   if (choir_model_set_routing(model, o.routing)) return cli_fail();
   if (choir_model_check_causal(model)) return cli_fail(); /* as --routing asked for */

@@ -81,9 +81,9 @@ void cli_help_family(FILE *out, const char *family) {
 enum { MOST_OPTIONS = 64 };
 
 /* Adds an option to those seen before, unless it is there. */
-static void remember(choir_router_option *seen, int *count, const choir_router_option *option) {
+static void remember(choir_field *seen, int *count, const choir_field *option) {
   for (int i = 0; i < *count; i++)
-    if (!strcmp(seen[i].name, option->name)) return;
+    if (!strcmp(seen[i].key, option->key)) return;
   if (*count < MOST_OPTIONS) seen[(*count)++] = *option;
 }
 
@@ -93,36 +93,40 @@ static void entry(FILE *out, const char *name, const char *text) {
   wrapped(out, text, MARGIN, MARGIN);
 }
 
-static void help_router(FILE *out, const char *name, choir_router_option *seen, int *count) {
-  choir_router_option option;
+/* "cap" of "model.router.cap" */
+static const char *last_name(const choir_field *field) { return strrchr(field->key, '.') + 1; }
+
+static void help_router(FILE *out, const char *name, choir_field *seen, int *count) {
+  choir_field option;
   char text[1024];
   size_t used = 0;
   entry(out, name, choir_router_summary(name));
   for (int i = 0; i < choir_router_option_count(name) && used < sizeof text; i++) {
     choir_router_option_at(name, i, &option);
-    used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%s", i ? " " : "", option.name, option.value);
+    used +=
+        (size_t)snprintf(text + used, sizeof text - used, "%s%s=%s", i ? " " : "", last_name(&option), option.value);
     remember(seen, count, &option);
   }
   entry(out, "", used ? text : "(no options)");
 }
 
 void cli_help_routers(FILE *out) {
-  choir_router_option seen[MOST_OPTIONS];
+  choir_field seen[MOST_OPTIONS];
   int count = 0;
   fprintf(out, "Routers, what they do, and the options that each takes, with its defaults:\n\n");
   for (const char *const *name = choir_router_names(); *name; name++) help_router(out, *name, seen, &count);
   fprintf(out, "\nOptions stand in \"router\" of a config, or --set router.NAME=VALUE sets them:\n\n");
-  for (int i = 0; i < count; i++) entry(out, seen[i].name, seen[i].help);
+  for (int i = 0; i < count; i++) entry(out, last_name(&seen[i]), seen[i].help);
   fprintf(out, "\nA router refuses an option that it does not take.\n");
 }
 
 void cli_help_router(FILE *out, const char *name) {
-  choir_router_option seen[MOST_OPTIONS];
+  choir_field seen[MOST_OPTIONS];
   int count = 0;
   fprintf(out, "A router, which --set router.name=%s or \"router\" of a config takes:\n\n", name);
   help_router(out, name, seen, &count);
   fprintf(out, "\n");
-  for (int i = 0; i < count; i++) entry(out, seen[i].name, seen[i].help);
+  for (int i = 0; i < count; i++) entry(out, last_name(&seen[i]), seen[i].help);
   fprintf(out, "\nMore: docs/routers.md; all of them: choir help routers\n");
 }
 

@@ -21,28 +21,39 @@ static const paper_size paper_sizes[] = {
     {"8B/64E", 32, 4096, 16384, 32, 64, 143e9, 9.8e9},
 };
 
-static const paper_size *find_paper_size(const choir_model_config *m) {
-  int dense = m->moe_every == 0 || m->experts <= 1 || !strcmp(m->router.name, "dense");
-  for (size_t i = 0; i < sizeof paper_sizes / sizeof *paper_sizes; i++) {
+/* Whether a field of the model is `value`, and whether it is 0 or that. */
+static int is(const choir_config *config, const char *key, int value) { return cli_count_of(config, key) == value; }
+static int is_or_0(const choir_config *config, const char *key, int value) {
+  return is(config, key, 0) || is(config, key, value);
+}
+
+/* What the paper's table does not tell is as in the paper. */
+static int is_the_papers(const choir_config *c) {
+  return is_or_0(c, "d_expert", cli_count_of(c, "d_hidden")) && is(c, "shared_experts", 0) &&
+         is(c, "dense_layers", 0) && !strcmp(cli_field(c, "activation"), "geglu") &&
+         !strcmp(cli_field(c, "expert_activation"), "gelu") && is(c, "tied", 1) &&
+         is_or_0(c, "kv_heads", cli_count_of(c, "heads"));
+}
+
+static const paper_size *find_paper_size(const choir_config *c) {
+  int dense = is(c, "moe_every", 0) || cli_count_of(c, "experts") <= 1 || !strcmp(cli_field(c, "router.name"), "dense");
+  for (size_t i = 0; i < sizeof paper_sizes / sizeof *paper_sizes && is_the_papers(c); i++) {
     const paper_size *p = &paper_sizes[i];
-    if (p->layers == m->layers && p->d_model == m->d_model && p->d_hidden == m->d_hidden && p->heads == m->heads &&
-        (!m->d_expert || m->d_expert == m->d_hidden) && !m->shared_experts && !m->dense_layers &&
-        !strcmp(m->activation, "geglu") && !strcmp(m->expert_activation, "gelu") && m->tied &&
-        (!m->kv_heads || m->kv_heads == m->heads) &&
-        (dense ? !p->experts : m->moe_every == 2 && p->experts == m->experts))
+    if (is(c, "layers", p->layers) && is(c, "d_model", p->d_model) && is(c, "d_hidden", p->d_hidden) &&
+        is(c, "heads", p->heads) && (dense ? !p->experts : is(c, "moe_every", 2) && is(c, "experts", p->experts)))
       return p;
   }
   return NULL;
 }
 
 static int print_info_json(const choir_config *config, const choir_config_costs *c, const paper_size *paper) {
-  json_t *root = json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:o, s:I}", "name", config->model.name,
-                           "vocab_size", config->model.vocab_size, "parameters", (json_int_t)c->parameters,
-                           "active_parameters", (json_int_t)c->active_parameters, "embedding_parameters",
-                           (json_int_t)c->embedding_parameters, "expert_parameters", (json_int_t)c->expert_parameters,
-                           "forward_flops_per_token", c->forward_flops_per_token, "train_flops_per_token",
-                           c->train_flops_per_token, "train_bytes", (json_int_t)c->train_bytes, "train_memory",
-                           cli_json_memory(&c->train_memory), "serve_bytes", (json_int_t)c->serve_bytes);
+  json_t *root = json_pack(
+      "{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:o, s:I}", "name", cli_field(config, "model.name"), "vocab_size",
+      cli_count_of(config, "vocab_size"), "parameters", (json_int_t)c->parameters, "active_parameters",
+      (json_int_t)c->active_parameters, "embedding_parameters", (json_int_t)c->embedding_parameters,
+      "expert_parameters", (json_int_t)c->expert_parameters, "forward_flops_per_token", c->forward_flops_per_token,
+      "train_flops_per_token", c->train_flops_per_token, "train_bytes", (json_int_t)c->train_bytes, "train_memory",
+      cli_json_memory(&c->train_memory), "serve_bytes", (json_int_t)c->serve_bytes);
   if (root && paper)
     json_object_set_new(root, "paper",
                         json_pack("{s:s, s:f, s:f}", "name", paper->name, "parameters", paper->parameters,
@@ -57,41 +68,48 @@ static void print_row(const char *label, int64_t number, double paper) {
 }
 
 static void print_info(const choir_config *config, const choir_config_costs *c, const paper_size *paper, int assumed) {
-  const choir_model_config *m = &config->model;
-  printf("%s: L=%d d=%d h=%d H=%d", *m->name ? cli_shown(m->name) : "model", m->layers, m->d_model, m->d_hidden,
-         m->heads);
-  if (m->kv_heads) printf(" kv_heads=%d", m->kv_heads);
-  if (strcmp(m->position, "relative")) printf(" %s", m->position);
-  if (m->moe_every)
-    printf(" e=%d of h=%d every %d layers, %s c=%g", m->experts, m->d_expert ? m->d_expert : m->d_hidden, m->moe_every,
-           m->router.name, m->router.capacity_factor);
-  if (m->moe_every && m->dense_layers) printf(", after %d dense", m->dense_layers);
-  if (m->moe_every && m->shared_experts) printf(", %d shared", m->shared_experts);
-  printf(", V=%s%s\n", cli_grouped(m->vocab_size), assumed ? " (assumed: the config leaves it to the data)" : "");
+  const char *name = cli_field(config, "model.name");
+  int experts = cli_count_of(config, "d_expert"), moe_every = cli_count_of(config, "moe_every");
+  printf("%s: L=%s d=%s h=%s H=%s", *name ? cli_shown(name) : "model", cli_field(config, "layers"),
+         cli_field(config, "d_model"), cli_field(config, "d_hidden"), cli_field(config, "heads"));
+  if (!is(config, "kv_heads", 0)) printf(" kv_heads=%s", cli_field(config, "kv_heads"));
+  if (strcmp(cli_field(config, "position"), "relative")) printf(" %s", cli_field(config, "position"));
+  if (moe_every)
+    printf(" e=%s of h=%s every %d layers, %s c=%g", cli_field(config, "experts"),
+           cli_field(config, experts ? "d_expert" : "d_hidden"), moe_every, cli_field(config, "router.name"),
+           choir_config_number(config, "router.capacity_factor"));
+  if (moe_every && !is(config, "dense_layers", 0)) printf(", after %s dense", cli_field(config, "dense_layers"));
+  if (moe_every && !is(config, "shared_experts", 0)) printf(", %s shared", cli_field(config, "shared_experts"));
+  printf(", V=%s%s\n", cli_grouped(cli_count_of(config, "vocab_size")),
+         assumed ? " (assumed: the config leaves it to the data)" : "");
   print_row("parameters", c->parameters, paper ? paper->parameters : 0);
   print_row("  active per token", c->active_parameters, paper ? paper->active : 0);
   print_row("  in the experts", c->expert_parameters, 0);
   print_row("  in the embedding", c->embedding_parameters, 0);
   printf("  %-20s %7s  (forward), %s (training)\n", "FLOPs per token", cli_count(c->forward_flops_per_token),
          cli_count(c->train_flops_per_token));
-  printf("  %-20s %s with %d x %d tokens, %s, %s\n", "memory to train", cli_bytes((double)c->train_bytes),
-         config->train.batch_sequences, config->train.sequence_length, config->train.compute, config->train.optimizer);
+  printf("  %-20s %s with %s x %s tokens, %s, %s\n", "memory to train", cli_bytes((double)c->train_bytes),
+         cli_field(config, "batch_sequences"), cli_field(config, "sequence_length"), cli_field(config, "compute"),
+         cli_field(config, "optimizer"));
   printf("    ");
   cli_print_memory(&c->train_memory);
   printf("  %-20s %s\n", "memory to serve", cli_bytes((double)c->serve_bytes));
 }
 
 static int run_info(int count, const char *const *operands) {
-  choir_config config;
+  choir_config *config = NULL;
   choir_config_costs costs;
   int status = cli_load_config(operands[0], &o.set, &config);
   if (status) return status;
-  int assumed = cli_vocabulary(&config, o.vocab_size);
-  if (choir_config_check(&config) || choir_config_get_costs(&config, &costs)) return cli_fail();
-  const paper_size *paper = find_paper_size(&config.model);
-  if (o.json) return print_info_json(&config, &costs, paper);
-  print_info(&config, &costs, paper, assumed);
-  return 0;
+  int assumed = cli_vocabulary(config, o.vocab_size);
+  if (choir_config_check(config) || choir_config_get_costs(config, &costs)) return cli_fail();
+  const paper_size *paper = find_paper_size(config);
+  if (o.json)
+    status = print_info_json(config, &costs, paper);
+  else
+    print_info(config, &costs, paper, assumed);
+  choir_config_free(config);
+  return status;
 }
 
 static const cli_option options[] = {

@@ -9,31 +9,41 @@ static struct {
   cli_list set;
 } o;
 
-static int run_init(int count, const char *const *operands) {
-  choir_config config;
+/* The vocabulary of the tokenizer, and a token more where a model is trained by masking, or the one given. */
+static int set_vocabulary(choir_config *config, const choir_tokenizer *tokenizer, const char *name) {
+  int pieces = tokenizer ? choir_tokenizer_vocab_size(tokenizer) + cli_is_masked(cli_field(config, "train.objective"))
+                         : cli_count_of(config, "model.vocab_size");
+  if (tokenizer && o.vocab_size && o.vocab_size != pieces)
+    return cli_usage("--vocab-size %d: the tokenizer has %d pieces, and sets the vocabulary", o.vocab_size, pieces);
+  if (!pieces && !o.vocab_size)
+    return cli_usage("%s leaves the vocabulary to the data: give --vocab-size V or --tokenizer FILE", name);
+  cli_vocabulary(config, o.vocab_size ? o.vocab_size : pieces);
+  return 0;
+}
+
+static int make(const choir_config *config, const choir_tokenizer *tokenizer) {
   choir_config_costs costs;
-  choir_tokenizer *tokenizer = NULL;
   choir_model *model = NULL;
-  if (choir_config_load(operands[0], &config)) return cli_fail();
-  int status = cli_apply_settings(&config, &o.set);
-  if (status) return status;
-  if (o.tokenizer && choir_tokenizer_load(o.tokenizer, &tokenizer)) return cli_fail();
-  int mask = cli_is_masked(config.train.objective); /* a token more than the tokenizer has */
-  if (tokenizer) config.model.vocab_size = choir_tokenizer_vocab_size(tokenizer) + mask;
-  int pieces = config.model.vocab_size;
-  if (o.vocab_size) config.model.vocab_size = o.vocab_size;
   choir_model_options options = CHOIR_MODEL_OPTIONS_INIT;
-  if (tokenizer && config.model.vocab_size != pieces)
-    status = cli_usage("--vocab-size %d: the tokenizer has %d pieces, and sets the vocabulary", o.vocab_size, pieces);
-  else if (!config.model.vocab_size)
-    status = cli_usage("%s leaves the vocabulary to the data: give --vocab-size V or --tokenizer FILE", operands[0]);
-  else if (choir_model_create(&config, (uint64_t)o.seed, &options, &model) ||
-           choir_model_save(model, tokenizer, o.out) || choir_config_get_costs(&config, &costs))
-    status = cli_fail();
-  else
-    printf("%s: %s parameters from seed %lld\n", cli_shown(o.out), cli_grouped(costs.parameters), (long long)o.seed);
+  int code = choir_model_create(config, (uint64_t)o.seed, &options, &model);
+  if (!code) code = choir_model_save(model, tokenizer, o.out);
+  if (!code) code = choir_config_get_costs(config, &costs);
   choir_model_free(model);
+  if (code) return cli_fail();
+  printf("%s: %s parameters from seed %lld\n", cli_shown(o.out), cli_grouped(costs.parameters), (long long)o.seed);
+  return 0;
+}
+
+static int run_init(int count, const char *const *operands) {
+  choir_config *config;
+  choir_tokenizer *tokenizer = NULL;
+  if (choir_config_load(operands[0], &config)) return cli_fail();
+  int status = cli_apply_settings(config, &o.set);
+  if (!status && o.tokenizer && choir_tokenizer_load(o.tokenizer, &tokenizer)) status = cli_fail();
+  if (!status) status = set_vocabulary(config, tokenizer, operands[0]);
+  if (!status) status = make(config, tokenizer);
   choir_tokenizer_free(tokenizer);
+  choir_config_free(config);
   return status;
 }
 

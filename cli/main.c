@@ -36,9 +36,8 @@ static int unknown_verb(int count, char **words) {
   const char *wrong = is_family(words[0]) ? both : words[0], *typed = wrong, *near = ch_suggest(typed, names);
   if (!near) near = ch_suggest(typed = both, names);
   if (near) return cli_usage("unknown command '%s'; did you mean '%s'?", typed, near);
-  choir_config config;
-  choir_config_default(&config);
-  if (strchr(wrong, '.') && (!choir_config_set(&config, wrong, "1") || !strstr(choir_error_message(), "unknown key")))
+  choir_field field;
+  if (strchr(wrong, '.') && (!choir_config_describe(wrong, &field) || !strstr(choir_error_message(), "unknown key")))
     return cli_usage("'%s' is a field of the config, which --set %s=VALUE sets; docs/formats.md says what it is", wrong,
                      wrong);
   if (!strcmp(wrong, "compare"))

@@ -42,13 +42,13 @@ static void manual_head(FILE *out, const cli_verb *verb, const char *summary) {
 
 /* Describes a router and its options. */
 static void manual_router(FILE *out, const char *name) {
-  choir_router_option option;
+  choir_field option;
   fprintf(out, ".TP\n.B %s\n", name);
   roff(out, choir_router_summary(name));
   for (int i = 0; i < choir_router_option_count(name); i++) {
     choir_router_option_at(name, i, &option);
     fputs(i ? ", " : ". Options: ", out);
-    roff(out, option.name);
+    roff(out, strrchr(option.key, '.') + 1);
     fputc('=', out);
     roff(out, option.value);
   }

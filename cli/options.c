@@ -95,13 +95,12 @@ static const cli_option *find_option(const cli_verb *verb, const char *name, siz
 static int unknown_option(const cli_verb *verb, const char *word) {
   char key[64];
   const char *names[OPTIONS_MOST + 1] = {NULL}, *meant;
-  choir_config config;
+  choir_field field;
   for (int i = 0; verb->options[i].name; i++) names[i] = verb->options[i].name;
   snprintf(key, sizeof key, "%s", word);
   for (char *c = key; *c; c++)
     if (*c == '-') *c = '_';
-  choir_config_default(&config);
-  int known = !choir_config_set(&config, key, "1") || !strstr(choir_error_message(), "unknown key");
+  int known = !choir_config_describe(key, &field) || !strstr(choir_error_message(), "unknown key");
   int sets = find_option(verb, "set", 3)->name != NULL;
   if (sets && known) return cli_usage("unknown option --%s; it is a field of the config: --set %s=VALUE", word, key);
   const char *near = ch_suggest(word, names);

@@ -26,15 +26,16 @@ static int read_beside(const char *path, ch_npy_type type, int64_t n, const char
 }
 
 /* A router without pools has no routing called as one, except for "batch". */
-static choir_routing_properties properties(const choir_router_options *options) {
+static choir_routing_properties properties(const choir_config *config) {
   choir_routing_properties p = {0};
-  if (choir_router_properties(o.router, options->pool, &p)) choir_router_properties(o.router, "batch", &p);
+  if (choir_router_properties(o.router, cli_field(config, "router.pool"), &p))
+    choir_router_properties(o.router, "batch", &p);
   return p;
 }
 
 /* Nonzero when a token's experts depend on other tokens, as it was routed here. */
-static int looks(const choir_router_options *options) {
-  return !o.thresholds && choir_router_looks_across_tokens(options, request.training);
+static int looks(const choir_config *config) {
+  return !o.thresholds && choir_router_looks_across_tokens(config, request.training);
 }
 
 /* What a routing leaves. */
@@ -77,21 +78,21 @@ static void print_taken(const result *r, int n) {
   if (r->stats.experts > EXPERTS) printf("  ... of %d experts; --json has all\n", r->stats.experts);
 }
 
-static int print_json(const choir_router_options *options, result *r) {
+static int print_json(const choir_config *config, result *r) {
   json_t *root = cli_json_stats(&r->stats), *cutoffs = json_array();
   for (int i = 0; i < r->stats.experts; i++) json_array_append_new(cutoffs, cli_json_real(r->stats.cutoff[i]));
   json_object_set_new(root, "router", json_string(o.router));
-  json_object_set_new(root, "looks_across_tokens", json_boolean(looks(options)));
+  json_object_set_new(root, "looks_across_tokens", json_boolean(looks(config)));
   json_object_set_new(root, "cutoffs", cutoffs);
   json_object_set(root, "taken", r->taken);
   return cli_json_print(root);
 }
 
-static int print_result(const choir_router_options *options, int n, result *r) {
+static int print_result(const choir_config *config, int n, result *r) {
   const choir_route_stats *s = &r->stats;
-  if (o.json) return print_json(options, r);
+  if (o.json) return print_json(config, r);
   printf("%s: %lld of %d tokens to %d experts, capacity %lld; %s across tokens\n", o.router, (long long)s->tokens, n,
-         s->experts, (long long)s->capacity, looks(options) ? "looks" : "does not look");
+         s->experts, (long long)s->capacity, looks(config) ? "looks" : "does not look");
   printf("  assignments %s, dropped %s, gate mass %.4f a token, auxiliary loss %.6f\n  ", cli_grouped(s->assignments),
          cli_grouped(s->dropped), s->gate_mass, s->aux_loss);
   cli_print_load(s);
@@ -113,12 +114,12 @@ static int refuse_scores(const char *scores_path) {
   return cli_fail();
 }
 
-static int route_scores(const choir_router_options *options, const char *path, const ch_npy *scores,
-                        const ch_npy *tokens, const ch_npy *valid, const ch_npy *thresholds) {
+static int route_scores(const choir_config *config, const char *path, const ch_npy *scores, const ch_npy *tokens,
+                        const ch_npy *valid, const ch_npy *thresholds) {
   int n = (int)scores->shape[0], e = (int)scores->shape[1];
   result r = {.gates = calloc((size_t)n * (size_t)e + 1, sizeof *r.gates)};
   if (!r.gates) return cli_fail_with("out of memory");
-  request.options = options;
+  request.config = config;
   request.n = n;
   request.e = e;
   request.scores = scores->data;
@@ -129,7 +130,7 @@ static int route_scores(const choir_router_options *options, const char *path, c
   if (!status && choir_route_visit(&request, keep, &r)) status = refuse_scores(path);
   ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = r.gates};
   if (!status && o.out && ch_npy_write(o.out, &array)) status = cli_fail();
-  if (!status) status = print_result(options, n, &r);
+  if (!status) status = print_result(config, n, &r);
   json_decref(r.taken);
   choir_route_stats_free(&r.stats);
   free(r.gates);
@@ -137,7 +138,7 @@ static int route_scores(const choir_router_options *options, const char *path, c
 }
 
 /* Refuses flags that have no effect. */
-static int check_flags(const choir_router_options *options) {
+static int check_flags(const choir_config *config) {
   const struct {
     const char *name;
     int given;
@@ -146,47 +147,60 @@ static int check_flags(const choir_router_options *options) {
                {"tokens", o.tokens != NULL},   {"seed", request.seed != 0}};
   for (size_t i = 0; o.thresholds && i < sizeof flags / sizeof *flags; i++)
     if (flags[i].given) return cli_usage("--%s has no effect with --thresholds", flags[i].name);
-  const choir_routing_properties p = properties(options);
-  int draws = request.training && (options->random_second || p.draws);
+  const choir_routing_properties p = properties(config);
+  int draws = request.training && (cli_count_of(config, "router.random_second") || p.draws);
   if (o.random_second && !request.training) return cli_usage("--random-second has no effect without --training");
   if (o.tokens && !p.reads_ids) return cli_usage("--tokens has no effect with --router %s", o.router);
   if (request.seed && !draws)
     return cli_usage(
         "--seed has no effect: this draws nothing; random does, and gshard_top2 with --random-second, both "
         "with --training");
-  if (strcmp(options->capacity_schedule, "constant") || options->capacity_start != 0)
+  int starts = choir_config_number(config, "router.capacity_start") != 0;
+  const char *pool = cli_field(config, "router.pool");
+  if (strcmp(cli_field(config, "router.capacity_schedule"), "constant") || starts)
     return cli_usage("router.%s has no effect here: it goes by %s, which a matrix does not tell; set capacity_factor",
-                     options->capacity_start != 0 ? "capacity_start" : "capacity_schedule",
-                     options->capacity_start != 0 ? "the steps of training" : "the masked tokens of a sequence");
-  if (!strcmp(options->gate_on, "input"))
+                     starts ? "capacity_start" : "capacity_schedule",
+                     starts ? "the steps of training" : "the masked tokens of a sequence");
+  if (!strcmp(cli_field(config, "router.gate_on"), "input"))
     return cli_usage("router.gate_on has no effect here: a matrix has no experts, whose input gates could scale");
-  if (request.sequence_length && strcmp(options->pool, "sequence") && strcmp(options->pool, "position"))
+  if (request.sequence_length && strcmp(pool, "sequence") && strcmp(pool, "position"))
     return cli_usage("--length has no effect but with --pool sequence or position");
   return 0;
 }
 
-static int run_route(int count, const char *const *operands) {
-  choir_config config;
-  choir_router_options options;
-  ch_npy scores, tokens = {0}, valid = {0}, thresholds = {0};
-  choir_config_default(&config);
-  if (choir_router_options_default(o.router, &config.model.router)) return cli_fail();
-  int status = cli_apply_router_settings(&config, &o.set);
+/* The config of the router that the options ask for; an exit status. */
+static int make_config(choir_config *config) {
+  char factor[32];
+  if (choir_config_set(config, "router.name", o.router)) return cli_fail();
+  int status = cli_apply_router_settings(config, &o.set);
   if (status) return status;
-  options = config.model.router;
-  if (o.capacity_factor != -1) options.capacity_factor = o.capacity_factor;
-  if (o.pool) snprintf(options.pool, sizeof options.pool, "%s", o.pool);
-  if (o.random_second) options.random_second = 1;
-  if ((status = check_flags(&options))) return status;
-  if (ch_npy_read_table(operands[0], 2, &scores)) return cli_fail();
-  status = read_beside(o.tokens, CH_NPY_INT32, scores.shape[0], "rows", &tokens);
+  snprintf(factor, sizeof factor, "%.17g", o.capacity_factor);
+  if (o.capacity_factor != -1 && choir_config_set(config, "router.capacity_factor", factor)) return cli_fail();
+  if (o.pool && choir_config_set(config, "router.pool", o.pool)) return cli_fail();
+  if (o.random_second && choir_config_set(config, "router.random_second", "true")) return cli_fail();
+  return check_flags(config);
+}
+
+static int route_files(const choir_config *config, const char *path) {
+  ch_npy scores, tokens = {0}, valid = {0}, thresholds = {0};
+  if (ch_npy_read_table(path, 2, &scores)) return cli_fail();
+  int status = read_beside(o.tokens, CH_NPY_INT32, scores.shape[0], "rows", &tokens);
   if (!status) status = read_beside(o.valid, CH_NPY_UINT8, scores.shape[0], "rows", &valid);
   if (!status) status = read_beside(o.thresholds, CH_NPY_FLOAT32, scores.shape[1], "columns", &thresholds);
-  if (!status) status = route_scores(&options, operands[0], &scores, &tokens, &valid, &thresholds);
+  if (!status) status = route_scores(config, path, &scores, &tokens, &valid, &thresholds);
   ch_npy_free(&scores);
   ch_npy_free(&tokens);
   ch_npy_free(&valid);
   ch_npy_free(&thresholds);
+  return status;
+}
+
+static int run_route(int count, const char *const *operands) {
+  choir_config *config;
+  if (choir_config_create(&config)) return cli_fail();
+  int status = make_config(config);
+  if (!status) status = route_files(config, operands[0]);
+  choir_config_free(config);
   return status;
 }
 

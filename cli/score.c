@@ -17,7 +17,7 @@ static int check_files(void) {
 }
 
 static int run_task_or_requests(choir_model *model, const choir_tokenizer *tokenizer) {
-  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
+  int masked = cli_predicts_masked(model);
   if (!o.routing && !masked && choir_model_set_routing(model, "threshold")) return cli_fail();
   return (o.task ? cli_score_task : cli_score_requests)(&o, model, tokenizer);
 }

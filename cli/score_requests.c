@@ -133,7 +133,7 @@ static int score_requests(cli_score_options *o, choir_model *model, const choir_
   options->context = &progress;
   int status = 0;
   cli_progress_begin(&progress, stderr);
-  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
+  int masked = cli_predicts_masked(model);
   int code = masked ? CHOIR_OK : choir_model_check_causal(model); /* as --routing asked for */
   if (!code) code = choir_score(model, tokenizer, (void *)w->request.data, w->count, options, &result);
   cli_progress_clear(&progress);

@@ -63,7 +63,7 @@ static int score_task(cli_score_options *o, const choir_task *task, choir_model 
   int code = choir_task_score(model, tokenizer, task, &o->of_task, &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
-  int masked = cli_is_masked(choir_model_get_config(model)->train.objective);
+  int masked = cli_predicts_masked(model);
   if (o->json) return print_task_json(o, task, &result, masked ? "own" : "threshold");
   print_result(o, task, &result);
   return 0;

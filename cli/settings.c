@@ -52,7 +52,7 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings) {
   return 0;
 }
 
-int cli_load_config(const char *path, const cli_list *settings, choir_config *config) {
+int cli_load_config(const char *path, const cli_list *settings, choir_config **config) {
   char file[4096];
   struct stat status;
   if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
@@ -62,12 +62,32 @@ int cli_load_config(const char *path, const cli_list *settings, choir_config *co
     path = file;
   }
   if (choir_config_load(path, config)) return cli_fail();
-  return cli_apply_settings(config, settings);
+  return cli_apply_settings(*config, settings);
+}
+
+const char *cli_field(const choir_config *config, const char *key) {
+  static char values[4][CHOIR_VALUE_BYTES];
+  static int next;
+  char *value = values[next++ % 4];
+  return choir_config_get(config, key, value, sizeof values[0]) ? "" : value;
+}
+
+int cli_count_of(const choir_config *config, const char *key) { return (int)choir_config_number(config, key); }
+
+int cli_predicts_masked(const choir_model *model) {
+  return choir_config_mask_token(choir_model_get_config(model)) >= 0;
+}
+
+/* Every number that is given has the right form for a field; whether it is in range the library says. */
+static void set_vocabulary(choir_config *config, int size) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", size);
+  choir_config_set(config, "model.vocab_size", text);
 }
 
 int cli_vocabulary(choir_config *config, int given) {
-  if (given) config->model.vocab_size = given;
-  if (config->model.vocab_size) return 0;
-  config->model.vocab_size = 32000;
+  if (given) set_vocabulary(config, given);
+  if (cli_count_of(config, "model.vocab_size")) return 0;
+  set_vocabulary(config, 32000);
   return 1;
 }

@@ -137,7 +137,7 @@ static void show_exchange(const train_display *w) {
 }
 
 /* The config to train with: *use says whether the run's own will not do. */
-static int prepare_train_config(choir_config *config, int *use) {
+static int prepare_train_config(choir_config **config, int *use) {
   char path[4096];
   *use = config_name != NULL || set.count > 0 || o.from != NULL;
   if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
@@ -149,22 +149,23 @@ static int prepare_train_config(choir_config *config, int *use) {
   if (!*use) return 0;                                                    /* the library finds the run's own */
   snprintf(path, sizeof path, "%s/config.json", o.from ? o.from : o.out); /* runs have one as checkpoints do */
   if (choir_config_load(config_name ? config_name : path, config)) return cli_fail();
-  return cli_apply_settings(config, &set);
+  return cli_apply_settings(*config, &set);
 }
 
 static int run_train(int count, const char *const *operands) {
-  choir_config config;
+  choir_config *config = NULL;
   train_display w = {0};
   int use, status = cli_ranks_agree(prepare_train_config(&config, &use));
   if (status) return status;
   cli_progress_begin(&w.progress, stdout);
   cli_catch_signals();
   cli_catch_closed_output();
-  o.config = use ? &config : NULL;
+  o.config = use ? config : NULL;
   o.ranks = cli_ranks();
   o.event = on_event;
   o.context = &w;
   int code = choir_train(&o);
+  choir_config_free(config);
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   show_outcome(&w);

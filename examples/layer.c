@@ -23,10 +23,12 @@ int main(void) {
   for (int i = 0; i < WEIGHTS; i++) weights[i] = 0.2f * random_number();
   const choir_layer_weights w = in(weights), g = in(gradients);
 
+  choir_config *config = NULL;
   choir_layer *layer = NULL;
   choir_layer_options options = CHOIR_LAYER_OPTIONS_INIT;
   options.tokens = N, options.d_model = D, options.d_hidden = H, options.experts = E;
-  if (choir_router_options_default("expert_choice", &options.router)) goto failed;
+  if (choir_config_create(&config)) goto failed;
+  options.config = config; /* whose router is expert_choice, unless choir_config_set says another */
   if (choir_layer_create(&options, &layer)) goto failed;
   for (int step = 0; step <= STEPS; step++) {
     double error = 0;
@@ -41,9 +43,11 @@ int main(void) {
     if (step % 100 == 0) printf("step %d: %.4f\n", step, error);
   }
   choir_layer_free(layer);
+  choir_config_free(config);
   return 0;
 failed:
   fprintf(stderr, "%s\n", choir_error_message());
   choir_layer_free(layer);
+  choir_config_free(config);
   return 1;
 }

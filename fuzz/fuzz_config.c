@@ -23,7 +23,7 @@ static void set(const uint8_t *data, size_t size, choir_config *config) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   choir_config config;
   ch_params params;
-  if (ch_config_parse((const char *)data, size, "input", &config)) choir_config_default(&config);
+  if (ch_config_parse((const char *)data, size, "input", &config)) ch_config_default(&config);
   set(data, size, &config);
   if (choir_config_check(&config)) return 0;
   if (ch_params_build(&config.model, &params)) abort(); /* check says that it can be built */

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "choir/router.h"
+#include "model/config.h"
+#include "moe/router.h"
 
 enum { MOST = 24 }; /* tokens, and experts */
 
@@ -40,19 +41,20 @@ static double take_real(void) {
   return value;
 }
 
-static void take_options(choir_router_options *o) {
-  static const char *const pools[] = {"batch", "sequence", "position", "group"};
+/* Options by their numbers: what a field refuses (a word that there is not) no handle holds, and what it does not (a
+ * number out of range) routing refuses. */
+static void take_options(ch_router_spec *o) {
   uint8_t which, word;
   take(&which, 1), take(&word, 1);
   if (which & 1) o->capacity_factor = take_real();
   if (which & 2) o->cap = take_size(4);
   if (which & 4) o->experts_per_token = take_size(4);
-  if (which & 8) strcpy(o->pool, pools[word % 4]);
+  if (which & 8) o->pool = word % 4;
   if (which & 16) o->group_size = take_size(8);
   if (which & 32) o->normalize_gates = word & 1;
   if (which & 64) o->eval_capacity_factor = take_real();
   if (word & 128) o->null_experts = take_size(6);
-  if (which & 128) strcpy(o->solver, word & 1 ? "exact" : "dykstra"), o->solver_iterations = take_size(50);
+  if (which & 128) o->solver = word & 1 ? CH_SOLVER_EXACT : CH_SOLVER_DYKSTRA, o->solver_iterations = take_size(50);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -60,14 +62,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static int32_t tokens[MOST];
   static uint8_t valid[MOST];
   const char *const *names = choir_router_names();
-  choir_router_options o;
+  choir_config o;
   uint8_t router, flags;
   int count = 0;
   at = data, left = size;
   while (names[count]) count++;
   take(&router, 1), take(&flags, 1);
-  if (choir_router_options_default(names[router % count], &o)) abort();
-  take_options(&o);
+  ch_config_default(&o);
+  o.model.router = ch_router_default(ch_router_find(names[router % count]));
+  take_options(&o.model.router);
   int n = take_size(MOST), e = take_size(MOST), length = take_size(MOST);
   if (n <= MOST && e <= MOST) {
     take(valid, sizeof valid), take(tokens, sizeof tokens), take(thresholds, sizeof thresholds);
@@ -75,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   } else if (n > 0 && e > 0 && n <= INT32_MAX / 2) {
     return 0; /* they may be routed, and there is no such array; more tokens are refused before one is looked at */
   }
-  choir_route_request r = {.options = &o,
+  choir_route_request r = {.config = &o,
                            .n = n,
                            .e = e,
                            .scores = scores,

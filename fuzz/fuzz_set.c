@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   choir_config config, again;
   char *text = strndup((const char *)data, size), *rest = NULL;
   if (!text) abort();
-  choir_config_default(&config);
+  ch_config_default(&config);
   for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
     char *value = strchr(line, '=');
     if (!value) continue;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "file/tensors.h"
+#include "model/config.h"
 #include "train/run.h"
 #include "train/state.h"
 
@@ -24,7 +25,7 @@ static void must(int code) {
 
 static void make_run(void) {
   choir_config *c = &run.config;
-  choir_config_default(c);
+  ch_config_default(c);
   c->model.vocab_size = 300, c->model.layers = 2, c->model.d_model = 4, c->model.d_hidden = 4, c->model.heads = 1;
   c->model.experts = 2;
   c->train.sequence_length = 8, c->train.batch_sequences = 1;

@@ -40,7 +40,7 @@ static void fill_logits(float *x, int64_t count) {
   }
 }
 
-static int route_repeatedly(const choir_router_options *options, int n, int e, int repetitions) {
+static int route_repeatedly(const choir_config *config, int n, int e, int repetitions) {
   size_t cells = (size_t)n * (size_t)e;
   float *scores = malloc(cells * sizeof *scores), *gates = malloc(cells * sizeof *gates);
   int32_t *tokens = malloc((size_t)n * sizeof *tokens);
@@ -48,7 +48,7 @@ static int route_repeatedly(const choir_router_options *options, int n, int e, i
   if (!code) fill_logits(scores, (int64_t)cells);
   for (int t = 0; !code && t < n; t++) tokens[t] = (int32_t)((int64_t)t * 7919 % 32000);
   for (int i = 0; !code && i < repetitions; i++)
-    code = choir_route(&(choir_route_request){.options = options,
+    code = choir_route(&(choir_route_request){.config = config,
                                               .n = n,
                                               .e = e,
                                               .scores = scores,
@@ -66,11 +66,13 @@ static int route_repeatedly(const choir_router_options *options, int n, int e, i
 static int route(const char *problem, int repetitions) {
   char name[CHOIR_NAME_BYTES];
   int n, e;
-  choir_router_options options;
+  choir_config *config = NULL;
   if (sscanf(problem, "route %31s %d %d", name, &n, &e) != 3 || n < 1 || e < 1) return wrong_usage(problem);
-  if (choir_router_options_default(name, &options) || route_repeatedly(&options, n, e, repetitions))
-    return fail(problem);
-  return 0;
+  int code = choir_config_create(&config);
+  if (!code) code = choir_config_set(config, "router.name", name);
+  if (!code) code = route_repeatedly(config, n, e, repetitions);
+  choir_config_free(config);
+  return code ? fail(problem) : 0;
 }
 
 static int versions(void) {

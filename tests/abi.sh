@@ -60,4 +60,4 @@ planted() {
 }
 planted "a function that is gone" '/choir_model_moe_layers(/d'
 planted "a struct that grew" '/choir_eval_result;/i int more;'
-planted "a field that moved" 's/int experts_per_token; /double experts_per_token; /'
+planted "a field that moved" 's/int is_logits; /double is_logits; /'

@@ -57,24 +57,25 @@ allow base
 allow file base
 allow comm base
 allow op comm base
-allow optim op comm base
+allow config op comm base
+allow optim config op comm base
 allow cpu op base
 allow device op comm base
 allow data file base
 allow dispatch op comm base
-allow moe dispatch op comm file base
-allow model moe optim dispatch op comm file base
-allow handle data model moe dispatch op comm file base
-allow infer handle model moe data dispatch op comm file base
-allow train infer handle model moe optim data dispatch op comm file base
-allow task train infer handle model moe data dispatch op comm file base
-library="task train infer handle model moe dispatch optim data op comm file base"
+allow moe dispatch config op comm file base
+allow model moe optim dispatch config op comm file base
+allow handle data model moe dispatch config op comm file base
+allow infer handle model moe data dispatch config op comm file base
+allow train infer handle model moe optim data dispatch config op comm file base
+allow task train infer handle model moe data dispatch config op comm file base
+library="task train infer handle model moe dispatch optim data config op comm file base"
 allow tools/npy file base
 allow tools/bench $library
-allow tools/plan train handle model moe optim dispatch op comm file base
+allow tools/plan train handle model moe optim dispatch config op comm file base
 allow tools/probe handle model data file base
 allow tools/pages tools/plan $library
-allow tools/export train handle model moe data dispatch op comm file base
+allow tools/export train handle model moe data dispatch config op comm file base
 tools=$(echo tools/*)
 allow cli $tools $library
 for folder in src/*/ tools/*/; do

@@ -5,6 +5,7 @@
 #include "choir/choir.h"
 #include "forked_comm.h"
 #include "handle/ranks.h"
+#include "model/config.h"
 #include "program.h"
 
 typedef struct {
@@ -96,8 +97,8 @@ static inline int train(const ch_comm *comm, void *context) {
 static inline job job_of(const char *router, const char *out, int steps) {
   job j = {.out = out, .data = "data", .stop_rank = -1, .stop_at = CHOIR_EVENT_STEP, .odd_rank = -1, .kill_rank = -1};
   j.replicas = 1; /* also where ranks outnumber experts */
-  test_ok(choir_config_load("config.json", &j.config));
-  test_ok(choir_router_options_default(router, &j.config.model.router));
+  test_ok(ch_config_load("config.json", &j.config));
+  j.config.model.router = test_router(router);
   if (!strcmp(router, "dense")) j.config.model.experts = 1;
   j.config.train.steps = steps;
   j.config.train.batch_sequences = 8;

@@ -21,7 +21,7 @@ static int learn(const ch_comm *comm, void *context) {
   int64_t first = j->begin[comm->rank % j->hidden], own = j->begin[comm->rank % j->hidden + 1] - first;
   int64_t batch = (int64_t)BATCH * j->groups * j->hidden / comm->size, lines = batch * ROWS;
   real *all = test_new(MOST_GROUPS * BATCH * SIZE), *noise = test_new(lines * own), *g = test_new(lines * own);
-  choir_train_config config = {.beta1 = 0.9, .beta2 = 0.99};
+  ch_train_config config = {.beta1 = 0.9, .beta2 = 0.99};
   ch_optim_tensor t = {.batch = batch, .rows = ROWS, .cols = own, .all_cols = COLS, .w = test_new(lines * own), .g = g};
   ch_exec x;
   test_ok(ch_exec_init(&x, "reference", CH_COMPUTE_FP32, 0, 1));

@@ -12,7 +12,7 @@ static void expect(layer_case *c, const char *what, real *x, int64_t count, cons
   real *kept = copy_of(gradient, sizeof(real) * (size_t)count); /* every run of loss poisons gradients */
   double error = moe_gradient(c, loss, x, count, kept, PROBES);
   free(kept);
-  if (!(error < 1e-7)) fail_msg("%s, training %d, %s: error %g", c->options.name, c->training, what, error);
+  if (!(error < 1e-7)) fail_msg("%s, training %d, %s: error %g", c->options.kind->name, c->training, what, error);
 }
 
 static void check(layer_case *c) {
@@ -28,7 +28,7 @@ static void check(layer_case *c) {
                 {"w3", c->w3, c->dw3, weights}};
   for (int i = 0; i < 4 + ch_gated(c->activation); i++) {
     layer_run(c, 1);
-    int learned = ch_router_learned(ch_router_find(c->options.name));
+    int learned = ch_router_learned(c->options.kind);
     if (i != 1 || learned) expect(c, inputs[i].what, inputs[i].x, inputs[i].count, inputs[i].gradient);
   }
 }
@@ -50,11 +50,11 @@ static void every_router(void **state) {
       c.threads = 1; /* many small runs */
       c.valid = variant & 1 ? mask : NULL;
       c.options.capacity_factor = variant & 2 ? 0.8 : c.options.capacity_factor;
-      if (is_dense(c.options.name)) c.options.capacity_factor = 1;
-      strcpy(c.options.pool, variant & 1 ? "sequence" : "batch");
+      if (is_dense(c.options.kind->name)) c.options.capacity_factor = 1;
+      c.options.pool = variant & 1 ? CH_POOL_SEQUENCE : CH_POOL_BATCH;
       c.options.random_second = variant & 1;
       c.options.jitter = variant & 1 ? 0.3 : 0;
-      if (variant >= 5) strcpy(c.options.score, "sigmoid");
+      if (variant >= 5) c.options.score = CH_SIGMOID;
       c.training = variant % 5 < 4; /* evaluation may be differentiated too */
       check(&c);
       layer_case_free(&c);
@@ -77,11 +77,11 @@ static void pools_and_thresholds(void **state) {
       c.threads = 1;
       c.valid = variant & 1 ? mask : NULL;
       c.options.group_size = 9;
-      strcpy(c.options.pool, by_threshold ? "batch" : pools[variant / 2]);
+      c.options.pool = by_threshold ? CH_POOL_BATCH : ch_word_number(ch_router_pools, pools[variant / 2]);
       c.options.threshold_after = c.by_threshold = by_threshold;
       c.thresholds = thresholds;
       check(&c);
-      if (by_threshold && !strcmp(c.options.name, "expert_choice"))
+      if (by_threshold && !strcmp(c.options.kind->name, "expert_choice"))
         assert_true(c.record.expert_begin[2] - c.record.expert_begin[1] > 2 * c.record.expert_begin[1]);
       layer_case_free(&c);
     }
@@ -130,7 +130,7 @@ static void gates_on_input(void **state) {
     c.activation = routers % 2 ? CH_SWIGLU : CH_GELU;
     c.options.normalize_gates =
         routers % 3 == 1 && ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(normalize_gates));
-    strcpy(c.options.gate_on, "input");
+    c.options.gate_on = CH_GATE_INPUT;
     check(&c);
     layer_case_free(&c);
     routers++;

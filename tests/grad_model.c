@@ -1,6 +1,7 @@
 /* Whole models in double: the derivative of the loss along a random direction of every parameter tensor. Nano (but for
  * its vocabulary) with expert choice; with the other routers a narrower one of as many layers. */
 #include "cpu/define.h"
+#include "model/config.h"
 #include "model/transformer.h"
 #include "modern.h"
 #include "testing.h"
@@ -29,10 +30,10 @@ typedef enum { SIZED, NARROW, MODERN } sizes;
 
 /* The block of today: layer 0 is dense, all others have experts, every layer's activation is as given, and with
  * shared experts queries and keys are normalised over all heads together. */
-static void today(choir_model_config *m, const char *activation, int shared) {
-  strcpy(m->activation, activation);
-  strcpy(m->expert_activation, activation);
-  strcpy(m->router.score, "sigmoid");
+static void today(ch_model_config *m, const char *activation, int shared) {
+  m->activation = ch_word_number(ch_activation_names, activation);
+  m->expert_activation = ch_word_number(ch_activation_names, activation);
+  m->router.score = CH_SIGMOID;
   m->dense_layers = m->moe_every = 1;
   m->shared_experts = shared;
   m->qk_norm_whole = shared > 0;
@@ -40,8 +41,8 @@ static void today(choir_model_config *m, const char *activation, int shared) {
 
 static void set_up(model_case *c, const char *router, double consistency, sizes narrow) {
   choir_config config;
-  test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/nano.json", &config));
-  test_ok(choir_router_options_default(router, &config.model.router));
+  test_ok(ch_config_load(CHOIR_SOURCE_DIR "/configs/nano.json", &config));
+  config.model.router = test_router(router);
   config.model.router.consistency_weight = consistency;
   config.model.vocab_size = V;
   if (narrow)
@@ -50,7 +51,7 @@ static void set_up(model_case *c, const char *router, double consistency, sizes 
   if (narrow) config.model.d_head = 16;
   if (narrow == MODERN) test_modern(&config);
   if (!strcmp(router, "dense")) config.model.experts = 1;
-  if (c->bidirectional) strcpy(config.model.attention, "bidirectional");
+  if (c->bidirectional) config.model.attention = CH_BIDIRECTIONAL;
   config.model.router.z_loss_weight = c->z_loss;
   if (c->layer_capacity) strcpy(config.model.layer_capacity, c->layer_capacity);
   if (c->activation) today(&config.model, c->activation, c->shared);

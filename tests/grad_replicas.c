@@ -7,6 +7,7 @@
 #include "comm/collective.h"
 #include "comm/grid.h"
 #include "forked_comm.h"
+#include "model/config.h"
 #include "model/transformer.h"
 #include "model/weights.h"
 #include "testing.h"
@@ -18,7 +19,7 @@ static const double tolerance = 1e-12;
 
 /* Its prices stand half-way between scores of tokens, and so may leave another token between two experts, with nothing
  * but rounding to decide: seen from the fourth step on. */
-static int steps_of(const choir_model_config *c) { return strcmp(c->router.name, "quantile_balanced") ? STEPS : 2; }
+static int steps_of(const ch_model_config *c) { return strcmp(c->router.kind->name, "quantile_balanced") ? STEPS : 2; }
 
 /* A run leaves these, in memory that the processes share. */
 typedef struct {
@@ -28,7 +29,7 @@ typedef struct {
 } outcome;
 
 typedef struct {
-  choir_model_config config;
+  ch_model_config config;
   int replicas, hidden, micros; /* micros: passes of a step */
   outcome *of;
 } job;
@@ -133,16 +134,16 @@ static int learn(const ch_comm *comm, void *context) {
   return differ;
 }
 
-static choir_model_config config_of(const char *router) {
+static ch_model_config config_of(const char *router) {
   choir_config c;
-  choir_config_default(&c);
+  ch_config_default(&c);
   c.model.vocab_size = V;
   c.model.layers = LAYERS;
   c.model.d_model = D;
   c.model.d_hidden = c.model.d_expert = 12;
   c.model.heads = 2;
   c.model.experts = strcmp(router, "dense") ? E : 1;
-  test_ok(choir_router_options_default(router, &c.model.router));
+  c.model.router = test_router(router);
   return c.model;
 }
 
@@ -151,23 +152,23 @@ static void *shared(size_t bytes) {
 }
 
 /* layouts: replicas, groups of experts, hidden shards; and so on until 0. */
-static void same_as_one(choir_model_config config, int micros, const int (*layout)[3]) {
+static void same_as_one(ch_model_config config, int micros, const int (*layout)[3]) {
   outcome *one = shared(sizeof *one), *many = shared(sizeof *many);
   job j = {.config = config, .replicas = 1, .hidden = 1, .micros = micros, .of = one};
-  if (forked_run(1, 0, learn, &j)) fail_msg("%s: one process", config.router.name);
+  if (forked_run(1, 0, learn, &j)) fail_msg("%s: one process", config.router.kind->name);
   int steps = steps_of(&config);
   assert_true(one->loss[steps - 1] < 0.99 * one->loss[0]); /* else there is nothing to compare */
   for (j.of = many; **layout; layout++) {
     int R = (*layout)[0], E = (*layout)[1], H = (*layout)[2];
     j.replicas = R, j.hidden = H;
     if (forked_run(R * E * H, 0, learn, &j))
-      fail_msg("%s, %d x %d x %d ranks: replicas differ", config.router.name, R, E, H);
+      fail_msg("%s, %d x %d x %d ranks: replicas differ", config.router.kind->name, R, E, H);
     assert_int_equal(one->weights, many->weights);
     double loss = test_error(many->loss, one->loss, steps),
            weights = test_error(many->weight, one->weight, one->weights);
     if (!(loss <= tolerance && weights <= tolerance))
-      fail_msg("%s, %d x %d x %d ranks, %d passes a step: losses differ by %g, weights by %g", config.router.name, R, E,
-               H, micros, loss, weights);
+      fail_msg("%s, %d x %d x %d ranks, %d passes a step: losses differ by %g, weights by %g", config.router.kind->name,
+               R, E, H, micros, loss, weights);
   }
   munmap(one, sizeof *one);
   munmap(many, sizeof *many);
@@ -199,7 +200,7 @@ static void every_router(void **state) {
   const int layout[][2][3] = {{{2, 2, 1}}, {{1, 3, 2}}, {{4, 1, 1}}, {{2, 3, 1}}, {{2, 1, 2}},
                               {{4, 2, 1}}, {{1, 2, 4}}, {{2, 4, 1}}, {{2, 2, 2}}};
   for (int i = 0; ch_router_names[i]; i++) {
-    choir_model_config c = config_of(ch_router_names[i]);
+    ch_model_config c = config_of(ch_router_names[i]);
     const int(*l)[3] = layout[i % 9];
     const int one_group[2][3] = {{l[0][0], 1, l[0][1] * l[0][2]}};
     same_as_one(c, 1 + i % 2, l[0][2] > 1 && c.experts == 1 ? one_group : l); /* of one expert no more than a group */
@@ -208,9 +209,9 @@ static void every_router(void **state) {
 
 /* Gated experts and shared ones, cut along their hidden width too. */
 static void block_of_today(void **state) {
-  choir_model_config c = config_of("expert_choice");
-  strcpy(c.activation, "swiglu"), strcpy(c.expert_activation, "swiglu");
-  strcpy(c.router.score, "sigmoid");
+  ch_model_config c = config_of("expert_choice");
+  c.activation = CH_SWIGLU, c.expert_activation = CH_SWIGLU;
+  c.router.score = CH_SIGMOID;
   c.shared_experts = c.dense_layers = c.moe_every = 1;
   same_as_one(c, 2, (const int[][3]){{2, 2, 1}, {1, 2, 2}, {2, 1, 3}, {0}});
 }

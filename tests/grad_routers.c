@@ -25,7 +25,7 @@ static void check(layer_case *c) {
   router_run(c, dgate);
   c->dscores = NULL;
   double error = moe_gradient(c, loss, c->scores, N * E, dscores, 80);
-  if (!(error < 1e-8)) fail_msg("%s: error %g", c->options.name, error);
+  if (!(error < 1e-8)) fail_msg("%s: error %g", c->options.kind->name, error);
   for (int t = 0; t < N && c->valid; t++)
     for (int i = 0; i < E && !c->valid[t]; i++) assert_true(dscores[t * E + i] == 0);
 }
@@ -55,11 +55,11 @@ static void dscores_of_every_router(void **state) {
       c.options.capacity_factor = variant & 4 ? 0.7 : 2;
       c.options.cap = variant & 4 ? 1 : 0;
       c.options.experts_per_token = variant & 4 ? 3 : 2;
-      if (variant & 8) strcpy(c.options.pool, variant & 2 ? "position" : "sequence");
+      if (variant & 8) c.options.pool = variant & 2 ? CH_POOL_POSITION : CH_POOL_SEQUENCE;
       if (variant & 8) c.aux_scale = 0;
-      if (variant & 2) strcpy(c.options.aux_scope, "sequence");
-      if (variant & 4) strcpy(c.options.priority, "score");
-      if (variant & 1) strcpy(c.options.score, "sigmoid");
+      if (variant & 2) c.options.aux_scope = CH_SCOPE_SEQUENCE;
+      if (variant & 4) c.options.priority = CH_BY_SCORE;
+      if (variant & 1) c.options.score = CH_SIGMOID;
       check(&c);
       record_free(&c.record);
       counts_free(&c.counts);

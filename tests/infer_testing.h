@@ -3,6 +3,7 @@
 #define CH_TESTS_INFER_TESTING_H
 
 #include "choir/choir.h"
+#include "model/config.h"
 #include "modern.h"
 #include "testing.h"
 
@@ -20,12 +21,12 @@ static inline choir_model *test_model(const char *router, const char *compute) {
   choir_config c;
   choir_model *model;
   choir_model_options run = test_run_options("cpu", compute);
-  choir_config_default(&c);
+  ch_config_default(&c);
   test_set(&c,
            "vocab_size=%d layers=4 d_model=66 d_hidden=91 d_expert=75 heads=3 sequence_length=%d batch_sequences=%d", V,
            T, B);
   c.model.experts = strcmp(router, "dense") ? 7 : 1;
-  test_ok(choir_router_options_default(router, &c.model.router));
+  c.model.router = test_router(router);
   if (modern) {
     test_modern(&c);
     test_set(&c,

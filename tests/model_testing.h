@@ -4,6 +4,7 @@
 
 #include "choir/choir.h"
 #include "handle/model.h"
+#include "model/config.h"
 #include "modern.h"
 #include "testing.h"
 #include "train/step.h"
@@ -12,12 +13,12 @@ enum { MODEL_B = 8, MODEL_T = 24, MODEL_V = 96, MODEL_E = 8 };
 
 static inline choir_config model_config(const char *router) {
   choir_config c;
-  choir_config_default(&c);
+  ch_config_default(&c);
   test_set(&c,
            "vocab_size=%d layers=4 d_model=32 d_hidden=48 d_expert=40 heads=2 sequence_length=%d batch_sequences=%d",
            MODEL_V, MODEL_T, MODEL_B);
   c.model.experts = strcmp(router, "dense") ? MODEL_E : 1;
-  test_ok(choir_router_options_default(router, &c.model.router));
+  c.model.router = test_router(router);
   if (ch_router_takes(ch_router_find(router), CH_ROUTER_TAKES(pool)))
     c.model.router.group_size = 40; /* cuts sequences and spans them */
   return c;

@@ -7,7 +7,7 @@
 #include "testing.h"
 
 typedef struct {
-  choir_router_options options;
+  ch_router_spec options;
   int n, d, h, e, T;
   const uint8_t *valid;
   const int32_t *token;
@@ -28,9 +28,8 @@ typedef struct {
   real *scores, *dscores;
 } layer_case;
 
-static inline choir_router_options router_options(const char *name) {
-  choir_router_options o;
-  test_ok(choir_router_options_default(name, &o));
+static inline ch_router_spec router_options(const char *name) {
+  ch_router_spec o = test_router(name);
   o.jitter = 0;
   return o;
 }
@@ -144,7 +143,7 @@ static inline void poison_arenas(ch_exec *x) {
 
 /* The routing of a case, of its router alone or within the layer. */
 static inline ch_route_args case_route(const layer_case *c) {
-  const ch_router *router = ch_router_find(c->options.name);
+  const ch_router *router = c->options.kind;
   assert_non_null(router);
   ch_route_args a = {.tokens = {.mask = c->valid, .valid = c->valid, .id = c->token},
                      .training = c->training,
@@ -210,7 +209,7 @@ static inline void layer_run(layer_case *c, int backward) {
 /* Only the router of the case, on c->scores: fills record and counts; with dgate (by slot), dscores too. */
 static inline void router_run(layer_case *c, const real *dgate) {
   ch_exec x;
-  const ch_router *router = ch_router_find(c->options.name);
+  const ch_router *router = c->options.kind;
   assert_non_null(router);
   test_ok(ch_exec_init(&x, test_backend(c->backend), c->compute, 1, c->threads));
   for (int pass = 0; pass < 2; pass++) {

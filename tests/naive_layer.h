@@ -16,8 +16,8 @@ static inline double dot_strided(const real *a, int64_t stride_a, const real *b,
  * distance to each centroid, without |x|^2, which all experts share. */
 static inline void naive_scores(const layer_case *c, int t, real *score) {
   double logit[NAIVE_MOST], sum = 0;
-  int centroids = !strcmp(c->options.name, "kmeans"), raw = !strcmp(c->options.name, "base"),
-      sigmoid = !strcmp(c->options.score, "sigmoid");
+  int centroids = !strcmp(c->options.kind->name, "kmeans"), raw = !strcmp(c->options.kind->name, "base"),
+      sigmoid = c->options.score == CH_SIGMOID;
   for (int i = 0; i < c->e; i++) sum += exp(logit[i] = dot_strided(c->x + t * c->d, 1, c->router + i, c->e, c->d));
   for (int i = 0; i < c->e; i++) {
     const real *mu = c->router + i;
@@ -34,7 +34,7 @@ static inline void naive_expert(const layer_case *c, int t, int i, double gate, 
   const real *w1 = c->w1 + (int64_t)i * c->d * c->h, *w2 = c->w2 + (int64_t)i * c->d * c->h,
              *w3 = c->w3 + (int64_t)i * c->d * c->h;
   real hidden[NAIVE_MOST];
-  double in = strcmp(c->options.gate_on, "input") ? 1 : gate, scale = strcmp(c->options.gate_on, "input") ? gate : 1;
+  double in = c->options.gate_on != CH_GATE_INPUT ? 1 : gate, scale = c->options.gate_on != CH_GATE_INPUT ? gate : 1;
   for (int j = 0; j < c->h; j++) {
     double z = in * dot_strided(c->x + t * c->d, 1, w1 + j, c->h, c->d);
     double u = ch_gated(c->activation) ? in * dot_strided(c->x + t * c->d, 1, w3 + j, c->h, c->d) : 1;

@@ -6,7 +6,7 @@
 #include "testing.h"
 
 typedef struct {
-  const choir_router_options *o;
+  const ch_router_spec *o;
   int n, e, T; /* T 0: one sequence */
   const real *scores;
   const int32_t *token;
@@ -55,9 +55,9 @@ static inline void naive_expert_choice(naive_routing *q, double factor) {
 /* The pool of token t. */
 static inline int naive_pool(const naive_routing *q, int t) {
   int T = q->T > 0 ? q->T : q->n;
-  if (!strcmp(q->o->pool, "sequence")) return t / T;
-  if (!strcmp(q->o->pool, "position")) return t % T;
-  return strcmp(q->o->pool, "group") ? 0 : t / q->o->group_size;
+  if (q->o->pool == CH_POOL_SEQUENCE) return t / T;
+  if (q->o->pool == CH_POOL_POSITION) return t % T;
+  return q->o->pool != CH_POOL_GROUP ? 0 : t / q->o->group_size;
 }
 
 /* Applies the rule to the tokens of each pool separately. */
@@ -114,7 +114,7 @@ static inline int naive_has(const naive_routing *q, int t, int round, int choice
 /* e sum f P over the tokens of each group of `span`, P of scores divided by their sum where they are sigmoids; the mean
  * of the groups that have a valid token. Null experts are experts, with the highest numbers. */
 static inline void naive_balance(naive_routing *q, int counted, int span) {
-  int groups = 0, sigmoid = !strcmp(q->o->score, "sigmoid"), nulls = q->o->null_experts;
+  int groups = 0, sigmoid = q->o->score == CH_SIGMOID, nulls = q->o->null_experts;
   for (int begin = 0; begin < q->n; begin += span) {
     double f[256] = {0}, P[256] = {0}, valid = 0;
     for (int t = begin; t < begin + span && t < q->n; t++) {
@@ -136,7 +136,7 @@ static inline int naive_turn(const naive_routing *q, int t) {
   int before = 0;
   for (int u = 0; u < q->n; u++) {
     double mine = naive_score(q, t, naive_choice(q, t, 0)), other = naive_score(q, u, naive_choice(q, u, 0));
-    before += strcmp(q->o->priority, "score") ? u < t : other > mine || (other == mine && u < t);
+    before += q->o->priority != CH_BY_SCORE ? u < t : other > mine || (other == mine && u < t);
   }
   return before;
 }
@@ -160,7 +160,7 @@ static inline void naive_token_choice(naive_routing *q, double factor, int choic
       else
         q->dropped++;
     }
-  naive_balance(q, shares ? 1 : choices, strcmp(q->o->aux_scope, "sequence") || q->T < 1 ? q->n : q->T);
+  naive_balance(q, shares ? 1 : choices, q->o->aux_scope != CH_SCOPE_SEQUENCE || q->T < 1 ? q->n : q->T);
 }
 
 /* Half-way between the k-th and the next largest of count values, which lose them; the k-th where it is the last. */
@@ -389,11 +389,11 @@ static inline void naive_route(naive_routing *q) {
   q->dropped = 0;
   q->aux = 0;
   for (size_t i = 0; i < sizeof definitions / sizeof *definitions; i++)
-    if (!strcmp(q->o->name, definitions[i].name)) {
+    if (!strcmp(q->o->kind->name, definitions[i].name)) {
       definitions[i].rule(q, factor);
       return;
     }
-  fail_msg("router '%s' has no definition in tests/naive_routing.h", q->o->name);
+  fail_msg("router '%s' has no definition in tests/naive_routing.h", q->o->kind->name);
 }
 
 #endif

@@ -79,7 +79,7 @@ def cases_of(kind, label, path, skip):
         if not (label.split(".")[-1] in skip and word in ("largest", "-1")):
             yield f"{label}={word}", path, value
     inner = kind.item if kind.kind == "pointer" else kind
-    if inner.kind == "struct" and inner.cname not in ONLY_SHOWN and (inner.cname != "choir_config" or len(path) == 1):
+    if inner.kind == "struct" and inner.cname not in ONLY_SHOWN:
         for name, field in inner.fields or []:
             yield from cases_of(field.type, f"{label}.{name}", path + [name], skip)
 
@@ -146,6 +146,8 @@ class World:
                  "choir_tensors": (b"model/model.safetensors", 1)}  # fmt: skip
         if name in files:
             self.call(name + "_load", *files[name], made)
+        elif name == "choir_config":
+            self.call("choir_config_load", b"config.json", made)
         elif name == "choir_ranks":
             self.call("choir_ranks_create", made)
         elif name == "choir_model":
@@ -165,7 +167,7 @@ class World:
     def struct(self, name, function="", read=True):
         """What a call reads, filled as a caller would; what it writes, empty."""
         made = self.keep(ffi.new(f"{name} *"))
-        if read and name != "choir_route_stats" or function == "choir_config_set":
+        if read and name != "choir_route_stats":
             self.fill(made, function)
         elif name == "choir_route_stats" and "stats_" in function and not re.search("create|free", function):
             self.call("choir_route_stats_create", 4, 16, made)
@@ -173,10 +175,6 @@ class World:
 
     def fill(self, struct, function):
         name = ffi.typeof(struct).item.cname
-        if name == "choir_config":
-            return self.call("choir_config_load", b"config.json", struct)
-        if name == "choir_router_options":
-            return self.call("choir_router_options_default", b"expert_choice", struct)
         if name + "_default" in FUNCTIONS:
             getattr(self.lib, name + "_default")(struct)
         for field, place in ffi.typeof(struct).item.fields:
@@ -233,8 +231,9 @@ def prepare(lib):
         options.field = options.separator = options.progress = ffi.NULL
     world.call("choir_tokenizer_train", train)
     world.call("choir_data_build", build)
-    config, model = world.struct("choir_config"), ffi.new("choir_model **")
-    config.model.vocab_size = lib.choir_tokenizer_vocab_size(world.handle("choir_tokenizer"))
+    config, model = world.handle("choir_config"), ffi.new("choir_model **")
+    pieces = lib.choir_tokenizer_vocab_size(world.handle("choir_tokenizer"))
+    world.call("choir_config_set", config, b"vocab_size", str(pieces).encode())
     world.call("choir_model_create", config, 1, ffi.NULL, model)
     world.call("choir_model_save", model[0], world.handle("choir_tokenizer"), b"model")
     world.call("choir_trainer_save", world.handle("choir_trainer"), ffi.NULL, b"trained")

@@ -1,7 +1,7 @@
 /* ch_bench_run of whole models and of text: the timed computation gives right results, and the reported counts equal
  * counts made another way. */
 #include "bench/bench.h"
-#include "choir/config.h"
+#include "model/config.h"
 #include "op/backend.h"
 #include "program.h"
 
@@ -30,7 +30,7 @@ static double figure(const ch_bench_result *r, const char *name) {
 static choir_config_costs costs_at(double experts, int length) {
   choir_config c;
   choir_config_costs costs;
-  test_ok(choir_config_load(PICO, &c));
+  test_ok(ch_config_load(PICO, &c));
   c.model.vocab_size = V;
   c.model.router.capacity_factor = experts;
   c.train.sequence_length = length;

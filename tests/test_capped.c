@@ -12,34 +12,30 @@ static layer_case make(const char *router) {
   return c;
 }
 
-static void refused(choir_router_options o, const char *words) {
+static void refused(ch_router_spec o, const char *words) {
   int code = ch_options_check_router(&o);
-  if (!code) code = ch_router_find(o.name)->check(&o, N, E, 0);
+  if (!code) code = o.kind->check(&o, N, E, 0);
   test_fails(code, CHOIR_ERROR_ARGUMENT, words);
 }
 
 static void refuses_by_name_and_value(void **state) {
-  choir_router_options good = router_options("capped_expert_choice"), o = good;
-  test_ok(ch_router_find(good.name)->check(&good, N, E, 0)); /* c = b: tight, and possible */
+  ch_router_spec good = router_options("capped_expert_choice"), o = good;
+  test_ok(good.kind->check(&good, N, E, 0)); /* c = b: tight, and possible */
   o.cap = 1;
   refused(o,
           "8 experts that take 60 of 240 tokens each (capacity_factor 2) need 480 places, and a cap of 1 leaves 240");
   o.capacity_factor = 1;
-  test_ok(ch_router_find(o.name)->check(&o, N, E, 0));
+  test_ok(o.kind->check(&o, N, E, 0));
   o.eval_capacity_factor = 1.5;
   refused(o, "need 360 places");
   o = good, o.cap = -1;
   refused(o, "cap is -1");
-  o = good, strcpy(o.solver, "exakt");
-  refused(o, "did you mean 'exact'");
   o = good, o.solver_lambda = 0;
   refused(o, "solver_lambda is ");
   o = good, o.solver_iterations = 0;
   refused(o, "solver_iterations is ");
-  o = good, strcpy(o.solver, "dykstra"), o.solver_iterations = 3, o.solver_stages = 4;
+  o = good, o.solver = CH_SOLVER_DYKSTRA, o.solver_iterations = 3, o.solver_stages = 4;
   refused(o, "solver_stages is 4, and solver_iterations 3");
-  o = good, strcpy(o.pool, "sequense");
-  refused(o, "did you mean 'sequence'");
 }
 
 /* However few tokens are valid, every expert has as many as there is room for, and nobody is over the cap. */
@@ -133,10 +129,10 @@ static void certificates_add_up(void **state) {
   json_decref(told);
 
   layer_case c = make("capped_expert_choice");
-  strcpy(c.options.solver, "dykstra");
+  c.options.solver = CH_SOLVER_DYKSTRA;
   choir_route_stats stats, more;
   float gates[N * E];
-  const choir_route_request request = {.options = &c.options, .n = N, .e = E, .scores = c.scores};
+  const choir_route_request request = {.config = test_config_of(&c.options), .n = N, .e = E, .scores = c.scores};
   test_ok(choir_route(&request, gates, &stats));
   test_ok(choir_route(&request, gates, &more));
   int64_t over = 0;
@@ -158,13 +154,14 @@ static void stages_get_nearer(void **state) {
   float *logits = malloc(sizeof(float) * TOKENS * EXPERTS), *gates = malloc(sizeof(float) * TOKENS * EXPERTS);
   ch_rng rng = ch_rng_make(9, CH_STREAM_TEST, 1);
   for (uint64_t j = 0; j < TOKENS * EXPERTS; j++) logits[j] = (float)ch_rng_normal(rng, j);
-  choir_router_options o = router_options("capped_expert_choice");
-  choir_route_request request = {.options = &o, .n = TOKENS, .e = EXPERTS, .scores = logits, .is_logits = 1};
+  choir_config config = {.model.router = router_options("capped_expert_choice")};
+  ch_router_spec *o = &config.model.router;
+  choir_route_request request = {.config = &config, .n = TOKENS, .e = EXPERTS, .scores = logits, .is_logits = 1};
   int64_t over[2], rounds[2];
-  strcpy(o.solver, "dykstra");
+  o->solver = CH_SOLVER_DYKSTRA;
   for (int i = 0; i < 2; i++) {
     choir_route_stats stats;
-    o.solver_stages = i ? 20 : 1;
+    o->solver_stages = i ? 20 : 1;
     test_ok(choir_route(&request, gates, &stats));
     over[i] = stats.certificate.over_cap, rounds[i] = stats.certificate.iterations;
     choir_route_stats_free(&stats);
@@ -177,16 +174,17 @@ static void stages_get_nearer(void **state) {
 /* Scores up to the end of a float's range are assigned as smaller ones are: what a backend computes in units of lambda
  * does not overflow. */
 static void large_scores_do_not_overflow(void **state) {
-  choir_router_options o = router_options("capped_expert_choice");
-  layer_case c = make(o.name);
+  choir_config config = {.model.router = router_options("capped_expert_choice")};
+  ch_router_spec *o = &config.model.router;
+  layer_case c = make(o->kind->name);
   float scores[N * E], gates[N * E];
   double gap = 0;
-  const choir_route_request request = {.options = &o, .n = N, .e = E, .scores = scores};
-  strcpy(o.solver, "dykstra");
+  const choir_route_request request = {.config = &config, .n = N, .e = E, .scores = scores};
+  o->solver = CH_SOLVER_DYKSTRA;
   for (int stages = 1; stages <= 4; stages += 3)
     for (int i = 0; i < 3; i++) {
       choir_route_stats stats;
-      o.solver_stages = stages;
+      o->solver_stages = stages;
       for (int j = 0; j < N * E; j++) scores[j] = (float)c.scores[j] * (i < 1 ? 1e20F : i < 2 ? 1e37F : 3.3e38F);
       test_ok(choir_route(&request, gates, &stats));
       if (!i) gap = stats.certificate.gap;

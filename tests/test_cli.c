@@ -1,5 +1,6 @@
 /* The program's verbs that need no training: options, help, info, init, forward. */
 #include "choir/choir.h"
+#include "model/config.h"
 #include "moe/router.h"
 #include "npy/npy.h"
 #include "program.h"
@@ -206,15 +207,15 @@ static void settings_in_any_order(void **state) {
 static void help_routers(void **state) {
   program_must("choir help routers");
   for (int i = 0; ch_routers[i]; i++) {
-    choir_router_option option;
+    choir_field option;
     const char *at = strstr(program_output, ch_routers[i]->name);
     int count = 0, taken = 0;
     assert_non_null(at);
     assert_string_equal(choir_router_summary(ch_routers[i]->name), ch_routers[i]->summary);
     for (; count < choir_router_option_count(ch_routers[i]->name); count++) {
-      char text[80];
+      char text[CHOIR_KEY_BYTES + CHOIR_VALUE_BYTES];
       test_ok(choir_router_option_at(ch_routers[i]->name, count, &option));
-      snprintf(text, sizeof text, "%s=%s", option.name, option.value);
+      snprintf(text, sizeof text, "%s=%s", strrchr(option.key, '.') + 1, option.value);
       at = strstr(at, text);
       assert_non_null(at);
     }
@@ -223,9 +224,10 @@ static void help_routers(void **state) {
     assert_int_equal(choir_router_option_at(ch_routers[i]->name, count, &option), CHOIR_ERROR_ARGUMENT);
     if (!taken) assert_non_null(strstr(at, "(no options)"));
   }
-  for (int i = 0; ch_router_option_names[i]; i++) {
+  for (int i = 0; i < CH_FIELDS; i++) {
     char line[64];
-    snprintf(line, sizeof line, "\n  %s ", ch_router_option_names[i]);
+    if (strncmp(ch_fields[i].path, "model.router.", 13) || ch_fields[i].kind == CH_FIELD_ROUTER) continue;
+    snprintf(line, sizeof line, "\n  %s ", ch_fields[i].path + 13);
     assert_non_null(strstr(program_output, line));
   }
 }

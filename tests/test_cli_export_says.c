@@ -5,6 +5,7 @@
 #include "export/import.h"
 #include "export/spm_write.h"
 #include "export_testing.h"
+#include "model/config.h"
 
 static int train(void **state) {
   return export_setup(state,
@@ -135,7 +136,7 @@ static void save_frequencies(double factor) {
   choir_tensors *t;
   choir_config c;
   float values[64];
-  test_ok(choir_config_load("fine-back/config.json", &c));
+  test_ok(ch_config_load("fine-back/config.json", &c));
   int columns = (int)(c.model.rope_fraction * (c.model.d_head ? c.model.d_head : c.model.d_model / c.model.heads));
   for (int i = 0; i < columns / 2; i++) values[i] = (float)(factor * pow(c.model.rope_theta, -2.0 * i / columns));
   test_ok(choir_tensors_load("folder/model.safetensors", 1, &t));

@@ -74,12 +74,13 @@ static void route(void **state) {
       program_refuses(1, "one expert", "choir route --router dense s.npy");
       continue;
     }
-    choir_router_options options;
-    test_ok(choir_router_options_default(*name, &options));
+    ch_router_spec options;
+    options = test_router(*name);
     int capacity = ch_router_takes(ch_router_find(*name), CH_ROUTER_TAKES(capacity_factor));
     if (capacity) options.capacity_factor = 1.5;
     test_ok(choir_route(
-        &(choir_route_request){.options = &options, .n = n, .e = e, .scores = scores, .is_logits = 1, .valid = valid},
+        &(choir_route_request){
+            .config = test_config_of(&options), .n = n, .e = e, .scores = scores, .is_logits = 1, .valid = valid},
         wanted, NULL));
     program_must("choir route --router %s %s s.npy --logits --valid v.npy --out g.npy --json", *name,
                  capacity ? "--capacity-factor 1.5" : "");

@@ -1,5 +1,5 @@
 /* Configs cost what the paper says: its sizes, and one model reckoned by hand. */
-#include "choir/config.h"
+#include "model/config.h"
 #include "modern.h"
 #include "testing.h"
 
@@ -7,7 +7,7 @@ static choir_config load(const char *name) {
   char path[512];
   choir_config c;
   snprintf(path, sizeof path, "%s/configs/%s.json", CHOIR_SOURCE_DIR, name);
-  test_ok(choir_config_load(path, &c));
+  test_ok(ch_config_load(path, &c));
   return c;
 }
 

@@ -21,13 +21,14 @@ static void gives_what_the_library_gives(void **state) {
                       gradients = {.router = test_new(D * E), .w1 = test_new(E * D * H), .w2 = test_new(E * D * H)};
   choir_layer_options options = CHOIR_LAYER_OPTIONS_INIT;
   options.tokens = N, options.d_model = D, options.d_hidden = H, options.experts = E;
-  test_ok(choir_router_options_default("expert_choice", &options.router));
+  const ch_router_spec router = test_router("expert_choice");
+  options.config = test_config_of(&router);
   choir_layer *layer;
   test_ok(choir_layer_create(&options, &layer));
   test_ok(choir_layer_forward(layer, &weights, N, x, NULL, NULL, 1, out));
   test_ok(choir_layer_backward(layer, &weights, x, dout, dx, &gradients));
 
-  sizes m = {.n = N, .d = D, .h = H, .e = E, .k = (int)(N * options.router.capacity_factor / E + 0.5)};
+  sizes m = {.n = N, .d = D, .h = H, .e = E, .k = (int)(N * router.capacity_factor / E + 0.5)};
   int token[E * N];
   kept c = {.S = test_new(N * E), .token = token, .A = test_new(E * N * H), .Y = test_new(E * N * D)};
   float *ours = test_new(N * D), *dours = test_new(N * D), *dWg = test_new(D * E), *dW1 = test_new(E * D * H),

@@ -3,6 +3,7 @@
 #include "export/gguf_read.h"
 #include "export/import.h"
 #include "export/plan.h"
+#include "model/config.h"
 
 /* Sets "field=value field=value ...", in which fields are those of the model. */
 /* A block of today, some fields more, and what takes it; or which field nothing takes. */
@@ -57,7 +58,7 @@ static void chooses_or_refuses(void **state) {
       {CH_EXPORT_HF, "router.score=sigmoid moe_every=2", NULL, "model.qk_norm is false"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ch_export_plan plan = {.format = cases[i].format};
-    choir_config_default(&plan.config);
+    ch_config_default(&plan.config);
     test_set(&plan.config,
              "layers=4 d_model=64 d_hidden=64 heads=4 experts=4 moe_every=1 position=rope activation=swiglu "
              "expert_activation=swiglu router.name=expert_choice %s",
@@ -251,7 +252,7 @@ static void reads_foreign_configs(void **state) {
     if (!code != !!cases[i].makes || (code && !strstr(choir_error_message(), cases[i].says)))
       fail_msg("%s: code %d (%s)", cases[i].fields, code, code ? choir_error_message() : "");
     if (!code) {
-      const choir_model_config *m = &c.model;
+      const ch_model_config *m = &c.model;
       ch_format(made, sizeof made, "%d %d %d %d %g %g", c.train.sequence_length, m->dense_layers, m->moe_every,
                 m->router.normalize_gates, m->rope_fraction, scale);
       if (strcmp(made, cases[i].makes)) fail_msg("%s: %s", cases[i].fields, made);

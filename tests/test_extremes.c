@@ -1,5 +1,6 @@
 /* Numbers at the end of their range, and batches with nothing in them: each ends in a defined way. */
 #include "choir/choir.h"
+#include "model/config.h"
 #include "program.h"
 
 #define RESUME "choir train --threads 1 --resume --out fast "
@@ -41,7 +42,7 @@ static void bf16_that_overflows(void **state) {
   choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   int32_t tokens[32];
   for (int t = 0; t < 32; t++) tokens[t] = t * 7 % 300;
-  test_ok(choir_config_load("config.json", &config));
+  test_ok(ch_config_load("config.json", &config));
   config.model.vocab_size = 300;
   run.compute = "bf16", run.emulate_bf16 = 1, run.threads = 1;
   test_ok(choir_model_create(&config, 1, &run, &model));
@@ -86,7 +87,8 @@ static void run_layer(const char *router, layer_arrays *a, int equal, int paddin
                       choir_route_stats *stats) {
   choir_layer *layer;
   choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
-  test_ok(choir_router_options_default(router, &o.router));
+  const ch_router_spec spec = test_router(router);
+  o.config = test_config_of(&spec);
   o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = E, o.threads = threads;
   if (!strcmp(router, "dense")) o.experts = 1;
   memset(a, 0, sizeof *a);

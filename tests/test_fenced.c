@@ -2,6 +2,7 @@
  * type leaves the bytes that the CPU leaves. */
 #include "choir/choir.h"
 #include "fenced.h"
+#include "model/config.h"
 #include "moe/router.h"
 #include "program.h"
 
@@ -63,7 +64,7 @@ static void every_router_is_among_them(void **state) {
 
 static choir_config config_of(const variant *v) {
   choir_config c;
-  test_ok(choir_config_load("config.json", &c));
+  test_ok(ch_config_load("config.json", &c));
   test_set(&c, "steps=4 eval_every=2 checkpoint_every=2 router.name=%s %s", v->router, v->set);
   return c;
 }

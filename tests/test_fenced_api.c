@@ -138,7 +138,8 @@ static void use_layer(const char *router, const char *backend, layer_values *v) 
   fill(v->dout, N * D, 5);
   for (int t = 0; t < N; t++) token[t] = t * 7 % 31, valid[t] = t % 9 != 4;
   o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = e, o.causal = 1, o.backend = backend, o.seed = 8;
-  test_ok(choir_router_options_default(router, &o.router));
+  const ch_router_spec spec = test_router(router);
+  o.config = test_config_of(&spec);
   test_ok(choir_layer_create(&o, &layer));
   choir_layer_weights w = {.router = v->router, .w1 = v->w1, .w2 = v->w2, .thresholds = v->thresholds},
                       g = {.router = v->drouter, .w1 = v->dw1, .w2 = v->dw2};

@@ -1,4 +1,5 @@
 /* The first backward of a step sets gradients, whatever stands there, to what it would add to zeros; later ones add. */
+#include "model/config.h"
 #include "model_testing.h"
 #include "moe_testing.h"
 #include "program.h"
@@ -11,7 +12,7 @@ static choir_config config_of(int which) {
   const char *router = ch_router_names[which];
   choir_config c = model_config(router ? router : "expert_choice");
   if (!router) c.model.moe_every = 0;
-  if (!strcmp(c.model.router.name, "random")) c.model.router.consistency_weight = 1;
+  if (!strcmp(c.model.router.kind->name, "random")) c.model.router.consistency_weight = 1;
   return c;
 }
 
@@ -53,7 +54,7 @@ static void same_gradients(const choir_model *model, const real *want) {
   for (int i = 0; i < params->count; want += params->p[i++].count)
     for (int64_t k = 0; k < params->p[i].count; k++)
       if (!(params->p[i].g[k] == want[k]))
-        fail_msg("%s, %s[%d]: %g, adding to zeros %g", model->config.model.router.name, params->p[i].name, (int)k,
+        fail_msg("%s, %s[%d]: %g, adding to zeros %g", model->config.model.router.kind->name, params->p[i].name, (int)k,
                  (double)params->p[i].g[k], (double)want[k]);
 }
 
@@ -181,7 +182,7 @@ static int32_t *drawn(int accumulate, int steps) {
   choir_trainer_result r;
   ch_step_counts counts;
   choir_model *model;
-  test_ok(choir_config_load("config.json", &run->config));
+  test_ok(ch_config_load("config.json", &run->config));
   run->config.model.vocab_size = 320;
   run->config.train.accumulate = accumulate;
   test_ok(choir_data_load("data", &p.data));
@@ -202,7 +203,7 @@ static int32_t *drawn(int accumulate, int steps) {
 /* A run draws the micro-batches of a step as it draws steps: samples in turn. */
 static void micro_batches_in_turn(void **state) {
   choir_config c;
-  test_ok(choir_config_load("config.json", &c));
+  test_ok(ch_config_load("config.json", &c));
   int32_t *one = drawn(1, 4), *two = drawn(2, 2);
   assert_memory_equal(one, two, (size_t)(4 * ch_step_tokens(&c.train)) * sizeof *one);
   free(one), free(two);

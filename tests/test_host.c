@@ -33,29 +33,38 @@ static int build(const char *out) {
 }
 
 static int train(const char *out) {
-  choir_config config;
+  choir_config *config;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   CH_TRY(choir_config_load("config.json", &config));
-  config.train.steps = 3;
-  o.config = &config, o.data = "data", o.out = out, o.run.threads = 1;
-  return choir_train(&o);
+  config->train.steps = 3;
+  o.config = config, o.data = "data", o.out = out, o.run.threads = 1;
+  int code = choir_train(&o);
+  choir_config_free(config);
+  return code;
 }
 
 static int tune(const char *out) {
-  choir_config config;
+  choir_config *config;
   choir_task *task;
   choir_finetune_options o = CHOIR_FINETUNE_OPTIONS_INIT;
   CH_TRY(choir_finetune_config("run", "constant", &config));
   CH_TRY(choir_task_load("mine.json", &task));
-  config.train.steps = 2, config.train.batch_sequences = 2;
-  o.config = &config, o.from = "run", o.task = task, o.data = ".", o.out = out, o.run.threads = 1;
+  config->train.steps = 2, config->train.batch_sequences = 2;
+  o.config = config, o.from = "run", o.task = task, o.data = ".", o.out = out, o.run.threads = 1;
   int code = choir_finetune(&o);
   choir_task_free(task);
+  choir_config_free(config);
   return code;
 }
 
+static int load(void) {
+  choir_config *config;
+  CH_TRY(choir_config_load("run/config.json", &config));
+  choir_config_free(config);
+  return CHOIR_OK;
+}
+
 static int call(int which, const char *out) {
-  choir_config config;
   switch (which) {
     case GENERATE:
       return generate(out);
@@ -66,7 +75,7 @@ static int call(int which, const char *out) {
     case TUNE:
       return tune(out);
     default:
-      return choir_config_load("run/config.json", &config);
+      return load();
   }
 }
 

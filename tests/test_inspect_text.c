@@ -1,5 +1,6 @@
 /* Statistics of routings: against naive counts over a matrix of gates, by law, and for every router in a model. */
 #include "choir/model.h"
+#include "model/config.h"
 #include "moe/route_stats.h"
 #include "moe/router.h"
 #include "testing.h"
@@ -314,11 +315,11 @@ static void every_router(void **state) {
     choir_model *model;
     choir_forward_result result;
     inspection all = {0};
-    choir_config_default(&c);
+    ch_config_default(&c);
     c.model.vocab_size = VOCABULARY, c.model.layers = 4, c.model.d_model = 16, c.model.d_hidden = 8;
     c.model.heads = 2, c.model.experts = !strcmp(*name, "dense") ? 1 : 4, c.model.moe_every = 2;
     c.train.sequence_length = T, c.train.batch_sequences = B;
-    test_ok(choir_router_options_default(*name, &c.model.router));
+    c.model.router = test_router(*name);
     test_ok(choir_model_create(&c, 3, NULL, &model));
     for (int l = 0; l < 2; l++) test_ok(choir_route_stats_create(c.model.experts, VOCABULARY, &all.stats[l]));
     choir_model_on_routing(model, look, &all);

@@ -53,15 +53,15 @@ static void equals_naive_loops(void **state) {
         if (variant & 32 && (variant & 12 || !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(gate_on)))) continue;
         if (variant & 8 && !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(score))) continue;
         layer_case c = make(ch_router_names[router], backends[backend]);
-        if (variant & 8) strcpy(c.options.score, "sigmoid");
-        if (variant & 32) strcpy(c.options.gate_on, "input");
+        if (variant & 8) c.options.score = CH_SIGMOID;
+        if (variant & 32) c.options.gate_on = CH_GATE_INPUT;
         if (variant & 16) c.activation = variant & 1 ? CH_SWIGLU : CH_GEGLU;
         c.training = variant & 1;
         c.valid = variant & 2 ? mask : NULL;
         c.discard = !c.training;
         c.out_acc = (variant & 4) != 0;
         c.options.random_second = 1;
-        c.options.eval_capacity_factor = is_dense(c.options.name) ? 1 : 1.5;
+        c.options.eval_capacity_factor = is_dense(c.options.kind->name) ? 1 : 1.5;
         real *want = test_new(N * D);
         for (int pass = 0; c.out_acc && pass < 2; pass++) test_normal(pass ? want : c.out, N * D, 70);
         naive_layer(&c, want);

@@ -28,11 +28,11 @@ static void routes_a_matrix(void **state) {
     for (int i = 0; i < E; i++) scores[t * E + i] = (float)(exp((double)logits[t * E + i]) / sum);
   }
   for (int variant = 0; variant < 8; variant++) {
-    choir_router_options o = router_options(variant & 1 ? "capped_expert_choice" : "expert_choice");
+    ch_router_spec o = router_options(variant & 1 ? "capped_expert_choice" : "expert_choice");
     choir_route_stats stats;
     int64_t slots = 0;
     const uint8_t *mask = variant & 2 ? valid : NULL;
-    test_ok(choir_route(&(choir_route_request){.options = &o,
+    test_ok(choir_route(&(choir_route_request){.config = test_config_of(&o),
                                                .n = N,
                                                .e = E,
                                                .scores = variant & 4 ? logits : scores,
@@ -49,14 +49,14 @@ static void routes_a_matrix(void **state) {
     assert_int_equal(stats.dropped, 0);
     choir_route_stats_free(&stats);
   }
-  choir_router_options o = router_options("expert_choice"), hash = router_options("hash");
+  ch_router_spec o = router_options("expert_choice"), hash = router_options("hash");
   float bad[E] = {0, NAN};
-  choir_route_request r = {.options = &o, .n = 1, .e = E, .scores = scores, .thresholds = thresholds};
+  choir_route_request r = {.config = test_config_of(&o), .n = 1, .e = E, .scores = scores, .thresholds = thresholds};
   test_ok(choir_route(&r, gates, NULL)); /* a token by itself */
   r.n = N;
   r.thresholds = bad;
   test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_NUMERIC, "thresholds[1]");
-  r.options = &hash;
+  r.config = test_config_of(&hash);
   r.thresholds = thresholds;
   test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "'hash' keeps no thresholds");
 }
@@ -68,7 +68,8 @@ static choir_layer *causal_layer(const char *router) {
   o.d_model = D;
   o.d_hidden = H;
   o.experts = E;
-  o.router = router_options(router);
+  const ch_router_spec spec = router_options(router);
+  o.config = test_config_of(&spec);
   o.causal = 1;
   o.backend = "reference";
   o.threads = 2;
@@ -231,8 +232,10 @@ static void calls_in_a_row(void **state) {
   float out[2][N * D], dx[N * D];
   uint8_t valid[N];
   memset(valid, 1, sizeof valid);
-  o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = E, o.router = router_options("switch_top1");
-  o.router.jitter = 0.5, o.router.capacity_factor = E;
+  o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = E;
+  ch_router_spec spec = router_options("switch_top1");
+  spec.jitter = 0.5, spec.capacity_factor = E;
+  o.config = test_config_of(&spec);
   for (int k = 0; k < 2; k++) {
     choir_layer *layer;
     test_ok(choir_layer_create(&o, &layer));
@@ -260,11 +263,13 @@ static void is_no_model(void **state) {
     choir_layer *layer;
     float out[N * D];
     int32_t ids[N] = {0};
-    o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = E, o.router = router_options(options[i][0]);
+    o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = E;
+    ch_router_spec spec = router_options(options[i][0]);
     if (i)
-      o.router.consistency_weight = 0.5;
+      spec.consistency_weight = 0.5;
     else
-      o.router.threshold_after = 7;
+      spec.threshold_after = 7;
+    o.config = test_config_of(&spec);
     test_ok(choir_layer_create(&o, &layer));
     test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, out));
     test_fails(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 1, out), CHOIR_ERROR_ARGUMENT, options[i][1]);
@@ -281,8 +286,9 @@ static void all_tokens_to_all_experts(void **state) {
   choir_layer *layer;
   choir_route_stats stats;
   float given[256], out[2 * 2048];
-  o.tokens = 2048, o.d_model = o.d_hidden = 2, o.experts = 256, o.router = c.options, o.causal = 1;
-  o.router.capacity_factor = 8;
+  o.tokens = 2048, o.d_model = o.d_hidden = 2, o.experts = 256, o.causal = 1;
+  c.options.capacity_factor = 8;
+  o.config = test_config_of(&c.options);
   for (int i = 0; i < 256; i++) given[i] = -1;
   test_ok(choir_layer_create(&o, &layer));
   choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2, .thresholds = given};

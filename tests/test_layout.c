@@ -5,6 +5,7 @@
 #include "base/machine.h"
 #include "choir/choir.h"
 #include "forked_comm.h"
+#include "model/config.h"
 #include "model_testing.h"
 #include "plan/plan.h"
 #include "plan/traffic.h"
@@ -220,7 +221,7 @@ static int train(const ch_comm *comm, void *context) {
 /* Four experts on eight ranks, then four, then eight again. */
 static void a_run_goes_on_in_another_layout(void **state) {
   choir_config c;
-  test_ok(choir_config_load("config.json", &c));
+  test_ok(ch_config_load("config.json", &c));
   c.train.batch_sequences = c.train.shards = 8;
   for (int i = 0; i < 3; i++) assert_int_equal(forked_run(i == 1 ? 4 : 8, 0, train, &(run_job){&c, 2 + 2 * i}), 0);
   program_must("grep -c '\"ranks\":8,\"replicas\":2' run/timing.jsonl | grep -q 2");

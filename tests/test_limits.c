@@ -5,6 +5,7 @@
 
 #include "base/threads.h"
 #include "choir/choir.h"
+#include "model/config.h"
 #include "program.h"
 
 #define TRAIN "choir train --config config.json --data data --set steps=9 --threads 1 "
@@ -103,9 +104,9 @@ static void forked(void **state) {
   choir_forward_result result;
   choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
   int32_t tokens[64] = {1, 2, 3};
-  test_ok(choir_config_load("config.json", &config));
+  test_ok(ch_config_load("config.json", &config));
   config.model.vocab_size = 300;
-  test_ok(choir_router_options_default("hash", &config.model.router)); /* which serves as it is */
+  config.model.router = test_router("hash"); /* which serves as it is */
   run.threads = 2;
   run.compute = "bf16", run.emulate_bf16 = 1;
   test_ok(choir_model_create(&config, 1, &run, &two));

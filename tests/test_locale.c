@@ -2,6 +2,7 @@
  * and numbers in text are read as ever. */
 #include "bench/bench.h"
 #include "choir/choir.h"
+#include "model/config.h"
 #include "page.h"
 #include "pages/report.h"
 
@@ -42,7 +43,7 @@ static void is_json(const char *path, int least) {
 static void runs_and_reports(void **state) {
   choir_config config;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
-  test_ok(choir_config_load("config.json", &config));
+  test_ok(ch_config_load("config.json", &config));
   config.train.steps = 4;
   o.config = &config, o.data = "data", o.out = "run", o.run.threads = 1, o.disk_minutes = -1.5;
   test_fails(choir_train(&o), CHOIR_ERROR_ARGUMENT, "disk_minutes is -1.5");

@@ -23,7 +23,7 @@ static void diffusion_draws(void **state) {
   enum { STEPS = 400, ROWS = 2 * MODEL_B };
   c.train.accumulate = 2;
   for (int cosine = 0; cosine < 2; cosine++) {
-    strcpy(c.train.mask_schedule, cosine ? "cosine" : "linear");
+    c.train.mask_schedule = cosine ? CH_MASK_COSINE : CH_MASK_LINEAR;
     double weights = 0, low = 0;
     for (int64_t step = 0; step < STEPS; step++) {
       int seen[ROWS] = {0};

@@ -1,6 +1,7 @@
 /* The plan of a run's memory: that of the arenas, and what the system says of a training process. */
 #include <sys/resource.h>
 
+#include "model/config.h"
 #include "program.h"
 #include "train/step.h"
 
@@ -19,9 +20,9 @@ static void plan_is_that_of_the_arenas(void **state) {
     choir_config_costs costs;
     ch_trainer t;
     choir_model_options run = {.emulate_bf16 = 1, .threads = 2};
-    test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/pico.json", &c));
-    strcpy(c.train.compute, computes[i % 2]);
-    strcpy(c.train.optimizer, ch_optim_names[i / 4]);
+    test_ok(ch_config_load(CHOIR_SOURCE_DIR "/configs/pico.json", &c));
+    c.train.compute = ch_word_number(ch_compute_names, computes[i % 2]);
+    c.train.optimizer = i / 4;
     c.model.vocab_size = 4096;
     c.train.batch_sequences = 3;
     if (i / 2 % 2) {

@@ -2,16 +2,17 @@
 #include <unistd.h>
 
 #include "choir/choir.h"
+#include "model/config.h"
 #include "testing.h"
 
 enum { B = 4, T = 24, V = 96 };
 
 static choir_config small_config(const char *router) {
   choir_config c;
-  choir_config_default(&c);
+  ch_config_default(&c);
   test_set(&c, "vocab_size=%d layers=4 d_model=64 d_hidden=96 heads=4 sequence_length=%d batch_sequences=%d", V, T, B);
   c.model.experts = strcmp(router, "dense") ? 8 : 1;
-  test_ok(choir_router_options_default(router, &c.model.router));
+  c.model.router = test_router(router);
   return c;
 }
 
@@ -120,7 +121,7 @@ static void looking_ahead_is_declared(void **state) {
     test_ok(choir_model_forward(model, B, T, token, after, 0, &result));
     /* not bit for bit: experts with other numbers of tokens round their products otherwise */
     double error = test_error(after, before, (int64_t)((B - 1) * T + T / 2) * V);
-    if (!choir_router_looks_across_tokens(&config.model.router, 0) && !(error < 1e-6))
+    if (!choir_router_looks_across_tokens(test_config_of(&config.model.router), 0) && !(error < 1e-6))
       fail_msg("%s: %g", *router, error);
     if (!strcmp(*router, "expert_choice")) assert_true(error > 1e-4);
     choir_model_free(model);

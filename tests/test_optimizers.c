@@ -218,7 +218,7 @@ static void test_nan(void **state) {
 static void check_optim(const ch_optim *optim, ch_optim_tensor t) {
   enum { MOST = 2 * 5 * 7, BEYOND = 16, WALK = 40 };
   int64_t count = t.batch * t.rows * t.cols;
-  choir_train_config config = {.beta1 = 0.9, .beta2 = 0.99};
+  ch_train_config config = {.beta1 = 0.9, .beta2 = 0.99};
   real w[MOST], g[MOST], target[MOST], state[CH_OPTIM_STATES][MOST + BEYOND] = {{0}};
   test_normal(w, count, 1);
   test_normal(target, count, 2);
@@ -309,7 +309,7 @@ static void test_finite(void **state) {
  * small that eps2 sets the step, and the second gradient so large that it is clipped. */
 static void test_constants(void **state) {
   enum { COLS = 5, COUNT = 6 * COLS };
-  const choir_train_config c = {.beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
+  const ch_train_config c = {.beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
   for (int rows = 1; rows <= 6; rows += 5)
     for (int which = 0; which < 2; which++) {
       const ch_optim *kind = ch_optim_find(which ? "adamw" : "adafactor");

@@ -1,11 +1,12 @@
 /* The parameter table: names, shapes, counts, initial values. */
+#include "model/config.h"
 #include "model/param.h"
 #include "modern.h"
 #include "testing.h"
 
 static choir_config nano(void) {
   choir_config c;
-  test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/nano.json", &c));
+  test_ok(ch_config_load(CHOIR_SOURCE_DIR "/configs/nano.json", &c));
   c.model.vocab_size = 8192;
   return c;
 }
@@ -107,7 +108,7 @@ static void impossible_attention_is_refused(void **state) {
   refuse("relative", "model.rope_fraction", "0.5", "set model.position to rope");
   choir_config odd = nano();
   odd.model.rel_buckets = 31;
-  strcpy(odd.model.attention, "bidirectional");
+  odd.model.attention = CH_BIDIRECTIONAL;
   test_fails(choir_config_check(&odd), CHOIR_ERROR_ARGUMENT, "model.rel_buckets is 31 with model.attention bidirect");
   refuse("rope", "model.rope_fraction", "0.1", "model.rope_fraction is 0.1, of heads of 32 columns 3: must be an even");
   refuse("rope", "model.rope_fraction", "0.04", "of heads of 32 columns 1: must be an even number");

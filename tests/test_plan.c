@@ -4,6 +4,7 @@
 
 #include "forked_comm.h"
 #include "handle/ranks.h"
+#include "model/config.h"
 #include "model_testing.h"
 #include "page.h"
 #include "plan/plan.h"
@@ -63,7 +64,7 @@ static void one_process_is_what_the_program_says(void **state) {
   for (size_t i = 0; i < found.gl_pathc; i++) {
     choir_config config;
     choir_config_costs costs;
-    test_ok(choir_config_load(found.gl_pathv[i], &config));
+    test_ok(ch_config_load(found.gl_pathv[i], &config));
     if (!config.model.vocab_size) config.model.vocab_size = 512;
     test_ok(choir_config_get_costs(&config, &costs));
     ch_plan *plan = plan_of(&config, one_rank, 0);
@@ -108,12 +109,12 @@ static void other_steps_by_hand(void **state) {
   const double n = MODEL_B * MODEL_T, d = 32, rate = 0.6 * 100e9, weights = 2 * MODEL_E * 2 * 32 * 40;
   choir_config c = model_config("random");
   c.model.router.consistency_weight = 1;
-  strcpy(c.train.compute, "bf16");
+  c.train.compute = CH_COMPUTE_BF16;
   ch_plan *plan = plan_of(&c, one_rank, 0);
   assert_true(fabs(part_of(plan->layout, "head")->seconds - 2 * 3 * n * 2 * MODEL_V * d / (4 * rate)) < 1e-12);
   ch_plan_free(plan);
   c = model_config("expert_choice");
-  strcpy(c.train.compute, "bf16");
+  c.train.compute = CH_COMPUTE_BF16;
   plan = plan_of(&c, one_rank, 0);
   assert_true(fabs(part_of(plan->layout, "routing")->seconds - 3 * n * 2 * 2 * d * MODEL_E / rate) < 1e-12);
   ch_plan_free(plan);
@@ -163,7 +164,7 @@ static void ranks_plan_what_the_plan_says(void **state) {
     job.config.train.shards = 8;
     job.config.model.d_model = 256, job.config.model.d_expert = 1024; /* above the rounding to whole pages */
     if (job.config.model.experts > 1) job.config.model.experts = 6;   /* not a multiple of the ranks */
-    snprintf(job.config.train.compute, sizeof job.config.train.compute, i % 3 ? "fp32" : "bf16");
+    job.config.train.compute = i % 3 ? CH_COMPUTE_FP32 : CH_COMPUTE_BF16;
     job.bytes = mmap(NULL, FORKED_MOST * sizeof *job.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_int_equal(forked_run(ranks, 0, plan_really, &job), 0);
     int64_t most = 0;
@@ -300,7 +301,7 @@ static void refusals_say_why(void **state) {
   test_fails(ch_plan_create(&c, &(ch_plan_options){.cluster = "cluster.json"}, &plan), CHOIR_ERROR_ARGUMENT,
              "train.batch_sequences is 12, which 8 ranks cannot share evenly; set it to a multiple of 8");
   c.train.batch_sequences = 16;
-  snprintf(c.train.compute, sizeof c.train.compute, "bf16");
+  c.train.compute = CH_COMPUTE_BF16;
   test_fails(ch_plan_create(&c, &(ch_plan_options){.cluster = "cluster.json"}, &plan), CHOIR_ERROR_ARGUMENT,
              "bf16_gflops");
   d.model.moe_every = 0;
@@ -324,10 +325,10 @@ static void the_papers_sizes(void **state) {
     ch_plan *plan;
     snprintf(path, sizeof path, "%s/configs/%s.json", CHOIR_SOURCE_DIR, want[i].config);
     snprintf(cluster, sizeof cluster, "%s/examples/clusters/%s.json", CHOIR_SOURCE_DIR, want[i].cluster);
-    test_ok(choir_config_load(path, &c));
+    test_ok(ch_config_load(path, &c));
     c.train.batch_sequences = want[i].sequences;
-    snprintf(c.train.compute, sizeof c.train.compute, "%s", want[i].compute);
-    snprintf(c.parallel.wire, sizeof c.parallel.wire, "%s", want[i].compute);
+    c.train.compute = ch_word_number(ch_compute_names, want[i].compute);
+    c.parallel.wire = ch_word_number(ch_compute_names, want[i].compute);
     test_ok(ch_plan_create(&c, &(ch_plan_options){.cluster = cluster}, &plan));
     const ch_plan_layout *l = &plan->layout[0];
     if (*l->refused) fail_msg("%s on %s: %s", want[i].config, want[i].cluster, l->refused);

@@ -6,6 +6,7 @@
 #include "comm/collective.h"
 #include "forked_comm.h"
 #include "handle/ranks.h"
+#include "model/config.h"
 #include "model_testing.h"
 #include "own_routers.h"
 
@@ -34,11 +35,11 @@ static void same_matrix(void **state) {
   for (int i = 0; i < TWINS; i++)
     for (int variant = 0; variant < 4; variant++) {
       for (int j = 0; j < 2; j++) {
-        choir_router_options o;
-        test_ok(choir_router_options_default(j ? twins[i].choirs : twins[i].own, &o));
+        ch_router_spec o = test_router(j ? twins[i].choirs : twins[i].own);
         o.normalize_gates = variant & 1;
-        strcpy(o.score, "softmax");
-        choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores, .valid = variant & 2 ? valid : NULL};
+        o.score = CH_SOFTMAX;
+        choir_route_request r = {
+            .config = test_config_of(&o), .n = N, .e = E, .scores = scores, .valid = variant & 2 ? valid : NULL};
         test_ok(choir_route(&r, gates[j], NULL));
         test_ok(choir_route_backward(&r, dgates, i == 2 ? 0 : 0.5, dscores[j]));
       }
@@ -177,13 +178,12 @@ static int bad_gates(void *context, const choir_plugin_call *call, const uint8_t
 static int route_with(const choir_plugin_router *router, float *gates) {
   float scores[N * E];
   uint8_t valid[N];
-  choir_router_options o;
   memset(valid, 1, sizeof valid);
   valid[N - 1] = 0;
   fill_scores(scores, N, E, 3);
   test_ok(choir_router_register(router));
-  test_ok(choir_router_options_default(router->name, &o));
-  choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores, .valid = valid};
+  const ch_router_spec o = test_router(router->name);
+  choir_route_request r = {.config = test_config_of(&o), .n = N, .e = E, .scores = scores, .valid = valid};
   return choir_route(&r, gates, NULL);
 }
 
@@ -296,21 +296,21 @@ static void options(void **state) {
   assert_true(fd >= 0);
   close(fd);
   test_ok(choir_config_save(&c, path));
-  test_ok(choir_config_load(path, &back));
+  test_ok(ch_config_load(path, &back));
   assert_memory_equal(&c.model.router, &back.model.router, sizeof c.model.router);
   assert_true(back.model.router.own[0] == 0.25 && back.model.router.own[1] == 7);
   back.model.router.own[2] = 1;
   assert_int_equal(choir_config_check(&back), CHOIR_ERROR_ARGUMENT);
-  choir_router_option option;
+  choir_field option;
   int count = choir_router_option_count("keen");
   test_ok(choir_router_option_at("keen", count - 2, &option));
-  assert_string_equal(option.name, "share");
+  assert_string_equal(strrchr(option.key, '.') + 1, "share");
   assert_string_equal(option.value, "0.5");
   assert_int_equal(choir_router_option_at("keen", count, &option), CHOIR_ERROR_ARGUMENT);
   FILE *file = fopen(path, "w");
   fputs("{\"model\": {\"router\": {\"name\": \"absent\", \"share\": 0.25}}}", file);
   fclose(file);
-  assert_int_equal(choir_config_load(path, &back), CHOIR_ERROR_FORMAT);
+  assert_int_equal(ch_config_load(path, &back), CHOIR_ERROR_FORMAT);
   assert_non_null(strstr(choir_error_message(), "--plugin"));
   unlink(path);
 }
@@ -318,12 +318,12 @@ static void options(void **state) {
 /* examples/own_router.c as a shared library. */
 static void from_a_file(void **state) {
   float scores[N * E], gates[N * E];
-  choir_router_options o;
+  ch_router_spec o;
   fill_scores(scores, N, E, 3);
   test_ok(choir_plugin_load(CHOIR_OWN_ROUTER));
-  test_ok(choir_router_options_default("even_share", &o));
+  o = test_router("even_share");
   o.own[0] = 3;
-  choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores};
+  choir_route_request r = {.config = test_config_of(&o), .n = N, .e = E, .scores = scores};
   test_ok(choir_route(&r, gates, NULL));
   int taken = 0;
   for (int i = 0; i < N * E; i++) taken += gates[i] != 0, assert_true(gates[i] == 0 || gates[i] >= 0.75f);

@@ -3,6 +3,7 @@
  * without this, on the CPU and on the kernels of devices. Weights and the optimizer's state begin as the zeros that new
  * memory is (base/memory.h). */
 #include "choir/choir.h"
+#include "model/config.h"
 #include "moe/router.h"
 #include "op/backend.h"
 #include "program.h"
@@ -45,7 +46,7 @@ static void poisoned_fill(ch_ops *ops, ch_compute compute) {
 static void train(const char *on, const char *router, const char *out) {
   choir_config c;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
-  test_ok(choir_config_load("config.json", &c));
+  test_ok(ch_config_load("config.json", &c));
   static const char *const of[][2] = {{"dense", "experts=1"},
                                       {"expert_choice", "router.threshold_after=2"},
                                       {"switch_top1", "router.jitter=0.1"},

@@ -13,7 +13,7 @@ static int set_up(void **state) {
 static layer_case pool_case(const char *pool, int n, int length) {
   layer_case c = choice_case("expert_choice", n, E);
   c.T = length;
-  strcpy(c.options.pool, pool);
+  c.options.pool = ch_word_number(ch_router_pools, pool);
   for (int j = 0; j < n * E; j++) c.scores[j] = (real)ch_rng_uniform(ch_rng_make(4, CH_STREAM_TEST, 70), (uint64_t)j);
   return c;
 }
@@ -147,16 +147,17 @@ static void one_sequence_by_position(void **state) {
 }
 
 static void refused(const char *pool, int n, int e, int length, int group, double factor, const char *words) {
-  choir_router_options o = router_options("expert_choice");
+  ch_router_spec o = router_options("expert_choice");
   float gates[1], scores[1] = {0};
-  strcpy(o.pool, pool);
+  o.pool = ch_word_number(ch_router_pools, pool);
   o.group_size = group;
   if (factor > 0) o.capacity_factor = factor;
   test_fails(ch_router_find("expert_choice")->check(&o, n, e, length), CHOIR_ERROR_ARGUMENT, words);
-  assert_int_equal(
-      choir_route(&(choir_route_request){.options = &o, .n = n, .e = e, .scores = scores, .sequence_length = length},
-                  gates, NULL),
-      CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(choir_route(
+                       &(choir_route_request){
+                           .config = test_config_of(&o), .n = n, .e = e, .scores = scores, .sequence_length = length},
+                       gates, NULL),
+                   CHOIR_ERROR_ARGUMENT);
 }
 
 static void impossible_pools_are_refused(void **state) {
@@ -167,7 +168,6 @@ static void impossible_pools_are_refused(void **state) {
   refused("group", 64, 16, 8, 15, 0, "16 experts choose among only 15 tokens (pool 'group'");
   refused("group", 64, 16, 8, 0, 0, "group_size is 0");
   refused("group", 64, 16, 8, 64, 17, "capacity_factor 17");
-  refused("positions", 64, 16, 8, 8, 0, "did you mean 'position'");
 }
 
 TEST_MAIN(set_up, NULL, names_of_the_same_pool, positions_are_transposed_sequences, positions_do_not_compete,

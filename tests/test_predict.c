@@ -1,4 +1,5 @@
 /* Predictions of tasks: what they are computed from, on whom they depend, how they are measured and written. */
+#include "model/config.h"
 #include "modern.h"
 #include "task/set.h"
 #include "task_testing.h"
@@ -48,10 +49,10 @@ static choir_model *new_model(const char *router) {
   choir_config c;
   choir_model *model;
   choir_model_options run = {.backend = "cpu", .threads = 2};
-  choir_config_default(&c);
+  ch_config_default(&c);
   test_set(&c, "layers=2 d_model=48 d_hidden=64 heads=3 experts=4 sequence_length=64 batch_sequences=4");
   c.model.vocab_size = choir_tokenizer_vocab_size(tokenizer);
-  test_ok(choir_router_options_default(router, &c.model.router));
+  c.model.router = test_router(router);
   test_ok(choir_model_create(&c, 3, &run, &model));
   test_thresholds(model, 0.26, 0);
   test_ok(choir_model_set_routing(model, "threshold"));

@@ -132,9 +132,9 @@ static const int all_ranks[] = {2, 3, 4, 6, 8, 0}, odd_ranks[] = {3, 8, 0}, some
 
 /* Gated experts, shared ones, a dense layer first, all others with experts, and the attention of today. */
 static choir_config today(choir_config c, const char *activation, int shared) {
-  strcpy(c.model.activation, activation);
-  strcpy(c.model.expert_activation, activation);
-  strcpy(c.model.router.score, "sigmoid");
+  c.model.activation = ch_word_number(ch_activation_names, activation);
+  c.model.expert_activation = ch_word_number(ch_activation_names, activation);
+  c.model.router.score = CH_SIGMOID;
   c.model.dense_layers = c.model.moe_every = 1;
   c.model.shared_experts = shared;
   test_modern(&c);
@@ -162,7 +162,7 @@ static void every_router_on_a_bf16_wire(void **state) {
   }
 }
 
-static void gate_input(choir_config *c) { snprintf(c->model.router.gate_on, sizeof c->model.router.gate_on, "input"); }
+static void gate_input(choir_config *c) { c->model.router.gate_on = CH_GATE_INPUT; }
 
 /* With hardly any room, so that no rank can send all of its rows at once. */
 static void rows_in_rounds(void **state) {
@@ -180,7 +180,7 @@ static void rows_in_rounds(void **state) {
 
 static choir_config config_of_pool(const char *pool, int shards) {
   choir_config c = config_of("expert_choice", shards, 1);
-  snprintf(c.model.router.pool, sizeof c.model.router.pool, "%s", pool);
+  c.model.router.pool = ch_word_number(ch_router_pools, pool);
   c.model.router.group_size = 40;
   return c;
 }
@@ -216,13 +216,13 @@ static void z_loss(choir_config *c) { c->model.router.z_loss_weight = 0.5; }
 static void by_sequence(choir_config *c) {
   z_loss(c);
   c->model.router.aux_loss_weight = 0.5;
-  snprintf(c->model.router.aux_scope, sizeof c->model.router.aux_scope, "sequence");
-  snprintf(c->model.router.priority, sizeof c->model.router.priority, "score");
+  c->model.router.aux_scope = CH_SCOPE_SEQUENCE;
+  c->model.router.priority = CH_BY_SCORE;
   c->model.router.capacity_factor = 1;
 }
-static void in_bf16(choir_config *c) { snprintf(c->train.compute, sizeof c->train.compute, "bf16"); }
+static void in_bf16(choir_config *c) { c->train.compute = CH_COMPUTE_BF16; }
 static void adamw_in_bf16(choir_config *c) {
-  snprintf(c->train.optimizer, sizeof c->train.optimizer, "adamw");
+  c->train.optimizer = CH_ADAMW;
   in_bf16(c);
 }
 static void sums_in_bf16(choir_config *c) {

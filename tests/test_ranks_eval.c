@@ -99,7 +99,8 @@ static void evaluate(report *r, choir_model *model, const choir_tokenizer *token
     add_stats(r, model);
   }
   evaluate_sources(r, model);
-  if (!routing && !strcmp(choir_model_get_config(model)->model.router.name, "expert_choice")) evaluate_capacity(model);
+  if (!routing && !strcmp(choir_model_get_config(model)->model.router.kind->name, "expert_choice"))
+    evaluate_capacity(model);
   test_ok(choir_model_set_routing(model, NULL));
 }
 

@@ -22,8 +22,8 @@ static void same_files(void **state) {
 static void masked_files(void **state) {
   for (int ranks = 1; ranks <= 4; ranks *= 4) {
     job j = job_here("expert_choice", ranks == 1 ? "one" : "many");
-    strcpy(j.config.model.attention, "bidirectional");
-    strcpy(j.config.train.objective, "masked_diffusion");
+    j.config.model.attention = CH_BIDIRECTIONAL;
+    j.config.train.objective = CH_MASKED_DIFFUSION;
     program_must("rm -rf %s", j.out);
     go(j, ranks);
   }
@@ -38,7 +38,7 @@ static void same_sets_of_files(void **state) {
   j.config.train.file_bytes = 6000;
   j.config.train.keep_checkpoints = 1;
   j.config.train.steps = 2;
-  snprintf(j.config.train.optimizer, sizeof j.config.train.optimizer, "adamw");
+  j.config.train.optimizer = CH_ADAMW;
   go(j, 1);
   program_must(
       "test $(ls one/checkpoints/*/model-*-of-*.safetensors one/checkpoints/*/state-*.safetensors | wc -l) -gt 9");

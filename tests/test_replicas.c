@@ -6,6 +6,7 @@
 #include "comm/collective.h"
 #include "forked_comm.h"
 #include "handle/ranks.h"
+#include "model/config.h"
 #include "model_testing.h"
 #include "program.h"
 
@@ -77,8 +78,8 @@ static int train_bits(const ch_comm *comm, void *context) {
 
 static void clip_sums(choir_config *c) { c->train.accumulate = 2, c->train.clip_norm = 0.05; }
 static void adamw_in_bf16(choir_config *c) {
-  snprintf(c->train.optimizer, sizeof c->train.optimizer, "adamw");
-  snprintf(c->train.compute, sizeof c->train.compute, "bf16");
+  c->train.optimizer = CH_ADAMW;
+  c->train.compute = CH_COMPUTE_BF16;
 }
 static void nothing(choir_config *c) { (void)c; }
 
@@ -152,7 +153,7 @@ static void go(job j) {
 
 static job job_of(const char *out, layout l) {
   job j = {.out = out, .layout = l, .odd_rank = -1};
-  test_ok(choir_config_load("config.json", &j.config));
+  test_ok(ch_config_load("config.json", &j.config));
   j.config.train.steps = STEPS;
   j.config.train.batch_sequences = j.config.train.shards = 24;
   j.config.train.sequence_length = 16;

@@ -22,10 +22,11 @@ static void routes_a_matrix(void **state) {
       for (int i = 0; i < e; i++) sum += exp((double)logits[t * e + i]);
       for (int i = 0; i < e; i++) scores[t * e + i] = (float)(exp((double)logits[t * e + i]) / sum);
     }
-    choir_router_options o = router_options(ch_router_names[router]);
-    snprintf(o.score, sizeof o.score, "softmax"); /* the scores below are softmaxes */
+    ch_router_spec o = router_options(ch_router_names[router]);
+    o.score = CH_SOFTMAX; /* the scores below are softmaxes */
     double want[N * E];
-    if (!strcmp(o.name, "base")) memcpy(scores, logits, sizeof(float) * (size_t)(N * e)); /* takes both as logits */
+    if (!strcmp(o.kind->name, "base"))
+      memcpy(scores, logits, sizeof(float) * (size_t)(N * e)); /* takes both as logits */
     naive_routing q = {.o = &o,
                        .n = N,
                        .e = e,
@@ -39,7 +40,7 @@ static void routes_a_matrix(void **state) {
     for (int is_logits = 0; is_logits < 2; is_logits++) {
       choir_route_stats stats;
       test_poison(gates, N * e);
-      test_ok(choir_route(&(choir_route_request){.options = &o,
+      test_ok(choir_route(&(choir_route_request){.config = test_config_of(&o),
                                                  .n = N,
                                                  .e = e,
                                                  .scores = is_logits ? logits : scores,
@@ -76,8 +77,9 @@ static void routes_a_matrix(void **state) {
 
 static void refuses_bad_matrices(void **state) {
   float scores[N * E], gates[N * E];
-  choir_router_options o = router_options("gshard_top2");
-  choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores};
+  choir_config c = {.model.router = router_options("gshard_top2")};
+  ch_router_spec *o = &c.model.router;
+  choir_route_request r = {.config = &c, .n = N, .e = E, .scores = scores};
   for (int j = 0; j < N * E; j++) scores[j] = 0.125f;
   scores[7 * E + 3] = NAN;
   test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_NUMERIC, "scores[7,3]");
@@ -100,13 +102,13 @@ static void refuses_bad_matrices(void **state) {
   test_ok(choir_route(&r, gates, NULL)); /* padding may hold anything */
 
   r.is_logits = 0;
-  o = router_options("hash");
+  *o = router_options("hash");
   test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "token ids");
   const int32_t ids[N] = {0, 1, -4};
   r.tokens = ids;
   test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "tokens[2] is -4");
-  o = router_options("expert_choice");
-  r = (choir_route_request){.options = &o, .n = 4, .e = E, .scores = scores};
+  *o = router_options("expert_choice");
+  r = (choir_route_request){.config = &c, .n = 4, .e = E, .scores = scores};
   test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "8 experts");
   r.n = N;
   r.sequence_length = -1;
@@ -116,38 +118,39 @@ static void refuses_bad_matrices(void **state) {
   test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "scores is NULL");
   r.scores = gates;
   test_fails(choir_route(&r, NULL, NULL), CHOIR_ERROR_ARGUMENT, "what is to receive the result is NULL");
-  strcpy(o.name, "switch");
-  test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "no router 'switch'");
-  o = router_options("expert_choice");
+  r.scores = scores, r.config = NULL;
+  test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "config is NULL");
+  r.config = &c;
+  *o = router_options("expert_choice");
   r.n = INT32_MAX;
   test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "too many");
   r.n = N;
   for (int i = 0; i < 4; i++) { /* by thresholds as by all other doors */
     const int caps[] = {-1, -536870912, INT32_MIN};
-    o = router_options(i & 1 ? "global_topk" : "capped_expert_choice");
+    *o = router_options(i & 1 ? "global_topk" : "capped_expert_choice");
     r.thresholds = i & 2 ? scores : NULL;
     for (int j = 0; j < 3; j++) {
-      o.cap = caps[j];
+      o->cap = caps[j];
       test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "cap is -");
     }
   }
   r.thresholds = NULL;
   r.tokens = ids;
   for (int K = -1; K < 1; K++) {
-    o = router_options(K ? "random" : "quantile_balanced");
-    o.experts_per_token = K;
+    *o = router_options(K ? "random" : "quantile_balanced");
+    o->experts_per_token = K;
     test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "experts_per_token is ");
   }
 }
 
-static choir_layer *make_layer(const choir_router_options *router, int e, const char *compute) {
+static choir_layer *make_layer(const ch_router_spec *router, int e, const char *compute) {
   choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
   choir_layer *layer;
   o.tokens = N;
   o.d_model = D;
   o.d_hidden = H;
   o.experts = e;
-  o.router = *router;
+  o.config = test_config_of(router);
   o.threads = 2;
   o.compute = compute;
   o.seed = 5;
@@ -227,8 +230,8 @@ static void layer_refuses(void **state) {
   o.d_hidden = H;
   test_fails(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "experts is 0");
   o.experts = E;
-  test_fails(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "no router ''");
-  o.router = c.options;
+  test_fails(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "config is NULL");
+  o.config = test_config_of(&c.options);
   o.compute = "fp16";
   test_fails(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "compute 'fp16'");
   o.compute = "fp32";
@@ -236,12 +239,13 @@ static void layer_refuses(void **state) {
   test_fails(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "backend 'gpu'");
   assert_null(layer);
   choir_layer_options many = CHOIR_LAYER_OPTIONS_INIT;
-  many.router = router_options("expert_choice");
+  choir_config others = {.model.router = router_options("expert_choice")};
+  many.config = &others;
   many.tokens = many.experts = 1 << 16; /* whose product is 0 in 32 bits */
   many.d_model = many.d_hidden = many.causal = 1;
   test_fails(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "65536 tokens and 65536 experts");
   many.tokens = many.experts = 4;
-  many.router.decay = 1; /* a mean that nothing enters */
+  others.model.router.decay = 1; /* a mean that nothing enters */
   test_fails(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "decay is 1");
 
   layer = make_layer(&c.options, E, "fp32");
@@ -257,7 +261,7 @@ static void layer_refuses(void **state) {
   choir_layer_free(layer);
   choir_layer_free(NULL);
 
-  choir_router_options of_models[] = {router_options("expert_choice"), router_options("random")};
+  ch_router_spec of_models[] = {router_options("expert_choice"), router_options("random")};
   of_models[0].threshold_after = 5;
   of_models[1].consistency_weight = 0.5;
   w.router = c.router;
@@ -274,18 +278,21 @@ static void layer_refuses(void **state) {
 /* Sums of counts, means over tokens. */
 static void statistics_add_up(void **state) {
   float scores[N * E], gates[N * E];
-  choir_router_options o = router_options("switch_top1");
+  ch_router_spec o = router_options("switch_top1");
   choir_route_stats a, b, sum;
   test_normal(scores, N * E, 9);
   test_ok(choir_route(
-      &(choir_route_request){.options = &o, .n = N, .e = E, .scores = scores, .is_logits = 1, .training = 1}, gates,
-      &a));
+      &(choir_route_request){
+          .config = test_config_of(&o), .n = N, .e = E, .scores = scores, .is_logits = 1, .training = 1},
+      gates, &a));
   test_ok(choir_route(
-      &(choir_route_request){.options = &o, .n = N / 2, .e = E, .scores = scores, .is_logits = 1, .training = 1}, gates,
-      &b));
+      &(choir_route_request){
+          .config = test_config_of(&o), .n = N / 2, .e = E, .scores = scores, .is_logits = 1, .training = 1},
+      gates, &b));
   test_ok(choir_route(
-      &(choir_route_request){.options = &o, .n = N, .e = E, .scores = scores, .is_logits = 1, .training = 1}, gates,
-      &sum));
+      &(choir_route_request){
+          .config = test_config_of(&o), .n = N, .e = E, .scores = scores, .is_logits = 1, .training = 1},
+      gates, &sum));
   test_ok(ch_route_stats_add(&sum, &b));
   assert_int_equal(sum.tokens, a.tokens + b.tokens);
   assert_int_equal(sum.assignments, a.assignments + b.assignments);
@@ -310,13 +317,14 @@ static void statistics_add_up(void **state) {
 static void sums_beyond_floats(void **state) {
   static const float scores[3][3] = {{2e38f, 3e38f, 1}, {.1f, .2f, .3f}, {.3f, .2f, .1f}};
   float gates[3][3];
-  choir_router_options top2 = router_options("gshard_top2"), chosen = router_options("expert_choice");
+  ch_router_spec top2 = router_options("gshard_top2"), chosen = router_options("expert_choice");
   top2.capacity_factor = chosen.capacity_factor = 3;
   chosen.normalize_gates = 1;
-  const choir_router_options *all[] = {&top2, &chosen};
+  const ch_router_spec *all[] = {&top2, &chosen};
   for (int i = 0; i < 2; i++) {
-    test_ok(choir_route(&(choir_route_request){.options = all[i], .n = 3, .e = 3, .scores = &scores[0][0]},
-                        &gates[0][0], NULL));
+    test_ok(
+        choir_route(&(choir_route_request){.config = test_config_of(all[i]), .n = 3, .e = 3, .scores = &scores[0][0]},
+                    &gates[0][0], NULL));
     assert_true(fabs((double)gates[0][0] - 0.4) < 1e-6 && fabs((double)gates[0][1] - 0.6) < 1e-6);
   }
 }

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include "choir/choir.h"
+#include "model/config.h"
 #include "program.h"
 
 #define TRAIN "choir train --threads 1 "
@@ -148,7 +149,7 @@ static void data_that_change_meanwhile(void **state) {
     meddler m = {"changed/text.train.shard", how};
     choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
     program_must("rm -rf changed moving && cp -r data changed");
-    test_ok(choir_config_load("config.json", &config));
+    test_ok(ch_config_load("config.json", &config));
     config.train.steps = 5, config.train.eval_every = 0, config.train.checkpoint_every = 1;
     o.config = &config, o.data = "changed", o.out = "moving", o.event = meddle, o.context = &m;
     if (how == 3) {

@@ -219,11 +219,11 @@ static void frozen(void **state) {
 
 /* A schedule that goes on is the rest of the longer one. */
 static void schedule(void **state) {
-  choir_train_config c = model_config("hash").train;
+  ch_train_config c = model_config("hash").train;
   c.rate = 2, c.constant_steps = 100, c.warmup_steps = 10, c.steps = 405;
   for (int cosine = 0; cosine < 2; cosine++) {
-    strcpy(c.schedule, cosine ? "cosine" : "inverse_sqrt");
-    choir_train_config later = c;
+    c.schedule = cosine ? CH_COSINE : CH_INVERSE_SQRT;
+    ch_train_config later = c;
     later.schedule_start = 5, later.steps = 400;
     for (int64_t step = 1; step < 400; step += 7)
       assert_true(ch_schedule_rate(&later, step) == ch_schedule_rate(&c, step + 5));
@@ -233,16 +233,16 @@ static void schedule(void **state) {
 }
 
 /* Gives what is left of rate 2 at a step. */
-static void assert_left(const choir_train_config *c, int64_t step, double left) {
+static void assert_left(const ch_train_config *c, int64_t step, double left) {
   double rate = ch_schedule_rate(c, step);
   if (!(fabs(rate - 2 * left) < 1e-12)) fail_msg("step %d: rate %.17g instead of %.17g", (int)step, rate, 2 * left);
 }
 
 /* Rates: constant in the trunk, falling from the cooldown's first step in the branch, right at both ends. */
 static void cooled(void **state) {
-  choir_train_config c = model_config("hash").train;
+  ch_train_config c = model_config("hash").train;
   c.rate = 2, c.steps = 100, c.cooldown_to = 0.1;
-  choir_train_config trunk = c;
+  ch_train_config trunk = c;
   c.cooldown_steps = 20;
   for (int64_t step = 1; step <= 80; step++) assert_true(ch_schedule_rate(&c, step) == ch_schedule_rate(&trunk, step));
   assert_left(&c, 81, 1 - 0.9 / 20);
@@ -261,7 +261,7 @@ static void cooled(void **state) {
   assert_left(&c, 85, 0.1);
   c.steps = 100, c.warmup_steps = 0;
   c.cooldown_steps = 0, c.cooldown_to = 0.1;
-  strcpy(c.schedule, "cosine");
+  c.schedule = CH_COSINE;
   assert_left(&c, 50, 0.55);
   assert_left(&c, 25, 0.1 + 0.9 * (1 + sqrt(0.5)) / 2);
   assert_left(&c, 100, 0.1);

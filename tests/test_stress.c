@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "choir/choir.h"
+#include "model/config.h"
 #include "program.h"
 
 #ifdef CHOIR_SANITIZED
@@ -111,7 +112,7 @@ static void nothing_grows(void **state) {
 
 static int setup(void **state) {
   if (program_setup(state)) return -1;
-  test_ok(choir_config_load("config.json", &config));
+  test_ok(ch_config_load("config.json", &config));
   config.model.vocab_size = 300;
   return 0;
 }

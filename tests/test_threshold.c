@@ -51,7 +51,7 @@ typedef struct {
 } routed;
 
 static routed route(const real *score, const real *threshold, int cap, const uint8_t *valid, int threads) {
-  choir_router_options options = router_options("expert_choice");
+  ch_router_spec options = router_options("expert_choice");
   routed out = {0};
   options.cap = cap;
   TEST_EXEC("reference", CH_COMPUTE_FP32, threads, {
@@ -61,7 +61,7 @@ static routed route(const real *score, const real *threshold, int cap, const uin
     ch_route_counts_alloc(&x, &x.tape, &r.counts, E);
     r.counts.capacity = -1;
     ch_route_args a = {.tokens = {.mask = valid, .valid = valid}, .kept.thresholds = threshold, .routing = &r};
-    ch_route_args_set(&a, ch_router_find(options.name), &options, N, E, 0);
+    ch_route_args_set(&a, options.kind, &options, N, E, 0);
     ch_router_by_thresholds(&x, &a);
     x.ops->index(&x, &(ch_index_args){.record = &r.record});
     if (pass_) keep_record(&out.record, &out.counts, &r.record, &r.counts);
@@ -127,7 +127,7 @@ static void equals_naive_loops(void **state) {
 /* The mean of what was observed is that of the definition, from the first batch on; an expert without cut-off in a
  * batch keeps what it has. */
 static void thresholds_are_means_of_cutoffs(void **state) {
-  choir_router_options options = router_options("expert_choice");
+  ch_router_spec options = router_options("expert_choice");
   const double decay = options.decay = 0.9;
   real kept[2] = {77, 77}, cutoff[2];
   double sum[2] = {0}, weight[2] = {0};
@@ -139,7 +139,7 @@ static void thresholds_are_means_of_cutoffs(void **state) {
       weight[i] = decay * weight[i] + (1 - decay);
     }
     TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
-      ch_router_observe(&x, ch_router_find(options.name), &options, 2, &seen,
+      ch_router_observe(&x, options.kind, &options, 2, &seen,
                         (ch_router_kept){.state = kept, .observed = (uint64_t)step});
     });
     for (int i = 0; i < 2; i++)
@@ -150,7 +150,7 @@ static void thresholds_are_means_of_cutoffs(void **state) {
 /* Adaptive ones move by 0.3 (1 - share) in their logarithm where a token passes, by -0.3 share where not: an expert
  * then takes its share of tokens, c / e with the capacity factor of serving, whatever the text is. */
 static void adaptive_cutoffs_move(void **state) {
-  choir_router_options options = router_options("expert_choice");
+  ch_router_spec options = router_options("expert_choice");
   real score[N * E], history[N * E], threshold[E];
   options.capacity_factor = 2, options.eval_capacity_factor = 1;
   for (int i = 0; i < N * E; i++) score[i] = (real)ch_rng_uniform(ch_rng_make(3, CH_STREAM_TEST, 60), (uint64_t)i);
@@ -160,7 +160,7 @@ static void adaptive_cutoffs_move(void **state) {
     ch_record_alloc(&x.tape, &r.record, N, E, N * ch_router_most_experts(&options, E));
     ch_route_counts_alloc(&x, &x.tape, &r.counts, E);
     ch_route_args a = {.causal = CH_ADAPTIVE, .growing.history = history, .kept.thresholds = threshold, .routing = &r};
-    ch_route_args_set(&a, ch_router_find(options.name), &options, N, E, N);
+    ch_route_args_set(&a, options.kind, &options, N, E, N);
     ch_router_by_thresholds(&x, &a);
     x.tape.used = 0;
   });

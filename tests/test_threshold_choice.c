@@ -109,7 +109,7 @@ static void at_the_cutoffs_it_is_expert_choice(void **state) {
 /* A threshold that nobody reaches comes down again, because what is observed is the cut-off of k. */
 static void a_starved_expert_recovers(void **state) {
   real thresholds[E] = {5, 5, 5, 5};
-  choir_router_options o = router_options("expert_choice");
+  ch_router_spec o = router_options("expert_choice");
   int load = 0;
   for (int step = 0; step < 400; step++) {
     layer_case c = threshold_case(thresholds);
@@ -119,8 +119,7 @@ static void a_starved_expert_recovers(void **state) {
     if (!step) assert_int_equal(load, K / 4);
     TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
       ch_routing seen = {.counts = c.counts};
-      ch_router_observe(&x, ch_router_find(o.name), &o, E, &seen,
-                        (ch_router_kept){.state = thresholds, .observed = 100000});
+      ch_router_observe(&x, o.kind, &o, E, &seen, (ch_router_kept){.state = thresholds, .observed = 100000});
     });
     layer_case_free(&c);
   }

@@ -1,6 +1,7 @@
 /* Runs that switch to thresholds, and the loss by thresholds beside every other: in metrics, in events, in the program.
  */
 #include "choir/choir.h"
+#include "model/config.h"
 #include "moe/router.h"
 #include "program.h"
 
@@ -8,7 +9,7 @@ enum { STEPS = 12, SWITCH = 6 };
 
 static choir_config run_config(const char *router) {
   choir_config c;
-  test_ok(choir_config_load("config.json", &c));
+  test_ok(ch_config_load("config.json", &c));
   test_set(&c, "router.name=%s layers=2 accumulate=2 steps=12 checkpoint_every=4 eval_every=3 eval_sequences=6",
            router);
   return c;

@@ -114,7 +114,7 @@ static void prices_follow_a_sequence(void **state) {
   for (int i = 0; i < E; i++) kept[i] = (real)(0.01 * i);
   for (int r = 0; r < 3; r++) {
     int most[2] = {0}; /* of an expert's tokens: without, with */
-    choir_router_options options = router_options(routers[r]);
+    ch_router_spec options = router_options(routers[r]);
     options.experts_per_token = K;
     for (int adaptive = 0; adaptive < 2; adaptive++)
       TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
@@ -125,7 +125,7 @@ static void prices_follow_a_sequence(void **state) {
                            .growing.history = history,
                            .kept.thresholds = r < 2 ? kept : NULL,
                            .routing = &routing};
-        ch_route_args_set(&a, ch_router_find(options.name), &options, N, E, N);
+        ch_route_args_set(&a, options.kind, &options, N, E, N);
         (a.router->causal ? a.router->causal : a.router->route)(&x, &a);
         const int *begin = routing.record.expert_begin;
         for (int i = 0; i < E && pass_; i++)
@@ -137,13 +137,14 @@ static void prices_follow_a_sequence(void **state) {
             double before = t ? (double)history[(t - 1) * E + i] : r < 2 ? (double)kept[i] : 0;
             double want = 0.1 * (chosen[t] - (double)K / E);
             if (!(fabs((double)history[t * E + i] - before - want) < 1e-6))
-              fail_msg("%s, token %d, expert %d: %g after %g", options.name, t, i, (double)history[t * E + i], before);
+              fail_msg("%s, token %d, expert %d: %g after %g", options.kind->name, t, i, (double)history[t * E + i],
+                       before);
           }
         }
         x.tape.used = 0;
       });
     if (!(most[1] < 1.15 * N * K / E && most[0] > 1.5 * N * K / E))
-      fail_msg("%s: the fullest expert has %d, and %d adaptively", options.name, most[0], most[1]);
+      fail_msg("%s: the fullest expert has %d, and %d adaptively", options.kind->name, most[0], most[1]);
   }
 }
 

@@ -10,7 +10,7 @@ enum { TOKENS = MODEL_B * MODEL_T };
 
 static choir_config config_of(const char *router) {
   choir_config c = model_config(router);
-  strcpy(c.train.optimizer, "adamw");
+  c.train.optimizer = CH_ADAMW;
   c.train.beta1 = 0.9;
   c.train.rate = 3e-3;
   c.train.steps = 100;
@@ -149,13 +149,13 @@ static void refuses(void **state) {
   choir_trainer_result r;
   choir_forward_result forward;
   int32_t tokens[TOKENS], targets[TOKENS];
-  choir_train_config wrong = c.train;
-  wrong.sequence_length = 0;
+  choir_config wrong = c;
+  wrong.train.sequence_length = 0;
   test_fails(choir_trainer_create(model, &wrong, &trainer), CHOIR_ERROR_ARGUMENT, "sequence_length");
   assert_null(trainer);
-  wrong = c.train;
-  wrong.shards = 2;
-  strcpy(wrong.freeze, "nothing.*");
+  wrong = c;
+  wrong.train.shards = 2;
+  strcpy(wrong.train.freeze, "nothing.*");
   test_fails(choir_trainer_create(model, &wrong, &trainer), CHOIR_ERROR_ARGUMENT, "fits no weight");
   assert_memory_equal(&model->config.train, &c.train, sizeof c.train); /* as before */
   assert_int_equal(model->shards, c.train.shards);
@@ -170,7 +170,7 @@ static void refuses(void **state) {
   test_fails(choir_trainer_step(trainer, tokens, targets, &r), CHOIR_ERROR_ARGUMENT, "target 96");
   test_fails(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 1, &forward), CHOIR_ERROR_UNSUPPORTED,
              "trainer");
-  test_fails(choir_trainer_create(model, &c.train, &other), CHOIR_ERROR_BUSY, "already");
+  test_fails(choir_trainer_create(model, &c, &other), CHOIR_ERROR_BUSY, "already");
   assert_null(other);
   memset(targets, 0, sizeof targets);
   test_ok(choir_trainer_step(trainer, tokens, targets, &r)); /* as before */
@@ -197,11 +197,11 @@ static void shards_are_the_trainers(void **state) {
     c.model.d_model = 256;
     c.train.shards = i ? 4 : 1;
     choir_model *model = model_fresh(&c);
-    choir_train_config train = c.train;
+    choir_config train = c;
     choir_trainer *trainer;
     choir_trainer_result r;
     int32_t tokens[TOKENS];
-    train.shards = i ? 1 : 4;
+    train.train.shards = i ? 1 : 4;
     model_tokens(tokens, TOKENS, 9);
     test_ok(choir_trainer_create(model, &train, &trainer));
     test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
@@ -216,19 +216,19 @@ static void no_gradients_no_pointers(void **state) {
   for (int clip = 0; clip < 2; clip++) {
     choir_config c = config_of("expert_choice");
     choir_model *model = model_fresh(&c);
-    choir_train_config train = c.train;
+    choir_config train = c;
     choir_trainer *trainer;
     choir_parameter p;
     float *values = malloc((size_t)(MODEL_V * c.model.d_model) * sizeof *values);
-    train.clip_norm = clip;
-    train.batch_sequences = 1 << 13;
-    train.sequence_length = 1 << 14;
+    train.train.clip_norm = clip;
+    train.train.batch_sequences = 1 << 13;
+    train.train.sequence_length = 1 << 14;
     test_fails(choir_trainer_create(model, &train, &trainer), CHOIR_ERROR_MEMORY, "training needs");
     assert_int_equal(choir_model_get_config(model)->train.batch_sequences, c.train.batch_sequences);
     test_ok(choir_model_parameter_at(model, 0, &p));
     assert_null(p.gradient);
-    train = c.train;
-    train.clip_norm = clip;
+    train = c;
+    train.train.clip_norm = clip;
     test_ok(choir_trainer_create(model, &train, &trainer));
     test_ok(choir_model_parameter_at(model, 0, &p));
     assert_int_equal(p.gradient != NULL, clip);

@@ -71,7 +71,8 @@ static void from_dense_layers(void **state) {
     c.model.d_expert = 0;
     c.model.dense_layers = 1;
     c.model.moe_every = 0;
-    strcpy(c.model.activation, activations[i]), strcpy(c.model.expert_activation, activations[i]);
+    c.model.activation = ch_word_number(ch_activation_names, activations[i]),
+    c.model.expert_activation = ch_word_number(ch_activation_names, activations[i]);
     save(&c);
     double want = start(&c, &upcycled);
     assert_int_equal(upcycled, 0);

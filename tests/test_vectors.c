@@ -11,13 +11,13 @@ static const char *const backends[] = {"reference", "cpu", NULL};
 
 /* A case sets these fields, from the line that make.py's describe() writes. */
 typedef struct options {
-  choir_router_options router;
+  ch_router_spec router;
   int sequence_length, logits, experts, mask;
 } options;
 
 /* The fixtures name all options of every router: those that it takes. */
-static void set_taken(choir_router_options *o, const choir_router_options *all) {
-  const ch_router *router = ch_router_find(o->name);
+static void set_taken(ch_router_spec *o, const ch_router_spec *all) {
+  const ch_router *router = o->kind;
 #define SET(option) \
   if (ch_router_takes(router, CH_ROUTER_TAKES(option))) o->option = all->option
   SET(capacity_factor);
@@ -26,22 +26,24 @@ static void set_taken(choir_router_options *o, const choir_router_options *all) 
   SET(cap);
   SET(group_size);
 #undef SET
-  if (ch_router_takes(router, CH_ROUTER_TAKES(pool))) strcpy(o->pool, all->pool);
+  if (ch_router_takes(router, CH_ROUTER_TAKES(pool))) o->pool = all->pool;
 }
 
 static options options_of(const choir_tensors *file, const char *name) {
   options o = {.mask = 0};
-  choir_router_options all;
+  ch_router_spec all;
   const char *line = choir_tensors_metadata(file, name), *more;
   assert_non_null(line);
-  assert_int_equal(sscanf(line, "router=%31s", o.router.name), 1);
-  test_ok(choir_router_options_default(o.router.name, &o.router));
+  char router[CHOIR_NAME_BYTES], pool[CHOIR_NAME_BYTES];
+  assert_int_equal(sscanf(line, "router=%31s", router), 1);
+  o.router = test_router(router);
   all = o.router;
   if ((more = strstr(line, " K="))) assert_int_equal(sscanf(more, " K=%d cap=%d", &all.experts_per_token, &all.cap), 2);
   if ((more = strstr(line, " group="))) assert_int_equal(sscanf(more, " group=%d", &all.group_size), 1);
-  int fields = sscanf(line, "router=%31s c=%*s pool=%31s T=%d logits=%d aux=%*s e=%d mask=%d", o.router.name, all.pool,
+  int fields = sscanf(line, "router=%31s c=%*s pool=%31s T=%d logits=%d aux=%*s e=%d mask=%d", router, pool,
                       &o.sequence_length, &o.logits, &o.experts, &o.mask);
   assert_true(fields == 4 || fields == 6);
+  all.pool = ch_word_number(ch_router_pools, pool);
   all.capacity_factor = ch_number(strstr(line, " c=") + 3, NULL);
   all.aux_loss_weight = ch_number(strstr(line, " aux=") + 5, NULL);
   set_taken(&o.router, &all);
@@ -110,7 +112,7 @@ static void check_route(const choir_tensors *file, const char *name) {
   float *gates = test_new((int64_t)n * e);
   test_poison(gates, (int64_t)n * e);
   choir_route_stats s = {0};
-  test_ok(choir_route(&(choir_route_request){.options = &o.router,
+  test_ok(choir_route(&(choir_route_request){.config = test_config_of(&o.router),
                                              .n = n,
                                              .e = e,
                                              .scores = scores->data,
@@ -152,7 +154,8 @@ static void check_layer(const choir_tensors *file, const char *name) {
   int64_t n = x->shape[0], d = x->shape[1], e = o.experts, h = w1->shape[2], sizes[3] = {d * e, e * d * h, e * d * h};
   choir_layer_options options = CHOIR_LAYER_OPTIONS_INIT;
   options.tokens = (int)n, options.d_model = (int)d, options.d_hidden = (int)h, options.experts = (int)e;
-  options.sequence_length = o.sequence_length, options.router = o.router, options.backend = layer_backend;
+  options.sequence_length = o.sequence_length, options.backend = layer_backend;
+  options.config = test_config_of(&o.router);
   choir_layer *layer;
   test_ok(choir_layer_create(&options, &layer));
 

@@ -22,8 +22,10 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/rng.h"
-#include "choir/config.h"
+#include "base/text.h"
+#include "config/config.h"
 #include "device/device.h"
+#include "moe/router.h"
 #include "op/op.h"
 
 /* CHOIR_TEST_LOCALE: the whole test in a program that speaks another language: decimal commas, other capitals. The
@@ -155,6 +157,22 @@ static inline int test_signal(pid_t process, int number) {
   if (process > 0) return kill(process, number);
   errno = ESRCH;
   return -1;
+}
+
+/* A router's own options. */
+static inline ch_router_spec test_router(const char *name) {
+  const ch_router *router = ch_router_find(name);
+  assert_non_null(router);
+  return ch_router_default(router);
+}
+
+/* A config that says no more than a routing, as choir_route and layers read it; good for a few calls. */
+static inline const choir_config *test_config_of(const ch_router_spec *router) {
+  static choir_config config[8];
+  static int next;
+  choir_config *c = &config[next++ % 8];
+  c->model.router = *router;
+  return c;
 }
 
 /* Sets the fields of a config that a text lists: "layers=4 router.name=hash". */

@@ -33,7 +33,7 @@ CHOIR_API const char *const *choir_finetune_recipes(void);
 
 /* The config to fine-tune a checkpoint with: its model, and a recipe's settings. train.eval_every 0 means one
  * evaluation an epoch, train.eval_sequences for rows of the dev set (0: all). */
-CHOIR_API int choir_finetune_config(const char *from, const char *recipe, choir_config *config);
+CHOIR_API int choir_finetune_config(const char *from, const char *recipe, choir_config **config);
 
 /* Trains on the split "train" of a task and measures on "dev". out/ gets config.json, finetune.json, metrics.jsonl,
  * checkpoints/, `best`, which names the checkpoint with the best dev accuracy, and result.json, which has that

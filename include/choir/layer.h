@@ -16,11 +16,11 @@ typedef struct choir_layer_options {
   int sequence_length; /* for pools "sequence" and "position"; 0: one sequence */
   int causal;          /* outside training no token's experts depend on other tokens: by the weights' thresholds or,
                           where tokens choose, without capacity */
-  choir_router_options router;
-  const char *compute; /* "fp32" (NULL too) or "bf16" */
-  const char *backend; /* "cpu" (NULL too) or "reference" */
-  int threads;         /* 0: all */
-  uint64_t seed;       /* of jitter and of sampled second experts, which go on from one training call to the next */
+  const choir_config *config; /* its router; read by choir_layer_create only */
+  const char *compute;        /* "fp32" (NULL too) or "bf16" */
+  const char *backend;        /* "cpu" (NULL too) or "reference" */
+  int threads;                /* 0: all */
+  uint64_t seed; /* of jitter and of sampled second experts, which go on from one training call to the next */
   int64_t reserved[8];
 } choir_layer_options;
 #define CHOIR_LAYER_OPTIONS_INIT \

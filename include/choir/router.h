@@ -10,10 +10,10 @@ CHOIR_C_BEGIN
 /* The names of the routers, NULL-terminated. */
 CHOIR_API const char *const *choir_router_names(void);
 
-/* Whether a token's experts may depend on other tokens with these options, by the router's own rule in training or in
+/* Whether a token's experts may depend on other tokens with the config's router, by its own rule in training or in
  * evaluation ("expert_choice": always, "base": in training). Capacity and priority decide where tokens choose, the pool
- * where experts do. -1: an unknown router. */
-CHOIR_API int choir_router_looks_across_tokens(const choir_router_options *options, int training);
+ * where experts do. -1: no config. */
+CHOIR_API int choir_router_looks_across_tokens(const choir_config *config, int training);
 
 /* Tells what a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
 typedef struct choir_routing_properties {
@@ -33,39 +33,28 @@ CHOIR_API const char *const *choir_router_routings(const char *router);
  * have. */
 CHOIR_API int choir_router_properties(const char *router, const char *routing, choir_routing_properties *properties);
 
-/* The defaults of a router by its name: capacity factor, auxiliary weight, jitter as its paper has them.
- * CHOIR_ERROR_ARGUMENT: an unknown name, with the nearest known one. */
-CHOIR_API int choir_router_options_default(const char *name, choir_router_options *options);
-#define choir_router_default choir_router_options_default /* the name of 0.3, which this version still takes */
-
 /* Describes a router in one line; NULL: an unknown name. */
 CHOIR_API const char *choir_router_summary(const char *name);
 
-/* An option that a router takes; it refuses all others. */
-typedef struct choir_router_option {
-  const char *name;             /* as in choir_router_options and in a config's "router" */
-  const char *help;             /* in lower case, no full stop */
-  char value[CHOIR_NAME_BYTES]; /* the router's default */
-  int64_t reserved[4];
-} choir_router_option;
-
-/* The options of a router by number, 0 <= index < count. CHOIR_ERROR_ARGUMENT: no such option or router. */
+/* The options that a router takes, by number, 0 <= index < count; it refuses all others. field->value is the router's
+ * own default. CHOIR_ERROR_ARGUMENT: no such option or router. */
 CHOIR_API int choir_router_option_count(const char *name); /* 0: an unknown router, too */
-CHOIR_API int choir_router_option_at(const char *name, int index, choir_router_option *option);
+CHOIR_API int choir_router_option_at(const char *name, int index, choir_field *field);
 
-/* Scores to be routed. All of it but the first four may be 0. capacity_schedule and capacity_start have no effect. */
+/* Scores to be routed. All of it but the first four may be 0. Of the config its router counts, without
+ * capacity_schedule and capacity_start. */
 typedef struct choir_route_request {
-  const choir_router_options *options;
+  const choir_config *config;
   int n, e;
   const float *scores;     /* [n,e], row-major, finite; gshard_top2's not negative */
   const int32_t *tokens;   /* [n] ids, which `hash` and `random` need; or NULL */
   const uint8_t *valid;    /* [n] nonzero where a token takes part; NULL: all do */
-  int is_logits;           /* options->score makes scores of them first, -inf meaning never */
+  int is_logits;           /* router.score makes scores of them first, -inf meaning never */
   int sequence_length;     /* of pools "sequence" and "position"; 0: one sequence */
   int training;            /* that capacity factor, and sampling */
   uint64_t seed;           /* of random experts */
   const float *thresholds; /* [e] any numbers, or NULL. Else no token looks at another: t goes to i where its score
-                              reaches thresholds[i], under options->cap b to the b of largest margin only. Pools and
+                              reaches thresholds[i], under router.cap b to the b of largest margin only. Pools and
                               capacity do not matter */
   int64_t reserved[7];
 } choir_route_request;
@@ -79,7 +68,7 @@ CHOIR_API int choir_route(const choir_route_request *request, float *gates, choi
 CHOIR_API int choir_route_visit(const choir_route_request *request, choir_routing_callback callback, void *context);
 
 /* Backward of choir_route with the same request, which it routes again. dscores [n,e] is set to the gradient of
- * <dgates, gates> + aux_weight * aux_loss by `scores` or, if they are logits, of that + options->z_loss_weight * z_loss
+ * <dgates, gates> + aux_weight * aux_loss by `scores` or, if they are logits, of that + router.z_loss_weight * z_loss
  * by these; aux_loss and z_loss are the unweighted ones of the stats. What is chosen is constant: dgates [n,e] (NULL:
  * 0) counts only if a token is routed. Routers whose gates do not depend on scores give 0. Errors as choir_route. */
 CHOIR_API int choir_route_backward(const choir_route_request *request, const float *dgates, double aux_weight,

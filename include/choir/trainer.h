@@ -26,12 +26,12 @@ typedef struct choir_trainer_result {
 } choir_trainer_result;
 
 /* Makes a trainer for a model and allocates everything, so that steps allocate nothing. Batch sizes, optimizer,
- * learning rate and dropout come from `train`, which then replaces the train section of the model's config, or if
- * `train` is NULL from that section. The model must outlive the trainer. Between steps it may be evaluated, saved and
+ * learning rate and dropout come from the train section of `config`, which then replaces that of the model's config, or
+ * if `config` is NULL from the latter. The model must outlive the trainer. Between steps it may be evaluated, saved and
  * run, though not with gradients. A step trains by the config's routing and leaves the one that is set; if they
  * differ, or after passes of other sizes, it plans its memory again. CHOIR_ERROR_BUSY: the model already has a trainer;
  * CHOIR_ERROR_ARGUMENT: the config; CHOIR_ERROR_MEMORY. */
-CHOIR_API int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer);
+CHOIR_API int choir_trainer_create(choir_model *model, const choir_config *config, choir_trainer **trainer);
 CHOIR_API void choir_trainer_free(choir_trainer *trainer);
 
 /* Sequences of one step, train.accumulate x train.batch_sequences, and tokens of each, train.sequence_length. */

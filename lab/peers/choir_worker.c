@@ -35,7 +35,7 @@ typedef struct worker {
   double flops;
   /* layer */
   ch_exec x;
-  choir_router_options options;
+  ch_router_spec options;
   ch_moe_args args;
   /* step */
   ch_trainer trainer;
@@ -79,7 +79,7 @@ static void run_layer(worker *w, double *loss) {
   ch_arena_release(&w->x.tape, 0);
 }
 
-static void read_inputs(ch_moe_args *a, const choir_router_options *options, const char *path) {
+static void read_inputs(ch_moe_args *a, const ch_router_spec *options, const char *path) {
   choir_tensors *file;
   const choir_tensor *x, *w;
   check(choir_tensors_load(path, 0, &file));
@@ -111,7 +111,7 @@ static const ch_bf16 *rounded(ch_exec *x, const real *weights, int64_t count) {
 static void open_layer(worker *w, char **argv) {
   ch_moe_args *a = &w->args;
   ch_compute compute;
-  check(choir_router_options_default("expert_choice", &w->options));
+  w->options = ch_router_default(ch_router_find("expert_choice"));
   w->options.capacity_factor = atof(argv[3]);
   read_inputs(a, &w->options, argv[2]);
   check(a->route.router->check(&w->options, a->route.n, a->route.e, 0));

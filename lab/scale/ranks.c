@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
+#include "model/config.h"
 #include "network.h"
 #include "ops.h"
 #include "routes.h"
@@ -102,7 +103,7 @@ int main(int argc, char **argv) {
                   .dense_sharded = atoi(argv[6]),
                   .steps = atoi(argv[7])};
   int timed = argc > 11 && argv[11][0] != '-';
-  must(choir_config_load(argv[2], &s.config));
+  must(ch_config_load(argv[2], &s.config));
   if (timed) must(ch_cluster_load(argv[11], &cluster));
   int64_t n = (int64_t)ch_pass_sequences(&s.config) * s.config.train.sequence_length;
   s.tokens = calloc((size_t)ch_step_tokens(&s.config.train), sizeof *s.tokens);

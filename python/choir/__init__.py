@@ -21,7 +21,7 @@ from ._native import (
 )
 from ._native import lib as _lib
 from ._native import string as _string
-from .config import Config
+from .config import Config, Field
 from .model import Evaluation, Forward, Model, Scored, Session, Text
 from .pages import Page, inspect, report
 from .plugin import load_plugin, router
@@ -38,6 +38,7 @@ __all__ = [
     "Config",
     "Error",
     "Evaluation",
+    "Field",
     "FileError",
     "FormatError",
     "Forward",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import functools
 import os
-import tempfile
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
@@ -32,23 +32,33 @@ class Config:
     Keys are dotted paths, of which `model.` and `train.` may be left out where the rest is unambiguous."""
 
     def __init__(self, path: Optional[Path] = None, **fields: Unpack[ConfigFields]):
-        self.address = ffi.new("choir_config *")
         if path is None:
-            lib.choir_config_default(self.address)
+            self._make(lib.choir_config_create)
         else:
-            native.check(lib.choir_config_load(native.text(path), self.address))
+            self._make(lib.choir_config_load, native.text(path))
         for key, value in fields.items():
             self.set(key, value)
 
+    def _make(self, call, *arguments) -> None:
+        made = ffi.new("choir_config **")
+        native.check(call(*arguments, made))
+        self.address = ffi.gc(made[0], lib.choir_config_free)
+
     @classmethod
-    def _of(cls, raw) -> Config:
-        """A config of the bytes of a choir_config."""
-        made = cls()
-        ffi.memmove(made.address, raw, ffi.sizeof("choir_config"))
+    def _of(cls, call, *arguments) -> Config:
+        """The config that a function of the library makes."""
+        made = cls.__new__(cls)
+        made._make(call, *arguments)
         return made
 
+    def __copy__(self) -> Config:
+        return Config._of(lib.choir_config_copy, self.address)
+
+    def __deepcopy__(self, _) -> Config:
+        return self.__copy__()
+
     def __reduce__(self):
-        return Config._of, (bytes(ffi.buffer(self.address)),)
+        return _restored, ({key: self[key] for key in self._keys()},)
 
     def set(self, key: str, value: Any) -> None:
         """Sets one field, as `choir train --set` does. ArgumentError names an unknown key or an impossible value."""
@@ -63,25 +73,102 @@ class Config:
         """Writes every field as JSON."""
         native.check(lib.choir_config_save(self.address, native.text(path)))
 
+    @staticmethod
+    def describe(key: str) -> Field:
+        """What a field takes, by its dotted path. ArgumentError: there is none of that name, with the nearest one.
+
+        >>> Config.describe("router.pool").words
+        ('batch', 'sequence', 'position', 'group')"""
+        return _described(lib.choir_config_describe, native.text(key))
+
+    @staticmethod
+    def fields() -> list[Field]:
+        """All fields, in the order of the file."""
+        return [_described(lib.choir_config_field_at, index) for index in range(lib.choir_config_field_count())]
+
+    @staticmethod
+    def router_options(router: str) -> list[Field]:
+        """The options that a router takes, with its own defaults."""
+        name = native.text(router)
+        count = lib.choir_router_option_count(name)
+        return [_described(lib.choir_router_option_at, name, index) for index in range(count)]
+
     def as_dict(self) -> dict[str, Any]:
         """{"model": {..., "router": {...}}, "train": {...}, ...}, as the JSON file has it."""
-        with tempfile.TemporaryDirectory() as directory:
-            path = os.path.join(directory, "config.json")
-            self.save(path)
-            return json.loads(_files.read(path))
+        made: dict[str, Any] = {}
+        for key in self._keys():
+            *sections, name = key.split(".")
+            inner = made
+            for section in sections:
+                inner = inner.setdefault(section, {})
+            inner[name] = self[key]
+        return made
 
     def __getitem__(self, key: str) -> Any:
         """A field by its dotted path: config["model.router.name"]."""
-        found: Any = native.View(self.address)
-        first = key.split(".")[0]
-        if not hasattr(found, first):
-            key = ("model." if hasattr(found.model, first) else "train.") + key
-        for name in key.split("."):
-            if not isinstance(found, native.View) or name == "reserved" or not hasattr(found, name):
-                raise KeyError(key)
-            found = getattr(found, name)
-        return found
+        field, value = ffi.new("choir_field *"), ffi.new("char []", lib.CHOIR_VALUE_BYTES)
+        if lib.choir_config_get(self.address, native.text(key), value, lib.CHOIR_VALUE_BYTES):
+            raise KeyError(key)
+        own = lib.choir_config_describe(native.text(key), field) != 0  # of a router of somebody's own: a number
+        return float(native.string(value)) if own else _value(field.kind, native.string(value))
+
+    def _keys(self) -> list[str]:
+        keys = _native_keys()
+        own = [field.key for field in Config.router_options(self["model.router.name"])]
+        return [*keys, *(key for key in own if key not in keys)]
 
     def __repr__(self) -> str:
-        m = native.View(self.address).model
-        return f"Config({m.layers} layers, d {m.d_model}, {m.experts} experts, {m.router.name})"
+        c = self
+        return f"Config({c['layers']} layers, d {c['d_model']}, {c['experts']} experts, {c['router.name']})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """What a field of a config takes."""
+
+    key: str
+    """dotted: "model.router.cap" """
+    type: type
+    """int, float, bool or str"""
+    default: Any
+    low: float
+    """the lowest number"""
+    high: float
+    """the highest number, or of a text the most bytes"""
+    above: bool
+    """low itself is excluded"""
+    words: tuple[str, ...]
+    """what a word may be; (): it is none"""
+    help: str
+
+
+_TYPES = ("int", "float", "float", "bool", "str", "str")  # by choir_field_kind; steps may be a share
+
+
+def _value(kind: int, text: str) -> Any:
+    return text == "true" if _TYPES[kind] == "bool" else {"int": int, "float": float, "str": str}[_TYPES[kind]](text)
+
+
+def _described(call, *arguments) -> Field:
+    f = ffi.new("choir_field *")
+    native.check(call(*arguments, f))
+    words = []
+    while f.words != native.NULL and f.words[len(words)] != native.NULL:
+        words.append(native.string(f.words[len(words)]))
+    kind, default = _TYPES[f.kind], _value(f.kind, native.string(f.value))
+    made = {"int": int, "float": float, "bool": bool, "str": str}[kind]
+    return Field(
+        native.string(f.key), made, default, f.low, f.high, bool(f.above), tuple(words), native.string(f.help)
+    )
+
+
+@functools.lru_cache(None)
+def _native_keys() -> tuple[str, ...]:
+    return tuple(field.key for field in Config.fields())
+
+
+def _restored(values: dict[str, Any]) -> Config:
+    made = Config()
+    for key, value in values.items():
+        made.set(key, value)
+    return made

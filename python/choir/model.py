@@ -178,7 +178,7 @@ class Model(Handle):
     @property
     def config(self) -> Config:
         """A copy of the model's config."""
-        return Config._of(lib.choir_model_get_config(self.address))
+        return Config._of(lib.choir_config_copy, lib.choir_model_get_config(self.address))
 
     # ---- weights ----
 

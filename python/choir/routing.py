@@ -107,23 +107,18 @@ def keeps_state(router: str) -> bool:
 
 def keeps_thresholds(router: str) -> bool:
     """Whether a router has routing "threshold" by running means that training keeps."""
-    option = ffi.new("choir_router_option *")
-    for i in range(lib.choir_router_option_count(native.text(router))):
-        native.check(lib.choir_router_option_at(native.text(router), i, option))
-        if native.string(option.name) == "decay":
-            return True
-    return False
+    return any(field.key == "model.router.decay" for field in Config.router_options(router))
 
 
-def router_options(router: str = "expert_choice", **options: Any):
-    """The options of a router: its paper's defaults, and what is given by name. ArgumentError names an option that the
+def router_config(router: str = "expert_choice", **options: Any) -> Config:
+    """A config of a router: its paper's defaults, and what is given by name. ArgumentError names an option that the
     router does not take, or the nearest name of one that does not exist."""
+    native.text(router)  # TypeError: no name
     config = Config()
-    made = config.address.model.router
-    native.check(lib.choir_router_options_default(native.text(router), ffi.addressof(made)))
+    config.set("model.router.name", router)
     for key, value in options.items():
         config.set(f"model.router.{key}", value)
-    return native.View(ffi.new("choir_router_options *", made))
+    return config
 
 
 class Request:
@@ -147,10 +142,10 @@ class Request:
         self.tokens = None if tokens is None else native.ids(tokens, n)
         self.valid = None if valid is None else native.array(np.asarray(valid) != 0, np.uint8, n)
         self.thresholds = None if thresholds is None else native.array(thresholds, np.float32, e)
-        self.options = router_options(router, **options)
+        self.config = router_config(router, **options)
         self.struct = ffi.new("choir_route_request *")
         fields = dict(
-            options=self.options._c,
+            config=self.config.address,
             n=n,
             e=e,
             scores=native.pointer(self.scores),

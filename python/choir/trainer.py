@@ -47,7 +47,7 @@ class Trainer(Handle):
             config.set("train." + key, value)
         address = ffi.new("choir_trainer **")
         with model.use() as used:
-            native.check(lib.choir_trainer_create(used, ffi.addressof(config.address.train), address))
+            native.check(lib.choir_trainer_create(used, config.address, address))
         super().__init__(address[0], model.address)
         self.model = model
 

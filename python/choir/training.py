@@ -163,8 +163,7 @@ def finetune(
     else:
         if start is None or task is None or data is None:
             raise native.ArgumentError("give start, task and data: only resume=True can do without")
-        config = Config()
-        native.check(lib.choir_finetune_config(native.text(start), native.text(recipe), config.address))
+        config = Config._of(lib.choir_finetune_config, native.text(start), native.text(recipe))
         _settings(config, fields)
         epochs = 10 if epochs is None and "steps" not in fields else epochs
     given = {"config": config and config.address, "from": start, "data": data, "out": out, "resume": resume}

@@ -1,9 +1,11 @@
 """choir in Python, with NumPy alone: ctest runs it, or `CHOIR_LIBRARY=build/libchoir.so CHOIR_PROGRAM=build/choir python3 -m
 unittest discover python/tests`."""
 
+import copy
 import inspect
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -103,7 +105,7 @@ class Route(unittest.TestCase):
 
     def test_refuses_with_the_library_s_words(self):
         for words, call in {
-            "no router 'expert_choise'": lambda: choir.route(self.logits, "expert_choise"),
+            "did you mean 'expert_choice'": lambda: choir.route(self.logits, "expert_choise"),
             "does not take it": lambda: choir.route(self.logits, "hash", cap=3, tokens=np.arange(64)),
             "unknown key": lambda: choir.route(self.logits, captain=3),
             "where (-1, -1) is wanted": lambda: choir.route(self.logits[0]),
@@ -260,27 +262,40 @@ class Models(unittest.TestCase):
     def test_fields_are_spelt_out(self):
         """Editors and type checkers are told what the library takes."""
 
-        def of(kind, *left_out):
-            names = {"array": "str", "double": "float", "int": "int", "int64_t": "int", "uint64_t": "int"}
-            fields = dict(native.ffi.typeof(kind).fields)
-            for name in ("reserved", "router", *left_out):
-                fields.pop(name, None)
-            return {name: names.get(f.type.kind) or names[f.type.cname] for name, f in fields.items()}
+        def of(section, *left_out):
+            names = (field.key.rsplit(".", 1) for field in choir.Config.fields())
+            kinds = {name: choir.Config.describe(f"{at}.{name}").type for at, name in names if at == section}
+            return {name: kind for name, kind in kinds.items() if name not in left_out}
 
-        def told(given):
-            hints = typing.get_type_hints(given)
-            return {name: kind.__name__.replace("bool", "int") for name, kind in hints.items()}
-
-        train = of("choir_train_config")
-        self.assertEqual(told(fields.TrainerFields), train)
-        self.assertEqual(told(fields.TrainFields), of("choir_train_config", "compute"))
-        self.assertEqual(told(fields.FinetuneFields), of("choir_train_config", "batch_sequences"))
-        self.assertEqual(told(fields.RouterOptions), of("choir_router_options", "name"))
-        rest = of("choir_model_config") | of("choir_parallel_config")
-        self.assertEqual(told(fields.ConfigFields), train | rest)
+        train = of("train")
+        self.assertEqual(typing.get_type_hints(fields.TrainerFields), train)
+        self.assertEqual(typing.get_type_hints(fields.TrainFields), of("train", "compute"))
+        self.assertEqual(typing.get_type_hints(fields.FinetuneFields), of("train", "batch_sequences"))
+        self.assertEqual(typing.get_type_hints(fields.RouterOptions), of("model.router", "name"))
+        self.assertEqual(typing.get_type_hints(fields.ConfigFields), train | of("model") | of("parallel"))
         given = inspect.signature(choir.route).parameters.values()
         beside = {p.name for p in given if p.kind == p.KEYWORD_ONLY}
         self.assertEqual(set(fields.RouteArguments.__annotations__) - set(fields.RouterOptions.__annotations__), beside)
+
+    def test_configs_are_copied_and_told(self):
+        config = choir.Config(vocab_size=320, seed=2**53 - 1, clip_norm=0.1 + 0.2, **testing.CONFIG)
+        for other in (copy.copy(config), copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+            self.assertEqual(other.as_dict(), config.as_dict())
+            other.set("steps", 7)
+            self.assertNotEqual(other["steps"], config["steps"])
+        self.assertEqual((config["seed"], config["clip_norm"], config["tied"]), (2**53 - 1, 0.1 + 0.2, True))
+        path = testing.directory() / "config.json"
+        config.save(path)
+        self.assertEqual(config.as_dict(), json.loads(path.read_text()))
+        pool = choir.Config.describe("router.pool")
+        self.assertEqual((pool.key, pool.type, pool.default), ("model.router.pool", str, "batch"))
+        self.assertIn("sequence", pool.words)
+        rate = choir.Config.describe("rate")
+        self.assertEqual((rate.low, rate.above, rate.high), (0, True, 1000))
+        with self.assertRaisesRegex(choir.ArgumentError, "did you mean"):
+            choir.Config.describe("router.poo")
+        defaults = {field.key.rpartition(".")[2]: field.default for field in choir.Config.router_options("switch_top1")}
+        self.assertEqual((defaults["capacity_factor"], "pool" in defaults), (1.25, False))
 
     def test_training(self):
         config = choir.Config(vocab_size=320, **testing.CONFIG)

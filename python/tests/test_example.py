@@ -25,8 +25,8 @@ def by_libchoir(x, Wg, W1, W2, c, dout):
     options, layer = ffi.new("choir_layer_options *"), ffi.new("choir_layer **")
     lib.choir_layer_options_default(options)
     options.tokens, options.d_model, options.d_hidden, options.experts = N, D, H, E
-    check(lib.choir_router_options_default(b"expert_choice", ffi.addressof(options.router)))
-    options.router.capacity_factor = c
+    config = choir.Config(**{"router.name": "expert_choice", "router.capacity_factor": c})
+    options.config = config.address
     weights, into = (ffi.new("choir_layer_weights *") for _ in range(2))
     weights.router, weights.w1, weights.w2 = map(pointer, (Wg, W1, W2))
     into.router, into.w1, into.w2 = map(pointer, gradients)

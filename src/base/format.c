@@ -31,3 +31,11 @@ int ch_format(char *text, size_t size, const char *format, ...) {
 }
 
 double ch_number(const char *text, char **end) { return strtod_l(text, end, ch_plain_locale()); }
+
+void ch_format_exact(char *text, size_t size, double value) {
+  static const int digits[] = {10, 15, 17};
+  for (size_t i = 0; i < sizeof digits / sizeof *digits; i++) {
+    ch_format(text, size, "%.*g", digits[i], value);
+    if (ch_number(text, NULL) == value) return;
+  }
+}

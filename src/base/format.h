@@ -19,6 +19,9 @@ int ch_vformat(char *text, size_t size, const char *format, va_list args) __attr
 /* strtod with a decimal point, whatever the locale is. */
 double ch_number(const char *text, char **end);
 
+/* A number with as few digits as give it again; `size` at least 32. */
+void ch_format_exact(char *text, size_t size, double value);
+
 /* "C", for uselocale around a library that takes numbers or capitals by the locale. */
 locale_t ch_plain_locale(void);
 

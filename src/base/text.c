@@ -147,6 +147,12 @@ const char *ch_suggest(const char *word, const char *const *known) {
   return nearest;
 }
 
+int ch_word_number(const char *const *words, const char *word) {
+  for (int i = 0; words[i]; i++)
+    if (!strcmp(words[i], word)) return i;
+  return -1;
+}
+
 const char *ch_did_you_mean(char *text, size_t size, const char *word, const char *const *known) {
   const char *nearest = ch_suggest(word, known);
   if (nearest)

@@ -17,6 +17,7 @@
 #include "file/there.h"
 #include "handle/model.h"
 #include "handle/ranks.h"
+#include "model/config.h"
 #include "model/weights.h"
 
 /* Where a load puts its results, and how it loads. */
@@ -39,7 +40,7 @@ static int load_parts(const load *l, const char *directory) {
   const char *path = CH_IN(directory, "config.json");
   choir_config config;
   CH_TRY(ch_checkpoint_own(directory));
-  CH_TRY(choir_config_load(path, &config));
+  CH_TRY(ch_config_load(path, &config));
   if (l->tokenizer) CH_TRY(choir_tokenizer_load(CH_IN(directory, "tokenizer.model"), l->tokenizer));
   int code = ch_model_create(&config, l->options, l->model);
   if (code) return ch_error_in(code, "%s", path);

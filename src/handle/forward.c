@@ -25,7 +25,7 @@ int ch_model_picks_rows(const choir_model *model, int B) {
 static void count_passes(choir_model *model, int B, int T, int gradients, int causal) {
   static const int32_t some_tokens = 0;
   real some_logits;
-  int paired = gradients && ch_router_draws_per_sequence(&model->net.config.router) > 1;
+  int paired = gradients && ch_router_draws_per_sequence(&model->config.model.router) > 1;
   int picked = gradients && ch_model_picks_rows(model, B);
   enum { LOSS, LOGITS, PAIRED, PAIRED_LOGITS, PICKED, WAYS };
   for (int way = LOSS; way < WAYS; way++) {
@@ -50,14 +50,14 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
 }
 
 static int check_sizes(const choir_model *model, int B, int T, int forced) {
-  const choir_model_config *c = &model->config.model;
+  const ch_model_config *c = &model->config.model;
   if (B < 1 || T < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d sequences of %d tokens is empty", B, T);
   if ((int64_t)B * T > INT32_MAX / (c->experts > 0 ? c->experts : 1))
     return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d x %d tokens and %d experts is too large for one pass", B, T,
                     c->experts);
   CH_TRY(ch_model_check_ranks(model, B));
   for (int i = 0; i < model->net.moe_layers && !model->causal && !forced; i++) {
-    choir_router_options o = ch_config_layer_router(&model->net.config, i, 1);
+    ch_router_spec o = ch_config_layer_router(&model->net.config, i);
     CH_TRY(model->net.router->check(&o, B * T, c->experts, T));
   }
   return CHOIR_OK;

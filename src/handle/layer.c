@@ -16,6 +16,7 @@
 
 struct choir_layer {
   choir_layer_options options;
+  ch_router_spec router; /* of its config */
   ch_exec x;
   ch_moe_args args;   /* of the last forward */
   ch_moe_saved saved; /* what it left */
@@ -170,14 +171,15 @@ static int check_layer_options(const choir_layer_options *o) {
       return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is %d; it must be at least 1", sizes[i].name, sizes[i].value);
   if (o->sequence_length < 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: sequence_length %d must not be negative", o->sequence_length);
-  const ch_router *router = ch_router_find(o->router.name);
-  if (!router) return CHOIR_ERROR_ARGUMENT;
-  CH_TRY(ch_options_check_router(&o->router));
+  if (!o->config) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: config is NULL, which says the router");
+  const ch_router_spec *spec = &o->config->model.router;
+  const ch_router *router = spec->kind;
+  CH_TRY(ch_options_check_router(spec));
   if (o->causal) CH_TRY(ch_router_check_routing(router, "threshold"));
-  if (o->causal && (int64_t)o->tokens * ch_router_most_experts(&o->router, o->experts) > INT32_MAX / 2)
+  if (o->causal && (int64_t)o->tokens * ch_router_most_experts(spec, o->experts) > INT32_MAX / 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %d tokens and %d experts are too many for one causal call", o->tokens,
                     o->experts);
-  return router->check(&o->router, o->tokens, o->experts, o->sequence_length);
+  return router->check(spec, o->tokens, o->experts, o->sequence_length);
 }
 
 static int set_up_layer(choir_layer *layer, ch_compute compute) {
@@ -186,7 +188,7 @@ static int set_up_layer(choir_layer *layer, ch_compute compute) {
   CH_TRY(CH_ALLOC(&layer->token, o->tokens, "the layer's tokens"));
   CH_TRY(CH_ALLOC(&layer->valid, o->tokens, "the layer's mask"));
   layer->args = (ch_moe_args){.route = {.d = o->d_model, .draws.rng.seed = o->seed}, .h = o->d_hidden, .shards = 1};
-  ch_route_args_set(&layer->args.route, ch_router_find(o->router.name), &o->router, 0, o->experts, o->sequence_length);
+  ch_route_args_set(&layer->args.route, layer->router.kind, &layer->router, 0, o->experts, o->sequence_length);
   return plan_layer(layer, o->tokens);
 }
 
@@ -200,6 +202,8 @@ int choir_layer_create(const choir_layer_options *options, choir_layer **layer) 
   choir_layer *made;
   CH_TRY(CH_ALLOC(&made, 1, "a layer"));
   made->options = *options;
+  made->options.config = NULL; /* the caller may free it */
+  made->router = options->config->model.router;
   int code = set_up_layer(made, compute);
   if (code) {
     choir_layer_free(made);
@@ -224,7 +228,7 @@ static int check_weights(const choir_layer *layer, const choir_layer_weights *w,
 }
 
 /* What goes by steps, or runs every sequence twice, a layer alone cannot do. */
-static int check_training(const choir_router_options *o) {
+static int check_training(const ch_router_spec *o) {
   if (!o->threshold_after && !(o->consistency_weight > 0)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is for training a whole model; set it to 0",
                   o->threshold_after ? "threshold_after" : "consistency_weight");

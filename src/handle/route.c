@@ -163,15 +163,14 @@ static int run_planned(ch_exec *x, request *q) {
 
 static int route_request(const choir_route_request *r, const results *to) {
   int wanted = to->gates || to->callback || to->dscores;
-  if (!r->options || !r->scores || !wanted)
+  if (!r->config || !r->scores || !wanted)
     return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
-                    !r->options  ? "options"
+                    !r->config   ? "config"
                     : !r->scores ? "scores"
                                  : "what is to receive the result");
   CH_CHECK_RESERVED(r, "choir_route_request");
-  const ch_router *router = ch_router_find(r->options->name);
-  if (!router) return CHOIR_ERROR_ARGUMENT;
-  CH_TRY(ch_options_check_router(r->options));
+  const ch_router_spec *spec = &r->config->model.router;
+  CH_TRY(ch_options_check_router(spec));
   request q = {.given = r,
                .args = {.tokens = {.mask = r->valid,
                                    .valid = CH_AS_DEV(const uint8_t, r->valid),
@@ -181,7 +180,7 @@ static int route_request(const choir_route_request *r, const results *to) {
                         .draws.rng.seed = r->seed,
                         .kept.thresholds = CH_AS_DEV(const float, r->thresholds)},
                .to = to};
-  ch_route_args_set(&q.args, router, r->options, r->n, r->e, r->sequence_length);
+  ch_route_args_set(&q.args, spec->kind, spec, r->n, r->e, r->sequence_length);
   q.args.scale.aux = (real)to->aux_weight;
   CH_TRY(check_request(&q));
   ch_exec x;

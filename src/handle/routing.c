@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/enter.h"
+#include "base/text.h"
 #include "handle/model.h"
 #include "model/config.h"
 #include "moe/routers/threshold.h"
@@ -122,9 +123,10 @@ int ch_model_check_thresholds(const choir_model *model) {
 int choir_model_set_routing(choir_model *model, const char *routing) {
   CH_ENTER(model);
   const ch_router *router = model->net.router;
-  choir_router_options *options = &model->net.config.router;
   CH_TRY(ch_model_check_idle(model));
-  if (!routing) routing = ch_router_takes(router, CH_ROUTER_TAKES(pool)) ? model->config.model.router.pool : "batch";
+  if (!routing)
+    routing =
+        ch_router_takes(router, CH_ROUTER_TAKES(pool)) ? ch_router_pools[model->config.model.router.pool] : "batch";
   CH_TRY(ch_router_check_routing(router, routing));
   int adapts = !strcmp(routing, adaptive);
   if (adapts && ch_config_bidirectional(&model->config.model))
@@ -137,7 +139,7 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
     model->causal = adapts ? CH_ADAPTIVE : CH_BY_THRESHOLDS;
   } else {
     model->causal = CH_NOT_CAUSAL;
-    snprintf(options->pool, sizeof options->pool, "%s", routing);
+    ch_transformer_set_pool(&model->net, (ch_pool_kind)ch_word_number(ch_router_pools, routing));
   }
   model->planned_B = model->planned_T = 0;
   return CHOIR_OK;
@@ -173,7 +175,8 @@ int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *t
 const char *choir_model_routing(const choir_model *model) {
   if (!model) return NULL;
   if (model->causal) return model->causal == CH_ADAPTIVE ? adaptive : threshold;
-  return ch_router_takes(model->net.router, CH_ROUTER_TAKES(pool)) ? model->net.config.router.pool : "batch";
+  return ch_router_takes(model->net.router, CH_ROUTER_TAKES(pool)) ? ch_router_pools[model->net.config.router.pool]
+                                                                   : "batch";
 }
 
 choir_routing_properties choir_model_routing_properties(const choir_model *model) {

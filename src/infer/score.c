@@ -31,7 +31,7 @@ int ch_check_mask_samples(const choir_model *model, const choir_score_options *o
   if (!o->mask_samples || ch_config_diffusion(config)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT,
                   "mask_samples is %d, and train.objective is %s, whose scores draw nothing: set mask_samples to 0",
-                  o->mask_samples, config->train.objective);
+                  o->mask_samples, ch_objectives[config->train.objective]);
 }
 
 int ch_check_tokenizer(const choir_tokenizer *tokenizer, int V) {

@@ -64,7 +64,7 @@ static int check_shape(const masking *w, const score_shape *s) {
   if ((int64_t)s->B * s->T > INT32_MAX / (e > 0 ? e : 1))
     return ch_error(CHOIR_ERROR_ARGUMENT, "a request of %d tokens is too long for %d experts", s->T, e);
   for (int i = 0; i < model->net.moe_layers && !model->causal; i++) {
-    choir_router_options o = ch_config_layer_router(&model->net.config, i, 1);
+    ch_router_spec o = ch_config_layer_router(&model->net.config, i);
     CH_TRY(model->net.router->check(&o, s->B * s->T, e, s->T));
   }
   return CHOIR_OK;

@@ -49,11 +49,11 @@ static void allocate_arrays(choir_session *s) {
 static int borrow(choir_session *s) {
   const ch_transformer *net = &s->model->net;
   s->net = *net;
-  if (ch_router_takes(net->router, CH_ROUTER_TAKES(pool))) strcpy(s->net.config.router.pool, "batch");
   allocate_arrays(s);
   CH_TRY(ch_arena_commit(&s->arrays));
   allocate_arrays(s);
   memcpy(s->net.block, net->block, (size_t)net->config.layers * sizeof *s->net.block);
+  ch_transformer_set_pool(&s->net, CH_POOL_BATCH);
   for (int i = 0; i < net->moe_layers; i++) CH_TRY(ch_route_stats_alloc(net->config.experts, &s->net.stats[i]));
   return CHOIR_OK;
 }
@@ -110,7 +110,7 @@ static int create(choir_session *s, const choir_session_options *o) {
     s->x.ops->round_bf16(&s->x, &(ch_round_args){.count = s->net.params.p[i].count});
   CH_TRY(ch_exec_commit(&s->x));
   if (model->stale) ch_model_round_weights(s->model, &s->x);
-  const choir_model_config *c = &s->net.config;
+  const ch_model_config *c = &s->net.config;
   if (s->turn) ch_rope_turn(&s->x, &s->net, s->positions, s->turn);
   for (int l = 0; l < c->layers && ch_config_has_bias(c); l++)
     s->x.ops->attention_bias(&s->x, &(ch_attention_bias_args){.H = c->heads,

@@ -2,11 +2,14 @@
 #ifndef CH_MODEL_CAPACITY_H
 #define CH_MODEL_CAPACITY_H
 
-#include "choir/config.h"
+#include "config/config.h"
 
 /* The router's options in MoE layer number `moe`: capacity factors times the layer's weight of layer_capacity over the
- * mean of all weights, and that of training times `scale`. */
-choir_router_options ch_config_layer_router(const choir_model_config *c, int moe, double scale);
+ * mean of all weights. */
+ch_router_spec ch_config_layer_router(const ch_model_config *c, int moe);
+
+/* The same with the capacity factor of training times `scale`. */
+ch_router_spec ch_router_scaled(const ch_router_spec *o, double scale);
 
 /* What capacity_start multiplies the capacity factor by at a step (from 0) of training, and the largest of these. */
 double ch_config_capacity_at(const choir_config *c, int64_t step);

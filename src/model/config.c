@@ -1,14 +1,18 @@
-#include "choir/config.h"
+#include "config/config.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/embedded.h"
 #include "base/enter.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "file/json.h"
@@ -18,19 +22,30 @@
 #include "model/param.h"
 #include "moe/router.h"
 
-/* A router's name brings the capacity factor, weight and jitter of its paper. */
-static int use_router(choir_router_options *router) {
-  char name[CHOIR_NAME_BYTES]; /* not an alias of what is being filled */
-  memcpy(name, router->name, sizeof name);
-  return choir_router_options_default(name, router);
+/* ---- handles ---- */
+
+int choir_config_copy(const choir_config *from, choir_config **config) {
+  CH_ENTER(from, config);
+  CH_TRY(CH_ALLOC(config, 1, "a config"));
+  **config = *from;
+  return CHOIR_OK;
 }
 
-void choir_config_default(choir_config *config) {
-  if (!config) return;
-  memset(config, 0, sizeof *config);
-  for (int i = 0; i < CH_FIELDS; i++) ch_field_default(config, &ch_fields[i]);
-  use_router(&config->model.router);
+int choir_config_create(choir_config **config) {
+  choir_config made;
+  ch_config_default(&made);
+  return choir_config_copy(&made, config);
 }
+
+int choir_config_load(const char *path, choir_config **config) {
+  CH_ENTER(path, config);
+  choir_config made;
+  *config = NULL;
+  CH_TRY(ch_config_load(path, &made));
+  return choir_config_copy(&made, config);
+}
+
+void choir_config_free(choir_config *config) { free(config); }
 
 /* ---- JSON: objects nest as the dots of the paths say ---- */
 
@@ -74,27 +89,18 @@ static int unknown_key(const char *section, const char *key) {
                   ch_field_did_you_mean(suggestion, sizeof suggestion, key, known));
 }
 
-/* Naming the router that is already there changes nothing. */
-static int assign(choir_config *config, const ch_field *f, const json_t *value) {
-  char before[CHOIR_NAME_BYTES];
-  choir_router_options *router = &config->model.router;
-  memcpy(before, router->name, sizeof before);
-  CH_TRY(ch_field_set(config, f, value));
-  return strcmp(before, router->name) ? use_router(router) : CHOIR_OK;
-}
-
 static int read_section(choir_config *config, const char *section, json_t *object) {
   const char *key;
   json_t *value;
   const ch_field *name = find_field(section, "name");
   /* A name first: the other keys of a router override what its name brings. */
-  if (name && (value = json_object_get(object, "name"))) CH_TRY(assign(config, name, value));
+  if (name && (value = json_object_get(object, "name"))) CH_TRY(ch_field_set(config, name, value));
   json_object_foreach(object, key, value) {
     const ch_field *f = find_field(section, key);
     const char *inner = find_section(section, key);
     int own = f || strcmp(section, "model.router") ? -1 : ch_own_find(config, key);
     if (f)
-      CH_TRY(assign(config, f, value));
+      CH_TRY(ch_field_set(config, f, value));
     else if (own >= 0)
       CH_TRY(ch_own_set(config, own, value));
     else if (!inner)
@@ -108,7 +114,7 @@ static int read_section(choir_config *config, const char *section, json_t *objec
 }
 
 static int read_root(json_t *root, const char *name, choir_config *config) {
-  choir_config_default(config);
+  ch_config_default(config);
   int code = read_section(config, "", root);
   if (!code) code = choir_config_check(config);
   json_decref(root);
@@ -138,8 +144,7 @@ static const char *built_in(const char *name) {
   return NULL;
 }
 
-int choir_config_load(const char *path, choir_config *config) {
-  CH_ENTER(path, config);
+int ch_config_load(const char *path, choir_config *config) {
   const char *text = built_in(path);
   char nearest[128];
   int there = 1;
@@ -211,50 +216,49 @@ int choir_config_save(const choir_config *config, const char *path) {
 
 /* ---- --set ---- */
 
-/* Nonzero when `key` is the path or its end, at a dot. */
-static int names(const char *key, const char *path) {
-  size_t k = strlen(key), p = strlen(path);
-  return k == p ? !strcmp(key, path) : k && k < p && path[p - k - 1] == '.' && !strcmp(path + p - k, key);
-}
-
-static int unknown_path(const char *key) {
-  const char *known[2 * CH_FIELDS + 1];
-  char suggestion[100];
-  for (int i = 0; i < CH_FIELDS; i++) {
-    known[i] = strrchr(ch_fields[i].path, '.') + 1;
-    known[CH_FIELDS + i] = ch_fields[i].path;
-  }
-  known[2 * CH_FIELDS] = NULL;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "unknown key '%.80s'%s", key,
-                  ch_field_did_you_mean(suggestion, sizeof suggestion, key, known));
-}
-
-static int find_path(const char *key, const ch_field **found) {
-  *found = NULL;
-  for (int i = 0; i < CH_FIELDS; i++) {
-    if (!names(key, ch_fields[i].path)) continue;
-    if (*found)
-      return ch_error(CHOIR_ERROR_ARGUMENT, "key '%s' may be %s or %s: write one of them", key, (*found)->path,
-                      ch_fields[i].path);
-    *found = &ch_fields[i];
-  }
-  return *found ? CHOIR_OK : unknown_path(key);
-}
-
 int choir_config_set(choir_config *config, const char *key, const char *value) {
   CH_ENTER(config, key, value);
   const ch_field *f;
   char want[400];
   int own = ch_own_find(config, key);
   if (own >= 0) return ch_own_set_text(config, own, value);
-  CH_TRY(find_path(key, &f));
-  json_t *json = f->kind == CH_FIELD_WORD ? json_string(value) : json_loads(value, JSON_DECODE_ANY, NULL);
+  CH_TRY(ch_field_find(key, &f));
+  json_t *json = f->kind >= CH_FIELD_WORD ? json_string(value) : json_loads(value, JSON_DECODE_ANY, NULL);
   if (!json)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s is '%.40s': must be %s", f->path, value,
                     ch_field_wanted(f, want, sizeof want));
-  int code = assign(config, f, json);
+  int code = ch_field_set(config, f, json);
   json_decref(json);
   return code;
+}
+
+int choir_config_get(const choir_config *config, const char *key, char *value, size_t size) {
+  CH_ENTER(config, key, value);
+  const ch_field *f;
+  char text[CHOIR_VALUE_BYTES];
+  int own = ch_own_find(config, key);
+  if (own < 0) CH_TRY(ch_field_find(key, &f));
+  if (own < 0)
+    ch_field_text(config, f, text, sizeof text);
+  else
+    ch_format_exact(text, sizeof text, ch_own_value(config, own));
+  if ((size_t)snprintf(value, size, "%s", text) < size) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s has %d bytes of text and an end: there is room for %zu", key,
+                  (int)strlen(text), size);
+}
+
+static int read_number(const choir_config *config, const char *key, double *value) {
+  CH_ENTER(config, key);
+  const ch_field *f;
+  int own = ch_own_find(config, key);
+  if (own < 0) CH_TRY(ch_field_find(key, &f));
+  *value = own < 0 ? ch_field_number(config, f) : ch_own_value(config, own);
+  return isnan(*value) ? ch_error(CHOIR_ERROR_ARGUMENT, "%s is a text and no number", key) : CHOIR_OK;
+}
+
+double choir_config_number(const choir_config *config, const char *key) {
+  double value;
+  return read_number(config, key, &value) ? (double)NAN : value;
 }
 
 /* ---- what no single field shows ---- */
@@ -265,7 +269,7 @@ int ch_config_check_next_token(const choir_config *c, const char *what) {
       CHOIR_ERROR_UNSUPPORTED,
       "train.objective is %s: %s needs a model that predicts the next token; 'choir eval' and 'inspect' take "
       "this one",
-      c->train.objective, what);
+      ch_objectives[c->train.objective], what);
 }
 
 int choir_config_mask_token(const choir_config *config) {
@@ -273,13 +277,13 @@ int choir_config_mask_token(const choir_config *config) {
 }
 
 /* As other programs count the columns of rope: rounded down, and then in pairs. */
-static int check_rope(const choir_model_config *m) {
+static int check_rope(const ch_model_config *m) {
   int rotated = ch_config_rotated(m);
   if (!ch_config_has_rope(m) && (m->rope_theta != 1e4 || m->rope_fraction != 1))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.rope_theta is %g and model.rope_fraction %g, which model.position '%s' does not read: leave "
                     "them out, or set model.position to rope",
-                    m->rope_theta, m->rope_fraction, m->position);
+                    m->rope_theta, m->rope_fraction, ch_positions[m->position]);
   if (ch_config_has_rope(m) && (rotated < 2 || rotated % 2))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.rope_fraction is %g, of heads of %d columns %d: must be an even number of them, at least 2",
@@ -287,7 +291,7 @@ static int check_rope(const choir_model_config *m) {
   return CHOIR_OK;
 }
 
-static int check_attention(const choir_model_config *m) {
+static int check_attention(const ch_model_config *m) {
   if (!m->d_head && m->d_model % m->heads)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.d_model is %d and model.heads %d: d_model must be divisible by heads, or model.d_head given",
@@ -315,17 +319,17 @@ static int check_attention(const choir_model_config *m) {
 }
 
 /* Evaluation by another pool is fine, so this is no matter of the router's own check. */
-static int check_threshold_training(const choir_router_options *o, const ch_router *router) {
+static int check_threshold_training(const ch_router_spec *o) {
   if (!o->threshold_after) return CHOIR_OK;
-  if (ch_router_takes(router, CH_ROUTER_TAKES(pool)) && strcmp(o->pool, "batch"))
+  if (ch_router_takes(o->kind, CH_ROUTER_TAKES(pool)) && o->pool != CH_POOL_BATCH)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.router.threshold_after is %lld with pool '%s': it goes with pool 'batch' only, since a "
                     "threshold knows no pool",
-                    (long long)o->threshold_after, o->pool);
+                    (long long)o->threshold_after, ch_router_pools[o->pool]);
   return CHOIR_OK;
 }
 
-static int check_shards(const choir_model_config *m, const choir_train_config *t) {
+static int check_shards(const ch_model_config *m, const ch_train_config *t) {
   if (t->batch_sequences % t->shards)
     return ch_error(CHOIR_ERROR_ARGUMENT, "train.shards is %d: it must divide train.batch_sequences, which is %d",
                     t->shards, t->batch_sequences);
@@ -338,8 +342,8 @@ static int check_shards(const choir_model_config *m, const choir_train_config *t
 }
 
 static int check_routing(const choir_config *config) {
-  const choir_model_config *m = &config->model;
-  const choir_train_config *t = &config->train;
+  const ch_model_config *m = &config->model;
+  const ch_train_config *t = &config->train;
   int64_t n = (int64_t)t->batch_sequences * t->sequence_length * ch_router_draws_per_sequence(&m->router);
   if (n > INT_MAX)
     return ch_error(CHOIR_ERROR_ARGUMENT,
@@ -360,14 +364,12 @@ static int check_routing(const choir_config *config) {
   if (m->experts > n)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.experts is %d: more than the %lld tokens of a batch (%d times %d)",
                     m->experts, (long long)n, t->batch_sequences, t->sequence_length);
-  const ch_router *router = ch_router_find(m->router.name);
-  if (!router) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_config_check_capacity(config, (int)n));
-  return check_threshold_training(&m->router, router);
+  return check_threshold_training(&m->router);
 }
 
-static int check_schedule(const choir_train_config *c) {
-  if (strcmp(c->schedule, "cosine") || !c->cooldown_steps) return CHOIR_OK;
+static int check_schedule(const ch_train_config *c) {
+  if (c->schedule != CH_COSINE || !c->cooldown_steps) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT,
                   "train.cooldown_steps is %g and train.schedule cosine, which falls to the end by itself: set one "
                   "to 0 or the other to inverse_sqrt",
@@ -377,10 +379,6 @@ static int check_schedule(const choir_train_config *c) {
 int choir_config_check(const choir_config *config) {
   CH_ENTER(config);
   ch_params params;
-  CH_CHECK_RESERVED(config, "choir_config");
-  CH_CHECK_RESERVED(&config->model, "choir_model_config");
-  CH_CHECK_RESERVED(&config->train, "choir_train_config");
-  CH_CHECK_RESERVED(&config->parallel, "choir_parallel_config");
   for (int i = 0; i < CH_FIELDS; i++) CH_TRY(ch_field_check(config, &ch_fields[i]));
   CH_TRY(ch_options_check_router(&config->model.router));
   CH_TRY(ch_options_check_optimizer(config));

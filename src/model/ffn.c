@@ -21,7 +21,7 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
                             const real CH_DEV *normed) {
   ch_moe_args a = {.route = p->route,
                    .h = (int)ch_own_count(&x->grid.tp_group, ch_config_d_expert(&m->config)),
-                   .activation = ch_activation_named(m->config.expert_activation),
+                   .activation = (ch_activation)m->config.expert_activation,
                    .shards = ch_pass_shards(p),
                    .layer = b->number,
                    .hook = p->hook,
@@ -29,7 +29,7 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
                    .tally = tally_of(m, b, p),
                    .weights = {.w1 = b->w1->w, .w2 = b->w2->w, .w1_16 = b->w1->w16, .w2_16 = b->w2->w16}};
   if (b->w3) a.weights.w3 = b->w3->w, a.weights.w3_16 = b->w3->w16;
-  a.route.options = &b->router_options;
+  a.route.options = ch_pass_scales(p) ? &b->scaled : &b->routing;
   a.route.draws.rng.sub = (uint32_t)b->number;
   a.route.x = normed;
   a.route.weight = b->router ? b->router->w : NULL;

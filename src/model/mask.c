@@ -21,7 +21,7 @@ static int32_t hide(const choir_config *config, ch_rng rng, uint64_t at, int32_t
 static double probability(const choir_config *config, double t, double *weight) {
   const double half_pi = 1.5707963267948966;
   t = CH_MASK_LEAST + (1 - CH_MASK_LEAST) * t;
-  int cosine = !strcmp(config->train.mask_schedule, "cosine");
+  int cosine = config->train.mask_schedule == CH_MASK_COSINE;
   double p = cosine ? sin(half_pi * t) : t;
   *weight = (cosine ? half_pi * cos(half_pi * t) : 1) / p;
   return p;
@@ -29,7 +29,7 @@ static double probability(const choir_config *config, double t, double *weight) 
 
 void ch_mask_training(const choir_config *config, int64_t step, int row, const int32_t *text, int32_t *token,
                       int32_t *target, float *weight, int *weighted) {
-  const choir_train_config *c = &config->train;
+  const ch_train_config *c = &config->train;
   int T = c->sequence_length, rows = c->accumulate * c->batch_sequences;
   uint64_t sequence = (uint64_t)step * (uint64_t)rows + (uint64_t)row;
   ch_rng ratio = ch_rng_make(c->seed, CH_STREAM_MASK_RATIO, 0), mask = ch_rng_make(c->seed, CH_STREAM_MASK, 0),

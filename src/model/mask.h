@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "choir/config.h"
+#include "config/config.h"
 
 /* The lowest probability that training masks a token with: the loss is divided by it (Sahoo et al. 2024). */
 #define CH_MASK_LEAST 1e-3

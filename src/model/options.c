@@ -1,11 +1,13 @@
 /* Options that only some routers, optimizers or objectives take: what is set must have an effect, so the others refuse
  * it. */
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/enter.h"
 #include "base/error.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "model/config.h"
 #include "model/param.h"
 #include "moe/plugin.h"
@@ -18,13 +20,10 @@ typedef struct {
   unsigned options;                 /* that it takes, as bits */
 } option_taker;
 
-/* The number of a field among the options of a taker; -1: it is none of them. */
-static int number_of(const option_taker *t, const ch_field *f) {
+/* The number of a field among the options of routers or optimizers; -1: it is none of them. */
+static int option_number(const option_taker *t, const ch_field *f) {
   size_t length = strlen(t->section);
-  if (strncmp(f->path, t->section, length)) return -1;
-  for (int i = 0; t->names[i]; i++)
-    if (!strcmp(t->names[i], f->path + length)) return i;
-  return -1;
+  return strncmp(f->path, t->section, length) ? -1 : ch_word_number(t->names, f->path + length);
 }
 
 static const char *list_taken(const option_taker *t, char *text, size_t size) {
@@ -35,13 +34,12 @@ static const char *list_taken(const option_taker *t, char *text, size_t size) {
   return text;
 }
 
-/* Refuses a value that is out of range where it is taken (words may even lack an end), and one that differs from
- * `defaults` where it is not. */
+/* Refuses a value that is out of range where it is taken, and one that differs from `defaults` where it is not. */
 static int check_taken(const option_taker *t, const choir_config *config, const choir_config *defaults) {
-  char value[80], list[400];
+  char value[CHOIR_VALUE_BYTES], list[400];
   for (int i = 0; i < CH_FIELDS; i++) {
     const ch_field *f = &ch_fields[i];
-    int number = number_of(t, f);
+    int number = option_number(t, f);
     int taken = number >= 0 && t->options >> number & 1;
     if (taken) CH_TRY(ch_field_check(config, f));
     if (number < 0 || taken || ch_field_same(config, defaults, f)) continue;
@@ -55,21 +53,27 @@ static option_taker router_taker(const ch_router *router) {
   return (option_taker){"model.router.", "router", router->name, ch_router_option_names, router->options};
 }
 
+/* A config of a router with its own defaults. */
+static choir_config defaults_of(const ch_router *router) {
+  return (choir_config){.model.router = ch_router_default(router)};
+}
+
 /* Checks the options that only one of the solvers reads. */
 static int check_solver(const choir_config *config, const choir_config *defaults) {
-  char value[80];
-  if (!strcmp(config->model.router.solver, "dykstra")) return CHOIR_OK;
+  char value[CHOIR_VALUE_BYTES];
+  if (config->model.router.solver == CH_SOLVER_DYKSTRA) return CHOIR_OK;
   for (int i = 0; i < CH_FIELDS; i++) {
     const ch_field *f = &ch_fields[i];
     if (strncmp(f->path, "model.router.solver_", 20) || ch_field_same(config, defaults, f)) continue;
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s is %s, but solver '%s' does not take it (dykstra does): leave it out",
-                    f->path, ch_field_text(config, f, value, sizeof value), config->model.router.solver);
+                    f->path, ch_field_text(config, f, value, sizeof value),
+                    ch_router_solvers[config->model.router.solver]);
   }
   return CHOIR_OK;
 }
 
 /* Where tokens choose, no capacity is room for all; experts that choose would take nobody. */
-static int check_capacity(const ch_router *router, const choir_router_options *o) {
+static int check_capacity(const ch_router *router, const ch_router_spec *o) {
   if (o->capacity_start > 0 && o->capacity_factor == 0)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.router.capacity_start is %g with capacity_factor 0, which is room for all: set both or "
@@ -81,12 +85,10 @@ static int check_capacity(const ch_router *router, const choir_router_options *o
                   router->name);
 }
 
-int ch_options_check_router(const choir_router_options *options) {
-  const ch_router *router = ch_router_find(options->name);
-  if (!router) return CHOIR_ERROR_ARGUMENT;
-  CH_CHECK_RESERVED(options, "choir_router_options");
+int ch_options_check_router(const ch_router_spec *options) {
+  const ch_router *router = options->kind;
   option_taker t = router_taker(router);
-  choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
+  choir_config config = {.model.router = *options}, defaults = defaults_of(router);
   CH_TRY(check_taken(&t, &config, &defaults));
   CH_TRY(check_solver(&config, &defaults));
   CH_TRY(ch_plugin_check_options(router, options));
@@ -94,46 +96,45 @@ int ch_options_check_router(const choir_router_options *options) {
 }
 
 int ch_options_check_optimizer(const choir_config *config) {
-  const ch_optim *optim = ch_optim_find(config->train.optimizer);
-  if (!optim) return CHOIR_ERROR_ARGUMENT;
-  choir_config defaults = {0};
-  for (int i = 0; i < CH_FIELDS; i++) ch_field_default(&defaults, &ch_fields[i]);
+  const ch_optim *optim = ch_optims[config->train.optimizer];
+  choir_config defaults;
+  ch_config_default(&defaults);
   return check_taken(&(option_taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options}, config,
                      &defaults);
 }
 
 int ch_options_check_objective(const choir_config *config) {
-  const choir_model_config *m = &config->model;
-  const choir_train_config *t = &config->train;
+  const ch_model_config *m = &config->model;
+  const ch_train_config *t = &config->train;
   int both_ways = ch_config_bidirectional(m);
   if (ch_config_masked(config) && !both_ways)
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
         "train.objective is %s with model.attention causal: masked tokens are predicted from both sides; set "
         "model.attention to bidirectional",
-        t->objective);
+        ch_objectives[t->objective]);
   if (!ch_config_masked(config) && both_ways)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "train.objective is next_token with model.attention bidirectional, which sees the next token: set "
                     "train.objective to masked_diffusion or masked_lm, or model.attention to causal");
-  if (strcmp(t->objective, "masked_diffusion") && strcmp(t->mask_schedule, "linear"))
+  if (t->objective != CH_MASKED_DIFFUSION && t->mask_schedule != CH_MASK_LINEAR)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "train.mask_schedule is %s, which train.objective '%s' does not read: leave it out, or set "
                     "train.objective to masked_diffusion",
-                    t->mask_schedule, t->objective);
-  if (strcmp(m->router.capacity_schedule, "constant") &&
-      (!ch_config_masked(config) || strcmp(m->router.pool, "sequence")))
+                    ch_mask_schedules[t->mask_schedule], ch_objectives[t->objective]);
+  if (m->router.capacity_schedule != CH_CAPACITY_CONSTANT &&
+      (!ch_config_masked(config) || m->router.pool != CH_POOL_SEQUENCE))
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
         "model.router.capacity_schedule is %s with train.objective %s and pool '%s': it goes by the share of a "
         "sequence that is masked; set it to constant, or train by masking with pool 'sequence'",
-        m->router.capacity_schedule, t->objective, m->router.pool);
+        ch_router_schedules[m->router.capacity_schedule], ch_objectives[t->objective], ch_router_pools[m->router.pool]);
   if (ch_config_masked(config) && m->moe_every && ch_router_draws_per_sequence(&m->router) > 1)
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
         "train.objective is %s with model.router.consistency_weight, which compares predictions of the next "
         "token: set that to 0",
-        t->objective);
+        ch_objectives[t->objective]);
   return CHOIR_OK;
 }
 
@@ -149,27 +150,29 @@ int choir_router_option_count(const char *name) {
   return router ? __builtin_popcount(router->options) + (plugin ? plugin->options : 0) : 0;
 }
 
-int choir_router_option_at(const char *name, int index, choir_router_option *option) {
-  CH_ENTER(name, option);
+int choir_router_option_at(const char *name, int index, choir_field *field) {
+  CH_ENTER(name, field);
   const ch_router *router = ch_router_find(name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   option_taker t = router_taker(router);
-  choir_config defaults = {.model.router = router->defaults};
+  choir_config defaults = defaults_of(router);
   int before = index;
   for (int i = 0; i < CH_FIELDS && index >= 0; i++) {
-    int number = number_of(&t, &ch_fields[i]);
+    int number = option_number(&t, &ch_fields[i]);
     if (number < 0 || !(t.options >> number & 1) || before--) continue;
-    option->name = t.names[number];
-    option->help = ch_fields[i].help;
-    ch_field_text(&defaults, &ch_fields[i], option->value, sizeof option->value);
+    ch_field_describe(&ch_fields[i], &defaults, field);
     return CHOIR_OK;
   }
   const ch_plugin *plugin = ch_plugin_of(router);
   if (plugin && before >= 0 && before < plugin->options) {
     const choir_plugin_option *own = &plugin->given.options[before];
-    option->name = own->name;
-    option->help = own->help;
-    ch_format(option->value, sizeof option->value, "%.10g", own->value);
+    int bounded = own->low != 0 || own->high != 0;
+    *field = (choir_field){.kind = CHOIR_FIELD_NUMBER,
+                           .low = bounded ? own->low : -DBL_MAX,
+                           .high = bounded ? own->high : DBL_MAX,
+                           .help = own->help ? own->help : ""};
+    snprintf(field->key, sizeof field->key, "model.router.%s", own->name);
+    ch_format_exact(field->value, sizeof field->value, own->value);
     return CHOIR_OK;
   }
   return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' has no option number %d; it has %d", name, index,

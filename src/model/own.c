@@ -5,11 +5,7 @@
 #include "model/config.h"
 #include "moe/plugin.h"
 
-static const ch_plugin *plugin_of(const choir_config *config) {
-  for (const ch_router **r = ch_router_plugins(); *r; r++)
-    if (!strcmp((*r)->name, config->model.router.name)) return ch_plugin_of(*r);
-  return NULL;
-}
+static const ch_plugin *plugin_of(const choir_config *config) { return ch_plugin_of(config->model.router.kind); }
 
 int ch_own_find(const choir_config *config, const char *key) {
   static const char *const before[] = {"", "router.", "model.router."};
@@ -29,7 +25,7 @@ static int refuse(const choir_plugin_option *own, const char *value) {
 int ch_own_set(choir_config *config, int number, const json_t *value) {
   const ch_plugin *p = plugin_of(config);
   char text[80];
-  choir_router_options changed = config->model.router;
+  ch_router_spec changed = config->model.router;
   if (!json_is_number(value)) return refuse(&p->given.options[number], ch_json_show(value, text, sizeof text));
   changed.own[number] = json_number_value(value);
   CH_TRY(ch_plugin_check_options(&p->router, &changed));
@@ -46,6 +42,8 @@ int ch_own_set_text(choir_config *config, int number, const char *value) {
   json_decref(json);
   return code;
 }
+
+double ch_own_value(const choir_config *config, int number) { return config->model.router.own[number]; }
 
 int ch_own_json(const choir_config *config, json_t *router) {
   const ch_plugin *p = plugin_of(config);

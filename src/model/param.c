@@ -10,14 +10,6 @@
 #include "comm/collective.h"
 #include "moe/router.h"
 
-const char *const ch_activation_names[] = {[CH_GELU] = "gelu", [CH_GEGLU] = "geglu", [CH_SWIGLU] = "swiglu", NULL};
-
-ch_activation ch_activation_named(const char *name) {
-  for (int i = 0; ch_activation_names[i]; i++)
-    if (!strcmp(ch_activation_names[i], name)) return (ch_activation)i;
-  return CH_GELU;
-}
-
 /* ---- the table ---- */
 
 static const int64_t most_parameters = INT64_C(1) << 56; /* their bytes, several times over, still fit in 64 bits */
@@ -72,7 +64,7 @@ static void add_row(ch_params *params, int most, int layer, const row *r) {
   for (size_t i = 0; i < sizeof(rows) / sizeof *(rows); i++) add_row(params, most, layer, &(rows)[i])
 
 /* Every matrix is N(0, 1/fan_in), fan_in being the width of what it is multiplied with. */
-static void add_attention(ch_params *params, int most, int layer, const choir_model_config *c) {
+static void add_attention(ch_params *params, int most, int layer, const ch_model_config *c) {
   int64_t d = c->d_model, d_head = ch_config_d_head(c), inner = c->heads * d_head,
           shared = ch_config_kv_heads(c) * d_head;
   double in = 1 / sqrt((double)d), out = 1 / sqrt((double)inner);
@@ -89,24 +81,24 @@ static void add_attention(ch_params *params, int most, int layer, const choir_mo
 }
 
 /* A dense layer's matrices, or those of shared experts: hidden width h. Without a gate there is only the way up. */
-static void add_ffn(ch_params *params, int most, int layer, const choir_model_config *c, const char *prefix, int64_t h,
-                    const char *activation) {
+static void add_ffn(ch_params *params, int most, int layer, const ch_model_config *c, const char *prefix, int64_t h,
+                    int activation) {
   int64_t d = c->d_model;
   char gate[32], up[32], down[32];
   snprintf(gate, sizeof gate, "%s.gate.weight", prefix);
   snprintf(up, sizeof up, "%s.up.weight", prefix);
   snprintf(down, sizeof down, "%s.down.weight", prefix);
-  const row rows[] = {{gate, 2, {h, d}, 1 / sqrt((double)d), MATRIX, ch_gated(ch_activation_named(activation))},
+  const row rows[] = {{gate, 2, {h, d}, 1 / sqrt((double)d), MATRIX, ch_gated(activation)},
                       {up, 2, {h, d}, 1 / sqrt((double)d), MATRIX, 1},
                       {down, 2, {d, h}, 1 / sqrt((double)h), MATRIX, 1}};
   ADD(params, most, layer, rows);
 }
 
 /* A router whose weight no gradient trains has it among what is kept. */
-static void add_moe(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
+static void add_moe(ch_params *params, int most, int layer, const ch_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
   int trained = ch_router_learned(router) && !ch_router_has_centroids(router);
-  int gated = ch_gated(ch_activation_named(c->expert_activation));
+  int gated = ch_gated((ch_activation)c->expert_activation);
   const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT, trained},
                       {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT, 1},
                       {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT, 1},      /* maps h to d */
@@ -115,14 +107,14 @@ static void add_moe(ch_params *params, int most, int layer, const choir_model_co
   if (c->shared_experts) add_ffn(params, most, layer, c, "moe.shared", c->shared_experts * h, c->expert_activation);
 }
 
-static void add_buffers(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
+static void add_buffers(ch_params *params, int most, int layer, const ch_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, e = c->experts;
   const row rows[] = {{"moe.thresholds", 1, {e}, 0, KEPT, ch_router_has_thresholds(router)},
                       {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), KEPT, ch_router_has_centroids(router)}};
   ADD(params, most, layer, rows);
 }
 
-static void add_model(ch_params *params, int most, const choir_model_config *c, const ch_router *router) {
+static void add_model(ch_params *params, int most, const ch_model_config *c, const ch_router *router) {
   int64_t d = c->d_model;
   const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, c->tied ? MATRIX : PLAIN, 1},
             norm = {"final_norm.weight", 1, {d}, 0, PLAIN, 1},
@@ -145,10 +137,9 @@ static void add_model(ch_params *params, int most, const choir_model_config *c, 
   params->count = trained;
 }
 
-int ch_params_build(const choir_model_config *config, ch_params *params) {
-  const ch_router *router = ch_router_find(config->router.name);
+int ch_params_build(const ch_model_config *config, ch_params *params) {
+  const ch_router *router = config->router.kind;
   *params = (ch_params){0};
-  if (!router) return CHOIR_ERROR_ARGUMENT;
   add_model(params, 0, config, router);
   int rows = params->count + params->buffers;
   CH_TRY(CH_ALLOC(&params->p, rows, "a table of parameters"));

@@ -2,46 +2,34 @@
 #ifndef CH_MODEL_PARAM_H
 #define CH_MODEL_PARAM_H
 
-#include <string.h>
-
 #include "base/memory.h"
 #include "base/names.h"
 #include "base/real.h"
-#include "choir/config.h"
+#include "config/config.h"
 #include "op/op.h"
 
 /* Width of one head: given, or d/H. */
-static inline int ch_config_d_head(const choir_model_config *c) {
-  return c->d_head ? c->d_head : c->d_model / c->heads;
-}
+static inline int ch_config_d_head(const ch_model_config *c) { return c->d_head ? c->d_head : c->d_model / c->heads; }
 
-static inline int ch_config_kv_heads(const choir_model_config *c) { return c->kv_heads ? c->kv_heads : c->heads; }
-static inline int ch_config_has_bias(const choir_model_config *c) { return !strcmp(c->position, "relative"); }
-static inline int ch_config_bidirectional(const choir_model_config *c) {
-  return !strcmp(c->attention, "bidirectional");
-}
-static inline int ch_config_has_rope(const choir_model_config *c) { return !strcmp(c->position, "rope"); }
+static inline int ch_config_kv_heads(const ch_model_config *c) { return c->kv_heads ? c->kv_heads : c->heads; }
+static inline int ch_config_has_bias(const ch_model_config *c) { return c->position == CH_RELATIVE; }
+static inline int ch_config_bidirectional(const ch_model_config *c) { return c->attention == CH_BIDIRECTIONAL; }
+static inline int ch_config_has_rope(const ch_model_config *c) { return c->position == CH_ROPE; }
 /* Columns of a head that rope turns. */
-static inline int ch_config_rotated(const choir_model_config *c) {
-  return (int)(c->rope_fraction * ch_config_d_head(c));
-}
+static inline int ch_config_rotated(const ch_model_config *c) { return (int)(c->rope_fraction * ch_config_d_head(c)); }
 
 /* Hidden width of one expert: given, or that of the dense layers. */
-static inline int ch_config_d_expert(const choir_model_config *c) { return c->d_expert ? c->d_expert : c->d_hidden; }
+static inline int ch_config_d_expert(const ch_model_config *c) { return c->d_expert ? c->d_expert : c->d_hidden; }
 
 /* Nonzero where layer `layer` (0-based) is MoE: behind the first dense_layers, layers moe_every-1, 2 moe_every-1, ...
  * And how many are. */
-static inline int ch_config_is_moe(const choir_model_config *c, int layer) {
+static inline int ch_config_is_moe(const ch_model_config *c, int layer) {
   int behind = layer - c->dense_layers + 1;
   return c->moe_every > 0 && behind > 0 && behind % c->moe_every == 0;
 }
-static inline int ch_config_moe_layers(const choir_model_config *c) {
+static inline int ch_config_moe_layers(const ch_model_config *c) {
   return c->moe_every > 0 && c->layers > c->dense_layers ? (c->layers - c->dense_layers) / c->moe_every : 0;
 }
-
-/* The activation of a name in a config; the names, in the enum's order. */
-extern const char *const ch_activation_names[]; /* NULL-terminated */
-ch_activation ch_activation_named(const char *name);
 
 /* The part of a tensor that a process has, as a matrix of its last dimension: these columns of these rows, one row
  * behind the other. */
@@ -97,7 +85,7 @@ typedef struct ch_params {
 /* Builds the table of a checked config, names and shapes only, in the order of the model: embed, layers 0..,
  * final_norm, and the head where it has a weight of its own. CHOIR_ERROR_ARGUMENT: more parameters than can be counted;
  * vocab_size 0 gives an empty embedding. */
-int ch_params_build(const choir_model_config *config, ch_params *params);
+int ch_params_build(const ch_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 
 /* Reduces every expert tensor to this rank's part; to be called before memory is allocated. CHOIR_ERROR_ARGUMENT: the

@@ -34,16 +34,36 @@ static void bind_block(ch_transformer *m, ch_layer *b, int layer) {
   b->w3 = layer_param(p, layer, "moe.experts.w3");
   b->thresholds = layer_param(p, layer, "moe.thresholds");
   b->moe = b->w1 ? m->moe_layers++ : -1;
-  b->dense.activation = ch_activation_named(b->w1 ? m->config.expert_activation : m->config.activation);
+  b->dense.activation = (ch_activation)(b->w1 ? m->config.expert_activation : m->config.activation);
   b->dense.gate = layer_param(p, layer, b->w1 ? "moe.shared.gate.weight" : "ffn.gate.weight");
   b->dense.up = layer_param(p, layer, b->w1 ? "moe.shared.up.weight" : "ffn.up.weight");
   b->dense.down = layer_param(p, layer, b->w1 ? "moe.shared.down.weight" : "ffn.down.weight");
 }
 
-int ch_transformer_create(const choir_model_config *config, ch_transformer *m) {
+/* The routing of every MoE layer, from the config's. */
+static void resolve_routing(ch_transformer *m) {
+  for (int l = 0; l < m->config.layers; l++)
+    if (m->block[l].moe >= 0) m->block[l].routing = ch_config_layer_router(&m->config, m->block[l].moe);
+}
+
+void ch_transformer_set_pool(ch_transformer *m, ch_pool_kind pool) {
+  m->config.router.pool = pool;
+  resolve_routing(m);
+}
+
+void ch_transformer_set_eval_capacity(ch_transformer *m, double factor) {
+  m->config.router.eval_capacity_factor = factor;
+  resolve_routing(m);
+}
+
+void ch_transformer_set_cap(ch_transformer *m, int cap) {
+  m->config.router.cap = cap;
+  resolve_routing(m);
+}
+
+int ch_transformer_create(const ch_model_config *config, ch_transformer *m) {
   *m = (ch_transformer){.config = *config};
-  m->router = ch_router_find(config->router.name);
-  if (!m->router) return CHOIR_ERROR_ARGUMENT;
+  m->router = config->router.kind;
   m->d_head = ch_config_d_head(config);
   m->width = m->d_head * config->heads;
   m->kv_heads = ch_config_kv_heads(config);
@@ -57,6 +77,7 @@ int ch_transformer_create(const choir_model_config *config, ch_transformer *m) {
   m->final_norm = (ch_param *)ch_params_find(&m->params, "final_norm.weight");
   m->head = config->tied ? m->embed : (ch_param *)ch_params_find(&m->params, "head.weight");
   for (int l = 0; l < config->layers; l++) bind_block(m, &m->block[l], l);
+  resolve_routing(m);
   for (int i = 0; i < m->moe_layers; i++)
     if (ch_route_stats_alloc(config->experts, &m->stats[i])) {
       ch_transformer_free(m);
@@ -151,9 +172,8 @@ void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   route->draws.rng.seed = p->seed;
   route->draws.base = p->micro * (uint64_t)route->n;
   route->kept.observed = p->micro;
-  for (int l = 0; l < m->config.layers; l++)
-    if (m->block[l].moe >= 0)
-      m->block[l].router_options = ch_config_layer_router(&m->config, m->block[l].moe, p->capacity ? p->capacity : 1);
+  for (int l = 0; l < m->config.layers && ch_pass_scales(p); l++)
+    if (m->block[l].moe >= 0) m->block[l].scaled = ch_router_scaled(&m->block[l].routing, p->capacity);
   p->loss_sum = p->aux_loss = p->z_loss = 0;
   p->sums = CH_NEW(&x->tape, double, report_cells(m, p));
   p->shard_loss = p->sums + loss_cells(m);

@@ -18,9 +18,10 @@ typedef struct ch_dense {
 
 /* One layer: its parameters by role, and what forward left for backward. */
 typedef struct ch_layer {
-  int number;                          /* 0-based */
-  int moe;                             /* 0-based number among the MoE layers, or -1: dense */
-  choir_router_options router_options; /* of this layer in the running pass: capacity may differ (layer_capacity) */
+  int number;             /* 0-based */
+  int moe;                /* 0-based number among the MoE layers, or -1: dense */
+  ch_router_spec routing; /* of an MoE layer: the config's, with the layer's own capacity */
+  ch_router_spec scaled;  /* the same in a pass that has its own `capacity` */
   ch_param *attn_norm, *q, *k, *v, *o, *ffn_norm;
   ch_param *q_norm, *k_norm;       /* NULL without */
   ch_param *rel_bias;              /* NULL where position is rope's */
@@ -39,7 +40,7 @@ typedef struct ch_layer {
 } ch_layer;
 
 typedef struct ch_transformer {
-  choir_model_config config;
+  ch_model_config config;
   const ch_router *router;
   int d_head, width;      /* of one head; H * d_head */
   int kv_heads, kv_width; /* kv_heads * d_head */
@@ -100,8 +101,11 @@ typedef struct ch_pass {
                         bidirectional and some are shorter than T; or NULL */
 } ch_pass;
 
+/* Whether layers route with another capacity than their own. */
+static inline int ch_pass_scales(const ch_pass *p) { return p->capacity != 0 && p->capacity != 1; }
+
 /* Builds the parameter table and binds names to roles; no memory for weights yet. */
-int ch_transformer_create(const choir_model_config *config, ch_transformer *m);
+int ch_transformer_create(const ch_model_config *config, ch_transformer *m);
 void ch_transformer_free(ch_transformer *m);
 
 /* Runs a pass, or counts it. Empties the tape when done. Waits for the device once, at the end, for the results. */
@@ -113,6 +117,12 @@ void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p);
 void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p);
 
 void ch_transformer_clear_stats(ch_transformer *m);
+
+/* Other tokens to choose among, another capacity in evaluation (0: as in training), and another cap on a token's
+ * experts, of every layer. */
+void ch_transformer_set_pool(ch_transformer *m, ch_pool_kind pool);
+void ch_transformer_set_eval_capacity(ch_transformer *m, double factor);
+void ch_transformer_set_cap(ch_transformer *m, int cap);
 
 /* Moves what routers that observe by step keep, by the demand of all passes since the statistics were cleared. */
 void ch_transformer_end_step(ch_exec *x, ch_transformer *m);

@@ -32,7 +32,7 @@ const char *ch_plugin_wanted(const choir_plugin_option *o, char *text, size_t si
   return text;
 }
 
-int ch_plugin_check_options(const ch_router *router, const choir_router_options *o) {
+int ch_plugin_check_options(const ch_router *router, const ch_router_spec *o) {
   const ch_plugin *p = ch_plugin_of(router);
   char wanted[80];
   for (int i = 0; i < CHOIR_PLUGIN_OPTIONS; i++) {
@@ -50,16 +50,16 @@ int ch_plugin_check_options(const ch_router *router, const choir_router_options 
   return CHOIR_OK;
 }
 
-static int check(const choir_router_options *o, int n, int e, int sequence_length) {
-  const ch_plugin *p = ch_plugin_of(ch_router_find(o->name));
+static int check(const ch_router_spec *o, int n, int e, int sequence_length) {
+  const ch_plugin *p = ch_plugin_of(o->kind);
   (void)sequence_length;
   CH_TRY(ch_router_check_sizes(o, n, e));
   if ((int64_t)n * e > INT32_MAX / 2)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens and %d experts are too many for one call", o->name, n,
-                    e);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens and %d experts are too many for one call",
+                    p->given.name, n, e);
   if (e < p->given.choices)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there %s only %d", o->name,
-                    p->given.choices, e == 1 ? "is" : "are", e);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there %s only %d",
+                    p->given.name, p->given.choices, e == 1 ? "is" : "are", e);
   CH_TRY(ch_plugin_check_options(&p->router, o));
   return ch_plugin_measure(p, o, n, e);
 }
@@ -175,8 +175,9 @@ static void make_router(ch_plugin *p) {
       .choices = g->choices,
       .by_step = g->observe != NULL,
       .on_host = 1,
-      .defaults = {CH_ROUTER_DEFAULTS(""), .capacity_factor = g->capacity_factor,
-                   .normalize_gates = g->normalize_gates != 0, .aux_loss_weight = g->aux_loss_weight,
+      .defaults = {.capacity_factor = g->capacity_factor,
+                   .normalize_gates = g->normalize_gates != 0,
+                   .aux_loss_weight = g->aux_loss_weight,
                    .cap = g->choices},
       .check = check,
       .max_slots = ch_plugin_max_slots,
@@ -187,7 +188,6 @@ static void make_router(ch_plugin *p) {
                               : NULL,
       .backward = ch_plugin_backward,
   };
-  snprintf(p->router.defaults.name, sizeof p->router.defaults.name, "%s", g->name);
   for (int i = 0; i < p->options; i++) p->router.defaults.own[i] = g->options[i].value;
 }
 

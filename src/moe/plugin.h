@@ -17,14 +17,14 @@ typedef struct ch_plugin {
 int ch_plugin_option(const ch_router *router, const char *name);
 
 /* Refuses values of own options out of their bounds, or where there is no such option. */
-int ch_plugin_check_options(const ch_router *router, const choir_router_options *o);
+int ch_plugin_check_options(const ch_router *router, const ch_router_spec *o);
 
 /* Writes "a number from 0 to 1" of an own option. Returns `text`. */
 const char *ch_plugin_wanted(const choir_plugin_option *option, char *text, size_t size);
 
 /* Fills a call for n tokens and e experts, but for its scores. message [CHOIR_PLUGIN_MESSAGE_BYTES] */
-choir_plugin_call ch_plugin_call(const ch_plugin *p, const choir_router_options *o, int n, int e, int valid,
-                                 int training, char *message);
+choir_plugin_call ch_plugin_call(const ch_plugin *p, const ch_router_spec *o, int n, int e, int valid, int training,
+                                 char *message);
 
 /* Calls `choose`, and believes nothing: an error of it, marks that are no 0 or 1, padding that is taken, more tokens
  * than an expert has room for, more experts than a token may have. chosen [n,e] = */
@@ -32,10 +32,10 @@ int ch_plugin_choose(const ch_plugin *p, const choir_plugin_call *call, uint8_t 
 
 /* Measures on made-up scores whether the router looks at no more tokens than it declares, and chooses the same when it
  * is asked twice; the token is named. Once for each set of options and sizes. */
-int ch_plugin_measure(const ch_plugin *p, const choir_router_options *o, int n, int e);
+int ch_plugin_measure(const ch_plugin *p, const ch_router_spec *o, int n, int e);
 
 /* The functions of ch_router. */
-int ch_plugin_max_slots(const choir_router_options *o, int n, int e, int sequence_length);
+int ch_plugin_max_slots(const ch_router_spec *o, int n, int e, int sequence_length);
 void ch_plugin_route(ch_exec *x, const ch_route_args *a);
 void ch_plugin_causal(ch_exec *x, const ch_route_args *a);
 void ch_plugin_observe(ch_exec *x, const ch_route_args *a);

@@ -13,7 +13,7 @@ enum { TOKENS = 64, TRIALS = 2 };
 
 typedef struct {
   ch_plugin *p;
-  const choir_router_options *options;
+  const ch_router_spec *options;
   int n, e, training;
   float *base, *changed;   /* [n,e] scores */
   uint8_t *first, *second; /* [n,e] choices */
@@ -23,7 +23,7 @@ typedef struct {
   uint64_t drawn;
 } measurement;
 
-static int measurement_new(ch_plugin *p, const choir_router_options *o, int n, int e, measurement *m) {
+static int measurement_new(ch_plugin *p, const ch_router_spec *o, int n, int e, measurement *m) {
   *m = (measurement){.p = p, .options = o, .n = n, .e = e};
   size_t cells = (size_t)n * (size_t)e;
   CH_TRY(CH_ALLOC(&m->base, 2 * cells, "scores to measure a router by"));
@@ -118,12 +118,12 @@ static int measure_once(measurement *m) {
 }
 
 /* What the measurement depends on. */
-static uint64_t case_of(const choir_router_options *o, int n, int e) {
+static uint64_t case_of(const ch_router_spec *o, int n, int e) {
   const double numbers[] = {n, e, o->capacity_factor, o->eval_capacity_factor};
   return XXH64(o->own, sizeof o->own, XXH64(numbers, sizeof numbers, 1)) | 1;
 }
 
-int ch_plugin_measure(const ch_plugin *declared, const choir_router_options *o, int n, int e) {
+int ch_plugin_measure(const ch_plugin *declared, const ch_router_spec *o, int n, int e) {
   ch_plugin *p = (ch_plugin *)declared;
   if (n > TOKENS) n = TOKENS;
   uint64_t this_case = case_of(o, n, e);

@@ -11,16 +11,16 @@
 #include "moe/routers/token_choice.h"
 
 /* Tokens that one expert may take, of `valid` ones. Who looks at nobody cannot tell whether there is room. */
-static int capacity_of(const ch_plugin *p, const choir_router_options *o, int valid, int e, int training) {
+static int capacity_of(const ch_plugin *p, const ch_router_spec *o, int valid, int e, int training) {
   double factor = ch_router_factor(o, training);
   int alone = p->given.looks == CHOIR_LOOKS_NOWHERE || (p->given.looks == CHOIR_LOOKS_IN_TRAINING && !training);
   if (alone || factor == 0) return valid;
   return p->given.choices ? ch_router_capacity(factor, p->given.choices, valid, e) : ch_router_k(factor, valid, e);
 }
 
-int ch_plugin_max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+int ch_plugin_max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
   (void)sequence_length;
-  const ch_plugin *p = ch_plugin_of(ch_router_find(o->name));
+  const ch_plugin *p = ch_plugin_of(o->kind);
   int64_t train = capacity_of(p, o, n, e, 1), eval = capacity_of(p, o, n, e, 0),
           room = (train > eval ? train : eval) * e;
   int64_t asked = (int64_t)n * (p->given.choices && p->given.choices < e ? p->given.choices : e);
@@ -29,8 +29,8 @@ int ch_plugin_max_slots(const choir_router_options *o, int n, int e, int sequenc
 
 /* ---- a call */
 
-choir_plugin_call ch_plugin_call(const ch_plugin *p, const choir_router_options *o, int n, int e, int valid,
-                                 int training, char *message) {
+choir_plugin_call ch_plugin_call(const ch_plugin *p, const ch_router_spec *o, int n, int e, int valid, int training,
+                                 char *message) {
   *message = 0;
   return (choir_plugin_call){.n = n,
                              .e = e,

@@ -33,13 +33,11 @@ ROUTERS(DECLARE)
 enum { OWN = 0 ROUTERS(ONE), MOST_ROUTERS = OWN + CH_PLUGINS };
 const ch_router *ch_routers[MOST_ROUTERS + 1] = {ROUTERS(POINTER)};
 const char *ch_router_names[MOST_ROUTERS + 1] = {ROUTERS(NAME)};
-const char *const ch_router_option_names[] = {CH_ROUTER_OPTIONS(NAME) NULL};
-
-const char *const ch_router_solvers[] = {"exact", "dykstra", NULL};
-const char *const ch_router_scores[] = {"softmax", "sigmoid", NULL};
-const char *const ch_router_scopes[] = {"batch", "sequence", NULL};
-const char *const ch_router_priorities[] = {"order", "score", NULL};
-const char *const ch_router_gate_places[] = {"output", "input", NULL};
+const char *const ch_router_option_names[] = {
+#define FIELD(kind, name, ...) #name,
+#include "config/router.def"
+#undef FIELD
+    NULL};
 
 const ch_router **ch_router_plugins(void) { return ch_routers + OWN; }
 
@@ -67,54 +65,66 @@ int ch_router_capacity(double factor, int choices, int n, int e) {
   return capacity > n ? n : (int)capacity;
 }
 
-int ch_router_choices(const choir_router_options *o) {
-  const ch_router *router = ch_router_find(o->name);
-  return ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token)) ? o->experts_per_token : router->choices;
+/* clang-format off */
+ch_router_spec ch_router_default(const ch_router *router) {
+  ch_router_spec spec = router->defaults;
+  spec.kind = router;
+#define FIELD(kind, name, otherwise, ...) if (spec.name == 0) spec.name = otherwise;
+#include "config/router.def"
+#undef FIELD
+  return spec;
+}
+/* clang-format on */
+
+int ch_router_choices(const ch_router_spec *o) {
+  return ch_router_takes(o->kind, CH_ROUTER_TAKES(experts_per_token)) ? o->experts_per_token : o->kind->choices;
 }
 
-double ch_router_even_choices(const choir_router_options *o, int e) {
+double ch_router_even_choices(const ch_router_spec *o, int e) {
   return (double)ch_router_choices(o) * e / (e + o->null_experts);
 }
 
-int ch_router_draws_per_sequence(const choir_router_options *o) { return o->consistency_weight > 0 ? 2 : 1; }
+int ch_router_draws_per_sequence(const ch_router_spec *o) { return o->consistency_weight > 0 ? 2 : 1; }
 
 int ch_router_can_be_causal(const ch_router *router) { return router->causal || router->looks == CH_LOOKS_NOWHERE; }
 
-int ch_router_most_experts(const choir_router_options *o, int e) {
+int ch_router_most_experts(const ch_router_spec *o, int e) {
   int choices = ch_router_choices(o), most = choices ? choices : o->cap ? o->cap : e;
   return most < e ? most : e;
 }
 
-double ch_router_factor(const choir_router_options *o, int training) {
+double ch_router_factor(const ch_router_spec *o, int training) {
   return !training && o->eval_capacity_factor > 0 ? o->eval_capacity_factor : o->capacity_factor;
 }
 
-double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a) {
-  const choir_router_options *o = a->options;
-  int training = o->capacity_factor == 0 || o->capacity_factor > o->eval_capacity_factor; /* 0: room for all */
-  return ch_router_factor(o, ch_counting(x) ? training : a->training);
+double ch_router_factor_most(const ch_router_spec *o) {
+  return o->capacity_factor == 0 ? 0 : fmax(o->capacity_factor, o->eval_capacity_factor);
 }
 
-const char *const ch_router_schedules[] = {"constant", "linear", "linear-reverse", "gaussian", NULL};
+double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a) {
+  return ch_counting(x) ? ch_router_factor_most(a->options) : ch_router_factor(a->options, a->training);
+}
 
-double ch_router_scheduled(const choir_router_options *o, double c, double share) {
+double ch_router_scheduled(const ch_router_spec *o, double c, double share) {
   const double width = 0.2, mean = 0.4950995; /* of exp(-(share - 1/2)^2 / (2 width^2)) over (0,1) */
   double away = (share - 0.5) / width;
-  if (!strcmp(o->capacity_schedule, ch_router_schedules[1])) return c * (0.5 + share);
-  if (!strcmp(o->capacity_schedule, ch_router_schedules[2])) return c * (1.5 - share);
-  if (!strcmp(o->capacity_schedule, ch_router_schedules[3])) return c * exp(-away * away / 2) / mean;
+  if (o->capacity_schedule == CH_CAPACITY_LINEAR) return c * (0.5 + share);
+  if (o->capacity_schedule == CH_CAPACITY_REVERSE) return c * (1.5 - share);
+  if (o->capacity_schedule == CH_CAPACITY_GAUSSIAN) return c * exp(-away * away / 2) / mean;
   return c;
 }
 
-double ch_router_scheduled_most(const choir_router_options *o, double c) {
+double ch_router_scheduled_most(const ch_router_spec *o, double c) {
   return fmax(ch_router_scheduled(o, c, 0.5), fmax(ch_router_scheduled(o, c, 0), ch_router_scheduled(o, c, 1)));
 }
 
-int ch_router_check_sizes(const choir_router_options *o, int n, int e) {
-  if (n < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens; there must be at least 1", o->name, n);
+int ch_router_check_sizes(const ch_router_spec *o, int n, int e) {
+  if (n < 1)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens; there must be at least 1", o->kind->name, n);
   if (n > INT32_MAX / 2)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->name, n);
-  if (e < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d experts; there must be at least 1", o->name, e);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->kind->name, n);
+  if (e < 1)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d experts; there must be at least 1", o->kind->name, e);
   return CHOIR_OK;
 }
 
@@ -160,14 +170,6 @@ void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
 
 const char *const *choir_router_names(void) { return ch_router_names; }
 
-int choir_router_options_default(const char *name, choir_router_options *options) {
-  CH_ENTER(name, options);
-  const ch_router *router = ch_router_find(name);
-  if (!router) return CHOIR_ERROR_ARGUMENT;
-  *options = router->defaults;
-  return CHOIR_OK;
-}
-
 /* ---- what a routing looks at: one answer for probe, evaluation, generation and docs */
 
 #define THRESHOLD "threshold"
@@ -207,16 +209,16 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
 }
 
 /* Where there is room for all, nobody looks at who came first; where the best come first, everybody looks at all. */
-static ch_router_looks looks_with(const choir_router_options *o, int training) {
-  const ch_router *router = ch_router_find(o->name);
+static ch_router_looks looks_with(const ch_router_spec *o, int training) {
+  const ch_router *router = o->kind;
   if (!ch_router_takes(router, CH_ROUTER_TAKES(priority))) return router->looks;
   if (ch_router_factor(o, training) == 0) return CH_LOOKS_NOWHERE;
-  return strcmp(o->priority, "score") ? router->looks : CH_LOOKS_AROUND;
+  return o->priority == CH_BY_ORDER ? router->looks : CH_LOOKS_AROUND;
 }
 
-static choir_routing_properties looks_of(const choir_router_options *o, const char *routing) {
+static choir_routing_properties looks_of(const ch_router_spec *o, const char *routing) {
   const choir_routing_properties everything = {.looks_ahead = 1, .depends_on_batch = 1};
-  const ch_router *router = ch_router_find(o->name);
+  const ch_router *router = o->kind;
   ch_router_looks looks = looks_with(o, 0);
   int alone = looks == CH_LOOKS_NOWHERE || looks == CH_LOOKS_IN_TRAINING;
   if (alone || !strcmp(routing, THRESHOLD) || !strcmp(routing, ADAPTIVE)) return (choir_routing_properties){0};
@@ -228,8 +230,8 @@ static choir_routing_properties looks_of(const choir_router_options *o, const ch
   return everything;
 }
 
-choir_routing_properties ch_router_properties(const choir_router_options *o, const char *routing) {
-  const ch_router *router = ch_router_find(o->name);
+choir_routing_properties ch_router_properties(const ch_router_spec *o, const char *routing) {
+  const ch_router *router = o->kind;
   choir_routing_properties p = looks_of(o, routing);
   p.reads_ids = router->reads == CH_READS_IDS;
   p.draws = router->draws;
@@ -241,13 +243,15 @@ int choir_router_properties(const char *router, const char *routing, choir_routi
   const ch_router *found = ch_router_find(router);
   if (!found) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_router_check_routing(found, routing));
-  *properties = ch_router_properties(&found->defaults, routing);
+  const ch_router_spec defaults = ch_router_default(found);
+  *properties = ch_router_properties(&defaults, routing);
   return CHOIR_OK;
 }
 
-int choir_router_looks_across_tokens(const choir_router_options *options, int training) {
-  if (!options || !ch_router_find(options->name)) return -1;
-  if (training) return looks_with(options, 1) != CH_LOOKS_NOWHERE;
-  choir_routing_properties p = ch_router_properties(options, *options->pool ? options->pool : pools[0].name);
+int choir_router_looks_across_tokens(const choir_config *config, int training) {
+  if (!config) return -1;
+  const ch_router_spec *o = &config->model.router;
+  if (training) return looks_with(o, 1) != CH_LOOKS_NOWHERE;
+  choir_routing_properties p = ch_router_properties(o, ch_router_pools[o->pool]);
   return p.looks_ahead || p.depends_on_batch;
 }

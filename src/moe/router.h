@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "choir/router.h"
 #include "choir/routing.h"
+#include "config/config.h"
 #include "op/op.h"
 
 /* Counts of one routing, on top of what the record says. The host knows the first two beforehand, or from a solver that
@@ -52,22 +53,17 @@ typedef enum {
   CH_LOOKS_AROUND       /* on all */
 } ch_router_looks;
 
-/* The options that not every router takes: fields of choir_router_options. */
-#define CH_ROUTER_OPTIONS(row)                                                                                   \
-  row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)      \
-      row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations)   \
-          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) row(bias_rate) \
-              row(solver_stages) row(capacity_schedule) row(capacity_start) row(aux_scope) row(priority)         \
-                  row(z_loss_weight) row(null_experts) row(gate_on)
-#define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
-enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
-#undef CH_ROUTER_NUMBER
+/* The options of routers (config/router.def), by number. */
+enum {
+#define FIELD(kind, name, ...) CH_ROUTER_NUMBER_##name,
+#include "config/router.def"
+#undef FIELD
+};
 #define CH_ROUTER_TAKES(name) (1u << CH_ROUTER_NUMBER_##name)
 #define CH_ROUTER_TAKES_CAPACITY \
   (CH_ROUTER_TAKES(capacity_factor) | CH_ROUTER_TAKES(eval_capacity_factor) | CH_ROUTER_TAKES(capacity_start))
 #define CH_ROUTER_TAKES_BALANCE (CH_ROUTER_TAKES(aux_loss_weight) | CH_ROUTER_TAKES(aux_scope))
 #define CH_ROUTER_TAKES_POOLS (CH_ROUTER_TAKES(pool) | CH_ROUTER_TAKES(group_size))
-extern const char *const ch_router_option_names[]; /* by number, NULL-terminated */
 
 /* By the router's own rule; with no look at any other token; by thresholds that follow the sequence (op `follow`). */
 typedef enum { CH_NOT_CAUSAL, CH_BY_THRESHOLDS, CH_ADAPTIVE } ch_causal;
@@ -127,7 +123,7 @@ typedef struct ch_route_scale {
  * which has n / ranks consecutive tokens, unless a field's comment says otherwise. */
 typedef struct ch_route_args {
   const struct ch_router *router;
-  const choir_router_options *options;
+  const ch_router_spec *options;
   int n, e;
   int of;              /* number of experts in the model if e counts one owner's (choose_alone); 0: e */
   int sequence_length; /* T of pool "sequence"; 0: one sequence of n */
@@ -158,12 +154,12 @@ typedef struct ch_router {
   int by_step;      /* in training `observe` reads nothing but the demand of all micro-batches of a step */
   int draws;        /* in training, whatever the options say */
   int on_host;      /* `route` is a solver for the host: called on an executor whose memory is the host's */
-  choir_router_options defaults;
+  ch_router_spec defaults; /* what differs from router.def, where 0 stands for a default that is kept */
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
    */
-  int (*check)(const choir_router_options *o, int n, int e, int sequence_length);
+  int (*check)(const ch_router_spec *o, int n, int e, int sequence_length);
   /* Room that the record needs for n tokens, in training and evaluation alike. */
-  int (*max_slots)(const choir_router_options *o, int n, int e, int sequence_length);
+  int (*max_slots)(const ch_router_spec *o, int n, int e, int sequence_length);
   /* Calls ops; what the host has to know beforehand it takes from shapes and `mask`, and reads nothing back. */
   void (*route)(ch_exec *x, const ch_route_args *a);
   /* The same without a look at any other token of the call: by thresholds, or without capacity. NULL: so is route. */
@@ -182,22 +178,12 @@ const ch_router **ch_router_plugins(void); /* where they begin in ch_routers */
 /* By name, or NULL with a message that names the nearest known one. */
 const ch_router *ch_router_find(const char *name);
 
-/* The names of ch_routers, of the pools that experts choose among, of solvers, of ways from logits to scores, of what
- * loads are balanced over, of who comes first, and of what a gate scales: NULL-terminated. */
-extern const char *ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[],
-                                                                    *const ch_router_scores[],
-                                                                        *const ch_router_schedules[],
-                                                                            *const ch_router_scopes[],
-                                                                                *const ch_router_priorities[],
-                                                                                    *const ch_router_gate_places[];
+extern const char *ch_router_names[]; /* of ch_routers, NULL-terminated */
 
-/* Every router's defaults start with these; K: experts per token. */
-#define CH_ROUTER_DEFAULTS(router_name) CH_ROUTER_DEFAULTS_K(router_name, 1)
-#define CH_ROUTER_DEFAULTS_K(router_name, K) CH_ROUTER_DEFAULTS_OF(router_name, K, "softmax")
-#define CH_ROUTER_DEFAULTS_OF(router_name, K, way)                                                     \
-  .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
-  .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99, .score = way, .bias_rate = 0.001,   \
-  .solver_stages = 1, .capacity_schedule = "constant", .aux_scope = "batch", .priority = "order", .gate_on = "output"
+/* The router's own defaults. */
+ch_router_spec ch_router_default(const ch_router *router);
+
+extern const char *const ch_router_option_names[]; /* by number, NULL-terminated */
 
 static inline int ch_router_takes(const ch_router *router, unsigned options) {
   return (router->options & options) != 0;
@@ -215,33 +201,33 @@ static inline int ch_router_has_thresholds(const ch_router *router) {
 }
 
 /* Whether gates scale what experts read; else what they write. */
-static inline int ch_router_gates_input(const choir_router_options *o) { return !strcmp(o->gate_on, "input"); }
+static inline int ch_router_gates_input(const ch_router_spec *o) { return o->gate_on == CH_GATE_INPUT; }
 
 /* Experts that every token asks for, null ones included, 0 where experts choose; and those that it gets of the model's
  * e, if all are asked for equally. */
-int ch_router_choices(const choir_router_options *o);
-double ch_router_even_choices(const choir_router_options *o, int e);
+int ch_router_choices(const ch_router_spec *o);
+double ch_router_even_choices(const ch_router_spec *o, int e);
 
 /* How often a training pass runs every sequence: 2 where two draws are to agree (consistency_weight), else 1. */
-int ch_router_draws_per_sequence(const choir_router_options *o);
+int ch_router_draws_per_sequence(const ch_router_spec *o);
 
 /* Nonzero when the router has a way to route without a look at other tokens. */
 int ch_router_can_be_causal(const ch_router *router);
 
 /* CHOIR_ERROR_ARGUMENT, naming those that there are, unless the router has the routing; and what it then looks at. */
 int ch_router_check_routing(const ch_router *router, const char *routing);
-choir_routing_properties ch_router_properties(const choir_router_options *o, const char *routing);
+choir_routing_properties ch_router_properties(const ch_router_spec *o, const char *routing);
 
 /* Experts that one token can meet at most in causal use. */
-int ch_router_most_experts(const choir_router_options *o, int e);
+int ch_router_most_experts(const ch_router_spec *o, int e);
 
 /* Whether the call goes by the router's `causal`. */
 static inline int ch_route_by_causal(const ch_route_args *a) { return a->causal && a->router->causal; }
 
 /* Gives `a` what no routing is without: n tokens in sequences of sequence_length, e experts, and losses by the weights
  * of the options. Whoever makes a ch_route_args calls it; what else a call has, stays as the caller set it. */
-static inline void ch_route_args_set(ch_route_args *a, const ch_router *router, const choir_router_options *o, int n,
-                                     int e, int sequence_length) {
+static inline void ch_route_args_set(ch_route_args *a, const ch_router *router, const ch_router_spec *o, int n, int e,
+                                     int sequence_length) {
   a->router = router;
   a->options = o;
   a->n = n;
@@ -251,7 +237,7 @@ static inline void ch_route_args_set(ch_route_args *a, const ch_router *router, 
 }
 
 /* `observe` of counts alone, outside of a routing: for routers that keep thresholds. */
-static inline void ch_router_observe(ch_exec *x, const ch_router *router, const choir_router_options *o, int e,
+static inline void ch_router_observe(ch_exec *x, const ch_router *router, const ch_router_spec *o, int e,
                                      ch_routing *seen, ch_router_kept kept) {
   ch_route_args a = {.routing = seen, .kept = kept};
   ch_route_args_set(&a, router, o, 0, e, 0);
@@ -267,18 +253,19 @@ int ch_router_k(double capacity_factor, int n, int e);
 /* Room for each expert under `choices` experts a token: ceil(factor * choices * n / e), at most n. */
 int ch_router_capacity(double factor, int choices, int n, int e);
 
-/* The capacity factor in force; and the larger one in the counting run, since one plan serves training and evaluation.
- */
-double ch_router_factor(const choir_router_options *o, int training);
+/* The capacity factor in force, 0 being room for all; the larger one, for which room is planned; and that in the
+ * counting run, since one plan serves training and evaluation. */
+double ch_router_factor(const ch_router_spec *o, int training);
+double ch_router_factor_most(const ch_router_spec *o);
 double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a);
 
 /* What capacity_schedule makes of c for a sequence of which a share is masked; the mean over all shares is c. And the
  * largest of these. */
-double ch_router_scheduled(const choir_router_options *o, double c, double share);
-double ch_router_scheduled_most(const choir_router_options *o, double c);
+double ch_router_scheduled(const ch_router_spec *o, double c, double share);
+double ch_router_scheduled_most(const ch_router_spec *o, double c);
 
 /* Every check starts with this one: n, e, and the numbers that all routers have, whether they take them or not. */
-int ch_router_check_sizes(const choir_router_options *o, int n, int e);
+int ch_router_check_sizes(const ch_router_spec *o, int n, int e);
 
 /* Token ids where the router needs them: there, and not negative. */
 int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);

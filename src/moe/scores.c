@@ -1,13 +1,11 @@
 #include "moe/scores.h"
 
-#include <string.h>
-
 #include "moe/route.h"
 #include "op/shards.h"
 
-static int by_sigmoid(const choir_router_options *o) { return !strcmp(o->score, "sigmoid"); }
+static int by_sigmoid(const ch_router_spec *o) { return o->score == CH_SIGMOID; }
 
-void ch_scores_of(ch_exec *x, const choir_router_options *o, int64_t n, int e, const real CH_DEV *logits,
+void ch_scores_of(ch_exec *x, const ch_router_spec *o, int64_t n, int e, const real CH_DEV *logits,
                   real CH_DEV *scores) {
   if (by_sigmoid(o))
     CH_OP(x, sigmoid, .count = n * e, .x = logits, .y = scores);
@@ -15,7 +13,7 @@ void ch_scores_of(ch_exec *x, const choir_router_options *o, int64_t n, int e, c
     CH_OP(x, softmax, .n = n, .m = e, .nulls = o->null_experts, .x = logits, .y = scores);
 }
 
-void ch_scores_of_backward(ch_exec *x, const choir_router_options *o, int64_t n, int e, real CH_DEV *scores,
+void ch_scores_of_backward(ch_exec *x, const ch_router_spec *o, int64_t n, int e, real CH_DEV *scores,
                            real CH_DEV *dscores) {
   if (by_sigmoid(o))
     CH_OP(x, sigmoid_backward, .count = n * e, .y = scores, .dy = dscores, .dx = dscores);

@@ -3,10 +3,10 @@
 #ifndef CH_OPTIM_OPTIM_H
 #define CH_OPTIM_OPTIM_H
 
-#include "choir/config.h"
+#include "config/config.h"
 #include "op/op.h"
 
-/* Fields of choir_train_config that only some optimizers use. */
+/* Fields of ch_train_config that only some optimizers use. */
 #define CH_OPTIM_OPTIONS(row) row(beta1) row(beta2) row(weight_decay)
 #define CH_OPTIM_NUMBER(name) CH_OPTIM_NUMBER_##name,
 enum { CH_OPTIM_OPTIONS(CH_OPTIM_NUMBER) };
@@ -29,7 +29,7 @@ typedef struct ch_optim_tensor {
 } ch_optim_tensor;
 
 typedef struct ch_optim_args {
-  const choir_train_config *config;
+  const ch_train_config *config;
   const ch_optim_tensor *tensor;
   int64_t step;                /* counted from 1 */
   double rate;                 /* learning rate of the step */

@@ -19,12 +19,11 @@ enum { CONSTANT, CONTINUED };
 static const char *const recipes[] = {"constant", "continued", NULL};
 const char *const *choir_finetune_recipes(void) { return recipes; }
 
-int choir_finetune_config(const char *from, const char *recipe, choir_config *config) {
-  CH_ENTER(from, recipe, config);
+static int make_config(const char *from, const char *recipe, choir_config *config) {
   char directory[PATH_MAX], suggestion[100];
-  choir_train_config *c = &config->train;
+  ch_train_config *c = &config->train;
   CH_TRY(ch_checkpoint_resolve(from, directory));
-  CH_TRY(choir_config_load(CH_IN(directory, "config.json"), config));
+  CH_TRY(ch_config_load(CH_IN(directory, "config.json"), config));
   c->batch_sequences = 32;
   c->accumulate = 1;
   c->eval_every = c->eval_sequences = c->checkpoint_every = 0;
@@ -37,7 +36,7 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config *co
     c->warmup_steps = 0;
     c->schedule_start = 0;
     c->constant_steps = (int64_t)1 << 52;
-    strcpy(c->schedule, "inverse_sqrt");
+    c->schedule = CH_INVERSE_SQRT;
   } else if (!strcmp(recipe, recipes[CONTINUED])) {
     const char *name = strrchr(directory, '/');
     int64_t step = ch_checkpoint_step(name ? name + 1 : directory);
@@ -47,6 +46,14 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config *co
                     ch_did_you_mean(suggestion, sizeof suggestion, recipe, recipes));
   }
   return CHOIR_OK;
+}
+
+int choir_finetune_config(const char *from, const char *recipe, choir_config **config) {
+  CH_ENTER(from, recipe, config);
+  choir_config made;
+  *config = NULL;
+  CH_TRY(make_config(from, recipe, &made));
+  return choir_config_copy(&made, config);
 }
 
 static int check_finetune(const choir_finetune_options *o) {
@@ -91,7 +98,7 @@ static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
 static int open_sets(ch_tune *t, const char *base) {
   const char *path = CH_IN(base, "tokenizer.model");
   const choir_config *config = &t->run.config;
-  const choir_train_config *c = &config->train;
+  const ch_train_config *c = &config->train;
   const choir_tokenizer *tokenizer;
   int V = ch_config_pieces(config), pieces;
   CH_TRY(choir_tokenizer_load(path, &t->run.tokenizer));
@@ -114,14 +121,13 @@ static int open_sets(ch_tune *t, const char *base) {
 static int settle(ch_tune *t) {
   const choir_finetune_options *o = t->options;
   choir_config *config = &t->run.config;
-  const ch_router *router = ch_router_find(config->model.router.name);
+  const ch_router *router = config->model.router.kind;
   if (o->epochs > 0) {
     double steps = o->epochs * (double)ch_tune_epoch_steps(t);
     config->train.steps = steps < 1 ? 1 : (int64_t)(steps + 0.5);
   }
   t->run.eval_every = config->train.eval_every ? config->train.eval_every : ch_tune_epoch_steps(t);
   t->run.patience = t->settings.patience;
-  if (!router) return CHOIR_ERROR_ARGUMENT;
   if (config->model.moe_every && !ch_config_masked(config) && !ch_router_can_be_causal(router) &&
       !t->settings.batch_sequences)
     return ch_error(CHOIR_ERROR_ARGUMENT,

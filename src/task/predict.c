@@ -163,7 +163,7 @@ static int run_batches(batches *w, const choir_score_options *o) {
 int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const choir_score_options *o,
                        ch_predictions *p) {
   CH_TRY(begin_predictions(e, labels_of(e), p));
-  const choir_model_config *c = &model->config.model;
+  const ch_model_config *c = &model->config.model;
   batches w = {.model = model, .e = e, .p = p, .B = fit(e, B, c->experts), .V = c->vocab_size};
   size_t rows = (size_t)w.B * (size_t)e->longest_word;
   int code = CH_ALLOC(&w.token, (size_t)w.B * (size_t)longest(e), "tokens of a batch");

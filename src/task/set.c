@@ -47,7 +47,7 @@ int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows
  * experts.
  */
 static int length_step(const choir_config *config) {
-  int pools = config && config->model.moe_every && !strcmp(config->model.router.pool, "sequence");
+  int pools = config && config->model.moe_every && config->model.router.pool == CH_POOL_SEQUENCE;
   int least = pools ? config->model.experts : 1;
   return (least + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP * CH_LENGTH_STEP;
 }
@@ -206,16 +206,15 @@ int ch_set_has_batches(const choir_model *model) {
 }
 
 static int measure_batches(choir_model *model, const ch_set *set, const choir_task_options *o, choir_task_result *r) {
-  choir_router_options *router = &model->net.config.router;
-  double factor = router->eval_capacity_factor;
+  double factor = model->net.config.router.eval_capacity_factor;
   int was = model->causal, code = CHOIR_OK;
   model->causal = 0;
-  if (o->capacity_factor > 0) router->eval_capacity_factor = o->capacity_factor;
+  if (o->capacity_factor > 0) ch_transformer_set_eval_capacity(&model->net, o->capacity_factor);
   if (o->batch_sequences > 0 && ch_set_has_batches(model)) {
     code = plan_batches(model, &set->examples, o->batch_sequences);
     if (!code) code = ch_set_measure(model, set, 1, o, NULL, &r->measure[r->measures++]);
   }
-  router->eval_capacity_factor = factor;
+  ch_transformer_set_eval_capacity(&model->net, factor);
   model->causal = was;
   return code;
 }

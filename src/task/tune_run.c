@@ -16,7 +16,7 @@ int64_t ch_tune_epoch_steps(const ch_tune *t) {
 
 static const ch_batch *next_examples(ch_run *run, ch_step_counts *counts) {
   ch_tune *t = (ch_tune *)(void *)run;
-  const choir_train_config *c = &run->config.train;
+  const ch_train_config *c = &run->config.train;
   int64_t first = run->trainer.step * c->accumulate;
   *counts = (ch_step_counts){0};
   for (int a = 0; a < c->accumulate; a++) {

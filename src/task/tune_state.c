@@ -79,7 +79,7 @@ int ch_tune_result(const ch_tune *t) {
                            "from", ch_json_name(t->settings.from), "step", (json_int_t)run->best_step, "seed",
                            (json_int_t)run->config.train.seed, "train", (json_int_t)t->train.examples.count, "dev",
                            (json_int_t)t->dev.examples.count, "majority", ch_json_number(majority), "majority_label",
-                           most < 0 ? "" : t->task->label[most], "router", run->config.model.router.name,
+                           most < 0 ? "" : t->task->label[most], "router", run->config.model.router.kind->name,
                            "batch_sequences", (json_int_t)t->settings.batch_sequences);
   for (int i = 0; i < t->measures; i++) ch_json_put(root, i ? "batch" : "own", ch_measure_json(&t->best[i]));
   return ch_json_save(root, CH_IN(run->out, CH_RUN_RESULT));

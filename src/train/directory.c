@@ -29,7 +29,7 @@ static int check_config(const char *path) {
   char *text;
   size_t size;
   CH_TRY(ch_file_read(path, (size_t)1 << 20, &text, &size));
-  json_t *whole = choir_config_load(path, &config) ? NULL : ch_config_json(&config);
+  json_t *whole = ch_config_load(path, &config) ? NULL : ch_config_json(&config);
   int ours = whole && ch_json_is_saved(whole, text, size);
   json_decref(whole);
   free(text);

@@ -306,7 +306,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
   if (!code) code = same_windows(model, windows, B, e.end);
   *result = (choir_eval_result){.routing = choir_model_routing(model),
                                 .looks_across_tokens = choir_model_looks_across_tokens(model),
-                                .objective = model->config.train.objective};
+                                .objective = ch_objectives[model->config.train.objective]};
   if (!code) ch_transformer_clear_stats(&model->net);
   for (int sample = 0; sample < e.samples && !code; sample++)
     code = run_sample(&e, sample, unigram, progress, context, result);

@@ -142,7 +142,8 @@ static int check_eval(const choir_model *model, const choir_eval_options *o, int
 
 /* Passes of one size need another room with another capacity. */
 static void set_capacity(choir_model *model, double factor) {
-  model->config.model.router.eval_capacity_factor = model->net.config.router.eval_capacity_factor = factor;
+  model->config.model.router.eval_capacity_factor = factor;
+  ch_transformer_set_eval_capacity(&model->net, factor);
   model->planned_B = model->planned_T = 0;
 }
 

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-#include "choir/config.h"
 #include "choir/model.h"
+#include "config/config.h"
 #include "handle/ranks.h"
 
 /* ranks = replicas x experts x hidden: rank ((r * experts) + g) * hidden + j has the hidden shard j of the experts of

@@ -51,7 +51,7 @@ static choir_event make_event(const loop_state *d, choir_event_kind kind) {
                        .steps = run->config.train.steps,
                        .tokens = run->tokens,
                        .epoch = run->epoch,
-                       .objective = run->config.train.objective,
+                       .objective = ch_objectives[run->config.train.objective],
                        .best = (double)NAN};
 }
 
@@ -226,7 +226,7 @@ static int64_t steps_to_cool(const loop_state *d) {
  * run resumes and repeats as if these steps had been given. */
 static int cool_by_clock(loop_state *d) {
   ch_run *run = d->run;
-  choir_train_config *c = &run->config.train;
+  ch_train_config *c = &run->config.train;
   int64_t step = run->trainer.step, known = c->steps - ch_config_steps(c->cooldown_steps, c->steps);
   if (!(run->minutes > 0) || !(c->cooldown_steps > 0 && c->cooldown_steps < 1) || step >= known) return CHOIR_OK;
   int64_t left = ch_comm_max(comm_of(run), steps_to_cool(d));

@@ -13,7 +13,7 @@
 
 /* Whether `name` matches one of the comma-separated patterns: pattern number `only`, or any pattern if `only` is -1. */
 static int fits(const char *patterns, int only, const char *name) {
-  char pattern[sizeof((choir_train_config *)0)->freeze];
+  char pattern[sizeof((ch_train_config *)0)->freeze];
   for (int i = 0; *patterns; i++) {
     size_t size = strcspn(patterns, ",");
     snprintf(pattern, sizeof pattern, "%.*s", (int)size, patterns);
@@ -49,8 +49,8 @@ static ch_optim_tensor make_tensor(const ch_param *p, const ch_optim *kind, cons
   return t;
 }
 
-int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_optimizer *o) {
-  *o = (ch_optimizer){.config = config, .params = params, .kind = ch_optim_find(config->optimizer)};
+int ch_optimizer_create(const ch_train_config *config, ch_params *params, ch_optimizer *o) {
+  *o = (ch_optimizer){.config = config, .params = params, .kind = ch_optims[config->optimizer]};
   if (!o->kind) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(check_frozen(config->freeze, params));
   int code = CH_ALLOC(&o->tensor, params->count, "the optimizer's tensors");
@@ -101,12 +101,12 @@ static double share_of_way(int64_t step, int64_t from, int64_t to) {
   return step <= from ? 0 : step >= to ? 1 : (double)(step - from) / (double)(to - from);
 }
 
-double ch_schedule_rate(const choir_train_config *c, int64_t step) {
+double ch_schedule_rate(const ch_train_config *c, int64_t step) {
   double rate = c->rate, fall = 1 - c->cooldown_to;
   int64_t at = step + c->schedule_start, warmup = ch_config_steps(c->warmup_steps, c->steps),
           cooldown = ch_config_steps(c->cooldown_steps, c->steps);
   if (at < warmup) rate *= (double)at / (double)warmup;
-  if (!strcmp(c->schedule, "cosine"))
+  if (c->schedule == CH_COSINE)
     rate *= 1 - fall * (1 - cos(PI * share_of_way(at, warmup, c->steps + c->schedule_start))) / 2;
   else if (c->constant_steps > 0 && at > c->constant_steps)
     rate *= sqrt((double)c->constant_steps / (double)at);
@@ -181,7 +181,7 @@ const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o) {
 }
 
 void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm, const double CH_DEV *finite) {
-  const choir_train_config *c = o->config;
+  const ch_train_config *c = o->config;
   ch_optim_args args = {.config = c,
                         .step = step,
                         .rate = ch_schedule_rate(c, step),

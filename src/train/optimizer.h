@@ -2,12 +2,12 @@
 #ifndef CH_TRAIN_OPTIMIZER_H
 #define CH_TRAIN_OPTIMIZER_H
 
-#include "choir/config.h"
+#include "config/config.h"
 #include "model/weights.h"
 #include "optim/optim.h"
 
 typedef struct ch_optimizer {
-  const choir_train_config *config;
+  const ch_train_config *config;
   const ch_optim *kind;
   ch_params *params;
   ch_optim_tensor *tensor; /* [params->count] */
@@ -17,7 +17,7 @@ typedef struct ch_optimizer {
 
 /* Makes the list of tensors, without memory for state. CHOIR_ERROR_ARGUMENT: an unknown optimizer, or a `freeze` that
  * matches no weight or every weight. */
-int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_optimizer *o);
+int ch_optimizer_create(const ch_train_config *config, ch_params *params, ch_optimizer *o);
 void ch_optimizer_free(ch_optimizer *o);
 
 /* Gives state and squares their memory from an arena (which may be counting); a fresh state is zero. */
@@ -26,7 +26,7 @@ void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena);
 /* The learning rate of step `step`, counted from 1. After a linear warm-up, `schedule` inverse_sqrt is constant and
  * later falls as sqrt(constant_steps / step); cosine falls by half a cosine; both count `schedule_start` earlier steps.
  * A linear cooldown multiplies the last `cooldown_steps`. Beyond the last step the rate stays constant. */
-double ch_schedule_rate(const choir_train_config *config, int64_t step);
+double ch_schedule_rate(const ch_train_config *config, int64_t step);
 
 enum { CH_EVERY_PARAM = -2, CH_OUTSIDE_LAYERS = -1 }; /* instead of the number of a layer */
 

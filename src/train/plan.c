@@ -8,7 +8,7 @@
 #include "model/config.h"
 #include "train/step.h"
 
-int64_t ch_step_tokens(const choir_train_config *c) {
+int64_t ch_step_tokens(const ch_train_config *c) {
   return (int64_t)c->accumulate * c->batch_sequences * c->sequence_length;
 }
 
@@ -17,9 +17,7 @@ int ch_pass_sequences(const choir_config *config) {
   return config->train.batch_sequences * draws_per_sequence;
 }
 
-int ch_update_in_backward(const choir_train_config *config) {
-  return config->clip_norm == 0 && config->accumulate == 1;
-}
+int ch_update_in_backward(const ch_train_config *config) { return config->clip_norm == 0 && config->accumulate == 1; }
 
 /* Counts the scratch of an update. */
 static void count_update(ch_exec *x, ch_optimizer *optimizer) {
@@ -34,7 +32,7 @@ static int64_t pass_tokens(const choir_config *config) {
 }
 
 int ch_trainer_plan(choir_model *model, ch_trainer *t) {
-  const choir_train_config *c = &model->config.train;
+  const ch_train_config *c = &model->config.train;
   *t = (ch_trainer){.model = model};
   ch_arena_init(&t->state, "optimizer state", model->x.memory);
   CH_TRY(ch_model_check_ranks(model, c->batch_sequences));
@@ -145,8 +143,9 @@ int ch_trainer_commit(ch_trainer *t) {
 
 /* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
  * chooses for it. */
-static double experts_per_token(const choir_model_config *m) {
-  return ch_router_choices(&m->router) ? ch_router_even_choices(&m->router, m->experts) : m->router.capacity_factor;
+static double experts_per_token(const ch_model_config *m) {
+  return ch_router_choices(&m->router) ? ch_router_even_choices(&m->router, m->experts)
+                                       : ch_router_factor(&m->router, 1);
 }
 
 ch_flops_part ch_flops_part_of(const ch_param *p) {
@@ -159,7 +158,7 @@ ch_flops_part ch_flops_part_of(const ch_param *p) {
 /* Every weight of a product costs a token a multiplication and an addition; the embedding is a product once, of the
  * logits. A token sees (T+1)/2 positions on average, or all T. */
 void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]) {
-  const choir_model_config *m = &config->model;
+  const ch_model_config *m = &config->model;
   double T = config->train.sequence_length, seen = ch_config_bidirectional(m) ? T : (T + 1) / 2;
   for (int i = 0; i < CH_FLOPS_PARTS; i++) flops[i] = 0;
   for (int i = 0; i < params->count; i++) {

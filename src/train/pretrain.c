@@ -16,7 +16,7 @@ static const ch_pretraining *of(const ch_run *run) { return (const ch_pretrainin
 
 int ch_pretraining_plan(ch_pretraining *p) {
   const choir_config *config = &p->run.config;
-  const choir_train_config *c = &config->train;
+  const ch_train_config *c = &config->train;
   int64_t n = ch_step_tokens(c), windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
   int arrays = ch_config_masked(config) ? 3 : 2; /* tokens, targets, and their weights */
   uint64_t *counts;
@@ -40,7 +40,7 @@ void ch_pretraining_free(ch_pretraining *p) {
 /* Windows of the step, cut into tokens and targets, or masked. */
 static const ch_batch *next_windows(ch_run *run, ch_step_counts *counts) {
   ch_pretraining *p = (ch_pretraining *)(void *)run;
-  const choir_train_config *c = &run->config.train;
+  const ch_train_config *c = &run->config.train;
   int B = c->batch_sequences, T = c->sequence_length;
   int64_t n = ch_step_tokens(c);
   int masked = ch_config_masked(&run->config), weighted = 0;

@@ -60,13 +60,13 @@ int ch_best_save(const ch_run *run) {
 /* RUN/config.json; where that cannot be read, what the newest checkpoint was made with. */
 static int kept_config(const char *run, const int64_t *steps, int count, choir_config *config, char *path) {
   ch_path_in(path, run, CH_RUN_CONFIG);
-  int code = choir_config_load(path, config);
+  int code = ch_config_load(path, config);
   for (int i = 0; code && i < count; i++) {
     if (!i) ch_notice("%s; the newest checkpoint's is taken", choir_error_message());
     char checkpoint[PATH_MAX];
     ch_checkpoint_path(run, steps[i], checkpoint);
     ch_path_in(path, checkpoint, "config.json");
-    code = choir_config_load(path, config);
+    code = ch_config_load(path, config);
   }
   return code;
 }
@@ -90,7 +90,7 @@ int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *step
 }
 
 /* A schedule follows from all of the run's steps: in its middle another one may jump. */
-static void note_rate(const choir_train_config *before, const choir_train_config *now, int64_t step) {
+static void note_rate(const ch_train_config *before, const ch_train_config *now, int64_t step) {
   double was = ch_schedule_rate(before, step), is = ch_schedule_rate(now, step);
   if (was != is && step <= now->steps)
     ch_notice("the learning rate of step %" PRId64
@@ -103,7 +103,7 @@ static int load_step(ch_run *run, int64_t step) {
   choir_config made_with;
   ch_checkpoint_path(run->out, step, path);
   const char *config = CH_IN(path, "config.json");
-  CH_TRY(choir_config_load(config, &made_with));
+  CH_TRY(ch_config_load(config, &made_with));
   CH_TRY(check_model(run, &made_with, config));
   ch_counter c[CH_COUNTERS];
   int count = run->kind->list_counters(run, c);

@@ -36,7 +36,7 @@ typedef struct {
 /* The step's micro-batch number `a`, forward and backward, with the layers' updates where these come in between. */
 static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
   const choir_config *config = &t->model->config;
-  const choir_train_config *c = &config->train;
+  const ch_train_config *c = &config->train;
   int after = config->model.router.threshold_after > 0;
   uint64_t micro = (uint64_t)(t->step * c->accumulate + a);
   double share = 1.0 / c->accumulate;
@@ -146,14 +146,14 @@ static int finish_step(ch_trainer *t, const step_state *s, choir_trainer_result 
 }
 
 /* What a loss is a mean over: positions that have a target, or all that are read. */
-static int64_t targets_of(const choir_train_config *c, const ch_batch *b) {
+static int64_t targets_of(const ch_train_config *c, const ch_batch *b) {
   int64_t rows = b->row ? b->rows : (int64_t)c->batch_sequences * b->T, count = 0;
   for (int64_t r = 0; r < rows; r++) count += b->weight ? b->token[r] >= 0 : b->target[r] >= 0;
   return count;
 }
 
 int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_result *r) {
-  const choir_train_config *c = &t->model->config.train;
+  const ch_train_config *c = &t->model->config.train;
   int64_t targets = 0;
   for (int a = 0; a < c->accumulate; a++) targets += targets_of(c, &batches[a]);
   step_state s = {.targets = targets ? (double)targets * (t->paired ? 2 : 1) : 1};
@@ -170,7 +170,7 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_res
 }
 
 const ch_batch *ch_trainer_cut(ch_trainer *t, const int32_t *token, const int32_t *target, const float *weight) {
-  const choir_train_config *c = &t->model->config.train;
+  const ch_train_config *c = &t->model->config.train;
   int64_t once = (int64_t)c->batch_sequences * c->sequence_length;
   for (int a = 0; a < c->accumulate; a++)
     t->batch[a] = (ch_batch){.T = c->sequence_length,

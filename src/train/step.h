@@ -30,14 +30,14 @@ typedef struct ch_trainer {
 } ch_trainer;
 
 /* Tokens of a step, of all ranks: accumulate x batch_sequences x sequence_length. */
-int64_t ch_step_tokens(const choir_train_config *config);
+int64_t ch_step_tokens(const ch_train_config *config);
 
 /* Sequences of one pass: batch_sequences, twice over where two draws of the router are to agree. */
 int ch_pass_sequences(const choir_config *config);
 
 /* Nonzero when layers may be updated within the backward pass: their gradients then need the memory of one layer only.
  * Clipping needs the norm of all, micro-batches need their sum. */
-int ch_update_in_backward(const choir_train_config *config);
+int ch_update_in_backward(const ch_train_config *config);
 
 /* Takes over a model, which may have memory for its weights or not yet, and counts all that training asks for besides.
  * To be freed in any case, and not moved. model->x.comm says who shares the steps. CHOIR_ERROR_ARGUMENT: what the

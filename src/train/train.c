@@ -26,7 +26,7 @@ static int open_data(ch_pretraining *p) {
   const char *directory = p->data_path;
   ch_run *run = &p->run;
   choir_data_info info;
-  choir_model_config *m = &run->config.model;
+  ch_model_config *m = &run->config.model;
   CH_TRY(choir_data_load(directory, &p->data));
   choir_data_get_info(p->data, &info);
   run->data_hash = p->data->hash;
@@ -87,31 +87,30 @@ static int data_path(const choir_train_options *o, char *path) {
 }
 
 /* A feed-forward layer keeps the activation that its weights were trained for, also where it becomes experts. */
-static int same_activations(const char *path, const choir_model_config *from, const choir_model_config *to) {
+static int same_activations(const char *path, const ch_model_config *from, const ch_model_config *to) {
   for (int l = 0; l < from->layers && l < to->layers; l++) {
-    const char *before = ch_config_is_moe(from, l) ? from->expert_activation : from->activation;
-    int moe = ch_config_is_moe(to, l);
-    const char *now = moe ? to->expert_activation : to->activation;
-    if (strcmp(before, now))
-      return ch_error(CHOIR_ERROR_FORMAT, "%s: layer %d is %s there, and %s here: set model.%s to %s", path, l, before,
-                      now, moe ? "expert_activation" : "activation", before);
+    int before = ch_config_is_moe(from, l) ? from->expert_activation : from->activation;
+    int moe = ch_config_is_moe(to, l), now = moe ? to->expert_activation : to->activation;
+    if (before != now)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: layer %d is %s there, and %s here: set model.%s to %s", path, l,
+                      ch_activation_names[before], ch_activation_names[now], moe ? "expert_activation" : "activation",
+                      ch_activation_names[before]);
   }
   return CHOIR_OK;
 }
 
 /* What a run takes of another model's router: thresholds only where scores are of the same kind, since thresholds are
  * scores; the weight where both learn it alike, by gradients or as centroids. */
-static ch_router_start router_start(const choir_router_options *from, const choir_router_options *to) {
-  const ch_router *before = ch_router_find(from->name), *now = ch_router_find(to->name);
-  if (ch_router_has_centroids(before) != ch_router_has_centroids(now)) return CH_ROUTER_NOTHING;
-  return before == now && !strcmp(from->score, to->score) ? CH_ROUTER_ALL : CH_ROUTER_WEIGHT;
+static ch_router_start router_start(const ch_router_spec *from, const ch_router_spec *to) {
+  if (ch_router_has_centroids(from->kind) != ch_router_has_centroids(to->kind)) return CH_ROUTER_NOTHING;
+  return from->kind == to->kind && from->score == to->score ? CH_ROUTER_ALL : CH_ROUTER_WEIGHT;
 }
 
 int ch_start_weights(choir_model *model, const char *directory) {
-  const choir_model_config *to = &model->config.model;
+  const ch_model_config *to = &model->config.model;
   choir_config from;
   int upcycled;
-  CH_TRY(choir_config_load(CH_IN(directory, "config.json"), &from));
+  CH_TRY(ch_config_load(CH_IN(directory, "config.json"), &from));
   CH_TRY(same_activations(CH_IN(directory, "config.json"), &from.model, to));
   return ch_weights_start(&model->net.params, &model->x, CH_IN(directory, "model.safetensors"),
                           router_start(&from.model.router, &to->router), &upcycled);
@@ -159,7 +158,7 @@ static int keep_settings(const ch_pretraining *p) {
 }
 
 /* A rate that would begin in the middle of its fall is a mistake; but a run goes on as it was. */
-static int check_cooldown(const choir_train_config *c) {
+static int check_cooldown(const ch_train_config *c) {
   if (!(c->cooldown_steps > (double)c->steps)) return CHOIR_OK;
   return ch_error(
       CHOIR_ERROR_ARGUMENT,

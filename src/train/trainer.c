@@ -22,12 +22,12 @@ struct choir_trainer {
 
 static int64_t tokens_of(const choir_trainer *trainer) { return ch_step_tokens(&trainer->t.model->config.train); }
 
-static int create(choir_trainer *made, choir_model *model, const choir_train_config *train) {
+static int create(choir_trainer *made, choir_model *model, const choir_config *given) {
   choir_config config = model->config;
   CH_TRY(ch_model_alone(model, "choir_trainer_create"));
   if (model->reserved_scratch) /* of another one, whose batches are planned as the model's config says */
     return ch_error(CHOIR_ERROR_BUSY, "the model has a trainer already: free that one first");
-  if (train) config.train = *train;
+  if (given) config.train = given->train;
   CH_TRY(choir_config_check(&config));
   model->config.train = config.train;
   model->shards = config.train.shards; /* steps are planned with these, and taken with those */
@@ -37,13 +37,13 @@ static int create(choir_trainer *made, choir_model *model, const choir_train_con
   return CH_ALLOC(&made->target, arrays * tokens_of(made), "a batch");
 }
 
-int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer) {
+int choir_trainer_create(choir_model *model, const choir_config *config, choir_trainer **trainer) {
   CH_ENTER(model, trainer);
   *trainer = NULL;
   CH_TRY(ch_model_check_idle(model));
   CH_TRY(CH_ALLOC(trainer, 1, "a trainer"));
-  const choir_train_config before = model->config.train;
-  int shards = model->shards, code = create(*trainer, model, train);
+  const ch_train_config before = model->config.train;
+  int shards = model->shards, code = create(*trainer, model, config);
   if (code) {
     choir_trainer_free(*trainer);
     *trainer = NULL;
@@ -64,7 +64,7 @@ void choir_trainer_free(choir_trainer *trainer) {
 
 int choir_trainer_sequences(const choir_trainer *trainer) {
   if (!trainer) return 0;
-  const choir_train_config *c = &trainer->t.model->config.train;
+  const ch_train_config *c = &trainer->t.model->config.train;
   return c->accumulate * c->batch_sequences;
 }
 
@@ -115,7 +115,7 @@ static int step_by_config(choir_trainer *trainer, const int32_t *tokens, const i
   char before[CHOIR_NAME_BYTES];
   choir_model *model = trainer->t.model;
   snprintf(before, sizeof before, "%s", choir_model_routing(model));
-  int same = !model->causal && !strcmp(model->net.config.router.pool, model->config.model.router.pool);
+  int same = !model->causal && model->net.config.router.pool == model->config.model.router.pool;
   if (same) return take_step(trainer, tokens, target, weight, r);
   CH_TRY(choir_model_set_routing(model, NULL));
   int code = take_step(trainer, tokens, target, weight, r);

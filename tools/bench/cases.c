@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "model/config.h"
 #include "moe/router.h"
 
 /* The cases that measure themselves. */
@@ -246,21 +247,21 @@ int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_
 }
 
 int ch_bench_config(const ch_bench *b, choir_config *config) {
-  CH_TRY(choir_config_load(b->word[0], config));
+  CH_TRY(ch_config_load(b->word[0], config));
   if (!config->model.vocab_size) config->model.vocab_size = 8192;
-  snprintf(config->train.compute, sizeof config->train.compute, "%s", ch_compute_names[b->compute]);
+  config->train.compute = b->compute;
   return CHOIR_OK;
 }
 
-int ch_bench_capacity(const ch_bench *b, int key, choir_router_options *options) {
-  const ch_router *router = ch_router_find(options->name);
+int ch_bench_capacity(const ch_bench *b, int key, ch_router_spec *options) {
+  const ch_router *router = options->kind;
   if (ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token))) { /* c: experts a token, which there is room for */
     double c = b->value[key];
     if (c != floor(c))
       return ch_error(CHOIR_ERROR_ARGUMENT,
                       "bench '%s': %s=%g, but router '%s' gives every token as many experts: must "
                       "be a whole number",
-                      b->which->name, b->which->key[key].name, c, options->name);
+                      b->which->name, b->which->key[key].name, c, router->name);
     if (c > 0) options->experts_per_token = (int)c;
     return CHOIR_OK;
   }
@@ -270,7 +271,7 @@ int ch_bench_capacity(const ch_bench *b, int key, choir_router_options *options)
   }
   if (b->value[key] == b->which->key[key].value) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "bench '%s': %s=%g, but router '%s' takes no capacity factor: leave it out",
-                  b->which->name, b->which->key[key].name, b->value[key], options->name);
+                  b->which->name, b->which->key[key].name, b->value[key], router->name);
 }
 
 int32_t *ch_bench_tokens(ch_bench *b, int64_t count, int vocab) {

@@ -48,7 +48,7 @@ typedef struct ch_bench_work {
   /* To which they point: */
   ch_record record;
   ch_routing routing;
-  choir_router_options router;
+  ch_router_spec router;
   int pool_begin[2], k;
 
   real CH_DEV *out[CH_BENCH_OUTPUTS];
@@ -136,10 +136,10 @@ int32_t *ch_bench_tokens(ch_bench *b, int64_t count, int vocab);
 
 /* The capacity factor that is under a key, into options; a router that takes none has the key's default or refuses
  * it. */
-int ch_bench_capacity(const ch_bench *b, int key, choir_router_options *options);
+int ch_bench_capacity(const ch_bench *b, int key, ch_router_spec *options);
 
 /* Figures of what token choice leaves undone and how unevenly it fills experts, from the statistics of some layers;
  * none where experts choose. */
-void ch_bench_loads(ch_bench *b, const choir_router_options *options, const choir_route_stats *stats, int layers);
+void ch_bench_loads(ch_bench *b, const ch_router_spec *options, const choir_route_stats *stats, int layers);
 
 #endif

@@ -136,7 +136,7 @@ void ch_bench_figure(ch_bench *b, const char *name, double value) {
   if (r->figures < CH_BENCH_FIGURES) r->figure[r->figures++] = (ch_bench_number){name, value};
 }
 
-void ch_bench_loads(ch_bench *b, const choir_router_options *options, const choir_route_stats *stats, int layers) {
+void ch_bench_loads(ch_bench *b, const ch_router_spec *options, const choir_route_stats *stats, int layers) {
   if (!ch_router_choices(options)) return;
   ch_route_summary s = ch_route_stats_summary(stats, layers);
   ch_bench_figure(b, "% of choices dropped", 100 * s.dropped);

@@ -59,7 +59,7 @@ static void report_parts(const timed_exec *t, ch_bench_result *result) {
 
 typedef struct {
   timed_exec timed;
-  choir_router_options options;
+  ch_router_spec options;
   ch_moe_args args;
   ch_moe_saved saved;
 } moe_case;

@@ -7,12 +7,12 @@
 /* A router that hands out part of a routing that was made before; both are on the host. `options` comes first: the
  * layer passes its address on. */
 typedef struct {
-  choir_router_options options;
+  ch_router_spec options;
   const void *expert_begin, *slot_token, *slot_gate, *token_begin; /* of the full routing */
   int token[CH_BENCH_SAMPLES];                                     /* ascending, numbers in the full routing */
 } replay;
 
-static int replay_max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+static int replay_max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
   const replay *p = (const replay *)o;
   const int *begin = p->token_begin;
   int slots = 0;

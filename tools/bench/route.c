@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "bench/cases.h"
 
 static void make_scores(ch_exec *x, ch_bench_work *w) {
@@ -57,7 +58,7 @@ int ch_bench_make_route(ch_bench *b, ch_bench_work *w) {
   if (!router) return CHOIR_ERROR_ARGUMENT;
   if (!ch_router_learned(router) || ch_router_has_centroids(router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "bench case 'route': router '%s' learns no affinities", router->name);
-  w->router = router->defaults;
+  w->router = ch_router_default(router);
   CH_TRY(ch_bench_capacity(b, 2, &w->router));
   CH_TRY(make_choice(b, router, w));
   int64_t cells = b->size[0] * b->size[1], slots = w->routing.record.max_slots;
@@ -114,10 +115,10 @@ int ch_bench_route(ch_bench *b) {
 int ch_bench_make_assign(ch_bench *b, ch_bench_work *w) {
   int base = !strcmp(b->word[0], "base");
   const ch_router *router = ch_router_find(base ? "base" : "capped_expert_choice");
-  w->router = router->defaults;
+  w->router = ch_router_default(router);
   w->router.capacity_factor = b->value[2];
   w->router.cap = (int)b->value[3];
-  if (!base) snprintf(w->router.solver, sizeof w->router.solver, "%.*s", CHOIR_NAME_BYTES - 1, b->word[0]);
+  if (!base) w->router.solver = ch_word_number(ch_router_solvers, b->word[0]);
   w->begin = make_scores;
   w->bytes = (double)sizeof(real) * (double)(b->size[0] * b->size[1]);
   return make_choice(b, router, w);

@@ -23,13 +23,17 @@ static int set_up_training(ch_bench *b, training *t) {
   choir_config config;
   choir_model *model;
   CH_TRY(ch_bench_config(b, &config));
-  choir_train_config *c = &config.train;
+  ch_train_config *c = &config.train;
   for (int i = 0; i < 2; i++)
     if (b->value[i] > INT32_MAX)
       return ch_error(CHOIR_ERROR_ARGUMENT, "bench 'step': %s=%g is too large", b->which->key[i].name, b->value[i]);
   if (b->value[0] > 0) c->batch_sequences = (int)b->value[0];
   if (b->value[1] > 0) c->sequence_length = (int)b->value[1];
-  if (*b->word[1]) CH_TRY(choir_router_options_default(b->word[1], &config.model.router));
+  if (*b->word[1]) {
+    const ch_router *router = ch_router_find(b->word[1]);
+    if (!router) return CHOIR_ERROR_ARGUMENT;
+    config.model.router = ch_router_default(router);
+  }
   CH_TRY(ch_bench_capacity(b, 2, &config.model.router));
   CH_TRY(choir_config_check(&config));
   int64_t n = ch_step_tokens(c);

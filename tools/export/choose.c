@@ -16,7 +16,7 @@ const char *ch_export_architecture(const ch_export_plan *plan) {
 }
 
 int ch_export_hidden(const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   return plan->kind == CH_KIND_MIXTRAL || plan->kind == CH_KIND_OLMOE ? ch_config_d_expert(c) : c->d_hidden;
 }
 
@@ -27,17 +27,16 @@ static int refuse_field(const char *field, const char *value, const char *why) {
 }
 
 int ch_export_by_thresholds(const ch_export_plan *plan) {
-  const ch_router *router = ch_router_find(plan->config.model.router.name);
-  return router && ch_router_has_thresholds(router) && !ch_router_choices(&plan->config.model.router);
+  const ch_router *router = plan->config.model.router.kind;
+  return ch_router_has_thresholds(router) && !ch_router_choices(&plan->config.model.router);
 }
 
 static int check_router(const ch_export_plan *plan) {
-  const choir_router_options *o = &plan->config.model.router;
-  const ch_router *router = ch_router_find(o->name);
-  if (!router) return CHOIR_ERROR_ARGUMENT;
+  const ch_router_spec *o = &plan->config.model.router;
+  const ch_router *router = o->kind;
   if (!ch_router_scored(router))
     return refuse_field(
-        "model.router.name", o->name,
+        "model.router.name", router->name,
         "no stock architecture routes so; a router that goes by scores does (expert_choice, quantile_balanced, "
         "switch_top1, ...)");
   if (o->null_experts)
@@ -46,11 +45,11 @@ static int check_router(const ch_export_plan *plan) {
                     "train with 0",
                     o->null_experts);
   if (ch_router_gates_input(o))
-    return refuse_field("model.router.gate_on", o->gate_on,
+    return refuse_field("model.router.gate_on", ch_router_gate_places[o->gate_on],
                         "stock architectures that fit scale what an expert writes; train with \"output\"");
-  if (strcmp(o->score, "sigmoid") && ch_export_by_thresholds(plan))
+  if (o->score != CH_SIGMOID && ch_export_by_thresholds(plan))
     return refuse_field(
-        "model.router.score", o->score,
+        "model.router.score", ch_router_scores[o->score],
         "null experts, which stand for the experts that a token lacks, would take a share of a softmax; "
         "train with \"sigmoid\"");
   if (ch_export_by_thresholds(plan) && o->normalize_gates)
@@ -60,24 +59,26 @@ static int check_router(const ch_export_plan *plan) {
 }
 
 static int check_layers(const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   if (ch_config_bidirectional(c) && plan->format == CH_EXPORT_HF)
-    return refuse_field("model.attention", c->attention,
+    return refuse_field("model.attention", ch_attentions[c->attention],
                         "transformers has no architecture that looks both ways and predicts masked tokens so; export "
                         "to --format gguf");
   if (!ch_config_has_rope(c))
-    return refuse_field("model.position", c->position, "the architectures that fit have \"rope\"" HAVE_ALL);
-  if (plan->moe_layers < c->layers && strcmp(c->activation, "swiglu"))
-    return refuse_field("model.activation", c->activation, "the architectures that fit have \"swiglu\"" HAVE_ALL);
-  if (plan->moe_layers && strcmp(c->expert_activation, "swiglu"))
-    return refuse_field("model.expert_activation", c->expert_activation,
+    return refuse_field("model.position", ch_positions[c->position],
+                        "the architectures that fit have \"rope\"" HAVE_ALL);
+  if (plan->moe_layers < c->layers && c->activation != CH_SWIGLU)
+    return refuse_field("model.activation", ch_activation_names[c->activation],
+                        "the architectures that fit have \"swiglu\"" HAVE_ALL);
+  if (plan->moe_layers && c->expert_activation != CH_SWIGLU)
+    return refuse_field("model.expert_activation", ch_activation_names[c->expert_activation],
                         "the architectures that fit have \"swiglu\"" HAVE_ALL);
   return plan->moe_layers ? check_router(plan) : CHOIR_OK;
 }
 
 /* Where scores are a softmax, tokens take the best without a bias. */
 static int check_softmax(const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   const char *there = ch_export_architecture(plan);
   int hf = plan->format == CH_EXPORT_HF, divides = plan->kind != CH_KIND_OLMOE;
   if (c->shared_experts)
@@ -93,20 +94,20 @@ static int check_softmax(const ch_export_plan *plan) {
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "model.router.normalize_gates is %s with router '%s': %s %s a token's gates by their sum; train "
                     "so, or export a model with model.qk_norm to --format hf, which has both",
-                    c->router.normalize_gates ? "true" : "false", c->router.name, there,
+                    c->router.normalize_gates ? "true" : "false", c->router.kind->name, there,
                     divides ? "divides" : "does not divide");
   return CHOIR_OK;
 }
 
 static int refuse_head(const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   return ch_error(CHOIR_ERROR_UNSUPPORTED, "model.d_head is %d: %d heads of %s are %d wide together", c->d_head,
                   c->heads, ch_export_architecture(plan), c->d_model);
 }
 
 /* Queries and keys normalised over all heads, which together are as wide as the model. */
 static int check_olmoe(const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   if (plan->kind != CH_KIND_OLMOE)
     return refuse_field("model.qk_norm_whole", "true",
                         "of the architectures Olmoe alone has it, in which tokens choose by softmax; train without");
@@ -122,9 +123,9 @@ static int check_olmoe(const ch_export_plan *plan) {
 
 /* llama.cpp has three architectures that look both ways: llada is llama, llada-moe and rnd1 are qwen3moe. */
 static int check_bidirectional(const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   if (plan->kind != CH_KIND_LLAMA && plan->kind != CH_KIND_QWEN3_MOE)
-    return refuse_field("model.attention", c->attention,
+    return refuse_field("model.attention", ch_attentions[c->attention],
                         "of llama.cpp's architectures that look both ways llada takes dense models without "
                         "model.qk_norm, llada-moe and rnd1 those with it in which tokens choose by softmax (router "
                         "\"topk\"); none has thresholds of experts");
@@ -134,18 +135,18 @@ static int check_bidirectional(const ch_export_plan *plan) {
 }
 
 static ch_kind kind_of(const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   int dense_first = plan->first_moe + plan->moe_layers == c->layers;
   if (!plan->moe_layers) return c->qk_norm ? CH_KIND_QWEN3 : CH_KIND_LLAMA;
-  if (!strcmp(c->router.score, "sigmoid")) return dense_first ? CH_KIND_GLM4_MOE : CH_KIND_EXAONE_MOE;
+  if (c->router.score == CH_SIGMOID) return dense_first ? CH_KIND_GLM4_MOE : CH_KIND_EXAONE_MOE;
   return c->qk_norm_whole ? CH_KIND_OLMOE : c->qk_norm ? CH_KIND_QWEN3_MOE : CH_KIND_MIXTRAL;
 }
 
 int ch_export_choose(ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   plan->moe_layers = ch_config_moe_layers(c);
   while (plan->moe_layers && !ch_config_is_moe(c, plan->first_moe)) plan->first_moe++;
-  plan->normalize = c->router.normalize_gates || !strcmp(c->router.name, "gshard_top2");
+  plan->normalize = c->router.normalize_gates || c->router.kind == ch_router_find("gshard_top2");
   CH_TRY(check_layers(plan));
   plan->kind = kind_of(plan);
   /* vLLM ties no head of Glm4Moe and Olmoe, whatever the folder says, nor llama.cpp one of olmoe and llada-moe. */

@@ -128,7 +128,7 @@ static int decide(ch_export_plan *plan, const double *over, const choir_export_o
   int most = most_experts(plan);
   if (own && given && given != own)
     return ch_error(CHOIR_ERROR_ARGUMENT, "experts per token: router '%s' gives every token %d, not %d",
-                    plan->config.model.router.name, own, given);
+                    plan->config.model.router.kind->name, own, given);
   if (!own && given > most)
     return ch_error(CHOIR_ERROR_ARGUMENT, "experts per token: a token has %d at most (model.%s), not %d", most,
                     plan->config.model.router.cap ? "router.cap" : "experts", given);
@@ -150,7 +150,7 @@ int ch_export_cut(ch_export_plan *plan, choir_model *model, const choir_export_o
   result->twentieth = code || !plan->nulls ? 0 : least(plan, over, 0.05);
   free(over);
   if (code || !model || result->cut <= 0) return code;
-  model->net.config.router.cap = plan->K;
+  ch_transformer_set_cap(&model->net, plan->K);
   CH_TRY(evaluate_cut(model, options, "loss with fewer experts", &r));
   result->loss_cut = r.loss;
   return CHOIR_OK;

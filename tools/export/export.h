@@ -2,7 +2,7 @@
 #ifndef CH_EXPORT_EXPORT_H
 #define CH_EXPORT_EXPORT_H
 
-#include "choir/config.h"
+#include "config/config.h"
 
 typedef struct choir_export_options {
   const char *checkpoint; /* or a run's newest */

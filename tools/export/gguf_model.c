@@ -23,7 +23,7 @@ static void put_number(ch_gguf *g, const ch_export_plan *plan, const char *name,
 
 /* Rotated dimensions are written out: the default is the head's width. */
 static void put_model(ch_gguf *g, const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   static const uint32_t file_types[] = {0, 32, 7}; /* mostly F32, BF16, Q8_0 */
   int head = ch_config_d_head(c);
   ch_gguf_put_text(g, "general.architecture", ch_export_architecture(plan));
@@ -53,7 +53,7 @@ static void put_masks(ch_gguf *g, const ch_export_plan *plan) {
 
 static void put_moe(ch_gguf *g, const ch_export_plan *plan) {
   enum { SIGMOID = 2 };
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   int64_t h = ch_config_d_expert(c);
   put_number(g, plan, "expert_count", c->experts + plan->nulls);
   put_number(g, plan, "expert_used_count", plan->K);

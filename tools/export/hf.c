@@ -15,7 +15,7 @@ static void put_flag(json_t *root, const char *key, int value) { ch_json_put(roo
 static void put_text(json_t *root, const char *key, const char *value) { ch_json_put(root, key, json_string(value)); }
 
 /* The part of rotated dimensions is written out at both places where readers look: those that find none take a half. */
-static void put_rope(json_t *root, const choir_model_config *c) {
+static void put_rope(json_t *root, const ch_model_config *c) {
   json_t *rope = json_object();
   put_text(rope, "rope_type", "default");
   ch_json_put(rope, "rope_theta", json_real(c->rope_theta));
@@ -27,7 +27,7 @@ static void put_rope(json_t *root, const choir_model_config *c) {
 
 /* Where scores are a softmax. */
 static void put_softmax(json_t *root, const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   put_int(root, "num_experts_per_tok", plan->K);
   put_int(root, ch_kind_names[plan->kind].experts, c->experts);
   if (plan->kind != CH_KIND_MIXTRAL) put_flag(root, "norm_topk_prob", plan->normalize);
@@ -53,7 +53,7 @@ static void put_layer_types(json_t *root, const ch_export_plan *plan) {
 }
 
 static void put_sigmoid(json_t *root, const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   put_int(root, "moe_intermediate_size", ch_config_d_expert(c));
   put_int(root, "num_experts_per_tok", plan->K);
   put_flag(root, "norm_topk_prob", plan->normalize);
@@ -84,7 +84,7 @@ static void put_makers(json_t *root, const ch_export_plan *plan, int eos) {
 }
 
 static json_t *config_json(const ch_export_plan *plan, int eos) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   json_t *root = json_pack("{s:[s], s:s, s:s, s:s}", "architectures", ch_export_architecture(plan), "model_type",
                            ch_kind_names[plan->kind].type, "dtype",
                            plan->dtype == CH_EXPORT_BF16 ? "bfloat16" : "float32", "hidden_act", "silu");

@@ -22,6 +22,7 @@
 #include "file/tensors.h"
 #include "file/there.h"
 #include "model/param.h"
+#include "moe/router.h"
 
 enum { MOST_PADDING = 1024 }; /* pieces; a tokenizer that lacks more is another model's */
 
@@ -131,7 +132,7 @@ static const void *fetch_import(void *context, const choir_tensor *tensor) {
  * that rope_theta gives, up to the rounding of 16 bits. */
 static int are_frequencies(const import_job *j, const choir_tensor *t) {
   static const char end[] = ".rotary_emb.inv_freq";
-  const choir_model_config *m = &j->config.model;
+  const ch_model_config *m = &j->config.model;
   size_t length = strlen(t->name);
   double columns = m->rope_fraction * ch_config_d_head(m);
   int known = t->dtype == CHOIR_F32 || t->dtype == CHOIR_F16 || t->dtype == CHOIR_BF16;
@@ -290,7 +291,7 @@ static int write_checkpoint(import_job *j, const char *directory) {
 }
 
 /* How the makers kept loads even. An export says it again; training here has a loss of its own. */
-static void note_balance(const json_t *root, const char *name, const choir_router_options *router) {
+static void note_balance(const json_t *root, const char *name, const ch_router_spec *router) {
   static const char *const keys[] = {"router_aux_loss_coef", "router_jitter_noise"};
   for (int i = 0; i < 2; i++) {
     double value = json_number_value(json_object_get(root, keys[i]));
@@ -298,7 +299,7 @@ static void note_balance(const json_t *root, const char *name, const choir_route
       ch_notice(
           "%s: \"%s\" is %g: training here does not take it up; router '%s' has aux_loss_weight %g, which counts "
           "in another way (choir help routers), and no noise",
-          name, keys[i], value, router->name, router->aux_loss_weight);
+          name, keys[i], value, router->kind->name, router->aux_loss_weight);
   }
 }
 

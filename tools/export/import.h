@@ -2,8 +2,8 @@
 #ifndef CH_EXPORT_IMPORT_H
 #define CH_EXPORT_IMPORT_H
 
-#include "choir/config.h"
 #include "choir/tokenizer.h"
+#include "config/config.h"
 #include "export/names.h"
 #include "file/json.h"
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "export/import.h"
+#include "model/config.h"
 #include "model/param.h"
 
 /* Sizes, and where they go. */
@@ -135,7 +136,7 @@ static int flag_or(const config_job *j, const char *key, int missing, int *value
 }
 
 static int read_sizes(const config_job *j) {
-  choir_model_config *m = &j->config->model;
+  ch_model_config *m = &j->config->model;
   int64_t value;
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     if (j->kind < sizes[i].from || j->kind > sizes[i].to) continue;
@@ -168,7 +169,7 @@ static int read_rotation(const config_job *j, const json_t *inside, const char *
 static int read_rope(const config_job *j) {
   static const char *const keys[] = {"rope_type", "rope_theta", "partial_rotary_factor", NULL};
   const json_t *inside = field(j, "rope_parameters");
-  choir_model_config *m = &j->config->model;
+  ch_model_config *m = &j->config->model;
   const char *type = "default";
   char text[80], name[4096 + 32];
   snprintf(name, sizeof name, "%s: \"rope_parameters\"", j->name);
@@ -197,7 +198,7 @@ static int is_sparse(const json_t *list, ch_kind kind, int layer) {
 static int read_pattern(const config_job *j) {
   const char *key = j->kind == CH_KIND_EXAONE_MOE ? "mlp_layer_types" : "mlp_only_layers";
   const json_t *list = field(j, key);
-  choir_model_config *m = &j->config->model;
+  ch_model_config *m = &j->config->model;
   size_t size = json_array_size(list), wanted = (size_t)m->layers;
   int first = -1, every = 0, same = 1;
   for (int i = 0; size <= (size_t)m->layers && i < m->layers; i++) {
@@ -300,7 +301,7 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   config_job made = {.root = root, .name = name, .config = config}, *j = &made;
   int qk_norm;
   *gate_scale = 1;
-  choir_config_default(config);
+  ch_config_default(config);
   CH_TRY(find_kind(j));
   CH_TRY(check_keys(j));
   CH_TRY(check_fixed(j));

@@ -10,7 +10,7 @@
 
 /* The scales of the embedding and of the logits go into the embedding and the last norm. */
 static double factor_of(const ch_export_plan *plan, const ch_export_row *r) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   double head = c->head_scale != 0 ? c->head_scale : 1 / sqrt((double)c->d_model);
   if (!strcmp(r->from, "embed.weight") || (c->tied && !strcmp(r->from, "head.weight"))) return c->embed_scale;
   if (!strcmp(r->from, "final_norm.weight")) return c->tied ? head / c->embed_scale : head;
@@ -61,7 +61,7 @@ static int append_experts(ch_export_plan *plan, const ch_export_row *r, int laye
 /* `shape` is that of the source, of `dims` dimensions; from NULL: zeros. */
 static int append_row(ch_export_plan *plan, const ch_export_row *r, int layer, int dims, const int64_t *shape,
                       const choir_tensor *from) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   ch_export_tensor t = {.dims = dims,
                         .turn = turn_of(plan, r),
                         .from = from,
@@ -101,7 +101,7 @@ static int append_param(ch_export_plan *plan, const ch_param *p) {
 /* Adds as zeros what the architectures have in every MoE layer and choir's layer may lack. llama.cpp computes something
  * else where there is no shared expert, and its converter believes the folder. */
 static int append_zeros(ch_export_plan *plan, int layer, int has_bias) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
   if (!has_bias) CH_TRY(append_row(plan, ch_export_find("layers.0.moe.thresholds"), layer, 1, (int64_t[]){e}, NULL));
   if (c->shared_experts) return CHOIR_OK;
@@ -111,7 +111,7 @@ static int append_zeros(ch_export_plan *plan, int layer, int has_bias) {
 }
 
 int ch_export_list(ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
+  const ch_model_config *c = &plan->config.model;
   ch_params params;
   CH_TRY(ch_params_build(c, &params));
   int code = CHOIR_OK;

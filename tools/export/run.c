@@ -54,7 +54,7 @@ static int check_thresholds(const export_job *j) {
           CHOIR_ERROR_UNSUPPORTED,
           "%s: router '%s' has prices of experts, and %s none; train with model.router.score \"sigmoid\", or "
           "with model.router.bias_rate 0",
-          t->name, j->plan.config.model.router.name, ch_export_architecture(&j->plan));
+          t->name, j->plan.config.model.router.kind->name, ch_export_architecture(&j->plan));
   }
   return CHOIR_OK;
 }
@@ -65,7 +65,7 @@ static int open_checkpoint(export_job *j) {
   int there;
   CH_TRY(choir_checkpoint_find(j->options->checkpoint, j->result->checkpoint, sizeof j->result->checkpoint));
   snprintf(path, sizeof path, "%s/config.json", directory);
-  CH_TRY(choir_config_load(path, &j->plan.config));
+  CH_TRY(ch_config_load(path, &j->plan.config));
   CH_TRY(ch_export_choose(&j->plan));
   CH_TRY(ch_imported_load(directory, &j->plan.imported));
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);

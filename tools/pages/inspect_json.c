@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "file/json.h"
+#include "moe/router.h"
 #include "pages/inspect.h"
 
 static json_t *numbers(const double *values, int count) {
@@ -87,7 +88,7 @@ static void add_name(json_t *root, const char *key, const char *text) {
 
 json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o,
                            const ch_inspection *inspection) {
-  const choir_model_config *config = &choir_model_get_config(model)->model;
+  const ch_model_config *config = &choir_model_get_config(model)->model;
   const choir_eval_result *r = &inspection->eval;
   int top = o->top > 0 ? o->top : 0;
   choir_favourite *room = reallocarray(NULL, (size_t)top + 1, sizeof *room);
@@ -96,7 +97,7 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
     ch_json_add(layers, layer_json(&inspection->layer[i], tokenizer, room, top));
   add_name(root, "checkpoint", o->checkpoint);
   add_name(root, "model", config->name);
-  add_name(root, "router", config->router.name);
+  add_name(root, "router", config->router.kind->name);
   add_name(root, "routing", r->routing);
   add_name(root, "text", o->text);
   ch_json_put(root, "looks_across_tokens", json_boolean(r->looks_across_tokens));

@@ -26,12 +26,12 @@ static int begin_inspection(const choir_model *model, const ch_text_tokens *text
       (ch_inspection){.batch_sequences = o->batch_sequences ? o->batch_sequences : config->train.batch_sequences,
                       .sequence_length = o->sequence_length ? o->sequence_length : config->train.sequence_length,
                       .cut = text->cut};
-  if (o->mask_ratio != 0 && strcmp(config->train.objective, "masked_diffusion"))
+  if (o->mask_ratio != 0 && config->train.objective != CH_MASKED_DIFFUSION)
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
         "a mask ratio of %g with train.objective %s: models of masked_diffusion alone know ratios; leave it "
         "out",
-        o->mask_ratio, config->train.objective);
+        o->mask_ratio, ch_objectives[config->train.objective]);
   if (!(o->mask_ratio >= 0 && o->mask_ratio <= 1))
     return ch_error(CHOIR_ERROR_ARGUMENT, "a mask ratio of %g: must be a number from 0 to 1", o->mask_ratio);
   if (targets < 1)

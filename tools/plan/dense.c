@@ -99,7 +99,7 @@ ch_owned ch_owned_of_layer(ch_dense_owners *d, int layer) {
 
 /* Bytes of an element: products of bf16 read rounded weights. */
 static int element_bytes(const choir_config *config) {
-  return strcmp(config->train.compute, ch_compute_names[CH_COMPUTE_BF16]) ? WORD : sizeof(ch_bf16);
+  return config->train.compute != CH_COMPUTE_BF16 ? WORD : sizeof(ch_bf16);
 }
 
 /* Broadcasts take two steps: owners scatter their matrices, then every other rank passes its share on. The first step

@@ -86,7 +86,7 @@ static void name_assumed(ch_plan *plan) {
 
 /* Refuses what no layout could be made of. */
 static int check_plan(ch_plan *plan, int ranks) {
-  choir_train_config *t = &plan->config.train;
+  ch_train_config *t = &plan->config.train;
   if (ranks > plan->cluster.ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d ranks: the cluster has %d", ranks, plan->cluster.ranks);
   plan->ranks = ranks = ranks ? ranks : plan->cluster.ranks;

@@ -36,7 +36,7 @@ typedef struct {
 } step_job;
 
 double ch_peak_of(const choir_config *config, const ch_cluster *cluster) {
-  return strcmp(config->train.compute, "bf16") ? cluster->fp32 : cluster->bf16;
+  return config->train.compute != CH_COMPUTE_BF16 ? cluster->fp32 : cluster->bf16;
 }
 
 /* Largest fraction of the experts on one rank. */
@@ -87,7 +87,7 @@ static void send(const step_job *j, ch_flow_kind kind, ch_plan_layout *out) {
 /* ---- the update ---- */
 
 static double seconds_of(const step_job *j, double elements) {
-  double passes = strcmp(j->config->train.optimizer, "adamw") ? ADAFACTOR_PASSES : ADAMW_PASSES;
+  double passes = j->config->train.optimizer != CH_ADAMW ? ADAFACTOR_PASSES : ADAMW_PASSES;
   return passes * sizeof(real) * elements / j->cluster->memory_bandwidth;
 }
 

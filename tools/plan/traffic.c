@@ -30,14 +30,14 @@ static int64_t tokens(const choir_config *config) {
 
 /* Slots of a micro-batch, of all ranks and experts: n c where experts choose. */
 static int64_t slots_of(const choir_config *config) {
-  const choir_router_options *o = &config->model.router;
+  const ch_router_spec *o = &config->model.router;
   int64_t n = tokens(config);
   if (ch_router_choices(o)) return (int64_t)(ch_router_even_choices(o, config->model.experts) * (double)n);
-  return ch_router_find(o->name)->max_slots(o, (int)n, config->model.experts, config->train.sequence_length);
+  return o->kind->max_slots(o, (int)n, config->model.experts, config->train.sequence_length);
 }
 
 int ch_flow_element_bytes(const choir_config *config) {
-  return strcmp(config->parallel.wire, ch_compute_names[CH_COMPUTE_BF16]) ? sizeof(real) : sizeof(ch_bf16);
+  return config->parallel.wire != CH_COMPUTE_BF16 ? sizeof(real) : sizeof(ch_bf16);
 }
 
 int64_t ch_flow_slot_bytes(const choir_config *config) {
@@ -46,16 +46,16 @@ int64_t ch_flow_slot_bytes(const choir_config *config) {
 }
 
 int ch_flow_groups(const choir_config *config, const ch_layout *layout) {
-  const choir_router_options *o = &config->model.router;
+  const ch_router_spec *o = &config->model.router;
   int e = config->model.experts, n = (int)tokens(config);
-  int64_t slots = ch_router_find(o->name)->max_slots(o, n, e, config->train.sequence_length);
+  int64_t slots = o->kind->max_slots(o, n, e, config->train.sequence_length);
   return ch_dispatch_groups((int64_t)layout->experts * layout->hidden, layout->experts, e, slots / layout->replicas,
                             (int64_t)config->model.d_model * ch_flow_element_bytes(config), CH_COMM_WORTH);
 }
 
 int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {
   int64_t all = tokens(config) * config->model.experts;
-  return ch_router_find(config->model.router.name)->choose_alone ? all / layout->ranks : all;
+  return config->model.router.kind->choose_alone ? all / layout->ranks : all;
 }
 
 static int expert_tensors(const traffic_job *j) {
@@ -105,7 +105,7 @@ static void numbers(const traffic_job *j, ch_flow *f) {
 static void measures(const traffic_job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   f->size = l->hidden;
-  if (l->hidden == 1 || strcmp(j->config->train.optimizer, "adafactor")) return;
+  if (l->hidden == 1 || j->config->train.optimizer != CH_ADAFACTOR) return;
   int64_t numbers = expert_tensors(j) * j->e * j->d * CH_MEASURES, trips = 2 * (l->hidden - 1);
   int64_t slice = (int64_t)CH_SUM_SLICE * l->hidden;
   f->bytes = (double)(trips * l->replicas * numbers * (int64_t)sizeof(real));
@@ -190,8 +190,8 @@ static void count(const traffic_job *j, ch_flow_kind kind, ch_flow *f) {
 }
 
 ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow_kind kind) {
-  const choir_model_config *m = &config->model;
-  traffic_job j = {.config = config, .params = params, .layout = layout, .router = ch_router_find(m->router.name)};
+  const ch_model_config *m = &config->model;
+  traffic_job j = {.config = config, .params = params, .layout = layout, .router = m->router.kind};
   ch_flow f = {.name = names[kind], .size = layout->ranks, .stride = 1};
   j.n = tokens(config);
   j.e = m->experts;

@@ -6,8 +6,6 @@
 
 #include "moe/router.h"
 
-enum { CH_SOLVER_EXACT, CH_SOLVER_DYKSTRA }; /* in the order of ch_router_solvers */
-
 typedef struct ch_assign_args {
   int n, e, pools;
   int largest;           /* tokens of the largest pool: known in the counting run, which reads no array */

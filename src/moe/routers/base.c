@@ -62,7 +62,7 @@ const ch_router ch_router_base = {
     .options = CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on),
     .choices = 1,
     .on_host = 1,
-    .defaults = {CH_ROUTER_DEFAULTS("base"), .capacity_factor = 1},
+    .defaults = {.capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
     .route = route_base,

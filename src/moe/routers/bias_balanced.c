@@ -28,7 +28,7 @@ const ch_router ch_router_bias_balanced = {
     .by_step = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(bias_rate),
-    .defaults = {CH_ROUTER_DEFAULTS_OF("bias_balanced", 2, "sigmoid"), .capacity_factor = 1},
+    .defaults = {.experts_per_token = 2, .score = CH_SIGMOID, .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
     .route = route_bias_balanced,

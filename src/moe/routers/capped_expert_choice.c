@@ -9,40 +9,33 @@
 #include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 
-static int cap_of(const choir_router_options *o, int e) { return o->cap > 0 && o->cap < e ? o->cap : e; }
-
-enum { NO_SOLVER = -1 };
-static int solver_of(const choir_router_options *o) {
-  for (int i = 0; ch_router_solvers[i]; i++)
-    if (!strcmp(o->solver, ch_router_solvers[i])) return i;
-  return NO_SOLVER;
-}
+static int cap_of(const ch_router_spec *o, int e) { return o->cap > 0 && o->cap < e ? o->cap : e; }
 
 /* Full pools; of a smaller last one, or with padding, k goes down instead. */
-static int check_room(const choir_router_options *o, double c, int size, int e) {
+static int check_room(const ch_router_spec *o, double c, int size, int e) {
   int64_t places = (int64_t)e * ch_router_k(c, size, e), room = (int64_t)cap_of(o, e) * size;
   if (places <= room) return CHOIR_OK;
   return ch_error(
       CHOIR_ERROR_ARGUMENT,
       "router '%s': %d experts that take %d of %d tokens each (capacity_factor %g) need %lld places, and a cap "
       "of %d leaves %lld; raise cap or lower capacity_factor",
-      o->name, e, ch_router_k(c, size, e), size, c, (long long)places, o->cap, (long long)room);
+      o->kind->name, e, ch_router_k(c, size, e), size, c, (long long)places, o->cap, (long long)room);
 }
 
-static int check_capped(const choir_router_options *o, int n, int e, int sequence_length) {
+static int check_capped(const ch_router_spec *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
   CH_TRY(ch_pools_check(o, n, e, sequence_length));
   if (o->solver_stages > o->solver_iterations)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router '%s': solver_stages is %d, and solver_iterations %d: a stage needs one", o->name,
+                    "router '%s': solver_stages is %d, and solver_iterations %d: a stage needs one", o->kind->name,
                     o->solver_stages, o->solver_iterations);
   int size = ch_pools_largest(o, n, sequence_length);
-  CH_TRY(check_room(o, o->capacity_factor, size, e));
+  CH_TRY(check_room(o, ch_router_factor(o, 1), size, e));
   return check_room(o, ch_router_factor(o, 0), size, e);
 }
 
-static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
-  return (int)ch_pools_slots(o, fmax(o->capacity_factor, o->eval_capacity_factor), n, e, sequence_length);
+static int max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
+  return (int)ch_pools_slots(o, ch_router_factor_most(o), n, e, sequence_length);
 }
 
 /* Lowers the pools' k to what their valid tokens have room for. */
@@ -58,7 +51,7 @@ static void fit(const ch_route_args *a, const int *order, ch_pools *pools) {
 
 static void route_capped(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  const choir_router_options *o = a->options;
+  const ch_router_spec *o = a->options;
   ch_pools pools = ch_pools_cut(x, a);
   const int *order = ch_pools_order(x, a, &pools);
   real *beta = CH_NEW_HOST(&x->scratch, real, (int64_t)pools.count * a->e);
@@ -71,7 +64,7 @@ static void route_capped(ch_exec *x, const ch_route_args *a) {
                                  .order = order,
                                  .k = pools.k,
                                  .cap = cap_of(o, a->e),
-                                 .solver = solver_of(o),
+                                 .solver = o->solver,
                                  .lambda = o->solver_lambda,
                                  .iterations = o->solver_iterations,
                                  .stages = o->solver_stages,
@@ -97,7 +90,7 @@ const ch_router ch_router_capped_expert_choice = {
                CH_ROUTER_TAKES(solver) | CH_ROUTER_TAKES(solver_lambda) | CH_ROUTER_TAKES(solver_iterations) |
                CH_ROUTER_TAKES(solver_stages) | CH_ROUTER_TAKES(decay),
     .on_host = 1,
-    .defaults = {CH_ROUTER_DEFAULTS("capped_expert_choice"), .capacity_factor = 2, .cap = 2},
+    .defaults = {.capacity_factor = 2, .cap = 2},
     .check = check_capped,
     .max_slots = max_slots,
     .route = route_capped,

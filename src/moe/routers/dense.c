@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "moe/routers/token_choice.h"
 
-static int check_dense(const choir_router_options *o, int n, int e, int sequence_length) {
+static int check_dense(const ch_router_spec *o, int n, int e, int sequence_length) {
   (void)sequence_length;
   CH_TRY(ch_router_check_sizes(o, n, e));
   if (e != 1)
@@ -15,7 +15,7 @@ const ch_router ch_router_dense = {
     .name = "dense",
     .summary = "one expert holds every token: a dense layer",
     .choices = 1,
-    .defaults = {CH_ROUTER_DEFAULTS("dense"), .capacity_factor = 1},
+    .defaults = {.capacity_factor = 1},
     .check = check_dense,
     .max_slots = ch_token_choice_slots,
     .route = ch_fixed_route,

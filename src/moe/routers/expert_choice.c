@@ -6,13 +6,13 @@
 #include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 
-static int check_expert_choice(const choir_router_options *o, int n, int e, int sequence_length) {
+static int check_expert_choice(const ch_router_spec *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
   return ch_pools_check(o, n, e, sequence_length);
 }
 
-static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
-  int64_t own = ch_pools_slots(o, fmax(o->capacity_factor, o->eval_capacity_factor), n, e, sequence_length);
+static int max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
+  int64_t own = ch_pools_slots(o, ch_router_factor_most(o), n, e, sequence_length);
   int64_t near = o->threshold_after ? ch_threshold_choice_slots(o, n, e) : 0;
   return (int)(own > near ? own : near);
 }
@@ -45,7 +45,7 @@ const ch_router ch_router_expert_choice = {
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS |
                CH_ROUTER_TAKES(capacity_schedule) | CH_ROUTER_TAKES(decay) | CH_ROUTER_TAKES(threshold_after),
-    .defaults = {CH_ROUTER_DEFAULTS("expert_choice"), .capacity_factor = 2},
+    .defaults = {.capacity_factor = 2},
     .check = check_expert_choice,
     .max_slots = max_slots,
     .route = route_expert_choice,

@@ -16,7 +16,7 @@ typedef struct pair {
 } pair;
 
 /* Pairs to take: n c, to the nearest whole number, and no more than the cap leaves. */
-static int total_of(const choir_router_options *o, double c, int n, int e) {
+static int total_of(const ch_router_spec *o, double c, int n, int e) {
   int total = ch_router_k(c / e, n * e, 1);
   return o->cap && (int64_t)total > (int64_t)n * o->cap ? n * o->cap : total;
 }
@@ -30,10 +30,10 @@ static int check_factor(double c, int e) {
       c, e);
 }
 
-static int check_global_topk(const choir_router_options *o, int n, int e, int sequence_length) {
+static int check_global_topk(const ch_router_spec *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
-  if (strcmp(o->pool, "batch")) CH_TRY(ch_pools_check(o, n, e, sequence_length));
-  CH_TRY(check_factor(o->capacity_factor, e));
+  if (o->pool != CH_POOL_BATCH) CH_TRY(ch_pools_check(o, n, e, sequence_length));
+  CH_TRY(check_factor(ch_router_factor(o, 1), e));
   CH_TRY(check_factor(ch_router_factor(o, 0), e));
   if (n > INT32_MAX / e)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router 'global_topk': %d tokens and %d experts are too many for one call", n,
@@ -41,10 +41,9 @@ static int check_global_topk(const choir_router_options *o, int n, int e, int se
   return CHOIR_OK;
 }
 
-static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+static int max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
   int pools = ch_pools_count(o, n, sequence_length); /* each rounds by itself, and takes one pair at least */
-  int64_t total =
-      (int64_t)total_of(o, fmax(o->capacity_factor, o->eval_capacity_factor), n, e) + (pools > 1 ? pools : 0);
+  int64_t total = (int64_t)total_of(o, ch_router_factor_most(o), n, e) + (pools > 1 ? pools : 0);
   return (int)(total < (int64_t)n * e ? total : n * e);
 }
 
@@ -156,7 +155,7 @@ const ch_router ch_router_global_topk = {
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |
                CH_ROUTER_TAKES(decay),
     .on_host = 1,
-    .defaults = {CH_ROUTER_DEFAULTS("global_topk"), .capacity_factor = 2},
+    .defaults = {.capacity_factor = 2},
     .check = check_global_topk,
     .max_slots = max_slots,
     .route = route_global_topk,

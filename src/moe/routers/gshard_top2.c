@@ -12,7 +12,7 @@ const ch_router ch_router_gshard_top2 = {
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE |
                CH_ROUTER_TAKES(priority) | CH_ROUTER_TAKES(random_second),
     .choices = 2,
-    .defaults = {CH_ROUTER_DEFAULTS("gshard_top2"), .capacity_factor = 1, .aux_loss_weight = 0.01},
+    .defaults = {.capacity_factor = 1, .aux_loss_weight = 0.01},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_room,
     .route = ch_token_choice_route,

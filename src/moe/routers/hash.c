@@ -7,7 +7,7 @@ const ch_router ch_router_hash = {
     .summary = "token id mod experts (Roller et al. 2021)",
     .reads = CH_READS_IDS,
     .choices = 1,
-    .defaults = {CH_ROUTER_DEFAULTS("hash"), .capacity_factor = 1},
+    .defaults = {.capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
     .route = ch_fixed_route,

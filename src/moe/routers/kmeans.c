@@ -34,7 +34,7 @@ const ch_router ch_router_kmeans = {
     .reads = CH_READS_LOGITS,
     .options = CH_ROUTER_TAKES(decay),
     .choices = 1,
-    .defaults = {CH_ROUTER_DEFAULTS("kmeans"), .capacity_factor = 1},
+    .defaults = {.capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
     .route = route_kmeans,

@@ -1,11 +1,6 @@
 #include "moe/routers/pool.h"
 
-#include <string.h>
-
 #include "base/error.h"
-#include "base/text.h"
-
-const char *const ch_router_pools[] = {"batch", "sequence", "position", "group", NULL};
 
 /* n tokens make `large` pools of size + 1 tokens (which come first), `count` - large of size, and a last one of `rest`.
  */
@@ -15,11 +10,11 @@ typedef struct {
 
 static shape runs(int n, int size) { return (shape){.count = n / size, .size = size, .rest = n % size, .stride = 1}; }
 
-static shape shape_of(const choir_router_options *o, int n, int sequence_length) {
+static shape shape_of(const ch_router_spec *o, int n, int sequence_length) {
   int T = sequence_length > 0 && sequence_length < n ? sequence_length : n;
-  if (!strcmp(o->pool, "sequence")) return runs(n, T);
-  if (!strcmp(o->pool, "group")) return runs(n, o->group_size < n ? o->group_size : n);
-  if (!strcmp(o->pool, "position")) return (shape){.count = T, .size = n / T, .large = n % T, .stride = T};
+  if (o->pool == CH_POOL_SEQUENCE) return runs(n, T);
+  if (o->pool == CH_POOL_GROUP) return runs(n, o->group_size < n ? o->group_size : n);
+  if (o->pool == CH_POOL_POSITION) return (shape){.count = T, .size = n / T, .large = n % T, .stride = T};
   return runs(n, n);
 }
 
@@ -28,54 +23,45 @@ static int64_t slots_of(const shape *s, double c, int e) {
                        (int64_t)(s->count - s->large) * ch_router_k(c, s->size, e) + ch_router_k(c, s->rest, e));
 }
 
-int64_t ch_pools_slots(const choir_router_options *o, double c, int n, int e, int sequence_length) {
+int64_t ch_pools_slots(const ch_router_spec *o, double c, int n, int e, int sequence_length) {
   c = ch_router_scheduled_most(o, c);
   shape s = shape_of(o, n, sequence_length);
   return slots_of(&s, c, e);
 }
 
-static int check_factor(const choir_router_options *o, const shape *s, double c, int n, int e) {
+static int check_factor(const ch_router_spec *o, const shape *s, double c, int n, int e) {
   c = ch_router_scheduled_most(o, c);
   if (c > e)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': capacity_factor %g with %d experts makes k = n c / e larger than the pool of "
                     "%d tokens; it can be %d at most",
-                    o->name, c, e, s->size, e);
+                    o->kind->name, c, e, s->size, e);
   if (s->size * c / e < 0.5)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router '%s': k = n c / e is 0 (pool of %d tokens, capacity_factor %g, %d experts)", o->name,
+                    "router '%s': k = n c / e is 0 (pool of %d tokens, capacity_factor %g, %d experts)", o->kind->name,
                     s->size, c, e);
   if (slots_of(s, c, e) > INT32_MAX / 2)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->name, n);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->kind->name, n);
   return CHOIR_OK;
 }
 
-static int check_name(const choir_router_options *o) {
-  char nearest[128], list[128];
-  for (int i = 0; ch_router_pools[i]; i++)
-    if (!strcmp(o->pool, ch_router_pools[i])) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': there is no pool '%s'%s (pools: %s)", o->name, o->pool,
-                  ch_did_you_mean(nearest, sizeof nearest, o->pool, ch_router_pools),
-                  ch_word_list(list, sizeof list, ch_router_pools));
-}
-
-int ch_pools_check(const choir_router_options *o, int n, int e, int sequence_length) {
-  CH_TRY(check_name(o));
-  if (o->group_size < 1 && !strcmp(o->pool, "group"))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': group_size is %d; pool 'group' needs at least 1", o->name,
+int ch_pools_check(const ch_router_spec *o, int n, int e, int sequence_length) {
+  if (o->group_size < 1 && o->pool == CH_POOL_GROUP)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': group_size is %d; pool 'group' needs at least 1", o->kind->name,
                     o->group_size);
-  if (sequence_length < 1 && !strcmp(o->pool, "position"))
+  if (sequence_length < 1 && o->pool == CH_POOL_POSITION)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': pool 'position' needs sequence_length, the number of tokens of one sequence",
-                    o->name);
+                    o->kind->name);
   shape s = shape_of(o, n, sequence_length);
   if (e > s.size)
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
         "router '%s': %d experts choose among only %d tokens (pool '%s'%s); give more tokens, or use a trained "
         "model with routing threshold (--routing threshold), which takes any number",
-        o->name, e, s.size, o->pool, !strcmp(o->pool, "position") ? ": one of each sequence" : "");
-  CH_TRY(check_factor(o, &s, o->capacity_factor, n, e));
+        o->kind->name, e, s.size, ch_router_pools[o->pool],
+        o->pool == CH_POOL_POSITION ? ": one of each sequence" : "");
+  CH_TRY(check_factor(o, &s, ch_router_factor(o, 1), n, e));
   return check_factor(o, &s, ch_router_factor(o, 0), n, e);
 }
 
@@ -101,12 +87,12 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
   return pools;
 }
 
-int ch_pools_count(const choir_router_options *o, int n, int sequence_length) {
+int ch_pools_count(const ch_router_spec *o, int n, int sequence_length) {
   shape s = shape_of(o, n, sequence_length);
   return s.count + (s.rest > 0);
 }
 
-int ch_pools_largest(const choir_router_options *o, int n, int sequence_length) {
+int ch_pools_largest(const ch_router_spec *o, int n, int sequence_length) {
   shape s = shape_of(o, n, sequence_length);
   return s.size + (s.large > 0);
 }

@@ -15,10 +15,10 @@ typedef struct ch_pools {
 } ch_pools;
 
 /* Refuses pools that an expert cannot choose k = n c / e tokens from, with every capacity factor of the options. */
-int ch_pools_check(const choir_router_options *o, int n, int e, int sequence_length);
+int ch_pools_check(const ch_router_spec *o, int n, int e, int sequence_length);
 
 /* Slots of n tokens at most, with capacity factor c. */
-int64_t ch_pools_slots(const choir_router_options *o, double c, int n, int e, int sequence_length);
+int64_t ch_pools_slots(const ch_router_spec *o, double c, int n, int e, int sequence_length);
 
 /* Allocates pools from the host's scratch and, unless counting, fills them: k from the valid tokens of each. */
 ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a);
@@ -32,13 +32,13 @@ void ch_select_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *score
                     real CH_DEV *cutoff);
 
 /* How many pools there are, and the token at place j of pool p. */
-int ch_pools_count(const choir_router_options *o, int n, int sequence_length);
+int ch_pools_count(const ch_router_spec *o, int n, int sequence_length);
 static inline int ch_pools_token(const ch_pools *pools, int p, int j) {
   return pools->stride == 1 ? pools->begin[p] + j : p + j * pools->stride;
 }
 
 /* Tokens of the largest pool. */
-int ch_pools_largest(const choir_router_options *o, int n, int sequence_length);
+int ch_pools_largest(const ch_router_spec *o, int n, int sequence_length);
 
 /* The tokens lined up [n], in the host's scratch; NULL: they stand so already. */
 const int *ch_pools_order(ch_exec *x, const ch_route_args *a, const ch_pools *pools);

@@ -70,7 +70,7 @@ const ch_router ch_router_quantile_balanced = {
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(decay) |
                CH_ROUTER_TAKES(threshold_after),
-    .defaults = {CH_ROUTER_DEFAULTS_K("quantile_balanced", 2), .capacity_factor = 1},
+    .defaults = {.experts_per_token = 2, .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
     .route = route_quantile_balanced,

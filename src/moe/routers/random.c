@@ -19,7 +19,7 @@ const ch_router ch_router_random = {
     .reads = CH_READS_IDS,
     .options = CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(consistency_weight),
     .draws = 1,
-    .defaults = {CH_ROUTER_DEFAULTS_K("random", 2), .capacity_factor = 1},
+    .defaults = {.experts_per_token = 2, .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
     .route = route_random,

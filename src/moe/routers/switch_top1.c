@@ -11,7 +11,7 @@ const ch_router ch_router_switch_top1 = {
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE |
                CH_ROUTER_TAKES(priority) | CH_ROUTER_TAKES(jitter),
     .choices = 1,
-    .defaults = {CH_ROUTER_DEFAULTS("switch_top1"), .capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
+    .defaults = {.capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_room,
     .route = ch_token_choice_route,

@@ -53,15 +53,15 @@ int ch_thresholds_set(const real *thresholds, int e) {
 
 static int most_of(int k, int n) { return 2 * (int64_t)k < n ? 2 * k : n; }
 
-int64_t ch_threshold_choice_slots(const choir_router_options *o, int n, int e) {
-  return (int64_t)e * most_of(ch_router_k(o->capacity_factor, n, e), n);
+int64_t ch_threshold_choice_slots(const ch_router_spec *o, int n, int e) {
+  return (int64_t)e * most_of(ch_router_k(ch_router_factor(o, 1), n, e), n);
 }
 
 void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   int valid = ch_valid_count(a->tokens.mask, a->n), e = ch_route_experts(a);
-  int k = ch_router_k(a->options->capacity_factor, valid, e);
-  int room = a->e * most_of(ch_router_k(a->options->capacity_factor, a->n, e), a->n);
+  int k = ch_router_k(ch_router_factor(a->options, 1), valid, e);
+  int room = a->e * most_of(ch_router_k(ch_router_factor(a->options, 1), a->n, e), a->n);
   ch_record few, many;
   real CH_DEV *few_cutoff = CH_NEW(&x->scratch, real, a->e);
   ch_record_alloc(&x->scratch, &few, a->n, a->e, room);

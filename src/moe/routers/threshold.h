@@ -21,7 +21,7 @@ int ch_thresholds_set(const real *thresholds, int e);
  * expert's running quantile of its scores, which in the long run lets its share c / e of the sequence pass. */
 
 /* Slots of n tokens at most, in training by thresholds. */
-int64_t ch_threshold_choice_slots(const choir_router_options *o, int n, int e);
+int64_t ch_threshold_choice_slots(const ch_router_spec *o, int n, int e);
 
 /* Training by thresholds, with loads held near k: expert i takes every valid token with S[t,i] >=
  * a->kept.thresholds[i], but no fewer than its k/4 best (an expert that nobody reaches would never learn) and no more

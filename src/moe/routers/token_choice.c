@@ -1,8 +1,5 @@
 #include "moe/routers/token_choice.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "base/error.h"
 
 ch_choices ch_choices_alloc(ch_exec *x, const ch_route_args *a, int per_token) {
@@ -37,7 +34,7 @@ void ch_choices_by_prices(ch_exec *x, const ch_route_args *a, const real CH_DEV 
         .score = a->routing->scores, .price = first, .history = rows.history, .choice = c->choice, .value = c->value);
 }
 
-static int by_score(const ch_route_args *a) { return !strcmp(a->options->priority, "score"); }
+static int by_score(const ch_route_args *a) { return a->options->priority == CH_BY_SCORE; }
 
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor) {
   int valid = ch_valid_count(a->tokens.mask, a->n), bounded = factor > 0;
@@ -61,14 +58,14 @@ static int groups_of(const ch_route_args *a, int span) {
 
 /* The loss of GShard goes by first choices, that of other routers by all. */
 static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
-  int by_sequence = !strcmp(a->options->aux_scope, "sequence") && a->sequence_length > 0;
+  int by_sequence = a->options->aux_scope == CH_SCOPE_SEQUENCE && a->sequence_length > 0;
   int span = by_sequence ? a->sequence_length : a->n;
   return (ch_balance_args){.n = a->n,
                            .e = a->e,
                            .count = c->per_token,
                            .nulls = a->options->null_experts,
                            .counted = a->router->reads == CH_READS_SHARES ? 1 : c->per_token,
-                           .shares = !strcmp(a->options->score, "sigmoid"),
+                           .shares = a->options->score == CH_SIGMOID,
                            .span = span,
                            .groups = groups_of(a, span),
                            .valid = a->tokens.valid,
@@ -139,42 +136,42 @@ void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int p
 
 void ch_fixed_route(ch_exec *x, const ch_route_args *a) { ch_drawn_route(x, a, CH_DRAW_MODULO, 1, (ch_rng){0}); }
 
-int ch_token_choice_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+int ch_token_choice_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
   (void)e, (void)sequence_length;
   return n * ch_router_choices(o);
 }
 
-int ch_token_choice_room(const choir_router_options *o, int n, int e, int sequence_length) {
-  double factor = fmax(o->capacity_factor, o->eval_capacity_factor);
+int ch_token_choice_room(const ch_router_spec *o, int n, int e, int sequence_length) {
+  double factor = ch_router_factor_most(o); /* 0: room for all */
   int64_t room = (int64_t)ch_router_capacity(factor, ch_router_choices(o), n, e + o->null_experts) * e,
           asked = ch_token_choice_slots(o, n, e, sequence_length);
-  return (int)(room < asked && o->capacity_factor > 0 ? room : asked);
+  return (int)(factor > 0 && room < asked ? room : asked);
 }
 
 /* A null expert's logit is 0, and only a softmax has the others compete with it. The z-loss knows no level of logits
  * but 0 as well, so it would decide how many tokens go to null experts. */
-static int check_nulls(const choir_router_options *o) {
-  if (o->null_experts > 0 && strcmp(o->score, "softmax"))
+static int check_nulls(const ch_router_spec *o) {
+  if (o->null_experts > 0 && o->score != CH_SOFTMAX)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': null_experts is %d with score %s: null experts take their share of a softmax; set "
                     "score to softmax or null_experts to 0",
-                    o->name, o->null_experts, o->score);
+                    o->kind->name, o->null_experts, ch_router_scores[o->score]);
   if (o->null_experts > 0 && o->z_loss_weight > 0)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': null_experts is %d with z_loss_weight %g, which draws logits to 0, where null "
                     "experts are: set one of them to 0",
-                    o->name, o->null_experts, o->z_loss_weight);
+                    o->kind->name, o->null_experts, o->z_loss_weight);
   return CHOIR_OK;
 }
 
-int ch_token_choice_check(const choir_router_options *o, int n, int e, int sequence_length) {
+int ch_token_choice_check(const ch_router_spec *o, int n, int e, int sequence_length) {
   int per_token = ch_router_choices(o);
   (void)sequence_length;
   CH_TRY(ch_router_check_sizes(o, n, e));
   if (e < per_token)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there %s only %d", o->name,
-                    per_token, e == 1 ? "is" : "are", e);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there %s only %d",
+                    o->kind->name, per_token, e == 1 ? "is" : "are", e);
   if (n > INT32_MAX / per_token)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->name, n);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->kind->name, n);
   return check_nulls(o);
 }

@@ -47,8 +47,8 @@ void ch_token_choice_causal(ch_exec *x, const ch_route_args *a);
 void ch_token_choice_backward(ch_exec *x, const ch_route_args *a);
 
 /* check of K experts a token (ch_router_choices), and max_slots where there is room for all, and under capacity. */
-int ch_token_choice_check(const choir_router_options *o, int n, int e, int sequence_length);
-int ch_token_choice_slots(const choir_router_options *o, int n, int e, int sequence_length);
-int ch_token_choice_room(const choir_router_options *o, int n, int e, int sequence_length);
+int ch_token_choice_check(const ch_router_spec *o, int n, int e, int sequence_length);
+int ch_token_choice_slots(const ch_router_spec *o, int n, int e, int sequence_length);
+int ch_token_choice_room(const ch_router_spec *o, int n, int e, int sequence_length);
 
 #endif

@@ -11,7 +11,7 @@ const ch_router ch_router_topk = {
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE | CH_ROUTER_TAKES(priority) |
                CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(null_experts) | CH_ROUTER_TAKES(gate_on),
-    .defaults = {CH_ROUTER_DEFAULTS_K("topk", 2), .capacity_factor = 0, .aux_loss_weight = 0.01},
+    .defaults = {.experts_per_token = 2, .capacity_factor = 0, .aux_loss_weight = 0.01},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_room,
     .route = ch_token_choice_route,

@@ -1,0 +1,69 @@
+/* Fields by their keys, and what they take, for the public interface. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/enter.h"
+#include "base/error.h"
+#include "model/config.h"
+
+/* Nonzero when `key` is the path or its end, at a dot. */
+static int names(const char *key, const char *path) {
+  size_t k = strlen(key), p = strlen(path);
+  return k == p ? !strcmp(key, path) : k && k < p && path[p - k - 1] == '.' && !strcmp(path + p - k, key);
+}
+
+static int unknown_path(const char *key) {
+  const char *known[2 * CH_FIELDS + 1];
+  char suggestion[100];
+  for (int i = 0; i < CH_FIELDS; i++) {
+    known[i] = strrchr(ch_fields[i].path, '.') + 1;
+    known[CH_FIELDS + i] = ch_fields[i].path;
+  }
+  known[2 * CH_FIELDS] = NULL;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "unknown key '%.80s'%s", key,
+                  ch_field_did_you_mean(suggestion, sizeof suggestion, key, known));
+}
+
+int ch_field_find(const char *key, const ch_field **found) {
+  *found = NULL;
+  for (int i = 0; i < CH_FIELDS; i++) {
+    if (!names(key, ch_fields[i].path)) continue;
+    if (*found)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "key '%s' may be %s or %s: write one of them", key, (*found)->path,
+                      ch_fields[i].path);
+    *found = &ch_fields[i];
+  }
+  return *found ? CHOIR_OK : unknown_path(key);
+}
+
+void ch_field_describe(const ch_field *f, const choir_config *defaults, choir_field *field) {
+  static const choir_field_kind kinds[] = {
+      [CH_FIELD_INTEGER] = CHOIR_FIELD_INTEGER, [CH_FIELD_LONG] = CHOIR_FIELD_INTEGER,
+      [CH_FIELD_SEED] = CHOIR_FIELD_INTEGER,    [CH_FIELD_NUMBER] = CHOIR_FIELD_NUMBER,
+      [CH_FIELD_STEPS] = CHOIR_FIELD_STEPS,     [CH_FIELD_FLAG] = CHOIR_FIELD_FLAG,
+      [CH_FIELD_WORD] = CHOIR_FIELD_WORD,       [CH_FIELD_TEXT] = CHOIR_FIELD_TEXT,
+      [CH_FIELD_ROUTER] = CHOIR_FIELD_WORD};
+  *field = (choir_field){
+      .kind = kinds[f->kind], .low = f->low, .high = f->high, .above = f->open, .words = f->words, .help = f->help};
+  snprintf(field->key, sizeof field->key, "%s", f->path);
+  ch_field_text(defaults, f, field->value, sizeof field->value);
+}
+
+int choir_config_field_count(void) { return CH_FIELDS; }
+
+int choir_config_field_at(int index, choir_field *field) {
+  CH_ENTER(field);
+  if (index < 0 || index >= CH_FIELDS)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "there is no field number %d: a config has %d", index, CH_FIELDS);
+  choir_config defaults;
+  ch_config_default(&defaults);
+  ch_field_describe(&ch_fields[index], &defaults, field);
+  return CHOIR_OK;
+}
+
+int choir_config_describe(const char *key, choir_field *field) {
+  CH_ENTER(key, field);
+  const ch_field *f;
+  CH_TRY(ch_field_find(key, &f));
+  return choir_config_field_at((int)(f - ch_fields), field);
+}

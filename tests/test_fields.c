@@ -1,0 +1,41 @@
+/* Configs as handles: what is set comes back, and every field says what it takes. */
+#include "choir/choir.h"
+#include "model/config.h"
+#include "testing.h"
+
+/* A handle gives back what it was set to, exactly, a copy is its own, and every field says what it takes. */
+static void handles_tell_what_they_hold(void **state) {
+  choir_config *c, *copy;
+  choir_field f;
+  char value[CHOIR_VALUE_BYTES], small[4];
+  test_ok(choir_config_create(&c));
+  test_ok(choir_config_set(c, "seed", "9007199254740991"));
+  test_ok(choir_config_set(c, "router.name", "switch_top1"));
+  test_ok(choir_config_set(c, "rate", "0.30000000000000004"));
+  test_ok(choir_config_copy(c, &copy));
+  test_ok(choir_config_set(c, "rate", "1"));
+  test_ok(choir_config_get(copy, "train.rate", value, sizeof value));
+  assert_string_equal(value, "0.30000000000000004");
+  assert_true(choir_config_number(copy, "seed") == 0x1p53 - 1 && choir_config_number(copy, "tied") == 1);
+  assert_true(choir_config_number(copy, "router.capacity_factor") == 1.25);
+  test_fails(choir_config_get(copy, "router.name", small, sizeof small), CHOIR_ERROR_ARGUMENT, "11 bytes");
+  test_fails(choir_config_get(copy, "router.nam", value, sizeof value), CHOIR_ERROR_ARGUMENT,
+             "did you mean 'model.router.name'?");
+  assert_true(isnan(choir_config_number(copy, "router.name")) && isnan(choir_config_number(copy, "nobody")));
+  for (int i = 0; i < choir_config_field_count(); i++) {
+    choir_field by_name;
+    test_ok(choir_config_field_at(i, &f));
+    test_ok(choir_config_describe(f.key, &by_name));
+    assert_memory_equal(&f, &by_name, sizeof f);
+    assert_true((f.words != NULL) == (f.kind == CHOIR_FIELD_WORD) && *f.help);
+    if (f.kind == CHOIR_FIELD_WORD || *f.value) continue;
+    assert_int_equal(f.kind, CHOIR_FIELD_TEXT);
+  }
+  test_ok(choir_config_describe("rate", &f));
+  assert_true(f.above && f.low == 0 && f.high == 1000 && f.kind == CHOIR_FIELD_NUMBER);
+  test_fails(choir_config_field_at(CH_FIELDS, &f), CHOIR_ERROR_ARGUMENT, "no field number");
+  test_fails(choir_config_describe("name", &f), CHOIR_ERROR_ARGUMENT, "model.name or model.router.name");
+  choir_config_free(c), choir_config_free(copy), choir_config_free(NULL);
+}
+
+TEST_MAIN(NULL, NULL, handles_tell_what_they_hold)
