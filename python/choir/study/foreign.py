@@ -40,7 +40,8 @@ def result(study: Study, arm: str, seed: int) -> dict[str, Any]:
     if found is None:
         return {}
     if (found.get("format"), found.get("sequences")) != ("choir-texts", _sequences(study)):
-        raise StudyError(f"{study.store.directory}: {known} is not of {_sequences(study)} sequences a text; remove it, or run anew")
+        told = f"{known} is not of {_sequences(study)} sequences a text; remove it, or run anew"
+        raise StudyError(f"{study.store.directory}: {told}")
     return found["texts"]
 
 
@@ -168,7 +169,8 @@ def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
             found = result(study, arm.name, seed)
             for text, one in found.items():
                 if text in hashes and one["hash"] != hashes[text]:
-                    raise StudyError(f"{study.store.directory}: {_name(study, arm.name, seed)} is of another {text} than {texts[text]}; remove it")
+                    told = f"{_name(study, arm.name, seed)} is of another {text} than {texts[text]}; remove it"
+                    raise StudyError(f"{study.store.directory}: {told}")
             lacking = [text for text in texts if text not in found]
             if lacking:
                 works.append(Reading(study, arm.name, seed, texts, lacking))

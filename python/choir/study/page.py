@@ -122,7 +122,9 @@ def primary_rows(groups: list[Group]) -> str:
     rows = []
     for group in groups:
         for f in group.findings if group.primary else []:
-            found = [number(f), f"{f.corrected:.2g}", f.verdict, str(f.estimate.count)] if f.estimate else ["no run yet", "", "planned", ""]
+            found = ["no run yet", "", "planned", ""]
+            if f.estimate:
+                found = [number(f), f"{f.corrected:.2g}", f.verdict, str(f.estimate.count)]
             rows.append([f.claim["text"], f.claim.get("paper", ""), *found])
     return report.markdown(["claim", "other paper", "here, 95 %", "p, Holm", "verdict", "seeds"], rows)
 
@@ -154,8 +156,8 @@ def comparisons_page(groups: list[Group]) -> str:
     lines = [
         "# All comparisons", "",
         "Made by `choir study claims` from `lab/results`; do not edit. **Exploratory**: what the runs of each recipe give,",
-        "with 95 % intervals that nothing corrects for the number of rows, so no row is a verdict. A difference is in held-",
-        "out nats a token, causal where the model is. Intervals are over seeds. [claims.md](../claims.md) has the claims,",
+        "with 95 % intervals that nothing corrects for the number of rows, so no row is a verdict. A difference is in",
+        "held-out nats a token, causal where the model is. Intervals are over seeds. [claims.md](../claims.md) has the claims,",
         "[table.md](table.md) all runs, [studies.md](../studies.md) the statistics.", "",
     ]  # fmt: skip
     for group in groups:
@@ -170,8 +172,8 @@ def comparisons_page(groups: list[Group]) -> str:
 
 
 def gaps(store: Store) -> tuple[int, float, float, list[list[str]]]:
-    """Of every stored run that was trained by expert choice over a batch: the causal loss, by thresholds, less that by batch. Their number,
-    least and most, and rows by setting."""
+    """Of every stored run that was trained by expert choice over a batch: the causal loss, by thresholds, less that by
+    batch. Their number, least and most, and rows by setting."""
     by: dict[tuple, list[float]] = collections.defaultdict(list)
     for one in store.results():
         model, own, causal = one["config"]["model"], one["final"]["own"], one["final"]["causal"]
