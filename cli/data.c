@@ -122,6 +122,7 @@ static int run_build(int count, const char *const *operands) {
     o.build.context = &w;
     int code = choir_data_build(&o.build);
     cli_progress_clear(&w.progress);
+    if (!code) cli_print_notices(choir_notices());
     status = code ? cli_fail() : print_info(o.build.output, cli_seconds() - w.progress.started);
   }
   if (!status && w.replaced && !o.json)

@@ -169,6 +169,9 @@ static void directories_are_inputs(void **state) {
       "grep -qF 'tree: left out: 1 link that cannot be followed, tree/e/dead' left && "
       "grep -qF 'tree: left out: 2 names that begin with a dot, the first tree/.d.txt' left && "
       "grep -qF \"tree: left out: 1 name that is no file's, tree/e/pipe\" left");
+  program_must(
+      "choir data build tree tree/z.md --tokenizer tree.model --out tree-twice 2>said && grep -qF "
+      "'is an input for the second time, 2 such in all' said"); /* l.txt is a.txt */
   program_must("choir data build tree --tokenizer tree.model --out tree-all");
   program_must(
       "tr -d ' \\n' <tree-all/data.json | "

@@ -111,6 +111,10 @@ static void tab_separated(void **state) {
   ch_rows_free(&r);
   test_fails(task_rows(task, "id\tfirst\tgold\nx\ty\tno\n", 1, &r), CHOIR_ERROR_FORMAT, "'second'");
   test_fails(task_rows(task, "first\tsecond\nx\ty\n", 1, &r), CHOIR_ERROR_FORMAT, "'gold'");
+  test_ok(task_rows(task, "FIRST\t Second \tGold\nx\ty\tno\n", 1, &r)); /* as spreadsheets write it */
+  assert_int_equal(r.count, 1);
+  task_value_is(&r, 0, 1, "y");
+  ch_rows_free(&r);
   test_ok(task_rows(task, "first\tsecond\nx\ty\n", 0, &r));
   assert_int_equal(ch_rows_label(&r, 0), -1);
   ch_rows_free(&r);

@@ -271,6 +271,7 @@ int choir_data_build(const choir_data_build_options *options) {
   CH_TRY(ch_build_check(options));
   build b = {.o = options, .started = ch_machine_seconds()};
   int code = check_inputs(&b);
+  if (!code) code = ch_build_note_twice(options);
   if (!code) code = choir_tokenizer_load(options->tokenizer, &b.tokenizer);
   if (!code) code = allocate(&b);
   if (!code && !(code = ch_dir_begin(&b.dir, options->output))) code = ch_dir_end(&b.dir, build_all(&b));

@@ -301,9 +301,16 @@ static unsigned unit_at(const char *p, const char *end) {
   return unit;
 }
 
-/* Changes in t->block what Python's json writes and reads and JSON does not know: numbers of any kind (NaN, 1e999),
- * which are nobody's text, become 0; with replace_invalid half of a surrogate pair becomes U+FFFD. Whether there was
- * any. */
+/* A comma behind the last of an object's or array's values, as people write it. */
+static int is_trailing(const char *p, const char *end) {
+  if (*p++ != ',') return 0;
+  while (p < end && memchr(" \t\r\n", *p, 4)) p++;
+  return p < end && (*p == '}' || *p == ']');
+}
+
+/* Changes in t->block what is nobody's text and JSON does not know: numbers of any kind as Python's json writes them
+ * (NaN, 1e999) become 0, a trailing comma a space; with replace_invalid half of a surrogate pair becomes U+FFFD.
+ * Whether there was any. */
 static int mend_line(ch_text *t) {
   int inside = 0, mended = 0;
   for (char *p = t->block.data, *end = p + t->block.size; p < end;) {
@@ -319,6 +326,8 @@ static int mend_line(ch_text *t) {
     } else if (!inside && memchr("-0123456789NI", *p, 13)) {
       while (p < end && memchr("+-.0123456789eEINafinty", *p, 23)) *p++ = ' ';
       *from = '0', mended = 1;
+    } else if (!inside && is_trailing(p, end)) {
+      *p++ = ' ', mended = 1;
     } else {
       inside ^= *p++ == '"';
     }
