@@ -209,6 +209,8 @@ static void fills(void **state) {
   test_fails(choir_fill(model, N, text, &(choir_fill_options){.top_p = 1, .steps = -1}), CHOIR_ERROR_ARGUMENT,
              "steps -1");
   test_fails(choir_fill(model, 0, text, NULL), CHOIR_ERROR_ARGUMENT, "count 0");
+  test_fails(choir_fill(model, 1, &(int32_t){-7}, NULL), CHOIR_ERROR_ARGUMENT,
+             "token 0 is -7"); /* without a gap, too */
   choir_model_free(model);
 }
 

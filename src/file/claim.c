@@ -76,6 +76,7 @@ int ch_lock_take(const char *directory, int *lock) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   CH_TRY(open_locked(directory, path, &fd));
   int code = check_lock(fd, path), length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+  errno = ENOSPC; /* of a short write */
   if (!code && (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length))
     code = ch_begin_error(errno, path, "written");
   if (code) return close(fd), code;

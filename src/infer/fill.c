@@ -108,7 +108,11 @@ static int fill(filling *f) {
   CH_TRY(CH_ALLOC(&f->logits, n, "logits of a text"));
   CH_TRY(CH_ALLOC(&f->candidate, f->pieces, "candidates for a gap"));
   CH_TRY(CH_ALLOC(&f->gap, f->count, "gaps"));
-  for (int t = 0; t < f->count; t++) f->gaps += f->tokens[t] == f->pieces;
+  for (int t = 0; t < f->count; t++) {
+    if (f->tokens[t] < 0 || f->tokens[t] > f->pieces)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "token %d is %d: must be 0 to %d", t, (int)f->tokens[t], f->pieces);
+    f->gaps += f->tokens[t] == f->pieces;
+  }
   for (int first = 0, gaps; (gaps = block_of(f, &first));) CH_TRY(fill_block(f, gaps));
   return CHOIR_OK;
 }
