@@ -146,6 +146,8 @@ _TYPES = ("int", "float", "float", "bool", "str", "str")  # by choir_field_kind;
 
 
 def _value(kind: int, text: str) -> Any:
+    if kind == lib.CHOIR_FIELD_STEPS and float(text).is_integer():
+        return int(text)  # as in the JSON file: by it results of studies are known
     return text == "true" if _TYPES[kind] == "bool" else {"int": int, "float": float, "str": str}[_TYPES[kind]](text)
 
 
