@@ -58,7 +58,8 @@ def significant(config: dict[str, Any]) -> dict[str, Any]:
     parts = {
         part: {k: v for k, v in fields.items() if k not in _ASIDE.get(part, ())} for part, fields in config.items()
     }
-    source = plugin.source_of(config["model"]["router"]["name"])
+    router = config.get("model", {}).get("router")  # absent from a file that somebody changed
+    source = plugin.source_of(str(router.get("name"))) if isinstance(router, dict) else None
     return _as_then(parts, _LATER) if source is None else {**_as_then(parts, _LATER), "plugin": source}
 
 
