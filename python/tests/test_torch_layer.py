@@ -333,8 +333,8 @@ class Layers(TorchTest):
                 return function(*args, **(kwargs or {}))
 
         for activation, options, most in (
-            ("gelu", {}, (30, 22)),
-            ("swiglu", {}, (32, 27)),
+            ("gelu", {}, (20, 22)),
+            ("swiglu", {}, (22, 27)),
             ("gelu", {"normalize_gates": True}, (36, 31)),
         ):
             layer = self.layer("expert_choice", options, activation=activation)

@@ -161,10 +161,10 @@ def _asked(routing: Routing, count: Callable[[], Tensor], bound: int) -> int:
 
 def slots_of(routing: Routing) -> tuple[Tensor, Tensor]:
     """Tokens and gates of all experts' slots, [e*room] each; a slot without a token has gate 0."""
-    n = routing.taken.shape[0]
     slots = routing.slots
     if routing.slot_gates is not None:
         return slots.reshape(-1), routing.slot_gates.reshape(-1)
+    n = routing.taken.shape[0]
     if slots is None:
         slots = select.first(routing.taken.t(), _asked(routing, lambda: routing.load.max(), n))
     token = slots.clamp(max=n - 1)
@@ -212,11 +212,15 @@ def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional
 def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
     n, e = routing.taken.shape
-    room = _asked(routing, lambda: routing.load.sum(), n * routing.per_token)
-    pairs = select.first(routing.taken.t().reshape(1, -1), room)[0]
-    used = None if routing.exact else pairs < n * e
-    expert, token = _masked(pairs // n, used), _masked(pairs % n, used)
-    ends = routing.taken.sum(0).cumsum(0).to(torch.int32)
+    if routing.choice is not None:
+        expert, pairs = routing.choice.reshape(-1).sort(stable=True)
+        token, used, load = pairs // routing.per_token, None, routing.demand
+    else:
+        room = _asked(routing, lambda: routing.load.sum(), n * routing.per_token)
+        pairs = select.first(routing.taken.t().reshape(1, -1), room)[0]
+        used, load = pairs < n * e, routing.load
+        expert, token = _masked(pairs // n, used), _masked(pairs % n, used)
+    ends = load.cumsum(0).to(torch.int32)
     kind = autocast_dtype(rows.device.type) or rows.dtype
     gate = _masked(routing.gates[token, expert], used)
     taken = _masked(gathered(rows, gate, token, weights).to(kind), used)

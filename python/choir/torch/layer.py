@@ -136,9 +136,16 @@ class MoE(nn.Module):
     w2 = property(lambda self: self.experts.w2)
     w3 = property(lambda self: self.experts.w3)
 
+    @property
+    def routing(self) -> Optional[request.Routing]:
+        """What the last forward chose, without gradients. None: there was none."""
+        if self._kept is not None:
+            self._kept = self._kept.whole()
+        return self._kept
+
     def _forget_graph(self) -> None:
         """What an earlier forward left belongs to its graph."""
-        self.routing: Optional[request.Routing] = None
+        self._kept: Optional[request.Routing] = None
         self.aux_loss = torch.zeros((), device=self.thresholds.device)
 
     def _forget(self) -> None:
@@ -235,7 +242,7 @@ class MoE(nn.Module):
         out = self.experts(rows, request.Sent(routing, call.together))
         if self.shared is not None:
             out = out + self.shared(rows)
-        if call.counts and not (compat.again() or compat.transformed(routing.taken)):  # was counted; may change no buffer
+        if call.counts and not (compat.again() or compat.transformed(routing.gates)):  # was counted; may change no buffer
             with compat.without_autocast(rows.device.type):
                 self._count(seen, call, routing)
         if self._injects() and self.aux_loss.requires_grad and not compat.exporting():
@@ -250,8 +257,9 @@ class MoE(nn.Module):
         slot_gates = None if routing.slot_gates is None else routing.slot_gates.detach()
         kept = {"gates": routing.gates.detach(), "slot_gates": slot_gates}
         # Not _replace, whose result Dynamo of PyTorch 2.11 cannot give to an attribute.
-        self.routing = request.Routing(**{**dict(zip(routing._fields, routing)), **kept})
-        self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
+        self._kept = request.Routing(**{**dict(zip(routing._fields, routing)), **kept})
+        balanced = routers.balanced(self.router_name, self.options)
+        self.aux_loss = routing.aux_loss * self.options.aux_loss_weight if balanced else routing.aux_loss
         if self.options.z_loss_weight:
             self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
 
@@ -323,6 +331,7 @@ class MoE(nn.Module):
             layer=self.layer,
             group=self.group,
             taken=call.taken,
+            lean=True,
         )
 
     def _count(self, seen: tuple, call: _Call, routing: request.Routing) -> None:
@@ -330,7 +339,7 @@ class MoE(nn.Module):
         if self.tally is not None:
             with torch.no_grad():
                 shares = scores.softmax(1) if self.router_name in request.READS_LOGITS else scores
-                self.tally = self.tally.to(wide.device).add_(counted(shares, routing, call.valid))
+                self.tally = self.tally.to(wide.device).add_(counted(shares, routing.whole(), call.valid))
         if self.training and call.taken is None and self.sums is not None:
             self._observe(wide, call.valid, logits, routing)
 
@@ -394,7 +403,7 @@ class MoE(nn.Module):
 
     def _without_graph(self) -> dict:
         """The attributes, without what belongs to the graph of the last forward."""
-        return {**self.__dict__, "routing": None, "aux_loss": self.aux_loss.detach()}
+        return {**self.__dict__, "_kept": None, "aux_loss": self.aux_loss.detach()}
 
     def __deepcopy__(self, memo):
         """As nn.Module, whose copies have the same group."""

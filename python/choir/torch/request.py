@@ -56,8 +56,18 @@ class Routing(NamedTuple):
     """experts that a token has at most"""
     slot_gates: Optional[Tensor] = None
     """[e,slots] the gates of the slots, where no slot is without a token; differentiable"""
-    exact: bool = False
-    """whether each token is known to have per_token experts, no fewer"""
+    choice: Optional[Tensor] = None
+    """[n,per_token] each token's experts, where it is known to have so many, no fewer"""
+
+    def whole(self) -> Routing:
+        """With what a layer leaves out until somebody asks, where every slot has a token: `gates` are scores there."""
+        if self.taken is not None:
+            return self
+        (n, e), slots = self.gates.shape, self.slots
+        taken = torch.zeros(n, e, dtype=torch.bool, device=slots.device).scatter(0, slots.t(), True)
+        gates, demand = torch.where(taken, self.gates, 0.0), slots.new_full((e,), slots.shape[1])
+        kept = {"gates": gates, "taken": taken, "demand": demand, "dropped": slots.new_zeros(())}
+        return Routing(**{**dict(zip(self._fields, self)), **kept})
 
     @property
     def load(self) -> Tensor:
@@ -89,6 +99,7 @@ class Request(NamedTuple):
     layer: int = 0
     group: Any = None
     shares: bool = False  # the scores are of softmax or sigmoids
+    lean: bool = False  # masks, counts and gates by token may be left out (Routing.whole)
 
     def by_row(self) -> Request:
         """With flat ids and padding. ArgumentError: they do not fit, or ids are missing."""

@@ -33,6 +33,8 @@ def _expert_choice(q: Request) -> dict:
         n, e = q.scores.shape
         k = select.per_expert(q.factor, n, e)
         slots, cutoffs = select.top_of_one(q.scores, k, q.shares)
+        if q.lean and not q.options.normalize_gates:
+            return {"taken": None, "demand": None, "dropped": None, "slots": slots, "per_token": e, "cutoffs": cutoffs}
         taken = torch.zeros(n, e, dtype=torch.bool, device=slots.device).scatter(0, slots.t(), True)
         demand = slots.new_full((e,), k)
         return {"taken": taken, "demand": demand, "slots": slots, "per_token": e, "cutoffs": cutoffs, "full": True}
@@ -146,7 +148,7 @@ def _placed(
     else:
         taken, demand, dropped = select.place(choice, asks, e, room)
     made = {"taken": taken, "demand": demand, "dropped": dropped, "choice": choice, "per_token": choice.shape[1]}
-    made["exact"] = room is None and asks is None
+    made["all"] = room is None and asks is None
     return made if width is None else {**made, "slots": select.first(taken.t(), width)}
 
 
@@ -267,12 +269,12 @@ def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict) -> Tensor:
     return gates
 
 
-def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
+def _aux_loss(q: Request, scores: Tensor, made: dict, none: Tensor) -> Tensor:
     """e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
     gshard_top2 of the first ones), P the mean score, of sigmoids their shares."""
     n, e = scores.shape
     if not balanced(q.name, q.options) or ("choice" not in made and not q.options.own):
-        return scores.new_zeros(())
+        return none
     choice = made.get("choice")
     choice = choice[:, :1] if q.name == "gshard_top2" else choice
     by_sequence = q.options.aux_scope == "sequence" and q.sequence_length > 0
@@ -282,7 +284,9 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
         live = live / torch.where(total == 0, 1.0, total)
     nulls = _all_experts(q) - e
     if choice is not None and q.valid is None and not by_sequence and not nulls:  # the same in fewer launches
-        return (select.one_hot(choice, e).sum((0, 1)) * live.sum(0)).sum() * (e / (n * choice.numel()))
+        all_asked = made.get("all") and choice is made["choice"]
+        asked = made["demand"] if all_asked else select.one_hot(choice, e).sum((0, 1))
+        return (asked * live.sum(0)).sum() * (e / (n * choice.numel()))
     group = torch.arange(n, device=scores.device) // (q.sequence_length if by_sequence else n)
     part = q.valid_or_all().to(scores.dtype)[:, None]
     if choice is None:
@@ -298,10 +302,10 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
     return each.sum() / (held > 0).sum().clamp(min=1)
 
 
-def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Tensor:
+def _z_loss(q: Request, scores: Tensor, logits: Tensor, none: Tensor) -> Tensor:
     """Mean square of log sum exp of the logits of valid tokens; affinities that were given do not tell."""
     if not q.options.z_loss_weight or (logits is scores and q.name != "base"):
-        return scores.new_zeros(())
+        return none
     squares = torch.logsumexp(logits, 1) ** 2
     return torch.where(q.valid_or_all(), squares, 0.0).sum() / q.valid_or_all().sum().clamp(min=1)
 
@@ -329,10 +333,15 @@ def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **ask
         made = _forced(q, taken)
     else:
         made = (_by_thresholds if q.causal and by_thresholds(q.name, q.options) else CHOOSE.get(q.name, _own))(q)
-    gates, aux_loss, z_loss = _gates(q, scores, logits, made), _aux_loss(q, scores, made), _z_loss(q, scores, logits)
+    none = scores.new_zeros(())
+    aux_loss, z_loss = _aux_loss(q, scores, made, none), _z_loss(q, scores, logits, none)
+    if made["taken"] is None:
+        return Routing(scores, aux_loss, z_loss, **made, slot_gates=scores.t().gather(1, made["slots"]))
+    gates = _gates(q, scores, logits, made)
     if made.pop("full", False):  # what the slots hold is gathered without a look at who is in them
         made["slot_gates"] = (gates if q.options.normalize_gates else scores).t().gather(1, made["slots"])
-    made.pop("choice", None), made.pop("asks", None)
+    made["choice"] = made.get("choice") if made.pop("all", False) else None
+    made.pop("asks", None)
     if "dropped" not in made:
         made["dropped"] = torch.zeros((), dtype=torch.long, device=scores.device)
     return Routing(gates, aux_loss, z_loss, **{"cutoffs": None, "slots": None, **made})

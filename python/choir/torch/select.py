@@ -128,8 +128,8 @@ def place(choice: Tensor, asks: Optional[Tensor], e: int, room: Optional[Count])
     """First come, first served: all first choices [n,0] in token order, then the second ones. asks [n,K]: which choices
     count; None: all. room: how many each expert takes; None: all. Returns taken [n,e], demand [e], dropped []."""
     if room is None:
-        asked = one_hot(choice, e)
-        taken = (asked if asks is None else asked & asks[..., None]).any(1)
+        taken = torch.zeros(choice.shape[0], e, dtype=torch.bool, device=choice.device)
+        taken = taken.scatter(1, choice, True) if asks is None else (one_hot(choice, e) & asks[..., None]).any(1)
         demand = taken.sum(0)
         return taken, demand, demand.new_zeros(())
     n, K = choice.shape
