@@ -132,8 +132,8 @@ static int run_finetune(int count, const char *const *operands) {
   choir_config *config = NULL;
   choir_task *task = NULL;
   int use, status = prepare_finetune_config(&config, &use);
-  if (status) return status;
-  if (task_name && choir_task_load(task_name, &task)) return cli_fail();
+  if (!status && task_name && choir_task_load(task_name, &task)) status = cli_fail();
+  if (status) return choir_config_free(config), status;
   o.config = use ? config : NULL;
   o.task = task;
   status = finetune();

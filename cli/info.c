@@ -100,9 +100,10 @@ static int run_info(int count, const char *const *operands) {
   choir_config *config = NULL;
   choir_config_costs costs;
   int status = cli_load_config(operands[0], &o.set, &config);
-  if (status) return status;
+  if (status) return choir_config_free(config), status;
   int assumed = cli_vocabulary(config, o.vocab_size);
-  if (choir_config_check(config) || choir_config_get_costs(config, &costs)) return cli_fail();
+  if (choir_config_check(config) || choir_config_get_costs(config, &costs))
+    return choir_config_free(config), cli_fail();
   const paper_size *paper = find_paper_size(config);
   if (o.json)
     status = print_info_json(config, &costs, paper);

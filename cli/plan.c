@@ -126,13 +126,13 @@ static int print_plan(const ch_plan *plan, const ch_plan_layout *l, int assumed)
 }
 
 static int run_plan(int count, const char *const *operands) {
-  choir_config *config;
+  choir_config *config = NULL;
   ch_plan *plan;
   if (o.json && o.layout) return cli_usage("--layout has no effect with --json, which prints all of them in detail");
   int status = cli_load_config(operands[0], &o.set, &config);
-  if (status) return status;
+  if (status) return choir_config_free(config), status;
   int assumed = cli_vocabulary(config, o.vocab_size);
-  if (ch_plan_create(config, &o.plan, &plan)) return cli_fail();
+  if (ch_plan_create(config, &o.plan, &plan)) return choir_config_free(config), cli_fail();
   const ch_plan_layout *l = chosen(plan);
   if (!l && o.layout)
     status = cli_usage("--layout %s: no possible layout has this name", o.layout);

@@ -66,9 +66,10 @@ int cli_load_config(const char *path, const cli_list *settings, choir_config **c
 }
 
 const char *cli_field(const choir_config *config, const char *key) {
-  static char values[4][CHOIR_VALUE_BYTES];
+  enum { VALUES = 16 }; /* more than one call of printf takes */
+  static char values[VALUES][CHOIR_VALUE_BYTES];
   static int next;
-  char *value = values[next++ % 4];
+  char *value = values[next++ % VALUES];
   return choir_config_get(config, key, value, sizeof values[0]) ? "" : value;
 }
 

@@ -156,7 +156,7 @@ static int run_train(int count, const char *const *operands) {
   choir_config *config = NULL;
   train_display w = {0};
   int use, status = cli_ranks_agree(prepare_train_config(&config, &use));
-  if (status) return status;
+  if (status) return choir_config_free(config), status;
   cli_progress_begin(&w.progress, stdout);
   cli_catch_signals();
   cli_catch_closed_output();

@@ -86,6 +86,7 @@ static void info_paper(void **state) {
     json_decref(root);
   }
   program_must("choir info %s/configs/nano.json", CHOIR_SOURCE_DIR);
+  assert_int_equal(strncmp(program_output, "nano: L=4 d=128 h=512 H=4 e=16", 30), 0);
   assert_null(strstr(program_output, "paper"));
 }
 
