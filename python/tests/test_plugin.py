@@ -179,7 +179,7 @@ class Program(unittest.TestCase):
         self.assertEqual((code, told), (0, ""))
         choir.load_plugin(EXAMPLE)
         self.assertEqual(json.loads(out)["load"], choir.route(scores_of(), "louder", share=0.25).load.tolist())
-        self.assertIn("no router 'louder'", self.run_program(*words)[2])
+        self.assertIn("--plugin FILE", self.run_program(*words)[2])
         self.assertIn("router.share is 2: must be", self.run_program(*words, f"--plugin={EXAMPLE}", "--set", "router.share=2")[2])
 
     def test_what_is_no_plugin(self):
