@@ -146,7 +146,7 @@ static inline int forked_run(int size, int64_t piece, int (*body)(const ch_comm 
     fflush(NULL);
     _exit(code);
   }
-  for (int left = size; left; left--) {
+  for (int left = size; left > 0; left--) {
     pid_t ended = wait(&status);
     for (int r = 0; r < size; r++)
       if (child[r] == ended) child[r] = 0;

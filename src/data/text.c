@@ -309,8 +309,7 @@ static int is_trailing(const char *p, const char *end) {
 }
 
 /* Changes in t->block what is nobody's text and JSON does not know: numbers of any kind as Python's json writes them
- * (NaN, 1e999) become 0, a trailing comma a space; with replace_invalid half of a surrogate pair becomes U+FFFD.
- * Whether there was any. */
+ * (NaN, 1e999) become 0, a trailing comma a space; with replace_invalid half a surrogate pair U+FFFD. Whether any. */
 static int mend_line(ch_text *t) {
   int inside = 0, mended = 0;
   for (char *p = t->block.data, *end = p + t->block.size; p < end;) {

@@ -152,7 +152,7 @@ static void removed(disk *d, const char *path, size_t record) {
   if (node < 0) lost("removes", path);
   disk_op *o = add(d, DISK_LEAVE, node, record);
   o->parent = parent;
-  snprintf(o->name, sizeof o->name, "%s", name);
+  snprintf(o->name, sizeof o->name, "%.*s", (int)sizeof o->name - 1, name);
   leave(&d->node[parent], name, node);
 }
 
