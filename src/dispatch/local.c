@@ -37,7 +37,7 @@ static void round_in_place(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
 
 static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   tokens += (int64_t)ex->first_row * ex->d;
-  ex->rounds = !x->memory->host && x->compute == CH_COMPUTE_BF16 && !ex->gates_input;
+  ex->rounds = x->ops->narrows && x->compute == CH_COMPUTE_BF16 && !ex->gates_input;
   if (ex->rounds) {
     CH_OP(x, gather, .record = &ex->all, .d = ex->d, .x = tokens, .y16 = (ch_bf16 CH_DEV *)y);
     return;

@@ -81,7 +81,7 @@ typedef struct {
   int d;
   const real CH_DEV *x; /* [n,d] */
   real CH_DEV *y;       /* [slots,d] */
-  ch_bf16 CH_DEV *y16;  /* on devices: y rounded, instead of y; or NULL */
+  ch_bf16 CH_DEV *y16;  /* where the table narrows: y rounded, instead of y; or NULL */
 } ch_gather_args;
 
 /* Combine: out[t] = sum over the slots s of token t, in ascending order, of gate[s] * y[s]; 0 for a token without
@@ -370,6 +370,7 @@ CH_OPS(CH_OP_ARGS)
 
 typedef struct ch_ops {
   const char *name; /* of the backend */
+  int narrows;      /* gather can round (y16), and its memory is not the host's */
 #define CH_OP_FIELD(name, args) void (*name)(ch_exec * x, const args *a);
   CH_OPS(CH_OP_FIELD)
 #undef CH_OP_FIELD

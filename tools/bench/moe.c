@@ -88,7 +88,7 @@ static int make_args(ch_bench *b, moe_case *c) {
   if (!router) return CHOIR_ERROR_ARGUMENT;
   int n = (int)b->size[0], d = (int)b->size[1], h = (int)b->size[2], e = (int)b->size[3];
   int64_t in = (int64_t)n * d, weights = (int64_t)e * d * h;
-  c->options = router->defaults;
+  c->options = ch_router_default(router);
   CH_TRY(ch_bench_capacity(b, 4, &c->options));
   CH_TRY(router->check(&c->options, n, e, 0));
   if (b->value[5] != 0 && router->reads < CH_READS_LOGITS)
