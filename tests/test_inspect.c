@@ -123,8 +123,17 @@ static void shares(void **state) {
   json_decref(root);
 }
 
+/* The page has the loss by thresholds beside one whose routing looks ahead, and stats have not. */
+static void check_threshold_loss(json_t *inspection, int looks_ahead, double want) {
+  json_t *got = json_object_get(inspection, "threshold_loss");
+  if (!looks_ahead) assert_null(got);
+  if (looks_ahead) assert_true(fabs(json_real_value(got) - want) <= 1e-5 * want);
+  json_object_del(inspection, "threshold_loss");
+}
+
 static void stats_and_page_agree(void **state) {
-  static const char *const routings[] = {"batch", "sequence", "threshold"};
+  static const char *const routings[] = {"threshold", "batch", "sequence"};
+  double by_thresholds = 0;
   for (int r = 0; r < 3; r++) {
     char arguments[128];
     size_t l;
@@ -135,12 +144,14 @@ static void stats_and_page_agree(void **state) {
     assert_int_equal((int)json_at(stats, "tokens"), 300);
     assert_true(json_is_true(json_object_get(stats, "cut")));
     assert_int_equal(json_array_size(layers), 2);
+    if (r == 0) by_thresholds = json_at(stats, "loss");
+    check_threshold_loss(json_object_get(data, "inspection"), r > 0, by_thresholds);
     agree(stats, json_object_get(data, "inspection"), "stats");
     assert_int_equal(json_array_size(json_object_get(data, "text")), 300);
     json_array_foreach(layers, l, layer) {
       check_routes(json_array_get(json_object_get(data, "routes"), l), layer);
       /* a threshold is kept; the batch's own cut-off is known where experts choose by rank */
-      assert_int_equal(json_is_null(json_object_get(layer, "drift")), r == 2);
+      assert_int_equal(json_is_null(json_object_get(layer, "drift")), r == 0);
       assert_true(json_is_real(json_array_get(json_object_get(layer, "threshold"), 0)));
     }
     json_decref(data);

@@ -20,7 +20,7 @@ static void routes_through_pipes(void **state) {
       "mkfifo fifo && (cat scores.npy >fifo &) && choir route fifo --router expert_choice --json | cmp - "
       "stats.json");
   program_must("cat scores.npy | TMPDIR=$PWD choir route - --router expert_choice && ! ls | grep '^choir-'");
-  program_refuses(1, "standard input: not a .npy file", "echo no | choir route - --router expert_choice");
+  program_refuses(1, "standard input: line 1: 'no' is no number", "echo no | choir route - --router expert_choice");
   program_refuses(1, "wanted twice", "choir route - --router hash --tokens - <scores.npy");
   program_refuses(1, "cannot be copied to /nowhere", "cat scores.npy | TMPDIR=/nowhere choir route - --router hash");
   program_refuses(1, "standard output", "choir route scores.npy --router expert_choice --out - >/dev/full");

@@ -18,7 +18,7 @@ CHOIR_C_BEGIN
 enum { CHOIR_NAME_BYTES = 32 };
 
 /* A config: of a model, its router, and its training. Fields have dotted names, as in the JSON file; "model." and
- * "train." may be left out where the rest is unambiguous. docs/formats.md and `choir help fields` list them. */
+ * "train." may be left out where the rest is unambiguous. docs/formats.md lists them. */
 typedef struct choir_config choir_config;
 
 /* The defaults of every field: design values for optimiser, norms and buckets, 0 for sizes that must be given.
