@@ -80,22 +80,25 @@ static void looking_is_seen(void **state) {
   check_seen("global_topk", "batch", 1, 1);
 }
 
-/* A model that declares less than its router does is a leak: the options, which declare, name a router that looks at no
- * other token. So is an expert choice under a threshold routing. */
+static void take_router(choir_model *model, const ch_router *router) {
+  model->net.router = model->net.config.router.kind = router;
+}
+
+/* A router that looks at other tokens and declares that it does not is a leak. So is one whose causal routing does. */
 static void a_lie_is_a_leak(void **state) {
   choir_config config = model_config("expert_choice");
   choir_model *model = model_new(&config, "cpu", "fp32");
   const ch_router *honest = model->net.router;
-  model->net.config.router.kind = ch_router_find("hash");
+  ch_router liar = *honest;
+  liar.looks = CH_LOOKS_NOWHERE;
+  take_router(model, &liar);
   assert_int_equal(run_probe(model, "batch", 2).leaks, 1);
   assert_int_equal(run_probe(model, "sequence", 2).leaks, 1);
-  model->net.config.router.kind = honest;
-  ch_router liar = *honest;
-  model->net.router = &liar;
+  liar = *honest;
   liar.causal = liar.route;
   ch_probe_result r = run_probe(model, "threshold", 2);
   assert_true(r.leaks && r.later.verdict == CH_PROBE_CHANGED && r.alone.verdict == CH_PROBE_CHANGED);
-  model->net.router = honest;
+  take_router(model, honest);
   choir_model_free(model);
 }
 
