@@ -1,6 +1,7 @@
 /* --plugin FILE, before any verb reads a config: routers of somebody's own. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli.h"
 
@@ -16,8 +17,11 @@ static int read_words(int count, char **words, int i, const char **file) {
   return 2;
 }
 
+/* A pipe would keep the one who opens it waiting, and Python runs a folder that has a __main__.py. */
 static int load(const char *file) {
+  struct stat found;
   const char *dot = strrchr(file, '.');
+  if (!stat(file, &found) && !S_ISREG(found.st_mode)) return cli_fail_with("plug-in %s: is not a file", file);
   if (dot && !strcmp(dot, ".py")) return cli_load_python(file);
   return choir_plugin_load(file) ? cli_fail() : 0;
 }

@@ -190,6 +190,9 @@ class Program(unittest.TestCase):
             self.assertEqual(code, 1)
             self.assertIn(says, told)
         self.assertIn("No such file", self.run_program("help", "--plugin", "absent.py")[2])
+        os.mkfifo(pipe := testing.directory() / "pipe.py")  # which nobody writes
+        for other in (testing.directory(), pipe):
+            self.assertIn("is not a file", self.run_program("help", "--plugin", other)[2])
         self.assertEqual(self.run_program("help", "--plugin")[0], 2)
 
     def test_run(self):
