@@ -1,6 +1,5 @@
-/* What a config holds: numbers and the numbers of words, as all code below the files of configs sees it. Fields stand
- * in
- * *.def, one line each; texts become numbers when a field is set (model/field.c), and nobody compares them later. */
+/* What a config holds: numbers and the numbers of words, as all code below the files of configs sees it. Each field is
+ * one line of a .def file; texts become numbers when it is set (model/field.c), and nobody compares them later. */
 #ifndef CH_CONFIG_CONFIG_H
 #define CH_CONFIG_CONFIG_H
 

@@ -1,7 +1,7 @@
 """choir's mathematics in its plainest form: double precision, PyTorch's autograd, none of choir's code.
 
 A dense [n,e] matrix of gates instead of a routing record, every expert on every token, whole attention matrices, stored logits.
-Written from docs/design.md and the papers named below; make.py turns it into files.
+Written from docs/layer.md and the papers named below; make.py turns it into files.
 """
 import math
 
