@@ -174,6 +174,21 @@ class Models(TorchTest):
                     ours, theirs = twin(tokens).detach().numpy(), model.forward(tokens.numpy()).logits
                     np.testing.assert_allclose(ours, theirs, atol=2e-4, err_msg=f"{router} {options} {routing}")
 
+    def test_weights_that_others_make(self):
+        """A parametrized weight, as weight_norm makes one, goes out as what it is in the forward pass."""
+
+        class Doubled(torch.nn.Module):
+            def forward(self, weight):
+                return 2 * weight
+
+        model = self._model(seed=3)
+        before = model.layers[0].attn.q.weight.detach().clone()
+        torch.nn.utils.parametrize.register_parametrization(model.layers[0].attn.q, "weight", Doubled())
+        torch.nn.utils.parametrize.register_parametrization(model, "embed", Doubled())
+        with model.to_choir() as twin:
+            np.testing.assert_array_equal(twin.get("layers.0.attn.q.weight"), 2 * before.numpy())
+            np.testing.assert_array_equal(twin.get("embed.weight"), model.embed.detach().numpy())
+
     def test_trained_in_pytorch_evaluated_by_choir(self):
         """Trains with capped routing, exports, and `choir eval` gives PyTorch's loss, by the batch and by thresholds."""
         testing.run()

@@ -195,7 +195,9 @@ class Transformer(nn.Module):
     def _named(self) -> dict[str, torch.Tensor]:
         """Every tensor under its name in a checkpoint, and in its shape (docs/formats.md)."""
         named = {}
-        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+        made = ((f"{path}.{name}".lstrip("."), getattr(module, name)) for path, module in self.named_modules()
+                for name in getattr(module, "parametrizations", ()))  # weight_norm and its like: what their parts make
+        for name, tensor in (*self.named_parameters(), *self.named_buffers(), *made):
             name = re.sub(r"(_orig_mod|_checkpoint_wrapped_module)\.", "", name)  # of parts that are compiled or wrapped
             name = re.sub(r"^(embed|head)$", r"\g<0>.weight", name)
             if name.endswith(".moe.gate.weight"):
