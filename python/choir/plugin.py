@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _native as native
 from . import routing
-from ._native import ArgumentError, ffi, lib
+from ._native import ArgumentError, FileError, ffi, lib
 
 Function = Callable[..., np.ndarray]
 Number = Union[float, Tuple[float, float, float]]
@@ -199,6 +199,8 @@ def load_plugin(path: Union[str, pathlib.Path]) -> list[str]:
     """Registers the routers of a file, as `--plugin FILE` does: Python that has @choir.router, or a shared library
     (choir/plugin.h). Gives their names: of Python's all, of a library's those that are new. Raises what the file raises;
     FileError, FormatError."""
+    if not pathlib.Path(path).is_file() and pathlib.Path(path).exists():
+        raise FileError(f"plug-in {path}: is not a file")  # a pipe would keep the one who opens it waiting
     before, known = dict(registered), routing.routers()
     if pathlib.Path(path).suffix == ".py":
         runpy.run_path(str(path), run_name="choir_plugin")

@@ -32,6 +32,7 @@ int choir_config_copy(const choir_config *from, choir_config **config) {
 }
 
 int choir_config_create(choir_config **config) {
+  CH_ENTER(config);
   choir_config made;
   ch_config_default(&made);
   return choir_config_copy(&made, config);

@@ -18,6 +18,7 @@ typedef struct {
   const char *section, *what, *who; /* "model.router.", "router", its name */
   const char *const *names;         /* of the options, by number */
   unsigned options;                 /* that it takes, as bits */
+  const ch_plugin *plugin;          /* whose options it takes, too; or NULL */
 } option_taker;
 
 /* The number of a field among the options of routers or optimizers; -1: it is none of them. */
@@ -31,6 +32,8 @@ static const char *list_taken(const option_taker *t, char *text, size_t size) {
   for (int i = 0, found = 0; t->names[i] && used < size; i++)
     if (t->options >> i & 1)
       used += (size_t)snprintf(text + used, size - used, "%s%s", found++ ? ", " : " ", t->names[i]);
+  for (int i = 0; t->plugin && i < t->plugin->options && used < size; i++)
+    used += (size_t)snprintf(text + used, size - used, ", %s", t->plugin->given.options[i].name);
   return text;
 }
 
@@ -50,7 +53,8 @@ static int check_taken(const option_taker *t, const choir_config *config, const 
 }
 
 static option_taker router_taker(const ch_router *router) {
-  return (option_taker){"model.router.", "router", router->name, ch_router_option_names, router->options};
+  return (option_taker){"model.router.",        "router",        router->name,
+                        ch_router_option_names, router->options, ch_plugin_of(router)};
 }
 
 /* A config of a router with its own defaults. */
@@ -99,8 +103,8 @@ int ch_options_check_optimizer(const choir_config *config) {
   const ch_optim *optim = ch_optims[config->train.optimizer];
   choir_config defaults;
   ch_config_default(&defaults);
-  return check_taken(&(option_taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options}, config,
-                     &defaults);
+  return check_taken(&(option_taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options, NULL},
+                     config, &defaults);
 }
 
 int ch_options_check_objective(const choir_config *config) {
