@@ -3,10 +3,14 @@ python3 -m choir._serve SOCKET FILE."""
 
 import json
 import math
+import os
+import select
 import signal
 import socket
 import struct
 import sys
+import threading
+import time
 import traceback
 import types
 
@@ -57,8 +61,18 @@ def serve(stream, routers: list) -> None:
         stream.flush()
 
 
+def end_with_program(connection: int) -> None:
+    """Ends this process soon after the program, amid a function that never returns, too; signals do not reach it."""
+    ended = select.poll()
+    ended.register(connection, 0)  # of POLLHUP it tells in any case
+    ended.poll()
+    time.sleep(2)  # for what the file does at exit
+    os._exit(1)
+
+
 def main() -> None:
     number, file = sys.argv[1:]
+    threading.Thread(target=end_with_program, args=(int(number),), daemon=True).start()
     for stops in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(stops, signal.SIG_IGN)  # the program saves what it has, and asks until then
     plugin.load_plugin(file)

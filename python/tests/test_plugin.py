@@ -181,6 +181,7 @@ class Program(unittest.TestCase):
         self.assertEqual(json.loads(out)["load"], choir.route(scores_of(), "louder", share=0.25).load.tolist())
         self.assertIn("--plugin FILE", self.run_program(*words)[2])
         self.assertIn("router.share is 2: must be", self.run_program(*words, f"--plugin={EXAMPLE}", "--set", "router.share=2")[2])
+        self.assertIn("score, share): leave it out", self.run_program(*words, f"--plugin={EXAMPLE}", "--set", "router.cap=3")[2])
 
     def test_what_is_no_plugin(self):
         for text, says in (("x = 1", "has no router"), ("import nope", "No module named 'nope'")):
@@ -193,7 +194,17 @@ class Program(unittest.TestCase):
         os.mkfifo(pipe := testing.directory() / "pipe.py")  # which nobody writes
         for other in (testing.directory(), pipe):
             self.assertIn("is not a file", self.run_program("help", "--plugin", other)[2])
+            self.assertRaisesRegex(choir.FileError, "is not a file", choir.load_plugin, other)
         self.assertEqual(self.run_program("help", "--plugin")[0], 2)
+
+    def test_python_ends_with_the_program(self):
+        file = testing.directory() / "endless.py"
+        file.write_text("import sys\nprint('here', file=sys.stderr, flush=True)\nwhile True: pass\n")
+        words = [os.environ["CHOIR_PROGRAM"], "help", "--plugin", file]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as program:
+            self.assertEqual(program.stderr.readline(), "here\n")
+            program.kill()
+            self.assertEqual(program.stderr.read(), "")  # to its end, which comes when Python has closed it, too
 
     def test_run(self):
         run, data = testing.directory() / "own-program", testing.directory() / "data"
