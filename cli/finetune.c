@@ -123,8 +123,8 @@ static int finetune(void) {
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   if (!code) return show_result();
-  printf("stopped after step %lld (%s) and saved; go on with: choir finetune --resume --out %s\n", (long long)w.last,
-         cli_duration(cli_seconds() - w.progress.started), cli_shown(o.out));
+  printf("stopped after step %lld (%s) and saved; go on with: choir finetune --resume --out %s%s\n", (long long)w.last,
+         cli_duration(cli_seconds() - w.progress.started), cli_shown(o.out), cli_plugins_shown());
   return cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
 }
 

@@ -37,6 +37,10 @@ static int load_named(void) {
   return status;
 }
 
+static char shown[1024];
+
+const char *cli_plugins_shown(void) { return shown; }
+
 int cli_take_plugins(int *count, char **words) {
   int left = 0, status;
   if (*count && !strcmp(words[0], cli_study.name)) return 0; /* whose arms take them */
@@ -48,8 +52,8 @@ int cli_take_plugins(int *count, char **words) {
       words[left++] = words[i];
     else if (!file || !*file)
       return cli_usage("--plugin needs a file: a router of your own (docs/adding-a-router.md)");
-    else
-      status = load(file);
+    else if (!(status = load(file)))
+      snprintf(shown + strlen(shown), sizeof shown - strlen(shown), " --plugin %s", cli_shown(file));
   }
   *count = left;
   return status;

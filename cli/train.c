@@ -173,8 +173,8 @@ static int run_train(int count, const char *const *operands) {
   show_exchange(&w);
   const char *seconds = cli_duration(cli_seconds() - w.progress.started);
   if (code)
-    printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last,
-           seconds, cli_shown(o.out));
+    printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s%s\n", (long long)w.last,
+           seconds, cli_shown(o.out), cli_plugins_shown());
   else if (!w.last)
     printf("nothing left to do: %s has all its steps%s; look at it with: choir report %s\n", cli_shown(o.out),
            o.patience ? ", or has waited long enough for a lower loss" : "", cli_shown(o.out));

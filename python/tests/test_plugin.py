@@ -223,6 +223,8 @@ class Program(unittest.TestCase):
         choir.load_plugin(EXAMPLE)
         with choir.Model.load(run) as model:
             self.assertAlmostEqual(model.evaluate(data).loss, losses["eval"]["loss"], 8)
+        _, out, _ = self.run_program("train", "--out", run, "--resume", "--set", "steps=99", "--minutes", 1e-6, "--plugin", EXAMPLE)
+        self.assertIn(f"--resume --out {run} --plugin {EXAMPLE}\n", out)
 
 
 SCALE = {
