@@ -271,6 +271,9 @@ static void definitions(void **state) {
   r.options[0] = (choir_plugin_option){.name = "share", .value = 2, .high = 1};
   refused(&r, "from 0 to 1 are allowed");
   r.options[0].value = 1;
+  r.options[1] = r.options[0];
+  refused(&r, "two options 'share'");
+  r.options[1] = (choir_plugin_option){0};
   r.observe = move_prices;
   refused(&r, "keeps a state");
   r.reserved[3] = 1;

@@ -127,7 +127,12 @@ static int check_definition(const choir_plugin_router *r) {
         "router '%s': keeps a state (observe) with choices %d and looks %d: tokens must make choices, and look "
         "at no other outside of training; thresholds would have the place of the state",
         r->name, r->choices, (int)r->looks);
-  for (int i = 0; i < count_options(r); i++) CH_TRY(check_option(r->name, &r->options[i]));
+  for (int i = 0; i < count_options(r); i++) {
+    CH_TRY(check_option(r->name, &r->options[i]));
+    for (int before = 0; before < i; before++)
+      if (!strcmp(r->options[before].name, r->options[i].name))
+        return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': has two options '%s'", r->name, r->options[i].name);
+  }
   return CHOIR_OK;
 }
 
