@@ -205,7 +205,7 @@ static void check_pairs(shape s) {
 static void pairs(void **state) {
   check_pairs((shape){70, 32, 1000});
   check_pairs((shape){1030, 16, 37});
-  check_pairs((shape){TEST_ROWS(530), 40, 3000});
+  check_pairs((shape){2 * TEST_ROWS(265), 40, 3000}); /* pairs: an even number */
   check_pairs((shape){TEST_ROWS(1100), 260, 200});
 }
 
