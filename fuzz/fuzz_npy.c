@@ -12,7 +12,7 @@ static void read_table(const uint8_t *data, size_t size) {
   memcpy(text, data, size);
   text[size] = 0;
   if (!ch_npy_parse_table(text, size, "input", 2, &array)) {
-    for (int64_t i = 0; i < array.shape[0] * array.shape[1]; i++) sink += (unsigned)((float *)array.data)[i] > 1;
+    for (int64_t i = 0; i < array.shape[0] * array.shape[1]; i++) sink += ((float *)array.data)[i] > 1;
     ch_npy_free(&array);
   }
   free(text);
