@@ -338,6 +338,20 @@ static void every_router(void **state) {
   }
 }
 
+/* The fullest device of 8, 16 and 32, whose experts stand together, by hand. */
+static void fullest_devices(void **state) {
+  int64_t load[2][32] = {{0}}, none[33] = {0};
+  choir_route_stats layer[2];
+  for (int i = 0; i < 32; i++) load[0][i] = 1, load[1][i] = i == 5 ? 33 : 1;
+  for (int i = 0; i < 2; i++)
+    layer[i] = (choir_route_stats){
+        .experts = 32, .tokens = 32, .assignments = i ? 64 : 32, .load = load[i], .demand = load[i], .histogram = none};
+  const ch_route_summary s = ch_route_stats_summary(layer, 2);
+  near(s.fullest[0], (1 + 36 * 8 / 64.) / 2, "the fullest of 8 devices");
+  near(s.fullest[1], (1 + 34 * 16 / 64.) / 2, "the fullest of 16 devices");
+  near(s.fullest[2], (1 + 33 * 32 / 64.) / 2, "the fullest of 32 devices");
+}
+
 /* What a step says of all its layers, by hand: sums over them, and the busiest of any. */
 static void summary_of_layers(void **state) {
   int64_t load[2][2] = {{6, 2}, {4, 4}}, demand[2][2] = {{9, 2}, {4, 4}}, histogram[2][3] = {{1, 6, 1}, {0, 8, 0}};
@@ -353,6 +367,7 @@ static void summary_of_layers(void **state) {
                                    .histogram = histogram[i]};
   const ch_route_summary s = ch_route_stats_summary(layer, 2);
   near(s.imbalance, 1.5, "imbalance");
+  near(s.fullest[0], 1, "the fullest of 8 devices, which 2 experts are none for");
   near(s.demand_imbalance, 18.0 / 11, "imbalance of the demand");
   near(s.dropped, 3.0 / 19, "dropped");
   near(s.unrouted, 1.0 / 16, "unrouted");
@@ -360,4 +375,4 @@ static void summary_of_layers(void **state) {
   near(s.slots, 1, "slots");
 }
 
-TEST_MAIN(NULL, NULL, summary_of_layers, against_naive_counts, favourites, extremes, every_router)
+TEST_MAIN(NULL, NULL, fullest_devices, summary_of_layers, against_naive_counts, favourites, extremes, every_router)

@@ -213,7 +213,7 @@ class View:
 
 
 def record(struct):
-    """The fields of a struct as a dictionary: numbers, texts (None for NULL), the names of enums in lower case, and
+    """The fields of a struct as a dictionary: numbers, tuples of them, texts (None for NULL), the names of enums in lower case, and
     structs within or pointed to as dictionaries. Other pointers are left out."""
     made = {}
     for name, kind in View(struct)._fields_:
@@ -224,6 +224,8 @@ def record(struct):
             made[name] = value
         elif kind.kind == "struct" or (kind.kind == "pointer" and kind.item.kind == "struct"):
             made[name] = record(value) if kind.kind == "struct" or (value and kind.item.fields) else None
+        elif kind.kind == "array" and kind.item.cname == "double":
+            made[name] = tuple(value)
         elif kind.kind != "function" and kind.item.cname == "char":
             made[name] = string(value)
     return made

@@ -33,6 +33,7 @@ class Step:
     imbalance: float
     z_loss: float
     fill: float
+    fullest: tuple[float, ...]  # of 8, 16, 32 devices
 
 
 class Trainer(Handle):

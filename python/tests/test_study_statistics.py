@@ -323,6 +323,20 @@ class Verdicts(unittest.TestCase):
         self.assertAlmostEqual(found[2].estimate.error, math.log(2) / math.sqrt(3))  # a doubling is worth 0.2 nats
         self.assertLess(found[0].estimate.error, 0.01)
 
+    def test_devices_wait_for_the_fullest(self):
+        """Time is steps times the fullest device's load: what the rival's is beside the arm's counts, seed by seed."""
+        curves = np.array([[5.1, 4.9, 4.7], [5.0, 4.8, 4.6]])
+        study = types.SimpleNamespace(
+            arms=[types.SimpleNamespace(name=name) for name in ("arm", "rival")], steps=[1000, 2000, 4000], seeds=2,
+            lacking=lambda arm: {}, scale={}, table=lambda steps: np.tile(curves[:, [[1000, 2000, 4000].index(steps)]], 2),
+            final=lambda arm, seed: {"fullest": [1, 1.25, 2] if arm == "arm" else [1, 2, 4 * seed]},
+            recipe={"claims": [{"kind": kind, "arm": "arm", "rival": "rival", **more} for kind, more in
+                               [("steps", {}), *(("waiting", {"devices": d}) for d in (8, 16, 32))]]},
+        )  # fmt: skip
+        steps, *waiting = (f.estimate.mean for f in claims.Claims(study).findings)
+        self.assertAlmostEqual(steps, -0.5 * math.log(2))
+        np.testing.assert_allclose(np.subtract(waiting, steps), np.log([1, 1.6, 8**0.5]))
+
 
 if __name__ == "__main__":
     unittest.main()

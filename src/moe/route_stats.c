@@ -142,6 +142,18 @@ static double imbalance(const int64_t *count, int experts) {
   return sum > 0 ? most * experts / sum : 0;
 }
 
+/* The same of devices that hold as many experts each, in their order; 1 where experts do not divide so. */
+static double device_imbalance(const choir_route_stats *s, int devices) {
+  double most = 0;
+  if (s->experts % devices) return 1;
+  for (int64_t *load = s->load; load < s->load + s->experts; load += s->experts / devices) {
+    double sum = 0;
+    for (int i = 0; i < s->experts / devices; i++) sum += (double)load[i];
+    most = fmax(most, sum);
+  }
+  return s->assignments ? most * devices / (double)s->assignments : 1;
+}
+
 ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers) {
   ch_route_summary sum = {0};
   double dropped = 0, kept = 0, capacity = 0, tokens = 0, unrouted = 0;
@@ -154,6 +166,10 @@ ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int laye
     unrouted += (double)s->histogram[0];
     sum.imbalance = fmax(sum.imbalance, imbalance(s->load, s->experts));
     sum.demand_imbalance = fmax(sum.demand_imbalance, imbalance(s->demand, s->experts));
+  }
+  for (int d = 0; d < 3; d++) {
+    for (int i = 0; i < layers; i++) sum.fullest[d] += device_imbalance(&stats[i], 8 << d) / layers;
+    if (!layers) sum.fullest[d] = 1;
   }
   sum.dropped = dropped + kept > 0 ? dropped / (dropped + kept) : 0;
   sum.unrouted = tokens > 0 ? unrouted / tokens : 0;

@@ -26,6 +26,7 @@ typedef struct ch_route_summary {
   double fill;                        /* mean load over capacity */
   double slots;                       /* of a token */
   double imbalance, demand_imbalance; /* most tokens held, and asked for, over the mean, of the worst layer */
+  double fullest[3];                  /* as choir_trainer_result has them */
 } ch_route_summary;
 ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers);
 

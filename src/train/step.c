@@ -136,6 +136,7 @@ static int finish_step(ch_trainer *t, const step_state *s, choir_trainer_result 
                               .unrouted = routing.unrouted,
                               .imbalance = routing.imbalance,
                               .fill = routing.fill};
+  memcpy(r->fullest, routing.fullest, sizeof r->fullest);
   ch_optimizer_squares(x, &t->optimizer, rest, NULL);
   r->gradient_norm = norm_of(t);
   if (!isfinite(r->gradient_norm) || !isfinite(r->loss)) return ch_trainer_not_finite(t, t->step + 1, r->loss);

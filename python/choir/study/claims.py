@@ -13,7 +13,8 @@ from .statistics import Estimate
 from .study import Study
 
 UNITS = {
-    "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "step_time": "times",
+    "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "waiting": "times",
+    "step_time": "times",
     "share": "of tokens", "over_capacity": "of capacity", "accuracy": "points",
     "probe": "points", "text": "nats", "pairs": "of pairs", "optimum": "nats",
 }  # fmt: skip
@@ -102,19 +103,39 @@ class Claims:
         most = int(np.isfinite(rows).sum(axis=1).max())  # seeds of the rate with most of them
         return made and dataclasses.replace(made, count=most)
 
-    def _steps(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        study, found = self.study, []
-        arm, rival = (self._index[claim[key]] for key in ("arm", "rival"))
+    def _speedups(self, claim: dict[str, Any]) -> Optional[np.ndarray]:
+        """Of each seed the logarithm of how many times fewer steps the arm takes; NaN where a run is missing. None: the
+        curves of a seed are too far apart to compare, and a mean of the others would bring them nearer."""
+        study, found = self.study, np.full(self.study.seeds, math.nan)
         curves = np.stack([study.table(steps) for steps in study.steps], axis=-1)
         for seed in range(study.seeds):
-            if np.isfinite(curves[arm, seed]).all() and np.isfinite(curves[rival, seed]).all():
-                found.append(statistics.log_speedup(study.steps, curves[arm, seed], curves[rival, seed]))
-        # Curves are too far apart to compare where a ratio is NaN: a mean of the other seeds would bring them nearer.
-        if not np.isfinite(found).all():
+            arm, rival = (curves[self._index[claim[key]], seed] for key in ("arm", "rival"))
+            if np.isfinite(arm).all() and np.isfinite(rival).all():
+                found[seed] = statistics.log_speedup(study.steps, arm, rival)
+                if math.isnan(found[seed]):
+                    return None
+        return found
+
+    def _steps(self, claim: dict[str, Any], more: Any = 0.0) -> Optional[Estimate]:
+        """`more` [seeds]: what is added to the logarithm of each seed."""
+        study, found = self.study, self._speedups(claim)
+        if found is None:
             return None
-        last = np.nanmean(curves[[arm, rival]], axis=(0, 1))[-2:] if len(study.steps) > 1 else [1, 0]
+        curves = np.stack([study.table(steps)[[self._index[claim[key]] for key in ("arm", "rival")]] for steps in study.steps])
+        last = np.nanmean(curves, axis=(1, 2))[-2:] if len(study.steps) > 1 else [1, 0]
         slope = (last[0] - last[-1]) / math.log(study.steps[-1] / study.steps[-2]) if len(study.steps) > 1 else 1
-        return statistics.of_values(found, study.scale.get("chaos", 0.0) / slope if slope > 0 else 0.0)
+        return statistics.of_values(found + more, study.scale.get("chaos", 0.0) / slope if slope > 0 else 0.0)
+
+    def _waiting(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        """The same by a clock on which a step takes what its fullest device takes."""
+        at = (8, 16, 32).index(claim["devices"])
+
+        def fullest(key: str, seed: int) -> float:
+            found = self.study.final(claim[key], seed) or {}
+            return math.log(found["fullest"][at]) if "fullest" in found else math.nan
+
+        seeds = range(1, self.study.seeds + 1)
+        return self._steps(claim, np.array([fullest("rival", seed) - fullest("arm", seed) for seed in seeds]))
 
     def _step_time(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """How many times as long the rival's step takes, over rounds in turns."""
@@ -183,6 +204,7 @@ def label(claim: dict[str, Any]) -> str:
         return f"{arm}: {claim.get('from', 0)} to {claim['to']} experts" if "to" in claim else arm
     more = {
         "optimum": " at the lowest points of parabolas", "steps": ", steps to one loss", "seconds": ", seconds to one loss",
+        "waiting": f", time to one loss on {claim.get('devices')} devices",
         "step_time": ", seconds of a step", "text": f" on {', '.join(claim.get('texts', []))}", "pairs": ", pairs wrong",
         "gap": "causal - own routing", "gap_growth": "growth of causal - own routing",
         "over_capacity": "asked of the fullest expert above its capacity", "accuracy": ", accuracy", "probe": ", probe",

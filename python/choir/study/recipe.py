@@ -96,7 +96,7 @@ def names() -> list[str]:
     return sorted(p.stem for p in (ROOT / "studies").glob("*.json") if p.stem != "scales")
 
 
-_WITH_RIVAL = ("loss", "optimum", "steps", "seconds", "step_time", "accuracy", "probe", "text")
+_WITH_RIVAL = ("loss", "optimum", "steps", "seconds", "waiting", "step_time", "accuracy", "probe", "text")
 
 
 def check_recipe(path: os.PathLike, recipe: Any) -> None:
@@ -116,8 +116,10 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
             raise StudyError(f"{path}: claims[{number}]: arm '{claim['arm']}' is its own rival; name another, or a routing")
         if claim["kind"] in ("text", "pairs") and not set(claim.get("texts", [""])) <= set(recipe.get("texts", {})):
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs 'texts', each one of the recipe's 'texts'")
+        if (claim["kind"] == "waiting") != ("devices" in claim):
+            raise StudyError(f"{path}: claims[{number}]: 'devices' (8, 16 or 32) is what kind 'waiting' takes, and needs")
         times = [claim[key] for key in ("figure", "null") if key in claim] + claim.get("about", [])
-        if claim["kind"] in ("steps", "seconds", "step_time") and any(value <= 0 for value in times):
+        if claim["kind"] in ("steps", "seconds", "waiting", "step_time") and any(value <= 0 for value in times):
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' is of ratios, and {min(times):g} is none")
 
 

@@ -229,6 +229,7 @@ def of_run(run: pathlib.Path) -> dict[str, Any]:
         "train_flops_per_token": started[-1]["train_flops_per_token"],
         "curve": curve,
         "final": {"own": evaluation(last), "causal": evaluation(_causal(last))},
+        **({"fullest": np.mean([line["fullest"] for line in steps], axis=0).round(6).tolist()} if "fullest" in steps[0] else {}),
         "step_seconds": float(np.median(seconds)) if seconds else None,
         "threads": process["threads"],
         "date": process["date"],
