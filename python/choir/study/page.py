@@ -4,21 +4,22 @@ were written before their runs and whose p is corrected over them; of everything
 from __future__ import annotations
 
 import collections
+import csv
 import dataclasses
-import json
+import io
 import math
 import pathlib
 import textwrap
-from typing import Any, Iterator, Optional
+from typing import Any
 
 import numpy as np
 
 from .. import _files
 from . import StudyError, recipe as recipes
-from . import figures, foreign, report, tuned
+from . import figures, report, tuned
 from .claims import Claims, Finding, correct, label
 from .recipe import check, read
-from .store import Store, whole
+from .store import Store
 from .study import Study
 
 BEGIN, END = "<!-- choir study claims: begin -->", "<!-- choir study claims: end -->"
@@ -80,20 +81,18 @@ def number(f: Finding) -> str:
     return f"{report.estimate(f)} {report.UNITS[f.claim['kind']]}"
 
 
-def _regime(study: Study) -> str:
-    budgets = ", ".join(f"{steps * study.step_tokens(study.arms[0].name) / 1e6:.3g}" for steps in study.steps)
-    rates = {arm.name: study.rate(arm.name) for arm in study.arms if study.finals(arm.name)}
-    taken = collections.defaultdict(list)
-    for name, rate in rates.items():
-        taken[rate].append(name)
-    if len(taken) == 1:
-        told = f"all at {next(iter(taken)):g}"
-    else:
-        told = "; ".join(f"{rate:g}: {', '.join(names)}" for rate, names in sorted(taken.items()))
-    of = ", ".join(f"{rate:g}" for rate in study.scale["rates"])
-    chosen = f"rate {of}" if len(study.scale["rates"]) == 1 else f"rates (of {of}) {told}"
-    bound = "" if study.measure == "causal loss" else f" Nats are of the {study.measure} ([diffusion.md](../diffusion.md))."
-    return f"{study.scale['name']}, {budgets} M tokens; {chosen}.{bound}"
+def _tried(study: Study) -> str:
+    return ", ".join(f"{rate:g}" for rate in study.scale["rates"])
+
+
+def _taken(study: Study, f: Finding, between: str) -> str:
+    """The rates of the arms that a claim compares."""
+    rates = {study.rate(f.claim[who]) for who in ("arm", "rival") if who in f.claim}
+    return between.join(f"{rate:g}" for rate in sorted(rates))
+
+
+def _budgets(study: Study) -> str:
+    return ", ".join(f"{steps * study.step_tokens(study.arms[0].name) / 1e6:.3g}" for steps in study.steps)
 
 
 def _found(groups: list[Group], row: list[str]) -> Finding:
@@ -132,8 +131,11 @@ def primary_rows(groups: list[Group]) -> str:
 def claims_page(root: pathlib.Path, plan: dict[str, Any], groups: list[Group], store: Store) -> str:
     """docs/claims.md: the written page, with its two tables made anew."""
     text = _files.read_text(root / "docs" / "claims.md")
-    regimes = "".join(f"{group.title}: {_regime(group.study)}\n" for group in groups if group.primary)
-    text = put(text, primary_rows(groups) + "\n" + _page([regimes]), "primary")
+    regimes = "".join(
+        f"{group.title}: {group.study.scale['name']}, {_budgets(group.study)} M tokens; rates {_tried(group.study)}.\n"
+        for group in groups if group.primary
+    )  # fmt: skip
+    text = put(text, primary_rows(groups) + "\n" + textwrap.fill(regimes, 120) + "\n", "primary")
     return put(text, answers(plan, groups, store), "questions")
 
 
@@ -145,110 +147,54 @@ def forest(plan: dict[str, Any], groups: list[Group]) -> str:
             f, group = _found(groups, row), next(group for group in groups if group.title == row[0])
             if report.UNITS[f.claim["kind"]] == "nats" and f.estimate.freedom > 0:
                 tokens = group.study.steps[-1] * group.study.step_tokens(group.study.arms[0].name) / 1e6
-                rates = sorted({group.study.rate(f.claim[who]) for who in ("arm", "rival")})
-                at = " and ".join(f"{rate:g}" for rate in rates)
-                rows[f"{label(f.claim)}; {group.study.scale['name']}, {tokens:.3g} M at {at}"] = f.estimate
+                at = f"{group.study.scale['name']}, {tokens:.3g} M at {_taken(group.study, f, ' and ')}"
+                rows[f"{label(f.claim)}; {at}"] = f.estimate
     return figures.forest(rows)
 
 
-def comparisons_page(groups: list[Group]) -> str:
-    """docs/results/comparisons.md: all of them, without a verdict."""
-    lines = [
-        "# All comparisons", "",
-        "Made by `choir study claims` from `lab/results`; do not edit. **Exploratory**: what the runs of each recipe give,",
-        "with 95 % intervals that nothing corrects for the number of rows, so no row is a verdict. A difference is in",
-        "held-out nats a token, causal where the model is. Intervals are over seeds. [claims.md](../claims.md) has the claims,",
-        "[table.md](table.md) all runs, [studies.md](../studies.md) the statistics.", "",
-    ]  # fmt: skip
+def comparisons(groups: list[Group]) -> str:
+    """docs/results/comparisons.csv: every estimate, without a verdict."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    setting = ["comparison", "scale", "M tokens", "rates tried", "rates taken", "measure"]
+    table.writerow([*setting, "what", "mean", "low", "high", "unit", "seeds"])
     for group in groups:
-        rows: dict[str, list[str]] = {}
+        study, told = group.study, set()
         for f in group.findings:
-            if f.estimate:
-                rows.setdefault(label(f.claim), [label(f.claim), number(f), str(f.estimate.count)])
-        if rows:
-            lines += [f"## {group.title}", "", _regime(group.study), ""]
-            lines += [report.markdown(["what", "mean and 95 % interval", "seeds"], list(rows.values()))]
-    return _page(lines)
+            if f.estimate and label(f.claim) not in told:
+                told.add(label(f.claim))
+                numbers = (report.numbers(f) + ["", ""])[:3]
+                setting = [group.title, study.scale["name"], _budgets(study), _tried(study), _taken(study, f, ", ")]
+                unit = report.UNITS[f.claim["kind"]]
+                table.writerow([*setting, study.measure, label(f.claim), *numbers, unit, f.estimate.count])
+    return text.getvalue()
 
 
 def gaps(store: Store) -> tuple[int, float, float, list[list[str]]]:
     """Of every stored run that was trained by expert choice over a batch: the causal loss, by thresholds, less that by
     batch. Their number, least and most, and rows by setting."""
-    by: dict[tuple, list[float]] = collections.defaultdict(list)
+    by: dict[tuple, list[tuple[int, float]]] = collections.defaultdict(list)
     for one in store.results():
         model, own, causal = one["config"]["model"], one["final"]["own"], one["final"]["causal"]
         router, routings = model["router"], (own["routing"], causal["routing"])
         if router["name"] == "expert_choice" and not router["threshold_after"] and routings == ("batch", "threshold"):
             scale = "pico" if model["d_model"] == 64 else "nano" if model["d_model"] == 128 else f"{model['d_model']} wide"
-            setting = scale, model["experts"], router["capacity_factor"], one["tokens"]
-            by[setting].append(causal["loss"] - own["loss"])
-    every = [gap for each in by.values() for gap in each]
+            setting = scale, model["experts"], router["capacity_factor"]
+            by[setting].append((one["tokens"], causal["loss"] - own["loss"]))
     rows = []
-    for (scale, experts, factor, tokens), each in sorted(by.items()):
-        found = f"{np.mean(each):.4f} ({min(each):.4f} to {max(each):.4f})"
-        rows.append([f"{scale}, {factor:g} of {experts}", f"{tokens / 1e6:.3g}", str(len(each)), found])
+    for (scale, experts, factor), each in sorted(by.items()):
+        tokens, found = zip(*each)
+        budgets = " to ".join(f"{n / 1e6:.3g}" for n in sorted({min(tokens), max(tokens)}))
+        shown = f"{np.mean(found):.4f} ({min(found):.4f} to {max(found):.4f})"
+        rows.append([f"{scale}, {factor:g} of {experts}", budgets, str(len(found)), shown])
+    every = [gap for each in by.values() for _, gap in each]
     return len(every), min(every), max(every), rows
 
 
 def gaps_table(store: Store) -> str:
     runs, low, high, rows = gaps(store)
-    means = [float(row[-1].split()[0]) for row in rows]
-    return (
-        f"{runs} runs, {low:.4f} to {high:.4f} nats; means of a setting {min(means):.4f} to {max(means):.4f}.\n\n"
-        + report.markdown(["experts a token", "M tokens", "runs", "causal minus batch: mean (least to most)"], rows)
-    )  # fmt: skip
-
-
-def _page(lines: list[str]) -> str:
-    """Lines of text are wrapped at 120 characters; those of tables and headings are not."""
-    made = []
-    for line in lines:
-        made += [line] if line.startswith(("|", "#")) else textwrap.wrap(line, 120) or [""]
-    return "\n".join(made).rstrip("\n") + "\n"
-
-
-def _flat(fields: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in fields.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
-
-
-_ASIDE = (
-    "train.rate", "train.seed", "train.steps", "train.cooldown_steps", "model.router.name", "parallel.", "model.name",
-    "train.eval_", "train.checkpoint", "train.keep_", "train.file_", "train.expert_copies",
-)  # fmt: skip
-
-
-def runs_page(store: Store) -> str:
-    """docs/results/table.md: every run of the store, none left out."""
-    cells: dict[tuple, list[dict[str, Any]]] = collections.defaultdict(list)
-    results = store.results()
-    flat = [dict(_flat(whole(result["config"]))) for result in results]
-    keys = {key for fields in flat for key in fields}
-    usual = {key: collections.Counter(json.dumps(f.get(key)) for f in flat).most_common(1)[0][0] for key in keys}
-    for result, fields in zip(results, flat):
-        own = {key: v for key, v in fields.items() if not key.startswith(_ASIDE) and json.dumps(v) != usual[key]}
-        told = ", ".join(f"{key.split('.')[-1]} {json.dumps(v)}".replace('"', "") for key, v in sorted(own.items()))
-        scale = (fields["model.d_model"], fields["model.router.name"], told, result["tokens"], fields["train.rate"])
-        cells[scale].append(result)
-    rows = []
-    for (width, router, told, tokens, rate), found in sorted(cells.items()):
-        loss, own = ([one["final"][how]["loss"] for one in found] for how in ("causal", "own"))
-        spread = f" ± {np.std(loss, ddof=1):.4f}" if len(loss) > 1 else ""
-        seeds = sorted(one["seed"] for one in found)
-        row = [router, told, f"{tokens / 1e6:.2f}", f"{rate:g}", f"{np.mean(loss):.4f}{spread}", f"{np.mean(own):.4f}"]
-        rows.append([*row, f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"])
-    usually = ", ".join(f"{key.split('.')[-1]} {usual[key]}".replace('"', "") for key in ("model.d_model", "model.experts"))
-    head = ["router", "what is unusual", "M tokens", "rate", "causal loss", "own routing", "seeds"]
-    return _page([
-        "# All runs", "",
-        f"Made by `choir study claims`; do not edit. The {len(results)} cooled runs of `lab/results`: held-out loss in",
-        f"nats a token, mean and deviation over seeds. Usual is pico ({usually}). With objective masked_diffusion it is an",
-        "upper bound, not a causal loss.", "",
-        report.markdown(head, rows),
-    ])  # fmt: skip
+    head = ["experts a token", "M tokens", "runs", "causal minus batch: mean (least to most)"]
+    return f"{runs} runs, {low:.4f} to {high:.4f} nats:\n\n{report.markdown(head, rows)}"
 
 
 def put(text: str, rows: str, name: str = "") -> str:
@@ -262,21 +208,13 @@ def put(text: str, rows: str, name: str = "") -> str:
     return f"{before}{begin}\n{rows}{END}{after}"
 
 
-def texts_tables(groups: list[Group]) -> str:
-    """Losses by text, of every recipe that names texts and is no claim."""
-    studies = [group.study for group in groups if "texts" in group.study.recipe and not group.primary]
-    return "\n".join(f"{_regime(study)}\n\n{report.markdown(*foreign.rows(study))}" for study in studies)
-
-
 def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
     """By path, what the pages of a source tree should be."""
     store, docs = Store(root / "lab" / "results"), root / "docs"
     plan, groups = load(root / "lab" / "claims.json", store)
     return {
         docs / "claims.md": claims_page(root, plan, groups, store),
-        docs / "results" / "comparisons.md": comparisons_page(groups),
-        docs / "results" / "table.md": runs_page(store),
-        docs / "results" / "texts.md": put(_files.read_text(docs / "results" / "texts.md"), texts_tables(groups)),
+        docs / "results" / "comparisons.csv": comparisons(groups),
         docs / "results" / "forest.svg": forest(plan, groups),
         docs / "causality.md": put(_files.read_text(docs / "causality.md"), gaps_table(store)),
         root / "README.md": put(_files.read_text(root / "README.md"), answers(plan, groups, store, True)),

@@ -62,13 +62,19 @@ def regime(study: Study) -> str:
     )
 
 
+def numbers(f: Finding) -> list[str]:
+    """The mean of an estimate, and the ends of its interval if it has one."""
+    low, high = f.estimate.interval()
+    digits = 3 if f.logarithmic or UNITS[f.claim["kind"]].startswith("of") else 4
+    every = [f.estimate.mean, low, high] if math.isfinite(high) else [f.estimate.mean]
+    return [f"{f.shown(value):.{digits}f}" for value in every]
+
+
 def estimate(f: Finding) -> str:
     if not f.estimate:
         return "-"
-    low, high = f.estimate.interval()
-    digits = 3 if f.logarithmic or UNITS[f.claim["kind"]].startswith("of") else 4
-    text = f"{f.shown(f.estimate.mean):.{digits}f}"
-    return f"{text} ({f.shown(low):.{digits}f} to {f.shown(high):.{digits}f})" if math.isfinite(high) else text
+    mean, *ends = numbers(f)
+    return f"{mean} ({ends[0]} to {ends[1]})" if ends else mean
 
 
 def claim_rows(claims: Claims) -> list[list[str]]:
