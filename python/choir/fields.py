@@ -132,7 +132,7 @@ class _Layer(TypedDict, total=False):
     group: Any
     layer: int
     shared_experts: int
-    inject_aux_loss: float
+    inject_aux_loss: Any
 
 
 class LayerOptions(_Router, _Layer, total=False):

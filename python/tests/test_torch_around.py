@@ -7,7 +7,7 @@ import unittest
 import warnings
 
 import choir
-from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
+from torch_cases import DEVICE, LAYERS, TorchTest, cannot_compile, experts_of, lacks, torch
 
 if torch:
     from torch.nn.utils import parametrize
@@ -52,20 +52,70 @@ class Around(TorchTest):
             ((twin(self.x).square().mean() + twin.aux_loss) * scale).backward()
             torch.testing.assert_close(layer.gate.weight.grad / scale, twin.gate.weight.grad / scale)
 
-    def test_says_that_a_scaler_is_not_known(self):
-        try:
-            half = torch.autocast(DEVICE, torch.float16)
-        except RuntimeError:
-            half = None
-        if half is None or (DEVICE == "cpu" and lacks("float16 by autocast on CPUs", "amp.GradScaler")):
+    def scaled_step(self, layer, scaler, optimizer):
+        optimizer.zero_grad()
+        loss = layer(self.x.clone().requires_grad_()).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer), scaler.update()
+
+    def scalers(self, law):
+        """A training's scaler and a hooked optimizer's maker; None where this PyTorch has none."""
+        if lacks(law, "amp.GradScaler", "optim.Optimizer.register_step_pre_hook"):
+            return None
+        return lambda **more: torch.amp.GradScaler(DEVICE, init_scale=1024.0, **more)
+
+    def test_a_scaler_is_asked_for_its_scale(self):
+        """Given once, it gives aux_loss the gradient that adding it would, step for step, compiled too."""
+        made = self.scalers("inject_aux_loss of a scaler")
+        if made is None:
             return
-        layer = self.layer("topk", inject_aux_loss=1.0)
-        with half, self.assertWarnsRegex(UserWarning, "scaler.scale"):
-            layer(self.x.clone().requires_grad_())
-        layer.inject_aux_loss = torch.ones((), device=DEVICE)
-        with half, warnings.catch_warnings():
-            warnings.simplefilter("error")
-            layer(self.x.clone().requires_grad_())
+        for compiled in (False, not cannot_compile("inject_aux_loss of a scaler")):
+            scaler = made(growth_interval=1)
+            layer = self.layer("topk", aux_loss_weight=0.7, inject_aux_loss=scaler)
+            twin = copy.deepcopy(layer)
+            self.assertIs(twin.inject_aux_loss, scaler)
+            twin.inject_aux_loss = 0
+            run = torch.compile(layer, backend="aot_eager") if compiled else layer
+            for step in range(3):
+                layer.zero_grad(), twin.zero_grad()
+                scaler.scale(run(self.x.clone().requires_grad_()).square().mean()).backward()
+                (twin(self.x).square().mean() + twin.aux_loss).backward()
+                ours = layer.gate.weight.grad / (1024.0 * 2**step)
+                torch.testing.assert_close(ours, twin.gate.weight.grad)
+                scaler.update(1024.0 * 2 ** (step + 1))
+
+    def test_says_that_a_scaler_is_not_known(self):
+        """Where a number is injected and a scaler has a step, of whatever type the products are."""
+        made = self.scalers("a warning of a scaler")
+        if made is None:
+            return
+        cases = [(1.0, made(), 1, False), (1.0, made(enabled=False), 0, False), (made(), None, 0, False), (0, made(), 0, False)]
+        if not cannot_compile("a warning of a scaler"):
+            cases.append((1.0, made(), 1, True))
+        for factor, scaler, count, compiled in cases:
+            layer = self.layer("topk", inject_aux_loss=factor)
+            run = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiled else layer
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                self.scaled_step(run, scaler or factor, torch.optim.SGD(layer.parameters(), lr=0.1))
+            self.assertEqual(len([w for w in said if "inject_aux_loss = scaler" in str(w.message)]), count, factor)
+
+    def test_says_that_a_scaler_skips_steps(self):
+        """Of an optimizer's hook, until somebody calls start_step."""
+        made = self.scalers("a warning of skipped steps")
+        if made is None:
+            return
+        for ended, count in ((False, 1), (True, 0)):
+            layer, scaler = self.layer("bias_balanced"), made()
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            optimizer.register_step_pre_hook(lambda *_, layer=layer: self.torch.update_routers(layer))
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                for _ in range(4):
+                    self.scaled_step(layer, scaler, optimizer)
+                    if ended:
+                        self.torch.start_step(layer)
+            self.assertEqual(len([w for w in said if "start_step" in str(w.message)]), count)
 
     def test_a_step_that_a_scaler_skips(self):
         """Leaves no trace, whether its logits or its gradients alone are not finite."""

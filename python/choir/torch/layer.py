@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import types
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
@@ -14,25 +14,13 @@ from .._native import ArgumentError, UnsupportedError
 from . import compat, kmeans, request, routers, state
 from .experts import ACTIVATIONS, WEIGHTS, Dense, Experts, Gate, of_other, reads_any
 from .ranks import group_of
+from .scaled import injected
 from .stats import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..fields import LayerOptions, MoEOptions
-
-
-class _Injected(torch.autograd.Function):
-    """The output itself; its backward gives the loss the gradient `scale`, as if scale * loss had been added."""
-
-    @staticmethod
-    def forward(ctx, out, loss, scale):
-        ctx.save_for_backward(torch.ones_like(loss) * scale)
-        return out.view_as(out)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, ctx.saved_tensors[0], None
 
 
 class _Call(NamedTuple):
@@ -68,8 +56,8 @@ class MoE(nn.Module):
     extends. layer: a number that makes `random` draw otherwise than in other layers. shared_experts: experts that every
     token has beside, without a gate. inject_aux_loss: the output's backward pass adds the gradient of so many times
     `aux_loss`, which is then only to be looked at: for pipelines and reentrant checkpointing, where it has no gradient.
-    It is what the loss is multiplied by before backward: with gradient accumulation 1 / micro-batches, with a GradScaler
-    its scale, which changes: set the attribute to scaler.scale(torch.ones(())) in each step."""
+    It is what the loss is multiplied by before backward: 1 / micro-batches with gradient accumulation, a GradScaler itself,
+    which is asked for its scale, or a tensor, set in each step."""
 
     def __init__(
         self,
@@ -83,7 +71,7 @@ class MoE(nn.Module):
         layer: int = 0,
         activation: str = "gelu",
         shared_experts: int = 0,
-        inject_aux_loss: float = 0.0,
+        inject_aux_loss: Any = 0.0,
         device=None,
         dtype=None,
         **options: Unpack[MoEOptions],
@@ -107,8 +95,9 @@ class MoE(nn.Module):
         self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self.shared = Dense(d_model, shared_experts * d_hidden, activation, **at) if shared_experts else None
-        self.inject_aux_loss: Union[float, Tensor] = inject_aux_loss
+        self.inject_aux_loss = inject_aux_loss
         self.tally: Optional[Tensor] = None
+        self.scaled_steps = 0.0  # of a GradScaler, which start_step has not ended
         self._forget()
         self.go_on_from(0)
 
@@ -246,9 +235,7 @@ class MoE(nn.Module):
             with compat.without_autocast(rows.device.type):
                 self._count(seen, call, routing)
         if self._injects() and self.aux_loss.requires_grad and not compat.exporting():
-            if not isinstance(self.inject_aux_loss, Tensor) and compat.autocast_dtype(rows.device.type) == torch.float16:
-                self._warn_of_a_scaler()
-            out = _Injected.apply(out, self.aux_loss, self.inject_aux_loss)
+            out = injected(out, self.aux_loss, self.inject_aux_loss)
             self.aux_loss = self.aux_loss.detach()
         return out
 
@@ -264,7 +251,7 @@ class MoE(nn.Module):
             self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
 
     def _injects(self) -> bool:
-        return isinstance(self.inject_aux_loss, Tensor) or self.inject_aux_loss != 0
+        return not isinstance(self.inject_aux_loss, (int, float)) or self.inject_aux_loss != 0
 
     if TYPE_CHECKING:
         __call__ = forward  # nn.Module's returns Any
@@ -276,13 +263,6 @@ class MoE(nn.Module):
             warnings.warn(
                 f"aux_loss of router '{self.router_name}' has no gradient: this forward was run without one, as reentrant "
                 "checkpointing does. Give inject_aux_loss=1.0 and do not add aux_loss, or checkpoint with use_reentrant=False"
-            )
-
-    def _warn_of_a_scaler(self) -> None:
-        if not compat.compiling():
-            warnings.warn(
-                f"inject_aux_loss is {self.inject_aux_loss}, and autocast float16, whose losses a GradScaler multiplies: set "
-                "layer.inject_aux_loss = scaler.scale(torch.ones(())) in each step; a tensor is not warned of"
             )
 
     def _check(self, x: Tensor) -> None:
@@ -406,11 +386,11 @@ class MoE(nn.Module):
         return {**self.__dict__, "_kept": None, "aux_loss": self.aux_loss.detach()}
 
     def __deepcopy__(self, memo):
-        """As nn.Module, whose copies have the same group."""
+        """As nn.Module, whose copies have the same group and loss scaler."""
         made = self.__class__.__new__(self.__class__)
         memo[id(self)] = made
         made.__dict__.update(
-            {k: v if k == "_group" else copy.deepcopy(v, memo) for k, v in self._without_graph().items()}
+            {k: v if k in ("_group", "inject_aux_loss") else copy.deepcopy(v, memo) for k, v in self._without_graph().items()}
         )
         made.start_step()
         return made
