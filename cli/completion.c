@@ -32,6 +32,32 @@ static void print_words(const char *first) {
   }
 }
 
+/* "train.steps" without "train."; NULL: something else has that name, too. */
+static const char *short_key(const choir_field *f) {
+  choir_field same;
+  const char *key = strchr(f->key, '.') + 1;
+  return choir_config_describe(key, &same) ? NULL : key;
+}
+
+/* Keys after --set, and after a key and "=", at which bash cuts words, those of its field. */
+static void print_fields(void) {
+  choir_field f;
+  printf("  if [ \"$previous\" = --set ]; then\n    files= words='");
+  for (int i = 0; !choir_config_field_at(i, &f); i++)
+    if (short_key(&f)) printf(" %s=", short_key(&f));
+  printf(
+      "'\n    compopt -o nospace +o filenames 2>/dev/null\n"
+      "  elif [ \"$previous\" = = ]; then\n    case ${COMP_WORDS[COMP_CWORD-2]} in\n");
+  for (int i = 0; !choir_config_field_at(i, &f); i++) {
+    if (!short_key(&f) || (!f.words && f.kind != CHOIR_FIELD_FLAG)) continue;
+    const char *end = strrchr(short_key(&f), '.'), *name = end && strcmp(end, ".name") ? end + 1 : short_key(&f);
+    printf("      %s | *.%s) words='", name, name);
+    f.words ? print_names(f.words) : (void)printf("true false");
+    printf("' ;;\n");
+  }
+  printf("    esac\n  fi\n");
+}
+
 static void print_verb(const cli_verb *verb) {
   printf("    '%s')\n      options='--help", verb->name);
   for (const cli_option *o = verb->options; o->name; o++) printf(" --%s", o->name);
@@ -83,8 +109,9 @@ int cli_completion(const char *shell) {
   }
   printf("  esac\n  case $verb in\n");
   for (int i = 0; cli_verbs[i]; i++) print_verb(cli_verbs[i]);
+  printf("  esac\n");
+  print_fields();
   printf(
-      "  esac\n"
       "  if [ -n \"$words\" ]; then\n    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
       "    [ -z \"$files\" ] || COMPREPLY+=($(compgen -f -- \"$word\"))\n"
       "  elif [ -z \"$files\" ] && [ \"${word#-}\" != \"$word\" ]; then\n"

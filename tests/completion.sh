@@ -26,6 +26,10 @@ wanted bash "choir init --router qua" ""
 wanted bash "choir route --router qua" quantile_balanced
 wanted bash "choir route --lo" --logits
 wanted bash "choir finetune --recipe cont" continued
+wanted bash "choir train --set router.prio" router.priority=
+wanted bash "choir train --set pool = seq" sequence
+wanted bash "choir train --set model.router.name = qua" quantile_balanced
+wanted bash "choir train --set tied = f" false
 
 if command -v zsh >/dev/null; then
   cp "$2" "$work/_choir"
@@ -48,6 +52,7 @@ Z
   wanted zsh "choir data b" "choir data build"
   wanted zsh "choir route --lo" "choir route --logits"
   wanted zsh "choir finetune --recipe cont" "choir finetune --recipe continued"
+  wanted zsh "choir train --set router.prio" "choir train --set router.priority="
   wanted zsh "choir eval run --text pa" "choir eval run --text page.txt "
 else
   echo "NOT TESTED: completion in zsh, which is not installed"

@@ -352,48 +352,6 @@ static void shipped_configs_load(void **state) {
   }
 }
 
-/* The table with options of docs/routers.md has a row for every router, which names its options and no others. */
-static void routers_are_documented(void) {
-  char *text, row[64];
-  size_t bytes;
-  test_ok(ch_file_read(CHOIR_SOURCE_DIR "/docs/routers.md", 1 << 20, &text, &bytes));
-  for (int i = 0; ch_routers[i]; i++) {
-    snprintf(row, sizeof row, "\n| `%s` | ", ch_routers[i]->name);
-    char *line = strstr(strstr(text, " | options |"), row), *end = line ? strchr(line + 1, '\n') : NULL;
-    if (!end) fail_msg("docs/routers.md lacks: %s", row + 1);
-    *end = 0;
-    for (int j = 0; ch_router_option_names[j]; j++) {
-      char name[64];
-      snprintf(name, sizeof name, "`%s`", ch_router_option_names[j]);
-      if (!strstr(line + strlen(row), name) != !(ch_routers[i]->options >> j & 1))
-        fail_msg("docs/routers.md, row of %s: %s", ch_routers[i]->name, name);
-    }
-    *end = '\n';
-  }
-  free(text);
-}
-
-/* docs/formats.md has a row for every field, with what the table here says; of integers it has the range alone. */
-static void documentation_is_true(void **state) {
-  static const char integer[] = "an integer from ";
-  char *text, wanted[400], row[800];
-  size_t bytes;
-  test_ok(ch_file_read(CHOIR_SOURCE_DIR "/docs/formats.md", 1 << 20, &text, &bytes));
-  for (int i = 0; i < CH_FIELDS; i++) {
-    const ch_field *f = &ch_fields[i];
-    const char *value = ch_field_wanted(f, wanted, sizeof wanted);
-    if (!strncmp(value, integer, strlen(integer))) value += strlen(integer);
-    snprintf(row, sizeof row, "| `%s` | %s | ", f->path, value);
-    const char *found = strstr(text, row), *end = found ? strchr(found, '\n') : NULL;
-    if (!end) fail_msg("docs/formats.md lacks: %s", row);
-    size_t help = strlen(f->help);
-    assert_true((size_t)(end - found) > help + 2);
-    assert_memory_equal(end - help - 2, f->help, help);
-  }
-  free(text);
-  routers_are_documented();
-}
-
 TEST_MAIN(NULL, NULL, defaults_are_the_design, every_field_round_trips, wrong_keys_are_named, wrong_values_are_named,
           impossible_sizes_are_named, options_that_do_nothing, saved_configs_load, threshold_training_is_checked,
-          set_takes_tails, a_router_brings_its_defaults, shipped_configs_load, documentation_is_true)
+          set_takes_tails, a_router_brings_its_defaults, shipped_configs_load)

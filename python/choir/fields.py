@@ -1,5 +1,5 @@
 """Keyword arguments of functions that take fields of a config, for editors and type checkers. docs/formats.md says what
-each means; python/tests/test_choir.py compares them with the library's own."""
+each means. What stands between "generated" and "end" comes from src/config/*.def (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 
 class _Train(TypedDict, total=False):
+    # generated: keywords train but batch_sequences compute
     sequence_length: int
     shards: int
     accumulate: int
@@ -16,6 +17,11 @@ class _Train(TypedDict, total=False):
     warmup_steps: float
     constant_steps: int
     schedule_start: int
+    schedule: str
+    cooldown_steps: float
+    objective: str
+    mask_schedule: str
+    cooldown_to: float
     freeze: str
     beta1: float
     beta2: float
@@ -29,11 +35,7 @@ class _Train(TypedDict, total=False):
     keep_checkpoints: int
     expert_copies: bool
     file_bytes: int
-    schedule: str
-    cooldown_steps: float
-    cooldown_to: float
-    objective: str
-    mask_schedule: str
+    # generated: end
 
 
 class TrainFields(_Train, total=False):
@@ -56,6 +58,7 @@ class TrainerFields(TrainFields, FinetuneFields, total=False):
 class ConfigFields(TrainerFields, total=False):
     """Fields of a config. Those of "router" have dotted keys, as **{"router.cap": 3}."""
 
+    # generated: keywords model
     name: str
     vocab_size: int
     layers: int
@@ -68,51 +71,56 @@ class ConfigFields(TrainerFields, total=False):
     moe_every: int
     rel_buckets: int
     rel_max_distance: int
-    norm_eps: float
+    attention: str
     position: str
     rope_theta: float
     rope_fraction: float
     kv_heads: int
     qk_norm: bool
+    qk_norm_whole: bool
     tied: bool
     embed_scale: float
     head_scale: float
+    norm_eps: float
     activation: str
     expert_activation: str
     shared_experts: int
     dense_layers: int
-    qk_norm_whole: bool
-    attention: str
     layer_capacity: str
+    # generated: end
+    # generated: keywords parallel
     wire: str
+    # generated: end
 
 
 class _Router(TypedDict, total=False):
+    # generated: keywords model.router but name cap
     capacity_factor: float
     eval_capacity_factor: float
+    capacity_start: float
     pool: str
     aux_loss_weight: float
+    aux_scope: str
+    priority: str
+    gate_on: str
+    z_loss_weight: float
     jitter: float
     random_second: bool
     group_size: int
     experts_per_token: int
+    null_experts: int
     solver: str
     solver_lambda: float
     solver_iterations: int
-    null_experts: int
+    solver_stages: int
     consistency_weight: float
     decay: float
     threshold_after: int
     normalize_gates: bool
     score: str
     bias_rate: float
-    solver_stages: int
     capacity_schedule: str
-    z_loss_weight: float
-    aux_scope: str
-    priority: str
-    gate_on: str
-    capacity_start: float
+    # generated: end
 
 
 class RouterOptions(_Router, total=False):

@@ -7,30 +7,16 @@
 #include "choir/plugin.h"
 #include "op/op.h"
 
-/* The words of fields, in the order of words.c. */
-typedef enum { CH_POOL_BATCH, CH_POOL_SEQUENCE, CH_POOL_POSITION, CH_POOL_GROUP } ch_pool_kind;
-typedef enum { CH_SOLVER_EXACT, CH_SOLVER_DYKSTRA } ch_solver;
-typedef enum { CH_SOFTMAX, CH_SIGMOID } ch_score_kind;
-typedef enum {
-  CH_CAPACITY_CONSTANT,
-  CH_CAPACITY_LINEAR,
-  CH_CAPACITY_REVERSE,
-  CH_CAPACITY_GAUSSIAN
-} ch_capacity_schedule;
-typedef enum { CH_SCOPE_BATCH, CH_SCOPE_SEQUENCE } ch_aux_scope;
-typedef enum { CH_BY_ORDER, CH_BY_SCORE } ch_priority;
-typedef enum { CH_GATE_OUTPUT, CH_GATE_INPUT } ch_gate_place;
-typedef enum { CH_CAUSAL, CH_BIDIRECTIONAL } ch_attention_kind;
-typedef enum { CH_RELATIVE, CH_ROPE } ch_position_kind;
+/* The words of fields as numbers, and their NULL-terminated lists (words.def). */
+#define WORD(number, word) number,
+#define WORDS(list, type, words) \
+  typedef enum { words } type;   \
+  extern const char *const list[];
+#include "config/words.def"
+#undef WORDS
+#undef WORD
 typedef enum { CH_ADAFACTOR, CH_ADAMW } ch_optimizer_kind;
-typedef enum { CH_INVERSE_SQRT, CH_COSINE } ch_rate_schedule;
-typedef enum { CH_NEXT_TOKEN, CH_MASKED_DIFFUSION, CH_MASKED_LM } ch_objective;
-typedef enum { CH_MASK_LINEAR, CH_MASK_COSINE } ch_mask_schedule;
-extern const char *const ch_router_pools[], *const ch_router_solvers[], *const ch_router_scores[];
-extern const char *const ch_router_schedules[], *const ch_router_scopes[], *const ch_router_priorities[];
-extern const char *const ch_router_gate_places[], *const ch_attentions[], *const ch_positions[];
-extern const char *const ch_activation_names[], *const ch_rate_schedules[], *const ch_objectives[];
-extern const char *const ch_mask_schedules[]; /* each NULL-terminated */
+extern const char *const ch_activation_names[];
 
 /* A line of *.def as a member. */
 #define CH_MEMBER_INTEGER(name, ...) int name;

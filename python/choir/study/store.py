@@ -9,6 +9,7 @@ not.
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any, Optional
 import numpy as np
 
 from .. import _files, plugin, runs
+from ..config import Config
 from . import StudyError
 from .recipe import check, parsed, read
 
@@ -26,22 +28,35 @@ _ASIDE = {
     "model": ("name",),
     "train": ("eval_every", "checkpoint_every", "keep_checkpoints", "file_bytes", "expert_copies"),
 }
-# Fields that configs did not have when the store began, with what all runs did then: as such they say nothing new, and
-# earlier results keep their names.
-_LATER = {
-    "model": {
-        "position": "relative", "rope_theta": 10000.0, "rope_fraction": 1.0, "kv_heads": 0, "qk_norm": False,
-        "qk_norm_whole": False, "attention": "causal", "layer_capacity": "",
-        "tied": True, "embed_scale": 1.0, "head_scale": 0.0, "activation": "geglu", "expert_activation": "gelu",
-        "shared_experts": 0, "dense_layers": 0, "router": {
-            "score": "softmax", "bias_rate": 0.001, "solver_stages": 1, "aux_scope": "batch", "priority": "order",
-            "z_loss_weight": 0.0, "capacity_schedule": "constant", "capacity_start": 0.0,
-            "null_experts": 0, "gate_on": "output",
-        },
-    },
-    "train": {"objective": "next_token", "mask_schedule": "linear"},
-}  # fmt: skip
+# The fields that configs had when the store began. Later ones have the default that says what all runs did before, and
+# with it say nothing new: earlier results keep their names.
+_FIRST = {
+    "model": """
+        name vocab_size layers d_model d_hidden d_expert heads d_head experts moe_every rel_buckets
+        rel_max_distance norm_eps""",
+    "model.router": """
+        name capacity_factor eval_capacity_factor pool aux_loss_weight jitter random_second group_size cap
+        experts_per_token solver solver_lambda solver_iterations consistency_weight decay threshold_after
+        normalize_gates""",
+    "train": """
+        sequence_length batch_sequences shards accumulate steps optimizer rate warmup_steps constant_steps
+        schedule_start schedule cooldown_steps cooldown_to freeze beta1 beta2 weight_decay clip_norm dropout
+        seed compute eval_every eval_sequences checkpoint_every keep_checkpoints expert_copies file_bytes""",
+    "parallel": """
+        wire""",
+}
 _POINTS = 40  # of the curve of training losses
+
+
+@functools.lru_cache(None)
+def _later() -> dict[str, Any]:
+    """The other fields, with their defaults, as objects in objects."""
+    made: dict[str, Any] = {}
+    for field in Config.fields():
+        *sections, name = field.key.split(".")
+        if name not in _FIRST[".".join(sections)].split():
+            functools.reduce(lambda inner, section: inner.setdefault(section, {}), sections, made)[name] = field.default
+    return made
 
 
 def _as_then(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +75,7 @@ def significant(config: dict[str, Any]) -> dict[str, Any]:
     }
     router = config.get("model", {}).get("router")  # absent from a file that somebody changed
     source = plugin.source_of(str(router.get("name"))) if isinstance(router, dict) else None
-    return _as_then(parts, _LATER) if source is None else {**_as_then(parts, _LATER), "plugin": source}
+    return _as_then(parts, _later()) if source is None else {**_as_then(parts, _later()), "plugin": source}
 
 
 def whole(config: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +85,7 @@ def whole(config: dict[str, Any]) -> dict[str, Any]:
         both = {**later, **fields}
         return {k: filled(v, later.get(k, {})) if isinstance(v, dict) else v for k, v in both.items()}
 
-    return filled(config, _LATER)
+    return filled(config, _later())
 
 
 def checksum(config: dict[str, Any], data_hash: str, extra: Any = None) -> str:
