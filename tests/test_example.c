@@ -1,4 +1,4 @@
-/* examples/expert_choice.c gives what libchoir's layer gives, forward and backward; docs/layer.md prints the .py. */
+/* examples/expert_choice.c gives what libchoir's layer gives, forward and backward. */
 #include "choir/layer.h"
 #include "testing.h"
 
@@ -47,24 +47,4 @@ static void gives_what_the_library_gives(void **state) {
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-/* A file's lines, of which those that are not empty are indented by so many spaces. */
-static char *text_of(const char *path, int indent) {
-  char *text = NULL, line[512];
-  size_t size;
-  FILE *file = fopen(path, "r"), *made = open_memstream(&text, &size);
-  if (!file || !made) fail_msg("%s cannot be read", path);
-  while (fgets(line, sizeof line, file)) fprintf(made, "%*s%s", *line == '\n' ? 0 : indent, "", line);
-  fclose(file);
-  fclose(made);
-  return text;
-}
-
-static void is_what_the_docs_print(void **state) {
-  char *docs = text_of(CHOIR_SOURCE_DIR "/docs/layer.md", 0);
-  char *example = text_of(CHOIR_SOURCE_DIR "/examples/expert_choice.py", 4);
-  if (!strstr(docs, example)) fail_msg("docs/layer.md does not print examples/expert_choice.py as it is");
-  free(example);
-  free(docs);
-}
-
-TEST_MAIN(NULL, NULL, gives_what_the_library_gives, is_what_the_docs_print)
+TEST_MAIN(NULL, NULL, gives_what_the_library_gives)
