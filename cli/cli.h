@@ -121,6 +121,7 @@ int cli_start(void); /* makes the process fit to work in; an exit status, 0: it 
 
 /* plugin.c */
 int cli_take_plugins(int *count, char **words); /* loads files of --plugin and takes these words away; an exit status */
+extern const char cli_plugin_help[];            /* of --plugin, which every verb takes */
 const char *cli_plugins_shown(void);            /* " --plugin FILE" of each, for commands to go on with */
 int cli_load_python(const char *file);          /* plugin_python.c: routers of a file of Python; an exit status */
 

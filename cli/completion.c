@@ -59,7 +59,7 @@ static void print_fields(void) {
 }
 
 static void print_verb(const cli_verb *verb) {
-  printf("    '%s')\n      options='--help", verb->name);
+  printf("    '%s')\n      options='--help --plugin", verb->name);
   for (const cli_option *o = verb->options; o->name; o++) printf(" --%s", o->name);
   printf("'\n      case $previous in\n");
   for (const cli_option *o = verb->options; o->name; o++) {

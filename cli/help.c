@@ -29,6 +29,12 @@ static void wrapped(FILE *out, const char *text, int at, int indent) {
   fputc('\n', out);
 }
 
+/* A name in the margin and text beside it. */
+static void entry(FILE *out, const char *name, const char *text) {
+  fprintf(out, "  %-*s", MARGIN - 2, name);
+  wrapped(out, text, MARGIN, MARGIN);
+}
+
 void cli_help_usage(FILE *out, const cli_verb *verb) {
   fprintf(out, "choir %s", verb->name);
   for (const cli_option *o = verb->options; o->name; o++)
@@ -63,7 +69,8 @@ void cli_help_verb(FILE *out, const cli_verb *verb) {
              o->fallback ? "]" : "", o->required ? " (required)" : "", o->kind == CLI_LIST ? "; may be repeated" : "");
     wrapped(out, text, MARGIN, MARGIN);
   }
-  fprintf(out, "  %-*s%s\n", MARGIN - 2, "--help", "this text");
+  entry(out, "--plugin FILE", cli_plugin_help);
+  entry(out, "--help", "this text");
 }
 
 static void verb_entry(FILE *out, const char *name, const char *summary) {
@@ -85,12 +92,6 @@ static void remember(choir_field *seen, int *count, const choir_field *option) {
   for (int i = 0; i < *count; i++)
     if (!strcmp(seen[i].key, option->key)) return;
   if (*count < MOST_OPTIONS) seen[(*count)++] = *option;
-}
-
-/* A name in the margin and text beside it. */
-static void entry(FILE *out, const char *name, const char *text) {
-  fprintf(out, "  %-*s", MARGIN - 2, name);
-  wrapped(out, text, MARGIN, MARGIN);
 }
 
 /* "cap" of "model.router.cap" */

@@ -37,6 +37,8 @@ static int load_named(void) {
   return status;
 }
 
+const char cli_plugin_help[] = "a router of your own, in Python or C (docs/adding-a-router.md); may be repeated";
+
 static char shown[1024];
 
 const char *cli_plugins_shown(void) { return shown; }

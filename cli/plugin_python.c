@@ -85,6 +85,8 @@ static int add_router(int socket, int number, const json_t *json) {
   *context = (asked_router){socket, number};
   choir_plugin_router r = {.name = json_string_value(json_object_get(json, "name")),
                            .summary = json_string_value(json_object_get(json, "summary")),
+                           .file = json_string_value(json_object_get(json, "file")),
+                           .version = json_string_value(json_object_get(json, "version")),
                            .looks = (choir_looks)json_number(json, "looks"),
                            .choices = (int)json_number(json, "choices"),
                            .capacity_factor = json_number(json, "capacity_factor"),
@@ -97,6 +99,7 @@ static int add_router(int socket, int number, const json_t *json) {
   for (size_t i = 0; i < json_array_size(options) && i < CHOIR_PLUGIN_OPTIONS; i++) {
     const json_t *o = json_array_get(options, i);
     r.options[i] = (choir_plugin_option){.name = json_string_value(json_object_get(o, "name")),
+                                         .help = json_string_value(json_object_get(o, "help")),
                                          .value = json_number(o, "value"),
                                          .low = json_number(o, "low"),
                                          .high = json_number(o, "high")};

@@ -25,6 +25,7 @@ wanted bash "choir train --config modern-n" modern-nano
 wanted bash "choir init --router qua" ""
 wanted bash "choir route --router qua" quantile_balanced
 wanted bash "choir route --lo" --logits
+wanted bash "choir eval --pl" --plugin
 wanted bash "choir finetune --recipe cont" continued
 wanted bash "choir train --set router.prio" router.priority=
 wanted bash "choir train --set pool = seq" sequence

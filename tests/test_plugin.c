@@ -269,13 +269,27 @@ static void definitions(void **state) {
   r.options[0] = (choir_plugin_option){.name = "cap", .value = 1};
   refused(&r, "an option of choir's");
   r.options[0] = (choir_plugin_option){.name = "share", .value = 2, .high = 1};
-  refused(&r, "from 0 to 1 are allowed");
+  refused(&r, "by default: must be a number from 0 to 1");
   r.options[0].value = 1;
   r.options[1] = r.options[0];
   refused(&r, "two options 'share'");
   r.options[1] = (choir_plugin_option){0};
   r.observe = move_prices;
   refused(&r, "keeps a state");
+  r.observe = NULL;
+  r.file = "absent.c";
+  assert_int_equal(choir_router_register(&r), CHOIR_ERROR_IO);
+  r.version = "1";
+  test_ok(choir_router_register(&r));
+  r.file = "other.c";
+  test_ok(choir_router_register(&r));
+  r.version = "2";
+  test_ok(choir_router_register(&r));
+  r.file = "third.c";
+  r.version = "3";
+  refused(&r, "router 'fresh': other.c has one of that name, and third.c another");
+  r.file = NULL;
+  refused(&r, "router 'fresh': other.c has one of that name, and the program another");
   r.reserved[3] = 1;
   assert_int_equal(choir_router_register(&r), CHOIR_ERROR_UNSUPPORTED);
 }
@@ -324,6 +338,8 @@ static void from_a_file(void **state) {
   ch_router_spec o;
   fill_scores(scores, N, E, 3);
   test_ok(choir_plugin_load(CHOIR_OWN_ROUTER));
+  assert_int_equal(strlen(choir_router_version("even_share")), 16);
+  assert_null(choir_router_version("topk"));
   o = test_router("even_share");
   o.own[0] = 3;
   choir_route_request r = {.config = test_config_of(&o), .n = N, .e = E, .scores = scores};

@@ -17,7 +17,7 @@ static choir_model *fresh(const choir_config *config) {
 
 static void save(const choir_config *config) {
   choir_model *model = fresh(config);
-  test_ok(ch_weights_save(&model->net.params, &model->x, file, 0));
+  test_ok(ch_weights_save(&model->net.params, &model->x, NULL, file, 0));
   choir_model_free(model);
 }
 
@@ -129,7 +129,7 @@ static void other_routers(void **state) {
     choir_model *a = fresh(&from), *b, *anew;
     const ch_param *cut = ch_params_find(&a->net.params, "layers.1.moe.thresholds");
     for (int e = 0; cut && e < MODEL_E; e++) cut->w[e] = (real)0.5;
-    test_ok(ch_weights_save(&a->net.params, &a->x, file, 0));
+    test_ok(ch_weights_save(&a->net.params, &a->x, NULL, file, 0));
     test_ok(choir_model_create(&to, 8, &run, &b));
     test_ok(choir_model_create(&to, 8, &run, &anew));
     int upcycled;
@@ -198,7 +198,7 @@ static void other_values(void **state) {
     choir_model *model = fresh(&c);
     test_fails(ch_weights_start(&model->net.params, &model->x, file, CH_ROUTER_ALL, &upcycled),
                infinite ? CHOIR_ERROR_NUMERIC : CHOIR_ERROR_FORMAT, says);
-    test_fails(ch_weights_save(&model->net.params, &model->x, path, 0), CHOIR_ERROR_IO, path); /* a directory */
+    test_fails(ch_weights_save(&model->net.params, &model->x, NULL, path, 0), CHOIR_ERROR_IO, path); /* a directory */
     choir_model_free(model);
     choir_tensors_free(t);
     free(values);

@@ -70,16 +70,23 @@ typedef struct choir_plugin_router {
    * layer 0. */
   int (*observe)(void *context, const choir_plugin_call *call, const int64_t *demand, double *state);
   void *context;
-  int64_t reserved[8];
+  const char *file;    /* that it stands in; NULL: the program itself. choir_plugin_load sets it */
+  const char *version; /* at most 31 letters, digits and "._-": checkpoints keep it, and training goes on with no other.
+                          NULL: a checksum of `file` (XXH64, as xxhsum -H64 shows it); without one none is kept */
+  int64_t reserved[6];
 } choir_plugin_router;
 
 /* Makes a router known by its name to everything that takes one. What the definition points to is copied, but for
- * functions and context. A later one of that name takes the place of the first. Call it before other threads use the
- * library. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY. */
+ * functions and context. A later one of that name and the same file takes the place of the first; of another file it is
+ * refused. Call it before other threads use the library. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY; CHOIR_ERROR_IO:
+ * `file` cannot be read. */
 CHOIR_API int choir_router_register(const choir_plugin_router *router);
 
 /* Whether a router of that name was registered, and is none of choir's own: 1, or 2 if it keeps a state (`observe`). */
 CHOIR_API int choir_router_is_plugin(const char *name);
+
+/* The version of a router that was registered, which checkpoints keep; NULL: it has none, or is choir's own. */
+CHOIR_API const char *choir_router_version(const char *name);
 
 /* Loads FILE.so, which registers what it has: its function
  *

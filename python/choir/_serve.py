@@ -29,8 +29,13 @@ def described(made) -> dict:
     return {
         "name": string(made.name),
         "summary": string(made.summary),
+        "file": string(made.file),
+        "version": string(made.version),
         "observes": bool(made.observe),
-        "options": [{"name": string(o.name), "value": o.value, "low": o.low, "high": o.high} for o in options],
+        "options": [
+            {"name": string(o.name), "help": string(o.help), "value": o.value, "low": o.low, "high": o.high}
+            for o in options
+        ],
         **{
             field: getattr(made, field)
             for field in ("looks", "choices", "capacity_factor", "normalize_gates", "aux_loss_weight")
@@ -47,7 +52,7 @@ def answer(asked: plugin.Asked, call: types.SimpleNamespace, read) -> bytes:
     try:
         made = (asked.moved if call.observes else asked.choice)(call, *given, state)
         return struct.pack("=i", 0) + made.tobytes()
-    except Exception as error:
+    except BaseException as error:  # sys.exit, too: the run ends with a message, and not with this process
         traceback.print_exc()
         return struct.pack("=i", 1) + asked.told(error).ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")
 

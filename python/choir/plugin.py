@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import pathlib
 import runpy
 from typing import Any, Callable, Mapping, Optional, Tuple, Union
@@ -15,7 +16,7 @@ from . import routing
 from ._native import ArgumentError, FileError, ffi, lib
 
 Function = Callable[..., np.ndarray]
-Number = Union[float, Tuple[float, float, float]]
+Number = Union[float, Tuple[float, float, float], Tuple[float, float, float, str]]
 
 LOOKS = ("nowhere", "in_training", "back", "around")
 _GIVEN = ("scores", "valid", "capacity", "training")  # to every function, by place
@@ -93,6 +94,15 @@ def _callback(asked: Asked) -> Callable[[Any, Any, Any], int]:
     return choose
 
 
+def _text_version(*functions: Optional[Function]) -> Optional[str]:
+    """A checksum of functions of a script or notebook, whose file changes for other reasons; None: nobody has their text."""
+    try:
+        text = "".join(inspect.getsource(function) for function in functions if function)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    except (OSError, TypeError):
+        return None
+
+
 def _array(address: Any, count: int, kind: Any) -> np.ndarray:
     return np.frombuffer(ffi.buffer(address, 8 * count), kind).copy()
 
@@ -137,6 +147,7 @@ def router(
     aux_loss_weight: float = 0.0,
     observe: Optional[Function] = None,
     summary: str = "",
+    version: Optional[str] = None,
 ) -> Callable[[Function], Function]:
     """Makes the function below it a router, known by its name to everything in choir that takes one.
 
@@ -151,11 +162,13 @@ def router(
 
     looks: which other tokens a token's experts depend on: "nowhere", "in_training" (on all, elsewhere on none), "back"
     (those before it in the batch), "around" (all). It is measured. options: numbers by name, each a default or
-    (default, lowest, highest). choices: experts that each token takes at most; 0: experts choose. capacity_factor: what
+    (default, lowest, highest) or (default, lowest, highest, "what it is"). choices: experts that each token takes at most; 0: experts choose. capacity_factor: what
     capacity comes from: of experts that choose, the mean experts a token (2); else of an expert's even share of all
     choices, 0 (the default) being room for all. observe: observe(state, demand, **options), called after each step of
     training, gives a state [e] float64 that starts at 0 and is kept with the model in single precision; demand [e] int64:
-    tokens of the step that each expert took; the function gets it by a parameter `state`. normalize_gates, aux_loss_weight: defaults of the router's options.
+    tokens of the step that each expert took; the function gets it by a parameter `state`. normalize_gates,
+    aux_loss_weight: defaults of the router's options. version: what checkpoints keep, and training goes on with no
+    other; without it a checksum of the function's file, or in a script or notebook of the function.
     Raises ArgumentError."""
     if looks not in LOOKS:
         raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(LOOKS)}")
@@ -172,13 +185,17 @@ def router(
         fields = dict(name=name, summary=told, looks=LOOKS.index(looks), choices=choices, capacity_factor=factor)
         fields.update(normalize_gates=normalize_gates, aux_loss_weight=aux_loss_weight)
         asked = Asked(function, list(own), observe)
+        if function.__module__ != "__main__" and asked.file and os.path.isfile(asked.file):
+            fields.update(file=asked.file, version=version)  # without a version the file's checksum is taken
+        else:
+            fields.update(version=version or _text_version(function, observe))
         fields["choose"] = ffi.callback(kinds["choose"], _callback(asked), error=1)
         if observe:
             fields["observe"] = ffi.callback(kinds["observe"], _observer(asked), error=1)
         native.fill(made, made, fields)
         for i, (option, value) in enumerate(own.items()):
             numbers = value if isinstance(value, tuple) else (value, 0.0, 0.0)
-            native.fill(made, made.options[i], dict(zip(("name", "value", "low", "high"), (option, *numbers))))
+            native.fill(made, made.options[i], dict(zip(("name", "value", "low", "high", "help"), (option, *numbers))))
         native.check(lib.choir_router_register(made))
         _earlier.append(registered.get(name))  # with which a model may still run
         registered[name] = (made, asked)
@@ -187,12 +204,9 @@ def router(
     return register
 
 
-_sources: dict[str, str] = {}  # of routers that load_plugin brought: a checksum of their file
-
-
-def source_of(router: str) -> Optional[str]:
-    """A checksum of the file that a router came from by load_plugin; None: from none, or it is one of choir's own."""
-    return _sources.get(router)
+def version_of(router: str) -> Optional[str]:
+    """What checkpoints keep of a router of somebody's own; None: it has no version, or is one of choir's own."""
+    return native.string(lib.choir_router_version(native.text(router)))
 
 
 def load_plugin(path: Union[str, pathlib.Path]) -> list[str]:
@@ -206,7 +220,4 @@ def load_plugin(path: Union[str, pathlib.Path]) -> list[str]:
         runpy.run_path(str(path), run_name="choir_plugin")
     else:
         native.check(lib.choir_plugin_load(native.text(path)))
-    new = [name for name in routing.routers() if name not in known or registered.get(name) is not before.get(name)]
-    with open(path, "rb") as file:
-        _sources.update(dict.fromkeys(new, hashlib.sha256(file.read()).hexdigest()[:12]))
-    return new
+    return [name for name in routing.routers() if name not in known or registered.get(name) is not before.get(name)]

@@ -4,6 +4,7 @@ do what nobody may."""
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import unittest
 
@@ -91,10 +92,13 @@ class Routing(unittest.TestCase):
         return told.exception
 
     def test_is_not_believed(self):
-        none = lambda scores, *_: np.zeros_like(scores, bool)  # noqa: E731
+        none = lambda scores, *_, **options: np.zeros_like(scores, bool)  # noqa: E731
         self.refused("must take", lambda scores: None)
         self.refused("looks is 'up'", none, looks="up")
         self.refused("share is 2", lambda s, v, c, t, share: none(s), options={"share": (2, 0, 1)})
+        self.refused("share is nan by default: must be a number from 0 to 1", none, options={"share": (np.nan, 0, 1)})
+        self.refused("share is nan by default: must be a finite number", none, options={"share": np.nan})
+        self.refused("version is 'a/b'", none, version="a/b")
         self.refused("an option of choir's", lambda s, v, c, t, cap: none(s), options={"cap": 1})
         self.refused("float32 of shape", lambda scores, *_: scores)
         self.refused("gave NoneType", lambda *_: None)
@@ -140,7 +144,6 @@ class Runs(unittest.TestCase):
         choir.train(out=resumed, resume=True, steps=6)
         weights = [(run / "checkpoints" / "00000006" / "model.safetensors").read_bytes() for run in (*runs, resumed)]
         self.assertEqual(weights[0], weights[2])
-        self.assertEqual(len(weights[0]), len(weights[1]))
         losses = [choir.Model.load(run).evaluate(testing.directory() / "data").loss for run in runs]
         self.assertEqual(*losses)
 
@@ -179,6 +182,7 @@ class Program(unittest.TestCase):
         self.assertEqual((code, told), (0, ""))
         choir.load_plugin(EXAMPLE)
         self.assertEqual(json.loads(out)["load"], choir.route(scores_of(), "louder", share=0.25).load.tolist())
+        self.assertIn("of the loudest token", self.run_program("help", "louder", "--plugin", EXAMPLE)[1])
         self.assertIn("--plugin FILE", self.run_program(*words)[2])
         self.assertIn("router.share is 2: must be", self.run_program(*words, f"--plugin={EXAMPLE}", "--set", "router.share=2")[2])
         self.assertIn("score, share): leave it out", self.run_program(*words, f"--plugin={EXAMPLE}", "--set", "router.cap=3")[2])
@@ -196,6 +200,58 @@ class Program(unittest.TestCase):
             self.assertIn("is not a file", self.run_program("help", "--plugin", other)[2])
             self.assertRaisesRegex(choir.FileError, "is not a file", choir.load_plugin, other)
         self.assertEqual(self.run_program("help", "--plugin")[0], 2)
+        (source := testing.directory() / "own.c").write_text("int x;")
+        self.assertIn(f"own.c -o {source.with_suffix('.so')}", self.run_program("help", "--plugin", source)[2])
+
+    def test_two_of_one_name(self):
+        first, other = testing.directory() / "first.py", testing.directory() / "other.py"
+        first.write_text(EXAMPLE.read_text().replace("louder", "twin"))
+        other.write_text(first.read_text() + "# another\n")
+        code, _, told = self.run_program("help", "--plugin", first, "--plugin", other)
+        self.assertEqual((code, told), (1, f"choir: router 'twin': {first} has one of that name, and {other} another: rename one\n"))
+        self.assertEqual(self.run_program("help", "--plugin", first, "--plugin", f"{testing.directory()}/./first.py")[0], 0)
+        choir.load_plugin(first)
+        self.assertRaisesRegex(choir.ArgumentError, "first.py has one of that name, and .*other.py another", choir.load_plugin, other)
+        first.write_text(first.read_text() + "# anew\n")
+        self.assertEqual(choir.load_plugin(first), ["twin"])  # a file that changed is another version of the same
+
+    def test_a_changed_file(self):
+        testing.run()
+        file, run = testing.directory() / "grows.py", testing.directory() / "grown"
+        file.write_text(text := EXAMPLE.read_text().replace("louder", "grows"))
+        config, data = testing.directory() / "config.json", testing.directory() / "data"
+        sets = [word for key in ("router.name=grows", "steps=2") for word in ("--set", key)]
+        train = ("train", "--config", config, "--data", data, "--out", run, *sets, "--plugin", file)
+        self.assertEqual(self.run_program(*train)[0], 0)
+        again = ("train", "--out", run, "--resume", "--set", "steps=3", "--plugin", file)
+        file.write_text(text + "# another\n")
+        code, _, told = self.run_program(*again)
+        trained = re.search(r'put version="([0-9a-f]{16})" into', told)
+        self.assertTrue(code == 1 and trained and f"that of {file} is" in told, told)
+        with self.assertRaisesRegex(choir.ArgumentError, "another rule"):
+            choir.load_plugin(file)
+            choir.train(out=run, resume=True, steps=3)
+        code, _, told = self.run_program("eval", run, "--plugin", file)
+        self.assertTrue(code == 0 and f"note: {run}" in told and f"of version {trained[1]}, and that of {file}" in told, told)
+        file.write_text(text.replace('"grows",', f'"grows", version="{trained[1]}",'))
+        self.assertEqual(self.run_program(*again)[0], 0)
+        file.write_text(text)
+        self.assertEqual(self.run_program(*again[:-3], "steps=4", *again[-2:])[0], 0)
+
+    def test_what_ends_and_what_idles(self):
+        testing.run()
+        file = testing.directory() / "tired.py"
+        text = EXAMPLE.read_text().replace("louder", "tired")
+        file.write_text(text.replace("    heard", "    if len(scores) > 99: raise SystemExit('no tea')\n    heard", 1))
+        config, data = testing.directory() / "config.json", testing.directory() / "data"
+        sets = [word for key in ("router.name=tired", "steps=2") for word in ("--set", key)]
+        train = ("train", "--config", config, "--data", data, *sets, "--plugin", file, "--out", testing.directory())
+        code, _, told = self.run_program(*train[:-1], train[-1] / "tired-run")
+        self.assertEqual(code, 1)
+        self.assertIn("router 'tired': SystemExit: no tea (tired.py, line", told)
+        file.write_text(text.replace("return chosen &", "return chosen & False &"))
+        code, _, told = self.run_program(*train[:-1], train[-1] / "idle-run")
+        self.assertEqual((code, told.count("router 'tired' took none of ")), (0, 1), told)
 
     def test_python_ends_with_the_program(self):
         file = testing.directory() / "endless.py"

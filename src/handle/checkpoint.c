@@ -47,6 +47,7 @@ static int load_parts(const load *l, const char *directory) {
   if (l->options && l->options->shards) (*l->model)->shards = (int)l->options->shards;
   CH_TRY(ch_weights_load(&(*l->model)->net.params, &(*l->model)->x, CH_IN(directory, "model.safetensors"),
                          l->options && l->options->unchecked));
+  CH_TRY(ch_weights_same_router(config.model.router.kind, CH_IN(directory, "model.safetensors"), 0));
   ch_model_weights_changed(*l->model);
   snprintf(l->taken, PATH_MAX, "%s", directory);
   return CHOIR_OK;

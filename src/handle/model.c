@@ -163,8 +163,8 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
   const ch_comm *comm = model->x.comm;
   CH_TRY(CH_ON_FIRST(comm, choir_config_save(&model->config, CH_IN(directory, "config.json"))));
   if (tokenizer) CH_TRY(CH_ON_FIRST(comm, save_tokenizer(tokenizer, directory)));
-  return ch_weights_save(&model->net.params, &model->x, CH_IN(directory, "model.safetensors"),
-                         model->config.train.file_bytes);
+  return ch_weights_save(&model->net.params, &model->x, model->config.model.router.kind,
+                         CH_IN(directory, "model.safetensors"), model->config.train.file_bytes);
 }
 
 int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint) {

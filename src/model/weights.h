@@ -4,6 +4,7 @@
 
 #include "choir/tensors.h"
 #include "model/param.h"
+#include "moe/router.h"
 #include "op/exec.h"
 
 /* The dtype of `real` in files. */
@@ -31,8 +32,14 @@ ch_part ch_stored_part(const ch_stored *stored, const ch_grid *grid, int rank);
 int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most,
                     const char *const *metadata);
 
-/* Saves all parameters, with metadata that binds them to the config.json and tokenizer.model in the same directory. */
-int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most);
+/* Saves all parameters, with metadata that binds them to the config.json and tokenizer.model in the same directory, and
+ * has the version of a router that is a plug-in (choir/plugin.h), under this key. */
+#define CH_TRAINED_BY_KEY "choir_router"
+int ch_weights_save(const ch_params *params, const ch_exec *x, const ch_router *router, const char *path, int64_t most);
+
+/* Compares the version of a router that is a plug-in with the one that these weights were trained by. Of another one
+ * there is a notice, or, if it `must` be the same, CHOIR_ERROR_ARGUMENT; of a file that has none a notice. */
+int ch_weights_same_router(const ch_router *router, const char *path, int must);
 
 /* whole [shape] = a parameter's weights (or gradients), assembled from all ranks. Collective. CHOIR_ERROR_MEMORY if the
  * buffer to assemble hidden shards cannot be allocated. */

@@ -11,6 +11,7 @@
 #include "file/temporary.h"
 #include "file/tensors_set.h"
 #include "model/weights.h"
+#include "moe/plugin.h"
 
 typedef struct stage {
   const ch_exec *x;
@@ -164,12 +165,24 @@ static int bind(const ch_exec *x, const char *path, ch_binding *binding) {
   return CHOIR_OK;
 }
 
-int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most) {
+/* Behind what binds the weights. */
+static void add_version(const ch_router *router, const char **metadata) {
+  const ch_plugin *p = ch_plugin_of(router);
+  if (!p || !*p->given.version) return;
+  while (*metadata) metadata++;
+  metadata[0] = CH_TRAINED_BY_KEY;
+  metadata[1] = p->given.version;
+  metadata[2] = NULL;
+}
+
+int ch_weights_save(const ch_params *params, const ch_exec *x, const ch_router *router, const char *path,
+                    int64_t most) {
   int count = params->count + params->buffers, code;
-  const char *metadata[5];
+  const char *metadata[7];
   ch_binding binding = {0};
   CH_TRY(bind(x, path, &binding));
   ch_binding_metadata(&binding, metadata);
+  add_version(router, metadata);
   ch_stored *stored;
   code = ch_comm_agree(x->comm, CH_ALLOC(&stored, count, "the tensors of %s", path));
   for (int i = 0; i < count && !code; i++) stored[i] = ch_stored_param(&params->p[i]);

@@ -2,7 +2,6 @@
 #include "moe/plugin.h"
 
 #include <ctype.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,8 @@
 #include "base/alloc.h"
 #include "base/enter.h"
 #include "base/format.h"
+#include "base/hash.h"
+#include "file/file.h"
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
@@ -73,6 +74,13 @@ static int is_word(const char *name) {
   return length && length < CHOIR_NAME_BYTES;
 }
 
+static int is_version(const char *text) {
+  size_t length = strlen(text);
+  for (size_t i = 0; i < length; i++)
+    if (!isalnum((unsigned char)text[i]) && !strchr("._-", text[i])) return 0;
+  return length && length < CHOIR_NAME_BYTES;
+}
+
 static int is_native(const char *name) {
   for (const ch_router **own = ch_routers; own < ch_router_plugins(); own++)
     if (!strcmp((*own)->name, name)) return 1;
@@ -89,9 +97,10 @@ static int check_option(const char *router, const choir_plugin_option *o) {
       return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': '%s' is an option of choir's: take another name", router,
                       o->name);
   int bounded = o->low != 0 || o->high != 0;
+  char wanted[80];
   if (isfinite(o->value) && (!bounded || (o->value >= o->low && o->value <= o->high))) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': option %s is %g by default, from %g to %g are allowed", router,
-                  o->name, o->value, o->low, o->high);
+  return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': option %s is %g by default: must be %s", router, o->name,
+                  o->value, ch_plugin_wanted(o, wanted, sizeof wanted));
 }
 
 static int count_options(const choir_plugin_router *r) {
@@ -107,6 +116,10 @@ static int check_definition(const choir_plugin_router *r) {
                     r->name ? r->name : "");
   if (is_native(r->name))
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' is one of choir's own: take another name", r->name);
+  if (r->version && !is_version(r->version))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': version is '%.40s': must be 1 to 31 letters, digits and any of ._-", r->name,
+                    r->version);
   if (!r->choose) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': choose is NULL", r->name);
   if (r->looks < CHOIR_LOOKS_NOWHERE || r->looks > CHOIR_LOOKS_AROUND)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': looks is %d: must be a choir_looks", r->name, (int)r->looks);
@@ -149,6 +162,8 @@ static int copy_texts(ch_plugin *p) {
   char **text = p->text;
   CH_TRY(copy_text(p->given.name, &p->given.name, text++));
   CH_TRY(copy_text(p->given.summary, &p->given.summary, text++));
+  CH_TRY(copy_text(p->given.file, &p->given.file, text++));
+  CH_TRY(copy_text(p->given.version, &p->given.version, text++));
   for (int i = 0; i < p->options; i++) {
     CH_TRY(copy_text(p->given.options[i].name, &p->given.options[i].name, text++));
     CH_TRY(copy_text(p->given.options[i].help, &p->given.options[i].help, text++));
@@ -203,14 +218,42 @@ static ch_plugin *place_for(const char *name) {
   return NULL;
 }
 
-int choir_router_register(const choir_plugin_router *router) {
-  CH_ENTER(router);
-  CH_TRY(check_definition(router));
-  ch_plugin *place = place_for(router->name), made = {.given = *router, .options = count_options(router)};
+_Thread_local const char *ch_plugin_file;
+
+/* Gives a definition the file that is being loaded, if there is one, and the version of its file, if it names none.
+ * version [CHOIR_NAME_BYTES] has room for that. */
+static int stamp(choir_plugin_router *r, char *version) {
+  const void *bytes;
+  size_t size;
+  if (!r->file) r->file = ch_plugin_file;
+  if (r->version || !r->file) return CHOIR_OK;
+  CH_TRY(ch_file_map(r->file, &bytes, &size));
+  r->version = ch_hex(XXH64(bytes, size, 0), version);
+  ch_file_unmap(bytes, size);
+  return CHOIR_OK;
+}
+
+/* Of two routers of one name a run would have the one that came later, whichever was meant. */
+static int check_place(const ch_plugin *place, const choir_plugin_router *r) {
   if (!place)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router '%s': there are %d plug-ins already, which is all that there is room for", router->name,
+                    "router '%s': there are %d plug-ins already, which is all that there is room for", r->name,
                     CH_PLUGINS);
+  const char *before = place->given.name ? place->given.file : NULL, *file = r->file ? r->file : "";
+  if (!before || !strcmp(before, file)) return CHOIR_OK;
+  if (r->version && !strcmp(place->given.version, r->version)) return CHOIR_OK; /* the same, by another path */
+  return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %s has one of that name, and %s another: rename one", r->name,
+                  *before ? before : "the program", *file ? file : "the program");
+}
+
+int choir_router_register(const choir_plugin_router *router) {
+  CH_ENTER(router);
+  char version[CHOIR_NAME_BYTES];
+  ch_plugin *place, made = {.given = *router, .options = count_options(router)};
+  CH_TRY(check_definition(router));
+  CH_TRY(stamp(&made.given, version));
+  place = place_for(router->name);
+  CH_TRY(check_place(place, &made.given));
   int code = copy_texts(&made);
   if (code) return free_texts(&made), code;
   free_texts(place);
@@ -227,15 +270,7 @@ int choir_router_is_plugin(const char *name) {
   return 0;
 }
 
-int choir_plugin_load(const char *path) {
-  CH_ENTER(path);
-  char local[4096]; /* a name without a slash would be looked for in the system's directories */
-  snprintf(local, sizeof local, "%s%s", strchr(path, '/') ? "" : "./", path);
-  void *file = dlopen(local, RTLD_NOW | RTLD_LOCAL);
-  if (!file) return ch_error(CHOIR_ERROR_IO, "plug-in %s: %s", path, dlerror());
-  int (*plugin)(choir_plugin_add add);
-  *(void **)&plugin = dlsym(file, "choir_plugin");
-  if (plugin) return plugin(choir_router_register); /* its code is needed from now on */
-  dlclose(file);
-  return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: has no function choir_plugin (choir/plugin.h)", path);
+const char *choir_router_version(const char *name) {
+  const ch_plugin *p = name ? ch_plugin_of(ch_router_find(name)) : NULL;
+  return p && *p->given.version ? p->given.version : NULL;
 }

@@ -9,12 +9,16 @@ typedef struct ch_plugin {
   ch_router router; /* first: choir's functions get this, and find the rest behind it */
   choir_plugin_router given;
   int options;                              /* that it has */
-  char *text[CHOIR_PLUGIN_OPTIONS * 2 + 2]; /* copies of all that `given` points to */
+  char *text[CHOIR_PLUGIN_OPTIONS * 2 + 4]; /* copies of all that `given` points to */
   uint64_t sound; /* hash of the case that was measured last, and found as declared (ch_plugin_measure); 0: none */
+  int idle;       /* it has been said that nobody was taken */
 } ch_plugin;
 
 /* The number of a plug-in's own option; -1: it has none of that name. */
 int ch_plugin_option(const ch_router *router, const char *name);
+
+/* The file that this thread is loading; NULL: none. */
+extern _Thread_local const char *ch_plugin_file;
 
 /* Refuses values of own options out of their bounds, or where there is no such option. */
 int ch_plugin_check_options(const ch_router *router, const ch_router_spec *o);

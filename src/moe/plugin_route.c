@@ -132,6 +132,16 @@ static int same_choice(ch_exec *x, const ch_plugin *p, const arrays *of, size_t 
   return CH_SAME(x->comm, facts);
 }
 
+/* Once: who takes nobody leaves the layer without experts, and nothing else would tell. */
+static void say_idle(const ch_route_args *a, const ch_plugin *p, const arrays *of, const choir_plugin_call *call) {
+  size_t cells = (size_t)a->n * (size_t)a->e;
+  if (!a->d || !call->capacity || memchr(of->chosen, 1, cells) ||
+      __atomic_exchange_n(&((ch_plugin *)p)->idle, 1, __ATOMIC_RELAXED))
+    return;
+  ch_notice("layer %d: router '%s' took none of %d tokens%s: experts do nothing here", call->layer, p->given.name, a->n,
+            call->training ? " in training" : "");
+}
+
 /* Asks the router, of which every rank has all scores; what is wrong leaves nobody chosen, on every rank. */
 static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, const arrays *of, choir_plugin_call *call) {
   size_t cells = (size_t)a->n * (size_t)a->e;
@@ -153,7 +163,7 @@ static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, const ar
   if (!code) code = set_gates(p, call, of->chosen, of->gates);
   code = ch_comm_agree(x->comm, code);
   if (!code) code = same_choice(x, p, of, cells);
-  if (!code) return;
+  if (!code) return say_idle(a, p, of, call);
   if (a->d) ch_error_in(code, "layer %d", call->layer);
   ch_exec_refuse(x, code);
   memset(of->chosen, 0, cells);

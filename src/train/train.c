@@ -112,6 +112,8 @@ int ch_start_weights(choir_model *model, const char *directory) {
   int upcycled;
   CH_TRY(ch_config_load(CH_IN(directory, "config.json"), &from));
   CH_TRY(same_activations(CH_IN(directory, "config.json"), &from.model, to));
+  if (from.model.router.kind == to->router.kind)
+    CH_TRY(ch_weights_same_router(to->router.kind, CH_IN(directory, "model.safetensors"), 0));
   return ch_weights_start(&model->net.params, &model->x, CH_IN(directory, "model.safetensors"),
                           router_start(&from.model.router, &to->router), &upcycled);
 }

@@ -74,7 +74,7 @@ def significant(config: dict[str, Any]) -> dict[str, Any]:
         part: {k: v for k, v in fields.items() if k not in _ASIDE.get(part, ())} for part, fields in config.items()
     }
     router = config.get("model", {}).get("router")  # absent from a file that somebody changed
-    source = plugin.source_of(str(router.get("name"))) if isinstance(router, dict) else None
+    source = plugin.version_of(str(router.get("name"))) if isinstance(router, dict) else None
     return _as_then(parts, _later()) if source is None else {**_as_then(parts, _later()), "plugin": source}
 
 
