@@ -97,7 +97,7 @@ class MoE(nn.Module):
         self.shared = Dense(d_model, shared_experts * d_hidden, activation, **at) if shared_experts else None
         self.inject_aux_loss = inject_aux_loss
         self.tally: Optional[Tensor] = None
-        self.scaled_steps = 0.0  # of a GradScaler, which start_step has not ended
+        self._scale: Optional[Tensor] = None  # a GradScaler's own
         self._forget()
         self.go_on_from(0)
 
@@ -153,6 +153,17 @@ class MoE(nn.Module):
         for sums in (self.sums, self.seeds):
             if sums is not None:
                 sums.zero_()
+
+    def follow(self, scale: Tensor) -> None:
+        """From now on a step ends where a GradScaler changes its scale, as it does when it skips one."""
+        self._scale, self._scale_seen = scale, scale.clone()
+
+    def _end_skipped_step(self) -> None:
+        ended = self._scale != self._scale_seen
+        for sums in (self.sums, self.seeds):
+            if sums is not None:
+                sums.masked_fill_(ended.to(sums.device), 0)
+        self._scale_seen.copy_(self._scale)
 
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""
@@ -344,6 +355,8 @@ class MoE(nn.Module):
         """Adds what this forward saw to the sums of the step."""
         if self.sums.device != rows.device:  # FSDP2 moves buffers and parameters only
             self._forget()
+        if self._scale is not None:
+            self._end_skipped_step()
         state.add_seen(self.sums, self.router_name, rows, logits, routing)
         if self.seeds is not None:
             both = torch.cat([self.seeds, kmeans.seeds_of(rows, logits, valid)])
@@ -382,8 +395,8 @@ class MoE(nn.Module):
         self._unset = True
 
     def _without_graph(self) -> dict:
-        """The attributes, without what belongs to the graph of the last forward."""
-        return {**self.__dict__, "_kept": None, "aux_loss": self.aux_loss.detach()}
+        """The attributes, without what belongs to the graph of the last forward, or to a loss scaler."""
+        return {**self.__dict__, "_kept": None, "aux_loss": self.aux_loss.detach(), "_scale": None}
 
     def __deepcopy__(self, memo):
         """As nn.Module, whose copies have the same group and loss scaler."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Optional
 
 import torch
+from torch import Tensor
 
 from . import compat
 
@@ -28,18 +30,20 @@ def injected(out, loss, factor):
     is asked for its scale."""
     if hasattr(factor, "scale"):
         factor = factor.scale(torch.ones_like(loss.detach()))
-    elif not isinstance(factor, torch.Tensor):
+    elif not isinstance(factor, Tensor):
         _listen(compat.compiling())
     return _Injected.apply(out, loss, factor)
 
 
-def by_a_scaler() -> bool:
-    """Whether it is a GradScaler that has an optimizer step now: its own step is among the callers."""
-    steps = {kind.step.__code__ for kind in (torch.cuda.amp.GradScaler, getattr(torch.amp, "GradScaler", None)) if kind}
-    frame = sys._getframe(1)
+def scale_of_step() -> Optional[Tensor]:
+    """The scale of the GradScaler that has an optimizer step now, by which its own step is among the callers. None: there is
+    none. The scaler changes this tensor itself, in the steps that it skips always."""
+    kinds = (torch.cuda.amp.GradScaler, getattr(torch.amp, "GradScaler", None))
+    steps, frame = {kind.step.__code__ for kind in kinds if kind}, sys._getframe(1)
     while frame is not None and frame.f_code not in steps:
         frame = frame.f_back
-    return frame is not None and frame.f_locals["self"].is_enabled()
+    scaler = None if frame is None else frame.f_locals["self"]
+    return scaler._scale if scaler is not None and scaler.is_enabled() else None
 
 
 class _Ear:
@@ -60,7 +64,7 @@ def _listen(compiled: bool) -> bool:
 
 
 def _hear(*_) -> None:
-    if (_Ear.numbers or _Ear.compiled) and by_a_scaler():
+    if (_Ear.numbers or _Ear.compiled) and scale_of_step() is not None:
         _Ear.compiled = False  # said once
         warnings.warn(
             "inject_aux_loss is a number, and a GradScaler multiplies the losses: aux_loss then has too small a gradient. "

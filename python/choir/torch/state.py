@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from typing import Any, Optional
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 from . import kmeans
 from .ranks import group_of, replicas
 from .request import Routing
-from .scaled import by_a_scaler
+from .scaled import scale_of_step
 
 AVERAGES = ("expert_choice", "capped_expert_choice", "global_topk", "quantile_balanced")
 
@@ -101,9 +99,7 @@ def update_routers(model: nn.Module, group: Any = None) -> None:
     if not named:
         return
     layers = list(named.values())
-    if by_a_scaler():
-        _warn_of_skipped_steps(layers[0])
-    group, device = group_of(group), layers[0].sums.device
+    scale, group, device = scale_of_step(), group_of(group), layers[0].sums.device
     sums = torch.cat([layer.sums.to(device) for layer in layers])
     if group is not None:
         dist.all_reduce(sums, group=group)
@@ -111,27 +107,15 @@ def update_routers(model: nn.Module, group: Any = None) -> None:
         seeds = None if layer.seeds is None else _gathered(layer.seeds, group)
         _moved(layer, part.to(layer.thresholds.device), seeds)
         layer.start_step()
-
-
-def _warn_of_skipped_steps(layer: nn.Module) -> None:
-    """Once, where two steps of a scaler ended without start_step."""
-    layer.scaled_steps += 1
-    if layer.scaled_steps == 2:
-        warnings.warn(
-            "a GradScaler calls no hook of the optimizer in a step that it skips, whose forwards then count in the next one: "
-            "call choir.torch.start_step(model) after scaler.update()"
-        )
+        if scale is not None:
+            layer.follow(scale)
 
 
 def start_step(model: nn.Module) -> None:
-    """Forgets what forwards have added up since the last `update_routers`: of a step that a loss scaler skips, which calls
-    no hook of the optimizer. Call it at the end of each step:
-
-        scaler.step(optimizer), scaler.update()
-        choir.torch.start_step(model)"""
+    """Forgets what forwards have added up since the last `update_routers`: of a step that does not come to its end, as one
+    that a loss scaler skips. Those of torch's GradScaler are known from its first step on."""
     from .layer import MoE
 
     for module in model.modules():
         if isinstance(module, MoE):
             module.start_step()
-            module.scaled_steps = -math.inf
