@@ -26,7 +26,7 @@ NAV = {
     "Reference": ["commands", "python", "python-reference", "embedding", "c-reference", "routers", "formats", "ops",
                   "pages"],
     "Explanation": ["layer", "diffusion", "causality", "assignment", "departures", "design"],
-    "Evidence": ["results", "claims", "foreign", "images", "performance", "testing", "practices"],
+    "Evidence": ["results", "claims", "foreign", "images", "performance", "testing"],
     "Project": ["contributing", "security", "changelog"],
 }  # fmt: skip
 ROOT_PAGES = {"README.md": "index", "CONTRIBUTING.md": "contributing", "SECURITY.md": "security",
