@@ -1,9 +1,11 @@
 /* The memory of training, counted by the code that then hands it out, and what a config costs. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/enter.h"
+#include "base/format.h"
 #include "model/capacity.h"
 #include "model/config.h"
 #include "train/step.h"
@@ -104,6 +106,13 @@ void ch_trainer_memory(const ch_trainer *t, choir_memory *m) {
   m->total = m->weights + m->gradients + m->optimizer + m->activations + m->scratch + m->process;
 }
 
+/* A batch that would fit, by what grows with it; 0: none. Some of that grows more slowly, never faster. */
+static int64_t fitting_batch(const choir_config *c, const choir_memory *m, int64_t available) {
+  int64_t rest = available - m->weights - m->gradients - m->optimizer - m->process;
+  double grows = (double)(m->activations + m->scratch) / c->train.batch_sequences;
+  return rest > 0 ? (int64_t)((double)rest / grows) : 0;
+}
+
 static int check_memory(const ch_trainer *t) {
   choir_memory memory;
   const choir_memory *m = &memory;
@@ -112,6 +121,9 @@ static int check_memory(const ch_trainer *t) {
   size_t available = t->model->x.memory->available(), needed = (size_t)(m->total - there);
   if (!available || needed <= available) return CHOIR_OK;
   const double gib = 0x1p30;
+  int64_t fits = fitting_batch(&t->model->config, m, (int64_t)available + there);
+  char batch[80] = "a smaller model or sequence_length";
+  if (fits) ch_format(batch, sizeof batch, "train.batch_sequences=%" PRId64 ", or a smaller model", fits);
   const char *less =
       t->model->copies == CH_COPIES_ALL && t->model->net.moe_layers && t->model->config.train.expert_copies
           ? ", or set train.expert_copies to false"
@@ -119,9 +131,9 @@ static int check_memory(const ch_trainer *t) {
   return ch_error(
       CHOIR_ERROR_MEMORY,
       "training needs %.2f GiB (weights %.2f, gradients %.2f, optimizer %.2f, activations %.2f, scratch %.2f) but "
-      "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length%s",
+      "%.2f GiB is available; use %s%s",
       (double)needed / gib, (double)m->weights / gib, (double)m->gradients / gib, (double)m->optimizer / gib,
-      (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib, less);
+      (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib, batch, less);
 }
 
 int ch_trainer_commit(ch_trainer *t) {
