@@ -49,6 +49,18 @@ class InterruptedRun(Error):
     """Stopped by a callback; what was promised has been saved."""
 
 
+def _check_functions(found, path):
+    """A library of the same version may be an older build, without what these headers declare."""
+    for name in dir(found):
+        try:
+            getattr(found, name)
+        except AttributeError:
+            raise ImportError(
+                f"{path} has no {name}, which this Python package needs: it was built from an older source; build it "
+                "anew (ninja -C build, or pip install .), or name another libchoir.so in CHOIR_LIBRARY"
+            ) from None
+
+
 def _load():
     """The library that CHOIR_LIBRARY names, that of the package (a wheel has it), or that of the system. Its version must
     be the modules' own, because they use the declarations of their own headers."""
@@ -74,6 +86,7 @@ def _load():
             "(pip install . or, of an editable install, pip install -e . once more), or name a library of this "
             "version in CHOIR_LIBRARY"
         )
+    _check_functions(found, path)
     return found
 
 

@@ -112,6 +112,17 @@ class Config:
         own = lib.choir_config_describe(native.text(key), field) != 0  # of a router of somebody's own: a number
         return float(native.string(value)) if own else _value(field.kind, native.string(value))
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """A field by its dotted path, or `default` where there is none of that name."""
+        return self[key] if key in self else default
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self[str(key)]
+        except KeyError:
+            return False
+        return True
+
     def _keys(self) -> list[str]:
         keys = _native_keys()
         own = [field.key for field in Config.router_options(self["model.router.name"])]
@@ -171,6 +182,8 @@ def _native_keys() -> tuple[str, ...]:
 
 def _restored(values: dict[str, Any]) -> Config:
     made = Config()
+    made.set(name := "model.router.name", values[name])  # which defaults of options follow
     for key, value in values.items():
-        made.set(key, value)
+        if made[key] != value:  # what nobody has set may be no value that one can set
+            made.set(key, value)
     return made

@@ -284,6 +284,11 @@ class Models(unittest.TestCase):
             other.set("steps", 7)
             self.assertNotEqual(other["steps"], config["steps"])
         self.assertEqual((config["seed"], config["clip_norm"], config["tied"]), (2**53 - 1, 0.1 + 0.2, True))
+        self.assertEqual((config.get("seed"), config.get("sead"), config.get("sead", 3)), (2**53 - 1, None, 3))
+        self.assertTrue("train.seed" in config and "sead" not in config)
+        bare = choir.Config()
+        bare.set("router.name", "quantile_balanced")
+        self.assertEqual(pickle.loads(pickle.dumps(bare)).as_dict(), bare.as_dict())
         path = testing.directory() / "config.json"
         config.save(path)
         self.assertEqual(config.as_dict(), json.loads(path.read_text()))

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,17 @@ class Install(unittest.TestCase):
             self.assertEqual(done.returncode == 0, fits, done)
             if not fits:
                 self.assertIn(f"is of version {choir.__version__}, and this Python package of 9.8.7", done.stderr)
+
+    def test_an_older_build_is_named(self):
+        source = self.at / "choir"
+        (source / "python").mkdir(parents=True)
+        (source / "python" / "choir").symlink_to(MODULES)
+        (source / "CMakeLists.txt").write_text(f"project(choir VERSION {choir.__version__} LANGUAGES C CXX\n")
+        shutil.copytree(testing.SOURCE / "include", source / "include")
+        with open(source / "include" / "choir" / "tokenizer.h", "a") as header:
+            header.write("CHOIR_API int choir_of_tomorrow(void);\n")
+        done = python("-c", "import choir", PYTHONPATH=str(source / "python"), CHOIR_LIBRARY=os.environ["CHOIR_LIBRARY"])
+        self.assertIn("has no choir_of_tomorrow, which this Python package needs: it was built from an older", done.stderr)
 
 
 if __name__ == "__main__":

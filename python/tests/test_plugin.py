@@ -310,7 +310,7 @@ class Study(unittest.TestCase):
         file.write_text(EXAMPLE.read_text().replace("louder", "mine"))
         words = ["run", at / "own-recipe.json", "--scale", at / "own-scale.json", "--data", at / "data", "--out", out]
         told = testing.program("study", *words, "--plugin", file)
-        self.assertRegex(told, r"mine ends below EC\. -?[\d.]+ \(-?[\d.]+ to -?[\d.]+\) nats")
+        self.assertRegex(told, r"mine ends below EC\. EC - mine: -?[\d.]+ \(-?[\d.]+ to -?[\d.]+\) nats")
         with self.assertRaises(subprocess.CalledProcessError) as refused:
             testing.program("study", "status", out)
         self.assertIn("--plugin FILE", refused.exception.stderr)
@@ -328,6 +328,7 @@ class Torch(unittest.TestCase):
         for own, choirs in TWINS:
             for more in ({}, {"valid": valid}, {"normalize_gates": True}):
                 a, b = (choir.torch.route(scores, name, **more) for name in (own, choirs))
+                self.assertEqual(repr(a), f"Routing({N} tokens, {E} experts, gates of torch.float32 on cpu)")
                 torch.testing.assert_close(a.gates, b.gates, rtol=0, atol=0)
                 torch.testing.assert_close(a.aux_loss, b.aux_loss)
                 d = [torch.autograd.grad(r.gates.square().sum() + r.aux_loss, scores)[0] for r in (a, b)]

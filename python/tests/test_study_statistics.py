@@ -225,6 +225,10 @@ class Pages(unittest.TestCase):
         claim = claims.Finding({"text": "t", "kind": "loss"}, Estimate(0.1, 0.1, 20, 8), 0.3, 0.6, "open")
         row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
         self.assertEqual(row[2:4], ["0.1000 (-0.1086 to 0.3086) nats", "0.3 / 0.6"])
+        claim.claim.update(arm="a", rival="b")  # the table of arms has a less b
+        row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
+        self.assertEqual(row[2], "b - a: 0.1000 (-0.1086 to 0.3086) nats")
+        self.assertEqual(claims.label({"kind": "accuracy", "arm": "a", "rival": "b"}), "a - b, accuracy")
         self.assertEqual(row[4], "open")
         self.assertEqual(report.markdown(["a", "b"], [["x|y", "1"]]), "| a | b |\n| --- | --: |\n| x\\|y | 1 |\n")
         self.assertEqual([jobs.duration(s) for s in (59, 125, 3660)], ["0:59 min", "2:05 min", "1:01 h"])

@@ -211,4 +211,6 @@ def label(claim: dict[str, Any]) -> str:
     }.get(kind, "")  # fmt: skip
     if not rival:
         return f"{arm}: {more}"
+    if kind in ("accuracy", "probe"):
+        return f"{arm} - {rival}{more}"
     return f"{rival} {'/' if UNITS[kind] == 'times' else '-'} {arm}{more}"

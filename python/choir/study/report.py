@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _files
 from . import figures, foreign, statistics, turns, tuned
-from .claims import UNITS, Claims, Finding
+from .claims import UNITS, Claims, Finding, label
 from .recipe import write as write_json
 from .study import Study
 
@@ -81,8 +81,9 @@ def claim_rows(claims: Claims) -> list[list[str]]:
     rows = []
     for f in claims.findings:
         ps = f"{f.p:.3g} / {f.corrected:.3g}" if f.estimate and f.estimate.freedom > 0 else "-"
-        unit = UNITS[f.claim["kind"]]
-        rows.append([f.claim["text"], f.claim.get("paper", ""), f"{estimate(f)} {unit}" if f.estimate else "-", ps, f.verdict])
+        of = f"{label(f.claim)}: " if "rival" in f.claim else ""  # else its sign could be that of the table below
+        here = f"{of}{estimate(f)} {UNITS[f.claim['kind']]}" if f.estimate else "-"
+        rows.append([f.claim["text"], f.claim.get("paper", ""), here, ps, f.verdict])
     return rows
 
 

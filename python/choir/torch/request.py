@@ -59,6 +59,10 @@ class Routing(NamedTuple):
     choice: Optional[Tensor] = None
     """[n,per_token] each token's experts, where it is known to have so many, no fewer"""
 
+    def __repr__(self) -> str:
+        (n, e), gates = self.gates.shape, self.gates
+        return f"Routing({n} tokens, {e} experts, gates of {gates.dtype} on {gates.device})"
+
     def whole(self) -> Routing:
         """With what a layer leaves out until somebody asks, where every slot has a token: `gates` are scores there."""
         if self.taken is not None:
