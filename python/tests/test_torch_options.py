@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import math
 import unittest
+import unittest.mock
 import warnings
 
 import choir
@@ -44,6 +45,14 @@ class Options(TorchTest):
         self.assertEqual(len(ours), len(theirs))
         for one, other in zip(ours, theirs):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+    def test_options_that_only_the_library_has(self):
+        """An option of a router that nobody has taught choir.torch is refused by name, and taken where it does nothing."""
+        request = importlib.import_module("choir.torch.request")
+        with unittest.mock.patch.object(request, "KNOWN", request.KNOWN - {"gate_on"}):
+            self.torch.route(self.x[0], "topk", experts_per_token=3, gate_on="output")
+            with self.assertRaisesRegex(choir.UnsupportedError, "gate_on is 'input': choir.torch has router 'topk'"):
+                self.torch.route(self.x[0], "topk", experts_per_token=3, gate_on="input")
 
     def test_names(self):
         made = self.torch

@@ -208,12 +208,8 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
                   ch_did_you_mean(nearest, sizeof nearest, routing, names), ch_word_list(list, sizeof list, names));
 }
 
-/* Where there is room for all, nobody looks at who came first; where the best come first, everybody looks at all. */
 static ch_router_looks looks_with(const ch_router_spec *o, int training) {
-  const ch_router *router = o->kind;
-  if (!ch_router_takes(router, CH_ROUTER_TAKES(priority))) return router->looks;
-  if (ch_router_factor(o, training) == 0) return CH_LOOKS_NOWHERE;
-  return o->priority == CH_BY_ORDER ? router->looks : CH_LOOKS_AROUND;
+  return o->kind->looks_with ? o->kind->looks_with(o, training) : o->kind->looks;
 }
 
 static choir_routing_properties looks_of(const ch_router_spec *o, const char *routing) {

@@ -144,17 +144,19 @@ typedef struct ch_route_args {
 typedef struct ch_router {
   const char *name, *summary; /* what it does, in one line */
   ch_router_reads reads;
-  ch_router_looks looks; /* if experts have room for some only, where tokens choose: looks_with */
-  unsigned options;      /* CH_ROUTER_TAKES(...) */
-  int choices;           /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
-                            capacity_factor a token on average */
-  int even;              /* no expert ever holds more than its even share of max_slots, except for causal routing */
+  ch_router_looks looks;
+  unsigned options; /* CH_ROUTER_TAKES(...) */
+  int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
+                       capacity_factor a token on average */
+  int even;         /* no expert ever holds more than its even share of max_slots, except for causal routing */
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
   int by_step;      /* in training `observe` reads nothing but the demand of all micro-batches of a step */
   int draws;        /* in training, whatever the options say */
   int on_host;      /* `route` is a solver for the host: called on an executor whose memory is the host's */
   ch_router_spec defaults; /* what differs from router.def, where 0 stands for a default that is kept */
+  /* Where it looks by these options, in training or else; NULL: `looks`, whatever they say. */
+  ch_router_looks (*looks_with)(const ch_router_spec *o, int training);
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
    */
   int (*check)(const ch_router_spec *o, int n, int e, int sequence_length);
@@ -239,7 +241,7 @@ static inline void ch_route_args_set(ch_route_args *a, const ch_router *router, 
 /* `observe` of counts alone, outside of a routing: for routers that keep thresholds. */
 static inline void ch_router_observe(ch_exec *x, const ch_router *router, const ch_router_spec *o, int e,
                                      ch_routing *seen, ch_router_kept kept) {
-  ch_route_args a = {.routing = seen, .kept = kept};
+  ch_route_args a = {.routing = seen, .kept = kept, .training = 1};
   ch_route_args_set(&a, router, o, 0, e, 0);
   router->observe(x, &a);
 }

@@ -19,6 +19,12 @@ from ..config import Config
 from ..fields import RouterOptions
 from . import compat, select
 
+# Options of routers that choir.torch knows; others are refused.
+KNOWN = frozenset(
+    "capacity_factor eval_capacity_factor capacity_start pool aux_loss_weight aux_scope priority gate_on z_loss_weight "
+    "jitter random_second group_size cap experts_per_token null_experts solver solver_lambda solver_iterations "
+    "solver_stages consistency_weight decay threshold_after normalize_gates score bias_rate capacity_schedule".split()
+)
 READS_IDS = ("hash", "random")
 READS_LOGITS = ("base", "kmeans")
 
@@ -143,6 +149,10 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     config = Config(**{"router.name": router})
     for key, value in options.items():
         config.set("router." + key, value)
+    for field in Config.router_options(router):
+        option = field.key.rsplit(".", 1)[1]
+        if option in RouterOptions.__annotations__ and option not in KNOWN and config[field.key] != field.default:
+            raise UnsupportedError(f"{option} is {config[field.key]!r}: choir.torch has router '{router}' without it")
     fields = ("name", *RouterOptions.__annotations__)
     made = types.SimpleNamespace(**{field: config["model.router." + field] for field in fields})
     plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}

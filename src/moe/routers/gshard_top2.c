@@ -8,6 +8,7 @@ const ch_router ch_router_gshard_top2 = {
     .summary = "each token asks its two best experts, first choices go first (Lepikhin et al. 2020)",
     .reads = CH_READS_SHARES,
     .looks = CH_LOOKS_AROUND,
+    .looks_with = ch_token_choice_looks,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE |
                CH_ROUTER_TAKES(priority) | CH_ROUTER_TAKES(random_second),

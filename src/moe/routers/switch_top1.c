@@ -7,6 +7,7 @@ const ch_router ch_router_switch_top1 = {
     .summary = "each token asks its best expert, in token order, up to capacity (Fedus et al. 2021)",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_BACK,
+    .looks_with = ch_token_choice_looks,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE |
                CH_ROUTER_TAKES(priority) | CH_ROUTER_TAKES(jitter),

@@ -136,6 +136,11 @@ void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int p
 
 void ch_fixed_route(ch_exec *x, const ch_route_args *a) { ch_drawn_route(x, a, CH_DRAW_MODULO, 1, (ch_rng){0}); }
 
+ch_router_looks ch_token_choice_looks(const ch_router_spec *o, int training) {
+  if (ch_router_factor(o, training) == 0) return CH_LOOKS_NOWHERE;
+  return o->priority == CH_BY_ORDER ? o->kind->looks : CH_LOOKS_AROUND;
+}
+
 int ch_token_choice_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
   (void)e, (void)sequence_length;
   return n * ch_router_choices(o);

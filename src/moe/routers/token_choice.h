@@ -46,6 +46,9 @@ void ch_token_choice_route(ch_exec *x, const ch_route_args *a);
 void ch_token_choice_causal(ch_exec *x, const ch_route_args *a);
 void ch_token_choice_backward(ch_exec *x, const ch_route_args *a);
 
+/* Where there is room for all, nobody looks at who came first; where the best come first, everybody looks at all. */
+ch_router_looks ch_token_choice_looks(const ch_router_spec *o, int training);
+
 /* check of K experts a token (ch_router_choices), and max_slots where there is room for all, and under capacity. */
 int ch_token_choice_check(const ch_router_spec *o, int n, int e, int sequence_length);
 int ch_token_choice_slots(const ch_router_spec *o, int n, int e, int sequence_length);

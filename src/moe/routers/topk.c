@@ -8,6 +8,7 @@ const ch_router ch_router_topk = {
     .summary = "each token takes its K best experts, without drops; a loss balances loads (Shazeer et al. 2017)",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
+    .looks_with = ch_token_choice_looks,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE | CH_ROUTER_TAKES(priority) |
                CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(null_experts) | CH_ROUTER_TAKES(gate_on),
