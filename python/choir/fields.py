@@ -118,6 +118,7 @@ class _Router(TypedDict, total=False):
     threshold_after: int
     normalize_gates: bool
     score: str
+    estimator: str
     bias_rate: float
     capacity_schedule: str
     # generated: end

@@ -4,6 +4,7 @@
  * Prices are the multipliers of "every expert takes n K / e" in the linear programme of docs/design.md with the row
  * rule "K per token". Each of its two blocks has a minimum in closed form, and they alternate: alpha_t, between the
  * K-th and the next best of S[t] - beta, and beta_i, between the (n K / e)-th and the next best of S[.,i] - alpha. */
+#include "base/error.h"
 #include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
@@ -37,20 +38,50 @@ static void balance(ch_exec *x, const ch_route_args *a, const ch_choices *best, 
   }
 }
 
-/* Prices start from the running mean that training keeps, or 0, which is in force unless this batch is to balance
- * itself. Every valid token goes to its K best of S - beta. */
+/* Training by kept prices looks at no other token of its batch. */
+static int by_kept(const ch_router_spec *o) { return o->estimator == CH_PRICES_LAST || o->estimator == CH_PRICES_MEAN; }
+
+/* Tokens that are balanced together: a sequence, or all. */
+static int span_of(const ch_route_args *a) {
+  int T = a->sequence_length;
+  return a->options->estimator == CH_PRICES_SEQUENCE && T > 0 && T < a->n ? T : a->n;
+}
+
+/* `count` tokens from `first` on as a routing of their own, whose scores `part` holds. */
+static ch_route_args cut(const ch_route_args *a, int first, int count, ch_routing *part) {
+  ch_route_args own = *a;
+  *part = *a->routing;
+  part->scores += (int64_t)first * a->e;
+  own.n = count;
+  own.tokens.mask = a->tokens.mask ? a->tokens.mask + first : NULL;
+  own.tokens.valid = a->tokens.valid ? a->tokens.valid + first : NULL;
+  own.routing = part;
+  return own;
+}
+
+/* Prices start from those that training keeps, or 0, which are in force unless tokens are to balance themselves. Every
+ * valid token goes to its K best of S - beta. */
 static void choose_by_prices(ch_exec *x, const ch_route_args *a, int balances) {
   CH_SCRATCH(x);
-  int K = a->options->experts_per_token;
+  int K = a->options->experts_per_token, e = a->e, counts = ch_counting(x), span = balances ? span_of(a) : a->n;
+  int runs = (a->n + span_of(a) - 1) / span_of(a), own = balances && !a->by_threshold;
+  if (a->training && by_kept(a->options)) own = 0;
   ch_choices c = ch_choices_alloc(x, a, K), best = ch_choices_alloc(x, a, K + 1);
-  real CH_DEV *beta = a->routing->counts.cutoff, *kept = CH_NEW(&x->scratch, real, a->e);
-  CH_OP(x, copy, .count = a->e, .x = a->kept.thresholds, .y = kept);
-  CH_OP(x, copy, .count = a->e, .x = kept, .y = beta);
-  if (K == a->e)
-    CH_OP(x, price, .e = a->e, .beta = beta);
-  else if (balances || ch_counting(x))
-    balance(x, a, &best, beta);
-  ch_choices_by_prices(x, a, balances && !a->by_threshold ? beta : kept, &c);
+  real CH_DEV *kept = CH_NEW(&x->scratch, real, e), *prices = CH_NEW(&x->scratch, real, (int64_t)runs * e);
+  CH_OP(x, copy, .count = e, .x = a->kept.thresholds, .y = kept);
+  for (int first = 0, run = 0; first < a->n && !(counts && run); first += span, run++) {
+    ch_routing scores;
+    ch_route_args part = cut(a, first, counts || span > a->n - first ? a->n - first : span, &scores);
+    real CH_DEV *beta = prices + (int64_t)run * e;
+    ch_choices chosen = {K, c.choice + (int64_t)first * K, c.value + (int64_t)first * K};
+    CH_OP(x, copy, .count = e, .x = kept, .y = beta);
+    if (K == e)
+      CH_OP(x, price, .e = e, .beta = beta);
+    else if (balances || counts)
+      balance(x, &part, &best, beta);
+    ch_choices_by_prices(x, &part, own ? beta : kept, &chosen);
+  }
+  CH_OP(x, mean_cutoff, .pools = balances ? runs : 1, .e = e, .cutoff = prices, .mean = a->routing->counts.cutoff);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
 }
@@ -62,19 +93,44 @@ static void route_quantile_balanced(ch_exec *x, const ch_route_args *a) {
 
 static void causal(ch_exec *x, const ch_route_args *a) { choose_by_prices(x, a, 0); }
 
+/* Prices of the last batch take the place of those before. A text that a model is calibrated by has many batches. */
+static void observe(ch_exec *x, const ch_route_args *a) {
+  if (!a->training || a->options->estimator != CH_PRICES_LAST)
+    ch_router_observe_cutoffs(x, a);
+  else
+    CH_OP(x, running_mean, .count = a->e, .fresh = !a->kept.observed, .weight = 1, .value = a->routing->counts.cutoff,
+          .mean = a->kept.state);
+}
+
+static ch_router_looks looks_with(const ch_router_spec *o, int training) {
+  (void)training;
+  return by_kept(o) ? CH_LOOKS_NOWHERE : CH_LOOKS_IN_TRAINING;
+}
+
+static int check(const ch_router_spec *o, int n, int e, int sequence_length) {
+  if (o->threshold_after && by_kept(o))
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "router '%s': threshold_after is %lld with estimator '%s', which goes by kept prices from the first "
+        "step on: set threshold_after to 0",
+        o->kind->name, (long long)o->threshold_after, ch_router_estimators[o->estimator]);
+  return ch_token_choice_check(o, n, e, sequence_length);
+}
+
 const ch_router ch_router_quantile_balanced = {
     .name = "quantile_balanced",
     .summary = "each token takes its K best experts at prices that balance their loads",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_IN_TRAINING,
+    .looks_with = looks_with,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(decay) |
-               CH_ROUTER_TAKES(threshold_after),
+               CH_ROUTER_TAKES(threshold_after) | CH_ROUTER_TAKES(estimator),
     .defaults = {.experts_per_token = 2, .capacity_factor = 1},
-    .check = ch_token_choice_check,
+    .check = check,
     .max_slots = ch_token_choice_slots,
     .route = route_quantile_balanced,
     .causal = causal,
-    .observe = ch_router_observe_cutoffs,
+    .observe = observe,
     .backward = ch_router_gates_backward,
 };
