@@ -8,10 +8,11 @@
 
 #include "cli.h"
 
-/* Where a standard stream was closed, the next file to be opened would take its place, and get what is printed. */
+/* Where a standard stream was closed, the next file to be opened would take its place, and get what is printed. What is
+ * printed to a closed standard output is lost, and main says so: it cannot be written. */
 static int fill_standard_streams(void) {
   for (int fd = 0; fd <= 2; fd++)
-    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd) return -1;
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) != fd) return -1;
   return 0;
 }
 

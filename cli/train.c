@@ -40,7 +40,7 @@ static const char *remarks(const choir_event *e, char *text, size_t size) {
 static void show_step(train_display *w, const choir_event *e) {
   char steps[24] = "", more[320];
   double loss = e->result->loss;
-  if (!cli_progress_due(&w->progress) && w->steps > 1) return;
+  if ((!cli_progress_due(&w->progress) && w->steps > 1) || !e->result->targets) return; /* nothing was masked */
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
   cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
                     (long long)e->step, steps, cli_duration(e->seconds_left), cli_measure(e->objective), loss,

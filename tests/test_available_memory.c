@@ -69,6 +69,10 @@ static void threads_by_the_environment(void **state) {
     test_ok(ch_threads_resolve(cases[i].asked, &threads));
     assert_int_equal(threads, cases[i].threads ? cases[i].threads : ch_machine_cpus());
   }
+  int threads;
+  setenv("OMP_NUM_THREADS", "100000000000000000000", 1);
+  test_fails(ch_threads_resolve(0, &threads), CHOIR_ERROR_ARGUMENT, "OMP_NUM_THREADS is 1000");
+  test_ok(ch_threads_resolve(2, &threads));
   unsetenv("OMP_NUM_THREADS");
 }
 

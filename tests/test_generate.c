@@ -167,6 +167,7 @@ static void refusals(void **state) {
   refuse(o.temperature = INFINITY, prompts, 1, ARGUMENT, "temperature is inf");
   refuse(o.top_k = -1, prompts, 1, ARGUMENT, "top_k is -1");
   refuse(o.top_p = 0, prompts, 1, ARGUMENT, "top_p is 0");
+  refuse(o.top_p = 1.0000001, prompts, 1, ARGUMENT, "top_p is 1.0000001");
   refuse(o.top_p = 1.5, prompts, 1, ARGUMENT, "top_p is 1.5");
   refuse(o.batch = 0, prompts, 1, ARGUMENT, "batch is 0");
   refuse(o.chunk = 0, prompts, 1, ARGUMENT, "chunk is 0");

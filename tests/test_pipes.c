@@ -25,6 +25,7 @@ static void routes_through_pipes(void **state) {
   program_refuses(1, "cannot be copied to /nowhere", "cat scores.npy | TMPDIR=/nowhere choir route - --router hash");
   program_refuses(1, "standard output", "choir route scores.npy --router expert_choice --out - >/dev/full");
   program_refuses(1, "standard output could not be written", "choir configs >/dev/full");
+  program_refuses(1, "standard output could not be written", "choir configs >&-");
 }
 
 static void text_through_pipes(void **state) {

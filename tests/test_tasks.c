@@ -199,6 +199,7 @@ static void malformed_rows(void **state) {
   one_malformed("jsonl", "", json, "{\"first\": \"a\", \"second\": \"b\", \"gold\": 0.5}\n", "'gold' is no text");
   one_malformed("jsonl", "", json, "{\"first\": \"a\", \"second\": \"b\", \"gold\": 9}\n", "label '9'");
   one_malformed("jsonl", "", json, "{\"first\": \"a\", \"second\": \"b\"}\n", "no label");
+  one_malformed("jsonl", "", "{\"First\": \"a\", \" SECOND \": \"b\", \"Gold\": \"no\"}\n", "[1]\n", "no JSON object");
   one_malformed("jsonl", "", json, "{\"first\": \"a\", \"first\": \"a\"}\n", "duplicate");
   one_malformed("jsonl", "", json, "{\"first\": \"a\xFF\"}\n", "0xff");
   one_malformed("jsonl", "", json, "[1]\n", "no JSON object");

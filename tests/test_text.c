@@ -78,6 +78,8 @@ static void reads_json_lines(void **state) {
   GIVES_JSON("{\"text\": \"1e999 NaN\", \"a\": NaN, \"b\": [-Infinity, 1e999, 5]}",
              "1e999 NaN|");                                      /* as Python writes */
   GIVES_JSON("{\"text\": \"a,}\", \"b\": [1, 2, ],\t}", "a,}|"); /* and people */
+  GIVES_JSON("{\"a\\u0000\": 1, \"text\": \"a\\\\u0000\", \"\\\\\\u0000\" : 2}", "a\\u0000|");
+  GIVES_JSON("{\"a\\u0000\": {\"b\": \"\\u0000:\"}, \"text\": \"c\"}", "c|");
   GIVES_JSON("{\"text\": \"a b c d e f g h i j k l m n o p q r s t u v w x y z \\ud83d\\ude00\"}",
              "a b c d e f g h i j k l m n o p q r s t u v w x y z \xF0\x9F\x98\x80|");
 }

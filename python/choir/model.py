@@ -413,8 +413,8 @@ class Session(Handle):
         self._slots, self._vocab = slots, model.config["vocab_size"]
 
     def advance(self, tokens, *, every: bool = False) -> np.ndarray:
-        """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, perhaps empty
-        ones. Returns the logits behind the last new token of each slot, [slots,V] float32, NaN where a slot got none;
+        """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, some of them
+        perhaps empty. Returns the logits behind the last new token of each slot, [slots,V] float32, NaN where a slot got none;
         with `every` those behind every new token, [sum of counts,V]."""
         given = [tokens] if self._slots == 1 and (not len(tokens) or np.ndim(tokens[0]) == 0) else list(tokens)
         if len(given) != self._slots:
@@ -422,6 +422,8 @@ class Session(Handle):
         parts = [native.ids(part, -1) for part in given]
         counts = ffi.new("int[]", [len(part) for part in parts])
         joined = native.array(np.concatenate(parts), np.int32)
+        if not len(joined):
+            raise native.ArgumentError("no slot gets a token, so there are no logits behind one: give at least one token")
         last = np.full((self._slots, self._vocab), np.nan, np.float32)
         behind = np.empty((len(joined), self._vocab), np.float32) if every else None
         with self.use() as address:

@@ -57,6 +57,7 @@ class Memory(unittest.TestCase):
         batch = np.zeros(trainer.shape, np.int32)
         with model:
             session.advance([1, 2])
+            self.assertRaisesRegex(choir.ArgumentError, "give at least one token", session.advance, [])
         for use in (lambda: model.forward([[1]]), lambda: model.config, lambda: trainer.step(batch), model.session):
             with self.assertRaisesRegex(ValueError, "this Model is closed"):
                 use()

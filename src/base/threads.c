@@ -14,7 +14,10 @@ int ch_threads_resolve(int asked, int *threads) {
   if (asked < 0 || asked > CH_THREADS_MOST)
     return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all CPUs) to %d", asked, CH_THREADS_MOST);
   const char *omp = getenv("OMP_NUM_THREADS"); /* batch systems set it; of a list the first number */
-  long said = omp ? strtol(omp, NULL, 10) : 0, found = asked ? asked : said > 0 ? said : ch_machine_cpus();
+  long said = omp ? strtol(omp, NULL, 10) : 0;
+  if (!asked && said > CH_THREADS_MOST)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "OMP_NUM_THREADS is %.40s; must be at most %d", omp, CH_THREADS_MOST);
+  long found = asked ? asked : said > 0 ? said : ch_machine_cpus();
   *threads = found > CH_THREADS_MOST ? CH_THREADS_MOST : (int)found;
   return CHOIR_OK;
 }

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/text.h"
+#include "data/mend.h"
 
 static const size_t JSON_LINE_LIMIT = (size_t)1 << 30;
 
@@ -288,50 +289,8 @@ static const char *type_name(const json_t *value) {
   return names[json_typeof(value)];
 }
 
-/* The UTF-16 unit that "\uXXXX" at p stands for; 0: there is none. */
-static unsigned unit_at(const char *p, const char *end) {
-  unsigned unit = 0;
-  if (end - p < 6 || p[0] != '\\' || p[1] != 'u') return 0;
-  for (int i = 2; i < 6; i++) {
-    const char *digit = p[i] ? strchr("0123456789abcdefABCDEF", p[i]) : NULL;
-    if (!digit) return 0;
-    long value = digit - "0123456789abcdefABCDEF";
-    unit = unit * 16 + (unsigned)(value > 15 ? value - 6 : value);
-  }
-  return unit;
-}
-
-/* A comma behind the last of an object's or array's values, as people write it. */
-static int is_trailing(const char *p, const char *end) {
-  if (*p++ != ',') return 0;
-  while (p < end && memchr(" \t\r\n", *p, 4)) p++;
-  return p < end && (*p == '}' || *p == ']');
-}
-
-/* Changes in t->block what is nobody's text and JSON does not know: numbers of any kind as Python's json writes them
- * (NaN, 1e999) become 0, a trailing comma a space; with replace_invalid half a surrogate pair U+FFFD. Whether any. */
-static int mend_line(ch_text *t) {
-  int inside = 0, mended = 0;
-  for (char *p = t->block.data, *end = p + t->block.size; p < end;) {
-    char *from = p;
-    unsigned unit = inside ? unit_at(p, end) : 0, next = unit ? unit_at(p + 6, end) : 0;
-    if (unit >= 0xD800 && unit < 0xDC00 && next >= 0xDC00 && next < 0xE000) {
-      p += 12;
-    } else if (unit >= 0xD800 && unit < 0xE000 && t->o.replace_invalid) {
-      memcpy(p, "\\ufffd", 6);
-      p += 6, mended = 1, t->replaced++;
-    } else if (inside && *p == '\\') {
-      p += 2;
-    } else if (!inside && memchr("-0123456789NI", *p, 13)) {
-      while (p < end && memchr("+-.0123456789eEINafinty", *p, 23)) *p++ = ' ';
-      *from = '0', mended = 1;
-    } else if (!inside && is_trailing(p, end)) {
-      *p++ = ' ', mended = 1;
-    } else {
-      inside ^= *p++ == '"';
-    }
-  }
-  return mended;
+static int mend(ch_text *t) {
+  return ch_json_mend(t->block.data, t->block.size, t->o.replace_invalid ? &t->replaced : NULL);
 }
 
 static json_t *load_line(const ch_text *t, json_error_t *e) {
@@ -345,7 +304,7 @@ static int parse(ch_text *t) {
   json_error_t e;
   json_decref(t->object);
   t->object = load_line(t, &e);
-  if (!t->object && mend_line(t)) t->object = load_line(t, &(json_error_t){.line = 0}); /* `e` says what was written */
+  if (!t->object && mend(t)) t->object = load_line(t, &(json_error_t){.line = 0}); /* `e` says what was written */
   if (!t->object)
     return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: not JSON: %s (column %d)", t->input.path, number, e.text, e.column);
   if (!json_is_object(t->object))

@@ -40,7 +40,7 @@ static int check(const choir_model *model, int count, const choir_fill_options *
     return ch_error(CHOIR_ERROR_ARGUMENT, "count %d must be at least 1, steps %d, block %d and top_k %d at least 0",
                     count, o->steps, o->block, o->top_k);
   if (!(o->temperature >= 0 && isfinite(o->temperature) && o->top_p > 0 && o->top_p <= 1))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "temperature is %g and top_p %g; must be 0 or more, and above 0 to 1",
+    return ch_error(CHOIR_ERROR_ARGUMENT, "temperature is %g and top_p %.17g; must be 0 or more, and above 0 to 1",
                     o->temperature, o->top_p);
   return CHOIR_OK;
 }

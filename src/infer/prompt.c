@@ -16,7 +16,7 @@ static int check_numbers(const choir_generate_options *o) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "temperature is %g; must be 0 (the likeliest token) or more", o->temperature);
   if (o->top_k < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "top_k is %d; must be 0 (all tokens) or more", o->top_k);
   if (!(o->top_p > 0 && o->top_p <= 1))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "top_p is %g; must be above 0, and 1 (all tokens) at most", o->top_p);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "top_p is %.17g; must be above 0, and 1 (all tokens) at most", o->top_p);
   if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
   return CHOIR_OK;
 }

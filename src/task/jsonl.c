@@ -2,16 +2,29 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "task/rows.h"
 
 typedef char digits[24];
 
-static const json_t *find_value(const json_t *row, const ch_task_source *source) {
+/* json_object_foreach takes no object that is const. */
+static const json_t *find_similar(json_t *row, const json_t *name) {
+  const char *key;
+  json_t *value;
+  json_object_foreach(row, key, value) {
+    if (ch_source_is((ch_value){key, strlen(key)}, name, 0) && !json_is_null(value)) return value;
+  }
+  return NULL;
+}
+
+static const json_t *find_value(json_t *row, const ch_task_source *source) {
   size_t i;
-  const json_t *key, *value;
-  json_array_foreach(source, i, key) {
-    if ((value = json_object_get(row, json_string_value(key))) && !json_is_null(value)) return value;
+  const json_t *name, *value;
+  json_array_foreach(source, i, name) {
+    if (!json_is_string(name)) continue;
+    if ((value = json_object_get(row, json_string_value(name))) && !json_is_null(value)) return value;
+    if ((value = find_similar(row, name))) return value;
   }
   return NULL;
 }
@@ -33,7 +46,7 @@ static int as_text(const json_t *value, char *room, ch_value *out) {
 }
 
 /* The values of a row into the table, or a reason why it is malformed. */
-static int add_object(ch_rows *rows, int64_t line, const json_t *row, int labelled) {
+static int add_object(ch_rows *rows, int64_t line, json_t *row, int labelled) {
   const choir_task *t = rows->task;
   ch_value value[CH_TASK_COLUMNS + 1] = {{0}}, spelling = {0};
   digits room[CH_TASK_COLUMNS + 2];

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/format.h"
 
@@ -64,6 +65,13 @@ int ch_rows_label_of(ch_rows *rows, int64_t line, const ch_value *value, int lab
   else
     return 0;
   return 1;
+}
+
+int ch_source_is(ch_value field, const json_t *text, int exactly) {
+  const char *wanted = json_string_value(text);
+  if (!exactly) field = trimmed(field);
+  return field.size == json_string_length(text) &&
+         !(exactly ? memcmp(field.text, wanted, field.size) : strncasecmp(field.text, wanted, field.size));
 }
 
 const char *ch_source_text(const ch_task_source *source, char *text, size_t size) {

@@ -40,6 +40,10 @@ int ch_rows_leave_out(ch_rows *rows, int64_t line, const char *format, ...) __at
 /* The row's label from what the file says, NULL text: nothing. Nonzero: the row is malformed, and was counted. */
 int ch_rows_label_of(ch_rows *rows, int64_t line, const ch_value *value, int labelled, int *label);
 
+/* Whether a header or key is a source's text: as the description has it, or (not `exactly`) with other capitals and
+ * spaces around it, as spreadsheets write headers. */
+int ch_source_is(ch_value field, const json_t *text, int exactly);
+
 /* "a or b": the texts of a source, for messages. */
 const char *ch_source_text(const ch_task_source *source, char *text, size_t size);
 

@@ -2,7 +2,6 @@
  * like any other. The first line is a header where it names the task's columns; where it does not, columns that the
  * task knows by number are taken by that. */
 #include <string.h>
-#include <strings.h>
 
 #include "base/text.h"
 #include "task/rows.h"
@@ -27,21 +26,12 @@ static int split_fields(ch_value line, ch_value *field) {
   }
 }
 
-/* As the description has it, or with other capitals and spaces around it, as spreadsheets write headers. */
-static int is_named(ch_value field, const json_t *name, int exactly) {
-  while (!exactly && field.size && *field.text == ' ') field.text++, field.size--;
-  while (!exactly && field.size && field.text[field.size - 1] == ' ') field.size--;
-  const char *wanted = json_string_value(name);
-  return field.size == json_string_length(name) &&
-         !(exactly ? memcmp(field.text, wanted, field.size) : strncasecmp(field.text, wanted, field.size));
-}
-
 static int by_name(const ch_task_source *source, const ch_value *field, int fields) {
   size_t i;
   const json_t *name;
   json_array_foreach(source, i, name) {
     for (int i = 0; i < 2 * fields && json_is_string(name); i++)
-      if (is_named(field[i % fields], name, i < fields)) return i % fields;
+      if (ch_source_is(field[i % fields], name, i < fields)) return i % fields;
   }
   return -1;
 }

@@ -65,12 +65,13 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run, const char *from) {
 
 /* By hand, because steps allocate nothing. */
 void ch_metrics_step(ch_metrics *m, const choir_trainer_result *r, const char *more) {
-  char line[640];
+  char line[640], loss[32] = "null"; /* of a step in which nothing was masked there is none */
+  if (r->targets) ch_format(loss, sizeof loss, "%.9g", r->loss);
   int length = ch_format(line, sizeof line,
                          "{\"event\":\"step\",\"step\":%" PRId64
-                         ",\"loss\":%.9g,\"aux_loss\":%.9g,\"z_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
+                         ",\"loss\":%s,\"aux_loss\":%.9g,\"z_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
                          "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"fullest\":[%.5g,%.5g,%.5g]%s}\n",
-                         r->step, r->loss, r->aux_loss, r->z_loss, r->rate, r->gradient_norm, r->dropped, r->unrouted,
+                         r->step, loss, r->aux_loss, r->z_loss, r->rate, r->gradient_norm, r->dropped, r->unrouted,
                          r->imbalance, r->fullest[0], r->fullest[1], r->fullest[2], more);
   ch_log_add(&m->results, line, (size_t)length);
 }

@@ -229,9 +229,10 @@ def of_run(run: pathlib.Path) -> dict[str, Any]:
     steps = [line for line in lines if line.get("event") == "step"]
     process = [line for line in times if line.get("event") == "process"][-1]
     seconds = [line["seconds"] for line in times if "seconds" in line]
+    told = [line for line in steps if line["loss"] is not None]  # as where a step masked nothing
     curve = [
         [part[-1]["step"], round(float(np.mean([line["loss"] for line in part])), 5)]
-        for part in (list(p) for p in np.array_split(np.array(steps, object), min(_POINTS, len(steps))))
+        for part in (list(p) for p in np.array_split(np.array(told, object), min(_POINTS, len(told))))
     ]
     return {
         "format": "choir-result",

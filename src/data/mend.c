@@ -1,0 +1,68 @@
+/* What people and programs write into lines of JSON, and JSON does not know. */
+#include "data/mend.h"
+
+#include <string.h>
+
+/* The UTF-16 unit that "\uXXXX" at p stands for; 0: there is none. */
+static unsigned unit_at(const char *p, const char *end) {
+  unsigned unit = 0;
+  if (end - p < 6 || p[0] != '\\' || p[1] != 'u') return 0;
+  for (int i = 2; i < 6; i++) {
+    const char *digit = p[i] ? strchr("0123456789abcdefABCDEF", p[i]) : NULL;
+    if (!digit) return 0;
+    long value = digit - "0123456789abcdefABCDEF";
+    unit = unit * 16 + (unsigned)(value > 15 ? value - 6 : value);
+  }
+  return unit;
+}
+
+/* A comma behind the last of an object's or array's values, as people write it. */
+static int is_trailing(const char *p, const char *end) {
+  if (*p++ != ',') return 0;
+  while (p < end && memchr(" \t\r\n", *p, 4)) p++;
+  return p < end && (*p == '}' || *p == ']');
+}
+
+static int is_key(const char *behind, const char *end) {
+  while (behind < end && memchr(" \t\r\n", *behind, 4)) behind++;
+  return behind < end && *behind == ':';
+}
+
+/* A NUL in a key, which jansson takes in values alone, becomes U+FFFD. */
+static int mend_key(char *p, const char *end) {
+  int mended = 0;
+  while (p < end)
+    if (*p == '\\' && end - p >= 6 && !memcmp(p, "\\u0000", 6)) {
+      memcpy(p, "\\ufffd", 6);
+      p += 6, mended = 1;
+    } else {
+      p += 1 + (*p == '\\');
+    }
+  return mended;
+}
+
+int ch_json_mend(char *line, size_t size, uint64_t *replaced) {
+  int inside = 0, mended = 0;
+  char *begin = line; /* of the text that p is inside of */
+  for (char *p = line, *end = p + size; p < end;) {
+    char *from = p;
+    unsigned unit = inside ? unit_at(p, end) : 0, next = unit ? unit_at(p + 6, end) : 0;
+    if (unit >= 0xD800 && unit < 0xDC00 && next >= 0xDC00 && next < 0xE000) {
+      p += 12;
+    } else if (unit >= 0xD800 && unit < 0xE000 && replaced) {
+      memcpy(p, "\\ufffd", 6);
+      p += 6, mended = 1, ++*replaced;
+    } else if (inside && *p == '\\') {
+      p += 2;
+    } else if (!inside && memchr("-0123456789NI", *p, 13)) {
+      while (p < end && memchr("+-.0123456789eEINafinty", *p, 23)) *p++ = ' ';
+      *from = '0', mended = 1;
+    } else if (!inside && is_trailing(p, end)) {
+      *p++ = ' ', mended = 1;
+    } else if (*p++ == '"') {
+      if (inside && is_key(p, end)) mended |= mend_key(begin, p);
+      inside = !inside, begin = p;
+    }
+  }
+  return mended;
+}
