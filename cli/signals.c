@@ -1,6 +1,8 @@
 /* Being asked to stop. */
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -8,13 +10,29 @@ static volatile sig_atomic_t stop;
 
 static void on_signal(int number) { stop = 1; }
 
-/* One that the parent has ignored, as nohup does and a script for its background jobs, stays so. */
+/* Signals that the parent has ignored, as nohup does and a script for its background jobs, a bit each. They are noted
+ * before libraries begin: UCX, which Open MPI 5 brings, catches SIGHUP as it is loaded. By the call itself, since
+ * sanitizers, which replace sigaction, have not begun either. */
+static unsigned long ignored;
+
+static void note_ignored(void) {
+  struct {
+    void (*handler)(int);
+    unsigned long rest[8];
+  } action;
+  for (int number = 1; number < 32; number++)
+    if (!syscall(SYS_rt_sigaction, number, NULL, &action, 8) && action.handler == SIG_IGN) ignored |= 1ul << number;
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = note_ignored;
+
+/* What the parent has ignored stays so. */
 static void catch_one(int number, int flags) {
-  struct sigaction action, before;
+  struct sigaction action;
   memset(&action, 0, sizeof action);
-  action.sa_handler = on_signal;
+  action.sa_handler = ignored >> number & 1 ? SIG_IGN : on_signal;
   action.sa_flags = flags | SA_RESTART;
-  if (!sigaction(number, NULL, &before) && before.sa_handler != SIG_IGN) sigaction(number, &action, NULL);
+  sigaction(number, &action, NULL);
 }
 
 void cli_catch_signals(void) {
