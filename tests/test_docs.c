@@ -1,11 +1,10 @@
-/* The docs are true: commands in them run, every op has a row, and every verb is one. Lines of four spaces that begin
+/* The docs are true: commands in them run, and every verb is one. Lines of four spaces that begin
  * with `choir` are run, in the order of the page, on small made-up data; CONTRIBUTING.md says how a page marks those
  * that take too long. */
 #include <glob.h>
 #include <sys/stat.h>
 
 #include "npy/npy.h"
-#include "op/op.h"
 #include "program.h"
 
 static char *read_page(const char *page) {
@@ -112,19 +111,6 @@ static void verbs_exist(void **state) {
       CHOIR_SOURCE_DIR);
 }
 
-#define NAME(name, args) #name,
-static void every_op_has_a_row(void **state) {
-  static const char *const ops[] = {CH_OPS(NAME)};
-  char *text = read_page("docs/ops.md"), name[64];
-  for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
-    size_t length = strlen(ops[i]);
-    if (length > 9 && !strcmp(ops[i] + length - 9, "_backward")) length -= 9;
-    snprintf(name, sizeof name, "`%.*s`", (int)length, ops[i]);
-    if (!strstr(text, name)) fail_msg("docs/ops.md lacks the op %s", name);
-  }
-  free(text);
-}
-
 /* The lines of four spaces behind a heading, as the body of main. */
 static void write_example(const char *page, const char *heading, const char *file) {
   char *text = read_page(page), *line = strstr(text, heading);
@@ -158,4 +144,4 @@ static void the_example_in_c_runs(void **state) {
   assert_true(strlen(program_output) > 10);
 }
 
-TEST_MAIN(setup, program_directory_remove, commands_run, the_example_in_c_runs, verbs_exist, every_op_has_a_row)
+TEST_MAIN(setup, program_directory_remove, commands_run, the_example_in_c_runs, verbs_exist)

@@ -114,8 +114,6 @@ def judged(runs, arm):
 
 
 def status(claim, estimate, p):
-    if estimate is None:
-        return "not run yet"
     low, high = estimate.interval()
     if claim.get("equal"):
         return "holds" if p < 0.05 else "not resolved"
@@ -126,7 +124,7 @@ def status(claim, estimate, p):
 
 
 def claims_table(runs):
-    """p is corrected for all claims of the plan; one that has not run has p 1."""
+    """Claims that have been run; p is corrected for all of the plan, one that has not run has p 1."""
     found, margin = [runs.claim(claim) for claim in PLAN["claims"]], PLAN["margin"]
     ps = holm(
         [
@@ -134,9 +132,12 @@ def claims_table(runs):
             for claim, e in zip(PLAN["claims"], found)
         ]
     )
-    yield "| claim | lead, or loss by thresholds above own routing | p | status |\n|---|--:|--:|--:|"
-    for claim, estimate, p in zip(PLAN["claims"], found, ps):
-        shown = "" if estimate is None else f"{p:.2g}" if p >= 0.001 else "< 0.001"
+    run = [one for one in zip(PLAN["claims"], found, ps) if one[1] is not None]
+    yield f"Of the {len(found)} claims of the plan {len(run)} can be judged."
+    if run:
+        yield "\n| claim | lead, or loss by thresholds above own routing | p | status |\n|---|--:|--:|--:|"
+    for claim, estimate, p in run:
+        shown = f"{p:.2g}" if p >= 0.001 else "< 0.001"
         yield f"| {claim['text']} | {interval(estimate)} | {shown} | {status(claim, estimate, p)} |"
 
 
