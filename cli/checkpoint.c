@@ -30,7 +30,7 @@ int cli_data_of_run(const char *path, const char **data) {
     if (ch_own_there(file, &there)) return cli_fail();
     if (there) return (*data = cli_read_file(file, &size)) ? 0 : CLI_FAILED;
   }
-  choir_model *none;
-  if (ch_there(path, &there) || (!there && choir_model_load(path, NULL, &none, NULL))) return cli_fail();
+  char found[PATH_MAX];
+  if (choir_checkpoint_find(path, found, sizeof found)) return cli_fail(); /* it is no run, whatever it may lack */
   return cli_usage("%s: does not say what data it was trained on; give --data DIR", cli_shown(path));
 }

@@ -150,6 +150,13 @@ static int open_files(const cli_verb *verb, int count, const char **operands) {
   return 0;
 }
 
+/* --resume RUN is meant as --resume --out RUN. */
+static int missing_option(const cli_option *o, const char *more) {
+  if (!more) return cli_usage("--%s %s is missing", o->name, o->argument);
+  return cli_usage("--%s %s is missing, and '%s' stands alone: did you mean --%s %s?", o->name, o->argument, more,
+                   o->name, more);
+}
+
 /* Defaults first, then the words; options and operands may be in any order, "--" ends the options. */
 static int parse(const cli_verb *verb, int count, char **words) {
   char given[OPTIONS_MOST] = {0};
@@ -178,7 +185,7 @@ static int parse(const cli_verb *verb, int count, char **words) {
   }
   for (int i = 0; !status && verb->options[i].name; i++)
     if (verb->options[i].required && !given[i])
-      status = cli_usage("--%s %s is missing", verb->options[i].name, verb->options[i].argument);
+      status = missing_option(&verb->options[i], seen > verb->most && verb->most >= 0 ? operands[verb->most] : NULL);
   if (!status && seen < verb->least)
     status = cli_usage("missing operand; usage: choir %s %s", verb->name, verb->operands);
   if (!status && verb->most >= 0 && seen > verb->most)

@@ -16,6 +16,8 @@ static void usage_errors(void **state) {
   program_refuses(2, "whole number", "choir init c --out o --seed 12x");
   program_refuses(2, "must be 9223372036854775807 at most", "choir init c --out o --seed 9223372036854775808");
   program_refuses(2, "must be 2147483647 at most", "choir forward a b --threads 2147483648");
+  program_refuses(2, "did you mean --out run?", "choir train --resume run");
+  program_refuses(1, "neither a checkpoint", "mkdir -p plain; choir eval plain");
   program_refuses(2, "must be a number", "choir generate r --prompt a --temperature nan");
   program_refuses(2, "given more than 64 times", "choir info c $(for i in $(seq 65); do echo --set steps=1; done)");
   program_refuses(2, "needs a value", "choir init c --out");

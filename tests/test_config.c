@@ -325,6 +325,7 @@ static void set_takes_tails(void **state) {
   refused(choir_config_set(&c, "", "1"), "unknown key ''");
   refused(choir_config_set(&c, "train.rte", "1"), "train.rate");
   refused(choir_config_set(&c, "rate", "0.05x"), "train.rate is '0.05x'");
+  refused(choir_config_set(&c, "rate", ".05"), "as JSON writes numbers: 0.05");
   refused(choir_config_set(&c, "model.name", "\xff"), "model.name");
 }
 

@@ -99,7 +99,7 @@ static int with_stack(int which, int kib) {
   return program_wait(child);
 }
 
-/* Every size from 96 KiB on gives a result or a refusal; what docs/embedding.md promises is enough. A build without
+/* Every size from 48 KiB on gives a result or a refusal; what docs/embedding.md promises is enough. A build without
  * optimization, or with sanitizers, has larger frames. */
 static void small_stacks(void **state) {
 #if !defined __OPTIMIZE__ || defined CHOIR_SANITIZED
@@ -107,7 +107,7 @@ static void small_stacks(void **state) {
 #endif
   static const int enough[CALLS] = {[LOAD] = 144, [GENERATE] = 144, [BUILD] = 144, [TRAIN] = 256, [TUNE] = 256};
   for (int which = 0; which < CALLS; which++)
-    for (int kib = 96; kib <= 256; kib += 16) {
+    for (int kib = 48; kib <= 256; kib += 16) {
       int status = with_stack(which, kib);
       if (status != CHOIR_OK && (status != CHOIR_ERROR_UNSUPPORTED || kib >= enough[which]))
         fail_msg("call %d with %d KiB: status %d", which, kib, status);

@@ -112,11 +112,14 @@ def keeps_thresholds(router: str) -> bool:
 
 def router_config(router: str = "expert_choice", **options: Any) -> Config:
     """A config of a router: its paper's defaults, and what is given by name. ArgumentError names an option that the
-    router does not take, or the nearest name of one that does not exist."""
+    router does not take, or those that it takes, for one that does not exist."""
     native.text(router)  # TypeError: no name
     config = Config()
     config.set("model.router.name", router)
     for key, value in options.items():
+        if f"model.router.{key}" not in config:
+            takes = ", ".join(field.key.rpartition(".")[2] for field in Config.router_options(router))
+            raise native.ArgumentError(f"router '{router}' has no option '{key}'; it takes {takes or 'none'}")
         config.set(f"model.router.{key}", value)
     return config
 

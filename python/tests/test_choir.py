@@ -105,9 +105,9 @@ class Route(unittest.TestCase):
 
     def test_refuses_with_the_library_s_words(self):
         for words, call in {
+            "'expert_choice' has no option 'k'; it takes ": lambda: choir.route(self.logits, k=2),
             "did you mean 'expert_choice'": lambda: choir.route(self.logits, "expert_choise"),
             "does not take it": lambda: choir.route(self.logits, "hash", cap=3, tokens=np.arange(64)),
-            "unknown key": lambda: choir.route(self.logits, captain=3),
             "where (-1, -1) is wanted": lambda: choir.route(self.logits[0]),
             "where (64,) is wanted": lambda: choir.route(self.logits, "hash", tokens=np.arange(63)),
             "complex numbers": lambda: choir.route(self.logits * 1j),

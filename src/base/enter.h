@@ -29,6 +29,10 @@ int ch_enter(ch_entered *entered, const void *frame, const char *function, const
              const void *const *pointer, int count);
 void ch_leave(const ch_entered *entered);
 
+/* Of a function behind the door with a large frame: as a part of its caller it would need that before anybody has asked
+ * whether there is room. */
+#define CH_BEHIND_DOOR __attribute__((noinline))
+
 /* CHOIR_ERROR_UNSUPPORTED where the stack of the calling thread has less room than that, behind the frame of the
  * function. Where nobody can tell there is enough. */
 #define CH_NEEDS_STACK(kib) CH_TRY(ch_stack_check(__builtin_frame_address(0), __func__, kib))

@@ -265,8 +265,7 @@ static void release_build(build *b) {
   choir_tokenizer_free(b->tokenizer);
 }
 
-int choir_data_build(const choir_data_build_options *options) {
-  CH_ENTER(options);
+static CH_BEHIND_DOOR int build_data(const choir_data_build_options *options) {
   CH_CHECK_RESERVED(options, "choir_data_build_options");
   CH_TRY(ch_build_check(options));
   build b = {.o = options, .started = ch_machine_seconds()};
@@ -277,4 +276,9 @@ int choir_data_build(const choir_data_build_options *options) {
   if (!code && !(code = ch_dir_begin(&b.dir, options->output))) code = ch_dir_end(&b.dir, build_all(&b));
   release_build(&b);
   return code;
+}
+
+int choir_data_build(const choir_data_build_options *options) {
+  CH_ENTER(options);
+  return build_data(options);
 }

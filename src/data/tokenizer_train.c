@@ -32,7 +32,7 @@ typedef struct trainer {
   ch_sample sample;
   ch_spm_training training;
   ch_buffer sentences, sizes; /* of const char *, of size_t */
-  double started, reported;
+  double started, cpu, reported;
   int stopped;
 
   pthread_mutex_t lock;
@@ -201,8 +201,9 @@ static struct timespec in_a_moment(void) {
 static void report_search(trainer *t) {
   const double least = 0.5, most = 3;
   double megabytes = 1e-6 * (double)t->sample.bytes;
-  report(t, "finding pieces: %.0f s; %.1f MB of text need %.0f to %.0f s of a CPU", ch_machine_seconds() - t->started,
-         megabytes, least * megabytes, most * megabytes);
+  report(t, "finding pieces: %.0f s, %.0f of them on a CPU; %.1f MB of text need %.0f to %.0f of these",
+         ch_machine_seconds() - t->started, ch_machine_cpu_seconds() - t->cpu, megabytes, least * megabytes,
+         most * megabytes);
 }
 
 static int run_trainer(trainer *t) {
@@ -230,7 +231,7 @@ static int make_tokenizer(trainer *t) {
   if (!t->training.count) return ch_error(CHOIR_ERROR_FORMAT, "%s: no text to train a tokenizer on", t->o->inputs[0]);
   CH_TRY(look_for_spaces(t));
   t->training.sentences = (void *)t->sentences.data, t->training.sizes = (void *)t->sizes.data;
-  t->started = ch_machine_seconds();
+  t->started = ch_machine_seconds(), t->cpu = ch_machine_cpu_seconds();
   return run_trainer(t);
 }
 

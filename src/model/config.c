@@ -226,8 +226,9 @@ int choir_config_set(choir_config *config, const char *key, const char *value) {
   CH_TRY(ch_field_find(key, &f));
   json_t *json = f->kind >= CH_FIELD_WORD ? json_string(value) : json_loads(value, JSON_DECODE_ANY, NULL);
   if (!json)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s is '%.40s': must be %s", f->path, value,
-                    ch_field_wanted(f, want, sizeof want));
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s is '%.40s': must be %s%s", f->path, value,
+                    ch_field_wanted(f, want, sizeof want),
+                    strpbrk(value, "0123456789") ? ", as JSON writes numbers: 0.05, 1e-3" : "");
   int code = ch_field_set(config, f, json);
   json_decref(json);
   return code;

@@ -186,9 +186,7 @@ static int run_in(ch_tune *t, ch_claim *claim) {
   return code ? code : ch_run_loop(&t->run);
 }
 
-int choir_finetune(const choir_finetune_options *options) {
-  CH_ENTER(options);
-  CH_NEEDS_STACK(CH_STACK_TRAIN_KIB);
+static CH_BEHIND_DOOR int finetune(const choir_finetune_options *options) {
   ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_finetune_options");
   ch_tune t = {.run = {.kind = &ch_run_tuning,
@@ -211,4 +209,10 @@ int choir_finetune(const choir_finetune_options *options) {
   json_decref(t.settings.task);
   ch_claim_release(&claim, code != CHOIR_OK);
   return code;
+}
+
+int choir_finetune(const choir_finetune_options *options) {
+  CH_ENTER(options);
+  CH_NEEDS_STACK(CH_STACK_TRAIN_KIB);
+  return finetune(options);
 }

@@ -426,7 +426,8 @@ class ExpertChoice(MoE):
         d_model, d_hidden: widths of rows and of experts.
         num_experts: experts of the layer.
         cap: experts that a token may have, 0 for any number of them.
-        options: of MoE, `capacity_factor`, `pool`, `causal`, `activation` and so on.
+        options: of MoE, `capacity_factor`, `pool`, `causal`, `activation` and so on; those of the router and their
+            defaults are choir.Config.router_options("expert_choice").
 
     Shape: [..., d_model] to the same.
 
