@@ -1,12 +1,15 @@
 """What stands around a layer of choir.torch: batches without tokens, loss scalers, modules in the gate's place, adapters."""
 
+import base64
 import copy
 import importlib.util
+import io
 import itertools
 import unittest
 import warnings
 
 import choir
+import numpy as np
 from torch_cases import DEVICE, LAYERS, TorchTest, cannot_compile, experts_of, lacks, torch
 
 if torch:
@@ -255,6 +258,15 @@ class Around(TorchTest):
                 torch.testing.assert_close(layer(self.x, taken=forced), out)
                 layer(self.x, taken=forced).square().sum().backward()
                 self.assertGreater(float(layer.gate.weight.grad.abs().sum()), 0)
+        whole, file = self.torch.recorded(routes, 8), io.BytesIO()
+        np.save(file, routes.cpu().numpy().astype(np.uint16))  # as vLLM's server, of more than 256 experts
+        by_vllm = base64.b64encode(file.getvalue()).decode()
+        by_sglang = base64.b64encode(routes.cpu().numpy().astype("<i4").tobytes()).decode()
+        for given in (by_vllm, by_sglang, routes.cpu().numpy().astype(np.uint8)):
+            self.assertTrue(torch.equal(self.torch.recorded(given, 8, shape=(2, 2)), whole.cpu()))
+        for given, shape, why in ((by_sglang, None, "shape="), (by_sglang, (3, 7), "base64"), ("no base64", (2, 2), "base64")):
+            with self.assertRaisesRegex(choir.ArgumentError, why):
+                self.torch.recorded(given, 8, shape=shape)
         routes[3, 1] = -1  # no record: no expert
         self.assertEqual(int(self.torch.recorded(routes, 8)[1, 3].sum()), 0)
         for bad, why in (

@@ -83,7 +83,7 @@ def state_is_one(way):
 
 def stages():
     """Layers of other names have each their own state, also on one process more of them; of the same names and sizes, with
-    other weights, nobody can tell; a group tells."""
+    other weights, also where those began alike, nobody can tell; a group tells."""
     import torch.distributed as dist
 
     rank, x = dist.get_rank(), torch.randn(24, 16)
@@ -106,6 +106,17 @@ def stages():
         raise AssertionError("layers with other weights were taken as one")
     choir.torch.update_routers(stage, group=[dist.new_group([r]) for r in range(SIZE)][rank])
     assert torch.equal(stage.thresholds, stage.routing.cutoffs)
+    torch.manual_seed(6)
+    alike = choir.torch.ExpertChoice(16, 24, 8)  # on both, until they have learnt
+    for turn in range(2):
+        alike(x).sum().backward()
+        try:
+            choir.torch.update_routers(alike)
+        except choir.ArgumentError as error:
+            assert turn and "pipeline" in str(error), error
+        else:
+            assert not turn, "stages that began alike were taken as one for ever"
+        alike.gate.weight.data.mul_(1 + rank)
     choir.torch.update_routers(torch.nn.Linear(2, 2) if rank else choir.torch.ExpertChoice(16, 24, 8))  # nobody waits
 
 

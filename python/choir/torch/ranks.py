@@ -36,18 +36,21 @@ def check_same(count: int, what: str, device: torch.device, group) -> None:
         torch._assert_async(most[0] == -most[1])
 
 
-_KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by model: the world, and the group found in it
+_KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by model: the world, the group found in it, and calls
 
 
 def replicas(model: nn.Module, layers: dict[str, nn.Module]):
-    """The group of the processes whose layers have the same names and sizes. All processes ask each other once a model.
-    ArgumentError: the same layers have other weights."""
-    world, found = _KNOWN.get(model, (None, None))
-    if world is not dist.group.WORLD:
+    """The group of the processes whose layers have the same names and sizes. All processes ask each other at a model's
+    first call, and again where the number of calls has doubled: stages that began with the same weights have others by
+    then. ArgumentError: the same layers have other weights."""
+    world, found, calls = _KNOWN.get(model, (None, None, 0))
+    calls = calls + 1 if world is dist.group.WORLD else 1
+    if calls & (calls - 1) == 0:
         told: list = [None] * dist.get_world_size()
         dist.all_gather_object(told, [(_what(name, layer), _weights_of(layer)) for name, layer in layers.items()])
-        found = _group_of_same(told)
-        _KNOWN[model] = dist.group.WORLD, found
+        _check_weights(told)
+        found = _group_of_same(told) if calls == 1 else found
+    _KNOWN[model] = dist.group.WORLD, found, calls
     return found
 
 
@@ -68,9 +71,7 @@ def _weights_of(layer: nn.Module) -> Optional[tuple]:
     return "bits", int((bits * torch.arange(1, len(bits) + 1, device=bits.device)).sum())
 
 
-def _group_of_same(told: list[list[tuple]]):
-    """This process's group, of those that told the same names; all processes make all groups."""
-    names = [tuple(what for what, _ in each) for each in told]
+def _check_weights(told: list[list[tuple]]) -> None:
     same: dict = {}
     for each in told:
         for i, (what, weights) in enumerate(each):
@@ -80,6 +81,11 @@ def _group_of_same(told: list[list[tuple]]):
                     "stages of a pipeline? Then give group=, the processes that hold this stage; where all hold the same "
                     "layers, group=torch.distributed.group.WORLD"
                 )
+
+
+def _group_of_same(told: list[list[tuple]]):
+    """This process's group, of those that told the same names; all processes make all groups."""
+    names = [tuple(what for what, _ in each) for each in told]
     if len(set(names)) == 1:
         return dist.group.WORLD
     groups = {each: dist.new_group([r for r, held in enumerate(names) if held == each]) for each in dict.fromkeys(names)}
