@@ -223,5 +223,5 @@ CLI_VERB(
     "language-model loss: the loss under threshold routing, which is causal, is reported beside it. A model that is "
     "trained by masking has no such loss: what is printed is an upper bound of it, its standard error, and the loss "
     "by mask ratio (docs/diffusion.md). Under mpirun "
-    "or srun all processes evaluate together, and rank 0 prints; their number must divide train.shards, or "
+    "or srun all processes evaluate together, and rank 0 prints; their number must divide train.grad_chunks, or "
     "--shards (docs/clusters.md).");

@@ -95,17 +95,17 @@ static int prepare_finetune_config(choir_config **config, int *use) {
   char path[4096];
   const int steps = sets_steps(), given = !isnan(epochs);
   *use = !o.resume || set.count > 0;
-  if (o.resume && (o.from || task_name || recipe || given || o.patience || o.batch_sequences != 32))
-    return cli_usage("--from, --task, --recipe, --epochs, --patience and --batch are the run's own with --resume");
-  if (!o.resume && !(o.from && task_name && o.data))
-    return cli_usage("give --from, --task and --data (only --resume can do without)");
+  if (o.resume && (o.init_from || task_name || recipe || given || o.patience || o.batch_sequences != 32))
+    return cli_usage("--init-from, --task, --recipe, --epochs, --patience and --batch are the run's own with --resume");
+  if (!o.resume && !(o.init_from && task_name && o.data))
+    return cli_usage("give --init-from, --task and --data (only --resume can do without)");
   if (given && !(epochs > 0)) return cli_usage("--epochs %g: must be above 0", epochs);
   if (given && steps) return cli_usage("give one of --epochs E and --set train.steps=N");
   snprintf(path, sizeof path, "%s/config.json", o.out);
   if (o.disk_minutes < 0) return cli_usage("--disk-minutes %g: must not be negative", o.disk_minutes);
   if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
-  int code =
-      o.resume ? choir_config_load(path, config) : choir_finetune_config(o.from, recipe ? recipe : "constant", config);
+  int code = o.resume ? choir_config_load(path, config)
+                      : choir_finetune_config(o.init_from, recipe ? recipe : "constant", config);
   if (code) return cli_fail();
   int status = cli_apply_settings(*config, &set);
   if (!o.resume && !steps) o.epochs = given ? epochs : 10;
@@ -144,7 +144,7 @@ static int run_finetune(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory: config.json, metrics.jsonl, result.json, checkpoints/", 1},
-    {"from", "RUN|CHECKPOINT", CLI_PATH, &o.from, NULL, "what to start from", 0},
+    {"init-from", "RUN|CHECKPOINT", CLI_PATH, &o.init_from, NULL, "what to start from", 0},
     {"task", "NAME|FILE", CLI_SMALL, &task_name, NULL, "a task by its name, or by the JSON file that describes it", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL,
      "the task's files, or a directory with a folder of its name; with --resume the run's own otherwise", 0},
@@ -158,7 +158,7 @@ static const cli_option options[] = {
     {"batch", "B", CLI_INT, &o.batch_sequences, "32",
      "texts that batch routing routes together in evaluations; 0: no accuracy by batch routing", 0},
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
-     "change one field of the config, as train.rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
+     "change one field of the config, as train.learning_rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
     CLI_THREADS(&o.run.threads),
     CLI_BACKEND(&o.run.backend),

@@ -193,4 +193,4 @@ CLI_VERB(forward, "forward", "CHECKPOINT TOKENS.npy", 2, 2, "run given tokens: l
          "says otherwise. The loss is the mean cross-entropy of position t predicting token t+1, over B*(T-1) "
          "positions. Gradients include the router's weighted auxiliary loss, if any, which is reported separately. "
          "Started by mpirun or srun, all processes share the work; their number must "
-         "divide train.shards (or --shards), and that B (docs/clusters.md).");
+         "divide train.grad_chunks (or --shards), and that B (docs/clusters.md).");

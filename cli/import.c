@@ -33,4 +33,4 @@ CLI_VERB(
     "FOLDER has config.json and safetensors files of a model of type llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, "
     "glm4_moe or exaone_moe; FILE is a GGUF file of architecture llama, qwen3, olmoe, qwen3moe, glm4moe or hy_v3 with "
     "weights of type F32, F16, BF16 or Q8_0. What choir cannot compute, and fields that it does not know, are refused "
-    "by name. choir train --from makes a dense one into expert choice.");
+    "by name. choir train --init-from makes a dense one into expert choice.");

@@ -197,7 +197,7 @@ CLI_VERB_OF(
     "it, the mean gate, the cut-off in this text beside the one that training kept, the expert that it shares "
     "most tokens with (Jaccard), and the tokens that it holds: the most frequent, and the most typical, by how "
     "much more often it holds them than their share of the text would give.\n\n"
-    "Started by mpirun or srun, all processes share the work; their number must divide train.shards, or --shards "
+    "Started by mpirun or srun, all processes share the work; their number must divide train.grad_chunks, or --shards "
     "(docs/clusters.md).\n\n"
     "Example: choir stats run --text page.txt --routing threshold",
     stats_options, stats);

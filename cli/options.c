@@ -74,8 +74,11 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
 enum { OPTIONS_MOST = 32 };
 
 /* Former names of options, which scripts still give: of the verb, the old and the new name. */
-static const char *const renamed[][3] = {
-    {"finetune", "batch-sequences", "batch"}, {"score", "batch-sequences", "batch"}, {"generate", "batch", "slots"}};
+static const char *const renamed[][3] = {{"train", "from", "init-from"},
+                                         {"finetune", "from", "init-from"},
+                                         {"finetune", "batch-sequences", "batch"},
+                                         {"score", "batch-sequences", "batch"},
+                                         {"generate", "batch", "slots"}};
 
 static const cli_option *find_option(const cli_verb *verb, const char *name, size_t length) {
   for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {

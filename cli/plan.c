@@ -40,7 +40,8 @@ static void print_head(const ch_plan *plan, int assumed) {
   if (*plan->assumed) printf("  assumed: %s\n", cli_shown(plan->assumed));
   if (*plan->cluster.notes) printf("  notes of the cluster: %s\n", cli_shown(plan->cluster.notes));
   if (plan->shards_set)
-    printf("  train.shards is planned as %d; training on this number of ranks needs it\n", plan->config.train.shards);
+    printf("  train.grad_chunks is planned as %d; training on this number of ranks needs it\n",
+           plan->config.train.grad_chunks);
 }
 
 static void print_name(const ch_plan_layout *l) {

@@ -139,15 +139,17 @@ static void show_exchange(const train_display *w) {
 /* The config to train with: *use says whether the run's own will not do. */
 static int prepare_train_config(choir_config **config, int *use) {
   char path[4096];
-  *use = config_name != NULL || set.count > 0 || o.from != NULL;
+  *use = config_name != NULL || set.count > 0 || o.init_from != NULL;
   if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
   if (o.disk_minutes < 0) return cli_usage("--disk-minutes %g: must not be negative", o.disk_minutes);
-  if (o.resume && o.from) return cli_usage("--from begins a run, --resume goes on with one: give one of them");
-  if (!o.resume && !config_name && !o.from)
-    return cli_usage("--config FILE is missing (only --resume and --from can do without)");
+  if (o.resume && o.init_from)
+    return cli_usage("--init-from begins a run, --resume goes on with one: give one of them");
+  if (!o.resume && !config_name && !o.init_from)
+    return cli_usage("--config FILE is missing (only --resume and --init-from can do without)");
   if (!o.resume && !o.data) return cli_usage("--data DIR is missing (only --resume can do without)");
-  if (!*use) return 0;                                                    /* the library finds the run's own */
-  snprintf(path, sizeof path, "%s/config.json", o.from ? o.from : o.out); /* runs have one as checkpoints do */
+  if (!*use) return 0; /* the library finds the run's own */
+  snprintf(path, sizeof path, "%s/config.json",
+           o.init_from ? o.init_from : o.out); /* runs have one as checkpoints do */
   if (choir_config_load(config_name ? config_name : path, config)) return cli_fail();
   return cli_apply_settings(*config, &set);
 }
@@ -190,7 +192,7 @@ static const cli_option options[] = {
      "JSON config, or a name that choir configs lists; default with --resume: the run's", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; default with --resume: the run's",
      0},
-    {"from", "RUN|CHECKPOINT", CLI_PATH, &o.from, NULL,
+    {"init-from", "RUN|CHECKPOINT", CLI_PATH, &o.init_from, NULL,
      "initialise from its weights (and its config, unless one is given); another router goes on with the experts; a "
      "dense model is upcycled: its feed-forward layer becomes every expert",
      0},
@@ -211,9 +213,10 @@ static const cli_option options[] = {
     CLI_EMULATE_BF16(&o.run.emulate_bf16),
     {0}};
 
-CLI_VERB(train, "train", "", 0, 0, "train a model",
-         "Prints the memory that the run needs, by purpose, then progress: one line on a terminal, elsewhere a line "
-         "every ten seconds. metrics.jsonl in RUN has every step. Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, "
-         "SIGXCPU) finishes the "
-         "step, saves, evaluates and exits with status 3; a second one ends at once. Under mpirun or srun all "
-         "processes train one model, and rank 0 prints; their number must divide train.shards (docs/clusters.md).");
+CLI_VERB(
+    train, "train", "", 0, 0, "train a model",
+    "Prints the memory that the run needs, by purpose, then progress: one line on a terminal, elsewhere a line "
+    "every ten seconds. metrics.jsonl in RUN has every step. Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, "
+    "SIGXCPU) finishes the "
+    "step, saves, evaluates and exits with status 3; a second one ends at once. Under mpirun or srun all "
+    "processes train one model, and rank 0 prints; their number must divide train.grad_chunks (docs/clusters.md).");

@@ -102,7 +102,7 @@ static inline job job_of(const char *router, const char *out, int steps) {
   if (!strcmp(router, "dense")) j.config.model.experts = 1;
   j.config.train.steps = steps;
   j.config.train.batch_sequences = 8;
-  j.config.train.shards = 8;
+  j.config.train.grad_chunks = 8;
   j.config.train.eval_every = 2;
   j.config.train.eval_sequences = 11; /* the last batch is not full */
   j.config.train.checkpoint_every = 2;

@@ -54,7 +54,7 @@ if [ -r $library ]; then
   "$choir" tokenizer train --out t.model --vocab-size 300 text >/dev/null 2>&1 &&
     "$choir" data build --out data --holdout 0 --tokenizer t.model text >/dev/null 2>&1 || { echo "no data" >&2; exit 1; }
   echo '{"model": {"name": "races", "layers": 2, "d_model": 8, "d_hidden": 16, "heads": 2, "experts": 4},
-    "train": {"sequence_length": 8, "batch_sequences": 1, "steps": 1, "rate": 0.05, "eval_every": 0, "eval_sequences": 1}}' >config.json
+    "train": {"sequence_length": 8, "batch_sequences": 1, "steps": 1, "learning_rate": 0.05, "eval_every": 0, "eval_sequences": 1}}' >config.json
   for router in $routers; do
     races "$router" >"$router.log" || { cat "$router.log" >&2; exit 1; }
     if grep -iE -A8 'race|invalid' "$router.log" >&2; then

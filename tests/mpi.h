@@ -18,7 +18,8 @@
 #define CHOIR_SHORT_MESSAGE "" /* as CHOIR_SHIM */
 #endif
 #define TRAIN "\"$CHOIR\" train --threads 1 "
-#define FRESH TRAIN "--config config.json --data data --set batch_sequences=8 --set shards=8 --set checkpoint_every=3 "
+#define FRESH \
+  TRAIN "--config config.json --data data --set batch_sequences=8 --set grad_chunks=8 --set checkpoint_every=3 "
 
 /* Nonzero, having said why: nothing here can be tried. */
 static inline int without_mpi(void) {

@@ -19,12 +19,12 @@ awk 'BEGIN { srand(1); split("ka lo mi ten sur ape rin do", s)
   for (i = 0; i < 3000; i++) { line = ""; for (w = 0; w < 9; w++) line = line s[int(rand() * 8) + 1] s[int(rand() * 8) + 1] " "; print line } }' >book.txt
 cat >config.json <<'J'
 {"model": {"layers": 4, "d_model": 32, "d_hidden": 48, "heads": 2, "experts": 4},
- "train": {"sequence_length": 32, "batch_sequences": 8, "steps": 8, "rate": 0.05}}
+ "train": {"sequence_length": 32, "batch_sequences": 8, "steps": 8, "learning_rate": 0.05}}
 J
 choir tokenizer train --out en.model --vocab-size 280 book.txt
 choir data build --out data --tokenizer en.model --holdout 0.1 book.txt
 choir train --config config.json --data data --out "$evil" --set "model.name=<img src=x onerror=alert()>"
-choir train --config config.json --data data --out other --set rate=0.01
+choir train --config config.json --data data --out other --set learning_rate=0.01
 { head -n 20 book.txt; echo "</script><script>document.title='ran'</script><b onclick=x>$evil"; } >page.txt
 choir inspect other "$evil" --text page.txt --out inspect.html
 choir report "$evil" --out report.html

@@ -98,7 +98,7 @@ def all_cases(lib):
 
 # Calls are given these otherwise: texts by the name of their parameter or field, and numbers.
 TEXTS = {
-    "key": "train.rate", "value": "0.1", "router": "expert_choice", "routing": "batch", "recipe": "constant",
+    "key": "train.learning_rate", "value": "0.1", "router": "expert_choice", "routing": "batch", "recipe": "constant",
     "checkpoint": "model", "from": "model", "directory": "data", "data": "data", "tokenizer": "tokenizer.model",
     "path": "model", "output": "new", "out": "new", "text": "ka lo", "name": "expert_choice", "split": "dev",
     "backend": "cpu", "compute": "fp32", "what": "words", "type": "char",

@@ -17,7 +17,7 @@ import numpy as np  # noqa: E402
 from choir import _native  # noqa: E402
 
 CONFIG = """{"model": {"layers": 2, "d_model": 16, "d_hidden": 16, "heads": 2, "experts": 4}, "train":
-{"sequence_length": 16, "batch_sequences": 2, "steps": 6, "eval_every": 2, "checkpoint_every": 2, "rate": 0.05}}"""
+{"sequence_length": 16, "batch_sequences": 2, "steps": 6, "eval_every": 2, "checkpoint_every": 2, "learning_rate": 0.05}}"""
 
 
 class Library:

@@ -24,7 +24,7 @@ static void verbs_refuse(void **state) {
   static const char *const verbs[] = {"score run --requests asked", "eval run --text corpus.txt",
                                       "generate run --prompt ka --max-tokens 2",
                                       "train --resume --out run --set steps=5",
-                                      "finetune --from run --task mine.json --data set --out tuned --set steps=1"};
+                                      "finetune --init-from run --task mine.json --data set --out tuned --set steps=1"};
   for (int i = 0; i < 5; i++) {
     const char *file = "00004/tokenizer.model: is not the file that model.safetensors was saved with";
     program_refuses(1, file, RESTORE "cp other.model " AT "tokenizer.model && choir %s --threads 1", verbs[i]);
@@ -74,7 +74,7 @@ static void older_ones_load(void **state) {
 /* The newest checkpoint's tokenizer is not the run's: the one before it serves, and its tokenizer goes on. */
 static void tuning_goes_on_with_its_own(void **state) {
   program_must(RESTORE
-               "choir finetune --from run --task mine.json --data set --threads 1 --out tuned --set steps=4 "
+               "choir finetune --init-from run --task mine.json --data set --threads 1 --out tuned --set steps=4 "
                "--set checkpoint_every=2 --set batch_sequences=8 && cp -r tuned whole && "
                "cp other.model tuned/checkpoints/00000004/tokenizer.model && "
                "choir finetune --resume --out tuned --threads 1");

@@ -137,7 +137,7 @@ static void configs_by_name(void **state) {
 /* What looks like a mistake gets its remedy. */
 static void hints(void **state) {
   program_refuses(2, "--steps; it is a field of the config: --set steps=VALUE", "choir train --steps 4");
-  program_refuses(2, "did you mean 'train.rate'?", "choir train --lr 0.1");
+  program_refuses(2, "did you mean 'train.learning_rate'?", "choir train --lr 0.1");
   program_refuses(1, "there is no config 'picco' among choir's own, did you mean 'pico'?", "choir info picco");
   program_refuses(1, "made: is token data; choir data info made",
                   "mkdir made; echo {} >made/data.json; choir info made");
@@ -195,8 +195,8 @@ static void settings_in_any_order(void **state) {
   program_refuses(1, "'hash' does not take",
                   "choir info %s/configs/nano.json --set router.cap=3 --set router.name=hash", CHOIR_SOURCE_DIR);
   program_refuses(1, "'adafactor' does not take", "choir info %s/configs/nano.json --set beta1=0.5", CHOIR_SOURCE_DIR);
-  program_refuses(1, "'train.lr', did you mean 'train.rate'", "choir info %s/configs/nano.json --set train.lr=0.5",
-                  CHOIR_SOURCE_DIR);
+  program_refuses(1, "'train.lr', did you mean 'train.learning_rate'",
+                  "choir info %s/configs/nano.json --set train.lr=0.5", CHOIR_SOURCE_DIR);
   program_refuses(1, "model.n_layer', did you mean 'model.layers'",
                   "echo '{\"model\": {\"n_layer\": 3}}' | choir info -");
   program_must(/* other programs' names of fields lead to a hint */

@@ -13,14 +13,15 @@ static int set_up(void **state) {
   return 0;
 }
 
-#define TUNE "choir finetune --from pre --task mine.json --data set --threads 1 --set batch_sequences=8 "
-#define FRESH TUNE "--set train.rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 --epochs 6 --out "
+#define TUNE "choir finetune --init-from pre --task mine.json --data set --threads 1 --set batch_sequences=8 "
+#define FRESH \
+  TUNE "--set train.learning_rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 --epochs 6 --out "
 
 /* Everything right, by thresholds and by the batch, and choir score agrees with what the run says; a text's prediction
  * does not depend on the other texts of its batch. */
 static void learns(void **state) {
   program_must(TUNE
-               "--set train.rate=0.01 --epochs 30 --out run --patience 4 >text; cat text; "
+               "--set train.learning_rate=0.01 --epochs 30 --out run --patience 4 >text; cat text; "
                "grep -q 'padding' text && grep -q 'best dev accuracy of mine: 100.00 %%' text");
   program_must("cat run/result.json");
   json_t *root = program_json(), *own = json_object_get(root, "own"), *batch = json_object_get(root, "batch");
@@ -51,8 +52,8 @@ static void learns(void **state) {
 static void resumes(void **state) {
   program_must(FRESH "whole --set checkpoint_every=7");
   pid_t child = program_start(
-      "exec \"$CHOIR\" finetune --from pre --task mine.json --data set --threads 1 --set "
-      "batch_sequences=8 --set train.rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 "
+      "exec \"$CHOIR\" finetune --init-from pre --task mine.json --data set --threads 1 --set "
+      "batch_sequences=8 --set train.learning_rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 "
       "--set checkpoint_every=7 --epochs 6 --out killed",
       "killed.txt");
   for (int round = 0; round < 2; round++) {
@@ -74,8 +75,8 @@ static void a_disk_that_is_full(void **state) {
   if (!*CHOIR_SHIM) skip();
   for (int first = 40; first < 160; first += 53) {
     program_must(
-        "rm -rf full; faulty write:28:%d:30 finetune --from pre --task mine.json --data set --threads 1 --set "
-        "batch_sequences=8 --set train.rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 "
+        "rm -rf full; faulty write:28:%d:30 finetune --init-from pre --task mine.json --data set --threads 1 --set "
+        "batch_sequences=8 --set train.learning_rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 "
         "--set checkpoint_every=7 --epochs 6 --out full >full.txt 2>&1",
         first);
     program_must(
@@ -115,7 +116,7 @@ static void best(void **state) {
 /* A run that was asked to stop says how to go on, and needs the same rows for that. */
 static void goes_on_with_its_own(void **state) {
   pid_t child = program_start(
-      "exec \"$CHOIR\" finetune --from pre --task mine.json --data set --threads 1 --epochs 5000 "
+      "exec \"$CHOIR\" finetune --init-from pre --task mine.json --data set --threads 1 --epochs 5000 "
       "--set checkpoint_every=3 --set eval_every=2000 --out stopped",
       "stopped.txt");
   program_wait_for_checkpoint(child, "stopped", 2);
@@ -134,12 +135,13 @@ static void goes_on_with_its_own(void **state) {
   program_refuses(1, "set/train.tsv is not that of this checkpoint",
                   "cp -r stopped reworded; sed -i 's/\" lo\"/\" revo\"/' reworded/finetune.json;"
                   "grep -q '\" revo\"' reworded/finetune.json && choir finetune --resume --out reworded");
-  program_refuses(2, "the run's own", "choir finetune --resume --out stopped --from pre");
+  program_refuses(2, "the run's own", "choir finetune --resume --out stopped --init-from pre");
   program_refuses(2, "--batch are the run's own", "choir finetune --resume --out stopped --batch 4");
   program_refuses(2, "--epochs -3: must be above 0",
-                  "choir finetune --from pre --task mine.json --data set --out new --epochs -3");
-  program_refuses(2, "one of --epochs",
-                  "choir finetune --from pre --task mine.json --data set --out new --epochs 2 --set train.steps=9");
+                  "choir finetune --init-from pre --task mine.json --data set --out new --epochs -3");
+  program_refuses(
+      2, "one of --epochs",
+      "choir finetune --init-from pre --task mine.json --data set --out new --epochs 2 --set train.steps=9");
   program_refuses(1, "already holds a run", TUNE "--out stopped");
   program_refuses(1, "finetune.json: \"from\" has 0 bytes",
                   "cp -r stopped spoilt; sed -i 's/\"from\": \".*\"/\"from\": \"\"/' spoilt/finetune.json;"
@@ -169,45 +171,45 @@ static void recipes(void **state) {
                "grep -q \"\\\"steps\\\": ${epochs#*:},\" epochs-$epochs/config.json; done");
 }
 
-/* As train --from: experts go on under another router, with the activation that they were trained for. */
+/* As train --init-from: experts go on under another router, with the activation that they were trained for. */
 static void another_router(void **state) {
   program_must(TUNE "--out by-top-2 --set router.name=gshard_top2 --set train.steps=2 >text");
   program_must(
-      "choir finetune --from by-top-2 --task mine.json --data set --threads 1 --out chosen "
+      "choir finetune --init-from by-top-2 --task mine.json --data set --threads 1 --out chosen "
       "--set router.name=expert_choice --set train.steps=2 >text && grep -q expert_choice chosen/config.json");
   program_refuses(1, "set model.expert_activation to gelu", TUNE "--out no --set expert_activation=swiglu");
 }
 
 static void refusals(void **state) {
-  program_refuses(2, "--task", "choir finetune --from pre --data set --out no");
+  program_refuses(2, "--task", "choir finetune --init-from pre --data set --out no");
   program_refuses(1, "s\\xE9t: the name must be UTF-8",
                   "set=\"$(printf 's\\351t')\"; cp -r set \"$set\";"
-                  "choir finetune --from pre --task mine.json --data \"$set\" --out no");
+                  "choir finetune --init-from pre --task mine.json --data \"$set\" --out no");
   program_refuses(2, "constant|continued", TUNE "--recipe constnat --out no");
-  program_refuses(1, "absent", "choir finetune --from absent --task mine.json --data set --out no");
-  program_refuses(1, "train.tsv", "choir finetune --from pre --task mine.json --data data --out no");
+  program_refuses(1, "absent", "choir finetune --init-from absent --task mine.json --data set --out no");
+  program_refuses(1, "train.tsv", "choir finetune --init-from pre --task mine.json --data data --out no");
   program_refuses(1, "has no split",
                   "sed 's/train/learn/g' mine.json >notrain.json;"
-                  "choir finetune --from pre --task notrain.json --data set --out no");
+                  "choir finetune --init-from pre --task notrain.json --data set --out no");
   program_refuses(1, "no column 'label'",
                   "mkdir -p bad; cp set/dev.tsv bad; printf 'text\\tgold\\na\\tgood\\n' >bad/train.tsv;"
-                  "choir finetune --from pre --task mine.json --data bad --out no");
+                  "choir finetune --init-from pre --task mine.json --data bad --out no");
   program_refuses(1, "line 3",
                   "printf 'text\\tlabel\\na\\tgood\\nb\\tugly\\nc\\tfair\\n' >bad/train.tsv;"
-                  "choir finetune --from pre --task mine.json --data bad --out no");
+                  "choir finetune --init-from pre --task mine.json --data bad --out no");
   program_refuses(1, "bad/train.tsv",
                   "printf 'text\\tlabel\\n' >bad/train.tsv;"
-                  "choir finetune --from pre --task mine.json --data bad --out no");
+                  "choir finetune --init-from pre --task mine.json --data bad --out no");
   program_refuses(1, "freeze", TUNE "--set train.freeze=nothing --out no");
   program_refuses(1, "have no room", TUNE "--set sequence_length=1 --out no");
-  program_refuses(1, "train.rate", TUNE "--set train.rate=-1 --out no");
+  program_refuses(1, "train.learning_rate", TUNE "--set train.learning_rate=-1 --out no");
   program_must("test ! -e no");
   program_must(TUNE
                "--set sequence_length=6 --set train.steps=1 --out short; "
                "grep -q '\"cut\":[1-9]' short/metrics.jsonl");
   program_must(
       "mkdir odd; cp set/dev.tsv odd; (cat set/train.tsv; printf 'ka\\377\\tgood\\n') >odd/train.tsv;"
-      "choir finetune --from pre --task mine.json --data odd --set train.steps=1 --out odd-run;"
+      "choir finetune --init-from pre --task mine.json --data odd --set train.steps=1 --out odd-run;"
       "grep -q '\"malformed\":1' odd-run/metrics.jsonl");
 }
 

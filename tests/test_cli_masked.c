@@ -80,7 +80,7 @@ static void masked_lm(void **state) {
   assert_non_null(strstr(program_output, "no\nmeasure of the text"));
   program_must( /* steps in which nothing is masked have no loss, rather than one of 0 */
       "choir train --config config.json --data data --set attention=bidirectional --set objective=masked_lm "
-      "--set steps=12 --set sequence_length=4 --set batch_sequences=1 --set shards=1 --set eval_every=0 --out few");
+      "--set steps=12 --set sequence_length=4 --set batch_sequences=1 --set grad_chunks=1 --set eval_every=0 --out few");
   program_must("grep -q '\"loss\":null' few/metrics.jsonl && ! grep '\"loss\":0,' few/metrics.jsonl");
   program_must("choir report few --out few.html");
 }
@@ -155,8 +155,8 @@ static void fine_tunes(void **state) {
   made_up_rows("set/train.tsv", 203, 1);
   made_up_rows("set/dev.tsv", 60, 2);
   program_must(
-      "choir finetune --from run --task mine.json --data set --threads 1 --set batch_sequences=8 --epochs 20 "
-      "--patience 3 --set train.rate=0.01 --out tuned && cat tuned/result.json");
+      "choir finetune --init-from run --task mine.json --data set --threads 1 --set batch_sequences=8 --epochs 20 "
+      "--patience 3 --set train.learning_rate=0.01 --out tuned && cat tuned/result.json");
   program_must("cat tuned/result.json");
   json_t *root = program_json(), *own = json_object_get(root, "own");
   double correct = json_at(own, "correct");
@@ -175,14 +175,14 @@ static void fine_tunes(void **state) {
 static void fine_tunes_many_experts(void **state) {
   program_must("choir train --config config.json --data data " MASKED
                "--set experts=20 --set steps=2 --set eval_every=0 --out many &&"
-               "choir finetune --from many --task mine.json --data set --set steps=2 --set eval_sequences=9 "
+               "choir finetune --init-from many --task mine.json --data set --set steps=2 --set eval_sequences=9 "
                "--out many-tuned");
 }
 
 static void refusals(void **state) {
   program_refuses(1, "whose scores draw nothing", "choir score lm --requests requests.jsonl --mask-samples 4");
   program_refuses(1, "leave train.objective as the checkpoint has it",
-                  "choir finetune --from run --task mine.json --data set --set objective=next_token --out none");
+                  "choir finetune --init-from run --task mine.json --data set --set objective=next_token --out none");
   program_refuses(1, "model.attention is \"bidirectional\"", "choir export run --format hf --out folder");
   program_refuses(1, "probe for leaks", "choir probe run --text corpus.txt");
   program_refuses(1, "routing 'adaptive'", "choir eval run --routing adaptive");

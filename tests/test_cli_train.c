@@ -224,8 +224,8 @@ static double first_loss(const char *run) {
 static void from_a_checkpoint(void **state) {
   program_must(
       "choir train --config config.json --data data --out dense --set router.name=dense --set experts=1 --set "
-      "steps=12 --threads 1 && choir train --from dense --data data --out again --set steps=3 &&"
-      "choir train --from dense --data data --out up --set steps=3 --set experts=4 --set "
+      "steps=12 --threads 1 && choir train --init-from dense --data data --out again --set steps=3 &&"
+      "choir train --init-from dense --data data --out up --set steps=3 --set experts=4 --set "
       "router.name=switch_top1 --set router.jitter=0 --set router.aux_loss_weight=0 --set "
       "router.capacity_factor=4 --set router.normalize_gates=true");
   double dense = first_loss("dense"), again = first_loss("again"), up = first_loss("up");
@@ -243,28 +243,29 @@ static void from_a_checkpoint(void **state) {
                "early --set "
                "steps=1 && "
                "test ! -e early/from.path");
-  program_refuses(2, "give one of them", "choir train --from dense --resume --out again");
+  program_refuses(2, "give one of them", "choir train --init-from dense --resume --out again");
   program_refuses(1, "layer 1 is geglu there, and gelu here",
                   "choir train --config config.json --set moe_every=0 --set steps=1 --data data --out gated >text &&"
-                  "choir train --from gated --config config.json --data data --out no");
+                  "choir train --init-from gated --config config.json --data data --out no");
   program_refuses(1, "is not the tokenizer of the data",
                   ""
                   "head -c 60000 corpus.txt >part.txt;"
                   "choir tokenizer train --vocab-size 320 --out part.model part.txt >text 2>&1 && choir data build "
                   "--tokenizer part.model --separator '\\f' --holdout 0.1 --out part corpus.txt >text 2>&1;"
-                  "choir train --from dense --data part --out no");
+                  "choir train --init-from dense --data part --out no");
 }
 
 /* A run that waits for a lower loss ends two evaluations after the best one, however often it was stopped. */
 static void ends_early(void **state) {
-  program_must(TRAIN "--data data --out early_end --set train.rate=0.9 --set eval_every=1 --set steps=60 --patience 2");
+  program_must(
+      TRAIN "--data data --out early_end --set train.learning_rate=0.9 --set eval_every=1 --set steps=60 --patience 2");
   assert_non_null(strstr(program_output, "no lower held-out loss for long enough"));
   program_must("cd early_end/checkpoints; test $(ls | tail -n 1) -eq $(($(cat ../best) + 2))");
   program_must("choir train --resume --out early_end --patience 2");
   assert_non_null(strstr(program_output, "nothing left to do"));
   program_must(
       "stop='--patience 2 --minutes 1e-9'; " TRAIN
-      "--data data --out stopped_end --set train.rate=0.9 --set eval_every=1 --set steps=60 $stop;"
+      "--data data --out stopped_end --set train.learning_rate=0.9 --set eval_every=1 --set steps=60 $stop;"
       "until choir train --resume --out stopped_end $stop | tee said && grep -q 'nothing left' said; do :; done;"
       "last=checkpoints/$(ls early_end/checkpoints | tail -n 1); cmp early_end/metrics.jsonl stopped_end/metrics.jsonl "
       "&&"
@@ -299,15 +300,16 @@ static int has_prices(const char *run) {
 static void from_another_router(void **state) {
   program_must(
       "choir train --config config.json --data data --out top --set router.name=gshard_top2 --set steps=12;"
-      "choir train --from top --data data --out chosen --set router.name=expert_choice --set steps=1;"
-      "choir train --from top --data data --out by-hash --set router.name=hash --set steps=1;"
-      "choir train --from by-hash --data data --out learned --set router.name=switch_top1 --set steps=1");
+      "choir train --init-from top --data data --out chosen --set router.name=expert_choice --set steps=1;"
+      "choir train --init-from top --data data --out by-hash --set router.name=hash --set steps=1;"
+      "choir train --init-from by-hash --data data --out learned --set router.name=switch_top1 --set steps=1");
   double begun = first_loss("top");
   assert_true(first_loss("chosen") < begun - 0.2 && first_loss("by-hash") < begun - 0.2);
   assert_true(first_loss("learned") < begun - 0.2);
   program_must(
       "choir train --config config.json --data data --out paid --set router.name=bias_balanced --set steps=1;"
-      "for score in softmax sigmoid; do choir train --from paid --data data --out $score --set router.score=$score "
+      "for score in softmax sigmoid; do choir train --init-from paid --data data --out $score --set "
+      "router.score=$score "
       "--set router.bias_rate=0 --set steps=1; done");
   assert_true(has_prices("paid") && has_prices("sigmoid") && !has_prices("softmax"));
 }
@@ -317,7 +319,7 @@ static void names_that_are_not_utf8(void **state) {
   program_must(
       "run=\"$(printf 'caf\\351')\"; choir train --config config.json --data data --out \"$run\" --set steps=2 --set "
       "checkpoint_every=1 && test \"$(grep -c '\"event\":\"checkpoint\"' \"$run\"/timing.jsonl)\" = 2 &&"
-      "choir train --from \"$run\" --data data --out served --set steps=1");
+      "choir train --init-from \"$run\" --data data --out served --set steps=1");
   program_must("grep -qF 'caf\\\\xE9/checkpoints/00000002\"' served/metrics.jsonl");
 }
 

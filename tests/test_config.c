@@ -38,7 +38,7 @@ static void defaults_are_the_design(void **state) {
   assert_true(c.model.rel_buckets == 32 && c.model.rel_max_distance == 128);
   assert_true(c.model.norm_eps == 1e-6);
   assert_int_equal(c.train.optimizer, CH_ADAFACTOR);
-  assert_true(c.train.rate == 0.01 && c.train.beta2 == 0.99 && c.train.clip_norm == 0);
+  assert_true(c.train.learning_rate == 0.01 && c.train.beta2 == 0.99 && c.train.clip_norm == 0);
   assert_int_equal(c.train.constant_steps, 10000);
   assert_int_equal(c.train.cooldown_steps, 0); /* runs of versions without cooldown resume without */
   assert_int_equal(c.train.compute, CH_COMPUTE_FP32);
@@ -54,8 +54,8 @@ static void choose_takers(choir_config *c, const ch_field *f) {
   for (int i = 0; ch_router_option_names[i]; i++)
     for (int r = 0; ch_routers[r] && !strcmp(name, ch_router_option_names[i]); r++)
       if (ch_routers[r]->options >> i & 1) test_ok(choir_config_set(c, "router.name", ch_routers[r]->name));
-  for (int i = 0; ch_optim_option_names[i]; i++)
-    for (int k = 0; ch_optims[k] && !strcmp(name, ch_optim_option_names[i]); k++)
+  for (int i = 0; ch_train_field_names[i]; i++)
+    for (int k = 0; ch_optims[k] && !strcmp(name, ch_train_field_names[i]); k++)
       if (ch_optims[k]->options >> i & 1) test_ok(choir_config_set(c, "optimizer", ch_optims[k]->name));
   if (!strncmp(name, "solver_", 7)) test_ok(choir_config_set(c, "solver", "dykstra"));
   if (!strncmp(name, "rope_", 5)) test_ok(choir_config_set(c, "position", "rope"));
@@ -143,11 +143,12 @@ static void wrong_keys_are_named(void **state) {
 
 static void wrong_values_are_named(void **state) {
   choir_config c;
-  refused(parse(&c, "", ", \"rate\": \"fast\"", ""), "x.json", "train.rate", "fast", "number above 0");
-  refused(parse(&c, "", ", \"rate\": 0", ""), "x.json", "train.rate");
-  assert_int_equal(parse(&c, "", ", \"rate\": 0", ""), CHOIR_ERROR_FORMAT); /* of a file */
-  refused(parse(&c, "", ", \"rate\": 1e999", ""), "x.json");
-  refused(parse(&c, "", ", \"rate\": NaN", ""), "x.json: line");
+  refused(parse(&c, "", ", \"learning_rate\": \"fast\"", ""), "x.json", "train.learning_rate", "fast",
+          "number above 0");
+  refused(parse(&c, "", ", \"learning_rate\": 0", ""), "x.json", "train.learning_rate");
+  assert_int_equal(parse(&c, "", ", \"learning_rate\": 0", ""), CHOIR_ERROR_FORMAT); /* of a file */
+  refused(parse(&c, "", ", \"learning_rate\": 1e999", ""), "x.json");
+  refused(parse(&c, "", ", \"learning_rate\": NaN", ""), "x.json: line");
   refused(parse(&c, "", ", \"steps\": -1", ""), "train.steps", "-1", "integer from 1");
   refused(parse(&c, "", ", \"seed\": 9007199254740993", ""), "train.seed", "9007199254740993");
   refused(parse(&c, "", ", \"optimizer\": \"adamv\"", ""), "adamv", "adafactor, adamw", "did you mean 'adamw'?");
@@ -162,9 +163,9 @@ static void wrong_values_are_named(void **state) {
   choir_config ok;
   test_ok(parse(&ok, "", "", ""));
   c = ok;
-  c.train.rate = (double)NAN;
-  refused(choir_config_check(&c), "train.rate", "nan");
-  refused(choir_config_save(&c, "/tmp/choir-never"), "/tmp/choir-never", "train.rate");
+  c.train.learning_rate = (double)NAN;
+  refused(choir_config_check(&c), "train.learning_rate", "nan");
+  refused(choir_config_save(&c, "/tmp/choir-never"), "/tmp/choir-never", "train.learning_rate");
 }
 
 static void impossible_sizes_are_named(void **state) {
@@ -193,51 +194,25 @@ static void impossible_sizes_are_named(void **state) {
   test_ok(choir_config_set(&c, "consistency_weight", "0.5"));
   c.train.batch_sequences = 1 << 15, c.train.sequence_length = 1 << 15;
   refused(choir_config_check(&c), "32768", "accumulate");
-  c.train.batch_sequences = 4, c.train.sequence_length = 128, c.train.shards = 2;
-  refused(choir_config_check(&c), "train.shards is 2", "must be 1");
+  c.train.batch_sequences = 4, c.train.sequence_length = 128, c.train.grad_chunks = 2;
+  refused(choir_config_check(&c), "train.grad_chunks is 2", "must be 1");
   c.model.moe_every = 0; /* who routes nothing draws nothing */
   test_ok(choir_config_check(&c));
   refused(TRY_SET("rel_max_distance", "16"), "rel_max_distance is 16", "32");
 }
 
-/* For every option a value that is no default. */
-static const char *const other_values[][2] = {{"capacity_factor", "1.5"},
-                                              {"eval_capacity_factor", "1.5"},
-                                              {"capacity_start", "1.5"},
-                                              {"pool", "sequence"},
-                                              {"group_size", "64"},
-                                              {"aux_loss_weight", "0.5"},
-                                              {"jitter", "0.125"},
-                                              {"random_second", "true"},
-                                              {"cap", "3"},
-                                              {"experts_per_token", "3"},
-                                              {"null_experts", "3"},
-                                              {"solver", "dykstra"},
-                                              {"solver_lambda", "0.5"},
-                                              {"solver_iterations", "7"},
-                                              {"solver_stages", "7"},
-                                              {"consistency_weight", "0.5"},
-                                              {"decay", "0.5"},
-                                              {"threshold_after", "7"},
-                                              {"normalize_gates", "true"},
-                                              {"score", "sigmoid"},
-                                              {"bias_rate", "0.25"},
-                                              {"estimator", "sequence"},
-                                              {"capacity_schedule", "linear"},
-                                              {"aux_scope", "sequence"},
-                                              {"priority", "score"},
-                                              {"gate_on", "input"},
-                                              {"z_loss_weight", "0.5"},
-                                              {"beta1", "0.5"},
-                                              {"beta2", "0.5"},
-                                              {"weight_decay", "0.25"}};
-
-static const char *other_value(const ch_router_spec *defaults, const char *option) {
-  if (defaults && !strcmp(option, "score") && defaults->score == CH_SIGMOID) return "softmax";
-  for (size_t i = 0; i < sizeof other_values / sizeof *other_values; i++)
-    if (!strcmp(other_values[i][0], option)) return other_values[i][1];
-  fail_msg("option '%s' has no row in other_values", option);
-  return NULL;
+/* A value that the option takes, other than the one of the config. */
+static const char *other_value(const choir_config *c, const char *option) {
+  static char text[CHOIR_VALUE_BYTES];
+  choir_field f;
+  test_ok(choir_config_describe(option, &f));
+  test_ok(choir_config_get(c, option, text, sizeof text));
+  double now = choir_config_number(c, option);
+  if (f.kind == CHOIR_FIELD_WORD) return f.words[!strcmp(f.words[0], text)];
+  if (f.kind == CHOIR_FIELD_FLAG) return now != 0 ? "false" : "true";
+  if (f.kind != CHOIR_FIELD_INTEGER) return now == 0.5 ? "0.25" : "0.5";
+  snprintf(text, sizeof text, "%d", (int)now + 1);
+  return text;
 }
 
 /* A config with a router, for which it is right. */
@@ -252,8 +227,8 @@ static choir_config config_with(const char *router) {
 
 /* An option that the router does not take is refused by name, in a file and with --set; its own options are taken. */
 static void check_router_option(const ch_router *router, int number) {
-  const char *option = ch_router_option_names[number], *value = other_value(&router->defaults, option);
   choir_config c = config_with(router->name);
+  const char *option = ch_router_option_names[number], *value = other_value(&c, option);
   float score[64] = {0}, gate[64];
   choir_layer *layer;
   test_ok(choir_config_set(&c, option, value));
@@ -278,15 +253,19 @@ static void options_that_do_nothing(void **state) {
   test_ok(choir_config_check(&exact));
   for (int i = 0; ch_routers[i]; i++)
     for (int j = 0; ch_router_option_names[j]; j++) check_router_option(ch_routers[i], j);
+  uint64_t of_some = 0;
+  for (int i = 0; ch_optims[i]; i++) of_some |= ch_optims[i]->options;
+  assert_int_equal(__builtin_popcountll(of_some), 3);
   for (int i = 0; ch_optims[i]; i++)
-    for (int j = 0; ch_optim_option_names[j]; j++) {
+    for (int j = 0; ch_train_field_names[j]; j++) {
+      if (!(of_some >> j & 1)) continue;
       choir_config c = config_with("expert_choice");
       test_ok(choir_config_set(&c, "optimizer", ch_optims[i]->name));
-      test_ok(choir_config_set(&c, ch_optim_option_names[j], other_value(NULL, ch_optim_option_names[j])));
+      test_ok(choir_config_set(&c, ch_train_field_names[j], other_value(&c, ch_train_field_names[j])));
       if (ch_optims[i]->options >> j & 1)
         test_ok(choir_config_check(&c));
       else
-        refused(choir_config_check(&c), ch_optim_option_names[j], ch_optims[i]->name, "does not take it");
+        refused(choir_config_check(&c), ch_train_field_names[j], ch_optims[i]->name, "does not take it");
     }
   choir_config c;
   refused(parse(&c, ", \"router\": {\"cap\": 1}", "", ""), "model.router.cap is 1", "'expert_choice' does not take it");
@@ -315,18 +294,18 @@ static void threshold_training_is_checked(void **state) {
 static void set_takes_tails(void **state) {
   choir_config c;
   test_ok(parse(&c, "", "", ""));
-  test_ok(choir_config_set(&c, "rate", "0.05"));
+  test_ok(choir_config_set(&c, "learning_rate", "0.05"));
   test_ok(choir_config_set(&c, "router.capacity_factor", "1.5"));
   test_ok(choir_config_set(&c, "train.steps", "1e4"));
   test_ok(choir_config_set(&c, "model.name", "me"));
-  assert_true(c.train.rate == 0.05 && c.model.router.capacity_factor == 1.5 && c.train.steps == 10000);
+  assert_true(c.train.learning_rate == 0.05 && c.model.router.capacity_factor == 1.5 && c.train.steps == 10000);
   assert_string_equal(c.model.name, "me");
   refused(choir_config_set(&c, "name", "me"), "model.name", "model.router.name");
-  refused(choir_config_set(&c, "ate", "1"), "unknown key 'ate'", "'rate'");
+  refused(choir_config_set(&c, "learning_rat", "1"), "unknown key 'learning_rat'", "'learning_rate'");
   refused(choir_config_set(&c, "", "1"), "unknown key ''");
-  refused(choir_config_set(&c, "train.rte", "1"), "train.rate");
-  refused(choir_config_set(&c, "rate", "0.05x"), "train.rate is '0.05x'");
-  refused(choir_config_set(&c, "rate", ".05"), "as JSON writes numbers: 0.05");
+  refused(choir_config_set(&c, "train.learning_rte", "1"), "train.learning_rate");
+  refused(choir_config_set(&c, "learning_rate", "0.05x"), "train.learning_rate is '0.05x'");
+  refused(choir_config_set(&c, "learning_rate", ".05"), "as JSON writes numbers: 0.05");
   refused(choir_config_set(&c, "model.name", "\xff"), "model.name");
 }
 
@@ -340,6 +319,23 @@ static void a_router_brings_its_defaults(void **state) {
   test_ok(choir_config_set(&d, "capacity_factor", "3"));
   test_ok(choir_config_set(&d, "router.name", "switch_top1")); /* the same again changes nothing */
   assert_true(d.model.router.capacity_factor == 3);
+}
+
+/* Files of earlier versions are read, and whoever sets a field by its former name is told of the present one. */
+static void former_names_are_read(void **state) {
+  choir_config c;
+  choir_notices();
+  test_ok(parse(&c, "", ", \"rate\": 0.25, \"shards\": 1", ", \"parallel\": {\"wire\": \"bf16\"}"));
+  assert_string_equal(choir_notices(), "");
+  assert_true(c.train.learning_rate == 0.25 && c.parallel.dispatch_dtype == CH_COMPUTE_BF16);
+  refused(parse(&c, "", ", \"rate\": 0.25, \"learning_rate\": 0.25", ""), "train.learning_rate now", "both");
+  refused(parse(&c, "", ", \"rate\": \"fast\"", ""), "train.learning_rate", "fast");
+  test_ok(choir_config_set(&c, "train.rate", "0.5"));
+  assert_string_equal(choir_notices(), "'train.rate' is called train.learning_rate now\n");
+  test_ok(choir_config_set(&c, "shards", "1"));
+  assert_string_equal(choir_notices(), "'shards' is called train.grad_chunks now\n");
+  assert_true(c.train.learning_rate == 0.5);
+  refused(choir_config_set(&c, "parallel.rate", "1"), "unknown key 'parallel.rate'");
 }
 
 static void shipped_configs_load(void **state) {
@@ -356,4 +352,4 @@ static void shipped_configs_load(void **state) {
 
 TEST_MAIN(NULL, NULL, defaults_are_the_design, every_field_round_trips, wrong_keys_are_named, wrong_values_are_named,
           impossible_sizes_are_named, options_that_do_nothing, saved_configs_load, threshold_training_is_checked,
-          set_takes_tails, a_router_brings_its_defaults, shipped_configs_load)
+          set_takes_tails, a_router_brings_its_defaults, former_names_are_read, shipped_configs_load)

@@ -83,13 +83,13 @@ static void runs_as_the_cpu_does(void **state) {
 
 /* Each rank takes a GPU of its own; if one GPU fails, all ranks end and name the rank that has it. */
 #define RANKS MPIRUN TWO("env " FAKE "\"$CHOIR\"" SHARED, "exec env FAKE_CUDA_FAIL=%s:%d " FAKE "\"$CHOIR\"" SHARED)
-#define SHARED                                                                                             \
-  " train --threads 1 --config config.json --data data --out gpu --backend cuda --set parallel.wire=bf16 " \
-  "--set train.shards=2 " SMALL
+#define SHARED                                                                                                       \
+  " train --threads 1 --config config.json --data data --out gpu --backend cuda --set parallel.dispatch_dtype=bf16 " \
+  "--set train.grad_chunks=2 " SMALL
 static void ranks_have_one_each(void **state) {
   needs_mpi();
   program_must("rm -rf cpu gpu report");
-  program_must(NEW "cpu --set parallel.wire=bf16 --set train.shards=2 " SMALL);
+  program_must(NEW "cpu --set parallel.dispatch_dtype=bf16 --set train.grad_chunks=2 " SMALL);
   program_must(RANKS, "nothing", 0);
   assert_same_losses("expert_choice", 1e-4); /* rounded to bf16 on their way */
   program_must("cat report >> all; grep -qx 'device 0' report && grep -qx 'device 1' report");

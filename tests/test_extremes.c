@@ -18,15 +18,15 @@ static void rates_that_no_weight_survives(void **state) {
         "rm -rf fast slow; choir train --threads 1 --config config.json --data data --set eval_every=0 --set "
         "steps=8 --set checkpoint_every=4 --out fast %s && cp -r fast slow",
         settings[i]);
-    program_refuses(1, "train.rate is 1e30", RESUME "--set rate=1e30 %s", bf16);
-    int status = program_run(RESUME "--set rate=1000 --set steps=40 --set checkpoint_every=0 %s", bf16);
+    program_refuses(1, "train.learning_rate is 1e30", RESUME "--set learning_rate=1e30 %s", bf16);
+    int status = program_run(RESUME "--set learning_rate=1000 --set steps=40 --set checkpoint_every=0 %s", bf16);
     if (status != 1 && (status || strstr(settings[i], "adafactor")))
       fail_msg("%s: status %d: %s", settings[i], status, program_output);
     if (status && !strstr(program_output, "first tensor that is not finite"))
       fail_msg("%s: it says: %s", settings[i], program_output);
     if (!status) program_must("rm -r fast/checkpoints/00000040");
-    program_must(RESUME "--set rate=0.01 --set steps=12 --set checkpoint_every=4 %s", bf16);
-    program_must("choir train --threads 1 --resume --out slow --set rate=0.01 --set steps=12 %s", bf16);
+    program_must(RESUME "--set learning_rate=0.01 --set steps=12 --set checkpoint_every=4 %s", bf16);
+    program_must("choir train --threads 1 --resume --out slow --set learning_rate=0.01 --set steps=12 %s", bf16);
     assert_true(
         program_same("fast/checkpoints/00000012/model.safetensors", "slow/checkpoints/00000012/model.safetensors"));
     assert_true(

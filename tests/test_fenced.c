@@ -20,7 +20,7 @@ static const variant variants[] = {
     {"expert_choice", "router.pool=group router.group_size=40"},
     {"expert_choice", "router.threshold_after=2"},
     {"expert_choice", "accumulate=2 clip_norm=1"},
-    {"expert_choice", "optimizer=adamw rate=0.001"},
+    {"expert_choice", "optimizer=adamw learning_rate=0.001"},
     {"expert_choice", "compute=bf16"},
     {"expert_choice", "moe_every=0"},
     {"expert_choice", MODERN},

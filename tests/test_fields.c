@@ -11,10 +11,10 @@ static void handles_tell_what_they_hold(void **state) {
   test_ok(choir_config_create(&c));
   test_ok(choir_config_set(c, "seed", "9007199254740991"));
   test_ok(choir_config_set(c, "router.name", "switch_top1"));
-  test_ok(choir_config_set(c, "rate", "0.30000000000000004"));
+  test_ok(choir_config_set(c, "learning_rate", "0.30000000000000004"));
   test_ok(choir_config_copy(c, &copy));
-  test_ok(choir_config_set(c, "rate", "1"));
-  test_ok(choir_config_get(copy, "train.rate", value, sizeof value));
+  test_ok(choir_config_set(c, "learning_rate", "1"));
+  test_ok(choir_config_get(copy, "train.learning_rate", value, sizeof value));
   assert_string_equal(value, "0.30000000000000004");
   assert_true(choir_config_number(copy, "seed") == 0x1p53 - 1 && choir_config_number(copy, "tied") == 1);
   assert_true(choir_config_number(copy, "router.capacity_factor") == 1.25);
@@ -31,7 +31,7 @@ static void handles_tell_what_they_hold(void **state) {
     if (f.kind == CHOIR_FIELD_WORD || *f.value) continue;
     assert_int_equal(f.kind, CHOIR_FIELD_TEXT);
   }
-  test_ok(choir_config_describe("rate", &f));
+  test_ok(choir_config_describe("learning_rate", &f));
   assert_true(f.above && f.low == 0 && f.high == 1000 && f.kind == CHOIR_FIELD_NUMBER);
   test_fails(choir_config_field_at(CH_FIELDS, &f), CHOIR_ERROR_ARGUMENT, "no field number");
   test_fails(choir_config_describe("name", &f), CHOIR_ERROR_ARGUMENT, "model.name or model.router.name");

@@ -53,7 +53,7 @@ static void goes_on(void **state) {
     program_must(
         "head -c $(wc -c <before) run/metrics.jsonl | cmp - before && grep -q '\"step\":6,' run/metrics.jsonl && "
         "test $(cat run/best) = 00000006");
-    program_must("choir train --from run --threads 1 --data data --out from --set steps=1");
+    program_must("choir train --init-from run --threads 1 --data data --out from --set steps=1");
   }
 }
 

@@ -152,7 +152,7 @@ static void micro_batches(void **state) {
     config.train.accumulate = 1 + i / 2;
     test_ok(choir_model_create(&config, 1, NULL, &model));
     model_trainer(model, &t);
-    t.model->config.train.rate = 0; /* the step leaves the weights unchanged */
+    t.model->config.train.learning_rate = 0; /* the step leaves the weights unchanged */
     t.step = i < 2 ? 2 + i : 1;
     for (int j = 0; j < 2; j++) model_tokens(token[j], TOKENS, 80 + (uint32_t)j);
     assert_int_equal(ch_step_tokens(&config.train), i < 2 ? TOKENS : 2 * TOKENS);

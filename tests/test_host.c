@@ -50,7 +50,7 @@ static int tune(const char *out) {
   CH_TRY(choir_finetune_config("run", "constant", &config));
   CH_TRY(choir_task_load("mine.json", &task));
   config->train.steps = 2, config->train.batch_sequences = 2;
-  o.config = config, o.from = "run", o.task = task, o.data = ".", o.out = out, o.run.threads = 1;
+  o.config = config, o.init_from = "run", o.task = task, o.data = ".", o.out = out, o.run.threads = 1;
   int code = choir_finetune(&o);
   choir_task_free(task);
   choir_config_free(config);

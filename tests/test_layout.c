@@ -111,7 +111,7 @@ static choir_config config_of(int experts, int d_hidden, int d_expert, int shard
   c.model.experts = experts;
   c.model.d_model = 256;
   c.model.d_hidden = d_hidden, c.model.d_expert = d_expert;
-  c.train.shards = c.train.batch_sequences = shards;
+  c.train.grad_chunks = c.train.batch_sequences = shards;
   return c;
 }
 
@@ -156,7 +156,7 @@ static void hidden_shards_where_experts_are_too_large(void **state) {
            .mib = (replicas + hidden) / 2,
            .want = {.replicas = 1, .hidden = 2},
            .says = "1 replica x 4 groups of experts x 2 hidden shards"});
-  c.train.shards = c.train.batch_sequences = 7;
+  c.train.grad_chunks = c.train.batch_sequences = 7;
   double all = needs(&c, 7, 7, 1, 0), idle = needs(&c, 7, 1, 1, 0);
   assert_true(all > idle + 8);
   go((job){.config = c, .ranks = 7, .want = {.replicas = 7, .hidden = 1}, .says = "4 experts are too few for 7"});
@@ -222,7 +222,7 @@ static int train(const ch_comm *comm, void *context) {
 static void a_run_goes_on_in_another_layout(void **state) {
   choir_config c;
   test_ok(ch_config_load("config.json", &c));
-  c.train.batch_sequences = c.train.shards = 8;
+  c.train.batch_sequences = c.train.grad_chunks = 8;
   for (int i = 0; i < 3; i++) assert_int_equal(forked_run(i == 1 ? 4 : 8, 0, train, &(run_job){&c, 2 + 2 * i}), 0);
   program_must("grep -c '\"ranks\":8,\"replicas\":2' run/timing.jsonl | grep -q 2");
   program_must("grep -q '\"ranks\":4,\"replicas\":1' run/timing.jsonl && test $(wc -l < run/metrics.jsonl) -ge 6");

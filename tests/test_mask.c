@@ -100,7 +100,7 @@ static void trains(void **state) {
   static const char *const objectives[] = {"masked_diffusion", "masked_lm"};
   for (int i = 0; i < 2; i++) {
     choir_config c = masked(objectives[i]);
-    c.train.rate = 0.05;
+    c.train.learning_rate = 0.05;
     choir_model *model = model_fresh(&c);
     choir_trainer *trainer;
     choir_trainer_result r;

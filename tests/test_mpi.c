@@ -44,7 +44,7 @@ static void same_files_by_an_mpi_that_is_found(void **state) {
 static void all_voices(void **state) {
   needs_mpi();
   program_must(MPIRUN "-n 3 " FRESH
-                      "--replicas 1 --set shards=6 --set batch_sequences=6 --set steps=1 --verbose-ranks "
+                      "--replicas 1 --set grad_chunks=6 --set batch_sequences=6 --set steps=1 --verbose-ranks "
                       "--out voices >first.txt 2>others.txt");
   program_must("cat first.txt");
   assert_int_equal(times("done: 1 steps"), 1);
@@ -104,7 +104,7 @@ static void another_number_goes_on(void **state) {
 static void refuses_once(void **state) {
   needs_mpi();
   assert_int_not_equal(program_run(MPIRUN "-n 3 " FRESH "--out three"), 0);
-  assert_int_equal(times("train.shards is 8, which 3 processes cannot share evenly"), 1);
+  assert_int_equal(times("train.grad_chunks is 8, which 3 processes cannot share evenly"), 1);
   assert_int_not_equal(
       program_run(MPIRUN TWO(FRESH "--set steps=3 --out odd", "exec " FRESH "--set steps=4 --out odd")), 0);
   assert_int_equal(times("rank 1 of 2 has another config than rank 0"), 1);
@@ -126,7 +126,8 @@ static void one_is_wrong_all_end(void **state) {
       {1, "train --data data --out odd --config nowhere.json",
        "choir train: rank 1 of 2: there is no config 'nowhere.json' among choir's own, and no file nowhere.json: "},
       {2, "train --data data --out odd --config config.json --bogus", "rank 1 of 2: unknown option --bogus"},
-      {1, "train --data data --out odd --config config.json --set rate=x", "rank 1 of 2: train.rate is 'x'"},
+      {1, "train --data data --out odd --config config.json --set learning_rate=x",
+       "rank 1 of 2: train.learning_rate is 'x'"},
       {1, "train --data data --out odd --config config.json --replicas 3", "rank 1 of 2: 3 replicas"},
       {1, "eval odd --data data --shards 2", "rank 1 of 2 has another verb than rank 0"},
       {1, "info config.json", "rank 1 of 2 has another verb than rank 0"}};

@@ -67,7 +67,7 @@ static int serve(const ch_comm *comm, void *context) {
   float thresholds[MODEL_E] = {-1, 2, 2, 2, 2, 2, 2, 2};
   static int32_t token[B * T];
   static float logits[B * T * MODEL_V];
-  config.train.batch_sequences = config.train.shards = B;
+  config.train.batch_sequences = config.train.grad_chunks = B;
   config.model.d_expert = 2048; /* above the rounding of arenas to 2 MiB */
   config.model.router.capacity_factor = 1;
   model_tokens(token, B * T, 5);

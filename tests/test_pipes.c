@@ -113,8 +113,8 @@ static void compares_runs(void **state) {
   json_t *runs = page_data("both.html"), *second = json_array_get(json_object_get(runs, "runs"), 1);
   assert_string_equal(json_string_value(json_object_get(second, "name")), "cap3");
   json_decref(runs);
-  PAGE_SHOWS("both.html", "", "<td>model.router.cap</td><td class=\"n\">2</td><td class=\"n\">3", "!train.rate",
-             "Held-out loss, causal");
+  PAGE_SHOWS("both.html", "", "<td>model.router.cap</td><td class=\"n\">2</td><td class=\"n\">3",
+             "!train.learning_rate", "Held-out loss, causal");
   program_refuses(2, "--out FILE.html is missing", "choir report cap2 cap3");
   program_refuses(1, "17 runs; a report is about 1 to 16",
                   "choir report --out x.html cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 "

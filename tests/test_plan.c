@@ -78,7 +78,7 @@ static void one_process_is_what_the_program_says(void **state) {
     assert_true(memory_of(l, "activations") == costs.train_memory.activations);
     assert_true(memory_of(l, "scratch") == costs.train_memory.scratch && memory_of(l, "exchange buffers") == 0);
     assert_true(plan->costs.train_flops_per_token == costs.train_flops_per_token &&
-                plan->config.train.shards == config.train.shards);
+                plan->config.train.grad_chunks == config.train.grad_chunks);
     assert_true(fabs(l->share * 100e9 / l->tokens_per_second / costs.train_flops_per_token - 1) < 1e-12);
     assert_true(fabs(l->cost - 36 * 1e9 / l->tokens_per_second / 3600) < 1e-6 * l->cost);
     for (int p = 0; p < l->parts; p++) assert_true(!l->part[p].sent || l->part[p].seconds == 0);
@@ -161,7 +161,7 @@ static void ranks_plan_what_the_plan_says(void **state) {
     int ranks = i % 2 ? 8 : 4, replicas = 1 + i / 2 % 2, hidden = 1 + i % 4 / 3;
     planning job = {.config = model_config(routers[i / 4]),
                     .layout = {ranks, replicas, ranks / replicas / hidden, hidden, i % 5 == 0}};
-    job.config.train.shards = 8;
+    job.config.train.grad_chunks = 8;
     job.config.model.d_model = 256, job.config.model.d_expert = 1024; /* above the rounding to whole pages */
     if (job.config.model.experts > 1) job.config.model.experts = 6;   /* not a multiple of the ranks */
     job.config.train.compute = i % 3 ? CH_COMPUTE_FP32 : CH_COMPUTE_BF16;
@@ -328,7 +328,7 @@ static void the_papers_sizes(void **state) {
     test_ok(ch_config_load(path, &c));
     c.train.batch_sequences = want[i].sequences;
     c.train.compute = ch_word_number(ch_compute_names, want[i].compute);
-    c.parallel.wire = ch_word_number(ch_compute_names, want[i].compute);
+    c.parallel.dispatch_dtype = ch_word_number(ch_compute_names, want[i].compute);
     test_ok(ch_plan_create(&c, &(ch_plan_options){.cluster = cluster}, &plan));
     const ch_plan_layout *l = &plan->layout[0];
     if (*l->refused) fail_msg("%s on %s: %s", want[i].config, want[i].cluster, l->refused);

@@ -43,7 +43,7 @@ static void owners_links_are_waited_for(void **state) {
   const ch_layout whole = {.ranks = RANKS, .replicas = 1, .experts = RANKS, .hidden = 1},
                   sharded = {.ranks = RANKS, .replicas = 1, .experts = RANKS, .hidden = 1, .dense_sharded = 1};
   ch_params params;
-  c.train.shards = RANKS;
+  c.train.grad_chunks = RANKS;
   test_ok(ch_params_build(&c.model, &params));
   const ch_flow visits = ch_flow_of(&c, &params, &sharded, CH_FLOW_MATRICES),
                 all = ch_flow_of(&c, &params, &whole, CH_FLOW_DENSE),
@@ -96,7 +96,7 @@ static void visits_pass_beside_halves(void **state) {
   choir_config c = model_config("expert_choice");
   ch_plan_layout out;
   ch_params params;
-  c.train.shards = 4;
+  c.train.grad_chunks = 4;
   test_ok(ch_params_build(&c.model, &params));
   for (int clips = 0; clips < 2; clips++) {
     c.train.clip_norm = clips;

@@ -1,5 +1,5 @@
 /* Several ranks train what one process trains: the same weights, results and statistics, bit for bit, whatever the
- * router, with as many ranks as divide train.shards. */
+ * router, with as many ranks as divide train.grad_chunks. */
 #include "base/hash.h"
 #include "comm/collective.h"
 #include "forked_comm.h"
@@ -103,9 +103,9 @@ static choir_config config_of(const char *router, int shards, int accumulate) {
   choir_config c = model_config(router);
   c.train.sequence_length = RANKS_T;
   c.train.batch_sequences = RANKS_B;
-  c.train.shards = shards;
+  c.train.grad_chunks = shards;
   c.train.accumulate = accumulate;
-  c.train.rate = 0.01;
+  c.train.learning_rate = 0.01;
   return c;
 }
 
@@ -157,7 +157,7 @@ static void every_router(void **state) {
 static void every_router_on_a_bf16_wire(void **state) {
   for (int i = 0; ch_router_names[i]; i++) {
     choir_config c = config_of(ch_router_names[i], 12, 1);
-    test_ok(choir_config_set(&c, "parallel.wire", "bf16"));
+    test_ok(choir_config_set(&c, "parallel.dispatch_dtype", "bf16"));
     same_with(ch_router_names[i], c, (const int[]){i % 2 ? 3 : 4, 0});
   }
 }
@@ -172,7 +172,7 @@ static void rows_in_rounds(void **state) {
     c.train.sequence_length = 5;
     c.train.batch_sequences = 12;
     if (i % 2 && ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(gate_on))) gate_input(&c);
-    test_ok(choir_config_set(&c, "parallel.wire", i % 3 ? "fp32" : "bf16"));
+    test_ok(choir_config_set(&c, "parallel.dispatch_dtype", i % 3 ? "fp32" : "bf16"));
     same_with(ch_router_names[i], c, (const int[]){i % 2 ? 3 : 4, 0});
   }
   forked_means = CH_COMM_MEANS;
@@ -320,10 +320,10 @@ static void is_the_formula(choir_config *c, const ch_layout *l, const int32_t *t
   int64_t away = 0;
   ch_flow rows;
   for (int64_t t = 0; t < n; t++) away += sent_to(l, token[t] % MODEL_E, t / (n / l->ranks));
-  test_ok(choir_config_set(c, "parallel.wire", "fp32"));
+  test_ok(choir_config_set(c, "parallel.dispatch_dtype", "fp32"));
   int64_t fp32 = away * ch_flow_slot_bytes(c);
   assert_int_equal(counted(*c, l) - by_formula(c, l, &rows), fp32);
-  test_ok(choir_config_set(c, "parallel.wire", "bf16"));
+  test_ok(choir_config_set(c, "parallel.dispatch_dtype", "bf16"));
   assert_int_equal(away * ch_flow_slot_bytes(c), fp32 / 2);
   assert_int_equal(counted(*c, l) - by_formula(c, l, &rows), fp32 / 2);
 }
@@ -354,7 +354,7 @@ static void traffic_of_every_kind(void **state) {
       const ch_layout *l = &layouts[k];
       choir_config c = config_of(filled[i], 24, l->experts == 3 ? 2 : 1);
       if (strcmp(filled[i], "random") && strcmp(filled[i], "kmeans")) z_loss(&c);
-      test_ok(choir_config_set(&c, "parallel.wire", l->experts == 3 ? "fp32" : "bf16"));
+      test_ok(choir_config_set(&c, "parallel.dispatch_dtype", l->experts == 3 ? "fp32" : "bf16"));
       ch_flow rows;
       int64_t left = counted(c, l) - by_formula(&c, l, &rows);
       if (left % (ch_flow_slot_bytes(&c) / c.train.accumulate / ch_config_moe_layers(&c.model)))
@@ -374,7 +374,7 @@ static int refused(const ch_comm *comm, void *context) {
   ch_trainer t;
   test_ok(ch_model_prepare(config, &run, &model));
   int code = ch_trainer_plan(model, &t),
-      told = strstr(choir_error_message(), "train.shards is 4, which 3 processes") != NULL;
+      told = strstr(choir_error_message(), "train.grad_chunks is 4, which 3 processes") != NULL;
   ch_trainer_free(&t);
   return code != CHOIR_ERROR_ARGUMENT || !told;
 }

@@ -238,7 +238,7 @@ static int setup(void **state) {
   return program_setup(state) ||
          program_run(
              "head -c 3000 corpus.txt >page.txt; choir train --threads 1 --config config.json --data data --set "
-             "router.name=expert_choice --set experts=4 --set batch_sequences=16 --set shards=8 --set "
+             "router.name=expert_choice --set experts=4 --set batch_sequences=16 --set grad_chunks=8 --set "
              "sequence_length=24 --set steps=2 --set eval_every=0 --out expert_choice");
 }
 

@@ -22,7 +22,7 @@ static job job_on(const char *backend, const char *router, const char *out, int 
   j.backend = backend;
   j.replicas = layouts[i].replicas, j.hidden = layouts[i].hidden, j.dense_sharded = layouts[i].dense_sharded;
   if (j.config.model.experts == 1) j.replicas = layouts[i].ranks / j.hidden; /* of one expert one group */
-  test_ok(choir_config_set(&j.config, "parallel.wire", wire));
+  test_ok(choir_config_set(&j.config, "parallel.dispatch_dtype", wire));
   program_must("rm -rf %s", out);
   return j;
 }

@@ -85,7 +85,7 @@ static void evaluate_capacity(choir_model *model) {
   assert_true(with[1].loss != with[0].loss && with[2].loss == with[0].loss && with[3].loss != with[0].loss);
 }
 
-/* 5 sequences are no multiple of train.shards, and the last batch is not full. */
+/* 5 sequences are no multiple of train.grad_chunks, and the last batch is not full. */
 static void evaluate(report *r, choir_model *model, const choir_tokenizer *tokenizer, const char *routing) {
   const choir_eval_options options[] = {{.data = "data", .progress = use_it, .context = model},
                                         {.data = "data", .batch_sequences = 5, .sequences = 13},
@@ -163,7 +163,7 @@ static int look(const ch_comm *comm, void *context) {
 static void make_run(const char *router, int shards, const char *out) {
   program_must(
       "choir train --threads 1 --config config.json --data data --set router.name=%s --set experts=%d --set "
-      "batch_sequences=16 --set shards=%d --set sequence_length=24 --set steps=2 --set eval_every=0 --out %s",
+      "batch_sequences=16 --set grad_chunks=%d --set sequence_length=24 --set steps=2 --set eval_every=0 --out %s",
       router, strcmp(router, "dense") ? 4 : 1, shards, out);
 }
 

@@ -88,7 +88,7 @@ static void all_stop_after_the_same_step(void **state) {
   }
 }
 
-static void other_config(choir_train_options *o, choir_config *config) { (void)o, config->train.rate *= 2; }
+static void other_config(choir_train_options *o, choir_config *config) { (void)o, config->train.learning_rate *= 2; }
 static void no_data(choir_train_options *o, choir_config *config) { (void)config, o->data = "nowhere"; }
 static void other_data(choir_train_options *o, choir_config *config) { (void)config, o->data = "data2"; }
 
@@ -109,8 +109,8 @@ static void one_fails_all_end(void **state) {
     program_must("! test -e odd/metrics.jsonl");
   }
   job j = job_here("expert_choice", "odd"); /* what all find wrong is told once */
-  j.config.train.shards = 4;
-  j.code = CHOIR_ERROR_ARGUMENT, j.message = "train.shards is 4, which 8 processes cannot share evenly";
+  j.config.train.grad_chunks = 4;
+  j.code = CHOIR_ERROR_ARGUMENT, j.message = "train.grad_chunks is 4, which 8 processes cannot share evenly";
   go(j, 8);
 }
 

@@ -95,7 +95,7 @@ static void replicas_have_the_same_bits(void **state) {
     bits_job j = {.config = model_config(ch_router_names[i]), .layout = {1, 1, 1, 0}, .of = of};
     if (l.hidden > 1 && j.config.model.experts == 1) l.replicas = l.ranks / l.hidden; /* of one expert one group */
     uint64_t first = 0;
-    j.config.train.batch_sequences = j.config.train.shards = B;
+    j.config.train.batch_sequences = j.config.train.grad_chunks = B;
     j.config.train.sequence_length = T;
     set[i % 3](&j.config);
     assert_int_equal(forked_run(1, 0, train_bits, &j), 0);
@@ -155,7 +155,7 @@ static job job_of(const char *out, layout l) {
   job j = {.out = out, .layout = l, .odd_rank = -1};
   test_ok(ch_config_load("config.json", &j.config));
   j.config.train.steps = STEPS;
-  j.config.train.batch_sequences = j.config.train.shards = 24;
+  j.config.train.batch_sequences = j.config.train.grad_chunks = 24;
   j.config.train.sequence_length = 16;
   j.config.train.eval_every = 2;
   j.config.train.eval_sequences = 11; /* the last batch is not full */

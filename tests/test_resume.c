@@ -107,7 +107,7 @@ static void same_optimizer(const char *a, const char *b) {
  * the end. Weights, state and log must be the same, in both optimizers and both compute types. */
 static void updated_in_backward(void **state) {
   static const char *const settings[] = {"--set compute=fp32", "--set compute=bf16 --emulate-bf16",
-                                         "--set optimizer=adamw --set rate=0.001"};
+                                         "--set optimizer=adamw --set learning_rate=0.001"};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
     for (int clip = 0; clip < 2; clip++)
       program_must(

@@ -17,7 +17,7 @@ enum { FILES = sizeof files / sizeof *files };
 
 static void make_runs(void **state) {
   made_up_four_rows("rows.tsv");
-  program_must(FRESH "--set steps=7 --out run && " TUNE "--from run --task mine.json --data . --out tuned");
+  program_must(FRESH "--set steps=7 --out run && " TUNE "--init-from run --task mine.json --data . --out tuned");
 }
 
 /* CH_RUN_FILES names exactly the files that training and fine-tuning write. */
@@ -27,7 +27,7 @@ static void what_a_run_writes_is_what_is_judged(void **state) {
     strcat(known, "|");
     strcat(known, files[i]);
   }
-  program_must(FRESH "--from run --set steps=1 --out begun && rm -rf tuned/" CH_RUN_PAGE);
+  program_must(FRESH "--init-from run --set steps=1 --out begun && rm -rf tuned/" CH_RUN_PAGE);
   program_must("! ls run begun tuned | grep . | grep -v : | grep -vxE '%s'", known);
   program_must("ls run begun tuned | grep -xE '%s' | sort -u | wc -l | grep -x %d", known, FILES + 2);
 }
@@ -85,7 +85,7 @@ static void links_in_checkpoints_and_data(void **state) {
 /* A fresh run refuses every name that it would write. */
 static void files_of_the_user_stay(void **state) {
   static const char *const fresh[] = {FRESH "--set steps=2 --out up",
-                                      TUNE "--from run --task mine.json --data . --out up"};
+                                      TUNE "--init-from run --task mine.json --data . --out up"};
   static const char *const texts[] = {"my notes\\n", "my notes, without a line end", "42\\n"};
   for (int c = 0; c < 2; c++)
     for (int i = 0; i <= FILES; i++)
@@ -100,15 +100,16 @@ static void files_of_the_user_stay(void **state) {
   program_refuses(1, "up/checkpoints: holds checkpoints", FRESH "--out up");
   program_must("test $(find up | wc -l) = 4");
   /* What a run that never began left is taken. */
-  program_must("rm -rf up && " FRESH
-               "--from run --set steps=1 --out up && rm -r up/metrics.jsonl up/timing.jsonl up/best up/checkpoints/* "
-               "&& " FRESH "--set steps=1 --out up && ! test -e up/from.path");
+  program_must(
+      "rm -rf up && " FRESH
+      "--init-from run --set steps=1 --out up && rm -r up/metrics.jsonl up/timing.jsonl up/best up/checkpoints/* "
+      "&& " FRESH "--set steps=1 --out up && ! test -e up/from.path");
 }
 
 /* A copy by hard links, as by `cp -al` or a backup's, goes on by itself: no byte of the original changes. */
 static void hard_links_are_left(void **state) {
   static const char *const begins[] = {"cp -al run h && rm -r h/checkpoints/00000007", "cp -al tuned h"};
-  static const char *const commands[] = {TRAIN "--resume --set rate=0.3 --set steps=9 --out h",
+  static const char *const commands[] = {TRAIN "--resume --set learning_rate=0.3 --set steps=9 --out h",
                                          "choir finetune --threads 1 --resume --set steps=6 --out h"};
   static const char *const originals[] = {"run", "tuned"};
   for (int i = 0; i < 2; i++) {
@@ -152,8 +153,8 @@ static void lost_checkpoints_are_missed(void **state) {
 
 /* A run that ended before it had a log may lack some of its settings: it is no run to resume, and is begun anew. */
 static void settings_alone_are_no_run(void **state) {
-  static const char *const fresh[] = {FRESH "--from run --set steps=1 --out new",
-                                      TUNE "--from run --task mine.json --data . --out new"};
+  static const char *const fresh[] = {FRESH "--init-from run --set steps=1 --out new",
+                                      TUNE "--init-from run --task mine.json --data . --out new"};
   static const char *const resume[] = {TRAIN "--resume --data data --out new",
                                        "choir finetune --threads 1 --resume --out new"};
   for (int c = 0; c < 2; c++) {

@@ -63,10 +63,10 @@ static void a_wish_outlives_a_kill(void **state) {
 static void wishes_add_up(void **state) {
   program_must(FRESH "--set steps=6 --out sum");
   kill_at_work("sum", "--set steps=4000 --set checkpoint_every=0");
-  kill_at_work("sum", "--set rate=0.01");
+  kill_at_work("sum", "--set learning_rate=0.01");
   kill_at_work("sum", "");
   assert_int_equal((int)wish("sum", "steps"), 4000);
-  assert_true(fabs(wish("sum", "rate") - 0.01) < 1e-12);
+  assert_true(fabs(wish("sum", "learning_rate") - 0.01) < 1e-12);
   program_must(TRAIN "--resume --out sum --set steps=12 && grep -c '\"event\":\"run\"' sum/metrics.jsonl | grep -qx 2");
   program_must("test $(grep -n '\"event\":\"run\"' sum/metrics.jsonl | tail -1 | cut -d: -f1) = 9"); /* behind step 6 */
   program_must(TRAIN "--resume --out sum --set steps=12");

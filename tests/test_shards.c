@@ -1,4 +1,5 @@
-/* train.shards: what a micro-batch's shards give is what a process for each of them would give, added in a fixed tree.
+/* train.grad_chunks: what a micro-batch's shards give is what a process for each of them would give, added in a fixed
+ * tree.
  */
 #include "model_testing.h"
 #include "moe_testing.h"
@@ -72,7 +73,7 @@ static double backward(choir_model *model, int B, int shards, const int32_t *tok
 
 static choir_model *model_of(choir_config config, int B, int shards) {
   config.train.batch_sequences = B;
-  config.train.shards = shards;
+  config.train.grad_chunks = shards;
   choir_model *model;
   choir_model_options run = {.backend = "cpu", .threads = 2};
   test_ok(choir_model_create(&config, 5, &run, &model));
@@ -154,7 +155,7 @@ static void steps(void **state) {
   model_tokens(token, TOKENS, 9);
   for (int clip = 0; clip < 2; clip++) {
     choir_config config = model_config("expert_choice");
-    config.train.shards = 4;
+    config.train.grad_chunks = 4;
     config.train.clip_norm = clip ? 1e20 : 0;
     ch_trainer t;
     choir_trainer_result r;
@@ -171,10 +172,10 @@ static void steps(void **state) {
 
 static void refusals(void **state) {
   choir_config c = model_config("random");
-  c.train.shards = 3;
+  c.train.grad_chunks = 3;
   test_fails(choir_config_check(&c), CHOIR_ERROR_ARGUMENT,
-             "train.shards is 3: it must divide train.batch_sequences, which is 8");
-  c.train.shards = 4;
+             "train.grad_chunks is 3: it must divide train.batch_sequences, which is 8");
+  c.train.grad_chunks = 4;
   test_ok(choir_config_check(&c));
   c.model.router.consistency_weight = 1;
   test_fails(choir_config_check(&c), CHOIR_ERROR_ARGUMENT, "consistency_weight");

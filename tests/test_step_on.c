@@ -23,7 +23,7 @@ static choir_config config_of(const char *router, int B, int accumulate) {
   c.train.batch_sequences = B;
   c.train.sequence_length = LONG;
   c.train.accumulate = accumulate;
-  c.train.rate = 0.01;
+  c.train.learning_rate = 0.01;
   return c;
 }
 
@@ -220,7 +220,7 @@ static void frozen(void **state) {
 /* A schedule that goes on is the rest of the longer one. */
 static void schedule(void **state) {
   ch_train_config c = model_config("hash").train;
-  c.rate = 2, c.constant_steps = 100, c.warmup_steps = 10, c.steps = 405;
+  c.learning_rate = 2, c.constant_steps = 100, c.warmup_steps = 10, c.steps = 405;
   for (int cosine = 0; cosine < 2; cosine++) {
     c.schedule = cosine ? CH_COSINE : CH_INVERSE_SQRT;
     ch_train_config later = c;
@@ -241,7 +241,7 @@ static void assert_left(const ch_train_config *c, int64_t step, double left) {
 /* Rates: constant in the trunk, falling from the cooldown's first step in the branch, right at both ends. */
 static void cooled(void **state) {
   ch_train_config c = model_config("hash").train;
-  c.rate = 2, c.steps = 100, c.cooldown_to = 0.1;
+  c.learning_rate = 2, c.steps = 100, c.cooldown_to = 0.1;
   ch_train_config trunk = c;
   c.cooldown_steps = 20;
   for (int64_t step = 1; step <= 80; step++) assert_true(ch_schedule_rate(&c, step) == ch_schedule_rate(&trunk, step));

@@ -12,7 +12,7 @@ static choir_config config_of(const char *router) {
   choir_config c = model_config(router);
   c.train.optimizer = CH_ADAMW;
   c.train.beta1 = 0.9;
-  c.train.rate = 3e-3;
+  c.train.learning_rate = 3e-3;
   c.train.steps = 100;
   c.train.clip_norm = 0;
   test_ok(choir_config_check(&c));
@@ -154,11 +154,11 @@ static void refuses(void **state) {
   test_fails(choir_trainer_create(model, &wrong, &trainer), CHOIR_ERROR_ARGUMENT, "sequence_length");
   assert_null(trainer);
   wrong = c;
-  wrong.train.shards = 2;
+  wrong.train.grad_chunks = 2;
   strcpy(wrong.train.freeze, "nothing.*");
   test_fails(choir_trainer_create(model, &wrong, &trainer), CHOIR_ERROR_ARGUMENT, "fits no weight");
   assert_memory_equal(&model->config.train, &c.train, sizeof c.train); /* as before */
-  assert_int_equal(model->shards, c.train.shards);
+  assert_int_equal(model->shards, c.train.grad_chunks);
   test_ok(choir_trainer_create(model, NULL, &trainer));
   model_tokens(tokens, TOKENS, 9);
   tokens[MODEL_T + 3] = MODEL_V;
@@ -195,13 +195,13 @@ static void shards_are_the_trainers(void **state) {
     choir_config c = config_of("expert_choice");
     c.model.vocab_size = 8192;
     c.model.d_model = 256;
-    c.train.shards = i ? 4 : 1;
+    c.train.grad_chunks = i ? 4 : 1;
     choir_model *model = model_fresh(&c);
     choir_config train = c;
     choir_trainer *trainer;
     choir_trainer_result r;
     int32_t tokens[TOKENS];
-    train.train.shards = i ? 1 : 4;
+    train.train.grad_chunks = i ? 1 : 4;
     model_tokens(tokens, TOKENS, 9);
     test_ok(choir_trainer_create(model, &train, &trainer));
     test_ok(choir_trainer_step(trainer, tokens, NULL, &r));

@@ -1,7 +1,7 @@
 #!/bin/sh
 # train.sh RANKS OPTION...: `choir train OPTION...` by mpirun on RANKS processes, and again from the newest checkpoint when
 # one dies, on half as many each time: a machine that is gone stays gone. The losses are those of one process whatever the
-# number, as long as it divides train.shards. OPTION has --out RUN. MPIRUN="mpirun --hostfile hosts" gives mpirun options.
+# number, as long as it divides train.grad_chunks. OPTION has --out RUN. MPIRUN="mpirun --hostfile hosts" gives mpirun options.
 set -u
 ranks=$1
 shift

@@ -9,7 +9,7 @@ CHOIR_C_BEGIN
 
 typedef struct choir_finetune_options {
   const choir_config *config; /* of the checkpoint's model, as choir_finetune_config makes it; NULL with resume */
-  const char *from;           /* a checkpoint, or a run's; with resume not used */
+  const char *init_from;      /* a checkpoint, or a run's; with resume not used */
   const choir_task *task;     /* with resume not used */
   const char *data;           /* directory of the task's files; with resume may be NULL */
   const char *out;            /* run directory */

@@ -22,7 +22,7 @@ typedef struct choir_model_options {
                                tokenizer.model that is not the one that the weights were saved with */
   const choir_ranks *ranks; /* who shares the model (choir/ranks.h); NULL: it is this process's alone */
   int64_t shards;           /* of a checkpoint that is loaded: into how many its batches are cut, which the number of
-                               processes must divide; 0: the config's train.shards. Training goes by its config */
+                               processes must divide; 0: the config's train.grad_chunks. Training goes by its config */
   int64_t reserved[6];
 } choir_model_options;
 #define CHOIR_MODEL_OPTIONS_INIT \

@@ -83,7 +83,7 @@ typedef struct choir_train_options {
   const choir_config *config; /* NULL with resume: the run's own */
   const char *data;           /* a built data directory; with resume may be NULL: the run's own */
   const char *out;            /* run directory */
-  const char *from;           /* a checkpoint, or a run's, whose weights a fresh run begins with; NULL: random ones */
+  const char *init_from;      /* a checkpoint, or a run's, whose weights a fresh run begins with; NULL: random ones */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
   choir_model_options run;    /* except for its ranks: */
   const choir_ranks *ranks;   /* who trains together (choir/ranks.h); NULL: this process alone */
@@ -100,18 +100,17 @@ typedef struct choir_train_options {
   { .run = CHOIR_MODEL_OPTIONS_INIT, .disk_minutes = 60 }
 CHOIR_API void choir_train_options_default(choir_train_options *options); /* the same, as a function */
 
-/* Trains to the config's number of steps. With `from` only weights come from the checkpoint, into a config of the same
- * shapes, or of more experts where the checkpoint's layers have one ("upcycling"); another router begins with what both
- * have (docs/finetuning.md). Its tokenizer must be the data's.
- * out/ gets config.json, data.path, metrics.jsonl, timing.jsonl, checkpoints/STEP/, and best, which names the
- * checkpoint of the evaluation with the lowest held-out loss (causal where the routing has that) and keeps it. A loss,
- * gradient or weight that is not finite stops with CHOIR_ERROR_NUMERIC, the step and the first such tensor; the last
- * good checkpoint stays. CHOIR_ERROR_INTERRUPTED: the caller's event function asked to stop, and the step that it saw
- * has been saved. Of several ranks each calls this with the same options; ranks that nobody has laid out
- * (choir/ranks.h) take the first layout that their memory has room for, in the order of docs/clusters.md. The first one
- * writes, an error of one is the error of all, and everybody's event function is called. CHOIR_ERROR_FULL: the disk had
- * no room for `disk_minutes` (docs/training.md has the rule). CHOIR_ERROR_BUSY: another process trains there. Otherwise
- * as the loaders of config, data and model. */
+/* Trains to the config's number of steps. With `init_from` only weights come from the checkpoint, into a config of the
+ * same shapes, or of more experts where the checkpoint's layers have one ("upcycling"); another router begins with what
+ * both have (docs/finetuning.md). Its tokenizer must be the data's. out/ gets config.json, data.path, metrics.jsonl,
+ * timing.jsonl, checkpoints/STEP/, and best, which names the checkpoint of the evaluation with the lowest held-out loss
+ * (causal where the routing has that) and keeps it. A loss, gradient or weight that is not finite stops with
+ * CHOIR_ERROR_NUMERIC, the step and the first such tensor; the last good checkpoint stays. CHOIR_ERROR_INTERRUPTED: the
+ * caller's event function asked to stop, and the step that it saw has been saved. Of several ranks each calls this with
+ * the same options; ranks that nobody has laid out (choir/ranks.h) take the first layout that their memory has room
+ * for, in the order of docs/clusters.md. The first one writes, an error of one is the error of all, and everybody's
+ * event function is called. CHOIR_ERROR_FULL: the disk had no room for `disk_minutes` (docs/training.md has the rule).
+ * CHOIR_ERROR_BUSY: another process trains there. Otherwise as the loaders of config, data and model. */
 CHOIR_API int choir_train(const choir_train_options *options);
 
 typedef struct choir_eval_options {

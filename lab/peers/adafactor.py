@@ -24,7 +24,7 @@ class Adafactor:
 
     def _rate(self):
         c, t = self.config, self.step
-        rate = c["rate"] * (min(1, t / c["warmup_steps"]) if c["warmup_steps"] else 1)
+        rate = c["learning_rate"] * (min(1, t / c["warmup_steps"]) if c["warmup_steps"] else 1)
         return rate * (math.sqrt(c["constant_steps"] / t) if 0 < c["constant_steps"] < t else 1)
 
     @torch.no_grad()

@@ -37,7 +37,7 @@ MODEL = {
     "expert_activation": "swiglu",
     "router": {"name": "topk", "experts_per_token": 2, "normalize_gates": True, "aux_loss_weight": 0},
 }
-TRAIN = {"sequence_length": 512, "batch_sequences": 1, "steps": 1, "rate": 0.01}
+TRAIN = {"sequence_length": 512, "batch_sequences": 1, "steps": 1, "learning_rate": 0.01}
 
 
 def program(*words):

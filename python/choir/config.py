@@ -26,7 +26,7 @@ class Config:
 
     >>> config = Config(layers=4, d_model=64, d_hidden=128, heads=4, experts=8, vocab_size=320)
     >>> config.set("router.capacity_factor", 2)
-    >>> config["train.rate"]
+    >>> config["train.learning_rate"]
     0.01
 
     Keys are dotted paths, of which `model.` and `train.` may be left out where the rest is unambiguous."""

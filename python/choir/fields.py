@@ -9,11 +9,11 @@ from typing import Any, TypedDict
 class _Train(TypedDict, total=False):
     # generated: keywords train but batch_sequences compute
     sequence_length: int
-    shards: int
+    grad_chunks: int
     accumulate: int
     steps: int
     optimizer: str
-    rate: float
+    learning_rate: float
     warmup_steps: float
     constant_steps: int
     schedule_start: int
@@ -89,7 +89,7 @@ class ConfigFields(TrainerFields, total=False):
     layer_capacity: str
     # generated: end
     # generated: keywords parallel
-    wire: str
+    dispatch_dtype: str
     # generated: end
 
 

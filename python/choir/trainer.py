@@ -38,7 +38,7 @@ class Step:
 
 class Trainer(Handle):
     """A model being trained by the optimizer and schedule of its config; options by name change the config's "train":
-    Trainer(model, rate=1e-3, optimizer="adamw")."""
+    Trainer(model, learning_rate=1e-3, optimizer="adamw")."""
 
     _free = "choir_trainer_free"
 

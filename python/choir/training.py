@@ -9,6 +9,7 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
@@ -84,12 +85,20 @@ def _settings(config: Config, fields: Mapping[str, Any]) -> Config:
     return config
 
 
+def _begin(init_from: Optional[Path], fields: dict) -> Optional[Path]:
+    """`init_from`, which was called `start`."""
+    if "start" not in fields:
+        return init_from
+    warnings.warn("start is called init_from now", FutureWarning, stacklevel=3)
+    return fields.pop("start")
+
+
 def train(
     *,
     out: Path,
     config: Union[Config, Path, None] = None,
     data: Optional[Path] = None,
-    start: Optional[Path] = None,
+    init_from: Optional[Path] = None,
     resume: bool = False,
     progress: Progress = False,
     threads: int = 0,
@@ -103,9 +112,9 @@ def train(
 ) -> dict[str, Any]:
     """Trains a model by a config on built data, in this process, into the run directory `out`.
 
-    start: a checkpoint, or a run, whose weights the model begins with, and whose config it has unless one is given.
+    init_from: a checkpoint, or a run, whose weights the model begins with, and whose config it has unless one is given.
     resume: goes on with the run in `out`, bit for bit; config and data are then its own unless they are given. Further
-    options change the config's "train": steps=100, rate=0.01. progress: True shows a line; a function is told every
+    options change the config's "train": steps=100, learning_rate=0.01. progress: True shows a line; a function is told every
     step, evaluation and checkpoint as a dictionary (event["kind"] is "step", "eval", ...; the fields are those of
     choir_event and of the structs that it points to), and may raise to end the run. patience: evaluations without a
     lower held-out loss after which to end; 0: never.
@@ -114,11 +123,12 @@ def train(
     goes on. If train.cooldown_steps is a share, as 0.2, the learning rate falls in that share of the minutes. Returns
     the last evaluation as metrics.jsonl has it, {} if the data have no held-out share.
     Errors are those of the files; NumericError: a loss that is not finite."""
+    init_from = _begin(init_from, fields)
     if config is None and (fields or not resume):
-        config = os.path.join(out if resume else start, "config.json") if resume or start else Config()
+        config = os.path.join(out if resume else init_from, "config.json") if resume or init_from else Config()
     if config is not None:
         config = _settings(copy.copy(config) if isinstance(config, Config) else Config(config), fields)
-    given = {"config": config and config.address, "from": start, "data": data, "out": out, "resume": resume}
+    given = {"config": config and config.address, "init_from": init_from, "data": data, "out": out, "resume": resume}
     run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
     given.update(minutes=minutes, disk_minutes=disk_minutes, patience=patience)
     _run("choir_train", progress, given, **run)
@@ -128,7 +138,7 @@ def train(
 def finetune(
     *,
     out: Path,
-    start: Optional[Path] = None,
+    init_from: Optional[Path] = None,
     task: Optional[Path] = None,
     data: Optional[Path] = None,
     recipe: str = "constant",
@@ -144,29 +154,30 @@ def finetune(
     disk_minutes: float = 60,
     **fields: Unpack[FinetuneFields],
 ) -> dict[str, Any]:
-    """Trains a checkpoint or run `start` on the labelled set of a task, and measures it on the dev set;
+    """Trains a checkpoint or run `init_from` on the labelled set of a task, and measures it on the dev set;
     docs/finetuning.md.
 
     task: its name ("RTE"), or a JSON file that describes one. data: the directory of its files. epochs: 10 unless
     `steps` is given. patience: evaluations without a better one after which to end; 0: never. batch_sequences: texts
     that batch routing routes together in evaluations; 0: none of that. Everything else is as in `train`, and `steps`,
-    `rate` and other fields of the config's "train" may be given; resume=True goes on with what the run began with.
+    `learning_rate` and other fields of the config's "train" may be given; resume=True goes on with what the run began with.
     Returns result.json: the best accuracy, and the step of it; {} before the first evaluation."""
+    init_from = _begin(init_from, fields)
     if epochs and "steps" in fields:
         raise native.ArgumentError("give one of epochs and steps")
     if resume:
-        if start or task or recipe != "constant" or epochs or patience or batch_sequences != 32:
+        if init_from or task or recipe != "constant" or epochs or patience or batch_sequences != 32:
             raise native.ArgumentError(
-                "start, task, recipe, epochs, patience and batch_sequences are the run's own with resume=True"
+                "init_from, task, recipe, epochs, patience and batch_sequences are the run's own with resume=True"
             )
         config = _settings(Config(os.path.join(out, "config.json")), fields) if fields else None
     else:
-        if start is None or task is None or data is None:
-            raise native.ArgumentError("give start, task and data: only resume=True can do without")
-        config = Config._of(lib.choir_finetune_config, native.text(start), native.text(recipe))
+        if init_from is None or task is None or data is None:
+            raise native.ArgumentError("give init_from, task and data: only resume=True can do without")
+        config = Config._of(lib.choir_finetune_config, native.text(init_from), native.text(recipe))
         _settings(config, fields)
         epochs = 10 if epochs is None and "steps" not in fields else epochs
-    given = {"config": config and config.address, "from": start, "data": data, "out": out, "resume": resume}
+    given = {"config": config and config.address, "init_from": init_from, "data": data, "out": out, "resume": resume}
     given.update(epochs=epochs, patience=patience, batch_sequences=batch_sequences)
     given.update(minutes=minutes, disk_minutes=disk_minutes)
     loaded = ffi.new("choir_task **")

@@ -24,7 +24,7 @@ MODERN = {
     "train.sequence_length": 32,
     "train.batch_sequences": 8,
     "train.steps": 30,
-    "train.rate": 0.05,
+    "train.learning_rate": 0.05,
     "train.eval_every": 0,
 }
 MOE = {"router.score": "sigmoid", "moe_every": 1, "dense_layers": 1}

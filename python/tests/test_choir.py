@@ -295,7 +295,7 @@ class Models(unittest.TestCase):
         pool = choir.Config.describe("router.pool")
         self.assertEqual((pool.key, pool.type, pool.default), ("model.router.pool", str, "batch"))
         self.assertIn("sequence", pool.words)
-        rate = choir.Config.describe("rate")
+        rate = choir.Config.describe("learning_rate")
         self.assertEqual((rate.low, rate.above, rate.high), (0, True, 1000))
         with self.assertRaisesRegex(choir.ArgumentError, "did you mean"):
             choir.Config.describe("router.poo")
@@ -305,7 +305,7 @@ class Models(unittest.TestCase):
     def test_training(self):
         config = choir.Config(vocab_size=320, **testing.CONFIG)
         model = choir.Model(config, seed=3, threads=2)
-        trainer = choir.Trainer(model, optimizer="adamw", rate=3e-3, beta1=0.9)
+        trainer = choir.Trainer(model, optimizer="adamw", learning_rate=3e-3, beta1=0.9)
         self.assertEqual(trainer.shape, (8, 32))
         tokens = np.random.default_rng(1).integers(0, 320, trainer.shape)
         first = trainer.step(tokens)
@@ -315,7 +315,7 @@ class Models(unittest.TestCase):
         self.assertLess(last.loss, first.loss - 0.5)
         path = testing.directory() / "own"
         trainer.save(path, self.model.tokenizer)
-        other = choir.Trainer(choir.Model(config, threads=2), optimizer="adamw", rate=3e-3, beta1=0.9)
+        other = choir.Trainer(choir.Model(config, threads=2), optimizer="adamw", learning_rate=3e-3, beta1=0.9)
         other.resume(path)
         self.assertEqual(other.step(tokens), trainer.step(tokens))
         told = testing.program("eval", path, "--data", testing.directory() / "data", "--json")

@@ -243,9 +243,9 @@ class Surroundings(unittest.TestCase):
                 locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
                 self.assertEqual(locale.str(1.5), "1,5")
                 config = choir.Config(**SLOW)
-                config.set("train.rate", 0.0125)
+                config.set("train.learning_rate", 0.0125)
                 config.set("router.capacity_factor", 1.5)
-                self.assertEqual((config["train.rate"], config.as_dict()["train"]["rate"]), (0.0125, 0.0125))
+                self.assertEqual((config["train.learning_rate"], config.as_dict()["train"]["learning_rate"]), (0.0125, 0.0125))
                 self.assertEqual(choir.route(np.eye(4), capacity_factor=1.5).capacity, 2)
                 with self.assertRaises(FileNotFoundError):
                     choir.Model.load("nowhere")

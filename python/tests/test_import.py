@@ -208,7 +208,7 @@ class Imported(unittest.TestCase):
         text.write_text("\n".join(exported.lines(200)), encoding="utf-8")
         testing.program("data", "build", "--out", data, "--tokenizer", checkpoint, text)
         testing.program(
-            "train", "--from", checkpoint, "--data", data, "--out", run, "--set", "steps=2", "--set", "sequence_length=32"
+            "train", "--init-from", checkpoint, "--data", data, "--out", run, "--set", "steps=2", "--set", "sequence_length=32"
         )
         testing.program("export", run, "--format", "hf", "--out", run / "hf", "--sequences", 0)
         folders = (run / "hf", checkpoint.with_name(checkpoint.name + "-again"))

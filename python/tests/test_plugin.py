@@ -286,7 +286,7 @@ class Program(unittest.TestCase):
 SCALE = {
     "config": {
         "model": {"layers": 2, "d_model": 32, "d_hidden": 48, "heads": 2, "experts": 8},
-        "train": {"sequence_length": 32, "batch_sequences": 8, "rate": 0.05},
+        "train": {"sequence_length": 32, "batch_sequences": 8, "learning_rate": 0.05},
     },
     "budgets": [2560], "seeds": 2, "rates": [0.05], "deviation": 0.01,
 }  # fmt: skip

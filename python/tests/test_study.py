@@ -30,7 +30,7 @@ except ImportError as error:
 SCALE = {
     "config": {
         "model": {"layers": 2, "d_model": 32, "d_hidden": 48, "heads": 2, "experts": 8},
-        "train": {"sequence_length": 32, "batch_sequences": 8, "rate": 0.05},
+        "train": {"sequence_length": 32, "batch_sequences": 8, "learning_rate": 0.05},
     },
     "budgets": [5120, 10240], "seeds": 2, "rates": [0.03, 0.06], "deviation": 0.01,
 }  # fmt: skip
@@ -596,10 +596,10 @@ class Store(unittest.TestCase):
         self.assertEqual(store.name(today, last[1]["data_hash"]), last[0])
 
     def test_it_refuses_a_run_of_another_config_or_data(self):
-        self.config["train"]["rate"] = 0.07
-        with self.assertRaisesRegex(StudyError, "train.rate is 0.05 instead of 0.07"):
+        self.config["train"]["learning_rate"] = 0.07
+        with self.assertRaisesRegex(StudyError, "train.learning_rate is 0.05 instead of 0.07"):
             self.store.put(testing.run(), self.config, self.hash)
-        self.config["train"]["rate"] = 0.05
+        self.config["train"]["learning_rate"] = 0.05
         with self.assertRaisesRegex(StudyError, "data_hash is .* instead of .0000"):
             self.store.put(testing.run(), self.config, "0000")
         self.assertFalse(self.store.directory.exists())

@@ -53,7 +53,7 @@ class Masked(TorchTest):
                     "model.attention": "bidirectional",
                     "train.objective": "masked_diffusion",
                     "train.accumulate": 2,
-                    "train.rate": 1e-9,
+                    "train.learning_rate": 1e-9,
                     "train.seed": 7,
                     **fields,
                 }

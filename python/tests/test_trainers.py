@@ -23,7 +23,7 @@ KINDS = {
     "mixtral": ("MixtralConfig", dict(num_local_experts=8)),
     "olmoe": ("OlmoeConfig", dict(num_experts=8, pad_token_id=None)),  # its default never trains token 1's embedding
 }
-ADAMW = dict(rate=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.1, clip_norm=1.0)
+ADAMW = dict(learning_rate=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.1, clip_norm=1.0)
 
 
 def batches():
@@ -61,7 +61,7 @@ def their_losses(model, coefficient):
     decays = [p for p in model.parameters() if p.dim() > 1]
     stays = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decays, "weight_decay": ADAMW["weight_decay"]}, {"params": stays, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=ADAMW["rate"], betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=1e-8)
+    optimizer = torch.optim.AdamW(groups, lr=ADAMW["learning_rate"], betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=1e-8)
     model.config.router_aux_loss_coef = model.router_aux_loss_coef = coefficient
     model.train()
     for tokens in batches():

@@ -98,7 +98,7 @@ class Runs(unittest.TestCase):
         self.assertGreater(events[0]["memory"]["total"], events[0]["memory"]["weights"])
         self.assertEqual(found["loss"], choir.runs.evaluations(self.programs)["loss"][-1])
         self.assertEqual(choir.train(out=self.at / "trained", resume=True), found)
-        choir.train(start=self.at / "trained", data=self.at / "data", out=self.at / "further", steps=1)
+        choir.train(init_from=self.at / "trained", data=self.at / "data", out=self.at / "further", steps=1)
         self.assertEqual(choir.Config(self.at / "further" / "config.json")["model.experts"], self.config["model.experts"])
 
     def test_nothing_held_out(self):
@@ -158,8 +158,8 @@ class Runs(unittest.TestCase):
             (choir.ArgumentError, lambda: choir.train(out=x, config=self.config, data=data, step=1)),
             (missing, lambda: choir.train(out=x, config="nowhere.json", data=data)),
             (missing, lambda: choir.train(out=x, resume=True)),
-            (choir.ArgumentError, lambda: choir.finetune(out=x, start=self.programs)),
-            (choir.ArgumentError, lambda: choir.finetune(out=x, start=self.programs, task="RTF", data=self.at)),
+            (choir.ArgumentError, lambda: choir.finetune(out=x, init_from=self.programs)),
+            (choir.ArgumentError, lambda: choir.finetune(out=x, init_from=self.programs, task="RTF", data=self.at)),
         ):
             with self.assertRaises(kind):
                 call()
@@ -182,7 +182,7 @@ class Runs(unittest.TestCase):
         for split in ("train", "dev"):
             rows = [{"text": ["sur", "rin"][i % 2] + " mi" * (i % 3), "label": str(i % 2)} for i in range(24)]
             (self.at / "set" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        given = dict(start=self.programs, task=self.at / "mine.json", data=self.at / "set", batch_sequences=8)
+        given = dict(init_from=self.programs, task=self.at / "mine.json", data=self.at / "set", batch_sequences=8)
         events = []
         found = choir.finetune(out=self.at / "tuned", **given, progress=events.append, steps=12, eval_every=4)
         self.assertEqual([e["step"] for e in events if e["kind"] == "step"], list(range(1, 13)))

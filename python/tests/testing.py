@@ -18,7 +18,7 @@ CONFIG = dict(
     d_hidden=48,
     heads=2,
     experts=8,
-    **{"train.sequence_length": 32, "train.batch_sequences": 8, "train.steps": 20, "train.rate": 0.05},
+    **{"train.sequence_length": 32, "train.batch_sequences": 8, "train.steps": 20, "train.learning_rate": 0.05},
 )
 
 

@@ -6,7 +6,7 @@
 
 #define CH_RUN_CONFIG "config.json"      /* settings of the last command; the first file that a run writes */
 #define CH_RUN_DATA "data.path"          /* where the data are */
-#define CH_RUN_FROM "from.path"          /* the checkpoint of train --from */
+#define CH_RUN_FROM "from.path"          /* the checkpoint of train --init-from */
 #define CH_RUN_TUNE "finetune.json"      /* settings of fine-tuning */
 #define CH_RUN_METRICS "metrics.jsonl"   /* losses; its existence means that the run has begun */
 #define CH_RUN_TIMING "timing.jsonl"     /* how fast */

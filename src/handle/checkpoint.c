@@ -145,7 +145,7 @@ static int load_newest(const load *l, const char *run) {
 }
 
 static int check_shards(int64_t shards) {
-  enum { MOST = 1 << 20 }; /* as train.shards */
+  enum { MOST = 1 << 20 }; /* as train.grad_chunks */
   if (shards >= 0 && shards <= MOST) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "shards is %lld: it must be 1 to %d, or 0 for those of the config",
                   (long long)shards, MOST);

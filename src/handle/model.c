@@ -23,12 +23,12 @@ static int prepare_model(const choir_config *config, const choir_model_options *
   ch_compute compute = CH_COMPUTE_FP32;
   CH_CHECK_RESERVED(o, "choir_model_options");
   model->config = *config;
-  model->shards = config->train.shards;
+  model->shards = config->train.grad_chunks;
   CH_TRY(choir_config_check(config));
   compute = (ch_compute)config->train.compute;
   if (o->compute) CH_TRY(ch_compute_find(o->compute, &compute));
   CH_TRY(ch_exec_init(&model->x, o->backend ? o->backend : "cpu", compute, o->emulate_bf16, o->threads));
-  model->x.wire = (ch_compute)config->parallel.wire;
+  model->x.wire = (ch_compute)config->parallel.dispatch_dtype;
   ch_arena_init(&model->weights, "weights", model->x.memory);
   ch_arena_init(&model->gradients, "gradients", model->x.memory);
   CH_TRY(ch_transformer_create(&config->model, &model->net));

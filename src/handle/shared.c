@@ -53,7 +53,7 @@ int ch_model_alone(const choir_model *model, const char *what) {
 /* Ranks share a batch by whole shards. */
 int ch_model_check_ranks(const choir_model *model, int B) {
   int ranks = model->x.comm->size, shards = model->shards;
-  const char *name = shards == model->config.train.shards ? "train.shards" : "shards";
+  const char *name = shards == model->config.train.grad_chunks ? "train.grad_chunks" : "shards";
   if (ranks == 1) return CHOIR_OK;
   if (shards % ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT,

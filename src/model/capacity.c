@@ -43,7 +43,7 @@ double ch_config_capacity_at(const choir_config *c, int64_t step) {
   const ch_router_spec *o = &c->model.router;
   if (o->capacity_start == 0) return 1;
   double last = (double)c->train.steps - 1, done = last > 0 ? fmin(1, (double)step / last) : 1,
-         first = o->capacity_start / o->capacity_factor;
+         first = o->capacity_start / ch_router_factor(o, 1);
   return first + (1 - first) * done;
 }
 
@@ -60,7 +60,7 @@ static int check_weights(const ch_model_config *m) {
                     "model.layer_capacity is \"%s\": must be numbers above 0 with commas between them, one for each of "
                     "the %d MoE layers",
                     m->layer_capacity, layers);
-  if (m->router.capacity_factor > 0 && ch_router_takes(m->router.kind, CH_ROUTER_TAKES_CAPACITY)) return CHOIR_OK;
+  if (ch_router_factor(&m->router, 1) > 0 && ch_router_takes(m->router.kind, CH_ROUTER_TAKES_CAPACITY)) return CHOIR_OK;
   return ch_error(
       CHOIR_ERROR_ARGUMENT,
       "model.layer_capacity is \"%s\", but router '%s' has no capacity here: leave it out, or take a router "

@@ -69,6 +69,14 @@ static const ch_field *find_field(const char *section, const char *key) {
   return NULL;
 }
 
+/* By the name that it had in files of earlier versions. */
+static const ch_field *find_former(const char *section, const char *key) {
+  char path[256];
+  snprintf(path, sizeof path, "%s.%.100s", section, key);
+  const char *now = ch_field_renamed(path);
+  return now ? find_field(section, strrchr(now, '.') + 1) : NULL;
+}
+
 static const char *find_section(const char *section, const char *key) {
   for (int s = 0; s < SECTIONS; s++) {
     const char *member = member_of(sections[s], section);
@@ -97,11 +105,14 @@ static int read_section(choir_config *config, const char *section, json_t *objec
   /* A name first: the other keys of a router override what its name brings. */
   if (name && (value = json_object_get(object, "name"))) CH_TRY(ch_field_set(config, name, value));
   json_object_foreach(object, key, value) {
-    const ch_field *f = find_field(section, key);
+    const ch_field *f = find_field(section, key), *former = f ? NULL : find_former(section, key);
     const char *inner = find_section(section, key);
-    int own = f || strcmp(section, "model.router") ? -1 : ch_own_find(config, key);
-    if (f)
-      CH_TRY(ch_field_set(config, f, value));
+    int own = f || former || strcmp(section, "model.router") ? -1 : ch_own_find(config, key);
+    if (former && json_object_get(object, strrchr(former->path, '.') + 1))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s.%s is called %s now, and both are there: leave one out", section, key,
+                      former->path);
+    if (f || former)
+      CH_TRY(ch_field_set(config, f ? f : former, value));
     else if (own >= 0)
       CH_TRY(ch_own_set(config, own, value));
     else if (!inner)
@@ -332,14 +343,14 @@ static int check_threshold_training(const ch_router_spec *o) {
 }
 
 static int check_shards(const ch_model_config *m, const ch_train_config *t) {
-  if (t->batch_sequences % t->shards)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "train.shards is %d: it must divide train.batch_sequences, which is %d",
-                    t->shards, t->batch_sequences);
-  if (t->shards > 1 && m->moe_every && ch_router_draws_per_sequence(&m->router) > 1)
+  if (t->batch_sequences % t->grad_chunks)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "train.grad_chunks is %d: it must divide train.batch_sequences, which is %d",
+                    t->grad_chunks, t->batch_sequences);
+  if (t->grad_chunks > 1 && m->moe_every && ch_router_draws_per_sequence(&m->router) > 1)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "train.shards is %d with model.router.consistency_weight, which compares all sequences with "
+                    "train.grad_chunks is %d with model.router.consistency_weight, which compares all sequences with "
                     "themselves: it must be 1",
-                    t->shards);
+                    t->grad_chunks);
   return CHOIR_OK;
 }
 

@@ -48,11 +48,17 @@ int64_t ch_config_steps(double steps, int64_t of);
 /* Describes the values that a field takes: "an integer from 1 to 4096". Returns `text`. */
 const char *ch_field_wanted(const ch_field *f, char *text, size_t size);
 
-/* ch_did_you_mean for the name of a field, which also knows what other programs call it ("lr": train.rate). */
+/* ch_did_you_mean for the name of a field, which also knows what other programs call it ("lr": train.learning_rate). */
 const char *ch_field_did_you_mean(char *text, size_t size, const char *key, const char *const *known);
 
+/* Nonzero when `key` is the path or its end, at a dot. */
+int ch_path_ends(const char *path, const char *key);
+
+/* The path of the field that an earlier version called so; NULL: none. */
+const char *ch_field_renamed(const char *key);
+
 /* The field of a dotted path, or of an end of it that fits one field. CHOIR_ERROR_ARGUMENT names the nearest or both.
- */
+ * A former name is taken, with a notice. */
 int ch_field_find(const char *key, const ch_field **found);
 
 void ch_field_default(choir_config *config, const ch_field *f);

@@ -6,8 +6,7 @@
 #include "base/error.h"
 #include "model/config.h"
 
-/* Nonzero when `key` is the path or its end, at a dot. */
-static int names(const char *key, const char *path) {
+int ch_path_ends(const char *path, const char *key) {
   size_t k = strlen(key), p = strlen(path);
   return k == p ? !strcmp(key, path) : k && k < p && path[p - k - 1] == '.' && !strcmp(path + p - k, key);
 }
@@ -27,13 +26,16 @@ static int unknown_path(const char *key) {
 int ch_field_find(const char *key, const ch_field **found) {
   *found = NULL;
   for (int i = 0; i < CH_FIELDS; i++) {
-    if (!names(key, ch_fields[i].path)) continue;
+    if (!ch_path_ends(ch_fields[i].path, key)) continue;
     if (*found)
       return ch_error(CHOIR_ERROR_ARGUMENT, "key '%s' may be %s or %s: write one of them", key, (*found)->path,
                       ch_fields[i].path);
     *found = &ch_fields[i];
   }
-  return *found ? CHOIR_OK : unknown_path(key);
+  const char *now = *found ? NULL : ch_field_renamed(key);
+  if (!now) return *found ? CHOIR_OK : unknown_path(key);
+  ch_notice("'%s' is called %s now", key, now);
+  return ch_field_find(now, found);
 }
 
 void ch_field_describe(const ch_field *f, const choir_config *defaults, choir_field *field) {

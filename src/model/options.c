@@ -16,15 +16,17 @@
 /* Those who take options: a section of the config, and who was chosen there. */
 typedef struct {
   const char *section, *what, *who; /* "model.router.", "router", its name */
-  const char *const *names;         /* of the options, by number */
-  unsigned options;                 /* that it takes, as bits */
+  const char *const *names;         /* of the section's fields, by number */
+  uint64_t options;                 /* that it takes, as bits */
+  uint64_t of;                      /* those that some of its kind take */
   const ch_plugin *plugin;          /* whose options it takes, too; or NULL */
 } option_taker;
 
 /* The number of a field among the options of routers or optimizers; -1: it is none of them. */
 static int option_number(const option_taker *t, const ch_field *f) {
   size_t length = strlen(t->section);
-  return strncmp(f->path, t->section, length) ? -1 : ch_word_number(t->names, f->path + length);
+  int number = strncmp(f->path, t->section, length) ? -1 : ch_word_number(t->names, f->path + length);
+  return number >= 0 && t->of >> number & 1 ? number : -1;
 }
 
 static const char *list_taken(const option_taker *t, char *text, size_t size) {
@@ -53,8 +55,8 @@ static int check_taken(const option_taker *t, const choir_config *config, const 
 }
 
 static option_taker router_taker(const ch_router *router) {
-  return (option_taker){"model.router.",        "router",        router->name,
-                        ch_router_option_names, router->options, ch_plugin_of(router)};
+  return (option_taker){"model.router.", "router", router->name,        ch_router_option_names,
+                        router->options, ~0ull,    ch_plugin_of(router)};
 }
 
 /* A config of a router with its own defaults. */
@@ -78,12 +80,13 @@ static int check_solver(const choir_config *config, const choir_config *defaults
 
 /* Where tokens choose, no capacity is room for all; experts that choose would take nobody. */
 static int check_capacity(const ch_router *router, const ch_router_spec *o) {
-  if (o->capacity_start > 0 && o->capacity_factor == 0)
+  if (o->capacity_start > 0 && ch_router_factor(o, 1) == 0)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.router.capacity_start is %g with capacity_factor 0, which is room for all: set both or "
                     "neither",
                     o->capacity_start);
-  if (o->capacity_factor > 0 || router->choices || ch_router_takes(router, CH_ROUTER_TAKES(priority))) return CHOIR_OK;
+  if (ch_router_factor(o, 1) > 0 || router->choices || ch_router_takes(router, CH_ROUTER_TAKES(priority)))
+    return CHOIR_OK;
   if (!ch_router_takes(router, CH_ROUTER_TAKES(capacity_factor))) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.capacity_factor is 0: must be a number above 0 with router '%s'",
                   router->name);
@@ -103,8 +106,9 @@ int ch_options_check_optimizer(const choir_config *config) {
   const ch_optim *optim = ch_optims[config->train.optimizer];
   choir_config defaults;
   ch_config_default(&defaults);
-  return check_taken(&(option_taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options, NULL},
-                     config, &defaults);
+  option_taker t = {"train.", "optimizer", optim->name, ch_train_field_names, optim->options, 0, NULL};
+  for (int i = 0; ch_optims[i]; i++) t.of |= ch_optims[i]->options;
+  return check_taken(&t, config, &defaults);
 }
 
 int ch_options_check_objective(const choir_config *config) {

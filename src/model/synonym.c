@@ -1,4 +1,4 @@
-/* The names that other programs have for the fields of a config. */
+/* The names that other programs have for the fields of a config, and those that earlier versions had. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 static const struct {
   const char *ours, *theirs;
 } synonyms[] = {
-    {"train.rate", "lr learning_rate max_lr"},
+    {"train.learning_rate", "lr max_lr"},
     {"train.steps", "max_steps max_iters num_steps"},
     {"train.batch_sequences", "batch_size micro_batch_size"},
     {"train.accumulate", "gradient_accumulation_steps grad_accum"},
@@ -51,4 +51,16 @@ const char *ch_field_did_you_mean(char *text, size_t size, const char *key, cons
       return text;
     }
   return ch_did_you_mean(text, size, key, known);
+}
+
+static const struct {
+  const char *then, *now;
+} renamed[] = {{"train.rate", "train.learning_rate"},
+               {"train.shards", "train.grad_chunks"},
+               {"parallel.wire", "parallel.dispatch_dtype"}};
+
+const char *ch_field_renamed(const char *key) {
+  for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+    if (ch_path_ends(renamed[i].then, key)) return renamed[i].now;
+  return NULL;
 }

@@ -119,7 +119,7 @@ static int measure_once(measurement *m) {
 
 /* What the measurement depends on. */
 static uint64_t case_of(const ch_router_spec *o, int n, int e) {
-  const double numbers[] = {n, e, o->capacity_factor, o->eval_capacity_factor};
+  const double numbers[] = {n, e, ch_router_factor(o, 1), ch_router_factor(o, 0)};
   return XXH64(o->own, sizeof o->own, XXH64(numbers, sizeof numbers, 1)) | 1;
 }
 

@@ -1,5 +1,5 @@
-/* Sums over shards. The rows of a micro-batch are in shards of whole sequences (train.shards), and what sums over all
- * rows, the gradient of a weight that every process has, is a sum over shards in a fixed binary tree:
+/* Sums over shards. The rows of a micro-batch are in shards of whole sequences (train.grad_chunks), and what sums over
+ * all rows, the gradient of a weight that every process has, is a sum over shards in a fixed binary tree:
  *
  *   sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi) / 2
  *

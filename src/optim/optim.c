@@ -14,7 +14,11 @@
 OPTIMIZERS(DECLARE)
 const ch_optim *const ch_optims[] = {OPTIMIZERS(POINTER) NULL};
 const char *const ch_optim_names[] = {OPTIMIZERS(NAME) NULL};
-const char *const ch_optim_option_names[] = {CH_OPTIM_OPTIONS(NAME) NULL};
+const char *const ch_train_field_names[] = {
+#define FIELD(kind, name, ...) #name,
+#include "config/train.def"
+#undef FIELD
+    NULL};
 
 const ch_optim *ch_optim_find(const char *name) {
   char nearest[128], list[256];

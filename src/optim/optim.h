@@ -6,13 +6,14 @@
 #include "config/config.h"
 #include "op/op.h"
 
-/* Fields of ch_train_config that only some optimizers use. */
-#define CH_OPTIM_OPTIONS(row) row(beta1) row(beta2) row(weight_decay)
-#define CH_OPTIM_NUMBER(name) CH_OPTIM_NUMBER_##name,
-enum { CH_OPTIM_OPTIONS(CH_OPTIM_NUMBER) };
-#undef CH_OPTIM_NUMBER
-#define CH_OPTIM_TAKES(name) (1u << CH_OPTIM_NUMBER_##name)
-extern const char *const ch_optim_option_names[]; /* by number, NULL-terminated */
+/* The fields of "train" (config/train.def), by number. What one optimizer takes, another one refuses unless it takes it, too. */
+enum {
+#define FIELD(kind, name, ...) CH_TRAIN_NUMBER_##name,
+#include "config/train.def"
+#undef FIELD
+};
+#define CH_OPTIM_TAKES(name) (1ull << CH_TRAIN_NUMBER_##name)
+extern const char *const ch_train_field_names[]; /* by number, NULL-terminated */
 
 enum { CH_OPTIM_STATES = 2 };
 
@@ -39,7 +40,7 @@ typedef struct ch_optim_args {
 
 typedef struct ch_optim {
   const char *name;
-  unsigned options;                  /* CH_OPTIM_TAKES(...) */
+  uint64_t options;                  /* CH_OPTIM_TAKES(...) */
   void (*shape)(ch_optim_tensor *t); /* sets state_count from the tensor's sizes; a fresh state is zero */
   void (*step)(ch_exec *x, const ch_optim_args *a);
 } ch_optim;

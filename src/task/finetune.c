@@ -32,7 +32,7 @@ static int make_config(const char *from, const char *recipe, choir_config *confi
   c->cooldown_steps = 0; /* the parent's was of its own steps */
   c->freeze[0] = 0;
   if (!strcmp(recipe, recipes[CONSTANT])) { /* T5 and the paper: 0.001 after 0.01 */
-    c->rate /= 10;
+    c->learning_rate /= 10;
     c->warmup_steps = 0;
     c->schedule_start = 0;
     c->constant_steps = (int64_t)1 << 52;
@@ -57,7 +57,7 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config **c
 }
 
 static int check_finetune(const choir_finetune_options *o) {
-  if (!o->resume && (!o->config || !o->from || !o->task || !o->data))
+  if (!o->resume && (!o->config || !o->init_from || !o->task || !o->data))
     return ch_error(CHOIR_ERROR_ARGUMENT, "fine-tuning needs a config, a checkpoint, a task and its data");
   if (!(o->epochs >= 0 && o->epochs <= 1e6))
     return ch_error(CHOIR_ERROR_ARGUMENT, "epochs is %g: must be a number from 0 to 1e6", o->epochs);
@@ -69,7 +69,7 @@ static int check_finetune(const choir_finetune_options *o) {
 /* A fresh run: everything from the options. */
 static int fresh(ch_tune *t, char *base) {
   const choir_finetune_options *o = t->options;
-  CH_TRY(ch_checkpoint_resolve(o->from, base));
+  CH_TRY(ch_checkpoint_resolve(o->init_from, base));
   t->run.config = *o->config;
   t->settings.patience = o->patience;
   t->settings.batch_sequences = o->batch_sequences;

@@ -102,7 +102,7 @@ static double share_of_way(int64_t step, int64_t from, int64_t to) {
 }
 
 double ch_schedule_rate(const ch_train_config *c, int64_t step) {
-  double rate = c->rate, fall = 1 - c->cooldown_to;
+  double rate = c->learning_rate, fall = 1 - c->cooldown_to;
   int64_t at = step + c->schedule_start, warmup = ch_config_steps(c->warmup_steps, c->steps),
           cooldown = ch_config_steps(c->cooldown_steps, c->steps);
   if (at < warmup) rate *= (double)at / (double)warmup;

@@ -42,7 +42,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
   double share = 1.0 / c->accumulate;
   ch_pass pass = {.B = ch_pass_sequences(config),
                   .T = b->T,
-                  .shards = b->row ? 1 : c->shards,
+                  .shards = b->row ? 1 : c->grad_chunks,
                   .token = b->token,
                   .row = b->row,
                   .rows = b->rows,
@@ -112,7 +112,7 @@ int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss) {
   return ch_error(CHOIR_ERROR_NUMERIC,
                   "step %" PRId64
                   ": loss %g; first tensor that is not finite: %s%s%s. Nothing of this step was kept; resume from "
-                  "the last checkpoint with a lower train.rate or with train.clip_norm",
+                  "the last checkpoint with a lower train.learning_rate or with train.clip_norm",
                   step, loss, name ? what : "none, the loss alone", name ? " of " : "", name ? name : "");
 }
 

@@ -41,7 +41,7 @@ int ch_update_in_backward(const ch_train_config *config);
 
 /* Takes over a model, which may have memory for its weights or not yet, and counts all that training asks for besides.
  * To be freed in any case, and not moved. model->x.comm says who shares the steps. CHOIR_ERROR_ARGUMENT: what the
- * router refuses, or ranks that do not divide train.shards. */
+ * router refuses, or ranks that do not divide train.grad_chunks. */
 int ch_trainer_plan(choir_model *model, ch_trainer *t);
 
 /* The plan for micro-batches of `step`, 2 `step`, ... up to `longest` tokens, each with `rows` positions that have a

@@ -134,10 +134,11 @@ static int from_path(ch_pretraining *p, const choir_train_options *o) {
   const char *path = CH_IN(o->out, CH_RUN_FROM);
   char resolved[PATH_MAX];
   int there;
-  if (o->resume && o->from)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "--from cannot be combined with --resume: %s has the start of the run", path);
-  if (o->from) {
-    CH_TRY(ch_checkpoint_resolve(o->from, resolved));
+  if (o->resume && o->init_from)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "--init-from cannot be combined with --resume: %s has the start of the run",
+                    path);
+  if (o->init_from) {
+    CH_TRY(ch_checkpoint_resolve(o->init_from, resolved));
     return realpath(resolved, p->from) ? CHOIR_OK : ch_error_errno("%s: cannot open checkpoint", resolved);
   }
   if (!o->resume) return CHOIR_OK;

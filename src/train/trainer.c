@@ -30,7 +30,7 @@ static int create(choir_trainer *made, choir_model *model, const choir_config *g
   if (given) config.train = given->train;
   CH_TRY(choir_config_check(&config));
   model->config.train = config.train;
-  model->shards = config.train.shards; /* steps are planned with these, and taken with those */
+  model->shards = config.train.grad_chunks; /* steps are planned with these, and taken with those */
   CH_TRY(ch_trainer_plan(model, &made->t));
   CH_TRY(ch_trainer_commit(&made->t));
   int64_t arrays = ch_config_masked(&config) ? 3 : 1;

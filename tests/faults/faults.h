@@ -43,8 +43,9 @@ typedef struct faults_job {
 #define FAULTS_DATA "data build --threads 2 --tokenizer ../tokenizer.model --holdout 0.1 --out data ../corpus.txt"
 #define FAULTS_TOKENIZER "tokenizer train --threads 1 --vocab-size 290 --out new.model ../small.txt"
 
-#define FAULTS_TUNE                                                                                                   \
-  "finetune --threads 1 --from ../pre --task ../mine.json --data ../set --set batch_sequences=2 --set steps=6 --out " \
+#define FAULTS_TUNE                                                                                                  \
+  "finetune --threads 1 --init-from ../pre --task ../mine.json --data ../set --set batch_sequences=2 --set steps=6 " \
+  "--out "                                                                                                           \
   "run"
 #define FAULTS_TUNE_ON                                                                                           \
   "if test -e run/metrics.jsonl || ls run/checkpoints 2>/dev/null | grep -q .; then choir finetune --threads 1 " \

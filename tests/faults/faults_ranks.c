@@ -10,7 +10,7 @@ static int kills = 6, calls = 1, every = 1, stops = 4, there, failed, hung;
 #define needs_ranks() \
   if (!there) test_skip("choir under mpirun: no mpirun here, or a build without MPI")
 
-#define ON " --set batch_sequences=4 --set shards=4 --set eval_every=0 --set keep_checkpoints=2 " FAULTS_FILES
+#define ON " --set batch_sequences=4 --set grad_chunks=4 --set eval_every=0 --set keep_checkpoints=2 " FAULTS_FILES
 #define OFTEN ON "--set checkpoint_every=1 --set steps=24 "
 /* The layout of one process's bits, also where ranks outnumber experts. */
 #define EXACT "train --threads 1 --replicas 1 "

@@ -52,7 +52,7 @@ cat >mine.json <<'END'
  "label": ["label"], "labels": [{"word": " a", "values": ["bad"]}, {"word": " e", "values": ["good"]}],
  "template": "{text}:", "cut": "text"}
 END
-run finetune --from run --task mine.json --data . --set batch_sequences=2 --set steps=2 --out tuned
+run finetune --init-from run --task mine.json --data . --set batch_sequences=2 --set steps=2 --out tuned
 run score tuned --task mine.json --data . --out predictions.tsv
 python3 - <<'END'
 import struct

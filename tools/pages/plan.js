@@ -33,7 +33,7 @@ const refused = layouts.filter((l) => l.event === "refused");
 const said = (before, words) => (words ? [el("p", {}, before + words)] : []);
 $("page").setAttribute("class", "plan");
 $("page").append(el("h1", {}, "Plan for " + plan.cluster),
-  el("p", {}, `${number(plan.ranks)} ranks, ${number(plan.tokens)} tokens a step, train.shards ${plan.shards}; ${large(plan.parameters)} parameters, ${large(plan.active_parameters)} active. Estimates by formulas from a config and a file about the cluster; nothing was measured. choir ${data.version}.`),
+  el("p", {}, `${number(plan.ranks)} ranks, ${number(plan.tokens)} tokens a step, train.grad_chunks ${plan.grad_chunks}; ${large(plan.parameters)} parameters, ${large(plan.active_parameters)} active. Estimates by formulas from a config and a file about the cluster; nothing was measured. choir ${data.version}.`),
   ...said("The cluster's file says: ", plan.notes), ...said("Assumed: ", plan.assumed),
   ...(possible.length ? [...fastest(possible[0]), ...all()] : []),
   ...(refused.length ? [el("h2", {}, "Refused"), table(["layout", "why"], refused.map((l) => [layoutName(l), l.refused]))] : []));

@@ -70,7 +70,7 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
   sums s = {.layout = layout};
   ch_piece unused[CH_SUM_PIECES];
   for (int r = 0; r < layout->ranks; r++) {
-    s.pieces[r] = ch_comm_pieces(config->train.shards, r, layout->ranks, unused);
+    s.pieces[r] = ch_comm_pieces(config->train.grad_chunks, r, layout->ranks, unused);
     if (s.pieces[r] > s.most) s.most = s.pieces[r];
   }
   const ch_param *end = params->p + params->count;

@@ -30,7 +30,7 @@ json_t *ch_plan_about_json(const ch_plan *plan) {
   return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:I, s:i, s:b, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:s}",
                    "event", "plan", "basis", ch_plan_basis, "config", plan->config.model.name, "cluster", c->name,
                    "notes", c->notes, "ranks", plan->ranks, "levels", levels, "tokens", (json_int_t)plan->tokens,
-                   "shards", plan->config.train.shards, "shards_set", plan->shards_set, "parameters",
+                   "grad_chunks", plan->config.train.grad_chunks, "grad_chunks_set", plan->shards_set, "parameters",
                    (json_int_t)plan->costs.parameters, "active_parameters", (json_int_t)plan->costs.active_parameters,
                    "train_flops_per_token", plan->costs.train_flops_per_token, "peak_gflops", plan->peak / 1e9,
                    "memory", c->memory, "price_per_rank_hour", c->price, "currency", c->currency, "assumed",

@@ -94,8 +94,8 @@ static int check_plan(ch_plan *plan, int ranks) {
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "train.batch_sequences is %d, which %d ranks cannot share evenly; set it to a multiple of %d",
                     t->batch_sequences, ranks, ranks);
-  if (t->shards % ranks) {
-    t->shards = ranks;
+  if (t->grad_chunks % ranks) {
+    t->grad_chunks = ranks;
     plan->shards_set = 1;
   }
   if (ch_peak_of(&plan->config, &plan->cluster) <= 0)

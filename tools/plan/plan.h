@@ -57,7 +57,7 @@ typedef struct ch_plan_layout {
 
 /* Every layout of a config on a cluster, and what they have in common. */
 typedef struct ch_plan {
-  choir_config config; /* with train.shards for so many ranks: */
+  choir_config config; /* with train.grad_chunks for so many ranks: */
   int shards_set;      /* the config's does not go with them */
   ch_cluster cluster;  /* as its file describes it */
   ch_params params;

@@ -37,7 +37,7 @@ static int64_t slots_of(const choir_config *config) {
 }
 
 int ch_flow_element_bytes(const choir_config *config) {
-  return config->parallel.wire != CH_COMPUTE_BF16 ? sizeof(real) : sizeof(ch_bf16);
+  return config->parallel.dispatch_dtype != CH_COMPUTE_BF16 ? sizeof(real) : sizeof(ch_bf16);
 }
 
 int64_t ch_flow_slot_bytes(const choir_config *config) {
@@ -94,7 +94,7 @@ static int has_sharded(const traffic_job *j) {
  * and those of all experts between the shards; of sharded matrices, to the ranks of a replica. */
 static void numbers(const traffic_job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
-  int64_t word = sizeof(double), losses = j->passes * j->config->train.shards, squares = expert_tensors(j) * j->e;
+  int64_t word = sizeof(double), losses = j->passes * j->config->train.grad_chunks, squares = expert_tensors(j) * j->e;
   int64_t sent = l->replicas * l->hidden * (l->experts - 1) + (int64_t)l->ranks * (l->hidden - 1);
   int64_t of_replica = l->experts * l->hidden, matrices = l->replicas * (of_replica - 1) * has_sharded(j);
   f->bytes = (double)(word * (j->to_rest * losses + sent * squares + matrices));

@@ -35,10 +35,10 @@ typedef enum {
   CH_FLOWS
 } ch_flow_kind;
 
-/* A config whose train.shards is a multiple of layout->ranks, with the parameter table of its model. */
+/* A config whose train.grad_chunks is a multiple of layout->ranks, with the parameter table of its model. */
 ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow_kind kind);
 
-/* Bytes of an element of a row that travels: 4, or 2 (parallel.wire). */
+/* Bytes of an element of a row that travels: 4, or 2 (parallel.dispatch_dtype). */
 int ch_flow_element_bytes(const choir_config *config);
 
 /* Bytes that a slot costs in a step whose token is of another rank than its expert. */

@@ -28,7 +28,7 @@ def cooldown_steps(steps: int, share: float) -> int:
 
 def end_config(base: dict[str, Any], rate: float, seed: int, steps: int, share: float) -> dict[str, Any]:
     """The config of a cooled end point, of an arm's."""
-    changed = {"rate": rate, "seed": seed, "steps": steps, "cooldown_steps": cooldown_steps(steps, share)}
+    changed = {"learning_rate": rate, "seed": seed, "steps": steps, "cooldown_steps": cooldown_steps(steps, share)}
     return {**base, "train": {**base["train"], **changed}}
 
 

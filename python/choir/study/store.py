@@ -45,6 +45,8 @@ _FIRST = {
     "parallel": """
         wire""",
 }
+# Names of fields then, and now.
+_RENAMED = {"train": {"rate": "learning_rate", "shards": "grad_chunks"}, "parallel": {"wire": "dispatch_dtype"}}
 _POINTS = 40  # of the curve of training losses
 
 
@@ -54,9 +56,18 @@ def _later() -> dict[str, Any]:
     made: dict[str, Any] = {}
     for field in Config.fields():
         *sections, name = field.key.split(".")
-        if name not in _FIRST[".".join(sections)].split():
+        then = {now: old for old, now in _RENAMED.get(".".join(sections), {}).items()}
+        if then.get(name, name) not in _FIRST[".".join(sections)].split():
             functools.reduce(lambda inner, section: inner.setdefault(section, {}), sections, made)[name] = field.default
     return made
+
+
+def _called(config: dict[str, Any], names: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """The config with other names of fields."""
+    return {
+        part: {names.get(part, {}).get(k, k): v for k, v in fields.items()} if isinstance(fields, dict) else fields
+        for part, fields in config.items()
+    }
 
 
 def _as_then(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +82,8 @@ def _as_then(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
 def significant(config: dict[str, Any]) -> dict[str, Any]:
     """A config without what no result depends on; with the text of a router of somebody's own, which one depends on."""
     parts = {
-        part: {k: v for k, v in fields.items() if k not in _ASIDE.get(part, ())} for part, fields in config.items()
+        part: {k: v for k, v in fields.items() if k not in _ASIDE.get(part, ())}
+        for part, fields in _called(config, _RENAMED).items()
     }
     router = config.get("model", {}).get("router")  # absent from a file that somebody changed
     source = plugin.version_of(str(router.get("name"))) if isinstance(router, dict) else None
@@ -79,31 +91,32 @@ def significant(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def whole(config: dict[str, Any]) -> dict[str, Any]:
-    """A config with the fields that came after it, too."""
+    """A config with the fields that came after it, too, and all names as they are now."""
 
     def filled(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
         both = {**later, **fields}
         return {k: filled(v, later.get(k, {})) if isinstance(v, dict) else v for k, v in both.items()}
 
-    return filled(config, _later())
+    return filled(_called(config, _RENAMED), _later())
 
 
 def checksum(config: dict[str, Any], data_hash: str, extra: Any = None) -> str:
-    text = json.dumps([significant(config), data_hash, extra], sort_keys=True)
+    then = {part: {now: old for old, now in names.items()} for part, names in _RENAMED.items()}
+    text = json.dumps([_called(significant(config), then), data_hash, extra], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def name(config: dict[str, Any], data_hash: str) -> str:
     """As `expert_choice-e32-r0.04-s1-1000-0123456789ab`."""
-    model, train = config["model"], config["train"]
+    model, train = config["model"], _called(config, _RENAMED)["train"]
     return (
-        f"{model['router']['name']}-e{model['experts']}-r{train['rate']:g}-s{train['seed']}-{train['steps']}-"
+        f"{model['router']['name']}-e{model['experts']}-r{train['learning_rate']:g}-s{train['seed']}-{train['steps']}-"
         f"{checksum(config, data_hash)}"
     )
 
 
 def differences(wanted: dict[str, Any], found: Any, path: str = "") -> list[str]:
-    """'train.rate is 0.05 instead of 0.04', for every field that differs."""
+    """'train.learning_rate is 0.05 instead of 0.04', for every field that differs."""
     if not isinstance(wanted, dict) or not isinstance(found, dict):
         return [] if wanted == found else [f"{path} is {json.dumps(found)} instead of {json.dumps(wanted)}"]
     told = []

@@ -99,7 +99,7 @@ class Tuning(Work):
         else:
             given = {"steps": settings["steps"], "eval_every": math.ceil(settings["steps"] / settings["evaluations"]),
                      "eval_sequences": settings.get("rows", 0), "seed": self.seed, **settings["set"]}  # fmt: skip
-            words += ["--from", parent, "--task", self.task, "--data", self.tasks, "--recipe", settings["recipe"]]
+            words += ["--init-from", parent, "--task", self.task, "--data", self.tasks, "--recipe", settings["recipe"]]
             words += [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
         self.runner.run(words, study.out / "logs" / f"{out.name[:100]}.txt", lambda: None)
         self.at = self.steps
