@@ -115,11 +115,10 @@ def judged(runs, arm):
 
 def status(claim, estimate, p):
     low, high = estimate.interval()
-    if claim.get("equal"):
-        return "holds" if p < 0.05 else "not resolved"
+    inside = abs(estimate.mean) < PLAN["margin"] if claim.get("equal") else estimate.mean > 0
     if p < 0.05:
-        return "holds" if estimate.mean > 0 else "contradicted"
-    within = -PLAN["margin"] < low and high < PLAN["margin"]
+        return "holds" if inside else "contradicted"
+    within = not claim.get("equal") and -PLAN["margin"] < low and high < PLAN["margin"]
     return f"level within {PLAN['margin']:g}" if within else "not resolved"
 
 
@@ -128,7 +127,7 @@ def claims_table(runs):
     found, margin = [runs.claim(claim) for claim in PLAN["claims"]], PLAN["margin"]
     ps = holm(
         [
-            1.0 if e is None else e.p_within(-margin, margin) if claim.get("equal") else e.p()
+            1.0 if e is None else e.p_side(-margin, margin) if claim.get("equal") else e.p()
             for claim, e in zip(PLAN["claims"], found)
         ]
     )

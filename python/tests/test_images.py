@@ -46,6 +46,14 @@ class Study(unittest.TestCase):
         runs.table[0, 0] += 0.01
         self.assertNotEqual(text, self.report.page(text, runs))
 
+    def test_one_rule_for_a_yes_and_a_no(self):
+        estimate, less = self.report.of_values([0.002, 0.0021, 0.0022]), {"text": "", "arm": "a", "rival": "b"}
+        for claim, expected in ((less, "holds"), ({**less, "equal": True}, "contradicted")):
+            plan = {**self.report.PLAN, "claims": [claim]}
+            runs = unittest.mock.Mock(claim=lambda claim: estimate)
+            with unittest.mock.patch.object(self.report, "PLAN", plan):
+                self.assertIn(f"| {expected} |", "\n".join(self.report.claims_table(runs)))
+
     def test_results_are_of_the_plan(self):
         plan, lines = self.report.PLAN, (LAB / "results.jsonl").read_text().splitlines()
         for line in map(json.loads, lines):
