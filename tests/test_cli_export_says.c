@@ -105,6 +105,8 @@ static void says_how_to_read_it(void **state) {
   json_t *words = json_load_file("keys-hf/tokenizer_config.json", 0, NULL);
   assert_string_equal(json_string_value(json_object_get(words, "eos_token")),
                       choir_tokenizer_piece(tokenizer, choir_tokenizer_eos(tokenizer)));
+  assert_string_equal(json_string_value(json_object_get(words, "pad_token")),
+                      json_string_value(json_object_get(words, "eos_token")));
   json_decref(words);
   choir_tokenizer_free(tokenizer);
 }

@@ -332,6 +332,38 @@ static void options(void **state) {
   unlink(path);
 }
 
+/* A checkpoint goes on with the version of the router that it was trained by. */
+static void another_version(void **state) {
+  choir_plugin_router router = own_top2;
+  char directory[] = "/tmp/test_plugin_XXXXXX", path[64], removal[64];
+  assert_non_null(mkdtemp(directory));
+  snprintf(path, sizeof path, "%s/checkpoint", directory);
+  snprintf(removal, sizeof removal, "rm -r %s", directory);
+  router.name = "dated";
+  router.version = "1";
+  test_ok(choir_router_register(&router));
+  choir_config c = model_config("dated");
+  choir_model *model = model_fresh(&c), *loaded;
+  choir_trainer *trainer;
+  choir_trainer_result r;
+  int32_t tokens[MODEL_B * MODEL_T];
+  model_tokens(tokens, MODEL_B * MODEL_T, 4);
+  test_ok(choir_trainer_create(model, NULL, &trainer));
+  test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+  test_ok(choir_trainer_save(trainer, NULL, path));
+  test_ok(choir_trainer_resume(trainer, path));
+  assert_string_equal(choir_notices(), "");
+  router.version = "2";
+  test_ok(choir_router_register(&router));
+  test_fails(choir_trainer_resume(trainer, path), CHOIR_ERROR_ARGUMENT, "another rule");
+  test_ok(choir_model_load(path, NULL, &loaded, NULL));
+  assert_non_null(strstr(choir_notices(), "of version 1, and that of the program is 2"));
+  choir_model_free(loaded);
+  choir_trainer_free(trainer);
+  choir_model_free(model);
+  assert_int_equal(system(removal), 0);
+}
+
 /* examples/own_router.c as a shared library. */
 static void from_a_file(void **state) {
   float scores[N * E], gates[N * E];
@@ -351,4 +383,5 @@ static void from_a_file(void **state) {
 }
 
 TEST_MAIN(register_twins, NULL, same_on_ranks, ranks_that_choose_otherwise, same_matrix, same_training, not_believed,
-          ends_the_step, definitions, options, from_a_file) /* what forks comes before what has threads */
+          ends_the_step, definitions, options, another_version,
+          from_a_file) /* what forks comes before what has threads */

@@ -84,6 +84,7 @@ class Exported(unittest.TestCase):
                 testing.program("export", at / kind, "--format", "hf", "--out", out, "--sequences", 0)
                 theirs, ours = transformers.AutoTokenizer.from_pretrained(out), choir.Tokenizer(model)
                 self.assertEqual(theirs.eos_token_id, ours.eos)
+                self.assertEqual(theirs(["ka", "ka ka"], padding=True)["attention_mask"][0][-1], 0)
                 for line in lines:
                     ids = theirs(line)["input_ids"]
                     self.assertEqual(ids, ours.encode(line).tolist(), line)

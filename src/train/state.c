@@ -153,6 +153,8 @@ int ch_state_read(ch_trainer *trainer, const ch_counter *counters, int counts, c
 int ch_state_load(const char *path, ch_trainer *trainer, const ch_counter *counters, int count) {
   const char *file = CH_IN(path, "state.safetensors");
   choir_tensors *tensors;
+  const ch_router *router = trainer->model->config.model.router.kind;
+  CH_TRY(ch_weights_same_router(router, CH_IN(path, "model.safetensors"), 1));
   CH_TRY(ch_weights_load(&trainer->model->net.params, &trainer->model->x, CH_IN(path, "model.safetensors"), 0));
   ch_model_weights_changed(trainer->model);
   CH_TRY(choir_tensors_load(file, 1, &tensors));

@@ -9,6 +9,7 @@
 #include "file/checkpoints.h"
 #include "file/there.h"
 #include "model/config.h"
+#include "model/weights.h"
 #include "moe/routers/threshold.h"
 
 typedef struct export_job {
@@ -74,6 +75,7 @@ static int open_checkpoint(export_job *j) {
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   CH_TRY(choir_tensors_load(path, 1, &j->weights));
   CH_TRY(ch_binding_check(j->weights, path));
+  CH_TRY(ch_weights_same_router(j->plan.config.model.router.kind, path, 0));
   int vocab = j->plan.config.model.vocab_size, mask = ch_config_masked(&j->plan.config);
   if (j->tokenizer && choir_tokenizer_vocab_size(j->tokenizer) != vocab - mask)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, model.vocab_size is %d%s", directory,

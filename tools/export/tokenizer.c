@@ -151,8 +151,9 @@ static int save_bpe(const choir_tokenizer *t, const char *path) {
 int ch_export_tokenizer(const choir_tokenizer *t, int length, const char *folder) {
   const char *path = CH_IN(folder, "tokenizer.json"), *unknown = NULL;
   CH_TRY(t->bpe ? save_bpe(t, path) : ch_json_save(of_spm(t, &unknown), path));
+  const char *end = t->piece[t->eos]; /* padding, too, which attention_mask hides: batches of texts need some token */
   return ch_json_save(
-      json_pack("{s:s, s:s, s:s?, s:i, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token",
-                t->piece[t->eos], "unk_token", unknown, "model_max_length", length, "clean_up_tokenization_spaces", 0),
+      json_pack("{s:s, s:s, s:s, s:s?, s:i, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token", end,
+                "pad_token", end, "unk_token", unknown, "model_max_length", length, "clean_up_tokenization_spaces", 0),
       CH_IN(folder, "tokenizer_config.json"));
 }
