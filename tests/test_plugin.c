@@ -351,6 +351,7 @@ static void another_version(void **state) {
   test_ok(choir_trainer_create(model, NULL, &trainer));
   test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
   test_ok(choir_trainer_save(trainer, NULL, path));
+  choir_notices();
   test_ok(choir_trainer_resume(trainer, path));
   assert_string_equal(choir_notices(), "");
   router.version = "2";
