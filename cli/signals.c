@@ -10,9 +10,10 @@ static volatile sig_atomic_t stop;
 
 static void on_signal(int number) { stop = 1; }
 
-/* Signals that the parent has ignored, as nohup does and a script for its background jobs, a bit each. They are noted
- * before libraries begin: UCX, which Open MPI 5 brings, catches SIGHUP as it is loaded. By the call itself, since
- * sanitizers, which replace sigaction, have not begun either. */
+/* What the parent ignores, as nohup does and a script for its background jobs, stays ignored. UCX, which Open MPI 5
+ * brings, catches SIGHUP as it is loaded: so signals that are ignored, a bit each, are noted before libraries begin,
+ * and are ignored again after that. By the call itself, since sanitizers, which replace sigaction, have not begun
+ * either. */
 static unsigned long ignored;
 
 static void note_ignored(void) {
@@ -26,13 +27,17 @@ static void note_ignored(void) {
 
 __attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = note_ignored;
 
-/* What the parent has ignored stays so. */
+__attribute__((constructor)) static void ignore_again(void) {
+  for (int number = 1; number < 32; number++)
+    if (ignored >> number & 1) signal(number, SIG_IGN);
+}
+
 static void catch_one(int number, int flags) {
-  struct sigaction action;
+  struct sigaction action, before;
   memset(&action, 0, sizeof action);
-  action.sa_handler = ignored >> number & 1 ? SIG_IGN : on_signal;
+  action.sa_handler = on_signal;
   action.sa_flags = flags | SA_RESTART;
-  sigaction(number, &action, NULL);
+  if (!sigaction(number, NULL, &before) && before.sa_handler != SIG_IGN) sigaction(number, &action, NULL);
 }
 
 void cli_catch_signals(void) {
