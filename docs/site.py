@@ -8,6 +8,7 @@ are errors. Nothing is fetched, neither here nor by the pages. To read: python3 
 
 import ast
 import html.parser
+import json
 import os
 import pathlib
 import re
@@ -31,6 +32,8 @@ NAV = {
 }  # fmt: skip
 ROOT_PAGES = {"README.md": "index", "CONTRIBUTING.md": "contributing", "SECURITY.md": "security",
               "CHANGELOG.md": "changelog", "docs/README.md": "pages"}  # fmt: skip
+# What people type into the search.
+SEARCHED = ["overfit", "early stopping", "best checkpoint", "compare"]
 # What is wider than a phone scrolls by itself: the page does not.
 STYLE = """table, pre { display: block; max-width: 100%; overflow-x: auto }
 :not(pre) > code { white-space: normal; overflow-wrap: anywhere }
@@ -225,7 +228,7 @@ class Links(html.parser.HTMLParser):
 
 
 def check(out):
-    """Every link within the site leads to a file and a heading; no page loads anything from elsewhere."""
+    """Every link within the site leads to a file and a heading; no page loads anything from elsewhere; the search finds."""
     pages = {file.relative_to(out).as_posix(): Links(file.read_text(encoding="utf-8")) for file in out.rglob("*.html")}
     bad = []
     for name, one in pages.items():
@@ -242,6 +245,9 @@ def check(out):
                 bad.append(f"{name}: no such file: {link}")
             elif where.fragment and target in pages and urllib.parse.unquote(where.fragment) not in pages[target].ids:
                 bad.append(f"{name}: no such heading: {link}")
+    index = json.loads((out / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    written = [f"{one['title']} {one['text']}".lower() for one in index if not one["location"].startswith("changelog")]
+    bad += [f"the search finds no page for '{word}'" for word in SEARCHED if not any(word in text for text in written)]
     if bad:
         sys.exit("site.py:\n" + "\n".join(sorted(set(bad))))
     return len(pages)
