@@ -13,6 +13,7 @@ static const char *const kinds[KINDS] = {"narrow",   "normal", "peaky", "cluster
 typedef struct {
   int n, e, k, cap, balanced, solver;
   int iterations, threads;
+  double lambda;
   const uint8_t *valid;
   const real *score;
   /* out */
@@ -79,7 +80,7 @@ static void run(assignment *c) {
                                     .cap = c->cap,
                                     .balanced = c->balanced,
                                     .solver = c->solver,
-                                    .lambda = 0.001,
+                                    .lambda = c->lambda ? c->lambda : 0.001,
                                     .iterations = c->iterations ? c->iterations : 100,
                                     .stages = 1,
                                     .valid = c->valid,
@@ -300,6 +301,21 @@ static void dykstra_says_what_it_left(void **state) {
   }
 }
 
+/* With a wide lambda every constraint holds, and it ends by itself. */
+static void dykstra_converges(void **state) {
+  real *score = make_scores(1, 300, 8, 2);
+  for (int cap = 1; cap < 4; cap++) {
+    assignment c = {.n = 300, .e = 8, .k = 37 * cap, .cap = cap, .solver = CH_SOLVER_DYKSTRA, .score = score};
+    c.lambda = 0.05;
+    c.iterations = 2000;
+    run(&c);
+    assert_true(c.certificate.expert_before < 1e-3 * c.k && c.certificate.token_before < 1e-3);
+    assert_true(c.certificate.iterations > 2 && c.certificate.iterations < 2000);
+    done(&c);
+  }
+  free(score);
+}
+
 /* A token with score -infinity is taken only if others run out; NaN and infinities neither crash nor break a
  * constraint. */
 static void scores_that_are_no_numbers(void **state) {
@@ -378,4 +394,4 @@ static void pools_are_problems_of_their_own(void **state) {
 
 TEST_MAIN(NULL, NULL, many_small_cases, large, agrees_with_a_solver_of_linear_programmes,
           without_a_cap_it_is_expert_choice, threads_change_nothing, scores_that_are_no_numbers,
-          pools_are_problems_of_their_own, dykstra_says_what_it_left)
+          pools_are_problems_of_their_own, dykstra_says_what_it_left, dykstra_converges)

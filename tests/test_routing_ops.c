@@ -213,7 +213,7 @@ static void test_no_slots(void **state) {
   free_record(&r);
 }
 
-/* --- exchange and dykstra --- */
+/* --- exchange --- */
 
 typedef struct {
   int rows, columns, of; /* rows listed, of so many */
@@ -255,72 +255,5 @@ static void test_exchange(void **state) {
     }
 }
 
-typedef struct {
-  int n, e, k, b, iterations, masked;
-  double lambda;
-  int warm;
-} dykstra_case;
-
-/* Out: alpha, beta, A, loads, experts of tokens, iterations. */
-static void run_dykstra(ch_exec *x, const void *context, real *out) {
-  const dykstra_case *c = context;
-  int64_t cells = (int64_t)c->n * c->e;
-  real *score = new_scores(c->n, c->e, SOFTMAX), *margin = test_new(cells);
-  double *load = calloc((size_t)c->e, sizeof *load), *taken = calloc((size_t)c->n, sizeof *taken);
-  uint8_t *valid = malloc((size_t)c->n);
-  int done = -1;
-  for (int t = 0; t < c->n; t++) valid[t] = t % 5 != 1 && (t < 128 || t >= 256);
-  for (int i = 0; i < c->n + c->e && c->warm; i++) out[i] = (real)(0.01 * (i % 7));
-  x->ops->dykstra(x, &(ch_dykstra_args){.n = c->n,
-                                        .e = c->e,
-                                        .k = c->k,
-                                        .b = c->b,
-                                        .warm = c->warm,
-                                        .lambda = c->lambda,
-                                        .tolerance = 1e-4,
-                                        .iterations = c->iterations,
-                                        .valid = c->masked ? valid : NULL,
-                                        .score = score,
-                                        .alpha = out,
-                                        .beta = out + c->n,
-                                        .margin = margin,
-                                        .load = load,
-                                        .taken = taken,
-                                        .done = &done});
-  out += c->n + c->e;
-  for (int64_t j = 0; j < cells; j++) *out++ = (real)exp((double)margin[j] / c->lambda);
-  for (int i = 0; i < c->e; i++) *out++ = (real)load[i];
-  for (int t = 0; t < c->n; t++) *out++ = (real)taken[t];
-  *out = (real)done;
-  free(score), free(margin), free(load), free(taken), free(valid);
-}
-
-static void test_dykstra(void **state) {
-  static const dykstra_case sizes[] = {{40, 5, 16, 3, 3, 0, 0.01, 0},
-                                       {300, 17, 20, 2, 20, 1, 0.02, 0},
-                                       {300, 17, 20, 2, 20, 1, 0.02, 1},
-                                       {130, 33, 4, 1, 10, 0, 0.1, 0},
-                                       {20, 1, 7, 1, 5, 0, 1, 0}};
-  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-    const dykstra_case *c = &sizes[i];
-    test_variants_of_cpu("dykstra", run_dykstra, c, TEST_PARTS(c->n, c->e, c->n * c->e, c->e, c->n, 1), 2e-3);
-  }
-}
-
-/* With a wide lambda it converges: every constraint holds, and it ends by itself. */
-static void test_dykstra_converges(void **state) {
-  enum { SIZE = 300, EXPERTS = 8, K_ = 60, B = 2 };
-  static real out[SIZE + EXPERTS + SIZE * EXPERTS + EXPERTS + SIZE + 1];
-  const dykstra_case c = {SIZE, EXPERTS, K_, B, 2000, 0, 0.05, 0};
-  const char *const backends[] = {"reference", "cpu"};
-  for (int backend = 0; backend < 2; backend++) {
-    TEST_EXEC(backends[backend], CH_COMPUTE_FP32, 2, { run_dykstra(&x, &c, out); });
-    const real *load = out + SIZE + EXPERTS + SIZE * EXPERTS, *taken = load + EXPERTS;
-    for (int i = 0; i < EXPERTS; i++) assert_true(fabs((double)load[i] / K_ - 1) < 1e-3);
-    for (int t = 0; t < SIZE; t++) assert_true((double)taken[t] < B + 1e-3);
-    assert_true(taken[SIZE] > 2 && taken[SIZE] < 2000);
-  }
-}
-
-TEST_MAIN(NULL, NULL, test_exchange, test_dykstra, test_dykstra_converges, test_select, test_select_laws,
-          test_permuted_experts, test_movement, test_index, test_no_slots)
+TEST_MAIN(NULL, NULL, test_exchange, test_select, test_select_laws, test_permuted_experts, test_movement, test_index,
+          test_no_slots)

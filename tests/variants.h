@@ -77,7 +77,7 @@ static inline void test_variants_of_cpu(const char *what, test_run run, const vo
   free(want);
 }
 
-/* ... and on devices; solvers of assignments are the host's (op/routing.h). */
+/* ... and on devices, but for those of the host (op/routing.h). */
 static inline void test_variants(const char *what, test_run run, const void *context, const int64_t *count,
                                  double tolerance) {
   test_variants_of_cpu(what, run, context, count, tolerance);

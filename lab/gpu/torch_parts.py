@@ -29,7 +29,7 @@ def tried(what, f):
 
 
 def layer(name, d=64, h=128, e=8, **more):
-    opts = {"switch_top1": {"jitter": 0}, "capped_expert_choice": {"solver": "dykstra", "solver_iterations": 20}}.get(name, {})
+    opts = {"switch_top1": {"jitter": 0}}.get(name, {})
     return ct.MoE(d, h, 1 if name == "dense" else e, name, device=o.device, **{**opts, **more})
 
 
@@ -62,7 +62,7 @@ def safety():
                 # beside the CPU, float32: the same choice of the same scores
                 s = torch.softmax(torch.randn(256, 1 if name == "dense" else 8), 1)
                 if name not in ("base",):
-                    r = [ct.route(t, name, tokens=torch.arange(256, device=t.device), **({"solver": "dykstra"} if name == "capped_expert_choice" else {})) for t in (s, s.to(o.device))]
+                    r = [ct.route(t, name, tokens=torch.arange(256, device=t.device)) for t in (s, s.to(o.device))]
                     found["choice is the CPU's"] = bool(torch.equal(r[0].taken, r[1].taken.cpu()))
                 if cuda and name not in ("base",):
                     try:

@@ -48,15 +48,15 @@ CASES = (
     ("topk", {"score": "sigmoid", "aux_scope": "sequence", "capacity_factor": 0.8, "priority": "score"}),
     ("topk", {"experts_per_token": 4, "null_experts": 6, "normalize_gates": True}),
     ("topk", {"experts_per_token": 4, "null_experts": 2, "aux_scope": "sequence", "capacity_factor": 0.8}),
+    ("capped_expert_choice", {"cap": 3, "solver": "dykstra", "solver_iterations": 10}),
     ("base", {}),
     ("kmeans", {}),
     ("hash", {}),
     ("random", {"experts_per_token": 3}),
     ("dense", {}),
 )
-DYKSTRA = ("capped_expert_choice", {"cap": 3, "solver": "dykstra"})
 LAYERS = tuple({name: (name, options) for name, options in reversed(CASES)}.values()) + (
-    (DYKSTRA[0], {**DYKSTRA[1], "solver_iterations": 10}),
+    ("capped_expert_choice", {"cap": 3, "solver": "dykstra", "solver_iterations": 10}),
     ("global_topk", {"cap": 2, "gate_on": "input"}),
 )
 

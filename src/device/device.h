@@ -105,7 +105,7 @@ CH_DEVICE_OPS(CH_DEVICE_DECLARE)
 #define CH_ONE_KERNEL(op, groups) \
   CH_DEVICE_OP(op) { CH_LAUNCH(x, op, groups, op##_fields(CH_SAME_POINTER, CH_SAME_VALUE)); }
 
-/* Every op of the table but solvers of assignments, which run on the host (op/routing.h). */
+/* Every op of the table but those of the host (op/routing.h). */
 void ch_device_fill(ch_ops *ops, ch_compute compute);
 
 #endif

@@ -357,8 +357,7 @@ typedef struct {
   op(part, ch_part_args)                          /* all -> part, except for its index */                             \
   op(tally, ch_tally_args)                        /* record, valid, losses, dropped, demand -> sums, counts */
 #define CH_HOST_OPS(op)                                                                                            \
-  op(exchange, ch_exchange_args)                  /* row, score, open -> cost, carrier */                          \
-  op(dykstra, ch_dykstra_args)                    /* valid, score -> alpha, beta, margin, load, taken, done */
+  op(exchange, ch_exchange_args)                  /* row, score, open -> cost, carrier */
 #define CH_OPS(op) CH_DEVICE_OPS(op) CH_HOST_OPS(op)
 /* clang-format on */
 

@@ -318,7 +318,7 @@ typedef struct {
   int64_t CH_DEV *counts; /* [3e+2] = dropped; load [e]; demand [e]; valid tokens with 0, 1, ... e experts [e+1] */
 } ch_tally_args;
 
-/* ---- solvers of assignments: the host asks for them, on an executor of its own memory (moe/assign) ---- */
+/* ---- for the exact solver: the host asks for it, on an executor of its own memory (moe/assign) ---- */
 
 /* The cheapest exchange: of the listed rows, which one loses least when it gives up column `from` for column j,
  *   cost[j] = min over r in row[] of score[r, from] - open[r, j]   (in double), carrier[j] = the first r that reaches
@@ -332,24 +332,5 @@ typedef struct {
   double CH_DEV *cost; /* [ld] */
   int CH_DEV *carrier; /* [ld] */
 } ch_exchange_args;
-
-/* Entropic assignment of one pool by Dykstra's alternating projections in KL geometry, in the log domain:
- * A = exp(min(0, S - alpha - beta) / lambda), where each iteration sets
- *   beta[i]  so that expert i takes k,          then (S there being min(S, alpha + beta) of the last iteration)
- *   alpha[t] >= 0 so that no token has more than b,
- * and the entries' own correction, for A <= 1, is what min(0, .) cuts off. Ends after `iterations`, or when no beta
- * moved by more than tolerance * lambda. Tokens that are not valid take no part; their alpha is 0. */
-typedef struct {
-  int n, e, k, b;
-  int warm; /* alpha and beta say where to begin, else from no correction at all */
-  double lambda, tolerance;
-  int iterations;
-  const uint8_t CH_DEV *valid; /* [n] or NULL */
-  const real CH_DEV *score;    /* [n,e] */
-  real CH_DEV *alpha, *beta;   /* [n], [e] = , and read where `warm` */
-  real CH_DEV *margin;         /* [n,e] = min(0, S - alpha - beta): lambda log A */
-  double CH_DEV *load, *taken; /* [e] sum_t A and [n] sum_i A, = */
-  int CH_DEV *done;            /* [1] = iterations that ran */
-} ch_dykstra_args;
 
 #endif

@@ -13,7 +13,7 @@ from . import select
 from .draws import experts_by_id
 from .ranks import top_of_all
 from .request import Request, Routing, check_floating, checked_options, scores_of
-from .solvers import balance_op, dykstra_op, on_host_op
+from .solvers import balance_op, on_host_op
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,14 +68,9 @@ def _capped_expert_choice(q: Request) -> dict:
         return _expert_choice(q)
     index, held, k, pooled = _pools(q)
     k = torch.minimum(k, o.cap * held.sum(1) // e)
-    if o.solver == "exact":
-        taken, beta, demand, _ = on_host_op(pooled, held, q.training, o.given)
-        made = {"taken": _by_token(index, taken, n), "demand": demand, "per_token": o.cap}
-    else:
-        margin, beta = dykstra_op(pooled, held, k, o.cap, o.solver_lambda, o.solver_iterations, o.solver_stages)
-        room = select.per_expert(q.factor, index.shape[1], e)
-        slots, _ = select.top(_by_token(index, margin, n), index, held, k, room)
-        made = _filled(q, slots)
+    taken, beta, demand, _ = on_host_op(pooled, held, q.training, o.given)
+    per_token = o.cap if o.solver == "exact" else e
+    made = {"taken": _by_token(index, taken, n), "demand": demand, "per_token": per_token}
     return {**made, "cutoffs": select.mean_cutoff(beta.masked_fill((k < 1)[:, None], math.inf).to(q.scores.dtype))}
 
 
@@ -362,9 +357,8 @@ def route(
     """choir.route on the device of scores [n,e]: the same selection, ties included, and gates that have gradients.
 
     Arguments are choir.route's, with tensors for arrays. thresholds [e]: experts take by them, and no token looks at
-    another. What a router draws in training comes from PyTorch's generator. Only three wait for the device: the exact
-    solver of capped_expert_choice, `base` in training and global_topk under a cap, which libchoir solves on the CPU, in
-    float32.
+    another. What a router draws in training comes from PyTorch's generator. Only three wait for the device:
+    capped_expert_choice, `base` in training and global_topk under a cap, which libchoir solves on the CPU, in float32.
 
     Raises ArgumentError, but not for NaN, which one would have to wait for: it counts as the worst score."""
     check_floating(scores, "scores")

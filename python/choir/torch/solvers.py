@@ -1,7 +1,7 @@
 """What needs many rounds, as operators of their own: to torch.compile and torch.export each is one node.
 
-`choir::dykstra` and `choir::balance` are PyTorch operations on the tensor's device, and wait for nothing.
-`choir::on_host` is libchoir's solver on the CPU: it copies the scores there, so on a GPU it waits for them.
+`choir::balance` is PyTorch operations on the tensor's device, and waits for nothing. `choir::on_host` is libchoir's
+solver on the CPU: it copies the scores there, so on a GPU it waits for them.
 Choices are piecewise constant and have no gradient; the layer computes gates, which have a gradient, outside.
 """
 
@@ -15,34 +15,6 @@ from torch import Tensor
 
 from ..routing import route as host_route
 from .select import comparable, count, per_expert
-
-TOLERANCE = 1e-4  # loads move by less than a part in 10,000 from here on
-
-
-def dykstra(
-    scores: Tensor, held: Tensor, k: Tensor, cap: int, strength: float, iterations: int, stages: int
-) -> List[Tensor]:
-    """The paper's entropic assignment by Dykstra's projections (docs/assignment.md): scores [pools,n,e], held
-    [pools,n], k [pools]. Returns margins [pools,n,e] and prices [pools,e]."""
-    out = held[..., None].logical_not()
-    alpha = torch.zeros_like(scores[:, :, :1])
-    beta = torch.full_like(scores[:, :1], math.inf)  # no entry is corrected yet
-    log_k = k.clamp(min=1).to(scores.dtype).log()[:, None, None]
-    most = scores.masked_fill(out, -math.inf).amax((1, 2), keepdim=True)
-    least = scores.masked_fill(out, math.inf).amin((1, 2), keepdim=True)
-    wide = (most - least).clamp(min=strength)
-    for stage in range(stages):
-        weight = wide * (strength / wide) ** (stage / (stages - 1)) if stage + 1 < stages else strength
-        done = torch.zeros_like(k, dtype=torch.bool)[:, None, None]
-        for _ in range(iterations // stages + (stage < iterations % stages)):
-            bounded = torch.minimum(scores, alpha + beta)
-            column = ((bounded - alpha) / weight).masked_fill(out, -math.inf)
-            new_beta = weight * (column.logsumexp(1, keepdim=True) - log_k)
-            row = ((bounded - new_beta) / weight).logsumexp(2, keepdim=True)
-            new_alpha = (weight * (row - math.log(cap))).clamp(min=0).masked_fill(out, 0)
-            done = done | ((new_beta - beta).abs().amax(2, keepdim=True) <= TOLERANCE * weight)
-            alpha, beta = torch.where(done, alpha, new_alpha), torch.where(done, beta, new_beta)
-    return [(scores - alpha - beta).clamp(max=0), beta[:, 0].clone()]
 
 
 def balance(scores: Tensor, valid: Optional[Tensor], prices: Tensor, per_token: int) -> Tensor:
@@ -88,10 +60,6 @@ def on_host(scores: Tensor, held: Tensor, training: bool, router: str) -> List[T
     return [torch.from_numpy(np.array(a)).to(scores.device) for a in found]
 
 
-def _dykstra_fake(scores, held, k, cap, strength, iterations, stages):
-    return [torch.empty_like(scores), scores.new_empty(scores.shape[0], scores.shape[2])]
-
-
 def _balance_fake(scores, valid, prices, per_token):
     return scores.new_empty(scores.shape[1])
 
@@ -123,6 +91,5 @@ def _operator(function, fake):
     return made
 
 
-dykstra_op = _operator(dykstra, _dykstra_fake)
 balance_op = _operator(balance, _balance_fake)
 on_host_op = _operator(on_host, _on_host_fake)

@@ -9,7 +9,7 @@
 #define CH_SIMD_OPS(op)                                                                                                \
   op(softmax) op(softmax_backward) op(sigmoid) op(sumsq) op(round_bf16) op(widen_bf16) op(activate)                    \
       op(activate_backward) op(rmsnorm) op(rmsnorm_backward) op(gather) op(combine) op(combine_backward) op(embedding) \
-          op(embedding_backward) op(select) op(exchange) op(dykstra) op(adafactor) op(adamw)
+          op(embedding_backward) op(select) op(exchange) op(adafactor) op(adamw)
 #define CH_SIMD_OP_DECLARE(op) CH_SIMD_DECLARE(void, ch_simd_##op, (ch_exec * x, const ch_args_of_##op *a));
 CH_SIMD_OPS(CH_SIMD_OP_DECLARE)
 

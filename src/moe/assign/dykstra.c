@@ -1,6 +1,11 @@
 /* The paper's solver: every expert's best rows by the op `select` where no cap binds, else entropic assignment by
- * alternating projections (op `dykstra`), then each expert's k largest entries. A fixed number of iterations need not
- * get near the constraints: what is missing is reported. Stages of falling entropy get nearer with as many. */
+ * Dykstra's alternating projections, then each expert's k largest entries. A fixed number of iterations need not get
+ * near the constraints: what is missing is reported. Stages of falling entropy get nearer with as many.
+ *
+ * In KL geometry and the log domain: A = exp(min(0, S - alpha - beta) / lambda), where each iteration sets
+ *   beta[i]  so that expert i takes k,          then (S there being min(S, alpha + beta) of the last iteration)
+ *   alpha[t] >= 0 so that no token has more than cap,
+ * and the entries' own correction, for A <= 1, is what min(0, .) cuts off. */
 #include <math.h>
 
 #include "moe/assign/assign.h"
@@ -32,42 +37,134 @@ void ch_assign_uncapped(ch_exec *x, ch_pool *p) {
 /* Loads move by less than a part in 10,000 from here on. */
 static const double tolerance = 1e-4;
 
-static void measure_pool(ch_pool *p, const double *load, const double *taken) {
-  p->expert_before = p->token_before = 0;
-  for (int i = 0; i < p->e; i++) p->expert_before = fmax(p->expert_before, fabs(load[i] - p->k));
-  for (int r = 0; r < p->rows; r++) p->token_before = fmax(p->token_before, taken[r] - p->cap);
+typedef struct {
+  const ch_pool *p;
+  int threads;
+  double lambda;
+  double *alpha, *next_alpha, *beta, *next_beta; /* [rows], [e] of the last iteration, and of this one */
+} projections;
+
+/* The score under the entry's own correction: log A stays at or below 0. */
+static inline double bounded(const projections *s, int t, int i) {
+  double score = (double)s->p->score[(int64_t)t * s->p->e + i], most = s->alpha[t] + s->beta[i];
+  return score < most ? score : most;
 }
 
-/* From the largest difference of scores, where a few rounds converge, down to lambda: each stage begins at the prices
- * of the one before (Schmitzer 2019; 2304.04947). Backends compute in units of it: scores beyond 1e30 times lambda,
- * where a float holds no difference near lambda anyway, would overflow, and lambda grows with them. */
-static double weight_of(const ch_pool *p, double lambda, int stage, int stages) {
+/* exp(z / lambda) of z <= 0, in single precision: loads need no more, and all the time goes here. */
+static inline double power(double z, double lambda) { return z < -90 * lambda ? 0 : (double)expf((float)(z / lambda)); }
+
+/* lambda log(sum exp(z / lambda)), one term at a time. */
+typedef struct {
+  double largest, sum;
+} log_sum;
+
+static inline void add_term(log_sum *l, double z, double lambda) {
+  if (z <= l->largest) {
+    l->sum += power(z - l->largest, lambda);
+  } else {
+    l->sum = l->sum * power(l->largest - z, lambda) + 1;
+    l->largest = z;
+  }
+}
+
+static double value(const log_sum *l, double lambda) { return l->largest + lambda * log(l->sum); }
+
+static double new_beta(const projections *s, int i) {
+  log_sum l = {-INFINITY, 0};
+  for (int t = 0; t < s->p->rows; t++) add_term(&l, bounded(s, t, i) - s->alpha[t], s->lambda);
+  return value(&l, s->lambda) - s->lambda * log(s->p->k);
+}
+
+static double new_alpha(const projections *s, int t) {
+  log_sum l = {-INFINITY, 0};
+  for (int i = 0; i < s->p->e; i++) add_term(&l, bounded(s, t, i) - s->next_beta[i], s->lambda);
+  return fmax(0, value(&l, s->lambda) - s->lambda * log(s->p->cap));
+}
+
+static void swap(double **a, double **b) {
+  double *kept = *a;
+  *a = *b;
+  *b = kept;
+}
+
+/* One round over the sets; 0 where no beta moves any more, and nothing has changed. */
+static int iterate(projections *s) {
+  double moved = 0;
+#pragma omp parallel for num_threads(s->threads) reduction(max : moved)
+  for (int i = 0; i < s->p->e; i++) {
+    s->next_beta[i] = new_beta(s, i);
+    moved = fmax(moved, fabs(s->next_beta[i] - s->beta[i]));
+  }
+  if (moved <= tolerance * s->lambda) return 0;
+#pragma omp parallel for num_threads(s->threads)
+  for (int t = 0; t < s->p->rows; t++) s->next_alpha[t] = new_alpha(s, t);
+  swap(&s->alpha, &s->next_alpha);
+  swap(&s->beta, &s->next_beta);
+  return 1;
+}
+
+/* lambda log A. */
+static double margin_of(const projections *s, int t, int i) {
+  return fmin(0, (double)s->p->score[(int64_t)t * s->p->e + i] - s->alpha[t] - s->beta[i]);
+}
+
+/* How far A is from the constraints; margin [rows,e] = lambda log A. */
+static void measure_pool(const projections *s, ch_pool *p, real *margin) {
+  double expert = 0, token = 0;
+#pragma omp parallel for num_threads(s->threads) reduction(max : expert)
+  for (int i = 0; i < p->e; i++) {
+    double load = 0;
+    for (int t = 0; t < p->rows; t++) load += exp(margin_of(s, t, i) / s->lambda);
+    expert = fmax(expert, fabs(load - p->k));
+  }
+#pragma omp parallel for num_threads(s->threads) reduction(max : token)
+  for (int t = 0; t < p->rows; t++) {
+    double taken = 0;
+    for (int i = 0; i < p->e; i++) {
+      margin[(int64_t)t * p->e + i] = (real)margin_of(s, t, i);
+      taken += exp(margin_of(s, t, i) / s->lambda);
+    }
+    token = fmax(token, taken - p->cap);
+  }
+  p->expert_before = expert;
+  p->token_before = token;
+}
+
+static double width_of(const ch_pool *p) {
   double least = INFINITY, most = -INFINITY;
   for (int64_t j = 0; j < (int64_t)p->rows * p->e; j++) {
     least = fmin(least, (double)p->score[j]);
     most = fmax(most, (double)p->score[j]);
   }
-  lambda = fmax(lambda, 1e-30 * fmax(fabs(least), fabs(most)));
-  double wide = fmax(lambda, most - least);
-  return stage + 1 < stages ? wide * pow(lambda / wide, (double)stage / (stages - 1)) : lambda;
+  return most - least;
+}
+
+/* From the largest difference of scores, where a few rounds converge, down to lambda: each stage begins at the prices
+ * of the one before (Schmitzer 2019; 2304.04947). */
+static void project(projections *s, ch_pool *p, double lambda, int iterations, int stages) {
+  double wide = fmax(lambda, width_of(p));
+  for (int t = 0; t < p->rows; t++) s->alpha[t] = 0;
+  for (int i = 0; i < p->e; i++) s->beta[i] = INFINITY; /* no entry is corrected yet */
+  p->iterations = 0;
+  for (int stage = 0; stage < stages; stage++) {
+    int left = iterations / stages + (stage < iterations % stages);
+    s->lambda = stage + 1 < stages ? wide * pow(lambda / wide, (double)stage / (stages - 1)) : lambda;
+    for (; left && iterate(s); left--) p->iterations++;
+  }
 }
 
 void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations, int stages) {
   CH_SCRATCH(x);
-  real *alpha = CH_NEW_HOST(&x->scratch, real, p->rows), *beta = CH_NEW_HOST(&x->scratch, real, p->e);
+  projections s = {.p = p, .threads = x->threads};
+  s.alpha = CH_NEW_HOST(&x->scratch, double, p->rows);
+  s.next_alpha = CH_NEW_HOST(&x->scratch, double, p->rows);
+  s.beta = CH_NEW_HOST(&x->scratch, double, p->e);
+  s.next_beta = CH_NEW_HOST(&x->scratch, double, p->e);
   real *margin = CH_NEW_HOST(&x->scratch, real, (int64_t)p->rows * p->e);
-  double *load = CH_NEW_HOST(&x->scratch, double, p->e), *taken = CH_NEW_HOST(&x->scratch, double, p->rows);
-  int rounds = 0;
-  if (ch_counting(x)) stages = 1;
-  for (int stage = 0; stage < stages; stage++, rounds += p->iterations)
-    CH_OP(x, dykstra, .n = p->rows, .e = p->e, .k = p->k, .b = p->cap, .warm = stage > 0,
-          .lambda = ch_counting(x) ? lambda : weight_of(p, lambda, stage, stages), .tolerance = tolerance,
-          .iterations = iterations / stages + (stage < iterations % stages), .score = CH_AS_DEV(const real, p->score),
-          .alpha = CH_AS_DEV(real, alpha), .beta = CH_AS_DEV(real, beta), .margin = CH_AS_DEV(real, margin),
-          .load = CH_AS_DEV(double, load), .taken = CH_AS_DEV(double, taken), .done = CH_AS_DEV(int, &p->iterations));
-  p->iterations = rounds;
+  if (!ch_counting(x)) {
+    project(&s, p, lambda, iterations, stages);
+    measure_pool(&s, p, margin);
+    for (int i = 0; i < p->e; i++) p->beta[i] = s.beta[i];
+  }
   ch_assign_top(x, p, margin, NULL);
-  if (ch_counting(x)) return;
-  measure_pool(p, load, taken);
-  for (int i = 0; i < p->e; i++) p->beta[i] = (double)beta[i];
 }
