@@ -164,24 +164,6 @@ CH_DEVICE_OP(z_loss_backward) {
             .dlogit = a->dlogit_acc, .scale = (double)a->scale, .n = a->n, .e = a->e);
 }
 
-/* ---- k-means ---- */
-
-CH_DEVICE_OP(half_squares) {
-  CH_LAUNCH(x, half_squares, ch_groups(a->e), .w = a->w, .halves = a->half, .d = a->d, .e = a->e);
-}
-
-CH_DEVICE_OP(kmeans) {
-  CH_SCRATCH(x);
-  const ch_record *r = a->record;
-  real CH_DEV *distance = CH_NEW(&x->scratch, real, r->tokens);
-  CH_LAUNCH(x, kmeans_reseed, 1, .begin = r->expert_begin, .valid = a->valid, .x = a->x, .logits = a->logits,
-            .halves = a->half, .centroid = a->centroid, .distance = distance, .n = r->tokens, .e = r->experts,
-            .d = a->d);
-  CH_LAUNCH(x, kmeans_move, ch_groups((int64_t)a->d * r->experts), .begin = r->expert_begin,
-            .slot_token = r->slot_token, .x = a->x, .centroid = a->centroid, .weight = a->weight, .e = r->experts,
-            .d = a->d);
-}
-
 /* ---- the record ---- */
 
 CH_DEVICE_OP(loads) {

@@ -36,6 +36,8 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   there.tokens.valid = CH_AS_DEV(const uint8_t, a->tokens.mask);
   if (a->kept.thresholds)
     there.kept.thresholds = CH_AS_DEV(const real, ch_get(x, a->kept.thresholds, e * sizeof(real)));
+  if (a->weight && ch_router_has_centroids(a->router))
+    there.weight = CH_AS_DEV(const real, ch_get(x, a->weight, e * (size_t)a->d * sizeof(real)));
   there.routing = &own;
   a->router->route(host, &there);
   r->record.load = own.record.load;
@@ -77,14 +79,35 @@ void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, const ch_routi
         .logit = logits, .lse = r->lse + first, .scale = 2 * a->scale.z / (real)valid, .dlogit_acc = dlogits);
 }
 
+/* Centroids, of copies on the host. */
+static void observe_on_host(ch_exec *x, const ch_route_args *a) {
+  CH_SCRATCH(x);
+  size_t n = (size_t)a->n, e = (size_t)a->e, d = (size_t)a->d;
+  ch_routing own = *a->routing;
+  ch_route_args there = *a;
+  own.record.expert_begin = CH_AS_DEV(int, ch_get(x, own.record.expert_begin, (e + 1) * sizeof(int)));
+  own.record.slot_token = CH_AS_DEV(int, ch_get(x, own.record.slot_token, (size_t)own.record.max_slots * sizeof(int)));
+  own.logits = CH_AS_DEV(real, ch_get(x, own.logits, n * e * sizeof(real)));
+  there.tokens.valid = CH_AS_DEV(const uint8_t, a->tokens.mask);
+  there.x = CH_AS_DEV(const real, ch_get(x, a->x, n * d * sizeof(real)));
+  there.kept.state = CH_AS_DEV(real, ch_get(x, a->kept.state, d * e * sizeof(real)));
+  there.weight = there.kept.state;
+  there.routing = &own;
+  a->router->observe(ch_host(x), &there);
+  ch_write(x, a->kept.state, CH_AS_HOST(const real, there.kept.state), d * e * sizeof(real));
+}
+
 /* Updates the router's own state; centroids from the rows of all ranks. */
 static void observe(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_route_args seen = *a;
   int64_t bytes = ch_own_count(x->comm, a->n) * a->d * (int64_t)sizeof(real);
-  if (ch_router_has_centroids(a->router))
-    seen.x = ch_comm_gather_in(&x->scratch, x->comm, "tokens of all", a->x, bytes);
-  a->router->observe(x, &seen);
+  int centroids = ch_router_has_centroids(a->router);
+  if (centroids) seen.x = ch_comm_gather_in(&x->scratch, x->comm, "tokens of all", a->x, bytes);
+  if (centroids && !x->memory->host)
+    observe_on_host(x, &seen);
+  else
+    a->router->observe(x, &seen);
 }
 
 /* The arguments of the router's functions. */

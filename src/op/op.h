@@ -350,8 +350,6 @@ typedef struct {
   op(z_loss_backward, ch_z_loss_args)             /* valid, logit, lse -> dlogit_acc */                            \
   op(price, ch_price_args)                        /* beta, next -> beta */                                         \
   op(nudge, ch_nudge_args)                        /* demand, price -> price */                                     \
-  op(half_squares, ch_half_squares_args)          /* w -> half */                                                  \
-  op(kmeans, ch_kmeans_args)                      /* record, valid, x, logits, half, centroid -> centroid */       \
   op(loads, ch_loads_args)                        /* record -> demand */                                           \
   op(index, ch_index_args)                        /* slots -> token_begin, token_slot */                           \
   op(part, ch_part_args)                          /* all -> part, except for its index */                             \

@@ -267,27 +267,6 @@ typedef struct {
   real CH_DEV *price;       /* [e] */
 } ch_nudge_args;
 
-/* Half the squared length of every column: half[i] = |w[.,i]|^2 / 2. */
-typedef struct {
-  int d, e;
-  const real CH_DEV *w; /* [d,e] */
-  real CH_DEV *half;    /* [e] = */
-} ch_half_squares_args;
-
-/* One step of online k-means. Experts that hold tokens move by `weight` of the way to their mean. Experts that hold
- * none start again, in order, each at the token that is farthest from every centroid (of equal ones the first), this
- * step's new ones included, as long as one is not on a centroid. Distances are those of the old centroids, by |x -
- * mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2); a token that is not valid is at distance 0. */
-typedef struct {
-  const ch_record *record;
-  int d;
-  double weight;
-  const uint8_t CH_DEV *valid;
-  const real CH_DEV *x;             /* [n,d] */
-  const real CH_DEV *logits, *half; /* [n,e] x.mu, [e] |mu|^2 / 2 */
-  real CH_DEV *centroid;            /* [d,e] */
-} ch_kmeans_args;
-
 /* Demand where experts choose: demand[i] = slots of expert i. */
 typedef struct {
   const ch_record *record;

@@ -117,9 +117,6 @@
 #define z_loss_backward_fields(ptr, num) ptr(valid) ptr(logit) ptr(lse) ptr(dlogit) num(F64, scale) num(I32, n) num(I32, e)
 #define price_fields(ptr, num) ptr(next) ptr(beta) num(I32, e)
 #define nudge_fields(ptr, num) ptr(demand) ptr(price) num(F64, rate) num(I32, e) num(I32, fresh)
-#define half_squares_fields(ptr, num) ptr(w) ptr(halves) num(I32, d) num(I32, e)
-#define kmeans_reseed_fields(ptr, num) ptr(begin) ptr(valid) ptr(x) ptr(logits) ptr(halves) ptr(centroid) ptr(distance) num(I32, n) num(I32, e) num(I32, d)
-#define kmeans_move_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(x) ptr(centroid) num(F64, weight) num(I32, e) num(I32, d)
 
 /* ---- record.cl.h ---- */
 #define loads_fields(ptr, num) ptr(begin) ptr(demand) num(I32, e)
@@ -140,8 +137,8 @@
   row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \
   row(running_mean) row(best) row(best_following) row(draw) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
   row(follow) row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
-  row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(z_loss) row(z_loss_backward) row(price) row(nudge) row(half_squares) \
-  row(kmeans_reseed) row(kmeans_move) row(loads) row(index_count) row(index_fill) row(part_count) \
+  row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(z_loss) row(z_loss_backward) row(price) row(nudge) \
+  row(loads) row(index_count) row(index_fill) row(part_count) \
   row(part_fill) row(tally)
 
 #define ARGS(name) typedef struct { name##_fields(FIELD, VALUE) } name##_args;

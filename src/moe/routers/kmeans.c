@@ -1,31 +1,130 @@
 /* Hard routing by clusters: a token goes to the expert whose centroid is nearest to its hidden state, gate 1. Centroids
  * are the columns of the router's weight [d,e]; no gradient trains them: `observe` moves each toward the mean of the
- * tokens that it got. |x - mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2), and x.mu are the logits. */
+ * tokens that it got. |x - mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2), and x.mu are the logits. All of it works on the
+ * host: arrays are the host's. */
+#include <math.h>
+#include <string.h>
+
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
 /* |mu|^2 / 2 of every expert; NULL outside a layer, where there are no centroids and the best score is the nearest. */
-static const real CH_DEV *half_squares(ch_exec *x, const ch_route_args *a) {
+static const real *half_squares(ch_exec *x, const ch_route_args *a) {
   if (!a->weight) return NULL;
-  real CH_DEV *half = CH_NEW(&x->scratch, real, a->e);
-  CH_OP(x, half_squares, .d = a->d, .e = a->e, .w = a->weight, .half = half);
+  real *half = CH_NEW_HOST(&x->scratch, real, a->e);
+  const real *weight = CH_AS_HOST(const real, a->weight);
+  for (int i = 0; i < a->e && !ch_counting(x); i++) {
+    double sum = 0;
+    for (int j = 0; j < a->d; j++) sum += (double)weight[(int64_t)j * a->e + i] * (double)weight[(int64_t)j * a->e + i];
+    half[i] = (real)(sum / 2);
+  }
   return half;
 }
 
 static void route_kmeans(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
-  ch_choices_best(x, a, a->routing->logits, half_squares(x, a), &c);
+  ch_choices_best(x, a, a->routing->logits, CH_AS_DEV(const real, half_squares(x, a)), &c);
   ch_choices_place(x, a, &c, 0);
   CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = 1, .record = &a->routing->record);
+}
+
+/* ---- centroids */
+
+/* What a step of theirs looks at. */
+typedef struct {
+  int threads, n, d, e;
+  const int *begin, *token;      /* of the record */
+  const uint8_t *valid;          /* [n] or NULL */
+  const real *x, *logits, *half; /* [n,d], [n,e] x.mu, [e] |mu|^2 / 2 */
+  real *centroid;                /* [d,e] */
+} step;
+
+/* x.mu - |mu|^2 / 2 of the nearest centroid. */
+static real closeness_of(const step *s, int t) {
+  int best = 0;
+  const real *score = s->logits + (int64_t)t * s->e;
+  for (int i = 1; i < s->e; i++)
+    if (score[i] - s->half[i] > score[best] - s->half[best]) best = i;
+  return score[best] - s->half[best];
+}
+
+/* |x - mu|^2 / 2 of every token and its centroid; 0 where the token takes no part. */
+static void find_distances(const step *s, real *distance) {
+#pragma omp parallel for num_threads(s->threads)
+  for (int t = 0; t < s->n; t++) {
+    const real *in = s->x + (int64_t)t * s->d;
+    double square = 0, closeness = (double)closeness_of(s, t);
+    for (int j = 0; j < s->d; j++) square += (double)in[j] * (double)in[j];
+    distance[t] = s->valid && !s->valid[t] ? 0 : (real)fmax(square / 2 - closeness, 0);
+  }
+}
+
+/* Updates each token's distance to its nearest centroid after token `seed` has become a centroid. */
+static void shorten(const step *s, int seed, real *distance) {
+  const real *to = s->x + (int64_t)seed * s->d;
+#pragma omp parallel for num_threads(s->threads)
+  for (int t = 0; t < s->n; t++) {
+    const real *from = s->x + (int64_t)t * s->d;
+    double square = 0;
+    for (int j = 0; j < s->d; j++) square += ((double)from[j] - (double)to[j]) * ((double)from[j] - (double)to[j]);
+    if (square / 2 < (double)distance[t]) distance[t] = (real)(square / 2);
+  }
+}
+
+/* Experts that got nobody start again, so that they spread over the tokens: in order, each at the token that is
+ * farthest from every centroid (of equal ones the first), new ones included. */
+static void reseed(const step *s, real *distance) {
+  int found = 0;
+  for (int i = 0; i < s->e; i++) {
+    if (s->begin[i + 1] > s->begin[i]) continue;
+    if (!found++) find_distances(s, distance);
+    int far = 0;
+    for (int t = 1; t < s->n; t++)
+      if (distance[t] > distance[far]) far = t;
+    if (!(distance[far] > 0)) return; /* everybody is on a centroid */
+    for (int j = 0; j < s->d; j++) s->centroid[(int64_t)j * s->e + i] = s->x[(int64_t)far * s->d + j];
+    shorten(s, far, distance);
+  }
+}
+
+/* Experts that got somebody move by `weight` of the way to their mean. sums: [e,d] */
+static void move(const step *s, double weight, double *sums) {
+#pragma omp parallel for num_threads(s->threads)
+  for (int i = 0; i < s->e; i++) {
+    int begin = s->begin[i], end = s->begin[i + 1];
+    double *sum = sums + (int64_t)i * s->d;
+    if (begin == end) continue;
+    memset(sum, 0, (size_t)s->d * sizeof *sum);
+    for (int at = begin; at < end; at++)
+      for (int j = 0; j < s->d; j++) sum[j] += (double)s->x[(int64_t)s->token[at] * s->d + j];
+    for (int j = 0; j < s->d; j++) {
+      real *centroid = &s->centroid[(int64_t)j * s->e + i];
+      *centroid = (real)((double)*centroid + weight * (sum[j] / (end - begin) - (double)*centroid));
+    }
+  }
 }
 
 /* state is the weight itself: what is asked of the old centroids is asked before they move. */
 static void observe(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  CH_OP(x, kmeans, .record = &a->routing->record, .d = a->d,
-        .weight = ch_router_mean_weight(a->options->decay, a->kept.observed), .valid = a->tokens.valid, .x = a->x,
-        .logits = a->routing->logits, .half = half_squares(x, a), .centroid = a->kept.state);
+  const ch_record *r = &a->routing->record;
+  step s = {.threads = x->threads,
+            .n = a->n,
+            .d = a->d,
+            .e = a->e,
+            .begin = CH_AS_HOST(const int, r->expert_begin),
+            .token = CH_AS_HOST(const int, r->slot_token),
+            .valid = CH_AS_HOST(const uint8_t, a->tokens.valid),
+            .x = CH_AS_HOST(const real, a->x),
+            .logits = CH_AS_HOST(const real, a->routing->logits),
+            .half = half_squares(x, a),
+            .centroid = CH_AS_HOST(real, a->kept.state)};
+  real *distance = CH_NEW_HOST(&x->scratch, real, a->n);
+  double *sums = CH_NEW_HOST(&x->scratch, double, (int64_t)a->e * a->d);
+  if (ch_counting(x)) return;
+  reseed(&s, distance);
+  move(&s, ch_router_mean_weight(a->options->decay, a->kept.observed), sums);
 }
 
 const ch_router ch_router_kmeans = {
@@ -34,6 +133,7 @@ const ch_router ch_router_kmeans = {
     .reads = CH_READS_LOGITS,
     .options = CH_ROUTER_TAKES(decay),
     .choices = 1,
+    .on_host = 1,
     .defaults = {.capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,
