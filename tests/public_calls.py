@@ -176,10 +176,12 @@ class World:
     def fill(self, struct, function):
         name = ffi.typeof(struct).item.cname
         if name + "_default" in FUNCTIONS:
-            getattr(self.lib, name + "_default")(struct)
+            default = getattr(self.lib, name + "_default")
+            sized = len(ffi.typeof(default).args) > 1
+            default(struct, ffi.sizeof(name)) if sized else default(struct)
         for field, place in ffi.typeof(struct).item.fields:
             kind = place.type
-            if field in ("reserved", "resume", "ranks"):
+            if field in ("size", "reserved", "resume", "ranks"):
                 continue
             if kind.kind == "struct":
                 self.fill(ffi.addressof(struct[0], field), function)

@@ -1,4 +1,5 @@
 /* Configs as handles: what is set comes back, and every field says what it takes. */
+#include "base/options.h"
 #include "choir/choir.h"
 #include "model/config.h"
 #include "testing.h"
@@ -38,4 +39,29 @@ static void handles_tell_what_they_hold(void **state) {
   choir_config_free(c), choir_config_free(copy), choir_config_free(NULL);
 }
 
-TEST_MAIN(NULL, NULL, handles_tell_what_they_hold)
+/* Structs of callers that were built with other versions: shorter, longer, and one that nobody initialised. */
+static void options_of_other_versions(void **state) {
+  struct {
+    choir_eval_options known;
+    int64_t later;
+  } longer = {.known = CHOIR_EVAL_OPTIONS_INIT};
+  choir_eval_options own, shorter = CHOIR_EVAL_OPTIONS_INIT;
+  longer.known.mask_samples = shorter.mask_samples = 7;
+  longer.known.size = sizeof longer;
+  test_ok(ch_options_read(&own, sizeof own, &longer, "choir_eval_options"));
+  assert_true(own.size == sizeof own && own.mask_samples == 7);
+  longer.later = 1;
+  test_fails(ch_options_read(&own, sizeof own, &longer, "choir_eval_options"), CHOIR_ERROR_UNSUPPORTED, "not know yet");
+  shorter.size = offsetof(choir_eval_options, mask_samples);
+  shorter.in_order = 1;
+  test_ok(ch_options_read(&own, sizeof own, &shorter, "choir_eval_options"));
+  assert_true(own.in_order == 1 && own.mask_samples == 0);
+  test_fails(choir_train(&(choir_train_options){0}), CHOIR_ERROR_ARGUMENT, "choir_train_options.size is 0");
+  choir_train_options small[2];
+  memset(small, 7, sizeof small);
+  choir_train_options_default(small, offsetof(choir_train_options, patience));
+  assert_true(small[0].size == offsetof(choir_train_options, patience) && small[0].disk_minutes == 60);
+  assert_true(small[0].patience != 0); /* beyond the caller's */
+}
+
+TEST_MAIN(NULL, NULL, handles_tell_what_they_hold, options_of_other_versions)

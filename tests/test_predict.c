@@ -314,7 +314,11 @@ static void whole_task(void **state) {
 /* The model is in use also while a long text is being encoded for its evaluation. */
 static void evaluation_in_use(void **state) {
   choir_model *model = new_model("expert_choice");
-  choir_eval_options o = {.text = corpus_path("long.txt"), .sequences = 1, .progress = use_it, .context = model};
+  choir_eval_options o = {.size = sizeof(choir_eval_options),
+                          .text = corpus_path("long.txt"),
+                          .sequences = 1,
+                          .progress = use_it,
+                          .context = model};
   choir_eval_result r;
   ch_buffer text = {0};
   corpus_prose(&text, 1 << 18, 5);

@@ -16,40 +16,53 @@ typedef struct {
 
 static int odd_text(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
-  return choir_eval(model, tokenizer, &(choir_eval_options){.text = comm->rank == 1 ? "nowhere.txt" : "page.txt"}, &r);
+  return choir_eval(
+      model, tokenizer,
+      &(choir_eval_options){.size = sizeof(choir_eval_options), .text = comm->rank == 1 ? "nowhere.txt" : "page.txt"},
+      &r);
 }
 
 /* Nothing on one rank. */
 static int odd_source(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
-  return choir_eval(model, tokenizer, &(choir_eval_options){.data = comm->rank == 2 ? NULL : "data"}, &r);
+  return choir_eval(model, tokenizer,
+                    &(choir_eval_options){.size = sizeof(choir_eval_options), .data = comm->rank == 2 ? NULL : "data"},
+                    &r);
 }
 
 static int odd_batch(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
-  return choir_eval(model, tokenizer, &(choir_eval_options){.data = "data", .batch_sequences = 8 + comm->rank / 3 * 8},
+  return choir_eval(model, tokenizer,
+                    &(choir_eval_options){
+                        .size = sizeof(choir_eval_options), .data = "data", .batch_sequences = 8 + comm->rank / 3 * 8},
                     &r);
 }
 
 static int odd_capacity(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
-  return choir_eval(model, tokenizer,
-                    &(choir_eval_options){.data = "data", .batch_sequences = 8, .capacity_factor = comm->rank == 1},
-                    &r);
+  return choir_eval(
+      model, tokenizer,
+      &(choir_eval_options){
+          .size = sizeof(choir_eval_options), .data = "data", .batch_sequences = 8, .capacity_factor = comm->rank == 1},
+      &r);
 }
 
 /* On one rank no capacity at all. */
 static int wrong_capacity(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
   return choir_eval(model, tokenizer,
-                    &(choir_eval_options){.data = "data", .batch_sequences = 8, .capacity_factor = -(comm->rank == 2)},
+                    &(choir_eval_options){.size = sizeof(choir_eval_options),
+                                          .data = "data",
+                                          .batch_sequences = 8,
+                                          .capacity_factor = -(comm->rank == 2)},
                     &r);
 }
 
 static int odd_calibration(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
   return (comm->rank == 3 ? choir_calibrate : choir_eval)(
-      model, tokenizer, &(choir_eval_options){.data = "data", .batch_sequences = 8}, &r);
+      model, tokenizer, &(choir_eval_options){.size = sizeof(choir_eval_options), .data = "data", .batch_sequences = 8},
+      &r);
 }
 
 static int stop(void *context, const choir_progress *p) { return *(const int *)context && p->done > 10; }
@@ -57,9 +70,11 @@ static int stop(void *context, const choir_progress *p) { return *(const int *)c
 static int odd_wish(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
   int asks = comm->rank == 2;
-  return choir_eval(model, tokenizer,
-                    &(choir_eval_options){.data = "data", .batch_sequences = 8, .progress = stop, .context = &asks},
-                    &r);
+  return choir_eval(
+      model, tokenizer,
+      &(choir_eval_options){
+          .size = sizeof(choir_eval_options), .data = "data", .batch_sequences = 8, .progress = stop, .context = &asks},
+      &r);
 }
 
 static int odd_inspection(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
@@ -96,7 +111,7 @@ static int odd_routing(const ch_comm *comm, choir_model *model, const choir_toke
 static int odd_routing_of_eval(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
   if (comm->rank == 1) test_ok(choir_model_set_routing(model, "threshold"));
-  return choir_eval(model, tokenizer, &(choir_eval_options){.data = "data"}, &r);
+  return choir_eval(model, tokenizer, &(choir_eval_options){.size = sizeof(choir_eval_options), .data = "data"}, &r);
 }
 
 static void see(void *context, const choir_routing *routing) { (void)context, (void)routing; }
@@ -112,7 +127,7 @@ static int odd_look(const ch_comm *comm, choir_model *model, const choir_tokeniz
 static int odd_look_at_eval(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
   if (comm->rank == 1) choir_model_on_routing(model, see, NULL);
-  return choir_eval(model, tokenizer, &(choir_eval_options){.data = "data"}, &r);
+  return choir_eval(model, tokenizer, &(choir_eval_options){.size = sizeof(choir_eval_options), .data = "data"}, &r);
 }
 
 static int part_of_a_shard(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {

@@ -66,7 +66,12 @@ static void add_source(void *context, const char *name, int64_t tokens, double l
 static void evaluate_sources(report *r, choir_model *model) {
   by_source sum = {r, 0, 0};
   choir_eval_result e;
-  choir_eval_options o = {.data = "data", .batch_sequences = 5, .sequences = 13, .source = add_source, .context = &sum};
+  choir_eval_options o = {.size = sizeof(choir_eval_options),
+                          .data = "data",
+                          .batch_sequences = 5,
+                          .sequences = 13,
+                          .source = add_source,
+                          .context = &sum};
   test_ok(choir_eval(model, NULL, &o, &e));
   assert_int_equal(sum.tokens, e.tokens);
   assert_true(fabs(sum.loss / (double)sum.tokens - e.loss) < 1e-6);
@@ -75,7 +80,7 @@ static void evaluate_sources(report *r, choir_model *model) {
 /* A capacity of this evaluation alone; the last one takes more memory than batches of the others. */
 static void evaluate_capacity(choir_model *model) {
   static const double factor[] = {0, 1, 0, 4};
-  choir_eval_options o = {.data = "data", .batch_sequences = 1000};
+  choir_eval_options o = {.size = sizeof(choir_eval_options), .data = "data", .batch_sequences = 1000};
   choir_eval_result with[4];
   for (int i = 0; i < 4; i++) {
     o.capacity_factor = factor[i];
@@ -87,9 +92,10 @@ static void evaluate_capacity(choir_model *model) {
 
 /* 5 sequences are no multiple of train.grad_chunks, and the last batch is not full. */
 static void evaluate(report *r, choir_model *model, const choir_tokenizer *tokenizer, const char *routing) {
-  const choir_eval_options options[] = {{.data = "data", .progress = use_it, .context = model},
-                                        {.data = "data", .batch_sequences = 5, .sequences = 13},
-                                        {.text = "page.txt"}};
+  const choir_eval_options options[] = {
+      {.size = sizeof(choir_eval_options), .data = "data", .progress = use_it, .context = model},
+      {.size = sizeof(choir_eval_options), .data = "data", .batch_sequences = 5, .sequences = 13},
+      {.size = sizeof(choir_eval_options), .text = "page.txt"}};
   test_ok(choir_model_set_routing(model, routing));
   for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
     choir_eval_result e;

@@ -288,10 +288,12 @@ static int look(const ch_comm *comm, void *context) {
   choir_forward_result f;
   static int32_t token[24 * 16];
   test_ok(choir_model_load("one", &o, &model, &tokenizer));
-  test_ok(choir_eval(model, tokenizer, &(choir_eval_options){.data = "data", .sequences = 30}, &e));
+  test_ok(choir_eval(model, tokenizer,
+                     &(choir_eval_options){.size = sizeof(choir_eval_options), .data = "data", .sequences = 30}, &e));
   own.loss[0] = e.loss;
   test_ok(choir_model_set_routing(model, "threshold"));
-  test_ok(choir_eval(model, tokenizer, &(choir_eval_options){.data = "data", .sequences = 30}, &e));
+  test_ok(choir_eval(model, tokenizer,
+                     &(choir_eval_options){.size = sizeof(choir_eval_options), .data = "data", .sequences = 30}, &e));
   own.loss[1] = e.loss;
   test_ok(choir_model_set_routing(model, NULL));
   for (int i = 0; i < 24 * 16; i++) token[i] = i * i % 61;

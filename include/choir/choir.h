@@ -30,10 +30,12 @@
  * be used by one thread at a time; different handles by different threads at once.
  *
  * Every struct is initialised, by its CHOIR_..._INIT, by the function of that name in lower case (..._default, for
- * C++17 and other languages), or with zeros. What it ends with, `reserved`, belongs to later versions: a new field
- * takes its place there, 0 means what was before, and the size of the struct stays. A library that meets a field that
- * it does not know yet refuses it (CHOIR_ERROR_UNSUPPORTED). Structs that only the library makes and shows
- * (choir_routing, what callbacks are told) may grow at their end. docs/embedding.md has the rules.
+ * C++17 and other languages), or with zeros. Options of choir_train, choir_finetune, choir_eval and choir_generate
+ * begin with `size`, which their INIT sets and ..._default is given, so that later versions can add to them: what a
+ * struct lacks is 0, which means what was before. What other structs end with, `reserved`, belongs to later versions: a
+ * new field takes its place there, and the size stays. A library that meets a field that it does not know yet refuses
+ * it (CHOIR_ERROR_UNSUPPORTED). Structs that only the library makes and shows (choir_routing, what callbacks are told)
+ * may grow at their end. docs/embedding.md has the rules.
  *
  * The library's threads come from OpenMP. Where other processes want the same cores, set GOMP_SPINCOUNT=1000 in the
  * environment before the program starts: threads that wait for each other spin first, and libgomp's default makes a

@@ -8,6 +8,7 @@
 CHOIR_C_BEGIN
 
 typedef struct choir_finetune_options {
+  size_t size;                /* of this struct, which its INIT sets */
   const choir_config *config; /* of the checkpoint's model, as choir_finetune_config makes it; NULL with resume */
   const char *init_from;      /* a checkpoint, or a run's; with resume not used */
   const choir_task *task;     /* with resume not used */
@@ -21,11 +22,11 @@ typedef struct choir_finetune_options {
   double minutes, disk_minutes;                          /* as in choir_train_options */
   int (*event)(void *context, const choir_event *event); /* or NULL; nonzero: finish the step, save, stop */
   void *context;
-  int64_t reserved[6];
 } choir_finetune_options;
 #define CHOIR_FINETUNE_OPTIONS_INIT \
-  { .batch_sequences = 32, .run = CHOIR_MODEL_OPTIONS_INIT, .disk_minutes = 60 }
-CHOIR_API void choir_finetune_options_default(choir_finetune_options *options); /* the same, as a function */
+  { .size = sizeof(choir_finetune_options), .batch_sequences = 32, .run = CHOIR_MODEL_OPTIONS_INIT, .disk_minutes = 60 }
+CHOIR_API void choir_finetune_options_default(choir_finetune_options *options,
+                                              size_t size); /* the same, as a function */
 
 /* The names of recipes, NULL-terminated: "constant" (a constant rate), "continued" (the pre-training's schedule goes
  * on from the checkpoint's step). */

@@ -36,6 +36,7 @@ typedef struct choir_generated {
 } choir_generated;
 
 typedef struct choir_generate_options {
+  size_t size;              /* of this struct, which its INIT sets */
   int max_tokens;           /* new tokens of a sequence, at most */
   double temperature;       /* logits are divided by it; 0: always the likeliest token */
   int top_k;                /* only the k likeliest tokens; 0: all */
@@ -51,11 +52,14 @@ typedef struct choir_generate_options {
   int (*stop)(
       void *context); /* asked between passes of the model, and while a long prompt is encoded; nonzero ends it all */
   void *context;      /* passed to the three callbacks, which may be NULL */
-  int64_t reserved[8];
 } choir_generate_options;
-#define CHOIR_GENERATE_OPTIONS_INIT \
-  { .max_tokens = 256, .temperature = 0.8, .top_p = 0.95, .batch = 8, .chunk = 512 }
-CHOIR_API void choir_generate_options_default(choir_generate_options *options); /* the same, as a function */
+#define CHOIR_GENERATE_OPTIONS_INIT                                                                           \
+  {                                                                                                           \
+    .size = sizeof(choir_generate_options), .max_tokens = 256, .temperature = 0.8, .top_p = 0.95, .batch = 8, \
+    .chunk = 512                                                                                              \
+  }
+CHOIR_API void choir_generate_options_default(choir_generate_options *options,
+                                              size_t size); /* the same, as a function */
 
 typedef struct choir_generate_result {
   choir_generated *sequences; /* [count] in the order of the prompts */

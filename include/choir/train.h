@@ -80,6 +80,7 @@ typedef struct choir_event {
 } choir_event;
 
 typedef struct choir_train_options {
+  size_t size;                /* of this struct, which its INIT sets */
   const choir_config *config; /* NULL with resume: the run's own */
   const char *data;           /* a built data directory; with resume may be NULL: the run's own */
   const char *out;            /* run directory */
@@ -94,11 +95,10 @@ typedef struct choir_train_options {
   int64_t patience; /* evaluations without a better one after which to stop; 0: never */
   double minutes; /* that the run may take, as if interrupted then; 0: any number. Where cooldown_steps is a share below
                      1, the rate falls in that share of them, and the run ends by its steps, which `out` then records */
-  int64_t reserved[6];
 } choir_train_options;
 #define CHOIR_TRAIN_OPTIONS_INIT \
-  { .run = CHOIR_MODEL_OPTIONS_INIT, .disk_minutes = 60 }
-CHOIR_API void choir_train_options_default(choir_train_options *options); /* the same, as a function */
+  { .size = sizeof(choir_train_options), .run = CHOIR_MODEL_OPTIONS_INIT, .disk_minutes = 60 }
+CHOIR_API void choir_train_options_default(choir_train_options *options, size_t size); /* the same, as a function */
 
 /* Trains to the config's number of steps. With `init_from` only weights come from the checkpoint, into a config of the
  * same shapes, or of more experts where the checkpoint's layers have one ("upcycling"); another router begins with what
@@ -114,6 +114,7 @@ CHOIR_API void choir_train_options_default(choir_train_options *options); /* the
 CHOIR_API int choir_train(const choir_train_options *options);
 
 typedef struct choir_eval_options {
+  size_t size;                          /* of this struct, which its INIT sets */
   const char *data;                     /* a built data directory: its held-out share */
   const char *text;                     /* or a UTF-8 text file, encoded with the checkpoint's tokenizer */
   int64_t sequences;                    /* at most; 0: all */
@@ -129,11 +130,10 @@ typedef struct choir_eval_options {
   /* Told, of masked models, what was found by mask ratio, the lowest first, for each tenth of them that a sequence fell
    * in: how many evaluations of a sequence did, and the mean loss of their masked tokens; or NULL. */
   void (*mask_ratio)(void *context, double from, double to, int64_t evaluations, double loss);
-  int64_t reserved[4];
 } choir_eval_options;
 #define CHOIR_EVAL_OPTIONS_INIT \
-  { 0 }
-CHOIR_API void choir_eval_options_default(choir_eval_options *options);
+  { .size = sizeof(choir_eval_options) }
+CHOIR_API void choir_eval_options_default(choir_eval_options *options, size_t size);
 
 /* Evaluates a model with its present routing (choir_model_set_routing), and leaves the model as it was;
  * choir_model_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's, needed for a text;

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/enter.h"
 #include "base/machine.h"
+#include "base/options.h"
 #include "data/encoder.h"
 #include "infer/prompt.h"
 #include "infer/sample.h"
@@ -218,11 +219,13 @@ static int end_unbegun(const generation *g) {
 int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts, int count,
                    const choir_generate_options *options, choir_generate_result *result) {
   CH_ENTER(model, prompts, result);
-  const choir_generate_options defaults = CHOIR_GENERATE_OPTIONS_INIT, *o = options ? options : &defaults;
+  const choir_generate_options defaults = CHOIR_GENERATE_OPTIONS_INIT;
+  *result = (choir_generate_result){0};
+  CH_OPTIONS(choir_generate_options, own, options ? options : &defaults);
+  const choir_generate_options *o = &own;
   int V = choir_model_get_config(model)->model.vocab_size;
   ch_prompts made = {0};
   generation g = {.o = o, .tokenizer = tokenizer, .prompts = &made, .result = result, .V = V};
-  *result = (choir_generate_result){0};
   int code = ch_generate_check(model, tokenizer, o);
   if (!code) code = ch_prompts_make(tokenizer, V, o, prompts, count, &made);
   int stopped = code == CHOIR_ERROR_INTERRUPTED; /* while a long prompt was encoded: no sequence begins */

@@ -22,7 +22,6 @@ static int check_numbers(const choir_generate_options *o) {
 }
 
 int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer, const choir_generate_options *o) {
-  CH_CHECK_RESERVED(o, "choir_generate_options");
   CH_TRY(ch_config_check_next_token(choir_model_get_config(model), "generation"));
   CH_TRY(check_numbers(o));
   for (const char *const *stop = o->stops; stop && *stop; stop++) {

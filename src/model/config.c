@@ -69,14 +69,6 @@ static const ch_field *find_field(const char *section, const char *key) {
   return NULL;
 }
 
-/* By the name that it had in files of earlier versions. */
-static const ch_field *find_former(const char *section, const char *key) {
-  char path[256];
-  snprintf(path, sizeof path, "%s.%.100s", section, key);
-  const char *now = ch_field_renamed(path);
-  return now ? find_field(section, strrchr(now, '.') + 1) : NULL;
-}
-
 static const char *find_section(const char *section, const char *key) {
   for (int s = 0; s < SECTIONS; s++) {
     const char *member = member_of(sections[s], section);
@@ -105,7 +97,7 @@ static int read_section(choir_config *config, const char *section, json_t *objec
   /* A name first: the other keys of a router override what its name brings. */
   if (name && (value = json_object_get(object, "name"))) CH_TRY(ch_field_set(config, name, value));
   json_object_foreach(object, key, value) {
-    const ch_field *f = find_field(section, key), *former = f ? NULL : find_former(section, key);
+    const ch_field *f = find_field(section, key), *former = f ? NULL : ch_field_former(section, key);
     const char *inner = find_section(section, key);
     int own = f || former || strcmp(section, "model.router") ? -1 : ch_own_find(config, key);
     if (former && json_object_get(object, strrchr(former->path, '.') + 1))

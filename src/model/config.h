@@ -54,6 +54,9 @@ const char *ch_field_did_you_mean(char *text, size_t size, const char *key, cons
 /* Nonzero when `key` is the path or its end, at a dot. */
 int ch_path_ends(const char *path, const char *key);
 
+/* The field that files of earlier versions have so in a section; NULL: none. */
+const ch_field *ch_field_former(const char *section, const char *key);
+
 /* The path of the field that an earlier version called so; NULL: none. */
 const char *ch_field_renamed(const char *key);
 

@@ -6,11 +6,6 @@
 #include "base/error.h"
 #include "model/config.h"
 
-int ch_path_ends(const char *path, const char *key) {
-  size_t k = strlen(key), p = strlen(path);
-  return k == p ? !strcmp(key, path) : k && k < p && path[p - k - 1] == '.' && !strcmp(path + p - k, key);
-}
-
 static int unknown_path(const char *key) {
   const char *known[2 * CH_FIELDS + 1];
   char suggestion[100];
@@ -36,6 +31,15 @@ int ch_field_find(const char *key, const ch_field **found) {
   if (!now) return *found ? CHOIR_OK : unknown_path(key);
   ch_notice("'%s' is called %s now", key, now);
   return ch_field_find(now, found);
+}
+
+const ch_field *ch_field_former(const char *section, const char *key) {
+  char path[256];
+  snprintf(path, sizeof path, "%s.%.100s", section, key);
+  const char *now = ch_field_renamed(path);
+  for (int i = 0; now && i < CH_FIELDS; i++)
+    if (!strcmp(ch_fields[i].path, now)) return &ch_fields[i];
+  return NULL;
 }
 
 void ch_field_describe(const ch_field *f, const choir_config *defaults, choir_field *field) {

@@ -53,6 +53,11 @@ const char *ch_field_did_you_mean(char *text, size_t size, const char *key, cons
   return ch_did_you_mean(text, size, key, known);
 }
 
+int ch_path_ends(const char *path, const char *key) {
+  size_t k = strlen(key), p = strlen(path);
+  return k == p ? !strcmp(key, path) : k && k < p && path[p - k - 1] == '.' && !strcmp(path + p - k, key);
+}
+
 static const struct {
   const char *then, *now;
 } renamed[] = {{"train.rate", "train.learning_rate"},

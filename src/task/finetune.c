@@ -7,6 +7,7 @@
 #include "base/enter.h"
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "file/checkpoints.h"
 #include "file/run_files.h"
@@ -188,18 +189,18 @@ static int run_in(ch_tune *t, ch_claim *claim) {
 
 static CH_BEHIND_DOOR int finetune(const choir_finetune_options *options) {
   ch_claim claim = CH_CLAIM_NONE;
-  CH_CHECK_RESERVED(options, "choir_finetune_options");
+  CH_OPTIONS(choir_finetune_options, o, options);
   ch_tune t = {.run = {.kind = &ch_run_tuning,
-                       .out = options->out,
-                       .event = options->event,
-                       .context = options->context,
+                       .out = o.out,
+                       .event = o.event,
+                       .context = o.context,
                        .started = ch_machine_seconds(),
-                       .minutes = options->minutes,
-                       .disk_minutes = options->disk_minutes,
-                       .patience = options->patience},
-               .options = options};
+                       .minutes = o.minutes,
+                       .disk_minutes = o.disk_minutes,
+                       .patience = o.patience},
+               .options = &o};
   CH_TRY(ch_run_check(&t.run));
-  CH_TRY(check_finetune(options));
+  CH_TRY(check_finetune(&o));
   int code = run_in(&t, &claim);
   ch_run_free(&t.run);
   ch_sampler_free(&t.sampler);

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/enter.h"
+#include "base/options.h"
 #include "comm/collective.h"
 #include "data/data.h"
 #include "data/encoder.h"
@@ -126,7 +127,6 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
 
 static int check_eval(const choir_model *model, const choir_eval_options *o, int calibrate) {
   const ch_router *router = model->net.router;
-  CH_CHECK_RESERVED(o, "choir_eval_options");
   if (o->mask_samples < 0 || (o->mask_samples && !ch_config_masked(&model->config)))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "mask_samples is %d: must be at least 0, and 0 for a model of train.objective next_token",
@@ -150,11 +150,13 @@ static void set_capacity(choir_model *model, double factor) {
 /* The config says what thresholds are for, so a capacity that gave some stays in it. */
 static int eval_with_capacity(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                               int calibrate, choir_eval_result *result) {
+  choir_eval_options o = {0};
   double before = model->config.model.router.eval_capacity_factor;
-  if (options->capacity_factor != 0) set_capacity(model, options->capacity_factor);
-  int code = ch_comm_agree(model->x.comm, check_eval(model, options, calibrate));
-  if (!code) code = eval(model, tokenizer, options, calibrate, result);
-  if (options->capacity_factor != 0 && (code || !calibrate)) set_capacity(model, before);
+  int code = ch_options_read(&o, sizeof o, options, "choir_eval_options");
+  if (o.capacity_factor != 0) set_capacity(model, o.capacity_factor);
+  code = ch_comm_agree(model->x.comm, code ? code : check_eval(model, &o, calibrate));
+  if (!code) code = eval(model, tokenizer, &o, calibrate, result);
+  if (o.capacity_factor != 0 && (code || !calibrate)) set_capacity(model, before);
   return code;
 }
 

@@ -8,6 +8,7 @@
 #include "base/enter.h"
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/options.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
@@ -230,17 +231,17 @@ int choir_train(const choir_train_options *options) {
   CH_ENTER(options);
   CH_NEEDS_STACK(CH_STACK_TRAIN_KIB);
   ch_claim claim = CH_CLAIM_NONE;
-  CH_CHECK_RESERVED(options, "choir_train_options");
+  CH_OPTIONS(choir_train_options, o, options);
   ch_pretraining p = {.run = {.kind = &ch_run_pretraining,
-                              .out = options->out,
+                              .out = o.out,
                               .started = ch_machine_seconds(),
-                              .event = options->event,
-                              .context = options->context,
-                              .minutes = options->minutes,
-                              .disk_minutes = options->disk_minutes,
-                              .patience = options->patience}};
+                              .event = o.event,
+                              .context = o.context,
+                              .minutes = o.minutes,
+                              .disk_minutes = o.disk_minutes,
+                              .patience = o.patience}};
   CH_TRY(ch_run_check(&p.run));
-  int code = run_ranks(&p, options, &claim);
+  int code = run_ranks(&p, &o, &claim);
   ch_pretraining_free(&p);
   ch_claim_release(&claim, code != CHOIR_OK);
   return code;

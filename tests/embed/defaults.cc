@@ -7,8 +7,8 @@ int main() {
   choir_train_options train;
   choir_generate_options generate;
   choir_model_options run;
-  choir_train_options_default(&train);
-  choir_generate_options_default(&generate);
+  choir_train_options_default(&train, sizeof train);
+  choir_generate_options_default(&generate, sizeof generate);
   choir_model_options_default(&run);
   bool as_in_c = train.disk_minutes == 60 && train.run.backend && generate.max_tokens == 256 &&
                  generate.top_p == 0.95 && run.reserved[0] == 0;

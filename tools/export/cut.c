@@ -23,11 +23,13 @@ static int show_progress(void *context, const choir_progress *p) {
 static int evaluate_cut(choir_model *model, const choir_export_options *options, const char *what,
                         choir_eval_result *result) {
   measuring m = {options, what};
-  return choir_eval(
-      model, NULL,
-      &(choir_eval_options){
-          .data = options->data, .sequences = options->sequences, .progress = show_progress, .context = &m},
-      result);
+  return choir_eval(model, NULL,
+                    &(choir_eval_options){.size = sizeof(choir_eval_options),
+                                          .data = options->data,
+                                          .sequences = options->sequences,
+                                          .progress = show_progress,
+                                          .context = &m},
+                    result);
 }
 
 /* over [e+1]: the share of tokens, of all MoE layers, that have more than so many experts. */

@@ -94,7 +94,7 @@ static void route_quantile_balanced(ch_exec *x, const ch_route_args *a) {
 static void causal(ch_exec *x, const ch_route_args *a) { choose_by_prices(x, a, 0); }
 
 /* Prices of the last batch take the place of those before. A text that a model is calibrated by has many batches. */
-static void observe(ch_exec *x, const ch_route_args *a) {
+static void observe_prices(ch_exec *x, const ch_route_args *a) {
   if (!a->training || a->options->estimator != CH_PRICES_LAST)
     ch_router_observe_cutoffs(x, a);
   else
@@ -131,6 +131,6 @@ const ch_router ch_router_quantile_balanced = {
     .max_slots = ch_token_choice_slots,
     .route = route_quantile_balanced,
     .causal = causal,
-    .observe = observe,
+    .observe = observe_prices,
     .backward = ch_router_gates_backward,
 };
