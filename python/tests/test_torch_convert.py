@@ -95,6 +95,16 @@ class Converted(TorchTest):
                 told = model.generate(self.ids[:1], **words, **more)
                 self.assertTrue(torch.equal(told, plain.generate(self.ids[:1], **words)))
 
+    def test_packed_sequences(self):
+        """Behind each other in one row, told apart by positions alone: each has the logits that it has by itself."""
+        parts = self.ids[:1, :5], self.ids[:1, 5:]
+        position = torch.cat([torch.arange(part.shape[1]) for part in parts])[None]
+        for kind in KINDS:
+            model = self.converted(kind)
+            packed = model(self.ids[:1], position_ids=position, use_cache=False).logits
+            alone = torch.cat([model(part, use_cache=False).logits for part in parts], 1)
+            torch.testing.assert_close(packed, alone)
+
     def test_checkpointing_keeps_each_forward_its_mask(self):
         for router in (None, "expert_choice"):
             plain = self.converted("Qwen3Moe", router).train()

@@ -41,6 +41,29 @@ class Layers(TorchTest):
                 torch.testing.assert_close(out.view(-1, 16), wanted, rtol=1e-4, atol=1e-5)
                 self.assertGreater(int(layer.routing.load.sum()), 0)
 
+    def test_launches(self):
+        """Of a forward in training; masks, counts and zeros that nobody asked for are not among them."""
+        if lacks("launches of a forward", "nn.functional.grouped_mm"):
+            return
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Launches(TorchDispatchMode):
+            names: list = []
+
+            def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+                views = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
+                if not views and op._schema.name not in ("aten::_unsafe_view", "aten::promote_types"):
+                    self.names.append(op._schema.name)
+                return op(*args, **(kwargs or {}))
+
+        for router, most in (("expert_choice", 18), ("topk", 24), ("bias_balanced", 25)):
+            layer = self.layer(router, {})
+            layer(self.x)
+            with Launches() as seen:
+                seen.names = []
+                layer(self.x)
+            self.assertLessEqual(len(seen.names), most, f"{router}: {seen.names}")
+
     def test_widths_need_no_alignment(self):
         for router, options in self.each(LAYERS):
             layer = self.torch.MoE(6, 10, experts_of(router), router, activation="swiglu", device=DEVICE, **options)

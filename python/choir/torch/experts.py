@@ -168,7 +168,7 @@ def slots_of(routing: Routing) -> tuple[Tensor, Tensor]:
     if slots is None:
         slots = select.first(routing.taken.t(), _asked(routing, lambda: routing.load.max(), n))
     token = slots.clamp(max=n - 1)
-    gate = torch.where(slots < n, routing.gates.t().gather(1, token), 0.0)
+    gate = torch.where(slots < n, routing.every_gate().t().gather(1, token), 0.0)
     return token.reshape(-1), gate.reshape(-1)
 
 
@@ -213,16 +213,17 @@ def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
     n, e = routing.taken.shape
     if routing.choice is not None:
-        expert, pairs = routing.choice.reshape(-1).sort(stable=True)
+        pairs = routing.choice.reshape(-1).sort(stable=True).indices
         token, used, load = pairs // routing.per_token, None, routing.demand
+        gate = routing.choice_gates.reshape(-1).index_select(0, pairs)
     else:
         room = _asked(routing, lambda: routing.load.sum(), n * routing.per_token)
         pairs = select.first(routing.taken.t().reshape(1, -1), room)[0]
         used, load = pairs < n * e, routing.load
         expert, token = _masked(pairs // n, used), _masked(pairs % n, used)
-    ends = load.cumsum(0).to(torch.int32)
+        gate = _masked(routing.gates[token, expert], used)
+    ends = load.cumsum(0, dtype=torch.int32)
     kind = autocast_dtype(rows.device.type) or rows.dtype
-    gate = _masked(routing.gates[token, expert], used)
     taken = _masked(gathered(rows, gate, token, weights).to(kind), used)
     y = grouped_product(taken, weights, ends, used)
     return combined(y, gate, token, n, weights)

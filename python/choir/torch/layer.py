@@ -132,10 +132,17 @@ class MoE(nn.Module):
             self._kept = self._kept.whole()
         return self._kept
 
+    @property
+    def aux_loss(self) -> Tensor:
+        """The router's losses by their weights, of the last forward, to be added to the loss; 0 where it has none."""
+        if self._aux_loss is None:
+            return torch.zeros((), device=self.thresholds.device)
+        return self._aux_loss
+
     def _forget_graph(self) -> None:
         """What an earlier forward left belongs to its graph."""
         self._kept: Optional[request.Routing] = None
-        self.aux_loss = torch.zeros((), device=self.thresholds.device)
+        self._aux_loss: Optional[Tensor] = None
 
     def _forget(self) -> None:
         """What the step added up belongs to weights that were others, too."""
@@ -242,24 +249,23 @@ class MoE(nn.Module):
         out = self.experts(rows, request.Sent(routing, call.together))
         if self.shared is not None:
             out = out + self.shared(rows)
-        if call.counts and not (compat.again() or compat.transformed(routing.gates)):  # was counted; may change no buffer
+        if call.counts and not (compat.again() or compat.transformed(seen[2])):  # was counted; may change no buffer
             with compat.without_autocast(rows.device.type):
                 self._count(seen, call, routing)
         if self._injects() and self.aux_loss.requires_grad and not compat.exporting():
             out = injected(out, self.aux_loss, self.inject_aux_loss)
-            self.aux_loss = self.aux_loss.detach()
+            self._aux_loss = self.aux_loss.detach()
         return out
 
     def _keep(self, routing: request.Routing) -> None:
         """The routing without graph, and its losses with theirs."""
-        slot_gates = None if routing.slot_gates is None else routing.slot_gates.detach()
-        kept = {"gates": routing.gates.detach(), "slot_gates": slot_gates}
+        gates = ((name, getattr(routing, name)) for name in ("gates", "slot_gates", "choice_gates"))
+        kept = {name: None if tensor is None else tensor.detach() for name, tensor in gates}
         # Not _replace, whose result Dynamo of PyTorch 2.11 cannot give to an attribute.
         self._kept = request.Routing(**{**dict(zip(routing._fields, routing)), **kept})
-        balanced = routers.balanced(self.router_name, self.options)
-        self.aux_loss = routing.aux_loss * self.options.aux_loss_weight if balanced else routing.aux_loss
-        if self.options.z_loss_weight:
-            self.aux_loss = self.aux_loss + routing.z_loss * self.options.z_loss_weight
+        weighted = ((routing.aux_loss, self.options.aux_loss_weight), (routing.z_loss, self.options.z_loss_weight))
+        losses = [loss * weight for loss, weight in weighted if loss is not None]
+        self._aux_loss = sum(losses[1:], losses[0]) if losses else None
 
     def _injects(self) -> bool:
         return not isinstance(self.inject_aux_loss, (int, float)) or self.inject_aux_loss != 0
@@ -396,7 +402,8 @@ class MoE(nn.Module):
 
     def _without_graph(self) -> dict:
         """The attributes, without what belongs to the graph of the last forward, or to a loss scaler."""
-        return {**self.__dict__, "_kept": None, "aux_loss": self.aux_loss.detach(), "_scale": None}
+        loss = None if self._aux_loss is None else self._aux_loss.detach()
+        return {**self.__dict__, "_kept": None, "_aux_loss": loss, "_scale": None}
 
     def __deepcopy__(self, memo):
         """As nn.Module, whose copies have the same group and loss scaler."""

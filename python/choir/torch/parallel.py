@@ -122,10 +122,8 @@ def _by_columns(rows: Tensor, weights: Weights, routing: Routing, mesh: DeviceMe
     def shared(a):
         return DTensor.from_local(a, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
-    if routing.slot_gates is None:
-        routing = routing._replace(gates=shared(routing.gates))
-    else:
-        routing = routing._replace(slot_gates=shared(routing.slot_gates))
+    given = next(name for name in ("slot_gates", "choice_gates", "gates") if getattr(routing, name) is not None)
+    routing = routing._replace(**{given: shared(getattr(routing, given))})
     part = by_experts(shared(rows), weights.map(DTensor.to_local), routing)
     return DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
 
@@ -152,7 +150,7 @@ def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
     out, into = torch.stack([load.view(size, own).sum(1), told.sum(1)]).tolist()
     pairs = select.first(routing.taken.t().reshape(1, -1), sum(out))[0]
     expert, token = pairs // n, pairs % n
-    kind, gate = autocast_dtype(rows.device.type) or rows.dtype, routing.gates[token, expert]
+    kind, gate = autocast_dtype(rows.device.type) or rows.dtype, routing.every_gate()[token, expert]
     came = all_to_all_single_autograd(gathered(rows, gate, token, weights).to(kind), into, out, group)
     whose = torch.arange(own, device=rows.device).repeat(size).repeat_interleave(told.reshape(-1), output_size=sum(into))
     order = whose.argsort(stable=True)  # they come process by process, and are multiplied expert by expert
@@ -165,7 +163,7 @@ def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
 def _by_ends(rows: Tensor, weights: Weights, load: Tensor) -> Tensor:
     """Rows sorted by expert, load [own] of each, through their experts."""
     if rows.shape[0] and rows.dtype != torch.float64:
-        return grouped_product(rows, weights, load.cumsum(0).to(torch.int32))
+        return grouped_product(rows, weights, load.cumsum(0, dtype=torch.int32))
     each = zip(rows.split(load.tolist()), *(w.unbind() for w in weights[:3] if w is not None))
     return torch.cat([
         Weights(*some, *[None] * (3 - len(some)), *weights[3:]).hidden(lambda w, a=a: a @ w) @ some[1].t()

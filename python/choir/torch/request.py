@@ -42,11 +42,11 @@ def scores_of(router: str, options: types.SimpleNamespace, logits: Tensor) -> Te
 class Routing(NamedTuple):
     """What a router chose for n tokens and e experts; tensors on the scores' device."""
 
-    gates: Tensor
+    gates: Optional[Tensor]
     """[n,e] the combine weight, 0 where a token is not routed; differentiable"""
-    aux_loss: Tensor
+    aux_loss: Optional[Tensor]
     """[] of routers that balance, unweighted; differentiable"""
-    z_loss: Tensor
+    z_loss: Optional[Tensor]
     """[] of the logits, unweighted, 0 without z_loss_weight; differentiable"""
     taken: Tensor
     """[n,e] bool"""
@@ -64,20 +64,36 @@ class Routing(NamedTuple):
     """[e,slots] the gates of the slots, where no slot is without a token; differentiable"""
     choice: Optional[Tensor] = None
     """[n,per_token] each token's experts, where it is known to have so many, no fewer"""
+    choice_gates: Optional[Tensor] = None
+    """[n,per_token] their gates, where a layer has left out `gates`; differentiable"""
 
     def __repr__(self) -> str:
         (n, e), gates = self.gates.shape, self.gates
         return f"Routing({n} tokens, {e} experts, gates of {gates.dtype} on {gates.device})"
 
     def whole(self) -> Routing:
-        """With what a layer leaves out until somebody asks, where every slot has a token: `gates` are scores there."""
-        if self.taken is not None:
-            return self
-        (n, e), slots = self.gates.shape, self.slots
-        taken = torch.zeros(n, e, dtype=torch.bool, device=slots.device).scatter(0, slots.t(), True)
-        gates, demand = torch.where(taken, self.gates, 0.0), slots.new_full((e,), slots.shape[1])
-        kept = {"gates": gates, "taken": taken, "demand": demand, "dropped": slots.new_zeros(())}
-        return Routing(**{**dict(zip(self._fields, self)), **kept})
+        """With what a layer leaves out until somebody asks. Where every slot has a token, `gates` are scores before."""
+        kept: dict = {}
+        if self.taken is None:
+            taken = torch.zeros_like(self.gates, dtype=torch.bool).scatter(0, self.slots.t(), True)
+            kept.update(taken=taken, gates=torch.where(taken, self.gates, 0.0))
+            kept["demand"] = self.slots.new_full((taken.shape[1],), self.slots.shape[1])
+        elif self.gates is None:
+            kept["gates"] = self.every_gate()
+        zero = self.gates if self.gates is not None else self.choice_gates
+        for name in ("aux_loss", "z_loss"):
+            if getattr(self, name) is None:
+                kept[name] = zero.new_zeros(())
+        if self.dropped is None:
+            kept["dropped"] = zero.new_zeros((), dtype=torch.long)
+        return Routing(**{**dict(zip(self._fields, self)), **kept}) if kept else self
+
+    def every_gate(self) -> Tensor:
+        """`gates`, of the choices' where a layer has left them out."""
+        if self.gates is not None:
+            return self.gates
+        none = torch.zeros_like(self.taken, dtype=self.choice_gates.dtype)
+        return none.scatter(1, self.choice, self.choice_gates)
 
     @property
     def load(self) -> Tensor:
@@ -120,6 +136,10 @@ class Request(NamedTuple):
             valid=None if self.valid is None else self.valid.reshape(-1) != 0,
             tokens=None if self.tokens is None else self.tokens.reshape(-1),
         )
+
+    @property
+    def softmax(self) -> bool:
+        return self.shares and self.options.score == "softmax"
 
     @property
     def factor(self) -> float:

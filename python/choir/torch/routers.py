@@ -32,12 +32,11 @@ def _expert_choice(q: Request) -> dict:
     elif q.options.pool == "batch" and q.valid is None:  # k is known on the host
         n, e = q.scores.shape
         k = select.per_expert(q.factor, n, e)
-        slots, cutoffs = select.top_of_one(q.scores, k, q.shares)
+        slots = select.top_of_one(q.scores, k, q.shares)
         if q.lean and not q.options.normalize_gates:
-            return {"taken": None, "demand": None, "dropped": None, "slots": slots, "per_token": e, "cutoffs": cutoffs}
+            return {"taken": None, "demand": None, "dropped": None, "slots": slots, "per_token": e, "full": True}
         taken = torch.zeros(n, e, dtype=torch.bool, device=slots.device).scatter(0, slots.t(), True)
-        demand = slots.new_full((e,), k)
-        return {"taken": taken, "demand": demand, "slots": slots, "per_token": e, "cutoffs": cutoffs, "full": True}
+        return {"taken": taken, "demand": slots.new_full((e,), k), "slots": slots, "per_token": e, "full": True}
     else:
         index, held, k, _ = _pools(q)
         room = select.per_expert(q.factor, index.shape[1], q.scores.shape[1])
@@ -153,13 +152,13 @@ def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
 
 
 def _switch_top1(q: Request) -> dict:
-    choice = select.best_experts(q.scores, 1)
+    choice = select.best_experts(q.scores, 1, q.softmax)
     return _placed(q, choice, _room(q, 1), None, _width(q, 1))
 
 
 def _topk(q: Request) -> dict:
     K, nulls = q.options.experts_per_token, q.options.null_experts
-    choice = select.best_experts(q.scores, K)
+    choice = select.best_experts(q.scores, K, q.softmax)
     if not nulls:
         return _placed(q, choice, _room(q, K), None, _width(q, K))
     # null experts share what a token's scores leave of 1, and have those of the last choices that score less
@@ -169,7 +168,7 @@ def _topk(q: Request) -> dict:
 
 
 def _gshard_top2(q: Request) -> dict:
-    choice, asks = select.best_experts(q.scores, 2), None
+    choice, asks = select.best_experts(q.scores, 2, q.softmax), None
     if q.training and q.options.random_second:
         best = q.scores.gather(1, choice)
         share = best[:, 1] / best.sum(1)
@@ -257,19 +256,32 @@ def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict) -> Tensor:
     if q.name == "gshard_top2":
         both = scores.gather(1, made["choice"]).sum(1, keepdim=True)
         return torch.where(taken, scores / torch.where(both == 0, 1.0, both), 0.0)
-    gates = torch.where(taken, scores, 0.0)
-    if q.options.normalize_gates:
-        total = gates.sum(1, keepdim=True)
-        gates = gates / torch.where(total == 0, 1.0, total)
-    return gates
+    return _normalized(q, torch.where(taken, scores, 0.0))
 
 
-def _aux_loss(q: Request, scores: Tensor, made: dict, none: Tensor) -> Tensor:
-    """e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
+def _choice_gates(q: Request, scores: Tensor, logits: Tensor, choice: Tensor) -> Tensor:
+    """The same of each token's choices [n,K] alone, all of which are taken."""
+    if q.name in EVEN:
+        return scores.new_full(choice.shape, 1 / choice.shape[1])
+    if q.name == "base":
+        return torch.sigmoid(logits.gather(1, choice))
+    return _normalized(q, scores.gather(1, choice))
+
+
+def _normalized(q: Request, gates: Tensor) -> Tensor:
+    """Gates of tokens by row, which add up to 1 where the options say so."""
+    if not q.options.normalize_gates and q.name != "gshard_top2":
+        return gates
+    total = gates.sum(1, keepdim=True)
+    return gates / torch.where(total == 0, 1.0, total)
+
+
+def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
+    """None: there is none. e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
     gshard_top2 of the first ones), P the mean score, of sigmoids their shares."""
     n, e = scores.shape
     if not balanced(q.name, q.options) or ("choice" not in made and not q.options.own):
-        return none
+        return None
     choice = made.get("choice")
     choice = choice[:, :1] if q.name == "gshard_top2" else choice
     by_sequence = q.options.aux_scope == "sequence" and q.sequence_length > 0
@@ -297,10 +309,10 @@ def _aux_loss(q: Request, scores: Tensor, made: dict, none: Tensor) -> Tensor:
     return each.sum() / (held > 0).sum().clamp(min=1)
 
 
-def _z_loss(q: Request, scores: Tensor, logits: Tensor, none: Tensor) -> Tensor:
-    """Mean square of log sum exp of the logits of valid tokens; affinities that were given do not tell."""
+def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Optional[Tensor]:
+    """None: there is none. Mean square of log sum exp of the logits of valid tokens; affinities that were given do not tell."""
     if not q.options.z_loss_weight or (logits is scores and q.name != "base"):
-        return none
+        return None
     squares = torch.logsumexp(logits, 1) ** 2
     return torch.where(q.valid_or_all(), squares, 0.0).sum() / q.valid_or_all().sum().clamp(min=1)
 
@@ -328,18 +340,22 @@ def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **ask
         made = _forced(q, taken)
     else:
         made = (_by_thresholds if q.causal and by_thresholds(q.name, q.options) else CHOOSE.get(q.name, _own))(q)
-    none = scores.new_zeros(())
-    aux_loss, z_loss = _aux_loss(q, scores, made, none), _z_loss(q, scores, logits, none)
-    if made["taken"] is None:
-        return Routing(scores, aux_loss, z_loss, **made, slot_gates=scores.t().gather(1, made["slots"]))
-    gates = _gates(q, scores, logits, made)
-    if made.pop("full", False):  # what the slots hold is gathered without a look at who is in them
-        made["slot_gates"] = (gates if q.options.normalize_gates else scores).t().gather(1, made["slots"])
-    made["choice"] = made.get("choice") if made.pop("all", False) else None
+    aux_loss, z_loss = _aux_loss(q, scores, made), _z_loss(q, scores, logits)
+    full, chosen = made.pop("full", False), made.get("choice") if made.pop("all", False) else None
+    slot_gates = choice_gates = None
+    if chosen is not None:
+        gates, choice_gates = None, _choice_gates(q, scores, logits, chosen)
+    else:
+        gates = scores if made["taken"] is None else _gates(q, scores, logits, made)
+    if full:  # what the slots hold is gathered without a look at who is in them
+        held = scores.t().gather(1, made["slots"])
+        slot_gates = gates.t().gather(1, made["slots"]) if q.options.normalize_gates else held
+        made["cutoffs"] = held.detach()[:, -1]
     made.pop("asks", None)
-    if "dropped" not in made:
-        made["dropped"] = torch.zeros((), dtype=torch.long, device=scores.device)
-    return Routing(gates, aux_loss, z_loss, **{"cutoffs": None, "slots": None, **made})
+    made = {"cutoffs": None, "slots": None, "dropped": None, **made}
+    made.update(choice=chosen, slot_gates=slot_gates, choice_gates=choice_gates)
+    routing = Routing(gates, aux_loss, z_loss, **made)
+    return routing if q.lean else routing.whole()
 
 
 def route(

@@ -43,9 +43,10 @@ def comparable(scores: Tensor, valid: Optional[Tensor] = None) -> Tensor:
     return key if valid is None else key.masked_fill(~valid[:, None], -math.inf)
 
 
-def best_experts(worth: Tensor, count: int) -> Tensor:
-    """[n,count]: each token's best experts, of equal ones the lower."""
-    return comparable(worth).sort(dim=1, descending=True, stable=True).indices[:, :count]
+def best_experts(worth: Tensor, count: int, softmax: bool = False) -> Tensor:
+    """[n,count]: each token's best experts, of equal ones the lower. softmax: a token's are all NaN, and so equal, or none."""
+    key = worth if softmax else comparable(worth)
+    return key.sort(dim=1, descending=True, stable=True).indices[:, :count]
 
 
 def one_hot(choice: Tensor, e: int) -> Tensor:
@@ -97,11 +98,9 @@ def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tu
     return token.transpose(0, 1).reshape(e, -1), worst
 
 
-def top_of_one(scores: Tensor, k: int, shares: bool) -> tuple[Tensor, Tensor]:
-    """As top, of one pool that all tokens are in: slots [e,k], and the k-th scores [e]."""
-    key = comparable(scores).t()
-    slots = best(key, k, shares)
-    return slots, key.gather(1, slots[:, -1:])[:, 0]
+def top_of_one(scores: Tensor, k: int, shares: bool) -> Tensor:
+    """As top, of one pool that all tokens are in: slots [e,k], the best first."""
+    return best(comparable(scores).t(), k, shares)
 
 
 def mean_cutoff(worst: Tensor) -> Tensor:
@@ -124,14 +123,13 @@ def first(taken: Tensor, room: int) -> Tensor:
     return order.indices[:, :room].masked_fill(order.values[:, :room] == 0, taken.shape[1])
 
 
-def place(choice: Tensor, asks: Optional[Tensor], e: int, room: Optional[Count]) -> tuple[Tensor, Tensor, Tensor]:
+def place(choice: Tensor, asks: Optional[Tensor], e: int, room: Optional[Count]) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """First come, first served: all first choices [n,0] in token order, then the second ones. asks [n,K]: which choices
-    count; None: all. room: how many each expert takes; None: all. Returns taken [n,e], demand [e], dropped []."""
+    count; None: all. room: how many each expert takes; None: all. Returns taken [n,e], demand [e], dropped [] or None."""
     if room is None:
         taken = torch.zeros(choice.shape[0], e, dtype=torch.bool, device=choice.device)
         taken = taken.scatter(1, choice, True) if asks is None else (one_hot(choice, e) & asks[..., None]).any(1)
-        demand = taken.sum(0)
-        return taken, demand, demand.new_zeros(())
+        return taken, taken.sum(0), None
     n, K = choice.shape
     # [e,K*n], for sums along the last dimension are several times as fast on a GPU as along the first
     asked = one_hot(choice.t().reshape(-1), e).t().contiguous()
