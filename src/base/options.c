@@ -4,10 +4,12 @@
 
 #include "choir/version.h"
 
+enum { SIZE_MOST = 1 << 16 }; /* of a struct of any version */
+
 int ch_options_read(void *own, size_t size, const void *given, const char *name) {
   size_t given_size;
   memcpy(&given_size, given, sizeof given_size);
-  if (given_size < sizeof given_size)
+  if (given_size < sizeof given_size || given_size > SIZE_MOST)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s.size is %zu: initialise the struct by its INIT or %s_default", name,
                     given_size, name);
   size_t both = given_size < size ? given_size : size;
@@ -23,6 +25,7 @@ int ch_options_read(void *own, size_t size, const void *given, const char *name)
 }
 
 void ch_options_default(void *given, size_t size, const void *defaults, size_t own_size) {
+  if (size > SIZE_MOST) return;
   memset(given, 0, size);
   memcpy(given, defaults, size < own_size ? size : own_size);
   if (size >= sizeof size) memcpy(given, &size, sizeof size);

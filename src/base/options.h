@@ -10,10 +10,10 @@
 
 /* Reads the caller's struct, which begins with its size, into one of this version. What it lacks is 0, which means what
  * was before; what it has beyond must be 0, since this version would overlook it: else CHOIR_ERROR_UNSUPPORTED.
- * CHOIR_ERROR_ARGUMENT: size 0, of a struct that nobody initialised. */
+ * CHOIR_ERROR_ARGUMENT: a size that no struct has, since nobody initialised it. */
 int ch_options_read(void *own, size_t size, const void *given, const char *name);
 
-/* The defaults of this version in a caller's struct of `size` bytes. */
+/* The defaults of this version in a caller's struct of `size` bytes; nothing where that is no size of a struct. */
 void ch_options_default(void *given, size_t size, const void *defaults, size_t own_size);
 
 /* Declares `own`, with what `given` says. */
