@@ -248,6 +248,22 @@ static void ends_the_step(void **state) {
   choir_model_free(model);
 }
 
+/* Experts by the token's number alone, which is its own when it is measured alone, too. */
+static int draw(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  for (int t = 0; t < call->n; t++) chosen[t * call->e + (int)((call->first + (uint64_t)t) % (uint64_t)call->e)] = 1;
+  return 0;
+}
+
+static void draws_by_number(void **state) {
+  choir_plugin_router r = {.name = "lots", .summary = "", .looks = CHOIR_LOOKS_NOWHERE, .choices = 1, .choose = draw};
+  test_ok(choir_router_register(&r));
+  ch_router_spec o = test_router("lots");
+  float scores[N * E], gates[N * E];
+  fill_scores(scores, N, E, 5);
+  test_ok(
+      choir_route(&(choir_route_request){.config = test_config_of(&o), .n = N, .e = E, .scores = scores}, gates, 0));
+}
+
 static void refused(const choir_plugin_router *router, const char *message) {
   assert_int_equal(choir_router_register(router), CHOIR_ERROR_ARGUMENT);
   if (!strstr(choir_error_message(), message)) fail_msg("%s: %s", message, choir_error_message());
@@ -259,19 +275,16 @@ static void definitions(void **state) {
   refused(&r, "one of choir's own");
   r.name = "a name";
   refused(&r, "letters, digits");
-  r.name = "fresh";
-  r.choose = NULL;
+  r.name = "fresh", r.choose = NULL;
   refused(&r, "choose is NULL");
-  r.choose = best_tokens;
-  r.capacity_factor = 0;
+  r.choose = best_tokens, r.capacity_factor = 0;
   refused(&r, "capacity_factor is 0");
   r.capacity_factor = 2;
   r.options[0] = (choir_plugin_option){.name = "cap", .value = 1};
   refused(&r, "an option of choir's");
   r.options[0] = (choir_plugin_option){.name = "share", .value = 2, .high = 1};
   refused(&r, "by default: must be a number from 0 to 1");
-  r.options[0].value = 1;
-  r.options[1] = r.options[0];
+  r.options[0].value = 1, r.options[1] = r.options[0];
   refused(&r, "two options 'share'");
   r.options[1] = (choir_plugin_option){0};
   r.observe = move_prices;
@@ -285,8 +298,7 @@ static void definitions(void **state) {
   test_ok(choir_router_register(&r));
   r.version = "2";
   test_ok(choir_router_register(&r));
-  r.file = "third.c";
-  r.version = "3";
+  r.file = "third.c", r.version = "3";
   refused(&r, "router 'fresh': other.c has one of that name, and third.c another");
   r.file = NULL;
   refused(&r, "router 'fresh': other.c has one of that name, and the program another");
@@ -384,5 +396,5 @@ static void from_a_file(void **state) {
 }
 
 TEST_MAIN(register_twins, NULL, same_on_ranks, ranks_that_choose_otherwise, same_matrix, same_training, not_believed,
-          ends_the_step, definitions, options, another_version,
+          ends_the_step, draws_by_number, definitions, options, another_version,
           from_a_file) /* what forks comes before what has threads */

@@ -44,11 +44,12 @@ static void draw_row(measurement *m, float *row) {
   for (int i = 0; i < m->e; i++) row[i] = (float)((double)row[i] / sum);
 }
 
-/* Asks for n tokens of these scores, with the room of m->n. */
-static int ask(const measurement *m, int n, const float *scores, uint8_t *chosen) {
+/* Asks for n tokens from `first` on, of scores [m->n,e], with the room of n. */
+static int ask(const measurement *m, int first, int n, const float *scores, uint8_t *chosen) {
   char message[CHOIR_PLUGIN_MESSAGE_BYTES];
   choir_plugin_call call = ch_plugin_call(m->p, m->options, n, m->e, n, m->training, message);
-  call.scores = scores;
+  call.first = (uint64_t)first;
+  call.scores = scores + (int64_t)first * m->e;
   call.state = m->state;
   call.valid = m->valid;
   return ch_plugin_choose(m->p, &call, chosen);
@@ -88,7 +89,7 @@ static int change_one(measurement *m, int u) {
   size_t cells = (size_t)m->n * (size_t)m->e;
   memcpy(m->changed, m->base, cells * sizeof *m->base);
   draw_row(m, m->changed + (int64_t)u * m->e);
-  CH_TRY(ask(m, m->n, m->changed, m->second));
+  CH_TRY(ask(m, 0, m->n, m->changed, m->second));
   for (int t = 0; t < m->n; t++)
     if (t != u && !may_look(m, t, u) && row_differs(m, t, m->first, m->second + (int64_t)t * m->e))
       return refuse(m, t, u);
@@ -98,14 +99,14 @@ static int change_one(measurement *m, int u) {
 /* Who may look at nobody has the same experts when it is alone. */
 static int leave_alone(const measurement *m, int t) {
   if (may_look(m, t, t - 1) || may_look(m, t, t + 1)) return CHOIR_OK;
-  CH_TRY(ask(m, 1, m->base + (int64_t)t * m->e, m->second));
+  CH_TRY(ask(m, t, 1, m->base, m->second));
   return row_differs(m, t, m->first, m->second) ? refuse(m, t, -1) : CHOIR_OK;
 }
 
 static int measure_once(measurement *m) {
   for (int t = 0; t < m->n; t++) draw_row(m, m->base + (int64_t)t * m->e);
-  CH_TRY(ask(m, m->n, m->base, m->first));
-  CH_TRY(ask(m, m->n, m->base, m->second));
+  CH_TRY(ask(m, 0, m->n, m->base, m->first));
+  CH_TRY(ask(m, 0, m->n, m->base, m->second));
   if (memcmp(m->first, m->second, (size_t)m->n * (size_t)m->e))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s' chooses otherwise when it is asked again with the same scores: what it does must be a "
