@@ -121,7 +121,7 @@ class Runs(unittest.TestCase):
         config.set("router.name", router)
         config.set("router.score", "softmax")
         data = testing.directory() / "data"
-        choir.train(config=config, data=data, out=out, steps=steps, **{"checkpoint_every": 3, "shards": 4, **more})
+        choir.train(config=config, data=data, out=out, steps=steps, **{"checkpoint_every": 3, "grad_chunks": 4, **more})
         return out
 
     def test_as_choirs_own(self):
