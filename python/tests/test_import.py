@@ -176,8 +176,8 @@ class Imported(unittest.TestCase):
                 self.trained_goes_out_again(out)
 
     def tokens_by_default(self, folder, checkpoint):
-        """Of a file whose post_processor begins every text with a token, as Llama 3's does: AutoTokenizer gives those of
-        its makers, though choir adds none; of what choir has trained, those of choir."""
+        """A post_processor that begins every text with a token, as Llama 3's does: AutoTokenizer gives its makers' ids,
+        though choir adds no token. After training by choir it gives choir's ids."""
         file = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
         name = file["added_tokens"][0]["content"]
         single = [{"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]

@@ -1,5 +1,5 @@
-"""Routers of one's own (choir.router). One does what expert_choice does, so that all it meets must have the same bits; others
-do what nobody may."""
+"""Routers of one's own (choir.router). One repeats expert_choice, so every result must have its bits; the other
+routers break a rule each."""
 
 import importlib.util
 import json

@@ -71,7 +71,7 @@ class Converted(TorchTest):
                 model(self.ids, attention_mask=self.mask)
                 counted = [layer.tokens for layer in self.torch.stats(model).values()]
                 self.assertEqual(counted, [int(self.mask.sum())] * 2)
-                model(self.ids)  # the mask of one forward is not that of the next
+                model(self.ids)  # a forward without a mask forgets the mask of the last one
                 counted = [layer.tokens for layer in self.torch.stats(model).values()]
                 self.assertEqual(counted, [36] * 2)
         torch.testing.assert_close(self.real(self.converted("Olmoe"), self.ids), self.real(self.model("Olmoe"), self.ids))
@@ -96,7 +96,7 @@ class Converted(TorchTest):
                 self.assertTrue(torch.equal(told, plain.generate(self.ids[:1], **words)))
 
     def test_packed_sequences(self):
-        """Behind each other in one row, told apart by positions alone: each has the logits that it has by itself."""
+        """Two sequences in one row, told apart by positions: each sequence has the logits of a row of its own."""
         parts = self.ids[:1, :5], self.ids[:1, 5:]
         position = torch.cat([torch.arange(part.shape[1]) for part in parts])[None]
         for kind in KINDS:

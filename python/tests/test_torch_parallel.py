@@ -113,8 +113,8 @@ class Processes:
             raise AssertionError(f"{module} was taken")
 
     def unequal(self):
-        """Other numbers of tokens on each process: counts are sent where they may differ, also of none; elsewhere all
-        processes say so."""
+        """Processes with different numbers of tokens, also 0: where a router allows it, counts are sent; otherwise every
+        process raises the error."""
         from torch.distributed.fsdp import fully_shard
 
         mesh = self.mesh_of("cpu", (self.size,), mesh_dim_names=("ep",))
