@@ -638,6 +638,13 @@ class Recipes(unittest.TestCase):
                     masked = made["train.objective"] != "next_token"  # then the mask is one token more
                     self.assertEqual(made["model.vocab_size"], 4097 if masked else 4096, arm.name)
 
+    def test_what_all_arms_set_holds_for_all(self):
+        """Another router begins with its own defaults, which are none of the recipe's."""
+        one = {**RECIPE, "set": {"router.normalize_gates": True, "router.capacity_factor": 3}}
+        for arm in recipe.arms(one):
+            made = recipe.config(one, SCALE, arm, 64)
+            self.assertEqual((made["router.normalize_gates"], made["router.capacity_factor"]), (True, 3), arm.name)
+
     def refused(self, change, *told):
         path = testing.run().parent / "wrong.json"
         wrong = json.loads(json.dumps(RECIPE))

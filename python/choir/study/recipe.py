@@ -226,6 +226,10 @@ def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: 
     for key in ("eval_every", "eval_sequences", "cooldown_steps", "schedule_start"):
         made.set(f"train.{key}", 0)  # evaluated at the end, on all that is held out
     made.set("train.checkpoint_every", 1000)
+    for change in arm.changes:
+        for key, name in change.get("set", {}).items():
+            if key in ("router.name", "model.router.name"):
+                made.set(key, name)  # first: another router begins with its own defaults
     _change(made, scale)
     _change(made, recipe)
     if "batch_tokens" in recipe:
