@@ -12,7 +12,8 @@
  * printed to a closed standard output is lost, and main says so: it cannot be written. */
 static int fill_standard_streams(void) {
   for (int fd = 0; fd <= 2; fd++)
-    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) != fd) return -1;
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) != fd)
+      return -1;
   return 0;
 }
 

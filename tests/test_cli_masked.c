@@ -78,9 +78,10 @@ static void masked_lm(void **state) {
       "--set steps=3 --set eval_sequences=4 --out lm");
   assert_non_null(strstr(program_output, "held-out masked loss"));
   assert_non_null(strstr(program_output, "no\nmeasure of the text"));
-  program_must( /* steps in which nothing is masked have no loss, rather than one of 0 */
-      "choir train --config config.json --data data --set attention=bidirectional --set objective=masked_lm "
-      "--set steps=12 --set sequence_length=4 --set batch_sequences=1 --set grad_chunks=1 --set eval_every=0 --out few");
+  program_must(/* steps in which nothing is masked have no loss, rather than one of 0 */
+               "choir train --config config.json --data data --set attention=bidirectional --set objective=masked_lm "
+               "--set steps=12 --set sequence_length=4 --set batch_sequences=1 --set grad_chunks=1 --set eval_every=0 "
+               "--out few");
   program_must("grep -q '\"loss\":null' few/metrics.jsonl && ! grep '\"loss\":0,' few/metrics.jsonl");
   program_must("choir report few --out few.html");
 }

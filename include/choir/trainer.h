@@ -22,8 +22,9 @@ typedef struct choir_trainer_result {
   double imbalance;     /* largest load over the mean, worst layer */
   double z_loss;        /* of the routers' logits, weighted and summed over layers; in the gradients */
   double fill;          /* mean load of an expert over its capacity */
-  /* The fullest device's load over the mean, if 8, 16 or 32 devices held as many experts each, in their order; mean over
-   * layers. What a step of experts that wait for each other takes, over that of an even load. 1: they do not divide so. */
+  /* The fullest device's load over the mean, if 8, 16 or 32 devices held as many experts each, in their order; mean
+   * over layers. What a step of experts that wait for each other takes, over that of an even load. 1: they do not
+   * divide so. */
   double fullest[3];
   int64_t reserved[3];
 } choir_trainer_result;

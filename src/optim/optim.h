@@ -6,7 +6,8 @@
 #include "config/config.h"
 #include "op/op.h"
 
-/* The fields of "train" (config/train.def), by number. What one optimizer takes, another one refuses unless it takes it, too. */
+/* The fields of "train" (config/train.def), by number. What one optimizer takes, another one refuses unless it takes
+ * it, too. */
 enum {
 #define FIELD(kind, name, ...) CH_TRAIN_NUMBER_##name,
 #include "config/train.def"
