@@ -31,6 +31,6 @@ int cli_data_of_run(const char *path, const char **data) {
     if (there) return (*data = cli_read_file(file, &size)) ? 0 : CLI_FAILED;
   }
   char found[PATH_MAX];
-  if (choir_checkpoint_find(path, found, sizeof found)) return cli_fail(); /* it is no run, whatever it may lack */
+  if (choir_checkpoint_find(path, found, sizeof found)) return cli_fail(); /* not a run: says so */
   return cli_usage("%s: does not say what data it was trained on; give --data DIR", cli_shown(path));
 }

@@ -17,6 +17,17 @@ static const struct {
 } twins[] = {{"own_ec", "expert_choice"}, {"own_top2", "topk"}, {"own_bias", "bias_balanced"}};
 enum { TWINS = sizeof twins / sizeof *twins };
 
+/* A model and its trainer, after a step on tokens [MODEL_B,MODEL_T]. */
+static choir_model *one_step(const char *router, int32_t *tokens, choir_trainer **trainer) {
+  choir_config c = model_config(router);
+  choir_model *model = model_fresh(&c);
+  choir_trainer_result r;
+  model_tokens(tokens, MODEL_B * MODEL_T, 4);
+  test_ok(choir_trainer_create(model, NULL, trainer));
+  test_ok(choir_trainer_step(*trainer, tokens, NULL, &r));
+  return model;
+}
+
 static int register_twins(void **state) {
   register_own_routers();
   return 0;
@@ -227,14 +238,10 @@ static void ends_the_step(void **state) {
   router.choose = misbehave;
   wrong = FINE;
   test_ok(choir_router_register(&router));
-  choir_config c = model_config("wayward");
-  choir_model *model = model_fresh(&c);
   choir_trainer *trainer;
   choir_trainer_result r;
   int32_t tokens[MODEL_B * MODEL_T];
-  model_tokens(tokens, MODEL_B * MODEL_T, 4);
-  test_ok(choir_trainer_create(model, NULL, &trainer));
-  test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+  choir_model *model = one_step("wayward", tokens, &trainer);
   uint64_t before = XXH64(model->weights.base, model->weights.size, 0);
   wrong = ERROR;
   assert_int_equal(choir_trainer_step(trainer, tokens, NULL, &r), CHOIR_ERROR_ARGUMENT);
@@ -289,8 +296,7 @@ static void definitions(void **state) {
   r.options[1] = (choir_plugin_option){0};
   r.observe = move_prices;
   refused(&r, "keeps a state");
-  r.observe = NULL;
-  r.file = "absent.c";
+  r.observe = NULL, r.file = "absent.c";
   assert_int_equal(choir_router_register(&r), CHOIR_ERROR_IO);
   r.version = "1";
   test_ok(choir_router_register(&r));
@@ -351,17 +357,11 @@ static void another_version(void **state) {
   assert_non_null(mkdtemp(directory));
   snprintf(path, sizeof path, "%s/checkpoint", directory);
   snprintf(removal, sizeof removal, "rm -r %s", directory);
-  router.name = "dated";
-  router.version = "1";
+  router.name = "dated", router.version = "1";
   test_ok(choir_router_register(&router));
-  choir_config c = model_config("dated");
-  choir_model *model = model_fresh(&c), *loaded;
   choir_trainer *trainer;
-  choir_trainer_result r;
   int32_t tokens[MODEL_B * MODEL_T];
-  model_tokens(tokens, MODEL_B * MODEL_T, 4);
-  test_ok(choir_trainer_create(model, NULL, &trainer));
-  test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+  choir_model *model = one_step("dated", tokens, &trainer), *loaded;
   test_ok(choir_trainer_save(trainer, NULL, path));
   choir_notices();
   test_ok(choir_trainer_resume(trainer, path));

@@ -8,7 +8,7 @@
 CHOIR_C_BEGIN
 
 typedef struct choir_finetune_options {
-  size_t size;                /* of this struct, which its INIT sets */
+  size_t size;                /* sizeof this struct: set by INIT */
   const choir_config *config; /* of the checkpoint's model, as choir_finetune_config makes it; NULL with resume */
   const char *init_from;      /* a checkpoint, or a run's; with resume not used */
   const choir_task *task;     /* with resume not used */

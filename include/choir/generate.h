@@ -36,7 +36,7 @@ typedef struct choir_generated {
 } choir_generated;
 
 typedef struct choir_generate_options {
-  size_t size;              /* of this struct, which its INIT sets */
+  size_t size;              /* sizeof this struct: set by INIT */
   int max_tokens;           /* new tokens of a sequence, at most */
   double temperature;       /* logits are divided by it; 0: always the likeliest token */
   int top_k;                /* only the k likeliest tokens; 0: all */

@@ -85,7 +85,7 @@ CHOIR_API int choir_router_register(const choir_plugin_router *router);
 /* Whether a router of that name was registered, and is none of choir's own: 1, or 2 if it keeps a state (`observe`). */
 CHOIR_API int choir_router_is_plugin(const char *name);
 
-/* The version of a router that was registered, which checkpoints keep; NULL: it has none, or is choir's own. */
+/* The version of a registered router, as checkpoints keep it; NULL: a router without a version, or one of choir's. */
 CHOIR_API const char *choir_router_version(const char *name);
 
 /* Loads FILE.so, which registers what it has: its function

@@ -80,7 +80,7 @@ typedef struct choir_event {
 } choir_event;
 
 typedef struct choir_train_options {
-  size_t size;                /* of this struct, which its INIT sets */
+  size_t size;                /* sizeof this struct: set by INIT */
   const choir_config *config; /* NULL with resume: the run's own */
   const char *data;           /* a built data directory; with resume may be NULL: the run's own */
   const char *out;            /* run directory */
@@ -114,7 +114,7 @@ CHOIR_API void choir_train_options_default(choir_train_options *options, size_t 
 CHOIR_API int choir_train(const choir_train_options *options);
 
 typedef struct choir_eval_options {
-  size_t size;                          /* of this struct, which its INIT sets */
+  size_t size;                          /* sizeof this struct: set by INIT */
   const char *data;                     /* a built data directory: its held-out share */
   const char *text;                     /* or a UTF-8 text file, encoded with the checkpoint's tokenizer */
   int64_t sequences;                    /* at most; 0: all */

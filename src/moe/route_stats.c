@@ -132,26 +132,17 @@ int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {
   return CHOIR_OK;
 }
 
-/* The largest entry over the mean; 0 where all are 0. */
-static double imbalance(const int64_t *count, int experts) {
-  double sum = 0, most = 0;
-  for (int i = 0; i < experts; i++) {
-    sum += (double)count[i];
-    most = fmax(most, (double)count[i]);
+/* The fullest of `devices` devices, which hold as many experts each in their order, over the mean; 0 where all counts
+ * are 0. With a device an expert it is the fullest expert. */
+static double imbalance(const int64_t *count, int experts, int devices) {
+  int64_t sum = 0, most = 0;
+  for (int i = 0, held = experts / devices; i < experts; i += held) {
+    int64_t own = 0;
+    for (int j = i; j < i + held; j++) own += count[j];
+    sum += own;
+    most = own > most ? own : most;
   }
-  return sum > 0 ? most * experts / sum : 0;
-}
-
-/* The same of devices that hold as many experts each, in their order; 1 where experts do not divide so. */
-static double device_imbalance(const choir_route_stats *s, int devices) {
-  double most = 0;
-  if (s->experts % devices) return 1;
-  for (int64_t *load = s->load; load < s->load + s->experts; load += s->experts / devices) {
-    double sum = 0;
-    for (int i = 0; i < s->experts / devices; i++) sum += (double)load[i];
-    most = fmax(most, sum);
-  }
-  return s->assignments ? most * devices / (double)s->assignments : 1;
+  return sum > 0 ? (double)most * devices / (double)sum : 0;
 }
 
 ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers) {
@@ -164,12 +155,15 @@ ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int laye
     capacity += (double)s->capacity * s->experts;
     tokens += (double)s->tokens;
     unrouted += (double)s->histogram[0];
-    sum.imbalance = fmax(sum.imbalance, imbalance(s->load, s->experts));
-    sum.demand_imbalance = fmax(sum.demand_imbalance, imbalance(s->demand, s->experts));
+    sum.imbalance = fmax(sum.imbalance, imbalance(s->load, s->experts, s->experts));
+    sum.demand_imbalance = fmax(sum.demand_imbalance, imbalance(s->demand, s->experts, s->experts));
   }
-  for (int d = 0; d < 3; d++) {
-    for (int i = 0; i < layers; i++) sum.fullest[d] += device_imbalance(&stats[i], 8 << d) / layers;
-    if (!layers) sum.fullest[d] = 1;
+  for (int d = 0, devices = 8; d < 3; d++, devices *= 2) {
+    sum.fullest[d] = layers ? 0 : 1;
+    for (int i = 0; i < layers; i++) {
+      const choir_route_stats *s = &stats[i];
+      sum.fullest[d] += (s->experts % devices ? 1 : fmax(1, imbalance(s->load, s->experts, devices))) / layers;
+    }
   }
   sum.dropped = dropped + kept > 0 ? dropped / (dropped + kept) : 0;
   sum.unrouted = tokens > 0 ? unrouted / tokens : 0;
