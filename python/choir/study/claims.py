@@ -103,26 +103,17 @@ class Claims:
         most = int(np.isfinite(rows).sum(axis=1).max())  # seeds of the rate with most of them
         return made and dataclasses.replace(made, count=most)
 
-    def _speedups(self, claim: dict[str, Any]) -> Optional[np.ndarray]:
-        """Of each seed the logarithm of how many times fewer steps the arm takes; NaN where a run is missing. None: the
-        curves of a seed are too far apart to compare, and a mean of the others would bring them nearer."""
+    def _steps(self, claim: dict[str, Any], more: Any = 0.0) -> Optional[Estimate]:
+        """How many times fewer steps the arm takes to where its rival ends, as a logarithm; `more` [seeds] is added."""
         study, found = self.study, np.full(self.study.seeds, math.nan)
+        arm, rival = (self._index[claim[key]] for key in ("arm", "rival"))
         curves = np.stack([study.table(steps) for steps in study.steps], axis=-1)
         for seed in range(study.seeds):
-            arm, rival = (curves[self._index[claim[key]], seed] for key in ("arm", "rival"))
-            if np.isfinite(arm).all() and np.isfinite(rival).all():
-                found[seed] = statistics.log_speedup(study.steps, arm, rival)
+            if np.isfinite(curves[[arm, rival], seed]).all():
+                found[seed] = statistics.log_speedup(study.steps, curves[arm, seed], curves[rival, seed])
                 if math.isnan(found[seed]):
-                    return None
-        return found
-
-    def _steps(self, claim: dict[str, Any], more: Any = 0.0) -> Optional[Estimate]:
-        """`more` [seeds]: what is added to the logarithm of each seed."""
-        study, found = self.study, self._speedups(claim)
-        if found is None:
-            return None
-        curves = np.stack([study.table(steps)[[self._index[claim[key]] for key in ("arm", "rival")]] for steps in study.steps])
-        last = np.nanmean(curves, axis=(1, 2))[-2:] if len(study.steps) > 1 else [1, 0]
+                    return None  # too far apart to compare, and a mean of the other seeds would bring them nearer
+        last = np.nanmean(curves[[arm, rival]], axis=(0, 1))[-2:] if len(study.steps) > 1 else [1, 0]
         slope = (last[0] - last[-1]) / math.log(study.steps[-1] / study.steps[-2]) if len(study.steps) > 1 else 1
         return statistics.of_values(found + more, study.scale.get("chaos", 0.0) / slope if slope > 0 else 0.0)
 

@@ -90,16 +90,6 @@ def significant(config: dict[str, Any]) -> dict[str, Any]:
     return _as_then(parts, _later()) if source is None else {**_as_then(parts, _later()), "plugin": source}
 
 
-def whole(config: dict[str, Any]) -> dict[str, Any]:
-    """A config with the fields that came after it, too, and all names as they are now."""
-
-    def filled(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-        both = {**later, **fields}
-        return {k: filled(v, later.get(k, {})) if isinstance(v, dict) else v for k, v in both.items()}
-
-    return filled(_called(config, _RENAMED), _later())
-
-
 def checksum(config: dict[str, Any], data_hash: str, extra: Any = None) -> str:
     then = {part: {now: old for old, now in names.items()} for part, names in _RENAMED.items()}
     text = json.dumps([_called(significant(config), then), data_hash, extra], sort_keys=True)
