@@ -113,6 +113,8 @@ class Claims:
                 found[seed] = statistics.log_speedup(study.steps, curves[arm, seed], curves[rival, seed])
                 if math.isnan(found[seed]):
                     return None  # too far apart to compare, and a mean of the other seeds would bring them nearer
+        if np.isnan(found).all():
+            return None
         last = np.nanmean(curves[[arm, rival]], axis=(0, 1))[-2:] if len(study.steps) > 1 else [1, 0]
         slope = (last[0] - last[-1]) / math.log(study.steps[-1] / study.steps[-2]) if len(study.steps) > 1 else 1
         return statistics.of_values(found + more, study.scale.get("chaos", 0.0) / slope if slope > 0 else 0.0)
