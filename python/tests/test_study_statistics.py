@@ -341,6 +341,25 @@ class Verdicts(unittest.TestCase):
         self.assertAlmostEqual(steps, -0.5 * math.log(2))
         np.testing.assert_allclose(np.subtract(waiting, steps), np.log([1, 1.6, 8**0.5]))
 
+    def test_leads_grow_with_size(self):
+        """A lead of 0.02 nats a doubling, over two widths and three budgets, with a seed that lacks a run."""
+        flops = {"arm": 1e6, "rival": 1.1e6, "arm, wide": 4e6, "rival, wide": 4.1e6}
+
+        def final(name, seed, steps):
+            lead = 0.02 * math.log2(flops[name] * steps) if "arm" in name else 0
+            missing = seed == 3 and name == "arm, wide" and steps == 2000
+            return None if missing else {"train_flops_per_token": flops[name], "final": {"causal": {"loss": 5 + seed - lead}}}
+
+        study = types.SimpleNamespace(
+            arms=[types.SimpleNamespace(name=name) for name in flops], steps=[1000, 2000, 4000], seeds=3, final=final,
+            lacking=lambda arm: {}, scale={"chaos": 0.1},
+            recipe={"claims": [{"kind": "growth", "arm": "arm", "rival": "rival", "wider": [["arm, wide", "rival, wide"]]}]},
+        )  # fmt: skip
+        made = claims.Claims(study).findings[0].estimate
+        self.assertAlmostEqual(made.mean, 0.02)
+        self.assertEqual(made.count, 2)
+        self.assertAlmostEqual(made.error, 0.1 / math.sqrt(10) / math.sqrt(2))  # doublings 0 to 4: squares about 2 sum to 10
+
 
 if __name__ == "__main__":
     unittest.main()

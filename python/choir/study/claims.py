@@ -16,7 +16,7 @@ UNITS = {
     "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "waiting": "times",
     "step_time": "times",
     "share": "of tokens", "over_capacity": "of capacity", "accuracy": "points",
-    "probe": "points", "text": "nats", "pairs": "of pairs", "optimum": "nats",
+    "probe": "points", "text": "nats", "pairs": "of pairs", "optimum": "nats", "growth": "nats a doubling",
 }  # fmt: skip
 
 
@@ -70,6 +70,7 @@ class Claims:
     def _say_missing(self, f: Finding) -> None:
         """A search for rates that lacks a run may have chosen the wrong rate: nothing is concluded from it."""
         arms = dict.fromkeys(f.claim[key] for key in ("arm", "rival", "than_arm", "than_rival") if key in f.claim)
+        arms.update(dict.fromkeys(sum(f.claim.get("wider", []), [])))
         lacking = {arm: rates for arm in arms if arm in self._index and (rates := self.study.lacking(arm))}
         if f.estimate and lacking:
             told = "; ".join(f"{arm} at {', '.join(f'{rate:g}' for rate in rates)}" for arm, rates in lacking.items())
@@ -159,6 +160,24 @@ class Claims:
         gaps = [(study.table(steps) - study.table(steps, "own"))[arm] for steps in (study.steps[0], study.steps[-1])]
         return statistics.of_values(gaps[1] - gaps[0]) if len(study.steps) > 1 else None
 
+    def _growth(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        """By how much the arm's lead rises by a doubling of the FLOPs of training: the slope of a straight line through
+        the sizes and budgets, seed by seed."""
+        study, slopes, spread = self.study, [], 0.0
+        for seed in range(1, study.seeds + 1):
+            doublings, leads = [], []
+            for arm, rival in [(claim["arm"], claim["rival"]), *claim["wider"]]:
+                for steps in study.steps:
+                    ends = [study.final(name, seed, steps) for name in (arm, rival)]
+                    if not all(ends):
+                        break
+                    doublings.append(math.log2(ends[0]["train_flops_per_token"] * steps))
+                    leads.append(ends[1]["final"]["causal"]["loss"] - ends[0]["final"]["causal"]["loss"])
+            if len(leads) == len(study.steps) * (1 + len(claim["wider"])):
+                slopes.append(np.polyfit(doublings, leads, 1)[0])
+                spread = float(np.std(doublings)) * math.sqrt(len(doublings))
+        return statistics.of_values(slopes, study.scale.get("chaos", 0.0) / spread if spread else 0.0)
+
     def _accuracy(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """How many points the arm's average over tasks is above its rival's."""
         return statistics.contrast(self.tuned[claim["kind"]], -self._weights(claim)) if self.tuned else None
@@ -199,7 +218,7 @@ def label(claim: dict[str, Any]) -> str:
         "optimum": " at the lowest points of parabolas", "steps": ", steps to one loss", "seconds": ", seconds to one loss",
         "waiting": f", time to one loss on {claim.get('devices')} devices",
         "step_time": ", seconds of a step", "text": f" on {', '.join(claim.get('texts', []))}", "pairs": ", pairs wrong",
-        "gap": "causal - own routing", "gap_growth": "growth of causal - own routing",
+        "growth": " by a doubling of FLOPs", "gap": "causal - own routing", "gap_growth": "growth of causal - own routing",
         "over_capacity": "asked of the fullest expert above its capacity", "accuracy": ", accuracy", "probe": ", probe",
     }.get(kind, "")  # fmt: skip
     if not rival:

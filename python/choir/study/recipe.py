@@ -96,7 +96,7 @@ def names() -> list[str]:
     return sorted(p.stem for p in (ROOT / "studies").glob("*.json") if p.stem != "scales")
 
 
-_WITH_RIVAL = ("loss", "optimum", "steps", "seconds", "waiting", "step_time", "accuracy", "probe", "text")
+_WITH_RIVAL = ("loss", "optimum", "steps", "seconds", "waiting", "growth", "step_time", "accuracy", "probe", "text")
 
 
 def check_recipe(path: os.PathLike, recipe: Any) -> None:
@@ -116,6 +116,11 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
             raise StudyError(f"{path}: claims[{number}]: arm '{claim['arm']}' is its own rival; name another, or a routing")
         if claim["kind"] in ("text", "pairs") and not set(claim.get("texts", [""])) <= set(recipe.get("texts", {})):
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs 'texts', each one of the recipe's 'texts'")
+        for name in sum(claim.get("wider", []), []):
+            if name not in known:
+                raise StudyError(f"{path}: claims[{number}].wider: '{name}' is none of: {', '.join(sorted(known))}")
+        if (claim["kind"] == "growth") != ("wider" in claim):
+            raise StudyError(f"{path}: claims[{number}]: 'wider' (pairs of arm and rival) is what kind 'growth' takes, and needs")
         if (claim["kind"] == "waiting") != ("devices" in claim):
             raise StudyError(f"{path}: claims[{number}]: 'devices' (8, 16 or 32) is what kind 'waiting' takes, and needs")
         times = [claim[key] for key in ("figure", "null") if key in claim] + claim.get("about", [])
