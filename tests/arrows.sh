@@ -111,6 +111,25 @@ circles=$(grep -rE '^ *# *include "[a-z_/0-9]+\.h"' src tools --include='*.[ch]'
 [ -z "$circles" ] || fail "files that include each other:
 $circles"
 
+# Nor between modules of the Python package; an import within a function hides none.
+python_circles() {
+  python3 tests/imports.py "$1" "$2" >"$symbols" && tsort <"$symbols" 2>&1 >/dev/null | sed 's/^tsort: *//'
+}
+if command -v python3 >/dev/null; then
+  circles=$(python_circles python choir) || fail "python/choir: imports cannot be read"
+  [ -z "$circles" ] || fail "modules of Python that import each other:
+$circles"
+  grep -q '^choir.torch.layer choir.torch.state$' "$symbols" || fail "python/choir: no imports are seen"
+  planted=$(mktemp -d)
+  mkdir "$planted/p"
+  printf 'def f():\n    from .b import (\n        g,\n    )\n' >"$planted/p/a.py"
+  printf 'from . import a\n' >"$planted/p/b.py"
+  [ -n "$(python_circles "$planted" p)" ] || fail "a planted circle of imports is not seen"
+  rm -r "$planted"
+else
+  echo "NOT TESTED: circles of Python's imports: python3 is not installed"
+fi
+
 found=$(grep -nE '^ *# *include "' include/choir/* | grep -v 'include "choir/')
 [ -z "$found" ] || fail "public headers may include public headers only:
 $found"

@@ -162,6 +162,14 @@ class Around(TorchTest):
             twin.load_state_dict(layer.state_dict())
             self.assertEqual(twin.thresholds.dtype, torch.float32)
 
+    def test_sums_that_stayed_on_another_device(self):
+        """FSDP2 moves buffers and parameters only: the step begins anew, and the forward keeps its losses and routing."""
+        layer = self.layer("bias_balanced", z_loss_weight=0.1)
+        layer.sums = layer.sums.to("meta")
+        layer(self.x)
+        self.assertEqual((layer.sums.device, float(layer.sums[1])), (self.x.device, 1))
+        self.assertTrue(layer.aux_loss.requires_grad and layer.routing is not None)
+
     def test_weights_by_parametrizations(self):
         class Half(torch.nn.Module):
             def forward(self, weight):

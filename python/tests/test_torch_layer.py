@@ -381,10 +381,10 @@ class Layers(TorchTest):
         """Of some releases tensors without values know those of bf16 alone."""
         if cannot_compile("products of some types"):
             return
-        from choir.torch import experts
+        from choir.torch import products
 
         cases = [case for case in LAYERS if case[0] in ("gshard_top2", "switch_top1", "hash", "global_topk")]
-        with unittest.mock.patch.object(experts, "GROUPED", frozenset({torch.bfloat16})):
+        with unittest.mock.patch.object(products, "GROUPED", frozenset({torch.bfloat16})):
             self.compiled("aot_eager", cases)
             for router, options in self.each(cases):
                 layer = self.layer(router, options, device="meta")

@@ -1,42 +1,17 @@
-"""The experts' products, and the weighted sum of what they give."""
+"""The modules that hold a layer's weights: the one of scores, the experts, and experts that every token has."""
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple, Optional
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._native import ArgumentError
-from . import select
-from .compat import autocast_dtype, grouped_types, has_values
-from .request import Routing, Sent
-
-
-ACTIVATIONS = {"gelu": F.gelu, "geglu": F.gelu, "swiglu": F.silu}
-GATED = ("geglu", "swiglu")  # what they make is multiplied by a second product
-WEIGHTS = ("w1", "w2", "w3")
-GROUPED = grouped_types()
-
-
-class Weights(NamedTuple):
-    """[e,d,h] each; without w3 an expert is act(row w1) w2^T, with it (act(row w1) * (row w3)) w2^T. gate_on: what gates
-    scale, "output" or "input" of an expert."""
-
-    w1: Tensor
-    w2: Tensor
-    w3: Optional[Tensor]
-    activation: str
-    gate_on: str
-
-    def hidden(self, product: Callable[[Tensor], Tensor]) -> Tensor:
-        y = ACTIVATIONS[self.activation](product(self.w1))
-        return y if self.w3 is None else y * product(self.w3)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Weights:
-        """Each weight changed."""
-        return Weights(*(w if w is None else change(w) for w in self[:3]), *self[3:])
+from .compat import autocast_dtype
+from .products import ACTIVATIONS, GATED, WEIGHTS, Weights, by_experts
+from .request import Sent
 
 
 class _Linear(nn.Linear):
@@ -126,7 +101,7 @@ class Experts(nn.Module):
     def forward(self, rows: Tensor, sent: Sent) -> Tensor:
         weights, kind = self.weights(), rows.dtype
         if hasattr(weights.w1, "placements"):  # a DTensor: this process has a part of the experts or of their columns
-            from .parallel import by_owners
+            from .owners import by_owners
 
             return by_owners(rows, weights.map(lambda w: w.to(kind)), sent)
         if weights.w1.dtype != kind and autocast_dtype(rows.device.type) is None:
@@ -137,106 +112,3 @@ class Experts(nn.Module):
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
-
-
-def by_experts(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
-    """rows [n,d] to [n,d]: sum over a token's experts of gate * expert(row), in the products' type."""
-    e, n, slots = weights.w1.shape[0], rows.shape[0], routing.slots
-    ample = slots is not None and routing.per_token < e and slots.numel() > 1.25 * n * routing.per_token
-    if (slots is None or ample) and _ragged(rows):  # of an ample capacity most slots are empty
-        return _grouped(rows, weights, routing)
-    token, gate = slots_of(routing)
-    taken = gathered(rows, gate, token, weights).view(e, -1, rows.shape[1])
-    return combined(slots_product(taken, weights).flatten(0, 1), gate, token, n, weights)
-
-
-def _asked(routing: Routing, count: Callable[[], Tensor], bound: int) -> int:
-    """How many rows there are, where they might be n for every expert and nobody needs gradients: by thresholds most are
-    not used, and asking the device once costs less. Elsewhere the bound."""
-    by_thresholds = routing.slots is None and 1 < routing.per_token == routing.taken.shape[1]
-    if by_thresholds and not torch.is_grad_enabled() and has_values(routing.taken):
-        return max(1, int(count()))
-    return bound
-
-
-def slots_of(routing: Routing) -> tuple[Tensor, Tensor]:
-    """Tokens and gates of all experts' slots, [e*room] each; a slot without a token has gate 0."""
-    slots = routing.slots
-    if routing.slot_gates is not None:
-        return slots.reshape(-1), routing.slot_gates.reshape(-1)
-    n = routing.taken.shape[0]
-    if slots is None:
-        slots = select.first(routing.taken.t(), _asked(routing, lambda: routing.load.max(), n))
-    token = slots.clamp(max=n - 1)
-    gate = torch.where(slots < n, routing.every_gate().t().gather(1, token), 0.0)
-    return token.reshape(-1), gate.reshape(-1)
-
-
-def slots_product(taken: Tensor, weights: Weights) -> Tensor:
-    """[e,room,d] through each its own expert."""
-    return torch.bmm(weights.hidden(lambda w: torch.bmm(taken, w)), weights.w2.transpose(1, 2))
-
-
-def _ragged(rows: Tensor) -> bool:
-    """Whether there are products of groups whose sizes stand on the device."""
-    kind = autocast_dtype(rows.device.type) or rows.dtype
-    if kind in GROUPED:
-        return True
-    return bool(GROUPED) and kind in (torch.float16, torch.float32) and has_values(rows)
-
-
-def _whole(a: Tensor, step: int) -> Tensor:
-    """With zeros behind all dimensions but the first, up to multiples of `step`."""
-    more = [x for size in reversed(a.shape[1:]) for x in (0, -size % step)]
-    return F.pad(a, more) if any(more) else a
-
-
-def _masked(a: Tensor, used: Optional[Tensor]) -> Tensor:
-    """[m,...] with 0 where not used [m]; None: all are."""
-    return a if used is None else torch.where(used.view(-1, *[1] * (a.dim() - 1)), a, 0)
-
-
-def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional[Tensor] = None) -> Tensor:
-    """Rows [m,d], sorted by expert, through their experts, whose last rows end at ends [e]. used [m]: rows behind the
-    last end, which the products leave alone, become 0."""
-    d, step = rows.shape[1], 16 // rows.dtype.itemsize  # such products want rows of whole 16 bytes
-    rows, weights = _whole(rows, step), weights.map(lambda w: _whole(w, step).to(rows.dtype))
-
-    def product(a, w):  # autocast knows none of this kind
-        return F.grouped_mm(a, w, offs=ends)
-
-    inner = _masked(weights.hidden(lambda w: product(rows, w)), used)
-    return _masked(product(inner, weights.w2.transpose(1, 2)), used)[:, :d]
-
-
-def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
-    """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
-    n, e = routing.taken.shape
-    if routing.choice is not None:
-        pairs = routing.choice.reshape(-1).sort(stable=True).indices
-        token, used, load = pairs // routing.per_token, None, routing.demand
-        gate = routing.choice_gates.reshape(-1).index_select(0, pairs)
-    else:
-        room = _asked(routing, lambda: routing.load.sum(), n * routing.per_token)
-        pairs = select.first(routing.taken.t().reshape(1, -1), room)[0]
-        used, load = pairs < n * e, routing.load
-        expert, token = _masked(pairs // n, used), _masked(pairs % n, used)
-        gate = _masked(routing.gates[token, expert], used)
-    ends = load.cumsum(0, dtype=torch.int32)
-    kind = autocast_dtype(rows.device.type) or rows.dtype
-    taken = _masked(gathered(rows, gate, token, weights).to(kind), used)
-    y = grouped_product(taken, weights, ends, used)
-    return combined(y, gate, token, n, weights)
-
-
-def gathered(rows: Tensor, gate: Tensor, token: Tensor, weights: Weights) -> Tensor:
-    """Each slot's row, times its gate where gates scale what experts read."""
-    taken = rows.index_select(0, token)
-    return (taken * gate[:, None]).to(rows.dtype) if weights.gate_on == "input" else taken
-
-
-def combined(y: Tensor, gate: Tensor, token: Tensor, n: int, weights: Weights) -> Tensor:
-    """Each token's sum, weighted where gates scale what experts write, added in the gates' precision."""
-    out = torch.zeros(n, y.shape[1], dtype=gate.dtype, device=y.device)
-    y_gated = y.to(gate.dtype) if weights.gate_on == "input" else y * gate[:, None]
-    return out.index_add(0, token, y_gated).to(y.dtype)

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from .._native import ArgumentError, UnsupportedError
-from . import compat, kmeans, request, routers, state
-from .experts import ACTIVATIONS, WEIGHTS, Dense, Experts, Gate, of_other, reads_any
+from . import compat, kmeans, request, routers
+from .experts import Dense, Experts, Gate, of_other, reads_any
+from .products import ACTIVATIONS, WEIGHTS
 from .ranks import group_of
 from .scaled import injected
+from .state import Keeper
 from .stats import counted
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class _Call(NamedTuple):
     counts: bool = True
 
 
-class MoE(nn.Module):
+class MoE(Keeper):
     """x [..., d] to [..., d], without residual: S = softmax(x Wg), or with score="sigmoid" their sigmoids; the router
     chooses; out[t] is the sum over its experts of gate * GELU(x[t] w1[i]) w2[i]^T (docs/layer.md), or with
     gate_on="input" of GELU(gate * x[t] w1[i]) w2[i]^T. Any of choir's routers, with its options: MoE(64, 128, 8,
@@ -76,13 +78,11 @@ class MoE(nn.Module):
         dtype=None,
         **options: Unpack[MoEOptions],
     ):
-        super().__init__()
         experts = request.new_name(num_experts, options, "experts", "num_experts")
         if "top_k" in options:
             options["experts_per_token"] = options.pop("top_k")
-        self.options, self._given = request.options_of(router, experts, **options), options
-        self.d_model, self.d_hidden = d_model, d_hidden
-        self.router_name, self.causal, self.group, self.layer = router, causal, group, layer
+        super().__init__(router, request.options_of(router, experts, **options), d_model, experts, device)
+        self._given, self.d_hidden, self.causal, self.group, self.layer = options, d_hidden, causal, group, layer
         if group is not None and (router != "expert_choice" or self.options.pool != "batch"):
             raise UnsupportedError(
                 "group: only router 'expert_choice' with pool 'batch' has pools across processes"
@@ -92,14 +92,9 @@ class MoE(nn.Module):
         at = {"device": device, "dtype": dtype}
         self.gate = Gate(d_model, experts, router not in routers.EVEN, router == "kmeans", **at)
         self.experts = Experts(d_model, d_hidden, experts, activation, self.options.gate_on, **at)
-        self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
-        self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self.shared = Dense(d_model, shared_experts * d_hidden, activation, **at) if shared_experts else None
         self.inject_aux_loss = inject_aux_loss
-        self.tally: Optional[Tensor] = None
-        self._scale: Optional[Tensor] = None  # a GradScaler's own
-        self._forget()
-        self.go_on_from(0)
+        self._forget_graph()
 
     @property
     def group(self) -> Any:
@@ -147,30 +142,7 @@ class MoE(nn.Module):
     def _forget(self) -> None:
         """What the step added up belongs to weights that were others, too."""
         self._forget_graph()
-        d, e, device = self.d_model, len(self.thresholds), self.thresholds.device
-        self.sums = state.sums_of(self.router_name, self.options.ranked, d, e, device)
-        kmeans_only = {"dtype": torch.float64, "device": device}
-        self.seeds = torch.zeros(e, 1 + d, **kmeans_only) if self.router_name == "kmeans" else None
-        self._since_update = 0
-
-    @torch.no_grad()
-    def start_step(self) -> None:
-        """Nothing is added up yet."""
-        self._since_update, self._unset = 0, True
-        for sums in (self.sums, self.seeds):
-            if sums is not None:
-                sums.zero_()
-
-    def follow(self, scale: Tensor) -> None:
-        """From now on a step ends where a GradScaler changes its scale, as it does when it skips one."""
-        self._scale, self._scale_seen = scale, scale.clone()
-
-    def _end_skipped_step(self) -> None:
-        ended = self._scale != self._scale_seen
-        for sums in (self.sums, self.seeds):
-            if sums is not None:
-                sums.masked_fill_(ended.to(sums.device), 0)
-        self._scale_seen.copy_(self._scale)
+        self.forget_sums()
 
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""
@@ -210,7 +182,7 @@ class MoE(nn.Module):
             token_ids = tokens
         placed, together = None, ()
         if hasattr(x, "placements"):  # a DTensor, as of sequence parallelism: each process routes its own tokens
-            from .parallel import local_parts
+            from .owners import local_parts
 
             placed, x, (token_ids, valid, taken), together = local_parts(x, token_ids, valid, taken)
         self._check(x)
@@ -219,7 +191,7 @@ class MoE(nn.Module):
         call = _Call(self.options if pool is None else self._pooled(pool), token_ids, valid, taken, length, together)
         if rows.shape[0]:
             if self.causal and not self.training and taken is None and routers.by_thresholds(self.router_name, self.options):
-                self._check_thresholds()
+                self.check_thresholds()
             out = request.shaped(self._of_rows(rows, call), x.shape)
         else:
             out = self._of_none(x, call)
@@ -338,44 +310,7 @@ class MoE(nn.Module):
                 shares = scores.softmax(1) if self.router_name in request.READS_LOGITS else scores
                 self.tally = self.tally.to(wide.device).add_(counted(shares, routing.whole(), call.valid))
         if self.training and call.taken is None and self.sums is not None:
-            self._observe(wide, call.valid, logits, routing)
-
-    def _check_thresholds(self) -> None:
-        """Asks the device until there are some, and no more: copies and averages fill buffers without a word."""
-        if not compat.compiling() and self._unset:
-            self._unset = not int(self.observed)
-            if self._unset:
-                raise RuntimeError(
-                    f"causal routing needs thresholds, and no training step has set any (router '{self.router_name}'): "
-                    "call choir.torch.update_routers(model) before each optimizer.step()"
-                )
-
-    @torch.no_grad()
-    def go_on_from(self, observed: int) -> None:
-        """Says that the thresholds are the mean of so many training steps."""
-        self.observed.fill_(observed)
-        self.start_step()
-
-    @torch.no_grad()
-    def _observe(self, rows: Tensor, valid, logits: Tensor, routing: request.Routing) -> None:
-        """Adds what this forward saw to the sums of the step."""
-        if self.sums.device != rows.device:  # FSDP2 moves buffers and parameters only
-            self._forget()
-        if self._scale is not None:
-            self._end_skipped_step()
-        state.add_seen(self.sums, self.router_name, rows, logits, routing)
-        if self.seeds is not None:
-            both = torch.cat([self.seeds, kmeans.seeds_of(rows, logits, valid)])
-            found = kmeans.farthest(both, len(self.seeds))
-            self.seeds.copy_(torch.where(torch.isfinite(logits).all(), found, self.seeds))
-        if compat.compiling():
-            return
-        self._since_update += 1
-        if self._since_update == 1000:
-            warnings.warn(
-                f"router '{self.router_name}': 1000 training forwards, and thresholds, prices or centroids have not moved; "
-                "call choir.torch.update_routers(model) before each optimizer.step()"
-            )
+            self.observe(wide, call.valid, logits, routing)
 
     def _apply(self, fn, *rest, **options):
         """Thresholds and centroids stay float32 when weights do not: a mean in bf16 would stand still."""

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import types
+import warnings
 from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from . import kmeans
+from . import compat, kmeans
 from .ranks import group_of, replicas
 from .request import Routing
 from .scaled import scale_of_step
@@ -44,7 +46,87 @@ def add_seen(sums: Tensor, router: str, rows: Tensor, logits: Tensor, routing: R
         sums[2 + e :].add_(torch.where(known, routing.cutoffs, 0.0))
 
 
-def _moved(layer: nn.Module, sums: Tensor, seeds: Optional[Tensor]) -> None:
+class Keeper(nn.Module):
+    """A layer whose router keeps something from step to step: buffers, and what the forwards of a step add up."""
+
+    thresholds: Tensor
+    observed: Tensor
+
+    def __init__(self, router: str, options: types.SimpleNamespace, d_model: int, experts: int, device: Any):
+        super().__init__()
+        self.router_name, self.options, self.d_model = router, options, d_model
+        self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
+        self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
+        self.tally: Optional[Tensor] = None  # of `stats`
+        self._scale: Optional[Tensor] = None  # a GradScaler's own
+        self.forget_sums()
+        self.go_on_from(0)
+
+    def forget_sums(self) -> None:
+        d, e, device = self.d_model, len(self.thresholds), self.thresholds.device
+        self.sums = sums_of(self.router_name, self.options.ranked, d, e, device)
+        kmeans_only = {"dtype": torch.float64, "device": device}
+        self.seeds = torch.zeros(e, 1 + d, **kmeans_only) if self.router_name == "kmeans" else None
+        self._since_update = 0
+
+    @torch.no_grad()
+    def start_step(self) -> None:
+        """Nothing is added up yet."""
+        self._since_update, self._unset = 0, True
+        for sums in (self.sums, self.seeds):
+            if sums is not None:
+                sums.zero_()
+
+    def follow(self, scale: Tensor) -> None:
+        """From now on a step ends where a GradScaler changes its scale, as it does when it skips one."""
+        self._scale, self._scale_seen = scale, scale.clone()
+
+    def _end_skipped_step(self) -> None:
+        ended = self._scale != self._scale_seen
+        for sums in (self.sums, self.seeds):
+            if sums is not None:
+                sums.masked_fill_(ended.to(sums.device), 0)
+        self._scale_seen.copy_(self._scale)
+
+    def check_thresholds(self) -> None:
+        """Asks the device until there are some, and no more: copies and averages fill buffers without a word."""
+        if not compat.compiling() and self._unset:
+            self._unset = not int(self.observed)
+            if self._unset:
+                raise RuntimeError(
+                    f"causal routing needs thresholds, and no training step has set any (router '{self.router_name}'): "
+                    "call choir.torch.update_routers(model) before each optimizer.step()"
+                )
+
+    @torch.no_grad()
+    def go_on_from(self, observed: int) -> None:
+        """Says that the thresholds are the mean of so many training steps."""
+        self.observed.fill_(observed)
+        self.start_step()
+
+    @torch.no_grad()
+    def observe(self, rows: Tensor, valid, logits: Tensor, routing: Routing) -> None:
+        """Adds what this forward saw to the sums of the step."""
+        if self.sums.device != rows.device:  # FSDP2 moves buffers and parameters only
+            self.forget_sums()
+        if self._scale is not None:
+            self._end_skipped_step()
+        add_seen(self.sums, self.router_name, rows, logits, routing)
+        if self.seeds is not None:
+            both = torch.cat([self.seeds, kmeans.seeds_of(rows, logits, valid)])
+            found = kmeans.farthest(both, len(self.seeds))
+            self.seeds.copy_(torch.where(torch.isfinite(logits).all(), found, self.seeds))
+        if compat.compiling():
+            return
+        self._since_update += 1
+        if self._since_update == 1000:
+            warnings.warn(
+                f"router '{self.router_name}': 1000 training forwards, and thresholds, prices or centroids have not moved; "
+                "call choir.torch.update_routers(model) before each optimizer.step()"
+            )
+
+
+def _moved(layer: Keeper, sums: Tensor, seeds: Optional[Tensor]) -> None:
     """Moves a layer's state by the sums of its step. A step of which one forward was not finite moves nothing: its weights
     will not move either."""
     sound, o, sums = torch.isfinite(sums[0]) & (sums[1] > 0), layer.options, sums[2:]
@@ -91,9 +173,7 @@ def update_routers(model: nn.Module, group: Any = None) -> None:
 
     Raises ArgumentError on all processes where layers of the same names and sizes have other weights, as stages of a
     pipeline may: then give their group."""
-    from .layer import MoE
-
-    named = {name: m for name, m in model.named_modules() if isinstance(m, MoE) and m.sums is not None}
+    named = {name: m for name, m in model.named_modules() if isinstance(m, Keeper) and m.sums is not None}
     if group is None and dist.is_available() and dist.is_initialized():
         group = replicas(model, named)
     if not named:
@@ -114,8 +194,6 @@ def update_routers(model: nn.Module, group: Any = None) -> None:
 def start_step(model: nn.Module) -> None:
     """Forgets what forwards have added up since the last `update_routers`: of a step that does not come to its end, as one
     that a loss scaler skips. Those of torch's GradScaler are known from its first step on."""
-    from .layer import MoE
-
     for module in model.modules():
-        if isinstance(module, MoE):
+        if isinstance(module, Keeper):
             module.start_step()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .ranks import group_of
 from .request import Routing
+from .state import Keeper
 
 SUMS = ("forwards", "tokens", "unrouted", "dropped", "demanded", "entropy")
 
@@ -82,9 +83,7 @@ def stats(model: nn.Module, group: Any = None) -> dict[str, Stats]:
         ...
         for name, layer in choir.torch.stats(model).items():
             print(name, layer.max_load, layer.unrouted)"""
-    from .layer import MoE
-
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, MoE)}
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Keeper)}
     for layer in layers.values():
         if layer.tally is None:
             size = len(SUMS) + 3 * len(layer.thresholds)
