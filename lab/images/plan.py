@@ -6,7 +6,7 @@ import pathlib
 HERE = pathlib.Path(__file__).resolve().parent
 PLAN, RESULTS = json.loads((HERE / "plan.json").read_text()), HERE / "results.jsonl"
 BINS = 8  # parts of (0,1) in which loss by noise is told
-FIELDS = ("set", "arm", "rate", "seed")
+FIELDS = ("set", "arm", "rate", "seed", "steps")
 
 
 def stored():
@@ -19,23 +19,36 @@ def final(line):
     return sum(line["own"]["loss"]) / BINS
 
 
-def rates_of(pictures, arm, kept):
-    """The rates to try with the first seed, and the best; None while one is missing. An end of the rates that is best is
-    followed by one beyond it."""
-    seed, tried = PLAN["seeds"][0], list(PLAN["rates"])
-    while all((pictures, arm, rate, seed) in kept for rate in tried):
-        best = min(tried, key=lambda rate: final(kept[pictures, arm, rate, seed]))
+def given(stage, what):
+    """What a stage says itself, or the plan for all."""
+    return stage.get(what, PLAN[what])
+
+
+def rates_of(stage, arm, kept):
+    """The rates to try with the first seed, and the best; None while one is missing. An end of several rates that is best
+    is followed by one beyond it."""
+    seed, tried, steps = given(stage, "seeds")[0], list(given(stage, "rates")), given(stage, "steps")
+    if len(tried) == 1:
+        return tried, tried[0]
+    while all((stage["set"], arm, rate, seed, steps) in kept for rate in tried):
+        best = min(tried, key=lambda rate: final(kept[stage["set"], arm, rate, seed, steps]))
         if min(tried) < best < max(tried):
             return tried, best
         tried.append(best / 2 if best == min(tried) else best * 2)
     return tried, None
 
 
+def runs_of(stage, kept):
+    """Runs of a stage, as far as they are known: first the rates, then the other seeds."""
+    first, *others = given(stage, "seeds")
+    found = {arm: rates_of(stage, arm, kept) for arm in stage["arms"]}
+    for seed in (first, *others):
+        for arm, (tried, best) in found.items():
+            for rate in tried if seed == first else [best] if best else []:
+                yield (stage["set"], arm, rate, seed, given(stage, "steps"))
+
+
 def wanted(kept):
-    """Runs in the order of the plan: a stage's arms, first the rates, then the other seeds."""
+    """All runs, in the order of the plan."""
     for stage in PLAN["stages"]:
-        pictures, first = stage["set"], PLAN["seeds"][0]
-        found = {arm: rates_of(pictures, arm, kept) for arm in stage["arms"]}
-        yield from ((pictures, arm, rate, first) for arm, (tried, _) in found.items() for rate in tried)
-        for seed in PLAN["seeds"][1:]:
-            yield from ((pictures, arm, best, seed) for arm, (_, best) in found.items() if best)
+        yield from runs_of(stage, kept)

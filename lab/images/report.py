@@ -13,49 +13,39 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "python")]
 from choir.study.statistics import contrast, holm, of_values  # noqa: E402
-from plan import BINS, PLAN, final, rates_of, stored, wanted  # noqa: E402
+from plan import BINS, PLAN, final, given, rates_of, runs_of, stored  # noqa: E402
 
 PAGE, FIGURE = ROOT / "docs/images.md", ROOT / "docs/results/images.svg"
 BASE = "ec-batch"
 SET = "clothes"
-ARMS = [arm for stage in PLAN["stages"] if stage["set"] == SET for arm in stage["arms"]]
 
 
 class Runs:
-    """The stored runs that count: of each arm those at its rate, or at the best so far while the search has not ended."""
+    """The stored runs of so many steps that count: of each arm those at its rate, or at the best so far while the search
+    has not ended."""
 
-    def __init__(self):
-        kept = stored()
-        self.chosen = {arm: rates_of(SET, arm, kept)[1] for arm in ARMS}
-        self.rate = {}
-        for arm in ARMS:
-            tried = {
-                key[2]: final(line)
-                for key, line in kept.items()
-                if key[:2] == (SET, arm) and key[3] == PLAN["seeds"][0]
-            }
-            if tried:
-                self.rate[arm] = self.chosen[arm] or min(tried, key=tried.get)
+    def __init__(self, steps=PLAN["steps"]):
+        kept, self.chosen, self.rate, self.lines = stored(), {}, {}, {}
+        for stage in PLAN["stages"]:
+            if stage["set"] == SET and given(stage, "steps") == steps:
+                for arm in stage["arms"]:
+                    self._take(stage, arm, steps, kept)
         self.arms = list(self.rate)
-        self.done = [sum(key in kept for key in stage_runs(stage, kept)) for stage in PLAN["stages"]]
-        self.lines = {
-            arm: {
-                seed: kept[SET, arm, self.rate[arm], seed]
-                for seed in PLAN["seeds"]
-                if (SET, arm, self.rate[arm], seed) in kept
-            }
-            for arm in self.arms
-        }
-        self.table = np.array(
-            [
-                [final(runs[seed]) if seed in runs else np.nan for seed in PLAN["seeds"]]
-                for runs in self.lines.values()
-            ]
-        )
+        rows = [[final(runs[seed]) if seed in runs else np.nan for seed in PLAN["seeds"]] for runs in self.lines.values()]
+        self.table = np.array(rows)
+
+    def _take(self, stage, arm, steps, kept):
+        seeds = given(stage, "seeds")
+        self.chosen[arm] = rates_of(stage, arm, kept)[1]
+        tried = {k[2]: final(line) for k, line in kept.items() if k[:2] == (SET, arm) and k[3:] == (seeds[0], steps)}
+        if tried:
+            rate = self.rate[arm] = self.chosen[arm] or min(tried, key=tried.get)
+            keys = {seed: (SET, arm, rate, seed, steps) for seed in seeds}
+            self.lines[arm] = {seed: kept[key] for seed, key in keys.items() if key in kept}
 
     def above(self, arm, other):
         """Loss of one minus that of another; None where the rate of one is not chosen yet."""
-        if not (self.chosen[arm] and self.chosen[other]):
+        if not (self.chosen.get(arm) and self.chosen.get(other) and {arm, other} <= self.lines.keys()):
             return None
         weights = np.zeros(len(self.arms))
         weights[self.arms.index(arm)], weights[self.arms.index(other)] = 1, -1
@@ -81,16 +71,13 @@ def interval(estimate):
     )
 
 
-def stage_runs(stage, kept):
-    """Runs of a stage, as far as they are known: a rate is tried only where it is called for."""
-    return [key for key in wanted(kept) if key[0] == stage["set"] and key[1] in stage["arms"]]
-
-
 def state(runs):
     """How much of the plan has run: of each stage, of the runs that it takes at least."""
-    least = [len(stage["arms"]) * (len(PLAN["rates"]) + len(PLAN["seeds"]) - 1) for stage in PLAN["stages"]]
-    parts = [f"stage {n} has {done} of {all_}" for n, (done, all_) in enumerate(zip(runs.done, least), 1)]
-    yield f"Of the plan's runs {', '.join(parts)}."
+    kept, parts = stored(), []
+    for number, stage in enumerate(PLAN["stages"], 1):
+        least = len(stage["arms"]) * (len(given(stage, "rates")) + len(given(stage, "seeds")) - 1)
+        parts.append(f"{sum(key in kept for key in runs_of(stage, kept))} of {least}")
+    yield f"Runs that there are, by stage of the plan: {', '.join(parts)}."
     if any(arm != BASE and runs.above(arm, BASE) for arm in runs.arms):
         yield "\n![Held-out loss of each arm above that of expert choice over the batch](results/images.svg)"
 
@@ -200,9 +187,12 @@ def figure(runs):
 
 def page(text, runs):
     """The page with its tables made anew."""
-    for name, table in (("state", state), ("arms", arms_table), ("claims", claims_table), ("noise", noise_table)):
+    longer = Runs(max(given(stage, "steps") for stage in PLAN["stages"]))
+    tables = (("state", state, runs), ("arms", arms_table, runs), ("longer", arms_table, longer),
+              ("claims", claims_table, runs), ("noise", noise_table, runs))  # fmt: skip
+    for name, table, source in tables:
         begin, end = f"<!-- lab/images {name}: begin -->\n", f"<!-- lab/images {name}: end -->"
-        made = begin + "\n".join(table(runs)) + "\n" + end
+        made = begin + "\n".join(table(source)) + "\n" + end
         text, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: made, text, flags=re.S)
         if count != 1:
             raise SystemExit(f"{PAGE}: the markers of table '{name}' are not there once")

@@ -93,11 +93,11 @@ def rounded(a):
     return [rounded(part) for part in a] if a.dim() else round(a.item(), 5)
 
 
-def run(pictures, arm, rate, seed, data, judged, work):
+def run(pictures, arm, rate, seed, steps, data, judged, work):
     begin, model = time.process_time(), make(arm, seed)
     ema, held, curve = copy.deepcopy(model), held_out(*data["t10k"]), {}
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0)
-    for step in range(PLAN["steps"]):
+    for step in range(steps):
         optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 50)
         loss = images.flow_loss(model, *batch_of(*data["train"], seed, step, arm)).mean()
         loss = loss + sum(layer.aux_loss for layer in images.mixtures(model))
@@ -106,19 +106,19 @@ def run(pictures, arm, rate, seed, data, judged, work):
         choir.torch.update_routers(model)
         optimizer.step()
         images.follow(ema, model, step + 1)
-        if step + 1 in PLAN["evaluate_at"][:-1]:
+        if (step + 1) % (steps // 4) == 0 and step + 1 < steps:
             curve[step + 1] = round(sum(evaluate(ema, [some[::4] for some in held], arm)["loss"]) * 4 / BINS, 5)
-    router, later = PLAN["arms"][arm].get("router"), range(PLAN["steps"], PLAN["steps"] + 50)
+    router, later = PLAN["arms"][arm].get("router"), range(steps, steps + 50)
     more = (batch_of(*data["train"], seed, step, arm) for step in later)
     if router == "quantile_balanced":  # its own routing goes by prices
         images.calibrate(ema, more)
-    found = {"set": pictures, "arm": arm, "rate": rate, "seed": seed, "steps": PLAN["steps"], "curve": curve}
+    found = {"set": pictures, "arm": arm, "rate": rate, "seed": seed, "steps": steps, "curve": curve}
     found["own"] = evaluate(ema, held, arm)
     if router in ("expert_choice", "global_topk"):
         images.calibrate(ema, more)
         found["thresholds"] = evaluate(ema, held, arm, True)
     found["frechet"] = frechet.distances(ema, judged, seed)
-    torch.save(ema.state_dict(), work / f"{pictures}-{arm}-{rate:g}-{seed}.pt")
+    torch.save(ema.state_dict(), work / f"{pictures}-{arm}-{rate:g}-{seed}-{steps}.pt")
     return {**found, "torch": torch.__version__, "core_seconds": round(time.process_time() - begin)}
 
 
