@@ -47,7 +47,7 @@ for page in docs/*.md; do
   [ "$name" = README.md ] || grep -qF "]($name)" docs/README.md || fail "docs/README.md does not list $name"
 done
 
-# `src/moe/router.c`, `tests/naive_*.h`: relative to the tree. NAME stands for any.
+# `src/moe/router.c`, `tests/support/naive_*.h`: relative to the tree. NAME stands for any.
 for page in $pages; do
   for file in $(grep -oE '`(src|cli|tests|include|docs|lab|fuzz|configs|studies|tasks|cmake|python|examples|debian|packaging)/[A-Za-z0-9_./*-]*' "$page" | tr -d '`'); do
     case $file in *NAME*) continue ;; esac

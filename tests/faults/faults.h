@@ -7,9 +7,9 @@
 #include <errno.h>
 #include <time.h>
 
-#include "../made_up_task.h"
-#include "../program.h"
 #include "file/temporary.h"
+#include "made_up_task.h"
+#include "program.h"
 #include "shim.h"
 
 /* A job runs in a directory of its own, where `out` is what it makes. */

@@ -2,9 +2,9 @@
  * directory and while the disk is full: all end, soon and with a word, and going on, on any number of them, leads to
  * the bytes that one process leaves. faults_ranks KILLS CALLS EVERY STOPS: how many processes are killed, and are
  * stopped; how many calls of each class fail on a rank, of every EVERY-th class. */
-#include "../mpi.h"
 #include "base/machine.h"
 #include "faults.h"
+#include "mpi.h"
 
 static int kills = 6, calls = 1, every = 1, stops = 4, there, failed, hung;
 #define needs_ranks() \

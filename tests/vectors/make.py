@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the vectors that tests/test_vectors.c compares choir with, computed by reference.py.
+"""Writes the vectors that tests/moe/test_vectors.c compares choir with, computed by reference.py.
 
     apt-get install python3-torch python3-numpy python3-scipy
     /usr/bin/python3 tests/vectors/make.py [OUTPUT_DIRECTORY]      (default: the directory of this file)

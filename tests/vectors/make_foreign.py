@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""SentencePiece models as others train them, and what SentencePiece itself makes of a line: tests/test_tokenizer.c.
+"""SentencePiece models as others train them, and what SentencePiece itself makes of a line: tests/data/test_tokenizer.c.
 
 Made by sentencepiece 0.2.3 of PyPI from LICENSE: python3 tests/vectors/make_foreign.py. It prints the rows of the table.
 """

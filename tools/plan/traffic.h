@@ -1,5 +1,5 @@
 /* What ranks send each other in a training step, counted from the config by the formulas of docs/planning.md, and how
- * long links take for it. One process sends nothing. tests/test_ranks.c compares with bytes that the engine has
+ * long links take for it. One process sends nothing. tests/train/test_ranks.c compares with bytes that the engine has
  * counted.
  */
 #ifndef CH_PLAN_TRAFFIC_H

@@ -1,6 +1,6 @@
 /* Tiles of AMX: eight registers of 16 rows of 64 bytes, and an instruction that multiplies two of bf16 into one of
  * floats. Four hold a square of the output, 32 x 32 sums, two the left operand's rows, two the right one's columns. Who
- * includes this may have defined the instructions as functions (tests/amx_emulated.c). */
+ * includes this may have defined the instructions as functions (tests/cpu/amx_emulated.c). */
 #ifndef CH_CPU_SIMD_AMX_H
 #define CH_CPU_SIMD_AMX_H
 

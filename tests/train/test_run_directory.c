@@ -3,10 +3,10 @@
 #include <sys/stat.h>
 
 #include "choir/choir.h"
-#include "faults/shim.h"
 #include "file/run_files.h"
 #include "made_up_task.h"
 #include "program.h"
+#include "shim.h"
 
 #define TRAIN "choir train --threads 1 "
 #define FRESH TRAIN "--config config.json --data data --set eval_every=0 --set checkpoint_every=3 "

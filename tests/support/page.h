@@ -34,14 +34,14 @@ static inline json_t *page_data(const char *path) {
   return data;
 }
 
-/* The elements of a page after its script has run (tests/dom.js); `arguments` as there; NULL: node is missing. */
+/* The elements of a page after its script has run (dom.js beside this); `arguments` as there; NULL: node is missing. */
 static inline char *page_dom(const char *path, const char *arguments) {
   size_t size;
   if (program_run("command -v node >/dev/null")) {
     printf("NOT TESTED: the script of %s: node is missing\n", path);
     return NULL;
   }
-  program_must("node '" CHOIR_SOURCE_DIR "/tests/dom.js' '%s' %s >dom.html", path, arguments);
+  program_must("node '" CHOIR_SOURCE_DIR "/tests/support/dom.js' '%s' %s >dom.html", path, arguments);
   return program_read("dom.html", &size);
 }
 

@@ -3,7 +3,7 @@
 #include "testing.h"
 
 #define main example_main
-#include "../examples/expert_choice.c"  // NOLINT
+#include "../../examples/expert_choice.c"  // NOLINT
 #undef main
 
 enum { N = 37, D = 12, H = 20, E = 5 };

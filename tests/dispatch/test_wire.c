@@ -1,5 +1,5 @@
 /* parallel.dispatch_dtype = bf16 by law, on one process: every row between tokens and experts is rounded once, and
- * nothing else. tests/test_ranks.c compares several processes with one. */
+ * nothing else. tests/train/test_ranks.c compares several processes with one. */
 #include "moe_testing.h"
 
 enum { N = 90, D = 24, H = 40, E = 5 };

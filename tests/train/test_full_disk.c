@@ -1,6 +1,6 @@
 /* A disk without room: said once, the run goes on in memory, saves when there is room again, or stops in order. */
-#include "faults/shim.h"
 #include "program.h"
+#include "shim.h"
 
 enum { STEPS = 60 };
 #define TRAIN "train --threads 1 --config config.json --data data "

@@ -1,4 +1,4 @@
-/* What is no text is told by its first bytes. tests/test_text.c has compressed files and tar archives. */
+/* What is no text is told by its first bytes. tests/data/test_text.c has compressed files and tar archives. */
 #include "data/text.h"
 #include "testing.h"
 

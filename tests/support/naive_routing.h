@@ -393,7 +393,7 @@ static inline void naive_route(naive_routing *q) {
       definitions[i].rule(q, factor);
       return;
     }
-  fail_msg("router '%s' has no definition in tests/naive_routing.h", q->o->kind->name);
+  fail_msg("router '%s' has no definition in tests/support/naive_routing.h", q->o->kind->name);
 }
 
 #endif
