@@ -5,7 +5,7 @@ static struct {
   choir_model_options run;
   choir_eval_options eval;
   const char *out;
-} o = {.eval = CHOIR_EVAL_OPTIONS_INIT};
+} o = {.run = CHOIR_MODEL_OPTIONS_INIT, .eval = CHOIR_EVAL_OPTIONS_INIT};
 
 typedef struct {
   choir_eval_result r;

@@ -283,7 +283,8 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
 /* score_requests.c, score_task.c: the two things that choir score does. */
 typedef struct cli_score_options {
   choir_model_options run;
-  choir_task_options of_task; /* its `score` is of requests, too */
+  choir_task_options of_task;
+  choir_score_options scoring; /* of the task, or of requests */
   const char *requests, *task, *routing;
   int tokens, json;
 } cli_score_options;

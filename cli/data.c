@@ -11,7 +11,7 @@ static struct {
   const char *separator, *pattern;
   cli_list sources;
   int json;
-} o;
+} o = {.build = CHOIR_DATA_BUILD_OPTIONS_INIT};
 
 typedef struct watch {
   cli_progress progress;

@@ -8,7 +8,7 @@ static struct {
   choir_eval_options eval;
   const char *routing;
   int json;
-} o = {.eval = CHOIR_EVAL_OPTIONS_INIT};
+} o = {.run = CHOIR_MODEL_OPTIONS_INIT, .eval = CHOIR_EVAL_OPTIONS_INIT};
 
 /* The causal routings that are beside one that looks across tokens. */
 static const char *const causal_routings[] = {"threshold", "adaptive"};

@@ -4,7 +4,8 @@
 
 #include "cli.h"
 
-static choir_finetune_options o = CHOIR_FINETUNE_OPTIONS_INIT;
+static choir_model_options model = CHOIR_MODEL_OPTIONS_INIT;
+static choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
 static const char *task_name, *recipe;
 static cli_list set;
 static double epochs = NAN;
@@ -114,6 +115,7 @@ static int prepare_finetune_config(choir_config **config, int *use) {
 
 static int finetune(void) {
   tune_display w = {0};
+  o.model = &model;
   o.event = on_event;
   o.context = &w;
   cli_progress_begin(&w.progress, stdout);
@@ -160,9 +162,9 @@ static const cli_option options[] = {
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
      "change one field of the config, as train.learning_rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
-    CLI_THREADS(&o.run.threads),
-    CLI_BACKEND(&o.run.backend),
-    CLI_EMULATE_BF16(&o.run.emulate_bf16),
+    CLI_THREADS(&model.threads),
+    CLI_BACKEND(&model.backend),
+    CLI_EMULATE_BF16(&model.emulate_bf16),
     {0}};
 
 CLI_VERB(finetune, "finetune", "", 0, 0, "train a checkpoint on a labelled task",

@@ -12,7 +12,7 @@ static struct {
   int json;
   const char *path;            /* of the tokens */
   ch_npy tokens, forced, seen; /* forced, seen: uint8 [MoE layers,B*T,e], 1 where the expert takes the token */
-} o;
+} o = {.run = CHOIR_MODEL_OPTIONS_INIT};
 
 static int write_logits(int B, int T, int V, float *logits) {
   ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 3, .shape = {B, T, V}, .data = logits};

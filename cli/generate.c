@@ -12,7 +12,7 @@ static struct {
   int length, steps, block; /* of models that are trained by masking */
   cli_list stops;
   int json;
-} o = {.generate = CHOIR_GENERATE_OPTIONS_INIT};
+} o = {.run = CHOIR_MODEL_OPTIONS_INIT, .generate = CHOIR_GENERATE_OPTIONS_INIT};
 
 /* The prompts, and how far they are printed. */
 typedef struct {

@@ -8,7 +8,7 @@
 #include "cli.h"
 
 static ch_inspect_options o;
-static choir_model_options run;
+static choir_model_options run = CHOIR_MODEL_OPTIONS_INIT;
 static const char *out;
 static int json;
 

@@ -11,7 +11,7 @@ static struct {
   ch_npy given; /* what `tokens` names */
   cli_list routings;
   int json;
-} o;
+} o = {.run = CHOIR_MODEL_OPTIONS_INIT};
 
 static const char *const verdicts[] = {"untried", "equal", "rounded", "changed"};
 

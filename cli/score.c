@@ -1,7 +1,8 @@
 /* choir score: likelihoods of continuations, and a task's labels by them. */
 #include "cli.h"
 
-static cli_score_options o;
+static cli_score_options o = {
+    .run = CHOIR_MODEL_OPTIONS_INIT, .of_task = CHOIR_TASK_OPTIONS_INIT, .scoring = CHOIR_SCORE_OPTIONS_INIT};
 
 static int check_files(void) {
   if (!o.requests == !o.task) return cli_usage("give one of --requests FILE and --task NAME");
@@ -11,7 +12,7 @@ static int check_files(void) {
     return cli_usage("--data, --split, --out, --batch and --capacity-factor go with --task");
   if (o.of_task.capacity_factor != 0 && !o.of_task.batch_sequences)
     return cli_usage("--capacity-factor has no effect with --batch 0, which leaves batch routing out");
-  if (!o.of_task.score.batch) return cli_usage("--slots 0: must be at least 1");
+  if (!o.scoring.batch) return cli_usage("--slots 0: must be at least 1");
   if (o.task && o.tokens) return cli_usage("--tokens goes with --requests");
   return 0;
 }
@@ -44,11 +45,11 @@ static const cli_option options[] = {
      "threshold, or adaptive, whose thresholds or prices follow each text [threshold; of a model that is trained by "
      "masking: its own]",
      0},
-    {"mask-samples", "S", CLI_INT, &o.of_task.score.mask_samples, NULL,
+    {"mask-samples", "S", CLI_INT, &o.scoring.mask_samples, NULL,
      "of a model that is trained by masked_diffusion: sets of masks that each continuation is scored with; default: 32",
      0},
-    {"slots", "N", CLI_INT, &o.of_task.score.batch, "16", "sequences at a time by thresholds: speed only", 0},
-    {"chunk", "N", CLI_INT, &o.of_task.score.chunk, "512", "tokens at a time by thresholds: speed only", 0},
+    {"slots", "N", CLI_INT, &o.scoring.batch, "16", "sequences at a time by thresholds: speed only", 0},
+    {"chunk", "N", CLI_INT, &o.scoring.chunk, "512", "tokens at a time by thresholds: speed only", 0},
     CLI_MODEL_OPTIONS(o.run),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
     {0}};

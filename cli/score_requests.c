@@ -128,7 +128,7 @@ static int score_requests(cli_score_options *o, choir_model *model, const choir_
                           requests_work *w) {
   choir_score_result result;
   cli_progress progress;
-  choir_score_options *options = &o->of_task.score;
+  choir_score_options *options = &o->scoring;
   options->progress = cli_progress_count;
   options->context = &progress;
   int status = 0;

@@ -57,8 +57,9 @@ static int score_task(cli_score_options *o, const choir_task *task, choir_model 
                       const choir_tokenizer *tokenizer) {
   choir_task_result result;
   cli_progress progress;
-  o->of_task.score.progress = cli_progress_count;
-  o->of_task.score.context = &progress;
+  o->scoring.progress = cli_progress_count;
+  o->scoring.context = &progress;
+  o->of_task.score = &o->scoring;
   cli_progress_begin(&progress, stderr);
   int code = choir_task_score(model, tokenizer, task, &o->of_task, &result);
   cli_progress_clear(&progress);

@@ -5,6 +5,7 @@
 
 #include "cli.h"
 
+static choir_model_options model = CHOIR_MODEL_OPTIONS_INIT;
 static choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
 static const char *config_name;
 static cli_list set;
@@ -163,7 +164,8 @@ static int run_train(int count, const char *const *operands) {
   cli_catch_signals();
   cli_catch_closed_output();
   o.config = use ? config : NULL;
-  o.ranks = cli_ranks();
+  model.ranks = cli_ranks();
+  o.model = &model;
   o.event = on_event;
   o.context = &w;
   int code = choir_train(&o);
@@ -207,10 +209,10 @@ static const cli_option options[] = {
      0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "when the disk is full, keep training for up to M minutes before stopping", 0},
-    CLI_BACKEND(&o.run.backend),
+    CLI_BACKEND(&model.backend),
     CLI_RANKS_OPTIONS,
-    CLI_THREADS(&o.run.threads),
-    CLI_EMULATE_BF16(&o.run.emulate_bf16),
+    CLI_THREADS(&model.threads),
+    CLI_EMULATE_BF16(&model.emulate_bf16),
     {0}};
 
 CLI_VERB(

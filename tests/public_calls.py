@@ -176,9 +176,7 @@ class World:
     def fill(self, struct, function):
         name = ffi.typeof(struct).item.cname
         if name + "_default" in FUNCTIONS:
-            default = getattr(self.lib, name + "_default")
-            sized = len(ffi.typeof(default).args) > 1
-            default(struct, ffi.sizeof(name)) if sized else default(struct)
+            getattr(self.lib, name + "_default")(struct, ffi.sizeof(name))
         for field, place in ffi.typeof(struct).item.fields:
             kind = place.type
             if field in ("size", "reserved", "resume", "ranks"):

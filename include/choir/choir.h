@@ -14,8 +14,8 @@
  *   choir_tokenizer_free(tokenizer);
  *   choir_model_free(model);
  *
- * With options: set fields before the call, as options.temperature = 0; choir_train, choir_eval, choir_finetune,
- * choir_score and choir_data_build have such a struct each.
+ * With options: set fields before the call, as options.temperature = 0; choir_eval, choir_score, choir_data_build and
+ * others have such a struct each; choir_train and choir_finetune share one.
  *
  * Streaming: options.text hears new text as it comes; a session (choir_session_create) gives the logits of each token
  * and leaves the choice to you; choir_model_on_routing shows how each layer routes meanwhile; a trainer
@@ -29,13 +29,13 @@
  * plan, a fault of choir, and a message between ranks that has the wrong length; these print why. A handle may
  * be used by one thread at a time; different handles by different threads at once.
  *
- * Every struct is initialised, by its CHOIR_..._INIT, by the function of that name in lower case (..._default, for
- * C++17 and other languages), or with zeros. Options of choir_train, choir_finetune, choir_eval and choir_generate
- * begin with `size`, which their INIT sets and ..._default is given, so that later versions can add to them: what a
- * struct lacks is 0, which means what was before. What other structs end with, `reserved`, belongs to later versions: a
- * new field takes its place there, and the size stays. A library that meets a field that it does not know yet refuses
- * it (CHOIR_ERROR_UNSUPPORTED). Structs that only the library makes and shows (choir_routing, what callbacks are told)
- * may grow at their end. docs/embedding.md has the rules.
+ * Every struct is initialised: options by CHOIR_..._INIT, or by the function of that name in lower case (..._default,
+ * for C++17 and other languages), others with zeros. Options begin with `size`, which INIT sets and ..._default is
+ * given, so that later versions can add to them: what a struct lacks is 0, which means what was before. What other
+ * structs end with, `reserved`, belongs to later versions: a new field takes its place there, and the size stays. A
+ * library that meets a field that it does not know yet refuses it (CHOIR_ERROR_UNSUPPORTED). Structs that only the
+ * library makes and shows (choir_routing, what callbacks are told) may grow at their end. docs/embedding.md has the
+ * rules.
  *
  * The library's threads come from OpenMP. Where other processes want the same cores, set GOMP_SPINCOUNT=1000 in the
  * environment before the program starts: threads that wait for each other spin first, and libgomp's default makes a

@@ -16,6 +16,7 @@ typedef struct choir_data_source {
 } choir_data_source;
 
 typedef struct choir_data_build_options {
+  size_t size; /* sizeof this struct: set by INIT */
   const choir_data_source *sources;
   int source_count;
   const char *tokenizer; /* a file that choir_tokenizer_load takes */
@@ -28,11 +29,11 @@ typedef struct choir_data_build_options {
   int replace_invalid;   /* bytes that are not UTF-8 become U+FFFD, one each, and are counted; 0: they are an error */
   choir_progress_callback progress; /* or NULL; in bytes */
   void *context;
-  int64_t reserved[8];
 } choir_data_build_options;
 #define CHOIR_DATA_BUILD_OPTIONS_INIT \
-  { .holdout = 0.01 }
-CHOIR_API void choir_data_build_options_default(choir_data_build_options *options); /* the same, as a function */
+  { .size = sizeof(choir_data_build_options), .holdout = 0.01 }
+CHOIR_API void choir_data_build_options_default(choir_data_build_options *options,
+                                                size_t size); /* the same, as a function */
 
 /* Tokenizes all sources into `output`: data.json (sources, weights, counts), tokenizer.model, and per source
  * NAME.train.shard and NAME.heldout.shard; all of it or, on any error, nothing. Streams: memory does not grow with the

@@ -87,6 +87,7 @@ CHOIR_API void choir_generate_result_free(choir_generate_result *result);
 /* ---- filling gaps: models that are trained by masking (train.objective) ---- */
 
 typedef struct choir_fill_options {
+  size_t size;        /* sizeof this struct: set by INIT */
   int steps;          /* passes of the model that fill a block; 0, or more than it has gaps: one gap a pass */
   int block;          /* so many gaps in a row, from the left, are filled before those after them; 0: all at once */
   int random_order;   /* nonzero: gaps are filled in random order; else first those whose token is most probable */
@@ -96,11 +97,10 @@ typedef struct choir_fill_options {
   uint64_t seed;                    /* what is drawn at a gap is a function of (seed, its position) */
   choir_progress_callback progress; /* after each pass, or NULL; in gaps */
   void *context;
-  int64_t reserved[8];
 } choir_fill_options;
 #define CHOIR_FILL_OPTIONS_INIT \
-  { .temperature = 0.8, .top_p = 0.95 }
-CHOIR_API void choir_fill_options_default(choir_fill_options *options); /* the same, as a function */
+  { .size = sizeof(choir_fill_options), .temperature = 0.8, .top_p = 0.95 }
+CHOIR_API void choir_fill_options_default(choir_fill_options *options, size_t size); /* the same, as a function */
 
 /* Fills the gaps of tokens [count]: those that are choir_config_mask_token. Each pass reads the whole text, what has
  * been filled so far included, and fills steps-th parts of a block (Nie et al. 2025). The text is routed by itself, so
@@ -114,14 +114,14 @@ CHOIR_API int choir_fill(choir_model *model, int count, int32_t *tokens, const c
 typedef struct choir_session choir_session;
 
 typedef struct choir_session_options {
-  int slots;  /* sequences */
-  int length; /* tokens that a sequence may have; may be more than the model was trained with */
-  int chunk;  /* tokens that go through the model at once; a longer call is cut */
-  int64_t reserved[8];
+  size_t size; /* sizeof this struct: set by INIT */
+  int slots;   /* sequences */
+  int length;  /* tokens that a sequence may have; may be more than the model was trained with */
+  int chunk;   /* tokens that go through the model at once; a longer call is cut */
 } choir_session_options;
 #define CHOIR_SESSION_OPTIONS_INIT \
-  { .slots = 1, .length = 1024, .chunk = 512 }
-CHOIR_API void choir_session_options_default(choir_session_options *options); /* the same, as a function */
+  { .size = sizeof(choir_session_options), .slots = 1, .length = 1024, .chunk = 512 }
+CHOIR_API void choir_session_options_default(choir_session_options *options, size_t size); /* the same, as a function */
 
 /* Plans and allocates everything. The model must outlive the session, and its weights must not change. The session
  * routes as the model does; but if the model's routing depends on other tokens, as expert choice over a batch does, the

@@ -9,6 +9,7 @@ CHOIR_C_BEGIN
 typedef struct choir_layer choir_layer;
 
 typedef struct choir_layer_options {
+  size_t size;         /* sizeof this struct: set by INIT */
   int tokens;          /* n, at most, of one call */
   int d_model;         /* d */
   int d_hidden;        /* h of an expert: GELU between two products */
@@ -21,11 +22,10 @@ typedef struct choir_layer_options {
   const char *backend;        /* "cpu" (NULL too) or "reference" */
   int threads;                /* 0: all */
   uint64_t seed; /* of jitter and of sampled second experts, which go on from one training call to the next */
-  int64_t reserved[8];
 } choir_layer_options;
 #define CHOIR_LAYER_OPTIONS_INIT \
-  { .compute = "fp32", .backend = "cpu" }
-CHOIR_API void choir_layer_options_default(choir_layer_options *options); /* the same, as a function */
+  { .size = sizeof(choir_layer_options), .compute = "fp32", .backend = "cpu" }
+CHOIR_API void choir_layer_options_default(choir_layer_options *options, size_t size); /* the same, as a function */
 
 /* Weights of the layer, all fp32 and row-major: router [d,e] (unused by hash, random and dense; of kmeans the
  * centroids), w1 and w2 [e,d,h]; thresholds [e] for a layer made `causal` whose experts choose, and the prices of

@@ -14,6 +14,7 @@ typedef struct choir_model choir_model;
 
 /* How a model runs: in what numbers, on what, with whom. */
 typedef struct choir_model_options {
+  size_t size;              /* sizeof this struct: set by INIT */
   const char *compute;      /* "fp32", "bf16", or NULL: the config's */
   const char *backend;      /* "cpu" (NULL too), "reference" */
   int emulate_bf16;         /* run bf16 even if the CPU has none, by fp32 */
@@ -23,16 +24,10 @@ typedef struct choir_model_options {
   const choir_ranks *ranks; /* who shares the model (choir/ranks.h); NULL: it is this process's alone */
   int64_t shards;           /* of a checkpoint that is loaded: into how many its batches are cut, which the number of
                                processes must divide; 0: the config's train.grad_chunks. Training goes by its config */
-  int64_t reserved[6];
 } choir_model_options;
 #define CHOIR_MODEL_OPTIONS_INIT \
-  { .backend = "cpu" }
-CHOIR_API void choir_model_options_default(choir_model_options *options); /* the same, as a function */
-
-/* Names of 0.3, which this version still takes. */
-#define choir_run_options choir_model_options
-#define choir_run_options_default choir_model_options_default
-#define CHOIR_RUN_OPTIONS_INIT CHOIR_MODEL_OPTIONS_INIT
+  { .size = sizeof(choir_model_options), .backend = "cpu" }
+CHOIR_API void choir_model_options_default(choir_model_options *options, size_t size); /* the same, as a function */
 
 /* A fresh model: weights from `seed`, the same on every machine: embedding N(0,1), matrices N(0,1/fan_in), rel_bias
  * N(0,0.1^2), norms 1. options NULL: the defaults. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_MEMORY.

@@ -28,17 +28,17 @@ typedef struct choir_scored {
 } choir_scored;
 
 typedef struct choir_score_options {
+  size_t size;                      /* sizeof this struct: set by INIT */
   int batch;                        /* sequences that go through the model together; no score depends on it */
   int chunk;                        /* tokens that do: memory for speed */
   choir_progress_callback progress; /* or NULL; in requests, or in texts of a task */
   void *context;
   int mask_samples; /* train.objective masked_diffusion: sets of masks that a continuation of several tokens is scored
                        with; 0: 32. Of other models it must be 0 */
-  int64_t reserved[7];
 } choir_score_options;
 #define CHOIR_SCORE_OPTIONS_INIT \
-  { .batch = 16, .chunk = 512 }
-CHOIR_API void choir_score_options_default(choir_score_options *options); /* the same, as a function */
+  { .size = sizeof(choir_score_options), .batch = 16, .chunk = 512 }
+CHOIR_API void choir_score_options_default(choir_score_options *options, size_t size); /* the same, as a function */
 
 typedef struct choir_score_result {
   choir_scored *score; /* [count] in the order of the requests */
@@ -69,6 +69,7 @@ CHOIR_API int choir_score(choir_model *model, const choir_tokenizer *tokenizer, 
 CHOIR_API void choir_score_result_free(choir_score_result *result);
 
 typedef struct choir_task_options {
+  size_t size;            /* sizeof this struct: set by INIT */
   const char *data;       /* directory of the task's files, or one with a folder of the task's name */
   const char *split;      /* the task's set; NULL: "dev" */
   const char *out;        /* file for the predictions by thresholds: SuperGLUE's format for FILE.jsonl, else GLUE's;
@@ -76,12 +77,11 @@ typedef struct choir_task_options {
   int sequence_length;    /* tokens of a text at most; longer ones are cut. 0: the config's */
   int batch_sequences;    /* texts that batch routing routes together; 0: none of that */
   double capacity_factor; /* of batch routing; 0: the config's */
-  choir_score_options score;
-  int64_t reserved[8];
+  const choir_score_options *score; /* NULL: the defaults */
 } choir_task_options;
 #define CHOIR_TASK_OPTIONS_INIT \
-  { .batch_sequences = 32, .score = CHOIR_SCORE_OPTIONS_INIT }
-CHOIR_API void choir_task_options_default(choir_task_options *options); /* the same, as a function */
+  { .size = sizeof(choir_task_options), .batch_sequences = 32 }
+CHOIR_API void choir_task_options_default(choir_task_options *options, size_t size); /* the same, as a function */
 
 typedef struct choir_task_result {
   choir_task_measure measure[2]; /* by thresholds, which look at no other text; by the batch, if that is another */

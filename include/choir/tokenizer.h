@@ -13,6 +13,7 @@ CHOIR_C_BEGIN
 typedef struct choir_tokenizer choir_tokenizer;
 
 typedef struct choir_tokenizer_train_options {
+  size_t size;                      /* sizeof this struct: set by INIT */
   const char *const *inputs;        /* text files, compressed or not, as for choir_data_build; NULL-terminated */
   const char *field;                /* JSON-lines field, or NULL: plain text */
   const char *separator;            /* line between documents, or NULL: one document */
@@ -25,12 +26,11 @@ typedef struct choir_tokenizer_train_options {
   choir_progress_callback progress; /* or NULL; told lines of text. Stopped, the search for pieces goes on in a thread
                                        of its own, to no effect, until it ends: SentencePiece cannot be stopped */
   void *context;
-  int64_t reserved[7];
 } choir_tokenizer_train_options;
 #define CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT \
-  { .vocab_size = 8192 }
-CHOIR_API void choir_tokenizer_train_options_default(
-    choir_tokenizer_train_options *options); /* the same, as a function */
+  { .size = sizeof(choir_tokenizer_train_options), .vocab_size = 8192 }
+CHOIR_API void choir_tokenizer_train_options_default(choir_tokenizer_train_options *options,
+                                                     size_t size); /* the same, as a function */
 
 /* Trains a SentencePiece model with byte fallback: every text round-trips exactly, white space and line ends included.
  * "bpe": byte-pair encoding (Sennrich et al. 2016); "unigram": a unigram language model (Kudo 2018); "char": a piece a

@@ -79,6 +79,7 @@ typedef struct choir_event {
   const char *notice;     /* NOTICE: lines for the user; WAITING: what the disk refused */
 } choir_event;
 
+/* Of choir_train, and of choir_finetune, whose `data` is the directory of the task's files. */
 typedef struct choir_train_options {
   size_t size;                /* sizeof this struct: set by INIT */
   const choir_config *config; /* NULL with resume: the run's own */
@@ -86,18 +87,21 @@ typedef struct choir_train_options {
   const char *out;            /* run directory */
   const char *init_from;      /* a checkpoint, or a run's, whose weights a fresh run begins with; NULL: random ones */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
-  choir_model_options run;    /* except for its ranks: */
-  const choir_ranks *ranks;   /* who trains together (choir/ranks.h); NULL: this process alone */
-  double disk_minutes;        /* that the run goes on without room on the disk */
+  const choir_model_options *model; /* how it runs, and who trains together; NULL: the defaults */
+  double disk_minutes;              /* that the run goes on without room on the disk */
   int (*event)(void *context,
                const choir_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;
   int64_t patience; /* evaluations without a better one after which to stop; 0: never */
   double minutes; /* that the run may take, as if interrupted then; 0: any number. Where cooldown_steps is a share below
                      1, the rate falls in that share of them, and the run ends by its steps, which `out` then records */
+  /* Of choir_finetune alone: */
+  const choir_task *task; /* with resume not used */
+  double epochs;          /* over the training set, which then give train.steps; 0: the config's steps */
+  int batch_sequences;    /* texts that batch routing routes together in evaluations; 0: none of that */
 } choir_train_options;
 #define CHOIR_TRAIN_OPTIONS_INIT \
-  { .size = sizeof(choir_train_options), .run = CHOIR_MODEL_OPTIONS_INIT, .disk_minutes = 60 }
+  { .size = sizeof(choir_train_options), .disk_minutes = 60, .batch_sequences = 32 }
 CHOIR_API void choir_train_options_default(choir_train_options *options, size_t size); /* the same, as a function */
 
 /* Trains to the config's number of steps. With `init_from` only weights come from the checkpoint, into a config of the

@@ -184,8 +184,7 @@ def keep(struct, *values):
 def options(kind, **fields):
     """A new struct with the library's defaults and these fields; None leaves a default."""
     made = ffi.new(f"{kind} *")
-    default = getattr(lib, f"{kind}_default")
-    default(made, ffi.sizeof(kind)) if len(ffi.typeof(default).args) > 1 else default(made)
+    getattr(lib, f"{kind}_default")(made, ffi.sizeof(kind))
     fill(made, made, fields)
     return made
 

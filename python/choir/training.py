@@ -67,8 +67,8 @@ def _dictionary(event) -> dict[str, Any]:
 
 def _run(kind: str, progress: Progress, fields: dict[str, Any], **run: Any) -> None:
     """choir_train or choir_finetune: the function's options, and those of every run."""
-    options = native.options(f"{kind}_options", **fields)
-    native.fill(options, options.run, run)
+    model = native.options("choir_model_options", **run)
+    options = native.options("choir_train_options", model=model, **fields)
     told = Line() if progress is True else progress or (lambda event: None)
 
     def event(_, given):

@@ -23,7 +23,7 @@ def by_libchoir(x, Wg, W1, W2, c, dout):
     """out, dx, dWg, dW1, dW2 of choir_layer."""
     out, dx, *gradients = (np.zeros_like(a) for a in (x, x, Wg, W1, W2))
     options, layer = ffi.new("choir_layer_options *"), ffi.new("choir_layer **")
-    lib.choir_layer_options_default(options)
+    lib.choir_layer_options_default(options, ffi.sizeof(options[0]))
     options.tokens, options.d_model, options.d_hidden, options.experts = N, D, H, E
     config = choir.Config(**{"router.name": "expert_choice", "router.capacity_factor": c})
     options.config = config.address

@@ -8,6 +8,7 @@ enum { SIZE_MOST = 1 << 16 }; /* of a struct of any version */
 
 int ch_options_read(void *own, size_t size, const void *given, const char *name) {
   size_t given_size;
+  if (!given) return CHOIR_OK;
   memcpy(&given_size, given, sizeof given_size);
   if (given_size < sizeof given_size || given_size > SIZE_MOST)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s.size is %zu: initialise the struct by its INIT or %s_default", name,

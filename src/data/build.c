@@ -6,6 +6,7 @@
 #include "base/buffer.h"
 #include "base/enter.h"
 #include "base/machine.h"
+#include "base/options.h"
 #include "base/threads.h"
 #include "data/data.h"
 #include "data/encoder.h"
@@ -266,14 +267,14 @@ static void release_build(build *b) {
 }
 
 static CH_BEHIND_DOOR int build_data(const choir_data_build_options *options) {
-  CH_CHECK_RESERVED(options, "choir_data_build_options");
-  CH_TRY(ch_build_check(options));
-  build b = {.o = options, .started = ch_machine_seconds()};
+  CH_OPTIONS(choir_data_build_options, o, options, CHOIR_DATA_BUILD_OPTIONS_INIT);
+  CH_TRY(ch_build_check(&o));
+  build b = {.o = &o, .started = ch_machine_seconds()};
   int code = check_inputs(&b);
-  if (!code) code = ch_build_note_twice(options);
-  if (!code) code = choir_tokenizer_load(options->tokenizer, &b.tokenizer);
+  if (!code) code = ch_build_note_twice(&o);
+  if (!code) code = choir_tokenizer_load(o.tokenizer, &b.tokenizer);
   if (!code) code = allocate(&b);
-  if (!code && !(code = ch_dir_begin(&b.dir, options->output))) code = ch_dir_end(&b.dir, build_all(&b));
+  if (!code && !(code = ch_dir_begin(&b.dir, o.output))) code = ch_dir_end(&b.dir, build_all(&b));
   release_build(&b);
   return code;
 }

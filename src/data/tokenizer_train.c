@@ -11,6 +11,7 @@
 #include "base/enter.h"
 #include "base/format.h"
 #include "base/machine.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "base/threads.h"
 #include "data/encoder.h"
@@ -252,33 +253,30 @@ static const char *const types[] = {"bpe", "unigram", "char", NULL}; /* the firs
 
 int choir_tokenizer_train(const choir_tokenizer_train_options *options) {
   CH_ENTER(options);
-  CH_CHECK_RESERVED(options, "choir_tokenizer_train_options");
-  if (!options->inputs || !options->inputs[0])
-    return ch_error(CHOIR_ERROR_ARGUMENT, "inputs: name at least one text file");
-  if (!options->output) return ch_error(CHOIR_ERROR_ARGUMENT, "output: name the file to write");
-  if (options->vocab_size < LOWEST_VOCAB || options->vocab_size > CH_VOCAB_LIMIT)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "vocab_size is %d; must be %d to %d", options->vocab_size, LOWEST_VOCAB,
+  CH_OPTIONS(choir_tokenizer_train_options, o, options, CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT);
+  if (!o.inputs || !o.inputs[0]) return ch_error(CHOIR_ERROR_ARGUMENT, "inputs: name at least one text file");
+  if (!o.output) return ch_error(CHOIR_ERROR_ARGUMENT, "output: name the file to write");
+  if (o.vocab_size < LOWEST_VOCAB || o.vocab_size > CH_VOCAB_LIMIT)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "vocab_size is %d; must be %d to %d", o.vocab_size, LOWEST_VOCAB,
                     CH_VOCAB_LIMIT);
   const char *const *type = types;
-  while (*type && options->type && strcmp(*type, options->type)) type++;
+  while (*type && o.type && strcmp(*type, o.type)) type++;
   if (!*type) {
     char list[64];
-    return ch_error(CHOIR_ERROR_ARGUMENT, "type '%.40s' is not known; take one of: %s", options->type,
+    return ch_error(CHOIR_ERROR_ARGUMENT, "type '%.40s' is not known; take one of: %s", o.type,
                     ch_word_list(list, sizeof list, types));
   }
   int threads;
-  CH_TRY(ch_threads_resolve(options->threads, &threads));
+  CH_TRY(ch_threads_resolve(o.threads, &threads));
   trainer *t;
   CH_TRY(CH_ALLOC(&t, 1, "a training of a tokenizer"));
-  *t = (trainer){.o = options,
-                 .sample = {.limit = options->sample_bytes ? options->sample_bytes : (size_t)16 << 20},
-                 .training = {.type = *type,
-                              .vocab_size = options->vocab_size,
-                              .pieces = PARTIAL_SUMS,
-                              .longest = LONGEST_SENTENCE},
-                 .owners = 1,
-                 .lock = PTHREAD_MUTEX_INITIALIZER,
-                 .changed = PTHREAD_COND_INITIALIZER};
+  *t = (trainer){
+      .o = &o,
+      .sample = {.limit = o.sample_bytes ? o.sample_bytes : (size_t)16 << 20},
+      .training = {.type = *type, .vocab_size = o.vocab_size, .pieces = PARTIAL_SUMS, .longest = LONGEST_SENTENCE},
+      .owners = 1,
+      .lock = PTHREAD_MUTEX_INITIALIZER,
+      .changed = PTHREAD_COND_INITIALIZER};
   int code = make_and_save(t);
   release_trainer(t);
   return code;

@@ -8,6 +8,7 @@
 
 #include "base/enter.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "base/threads.h"
 #include "choir/tensors.h"
 #include "comm/collective.h"
@@ -44,9 +45,9 @@ static int load_parts(const load *l, const char *directory) {
   if (l->tokenizer) CH_TRY(choir_tokenizer_load(CH_IN(directory, "tokenizer.model"), l->tokenizer));
   int code = ch_model_create(&config, l->options, l->model);
   if (code) return ch_error_in(code, "%s", path);
-  if (l->options && l->options->shards) (*l->model)->shards = (int)l->options->shards;
+  if (l->options->shards) (*l->model)->shards = (int)l->options->shards;
   CH_TRY(ch_weights_load(&(*l->model)->net.params, &(*l->model)->x, CH_IN(directory, "model.safetensors"),
-                         l->options && l->options->unchecked));
+                         l->options->unchecked));
   CH_TRY(ch_weights_same_router(config.model.router.kind, CH_IN(directory, "model.safetensors"), 0));
   ch_model_weights_changed(*l->model);
   snprintf(l->taken, PATH_MAX, "%s", directory);
@@ -157,8 +158,8 @@ static int load_path(const load *l, const char *path) {
   int threads, there;
   if (snprintf(part, sizeof part, "%s/model.safetensors", path) >= (int)sizeof part)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
-  if (l->options) CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* before any checkpoint is blamed */
-  if (l->options) CH_TRY(check_shards(l->options->shards));
+  CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* before any checkpoint is blamed */
+  CH_TRY(check_shards(l->options->shards));
   CH_TRY(ch_tensors_there(part, &there));
   if (there) {
     int code = load_one(l, path);
@@ -188,11 +189,12 @@ static int load_shared(const load *l, const ch_comm *comm, const char *path) {
 int choir_model_load(const char *path, const choir_model_options *options, choir_model **model,
                      choir_tokenizer **tokenizer) {
   CH_ENTER(path, model);
-  char taken[PATH_MAX] = "";
-  const load l = {.options = options, .model = model, .tokenizer = tokenizer, .taken = taken};
-  const ch_comm *comm = ch_ranks_comm(options ? options->ranks : NULL);
   *model = NULL;
   if (tokenizer) *tokenizer = NULL;
+  CH_OPTIONS(choir_model_options, o, options, CHOIR_MODEL_OPTIONS_INIT);
+  char taken[PATH_MAX] = "";
+  const load l = {.options = &o, .model = model, .tokenizer = tokenizer, .taken = taken};
+  const ch_comm *comm = ch_ranks_comm(o.ranks);
   int code = comm->size > 1 ? load_shared(&l, comm, path) : load_path(&l, path);
   if (code) drop(&l);
   return code;

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/enter.h"
+#include "base/options.h"
 #include "base/threads.h"
 #include "model/config.h"
 #include "moe/layer.h"
@@ -196,14 +197,14 @@ int choir_layer_create(const choir_layer_options *options, choir_layer **layer) 
   CH_ENTER(options, layer);
   *layer = NULL;
   ch_compute compute;
-  CH_CHECK_RESERVED(options, "choir_layer_options");
-  CH_TRY(check_layer_options(options));
-  CH_TRY(ch_compute_find(options->compute ? options->compute : "fp32", &compute));
+  CH_OPTIONS(choir_layer_options, o, options, CHOIR_LAYER_OPTIONS_INIT);
+  CH_TRY(check_layer_options(&o));
+  CH_TRY(ch_compute_find(o.compute ? o.compute : "fp32", &compute));
   choir_layer *made;
   CH_TRY(CH_ALLOC(&made, 1, "a layer"));
-  made->options = *options;
+  made->options = o;
   made->options.config = NULL; /* the caller may free it */
-  made->router = options->config->model.router;
+  made->router = o.config->model.router;
   int code = set_up_layer(made, compute);
   if (code) {
     choir_layer_free(made);

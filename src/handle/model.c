@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/enter.h"
+#include "base/options.h"
 #include "base/threads.h"
 #include "comm/collective.h"
 #include "file/dir.h"
@@ -18,24 +19,22 @@
 
 static int prepare_model(const choir_config *config, const choir_model_options *options, int expert_copies,
                          choir_model *model) {
-  const choir_model_options defaults = CHOIR_MODEL_OPTIONS_INIT;
-  const choir_model_options *o = options ? options : &defaults;
+  CH_OPTIONS(choir_model_options, o, options, CHOIR_MODEL_OPTIONS_INIT);
   ch_compute compute = CH_COMPUTE_FP32;
-  CH_CHECK_RESERVED(o, "choir_model_options");
   model->config = *config;
   model->shards = config->train.grad_chunks;
   CH_TRY(choir_config_check(config));
   compute = (ch_compute)config->train.compute;
-  if (o->compute) CH_TRY(ch_compute_find(o->compute, &compute));
-  CH_TRY(ch_exec_init(&model->x, o->backend ? o->backend : "cpu", compute, o->emulate_bf16, o->threads));
+  if (o.compute) CH_TRY(ch_compute_find(o.compute, &compute));
+  CH_TRY(ch_exec_init(&model->x, o.backend ? o.backend : "cpu", compute, o.emulate_bf16, o.threads));
   model->x.wire = (ch_compute)config->parallel.dispatch_dtype;
   ch_arena_init(&model->weights, "weights", model->x.memory);
   ch_arena_init(&model->gradients, "gradients", model->x.memory);
   CH_TRY(ch_transformer_create(&config->model, &model->net));
-  model->x.comm = ch_ranks_comm(o->ranks);
-  CH_TRY(ch_ranks_grid(o->ranks, &model->x.grid));
+  model->x.comm = ch_ranks_comm(o.ranks);
+  CH_TRY(ch_ranks_grid(o.ranks, &model->x.grid));
   CH_TRY(ch_params_share(&model->net.params, &model->x.grid));
-  if (o->ranks && o->ranks->dense_sharded) ch_params_shard_dense(&model->net.params, &model->x.grid.replica);
+  if (o.ranks && o.ranks->dense_sharded) ch_params_shard_dense(&model->net.params, &model->x.grid.replica);
   if (compute == CH_COMPUTE_BF16) model->copies = expert_copies ? CH_COPIES_ALL : CH_COPIES_DENSE;
   ch_params_alloc_weights(&model->net.params, &model->weights, model->copies);
   return CHOIR_OK;

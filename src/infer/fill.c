@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/enter.h"
+#include "base/options.h"
 #include "choir/generate.h"
 #include "infer/sample.h"
 #include "model/config.h"
@@ -26,13 +27,8 @@ typedef struct {
   gap *gap;                /* [count] */
 } filling;
 
-void choir_fill_options_default(choir_fill_options *options) {
-  if (options) *options = (choir_fill_options)CHOIR_FILL_OPTIONS_INIT;
-}
-
 static int check(const choir_model *model, int count, const choir_fill_options *o) {
   const choir_config *c = choir_model_get_config(model);
-  CH_CHECK_RESERVED(o, "choir_fill_options");
   if (!ch_config_masked(c))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "train.objective is next_token: this model has no mask to fill, and writes by choir_generate");
@@ -119,10 +115,10 @@ static int fill(filling *f) {
 
 int choir_fill(choir_model *model, int count, int32_t *tokens, const choir_fill_options *options) {
   CH_ENTER(model, tokens);
-  const choir_fill_options defaults = CHOIR_FILL_OPTIONS_INIT, *o = options ? options : &defaults;
-  CH_TRY(check(model, count, o));
+  CH_OPTIONS(choir_fill_options, o, options, CHOIR_FILL_OPTIONS_INIT);
+  CH_TRY(check(model, count, &o));
   filling f = {.model = model,
-               .o = o,
+               .o = &o,
                .tokens = tokens,
                .count = count,
                .pieces = ch_config_pieces(choir_model_get_config(model))};

@@ -177,7 +177,8 @@ static int start_generation(generation *g, choir_model *model) {
   if (o->max_tokens > MOST - g->prompts->longest)
     return ch_error(CHOIR_ERROR_ARGUMENT, "a prompt of %d tokens and max_tokens %d are too much: %d together at most",
                     g->prompts->longest, o->max_tokens, MOST);
-  choir_session_options session = {.slots = g->slots, .length = g->prompts->longest + o->max_tokens, .chunk = o->chunk};
+  choir_session_options session = {
+      .size = sizeof session, .slots = g->slots, .length = g->prompts->longest + o->max_tokens, .chunk = o->chunk};
   CH_TRY(choir_session_create(model, &session, &g->session));
   g->result->routing = choir_session_routing(g->session);
   size_t slots = (size_t)g->slots, tokens = (size_t)(o->chunk > g->slots ? o->chunk : g->slots);
@@ -219,9 +220,8 @@ static int end_unbegun(const generation *g) {
 int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts, int count,
                    const choir_generate_options *options, choir_generate_result *result) {
   CH_ENTER(model, prompts, result);
-  const choir_generate_options defaults = CHOIR_GENERATE_OPTIONS_INIT;
   *result = (choir_generate_result){0};
-  CH_OPTIONS(choir_generate_options, own, options ? options : &defaults);
+  CH_OPTIONS(choir_generate_options, own, options, CHOIR_GENERATE_OPTIONS_INIT);
   const choir_generate_options *o = &own;
   int V = choir_model_get_config(model)->model.vocab_size;
   ch_prompts made = {0};

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/enter.h"
+#include "base/options.h"
 #include "data/encoder.h"
 #include "model/config.h"
 
@@ -17,7 +18,6 @@ typedef struct {
 
 static int check_score_options(const choir_model *model, const choir_tokenizer *tokenizer,
                                const choir_score_options *o) {
-  CH_CHECK_RESERVED(o, "choir_score_options");
   if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
   if (o->chunk < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "chunk is %d; must be at least 1", o->chunk);
   CH_TRY(ch_check_mask_samples(model, o));
@@ -137,13 +137,13 @@ static int make_work(const choir_tokenizer *tokenizer, int V, const choir_score_
 int choir_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
                 int64_t count, const choir_score_options *options, choir_score_result *result) {
   CH_ENTER(model, requests, result);
-  const choir_score_options defaults = CHOIR_SCORE_OPTIONS_INIT, *o = options ? options : &defaults;
   score_work w = {.count = count};
   *result = (choir_score_result){0};
+  CH_OPTIONS(choir_score_options, o, options, CHOIR_SCORE_OPTIONS_INIT);
   if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no requests: there is nothing to score");
-  CH_TRY(check_score_options(model, tokenizer, o));
+  CH_TRY(check_score_options(model, tokenizer, &o));
   int code = make_work(tokenizer, ch_config_pieces(choir_model_get_config(model)), requests, &w, result);
-  if (!code) code = ch_score_run(model, w.item, count, o, result);
+  if (!code) code = ch_score_run(model, w.item, count, &o, result);
   for (int64_t i = 0; i < w.next; i++) free(w.owned[i]);
   free(w.owned);
   free(w.item);

@@ -194,7 +194,10 @@ static int start_session(scoring *g, choir_model *model) {
     if (total(&g->items[i]) > longest) longest = total(&g->items[i]);
   g->slots = g->o->batch < g->count ? g->o->batch : (int)g->count;
   CH_TRY(choir_session_create(
-      model, &(choir_session_options){.slots = g->slots, .length = longest, .chunk = g->o->chunk}, &g->session));
+      model,
+      &(choir_session_options){
+          .size = sizeof(choir_session_options), .slots = g->slots, .length = longest, .chunk = g->o->chunk},
+      &g->session));
   g->result->routing = choir_session_routing(g->session);
   g->result->measure = CHOIR_SCORE_EXACT;
   g->rows = MOST_LOGITS / g->V > 0 ? MOST_LOGITS / g->V : 1;

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/enter.h"
+#include "base/options.h"
 #include "base/threads.h"
 #include "model/block.h"
 #include "moe/route_stats.h"
@@ -86,7 +87,6 @@ static int create(choir_session *s, const choir_session_options *o) {
   const choir_model *model = s->model;
   ch_arena_init(&s->arrays, "a session's arrays", &ch_memory_host);
   ch_arena_init(&s->memory, "caches of keys and values", model->x.memory);
-  CH_CHECK_RESERVED(o, "choir_session_options");
   CH_TRY(ch_model_alone(model, "choir_session_create"));
   CH_TRY(ch_model_check_idle(model));
   CH_TRY(check_session_options(model, o));
@@ -124,10 +124,10 @@ static int create(choir_session *s, const choir_session_options *o) {
 
 int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session) {
   CH_ENTER(model, session);
-  const choir_session_options defaults = CHOIR_SESSION_OPTIONS_INIT;
+  CH_OPTIONS(choir_session_options, o, options, CHOIR_SESSION_OPTIONS_INIT);
   CH_TRY(CH_ALLOC(session, 1, "a session"));
   (*session)->model = model;
-  int code = create(*session, options ? options : &defaults);
+  int code = create(*session, &o);
   if (code) {
     choir_session_free(*session);
     *session = NULL;

@@ -6,7 +6,6 @@
 
 #include "base/enter.h"
 #include "base/error.h"
-#include "base/machine.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "file/checkpoints.h"
@@ -57,7 +56,7 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config **c
   return choir_config_copy(&made, config);
 }
 
-static int check_finetune(const choir_finetune_options *o) {
+static int check_finetune(const choir_train_options *o) {
   if (!o->resume && (!o->config || !o->init_from || !o->task || !o->data))
     return ch_error(CHOIR_ERROR_ARGUMENT, "fine-tuning needs a config, a checkpoint, a task and its data");
   if (!(o->epochs >= 0 && o->epochs <= 1e6))
@@ -69,7 +68,7 @@ static int check_finetune(const choir_finetune_options *o) {
 
 /* A fresh run: everything from the options. */
 static int fresh(ch_tune *t, char *base) {
-  const choir_finetune_options *o = t->options;
+  const choir_train_options *o = t->options;
   CH_TRY(ch_checkpoint_resolve(o->init_from, base));
   t->run.config = *o->config;
   t->settings.patience = o->patience;
@@ -83,7 +82,7 @@ static int fresh(ch_tune *t, char *base) {
 /* Resumes a run from its directory; a config given as well must describe the same model. base: the directory with the
  * tokenizer, which is the same in all intact checkpoints. */
 static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
-  const choir_finetune_options *o = t->options;
+  const choir_train_options *o = t->options;
   int there;
   CH_TRY(ch_tune_settings_load(t));
   snprintf(base, PATH_MAX, "%s", t->settings.from);
@@ -120,7 +119,7 @@ static int open_sets(ch_tune *t, const char *base) {
 
 /* Steps as epochs, and what exams need. */
 static int settle(ch_tune *t) {
-  const choir_finetune_options *o = t->options;
+  const choir_train_options *o = t->options;
   choir_config *config = &t->run.config;
   const ch_router *router = config->model.router.kind;
   if (o->epochs > 0) {
@@ -147,7 +146,7 @@ static int make_trainer(ch_tune *t) {
   int count;
   int batch = ch_config_masked(&run->config) ? 0 : (int)t->settings.batch_sequences;
   CH_TRY(ch_predict_passes(&t->dev.examples, batch, run->config.model.experts, &passes, &count));
-  int code = ch_model_prepare(&run->config, &t->options->run, &model);
+  int code = ch_model_prepare(&run->config, t->options->model, &model);
   if (!code && (code = ch_model_alone(model, "fine-tuning"))) choir_model_free(model);
   if (!code) code = ch_trainer_plan(model, trainer);
   if (!code)
@@ -187,19 +186,11 @@ static int run_in(ch_tune *t, ch_claim *claim) {
   return code ? code : ch_run_loop(&t->run);
 }
 
-static CH_BEHIND_DOOR int finetune(const choir_finetune_options *options) {
+static CH_BEHIND_DOOR int finetune(const choir_train_options *options) {
   ch_claim claim = CH_CLAIM_NONE;
-  CH_OPTIONS(choir_finetune_options, o, options);
-  ch_tune t = {.run = {.kind = &ch_run_tuning,
-                       .out = o.out,
-                       .event = o.event,
-                       .context = o.context,
-                       .started = ch_machine_seconds(),
-                       .minutes = o.minutes,
-                       .disk_minutes = o.disk_minutes,
-                       .patience = o.patience},
-               .options = &o};
-  CH_TRY(ch_run_check(&t.run));
+  CH_OPTIONS(choir_train_options, o, options, CHOIR_TRAIN_OPTIONS_INIT);
+  ch_tune t = {.options = &o};
+  CH_TRY(ch_run_begin(&t.run, &ch_run_tuning, &o));
   CH_TRY(check_finetune(&o));
   int code = run_in(&t, &claim);
   ch_run_free(&t.run);
@@ -212,7 +203,7 @@ static CH_BEHIND_DOOR int finetune(const choir_finetune_options *options) {
   return code;
 }
 
-int choir_finetune(const choir_finetune_options *options) {
+int choir_finetune(const choir_train_options *options) {
   CH_ENTER(options);
   CH_NEEDS_STACK(CH_STACK_TRAIN_KIB);
   return finetune(options);

@@ -10,6 +10,7 @@
 #include "base/enter.h"
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/options.h"
 #include "file/file.h"
 #include "file/json.h"
 #include "file/there.h"
@@ -161,8 +162,8 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
   ch_predictions p;
   int was = model->causal, masked = ch_config_masked(&model->config);
   model->causal = by_batch ? CH_NOT_CAUSAL : was || masked ? was : CH_BY_THRESHOLDS;
-  int code = by_batch ? ch_predict_batches(model, &set->examples, o->batch_sequences, &o->score, &p)
-                      : ch_predict_alone(model, &set->examples, &o->score, &p);
+  int code = by_batch ? ch_predict_batches(model, &set->examples, o->batch_sequences, o->score, &p)
+                      : ch_predict_alone(model, &set->examples, o->score, &p);
   const char *routing = masked ? ch_masked_routing(model) : choir_model_routing(model);
   model->causal = was;
   CH_TRY(code);
@@ -177,11 +178,11 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
 
 static int check_set(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
   if (!o->data) return ch_error(CHOIR_ERROR_ARGUMENT, "scoring a task needs the directory of its files");
-  CH_TRY(ch_check_mask_samples(model, &o->score));
+  CH_TRY(ch_check_mask_samples(model, o->score));
   CH_TRY(ch_check_tokenizer(tokenizer, ch_config_pieces(&model->config)));
-  if (o->batch_sequences < 0 || o->score.batch < 1 || o->score.chunk < 1)
+  if (o->batch_sequences < 0 || o->score->batch < 1 || o->score->chunk < 1)
     return ch_error(CHOIR_ERROR_ARGUMENT, "batch_sequences %d must not be negative, batch %d and chunk %d at least 1",
-                    o->batch_sequences, o->score.batch, o->score.chunk);
+                    o->batch_sequences, o->score->batch, o->score->chunk);
   if (o->sequence_length < 0 || o->sequence_length > 1 << 20) /* as train.sequence_length */
     return ch_error(CHOIR_ERROR_ARGUMENT, "sequence_length is %d: must be 1 to %d, or 0 for the config's",
                     o->sequence_length, 1 << 20);
@@ -235,21 +236,21 @@ int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const
   CH_ENTER(model, tokenizer, task, options, result);
   ch_set set;
   *result = (choir_task_result){0};
-  CH_CHECK_RESERVED(options, "choir_task_options");
+  CH_OPTIONS(choir_task_options, o, options, CHOIR_TASK_OPTIONS_INIT);
+  CH_OPTIONS(choir_score_options, score, o.score, CHOIR_SCORE_OPTIONS_INIT);
+  o.score = &score;
   CH_TRY(ch_model_alone(model, "choir_task_score"));
-  CH_TRY(check_set(model, tokenizer, options));
+  CH_TRY(check_set(model, tokenizer, &o));
   if (!ch_config_masked(&model->config) || model->causal) CH_TRY(ch_model_check_thresholds(model));
-  int length = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
+  int length = o.sequence_length ? o.sequence_length : model->config.train.sequence_length;
   double begin = ch_machine_seconds();
-  CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, &model->config, length, 0,
-                     &set));
+  CH_TRY(ch_set_open(task, o.data, o.split ? o.split : "dev", tokenizer, &model->config, length, 0, &set));
   describe_set(&set, result);
   int code = CHOIR_OK;
-  if (options->out && ch_same_file(options->out, set.path))
-    code = ch_error(CHOIR_ERROR_ARGUMENT, "%s: is the labelled set itself; name another file for predictions",
-                    options->out);
-  if (!code) code = ch_set_measure(model, &set, 0, options, options->out, &result->measure[result->measures++]);
-  if (!code) code = measure_batches(model, &set, options, result);
+  if (o.out && ch_same_file(o.out, set.path))
+    code = ch_error(CHOIR_ERROR_ARGUMENT, "%s: is the labelled set itself; name another file for predictions", o.out);
+  if (!code) code = ch_set_measure(model, &set, 0, &o, o.out, &result->measure[result->measures++]);
+  if (!code) code = measure_batches(model, &set, &o, result);
   ch_set_close(&set);
   result->seconds = ch_machine_seconds() - begin;
   return code;

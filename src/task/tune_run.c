@@ -37,8 +37,8 @@ static void describe_step(const ch_run *run, const choir_event *e, char *text, s
  * masking each text by itself. */
 static int measure_task(ch_tune *t) {
   choir_model *model = t->run.trainer.model;
-  choir_task_options o = CHOIR_TASK_OPTIONS_INIT;
-  o.batch_sequences = (int)t->settings.batch_sequences;
+  const choir_score_options score = CHOIR_SCORE_OPTIONS_INIT;
+  const choir_task_options o = {.batch_sequences = (int)t->settings.batch_sequences, .score = &score};
   t->measures = 0;
   if (ch_config_masked(&model->config) || ch_router_can_be_causal(model->net.router))
     CH_TRY(ch_set_measure(model, &t->dev, 0, &o, NULL, &t->measure[t->measures++]));

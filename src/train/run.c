@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/dir.h"
@@ -174,7 +175,13 @@ int ch_run_same(const ch_run *run) {
   return ch_model_same(run->trainer.model);
 }
 
-int ch_run_check(const ch_run *run) {
+int ch_run_begin(ch_run *run, const ch_run_kind *kind, const choir_train_options *o) {
+  run->kind = kind;
+  run->started = ch_machine_seconds();
+  run->out = o->out;
+  run->event = o->event, run->context = o->context;
+  run->minutes = o->minutes, run->disk_minutes = o->disk_minutes;
+  run->patience = o->patience;
   if (!run->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
   if (!(run->disk_minutes >= 0))
     return ch_error(CHOIR_ERROR_ARGUMENT, "disk_minutes is %g: must not be negative", run->disk_minutes);

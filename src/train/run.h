@@ -122,8 +122,8 @@ typedef struct ch_run_known {
 /* Reads metrics.jsonl or timing.jsonl, whose lines may be anything. Nonzero: not to its end, with errno. */
 int ch_run_log_read(FILE *file, ch_run_known *known);
 
-/* CHOIR_ERROR_ARGUMENT: options of the caller that no run can have. */
-int ch_run_check(const ch_run *run);
+/* What a run has from its caller's options. CHOIR_ERROR_ARGUMENT: options that no run can have. */
+int ch_run_begin(ch_run *run, const ch_run_kind *kind, const choir_train_options *options);
 
 /* Frees what every kind of run has. */
 void ch_run_free(ch_run *run);

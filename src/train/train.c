@@ -7,7 +7,6 @@
 
 #include "base/enter.h"
 #include "base/error.h"
-#include "base/machine.h"
 #include "base/options.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
@@ -47,8 +46,8 @@ static int make_model(ch_pretraining *p, const choir_train_options *o) {
   ch_run *run = &p->run;
   choir_model *model;
   choir_config_costs costs;
-  choir_model_options with = o->run;
-  if (o->ranks) with.ranks = &p->ranks;
+  choir_model_options with = *o->model;
+  if (with.ranks) with.ranks = &p->ranks;
   CH_TRY(choir_config_get_costs(&run->config, &costs));
   run->flops_per_token = costs.train_flops_per_token;
   CH_TRY(ch_model_prepare(&run->config, &with, &model));
@@ -184,9 +183,9 @@ static int find_parts(ch_pretraining *p, const choir_train_options *o, int64_t *
 }
 
 static int lay_out(ch_pretraining *p, const choir_train_options *o) {
-  if (!o->ranks) return CHOIR_OK;
-  p->ranks = *o->ranks;
-  return ch_layout_choose(&p->run.config, &o->run, &p->ranks, p->run.layout, sizeof p->run.layout);
+  if (!o->model->ranks) return CHOIR_OK;
+  p->ranks = *o->model->ranks;
+  return ch_layout_choose(&p->run.config, o->model, &p->ranks, p->run.layout, sizeof p->run.layout);
 }
 
 static int load_model(ch_pretraining *p, const choir_train_options *o, const int64_t *steps, int count) {
@@ -207,7 +206,7 @@ static int load_model(ch_pretraining *p, const choir_train_options *o, const int
 
 /* Collective. */
 static int set_up_run(ch_pretraining *p, const choir_train_options *o) {
-  const ch_comm *comm = ch_ranks_comm(o->ranks);
+  const ch_comm *comm = ch_ranks_comm(o->model->ranks);
   int64_t *steps = NULL;
   int count = 0, code = ch_comm_agree(comm, find_parts(p, o, &steps, &count));
   if (!code) code = lay_out(p, o);
@@ -219,7 +218,7 @@ static int set_up_run(ch_pretraining *p, const choir_train_options *o) {
 /* The directory is the first rank's to make, to lock and to clean. Every rank reads for itself; nobody writes before
  * all have read. */
 static int run_ranks(ch_pretraining *p, const choir_train_options *o, ch_claim *claim) {
-  const ch_comm *comm = ch_ranks_comm(o->ranks);
+  const ch_comm *comm = ch_ranks_comm(o->model->ranks);
   CH_TRY(CH_ON_FIRST(comm, ch_run_directory_take(claim, o->out, o->resume)));
   CH_TRY(set_up_run(p, o));
   CH_TRY(ch_run_same(&p->run));
@@ -231,16 +230,12 @@ int choir_train(const choir_train_options *options) {
   CH_ENTER(options);
   CH_NEEDS_STACK(CH_STACK_TRAIN_KIB);
   ch_claim claim = CH_CLAIM_NONE;
-  CH_OPTIONS(choir_train_options, o, options);
-  ch_pretraining p = {.run = {.kind = &ch_run_pretraining,
-                              .out = o.out,
-                              .started = ch_machine_seconds(),
-                              .event = o.event,
-                              .context = o.context,
-                              .minutes = o.minutes,
-                              .disk_minutes = o.disk_minutes,
-                              .patience = o.patience}};
-  CH_TRY(ch_run_check(&p.run));
+  CH_OPTIONS(choir_train_options, o, options, CHOIR_TRAIN_OPTIONS_INIT);
+  CH_OPTIONS(choir_model_options, model, o.model, CHOIR_MODEL_OPTIONS_INIT);
+  ch_pretraining p = {0};
+  o.model = &model;
+  if (o.task || o.epochs != 0) return ch_error(CHOIR_ERROR_ARGUMENT, "task and epochs are options of choir_finetune");
+  CH_TRY(ch_run_begin(&p.run, &ch_run_pretraining, &o));
   int code = run_ranks(&p, &o, &claim);
   ch_pretraining_free(&p);
   ch_claim_release(&claim, code != CHOIR_OK);

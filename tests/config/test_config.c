@@ -232,7 +232,7 @@ static void check_router_option(const ch_router *router, int number) {
   float score[64] = {0}, gate[64];
   choir_layer *layer;
   test_ok(choir_config_set(&c, option, value));
-  choir_layer_options o = {.tokens = 32, .d_model = 2, .d_hidden = 2, .experts = 2, .config = &c};
+  choir_layer_options o = {.size = sizeof o, .tokens = 32, .d_model = 2, .d_hidden = 2, .experts = 2, .config = &c};
   int code = choir_config_check(&c), taken = (int)(router->options >> number & 1);
   if (taken && code) assert_null(strstr(choir_error_message(), "but router"));
   if (taken) return;

@@ -57,6 +57,10 @@ static void options_of_other_versions(void **state) {
   test_ok(ch_options_read(&own, sizeof own, &shorter, "choir_eval_options"));
   assert_true(own.in_order == 1 && own.mask_samples == 0);
   test_fails(choir_train(&(choir_train_options){0}), CHOIR_ERROR_ARGUMENT, "choir_train_options.size is 0");
+  choir_model *model;
+  choir_layer *layer;
+  test_fails(choir_model_load("run", &(choir_model_options){0}, &model, NULL), CHOIR_ERROR_ARGUMENT, "size is 0");
+  test_fails(choir_layer_create(&(choir_layer_options){0}, &layer), CHOIR_ERROR_ARGUMENT, "size is 0");
   choir_train_options small[2];
   memset(small, 7, sizeof small);
   choir_train_options_default(small, offsetof(choir_train_options, patience));

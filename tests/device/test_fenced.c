@@ -76,8 +76,9 @@ static int stop_after_two(void *context, const choir_event *e) {
 
 static int train(const choir_config *config, const char *backend, const char *out, int stop) {
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  choir_model_options model = {.size = sizeof model, .backend = backend, .threads = 2, .emulate_bf16 = 1};
   o.config = config, o.data = "data", o.out = out, o.resume = !config;
-  o.run.backend = backend, o.run.threads = 2, o.run.emulate_bf16 = 1;
+  o.model = &model;
   o.event = stop ? stop_after_two : NULL;
   return choir_train(&o);
 }

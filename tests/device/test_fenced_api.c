@@ -246,7 +246,7 @@ static void a_host_that_touches_dies(void **state) {
 
 static void backends_are_known_by_name(void **state) {
   choir_config config = model_config("hash");
-  choir_model_options run = {.backend = "abacus"};
+  choir_model_options run = {.size = sizeof run, .backend = "abacus"};
   choir_model *model;
   test_fails(choir_model_create(&config, 1, &run, &model), CHOIR_ERROR_ARGUMENT, "'abacus' is not in this build");
   assert_non_null(strstr(choir_error_message(), "cpu, reference, opencl, cuda, fenced"));

@@ -60,7 +60,7 @@ typedef struct {
 static int serve(const ch_comm *comm, void *context) {
   const job *j = context;
   const choir_ranks ranks = {.comm = comm, .hidden = j->hidden};
-  choir_model_options o = {.threads = 1, .ranks = &ranks};
+  choir_model_options o = {.size = sizeof o, .threads = 1, .ranks = &ranks};
   choir_config config = model_config("expert_choice");
   choir_model *model;
   choir_forward_result f;

@@ -9,6 +9,8 @@
 
 enum { LOAD, GENERATE, BUILD, TRAIN, TUNE, CALLS };
 
+static const choir_model_options one_thread = {.size = sizeof one_thread, .threads = 1};
+
 static int generate(const char *out) {
   choir_model *model;
   choir_tokenizer *tokenizer;
@@ -37,7 +39,7 @@ static int train(const char *out) {
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   CH_TRY(choir_config_load("config.json", &config));
   config->train.steps = 3;
-  o.config = config, o.data = "data", o.out = out, o.run.threads = 1;
+  o.config = config, o.data = "data", o.out = out, o.model = &one_thread;
   int code = choir_train(&o);
   choir_config_free(config);
   return code;
@@ -46,11 +48,11 @@ static int train(const char *out) {
 static int tune(const char *out) {
   choir_config *config;
   choir_task *task;
-  choir_finetune_options o = CHOIR_FINETUNE_OPTIONS_INIT;
+  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   CH_TRY(choir_finetune_config("run", "constant", &config));
   CH_TRY(choir_task_load("mine.json", &task));
   config->train.steps = 2, config->train.batch_sequences = 2;
-  o.config = config, o.init_from = "run", o.task = task, o.data = ".", o.out = out, o.run.threads = 1;
+  o.config = config, o.init_from = "run", o.task = task, o.data = ".", o.out = out, o.model = &one_thread;
   int code = choir_finetune(&o);
   choir_task_free(task);
   choir_config_free(config);

@@ -43,9 +43,10 @@ static void is_json(const char *path, int least) {
 static void runs_and_reports(void **state) {
   choir_config config;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  choir_model_options model = {.size = sizeof model, .threads = 1};
   test_ok(ch_config_load("config.json", &config));
   config.train.steps = 4;
-  o.config = &config, o.data = "data", o.out = "run", o.run.threads = 1, o.disk_minutes = -1.5;
+  o.config = &config, o.data = "data", o.out = "run", o.model = &model, o.disk_minutes = -1.5;
   test_fails(choir_train(&o), CHOIR_ERROR_ARGUMENT, "disk_minutes is -1.5");
   o.disk_minutes = (double)NAN;
   test_fails(choir_train(&o), CHOIR_ERROR_ARGUMENT, "disk_minutes");

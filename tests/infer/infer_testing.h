@@ -10,7 +10,8 @@
 enum { B = 3, T = 21, V = 50 };
 
 static inline choir_model_options test_run_options(const char *backend, const char *compute) {
-  return (choir_model_options){.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
+  return (choir_model_options){
+      .size = sizeof(choir_model_options), .backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
 }
 
 /* Sizes that fill no vector. Thresholds are such that a token meets about two of seven experts. Router "modern" is

@@ -116,7 +116,7 @@ static void score_in_order(choir_model *model, const choir_score_request *reques
                            choir_score_result *out) {
   choir_score_request shuffled[REQUESTS];
   choir_score_result r;
-  choir_score_options o = {.batch = batch, .chunk = chunk};
+  choir_score_options o = {.size = sizeof o, .batch = batch, .chunk = chunk};
   ch_rng rng = ch_rng_make(order, CH_STREAM_TEST, 1);
   for (int i = 0; i < REQUESTS; i++)
     shuffled[order ? ch_rng_permute(rng, (uint64_t)i, REQUESTS) : (uint64_t)i] = request[i];
@@ -168,7 +168,7 @@ static void shares_beginnings(void **state) {
   for (int i = 0; i < 4; i++)
     request[i] = (choir_score_request){.context = {.tokens = context, .count = LONGEST},
                                        .continuation = {.tokens = &labels[i], .count = 1}};
-  choir_score_options o = {.batch = 1, .chunk = 64};
+  choir_score_options o = {.size = sizeof o, .batch = 1, .chunk = 64};
   test_ok(choir_score(model, NULL, request, 4, &o, &r));
   assert_int_equal(r.tokens, LONGEST); /* labels themselves never go in */
   assert_true(r.seconds > 0);
@@ -212,13 +212,18 @@ static void refusals(void **state) {
   test_refused(choir_score(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "tokens is NULL");
   bad.context = (choir_prompt){.text = "a"};
   test_refused(choir_score(model, NULL, &bad, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "tokenizer");
-  test_refused(choir_score(model, NULL, &good, 1, &(choir_score_options){.chunk = 1}, &r), CHOIR_ERROR_ARGUMENT,
-               "batch is 0");
-  test_refused(choir_score(model, NULL, &good, 1, &(choir_score_options){.batch = 1}, &r), CHOIR_ERROR_ARGUMENT,
-               "chunk is 0");
-  test_refused(choir_score(model, NULL, &good, 1,
-                           &(choir_score_options){.batch = 1, .chunk = 1, .progress = stop, .context = &done}, &r),
-               CHOIR_ERROR_INTERRUPTED, "stopped after 0 of 1 requests");
+  test_refused(
+      choir_score(model, NULL, &good, 1, &(choir_score_options){.size = sizeof(choir_score_options), .chunk = 1}, &r),
+      CHOIR_ERROR_ARGUMENT, "batch is 0");
+  test_refused(
+      choir_score(model, NULL, &good, 1, &(choir_score_options){.size = sizeof(choir_score_options), .batch = 1}, &r),
+      CHOIR_ERROR_ARGUMENT, "chunk is 0");
+  test_refused(
+      choir_score(model, NULL, &good, 1,
+                  &(choir_score_options){
+                      .size = sizeof(choir_score_options), .batch = 1, .chunk = 1, .progress = stop, .context = &done},
+                  &r),
+      CHOIR_ERROR_INTERRUPTED, "stopped after 0 of 1 requests");
   assert_int_equal(done, 0);
   assert_null(r.score);
   test_ok(choir_model_set_routing(model, "batch"));

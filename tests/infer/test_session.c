@@ -16,8 +16,10 @@ static choir_model *load(const char *router, const char *backend) {
 
 static choir_session *session_of(choir_model *model, int slots, int length, int chunk) {
   choir_session *session;
-  test_ok(choir_session_create(model, &(choir_session_options){.slots = slots, .length = length, .chunk = chunk},
-                               &session));
+  test_ok(choir_session_create(
+      model,
+      &(choir_session_options){.size = sizeof(choir_session_options), .slots = slots, .length = length, .chunk = chunk},
+      &session));
   return session;
 }
 
@@ -235,19 +237,38 @@ static void refusals(void **state) {
   choir_session *s;
   float logits[V];
   const int32_t token[] = {1, 2, V, -1};
-  test_refused(choir_session_create(model, &(choir_session_options){.slots = 0, .length = 4, .chunk = 4}, &s),
-               CHOIR_ERROR_ARGUMENT, "slots is 0");
-  test_refused(choir_session_create(model, &(choir_session_options){.slots = 1, .length = 1 << 30, .chunk = 4}, &s),
-               CHOIR_ERROR_ARGUMENT, "length is");
-  test_refused(choir_session_create(model, &(choir_session_options){.slots = 65536, .length = 1 << 26, .chunk = 4}, &s),
-               CHOIR_ERROR_MEMORY, "caches of keys and values");
+  test_refused(
+      choir_session_create(
+          model, &(choir_session_options){.size = sizeof(choir_session_options), .slots = 0, .length = 4, .chunk = 4},
+          &s),
+      CHOIR_ERROR_ARGUMENT, "slots is 0");
+  test_refused(
+      choir_session_create(
+          model,
+          &(choir_session_options){.size = sizeof(choir_session_options), .slots = 1, .length = 1 << 30, .chunk = 4},
+          &s),
+      CHOIR_ERROR_ARGUMENT, "length is");
+  test_refused(
+      choir_session_create(model,
+                           &(choir_session_options){
+                               .size = sizeof(choir_session_options), .slots = 65536, .length = 1 << 26, .chunk = 4},
+                           &s),
+      CHOIR_ERROR_MEMORY, "caches of keys and values");
   int experts = model->config.model.experts;
   model->config.model.experts = 1024; /* times 2^20 tokens: scores that an int does not count twice */
-  test_refused(choir_session_create(model, &(choir_session_options){.slots = 1, .length = 4, .chunk = 1 << 20}, &s),
-               CHOIR_ERROR_ARGUMENT, "1048576 tokens and 1024 experts");
+  test_refused(
+      choir_session_create(
+          model,
+          &(choir_session_options){.size = sizeof(choir_session_options), .slots = 1, .length = 4, .chunk = 1 << 20},
+          &s),
+      CHOIR_ERROR_ARGUMENT, "1048576 tokens and 1024 experts");
   model->config.model.experts = experts;
-  test_refused(choir_session_create(model, &(choir_session_options){.slots = 1, .length = 4, .chunk = 1 << 21}, &s),
-               CHOIR_ERROR_ARGUMENT, "chunk is 2097152; must be 1 to 1048576");
+  test_refused(
+      choir_session_create(
+          model,
+          &(choir_session_options){.size = sizeof(choir_session_options), .slots = 1, .length = 4, .chunk = 1 << 21},
+          &s),
+      CHOIR_ERROR_ARGUMENT, "chunk is 2097152; must be 1 to 1048576");
   s = session_of(model, 1, 3, 8);
   test_refused(choir_session_advance(s, (int[]){1}, NULL, logits, NULL), CHOIR_ERROR_ARGUMENT, "tokens is NULL");
   test_refused(choir_session_advance(s, (int[]){4}, token, logits, NULL), CHOIR_ERROR_ARGUMENT, "4 more do not fit");

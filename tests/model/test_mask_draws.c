@@ -136,7 +136,7 @@ static choir_score_request tiny_request(const int32_t *text, int count) {
 static void check_scores(const tiny *c, const char *measure, int samples, choir_score_result *r) {
   static int32_t text[TEXTS][T];
   choir_score_request request[TEXTS];
-  choir_score_options o = {.batch = 3, .chunk = 1, .mask_samples = samples};
+  choir_score_options o = {.size = sizeof o, .batch = 3, .chunk = 1, .mask_samples = samples};
   choir_score_result again;
   for (int number = 0; number < TEXTS; number++) {
     for (int t = 0, rest = number; t < T; t++, rest /= 3) text[number][t] = rest % 3;
@@ -200,7 +200,7 @@ static void scores(void **state) {
   }
   choir_score_result_free(&r);
   choir_score_request request = tiny_request((const int32_t[]){1, 2}, 1);
-  choir_score_options o = {.batch = 1, .chunk = 1, .mask_samples = 4};
+  choir_score_options o = {.size = sizeof o, .batch = 1, .chunk = 1, .mask_samples = 4};
   test_fails(choir_score(c.model, NULL, &request, 1, &o, &r), CHOIR_ERROR_ARGUMENT, "whose scores draw nothing");
   request = tiny_request((const int32_t[]){1, MASK}, 1);
   test_fails(choir_score(c.model, NULL, &request, 1, NULL, &r), CHOIR_ERROR_ARGUMENT, "outside the vocabulary of 3");

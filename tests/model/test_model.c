@@ -23,7 +23,8 @@ static void fill(int32_t *token) {
 /* Logits, then all gradients, of a fresh model: malloc'd, *count of them; the loss is returned. */
 static double everything(const char *router, const char *compute, int threads, float **out, size_t *count) {
   choir_config config = small_config(router);
-  choir_model_options run = {.backend = "cpu", .compute = compute, .threads = threads, .emulate_bf16 = 1};
+  choir_model_options run = {
+      .size = sizeof run, .backend = "cpu", .compute = compute, .threads = threads, .emulate_bf16 = 1};
   choir_model *model;
   choir_forward_result result;
   int32_t token[B * T];
@@ -89,7 +90,7 @@ static void loads_what_it_saved(void **state) {
   fill(token);
   for (int c = 0; c < 2; c++) {
     choir_config config = small_config("expert_choice");
-    choir_model_options run = {.backend = "cpu", .compute = c ? "bf16" : "fp32", .emulate_bf16 = 1};
+    choir_model_options run = {.size = sizeof run, .backend = "cpu", .compute = c ? "bf16" : "fp32", .emulate_bf16 = 1};
     choir_model *made, *loaded;
     choir_forward_result x, y;
     test_ok(choir_model_create(&config, 5, &run, &made));

@@ -9,7 +9,7 @@
 static char path[] = "/tmp/choir-upcycle-XXXXXX", file[64];
 
 static choir_model *fresh(const choir_config *config) {
-  choir_model_options run = {.backend = "cpu", .threads = 2};
+  choir_model_options run = {.size = sizeof run, .backend = "cpu", .threads = 2};
   choir_model *model;
   test_ok(choir_model_create(config, 77, &run, &model));
   return model;
@@ -91,7 +91,7 @@ static void same_shapes(void **state) {
   save(&c);
   choir_model *a = fresh(&c);
   c.train.seed = 3;
-  choir_model_options run = {.backend = "cpu"};
+  choir_model_options run = {.size = sizeof run, .backend = "cpu"};
   choir_model *b;
   test_ok(choir_model_create(&c, 8, &run, &b));
   test_ok(ch_weights_start(&b->net.params, &b->x, file, CH_ROUTER_ALL, &upcycled));
@@ -125,7 +125,7 @@ static void other_routers(void **state) {
             {"expert_choice", "kmeans", CH_ROUTER_NOTHING, 0}};
   for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
     choir_config from = model_config(of[i].from), to = model_config(of[i].to);
-    choir_model_options run = {.backend = "cpu"};
+    choir_model_options run = {.size = sizeof run, .backend = "cpu"};
     choir_model *a = fresh(&from), *b, *anew;
     const ch_param *cut = ch_params_find(&a->net.params, "layers.1.moe.thresholds");
     for (int e = 0; cut && e < MODEL_E; e++) cut->w[e] = (real)0.5;

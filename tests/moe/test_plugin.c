@@ -64,7 +64,7 @@ static void same_matrix(void **state) {
 static uint64_t trace(const char *router, int threads, int ranked) {
   choir_config c = model_config(router);
   test_set(&c, "accumulate=2 shards=4 steps=9 router.score=softmax");
-  choir_model_options run = {.threads = threads};
+  choir_model_options run = {.size = sizeof run, .threads = threads};
   choir_model *model;
   choir_trainer *trainer;
   choir_trainer_result r;
@@ -101,7 +101,7 @@ static int step_on(const ch_comm *comm, const char *router, uint64_t *weights) {
   choir_config c = model_config(router);
   test_set(&c, "shards=4 accumulate=2");
   const choir_ranks ranks = {.comm = comm, .replicas = 1, .hidden = 1};
-  choir_model_options run = {.threads = 1 + comm->size % 2, .ranks = &ranks};
+  choir_model_options run = {.size = sizeof run, .threads = 1 + comm->size % 2, .ranks = &ranks};
   choir_trainer_result r;
   choir_model *model;
   ch_trainer t;

@@ -75,7 +75,7 @@ static choir_model *model_of(choir_config config, int B, int shards) {
   config.train.batch_sequences = B;
   config.train.grad_chunks = shards;
   choir_model *model;
-  choir_model_options run = {.backend = "cpu", .threads = 2};
+  choir_model_options run = {.size = sizeof run, .backend = "cpu", .threads = 2};
   test_ok(choir_model_create(&config, 5, &run, &model));
   test_ok(ch_model_plan(model, B, MODEL_T, 1));
   test_ok(ch_model_make_gradients(model));
@@ -160,7 +160,7 @@ static void steps(void **state) {
     ch_trainer t;
     choir_trainer_result r;
     choir_model *model;
-    choir_model_options run = {.backend = "cpu", .threads = 1 + clip};
+    choir_model_options run = {.size = sizeof run, .backend = "cpu", .threads = 1 + clip};
     test_ok(choir_model_create(&config, 1, &run, &model));
     model_trainer(model, &t);
     for (int i = 0; i < 3; i++) test_ok(ch_trainer_step(&t, token, token, &r));

@@ -83,9 +83,9 @@ static inline int train(const ch_comm *comm, void *context) {
   if (j.patience > 0) test_ok(ch_watch_start(comm, j.patience, say_and_end, j.silence));
   int stops = comm->rank == j.stop_rank ? j.stop_at : -1;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  choir_model_options model = {.size = sizeof model, .threads = 1, .backend = j.backend, .ranks = &ranks};
   o.config = j.resume ? NULL : &j.config, o.data = j.resume ? NULL : j.data, o.out = j.out, o.resume = j.resume;
-  o.run.threads = 1, o.run.backend = j.backend;
-  o.ranks = &ranks;
+  o.model = &model;
   o.event = stop_after_two, o.context = &stops;
   if (comm->rank == j.odd_rank) j.odd(&o, &j.config);
   int code = choir_train(&o);

@@ -30,7 +30,7 @@ static inline void make_tiny(tiny *c, const char *objective) {
   choir_config config = masked(objective);
   test_set(&config, "vocab_size=%d experts=2 sequence_length=%d batch_sequences=1 router.pool=sequence", V + 1, T);
   test_set(&config, "head_scale=0.25"); /* far from uniform */
-  choir_model_options run = {.threads = 1};
+  choir_model_options run = {.size = sizeof run, .threads = 1};
   test_ok(choir_model_create(&config, 5, &run, &c->model));
   for (int code = 0; code < READ; code++) {
     int32_t token[T];

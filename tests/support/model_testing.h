@@ -31,7 +31,7 @@ static inline void model_tokens(int32_t *token, int count, uint32_t sub) {
 
 /* Weights as they are drawn, on two threads. */
 static inline choir_model *model_fresh(const choir_config *config) {
-  choir_model_options run = {.threads = 2};
+  choir_model_options run = {.size = sizeof run, .threads = 2};
   choir_model *model;
   test_ok(choir_model_create(config, 5, &run, &model));
   return model;
@@ -39,7 +39,8 @@ static inline choir_model *model_fresh(const choir_config *config) {
 
 /* As training would leave it, but for the weights: cut-offs and centroids are means over three batches. */
 static inline choir_model *model_new(const choir_config *config, const char *backend, const char *compute) {
-  choir_model_options run = {.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
+  choir_model_options run = {
+      .size = sizeof run, .backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
   choir_model *model;
   test_ok(choir_model_create(config, 5, &run, &model));
   test_ok(ch_model_plan(model, MODEL_B, MODEL_T, 0));

@@ -48,7 +48,7 @@ static int end_all(void **state) {
 static choir_model *new_model(const char *router) {
   choir_config c;
   choir_model *model;
-  choir_model_options run = {.backend = "cpu", .threads = 2};
+  choir_model_options run = {.size = sizeof run, .backend = "cpu", .threads = 2};
   ch_config_default(&c);
   test_set(&c, "layers=2 d_model=48 d_hidden=64 heads=3 experts=4 sequence_length=64 batch_sequences=4");
   c.model.vocab_size = choir_tokenizer_vocab_size(tokenizer);
@@ -265,7 +265,9 @@ static int use_it(void *model, const choir_progress *p) {
 static void whole_task(void **state) {
   choir_model *model = new_model("expert_choice");
   choir_task_options o = CHOIR_TASK_OPTIONS_INIT;
+  choir_score_options score = CHOIR_SCORE_OPTIONS_INIT;
   choir_task_result r, more;
+  o.score = &score;
   o.data = corpus_home;
   o.out = corpus_path("predictions.tsv");
   o.batch_sequences = 8;
@@ -288,11 +290,11 @@ static void whole_task(void **state) {
   choir_model_on_routing(model, NULL, NULL);
   assert_true(model->net.config.router.eval_capacity_factor == 0.5);
   assert_memory_equal(&more.measure[0], &r.measure[0], offsetof(choir_task_measure, matthews));
-  o.score.progress = use_it;
-  o.score.context = model;
+  score.progress = use_it;
+  score.context = model;
   test_ok(choir_task_score(model, tokenizer, task, &o, &r));
   assert_memory_equal(&more.measure[0], &r.measure[0], 2 * sizeof r.measure[0]);
-  o.score.progress = NULL;
+  score.progress = NULL;
   o.batch_sequences = 0;
   test_ok(choir_task_score(model, tokenizer, task, &o, &r));
   assert_int_equal(r.measures, 1);
@@ -302,7 +304,7 @@ static void whole_task(void **state) {
   o.capacity_factor = -1;
   test_fails(choir_task_score(model, tokenizer, task, &o, &r), CHOIR_ERROR_ARGUMENT, "capacity_factor");
   o.capacity_factor = 0;
-  o.score.progress = stop;
+  score.progress = stop;
   test_ok(choir_model_set_routing(model, "batch"));
   test_fails(choir_task_score(model, tokenizer, task, &o, &r), CHOIR_ERROR_INTERRUPTED, "stopped");
   assert_int_equal(model->causal, CH_NOT_CAUSAL); /* the caller's routing is back */

@@ -142,7 +142,7 @@ static int plan_really(const ch_comm *comm, void *context) {
   const ch_layout *l = &job->layout;
   const choir_ranks ranks = {
       .comm = &network, .replicas = l->replicas, .hidden = l->hidden, .dense_sharded = l->dense_sharded};
-  choir_model_options run = {.emulate_bf16 = 1, .ranks = &ranks};
+  choir_model_options run = {.size = sizeof run, .emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   ch_trainer t;
   choir_memory memory;

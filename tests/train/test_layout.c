@@ -59,7 +59,7 @@ static int choose(const ch_comm *comm, void *context) {
                        .replicas = comm->rank && comm->rank == j->odd ? 2 : j->told.replicas,
                        .hidden = j->told.hidden,
                        .dense_sharded = j->told.dense_sharded};
-  const choir_model_options run = {.threads = 1, .emulate_bf16 = 1};
+  const choir_model_options run = {.size = sizeof run, .threads = 1, .emulate_bf16 = 1};
   char why[512];
   if (j->mib > 0 && limit_memory(j->mib)) return 1;
   int code = ch_layout_choose(&j->config, &run, &ranks, why, sizeof why);
@@ -210,9 +210,10 @@ static int train(const ch_comm *comm, void *context) {
   choir_config c = *j->config;
   char text[512] = "";
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  choir_model_options model = {.size = sizeof model, .threads = 1, .ranks = &ranks};
   c.train.steps = j->steps;
   o.config = &c, o.data = "data", o.out = "run", o.resume = j->steps > 2;
-  o.run.threads = 1, o.ranks = &ranks, o.event = told, o.context = text;
+  o.model = &model, o.event = told, o.context = text;
   int code = choir_train(&o), says = strstr(text, comm->size > 4 ? "2 replicas x 4" : "bit for bit") != NULL;
   if (code || !says) fprintf(stderr, "rank %d: %s; layout: %s\n", comm->rank, choir_error_message(), text);
   return code || !says;

@@ -185,10 +185,11 @@ static void fills(void **state) {
   int32_t mask = choir_config_mask_token(&c), text[N], before[N];
   static float logits[N * MODEL_V];
   for (int t = 0; t < N; t++) before[t] = t % 3 ? mask : t;
-  const choir_fill_options ways[] = {{.top_p = 1, .temperature = 1},
-                                     {.top_p = 0.9, .temperature = 0.7, .steps = 4, .block = 5, .random_order = 1},
-                                     {.top_p = 1, .steps = 3, .seed = 3},
-                                     {.top_p = 1, .steps = 1000, .block = 1000, .top_k = 2, .temperature = 2}};
+  const choir_fill_options ways[] = {
+      {.size = sizeof *ways, .top_p = 1, .temperature = 1},
+      {.size = sizeof *ways, .top_p = 0.9, .temperature = 0.7, .steps = 4, .block = 5, .random_order = 1},
+      {.size = sizeof *ways, .top_p = 1, .steps = 3, .seed = 3},
+      {.size = sizeof *ways, .top_p = 1, .steps = 1000, .block = 1000, .top_k = 2, .temperature = 2}};
   for (int i = 0; i < 4; i++) {
     int32_t again[N];
     memcpy(text, before, sizeof text), memcpy(again, before, sizeof text);
@@ -198,16 +199,19 @@ static void fills(void **state) {
     for (int t = 0; t < N; t++) assert_true(t % 3 ? text[t] >= 0 && text[t] < mask : text[t] == t);
   }
   memcpy(text, before, sizeof text);
-  test_ok(choir_fill(model, N, text, &(choir_fill_options){.top_p = 1, .steps = 1}));
+  test_ok(
+      choir_fill(model, N, text, &(choir_fill_options){.size = sizeof(choir_fill_options), .top_p = 1, .steps = 1}));
   test_ok(choir_model_forward(model, 1, N, before, logits, 0, &r));
   for (int t = 0; t < N; t++)
     for (int v = 0; v < mask && t % 3; v++) assert_true(logits[t * MODEL_V + v] <= logits[t * MODEL_V + text[t]]);
   int calls = 0;
   memcpy(text, before, sizeof text);
-  choir_fill_options stopped = {.top_p = 1, .temperature = 1, .progress = stop_after_three, .context = &calls};
+  choir_fill_options stopped = {
+      .size = sizeof stopped, .top_p = 1, .temperature = 1, .progress = stop_after_three, .context = &calls};
   test_fails(choir_fill(model, N, text, &stopped), CHOIR_ERROR_INTERRUPTED, "3 of 13 gaps");
-  test_fails(choir_fill(model, N, text, &(choir_fill_options){.top_p = 1, .steps = -1}), CHOIR_ERROR_ARGUMENT,
-             "steps -1");
+  test_fails(
+      choir_fill(model, N, text, &(choir_fill_options){.size = sizeof(choir_fill_options), .top_p = 1, .steps = -1}),
+      CHOIR_ERROR_ARGUMENT, "steps -1");
   test_fails(choir_fill(model, 0, text, NULL), CHOIR_ERROR_ARGUMENT, "count 0");
   test_fails(choir_fill(model, 1, &(int32_t){-7}, NULL), CHOIR_ERROR_ARGUMENT,
              "token 0 is -7"); /* without a gap, too */
@@ -229,8 +233,10 @@ static void draws_what_the_model_says(void **state) {
   int found[TEXTS] = {0};
   for (uint64_t seed = 0; seed < N; seed++) {
     int32_t text[T] = {MASK, MASK, MASK, MASK};
-    test_ok(choir_fill(c.model, T, text,
-                       &(choir_fill_options){.temperature = 1, .top_p = 1, .random_order = 1, .seed = seed}));
+    test_ok(choir_fill(
+        c.model, T, text,
+        &(choir_fill_options){
+            .size = sizeof(choir_fill_options), .temperature = 1, .top_p = 1, .random_order = 1, .seed = seed}));
     found[text[0] + 3 * text[1] + 9 * text[2] + 27 * text[3]]++;
   }
   double chi = 0, total = 0;
@@ -261,7 +267,7 @@ static void what_has_no_meaning_is_refused(void **state) {
   refuse("train.mask_schedule", "cosine", NULL, NULL, "mask_schedule is cosine, which train.objective 'next_token'");
   refuse("router.capacity_schedule", "linear", NULL, NULL, "capacity_schedule is linear with train.objective next_tok");
   choir_config c = masked("masked_diffusion");
-  choir_model_options run = {.threads = 1};
+  choir_model_options run = {.size = sizeof run, .threads = 1};
   choir_model *model;
   choir_session *session;
   choir_forward_result r;

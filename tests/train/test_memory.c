@@ -19,7 +19,7 @@ static void plan_is_that_of_the_arenas(void **state) {
     choir_model *model;
     choir_config_costs costs;
     ch_trainer t;
-    choir_model_options run = {.emulate_bf16 = 1, .threads = 2};
+    choir_model_options run = {.size = sizeof run, .emulate_bf16 = 1, .threads = 2};
     test_ok(ch_config_load(CHOIR_SOURCE_DIR "/configs/pico.json", &c));
     c.train.compute = ch_word_number(ch_compute_names, computes[i % 2]);
     c.train.optimizer = i / 4;

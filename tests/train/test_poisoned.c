@@ -46,6 +46,7 @@ static void poisoned_fill(ch_ops *ops, ch_compute compute) {
 static void train(const char *on, const char *router, const char *out) {
   choir_config c;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  choir_model_options model = {.size = sizeof model, .backend = on, .threads = 2, .emulate_bf16 = 1};
   test_ok(ch_config_load("config.json", &c));
   static const char *const of[][2] = {{"dense", "experts=1"},
                                       {"expert_choice", "router.threshold_after=2"},
@@ -60,7 +61,7 @@ static void train(const char *on, const char *router, const char *out) {
   for (size_t i = 0; i < sizeof of / sizeof *of; i++)
     if (!strcmp(of[i][0], router)) test_set(&c, "%s", of[i][1]);
   o.config = &c, o.data = "data", o.out = out;
-  o.run.backend = on, o.run.threads = 2, o.run.emulate_bf16 = 1;
+  o.model = &model;
   test_ok(choir_train(&o));
 }
 

@@ -61,7 +61,8 @@ static uint64_t hash_result(const choir_trainer_result *r) {
 static void new_trainer(const ch_comm *comm, const ch_layout *layout, const choir_config *config, ch_trainer *t) {
   const choir_ranks ranks = {
       .comm = comm, .replicas = layout->replicas, .hidden = layout->hidden, .dense_sharded = layout->dense_sharded};
-  choir_model_options run = {.backend = "cpu", .threads = 1 + comm->size % 2, .emulate_bf16 = 1, .ranks = &ranks};
+  choir_model_options run = {
+      .size = sizeof run, .backend = "cpu", .threads = 1 + comm->size % 2, .emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
   test_ok(ch_trainer_plan(model, t));
@@ -369,7 +370,7 @@ static void traffic_of_every_kind(void **state) {
 static int refused(const ch_comm *comm, void *context) {
   const choir_config *config = context;
   const choir_ranks ranks = {.comm = comm};
-  choir_model_options run = {.backend = "cpu", .threads = 1, .ranks = &ranks};
+  choir_model_options run = {.size = sizeof run, .backend = "cpu", .threads = 1, .ranks = &ranks};
   choir_model *model;
   ch_trainer t;
   test_ok(ch_model_prepare(config, &run, &model));

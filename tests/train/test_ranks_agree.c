@@ -146,7 +146,7 @@ static int alone(const ch_comm *comm, choir_model *model, const choir_tokenizer 
 static int ends(const ch_comm *comm, void *context) {
   const odd_job *j = context;
   const choir_ranks ranks = {.comm = comm};
-  choir_model_options o = {.threads = 1, .ranks = &ranks};
+  choir_model_options o = {.size = sizeof o, .threads = 1, .ranks = &ranks};
   choir_model *model;
   choir_tokenizer *tokenizer;
   test_ok(choir_model_load("expert_choice", &o, &model, &tokenizer));
@@ -198,7 +198,7 @@ static int another_model(const ch_comm *comm, void *context) {
   const int odd = comm->rank == 2;
   choir_ranks ranks = odd ? w->ranks : (choir_ranks){0};
   ranks.comm = comm;
-  choir_model_options o = {.threads = 1, .ranks = &ranks, .emulate_bf16 = 1};
+  choir_model_options o = {.size = sizeof o, .threads = 1, .ranks = &ranks, .emulate_bf16 = 1};
   if (odd) o.compute = w->compute, o.backend = w->backend, o.shards = w->shards;
   choir_model *model;
   char want[80];

@@ -150,7 +150,7 @@ static void inspect(report *r, choir_model *model, const choir_tokenizer *tokeni
 static int look(const ch_comm *comm, void *context) {
   const job *j = context;
   const choir_ranks ranks = {.comm = comm};
-  choir_model_options o = {.threads = 1, .ranks = &ranks, .shards = j->shards};
+  choir_model_options o = {.size = sizeof o, .threads = 1, .ranks = &ranks, .shards = j->shards};
   choir_model *model;
   choir_tokenizer *tokenizer;
   report *r = comm->rank ? calloc(1, sizeof *r) : &j->of[comm->size];
@@ -200,11 +200,15 @@ static void shards_of_the_caller(void **state) {
   choir_model *model;
   make_run("expert_choice", 1, "single");
   same_numbers((job){.run = "single", .shards = 4}, (const int[]){1, 2, 4, 0});
-  test_fails(choir_model_load("single", &(choir_model_options){.shards = -1}, &model, NULL), CHOIR_ERROR_ARGUMENT,
-             "shards is -1: it must be 1 to");
-  test_fails(choir_model_load("single", &(choir_model_options){.shards = (1 << 20) + 1}, &model, NULL),
-             CHOIR_ERROR_ARGUMENT, "shards is 1048577: it must be 1 to 1048576");
-  test_ok(choir_model_load("single", &(choir_model_options){.shards = 1 << 20}, &model, NULL));
+  test_fails(choir_model_load("single", &(choir_model_options){.size = sizeof(choir_model_options), .shards = -1},
+                              &model, NULL),
+             CHOIR_ERROR_ARGUMENT, "shards is -1: it must be 1 to");
+  test_fails(
+      choir_model_load("single", &(choir_model_options){.size = sizeof(choir_model_options), .shards = (1 << 20) + 1},
+                       &model, NULL),
+      CHOIR_ERROR_ARGUMENT, "shards is 1048577: it must be 1 to 1048576");
+  test_ok(choir_model_load("single", &(choir_model_options){.size = sizeof(choir_model_options), .shards = 1 << 20},
+                           &model, NULL));
   choir_model_free(model);
 }
 

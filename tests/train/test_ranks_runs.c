@@ -145,7 +145,8 @@ static int cannot_write(const ch_comm *comm, void *context) {
   const choir_ranks ranks = {.comm = comm};
   int first = !comm->rank;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
-  o.config = &j->config, o.data = j->data, o.out = j->out, o.run.threads = 1, o.ranks = &ranks;
+  choir_model_options model = {.size = sizeof model, .threads = 1, .ranks = &ranks};
+  o.config = &j->config, o.data = j->data, o.out = j->out, o.model = &model;
   o.event = no_more_bytes, o.context = &first;
   int code = choir_train(&o);
   if (code == CHOIR_ERROR_IO && strstr(choir_error_message(), "checkpoint of step 2 not saved")) return 0;

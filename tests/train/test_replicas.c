@@ -51,7 +51,7 @@ static int train_bits(const ch_comm *comm, void *context) {
                              .replicas = j->layout.replicas,
                              .hidden = j->layout.hidden,
                              .dense_sharded = j->layout.dense_sharded};
-  choir_model_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
+  choir_model_options run = {.size = sizeof run, .backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
   static int32_t token[2 * B * T];
   choir_model *model;
   ch_trainer t;
@@ -136,10 +136,9 @@ static int train(const ch_comm *comm, void *context) {
                              .hidden = j->layout.hidden,
                              .dense_sharded = j->layout.dense_sharded};
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  choir_model_options model = {.size = sizeof model, .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
   o.config = j->resume ? NULL : &j->config, o.data = j->resume ? NULL : "data", o.out = j->out, o.resume = j->resume;
-  o.run.threads = 1;
-  o.run.emulate_bf16 = 1;
-  o.ranks = &ranks;
+  o.model = &model;
   o.event = stop_after_two, o.context = &j->stops;
   int code = choir_train(&o);
   if (code == j->code && (!j->message || strstr(choir_error_message(), j->message))) return 0;
@@ -281,7 +280,7 @@ static int look(const ch_comm *comm, void *context) {
                              .replicas = s->layout.replicas,
                              .hidden = s->layout.hidden,
                              .dense_sharded = s->layout.dense_sharded};
-  choir_model_options o = {.threads = 1, .ranks = &ranks};
+  choir_model_options o = {.size = sizeof o, .threads = 1, .ranks = &ranks};
   choir_model *model;
   choir_tokenizer *tokenizer;
   choir_eval_result e;

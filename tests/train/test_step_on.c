@@ -8,7 +8,7 @@ enum { LONG = 32, SHORT = 16, ROWS = 3 };
 
 /* A trainer of a fresh model. */
 static void begin_on(const char *backend, const choir_config *config, ch_trainer *t) {
-  choir_model_options run = {.backend = backend, .compute = "fp32", .threads = 2};
+  choir_model_options run = {.size = sizeof run, .backend = backend, .compute = "fp32", .threads = 2};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
   test_ok(ch_trainer_plan(model, t));
@@ -208,7 +208,7 @@ static void frozen(void **state) {
   static const char *const bad[][2] = {{"*.attn", "number 1"}, {"*.attn.*,x", "number 2"}, {"*", "nothing to train"}};
   for (int i = 0; i < 3; i++) {
     choir_model *model;
-    choir_model_options run = {.backend = "cpu", .compute = "fp32"};
+    choir_model_options run = {.size = sizeof run, .backend = "cpu", .compute = "fp32"};
     strcpy(config.train.freeze, bad[i][0]);
     test_ok(ch_model_prepare(&config, &run, &model));
     assert_int_equal(ch_trainer_plan(model, &t), CHOIR_ERROR_ARGUMENT);

@@ -34,11 +34,12 @@ static int on_event(void *context, const choir_event *e) {
 
 static int train(const choir_config *config, const char *out, int threads, watch *w) {
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  choir_model_options model = {.size = sizeof model, .threads = threads};
   o.config = config;
   o.data = config ? "data" : NULL;
   o.out = out;
   o.resume = !config;
-  o.run.threads = threads;
+  o.model = &model;
   o.event = on_event;
   o.context = w;
   return choir_train(&o);

@@ -49,7 +49,8 @@ static int set_up_serving(ch_bench *b, serving *s) {
   s->token = ch_bench_tokens(b, length, s->config.model.vocab_size);
   s->logits = ch_bench_host(b, (size_t)s->rows * (size_t)s->config.model.vocab_size * sizeof *s->logits);
   CH_TRY(b->code);
-  choir_session_options options = {.slots = 1, .length = (int)length, .chunk = s->prompt ? s->prompt : s->tokens};
+  choir_session_options options = {
+      .size = sizeof options, .slots = 1, .length = (int)length, .chunk = s->prompt ? s->prompt : s->tokens};
   return choir_session_create(s->model, &options, &s->session);
 }
 

@@ -97,7 +97,7 @@ static int write_out(const export_job *j) {
 }
 
 static int run_job(export_job *j) {
-  choir_model_options options = {.compute = "fp32", .threads = j->options->threads};
+  choir_model_options options = {.size = sizeof options, .compute = "fp32", .threads = j->options->threads};
   CH_TRY(check_export_options(j));
   CH_TRY(open_checkpoint(j));
   if (j->options->data) CH_TRY(choir_model_load(j->result->checkpoint, &options, &j->model, NULL));
