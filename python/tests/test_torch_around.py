@@ -16,6 +16,10 @@ if torch:
     from torch.nn.utils import parametrize
 
 
+def found(name):
+    return importlib.util.find_spec(name) is not None
+
+
 class Around(TorchTest):
     def setUp(self):
         super().setUp()
@@ -162,6 +166,46 @@ class Around(TorchTest):
             twin.load_state_dict(layer.state_dict())
             self.assertEqual(twin.thresholds.dtype, torch.float32)
 
+    def quantized(self, dtype):
+        """(name, layer) with gates of 8 bits that torchao and bitsandbytes make, and one of 4; those that are installed."""
+        made = [("plain", self.torch.MoE(64, 24, 8, "bias_balanced", top_k=2, bias_rate=0.1, dtype=dtype, device=DEVICE))]
+        if found("torchao"):
+            quantization = importlib.import_module("torchao.quantization")
+            for name in ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Float8WeightOnlyConfig"):
+                made.append((name, copy.deepcopy(made[0][1])))
+                quantization.quantize_(made[-1][1], getattr(quantization, name)())
+        if found("bitsandbytes"):
+            modules = importlib.import_module("bitsandbytes.nn")
+            for name, more in (("Linear8bitLt", {"has_fp16_weights": False}), ("LinearNF4", {})):
+                made.append((name, copy.deepcopy(made[0][1])))
+                gate = getattr(modules, name)(64, 8, bias=False, **more)
+                gate.weight.data = made[0][1].gate.weight.detach().clone()
+                made[-1][1].gate = gate
+                made[-1][1].to(DEVICE)  # which quantizes
+        return made
+
+    def test_quantized_gates(self):
+        """They choose almost as before, whatever the layer's type, and stand in nobody's way."""
+        ranks, lacking = importlib.import_module("choir.torch.ranks"), not (found("torchao") and found("bitsandbytes"))
+        if lacking:
+            print("\nNOT TESTED: choir.torch with quantized gates: torchao and bitsandbytes are not both installed")
+        for dtype in (torch.float32, torch.bfloat16):
+            x, layers = torch.randn(2, 32, 64, dtype=dtype, device=DEVICE), self.quantized(dtype)
+            for name, layer in layers:
+                given = x.clone().requires_grad_()
+                out = layer(given)
+                out.float().square().mean().backward()
+                self.assertEqual((out.dtype, out.isfinite().all().item()), (dtype, True), name)
+                self.assertGreater(float(given.grad.abs().sum()), 0, name)
+                wanted = layer.routing.taken if name == "plain" else wanted
+                same = (layer.routing.taken == wanted).float().mean()
+                self.assertGreater(float(same), 0.85 if name == "LinearNF4" else 0.96, name)
+                self.torch.update_routers(layer)
+                self.assertEqual(int(layer.observed), 1, name)
+                ranks._weights_of(layer)  # of several processes
+                torch.testing.assert_close(copy.deepcopy(layer)(x), layer(x), msg=name)
+                layer.state_dict(), repr(layer)
+
     def test_sums_that_stayed_on_another_device(self):
         """FSDP2 moves buffers and parameters only: the step begins anew, and the forward keeps its losses and routing."""
         layer = self.layer("bias_balanced", z_loss_weight=0.1)
@@ -228,7 +272,7 @@ class Around(TorchTest):
 
     def test_adapters(self):
         """PEFT's LoRA on the gate and on the experts: trained, moved, merged."""
-        if importlib.util.find_spec("peft") is None:
+        if not found("peft"):
             print("\nNOT TESTED: choir.torch under adapters: peft is not installed")
             return
         x = self.x.cpu()

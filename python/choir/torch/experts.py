@@ -54,7 +54,8 @@ class Gate(_Linear):
             self.register_buffer("weight", weight.float() if means else weight)
 
     def forward(self, rows: Tensor) -> Tensor:
-        return F.linear(rows, self.weight.to(rows.dtype))
+        weight = self.weight.to(rows.dtype)  # a quantized one may keep its type
+        return F.linear(rows.to(weight.dtype), weight).to(rows.dtype)
 
     def _load_from_state_dict(self, *given):
         super()._load_from_state_dict(*given)

@@ -65,7 +65,8 @@ def _weights_of(layer: nn.Module) -> Optional[tuple]:
         if any(placement.is_shard() for placement in weight.placements):
             return ("shared", *sorted(weight.device_mesh.mesh.flatten().tolist()))
         weight = weight.to_local()
-    if not isinstance(weight, Tensor) or weight.shape != (len(layer.thresholds), layer.d_model):
+    plain = type(weight) in (Tensor, nn.Parameter)  # a quantized one has no bits of its own
+    if not plain or weight.shape != (len(layer.thresholds), layer.d_model):
         return None
     bits = weight.detach().contiguous().view(torch.uint8).reshape(-1).long()
     return "bits", int((bits * torch.arange(1, len(bits) + 1, device=bits.device)).sum())
