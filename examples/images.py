@@ -1,7 +1,7 @@
 """images.py [--minutes 5] [--out images]: trains a small diffusion transformer with expert choice on photographs of
 clothes (Debian's package dataset-fashion-mnist, fetched and unpacked, not installed), and writes OUT/samples.png, its own
-pictures, a class a column, and OUT/experts.png, which patches the experts take at four levels of noise. Takes PyTorch
-1.13 or later.
+pictures, a class a column, OUT/experts.png, which patches the experts take at four levels of noise, and OUT/index.html,
+which names each patch's experts under the pointer. Takes PyTorch 1.13 or later.
 
 The model is DiT (Peebles and Xie 2022, arXiv:2212.09748) in pixels, trained by flow matching; in every second block an
 ExpertChoice layer stands where the feed-forward layer stood. Experts choose among all patches of the batch, so a patch
@@ -9,6 +9,7 @@ competes with those of other pictures and other levels of noise. Samples are dra
 its score reaches the mean cut-off of training, and a picture does not depend on what is drawn beside it."""
 
 import argparse
+import base64
 import copy
 import gzip
 import hashlib
@@ -218,16 +219,52 @@ def sheet(pictures, rows, zoom=3, gap=2):
     return framed.view(rows, columns, side, side, 3).transpose(1, 2).reshape(rows * side, columns * side, 3)
 
 
+def one_a_class(photographs, labels):
+    some = torch.stack([(labels == y).nonzero()[3, 0] for y in range(CLASSES)])
+    return photographs[some].float() / 127.5 - 1, labels[some]
+
+
 def where_experts_look(model, photographs, labels):
     """A photograph of each class, and below it the experts of its patches at four levels of noise."""
-    some = torch.stack([(labels == y).nonzero()[3, 0] for y in range(CLASSES)])
-    x, y = photographs[some].float() / 127.5 - 1, labels[some]
+    x, y = one_a_class(photographs, labels)
     rows = [shaded(x, experts_of(model, x, y, t)) for t in NOISE]
     return sheet(torch.cat([colours(x), *rows]), 1 + len(NOISE))
 
 
-def write_png(path, picture):
-    """picture [height,width,3] of 0 to 1."""
+@torch.no_grad()
+def page_of_experts(model, photographs, labels):
+    """The same as HTML, with one noise: under the pointer a patch names its experts in each mixture."""
+    x, y = one_a_class(photographs, labels)
+    rows = []
+    for t in NOISE:
+        noisy = torch.lerp(x, torch.randn_like(x), t)
+        model(noisy, torch.full((len(x),), t), y)
+        taken = torch.stack([layer.routing.taken.unflatten(0, (len(x), -1)) for layer in mixtures(model)], 2)
+        cells = []
+        for picture, patches in zip(sheet(colours(noisy), 1, 4, 0).split(4 * SIDE, 1), taken):
+            names = [
+                "; ".join(f"mixture {i}: {', '.join(map(str, mine.nonzero()[:, 0].tolist())) or 'none'}"
+                          for i, mine in enumerate(patch, 1)) for patch in patches
+            ]  # fmt: skip
+            shades = "".join(
+                f'<i title="{name}" style="opacity:{min(1, patch[-1].sum().item() / 3):.2f}"></i>'
+                for name, patch in zip(names, patches)
+            )
+            image = base64.b64encode(png(picture)).decode()
+            cells.append(f'<td style="background-image:url(data:image/png;base64,{image})"><div>{shades}</div>')
+        rows.append(f"<tr><th>{t:g}{''.join(cells)}")
+    side = 4 * PATCH
+    return (
+        '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Where the experts look</title><style>'
+        f"td{{width:{4 * SIDE}px;height:{4 * SIDE}px;padding:0}}div{{display:grid;grid-template-columns:repeat(7,{side}px)}}"
+        f"i{{width:{side}px;height:{side}px;background:#ff7300cc}}i:hover{{outline:1px solid}}</style>"
+        "<h1>Where the experts look</h1><p>Photographs with noise, a level a row. The more orange a patch, the more experts"
+        f" of the last mixture it has; the pointer on it shows which, in each mixture.<table>{''.join(rows)}</table></html>\n"
+    )
+
+
+def png(picture):
+    """picture [height,width,3] of 0 to 1, as a file of PNG."""
     height, width, _ = picture.shape
     rows = (picture.clamp(0, 1) * 255).round().to(torch.uint8).reshape(height, -1)
     raw = b"".join(b"\0" + bytes(row.tolist()) for row in rows)
@@ -237,7 +274,7 @@ def write_png(path, picture):
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(raw, 9)) + chunk(b"IEND", b"")
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + parts)
+    return b"\x89PNG\r\n\x1a\n" + parts
 
 
 def fetch(folder):
@@ -294,12 +331,15 @@ def main():
     )
     ema = train(model, *load(folder, "train"), o.minutes)
 
-    write_png(o.out / "samples.png", sheet(colours(sample(ema, torch.arange(CLASSES).repeat(4))), 4))
-    write_png(o.out / "experts.png", where_experts_look(ema, *load(folder, "t10k")))
+    held_out = load(folder, "t10k")
+    drawn = sheet(colours(sample(ema, torch.arange(CLASSES).repeat(4))), 4)
+    (o.out / "samples.png").write_bytes(png(drawn))
+    (o.out / "experts.png").write_bytes(png(where_experts_look(ema, *held_out)))
+    (o.out / "index.html").write_text(page_of_experts(ema, *held_out))
     print(
         f"{o.out}/samples.png: a class a column. {o.out}/experts.png: photographs, and below each its patches at noise"
     )
-    print(f"{', '.join(map(str, NOISE))}: the more orange, the more experts a patch has")
+    print(f"{', '.join(map(str, NOISE))}: the more orange, the more experts a patch has. {o.out}/index.html names these.")
 
 
 if __name__ == "__main__":

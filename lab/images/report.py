@@ -210,9 +210,9 @@ def pictures(weights, data):
     model.load_state_dict(torch.load(weights))
     model.eval()
     drawn = images.sample(model, torch.arange(images.CLASSES).repeat(3))
-    images.write_png(ROOT / "docs/images-samples.png", images.sheet(images.colours(drawn), 3))
+    (ROOT / "docs/images-samples.png").write_bytes(images.png(images.sheet(images.colours(drawn), 3)))
     looked = images.where_experts_look(model, *images.load(images.fetch(data), "t10k"))
-    images.write_png(ROOT / "docs/images-experts.png", looked)
+    (ROOT / "docs/images-experts.png").write_bytes(images.png(looked))
 
 
 def main():

@@ -3,6 +3,7 @@ examples/images.py draws a picture alone as in any batch."""
 
 import importlib.util
 import json
+import re
 import struct
 import sys
 import tempfile
@@ -114,14 +115,19 @@ class Example(unittest.TestCase):
         drawn = self.images.sample(self.model, torch.arange(10), steps=2)
         self.assertTrue(torch.isfinite(drawn).all())
         looked = self.images.where_experts_look(self.model, self.pictures, self.labels)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "a.png"
-            self.images.write_png(path, looked)
-            data = path.read_bytes()
+        data = self.images.png(looked)
         width, height = struct.unpack(">II", data[16:24])
         self.assertEqual((height, width, 3), tuple(looked.shape))
         packed = data[data.index(b"IDAT") + 4 : data.index(b"IEND") - 8]
         self.assertEqual(len(zlib.decompress(packed)), height * (1 + 3 * width))
+
+    def test_a_page_names_experts(self):
+        page = self.images.page_of_experts(self.model, self.pictures, self.labels)
+        titles = re.findall(r'title="mixture 1: ([0-9, ]+|none); mixture 2: ([0-9, ]+|none)"', page)
+        self.assertEqual(len(titles), 4 * 10 * 49)
+        self.assertGreater(len(set(titles)), 10)
+        taken = [sum(len(second.split(",")) for _, second in titles if second != "none"), len(titles)]
+        self.assertLess(abs(taken[0] / taken[1] - 1), 0.5)
 
     def test_runs_of_a_seed_are_pairs(self):
         run = module(LAB / "run.py")
