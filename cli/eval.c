@@ -1,5 +1,7 @@
 /* choir eval: loss on held-out data or a text, and how it was routed. */
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cli.h"
 
@@ -16,99 +18,96 @@ static const char *const causal_routings[] = {"threshold", "adaptive"};
 static const char *const masked_routings[] = {"sequence", "threshold"};
 enum { CAUSAL = 2 };
 
-typedef struct {
-  choir_eval_result r;
-  json_t *sources; /* their names, tokens and losses */
-  json_t *ratios;  /* of masked models, losses by mask ratio */
-} evaluation;
-static evaluation results[1 + CAUSAL], *running;
+static choir_eval_result results[1 + CAUSAL];
 
-static void add_source(void *context, const char *name, int64_t tokens, double loss) {
-  json_array_append_new(running->sources, json_pack("{s:s, s:I, s:o}", "name", name, "tokens", (json_int_t)tokens,
-                                                    "loss", cli_json_real(loss)));
+static json_t *sources_json(const choir_eval_result *r) {
+  json_t *list = json_array();
+  for (int i = 0; i < r->source_count; i++)
+    json_array_append_new(list, json_pack("{s:s, s:I, s:o}", "name", r->sources[i].name, "tokens",
+                                          (json_int_t)r->sources[i].tokens, "loss", cli_json_real(r->sources[i].loss)));
+  return list;
 }
 
-static void add_ratio(void *context, double from, double to, int64_t evaluations, double loss) {
-  json_array_append_new(running->ratios, json_pack("{s:f, s:f, s:I, s:o}", "from", from, "to", to, "evaluations",
-                                                   (json_int_t)evaluations, "loss", cli_json_real(loss)));
+static json_t *ratios_json(const choir_eval_result *r) {
+  json_t *list = json_array();
+  for (int i = 0; i < r->ratio_count; i++)
+    json_array_append_new(
+        list, json_pack("{s:f, s:f, s:I, s:o}", "from", r->ratio[i].from, "to", r->ratio[i].to, "evaluations",
+                        (json_int_t)r->ratio[i].evaluations, "loss", cli_json_real(r->ratio[i].loss)));
+  return list;
 }
 
 /* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
-static json_t *result_json(const choir_model *model, const evaluation *e) {
-  const choir_eval_result *r = &e->r;
+static json_t *result_json(const choir_model *model, const choir_eval_result *r) {
   json_t *layers = cli_json_layers(model);
   if (!layers) return NULL;
   json_t *json =
-      json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:O, s:o}", "loss", cli_json_real(r->loss), "perplexity",
+      json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:o, s:o}", "loss", cli_json_real(r->loss), "perplexity",
                 cli_json_real(r->perplexity), "bits_per_byte", cli_json_real(r->bits_per_byte), "unigram_loss",
                 cli_json_real(r->unigram_loss), "gzip_bits_per_byte", cli_json_real(r->gzip_bits_per_byte), "tokens",
                 (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes, "routing", r->routing, "looks_across_tokens",
-                r->looks_across_tokens, "sources", e->sources, "layers", layers);
+                r->looks_across_tokens, "sources", sources_json(r), "layers", layers);
   if (json && cli_is_masked(r->objective))
-    json_object_update_new(json, json_pack("{s:s, s:o, s:O}", "objective", r->objective, "standard_error",
-                                           cli_json_real(r->standard_error), "mask_ratios", e->ratios));
+    json_object_update_new(json, json_pack("{s:s, s:o, s:o}", "objective", r->objective, "standard_error",
+                                           cli_json_real(r->standard_error), "mask_ratios", ratios_json(r)));
   return json;
 }
 
 /* One row for each measure, one column for each routing. */
 static void print_losses(int count) {
-  const choir_eval_result *r = &results[0].r, *causal = &results[count > 1].r;
+  const choir_eval_result *r = &results[0], *causal = &results[count > 1];
   int masked = cli_is_masked(r->objective);
   cli_print_outcome(r->objective, o.eval.text ? "the text" : "held-out text", causal->bits_per_byte / causal->loss,
                     causal->loss, causal->routing, causal->unigram_loss, causal->gzip_bits_per_byte);
   printf("\nrouting       ");
-  for (int i = 0; i < count; i++) printf("  %10s", results[i].r.routing);
+  for (int i = 0; i < count; i++) printf("  %10s", results[i].routing);
   printf("\n%-14s", cli_measure(r->objective));
-  for (int i = 0; i < count; i++) printf("  %10.4f", results[i].r.loss);
+  for (int i = 0; i < count; i++) printf("  %10.4f", results[i].loss);
   printf("   nats a token, over %s tokens, %s\nperplexity    ", cli_grouped(r->tokens), cli_bytes((double)r->bytes));
-  for (int i = 0; i < count; i++) printf("  %10.2f", results[i].r.perplexity);
+  for (int i = 0; i < count; i++) printf("  %10.2f", results[i].perplexity);
   printf("   unigram baseline %.2f\nbits per byte ", exp(r->unigram_loss));
-  for (int i = 0; i < count; i++) printf("  %10.4f", results[i].r.bits_per_byte);
+  for (int i = 0; i < count; i++) printf("  %10.4f", results[i].bits_per_byte);
   if (masked) {
     printf("\nstandard error");
-    for (int i = 0; i < count; i++) printf("  %10.4f", results[i].r.standard_error);
+    for (int i = 0; i < count; i++) printf("  %10.4f", results[i].standard_error);
     puts("   of drawing mask ratios and masks (--mask-samples)");
     return;
   }
   printf("\ncausal        ");
-  for (int i = 0; i < count; i++) printf("  %10s", results[i].r.looks_across_tokens ? "no" : "yes");
+  for (int i = 0; i < count; i++) printf("  %10s", results[i].looks_across_tokens ? "no" : "yes");
   putchar('\n');
   if (r->looks_across_tokens)
     puts("  no: a token's experts depend on other tokens, which writing text cannot know yet");
-  if (count > 1 && !strcmp(results[1].r.routing, "threshold"))
+  if (count > 1 && !strcmp(results[1].routing, "threshold"))
     printf("  threshold: by the mean cut-offs of training%s\n",
            count > 2 ? "; adaptive: by cut-offs that follow the text" : "");
 }
 
-/* The curve over mask ratios of each routing. */
+/* The curve over mask ratios of each routing, which all have the same ones. */
 static void print_ratios(int count) {
-  size_t n = json_array_size(results[0].ratios);
-  if (n) puts("loss of masked tokens by the share that is masked");
-  for (size_t i = 0; i < n; i++) {
-    const json_t *ratio = json_array_get(results[0].ratios, i);
-    printf("  %2.0f to %3.0f %%  ", 100 * json_number_value(json_object_get(ratio, "from")),
-           100 * json_number_value(json_object_get(ratio, "to")));
-    for (int r = 0; r < count; r++)
-      printf("  %10.4f", json_number_value(json_object_get(json_array_get(results[r].ratios, i), "loss")));
-    printf("   %lld evaluations\n", (long long)json_integer_value(json_object_get(ratio, "evaluations")));
+  const choir_eval_result *first = results;
+  if (first->ratio_count) puts("loss of masked tokens by the share that is masked");
+  for (int i = 0; i < first->ratio_count; i++) {
+    printf("  %2.0f to %3.0f %%  ", 100 * first->ratio[i].from, 100 * first->ratio[i].to);
+    for (int r = 0; r < count; r++) printf("  %10.4f", results[r].ratio[i].loss);
+    printf("   %lld evaluations\n", (long long)first->ratio[i].evaluations);
   }
 }
 
 /* Prints the loss of each source if there are several. */
 static void print_sources(int count) {
-  size_t n = json_array_size(results[0].sources);
+  int n = results->source_count;
   if (n > 1) puts("loss by source");
-  for (size_t s = 0; n > 1 && s < n; s++) {
-    const json_t *source = json_array_get(results[0].sources, s);
-    printf("  %-12.64s", json_string_value(json_object_get(source, "name")));
+  for (int s = 0; n > 1 && s < n; s++) {
+    printf("  %-12.64s", results->sources[s].name);
     for (int i = 0; i < count; i++) {
-      const json_t *loss = json_object_get(json_array_get(results[i].sources, s), "loss");
-      if (json_is_number(loss)) /* else --sequences has left nothing of this source */
-        printf("  %10.4f", json_number_value(loss));
-      else
+      double loss = s < results[i].source_count ? results[i].sources[s].loss : (double)NAN;
+      if (isnan(loss)) /* --sequences has left nothing of this source */
         printf("  %10s", "-");
+      else
+        printf("  %10.4f", loss);
     }
-    printf("   over %s tokens\n", cli_grouped(json_integer_value(json_object_get(source, "tokens"))));
+    printf("   over %s tokens\n", cli_grouped(results->sources[s].tokens));
   }
 }
 
@@ -126,13 +125,14 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
   return 0;
 }
 
-static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokenizer, evaluation *e) {
-  running = e;
-  e->sources = json_array(); /* without memory for it the JSON is refused, and the text has no table */
-  o.eval.source = add_source;
-  e->ratios = json_array();
-  o.eval.mask_ratio = add_ratio;
-  return cli_evaluate(model, tokenizer, o.eval, 0, &e->r);
+/* The result has its own sources, since the model's are those of its last evaluation; without memory it has none. */
+static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *r) {
+  int status = cli_evaluate(model, tokenizer, o.eval, 0, r);
+  size_t bytes = status ? 0 : (size_t)r->source_count * sizeof *r->sources;
+  choir_eval_source *own = bytes ? malloc(bytes) : NULL;
+  r->sources = own ? memcpy(own, r->sources, bytes) : NULL;
+  if (!own) r->source_count = 0;
+  return status;
 }
 
 /* By a causal routing, where the router has it and the model can do it; the JSON under its name, in `beside`. */
@@ -170,14 +170,14 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   if (!status && o.json && !(json = result_json(model, &results[0]))) status = cli_fail();
   if (json) json_object_update(json, beside);
   if (json && count > 1 && !masked)
-    json_object_set_new(json, "causal_gap", cli_json_real(results[1].r.loss - results[0].r.loss));
+    json_object_set_new(json, "causal_gap", cli_json_real(results[1].loss - results[0].loss));
   json_decref(beside);
   if (status) return status;
   if (json) return cli_json_print(json);
   print_losses(count);
   print_ratios(count);
   print_sources(count);
-  return print_layers(model, &results[0].r);
+  return print_layers(model, &results[0]);
 }
 
 static int run_eval(int count, const char *const *operands) {
@@ -191,7 +191,7 @@ static int run_eval(int count, const char *const *operands) {
     return cli_fail(); /* how many runs */
   cli_catch_signals();
   status = cli_with_model(operands[0], &o.run, o.routing, 1, evaluate_all);
-  for (int i = 0; i <= CAUSAL; i++) json_decref(results[i].sources), json_decref(results[i].ratios);
+  for (int i = 0; i <= CAUSAL; i++) free((void *)results[i].sources);
   return status;
 }
 

@@ -17,7 +17,7 @@ static struct {
 /* The prompts, and how far they are printed. */
 typedef struct {
   choir_prompt *prompt; /* [count] texts malloc'd */
-  int count, printed, done;
+  int count, printed;
   const choir_generated **ready; /* [count] NULL until a sequence has ended */
   cli_progress progress;
   int begun;                            /* the prompt has been read, text comes */
@@ -105,15 +105,14 @@ static void print_prompt(const choir_prompt *p) {
   if (bold) fputs("\033[0m", stdout);
 }
 
-static int show_text(void *context, int sequence, const char *text, size_t size) {
-  generate_work *w = context;
+static int show_text(generate_work *w, const choir_text_event *new) {
   int first = !w->begun;
   if (first) cli_progress_clear(&w->progress);
   w->begun = 1;
   if (w->count > 1 || o.json) return 0;
   if (first) print_prompt(w->prompt);
-  cli_put_text(stdout, text, size);
-  if (size) w->broken |= fflush(stdout) != 0;
+  cli_put_text(stdout, new->text, new->size);
+  if (new->size) w->broken |= fflush(stdout) != 0;
   return w->broken;
 }
 
@@ -136,21 +135,24 @@ static int print_done(const generate_work *w, int i) {
 }
 
 /* In the order of the prompts, as soon as those before have ended too. */
-static void sequence_done(void *context, int sequence, const choir_generated *generated) {
-  generate_work *w = context;
-  w->ready[sequence] = generated;
-  w->done++;
+static int show_done(generate_work *w, const choir_text_event *new) {
+  w->ready[new->sequence] = new->generated;
   cli_progress_clear(&w->progress);
   while (w->printed < w->count && w->ready[w->printed]) w->broken |= print_done(w, w->printed++) != 0;
   w->broken |= fflush(stdout) != 0;
+  return w->broken;
 }
 
-static int asked_to_stop(void *context) {
+static int on_event(void *context, const choir_event *e) {
+  return (e->kind == CHOIR_EVENT_TEXT ? show_text : show_done)(context, e->text);
+}
+
+static int asked_to_stop(void *context, const choir_progress *p) {
   generate_work *w = context;
   if ((w->count > 1 || !w->begun) && cli_progress_due(&w->progress)) {
     const char *time = cli_duration(cli_seconds() - w->progress.started);
     if (w->count > 1)
-      cli_progress_line(&w->progress, "%d of %d prompts, %s", w->done, w->count, time);
+      cli_progress_line(&w->progress, "%d of %d prompts, %s", (int)p->done, w->count, time);
     else
       cli_progress_line(&w->progress, "reading the prompt, %.3g MB, %s", (double)w->prompt->size / 1e6, time);
   }
@@ -192,7 +194,8 @@ static int check_kind(int masked) {
 
 static int fill(choir_model *model, const choir_tokenizer *tokenizer) {
   const choir_generate_options *g = &o.generate;
-  const cli_fill_request request = {.fill = {.steps = o.steps,
+  const cli_fill_request request = {.fill = {.size = sizeof(choir_fill_options),
+                                             .steps = o.steps,
                                              .block = o.block,
                                              .random_order = !strcmp(o.order, "random"),
                                              .temperature = g->temperature,
@@ -214,9 +217,8 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   if (choir_model_check_causal(model)) return cli_fail(); /* as --routing asked for */
   choir_generate_result result;
   o.generate.stops = w->stops;
-  o.generate.text = show_text;
-  o.generate.done = sequence_done;
-  o.generate.stop = asked_to_stop;
+  o.generate.event = on_event;
+  o.generate.progress = asked_to_stop;
   o.generate.context = w;
   cli_progress_begin(&w->progress, stderr);
   if (choir_generate(model, tokenizer, w->prompt, w->count, &o.generate, &result)) return cli_fail();

@@ -21,10 +21,10 @@ static int is_shared(const cli_verb *verb) {
 }
 
 /* Not the first process alone: it may be the silent one. */
-static void on_silence(void *context, const char *text) {
+static int on_silence(void *context, const choir_event *event) {
   fflush(stdout);
   fprintf(stderr, "choir: %s: it is dead or stopped, or its machine is, or it needs longer than --rank-timeout\n",
-          text);
+          event->notice);
   _exit(CLI_SILENT);
 }
 

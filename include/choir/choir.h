@@ -17,7 +17,7 @@
  * With options: set fields before the call, as options.temperature = 0; choir_eval, choir_score, choir_data_build and
  * others have such a struct each; choir_train and choir_finetune share one.
  *
- * Streaming: options.text hears new text as it comes; a session (choir_session_create) gives the logits of each token
+ * Streaming: options.event hears new text as it comes; a session (choir_session_create) gives the logits of each token
  * and leaves the choice to you; choir_model_on_routing shows how each layer routes meanwhile; a trainer
  * (choir_trainer_create) takes one step at a time on your own batches.
  *
@@ -47,12 +47,12 @@
 #include "choir/config.h"
 #include "choir/data.h"
 #include "choir/error.h"
+#include "choir/event.h"
 #include "choir/finetune.h"
 #include "choir/generate.h"
 #include "choir/layer.h"
 #include "choir/model.h"
 #include "choir/plugin.h"
-#include "choir/progress.h"
 #include "choir/ranks.h"
 #include "choir/router.h"
 #include "choir/routing.h"

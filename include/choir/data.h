@@ -2,7 +2,7 @@
 #ifndef CHOIR_DATA_H
 #define CHOIR_DATA_H
 
-#include "choir/progress.h"
+#include "choir/event.h"
 #include "choir/tokenizer.h"
 
 CHOIR_C_BEGIN

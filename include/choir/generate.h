@@ -2,8 +2,8 @@
 #ifndef CHOIR_GENERATE_H
 #define CHOIR_GENERATE_H
 
+#include "choir/event.h"
 #include "choir/model.h"
-#include "choir/progress.h"
 #include "choir/tokenizer.h"
 
 CHOIR_C_BEGIN
@@ -35,6 +35,14 @@ typedef struct choir_generated {
   int64_t reserved[4];
 } choir_generated;
 
+/* What a sequence has got. */
+typedef struct choir_text_event {
+  int sequence;                     /* number of its prompt */
+  const char *text;                 /* TEXT: what is new, whole characters; it may be nothing */
+  size_t size;                      /* its bytes */
+  const choir_generated *generated; /* END: all of it; lives as long as the result */
+} choir_text_event;
+
 typedef struct choir_generate_options {
   size_t size;              /* sizeof this struct: set by INIT */
   int max_tokens;           /* new tokens of a sequence, at most */
@@ -45,13 +53,9 @@ typedef struct choir_generate_options {
   const char *const *stops; /* NULL-terminated texts that end a sequence, left out themselves; or NULL */
   int batch;                /* sequences that go through the model together; no text depends on it */
   int chunk;                /* tokens of prompts that go through together: memory for speed */
-  /* New text of sequence `sequence`, whole characters, after every token of it; size may be 0. Nonzero ends it all. */
-  int (*text)(void *context, int sequence, const char *text, size_t size);
-  /* A sequence has ended, sooner perhaps than one before it; *generated lives as long as the result. */
-  void (*done)(void *context, int sequence, const choir_generated *generated);
-  int (*stop)(
-      void *context); /* asked between passes of the model, and while a long prompt is encoded; nonzero ends it all */
-  void *context;      /* passed to the three callbacks, which may be NULL */
+  choir_progress_callback progress; /* between passes of the model, and while a long prompt is encoded; in prompts */
+  choir_event_callback event;       /* TEXT, END; what either returns, if not 0, ends it all. They may be NULL */
+  void *context;
 } choir_generate_options;
 #define CHOIR_GENERATE_OPTIONS_INIT                                                                           \
   {                                                                                                           \

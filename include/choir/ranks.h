@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "choir/error.h"
+#include "choir/event.h"
 
 CHOIR_C_BEGIN
 
@@ -57,11 +57,10 @@ CHOIR_API int choir_ranks_agree_message(const choir_ranks *ranks, int code, cons
 CHOIR_API int choir_ranks_check_same(const choir_ranks *ranks, const char *what, const char *text);
 
 /* From now on a thread looks on: when this rank has waited for another one for `seconds` within one exchange, it calls
- * `silent`, once, with who is waited for and where that rank was last heard. Nothing but the end of the process helps
- * then. All ranks must call it, before anything else; seconds 0: nobody looks. CHOIR_ERROR_MEMORY: no thread.
- * CHOIR_ERROR_ARGUMENT, on all: one is of another build of choir; nothing is left to do but to leave. */
-CHOIR_API int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *context, const char *text),
-                                void *context);
+ * `event`, once, with CHOIR_EVENT_SILENT. Nothing but the end of the process helps then. All ranks must call it, before
+ * anything else; seconds 0: nobody looks. CHOIR_ERROR_MEMORY: no thread. CHOIR_ERROR_ARGUMENT, on all: one is of
+ * another build of choir; nothing is left to do but to leave. */
+CHOIR_API int choir_ranks_watch(choir_ranks *ranks, double seconds, choir_event_callback event, void *context);
 
 /* Leaves: all must, and none may have a call of the library under way. */
 CHOIR_API void choir_ranks_free(choir_ranks *ranks);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "choir/error.h"
-#include "choir/progress.h"
+#include "choir/event.h"
 
 CHOIR_C_BEGIN
 

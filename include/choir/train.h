@@ -3,13 +3,28 @@
 #define CHOIR_TRAIN_H
 
 #include "choir/data.h"
+#include "choir/event.h"
 #include "choir/model.h"
-#include "choir/progress.h"
 #include "choir/ranks.h"
 #include "choir/task.h"
 #include "choir/trainer.h"
 
 CHOIR_C_BEGIN
+
+/* What an evaluation found of one source of built data. */
+typedef struct choir_eval_source {
+  char name[65];
+  int64_t tokens; /* held-out ones that were predicted */
+  double loss;    /* their mean, in nats; NaN of none */
+  int64_t reserved[2];
+} choir_eval_source;
+
+/* What an evaluation of a masked model found at some mask ratios: a tenth of them. */
+typedef struct choir_eval_ratio {
+  double from, to;
+  int64_t evaluations; /* of a sequence, at such a ratio */
+  double loss;         /* mean, of their masked tokens */
+} choir_eval_ratio;
 
 typedef struct choir_eval_result {
   double loss; /* nats per token; of masked models see `objective` */
@@ -25,59 +40,12 @@ typedef struct choir_eval_result {
   const char *objective;
   double standard_error; /* of the mean over mask ratios: other draws of ratios and masks would move it by about so
                             much; of next_token, which draws nothing, 0 */
+  const choir_eval_source *sources; /* [source_count] of choir_eval on data; the model's, until its next evaluation */
+  int source_count, ratio_count;
+  choir_eval_ratio ratio[10]; /* [ratio_count] of masked models: the tenths in which there were evaluations, the lowest
+                                 first */
   int64_t reserved[5];
 } choir_eval_result;
-
-/* How fast a step was and, of several ranks, what they sent each other. */
-typedef struct choir_step_speed {
-  double seconds;
-  int64_t sequences;                /* read by the step */
-  double padding;                   /* share of its positions that hold no token */
-  double tokens_per_second, gflops; /* model FLOPs; 0: not counted, as in fine-tuning */
-  double peak_gflops; /* of the backend, measured when the run began, in the run's compute type; 0: not known */
-  double cpu_share;   /* CPU time that the threads had, of the step's; far below 1 on a machine that is busy with other
-                         work; NaN of several ranks and where a device computes */
-  int ranks;          /* processes that took the step; with more than one: */
-  int slowest_rank;   /* that waited least for the others */
-  int64_t sent_bytes, sent_messages; /* by this rank */
-  double waited, waited_least;       /* seconds in exchanges: of this rank, and of the slowest one */
-} choir_step_speed;
-
-/* STEP comes after every step, EVAL and CHECKPOINT after theirs, MEMORY once before the first step, with the memory
- * that the run will need. NOTICE has lines for the user: a damaged checkpoint that was passed over, or a full disk.
- * WAITING comes every second when all steps are done and there is no room to save them. */
-typedef enum {
-  CHOIR_EVENT_STEP,
-  CHOIR_EVENT_EVAL,
-  CHOIR_EVENT_CHECKPOINT,
-  CHOIR_EVENT_MEMORY,
-  CHOIR_EVENT_NOTICE,
-  CHOIR_EVENT_WAITING
-} choir_event_kind;
-
-/* What a run tells its caller, in training and in fine-tuning. Pointers are NULL in events of other kinds, and hold
- * during the call. */
-typedef struct choir_event {
-  choir_event_kind kind;
-  int64_t step, steps;                /* done, planned */
-  int64_t tokens;                     /* STEP: read so far; of fine-tuning, by this process */
-  double epoch;                       /* of fine-tuning: passes over the training set so far; else 0 */
-  double seconds_left;                /* STEP: to the last step, at the mean speed of this process, or to the end of
-                                         the minutes; WAITING: until it gives up */
-  const char *objective;              /* STEP: what `loss` is, as in choir_eval_result */
-  const choir_trainer_result *result; /* STEP */
-  const choir_step_speed *speed;      /* STEP */
-  const choir_eval_result *eval;      /* EVAL [evals] of text: by the router's own routing; and by thresholds, if the
-                                         first one looks at other tokens */
-  int evals, measures;
-  const choir_task_measure *measure; /* EVAL [measures] of a task: by thresholds; and by the batch, if that differs */
-  int64_t best_step;                 /* EVAL: step of the best evaluation of the run; 0: none yet */
-  double best;                       /* EVAL: its loss (of the last of eval), or its accuracy; NaN: none yet */
-  const choir_memory *memory;        /* MEMORY */
-  const char *layout;     /* MEMORY: the layout that several ranks chose and why; NULL: nothing was to choose */
-  const char *checkpoint; /* CHECKPOINT: its directory */
-  const char *notice;     /* NOTICE: lines for the user; WAITING: what the disk refused */
-} choir_event;
 
 /* Of choir_train, and of choir_finetune, whose `data` is the directory of the task's files. */
 typedef struct choir_train_options {
@@ -89,8 +57,7 @@ typedef struct choir_train_options {
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
   const choir_model_options *model; /* how it runs, and who trains together; NULL: the defaults */
   double disk_minutes;              /* that the run goes on without room on the disk */
-  int (*event)(void *context,
-               const choir_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
+  choir_event_callback event;       /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;
   int64_t patience; /* evaluations without a better one after which to stop; 0: never */
   double minutes; /* that the run may take, as if interrupted then; 0: any number. Where cooldown_steps is a share below
@@ -126,14 +93,8 @@ typedef struct choir_eval_options {
   int batch_sequences, sequence_length; /* 0: the config's */
   choir_progress_callback progress;     /* or NULL; in sequences */
   void *context;
-  /* Told of every source of `data` in turn, after the evaluation: its held-out tokens that were predicted, and their
-   * mean loss in nats (NaN of none); or NULL. */
-  void (*source)(void *context, const char *name, int64_t tokens, double loss);
   double capacity_factor; /* of batch routing; 0: the config's */
   int mask_samples;       /* of masked models: how many mask ratios every sequence is evaluated at; 0: one */
-  /* Told, of masked models, what was found by mask ratio, the lowest first, for each tenth of them that a sequence fell
-   * in: how many evaluations of a sequence did, and the mean loss of their masked tokens; or NULL. */
-  void (*mask_ratio)(void *context, double from, double to, int64_t evaluations, double loss);
 } choir_eval_options;
 #define CHOIR_EVAL_OPTIONS_INIT \
   { .size = sizeof(choir_eval_options) }

@@ -101,6 +101,11 @@ def _has_tokenizer(path: Path) -> bool:
     return not alone or os.path.exists(os.path.join(path, "tokenizer.model"))
 
 
+def _stream(stream: Callable[[int, str], Any], event: Any) -> None:
+    if event.kind == lib.CHOIR_EVENT_TEXT:
+        stream(event.text.sequence, ffi.buffer(event.text.text, event.text.size)[:].decode())
+
+
 class Model(Handle):
     """A model in memory: Model.load("run"), or a fresh one, Model(config, seed=1).
 
@@ -299,7 +304,7 @@ class Model(Handle):
         with self.use() as address, Guard() as guard:
             guard.on(options, "progress", lambda _, p: progress and p.total and progress(p.done, p.total))
             native.check(call(address, self._words(), options, r))
-        found = native.record(r)
+        found = {name: value for name, value in native.record(r).items() if name in Evaluation.__annotations__}
         return Evaluation(**{**found, "looks_across_tokens": bool(found["looks_across_tokens"])})
 
     # ---- text ----
@@ -336,11 +341,9 @@ class Model(Handle):
         )
         result = ffi.new("choir_generate_result *")
         with self.use() as address, Guard() as guard:
-            guard.on(options, "stop", lambda _: None)  # where Ctrl-C is heard
+            guard.on(options, "progress", lambda *_: None)  # where Ctrl-C is heard
             if stream:
-                guard.on(
-                    options, "text", lambda _, number, at, size: stream(number, ffi.buffer(at, size)[:].decode())
-                )
+                guard.on(options, "event", lambda _, event: _stream(stream, event))
             native.check(lib.choir_generate(address, self._words(), array, len(given), options, result))
             try:
                 return [

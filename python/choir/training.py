@@ -61,7 +61,7 @@ def _dictionary(event) -> dict[str, Any]:
     made["evals"], made["measure"] = evals, [native.record(event.measure[i]) for i in range(event.measures)]
     for part in (made.pop("result"), made.pop("speed"), made.pop("eval")):
         made = {**(part or {}), **made}
-    del made["measures"]
+    del made["measures"], made["text"]
     return made
 
 

@@ -43,7 +43,7 @@ struct ch_watch {
   int started, ending;
   const ch_comm *comm;
   double seconds;
-  void (*silent)(void *context, const char *text);
+  choir_event_callback event;
   void *context;
   int64_t waiting; /* for the exchange of that number; 0: for none; -1: for the others to leave */
   ch_transfer_state until;
@@ -180,7 +180,7 @@ static void *look_on(void *context) {
   }
   if (!w->ending) describe_wait(w, text, sizeof text);
   pthread_mutex_unlock(&w->lock);
-  if (*text) w->silent(w->context, text);
+  if (*text && w->event) w->event(w->context, &(choir_event){.kind = CHOIR_EVENT_SILENT, .notice = text});
   return NULL;
 }
 
@@ -212,13 +212,13 @@ static int greet(const ch_comm *comm, ch_watch *w) {
   return CHOIR_OK;
 }
 
-int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *, const char *), void *context) {
+int ch_watch_start(const ch_comm *comm, double seconds, choir_event_callback event, void *context) {
   ch_watch *w = comm->watch;
   sigset_t before;
   if (!w || w->started) return CHOIR_OK;
   w->comm = comm;
   w->seconds = seconds;
-  w->silent = silent;
+  w->event = event;
   w->context = context;
   ch_signals_hold(&before); /* signals are for the threads that work */
   w->started = seconds > 0 && !pthread_create(&w->thread, NULL, look_on, w);

@@ -5,16 +5,17 @@
 #ifndef CH_COMM_WATCH_H
 #define CH_COMM_WATCH_H
 
+#include "choir/event.h"
 #include "comm/comm.h"
 
 typedef struct ch_watch ch_watch;
 
 /* A watch over ranks, to be put where comm->watch is; NULL: no memory. From `start` on, which exchanges the names of
- * hosts and is watched itself, `silent` is called once, from the watch's thread, when the rank has waited for
- * `seconds`: with who is waited for and where it was last heard. CHOIR_ERROR_MEMORY: no thread. CHOIR_ERROR_ARGUMENT,
+ * hosts and is watched itself, `event` is called once, from the watch's thread, when the rank has waited for
+ * `seconds`: with CHOIR_EVENT_SILENT. CHOIR_ERROR_MEMORY: no thread. CHOIR_ERROR_ARGUMENT,
  * on all ranks: one is of another build, and may exchange other things next. */
 ch_watch *ch_watch_new(void);
-int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *context, const char *text), void *context);
+int ch_watch_start(const ch_comm *comm, double seconds, choir_event_callback event, void *context);
 void ch_watch_free(ch_watch *watch); /* ends the thread */
 
 /* Names the section that the rank is in, for messages: "step" 17, "set-up" -1. */

@@ -47,8 +47,8 @@ int choir_ranks_check_same(const choir_ranks *ranks, const char *what, const cha
   return ch_comm_same(ch_ranks_comm(ranks), 1, &(ch_fact){what, XXH64(text, strlen(text), 0)});
 }
 
-int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *, const char *), void *context) {
-  return ch_watch_start(ch_ranks_comm(ranks), seconds, silent, context);
+int choir_ranks_watch(choir_ranks *ranks, double seconds, choir_event_callback event, void *context) {
+  return ch_watch_start(ch_ranks_comm(ranks), seconds, event, context);
 }
 
 int choir_ranks_set_replicas(choir_ranks *ranks, int replicas) {

@@ -25,7 +25,7 @@ typedef struct {
   const ch_prompts *prompts;
   choir_generate_result *result;
   choir_session *session;
-  int V, slots, begun; /* sequences that have had a slot */
+  int V, slots, begun, ended; /* begun: sequences that have had a slot */
   int interrupted;
   generation_slot *slot;
   int *counts;              /* [slots] */
@@ -42,11 +42,16 @@ static int push(choir_generated *to, int32_t token) {
   return CHOIR_OK;
 }
 
+static void tell(generation *g, choir_event_kind kind, choir_text_event text) {
+  const choir_event e = {.kind = kind, .text = &text};
+  if (g->o->event && g->o->event(g->o->context, &e)) g->interrupted = 1;
+}
+
 /* Passes on what has been added to the text since it had `before` bytes. */
 static void pass_on(generation *g, const generation_slot *s, size_t before) {
   const ch_buffer *text = &s->text.text;
   const char *more = text->size > before ? text->data + before : "";
-  if (g->o->text && g->o->text(g->o->context, s->sequence, more, text->size - before)) g->interrupted = 1;
+  tell(g, CHOIR_EVENT_TEXT, (choir_text_event){s->sequence, more, text->size - before, NULL});
 }
 
 /* The sequence is done with: what was held back is shown, its text is the result's, its slot free. */
@@ -61,7 +66,8 @@ static int finish_sequence(generation *g, generation_slot *s, choir_end end, siz
   to->size = text->size - 1;
   *text = (ch_buffer){0};
   ch_stream_free(&s->text);
-  if (g->o->done) g->o->done(g->o->context, s->sequence, to);
+  tell(g, CHOIR_EVENT_END, (choir_text_event){s->sequence, .generated = to});
+  g->ended++;
   s->sequence = -1;
   return CHOIR_OK;
 }
@@ -163,7 +169,7 @@ static int run_generation(generation *g) {
       CH_TRY(generate_step(g));
     else
       return CHOIR_OK;
-    g->interrupted |= g->o->stop && g->o->stop(g->o->context);
+    g->interrupted |= ch_generate_stopped(g->o, g->ended, g->result->count);
   }
   for (int b = 0; b < g->slots; b++)
     if (g->slot[b].sequence >= 0)
@@ -208,11 +214,11 @@ static int make_result(const ch_prompts *prompts, choir_generate_result *result)
   return CHOIR_OK;
 }
 
-static int end_unbegun(const generation *g) {
+static int end_unbegun(generation *g) {
   for (int i = g->begun; i < g->result->count; i++) {
     choir_generated *to = &g->result->sequences[i];
     CH_TRY(CH_ALLOC(&to->text, 1, "an empty text"));
-    if (g->o->done) g->o->done(g->o->context, i, to);
+    tell(g, CHOIR_EVENT_END, (choir_text_event){i, .generated = to});
   }
   return CHOIR_OK;
 }

@@ -17,7 +17,10 @@ typedef struct ch_prompts {
 
 int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer, const choir_generate_options *o);
 
-/* Asks the options' `stop` on its way through a long text. Refuses, by number, a prompt that is empty, not UTF-8, or
+/* Asks the options' `progress`, which is told of so many prompts, whether to end it all. */
+int ch_generate_stopped(const choir_generate_options *o, int done, int total);
+
+/* Asks the same on its way through a long text. Refuses, by number, a prompt that is empty, not UTF-8, or
  * with tokens outside the model's vocabulary of V. */
 int ch_prompts_make(const choir_tokenizer *tokenizer, int V, const choir_generate_options *options,
                     const choir_prompt *from, int count, ch_prompts *prompts);

@@ -181,14 +181,16 @@ static double standard_error(ratio_loss *found, int64_t count, double mean) {
   return count > 1 ? sqrt(squares) / tokens : (double)NAN;
 }
 
-static void tell_ratios(const ch_windows *w, const ratio_loss *found, int64_t count) {
-  enum { TENTHS = 10 };
-  for (int part = 0; part < TENTHS && w->mask_ratio; part++) {
+static void take_ratios(const ratio_loss *found, int64_t count, choir_eval_result *r) {
+  enum { TENTHS = sizeof r->ratio / sizeof *r->ratio };
+  for (int part = 0; part < TENTHS; part++) {
+    choir_eval_ratio *to = &r->ratio[r->ratio_count];
     double sum = 0;
-    int64_t n = 0;
+    *to = (choir_eval_ratio){.from = (double)part / TENTHS, .to = (part + 1.0) / TENTHS};
     for (int64_t i = 0; i < count; i++)
-      if ((int)(found[i].ratio * TENTHS) == part) sum += found[i].loss, n++;
-    if (n) w->mask_ratio(w->context_of_ratios, (double)part / TENTHS, (part + 1.0) / TENTHS, n, sum / (double)n);
+      if ((int)(found[i].ratio * TENTHS) == part) sum += found[i].loss, to->evaluations++;
+    to->loss = sum / (double)to->evaluations;
+    r->ratio_count += to->evaluations > 0;
   }
 }
 
@@ -289,7 +291,7 @@ static int finish(const window_evaluation *e, choir_eval_result *r) {
   r->tokens /= e->samples;
   if (!e->found) return CHOIR_OK;
   r->standard_error = standard_error(e->found, e->samples * e->end, r->loss);
-  tell_ratios(e->w, e->found, e->samples * e->end);
+  take_ratios(e->found, e->samples * e->end, r);
   return CHOIR_OK;
 }
 

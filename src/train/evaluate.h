@@ -21,8 +21,6 @@ typedef struct ch_windows {
   void *context;
   double mask_at;   /* masked_diffusion: the mask ratio of every sequence; 0: ratios are drawn */
   int mask_samples; /* of masked models: mask ratios a window; 0: one */
-  void (*mask_ratio)(void *context, double from, double to, int64_t evaluations, double loss); /* or NULL */
-  void *context_of_ratios;
 } ch_windows;
 
 /* Held-out windows: neighbours come far apart, and the first ones are spread evenly over all sources. So an evaluation

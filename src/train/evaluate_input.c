@@ -1,4 +1,5 @@
 /* The public evaluation of a model on built data or on a text. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -16,9 +17,8 @@ typedef struct {
   ch_text_tokens text;
   uint64_t *counts; /* [V] of the tokens that the unigram baseline goes by */
   ch_windows windows;
-  double *loss;    /* [sources] sum of losses per source, or NULL */
-  int64_t *tokens; /* [sources] */
-  int calibrate;   /* the model's thresholds become the batches' cut-offs */
+  choir_eval_source *source; /* [data->count] with sums of losses; NULL: a text */
+  int calibrate;             /* the model's thresholds become the batches' cut-offs */
 } material;
 
 /* A window holds T tokens and one more: no longer than what there is. */
@@ -34,8 +34,6 @@ static int eval_windows(int code, choir_model *model, const choir_eval_options *
   if (o->in_order) w->stride = 1;
   w->observe = m->calibrate;
   w->mask_samples = o->mask_samples;
-  w->mask_ratio = o->mask_ratio;
-  w->context_of_ratios = o->context;
   double *unigram = NULL;
   if (!code) code = ch_unigram_log(m->counts, V, &unigram);
   code = ch_comm_agree(model->x.comm, code);
@@ -50,8 +48,8 @@ static void add_window(void *context, int64_t index, const int32_t *target, cons
   int length = m->windows.length, source = ch_data_heldout_source(m->data, length, &index);
   for (int t = 0; t < length; t++) {
     if (target[t] < 0) continue;
-    m->loss[source] += (double)loss[t];
-    m->tokens[source]++;
+    m->source[source].loss += (double)loss[t];
+    m->source[source].tokens++;
   }
 }
 
@@ -68,11 +66,9 @@ static int open_heldout(choir_model *model, const choir_tokenizer *tokenizer, co
                     o->data, info.vocab_size, V);
   m->windows = ch_windows_heldout(m->data, shorter(T, (int64_t)info.heldout_tokens));
   ch_data_unigram(m->data, m->counts);
-  if (!o->source) return CHOIR_OK;
   m->windows.seen = add_window;
   m->windows.context = m;
-  CH_TRY(CH_ALLOC(&m->loss, m->data->count, "losses of sources"));
-  return CH_ALLOC(&m->tokens, m->data->count, "tokens of sources");
+  return CH_ALLOC(&m->source, m->data->count, "losses of sources");
 }
 
 typedef struct {
@@ -102,11 +98,25 @@ static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const
   return CHOIR_OK;
 }
 
+/* Sums become means, and the model's. */
+static void give_sources(choir_model *model, const material *m, int samples, choir_eval_result *r) {
+  for (int i = 0; i < m->data->count; i++) {
+    choir_eval_source *s = &m->source[i];
+    snprintf(s->name, sizeof s->name, "%s", m->data->sources[i].name);
+    s->loss /= (double)s->tokens;
+    s->tokens /= samples;
+  }
+  r->sources = model->sources = m->source;
+  r->source_count = m->data->count;
+}
+
 static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int calibrate,
                 choir_eval_result *result) {
   int V = ch_config_pieces(&model->config);
   int T = o->sequence_length ? o->sequence_length : model->config.train.sequence_length;
   material m = {.calibrate = calibrate};
+  free(model->sources);
+  model->sources = NULL;
   int code = CH_ALLOC(&m.counts, V, "unigram counts");
   if (!code) code = (o->data ? open_heldout : open_text)(model, tokenizer, o, T, &m);
   code = eval_windows(code, model, o, &m, result);
@@ -114,11 +124,10 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
     ch_eval_bytes(result, ch_heldout_bytes(m.data, result->tokens));
   else if (!code)
     ch_eval_text_bytes(result, &m.text);
-  for (int i = 0; !code && m.loss && i < m.data->count; i++)
-    o->source(o->context, m.data->sources[i].name, m.tokens[i] / (o->mask_samples > 1 ? o->mask_samples : 1),
-              m.loss[i] / (double)m.tokens[i]);
-  free(m.loss);
-  free(m.tokens);
+  if (!code && o->data)
+    give_sources(model, &m, o->mask_samples > 1 ? o->mask_samples : 1, result);
+  else
+    free(m.source);
   free(m.counts);
   free(m.text.ids);
   choir_data_free(m.data);

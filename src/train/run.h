@@ -45,7 +45,7 @@ struct ch_run {
   choir_config config;
   choir_tokenizer *tokenizer;
   ch_trainer trainer;
-  int (*event)(void *context, const choir_event *event); /* the caller's, or NULL */
+  choir_event_callback event; /* the caller's, or NULL */
   void *context;
   double started;               /* seconds on the clock */
   double minutes, disk_minutes; /* that it may take, 0: any number; that it goes on without room on the disk */

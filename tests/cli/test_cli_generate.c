@@ -205,11 +205,12 @@ static void interrupt(void **state) {
   assert_non_null(strstr(program_output, "end: interrupted"));
 }
 
-static int stop_at_once(void *context) { return ++*(int *)context; }
+static int stop_at_once(void *context, const choir_progress *p) { return ++*(int *)context; }
 
-static void count_done(void *context, int sequence, const choir_generated *generated) {
-  (void)sequence;
-  *(int *)context += 1000 * (generated->end == CHOIR_END_INTERRUPTED && !generated->count && !*generated->text);
+static int count_done(void *context, const choir_event *e) {
+  const choir_generated *g = e->text->generated;
+  *(int *)context += 1000 * (e->kind == CHOIR_EVENT_END && g->end == CHOIR_END_INTERRUPTED && !g->count && !*g->text);
+  return 0;
 }
 
 /* A wish to stop that comes while a long prompt is encoded is no error, either: every sequence ends before it begins.
@@ -226,9 +227,9 @@ static void interrupt_before_the_first_pass(void **state) {
   for (int i = 0; i < SIZE; i++) text[i] = words[(size_t)i % (sizeof words - 1)];
   const choir_prompt prompts[] = {{.text = "kalo"}, {.text = text, .size = SIZE}, {.text = "re"}};
   test_ok(choir_model_load("run", NULL, &model, &tokenizer));
-  o.stop = stop_at_once, o.done = count_done, o.context = &seen;
+  o.progress = stop_at_once, o.event = count_done, o.context = &seen;
   test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
-  assert_int_equal(seen, 3001); /* `done` came for all three, and `stop` was not called again */
+  assert_int_equal(seen, 3001); /* END came for all three, and `progress` was not called again */
   assert_int_equal(r.count, 3);
   assert_int_equal(r.tokens + r.prompt_tokens, 0);
   choir_generate_result_free(&r);
@@ -243,15 +244,16 @@ typedef struct {
   int asked, most;
 } streamed;
 
-static int append_text(void *context, int sequence, const char *text, size_t size) {
+static int append_text(void *context, const choir_event *e) {
   streamed *s = context;
-  assert_true(s->size[sequence] + size <= sizeof s->text[sequence]);
-  memcpy(s->text[sequence] + s->size[sequence], text, size);
-  s->size[sequence] += size;
+  int sequence = e->text->sequence;
+  assert_true(s->size[sequence] + e->text->size <= sizeof s->text[sequence]);
+  if (e->kind == CHOIR_EVENT_TEXT) memcpy(s->text[sequence] + s->size[sequence], e->text->text, e->text->size);
+  s->size[sequence] += e->text->size;
   return 0;
 }
 
-static int stop_later(void *context) {
+static int stop_later(void *context, const choir_progress *p) {
   streamed *s = context;
   return ++s->asked == s->most;
 }
@@ -268,7 +270,7 @@ static void pieces_are_the_text(void **state) {
   o.max_tokens = 30, o.batch = 2;
   for (int most = 0; most <= 20; most += 10) {
     streamed s = {.most = most};
-    o.text = append_text, o.stop = stop_later, o.context = &s;
+    o.event = append_text, o.progress = stop_later, o.context = &s;
     test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
     assert_int_equal(r.sequences[2].end == CHOIR_END_INTERRUPTED, most > 0);
     assert_true(s.size[0] > 0);

@@ -12,11 +12,12 @@ typedef struct {
 enum { STOPPED = 2, WATCHERS = 4 };
 
 /* The last rank to report ends the job. */
-static void tell(void *context, const char *text) {
+static int tell(void *context, const choir_event *event) {
   silence *s = context;
   int at = atomic_fetch_add(&s->told, 1);
-  snprintf(s->text[at], sizeof s->text[at], "%s", text);
+  snprintf(s->text[at], sizeof s->text[at], "%s", event->notice);
   if (at == WATCHERS - 2) _exit(3);
+  return 0;
 }
 
 /* Whoever comes too late to a later exchange was last heard in the one before. */
@@ -107,9 +108,9 @@ static void says_who_never_came(void **state) {
 }
 
 /* Of many that are silent four are named, and the rest are counted. */
-static void tell_alone(void *context, const char *text) {
+static int tell_alone(void *context, const choir_event *event) {
   silence *s = context;
-  snprintf(s->text[0], sizeof s->text[0], "%s", text);
+  snprintf(s->text[0], sizeof s->text[0], "%s", event->notice);
   _exit(3);
 }
 

@@ -95,23 +95,23 @@ typedef struct {
   int texts, asked, most, done[PROMPTS], order;
 } seen;
 
-static int on_text(void *context, int sequence, const char *text, size_t size) {
+static int on_event(void *context, const choir_event *e) {
   seen *s = context;
-  assert_in_range(sequence, 0, PROMPTS - 1);
-  assert_non_null(text);
-  assert_int_equal(size, 0);
+  assert_in_range(e->text->sequence, 0, PROMPTS - 1);
+  if (e->kind == CHOIR_EVENT_END) {
+    assert_int_equal(s->done[e->text->sequence], 0);
+    assert_non_null(e->text->generated->text);
+    s->done[e->text->sequence] = ++s->order;
+    return 0;
+  }
+  assert_non_null(e->text->text);
+  assert_int_equal(e->text->size, 0);
   return ++s->texts == s->most;
 }
 
-static void on_done(void *context, int sequence, const choir_generated *generated) {
+static int on_progress(void *context, const choir_progress *p) {
   seen *s = context;
-  assert_int_equal(s->done[sequence], 0);
-  assert_non_null(generated->text);
-  s->done[sequence] = ++s->order;
-}
-
-static int on_stop(void *context) {
-  seen *s = context;
+  assert_true(p->total == PROMPTS && p->done == s->order);
   return ++s->asked == -s->most;
 }
 
@@ -126,7 +126,7 @@ static void callbacks(void **state) {
   test_ok(choir_generate(model, NULL, prompt, PROMPTS, &o, &all));
   for (int most = -20; most <= 60; most += 20) { /* below 0: so many questions to stop; above: texts; 0: neither */
     seen s = {.most = most};
-    o.text = on_text, o.done = on_done, o.stop = on_stop, o.context = &s;
+    o.event = on_event, o.progress = on_progress, o.context = &s;
     test_ok(choir_generate(model, NULL, prompt, PROMPTS, &o, &r));
     int interrupted = 0, tokens = 0;
     for (int i = 0; i < PROMPTS; i++) {

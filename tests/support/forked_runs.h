@@ -64,9 +64,9 @@ static inline void wake_later(double after, silence *s) {
 }
 
 /* As the program does. */
-static inline void say_and_end(void *context, const char *text) {
+static inline int say_and_end(void *context, const choir_event *event) {
   silence *s = context;
-  if (!atomic_fetch_add(&s->told, 1)) snprintf(s->text, sizeof s->text, "%s", text);
+  if (!atomic_fetch_add(&s->told, 1)) snprintf(s->text, sizeof s->text, "%s", event->notice);
   _exit(4);
 }
 

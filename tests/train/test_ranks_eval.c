@@ -50,31 +50,20 @@ static int use_it(void *model, const choir_progress *p) {
 }
 
 /* By source, the losses are the same on any number of ranks and come to the whole's. */
-typedef struct {
-  report *of;
-  double loss;
-  int64_t tokens;
-} by_source;
-
-static void add_source(void *context, const char *name, int64_t tokens, double loss) {
-  by_source *s = context;
-  add(s->of, "%s: %a, %lld tokens\n", name, loss, (long long)tokens);
-  s->loss += loss * (double)tokens;
-  s->tokens += tokens;
-}
-
 static void evaluate_sources(report *r, choir_model *model) {
-  by_source sum = {r, 0, 0};
+  double loss = 0;
+  int64_t tokens = 0;
   choir_eval_result e;
-  choir_eval_options o = {.size = sizeof(choir_eval_options),
-                          .data = "data",
-                          .batch_sequences = 5,
-                          .sequences = 13,
-                          .source = add_source,
-                          .context = &sum};
+  choir_eval_options o = {.size = sizeof(choir_eval_options), .data = "data", .batch_sequences = 5, .sequences = 13};
   test_ok(choir_eval(model, NULL, &o, &e));
-  assert_int_equal(sum.tokens, e.tokens);
-  assert_true(fabs(sum.loss / (double)sum.tokens - e.loss) < 1e-6);
+  for (int i = 0; i < e.source_count; i++) {
+    const choir_eval_source *s = &e.sources[i];
+    add(r, "%s: %a, %lld tokens\n", s->name, s->loss, (long long)s->tokens);
+    loss += s->loss * (double)s->tokens;
+    tokens += s->tokens;
+  }
+  assert_int_equal(tokens, e.tokens);
+  assert_true(fabs(loss / (double)tokens - e.loss) < 1e-6);
 }
 
 /* A capacity of this evaluation alone; the last one takes more memory than batches of the others. */
