@@ -29,14 +29,15 @@ def _filled(q: Request, slots: Tensor) -> dict:
 def _expert_choice(q: Request) -> dict:
     if q.group is not None:
         slots, cutoffs = top_of_all(q.scores, q.valid, q.factor, q.group)
-    elif q.options.pool == "batch" and q.valid is None:  # k is known on the host
+    elif pools := _equal_pools(q):  # k is known on the host
         n, e = q.scores.shape
-        k = select.per_expert(q.factor, n, e)
-        slots = select.top_of_one(q.scores, k, q.shares)
+        k = select.per_expert(q.factor, n // pools, e)
+        slots = select.top_of_equal(q.scores, pools, q.options.pool == "position", k, q.shares)
+        made = {"slots": slots, "per_token": e, "full": pools}
         if q.lean and not q.options.normalize_gates:
-            return {"taken": None, "demand": None, "dropped": None, "slots": slots, "per_token": e, "full": True}
+            return {"taken": None, "demand": None, "dropped": None, **made}
         taken = torch.zeros(n, e, dtype=torch.bool, device=slots.device).scatter(0, slots.t(), True)
-        return {"taken": taken, "demand": slots.new_full((e,), k), "slots": slots, "per_token": e, "full": True}
+        return {"taken": taken, "demand": slots.new_full((e,), pools * k), **made}
     else:
         index, held, k, _ = _pools(q)
         room = select.per_expert(q.factor, index.shape[1], q.scores.shape[1])
@@ -45,11 +46,22 @@ def _expert_choice(q: Request) -> dict:
     return {**_filled(q, slots), "cutoffs": cutoffs}
 
 
+def _equal_pools(q: Request) -> int:
+    """How many there are, if all have as many tokens and nobody is padding; otherwise 0."""
+    n = q.scores.shape[0]
+    _check_pool(q)
+    return 0 if q.valid is not None else select.equal_pools(n, q.sequence_length, q.options.pool, q.options.group_size)
+
+
+def _check_pool(q: Request) -> None:
+    if q.options.pool == "position" and q.sequence_length < 1:
+        raise ArgumentError("pool 'position' needs sequence_length: of a layer, x [B,T,d]")
+
+
 def _pools(q: Request) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Who competes: index and held [pools,tokens], k [pools]; and the scores [pools,tokens,e]."""
     n, e = q.scores.shape
-    if q.options.pool == "position" and q.sequence_length < 1:
-        raise ArgumentError("pool 'position' needs sequence_length: of a layer, x [B,T,d]")
+    _check_pool(q)
     index = select.pools(n, q.sequence_length, q.options.pool, q.options.group_size, q.scores.device)
     held = select.members(index, n, q.valid)
     return index, held, select.per_expert(q.factor, held.sum(1), e), q.scores[index.clamp(max=n - 1)]
@@ -341,7 +353,7 @@ def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **ask
     else:
         made = (_by_thresholds if q.causal and by_thresholds(q.name, q.options) else CHOOSE.get(q.name, _own))(q)
     aux_loss, z_loss = _aux_loss(q, scores, made), _z_loss(q, scores, logits)
-    full, chosen = made.pop("full", False), made.get("choice") if made.pop("all", False) else None
+    full, chosen = made.pop("full", 0), made.get("choice") if made.pop("all", False) else None
     slot_gates = choice_gates = None
     if chosen is not None:
         gates, choice_gates = None, _choice_gates(q, scores, logits, chosen)
@@ -350,7 +362,8 @@ def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **ask
     if full:  # what the slots hold is gathered without a look at who is in them
         held = scores.t().gather(1, made["slots"])
         slot_gates = gates.t().gather(1, made["slots"]) if q.options.normalize_gates else held
-        made["cutoffs"] = held.detach()[:, -1]
+        worst = held.detach().view(held.shape[0], full, -1)[:, :, -1]
+        made["cutoffs"] = worst[:, 0] if full == 1 else worst.double().mean(1).to(worst.dtype)
     made.pop("asks", None)
     made = {"cutoffs": None, "slots": None, "dropped": None, **made}
     made.update(choice=chosen, slot_gates=slot_gates, choice_gates=choice_gates)

@@ -98,9 +98,27 @@ def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tu
     return token.transpose(0, 1).reshape(e, -1), worst
 
 
-def top_of_one(scores: Tensor, k: int, shares: bool) -> Tensor:
-    """As top, of one pool that all tokens are in: slots [e,k], the best first."""
-    return best(comparable(scores).t(), k, shares)
+def equal_pools(n: int, sequence_length: int, pool: str, group_size: int) -> int:
+    """How many pools there are, as `pools` cuts them, where all have as many tokens; 0 where they do not."""
+    if pool == "group" and compat.exporting():  # such lengths alone would do
+        return 0
+    T = sequence_length if 0 < sequence_length < n else n
+    step = {"batch": n, "group": min(group_size, n)}.get(pool, T)
+    return 0 if n % step else T if pool == "position" else n // step
+
+
+def top_of_equal(scores: Tensor, pools: int, apart: bool, k: int, shares: bool) -> Tensor:
+    """As top, of pools that hold all tokens: slots [e,pools*k], each pool's best first. apart: a pool's tokens stand `pools`
+    apart, not side by side."""
+    n, e = scores.shape
+    key = comparable(scores)
+    key = key.view(-1, pools, e).permute(1, 2, 0) if apart else key.view(pools, -1, e).transpose(1, 2)
+    order = best(key, k, shares)  # [pools,e,k]
+    if pools == 1:
+        return order[0]
+    pool = torch.arange(pools, device=order.device)[:, None, None]
+    token = torch.add(pool, order, alpha=pools) if apart else torch.add(order, pool, alpha=n // pools)
+    return token.transpose(0, 1).reshape(e, -1)
 
 
 def mean_cutoff(worst: Tensor) -> Tensor:
