@@ -16,13 +16,13 @@ typedef struct {
 static int evaluate_routing(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
                             calibration *e) {
   if (choir_model_set_routing(model, routing)) return cli_fail();
-  int status = cli_evaluate(model, tokenizer, o.eval, calibrate, &e->r), layers = choir_model_moe_layers(model);
+  int status = cli_evaluate(model, tokenizer, o.eval, calibrate, &e->r), layers = choir_model_moe_layer_count(model);
   e->experts = 0;
   for (int i = 0; i < layers && !status; i++) {
     choir_route_stats stats;
-    if (choir_model_route_stats(model, i, &stats)) return cli_fail();
+    if (choir_model_get_route_stats(model, i, &stats)) return cli_fail();
     e->experts += (double)stats.assignments / (double)stats.tokens / layers;
-    choir_route_stats_free(&stats);
+    choir_route_stats_clear(&stats);
   }
   return status;
 }

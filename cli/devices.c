@@ -5,7 +5,7 @@ static int run_devices(int count, const char *const *operands) {
   for (const char *const *name = choir_backend_names(); *name; name++) {
     char text[256];
     int number = 0;
-    for (; choir_backend_device(*name, number, text, sizeof text); number++)
+    for (; !choir_backend_get_device(*name, number, text, sizeof text); number++)
       printf("%s:%d  %s\n", *name, number, cli_shown(text));
     if (number) continue;
     if (choir_backend_check(*name))

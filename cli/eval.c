@@ -112,15 +112,15 @@ static void print_sources(int count) {
 }
 
 static int print_layers(const choir_model *model, const choir_eval_result *r) {
-  for (int i = 0; i < choir_model_moe_layers(model); i++) {
+  for (int i = 0; i < choir_model_moe_layer_count(model); i++) {
     choir_route_stats stats;
-    if (choir_model_route_stats(model, i, &stats)) return cli_fail();
+    if (choir_model_get_route_stats(model, i, &stats)) return cli_fail();
     printf("\nlayer %d, routing %s: experts per token\n", stats.layer, r->routing);
     cli_print_histogram(&stats);
     printf("  ");
     cli_print_load(&stats);
     cli_print_certificate(&stats.certificate);
-    choir_route_stats_free(&stats);
+    choir_route_stats_clear(&stats);
   }
   return 0;
 }
@@ -139,7 +139,7 @@ static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokeni
 static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int *count,
                            json_t *beside) {
   choir_routing_properties p;
-  if (choir_router_properties(cli_field(choir_model_get_config(model), "router.name"), routing, &p)) return 0;
+  if (choir_router_get_properties(cli_field(choir_model_config(model), "router.name"), routing, &p)) return 0;
   if (choir_model_set_routing(model, routing)) {
     if (cli_ranks_first()) fprintf(stderr, "no causal loss: %s\n", choir_error_message());
     return 0;

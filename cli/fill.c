@@ -80,7 +80,7 @@ static int print(const text *t, const choir_tokenizer *tokenizer, const cli_fill
 }
 
 int cli_fill(choir_model *model, const choir_tokenizer *tokenizer, const cli_fill_request *o) {
-  const choir_config *config = choir_model_get_config(model);
+  const choir_config *config = choir_model_config(model);
   int32_t mask = choir_config_mask_token(config);
   int length = o->length ? o->length : o->infill ? GAP : LENGTH;
   text t = {0};

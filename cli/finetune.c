@@ -106,7 +106,7 @@ static int prepare_finetune_config(choir_config **config, int *use) {
   if (o.disk_minutes < 0) return cli_usage("--disk-minutes %g: must not be negative", o.disk_minutes);
   if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
   int code = o.resume ? choir_config_load(path, config)
-                      : choir_finetune_config(o.init_from, recipe ? recipe : "constant", config);
+                      : choir_finetune_config_create(o.init_from, recipe ? recipe : "constant", config);
   if (code) return cli_fail();
   int status = cli_apply_settings(*config, &set);
   if (!o.resume && !steps) o.epochs = given ? epochs : 10;

@@ -76,7 +76,7 @@ static void see_routing(void *context, const choir_routing *r) {
 
 /* Has the model go by the file of --routes, and its routing kept for that of --save-routes. */
 static int handle_routes(choir_model *model, int B, int T) {
-  int layers = choir_model_moe_layers(model), e = cli_count_of(choir_model_get_config(model), "model.experts");
+  int layers = choir_model_moe_layer_count(model), e = cli_count_of(choir_model_config(model), "model.experts");
   int64_t n = (int64_t)B * T;
   if (o.routes) {
     if (ch_npy_read(o.routes, CH_NPY_UINT8, 3, &o.forced)) return cli_fail();
@@ -114,20 +114,20 @@ static int print_forward(const choir_model *model, int B, int T, const choir_for
   printf("  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->aux_loss, B, T, seconds);
   printf("routing %s%s\n", routing_of(model),
          looks(model) && !masked ? ", which looks across tokens: not the loss of causal use" : "");
-  for (int i = 0; i < choir_model_moe_layers(model); i++) {
+  for (int i = 0; i < choir_model_moe_layer_count(model); i++) {
     choir_route_stats stats;
-    if (choir_model_route_stats(model, i, &stats)) return cli_fail();
+    if (choir_model_get_route_stats(model, i, &stats)) return cli_fail();
     printf("layer %2d: ", stats.layer);
     cli_print_load(&stats);
     cli_print_certificate(&stats.certificate);
-    choir_route_stats_free(&stats);
+    choir_route_stats_clear(&stats);
   }
   return 0;
 }
 
 static int run_pass(choir_model *model, const choir_tokenizer *none) {
   int B = (int)o.tokens.shape[0], T = (int)o.tokens.shape[1],
-      V = cli_count_of(choir_model_get_config(model), "model.vocab_size");
+      V = cli_count_of(choir_model_config(model), "model.vocab_size");
   int unready = cli_ranks_agree(handle_routes(model, B, T));
   if (unready) return unready;
   float *logits = o.logits ? reallocarray(NULL, (size_t)B * (size_t)T, (size_t)V * sizeof *logits) : NULL;

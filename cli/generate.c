@@ -223,7 +223,7 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   cli_progress_begin(&w->progress, stderr);
   if (choir_generate(model, tokenizer, w->prompt, w->count, &o.generate, &result)) return cli_fail();
   print_speed(&result);
-  choir_generate_result_free(&result);
+  choir_generate_result_clear(&result);
   return 0;
 }
 

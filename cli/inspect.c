@@ -118,8 +118,8 @@ static int print_inspection(const choir_tokenizer *tokenizer, const ch_inspectio
     print_experts(&inspection->layer[i]);
     if (!o.top) continue;
     print_tokens(&inspection->layer[i], tokenizer, "most frequent tokens: times held, x over their share of the text",
-                 choir_route_stats_frequent, list);
-    print_tokens(&inspection->layer[i], tokenizer, "most typical tokens", choir_route_stats_typical, list);
+                 choir_route_stats_get_frequent, list);
+    print_tokens(&inspection->layer[i], tokenizer, "most typical tokens", choir_route_stats_get_typical, list);
   }
   free(list);
   return 0;

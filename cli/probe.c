@@ -65,7 +65,7 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *r
   ch_probe_result r;
   int code = ch_probe(model, tokenizer, &o.probe, &r);
   if (code) return code;
-  const char *router = cli_field(choir_model_get_config(model), "router.name");
+  const char *router = cli_field(choir_model_config(model), "router.name");
   if (!o.json && !json_array_size(results))
     printf("router %s, %d sequences of %d %s\n", router, r.sequences, r.length,
            o.probe.text || o.tokens ? "given tokens" : "random tokens: for effects on a loss give --text");
@@ -83,7 +83,7 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *r
 /* The routings asked for, or all that the router has: then those that cannot run, for want of thresholds or because the
  * batch is too small for their pools, are left out. */
 static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, json_t *results, int *leaks) {
-  const char *router = cli_field(choir_model_get_config(model), "router.name");
+  const char *router = cli_field(choir_model_config(model), "router.name");
   int all = !o.routings.count;
   for (int i = 0; all || i < o.routings.count; i++) {
     o.probe.routing = all ? choir_router_routings(router)[i] : o.routings.values[i];
@@ -101,9 +101,8 @@ static int with_model(choir_model *model, const choir_tokenizer *tokenizer) {
   json_t *results = json_array();
   int leaks = 0, status = probe_all(model, tokenizer, results, &leaks);
   if (!status && o.json)
-    return cli_json_print(json_pack("{s:s, s:o, s:i}", "router",
-                                    cli_field(choir_model_get_config(model), "router.name"), "routings", results,
-                                    "leaks", leaks)) ||
+    return cli_json_print(json_pack("{s:s, s:o, s:i}", "router", cli_field(choir_model_config(model), "router.name"),
+                                    "routings", results, "leaks", leaks)) ||
            leaks;
   json_decref(results);
   return status ? status : leaks ? CLI_FAILED : 0;

@@ -28,8 +28,8 @@ static int read_beside(const char *path, ch_npy_type type, int64_t n, const char
 /* A router without pools has no routing called as one, except for "batch". */
 static choir_routing_properties properties(const choir_config *config) {
   choir_routing_properties p = {0};
-  if (choir_router_properties(o.router, cli_field(config, "router.pool"), &p))
-    choir_router_properties(o.router, "batch", &p);
+  if (choir_router_get_properties(o.router, cli_field(config, "router.pool"), &p))
+    choir_router_get_properties(o.router, "batch", &p);
   return p;
 }
 
@@ -126,13 +126,13 @@ static int route_scores(const choir_config *config, const char *path, const ch_n
   request.tokens = tokens->data;
   request.valid = valid->data;
   request.thresholds = thresholds->data;
-  int status = choir_route_stats_create(e, 0, &r.stats) ? cli_fail() : 0;
+  int status = choir_route_stats_init(e, 0, &r.stats) ? cli_fail() : 0;
   if (!status && choir_route_visit(&request, keep, &r)) status = refuse_scores(path);
   ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = r.gates};
   if (!status && o.out && ch_npy_write(o.out, &array)) status = cli_fail();
   if (!status) status = print_result(config, n, &r);
   json_decref(r.taken);
-  choir_route_stats_free(&r.stats);
+  choir_route_stats_clear(&r.stats);
   free(r.gates);
   return status;
 }

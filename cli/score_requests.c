@@ -145,7 +145,7 @@ static int score_requests(cli_score_options *o, choir_model *model, const choir_
   if (masked)
     fprintf(stderr, "scores are %s, which do not compare with those of a model that predicts the next token\n",
             result.mask_samples ? "lower bounds of log-likelihoods" : "pseudo-log-likelihoods");
-  choir_score_result_free(&result);
+  choir_score_result_clear(&result);
   return status;
 }
 

@@ -75,9 +75,7 @@ const char *cli_field(const choir_config *config, const char *key) {
 
 int cli_count_of(const choir_config *config, const char *key) { return (int)choir_config_number(config, key); }
 
-int cli_predicts_masked(const choir_model *model) {
-  return choir_config_mask_token(choir_model_get_config(model)) >= 0;
-}
+int cli_predicts_masked(const choir_model *model) { return choir_config_mask_token(choir_model_config(model)) >= 0; }
 
 /* Every number that is given has the right form for a field; whether it is in range the library says. */
 static void set_vocabulary(choir_config *config, int size) {

@@ -128,23 +128,23 @@ json_t *cli_json_real(double number) { return isfinite(number) ? json_real(numbe
 
 json_t *cli_json_stats(const choir_route_stats *stats) {
   char *text = NULL;
-  json_t *root = choir_route_stats_json(stats, &text) ? NULL : json_loads(text, 0, NULL);
+  json_t *root = choir_route_stats_get_json(stats, &text) ? NULL : json_loads(text, 0, NULL);
   free(text);
   return root;
 }
 
 json_t *cli_json_layers(const choir_model *model) {
   json_t *rows = json_array();
-  for (int i = 0; i < choir_model_moe_layers(model); i++) {
+  for (int i = 0; i < choir_model_moe_layer_count(model); i++) {
     choir_route_stats stats;
-    if (choir_model_route_stats(model, i, &stats)) {
+    if (choir_model_get_route_stats(model, i, &stats)) {
       json_decref(rows);
       return NULL;
     }
     json_t *row = cli_json_stats(&stats);
     json_object_set_new(row, "layer", json_integer(stats.layer));
     json_array_append_new(rows, row);
-    choir_route_stats_free(&stats);
+    choir_route_stats_clear(&stats);
   }
   return rows;
 }

@@ -2,11 +2,11 @@
 # libchoir.a what these functions reach, so that neither the training loop nor libarchive comes along (docs/embedding.md).
 set(CHOIR_INFER_FUNCTIONS
   choir_version choir_error_message choir_error_name choir_notices choir_checkpoint_find
-  choir_model_load choir_model_free choir_model_get_config choir_model_routing choir_model_set_routing choir_model_forward
-  choir_model_options_default choir_generate_options_default choir_generate choir_end_name choir_generate_result_free
+  choir_model_load choir_model_free choir_model_config choir_model_routing choir_model_set_routing choir_model_forward
+  choir_model_options_default choir_generate_options_default choir_generate choir_end_name choir_generate_result_clear
   choir_fill_options_default choir_fill choir_config_mask_token
   choir_session_options_default choir_session_create choir_session_advance choir_session_rewind choir_session_length
-  choir_session_routing choir_session_free choir_score_options_default choir_score choir_score_result_free
+  choir_session_routing choir_session_free choir_score_options_default choir_score choir_score_result_clear
   choir_tokenizer_load choir_tokenizer_encode choir_tokenizer_decode choir_tokenizer_bytes choir_tokenizer_piece
   choir_tokenizer_eos choir_tokenizer_vocab_size choir_tokenizer_free)
 list(JOIN CHOIR_INFER_FUNCTIONS "; " functions)

@@ -31,9 +31,25 @@ interface() {
   abidw --no-corpus-path --no-comp-dir-path --no-show-locs --type-id-style hash --out-file "$2.abi" "$2.so"
 }
 
+# names SOURCE HEADERS: by their names functions say what they do (docs/embedding.md), and options begin with their size.
+# Who reads a handle and fills what the last argument points to is a `get` or an `at`, or has a verb.
+names() {
+  awk -F'[(]' '
+    function wrong(why) { print why ": " $0; bad = 1 }
+    { fills = /[ *]\*[a-z]+\) \{/ && !/const [a-z0-9_]+ \*[a-z]+\) \{/ || /, size_t size\) \{/ }
+    /^ *(const )?choir_[a-z_]+ choir_/ { wrong("returns a struct") }
+    $1 ~ /_get(_|$)/ && !(fills && /^ *int /) { wrong("get fills, and returns a code") }
+    /\(const choir_/ && fills && !/void \*context\)/ && $1 !~ /_(get(_[a-z_]+)?|at|copy|create|encode|decode|route|backward|bytes)$/ {
+      wrong("fills, and is no get") }
+    END { exit bad }' "$1" &&
+    awk '/^typedef struct choir_[a-z_]*_options \{/ { getline; if (!/size_t size;/) { print FILENAME ": no size first"; exit 1 } }' \
+    "$2"/choir/*.h
+}
+
 exported() { nm -D --defined-only "$1" | awk '$2 == "T" { print $NF }' | sort; }
 
 interface "$source/include" "$work/now"
+names "$work/now.c" "$source/include" >&2
 exported "$work/now.so" >"$work/declared"
 exported "$build/libchoir.so" >"$work/defined"
 [ "$(wc -l <"$work/declared")" -gt 100 ] || { echo "the headers could not be read" >&2; exit 1; }
@@ -49,15 +65,20 @@ abidiff "$source/tests/libchoir.abi" "$work/now.abi" || {
   exit 1
 }
 
-# planted WHAT SED-SCRIPT: the check sees a header that was changed so.
+# planted CHECK WHAT SED-SCRIPT: the check sees a header that was changed so.
 planted() {
   rm -rf "$work/planted"
   cp -r "$source/include" "$work/planted"
-  sed -i "$2" "$work"/planted/choir/*.h
+  sed -i "$3" "$work"/planted/choir/*.h
   interface "$work/planted" "$work/other"
-  ! abidiff "$source/tests/libchoir.abi" "$work/other.abi" >"$work/log" || { echo "not seen: $1" >&2; exit 1; }
-  echo "seen: $1"
+  ! "$1" >"$work/log" || { echo "not seen: $2" >&2; exit 1; }
+  echo "seen: $2"
 }
-planted "a function that is gone" '/choir_model_moe_layers(/d'
-planted "a struct that grew" '/choir_eval_result;/i int more;'
-planted "a field that moved" 's/int is_logits; /double is_logits; /'
+other_interface() { abidiff "$source/tests/libchoir.abi" "$work/other.abi"; }
+other_names() { names "$work/other.c" "$work/planted"; }
+planted other_interface "a function that is gone" '/choir_model_moe_layer_count(/d'
+planted other_interface "a struct that grew" '/choir_eval_result;/i int more;'
+planted other_interface "a field that moved" 's/int is_logits; /double is_logits; /'
+planted other_names "a noun that fills" 's/choir_layer_get_route_stats/choir_layer_route_stats/'
+planted other_names "a get that returns" 's/choir_model_config(/choir_model_get_config(/'
+planted other_names "options without size" '/^typedef struct choir_fill_options/{n;d}'

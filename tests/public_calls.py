@@ -39,13 +39,13 @@ FUNCTIONS = {
 }
 # Sizes of the caller's own arrays: there is no such array.
 SIZES = {
-    "choir_backend_device": {"size"},
+    "choir_backend_get_device": {"size"},
     "choir_checkpoint_find": {"room"},
     "choir_data_build": {"source_count"},
     "choir_generate": {"count", "size"},
     "choir_layer_forward": {"n"},
-    "choir_route_stats_frequent": {"most"},
-    "choir_route_stats_typical": {"most"},
+    "choir_route_stats_get_frequent": {"most"},
+    "choir_route_stats_get_typical": {"most"},
     "choir_score": {"count", "size"},
     "choir_tensors_write": {"count"},
     "choir_tokenizer_decode": {"count"},
@@ -53,9 +53,9 @@ SIZES = {
 }
 ONLY_SHOWN = {"choir_routing", "choir_route_stats"}  # structs that only the library fills
 COUNTING = re.compile(
-    r"(count|rank|size|eos|mask_token|sequences|length|layers|expert|frequent|typical|device)$|_looks_|_agree")
-RELEASING = re.compile(r"_free$")
-MAKES = re.compile("(_create|generate|score|_route|_route_stats)$")  # fills a struct that is to be freed
+    r"(count|rank|size|eos|mask_token|sequences|length|layers|expert|frequent|typical)$|_looks_|_agree")
+RELEASING = re.compile(r"_(free|clear)$")
+MAKES = re.compile("(_create|_init|generate|score|_route|_route_stats)$")  # fills a struct that is to be freed
 
 
 def odd_values(kind):
@@ -169,8 +169,8 @@ class World:
         made = self.keep(ffi.new(f"{name} *"))
         if read and name != "choir_route_stats":
             self.fill(made, function)
-        elif name == "choir_route_stats" and "stats_" in function and not re.search("create|free", function):
-            self.call("choir_route_stats_create", 4, 16, made)
+        elif name == "choir_route_stats" and "stats_" in function and not re.search("init|clear", function):
+            self.call("choir_route_stats_init", 4, 16, made)
         return made
 
     def fill(self, struct, function):

@@ -16,9 +16,9 @@ CHOIR_API const char *const *choir_backend_names(void);
  * CHOIR_ERROR_ARGUMENT: no such backend. */
 CHOIR_API int choir_backend_check(const char *name);
 
-/* Describes device `number` of a backend, cut to `size` bytes, and returns 1; 0: no such device or backend, or the
+/* Describes device `number` of a backend, cut to `size` bytes. CHOIR_ERROR_ARGUMENT: no such device or backend, or the
  * backend has no devices. A backend's name takes such a number after a colon: "cuda:1". */
-CHOIR_API int choir_backend_device(const char *name, int number, char *text, size_t size);
+CHOIR_API int choir_backend_get_device(const char *name, int number, char *text, size_t size);
 
 CHOIR_C_END
 #endif

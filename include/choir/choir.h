@@ -10,7 +10,7 @@
  *   if (choir_generate(model, tokenizer, &(choir_prompt){.text = "In the beginning"}, 1, &options, &result))
  *     return puts(choir_error_message());
  *   puts(result.sequences[0].text);
- *   choir_generate_result_free(&result);
+ *   choir_generate_result_clear(&result);
  *   choir_tokenizer_free(tokenizer);
  *   choir_model_free(model);
  *

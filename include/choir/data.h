@@ -56,7 +56,7 @@ typedef struct choir_data_info {
   uint64_t hash;                         /* of the whole data set, as recorded in checkpoints and timing.jsonl */
   int64_t reserved[7];
 } choir_data_info;
-CHOIR_API void choir_data_get_info(const choir_data *data, choir_data_info *info);
+CHOIR_API int choir_data_get_info(const choir_data *data, choir_data_info *info);
 
 CHOIR_C_END
 #endif

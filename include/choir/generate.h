@@ -80,13 +80,13 @@ CHOIR_API const char *choir_end_name(choir_end end);
 
 /* Continues `count` prompts; as one ends, the next takes its place. tokenizer: the model's, or NULL if prompts are
  * tokens: then text stays empty, and only max_tokens ends a sequence. The routing is that of a session
- * (choir_session_create); the result names it. Release the result with choir_generate_result_free; after an error there
- * is none. Being ended by a callback is no error. CHOIR_ERROR_ARGUMENT: options, a prompt without tokens, a token
+ * (choir_session_create); the result names it. Release the result with choir_generate_result_clear; after an error
+ * there is none. Being ended by a callback is no error. CHOIR_ERROR_ARGUMENT: options, a prompt without tokens, a token
  * outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a prompt that is not
  * UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
 CHOIR_API int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts,
                              int count, const choir_generate_options *options, choir_generate_result *result);
-CHOIR_API void choir_generate_result_free(choir_generate_result *result);
+CHOIR_API void choir_generate_result_clear(choir_generate_result *result);
 
 /* ---- filling gaps: models that are trained by masking (train.objective) ---- */
 

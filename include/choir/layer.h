@@ -64,9 +64,9 @@ CHOIR_API int choir_layer_backward(choir_layer *layer, const choir_layer_weights
  * router keeps no cut-offs, no forward went before, or it was a causal one. */
 CHOIR_API int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds);
 
-/* Statistics of the last forward; the caller frees them with choir_route_stats_free. CHOIR_ERROR_ARGUMENT,
+/* Statistics of the last forward; the caller frees them with choir_route_stats_clear. CHOIR_ERROR_ARGUMENT,
  * CHOIR_ERROR_MEMORY. */
-CHOIR_API int choir_layer_route_stats(const choir_layer *layer, choir_route_stats *stats);
+CHOIR_API int choir_layer_get_route_stats(const choir_layer *layer, choir_route_stats *stats);
 
 /* Bytes that the layer holds. */
 CHOIR_API size_t choir_layer_bytes(const choir_layer *layer);

@@ -58,7 +58,7 @@ CHOIR_API int choir_checkpoint_find(const char *path, char *out, size_t room);
  * CHOIR_ERROR_IO: also where a directory of that name is there and not empty. */
 CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint);
 
-CHOIR_API const choir_config *choir_model_get_config(const choir_model *model);
+CHOIR_API const choir_config *choir_model_config(const choir_model *model);
 
 /* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers
  * are the model's own and live as long as it does, `gradient` until a trainer of the model is freed; they are NULL
@@ -100,7 +100,7 @@ CHOIR_API const char *choir_model_routing(const choir_model *model);
 
 /* Tells what a token's experts depend on under the present routing, and whether that includes any other token of the
  * batch. A model without MoE layers depends on nothing. */
-CHOIR_API choir_routing_properties choir_model_routing_properties(const choir_model *model);
+CHOIR_API int choir_model_get_routing_properties(const choir_model *model, choir_routing_properties *properties);
 CHOIR_API int choir_model_looks_across_tokens(const choir_model *model);
 
 /* For who wants to write text: CHOIR_ERROR_UNSUPPORTED, naming model.attention, or router and routing, unless a
@@ -125,10 +125,10 @@ CHOIR_API int choir_model_force_routing(choir_model *model, int B, int T, const 
 CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                                   choir_forward_result *result);
 
-/* Routing statistics of the last forward for the moe-th MoE layer (0-based); free with choir_route_stats_free.
+/* Routing statistics of the last forward for the moe-th MoE layer (0-based); free with choir_route_stats_clear.
  * CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY. */
-CHOIR_API int choir_model_moe_layers(const choir_model *model);
-CHOIR_API int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats *stats);
+CHOIR_API int choir_model_moe_layer_count(const choir_model *model);
+CHOIR_API int choir_model_get_route_stats(const choir_model *model, int moe, choir_route_stats *stats);
 
 /* From now on `callback` is shown how every MoE layer routed in every forward pass and evaluation, layer by layer while
  * the pass runs; NULL: nobody looks, which costs nothing. What the router saw and chose, token by token, is there for

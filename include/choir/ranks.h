@@ -43,7 +43,7 @@ typedef struct choir_ranks_traffic {
   double seconds;
   int64_t reserved[4];
 } choir_ranks_traffic;
-CHOIR_API choir_ranks_traffic choir_ranks_get_traffic(const choir_ranks *ranks);
+CHOIR_API int choir_ranks_get_traffic(const choir_ranks *ranks, choir_ranks_traffic *traffic);
 
 /* Maximum of `code` over ranks, so that one rank's failure is an error on all ranks before they continue;
  * choir_error_message then has the failure's message and rank. Collective; a single process gets its code back. */

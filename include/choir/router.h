@@ -31,7 +31,8 @@ CHOIR_API const char *const *choir_router_routings(const char *router);
 /* Gives the properties that a routing declares; `choir probe` measures them. Text can be generated with one that
  * neither looks ahead nor depends on the batch. CHOIR_ERROR_ARGUMENT: an unknown router, or a routing that it does not
  * have. */
-CHOIR_API int choir_router_properties(const char *router, const char *routing, choir_routing_properties *properties);
+CHOIR_API int choir_router_get_properties(const char *router, const char *routing,
+                                          choir_routing_properties *properties);
 
 /* Describes a router in one line; NULL: an unknown name. */
 CHOIR_API const char *choir_router_summary(const char *name);
@@ -60,7 +61,7 @@ typedef struct choir_route_request {
 } choir_route_request;
 
 /* gates [n,e] receives the combine weight, 0 if not routed. stats may be NULL; else release with
- * choir_route_stats_free. CHOIR_ERROR_ARGUMENT (also an option that the router does not take, and thresholds for one
+ * choir_route_stats_clear. CHOIR_ERROR_ARGUMENT (also an option that the router does not take, and thresholds for one
  * that keeps none), CHOIR_ERROR_NUMERIC (NaN: row and column), CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_route(const choir_route_request *request, float *gates, choir_route_stats *stats);
 

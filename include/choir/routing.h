@@ -88,16 +88,16 @@ typedef struct choir_route_stats {
 
 /* Empty statistics of one layer, for choir_route_stats_count. vocab_size 0: neither tokens nor overlap are counted,
  * which is cheap in time and memory. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY. Free in any case. */
-CHOIR_API int choir_route_stats_create(int experts, int vocab_size, choir_route_stats *stats);
-CHOIR_API void choir_route_stats_free(choir_route_stats *stats);
+CHOIR_API int choir_route_stats_init(int experts, int vocab_size, choir_route_stats *stats);
+CHOIR_API void choir_route_stats_clear(choir_route_stats *stats);
 
-/* Adds a routing of as many experts to statistics that choir_route_stats_create made (else nothing happens). Means stay
+/* Adds a routing of as many experts to statistics that choir_route_stats_init made (else nothing happens). Means stay
  * means over all that was added. */
 CHOIR_API void choir_route_stats_count(choir_route_stats *stats, const choir_routing *routing);
 
 /* Everything up to the histogram as one JSON object, malloc'd, NULL after an error; docs/formats.md has the fields.
  * CHOIR_ERROR_MEMORY. */
-CHOIR_API int choir_route_stats_json(const choir_route_stats *stats, char **json);
+CHOIR_API int choir_route_stats_get_json(const choir_route_stats *stats, char **json);
 
 /* Jaccard overlap of two experts: tokens held by both over tokens held by either; 0 if neither holds any. */
 CHOIR_API double choir_route_stats_overlap(const choir_route_stats *stats, int a, int b);
@@ -113,10 +113,10 @@ typedef struct choir_favourite {
 /* An expert's favourites, best first, at most `most`; gives their number. Most frequent: by `held`. Most typical: by
  * held * log(lift), the token's part in the divergence of the expert's tokens from the text's; lift above 1 only. Equal
  * ones: the lower token first. */
-CHOIR_API int choir_route_stats_frequent(const choir_route_stats *stats, int expert, int most,
-                                         choir_favourite *favourites);
-CHOIR_API int choir_route_stats_typical(const choir_route_stats *stats, int expert, int most,
-                                        choir_favourite *favourites);
+CHOIR_API int choir_route_stats_get_frequent(const choir_route_stats *stats, int expert, int most,
+                                             choir_favourite *favourites);
+CHOIR_API int choir_route_stats_get_typical(const choir_route_stats *stats, int expert, int most,
+                                            choir_favourite *favourites);
 
 CHOIR_C_END
 #endif

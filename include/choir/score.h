@@ -60,13 +60,13 @@ typedef struct choir_score_result {
  * A model that is trained by masking reads the whole request, the continuation's tokens masked, some at a time, and is
  * routed by itself (docs/diffusion.md); what such scores are `measure` says, and they do not compare with exact ones.
  * tokenizer: the model's; NULL if everything is tokens and no context is empty. Release the
- * result with choir_score_result_free; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty
+ * result with choir_score_result_clear; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty
  * continuation, a token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a
  * text that is not UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not
  * finite. */
 CHOIR_API int choir_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
                           int64_t count, const choir_score_options *options, choir_score_result *result);
-CHOIR_API void choir_score_result_free(choir_score_result *result);
+CHOIR_API void choir_score_result_clear(choir_score_result *result);
 
 typedef struct choir_task_options {
   size_t size;            /* sizeof this struct: set by INIT */

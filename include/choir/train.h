@@ -101,8 +101,8 @@ typedef struct choir_eval_options {
 CHOIR_API void choir_eval_options_default(choir_eval_options *options, size_t size);
 
 /* Evaluates a model with its present routing (choir_model_set_routing), and leaves the model as it was;
- * choir_model_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's, needed for a text;
- * with data it may be NULL, else the data must be built with it. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO,
+ * choir_model_get_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's, needed for a
+ * text; with data it may be NULL, else the data must be built with it. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO,
  * CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED (progress returned nonzero). */
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);

@@ -45,7 +45,7 @@ CHOIR_API int choir_trainer_sequence_length(const choir_trainer *trainer);
 /* One step: forward and backward of every micro-batch, update of the weights and of what routers keep. tokens int32
  * [sequences,length]; targets int32 [sequences,length], the token that each position must predict, negative: no target;
  * NULL: the next token of the sequence, with no target at its end, or, where train.objective masks tokens, those that
- * this step masks. choir_model_route_stats then has the step's routing
+ * this step masks. choir_model_get_route_stats then has the step's routing
  * statistics. CHOIR_ERROR_ARGUMENT, with nothing done: a token or target outside the vocabulary, no target
  * at all; CHOIR_ERROR_NUMERIC, naming the tensor: a loss or gradient that is not finite, which updates nothing from
  * there on; CHOIR_ERROR_MEMORY. */

@@ -183,7 +183,7 @@ class Model(Handle):
     @property
     def config(self) -> Config:
         """A copy of the model's config."""
-        return Config._of(lib.choir_config_copy, lib.choir_model_get_config(self.address))
+        return Config._of(lib.choir_config_copy, lib.choir_model_config(self.address))
 
     # ---- weights ----
 
@@ -261,7 +261,7 @@ class Model(Handle):
 
     def _routes(self, taken, tokens: int) -> np.ndarray:
         with self.use() as address:
-            wanted = lib.choir_model_moe_layers(address), tokens, self.config["model.experts"]
+            wanted = lib.choir_model_moe_layer_count(address), tokens, self.config["model.experts"]
         marks = np.asarray(taken)
         if marks.shape != wanted:
             raise native.ArgumentError(f"taken has shape {marks.shape}; it must be {wanted}: MoE layers, tokens, experts")
@@ -357,7 +357,7 @@ class Model(Handle):
                     for g in result.sequences[0 : result.count]
                 ]
             finally:
-                lib.choir_generate_result_free(result)
+                lib.choir_generate_result_clear(result)
 
     def score(
         self,
@@ -393,7 +393,7 @@ class Model(Handle):
                     for s in result.score[0 : result.count]
                 ]
             finally:
-                lib.choir_score_result_free(result)
+                lib.choir_score_result_clear(result)
 
     def session(self, slots: int = 1, length: int = 1024, chunk: int = 512) -> Session:
         """Sequences with caches, for who chooses tokens by other rules."""

@@ -174,7 +174,7 @@ def finetune(
     else:
         if init_from is None or task is None or data is None:
             raise native.ArgumentError("give init_from, task and data: only resume=True can do without")
-        config = Config._of(lib.choir_finetune_config, native.text(init_from), native.text(recipe))
+        config = Config._of(lib.choir_finetune_config_create, native.text(init_from), native.text(recipe))
         _settings(config, fields)
         epochs = 10 if epochs is None and "steps" not in fields else epochs
     given = {"config": config and config.address, "init_from": init_from, "data": data, "out": out, "resume": resume}

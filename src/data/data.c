@@ -227,8 +227,8 @@ void choir_data_free(choir_data *d) {
   free(d);
 }
 
-void choir_data_get_info(const choir_data *d, choir_data_info *info) {
-  if (!d || !info) return;
+int choir_data_get_info(const choir_data *d, choir_data_info *info) {
+  CH_ENTER(d, info);
   *info = (choir_data_info){.vocab_size = d->vocab_size, .sources = d->count, .hash = d->hash};
   for (int i = 0; i < d->count; i++) {
     const ch_shard_info *train = &d->sources[i].train.info, *heldout = &d->sources[i].heldout.info;
@@ -238,4 +238,5 @@ void choir_data_get_info(const choir_data *d, choir_data_info *info) {
     info->heldout_bytes += heldout->text_bytes;
     info->documents += d->sources[i].documents;
   }
+  return CHOIR_OK;
 }

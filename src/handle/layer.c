@@ -307,7 +307,7 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
   return ch_exec_check(x);
 }
 
-int choir_layer_route_stats(const choir_layer *layer, choir_route_stats *stats) {
+int choir_layer_get_route_stats(const choir_layer *layer, choir_route_stats *stats) {
   CH_ENTER(layer, stats);
   const ch_route_args *a = &layer->args.route;
   if (!layer->forward_done) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: statistics need a forward first");

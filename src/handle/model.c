@@ -175,7 +175,7 @@ int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer,
   return ch_dir_end(&directory, ch_model_save_into(model, tokenizer, directory.temporary));
 }
 
-const choir_config *choir_model_get_config(const choir_model *model) { return model ? &model->config : NULL; }
+const choir_config *choir_model_config(const choir_model *model) { return model ? &model->config : NULL; }
 
 int choir_model_parameter_count(const choir_model *model) {
   return model ? model->net.params.count + model->net.params.buffers : 0;
@@ -231,9 +231,9 @@ int choir_model_set_parameter(choir_model *model, int index, const float *values
   return CHOIR_OK;
 }
 
-int choir_model_moe_layers(const choir_model *model) { return model ? model->net.moe_layers : 0; }
+int choir_model_moe_layer_count(const choir_model *model) { return model ? model->net.moe_layers : 0; }
 
-int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats *stats) {
+int choir_model_get_route_stats(const choir_model *model, int moe, choir_route_stats *stats) {
   CH_ENTER(model, stats);
   if (moe < 0 || moe >= model->net.moe_layers)
     return ch_error(CHOIR_ERROR_ARGUMENT, "MoE layer %d does not exist; the model has %d", moe, model->net.moe_layers);

@@ -45,6 +45,9 @@ int ch_model_same(const choir_model *model);
 int ch_model_alone(const choir_model *model, const char *what);
 int ch_model_check_ranks(const choir_model *model, int B);
 
+/* What a token's experts depend on under the present routing; nothing without MoE layers. */
+choir_routing_properties ch_model_properties(const choir_model *model);
+
 /* CHOIR_ERROR_BUSY within a callback of a call that is under way with the model. Whatever runs or changes it asks. */
 int ch_model_check_idle(const choir_model *model);
 

@@ -76,8 +76,10 @@ int choir_ranks_rank(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->ra
 
 int choir_ranks_size(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->size; }
 
-choir_ranks_traffic choir_ranks_get_traffic(const choir_ranks *ranks) {
+int choir_ranks_get_traffic(const choir_ranks *ranks, choir_ranks_traffic *traffic) {
+  CH_ENTER(traffic);
   const ch_traffic *t = ch_ranks_comm(ranks)->traffic;
-  return t ? (choir_ranks_traffic){.bytes = t->bytes, .messages = t->messages, .seconds = t->seconds}
-           : (choir_ranks_traffic){0};
+  *traffic = (choir_ranks_traffic){0};
+  if (t) *traffic = (choir_ranks_traffic){.bytes = t->bytes, .messages = t->messages, .seconds = t->seconds};
+  return CHOIR_OK;
 }

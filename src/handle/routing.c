@@ -179,22 +179,27 @@ const char *choir_model_routing(const choir_model *model) {
                                                                    : "batch";
 }
 
-choir_routing_properties choir_model_routing_properties(const choir_model *model) {
-  if (!model) return (choir_routing_properties){0};
+choir_routing_properties ch_model_properties(const choir_model *model) {
   if (!model->net.moe_layers) return (choir_routing_properties){0};
   return ch_router_properties(&model->net.config.router, choir_model_routing(model));
 }
 
+int choir_model_get_routing_properties(const choir_model *model, choir_routing_properties *properties) {
+  CH_ENTER(model, properties);
+  *properties = ch_model_properties(model);
+  return CHOIR_OK;
+}
+
 int choir_model_looks_across_tokens(const choir_model *model) {
   if (!model) return -1;
-  choir_routing_properties p = choir_model_routing_properties(model);
+  choir_routing_properties p = ch_model_properties(model);
   return p.looks_ahead || p.depends_on_batch;
 }
 
 int choir_model_check_causal(const choir_model *model) {
   CH_ENTER(model);
   const ch_router *router = model->net.router;
-  choir_routing_properties p = choir_model_routing_properties(model);
+  choir_routing_properties p = ch_model_properties(model);
   if (ch_config_bidirectional(&model->config.model))
     return ch_error(
         CHOIR_ERROR_UNSUPPORTED,

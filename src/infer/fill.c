@@ -28,7 +28,7 @@ typedef struct {
 } filling;
 
 static int check(const choir_model *model, int count, const choir_fill_options *o) {
-  const choir_config *c = choir_model_get_config(model);
+  const choir_config *c = choir_model_config(model);
   if (!ch_config_masked(c))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "train.objective is next_token: this model has no mask to fill, and writes by choir_generate");
@@ -117,11 +117,8 @@ int choir_fill(choir_model *model, int count, int32_t *tokens, const choir_fill_
   CH_ENTER(model, tokens);
   CH_OPTIONS(choir_fill_options, o, options, CHOIR_FILL_OPTIONS_INIT);
   CH_TRY(check(model, count, &o));
-  filling f = {.model = model,
-               .o = &o,
-               .tokens = tokens,
-               .count = count,
-               .pieces = ch_config_pieces(choir_model_get_config(model))};
+  filling f = {
+      .model = model, .o = &o, .tokens = tokens, .count = count, .pieces = ch_config_pieces(choir_model_config(model))};
   int code = fill(&f);
   free(f.logits);
   free(f.candidate);

@@ -229,7 +229,7 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
   *result = (choir_generate_result){0};
   CH_OPTIONS(choir_generate_options, own, options, CHOIR_GENERATE_OPTIONS_INIT);
   const choir_generate_options *o = &own;
-  int V = choir_model_get_config(model)->model.vocab_size;
+  int V = choir_model_config(model)->model.vocab_size;
   ch_prompts made = {0};
   generation g = {.o = o, .tokenizer = tokenizer, .prompts = &made, .result = result, .V = V};
   int code = ch_generate_check(model, tokenizer, o);
@@ -243,11 +243,11 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
   if (!code) code = end_unbegun(&g);
   release_generation(&g);
   ch_prompts_free(&made);
-  if (code) choir_generate_result_free(result);
+  if (code) choir_generate_result_clear(result);
   return code;
 }
 
-void choir_generate_result_free(choir_generate_result *result) {
+void choir_generate_result_clear(choir_generate_result *result) {
   if (!result) return;
   for (int i = 0; i < result->count; i++) {
     free(result->sequences[i].text);

@@ -22,13 +22,13 @@ static int check_numbers(const choir_generate_options *o) {
 }
 
 int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer, const choir_generate_options *o) {
-  CH_TRY(ch_config_check_next_token(choir_model_get_config(model), "generation"));
+  CH_TRY(ch_config_check_next_token(choir_model_config(model), "generation"));
   CH_TRY(check_numbers(o));
   for (const char *const *stop = o->stops; stop && *stop; stop++) {
     if (!**stop) return ch_error(CHOIR_ERROR_ARGUMENT, "a stop text is empty: it would end every sequence at once");
     if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "stop texts need a tokenizer");
   }
-  return ch_check_tokenizer(tokenizer, choir_model_get_config(model)->model.vocab_size);
+  return ch_check_tokenizer(tokenizer, choir_model_config(model)->model.vocab_size);
 }
 
 int ch_generate_stopped(const choir_generate_options *o, int done, int total) {

@@ -21,11 +21,11 @@ static int check_score_options(const choir_model *model, const choir_tokenizer *
   if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
   if (o->chunk < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "chunk is %d; must be at least 1", o->chunk);
   CH_TRY(ch_check_mask_samples(model, o));
-  return ch_check_tokenizer(tokenizer, ch_config_pieces(choir_model_get_config(model)));
+  return ch_check_tokenizer(tokenizer, ch_config_pieces(choir_model_config(model)));
 }
 
 int ch_check_mask_samples(const choir_model *model, const choir_score_options *o) {
-  const choir_config *config = choir_model_get_config(model);
+  const choir_config *config = choir_model_config(model);
   if (o->mask_samples < 0 || o->mask_samples > 1 << 20)
     return ch_error(CHOIR_ERROR_ARGUMENT, "mask_samples is %d: must be 1 to %d, or 0 for 32", o->mask_samples, 1 << 20);
   if (!o->mask_samples || ch_config_diffusion(config)) return CHOIR_OK;
@@ -142,16 +142,16 @@ int choir_score(choir_model *model, const choir_tokenizer *tokenizer, const choi
   CH_OPTIONS(choir_score_options, o, options, CHOIR_SCORE_OPTIONS_INIT);
   if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no requests: there is nothing to score");
   CH_TRY(check_score_options(model, tokenizer, &o));
-  int code = make_work(tokenizer, ch_config_pieces(choir_model_get_config(model)), requests, &w, result);
+  int code = make_work(tokenizer, ch_config_pieces(choir_model_config(model)), requests, &w, result);
   if (!code) code = ch_score_run(model, w.item, count, &o, result);
   for (int64_t i = 0; i < w.next; i++) free(w.owned[i]);
   free(w.owned);
   free(w.item);
-  if (code) choir_score_result_free(result);
+  if (code) choir_score_result_clear(result);
   return code;
 }
 
-void choir_score_result_free(choir_score_result *result) {
+void choir_score_result_clear(choir_score_result *result) {
   if (!result) return;
   for (int64_t i = 0; i < result->count; i++) {
     free(result->score[i].tokens);

@@ -218,7 +218,7 @@ static int score_items(masking *w, const ch_score_item *items, int64_t count, co
 }
 
 const char *ch_masked_routing(const choir_model *model) {
-  return choir_model_routing_properties(model).depends_on_batch ? "sequence" : choir_model_routing(model);
+  return ch_model_properties(model).depends_on_batch ? "sequence" : choir_model_routing(model);
 }
 
 int ch_score_masked(choir_model *model, const ch_score_item *items, int64_t count, const choir_score_options *o,
@@ -227,7 +227,7 @@ int ch_score_masked(choir_model *model, const ch_score_item *items, int64_t coun
                .diffusion = ch_config_diffusion(&model->config),
                .samples = o->mask_samples ? o->mask_samples : SAMPLES,
                .V = model->config.model.vocab_size,
-               .together = !choir_model_routing_properties(model).depends_on_batch};
+               .together = !ch_model_properties(model).depends_on_batch};
   double begin = ch_machine_seconds();
   CH_TRY(ch_model_alone(model, "scoring"));
   CH_TRY(ch_model_check_idle(model));

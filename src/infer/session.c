@@ -145,7 +145,7 @@ void choir_session_free(choir_session *s) {
   ch_exec_free(&s->x);
   ch_arena_free(&s->memory);
   for (int i = 0; !ch_arena_counting(&s->arrays) && i < s->net.moe_layers; i++)
-    choir_route_stats_free(&s->net.stats[i]);
+    choir_route_stats_clear(&s->net.stats[i]);
   ch_arena_free(&s->arrays);
   free(s);
 }

@@ -87,7 +87,7 @@ int ch_transformer_create(const ch_model_config *config, ch_transformer *m) {
 }
 
 void ch_transformer_free(ch_transformer *m) {
-  for (int i = 0; m->stats && i < m->moe_layers; i++) choir_route_stats_free(&m->stats[i]);
+  for (int i = 0; m->stats && i < m->moe_layers; i++) choir_route_stats_clear(&m->stats[i]);
   free(m->stats);
   free(m->block);
   ch_params_free(&m->params);

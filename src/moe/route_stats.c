@@ -9,7 +9,7 @@
 #include "base/enter.h"
 #include "file/json.h"
 
-void choir_route_stats_free(choir_route_stats *s) {
+void choir_route_stats_clear(choir_route_stats *s) {
   if (!s) return;
   free(s->load); /* the others are after it */
   *s = (choir_route_stats){0};
@@ -39,7 +39,7 @@ static int allocate(int experts, int vocab_size, choir_route_stats *s) {
 
 int ch_route_stats_alloc(int experts, choir_route_stats *s) { return allocate(experts, -1, s); }
 
-int choir_route_stats_create(int experts, int vocab_size, choir_route_stats *stats) {
+int choir_route_stats_init(int experts, int vocab_size, choir_route_stats *stats) {
   CH_ENTER(stats);
   *stats = (choir_route_stats){0};
   if (experts < 1 || vocab_size < 0)
@@ -191,7 +191,7 @@ static json_t *stats_json(const choir_route_stats *s) {
                    "certificate", ch_certificate_json(&s->certificate));
 }
 
-int choir_route_stats_json(const choir_route_stats *stats, char **json) {
+int choir_route_stats_get_json(const choir_route_stats *stats, char **json) {
   CH_ENTER(stats, json);
   json_t *root = stats_json(stats);
   *json = ch_json_dump(root, JSON_COMPACT | JSON_REAL_PRECISION(17));

@@ -155,10 +155,10 @@ static int favourites(const choir_route_stats *s, int expert, int most, int typi
   return count;
 }
 
-int choir_route_stats_frequent(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
+int choir_route_stats_get_frequent(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
   return s ? favourites(s, expert, most, 0, best) : 0;
 }
 
-int choir_route_stats_typical(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
+int choir_route_stats_get_typical(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
   return s ? favourites(s, expert, most, 1, best) : 0;
 }

@@ -234,7 +234,7 @@ choir_routing_properties ch_router_properties(const ch_router_spec *o, const cha
   return p;
 }
 
-int choir_router_properties(const char *router, const char *routing, choir_routing_properties *properties) {
+int choir_router_get_properties(const char *router, const char *routing, choir_routing_properties *properties) {
   CH_ENTER(router, routing, properties);
   const ch_router *found = ch_router_find(router);
   if (!found) return CHOIR_ERROR_ARGUMENT;

@@ -210,11 +210,12 @@ int ch_exec_check(ch_exec *x) {
 
 const char *const *choir_backend_names(void) { return names; }
 
-int choir_backend_device(const char *name, int number, char *text, size_t size) {
-  const ch_backend *backend = name ? known(name) : NULL;
-  if (!backend || !text || !size || number < 0) return 0;
-  text[0] = 0;
-  return backend->describe ? backend->describe(number, text, size) : 0;
+int choir_backend_get_device(const char *name, int number, char *text, size_t size) {
+  CH_ENTER(name, text);
+  const ch_backend *backend = known(name);
+  if (size) text[0] = 0;
+  if (size && number >= 0 && backend && backend->describe && backend->describe(number, text, size)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "backend '%.40s' has no device %d", name, number);
 }
 
 int choir_backend_check(const char *name) {

@@ -48,7 +48,7 @@ static int make_config(const char *from, const char *recipe, choir_config *confi
   return CHOIR_OK;
 }
 
-int choir_finetune_config(const char *from, const char *recipe, choir_config **config) {
+int choir_finetune_config_create(const char *from, const char *recipe, choir_config **config) {
   CH_ENTER(from, recipe, config);
   choir_config made;
   *config = NULL;

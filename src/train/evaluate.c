@@ -327,11 +327,11 @@ static void count_layer(void *context, const choir_routing *routing) {
 }
 
 int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) {
-  int layers = choir_model_moe_layers(model);
+  int layers = choir_model_moe_layer_count(model);
   w->layers = 0;
   CH_TRY(CH_ALLOC(&w->layer, layers, "statistics of layers"));
   for (; w->layers < layers; w->layers++) {
-    int code = choir_route_stats_create(choir_model_get_config(model)->model.experts, vocab_size, &w->layer[w->layers]);
+    int code = choir_route_stats_init(choir_model_config(model)->model.experts, vocab_size, &w->layer[w->layers]);
     if (!code) continue;
     ch_layer_stats_free(w);
     return code;
@@ -341,7 +341,7 @@ int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) 
 }
 
 void ch_layer_stats_free(ch_layer_stats *w) {
-  for (int i = 0; i < w->layers; i++) choir_route_stats_free(&w->layer[i]);
+  for (int i = 0; i < w->layers; i++) choir_route_stats_clear(&w->layer[i]);
   free(w->layer);
   w->layer = NULL;
   w->layers = 0;

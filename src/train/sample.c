@@ -26,7 +26,7 @@ static int write_sample(const ch_pretraining *p, ch_metrics *metrics, const int3
     ch_metrics_sample(metrics, run->trainer.step, prompt, size, r.sequences[0].text, r.sequences[0].size);
     free(prompt);
   }
-  choir_generate_result_free(&r);
+  choir_generate_result_clear(&r);
   return code;
 }
 

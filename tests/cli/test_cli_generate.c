@@ -156,7 +156,7 @@ static void ends_of_documents(void **state) {
   int ends = 0;
   for (int i = 0; i < ROWS; i++) tokens += r.sequences[i].count, ends += r.sequences[i].end == CHOIR_END_EOS;
   assert_true(ends > 0 && r.tokens == tokens); /* ends do not count there, either */
-  choir_generate_result_free(&r);
+  choir_generate_result_clear(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
 }
@@ -232,7 +232,7 @@ static void interrupt_before_the_first_pass(void **state) {
   assert_int_equal(seen, 3001); /* END came for all three, and `progress` was not called again */
   assert_int_equal(r.count, 3);
   assert_int_equal(r.tokens + r.prompt_tokens, 0);
-  choir_generate_result_free(&r);
+  choir_generate_result_clear(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
   free(text);
@@ -278,7 +278,7 @@ static void pieces_are_the_text(void **state) {
       assert_int_equal(r.sequences[i].size, s.size[i]);
       assert_memory_equal(r.sequences[i].text, s.text[i], s.size[i]);
     }
-    choir_generate_result_free(&r);
+    choir_generate_result_clear(&r);
   }
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
@@ -297,12 +297,12 @@ static void sizes_of_texts(void **state) {
   test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
   assert_int_equal(r.sequences[0].prompt_count, r.sequences[1].prompt_count);
   assert_true(r.sequences[2].prompt_count > r.sequences[1].prompt_count);
-  choir_generate_result_free(&r);
+  choir_generate_result_clear(&r);
   const int32_t end = choir_tokenizer_eos(tokenizer);
   o.max_tokens = 12, o.temperature = 0; /* an empty one is the end of a text */
   test_ok(choir_generate(model, tokenizer, (choir_prompt[]){{.text = ""}, {.tokens = &end, .count = 1}}, 2, &o, &r));
   assert_string_equal(r.sequences[0].text, r.sequences[1].text);
-  choir_generate_result_free(&r);
+  choir_generate_result_clear(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
 }

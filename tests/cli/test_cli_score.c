@@ -72,7 +72,7 @@ static void sizes_of_texts(void **state) {
   test_ok(choir_score(model, tokenizer, requests, 2, NULL, &r));
   assert_int_equal(r.score[0].count, r.score[1].count);
   assert_true(r.score[0].log_likelihood == r.score[1].log_likelihood);
-  choir_score_result_free(&r);
+  choir_score_result_clear(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
 }

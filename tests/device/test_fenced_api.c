@@ -71,11 +71,11 @@ static void forward_both(choir_model *const model[2], int gradients, const char 
   assert_int_equal(seen[0].calls, 2);
   for (int moe = 0; moe < 2; moe++) {
     choir_route_stats stats[2];
-    for (int b = 0; b < 2; b++) test_ok(choir_model_route_stats(model[b], moe, &stats[b]));
+    for (int b = 0; b < 2; b++) test_ok(choir_model_get_route_stats(model[b], moe, &stats[b]));
     assert_int_equal(stats[0].assignments, stats[1].assignments);
     same(stats[0].demand, stats[1].demand, MODEL_E * sizeof(int64_t) / (size_t)(strcmp(router, "dense") ? 1 : MODEL_E),
          "demands", router);
-    for (int b = 0; b < 2; b++) choir_route_stats_free(&stats[b]);
+    for (int b = 0; b < 2; b++) choir_route_stats_clear(&stats[b]);
   }
   compare_parameters(model, gradients, router);
 }
@@ -91,7 +91,7 @@ static void generate_both(choir_model *const model[2], const char *router) {
   for (int b = 0; b < 2; b++) test_ok(choir_generate(model[b], NULL, prompt, 3, &o, &result[b]));
   for (int i = 0; i < 3; i++)
     same(result[0].sequences[i].tokens, result[1].sequences[i].tokens, 8 * sizeof(int32_t), "tokens", router);
-  for (int b = 0; b < 2; b++) choir_generate_result_free(&result[b]);
+  for (int b = 0; b < 2; b++) choir_generate_result_clear(&result[b]);
 }
 
 static void models(void **state) {
@@ -148,9 +148,9 @@ static void use_layer(const char *router, const char *backend, layer_values *v) 
     test_ok(choir_layer_backward(layer, &w, v->x, v->dout, v->dx, &g));
     if (keeps) test_ok(choir_layer_observe(layer, call, v->thresholds));
   }
-  test_ok(choir_layer_route_stats(layer, &stats));
+  test_ok(choir_layer_get_route_stats(layer, &stats));
   memcpy(v->load, stats.load, (size_t)e * sizeof *v->load);
-  choir_route_stats_free(&stats);
+  choir_route_stats_clear(&stats);
   test_ok(choir_layer_forward(layer, &w, N, v->x, token, NULL, 0, v->out));
   choir_layer_free(layer);
 }

@@ -12,7 +12,7 @@ int main(int count, char **words) {
   options.max_tokens = 8;
   if (choir_generate(model, tokenizer, &prompt, 1, &options, &result)) goto failed;
   puts(result.sequences[0].text);
-  choir_generate_result_free(&result);
+  choir_generate_result_clear(&result);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
   return 0;

@@ -51,7 +51,7 @@ static void programs_refuse(void **state) {
   choir_tokenizer_free(tokenizer);
   run.unchecked = 0;
   test_ok(choir_model_load("accepted", &run, &model, &tokenizer));
-  assert_true(choir_model_get_config(model)->model.norm_eps == 1e-7);
+  assert_true(choir_model_config(model)->model.norm_eps == 1e-7);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
 }

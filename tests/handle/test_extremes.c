@@ -101,7 +101,7 @@ static void run_layer(const char *router, layer_arrays *a, int equal, int paddin
                             g = {.router = a->g_router, .w1 = a->g_w1, .w2 = a->g_w2};
   test_ok(choir_layer_create(&o, &layer));
   test_ok(choir_layer_forward(layer, &w, N, a->x, a->tokens, a->valid, 1, a->out));
-  test_ok(choir_layer_route_stats(layer, stats));
+  test_ok(choir_layer_get_route_stats(layer, stats));
   test_ok(choir_layer_backward(layer, &w, a->x, a->dout, a->dx, &g));
   choir_layer_free(layer);
 }
@@ -130,7 +130,7 @@ static void all_scores_equal(void **state) {
       for (int t = one.capacity; t < N; t++)
         for (int i = 0; i < D; i++) assert_true(a.out[t * D + i] == 0);
     }
-    choir_route_stats_free(&one), choir_route_stats_free(&two);
+    choir_route_stats_clear(&one), choir_route_stats_clear(&two);
   }
 }
 
@@ -148,7 +148,7 @@ static void nothing_but_padding(void **state) {
     if (!(sum == 0)) fail_msg("%s: %g came out of padding", *names, sum);
     if (stats.tokens || stats.assignments || !isfinite(stats.gate_mass))
       fail_msg("%s: %lld tokens, gate mass %g", *names, (long long)stats.tokens, stats.gate_mass);
-    choir_route_stats_free(&stats);
+    choir_route_stats_clear(&stats);
   }
 }
 

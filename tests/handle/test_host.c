@@ -20,7 +20,7 @@ static int generate(const char *out) {
   CH_TRY(choir_model_load("run", NULL, &model, &tokenizer));
   int code = choir_generate(model, tokenizer, &(choir_prompt){.text = "kalo"}, 1, &o, &r);
   if (!code) code = ch_file_save(out, r.sequences->text, strlen(r.sequences->text));
-  if (!code) choir_generate_result_free(&r);
+  if (!code) choir_generate_result_clear(&r);
   choir_tokenizer_free(tokenizer);
   choir_model_free(model);
   return code;
@@ -49,7 +49,7 @@ static int tune(const char *out) {
   choir_config *config;
   choir_task *task;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
-  CH_TRY(choir_finetune_config("run", "constant", &config));
+  CH_TRY(choir_finetune_config_create("run", "constant", &config));
   CH_TRY(choir_task_load("mine.json", &task));
   config->train.steps = 2, config->train.batch_sequences = 2;
   o.config = config, o.init_from = "run", o.task = task, o.data = ".", o.out = out, o.model = &one_thread;

@@ -67,7 +67,7 @@ static void routes_a_matrix(void **state) {
       assert_int_equal(stats.dropped, q.dropped);
       assert_true(fabs(stats.aux_loss - q.aux) < 1e-5);
       assert_true(fabs(stats.gate_mass - mass / (N - 1)) < 1e-6);
-      choir_route_stats_free(&stats);
+      choir_route_stats_clear(&stats);
     }
     free(logits);
     free(scores);
@@ -190,11 +190,11 @@ static void layer_on_own_arrays(void **state) {
       assert_memory_equal(g.w1, c.dw1, weights);
       assert_memory_equal(g.w2, c.dw2, weights);
       choir_route_stats stats;
-      test_ok(choir_layer_route_stats(layer, &stats));
+      test_ok(choir_layer_get_route_stats(layer, &stats));
       assert_int_equal(stats.assignments, ch_slots(&c.record));
       assert_true(stats.aux_loss == *c.counts.aux_loss);
       c.rng_base += (uint64_t)n;
-      choir_route_stats_free(&stats);
+      choir_route_stats_clear(&stats);
     }
     assert_true(choir_layer_bytes(layer) > sizeof(float) * N * (D + H));
     choir_layer_free(layer);
@@ -252,7 +252,7 @@ static void layer_refuses(void **state) {
   choir_layer_weights w = {.w1 = c.w1, .w2 = c.w2}, none = {.w1 = c.w1}; /* hash has no router weight */
   choir_route_stats stats;
   int32_t ids[N] = {0};
-  test_fails(choir_layer_route_stats(layer, &stats), CHOIR_ERROR_ARGUMENT, "forward first");
+  test_fails(choir_layer_get_route_stats(layer, &stats), CHOIR_ERROR_ARGUMENT, "forward first");
   test_fails(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT, "token ids");
   test_fails(choir_layer_forward(layer, &w, N + 1, c.x, ids, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT, "65 tokens");
   test_fails(choir_layer_forward(layer, &none, N, c.x, ids, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT, "w2 is NULL");
@@ -304,13 +304,13 @@ static void statistics_add_up(void **state) {
   choir_route_stats fewer;
   test_ok(ch_route_stats_alloc(E - 1, &fewer));
   test_fails(ch_route_stats_add(&sum, &fewer), CHOIR_ERROR_ARGUMENT, "of 7 experts cannot be added to those of 8");
-  choir_route_stats_free(&fewer);
+  choir_route_stats_clear(&fewer);
   sum.histogram[E] = 5;
   ch_route_stats_clear(&sum); /* to its last number */
   for (int i = 0; i <= E; i++) assert_int_equal(sum.histogram[i] + (i < E ? sum.load[i] + sum.demand[i] : 0), 0);
-  choir_route_stats_free(&a);
-  choir_route_stats_free(&b);
-  choir_route_stats_free(&sum);
+  choir_route_stats_clear(&a);
+  choir_route_stats_clear(&b);
+  choir_route_stats_clear(&sum);
 }
 
 /* Finite scores whose sum no float holds: shares of it are what they are, and not 0. */

@@ -45,25 +45,25 @@ static void batches_do_not_matter(void **state) {
       assert_int_equal(got.sequences[i].prompt_count, prompt[i].count);
       assert_string_equal(got.sequences[i].text, "");
     }
-    choir_generate_result_free(&got);
+    choir_generate_result_clear(&got);
   }
   prompt[0] = prompt[3]; /* the same prompt with another number draws otherwise, and the others as before */
   test_ok(choir_generate(model, NULL, prompt, PROMPTS, &o, &got));
   for (int i = 1; i < PROMPTS; i++) same_tokens(&got.sequences[i], &want.sequences[i]);
   assert_true(memcmp(got.sequences[0].tokens, got.sequences[3].tokens, 25 * sizeof(int32_t)) != 0);
-  choir_generate_result_free(&got);
+  choir_generate_result_clear(&got);
   o.seed++;
   test_ok(choir_generate(model, NULL, prompt, PROMPTS, &o, &got));
   assert_true(memcmp(got.sequences[3].tokens, want.sequences[3].tokens, 25 * sizeof(int32_t)) != 0);
-  choir_generate_result_free(&got);
+  choir_generate_result_clear(&got);
   /* behind the half of what came, the other half: a draw is of its position in prompt and text together */
   int32_t longer[1 + 10] = {token[0]};
   memcpy(longer + 1, want.sequences[0].tokens, 10 * sizeof *longer);
   o.seed--, o.max_tokens = 15;
   test_ok(choir_generate(model, NULL, &(choir_prompt){.tokens = longer, .count = 11}, 1, &o, &got));
   assert_memory_equal(got.sequences[0].tokens, want.sequences[0].tokens + 10, 15 * sizeof *longer);
-  choir_generate_result_free(&got);
-  choir_generate_result_free(&want);
+  choir_generate_result_clear(&got);
+  choir_generate_result_clear(&want);
   choir_model_free(model);
 }
 
@@ -86,7 +86,7 @@ static void greedy_follows_forward(void **state) {
       for (int v = 0; v < V; v++) /* within rounding */
         if (row[v] > row[token[length]] + 1e-5f) fail_msg("%s: token %d is not the likeliest", *router, length);
     }
-    choir_generate_result_free(&r);
+    choir_generate_result_clear(&r);
     choir_model_free(model);
   }
 }
@@ -140,9 +140,9 @@ static void callbacks(void **state) {
     assert_int_equal(r.tokens, tokens);
     assert_int_equal(interrupted > 0, most != 0);
     if (!most) assert_int_equal(s.texts, PROMPTS * 25);
-    choir_generate_result_free(&r);
+    choir_generate_result_clear(&r);
   }
-  choir_generate_result_free(&all);
+  choir_generate_result_clear(&all);
   choir_model_free(model);
 }
 
@@ -182,7 +182,7 @@ static void refusals(void **state) {
   test_ok(choir_generate(model, NULL, prompts, 1, NULL, &by_thresholds));
   assert_string_equal(by_thresholds.routing, "threshold");
   assert_string_equal(choir_model_routing(model), "batch");
-  choir_generate_result_free(&by_thresholds);
+  choir_generate_result_clear(&by_thresholds);
   choir_parameter p;
   test_ok(choir_model_parameter_at(model, 0, &p));
   p.data[1] = NAN;

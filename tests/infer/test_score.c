@@ -78,7 +78,7 @@ static void check_vectors(const char *router, const char *backend) {
     greedy += s->greedy;
   }
   assert_true(greedy > 0 && greedy < v.count); /* or the flag shows nothing */
-  choir_score_result_free(&r);
+  choir_score_result_clear(&r);
   choir_model_free(model);
   choir_tensors_free(v.file);
 }
@@ -151,9 +151,9 @@ static void any_batch(void **state) {
     for (uint64_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
       score_in_order(model, request, c, cuts[c].batch, cuts[c].chunk, &got);
       same_scores(&want, &got, routers[k]);
-      choir_score_result_free(&got);
+      choir_score_result_clear(&got);
     }
-    choir_score_result_free(&want);
+    choir_score_result_clear(&want);
     choir_model_free(model);
   }
 }
@@ -172,14 +172,14 @@ static void shares_beginnings(void **state) {
   test_ok(choir_score(model, NULL, request, 4, &o, &r));
   assert_int_equal(r.tokens, LONGEST); /* labels themselves never go in */
   assert_true(r.seconds > 0);
-  choir_score_result_free(&r);
+  choir_score_result_clear(&r);
   for (int i = 0; i < 2; i++) {
     request[4 + i] = request[0];
     request[4 + i].continuation = (choir_prompt){.tokens = longer[i], .count = 3};
   }
   test_ok(choir_score(model, NULL, request, 6, &o, &r));
   assert_int_equal(r.tokens, LONGEST + 2 + 2);
-  choir_score_result_free(&r);
+  choir_score_result_clear(&r);
   choir_model_free(model);
 }
 
@@ -229,7 +229,7 @@ static void refusals(void **state) {
   test_ok(choir_model_set_routing(model, "batch"));
   test_ok(choir_score(model, NULL, &good, 1, NULL, &r));
   assert_string_equal(r.routing, "threshold");
-  choir_score_result_free(&r);
+  choir_score_result_clear(&r);
   choir_parameter p;
   test_ok(choir_model_parameter_at(model, 0, &p));
   p.data[3 * p.shape[1]] = NAN;

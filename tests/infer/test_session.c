@@ -27,7 +27,7 @@ static choir_session *session_of(choir_model *model, int slots, int length, int 
 static void check_against_forward(const char *router, const char *backend, const ch_npy *tokens) {
   choir_model *model = load(router, backend);
   int slots = (int)tokens->shape[0], length = (int)tokens->shape[1];
-  int64_t vocabulary = choir_model_get_config(model)->model.vocab_size, count = slots * length * vocabulary;
+  int64_t vocabulary = choir_model_config(model)->model.vocab_size, count = slots * length * vocabulary;
   real *want = test_new(count), *got = test_new(count), *last = test_new(slots * vocabulary);
   int counts[16];
   choir_forward_result result;
@@ -285,7 +285,7 @@ static void refusals(void **state) {
   choir_session_free(s);
   choir_model_free(model);
   model = test_model("expert_choice", "fp32");
-  choir_config fresh = *choir_model_get_config(model);
+  choir_config fresh = *choir_model_config(model);
   choir_model_free(model);
   test_ok(choir_model_create(&fresh, 1, NULL, &model));
   test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_UNSUPPORTED, "train the model first");
@@ -305,7 +305,7 @@ static void takes_thresholds(void **state) {
   const int32_t token[COUNT] = {3, 1, 4, 1, 5, 9, 2};
   const char *const routings[] = {"batch", "position", "threshold", "adaptive"};
   choir_model *model = load("expert_choice", "cpu");
-  int V = choir_model_get_config(model)->model.vocab_size;
+  int V = choir_model_config(model)->model.vocab_size;
   real *want = test_new(COUNT * V), *got = test_new(COUNT * V);
   for (int i = 0; i < 4; i++) {
     test_ok(choir_model_set_routing(model, routings[i]));

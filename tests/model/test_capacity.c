@@ -15,12 +15,12 @@ static void expect_layers(const choir_config *c, const double *factor, int pools
   model_tokens(token, N, 9);
   test_ok(choir_model_forward(model, MODEL_B, MODEL_T, token, NULL, 1, &r));
   for (int i = 0; i < LAYERS; i++) {
-    test_ok(choir_model_route_stats(model, i, &stats));
+    test_ok(choir_model_get_route_stats(model, i, &stats));
     int choices = ch_router_choices(&c->model.router);
     assert_int_equal(stats.capacity, choices ? ch_router_capacity(factor[i], choices, N, MODEL_E)
                                              : pools * ch_router_k(factor[i], N / pools, MODEL_E));
     if (!choices) assert_int_equal(stats.assignments, MODEL_E * stats.capacity);
-    choir_route_stats_free(&stats);
+    choir_route_stats_clear(&stats);
   }
   choir_model_free(model);
 }
@@ -79,10 +79,10 @@ static void over_training(void **state) {
       test_ok(choir_trainer_step(trainer, token, NULL, &r));
       for (int i = 0; i < 2 * LAYERS; i++) {
         if (i == LAYERS) test_ok(choir_model_forward(model, MODEL_B, MODEL_T, token, NULL, 0, &forward));
-        test_ok(choir_model_route_stats(model, i % LAYERS, &stats));
+        test_ok(choir_model_get_route_stats(model, i % LAYERS, &stats));
         double c_now = (i < LAYERS ? factor[way][step] : 2) * (i % LAYERS ? 1.5 : 0.5);
         assert_int_equal(stats.capacity, ch_router_k(c_now, N, MODEL_E));
-        choir_route_stats_free(&stats);
+        choir_route_stats_clear(&stats);
       }
     }
     choir_trainer_free(trainer);

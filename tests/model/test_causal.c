@@ -69,7 +69,7 @@ static void check_routing(const char *router, const char *routing, const char *b
 
 static int has(const char *router, const char *routing) {
   choir_routing_properties p;
-  return choir_router_properties(router, routing, &p) == CHOIR_OK;
+  return choir_router_get_properties(router, routing, &p) == CHOIR_OK;
 }
 
 static void check_router(const char *router, const char *backend, int cap, double level, double tolerance) {

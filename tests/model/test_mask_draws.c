@@ -156,7 +156,7 @@ static void check_scores(const tiny *c, const char *measure, int samples, choir_
     assert_true(fabs(sum - s->log_likelihood) < 1e-5);
     assert_int_equal(s->greedy, -1);
   }
-  choir_score_result_free(&again);
+  choir_score_result_clear(&again);
   for (int number = 0; number < TEXTS; number++) request[number] = tiny_request(text[number], 1);
   test_ok(choir_score(c->model, NULL, request, 3, &o, &again));
   for (int number = 0; number < 3; number++) {
@@ -169,7 +169,7 @@ static void check_scores(const tiny *c, const char *measure, int samples, choir_
     assert_true(fabs(again.score[number].log_likelihood + log(total) - (double)logits[V + 1 + text[number][1]]) < 1e-5);
     assert_true(again.score[number].standard_error == 0);
   }
-  choir_score_result_free(&again);
+  choir_score_result_clear(&again);
 }
 
 /* A score of masked_diffusion is the enumerated bound within its standard error, that of masked_lm the sum of the
@@ -188,7 +188,7 @@ static void scores(void **state) {
     squares += pow((r.score[number].log_likelihood - bound) / error, 2) / TEXTS;
   }
   if (!(squares > 0.2 && squares < 3)) fail_msg("scores are off by %g standard errors", sqrt(squares));
-  choir_score_result_free(&r);
+  choir_score_result_clear(&r);
   choir_model_free(c.model);
   make_tiny(&c, "masked_lm");
   check_scores(&c, CHOIR_SCORE_PSEUDO, 0, &r);
@@ -198,7 +198,7 @@ static void scores(void **state) {
     assert_true(fabs(r.score[number].log_likelihood - enumerated_score(&c, text, 1)) < 1e-5);
     assert_true(r.score[number].standard_error == 0);
   }
-  choir_score_result_free(&r);
+  choir_score_result_clear(&r);
   choir_score_request request = tiny_request((const int32_t[]){1, 2}, 1);
   choir_score_options o = {.size = sizeof o, .batch = 1, .chunk = 1, .mask_samples = 4};
   test_fails(choir_score(c.model, NULL, &request, 1, &o, &r), CHOIR_ERROR_ARGUMENT, "whose scores draw nothing");

@@ -143,8 +143,8 @@ static void certificates_add_up(void **state) {
   assert_int_equal(stats.certificate.assignments, 2);
   ch_route_stats_clear(&stats);
   assert_int_equal(stats.certificate.assignments, 0);
-  choir_route_stats_free(&stats);
-  choir_route_stats_free(&more);
+  choir_route_stats_clear(&stats);
+  choir_route_stats_clear(&more);
   layer_case_free(&c);
 }
 
@@ -164,7 +164,7 @@ static void stages_get_nearer(void **state) {
     o->solver_stages = i ? 20 : 1;
     test_ok(choir_route(&request, gates, &stats));
     over[i] = stats.certificate.over_cap, rounds[i] = stats.certificate.iterations;
-    choir_route_stats_free(&stats);
+    choir_route_stats_clear(&stats);
   }
   if (!(over[1] < over[0] / 2)) fail_msg("%d over with one stage, %d with 20", (int)over[0], (int)over[1]);
   assert_true(rounds[0] == 100 && rounds[1] >= 20 && rounds[1] <= 100);
@@ -189,7 +189,7 @@ static void large_scores_do_not_overflow(void **state) {
       test_ok(choir_route(&request, gates, &stats));
       if (!i) gap = stats.certificate.gap;
       if (!(fabs(stats.certificate.gap - gap) < 1e-3)) fail_msg("%d: %g, %g", i, stats.certificate.gap, gap);
-      choir_route_stats_free(&stats);
+      choir_route_stats_clear(&stats);
     }
   layer_case_free(&c);
 }

@@ -126,7 +126,7 @@ static void against_naive_counts(void **state) {
   planted p[2];
   choir_route_stats s;
   naive w = {0};
-  test_ok(choir_route_stats_create(E, V, &s));
+  test_ok(choir_route_stats_init(E, V, &s));
   for (uint32_t b = 0; b < 2; b++) {
     plant(&p[b], b ? 40 : MOST, b);
     choir_route_stats_count(&s, &p[b].view);
@@ -157,7 +157,7 @@ static void against_naive_counts(void **state) {
     if (i != 1) drift += fabs(cutoff / (double)p[0].thresholds[i] - 1) / (E - 2); /* from 0 nothing is a share */
   }
   near(s.drift, drift, "drift");
-  choir_route_stats_free(&s);
+  choir_route_stats_clear(&s);
 }
 
 /* The whole list of an expert in the order of the definition. */
@@ -166,7 +166,7 @@ static void favourites(void **state) {
   choir_route_stats s;
   choir_favourite whole[V + 1], best[V + 1];
   plant(&p, MOST, 5);
-  test_ok(choir_route_stats_create(E, V, &s));
+  test_ok(choir_route_stats_init(E, V, &s));
   choir_route_stats_count(&s, &p.view);
   for (int i = 0; i < E; i++)
     for (int typical = 0; typical < 2; typical++)
@@ -177,9 +177,9 @@ static void favourites(void **state) {
           double lift = (double)s.held[i * V + v] * (double)s.tokens / ((double)s.load[i] * (double)s.text[v]);
           wanted += s.held[i * V + v] > 0 && (!typical || lift > 1);
         }
-        int count = (typical ? choir_route_stats_typical : choir_route_stats_frequent)(&s, i, most, best);
+        int count = (typical ? choir_route_stats_get_typical : choir_route_stats_get_frequent)(&s, i, most, best);
         assert_int_equal(count, wanted < most ? wanted : most);
-        (typical ? choir_route_stats_typical : choir_route_stats_frequent)(&s, i, V + 1, whole);
+        (typical ? choir_route_stats_get_typical : choir_route_stats_get_frequent)(&s, i, V + 1, whole);
         for (int f = 0; f < count; f++)
           assert_int_equal(best[f].token, whole[f].token); /* a shorter list is its head */
         for (int f = 0; f < count; f++) {
@@ -190,8 +190,8 @@ static void favourites(void **state) {
           before = worth, last = best[f].token;
         }
       }
-  assert_int_equal(choir_route_stats_frequent(&s, E, 3, best), 0);
-  choir_route_stats_free(&s);
+  assert_int_equal(choir_route_stats_get_frequent(&s, E, 3, best), 0);
+  choir_route_stats_clear(&s);
 }
 
 /* Ends of the scales: even scores, one certain expert, one expert alone, nobody. */
@@ -206,7 +206,7 @@ static void extremes(void **state) {
   }
   index_slots(&p);
   p.view.valid = NULL;
-  test_ok(choir_route_stats_create(E, V, &s));
+  test_ok(choir_route_stats_init(E, V, &s));
   choir_route_stats_count(&s, &p.view);
   if (!(fabs(s.token_entropy - log(E) / 2) < 1e-7)) fail_msg("entropy %g", s.token_entropy);
   near(s.load_entropy, 0, "entropy of the load of one expert");
@@ -214,26 +214,26 @@ static void extremes(void **state) {
   near(choir_route_stats_overlap(&s, 0, 1), 0, "overlap of two that hold nothing");
   assert_int_equal(s.histogram[1], 10);
   /* the expert takes every token as often as the text has it */
-  assert_int_equal(choir_route_stats_typical(&s, 2, 1, &none), 0);
-  choir_route_stats_free(&s);
+  assert_int_equal(choir_route_stats_get_typical(&s, 2, 1, &none), 0);
+  choir_route_stats_clear(&s);
 
   memset(p.valid, 0, sizeof p.valid);
   memset(p.gates, 0, sizeof p.gates);
   index_slots(&p);
   p.view.valid = p.valid;
-  test_ok(choir_route_stats_create(E, 0, &s)); /* the cheap ones alone, of nothing but padding */
+  test_ok(choir_route_stats_init(E, 0, &s)); /* the cheap ones alone, of nothing but padding */
   choir_route_stats_count(&s, &p.view);
   assert_int_equal(s.tokens + s.assignments, 0);
   near(s.gate_mass, 0, "gate mass of nothing");
   assert_true(isnan(s.cutoff[0]));
   assert_null(s.shared);
-  choir_route_stats_free(&s);
-  assert_int_equal(choir_route_stats_create(0, V, &s), CHOIR_ERROR_ARGUMENT);
+  choir_route_stats_clear(&s);
+  assert_int_equal(choir_route_stats_init(0, V, &s), CHOIR_ERROR_ARGUMENT);
 
   test_ok(ch_route_stats_alloc(E, &s)); /* what choir_route gives has no room for it */
   choir_route_stats_count(&s, &p.view);
   assert_int_equal(s.tokens + s.capacity, 0);
-  choir_route_stats_free(&s);
+  choir_route_stats_clear(&s);
 }
 
 typedef struct inspection {
@@ -250,7 +250,7 @@ static void look(void *context, const choir_routing *r) {
 /* One object, every number as it is in the struct. */
 static void check_json(const choir_route_stats *s) {
   char *text, wanted[256];
-  test_ok(choir_route_stats_json(s, &text));
+  test_ok(choir_route_stats_get_json(s, &text));
   snprintf(wanted, sizeof wanted,
            "{\"tokens\":%lld,\"experts\":%d,\"capacity\":%lld,\"assignments\":%lld,\"dropped\":%lld,\"aux_loss\":",
            (long long)s->tokens, s->experts, (long long)s->capacity, (long long)s->assignments, (long long)s->dropped);
@@ -270,7 +270,7 @@ static void check_laws(const choir_model *model, const choir_route_stats *s) {
   choir_route_stats counted;
   int64_t tokens = 0, slots = 0;
   double most = log(s->experts) + 1e-6, target = 0;
-  test_ok(choir_model_route_stats(model, s->moe, &counted)); /* counted by other code */
+  test_ok(choir_model_get_route_stats(model, s->moe, &counted)); /* counted by other code */
   assert_true(counted.moe == s->moe && counted.layer == s->layer);
   for (int k = 0; k <= s->experts; k++) {
     tokens += s->histogram[k];
@@ -301,7 +301,7 @@ static void check_laws(const choir_model *model, const choir_route_stats *s) {
   if (!isnan(s->token_entropy)) assert_true(s->token_entropy >= 0 && s->token_entropy <= most);
   assert_true(s->load_entropy >= 0 && s->load_entropy <= most);
   assert_true(target > 0);
-  choir_route_stats_free(&counted);
+  choir_route_stats_clear(&counted);
 }
 
 /* Every router, in a model of two MoE layers; nobody is shown anything after looking has ended. */
@@ -321,7 +321,7 @@ static void every_router(void **state) {
     c.train.sequence_length = T, c.train.batch_sequences = B;
     c.model.router = test_router(*name);
     test_ok(choir_model_create(&c, 3, NULL, &model));
-    for (int l = 0; l < 2; l++) test_ok(choir_route_stats_create(c.model.experts, VOCABULARY, &all.stats[l]));
+    for (int l = 0; l < 2; l++) test_ok(choir_route_stats_init(c.model.experts, VOCABULARY, &all.stats[l]));
     choir_model_on_routing(model, look, &all);
     test_ok(choir_model_forward(model, B, T, tokens, NULL, 0, &result));
     assert_int_equal(all.calls, 2);
@@ -333,7 +333,7 @@ static void every_router(void **state) {
     choir_model_on_routing(model, NULL, NULL);
     test_ok(choir_model_forward(model, B, T, tokens, NULL, 1, &result));
     assert_int_equal(all.calls, 2);
-    for (int l = 0; l < 2; l++) choir_route_stats_free(&all.stats[l]);
+    for (int l = 0; l < 2; l++) choir_route_stats_clear(&all.stats[l]);
     choir_model_free(model);
   }
 }

@@ -127,7 +127,7 @@ static void check_route(const choir_tensors *file, const char *name) {
   check_counts(s.load, data_of(file, name, "load"), e, name, "load");
   check_counts(s.demand, data_of(file, name, "demand"), e, name, "demand");
   check_counts(s.histogram, data_of(file, name, "histogram"), e + 1, name, "histogram");
-  choir_route_stats_free(&s);
+  choir_route_stats_clear(&s);
   free(gates);
 }
 
@@ -172,7 +172,7 @@ static void check_layer(const choir_tensors *file, const char *name) {
   test_ok(choir_layer_forward(layer, &w, (int)n, x->data, choir_tensors_find(file, "ids")->data,
                               o.mask ? choir_tensors_find(file, "mask")->data : NULL, 1, out));
   choir_route_stats s = {0};
-  test_ok(choir_layer_route_stats(layer, &s));
+  test_ok(choir_layer_get_route_stats(layer, &s));
   test_ok(choir_layer_backward(layer, &w, x->data, data_of(file, input, "cotangent"), dx, &dw));
 
   check_stats(&s, data_of(file, name, "summary"), name);
@@ -184,7 +184,7 @@ static void check_layer(const choir_tensors *file, const char *name) {
     close_case(gradient[i], data_of(file, name, keys[i]), sizes[i], 4e-6, name, keys[i]);
     free(gradient[i]);
   }
-  choir_route_stats_free(&s);
+  choir_route_stats_clear(&s);
   choir_layer_free(layer);
   free(out), free(dx);
 }

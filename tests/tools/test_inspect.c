@@ -190,7 +190,7 @@ static void losses_of_tokens(void **state) {
   }
   test_ok(choir_model_load("run/checkpoints/00000008", NULL, &model, NULL));
   test_ok(choir_model_set_routing(model, "threshold"));
-  int V = choir_model_get_config(model)->model.vocab_size;
+  int V = choir_model_config(model)->model.vocab_size;
   float *logits = malloc((size_t)LENGTH * (size_t)V * sizeof *logits);
   test_ok(choir_model_forward(model, 1, LENGTH, id, logits, 0, &result));
   for (size_t t = 1; t < LENGTH; t++) {

@@ -196,7 +196,7 @@ static int rows_of(const char *router, const char *routing) {
       continue;
     pairs += (names_in(routers) ? names_in(routers) : count) * names_in(routings);
     if (!router || !names(routers, router) || !names(routings, routing)) continue;
-    test_ok(choir_router_properties(router, routing, &p));
+    test_ok(choir_router_get_properties(router, routing, &p));
     if (p.looks_ahead != yes(ahead) || p.depends_on_batch != yes(batch) ||
         yes(text) == (p.looks_ahead || p.depends_on_batch))
       fail_msg("docs/causality.md: router %s, routing %s: %s, %s, %s", router, routing, ahead, batch, text);

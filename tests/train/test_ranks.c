@@ -270,7 +270,9 @@ static int count_step(const ch_comm *comm, void *context) {
   new_trainer(comm, j->layout, &j->config, &t);
   model_tokens(token, MOST_TOKENS, 1);
   test_ok(ch_trainer_step(&t, token, token, &r));
-  j->sent[comm->rank] = choir_ranks_get_traffic(&(choir_ranks){.comm = comm}).bytes;
+  choir_ranks_traffic traffic;
+  test_ok(choir_ranks_get_traffic(&(choir_ranks){.comm = comm}, &traffic));
+  j->sent[comm->rank] = traffic.bytes;
   ch_trainer_free(&t);
   return 0;
 }

@@ -31,13 +31,13 @@ static void add(report *r, const char *format, ...) {
 }
 
 static void add_stats(report *r, const choir_model *model) {
-  for (int i = 0; i < choir_model_moe_layers(model); i++) {
+  for (int i = 0; i < choir_model_moe_layer_count(model); i++) {
     choir_route_stats s;
-    test_ok(choir_model_route_stats(model, i, &s));
+    test_ok(choir_model_get_route_stats(model, i, &s));
     add(r, "layer %d: %lld slots, %lld dropped, gates %a, loss %a, load %llx\n", i, (long long)s.assignments,
         (long long)s.dropped, s.gate_mass, s.aux_loss,
         (unsigned long long)XXH64(s.load, (size_t)s.experts * sizeof *s.load, 0));
-    choir_route_stats_free(&s);
+    choir_route_stats_clear(&s);
   }
 }
 
@@ -74,7 +74,7 @@ static void evaluate_capacity(choir_model *model) {
   for (int i = 0; i < 4; i++) {
     o.capacity_factor = factor[i];
     test_ok(choir_eval(model, NULL, &o, &with[i]));
-    assert_true(choir_model_get_config(model)->model.router.eval_capacity_factor == 0);
+    assert_true(choir_model_config(model)->model.router.eval_capacity_factor == 0);
   }
   assert_true(with[1].loss != with[0].loss && with[2].loss == with[0].loss && with[3].loss != with[0].loss);
 }
@@ -94,14 +94,14 @@ static void evaluate(report *r, choir_model *model, const choir_tokenizer *token
     add_stats(r, model);
   }
   evaluate_sources(r, model);
-  if (!routing && !strcmp(choir_model_get_config(model)->model.router.kind->name, "expert_choice"))
+  if (!routing && !strcmp(choir_model_config(model)->model.router.kind->name, "expert_choice"))
     evaluate_capacity(model);
   test_ok(choir_model_set_routing(model, NULL));
 }
 
 static void forward(report *r, choir_model *model) {
   static int32_t token[B * T];
-  int V = choir_model_get_config(model)->model.vocab_size;
+  int V = choir_model_config(model)->model.vocab_size;
   float *logits = malloc((size_t)B * T * (size_t)V * sizeof *logits);
   choir_forward_result f;
   for (int i = 0; i < B * T; i++) token[i] = (i * 37 + i / 7) % V;

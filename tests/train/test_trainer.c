@@ -224,7 +224,7 @@ static void no_gradients_no_pointers(void **state) {
     train.train.batch_sequences = 1 << 13;
     train.train.sequence_length = 1 << 14;
     test_fails(choir_trainer_create(model, &train, &trainer), CHOIR_ERROR_MEMORY, "train.batch_sequences=");
-    assert_int_equal(choir_model_get_config(model)->train.batch_sequences, c.train.batch_sequences);
+    assert_int_equal(choir_model_config(model)->train.batch_sequences, c.train.batch_sequences);
     test_ok(choir_model_parameter_at(model, 0, &p));
     assert_null(p.gradient);
     train = c;

@@ -150,7 +150,7 @@ static int measure_moe(ch_bench *b, moe_case *c) {
   CH_TRY(ch_route_stats_make(b->memory, a->route.n, &c->saved.routing, &stats));
   ch_bench_loads(b, &c->options, &stats, 1);
   double flops = 12.0 * (double)stats.assignments * a->route.d * a->h;
-  choir_route_stats_free(&stats);
+  choir_route_stats_clear(&stats);
   if (ch_router_learned(a->route.router)) flops += 6.0 * a->route.n * a->route.d * a->route.e;
   ch_bench_rates(b, flops, 0);
   b->result->tokens = a->route.n;

@@ -34,14 +34,14 @@ static int evaluate_cut(choir_model *model, const choir_export_options *options,
 
 /* over [e+1]: the share of tokens, of all MoE layers, that have more than so many experts. */
 static int count_over(const choir_model *model, double *over) {
-  int e = model->config.model.experts, layers = choir_model_moe_layers(model);
+  int e = model->config.model.experts, layers = choir_model_moe_layer_count(model);
   double tokens = 0, above = 0;
   for (int k = 0; k <= e; k++) over[k] = 0;
   for (int layer = 0; layer < layers; layer++) {
     choir_route_stats stats;
-    CH_TRY(choir_model_route_stats(model, layer, &stats));
+    CH_TRY(choir_model_get_route_stats(model, layer, &stats));
     for (int k = 0; k <= e; k++) over[k] += (double)stats.histogram[k], tokens += (double)stats.histogram[k];
-    choir_route_stats_free(&stats);
+    choir_route_stats_clear(&stats);
   }
   for (int k = e; k >= 0; k--) {
     double have = over[k];

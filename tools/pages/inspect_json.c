@@ -77,8 +77,8 @@ static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tok
   ch_json_put(layer, "threshold", numbers(s->threshold, e));
   ch_json_put(layer, "cutoff", numbers(s->cutoff, e));
   ch_json_put(layer, "overlap", overlap(s));
-  ch_json_put(layer, "frequent", favourite_tokens(s, tokenizer, choir_route_stats_frequent, room, top));
-  ch_json_put(layer, "typical", favourite_tokens(s, tokenizer, choir_route_stats_typical, room, top));
+  ch_json_put(layer, "frequent", favourite_tokens(s, tokenizer, choir_route_stats_get_frequent, room, top));
+  ch_json_put(layer, "typical", favourite_tokens(s, tokenizer, choir_route_stats_get_typical, room, top));
   return layer;
 }
 
@@ -88,7 +88,7 @@ static void add_name(json_t *root, const char *key, const char *text) {
 
 json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o,
                            const ch_inspection *inspection) {
-  const ch_model_config *config = &choir_model_get_config(model)->model;
+  const ch_model_config *config = &choir_model_config(model)->model;
   const choir_eval_result *r = &inspection->eval;
   int top = o->top > 0 ? o->top : 0;
   choir_favourite *room = reallocarray(NULL, (size_t)top + 1, sizeof *room);

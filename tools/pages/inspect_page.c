@@ -81,7 +81,7 @@ static int make_view(choir_model *model, const choir_tokenizer *tokenizer, const
                      const ch_text_tokens *text, json_t *view) {
   ch_inspection shown = {0};
   json_t *routes = json_array(), *losses = json_array();
-  for (int i = 0; i < choir_model_moe_layers(model); i++) ch_json_add(routes, json_array());
+  for (int i = 0; i < choir_model_moe_layer_count(model); i++) ch_json_add(routes, json_array());
   ch_json_put(view, "routes", routes);
   ch_json_put(view, "losses", losses);
   int code = ch_inspect_tokens(model, text, o, keep_routes, routes, &shown);

@@ -11,7 +11,7 @@
 #include "train/evaluate.h"
 
 void ch_inspection_free(ch_inspection *inspection) {
-  for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_route_stats_free(&inspection->layer[i]);
+  for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_route_stats_clear(&inspection->layer[i]);
   free(inspection->layer);
   free(inspection->token_loss);
   *inspection = (ch_inspection){0};
@@ -20,7 +20,7 @@ void ch_inspection_free(ch_inspection *inspection) {
 /* Sizes that are no larger than the text. */
 static int begin_inspection(const choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                             ch_inspection *inspection) {
-  const choir_config *config = choir_model_get_config(model);
+  const choir_config *config = choir_model_config(model);
   int64_t targets = (int64_t)text->count - 1;
   *inspection =
       (ch_inspection){.batch_sequences = o->batch_sequences ? o->batch_sequences : config->train.batch_sequences,
@@ -36,7 +36,7 @@ static int begin_inspection(const choir_model *model, const ch_text_tokens *text
     return ch_error(CHOIR_ERROR_ARGUMENT, "a mask ratio of %g: must be a number from 0 to 1", o->mask_ratio);
   if (targets < 1)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, text->count);
-  if (!choir_model_moe_layers(model))
+  if (!choir_model_moe_layer_count(model))
     return ch_error(CHOIR_ERROR_ARGUMENT, "the model has no MoE layer: there is no routing to see");
   for (size_t i = 0; i < text->count; i++)
     if (text->ids[i] >= config->model.vocab_size)
@@ -57,14 +57,14 @@ static void keep_losses(void *context, int64_t index, const int32_t *target, con
 
 static int evaluate_text(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                          ch_inspection *inspection) {
-  int V = choir_model_get_config(model)->model.vocab_size;
+  int V = choir_model_config(model)->model.vocab_size;
   double *unigram = NULL;
   uint64_t *counts;
   int code = CH_ALLOC(&counts, V, "unigram counts");
   for (size_t i = 0; !code && i < text->count; i++) counts[text->ids[i]]++;
   if (!code) code = ch_unigram_log(counts, V, &unigram);
   ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
-  inspection->predicts_next = !ch_config_masked(choir_model_get_config(model));
+  inspection->predicts_next = !ch_config_masked(choir_model_config(model));
   windows.mask_at = o->mask_ratio;
   windows.seen = keep_losses;
   windows.context = inspection;
@@ -82,7 +82,7 @@ static int evaluate_text(choir_model *model, const ch_text_tokens *text, const c
 
 /* The routing asked for; where none was and the text is too short for the model's own, by thresholds. NULL: its own. */
 static const char *routing_for(const choir_model *model, const char *asked, const ch_inspection *inspection) {
-  const choir_config *c = choir_model_get_config(model);
+  const choir_config *c = choir_model_config(model);
   int n = inspection->batch_sequences * inspection->sequence_length;
   if (asked || model->causal || !ch_router_has_thresholds(model->net.router)) return asked;
   int code = model->net.router->check(&c->model.router, n, c->model.experts, inspection->sequence_length);
@@ -97,7 +97,7 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   int code = begin_inspection(model, text, o, inspection);
   const char *routing = code ? NULL : routing_for(model, o->routing, inspection);
   if (!code && routing) code = choir_model_set_routing(model, routing);
-  if (!code) code = ch_layer_stats_begin(model, choir_model_get_config(model)->model.vocab_size, &w);
+  if (!code) code = ch_layer_stats_begin(model, choir_model_config(model)->model.vocab_size, &w);
   code = ch_comm_agree(model->x.comm, code);
   if (!code) code = evaluate_text(model, text, o, inspection);
   choir_model_on_routing(model, NULL, NULL);

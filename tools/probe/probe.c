@@ -197,7 +197,7 @@ static int run_probe(probe *p, const choir_tokenizer *tokenizer) {
 }
 
 static int check_probe(const probe *p) {
-  CH_TRY(ch_config_check_next_token(choir_model_get_config(p->model), "the probe for leaks from later tokens"));
+  CH_TRY(ch_config_check_next_token(choir_model_config(p->model), "the probe for leaks from later tokens"));
   if (p->o->text && p->o->tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "the probe takes either tokens or a text");
   if (p->B < 1 || p->T < 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d sequences of %d tokens: the probe needs one at least, of two tokens",
@@ -211,7 +211,7 @@ static int check_probe(const probe *p) {
 
 int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_probe_options *options,
              ch_probe_result *result) {
-  const choir_config *config = choir_model_get_config(model);
+  const choir_config *config = choir_model_config(model);
   char own[CHOIR_NAME_BYTES];
   probe p = {.model = model,
              .o = options,
@@ -227,7 +227,7 @@ int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_prob
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
   if (options->routing) CH_TRY(choir_model_set_routing(model, options->routing));
   snprintf(result->routing, sizeof result->routing, "%s", choir_model_routing(model));
-  result->declared = choir_model_routing_properties(model);
+  result->declared = ch_model_properties(model);
   int code = run_probe(&p, tokenizer);
   free(p.given);
   free(p.token);
