@@ -202,7 +202,8 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
     are kept, and that router chooses. Weights keep their names, so that save_pretrained, Trainer and adapters find them;
     `choir.torch.from_pretrained` loads such a model, `choir.torch.revert` turns it back.
 
-    What attention_mask calls padding takes no part in routing; without a mask every token does. `taken` [layers,B,T,e] as
+    What attention_mask calls padding takes no part in routing; without a mask every token does. Sequences packed into one
+    row are one pool where tokens compete: give them rows of their own, and pool="sequence". `taken` [layers,B,T,e] as
     a keyword of the model's forward forces routes. With output_router_logits the model adds its own balancing loss, of
     best-K choices; otherwise add the layers' `aux_loss`, whose weight is the model's router_aux_loss_coef, times K as
     transformers counts, over the number of layers. router_jitter_noise goes on.

@@ -47,7 +47,7 @@ def _expert_choice(q: Request) -> dict:
 
 
 def _equal_pools(q: Request) -> int:
-    """How many there are, if all have as many tokens and nobody is padding; otherwise 0."""
+    """The number of pools, if all have as many tokens and no token is padding; otherwise 0."""
     n = q.scores.shape[0]
     _check_pool(q)
     return 0 if q.valid is not None else select.equal_pools(n, q.sequence_length, q.options.pool, q.options.group_size)

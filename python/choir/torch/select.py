@@ -99,7 +99,7 @@ def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tu
 
 
 def equal_pools(n: int, sequence_length: int, pool: str, group_size: int) -> int:
-    """How many pools there are, as `pools` cuts them, where all have as many tokens; 0 where they do not."""
+    """The number of pools, as `pools` cuts tokens, if all have equally many; otherwise 0."""
     if pool == "group" and compat.exporting():  # such lengths alone would do
         return 0
     T = sequence_length if 0 < sequence_length < n else n
