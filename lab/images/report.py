@@ -21,21 +21,21 @@ SET = "clothes"
 
 
 class Runs:
-    """The stored runs of so many steps that count: of each arm those at its rate, or at the best so far while the search
-    has not ended."""
+    """The stored runs that count of the stages of a name: of each arm those at its rate, or at the best so far while the
+    search has not ended."""
 
-    def __init__(self, steps=PLAN["steps"]):
+    def __init__(self, name=None):
         kept, self.chosen, self.rate, self.lines = stored(), {}, {}, {}
         for stage in PLAN["stages"]:
-            if stage["set"] == SET and given(stage, "steps") == steps:
+            if stage["set"] == SET and stage.get("name") == name:
                 for arm in stage["arms"]:
-                    self._take(stage, arm, steps, kept)
+                    self._take(stage, arm, kept)
         self.arms = list(self.rate)
         rows = [[final(runs[seed]) if seed in runs else np.nan for seed in PLAN["seeds"]] for runs in self.lines.values()]
         self.table = np.array(rows)
 
-    def _take(self, stage, arm, steps, kept):
-        seeds = given(stage, "seeds")
+    def _take(self, stage, arm, kept):
+        seeds, steps = given(stage, "seeds"), given(stage, "steps")
         self.chosen[arm] = rates_of(stage, arm, kept)[1]
         tried = {k[2]: final(line) for k, line in kept.items() if k[:2] == (SET, arm) and k[3:] == (seeds[0], steps)}
         if tried:
@@ -187,9 +187,8 @@ def figure(runs):
 
 def page(text, runs):
     """The page with its tables made anew."""
-    longer = Runs(max(given(stage, "steps") for stage in PLAN["stages"]))
-    tables = (("state", state, runs), ("arms", arms_table, runs), ("longer", arms_table, longer),
-              ("claims", claims_table, runs), ("noise", noise_table, runs))  # fmt: skip
+    tables = (("state", state, runs), ("arms", arms_table, runs), ("lower", arms_table, Runs("lower")),
+              ("longer", arms_table, Runs("longer")), ("claims", claims_table, runs), ("noise", noise_table, runs))  # fmt: skip
     for name, table, source in tables:
         begin, end = f"<!-- lab/images {name}: begin -->\n", f"<!-- lab/images {name}: end -->"
         made = begin + "\n".join(table(source)) + "\n" + end
