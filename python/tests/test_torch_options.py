@@ -174,6 +174,22 @@ class Options(TorchTest):
             compiled = torch.compile(lambda x: layer(x, pool="sequence"), fullgraph=True, backend="aot_eager")
             self.equal([compiled(self.x)], [layer(self.x, pool="sequence")])
 
+    def test_packed_sequences(self):
+        """Each is a pool, and has a balancing loss, as a call of its own would; of equal ones the same as a dimension."""
+        cases = [(name, {**options, "pool": "sequence"}) for name, options in LAYERS if "expert_choice" in name or name == "global_topk"]
+        for router, options in self.each([*cases, ("topk", {"aux_scope": "sequence", "null_experts": 2})]):
+            layer = self.layer(router, options)
+            for lengths in ((5, 40, 1, 18), (64,)):
+                rows = self.x.flatten(0, 1)
+                out, loss = layer(self.x, lengths=lengths), layer.aux_loss
+                parts = [(layer(part), layer.aux_loss) for part in rows.split(lengths)]
+                torch.testing.assert_close(out.flatten(0, 1), torch.cat([y for y, _ in parts]), rtol=1e-10, atol=1e-12)
+                torch.testing.assert_close(loss, sum(part for _, part in parts) / len(parts))
+            self.equal([layer(self.x, lengths=(32, 32)), layer.aux_loss], [layer(self.x), layer.aux_loss])
+            for lengths in ((63,), (65, -1), (64, 0)):
+                with self.assertRaisesRegex(choir.ArgumentError, "lengths of sequences"):
+                    layer(self.x, lengths=lengths)
+
     def test_statistics(self):
         self.assertEqual(self.torch.stats(torch.nn.Linear(2, 2)), {})
         for router, options in self.each(LAYERS):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 BLOCKS = ("MixtralSparseMoeBlock", "OlmoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock")
 VERSION = 1  # of the entry "choir" in config.json
-TOLD = "choir_told"  # the keyword by which a model's forward tells its blocks who is padding, and the routes to take
+TOLD = "choir_told"  # the keyword by which a model's forward tells its blocks who is padding, routes to take, positions
 
 
 class _TheirExperts(Experts):
@@ -59,15 +59,18 @@ def _unpickled(theirs: type) -> nn.Module:
 
 
 class _Converted(MoE):
-    """The layer in a block's place. told: who is padding, and the routes to take, as the model's forward was given them."""
+    """The layer in a block's place. told: who is padding, the routes to take, and the positions of packed sequences,
+    as the model's forward was given them."""
 
     told: Optional[tuple] = None
     noise = 0.0
 
     def forward(self, hidden_states: Tensor, *given, **options) -> Tensor:
         if self.told is not None:
-            valid, taken = self.told
+            valid, taken, position = self.told
             length = hidden_states.shape[-2]
+            if position is not None and "sequence" in (self.options.pool, self.options.aux_scope):
+                options.setdefault("lengths", _lengths_of(position.expand(hidden_states.shape[:-1])))
             options.setdefault("valid", None if valid is None else valid[:, -length:])
             options.setdefault("taken", None if taken is None else taken[self.layer])
         if self.training and self.noise:  # which Mixtral's experts read, too
@@ -129,15 +132,25 @@ def _valid_of(mask: Any, kwargs: dict) -> Optional[Tensor]:
     return valid
 
 
+def _lengths_of(position: Tensor) -> list:
+    """Lengths of the sequences in rows [B,T] of positions: where one is not the next, another sequence begins, as attention
+    has it. The host waits for them."""
+    begins = torch.diff(position, prepend=position[:, :1]) != 1
+    begins[:, 0] = True
+    at = [*begins.flatten().nonzero().flatten().tolist(), position.numel()]
+    return [b - a for a, b in zip(at, at[1:])]
+
+
 def _tell(module: nn.Module, args: tuple, kwargs: dict):
     """Of a model: the padding of its mask, and the keyword `taken`, go with the keywords that its layers hand on."""
     mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
     valid, taken = _valid_of(mask, kwargs), kwargs.pop("taken", None)
+    position = kwargs.get("position_ids", args[2] if len(args) > 2 else None) if mask is None else None
     ids = kwargs.get("input_ids", args[0] if args else None)
     if mask is None and ids is not None and not compat.compiling() and not getattr(module, "_choir_asked", False):
         module._choir_asked = True
         module.warn_if_padding_and_no_attention_mask(ids, mask)
-    return args, {**kwargs, TOLD: (valid, taken)}
+    return args, {**kwargs, TOLD: (valid, taken, position)}
 
 
 def _hear(module: nn.Module, args: tuple, kwargs: dict):
@@ -202,8 +215,8 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
     are kept, and that router chooses. Weights keep their names, so that save_pretrained, Trainer and adapters find them;
     `choir.torch.from_pretrained` loads such a model, `choir.torch.revert` turns it back.
 
-    What attention_mask calls padding takes no part in routing; without a mask every token does. Sequences packed into one
-    row are one pool where tokens compete: give them rows of their own, and pool="sequence". `taken` [layers,B,T,e] as
+    What attention_mask calls padding takes no part in routing; without a mask every token does. With
+    pool="sequence" sequences that are packed into one row, told apart by position_ids, have a pool each. `taken` [layers,B,T,e] as
     a keyword of the model's forward forces routes. With output_router_logits the model adds its own balancing loss, of
     best-K choices; otherwise add the layers' `aux_loss`, whose weight is the model's router_aux_loss_coef, times K as
     transformers counts, over the number of layers. router_jitter_noise goes on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import types
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ class _Call(NamedTuple):
     taken: Optional[Tensor]
     sequence_length: int
     together: tuple
+    lengths: tuple = ()
     counts: bool = True
 
 
@@ -160,6 +161,7 @@ class MoE(Keeper):
         taken: Optional[Tensor] = None,
         *,
         pool: Optional[str] = None,
+        lengths: Sequence[int] = (),
         tokens: Optional[Tensor] = None,
     ) -> Tensor:
         """The weighted sum of what each token's experts give, in x's shape and type.
@@ -174,6 +176,8 @@ class MoE(Keeper):
                 thresholds see nothing.
             pool: who competes in this call instead of the router's option `pool`: "batch", "sequence" (of x [B,T,d] the T
                 tokens of each sample), "group" (of `group_size` tokens as they come) or "position".
+            lengths: of sequences that are packed into x, one behind the other: the pools of "sequence", and what `aux_scope`
+                sequence means.
             tokens: the old name of token_ids.
 
         Raises ArgumentError for shapes, types and devices that do not fit."""
@@ -188,7 +192,9 @@ class MoE(Keeper):
         self._check(x)
         rows, length = x.reshape(-1, x.shape[-1]), x.shape[-2] if x.dim() > 2 else 0
         request.check_rows(rows, token_ids, valid)
-        call = _Call(self.options if pool is None else self._pooled(pool), token_ids, valid, taken, length, together)
+        request.check_lengths(lengths, len(rows))
+        options = self.options if pool is None else self._pooled(pool)
+        call = _Call(options, token_ids, valid, taken, length, together, tuple(lengths))
         if rows.shape[0]:
             if self.causal and not self.training and taken is None and routers.by_thresholds(self.router_name, self.options):
                 self.check_thresholds()
@@ -300,6 +306,7 @@ class MoE(Keeper):
             layer=self.layer,
             group=self.group,
             taken=call.taken,
+            lengths=call.lengths,
             lean=True,
         )
 

@@ -7,7 +7,7 @@ import json
 import sys
 import types
 import warnings
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
@@ -124,6 +124,7 @@ class Request(NamedTuple):
     thresholds: Optional[Tensor]  # [e] or the prices of quantile_balanced, bias_balanced
     layer: int = 0
     group: Any = None
+    lengths: tuple = ()  # of sequences that are packed
     shares: bool = False  # the scores are of softmax or sigmoids
     lean: bool = False  # masks, counts and gates by token may be left out (Routing.whole)
 
@@ -244,3 +245,8 @@ def check_rows(rows: Tensor, tokens: Optional[Tensor], valid: Optional[Tensor]) 
             raise ArgumentError(
                 f"{what} has {given.numel()} elements on {given.device}; it must have one per token, {n}, on {device}"
             )
+
+
+def check_lengths(lengths: Sequence[int], n: int) -> None:
+    if len(lengths) and (sum(lengths) != n or min(lengths) < 1):
+        raise ArgumentError(f"lengths of sequences add up to {sum(lengths)}, the least is {min(lengths)}; there are {n} tokens")

@@ -50,7 +50,13 @@ def _equal_pools(q: Request) -> int:
     """The number of pools, if all have as many tokens and no token is padding; otherwise 0."""
     n = q.scores.shape[0]
     _check_pool(q)
-    return 0 if q.valid is not None else select.equal_pools(n, q.sequence_length, q.options.pool, q.options.group_size)
+    if q.valid is not None or _packed(q):
+        return 0
+    return select.equal_pools(n, q.sequence_length, q.options.pool, q.options.group_size)
+
+
+def _packed(q: Request) -> bool:
+    return q.options.pool == "sequence" and len(q.lengths) > 0
 
 
 def _check_pool(q: Request) -> None:
@@ -62,7 +68,10 @@ def _pools(q: Request) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Who competes: index and held [pools,tokens], k [pools]; and the scores [pools,tokens,e]."""
     n, e = q.scores.shape
     _check_pool(q)
-    index = select.pools(n, q.sequence_length, q.options.pool, q.options.group_size, q.scores.device)
+    if _packed(q):
+        index = select.packed_pools(q.lengths, n, q.scores.device)
+    else:
+        index = select.pools(n, q.sequence_length, q.options.pool, q.options.group_size, q.scores.device)
     held = select.members(index, n, q.valid)
     return index, held, select.per_expert(q.factor, held.sum(1), e), q.scores[index.clamp(max=n - 1)]
 
@@ -296,7 +305,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
         return None
     choice = made.get("choice")
     choice = choice[:, :1] if q.name == "gshard_top2" else choice
-    by_sequence = q.options.aux_scope == "sequence" and q.sequence_length > 0
+    by_sequence = q.options.aux_scope == "sequence" and (q.sequence_length > 0 or len(q.lengths) > 0)
     live = scores if q.valid is None else torch.where(q.valid[:, None], scores, 0.0)
     if q.options.score == "sigmoid":
         total = live.sum(1, keepdim=True)
@@ -306,7 +315,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
         all_asked = made.get("all") and choice is made["choice"]
         asked = made["demand"] if all_asked else select.one_hot(choice, e).sum((0, 1))
         return (asked * live.sum(0)).sum() * (e / (n * choice.numel()))
-    group = torch.arange(n, device=scores.device) // (q.sequence_length if by_sequence else n)
+    group, groups = _sequences(q) if by_sequence else (torch.zeros(n, dtype=torch.long, device=scores.device), 1)
     part = q.valid_or_all().to(scores.dtype)[:, None]
     if choice is None:
         asked = made["taken"].to(scores.dtype) / q.options.cap
@@ -315,10 +324,18 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
         asked = asked.to(scores.dtype).sum(1) / choice.shape[1] * part
     if nulls:  # null experts share one column: f and P are divided by sqrt(nulls) each
         asked, live = (torch.cat([x, (part - x.sum(1, keepdim=True)) / nulls**0.5], 1) for x in (asked, live))
-    groups = (n - 1) // q.sequence_length + 1 if by_sequence else 1
     held, f, P = (x.new_zeros(groups, x.shape[1]).index_add(0, group, x) for x in (part, asked, live))
     each = (e + nulls) * (f * P).sum(1) / held[:, 0].clamp(min=1) ** 2
     return each.sum() / (held > 0).sum().clamp(min=1)
+
+
+def _sequences(q: Request) -> tuple[Tensor, int]:
+    """The number of each token's sequence, and of sequences."""
+    n, device = q.scores.shape[0], q.scores.device
+    if q.lengths:
+        length = torch.tensor(q.lengths, device=device)
+        return torch.arange(len(q.lengths), device=device).repeat_interleave(length, output_size=n), len(q.lengths)
+    return torch.arange(n, device=device) // q.sequence_length, (n - 1) // q.sequence_length + 1
 
 
 def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Optional[Tensor]:

@@ -63,6 +63,12 @@ def pools(n: int, sequence_length: int, pool: str, group_size: int, device) -> T
     return size * torch.arange(-(-n // size), device=device)[:, None] + torch.arange(size, device=device)
 
 
+def packed_pools(lengths: tuple, n: int, device) -> Tensor:
+    """As `pools`, of sequences of these lengths that stand one behind the other."""
+    length, at = torch.tensor(lengths, device=device)[:, None], torch.arange(max(lengths), device=device)
+    return (length.cumsum(0) - length + at).masked_fill(at >= length, n)
+
+
 def members(index: Tensor, n: int, valid: Optional[Tensor]) -> Tensor:
     """[pools, tokens] bool: who takes part."""
     held = index < n
