@@ -83,7 +83,7 @@ static void print_losses(int count) {
            count > 2 ? "; adaptive: by cut-offs that follow the text" : "");
 }
 
-/* The curve over mask ratios of each routing, which all have the same ones. */
+/* The curve over mask ratios of each routing; all routings have the same ratios. */
 static void print_ratios(int count) {
   const choir_eval_result *first = results;
   if (first->ratio_count) puts("loss of masked tokens by the share that is masked");
@@ -125,7 +125,7 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
   return 0;
 }
 
-/* The result has its own sources, since the model's are those of its last evaluation; without memory it has none. */
+/* Copies the result's sources, because the next evaluation frees them; without memory the result has no sources. */
 static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *r) {
   int status = cli_evaluate(model, tokenizer, o.eval, 0, r);
   size_t bytes = status ? 0 : (size_t)r->source_count * sizeof *r->sources;

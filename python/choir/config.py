@@ -184,6 +184,6 @@ def _restored(values: dict[str, Any]) -> Config:
     made = Config()
     made.set(name := "model.router.name", values[name])  # which defaults of options follow
     for key, value in values.items():
-        if made[key] != value:  # what nobody has set may be no value that one can set
+        if made[key] != value:  # a field that nobody has set may hold a value that `set` refuses
             made.set(key, value)
     return made

@@ -41,11 +41,10 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
                     .gradients = gradients,
                     .capacity = gradients ? ch_config_capacity_most(&model->config) : 1,
                     .dropout = gradients ? model->config.train.dropout : 0,
-                    .hook = ch_model_any_hook(model),
                     .observe = !causal,
                     .paired = way == PAIRED || way == PAIRED_LOGITS,
                     .logits = way == LOGITS || way == PAIRED_LOGITS ? &some_logits : NULL};
-    ch_transformer_run(&model->x, &model->net, &pass);
+    ch_model_measure(model, &model->x, &pass);
   }
 }
 
@@ -63,6 +62,12 @@ static int check_sizes(const choir_model *model, int B, int T, int forced) {
   return CHOIR_OK;
 }
 
+/* What runs between passes, in the same scratch. */
+static void count_between(choir_model *model) {
+  ch_model_bad_weight(model);
+  if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
+}
+
 int ch_model_size(choir_model *model, int B, int T, int gradients) {
   CH_TRY(check_sizes(model, B, T, 0));
   ch_model_drop_plan(model);
@@ -70,8 +75,7 @@ int ch_model_size(choir_model *model, int B, int T, int gradients) {
   if (ch_router_can_be_causal(model->net.router))
     count_passes(model, B, T, 0, ch_router_adapts(model->net.router) ? CH_ADAPTIVE : CH_BY_THRESHOLDS);
   if (gradients) count_passes(model, B, T, 1, 0);
-  ch_model_bad_weight(model); /* runs between passes, in the same scratch */
-  if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
+  count_between(model);
   model->planned_B = B;
   model->planned_T = T;
   model->planned_gradients = gradients;
@@ -83,17 +87,31 @@ int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count) {
   ch_model_drop_plan(model);
   for (int i = 0; i < count; i++) {
     ch_pass pass = passes[i];
-    pass.hook = ch_model_any_hook(model);
-    ch_transformer_run(&model->x, &model->net, &pass);
+    ch_model_measure(model, &model->x, &pass);
   }
-  ch_model_bad_weight(model); /* runs between passes, in the same scratch */
-  if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
+  count_between(model);
   return CHOIR_OK;
 }
 
 int ch_model_commit(choir_model *model) {
   CH_TRY(ch_exec_commit(&model->x));
   if (model->stale) ch_model_weights_changed(model);
+  return CHOIR_OK;
+}
+
+int ch_model_own_exec(const choir_model *model, ch_exec *x) {
+  CH_TRY(ch_exec_init(x, model->x.ops->name, model->x.compute, 1, model->x.threads));
+  x->wire = model->x.wire;
+  x->batch_invariant = 1;
+  return CHOIR_OK;
+}
+
+int ch_model_commit_exec(choir_model *model, ch_exec *x) {
+  const ch_params *params = &model->net.params;
+  for (int i = 0; i < params->count; i++) /* rounding weights may be left to do */
+    x->ops->round_bf16(x, &(ch_round_args){.count = params->p[i].count});
+  CH_TRY(ch_exec_commit(x));
+  if (model->stale) ch_model_round_weights(model, x);
   return CHOIR_OK;
 }
 
@@ -216,12 +234,11 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
                   .gradients = gradients,
                   .taken = model->forced,
                   .route = {.causal = model->forced ? CH_NOT_CAUSAL : model->causal},
-                  .hook = ch_model_routing_hook(model),
                   .logits = logits,
                   .weight = targets ? (real)(1.0 / (double)targets) : 0,
                   .aux_scale = 1};
   ch_transformer_clear_stats(&model->net);
-  ch_transformer_run(&model->x, &model->net, &pass);
+  ch_model_measure(model, &model->x, &pass);
   free(target);
   if (logits)
     ch_comm_gather_shares(model->x.comm, "logits", logits, B,

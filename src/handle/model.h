@@ -51,10 +51,20 @@ choir_routing_properties ch_model_properties(const choir_model *model);
 /* CHOIR_ERROR_BUSY within a callback of a call that is under way with the model. Whatever runs or changes it asks. */
 int ch_model_check_idle(const choir_model *model);
 
-/* Calls the caller's progress, if it is not NULL, and gives its answer. Until it returns the model is in use: passes go
- * on with the memory that they have planned. */
-int ch_model_stopped(choir_model *model, choir_progress_callback progress, void *context, int64_t done, int64_t total,
-                     const char *unit);
+/* Calls the caller's progress, if it is not NULL. Until it returns the model is in use: passes go on with the memory
+ * that they have planned. CHOIR_ERROR_INTERRUPTED: the caller's answer. */
+int ch_model_go_on(choir_model *model, choir_progress_callback progress, void *context, int64_t done, int64_t total,
+                   const char *unit);
+
+/* Runs a pass that measures, or counts it, on the model's executor or one of a measure's own: all but a step of
+ * training go this way. choir_model_on_routing's callback sees the pass, and plans reckon with one that is set later.
+ */
+void ch_model_measure(choir_model *model, ch_exec *x, ch_pass *pass);
+
+/* An executor of its own, which leaves the model's plan as it is and gives every row the same bits whatever is beside
+ * it: begun, passes are counted on it; committed, it has their memory. Free it after an error, too. */
+int ch_model_own_exec(const choir_model *model, ch_exec *x);
+int ch_model_commit_exec(choir_model *model, ch_exec *x);
 
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
 void ch_model_weights_changed(choir_model *model);
@@ -101,11 +111,6 @@ int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count);
 /* config.json, model.safetensors and, unless NULL, tokenizer.model into an existing directory: the first rank's.
  * Collective; the first rank's code counts. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
-
-/* For ch_pass.hook: the hook that calls choir_model_on_routing's callback, or NULL without a callback.
- * ch_model_any_hook is never NULL: plans reckon with a callback that is set later. */
-const ch_routing_hook *ch_model_routing_hook(choir_model *model);
-const ch_routing_hook *ch_model_any_hook(choir_model *model);
 
 /* Refuses thresholds that nothing has set yet: the routings 'threshold' and 'adaptive' need them. */
 int ch_model_check_thresholds(const choir_model *model);

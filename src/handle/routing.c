@@ -73,23 +73,20 @@ int ch_model_check_idle(const choir_model *model) {
   return ch_error(CHOIR_ERROR_BUSY, "the model is in use by the call that this callback belongs to: use it after that");
 }
 
-int ch_model_stopped(choir_model *model, choir_progress_callback progress, void *context, int64_t done, int64_t total,
-                     const char *unit) {
-  if (!progress) return 0;
+int ch_model_go_on(choir_model *model, choir_progress_callback progress, void *context, int64_t done, int64_t total,
+                   const char *unit) {
   int outer = model->in_callback;
   model->in_callback = 1;
-  int stopped = progress(context, &(choir_progress){.done = done, .total = total, .unit = unit});
+  int stopped = progress && progress(context, &(choir_progress){.done = done, .total = total, .unit = unit});
   model->in_callback = outer;
-  return stopped;
+  if (!stopped) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after %lld of %lld %s", (long long)done, (long long)total, unit);
 }
 
-const ch_routing_hook *ch_model_any_hook(choir_model *model) {
+void ch_model_measure(choir_model *model, ch_exec *x, ch_pass *pass) {
   model->hook = (ch_routing_hook){show_routing, model};
-  return &model->hook;
-}
-
-const ch_routing_hook *ch_model_routing_hook(choir_model *model) {
-  return model->callback ? ch_model_any_hook(model) : NULL;
+  pass->hook = model->callback || ch_counting(x) ? &model->hook : NULL;
+  ch_transformer_run(x, &model->net, pass);
 }
 
 static const char threshold[] = "threshold", adaptive[] = "adaptive";

@@ -27,12 +27,12 @@ typedef struct {
   choir_model *model;
   ch_exec x;
   int diffusion, samples, V;
-  int together;                          /* whether texts of a pass are routed each by itself */
-  int32_t *token, *row, *target, *place; /* [B,T]; [B n] each; place: of a row's token in the continuation */
-  int32_t *shown, *hidden;               /* [n] a continuation with masks; the masked tokens, -1 elsewhere */
-  double *share, *estimate, *factor;     /* [n] of the score; [samples] scores by one sample, factors of its losses */
-  float *logits;                         /* [B n,V] */
-  const ch_score_item *held;             /* the item of one token whose logits w->logits holds; or NULL */
+  int together;                      /* whether texts of a pass are routed each by itself */
+  int32_t *token, *row, *place;      /* [B,T]; [B n] each; place: of a row's token in the continuation */
+  int32_t *shown, *hidden;           /* [n] a continuation with masks; the masked tokens, -1 elsewhere */
+  double *share, *estimate, *factor; /* [n] of the score; [samples] scores by one sample, factors of its losses */
+  float *logits;                     /* [B n,V] */
+  const ch_score_item *held;         /* the item of one token whose logits w->logits holds; or NULL */
 } masking;
 
 static score_shape shape_of(const masking *w, const ch_score_item *i) {
@@ -52,9 +52,7 @@ static ch_pass pass_of(const masking *w, const score_shape *s, int rows) {
                    .token = w->token,
                    .row = w->row,
                    .rows = rows,
-                   .target = w->target,
                    .route = {.causal = w->model->causal},
-                   .hook = ch_counting(&w->x) ? ch_model_any_hook(w->model) : ch_model_routing_hook(w->model),
                    .logits = w->logits};
 }
 
@@ -80,40 +78,31 @@ static int make_arrays(masking *w, const ch_score_item *items, int64_t count) {
     samples = (size_t)s.samples > samples ? (size_t)s.samples : samples;
     n = (size_t)s.n > n ? (size_t)s.n : n;
   }
-  CH_TRY(CH_ALLOC(&w->token, tokens + 3 * rows + 2 * n, "masked tokens"));
+  CH_TRY(CH_ALLOC(&w->token, tokens + 2 * rows + 2 * n, "masked tokens"));
   CH_TRY(CH_ALLOC(&w->share, n + 2 * samples, "estimates of log-likelihoods"));
   CH_TRY(CH_ALLOC(&w->logits, rows * (size_t)w->V, "logits of masked tokens"));
   w->row = w->token + tokens;
-  w->target = w->row + rows;
-  w->place = w->target + rows;
+  w->place = w->row + rows;
   w->shown = w->place + rows;
   w->hidden = w->shown + n;
   w->estimate = w->share + n;
   w->factor = w->estimate + samples;
-  for (size_t i = 0; i < rows; i++) w->target[i] = -1; /* logits are asked for, and no loss */
   return CHOIR_OK;
 }
 
 /* Counts the passes of all items, and gives them memory. */
 static int plan(masking *w, const ch_score_item *items, int64_t count) {
-  const choir_model *model = w->model;
   score_shape last = {0};
-  CH_TRY(ch_exec_init(&w->x, model->x.ops->name, model->x.compute, 1, model->x.threads));
-  w->x.wire = model->x.wire;
-  w->x.batch_invariant = 1;
+  CH_TRY(ch_model_own_exec(w->model, &w->x));
   for (int64_t i = 0; i < count; i++) {
     score_shape s = shape_of(w, &items[i]);
     if (!memcmp(&s, &last, sizeof s)) continue;
     CH_TRY(check_shape(w, &s));
     ch_pass pass = pass_of(w, &s, s.B * s.n);
-    ch_transformer_run(&w->x, &w->model->net, &pass);
+    ch_model_measure(w->model, &w->x, &pass);
     last = s;
   }
-  for (int i = 0; i < model->net.params.count; i++) /* rounding weights may be left to do */
-    w->x.ops->round_bf16(&w->x, &(ch_round_args){.count = model->net.params.p[i].count});
-  CH_TRY(ch_exec_commit(&w->x));
-  if (model->stale) ch_model_round_weights(w->model, &w->x);
-  return CHOIR_OK;
+  return ch_model_commit_exec(w->model, &w->x);
 }
 
 /* Masks of a sample: their number. */
@@ -188,7 +177,7 @@ static int score_item(masking *w, const ch_score_item *i, choir_score_result *re
   for (int first = 0; first < s.samples; first += s.B) {
     int held = is_held(w, i), rows = lay_out_samples(w, i, &s, first);
     ch_pass pass = pass_of(w, &s, rows);
-    if (!held) ch_transformer_run(&w->x, &w->model->net, &pass);
+    if (!held) ch_model_measure(w->model, &w->x, &pass);
     if (!held) result->tokens += (s.samples - first < s.B ? s.samples - first : s.B) * (int64_t)(i->contexts + s.n);
     CH_TRY(read_rows(w, i, &s, first, rows));
   }
@@ -210,9 +199,7 @@ static int score_items(masking *w, const ch_score_item *items, int64_t count, co
   for (int64_t i = 0; i < count; i++) {
     int code = score_item(w, &items[i], result);
     if (code) return ch_error_in(code, "request %lld of %lld", (long long)i + 1, (long long)count);
-    if (ch_model_stopped(w->model, o->progress, o->context, i + 1, count, "requests"))
-      return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after %lld of %lld requests", (long long)i + 1,
-                      (long long)count);
+    CH_TRY(ch_model_go_on(w->model, o->progress, o->context, i + 1, count, "requests"));
   }
   return ch_exec_check(&w->x);
 }

@@ -180,9 +180,7 @@ static int run_scoring(scoring *g) {
   while (g->finished < g->count) {
     CH_TRY(begin_items(g));
     CH_TRY(wait_for_context(g) ? read_contexts(g) : read_continuations(g));
-    if (ch_model_stopped(g->session->model, g->o->progress, g->o->context, g->finished, g->count, "requests"))
-      return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after %lld of %lld requests", (long long)g->finished,
-                      (long long)g->count);
+    CH_TRY(ch_model_go_on(g->session->model, g->o->progress, g->o->context, g->finished, g->count, "requests"));
   }
   return CHOIR_OK;
 }

@@ -93,9 +93,7 @@ static int create(choir_session *s, const choir_session_options *o) {
   CH_TRY(choose_routing(model, &s->causal));
   if (model->net.moe_layers && !(s->causal && model->net.router->causal))
     CH_TRY(model->net.router->check(&model->config.model.router, o->chunk, model->config.model.experts, o->chunk));
-  CH_TRY(ch_exec_init(&s->x, model->x.ops->name, model->x.compute, 1, model->x.threads));
-  s->x.wire = model->x.wire;
-  s->x.batch_invariant = 1;
+  CH_TRY(ch_model_own_exec(model, &s->x));
   s->slots = o->slots;
   s->positions = o->length;
   int64_t most = (int64_t)o->slots * o->length;
@@ -106,10 +104,7 @@ static int create(choir_session *s, const choir_session_options *o) {
   allocate(s);
   real some;
   ch_session_pass(s, &some);
-  for (int i = 0; i < s->net.params.count; i++) /* rounding weights may be left to do */
-    s->x.ops->round_bf16(&s->x, &(ch_round_args){.count = s->net.params.p[i].count});
-  CH_TRY(ch_exec_commit(&s->x));
-  if (model->stale) ch_model_round_weights(s->model, &s->x);
+  CH_TRY(ch_model_commit_exec(s->model, &s->x));
   const ch_model_config *c = &s->net.config;
   if (s->turn) ch_rope_turn(&s->x, &s->net, s->positions, s->turn);
   for (int l = 0; l < c->layers && ch_config_has_bias(c); l++)

@@ -61,7 +61,7 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   ch_rmsnorm_args norm = ch_norm(x, m, m->final_norm, n, c->in + first * d, NULL);
   real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
   CH_OP(x, head, .n = n, .d = d, .V = V, .scale = scale_of(m), .x = norm.y, .w = m->head->w, .w16 = m->head->w16,
-        .target = c->target ? c->target + first : NULL, .row_weight = c->row_weight ? c->row_weight + first : NULL,
+        .target = c->target + first, .row_weight = c->row_weight ? c->row_weight + first : NULL,
         .loss_sum = p->shard_loss + shard, .loss_total = p->sums + CH_PASS_GUARD,
         .token_loss = c->losses ? c->losses + first : NULL, .logits = c->logits ? c->logits + first * V : NULL,
         .weight = p->weight, .dx = dnormed, .dw = dw[DHEAD], .accumulate = accumulate, .paired = p->paired,
@@ -92,6 +92,13 @@ void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV
         .b16 = m->head->w16, .c = logits, .alpha = scale_of(m));
 }
 
+/* Of a pass that wants logits and no loss. */
+static const int32_t CH_DEV *no_targets(ch_exec *x, int64_t n) {
+  int32_t *target = CH_NEW_HOST(&ch_host(x)->scratch, int32_t, n);
+  for (int64_t i = 0; i < n && !ch_counting(x); i++) target[i] = -1;
+  return ch_put(&x->scratch, target, (size_t)n * sizeof *target);
+}
+
 void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx) {
   int64_t n = logit_rows(p);
   CH_SCRATCH(x);
@@ -99,15 +106,16 @@ void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real C
   size_t losses = (size_t)n * sizeof *p->token_loss;
   const int32_t CH_DEV *row = p->row ? ch_put(&x->scratch, p->row, (size_t)n * sizeof *p->row) : NULL;
   real CH_DEV *dpicked = p->gradients && row ? CH_NEW(&x->scratch, real, n * m->config.d_model) : dx;
-  head_shard c = {.m = m,
-                  .p = p,
-                  .n = n / ch_pass_shards(p),
-                  .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof *p->target) : NULL,
-                  .row_weight = p->row_weight || ch_counting(x) ? ch_put(&x->scratch, p->row_weight, losses) : NULL,
-                  .in = row ? pick_rows(x, m, p, row, in) : in,
-                  .dx = dpicked,
-                  .logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL,
-                  .losses = p->token_loss || ch_counting(x) ? ch_stand_in(&x->scratch, p->token_loss, losses) : NULL};
+  head_shard c = {
+      .m = m,
+      .p = p,
+      .n = n / ch_pass_shards(p),
+      .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof *p->target) : no_targets(x, n),
+      .row_weight = p->row_weight || ch_counting(x) ? ch_put(&x->scratch, p->row_weight, losses) : NULL,
+      .in = row ? pick_rows(x, m, p, row, in) : in,
+      .dx = dpicked,
+      .logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL,
+      .losses = p->token_loss || ch_counting(x) ? ch_stand_in(&x->scratch, p->token_loss, losses) : NULL};
   all_shards(x, &c);
   if (p->token_loss) ch_get_into(&x->scratch, p->token_loss, c.losses, losses);
   if (p->logits) ch_get_into(&x->scratch, p->logits, c.logits, bytes);

@@ -73,8 +73,8 @@ typedef struct {
   const ch_examples *e;
   ch_predictions *p;
   int B, V;
-  int32_t *token, *row, *target; /* [B,T] of the longest; [B * longest word] twice, targets none */
-  float *logits;                 /* [B * longest word,V] */
+  int32_t *token, *row; /* [B,T] of the longest; [B * longest word] */
+  float *logits;        /* [B * longest word,V] */
 } batches;
 
 static int longest(const ch_examples *e) { return ch_padded_length(e, e->longest + e->longest_word - 1); }
@@ -98,7 +98,6 @@ int ch_predict_passes(const ch_examples *e, int B, int experts, ch_pass **passes
                              .token = &some,
                              .row = &some,
                              .rows = B * e->longest_word,
-                             .target = &some,
                              .logits = &some_logits};
   return CHOIR_OK;
 }
@@ -135,15 +134,8 @@ static int run_batch(batches *w, int64_t first, int64_t end) {
     if (known) continue;
     int T = ch_padded_length(w->e, most + ch_examples_word_length(w->e, stem) - 1);
     int rows = ch_examples_lay_out(w->e, NULL, first, (int)(end - first), stem, w->B, T, w->token, w->row, NULL);
-    ch_pass pass = {.B = w->B,
-                    .T = T,
-                    .token = w->token,
-                    .row = w->row,
-                    .rows = rows,
-                    .target = w->target,
-                    .hook = ch_model_routing_hook(w->model),
-                    .logits = w->logits};
-    ch_transformer_run(&w->model->x, &w->model->net, &pass);
+    ch_pass pass = {.B = w->B, .T = T, .token = w->token, .row = w->row, .rows = rows, .logits = w->logits};
+    ch_model_measure(w->model, &w->model->x, &pass);
     CH_TRY(collect_predictions(w, first, end, stem));
   }
   return CHOIR_OK;
@@ -154,8 +146,7 @@ static int run_batches(batches *w, const choir_score_options *o) {
   for (int64_t first = 0; first < count; first += w->B) {
     int64_t end = first + w->B < count ? first + w->B : count;
     CH_TRY(run_batch(w, first, end));
-    if (ch_model_stopped(w->model, o->progress, o->context, end, count, "texts"))
-      return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after %lld of %lld examples", (long long)end, (long long)count);
+    CH_TRY(ch_model_go_on(w->model, o->progress, o->context, end, count, "texts"));
   }
   return CHOIR_OK;
 }
@@ -168,10 +159,8 @@ int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const ch
   size_t rows = (size_t)w.B * (size_t)e->longest_word;
   int code = CH_ALLOC(&w.token, (size_t)w.B * (size_t)longest(e), "tokens of a batch");
   if (!code) code = CH_ALLOC(&w.row, rows, "rows of labels");
-  if (!code) code = CH_ALLOC(&w.target, rows, "targets of labels");
   if (!code) code = CH_ALLOC(&w.logits, rows * (size_t)w.V, "logits of labels");
-  for (size_t i = 0; !code && i < rows; i++) w.target[i] = -1; /* logits are asked for, and no loss */
   if (!code) code = run_batches(&w, o);
-  free(w.token), free(w.row), free(w.target), free(w.logits);
+  free(w.token), free(w.row), free(w.logits);
   return finish_predictions(p, code);
 }

@@ -256,9 +256,8 @@ static void run_batch(const window_evaluation *e, int sample, int64_t begin, int
                   .token_loss = e->token_loss,
                   .route = {.causal = model->causal},
                   .observe = e->w->observe && (end - begin == e->B || !begin),
-                  .micro = (uint64_t)(begin / e->B),
-                  .hook = ch_model_routing_hook(model)};
-  ch_transformer_run(&model->x, &model->net, &pass);
+                  .micro = (uint64_t)(begin / e->B)};
+  ch_model_measure(model, &model->x, &pass);
   r->loss += pass.loss_sum;
   r->unigram_loss += e->found ? take_masked(e, sample, begin, end, unigram) : unigram_sum(unigram, e->target, n);
   show_losses(e->w, begin, end, e->target, e->token_loss);
@@ -273,11 +272,7 @@ static int run_sample(const window_evaluation *e, int sample, const double *unig
     next = begin + e->B < e->end ? begin + e->B : e->end;
     ch_watch_section(comm, "evaluation, sequence", begin);
     run_batch(e, sample, begin, next, unigram, r);
-    int64_t done = sample * e->end + next;
-    if (ch_model_stopped(e->model, progress, context, done, all, "sequences"))
-      code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)done,
-                      (long long)all);
-    code = ch_comm_agree(comm, code);
+    code = ch_comm_agree(comm, ch_model_go_on(e->model, progress, context, sample * e->end + next, all, "sequences"));
   }
   return code;
 }

@@ -61,6 +61,9 @@ static void options_of_other_versions(void **state) {
   choir_layer *layer;
   test_fails(choir_model_load("run", &(choir_model_options){0}, &model, NULL), CHOIR_ERROR_ARGUMENT, "size is 0");
   test_fails(choir_layer_create(&(choir_layer_options){0}, &layer), CHOIR_ERROR_ARGUMENT, "size is 0");
+  choir_train_options tune = CHOIR_TRAIN_OPTIONS_INIT;
+  tune.epochs = 1;
+  test_fails(choir_train(&tune), CHOIR_ERROR_ARGUMENT, "options of choir_finetune");
   choir_train_options small[2];
   memset(small, 7, sizeof small);
   choir_train_options_default(small, offsetof(choir_train_options, patience));

@@ -169,7 +169,7 @@ static void one_fails_all_end(void **state) {
       {odd_capacity, "rank 1 of 4 has another capacity factor than rank 0", CHOIR_ERROR_ARGUMENT},
       {wrong_capacity, "rank 2 of 4: model.router.eval_capacity_factor is -1", CHOIR_ERROR_ARGUMENT},
       {odd_calibration, "rank 3 of 4 has another wish to calibrate than rank 0", CHOIR_ERROR_ARGUMENT},
-      {odd_wish, "rank 2 of 4: evaluation stopped after ", CHOIR_ERROR_INTERRUPTED},
+      {odd_wish, "rank 2 of 4: stopped after ", CHOIR_ERROR_INTERRUPTED},
       {odd_inspection, "rank 3 of 4: nowhere.txt: ", CHOIR_ERROR_IO},
       {odd_tokens, "rank 1 of 4 has another batch of tokens than rank 0", CHOIR_ERROR_ARGUMENT},
       {outside_the_vocabulary, "rank 1 of 4: token -1 at sequence 0, position 5", CHOIR_ERROR_ARGUMENT},
