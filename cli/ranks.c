@@ -86,9 +86,7 @@ int cli_ranks_check(const cli_verb *verb) {
 }
 
 static int take_options(void) {
-  if (cli_replicas && choir_ranks_set_replicas(ranks, cli_replicas)) return cli_fail();
-  if (cli_hidden && choir_ranks_set_hidden_shards(ranks, cli_hidden)) return cli_fail();
-  choir_ranks_set_dense_sharded(ranks, cli_shard_dense);
+  if (choir_ranks_set_layout(ranks, cli_replicas, cli_hidden, cli_shard_dense)) return cli_fail();
   if (cli_rank_timeout < 0 && choir_ranks_size(ranks) > 1)
     return cli_usage("--rank-timeout %g: must be seconds, or 0 for never", cli_rank_timeout);
   return 0;

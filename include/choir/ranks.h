@@ -19,23 +19,15 @@ CHOIR_API int choir_ranks_create(choir_ranks **ranks);
 CHOIR_API int choir_ranks_rank(const choir_ranks *ranks);
 CHOIR_API int choir_ranks_size(const choir_ranks *ranks);
 
-/* Sets the number of replicas of the experts: before a model is made, and the same on all ranks. If neither this
- * function nor the next two are called, choir_train chooses the layout; otherwise the defaults are 1 replica, 1 hidden
- * shard and whole dense matrices. Each replica has all experts, distributed over its ranks. Rows of tokens stay in
- * their replica, and gradients of experts are summed over replicas (docs/clusters.md). Results are equal up to
- * rounding, and files do not depend on the layout. CHOIR_ERROR_ARGUMENT: the replicas do not divide the ranks. */
-CHOIR_API int choir_ranks_set_replicas(choir_ranks *ranks, int replicas);
-
-/* Cuts the hidden width of every expert into `shards` shards, each on a rank of its own; when to call it, and what
- * results depend on, is as for choir_ranks_set_replicas. All shards of an expert get its rows, and their outputs are
- * added. CHOIR_ERROR_ARGUMENT: the shards do not divide the ranks of a replica. The shards must also divide the hidden
- * width; making a model checks this. */
-CHOIR_API int choir_ranks_set_hidden_shards(choir_ranks *ranks, int shards);
-
-/* Nonzero: one rank of each replica owns each dense matrix of a layer (everything but the experts) with its optimizer
- * state, and sends it to the other ranks when the layer runs. Results are the same, bit for bit. To be called before a
- * model is made, with the same value on all ranks. */
-CHOIR_API void choir_ranks_set_dense_sharded(choir_ranks *ranks, int sharded);
+/* Sets how the ranks share a model: before one is made, and the same on all. Each of `replicas` has all experts,
+ * distributed over its ranks; rows of tokens stay in their replica, and gradients of experts are summed over replicas
+ * (docs/clusters.md). The hidden width of every expert is cut into `hidden_shards`, which must divide it, each on a
+ * rank of its own: all shards of an expert get its rows, and their outputs are added. Of `dense_sharded` one rank of
+ * each replica owns each dense matrix of a layer (everything but the experts) with its optimizer state, and sends it to
+ * the others when the layer runs, which changes no bit. 0 means 1 replica, 1 shard, whole matrices; where all three are
+ * 0, or nobody has called this, choir_train chooses. Results of layouts are equal up to rounding, and files do not
+ * depend on them. CHOIR_ERROR_ARGUMENT: the replicas do not divide the ranks, or the shards those of a replica. */
+CHOIR_API int choir_ranks_set_layout(choir_ranks *ranks, int replicas, int hidden_shards, int dense_sharded);
 
 /* Bytes and messages that this rank has sent to others so far, and the seconds that it spent on it. */
 typedef struct choir_ranks_traffic {

@@ -51,25 +51,12 @@ int choir_ranks_watch(choir_ranks *ranks, double seconds, choir_event_callback e
   return ch_watch_start(ch_ranks_comm(ranks), seconds, event, context);
 }
 
-int choir_ranks_set_replicas(choir_ranks *ranks, int replicas) {
+int choir_ranks_set_layout(choir_ranks *ranks, int replicas, int hidden_shards, int dense_sharded) {
   CH_ENTER(ranks);
   ch_grid grid;
-  CH_TRY(ch_grid_make(ranks->comm, replicas, or_one(ranks->hidden), &grid));
-  ranks->replicas = replicas;
+  CH_TRY(ch_grid_make(ranks->comm, or_one(replicas), or_one(hidden_shards), &grid));
+  ranks->replicas = replicas, ranks->hidden = hidden_shards, ranks->dense_sharded = dense_sharded != 0;
   return CHOIR_OK;
-}
-
-int choir_ranks_set_hidden_shards(choir_ranks *ranks, int shards) {
-  CH_ENTER(ranks);
-  ch_grid grid;
-  CH_TRY(ch_grid_make(ranks->comm, or_one(ranks->replicas), shards, &grid));
-  ranks->hidden = shards;
-  return CHOIR_OK;
-}
-
-void choir_ranks_set_dense_sharded(choir_ranks *ranks, int sharded) {
-  if (!ranks) return;
-  ranks->dense_sharded = sharded != 0;
 }
 
 int choir_ranks_rank(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->rank; }

@@ -345,11 +345,10 @@ static void refuses_by_name(void **state) {
   j.message = "4 hidden shards leave 3 groups of ranks";
   go(j);
   choir_ranks alone = {.comm = &ch_comm_single};
-  test_fails(choir_ranks_set_replicas(&alone, 2), CHOIR_ERROR_ARGUMENT, "2 replicas of the experts on 1 process,");
-  test_ok(choir_ranks_set_replicas(&alone, 1));
-  test_fails(choir_ranks_set_hidden_shards(&alone, 0), CHOIR_ERROR_ARGUMENT,
-             "0 hidden shards of the experts on 1 process,");
-  test_ok(choir_ranks_set_hidden_shards(&alone, 1));
+  test_fails(choir_ranks_set_layout(&alone, 2, 0, 0), CHOIR_ERROR_ARGUMENT, "2 replicas of the experts on 1 process,");
+  test_fails(choir_ranks_set_layout(&alone, 1, -1, 0), CHOIR_ERROR_ARGUMENT,
+             "-1 hidden shards of the experts on 1 process,");
+  test_ok(choir_ranks_set_layout(&alone, 1, 1, 0));
 }
 
 TEST_MAIN(program_setup, program_directory_remove, replicas_have_the_same_bits, stopped_and_gone_on, sharded_in_bf16,
