@@ -68,7 +68,7 @@ static int check_finetune(const choir_train_options *o) {
 
 /* A fresh run: everything from the options. */
 static int fresh(ch_tune *t, char *base) {
-  const choir_train_options *o = t->options;
+  const choir_train_options *o = t->run.options;
   CH_TRY(ch_checkpoint_resolve(o->init_from, base));
   t->run.config = *o->config;
   t->settings.patience = o->patience;
@@ -82,7 +82,7 @@ static int fresh(ch_tune *t, char *base) {
 /* Resumes a run from its directory; a config given as well must describe the same model. base: the directory with the
  * tokenizer, which is the same in all intact checkpoints. */
 static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
-  const choir_train_options *o = t->options;
+  const choir_train_options *o = t->run.options;
   int there;
   CH_TRY(ch_tune_settings_load(t));
   snprintf(base, PATH_MAX, "%s", t->settings.from);
@@ -119,7 +119,7 @@ static int open_sets(ch_tune *t, const char *base) {
 
 /* Steps as epochs, and what exams need. */
 static int settle(ch_tune *t) {
-  const choir_train_options *o = t->options;
+  const choir_train_options *o = t->run.options;
   choir_config *config = &t->run.config;
   const ch_router *router = config->model.router.kind;
   if (o->epochs > 0) {
@@ -146,7 +146,7 @@ static int make_trainer(ch_tune *t) {
   int count;
   int batch = ch_config_masked(&run->config) ? 0 : (int)t->settings.batch_sequences;
   CH_TRY(ch_predict_passes(&t->dev.examples, batch, run->config.model.experts, &passes, &count));
-  int code = ch_model_prepare(&run->config, t->options->model, &model);
+  int code = ch_model_prepare(&run->config, t->run.options->model, &model);
   if (!code && (code = ch_model_alone(model, "fine-tuning"))) choir_model_free(model);
   if (!code) code = ch_trainer_plan(model, trainer);
   if (!code)
@@ -167,7 +167,7 @@ static int load_start(ch_tune *t, const char *base) {
 /* steps [count]: of the checkpoints to resume from, the newest first. */
 static int set_up_finetune(ch_tune *t, const int64_t *steps, int count) {
   char base[PATH_MAX];
-  CH_TRY(t->options->resume ? resumed(t, steps, count, base) : fresh(t, base));
+  CH_TRY(t->run.options->resume ? resumed(t, steps, count, base) : fresh(t, base));
   CH_TRY(open_sets(t, base));
   CH_TRY(settle(t));
   CH_TRY(make_trainer(t));
@@ -177,10 +177,10 @@ static int set_up_finetune(ch_tune *t, const int64_t *steps, int count) {
 }
 
 static int run_in(ch_tune *t, ch_claim *claim) {
-  CH_TRY(ch_run_directory_take(claim, t->run.out, t->options->resume));
+  CH_TRY(ch_run_directory_take(claim, t->run.out, t->run.options->resume));
   int64_t *steps = NULL;
   int count = 0;
-  if (t->options->resume) CH_TRY(ch_checkpoint_list(t->run.out, &steps, &count));
+  if (t->run.options->resume) CH_TRY(ch_checkpoint_list(t->run.out, &steps, &count));
   int code = set_up_finetune(t, steps, count);
   free(steps);
   return code ? code : ch_run_loop(&t->run);
@@ -189,7 +189,7 @@ static int run_in(ch_tune *t, ch_claim *claim) {
 static CH_BEHIND_DOOR int finetune(const choir_train_options *options) {
   ch_claim claim = CH_CLAIM_NONE;
   CH_OPTIONS(choir_train_options, o, options, CHOIR_TRAIN_OPTIONS_INIT);
-  ch_tune t = {.options = &o};
+  ch_tune t = {0};
   CH_TRY(ch_run_begin(&t.run, &ch_run_tuning, &o));
   CH_TRY(check_finetune(&o));
   int code = run_in(&t, &claim);

@@ -17,7 +17,6 @@ typedef struct ch_tune_settings {
 
 typedef struct ch_tune {
   ch_run run; /* first: the loop knows nothing else */
-  const choir_train_options *options;
   ch_tune_settings settings;
   choir_task *task;
   ch_set train, dev;

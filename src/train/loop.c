@@ -56,7 +56,8 @@ static choir_event make_event(const loop_state *d, choir_event_kind kind) {
 }
 
 static void tell(loop_state *d, const choir_event *e) {
-  if (d->run->event && d->run->event(d->run->context, e)) d->stop = 1;
+  const choir_train_options *o = d->run->options;
+  if (o->event && o->event(o->context, e)) d->stop = 1;
 }
 
 /* Notices that have gathered since the last step. */
@@ -86,7 +87,7 @@ static double seconds_left(const loop_state *d) {
   int64_t step = run->trainer.step;
   double speed = (ch_machine_seconds() - d->begin) / (double)(step - d->first_step);
   double left = speed * (double)(run->config.train.steps - step);
-  if (run->minutes > 0 && !d->cooling) left = fmin(left, 60 * run->minutes - elapsed(d));
+  if (run->options->minutes > 0 && !d->cooling) left = fmin(left, 60 * run->options->minutes - elapsed(d));
   return fmax(left, 0);
 }
 
@@ -216,7 +217,7 @@ static int checkpoint(loop_state *d, double loss) {
 
 /* Steps that fit into what is left of the minutes, once only the share that is to be cooled is left of them; else 0. */
 static int64_t steps_to_cool(const loop_state *d) {
-  double limit = 60 * d->run->minutes, now = elapsed(d);
+  double limit = 60 * d->run->options->minutes, now = elapsed(d);
   if (now < (1 - d->run->config.train.cooldown_steps) * limit) return 0;
   double fit = (limit - now) / now * (double)(d->run->trainer.step - d->first_step);
   return fit > 1 ? (int64_t)fmin(fit, (double)INT_MAX) : 1;
@@ -228,7 +229,8 @@ static int cool_by_clock(loop_state *d) {
   ch_run *run = d->run;
   ch_train_config *c = &run->config.train;
   int64_t step = run->trainer.step, known = c->steps - ch_config_steps(c->cooldown_steps, c->steps);
-  if (!(run->minutes > 0) || !(c->cooldown_steps > 0 && c->cooldown_steps < 1) || step >= known) return CHOIR_OK;
+  if (!(run->options->minutes > 0) || !(c->cooldown_steps > 0 && c->cooldown_steps < 1) || step >= known)
+    return CHOIR_OK;
   int64_t left = ch_comm_max(comm_of(run), steps_to_cool(d));
   if (!left) return CHOIR_OK;
   d->cooling = 1;
@@ -248,7 +250,7 @@ typedef enum { GO_ON, TRY_AGAIN, STOP, GIVE_UP } wish;
 static int ask_all(loop_state *d, wish *wished) {
   const ch_run *run = d->run;
   const ch_comm *comm = comm_of(run);
-  if (run->minutes > 0 && !d->cooling && elapsed(d) >= 60 * run->minutes) d->stop = 1;
+  if (run->options->minutes > 0 && !d->cooling && elapsed(d) >= 60 * run->options->minutes) d->stop = 1;
   int code = run->kind->check_source ? run->kind->check_source(run) : CHOIR_OK; /* else what was learned is not saved */
   CH_TRY(ch_comm_agree(comm, code ? code : ch_room_watch(&d->room, &d->metrics.results)));
   *wished = d->room.given_up ? GIVE_UP : d->stop ? STOP : ch_room_try_again(&d->room) ? TRY_AGAIN : GO_ON;
@@ -364,7 +366,7 @@ static int open_metrics(loop_state *d) {
 
 int ch_run_loop(ch_run *run) {
   loop_state d = {.run = run, .first_step = run->trainer.step};
-  d.room = (ch_room){.limit = 60 * run->disk_minutes, .saved_step = run->trainer.step};
+  d.room = (ch_room){.limit = 60 * run->options->disk_minutes, .saved_step = run->trainer.step};
   tell_notices(&d);
   CH_TRY(open_metrics(&d)); /* cut back, even where no step is left */
   if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, run->best_step ? run->best_step : -1);

@@ -169,8 +169,8 @@ int ch_run_same(const ch_run *run) {
   CH_TRY(same_step(run));
   const ch_fact facts[] = {{"data", run->data_hash},
                            {"patience", (uint64_t)run->patience},
-                           {"minutes", bits_of(run->minutes)},
-                           {"disk_minutes", bits_of(run->disk_minutes)}};
+                           {"minutes", bits_of(run->options->minutes)},
+                           {"disk_minutes", bits_of(run->options->disk_minutes)}};
   CH_TRY(CH_SAME(run->trainer.model->x.comm, facts));
   return ch_model_same(run->trainer.model);
 }
@@ -179,17 +179,15 @@ int ch_run_begin(ch_run *run, const ch_run_kind *kind, const choir_train_options
   run->kind = kind;
   run->started = ch_machine_seconds();
   run->out = o->out;
-  run->event = o->event, run->context = o->context;
-  run->minutes = o->minutes, run->disk_minutes = o->disk_minutes;
+  run->options = o;
   run->patience = o->patience;
   if (!run->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
-  if (!(run->disk_minutes >= 0))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "disk_minutes is %g: must not be negative", run->disk_minutes);
-  if (!(run->minutes >= 0))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "minutes is %g: must be a number of minutes, or 0 for no limit",
-                    run->minutes);
-  if (run->patience < 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "patience is %" PRId64 ": must not be negative", run->patience);
+  if (!(o->disk_minutes >= 0))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "disk_minutes is %g: must not be negative", o->disk_minutes);
+  if (!(o->minutes >= 0))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "minutes is %g: must be a number of minutes, or 0 for no limit", o->minutes);
+  if (o->patience < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "patience is %" PRId64 ": must not be negative", o->patience);
   return CHOIR_OK;
 }
 

@@ -41,14 +41,12 @@ typedef struct ch_run_kind {
 
 struct ch_run {
   const ch_run_kind *kind;
-  const char *out; /* run directory */
+  const choir_train_options *options; /* the caller's */
+  const char *out;                    /* run directory */
   choir_config config;
   choir_tokenizer *tokenizer;
   ch_trainer trainer;
-  choir_event_callback event; /* the caller's, or NULL */
-  void *context;
   double started;               /* seconds on the clock */
-  double minutes, disk_minutes; /* that it may take, 0: any number; that it goes on without room on the disk */
   int64_t eval_every, patience; /* steps from exam to exam; exams without a better one, 0: any number */
   double flops_per_token;       /* of training; 0: not counted */
   uint64_t data_hash;           /* of what it reads */
