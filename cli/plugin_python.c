@@ -13,7 +13,7 @@
  * state. python/choir/_serve.py reads it. The answer is an int: 0, and chosen [n,e] or state [e]; or another, and a
  * message. */
 typedef struct {
-  int32_t router, n, e, sequence_length, capacity, training, layer, observes;
+  int32_t router, n, e, sequence_length, capacity, training, layer, observes, choices;
   uint64_t seed, first;
   double options[CHOIR_PLUGIN_OPTIONS];
 } question;
@@ -49,6 +49,7 @@ static int ask(const asked_router *r, const choir_plugin_call *call, int observe
                 .training = call->training,
                 .layer = call->layer,
                 .observes = observes,
+                .choices = call->choices,
                 .seed = call->seed,
                 .first = call->first};
   memcpy(q.options, call->options, sizeof q.options);
@@ -89,6 +90,8 @@ static int add_router(int socket, int number, const json_t *json) {
                            .version = json_string_value(json_object_get(json, "version")),
                            .looks = (choir_looks)json_number(json, "looks"),
                            .choices = (int)json_number(json, "choices"),
+                           .choices_default = (int)json_number(json, "choices_default"),
+                           .draws = (int)json_number(json, "draws"),
                            .capacity_factor = json_number(json, "capacity_factor"),
                            .normalize_gates = (int)json_number(json, "normalize_gates"),
                            .aux_loss_weight = json_number(json, "aux_loss_weight"),

@@ -23,6 +23,12 @@ typedef enum choir_looks {
   CHOIR_LOOKS_AROUND       /* on all */
 } choir_looks;
 
+/* What a router reads of a token. */
+typedef enum choir_reads {
+  CHOIR_READS_SCORES,
+  CHOIR_READS_IDS /* its id; no weight of the layer makes scores then, they are 0, and gates are 1 / choices */
+} choir_reads;
+
 /* A number that a run may set, as `--set router.share=0.7`. */
 typedef struct choir_plugin_option {
   const char *name; /* letters, digits and _; no field of the config's router; NULL ends the list */
@@ -45,7 +51,11 @@ typedef struct choir_plugin_call {
   const double *options; /* values, in the order of the definition */
   const double *state;   /* [e] what `observe` left; 0 without it */
   char *message;         /* [CHOIR_PLUGIN_MESSAGE_BYTES] "": room for what is wrong, where `choose` gives no 0 */
-  int64_t reserved[4];
+  const int32_t *tokens; /* [n] their ids, of routers that read these; else NULL */
+  /* A random number below `bound`, a function of the four alone. */
+  uint64_t (*below)(uint64_t seed, int layer, uint64_t index, uint64_t bound);
+  int choices; /* experts that a token takes at most; 0: any number */
+  int64_t reserved[1];
 } choir_plugin_call;
 
 typedef struct choir_plugin_router {
@@ -73,7 +83,10 @@ typedef struct choir_plugin_router {
   const char *file;    /* that it stands in; NULL: the program itself. choir_plugin_load sets it */
   const char *version; /* at most 31 letters, digits and "._-": checkpoints keep it, and training goes on with no other.
                           NULL: a checksum of `file` (XXH64, as xxhsum -H64 shows it); without one none is kept */
-  int64_t reserved[6];
+  choir_reads reads;   /* ids: with choices, and looks at no other token outside of training */
+  int choices_default; /* nonzero: router.experts_per_token says how many choices, and `choices` is its default */
+  int draws;           /* nonzero: training draws, so that two draws can be made to agree (router.consistency_weight) */
+  int64_t reserved[4];
 } choir_plugin_router;
 
 /* Makes a router known by its name to everything that takes one. What the definition points to is copied, but for
@@ -82,7 +95,7 @@ typedef struct choir_plugin_router {
  * `file` cannot be read. */
 CHOIR_API int choir_router_register(const choir_plugin_router *router);
 
-/* Whether a router of that name was registered, and is none of choir's own: 1, or 2 if it keeps a state (`observe`). */
+/* Whether a router came through this door, be it one of choir's (routers/): 1, or 2 if it keeps a state (`observe`). */
 CHOIR_API int choir_router_is_plugin(const char *name);
 
 /* The version of a registered router, as checkpoints keep it; NULL: a router without a version, or one of choir's. */

@@ -57,7 +57,8 @@ typedef struct choir_route_request {
   const float *thresholds; /* [e] any numbers, or NULL. Else no token looks at another: t goes to i where its score
                               reaches thresholds[i], under router.cap b to the b of largest margin only. Pools and
                               capacity do not matter */
-  int64_t reserved[7];
+  int layer;               /* a model's layer whose draws `random` and plug-ins are to make; else 0 */
+  int64_t reserved[6];
 } choir_route_request;
 
 /* gates [n,e] receives the combine weight, 0 if not routed. stats may be NULL; else release with

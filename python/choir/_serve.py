@@ -19,8 +19,8 @@ import numpy as np
 from . import plugin
 from ._native import lib, string
 
-QUESTION = struct.Struct("=8i2Q8d")
-FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "observes", "seed", "first")
+QUESTION = struct.Struct("=9i4x2Q8d")
+FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "observes", "choices", "seed", "first")
 
 
 def described(made) -> dict:
@@ -38,7 +38,7 @@ def described(made) -> dict:
         ],
         **{
             field: getattr(made, field)
-            for field in ("looks", "choices", "capacity_factor", "normalize_gates", "aux_loss_weight")
+            for field in ("looks", "choices", "choices_default", "draws", "capacity_factor", "normalize_gates", "aux_loss_weight")
         },
     }
 

@@ -167,3 +167,4 @@ class RouteArguments(RouterOptions, total=False):
     training: bool
     seed: int
     thresholds: Any
+    layer: int

@@ -20,7 +20,7 @@ Number = Union[float, Tuple[float, float, float], Tuple[float, float, float, str
 
 LOOKS = ("nowhere", "in_training", "back", "around")
 _GIVEN = ("scores", "valid", "capacity", "training")  # to every function, by place
-_ASKED = ("layer", "sequence_length", "seed", "first", "state")  # to one that has a parameter of that name
+_ASKED = ("layer", "sequence_length", "seed", "first", "state", "choices")  # to one that has a parameter of that name
 registered: dict[str, Any] = {}  # by name: the definition in C, which holds pointers to the rest, and an Asked
 _earlier: list[Any] = []
 
@@ -142,6 +142,8 @@ def router(
     looks: str = "around",
     options: Optional[Mapping[str, Number]] = None,
     choices: int = 0,
+    choices_default: bool = False,
+    draws: bool = False,
     capacity_factor: Optional[float] = None,
     normalize_gates: bool = False,
     aux_loss_weight: float = 0.0,
@@ -157,12 +159,14 @@ def router(
 
     The function gets scores [n,e] float32, valid [n] bool (padding is False, and nobody may take it), the number of
     tokens that one expert may take, whether this is training, and its options by name; `layer`, `sequence_length`,
-    `seed` and `first` (the number of its first token in the run) too where it has parameters of these names. It gives
-    [n,e] bool: who takes whom, a function of its arguments alone, since every process of a run makes the choice.
+    `seed`, `first` (the number of its first token in the run) and `choices` too where it has parameters of these names.
+    It gives [n,e] bool: who takes whom, a function of its arguments alone, since every process of a run makes the choice.
 
     looks: which other tokens a token's experts depend on: "nowhere", "in_training" (on all, elsewhere on none), "back"
     (those before it in the batch), "around" (all). It is measured. options: numbers by name, each a default or
-    (default, lowest, highest) or (default, lowest, highest, "what it is"). choices: experts that each token takes at most; 0: experts choose. capacity_factor: what
+    (default, lowest, highest) or (default, lowest, highest, "what it is"). choices: experts that each token takes at most; 0: experts choose.
+    choices_default: the option experts_per_token says how many, and `choices` is its default. draws: training draws, by seed
+    and first. capacity_factor: what
     capacity comes from: of experts that choose, the mean experts a token (2); else of an expert's even share of all
     choices, 0 (the default) being room for all. observe: observe(state, demand, **options), called after each step of
     training, gives a state [e] float64 that starts at 0 and is kept with the model in single precision; demand [e] int64:
@@ -184,6 +188,7 @@ def router(
         factor = (0.0 if choices else 2.0) if capacity_factor is None else capacity_factor
         fields = dict(name=name, summary=told, looks=LOOKS.index(looks), choices=choices, capacity_factor=factor)
         fields.update(normalize_gates=normalize_gates, aux_loss_weight=aux_loss_weight)
+        fields.update(choices_default=choices_default, draws=draws)
         asked = Asked(function, list(own), observe)
         if function.__module__ != "__main__" and asked.file and os.path.isfile(asked.file):
             fields.update(file=asked.file, version=version)  # without a version the file's checksum is taken

@@ -96,18 +96,13 @@ def routers() -> list[str]:
 
 
 def is_own(router: str) -> bool:
-    """Whether a router is somebody's, registered by choir.router or a plug-in."""
+    """Whether a router is a plug-in, be it one of choir's."""
     return bool(lib.choir_router_is_plugin(native.text(router)))
 
 
 def keeps_state(router: str) -> bool:
     """Whether a router of somebody's has `observe`."""
     return lib.choir_router_is_plugin(native.text(router)) == 2
-
-
-def keeps_thresholds(router: str) -> bool:
-    """Whether a router has routing "threshold" by running means that training keeps."""
-    return any(field.key == "model.router.decay" for field in Config.router_options(router))
 
 
 def router_config(router: str = "expert_choice", **options: Any) -> Config:
@@ -138,6 +133,7 @@ class Request:
         training=False,
         seed=0,
         thresholds=None,
+        layer=0,
         **options,
     ):
         self.scores = native.array(scores, np.float32, -1, -1)
@@ -158,6 +154,7 @@ class Request:
             sequence_length=sequence_length,
             training=bool(training),
             seed=seed,
+            layer=layer,
             thresholds=native.pointer(self.thresholds),
         )
         native.fill(self.struct, self.struct, fields)
@@ -213,6 +210,7 @@ def route(
     training: bool = False,
     seed: int = 0,
     thresholds=None,
+    layer: int = 0,
     **options: Unpack[RouterOptions],
 ) -> Routing:
     """Routes scores [n,e] as `choir route` does.
@@ -220,15 +218,16 @@ def route(
     scores: float32 [n,e], not copied where it is contiguous; with `logits` scores are made of them first (option score: softmax over experts, sigmoid), and
     -inf means never. tokens: [n] ids, which `hash` and `random` need. valid: [n] bool, tokens that take part.
     sequence_length: for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of
-    sampling. thresholds: [e]; experts take by them, and no token looks at another. Options are the router's, by name:
-    `choir help routers` lists them.
+    sampling. thresholds: [e]; experts take by them, and no token looks at another. layer: a model's, whose
+    draws are made. Options are the router's, by name: `choir help routers` lists them.
 
     Raises ArgumentError, NumericError (NaN, by row and column), OutOfMemoryError.
 
     >>> route([[.9, .1], [.8, .2], [.3, .7], [.4, .6], [.5, .5]], capacity_factor=0.8).indices
     (array([0, 1]), array([2, 3]))
     """
-    return Request(scores, router, logits, tokens, valid, sequence_length, training, seed, thresholds, **options).route()
+    given = (scores, router, logits, tokens, valid, sequence_length, training, seed, thresholds, layer)
+    return Request(*given, **options).route()
 
 
 def route_backward(

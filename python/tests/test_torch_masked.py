@@ -13,11 +13,14 @@ MASK_RATIO, MASK, VOCABULARY, LEAST = 11, 12, 321, 1e-3  # CH_STREAM_MASK_RATIO,
 
 
 def uniform(seed, stream, index):
-    """ch_rng_uniform (src/base/rng.c), by the words of Philox."""
-    from choir.torch.draws import philox
-
-    low, high = philox(torch.as_tensor(index), stream, 0, (seed, 0))
-    bits = (high.numpy().astype(np.uint64) << np.uint64(32)) | low.numpy().astype(np.uint64)
+    """ch_rng_uniform (src/base/rng.c), by the words of Philox4x32-10 (Salmon et al. 2011)."""
+    word, index = np.uint64(0xFFFFFFFF), np.asarray(index, np.uint64)
+    c = [index & word, index >> np.uint64(32), np.full_like(index, stream), np.zeros_like(index)]
+    for turn in range(10):
+        a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        k = [np.uint64((key + turn * step) & 0xFFFFFFFF) for key, step in ((seed, 0x9E3779B9), (0, 0xBB67AE85))]
+        c = [(b >> np.uint64(32)) ^ c[1] ^ k[0], b & word, (a >> np.uint64(32)) ^ c[3] ^ k[1], a & word]
+    bits = c[1] << np.uint64(32) | c[0]
     return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 

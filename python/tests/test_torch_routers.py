@@ -175,8 +175,9 @@ class Routers(TorchTest):
     def test_every_router_is_here(self):
         from choir.torch.routers import CHOOSE
 
-        self.assertEqual(sorted(CHOOSE), sorted(choir.routers()))
-        self.assertEqual({router for router, _ in CASES}, set(CHOOSE))
+        native = [name for name in choir.routers() if not choir.routing.is_own(name)]  # libchoir chooses for plug-ins
+        self.assertEqual(sorted(CHOOSE), sorted(native))
+        self.assertLess(set(CHOOSE), {router for router, _ in CASES})
 
     def test_refuses(self):
         scores = planted(N, 8)

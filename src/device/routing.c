@@ -55,12 +55,7 @@ CH_DEVICE_OP(place) {
 }
 
 CH_ONE_KERNEL(best, ch_groups(a->n))
-
-CH_DEVICE_OP(draw) {
-  CH_LAUNCH(x, draw, ch_groups(a->n), .valid = a->valid, .id = a->id, .choice = a->choice, .seed = a->rng.seed,
-            .base = a->rng_base, .stream = a->rng.stream, .sub = a->rng.sub, .n = a->n, .e = a->e, .count = a->count,
-            .rule = (int)a->rule);
-}
+CH_ONE_KERNEL(modulo, ch_groups(a->n))
 
 CH_DEVICE_OP(sample_second) {
   CH_LAUNCH(x, sample_second, ch_groups(a->n), .value = a->value, .choice = a->choice, .seed = a->rng.seed,

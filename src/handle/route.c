@@ -177,7 +177,7 @@ static int route_request(const choir_route_request *r, const results *to) {
                                    .id = CH_AS_DEV(const int32_t, r->tokens)},
                         .training = r->training,
                         .causal = r->thresholds != NULL,
-                        .draws.rng.seed = r->seed,
+                        .draws.rng = {.seed = r->seed, .sub = (uint32_t)r->layer},
                         .kept.thresholds = CH_AS_DEV(const float, r->thresholds)},
                .to = to};
   ch_route_args_set(&q.args, spec->kind, spec, r->n, r->e, r->sequence_length);

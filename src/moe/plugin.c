@@ -15,7 +15,14 @@
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
-static ch_plugin plugins[CH_PLUGINS];
+#define BUILT_IN(row) row(random)
+#define DECLARE(name) extern const choir_plugin_router choir_router_##name;
+#define POINTER(name) &choir_router_##name,
+BUILT_IN(DECLARE)
+static const choir_plugin_router *const built_in[] = {BUILT_IN(POINTER)};
+enum { BUILT = sizeof built_in / sizeof *built_in };
+
+static ch_plugin plugins[CH_PLUGINS]; /* those of choir's first */
 static const char **names(void) { return ch_router_names + (ch_router_plugins() - ch_routers); }
 
 int ch_plugin_option(const ch_router *router, const char *name) {
@@ -58,9 +65,9 @@ static int check(const ch_router_spec *o, int n, int e, int sequence_length) {
   if ((int64_t)n * e > INT32_MAX / 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens and %d experts are too many for one call",
                     p->given.name, n, e);
-  if (e < p->given.choices)
+  if (e < ch_router_choices(o))
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there %s only %d",
-                    p->given.name, p->given.choices, e == 1 ? "is" : "are", e);
+                    p->given.name, ch_router_choices(o), e == 1 ? "is" : "are", e);
   CH_TRY(ch_plugin_check_options(&p->router, o));
   return ch_plugin_measure(p, o, n, e);
 }
@@ -82,7 +89,7 @@ static int is_version(const char *text) {
 }
 
 static int is_native(const char *name) {
-  for (const ch_router **own = ch_routers; own < ch_router_plugins(); own++)
+  for (const ch_router **own = ch_routers; own < ch_router_plugins() + BUILT; own++)
     if (!strcmp((*own)->name, name)) return 1;
   return 0;
 }
@@ -140,6 +147,12 @@ static int check_definition(const choir_plugin_router *r) {
         "router '%s': keeps a state (observe) with choices %d and looks %d: tokens must make choices, and look "
         "at no other outside of training; thresholds would have the place of the state",
         r->name, r->choices, (int)r->looks);
+  if (r->reads && (r->reads != CHOIR_READS_IDS || !r->choices || r->looks > CHOIR_LOOKS_IN_TRAINING || r->gates ||
+                   r->normalize_gates || r->aux_loss_weight > 0))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': reads is %d: must be a choir_reads, and who reads ids has choices, looks at no other "
+                    "token outside of training, and has no gates, normalize_gates or aux_loss_weight",
+                    r->name, (int)r->reads);
   for (int i = 0; i < count_options(r); i++) {
     CH_TRY(check_option(r->name, &r->options[i]));
     for (int before = 0; before < i; before++)
@@ -183,22 +196,27 @@ static ch_router_looks looks_of(choir_looks looks) {
 /* Routers without a look at other tokens are causal by their own rule; the others keep thresholds. */
 static void make_router(ch_plugin *p) {
   const choir_plugin_router *g = &p->given;
-  int ranked = g->looks == CHOIR_LOOKS_BACK || g->looks == CHOIR_LOOKS_AROUND;
+  int ranked = g->looks == CHOIR_LOOKS_BACK || g->looks == CHOIR_LOOKS_AROUND, scored = g->reads == CHOIR_READS_SCORES;
+  const unsigned of_scores = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) |
+                             CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on) |
+                             (g->choices ? CH_ROUTER_TAKES_BALANCE : 0);
   p->router = (ch_router){
       .name = g->name,
       .summary = g->summary,
-      .reads = CH_READS_SCORES,
+      .reads = scored ? CH_READS_SCORES : CH_READS_IDS,
       .looks = looks_of(g->looks),
-      .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-                 CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | (ranked ? CH_ROUTER_TAKES(decay) : 0) |
-                 (g->choices ? CH_ROUTER_TAKES_BALANCE : 0),
+      .options = (scored ? of_scores : 0) | (scored || g->looks ? CH_ROUTER_TAKES_CAPACITY : 0) |
+                 (ranked ? CH_ROUTER_TAKES(decay) : 0) | (g->draws ? CH_ROUTER_TAKES(consistency_weight) : 0) |
+                 (g->choices_default ? CH_ROUTER_TAKES(experts_per_token) : 0),
       .choices = g->choices,
       .by_step = g->observe != NULL,
+      .draws = g->draws,
       .on_host = 1,
       .defaults = {.capacity_factor = g->capacity_factor,
                    .normalize_gates = g->normalize_gates != 0,
                    .aux_loss_weight = g->aux_loss_weight,
-                   .cap = g->choices},
+                   .experts_per_token = g->choices_default ? g->choices : 0,
+                   .cap = g->choices_default ? 0 : g->choices},
       .check = check,
       .max_slots = ch_plugin_max_slots,
       .route = ch_plugin_route,
@@ -206,14 +224,24 @@ static void make_router(ch_plugin *p) {
       .observe = ranked       ? ch_router_observe_cutoffs
                  : g->observe ? ch_plugin_observe
                               : NULL,
-      .backward = ch_plugin_backward,
+      .backward = scored ? ch_plugin_backward : NULL,
   };
   for (int i = 0; i < p->options; i++) p->router.defaults.own[i] = g->options[i].value;
+  ch_router_plugins()[p - plugins] = &p->router;
+  names()[p - plugins] = g->name;
+}
+
+__attribute__((constructor)) static void make_built_in(void) {
+  for (int i = 0; i < BUILT; i++) {
+    plugins[i] = (ch_plugin){.given = *built_in[i], .options = count_options(built_in[i])};
+    plugins[i].given.file = plugins[i].given.version = "";
+    make_router(&plugins[i]);
+  }
 }
 
 /* That of the name, or the next that is free; NULL: there is none. */
 static ch_plugin *place_for(const char *name) {
-  for (int i = 0; i < CH_PLUGINS; i++)
+  for (int i = BUILT; i < CH_PLUGINS; i++)
     if (!plugins[i].given.name || !strcmp(plugins[i].given.name, name)) return &plugins[i];
   return NULL;
 }
@@ -238,7 +266,7 @@ static int check_place(const ch_plugin *place, const choir_plugin_router *r) {
   if (!place)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': there are %d plug-ins already, which is all that there is room for", r->name,
-                    CH_PLUGINS);
+                    CH_PLUGINS - BUILT);
   const char *before = place->given.name ? place->given.file : NULL, *file = r->file ? r->file : "";
   if (!before || !strcmp(before, file)) return CHOIR_OK;
   if (r->version && !strcmp(place->given.version, r->version)) return CHOIR_OK; /* the same, by another path */
@@ -259,8 +287,6 @@ int choir_router_register(const choir_plugin_router *router) {
   free_texts(place);
   *place = made;
   make_router(place);
-  ch_router_plugins()[place - plugins] = &place->router;
-  names()[place - plugins] = place->given.name;
   return CHOIR_OK;
 }
 

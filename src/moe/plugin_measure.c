@@ -19,6 +19,7 @@ typedef struct {
   uint8_t *first, *second; /* [n,e] choices */
   uint8_t *valid;          /* [n] 1 */
   double *state;           /* [e] 0 */
+  int32_t tokens[TOKENS];  /* ids */
   ch_rng rng;
   uint64_t drawn;
 } measurement;
@@ -37,9 +38,11 @@ static int measurement_new(ch_plugin *p, const ch_router_spec *o, int n, int e, 
   return CHOIR_OK;
 }
 
-/* A softmax of normal logits. */
-static void draw_row(measurement *m, float *row) {
+/* Gives token t another id, and in `scores` a softmax of normal logits. */
+static void draw_row(measurement *m, int t, float *scores) {
   double sum = 0;
+  float *row = scores + (int64_t)t * m->e;
+  m->tokens[t] = (int32_t)ch_rng_below(m->rng, m->drawn++, 256);
   for (int i = 0; i < m->e; i++) sum += (double)(row[i] = (float)exp(2 * ch_rng_normal(m->rng, m->drawn++)));
   for (int i = 0; i < m->e; i++) row[i] = (float)((double)row[i] / sum);
 }
@@ -49,6 +52,7 @@ static int ask(const measurement *m, int first, int n, const float *scores, uint
   char message[CHOIR_PLUGIN_MESSAGE_BYTES];
   choir_plugin_call call = ch_plugin_call(m->p, m->options, n, m->e, n, m->training, message);
   call.first = (uint64_t)first;
+  call.tokens = m->p->given.reads ? m->tokens + first : NULL;
   call.scores = scores + (int64_t)first * m->e;
   call.state = m->state;
   call.valid = m->valid;
@@ -88,8 +92,11 @@ static int refuse(const measurement *m, int t, int u) {
 static int change_one(measurement *m, int u) {
   size_t cells = (size_t)m->n * (size_t)m->e;
   memcpy(m->changed, m->base, cells * sizeof *m->base);
-  draw_row(m, m->changed + (int64_t)u * m->e);
-  CH_TRY(ask(m, 0, m->n, m->changed, m->second));
+  int32_t id = m->tokens[u];
+  draw_row(m, u, m->changed);
+  int code = ask(m, 0, m->n, m->changed, m->second);
+  m->tokens[u] = id;
+  CH_TRY(code);
   for (int t = 0; t < m->n; t++)
     if (t != u && !may_look(m, t, u) && row_differs(m, t, m->first, m->second + (int64_t)t * m->e))
       return refuse(m, t, u);
@@ -104,7 +111,7 @@ static int leave_alone(const measurement *m, int t) {
 }
 
 static int measure_once(measurement *m) {
-  for (int t = 0; t < m->n; t++) draw_row(m, m->base + (int64_t)t * m->e);
+  for (int t = 0; t < m->n; t++) draw_row(m, t, m->base);
   CH_TRY(ask(m, 0, m->n, m->base, m->first));
   CH_TRY(ask(m, 0, m->n, m->base, m->second));
   if (memcmp(m->first, m->second, (size_t)m->n * (size_t)m->e))
@@ -120,7 +127,7 @@ static int measure_once(measurement *m) {
 
 /* What the measurement depends on. */
 static uint64_t case_of(const ch_router_spec *o, int n, int e) {
-  const double numbers[] = {n, e, ch_router_factor(o, 1), ch_router_factor(o, 0)};
+  const double numbers[] = {n, e, ch_router_factor(o, 1), ch_router_factor(o, 0), ch_router_choices(o)};
   return XXH64(o->own, sizeof o->own, XXH64(numbers, sizeof numbers, 1)) | 1;
 }
 

@@ -15,7 +15,7 @@ static int capacity_of(const ch_plugin *p, const ch_router_spec *o, int valid, i
   double factor = ch_router_factor(o, training);
   int alone = p->given.looks == CHOIR_LOOKS_NOWHERE || (p->given.looks == CHOIR_LOOKS_IN_TRAINING && !training);
   if (alone || factor == 0) return valid;
-  return p->given.choices ? ch_router_capacity(factor, p->given.choices, valid, e) : ch_router_k(factor, valid, e);
+  return p->given.choices ? ch_router_capacity(factor, ch_router_choices(o), valid, e) : ch_router_k(factor, valid, e);
 }
 
 int ch_plugin_max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
@@ -23,11 +23,16 @@ int ch_plugin_max_slots(const ch_router_spec *o, int n, int e, int sequence_leng
   const ch_plugin *p = ch_plugin_of(o->kind);
   int64_t train = capacity_of(p, o, n, e, 1), eval = capacity_of(p, o, n, e, 0),
           room = (train > eval ? train : eval) * e;
-  int64_t asked = (int64_t)n * (p->given.choices && p->given.choices < e ? p->given.choices : e);
+  int choices = ch_router_choices(o);
+  int64_t asked = (int64_t)n * (choices && choices < e ? choices : e);
   return (int)(room < asked ? room : asked);
 }
 
 /* ---- a call */
+
+static uint64_t below(uint64_t seed, int layer, uint64_t index, uint64_t bound) {
+  return ch_rng_below(ch_rng_make(seed, CH_STREAM_SECOND_EXPERT, (uint32_t)layer), index, bound);
+}
 
 choir_plugin_call ch_plugin_call(const ch_plugin *p, const ch_router_spec *o, int n, int e, int valid, int training,
                                  char *message) {
@@ -38,7 +43,9 @@ choir_plugin_call ch_plugin_call(const ch_plugin *p, const ch_router_spec *o, in
                              .capacity = capacity_of(p, o, valid, e, training),
                              .training = training,
                              .options = o->own,
-                             .message = message};
+                             .message = message,
+                             .below = below,
+                             .choices = ch_router_choices(o)};
 }
 
 static int said(const ch_plugin *p, const choir_plugin_call *call) {
@@ -51,7 +58,7 @@ static int said(const ch_plugin *p, const choir_plugin_call *call) {
 /* One look at all marks: 0 or 1, of tokens that take part, and what experts and tokens have room for. */
 static int check_marks(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen) {
   const char *name = p->given.name;
-  int most = p->given.choices ? p->given.choices : call->e;
+  int most = call->choices ? call->choices : call->e;
   for (int t = 0; t < call->n; t++) {
     const uint8_t *mark = chosen + (int64_t)t * call->e;
     int taken = 0;
@@ -115,12 +122,13 @@ typedef struct {
 
 static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p) {
   int64_t cells = (int64_t)a->n * a->e;
+  int choices = ch_router_choices(a->options);
   return (arrays){.scores = CH_NEW_HOST(&x->scratch, float, cells),
                   .gates = p->given.gates ? CH_NEW_HOST(&x->scratch, float, cells) : NULL,
                   .state = CH_NEW_HOST(&x->scratch, double, a->e),
                   .valid = CH_NEW_HOST(&x->scratch, uint8_t, a->n),
                   .chosen = CH_NEW_HOST(&x->scratch, uint8_t, cells),
-                  .choice = p->given.choices ? CH_NEW_HOST(&x->scratch, int, (int64_t)a->n * p->given.choices) : NULL};
+                  .choice = choices ? CH_NEW_HOST(&x->scratch, int, (int64_t)a->n *choices) : NULL};
 }
 
 /* Another choice on another rank would send rows that nobody waits for. */
@@ -146,13 +154,14 @@ static void say_idle(const ch_route_args *a, const ch_plugin *p, const arrays *o
 static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, const arrays *of, choir_plugin_call *call) {
   size_t cells = (size_t)a->n * (size_t)a->e;
   const real *scores = CH_AS_HOST(const real, a->routing->scores);
-  for (size_t i = 0; i < cells; i++) of->scores[i] = (float)scores[i];
+  for (size_t i = 0; i < cells; i++) of->scores[i] = scores ? (float)scores[i] : 0;
   for (int t = 0; t < a->n; t++) of->valid[t] = !a->tokens.mask || a->tokens.mask[t];
   if (of->gates) memset(of->gates, 0, cells * sizeof *of->gates);
   call->layer = (int)a->draws.rng.sub;
   call->sequence_length = a->sequence_length > 0 ? a->sequence_length : a->n;
   call->seed = a->draws.rng.seed;
   call->first = a->draws.base;
+  if (p->given.reads) call->tokens = CH_AS_HOST(const int32_t, a->tokens.id);
   const real *state = p->given.observe ? CH_AS_HOST(const real, a->kept.thresholds) : NULL;
   for (int i = 0; i < a->e; i++) of->state[i] = state ? (double)state[i] : 0;
   call->state = of->state;
@@ -181,7 +190,7 @@ static void fill_record(const ch_route_args *a, const arrays *of) {
     for (int t = 0; t < a->n; t++) {
       int64_t at = (int64_t)t * a->e + i;
       if (!of->chosen[at]) continue;
-      if (scores[at] < cutoff[i]) cutoff[i] = scores[at];
+      if (scores && scores[at] < cutoff[i]) cutoff[i] = scores[at];
       if (of->gates) gate[slot] = (real)of->gates[at];
       token[slot++] = t;
     }
@@ -213,12 +222,16 @@ void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
     ask(x, a, p, &of, &call);
     fill_record(a, &of);
     if (of.choice)
-      fill_choices(a, p->given.choices, CH_AS_HOST(const int, r->expert_begin), CH_AS_HOST(const int, r->slot_token),
+      fill_choices(a, call.choices, CH_AS_HOST(const int, r->expert_begin), CH_AS_HOST(const int, r->slot_token),
                    of.choice);
   }
-  if (!of.gates) ch_router_gates_from_scores(x, a);
   ch_router_demand_is_load(x, a);
-  ch_choices c = {.per_token = p->given.choices, .choice = CH_AS_DEV(int, of.choice)};
+  if (p->given.reads) {
+    CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = call.choices, .record = r);
+    return;
+  }
+  if (!of.gates) ch_router_gates_from_scores(x, a);
+  ch_choices c = {.per_token = call.choices, .choice = CH_AS_DEV(int, of.choice)};
   if (c.per_token) ch_choices_balance(x, a, &c);
 }
 
@@ -266,13 +279,14 @@ void ch_plugin_backward(ch_exec *x, const ch_route_args *a) {
     CH_OP(x, copy, .count = (int64_t)a->n * a->e, .y = a->routing->dscores);
   else
     ch_router_gates_backward(x, a);
-  if (!p->given.choices) return;
-  int64_t count = (int64_t)a->n * p->given.choices;
+  int choices = ch_router_choices(a->options);
+  if (!choices) return;
+  int64_t count = (int64_t)a->n * choices;
   int *choice = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
   const int *begin = ch_get(x, r->expert_begin, ((size_t)a->e + 1) * sizeof *begin),
             *token = ch_get(x, r->slot_token, (size_t)r->max_slots * sizeof *token);
-  if (!ch_counting(x)) fill_choices(a, p->given.choices, begin, token, choice);
-  ch_choices c = {.per_token = p->given.choices,
+  if (!ch_counting(x)) fill_choices(a, choices, begin, token, choice);
+  ch_choices c = {.per_token = choices,
                   .choice = (int CH_DEV *)ch_put(&x->scratch, choice, (size_t)count * sizeof *choice)};
   ch_choices_balance_backward(x, a, &c);
 }

@@ -21,7 +21,7 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, 
   if (a->options->z_loss_weight > 0) r->lse = CH_NEW(keep, real, a->n);
 }
 
-/* One copy to the host, of scores or, where the router reads none, logits; one of the record back. */
+/* One copy to the host, of scores, logits or ids, whichever the router reads; one of the record back. */
 static void route_on_host(ch_exec *x, const ch_route_args *a) {
   ch_exec *host = ch_host(x);
   CH_SCRATCH(x);
@@ -30,9 +30,10 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   ch_record_alloc(&host->scratch, &own.record, a->n, a->e, r->record.max_slots);
   ch_route_counts_alloc(host, &host->scratch, &own.counts, a->e);
   ch_route_args there = *a;
-  real CH_DEV *read = (real CH_DEV *)CH_AS_DEV(const real, ch_get(x, r->scores ? r->scores : r->logits, cells));
-  own.scores = r->scores ? read : NULL;
-  own.logits = r->scores ? NULL : read;
+  if (r->scores) own.scores = CH_AS_DEV(real, ch_get(x, r->scores, cells));
+  if (r->logits && !r->scores) own.logits = CH_AS_DEV(real, ch_get(x, r->logits, cells));
+  if (a->router->reads == CH_READS_IDS)
+    there.tokens.id = CH_AS_DEV(const int32_t, ch_get(x, a->tokens.id, (size_t)a->n * sizeof(int32_t)));
   there.tokens.valid = CH_AS_DEV(const uint8_t, a->tokens.mask);
   if (a->kept.thresholds)
     there.kept.thresholds = CH_AS_DEV(const real, ch_get(x, a->kept.thresholds, e * sizeof(real)));

@@ -18,7 +18,6 @@
   row(dense) \
   row(quantile_balanced) \
   row(bias_balanced) \
-  row(random) \
   row(kmeans) \
   row(global_topk) \
   row(capped_expert_choice) \

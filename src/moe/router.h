@@ -174,7 +174,7 @@ typedef struct ch_router {
 } ch_router;
 
 extern const ch_router *ch_routers[];      /* NULL-terminated: choir's own, then those of plug-ins (moe/plugin.h) */
-enum { CH_PLUGINS = 16 };                  /* at most */
+enum { CH_PLUGINS = 17 };                  /* at most */
 const ch_router **ch_router_plugins(void); /* where they begin in ch_routers */
 
 /* By name, or NULL with a message that names the nearest known one. */
@@ -278,7 +278,8 @@ void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 /* Whether its thresholds or prices can follow a sequence, which is routing "adaptive". */
 static inline int ch_router_adapts(const ch_router *router) {
   return router->causal == ch_router_by_thresholds ||
-         (router->reads == CH_READS_SCORES && ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token)));
+         (router->reads == CH_READS_SCORES && ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token)) &&
+          !router->on_host);
 }
 
 /* The sequences of an adaptive call, with a history, in x->scratch where the caller has none. */

@@ -333,7 +333,7 @@ typedef struct {
   op(running_mean, ch_running_mean_args)          /* value, mean -> mean */                                        \
   op(best, ch_best_args)                          /* valid, score, shift -> choice, value, margin */               \
   op(best_following, ch_best_following_args)      /* valid, score, price, history -> history, choice, value */     \
-  op(draw, ch_draw_args)                          /* valid, id, random numbers -> choice */                        \
+  op(modulo, ch_modulo_args)                      /* valid, id -> choice */                                        \
   op(sample_second, ch_sample_second_args)        /* value, choice, random numbers -> choice */                    \
   op(place, ch_place_args)                        /* choice, value -> slots, choice, demand, dropped */            \
   op(follow, ch_follow_args)                      /* valid, score, threshold, history -> history, cutoff */        \

@@ -112,21 +112,13 @@ typedef struct {
   real CH_DEV *value;          /* [n,count] = their score - price, of every token */
 } ch_best_following_args;
 
-/* Choices that no score decides. */
-typedef enum {
-  CH_DRAW_MODULO,  /* the one expert id mod e; of one expert no id is asked */
-  CH_DRAW_BY_ID,   /* `count` different experts, ascending, at random: number id of the stream */
-  CH_DRAW_BY_PLACE /* ... number rng_base + t */
-} ch_draw_rule;
+/* Each token's one expert, id mod e; of one expert no id is asked. */
 typedef struct {
-  ch_draw_rule rule;
-  int n, e, count;
+  int n, e;
   const uint8_t CH_DEV *valid; /* [n] or NULL: all */
-  const int32_t CH_DEV *id;    /* [n], not negative; BY_PLACE reads none */
-  ch_rng rng;
-  uint64_t rng_base;
-  int CH_DEV *choice; /* [n,count] = , -1 where the token is not valid */
-} ch_draw_args;
+  const int32_t CH_DEV *id;    /* [n], not negative */
+  int CH_DEV *choice;          /* [n] = , -1 where the token is not valid */
+} ch_modulo_args;
 
 /* GShard's random second expert: a token's second choice stays with probability 2 g2, where g2 = value2 / (value1 +
  * value2) (0 if both are 0); otherwise it becomes -1. Number rng_base + t of the random stream decides. */

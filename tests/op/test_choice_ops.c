@@ -1,4 +1,4 @@
-/* Ops by which tokens choose experts: best, draw, sample_second, place, gate, balance, against naive loops. */
+/* Ops by which tokens choose experts: best, modulo, sample_second, place, gate, balance, against naive loops. */
 #include "record_testing.h"
 
 enum { N = 61, E = 7, MOST = 4 };
@@ -65,19 +65,6 @@ static void test_best(void **state) {
     }
 }
 
-/* The j-th number of the stream counts among the experts that were not drawn before. */
-static void naive_draw(ch_rng rng, uint64_t index, int count, int *choice) {
-  uint8_t used[E] = {0};
-  int found = 0;
-  for (int j = 0; j < count; j++) {
-    int left = (int)ch_rng_below(rng, index * (uint64_t)count + (uint64_t)j, (uint64_t)(E - j)), i = 0;
-    for (; used[i] || left > 0; i++) left -= !used[i];
-    used[i] = 1;
-  }
-  for (int i = 0; i < E; i++)
-    if (used[i]) choice[found++] = i;
-}
-
 /* Of null experts the choices are those of null columns beside the others, which come last. */
 static void test_best_with_nulls(void **state) {
   enum { NULLS = 2, ALL = E + NULLS };
@@ -116,31 +103,15 @@ static void test_best_with_nulls(void **state) {
   free(low), free(wide);
 }
 
-static void test_draw(void **state) {
-  ch_rng rng = ch_rng_make(4, CH_STREAM_TEST, 9);
-  int choice[N * MOST];
-  for (ch_draw_rule rule = CH_DRAW_MODULO; rule <= CH_DRAW_BY_PLACE; rule++)
-    for (int count = 1; count <= (rule == CH_DRAW_MODULO ? 1 : MOST); count++)
-      for (int masked = 0; masked < 2; masked++) {
-        EVERYWHERE({
-          memset(choice, 0xee, sizeof choice);
-          x.ops->draw(&x, &(ch_draw_args){.rule = rule,
-                                          .n = N,
-                                          .e = E,
-                                          .count = count,
-                                          .valid = masked ? mask : NULL,
-                                          .id = rule == CH_DRAW_BY_PLACE ? NULL : ids,
-                                          .rng = rng,
-                                          .rng_base = 1000,
-                                          .choice = choice});
-        });
-        for (int t = 0; t < N; t++) {
-          int want[MOST] = {ids[t] % E};
-          uint64_t index = rule == CH_DRAW_BY_ID ? (uint64_t)ids[t] : 1000 + (uint64_t)t;
-          if (rule != CH_DRAW_MODULO) naive_draw(rng, index, count, want);
-          for (int j = 0; j < count; j++) assert_int_equal(choice[t * count + j], masked && !mask[t] ? -1 : want[j]);
-        }
-      }
+static void test_modulo(void **state) {
+  int choice[N];
+  for (int masked = 0; masked < 2; masked++) {
+    EVERYWHERE({
+      memset(choice, 0xee, sizeof choice);
+      x.ops->modulo(&x, &(ch_modulo_args){.n = N, .e = E, .valid = masked ? mask : NULL, .id = ids, .choice = choice});
+    });
+    for (int t = 0; t < N; t++) assert_int_equal(choice[t], masked && !mask[t] ? -1 : ids[t] % E);
+  }
 }
 
 /* The second one stays with probability 2 g2: never where its value is 0, always where both are the same. */
@@ -359,5 +330,5 @@ static void test_z_loss(void **state) {
   }
 }
 
-TEST_MAIN(set_up, tear_down, test_best, test_best_with_nulls, test_draw, test_sample_second, test_place, test_gate,
+TEST_MAIN(set_up, tear_down, test_best, test_best_with_nulls, test_modulo, test_sample_second, test_place, test_gate,
           test_balance, test_z_loss)

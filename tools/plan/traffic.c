@@ -4,6 +4,7 @@
 
 #include "comm/collective.h"
 #include "dispatch/dispatch.h"
+#include "moe/plugin.h"
 #include "moe/route.h"
 
 static const char *const names[] = {
@@ -99,6 +100,9 @@ static void numbers(const traffic_job *j, ch_flow *f) {
   int64_t of_replica = l->experts * l->hidden, matrices = l->replicas * (of_replica - 1) * has_sharded(j);
   f->bytes = (double)(word * (j->to_rest * losses + sent * squares + matrices));
   f->exchanges = j->passes + (l->experts > 1) + (l->hidden > 1) + (matrices > 0);
+  if (!ch_plugin_of(j->router)) return;
+  f->bytes += (double)(2 * word * j->to_rest * l->ranks * j->layers); /* an agreement, and a sum of what was chosen */
+  f->exchanges += 2 * j->layers;
 }
 
 /* Adafactor's measures of rows of all columns (op/op.h), added up over hidden shards. */

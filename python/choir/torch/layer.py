@@ -91,7 +91,8 @@ class MoE(Keeper):
         if activation not in ACTIVATIONS:
             raise ArgumentError(f"activation is {activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
         at = {"device": device, "dtype": dtype}
-        self.gate = Gate(d_model, experts, router not in routers.EVEN, router == "kmeans", **at)
+        learned = router not in routers.EVEN and not self.options.reads_ids
+        self.gate = Gate(d_model, experts, learned, router == "kmeans", **at)
         self.experts = Experts(d_model, d_hidden, experts, activation, self.options.gate_on, **at)
         self.shared = Dense(d_model, shared_experts * d_hidden, activation, **at) if shared_experts else None
         self.inject_aux_loss = inject_aux_loss

@@ -25,7 +25,6 @@ KNOWN = frozenset(
     "jitter random_second group_size cap experts_per_token null_experts solver solver_lambda solver_iterations "
     "solver_stages consistency_weight decay threshold_after normalize_gates score bias_rate capacity_schedule".split()
 )
-READS_IDS = ("hash", "random")
 READS_LOGITS = ("base", "kmeans")
 
 
@@ -131,7 +130,7 @@ class Request(NamedTuple):
     def by_row(self) -> Request:
         """With flat ids and padding. ArgumentError: they do not fit, or ids are missing."""
         check_rows(self.scores, self.tokens, self.valid)
-        if self.name in READS_IDS and self.tokens is None:
+        if self.options.reads_ids and self.tokens is None:
             raise ArgumentError(f"router '{self.name}' goes by token ids, and none were given (tokens)")
         return self._replace(
             valid=None if self.valid is None else self.valid.reshape(-1) != 0,
@@ -170,8 +169,8 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     config = Config(**{"router.name": router})
     for key, value in options.items():
         config.set("router." + key, value)
-    for field in Config.router_options(router):
-        option = field.key.rsplit(".", 1)[1]
+    taken = {field.key.rsplit(".", 1)[1]: field for field in Config.router_options(router)}
+    for option, field in taken.items():
         if option in RouterOptions.__annotations__ and option not in KNOWN and config[field.key] != field.default:
             raise UnsupportedError(f"{option} is {config[field.key]!r}: choir.torch has router '{router}' without it")
     fields = ("name", *RouterOptions.__annotations__)
@@ -179,8 +178,10 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}
     if host.keeps_state(router):
         raise UnsupportedError(f"router '{router}' keeps a state (observe), which only choir's own training moves")
-    made.own = host.is_own(router)  # somebody's: libchoir asks it, on the host
-    made.ranked = made.own and host.keeps_thresholds(router)
+    made.own = host.is_own(router)  # a plug-in: libchoir asks it, on the host
+    made.ranked = made.own and "decay" in taken
+    made.choices = made.experts_per_token if "experts_per_token" in taken else made.cap
+    made.reads_ids = router == "hash" or (made.own and "score" not in taken)
     made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": router, **plain}.items())
     made.given = json.dumps(
         {"router": router, **{k: v for k, v in plain.items() if k not in ("pool", "group_size")}}

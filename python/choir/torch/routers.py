@@ -10,7 +10,6 @@ from torch import Tensor
 
 from .._native import ArgumentError
 from . import select
-from .draws import experts_by_id
 from .ranks import top_of_all
 from .request import Request, Routing, check_floating, checked_options, scores_of
 from .solvers import balance_op, on_host_op
@@ -88,14 +87,18 @@ def _capped_expert_choice(q: Request) -> dict:
         return _expert_choice(q)
     index, held, k, pooled = _pools(q)
     k = torch.minimum(k, o.cap * held.sum(1) // e)
-    taken, beta, demand, _ = on_host_op(pooled, held, q.training, o.given)
+    taken, beta, demand, _ = on_host_op(pooled, held, None, None, q.training, 0, o.given)
     per_token = o.cap if o.solver == "exact" else e
     made = {"taken": _by_token(index, taken, n), "demand": demand, "per_token": per_token}
     return {**made, "cutoffs": select.mean_cutoff(beta.masked_fill((k < 1)[:, None], math.inf).to(q.scores.dtype))}
 
 
 def _on_host(q: Request, scores: Tensor) -> dict:
-    taken, cutoffs, demand, dropped = on_host_op(scores[None], q.valid_or_all()[None], q.training, q.options.given)
+    training = q.training and not q.causal
+    seed = torch.randint(1 << 62, (), device=scores.device) if training and q.options.own else None
+    tokens = q.tokens if q.options.reads_ids else None
+    asked = (scores[None], q.valid_or_all()[None], tokens, seed, training, q.layer, q.options.given)
+    taken, cutoffs, demand, dropped = on_host_op(*asked)
     return {"taken": taken[0], "cutoffs": cutoffs[0].to(scores.dtype), "demand": demand, "dropped": dropped}
 
 
@@ -103,7 +106,7 @@ def _global_topk(q: Request) -> dict:
     o, (n, e) = q.options, q.scores.shape
     index, held, _, pooled = _pools(q)
     if o.cap:
-        taken, cutoffs, demand, dropped = on_host_op(pooled, held, q.training, o.given)
+        taken, cutoffs, demand, dropped = on_host_op(pooled, held, None, None, q.training, 0, o.given)
     else:
         made = [_best_pairs(q.factor, scores, among) for scores, among in zip(pooled, held)]
         taken, demand, dropped, cutoffs = (torch.stack(each) for each in zip(*made))
@@ -216,23 +219,11 @@ def _base(q: Request) -> dict:
     return {**_on_host(q, q.logits), "per_token": 1, "cutoffs": None}
 
 
-def _random(q: Request) -> dict:
-    n, e = q.scores.shape
-    K = q.options.experts_per_token
-    if q.training:
-        choice = torch.rand(n, e, device=q.scores.device).sort(1).indices[:, :K]
-    else:
-        choice = experts_by_id(q.tokens, K, e, q.layer)
-    return _placed(q, choice)
-
-
 def _own(q: Request) -> dict:
-    """Somebody's router: libchoir asks it on the host."""
-    training = q.training and not q.causal
-    taken, cutoffs, demand, dropped = on_host_op(q.scores[None], q.valid_or_all()[None], training, q.options.given)
-    e = q.scores.shape[1]
-    cutoffs = cutoffs[0].to(q.scores.dtype) if q.options.ranked else None
-    return {"taken": taken[0], "cutoffs": cutoffs, "demand": demand, "dropped": dropped, "per_token": q.options.cap or e}
+    """A plug-in, of choir's or somebody's: libchoir asks it on the host."""
+    made = _on_host(q, q.scores)
+    cutoffs = made["cutoffs"] if q.options.ranked else None
+    return {**made, "cutoffs": cutoffs, "per_token": q.options.choices or q.scores.shape[1]}
 
 
 CHOOSE: dict[str, Callable[[Request], dict]] = {
@@ -247,10 +238,9 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
     "base": _base,
     "kmeans": lambda q: _best_alone(q, q.logits),
     "hash": lambda q: _placed(q, (q.tokens.long() % q.scores.shape[1])[:, None]),
-    "random": _random,
     "dense": lambda q: _placed(q, torch.zeros_like(q.scores[:, :1], dtype=torch.long)),
 }
-EVEN = ("kmeans", "hash", "random", "dense")  # a token's experts have equal gates, which no score enters
+EVEN = ("kmeans", "hash", "dense")  # a token's experts have equal gates, which no score enters
 # The gate of a pair is its score, perhaps divided by the sum of the token's gates.
 SCORED = tuple(name for name in CHOOSE if name not in (*EVEN, "base", "gshard_top2"))
 WITH_LOSS = ("topk", "switch_top1", "gshard_top2")  # a loss balances them
@@ -264,13 +254,13 @@ def by_thresholds(name: str, options: Any) -> bool:
 
 def balanced(name: str, options: Any) -> bool:
     """Whether a loss balances the router."""
-    return name in WITH_LOSS or (options.own and options.cap > 0)
+    return name in WITH_LOSS or (options.own and options.choices > 0 and not options.reads_ids)
 
 
 def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict) -> Tensor:
     """[n,e], with gradient."""
     taken = made["taken"]
-    if q.name in EVEN:
+    if q.name in EVEN or q.options.reads_ids:
         return taken.to(scores.dtype) / made["per_token"]
     if q.name == "base":
         return torch.where(taken, torch.sigmoid(logits), 0.0)
@@ -318,7 +308,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
     group, groups = _sequences(q) if by_sequence else (torch.zeros(n, dtype=torch.long, device=scores.device), 1)
     part = q.valid_or_all().to(scores.dtype)[:, None]
     if choice is None:
-        asked = made["taken"].to(scores.dtype) / q.options.cap
+        asked = made["taken"].to(scores.dtype) / q.options.choices
     else:
         asked = select.one_hot(choice, e) & made.get("asks", part > 0)[..., None]
         asked = asked.to(scores.dtype).sum(1) / choice.shape[1] * part
@@ -348,7 +338,7 @@ def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Optional[Tensor]:
 
 def _forced(q: Request, taken: Tensor) -> dict:
     """Forced routing: the choices that are given."""
-    if q.name not in SCORED and not q.options.own:
+    if q.name not in SCORED and (q.options.reads_ids or not q.options.own):
         raise ArgumentError(
             f"forced routing (taken): the gates of router '{q.name}' are not scores of a token and an expert, so they "
             f"do not go with other choices; these routers take it: {', '.join(SCORED)}"

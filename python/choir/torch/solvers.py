@@ -40,9 +40,18 @@ def balance(scores: Tensor, valid: Optional[Tensor], prices: Tensor, per_token: 
     return beta
 
 
-def on_host(scores: Tensor, held: Tensor, training: bool, router: str) -> List[Tensor]:
-    """libchoir's routing of each pool alone, in float32: scores [pools,n,e], held [pools,n], and the router's options
-    as JSON, to taken [pools,n,e] bool, cutoffs [pools,e], demand [e] and dropped [] of all pools."""
+def on_host(
+    scores: Tensor,
+    held: Tensor,
+    tokens: Optional[Tensor],
+    seed: Optional[Tensor],
+    training: bool,
+    layer: int,
+    router: str,
+) -> List[Tensor]:
+    """libchoir's routing of each pool alone, in float32: scores [pools,n,e], held [pools,n], ids [n], the seed [] of draws,
+    and the router's options as JSON, to taken [pools,n,e] bool, cutoffs [pools,e], demand [e] and dropped [] of all
+    pools."""
     e, options = scores.shape[2], json.loads(router)
     given, held = (a.detach().cpu().numpy() for a in (scores.float(), held))
     lowest = np.finfo(np.float32).min
@@ -50,7 +59,9 @@ def on_host(scores: Tensor, held: Tensor, training: bool, router: str) -> List[T
     # A plan needs as many tokens as experts, a pool does not: it is made longer by tokens that take no part.
     more = max(0, 8 * e - given.shape[1], -given.shape[1] % e)  # and a number that the experts divide
     given, held = np.pad(given, ((0, 0), (0, more), (0, 0))), np.pad(held, ((0, 0), (0, more)))
-    made = [host_route(s, valid=h, training=training, **options) for s, h in zip(given, held)]
+    ids = None if tokens is None else np.pad(tokens.cpu().numpy(), (0, more))
+    options.update(tokens=ids, training=training, seed=0 if seed is None else int(seed), layer=layer)
+    made = [host_route(s, valid=h, **options) for s, h in zip(given, held)]
     taken = np.zeros(given.shape, bool)
     for pool, routing in enumerate(made):
         taken[pool, routing.token, routing.expert] = True
@@ -64,7 +75,7 @@ def _balance_fake(scores, valid, prices, per_token):
     return scores.new_empty(scores.shape[1])
 
 
-def _on_host_fake(scores, held, training, router):
+def _on_host_fake(scores, held, tokens, seed, training, layer, router):
     pools, _, e = scores.shape
     counts = (scores.new_empty(size, dtype=torch.int64) for size in ((e,), ()))
     cutoffs = scores.new_empty(pools, e, dtype=torch.float32)

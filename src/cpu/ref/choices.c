@@ -105,28 +105,9 @@ CH_REF_OP(best_following) {
   drop_invalid(a->n, a->count, a->valid, a->choice);
 }
 
-/* `count` different experts out of e, ascending, from numbers index count .. index count + count-1 of a stream: the
- * j-th number counts among those not drawn before. */
-static void draw_some(ch_rng rng, uint64_t index, int count, int e, int *expert) {
-  for (int j = 0; j < count; j++) {
-    int drawn = (int)ch_rng_below(rng, index * (uint64_t)count + (uint64_t)j, (uint64_t)(e - j)), at = 0;
-    for (; at < j && drawn >= expert[at]; at++) drawn++;
-    for (int i = j; i > at; i--) expert[i] = expert[i - 1];
-    expert[at] = drawn;
-  }
-}
-
-CH_REF_OP(draw) {
-  int e = a->e, count = a->count;
-#pragma omp parallel for num_threads(x->threads)
-  for (int t = 0; t < a->n; t++) {
-    int *expert = a->choice + (int64_t)t * count;
-    if (a->rule == CH_DRAW_MODULO)
-      expert[0] = e > 1 ? a->id[t] % e : 0;
-    else
-      draw_some(a->rng, a->rule == CH_DRAW_BY_ID ? (uint64_t)a->id[t] : a->rng_base + (uint64_t)t, count, e, expert);
-  }
-  drop_invalid(a->n, count, a->valid, a->choice);
+CH_REF_OP(modulo) {
+  for (int t = 0; t < a->n; t++) a->choice[t] = a->e > 1 ? a->id[t] % a->e : 0;
+  drop_invalid(a->n, 1, a->valid, a->choice);
 }
 
 CH_REF_OP(sample_second) {

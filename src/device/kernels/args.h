@@ -93,7 +93,7 @@
 #define best_fields(ptr, num) ptr(valid) ptr(score) ptr(shift) ptr(choice) ptr(value) ptr(margin) num(I32, n) num(I32, e) num(I32, count) num(I32, nulls)
 #define best_following_fields(ptr, num) ptr(begin) ptr(past) ptr(valid) ptr(score) ptr(price) ptr(history) ptr(choice) ptr(value) \
   num(I32, e) num(I32, count) num(I32, nulls) num(I32, sequences) num(I32, positions) num(F32, more) num(F32, less)
-#define draw_fields(ptr, num) ptr(valid) ptr(id) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n) num(I32, e) num(I32, count) num(I32, rule)
+#define modulo_fields(ptr, num) ptr(valid) ptr(id) ptr(choice) num(I32, n) num(I32, e)
 #define sample_second_fields(ptr, num) ptr(value) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n)
 #define place_fields(ptr, num) ptr(asked) ptr(value) ptr(choice) ptr(demand) ptr(dropped) ptr(begin) \
   num(I32, n) num(I32, e) num(I32, count) num(I32, capacity) /* dropped [e]; begin as count_marked's */
@@ -135,7 +135,7 @@
   row(cache_append) row(attention_cached) row(attention_bias) row(rope) row(rope_table) row(head_rows) row(head_pairs) \
   row(head_losses) row(adafactor_columns) row(adafactor_rows) row(adafactor_scales) row(adafactor_apply) \
   row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \
-  row(running_mean) row(best) row(best_following) row(draw) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
+  row(running_mean) row(best) row(best_following) row(modulo) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
   row(follow) row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
   row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(z_loss) row(z_loss_backward) row(price) row(nudge) \
   row(loads) row(index_count) row(index_fill) row(part_count) \

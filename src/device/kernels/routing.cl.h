@@ -172,22 +172,10 @@ KERNEL(best_following) {
   }
 }
 
-/* Rules: 0 id mod e, 1 by id, 2 by place. The j-th number counts among the experts that are not drawn yet. */
-KERNEL(draw) {
+KERNEL(modulo) {
   EACH(t, a.n) {
-    GLOBAL int *expert = P(int, choice) + t * a.count;
-    U64 index = a.rule == 2 ? a.base + (U64)t : 0;
-    if (a.rule == 0) expert[0] = a.e > 1 ? P(int, id)[t] % a.e : 0;
-    if (a.rule == 1) index = (U64)P(int, id)[t];
-    for (int j = 0; j < a.count && a.rule; j++) {
-      U64 bits = random_bits(a.seed, a.stream, a.sub, index * (U64)a.count + (U64)j);
-      int drawn = (int)HIGH_PRODUCT(bits, (U64)(a.e - j)), at = 0;
-      for (; at < j && drawn >= expert[at]; at++) drawn++;
-      for (int i = j; i > at; i--) expert[i] = expert[i - 1];
-      expert[at] = drawn;
-    }
-    if (P(uchar, valid) && !P(uchar, valid)[t])
-      for (int j = 0; j < a.count; j++) expert[j] = -1;
+    int taken = !P(uchar, valid) || P(uchar, valid)[t];
+    P(int, choice)[t] = !taken ? -1 : a.e > 1 ? P(int, id)[t] % a.e : 0;
   }
 }
 

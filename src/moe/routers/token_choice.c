@@ -125,16 +125,13 @@ void ch_token_choice_backward(ch_exec *x, const ch_route_args *a) {
   ch_choices_balance_backward(x, a, &c);
 }
 
-void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng) {
+void ch_fixed_route(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  ch_choices c = ch_choices_alloc(x, a, per_token);
-  CH_OP(x, draw, .rule = rule, .n = a->n, .e = a->e, .count = per_token, .valid = a->tokens.valid, .id = a->tokens.id,
-        .rng = rng, .rng_base = a->draws.base, .choice = c.choice);
+  ch_choices c = ch_choices_alloc(x, a, 1);
+  CH_OP(x, modulo, .n = a->n, .e = a->e, .valid = a->tokens.valid, .id = a->tokens.id, .choice = c.choice);
   ch_choices_place(x, a, &c, 0);
-  CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = per_token, .record = &a->routing->record);
+  CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = 1, .record = &a->routing->record);
 }
-
-void ch_fixed_route(ch_exec *x, const ch_route_args *a) { ch_drawn_route(x, a, CH_DRAW_MODULO, 1, (ch_rng){0}); }
 
 ch_router_looks ch_token_choice_looks(const ch_router_spec *o, int training) {
   if (ch_router_factor(o, training) == 0) return CH_LOOKS_NOWHERE;

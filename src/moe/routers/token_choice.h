@@ -33,10 +33,7 @@ void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, d
 void ch_choices_balance(ch_exec *x, const ch_route_args *a, const ch_choices *c);
 void ch_choices_balance_backward(ch_exec *x, const ch_route_args *a, const ch_choices *c);
 
-/* Routing without scores: each valid token to the K experts that the rule draws, with gate 1/K, and room for all. */
-void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng);
-
-/* ... to expert id mod e. Of one expert no id is asked. */
+/* Routing without scores: each valid token to expert id mod e, with gate 1, and room for all. */
 void ch_fixed_route(ch_exec *x, const ch_route_args *a);
 
 /* Every token asks the best K experts, which hold what finds room: route, causal, where there is room for all, and
