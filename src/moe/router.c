@@ -1,4 +1,4 @@
-/* The registration list of routers, and what they share. A router of choir's own is one file and one row here. */
+/* The registration list of native routers, a row each, and what they share. */
 #include "moe/router.h"
 
 #include <math.h>

@@ -1,21 +1,49 @@
-/* Top-K, what most models train with since Mixtral and OLMoE: every token takes its K best experts, and no token is
+/* Tokens that choose, up to a capacity: `topk`, and what came before it.
+ *
+ * topk, what most models train with since Mixtral and OLMoE: every token takes its K best experts, and no token is
  * dropped unless a capacity factor is set. The gate is the score, or with normalize_gates its share of the token's K.
- */
+ *
+ * switch_top1 (Fedus et al. 2021): each token asks its best expert, in token order. The gate is the score. The layer
+ * multiplies the router's input by U[1-jitter, 1+jitter] in training.
+ *
+ * gshard_top2 (Lepikhin et al. 2020): each token asks its two best experts; all first choices are placed before the
+ * second ones, in token order. Gates are g1/(g1+g2) and g2/(g1+g2), whether or not both find room. In training with
+ * random_second, the second choice stays with probability 2 g2 (at most 1: g2 is the smaller share). */
 #include "moe/routers/token_choice.h"
 
+#define TOPK(options_beside)                                                                              \
+  .looks_with = ch_token_choice_looks,                                                                    \
+  .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) | \
+             CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE |              \
+             CH_ROUTER_TAKES(priority) | (options_beside),                                                \
+  .check = ch_token_choice_check, .max_slots = ch_token_choice_room, .route = ch_token_choice_route,      \
+  .causal = ch_token_choice_causal, .backward = ch_token_choice_backward
+
 const ch_router ch_router_topk = {
+    TOPK(CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(null_experts)),
     .name = "topk",
     .summary = "each token takes its K best experts, without drops; a loss balances loads (Shazeer et al. 2017)",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
-    .looks_with = ch_token_choice_looks,
-    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE | CH_ROUTER_TAKES(priority) |
-               CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(null_experts) | CH_ROUTER_TAKES(gate_on),
     .defaults = {.experts_per_token = 2, .capacity_factor = 0, .aux_loss_weight = 0.01},
-    .check = ch_token_choice_check,
-    .max_slots = ch_token_choice_room,
-    .route = ch_token_choice_route,
-    .causal = ch_token_choice_causal,
-    .backward = ch_token_choice_backward,
+};
+
+const ch_router ch_router_switch_top1 = {
+    TOPK(CH_ROUTER_TAKES(jitter)),
+    .name = "switch_top1",
+    .summary = "each token asks its best expert, in token order, up to capacity (Fedus et al. 2021)",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_BACK,
+    .choices = 1,
+    .defaults = {.capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
+};
+
+const ch_router ch_router_gshard_top2 = {
+    TOPK(CH_ROUTER_TAKES(random_second)),
+    .name = "gshard_top2",
+    .summary = "each token asks its two best experts, first choices go first (Lepikhin et al. 2020)",
+    .reads = CH_READS_SHARES,
+    .looks = CH_LOOKS_AROUND,
+    .choices = 2,
+    .defaults = {.capacity_factor = 1, .aux_loss_weight = 0.01},
 };
