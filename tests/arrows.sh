@@ -161,7 +161,7 @@ found=$(awk '
 [ -z "$found" ] || fail "types that are defined in several files:
 $found"
 
-for file in $(find src tools cli include tests lab fuzz -name '*.[ch]' -o -name '*.cc' 2>/dev/null); do
+for file in $(find src routers tools cli include tests lab fuzz -name '*.[ch]' -o -name '*.cc' 2>/dev/null); do
   lines=$(wc -l <"$file")
   [ "$lines" -le 400 ] || fail "$file: $lines lines; 400 at most"
 done
@@ -194,17 +194,17 @@ printf '  %s;\n' 'fprintf(stderr, "x")' 'abort()' 'exit(1)' 'puts("x")' >"$plant
 rm -r "$planted"
 
 # reallocarray checks what it multiplies.
-found=$(grep -rnE '\b(malloc|realloc) *\([^;]*\* *(sizeof|\()' src tools cli --include='*.c')
+found=$(grep -rnE '\b(malloc|realloc) *\([^;]*\* *(sizeof|\()' src routers tools cli --include='*.c')
 [ -z "$found" ] || fail "products of sizes are for reallocarray and calloc:
 $found"
 
 # Numbers that do not fit are undefined there; strtol says so.
-found=$(grep -rnE '\bato(i|l|ll|f) *\(' src tools cli --include='*.c' --include='*.cc')
+found=$(grep -rnE '\bato(i|l|ll|f) *\(' src routers tools cli --include='*.c' --include='*.cc')
 [ -z "$found" ] || fail "text becomes an integer by strtol, strtoll or strtoull:
 $found"
 
 # Threads that a host did not start: OpenMP's, which ch_threads_check has been asked for, and these.
-found=$(grep -rlE 'pthread_create|thrd_create|std::thread' src tools cli |
+found=$(grep -rlE 'pthread_create|thrd_create|std::thread' src routers tools cli |
   grep -vxE 'src/base/threads.c|src/comm/watch.c|src/data/(pipeline|tokenizer_train).c')
 [ -z "$found" ] || fail "starts threads, and is not among those that may (tests/arrows.sh):
 $found"
