@@ -193,7 +193,7 @@ class MoE(Keeper):
         self._check(x)
         rows, length = x.reshape(-1, x.shape[-1]), x.shape[-2] if x.dim() > 2 else 0
         request.check_rows(rows, token_ids, valid)
-        request.check_lengths(lengths, len(rows))
+        request.check_lengths(lengths, rows.shape[0])
         options = self.options if pool is None else self._pooled(pool)
         call = _Call(options, token_ids, valid, taken, length, together, tuple(lengths))
         if rows.shape[0]:
