@@ -3,11 +3,10 @@
 BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
   libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev
   libpcre2-dev libutf8proc-dev"
-CHECK_PACKAGES="libcmocka-dev xz-utils libopenmpi-dev openmpi-bin clang clang-format abigail-tools pocl-opencl-icd libclblast1
+CHECK_PACKAGES="libcmocka-dev xz-utils libopenmpi-dev openmpi-bin clang clang-format abigail-tools pocl-opencl-icd
   locales zstd python3 python3-cffi python3-numpy python3-scipy python3-statsmodels python3-matplotlib python3-jsonschema
   python3-torch"
-LONG_PACKAGES="libclang-rt-dev libomp-dev llvm clang-tidy mkdocs doxygen"
-RARE_PACKAGES="oclgrind" # Debian 13 has none
+LONG_PACKAGES="libclang-rt-dev libomp-dev llvm clang-tidy mkdocs doxygen libclblast1"
 PACKAGING_PACKAGES="debhelper dh-python file lintian libbz2-dev liblzma-dev libzstd-dev python3-venv"
 
 say() { printf '%s\n' "$@"; }
@@ -31,7 +30,7 @@ is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# install_packages LOG PACKAGE...: asks apt only for those that are missing. A rare one that this Debian lacks is named.
+# install_packages LOG PACKAGE...: asks apt only for those that are missing.
 install_packages() {
   log=$1 missing=
   shift
@@ -46,20 +45,10 @@ install_packages() {
   [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
     stop "not root and no sudo here; please have these installed: apt-get install$missing"
   say "Installing$missing"
+  # shellcheck disable=SC2086 # one word a package
   { as_root apt-get -q update && as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install \
-    $(there_is "$missing"); } >"$log" 2>&1 </dev/null ||
+    $missing; } >"$log" 2>&1 </dev/null ||
     { tail -n 5 "$log" >&2; stop "the packages could not be installed; please have these installed: apt-get install$missing"; }
-  ! grep '^NOT TESTED: ' "$log" || :
-}
-
-# there_is PACKAGES: without the rare ones that this Debian lacks.
-there_is() {
-  for package in $1; do
-    case " $RARE_PACKAGES " in *" $package "*)
-      apt-cache show "$package" >/dev/null 2>&1 || { echo "NOT TESTED: what needs $package, which this Debian lacks" >&2; continue; } ;;
-    esac
-    echo "$package"
-  done
 }
 
 # sign_of_life NAME LOG PROCESS: how far it is, by the last [N/M] of ninja or N/M of ctest; on a terminal in one line, else a

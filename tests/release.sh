@@ -19,7 +19,7 @@ echo 'version: 0.3.0' >CITATION.cff
 echo '## Not released yet' >CHANGELOG.md
 echo 'choir (0.3.0)' >debian/changelog
 echo dist >.gitignore
-printf '#!/bin/sh\n' | tee check >tests/kernels.sh
+printf '#!/bin/sh\n' >check
 echo 'mkdir -p "$2" && echo file >"$2/file" && eval "$MEANWHILE"' >tests/packages.sh
 chmod +x check
 git init -q

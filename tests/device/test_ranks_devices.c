@@ -59,7 +59,7 @@ static void learn_what_one_process_learns(void **state) {
     one.replicas = one.hidden = 1, one.dense_sharded = 0;
     go(one, 1);
     go(job_on("opencl", some[i], "many", i, wire), layouts[i].ranks);
-    program_close_losses(some[i], "many", "one", STEPS + 2);
+    program_close_losses(some[i], "many", "one", STEPS + 2, 1e-5);
     if (same && !program_same_runs("one", "many", STEPS)) fail_msg("%s: other bytes than one process", some[i]);
     go(job_on("opencl", some[i], "again", i, wire), layouts[i].ranks);
     if (!program_same_runs("many", "again", STEPS)) fail_msg("%s: not the same twice", some[i]);
@@ -78,7 +78,7 @@ static void go_on(void **state) {
     j = job_on("opencl", "expert_choice", "rest", further % LAYOUTS, "fp32");
     j.out = "many", j.resume = 1;
     go(j, layouts[further % LAYOUTS].ranks);
-    program_close_losses("gone on", "many", "one", STEPS + 2);
+    program_close_losses("gone on", "many", "one", STEPS + 2, 1e-5);
     if (further == 4) assert_true(program_same_runs("one", "many", STEPS));
   }
 }

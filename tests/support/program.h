@@ -127,15 +127,16 @@ static inline int program_losses(const char *run, double *loss, int most) {
   return count;
 }
 
-/* Two runs have the same losses within rounding, `least` at least. */
-static inline void program_close_losses(const char *what, const char *run, const char *other, int least) {
+/* Two runs have the same losses within `tolerance`, `least` losses at least. */
+static inline void program_close_losses(const char *what, const char *run, const char *other, int least,
+                                        double tolerance) {
   enum { MOST = 16 };
   double got[MOST], want[MOST];
   int count = program_losses(other, want, MOST);
   assert_true(count >= least);
   assert_int_equal(program_losses(run, got, MOST), count);
   for (int at = 0; at < count; at++)
-    if (!(fabs(got[at] - want[at]) <= 1e-5))
+    if (!(fabs(got[at] - want[at]) <= tolerance))
       fail_msg("%s: loss %d of %s is %.8f, of %s %.8f", what, at, run, got[at], other, want[at]);
 }
 

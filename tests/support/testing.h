@@ -258,7 +258,7 @@ static inline void test_within_plan(const ch_exec *x, const size_t planned[2]) {
   }
 }
 
-/* The backend that a test asks for, or the one that CHOIR_TEST_BACKEND puts into its place: "opencl" runs the whole
+/* The backend that a test asks for, or the one that CHOIR_TEST_BACKEND puts into its place: "cuda" runs the whole
  * test on the kernels of devices. */
 static inline const char *test_backend(const char *asked) {
 #ifndef CHOIR_DOUBLE

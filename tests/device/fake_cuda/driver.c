@@ -36,7 +36,11 @@ void fake_wrong(const char *format, ...) {
   abort();
 }
 
-static int takes_host_pointers(void) { return getenv("FAKE_CUDA_HOST") != NULL; }
+static int takes_host_pointers(void) {
+  static int takes = -1;
+  if (takes < 0) takes = getenv("FAKE_CUDA_HOST") != NULL;
+  return takes;
+}
 
 /* Whether this call is to fail. */
 static int fails(const char *name) {
@@ -63,7 +67,7 @@ __attribute__((destructor)) static void report(void) {
   if (!file) return;
   fprintf(file, "left: %d allocations, %d programs, %d contexts, %d handles\n", areas, programs, retained, handles);
   fprintf(file, "device %d\ncublas %ld\n", taken, products);
-  for (int i = 0; i < fake_kernels; i++) fprintf(file, "%s %ld\n", fake_kernel_name(i), launched[i]);
+  for (int i = 0; fake_kernels[i].name; i++) fprintf(file, "%s %ld\n", fake_kernels[i].name, launched[i]);
   fclose(file);
 }
 
@@ -144,6 +148,16 @@ void *fake_bytes(const void *p, size_t bytes, const char *what) {
   for (int i = 0; i < areas; i++)
     if (at >= area[i].begin && at + bytes <= area[i].begin + area[i].bytes) return room + (at - untouchable);
   fake_wrong("%s: %zu bytes at %p are not in one allocation", what, bytes, p);
+}
+
+int fake_is_global(const void *p, size_t bytes) {
+  static int last; /* the area that was met last */
+  const char *at = p;
+  if (!room || at < room || at >= room + ROOM) return takes_host_pointers() && !fake_is_stack(p);
+  at = untouchable + (at - room);
+  for (int i = 0; i < areas; i++, last = (last + 1) % areas)
+    if (last < areas && at >= area[last].begin && at + bytes <= area[last].begin + area[last].bytes) return 1;
+  fake_wrong("%s: %zu bytes are touched beside what was allocated", fake_running(), bytes);
 }
 
 static void *on_host(const void *p, const char *what) {
@@ -243,21 +257,22 @@ CALL cuModuleLoadData(void **to, const void *data) {
 }
 CALL cuModuleGetFunction(void **to, void *m, const char *name) {
   BEGIN_IN_CONTEXT(cuModuleGetFunction);
-  if (m != module || fake_kernel(name) < 0) return 500;
-  *to = (void *)(uintptr_t)(fake_kernel(name) + 1);
+  int i = 0;
+  while (fake_kernels[i].name && strcmp(fake_kernels[i].name, name)) i++;
+  if (m != module || !fake_kernels[i].name) return 500;
+  *to = (void *)(uintptr_t)&fake_kernels[i];
   return 0;
 }
 CALL cuLaunchKernel(void *f, unsigned groups, unsigned y, unsigned z, unsigned items, unsigned item_y, unsigned item_z,
                     unsigned shared, void *stream, void **parameters, void **extra) {
   BEGIN_IN_CONTEXT(cuLaunchKernel);
-  int kernel = (int)(uintptr_t)f - 1;
-  if (kernel < 0 || kernel >= fake_kernels) fake_wrong("a function that is none");
+  const fake_kernel *kernel = f;
   if (!groups || groups > INT32_MAX || y != 1 || z != 1 || !items || items > 1024 || item_y != 1 || item_z != 1 ||
       shared || stream || extra)
-    fake_wrong("%s: %u groups of %u items", fake_kernel_name(kernel), groups, items);
+    fake_wrong("%s: %u groups of %u items", kernel->name, groups, items);
   pthread_mutex_lock(&lock);
   fake_run(kernel, groups, (int)items, parameters[0]);
-  launched[kernel]++;
+  launched[kernel - fake_kernels]++;
   pthread_mutex_unlock(&lock);
   return 0;
 }
@@ -317,33 +332,12 @@ CALL cublasDestroy_v2(void *handle) {
   return 0;
 }
 
-/* Element i of an array of fp32 or bf16 numbers. */
-static double element(const void *p, int type, long long i) {
-  union {
-    uint32_t bits;
-    float value;
-  } x;
-  if (type == 0) return ((const float *)p)[i];
-  x.bits = (uint32_t)((const uint16_t *)p)[i] << 16;
-  return x.value;
-}
-
-/* The nearest bf16 number, the even one of two. */
-static uint16_t rounded(float value) {
-  union {
-    float value;
-    uint32_t bits;
-  } x = {value};
-  return (uint16_t)(value == value ? (x.bits + 0x7fff + (x.bits >> 16 & 1)) >> 16 : 0x7fc0);
-}
-
 /* Bytes from the first element to the last of `batch` matrices of rows x columns, column by column. */
 static size_t extent(int rows, int columns, int ld, long long stride, int batch, int type) {
   if (ld < rows) fake_wrong("cublasGemmStridedBatchedEx: %d rows, but columns are %d apart", rows, ld);
   return (size_t)((batch - 1) * stride + (columns - 1) * (long long)ld + rows) * (type ? 2 : 4);
 }
 
-/* The definition, in double. */
 CALL cublasGemmStridedBatchedEx(void *handle, int trans_a, int trans_b, int m, int n, int k, const void *alpha,
                                 const void *a, int a_type, int lda, long long a_stride, const void *b, int b_type,
                                 int ldb, long long b_stride, const void *beta, void *c, int c_type, int ldc,
@@ -356,21 +350,16 @@ CALL cublasGemmStridedBatchedEx(void *handle, int trans_a, int trans_b, int m, i
                c_type);
   a = fake_bytes(a, extent(trans_a ? k : m, trans_a ? m : k, lda, a_stride, batch, a_type), "cuBLAS, A");
   b = fake_bytes(b, extent(trans_b ? n : k, trans_b ? k : n, ldb, b_stride, batch, b_type), "cuBLAS, B");
-  float *to = fake_bytes(c, extent(m, n, ldc, c_stride, batch, c_type), "cuBLAS, C"), by = *(const float *)alpha;
-  float keep = *(const float *)beta;
-  for (int p = 0; p < batch; p++)
-    for (int j = 0; j < n; j++)
-      for (int i = 0; i < m; i++) {
-        double sum = 0;
-        for (int l = 0; l < k; l++)
-          sum += element(a, a_type, p * a_stride + (trans_a ? (long long)i * lda + l : (long long)l * lda + i)) *
-                 element(b, b_type, p * b_stride + (trans_b ? (long long)l * ldb + j : (long long)j * ldb + l));
-        float *cell = &to[p * c_stride + (long long)j * ldc + i], result = (float)(by * sum);
-        if (c_type)
-          ((uint16_t *)to)[p * c_stride + (long long)j * ldc + i] = rounded(result);
-        else
-          *cell = result + (keep ? keep * *cell : 0);
-      }
+  c = fake_bytes(c, extent(m, n, ldc, c_stride, batch, c_type), "cuBLAS, C");
+  fake_multiply(&(fake_product){.m = m,
+                                .n = n,
+                                .k = k,
+                                .batch = batch,
+                                .alpha = *(const float *)alpha,
+                                .beta = *(const float *)beta,
+                                .a = {(void *)(uintptr_t)a, a_type, lda, trans_a, a_stride},
+                                .b = {(void *)(uintptr_t)b, b_type, ldb, trans_b, b_stride},
+                                .c = {c, c_type, ldc, 0, c_stride}});
   products++;
   return 0;
 }

@@ -1,8 +1,9 @@
 /* A GPU that is none, for tests of src/device/cuda.c: libcuda, libnvrtc and libcublas in one library. driver.c has the
- * calls, kernels.cc the kernels, built by the C++ compiler.
+ * calls, kernels.cc the kernels, fibers.c runs them, and races.c looks at what they read and write.
  *
  * Device memory stands twice: where its addresses point nothing may be touched, and the bytes are `fake_apart` farther
- * on. A call that CUDA would leave undefined ends the process with a message.
+ * on. A call that CUDA would leave undefined, a race of kernels, or an access beside what was
+ * allocated ends the process with a message.
  *
  * The environment says more:
  *   FAKE_CUDA_FAIL=CALL:N   the N-th call of that name fails, and all that follow it, as with a device that is lost
@@ -23,13 +24,50 @@ void fake_wrong(const char *format, ...) __attribute__((noreturn, format(printf,
 /* Where the bytes of device memory stand; 0 stays 0. Ends the process where p .. p + bytes is not in one allocation. */
 void *fake_bytes(const void *p, size_t bytes, const char *what);
 
-/* Kernel by name, or -1; and what there is to know of it. */
-int fake_kernel(const char *name);
-extern const int fake_kernels;
-const char *fake_kernel_name(int kernel);
+/* Whether these bytes, where they stand, are memory that all items reach; ends the process if device memory was not
+ * allocated there. */
+int fake_is_global(const void *p, size_t bytes);
 
-/* Runs a kernel: groups one after the other, items as fibers that take turns at barriers. */
-void fake_run(int kernel, long groups, int items, const void *args);
+/* Kernels; behind the last one a row without a name. */
+typedef struct fake_kernel {
+  const char *name;
+  int pointers; /* the arguments begin with so many */
+  size_t bytes; /* of the arguments */
+  void (*run)(const void *args);
+} fake_kernel;
+extern const fake_kernel fake_kernels[];
+
+/* Runs one. */
+void fake_run(const fake_kernel *kernel, long groups, int items, const void *args);
+
+/* Inside a kernel: its name; CUDA's own names; what a pointer leads to. */
+typedef struct {
+  unsigned x;
+} fake_place;
+extern fake_place threadIdx, blockIdx, gridDim;
+void __syncthreads(void);
+const char *fake_running(void);
+int fake_is_stack(const void *p);
+int fake_is_shared(const void *p);
+
+/* C (= or +=) alpha A B, column by column: A [m,k], B [k,n]. type: 0 is fp32, else bf16. */
+typedef struct {
+  void *at;
+  int type, ld, transposed;
+  long long stride;
+} fake_matrix;
+typedef struct {
+  int m, n, k, batch;
+  float alpha, beta;
+  fake_matrix a, b, c;
+} fake_product;
+void fake_multiply(const fake_product *q);
+
+/* races.c is told where kernels are, and what they count up. */
+void fake_begin_launch(void);
+void fake_begin_group(void);
+void fake_pass_barrier(void);
+void fake_count(int *p);
 
 #ifdef __cplusplus
 }
