@@ -11,6 +11,7 @@ import unittest
 import numpy as np
 
 import choir
+from choir import _native as native
 import testing
 
 try:
@@ -333,6 +334,17 @@ class Torch(unittest.TestCase):
                 torch.testing.assert_close(a.aux_loss, b.aux_loss)
                 d = [torch.autograd.grad(r.gates.square().sum() + r.aux_loss, scores)[0] for r in (a, b)]
                 torch.testing.assert_close(*d)
+
+    def test_gates_of_its_own_are_refused(self):
+        callback = native.ffi.callback("int(void *, const choir_plugin_call *, const uint8_t *, float *)", lambda *_: 0)
+        choose = native.ffi.callback("int(void *, const choir_plugin_call *, uint8_t *)", lambda *_: 0)
+        texts = [native.ffi.new("char[]", text) for text in (b"weighed", b"gates of its own")]
+        definition = native.ffi.new("choir_plugin_router *")
+        definition.name, definition.summary = texts
+        definition.choices, definition.choose, definition.gates = 2, choose, callback
+        native.check(native.lib.choir_router_register(definition))
+        with self.assertRaisesRegex(choir.UnsupportedError, "'weighed' has gates of its own"):
+            choir.torch.route(torch.tensor(scores_of()), "weighed")
 
     def test_layer(self):
         for own, choirs in TWINS:

@@ -153,6 +153,9 @@ static int check_definition(const choir_plugin_router *r) {
                     "router '%s': reads is %d: must be a choir_reads, and who reads ids has choices, looks at no other "
                     "token outside of training, and has no gates, normalize_gates or aux_loss_weight",
                     r->name, (int)r->reads);
+  if (r->gates && r->normalize_gates)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': has gates of its own and normalize_gates: these count as they are", r->name);
   for (int i = 0; i < count_options(r); i++) {
     CH_TRY(check_option(r->name, &r->options[i]));
     for (int before = 0; before < i; before++)
@@ -197,7 +200,7 @@ static ch_router_looks looks_of(choir_looks looks) {
 static void make_router(ch_plugin *p) {
   const choir_plugin_router *g = &p->given;
   int ranked = g->looks == CHOIR_LOOKS_BACK || g->looks == CHOIR_LOOKS_AROUND, scored = g->reads == CHOIR_READS_SCORES;
-  const unsigned of_scores = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) |
+  const unsigned of_scores = (g->gates ? 0 : CH_ROUTER_TAKES(normalize_gates)) | CH_ROUTER_TAKES(score) |
                              CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on) |
                              (g->choices ? CH_ROUTER_TAKES_BALANCE : 0);
   p->router = (ch_router){

@@ -182,6 +182,8 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     made.ranked = made.own and "decay" in taken
     made.choices = made.experts_per_token if "experts_per_token" in taken else made.cap
     made.reads_ids = router == "hash" or (made.own and "score" not in taken)
+    if made.own and not made.reads_ids and "normalize_gates" not in taken:
+        raise UnsupportedError(f"router '{router}' has gates of its own (gates): choir.torch has those that are scores alone")
     made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": router, **plain}.items())
     made.given = json.dumps(
         {"router": router, **{k: v for k, v in plain.items() if k not in ("pool", "group_size")}}
