@@ -71,8 +71,8 @@ typedef struct choir_plugin_router {
    * it. One thread calls, with no other call of the router under way in the same model. Another value than 0 ends the
    * run, with its last checkpoint whole. */
   int (*choose)(void *context, const choir_plugin_call *call, uint8_t *chosen);
-  /* NULL: gates are scores, with gradients. Else sets gates [n,e], constants, where chosen is 1: they count as they are,
-   * without normalize_gates, and choir.torch refuses the router. */
+  /* NULL: gates are scores, with gradients. Else sets gates [n,e], constants, where chosen is 1: they count as they
+   * are, without normalize_gates, and choir.torch refuses the router. */
   int (*gates)(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates);
   /* NULL: nothing is kept but cut-offs. Else moves state [e], a number for each expert, after every step of training,
    * by how many tokens of the step took the expert, on all ranks: demand [e]. It starts at 0 and is kept with the
