@@ -217,11 +217,6 @@ static void not_believed(void **state) {
   int taken = 0;
   for (int i = 0; i < N * E; i++) assert_true(gates[i] == 0 || gates[i] == 0.25f), taken += gates[i] != 0;
   assert_int_equal(taken, 2 * (N - 1));
-  ch_router_spec o = test_router(router.name);
-  o.normalize_gates = 1;
-  const choir_route_request whole = {.config = test_config_of(&o), .n = N, .e = E, .scores = gates};
-  assert_int_equal(choir_route(&whole, gates, NULL), CHOIR_ERROR_ARGUMENT);
-  assert_non_null(strstr(choir_error_message(), "normalize_gates"));
   router.choose = best_experts;
   wrong = 1;
   assert_int_equal(route_with(&router, gates), CHOIR_ERROR_NUMERIC);

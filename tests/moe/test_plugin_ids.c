@@ -1,5 +1,5 @@
 /* A router that reads ids of tokens (choir/plugin.h) and does what `hash` does, bit for bit; one that reads another
- * token's is refused. */
+ * token's is refused. Gates of a router's own. */
 #include "choir/plugin.h"
 #include "model_testing.h"
 
@@ -53,6 +53,32 @@ static void definitions(void **state) {
   test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "reads is 1");
 }
 
+static int first(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  for (int t = 0; t < call->n; t++) chosen[t * call->e] = call->valid[t];
+  return 0;
+}
+
+static int quarter(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates) {
+  for (int i = 0; i < call->n * call->e; i++) gates[i] = 0.25f;
+  return 0;
+}
+
+/* Gates of a router's own count as they are. */
+static void not_divided(void **state) {
+  choir_plugin_router r = {.name = "weighed", .choices = 1, .choose = first, .gates = quarter, .normalize_gates = 1};
+  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "normalize_gates");
+  r.normalize_gates = 0;
+  test_ok(choir_router_register(&r));
+  float scores[N * E] = {0}, gates[N * E];
+  ch_router_spec o = test_router("weighed");
+  choir_route_request asked = {.config = test_config_of(&o), .n = N, .e = E, .scores = scores};
+  test_ok(choir_route(&asked, gates, NULL));
+  for (int i = 0; i < N * E; i++) assert_true(gates[i] == (i % E ? 0 : 0.25f));
+  o.normalize_gates = 1;
+  asked.config = test_config_of(&o);
+  test_fails(choir_route(&asked, gates, NULL), CHOIR_ERROR_ARGUMENT, "normalize_gates");
+}
+
 static void in_a_model(void **state) {
   int32_t tokens[MODEL_B * MODEL_T];
   choir_forward_result f[2];
@@ -67,4 +93,4 @@ static void in_a_model(void **state) {
   assert_true(f[0].loss == f[1].loss);
 }
 
-TEST_MAIN(NULL, NULL, ids, definitions, in_a_model)
+TEST_MAIN(NULL, NULL, ids, definitions, not_divided, in_a_model)

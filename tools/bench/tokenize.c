@@ -63,10 +63,10 @@ static int train_tokenizer(encoding *e, int vocab, int threads) {
   if (!mkdtemp(directory)) return ch_error(CHOIR_ERROR_IO, "%s: cannot be made", directory);
   snprintf(text, sizeof text, "%s/text", directory);
   snprintf(model, sizeof model, "%s/model", directory);
+  choir_tokenizer_train_options o = CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT;
+  o.inputs = inputs, o.vocab_size = vocab, o.output = model, o.sample_bytes = (size_t)1 << 20, o.threads = threads;
   int code = ch_file_save(text, e->text.data, e->text.size);
-  if (!code)
-    code = choir_tokenizer_train(&(choir_tokenizer_train_options){
-        .inputs = inputs, .vocab_size = vocab, .output = model, .sample_bytes = (size_t)1 << 20, .threads = threads});
+  if (!code) code = choir_tokenizer_train(&o);
   if (code) ch_error_in(code, "bench case 'tokenize', V=%d", vocab);
   if (!code) code = choir_tokenizer_load(model, &e->tokenizer);
   if (code)
