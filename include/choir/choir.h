@@ -14,8 +14,8 @@
  *   choir_tokenizer_free(tokenizer);
  *   choir_model_free(model);
  *
- * With options: set fields before the call, as options.temperature = 0; choir_eval, choir_score, choir_data_build and
- * others have such a struct each; choir_train and choir_finetune share one.
+ * With options: set fields before the call, as options.temperature = 0. Each long call has such a struct; choir_train
+ * and choir_finetune take the same one.
  *
  * Streaming: options.event hears new text as it comes; a session (choir_session_create) gives the logits of each token
  * and leaves the choice to you; choir_model_on_routing shows how each layer routes meanwhile; a trainer

@@ -1,4 +1,4 @@
-/* What long calls tell their caller: how far they are, and what has come of it. */
+/* Callbacks of long calls: `progress`, how much is done, and `event`, what has happened. */
 #ifndef CHOIR_EVENT_H
 #define CHOIR_EVENT_H
 

@@ -40,7 +40,7 @@ typedef struct choir_text_event {
   int sequence;                     /* number of its prompt */
   const char *text;                 /* TEXT: what is new, whole characters; it may be nothing */
   size_t size;                      /* its bytes */
-  const choir_generated *generated; /* END: all of it; lives as long as the result */
+  const choir_generated *generated; /* END: the finished sequence; it lives as long as the result */
 } choir_text_event;
 
 typedef struct choir_generate_options {

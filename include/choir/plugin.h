@@ -72,7 +72,8 @@ typedef struct choir_plugin_router {
    * run, with its last checkpoint whole. */
   int (*choose)(void *context, const choir_plugin_call *call, uint8_t *chosen);
   /* NULL: gates are scores, with gradients. Else sets gates [n,e], constants, where chosen is 1: they count as they
-   * are, without normalize_gates, and choir.torch refuses the router. */
+   * are, without normalize_gates. For routers that look at no other token outside of training; choir.torch refuses
+   * them. */
   int (*gates)(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates);
   /* NULL: nothing is kept but cut-offs. Else moves state [e], a number for each expert, after every step of training,
    * by how many tokens of the step took the expert, on all ranks: demand [e]. It starts at 0 and is kept with the
@@ -102,7 +103,7 @@ CHOIR_API int choir_router_is_plugin(const char *name);
 /* The version of a registered router, as checkpoints keep it; NULL: a router without a version, or one of choir's. */
 CHOIR_API const char *choir_router_version(const char *name);
 
-/* Loads FILE.so, which registers what it has: its function
+/* Loads FILE.so and registers its routers. The file's function
  *
  *   int choir_plugin(choir_plugin_add add) { return add(&router); }
  *

@@ -109,8 +109,9 @@ CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, c
 
 /* choir_eval that sets the model's thresholds to the mean cut-offs of these batches, or the prices of router
  * `quantile_balanced` to those by which they have even loads: for such text or, with `capacity_factor`, for that number
- * of experts a token; the factor then stays the model's while evaluating. Errors as choir_eval, after which thresholds
- * may be those of the batches so far; CHOIR_ERROR_UNSUPPORTED: a routing or a router that finds no cut-offs. */
+ * of experts a token; the factor then stays the model's while evaluating. Errors as choir_eval; after one the
+ * thresholds may be those of the batches before it; CHOIR_ERROR_UNSUPPORTED: a routing or a router that finds no
+ * cut-offs. */
 CHOIR_API int choir_calibrate(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                               choir_eval_result *result);
 

@@ -23,8 +23,8 @@ typedef struct choir_trainer_result {
   double z_loss;        /* of the routers' logits, weighted and summed over layers; in the gradients */
   double fill;          /* mean load of an expert over its capacity */
   /* The fullest device's load over the mean, if 8, 16 or 32 devices held as many experts each, in their order; mean
-   * over layers. What a step of experts that wait for each other takes, over that of an even load. 1: they do not
-   * divide so. */
+   * over layers: how much longer a step takes than with even loads, if all devices wait for the fullest. 1 where the
+   * number of devices does not divide that of experts. */
   double fullest[3];
   int64_t reserved[3];
 } choir_trainer_result;

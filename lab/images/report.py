@@ -44,7 +44,7 @@ class Runs:
             self.lines[arm] = {seed: kept[key] for seed, key in keys.items() if key in kept}
 
     def above(self, arm, other):
-        """Loss of one minus that of another; None where the rate of one is not chosen yet."""
+        """The loss of `arm` minus that of `other`; None while the rate of either is not chosen."""
         if not (self.chosen.get(arm) and self.chosen.get(other) and {arm, other} <= self.lines.keys()):
             return None
         weights = np.zeros(len(self.arms))

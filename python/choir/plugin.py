@@ -163,16 +163,20 @@ def router(
     It gives [n,e] bool: who takes whom, a function of its arguments alone, since every process of a run makes the choice.
 
     looks: which other tokens a token's experts depend on: "nowhere", "in_training" (on all, elsewhere on none), "back"
-    (those before it in the batch), "around" (all). It is measured. options: numbers by name, each a default or
-    (default, lowest, highest) or (default, lowest, highest, "what it is"). choices: experts that each token takes at most; 0: experts choose.
-    choices_default: the option experts_per_token says how many, and `choices` is its default. draws: training draws, by seed
-    and first. capacity_factor: what
-    capacity comes from: of experts that choose, the mean experts a token (2); else of an expert's even share of all
-    choices, 0 (the default) being room for all. observe: observe(state, demand, **options), called after each step of
-    training, gives a state [e] float64 that starts at 0 and is kept with the model in single precision; demand [e] int64:
-    tokens of the step that each expert took; the function gets it by a parameter `state`. normalize_gates,
-    aux_loss_weight: defaults of the router's options. version: what checkpoints keep, and training goes on with no
-    other; without it a checksum of the function's file, or in a script or notebook of the function.
+        (those before it in the batch), "around" (all). It is measured.
+    options: numbers by name, each a default or (default, lowest, highest) or (default, lowest, highest, "what it is").
+    choices: experts that each token takes at most; 0: experts choose.
+    choices_default: the option experts_per_token says how many, and `choices` is its default.
+    draws: training draws, by seed and first.
+    capacity_factor: what capacity comes from: of experts that choose, the mean experts a token (2); else of an expert's
+        even share of all choices, 0 (the default) being room for all.
+    observe: observe(state, demand, **options), called after each step of training, gives a state [e] float64 that
+        starts at 0 and is kept with the model in single precision; demand [e] int64: tokens of the step that each
+        expert took; the function gets it by a parameter `state`.
+    normalize_gates, aux_loss_weight: defaults of the router's options.
+    version: what checkpoints keep, and training goes on with no other; without it a checksum of the function's file, or
+        in a script or notebook of the function.
+
     Raises ArgumentError."""
     if looks not in LOOKS:
         raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(LOOKS)}")

@@ -153,9 +153,12 @@ static int check_definition(const choir_plugin_router *r) {
                     "router '%s': reads is %d: must be a choir_reads, and who reads ids has choices, looks at no other "
                     "token outside of training, and has no gates, normalize_gates or aux_loss_weight",
                     r->name, (int)r->reads);
-  if (r->gates && r->normalize_gates)
+  if (r->gates && (r->normalize_gates || r->looks > CHOIR_LOOKS_IN_TRAINING))
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router '%s': has gates of its own and normalize_gates: these count as they are", r->name);
+                    "router '%s': has gates of its own, looks %d and normalize_gates %d: they count as they are (leave "
+                    "normalize_gates 0), and a router that looks at other tokens outside of training is served by "
+                    "thresholds, whose gates are scores (leave gates NULL)",
+                    r->name, (int)r->looks, r->normalize_gates);
   for (int i = 0; i < count_options(r); i++) {
     CH_TRY(check_option(r->name, &r->options[i]));
     for (int before = 0; before < i; before++)
@@ -208,7 +211,7 @@ static void make_router(ch_plugin *p) {
       .summary = g->summary,
       .reads = scored ? CH_READS_SCORES : CH_READS_IDS,
       .looks = looks_of(g->looks),
-      .options = (scored ? of_scores : 0) | (scored || g->looks ? CH_ROUTER_TAKES_CAPACITY : 0) |
+      .options = (scored ? of_scores : 0) | (g->looks ? CH_ROUTER_TAKES_CAPACITY : 0) |
                  (ranked ? CH_ROUTER_TAKES(decay) : 0) | (g->draws ? CH_ROUTER_TAKES(consistency_weight) : 0) |
                  (g->choices_default ? CH_ROUTER_TAKES(experts_per_token) : 0),
       .choices = g->choices,

@@ -174,7 +174,7 @@ typedef struct ch_router {
 } ch_router;
 
 extern const ch_router *ch_routers[];      /* NULL-terminated: choir's own, then those of plug-ins (moe/plugin.h) */
-enum { CH_PLUGINS = 17 };                  /* at most */
+enum { CH_PLUGINS = 17 };                  /* at most, those in routers/ among them */
 const ch_router **ch_router_plugins(void); /* where they begin in ch_routers */
 
 /* By name, or NULL with a message that names the nearest known one. */

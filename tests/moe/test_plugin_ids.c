@@ -67,7 +67,9 @@ static int quarter(void *context, const choir_plugin_call *call, const uint8_t *
 static void not_divided(void **state) {
   choir_plugin_router r = {.name = "weighed", .choices = 1, .choose = first, .gates = quarter, .normalize_gates = 1};
   test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "normalize_gates");
-  r.normalize_gates = 0;
+  r.normalize_gates = 0, r.looks = CHOIR_LOOKS_BACK;
+  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "leave gates NULL");
+  r.looks = CHOIR_LOOKS_NOWHERE;
   test_ok(choir_router_register(&r));
   float scores[N * E] = {0}, gates[N * E];
   ch_router_spec o = test_router("weighed");

@@ -164,18 +164,15 @@ class Claims:
         """By how much the arm's lead rises by a doubling of the FLOPs of training: the slope of a straight line through
         the sizes and budgets, seed by seed."""
         study, slopes, spread = self.study, [], 0.0
+        points = [(*pair, n) for pair in [(claim["arm"], claim["rival"]), *claim["wider"]] for n in study.steps]
         for seed in range(1, study.seeds + 1):
-            doublings, leads = [], []
-            for arm, rival in [(claim["arm"], claim["rival"]), *claim["wider"]]:
-                for steps in study.steps:
-                    ends = [study.final(name, seed, steps) for name in (arm, rival)]
-                    if not all(ends):
-                        break
-                    doublings.append(math.log2(ends[0]["train_flops_per_token"] * steps))
-                    leads.append(ends[1]["final"]["causal"]["loss"] - ends[0]["final"]["causal"]["loss"])
-            if len(leads) == len(study.steps) * (1 + len(claim["wider"])):
-                slopes.append(np.polyfit(doublings, leads, 1)[0])
-                spread = float(np.std(doublings)) * math.sqrt(len(doublings))
+            ends = [(study.final(arm, seed, n), study.final(rival, seed, n)) for arm, rival, n in points]
+            if not all(arm and rival for arm, rival in ends):
+                continue
+            doublings = [math.log2(arm["train_flops_per_token"] * point[2]) for (arm, _), point in zip(ends, points)]
+            leads = [rival["final"]["causal"]["loss"] - arm["final"]["causal"]["loss"] for arm, rival in ends]
+            slopes.append(np.polyfit(doublings, leads, 1)[0])
+            spread = float(np.std(doublings)) * math.sqrt(len(doublings))
         return statistics.of_values(slopes, study.scale.get("chaos", 0.0) / spread if spread else 0.0)
 
     def _accuracy(self, claim: dict[str, Any]) -> Optional[Estimate]:

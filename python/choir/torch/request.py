@@ -183,7 +183,9 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     made.choices = made.experts_per_token if "experts_per_token" in taken else made.cap
     made.reads_ids = router == "hash" or (made.own and "score" not in taken)
     if made.own and not made.reads_ids and "normalize_gates" not in taken:
-        raise UnsupportedError(f"router '{router}' has gates of its own (gates): choir.torch has those that are scores alone")
+        raise UnsupportedError(
+            f"router '{router}' has gates of its own, and choir.torch takes scores: train it with choir.train, or leave `gates` NULL"
+        )
     made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": router, **plain}.items())
     made.given = json.dumps(
         {"router": router, **{k: v for k, v in plain.items() if k not in ("pool", "group_size")}}
