@@ -131,7 +131,9 @@ static int parse_option(const cli_verb *verb, char **words, int left, int operan
     value = words[1];
     *used = 2;
   }
-  given[option - verb->options] = 1;
+  char *before = &given[option - verb->options];
+  if (*before && option->kind != CLI_LIST) return cli_usage("--%s is given twice", option->name);
+  *before = 1;
   return store(option, value, operands_seen);
 }
 

@@ -25,6 +25,8 @@ static void usage_errors(void **state) {
   program_refuses(2, "must be fp32|bf16", "choir forward a b --compute fp3");
   program_refuses(2, "missing operand", "choir forward a");
   program_refuses(2, "unexpected operand 'b'", "choir info a b");
+  program_refuses(2, "--prompt is given twice", "choir generate run --prompt a --prompt=b");
+  program_refuses(2, "--init-from is given twice", "choir train --init-from a --from b");
   program_refuses(2, "give one of --data", "choir eval r --data d --text t");
   program_refuses(1, "r: cannot open checkpoint: No such file", "choir eval r");
   program_must("mkdir -p kept/checkpoints/00000300 kept/checkpoints/00000400");
