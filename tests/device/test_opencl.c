@@ -9,6 +9,7 @@
 #define NEW "choir train --config config.json --data data " SMALL
 
 static void runs_as_the_cpu_does(void **state) {
+  program_needs_opencl();
   static const char *const libraries[] = {"", "CHOIR_OPENCL=libOpenCL.so.1 "}; /* without CLBlast */
   program_must(NEW "--out cpu");
   for (int i = 0; i < 2; i++) {
@@ -23,6 +24,7 @@ static void runs_as_the_cpu_does(void **state) {
 
 static void serves(void **state) {
   char *text[2];
+  program_needs_opencl();
   for (int i = 0; i < 2; i++) {
     program_must(
         "choir generate cpu --prompt 'kalo miten' --max-tokens 20 --temperature 0 --json --backend %s 2>/dev/null",
@@ -36,6 +38,7 @@ static void serves(void **state) {
 }
 
 static void refuses_by_name(void **state) {
+  program_needs_opencl();
   program_refuses(1, "parameter", /* the compiler's words */
                   "POCL_EXTRA_BUILD_FLAGS=-Dvoid=7 choir bench gelu count=100 --backend opencl");
   program_refuses(1, "no bf16 products", NEW "--out no --backend opencl --set train.compute=bf16");
@@ -43,12 +46,4 @@ static void refuses_by_name(void **state) {
                   "OCL_ICD_VENDORS=/nowhere CHOIR_OPENCL=/nowhere/libOpenCL.so.1 " NEW "--out no --backend opencl");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(runs_as_the_cpu_does), cmocka_unit_test(serves),
-                                     cmocka_unit_test(refuses_by_name)};
-#ifdef CHOIR_SANITIZED
-  print_message("NOT TESTED: opencl; its drivers do not run under sanitizers\n");
-  return 0;
-#endif
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, runs_as_the_cpu_does, serves, refuses_by_name)

@@ -41,15 +41,8 @@ static void host_follows_no_device_pointer(void **state) {
   forked_means = CH_COMM_MEANS;
 }
 
-static void needs_opencl(void) {
-#ifdef CHOIR_SANITIZED
-  printf("NOT TESTED: OpenCL's drivers do not run under sanitizers\n");
-  skip();
-#endif
-}
-
 static void learn_what_one_process_learns(void **state) {
-  needs_opencl();
+  program_needs_opencl();
   signal(SIGSEGV, SIG_DFL); /* a rank that dies is no longjmp into this test */
   static const char *const some[LAYOUTS] = {"switch_top1", "expert_choice", "base", "expert_choice", "kmeans"};
   for (int i = 0; i < LAYOUTS; i++) {
@@ -68,7 +61,7 @@ static void learn_what_one_process_learns(void **state) {
 
 /* Stopped on a layout, gone on with on the same one, where nothing tells that it was, and on another. */
 static void go_on(void **state) {
-  needs_opencl();
+  program_needs_opencl();
   signal(SIGSEGV, SIG_DFL);
   go(job_on("opencl", "expert_choice", "one", 4, "fp32"), 4);
   for (int further = 4; further < 6; further++) {
