@@ -1,7 +1,7 @@
 /* generate ROOT [--check]: writes what files of the tree say about the fields of configs, from the .def files of
  * src/config: what stands between a line with "generated: KIND ..." and one with "generated: end". --check changes
- * nothing, and fails where something would change. Kinds: fields                       a table of all fields options a
- * table of routers with the options of each keywords SECTION [but NAMES] members of a TypedDict in Python words FORM of
+ * nothing, and fails where something would change. Kinds: "fields", a table of all fields; "options", a table of
+ * routers with the options of each; "keywords SECTION [but NAMES]", members of a TypedDict in Python; "words FORM", of
  * a fuzzer's dictionary: names by FORM ("\x22%s\x22:" or "%s="), then their words */
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,17 +59,15 @@ static void write_fields(FILE *out) {
   }
 }
 
-/* Defaults stand where the field alone does not say them. */
 static void write_options(FILE *out) {
-  fprintf(out, "| name | options |\n|---|---|\n");
+  fprintf(out, "| name | options, with their defaults |\n|---|---|\n");
   for (const char *const *router = choir_router_names(); *router; router++) {
     int count = choir_router_option_count(*router);
     fprintf(out, "| `%s` |%s", *router, count ? "" : " -");
     for (int i = 0; i < count; i++) {
-      choir_field option, other, field;
+      choir_field option;
       choir_router_option_at(*router, i, &option);
-      int own = choir_config_describe(option.key, &field), same = !own && common_default(&field, &other) != NULL;
-      fprintf(out, "%s `%s`%s%s", i ? "," : "", name_of(option.key), same ? "" : " ", same ? "" : option.value);
+      fprintf(out, "%s `%s` %s", i ? "," : "", name_of(option.key), option.value);
     }
     fprintf(out, " |\n");
   }
