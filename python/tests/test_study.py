@@ -324,15 +324,21 @@ class Whole(unittest.TestCase):
         (at / "whole" / "results" / "read.jsonl").unlink()  # other tests compare the directory's contents
 
     def by_topk_is_forced_routing(self, run):
-        """Of each token's two best experts, layer after layer."""
-        made, tokens = foreign.by_topk(run), np.arange(64, dtype=np.int32).reshape(2, 32)
-        at = testing.run().parent / "by-topk"
-        made.save(at)
+        """Of each token's two best experts, layer after layer, whatever its gates are."""
+        tokens, at = np.arange(64, dtype=np.int32).reshape(2, 32), testing.run().parent / "by-topk"
+        at.mkdir()
         np.save(at / "tokens.npy", tokens)
-        testing.program("forward", at, at / "tokens.npy", "--save-routes", at / "routes.npy")
-        taken = np.load(at / "routes.npy")
-        self.assertEqual(set(taken.sum(-1).ravel()), {2})
-        np.testing.assert_array_equal(made.forward(tokens).logits, choir.Model.load(run).forward(tokens, taken=taken).logits)
+        for field, value in (("pool", "batch"), ("normalize_gates", True), ("score", "sigmoid"), ("gate_on", "input")):
+            config = choir.Model.load(run).config
+            config.set(f"router.{field}", value)
+            model = choir.Model(config, seed=1)
+            model.save(at / field)
+            made = foreign.by_topk(at / field)
+            made.save(at / f"{field}-topk")
+            testing.program("forward", at / f"{field}-topk", at / "tokens.npy", "--save-routes", at / f"{field}.npy")
+            taken = np.load(at / f"{field}.npy")
+            self.assertEqual(set(taken.sum(-1).ravel()), {2}, field)
+            np.testing.assert_array_equal(made.forward(tokens).logits, model.forward(tokens, taken=taken).logits, field)
 
     def naive_pairs(self, at, name):
         """Of three texts with the first word and three with the second: pairs in which the second prefers it more."""

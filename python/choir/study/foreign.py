@@ -140,8 +140,10 @@ def by_topk(run: pathlib.Path) -> Model:
     trained without thresholds would be served. Layer after layer it is the forced routing of those experts."""
     model = Model.load(run)
     config = model.config
+    kept = {key: config[key] for key in ("router.score", "router.normalize_gates", "router.gate_on")}
     each = round(config["router.capacity_factor"])
-    for key, value in (("router.name", "topk"), ("router.experts_per_token", each), ("router.capacity_factor", 0)):
+    config.set("router.name", "topk")  # which brings defaults for all other options
+    for key, value in {**kept, "router.experts_per_token": each, "router.capacity_factor": 0}.items():
         config.set(key, value)
     made = Model(config)
     for parameter in made.parameters():
