@@ -6,12 +6,13 @@ import pathlib
 HERE = pathlib.Path(__file__).resolve().parent
 PLAN, RESULTS = json.loads((HERE / "plan.json").read_text()), HERE / "results.jsonl"
 BINS = 8  # parts of (0,1) in which loss by noise is told
-FIELDS = ("set", "arm", "rate", "seed", "steps")
+FIELDS = ("set", "arm", "rate", "seed", "steps", "width")
 
 
 def stored():
     lines = RESULTS.read_text().splitlines() if RESULTS.is_file() else []
-    return {tuple(line[field] for field in FIELDS): line for line in map(json.loads, lines)}
+    made = ({"width": PLAN["width"], **json.loads(line)} for line in lines)  # lines of the first stages have none
+    return {tuple(line[field] for field in FIELDS): line for line in made}
 
 
 def final(line):
@@ -24,14 +25,18 @@ def given(stage, what):
     return stage.get(what, PLAN[what])
 
 
+def key_of(stage, arm, rate, seed):
+    return (stage["set"], arm, rate, seed, given(stage, "steps"), given(stage, "width"))
+
+
 def rates_of(stage, arm, kept):
     """The rates to try with the first seed, and the best; None while one is missing. An end of several rates that is best
     is followed by one beyond it."""
-    seed, tried, steps = given(stage, "seeds")[0], list(given(stage, "rates")), given(stage, "steps")
+    seed, tried = given(stage, "seeds")[0], list(given(stage, "rates"))
     if len(tried) == 1:
         return tried, tried[0]
-    while all((stage["set"], arm, rate, seed, steps) in kept for rate in tried):
-        best = min(tried, key=lambda rate: final(kept[stage["set"], arm, rate, seed, steps]))
+    while all(key_of(stage, arm, rate, seed) in kept for rate in tried):
+        best = min(tried, key=lambda rate: final(kept[key_of(stage, arm, rate, seed)]))
         if min(tried) < best < max(tried):
             return tried, best
         tried.append(best / 2 if best == min(tried) else best * 2)
@@ -45,7 +50,7 @@ def runs_of(stage, kept):
     for seed in (first, *others):
         for arm, (tried, best) in found.items():
             for rate in tried if seed == first else [best] if best else []:
-                yield (stage["set"], arm, rate, seed, given(stage, "steps"))
+                yield key_of(stage, arm, rate, seed)
 
 
 def wanted(kept):

@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "python")]
 from choir.study.statistics import contrast, holm, of_values  # noqa: E402
-from plan import BINS, PLAN, final, given, rates_of, runs_of, stored  # noqa: E402
+from plan import BINS, PLAN, final, given, key_of, rates_of, runs_of, stored  # noqa: E402
 
 PAGE, FIGURE = ROOT / "docs/images.md", ROOT / "docs/results/images.svg"
 BASE = "ec-batch"
@@ -35,12 +35,12 @@ class Runs:
         self.table = np.array(rows)
 
     def _take(self, stage, arm, kept):
-        seeds, steps = given(stage, "seeds"), given(stage, "steps")
+        seeds = given(stage, "seeds")
         self.chosen[arm] = rates_of(stage, arm, kept)[1]
-        tried = {k[2]: final(line) for k, line in kept.items() if k[:2] == (SET, arm) and k[3:] == (seeds[0], steps)}
+        tried = {k[2]: final(line) for k, line in kept.items() if k == key_of(stage, arm, k[2], seeds[0])}
         if tried:
             rate = self.rate[arm] = self.chosen[arm] or min(tried, key=tried.get)
-            keys = {seed: (SET, arm, rate, seed, steps) for seed in seeds}
+            keys = {seed: key_of(stage, arm, rate, seed) for seed in seeds}
             self.lines[arm] = {seed: kept[key] for seed, key in keys.items() if key in kept}
 
     def above(self, arm, other):
@@ -187,8 +187,8 @@ def figure(runs):
 
 def page(text, runs):
     """The page with its tables made anew."""
-    tables = (("state", state, runs), ("arms", arms_table, runs), ("lower", arms_table, Runs("lower")),
-              ("longer", arms_table, Runs("longer")), ("claims", claims_table, runs), ("noise", noise_table, runs))  # fmt: skip
+    tables = (("state", state, runs), ("arms", arms_table, runs), ("claims", claims_table, runs), ("noise", noise_table, runs),
+              *((name, arms_table, Runs(name)) for name in ("lower", "longer", "half")))  # fmt: skip
     for name, table, source in tables:
         begin, end = f"<!-- lab/images {name}: begin -->\n", f"<!-- lab/images {name}: end -->"
         made = begin + "\n".join(table(source)) + "\n" + end

@@ -24,26 +24,26 @@ sys.path.insert(0, str(HERE))
 import choir.torch  # noqa: E402
 import frechet  # noqa: E402
 import images  # noqa: E402
-from plan import BINS, PLAN, RESULTS, final, stored, wanted  # noqa: E402
+from plan import BINS, FIELDS, PLAN, RESULTS, final, stored, wanted  # noqa: E402
 
 HELD = 512
 
 
-def feed_forward(arm, layer):
+def feed_forward(arm, d, layer):
     """The layer of a block: every second one is of the arm, the others are dense."""
-    d, given = PLAN["width"], {k: v for k, v in PLAN["arms"][arm].items() if k not in ("title", "sorted")}
+    given = {k: v for k, v in PLAN["arms"][arm].items() if k not in ("title", "sorted")}
     if layer % 2 == 0 or not given:
         return nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
     experts = given.pop("num_experts", 16)
     return choir.torch.MoE(d, 4 * d * 16 // experts, experts, **given)
 
 
-def make(arm, seed):
+def make(arm, seed, width=PLAN["width"]):
     """A model that begins with the weights of the seed's dense one, where it has such; its own are drawn after them."""
     models = []
     for name in ("dense", arm):
         torch.manual_seed(seed)
-        models.append(images.DiT(lambda layer, name=name: feed_forward(name, layer), PLAN["width"], PLAN["layers"]))
+        models.append(images.DiT(functools.partial(feed_forward, name, width), width, PLAN["layers"]))
     dense, model = models
     own = model.state_dict()
     model.load_state_dict(
@@ -93,8 +93,9 @@ def rounded(a):
     return [rounded(part) for part in a] if a.dim() else round(a.item(), 5)
 
 
-def run(pictures, arm, rate, seed, steps, data, judged, work):
-    begin, model = time.process_time(), make(arm, seed)
+def run(key, data, judged, work):
+    pictures, arm, rate, seed, steps, width = key
+    begin, model = time.process_time(), make(arm, seed, width)
     ema, held, curve = copy.deepcopy(model), held_out(*data["t10k"]), {}
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0)
     for step in range(steps):
@@ -112,13 +113,13 @@ def run(pictures, arm, rate, seed, steps, data, judged, work):
     more = (batch_of(*data["train"], seed, step, arm) for step in later)
     if router == "quantile_balanced":  # its own routing goes by prices
         images.calibrate(ema, more)
-    found = {"set": pictures, "arm": arm, "rate": rate, "seed": seed, "steps": steps, "curve": curve}
+    found = {**dict(zip(FIELDS, key)), "curve": curve}
     found["own"] = evaluate(ema, held, arm)
     if router in ("expert_choice", "global_topk"):
         images.calibrate(ema, more)
         found["thresholds"] = evaluate(ema, held, arm, True)
     found["frechet"] = frechet.distances(ema, judged, seed)
-    torch.save(ema.state_dict(), work / f"{pictures}-{arm}-{rate:g}-{seed}-{steps}.pt")
+    torch.save(ema.state_dict(), work / ("-".join(map(str, key)) + ".pt"))
     return {**found, "torch": torch.__version__, "core_seconds": round(time.process_time() - begin)}
 
 
@@ -153,7 +154,7 @@ def main():
                 continue
             if key in stored():
                 continue
-            found = run(*key, *data(key[0]), o.work)
+            found = run(key, *data(key[0]), o.work)
             with open(RESULTS, "a") as out:
                 out.write(json.dumps(found) + "\n")
             print(*key, round(final(found), 5), f"{found['core_seconds']} s", flush=True)

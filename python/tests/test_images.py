@@ -71,10 +71,12 @@ class Plan(unittest.TestCase):
         while missing := [key for key in plan.wanted(kept) if key not in kept and key[:2] == ("clothes", "dense")]:
             asked.append(missing[0][2:])
             kept[missing[0]] = {"own": {"loss": [abs(missing[0][2] - 0.03)] * 8}}
-        searched = [(rate, 1, 500) for rate in (*plan.PLAN["rates"], 0.032, 0.064)]
-        self.assertEqual(asked, searched + [(0.032, seed, 500) for seed in (2, 3, 4)] +
-                         [(0.008, seed, 2000) for seed in (1, 2, 3)] +
-                         [(0.004, seed, 500) for seed in (2, 3, 4)])  # fmt: skip
+        tried = (*plan.PLAN["rates"], 0.032, 0.064)
+        self.assertEqual(asked, [*((rate, 1, 500, 64) for rate in tried), *((0.032, seed, 500, 64) for seed in (2, 3, 4)),
+                                 *((0.008, seed, 2000, 64) for seed in (1, 2, 3)),
+                                 *((0.004, seed, 500, 64) for seed in (2, 3, 4)),
+                                 *((rate, 1, 500, 32) for rate in tried),
+                                 *((0.032, seed, 500, 32) for seed in (2, 3))])  # fmt: skip
 
 
 @unittest.skipIf(torch is None, "PyTorch is not installed")

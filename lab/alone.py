@@ -1,0 +1,222 @@
+"""alone.py text RUN... | images [--work DIR] [--data DIR] | report: what models of expert choice lose when a token is
+served alone, by four rules: thresholds; the router's best K; a predictor, from the token who would take it, with as even
+loads as thresholds have, and where it finds that likelier than not (Mixture-of-Depths, 2404.02258; DiffMoE, 2503.14487).
+A line a model in results/alone.jsonl; the table of docs/causality.md. Takes PyTorch 2.
+
+Predictors are trained on models that are done, on as many batches of training text as the models were, or pictures."""
+
+import argparse
+import contextlib
+import functools
+import json
+import pathlib
+import re
+import sys
+
+import numpy as np
+
+LAB = pathlib.Path(__file__).resolve().parent
+RESULTS, PAGE = LAB / "results/alone.jsonl", LAB.parent / "docs/causality.md"
+STEPS, LAST = 500, 50  # of a predictor; its thresholds are means over the last
+LATER = 10000  # the number of their first batch: none that a model saw
+HELD = 1280  # windows of held-out text
+RULES = {"thresholds": "thresholds", "best": "best K", "predictor": "predictor, even loads", "half": "predictor, above 1/2"}
+
+
+class Predictor:
+    """Of one layer: two linear maps with SiLU between, whose logits say which experts of the batch take a row."""
+
+    def __init__(self, layer):
+        from torch import nn, optim
+
+        d, self.layer = layer.d_model, layer
+        self.net = nn.Sequential(nn.Linear(d, d), nn.SiLU(), nn.Linear(d, len(layer.thresholds)))
+        self.optimizer = optim.Adam(self.net.parameters(), 3e-3)
+        self.cutoffs = []
+
+    def learn(self, rows, taken):
+        import torch
+        import torch.nn.functional as F
+
+        logits = self.net(rows)
+        loss = F.binary_cross_entropy_with_logits(logits, taken.float())
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        cutoff = torch.quantile(logits.detach(), 1 - taken.float().mean(), 0)  # all experts take equally many
+        self.cutoffs = [*self.cutoffs[1 - LAST :], cutoff]
+
+    def takes(self, rows, rule):
+        import torch
+
+        if rule == "best":
+            each = round(self.layer.options.capacity_factor)
+            best = self.layer.gate(rows).topk(each).indices
+            return torch.zeros(len(rows), len(self.layer.thresholds), dtype=torch.bool).scatter_(1, best, True)
+        return self.net(rows) >= (torch.stack(self.cutoffs).mean(0) if rule == "predictor" else 0)
+
+
+@contextlib.contextmanager
+def instead(layers, forward):
+    """Calls forward(layer, its own forward, x, ...) where a layer is called."""
+    for layer in layers:
+        layer.forward = functools.partial(forward, layer, layer.forward)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def losses(model, layers, batch, evaluate):
+    """The held-out loss and experts a token by each rule; evaluate() gives both, batch(step) runs one of training."""
+    import torch
+
+    predictors = {layer: Predictor(layer) for layer in layers}
+
+    def learn(layer, own, x, *rest, **given):
+        out = own(x, *rest, **given)
+        with torch.enable_grad():
+            predictors[layer].learn(x.detach().reshape(-1, x.shape[-1]), layer.routing.taken)
+        return out
+
+    def routed(rule, layer, own, x, *rest, **given):
+        taken = predictors[layer].takes(x.reshape(-1, x.shape[-1]), rule).view(*x.shape[:-1], -1)
+        return own(x, *rest, **{**given, "taken": taken})
+
+    model.eval()
+    with torch.no_grad():
+        with instead(layers, learn):
+            for step in range(STEPS):
+                batch(LATER + step)
+        found = {"own": evaluate()}
+        for rule in ("best", "predictor", "half"):
+            with instead(layers, functools.partial(routed, rule)):
+                found[rule] = evaluate()
+        for layer in layers:
+            layer.causal = True
+        found["thresholds"] = evaluate()
+    return found
+
+
+def store(line):
+    with open(RESULTS, "a") as out:
+        out.write(json.dumps(line) + "\n")
+    print(line, flush=True)
+
+
+def rounded(loss, each):
+    return {"loss": round(float(loss), 5), "experts": round(float(each), 3)}
+
+
+def text(run):
+    """A checkpoint of `choir study run lost`, on the data that it was trained on."""
+    import choir.torch
+    import torch
+    import torch.nn.functional as F
+
+    made = choir.torch.Transformer.of(choir.Model.load(str(run)))
+    config, data = made.config, pathlib.Path((run / "data.path").read_text())
+    B, T = config["train.batch_sequences"], config["train.sequence_length"]
+    train, held = (np.memmap(data / f"text.{part}.shard", "<u2", "r", 128) for part in ("train", "heldout"))
+    layers = [block.moe for block in made.layers if block.moe is not None]
+    order = np.random.default_rng(0).permutation((len(held) - 1) // T)[:HELD]  # not a document beside itself
+
+    def batch(step):
+        draw = np.random.default_rng(step)
+        first = draw.integers(0, len(train) - T, B)
+        made(torch.from_numpy(np.stack([train[i : i + T] for i in first]).astype(np.int64)))
+
+    def evaluate():
+        total = taken = 0.0
+        for first in range(0, len(order), B):
+            rows = [held[i * T : i * T + T + 1] for i in order[first : first + B]]
+            windows = torch.from_numpy(np.stack(rows).astype(np.int64))
+            logits = made(windows[:, :-1])
+            total += F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten(), reduction="sum").item()
+            taken += np.mean([layer.routing.taken.float().sum(1).mean().item() for layer in layers]) * len(rows)
+        return rounded(total / (len(order) * T), taken / len(order))
+
+    name = f"text, {config['router.capacity_factor']:g} of {config['experts']}"
+    return {"model": name, "seed": config["train.seed"], **losses(made, layers, batch, evaluate)}
+
+
+def pictures(weights, seed, steps, data):
+    """Weights of arm ec-batch of lab/images."""
+    sys.path.insert(0, str(LAB / "images"))
+    import images
+    import run
+    import torch
+
+    model, found = run.make("ec-batch", seed), data["t10k"]
+    model.load_state_dict(torch.load(weights))
+    layers, held = images.mixtures(model), run.held_out(*found)
+
+    def batch(step):
+        images.flow_loss(model, *run.batch_of(*data["train"], seed, step, "ec-batch"))
+
+    def evaluate():
+        taken, loss = [], []
+        for x, y, t, noise, _ in zip(*held):
+            loss.append(images.flow_loss(model, x, y, t, noise).mean().item())
+            taken.append(np.mean([layer.routing.taken.float().sum(1).mean().item() for layer in layers]))
+        return rounded(np.mean(loss), np.mean(taken))
+
+    return {"model": f"pictures, {steps} steps", "seed": seed, **losses(model, layers, batch, evaluate)}
+
+
+def table():
+    """What each rule loses to the pool of the batch, and how many experts it gives a token."""
+    sys.path.insert(0, str(LAB.parent / "python"))
+    from choir.study.statistics import of_values
+
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    yield "| model | seeds | loss by batch | " + " | ".join(RULES.values()) + " |\n|---|--:|--:|" + "--:|" * len(RULES)
+    for model in dict.fromkeys(line["model"] for line in lines):
+        some, cells = [line for line in lines if line["model"] == model], []
+        for rule in RULES:
+            e = of_values([line[rule]["loss"] - line["own"]["loss"] for line in some])
+            low, high = e.interval()
+            each = np.mean([line[rule]["experts"] for line in some])
+            cells.append(f"{e.mean:.4f} ({low:.4f} to {high:.4f}); {each:.2f}")
+        own = np.mean([line["own"]["loss"] for line in some])
+        yield f"| {model} | {len(some)} | {own:.4f} | " + " | ".join(cells) + " |"
+
+
+def page(given):
+    begin, end = "<!-- lab/alone: begin -->\n", "<!-- lab/alone: end -->"
+    made = begin + "\n".join(table()) + "\n" + end
+    made, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: made, given, flags=re.S)
+    if count != 1:
+        raise SystemExit(f"{PAGE}: the markers of lab/alone are not there once")
+    return made
+
+
+def main():
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("what", choices=["text", "images", "report"])
+    ask.add_argument("runs", nargs="*", type=pathlib.Path)
+    ask.add_argument("--data", type=pathlib.Path, default="images/data")
+    ask.add_argument("--work", type=pathlib.Path, default="images/study")
+    o = ask.parse_args()
+    if o.what == "report":
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return
+    sys.path[:0] = [str(LAB.parent / "examples"), str(LAB / "images")]
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    for run in o.runs if o.what == "text" else ():
+        store(text(run))
+    if o.what == "images":
+        import run as study
+
+        data = study.data_of("clothes", o.data)[0]
+        for weights in sorted(o.work.glob("clothes-ec-batch-0.008-*-64.pt")):
+            seed, steps = weights.stem.split("-")[-3:-1]
+            store(pictures(weights, int(seed), int(steps), data))
+
+
+if __name__ == "__main__":
+    main()
