@@ -271,7 +271,7 @@ static void hostile_text(void **state) {
   char *page = program_read("page.html", &size);
   assert_int_equal(occurrences(page, "</script"), 2);
   assert_null(strstr(page, "<img"));
-  assert_non_null(strstr(page, "<title>choir: &#60;/script&#62;&#60;img onerror=x&#62;&#38;&#34;</title>"));
+  assert_non_null(strstr(page, "<title>choir: script&#62;&#60;img onerror=x&#62;&#38;&#34;</title>"));
   free(page);
 }
 

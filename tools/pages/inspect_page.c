@@ -141,7 +141,8 @@ int ch_inspect_add(choir_model *model, const choir_tokenizer *tokenizer, const c
 }
 
 int ch_inspect_save(json_t *data, const char *output) {
-  const char *name = json_string_value(about(data, "text"));
+  const char *path = json_string_value(about(data, "text")), *slash = path ? strrchr(path, '/') : NULL;
+  const char *name = slash ? slash + 1 : path;
   const ch_page page = {name ? name : "inspect", ch_inspect_html, {ch_inspect_text_js, ch_inspect_js}};
   ch_json_put(data, "version", json_string(choir_version()));
   return ch_page_save(&page, data, output);
