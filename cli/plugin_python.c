@@ -10,10 +10,11 @@
 #include "cli.h"
 
 /* One choice asked for, before its scores [n,e] float, valid [n] and state [e]; or a state, before demand [e] and
- * state. python/choir/_serve.py reads it. The answer is an int: 0, and chosen [n,e] or state [e]; or another, and a
- * message. */
+ * state; or a loss, before scores, valid and chosen [n,e]. python/choir/_serve.py reads it. The answer is an int: 0,
+ * and chosen [n,e], state [e], or the loss and its gradient [n,e] float; or another, and a message. */
+enum { CHOICE, STATE, LOSS };
 typedef struct {
-  int32_t router, n, e, sequence_length, capacity, training, layer, observes, choices;
+  int32_t router, n, e, sequence_length, capacity, training, layer, asks, choices;
   uint64_t seed, first;
   double options[CHOIR_PLUGIN_OPTIONS];
 } question;
@@ -32,14 +33,14 @@ static int move(int socket, void *bytes, size_t count, int sends) {
   return 0;
 }
 
-/* Sends a question with three arrays and reads `bytes` of answer, or what is wrong. */
 typedef struct {
   const void *bytes;
   size_t count;
 } sent_array;
 
-static int ask(const asked_router *r, const choir_plugin_call *call, int observes, const sent_array parts[3],
-               void *answer, size_t bytes) {
+/* Sends a question with three arrays and reads `bytes` of answer, or what is wrong. */
+static int ask(const asked_router *r, const choir_plugin_call *call, int asks, const sent_array parts[3], void *answer,
+               size_t bytes) {
   int32_t code = 0;
   question q = {.router = r->number,
                 .n = call->n,
@@ -48,7 +49,7 @@ static int ask(const asked_router *r, const choir_plugin_call *call, int observe
                 .capacity = call->capacity,
                 .training = call->training,
                 .layer = call->layer,
-                .observes = observes,
+                .asks = asks,
                 .choices = call->choices,
                 .seed = call->seed,
                 .first = call->first};
@@ -66,13 +67,21 @@ static int ask_for_choice(void *context, const choir_plugin_call *call, uint8_t 
   size_t n = (size_t)call->n, e = (size_t)call->e;
   const sent_array parts[] = {
       {call->scores, n * e * sizeof(float)}, {call->valid, n}, {call->state, e * sizeof(double)}};
-  return ask(context, call, 0, parts, chosen, n * e);
+  return ask(context, call, CHOICE, parts, chosen, n * e);
 }
 
 static int ask_for_state(void *context, const choir_plugin_call *call, const int64_t *demand, double *state) {
   size_t e = (size_t)call->e;
   const sent_array parts[] = {{demand, e * sizeof *demand}, {state, e * sizeof *state}, {NULL, 0}};
-  return ask(context, call, 1, parts, state, e * sizeof *state);
+  return ask(context, call, STATE, parts, state, e * sizeof *state);
+}
+
+static int ask_for_loss(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss,
+                        float *gradient) {
+  size_t n = (size_t)call->n, e = (size_t)call->e;
+  const sent_array parts[] = {{call->scores, n * e * sizeof(float)}, {call->valid, n}, {chosen, n * e}};
+  if (ask(context, call, LOSS, parts, loss, sizeof *loss)) return 1;
+  return move(((asked_router *)context)->socket, gradient, n * e * sizeof *gradient, 0);
 }
 
 static double json_number(const json_t *object, const char *key) {
@@ -97,6 +106,7 @@ static int add_router(int socket, int number, const json_t *json) {
                            .aux_loss_weight = json_number(json, "aux_loss_weight"),
                            .choose = ask_for_choice,
                            .observe = json_is_true(json_object_get(json, "observes")) ? ask_for_state : NULL,
+                           .loss = json_is_true(json_object_get(json, "loses")) ? ask_for_loss : NULL,
                            .context = context};
   json_t *options = json_object_get(json, "options");
   for (size_t i = 0; i < json_array_size(options) && i < CHOIR_PLUGIN_OPTIONS; i++) {

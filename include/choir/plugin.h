@@ -65,7 +65,7 @@ typedef struct choir_plugin_router {
   double capacity_factor; /* default of router.capacity_factor: of the experts that a token has on average where experts
                              choose; of an expert's even share of all choices else, 0: room for all */
   int normalize_gates;    /* default of router.normalize_gates */
-  double aux_loss_weight; /* default of the weight of the load-balancing loss, where there are choices */
+  double aux_loss_weight; /* default of the weight of the load-balancing loss, where there are choices, or of `loss` */
   choir_plugin_option options[CHOIR_PLUGIN_OPTIONS];
   /* Sets chosen [n,e], all 0, to 1 where the expert takes the token. It must depend on the call alone: all ranks make
    * it. One thread calls, with no other call of the router under way in the same model. Another value than 0 ends the
@@ -88,7 +88,11 @@ typedef struct choir_plugin_router {
   choir_reads reads;   /* ids: with choices, and looks at no other token outside of training */
   int choices_default; /* nonzero: router.experts_per_token says how many choices, and `choices` is its default */
   int draws;           /* nonzero: training draws, so that two draws can be made to agree (router.consistency_weight) */
-  int64_t reserved[4];
+  /* NULL: the loss has the load-balancing loss, where there are choices. Else sets what it has in the place of that,
+   * times router.aux_loss_weight: *loss, and by the scores its gradient [n,e], which comes in 0; `chosen` is constant.
+   * It counts as the load-balancing loss does: the mean of micro-batches, the sum of layers. Not with ids. */
+  int (*loss)(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss, float *gradient);
+  int64_t reserved[3];
 } choir_plugin_router;
 
 /* Makes a router known by its name to everything that takes one. What the definition points to is copied, but for

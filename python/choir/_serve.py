@@ -19,8 +19,9 @@ import numpy as np
 from . import plugin
 from ._native import lib, string
 
+CHOICE, STATE, LOSS = range(3)  # what is asked for
 QUESTION = struct.Struct("=9i4x2Q8d")
-FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "observes", "choices", "seed", "first")
+FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "asks", "choices", "seed", "first")
 
 
 def described(made) -> dict:
@@ -32,6 +33,7 @@ def described(made) -> dict:
         "file": string(made.file),
         "version": string(made.version),
         "observes": bool(made.observe),
+        "loses": bool(made.loss),
         "options": [
             {"name": string(o.name), "help": string(o.help), "value": o.value, "low": o.low, "high": o.high}
             for o in options
@@ -44,14 +46,15 @@ def described(made) -> dict:
 
 
 def answer(asked: plugin.Asked, call: types.SimpleNamespace, read) -> bytes:
-    """After a question: the choice for scores [n,e] and valid [n], or the state moved by demand [e]; state [e] is last."""
+    """After a question: the choice for scores [n,e], valid [n] and state [e]; the state moved by demand [e] and state; or
+    the loss of scores, valid and chosen [n,e], and its gradient."""
     n, e = call.n, call.e
     array = lambda kind, *shape: np.frombuffer(read(math.prod(shape) * np.dtype(kind).itemsize), kind).reshape(shape).copy()  # noqa: E731
-    given = [array(np.int64, e)] if call.observes else [array(np.float32, n, e), array(np.bool_, n)]
-    state = array(np.float64, e)
+    given = [array(np.int64, e)] if call.asks == STATE else [array(np.float32, n, e), array(np.bool_, n)]
+    given.append(array(np.bool_, n, e) if call.asks == LOSS else array(np.float64, e))
     try:
-        made = (asked.moved if call.observes else asked.choice)(call, *given, state)
-        return struct.pack("=i", 0) + made.tobytes()
+        made = (asked.choice, asked.moved, asked.lost)[call.asks](call, *given)
+        return struct.pack("=i", 0) + b"".join(part.tobytes() for part in (made if call.asks == LOSS else (made,)))
     except BaseException as error:  # sys.exit, too: the run ends with a message, and not with this process
         traceback.print_exc()
         return struct.pack("=i", 1) + asked.told(error).ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")

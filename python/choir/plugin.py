@@ -50,8 +50,8 @@ def _asked(function: Function) -> list[str]:
 class Asked:
     """A registered function, and how to ask it."""
 
-    def __init__(self, function: Function, options: list[str], observe: Optional[Function]):
-        self.function, self.options, self.more, self.observe = function, options, _asked(function), observe
+    def __init__(self, function: Function, options: list[str], observe: Optional[Function], loss: Optional[Function]):
+        self.function, self.options, self.more, self.observe, self.loss = function, options, _asked(function), observe, loss
         self.file = getattr(getattr(function, "__code__", None), "co_filename", None)
 
     def _named(self, call: Any) -> dict[str, float]:
@@ -63,6 +63,16 @@ class Asked:
         made = np.asarray(self.observe(state, demand, **self._named(call)), np.float64)
         if made.shape != state.shape:
             raise TypeError(f"observe gave an array of shape {made.shape}: must be {state.shape}")
+        return made
+
+    def lost(self, call: Any, scores: np.ndarray, valid: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What the router adds to the loss, [] float64, and its gradient [n,e] float32, or what `loss` raises."""
+        assert self.loss
+        value, gradient = self.loss(scores, valid, chosen, **self._named(call))
+        made = np.asarray(value, np.float64), np.asarray(gradient, np.float32)
+        if made[0].shape != () or made[1].shape != scores.shape:
+            shapes = " and ".join(str(array.shape) for array in made)
+            raise TypeError(f"loss gave arrays of shape {shapes}: must be (), a number, and {scores.shape}, its gradient")
         return made
 
     def choice(self, call: Any, scores: np.ndarray, valid: np.ndarray, state: np.ndarray) -> np.ndarray:
@@ -83,10 +93,8 @@ def _callback(asked: Asked) -> Callable[[Any, Any, Any], int]:
     def choose(_, call, chosen):
         try:
             n, e = call.n, call.e
-            scores = np.frombuffer(ffi.buffer(call.scores, 4 * n * e), np.float32).reshape(n, e).copy()
-            valid = np.frombuffer(ffi.buffer(call.valid, n), np.bool_).copy()
-            state = _array(call.state, e, np.float64)
-            np.frombuffer(ffi.buffer(chosen, n * e), np.bool_).reshape(n, e)[:] = asked.choice(call, scores, valid, state)
+            made = asked.choice(call, *_scores(call), _array(call.state, e, np.float64))
+            ffi.memmove(chosen, made.tobytes(), n * e)
             return 0
         except BaseException as error:  # noqa: BLE001 C gets the message, and ends what it does
             return _refuse(asked, call, error)
@@ -104,7 +112,11 @@ def _text_version(*functions: Optional[Function]) -> Optional[str]:
 
 
 def _array(address: Any, count: int, kind: Any) -> np.ndarray:
-    return np.frombuffer(ffi.buffer(address, 8 * count), kind).copy()
+    return np.frombuffer(ffi.buffer(address, np.dtype(kind).itemsize * count), kind).copy()
+
+
+def _scores(call: Any) -> tuple[np.ndarray, np.ndarray]:
+    return _array(call.scores, call.n * call.e, np.float32).reshape(call.n, call.e), _array(call.valid, call.n, np.bool_)
 
 
 def _refuse(asked: Asked, call: Any, error: BaseException) -> int:
@@ -128,6 +140,21 @@ def _observer(asked: Asked) -> Callable[[Any, Any, Any, Any], int]:
     return observe
 
 
+def _loser(asked: Asked) -> Callable[[Any, Any, Any, Any, Any], int]:
+    """`loss` as C calls it."""
+
+    def loss(_, call, chosen, value, gradient):
+        try:
+            marks = _array(chosen, call.n * call.e, np.bool_).reshape(call.n, call.e)
+            for address, made in zip((value, gradient), asked.lost(call, *_scores(call), marks)):
+                ffi.memmove(address, made.tobytes(), made.nbytes)
+            return 0
+        except BaseException as error:  # noqa: BLE001
+            return _refuse(asked, call, error)
+
+    return loss
+
+
 def _check_signature(name: str, function: Function, options: Mapping[str, Number]) -> None:
     try:
         inspect.signature(function).bind(*_GIVEN, **dict.fromkeys((*options, *_asked(function))))
@@ -148,6 +175,7 @@ def router(
     normalize_gates: bool = False,
     aux_loss_weight: float = 0.0,
     observe: Optional[Function] = None,
+    loss: Optional[Function] = None,
     summary: str = "",
     version: Optional[str] = None,
 ) -> Callable[[Function], Function]:
@@ -173,6 +201,8 @@ def router(
     observe: observe(state, demand, **options), called after each step of training, gives a state [e] float64 that
         starts at 0 and is kept with the model in single precision; demand [e] int64: tokens of the step that each
         expert took; the function gets it by a parameter `state`.
+    loss: loss(scores, valid, chosen, **options) gives what the loss has times the option aux_loss_weight, in the place of
+        the load-balancing loss: a number, and its gradient [n,e] by the scores, `chosen` being constant.
     normalize_gates, aux_loss_weight: defaults of the router's options.
     version: what checkpoints keep, and training goes on with no other; without it a checksum of the function's file, or
         in a script or notebook of the function.
@@ -193,14 +223,16 @@ def router(
         fields = dict(name=name, summary=told, looks=LOOKS.index(looks), choices=choices, capacity_factor=factor)
         fields.update(normalize_gates=normalize_gates, aux_loss_weight=aux_loss_weight)
         fields.update(choices_default=choices_default, draws=draws)
-        asked = Asked(function, list(own), observe)
+        asked = Asked(function, list(own), observe, loss)
         if function.__module__ != "__main__" and asked.file and os.path.isfile(asked.file):
             fields.update(file=asked.file, version=version)  # without a version the file's checksum is taken
         else:
-            fields.update(version=version or _text_version(function, observe))
+            fields.update(version=version or _text_version(function, observe, loss))
         fields["choose"] = ffi.callback(kinds["choose"], _callback(asked), error=1)
         if observe:
             fields["observe"] = ffi.callback(kinds["observe"], _observer(asked), error=1)
+        if loss:
+            fields["loss"] = ffi.callback(kinds["loss"], _loser(asked), error=1)
         native.fill(made, made, fields)
         for i, (option, value) in enumerate(own.items()):
             numbers = value if isinstance(value, tuple) else (value, 0.0, 0.0)

@@ -105,6 +105,12 @@ def keeps_state(router: str) -> bool:
     return lib.choir_router_is_plugin(native.text(router)) == 2
 
 
+def adds_loss(router: str) -> bool:
+    """Whether a router of somebody's has `loss`, in the place of the load-balancing one."""
+    takes = {field.key.rpartition(".")[2] for field in Config.router_options(router)}
+    return is_own(router) and "aux_loss_weight" in takes and "aux_scope" not in takes
+
+
 def router_config(router: str = "expert_choice", **options: Any) -> Config:
     """A config of a router: its paper's defaults, and what is given by name. ArgumentError names an option that the
     router does not take, or those that it takes, for one that does not exist."""

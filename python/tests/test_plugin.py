@@ -44,6 +44,26 @@ def own_top2(scores, valid, capacity, training):
     return chosen & valid[:, None]
 
 
+def balance(scores, valid, chosen):
+    """The load-balancing loss of two choices."""
+    count = valid.sum()
+    slope = np.where(valid[:, None], scores.shape[1] * chosen.sum(0) / count / 2 / count, 0)
+    return (slope * np.where(valid[:, None], scores, 0)).sum(), slope
+
+
+choir.router("own_balance", looks="nowhere", choices=2, aux_loss_weight=0.01, loss=balance)(own_top2)
+LOSSY = """
+import choir, numpy as np
+@choir.router("lossy", looks="nowhere", choices=2, aux_loss_weight=10, options={"tilt": 0.5},
+              loss=lambda scores, valid, chosen, tilt: (tilt * (scores * chosen).sum() / 99, tilt * chosen / 99))
+def lossy(scores, valid, capacity, training, tilt):
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :2]
+    chosen = np.zeros_like(scores, bool)
+    np.put_along_axis(chosen, best, True, axis=1)
+    return chosen & valid[:, None]
+"""
+
+
 @choir.router(
     "own_bias", looks="nowhere", choices=2, options={"rate": (0.001, 0, 1)},
     observe=lambda state, demand, rate: state + rate * np.sign(demand - demand.mean()),
@@ -72,6 +92,15 @@ class Routing(unittest.TestCase):
                     np.testing.assert_array_equal(a.cutoffs, b.cutoffs)
                 a, b = (choir.route_backward(scores_of(), d, n, aux_weight=0.5, **more) for n in (own, choirs))
                 np.testing.assert_array_equal(a, b)
+
+    def test_a_loss(self):
+        for more in ({}, {"valid": np.arange(N) % 7 != 2}):
+            a, b = (choir.route(scores_of(), name, **more) for name in ("own_balance", "topk"))
+            self.assertAlmostEqual(a.aux_loss, b.aux_loss, 6)
+            a, b = (choir.route_backward(scores_of(), None, n, aux_weight=3, **more) for n in ("own_balance", "topk"))
+            np.testing.assert_allclose(a, b, atol=1e-7)
+            self.assertTrue(a.any())
+        self.assertRaisesRegex(choir.ArgumentError, "aux_scope", choir.route, scores_of(), "own_balance", aux_scope="sequence")
 
     def test_what_a_function_asks_for(self):
         seen = {}
@@ -108,6 +137,10 @@ class Routing(unittest.TestCase):
         four = lambda s, v, c, t: own_ec(s, v, min(c, 4), t)  # noqa: E731
         self.refused(r"says that it looks nowhere.*token \d+", four, looks="nowhere")
         self.refused(r"says that it looks back.*token \d+", own_ec, looks="back")
+        self.refused("arrays of shape .2,. and .1,.: must be", none, loss=lambda *_: ([1, 2], [0]))
+        self.refused("ZeroDivisionError.*test_plugin.py, line", none, loss=lambda *_: (1 / 0, 0))
+        self.refused("its loss is nan", none, loss=lambda s, *_: (np.nan, s))
+        self.refused("gradient of token 0 at expert 0 is inf", none, loss=lambda s, *_: (0, np.full_like(s, np.inf)))
         self.refused("asked again", lambda s, *_: draw.random(s.shape) > 0.9)
         error = self.refused("IndexError.*test_plugin.py, line", lambda s, *_: s[N:][7])
         self.assertIsInstance(error.__cause__, IndexError)
@@ -187,6 +220,26 @@ class Program(unittest.TestCase):
         self.assertIn("--plugin FILE", self.run_program(*words)[2])
         self.assertIn("router.share is 2: must be", self.run_program(*words, f"--plugin={EXAMPLE}", "--set", "router.share=2")[2])
         self.assertIn("score, share): leave it out", self.run_program(*words, f"--plugin={EXAMPLE}", "--set", "router.cap=3")[2])
+
+    def test_a_loss(self):
+        (file := testing.directory() / "lossy.py").write_text(LOSSY)
+        testing.run()
+        choir.load_plugin(file)
+        config, data = testing.directory() / "config.json", testing.directory() / "data"
+        runs, weights = [testing.directory() / f"lossy-{i}" for i in range(3)], []
+        for run, tilt in zip(runs, (0.25, 0.25, 0)):
+            sets = [word for key in ("router.name=lossy", f"router.tilt={tilt}", "steps=2") for word in ("--set", key)]
+            if run is runs[0]:
+                code, _, told = self.run_program("train", "--config", config, "--data", data, "--out", run, *sets, "--plugin", file)
+                self.assertEqual(code, 0, told)
+            else:
+                options = choir.Config(config)
+                for key, value in (("router.name", "lossy"), ("router.tilt", tilt), ("steps", 2)):
+                    options.set(key, value)
+                choir.train(config=options, data=data, out=run)
+            weights.append((run / "checkpoints" / "00000002" / "model.safetensors").read_bytes())
+        self.assertEqual(weights[0], weights[1])
+        self.assertNotEqual(weights[0], weights[2])
 
     def test_what_is_no_plugin(self):
         for text, says in (("x = 1", "has no router"), ("import nope", "No module named 'nope'")):
@@ -334,6 +387,21 @@ class Torch(unittest.TestCase):
                 torch.testing.assert_close(a.aux_loss, b.aux_loss)
                 d = [torch.autograd.grad(r.gates.square().sum() + r.aux_loss, scores)[0] for r in (a, b)]
                 torch.testing.assert_close(*d)
+
+    def test_a_loss(self):
+        scores, valid = torch.tensor(scores_of(), requires_grad=True), torch.arange(N) % 7 != 2
+        for more in ({}, {"valid": valid}):
+            a, b = (choir.torch.route(scores, name, **more) for name in ("own_balance", "topk"))
+            torch.testing.assert_close(a.aux_loss, b.aux_loss)
+            torch.testing.assert_close(*(torch.autograd.grad(r.aux_loss, scores)[0] for r in (a, b)))
+        grads, x = [], torch.randn(3, N, 16)
+        for name in ("own_balance", "topk"):
+            torch.manual_seed(1)
+            layer = choir.torch.MoE(16, 24, E, router=name, aux_loss_weight=0.5)
+            run = torch.compile(layer, backend="aot_eager") if hasattr(torch.library, "custom_op") else layer
+            (run(x).square().mean() + layer.aux_loss).backward()
+            grads.append(layer.gate.weight.grad)
+        torch.testing.assert_close(*grads)
 
     def test_gates_of_its_own_are_refused(self):
         callback = native.ffi.callback("int(void *, const choir_plugin_call *, const uint8_t *, float *)", lambda *_: 0)

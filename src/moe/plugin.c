@@ -137,9 +137,10 @@ static int check_definition(const choir_plugin_router *r) {
                     "router '%s': capacity_factor is %g: must be at most 65536, and above 0 where experts choose "
                     "(choices is 0)",
                     r->name, r->capacity_factor);
-  if (!(r->aux_loss_weight >= 0) || (r->aux_loss_weight > 0 && !r->choices))
+  if (!(r->aux_loss_weight >= 0) || (r->aux_loss_weight > 0 && !r->choices && !r->loss))
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router '%s': aux_loss_weight is %g with choices %d: tokens that make choices have that loss",
+                    "router '%s': aux_loss_weight is %g with choices %d: tokens that make choices have that loss, and "
+                    "routers with one of their own (loss)",
                     r->name, r->aux_loss_weight, r->choices);
   if (r->observe && (!r->choices || r->looks == CHOIR_LOOKS_BACK || r->looks == CHOIR_LOOKS_AROUND))
     return ch_error(
@@ -148,10 +149,10 @@ static int check_definition(const choir_plugin_router *r) {
         "at no other outside of training; thresholds would have the place of the state",
         r->name, r->choices, (int)r->looks);
   if (r->reads && (r->reads != CHOIR_READS_IDS || !r->choices || r->looks > CHOIR_LOOKS_IN_TRAINING || r->gates ||
-                   r->normalize_gates || r->aux_loss_weight > 0))
+                   r->normalize_gates || r->loss || r->aux_loss_weight > 0))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': reads is %d: must be a choir_reads, and who reads ids has choices, looks at no other "
-                    "token outside of training, and has no gates, normalize_gates or aux_loss_weight",
+                    "token outside of training, and has no gates, normalize_gates, loss or aux_loss_weight",
                     r->name, (int)r->reads);
   if (r->gates && (r->normalize_gates || r->looks > CHOIR_LOOKS_IN_TRAINING))
     return ch_error(CHOIR_ERROR_ARGUMENT,
@@ -205,7 +206,9 @@ static void make_router(ch_plugin *p) {
   int ranked = g->looks == CHOIR_LOOKS_BACK || g->looks == CHOIR_LOOKS_AROUND, scored = g->reads == CHOIR_READS_SCORES;
   const unsigned of_scores = (g->gates ? 0 : CH_ROUTER_TAKES(normalize_gates)) | CH_ROUTER_TAKES(score) |
                              CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on) |
-                             (g->choices ? CH_ROUTER_TAKES_BALANCE : 0);
+                             (g->loss      ? CH_ROUTER_TAKES(aux_loss_weight)
+                              : g->choices ? CH_ROUTER_TAKES_BALANCE
+                                           : 0);
   p->router = (ch_router){
       .name = g->name,
       .summary = g->summary,
@@ -217,6 +220,7 @@ static void make_router(ch_plugin *p) {
       .choices = g->choices,
       .by_step = g->observe != NULL,
       .draws = g->draws,
+      .own_loss = g->loss != NULL,
       .on_host = 1,
       .defaults = {.capacity_factor = g->capacity_factor,
                    .normalize_gates = g->normalize_gates != 0,

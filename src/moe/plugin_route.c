@@ -90,41 +90,53 @@ int ch_plugin_choose(const ch_plugin *p, const choir_plugin_call *call, uint8_t 
   return check_marks(p, call, chosen);
 }
 
-static int check_scores(const ch_plugin *p, const choir_plugin_call *call) {
+/* value [n,e] must be finite for valid tokens, with marks [n,e] where these are 1. */
+static int check_finite(const ch_plugin *p, const choir_plugin_call *call, const char *what, const uint8_t *marks,
+                        const float *value) {
   for (int t = 0; t < call->n; t++)
-    for (int i = 0; i < call->e && call->valid[t]; i++)
-      if (!isfinite(call->scores[(int64_t)t * call->e + i]))
-        return ch_error(CHOIR_ERROR_NUMERIC, "router '%s': the score of token %d for expert %d is %g", p->given.name, t,
-                        i, (double)call->scores[(int64_t)t * call->e + i]);
+    for (int i = 0; i < call->e && call->valid[t]; i++) {
+      int64_t at = (int64_t)t * call->e + i;
+      if ((!marks || marks[at]) && !isfinite(value[at]))
+        return ch_error(CHOIR_ERROR_NUMERIC, "router '%s': the %s of token %d at expert %d is %g", p->given.name, what,
+                        t, i, (double)value[at]);
+    }
   return CHOIR_OK;
 }
 
 static int set_gates(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen, float *gates) {
   if (!p->given.gates) return CHOIR_OK;
   if (p->given.gates(p->given.context, call, chosen, gates)) return said(p, call);
-  for (int t = 0; t < call->n; t++)
-    for (int i = 0; i < call->e; i++)
-      if (chosen[(int64_t)t * call->e + i] && !isfinite(gates[(int64_t)t * call->e + i]))
-        return ch_error(CHOIR_ERROR_NUMERIC, "router '%s': the gate of token %d at expert %d is %g", p->given.name, t,
-                        i, (double)gates[(int64_t)t * call->e + i]);
-  return CHOIR_OK;
+  return check_finite(p, call, "gate", chosen, gates);
+}
+
+static int set_loss(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen, double *loss,
+                    float *gradient) {
+  if (!p->given.loss) return CHOIR_OK;
+  if (p->given.loss(p->given.context, call, chosen, loss, gradient)) return said(p, call);
+  if (!isfinite(*loss)) return ch_error(CHOIR_ERROR_NUMERIC, "router '%s': its loss is %g", p->given.name, *loss);
+  return check_finite(p, call, "loss's gradient", NULL, gradient);
 }
 
 /* ---- in a layer */
 
-/* Arrays of the host for a call; gates NULL: they are scores. */
+/* Arrays of the host for a call, NULL what the router leaves to the core: gates are scores then, and so on. */
 typedef struct {
-  float *scores, *gates;
+  float *scores, *gates, *gradient; /* of `loss` */
+  double loss;
   double *state; /* [e] */
   uint8_t *valid, *chosen;
-  int *choice; /* [n,choices], -1: none; NULL: experts choose */
+  int *choice; /* [n,choices], -1: none; for the load-balancing loss */
 } arrays;
+
+/* Experts a token of which the core makes a load-balancing loss. */
+static int balanced_choices(const ch_route_args *a) { return a->router->own_loss ? 0 : ch_router_choices(a->options); }
 
 static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p) {
   int64_t cells = (int64_t)a->n * a->e;
-  int choices = ch_router_choices(a->options);
+  int choices = balanced_choices(a);
   return (arrays){.scores = CH_NEW_HOST(&x->scratch, float, cells),
                   .gates = p->given.gates ? CH_NEW_HOST(&x->scratch, float, cells) : NULL,
+                  .gradient = p->given.loss ? CH_NEW_HOST(&x->scratch, float, cells) : NULL,
                   .state = CH_NEW_HOST(&x->scratch, double, a->e),
                   .valid = CH_NEW_HOST(&x->scratch, uint8_t, a->n),
                   .chosen = CH_NEW_HOST(&x->scratch, uint8_t, cells),
@@ -135,8 +147,9 @@ static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p)
 static int same_choice(ch_exec *x, const ch_plugin *p, const arrays *of, size_t cells) {
   char what[80];
   snprintf(what, sizeof what, "choice of router '%s'", p->given.name);
-  uint64_t gates = of->gates ? XXH64(of->gates, cells * sizeof *of->gates, 0) : 0;
-  const ch_fact facts[] = {{what, XXH64(of->chosen, cells, gates)}};
+  uint64_t hash = of->gates ? XXH64(of->gates, cells * sizeof *of->gates, 0) : 0;
+  if (of->gradient) hash = XXH64(of->gradient, cells * sizeof *of->gradient, XXH64(&of->loss, sizeof of->loss, hash));
+  const ch_fact facts[] = {{what, XXH64(of->chosen, cells, hash)}};
   return CH_SAME(x->comm, facts);
 }
 
@@ -151,12 +164,13 @@ static void say_idle(const ch_route_args *a, const ch_plugin *p, const arrays *o
 }
 
 /* Asks the router, of which every rank has all scores; what is wrong leaves nobody chosen, on every rank. */
-static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, const arrays *of, choir_plugin_call *call) {
+static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *of, choir_plugin_call *call) {
   size_t cells = (size_t)a->n * (size_t)a->e;
   const real *scores = CH_AS_HOST(const real, a->routing->scores);
   for (size_t i = 0; i < cells; i++) of->scores[i] = scores ? (float)scores[i] : 0;
   for (int t = 0; t < a->n; t++) of->valid[t] = !a->tokens.mask || a->tokens.mask[t];
   if (of->gates) memset(of->gates, 0, cells * sizeof *of->gates);
+  if (of->gradient) memset(of->gradient, 0, cells * sizeof *of->gradient);
   call->layer = (int)a->draws.rng.sub;
   call->sequence_length = a->sequence_length > 0 ? a->sequence_length : a->n;
   call->seed = a->draws.rng.seed;
@@ -167,9 +181,10 @@ static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, const ar
   call->state = of->state;
   call->scores = of->scores;
   call->valid = of->valid;
-  int code = check_scores(p, call);
+  int code = check_finite(p, call, "score", NULL, of->scores);
   if (!code) code = ch_plugin_choose(p, call, of->chosen);
   if (!code) code = set_gates(p, call, of->chosen, of->gates);
+  if (!code) code = set_loss(p, call, of->chosen, &of->loss, of->gradient);
   code = ch_comm_agree(x->comm, code);
   if (!code) code = same_choice(x, p, of, cells);
   if (!code) return say_idle(a, p, of, call);
@@ -198,6 +213,15 @@ static void fill_record(const ch_route_args *a, const arrays *of) {
   begin[a->e] = slot;
 }
 
+/* The router's own loss, and its gradient, which padding has none of. */
+static void fill_loss(const ch_route_args *a, const arrays *of) {
+  real *dloss = CH_AS_HOST(real, a->routing->dloss);
+  *CH_AS_HOST(double, a->routing->counts.aux_loss) = of->loss;
+  for (int64_t t = 0; t < a->n; t++)
+    for (int64_t at = t * a->e; at < (t + 1) * a->e; at++)
+      dloss[at] = of->valid[t] ? a->scale.aux * (real)of->gradient[at] : 0;
+}
+
 /* The experts of each token, of a record on the host. */
 static void fill_choices(const ch_route_args *a, int per_token, const int *begin, const int *token, int *choice) {
   for (int64_t i = 0; i < (int64_t)a->n * per_token; i++) choice[i] = -1;
@@ -221,6 +245,7 @@ void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
   if (!ch_counting(x)) {
     ask(x, a, p, &of, &call);
     fill_record(a, &of);
+    if (of.gradient) fill_loss(a, &of);
     if (of.choice)
       fill_choices(a, call.choices, CH_AS_HOST(const int, r->expert_begin), CH_AS_HOST(const int, r->slot_token),
                    of.choice);
@@ -231,7 +256,7 @@ void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
     return;
   }
   if (!of.gates) ch_router_gates_from_scores(x, a);
-  ch_choices c = {.per_token = call.choices, .choice = CH_AS_DEV(int, of.choice)};
+  ch_choices c = {.per_token = balanced_choices(a), .choice = CH_AS_DEV(int, of.choice)};
   if (c.per_token) ch_choices_balance(x, a, &c);
 }
 
@@ -279,7 +304,9 @@ void ch_plugin_backward(ch_exec *x, const ch_route_args *a) {
     CH_OP(x, copy, .count = (int64_t)a->n * a->e, .y = a->routing->dscores);
   else
     ch_router_gates_backward(x, a);
-  int choices = ch_router_choices(a->options);
+  if (a->router->own_loss)
+    CH_OP(x, copy, .count = (int64_t)a->n * a->e, .x = a->routing->dloss, .y = a->routing->dscores, .accumulate = 1);
+  int choices = balanced_choices(a);
   if (!choices) return;
   int64_t count = (int64_t)a->n * choices;
   int *choice = CH_NEW_HOST(&ch_host(x)->scratch, int, count);

@@ -19,6 +19,7 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, 
   }
   if (a->options->normalize_gates) r->gate_sum = CH_NEW(keep, real, a->n);
   if (a->options->z_loss_weight > 0) r->lse = CH_NEW(keep, real, a->n);
+  if (a->router->own_loss) r->dloss = CH_NEW(keep, real, (int64_t)a->n * a->e);
 }
 
 /* One copy to the host, of scores, logits or ids, whichever the router reads; one of the record back. */
@@ -30,6 +31,7 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   ch_record_alloc(&host->scratch, &own.record, a->n, a->e, r->record.max_slots);
   ch_route_counts_alloc(host, &host->scratch, &own.counts, a->e);
   ch_route_args there = *a;
+  if (a->router->own_loss) own.dloss = CH_NEW(&host->scratch, real, (int64_t)a->n * a->e);
   if (r->scores) own.scores = CH_AS_DEV(real, ch_get(x, r->scores, cells));
   if (r->logits && !r->scores) own.logits = CH_AS_DEV(real, ch_get(x, r->logits, cells));
   if (a->router->reads == CH_READS_IDS)
@@ -55,9 +57,10 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
                {r->counts.demand, own.counts.demand, e * sizeof(int)},
                {r->counts.cutoff, own.counts.cutoff, e * sizeof(real)},
                {r->counts.dropped, own.counts.dropped, sizeof(int64_t)},
-               {r->counts.aux_loss, own.counts.aux_loss, sizeof(double)}};
+               {r->counts.aux_loss, own.counts.aux_loss, sizeof(double)},
+               {r->dloss, own.dloss, a->router->own_loss ? cells : 0}};
   for (size_t i = 0; i < sizeof array / sizeof *array; i++)
-    ch_write(x, array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
+    if (array[i].bytes) ch_write(x, array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
 }
 
 void ch_route_only(ch_exec *x, const ch_route_args *a) {

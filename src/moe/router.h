@@ -76,6 +76,7 @@ typedef struct ch_routing {
   ch_route_tally tally;
   real CH_DEV *gate_sum; /* [n] of each token's gates before they were scaled, or NULL: they were not */
   real CH_DEV *lse;      /* [n] log sum exp of each token's logits, or NULL: there is no z-loss */
+  real CH_DEV *dloss;    /* [n,e] gradient of the router's own loss, times scale.aux, or NULL: it has none */
   /* [n,e] X Wg and S of these, or NULL if the router reads neither. With several ranks, logits have this rank's rows if
    * the router reads scores, else all rows; scores have this rank's rows if experts choose at their owners, else all
    * rows. A router reads logits or scores, never both. */
@@ -153,6 +154,7 @@ typedef struct ch_router {
                        even shares */
   int by_step;      /* in training `observe` reads nothing but the demand of all micro-batches of a step */
   int draws;        /* in training, whatever the options say */
+  int own_loss;     /* in the place of the load-balancing one: `route` leaves its gradient */
   int on_host;      /* `route` is a solver for the host: called on an executor whose memory is the host's */
   ch_router_spec defaults; /* what differs from router.def, where 0 stands for a default that is kept */
   /* Where it looks by these options, in training or else; NULL: `looks`, whatever they say. */

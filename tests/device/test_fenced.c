@@ -4,6 +4,7 @@
 #include "fenced.h"
 #include "model/config.h"
 #include "moe/router.h"
+#include "own_routers.h"
 #include "program.h"
 
 typedef struct {
@@ -51,6 +52,7 @@ static const variant variants[] = {
     {"capped_expert_choice", "router.solver=dykstra"},
     {"capped_expert_choice", "router.solver=dykstra router.solver_stages=4"},
     {"base", ""},
+    {"own_balance", "accumulate=2"},
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
@@ -126,6 +128,8 @@ static void runs_are_the_same_bytes(void **state) {
   }
 }
 
-static int setup(void **state) { return program_setup(state) || ch_backend_register(&fence_backend); }
+static int setup(void **state) {
+  return program_setup(state) || choir_router_register(&own_balance) || ch_backend_register(&fence_backend);
+}
 
 TEST_MAIN(setup, program_directory_remove, every_router_is_among_them, runs_are_the_same_bytes)

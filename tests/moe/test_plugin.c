@@ -3,9 +3,6 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "comm/collective.h"
-#include "forked_comm.h"
-#include "handle/ranks.h"
 #include "model/config.h"
 #include "model_testing.h"
 #include "own_routers.h"
@@ -93,70 +90,40 @@ static void same_training(void **state) {
   }
 }
 
-/* ---- ranks: every one asks the router, for all tokens */
-
-static uint64_t *of_one; /* what one process found, in memory that all share */
-
-static int step_on(const ch_comm *comm, const char *router, uint64_t *weights) {
+/* Two micro-batches of different padding, so that their mean counts. */
+static choir_trainer_result lossy_step(const char *router, const char *weight) {
   choir_config c = model_config(router);
-  test_set(&c, "shards=4 accumulate=2");
-  const choir_ranks ranks = {.comm = comm, .replicas = 1, .hidden = 1};
-  choir_model_options run = {.size = sizeof run, .threads = 1 + comm->size % 2, .ranks = &ranks};
+  test_set(&c, "accumulate=2 router.score=softmax router.aux_loss_weight=%s", weight);
+  choir_model *model = model_fresh(&c);
+  choir_trainer *trainer;
   choir_trainer_result r;
-  choir_model *model;
-  ch_trainer t;
-  static int32_t token[2 * MODEL_B * MODEL_T];
-  model_tokens(token, 2 * MODEL_B * MODEL_T, 4);
-  test_ok(ch_model_prepare(&c, &run, &model));
-  model_trainer(model, &t);
-  test_ok(ch_params_init(&model->net.params, model->x.memory, 5, 1));
-  ch_model_weights_changed(model);
-  int code = ch_trainer_step(&t, token, token, &r);
-  *weights = 1;
-  for (int i = 0; i < model->net.params.count + model->net.params.buffers && !code; i++) {
-    const ch_param *p = &model->net.params.p[i];
-    real *whole = test_new(p->whole);
-    test_ok(ch_param_collect(p, &model->x, 0, whole));
-    *weights = XXH64(whole, (size_t)p->whole * sizeof *whole, *weights);
-    free(whole);
+  static int32_t tokens[2 * MODEL_B * MODEL_T];
+  model_tokens(tokens, 2 * MODEL_B * MODEL_T, 4);
+  test_ok(choir_trainer_create(model, NULL, &trainer));
+  test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+  choir_trainer_free(trainer);
+  choir_model_free(model);
+  return r;
+}
+
+/* A loss of its own has the value, weight and gradient of the load-balancing loss that it repeats. */
+static void loss_of_its_own(void **state) {
+  choir_trainer_result own = lossy_step("own_balance", "10"), topk = lossy_step("topk", "10"),
+                       without = lossy_step("own_balance", "0");
+  assert_true(topk.aux_loss > 1 && fabs(own.aux_loss / topk.aux_loss - 1) < 1e-6);
+  assert_true(fabs(own.gradient_norm / topk.gradient_norm - 1) < 1e-5);
+  assert_true(fabs(without.gradient_norm / topk.gradient_norm - 1) > 1e-3 && without.aux_loss == 0);
+  float scores[N * E], dscores[2][N * E];
+  uint8_t valid[N];
+  fill_scores(scores, N, E, 1);
+  for (int t = 0; t < N; t++) valid[t] = t % 5 != 3;
+  for (int j = 0; j < 2; j++) {
+    const ch_router_spec o = test_router(j ? "topk" : "own_balance");
+    choir_route_request r = {.config = test_config_of(&o), .n = N, .e = E, .scores = scores, .valid = valid};
+    test_ok(choir_route_backward(&r, NULL, 0.5, dscores[j]));
   }
-  ch_trainer_free(&t);
-  return code;
-}
-
-static int step_alike(const ch_comm *comm, void *context) {
-  uint64_t weights;
-  test_ok(step_on(comm, context, &weights));
-  if (comm->size == 1) *of_one = weights;
-  return weights != *of_one;
-}
-
-static void same_on_ranks(void **state) {
-  of_one = mmap(NULL, sizeof *of_one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  for (int i = 0; i < TWINS; i++)
-    for (int size = 1; size <= 4; size *= 2)
-      if (forked_run(size, 0, step_alike, (void *)twins[i].own)) fail_msg("%s: %d ranks", twins[i].own, size);
-}
-
-static int this_rank;
-static int choose_by_rank(void *context, const choir_plugin_call *call, uint8_t *chosen) {
-  if (this_rank != 1) return best_experts(context, call, chosen);
-  for (int t = 0; t < call->n; t++) chosen[(int64_t)t * call->e] = call->valid[t];
-  return 0;
-}
-
-static int step_divided(const ch_comm *comm, void *context) {
-  uint64_t weights;
-  this_rank = comm->rank;
-  return step_on(comm, "divided", &weights) != CHOIR_ERROR_ARGUMENT || !strstr(choir_error_message(), "divided");
-}
-
-static void ranks_that_choose_otherwise(void **state) {
-  choir_plugin_router divided = own_top2;
-  divided.name = "divided";
-  divided.choose = choose_by_rank;
-  test_ok(choir_router_register(&divided));
-  if (forked_run(2, 0, step_divided, NULL)) fail_msg("what one rank alone chose was believed");
+  for (int i = 0; i < N * E; i++) assert_true(fabsf(dscores[0][i] - dscores[1][i]) < 1e-7f);
+  assert_true(dscores[0][0] > 0);
 }
 
 /* ---- what is refused */
@@ -183,6 +150,15 @@ static int misbehave(void *context, const choir_plugin_call *call, uint8_t *chos
 static int bad_gates(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates) {
   for (int i = 0; i < call->n * call->e; i++) gates[i] = wrong ? NAN : 0.25f;
   return 0;
+}
+
+static int bad_loss(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss,
+                    float *gradient) {
+  *loss = wrong == 1 ? NAN : 1;
+  gradient[call->n * call->e - 1] = NAN; /* of padding */
+  if (wrong == 2) gradient[7] = INFINITY;
+  strcpy(call->message, "there is no tea");
+  return wrong == 3;
 }
 
 /* Routes with a router; gives the code, the message being choir's. */
@@ -221,6 +197,12 @@ static void not_believed(void **state) {
   wrong = 1;
   assert_int_equal(route_with(&router, gates), CHOIR_ERROR_NUMERIC);
   assert_non_null(strstr(choir_error_message(), "gate of token 0"));
+  static const char *const lost[] = {NULL, "its loss is nan", "the loss's gradient of token 1 at expert 3", "no tea"};
+  router.gates = NULL, router.loss = bad_loss;
+  for (wrong = 0; wrong <= 3; wrong++) {
+    int code = route_with(&router, gates);
+    if (!lost[wrong] ? code : !code || !strstr(choir_error_message(), lost[wrong])) fail_msg("%d: %d", wrong, code);
+  }
   router = own_ec;
   router.name = "crowded";
   router.choose = misbehave;
@@ -308,7 +290,7 @@ static void definitions(void **state) {
   refused(&r, "router 'fresh': other.c has one of that name, and third.c another");
   r.file = NULL;
   refused(&r, "router 'fresh': other.c has one of that name, and the program another");
-  r.reserved[3] = 1;
+  r.reserved[2] = 1;
   assert_int_equal(choir_router_register(&r), CHOIR_ERROR_UNSUPPORTED);
 }
 
@@ -395,6 +377,5 @@ static void from_a_file(void **state) {
   assert_int_equal(choir_plugin_load("absent.so"), CHOIR_ERROR_IO);
 }
 
-TEST_MAIN(register_twins, NULL, same_on_ranks, ranks_that_choose_otherwise, same_matrix, same_training, not_believed,
-          ends_the_step, draws_by_number, definitions, options, another_version,
-          from_a_file) /* what forks comes before what has threads */
+TEST_MAIN(register_twins, NULL, same_matrix, same_training, loss_of_its_own, not_believed, ends_the_step,
+          draws_by_number, definitions, options, another_version, from_a_file)

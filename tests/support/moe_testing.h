@@ -226,6 +226,7 @@ static inline void router_run(layer_case *c, const real *dgate) {
     ch_record_alloc(&x.tape, &r.record, c->n, c->e,
                     c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
     ch_route_counts_alloc(&x, &x.tape, &r.counts, c->e);
+    if (router->own_loss) r.dloss = CH_NEW(&x.tape, real, (int64_t)c->n * c->e);
     r.counts.capacity = -1;
     ch_route_args a = case_route(c);
     if (!pass) a.tokens.mask = NULL;

@@ -180,6 +180,7 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
         raise UnsupportedError(f"router '{router}' keeps a state (observe), which only choir's own training moves")
     made.own = host.is_own(router)  # a plug-in: libchoir asks it, on the host
     made.ranked = made.own and "decay" in taken
+    made.adds_loss = host.adds_loss(router)
     made.choices = made.experts_per_token if "experts_per_token" in taken else made.cap
     made.reads_ids = router == "hash" or (made.own and "score" not in taken)
     if made.own and not made.reads_ids and "normalize_gates" not in taken:

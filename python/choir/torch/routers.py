@@ -87,7 +87,7 @@ def _capped_expert_choice(q: Request) -> dict:
         return _expert_choice(q)
     index, held, k, pooled = _pools(q)
     k = torch.minimum(k, o.cap * held.sum(1) // e)
-    taken, beta, demand, _ = on_host_op(pooled, held, None, None, q.training, 0, o.given)
+    taken, beta, demand, *_ = on_host_op(pooled, held, None, None, q.training, 0, o.given)
     per_token = o.cap if o.solver == "exact" else e
     made = {"taken": _by_token(index, taken, n), "demand": demand, "per_token": per_token}
     return {**made, "cutoffs": select.mean_cutoff(beta.masked_fill((k < 1)[:, None], math.inf).to(q.scores.dtype))}
@@ -98,15 +98,16 @@ def _on_host(q: Request, scores: Tensor) -> dict:
     seed = torch.randint(1 << 62, (), device=scores.device) if training and q.options.own else None
     tokens = q.tokens if q.options.reads_ids else None
     asked = (scores[None], q.valid_or_all()[None], tokens, seed, training, q.layer, q.options.given)
-    taken, cutoffs, demand, dropped = on_host_op(*asked)
-    return {"taken": taken[0], "cutoffs": cutoffs[0].to(scores.dtype), "demand": demand, "dropped": dropped}
+    taken, cutoffs, demand, dropped, loss, slope = on_host_op(*asked)
+    made = {"taken": taken[0], "cutoffs": cutoffs[0].to(scores.dtype), "demand": demand, "dropped": dropped}
+    return {**made, "loss": (loss, slope[0])} if q.options.adds_loss else made
 
 
 def _global_topk(q: Request) -> dict:
     o, (n, e) = q.options, q.scores.shape
     index, held, _, pooled = _pools(q)
     if o.cap:
-        taken, cutoffs, demand, dropped = on_host_op(pooled, held, None, None, q.training, 0, o.given)
+        taken, cutoffs, demand, dropped, *_ = on_host_op(pooled, held, None, None, q.training, 0, o.given)
     else:
         made = [_best_pairs(q.factor, scores, among) for scores, among in zip(pooled, held)]
         taken, demand, dropped, cutoffs = (torch.stack(each) for each in zip(*made))
@@ -253,8 +254,8 @@ def by_thresholds(name: str, options: Any) -> bool:
 
 
 def balanced(name: str, options: Any) -> bool:
-    """Whether a loss balances the router."""
-    return name in WITH_LOSS or (options.own and options.choices > 0 and not options.reads_ids)
+    """Whether a loss balances the router, or is its own."""
+    return name in WITH_LOSS or options.adds_loss or (options.own and options.choices > 0 and not options.reads_ids)
 
 
 def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict) -> Tensor:
@@ -293,6 +294,8 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
     n, e = scores.shape
     if not balanced(q.name, q.options) or ("choice" not in made and not q.options.own):
         return None
+    if q.options.adds_loss:
+        return _own_loss(q, scores, *made["loss"]) if "loss" in made else None
     choice = made.get("choice")
     choice = choice[:, :1] if q.name == "gshard_top2" else choice
     by_sequence = q.options.aux_scope == "sequence" and (q.sequence_length > 0 or len(q.lengths) > 0)
@@ -317,6 +320,12 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
     held, f, P = (x.new_zeros(groups, x.shape[1]).index_add(0, group, x) for x in (part, asked, live))
     each = (e + nulls) * (f * P).sum(1) / held[:, 0].clamp(min=1) ** 2
     return each.sum() / (held > 0).sum().clamp(min=1)
+
+
+def _own_loss(q: Request, scores: Tensor, loss: Tensor, slope: Tensor) -> Tensor:
+    """A plug-in's, by its value and gradient."""
+    live = scores if q.valid is None else torch.where(q.valid[:, None], scores, 0.0)
+    return loss.to(scores.dtype) + (slope.to(scores.dtype) * (live - live.detach())).sum()
 
 
 def _sequences(q: Request) -> tuple[Tensor, int]:
@@ -371,7 +380,8 @@ def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **ask
         slot_gates = gates.t().gather(1, made["slots"]) if q.options.normalize_gates else held
         worst = held.detach().view(held.shape[0], full, -1)[:, :, -1]
         made["cutoffs"] = worst[:, 0] if full == 1 else worst.double().mean(1).to(worst.dtype)
-    made.pop("asks", None)
+    for name in ("asks", "loss"):
+        made.pop(name, None)
     made = {"cutoffs": None, "slots": None, "dropped": None, **made}
     made.update(choice=chosen, slot_gates=slot_gates, choice_gates=choice_gates)
     routing = Routing(gates, aux_loss, z_loss, **made)

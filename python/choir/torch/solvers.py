@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..routing import adds_loss, route_backward
 from ..routing import route as host_route
 from .select import comparable, count, per_expert
 
@@ -51,7 +52,7 @@ def on_host(
 ) -> List[Tensor]:
     """libchoir's routing of each pool alone, in float32: scores [pools,n,e], held [pools,n], ids [n], the seed [] of draws,
     and the router's options as JSON, to taken [pools,n,e] bool, cutoffs [pools,e], demand [e] and dropped [] of all
-    pools."""
+    pools, and of routers with a loss of their own this [] and its gradient [pools,n,e], else [0]."""
     e, options = scores.shape[2], json.loads(router)
     given, held = (a.detach().cpu().numpy() for a in (scores.float(), held))
     lowest = np.finfo(np.float32).min
@@ -67,7 +68,11 @@ def on_host(
         taken[pool, routing.token, routing.expert] = True
     cutoffs = [np.full(e, np.inf, np.float32) if routing.cutoffs is None else routing.cutoffs for routing in made]
     demand, dropped = sum(routing.demand for routing in made), sum(routing.dropped for routing in made)
-    found = (taken[:, : scores.shape[1]], np.stack(cutoffs), demand, np.array(dropped))
+    loss, slope = np.float32(sum(routing.aux_loss for routing in made)), np.zeros(0, np.float32)
+    if adds_loss(options["router"]):
+        each = [route_backward(s, None, valid=h, aux_weight=1.0, **options) for s, h in zip(given, held)]
+        slope = np.stack(each)[:, : scores.shape[1]]
+    found = (taken[:, : scores.shape[1]], np.stack(cutoffs), demand, np.array(dropped), loss, slope)
     return [torch.from_numpy(np.array(a)).to(scores.device) for a in found]
 
 
@@ -79,7 +84,9 @@ def _on_host_fake(scores, held, tokens, seed, training, layer, router):
     pools, _, e = scores.shape
     counts = (scores.new_empty(size, dtype=torch.int64) for size in ((e,), ()))
     cutoffs = scores.new_empty(pools, e, dtype=torch.float32)
-    return [torch.empty_like(scores, dtype=torch.bool), cutoffs, *counts]
+    slope = scores.shape if adds_loss(json.loads(router)["router"]) else (0,)
+    losses = (scores.new_empty(size, dtype=torch.float32) for size in ((), slope))
+    return [torch.empty_like(scores, dtype=torch.bool), cutoffs, *counts, *losses]
 
 
 def _operator(function, fake):

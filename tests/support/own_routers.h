@@ -1,5 +1,5 @@
-/* Two routers that choir has never seen (choir/plugin.h). They do what two of choir's own do, so that whole runs must
- * have the same bits. */
+/* Routers that choir has never seen (choir/plugin.h). They do what choir's own do, so that whole runs must have the
+ * same bits; own_balance sums up its loss in another order. */
 #ifndef CH_TESTS_OWN_ROUTERS_H
 #define CH_TESTS_OWN_ROUTERS_H
 
@@ -45,6 +45,25 @@ static inline int move_prices(void *context, const choir_plugin_call *call, cons
   return 0;
 }
 
+/* The load-balancing loss of two choices a token. */
+static inline int balance_two(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss,
+                              float *gradient) {
+  int valid = 0;
+  for (int t = 0; t < call->n; t++) valid += call->valid[t];
+  *loss = 0;
+  for (int i = 0; i < call->e && valid; i++) {
+    int held = 0;
+    for (int t = 0; t < call->n; t++) held += chosen[(int64_t)t * call->e + i];
+    double share = (double)call->e * held / valid / 2 / valid;
+    for (int t = 0; t < call->n; t++) {
+      int64_t at = (int64_t)t * call->e + i;
+      gradient[at] = (float)share;
+      if (call->valid[t]) *loss += share * (double)call->scores[at];
+    }
+  }
+  return 0;
+}
+
 static const choir_plugin_router own_ec = {.name = "own_ec",
                                            .summary = "as expert_choice",
                                            .looks = CHOIR_LOOKS_AROUND,
@@ -56,6 +75,13 @@ static const choir_plugin_router own_top2 = {.name = "own_top2",
                                              .choices = 2,
                                              .aux_loss_weight = 0.01,
                                              .choose = best_experts};
+static const choir_plugin_router own_balance = {.name = "own_balance",
+                                                .summary = "as topk, which balances by a loss of its own",
+                                                .looks = CHOIR_LOOKS_NOWHERE,
+                                                .choices = 2,
+                                                .aux_loss_weight = 0.01,
+                                                .choose = best_experts,
+                                                .loss = balance_two};
 static const choir_plugin_router own_bias = {.name = "own_bias",
                                              .summary = "as bias_balanced",
                                              .looks = CHOIR_LOOKS_NOWHERE,
@@ -68,6 +94,7 @@ static inline void register_own_routers(void) {
   test_ok(choir_router_register(&own_bias));
   test_ok(choir_router_register(&own_ec));
   test_ok(choir_router_register(&own_top2));
+  test_ok(choir_router_register(&own_balance));
 }
 
 #endif
