@@ -1,7 +1,7 @@
 """alone.py text RUN... | images [--work DIR] [--data DIR] | report: what models of expert choice lose when a token is
 served alone, by four rules: thresholds; the router's best K; a predictor, from the token who would take it, with as even
 loads as thresholds have, and where it finds that likelier than not (Mixture-of-Depths, 2404.02258; DiffMoE, 2503.14487).
-A line a model in results/alone.jsonl; the table of docs/causality.md. Takes PyTorch 2.
+A line a model in alone.jsonl, which is not run again; the table of docs/causality.md. Takes PyTorch 2.
 
 Predictors are trained on models that are done, on as many batches of training text as the models were, or pictures."""
 
@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 LAB = pathlib.Path(__file__).resolve().parent
-RESULTS, PAGE = LAB / "results/alone.jsonl", LAB.parent / "docs/causality.md"
+RESULTS, PAGE = LAB / "alone.jsonl", LAB.parent / "docs/causality.md"
 STEPS, LAST = 500, 50  # of a predictor; its thresholds are means over the last
 LATER = 10000  # the number of their first batch: none that a model saw
 HELD = 1280  # windows of held-out text
@@ -99,10 +99,15 @@ def losses(model, layers, batch, evaluate):
     return found
 
 
-def store(line):
-    with open(RESULTS, "a") as out:
-        out.write(json.dumps(line) + "\n")
-    print(line, flush=True)
+def stored():
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def store(model, seed, measure):
+    """Adds a line, unless the model has one."""
+    if (model, seed) not in [(line["model"], line["seed"]) for line in stored()]:
+        with open(RESULTS, "a") as out:
+            out.write(json.dumps({"model": model, "seed": seed, **measure()}) + "\n")
 
 
 def rounded(loss, each):
@@ -110,7 +115,7 @@ def rounded(loss, each):
 
 
 def text(run):
-    """A checkpoint of `choir study run lost`, on the data that it was trained on."""
+    """A checkpoint of `choir study run lost`, on the data that it was trained on: a name, a seed, and what measures it."""
     import choir.torch
     import torch
     import torch.nn.functional as F
@@ -138,11 +143,11 @@ def text(run):
         return rounded(total / (len(order) * T), taken / len(order))
 
     name = f"text, {config['router.capacity_factor']:g} of {config['experts']}"
-    return {"model": name, "seed": config["train.seed"], **losses(made, layers, batch, evaluate)}
+    return name, config["train.seed"], lambda: losses(made, layers, batch, evaluate)
 
 
 def pictures(weights, seed, steps, data):
-    """Weights of arm ec-batch of lab/images."""
+    """The same of weights of arm ec-batch of lab/images."""
     sys.path.insert(0, str(LAB / "images"))
     import images
     import run
@@ -162,7 +167,7 @@ def pictures(weights, seed, steps, data):
             taken.append(np.mean([layer.routing.taken.float().sum(1).mean().item() for layer in layers]))
         return rounded(np.mean(loss), np.mean(taken))
 
-    return {"model": f"pictures, {steps} steps", "seed": seed, **losses(model, layers, batch, evaluate)}
+    return f"pictures, {steps} steps", seed, lambda: losses(model, layers, batch, evaluate)
 
 
 def table():
@@ -170,7 +175,7 @@ def table():
     sys.path.insert(0, str(LAB.parent / "python"))
     from choir.study.statistics import of_values
 
-    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    lines = sorted(stored(), key=lambda line: (line["model"], line["seed"]))
     yield "| model | seeds | loss by batch | " + " | ".join(RULES.values()) + " |\n|---|--:|--:|" + "--:|" * len(RULES)
     for model in dict.fromkeys(line["model"] for line in lines):
         some, cells = [line for line in lines if line["model"] == model], []
@@ -208,14 +213,14 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     for run in o.runs if o.what == "text" else ():
-        store(text(run))
+        store(*text(run))
     if o.what == "images":
         import run as study
 
         data = study.data_of("clothes", o.data)[0]
         for weights in sorted(o.work.glob("clothes-ec-batch-0.008-*-64.pt")):
             seed, steps = weights.stem.split("-")[-3:-1]
-            store(pictures(weights, int(seed), int(steps), data))
+            store(*pictures(weights, int(seed), int(steps), data))
 
 
 if __name__ == "__main__":
