@@ -5,7 +5,10 @@
 #include <stdint.h>
 #include <string.h>
 
-static _Thread_local int calls; /* of this thread's that are under way */
+#include "base/machine.h"
+
+static _Thread_local int calls;    /* of this thread's that are under way */
+static _Thread_local double began; /* the outermost of them */
 
 static int check_given(const char *function, const char *names, const void *const *pointer, int count) {
   for (int i = 0; i < count; i++) {
@@ -43,6 +46,7 @@ int ch_enter(ch_entered *entered, const void *frame, const char *function, const
              const void *const *pointer, int count) {
   entered->outer = !calls++;
   if (entered->outer) {
+    began = ch_machine_seconds();
     fegetenv(&entered->host);
     fesetenv(FE_DFL_ENV);
     CH_TRY(ch_stack_check(frame, function, CH_STACK_KIB));
@@ -53,4 +57,9 @@ int ch_enter(ch_entered *entered, const void *frame, const char *function, const
 void ch_leave(const ch_entered *entered) {
   calls--;
   if (entered->outer) fesetenv(&entered->host);
+}
+
+int ch_progress(choir_progress_callback progress, void *context, choir_progress now) {
+  now.seconds = ch_machine_seconds() - began;
+  return progress && progress(context, &now);
 }

@@ -5,6 +5,7 @@
 #include <fenv.h>
 
 #include "base/error.h"
+#include "choir/event.h"
 
 CHOIR_C_BEGIN
 
@@ -28,6 +29,10 @@ enum { CH_STACK_KIB = 96, CH_STACK_TRAIN_KIB = 160 };
 int ch_enter(ch_entered *entered, const void *frame, const char *function, const char *names,
              const void *const *pointer, int count);
 void ch_leave(const ch_entered *entered);
+
+/* Tells the caller's progress, if it is not NULL, how far its call is, with the seconds since that began. Nonzero: it
+ * is to stop. */
+int ch_progress(choir_progress_callback progress, void *context, choir_progress now);
 
 /* Of a function behind the door with a large frame: as a part of its caller it would need that before anybody has asked
  * whether there is room. */

@@ -32,7 +32,7 @@ typedef struct build {
   build_job *job;        /* [jobs] */
   json_t *sources;       /* of data.json */
   choir_progress progress;
-  double started, reported;
+  double reported;
 
   /* The source being built. */
   ch_text *text;
@@ -103,9 +103,8 @@ static int report(build *b, int always) {
   double now = ch_machine_seconds();
   if (!b->o->progress || (!always && now - b->reported < 0.1)) return CHOIR_OK;
   b->reported = now;
-  b->progress.seconds = now - b->started;
   b->progress.unit = "bytes";
-  if (b->o->progress(b->o->context, &b->progress))
+  if (ch_progress(b->o->progress, b->o->context, b->progress))
     return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; nothing was written");
   return CHOIR_OK;
 }
@@ -269,7 +268,7 @@ static void release_build(build *b) {
 static CH_BEHIND_DOOR int build_data(const choir_data_build_options *options) {
   CH_OPTIONS(choir_data_build_options, o, options, CHOIR_DATA_BUILD_OPTIONS_INIT);
   CH_TRY(ch_build_check(&o));
-  build b = {.o = &o, .started = ch_machine_seconds()};
+  build b = {.o = &o};
   int code = check_inputs(&b);
   if (!code) code = ch_build_note_twice(&o);
   if (!code) code = choir_tokenizer_load(o.tokenizer, &b.tokenizer);

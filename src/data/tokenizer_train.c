@@ -55,7 +55,7 @@ static void report(trainer *t, const char *format, ...) {
   va_start(args, format);
   ch_vformat(line, sizeof line, format, args);
   va_end(args);
-  t->stopped |= t->o->progress(t->o->context, &(choir_progress){.text = line}) != 0;
+  t->stopped |= ch_progress(t->o->progress, t->o->context, (choir_progress){.text = line});
 }
 
 static int stopped(const trainer *t) {

@@ -77,7 +77,7 @@ int ch_model_go_on(choir_model *model, choir_progress_callback progress, void *c
                    const char *unit) {
   int outer = model->in_callback;
   model->in_callback = 1;
-  int stopped = progress && progress(context, &(choir_progress){.done = done, .total = total, .unit = unit});
+  int stopped = ch_progress(progress, context, (choir_progress){.done = done, .total = total, .unit = unit});
   model->in_callback = outer;
   if (!stopped) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after %lld of %lld %s", (long long)done, (long long)total, unit);

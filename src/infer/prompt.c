@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/enter.h"
 #include "base/text.h"
 #include "data/encoder.h"
 #include "infer/score.h"
@@ -32,8 +33,7 @@ int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer
 }
 
 int ch_generate_stopped(const choir_generate_options *o, int done, int total) {
-  const choir_progress p = {.done = done, .total = total, .unit = "prompts"};
-  return o->progress && o->progress(o->context, &p);
+  return ch_progress(o->progress, o->context, (choir_progress){.done = done, .total = total, .unit = "prompts"});
 }
 
 /* While a prompt is encoded. */

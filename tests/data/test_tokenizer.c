@@ -318,6 +318,7 @@ static void training_does_not_depend_on_threads(void **state) {
 
 static int stop(void *context, const choir_progress *p) {
   assert_true(strlen(p->text) > 5);
+  assert_true(p->seconds > 0 && p->seconds < 1000); /* of this call */
   return ++*(int *)context > 0;
 }
 

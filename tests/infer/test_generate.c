@@ -112,6 +112,7 @@ static int on_event(void *context, const choir_event *e) {
 static int on_progress(void *context, const choir_progress *p) {
   seen *s = context;
   assert_true(p->total == PROMPTS && p->done == s->order);
+  assert_true(p->seconds > 0 && p->seconds < 1000); /* of this call */
   return ++s->asked == -s->most;
 }
 

@@ -163,6 +163,7 @@ static void capacity_goes_by_the_share(void **state) {
 
 static int stop_after_three(void *context, const choir_progress *p) {
   assert_true(p->done <= p->total);
+  assert_true(p->seconds > 0 && p->seconds < 1000); /* of this call */
   return ++*(int *)context == 3;
 }
 
