@@ -8,23 +8,26 @@ static struct {
 } o = {.run = CHOIR_MODEL_OPTIONS_INIT, .eval = CHOIR_EVAL_OPTIONS_INIT};
 
 typedef struct {
-  choir_eval_result r;
-  double experts; /* that a token has on average */
+  double loss, experts; /* the latter: that a token has on average */
+  int64_t tokens;
 } calibration;
 
 /* By a routing, NULL: the model's own; calibrate: the model's thresholds then become this text's. */
 static int evaluate_routing(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
                             calibration *e) {
   if (choir_model_set_routing(model, routing)) return cli_fail();
-  int status = cli_evaluate(model, tokenizer, o.eval, calibrate, &e->r), layers = choir_model_moe_layer_count(model);
-  e->experts = 0;
-  for (int i = 0; i < layers && !status; i++) {
+  choir_eval_result r;
+  int status = cli_evaluate(model, tokenizer, o.eval, calibrate, &r), layers = choir_model_moe_layer_count(model);
+  if (status) return status;
+  *e = (calibration){.loss = r.loss, .tokens = r.tokens};
+  choir_eval_result_clear(&r);
+  for (int i = 0; i < layers; i++) {
     choir_route_stats stats;
     if (choir_model_get_route_stats(model, i, &stats)) return cli_fail();
     e->experts += (double)stats.assignments / (double)stats.tokens / layers;
     choir_route_stats_clear(&stats);
   }
-  return status;
+  return 0;
 }
 
 static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
@@ -34,12 +37,12 @@ static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
   if (!status) status = evaluate_routing(model, tokenizer, "threshold", 0, &after);
   if (!status && choir_model_save(model, tokenizer, o.out)) status = cli_fail();
   if (status) return status;
-  printf("loss on this text by thresholds: %.4f before, %.4f with its own; by batch routing %.4f\n", before.r.loss,
-         after.r.loss, batch.r.loss);
+  printf("loss on this text by thresholds: %.4f before, %.4f with its own; by batch routing %.4f\n", before.loss,
+         after.loss, batch.loss);
   printf("experts a token: %.2f before, %.2f with its own; by batch routing %.2f\n", before.experts, after.experts,
          batch.experts);
-  printf("nats a token, over %s tokens, from which the thresholds come; checkpoint in %s\n",
-         cli_grouped(after.r.tokens), cli_shown(o.out));
+  printf("nats a token, over %s tokens, from which the thresholds come; checkpoint in %s\n", cli_grouped(after.tokens),
+         cli_shown(o.out));
   return 0;
 }
 

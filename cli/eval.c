@@ -125,16 +125,6 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
   return 0;
 }
 
-/* Copies the result's sources, because the next evaluation frees them; without memory the result has no sources. */
-static int evaluate_checkpoint(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *r) {
-  int status = cli_evaluate(model, tokenizer, o.eval, 0, r);
-  size_t bytes = status ? 0 : (size_t)r->source_count * sizeof *r->sources;
-  choir_eval_source *own = bytes ? malloc(bytes) : NULL;
-  r->sources = own ? memcpy(own, r->sources, bytes) : NULL;
-  if (!own) r->source_count = 0;
-  return status;
-}
-
 /* By a causal routing, where the router has it and the model can do it; the JSON under its name, in `beside`. */
 static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int *count,
                            json_t *beside) {
@@ -144,7 +134,7 @@ static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer,
     if (cli_ranks_first()) fprintf(stderr, "no causal loss: %s\n", choir_error_message());
     return 0;
   }
-  int status = evaluate_checkpoint(model, tokenizer, &results[*count]);
+  int status = cli_evaluate(model, tokenizer, o.eval, 0, &results[*count]);
   json_t *json = !status && o.json ? result_json(model, &results[*count]) : NULL;
   if (choir_ranks_agree(cli_ranks(), !status && o.json && !json ? CHOIR_ERROR_MEMORY : CHOIR_OK)) status = cli_fail();
   if (!status) (*count)++;
@@ -166,7 +156,7 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
         status = evaluate_beside(model, tokenizer, routings[i], &count, beside);
     if (!status && choir_model_set_routing(model, NULL)) status = cli_fail();
   }
-  if (!status) status = evaluate_checkpoint(model, tokenizer, &results[0]);
+  if (!status) status = cli_evaluate(model, tokenizer, o.eval, 0, &results[0]);
   if (!status && o.json && !(json = result_json(model, &results[0]))) status = cli_fail();
   if (json) json_object_update(json, beside);
   if (json && count > 1 && !masked)
@@ -191,7 +181,7 @@ static int run_eval(int count, const char *const *operands) {
     return cli_fail(); /* how many runs */
   cli_catch_signals();
   status = cli_with_model(operands[0], &o.run, o.routing, 1, evaluate_all);
-  for (int i = 0; i <= CAUSAL; i++) free((void *)results[i].sources);
+  for (int i = 0; i <= CAUSAL; i++) choir_eval_result_clear(&results[i]);
   return status;
 }
 

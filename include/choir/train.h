@@ -38,9 +38,9 @@ typedef struct choir_eval_result {
   /* What the loss is: "next_token"; "masked_diffusion": an upper bound of nats a token, the mean over mask ratios of
    * the mean loss of masked tokens; "masked_lm": the mean loss of 15 % of the tokens, which is no measure of a text. */
   const char *objective;
-  double standard_error; /* of the mean over mask ratios: other draws of ratios and masks would move it by about so
-                            much; of next_token, which draws nothing, 0 */
-  const choir_eval_source *sources; /* [source_count] of choir_eval on data; the model's, until its next evaluation */
+  double standard_error;      /* of the mean over mask ratios: other draws of ratios and masks would move it by about so
+                                 much; of next_token, which draws nothing, 0 */
+  choir_eval_source *sources; /* [source_count] of choir_eval on data */
   int source_count, ratio_count;
   choir_eval_ratio ratio[10]; /* [ratio_count] of masked models: the tenths in which there were evaluations, the lowest
                                  first */
@@ -102,10 +102,12 @@ CHOIR_API void choir_eval_options_default(choir_eval_options *options, size_t si
 
 /* Evaluates a model with its present routing (choir_model_set_routing), and leaves the model as it was;
  * choir_model_get_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's, needed for a
- * text; with data it may be NULL, else the data must be built with it. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO,
- * CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED (progress returned nonzero). */
+ * text; with data it may be NULL, else the data must be built with it. Release the result with
+ * choir_eval_result_clear; after an error there is none. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT,
+ * CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED (progress returned nonzero). */
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);
+CHOIR_API void choir_eval_result_clear(choir_eval_result *result);
 
 /* choir_eval that sets the model's thresholds to the mean cut-offs of these batches, or the prices of router
  * `quantile_balanced` to those by which they have even loads: for such text or, with `capacity_factor`, for that number

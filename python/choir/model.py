@@ -305,6 +305,7 @@ class Model(Handle):
             guard.on(options, "progress", lambda _, p: progress and p.total and progress(p.done, p.total))
             native.check(call(address, self._words(), options, r))
         found = {name: value for name, value in native.record(r).items() if name in Evaluation.__annotations__}
+        lib.choir_eval_result_clear(r)
         return Evaluation(**{**found, "looks_across_tokens": bool(found["looks_across_tokens"])})
 
     # ---- text ----

@@ -80,7 +80,6 @@ void choir_model_free(choir_model *model) {
   ch_arena_free(&model->weights);
   ch_arena_free(&model->gradients);
   ch_transformer_free(&model->net);
-  free(model->sources);
   free(model);
 }
 

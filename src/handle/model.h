@@ -25,7 +25,6 @@ struct choir_model {
   void *callback_context;
   int in_callback;                   /* which must not use the model: a pass is under way */
   ch_routing_hook hook;              /* what passes it on */
-  struct choir_eval_source *sources; /* that the last evaluation found; NULL: none */
   size_t reserved_scratch;           /* that others need between passes: the optimizer */
 };
 

@@ -98,15 +98,15 @@ static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const
   return CHOIR_OK;
 }
 
-/* Sums become means, and the model's. */
-static void give_sources(choir_model *model, const material *m, int samples, choir_eval_result *r) {
+/* Sums become means, and the result's. */
+static void give_sources(const material *m, int samples, choir_eval_result *r) {
   for (int i = 0; i < m->data->count; i++) {
     choir_eval_source *s = &m->source[i];
     snprintf(s->name, sizeof s->name, "%s", m->data->sources[i].name);
     s->loss /= (double)s->tokens;
     s->tokens /= samples;
   }
-  r->sources = model->sources = m->source;
+  r->sources = m->source;
   r->source_count = m->data->count;
 }
 
@@ -115,8 +115,6 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
   int V = ch_config_pieces(&model->config);
   int T = o->sequence_length ? o->sequence_length : model->config.train.sequence_length;
   material m = {.calibrate = calibrate};
-  free(model->sources);
-  model->sources = NULL;
   int code = CH_ALLOC(&m.counts, V, "unigram counts");
   if (!code) code = (o->data ? open_heldout : open_text)(model, tokenizer, o, T, &m);
   code = eval_windows(code, model, o, &m, result);
@@ -125,7 +123,7 @@ static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choi
   else if (!code)
     ch_eval_text_bytes(result, &m.text);
   if (!code && o->data)
-    give_sources(model, &m, o->mask_samples > 1 ? o->mask_samples : 1, result);
+    give_sources(&m, o->mask_samples > 1 ? o->mask_samples : 1, result);
   else
     free(m.source);
   free(m.counts);
@@ -165,6 +163,7 @@ static int eval_with_capacity(choir_model *model, const choir_tokenizer *tokeniz
   if (o.capacity_factor != 0) set_capacity(model, o.capacity_factor);
   code = ch_comm_agree(model->x.comm, code ? code : check_eval(model, &o, calibrate));
   if (!code) code = eval(model, tokenizer, &o, calibrate, result);
+  if (code) *result = (choir_eval_result){0};
   if (o.capacity_factor != 0 && (code || !calibrate)) set_capacity(model, before);
   return code;
 }
@@ -173,6 +172,12 @@ int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir
                choir_eval_result *result) {
   CH_ENTER(model, options, result);
   return eval_with_capacity(model, tokenizer, options, 0, result);
+}
+
+void choir_eval_result_clear(choir_eval_result *result) {
+  if (!result) return;
+  free(result->sources);
+  *result = (choir_eval_result){0};
 }
 
 int choir_calibrate(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,

@@ -44,7 +44,7 @@ static void add_stats(report *r, const choir_model *model) {
 static int use_it(void *model, const choir_progress *p) {
   int32_t token[8] = {0};
   choir_forward_result result;
-  (void)p;
+  assert_true(p->seconds > 0 && p->seconds < 1000); /* of this call */
   test_fails(choir_model_forward(model, 1, 8, token, NULL, 0, &result), CHOIR_ERROR_BUSY, "in use");
   return 0;
 }
@@ -64,6 +64,12 @@ static void evaluate_sources(report *r, choir_model *model) {
   }
   assert_int_equal(tokens, e.tokens);
   assert_true(fabs(loss / (double)tokens - e.loss) < 1e-6);
+  choir_eval_result again;
+  test_ok(choir_eval(model, NULL, &o, &again)); /* a result is its caller's, whatever the model does */
+  assert_true(again.sources != e.sources && again.sources->loss == e.sources->loss);
+  choir_eval_result_clear(&again);
+  choir_eval_result_clear(&e);
+  assert_true(!e.sources && !e.source_count);
 }
 
 /* A capacity of this evaluation alone; the last one takes more memory than batches of the others. */
@@ -75,6 +81,7 @@ static void evaluate_capacity(choir_model *model) {
     o.capacity_factor = factor[i];
     test_ok(choir_eval(model, NULL, &o, &with[i]));
     assert_true(choir_model_config(model)->model.router.eval_capacity_factor == 0);
+    free(with[i].sources);
   }
   assert_true(with[1].loss != with[0].loss && with[2].loss == with[0].loss && with[3].loss != with[0].loss);
 }
@@ -92,6 +99,7 @@ static void evaluate(report *r, choir_model *model, const choir_tokenizer *token
     add(r, "%s %zu: %a %a %a, %lld tokens\n", e.routing, i, e.loss, e.bits_per_byte, e.unigram_loss,
         (long long)e.tokens);
     add_stats(r, model);
+    choir_eval_result_clear(&e);
   }
   evaluate_sources(r, model);
   if (!routing && !strcmp(choir_model_config(model)->model.router.kind->name, "expert_choice"))

@@ -290,10 +290,12 @@ static int look(const ch_comm *comm, void *context) {
   test_ok(choir_eval(model, tokenizer,
                      &(choir_eval_options){.size = sizeof(choir_eval_options), .data = "data", .sequences = 30}, &e));
   own.loss[0] = e.loss;
+  choir_eval_result_clear(&e);
   test_ok(choir_model_set_routing(model, "threshold"));
   test_ok(choir_eval(model, tokenizer,
                      &(choir_eval_options){.size = sizeof(choir_eval_options), .data = "data", .sequences = 30}, &e));
   own.loss[1] = e.loss;
+  choir_eval_result_clear(&e);
   test_ok(choir_model_set_routing(model, NULL));
   for (int i = 0; i < 24 * 16; i++) token[i] = i * i % 61;
   test_ok(choir_model_forward(model, 24, 16, token, NULL, 1, &f));

@@ -23,13 +23,14 @@ static int show_progress(void *context, const choir_progress *p) {
 static int evaluate_cut(choir_model *model, const choir_export_options *options, const char *what,
                         choir_eval_result *result) {
   measuring m = {options, what};
-  return choir_eval(model, NULL,
-                    &(choir_eval_options){.size = sizeof(choir_eval_options),
-                                          .data = options->data,
-                                          .sequences = options->sequences,
-                                          .progress = show_progress,
-                                          .context = &m},
-                    result);
+  const choir_eval_options o = {.size = sizeof o,
+                                .data = options->data,
+                                .sequences = options->sequences,
+                                .progress = show_progress,
+                                .context = &m};
+  int code = choir_eval(model, NULL, &o, result);
+  free(result->sources); /* the losses of sources are not asked for */
+  return code;
 }
 
 /* over [e+1]: the share of tokens, of all MoE layers, that have more than so many experts. */
