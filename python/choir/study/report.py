@@ -173,7 +173,7 @@ def power_seen(study: Study) -> Optional[str]:
     return (
         f"By what its own seeds show, this study would find a true difference of {worst.detectable():.4f} nats between an arm "
         f"and the first four times out of five: differences of two runs of one seed have a standard deviation of up to "
-        f"{worst.error * math.sqrt(worst.count):.4f}, and {worst.count} seeds are there at least"
+        f"{worst.error * math.sqrt(worst.count):.4f}, over {worst.count} seeds"
     )
 
 
@@ -214,8 +214,8 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     if "figure" in recipe:
         parts.append(f"<p>Paper (arXiv:2202.09368): {html.escape(recipe['figure'])}.</p>")
     parts.append(f"<p>{html.escape(where)}.</p>")
-    for told in (power(study), power_seen(study)):
-        parts += [f"<p>{html.escape(told)}.</p>"] if told else []
+    told = power_seen(study) or power(study)
+    parts += [f"<p>{html.escape(told)}.</p>"] if told else []
     parts += [f"<h2>{title}</h2>{_table(head, rows)}" for title, head, rows in tables]
     drawings = "".join(f"<figure><figcaption>{title}</figcaption>{svg}</figure>" for title, svg in drawn.items())
     parts += [f"<h2>Figures</h2><div class=figures>{drawings}</div>"] if drawn else []
