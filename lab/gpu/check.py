@@ -150,7 +150,7 @@ def routers():
 def against_model(r):
     """Of what was timed, what takes more than 1.1 times the model's prediction (model.py)."""
     short = {}
-    for ms, problem in re.findall(r"^ *([0-9.]+) ms .*?(moe n=.*)$", (r.get("together") or {}).get("tail", ""), re.M):
+    for ms, problem in re.findall(r"^ *([0-9.]+) ms .*?((?:moe|select) n=.*)$", (r.get("together") or {}).get("tail", ""), re.M):
         predicted = model.of_problem(problem)
         if predicted and float(ms) > 1.1e3 * predicted:
             short[problem] = {"ms": float(ms), "predicted ms": round(1e3 * predicted, 2)}

@@ -5,6 +5,12 @@ import re
 PRODUCT = 740e12  # FLOP/s of products in bf16: those of PyTorch's dense layer of equal cost, whose 6.6 ms less its activations are 5.0
 FLOAT = 45e12     # of products in fp32, as the router's
 MEMORY = 0.85 * 3.35e12  # bytes a second
+LAUNCH = 2e-6     # seconds from the end of a small kernel to the next one
+
+
+def selection(n, e, slots):
+    """Seconds of op select: scores are read for each of four digits and for the marks, marks written and read twice."""
+    return ((5 * 4 + 3) * n * e + 4 * slots) / MEMORY + 14 * LAUNCH
 
 
 def layer(n, d, h, e, c, bf16=True):
@@ -18,15 +24,17 @@ def layer(n, d, h, e, c, bf16=True):
         "dispatch": (2 * (4 + narrow) * rows + (4 + 4 + 4) * rows + (4 + 2) * rows * bf16 + 4 * rows + 4 * tokens) / MEMORY,
         "combine": (4 * rows + 4 * tokens) / MEMORY,
         "router": 3 * 2 * n * d * e / FLOAT + 3 * 4 * tokens / MEMORY,
-        "selection": (4 * n * e * 4 + slots * 12) / 300e9 * 0.5,
+        "selection": selection(n, e, slots) + 12 * slots / MEMORY + 3 * LAUNCH,
     }
 
 
 def of_problem(text):
     """The prediction for a problem in the words of `choir bench`, or None."""
+    word = dict(part.split("=") for part in text.split()[1:])
+    if text.startswith("select "):
+        return selection(*(int(word[k]) for k in "ne"), int(word["e"]) * int(word["k"]))
     if not re.match(r"moe .*router=expert_choice", text):
         return None
-    word = dict(part.split("=") for part in text.split()[1:])
     return sum(layer(*(int(float(word[k])) for k in "ndhec"), word["compute"] == "bf16").values())
 
 

@@ -1,25 +1,83 @@
 /* Ops of routing on a device. Records are made from marks or choices: counted by expert, added up, then listed. */
 #include "device/device.h"
 
-/* expert_begin and slot_token from marks keep[n,e]. */
-static void list_marks(ch_exec *x, const uint8_t CH_DEV *keep, const ch_record *r) {
-  CH_LAUNCH(x, count_marked, r->experts, .keep = keep, .begin = r->expert_begin, .n = r->tokens, .e = r->experts);
-  CH_LAUNCH(x, prefix, 1, .begin = r->expert_begin, .count = r->experts);
-  CH_LAUNCH(x, list_marked, r->experts, .keep = keep, .begin = r->expert_begin, .slot_token = r->slot_token,
-            .n = r->tokens, .e = r->experts);
+static int64_t parts_of(int64_t count, int size) { return (count + size - 1) / size; }
+
+static void add_up_sizes(ch_exec *x, const int CH_DEV *size, int CH_DEV *begin, int64_t count) {
+  CH_LAUNCH(x, prefix, count ? parts_of(count, SIZES) : 1, .size = size, .begin = begin, .count = count);
 }
 
+/* expert_begin and slot_token from marks keep[n,e]. */
+static void list_marks(ch_exec *x, const uint8_t CH_DEV *keep, const ch_record *r) {
+  CH_SCRATCH(x);
+  int64_t parts = parts_of(r->tokens, PART), tiles = parts * parts_of(r->experts, WIDE), sizes = r->experts * parts;
+  int CH_DEV *size = CH_NEW(&x->scratch, int, sizes), *begin = CH_NEW(&x->scratch, int, sizes + 1);
+  CH_LAUNCH(x, list_marked, tiles, .keep = keep, .size = size, .n = r->tokens, .e = r->experts, .parts = (int)parts);
+  add_up_sizes(x, size, begin, sizes);
+  CH_LAUNCH(x, list_marked, tiles, .keep = keep, .size = begin, .expert_begin = r->expert_begin,
+            .slot_token = r->slot_token, .n = r->tokens, .e = r->experts, .parts = (int)parts);
+}
+
+/* Tokens of the largest pool. */
+static int largest_pool(const ch_select_args *a) {
+  int most = 0;
+  if (a->stride > 1) return (a->record->tokens + a->stride - 1) / a->stride;
+  for (int p = 0; p < a->pools; p++)
+    if (a->pool_begin[p + 1] - a->pool_begin[p] > most) most = a->pool_begin[p + 1] - a->pool_begin[p];
+  return most;
+}
+
+/* What the kernels of a selection share. */
+typedef struct {
+  const int CH_DEV *pool_begin, *k;
+  uint32_t CH_DEV *key;
+  int CH_DEV *left, *surplus, *count;
+  uint8_t CH_DEV *keep;
+  int64_t parts; /* of the largest pool */
+} selection;
+
+enum { DIGITS = 256, SHIFTS = 4 };
+
+/* Marks what is taken from some pools: finds the key of each expert's k-th best score digit by digit. */
+static void select_from(ch_exec *x, const ch_select_args *a, const selection *s, int first, int pools) {
+  const ch_record *r = a->record;
+  int64_t pairs = (int64_t)pools * r->experts, tiles = pools * s->parts * parts_of(r->experts, WIDE);
+  ch_zero(x, s->count, (size_t)(SHIFTS * DIGITS * pairs) * sizeof *s->count);
+#define POOLS .n = r->tokens, .e = r->experts, .first_pool = first, .stride = a->stride
+  for (int i = 0; i < SHIFTS; i++) {
+    int CH_DEV *count = s->count + i * DIGITS * pairs;
+    int shift = 24 - 8 * i;
+    CH_LAUNCH(x, select_count, tiles, .pool_begin = s->pool_begin, .valid = a->valid, .score = a->score, .key = s->key,
+              .count = count, POOLS, .parts = (int)s->parts, .shift = shift);
+    CH_LAUNCH(x, select_digit, pairs, .k = s->k + first, .count = count, .key = s->key, .left = s->left,
+              .surplus = s->surplus, .cutoff = a->cutoff ? a->cutoff + (int64_t)first * r->experts : NULL,
+              .e = r->experts, .shift = shift);
+  }
+  CH_LAUNCH(x, select_marks, tiles, .pool_begin = s->pool_begin, .valid = a->valid, .score = a->score, .key = s->key,
+            .left = s->left, .keep = s->keep, POOLS, .parts = (int)s->parts);
+  CH_LAUNCH(x, select_ties, pairs, .pool_begin = s->pool_begin, .score = a->score, .key = s->key, .left = s->left,
+            .surplus = s->surplus, .keep = s->keep, POOLS);
+#undef POOLS
+}
+
+/* As many pools at a time as keep the counts of their digits small. */
 CH_DEVICE_OP(select) {
+  enum { COUNTS = 1 << 21 };
   CH_SCRATCH(x);
   const ch_record *r = a->record;
-  int runs = a->stride <= 1;
-  uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)r->tokens * r->experts);
-  const int CH_DEV *k = ch_put(&x->scratch, a->k, (size_t)a->pools * sizeof *k);
-  const int CH_DEV *begin = runs ? ch_put(&x->scratch, a->pool_begin, ((size_t)a->pools + 1) * sizeof *begin) : NULL;
-  CH_LAUNCH(x, select_marks, (int64_t)a->pools * r->experts, .pool_begin = begin, .k = k, .valid = a->valid,
-            .score = a->score, .keep = keep, .cutoff = a->cutoff, .n = r->tokens, .e = r->experts, .pools = a->pools,
-            .stride = a->stride);
-  list_marks(x, keep, r);
+  int64_t of_pool = (int64_t)r->experts * DIGITS * SHIFTS, most = of_pool < COUNTS ? COUNTS / of_pool : 1;
+  int at_once = most < a->pools ? (int)most : a->pools;
+  int64_t pairs = (int64_t)at_once * r->experts;
+  selection s = {.k = ch_put(&x->scratch, a->k, (size_t)a->pools * sizeof *a->k),
+                 .key = CH_NEW(&x->scratch, uint32_t, pairs),
+                 .left = CH_NEW(&x->scratch, int, pairs),
+                 .surplus = CH_NEW(&x->scratch, int, pairs),
+                 .count = CH_NEW(&x->scratch, int, at_once *of_pool),
+                 .keep = CH_NEW(&x->scratch, uint8_t, (int64_t)r->tokens * r->experts)};
+  if (a->stride <= 1) s.pool_begin = ch_put(&x->scratch, a->pool_begin, ((size_t)a->pools + 1) * sizeof *a->pool_begin);
+  if (!ch_counting(x)) s.parts = parts_of(largest_pool(a), PART);
+  for (int p = 0; p < a->pools; p += at_once) select_from(x, a, &s, p, a->pools - p < at_once ? a->pools - p : at_once);
+  list_marks(x, s.keep, r);
 }
 
 CH_DEVICE_OP(collect) { list_marks(x, a->keep, a->record); }
@@ -43,13 +101,14 @@ CH_DEVICE_OP(place) {
   CH_SCRATCH(x);
   const ch_record *r = a->record;
   int64_t choices = (int64_t)r->tokens * a->count;
-  int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts), *asked = CH_NEW(&x->scratch, int, choices);
+  int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts), *held = CH_NEW(&x->scratch, int, r->experts),
+             *asked = CH_NEW(&x->scratch, int, choices);
   ch_copy(x, asked, a->choice, (size_t)choices * sizeof *asked);
   CH_LAUNCH(x, place, r->experts, .asked = asked, .value = a->value, .choice = a->choice, .demand = a->demand,
-            .dropped = dropped, .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count,
+            .dropped = dropped, .held = held, .n = r->tokens, .e = r->experts, .count = a->count,
             .capacity = a->capacity);
   CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
-  CH_LAUNCH(x, prefix, 1, .begin = r->expert_begin, .count = r->experts);
+  add_up_sizes(x, held, r->expert_begin, r->experts);
   CH_LAUNCH(x, list_chosen, r->experts, .choice = a->choice, .begin = r->expert_begin, .slot_token = r->slot_token,
             .n = r->tokens, .e = r->experts, .count = a->count);
 }
@@ -167,19 +226,23 @@ CH_DEVICE_OP(loads) {
 }
 
 CH_DEVICE_OP(index) {
+  CH_SCRATCH(x);
   const ch_record *r = a->record;
-  CH_LAUNCH(x, index_count, ch_groups(r->tokens), .begin = r->expert_begin, .slot_token = r->slot_token,
-            .token_begin = r->token_begin, .n = r->tokens, .e = r->experts);
-  CH_LAUNCH(x, prefix, 1, .begin = r->token_begin, .count = r->tokens);
+  int CH_DEV *size = CH_NEW(&x->scratch, int, r->tokens);
+  CH_LAUNCH(x, index_count, ch_groups(r->tokens), .begin = r->expert_begin, .slot_token = r->slot_token, .size = size,
+            .n = r->tokens, .e = r->experts);
+  add_up_sizes(x, size, r->token_begin, r->tokens);
   CH_LAUNCH(x, index_fill, ch_groups(r->tokens), .begin = r->expert_begin, .slot_token = r->slot_token,
             .token_begin = r->token_begin, .token_slot = r->token_slot, .n = r->tokens, .e = r->experts);
 }
 
 CH_DEVICE_OP(part) {
+  CH_SCRATCH(x);
   const ch_record *all = a->all, *some = a->part;
+  int CH_DEV *size = CH_NEW(&x->scratch, int, all->experts);
   CH_LAUNCH(x, part_count, ch_groups(all->experts), .begin = all->expert_begin, .slot_token = all->slot_token,
-            .part_begin = some->expert_begin, .e = all->experts, .first = a->begin, .end = a->end);
-  CH_LAUNCH(x, prefix, 1, .begin = some->expert_begin, .count = all->experts);
+            .size = size, .e = all->experts, .first = a->begin, .end = a->end);
+  add_up_sizes(x, size, some->expert_begin, all->experts);
   CH_LAUNCH(x, part_fill, all->experts, .begin = all->expert_begin, .slot_token = all->slot_token,
             .slot_gate = all->slot_gate, .part_begin = some->expert_begin, .part_token = some->slot_token,
             .part_gate = some->slot_gate, .e = all->experts, .first = a->begin);

@@ -63,45 +63,68 @@ static void test_collect(void **state) {
   free_record(&r), free_record(&want);
 }
 
-/* Every stride-th token is a pool: what the pools give one by one, each as a run of its own tokens. */
-static void test_select_with_stride(void **state) {
-  enum { STRIDE = 5, MOST = (N + STRIDE - 1) / STRIDE };
-  real *score = test_new_normal(N * E, 4), cutoff[STRIDE * E], wanted[STRIDE * E];
-  for (int i = 0; i < E; i++) score[7 * E + i] = score[12 * E + i]; /* ties in pool 2 */
-  int begin[STRIDE + 1] = {0}, k[STRIDE];
-  uint8_t keep[N * E] = {0};
-  ch_record r = new_record(N, E, N * E), want = new_record(N, E, N * E);
-  for (int p = 0; p < STRIDE; p++) {
-    int size = (N - p + STRIDE - 1) / STRIDE;
-    begin[p + 1] = begin[p] + size;
-    k[p] = p; /* of the first pool none */
-    for (int i = 0; i < E; i++) {
-      wanted[p * E + i] = INFINITY;
-      for (int t = p; t < N; t += STRIDE) {
-        int rank = 0;
-        for (int s = p; s < N; s += STRIDE)
-          rank += mask[s] && (score[s * E + i] > score[t * E + i] || (score[s * E + i] == score[t * E + i] && s < t));
-        if (mask[t] && rank < k[p]) keep[t * E + i] = 1;
-        if (mask[t] && rank == k[p] - 1) wanted[p * E + i] = score[t * E + i];
+/* Pools as runs, or of every stride-th token. */
+typedef struct {
+  int n, e, pools, stride;
+} pooling;
+
+static int pool_of(const pooling *p, int t) { return p->stride ? t % p->stride : (int)((int64_t)t * p->pools / p->n); }
+
+/* The naive selection of k[pool] tokens: marks, and each expert's last score. Every sixth token is not valid. */
+static void select_naively(const pooling *p, const int *k, const real *score, uint8_t *keep, real *cutoff) {
+  for (int i = 0; i < p->pools * p->e; i++) cutoff[i] = INFINITY;
+  for (int t = 0; t < p->n; t++)
+    for (int i = 0; i < p->e; i++) {
+      int rank = 0, pool = pool_of(p, t), valid = t % 6 != 1;
+      real own = score[t * p->e + i];
+      for (int s = 0; s < p->n; s++) {
+        real other = score[s * p->e + i];
+        rank += pool_of(p, s) == pool && s % 6 != 1 && (other > own || (other == own && s < t));
       }
+      keep[t * p->e + i] = valid && rank < k[pool];
+      if (valid && rank == k[pool] - 1) cutoff[pool * p->e + i] = own;
     }
+}
+
+/* On a device, several tiles of tokens and of experts, and more pools than it takes at a time; many scores are equal.
+ */
+static void test_select_from_pools(void **state) {
+  static const pooling poolings[] = {{N, E, 5, 5}, {1100, 34, 2, 0}, {400, 34, 65, 65}};
+  for (size_t c = 0; c < sizeof poolings / sizeof *poolings; c++) {
+    const pooling *p = &poolings[c];
+    int cells = p->n * p->e, begun = 0, *begin = calloc((size_t)p->pools + 1, sizeof *begin), k[65];
+    real *score = test_new_normal(cells, 4), *cutoff = test_new(p->pools * p->e), *wanted = test_new(p->pools * p->e);
+    uint8_t *keep = malloc((size_t)cells), *valid = malloc((size_t)p->n);
+    ch_record r = new_record(p->n, p->e, cells), want = new_record(p->n, p->e, cells);
+    for (int i = 0; i < cells; i++)
+      if (i % p->e % 3) score[i] = rintf(score[i]);
+    for (int t = 0; t < p->n; t++) valid[t] = t % 6 != 1, begin[pool_of(p, t) + 1]++;
+    for (int i = 0; i < p->pools; i++) k[i] = begin[i + 1] * (i % 4) / 5, begin[i + 1] += begin[i]; /* of some none */
+    if (!p->stride) k[0] = 100;
+    select_naively(p, k, score, keep, wanted);
+    record_from(&want, keep);
+    for (int backend = 0; backend < 2; backend++)
+      TEST_EXEC(backend ? "cpu" : "reference", CH_COMPUTE_FP32, 2, {
+        poison_record(&r);
+        begun = 0;
+        test_poison(cutoff, p->pools * p->e);
+        x.ops->select(&x, &(ch_select_args){.pools = p->pools,
+                                            .pool_begin = begin,
+                                            .k = k,
+                                            .stride = p->stride,
+                                            .valid = valid,
+                                            .score = score,
+                                            .record = &r,
+                                            .cutoff = cutoff});
+        if (pass_) same_slots(&r, &want);
+        x.ops->index(&x, &(ch_index_args){&r});
+        for (int at = 0; pass_ && at < cells; at++)
+          begun += keep[at], assert_true(at % p->e < p->e - 1 || r.token_begin[at / p->e + 1] == begun);
+        for (int i = 0; pass_ && i < p->pools * p->e; i++) assert_true(cutoff[i] == wanted[i]);
+      });
+    free_record(&r), free_record(&want);
+    free(score), free(cutoff), free(wanted), free(keep), free(valid), free(begin);
   }
-  record_from(&want, keep);
-  EVERYWHERE({
-    poison_record(&r);
-    test_poison(cutoff, STRIDE * E);
-    x.ops->select(&x, &(ch_select_args){.pools = STRIDE,
-                                        .pool_begin = begin,
-                                        .k = k,
-                                        .stride = STRIDE,
-                                        .valid = mask,
-                                        .score = score,
-                                        .record = &r,
-                                        .cutoff = cutoff});
-    if (pass_) same_slots(&r, &want);
-    if (pass_) assert_memory_equal(cutoff, wanted, sizeof cutoff);
-  });
-  free_record(&r), free_record(&want), free(score);
 }
 
 /* least and most are k best of every expert; the result is between them. */
@@ -326,5 +349,5 @@ static void test_jitter_and_multiply(void **state) {
   free(in);
 }
 
-TEST_MAIN(set_up, NULL, test_threshold, test_collect, test_select_with_stride, test_within, test_part_and_tally,
+TEST_MAIN(set_up, NULL, test_threshold, test_collect, test_select_from_pools, test_within, test_part_and_tally,
           test_means_and_prices, bias_steps, test_kmeans, test_jitter_and_multiply)

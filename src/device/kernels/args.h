@@ -11,6 +11,9 @@
 #define PIECE 4096 /* elements that one group sums up */
 #define BLOCK 64   /* rows that one item sums up */
 #define CLASSES 64 /* of words of the vocabulary, by their number */
+#define PART 256   /* tokens of a tile of scores or marks ... */
+#define WIDE 32    /* ... and experts */
+#define SIZES 1024 /* that one group adds up one by one */
 
 /* ---- rows.cl.h ---- */
 #define softmax_fields(ptr, num) ptr(x) ptr(y) num(I64, n) num(I32, m) num(I32, nulls)
@@ -83,11 +86,16 @@
 #define adamw_fields(ptr, num) ptr(finite) ptr(w) ptr(g) ptr(m) ptr(v) ptr(w16) \
   num(I64, count) num(F64, rate) num(F64, beta1) num(F64, beta2) num(F64, eps) num(F64, weight_decay) num(F64, grad_scale) num(F64, correct_m) num(F64, correct_v)
 
-/* ---- routing.cl.h; keep [n,e] marks, 0 or 1; pools as in op select ---- */
-#define select_marks_fields(ptr, num) ptr(pool_begin) ptr(k) ptr(valid) ptr(score) ptr(keep) ptr(cutoff) num(I32, n) num(I32, e) num(I32, pools) num(I32, stride)
-#define count_marked_fields(ptr, num) ptr(keep) ptr(begin) num(I32, n) num(I32, e) /* begin [e+1]: [i + 1] = marks of expert i */
-#define list_marked_fields(ptr, num) ptr(keep) ptr(begin) ptr(slot_token) num(I32, n) num(I32, e)
-#define prefix_fields(ptr, num) ptr(begin) num(I32, count) /* begin [count+1]: counts at 1.. become ends; [0] = 0 */
+/* ---- select.cl.h; keep [n,e] marks, 0 or 1; pools as in op select, those from first_pool on; key, left, surplus [pools,e]; count [pools,256,e] ---- */
+#define SELECT_POOLS(num) num(I32, n) num(I32, e) num(I32, first_pool) num(I32, stride)
+#define select_count_fields(ptr, num) ptr(pool_begin) ptr(valid) ptr(score) ptr(key) ptr(count) SELECT_POOLS(num) num(I32, parts) num(I32, shift)
+#define select_digit_fields(ptr, num) ptr(k) ptr(count) ptr(key) ptr(left) ptr(surplus) ptr(cutoff) num(I32, e) num(I32, shift)
+#define select_marks_fields(ptr, num) ptr(pool_begin) ptr(valid) ptr(score) ptr(key) ptr(left) ptr(keep) SELECT_POOLS(num) num(I32, parts) num(I32, pad)
+#define select_ties_fields(ptr, num) ptr(pool_begin) ptr(score) ptr(key) ptr(left) ptr(surplus) ptr(keep) SELECT_POOLS(num)
+#define list_marked_fields(ptr, num) ptr(keep) ptr(size) ptr(expert_begin) ptr(slot_token) num(I32, n) num(I32, e) num(I32, parts) num(I32, pad)
+#define prefix_fields(ptr, num) ptr(size) ptr(begin) num(I64, count)
+
+/* ---- routing.cl.h ---- */
 #define mean_cutoff_fields(ptr, num) ptr(cutoff) ptr(mean) num(I32, pools) num(I32, e)
 #define running_mean_fields(ptr, num) ptr(value) ptr(mean) num(F64, weight) num(I32, count) num(I32, fresh)
 #define best_fields(ptr, num) ptr(valid) ptr(score) ptr(shift) ptr(choice) ptr(value) ptr(margin) num(I32, n) num(I32, e) num(I32, count) num(I32, nulls)
@@ -95,8 +103,8 @@
   num(I32, e) num(I32, count) num(I32, nulls) num(I32, sequences) num(I32, positions) num(F32, more) num(F32, less)
 #define modulo_fields(ptr, num) ptr(valid) ptr(id) ptr(choice) num(I32, n) num(I32, e)
 #define sample_second_fields(ptr, num) ptr(value) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n)
-#define place_fields(ptr, num) ptr(asked) ptr(value) ptr(choice) ptr(demand) ptr(dropped) ptr(begin) \
-  num(I32, n) num(I32, e) num(I32, count) num(I32, capacity) /* dropped [e]; begin as count_marked's */
+#define place_fields(ptr, num) ptr(asked) ptr(value) ptr(choice) ptr(demand) ptr(dropped) ptr(held) \
+  num(I32, n) num(I32, e) num(I32, count) num(I32, capacity) /* dropped, held [e] */
 #define list_chosen_fields(ptr, num) ptr(choice) ptr(begin) ptr(slot_token) num(I32, n) num(I32, e) num(I32, count)
 #define sum_counts_fields(ptr, num) ptr(counts) ptr(total) num(I32, count) /* total, int64 = */
 #define threshold_fields(ptr, num) ptr(valid) ptr(score) ptr(threshold) ptr(keep) num(I32, n) num(I32, e) num(I32, cap) num(I32, step)
@@ -120,9 +128,9 @@
 
 /* ---- record.cl.h ---- */
 #define loads_fields(ptr, num) ptr(begin) ptr(demand) num(I32, e)
-#define index_count_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(token_begin) num(I32, n) num(I32, e) /* token_begin as count_marked's */
+#define index_count_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(size) num(I32, n) num(I32, e) /* size [n] */
 #define index_fill_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(token_begin) ptr(token_slot) num(I32, n) num(I32, e)
-#define part_count_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(part_begin) num(I32, e) num(I32, first) num(I32, end)
+#define part_count_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(size) num(I32, e) num(I32, first) num(I32, end)
 #define part_fill_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(slot_gate) ptr(part_begin) ptr(part_token) ptr(part_gate) num(I32, e) num(I32, first)
 #define tally_fields(ptr, num) ptr(begin) ptr(slot_gate) ptr(token_begin) ptr(valid) ptr(aux_loss) ptr(dropped) ptr(demand) ptr(lse) ptr(sums) ptr(counts) num(I32, n) num(I32, e)
 #define KERNELS(row) \
@@ -134,7 +142,7 @@
   row(attention_distances) row(attention_dbias) \
   row(cache_append) row(attention_cached) row(attention_bias) row(rope) row(rope_table) row(head_rows) row(head_pairs) \
   row(head_losses) row(adafactor_columns) row(adafactor_rows) row(adafactor_scales) row(adafactor_apply) \
-  row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \
+  row(adamw) row(select_count) row(select_digit) row(select_marks) row(select_ties) row(list_marked) row(prefix) row(mean_cutoff) \
   row(running_mean) row(best) row(best_following) row(modulo) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
   row(follow) row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
   row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(z_loss) row(z_loss_backward) row(price) row(nudge) \

@@ -17,7 +17,7 @@
 #define HIGH_PRODUCT(a, b) mul_hi((U64)(a), (U64)(b))
 #define FLOAT_BITS(x) as_uint(x)
 #define BITS_FLOAT(x) as_float(x)
-#define COUNT_UP(p) atomic_inc(p)
+#define ADD_TO(p, more) atomic_add((p), (more))
 typedef long I64;
 typedef int I32;
 typedef ulong U64;
@@ -40,7 +40,7 @@ typedef ulong PTR;
 #define HIGH_PRODUCT(a, b) __umul64hi((a), (b))
 #define FLOAT_BITS(x) __float_as_uint(x)
 #define BITS_FLOAT(x) __uint_as_float(x)
-#define COUNT_UP(p) atomicAdd((p), 1)
+#define ADD_TO(p, more) atomicAdd((p), (more))
 typedef long long I64;
 typedef int I32;
 typedef unsigned long long U64;

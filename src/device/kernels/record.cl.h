@@ -22,7 +22,7 @@ KERNEL(index_count) {
       int end = P(int, begin)[i + 1], s = slot_from(P(int, slot_token), P(int, begin)[i], end, (int)t);
       count += s < end && P(int, slot_token)[s] == t;
     }
-    P(int, token_begin)[t + 1] = count;
+    P(int, size)[t] = count;
   }
 }
 
@@ -39,8 +39,8 @@ KERNEL(index_fill) {
 KERNEL(part_count) {
   EACH(i, a.e) {
     int begin = P(int, begin)[i], end = P(int, begin)[i + 1];
-    P(int, part_begin)
-    [i + 1] = slot_from(P(int, slot_token), begin, end, a.end) - slot_from(P(int, slot_token), begin, end, a.first);
+    int to = slot_from(P(int, slot_token), begin, end, a.end);
+    P(int, size)[i] = to - slot_from(P(int, slot_token), begin, end, a.first);
   }
 }
 

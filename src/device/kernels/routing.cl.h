@@ -1,92 +1,4 @@
-/* Routing: who takes whom, and with what weight. Lists of an expert's tokens are made from marks keep [n,e], by groups
- * that go over the tokens in ascending order; so ties and lists come out in that order, without atomics. */
-
-/* Larger scores get larger keys; NaN is below every number, -0 equal to +0. */
-INLINE U32 key_of(float score) {
-  U32 bits = FLOAT_BITS(score);
-  if (score != score) return 0;
-  if (score == 0) bits = 0;
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-INLINE float score_of(U32 key) {
-  if (key == 0) return BITS_FLOAT(0x7fc00000u);
-  return BITS_FLOAT(key >> 31 ? key & 0x7fffffffu : ~key);
-}
-
-/* A group has a pool and an expert: finds the key of the k-th best score digit by digit, marks what is better, and of
- * its equals as many as there is room for, lower tokens first. */
-KERNEL(select_marks) {
-  SHARED int count[256], room[GROUP], found[2];
-  int expert = (int)(GID % a.e), pool = (int)(GID / a.e), k = P(int, k)[pool];
-  int step = a.stride > 1 ? a.stride : 1, first = step > 1 ? pool : P(int, pool_begin)[pool];
-  int end = step > 1 ? a.n : P(int, pool_begin)[pool + 1], left = k;
-  U32 key = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = LID; i < 256; i += GROUP) count[i] = 0;
-    SYNC;
-    for (I64 t = first + (I64)LID * step; t < end; t += (I64)GROUP * step) {
-      U32 other = key_of(P(float, score)[t * a.e + expert]);
-      if (P(uchar, valid) && !P(uchar, valid)[t]) continue;
-      if (shift == 24 || other >> (shift + 8) == key >> (shift + 8)) COUNT_UP(&count[other >> shift & 255]);
-    }
-    SYNC;
-    if (LID == 0) {
-      int digit = 255, above = 0;
-      while (digit > 0 && above + count[digit] < left) above += count[digit--];
-      found[0] = digit;
-      found[1] = above;
-    }
-    SYNC;
-    key |= (U32)found[0] << shift;
-    left -= found[1];
-    SYNC;
-  }
-  if (LID == 0 && P(float, cutoff)) P(float, cutoff)[GID] = k > 0 ? score_of(key) : INF;
-  /* `left` of those equal to the k-th best are taken. */
-  for (I64 t0 = first; t0 < end; t0 += (I64)GROUP * step) {
-    I64 t = t0 + (I64)LID * step;
-    int here = t < end && !(P(uchar, valid) && !P(uchar, valid)[t]), all;
-    U32 other = here ? key_of(P(float, score)[t * a.e + expert]) : 0;
-    int equal = here && other == key, rank = rank_over(equal, room, &all);
-    if (t < end) P(uchar, keep)[t * a.e + expert] = k > 0 && here && (other > key || (equal && rank < left));
-    left -= all;
-  }
-}
-
-/* A group has an expert. */
-KERNEL(count_marked) {
-  SHARED double room[GROUP];
-  double sum = 0;
-  for (I64 t = LID; t < a.n; t += GROUP) sum += P(uchar, keep)[t * a.e + GID];
-  sum = sum_over(sum, room);
-  if (LID == 0) P(int, begin)[GID + 1] = (int)sum;
-}
-
-/* One group; counts at 1 .. count become where the next one begins. */
-KERNEL(prefix) {
-  SHARED int room[GROUP];
-  int before = 0;
-  for (I64 i0 = 1; i0 <= a.count; i0 += GROUP) {
-    I64 i = i0 + LID;
-    int own = i <= a.count ? P(int, begin)[i] : 0, all, rank = rank_over(own, room, &all);
-    if (i <= a.count) P(int, begin)[i] = before + rank + own;
-    before += all;
-  }
-  if (LID == 0) P(int, begin)[0] = 0;
-}
-
-/* A group has an expert. */
-KERNEL(list_marked) {
-  SHARED int room[GROUP];
-  int slot = P(int, begin)[GID];
-  for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
-    I64 t = t0 + LID;
-    int kept = t < a.n && P(uchar, keep)[t * a.e + GID], all, rank = rank_over(kept, room, &all);
-    if (kept) P(int, slot_token)[slot + rank] = (int)t;
-    slot += all;
-  }
-}
+/* Routing where tokens choose or pass thresholds, and what routers keep. */
 
 KERNEL(mean_cutoff) {
   EACH(i, a.e) {
@@ -221,7 +133,7 @@ KERNEL(place) {
   if (LID == 0) {
     P(int, demand)[GID] = demand;
     P(int, dropped)[GID] = demand - held;
-    P(int, begin)[GID + 1] = held;
+    P(int, held)[GID] = held;
   }
 }
 

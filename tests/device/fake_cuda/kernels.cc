@@ -42,6 +42,7 @@ static inline unsigned long long __umul64hi(unsigned long long a, unsigned long 
 #include "device/kernels/attention.cl.h"
 #include "device/kernels/head.cl.h"
 #include "device/kernels/optim.cl.h"
+#include "device/kernels/select.cl.h"
 #include "device/kernels/routing.cl.h"
 #include "device/kernels/gates.cl.h"
 #include "device/kernels/record.cl.h"

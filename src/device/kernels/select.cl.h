@@ -1,0 +1,192 @@
+/* Selection, and lists of an expert's tokens from marks keep [n,e]. A group has a tile: PART tokens of WIDE
+ * neighbouring experts, so that it reads whole lines of memory and its items seldom count in one place. Counts are
+ * integers, which add up to the same in any order; ties and lists come out in ascending order of tokens. */
+#define ROWS (GROUP / WIDE) /* tokens of a tile that its items look at together */
+#define AT_ONCE 8           /* and those that an item reads before it uses them */
+#define DIGITS 256
+
+/* Larger scores get larger keys; NaN is below every number, -0 equal to +0. */
+INLINE U32 key_of(float score) {
+  U32 bits = FLOAT_BITS(score);
+  if (score != score) return 0;
+  if (score == 0) bits = 0;
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+INLINE float score_of(U32 key) {
+  if (key == 0) return BITS_FLOAT(0x7fc00000u);
+  return BITS_FLOAT(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+
+/* Tokens of a pool: first, first + step, .. below end. */
+typedef struct {
+  I64 first, end, step;
+} pool_tokens;
+
+INLINE pool_tokens tokens_of(GLOBAL const int *pool_begin, int pool, int n, int stride) {
+  pool_tokens own = {pool, n, stride};
+  if (stride <= 1) own.first = pool_begin[pool], own.end = pool_begin[pool + 1], own.step = 1;
+  return own;
+}
+
+/* An item's tokens of a tile, `expert` being theirs, and the pool, counted from the first one of this launch. */
+typedef struct {
+  I64 token, end, step;
+  int pool, expert;
+} tile;
+
+INLINE tile tile_of(GLOBAL const int *pool_begin, int n, int e, int first_pool, int stride, int parts) {
+  int blocks = (e + WIDE - 1) / WIDE, part = (int)(GID / blocks % parts);
+  tile own;
+  own.pool = (int)(GID / blocks / parts);
+  own.expert = (int)(GID % blocks) * WIDE + LID % WIDE;
+  pool_tokens all = tokens_of(pool_begin, first_pool + own.pool, n, stride);
+  I64 begin = all.first + part * PART * all.step, end = begin + PART * all.step;
+  own.token = begin + LID / WIDE * all.step;
+  own.end = own.expert >= e ? 0 : end < all.end ? end : all.end;
+  own.step = ROWS * all.step;
+  return own;
+}
+#define TILE_OF_POOL tile_of(P(int, pool_begin), a.n, a.e, a.first_pool, a.stride, a.parts)
+
+/* Keys of the next AT_ONCE tokens; a bit is set for each one that takes part. */
+INLINE U32 next_keys(tile own, GLOBAL const float *score, GLOBAL const uchar *valid, int e, U32 *key) {
+  U32 here = 0;
+  for (int j = 0; j < AT_ONCE; j++) {
+    I64 token = own.token + j * own.step;
+    key[j] = 0;
+    if (token >= own.end) continue;
+    key[j] = key_of(score[token * e + own.expert]);
+    if (!valid || valid[token]) here |= 1u << j;
+  }
+  return here;
+}
+
+/* Counts tokens by the digit at `shift` of their keys, where the digits above it are those of the k-th best. */
+KERNEL(select_count) {
+  SHARED int count[DIGITS * WIDE];
+  tile own = TILE_OF_POOL;
+  I64 pair = (I64)own.pool * a.e + own.expert;
+  int column = LID % WIDE, above = a.shift + 8;
+  U32 best = above < 32 && own.expert < a.e ? P(U32, key)[pair] >> above : 0, key[AT_ONCE];
+  for (int i = LID; own.expert < a.e && i < DIGITS * WIDE; i += GROUP) count[i] = 0;
+  SYNC;
+  for (; own.token < own.end; own.token += AT_ONCE * own.step) {
+    U32 here = next_keys(own, P(float, score), P(uchar, valid), a.e, key);
+    for (int j = 0; j < AT_ONCE; j++)
+      if (here >> j & 1 && (above == 32 || key[j] >> above == best))
+        ADD_TO(&count[(key[j] >> a.shift & (DIGITS - 1)) * WIDE + column], 1);
+  }
+  SYNC;
+  GLOBAL int *all = P(int, count) + (I64)own.pool * DIGITS * a.e + own.expert;
+  for (int i = LID; own.expert < a.e && i < DIGITS * WIDE; i += GROUP)
+    if (count[i]) ADD_TO(&all[i / WIDE * a.e], count[i]);
+}
+
+/* A group has a pool and an expert, an item two digits: the k-th best has the first digit, from above, by which as many
+ * are counted as are `left` to take. At the last digit, `surplus` is how many of its equals are not taken. */
+KERNEL(select_digit) {
+  SHARED int room[GROUP];
+  int k = P(int, k)[GID / a.e], left = a.shift == 24 ? k : P(int, left)[GID], digit = DIGITS - 1 - 2 * LID, all;
+  U32 key = a.shift == 24 ? 0 : P(U32, key)[GID];
+  GLOBAL const int *count = P(int, count) + (GID / a.e * DIGITS + digit) * a.e + GID % a.e;
+  int high = count[0], both = high + count[-a.e], above = rank_over(both, room, &all);
+  int here = above < left && (above + both >= left || LID == GROUP - 1);
+  if (k == 0) here = LID == 0;
+  if (!here) return;
+  if (above + high < left) above += high, digit--, high = both - high;
+  key |= (U32)digit << a.shift;
+  P(U32, key)[GID] = key;
+  P(int, left)[GID] = k ? left - above : 0;
+  if (a.shift) return;
+  P(int, surplus)[GID] = k ? high - (left - above) : 0;
+  if (P(float, cutoff)) P(float, cutoff)[GID] = k ? score_of(key) : INF;
+}
+
+/* Marks what is no worse than the k-th best. */
+KERNEL(select_marks) {
+  tile own = TILE_OF_POOL;
+  if (own.token >= own.end) return;
+  I64 pair = (I64)own.pool * a.e + own.expert;
+  U32 best = P(U32, key)[pair], key[AT_ONCE];
+  int some = P(int, left)[pair] > 0;
+  for (; own.token < own.end; own.token += AT_ONCE * own.step) {
+    U32 here = next_keys(own, P(float, score), P(uchar, valid), a.e, key);
+    for (int j = 0; j < AT_ONCE; j++) {
+      I64 token = own.token + j * own.step;
+      if (token < own.end) P(uchar, keep)[token * a.e + own.expert] = some && here >> j & 1 && key[j] >= best;
+    }
+  }
+}
+
+/* A group has a pool and an expert: of more equals of the k-th best than are left to take, the first ones stay. */
+KERNEL(select_ties) {
+  SHARED int room[GROUP];
+  int left = P(int, left)[GID], expert = (int)(GID % a.e), all;
+  U32 best = P(U32, key)[GID];
+  if (P(int, surplus)[GID] < 1) return;
+  pool_tokens own = tokens_of(P(int, pool_begin), a.first_pool + (int)(GID / a.e), a.n, a.stride);
+  for (I64 t0 = own.first; t0 < own.end; t0 += GROUP * own.step) {
+    I64 at = (t0 + LID * own.step) * a.e + expert;
+    int equal = t0 + LID * own.step < own.end && P(uchar, keep)[at] && key_of(P(float, score)[at]) == best;
+    int rank = rank_over(equal, room, &all);
+    if (equal && rank >= left) P(uchar, keep)[at] = 0;
+    left -= all;
+  }
+}
+
+/* ---- lists ---- */
+
+/* An item's tokens here are a run of PART / ROWS: their marks as bits. */
+INLINE U64 run_of_marks(GLOBAL const uchar *keep, I64 first, int n, int e, int expert) {
+  U64 marks = 0;
+  for (int i = 0; i < PART / ROWS; i++)
+    if (expert < e && first + i < n && keep[(first + i) * e + expert]) marks |= (U64)1 << i;
+  return marks;
+}
+
+INLINE int number_of(U64 marks) {
+  int count = 0;
+  for (; marks; marks &= marks - 1) count++;
+  return count;
+}
+
+/* Without slot_token: size [e,parts] = marks of each expert in each part of the tokens. With it: the list of all, with
+ * begin [e,parts] in the place of the sizes. */
+KERNEL(list_marked) {
+  SHARED int count[GROUP];
+  int blocks = (a.e + WIDE - 1) / WIDE, expert = (int)(GID % blocks) * WIDE + LID % WIDE, row = LID / WIDE, before = 0;
+  I64 part = GID / blocks, first = part * PART + row * (PART / ROWS), at = (I64)expert * a.parts + part;
+  U64 marks = run_of_marks(P(uchar, keep), first, a.n, a.e, expert);
+  count[LID] = number_of(marks);
+  SYNC;
+  if (expert >= a.e) return;
+  for (int r = 0; r < (P(int, slot_token) ? row : ROWS); r++) before += count[r * WIDE + LID % WIDE];
+  if (!P(int, slot_token)) {
+    if (row == 0) P(int, size)[at] = before;
+    return;
+  }
+  GLOBAL int *list = P(int, slot_token) + P(int, size)[at] + before;
+  for (int i = 0; marks; i++, marks >>= 1)
+    if (marks & 1) *list++ = (int)first + i;
+  if (row == 0 && part == 0) P(int, expert_begin)[expert] = P(int, size)[at];
+  if (row == 0 && part == 0 && expert == 0) P(int, expert_begin)[a.e] = P(int, size)[(I64)a.e * a.parts];
+}
+
+/* Where each of `count` things of these sizes begins, and at [count] their sum. A group has SIZES of them, and first
+ * adds up all before its own. */
+KERNEL(prefix) {
+  SHARED int room[GROUP];
+  I64 first = GID * SIZES, end = first + SIZES < a.count ? first + SIZES : a.count;
+  int before = 0, all;
+  for (I64 i = LID; i < first; i += GROUP) before += P(int, size)[i];
+  rank_over(before, room, &all);
+  before = all;
+  for (I64 i0 = first; i0 < end; i0 += GROUP) {
+    I64 i = i0 + LID;
+    int own = i < end ? P(int, size)[i] : 0, rank = rank_over(own, room, &all);
+    if (i < end) P(int, begin)[i] = before + rank;
+    before += all;
+  }
+  if (LID == 0 && end == a.count) P(int, begin)[end] = before;
+}
