@@ -115,13 +115,16 @@ static void test_best_following(void **state) {
   }
 }
 
-/* With null experts a token chooses as `best` lets it at the same prices, and null choices move none. */
+/* With null experts a token chooses as `best` lets it at the same prices, and null choices move none; so does one with
+ * scores of NaN. */
 static void test_best_following_with_nulls(void **state) {
-  enum { T = 20, K = 3, NULLS = 2 };
+  enum { T = 60, K = 3, NULLS = 2 };
   const real more = (real)0.0625, less = (real)-0.03125;
   int choice[T * K], alone[K], nulls = 0;
   real value[T * K], history[T * E], low[T * E], price[E] = {0};
   for (int k = 0; k < T * E; k++) low[k] = (real)ch_rng_uniform(ch_rng_make(4, CH_STREAM_TEST, 12), (uint64_t)k) / 4;
+  for (int k = T / 3 * E; k < T * E; k++)
+    if (ch_rng_below(ch_rng_make(4, CH_STREAM_TEST, 13), (uint64_t)k, 3) == 0) low[k] = NAN;
   EVERYWHERE({
     memset(choice, 0xee, sizeof choice);
     x.ops->best_following(&x, &(ch_best_following_args){.n = T,

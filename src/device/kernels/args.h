@@ -99,8 +99,8 @@
 #define mean_cutoff_fields(ptr, num) ptr(cutoff) ptr(mean) num(I32, pools) num(I32, e)
 #define running_mean_fields(ptr, num) ptr(value) ptr(mean) num(F64, weight) num(I32, count) num(I32, fresh)
 #define best_fields(ptr, num) ptr(valid) ptr(score) ptr(shift) ptr(choice) ptr(value) ptr(margin) num(I32, n) num(I32, e) num(I32, count) num(I32, nulls)
-#define best_following_fields(ptr, num) ptr(begin) ptr(past) ptr(valid) ptr(score) ptr(price) ptr(history) ptr(choice) ptr(value) \
-  num(I32, e) num(I32, count) num(I32, nulls) num(I32, sequences) num(I32, positions) num(F32, more) num(F32, less)
+#define best_following_fields(ptr, num) ptr(begin) ptr(past) ptr(valid) ptr(score) ptr(price) ptr(worth) ptr(history) ptr(choice) ptr(value) \
+  num(I32, e) num(I32, count) num(I32, nulls) num(I32, positions) num(F32, more) num(F32, less)
 #define modulo_fields(ptr, num) ptr(valid) ptr(id) ptr(choice) num(I32, n) num(I32, e)
 #define sample_second_fields(ptr, num) ptr(value) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n)
 #define place_fields(ptr, num) ptr(asked) ptr(value) ptr(choice) ptr(demand) ptr(dropped) ptr(held) \

@@ -19,7 +19,6 @@ KERNEL(running_mean) {
   }
 }
 
-/* An item has a token, and keeps the best of its experts in order. */
 /* The `count` best of one token, of equal ones the lower expert. */
 INLINE void best_of(int e, int count, GLOBAL const float *score, GLOBAL const float *shift, GLOBAL int *expert,
                     GLOBAL float *value) {
@@ -37,15 +36,21 @@ INLINE void best_of(int e, int count, GLOBAL const float *score, GLOBAL const fl
   }
 }
 
-/* Null experts share what the token's scores leave of 1. */
-INLINE void leave_to_nulls(int nulls, int e, int count, GLOBAL const float *score, GLOBAL const float *value,
-                           GLOBAL int *expert) {
+/* What a token's scores leave of 1 to null experts, which share it evenly. */
+INLINE double left_of(int e, GLOBAL const float *score) {
   double left = 1;
   for (int i = 0; i < e; i++) left -= score[i];
+  return left;
+}
+
+INLINE void leave_to_nulls(int nulls, int e, int count, GLOBAL const float *score, GLOBAL const float *value,
+                           GLOBAL int *expert) {
+  double left = left_of(e, score);
   for (int j = count > nulls ? count - nulls : 0; j < count; j++)
     if (value[j] < left / nulls) expert[j] = -1;
 }
 
+/* An item has a token. */
 KERNEL(best) {
   EACH(t, a.n) {
     GLOBAL const float *score = P(float, score) + t * a.e;
@@ -61,26 +66,44 @@ KERNEL(best) {
   }
 }
 
-/* An item has a sequence. */
+/* At which place best_of puts expert i of e, from `count` on: at none. No expert passes a NaN among the first `count`,
+ * and one behind these has no place. */
+INLINE int place_of(int i, int e, int count, GLOBAL const float *worth) {
+  float own = worth[i];
+  int place = isnan(own) && i >= count ? count : 0, wall = 0;
+  for (int j = i - 1; j >= 0; j--) {
+    if (isnan(worth[j]) && j >= count) continue;
+    wall |= isnan(worth[j]);
+    place += wall || !(own > worth[j]);
+  }
+  wall = isnan(own);
+  for (int j = i + 1; j < e && !wall; j++) {
+    place += worth[j] > own;
+    wall = isnan(worth[j]) && j < count;
+  }
+  return place;
+}
+
+/* A group has a sequence, an item every GROUP-th expert: what experts are worth to a token all items see in
+ * worth [sequences,e]. */
 KERNEL(best_following) {
-  EACH(b, a.sequences) {
-    int past = P(int, past)[b];
-    GLOBAL float *history = P(float, history) + (b * a.positions + past) * a.e;
-    GLOBAL const float *price = past ? history - a.e : P(float, price);
-    for (I64 t = P(int, begin)[b]; t < P(int, begin)[b + 1]; t++, price = history, history += a.e) {
-      GLOBAL const float *score = P(float, score) + t * a.e;
-      GLOBAL int *expert = P(int, choice) + t * a.count;
-      GLOBAL float *value = P(float, value) + t * a.count;
-      int valid = !P(uchar, valid) || P(uchar, valid)[t];
-      best_of(a.e, a.count, score, price, expert, value);
-      if (a.nulls) leave_to_nulls(a.nulls, a.e, a.count, score, value, expert);
-      for (int i = 0; i < a.e; i++) history[i] = valid ? price[i] + a.less : price[i];
-      for (int j = 0; j < a.count; j++)
-        if (!valid)
-          expert[j] = -1;
-        else if (expert[j] >= 0)
-          history[expert[j]] = price[expert[j]] + a.more;
+  int e = a.e, past = P(int, past)[GID];
+  GLOBAL float *history = P(float, history) + (GID * a.positions + past) * e, *worth = P(float, worth) + GID * e;
+  GLOBAL const float *price = past ? history - e : P(float, price);
+  for (I64 t = P(int, begin)[GID]; t < P(int, begin)[GID + 1]; t++, price = history, history += e) {
+    GLOBAL const float *score = P(float, score) + t * e;
+    int valid = !P(uchar, valid) || P(uchar, valid)[t];
+    for (int i = LID; i < e; i += GROUP) worth[i] = score[i] - price[i];
+    SYNC;
+    double share = a.nulls ? left_of(e, score) / a.nulls : 0;
+    for (int i = LID; i < e; i += GROUP) {
+      int place = place_of(i, e, a.count, worth), in = place < a.count;
+      int taken = valid && in && !(place >= a.count - a.nulls && worth[i] < share);
+      if (in) P(float, value)[t * a.count + place] = worth[i];
+      if (in) P(int, choice)[t * a.count + place] = taken ? i : -1;
+      history[i] = taken ? price[i] + a.more : valid ? price[i] + a.less : price[i];
     }
+    SYNC;
   }
 }
 
