@@ -28,6 +28,12 @@ def layer(n, d, h, e, c, bf16=True):
     }
 
 
+def adafactor(weights):
+    """Seconds: gradients are read for sums over columns, for sums over rows and for the update, weights for the last two, and
+    weights and their copies in bf16 are written in the same pass."""
+    return (4 + 8 + 8 + 4 + 2) * weights / MEMORY
+
+
 def of_problem(text):
     """The prediction for a problem in the words of `choir bench`, or None."""
     word = dict(part.split("=") for part in text.split()[1:])
@@ -44,3 +50,4 @@ if __name__ == "__main__":
         print(f"{name:18} {1e3 * seconds:6.2f} ms")
     whole = sum(parts.values())
     print(f"{'all':18} {1e3 * whole:6.2f} ms, {6 * 2 * 131072 * 768 * 3072 / whole / 790e12:.2f} of 790 TFLOP/s")
+    print(f"{'Adafactor, 0.1B/64E':18} {1e3 * adafactor(6 * 64 * 2 * 768 * 3072):6.2f} ms")

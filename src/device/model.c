@@ -132,7 +132,6 @@ CH_DEVICE_OP(adafactor) {
   CH_SCRATCH(x);
   real CH_DEV *measures = a->measures ? a->measures : CH_NEW(&x->scratch, real, a->batch * a->rows * CH_MEASURES);
   double CH_DEV *scales = CH_NEW(&x->scratch, double, 2 * a->batch);
-  int64_t count = a->batch * a->rows * a->cols;
   if (a->stage != CH_ADAFACTOR_APPLY) {
     CH_LAUNCH(x, adafactor_columns, ch_groups(a->batch * a->cols), .finite = a->finite, .g = a->g, .col = a->col,
               .batch = a->batch, .rows = a->rows, .cols = a->cols, .beta2 = a->beta2, .eps1 = a->eps1,
@@ -145,9 +144,9 @@ CH_DEVICE_OP(adafactor) {
     CH_LAUNCH(x, adafactor_scales, ch_rows_at_once(a->batch), .finite = a->finite, .measures = measures, .row = a->row,
               .scales = scales, .batch = a->batch, .rows = a->rows, .all_cols = a->all_cols ? a->all_cols : a->cols,
               .rate = a->rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
-    CH_LAUNCH(x, adafactor_apply, ch_groups(count), .finite = a->finite, .w = a->w, .g = a->g, .row = a->row,
-              .col = a->col, .scales = scales, .w16 = a->w16, .batch = a->batch, .rows = a->rows, .cols = a->cols,
-              .grad_scale = a->grad_scale);
+    CH_LAUNCH(x, adafactor_apply, ch_rows_at_once(a->batch * a->rows), .finite = a->finite, .w = a->w, .g = a->g,
+              .row = a->row, .col = a->col, .scales = scales, .w16 = a->w16, .batch = a->batch, .rows = a->rows,
+              .cols = a->cols, .grad_scale = a->grad_scale);
   }
 }
 

@@ -8,12 +8,17 @@ INLINE float decayed(float moment, double beta2, double eps1, double sum, double
   return (float)(beta2 * moment + (1 - beta2) * (sum / count + eps1));
 }
 
-/* An item has a column of one of `batch` matrices. */
+/* An item has a column of one of `batch` matrices, and reads some rows before it adds them up, in ascending order. */
+#define AHEAD_ROWS 16
 KERNEL(adafactor_columns) {
   EACH(i, STOPPED ? 0 : a.batch * a.cols) {
     GLOBAL const float *g = P(float, g) + i / a.cols * a.rows * a.cols + i % a.cols;
     double sum = 0;
-    for (I64 row = 0; row < a.rows; row++) sum += scaled_square(g[row * a.cols], a.grad_scale);
+    for (I64 row = 0; row < a.rows; row += AHEAD_ROWS) {
+      float some[AHEAD_ROWS];
+      for (int j = 0; j < AHEAD_ROWS; j++) some[j] = row + j < a.rows ? g[(row + j) * a.cols] : 0;
+      for (int j = 0; j < AHEAD_ROWS; j++) sum += scaled_square(some[j], a.grad_scale);
+    }
     P(float, col)[i] = decayed(P(float, col)[i], a.beta2, a.eps1, sum, (double)a.rows);
   }
 }
@@ -68,15 +73,19 @@ KERNEL(adafactor_scales) {
   }
 }
 
+/* A group has a row. */
 KERNEL(adafactor_apply) {
-  I64 size = a.rows * a.cols;
-  EACH(i, STOPPED ? 0 : a.batch * size) {
-    I64 m = i / size;
-    double factor = P(float, row) ? P(float, row)[i / a.cols] / P(double, scales)[2 * m] : 1;
-    double u = P(float, g)[i] * a.grad_scale / sqrt(factor * P(float, col)[m * a.cols + i % a.cols]);
-    float w = (float)(P(float, w)[i] - P(double, scales)[2 * m + 1] * u);
-    P(float, w)[i] = w;
-    if (P(ushort, w16)) P(ushort, w16)[i] = to_bf16(w);
+  for (I64 row = GID; row < (STOPPED ? 0 : a.batch * a.rows); row += GROUPS) {
+    I64 m = row / a.rows;
+    GLOBAL const float *g = P(float, g) + row * a.cols, *col = P(float, col) + m * a.cols;
+    GLOBAL float *w = P(float, w) + row * a.cols;
+    double factor = P(float, row) ? P(float, row)[row] / P(double, scales)[2 * m] : 1;
+    for (I64 j = LID; j < a.cols; j += GROUP) {
+      double u = g[j] * a.grad_scale / sqrt(factor * col[j]);
+      float next = (float)(w[j] - P(double, scales)[2 * m + 1] * u);
+      w[j] = next;
+      if (P(ushort, w16)) P(ushort, w16)[row * a.cols + j] = to_bf16(next);
+    }
   }
 }
 
