@@ -179,6 +179,8 @@ def table():
     yield "| model | seeds | loss by batch | " + " | ".join(RULES.values()) + " |\n|---|--:|--:|" + "--:|" * len(RULES)
     for model in dict.fromkeys(line["model"] for line in lines):
         some, cells = [line for line in lines if line["model"] == model], []
+        if len(some) < 2:  # no interval yet
+            continue
         for rule in RULES:
             e = of_values([line[rule]["loss"] - line["own"]["loss"] for line in some])
             low, high = e.interval()

@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import re
+import runpy
 import tempfile
 import unittest
 
@@ -53,11 +54,17 @@ class Pages(unittest.TestCase):
         table = csv.DictReader(io.StringIO(self.made[ROOT / "docs" / "results" / "comparisons.csv"]))
         known = {(row["mean"], row["low"], row["high"]) for row in table}
         minus = lambda text: text[1:] if text[0] == "-" else "-" + text  # noqa: E731
-        for name in ("results", "foreign", "diffusion", "moe", "routers"):
+        for name in ("results", "diffusion", "moe", "routers"):
             text = " ".join((ROOT / "docs" / f"{name}.md").read_text().split())
             for mean, low, high in pattern.findall(text):
                 told = f"docs/{name}.md: {mean} ({low} to {high}) is no row of docs/results/comparisons.csv"
                 self.assertTrue({(mean, low, high), (minus(mean), minus(high), minus(low))} & known, told)
+
+    def test_tables_of_runs_that_are_no_study(self):
+        for name in ("alone", "foreign"):
+            script = runpy.run_path(str(ROOT / "lab" / f"{name}.py"))
+            text = script["PAGE"].read_text(encoding="utf-8")
+            self.assertEqual(text, script["page"](text), f"run 'python3 lab/{name}.py report'")
 
     def test_p_is_corrected_over_primary_claims_alone(self):
         store, plan = Store(ROOT / "lab" / "results"), recipe.read(ROOT / "lab" / "claims.json")

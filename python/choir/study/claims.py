@@ -16,7 +16,7 @@ UNITS = {
     "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "waiting": "times",
     "step_time": "times",
     "share": "of tokens", "over_capacity": "of capacity", "accuracy": "points",
-    "probe": "points", "text": "nats", "pairs": "of pairs", "optimum": "nats", "growth": "nats a doubling",
+    "probe": "points", "text": "nats", "optimum": "nats", "growth": "nats a doubling",
 }  # fmt: skip
 
 
@@ -186,10 +186,8 @@ class Claims:
         between two routings of one."""
         arm = foreign.losses(self.study, claim["arm"], claim["texts"], claim.get("routing"))
         rival = foreign.losses(self.study, claim["rival"], claim["texts"], claim.get("rival_routing"))
-        chaotic = claim["kind"] == "text" and claim["arm"] != claim["rival"]
+        chaotic = claim["arm"] != claim["rival"]
         return statistics.of_values(rival - arm, self.study.scale.get("chaos", 0.0) if chaotic else 0.0)
-
-    _pairs = _text
 
 
 def correct(findings: list[Finding]) -> None:
@@ -204,7 +202,7 @@ def correct(findings: list[Finding]) -> None:
 def label(claim: dict[str, Any]) -> str:
     """What its number is, without what it is said to be."""
     arm, rival, kind = claim["arm"], claim.get("rival", ""), claim["kind"]
-    if kind in ("text", "pairs"):
+    if kind == "text":
         arm, rival = (f"{who}{', ' + claim[how] if how in claim else ''}"
                       for who, how in ((arm, "routing"), (rival, "rival_routing")))  # fmt: skip
     if "than_arm" in claim:
@@ -214,7 +212,7 @@ def label(claim: dict[str, Any]) -> str:
     more = {
         "optimum": " at the lowest points of parabolas", "steps": ", steps to one loss", "seconds": ", seconds to one loss",
         "waiting": f", time to one loss on {claim.get('devices')} devices",
-        "step_time": ", seconds of a step", "text": f" on {', '.join(claim.get('texts', []))}", "pairs": ", pairs wrong",
+        "step_time": ", seconds of a step", "text": f" on {', '.join(claim.get('texts', []))}",
         "growth": " by a doubling of FLOPs", "gap": "causal - own routing", "gap_growth": "growth of causal - own routing",
         "over_capacity": "asked of the fullest expert above its capacity", "accuracy": ", accuracy", "probe": ", probe",
     }.get(kind, "")  # fmt: skip

@@ -1,21 +1,18 @@
 """Losses on texts that training has not seen: every arm and seed, from its longest cooled run, on every text of the
-recipe, by all routings that `choir eval` shows beside each other; of a text NAME.jsonl, which holds requests of `choir
-score`, how many pairs of words are in the wrong order. One small file a run in the store, beside its result.
+recipe, by all routings that `choir eval` shows beside each other. A line a run in the store, beside its result.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import hashlib
-import json
 import pathlib
 import tempfile
 from typing import Any, Callable, Optional
 
 import numpy as np
 
-from .. import _files, pages
+from .. import _files
 from ..model import Model
 from . import StudyError, program
 from .jobs import Work
@@ -50,37 +47,17 @@ def _sequences(study: Study) -> int:
 
 
 def losses(study: Study, arm: str, texts: list[str], routing: Optional[str] = None) -> np.ndarray:
-    """[seeds], the mean over texts, of pairs the share in the wrong order; NaN where one is missing. No routing: by
-    thresholds where the arm's own looks across tokens, else its own."""
+    """[seeds], the mean over texts; NaN where one is missing. No routing: by thresholds where the arm's own looks across
+    tokens, else its own."""
 
     def loss(found: dict[str, Any], text: str) -> float:
         by = found.get(text, {})
         own = next((how for how in by if how != "hash"), "")
         one = by.get(routing or ("threshold" if "threshold" in by else own), {})
-        return one.get("loss", one.get("wrong", np.nan))
+        return one.get("loss", np.nan)
 
     every = [result(study, arm, seed) for seed in range(1, study.seeds + 1)]
     return np.array([np.mean([loss(found, text) for text in texts]) for found in every])
-
-
-def pairs(run: pathlib.Path, path: pathlib.Path, threads: int) -> dict[str, float]:
-    """Minimal pairs: of two words, as is and are, each request has the one that its text goes on with, or the other; ids
-    say which words, and whether the text has the second. Of all pairs of a text that has the first and one that has the
-    second: the share where the second one's log-likelihoods favour the first word more. A word that is likelier
-    everywhere gains nothing by it. The mean over words; 1/2 is chance."""
-    margins: dict[str, tuple[list[float], list[float]]] = collections.defaultdict(lambda: ([], []))
-    said = [json.loads(line) for line in pages.ask("score", run, "--requests", path, "--threads", threads).splitlines()]
-    try:
-        for first, second in zip(said[::2], said[1::2]):
-            words, right = first["id"]
-            margins[words][right].append(first["log_likelihood"] - second["log_likelihood"])
-    except (KeyError, IndexError, TypeError, ValueError):
-        raise StudyError(f'{path}: needs two requests for each text, with an "id" as ["is/are", 0], 1 where the text has '
-                         "the second word, and a model that is not trained by masking") from None  # fmt: skip
-    wrong = [np.searchsorted(np.sort(a), b).mean() / len(a) for a, b in margins.values() if a and b]
-    if not wrong:
-        raise StudyError(f"{path}: has no two words that both have texts; lab/pairs makes such a file")
-    return {"wrong": float(np.mean(wrong)), "texts": len(said) // 2}
 
 
 def _hash(path: pathlib.Path) -> str:
@@ -115,10 +92,6 @@ class Reading(Work):
         found = result(study, self.arm, self.seed)
         for text in self.lacking:
             path = self.texts[text]
-            if path.suffix == ".jsonl":
-                found[text] = {"hash": _hash(path), "threshold": pairs(run, path, threads)}
-                self.at += 1
-                continue
             where = ["--data" if text == HOME else "--text", path]
             words = [*where, "--sequences", _sequences(study), "--threads", threads]
             told_all = program.ask("eval", run, *words)
@@ -153,11 +126,9 @@ def by_topk(run: pathlib.Path) -> Model:
 
 
 def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
-    """What the store lacks of the texts in DIRECTORY/NAME.txt, or NAME.jsonl. Refuses a text that is not there, or another
+    """What the store lacks of the texts in DIRECTORY/NAME.txt. Refuses a text that is not there, or another
     one."""
     texts = {text: study.data if text == HOME else directory / f"{text}.txt" for text in study.recipe["texts"]}
-    requests = {text: path.with_suffix(".jsonl") for text, path in texts.items() if text != HOME}
-    texts.update({text: path for text, path in requests.items() if path.exists()})
     hashes = {}
     for text, path in texts.items():
         if not path.exists():
@@ -184,12 +155,8 @@ def rows(study: Study) -> tuple[list[str], list[list[str]]]:
     made = []
     for arm in study.arms:
         found = [result(study, arm.name, seed) for seed in range(1, study.seeds + 1)]
-        every = [(how, one) for texts in found for by in texts.values() for how, one in by.items() if how != "hash"]
-        routings = dict.fromkeys(how for how, one in every if "loss" in one)
-        serving = "threshold" if "threshold" in routings else next(iter(routings), None)  # pairs are in its row
-        for how in routings:
-            asked = None if how == serving else how
-            values = [losses(study, arm.name, [text], asked) for text in study.recipe["texts"]]
+        for how in dict.fromkeys(how for texts in found for by in texts.values() for how in by if how != "hash"):
+            values = [losses(study, arm.name, [text], how) for text in study.recipe["texts"]]
             cells = [f"{np.nanmean(v):.3f} ± {np.nanstd(v, ddof=1):.3f}" if np.isfinite(v).sum() > 1
                      else f"{np.nanmean(v):.3f}" if np.isfinite(v).any() else "-" for v in values]  # fmt: skip
             seeds = [seed for seed, one in enumerate(found, 1) if one]

@@ -114,7 +114,7 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs a rival")
         if claim.get("rival") == claim["arm"] and claim.get("routing") == claim.get("rival_routing"):
             raise StudyError(f"{path}: claims[{number}]: arm '{claim['arm']}' is its own rival; name another, or a routing")
-        if claim["kind"] in ("text", "pairs") and not set(claim.get("texts", [""])) <= set(recipe.get("texts", {})):
+        if claim["kind"] == "text" and not set(claim.get("texts", [""])) <= set(recipe.get("texts", {})):
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs 'texts', each one of the recipe's 'texts'")
         for name in sum(claim.get("wider", []), []):
             if name not in known:
