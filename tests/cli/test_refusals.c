@@ -19,11 +19,7 @@ static const refusal refusals[] = {
     /* options and config */
     {"unknown option", "", TRAIN "config.json --minuets 3", 2, {"--minuets", "--minutes"}},
     {"missing option", "", "choir train --config config.json --data data", 2, {"--out"}},
-    {"option without its number",
-     "",
-     "choir train --config config.json --data data --out new --threads many",
-     2,
-     {"--threads", "many"}},
+    {"option without its number", "", TRAIN "config.json --minutes many", 2, {"--minutes", "many"}},
     {"dense layers only, and experts",
      "",
      TRAIN "config.json --set dense_layers=1000",
