@@ -34,6 +34,12 @@ def adafactor(weights):
     return (4 + 8 + 8 + 4 + 2) * weights / MEMORY
 
 
+def head(n, d, V):
+    """Seconds of both ways in bf16: products; logits are written once, read three times, and their gradients written and read
+    twice in bf16; d x V weights are read in bf16, their gradients written."""
+    return 3 * 2 * n * d * V / PRODUCT + ((4 + 12 + 2 + 4) * n * V + (2 + 2 + 4) * d * V) / MEMORY
+
+
 def of_problem(text):
     """The prediction for a problem in the words of `choir bench`, or None."""
     word = dict(part.split("=") for part in text.split()[1:])
@@ -51,3 +57,4 @@ if __name__ == "__main__":
     whole = sum(parts.values())
     print(f"{'all':18} {1e3 * whole:6.2f} ms, {6 * 2 * 131072 * 768 * 3072 / whole / 790e12:.2f} of 790 TFLOP/s")
     print(f"{'Adafactor, 0.1B/64E':18} {1e3 * adafactor(6 * 64 * 2 * 768 * 3072):6.2f} ms")
+    print(f"{'head, 16,384 rows':18} {1e3 * head(16384, 768, 32000):6.2f} ms")

@@ -29,29 +29,32 @@ static void round_before(ch_exec *x, PTR *operand, I32 *is, int64_t count) {
   *is = AS_BF16;
 }
 
+/* One product; a16 stands for a->a, or is NULL. */
+static void multiply(ch_exec *x, const ch_gemm_args *a, const ch_bf16 CH_DEV *a16) {
+  CH_SCRATCH(x);
+  const ch_bf16 CH_DEV *b16 = kind_of(x, NULL, a->exact) == ROUNDED ? a->b16 : NULL;
+  product_args p = {.a = either(a->a, a16),
+                    .b = either(a->b, b16),
+                    .c = a->c,
+                    .m = a->m,
+                    .n = a->n,
+                    .k = a->k,
+                    .lda = stride(a->lda, a->trans_a ? a->m : a->k),
+                    .ldb = stride(a->ldb, a->trans_b ? a->k : a->n),
+                    .ldc = stride(a->ldc, a->n),
+                    .trans_a = a->trans_a,
+                    .trans_b = a->trans_b,
+                    .accumulate = a->accumulate,
+                    .a_is = kind_of(x, a16, a->exact),
+                    .b_is = kind_of(x, b16, a->exact),
+                    .alpha = a->alpha ? a->alpha : 1};
+  round_before(x, &p.a, &p.a_is, p.lda * (a->trans_a ? a->k : a->m));
+  round_before(x, &p.b, &p.b_is, p.ldb * (a->trans_b ? a->n : a->k));
+  ch_multiply_batch(x, &p, 1);
+}
+
 CH_DEVICE_OP(gemm) {
-  for (; a; a = a->beside) {
-    CH_SCRATCH(x);
-    const ch_bf16 CH_DEV *b16 = kind_of(x, NULL, a->exact) == ROUNDED ? a->b16 : NULL;
-    product_args p = {.a = a->a,
-                      .b = either(a->b, b16),
-                      .c = a->c,
-                      .m = a->m,
-                      .n = a->n,
-                      .k = a->k,
-                      .lda = stride(a->lda, a->trans_a ? a->m : a->k),
-                      .ldb = stride(a->ldb, a->trans_b ? a->k : a->n),
-                      .ldc = stride(a->ldc, a->n),
-                      .trans_a = a->trans_a,
-                      .trans_b = a->trans_b,
-                      .accumulate = a->accumulate,
-                      .a_is = kind_of(x, NULL, a->exact),
-                      .b_is = kind_of(x, b16, a->exact),
-                      .alpha = a->alpha ? a->alpha : 1};
-    round_before(x, &p.a, &p.a_is, p.lda * (a->trans_a ? a->k : a->m));
-    round_before(x, &p.b, &p.b_is, p.ldb * (a->trans_b ? a->n : a->k));
-    ch_multiply_batch(x, &p, 1);
-  }
+  for (; a; a = a->beside) multiply(x, a, NULL);
 }
 
 /* The products of all experts, C being c or, for CH_TN, the weights. Where all have as many rows and the host knows how
@@ -201,62 +204,78 @@ static int64_t chunk_rows(const ch_head_args *a) {
   return rows < 64 ? 64 : rows < 2048 ? rows : 2048;
 }
 
-/* Scratch of a chunk; the second half of each is for the partners of pairs. */
+/* Scratch of a chunk of rows: logits, their gradients where products round them, losses. */
 typedef struct {
-  real CH_DEV *logits, *delta;
-  double CH_DEV *loss, *disagreement;
+  real CH_DEV *logits;
+  ch_bf16 CH_DEV *rounded;
+  double CH_DEV *loss;
 } chunk;
 
-static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, real CH_DEV *logits) {
-  CH_OP(x, gemm, .m = rows, .n = a->V, .k = a->d, .trans_b = 1, .a = a->x + first * a->d, .b = a->w, .b16 = a->w16,
-        .c = logits, .alpha = a->scale);
-  if (a->logits) CH_OP(x, copy, .count = rows * a->V, .x = logits, .y = a->logits + first * a->V);
+static chunk chunk_new(ch_exec *x, const ch_head_args *a) {
+  int64_t rows = chunk_rows(a), size = rows * a->V;
+  chunk c = {.logits = CH_NEW(&x->scratch, real, size), .loss = CH_NEW(&x->scratch, double, rows)};
+  if (x->compute == CH_COMPUTE_BF16 && a->dx) c.rounded = CH_NEW(&x->scratch, ch_bf16, size);
+  return c;
 }
 
-static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const real CH_DEV *logits,
-                          const double CH_DEV *loss) {
-  CH_LAUNCH(x, head_losses, 1, .loss = loss, .row_weight = a->row_weight ? a->row_weight + first : NULL,
+static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
+  CH_OP(x, gemm, .m = rows, .n = a->V, .k = a->d, .trans_b = 1, .a = a->x + first * a->d, .b = a->w, .b16 = a->w16,
+        .c = c->logits, .alpha = a->scale);
+  if (a->logits) CH_OP(x, copy, .count = rows * a->V, .x = c->logits, .y = a->logits + first * a->V);
+}
+
+static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
+  CH_LAUNCH(x, head_losses, 1, .loss = c->loss, .row_weight = a->row_weight ? a->row_weight + first : NULL,
             .sum = a->loss_sum, .total = a->loss_total, .token_loss = a->token_loss ? a->token_loss + first : NULL,
             .n = rows);
   if (!a->dx) return;
-  CH_OP(x, gemm, .m = rows, .n = a->d, .k = a->V, .a = logits, .b = a->w, .b16 = a->w16, .c = a->dx + first * a->d,
-        .alpha = a->scale);
-  CH_OP(x, gemm, .m = a->V, .n = a->d, .k = rows, .trans_a = 1, .a = logits, .b = a->x + first * a->d, .c = a->dw,
-        .alpha = a->scale, .accumulate = a->accumulate || first > 0);
+  ch_gemm_args dx = {.m = rows, .n = a->d, .k = a->V, .a = c->logits, .b = a->w, .b16 = a->w16, .alpha = a->scale};
+  dx.c = a->dx + first * a->d;
+  multiply(x, &dx, c->rounded);
+  ch_gemm_args dw = {.m = a->V, .n = a->d, .k = rows, .trans_a = 1, .a = c->logits, .c = a->dw, .alpha = a->scale};
+  dw.b = a->x + first * a->d;
+  dw.accumulate = a->accumulate || first > 0;
+  multiply(x, &dw, c->rounded);
 }
 
-static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
+static void head_rows(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
+  head_forward(x, a, first, rows, c);
+  CH_LAUNCH(x, head_rows, rows, .target = a->target + first, .row_weight = a->row_weight ? a->row_weight + first : NULL,
+            .logits = c->logits, .rounded = c->rounded, .loss = c->loss, .V = a->V, .gradient = a->dx != NULL,
+            .weight = a->weight);
+  head_backward(x, a, first, rows, c);
+}
+
+static void head_pairs(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c,
+                       const chunk *other, double CH_DEV *disagreement) {
   int64_t partner = first + a->n / 2;
-  real CH_DEV *other = c->logits + chunk_rows(a) * a->V;
-  head_forward(x, a, first, rows, c->logits);
-  if (!a->paired) {
-    CH_LAUNCH(x, head_rows, rows, .target = a->target + first,
-              .row_weight = a->row_weight ? a->row_weight + first : NULL, .logits = c->logits, .loss = c->loss,
-              .V = a->V, .weight = a->weight);
-    head_backward(x, a, first, rows, c->logits, c->loss);
-    return;
-  }
+  head_forward(x, a, first, rows, c);
   head_forward(x, a, partner, rows, other);
-  CH_LAUNCH(x, head_pairs, rows, .target = a->target + first, .logits = c->logits, .other = other, .delta = c->delta,
-            .loss = c->loss, .other_loss = c->loss + chunk_rows(a), .disagreement = c->disagreement,
-            .consistency = (double)a->consistency, .V = a->V, .weight = a->weight);
-  CH_LAUNCH(x, head_losses, 1, .loss = c->disagreement, .sum = a->consistency_sum, .n = rows);
-  head_backward(x, a, first, rows, c->logits, c->loss);
-  head_backward(x, a, partner, rows, other, c->loss + chunk_rows(a));
+  CH_LAUNCH(x, head_pairs, rows, .target = a->target + first, .logits = c->logits, .other = other->logits,
+            .rounded = c->rounded, .other_rounded = other->rounded, .loss = c->loss, .other_loss = other->loss,
+            .disagreement = disagreement, .consistency = (double)a->consistency, .V = a->V, .gradient = a->dx != NULL,
+            .weight = a->weight);
+  CH_LAUNCH(x, head_losses, 1, .loss = disagreement, .sum = a->consistency_sum, .n = rows);
+  head_backward(x, a, first, rows, c);
+  head_backward(x, a, partner, rows, other);
 }
 
 CH_DEVICE_OP(head) {
   CH_SCRATCH(x);
-  int64_t n = a->paired ? a->n / 2 : a->n, chunk_size = chunk_rows(a), size = chunk_size * a->V;
-  chunk c = {.logits = CH_NEW(&x->scratch, real, a->paired ? 2 * size : size),
-             .loss = CH_NEW(&x->scratch, double, 2 * chunk_size)};
+  int64_t n = a->paired ? a->n / 2 : a->n, size = chunk_rows(a), first = 0;
+  chunk c = chunk_new(x, a), other = {0};
+  double CH_DEV *disagreement = NULL;
   if (a->paired) {
-    c.delta = CH_NEW(&x->scratch, real, size);
-    c.disagreement = CH_NEW(&x->scratch, double, chunk_size);
+    other = chunk_new(x, a);
+    disagreement = CH_NEW(&x->scratch, double, size);
+    ch_zero(x, a->consistency_sum, sizeof *a->consistency_sum);
   }
   ch_zero(x, a->loss_sum, sizeof *a->loss_sum);
-  if (a->paired) ch_zero(x, a->consistency_sum, sizeof *a->consistency_sum);
-  int64_t first = 0;
-  do head_chunk(x, a, first, n - first < chunk_size ? n - first : chunk_size, &c); /* once without rows too, for dw */
-  while ((first += chunk_size) < n);
+  do { /* once without rows too, for dw */
+    int64_t rows = n - first < size ? n - first : size;
+    if (a->paired)
+      head_pairs(x, a, first, rows, &c, &other, disagreement);
+    else
+      head_rows(x, a, first, rows, &c);
+  } while ((first += size) < n);
 }

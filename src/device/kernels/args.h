@@ -71,10 +71,10 @@
 #define rope_fields(ptr, num) ptr(position) ptr(turn) ptr(x) num(I64, n) num(I32, heads) num(I32, dh) num(I32, rotated) num(I32, back) num(I32, T)
 #define rope_table_fields(ptr, num) ptr(turn) num(F64, theta) num(I32, positions) num(I32, rotated)
 
-/* ---- head.cl.h: rows of logits turn into gradients; loss [rows] = ; row_weight may be 0 ---- */
-#define head_rows_fields(ptr, num) ptr(target) ptr(row_weight) ptr(logits) ptr(loss) num(I32, V) num(F32, weight)
-#define head_pairs_fields(ptr, num) ptr(target) ptr(logits) ptr(other) ptr(delta) ptr(loss) ptr(other_loss) ptr(disagreement) \
-  num(F64, consistency) num(I32, V) num(F32, weight)
+/* ---- head.cl.h: rows of logits turn into gradients, or rounded [rows,V], where it is not 0, receives them; loss [rows] = ; row_weight may be 0 ---- */
+#define head_rows_fields(ptr, num) ptr(target) ptr(row_weight) ptr(logits) ptr(rounded) ptr(loss) num(I32, V) num(I32, gradient) num(F32, weight) num(I32, pad)
+#define head_pairs_fields(ptr, num) ptr(target) ptr(logits) ptr(other) ptr(rounded) ptr(other_rounded) ptr(loss) ptr(other_loss) ptr(disagreement) \
+  num(F64, consistency) num(I32, V) num(I32, gradient) num(F32, weight) num(I32, pad)
 #define head_losses_fields(ptr, num) ptr(loss) ptr(row_weight) ptr(sum) ptr(total) ptr(token_loss) num(I64, n) /* *sum += */
 
 /* ---- optim.cl.h; measures [batch,rows,3], scales [batch,2]: the mean of row moments, the rate of the update ---- */

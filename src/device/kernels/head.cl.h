@@ -1,60 +1,77 @@
-/* Cross-entropy by rows of logits. */
+/* Cross-entropy by rows of logits, which are read three times: for the largest, for the sum, and for the gradient. */
 
-/* One row of logits turns into its softmax; all 0 where nothing is to predict. Returns the loss. */
-INLINE double softmax_row(int V, int target, GLOBAL float *logits, LOCAL double *room, LOCAL float *most) {
-  float largest = -INF;
-  double sum = 0;
+/* A row of logits: its largest, and the sum of exp(logit - largest). */
+typedef struct {
+  float largest;
+  double sum;
+} softmax_row;
+
+INLINE softmax_row softmax_of(int V, GLOBAL const float *logits, LOCAL double *room, LOCAL float *most) {
+  softmax_row row = {-INF, 0};
   for (int v = LID; v < V; v += GROUP)
-    if (logits[v] > largest || v == LID) largest = logits[v];
-  largest = largest_over(largest, most);
-  double at_target = target >= 0 ? (double)(logits[target] - largest) : 0;
-  SYNC;
-  for (int v = LID; v < V; v += GROUP) sum += logits[v] = target >= 0 ? exp(logits[v] - largest) : 0;
-  sum = sum_over(sum, room);
-  for (int v = LID; v < V; v += GROUP)
-    if (target >= 0) logits[v] = (float)(logits[v] / sum);
-  SYNC;
-  return target >= 0 ? log(sum) - at_target : 0;
+    if (logits[v] > row.largest || v == LID) row.largest = logits[v];
+  row.largest = largest_over(row.largest, most);
+  for (int v = LID; v < V; v += GROUP) row.sum += (float)exp(logits[v] - row.largest);
+  row.sum = sum_over(row.sum, room);
+  return row;
 }
 
+INLINE float share_of(softmax_row row, float logit) { return (float)((float)exp(logit - row.largest) / row.sum); }
+INLINE double loss_of(softmax_row row, float logit) { return log(row.sum) - (double)(logit - row.largest); }
+
+/* A gradient takes the place of its logit, or goes to `rounded` in bf16, as products read it. */
+INLINE void put_gradient(GLOBAL float *logits, GLOBAL ushort *rounded, I64 i, float gradient) {
+  if (rounded)
+    rounded[i] = to_bf16(gradient);
+  else
+    logits[i] = gradient;
+}
+
+/* Rows where nothing is to predict have neither loss nor gradient. */
 KERNEL(head_rows) {
   SHARED double room[GROUP];
   SHARED float most[GROUP];
   int target = P(int, target)[GID];
   GLOBAL float *logits = P(float, logits) + GID * a.V;
-  double loss = softmax_row(a.V, target, logits, room, most);
+  softmax_row row = softmax_of(a.V, logits, room, most);
   float weight = P(float, row_weight) ? a.weight * P(float, row_weight)[GID] : a.weight;
-  for (int v = LID; v < a.V; v += GROUP) logits[v] = logits[v] * weight - (v == target ? weight : 0);
-  if (LID == 0) P(double, loss)[GID] = loss;
+  if (LID == 0) P(double, loss)[GID] = target >= 0 ? loss_of(row, logits[target]) : 0;
+  SYNC;
+  for (int v = LID; v < a.V && a.gradient; v += GROUP) {
+    float share = target >= 0 ? share_of(row, logits[v]) * weight : 0;
+    put_gradient(P(float, logits), P(ushort, rounded), GID * a.V + v, share - (v == target ? weight : 0));
+  }
 }
 
 /* A pair of rows: with delta = z - y, A = <p, delta> and B = <q, delta>, (KL(p|q) + KL(q|p)) / 2 is (A - B) / 2, its
- * gradients (p (1 + delta - A) - q) / 2 and (q (1 - delta + B) - p) / 2. delta [rows,V] is room. */
+ * gradients (p (1 + delta - A) - q) / 2 and (q (1 - delta + B) - p) / 2. */
 KERNEL(head_pairs) {
   SHARED double room[GROUP];
   SHARED float most[GROUP];
-  int target = P(int, target)[GID];
-  GLOBAL float *z = P(float, logits) + GID * a.V, *y = P(float, other) + GID * a.V,
-               *delta = P(float, delta) + GID * a.V;
+  int target = P(int, target)[GID], some = target >= 0;
+  GLOBAL float *z = P(float, logits) + GID * a.V, *y = P(float, other) + GID * a.V;
+  softmax_row of_z = softmax_of(a.V, z, room, most), of_y = softmax_of(a.V, y, room, most);
   double A = 0, B = 0, share = a.consistency / 2;
-  for (int v = LID; v < a.V; v += GROUP) delta[v] = z[v] - y[v];
-  SYNC;
-  double loss = softmax_row(a.V, target, z, room, most), other = softmax_row(a.V, target, y, room, most);
   for (int v = LID; v < a.V; v += GROUP) {
-    A += (double)z[v] * delta[v];
-    B += (double)y[v] * delta[v];
+    float delta = z[v] - y[v];
+    A += (double)share_of(of_z, z[v]) * delta;
+    B += (double)share_of(of_y, y[v]) * delta;
   }
   A = sum_over(A, room);
   B = sum_over(B, room);
-  for (int v = LID; v < a.V && target >= 0; v += GROUP) {
-    double p = z[v], q = y[v], change = delta[v], at = v == target ? a.weight : 0;
-    z[v] = (float)(a.weight * p + share * (p * (1 + change - A) - q) - at);
-    y[v] = (float)(a.weight * q + share * (q * (1 - change + B) - p) - at);
-  }
   if (LID == 0) {
-    P(double, loss)[GID] = loss;
-    P(double, other_loss)[GID] = other;
-    P(double, disagreement)[GID] = target >= 0 ? (A - B) / 2 : 0;
+    P(double, loss)[GID] = some ? loss_of(of_z, z[target]) : 0;
+    P(double, other_loss)[GID] = some ? loss_of(of_y, y[target]) : 0;
+    P(double, disagreement)[GID] = some ? (A - B) / 2 : 0;
+  }
+  SYNC;
+  for (int v = LID; v < a.V && a.gradient; v += GROUP) {
+    float delta = z[v] - y[v];
+    double p = share_of(of_z, z[v]), q = share_of(of_y, y[v]), at = v == target ? a.weight : 0;
+    double of_p = a.weight * p + share * (p * (1 + delta - A) - q) - at;
+    double of_q = a.weight * q + share * (q * (1 - delta + B) - p) - at;
+    put_gradient(P(float, logits), P(ushort, rounded), GID * a.V + v, some ? (float)of_p : 0);
+    put_gradient(P(float, other), P(ushort, other_rounded), GID * a.V + v, some ? (float)of_q : 0);
   }
 }
 
