@@ -2,6 +2,7 @@
  * parallel regions. MPI's own handling of errors stays: it names the call and ends all processes. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/error.h"
 #include "comm/collective.h"
@@ -84,6 +85,7 @@ static void check_length(const ch_comm *comm, const ch_transfer *t, int from, in
           "choir: rank %d of %d: %d bytes came from rank %d in exchange %lld (%s), which should be %lld: ranks that do "
           "not agree, by a fault in choir, in MPI or of the network; go on from the newest checkpoint\n",
           comm->rank, comm->size, came, from, (long long)t->number, t->what, (long long)bytes);
+  nanosleep(&(struct timespec){.tv_sec = 1}, NULL); /* Open MPI 5 may end the job before mpirun has read the message */
   MPI_Abort(world, 1);
 }
 
