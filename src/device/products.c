@@ -53,8 +53,19 @@ static void multiply(ch_exec *x, const ch_gemm_args *a, const ch_bf16 CH_DEV *a1
   ch_multiply_batch(x, &p, 1);
 }
 
+/* Whether two products round the same operand A. */
+static int shares_a(const ch_gemm_args *p, const ch_gemm_args *q) {
+  return p->a == q->a && !p->exact && !q->exact && !p->lda && !q->lda && p->m * p->k == q->m * q->k;
+}
+
+/* Where the second product shares the first one's A, it is rounded once for all that do. */
 CH_DEVICE_OP(gemm) {
-  for (; a; a = a->beside) multiply(x, a, NULL);
+  CH_SCRATCH(x);
+  PTR a16 = a->a;
+  I32 is = kind_of(x, NULL, a->exact);
+  if (a->beside && shares_a(a, a->beside)) round_before(x, &a16, &is, a->m * a->k);
+  for (const ch_gemm_args *one = a; one; one = one->beside)
+    multiply(x, one, is == AS_BF16 && shares_a(a, one) ? a16 : NULL);
 }
 
 /* The products of all experts, C being c or, for CH_TN, the weights. Where all have as many rows and the host knows how

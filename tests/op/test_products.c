@@ -99,14 +99,15 @@ static void gemm_without_inner_dimension(void **state) {
 }
 
 /* Two products in one call have the bits of separate calls: the two of a backward pass, which share an operand; a
- * second one in full precision; and a second one of another shape. */
+ * second one in full precision; one of another operand; and one of another shape. */
 static void check_beside(const char *backend, ch_compute compute, int invariant) {
   enum { N = 300, IN = 70, OUT = 130, PRODUCTS = 5 };
-  real *a = test_new_normal(N * OUT, 1), *w = test_new_normal(OUT * IN, 2), *in = test_new_normal(N * IN, 3);
+  real *a = test_new_normal(N * OUT, 1), *w = test_new_normal(OUT * IN, 2), *in = test_new_normal(N * IN, 3),
+       *other = test_new_normal(N * OUT, 4);
   ch_gemm_args g[PRODUCTS] = {{.m = OUT, .n = IN, .k = N, .trans_a = 1, .a = a, .b = in},
                               {.m = N, .n = IN, .k = OUT, .a = a, .b = w},
                               {.m = N, .n = IN, .k = OUT, .a = a, .b = w, .exact = 1},
-                              {.m = N, .n = IN, .k = OUT, .a = a, .b = w},
+                              {.m = N, .n = IN, .k = OUT, .a = other, .b = w},
                               {.m = OUT, .n = IN, .k = N, .a = a, .b = in}};
   real *c[2][PRODUCTS];
   for (int together = 0; together < 2; together++) {
@@ -126,7 +127,7 @@ static void check_beside(const char *backend, ch_compute compute, int invariant)
     assert_memory_equal(c[0][i], c[1][i], N * IN * sizeof(real));
     free(c[0][i]), free(c[1][i]);
   }
-  free(a), free(w), free(in);
+  free(a), free(w), free(in), free(other);
 }
 
 static void gemms_beside_each_other(void **state) {
