@@ -4,9 +4,9 @@
 root=$1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-cd "$root/src/device/kernels" || exit 1
+cd "$root" || exit 1
 # In the order of CMakeLists.txt.
-sed -n 's|.*src/device/kernels/|&|; /choir_embed_text(/,/)/p' "$root/CMakeLists.txt" | grep -o '[a-z]*\.cl\.h\|args\.h' |
+sed -n '/choir_embed_text(/,/)/p' CMakeLists.txt | grep -o 'src/[a-z/]*\.cl\.h\|src/[a-z/]*/args\.h' |
   xargs cat >"$work/kernels.cl"
 grep -q 'KERNEL(tally)' "$work/kernels.cl" || { echo "the text of the kernels was not found in CMakeLists.txt" >&2; exit 1; }
 cp "$work/kernels.cl" "$work/kernels.cu"

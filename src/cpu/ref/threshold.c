@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cpu/ref/ref.h"
+#include "op/token.cl.h"
 
 static void follow_one(const ch_follow_args *a, int b) {
   int e = a->e;
@@ -24,28 +25,11 @@ CH_REF_OP(follow) {
   for (int b = 0; b < a->sequences; b++) follow_one(a, b);
 }
 
-/* The experts of one token: keep[i] = 1 where it passes and, under a cap, is among the best of score - threshold. */
-static void pass(const ch_threshold_args *a, int64_t t, uint8_t *keep) {
-  const real *score = a->score + t * a->e, *threshold = a->threshold + t * a->step;
-  int passed = 0;
-  for (int i = 0; i < a->e; i++) passed += keep[i] = score[i] >= threshold[i];
-  for (; a->cap && passed > a->cap; passed--) {
-    int worst = -1; /* of equal margins the higher expert goes */
-    for (int i = 0; i < a->e; i++)
-      if (keep[i] && (worst < 0 || score[i] - threshold[i] <= score[worst] - threshold[worst])) worst = i;
-    keep[worst] = 0;
-  }
-}
-
 CH_REF_OP(threshold) {
 #pragma omp parallel for num_threads(x->threads)
-  for (int t = 0; t < a->n; t++) {
-    uint8_t *keep = a->keep + (int64_t)t * a->e;
-    if (!a->valid || a->valid[t])
-      pass(a, t, keep);
-    else
-      memset(keep, 0, (size_t)a->e);
-  }
+  for (int64_t t = 0; t < a->n; t++)
+    pass_bars(a->e, a->cap, !a->valid || a->valid[t], a->score + t * a->e, a->threshold + t * a->step,
+              a->keep + t * a->e);
 }
 
 /* Expert i's tokens into `to`, ascending: all of `least` where the threshold is above them, else those of `most` that
@@ -109,15 +93,7 @@ CH_REF_OP(running_mean) {
   }
 }
 
-CH_REF_OP(price) {
-  real *beta = a->beta;
-  double sum = 0;
-  int apart = 0;
-  for (int i = 0; i < a->e && a->next; i++) apart |= a->next[i] != beta[i];
-  for (int i = 0; i < a->e && a->next; i++) beta[i] = apart ? (beta[i] + a->next[i]) / 2 : 0;
-  for (int i = 0; i < a->e; i++) sum += (double)beta[i];
-  for (int i = 0; i < a->e; i++) beta[i] = (real)((double)beta[i] - (sum - 1) / a->e);
-}
+CH_REF_OP(price) { move_prices(a->e, a->next, a->beta); }
 
 CH_REF_OP(nudge) {
   int64_t sum = 0;

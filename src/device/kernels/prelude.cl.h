@@ -55,4 +55,5 @@ typedef unsigned short ushort;
 #define FIELD(name) PTR name;
 #define VALUE(type, name) type name;
 typedef float F32;
+typedef float real;
 typedef double F64;

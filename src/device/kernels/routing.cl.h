@@ -197,20 +197,10 @@ KERNEL(follow) {
   }
 }
 
-/* Under a cap the worst of a token's experts go, of equal margins the higher one. */
 KERNEL(threshold) {
-  EACH(t, a.n) {
-    GLOBAL const float *score = P(float, score) + t * a.e, *bar = P(float, threshold) + t * a.step;
-    GLOBAL uchar *keep = P(uchar, keep) + t * a.e;
-    int passed = 0, valid = !(P(uchar, valid) && !P(uchar, valid)[t]);
-    for (int i = 0; i < a.e; i++) passed += keep[i] = valid && score[i] >= bar[i];
-    for (; a.cap && passed > a.cap; passed--) {
-      int worst = -1;
-      for (int i = 0; i < a.e; i++)
-        if (keep[i] && (worst < 0 || score[i] - bar[i] <= score[worst] - bar[worst])) worst = i;
-      keep[worst] = 0;
-    }
-  }
+  EACH(t, a.n)
+  pass_bars(a.e, a.cap, !(P(uchar, valid) && !P(uchar, valid)[t]), P(float, score) + t * a.e,
+            P(float, threshold) + t * a.step, P(uchar, keep) + t * a.e);
 }
 
 /* A group has an expert. keep: 0 before. */

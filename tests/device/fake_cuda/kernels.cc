@@ -34,6 +34,7 @@ static inline unsigned long long __umul64hi(unsigned long long a, unsigned long 
 // In the order of CMakeLists.txt.
 // clang-format off
 #include "device/kernels/prelude.cl.h"
+#include "op/token.cl.h"
 #include "device/kernels/args.h"
 #include "device/kernels/common.cl.h"
 #include "device/kernels/rows.cl.h"
