@@ -4,13 +4,14 @@
 static int64_t parts_of(int64_t count, int size) { return (count + size - 1) / size; }
 
 static void add_up_sizes(ch_exec *x, const int CH_DEV *size, int CH_DEV *begin, int64_t count) {
-  CH_LAUNCH(x, prefix, count ? parts_of(count, SIZES) : 1, .size = size, .begin = begin, .count = count);
+  CH_LAUNCH(x, prefix, count ? parts_of(count, TILE_SIZES) : 1, .size = size, .begin = begin, .count = count);
 }
 
 /* expert_begin and slot_token from marks keep[n,e]. */
 static void list_marks(ch_exec *x, const uint8_t CH_DEV *keep, const ch_record *r) {
   CH_SCRATCH(x);
-  int64_t parts = parts_of(r->tokens, PART), tiles = parts * parts_of(r->experts, WIDE), sizes = r->experts * parts;
+  int64_t parts = parts_of(r->tokens, TILE_TOKENS), tiles = parts * parts_of(r->experts, TILE_EXPERTS),
+          sizes = r->experts * parts;
   int CH_DEV *size = CH_NEW(&x->scratch, int, sizes), *begin = CH_NEW(&x->scratch, int, sizes + 1);
   CH_LAUNCH(x, list_marked, tiles, .keep = keep, .size = size, .n = r->tokens, .e = r->experts, .parts = (int)parts);
   add_up_sizes(x, size, begin, sizes);
@@ -41,7 +42,7 @@ enum { DIGITS = 256, SHIFTS = 4 };
 /* Marks what is taken from some pools: finds the key of each expert's k-th best score digit by digit. */
 static void select_from(ch_exec *x, const ch_select_args *a, const selection *s, int first, int pools) {
   const ch_record *r = a->record;
-  int64_t pairs = (int64_t)pools * r->experts, tiles = pools * s->parts * parts_of(r->experts, WIDE);
+  int64_t pairs = (int64_t)pools * r->experts, tiles = pools * s->parts * parts_of(r->experts, TILE_EXPERTS);
   ch_zero(x, s->count, (size_t)(SHIFTS * DIGITS * pairs) * sizeof *s->count);
 #define POOLS .n = r->tokens, .e = r->experts, .first_pool = first, .stride = a->stride
   for (int i = 0; i < SHIFTS; i++) {
@@ -75,7 +76,7 @@ CH_DEVICE_OP(select) {
                  .count = CH_NEW(&x->scratch, int, at_once *of_pool),
                  .keep = CH_NEW(&x->scratch, uint8_t, (int64_t)r->tokens * r->experts)};
   if (a->stride <= 1) s.pool_begin = ch_put(&x->scratch, a->pool_begin, ((size_t)a->pools + 1) * sizeof *a->pool_begin);
-  if (!ch_counting(x)) s.parts = parts_of(largest_pool(a), PART);
+  if (!ch_counting(x)) s.parts = parts_of(largest_pool(a), TILE_TOKENS);
   for (int p = 0; p < a->pools; p += at_once) select_from(x, a, &s, p, a->pools - p < at_once ? a->pools - p : at_once);
   list_marks(x, s.keep, r);
 }

@@ -23,9 +23,9 @@ struct choir_model {
   int stale;                       /* the rounded copies are older than the weights */
   choir_routing_callback callback; /* the caller's, or NULL */
   void *callback_context;
-  int in_callback;                   /* which must not use the model: a pass is under way */
-  ch_routing_hook hook;              /* what passes it on */
-  size_t reserved_scratch;           /* that others need between passes: the optimizer */
+  int in_callback;         /* which must not use the model: a pass is under way */
+  ch_routing_hook hook;    /* what passes it on */
+  size_t reserved_scratch; /* that others need between passes: the optimizer */
 };
 
 /* A model that has counted its weights, and then the memory for them, values undefined, unless it is there: for

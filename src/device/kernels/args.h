@@ -11,9 +11,9 @@
 #define PIECE 4096 /* elements that one group sums up */
 #define BLOCK 64   /* rows that one item sums up */
 #define CLASSES 64 /* of words of the vocabulary, by their number */
-#define PART 256   /* tokens of a tile of scores or marks ... */
-#define WIDE 32    /* ... and experts */
-#define SIZES 1024 /* that one group adds up one by one */
+#define TILE_TOKENS 256 /* of a tile of scores or marks */
+#define TILE_EXPERTS 32
+#define TILE_SIZES 1024 /* that one group adds up one by one */
 
 /* ---- rows.cl.h ---- */
 #define softmax_fields(ptr, num) ptr(x) ptr(y) num(I64, n) num(I32, m) num(I32, nulls)

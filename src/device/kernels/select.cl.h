@@ -1,8 +1,8 @@
-/* Selection, and lists of an expert's tokens from marks keep [n,e]. A group has a tile: PART tokens of WIDE
- * neighbouring experts, so that it reads whole lines of memory and its items seldom count in one place. Counts are
- * integers, which add up to the same in any order; ties and lists come out in ascending order of tokens. */
-#define ROWS (GROUP / WIDE) /* tokens of a tile that its items look at together */
-#define AT_ONCE 8           /* and those that an item reads before it uses them */
+/* Selection, and lists of an expert's tokens from marks keep [n,e]. A group has a tile: TILE_TOKENS tokens of
+ * TILE_EXPERTS neighbouring experts, so that it reads whole lines of memory and its items seldom count in one place.
+ * Counts are integers, which add up to the same in any order; ties and lists come out in ascending order of tokens. */
+#define ROWS (GROUP / TILE_EXPERTS) /* tokens of a tile that its items look at together */
+#define AT_ONCE 8                   /* and those that an item reads before it uses them */
 #define DIGITS 256
 
 /* Larger scores get larger keys; NaN is below every number, -0 equal to +0. */
@@ -36,13 +36,13 @@ typedef struct {
 } tile;
 
 INLINE tile tile_of(GLOBAL const int *pool_begin, int n, int e, int first_pool, int stride, int parts) {
-  int blocks = (e + WIDE - 1) / WIDE, part = (int)(GID / blocks % parts);
+  int blocks = (e + TILE_EXPERTS - 1) / TILE_EXPERTS, part = (int)(GID / blocks % parts);
   tile own;
   own.pool = (int)(GID / blocks / parts);
-  own.expert = (int)(GID % blocks) * WIDE + LID % WIDE;
+  own.expert = (int)(GID % blocks) * TILE_EXPERTS + LID % TILE_EXPERTS;
   pool_tokens all = tokens_of(pool_begin, first_pool + own.pool, n, stride);
-  I64 begin = all.first + part * PART * all.step, end = begin + PART * all.step;
-  own.token = begin + LID / WIDE * all.step;
+  I64 begin = all.first + part * TILE_TOKENS * all.step, end = begin + TILE_TOKENS * all.step;
+  own.token = begin + LID / TILE_EXPERTS * all.step;
   own.end = own.expert >= e ? 0 : end < all.end ? end : all.end;
   own.step = ROWS * all.step;
   return own;
@@ -64,23 +64,23 @@ INLINE U32 next_keys(tile own, GLOBAL const float *score, GLOBAL const uchar *va
 
 /* Counts tokens by the digit at `shift` of their keys, where the digits above it are those of the k-th best. */
 KERNEL(select_count) {
-  SHARED int count[DIGITS * WIDE];
+  SHARED int count[DIGITS * TILE_EXPERTS];
   tile own = TILE_OF_POOL;
   I64 pair = (I64)own.pool * a.e + own.expert;
-  int column = LID % WIDE, above = a.shift + 8;
+  int column = LID % TILE_EXPERTS, above = a.shift + 8;
   U32 best = above < 32 && own.expert < a.e ? P(U32, key)[pair] >> above : 0, key[AT_ONCE];
-  for (int i = LID; own.expert < a.e && i < DIGITS * WIDE; i += GROUP) count[i] = 0;
+  for (int i = LID; own.expert < a.e && i < DIGITS * TILE_EXPERTS; i += GROUP) count[i] = 0;
   SYNC;
   for (; own.token < own.end; own.token += AT_ONCE * own.step) {
     U32 here = next_keys(own, P(float, score), P(uchar, valid), a.e, key);
     for (int j = 0; j < AT_ONCE; j++)
       if (here >> j & 1 && (above == 32 || key[j] >> above == best))
-        ADD_TO(&count[(key[j] >> a.shift & (DIGITS - 1)) * WIDE + column], 1);
+        ADD_TO(&count[(key[j] >> a.shift & (DIGITS - 1)) * TILE_EXPERTS + column], 1);
   }
   SYNC;
   GLOBAL int *all = P(int, count) + (I64)own.pool * DIGITS * a.e + own.expert;
-  for (int i = LID; own.expert < a.e && i < DIGITS * WIDE; i += GROUP)
-    if (count[i]) ADD_TO(&all[i / WIDE * a.e], count[i]);
+  for (int i = LID; own.expert < a.e && i < DIGITS * TILE_EXPERTS; i += GROUP)
+    if (count[i]) ADD_TO(&all[i / TILE_EXPERTS * a.e], count[i]);
 }
 
 /* A group has a pool and an expert, an item two digits: the k-th best has the first digit, from above, by which as many
@@ -137,10 +137,10 @@ KERNEL(select_ties) {
 
 /* ---- lists ---- */
 
-/* An item's tokens here are a run of PART / ROWS: their marks as bits. */
+/* An item's tokens here are a run of TILE_TOKENS / ROWS: their marks as bits. */
 INLINE U64 run_of_marks(GLOBAL const uchar *keep, I64 first, int n, int e, int expert) {
   U64 marks = 0;
-  for (int i = 0; i < PART / ROWS; i++)
+  for (int i = 0; i < TILE_TOKENS / ROWS; i++)
     if (expert < e && first + i < n && keep[(first + i) * e + expert]) marks |= (U64)1 << i;
   return marks;
 }
@@ -155,13 +155,14 @@ INLINE int number_of(U64 marks) {
  * begin [e,parts] in the place of the sizes. */
 KERNEL(list_marked) {
   SHARED int count[GROUP];
-  int blocks = (a.e + WIDE - 1) / WIDE, expert = (int)(GID % blocks) * WIDE + LID % WIDE, row = LID / WIDE, before = 0;
-  I64 part = GID / blocks, first = part * PART + row * (PART / ROWS), at = (I64)expert * a.parts + part;
+  int blocks = (a.e + TILE_EXPERTS - 1) / TILE_EXPERTS,
+      expert = (int)(GID % blocks) * TILE_EXPERTS + LID % TILE_EXPERTS, row = LID / TILE_EXPERTS, before = 0;
+  I64 part = GID / blocks, first = part * TILE_TOKENS + row * (TILE_TOKENS / ROWS), at = (I64)expert * a.parts + part;
   U64 marks = run_of_marks(P(uchar, keep), first, a.n, a.e, expert);
   count[LID] = number_of(marks);
   SYNC;
   if (expert >= a.e) return;
-  for (int r = 0; r < (P(int, slot_token) ? row : ROWS); r++) before += count[r * WIDE + LID % WIDE];
+  for (int r = 0; r < (P(int, slot_token) ? row : ROWS); r++) before += count[r * TILE_EXPERTS + LID % TILE_EXPERTS];
   if (!P(int, slot_token)) {
     if (row == 0) P(int, size)[at] = before;
     return;
@@ -173,11 +174,11 @@ KERNEL(list_marked) {
   if (row == 0 && part == 0 && expert == 0) P(int, expert_begin)[a.e] = P(int, size)[(I64)a.e * a.parts];
 }
 
-/* Where each of `count` things of these sizes begins, and at [count] their sum. A group has SIZES of them, and first
- * adds up all before its own. */
+/* Where each of `count` things of these sizes begins, and at [count] their sum. A group has TILE_SIZES of them, and
+ * first adds up all before its own. */
 KERNEL(prefix) {
   SHARED int room[GROUP];
-  I64 first = GID * SIZES, end = first + SIZES < a.count ? first + SIZES : a.count;
+  I64 first = GID * TILE_SIZES, end = first + TILE_SIZES < a.count ? first + TILE_SIZES : a.count;
   int before = 0, all;
   for (I64 i = LID; i < first; i += GROUP) before += P(int, size)[i];
   rank_over(before, room, &all);
