@@ -17,7 +17,6 @@ from plan import BINS, PLAN, final, given, key_of, rates_of, runs_of, stored  # 
 
 PAGE, FIGURE = ROOT / "docs/images.md", ROOT / "docs/results/images.svg"
 BASE = "ec-batch"
-SET = "clothes"
 
 
 class Runs:
@@ -27,7 +26,7 @@ class Runs:
     def __init__(self, name=None):
         kept, self.chosen, self.rate, self.lines = stored(), {}, {}, {}
         for stage in PLAN["stages"]:
-            if stage["set"] == SET and stage.get("name") == name:
+            if stage.get("name") == name:
                 for arm in stage["arms"]:
                     self._take(stage, arm, kept)
         self.arms = list(self.rate)
@@ -188,7 +187,7 @@ def figure(runs):
 def page(text, runs):
     """The page with its tables made anew."""
     tables = (("state", state, runs), ("arms", arms_table, runs), ("claims", claims_table, runs), ("noise", noise_table, runs),
-              *((name, arms_table, Runs(name)) for name in ("lower", "longer", "half")))  # fmt: skip
+              *((name, arms_table, Runs(name)) for name in ("lower", "longer", "half", "glyphs")))  # fmt: skip
     for name, table, source in tables:
         begin, end = f"<!-- lab/images {name}: begin -->\n", f"<!-- lab/images {name}: end -->"
         made = begin + "\n".join(table(source)) + "\n" + end
