@@ -75,7 +75,8 @@ def state(runs):
     kept, parts = stored(), []
     for number, stage in enumerate(PLAN["stages"], 1):
         least = len(stage["arms"]) * (len(given(stage, "rates")) + len(given(stage, "seeds")) - 1)
-        parts.append(f"{sum(key in kept for key in runs_of(stage, kept))} of {least}")
+        asked = list(runs_of(stage, kept))  # with rates beyond the first ones
+        parts.append(f"{sum(key in kept for key in asked)} of {max(least, len(asked))}")
     yield f"Runs that there are, by stage of the plan: {', '.join(parts)}."
     if any(arm != BASE and runs.above(arm, BASE) for arm in runs.arms):
         yield "\n![Held-out loss of each arm above that of expert choice over the batch](results/images.svg)"
