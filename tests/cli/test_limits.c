@@ -52,7 +52,7 @@ static void too_many_threads(void **state) {
                   "choir data build --threads 2147483647 --tokenizer tokenizer.model --out many corpus.txt");
   program_refuses(1, "threads is 5000",
                   "choir tokenizer train --threads 5000 --vocab-size 300 --out many.model corpus.txt");
-  program_refuses(1, "threads is 5000", TRAIN "--threads 5000 --out many");
+  program_refuses(1, "threads is 5000", "choir train --config config.json --data data --threads 5000 --out many");
 }
 
 /* The system starts fewer threads than are asked for: pthread_create fails, and OpenMP would end the process. */
