@@ -3,14 +3,13 @@ served alone, by four rules: thresholds; the router's best K; a predictor, from 
 loads as thresholds have, and where it finds that likelier than not (Mixture-of-Depths, 2404.02258; DiffMoE, 2503.14487).
 A line a model in alone.jsonl, which is not run again; the table of docs/causality.md. Takes PyTorch 2.
 
-Predictors are trained on models that are done, on as many batches of training text as the models were, or pictures."""
+Predictors are trained on models that are done, on 500 batches that these have not seen."""
 
 import argparse
 import contextlib
 import functools
 import json
 import pathlib
-import re
 import sys
 
 import numpy as np
@@ -172,7 +171,6 @@ def pictures(weights, seed, steps, data):
 
 def table():
     """What each rule loses to the pool of the batch, and how many experts it gives a token."""
-    sys.path.insert(0, str(LAB.parent / "python"))
     from choir.study.statistics import of_values
 
     lines = sorted(stored(), key=lambda line: (line["model"], line["seed"]))
@@ -191,12 +189,10 @@ def table():
 
 
 def page(given):
-    begin, end = "<!-- lab/alone: begin -->\n", "<!-- lab/alone: end -->"
-    made = begin + "\n".join(table()) + "\n" + end
-    made, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: made, given, flags=re.S)
-    if count != 1:
-        raise SystemExit(f"{PAGE}: the markers of lab/alone are not there once")
-    return made
+    sys.path.insert(0, str(LAB.parent / "python"))
+    from choir.study.page import put
+
+    return put(given, "\n".join(table()) + "\n", of="lab/alone")
 
 
 def main():

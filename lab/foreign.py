@@ -85,7 +85,7 @@ def frequency(document):
 
 
 def measure(model, documents):
-    """By what is done, the loss of each document."""
+    """The loss of each document: as it is served, by adaptive routing, with the best cache, at the best temperature."""
     ids = [model.tokenizer.encode(text)[:TOKENS] for text in documents]
     if min(map(len, ids)) < TOKENS:
         raise SystemExit(f"foreign.py: a document has {min(map(len, ids))} tokens, {TOKENS} are needed")
@@ -138,7 +138,7 @@ def gain(lines, what):
     mean, seed, document = table.mean(), table.mean(1), table.mean(0)
     rest = table - seed[:, None] - document + mean
     squares = [D * seed.var(ddof=1), S * document.var(ddof=1), (rest**2).sum() / ((S - 1) * (D - 1))]
-    variance = max(squares[0] + squares[1] - squares[2], max(squares[:2]))
+    variance = max(squares[0] + squares[1] - squares[2], *squares[:2])  # never less than seeds or documents alone give
     freedom = variance**2 / (squares[0] ** 2 / (S - 1) + squares[1] ** 2 / (D - 1) + squares[2] ** 2 / ((S - 1) * (D - 1)))
     half = stats.t.ppf(0.975, max(freedom, 1)) * np.sqrt(variance / (S * D))
     return f"{mean:.3f} ({mean - half:.3f} to {mean + half:.3f})"
@@ -160,12 +160,10 @@ def table():
 
 
 def page(given):
-    begin, end = "<!-- lab/foreign: begin -->\n", "<!-- lab/foreign: end -->"
-    made = begin + "\n".join(table()) + "\n" + end
-    made, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: made, given, flags=re.S)
-    if count != 1:
-        raise SystemExit(f"{PAGE}: the markers of lab/foreign are not there once")
-    return made
+    sys.path.insert(0, str(LAB.parent / "python"))
+    from choir.study.page import put
+
+    return put(given, "\n".join(table()) + "\n", of="lab/foreign")
 
 
 def main():

@@ -88,8 +88,8 @@ typedef struct choir_plugin_router {
   choir_reads reads;   /* ids: with choices, and looks at no other token outside of training */
   int choices_default; /* nonzero: router.experts_per_token says how many choices, and `choices` is its default */
   int draws;           /* nonzero: training draws, so that two draws can be made to agree (router.consistency_weight) */
-  /* NULL: the loss has the load-balancing loss, where there are choices. Else sets what it has in the place of that,
-   * times router.aux_loss_weight: *loss, and by the scores its gradient [n,e], which comes in 0; `chosen` is constant.
+  /* NULL: where there are choices, training adds the load-balancing loss. Else it adds this one instead, times
+   * router.aux_loss_weight: sets *loss, and its gradient by the scores [n,e], which comes in 0; `chosen` is constant.
    * It counts as the load-balancing loss does: the mean of micro-batches, the sum of layers. Not with ids. */
   int (*loss)(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss, float *gradient);
   int64_t reserved[3];

@@ -4,7 +4,6 @@ stored runs. With weights of a mixture (EMA, as run.py and examples/images.py ha
 
 import argparse
 import pathlib
-import re
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / "python")]
+from choir.study.page import put  # noqa: E402
 from choir.study.statistics import contrast, holm, of_values  # noqa: E402
 from plan import BINS, PLAN, final, given, key_of, rates_of, runs_of, stored  # noqa: E402
 
@@ -43,7 +43,7 @@ class Runs:
             self.lines[arm] = {seed: kept[key] for seed, key in keys.items() if key in kept}
 
     def above(self, arm, other):
-        """The loss of `arm` minus that of `other`; None while the rate of either is not chosen."""
+        """How much higher the loss of `arm` is than that of `other`; None while the rate of either is not chosen."""
         if not (self.chosen.get(arm) and self.chosen.get(other) and {arm, other} <= self.lines.keys()):
             return None
         weights = np.zeros(len(self.arms))
@@ -110,7 +110,7 @@ def status(claim, estimate, p):
 
 
 def claims_table(runs):
-    """Claims that have been run; p is corrected for all of the plan, one that has not run has p 1."""
+    """Claims that can be judged; p is corrected for all claims of the plan, where those without runs count as p 1."""
     found, margin = [runs.claim(claim) for claim in PLAN["claims"]], PLAN["margin"]
     ps = holm(
         [
@@ -190,11 +190,7 @@ def page(text, runs):
     tables = (("state", state, runs), ("arms", arms_table, runs), ("claims", claims_table, runs), ("noise", noise_table, runs),
               *((name, arms_table, Runs(name)) for name in ("lower", "longer", "half", "glyphs")))  # fmt: skip
     for name, table, source in tables:
-        begin, end = f"<!-- lab/images {name}: begin -->\n", f"<!-- lab/images {name}: end -->"
-        made = begin + "\n".join(table(source)) + "\n" + end
-        text, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: made, text, flags=re.S)
-        if count != 1:
-            raise SystemExit(f"{PAGE}: the markers of table '{name}' are not there once")
+        text = put(text, "\n".join(table(source)) + "\n", of=f"lab/images {name}")
     return text
 
 

@@ -246,13 +246,13 @@ def router(
 
 
 def version_of(router: str) -> Optional[str]:
-    """What checkpoints keep of a router of somebody's own; None: it has no version, or is one of choir's own."""
+    """The version of a plug-in, which checkpoints keep; None for choir's own routers and for plug-ins without one."""
     return native.string(lib.choir_router_version(native.text(router)))
 
 
 def load_plugin(path: Union[str, pathlib.Path]) -> list[str]:
     """Registers the routers of a file, as `--plugin FILE` does: Python that has @choir.router, or a shared library
-    (choir/plugin.h). Gives their names: of Python's all, of a library's those that are new. Raises what the file raises;
+    (choir/plugin.h). Returns the names of the routers that it added; of a Python file all of its names. Raises what the file raises;
     FileError, FormatError."""
     if not pathlib.Path(path).is_file() and pathlib.Path(path).exists():
         raise FileError(f"plug-in {path}: is not a file")  # a pipe would keep the one who opens it waiting

@@ -87,8 +87,10 @@ class Pages(unittest.TestCase):
             found({**few, "arms": ["EC"]})
 
     def test_marks(self):
-        marked = f"a\n{page.BEGIN}\nold\n{page.END}\nb\n"
-        self.assertEqual(page.put(marked, "new\n"), f"a\n{page.BEGIN}\nnew\n{page.END}\nb\n")
+        for of in ("choir study claims", "lab/other"):
+            marked = f"a\n<!-- {of}: begin -->\nold\n<!-- {of}: end -->\nb\n"
+            self.assertEqual(page.put(marked, "new\n", of=of), marked.replace("old", "new"))
+        marked = marked.replace("lab/other", "choir study claims")
         named = marked.replace("claims: begin", "claims: x, begin") + marked
         self.assertEqual(page.put(named, "new\n", "x"), named.replace("old", "new", 1))
         with self.assertRaisesRegex(StudyError, "each once"):

@@ -30,6 +30,7 @@ static int evaluate_cut(choir_model *model, const choir_export_options *options,
                                 .context = &m};
   int code = choir_eval(model, NULL, &o, result);
   free(result->sources); /* the losses of sources are not asked for */
+  result->sources = NULL, result->source_count = 0;
   return code;
 }
 

@@ -22,7 +22,6 @@ from .recipe import check, read
 from .store import Store
 from .study import Study
 
-BEGIN, END = "<!-- choir study claims: begin -->", "<!-- choir study claims: end -->"
 PRIMARY = 10  # claims at most
 
 
@@ -206,15 +205,15 @@ def gaps_file(store: Store) -> str:
     return _csv([["experts a token", "M tokens", "runs", "causal minus batch", "least", "most"], *gaps(store)[3]])
 
 
-def put(text: str, rows: str, name: str = "") -> str:
-    """A page with other rows between its two marks; a page with several tables names them."""
-    begin = BEGIN.replace("claims:", f"claims: {name},") if name else BEGIN
+def put(text: str, rows: str, name: str = "", of: str = "choir study claims") -> str:
+    """A page with other rows between its two marks, which say `of` what they are; a page with several tables names them."""
+    begin, end = f"<!-- {of}: {name and name + ', '}begin -->", f"<!-- {of}: end -->"
     try:
         before, rest = text.split(begin + "\n")
-        _, after = rest.split(END, 1)
+        _, after = rest.split(end, 1)
     except ValueError:
-        raise StudyError(f"the page has no lines '{begin}' and '{END}', each once") from None
-    return f"{before}{begin}\n{rows}{END}{after}"
+        raise StudyError(f"the page has no lines '{begin}' and '{end}', each once") from None
+    return f"{before}{begin}\n{rows}{end}{after}"
 
 
 def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
