@@ -232,8 +232,11 @@ int choir_config_set(choir_config *config, const char *key, const char *value) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s is '%.40s': must be %s%s", f->path, value,
                     ch_field_wanted(f, want, sizeof want),
                     strpbrk(value, "0123456789") ? ", as JSON writes numbers: 0.05, 1e-3" : "");
+  const ch_router_spec before = config->model.router;
   int code = ch_field_set(config, f, json);
   json_decref(json);
+  if (f->kind == CH_FIELD_ROUTER && before.kind != config->model.router.kind)
+    ch_options_notice_reset(&before, &config->model.router);
   return code;
 }
 

@@ -146,6 +146,25 @@ int ch_options_check_objective(const choir_config *config) {
   return CHOIR_OK;
 }
 
+void ch_options_notice_reset(const ch_router_spec *before, const ch_router_spec *after) {
+  const option_taker left = router_taker(before->kind), taken = router_taker(after->kind);
+  choir_config was = {.model.router = *before}, is = {.model.router = *after}, brought = defaults_of(before->kind);
+  char text[600], value[2][CHOIR_VALUE_BYTES];
+  size_t used = 0;
+  for (int i = 0; i < CH_FIELDS && used < sizeof text; i++) {
+    const ch_field *f = &ch_fields[i];
+    int number = option_number(&taken, f);
+    if (number < 0 || !(left.options & taken.options & 1ull << number)) continue;
+    if (ch_field_same(&was, &brought, f) || ch_field_same(&was, &is, f)) continue;
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s (was %s)", used ? ", " : "",
+                             ch_router_option_names[number], ch_field_text(&is, f, value[0], sizeof value[0]),
+                             ch_field_text(&was, f, value[1], sizeof value[1]));
+  }
+  if (used)
+    ch_notice("model.router.name is %s now, which brings defaults of its own: %s; set again what is to stay",
+              after->kind->name, text);
+}
+
 const char *choir_router_summary(const char *name) {
   if (!name) return NULL;
   const ch_router *router = ch_router_find(name);

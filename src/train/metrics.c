@@ -125,22 +125,23 @@ void ch_metrics_timing(ch_metrics *m, int64_t step, const choir_step_speed *s) {
 }
 
 static json_t *layer_json(const choir_route_stats *s) {
-  return json_pack("{s:i, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "layer", s->layer, "tokens",
+  return json_pack("{s:i, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "layer", s->layer, "tokens",
                    (json_int_t)s->tokens, "capacity", (json_int_t)s->capacity, "assignments",
-                   (json_int_t)s->assignments, "dropped", (json_int_t)s->dropped, "gate_mass", s->gate_mass,
-                   "token_entropy", ch_json_number(s->token_entropy), "load_entropy", ch_json_number(s->load_entropy),
-                   "drift", ch_json_number(s->drift), "load", ch_json_integers(s->load, s->experts), "demand",
-                   ch_json_integers(s->demand, s->experts), "certificate", ch_certificate_json(&s->certificate),
-                   "histogram", ch_json_integers(s->histogram, s->experts + 1));
+                   (json_int_t)s->assignments, "dropped", (json_int_t)s->dropped, "gate_mass",
+                   ch_json_number(s->gate_mass), "token_entropy", ch_json_number(s->token_entropy), "load_entropy",
+                   ch_json_number(s->load_entropy), "drift", ch_json_number(s->drift), "load",
+                   ch_json_integers(s->load, s->experts), "demand", ch_json_integers(s->demand, s->experts),
+                   "certificate", ch_certificate_json(&s->certificate), "histogram",
+                   ch_json_integers(s->histogram, s->experts + 1));
 }
 
 json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats) {
   json_t *layers = json_array();
   for (int i = 0; i < stats->layers; i++) ch_json_add(layers, layer_json(&stats->layer[i]));
-  json_t *result =
-      json_pack("{s:f, s:f, s:f, s:f, s:I, s:s, s:b, s:o}", "loss", r->loss, "perplexity", r->perplexity,
-                "bits_per_byte", r->bits_per_byte, "unigram_loss", r->unigram_loss, "tokens", (json_int_t)r->tokens,
-                "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "layers", layers);
+  json_t *result = json_pack("{s:o, s:o, s:o, s:o, s:I, s:s, s:b, s:o}", "loss", ch_json_number(r->loss), "perplexity",
+                             ch_json_number(r->perplexity), "bits_per_byte", ch_json_number(r->bits_per_byte),
+                             "unigram_loss", ch_json_number(r->unigram_loss), "tokens", (json_int_t)r->tokens,
+                             "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "layers", layers);
   if (result && strcmp(r->objective, "next_token")) {
     ch_json_put(result, "objective", json_string(r->objective));
     ch_json_put(result, "standard_error", ch_json_number(r->standard_error));
@@ -153,8 +154,10 @@ void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal) {
   json_t *line = json_pack("{s:s, s:I}", "event", "eval", "step", (json_int_t)step);
   json_object_update(line, own);
   if (causal) {
-    double gap = json_number_value(json_object_get(causal, "loss")) - json_number_value(json_object_get(own, "loss"));
-    ch_json_put(line, "causal_gap", json_real(gap));
+    const json_t *there = json_object_get(causal, "loss"), *here = json_object_get(own, "loss");
+    int finite = json_is_real(there) && json_is_real(here);
+    ch_json_put(line, "causal_gap",
+                ch_json_number(finite ? json_real_value(there) - json_real_value(here) : (double)NAN));
     ch_json_put(line, "threshold", json_incref(causal));
   }
   write_line(&m->results, line);

@@ -321,6 +321,21 @@ static void a_router_brings_its_defaults(void **state) {
   assert_true(d.model.router.capacity_factor == 3);
 }
 
+/* What another router's name takes back is said, if the new one would have taken it. */
+static void options_that_fall_back_are_named(void **state) {
+  choir_config c;
+  test_ok(parse(&c, ", \"router\": {\"score\": \"sigmoid\", \"capacity_factor\": 4}", "", ""));
+  choir_notices();
+  test_ok(choir_config_set(&c, "router.name", "topk"));
+  assert_string_equal(choir_notices(),
+                      "model.router.name is topk now, which brings defaults of its own: capacity_factor 0 (was 4), "
+                      "score softmax (was sigmoid); set again what is to stay\n");
+  test_ok(choir_config_set(&c, "score", "sigmoid"));
+  test_ok(choir_config_set(&c, "router.name", "topk"));
+  test_ok(choir_config_set(&c, "router.name", "hash"));
+  assert_string_equal(choir_notices(), "");
+}
+
 /* Files of earlier versions are read, and whoever sets a field by its former name is told of the present one. */
 static void former_names_are_read(void **state) {
   choir_config c;
@@ -352,4 +367,5 @@ static void shipped_configs_load(void **state) {
 
 TEST_MAIN(NULL, NULL, defaults_are_the_design, every_field_round_trips, wrong_keys_are_named, wrong_values_are_named,
           impossible_sizes_are_named, options_that_do_nothing, saved_configs_load, threshold_training_is_checked,
-          set_takes_tails, a_router_brings_its_defaults, former_names_are_read, shipped_configs_load)
+          set_takes_tails, a_router_brings_its_defaults, options_that_fall_back_are_named, former_names_are_read,
+          shipped_configs_load)

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import pathlib
 import tempfile
+import warnings
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -115,7 +116,9 @@ def by_topk(run: pathlib.Path) -> Model:
     config = model.config
     kept = {key: config[key] for key in ("router.score", "router.normalize_gates", "router.gate_on")}
     each = round(config["router.capacity_factor"])
-    config.set("router.name", "topk")  # which brings defaults for all other options
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the name brings defaults for all other options; these are set now
+        config.set("router.name", "topk")
     for key, value in {**kept, "router.experts_per_token": each, "router.capacity_factor": 0}.items():
         config.set(key, value)
     made = Model(config)

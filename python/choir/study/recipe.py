@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import tempfile
+import warnings
 from typing import Any, Iterator, Optional, Sequence
 
 import jsonschema
@@ -234,7 +235,9 @@ def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: 
     for change in arm.changes:
         for key, name in change.get("set", {}).items():
             if key in ("router.name", "model.router.name"):
-                made.set(key, name)  # first: another router begins with its own defaults
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # first: another router begins with its own defaults, on purpose
+                    made.set(key, name)
     _change(made, scale)
     _change(made, recipe)
     if "batch_tokens" in recipe:
