@@ -4,7 +4,7 @@
 
 #include "program.h"
 
-static const char *const versions[] = {"0.1.0", "0.2.0", "0.3.0", "0.4.0"};
+static const char *const versions[] = {"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0"};
 enum { VERSIONS = sizeof versions / sizeof *versions };
 
 static double number_of(const char *key) {
