@@ -14,7 +14,7 @@ import torch
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "vectors"))
 
-from make import exact, f32, normal, save, token_case  # noqa: E402
+from make import case as made_case, exact, f32, normal, save  # noqa: E402
 from reference import route  # noqa: E402
 
 N, E, T = 24, 6, 8
@@ -58,7 +58,7 @@ def matrices(rng):
 def case_of(router, options):
     """The same in reference.py's words."""
     c = options.get("capacity_factor", 0.0)
-    made = token_case(router, c, options.get("experts_per_token", 2), options.get("cap", 0))
+    made = made_case(router, c, options.get("experts_per_token", 2), options.get("cap", 0))
     return {**made, "pool": options.get("pool", "batch"), "T": T, "nulls": options.get("null_experts", 0)}
 
 
@@ -83,7 +83,7 @@ def write(router, cases, out):
             if matrix != "left" and "null_experts" in options:
                 continue
             leaf = scores.clone().requires_grad_()
-            gates, aux, _ = route(case_of(router, options), leaf, valid, ids)
+            gates, aux = route(case_of(router, options), leaf, valid, ids)
             taken = gates.detach() > 0
             if options.get("normalize_gates"):
                 total = gates.sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""vectors/: what others can test against is what choir does, in C and in PyTorch."""
+"""vectors/: what others can test against is what choir does; choir.torch does what libchoir does (test_torch_routers.py)."""
 
 import json
 import unittest
@@ -7,12 +7,6 @@ import numpy as np
 
 import choir
 import testing
-
-try:
-    import choir.torch
-    import torch
-except ImportError:
-    torch = None
 
 NAMES = {"U8": np.uint8, "I32": np.int32, "F32": np.float32, "F64": np.float64}
 
@@ -68,27 +62,6 @@ class Vectors(unittest.TestCase):
                 np.testing.assert_allclose(back, wanted["daux"], rtol=1e-4, atol=1e-6)
                 count += 1
         self.assertGreater(count, 60)
-
-    @unittest.skipIf(torch is None, "torch")
-    def test_choir_torch(self):
-        for router, case, options, given, wanted in cases():
-            with self.subTest(router=router, case=case):
-                words = asked(router, options, given)
-                for key in ("valid", "tokens"):
-                    if key in words:
-                        words[key] = torch.from_numpy(words[key].copy())
-                scores = torch.from_numpy(given["scores"].copy()).requires_grad_()
-                made = choir.torch.route(scores, router, **words)
-                np.testing.assert_array_equal(made.taken.numpy(), wanted["taken"] != 0)
-                np.testing.assert_allclose(made.gates.detach().numpy(), wanted["gates"], rtol=1e-5, atol=1e-7)
-                for loss, key in (
-                    ((made.gates * torch.from_numpy(given["cotangent"].copy())).sum(), "dscores"),
-                    (made.aux_loss, "daux"),
-                ):
-                    if loss.requires_grad:
-                        (back,) = torch.autograd.grad(loss, scores, retain_graph=True, allow_unused=True)
-                        if back is not None:
-                            np.testing.assert_allclose(back.numpy(), wanted[key], rtol=1e-4, atol=1e-5)
 
 
 if __name__ == "__main__":

@@ -45,40 +45,44 @@ static void forward(void **state) {
   }
 }
 
+/* MATRIX.WHAT of a file of vectors/ as PATH; `logits`, of which softmax makes these scores. */
+static void write_npy(const char *path, const choir_tensors *file, const char *matrix, const char *what, int type,
+                      int logits) {
+  char name[64];
+  snprintf(name, sizeof name, "%s.%s", matrix, what);
+  const choir_tensor *t = choir_tensors_find(file, name);
+  void *data = malloc(t->bytes);
+  memcpy(data, t->data, t->bytes);
+  for (size_t j = 0; logits && j < t->bytes / sizeof(float); j++) ((float *)data)[j] = logf(((float *)data)[j]);
+  ch_npy array = {.type = type, .dims = t->dims, .shape = {t->shape[0], t->dims > 1 ? t->shape[1] : 0}, .data = data};
+  test_ok(ch_npy_write(path, &array));
+  free(data);
+}
+
 static void route(void **state) {
   static const struct {
-    const char *matrix, *name, *options;
-  } cases[] = {
-      {"masked", "masked.expert_choice.b2", "--router expert_choice --capacity-factor 2 --logits --valid valid.npy"},
-      {"random", "random.expert_choice.s2",
-       "--router expert_choice --capacity-factor 2 --logits --pool sequence --length 10"},
-      {"affinity", "affinity.gshard_top2.b1", "--router gshard_top2 --capacity-factor 1"},
-      {"ties", "ties.switch_top1.b0.5", "--router switch_top1 --capacity-factor 0.5"},
-      {"masked", "masked.hash.b1", "--router hash --tokens ids.npy --valid valid.npy"},
-      {"one", "one.dense.b1", "--router dense"}};
-  choir_tensors *file;
-  test_ok(choir_tensors_load(VECTORS "routers.safetensors", 1, &file));
-  const choir_tensor *ids = choir_tensors_find(file, "ids"), *valid = choir_tensors_find(file, "masked.valid");
-  test_ok(ch_npy_write(
-      "ids.npy",
-      &(ch_npy){.type = CH_NPY_INT32, .dims = 1, .shape = {ids->shape[0]}, .data = (void *)(uintptr_t)ids->data}));
-  test_ok(ch_npy_write(
-      "valid.npy",
-      &(ch_npy){.type = CH_NPY_UINT8, .dims = 1, .shape = {valid->shape[0]}, .data = (void *)(uintptr_t)valid->data}));
+    const char *router, *matrix, *name, *options;
+  } cases[] = {{"expert_choice", "padded", "c2", "--capacity-factor 2 --valid valid.npy"},
+               {"expert_choice", "random", "sequence", "--capacity-factor 2 --logits --pool sequence --length 8"},
+               {"gshard_top2", "random", "c1", "--capacity-factor 1"},
+               {"switch_top1", "tied", "c1.25", ""},
+               {"hash", "padded", "ids", "--tokens ids.npy --valid valid.npy"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    choir_tensors *file;
     char text[256];
-    snprintf(text, sizeof text, "%s.scores", cases[i].matrix);
-    const choir_tensor *scores = choir_tensors_find(file, text);
-    test_ok(ch_npy_write("scores.npy", &(ch_npy){.type = CH_NPY_FLOAT32,
-                                                 .dims = 2,
-                                                 .shape = {scores->shape[0], scores->shape[1]},
-                                                 .data = (void *)(uintptr_t)scores->data}));
-    snprintf(text, sizeof text, "choir route scores.npy --out gates.npy --json %s", cases[i].options);
+    snprintf(text, sizeof text, CHOIR_SOURCE_DIR "/vectors/%s.safetensors", cases[i].router);
+    test_ok(choir_tensors_load(text, 1, &file));
+    int logits = strstr(cases[i].options, "--logits") != NULL;
+    write_npy("scores.npy", file, cases[i].matrix, "scores", CH_NPY_FLOAT32, logits);
+    write_npy("ids.npy", file, cases[i].matrix, "tokens", CH_NPY_INT32, 0);
+    write_npy("valid.npy", file, cases[i].matrix, "valid", CH_NPY_UINT8, 0);
+    snprintf(text, sizeof text, "choir route scores.npy --out gates.npy --json --router %s %s", cases[i].router,
+             cases[i].options);
     program_must("%s", text);
-    snprintf(text, sizeof text, "%s.gates", cases[i].name);
+    snprintf(text, sizeof text, "%s.%s.gates", cases[i].matrix, cases[i].name);
     close_npy("gates.npy", choir_tensors_find(file, text), 1e-6);
+    choir_tensors_free(file);
   }
-  choir_tensors_free(file);
 }
 
 TEST_MAIN(program_directory_make, program_directory_remove, forward, route)

@@ -25,23 +25,20 @@ def top_k(scores, k, candidates):
 
 
 def pool_of(t, o):
-    """Number of the token's pool: its sequence, its position in the sequence, its group, or 0 for the whole batch."""
-    if o["pool"] == "position":
-        return t % o["T"]
-    return t // {"sequence": o["T"], "group": o.get("group")}.get(o["pool"], t + 1)
+    """Number of the token's pool: its sequence, or 0 for the whole batch."""
+    return t // o["T"] if o["pool"] == "sequence" else 0
 
 
 def expert_choice(scores, live, o):
     """Zhou et al. 2022: every expert takes its k best tokens of a pool; the gate is the raw score."""
     n, e = scores.shape
-    held, capacity = torch.zeros(n, e), 0
+    held = torch.zeros(n, e)
     for p in range(n):
         pool = [t for t in live if pool_of(t, o) == p]
         k = min(len(pool), max(1, math.floor(len(pool) * o["c"] / e + 0.5)))
-        capacity += k
         for i in range(e):
             held[top_k(scores[:, i], k, pool), i] = 1
-    return held, scores, held.sum(0), torch.zeros(()), capacity
+    return held, scores
 
 
 def token_choice(scores, live, o):
@@ -59,10 +56,9 @@ def token_choice(scores, live, o):
     best = {t: top_k(scores[t], choices, range(e)) for t in live}
     if choices == 2:  # the order of the two counts as well
         best = {t: top_k(scores[t], 1, range(e)) + [i for i in best[t] if i != best[t][0]] for t in live}
-    held, demand = torch.zeros(n, e), torch.zeros(e)
+    held = torch.zeros(n, e)
     for rank in range(choices):  # every first choice is placed before any second one, in token order
         for t in live:
-            demand[best[t][rank]] += 1
             if held[:, best[t][rank]].sum() < capacity:
                 held[t, best[t][rank]] = 1
     gate = scores
@@ -71,7 +67,7 @@ def token_choice(scores, live, o):
     counted = 1 if o["router"] == "gshard_top2" else choices
     asked = sum(F.one_hot(torch.tensor([best[t][rank] for t in live]), e).double() for rank in range(counted)) / counted
     loss = e * (asked.mean(0) * scores[live].mean(0)).sum()
-    return held[:, :real], gate[:, :real], demand[:real], loss, capacity
+    return held[:, :real], gate[:, :real], loss
 
 
 def fixed(scores, live, o, tokens):
@@ -79,7 +75,7 @@ def fixed(scores, live, o, tokens):
     held, e = torch.zeros_like(scores), scores.shape[1]
     for t in live:
         held[t, int(tokens[t]) % e if o["router"] == "hash" else 0] = 1
-    return held, torch.ones_like(scores), held.sum(0), torch.zeros(()), len(live)
+    return held, torch.ones_like(scores)
 
 
 def best_experts(margins, live, count):
@@ -103,7 +99,7 @@ def quantile_balanced(scores, live, o, thresholds):
     held = torch.zeros(n, e)
     for t, mine in best_experts(scores.detach() - beta, live, K).items():
         held[t, mine] = 1
-    return held, scores, held.sum(0), torch.zeros(()), len(live)
+    return held, scores
 
 
 def philox(seed, stream, sub, index):
@@ -117,15 +113,15 @@ def philox(seed, stream, sub, index):
 
 
 def random_experts(scores, live, o, tokens):
-    """THOR (Zuo et al. 2022): K different experts, by token number in training and by token id elsewhere, gate 1/K."""
+    """THOR (Zuo et al. 2022) in evaluation: K different experts by token id, gate 1/K."""
     n, e = scores.shape
     held, K = torch.zeros(n, e), o["K"]
     for t in live:
         left = list(range(e))
         for j in range(K):
-            index = (t if o["training"] else int(tokens[t])) * K + j
+            index = int(tokens[t]) * K + j
             held[t, left.pop(philox(0, 6, o["layer"], index) * len(left) >> 64)] = 1
-    return held, torch.full((n, e), 1 / K), held.sum(0), torch.zeros(()), len(live)
+    return held, torch.full((n, e), 1 / K)
 
 
 def kmeans(scores, live, o):
@@ -133,7 +129,7 @@ def kmeans(scores, live, o):
     held = torch.zeros_like(scores)
     for t, mine in best_experts(scores.detach(), live, 1).items():
         held[t, mine] = 1
-    return held, torch.ones_like(scores), held.sum(0), torch.zeros(()), len(live)
+    return held, torch.ones_like(scores)
 
 
 def global_topk(scores, live, o):
@@ -141,16 +137,15 @@ def global_topk(scores, live, o):
     n, e = scores.shape
     total, room = max(1, math.floor(len(live) * o["c"] + 0.5)), min(len(live), math.ceil(2 * o["c"] * len(live) / e))
     cap = o["cap"] or e
-    held, demand, last = torch.zeros(n, e), torch.zeros(e), math.inf
+    held, last = torch.zeros(n, e), math.inf
     for score, t, i in sorted((-scores[t, i].item(), t, i) for t in live for i in range(e)):
         if held.sum() == min(total, len(live) * cap):
             assert score == last or score > last + MARGIN, "selection too close for float"
             break
-        demand[i] += 1
         last = score
         if held[:, i].sum() < room and held[t].sum() < cap:
             held[t, i] = 1
-    return held, scores, demand, torch.zeros(()), room
+    return held, scores
 
 
 def capped_expert_choice(scores, live, o):
@@ -168,7 +163,7 @@ def capped_expert_choice(scores, live, o):
     assert found.success and np.abs(found.x - found.x.round()).max() < 1e-9, "not at a corner"
     held = torch.zeros(n, e)
     held[live] = torch.tensor(found.x.round().reshape(len(live), e))
-    return held, scores, held.sum(0), torch.zeros(()), k
+    return held, scores
 
 
 def base(logits, live, o):
@@ -176,7 +171,7 @@ def base(logits, live, o):
     held = torch.zeros_like(logits)
     for t, mine in best_experts(logits.detach(), live, 1).items():
         held[t, mine] = 1
-    return held, torch.sigmoid(logits), held.sum(0), torch.zeros(()), len(live)
+    return held, torch.sigmoid(logits)
 
 
 def by_threshold(scores, live, o, thresholds):
@@ -188,36 +183,27 @@ def by_threshold(scores, live, o, thresholds):
     for t in live:
         passed = [i for i in range(scores.shape[1]) if margin[t, i] >= 0]
         held[t, top_k(margin[t], o.get("cap") or len(passed), passed)] = 1
-    return held, scores, held.sum(0), torch.zeros(()), len(live)
+    return held, scores
 
 
 def route(o, scores, valid=None, tokens=None, thresholds=None):
-    """Gates [n,e] (differentiable in scores [n,e]), the unweighted auxiliary loss, and statistics."""
-    n, e = scores.shape
+    """Gates [n,e] (differentiable in scores [n,e]), and the unweighted auxiliary loss."""
+    (n, e), router = scores.shape, o["router"]
     live = [t for t in range(n) if valid is None or valid[t]]
-    router = {"expert_choice": expert_choice, "topk": token_choice, "gshard_top2": token_choice,
-              "switch_top1": token_choice,
-              "kmeans": kmeans, "global_topk": global_topk, "capped_expert_choice": capped_expert_choice,
-              "base": base}.get(o["router"])
-    if o["router"] == "bias_balanced":  # every token takes the K best of S - beta; prices are never solved for
-        prices = torch.zeros(e) if thresholds is None else thresholds
-        held, gate, demand, aux, capacity = quantile_balanced(scores, live, o, prices)
-    elif o["router"] == "quantile_balanced":
-        held, gate, demand, aux, capacity = quantile_balanced(scores, live, o, thresholds)
-    elif o["router"] == "random":
-        held, gate, demand, aux, capacity = random_experts(scores, live, o, tokens)
+    chosen = {"expert_choice": expert_choice, "topk": token_choice, "gshard_top2": token_choice, "switch_top1": token_choice,
+              "kmeans": kmeans, "global_topk": global_topk, "capped_expert_choice": capped_expert_choice, "base": base}
+    if router == "bias_balanced":  # every token takes the K best of S - beta; prices are never solved for
+        made = quantile_balanced(scores, live, o, torch.zeros(e) if thresholds is None else thresholds)
+    elif router == "quantile_balanced":
+        made = quantile_balanced(scores, live, o, thresholds)
+    elif router == "random":
+        made = random_experts(scores, live, o, tokens)
     elif thresholds is not None:
-        held, gate, demand, aux, capacity = by_threshold(scores, live, o, thresholds)
+        made = by_threshold(scores, live, o, thresholds)
     else:
-        held, gate, demand, aux, capacity = router(scores, live, o) if router else fixed(scores, live, o, tokens)
-    gates = torch.where(held > 0, gate, torch.zeros(()))
-    summary = [len(live), capacity, held.sum(), (demand - held.sum(0)).sum(), aux.item(), gates.sum().item() / len(live)]
-    return gates, aux, {
-        "summary": np.array(summary, np.float64),
-        "load": held.sum(0).detach().numpy().astype(np.int64),
-        "demand": demand.detach().numpy().astype(np.int64),
-        "histogram": np.bincount(held.sum(1)[live].detach().numpy().astype(np.int64), minlength=e + 1),
-    }
+        made = chosen[router](scores, live, o) if router in chosen else fixed(scores, live, o, tokens)
+    held, gate, *loss = made
+    return torch.where(held > 0, gate, torch.zeros(())), loss[0] if loss else torch.zeros(())
 
 
 def experts(x, w1, w2, gates):
@@ -269,7 +255,7 @@ def transformer(p, tokens, o, s, causal=False):
             if o["router"] == "kmeans":
                 scores = y @ router - (router * router).sum(0) / 2
             prices = p.get(f"{at}.moe.thresholds") if causal or o["router"].endswith("_balanced") else None
-            gates, more, _ = route({**o, "layer": l}, scores, None, tokens, prices)
+            gates, more = route({**o, "layer": l}, scores, None, tokens, prices)
             x, aux = x + experts(y, w1, w2, gates), aux + more
             z = z if router is None else z + (torch.logsumexp(y @ router, 1) ** 2).mean()  # Zoph et al. 2022
         else:
