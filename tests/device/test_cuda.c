@@ -1,4 +1,4 @@
-/* src/device/cuda.c against a GPU that is none (fake_cuda/): the order of its calls, what it gives back, and every call
+/* Backend "cuda" against a GPU that is none (fake_cuda/): the order of its calls, what it gives back, and every call
  * that fails. The fake's memory cannot be touched from outside of its calls, and each kernel's pointers must lead into
  * it. */
 #include <jansson.h>
@@ -33,7 +33,7 @@ static void ranks_have_one_each(void **state) {
   program_must(RANKS, "nothing", 0);
   program_close_losses("expert_choice", "gpu", "cpu", 4, 1e-4); /* rounded to bf16 on their way */
   program_must("grep -qx 'device 0' report && grep -qx 'device 1' report");
-  static const char *const calls[] = {"cuLaunchKernel", "cuMemcpyDtoH_v2"};
+  static const char *const calls[] = {"cuLaunchKernel", "cuMemcpyDtoHAsync_v2"};
   for (int i = 0; i < 2; i++) {
     char message[96];
     snprintf(message, sizeof message, "rank 1 of 2: backend 'cuda': %s failed", calls[i]);
@@ -77,19 +77,27 @@ static void every_call_may_fail(void **state) {
                  {"nvrtcGetCUBINSize", "nvrtcGetCUBINSize failed", 1},
                  {"nvrtcGetCUBIN", "nvrtcGetCUBIN failed", 1},
                  {"cuModuleLoadData", "cuModuleLoadData failed", 1},
-                 {"cuModuleGetFunction", "cuModuleGetFunction failed", 7}},
+                 {"cuModuleGetFunction", "cuModuleGetFunction failed", 7},
+                 {"cuStreamCreate", "cuStreamCreate failed", 1},
+                 {"cublasSetStream_v2", "cublasSetStream_v2 failed", 1},
+                 {"cuMemAlloc_v2", "cuMemAlloc_v2 failed", 1},
+                 {"cublasSetWorkspace_v2", "cublasSetWorkspace_v2 failed", 1},
+                 {"cuMemHostAlloc", "cuMemHostAlloc failed", 1}},
     later[] = {{"cuMemGetInfo_v2", "cuMemGetInfo_v2 failed", 1},
-               {"cuMemAlloc_v2", "cuMemAlloc_v2 failed", 1},
-               {"cuMemAlloc_v2", "cuMemAlloc_v2 failed", 3},
-               {"cuMemsetD8_v2", "cuMemsetD8_v2 failed", 1},
-               {"cuMemsetD8_v2", "cuMemsetD8_v2 failed", 12},
-               {"cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2 failed", 1},
-               {"cuMemcpyHtoD_v2", "cuMemcpyHtoD_v2 failed", 40},
-               {"cuMemcpyDtoH_v2", "cuMemcpyDtoH_v2 failed", 1},
-               {"cuMemcpyDtoH_v2", "cuMemcpyDtoH_v2 failed", 20},
+               {"cuMemAlloc_v2", "cuMemAlloc_v2 failed", 2},
+               {"cuMemAlloc_v2", "cuMemAlloc_v2 failed", 4},
+               {"cuMemsetD8Async", "cuMemsetD8Async failed", 1},
+               {"cuMemsetD8Async", "cuMemsetD8Async failed", 12},
+               {"cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2 failed", 1},
+               {"cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2 failed", 40},
+               {"cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2 failed", 1},
+               {"cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2 failed", 20},
                {"cuLaunchKernel", "cuLaunchKernel failed", 1},
                {"cuLaunchKernel", "cuLaunchKernel failed", 300},
                {"cuLaunchKernel", "cuLaunchKernel failed", 600},
+               {"cuGraphLaunch", "failed: CUDA_ERROR_UNKNOWN", 1}, /* what is launched instead fails, too */
+               {"cuStreamSynchronize", "cuStreamSynchronize failed", 1},
+               {"cuStreamSynchronize", "cuStreamSynchronize failed", 20},
                {"cublasGemmStridedBatchedEx", "cublasGemmStridedBatchedEx failed", 1},
                {"cublasGemmStridedBatchedEx", "cublasGemmStridedBatchedEx failed", 60}};
   for (size_t i = 0; i < sizeof opening / sizeof *opening; i++)

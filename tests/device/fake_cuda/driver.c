@@ -1,5 +1,5 @@
-/* The calls of libcuda, libnvrtc and libcublas that src/device/cuda.c makes, and what CUDA asks of who makes them. */
-#include <pthread.h>
+/* The calls of libcuda, libnvrtc and libcublas that backend "cuda" makes, but for those of streams and graphs
+ * (stream.c), and what CUDA asks of who makes them. */
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,19 +9,15 @@
 
 #include "fake.h"
 
-#define CALL __attribute__((visibility("default"))) int
-
-enum { LOST = 999, MOST = 4096, DEVICES = 2 };
+enum { MOST = 4096, DEVICES = 2 };
 static const int major[DEVICES] = {9, 6}, minor[DEVICES] = {0, 1}; /* compute capability of each */
 static const size_t ROOM = (size_t)64 << 30;
 
-static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct {
   char *begin;
   size_t bytes;
 } area[MOST];
-static int areas, initialised, retained, taken = -1, handles, programs, lost;
-static long launched[256], products;
+static int areas, workspaces, initialised, retained, taken = -1, handles, programs, lost;
 static char *untouchable, *room; /* device memory as addresses, and as bytes */
 static size_t used;
 static _Thread_local int current; /* this thread has entered the context */
@@ -36,14 +32,13 @@ void fake_wrong(const char *format, ...) {
   abort();
 }
 
-static int takes_host_pointers(void) {
+int fake_takes_host_pointers(void) {
   static int takes = -1;
   if (takes < 0) takes = getenv("FAKE_CUDA_HOST") != NULL;
   return takes;
 }
 
-/* Whether this call is to fail. */
-static int fails(const char *name) {
+int fake_fails(const char *name) {
   static const char *wanted;
   static long left = -1;
   if (!wanted) {
@@ -52,22 +47,26 @@ static int fails(const char *name) {
     left = colon ? atol(colon + 1) : 0;
   }
   size_t length = strcspn(wanted, ":");
-  if (!lost && length && !strncmp(name, wanted, length) && !name[length] && --left == 0) lost = 1;
-  return lost;
+  int now = !lost && length && !strncmp(name, wanted, length) && !name[length] && --left == 0;
+  if (now && !strstr(wanted, ":once")) lost = 1;
+  return lost || now;
 }
+int fake_is_lost(void) { return lost; }
+void fake_needs_context(const char *name) {
+  if (!initialised) fake_wrong("%s before cuInit", name);
+  if (!current) fake_wrong("%s without a context", name);
+}
+#define fails fake_fails
 #define BEGIN(name)              \
   if (fails(#name)) return LOST; \
   if (!initialised) fake_wrong(#name " before cuInit")
-#define BEGIN_IN_CONTEXT(name) \
-  BEGIN(name);                 \
-  if (!current) fake_wrong(#name " without a context")
 
 __attribute__((destructor)) static void report(void) {
   FILE *file = getenv("FAKE_CUDA_REPORT") ? fopen(getenv("FAKE_CUDA_REPORT"), "a") : NULL;
   if (!file) return;
-  fprintf(file, "left: %d allocations, %d programs, %d contexts, %d handles\n", areas, programs, retained, handles);
-  fprintf(file, "device %d\ncublas %ld\n", taken, products);
-  for (int i = 0; fake_kernels[i].name; i++) fprintf(file, "%s %ld\n", fake_kernels[i].name, launched[i]);
+  fprintf(file, "left: %d allocations, %d programs, %d contexts, %d handles\ndevice %d\n", areas - workspaces, programs,
+          retained, handles, taken);
+  fake_report_stream(file);
   fclose(file);
 }
 
@@ -125,6 +124,7 @@ CALL cuDevicePrimaryCtxRetain(void **to, int device) {
 CALL cuDevicePrimaryCtxRelease_v2(int device) {
   (void)device; /* also of a device that is lost */
   if (retained-- < 1) fake_wrong("a context is released that nobody has");
+  if (!retained) areas = workspaces = 0; /* these go with it */
   return 0;
 }
 CALL cuCtxSetCurrent(void *c) {
@@ -133,17 +133,13 @@ CALL cuCtxSetCurrent(void *c) {
   current = 1;
   return 0;
 }
-CALL cuCtxSynchronize(void) {
-  BEGIN_IN_CONTEXT(cuCtxSynchronize);
-  return 0;
-}
 
 /* ---- memory ---- */
 
 void *fake_bytes(const void *p, size_t bytes, const char *what) {
   const char *at = p;
   int on_device = at >= untouchable && at < untouchable + ROOM;
-  if (!p || (takes_host_pointers() && !on_device)) return (void *)(uintptr_t)p;
+  if (!p || (fake_takes_host_pointers() && !on_device)) return (void *)(uintptr_t)p;
   if (!untouchable || !on_device) fake_wrong("%s: %p is no address of the device", what, p);
   for (int i = 0; i < areas; i++)
     if (at >= area[i].begin && at + bytes <= area[i].begin + area[i].bytes) return room + (at - untouchable);
@@ -153,16 +149,17 @@ void *fake_bytes(const void *p, size_t bytes, const char *what) {
 int fake_is_global(const void *p, size_t bytes) {
   static int last; /* the area that was met last */
   const char *at = p;
-  if (!room || at < room || at >= room + ROOM) return takes_host_pointers() && !fake_is_stack(p);
+  if (!room || at < room || at >= room + ROOM) return fake_takes_host_pointers() && !fake_is_stack(p);
   at = untouchable + (at - room);
   for (int i = 0; i < areas; i++, last = (last + 1) % areas)
     if (last < areas && at >= area[last].begin && at + bytes <= area[last].begin + area[last].bytes) return 1;
   fake_wrong("%s: %zu bytes are touched beside what was allocated", fake_running(), bytes);
 }
 
-static void *on_host(const void *p, const char *what) {
+void *fake_on_host(const void *p, const char *what) {
   const char *at = p;
-  if (at >= untouchable && at < untouchable + ROOM) fake_wrong("%s: an address of the device for the host's", what);
+  if (!fake_takes_host_pointers() && at >= untouchable && at < untouchable + ROOM)
+    fake_wrong("%s: an address of the device for the host's", what);
   return (void *)(uintptr_t)p;
 }
 
@@ -179,7 +176,7 @@ CALL cuMemAlloc_v2(uint64_t *to, size_t bytes) {
     untouchable = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     room = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (untouchable == MAP_FAILED || room == MAP_FAILED) fake_wrong("no addresses");
-    if (takes_host_pointers()) untouchable = room;
+    if (fake_takes_host_pointers()) untouchable = room;
   }
   if (!bytes) return 1;
   if (areas == MOST || used + bytes > ROOM) return 2;
@@ -193,6 +190,7 @@ CALL cuMemAlloc_v2(uint64_t *to, size_t bytes) {
 CALL cuMemFree_v2(uint64_t p) { /* a lost device's memory has to be freed, too */
   int i = 0;
   fails("cuMemFree_v2");
+  if (!lost && fake_is_busy()) fake_wrong("cuMemFree of memory that the stream may still use");
   while (i < areas && area[i].begin != (char *)(uintptr_t)p) i++;
   if (i == areas) fake_wrong("cuMemFree of what was not allocated");
   madvise(room + (area[i].begin - untouchable), area[i].bytes, MADV_DONTNEED);
@@ -202,7 +200,9 @@ CALL cuMemFree_v2(uint64_t p) { /* a lost device's memory has to be freed, too *
 /* Memory of the host that the device reaches: with FAKE_CUDA_HOST all of it does. */
 CALL cuMemHostAlloc(void **to, size_t bytes, unsigned flags) {
   uint64_t p = 0;
-  if (flags || !takes_host_pointers()) fake_wrong("cuMemHostAlloc");
+  BEGIN_IN_CONTEXT(cuMemHostAlloc);
+  if (flags) fake_wrong("cuMemHostAlloc");
+  if (!fake_takes_host_pointers()) return !(*to = fake_pinned(bytes));
   int code = cuMemAlloc_v2(&p, bytes);
   *to = (void *)(uintptr_t)p;
   return code;
@@ -210,39 +210,7 @@ CALL cuMemHostAlloc(void **to, size_t bytes, unsigned flags) {
 CALL cuMemFreeHost(void *p) { return cuMemFree_v2((uint64_t)(uintptr_t)p); }
 CALL cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
   BEGIN_IN_CONTEXT(cuMemHostRegister_v2);
-  if (!p || !bytes || (flags & ~8u) || !takes_host_pointers()) fake_wrong("cuMemHostRegister");
-  return 0;
-}
-CALL cuMemsetD8_v2(uint64_t to, unsigned char value, size_t bytes) {
-  BEGIN_IN_CONTEXT(cuMemsetD8_v2);
-  char *at = fake_bytes((void *)(uintptr_t)to, bytes, "cuMemsetD8");
-  if (value == 0 && bytes > 1 << 20 && !takes_host_pointers()) { /* whole pages for nothing */
-    size_t whole = bytes / 4096 * 4096;
-    if ((uintptr_t)at % 4096 == 0) {
-      madvise(at, whole, MADV_DONTNEED);
-      at += whole;
-      bytes -= whole;
-    }
-  }
-  memset(at, value, bytes);
-  return 0;
-}
-CALL cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
-  BEGIN_IN_CONTEXT(cuMemcpyHtoD_v2);
-  memcpy(fake_bytes((void *)(uintptr_t)to, bytes, "cuMemcpyHtoD"),
-         takes_host_pointers() ? from : on_host(from, "cuMemcpyHtoD"), bytes);
-  return 0;
-}
-CALL cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
-  BEGIN_IN_CONTEXT(cuMemcpyDtoH_v2);
-  memcpy(takes_host_pointers() ? to : on_host(to, "cuMemcpyDtoH"),
-         fake_bytes((void *)(uintptr_t)from, bytes, "cuMemcpyDtoH"), bytes);
-  return 0;
-}
-CALL cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes) {
-  BEGIN_IN_CONTEXT(cuMemcpyDtoD_v2);
-  memmove(fake_bytes((void *)(uintptr_t)to, bytes, "cuMemcpyDtoD"),
-          fake_bytes((void *)(uintptr_t)from, bytes, "cuMemcpyDtoD"), bytes);
+  if (!p || !bytes || (flags & ~8u) || !fake_takes_host_pointers()) fake_wrong("cuMemHostRegister");
   return 0;
 }
 
@@ -263,20 +231,6 @@ CALL cuModuleGetFunction(void **to, void *m, const char *name) {
   *to = (void *)(uintptr_t)&fake_kernels[i];
   return 0;
 }
-CALL cuLaunchKernel(void *f, unsigned groups, unsigned y, unsigned z, unsigned items, unsigned item_y, unsigned item_z,
-                    unsigned shared, void *stream, void **parameters, void **extra) {
-  BEGIN_IN_CONTEXT(cuLaunchKernel);
-  const fake_kernel *kernel = f;
-  if (!groups || groups > INT32_MAX || y != 1 || z != 1 || !items || items > 1024 || item_y != 1 || item_z != 1 ||
-      shared || stream || extra)
-    fake_wrong("%s: %u groups of %u items", kernel->name, groups, items);
-  pthread_mutex_lock(&lock);
-  fake_run(kernel, groups, (int)items, parameters[0]);
-  launched[kernel - fake_kernels]++;
-  pthread_mutex_unlock(&lock);
-  return 0;
-}
-
 CALL nvrtcCreateProgram(void **to, const char *text, const char *name, int headers, const char *const *header,
                         const char *const *include) {
   if (fails("nvrtcCreateProgram")) return 1;
@@ -332,6 +286,20 @@ CALL cublasDestroy_v2(void *handle) {
   return 0;
 }
 
+CALL cublasSetStream_v2(void *handle, void *stream) {
+  if (fails("cublasSetStream_v2")) return 1;
+  if (handle != blas || !fake_is_stream(stream)) fake_wrong("cublasSetStream");
+  return 0;
+}
+/* Another stream takes it away again. */
+CALL cublasSetWorkspace_v2(void *handle, void *at, size_t bytes) {
+  if (fails("cublasSetWorkspace_v2")) return 1;
+  if (handle != blas || (uintptr_t)at % 256) fake_wrong("cublasSetWorkspace");
+  fake_bytes(at, bytes, "cublasSetWorkspace");
+  workspaces++;
+  return 0;
+}
+
 /* Bytes from the first element to the last of `batch` matrices of rows x columns, column by column. */
 static size_t extent(int rows, int columns, int ld, long long stride, int batch, int type) {
   if (ld < rows) fake_wrong("cublasGemmStridedBatchedEx: %d rows, but columns are %d apart", rows, ld);
@@ -351,7 +319,8 @@ CALL cublasGemmStridedBatchedEx(void *handle, int trans_a, int trans_b, int m, i
   a = fake_bytes(a, extent(trans_a ? k : m, trans_a ? m : k, lda, a_stride, batch, a_type), "cuBLAS, A");
   b = fake_bytes(b, extent(trans_b ? n : k, trans_b ? k : n, ldb, b_stride, batch, b_type), "cuBLAS, B");
   c = fake_bytes(c, extent(m, n, ldc, c_stride, batch, c_type), "cuBLAS, C");
-  fake_multiply(&(fake_product){.m = m,
+  fake_task task = {.kind = FAKE_PRODUCT};
+  task.product = (fake_product){.m = m,
                                 .n = n,
                                 .k = k,
                                 .batch = batch,
@@ -359,7 +328,7 @@ CALL cublasGemmStridedBatchedEx(void *handle, int trans_a, int trans_b, int m, i
                                 .beta = *(const float *)beta,
                                 .a = {(void *)(uintptr_t)a, a_type, lda, trans_a, a_stride},
                                 .b = {(void *)(uintptr_t)b, b_type, ldb, trans_b, b_stride},
-                                .c = {c, c_type, ldc, 0, c_stride}});
-  products++;
+                                .c = {c, c_type, ldc, 0, c_stride}};
+  fake_enqueue(&task);
   return 0;
 }

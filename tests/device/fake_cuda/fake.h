@@ -1,18 +1,20 @@
-/* A GPU that is none, for tests of src/device/cuda.c: libcuda, libnvrtc and libcublas in one library. driver.c has the
- * calls, kernels.cc the kernels, fibers.c runs them, and races.c looks at what they read and write.
+/* A GPU that is none, for tests of backend "cuda": libcuda, libnvrtc and libcublas in one library. driver.c and
+ * stream.c have the calls, kernels.cc the kernels, fibers.c runs them, and races.c looks at what they read and write.
  *
  * Device memory stands twice: where its addresses point nothing may be touched, and the bytes are `fake_apart` farther
  * on. A call that CUDA would leave undefined, a race of kernels, or an access beside what was
  * allocated ends the process with a message.
  *
  * The environment says more:
- *   FAKE_CUDA_FAIL=CALL:N   the N-th call of that name fails, and all that follow it, as with a device that is lost
+ *   FAKE_CUDA_FAIL=CALL:N   the N-th call of that name fails, and all that follow it, as with a device that is lost;
+ *                           CALL:N:once: this one alone
  *   FAKE_CUDA_REPORT=FILE   at the end: what was not given back, and how often each kernel ran
  *   FAKE_CUDA_HOST=1        host pointers are welcome everywhere, as tests of single ops want it */
 #ifndef CH_TESTS_FAKE_H
 #define CH_TESTS_FAKE_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -62,6 +64,37 @@ typedef struct {
   fake_matrix a, b, c;
 } fake_product;
 void fake_multiply(const fake_product *q);
+
+/* What the stream is asked for. It happens when the host waits for the stream, and not before: what the host has
+ * changed or freed until then shows. */
+typedef struct {
+  enum { FAKE_KERNEL, FAKE_SET, FAKE_MOVE, FAKE_PRODUCT } kind;
+  const fake_kernel *kernel;
+  unsigned groups, items;
+  char args[256];
+  char *to; /* as bytes stand */
+  const char *from;
+  char *own; /* what `from` leads to, if it has to be freed */
+  size_t bytes;
+  fake_product product;
+} fake_task;
+void fake_enqueue(const fake_task *t);
+int fake_is_busy(void);
+int fake_is_stream(const void *stream);
+void *fake_pinned(size_t bytes);
+void fake_report_stream(FILE *file);
+
+/* For the calls themselves. */
+#define CALL __attribute__((visibility("default"))) int
+enum { LOST = 999 };
+int fake_fails(const char *name); /* whether this call is to fail */
+int fake_is_lost(void);
+void fake_needs_context(const char *name);
+int fake_takes_host_pointers(void);
+void *fake_on_host(const void *p, const char *what); /* ends the process at an address of the device */
+#define BEGIN_IN_CONTEXT(name)        \
+  if (fake_fails(#name)) return LOST; \
+  fake_needs_context(#name)
 
 /* races.c is told where kernels are, and what they count up. */
 void fake_begin_launch(void);
