@@ -1,9 +1,12 @@
 """What PyTorch says of choir.torch on a device: `safety` (waits, CUDA graphs, determinism, for every router) and `layers` (times);
 and `steps`: which kernels a training step of choir itself runs, by PyTorch's profiler, which sees the whole process. Each finding is written at once, as a line of JSON."""
-import argparse, collections, copy, json, statistics, time, traceback
-import torch, torch.nn.functional as F
+import argparse, collections, copy, json, os, statistics, sys, time, traceback
+import torch
 from torch import nn
 import choir.torch as ct
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from torch_layers import Grouped, Plain
 
 p = argparse.ArgumentParser()
 p.add_argument("part")
@@ -82,45 +85,6 @@ def safety():
             tried(f"safety {name} {dtype}", one)
 
 
-class Loop(nn.Module):
-    """The obvious one: an expert after the other, on its topk."""
-    def __init__(self, l):
-        super().__init__(); self.gate, self.w1, self.w2 = l.gate, l.w1, l.w2
-    def forward(self, x):
-        s, e = torch.softmax(self.gate(x.float()), 1), self.w1.shape[0]
-        out = torch.zeros_like(x)
-        for i in range(e):
-            g, t = s[:, i].topk(2 * x.shape[0] // e)
-            out = out.index_add(0, t, (F.gelu(x[t] @ self.w1[i]) @ self.w2[i].t() * g[:, None]).to(x.dtype))
-        return out
-
-
-class Plain(Loop):
-    """The best that I would write in plain PyTorch: one topk, one gather, two bmm, one index_add."""
-    def forward(self, x):
-        (n, d), e = x.shape, self.w1.shape[0]
-        g, i = torch.softmax(self.gate(x.float()), 1).t().topk(2 * n // e, 1)
-        y = torch.bmm(F.gelu(torch.bmm(x.index_select(0, i.reshape(-1)).view(e, -1, d), self.w1)), self.w2.transpose(1, 2))
-        return torch.zeros_like(x).index_add(0, i.reshape(-1), (y * g[..., None].to(y.dtype)).view(-1, d))
-
-
-class Grouped(nn.Module):
-    """Token choice, top 2, dropless, by grouped_mm, as torchtitan's models/common/moe.py has it (with GELU)."""
-    def __init__(self, l):
-        super().__init__(); self.gate, self.w1, self.w2 = l.gate, l.w1, l.w2
-    def forward(self, x):
-        e = self.w1.shape[0]
-        s = torch.softmax(self.gate(x.float()), 1)
-        g, ids = s.topk(2, 1, sorted=False)
-        count = torch.zeros_like(s, dtype=torch.bool).scatter_(1, ids, True).sum(0)
-        order = ids.reshape(-1).argsort(stable=True)
-        token, offs = order // 2, count.cumsum(0, dtype=torch.int32)
-        kind = x.dtype
-        h = F.gelu(torch._grouped_mm(x[token], self.w1.to(kind), offs=offs))
-        y = torch._grouped_mm(h, self.w2.to(kind).transpose(1, 2), offs=offs)
-        return torch.zeros_like(x).index_add(0, token, (y.float() * g.reshape(-1)[order, None]).to(kind))
-
-
 def clock(f, rounds=15, warm=3, budget=6.0):
     """Median ms."""
     for _ in range(warm):
@@ -152,7 +116,7 @@ def layers():
     base = ct.ExpertChoice(d, h, e, capacity_factor=2, **made)
     ways = {"choir ExpertChoice": base, "dense": nn.Sequential(nn.Linear(d, 2 * h, False, **made), nn.GELU(), nn.Linear(2 * h, d, False, **made)),
             "plain topk bmm": Plain(base), "grouped_mm token choice": Grouped(base), "choir TokenChoice(balanced)": ct.TokenChoice(d, h, e, 2, balance="quantile", **made),
-            "choir gshard_top2": ct.TokenChoice(d, h, e, 2, **made), "loop over experts": Loop(base)}
+            "choir gshard_top2": ct.TokenChoice(d, h, e, 2, **made)}
     x, cot = torch.randn(n, d, **made, requires_grad=True), torch.randn(n, d, **made)
     tried("same", lambda: torch.testing.assert_close(ways["plain topk bmm"](x), base(x), rtol=0.05, atol=0.05))
 

@@ -95,6 +95,11 @@ def routers() -> list[str]:
     return found
 
 
+def takes(router: str) -> list[str]:
+    """The names of the options that a router takes."""
+    return [field.key.rpartition(".")[2] for field in Config.router_options(router)]
+
+
 def is_own(router: str) -> bool:
     """Whether a router is a plug-in, be it one of choir's."""
     return bool(lib.choir_router_is_plugin(native.text(router)))
@@ -107,8 +112,7 @@ def keeps_state(router: str) -> bool:
 
 def adds_loss(router: str) -> bool:
     """Whether a router of somebody's has `loss`, in the place of the load-balancing one."""
-    takes = {field.key.rpartition(".")[2] for field in Config.router_options(router)}
-    return is_own(router) and "aux_loss_weight" in takes and "aux_scope" not in takes
+    return is_own(router) and "aux_loss_weight" in takes(router) and "aux_scope" not in takes(router)
 
 
 def router_config(router: str = "expert_choice", **options: Any) -> Config:
@@ -119,8 +123,8 @@ def router_config(router: str = "expert_choice", **options: Any) -> Config:
     config.set("model.router.name", router)
     for key, value in options.items():
         if f"model.router.{key}" not in config:
-            takes = ", ".join(field.key.rpartition(".")[2] for field in Config.router_options(router))
-            raise native.ArgumentError(f"router '{router}' has no option '{key}'; it takes {takes or 'none'}")
+            known = ", ".join(takes(router))
+            raise native.ArgumentError(f"router '{router}' has no option '{key}'; it takes {known or 'none'}")
         config.set(f"model.router.{key}", value)
     return config
 

@@ -9,7 +9,6 @@ import math
 import os
 import sys
 import time
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
@@ -85,14 +84,6 @@ def _settings(config: Config, fields: Mapping[str, Any]) -> Config:
     return config
 
 
-def _begin(init_from: Optional[Path], fields: dict) -> Optional[Path]:
-    """`init_from`, which was called `start`."""
-    if "start" not in fields:
-        return init_from
-    warnings.warn("start is called init_from now", FutureWarning, stacklevel=3)
-    return fields.pop("start")
-
-
 def train(
     *,
     out: Path,
@@ -123,7 +114,6 @@ def train(
     goes on. If train.cooldown_steps is a share, as 0.2, the learning rate falls in that share of the minutes. Returns
     the last evaluation as metrics.jsonl has it, {} if the data have no held-out share.
     Errors are those of the files; NumericError: a loss that is not finite."""
-    init_from = _begin(init_from, fields)
     if config is None and (fields or not resume):
         config = os.path.join(out if resume else init_from, "config.json") if resume or init_from else Config()
     if config is not None:
@@ -162,7 +152,6 @@ def finetune(
     that batch routing routes together in evaluations; 0: none of that. Everything else is as in `train`, and `steps`,
     `learning_rate` and other fields of the config's "train" may be given; resume=True goes on with what the run began with.
     Returns result.json: the best accuracy, and the step of it; {} before the first evaluation."""
-    init_from = _begin(init_from, fields)
     if epochs and "steps" in fields:
         raise native.ArgumentError("give one of epochs and steps")
     if resume:

@@ -7,7 +7,6 @@ import inspect
 import math
 import unittest
 import unittest.mock
-import warnings
 
 import choir
 import testing
@@ -56,23 +55,6 @@ class Options(TorchTest):
 
     def test_names(self):
         made = self.torch
-        for old, new in (
-            (lambda: made.MoE(16, 24, experts=8), lambda: made.MoE(16, 24, num_experts=8)),
-            (
-                lambda: made.TokenChoice(16, 24, experts=8, experts_per_token=1),
-                lambda: made.TokenChoice(16, 24, 8, top_k=1),
-            ),
-            (
-                lambda: made.TokenChoice(16, 24, 8, 3, balanced=True),
-                lambda: made.TokenChoice(16, 24, 8, 3, balance="quantile"),
-            ),
-        ):
-            with self.assertWarns(FutureWarning) as told:
-                before = old()
-            self.assertEqual(told.filename, __file__)
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                self.assertEqual(repr(new()), repr(before))
         for options, router in (
             ({"top_k": 5}, "topk"),
             ({}, "gshard_top2"),
@@ -82,17 +64,8 @@ class Options(TorchTest):
             self.assertEqual(layer.router_name, router)
             layer(self.x)
             self.assertEqual(layer.routing.per_token, options.get("top_k", 2))
-        for wrong in (lambda: made.MoE(16, 24), lambda: made.MoE(16, 24, 8, experts=8)):
-            with self.assertRaises(TypeError), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                wrong()
         with self.assertRaisesRegex(choir.ArgumentError, "'aux', 'quantile' or 'bias'"):
             made.TokenChoice(16, 24, 8, balance="loss")
-        layer = self.layer("hash", {})
-        with self.assertWarns(FutureWarning) as told:
-            out = layer(self.x, tokens=self.ids)
-        self.assertEqual(told.filename, __file__)
-        torch.testing.assert_close(out, layer(self.x, token_ids=self.ids))
 
     def test_options_are_spelt_out(self):
         """Editors and type checkers are told what MoE takes."""

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from .._native import ArgumentError, FormatError, UnsupportedError
+from ..routing import takes
 from . import compat
 from .experts import Experts, Gate
 from .layer import MoE
-from .routers import WITH_LOSS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -234,7 +234,7 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
         raise UnsupportedError(f"{type(model).__name__} has no block that convert knows: {', '.join(BLOCKS)}")
     config, given = getattr(model, "config", None), dict(options)
     coefficient = getattr(config, "router_aux_loss_coef", None)
-    if coefficient is not None and "aux_loss_weight" not in options and (router or "topk") in WITH_LOSS:
+    if coefficient is not None and "aux_loss_weight" not in options and "aux_loss_weight" in takes(router or "topk"):
         options["aux_loss_weight"] = coefficient * found[0][2].gate.top_k / len(found)
     made = [_of_block(block, layer, router or "topk", dict(options)) for layer, (_, _, block) in enumerate(found)]
     for (parent, name, _), layer in zip(found, made):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,26 @@ from .._native import ArgumentError
 from .compat import autocast_dtype
 from .products import ACTIVATIONS, GATED, WEIGHTS, Weights, by_experts
 from .request import Sent
+
+
+class Means(nn.Module):
+    """A module whose buffers `means` stay float32 when weights do not: a mean in bf16 would stand still."""
+
+    means: Sequence[str] = ()
+
+    def _apply(self, *given, **options):
+        before = {name: getattr(self, name) for name in self.means}
+        super()._apply(*given, **options)
+        for name, mean in before.items():
+            now = getattr(self, name)
+            if now.dtype != torch.float32:
+                setattr(self, name, now.float() if mean.is_meta else mean.to(now.device))
+        return self
+
+    def _load_from_state_dict(self, *given):
+        super()._load_from_state_dict(*given)
+        for name in self.means:  # load_state_dict(assign=True) may have given another type
+            setattr(self, name, getattr(self, name).float())
 
 
 class _Linear(nn.Linear):
@@ -40,27 +60,22 @@ class Dense(nn.Module):
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
-class Gate(_Linear):
+class Gate(Means, _Linear):
     """The weight of scores [e,d], in which each row is an expert: rows [n,d] to logits [n,e], in the rows' type whatever
     the weight's. A Linear, which adapters (LoRA), quantizers and FSDP policies find. learned: False makes the weight a
-    buffer. means: it is centroids, which stay float32."""
+    buffer. centroids: it is means of tokens."""
 
-    def __init__(self, d_model: int, experts: int, learned: bool, means: bool, **at):
+    def __init__(self, d_model: int, experts: int, learned: bool, centroids: bool, **at):
         super().__init__(d_model, experts, bias=False, **at)
-        self.means = means
+        self.means = ("weight",) if centroids else ()
         if not learned:
             weight = self.weight.detach()
             del self.weight
-            self.register_buffer("weight", weight.float() if means else weight)
+            self.register_buffer("weight", weight.float() if centroids else weight)
 
     def forward(self, rows: Tensor) -> Tensor:
         weight = self.weight.to(rows.dtype)  # a quantized one may keep its type
         return F.linear(rows.to(weight.dtype), weight).to(rows.dtype)
-
-    def _load_from_state_dict(self, *given):
-        super()._load_from_state_dict(*given)
-        if self.means:
-            self.weight = self.weight.float()  # load_state_dict(assign=True) may have given another type
 
 
 def reads_any(gate: nn.Module) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import types
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 class _Call(NamedTuple):
     """What a forward is given beside its rows. together: ranks of the processes whose rows are parts of one tensor."""
 
-    options: types.SimpleNamespace
+    options: request.Options
     token_ids: Optional[Tensor]
     valid: Optional[Tensor]
     taken: Optional[Tensor]
@@ -66,7 +64,7 @@ class MoE(Keeper):
         self,
         d_model: int,
         d_hidden: int,
-        num_experts: Optional[int] = None,
+        num_experts: int,
         router: str = "expert_choice",
         *,
         causal: bool = False,
@@ -79,10 +77,9 @@ class MoE(Keeper):
         dtype=None,
         **options: Unpack[MoEOptions],
     ):
-        experts = request.new_name(num_experts, options, "experts", "num_experts")
         if "top_k" in options:
             options["experts_per_token"] = options.pop("top_k")
-        super().__init__(router, request.options_of(router, experts, **options), d_model, experts, device)
+        super().__init__(router, request.options_of(router, num_experts, **options), d_model, num_experts, device)
         self._given, self.d_hidden, self.causal, self.group, self.layer = options, d_hidden, causal, group, layer
         if group is not None and (router != "expert_choice" or self.options.pool != "batch"):
             raise UnsupportedError(
@@ -91,12 +88,10 @@ class MoE(Keeper):
         if activation not in ACTIVATIONS:
             raise ArgumentError(f"activation is {activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
         at = {"device": device, "dtype": dtype}
-        learned = router not in routers.EVEN and not self.options.reads_ids
-        self.gate = Gate(d_model, experts, learned, router == "kmeans", **at)
-        self.experts = Experts(d_model, d_hidden, experts, activation, self.options.gate_on, **at)
+        self.gate = Gate(d_model, num_experts, not self.options.even, router == "kmeans", **at)
+        self.experts = Experts(d_model, d_hidden, num_experts, activation, self.options.gate_on, **at)
         self.shared = Dense(d_model, shared_experts * d_hidden, activation, **at) if shared_experts else None
         self.inject_aux_loss = inject_aux_loss
-        self._forget_graph()
 
     @property
     def group(self) -> Any:
@@ -122,30 +117,6 @@ class MoE(Keeper):
     w2 = property(lambda self: self.experts.w2)
     w3 = property(lambda self: self.experts.w3)
 
-    @property
-    def routing(self) -> Optional[request.Routing]:
-        """What the last forward chose, without gradients. None: there was none."""
-        if self._kept is not None:
-            self._kept = self._kept.whole()
-        return self._kept
-
-    @property
-    def aux_loss(self) -> Tensor:
-        """The router's losses by their weights, of the last forward, to be added to the loss; 0 where it has none."""
-        if self._aux_loss is None:
-            return torch.zeros((), device=self.thresholds.device)
-        return self._aux_loss
-
-    def _forget_graph(self) -> None:
-        """What an earlier forward left belongs to its graph."""
-        self._kept: Optional[request.Routing] = None
-        self._aux_loss: Optional[Tensor] = None
-
-    def _forget(self) -> None:
-        """What the step added up belongs to weights that were others, too."""
-        self._forget_graph()
-        self.forget_sums()
-
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""
         for part in (self.gate, self.experts, self.shared):
@@ -163,7 +134,6 @@ class MoE(Keeper):
         *,
         pool: Optional[str] = None,
         lengths: Sequence[int] = (),
-        tokens: Optional[Tensor] = None,
     ) -> Tensor:
         """The weighted sum of what each token's experts give, in x's shape and type.
 
@@ -179,12 +149,8 @@ class MoE(Keeper):
                 tokens of each sample), "group" (of `group_size` tokens as they come) or "position".
             lengths: of sequences that are packed into x, one behind the other: the pools of "sequence", and what `aux_scope`
                 sequence means.
-            tokens: the old name of token_ids.
 
         Raises ArgumentError for shapes, types and devices that do not fit."""
-        if tokens is not None:
-            request.renamed("tokens", "token_ids")
-            token_ids = tokens
         placed, together = None, ()
         if hasattr(x, "placements"):  # a DTensor, as of sequence parallelism: each process routes its own tokens
             from .owners import local_parts
@@ -197,7 +163,7 @@ class MoE(Keeper):
         options = self.options if pool is None else self._pooled(pool)
         call = _Call(options, token_ids, valid, taken, length, together, tuple(lengths))
         if rows.shape[0]:
-            if self.causal and not self.training and taken is None and routers.by_thresholds(self.router_name, self.options):
+            if self.causal and not self.training and taken is None and self.options.by_thresholds:
                 self.check_thresholds()
             out = request.shaped(self._of_rows(rows, call), x.shape)
         else:
@@ -212,7 +178,7 @@ class MoE(Keeper):
         row = x.reshape(-1, self.d_model).sum(0, keepdim=True)  # 0, which has a gradient where x has one
         one = _Call(call.options, nobody.long(), nobody, None, 1, call.together, counts=False)
         out = self._of_rows(row, one)
-        self._forget_graph()
+        self.forget_graph()
         return out[:0].reshape(x.shape) + x.to(out.dtype)
 
     def _of_rows(self, rows: Tensor, call: _Call) -> Tensor:
@@ -222,7 +188,7 @@ class MoE(Keeper):
             seen = self._scores(rows)
             routing = self._choose(seen, call)
         if not compat.exporting():
-            self._keep(routing)
+            self.keep(routing)
             if self.training and rows.requires_grad and not torch.is_grad_enabled() and not compat.compiling():
                 self._warn_of_lost_gradient()
         out = self.experts(rows, request.Sent(routing, call.together))
@@ -236,16 +202,6 @@ class MoE(Keeper):
             self._aux_loss = self.aux_loss.detach()
         return out
 
-    def _keep(self, routing: request.Routing) -> None:
-        """The routing without graph, and its losses with theirs."""
-        gates = ((name, getattr(routing, name)) for name in ("gates", "slot_gates", "choice_gates"))
-        kept = {name: None if tensor is None else tensor.detach() for name, tensor in gates}
-        # Not _replace, whose result Dynamo of PyTorch 2.11 cannot give to an attribute.
-        self._kept = request.Routing(**{**dict(zip(routing._fields, routing)), **kept})
-        weighted = ((routing.aux_loss, self.options.aux_loss_weight), (routing.z_loss, self.options.z_loss_weight))
-        losses = [loss * weight for loss, weight in weighted if loss is not None]
-        self._aux_loss = sum(losses[1:], losses[0]) if losses else None
-
     def _injects(self) -> bool:
         return not isinstance(self.inject_aux_loss, (int, float)) or self.inject_aux_loss != 0
 
@@ -254,8 +210,7 @@ class MoE(Keeper):
 
     def _warn_of_lost_gradient(self) -> None:
         o = self.options
-        balanced = routers.balanced(self.router_name, o) and o.aux_loss_weight
-        if (balanced or o.z_loss_weight) and not self._injects():
+        if (o.balanced and o.aux_loss_weight or o.z_loss_weight) and not self._injects():
             warnings.warn(
                 f"aux_loss of router '{self.router_name}' has no gradient: this forward was run without one, as reentrant "
                 "checkpointing does. Give inject_aux_loss=1.0 and do not add aux_loss, or checkpoint with use_reentrant=False"
@@ -274,7 +229,7 @@ class MoE(Keeper):
                 "threshold_after, consistency_weight, capacity_start: only choir's own training does this; leave it 0"
             )
 
-    def _pooled(self, pool: str) -> types.SimpleNamespace:
+    def _pooled(self, pool: str) -> request.Options:
         """The options with another pool."""
         if self.group is not None and pool != "batch":
             raise UnsupportedError(f"pool is {pool!r}, and the layer has a group: pools across processes are 'batch'")
@@ -289,7 +244,7 @@ class MoE(Keeper):
         logits = self.gate(wide) if reads_any(self.gate) else of_other(self.gate, wide, rows.dtype)
         if self.router_name == "kmeans":
             logits = logits - kmeans.half_squares(self.gate.weight).to(logits.dtype)
-        return wide, logits, request.scores_of(self.router_name, o, logits)
+        return wide, logits, request.scores_of(o, logits)
 
     def _choose(self, seen: tuple, call: _Call) -> request.Routing:
         _, logits, scores = seen
@@ -315,22 +270,10 @@ class MoE(Keeper):
         wide, logits, scores = seen
         if self.tally is not None:
             with torch.no_grad():
-                shares = scores.softmax(1) if self.router_name in request.READS_LOGITS else scores
+                shares = scores.softmax(1) if self.options.reads_logits else scores
                 self.tally = self.tally.to(wide.device).add_(counted(shares, routing.whole(), call.valid))
         if self.training and call.taken is None and self.sums is not None:
             self.observe(wide, call.valid, logits, routing)
-
-    def _apply(self, fn, *rest, **options):
-        """Thresholds and centroids stay float32 when weights do not: a mean in bf16 would stand still."""
-        means = [(self, "thresholds")] + [(self.gate, "weight")] * getattr(self.gate, "means", False)
-        kept = [(holder, name, getattr(holder, name)) for holder, name in means]
-        super()._apply(fn, *rest, **options)
-        for holder, name, before in kept:
-            now = getattr(holder, name)
-            if now.dtype != torch.float32:
-                setattr(holder, name, now.float() if before.is_meta else before.to(now.device))
-        self._forget()
-        return self
 
     def _load_from_state_dict(self, given, prefix, *rest):
         for name in WEIGHTS:  # where they stood before `experts` and `gate` were modules
@@ -339,30 +282,6 @@ class MoE(Keeper):
         if prefix + "router" in given:
             given[prefix + "gate.weight"] = given.pop(prefix + "router").t()
         super()._load_from_state_dict(given, prefix, *rest)
-        self.thresholds = self.thresholds.float()  # load_state_dict(assign=True) may have given another type
-        self._forget()
-        self._unset = True
-
-    def _without_graph(self) -> dict:
-        """The attributes, without what belongs to the graph of the last forward, or to a loss scaler."""
-        loss = None if self._aux_loss is None else self._aux_loss.detach()
-        return {**self.__dict__, "_kept": None, "_aux_loss": loss, "_scale": None}
-
-    def __deepcopy__(self, memo):
-        """As nn.Module, whose copies have the same group and loss scaler."""
-        made = self.__class__.__new__(self.__class__)
-        memo[id(self)] = made
-        made.__dict__.update(
-            {k: v if k in ("_group", "inject_aux_loss") else copy.deepcopy(v, memo) for k, v in self._without_graph().items()}
-        )
-        made.start_step()
-        return made
-
-    def __getstate__(self):
-        """For pickling. A group belongs to its processes."""
-        if self.group is not None:
-            warnings.warn("a pickled layer has no group: set layer.group again where it is loaded")
-        return {**self._without_graph(), "_group": None}
 
     def extra_repr(self) -> str:
         sizes = f"d_model={self.d_model}, d_hidden={self.d_hidden}, experts={len(self.thresholds)}"
@@ -387,7 +306,7 @@ class ExpertChoice(MoE):
         self,
         d_model: int,
         d_hidden: int,
-        num_experts: Optional[int] = None,
+        num_experts: int,
         *,
         cap: int = 0,
         **options: Unpack[LayerOptions],
@@ -415,16 +334,12 @@ class TokenChoice(MoE):
         self,
         d_model: int,
         d_hidden: int,
-        num_experts: Optional[int] = None,
-        top_k: Optional[int] = None,
+        num_experts: int,
+        top_k: int = 2,
         *,
         balance: str = "aux",
         **options: Unpack[LayerOptions],
     ):
-        top_k = request.new_name(top_k, options, "experts_per_token", "top_k", 2)
-        if "balanced" in options:
-            request.renamed("balanced", 'balance="quantile"')
-            balance = "quantile" if options.pop("balanced") else balance
         by_prices = {"quantile": "quantile_balanced", "bias": "bias_balanced"}
         if balance not in ("aux", *by_prices):
             raise ArgumentError(f"balance is {balance!r}; it must be 'aux', 'quantile' or 'bias'")

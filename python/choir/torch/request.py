@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 import types
-import warnings
 from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -25,15 +23,31 @@ KNOWN = frozenset(
     "jitter random_second group_size cap experts_per_token null_experts solver solver_lambda solver_iterations "
     "solver_stages consistency_weight decay threshold_after normalize_gates score bias_rate capacity_schedule".split()
 )
-READS_LOGITS = ("base", "kmeans")
 
 
-def scores_of(router: str, options: types.SimpleNamespace, logits: Tensor) -> Tensor:
+class Options(types.SimpleNamespace):
+    """Of a router, by name; which of them it takes says most of what it is. (No properties: PyTorch 2.15 does not compile
+    them here.)"""
+
+    def tell(self, router: str) -> None:
+        takes = self.takes = frozenset(host.takes(router))
+        self.own = host.is_own(router)  # a plug-in: libchoir asks it, on the host
+        self.reads_logits = "score" not in takes
+        self.even = "gate_on" not in takes  # a token's experts have equal gates, which no score enters
+        self.reads_ids = router == "hash" or (self.own and self.even)
+        self.balanced = "aux_loss_weight" in takes  # a loss balances it, or is its own
+        self.adds_loss = host.adds_loss(router)
+        self.averages = "decay" in takes and router != "kmeans"  # thresholds are means of cut-offs
+        self.by_thresholds = self.averages and router != "quantile_balanced"  # it is causal by them
+        self.choices = self.experts_per_token if "experts_per_token" in takes else self.cap
+
+
+def scores_of(options: Options, logits: Tensor) -> Tensor:
     """What the router reads of logits [n,e]."""
-    if router in READS_LOGITS:
+    if options.reads_logits:
         return logits
-    if router == "topk" and options.null_experts:
-        (n, e), nulls = logits.shape, options.null_experts
+    if nulls := options.null_experts:
+        n, e = logits.shape
         return torch.softmax(torch.cat([logits, logits.new_zeros(n, nulls)], 1), 1)[:, :e]
     return torch.sigmoid(logits) if options.score == "sigmoid" else torch.softmax(logits, 1)
 
@@ -112,7 +126,7 @@ class Request(NamedTuple):
     """What a router reads. scores and logits [n,e] are without gradient."""
 
     name: str
-    options: types.SimpleNamespace
+    options: Options
     scores: Tensor
     logits: Tensor
     tokens: Optional[Tensor]
@@ -155,7 +169,7 @@ class Request(NamedTuple):
         return torch.ones(n, dtype=torch.bool, device=self.scores.device) if self.valid is None else self.valid
 
 
-def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
+def options_of(router: str, experts: int, **options: Any) -> Options:
     """A router's options with its defaults. libchoir refuses what does not go together, as choir.route does."""
     # Of a large group no more tokens are made up than tell whether a capacity factor of 1/128 and more can be.
     rows = 8 * max(experts, min(int(options.get("group_size", 1)), 8 * experts))
@@ -166,24 +180,18 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
         sequence_length=8 if options.get("pool") == "position" else 0,
         **options,
     )
-    config = Config(**{"router.name": router})
-    for key, value in options.items():
-        config.set("router." + key, value)
-    taken = {field.key.rsplit(".", 1)[1]: field for field in Config.router_options(router)}
-    for option, field in taken.items():
-        if option in RouterOptions.__annotations__ and option not in KNOWN and config[field.key] != field.default:
-            raise UnsupportedError(f"{option} is {config[field.key]!r}: choir.torch has router '{router}' without it")
+    config = host.router_config(router, **options)
+    for field in Config.router_options(router):
+        option, value = field.key.rpartition(".")[2], config[field.key]
+        if option in RouterOptions.__annotations__ and option not in KNOWN and value != field.default:
+            raise UnsupportedError(f"{option} is {value!r}: choir.torch has router '{router}' without it")
     fields = ("name", *RouterOptions.__annotations__)
-    made = types.SimpleNamespace(**{field: config["model.router." + field] for field in fields})
+    made = Options(**{field: config["model.router." + field] for field in fields})
+    made.tell(router)
     plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}
     if host.keeps_state(router):
         raise UnsupportedError(f"router '{router}' keeps a state (observe), which only choir's own training moves")
-    made.own = host.is_own(router)  # a plug-in: libchoir asks it, on the host
-    made.ranked = made.own and "decay" in taken
-    made.adds_loss = host.adds_loss(router)
-    made.choices = made.experts_per_token if "experts_per_token" in taken else made.cap
-    made.reads_ids = router == "hash" or (made.own and "score" not in taken)
-    if made.own and not made.reads_ids and "normalize_gates" not in taken:
+    if made.own and not made.reads_ids and "normalize_gates" not in made.takes:
         raise UnsupportedError(
             f"router '{router}' has gates of its own, and choir.torch takes scores: train it with choir.train, or leave `gates` NULL"
         )
@@ -198,31 +206,9 @@ _options_of = functools.lru_cache(1024)(options_of)
 
 
 @compat.constant
-def checked_options(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
+def checked_options(router: str, experts: int, **options: Any) -> Options:
     """As options_of, which takes milliseconds; to be read only."""
     return _options_of(router, experts, **options)
-
-
-def renamed(old: str, new: str) -> None:
-    """Says at the caller's line that the argument has another name; the old one is taken for one more version."""
-    if compat.compiling():
-        return
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].split(".")[0] in ("choir", "torch"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(f"argument {old} is now {new}; the next version refuses {old}", FutureWarning, stacklevel=level)
-
-
-def new_name(value: Any, options: dict, old: str, new: str, default: Any = None) -> Any:
-    """The argument, which may have been given by its old name. TypeError: it was given by neither, or by both."""
-    if old in options:
-        renamed(old, new)
-        if value is not None:
-            raise TypeError(f"{new} was given twice, as {old} too")
-        return options.pop(old)
-    if value is None and default is None:
-        raise TypeError(f"missing argument: {new}")
-    return default if value is None else value
 
 
 def shaped(rows: Tensor, shape: torch.Size) -> Tensor:

@@ -125,40 +125,20 @@ def _best_pairs(c: float, scores: Tensor, held: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _by_thresholds(q: Request) -> dict:
-    cap, e = getattr(q.options, "cap", 0), q.scores.shape[1]
+    cap, e = q.options.cap, q.scores.shape[1]
     taken = select.by_thresholds(q.scores, q.thresholds, q.valid, cap)
     return {"taken": taken, "demand": taken.sum(0), "per_token": min(cap or e, e)}
 
 
-def _limited(q: Request) -> bool:
-    """Whether experts have room for some only."""
-    return not q.causal and q.factor > 0
-
-
-def _all_experts(q: Request) -> int:
-    """Null experts too."""
-    return q.scores.shape[1] + (q.options.null_experts if q.name == "topk" else 0)
-
-
-def _room(q: Request, choices: int) -> Optional[select.Count]:
-    return select.capacity(choices * q.factor, q.everybody, _all_experts(q)) if _limited(q) else None
-
-
-def _width(q: Request, choices: int) -> Optional[int]:
-    """Slots that hold what the room holds, known on the host; None: there is no limit."""
-    return select.capacity(choices * q.factor, q.scores.shape[0], _all_experts(q)) if _limited(q) else None
-
-
-def _placed(
-    q: Request,
-    choice: Tensor,
-    room: Optional[select.Count] = None,
-    asks: Optional[Tensor] = None,
-    width: Optional[int] = None,
-) -> dict:
-    e = q.scores.shape[1]
+def _placed(q: Request, choice: Tensor, asks: Optional[Tensor] = None, limited: bool = True) -> dict:
+    """Choices [n,K] of tokens, first come, first served where experts have room for some only. asks [n,K]: those that
+    count."""
+    (n, e), K = q.scores.shape, choice.shape[1]
     if q.valid is not None:
         asks = q.valid[:, None].expand_as(choice) if asks is None else asks & q.valid[:, None]
+    room, factor, experts = None, K * q.factor, e + q.options.null_experts
+    if limited and not q.causal and factor > 0:
+        room = select.capacity(factor, q.everybody, experts)
     if room is not None and q.options.priority == "score":  # the best first score comes first
         first = q.scores.gather(1, choice[:, :1])[:, 0].nan_to_num(nan=-math.inf)
         order = first.sort(descending=True, stable=True).indices
@@ -166,30 +146,30 @@ def _placed(
         taken = torch.zeros_like(turns).index_copy(0, order, turns)
     else:
         taken, demand, dropped = select.place(choice, asks, e, room)
-    made = {"taken": taken, "demand": demand, "dropped": dropped, "choice": choice, "per_token": choice.shape[1]}
-    made["all"] = room is None and asks is None
-    return made if width is None else {**made, "slots": select.first(taken.t(), width)}
+    made = {"taken": taken, "demand": demand, "dropped": dropped, "choice": choice, "per_token": K}
+    if room is None:
+        return {**made, "all": asks is None}
+    return {**made, "slots": select.first(taken.t(), select.capacity(factor, n, experts))}  # as many as the host knows
 
 
 def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
     """Gives each token its best experts, without a capacity limit."""
-    return _placed(q, select.best_experts(worth, count))
+    return _placed(q, select.best_experts(worth, count), limited=False)
 
 
 def _switch_top1(q: Request) -> dict:
-    choice = select.best_experts(q.scores, 1, q.softmax)
-    return _placed(q, choice, _room(q, 1), None, _width(q, 1))
+    return _placed(q, select.best_experts(q.scores, 1, q.softmax))
 
 
 def _topk(q: Request) -> dict:
     K, nulls = q.options.experts_per_token, q.options.null_experts
     choice = select.best_experts(q.scores, K, q.softmax)
     if not nulls:
-        return _placed(q, choice, _room(q, K), None, _width(q, K))
+        return _placed(q, choice)
     # null experts share what a token's scores leave of 1, and have those of the last choices that score less
     left = (1 - q.scores.double().sum(1, keepdim=True)) / nulls
     asks = (torch.arange(K, device=choice.device) < K - nulls) | ~(q.scores.gather(1, choice).double() < left)
-    return {**_placed(q, choice, _room(q, K), asks, _width(q, K)), "asks": asks}
+    return {**_placed(q, choice, asks), "asks": asks}
 
 
 def _gshard_top2(q: Request) -> dict:
@@ -199,7 +179,7 @@ def _gshard_top2(q: Request) -> dict:
         share = best[:, 1] / best.sum(1)
         stays = torch.rand_like(share) < 2 * share
         asks = torch.stack([torch.ones_like(stays), stays], 1)
-    return _placed(q, choice, _room(q, 2), asks, _width(q, 2))
+    return _placed(q, choice, asks)
 
 
 def _quantile_balanced(q: Request) -> dict:
@@ -223,7 +203,7 @@ def _base(q: Request) -> dict:
 def _own(q: Request) -> dict:
     """A plug-in, of choir's or somebody's: libchoir asks it on the host."""
     made = _on_host(q, q.scores)
-    cutoffs = made["cutoffs"] if q.options.ranked else None
+    cutoffs = made["cutoffs"] if q.options.by_thresholds else None
     return {**made, "cutoffs": cutoffs, "per_token": q.options.choices or q.scores.shape[1]}
 
 
@@ -238,53 +218,29 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
     "bias_balanced": _bias_balanced,
     "base": _base,
     "kmeans": lambda q: _best_alone(q, q.logits),
-    "hash": lambda q: _placed(q, (q.tokens.long() % q.scores.shape[1])[:, None]),
-    "dense": lambda q: _placed(q, torch.zeros_like(q.scores[:, :1], dtype=torch.long)),
+    "hash": lambda q: _placed(q, (q.tokens.long() % q.scores.shape[1])[:, None], limited=False),
+    "dense": lambda q: _placed(q, torch.zeros_like(q.scores[:, :1], dtype=torch.long), limited=False),
 }
-EVEN = ("kmeans", "hash", "dense")  # a token's experts have equal gates, which no score enters
-# The gate of a pair is its score, perhaps divided by the sum of the token's gates.
-SCORED = tuple(name for name in CHOOSE if name not in (*EVEN, "base", "gshard_top2"))
-WITH_LOSS = ("topk", "switch_top1", "gshard_top2")  # a loss balances them
-BY_THRESHOLDS = ("expert_choice", "capped_expert_choice", "global_topk")
 
 
-def by_thresholds(name: str, options: Any) -> bool:
-    """Whether the router is causal by thresholds."""
-    return name in BY_THRESHOLDS or options.ranked
-
-
-def balanced(name: str, options: Any) -> bool:
-    """Whether a loss balances the router, or is its own."""
-    return name in WITH_LOSS or options.adds_loss or (options.own and options.choices > 0 and not options.reads_ids)
-
-
-def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict) -> Tensor:
-    """[n,e], with gradient."""
+def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor]) -> Tensor:
+    """[n,e], with gradient; of the choices [n,K] alone, all of which are taken, where they are given: a pair's score,
+    perhaps divided by the sum of the token's gates."""
     taken = made["taken"]
-    if q.name in EVEN or q.options.reads_ids:
+    if choice is not None:
+        scores, logits = scores.gather(1, choice), logits.gather(1, choice)
+        taken = torch.ones_like(scores, dtype=torch.bool)
+    if q.options.even:
         return taken.to(scores.dtype) / made["per_token"]
     if q.name == "base":
         return torch.where(taken, torch.sigmoid(logits), 0.0)
-    if q.name == "gshard_top2":
-        both = scores.gather(1, made["choice"]).sum(1, keepdim=True)
-        return torch.where(taken, scores / torch.where(both == 0, 1.0, both), 0.0)
-    return _normalized(q, torch.where(taken, scores, 0.0))
-
-
-def _choice_gates(q: Request, scores: Tensor, logits: Tensor, choice: Tensor) -> Tensor:
-    """The same of each token's choices [n,K] alone, all of which are taken."""
-    if q.name in EVEN:
-        return scores.new_full(choice.shape, 1 / choice.shape[1])
-    if q.name == "base":
-        return torch.sigmoid(logits.gather(1, choice))
-    return _normalized(q, scores.gather(1, choice))
-
-
-def _normalized(q: Request, gates: Tensor) -> Tensor:
-    """Gates of tokens by row, which add up to 1 where the options say so."""
-    if not q.options.normalize_gates and q.name != "gshard_top2":
+    gates = torch.where(taken, scores, 0.0)
+    if q.name == "gshard_top2":  # of both choices, one of which may have found its expert full
+        total = (scores if choice is not None else scores.gather(1, made["choice"])).sum(1, keepdim=True)
+    elif q.options.normalize_gates:
+        total = gates.sum(1, keepdim=True)
+    else:
         return gates
-    total = gates.sum(1, keepdim=True)
     return gates / torch.where(total == 0, 1.0, total)
 
 
@@ -292,7 +248,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
     """None: there is none. e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
     gshard_top2 of the first ones), P the mean score, of sigmoids their shares."""
     n, e = scores.shape
-    if not balanced(q.name, q.options) or ("choice" not in made and not q.options.own):
+    if not q.options.balanced or ("choice" not in made and not q.options.own):
         return None
     if q.options.adds_loss:
         return _own_loss(q, scores, *made["loss"]) if "loss" in made else None
@@ -303,7 +259,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
     if q.options.score == "sigmoid":
         total = live.sum(1, keepdim=True)
         live = live / torch.where(total == 0, 1.0, total)
-    nulls = _all_experts(q) - e
+    nulls = q.options.null_experts
     if choice is not None and q.valid is None and not by_sequence and not nulls:  # the same in fewer launches
         all_asked = made.get("all") and choice is made["choice"]
         asked = made["demand"] if all_asked else select.one_hot(choice, e).sum((0, 1))
@@ -347,10 +303,10 @@ def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Optional[Tensor]:
 
 def _forced(q: Request, taken: Tensor) -> dict:
     """Forced routing: the choices that are given."""
-    if q.name not in SCORED and (q.options.reads_ids or not q.options.own):
+    if "normalize_gates" not in q.options.takes or q.name == "gshard_top2":
         raise ArgumentError(
-            f"forced routing (taken): the gates of router '{q.name}' are not scores of a token and an expert, so they "
-            f"do not go with other choices; these routers take it: {', '.join(SCORED)}"
+            f"forced routing (taken): the gates of router '{q.name}' are not scores of a token and an expert, so they do not "
+            "go with other choices; take a router that has option normalize_gates, but gshard_top2"
         )
     n, e = q.scores.shape
     if taken.shape[-1:] != (e,) or taken.numel() != n * e or taken.is_floating_point():
@@ -367,14 +323,13 @@ def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **ask
     if taken is not None:
         made = _forced(q, taken)
     else:
-        made = (_by_thresholds if q.causal and by_thresholds(q.name, q.options) else CHOOSE.get(q.name, _own))(q)
+        made = (_by_thresholds if q.causal and q.options.by_thresholds else CHOOSE.get(q.name, _own))(q)
     aux_loss, z_loss = _aux_loss(q, scores, made), _z_loss(q, scores, logits)
     full, chosen = made.pop("full", 0), made.get("choice") if made.pop("all", False) else None
+    gates = scores if made["taken"] is None else _gates(q, scores, logits, made, chosen)
     slot_gates = choice_gates = None
     if chosen is not None:
-        gates, choice_gates = None, _choice_gates(q, scores, logits, chosen)
-    else:
-        gates = scores if made["taken"] is None else _gates(q, scores, logits, made)
+        gates, choice_gates = None, gates
     if full:  # what the slots hold is gathered without a look at who is in them
         held = scores.t().gather(1, made["slots"])
         slot_gates = gates.t().gather(1, made["slots"]) if q.options.normalize_gates else held
@@ -414,7 +369,7 @@ def route(
         raise ArgumentError("scores has 0 tokens; there must be at least 1")
     made = checked_options(router, scores.shape[1], **options)
     priced = router in ("quantile_balanced", "bias_balanced")
-    if thresholds is not None and not priced and not by_thresholds(router, made):
+    if thresholds is not None and not priced and not made.by_thresholds:
         raise ArgumentError(f"router '{router}' keeps no thresholds to route by")
     if thresholds is not None and (thresholds.shape != scores.shape[1:] or thresholds.device != scores.device):
         raise ArgumentError(
@@ -424,7 +379,7 @@ def route(
     if sequence_length < 0:
         raise ArgumentError(f"sequence_length {sequence_length} must not be negative")
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    soft = scores_of(router, made, wide) if logits else wide
+    soft = scores_of(made, wide) if logits else wide
     routing = choose(
         soft,
         wide,

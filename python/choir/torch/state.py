@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import types
+import copy
 import warnings
 from typing import Any, Optional
 
@@ -12,18 +12,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from . import compat, kmeans
+from .experts import Means
 from .ranks import group_of, replicas
-from .request import Routing
+from .request import Options, Routing
 from .scaled import scale_of_step
 
-AVERAGES = ("expert_choice", "capped_expert_choice", "global_topk", "quantile_balanced")
 
 
-def sums_of(router: str, ranked: bool, d: int, e: int, device) -> Optional[Tensor]:
+def sums_of(router: str, options: Options, d: int, e: int, device) -> Optional[Tensor]:
     """Zeros for what a step adds up: all logits, which is not finite if one of them is not; forwards; and what `add_seen`
-    says. None: the router keeps nothing; ranked: somebody's, by whose cut-offs thresholds are set. It is no buffer, for DDP would overwrite it by the first process's."""
-    sizes = {"bias_balanced": e, "kmeans": e + d * e, **dict.fromkeys(AVERAGES, 2 * e)}
-    size = sizes.get(router, 2 * e if ranked else None)
+    says. None: the router keeps nothing. It is no buffer, for DDP would overwrite it by the first process's."""
+    size = {"bias_balanced": e, "kmeans": e + d * e}.get(router, 2 * e if options.averages else None)
     return None if size is None else torch.zeros(2 + size, dtype=torch.float64, device=device)
 
 
@@ -46,25 +45,92 @@ def add_seen(sums: Tensor, router: str, rows: Tensor, logits: Tensor, routing: R
         sums[2 + e :].add_(torch.where(known, routing.cutoffs, 0.0))
 
 
-class Keeper(nn.Module):
-    """A layer whose router keeps something from step to step: buffers, and what the forwards of a step add up."""
+class Keeper(Means):
+    """A layer whose router keeps something: from step to step buffers, and what the forwards of a step add up; and what the
+    last forward chose, with the losses of its graph."""
 
+    means = ("thresholds",)
     thresholds: Tensor
     observed: Tensor
+    _group: Any = None
+    inject_aux_loss: Any = 0.0
 
-    def __init__(self, router: str, options: types.SimpleNamespace, d_model: int, experts: int, device: Any):
+    def __init__(self, router: str, options: Options, d_model: int, experts: int, device: Any):
         super().__init__()
         self.router_name, self.options, self.d_model = router, options, d_model
         self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self.tally: Optional[Tensor] = None  # of `stats`
         self._scale: Optional[Tensor] = None  # a GradScaler's own
-        self.forget_sums()
+        self._forget()
         self.go_on_from(0)
+
+    @property
+    def routing(self) -> Optional[Routing]:
+        """What the last forward chose, without gradients. None: there was none."""
+        if self._kept is not None:
+            self._kept = self._kept.whole()
+        return self._kept
+
+    @property
+    def aux_loss(self) -> Tensor:
+        """The router's losses by their weights, of the last forward, to be added to the loss; 0 where it has none."""
+        if self._aux_loss is None:
+            return torch.zeros((), device=self.thresholds.device)
+        return self._aux_loss
+
+    def keep(self, routing: Routing) -> None:
+        """The routing without graph, and its losses with theirs."""
+        gates = ((name, getattr(routing, name)) for name in ("gates", "slot_gates", "choice_gates"))
+        kept = {name: None if tensor is None else tensor.detach() for name, tensor in gates}
+        # Not _replace, whose result Dynamo of PyTorch 2.11 cannot give to an attribute.
+        self._kept = Routing(**{**dict(zip(routing._fields, routing)), **kept})
+        weighted = ((routing.aux_loss, self.options.aux_loss_weight), (routing.z_loss, self.options.z_loss_weight))
+        losses = [loss * weight for loss, weight in weighted if loss is not None]
+        self._aux_loss = sum(losses[1:], losses[0]) if losses else None
+
+    def forget_graph(self) -> None:
+        """What an earlier forward left belongs to its graph."""
+        self._kept: Optional[Routing] = None
+        self._aux_loss: Optional[Tensor] = None
+
+    def _forget(self) -> None:
+        """What the step added up belongs to weights that were others, too."""
+        self.forget_graph()
+        self.forget_sums()
+
+    def _apply(self, *given, **options):
+        super()._apply(*given, **options)
+        self._forget()
+        return self
+
+    def _load_from_state_dict(self, *given):
+        super()._load_from_state_dict(*given)
+        self._forget()
+        self._unset = True
+
+    def _without_graph(self) -> dict:
+        """The attributes, without what belongs to the graph of the last forward, or to a loss scaler."""
+        loss = None if self._aux_loss is None else self._aux_loss.detach()
+        return {**self.__dict__, "_kept": None, "_aux_loss": loss, "_scale": None}
+
+    def __deepcopy__(self, memo):
+        """As nn.Module, whose copies have the same group and loss scaler."""
+        made = memo[id(self)] = self.__class__.__new__(self.__class__)
+        memo.update({id(shared): shared for shared in (self._group, self.inject_aux_loss)})
+        made.__dict__.update(copy.deepcopy(self._without_graph(), memo))
+        made.start_step()
+        return made
+
+    def __getstate__(self):
+        """For pickling. A group belongs to its processes."""
+        if self._group is not None:
+            warnings.warn("a pickled layer has no group: set layer.group again where it is loaded")
+        return {**self._without_graph(), "_group": None}
 
     def forget_sums(self) -> None:
         d, e, device = self.d_model, len(self.thresholds), self.thresholds.device
-        self.sums = sums_of(self.router_name, self.options.ranked, d, e, device)
+        self.sums = sums_of(self.router_name, self.options, d, e, device)
         kmeans_only = {"dtype": torch.float64, "device": device}
         self.seeds = torch.zeros(e, 1 + d, **kmeans_only) if self.router_name == "kmeans" else None
         self._since_update = 0
