@@ -53,20 +53,6 @@ class Options(TorchTest):
             with self.assertRaisesRegex(choir.UnsupportedError, "gate_on is 'input': choir.torch has router 'topk'"):
                 self.torch.route(self.x[0], "topk", experts_per_token=3, gate_on="input")
 
-    def test_names(self):
-        made = self.torch
-        for options, router in (
-            ({"top_k": 5}, "topk"),
-            ({}, "gshard_top2"),
-            ({"top_k": 3, "balance": "bias"}, "bias_balanced"),
-        ):
-            layer = made.TokenChoice(16, 24, 8, device=DEVICE, dtype=torch.float64, **options)
-            self.assertEqual(layer.router_name, router)
-            layer(self.x)
-            self.assertEqual(layer.routing.per_token, options.get("top_k", 2))
-        with self.assertRaisesRegex(choir.ArgumentError, "'aux', 'quantile' or 'bias'"):
-            made.TokenChoice(16, 24, 8, balance="loss")
-
     def test_options_are_spelt_out(self):
         """Editors and type checkers are told what MoE takes."""
         beside = lambda of: {p.name for p in inspect.signature(of).parameters.values() if p.kind == p.KEYWORD_ONLY}

@@ -226,17 +226,18 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
 def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor]) -> Tensor:
     """[n,e], with gradient; of the choices [n,K] alone, all of which are taken, where they are given: a pair's score,
     perhaps divided by the sum of the token's gates."""
-    taken = made["taken"]
-    if choice is not None:
-        scores, logits = scores.gather(1, choice), logits.gather(1, choice)
-        taken = torch.ones_like(scores, dtype=torch.bool)
+
+    def held(a: Tensor) -> Tensor:
+        return torch.where(made["taken"], a, 0.0) if choice is None else a.gather(1, choice)
+
     if q.options.even:
-        return taken.to(scores.dtype) / made["per_token"]
+        even = made["taken"].to(scores.dtype) if choice is None else torch.ones_like(choice, dtype=scores.dtype)
+        return even / made["per_token"]
     if q.name == "base":
-        return torch.where(taken, torch.sigmoid(logits), 0.0)
-    gates = torch.where(taken, scores, 0.0)
+        return held(torch.sigmoid(logits))
+    gates = held(scores)
     if q.name == "gshard_top2":  # of both choices, one of which may have found its expert full
-        total = (scores if choice is not None else scores.gather(1, made["choice"])).sum(1, keepdim=True)
+        total = (scores.gather(1, made["choice"]) if choice is None else gates).sum(1, keepdim=True)
     elif q.options.normalize_gates:
         total = gates.sum(1, keepdim=True)
     else:
