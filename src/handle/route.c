@@ -106,12 +106,13 @@ static void clear_padding(const request *q) {
 /* forward's steps in reverse, on the caller's array. */
 static void run_backward(ch_exec *x, request *q) {
   const ch_route_args *a = &q->args;
-  const ch_routing *r = &q->routing;
-  real CH_DEV *dgate = CH_NEW(&x->tape, real, r->record.max_slots), *dscores = CH_AS_DEV(real, q->to->dscores);
-  if (!ch_counting(x)) gather_dgates(q, CH_AS_HOST(float, dgate));
-  ch_route_backward(x, a, r, dgate, dscores);
-  if (q->given->is_logits && r->scores) ch_scores_of_backward(x, a->options, a->n, a->e, r->scores, dscores);
-  ch_route_z_loss_backward(x, a, r, 0, a->n, CH_AS_DEV(const real, q->given->scores), dscores);
+  ch_routing *r = &q->routing;
+  r->dgate = CH_NEW(&x->tape, real, r->record.max_slots);
+  r->dscores = CH_AS_DEV(real, q->to->dscores);
+  if (!ch_counting(x)) gather_dgates(q, CH_AS_HOST(float, r->dgate));
+  ch_route_backward(x, a);
+  if (q->given->is_logits && r->scores) ch_scores_of_backward(x, a->options, a->n, a->e, r->scores, r->dscores);
+  ch_route_z_loss_backward(x, a, 0, a->n, CH_AS_DEV(const real, q->given->scores), r->dscores);
   if (!ch_counting(x)) clear_padding(q);
 }
 
@@ -121,9 +122,9 @@ static void run_router(ch_exec *x, request *q) {
   ch_routing *r = &q->routing;
   real CH_DEV *in = (real CH_DEV *)CH_AS_DEV(const real, q->given->scores); /* is not written */
   int scored = ch_router_scored(a->router);
-  ch_routing_alloc(x, a, (ch_route_tally){0}, &x->tape, r);
+  ch_routing_alloc(x, a, (ch_route_tally){0}, &x->tape);
   if (scored && !q->given->is_logits) r->lse = NULL; /* affinities do not tell */
-  ch_route_z_loss(x, a, r, 0, a->n, in);
+  ch_route_z_loss(x, a, 0, a->n, in);
   if (scored && q->given->is_logits) {
     r->scores = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);
     ch_scores_of(x, a->options, a->n, a->e, in, r->scores);
@@ -132,7 +133,7 @@ static void run_router(ch_exec *x, request *q) {
   } else {
     r->logits = in;
   }
-  ch_route(x, a, r);
+  ch_route(x, a);
   if (q->to->dscores) run_backward(x, q);
 }
 
@@ -182,6 +183,7 @@ static int route_request(const choir_route_request *r, const results *to) {
                .to = to};
   ch_route_args_set(&q.args, spec->kind, spec, r->n, r->e, r->sequence_length);
   q.args.scale.aux = (real)to->aux_weight;
+  q.args.routing = &q.routing;
   CH_TRY(check_request(&q));
   ch_exec x;
   CH_TRY(ch_exec_init(&x, ch_backend_of_host()->name, CH_COMPUTE_FP32, 0, 0));

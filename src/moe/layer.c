@@ -32,7 +32,7 @@ static void plan_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_arena *keep = a->keep ? &x->tape : &x->scratch;
   int own = ch_moe_rows(x, a);
   *s = (ch_moe_saved){0};
-  ch_routing_alloc(x, r, a->tally, keep, &s->routing);
+  ch_routing_alloc(x, r, a->tally, keep);
   if (r->training && r->options->jitter > 0) s->jitter = CH_NEW(keep, real, (int64_t)own * r->d);
   if (ch_router_learned(r->router)) {
     s->routing.logits = CH_NEW(keep, real, (int64_t)(ch_router_scored(r->router) ? own : r->n) * r->e);
@@ -85,11 +85,12 @@ static void show_routing(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s
   a->hook->call(a->hook->context, x, a->layer, &a->route, &shown);
 }
 
-void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
+void ch_moe_forward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
   CH_SCRATCH(x);
+  a->route.routing = &saved->routing;
   plan_layer(x, a, saved);
   if (ch_router_learned(a->route.router)) ch_moe_score(x, a, saved);
-  ch_route(x, &a->route, &saved->routing);
+  ch_route(x, &a->route);
   if (saved->chunk_slots == saved->routing.record.max_slots)
     run_experts(x, a, &saved->routing.record, 0, saved);
   else
@@ -109,15 +110,17 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
     seen.record = s->dispatch.local;
     if (seen.gate_sum) seen.gate_sum += first;
   }
-  real CH_DEV *dscores = CH_NEW(&x->scratch, real, (int64_t)route.n * route.e);
-  if (!alone) dgate = s->dispatch.with->gather_slots(x, &s->dispatch, &seen.record, dgate);
-  ch_route_backward(x, &route, &seen, dgate, dscores);
-  ch_moe_score_backward(x, a, s, alone ? dscores : dscores + first * route.e);
+  seen.dscores = CH_NEW(&x->scratch, real, (int64_t)route.n * route.e);
+  seen.dgate = alone ? dgate : s->dispatch.with->gather_slots(x, &s->dispatch, &seen.record, dgate);
+  route.routing = &seen;
+  ch_route_backward(x, &route);
+  ch_moe_score_backward(x, a, s, alone ? seen.dscores : seen.dscores + first * route.e);
 }
 
 /* forward's steps in reverse. */
-void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
+void ch_moe_backward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
   CH_SCRATCH(x);
+  a->route.routing = &saved->routing;
   ch_dispatch *ex = &saved->dispatch;
   real CH_DEV *dgate = CH_NEW(&x->scratch, real, ex->local.max_slots);
   if (ex->with->begin_backward(x, ex, saved->expert_y)) ch_experts_recompute(x, a, saved);

@@ -4,8 +4,9 @@
 
 #include "moe/args.h"
 
-void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);
-void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);
+/* a->route.routing becomes the saved one. */
+void ch_moe_forward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved);
+void ch_moe_backward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved);
 
 /* ---- routing by thresholds, in parts ----
  * With thresholds every token may take every expert, but few do. Memory is planned for as many slots as the router's

@@ -1,7 +1,5 @@
 #include "moe/route.h"
 
-#include "comm/collective.h"
-
 /* Slots that the record of such a call must have room for. */
 static int slots_of(const ch_route_args *a) {
   if (a->tokens.taken) return ch_valid_count(a->tokens.taken, a->n * a->e);
@@ -9,10 +7,10 @@ static int slots_of(const ch_route_args *a) {
   return a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
 }
 
-void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, ch_arena *keep, ch_routing *r) {
+void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, ch_arena *keep) {
+  ch_routing *r = a->routing;
   *r = (ch_routing){.tally = tally};
-  ch_record_alloc(&x->tape, &r->record, a->n, a->e, slots_of(a));
-  ch_route_counts_alloc(x, &x->tape, &r->counts, a->e);
+  ch_routing_new(x, &x->tape, r, a->n, a->e, slots_of(a));
   if (!r->tally.sums) {
     r->tally.sums = CH_NEW(&x->tape, double, CH_TALLY_SUMS);
     r->tally.counts = CH_NEW(&x->tape, int64_t, CH_TALLY_COUNTS(a->e));
@@ -28,8 +26,7 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   size_t cells = (size_t)a->n * (size_t)a->e * sizeof(real), e = (size_t)a->e;
   ch_routing *r = a->routing, own = {0};
-  ch_record_alloc(&host->scratch, &own.record, a->n, a->e, r->record.max_slots);
-  ch_route_counts_alloc(host, &host->scratch, &own.counts, a->e);
+  ch_routing_new(host, &host->scratch, &own, a->n, a->e, r->record.max_slots);
   ch_route_args there = *a;
   if (a->router->own_loss) own.dloss = CH_NEW(&host->scratch, real, (int64_t)a->n * a->e);
   if (r->scores) own.scores = CH_AS_DEV(real, ch_get(x, r->scores, cells));
@@ -39,8 +36,6 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   there.tokens.valid = CH_AS_DEV(const uint8_t, a->tokens.mask);
   if (a->kept.thresholds)
     there.kept.thresholds = CH_AS_DEV(const real, ch_get(x, a->kept.thresholds, e * sizeof(real)));
-  if (a->weight && ch_router_has_centroids(a->router))
-    there.weight = CH_AS_DEV(const real, ch_get(x, a->weight, e * (size_t)a->d * sizeof(real)));
   there.routing = &own;
   a->router->route(host, &there);
   r->record.load = own.record.load;
@@ -70,56 +65,18 @@ void ch_route_only(ch_exec *x, const ch_route_args *a) {
     a->router->route(x, a);
 }
 
-void ch_route_z_loss(ch_exec *x, const ch_route_args *a, ch_routing *r, int64_t first, int n,
-                     const real CH_DEV *logits) {
-  if (r->lse) CH_OP(x, z_loss, .n = n, .e = a->e, .logit = logits, .lse = r->lse + first);
+void ch_route_z_loss(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits) {
+  real CH_DEV *lse = a->routing->lse;
+  if (lse) CH_OP(x, z_loss, .n = n, .e = a->e, .logit = logits, .lse = lse + first);
 }
 
-void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, const ch_routing *r, int64_t first, int n,
-                              const real CH_DEV *logits, real CH_DEV *dlogits) {
+void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits,
+                              real CH_DEV *dlogits) {
+  real CH_DEV *lse = a->routing->lse;
   int valid = ch_valid_count(a->tokens.mask, a->n);
-  if (!r->lse || !valid || (double)a->scale.z == 0) return;
+  if (!lse || !valid || (double)a->scale.z == 0) return;
   CH_OP(x, z_loss_backward, .n = n, .e = a->e, .valid = a->tokens.valid ? a->tokens.valid + first : NULL,
-        .logit = logits, .lse = r->lse + first, .scale = 2 * a->scale.z / (real)valid, .dlogit_acc = dlogits);
-}
-
-/* Centroids, of copies on the host. */
-static void observe_on_host(ch_exec *x, const ch_route_args *a) {
-  CH_SCRATCH(x);
-  size_t n = (size_t)a->n, e = (size_t)a->e, d = (size_t)a->d;
-  ch_routing own = *a->routing;
-  ch_route_args there = *a;
-  own.record.expert_begin = CH_AS_DEV(int, ch_get(x, own.record.expert_begin, (e + 1) * sizeof(int)));
-  own.record.slot_token = CH_AS_DEV(int, ch_get(x, own.record.slot_token, (size_t)own.record.max_slots * sizeof(int)));
-  own.logits = CH_AS_DEV(real, ch_get(x, own.logits, n * e * sizeof(real)));
-  there.tokens.valid = CH_AS_DEV(const uint8_t, a->tokens.mask);
-  there.x = CH_AS_DEV(const real, ch_get(x, a->x, n * d * sizeof(real)));
-  there.kept.state = CH_AS_DEV(real, ch_get(x, a->kept.state, d * e * sizeof(real)));
-  there.weight = there.kept.state;
-  there.routing = &own;
-  a->router->observe(ch_host(x), &there);
-  ch_write(x, a->kept.state, CH_AS_HOST(const real, there.kept.state), d * e * sizeof(real));
-}
-
-/* Updates the router's own state; centroids from the rows of all ranks. */
-static void observe(ch_exec *x, const ch_route_args *a) {
-  CH_SCRATCH(x);
-  ch_route_args seen = *a;
-  int64_t bytes = ch_own_count(x->comm, a->n) * a->d * (int64_t)sizeof(real);
-  int centroids = ch_router_has_centroids(a->router);
-  if (centroids) seen.x = ch_comm_gather_in(&x->scratch, x->comm, "tokens of all", a->x, bytes);
-  if (centroids && !x->memory->host)
-    observe_on_host(x, &seen);
-  else
-    a->router->observe(x, &seen);
-}
-
-/* The arguments of the router's functions. */
-static ch_route_args full(const ch_route_args *a, ch_routing *r) {
-  ch_route_args all = *a;
-  all.draws.rng = ch_rng_make(a->draws.rng.seed, CH_STREAM_SECOND_EXPERT, a->draws.rng.sub);
-  all.routing = r;
-  return all;
+        .logit = logits, .lse = lse + first, .scale = 2 * a->scale.z / (real)valid, .dlogit_acc = dlogits);
 }
 
 /* Forced routing: the record from given marks; gates are scores, as ever, and have their gradients. */
@@ -132,35 +89,31 @@ static void route_as_given(ch_exec *x, const ch_route_args *a) {
   a->routing->counts.capacity = ch_valid_count(a->tokens.mask, a->n);
 }
 
-void ch_route(ch_exec *x, const ch_route_args *given, ch_routing *r) {
-  const ch_route_args a = full(given, r);
-  if (a.tokens.taken)
-    route_as_given(x, &a);
-  else if (ch_route_by_causal(&a))
-    a.router->causal(x, &a);
-  else if (ch_routes_sharded(x, &a))
-    ch_route_sharded(x, &a);
+void ch_route(ch_exec *x, const ch_route_args *a) {
+  ch_routing *r = a->routing;
+  if (a->tokens.taken)
+    route_as_given(x, a);
+  else if (ch_route_by_causal(a))
+    a->router->causal(x, a);
+  else if (ch_routes_sharded(x, a))
+    ch_route_sharded(x, a);
   else
-    ch_route_only(x, &a);
-  if (a.kept.state) observe(x, &a);
+    ch_route_only(x, a);
+  if (a->kept.state) a->router->observe(x, a);
   CH_OP(x, index, .record = &r->record);
   if (r->gate_sum) CH_OP(x, normalize_gates, .record = &r->record, .sum = r->gate_sum);
-  CH_OP(x, tally, .record = &r->record, .valid = a.tokens.valid, .aux_loss = r->counts.aux_loss,
+  CH_OP(x, tally, .record = &r->record, .valid = a->tokens.valid, .aux_loss = r->counts.aux_loss,
         .dropped = r->counts.dropped, .demand = r->counts.demand, .lse = r->lse, .sums = r->tally.sums,
         .counts = r->tally.counts);
 }
 
-void ch_route_backward(ch_exec *x, const ch_route_args *given, const ch_routing *r, real CH_DEV *dgate,
-                       real CH_DEV *dscores) {
-  ch_routing back = *r;
-  back.dgate = dgate;
-  back.dscores = dscores;
-  const ch_route_args a = full(given, &back);
-  if (r->gate_sum) CH_OP(x, normalize_gates_backward, .record = &back.record, .sum = r->gate_sum, .dgate = dgate);
-  if (a.tokens.taken)
-    ch_router_gates_backward(x, &a);
-  else if (a.router->backward)
-    a.router->backward(x, &a);
+void ch_route_backward(ch_exec *x, const ch_route_args *a) {
+  const ch_routing *r = a->routing;
+  if (r->gate_sum) CH_OP(x, normalize_gates_backward, .record = &r->record, .sum = r->gate_sum, .dgate = r->dgate);
+  if (a->tokens.taken)
+    ch_router_gates_backward(x, a);
+  else if (a->router->backward)
+    a->router->backward(x, a);
   else
-    CH_OP(x, copy, .count = (int64_t)a.n * a.e, .y = dscores);
+    CH_OP(x, copy, .count = (int64_t)a->n * a->e, .y = r->dscores);
 }

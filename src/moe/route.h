@@ -4,30 +4,30 @@
 
 #include "moe/router.h"
 
+/* All of these work on a->routing. */
+
 /* Allocates everything except logits and scores, which the caller owns. Arrays that only backward reads come from
  * `keep`. tally: where to count, sums NULL: with the record. */
-void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, ch_arena *keep, ch_routing *r);
+void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, ch_arena *keep);
 
-/* Routes r->scores, or r->logits: the record with its index, gates normalized where options say so, counts, tally; and
- * folds what it saw into a->kept.state. */
-void ch_route(ch_exec *x, const ch_route_args *a, ch_routing *r);
+/* Routes scores, or logits: the record with its index, gates normalized where options say so, counts, tally; and folds
+ * what it saw into a->kept.state. */
+void ch_route(ch_exec *x, const ch_route_args *a);
 
-/* Fills r->lse, if there is one, of tokens first .. first+n-1 from their logits [n,e]. Backward adds the gradient of
+/* Fills lse, if there is one, of tokens first .. first+n-1 from their logits [n,e]. Backward adds the gradient of
  * the z-loss, which counts all tokens of the call, to theirs. */
-void ch_route_z_loss(ch_exec *x, const ch_route_args *a, ch_routing *r, int64_t first, int n,
-                     const real CH_DEV *logits);
-void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, const ch_routing *r, int64_t first, int n,
-                              const real CH_DEV *logits, real CH_DEV *dlogits);
+void ch_route_z_loss(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits);
+void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits,
+                              real CH_DEV *dlogits);
 
-/* Calls the router's `route` (on the host for routers that run there): fills the counts and the record of
- * a->routing without its index by tokens. */
+/* Calls the router's `route` (on the host for routers that run there): fills the counts and the record without its
+ * index by tokens. */
 void ch_route_only(ch_exec *x, const ch_route_args *a);
 
 /* dscores [n,e] = the gradient of the router's input (scores or logits), computed from dgate [slots], which is
  * overwritten. If gates are scores, the record may cover only some tokens; a->n and gate_sum are then of these tokens.
  */
-void ch_route_backward(ch_exec *x, const ch_route_args *a, const ch_routing *r, real CH_DEV *dgate,
-                       real CH_DEV *dscores);
+void ch_route_backward(ch_exec *x, const ch_route_args *a);
 
 /* ---- routing at owners ----
  * If an expert's choice depends on its own scores alone, one rank makes it: the expert's owner. With one replica the

@@ -32,8 +32,7 @@ static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
   transpose(x, all, scores);
   *mine->routing = (ch_routing){.scores = scores};
   if (!own) return;
-  ch_record_alloc(&x->scratch, &mine->routing->record, all->n, own, all->routing->record.max_slots / e * own);
-  ch_route_counts_alloc(x, &x->scratch, &mine->routing->counts, own);
+  ch_routing_new(x, &x->scratch, mine->routing, all->n, own, all->routing->record.max_slots / e * own);
   mine->e = own;
   mine->of = e;
   if (all->kept.thresholds) mine->kept.thresholds = all->kept.thresholds + chosen.first;

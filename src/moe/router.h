@@ -27,15 +27,6 @@ typedef struct ch_route_tally {
   int64_t CH_DEV *counts; /* [CH_TALLY_COUNTS(e)] */
 } ch_route_tally;
 
-/* Allocates the arrays of counts, and sets what comes in 0. */
-static inline void ch_route_counts_alloc(ch_exec *x, ch_arena *a, ch_route_counts *c, int e) {
-  *c = (ch_route_counts){.demand = CH_NEW(a, int, e), .cutoff = CH_NEW(a, real, e)};
-  double CH_DEV *both = CH_NEW(a, double, 2);
-  c->aux_loss = both;
-  c->dropped = (int64_t CH_DEV *)(both + 1);
-  ch_zero(x, both, 2 * sizeof *both);
-}
-
 /* A router reads this of a token. */
 typedef enum {
   CH_READS_NOTHING,
@@ -81,10 +72,20 @@ typedef struct ch_routing {
    * the router reads scores, else all rows; scores have this rank's rows if experts choose at their owners, else all
    * rows. A router reads logits or scores, never both. */
   real CH_DEV *logits, *scores;
-  /* set by ch_route_backward */
-  const real CH_DEV *dgate; /* [slots] */
-  real CH_DEV *dscores;     /* [n,e] out: gradient of what the router reads */
+  /* of backward */
+  real CH_DEV *dgate;   /* [slots] */
+  real CH_DEV *dscores; /* [n,e] out: gradient of what the router reads */
 } ch_routing;
+
+/* Allocates record and counts of a routing, and sets what comes in 0. */
+static inline void ch_routing_new(ch_exec *x, ch_arena *a, ch_routing *r, int n, int e, int max_slots) {
+  ch_record_alloc(a, &r->record, n, e, max_slots);
+  r->counts = (ch_route_counts){.demand = CH_NEW(a, int, e), .cutoff = CH_NEW(a, real, e)};
+  double CH_DEV *both = CH_NEW(a, double, 2);
+  r->counts.aux_loss = both;
+  r->counts.dropped = (int64_t CH_DEV *)(both + 1);
+  ch_zero(x, both, 2 * sizeof *both);
+}
 
 /* What a caller knows about the n tokens. Each may be NULL. */
 typedef struct ch_route_tokens {
@@ -104,7 +105,7 @@ typedef struct ch_growing {
 
 /* Random numbers of jitter and sampling. */
 typedef struct ch_route_draws {
-  ch_rng rng;    /* seed and sub (the layer) count */
+  ch_rng rng;    /* seed and sub (the layer) count; who draws takes a stream */
   uint64_t base; /* index of the first token's numbers: tokens that went before in this run */
 } ch_route_draws;
 
@@ -139,7 +140,7 @@ typedef struct ch_route_args {
   const real CH_DEV *weight; /* [d,e] Wg, or NULL: the router has none */
   ch_router_kept kept;
   ch_route_scale scale;
-  ch_routing *routing; /* ch_route and ch_route_backward set it for the router's functions */
+  ch_routing *routing; /* what comes of it */
 } ch_route_args;
 
 typedef struct ch_router {

@@ -61,7 +61,7 @@ void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   if (s->jitter) draw_jitter(x, a, s->jitter);
   const real CH_DEV *in = router_input(x, a, s, jittered);
   score_rows(x, a, in, own_logits(x, a, s));
-  ch_route_z_loss(x, &a->route, r, ch_moe_first_token(x, a), (int)n, own_logits(x, a, s));
+  ch_route_z_loss(x, &a->route, ch_moe_first_token(x, a), (int)n, own_logits(x, a, s));
   if (r->scores) ch_scores_of(x, a->route.options, n, a->route.e, r->logits, own_scores(x, a, s));
   if (r->lse) ch_gather_shares(x, x->comm, "z-loss", r->lse, a->route.n, sizeof *r->lse);
   if (!ch_routes_sharded(x, &a->route))
@@ -101,7 +101,7 @@ void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
   real CH_DEV *dlogits = dscores;
   if (s->routing.scores) ch_scores_of_backward(x, a->route.options, n, a->route.e, own_scores(x, a, s), dlogits);
-  ch_route_z_loss_backward(x, &a->route, &s->routing, ch_moe_first_token(x, a), (int)n, own_logits(x, a, s), dlogits);
+  ch_route_z_loss_backward(x, &a->route, ch_moe_first_token(x, a), (int)n, own_logits(x, a, s), dlogits);
 
   real CH_DEV *din = s->jitter ? CH_NEW(&x->scratch, real, count) : a->dx;
   score_task c = {a, router_input(x, a, s, jittered), dlogits, din, !s->jitter};

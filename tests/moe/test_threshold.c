@@ -57,8 +57,7 @@ static routed route(const real *score, const real *threshold, int cap, const uin
   TEST_EXEC("reference", CH_COMPUTE_FP32, threads, {
     ch_routing r = {.scores = (real *)(uintptr_t)score};
     if (pass_) poison_planned(&x);
-    ch_record_alloc(&x.tape, &r.record, N, E, N * ch_router_most_experts(&options, E));
-    ch_route_counts_alloc(&x, &x.tape, &r.counts, E);
+    ch_routing_new(&x, &x.tape, &r, N, E, N * ch_router_most_experts(&options, E));
     r.counts.capacity = -1;
     ch_route_args a = {.tokens = {.mask = valid, .valid = valid}, .kept.thresholds = threshold, .routing = &r};
     ch_route_args_set(&a, options.kind, &options, N, E, 0);
@@ -157,8 +156,7 @@ static void adaptive_cutoffs_move(void **state) {
   for (int i = 0; i < E; i++) threshold[i] = (real)0.5;
   TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
     ch_routing r = {.scores = score};
-    ch_record_alloc(&x.tape, &r.record, N, E, N * ch_router_most_experts(&options, E));
-    ch_route_counts_alloc(&x, &x.tape, &r.counts, E);
+    ch_routing_new(&x, &x.tape, &r, N, E, N * ch_router_most_experts(&options, E));
     ch_route_args a = {.causal = CH_ADAPTIVE, .growing.history = history, .kept.thresholds = threshold, .routing = &r};
     ch_route_args_set(&a, options.kind, &options, N, E, N);
     ch_router_by_thresholds(&x, &a);

@@ -119,8 +119,7 @@ static void prices_follow_a_sequence(void **state) {
     for (int adaptive = 0; adaptive < 2; adaptive++)
       TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
         ch_routing routing = {.scores = scores};
-        ch_record_alloc(&x.tape, &routing.record, N, E, N * K);
-        ch_route_counts_alloc(&x, &x.tape, &routing.counts, E);
+        ch_routing_new(&x, &x.tape, &routing, N, E, N * K);
         ch_route_args a = {.causal = adaptive ? CH_ADAPTIVE : CH_BY_THRESHOLDS,
                            .growing.history = history,
                            .kept.thresholds = r < 2 ? kept : NULL,

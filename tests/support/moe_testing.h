@@ -207,7 +207,7 @@ static inline void layer_run(layer_case *c, int backward) {
 }
 
 /* Only the router of the case, on c->scores: fills record and counts; with dgate (by slot), dscores too. */
-static inline void router_run(layer_case *c, const real *dgate) {
+static inline void router_run(layer_case *c, real *dgate) {
   ch_exec x;
   const ch_router *router = c->options.kind;
   assert_non_null(router);
@@ -223,9 +223,8 @@ static inline void router_run(layer_case *c, const real *dgate) {
                     .scores = scored ? c->scores : NULL,
                     .dgate = dgate,
                     .dscores = c->dscores};
-    ch_record_alloc(&x.tape, &r.record, c->n, c->e,
-                    c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
-    ch_route_counts_alloc(&x, &x.tape, &r.counts, c->e);
+    ch_routing_new(&x, &x.tape, &r, c->n, c->e,
+                   c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
     if (router->own_loss) r.dloss = CH_NEW(&x.tape, real, (int64_t)c->n * c->e);
     r.counts.capacity = -1;
     ch_route_args a = case_route(c);

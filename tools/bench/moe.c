@@ -125,7 +125,7 @@ static int round_weights(ch_bench *b, ch_moe_args *a, ch_exec *x) {
   return CHOIR_OK;
 }
 
-void ch_bench_moe_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
+void ch_bench_moe_layer(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
   ch_moe_forward(x, a, saved);
   ch_moe_backward(x, a, saved);
   ch_arena_release(&x->tape, 0);

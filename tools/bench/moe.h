@@ -9,7 +9,7 @@
 void ch_bench_moe_results(ch_bench *b, ch_moe_args *args);
 
 /* One repetition. */
-void ch_bench_moe_layer(ch_exec *x, const ch_moe_args *args, ch_moe_saved *saved);
+void ch_bench_moe_layer(ch_exec *x, ch_moe_args *args, ch_moe_saved *saved);
 
 /* The error of output and gradients at so many sampled tokens, to the result. `saved` is of the last repetition; args
  * are of no use after. */

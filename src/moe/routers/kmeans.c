@@ -1,18 +1,17 @@
 /* Hard routing by clusters: a token goes to the expert whose centroid is nearest to its hidden state, gate 1. Centroids
  * are the columns of the router's weight [d,e]; no gradient trains them: `observe` moves each toward the mean of the
- * tokens that it got. |x - mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2), and x.mu are the logits. All of it works on the
- * host: arrays are the host's. */
+ * tokens that it got, on the host. |x - mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2), and x.mu are the logits. */
 #include <math.h>
 #include <string.h>
 
+#include "comm/collective.h"
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
-/* |mu|^2 / 2 of every expert; NULL outside a layer, where there are no centroids and the best score is the nearest. */
+/* |mu|^2 / 2 of every expert. */
 static const real *half_squares(ch_exec *x, const ch_route_args *a) {
-  if (!a->weight) return NULL;
-  real *half = CH_NEW_HOST(&x->scratch, real, a->e);
-  const real *weight = CH_AS_HOST(const real, a->weight);
+  real *half = CH_NEW_HOST(&ch_host(x)->scratch, real, a->e);
+  const real *weight = ch_get(x, a->weight, (size_t)a->d * (size_t)a->e * sizeof *weight);
   for (int i = 0; i < a->e && !ch_counting(x); i++) {
     double sum = 0;
     for (int j = 0; j < a->d; j++) sum += (double)weight[(int64_t)j * a->e + i] * (double)weight[(int64_t)j * a->e + i];
@@ -21,10 +20,12 @@ static const real *half_squares(ch_exec *x, const ch_route_args *a) {
   return half;
 }
 
+/* Outside a layer there are no centroids, and the best score is the nearest. */
 static void route_kmeans(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
-  ch_choices_best(x, a, a->routing->logits, CH_AS_DEV(const real, half_squares(x, a)), &c);
+  const real CH_DEV *half = a->weight ? ch_put(&x->scratch, half_squares(x, a), (size_t)a->e * sizeof *half) : NULL;
+  ch_choices_best(x, a, a->routing->logits, half, &c);
   ch_choices_place(x, a, &c, 0);
   CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = 1, .record = &a->routing->record);
 }
@@ -105,26 +106,32 @@ static void move(const step *s, double weight, double *sums) {
   }
 }
 
-/* state is the weight itself: what is asked of the old centroids is asked before they move. */
+/* From the rows of all ranks. state is the weight itself: what is asked of the old centroids is asked before they move.
+ */
 static void observe(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
+  ch_arena *host = &ch_host(x)->scratch;
   const ch_record *r = &a->routing->record;
+  size_t n = (size_t)a->n, e = (size_t)a->e, d = (size_t)a->d, centroids = d * e * sizeof(real);
+  int64_t own = ch_own_count(x->comm, a->n) * a->d * (int64_t)sizeof(real);
+  const real CH_DEV *rows = ch_comm_gather_in(&x->scratch, x->comm, "tokens of all", a->x, own);
   step s = {.threads = x->threads,
             .n = a->n,
             .d = a->d,
             .e = a->e,
-            .begin = CH_AS_HOST(const int, r->expert_begin),
-            .token = CH_AS_HOST(const int, r->slot_token),
-            .valid = CH_AS_HOST(const uint8_t, a->tokens.valid),
-            .x = CH_AS_HOST(const real, a->x),
-            .logits = CH_AS_HOST(const real, a->routing->logits),
+            .begin = ch_get(x, r->expert_begin, (e + 1) * sizeof(int)),
+            .token = ch_get(x, r->slot_token, (size_t)r->max_slots * sizeof(int)),
+            .valid = a->tokens.valid ? a->tokens.mask : NULL,
+            .x = ch_get(x, rows, n * d * sizeof(real)),
+            .logits = ch_get(x, a->routing->logits, n * e * sizeof(real)),
             .half = half_squares(x, a),
-            .centroid = CH_AS_HOST(real, a->kept.state)};
-  real *distance = CH_NEW_HOST(&x->scratch, real, a->n);
-  double *sums = CH_NEW_HOST(&x->scratch, double, (int64_t)a->e * a->d);
+            .centroid = (real *)(uintptr_t)ch_get(x, a->kept.state, centroids)};
+  real *distance = CH_NEW_HOST(host, real, n);
+  double *sums = CH_NEW_HOST(host, double, e *d);
   if (ch_counting(x)) return;
   reseed(&s, distance);
   move(&s, ch_router_mean_weight(a->options->decay, a->kept.observed), sums);
+  if (!x->memory->host) x->memory->put(a->kept.state, s.centroid, centroids);
 }
 
 const ch_router ch_router_kmeans = {
@@ -133,7 +140,6 @@ const ch_router ch_router_kmeans = {
     .reads = CH_READS_LOGITS,
     .options = CH_ROUTER_TAKES(decay),
     .choices = 1,
-    .on_host = 1,
     .defaults = {.capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,

@@ -105,8 +105,8 @@ static void place_tokens(ch_exec *x, const ch_route_args *a, double factor) {
   ch_choices_by_prices(x, a, NULL, &c);
   ch_choices_balance(x, a, &c);
   if (a->training && a->options->random_second && ch_router_takes(a->router, CH_ROUTER_TAKES(random_second)))
-    CH_OP(x, sample_second, .n = a->n, .rng = a->draws.rng, .rng_base = a->draws.base, .value = c.value,
-          .choice = c.choice);
+    CH_OP(x, sample_second, .n = a->n, .rng = ch_rng_make(a->draws.rng.seed, CH_STREAM_SECOND_EXPERT, a->draws.rng.sub),
+          .rng_base = a->draws.base, .value = c.value, .choice = c.choice);
   ch_choices_place(x, a, &c, factor);
   ch_gate_args gate = gate_of(a, &c);
   x->ops->gate(x, &gate);
