@@ -47,7 +47,7 @@ void ch_plugin_backward(ch_exec *x, const ch_route_args *a);
 
 /* The plug-in that a router is; NULL: it is choir's own. */
 static inline const ch_plugin *ch_plugin_of(const ch_router *router) {
-  return router && router->route == ch_plugin_route ? (const ch_plugin *)router : NULL;
+  return router && router->plugin ? (const ch_plugin *)router : NULL;
 }
 
 #endif

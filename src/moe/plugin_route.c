@@ -121,26 +121,29 @@ static int set_loss(const ch_plugin *p, const choir_plugin_call *call, const uin
 
 /* Arrays of the host for a call, NULL what the router leaves to the core: gates are scores then, and so on. */
 typedef struct {
+  const real *read, *kept;          /* the layer's scores and state */
   float *scores, *gates, *gradient; /* of `loss` */
   double loss;
   double *state; /* [e] */
   uint8_t *valid, *chosen;
-  int *choice; /* [n,choices], -1: none; for the load-balancing loss */
+  real *made, *cutoff; /* [n,e] gates, or the loss's gradient, for ops; [e] */
 } arrays;
 
-/* Experts a token of which the core makes a load-balancing loss. */
-static int balanced_choices(const ch_route_args *a) { return a->router->own_loss ? 0 : ch_router_choices(a->options); }
-
-static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p) {
-  int64_t cells = (int64_t)a->n * a->e;
-  int choices = balanced_choices(a);
-  return (arrays){.scores = CH_NEW_HOST(&x->scratch, float, cells),
-                  .gates = p->given.gates ? CH_NEW_HOST(&x->scratch, float, cells) : NULL,
-                  .gradient = p->given.loss ? CH_NEW_HOST(&x->scratch, float, cells) : NULL,
-                  .state = CH_NEW_HOST(&x->scratch, double, a->e),
-                  .valid = CH_NEW_HOST(&x->scratch, uint8_t, a->n),
-                  .chosen = CH_NEW_HOST(&x->scratch, uint8_t, cells),
-                  .choice = choices ? CH_NEW_HOST(&x->scratch, int, (int64_t)a->n *choices) : NULL};
+static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p, choir_plugin_call *call) {
+  ch_arena *host = &ch_host(x)->scratch;
+  const choir_plugin_router *g = &p->given;
+  size_t n = (size_t)a->n, e = (size_t)a->e, cells = n * e;
+  if (g->reads) call->tokens = ch_get(x, a->tokens.id, n * sizeof(int32_t));
+  return (arrays){.read = a->routing->scores ? ch_get(x, a->routing->scores, cells * sizeof(real)) : NULL,
+                  .kept = g->observe && a->kept.thresholds ? ch_get(x, a->kept.thresholds, e * sizeof(real)) : NULL,
+                  .scores = CH_NEW_HOST(host, float, cells),
+                  .gates = g->gates ? CH_NEW_HOST(host, float, cells) : NULL,
+                  .gradient = g->loss ? CH_NEW_HOST(host, float, cells) : NULL,
+                  .state = CH_NEW_HOST(host, double, e),
+                  .valid = CH_NEW_HOST(host, uint8_t, n),
+                  .chosen = CH_NEW_HOST(host, uint8_t, cells),
+                  .made = g->gates || g->loss ? CH_NEW_HOST(host, real, cells) : NULL,
+                  .cutoff = CH_NEW_HOST(host, real, e)};
 }
 
 /* Another choice on another rank would send rows that nobody waits for. */
@@ -166,8 +169,7 @@ static void say_idle(const ch_route_args *a, const ch_plugin *p, const arrays *o
 /* Asks the router, of which every rank has all scores; what is wrong leaves nobody chosen, on every rank. */
 static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *of, choir_plugin_call *call) {
   size_t cells = (size_t)a->n * (size_t)a->e;
-  const real *scores = CH_AS_HOST(const real, a->routing->scores);
-  for (size_t i = 0; i < cells; i++) of->scores[i] = scores ? (float)scores[i] : 0;
+  for (size_t i = 0; i < cells; i++) of->scores[i] = of->read ? (float)of->read[i] : 0;
   for (int t = 0; t < a->n; t++) of->valid[t] = !a->tokens.mask || a->tokens.mask[t];
   if (of->gates) memset(of->gates, 0, cells * sizeof *of->gates);
   if (of->gradient) memset(of->gradient, 0, cells * sizeof *of->gradient);
@@ -175,9 +177,7 @@ static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *
   call->sequence_length = a->sequence_length > 0 ? a->sequence_length : a->n;
   call->seed = a->draws.rng.seed;
   call->first = a->draws.base;
-  if (p->given.reads) call->tokens = CH_AS_HOST(const int32_t, a->tokens.id);
-  const real *state = p->given.observe ? CH_AS_HOST(const real, a->kept.thresholds) : NULL;
-  for (int i = 0; i < a->e; i++) of->state[i] = state ? (double)state[i] : 0;
+  for (int i = 0; i < a->e; i++) of->state[i] = of->kept ? (double)of->kept[i] : 0;
   call->state = of->state;
   call->scores = of->scores;
   call->valid = of->valid;
@@ -189,82 +189,88 @@ static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *
   if (!code) code = same_choice(x, p, of, cells);
   if (!code) return say_idle(a, p, of, call);
   if (a->d) ch_error_in(code, "layer %d", call->layer);
-  ch_exec_refuse(x, code);
+  ch_exec_refuse(ch_host(x), code);
   memset(of->chosen, 0, cells);
 }
 
-/* The record of what was chosen, but for gates that are scores; cut-offs are the least scores. */
-static void fill_record(const ch_route_args *a, const arrays *of) {
-  const ch_record *r = &a->routing->record;
-  const real *scores = CH_AS_HOST(const real, a->routing->scores);
-  int *begin = CH_AS_HOST(int, r->expert_begin), *token = CH_AS_HOST(int, r->slot_token), slot = 0;
-  real *gate = CH_AS_HOST(real, r->slot_gate), *cutoff = CH_AS_HOST(real, a->routing->counts.cutoff);
+/* Least scores of what experts took. */
+static void fill_cutoffs(const ch_route_args *a, const arrays *of) {
   for (int i = 0; i < a->e; i++) {
-    begin[i] = slot;
-    cutoff[i] = (real)INFINITY;
-    for (int t = 0; t < a->n; t++) {
-      int64_t at = (int64_t)t * a->e + i;
-      if (!of->chosen[at]) continue;
-      if (scores && scores[at] < cutoff[i]) cutoff[i] = scores[at];
-      if (of->gates) gate[slot] = (real)of->gates[at];
-      token[slot++] = t;
-    }
+    of->cutoff[i] = (real)INFINITY;
+    for (int64_t at = i; at < (int64_t)a->n * a->e && of->read; at += a->e)
+      if (of->chosen[at] && of->read[at] < of->cutoff[i]) of->cutoff[i] = of->read[at];
   }
-  begin[a->e] = slot;
+}
+
+/* The router's own gates [n,e], where it has them. */
+static void set_own_gates(ch_exec *x, const ch_route_args *a, const arrays *of) {
+  size_t cells = (size_t)a->n * (size_t)a->e;
+  for (size_t i = 0; i < cells && !ch_counting(x); i++) of->made[i] = (real)of->gates[i];
+  CH_OP(x, gate, .rule = CH_GATE_SCORE, .record = &a->routing->record,
+        .score = ch_put(&x->scratch, of->made, cells * sizeof *of->made));
 }
 
 /* The router's own loss, and its gradient, which padding has none of. */
-static void fill_loss(const ch_route_args *a, const arrays *of) {
-  real *dloss = CH_AS_HOST(real, a->routing->dloss);
-  *CH_AS_HOST(double, a->routing->counts.aux_loss) = of->loss;
-  for (int64_t t = 0; t < a->n; t++)
-    for (int64_t at = t * a->e; at < (t + 1) * a->e; at++)
-      dloss[at] = of->valid[t] ? a->scale.aux * (real)of->gradient[at] : 0;
+static void set_own_loss(ch_exec *x, const ch_route_args *a, const arrays *of) {
+  size_t cells = (size_t)a->n * (size_t)a->e, e = (size_t)a->e;
+  for (size_t i = 0; i < cells && !ch_counting(x); i++)
+    of->made[i] = of->valid[i / e] ? a->scale.aux * (real)of->gradient[i] : 0;
+  ch_write(x, a->routing->counts.aux_loss, &of->loss, sizeof of->loss);
+  ch_write(x, a->routing->dloss, of->made, cells * sizeof *of->made);
 }
 
-/* The experts of each token, of a record on the host. */
-static void fill_choices(const ch_route_args *a, int per_token, const int *begin, const int *token, int *choice) {
-  for (int64_t i = 0; i < (int64_t)a->n * per_token; i++) choice[i] = -1;
-  for (int i = 0; i < a->e; i++)
+/* The experts of each token, by the record, where the core makes a load-balancing loss of them. */
+static ch_choices choices_of(ch_exec *x, const ch_route_args *a) {
+  ch_choices c = {.per_token = a->router->own_loss ? 0 : ch_router_choices(a->options)};
+  if (!c.per_token) return c;
+  const ch_record *r = &a->routing->record;
+  size_t count = (size_t)a->n * (size_t)c.per_token;
+  int *choice = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
+  const int *begin = ch_get(x, r->expert_begin, ((size_t)a->e + 1) * sizeof *begin),
+            *token = ch_get(x, r->slot_token, (size_t)r->max_slots * sizeof *token);
+  for (size_t i = 0; i < count && !ch_counting(x); i++) choice[i] = -1;
+  for (int i = 0; i < a->e && !ch_counting(x); i++)
     for (int s = begin[i]; s < begin[i + 1]; s++) {
-      int *of = choice + (int64_t)token[s] * per_token;
+      int *of = choice + (int64_t)token[s] * c.per_token;
       while (*of >= 0) of++;
       *of = i;
     }
+  c.choice = (int CH_DEV *)ch_put(&x->scratch, choice, count * sizeof *choice);
+  return c;
 }
 
 void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
   const ch_plugin *p = ch_plugin_of(a->router);
-  ch_record *r = &a->routing->record;
+  ch_routing *r = a->routing;
   CH_SCRATCH(x);
   char message[CHOIR_PLUGIN_MESSAGE_BYTES];
-  arrays of = arrays_new(x, a, p);
   int valid = ch_valid_count(a->tokens.mask, a->n);
   choir_plugin_call call = ch_plugin_call(p, a->options, a->n, a->e, valid, a->training != 0, message);
-  a->routing->counts.capacity = call.capacity;
+  arrays of = arrays_new(x, a, p, &call);
+  r->counts.capacity = call.capacity;
   if (!ch_counting(x)) {
     ask(x, a, p, &of, &call);
-    fill_record(a, &of);
-    if (of.gradient) fill_loss(a, &of);
-    if (of.choice)
-      fill_choices(a, call.choices, CH_AS_HOST(const int, r->expert_begin), CH_AS_HOST(const int, r->slot_token),
-                   of.choice);
+    fill_cutoffs(a, &of);
   }
+  ch_write(x, r->counts.cutoff, of.cutoff, (size_t)a->e * sizeof *of.cutoff);
+  CH_OP(x, collect, .keep = ch_put(&x->scratch, of.chosen, (size_t)a->n * (size_t)a->e), .record = &r->record);
   ch_router_demand_is_load(x, a);
-  if (p->given.reads) {
-    CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = call.choices, .record = r);
-    return;
-  }
-  if (!of.gates) ch_router_gates_from_scores(x, a);
-  ch_choices c = {.per_token = balanced_choices(a), .choice = CH_AS_DEV(int, of.choice)};
-  if (c.per_token) ch_choices_balance(x, a, &c);
+  if (p->given.reads)
+    CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = call.choices, .record = &r->record);
+  else if (of.gates)
+    set_own_gates(x, a, &of);
+  else
+    ch_router_gates_from_scores(x, a);
+  if (of.gradient) set_own_loss(x, a, &of);
+  ch_choices c = choices_of(x, a);
+  if (c.per_token && !p->given.reads) ch_choices_balance(x, a, &c);
 }
 
 /* As outside of training, where no token looks at another. */
 void ch_plugin_causal(ch_exec *x, const ch_route_args *a) {
   ch_route_args alone = *a;
   alone.training = 0;
-  ch_route_only(x, &alone);
+  ch_plugin_route(x, &alone);
 }
 
 /* What is wrong here ends the next pass. */
@@ -297,23 +303,13 @@ void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
 }
 
 void ch_plugin_backward(ch_exec *x, const ch_route_args *a) {
-  const ch_plugin *p = ch_plugin_of(a->router);
-  const ch_record *r = &a->routing->record;
   CH_SCRATCH(x);
-  if (p->given.gates)
+  if (ch_plugin_of(a->router)->given.gates)
     CH_OP(x, copy, .count = (int64_t)a->n * a->e, .y = a->routing->dscores);
   else
     ch_router_gates_backward(x, a);
   if (a->router->own_loss)
     CH_OP(x, copy, .count = (int64_t)a->n * a->e, .x = a->routing->dloss, .y = a->routing->dscores, .accumulate = 1);
-  int choices = balanced_choices(a);
-  if (!choices) return;
-  int64_t count = (int64_t)a->n * choices;
-  int *choice = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
-  const int *begin = ch_get(x, r->expert_begin, ((size_t)a->e + 1) * sizeof *begin),
-            *token = ch_get(x, r->slot_token, (size_t)r->max_slots * sizeof *token);
-  if (!ch_counting(x)) fill_choices(a, choices, begin, token, choice);
-  ch_choices c = {.per_token = choices,
-                  .choice = (int CH_DEV *)ch_put(&x->scratch, choice, (size_t)count * sizeof *choice)};
-  ch_choices_balance_backward(x, a, &c);
+  ch_choices c = choices_of(x, a);
+  if (c.per_token) ch_choices_balance_backward(x, a, &c);
 }

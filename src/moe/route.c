@@ -20,51 +20,6 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, 
   if (a->router->own_loss) r->dloss = CH_NEW(keep, real, (int64_t)a->n * a->e);
 }
 
-/* One copy to the host, of scores, logits or ids, whichever the router reads; one of the record back. */
-static void route_on_host(ch_exec *x, const ch_route_args *a) {
-  ch_exec *host = ch_host(x);
-  CH_SCRATCH(x);
-  size_t cells = (size_t)a->n * (size_t)a->e * sizeof(real), e = (size_t)a->e;
-  ch_routing *r = a->routing, own = {0};
-  ch_routing_new(host, &host->scratch, &own, a->n, a->e, r->record.max_slots);
-  ch_route_args there = *a;
-  if (a->router->own_loss) own.dloss = CH_NEW(&host->scratch, real, (int64_t)a->n * a->e);
-  if (r->scores) own.scores = CH_AS_DEV(real, ch_get(x, r->scores, cells));
-  if (r->logits && !r->scores) own.logits = CH_AS_DEV(real, ch_get(x, r->logits, cells));
-  if (a->router->reads == CH_READS_IDS)
-    there.tokens.id = CH_AS_DEV(const int32_t, ch_get(x, a->tokens.id, (size_t)a->n * sizeof(int32_t)));
-  there.tokens.valid = CH_AS_DEV(const uint8_t, a->tokens.mask);
-  if (a->kept.thresholds)
-    there.kept.thresholds = CH_AS_DEV(const real, ch_get(x, a->kept.thresholds, e * sizeof(real)));
-  there.routing = &own;
-  a->router->route(host, &there);
-  r->record.load = own.record.load;
-  r->record.most = own.record.most;
-  r->counts.capacity = own.counts.capacity;
-  r->counts.certificate = own.counts.certificate;
-  const struct {
-    void CH_DEV *to;
-    const void CH_DEV *from;
-    size_t bytes;
-  } array[] = {{r->record.expert_begin, own.record.expert_begin, (e + 1) * sizeof(int)},
-               {r->record.slot_token, own.record.slot_token, (size_t)own.record.max_slots * sizeof(int)},
-               {r->record.slot_gate, own.record.slot_gate, (size_t)own.record.max_slots * sizeof(real)},
-               {r->counts.demand, own.counts.demand, e * sizeof(int)},
-               {r->counts.cutoff, own.counts.cutoff, e * sizeof(real)},
-               {r->counts.dropped, own.counts.dropped, sizeof(int64_t)},
-               {r->counts.aux_loss, own.counts.aux_loss, sizeof(double)},
-               {r->dloss, own.dloss, a->router->own_loss ? cells : 0}};
-  for (size_t i = 0; i < sizeof array / sizeof *array; i++)
-    if (array[i].bytes) ch_write(x, array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
-}
-
-void ch_route_only(ch_exec *x, const ch_route_args *a) {
-  if (a->router->on_host && !x->memory->host)
-    route_on_host(x, a);
-  else
-    a->router->route(x, a);
-}
-
 void ch_route_z_loss(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits) {
   real CH_DEV *lse = a->routing->lse;
   if (lse) CH_OP(x, z_loss, .n = n, .e = a->e, .logit = logits, .lse = lse + first);
@@ -98,7 +53,7 @@ void ch_route(ch_exec *x, const ch_route_args *a) {
   else if (ch_routes_sharded(x, a))
     ch_route_sharded(x, a);
   else
-    ch_route_only(x, a);
+    a->router->route(x, a);
   if (a->kept.state) a->router->observe(x, a);
   CH_OP(x, index, .record = &r->record);
   if (r->gate_sum) CH_OP(x, normalize_gates, .record = &r->record, .sum = r->gate_sum);

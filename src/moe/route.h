@@ -20,10 +20,6 @@ void ch_route_z_loss(ch_exec *x, const ch_route_args *a, int64_t first, int n, c
 void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits,
                               real CH_DEV *dlogits);
 
-/* Calls the router's `route` (on the host for routers that run there): fills the counts and the record without its
- * index by tokens. */
-void ch_route_only(ch_exec *x, const ch_route_args *a);
-
 /* dscores [n,e] = the gradient of the router's input (scores or logits), computed from dgate [slots], which is
  * overwritten. If gates are scores, the record may cover only some tokens; a->n and gate_sum are then of these tokens.
  */

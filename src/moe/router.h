@@ -155,8 +155,8 @@ typedef struct ch_router {
                        even shares */
   int by_step;      /* in training `observe` reads nothing but the demand of all micro-batches of a step */
   int draws;        /* in training, whatever the options say */
+  int plugin;       /* it is the first member of a ch_plugin (moe/plugin.h) */
   int own_loss;     /* in the place of the load-balancing one: `route` leaves its gradient */
-  int on_host;      /* `route` is a solver for the host: called on an executor whose memory is the host's */
   ch_router_spec defaults; /* what differs from router.def, where 0 stands for a default that is kept */
   /* Where it looks by these options, in training or else; NULL: `looks`, whatever they say. */
   ch_router_looks (*looks_with)(const ch_router_spec *o, int training);
@@ -165,7 +165,8 @@ typedef struct ch_router {
   int (*check)(const ch_router_spec *o, int n, int e, int sequence_length);
   /* Room that the record needs for n tokens, in training and evaluation alike. */
   int (*max_slots)(const ch_router_spec *o, int n, int e, int sequence_length);
-  /* Calls ops; what the host has to know beforehand it takes from shapes and `mask`, and reads nothing back. */
+  /* Fills record and counts by ops. What the host has to know beforehand it takes from shapes and `mask`; it reads
+   * scores back only where it chooses itself: then op `collect` makes the record of its marks. */
   void (*route)(ch_exec *x, const ch_route_args *a);
   /* The same without a look at any other token of the call: by thresholds, or without capacity. NULL: so is route. */
   void (*causal)(ch_exec *x, const ch_route_args *a);
@@ -282,7 +283,7 @@ void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 static inline int ch_router_adapts(const ch_router *router) {
   return router->causal == ch_router_by_thresholds ||
          (router->reads == CH_READS_SCORES && ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token)) &&
-          !router->on_host);
+          !router->plugin);
 }
 
 /* The sequences of an adaptive call, with a history, in x->scratch where the caller has none. */

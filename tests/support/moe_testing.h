@@ -234,7 +234,7 @@ static inline void router_run(layer_case *c, real *dgate) {
     if (c->causal && router->causal)
       router->causal(&x, &a);
     else
-      ch_route_only(&x, &a);
+      router->route(&x, &a);
     x.ops->index(&x, &(ch_index_args){.record = &r.record});
     if (dgate && router->backward) router->backward(&x, &a);
     assert_int_equal(x.scratch.used, 0);

@@ -139,7 +139,6 @@ int ch_bench_moe_sample(ch_bench *b, ch_exec *fast, ch_moe_args *a, ch_moe_saved
   CH_TRY(make_sample(b, a, &p, &small, got));
   router.max_slots = replay_max_slots;
   router.route = replay_route;
-  router.on_host = 0;
   small.route.router = &router;
   CH_TRY(ch_exec_init(&x, "reference", CH_COMPUTE_FP32, 0, b->options->threads));
   ch_bench_moe_layer(&x, &small, saved);

@@ -21,7 +21,7 @@ static void make_scores(ch_exec *x, ch_bench_work *w) {
 static void run_route(ch_exec *x, ch_bench_work *w) {
   const ch_route_args *a = &w->route;
   make_scores(x, w);
-  ch_route_only(x, a);
+  a->router->route(x, a);
   x->ops->index(x, &(ch_index_args){.record = &a->routing->record});
   if (!a->router->backward) return;
   a->router->backward(x, a);
@@ -34,7 +34,7 @@ static void run_route(ch_exec *x, ch_bench_work *w) {
                                                    .dx = a->routing->dscores});
 }
 
-static void run_choice(ch_exec *x, ch_bench_work *w) { ch_route_only(x, &w->route); }
+static void run_choice(ch_exec *x, ch_bench_work *w) { w->route.router->route(x, &w->route); }
 
 /* Makes random logits with the spread of a fresh layer's, and arrays for the router's results. The case owns the
  * arrays, because the comparison happens after the executor is freed. */

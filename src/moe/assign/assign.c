@@ -1,4 +1,4 @@
-/* Assignments pool by pool: rows are gathered, a solver runs, its result is proved and put into the record. */
+/* Assignments pool by pool: rows are gathered, a solver runs, its result is proved and marked. */
 #include "moe/assign/assign.h"
 
 #include <math.h>
@@ -53,18 +53,18 @@ static void solve(ch_exec *x, const ch_assign_args *a, ch_pool *p) {
     ch_assign_dykstra(x, p, a->lambda, a->iterations, a->stages);
 }
 
-/* Writes a pool's result by the tokens' own numbers: mark [e,n] of the tokens that experts take, and prices. */
-static void scatter(const ch_assign_args *a, int pool, const ch_pool *p, const int *token, uint8_t *mark) {
+/* Writes a pool's result by the tokens' own numbers. */
+static void scatter(const ch_assign_args *a, int pool, const ch_pool *p, const int *token) {
   for (int i = 0; i < a->e; i++) {
     const uint8_t *taken = p->taken + (int64_t)i * p->rows;
-    for (int r = 0; r < p->rows; r++) mark[(int64_t)i * a->n + token[r]] = taken[r];
+    for (int r = 0; r < p->rows; r++) a->taken[(int64_t)token[r] * a->e + i] = taken[r];
     a->beta[(int64_t)pool * a->e + i] = p->rows ? (real)p->beta[i] : (real)INFINITY;
   }
   if (a->alpha)
     for (int r = 0; r < p->rows; r++) a->alpha[token[r]] = (real)p->alpha[r];
 }
 
-static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool, uint8_t *mark) {
+static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool) {
   CH_SCRATCH(x);
   int *token = CH_NEW_HOST(&x->scratch, int, a->largest);
   ch_pool p = {.rows = a->largest, .e = a->e, .cap = a->cap, .balanced = a->balanced};
@@ -84,35 +84,16 @@ static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool, uint8_t *
     solve(x, a, &p);
     ch_assign_prove(x, &p, a->certificate);
   }
-  if (!ch_counting(x)) scatter(a, pool, &p, token, mark);
-}
-
-static void fill_record(ch_exec *x, const ch_assign_args *a, const uint8_t *mark) {
-  int *begin = CH_AS_HOST(int, a->record->expert_begin), *slot_token = CH_AS_HOST(int, a->record->slot_token);
-#pragma omp parallel for num_threads(x->threads)
-  for (int i = 0; i < a->e; i++) {
-    int load = 0;
-    for (int t = 0; t < a->n; t++) load += mark[(int64_t)i * a->n + t];
-    begin[i + 1] = load;
-  }
-  begin[0] = 0;
-  for (int i = 0; i < a->e; i++) begin[i + 1] += begin[i];
-#pragma omp parallel for num_threads(x->threads)
-  for (int i = 0; i < a->e; i++)
-    for (int t = 0, s = begin[i]; s < begin[i + 1]; t++)
-      if (mark[(int64_t)i * a->n + t]) slot_token[s++] = t;
+  if (!ch_counting(x)) scatter(a, pool, &p, token);
 }
 
 void ch_assign(ch_exec *x, const ch_assign_args *a) {
-  CH_SCRATCH(x);
-  uint8_t *mark = CH_NEW_HOST(&x->scratch, uint8_t, (int64_t)a->e * a->n);
   if (ch_counting(x)) {
-    assign_pool(x, a, 0, mark);
+    assign_pool(x, a, 0);
   } else {
-    memset(mark, 0, (size_t)a->e * (size_t)a->n);
+    memset(a->taken, 0, (size_t)a->e * (size_t)a->n);
     *a->certificate = (choir_certificate){0};
     if (a->alpha) memset(a->alpha, 0, (size_t)a->n * sizeof *a->alpha);
-    for (int p = 0; p < a->pools; p++) assign_pool(x, a, p, mark);
-    fill_record(x, a, mark);
+    for (int p = 0; p < a->pools; p++) assign_pool(x, a, p);
   }
 }

@@ -19,7 +19,7 @@ typedef struct ch_assign_args {
   int iterations, stages;
   const uint8_t *valid;           /* [n] or NULL */
   const real *score;              /* [n,e] -infinity: never, if it can be helped */
-  const ch_record *record;        /* out: expert_begin, slot_token; the gates are left to the router */
+  uint8_t *taken;                 /* [n,e] out: 1 where the expert takes the token, else 0 */
   real *beta;                     /* [pools,e] out: the experts' prices, +infinity for a pool without valid tokens */
   real *alpha;                    /* [n] out or NULL: the tokens' prices, 0 where not valid */
   choir_certificate *certificate; /* out: of all pools together */

@@ -25,18 +25,22 @@ static void greedy(ch_exec *x, const ch_route_args *a) {
 static void balanced(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_gate_args gate = gates(a);
-  ch_assign(x, &(ch_assign_args){.n = a->n,
-                                 .e = a->e,
-                                 .pools = 1,
-                                 .largest = a->n,
-                                 .pool_begin = (int[]){0, a->n},
-                                 .cap = 1,
-                                 .balanced = 1,
-                                 .valid = a->tokens.mask,
-                                 .score = CH_AS_HOST(const real, a->routing->logits),
-                                 .record = &a->routing->record,
-                                 .beta = CH_NEW_HOST(&x->scratch, real, a->e),
-                                 .certificate = &a->routing->counts.certificate});
+  ch_arena *host = &ch_host(x)->scratch;
+  size_t cells = (size_t)a->n * (size_t)a->e;
+  uint8_t *taken = CH_NEW_HOST(host, uint8_t, cells);
+  ch_assign(ch_host(x), &(ch_assign_args){.n = a->n,
+                                          .e = a->e,
+                                          .pools = 1,
+                                          .largest = a->n,
+                                          .pool_begin = (int[]){0, a->n},
+                                          .cap = 1,
+                                          .balanced = 1,
+                                          .valid = a->tokens.mask,
+                                          .score = ch_get(x, a->routing->logits, cells * sizeof(real)),
+                                          .taken = taken,
+                                          .beta = CH_NEW_HOST(host, real, a->e),
+                                          .certificate = &a->routing->counts.certificate});
+  CH_OP(x, collect, .keep = ch_put(&x->scratch, taken, cells), .record = &a->routing->record);
   ch_router_demand_is_load(x, a);
   x->ops->gate(x, &gate);
   a->routing->counts.capacity = a->routing->record.most = (ch_valid_count(a->tokens.mask, a->n) + a->e - 1) / a->e;
@@ -61,7 +65,6 @@ const ch_router ch_router_base = {
     .looks = CH_LOOKS_IN_TRAINING,
     .options = CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on),
     .choices = 1,
-    .on_host = 1,
     .defaults = {.capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,

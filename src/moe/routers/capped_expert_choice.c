@@ -54,26 +54,29 @@ static void route_capped(ch_exec *x, const ch_route_args *a) {
   const ch_router_spec *o = a->options;
   ch_pools pools = ch_pools_cut(x, a);
   const int *order = ch_pools_order(x, a, &pools);
-  real *beta = CH_NEW_HOST(&x->scratch, real, (int64_t)pools.count * a->e);
+  size_t cells = (size_t)a->n * (size_t)a->e, prices = (size_t)pools.count * (size_t)a->e;
+  real *beta = CH_NEW_HOST(&ch_host(x)->scratch, real, prices);
+  uint8_t *taken = CH_NEW_HOST(&ch_host(x)->scratch, uint8_t, cells);
   if (!ch_counting(x)) fit(a, order, &pools);
-  ch_assign(x, &(ch_assign_args){.n = a->n,
-                                 .e = a->e,
-                                 .pools = pools.count,
-                                 .largest = ch_pools_largest(o, a->n, a->sequence_length),
-                                 .pool_begin = pools.begin,
-                                 .order = order,
-                                 .k = pools.k,
-                                 .cap = cap_of(o, a->e),
-                                 .solver = o->solver,
-                                 .lambda = o->solver_lambda,
-                                 .iterations = o->solver_iterations,
-                                 .stages = o->solver_stages,
-                                 .valid = a->tokens.mask,
-                                 .score = CH_AS_HOST(const real, a->routing->scores),
-                                 .record = &a->routing->record,
-                                 .beta = beta,
-                                 .certificate = &a->routing->counts.certificate});
-  ch_pools_mean_cutoff(x, a, &pools, CH_AS_DEV(real, beta));
+  ch_assign(ch_host(x), &(ch_assign_args){.n = a->n,
+                                          .e = a->e,
+                                          .pools = pools.count,
+                                          .largest = ch_pools_largest(o, a->n, a->sequence_length),
+                                          .pool_begin = pools.begin,
+                                          .order = order,
+                                          .k = pools.k,
+                                          .cap = cap_of(o, a->e),
+                                          .solver = o->solver,
+                                          .lambda = o->solver_lambda,
+                                          .iterations = o->solver_iterations,
+                                          .stages = o->solver_stages,
+                                          .valid = a->tokens.mask,
+                                          .score = ch_get(x, a->routing->scores, cells * sizeof(real)),
+                                          .taken = taken,
+                                          .beta = beta,
+                                          .certificate = &a->routing->counts.certificate});
+  CH_OP(x, collect, .keep = ch_put(&x->scratch, taken, cells), .record = &a->routing->record);
+  ch_pools_mean_cutoff(x, a, &pools, ch_put(&x->scratch, beta, prices * sizeof *beta));
   ch_router_demand_is_load(x, a);
   ch_router_gates_from_scores(x, a);
   a->routing->record.load = a->routing->record.most = a->routing->counts.capacity = pools.total;
@@ -89,7 +92,6 @@ const ch_router ch_router_capped_expert_choice = {
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |
                CH_ROUTER_TAKES(solver) | CH_ROUTER_TAKES(solver_lambda) | CH_ROUTER_TAKES(solver_iterations) |
                CH_ROUTER_TAKES(solver_stages) | CH_ROUTER_TAKES(decay),
-    .on_host = 1,
     .defaults = {.capacity_factor = 2, .cap = 2},
     .check = check_capped,
     .max_slots = max_slots,

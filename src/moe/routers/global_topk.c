@@ -62,8 +62,7 @@ static void sift_down(pair *heap, int count, int hole, pair p) {
 }
 
 /* All pairs of the valid tokens of a pool; NaN is worst. Returns how many. */
-static int build_heap(const ch_route_args *a, const ch_pools *pools, int p, pair *heap) {
-  const real *scores = CH_AS_HOST(const real, a->routing->scores);
+static int build_heap(const ch_route_args *a, const real *scores, const ch_pools *pools, int p, pair *heap) {
   int count = 0;
   for (int j = 0; j < pools->begin[p + 1] - pools->begin[p]; j++) {
     int t = ch_pools_token(pools, p, j);
@@ -77,26 +76,29 @@ static int build_heap(const ch_route_args *a, const ch_pools *pools, int p, pair
 
 /* What a routing works on. */
 typedef struct {
-  pair *heap;          /* [n e] */
-  int *held, *had;     /* [e] of the pool, [n] */
-  uint8_t *keep;       /* [n,e] what is taken */
-  real CH_DEV *cutoff; /* [pools,e] last score of each expert; +infinity: none */
+  const real *scores; /* [n,e] */
+  pair *heap;         /* [n e] */
+  int *held, *had;    /* [e] of the pool, [n] */
+  uint8_t *keep;      /* [n,e] what is taken */
+  real *cutoff;       /* [pools,e] last score of each expert; +infinity: none */
+  int *demand;        /* [e] */
+  int64_t *dropped;   /* [1] */
 } pair_work;
 
 /* Marks what a pool takes, at most `total` pairs, and counts what was looked at. Returns how many were refused. */
 static int64_t take_best(const ch_route_args *a, const ch_pools *pools, int p, int capacity, int total,
                          const pair_work *w) {
-  int e = a->e, left = total, *held = w->held, *had = w->had, *demand = CH_AS_HOST(int, a->routing->counts.demand);
-  real *cutoff = CH_AS_HOST(real, w->cutoff) + (int64_t)p * e, last = (real)INFINITY;
+  int e = a->e, left = total, *held = w->held, *had = w->had;
+  real *cutoff = w->cutoff + (int64_t)p * e, last = (real)INFINITY;
   pair *heap = w->heap;
   int64_t dropped = 0;
   memset(held, 0, (size_t)e * sizeof *held);
-  for (int count = build_heap(a, pools, p, heap); count && left;) {
+  for (int count = build_heap(a, w->scores, pools, p, heap); count && left;) {
     pair best = heap[0];
     count--;
     sift_down(heap, count, 0, heap[count]);
     int t = best.at / e, i = best.at % e;
-    demand[i]++;
+    w->demand[i]++;
     if (held[i] == capacity || (a->options->cap && had[t] == a->options->cap)) {
       dropped++;
       continue;
@@ -115,35 +117,41 @@ static int64_t take_best(const ch_route_args *a, const ch_pools *pools, int p, i
 /* Every pool by itself; returns the room of an expert in all of them. */
 static int take_all(const ch_route_args *a, const ch_pools *pools, double c, const pair_work *w) {
   int room = 0;
-  int64_t dropped = 0;
   memset(w->had, 0, (size_t)a->n * sizeof *w->had);
   memset(w->keep, 0, (size_t)a->n * (size_t)a->e);
-  memset(CH_AS_HOST(int, a->routing->counts.demand), 0, (size_t)a->e * sizeof(int));
+  memset(w->demand, 0, (size_t)a->e * sizeof *w->demand);
+  *w->dropped = 0;
   for (int p = 0; p < pools->count; p++) {
     int valid = 0, size = pools->begin[p + 1] - pools->begin[p];
     for (int j = 0; j < size; j++) valid += !a->tokens.mask || a->tokens.mask[ch_pools_token(pools, p, j)];
     int capacity = ch_router_capacity(2 * c, 1, valid, a->e);
-    dropped += take_best(a, pools, p, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, w);
+    *w->dropped += take_best(a, pools, p, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, w);
     room += capacity;
   }
-  *CH_AS_HOST(int64_t, a->routing->counts.dropped) = dropped;
   return room;
 }
 
 static void route_global_topk(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  const int64_t cells = (int64_t)a->n * a->e;
+  ch_arena *host = &ch_host(x)->scratch;
+  ch_route_counts *counts = &a->routing->counts;
   const ch_pools pools = ch_pools_cut(x, a);
-  const pair_work w = {.heap = CH_NEW_HOST(&x->scratch, pair, cells),
-                       .held = CH_NEW_HOST(&x->scratch, int, a->e),
-                       .had = CH_NEW_HOST(&x->scratch, int, a->n),
-                       .keep = CH_NEW_HOST(&x->scratch, uint8_t, cells),
-                       .cutoff = CH_NEW(&x->scratch, real, (int64_t)pools.count * a->e)};
+  const size_t e = (size_t)a->e, cells = (size_t)a->n * e, cutoffs = (size_t)pools.count * e;
+  const pair_work w = {.scores = ch_get(x, a->routing->scores, cells * sizeof(real)),
+                       .heap = CH_NEW_HOST(host, pair, cells),
+                       .held = CH_NEW_HOST(host, int, e),
+                       .had = CH_NEW_HOST(host, int, a->n),
+                       .keep = CH_NEW_HOST(host, uint8_t, cells),
+                       .cutoff = CH_NEW_HOST(host, real, cutoffs),
+                       .demand = CH_NEW_HOST(host, int, e),
+                       .dropped = CH_NEW_HOST(host, int64_t, 1)};
   int room = ch_counting(x) ? a->n : take_all(a, &pools, ch_router_factor(a->options, a->training), &w);
-  CH_OP(x, collect, .keep = CH_AS_DEV(const uint8_t, w.keep), .record = &a->routing->record);
+  ch_write(x, counts->demand, w.demand, e * sizeof *w.demand);
+  ch_write(x, counts->dropped, w.dropped, sizeof *w.dropped);
+  CH_OP(x, collect, .keep = ch_put(&x->scratch, w.keep, cells), .record = &a->routing->record);
   ch_router_gates_from_scores(x, a);
-  ch_pools_mean_cutoff(x, a, &pools, w.cutoff);
-  a->routing->counts.capacity = a->routing->record.most = room;
+  ch_pools_mean_cutoff(x, a, &pools, ch_put(&x->scratch, w.cutoff, cutoffs * sizeof *w.cutoff));
+  counts->capacity = a->routing->record.most = room;
 }
 
 const ch_router ch_router_global_topk = {
@@ -154,7 +162,6 @@ const ch_router ch_router_global_topk = {
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |
                CH_ROUTER_TAKES(decay),
-    .on_host = 1,
     .defaults = {.capacity_factor = 2},
     .check = check_global_topk,
     .max_slots = max_slots,
