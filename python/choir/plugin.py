@@ -87,19 +87,37 @@ class Asked:
         return _where(error, self.file).encode()[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
 
 
-def _callback(asked: Asked) -> Callable[[Any, Any, Any], int]:
-    """The function as C calls it."""
+def _callbacks(asked: Asked) -> dict[str, Callable[..., int]]:
+    """The functions as C calls them, by the fields of choir_plugin_router."""
 
-    def choose(_, call, chosen):
-        try:
-            n, e = call.n, call.e
-            made = asked.choice(call, *_scores(call), _array(call.state, e, np.float64))
-            ffi.memmove(chosen, made.tobytes(), n * e)
-            return 0
-        except BaseException as error:  # noqa: BLE001 C gets the message, and ends what it does
-            return _refuse(asked, call, error)
+    def choose(call, chosen):
+        made = asked.choice(call, *_scores(call), _array(call.state, call.e, np.float64))
+        ffi.memmove(chosen, made.tobytes(), made.nbytes)
 
-    return choose
+    def observe(call, demand, state):
+        moved = asked.moved(call, _array(demand, call.e, np.int64), _array(state, call.e, np.float64))
+        ffi.memmove(state, moved.tobytes(), moved.nbytes)
+
+    def loss(call, chosen, value, gradient):
+        marks = _array(chosen, call.n * call.e, np.bool_).reshape(call.n, call.e)
+        for address, made in zip((value, gradient), asked.lost(call, *_scores(call), marks)):
+            ffi.memmove(address, made.tobytes(), made.nbytes)
+
+    def guarded(function):
+        def called(_, call, *given):
+            try:
+                function(call, *given)
+                return 0
+            except BaseException as error:  # noqa: BLE001 C gets the message, and ends what it does
+                native.causes.append(error)
+                told = asked.told(error)
+                ffi.memmove(call.message, told + b"\0", len(told) + 1)
+                return 1
+
+        return called
+
+    made = {"choose": choose, **({"observe": observe} if asked.observe else {}), **({"loss": loss} if asked.loss else {})}
+    return {field: guarded(function) for field, function in made.items()}
 
 
 def _text_version(*functions: Optional[Function]) -> Optional[str]:
@@ -117,42 +135,6 @@ def _array(address: Any, count: int, kind: Any) -> np.ndarray:
 
 def _scores(call: Any) -> tuple[np.ndarray, np.ndarray]:
     return _array(call.scores, call.n * call.e, np.float32).reshape(call.n, call.e), _array(call.valid, call.n, np.bool_)
-
-
-def _refuse(asked: Asked, call: Any, error: BaseException) -> int:
-    native.causes.append(error)
-    told = asked.told(error)
-    ffi.memmove(call.message, told + b"\0", len(told) + 1)
-    return 1
-
-
-def _observer(asked: Asked) -> Callable[[Any, Any, Any, Any], int]:
-    """`observe` as C calls it."""
-
-    def observe(_, call, demand, state):
-        try:
-            moved = asked.moved(call, _array(demand, call.e, np.int64), _array(state, call.e, np.float64))
-            ffi.memmove(state, moved.tobytes(), 8 * call.e)
-            return 0
-        except BaseException as error:  # noqa: BLE001
-            return _refuse(asked, call, error)
-
-    return observe
-
-
-def _loser(asked: Asked) -> Callable[[Any, Any, Any, Any, Any], int]:
-    """`loss` as C calls it."""
-
-    def loss(_, call, chosen, value, gradient):
-        try:
-            marks = _array(chosen, call.n * call.e, np.bool_).reshape(call.n, call.e)
-            for address, made in zip((value, gradient), asked.lost(call, *_scores(call), marks)):
-                ffi.memmove(address, made.tobytes(), made.nbytes)
-            return 0
-        except BaseException as error:  # noqa: BLE001
-            return _refuse(asked, call, error)
-
-    return loss
 
 
 def _check_signature(name: str, function: Function, options: Mapping[str, Number]) -> None:
@@ -228,11 +210,8 @@ def router(
             fields.update(file=asked.file, version=version)  # without a version the file's checksum is taken
         else:
             fields.update(version=version or _text_version(function, observe, loss))
-        fields["choose"] = ffi.callback(kinds["choose"], _callback(asked), error=1)
-        if observe:
-            fields["observe"] = ffi.callback(kinds["observe"], _observer(asked), error=1)
-        if loss:
-            fields["loss"] = ffi.callback(kinds["loss"], _loser(asked), error=1)
+        for field, called in _callbacks(asked).items():
+            fields[field] = ffi.callback(kinds[field], called, error=1)
         native.fill(made, made, fields)
         for i, (option, value) in enumerate(own.items()):
             numbers = value if isinstance(value, tuple) else (value, 0.0, 0.0)

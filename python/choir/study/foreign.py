@@ -16,9 +16,8 @@ import numpy as np
 from .. import _files
 from ..model import Model
 from . import StudyError, program
-from .jobs import Work
 from .store import evaluation, name
-from .study import Study
+from .study import Sequel, Study
 
 HOME = "held-out"  # the name of the data's own held-out share, among texts
 SEQUENCES = 128  # first sequences of each text, with the length of training; a recipe may say another number, 0 all
@@ -26,8 +25,7 @@ KEPT = ("loss", "tokens", "experts_per_token", "fullest")
 
 
 def _name(study: Study, arm: str, seed: int) -> Optional[str]:
-    rate = study.rate(arm)
-    end = study.end(arm, rate, seed, study.steps[-1]) if rate else None
+    end = study.longest(arm, seed)
     return f"texts-{name(end, study.facts['hash'])}" if end else None
 
 
@@ -66,26 +64,15 @@ def _hash(path: pathlib.Path) -> str:
 
 
 @dataclasses.dataclass
-class Reading(Work):
+class Reading(Sequel):
     """One run on the texts that its file lacks."""
 
-    study: Study
-    arm: str
-    seed: int
     texts: dict[str, pathlib.Path]  # of the recipe, by name, with HOME: the data
     lacking: list[str]
 
     @property
-    def arms(self) -> list[str]:
-        return [f"{self.arm}, seed {self.seed}, texts"]
-
-    @property
     def steps(self) -> int:
         return len(self.lacking)
-
-    @property
-    def flops(self) -> float:
-        return self.study.costs(self.arm)["train_flops_per_token"]
 
     def run(self, threads: int, told: Callable[[str], None]) -> None:
         study = self.study
@@ -149,7 +136,7 @@ def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
                     raise StudyError(f"{study.store.directory}: {told}")
             lacking = [text for text in texts if text not in found]
             if lacking:
-                works.append(Reading(study, arm.name, seed, texts, lacking))
+                works.append(Reading(study, arm.name, seed, "texts", texts, lacking))
     return works
 
 

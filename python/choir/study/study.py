@@ -13,6 +13,7 @@ import numpy as np
 from .. import _files
 from . import StudyError, recipe as recipes
 from . import program, statistics
+from .jobs import Work
 from .lane import Lane, end_config, newest
 from .program import Runner
 from .recipe import Arm
@@ -146,9 +147,14 @@ class Study:
         """Final results of all finished seeds, at the largest budget."""
         return [found for seed in range(1, self.seeds + 1) if (found := self.final(arm, seed))]
 
+    def longest(self, arm: str, seed: int) -> Optional[dict[str, Any]]:
+        """The config of the arm's longest cooled run; None while its rate is not known."""
+        rate = self.rate(arm)
+        return self.end(arm, rate, seed, self.steps[-1]) if rate else None
+
     def trained(self, arm: str, seed: int, need: str) -> pathlib.Path:
-        """The arm's longest cooled run; refuses where the store has its result alone. need: "texts need", for example."""
-        run = self.out / "runs" / name(self.end(arm, self.rate(arm), seed, self.steps[-1]), self.facts["hash"])
+        """That run; refuses where the store has its result alone. need: "texts need", for example."""
+        run = self.out / "runs" / name(self.longest(arm, seed), self.facts["hash"])
         if not newest(run):
             raise StudyError(f"{run} is not on this machine: {need} the run itself, not its result alone")
         return run
@@ -186,7 +192,7 @@ class Study:
         their results alone."""
         found: dict[str, Lane] = {}
         for work in works:
-            end = self.end(work.arm, self.rate(work.arm), work.seed, self.steps[-1])
+            end = self.longest(work.arm, work.seed)
             if newest(self.out / "runs" / name(end, self.facts["hash"])) < self.steps[-1]:
                 lane = self._trained(runner, work.arm, [end])
                 found.setdefault(lane.key, lane)
@@ -222,6 +228,24 @@ class Study:
         )  # fmt: skip
 
     __hash__ = object.__hash__  # by identity, so that lru_cache can store answers per study
+
+
+@dataclasses.dataclass
+class Sequel(Work):
+    """What is done with the longest cooled run of an arm and seed: `what`, for people."""
+
+    study: Study
+    arm: str
+    seed: int
+    what: str
+
+    @property
+    def arms(self) -> list[str]:
+        return [f"{self.arm}, seed {self.seed}, {self.what}"]
+
+    @property
+    def flops(self) -> float:
+        return self.study.costs(self.arm)["train_flops_per_token"]
 
 
 def all_in(directory: pathlib.Path) -> list[Study]:

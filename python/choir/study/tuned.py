@@ -14,12 +14,11 @@ import numpy as np
 
 from .. import _files, runs
 from . import StudyError, probe
-from .jobs import Work
 from .lane import has_begun
 from .program import Runner
 from .recipe import read
 from .store import checksum, differences, name
-from .study import Study
+from .study import Sequel, Study
 
 LAST = 3
 KINDS = {"accuracy": "Fine-tuned: accuracy in %", "probe": "A linear probe, before fine-tuning: accuracy in %"}
@@ -48,10 +47,9 @@ def folder(task: str) -> str:
 
 
 def _name(study: Study, arm: str, seed: int, task: str) -> Optional[str]:
-    rate = study.rate(arm)
-    if not rate:
+    end = study.longest(arm, seed)
+    if not end:
         return None
-    end = study.end(arm, rate, seed, study.steps[-1])
     key = checksum(end, study.facts["hash"], _settings(study, task))
     return f"tuned-{folder(task)}-{name(end, study.facts['hash'])}-{key}"
 
@@ -68,30 +66,20 @@ def result(study: Study, arm: str, seed: int, task: str) -> Optional[dict[str, A
 
 
 @dataclasses.dataclass
-class Tuning(Work):
-    study: Study
-    runner: Runner
-    arm: str
-    seed: int
-    task: str
-    tasks: pathlib.Path
+class Tuning(Sequel):
+    """On a task, whose name is `what`."""
 
-    @property
-    def arms(self) -> list[str]:
-        return [f"{self.arm}, seed {self.seed}, {self.task}"]
+    runner: Runner
+    tasks: pathlib.Path
 
     @property
     def steps(self) -> int:
         return self.study.scale["tune"]["steps"]
 
-    @property
-    def flops(self) -> float:
-        return self.study.costs(self.arm)["train_flops_per_token"]
-
     def run(self, threads: int, told: Callable[[str], None]) -> None:
-        study, settings = self.study, _settings(self.study, self.task)
+        study, settings = self.study, _settings(self.study, self.what)
         parent = study.trained(self.arm, self.seed, "fine-tuning needs")
-        known = _name(study, self.arm, self.seed, self.task)
+        known = _name(study, self.arm, self.seed, self.what)
         out = study.out / "tuned" / known
         words = ["finetune", "--out", out, "--threads", threads]
         if has_begun(out):
@@ -99,17 +87,17 @@ class Tuning(Work):
         else:
             given = {"steps": settings["steps"], "eval_every": math.ceil(settings["steps"] / settings["evaluations"]),
                      "eval_sequences": settings.get("rows", 0), "seed": self.seed, **settings["set"]}  # fmt: skip
-            words += ["--init-from", parent, "--task", self.task, "--data", self.tasks, "--recipe", settings["recipe"]]
+            words += ["--init-from", parent, "--task", self.what, "--data", self.tasks, "--recipe", settings["recipe"]]
             words += [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
         self.runner.run(words, study.out / "logs" / f"{out.name[:100]}.txt", lambda: None)
         self.at = self.steps
         evaluations = [line for line in runs.lines(out) if line.get("event") == "dev"]
-        files = self.tasks / folder(self.task)
+        files = self.tasks / folder(self.what)
         made = {
             "format": "choir-tuned", "settings": settings, "seed": self.seed,
             "files_hash": _files_hash(files), "majority": read(out / "result.json")["majority"],
             "accuracy": [line["own"]["accuracy"] for line in evaluations],
-            "probe": probe.accuracy(parent, self.task, files, threads),
+            "probe": probe.accuracy(parent, self.what, files, threads),
         }  # fmt: skip
         study.store.add(known, made)
 
@@ -127,7 +115,7 @@ def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
                     known = _name(study, arm.name, seed, task)
                     raise StudyError(f"{study.store.directory}: {known} is of other files than those of {files}; remove it, or run anew")
                 if not there:
-                    found.append(Tuning(study, runner, arm.name, seed, task, tasks))
+                    found.append(Tuning(study, arm.name, seed, task, runner, tasks))
     return found
 
 
