@@ -130,14 +130,13 @@ def bench(cases, limit, *more):
 def moe_bench():
     """The C layer on the device, with its parts; what its kernels reach alone."""
     if o.dry:
-        r = bench(["moe n=256 d=64 h=128 e=8 c=2"], 20, "--parts")
-        r["short"] = against_model(r)  # no such device: every problem is slower than the model says
-        return r
+        r = bench(["moe n=256 d=64 h=128 e=8 c=2", "select n=256 e=8 k=64", "head n=64 d=64 V=512", "adafactor batch=2 rows=64 cols=64"], 60, "--parts")
+        return {**r, "model": kept(beside_model, r)}
     size = "n=65536 d=768 h=3072 e=64 c=2"
     r = bench([f"moe {size} compute=bf16", f"moe {size}", "moe n=65536 d=768 h=3072 e=16 c=2 compute=bf16", "gemm m=8192 n=8192 k=8192 compute=bf16",
-                  "gemm m=65536 n=3072 k=768 compute=bf16", "select n=65536 e=64", "attention", "attention compute=bf16", "attention B=4 T=1024 compute=bf16"], 75, "--parts")
-    r["short"] = against_model(r)
-    return r
+                  "gemm m=65536 n=3072 k=768 compute=bf16", "select n=65536 e=64 k=2048", "head n=16384 d=768 V=32000 compute=bf16",
+                  "adafactor batch=64 rows=768 cols=3072", "attention", "attention compute=bf16", "attention B=4 T=1024 compute=bf16"], 75, "--parts")
+    return {**r, "model": kept(beside_model, r)}
 
 
 def routers():
@@ -147,14 +146,57 @@ def routers():
     return bench(["routers n=65536 d=768 h=3072 e=64 compute=bf16", f"router-steps config={o.source}/configs/nano.json B=32 T=128 compute=bf16"], 60)
 
 
-def against_model(r):
-    """Of what was timed, what takes more than 1.1 times the model's prediction (model.py)."""
-    short = {}
-    for ms, problem in re.findall(r"^ *([0-9.]+) ms .*?((?:moe|select) n=.*)$", (r.get("together") or {}).get("tail", ""), re.M):
+def beside_model(r):
+    """What was timed beside the model's prediction (model.py), and for layers each part of theirs: ms, predicted ms, their ratio."""
+    found = {}
+    text = "\n".join(x["tail"] for x in r.values())
+    for ms, problem, parts in re.findall(r"^ *([0-9.]+) ms .*?((?:moe|select|head|adafactor) \w+=.*)$((?:\n +[a-z].*%.*$)?)", text, re.M):
         predicted = model.of_problem(problem)
-        if predicted and float(ms) > 1.1e3 * predicted:
-            short[problem] = {"ms": float(ms), "predicted ms": round(1e3 * predicted, 2)}
-    return short
+        if predicted:
+            found[problem] = compared(float(ms), 1e3 * predicted)
+        for name, share in re.findall(r"([a-z][a-zA-Z, ]*?) ([0-9.]+) %", parts) if predicted and problem.startswith("moe ") else []:
+            if name in model.PARTS_OF_BENCH:
+                found[f"{problem}: {name}"] = compared(float(share) / 100 * float(ms), 1e3 * model.part_of_problem(problem, name))
+    return found
+
+
+def kept(judge, *what):
+    """What a judgement says, or why it fails: the measurements that it judges must not go with it."""
+    try:
+        return judge(*what)
+    except Exception as e:  # noqa: BLE001
+        return {"exception": repr(e)}
+
+
+def compared(ms, predicted):
+    return {"ms": round(ms, 4), "predicted ms": round(predicted, 4), "ratio": round(ms / predicted, 3)}
+
+
+def without_graphs():
+    """An environment in which libcuda lacks a call of graphs, so that kernels are launched one by one: the first mention of its name is
+    the one that the loader looks at."""
+    real = next((f for f in [*glob.glob("/usr/lib/x86_64-linux-gnu/libcuda.so.1"), *glob.glob("/usr/lib*/libcuda.so.1"), *glob.glob("/usr/local/*/libcuda.so.1")]), None)
+    real = real or re.search(r"libcuda\.so\.1 .*=> (\S+)", call("ldconfig -p", 10, keep=10**6)["tail"])[1]
+    folder = os.path.join(work, "plain")
+    os.makedirs(folder, exist_ok=True)
+    with open(real, "rb") as f, open(os.path.join(folder, "libcuda.so.1"), "wb") as to:
+        to.write(f.read().replace(b"\0cuGraphLaunch\0", b"\0cuGraphLaunck\0", 1))
+    return {**native, "LD_LIBRARY_PATH": folder + os.pathsep + native["LD_LIBRARY_PATH"]}
+
+
+def step_ms(r):
+    found = re.search(r"^ *([0-9.]+) ms .*step config", r["tail"], re.M)
+    return float(found[1]) if found else None
+
+
+def graphs(c):
+    """A step of nano as graphs, and launched kernel by kernel: the prediction is the difference of gaps alone."""
+    step = [choir, "bench", "--backend", backend, "--repetitions", "20", "step", f"config={c}/nano.json", "B=32", "T=128", "compute=bf16"]
+    r = {"as graphs": call(step, 30), "one by one": call(step, 30, without_graphs())}
+    ms, plain = step_ms(r["as graphs"]), step_ms(r["one by one"])
+    if ms and plain:
+        r["model"] = {"step of nano as graphs": compared(ms, plain - 1e3 * model.graph(428))}
+    return r
 
 
 def step_rate():
@@ -162,6 +204,8 @@ def step_rate():
     if o.dry:
         return bench([f"step config={c}/pico.json B=2 T=128"], 60)
     r = bench([f"step config={c}/nano.json B=32 T=128 compute=bf16", f"step config={c}/small.json B=16 T=512 compute=bf16"], 45)
+    r["graphs"] = kept(graphs, c)
+    r["model"] = r["graphs"].pop("model", {})
     for B in (4, 64):
         r[f"0.1b-64e {B} x 1024"] = bench([f"step config={c}/0.1b-64e.json B={B} T=1024 compute=bf16"], 80)
     return r
@@ -303,7 +347,8 @@ def short():
                 rows(f"{name} {k}".replace(" together", ""), v)
     for name in ("moe_bench", "routers", "step_rate", "scaling", "sanitizer"):
         rows(name, P.get(name))
-    print("slower than the model's prediction:", P.get("moe_bench", {}).get("short"))
+    for what, c in {**((P.get("moe_bench") or {}).get("model") or {}), **((P.get("step_rate") or {}).get("model") or {})}.items():
+        print(f"model: {what}: {c['ms']} ms, predicted {c['predicted ms']}, ratio {c['ratio']}{'  SLOWER' if c['ratio'] > 1.1 else ''}" if "ratio" in c else f"model: {what}: {c}")
     for k, v in (P.get("train") or {}).items():
         if k.endswith("losses"):
             print("train", k, v.get("largest difference"), "of", v.get("steps compared"), "same twice:", v.get("twice the same"), "last", {n: x[-1:] for n, x in v.items() if isinstance(x, list)})

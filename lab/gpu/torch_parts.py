@@ -5,6 +5,8 @@ import torch
 from torch import nn
 import choir.torch as ct
 
+import model
+
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from torch_layers import Grouped, Plain
 
@@ -175,29 +177,51 @@ def layers():
     tried("causal", causal)
 
 
-def steps():
-    """Kernels of libchoir's own step, most time first."""
+def trainer_of(config, sequences, length, **more):
+    """A trainer of libchoir's, and tokens for it."""
     import choir
-    for config, sequences, length in [("pico", 2, 64)] if o.small else [("0.1b-64e", 16, 1024), ("small", 16, 512)]:
+    c = choir.Config(f"{o.configs}/{config}.json", **{"model.vocab_size": 32000, "train.batch_sequences": sequences, "train.sequence_length": length, "train.accumulate": 1}, **more)
+    trainer = choir.Trainer(choir.Model(c, backend="cuda" if cuda else "cpu", compute="bf16" if cuda else None))
+    return trainer, torch.randint(0, int(c["vocab_size"]), trainer.shape, dtype=torch.int32).numpy()
+
+
+def kernels_of(call):
+    """Milliseconds by kernel, and how many ran."""
+    found, count = collections.Counter(), 0
+    if cuda:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
+            call()
+        for ev in prof.events():
+            if ev.device_type == torch.autograd.DeviceType.CUDA:
+                found[ev.name[:60]] += ev.device_time / 1e3
+                count += 1
+    return found, count
+
+
+def steps():
+    """Kernels of libchoir's own step, most time first; and of adaptive choices, beside the model's prediction."""
+    for config, sequences, length in [("pico", 2, 64)] if o.small else [("0.1b-64e", 16, 1024), ("small", 16, 512), ("nano", 32, 128)]:
         def one():
-            c = choir.Config(f"{o.configs}/{config}.json", **{"train.batch_sequences": sequences, "train.sequence_length": length, "train.accumulate": 1})
-            model = choir.Model(c, backend="cuda" if cuda else "cpu", compute="bf16" if cuda else None)
-            trainer = choir.Trainer(model)
-            tokens = torch.randint(0, int(c["vocab_size"]), trainer.shape, dtype=torch.int32).numpy()
-            trainer.step(tokens), trainer.step(tokens)
+            trainer, tokens = trainer_of(config, sequences, length)
+            for _ in range(4):  # the third is captured as a graph
+                trainer.step(tokens)
             t = time.time()
             trainer.step(tokens)
-            seconds, found, count = time.time() - t, collections.Counter(), 0
-            if cuda:
-                with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
-                    trainer.step(tokens)
-                for ev in prof.events():
-                    if ev.device_type == torch.autograd.DeviceType.CUDA:
-                        found[ev.name[:60]] += ev.device_time / 1e3
-                        count += 1
+            seconds, (found, count) = time.time() - t, kernels_of(lambda: trainer.step(tokens))
             tell(what=f"step {config} {sequences} x {length}", ms=1e3 * seconds, launches=count, busy_ms=sum(found.values()),
                  kernels=[(k, round(v, 3)) for k, v in found.most_common(30)])
         tried("step " + config, one)
+    def adaptive():
+        sequences, length = (2, 64) if o.small else (16, 1024)
+        trainer, tokens = trainer_of("nano", sequences, length, **{"router.name": "quantile_balanced"})
+        trainer.step(tokens)
+        trainer.model.routing = "adaptive"
+        run = lambda: trainer.model.forward(tokens.reshape(sequences, length), logits=False)
+        run()
+        found, e = kernels_of(run)[0], int(trainer.model.config["experts"])
+        layers = sum("router.weight" in name for name in trainer.model.parameters())
+        tell(what=f"adaptive, {length} tokens, {e} experts", ms=found["best_following"] / layers, predicted_ms=round(1e3 * model.adaptive(length, e), 3))
+    tried("adaptive", adaptive)
 
 
 if cuda:

@@ -38,7 +38,8 @@ static void train(const char *router, const char *backend, const char *out, cons
   int on_cpu = !strcmp(backend, "cpu");
   program_must("%schoir train --config config.json --data data --out %s --backend %s --set router.name=%s %s " SHORT
                "%s%s",
-               on_cpu ? "" : on(), out, backend, router, options_of(router), more, on_cpu ? " --emulate-bf16" : "");
+               on_cpu ? "" : on(), out, backend, router, options_of(router), more,
+               strncmp(backend, "cuda", 4) ? " --emulate-bf16" : "");
 }
 
 /* At the end of a process nothing is left but the context and the handle, and no product of experts was left to our own

@@ -77,9 +77,9 @@ INLINE int place_of(int i, int e, int count, GLOBAL const float *worth) {
     place += wall || !(own > worth[j]);
   }
   wall = isnan(own);
-  for (int j = i + 1; j < e && !wall; j++) {
-    place += worth[j] > own;
-    wall = isnan(worth[j]) && j < count;
+  for (int j = i + 1; j < e; j++) { /* to the end: reads need not wait for each other */
+    place += !wall && worth[j] > own;
+    wall |= isnan(worth[j]) && j < count;
   }
   return place;
 }
