@@ -135,7 +135,7 @@ def moe_bench():
     size = "n=65536 d=768 h=3072 e=64 c=2"
     r = bench([f"moe {size} compute=bf16", f"moe {size}", "moe n=65536 d=768 h=3072 e=16 c=2 compute=bf16", "gemm m=8192 n=8192 k=8192 compute=bf16",
                   "gemm m=65536 n=3072 k=768 compute=bf16", "select n=65536 e=64 k=2048", "head n=16384 d=768 V=32000 compute=bf16",
-                  "adafactor batch=64 rows=768 cols=3072", "attention", "attention compute=bf16", "attention B=4 T=1024 compute=bf16"], 75, "--parts")
+                  "adafactor batch=16 rows=768 cols=3072", "attention", "attention compute=bf16", "attention B=4 T=1024 compute=bf16"], 75, "--parts")
     return {**r, "model": kept(beside_model, r)}
 
 
