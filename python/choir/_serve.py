@@ -17,9 +17,10 @@ import types
 import numpy as np
 
 from . import plugin
-from ._native import lib, string
+from ._native import Error, lib, string
 
 CHOICE, STATE, LOSS = range(3)  # what is asked for
+shown: set[bytes] = set()  # messages whose traceback is printed already
 QUESTION = struct.Struct("=9i4x2Q8d")
 FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "asks", "choices", "seed", "first")
 
@@ -56,8 +57,11 @@ def answer(asked: plugin.Asked, call: types.SimpleNamespace, read) -> bytes:
         made = (asked.choice, asked.moved, asked.lost)[call.asks](call, *given)
         return struct.pack("=i", 0) + b"".join(part.tobytes() for part in (made if call.asks == LOSS else (made,)))
     except BaseException as error:  # sys.exit, too: the run ends with a message, and not with this process
-        traceback.print_exc()
-        return struct.pack("=i", 1) + asked.told(error).ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")
+        told = asked.told(error)
+        if told not in shown:  # every layer asks `observe`, before the run ends
+            traceback.print_exc()
+        shown.add(told)
+        return struct.pack("=i", 1) + told.ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")
 
 
 def serve(stream, routers: list) -> None:
@@ -78,12 +82,25 @@ def end_with_program(connection: int) -> None:
     os._exit(1)
 
 
+def load(file: str) -> None:
+    """The routers of the file; or the end, with the traceback of what it raised, from its own line on, without choir's."""
+    try:
+        plugin.load_plugin(file)
+    except Error as error:
+        raised = error.__cause__ or error
+        trace = raised.__traceback__
+        while trace and trace.tb_frame.f_code.co_filename != file:
+            trace = trace.tb_next
+        traceback.print_exception(type(raised), raised, trace, limit=None if error.__cause__ else 1)
+        sys.exit(1)
+
+
 def main() -> None:
     number, file = sys.argv[1:]
     threading.Thread(target=end_with_program, args=(int(number),), daemon=True).start()
     for stops in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(stops, signal.SIG_IGN)  # the program saves what it has, and asks until then
-    plugin.load_plugin(file)
+    load(file)
     definitions, routers = zip(*plugin.registered.values()) if plugin.registered else ((), ())
     told = json.dumps([described(made) for made in definitions]).encode()
     with socket.socket(fileno=int(number)) as connection, connection.makefile("rwb") as stream:

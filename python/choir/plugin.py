@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import numbers
 import os
 import pathlib
 import runpy
-from typing import Any, Callable, Mapping, Optional, Tuple, Union
+import warnings
+from typing import Any, Callable, Collection, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
 from . import _native as native
 from . import routing
-from ._native import ArgumentError, FileError, ffi, lib
+from ._native import ArgumentError, Error, FileError, FormatError, ffi, lib
 
 Function = Callable[..., np.ndarray]
 Number = Union[float, Tuple[float, float, float], Tuple[float, float, float, str]]
@@ -21,30 +23,49 @@ Number = Union[float, Tuple[float, float, float], Tuple[float, float, float, str
 LOOKS = ("nowhere", "in_training", "back", "around")
 _GIVEN = ("scores", "valid", "capacity", "training")  # to every function, by place
 _ASKED = ("layer", "sequence_length", "seed", "first", "state", "choices")  # to one that has a parameter of that name
+_TAKEN = (*_GIVEN, *_ASKED, "chosen", "demand")  # names of the call's arguments, which no option may have
+_KINDS = {  # of what a definition gives
+    **dict.fromkeys(("name", "summary", "version"), (str, "a text")),
+    **dict.fromkeys(("normalize_gates", "choices_default", "draws"), ((bool, np.bool_, numbers.Integral), "True or False")),
+    **dict.fromkeys(("capacity_factor", "aux_loss_weight"), (numbers.Real, "a number")),
+    "choices": (numbers.Integral, "a whole number"),
+    "options": (Mapping, 'numbers by name, as {"share": 0.5}'),
+}
 registered: dict[str, Any] = {}  # by name: the definition in C, which holds pointers to the rest, and an Asked
 _earlier: list[Any] = []
+_loading: list[set[str]] = []  # files under way, each by the names of its routers
 
 
-def _marks(chosen: Any, n: int, e: int) -> np.ndarray:
-    """What the function gave, which must be a whole choice: [n,e] bool."""
-    if not isinstance(chosen, np.ndarray) or chosen.dtype != np.bool_ or chosen.shape != (n, e):
-        what = f"{chosen.dtype} of shape {chosen.shape}" if isinstance(chosen, np.ndarray) else type(chosen).__name__
-        raise TypeError(f"it gave {what}: must be bool of shape ({n}, {e})")
-    return chosen
+def _code(function: Optional[Function]) -> Any:
+    """A function's code object, or that of an object which is called as one; None: it is no Python."""
+    return getattr(function, "__code__", getattr(type(function).__call__, "__code__", None))
 
 
-def _where(error: BaseException, file: Optional[str]) -> str:
-    """The exception in a line, with the last line of the function's file that it went through."""
-    trace, line = error.__traceback__, None
+def _wrong(function: Function, what: str) -> TypeError:
+    """Of what a function gave, with the line where it begins: no exception went through it."""
+    code = _code(function)
+    return TypeError(what + (f" ({pathlib.Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""))
+
+
+def _shown(made: Any) -> str:
+    return f"{made.dtype} of shape {made.shape}" if isinstance(made, np.ndarray) else type(made).__name__
+
+
+def _where(error: BaseException, files: Collection[str]) -> str:
+    """The exception in a line, with the last line of these files that it went through."""
+    trace, place = error.__traceback__, ""
     while trace is not None:
-        line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == file else line
+        file = trace.tb_frame.f_code.co_filename
+        place = f" ({pathlib.Path(file).name}, line {trace.tb_lineno})" if file in files else place
         trace = trace.tb_next
-    place = f" ({pathlib.Path(file).name}, line {line})" if file and line else ""
     return f"{type(error).__name__}: {error}{place}"
 
 
 def _asked(function: Function) -> list[str]:
-    return [name for name in _ASKED if name in inspect.signature(function).parameters]
+    try:
+        return [name for name in _ASKED if name in inspect.signature(function).parameters]
+    except ValueError:  # a function of C hides its parameters
+        return []
 
 
 class Asked:
@@ -52,7 +73,9 @@ class Asked:
 
     def __init__(self, function: Function, options: list[str], observe: Optional[Function], loss: Optional[Function]):
         self.function, self.options, self.more, self.observe, self.loss = function, options, _asked(function), observe, loss
-        self.file = getattr(getattr(function, "__code__", None), "co_filename", None)
+        codes = [_code(one) for one in (function, observe, loss)]
+        self.files = [code.co_filename for code in codes if code]
+        self.file = self.files[0] if codes[0] else None
 
     def _named(self, call: Any) -> dict[str, float]:
         return {name: call.options[i] for i, name in enumerate(self.options)}
@@ -60,31 +83,35 @@ class Asked:
     def moved(self, call: Any, demand: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The state after a step, [e] float64, or what `observe` raises."""
         assert self.observe
-        made = np.asarray(self.observe(state, demand, **self._named(call)), np.float64)
-        if made.shape != state.shape:
-            raise TypeError(f"observe gave an array of shape {made.shape}: must be {state.shape}")
-        return made
+        made = self.observe(state, demand, **self._named(call))
+        if np.shape(made) != state.shape:
+            raise _wrong(self.observe, f"observe gave {_shown(made)}: must be numbers of shape {state.shape}")
+        return np.asarray(made, np.float64)
 
     def lost(self, call: Any, scores: np.ndarray, valid: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What the router adds to the loss, [] float64, and its gradient [n,e] float32, or what `loss` raises."""
         assert self.loss
-        value, gradient = self.loss(scores, valid, chosen, **self._named(call))
-        made = np.asarray(value, np.float64), np.asarray(gradient, np.float32)
-        if made[0].shape != () or made[1].shape != scores.shape:
-            shapes = " and ".join(str(array.shape) for array in made)
-            raise TypeError(f"loss gave arrays of shape {shapes}: must be (), a number, and {scores.shape}, its gradient")
-        return made
+        made = self.loss(scores, valid, chosen, **self._named(call))
+        pair = made if isinstance(made, (tuple, list)) else (made,)
+        if [np.shape(part) for part in pair] != [(), scores.shape]:
+            shown = " and ".join(map(_shown, pair)) or "nothing"
+            raise _wrong(self.loss, f"loss gave {shown}: must be a number, and its gradient of shape {scores.shape}")
+        return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float32)
 
     def choice(self, call: Any, scores: np.ndarray, valid: np.ndarray, state: np.ndarray) -> np.ndarray:
         """[n,e] bool, or what the function raises; `call` has the fields of choir_plugin_call. The arrays become the
         function's own."""
         more = {name: state if name == "state" else getattr(call, name) for name in self.more}
         more.update(self._named(call))
-        return _marks(self.function(scores, valid, call.capacity, bool(call.training), **more), *scores.shape)
+        shape = scores.shape  # before the function has the array
+        made = self.function(scores, valid, call.capacity, bool(call.training), **more)
+        if not isinstance(made, np.ndarray) or made.dtype != np.bool_ or made.shape != shape:
+            raise _wrong(self.function, f"it gave {_shown(made)}: must be bool of shape {shape}")
+        return made
 
     def told(self, error: BaseException) -> bytes:
         """What C says of an exception."""
-        return _where(error, self.file).encode()[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
+        return _where(error, self.files).encode()[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
 
 
 def _callbacks(asked: Asked) -> dict[str, Callable[..., int]]:
@@ -137,12 +164,58 @@ def _scores(call: Any) -> tuple[np.ndarray, np.ndarray]:
     return _array(call.scores, call.n * call.e, np.float32).reshape(call.n, call.e), _array(call.valid, call.n, np.bool_)
 
 
-def _check_signature(name: str, function: Function, options: Mapping[str, Number]) -> None:
+def _check_signature(name: str, whose: str, function: Any, given: Collection[str], named: Collection[str]) -> None:
+    if not callable(function):
+        raise ArgumentError(f"router '{name}': {whose} is {function!r}: must be a function")
     try:
-        inspect.signature(function).bind(*_GIVEN, **dict.fromkeys((*options, *_asked(function))))
+        inspect.signature(function).bind(*given, **dict.fromkeys(named))
     except TypeError as error:
-        wanted = ", ".join((*_GIVEN, *options))
-        raise ArgumentError(f"router '{name}': its function must take ({wanted}): {error}") from None
+        raise ArgumentError(f"router '{name}': {whose} must take ({', '.join((*given, *named))}): {error}") from None
+    except ValueError:
+        pass  # a function of C hides its parameters
+
+
+def _check_functions(name: str, function: Any, options: Collection[str], observe: Any, loss: Any) -> None:
+    _check_signature(name, "its function", function, _GIVEN, (*options, *(_asked(function) if callable(function) else ())))
+    if observe is not None:
+        _check_signature(name, "observe", observe, ("state", "demand"), options)
+    if loss is not None:
+        _check_signature(name, "loss", loss, ("scores", "valid", "chosen"), options)
+
+
+def _check_kinds(given: Mapping[str, Any]) -> None:
+    """Refuses what is of another kind than a definition gives."""
+    if callable(given["name"]):
+        raise ArgumentError('@choir.router has no name for the router: write @choir.router("name") above its function')
+    for field, (kind, wanted) in _KINDS.items():
+        if given[field] is not None and not isinstance(given[field], kind):
+            raise ArgumentError(f"router '{given['name']}': {field} is {given[field]!r}: must be {wanted}")
+
+
+def _option(router: str, option: Any, value: Any) -> dict[str, Any]:
+    """An option as C has it."""
+    if not isinstance(option, str):
+        raise ArgumentError(f"router '{router}': the name of an option is {option!r}: must be a text")
+    if option in _TAKEN:
+        raise ArgumentError(f"router '{router}': option '{option}' is what the call gives by that name: take another name")
+    parts = value if isinstance(value, tuple) else (value, 0.0, 0.0)
+    kinds = (numbers.Real, numbers.Real, numbers.Real, str)[: max(3, len(parts))]
+    if len(parts) != len(kinds) or not all(map(isinstance, parts, kinds)):
+        raise ArgumentError(
+            f"router '{router}': option '{option}' is {value!r}: must be a number, (default, lowest, highest) or (default, "
+            'lowest, highest, "what it is")'
+        )
+    if parts[1] > parts[2]:
+        raise ArgumentError(f"router '{router}': option '{option}' is at least {parts[1]} and at most {parts[2]}: no number is")
+    return dict(zip(("name", "value", "low", "high", "help"), (option, *parts)))
+
+
+def _note_load(name: str) -> None:
+    """Refuses two routers of one name in a file, of which a run would have the later."""
+    if _loading and name in _loading[-1]:
+        raise ArgumentError(f"router '{name}': the file has two of that name: rename one")
+    if _loading:
+        _loading[-1].add(name)
 
 
 def router(
@@ -155,7 +228,7 @@ def router(
     draws: bool = False,
     capacity_factor: Optional[float] = None,
     normalize_gates: bool = False,
-    aux_loss_weight: float = 0.0,
+    aux_loss_weight: Optional[float] = None,
     observe: Optional[Function] = None,
     loss: Optional[Function] = None,
     summary: str = "",
@@ -174,7 +247,8 @@ def router(
 
     looks: which other tokens a token's experts depend on: "nowhere", "in_training" (on all, elsewhere on none), "back"
         (those before it in the batch), "around" (all). It is measured.
-    options: numbers by name, each a default or (default, lowest, highest) or (default, lowest, highest, "what it is").
+    options: numbers by name, each a default or (default, lowest, highest) or (default, lowest, highest, "what it is"); from 0
+        to 0 is any number.
     choices: experts that each token takes at most; 0: experts choose.
     choices_default: the option experts_per_token says how many, and `choices` is its default.
     draws: training draws, by seed and first.
@@ -184,28 +258,35 @@ def router(
         starts at 0 and is kept with the model in single precision; demand [e] int64: tokens of the step that each
         expert took; the function gets it by a parameter `state`.
     loss: loss(scores, valid, chosen, **options) gives what the loss has times the option aux_loss_weight, in the place of
-        the load-balancing loss: a number, and its gradient [n,e] by the scores, `chosen` being constant.
-    normalize_gates, aux_loss_weight: defaults of the router's options.
+        the load-balancing loss: a number, and its gradient [n,e] by the scores, `chosen` being constant. Without
+        aux_loss_weight it does not count.
+    normalize_gates, aux_loss_weight: defaults of the router's options (False, 0).
     version: what checkpoints keep, and training goes on with no other; without it a checksum of the function's file, or
         in a script or notebook of the function.
 
     Raises ArgumentError."""
+    _check_kinds(locals())
+    own = [_option(name, option, value) for option, value in (options or {}).items()]
     if looks not in LOOKS:
         raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(LOOKS)}")
+    if len(own) > lib.CHOIR_PLUGIN_OPTIONS:
+        raise ArgumentError(f"router '{name}': {len(own)} options, and at most {lib.CHOIR_PLUGIN_OPTIONS} are possible")
+    if loss is not None and aux_loss_weight is None:
+        told = f"router '{name}': loss counts aux_loss_weight times, which is 0 by default: give it (or 0, to be without this)"
+        warnings.warn(told, stacklevel=2)
 
     def register(function: Function) -> Function:
-        own = dict(options or {})
-        _check_signature(name, function, own)
-        if len(own) > lib.CHOIR_PLUGIN_OPTIONS:
-            raise ArgumentError(f"router '{name}': {len(own)} options, and at most {lib.CHOIR_PLUGIN_OPTIONS} are possible")
+        names = [option["name"] for option in own]
+        _check_functions(name, function, names, observe, loss)
+        _note_load(name)
         made = ffi.new("choir_plugin_router *")
         kinds = {field: kind.type for field, kind in ffi.typeof("choir_plugin_router").fields}
-        told = summary or (inspect.getdoc(function) or f"{function.__name__} of Python").split("\n")[0]
+        told = summary or (inspect.getdoc(function) or f"{getattr(function, '__name__', name)} of Python").split("\n")[0]
         factor = (0.0 if choices else 2.0) if capacity_factor is None else capacity_factor
         fields = dict(name=name, summary=told, looks=LOOKS.index(looks), choices=choices, capacity_factor=factor)
         fields.update(normalize_gates=normalize_gates, aux_loss_weight=aux_loss_weight)
         fields.update(choices_default=choices_default, draws=draws)
-        asked = Asked(function, list(own), observe, loss)
+        asked = Asked(function, names, observe, loss)
         if function.__module__ != "__main__" and asked.file and os.path.isfile(asked.file):
             fields.update(file=asked.file, version=version)  # without a version the file's checksum is taken
         else:
@@ -213,9 +294,8 @@ def router(
         for field, called in _callbacks(asked).items():
             fields[field] = ffi.callback(kinds[field], called, error=1)
         native.fill(made, made, fields)
-        for i, (option, value) in enumerate(own.items()):
-            numbers = value if isinstance(value, tuple) else (value, 0.0, 0.0)
-            native.fill(made, made.options[i], dict(zip(("name", "value", "low", "high", "help"), (option, *numbers))))
+        for i, option in enumerate(own):
+            native.fill(made, made.options[i], option)
         native.check(lib.choir_router_register(made))
         _earlier.append(registered.get(name))  # with which a model may still run
         registered[name] = (made, asked)
@@ -229,15 +309,32 @@ def version_of(router: str) -> Optional[str]:
     return native.string(lib.choir_router_version(native.text(router)))
 
 
+def _run(path: str) -> None:
+    """Runs a file; what it raises is a choir.Error, of which another exception is the cause."""
+    _loading.append(set())
+    try:
+        runpy.run_path(path, run_name="choir_plugin")
+        if not _loading[-1]:
+            raise FormatError(f"plug-in {path}: has no router: nothing in it stands under @choir.router(...)")
+    except (Error, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # sys.exit, too, which would end the caller
+        if isinstance(error, OSError) and error.filename == os.path.abspath(path):
+            raise native.file_error(f"plug-in {path}", error) from None
+        raise FormatError(f"plug-in {path}: {_where(error, [path])}") from error
+    finally:
+        _loading.pop()
+
+
 def load_plugin(path: Union[str, pathlib.Path]) -> list[str]:
     """Registers the routers of a file, as `--plugin FILE` does: Python that has @choir.router, or a shared library
-    (choir/plugin.h). Returns the names of the routers that it added; of a Python file all of its names. Raises what the file raises;
-    FileError, FormatError."""
+    (choir/plugin.h). Returns the names of the routers that it added; of a Python file all of its names. Raises FileError,
+    ArgumentError, and FormatError for what else the file raises, sys.exit too: its `__cause__`."""
     if not pathlib.Path(path).is_file() and pathlib.Path(path).exists():
         raise FileError(f"plug-in {path}: is not a file")  # a pipe would keep the one who opens it waiting
     before, known = dict(registered), routing.routers()
     if pathlib.Path(path).suffix == ".py":
-        runpy.run_path(str(path), run_name="choir_plugin")
+        _run(os.fspath(path))
     else:
         native.check(lib.choir_plugin_load(native.text(path)))
     return [name for name in routing.routers() if name not in known or registered.get(name) is not before.get(name)]

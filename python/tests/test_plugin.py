@@ -117,7 +117,7 @@ class Routing(unittest.TestCase):
 
     def refused(self, says, function, **definition):
         with self.assertRaisesRegex(choir.Error, says) as told:
-            choir.router("wayward", **definition)(function)
+            choir.router("wayward", **{"aux_loss_weight": 1.0 if "loss" in definition else 0.0, **definition})(function)
             choir.route(scores_of(), "wayward")
         return told.exception
 
@@ -137,13 +137,48 @@ class Routing(unittest.TestCase):
         four = lambda s, v, c, t: own_ec(s, v, min(c, 4), t)  # noqa: E731
         self.refused(r"says that it looks nowhere.*token \d+", four, looks="nowhere")
         self.refused(r"says that it looks back.*token \d+", own_ec, looks="back")
-        self.refused("arrays of shape .2,. and .1,.: must be", none, loss=lambda *_: ([1, 2], [0]))
+        self.refused("gave list and list: must be a number, and its gradient of shape .40, 5", none, loss=lambda *_: ([1, 2], [0]))
+        self.refused(r"loss gave float: must be .*test_plugin.py, line \d", none, loss=lambda *_: 1.5)
         self.refused("ZeroDivisionError.*test_plugin.py, line", none, loss=lambda *_: (1 / 0, 0))
         self.refused("its loss is nan", none, loss=lambda s, *_: (np.nan, s))
         self.refused("gradient of token 0 at expert 0 is inf", none, loss=lambda s, *_: (0, np.full_like(s, np.inf)))
         self.refused("asked again", lambda s, *_: draw.random(s.shape) > 0.9)
         error = self.refused("IndexError.*test_plugin.py, line", lambda s, *_: s[N:][7])
         self.assertIsInstance(error.__cause__, IndexError)
+
+    def test_definitions_that_are_wrong(self):
+        function = lambda scores, valid, capacity, training, **options: np.zeros_like(scores, bool)  # noqa: E731
+        state = {"looks": "nowhere", "choices": 2}
+        for says, wrong in (
+            *((f"'wayward': option '{o}' is what the call gives", {"options": {o: 1}}) for o in ("seed", "layer", "first", "valid", "demand")),
+            *((r"'wayward': option 'share' is .*: must be a number, \(default", {"options": {"share": value}})
+              for value in ("x", None, (1,), (1, 0), (0, 0, 1, "what", 5), (0, 0, 1, 3), [0, 0, 1])),
+            ("option 'share' is at least 1 and at most 0", {"options": {"share": (0.5, 1, 0)}}),
+            ("'wayward': the name of an option is 3", {"options": {3: 1}}),
+            ("'wayward': options is .*: must be numbers by name", {"options": ["share"]}),
+            ("'wayward': version is 1: must be a text", {"version": 1}),
+            ("'wayward': summary is 2: must be a text", {"summary": 2}),
+            ("'wayward': choices is 1.5: must be a whole number", {"choices": 1.5}),
+            ("'wayward': capacity_factor is 'x': must be a number", {"capacity_factor": "x"}),
+            ("'wayward': loss is 3: must be a function", {"loss": 3}),
+            ("'wayward': observe is 3: must be a function", {"observe": 3, **state}),
+            (r"'wayward': observe must take \(state, demand, share\): multiple", {"observe": lambda s, share: s, "options": {"share": 1}, **state}),
+            (r"'wayward': loss must take \(scores, valid, chosen\): missing", {"loss": lambda s, v, c, d: (0, s)}),
+        ):  # fmt: skip
+            with self.subTest(says), self.assertRaisesRegex(choir.ArgumentError, says):
+                choir.router("wayward", **{"aux_loss_weight": 0.0, **wrong})(function)
+        with self.assertRaisesRegex(choir.ArgumentError, r'write @choir.router\("name"\)'):
+            choir.router(function)
+        with self.assertWarnsRegex(UserWarning, "'wayward': loss counts aux_loss_weight times, which is 0"):
+            choir.router("wayward", loss=lambda *_: 0)
+
+    def test_an_object_that_is_called(self):
+        class Chooser:
+            def __call__(self, scores, valid, capacity, training):
+                return own_ec(scores, valid, capacity, training)
+
+        choir.router("object", looks="around")(Chooser())
+        np.testing.assert_array_equal(choir.route(scores_of(), "object").gates, choir.route(scores_of(), "own_ec").gates)
 
 
 class Runs(unittest.TestCase):
@@ -180,6 +215,12 @@ class Runs(unittest.TestCase):
         self.assertEqual(weights[0], weights[2])
         losses = [choir.Model.load(run).evaluate(testing.directory() / "data").loss for run in runs]
         self.assertEqual(*losses)
+
+    def test_a_state_that_grows(self):
+        choir.router("grows_on", looks="nowhere", choices=2, observe=lambda state, demand: np.append(state, 1))(own_top2)
+        says = r"'grows_on': TypeError: observe gave float64 of shape .9,.: must be numbers of shape .8,. \(test_plugin.py, line \d"
+        with self.assertRaisesRegex(choir.Error, says):
+            self.trained("grows_on")
 
     def test_a_broken_one_ends_the_run(self):
         calls = []
@@ -257,6 +298,36 @@ class Program(unittest.TestCase):
         (source := testing.directory() / "own.c").write_text("int x;")
         self.assertIn(f"own.c -o {source.with_suffix('.so')}", self.run_program("help", "--plugin", source)[2])
 
+    def test_what_a_file_raises(self):
+        file = testing.directory() / "raises.py"
+        for text, says in (
+            ("x = 1", "has no router"),
+            ("def f(:", r"SyntaxError.*raises.py, line 1"),
+            ("import sys\nsys.exit('no tea')", r"SystemExit: no tea \(raises.py, line 2\)"),
+            ("\n1 / 0", r"ZeroDivisionError: division by zero \(raises.py, line 2\)"),
+        ):
+            file.write_text(text)
+            with self.subTest(text), self.assertRaisesRegex(choir.FormatError, says):
+                choir.load_plugin(file)
+        with self.assertRaisesRegex(choir.FileError, "plug-in absent.py: No such file") as told:
+            choir.load_plugin("absent.py")
+        self.assertIsInstance(told.exception, FileNotFoundError)
+
+    def test_tracebacks(self):
+        """They begin with the file's own line, and come once, though every layer asks `observe`."""
+        testing.run()
+        file = testing.directory() / "short.py"
+        file.write_text(LOSSY.replace("lossy", "short").replace("aux_loss_weight=10, options={", "options={3: 1, "))
+        told = self.run_program("help", "--plugin", file)[2]
+        self.assertRegex(told, r'^Traceback .*\n  File ".*short.py", line 3, in')
+        self.assertIn("router 'short': the name of an option is 3", told)
+        text = LOSSY.replace("lossy", "short").replace("loss=lambda scores, valid, chosen, tilt: (", "observe=lambda state, demand, tilt: (0, ")
+        file.write_text(text.replace("aux_loss_weight=10, ", "").replace("tilt * (scores * chosen).sum() / 99, tilt * chosen / 99", "1 / 0"))
+        words = ["--set", "router.name=short", "--set", "steps=3", "--plugin", file, "--out", testing.directory() / "short-run"]
+        told = self.run_program("train", "--config", testing.directory() / "config.json", "--data", testing.directory() / "data", *words)[2]
+        self.assertEqual(told.count("Traceback"), 1, told)
+        self.assertRegex(told, r"router 'short': ZeroDivisionError: division by zero \(short.py, line 4\)")
+
     def test_two_of_one_name(self):
         first, other = testing.directory() / "first.py", testing.directory() / "other.py"
         first.write_text(EXAMPLE.read_text().replace("louder", "twin"))
@@ -266,6 +337,8 @@ class Program(unittest.TestCase):
         self.assertEqual(self.run_program("help", "--plugin", first, "--plugin", f"{testing.directory()}/./first.py")[0], 0)
         choir.load_plugin(first)
         self.assertRaisesRegex(choir.ArgumentError, "first.py has one of that name, and .*other.py another", choir.load_plugin, other)
+        other.write_text(EXAMPLE.read_text().replace("louder", "both") + '\nchoir.router("both", looks="around", options={"share": 0})(both)\n')
+        self.assertRaisesRegex(choir.ArgumentError, "router 'both': the file has two of that name", choir.load_plugin, other)
         first.write_text(first.read_text() + "# anew\n")
         self.assertEqual(choir.load_plugin(first), ["twin"])  # a file that changed is another version of the same
 
@@ -374,6 +447,18 @@ class Study(unittest.TestCase):
         status = json.loads(testing.program("study", "status", out, "--json", "--plugin", file))
         self.assertEqual([arm["done"] for arm in status[0]["arms"].values()], [2, 0])
 
+    def test_an_arm_that_the_recipe_has(self):
+        from choir.study import recipe
+
+        (file := testing.directory() / "known.py").write_text(EXAMPLE.read_text().replace("louder", "known"))
+        choir.load_plugin(file)
+        arms = [*RECIPE["arms"], {"name": "less", "set": {"router.name": "known", "router.share": 0.1}}]
+        (at := testing.directory() / "known.json").write_text(json.dumps({**RECIPE, "arms": arms}))
+        made = recipe.load(str(at), ["known", "own_ec"])
+        self.assertEqual([arm["name"] for arm in made["arms"]], ["EC", "less", "own_ec"])
+        self.assertEqual(made["name"], "one-with-own-ec")
+        self.assertEqual(recipe.load(str(at), ["known"]), recipe.load(str(at)))
+
 
 @unittest.skipUnless(torch, "PyTorch is not installed")
 class Torch(unittest.TestCase):
@@ -402,6 +487,10 @@ class Torch(unittest.TestCase):
             (run(x).square().mean() + layer.aux_loss).backward()
             grads.append(layer.gate.weight.grad)
         torch.testing.assert_close(*grads)
+
+    def test_a_state_is_refused(self):
+        with self.assertRaisesRegex(choir.UnsupportedError, "'own_bias' keeps a state.*train it with choir.train"):
+            choir.torch.route(torch.tensor(scores_of()), "own_bias")
 
     def test_gates_of_its_own_are_refused(self):
         callback = native.ffi.callback("int(void *, const choir_plugin_call *, const uint8_t *, float *)", lambda *_: 0)

@@ -97,6 +97,7 @@ def names() -> list[str]:
     return sorted(p.stem for p in (ROOT / "studies").glob("*.json") if p.stem != "scales")
 
 
+_NAME_OF_ROUTER = ("router.name", "model.router.name")
 _WITH_RIVAL = ("loss", "optimum", "steps", "seconds", "waiting", "growth", "step_time", "accuracy", "probe", "text")
 
 
@@ -129,10 +130,17 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
             raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' is of ratios, and {min(times):g} is none")
 
 
+def _routers(recipe: dict[str, Any]) -> set[str]:
+    """The routers that a recipe names itself."""
+    changes = [recipe, *(change for arm in arms(recipe) for change in arm.changes)]
+    return {value for one in changes for key, value in one.get("set", {}).items() if key in _NAME_OF_ROUTER}
+
+
 def _with_own(recipe: dict[str, Any], routers: list[str]) -> dict[str, Any]:
-    """The recipe with an arm more for each of these routers, compared with the first arm: of another name, so that a
-    directory may hold both."""
+    """The recipe with an arm more for each of these routers that none of its arms has, compared with the first arm: of
+    another name, so that a directory may hold both."""
     first, made = recipe["arms"][0], copy.deepcopy(recipe)
+    routers = [name for name in routers if name not in _routers(recipe)]
     made["name"] = "-with-".join([recipe["name"], *(re.sub("[^a-z0-9]+", "-", name.lower()) for name in routers)])
     for name in routers:
         made["arms"].append({"name": name, "set": {"router.name": name}})
@@ -234,7 +242,7 @@ def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: 
     made.set("train.checkpoint_every", 1000)
     for change in arm.changes:
         for key, name in change.get("set", {}).items():
-            if key in ("router.name", "model.router.name"):
+            if key in _NAME_OF_ROUTER:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # first: another router begins with its own defaults, on purpose
                     made.set(key, name)

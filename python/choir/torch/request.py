@@ -190,7 +190,10 @@ def options_of(router: str, experts: int, **options: Any) -> Options:
     made.tell(router)
     plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}
     if host.keeps_state(router):
-        raise UnsupportedError(f"router '{router}' keeps a state (observe), which only choir's own training moves")
+        raise UnsupportedError(
+            f"router '{router}' keeps a state (observe), which only choir's own training moves: train it with choir.train, or "
+            "leave `observe` out; choir.route routes with state 0"
+        )
     if made.own and not made.reads_ids and "normalize_gates" not in made.takes:
         raise UnsupportedError(
             f"router '{router}' has gates of its own, and choir.torch takes scores: train it with choir.train, or leave `gates` NULL"
