@@ -8,7 +8,6 @@ import numbers
 import os
 import pathlib
 import runpy
-import warnings
 from typing import Any, Callable, Collection, Mapping, Optional, Tuple, Union
 
 import numpy as np
@@ -228,7 +227,7 @@ def router(
     draws: bool = False,
     capacity_factor: Optional[float] = None,
     normalize_gates: bool = False,
-    aux_loss_weight: Optional[float] = None,
+    aux_loss_weight: float = 0.0,
     observe: Optional[Function] = None,
     loss: Optional[Function] = None,
     summary: str = "",
@@ -271,9 +270,6 @@ def router(
         raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(LOOKS)}")
     if len(own) > lib.CHOIR_PLUGIN_OPTIONS:
         raise ArgumentError(f"router '{name}': {len(own)} options, and at most {lib.CHOIR_PLUGIN_OPTIONS} are possible")
-    if loss is not None and aux_loss_weight is None:
-        told = f"router '{name}': loss counts aux_loss_weight times, which is 0 by default: give it (or 0, to be without this)"
-        warnings.warn(told, stacklevel=2)
 
     def register(function: Function) -> Function:
         names = [option["name"] for option in own]

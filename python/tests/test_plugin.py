@@ -117,7 +117,7 @@ class Routing(unittest.TestCase):
 
     def refused(self, says, function, **definition):
         with self.assertRaisesRegex(choir.Error, says) as told:
-            choir.router("wayward", **{"aux_loss_weight": 1.0 if "loss" in definition else 0.0, **definition})(function)
+            choir.router("wayward", **definition)(function)
             choir.route(scores_of(), "wayward")
         return told.exception
 
@@ -166,11 +166,9 @@ class Routing(unittest.TestCase):
             (r"'wayward': loss must take \(scores, valid, chosen\): missing", {"loss": lambda s, v, c, d: (0, s)}),
         ):  # fmt: skip
             with self.subTest(says), self.assertRaisesRegex(choir.ArgumentError, says):
-                choir.router("wayward", **{"aux_loss_weight": 0.0, **wrong})(function)
+                choir.router("wayward", **wrong)(function)
         with self.assertRaisesRegex(choir.ArgumentError, r'write @choir.router\("name"\)'):
             choir.router(function)
-        with self.assertWarnsRegex(UserWarning, "'wayward': loss counts aux_loss_weight times, which is 0"):
-            choir.router("wayward", loss=lambda *_: 0)
 
     def test_an_object_that_is_called(self):
         class Chooser:
