@@ -77,8 +77,9 @@ static void on_fault(int number, siginfo_t *info, void *context) {
   } else {
     say(number == SIGBUS    ? "no memory or no disk behind an address (SIGBUS)."
         : number == SIGABRT ? "a library that it uses gave up (SIGABRT), most often for want of memory."
-        : number == SIGSEGV ? "a fault in choir or a library that it uses, or no room for its stack (SIGSEGV)."
-                            : "a fault in choir or a library that it uses (SIGILL or SIGFPE).");
+        : number == SIGSEGV
+            ? "a fault in choir or a library that it uses, or in a plug-in, or no room for its stack (SIGSEGV)."
+            : "a fault in choir or a library that it uses, or in a plug-in (SIGILL or SIGFPE).");
   }
   say(" Checkpoints that were saved are whole; 'choir train --resume' goes on from the newest.\n");
   if (file) _exit(CLI_FAILED);

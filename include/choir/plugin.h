@@ -14,8 +14,8 @@ CHOIR_C_BEGIN
 
 enum { CHOIR_PLUGIN_OPTIONS = 8, CHOIR_PLUGIN_MESSAGE_BYTES = 256 };
 
-/* Which other tokens a token's experts may depend on. Each means the ones before it, too. It is measured, and what
- * looks further is refused. */
+/* Which other tokens a token's experts may depend on. Each means the ones before it, too. It is measured
+ * before a run, on made-up scores of 64 and of 1,024 tokens, and what looks further there is refused. */
 typedef enum choir_looks {
   CHOIR_LOOKS_NOWHERE,     /* on none */
   CHOIR_LOOKS_IN_TRAINING, /* on all in training, on none else */

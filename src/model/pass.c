@@ -109,7 +109,7 @@ void ch_transformer_end_step(ch_exec *x, ch_transformer *m) {
     for (int i = 0; i < e; i++) demand[i] = (int)m->stats[b->moe].demand[i];
     ch_routing seen = {.counts.demand = (int CH_DEV *)ch_put(&x->scratch, demand, (size_t)e * sizeof *demand)};
     ch_router_observe(x, m->router, &m->config.router, e, &seen,
-                      (ch_router_kept){.thresholds = b->thresholds->w, .state = b->thresholds->w});
+                      (ch_router_kept){.thresholds = b->thresholds->w, .state = b->thresholds->w, .layer = l});
   }
 }
 

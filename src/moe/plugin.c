@@ -145,9 +145,9 @@ static int check_definition(const choir_plugin_router *r) {
   if (r->observe && (!r->choices || r->looks == CHOIR_LOOKS_BACK || r->looks == CHOIR_LOOKS_AROUND))
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
-        "router '%s': keeps a state (observe) with choices %d and looks %d: tokens must make choices, and look "
+        "router '%s': keeps a state (observe) with choices %d and looks %s: tokens must make choices, and look "
         "at no other outside of training; thresholds would have the place of the state",
-        r->name, r->choices, (int)r->looks);
+        r->name, r->choices, ch_plugin_looks[r->looks]);
   if (r->reads && (r->reads != CHOIR_READS_IDS || !r->choices || r->looks > CHOIR_LOOKS_IN_TRAINING || r->gates ||
                    r->normalize_gates || r->loss || r->aux_loss_weight > 0))
     return ch_error(CHOIR_ERROR_ARGUMENT,
@@ -156,10 +156,10 @@ static int check_definition(const choir_plugin_router *r) {
                     r->name, (int)r->reads);
   if (r->gates && (r->normalize_gates || r->looks > CHOIR_LOOKS_IN_TRAINING))
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router '%s': has gates of its own, looks %d and normalize_gates %d: they count as they are (leave "
+                    "router '%s': has gates of its own, looks %s and normalize_gates %d: they count as they are (leave "
                     "normalize_gates 0), and a router that looks at other tokens outside of training is served by "
                     "thresholds, whose gates are scores (leave gates NULL)",
-                    r->name, (int)r->looks, r->normalize_gates);
+                    r->name, ch_plugin_looks[r->looks], r->normalize_gates);
   for (int i = 0; i < count_options(r); i++) {
     CH_TRY(check_option(r->name, &r->options[i]));
     for (int before = 0; before < i; before++)

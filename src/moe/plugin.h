@@ -17,6 +17,9 @@ typedef struct ch_plugin {
 /* The number of a plug-in's own option; -1: it has none of that name. */
 int ch_plugin_option(const ch_router *router, const char *name);
 
+/* The words of choir_looks. */
+extern const char *const ch_plugin_looks[];
+
 /* The file that this thread is loading; NULL: none. */
 extern _Thread_local const char *ch_plugin_file;
 

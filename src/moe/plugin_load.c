@@ -29,6 +29,15 @@ static int refuse_library(const char *path, const char *why) {
   return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: is no shared library (FILE.so), and no Python (FILE.py)", path);
 }
 
+/* What the library that is being loaded did: routers that it added, and the last error that it was given. */
+static _Thread_local int added, refused;
+
+static int add(const choir_plugin_router *router) {
+  refused = choir_router_register(router);
+  added += !refused;
+  return refused;
+}
+
 int choir_plugin_load(const char *path) {
   CH_ENTER(path);
   char local[4096]; /* a name without a slash would be looked for in the system's directories */
@@ -42,7 +51,13 @@ int choir_plugin_load(const char *path) {
     return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: has no function choir_plugin (choir/plugin.h)", path);
   }
   ch_plugin_file = path;
-  int code = plugin(choir_router_register); /* its code is needed from now on */
+  added = refused = 0;
+  int code = plugin(add); /* its code is needed from now on */
   ch_plugin_file = NULL;
+  if (code && code != refused)
+    return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: its choir_plugin gave %d: must be what add gave, or 0", path,
+                    code);
+  if (!code && !added)
+    return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: its choir_plugin added no router: give each to add", path);
   return code;
 }

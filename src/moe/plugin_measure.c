@@ -9,7 +9,12 @@
 #include "base/hash.h"
 #include "moe/plugin.h"
 
-enum { TOKENS = 64, TRIALS = 2 };
+enum {
+  FEW = 64,     /* tokens, each of which changes alone */
+  MANY = 1024,  /* where more than FEW are routed: some of them change */
+  CHANGES = 16, /* of MANY, at most */
+  TRIALS = 2
+};
 
 typedef struct {
   ch_plugin *p;
@@ -17,9 +22,9 @@ typedef struct {
   int n, e, training;
   float *base, *changed;   /* [n,e] scores */
   uint8_t *first, *second; /* [n,e] choices */
-  uint8_t *valid;          /* [n] 1 */
+  uint8_t *valid;          /* [n] */
   double *state;           /* [e] 0 */
-  int32_t tokens[TOKENS];  /* ids */
+  int32_t tokens[MANY];    /* ids */
   ch_rng rng;
   uint64_t drawn;
 } measurement;
@@ -34,7 +39,6 @@ static int measurement_new(ch_plugin *p, const ch_router_spec *o, int n, int e, 
   if (code) return free(m->base), free(m->first), code;
   m->second = m->first + cells;
   m->valid = m->second + cells;
-  memset(m->valid, 1, (size_t)n);
   return CHOIR_OK;
 }
 
@@ -47,15 +51,17 @@ static void draw_row(measurement *m, int t, float *scores) {
   for (int i = 0; i < m->e; i++) row[i] = (float)((double)row[i] / sum);
 }
 
-/* Asks for n tokens from `first` on, of scores [m->n,e], with the room of n. */
+/* Asks for n tokens from `first` on, of scores [m->n,e], with the room of those that are valid. */
 static int ask(const measurement *m, int first, int n, const float *scores, uint8_t *chosen) {
   char message[CHOIR_PLUGIN_MESSAGE_BYTES];
-  choir_plugin_call call = ch_plugin_call(m->p, m->options, n, m->e, n, m->training, message);
+  int valid = 0;
+  for (int t = first; t < first + n; t++) valid += m->valid[t];
+  choir_plugin_call call = ch_plugin_call(m->p, m->options, n, m->e, valid, m->training, message);
   call.first = (uint64_t)first;
   call.tokens = m->p->given.reads ? m->tokens + first : NULL;
   call.scores = scores + (int64_t)first * m->e;
   call.state = m->state;
-  call.valid = m->valid;
+  call.valid = m->valid + first;
   return ch_plugin_choose(m->p, &call, chosen);
 }
 
@@ -78,14 +84,14 @@ static int may_look(const measurement *m, int t, int u) {
 }
 
 static int refuse(const measurement *m, int t, int u) {
-  static const char *const words[] = {"nowhere", "in_training", "back", "around"};
   char which[64];
   snprintf(which, sizeof which, u < 0 ? "are others when it is alone" : "change with the scores of token %d", u);
   return ch_error(
       CHOIR_ERROR_ARGUMENT,
       "router '%s' says that it looks %s, but the experts of token %d %s (%s, %d made-up tokens, %d experts): "
       "declare what it looks at, or mend it",
-      m->p->given.name, words[m->p->given.looks], t, which, m->training ? "in training" : "in evaluation", m->n, m->e);
+      m->p->given.name, ch_plugin_looks[m->p->given.looks], t, which, m->training ? "in training" : "in evaluation",
+      m->n, m->e);
 }
 
 /* Other scores for token u alone: no token that may not look at it has other experts. */
@@ -110,8 +116,11 @@ static int leave_alone(const measurement *m, int t) {
   return row_differs(m, t, m->first, m->second) ? refuse(m, t, -1) : CHOIR_OK;
 }
 
-static int measure_once(measurement *m) {
+/* In the second trial the last quarter is padding. */
+static int measure_once(measurement *m, int trial) {
+  int change = m->n <= FEW ? 1 : m->n / CHANGES;
   for (int t = 0; t < m->n; t++) draw_row(m, t, m->base);
+  for (int t = 0; t < m->n; t++) m->valid[t] = trial == 0 || t < m->n - m->n / 4;
   CH_TRY(ask(m, 0, m->n, m->base, m->first));
   CH_TRY(ask(m, 0, m->n, m->base, m->second));
   if (memcmp(m->first, m->second, (size_t)m->n * (size_t)m->e))
@@ -120,7 +129,7 @@ static int measure_once(measurement *m) {
                     "function of its arguments, random numbers too",
                     m->p->given.name);
   if (m->p->given.looks == CHOIR_LOOKS_AROUND) return CHOIR_OK;
-  for (int u = 0; u < m->n; u++) CH_TRY(change_one(m, u));
+  for (int u = 0; u < m->n; u += change) CH_TRY(change_one(m, u));
   for (int t = 0; t < m->n; t += 1 + m->n / 4) CH_TRY(leave_alone(m, t));
   return CHOIR_OK;
 }
@@ -131,22 +140,27 @@ static uint64_t case_of(const ch_router_spec *o, int n, int e) {
   return XXH64(o->own, sizeof o->own, XXH64(numbers, sizeof numbers, 1)) | 1;
 }
 
-int ch_plugin_measure(const ch_plugin *declared, const ch_router_spec *o, int n, int e) {
-  ch_plugin *p = (ch_plugin *)declared;
-  if (n > TOKENS) n = TOKENS;
-  uint64_t this_case = case_of(o, n, e);
-  if (n < 2 || __atomic_load_n(&p->sound, __ATOMIC_RELAXED) == this_case) return CHOIR_OK;
+static int measure(ch_plugin *p, const ch_router_spec *o, int n, int e) {
   measurement m;
   CH_TRY(measurement_new(p, o, n, e, &m));
   int code = CHOIR_OK;
   for (int i = 0; i < 2 * TRIALS && !code; i++) {
     m.rng = ch_rng_make((uint64_t)i, CH_STREAM_PROBE, 0);
     m.training = i % 2;
-    code = measure_once(&m);
+    code = measure_once(&m, i / 2);
   }
   free(m.base);
   free(m.first);
   free(m.state);
-  if (!code) __atomic_store_n(&p->sound, this_case, __ATOMIC_RELAXED);
   return code;
+}
+
+int ch_plugin_measure(const ch_plugin *declared, const ch_router_spec *o, int n, int e) {
+  ch_plugin *p = (ch_plugin *)declared;
+  uint64_t this_case = case_of(o, n > FEW ? MANY : n, e);
+  if (n < 2 || __atomic_load_n(&p->sound, __ATOMIC_RELAXED) == this_case) return CHOIR_OK;
+  CH_TRY(measure(p, o, n > FEW ? FEW : n, e));
+  if (n > FEW) CH_TRY(measure(p, o, MANY, e));
+  __atomic_store_n(&p->sound, this_case, __ATOMIC_RELAXED);
+  return CHOIR_OK;
 }

@@ -10,6 +10,8 @@
 #include "moe/route.h"
 #include "moe/routers/token_choice.h"
 
+const char *const ch_plugin_looks[] = {"nowhere", "in_training", "back", "around"};
+
 /* Tokens that one expert may take, of `valid` ones. Who looks at nobody cannot tell whether there is room. */
 static int capacity_of(const ch_plugin *p, const ch_router_spec *o, int valid, int e, int training) {
   double factor = ch_router_factor(o, training);
@@ -273,6 +275,14 @@ void ch_plugin_causal(ch_exec *x, const ch_route_args *a) {
   ch_plugin_route(x, &alone);
 }
 
+/* Another state on another rank would choose otherwise, sooner or later. */
+static int same_state(ch_exec *x, const ch_plugin *p, const double *state, size_t e) {
+  char what[80];
+  snprintf(what, sizeof what, "state of router '%s'", p->given.name);
+  const ch_fact facts[] = {{what, XXH64(state, e * sizeof *state, 0)}};
+  return CH_SAME(x->comm, facts);
+}
+
 /* What is wrong here ends the next pass. */
 void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
   const ch_plugin *p = ch_plugin_of(a->router);
@@ -289,17 +299,19 @@ void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
   char message[CHOIR_PLUGIN_MESSAGE_BYTES];
   choir_plugin_call call = ch_plugin_call(p, a->options, 0, a->e, 0, 1, message);
   call.state = before;
+  call.layer = a->kept.layer;
   int code = p->given.observe(p->given.context, &call, demand, state) ? said(p, &call) : CHOIR_OK;
   for (size_t i = 0; i < e; i++) {
     moved[i] = (real)state[i];
-    if (!code && !isfinite(state[i]))
-      code =
-          ch_error(CHOIR_ERROR_NUMERIC, "router '%s': its state of expert %d is %g", p->given.name, (int)i, state[i]);
+    if (!code && !isfinite(moved[i]))
+      code = ch_error(CHOIR_ERROR_NUMERIC, "router '%s': its state of expert %d is %g: must be a finite float",
+                      p->given.name, (int)i, state[i]);
   }
-  if (code)
-    ch_exec_refuse(ch_host(x), code);
-  else
-    ch_write(x, a->kept.state, moved, e * sizeof *moved);
+  code = ch_comm_agree(x->comm, code);
+  if (!code) code = same_state(x, p, state, e);
+  if (!code) return ch_write(x, a->kept.state, moved, e * sizeof *moved);
+  ch_error_in(code, "layer %d", a->kept.layer);
+  ch_exec_refuse(ch_host(x), code);
 }
 
 void ch_plugin_backward(ch_exec *x, const ch_route_args *a) {

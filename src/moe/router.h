@@ -114,6 +114,7 @@ typedef struct ch_router_kept {
   const real CH_DEV *thresholds; /* [e] running mean of cut-offs, which `causal` and by_threshold read; or NULL */
   real CH_DEV *state;            /* what `observe` folds this call into: thresholds [e], or the weight; or NULL */
   uint64_t observed;             /* calls that went into it before; 0: what it holds counts for nothing */
+  int layer;                     /* whose it is, for messages of `observe` after a step */
 } ch_router_kept;
 
 /* Factors of the gradients of the auxiliary loss and the z-loss, weights included. */

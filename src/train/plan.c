@@ -136,8 +136,15 @@ static int check_memory(const ch_trainer *t) {
       (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib, batch, less);
 }
 
+/* A router's loss by weight 0 looks like a router that learns nothing from it. */
+static void say_unweighed(const ch_router_spec *o) {
+  if (o->kind->own_loss && o->aux_loss_weight == 0)
+    ch_notice("router '%s' adds a loss, and model.router.aux_loss_weight is 0: it does not count", o->kind->name);
+}
+
 int ch_trainer_commit(ch_trainer *t) {
   choir_model *model = t->model;
+  say_unweighed(&model->config.model.router);
   CH_TRY(check_memory(t));
   CH_TRY(ch_model_commit_weights(model));
   CH_TRY(ch_model_make_gradients(model));

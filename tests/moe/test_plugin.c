@@ -108,8 +108,10 @@ static choir_trainer_result lossy_step(const char *router, const char *weight) {
 
 /* A loss of its own has the value, weight and gradient of the load-balancing loss that it repeats. */
 static void loss_of_its_own(void **state) {
-  choir_trainer_result own = lossy_step("own_balance", "10"), topk = lossy_step("topk", "10"),
-                       without = lossy_step("own_balance", "0");
+  choir_trainer_result own = lossy_step("own_balance", "10"), topk = lossy_step("topk", "10");
+  assert_null(strstr(choir_notices(), "adds a loss"));
+  choir_trainer_result without = lossy_step("own_balance", "0");
+  assert_non_null(strstr(choir_notices(), "router 'own_balance' adds a loss, and model.router.aux_loss_weight is 0"));
   assert_true(topk.aux_loss > 1 && fabs(own.aux_loss / topk.aux_loss - 1) < 1e-6);
   assert_true(fabs(own.gradient_norm / topk.gradient_norm - 1) < 1e-5);
   assert_true(fabs(without.gradient_norm / topk.gradient_norm - 1) > 1e-3 && without.aux_loss == 0);
@@ -237,22 +239,6 @@ static void ends_the_step(void **state) {
   choir_model_free(model);
 }
 
-/* Experts by the token's number alone, which is its own when it is measured alone, too. */
-static int draw(void *context, const choir_plugin_call *call, uint8_t *chosen) {
-  for (int t = 0; t < call->n; t++) chosen[t * call->e + (int)((call->first + (uint64_t)t) % (uint64_t)call->e)] = 1;
-  return 0;
-}
-
-static void draws_by_number(void **state) {
-  choir_plugin_router r = {.name = "lots", .summary = "", .looks = CHOIR_LOOKS_NOWHERE, .choices = 1, .choose = draw};
-  test_ok(choir_router_register(&r));
-  ch_router_spec o = test_router("lots");
-  float scores[N * E], gates[N * E];
-  fill_scores(scores, N, E, 5);
-  test_ok(
-      choir_route(&(choir_route_request){.config = test_config_of(&o), .n = N, .e = E, .scores = scores}, gates, 0));
-}
-
 static void refused(const choir_plugin_router *router, const char *message) {
   assert_int_equal(choir_router_register(router), CHOIR_ERROR_ARGUMENT);
   if (!strstr(choir_error_message(), message)) fail_msg("%s: %s", message, choir_error_message());
@@ -377,5 +363,5 @@ static void from_a_file(void **state) {
   assert_int_equal(choir_plugin_load("absent.so"), CHOIR_ERROR_IO);
 }
 
-TEST_MAIN(register_twins, NULL, same_matrix, same_training, loss_of_its_own, not_believed, ends_the_step,
-          draws_by_number, definitions, options, another_version, from_a_file)
+TEST_MAIN(register_twins, NULL, same_matrix, same_training, loss_of_its_own, not_believed, ends_the_step, definitions,
+          options, another_version, from_a_file)
