@@ -46,6 +46,14 @@ def described(made) -> dict:
     }
 
 
+def of_files(error: BaseException, files):
+    """The traceback from the first line of these files on, without choir's own; None: no line of them is in it."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename not in files:
+        trace = trace.tb_next
+    return trace
+
+
 def answer(asked: plugin.Asked, call: types.SimpleNamespace, read) -> bytes:
     """After a question: the choice for scores [n,e], valid [n] and state [e]; the state moved by demand [e] and state; or
     the loss of scores, valid and chosen [n,e], and its gradient."""
@@ -58,8 +66,9 @@ def answer(asked: plugin.Asked, call: types.SimpleNamespace, read) -> bytes:
         return struct.pack("=i", 0) + b"".join(part.tobytes() for part in (made if call.asks == LOSS else (made,)))
     except BaseException as error:  # sys.exit, too: the run ends with a message, and not with this process
         told = asked.told(error)
-        if told not in shown:  # every layer asks `observe`, before the run ends
-            traceback.print_exc()
+        trace = of_files(error, asked.files)
+        if trace and told not in shown:  # every layer asks `observe`, before the run ends
+            traceback.print_exception(type(error), error, trace)
         shown.add(told)
         return struct.pack("=i", 1) + told.ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")
 
@@ -88,10 +97,8 @@ def load(file: str) -> None:
         plugin.load_plugin(file)
     except Error as error:
         raised = error.__cause__ or error
-        trace = raised.__traceback__
-        while trace and trace.tb_frame.f_code.co_filename != file:
-            trace = trace.tb_next
-        traceback.print_exception(type(raised), raised, trace, limit=None if error.__cause__ else 1)
+        limit = None if error.__cause__ else 1
+        traceback.print_exception(type(raised), raised, of_files(raised, [file]), limit)
         sys.exit(1)
 
 

@@ -289,9 +289,12 @@ def router(
             fields.update(version=version or _text_version(function, observe, loss))
         for field, called in _callbacks(asked).items():
             fields[field] = ffi.callback(kinds[field], called, error=1)
-        native.fill(made, made, fields)
-        for i, option in enumerate(own):
-            native.fill(made, made.options[i], option)
+        try:
+            native.fill(made, made, fields)
+            for i, option in enumerate(own):
+                native.fill(made, made.options[i], option)
+        except OverflowError as error:
+            raise ArgumentError(f"router '{name}': a number of its definition is too large: {error}") from None
         native.check(lib.choir_router_register(made))
         _earlier.append(registered.get(name))  # with which a model may still run
         registered[name] = (made, asked)
@@ -311,7 +314,10 @@ def _run(path: str) -> None:
     try:
         runpy.run_path(path, run_name="choir_plugin")
         if not _loading[-1]:
-            raise FormatError(f"plug-in {path}: has no router: nothing in it stands under @choir.router(...)")
+            raise FormatError(
+                f"plug-in {path}: has no router: nothing in it stands under @choir.router(...), unless in a module that was "
+                "imported before"
+            )
     except (Error, KeyboardInterrupt):
         raise
     except BaseException as error:  # sys.exit, too, which would end the caller
