@@ -3,7 +3,7 @@ served alone, by four rules: thresholds; the router's best K; a predictor, from 
 loads as thresholds have, and where it finds that likelier than not (Mixture-of-Depths, 2404.02258; DiffMoE, 2503.14487).
 A line a model in alone.jsonl, which is not run again; the table of docs/causality.md. Takes PyTorch 2.
 
-Predictors are trained on models that are done, on 500 batches that these have not seen."""
+The models are trained first and stay as they are; a predictor is then trained on 500 batches that they have not seen."""
 
 import argparse
 import contextlib

@@ -47,7 +47,7 @@ def described(made) -> dict:
 
 
 def of_files(error: BaseException, files):
-    """The traceback from the first line of these files on, without choir's own; None: no line of them is in it."""
+    """The traceback without choir's own frames: from the first line in one of these files on. None: it has no such line."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename not in files:
         trace = trace.tb_next

@@ -21,7 +21,7 @@ Number = Union[float, Tuple[float, float, float], Tuple[float, float, float, str
 
 LOOKS = ("nowhere", "in_training", "back", "around")
 _GIVEN = ("scores", "valid", "capacity", "training")  # to every function, by place
-_ASKED = ("layer", "sequence_length", "seed", "first", "state", "choices")  # to one that has a parameter of that name
+_ASKED = ("layer", "sequence_length", "seed", "first", "state", "choices")  # by name, to functions that have such a parameter
 _TAKEN = (*_GIVEN, *_ASKED, "chosen", "demand")  # names of the call's arguments, which no option may have
 _KINDS = {  # of what a definition gives
     **dict.fromkeys(("name", "summary", "version"), (str, "a text")),

@@ -312,7 +312,7 @@ def from_pretrained(path: Any, **options: Any) -> nn.Module:
             "model with transformers, and convert it"
         )
     kind, said = getattr(transformers, config.architectures[0]), transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # its table of names that it does not know: what routers keep
+    transformers.logging.set_verbosity_error()  # it would print a table of tensors that it does not know: the state of routers
     try:
         model, found = kind.from_pretrained(path, output_loading_info=True, **options)
     finally:

@@ -175,7 +175,7 @@ class MoE(Keeper):
     def _of_none(self, x: Tensor, call: _Call) -> Tensor:
         """A batch without tokens is one of padding: other processes may wait for this one, and weights have gradients."""
         nobody = torch.zeros(1, dtype=torch.bool, device=x.device)
-        row = x.reshape(-1, self.d_model).sum(0, keepdim=True)  # 0, which has a gradient where x has one
+        row = x.reshape(-1, self.d_model).sum(0, keepdim=True)  # zeros that belong to the graph of x
         one = _Call(call.options, nobody.long(), nobody, None, 1, call.together, counts=False)
         out = self._of_rows(row, one)
         self.forget_graph()

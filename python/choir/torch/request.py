@@ -26,8 +26,8 @@ KNOWN = frozenset(
 
 
 class Options(types.SimpleNamespace):
-    """Of a router, by name; which of them it takes says most of what it is. (No properties: PyTorch 2.15 does not compile
-    them here.)"""
+    """The options of a router, by name, and facts about the router that follow from which options it takes. (These are
+    attributes: PyTorch 2.15 does not compile properties here.)"""
 
     def tell(self, router: str) -> None:
         takes = self.takes = frozenset(host.takes(router))

@@ -236,7 +236,7 @@ def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict, choice: Optio
     if q.name == "base":
         return held(torch.sigmoid(logits))
     gates = held(scores)
-    if q.name == "gshard_top2":  # of both choices, one of which may have found its expert full
+    if q.name == "gshard_top2":  # over both choices, even where the expert of one is full
         total = (scores.gather(1, made["choice"]) if choice is None else gates).sum(1, keepdim=True)
     elif q.options.normalize_gates:
         total = gates.sum(1, keepdim=True)
