@@ -50,6 +50,13 @@ class Runs:
         weights[self.arms.index(arm)], weights[self.arms.index(other)] = 1, -1
         return contrast(self.table, weights)
 
+    def plain(self, claim):
+        """The same from the claim's own pairs of runs: a variance of its own."""
+        if claim.get("equal"):
+            return self.by_thresholds()
+        one, other = (self.lines[claim[key]] for key in ("rival", "arm"))
+        return of_values([final(one[seed]) - final(other[seed]) for seed in sorted(one.keys() & other.keys())])
+
     def by_thresholds(self):
         """The loss of EC over the batch by thresholds minus that by its own routing."""
         runs = self.lines.get(BASE, {}).values()
@@ -104,27 +111,45 @@ def status(claim, estimate, p):
     low, high = estimate.interval()
     inside = abs(estimate.mean) < PLAN["margin"] if claim.get("equal") else estimate.mean > 0
     if p < 0.05:
-        return "holds" if inside else "contradicted"
+        return "confirmed" if inside else "refuted"
     within = not claim.get("equal") and -PLAN["margin"] < low and high < PLAN["margin"]
-    return f"level within {PLAN['margin']:g}" if within else "not resolved"
+    return f"level within {PLAN['margin']:g}" if within else "inconclusive"
+
+
+def side(claim, estimate):
+    """The p of one claim, not corrected."""
+    return estimate.p_side(-PLAN["margin"], PLAN["margin"]) if claim.get("equal") else estimate.p()
+
+
+def shown(p):
+    return f"{p:.2g}" if p >= 0.001 else "< 0.001"
 
 
 def claims_table(runs):
     """Claims that can be judged; p is corrected for all claims of the plan, where those without runs count as p 1."""
-    found, margin = [runs.claim(claim) for claim in PLAN["claims"]], PLAN["margin"]
-    ps = holm(
-        [
-            1.0 if e is None else e.p_side(-margin, margin) if claim.get("equal") else e.p()
-            for claim, e in zip(PLAN["claims"], found)
-        ]
-    )
+    found = [runs.claim(claim) for claim in PLAN["claims"]]
+    ps = holm([1.0 if e is None else side(claim, e) for claim, e in zip(PLAN["claims"], found)])
     run = [one for one in zip(PLAN["claims"], found, ps) if one[1] is not None]
-    yield f"Of the {len(found)} claims of the plan {len(run)} can be judged."
+    yield f"Of the {len(found)} claims of the plan {len(run)} have their runs."
     if run:
-        yield "\n| claim | lead, or loss by thresholds above own routing | p | status |\n|---|--:|--:|--:|"
+        yield ("\n| claim | difference, or loss with thresholds above own routing | p: pooled / plain pairs | p, Holm | result |"
+               "\n|---|--:|--:|--:|--:|")  # fmt: skip
     for claim, estimate, p in run:
-        shown = f"{p:.2g}" if p >= 0.001 else "< 0.001"
-        yield f"| {claim['text']} | {interval(estimate)} | {shown} | {status(claim, estimate, p)} |"
+        alone = [side(claim, e) for e in (estimate, runs.plain(claim))]
+        yield (f"| {claim['text']} | {interval(estimate)} | {' / '.join(map(shown, alone))} | {shown(p)} | "
+               f"{status(claim, estimate, p)} |")  # fmt: skip
+
+
+def quarters_table(runs):
+    """After each quarter of the steps: how much higher the dense model's loss is than that of EC over the batch."""
+    dense, base = runs.lines.get("dense", {}), runs.lines.get(BASE, {})
+    seeds = sorted(dense.keys() & base.keys())
+    yield "| steps | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean (95 % CI, plain pairs) |"
+    yield "|--:|" + "--:|" * (len(seeds) + 1)
+    for steps in (*sorted(map(int, base[seeds[0]]["curve"])), base[seeds[0]]["steps"]):
+        losses = [[run["curve"].get(str(steps), final(run)) for run in (dense[seed], base[seed])] for seed in seeds]
+        above = [one - other for one, other in losses]
+        yield f"| {steps} | " + " | ".join(f"{value:+.4f}" for value in above) + f" | {interval(of_values(above))} |"
 
 
 def noise_table(runs):
@@ -188,6 +213,7 @@ def figure(runs):
 def page(text, runs):
     """The page with its tables made anew."""
     tables = (("state", state, runs), ("arms", arms_table, runs), ("claims", claims_table, runs), ("noise", noise_table, runs),
+              ("quarters", quarters_table, runs), ("quarters of 2,000", quarters_table, Runs("longer")),
               *((name, arms_table, Runs(name)) for name in ("lower", "longer", "half", "glyphs")))  # fmt: skip
     for name, table, source in tables:
         text = put(text, "\n".join(table(source)) + "\n", of=f"lab/images {name}")

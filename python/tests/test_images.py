@@ -49,9 +49,9 @@ class Study(unittest.TestCase):
 
     def test_one_rule_for_a_yes_and_a_no(self):
         estimate, less = self.report.of_values([0.002, 0.0021, 0.0022]), {"text": "", "arm": "a", "rival": "b"}
-        for claim, expected in ((less, "holds"), ({**less, "equal": True}, "contradicted")):
+        for claim, expected in ((less, "confirmed"), ({**less, "equal": True}, "refuted")):
             plan = {**self.report.PLAN, "claims": [claim]}
-            runs = unittest.mock.Mock(claim=lambda claim: estimate)
+            runs = unittest.mock.Mock(claim=lambda claim: estimate, plain=lambda claim: estimate)
             with unittest.mock.patch.object(self.report, "PLAN", plan):
                 self.assertIn(f"| {expected} |", "\n".join(self.report.claims_table(runs)))
 

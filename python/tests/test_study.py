@@ -93,7 +93,7 @@ class Whole(unittest.TestCase):
         self.assertIn("2 seeds of 2 arms find a true difference of", self.out)
         own = testing.run().parent / "whole" / "two-scale"
         page = (own / "report.html").read_text()
-        for text in ("Two &lt;arms&gt;", "excluded", "<svg", "prefers-color-scheme", "Holm",
+        for text in ("Two &lt;arms&gt;", "refuted", "<svg", "prefers-color-scheme", "Holm",
                      'data-head="verdict"'):  # fmt: skip
             self.assertIn(text, page)
         self.assertIn("<meta http-equiv=Content-Security-Policy content=\"default-src 'none';", page)

@@ -222,14 +222,14 @@ class Pages(unittest.TestCase):
         self.assertIn(f" {statistics.detectable(deviation, 2, 1):.4f} nats between an arm", report.power_seen(self.study))
         self.study.seeds, self.study.arms = 4, [*self.study.arms, None]
         self.assertIn(f" {statistics.detectable(0.02, 4, 6):.4f} nats four times out of five", report.power(self.study))
-        claim = claims.Finding({"text": "t", "kind": "loss"}, Estimate(0.1, 0.1, 20, 8), 0.3, 0.6, "open")
+        claim = claims.Finding({"text": "t", "kind": "loss"}, Estimate(0.1, 0.1, 20, 8), 0.3, 0.6, "inconclusive")
         row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
         self.assertEqual(row[2:4], ["0.1000 (-0.1086 to 0.3086) nats", "0.3 / 0.6"])
         claim.claim.update(arm="a", rival="b")  # the table of arms has a less b
         row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
         self.assertEqual(row[2], "b - a: 0.1000 (-0.1086 to 0.3086) nats")
         self.assertEqual(claims.label({"kind": "accuracy", "arm": "a", "rival": "b"}), "a - b, accuracy")
-        self.assertEqual(row[4], "open")
+        self.assertEqual(row[4], "inconclusive")
         self.assertEqual(report.markdown(["a", "b"], [["x|y", "1"]]), "| a | b |\n| --- | --: |\n| x\\|y | 1 |\n")
         self.assertEqual([jobs.duration(s) for s in (59, 125, 3660)], ["0:59 min", "2:05 min", "1:01 h"])
 
@@ -262,6 +262,8 @@ class Findings(unittest.TestCase):
             self.assertAlmostEqual(finding.estimate.mean, mean, msg=claim)
         self.assertAlmostEqual(made[0].estimate.error, 3 / math.sqrt(2))
         self.assertEqual([f.corrected for f in made], statistics.holm([f.p for f in made]))
+        self.assertAlmostEqual(made[0].plain_p, Estimate(0.45, 0.05, 1, 2).p())  # of 0.5 and 0.4 alone
+        self.assertGreater(made[0].p, made[0].plain_p)
 
 
 class Verdicts(unittest.TestCase):
@@ -276,30 +278,30 @@ class Verdicts(unittest.TestCase):
 
     def test_one_rule(self):
         self.assertEqual(self.verdict(1, 0.1), "confirmed")
-        self.assertEqual(self.verdict(-1, 0.1), "excluded")
-        self.assertEqual(self.verdict(0.1, 0.1), "open")
-        self.assertEqual([self.verdict(0.3, 0.1, among) for among in (0, 20)], ["confirmed", "open"])
-        self.assertEqual([self.verdict(-0.3, 0.1, among) for among in (0, 20)], ["excluded", "open"])  # a no as a yes
-        self.assertEqual(self.verdict(1, 0.1, figure=2), "excluded")
-        self.assertEqual(self.verdict(1, 0.1, figure=1.1), "open")
+        self.assertEqual(self.verdict(-1, 0.1), "refuted")
+        self.assertEqual(self.verdict(0.1, 0.1), "inconclusive")
+        self.assertEqual([self.verdict(0.3, 0.1, among) for among in (0, 20)], ["confirmed", "inconclusive"])
+        self.assertEqual([self.verdict(-0.3, 0.1, among) for among in (0, 20)], ["refuted", "inconclusive"])  # a no as a yes
+        self.assertEqual(self.verdict(1, 0.1, figure=2), "refuted")
+        self.assertEqual(self.verdict(1, 0.1, figure=1.1), "inconclusive")
         self.assertEqual(self.verdict(3, 0.1, figure=2), "confirmed")  # more than the paper has
-        self.assertEqual(self.verdict(0.4, 0.01, kind="share", null=0.5), "excluded")
+        self.assertEqual(self.verdict(0.4, 0.01, kind="share", null=0.5), "refuted")
         one = claims.Finding({"kind": "loss"}, Estimate(1, 1, 0, 1))
         claims.correct([one])
         self.assertEqual(one.verdict, "one seed")
 
     def test_ranges(self):
         self.assertEqual(self.verdict(0, 0.01, margin=0.1), "confirmed")
-        self.assertEqual(self.verdict(0.09, 0.01, margin=0.1), "open")
-        self.assertEqual(self.verdict(0.3, 0.01, margin=0.1), "excluded")
+        self.assertEqual(self.verdict(0.09, 0.01, margin=0.1), "inconclusive")
+        self.assertEqual(self.verdict(0.3, 0.01, margin=0.1), "refuted")
         self.assertEqual(self.verdict(0.3, 0.01, about=[0.2, 0.4]), "confirmed")
-        self.assertEqual(self.verdict(0.5, 0.01, about=[0.2, 0.4]), "excluded")
+        self.assertEqual(self.verdict(0.5, 0.01, about=[0.2, 0.4]), "refuted")
 
     def test_times_are_logarithms(self):
-        self.assertEqual(self.verdict(math.log(1.5), 0.01, kind="steps", figure=2), "excluded")
-        self.assertEqual(self.verdict(math.log(0.5), 0.01, kind="steps"), "excluded")
+        self.assertEqual(self.verdict(math.log(1.5), 0.01, kind="steps", figure=2), "refuted")
+        self.assertEqual(self.verdict(math.log(0.5), 0.01, kind="steps"), "refuted")
         self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", about=[1.2, 1.4]), "confirmed")
-        self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", margin=0.2), "excluded")
+        self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", margin=0.2), "refuted")
         self.assertEqual(self.verdict(-math.log(1.15), 0.01, kind="step_time", margin=0.2), "confirmed")
 
     def test_what_a_row_is_called(self):
@@ -341,24 +343,32 @@ class Verdicts(unittest.TestCase):
         self.assertAlmostEqual(steps, -0.5 * math.log(2))
         np.testing.assert_allclose(np.subtract(waiting, steps), np.log([1, 1.6, 8**0.5]))
 
-    def test_leads_grow_with_size(self):
-        """A lead of 0.02 nats a doubling, over two widths and three budgets, with a seed that lacks a run."""
+    def test_leads_grow_with_tokens_and_with_width(self):
+        """A lead of 0.02 nats a doubling of tokens and of -0.01 a doubling of FLOPs per token, over two widths and three
+        budgets, with a seed that lacks a run. One slope through both would be between them."""
         flops = {"arm": 1e6, "rival": 1.1e6, "arm, wide": 4e6, "rival, wide": 4.1e6}
 
         def final(name, seed, steps):
-            lead = 0.02 * math.log2(flops[name] * steps) if "arm" in name else 0
+            lead = 0.02 * math.log2(steps) - 0.01 * math.log2(flops[name]) if "arm" in name else 0
             missing = seed == 3 and name == "arm, wide" and steps == 2000
             return None if missing else {"train_flops_per_token": flops[name], "final": {"causal": {"loss": 5 + seed - lead}}}
 
+        pair = {"kind": "growth", "arm": "arm", "rival": "rival", "wider": [["arm, wide", "rival, wide"]]}
         study = types.SimpleNamespace(
             arms=[types.SimpleNamespace(name=name) for name in flops], steps=[1000, 2000, 4000], seeds=3, final=final,
             lacking=lambda arm: {}, scale={"chaos": 0.1},
-            recipe={"claims": [{"kind": "growth", "arm": "arm", "rival": "rival", "wider": [["arm, wide", "rival, wide"]]}]},
+            recipe={"claims": [{**pair, "over": over} for over in ("tokens", "width")]},
         )  # fmt: skip
-        made = claims.Claims(study).findings[0].estimate
-        self.assertAlmostEqual(made.mean, 0.02)
-        self.assertEqual(made.count, 2)
-        self.assertAlmostEqual(made.error, 0.1 / math.sqrt(10) / math.sqrt(2))  # doublings 0 to 4: squares about 2 sum to 10
+        found = claims.Claims(study).findings
+        tokens, width = (f.estimate for f in found)
+        self.assertAlmostEqual(tokens.mean, 0.02)
+        self.assertAlmostEqual(width.mean, -0.01)
+        self.assertEqual(tokens.count, 2)
+        self.assertAlmostEqual(tokens.error, 0.1 / math.sqrt(4) / math.sqrt(2))  # doublings -1, 0, 1, twice
+        self.assertAlmostEqual(width.error, 0.1 / math.sqrt(6) / math.sqrt(2))  # doublings -1 and 1, three times each
+        self.assertLess(found[0].plain_p, found[0].p)  # no floor
+        self.assertEqual([claims.label(f.claim) for f in found], ["rival - arm per doubling of tokens",
+                                                                  "rival - arm per doubling of FLOPs through width"])  # fmt: skip
 
 
 if __name__ == "__main__":

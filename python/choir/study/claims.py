@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from typing import Any, Optional
@@ -27,6 +28,7 @@ class Finding:
     p: float = 1.0
     corrected: float = 1.0
     verdict: str = "not measured"
+    plain_p: float = 1.0  # of the paired differences of this claim alone: no pooled variance, no floor
 
     @property
     def logarithmic(self) -> bool:
@@ -65,7 +67,28 @@ class Claims:
         measured = [f for f in self.findings if f.estimate]
         for f in measured:
             f.p = f.estimate.p_side(*f.range)
+            plain = self._plain(f.claim)
+            f.plain_p = plain.p_side(*f.range) if plain else 1.0
         correct(measured)
+
+    @property
+    def _chaos(self) -> float:
+        """The least standard deviation that is believed of a difference between two runs."""
+        return self.study.scale.get("chaos", 0.0)
+
+    def _plain(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        """The estimate from this claim's own pairs: a variance from its differences, seed by seed, and no floor."""
+        if claim["kind"] in ("loss", "accuracy", "probe"):
+            loss = claim["kind"] == "loss"
+            weights = self._weights(claim) * (1 if loss else -1)
+            table = self.study.table(self.study.steps[-1]) if loss else self.tuned[claim["kind"]]
+            return statistics.of_values(weights[weights != 0] @ table[weights != 0])
+        if claim["kind"] == "optimum":
+            return None  # its rates differ in which seeds they have
+        bare = copy.copy(self)
+        bare.study = copy.copy(self.study)
+        bare.study.scale = {**self.study.scale, "chaos": 0.0}
+        return getattr(bare, "_" + claim["kind"])(claim)
 
     def _say_missing(self, f: Finding) -> None:
         """A search for rates that lacks a run may have chosen the wrong rate: nothing is concluded from it."""
@@ -85,8 +108,7 @@ class Claims:
 
     def _loss(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """How much lower the arm ends than its rival."""
-        floor = self.study.scale.get("chaos", 0.0)
-        return statistics.contrast(self.study.table(self.study.steps[-1]), self._weights(claim), floor)
+        return statistics.contrast(self.study.table(self.study.steps[-1]), self._weights(claim), self._chaos)
 
     def _optimum(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """The same at the lowest point of each one's parabola over rates, which seed 1 places and all seeds measure."""
@@ -100,7 +122,7 @@ class Claims:
                 ends = [study.result(claim[key], rate, seed, study.steps[-1]) for seed in range(1, study.seeds + 1)]
                 rows.append([end["final"]["causal"]["loss"] if end and part else math.nan for end in ends])
                 weights.append(sign * part)
-        made = statistics.contrast(np.array(rows), weights, study.scale.get("chaos", 0.0))
+        made = statistics.contrast(np.array(rows), weights, self._chaos)
         most = int(np.isfinite(rows).sum(axis=1).max())  # seeds of the rate with most of them
         return made and dataclasses.replace(made, count=most)
 
@@ -118,7 +140,7 @@ class Claims:
             return None
         last = np.nanmean(curves[[arm, rival]], axis=(0, 1))[-2:] if len(study.steps) > 1 else [1, 0]
         slope = (last[0] - last[-1]) / math.log(study.steps[-1] / study.steps[-2]) if len(study.steps) > 1 else 1
-        return statistics.of_values(found + more, study.scale.get("chaos", 0.0) / slope if slope > 0 else 0.0)
+        return statistics.of_values(found + more, self._chaos / slope if slope > 0 else 0.0)
 
     def _waiting(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """The same by a clock on which a step takes what its fullest device takes."""
@@ -161,19 +183,24 @@ class Claims:
         return statistics.of_values(gaps[1] - gaps[0]) if len(study.steps) > 1 else None
 
     def _growth(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """By how much the arm's lead rises by a doubling of the FLOPs of training: the slope of a straight line through
-        the sizes and budgets, seed by seed."""
-        study, slopes, spread = self.study, [], 0.0
+        """By how much the arm's lead rises with a doubling of the tokens of training, or of the FLOPs per token through
+        width: one of the two slopes of a plane through all budgets and sizes, seed by seed."""
+        study, slopes, factor = self.study, [], 0.0
         points = [(*pair, n) for pair in [(claim["arm"], claim["rival"]), *claim["wider"]] for n in study.steps]
         for seed in range(1, study.seeds + 1):
             ends = [(study.final(arm, seed, n), study.final(rival, seed, n)) for arm, rival, n in points]
             if not all(arm and rival for arm, rival in ends):
                 continue
-            doublings = [math.log2(arm["train_flops_per_token"] * point[2]) for (arm, _), point in zip(ends, points)]
+            axes = {
+                "tokens": [math.log2(n) for _, _, n in points],
+                "width": [math.log2(arm["train_flops_per_token"]) for arm, _ in ends],
+            }
+            plane = np.column_stack([axes[claim["over"]], *(axes[k] for k in axes if k != claim["over"]), np.ones(len(points))])
             leads = [rival["final"]["causal"]["loss"] - arm["final"]["causal"]["loss"] for arm, rival in ends]
-            slopes.append(np.polyfit(doublings, leads, 1)[0])
-            spread = float(np.std(doublings)) * math.sqrt(len(doublings))
-        return statistics.of_values(slopes, study.scale.get("chaos", 0.0) / spread if spread else 0.0)
+            inverse = np.linalg.pinv(plane)
+            slopes.append(inverse[0] @ leads)
+            factor = float(np.linalg.norm(inverse[0]))  # the deviation of the slope, of that of a lead
+        return statistics.of_values(slopes, self._chaos * factor)
 
     def _accuracy(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """How many points the arm's average over tasks is above its rival's."""
@@ -187,7 +214,7 @@ class Claims:
         arm = foreign.losses(self.study, claim["arm"], claim["texts"], claim.get("routing"))
         rival = foreign.losses(self.study, claim["rival"], claim["texts"], claim.get("rival_routing"))
         chaotic = claim["arm"] != claim["rival"]
-        return statistics.of_values(rival - arm, self.study.scale.get("chaos", 0.0) if chaotic else 0.0)
+        return statistics.of_values(rival - arm, self._chaos if chaotic else 0.0)
 
 
 def correct(findings: list[Finding]) -> None:
@@ -195,7 +222,7 @@ def correct(findings: list[Finding]) -> None:
     for f, corrected in zip(findings, statistics.holm([f.p for f in findings])):
         f.corrected = corrected
         inside = f.range[0] < f.estimate.mean < f.range[1]
-        seen = ("confirmed" if inside else "excluded") if corrected < statistics.LEVEL else "open"
+        seen = ("confirmed" if inside else "refuted") if corrected < statistics.LEVEL else "inconclusive"
         f.verdict = seen if f.estimate.freedom > 0 else "one seed"
 
 
@@ -213,7 +240,7 @@ def label(claim: dict[str, Any]) -> str:
         "optimum": " at the lowest points of parabolas", "steps": ", steps to one loss", "seconds": ", seconds to one loss",
         "waiting": f", time to one loss on {claim.get('devices')} devices",
         "step_time": ", seconds of a step", "text": f" on {', '.join(claim.get('texts', []))}",
-        "growth": " by a doubling of FLOPs", "gap": "causal - own routing", "gap_growth": "growth of causal - own routing",
+        "growth": f" per doubling of {'FLOPs through width' if claim.get('over') == 'width' else 'tokens'}", "gap": "causal - own routing", "gap_growth": "growth of causal - own routing",
         "over_capacity": "asked of the fullest expert above its capacity", "accuracy": ", accuracy", "probe": ", probe",
     }.get(kind, "")  # fmt: skip
     if not rival:

@@ -97,12 +97,15 @@ def _budgets(study: Study) -> str:
 
 
 def _found(groups: list[Group], row: list[str]) -> Finding:
-    """What a plan names by its group and its claim."""
+    """What a plan names by its group and its claim; "negated": with the arm and its rival exchanged."""
+    title, claim, *negated = row
+    if negated not in ([], ["negated"]):
+        raise StudyError(f"lab/claims.json: '{negated[0]}' of '{claim}' is not 'negated'")
     for group in groups:
         for f in group.findings:
-            if [group.title, f.claim["text"]] == row and f.estimate:
-                return f
-    raise StudyError(f"lab/claims.json: no group '{row[0]}' with a number for '{row[1]}'")
+            if (group.title, f.claim["text"]) == (title, claim) and f.estimate:
+                return dataclasses.replace(f, estimate=f.estimate.negated()) if negated else f
+    raise StudyError(f"lab/claims.json: no group '{title}' with a number for '{claim}'")
 
 
 def answers(plan: dict[str, Any], groups: list[Group], store: Store, first: bool = False) -> str:
@@ -114,7 +117,7 @@ def answers(plan: dict[str, Any], groups: list[Group], store: Store, first: bool
         numbers = [number(_found(groups, row)) for row in one.get("rows", [])]
         if one.get("readme") or not first:
             rows.append([one["question"], one["answer"].format(*numbers, **facts)])
-    table = report.markdown(["question", "answer so far"], rows).replace("--:", "---")
+    table = report.markdown(["question", "answer"], rows).replace("--:", "---")
     return table if first else table.replace("](docs/", "](")
 
 
@@ -122,18 +125,19 @@ def primary_rows(groups: list[Group]) -> str:
     rows = []
     for group in groups:
         for f in group.findings if group.primary else []:
-            found = ["no run yet", "", "planned", ""]
+            found = ["no run yet", "", "", "planned", ""]
             if f.estimate:
-                found = [number(f), f"{f.corrected:.2g}", f.verdict, str(f.estimate.count)]
+                found = [number(f), f"{f.p:.2g} / {f.plain_p:.2g}", f"{f.corrected:.2g}", f.verdict, str(f.estimate.count)]
             rows.append([f.claim["text"], f.claim.get("paper", ""), *found])
-    return report.markdown(["claim", "other paper", "here, 95 %", "p, Holm", "verdict", "seeds"], rows)
+    head = ["claim", "other paper", "here, 95 % CI", "p: pooled / plain pairs", "p, Holm", "result", "seeds"]
+    return report.markdown(head, rows)
 
 
 def claims_page(root: pathlib.Path, plan: dict[str, Any], groups: list[Group], store: Store) -> str:
     """docs/claims.md: the written page, with its two tables made anew."""
     text = _files.read_text(root / "docs" / "claims.md")
     regimes = "".join(
-        f"{group.title}: {group.study.scale['name']}, {_budgets(group.study)} M tokens; rates {_tried(group.study)}.\n"
+        f"{group.title}: {group.study.scale['name']}, {_budgets(group.study)} M tokens; learning rates {_tried(group.study)}.\n"
         for group in groups if group.primary
     )  # fmt: skip
     text = put(text, primary_rows(groups) + "\n" + textwrap.fill(regimes, 120) + "\n", "primary")
@@ -149,7 +153,7 @@ def forest(plan: dict[str, Any], groups: list[Group]) -> str:
             if report.UNITS[f.claim["kind"]] == "nats" and f.estimate.freedom > 0:
                 tokens = group.study.steps[-1] * group.study.step_tokens(group.study.arms[0].name) / 1e6
                 at = f"{group.study.scale['name']}, {tokens:.3g} M at {_taken(group.study, f, ' and ')}"
-                rows[f"{label(f.claim)}; {at}"] = f.estimate
+                rows[f"{label(f.claim)}; {at}"] = f.estimate.negated() if row[2:] else f.estimate  # as all comparisons have it
     return figures.forest(rows)
 
 

@@ -123,6 +123,8 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
                 raise StudyError(f"{path}: claims[{number}].wider: '{name}' is none of: {', '.join(sorted(known))}")
         if (claim["kind"] == "growth") != ("wider" in claim):
             raise StudyError(f"{path}: claims[{number}]: 'wider' (pairs of arm and rival) is what kind 'growth' takes, and needs")
+        if (claim["kind"] == "growth") != ("over" in claim):
+            raise StudyError(f"{path}: claims[{number}]: 'over' (tokens or width) is what kind 'growth' takes, and needs")
         if (claim["kind"] == "waiting") != ("devices" in claim):
             raise StudyError(f"{path}: claims[{number}]: 'devices' (8, 16 or 32) is what kind 'waiting' takes, and needs")
         times = [claim[key] for key in ("figure", "null") if key in claim] + claim.get("about", [])

@@ -31,6 +31,9 @@ class Estimate:
         half = stats.t.ppf(1 - level / 2, self.freedom) * self.error if self.freedom > 0 else math.inf
         return self.mean - half, self.mean + half
 
+    def negated(self) -> Estimate:
+        return dataclasses.replace(self, mean=-self.mean)
+
     def p(self, null: float = 0.0) -> float:
         """Two-sided, against a mean of `null`."""
         if not self.freedom > 0:
