@@ -325,10 +325,32 @@ class Around(TorchTest):
             (routes + 7, "there are 8"),
             (routes.float(), "must be integers"),
             (routes[0], "must be integers"),
-            (torch.zeros(2, 3, 2, dtype=torch.long), "twice"),
+            (torch.tensor([[[1, 2], [3, 4]], [[1, 2], [7, 7]]]), "names expert 7 twice for token 1 in layer 1"),
+            (torch.tensor([[[1, 2]], [[0, 0]]]), "names expert 0 twice for token 1 in layer 0; .*-1 where a token has no record"),
         ):
             with self.assertRaisesRegex(choir.ArgumentError, why):
                 self.torch.recorded(bad, 8)
+        routes = torch.tensor([[[0, 0], [0, 1]], [[0, 0], [2, 0]]])  # vLLM: layer 0 is dense
+        self.assertEqual([int(layer.sum()) for layer in self.torch.recorded(routes, 8)], [0, 4])
+        self.assertEqual(int(self.torch.recorded(routes[:, :, :1], 8)[0].sum()), 2)  # of one number 0 is expert 0
+
+    def test_records_are_written(self):
+        """What the last forward chose, the highest gate first, and -1 for what is not there; `recorded` reads it."""
+        plain = torch.nn.Linear(16, 16, device=DEVICE)
+        for routers in (("topk", "topk"), ("expert_choice", "topk")):
+            layers = [self.layer(router, **({"top_k": 3} if router == "topk" else {})) for router in routers]
+            model = torch.nn.Sequential(layers[0], plain, layers[1])
+            model(self.x)
+            record = self.torch.routed_experts(model)
+            self.assertEqual((record.dtype, tuple(record.shape[:2])), (torch.int32, (64, 2)))
+            for i, layer in enumerate(layers):
+                routing, row = layer.routing, record[:, i].long()
+                self.assertTrue(torch.equal(self.torch.recorded(record, 8)[i].to(DEVICE), routing.taken))
+                gates = routing.gates.gather(1, row.clamp(min=0)).masked_fill(row < 0, 0)
+                self.assertTrue(bool((gates.diff(dim=1) <= 0).all()))
+        layers[0](self.x[:1])
+        with self.assertRaisesRegex(choir.ArgumentError, "routed .* tokens; a record has as many in each"):
+            self.torch.routed_experts(model)
 
     def test_what_a_refused_forward_leaves(self):
         layer = self.layer("bias_balanced")

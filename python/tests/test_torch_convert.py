@@ -256,6 +256,34 @@ class Converted(TorchTest):
         self.assertGreater(float((model(self.ids, taken=taken.roll(1, -1)).logits - wanted).detach().abs().max()), 1e-3)
         torch.testing.assert_close(model(self.ids).logits, wanted)
 
+    def record(self, model):
+        """The model's routing record [B,T,layers,K], and its logits."""
+        logits = model(self.ids).logits
+        return self.torch.routed_experts(model).view(3, 12, -1, 2), logits
+
+    def test_records_of_all_layers(self):
+        """Engines record all layers of the model, dense ones too: their rows are left out, whatever they hold."""
+        for dense in ([0], [1], [0, 2], []):
+            model = self.model("Qwen3Moe", num_hidden_layers=3, mlp_only_layers=dense, num_experts_per_tok=2)
+            record, wanted = self.record(self.torch.convert(model))
+            moe = [layer for layer in range(3) if layer not in dense]
+            self.assertEqual((record.shape, model.model.choir_layers), ((3, 12, 3, 2), (tuple(moe), 3)))
+            self.assertTrue(bool((record[:, :, dense] == -1).all()))
+            self.assertTrue(bool((record[:, :, moe] >= 0).all()))
+            for filled in ([0, 0], [0, 1], [-1, -1]):  # vLLM's, anything, SGLang's
+                given = record.clone()
+                given[:, :, dense] = torch.tensor(filled, dtype=torch.int32)
+                torch.testing.assert_close(model(self.ids, taken=self.torch.recorded(given, 8)).logits, wanted)
+            torch.testing.assert_close(model(self.ids, taken=self.torch.recorded(record[:, :, moe], 8)).logits, wanted)
+            for rows in (record[:, :, :1], record.repeat(1, 1, 2, 1)):
+                if rows.shape[2] != len(moe):
+                    with self.assertRaisesRegex(choir.ArgumentError, f"taken has {rows.shape[2]} layers; it must have {len(moe)}, one per MoE"):
+                        model(self.ids, taken=self.torch.recorded(rows, 8))
+            if dense == [0]:
+                twin = copy.deepcopy(model)
+                torch.testing.assert_close(twin(self.ids, taken=self.torch.recorded(record, 8)).logits, wanted)
+                self.assertFalse(hasattr(self.torch.revert(twin).model, "choir_layers"))
+
     def test_copies(self):
         model = self.converted("Mixtral")
         for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

@@ -125,6 +125,23 @@ class Models(TorchTest):
         with self.assertRaisesRegex(choir.ArgumentError, "4 experts for each of the 3 tokens"):
             choir.torch.MoE(8, 16, 4)(torch.randn(3, 8), taken=torch.ones(2, 4, dtype=torch.bool))
 
+    def test_records_of_all_layers(self):
+        """A record of all layers of the model, as engines make it, is mapped to its MoE layers; another length is refused."""
+        tokens = torch.randint(0, 320, (4, 32))
+        for router in ("expert_choice", "topk"):
+            model = self._model(**{"layers": 3, "moe_every": 2, "router.name": router})
+            wanted = model(tokens)
+            record = self.torch.routed_experts(model)
+            self.assertEqual((tuple(record.shape[:2]), model.choir_layers), ((128, 3), ((1,), 3)))
+            self.assertTrue(bool((record[:, [0, 2]] == -1).all()))
+            taken = self.torch.recorded(record.view(4, 32, 3, -1), 8)
+            for given in (taken, taken[1:2]):
+                torch.testing.assert_close(model(tokens, given), wanted)
+            with self.assertRaisesRegex(choir.ArgumentError, "taken has 2 layers; it must have 1, .* or 3, one per layer"):
+                model(tokens, taken[:2])
+        with self.assertRaisesRegex(choir.ArgumentError, "no routing yet"):
+            self.torch.routed_experts(self._model())
+
     def test_tokens_and_configs_as_choir_has_them(self):
         """Ids of 32 bits, which a tokenizer gives; and a config that is set anew is not the model's."""
         config = choir.Config(vocab_size=320, **testing.CONFIG)

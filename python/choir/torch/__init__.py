@@ -8,7 +8,7 @@ import importlib
 
 from .convert import convert
 from .layer import ExpertChoice, MoE, TokenChoice
-from .recorded import recorded
+from .recorded import recorded, routed_experts
 from .request import Routing
 from .routers import route
 from .state import start_step, update_routers
@@ -30,6 +30,7 @@ __all__ = [
     "recorded",
     "revert",
     "route",
+    "routed_experts",
     "start_step",
     "stats",
     "trainer_callback",

@@ -18,6 +18,7 @@ from ..routing import takes
 from . import compat
 from .experts import Experts, Gate
 from .layer import MoE
+from .recorded import moe_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -145,6 +146,8 @@ def _tell(module: nn.Module, args: tuple, kwargs: dict):
     """Of a model: the padding of its mask, and the keyword `taken`, go with the keywords that its layers hand on."""
     mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
     valid, taken = _valid_of(mask, kwargs), kwargs.pop("taken", None)
+    if taken is not None:
+        taken = moe_rows(taken, *module.choir_layers)
     position = kwargs.get("position_ids", args[2] if len(args) > 2 else None) if mask is None else None
     ids = kwargs.get("input_ids", args[0] if args else None)
     if mask is None and ids is not None and not compat.compiling() and not getattr(module, "_choir_asked", False):
@@ -216,10 +219,11 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
     `choir.torch.from_pretrained` loads such a model, `choir.torch.revert` turns it back.
 
     What attention_mask calls padding takes no part in routing; without a mask every token does. With
-    pool="sequence" sequences that are packed into one row, told apart by position_ids, have a pool each. `taken` [layers,B,T,e] as
-    a keyword of the model's forward forces routes. With output_router_logits the model adds its own balancing loss, of
-    best-K choices; otherwise add the layers' `aux_loss`, whose weight is the model's router_aux_loss_coef, times K as
-    transformers counts, over the number of layers. router_jitter_noise goes on.
+    pool="sequence" sequences that are packed into one row, told apart by position_ids, have a pool each. The keyword `taken`
+    [layers,B,T,e] of the model's forward forces routes: a row per MoE layer or, as `recorded` gives it, per layer. With
+    output_router_logits the model adds its own balancing loss, of best-K choices; otherwise add the layers' `aux_loss`, whose
+    weight is the model's router_aux_loss_coef, times K as transformers counts, over the number of layers. router_jitter_noise
+    goes on, and so do hooks on blocks and gates, accelerate's for offloaded weights too.
 
     Args:
         model: a model of transformers 5.
@@ -245,9 +249,16 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
         parent._register_load_state_dict_pre_hook(_from_file, with_module=True)
     for module in _around(model, [parent for parent, _, _ in found]):
         _hook(module, _tell)
+        module.choir_layers = _moe_layers(module)
     if config is not None:
         config.choir = {"version": VERSION, "router": router, "options": _written(given)}
     return model
+
+
+def _moe_layers(model: nn.Module) -> tuple[tuple[int, ...], int]:
+    """The numbers of the layers of a model of transformers that have one of choir's, and how many layers there are."""
+    numbers = [i for i, layer in enumerate(model.layers) if any(isinstance(part, _Converted) for part in layer.children())]
+    return tuple(numbers), len(model.layers)
 
 
 def _written(options: dict) -> dict:
@@ -285,6 +296,7 @@ def revert(model: nn.Module) -> nn.Module:
         setattr(parent, name, block.train(layer.training))
     for module in model.modules():
         _unhook(module)
+        module.__dict__.pop("choir_layers", None)
     if hasattr(getattr(model, "config", None), "choir"):
         del model.config.choir
     return model

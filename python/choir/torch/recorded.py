@@ -1,16 +1,20 @@
-"""Routes that an inference engine recorded, as forced routing takes them."""
+"""Routing records in the format of inference engines: read for forced routing, and written."""
 
 from __future__ import annotations
 
 import base64
 import io
-from typing import Any, Optional
+import math
+from typing import Any, Optional, Sequence, Union
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from .._native import ArgumentError
+from .request import Routing
+from .state import Keeper
 
 
 def _decoded(text: str, shape: Optional[tuple[int, int]]) -> np.ndarray:
@@ -27,24 +31,27 @@ def _decoded(text: str, shape: Optional[tuple[int, int]]) -> np.ndarray:
 
 
 def recorded(routed_experts: Any, num_experts: int, *, shape: Optional[tuple[int, int]] = None) -> Tensor:
-    """The `taken` of layers, [layers,...,num_experts] bool, of experts' numbers [...,layers,K], as vLLM, SGLang
-    (`routed_experts`) and Megatron (router replay) give them for every token: `taken[i]` is for the i-th MoE layer, all of
-    it for a converted model's or `Transformer`'s keyword `taken`. Gates are those of now, and have gradients.
+    """Turns a routing record of vLLM, SGLang (`routed_experts`) or Megatron (router replay) into the `taken` of layers,
+    [layers,...,num_experts] bool. A record holds expert numbers [...,layers,K] for every token. The whole result is the
+    argument `taken` of a converted model or `Transformer`, which map a record of all of the model's layers to its MoE
+    layers; of a record of MoE layers only, `taken[i]` is the argument of the i-th MoE layer. Gates are computed from the
+    current scores and have gradients.
 
     Args:
-        routed_experts: integers, a tensor or an array: [tokens,layers,K], or [B,T,layers,K]. Negative ones are nobody: a
-            token without a record, as of padding, has no expert. Or the text that a server of vLLM or SGLang sends.
-        num_experts: experts of a layer.
-        shape: (layers, K) of SGLang's text, which does not say. Layers are all of the model's.
+        routed_experts: integers, a tensor or an array: [tokens,layers,K], or [B,T,layers,K]. Negative numbers mean "no
+            expert". With K of 2 and more, a layer in which all numbers are 0 has no experts: vLLM writes such rows for
+            dense layers. Or the text that a server of vLLM or SGLang sends.
+        num_experts: number of experts of a layer.
+        shape: (layers, K) of SGLang's text, which does not contain them; `layers` counts all layers of the model.
 
-    Raises ArgumentError for numbers that are no expert's, or twice the same expert of a token. Engines do not run the last
-    token that they sample: its record is missing, so give as many tokens, or pad with -1.
+    Raises ArgumentError for a number that is no expert's, and for an expert that a token has twice in a layer. Engines do not
+    run the last token that they sample, so its record is missing: pass one token fewer, or pad with -1.
 
     Example: model(ids, taken=choir.torch.recorded(output.routed_experts, 64)[:, None])    # one sequence"""
     if isinstance(routed_experts, str):
         routed_experts = _decoded(routed_experts, shape)
     if isinstance(routed_experts, np.ndarray) and routed_experts.dtype.kind in "iu":
-        routed_experts = routed_experts.astype(np.int64)  # of unsigned ones PyTorch has few operations
+        routed_experts = routed_experts.astype(np.int64)  # PyTorch has few operations on unsigned integers
     routes = torch.as_tensor(routed_experts)
     if routes.dim() < 3 or routes.is_floating_point() or routes.is_complex() or routes.dtype == torch.bool:
         raise ArgumentError(
@@ -54,9 +61,76 @@ def recorded(routed_experts: Any, num_experts: int, *, shape: Optional[tuple[int
     routes = routes.long()
     if routes.numel() and int(routes.max()) >= num_experts:
         raise ArgumentError(f"routed_experts names expert {int(routes.max())}; there are {num_experts}")
-    each = torch.where(routes < 0, num_experts, routes)
+    each = torch.where((routes < 0) | _unused_layers(routes), num_experts, routes)
     counts = torch.zeros(*routes.shape[:-1], num_experts + 1, dtype=torch.int32, device=routes.device)
-    counts.scatter_add_(-1, each, torch.ones_like(each, dtype=torch.int32))
-    if bool((counts[..., :num_experts] > 1).any()):
-        raise ArgumentError("routed_experts names an expert twice for a token and layer: is K the last dimension?")
-    return (counts[..., :num_experts] > 0).movedim(-2, 0)
+    counts = counts.scatter_add_(-1, each, torch.ones_like(each, dtype=torch.int32))[..., :num_experts]
+    if bool((counts > 1).any()):
+        *token, layer, expert = (counts > 1).nonzero()[0].tolist()
+        raise ArgumentError(
+            f"routed_experts names expert {expert} twice for token {', '.join(map(str, token))} in layer {layer}; each of the K "
+            f"numbers must be another expert, or -1 where a token has no record. Its shape is {tuple(routes.shape)}: is K the "
+            "last dimension?"
+        )
+    return (counts > 0).movedim(-2, 0)
+
+
+def _unused_layers(routes: Tensor) -> Tensor:
+    """[layers,1]: the layers that hold nothing but zeros, with which engines fill the rows of dense layers. One number per
+    token may be expert 0."""
+    if routes.shape[-1] < 2:
+        return torch.zeros(routes.shape[-2], 1, dtype=torch.bool, device=routes.device)
+    return (routes == 0).movedim(-2, 0).flatten(1).all(1)[:, None]
+
+
+def moe_rows(taken: Any, moe_layers: Sequence[int], layers: int) -> Union[Tensor, Sequence[Tensor]]:
+    """The rows of `taken` that belong to MoE layers, whose numbers among the model's `layers` are moe_layers. `taken` has a
+    row for each MoE layer, or for each layer of the model, as the records of engines do."""
+    if len(taken) == len(moe_layers):
+        return taken
+    if len(taken) == layers:
+        return [taken[layer] for layer in moe_layers]
+    raise ArgumentError(
+        f"taken has {len(taken)} layers; it must have {len(moe_layers)}, one per MoE layer of the model, or {layers}, one per "
+        "layer, as the records of vLLM and SGLang"
+    )
+
+
+def _layers_of(model: nn.Module) -> list[Optional[Keeper]]:
+    """Each layer's MoE layer, None for a dense one; of a model whose dense layers are not known the MoE layers alone."""
+    known = [module for module in model.modules() if hasattr(module, "choir_layers")]
+    if len(known) != 1:
+        return [module for module in model.modules() if isinstance(module, Keeper)]
+    moe_layers, layers = known[0].choir_layers
+    found = iter([module for module in known[0].modules() if isinstance(module, Keeper)])
+    return [next(found) if layer in moe_layers else None for layer in range(layers)]
+
+
+@torch.no_grad()
+def routed_experts(model: nn.Module) -> Tensor:
+    """The routing record of the last forward, in the format of vLLM and SGLang: expert numbers [tokens,layers,K] int32 with
+    the highest gate first, K being the largest number of experts of a token. -1 fills the rows of dense layers, and what
+    tokens with fewer experts leave free. `recorded` reads the record. With a batch, view it as [B,T,layers,K].
+
+    A converted model and `Transformer` have a row for each of their layers, dense layers included; other models for each
+    choir.torch layer. Raises ArgumentError where a layer has not run, or ran on another number of tokens than the others.
+
+    Example: record = choir.torch.routed_experts(model).cpu().numpy()"""
+    layers = _layers_of(model)
+    routings = [None if layer is None else layer.routing for layer in layers]
+    live = [routing for routing, layer in zip(routings, layers) if layer is not None]
+    if not live or None in live:
+        raise ArgumentError("routed_experts: a layer has no routing yet: run the model, and read the record after its forward")
+    if len({len(routing.taken) for routing in live}) > 1:
+        counts = sorted({len(routing.taken) for routing in live})
+        raise ArgumentError(f"routed_experts: layers routed {counts} tokens; a record has as many in each layer")
+    n, K = len(live[0].taken), max(int(routing.taken.sum(1).max()) for routing in live)
+    none = live[0].taken.new_full((n, K), -1, dtype=torch.int32)
+    return torch.stack([none if routing is None else _by_gate(routing, K).to(none.device) for routing in routings], 1)
+
+
+def _by_gate(routing: Routing, K: int) -> Tensor:
+    """[n,K] int32: a token's experts, the highest gate first, then -1."""
+    worth = routing.gates.masked_fill(~routing.taken, -math.inf)
+    experts = worth.sort(dim=1, descending=True, stable=True).indices[:, :K]
+    experts = experts.masked_fill(~routing.taken.gather(1, experts), -1)
+    return F.pad(experts, (0, K - experts.shape[1]), value=-1).int()

@@ -18,6 +18,7 @@ from ..model import Model
 from ..tokenizer import Tokenizer
 from .experts import Dense
 from .layer import MoE
+from .recorded import moe_rows
 
 
 class _Norm(nn.Module):
@@ -165,14 +166,20 @@ class Transformer(nn.Module):
         self.embed_scale, self.head_scale = m.embed_scale, m.head_scale or 1 / math.sqrt(m.d_model)
 
     @property
+    def choir_layers(self) -> tuple[tuple[int, ...], int]:
+        """The numbers of the MoE layers, and how many layers there are."""
+        return tuple(i for i, block in enumerate(self.layers) if block.moe is not None), len(self.layers)
+
+    @property
     def aux_loss(self) -> torch.Tensor:
         losses = [block.moe.aux_loss for block in self.layers if block.moe is not None]
         return torch.stack(losses).sum() if losses else self.embed.new_zeros(())
 
     def forward(self, tokens: torch.Tensor, taken: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """taken [MoE layers,B,T,experts]: forced routing, who takes whom instead of the routers' choices."""
+        """taken [layers,B,T,experts]: forced routing, the assignment in place of the routers' own: a row per MoE layer or, as
+        records of engines have it, per layer of the model."""
         x = self.embed_scale * F.embedding(tokens, self.embed)  # knows no -1
-        forced = iter(() if taken is None else taken)
+        forced = iter(() if taken is None else moe_rows(taken, *self.choir_layers))
         for block in self.layers:
             x = block(x, tokens, None if taken is None or block.moe is None else next(forced))
         return self.head_scale * self.final_norm(x) @ (self.embed if self.head is None else self.head).t()
