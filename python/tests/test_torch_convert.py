@@ -310,6 +310,135 @@ class Converted(TorchTest):
                 model = self.converted("Olmoe", "bias_balanced", bias_rate=0.01)
         torch.testing.assert_close(*states)
 
+    def adapted(self, router, options, seed=1):
+        import peft
+
+        torch.manual_seed(seed)
+        return peft.get_peft_model(self.converted("Mixtral", router, **options), peft.LoraConfig(r=4, target_modules=["q_proj"]))
+
+    def test_adapters_lack_the_state(self):
+        """PEFT saves adapters alone: it is said when it saves, and when an adapter is used without the state, which
+        router_state has."""
+        if misses("the state beside adapters", "peft"):
+            return
+        import peft
+
+        for router, options in (("bias_balanced", {"bias_rate": 0.05}), ("quantile_balanced", {}), ("kmeans", {})):
+            model, folder = self.adapted(router, options), testing.directory() / f"adapter-{router}"
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                model.save_pretrained(folder)  # nothing is learned yet
+            self.assertEqual([w for w in said if "router_state" in str(w.message)], [])
+            optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=0.01)
+            for _ in range(3):
+                model.train()(self.ids, labels=self.ids).loss.backward()
+                self.torch.update_routers(model), optimizer.step(), optimizer.zero_grad()
+            with self.assertWarnsRegex(UserWarning, "save choir.torch.router_state"):
+                model.save_pretrained(folder)
+            state = self.torch.router_state(model)
+            self.assertEqual(set(state), set(self.torch.router_state(self.converted("Mixtral", router, **options))))
+            loaded = peft.PeftModel.from_pretrained(self.converted("Mixtral", router, **options), folder).eval()
+            with self.assertWarnsRegex(UserWarning, f"'{router}': weights were loaded without its state"):
+                loaded(self.ids)
+            self.torch.load_router_state(loaded, state)
+            torch.testing.assert_close(loaded(self.ids).logits, model.eval()(self.ids).logits)
+
+    def fitted(self, model, folder, steps, resume=None, **more):
+        from transformers import Trainer, TrainingArguments
+
+        given = [{"input_ids": row, "labels": row} for row in self.ids.repeat(4, 1)]
+        words = dict(max_steps=steps, per_device_train_batch_size=4, learning_rate=0.01, save_steps=2, seed=7, **more)
+        quiet = dict(report_to=[], use_cpu=True, disable_tqdm=True, logging_strategy="no", lr_scheduler_type="constant")
+        trainer = Trainer(
+            model,
+            TrainingArguments(str(testing.directory() / folder), **words, **quiet),
+            train_dataset=given,
+            eval_dataset=given[:4],
+            callbacks=[self.torch.trainer_callback()],
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return self.torch.router_state(model)
+
+    def test_trainer_resumes_adapters(self):
+        """In another folder, bit for bit; the best checkpoint brings its state; a checkpoint of before is said to have none."""
+        if misses("Trainer with adapters", "accelerate") or misses("Trainer with adapters", "peft"):
+            return
+        for router, options in (("bias_balanced", {"bias_rate": 0.01}), ("expert_choice", {"causal": True}), ("kmeans", {})):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                straight = self.fitted(self.adapted(router, options), f"straight-{router}", 4)
+                first = testing.directory() / f"straight-{router}" / "checkpoint-2"
+                resumed = self.fitted(self.adapted(router, options), f"resumed-{router}", 4, str(first))
+            self.assertEqual([str(w.message) for w in said if "router" in str(w.message)], [])
+            torch.testing.assert_close(resumed, straight, rtol=0, atol=0)
+            loaded = self.adapted(router, options)
+            self.torch.load_router_state(loaded, first.parent / "checkpoint-4")
+            torch.testing.assert_close(self.torch.router_state(loaded), straight, rtol=0, atol=0)
+        best = self.fitted(
+            self.adapted("bias_balanced", {"bias_rate": 0.01}), "best", 4, eval_strategy="steps", eval_steps=2,
+            load_best_model_at_end=True, metric_for_best_model="loss", greater_is_better=True,
+        )  # fmt: skip
+        self.assertEqual([int(best[name]) for name in best if name.endswith("observed")], [2, 2])  # the loss falls
+        file = first / "trainer_state.json"
+        state = json.loads(file.read_text())
+        del state["stateful_callbacks"]["UpdateRouters"]
+        file.write_text(json.dumps(state))
+        with self.assertWarnsRegex(UserWarning, "adapters without the routers' state"):
+            self.fitted(self.adapted("kmeans", {}), "old", 4, str(first))
+        with self.assertRaisesRegex(choir.FormatError, "has no routers' state"):
+            self.torch.load_router_state(self.adapted("kmeans", {}), first)
+
+    def test_offloaded_weights(self):
+        """accelerate's hooks go with the weights, so that a model that is partly on disk is converted, saved and turned back;
+        weights without values, and a gate that a router copies, are refused by name."""
+        if misses("weights on disk", "accelerate"):
+            return
+        folder, model = testing.directory() / "offloaded", self.model("Mixtral")
+        model.save_pretrained(folder)
+        places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk"}
+        places |= {"model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+        words = {"device_map": places, "offload_folder": str(folder / "off")}
+        for router, options in ((None, {}), ("expert_choice", {}), ("bias_balanced", {})):
+            twin = self.torch.convert(type(model).from_pretrained(folder, **words).eval(), router, **options)
+            self.assertTrue(twin.model.layers[1].mlp.experts.down_proj.is_meta)
+            wanted = self.torch.convert(copy.deepcopy(model), router, **options)
+            torch.testing.assert_close(twin(self.ids).logits, wanted(self.ids).logits)
+            self.assertTrue(torch.equal(twin.generate(self.ids, max_new_tokens=3), wanted.generate(self.ids, max_new_tokens=3)))
+            twin.save_pretrained(folder / "again")
+            torch.testing.assert_close(self.torch.from_pretrained(folder / "again")(self.ids).logits, wanted(self.ids).logits)
+            torch.testing.assert_close(self.torch.revert(twin)(self.ids).logits, model(self.ids).logits)
+        off = type(model).from_pretrained(folder, **words)
+        with self.assertRaisesRegex(choir.UnsupportedError, "model.layers.1.mlp.gate.weight is offloaded.*device_map"):
+            self.torch.convert(off, "kmeans")
+        with torch.device("meta"):
+            empty = type(model)(model.config)
+        with self.assertRaisesRegex(choir.UnsupportedError, "model.layers.0.mlp.gate.weight is on the meta device"):
+            self.torch.convert(empty)
+
+    def test_hooks_of_others(self):
+        """On blocks and gates they go on, and their handles remove them; on experts it is said that they do not."""
+        model, seen = self.model("Olmoe"), []
+        block = model.model.layers[0].mlp
+        handles = [
+            block.register_forward_hook(lambda module, args, out: seen.append("block")),
+            block.register_forward_pre_hook(lambda module, args, words: seen.append("before"), with_kwargs=True),
+            block.gate.register_forward_hook(lambda *_: seen.append("gate")),
+            block.register_full_backward_hook(lambda *_: seen.append("backward")),
+        ]
+        self.torch.convert(model)(self.ids, labels=self.ids).loss.backward()
+        self.assertEqual(seen, ["before", "gate", "block", "backward"])
+        for handle in handles[:2]:
+            handle.remove()
+        model(self.ids)
+        self.assertEqual(seen[4:], ["gate"])
+        self.torch.revert(model)(self.ids, labels=self.ids).loss.backward()
+        self.assertEqual(seen[5:], ["gate", "backward"])
+        block.experts.register_forward_hook(lambda *_: None)
+        other = self.model("Olmoe")
+        other.model.layers[1].mlp.experts.register_forward_pre_hook(lambda *_: None)
+        with self.assertWarnsRegex(UserWarning, "model.layers.1.mlp.experts has hooks"):
+            self.torch.convert(other)
+
     def test_the_example(self):
         """examples/finetune_moe.py: what it saves loads with the same loss, and choir imports what it turned back."""
         if misses("examples/finetune_moe.py", "peft"):

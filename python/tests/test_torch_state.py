@@ -4,6 +4,8 @@ import copy
 import unittest
 import warnings
 
+import choir
+import testing
 from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
 
 if torch:
@@ -121,6 +123,42 @@ class State(TorchTest):
         if not lacks("modules called with other tensors", "func.functional_call"):
             fresh = self.layer("expert_choice", {}, causal=True).eval()
             torch.testing.assert_close(torch.func.functional_call(fresh, state, (self.xs[1],)), wanted)
+
+    def test_state_by_itself(self):
+        """router_state is all that a step moves outside of gradients, under the same names in any wrapper; the state of other
+        routers or sizes is refused, and a partial state_dict says at the next forward that the state is missing."""
+        for router, options in self.each(KEPT):
+            model = torch.nn.Sequential(torch.nn.Identity(), self.step(self.layer(router, options), self.xs[:2]))
+            state = self.torch.router_state(torch.nn.DataParallel(model) if DEVICE == "cpu" else model)
+            self.assertEqual(set(state), {"1.thresholds", "1.observed"} | ({"1.gate.weight"} if router == "kmeans" else set()))
+            fresh = torch.nn.Sequential(torch.nn.Identity(), self.layer(router, options))
+            weights = {name: weight for name, weight in model.named_parameters()}
+            fresh.load_state_dict(weights, strict=False)
+            with self.assertWarnsRegex(UserWarning, "loaded without its state"):
+                fresh(self.xs[2])
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                fresh(self.xs[2])
+                self.torch.load_router_state(fresh, state)
+                fresh(self.xs[2])
+            self.assertEqual([str(w.message) for w in said], [])
+            torch.testing.assert_close(fresh.state_dict(), model.state_dict(), rtol=0, atol=0)
+            before = state["1.thresholds"].clone()
+            self.step(model[1], self.xs)
+            self.assertTrue(torch.equal(state["1.thresholds"], before))  # a copy
+            for wrong, why in (
+                ({**state, "2.thresholds": before}, "the model has no .*2.thresholds"),
+                ({"1.observed": state["1.observed"]}, "the state has no"),
+                ({**state, "1.thresholds": before[:3]}, "1.thresholds has shape .3,., and .8,. in the model"),
+                (testing.directory(), "trainer_state.json: is no state"),
+            ):
+                with self.assertRaisesRegex(choir.Error, why):
+                    self.torch.load_router_state(fresh, wrong)
+        causal = self.layer("expert_choice", {}, causal=True)
+        causal.load_state_dict(dict(causal.named_parameters()), strict=False)
+        with self.assertRaisesRegex(RuntimeError, "load_router_state"):
+            causal.eval()(self.xs[0])
+        self.assertEqual(self.torch.router_state(self.layer("topk", {})), {})
 
     def test_state_is_float32(self):
         """In modules of other types too, where a mean in bf16 would stand still."""

@@ -11,6 +11,7 @@ from .layer import ExpertChoice, MoE, TokenChoice
 from .recorded import recorded, routed_experts
 from .request import Routing
 from .routers import route
+from .saved import load_router_state, router_state
 from .state import start_step, update_routers
 from .stats import stats
 from .transformer import Transformer
@@ -27,10 +28,12 @@ __all__ = [
     "convert",
     "from_pretrained",
     "lightning_callback",
+    "load_router_state",
     "recorded",
     "revert",
     "route",
     "routed_experts",
+    "router_state",
     "start_step",
     "stats",
     "trainer_callback",

@@ -4,6 +4,7 @@ names: such a model is saved, resumed and adapted as before, and can be turned b
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import pathlib
 import re
@@ -79,7 +80,41 @@ class _Converted(MoE):
         return super().forward(hidden_states, *given, **options)
 
 
-def _of_block(block: nn.Module, layer: int, router: str, options: dict) -> _Converted:
+HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs")
+HOOKS += ("_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook")
+
+
+def _hand_on(before: nn.Module, now: nn.Module) -> None:
+    """The hooks of the replaced module, with the handles that remove them, and accelerate's, which moves inputs and loads
+    offloaded weights."""
+    now.__dict__.update({kind: before.__dict__[kind] for kind in HOOKS})
+    _hand_on_loading(before, now)
+
+
+def _hand_on_loading(before: nn.Module, now: nn.Module) -> None:
+    hook = getattr(before, "_hf_hook", None)
+    if hook is not None:
+        importlib.import_module("accelerate.hooks").add_hook_to_module(now, hook)
+
+
+def _device_of(block: nn.Module, name: str, learned: bool) -> torch.device:
+    """The device on which a block computes: that of its weights, or the one to which accelerate loads offloaded weights."""
+    meta = next((weight for weight, held in block.named_parameters() if held.is_meta), None)
+    if meta is None:
+        return block.experts.gate_up_proj.device
+    hooks = getattr(getattr(block.experts, "_hf_hook", None), "hooks", [getattr(block.experts, "_hf_hook", None)])
+    loading = [hook for hook in hooks if getattr(hook, "offload", False)]
+    if not loading:
+        raise UnsupportedError(f"{name}.{meta} is on the meta device and has no values: load the weights, then convert the model")
+    if not learned:
+        raise UnsupportedError(
+            f"{name}.{meta} is offloaded (device_map): this router keeps a copy of the gate, which needs its values. Load the "
+            'model with device_map={"": "cpu"}, convert it, then offload it: accelerate.disk_offload(model, folder, "cpu")'
+        )
+    return torch.device(loading[0].execution_device)
+
+
+def _of_block(block: nn.Module, name: str, layer: int, router: str, options: dict) -> _Converted:
     gate, theirs = block.gate, block.experts
     act = type(getattr(theirs, "act_fn", None)).__name__
     if not hasattr(theirs, "gate_up_proj") or act not in ("SiLUActivation", "SiLU"):
@@ -96,19 +131,23 @@ def _of_block(block: nn.Module, layer: int, router: str, options: dict) -> _Conv
     made = _Converted(d, double // 2, e, router, activation="swiglu", **at, **options)
     made.experts, made.noise = _TheirExperts(theirs, made.options.gate_on), getattr(block, "jitter_noise", 0.0)
     made.source = (type(block), gate)
+    learned = "weight" in made.gate._parameters
+    device = _device_of(block, name, learned)
     if made.shared is not None:
-        made.shared.to_empty(device=both.device).reset_parameters()
-    if "weight" in made.gate._parameters:
+        made.shared.to_empty(device=device).reset_parameters()
+    if learned:
         made.gate.weight = gate.weight
     else:
         made.gate.weight = gate.weight.detach().float() if made.gate.means else gate.weight.detach()
     made.gate.__class__ = _recorded(type(gate))
-    made.gate._forward_hooks.update(gate._forward_hooks)
     keeps = made.sums is not None
-    made.register_buffer("thresholds", torch.zeros(e, device=both.device), persistent=keeps)
-    made.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=both.device), persistent=keeps)
+    made.register_buffer("thresholds", torch.zeros(e, device=device), persistent=keeps)
+    made.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device), persistent=keeps)
     made._forget()
     made.start_step()
+    _hand_on(block, made), _hand_on(gate, made.gate), _hand_on_loading(theirs, made.experts)
+    if theirs._forward_hooks or theirs._forward_pre_hooks:
+        warnings.warn(f"{name}.experts has hooks, which are not called after convert: choir's experts have other arguments")
     return made.train(block.training)
 
 
@@ -230,7 +269,7 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
         router: the name of one of choir's routers; None means `topk`, by which these models route.
         options: keyword arguments of choir.torch.MoE.
 
-    Raises UnsupportedError for a model without MoE blocks of these three kinds.
+    Raises UnsupportedError for a model without MoE blocks of these three kinds, and for weights without values (meta).
 
     Example: choir.torch.convert(model, "expert_choice", capacity_factor=2.0, causal=True)"""
     found = _blocks(model, BLOCKS)
@@ -240,7 +279,8 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
     coefficient = getattr(config, "router_aux_loss_coef", None)
     if coefficient is not None and "aux_loss_weight" not in options and "aux_loss_weight" in takes(router or "topk"):
         options["aux_loss_weight"] = coefficient * found[0][2].gate.top_k / len(found)
-    made = [_of_block(block, layer, router or "topk", dict(options)) for layer, (_, _, block) in enumerate(found)]
+    names = {module: name for name, module in model.named_modules()}
+    made = [_of_block(block, names[block], layer, router or "topk", dict(options)) for layer, (_, _, block) in enumerate(found)]
     for (parent, name, _), layer in zip(found, made):
         setattr(parent, name, layer)
         if hasattr(parent, "self_attn"):
@@ -293,6 +333,7 @@ def revert(model: nn.Module) -> nn.Module:
         gate.weight = weight if learned else nn.Parameter(weight.to(layer.experts.down_proj.dtype))
         block.gate = gate
         block.experts.gate_up_proj, block.experts.down_proj = layer.experts.gate_up_proj, layer.experts.down_proj
+        _hand_on(layer, block), _hand_on_loading(layer.experts, block.experts)
         setattr(parent, name, block.train(layer.training))
     for module in model.modules():
         _unhook(module)

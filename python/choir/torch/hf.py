@@ -1,21 +1,63 @@
-"""Hugging Face's Trainer and Lightning's, which move routers' state."""
+"""Callbacks for Hugging Face's Trainer and Lightning's, which update routers and keep their state."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
-from .state import update_routers
+from torch import nn
+
+from .saved import CALLBACK, load_router_state, of_json, to_json
+from .state import Keeper, update_routers
+
+
+def _leaves_out(model: Any) -> list[Keeper]:
+    """The layers whose state a checkpoint of this model lacks: of a model with adapters, which alone are saved."""
+    adapted = isinstance(model, nn.Module) and hasattr(model, "peft_config")
+    return [layer for layer in model.modules() if isinstance(layer, Keeper) and layer.sums is not None] if adapted else []
 
 
 def trainer_callback() -> Any:
     """A callback for transformers' Trainer that calls `update_routers` before each step of the optimizer:
 
-        Trainer(model, ..., callbacks=[choir.torch.trainer_callback()])"""
-    from transformers import TrainerCallback
+        Trainer(model, ..., callbacks=[choir.torch.trainer_callback()])
 
-    class UpdateRouters(TrainerCallback):
+    Checkpoints of a model with adapters (PEFT) contain the adapters only; the callback adds the routers' state to their
+    trainer_state.json, and takes it from there on resume and for load_best_model_at_end. `load_router_state(model, folder)`
+    reads it elsewhere."""
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import ExportableState
+
+    class UpdateRouters(TrainerCallback, ExportableState):
+        model: Any = None
+        router_state: Any = None  # which Trainer sets if it restores callbacks; on_train_begin reads the same entry
+
+        def state(self) -> dict:
+            return {"args": {}, "attributes": {"router_state": to_json(self.model) if _leaves_out(self.model) else {}}}
+
+        def on_train_begin(self, args, state, control, model=None, **more):
+            self.model, layers = model, _leaves_out(model)
+            held = of_json(state.stateful_callbacks)
+            if layers and held:
+                load_router_state(model, held)
+            elif layers and state.global_step:
+                warnings.warn(
+                    "the checkpoint has adapters without the routers' state (written before choir 0.6, or without "
+                    "trainer_callback): thresholds, biases and centroids begin anew"
+                )
+            for layer in layers:
+                layer.lacks_state, layer.state_is_saved = False, True
+            state.stateful_callbacks.setdefault(CALLBACK, self.state())  # Trainer assumes one when it saves
+
         def on_pre_optimizer_step(self, args, state, control, model=None, **more):
             update_routers(model)
+
+        def on_train_end(self, args, state, control, model=None, **more):
+            layers = _leaves_out(model)
+            if layers and args.load_best_model_at_end and state.best_model_checkpoint:
+                load_router_state(model, state.best_model_checkpoint)
+            for layer in layers:
+                layer.state_is_saved = False
 
     return UpdateRouters()
 

@@ -189,6 +189,8 @@ class MoE(Keeper):
             routing = self._choose(seen, call)
         if not compat.exporting():
             self.keep(routing)
+            if not compat.compiling() and self.lacks_state:
+                self.warn_of_lacking_state()
             if self.training and rows.requires_grad and not torch.is_grad_enabled() and not compat.compiling():
                 self._warn_of_lost_gradient()
         out = self.experts(rows, request.Sent(routing, call.together))

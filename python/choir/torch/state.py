@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from typing import Any, Optional
 
@@ -54,6 +55,8 @@ class Keeper(Means):
     observed: Tensor
     _group: Any = None
     inject_aux_loss: Any = 0.0
+    lacks_state = False  # a state_dict without it was loaded
+    state_is_saved = False  # beside weights that are saved without it
 
     def __init__(self, router: str, options: Options, d_model: int, experts: int, device: Any):
         super().__init__()
@@ -104,10 +107,27 @@ class Keeper(Means):
         self._forget()
         return self
 
-    def _load_from_state_dict(self, *given):
-        super()._load_from_state_dict(*given)
+    def _load_from_state_dict(self, given, prefix, *rest):
+        super()._load_from_state_dict(given, prefix, *rest)
         self._forget()
-        self._unset = True
+        self._unset, self.lacks_state = True, self.sums is not None and prefix + "thresholds" not in given
+
+    def _save_to_state_dict(self, *given):
+        super()._save_to_state_dict(*given)
+        if self.sums is not None and not self.state_is_saved and _of_adapters() and int(self.observed):
+            warnings.warn(
+                f"PEFT saves adapters, and not what router '{self.router_name}' has learned: save choir.torch.router_state(model) "
+                "too, and load it by choir.torch.load_router_state"
+            )
+
+    def warn_of_lacking_state(self) -> None:
+        """Once, where a forward uses a state that should have been loaded. Causal routing without one raises."""
+        self.lacks_state = False
+        if not int(self.observed):
+            warnings.warn(
+                f"router '{self.router_name}': weights were loaded without its state (adapters of PEFT have none), and it begins "
+                "anew. choir.torch.load_router_state loads what choir.torch.router_state saved"
+            )
 
     def _without_graph(self) -> dict:
         """The attributes, without what belongs to the graph of the last forward, or to a loss scaler."""
@@ -159,9 +179,10 @@ class Keeper(Means):
         if not compat.compiling() and self._unset:
             self._unset = not int(self.observed)
             if self._unset:
+                loaded = ", or load what choir.torch.router_state saved with choir.torch.load_router_state(model, state)"
                 raise RuntimeError(
                     f"causal routing needs thresholds, and no training step has set any (router '{self.router_name}'): "
-                    "call choir.torch.update_routers(model) before each optimizer.step()"
+                    f"call choir.torch.update_routers(model) before each optimizer.step(){loaded if self.lacks_state else ''}"
                 )
 
     @torch.no_grad()
@@ -190,6 +211,15 @@ class Keeper(Means):
                 f"router '{self.router_name}': 1000 training forwards, and thresholds, prices or centroids have not moved; "
                 "call choir.torch.update_routers(model) before each optimizer.step()"
             )
+
+
+def _of_adapters() -> bool:
+    """Whether PEFT asks for a state_dict to save an adapter, in which it drops all other tensors."""
+    saving, frame = sys.modules.get("peft.utils.save_and_load"), sys._getframe(1)
+    code = getattr(getattr(saving, "get_peft_model_state_dict", None), "__code__", None)
+    while code is not None and frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return code is not None and frame is not None
 
 
 def _moved(layer: Keeper, sums: Tensor, seeds: Optional[Tensor]) -> None:
