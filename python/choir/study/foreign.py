@@ -96,12 +96,15 @@ class Reading(Sequel):
         study.store.add(_name(study, self.arm, self.seed), made)
 
 
-def by_topk(run: pathlib.Path) -> Model:
+def by_topk(run: pathlib.Path, normalize_gates: Optional[bool] = None) -> Model:
     """A model of expert choice, each of whose tokens takes its c best experts, c the capacity factor: as a model that was
-    trained without thresholds would be served. Layer after layer it is the forced routing of those experts."""
+    trained without thresholds would be served. Layer after layer it is the forced routing of those experts.
+    normalize_gates: whether the gates of a token sum to 1; None: as in training."""
     model = Model.load(run)
     config = model.config
     kept = {key: config[key] for key in ("router.score", "router.normalize_gates", "router.gate_on")}
+    if normalize_gates is not None:
+        kept["router.normalize_gates"] = normalize_gates
     each = round(config["router.capacity_factor"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the name brings defaults for all other options; these are set now
