@@ -26,6 +26,8 @@ install(FILES ${PROJECT_BINARY_DIR}/choirConfig.cmake ${PROJECT_BINARY_DIR}/choi
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir)
 install(DIRECTORY python/choir DESTINATION lib/python3/dist-packages PATTERN __pycache__ EXCLUDE) # choir study runs it
 install(DIRECTORY include/choir DESTINATION lib/python3/dist-packages/choir/include)
+install(FILES vectors/topk.safetensors vectors/expert_choice.safetensors # choir.conformance reads them
+        DESTINATION lib/python3/dist-packages/choir/vectors)
 install(DIRECTORY configs studies tasks DESTINATION ${CMAKE_INSTALL_DATADIR}/choir)
 
 # A library in /usr/local is found by programs once the system's list of libraries has been made anew.

@@ -23,9 +23,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAV = {
     "Learn": ["moe", "getting-started", "your-text", "glossary"],
     "How to": ["data", "training", "finetuning", "generation", "serving", "inspecting", "clusters", "planning", "devices",
-               "studies", "adding-a-router"],
-    "Reference": ["commands", "python", "python-reference", "embedding", "c-reference", "routers", "formats", "ops",
-                  "pages"],
+               "studies", "adding-a-router", "conformance"],
+    "Reference": ["commands", "python", "python-reference", "embedding", "c-reference", "routers", "formats", "vectors",
+                  "ops", "pages"],
     "Explanation": ["layer", "diffusion", "causality", "assignment", "departures", "design"],
     "Evidence": ["results", "claims", "foreign", "images", "performance", "testing"],
     "Project": ["contributing", "security", "changelog"],

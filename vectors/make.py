@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import torch
 
+VERSION = "2"  # of the files; README.md lists the changes
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "vectors"))
 
@@ -42,6 +43,7 @@ CASES = {
     "hash": [("ids", {})],
 }  # fmt: skip
 MANY = ("quantile_balanced", "capped_expert_choice")  # several solutions where scores are equal, or tokens few
+UNNORMALIZED = ("tied", "left")  # rows do not sum to 1, so no logits give these scores
 
 
 def matrices(rng):
@@ -53,6 +55,23 @@ def matrices(rng):
     yield "skewed", soft(normal(rng, N, E) + torch.tensor([2.0, 1, 0, 0, -1, -3])), None
     yield "few", soft(normal(rng, E - 2, E)), None
     yield "left", soft(torch.cat([normal(rng, N, E), torch.zeros(N, 6)], 1))[:, :E], rng.random(N) > 0.2
+    yield "equal", soft(equal_logits(rng)), None
+
+
+def equal_logits(rng):
+    """Eight different rows, each three times; in each the best, second best or third best expert equals the next one."""
+    rows = normal(rng, N // 3, E)
+    best = rows.sort(1, descending=True).indices
+    for row in range(len(rows)):
+        first = row % 3
+        rows[row, best[row, first + 1]] = rows[row, best[row, first]]
+    return rows[torch.tensor(rng.permutation(np.arange(N) % len(rows)))]
+
+
+def logits_of(scores):
+    """Logits whose softmax gives the scores. Every row has another constant added, which softmax removes."""
+    shift = (torch.arange(len(scores)) * 7 % 11 - 5) / 4
+    return torch.log(scores) + shift[:, None]
 
 
 def case_of(router, options):
@@ -73,10 +92,12 @@ def write(router, cases, out):
     rng = np.random.default_rng(20)
     tensors, metadata, names = {}, {}, []
     for matrix, scores, valid in matrices(rng):
-        if (router in MANY and matrix in ("tied", "few")) or (matrix == "left" and router != "topk"):
+        if (router in MANY and matrix in ("tied", "few", "equal")) or (matrix == "left" and router != "topk"):
             continue
         ids, cotangent = rng.integers(0, 500, len(scores)), normal(rng, *scores.shape)
         tensors.update({f"{matrix}.scores": f32(scores), f"{matrix}.cotangent": f32(cotangent)})
+        if matrix not in UNNORMALIZED:
+            tensors[f"{matrix}.logits"] = f32(logits_of(scores))
         tensors[f"{matrix}.tokens"] = ids.astype(np.int32)
         tensors[f"{matrix}.valid"] = np.ones(len(scores), np.uint8) if valid is None else valid.astype(np.uint8)
         for case, options in cases:
@@ -97,7 +118,8 @@ def write(router, cases, out):
                 f"{name}.dscores": f32(gradient((gates * cotangent).sum(), leaf)),
                 f"{name}.daux": f32(gradient(aux, leaf)),
             })  # fmt: skip
-    save(out / f"{router}.safetensors", tensors, {"router": router, "cases": " ".join(names), **metadata})
+    head = {"format": "choir-routing-vectors", "version": VERSION, "router": router, "cases": " ".join(names)}
+    save(out / f"{router}.safetensors", tensors, {**head, **metadata})
 
 
 if __name__ == "__main__":

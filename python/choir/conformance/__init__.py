@@ -1,0 +1,15 @@
+"""Checks a router of your own against published ones: which convention does it follow, and where does it differ?
+
+    python -m choir.conformance FILE.py:function
+
+    from choir.conformance import check
+    report = check(my_router)      # f(scores [n,e], k, valid [n]) -> (chosen, gates) or (chosen, gates, loss)
+    print(report)
+    assert report.convention == "mixtral"
+
+Needs NumPy; PyTorch only for a function that does. docs/conformance.md has the conventions and the faults.
+"""
+
+from .report import Report, check
+
+__all__ = ["Report", "check"]
