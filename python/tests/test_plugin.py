@@ -221,6 +221,34 @@ class Runs(unittest.TestCase):
         with self.assertRaisesRegex(choir.Error, says):
             self.trained("grows_on")
 
+    def test_a_state_that_is_lost(self):
+        """An `observe` that fails ends its own step, also the last one, and no checkpoint has half a step."""
+
+        @choir.router("breaks", looks="nowhere", choices=2, observe=lambda state, demand: state + 1 / self.divisor.pop())
+        def breaks(scores, valid, capacity, training, state):
+            return own_top2(scores - state.astype(np.float32), valid, capacity, training)
+
+        for steps in (3, 5):
+            self.divisor = [0] + [1] * steps  # of `observe`, from the last to the first: one MoE layer
+            with self.assertRaisesRegex(choir.Error, "layer 1: router 'breaks': ZeroDivisionError"):
+                self.trained("breaks", name=f"forgets-{steps}", steps=steps + 1, checkpoint_every=steps, eval_every=0)
+            kept = testing.directory() / f"forgets-{steps}" / "checkpoints"
+            self.assertEqual(sorted(path.name for path in kept.iterdir()), [f"{steps:08d}"])
+        config = choir.Config("pico", layers=2, d_model=32, d_hidden=48, heads=2, vocab_size=64, **{"router.name": "breaks"})
+        with choir.Model(config) as model, choir.Trainer(model, batch_sequences=2, sequence_length=16) as trainer:
+            tokens, at = np.arange(32).reshape(2, 16), testing.directory() / "forgets-trainer"
+            self.divisor = [1, 0, 1]
+            trainer.step(tokens)
+            trainer.save(at)
+            with self.assertRaisesRegex(choir.Error, "ZeroDivisionError") as told:
+                trainer.step(tokens)
+            self.assertIsInstance(told.exception.__cause__, ZeroDivisionError)
+            for save in (trainer.save, model.save):
+                self.assertRaisesRegex(choir.ArgumentError, "step 2 ended between", save, testing.directory() / "half")
+            self.assertRaisesRegex(choir.ArgumentError, "step 2 ended between", trainer.step, tokens)
+            trainer.resume(at)
+            self.assertEqual(trainer.step(tokens).step, 2)
+
     def test_a_broken_one_ends_the_run(self):
         calls = []
 

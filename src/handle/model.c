@@ -1,6 +1,7 @@
 /* Creating, initialising, loading and saving models: the public handle. */
 #include "handle/model.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,9 +158,19 @@ static int save_tokenizer(const choir_tokenizer *tokenizer, const char *director
   return ch_file_save(CH_IN(directory, "tokenizer.model"), bytes, size);
 }
 
+int ch_model_check_whole(const choir_model *model) {
+  if (!model->half_step) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT,
+                  "step %" PRId64
+                  " ended between the update of the weights and the state of router '%s', whose observe failed: load "
+                  "the last checkpoint, or make the trainer anew from it",
+                  model->half_step, model->net.router->name);
+}
+
 /* Saves the weights last, because their metadata binds them to the config.json and tokenizer.model written before. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory) {
   const ch_comm *comm = model->x.comm;
+  CH_TRY(ch_model_check_whole(model));
   CH_TRY(CH_ON_FIRST(comm, choir_config_save(&model->config, CH_IN(directory, "config.json"))));
   if (tokenizer) CH_TRY(CH_ON_FIRST(comm, save_tokenizer(tokenizer, directory)));
   return ch_weights_save(&model->net.params, &model->x, model->config.model.router.kind,

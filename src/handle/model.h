@@ -26,6 +26,7 @@ struct choir_model {
   int in_callback;         /* which must not use the model: a pass is under way */
   ch_routing_hook hook;    /* what passes it on */
   size_t reserved_scratch; /* that others need between passes: the optimizer */
+  int64_t half_step;       /* a step whose update the weights have, and the router's state has not; 0: none */
 };
 
 /* A model that has counted its weights, and then the memory for them, values undefined, unless it is there: for
@@ -74,6 +75,10 @@ void ch_model_round_weights(choir_model *model, ch_exec *x);
 /* The first weight that is not finite, in the order of the table, on any rank; NULL: all are. The model must have a
  * plan. Collective. */
 const char *ch_model_bad_weight(choir_model *model);
+
+/* CHOIR_ERROR_ARGUMENT when the model has half a step (half_step): neither saved nor trained, until a checkpoint is
+ * loaded into it. */
+int ch_model_check_whole(const choir_model *model);
 
 /* CHOIR_ERROR_NUMERIC, naming that weight, when a loss is not finite: such a number is no result. Collective. */
 int ch_model_check_loss(choir_model *model, double loss);

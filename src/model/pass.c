@@ -103,7 +103,7 @@ void ch_transformer_end_step(ch_exec *x, ch_transformer *m) {
   if (!m->moe_layers || !m->router->by_step) return;
   for (int l = 0; l < m->config.layers; l++) {
     const ch_layer *b = &m->block[l];
-    if (!b->thresholds) continue;
+    if (!b->thresholds || ch_exec_refused(x)) continue;
     CH_SCRATCH(x);
     int *demand = CH_NEW_HOST(&ch_host(x)->scratch, int, e);
     for (int i = 0; i < e; i++) demand[i] = (int)m->stats[b->moe].demand[i];

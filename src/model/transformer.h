@@ -124,7 +124,8 @@ void ch_transformer_set_pool(ch_transformer *m, ch_pool_kind pool);
 void ch_transformer_set_eval_capacity(ch_transformer *m, double factor);
 void ch_transformer_set_cap(ch_transformer *m, int cap);
 
-/* Moves what routers that observe by step keep, by the demand of all passes since the statistics were cleared. */
+/* Moves what routers that observe by step keep, by the demand of all passes since the statistics were cleared. Where a
+ * plug-in's `observe` fails, the layers after it keep theirs: whoever calls this asks ch_exec_refused. */
 void ch_transformer_end_step(ch_exec *x, ch_transformer *m);
 
 #endif

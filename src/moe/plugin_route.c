@@ -283,7 +283,7 @@ static int same_state(ch_exec *x, const ch_plugin *p, const double *state, size_
   return CH_SAME(x->comm, facts);
 }
 
-/* What is wrong here ends the next pass. */
+/* What is wrong here ends the step (ch_transformer_end_step). */
 void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
   const ch_plugin *p = ch_plugin_of(a->router);
   size_t e = (size_t)a->e;

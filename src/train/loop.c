@@ -194,7 +194,7 @@ static int save(loop_state *d, double loss) {
   ch_file name = {.fd = -1};
   ch_run *run = d->run;
   const ch_comm *comm = comm_of(run);
-  CH_TRY(ch_comm_agree(comm, ch_trainer_check_weights(&run->trainer, loss))); /* what is kept must be good */
+  CH_TRY(ch_comm_agree(comm, ch_trainer_check(&run->trainer, loss))); /* what is kept must be good */
   double begin = ch_machine_seconds();
   ch_watch_section(comm, "checkpoint of step", run->trainer.step);
   CH_TRY(owe(d, write_checkpoint(d, path, &name), begin, &d->unsaved));

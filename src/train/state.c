@@ -160,5 +160,6 @@ int ch_state_load(const char *path, ch_trainer *trainer, const ch_counter *count
   CH_TRY(choir_tensors_load(file, 1, &tensors));
   int code = ch_state_read(trainer, counters, count, tensors, file);
   choir_tensors_free(tensors);
+  if (!code) trainer->model->half_step = 0;
   return code;
 }

@@ -116,8 +116,18 @@ int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss) {
                   step, loss, name ? what : "none, the loss alone", name ? " of " : "", name ? name : "");
 }
 
-int ch_trainer_check_weights(const ch_trainer *t, double loss) {
-  return ch_model_bad_weight(t->model) ? ch_trainer_not_finite(t, t->step, loss) : CHOIR_OK;
+int ch_trainer_check(const ch_trainer *t, double loss) {
+  if (ch_model_bad_weight(t->model)) return ch_trainer_not_finite(t, t->step, loss);
+  return ch_exec_check(&t->model->x);
+}
+
+/* The routers' state after the update. An `observe` that fails ends the step here: nobody has to ask later. */
+static int end_step(ch_trainer *t) {
+  ch_exec *x = &t->model->x;
+  ch_transformer_end_step(x, &t->model->net);
+  if (!ch_exec_refused(x)) return CHOIR_OK; /* the same on all ranks */
+  t->model->half_step = t->step + 1;
+  return ch_exec_check(x);
 }
 
 /* The rest of the update after the passes, or all of it where layers were not updated within them. Nothing is updated
@@ -141,7 +151,7 @@ static int finish_step(ch_trainer *t, const step_state *s, choir_trainer_result 
   r->gradient_norm = norm_of(t);
   if (!isfinite(r->gradient_norm) || !isfinite(r->loss)) return ch_trainer_not_finite(t, t->step + 1, r->loss);
   ch_optimizer_step(x, &t->optimizer, rest, t->step + 1, r->gradient_norm, NULL);
-  ch_transformer_end_step(x, net);
+  CH_TRY(end_step(t));
   t->step++;
   return CHOIR_OK;
 }
@@ -156,6 +166,7 @@ static int64_t targets_of(const ch_train_config *c, const ch_batch *b) {
 int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_result *r) {
   const ch_train_config *c = &t->model->config.train;
   int64_t targets = 0;
+  CH_TRY(ch_model_check_whole(t->model));
   for (int a = 0; a < c->accumulate; a++) targets += targets_of(c, &batches[a]);
   step_state s = {.targets = targets ? (double)targets * (t->paired ? 2 : 1) : 1};
   ch_transformer_clear_stats(&t->model->net);

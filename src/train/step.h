@@ -57,7 +57,8 @@ void ch_trainer_free(ch_trainer *t);
 
 /* One step on `accumulate` micro-batches, of any length up to the config's (ch_trainer_plan_batches): forward and
  * backward of each, update. The loss is the mean over all their targets. What the routers keep takes part. Collective.
- * CHOIR_ERROR_NUMERIC, with nothing updated from there on, when the loss or a gradient is not finite. */
+ * CHOIR_ERROR_NUMERIC, with nothing updated from there on, when the loss or a gradient is not finite; the error of a
+ * plug-in, with nothing updated, or of its `observe`, after which the model has half a step. */
 int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_result *result);
 
 /* The micro-batches [accumulate] of the config's size that token and target [ch_step_tokens] make, with weights of as
@@ -76,8 +77,9 @@ int ch_trainer_stopped(const ch_trainer *t);
 /* The error for a loss or gradient that is not finite: names the first weight or gradient that is not. */
 int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss);
 
-/* That error when a weight is not finite; CHOIR_OK otherwise. */
-int ch_trainer_check_weights(const ch_trainer *t, double loss);
+/* What must not be saved: that error when a weight is not finite, or what the device or a router has reported since it
+ * was last asked; CHOIR_OK otherwise. */
+int ch_trainer_check(const ch_trainer *t, double loss);
 
 /* ---- FLOPs of a config, by part ---- */
 

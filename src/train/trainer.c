@@ -144,6 +144,7 @@ int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *toke
   int64_t done = trainer->t.step;
   const ch_counter step = {.name = "run.step", .value = &done};
   ch_dir directory;
+  CH_TRY(ch_exec_check(&trainer->t.model->x));
   CH_TRY(ch_dir_begin(&directory, checkpoint));
   int code = ch_model_save_into(trainer->t.model, tokenizer, directory.temporary);
   if (!code) code = ch_state_write(&trainer->t, &step, 1, CH_IN(directory.temporary, "state.safetensors"));

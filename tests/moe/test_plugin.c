@@ -14,17 +14,6 @@ static const struct {
 } twins[] = {{"own_ec", "expert_choice"}, {"own_top2", "topk"}, {"own_bias", "bias_balanced"}};
 enum { TWINS = sizeof twins / sizeof *twins };
 
-/* A model and its trainer, after a step on tokens [MODEL_B,MODEL_T]. */
-static choir_model *one_step(const char *router, int32_t *tokens, choir_trainer **trainer) {
-  choir_config c = model_config(router);
-  choir_model *model = model_fresh(&c);
-  choir_trainer_result r;
-  model_tokens(tokens, MODEL_B * MODEL_T, 4);
-  test_ok(choir_trainer_create(model, NULL, trainer));
-  test_ok(choir_trainer_step(*trainer, tokens, NULL, &r));
-  return model;
-}
-
 static int register_twins(void **state) {
   register_own_routers();
   return 0;
@@ -225,7 +214,7 @@ static void ends_the_step(void **state) {
   choir_trainer *trainer;
   choir_trainer_result r;
   int32_t tokens[MODEL_B * MODEL_T];
-  choir_model *model = one_step("wayward", tokens, &trainer);
+  choir_model *model = model_after_step("wayward", tokens, &trainer);
   uint64_t before = XXH64(model->weights.base, model->weights.size, 0);
   wrong = ERROR;
   assert_int_equal(choir_trainer_step(trainer, tokens, NULL, &r), CHOIR_ERROR_ARGUMENT);
@@ -318,33 +307,6 @@ static void options(void **state) {
   unlink(path);
 }
 
-/* A checkpoint goes on with the version of the router that it was trained by. */
-static void another_version(void **state) {
-  choir_plugin_router router = own_top2;
-  char directory[] = "/tmp/test_plugin_XXXXXX", path[64], removal[64];
-  assert_non_null(mkdtemp(directory));
-  snprintf(path, sizeof path, "%s/checkpoint", directory);
-  snprintf(removal, sizeof removal, "rm -r %s", directory);
-  router.name = "dated", router.version = "1";
-  test_ok(choir_router_register(&router));
-  choir_trainer *trainer;
-  int32_t tokens[MODEL_B * MODEL_T];
-  choir_model *model = one_step("dated", tokens, &trainer), *loaded;
-  test_ok(choir_trainer_save(trainer, NULL, path));
-  choir_notices();
-  test_ok(choir_trainer_resume(trainer, path));
-  assert_string_equal(choir_notices(), "");
-  router.version = "2";
-  test_ok(choir_router_register(&router));
-  test_fails(choir_trainer_resume(trainer, path), CHOIR_ERROR_ARGUMENT, "another rule");
-  test_ok(choir_model_load(path, NULL, &loaded, NULL));
-  assert_non_null(strstr(choir_notices(), "of version 1, and that of the program is 2"));
-  choir_model_free(loaded);
-  choir_trainer_free(trainer);
-  choir_model_free(model);
-  assert_int_equal(system(removal), 0);
-}
-
 /* examples/own_router.c as a shared library. */
 static void from_a_file(void **state) {
   float scores[N * E], gates[N * E];
@@ -364,4 +326,4 @@ static void from_a_file(void **state) {
 }
 
 TEST_MAIN(register_twins, NULL, same_matrix, same_training, loss_of_its_own, not_believed, ends_the_step, definitions,
-          options, another_version, from_a_file)
+          options, from_a_file)

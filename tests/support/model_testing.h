@@ -37,6 +37,17 @@ static inline choir_model *model_fresh(const choir_config *config) {
   return model;
 }
 
+/* A model and its trainer, after a step on tokens [MODEL_B,MODEL_T]. */
+static inline choir_model *model_after_step(const char *router, int32_t *tokens, choir_trainer **trainer) {
+  choir_config c = model_config(router);
+  choir_model *model = model_fresh(&c);
+  choir_trainer_result r;
+  model_tokens(tokens, MODEL_B * MODEL_T, 4);
+  test_ok(choir_trainer_create(model, NULL, trainer));
+  test_ok(choir_trainer_step(*trainer, tokens, NULL, &r));
+  return model;
+}
+
 /* As training would leave it, but for the weights: cut-offs and centroids are means over three batches. */
 static inline choir_model *model_new(const choir_config *config, const char *backend, const char *compute) {
   choir_model_options run = {

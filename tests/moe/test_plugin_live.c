@@ -1,0 +1,88 @@
+/* A plug-in's router under a live model: what a step that it breaks leaves, and which definition the model has. */
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "file/temporary.h"
+#include "model_testing.h"
+#include "own_routers.h"
+
+static int calls_left; /* of `failing_observe`, until it fails; negative: never */
+
+static int failing_observe(void *context, const choir_plugin_call *call, const int64_t *demand, double *state) {
+  strcpy(call->message, "there is no tea");
+  return !calls_left-- ? 1 : move_prices(context, call, demand, state);
+}
+
+/* An `observe` that fails, in the first MoE layer or behind it, ends its own step. What then is half a step is neither
+ * saved nor trained, with updates in the backward pass or after it, until a checkpoint is loaded. */
+static void observe_ends_its_step(void **state) {
+  choir_plugin_router router = own_bias;
+  router.name = "forgetful";
+  router.observe = failing_observe;
+  test_ok(choir_router_register(&router));
+  char checkpoint[] = "/tmp/test_plugin_XXXXXX", removal[64];
+  assert_non_null(mkdtemp(checkpoint));
+  snprintf(removal, sizeof removal, "rm -r %s", checkpoint);
+  for (int variant = 0; variant < 4; variant++) {
+    const char *const names[] = {"0", "1", "2", "3"}, *saved = CH_IN(checkpoint, names[variant]);
+    choir_trainer *trainer;
+    choir_trainer_result r;
+    int32_t tokens[MODEL_B * MODEL_T];
+    choir_config c = model_config("forgetful");
+    test_set(&c, "layers=4 clip_norm=%d", variant / 2);
+    choir_model *model = model_fresh(&c);
+    calls_left = -1;
+    model_tokens(tokens, MODEL_B * MODEL_T, 4);
+    test_ok(choir_trainer_create(model, NULL, &trainer));
+    test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+    test_ok(choir_trainer_save(trainer, NULL, saved));
+    test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+    uint64_t after = XXH64(model->weights.base, model->weights.size, 0);
+    test_ok(choir_trainer_resume(trainer, saved));
+    calls_left = variant % 2;
+    assert_int_equal(choir_trainer_step(trainer, tokens, NULL, &r), CHOIR_ERROR_ARGUMENT);
+    assert_string_equal(choir_error_message(), variant % 2 ? "layer 3: router 'forgetful': there is no tea"
+                                                           : "layer 1: router 'forgetful': there is no tea");
+    const char *lost = CH_IN(checkpoint, "lost");
+    assert_int_equal(choir_trainer_save(trainer, NULL, lost), CHOIR_ERROR_ARGUMENT);
+    assert_non_null(strstr(choir_error_message(), "step 2 ended between"));
+    assert_int_equal(choir_model_save(model, NULL, lost), CHOIR_ERROR_ARGUMENT);
+    assert_int_equal(choir_trainer_step(trainer, tokens, NULL, &r), CHOIR_ERROR_ARGUMENT);
+    assert_int_not_equal(access(lost, F_OK), 0);
+    test_ok(choir_trainer_resume(trainer, saved));
+    test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+    assert_true(r.step == 2 && after == XXH64(model->weights.base, model->weights.size, 0));
+    choir_trainer_free(trainer);
+    choir_model_free(model);
+  }
+  assert_int_equal(system(removal), 0);
+}
+
+/* A checkpoint goes on with the version of the router that it was trained by. */
+static void another_version(void **state) {
+  choir_plugin_router router = own_top2;
+  char directory[] = "/tmp/test_plugin_XXXXXX", path[64], removal[64];
+  assert_non_null(mkdtemp(directory));
+  snprintf(path, sizeof path, "%s/checkpoint", directory);
+  snprintf(removal, sizeof removal, "rm -r %s", directory);
+  router.name = "dated", router.version = "1";
+  test_ok(choir_router_register(&router));
+  choir_trainer *trainer;
+  int32_t tokens[MODEL_B * MODEL_T];
+  choir_model *model = model_after_step("dated", tokens, &trainer), *loaded;
+  test_ok(choir_trainer_save(trainer, NULL, path));
+  choir_notices();
+  test_ok(choir_trainer_resume(trainer, path));
+  assert_string_equal(choir_notices(), "");
+  router.version = "2";
+  test_ok(choir_router_register(&router));
+  test_fails(choir_trainer_resume(trainer, path), CHOIR_ERROR_ARGUMENT, "another rule");
+  test_ok(choir_model_load(path, NULL, &loaded, NULL));
+  assert_non_null(strstr(choir_notices(), "of version 1, and that of the program is 2"));
+  choir_model_free(loaded);
+  choir_trainer_free(trainer);
+  choir_model_free(model);
+  assert_int_equal(system(removal), 0);
+}
+
+TEST_MAIN(NULL, NULL, observe_ends_its_step, another_version)
