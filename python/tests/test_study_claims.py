@@ -45,7 +45,6 @@ class Pages(unittest.TestCase):
                     gaps.append(final["causal"]["loss"] - final["own"]["loss"])
         told = f"{len(gaps)} runs, {min(gaps):.4f} to {max(gaps):.4f} nats; "
         self.assertIn(told, self.made[ROOT / "docs" / "causality.md"])
-        self.assertIn(f"over {len(gaps)} stored runs", self.made[ROOT / "README.md"])
 
     def test_numbers_of_other_pages(self):
         """Each "0.0038 (-0.0005 to 0.0081)" of a page is a row of all comparisons, or one with the other sign."""

@@ -108,17 +108,15 @@ def _found(groups: list[Group], row: list[str]) -> Finding:
     raise StudyError(f"lab/claims.json: no group '{title}' with a number for '{claim}'")
 
 
-def answers(plan: dict[str, Any], groups: list[Group], store: Store, first: bool = False) -> str:
+def answers(plan: dict[str, Any], groups: list[Group], store: Store) -> str:
     """A line a question; its numbers are put in from the store."""
     runs, low, high, _ = gaps(store)
     facts = {"runs": str(runs), "low": f"{low:.4f}", "high": f"{high:.4f}"}
     rows = []
     for one in plan["questions"]:
         numbers = [number(_found(groups, row)) for row in one.get("rows", [])]
-        if one.get("readme") or not first:
-            rows.append([one["question"], one["answer"].format(*numbers, **facts)])
-    table = report.markdown(["question", "answer"], rows).replace("--:", "---")
-    return table if first else table.replace("](docs/", "](")
+        rows.append([one["question"], one["answer"].format(*numbers, **facts)])
+    return report.markdown(["question", "answer so far"], rows).replace("--:", "---").replace("](docs/", "](")
 
 
 def primary_rows(groups: list[Group]) -> str:
@@ -230,5 +228,4 @@ def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
         docs / "results" / "thresholds.csv": gaps_file(store),
         docs / "results" / "forest.svg": forest(plan, groups),
         docs / "causality.md": put(_files.read_text(docs / "causality.md"), gaps_line(store)),
-        root / "README.md": put(_files.read_text(root / "README.md"), answers(plan, groups, store, True)),
     }
