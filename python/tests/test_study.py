@@ -90,15 +90,15 @@ class Whole(unittest.TestCase):
 
     def test_it_says_what_it_found(self):
         self.assertEqual(self.status, 0, self.errors)
-        self.assertIn("2 seeds of 2 arms find a true difference of", self.out)
+        self.assertIn("With 2 seeds this study has 80 % power for", self.out)
         own = testing.run().parent / "whole" / "two-scale"
         page = (own / "report.html").read_text()
-        for text in ("Two &lt;arms&gt;", "refuted", "<svg", "prefers-color-scheme", "Holm",
+        for text in ("Two &lt;arms&gt;", "Refuted: ", "<details>", "<svg", "prefers-color-scheme", "Holm",
                      'data-head="verdict"'):  # fmt: skip
             self.assertIn(text, page)
         self.assertIn("<meta http-equiv=Content-Security-Policy content=\"default-src 'none';", page)
         self.assertNotIn("<script", page)
-        self.assertEqual(page.count("% of the steps cooled; "), 1)  # the caption says the regime once for all tables
+        self.assertEqual(page.count("% of the steps; "), 1)  # the caption says the regime once for all tables
         summary = json.loads((own / "summary.json").read_text())
         self.assertEqual([len(summary["arms"][0]["causal"]), len(summary["arms"][0]["causal"][0])], [2, 2])
         self.assertTrue(all(v for arm in summary["arms"] for row in arm["causal"] for v in row))

@@ -216,12 +216,12 @@ class Pages(unittest.TestCase):
 
     def test_what_is_said(self):
         told = report.regime(self.study)
-        self.assertTrue(told.startswith("small: 1, 2 M tokens, 100,000 a step; constant rate, the last 20% of"), told)
-        self.assertIn(" cooled; 4,096 held-out tokens, the same for all; 2 seeds; learning rates 0.01, 0.02 tried", told)
+        self.assertTrue(told.startswith("small: 1, 2 M tokens, 100,000 per step; the learning rate falls over the last 20% of"), told)
+        self.assertIn(" steps; 4,096 held-out tokens, the same for all; 2 seeds; learning rates tried at the largest budget: 0.01, 0.02", told)
         deviation = math.sqrt(2 * 0.0025)  # of 0.5 and 0.4, which pairs differ by
-        self.assertIn(f" {statistics.detectable(deviation, 2, 1):.4f} nats between an arm", report.power_seen(self.study))
+        self.assertIn(f" {statistics.detectable(deviation, 2, 1):.4f} nats per token (standard", report.power_seen(self.study))
         self.study.seeds, self.study.arms = 4, [*self.study.arms, None]
-        self.assertIn(f" {statistics.detectable(0.02, 4, 6):.4f} nats four times out of five", report.power(self.study))
+        self.assertIn(f" {statistics.detectable(0.02, 4, 6):.4f} nats per token (standard", report.power(self.study))
         claim = claims.Finding({"text": "t", "kind": "loss"}, Estimate(0.1, 0.1, 20, 8), 0.3, 0.6, "inconclusive")
         row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
         self.assertEqual(row[2:4], ["0.1000 (-0.1086 to 0.3086) nats", "0.3 / 0.6"])
@@ -231,6 +231,16 @@ class Pages(unittest.TestCase):
         self.assertEqual(claims.label({"kind": "accuracy", "arm": "a", "rival": "b"}), "a - b, accuracy")
         self.assertEqual(row[4], "inconclusive")
         self.assertEqual(report.markdown(["a", "b"], [["x|y", "1"]]), "| a | b |\n| --- | --: |\n| x\\|y | 1 |\n")
+        self.assertEqual(
+            report.answer(claim),
+            "Inconclusive: the loss of b is 0.1000 nats per token higher than that of a (95 % CI -0.1086 to 0.3086).")
+        claim.estimate, claim.verdict = Estimate(-0.1, 0.01, 20, 8), "refuted"  # a negative difference changes sign and ends
+        self.assertEqual(report.answer(claim), "Refuted: the loss of b is 0.1000 nats per token lower than that of a "
+                                               "(95 % CI 0.0791 to 0.1209).")  # fmt: skip
+        claim.estimate, claim.verdict = None, "not measured"
+        self.assertEqual(report.answer(claim), 'No result for the claim "t" (not measured).')
+        self.assertEqual(report.applicable(["a", "b", "c"], [["x", "-", "1"], ["y", "", "-"]]),
+                         (["a", "c"], [["x", "1"], ["y", "-"]]))  # fmt: skip
         self.assertEqual([jobs.duration(s) for s in (59, 125, 3660)], ["0:59 min", "2:05 min", "1:01 h"])
 
 

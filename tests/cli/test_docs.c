@@ -76,13 +76,19 @@ static void clear_output(const char *command) {
   if (out && sscanf(out + 6, "%255s", path) == 1) program_must("rm -rf %s", path);
 }
 
+/* Lines that need something, or much time: "# needs Python", "# takes hours". */
+static int is_marked(const char *line, const char *end) {
+  size_t length = (size_t)(end - line);
+  return memmem(line, length, "# takes ", 8) || memmem(line, length, "# needs ", 8);
+}
+
 static int run_page(const char *page) {
   char *text = read_page(page), command[1024];
   int count = 0;
   for (char *line = text, *end; *line; line = end + (*end != 0)) {
     end = strchrnul(line, '\n');
     char *verb = memmem(line, (size_t)(end - line), "choir ", 6);
-    if (strncmp(line, "    ", 4) || !verb || memmem(line, (size_t)(end - line), "# takes ", 8)) continue;
+    if (strncmp(line, "    ", 4) || !verb || is_marked(line, end)) continue;
     if (verb != line + 4 && strncmp(line + 4, "echo ", 5)) continue;
     shorten(line + 4, (int)(end - line) - 4, command, sizeof command);
     clear_output(command);

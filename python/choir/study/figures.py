@@ -100,6 +100,24 @@ def differences(study: Study) -> str:
     return _plot(_tokens(study), curves, True, _TOKENS, above, lambda axes: axes.axhline(0, color=_INK, linewidth=0.7))
 
 
+def pairs(study: Study) -> str:
+    """At the largest budget: each arm minus the first one, a point for each seed, next to the mean and its interval."""
+    table = study.table(study.steps[-1])
+    with plt.rc_context(_SETTINGS):
+        figure, axes = plt.subplots(figsize=(7.2, 1.3 + 0.55 * (len(study.arms) - 1)), layout="constrained")
+        axes.axvline(0, color=_INK, linewidth=0.7)
+        for at, arm in enumerate(study.arms[1:]):
+            colour, mean = _COLOURS[at % len(_COLOURS)], study.apart(at + 1, study.steps[-1])
+            axes.plot(table[at + 1] - table[0], np.full(table.shape[1], at + 0.16), "o", color=colour, markersize=4, alpha=0.55)
+            if mean and np.isfinite(mean.interval()).all():
+                half = mean.mean - mean.interval()[0]
+                axes.errorbar(mean.mean, at - 0.1, xerr=half, color=colour, marker="D", markersize=5, capsize=3, linewidth=1.6)
+        axes.set_yticks(range(len(study.arms) - 1), [arm.name for arm in study.arms[1:]])
+        axes.set_ylim(len(study.arms) - 1.5, -0.5)
+        axes.set_xlabel(f"{study.measure}, nats per token above {study.arms[0].name}\n(points: seeds; bar: mean and 95 % CI)")
+        return _svg(figure)
+
+
 def swept(study: Study) -> str:
     """Final loss over what is swept, a line for each arm of the recipe."""
     curves: dict[str, list] = {}
@@ -113,10 +131,14 @@ def all_of(study: Study) -> dict[str, str]:
     """By their titles."""
     if not np.isfinite(study.table(study.steps[-1])).any():
         return {}
-    made = {"Loss": losses(study)}
+    several, made = len(study.steps) > 1, {}
+    if "sweep" not in study.recipe and len(study.arms) > 1:
+        made["Pairs"] = pairs(study)
+    if several or not made:
+        made["Loss"] = losses(study)
     if "sweep" in study.recipe:
         made["Swept"] = swept(study)
-    elif len(study.arms) > 1:
+    elif several and len(study.arms) > 1:
         made["Difference"] = differences(study)
     return made
 

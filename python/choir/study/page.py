@@ -116,7 +116,7 @@ def answers(plan: dict[str, Any], groups: list[Group], store: Store) -> str:
     for one in plan["questions"]:
         numbers = [number(_found(groups, row)) for row in one.get("rows", [])]
         rows.append([one["question"], one["answer"].format(*numbers, **facts)])
-    return report.markdown(["question", "answer so far"], rows).replace("--:", "---").replace("](docs/", "](")
+    return report.markdown(["question", "answer"], rows).replace("--:", "---").replace("](docs/", "](")
 
 
 def primary_rows(groups: list[Group]) -> str:

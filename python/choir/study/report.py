@@ -6,12 +6,13 @@ import html
 import math
 import pathlib
 import re
+import textwrap
 from typing import Any, Optional
 
 import numpy as np
 
 from .. import _files
-from . import figures, foreign, statistics, turns, tuned
+from . import figures, foreign, statistics, terminal, turns, tuned
 from .claims import UNITS, Claims, Finding, label
 from .recipe import write as write_json
 from .study import Study
@@ -32,6 +33,8 @@ th{white-space:normal;vertical-align:bottom}
 th:first-child,td:first-child,.text{text-align:left;white-space:normal;min-width:14ch}
 th:first-child,td:first-child{position:sticky;left:0;background:var(--card)}
 tr:last-child td{border:0}
+.answer{color:var(--ink);font-size:16.5px}
+summary{cursor:pointer;margin-top:24px;font-weight:600}
 .figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,520px),1fr));gap:14px}
 figcaption{font-weight:600}
 svg{display:block;width:100%;min-width:440px;height:auto}
@@ -57,8 +60,8 @@ def regime(study: Study) -> str:
     windows = f"{first[0]['final']['causal']['tokens']:,} held-out tokens" if first else "held-out text"
     rates = ", ".join(f"{rate:g}" for rate in study.scale["rates"])
     return (
-        f"{study.scale['name']}: {budgets} M tokens, {step:,} a step; constant rate, the last {cooled:.0%} of the steps "
-        f"cooled; {windows}, the same for all; {study.seeds} seeds; learning rates {rates} tried at the largest budget"
+        f"{study.scale['name']}: {budgets} M tokens, {step:,} per step; the learning rate falls over the last {cooled:.0%} "
+        f"of the steps; {windows}, the same for all; {study.seeds} seeds; learning rates tried at the largest budget: {rates}"
     )
 
 
@@ -87,15 +90,15 @@ def claim_rows(claims: Claims) -> list[list[str]]:
     return rows
 
 
-CLAIM_HEAD = ["claim", "paper", "here: mean and 95 % interval", "p, raw / Holm", "verdict"]
+CLAIM_HEAD = ["claim", "paper", "here: mean and 95 % CI", "p, raw / Holm", "verdict"]
 
 
 def arm_head(study: Study) -> list[str]:
     return [
-        "arm", "rate", f"{study.measure}, ± deviation over seeds", "own routing, ± deviation",
-        "minus the first (95 % interval)", "experts a token: training / serving",
-        "gate sum: training / serving", "at the cap / above it", "dropped", "asked above capacity", "FLOPs a token",
-        "step, s",
+        "arm", "learning rate", f"{study.measure}, ± SD over seeds", "loss with its own routing, ± SD",
+        "minus the first arm (95 % CI)", "experts per token: training / serving",
+        "sum of gates: training / serving", "tokens at the cap / above it", "dropped", "demand above capacity",
+        "FLOPs per token", "step, s",
     ]  # fmt: skip
 
 
@@ -145,40 +148,63 @@ def rate_rows(study: Study) -> list[list[str]]:
         if arm.rate_of != arm.name or not any(math.isfinite(loss) for _, loss in tried):
             continue
         best, vertex = statistics.best_rate(*zip(*tried))
-        told = f"{vertex:.3g}" if vertex else "the best is at an end: try more"
+        told = f"{vertex:.3g}" if vertex else "the best is the highest or lowest: try more"
         rows.append([arm.name, ", ".join(f"{r:g}: {loss:.4f}" if math.isfinite(loss) else f"{r:g}: missing" for r, loss in tried), f"{best:g}", told])
     return rows
 
 
 def power(study: Study) -> Optional[str]:
-    """Before a run: what differences it can tell."""
+    """Before a run: the difference that its seeds would find."""
     deviation, arms = study.scale.get("deviation"), len(study.arms)
     if not deviation or study.seeds < 2 or arms < 2:
         return None
     floor = max(deviation, study.scale.get("chaos", 0.0))
     effect = statistics.detectable(floor, study.seeds, (arms - 1) * (study.seeds - 1))
     return (
-        f"{study.seeds} seeds of {arms} arms find a true difference of {effect:.4f} nats four times out of five, where "
-        f"differences of two runs of one seed have a standard deviation of {floor:g}"
+        f"With {study.seeds} seeds this study has 80 % power for a difference of {effect:.4f} nats per token (standard "
+        f"deviation of paired differences in earlier runs: {floor:g})"
     )
 
 
 def power_seen(study: Study) -> Optional[str]:
-    """After a run: the same by the deviation that its own seeds show."""
+    """After a run: the same from the spread of its own seeds."""
     apart = [study.apart(i, study.steps[-1]) for i in range(1, len(study.arms))]
     known = [one for one in apart if one and one.freedom > 0]
     if not known:
         return None
     worst = max(known, key=lambda one: one.detectable())
     return (
-        f"By what its own seeds show, this study would find a true difference of {worst.detectable():.4f} nats between an arm "
-        f"and the first four times out of five: differences of two runs of one seed have a standard deviation of up to "
-        f"{worst.error * math.sqrt(worst.count):.4f}, over {worst.count} seeds"
+        f"With {worst.count} seeds this study has 80 % power for a difference of {worst.detectable():.4f} nats per token "
+        f"(standard deviation of paired differences, from its own seeds: {worst.error * math.sqrt(worst.count):.4f})"
     )
+
+
+def answer(f: Finding) -> str:
+    """One sentence that a claim's numbers answer it with."""
+    if not f.estimate:
+        return f"No result for the claim \"{f.claim['text']}\" ({f.verdict})."
+    unit, rival, arm = UNITS[f.claim["kind"]], f.claim.get("rival"), f.claim["arm"]
+    low, high = f.estimate.interval()
+    seen = f.verdict.capitalize()
+    if f.claim["kind"] in ("loss", "optimum") and rival and "than_arm" not in f.claim:
+        mean, ends = f.estimate.mean, (low, high)
+        if mean < 0:
+            mean, ends = -mean, (-high, -low)
+        interval = f" (95 % CI {ends[0]:.4f} to {ends[1]:.4f})" if math.isfinite(high) else ""
+        more = "lower" if f.estimate.mean < 0 else "higher"
+        return f"{seen}: the loss of {rival} is {mean:.4f} nats per token {more} than that of {arm}{interval}."
+    return f"{seen}: {f.claim['text'].rstrip('.')}. {label(f.claim)}: {estimate(f)} {unit}."
+
+
+def applicable(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """The table without the columns that have no value in any row."""
+    kept = [i for i in range(len(head)) if not rows or any(row[i] not in ("", "-", "- / -") for row in rows)]
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
     """Columns of sentences wrap, those of numbers do not. On a narrow screen a row is a card of names and values."""
+    head, rows = applicable(head, rows)
     sentences = [any(re.search("[a-z]{3} [a-z]{2}", row[i]) and "(" not in row[i] for row in rows) for i in range(len(head))]
     kind = [" class=text" if wraps else "" for wraps in sentences]
     named = [f'{kind[i]} data-head="{html.escape(name)}"' for i, name in enumerate(head)]
@@ -191,18 +217,20 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
+    head, rows = applicable(head, rows)
     lines = [head, ["---"] + ["--:"] * (len(head) - 1), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
 
 
 def write(study: Study) -> tuple[pathlib.Path, Claims]:
-    """report.html, table.md, summary.json and figures/ of the study, of what there is."""
+    """Writes report.html, table.md, summary.json and figures/ of the study from the results that exist."""
     times = turns.read(study)
     tunings = tuned.KINDS if "tune" in study.recipe else {}
     claims = Claims(study, times, {what: tuned.table(study, what) for what in tunings})
     tables = [("Claims", CLAIM_HEAD, claim_rows(claims)), ("Arms", arm_head(study), arm_rows(study, times))]
     if rate_rows(study):
-        tables.append(("Rates", ["arm", f"rate: {study.measure}, seed 1", "taken", "lowest of a parabola"], rate_rows(study)))
+        head = ["arm", f"learning rate: {study.measure}, seed 1", "used", "minimum of a parabola"]
+        tables.append(("Learning rates", head, rate_rows(study)))
     tables += [(title, *tuned.rows(study, what)) for what, title in tunings.items()]
     if "texts" in study.recipe:
         tables.append((f"Texts: causal, and by batch where that is the router's own; {foreign.SEQUENCES} sequences each",
@@ -210,15 +238,17 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     drawn, where = figures.all_of(study), regime(study)
     figures.save(drawn, study.own / "figures")
     recipe = study.recipe
-    parts = [f"<h1>{html.escape(recipe['title'])}</h1><p>{html.escape(recipe['question'])}</p>"]
+    told = power_seen(study) or power(study)
+    parts = [f"<h1>{html.escape(recipe['title'])}</h1>"]
+    parts += [f"<p class=answer>{html.escape(answer(f))}</p>" for f in claims.findings]
+    parts += [f"<p>{html.escape(sentence)}.</p>" for sentence in (told, recipe["question"].rstrip("."), where) if sentence]
     if "figure" in recipe:
         parts.append(f"<p>Paper (arXiv:2202.09368): {html.escape(recipe['figure'])}.</p>")
-    parts.append(f"<p>{html.escape(where)}.</p>")
-    told = power_seen(study) or power(study)
-    parts += [f"<p>{html.escape(told)}.</p>"] if told else []
-    parts += [f"<h2>{title}</h2>{_table(head, rows)}" for title, head, rows in tables]
     drawings = "".join(f"<figure><figcaption>{title}</figcaption>{svg}</figure>" for title, svg in drawn.items())
-    parts += [f"<h2>Figures</h2><div class=figures>{drawings}</div>"] if drawn else []
+    parts += [f"<div class=figures>{drawings}</div>"] if drawn else []
+    parts.append(f"<h2>Claims</h2>{_table(*tables[0][1:])}<details><summary>Details</summary>")
+    parts += [f"<h2>{title}</h2>{_table(head, rows)}" for title, head, rows in tables[1:]]
+    parts.append("</details>")
     page = study.own / "report.html"
     _files.save(
         page,
@@ -259,9 +289,11 @@ def summary(study: Study, claims: Claims) -> dict[str, Any]:
 
 
 def brief(study: Study, claims: Claims, page: pathlib.Path) -> str:
-    lines = [f"{study.recipe['title']}. {regime(study)}"]
-    lines += [f"  {verdict}: {text} {here}{f'; paper: {paper}' if paper else ''}"
-              for text, paper, here, _, verdict in claim_rows(claims)]  # fmt: skip
-    for row in arm_rows(study, {}):
-        lines.append(f"  {row[0]:<28} {row[2]:>18}  {row[4]}")
-    return "\n".join([*lines, str(page)])
+    """The answers, and each arm's loss, for a terminal."""
+    paragraphs = [f"{study.recipe['title']}. {regime(study)}.", *(answer(f) for f in claims.findings)]
+    if told := power_seen(study) or power(study):
+        paragraphs.append(f"{told}.")
+    rows = arm_rows(study, {})
+    wide = max(len(row[0]) for row in rows)
+    lines = [f"  {row[0]:<{wide}}  {row[2]:>17}  {row[4]}" for row in rows]
+    return "\n".join([*(textwrap.fill(text, terminal.width()) for text in paragraphs), *lines, str(page)])

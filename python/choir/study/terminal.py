@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -30,6 +31,11 @@ class Shown:
 
     def __getattr__(self, name: str):
         return getattr(self._stream, name)
+
+
+def width() -> int:
+    """Columns of the terminal; 80 where the output is not one."""
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def guard() -> None:
