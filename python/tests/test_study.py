@@ -192,6 +192,18 @@ class Whole(unittest.TestCase):
             told = json.loads(study("status", "rates", "--json")[0])
             self.assertEqual([arm["rate"] for arm in told[0]["arms"].values()], [best, best])
 
+    def test_noise_of_a_config(self):
+        at = testing.run().parent
+        (at / "noisy.json").write_text(json.dumps({**SCALE["config"], "train": {**SCALE["config"]["train"], "steps": 20}}))
+        words = ["--config", "noisy.json", "--data", "data", "--out", "noise", "--seeds", 2, "--jobs", 1]
+        told, errors, status = study("noise", *words)
+        self.assertEqual(status, 0, errors)
+        self.assertIn(" nats per token, 2 seeds", told)
+        facts = json.loads((at / "noise" / "noise-noisy" / "summary.json").read_text())
+        losses = np.array([arm["causal"][-1] for arm in facts["arms"]])
+        self.assertLess(np.abs(losses[0] - losses[1]).max(), np.abs(losses[0, 0] - losses[0, 1]))  # rounding, seeds
+        self.assertIn(f"seeds {np.std(losses[0], ddof=1):.4f} ", told)
+
     def test_a_search_that_lacks_a_rate_leaves_no_verdict(self):
         at = testing.run().parent
         found = stored("whole/results")

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import pathlib
 import types
 import unittest
 import unittest.mock
@@ -12,7 +13,7 @@ try:
     from scipy import stats
     from statsmodels.stats.power import TTestPower
 
-    from choir.study import claims, jobs, lane, report, statistics, store, tuned
+    from choir.study import StudyError, claims, jobs, lane, noise, report, statistics, store, tuned
     from choir.study.statistics import Estimate
     from choir.study.study import Study
 except ImportError as error:
@@ -242,6 +243,22 @@ class Pages(unittest.TestCase):
         self.assertEqual(report.applicable(["a", "b", "c"], [["x", "-", "1"], ["y", "", "-"]]),
                          (["a", "c"], [["x", "1"], ["y", "-"]]))  # fmt: skip
         self.assertEqual([jobs.duration(s) for s in (59, 125, 3660)], ["0:59 min", "2:05 min", "1:01 h"])
+
+
+class Noise(unittest.TestCase):
+    def test_what_seeds_resolve(self):
+        told = noise.told(np.array([[4.0, 4.1, 4.2, 4.3], [4.01, 4.09, 4.21, 4.29]]))
+        spread = math.sqrt(0.05 / 3)
+        self.assertIn(f"standard deviation over seeds {spread:.4f} (95 % CI 0.0731 to 0.4814)", told)
+        self.assertIn("with other rounding differs by 0.0100 ", told)
+        self.assertIn(f"differ by up to {1.959964 * math.sqrt(2) * spread:.4f} (8.62%) by chance", told)
+        row = next(line.split() for line in told.splitlines() if line.strip().startswith("8 "))
+        self.assertEqual(row[1:], [f"{detect:.4f}" for detect in (statistics.detectable(math.sqrt(2) * spread, 8, 14),
+                                                                  statistics.detectable(0.01, 8, 7))])  # fmt: skip
+        with self.assertRaisesRegex(StudyError, "some runs are missing"):
+            noise.told(np.array([[4.0, 4.1], [4.0, np.nan]]))
+        with self.assertRaisesRegex(StudyError, "--seeds 1: noise is seen between two seeds"):
+            noise.scale("pico", pathlib.Path(), 1, None)
 
 
 class Findings(unittest.TestCase):

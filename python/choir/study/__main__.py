@@ -1,4 +1,4 @@
-"""choir study: list, run, status, report, claims, measure."""
+"""choir study: list, noise, run, status, report, claims, measure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable
 
 from .. import Error, _files, plugin
-from . import Stopped, StudyError, foreign, page, pools, recipe, report, terminal, tuned, turns
+from . import Stopped, StudyError, foreign, noise, page, pools, recipe, report, terminal, tuned, turns
 from .jobs import Jobs
 from .program import Runner
 from .study import Study, all_in
@@ -89,6 +89,17 @@ def _work(
         readings = foreign.missing(study, texts)
         jobs.run("runs that read texts", study.absent(runner, readings))
         jobs.run("texts", readings)
+
+
+def _noise(o: argparse.Namespace) -> int:
+    out = pathlib.Path(o.out)
+    scale = noise.scale(o.config, out, o.seeds, o.tokens)
+    study = Study.make("noise", o.data, o.out, str(scale), None, o.seeds, o.tokens)
+    words = ["run", "noise", "--data", o.data, "--out", o.out, "--scale", str(scale), "--seeds", str(o.seeds)]
+    status = _run(_parser().parse_args([*words, "--jobs", str(o.jobs)], argparse.Namespace(routers=[])))
+    if not status:
+        print(noise.told(study.table(study.steps[-1])))
+    return status
 
 
 def _list(o: argparse.Namespace) -> int:
@@ -195,6 +206,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--texts", metavar="DIR", help="NAME.txt for each text of a recipe that names texts")
     _plugins(run, "one more arm for each router of it")
     run.set_defaults(call=_run)
+    before = verbs.add_parser("noise", help="what difference a number of seeds can resolve at a config, from a few runs")
+    before.add_argument("--config", required=True, metavar="C", help="a JSON config, or a name that 'choir configs' lists")
+    before.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")
+    before.add_argument("--out", required=True, metavar="DIR", help="directory of studies, which share runs")
+    before.add_argument("--seeds", type=_count, default=4, metavar="N", help="seeds, of which each runs twice [4]")
+    before.add_argument("--tokens", type=_tokens, metavar="M", help="training tokens [the config's]")
+    before.add_argument("--jobs", type=_count, default=0, metavar="J", help="runs at once [one for every CPU]")
+    before.set_defaults(call=_noise)
     verbs.add_parser("list", help="the experiments that come with choir").set_defaults(call=_list)
     status = verbs.add_parser("status", help="how far the studies of a directory are")
     status.add_argument("dir", metavar="DIR")
