@@ -352,6 +352,25 @@ class Around(TorchTest):
         with self.assertRaisesRegex(choir.ArgumentError, "routed .* tokens; a record has as many in each"):
             self.torch.routed_experts(model)
 
+    def test_flops_are_counted(self):
+        """By PyTorch's FlopCounterMode, forward and backward: routers that run as many rows have as many, and each of an
+        expert's products is counted by its formula."""
+        if lacks("counted FLOPs", "utils.flop_counter.FlopCounterMode", "nn.functional.grouped_mm"):
+            return
+        from torch.utils.flop_counter import FlopCounterMode
+
+        n, d, h, e = 64, 16, 24, 8
+        for activation, products in (("gelu", 2), ("swiglu", 3)):
+            forward = 2 * n * d * e + 2 * 2 * n * products * d * h
+            for router, options in (("expert_choice", {}), ("topk", {"top_k": 2}), ("bias_balanced", {"top_k": 2})):
+                layer = self.layer(router, activation=activation, **options)
+                x = self.x.clone().requires_grad_()
+                with FlopCounterMode(display=False) as counter:
+                    out = layer(x)
+                    self.assertEqual(counter.get_total_flops(), forward, router)
+                    out.sum().backward()
+                self.assertEqual(counter.get_total_flops(), 3 * forward, router)
+
     def test_what_a_refused_forward_leaves(self):
         layer = self.layer("bias_balanced")
         with self.assertRaisesRegex(choir.ArgumentError, "autocast"):

@@ -95,6 +95,22 @@ class Converted(TorchTest):
                 told = model.generate(self.ids[:1], **words, **more)
                 self.assertTrue(torch.equal(told, plain.generate(self.ids[:1], **words)))
 
+    def test_generation_that_is_not_causal(self):
+        """Is said once, at the first step with a cache, of routers that compare tokens; of others, without a cache and in
+        training nothing is."""
+        cases = [("expert_choice", {}, 1), ("expert_choice", {"causal": True}, 0), (None, {}, 0), (None, {"capacity_factor": 1.0}, 1)]
+        cases += [("gshard_top2", {}, 1), ("gshard_top2", {"causal": True}, 0), ("bias_balanced", {}, 0), ("kmeans", {}, 0)]
+        words = {"max_new_tokens": 4, "do_sample": False}
+        for router, options, wanted in cases:
+            model = self.converted("Qwen3Moe", router, **options).train()
+            model(self.ids), self.torch.update_routers(model), model.eval()
+            for uses_cache, count in ((False, 0), (True, wanted), (True, 0)):
+                with warnings.catch_warnings(record=True) as said:
+                    warnings.simplefilter("always")
+                    model.generate(self.ids, attention_mask=self.mask, use_cache=uses_cache, **words)
+                told = [str(w.message) for w in said if "causal=True" in str(w.message)]
+                self.assertEqual(len(told), count, (router, options, uses_cache, told))
+
     def test_packed_sequences(self):
         """Two sequences in one row, told apart by positions, have the logits of rows of their own, padded or not, if no token
         competes or those of a sequence alone do."""

@@ -445,9 +445,15 @@ class Layers(TorchTest):
             (self.x.double(), "autocast"),
             (self.x[..., :5], "d_model, 16"),
             (self.x.to("meta"), r"\.to\(device\)"),
+            (self.x.cpu().numpy(), "x is ndarray; it must be a torch.Tensor"),
+            (self.x[0].to_sparse(), "x is a sparse_coo tensor; it must be dense"),
+            (torch.nested.nested_tensor([self.x[0], self.x[1, :5]]), "x is a nested tensor; .*valid"),
         ):
             with self.assertRaisesRegex(choir.ArgumentError, why):
                 layer(x)
+        for sizes, why in (((0, 24, 8), "d_model is 0"), ((16, 0, 8), "d_hidden is 0"), ((16, 24, 0), "num_experts is 0; it must be")):
+            with self.assertRaisesRegex(choir.ArgumentError, why):
+                self.torch.ExpertChoice(*sizes)
         with self.assertRaisesRegex(choir.ArgumentError, "mask == 0"):
             layer(self.x, valid=torch.zeros(2, 32, device=DEVICE))
         with self.assertRaisesRegex(choir.ArgumentError, "token ids"):

@@ -151,6 +151,10 @@ def _of_block(block: nn.Module, name: str, layer: int, router: str, options: dic
     return made.train(block.training)
 
 
+def _cache_of(kwargs: dict) -> Any:
+    return kwargs.get("cache", kwargs.get("past_key_values"))  # as releases of transformers 5 name it
+
+
 def _valid_of(mask: Any, kwargs: dict) -> Optional[Tensor]:
     """Who takes part, [B,...,T] bool, of the attention mask that a model is given: [B,T] of 0 and 1, with what a cache has
     before; or [B,1,T,S], True or 0 where one looks at another, in which padding does not look at itself."""
@@ -158,7 +162,7 @@ def _valid_of(mask: Any, kwargs: dict) -> Optional[Tensor]:
     if mask is None:
         return None
     if isinstance(mask, Tensor) and mask.dim() == 4:
-        cache = kwargs.get("cache", kwargs.get("past_key_values"))
+        cache = _cache_of(kwargs)
         own = torch.arange(mask.shape[2], device=mask.device) + (0 if cache is None else cache.get_seq_length())
         mask = mask[:, 0].gather(2, own[None, :, None].expand(mask.shape[0], -1, 1))[..., 0]
         mask = mask if mask.dtype == torch.bool else mask == 0
@@ -192,7 +196,23 @@ def _tell(module: nn.Module, args: tuple, kwargs: dict):
     if mask is None and ids is not None and not compat.compiling() and not getattr(module, "_choir_asked", False):
         module._choir_asked = True
         module.warn_if_padding_and_no_attention_mask(ids, mask)
+    if not module.training and not compat.compiling() and not getattr(module, "_choir_cached", False):
+        _warn_of_cache(module, _cache_of(kwargs))
     return args, {**kwargs, TOLD: (valid, taken, position)}
+
+
+def _warn_of_cache(module: nn.Module, cache: Any) -> None:
+    """Once, at the first step of generation with a cache, where a router compares the tokens of a call."""
+    if cache is None or not int(cache.get_seq_length()):
+        return
+    module._choir_cached = True
+    comparing = [layer.router_name for layer in module.modules() if isinstance(layer, _Converted) and layer.compares_tokens()]
+    if comparing:
+        warnings.warn(
+            f"router '{comparing[0]}' compares the tokens of a call, and with a cache a call has only the newest: the experts "
+            "of a token differ from those without a cache, and depend on the other sequences of the batch. Generate with a "
+            "model that was converted with causal=True and trained, or with use_cache=False"
+        )
 
 
 def _hear(module: nn.Module, args: tuple, kwargs: dict):

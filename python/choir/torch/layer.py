@@ -77,6 +77,9 @@ class MoE(Keeper):
         dtype=None,
         **options: Unpack[MoEOptions],
     ):
+        for name, size in (("d_model", d_model), ("d_hidden", d_hidden), ("num_experts", num_experts)):
+            if size < 1:
+                raise ArgumentError(f"{name} is {size}; it must be at least 1")
         if "top_k" in options:
             options["experts_per_token"] = options.pop("top_k")
         super().__init__(router, request.options_of(router, num_experts, **options), d_model, num_experts, device)
@@ -116,6 +119,12 @@ class MoE(Keeper):
     w1 = property(lambda self: self.experts.w1)
     w2 = property(lambda self: self.experts.w2)
     w3 = property(lambda self: self.experts.w3)
+
+    def compares_tokens(self) -> bool:
+        """Whether in eval mode a token's experts depend on the other tokens of the call."""
+        o = self.options
+        limited = (o.eval_capacity_factor or o.capacity_factor) > 0
+        return not self.causal and (o.by_thresholds or (self.router_name in routers.LIMITED and limited))
 
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""

@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import select
-from .compat import autocast_dtype, grouped_types, has_values
+from .compat import autocast_dtype, count_grouped_flops, grouped_types, has_values
 from .request import Routing
 
 ACTIVATIONS = {"gelu": F.gelu, "geglu": F.gelu, "swiglu": F.silu}
 GATED = ("geglu", "swiglu")  # what they make is multiplied by a second product
 WEIGHTS = ("w1", "w2", "w3")
 GROUPED = grouped_types()
+count_grouped_flops()
 
 
 class Weights(NamedTuple):

@@ -220,6 +220,11 @@ def shaped(rows: Tensor, shape: torch.Size) -> Tensor:
 
 
 def check_floating(scores: Tensor, what: str) -> None:
+    if not isinstance(scores, Tensor):
+        raise ArgumentError(f"{what} is {type(scores).__name__}; it must be a torch.Tensor, as torch.as_tensor makes")
+    if scores.layout != torch.strided or scores.is_nested:
+        kind = "nested" if scores.is_nested else str(scores.layout).rpartition(".")[2]
+        raise ArgumentError(f"{what} is a {kind} tensor; it must be dense. Pad sequences of different lengths, and give `valid`")
     if not scores.is_floating_point():
         raise ArgumentError(
             f"{what} is of {scores.dtype}; it must be floating point (float32, bfloat16, float64, ...)"

@@ -223,6 +223,9 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
 }
 
 
+LIMITED = ("switch_top1", "topk", "gshard_top2")  # with a capacity factor experts have room for some tokens only
+
+
 def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor]) -> Tensor:
     """[n,e], with gradient; of the choices [n,K] alone, all of which are taken, where they are given: a pair's score,
     perhaps divided by the sum of the token's gates."""
