@@ -5,6 +5,8 @@
 
 #include "cli.h"
 
+enum { KEY_BYTES = 128 };
+
 /* The key of "KEY=VALUE"; returns the value, or NULL. */
 static const char *split_setting(const char *setting, char *key, size_t size) {
   const char *equals = strchr(setting, '=');
@@ -15,16 +17,15 @@ static const char *split_setting(const char *setting, char *key, size_t size) {
 
 static int names_router(const char *key) { return !strcmp(key, "router.name") || !strcmp(key, "model.router.name"); }
 
-/* A router's name first, as in a file: it brings defaults, which would take the place of what was set before it. */
 int cli_apply_settings(choir_config *config, const cli_list *settings) {
-  for (int names = 1; names >= 0; names--)
-    for (int i = 0; i < settings->count; i++) {
-      char key[128];
-      const char *value = split_setting(settings->values[i], key, sizeof key);
-      if (!value) return cli_usage("--set %s: must be KEY=VALUE", settings->values[i]);
-      if (names_router(key) == names && choir_config_set(config, key, value)) return cli_fail();
-    }
-  return 0;
+  static char names[CLI_LIST_MOST][KEY_BYTES];
+  const char *keys[CLI_LIST_MOST], *values[CLI_LIST_MOST];
+  for (int i = 0; i < settings->count; i++) {
+    keys[i] = names[i];
+    values[i] = split_setting(settings->values[i], names[i], KEY_BYTES);
+    if (!values[i]) return cli_usage("--set %s: must be KEY=VALUE", settings->values[i]);
+  }
+  return choir_config_update(config, keys, values, settings->count) ? cli_fail() : 0;
 }
 
 /* Options of a layer that trains; routing by itself does not look at them. */

@@ -44,6 +44,11 @@ CHOIR_API int choir_config_save(const choir_config *config, const char *path);
  * choir_config_check says. */
 CHOIR_API int choir_config_set(choir_config *config, const char *key, const char *value);
 
+/* Sets several fields as one operation, as the --set options of one command: a router's name is set before its options,
+ * so that the order of the keys has no effect. Of a key that is given twice the last value counts. On an error no field
+ * is changed. CHOIR_ERROR_ARGUMENT as choir_config_set, or keys[i] or values[i] is NULL. */
+CHOIR_API int choir_config_update(choir_config *config, const char *const *keys, const char *const *values, int count);
+
 /* The value of a field as choir_config_set takes it, with an end, in `size` bytes: CHOIR_VALUE_BYTES hold every one.
  * CHOIR_ERROR_ARGUMENT: unknown or ambiguous key, or no room. */
 enum { CHOIR_VALUE_BYTES = 256, CHOIR_KEY_BYTES = 64 };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
@@ -36,8 +37,7 @@ class Config:
             self._make(lib.choir_config_create)
         else:
             self._make(lib.choir_config_load, native.text(path))
-        for key, value in fields.items():
-            self.set(key, value)
+        self.update(fields)
 
     def _make(self, call, *arguments) -> None:
         made = ffi.new("choir_config **")
@@ -62,8 +62,15 @@ class Config:
 
     def set(self, key: str, value: Any) -> None:
         """Sets one field, as `choir train --set` does. ArgumentError names an unknown key or an impossible value."""
-        written = str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
-        native.check(lib.choir_config_set(self.address, native.text(key), native.text(written)))
+        self.update({key: value})
+
+    def update(self, fields: Mapping[str, Any]) -> None:
+        """Sets several fields as one operation: a router's name before its options, whatever the order of the keys. On
+        an error no field is changed."""
+        keys = [ffi.new("char []", native.text(key)) for key in fields]
+        values = [ffi.new("char []", native.text(_written(value))) for value in fields.values()]
+        each = [ffi.new("char *[]", one or [native.NULL]) for one in (keys, values)]
+        native.check(lib.choir_config_update(self.address, *each, len(keys)))
 
     def check(self) -> None:
         """Raises ArgumentError where values do not go together. vocab_size 0 passes."""
@@ -154,6 +161,11 @@ class Field:
 
 
 _TYPES = ("int", "float", "float", "bool", "str", "str")  # by choir_field_kind; steps may be a share
+
+
+def _written(value: Any) -> str:
+    """A value as choir_config_set takes it."""
+    return str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
 
 
 def _value(kind: int, text: str) -> Any:

@@ -121,11 +121,11 @@ def router_config(router: str = "expert_choice", **options: Any) -> Config:
     native.text(router)  # TypeError: no name
     config = Config()
     config.set("model.router.name", router)
-    for key, value in options.items():
+    for key in options:
         if f"model.router.{key}" not in config:
             known = ", ".join(takes(router))
             raise native.ArgumentError(f"router '{router}' has no option '{key}'; it takes {known or 'none'}")
-        config.set(f"model.router.{key}", value)
+    config.update({f"model.router.{key}": value for key, value in options.items()})
     return config
 
 

@@ -44,8 +44,7 @@ class Trainer(Handle):
 
     def __init__(self, model: Model, **options: Unpack[TrainerFields]):
         config: Config = native.wanted(model, Model).config
-        for key, value in options.items():
-            config.set("train." + key, value)
+        config.update({"train." + key: value for key, value in options.items()})
         address = ffi.new("choir_trainer **")
         with model.use() as used:
             native.check(lib.choir_trainer_create(used, config.address, address))

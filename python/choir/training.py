@@ -79,8 +79,7 @@ def _run(kind: str, progress: Progress, fields: dict[str, Any], **run: Any) -> N
 
 
 def _settings(config: Config, fields: Mapping[str, Any]) -> Config:
-    for key, value in fields.items():
-        config.set("train." + key, value)
+    config.update({"train." + key: value for key, value in fields.items()})
     return config
 
 

@@ -3,6 +3,7 @@ unittest discover python/tests`."""
 
 import copy
 import inspect
+import itertools
 import json
 import os
 import pickle
@@ -262,6 +263,21 @@ class Models(unittest.TestCase):
         given = inspect.signature(choir.route).parameters.values()
         beside = {p.name for p in given if p.kind == p.KEYWORD_ONLY}
         self.assertEqual(set(fields.RouteArguments.__annotations__) - set(fields.RouterOptions.__annotations__), beside)
+
+    def test_fields_set_together_have_no_order(self):
+        fields = {"router.normalize_gates": True, "router.capacity_factor": 3, "router.name": "global_topk", "router.cap": 4}
+        for order in itertools.permutations(fields):
+            given = {key: fields[key] for key in order}
+            made, updated = choir.Config(**given), choir.Config()
+            updated.update(given)
+            for config in (made, updated):
+                self.assertEqual({key: config[key] for key in fields}, fields)
+        before = made.as_dict()
+        for wrong in ({"steps": 7, "router.cap": "x"}, {"steps": 7, "router.capp": 1}):
+            with self.assertRaises(choir.ArgumentError):
+                made.update(wrong)
+        made.update({})
+        self.assertEqual(made.as_dict(), before)
 
     def test_configs_are_copied_and_told(self):
         config = choir.Config(vocab_size=320, seed=2**53 - 1, clip_norm=0.1 + 0.2, **testing.CONFIG)

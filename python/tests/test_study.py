@@ -1,7 +1,9 @@
 """Studies of tiny models: killed and resumed they are the uninterrupted ones, and the store refuses what is not wanted."""
 
+import dataclasses
 import fcntl
 import io
+import itertools
 import json
 import math
 import os
@@ -22,7 +24,7 @@ try:
     from statsmodels.api import MNLogit
 
     import choir
-    from choir.study import StudyError, figures, foreign, jobs, lane, probe, recipe, statistics, store  # noqa: F401, all that it needs
+    from choir.study import StudyError, configs, figures, foreign, jobs, lane, probe, recipe, statistics, store  # noqa: F401, all that it needs
     from choir.study.program import Runner
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
@@ -285,6 +287,31 @@ class Whole(unittest.TestCase):
         (at / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows[:100])
         self.assertIn("is of other files", study(*words)[1])
         (at / "whole" / "results" / "tuned.jsonl").unlink()  # other tests compare the directory's contents
+
+    def test_by_topk_has_all_options_but_those_of_the_choice(self):
+        """Every option of expert choice, set to another value than its default, is carried over, refused by name, or one
+        by which it chooses."""
+        at = testing.run().parent / "by-topk"
+        at.mkdir()
+        carried = set()
+        for field in choir.Config.router_options("expert_choice"):
+            option = field.key.rpartition(".")[2]
+            other = (not field.default if field.type is bool else field.words[field.words[0] == field.default]
+                     if field.words else field.default + 1 if field.type is int else 3.0 if field.default > 1 else 0.5)  # fmt: skip
+            more = {"objective": "masked_diffusion", "attention": "bidirectional", "pool": "sequence"}
+            fields = {**(more if option == "capacity_schedule" else {}), field.key: other}
+            config = choir.Config(layers=2, d_model=16, d_hidden=16, heads=1, experts=4, vocab_size=32, sequence_length=8,
+                                  batch_sequences=2, **fields)  # fmt: skip
+            choir.Model(config).save(at / option)
+            try:
+                made = foreign.by_topk(at / option).config
+            except choir.ArgumentError as error:
+                self.assertIn(field.key, str(error))
+                continue
+            if option not in foreign.CHOICE:
+                self.assertEqual(made[field.key], other, option)
+                carried.add(option)
+        self.assertLessEqual({"normalize_gates", "score", "gate_on", "z_loss_weight"}, carried)
 
     def test_texts(self):
         at = testing.run().parent
@@ -634,7 +661,7 @@ class Recipes(unittest.TestCase):
             one = recipe.load(name)
             for arm in recipe.arms(one):
                 for scale in ("pico", "nano", "small", "0.1b"):
-                    made = recipe.config(one, recipe.load_scale(scale), arm, 4096)
+                    made = configs.config(one, recipe.load_scale(scale), arm, 4096)
                     masked = made["train.objective"] != "next_token"  # then the mask is one token more
                     self.assertEqual(made["model.vocab_size"], 4097 if masked else 4096, arm.name)
 
@@ -642,8 +669,84 @@ class Recipes(unittest.TestCase):
         """Another router begins with its own defaults, which are none of the recipe's."""
         one = {**RECIPE, "set": {"router.normalize_gates": True, "router.capacity_factor": 3}}
         for arm in recipe.arms(one):
-            made = recipe.config(one, SCALE, arm, 64)
+            made = configs.config(one, SCALE, arm, 64)
             self.assertEqual((made["router.normalize_gates"], made["router.capacity_factor"]), (True, 3), arm.name)
+
+    def test_every_planned_field_stands_in_the_config(self):
+        """Of all recipes: what the recipe and the arm set, and the factors on what there would be without them."""
+        scale, fields = recipe.load_scale("pico"), 0
+        for name in recipe.names():
+            one = recipe.load(name)
+            for arm in recipe.arms(one):
+                bare = tuple({"set": change.get("set", {})} for change in arm.changes)
+                made, whole = (configs.config(one, scale, a, 4096) for a in (arm, dataclasses.replace(arm, changes=bare)))
+                factors = {key for change in arm.changes for key in change.get("times", {})}
+                wanted = dict(one.get("set", {}))
+                for change in arm.changes:
+                    wanted.update(change.get("set", {}))
+                for key in factors:
+                    factor = math.prod(change.get("times", {}).get(key, 1) for change in arm.changes)
+                    old = whole[key] or made["model.d_hidden"]
+                    wanted[key] = round(old * factor)
+                for key, value in wanted.items():
+                    fields += 1
+                    if key == "model.d_expert" and value == made["model.d_hidden"]:
+                        value = 0  # as 0 says
+                    self.assertEqual(made[key], value, f"{name}, {arm.name}: {key}")
+        self.assertGreater(fields, 400)
+
+    def test_a_router_and_its_options_have_no_order(self):
+        options = {"router.normalize_gates": True, "router.name": "quantile_balanced", "router.experts_per_token": 3}
+        for order in itertools.permutations(options):
+            for recipe_sets in range(len(order) + 1):  # the recipe the first ones, the arm the others
+                one = {**RECIPE, "set": {key: options[key] for key in order[:recipe_sets]}, "claims": [],
+                       "arms": [{"name": "a", "set": {key: options[key] for key in order[recipe_sets:]}}]}  # fmt: skip
+                made = configs.config(one, SCALE, recipe.arms(one)[0], 64)
+                self.assertEqual({key: made[key] for key in options}, options)
+                made = configs.config({**one, "set": {}}, {**SCALE, "set": one["set"]}, recipe.arms(one)[0], 64)
+                self.assertEqual({key: made[key] for key in options}, options)
+
+    def test_a_config_that_is_not_as_planned_is_refused(self):
+        whole = choir.Config.update
+
+        def forgets(config, fields):
+            whole(config, {key: value for key, value in fields.items() if not key.endswith("capacity_factor")})
+
+        one = {**RECIPE, "set": {"router.capacity_factor": 3}}
+        with unittest.mock.patch.object(choir.Config, "update", forgets):
+            with self.assertRaisesRegex(StudyError, "arm 'EC': .*model.router.capacity_factor is 2.0 instead of 3"):
+                configs.config(one, SCALE, recipe.arms(one)[0], 64)
+
+    def test_what_goes_by_the_length_of_a_run_is_refused(self):
+        for key, value in (("train.schedule", "cosine"), ("train.warmup_steps", 0.1), ("router.capacity_start", 4)):
+            one = {**RECIPE, "set": {key: value}}
+            with self.assertRaisesRegex(StudyError, f"arm 'EC': .*{key} is {value}.*length of the whole run"):
+                configs.config(one, SCALE, recipe.arms(one)[0], 64)
+
+    def test_what_a_study_determines_itself_is_refused(self):
+        for key in ("train.learning_rate", "learning_rate", "rate", "train.steps", "seed", "cooldown_steps", "vocab_size"):
+            told = key.replace("rate", "learning_rate") if key == "rate" else key
+            self.refused(lambda r: r.update(set={key: 1}), "set: ", told, "is determined by the study")
+            self.refused(lambda r: r["arms"][1].update(set={key: 1}), "arms[1] 'top-2': set: ", told)
+            self.refused(lambda r: r["arms"][1].update(times={key: 2}), "arms[1] 'top-2': times: ", told)
+            for how in ("set", "times"):
+                sweep = {"label": "x", how: key, "values": [1, 2], "rate_of": 1}
+                self.refused(lambda r: r.update(sweep=sweep, claims=[]), f"sweep: {how}: ", told)
+            path = testing.run().parent / "wrong-scale.json"
+            path.write_text(json.dumps({**SCALE, "set": {key: 1}}))
+            with self.assertRaisesRegex(StudyError, f"wrong-scale.json: set: .*{told}.* is determined by the study"):
+                recipe.load_scale(str(path))
+        for key in ("steps", "train.eval_every", "eval_sequences", "seed"):
+            self.refused(lambda r: r.update(tune={"tasks": ["RTE"], "set": {key: 1}}), "tune: set: ", key)
+        self.refused(lambda r: r.update(batch_tokens=512, set={"batch_sequences": 4}), "from 'batch_tokens'")
+
+    def test_keys_of_fields_are_checked(self):
+        self.refused(lambda r: r["arms"][1]["set"].update({"router.capp": 2}), "arms[1] 'top-2': set: ", "router.capp",
+                     "did you mean 'router.cap'?")  # fmt: skip
+        self.refused(lambda r: r["arms"][1]["set"].update({"experts": 4, "model.experts": 8}), "'model.experts'", "one field")
+        sweep = {"label": "c", "set": "router.capacity_factor", "values": [1, 2], "rate_of": 1}
+        self.refused(lambda r: (r.update(sweep=sweep, claims=[]), r["arms"][0]["set"].update(capacity_factor=2)),
+                     "arms[0] 'EC': sets model.router.capacity_factor, which the sweep sets")  # fmt: skip
 
     def refused(self, change, *told):
         path = testing.run().parent / "wrong.json"

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,6 @@
 #include "base/embedded.h"
 #include "base/enter.h"
 #include "base/error.h"
-#include "base/format.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "file/json.h"
@@ -216,57 +214,6 @@ int choir_config_save(const choir_config *config, const char *path) {
   CH_ENTER(config, path);
   int code = choir_config_check(config); /* what is written can be read */
   return code ? ch_error_in(code, "%s: not written", path) : ch_json_save(ch_config_json(config), path);
-}
-
-/* ---- --set ---- */
-
-int choir_config_set(choir_config *config, const char *key, const char *value) {
-  CH_ENTER(config, key, value);
-  const ch_field *f;
-  char want[400];
-  int own = ch_own_find(config, key);
-  if (own >= 0) return ch_own_set_text(config, own, value);
-  CH_TRY(ch_field_find(key, &f));
-  json_t *json = f->kind >= CH_FIELD_WORD ? json_string(value) : json_loads(value, JSON_DECODE_ANY, NULL);
-  if (!json)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s is '%.40s': must be %s%s", f->path, value,
-                    ch_field_wanted(f, want, sizeof want),
-                    strpbrk(value, "0123456789") ? ", as JSON writes numbers: 0.05, 1e-3" : "");
-  const ch_router_spec before = config->model.router;
-  int code = ch_field_set(config, f, json);
-  json_decref(json);
-  if (f->kind == CH_FIELD_ROUTER && before.kind != config->model.router.kind)
-    ch_options_notice_reset(&before, &config->model.router);
-  return code;
-}
-
-int choir_config_get(const choir_config *config, const char *key, char *value, size_t size) {
-  CH_ENTER(config, key, value);
-  const ch_field *f;
-  char text[CHOIR_VALUE_BYTES];
-  int own = ch_own_find(config, key);
-  if (own < 0) CH_TRY(ch_field_find(key, &f));
-  if (own < 0)
-    ch_field_text(config, f, text, sizeof text);
-  else
-    ch_format_exact(text, sizeof text, ch_own_value(config, own));
-  if ((size_t)snprintf(value, size, "%s", text) < size) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "%s has %d bytes of text and an end: there is room for %zu", key,
-                  (int)strlen(text), size);
-}
-
-static int read_number(const choir_config *config, const char *key, double *value) {
-  CH_ENTER(config, key);
-  const ch_field *f;
-  int own = ch_own_find(config, key);
-  if (own < 0) CH_TRY(ch_field_find(key, &f));
-  *value = own < 0 ? ch_field_number(config, f) : ch_own_value(config, own);
-  return isnan(*value) ? ch_error(CHOIR_ERROR_ARGUMENT, "%s is a text and no number", key) : CHOIR_OK;
-}
-
-double choir_config_number(const choir_config *config, const char *key) {
-  double value;
-  return read_number(config, key, &value) ? (double)NAN : value;
 }
 
 /* ---- what no single field shows ---- */

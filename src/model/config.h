@@ -90,8 +90,10 @@ int ch_own_json(const choir_config *config, json_t *router);
  * not use differs from its default, or if a router's option is out of range. Every function that receives options must
  * call this first, because routers rely on valid options. */
 int ch_options_check_router(const ch_router_spec *options);
-/* A notice of the options that both routers take, and that were set and fell back to what the new one brings. */
-void ch_options_notice_reset(const ch_router_spec *before, const ch_router_spec *after);
+/* A notice of the options that both routers take, and that were set and fell back to what the new one brings; but for
+ * those of keys [count], which the caller has set again. */
+void ch_options_notice_reset(const ch_router_spec *before, const ch_router_spec *after, const char *const *keys,
+                             int count);
 int ch_options_check_optimizer(const choir_config *config);
 
 /* CHOIR_ERROR_ARGUMENT, naming field, value and what to set, unless the objective fits the attention and all options

@@ -7,13 +7,14 @@
 #include "model/config.h"
 
 static int unknown_path(const char *key) {
-  const char *known[2 * CH_FIELDS + 1];
+  enum { PARTS = 3 }; /* of a path, at most */
+  const char *known[PARTS * CH_FIELDS + 1];
   char suggestion[100];
-  for (int i = 0; i < CH_FIELDS; i++) {
-    known[i] = strrchr(ch_fields[i].path, '.') + 1;
-    known[CH_FIELDS + i] = ch_fields[i].path;
-  }
-  known[2 * CH_FIELDS] = NULL;
+  int count = 0;
+  for (int i = 0; i < CH_FIELDS; i++)
+    for (const char *end = ch_fields[i].path; end; end = strchr(end, '.') ? strchr(end, '.') + 1 : NULL)
+      known[count++] = end;
+  known[count] = NULL;
   return ch_error(CHOIR_ERROR_ARGUMENT, "unknown key '%.80s'%s", key,
                   ch_field_did_you_mean(suggestion, sizeof suggestion, key, known));
 }

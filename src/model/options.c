@@ -146,7 +146,14 @@ int ch_options_check_objective(const choir_config *config) {
   return CHOIR_OK;
 }
 
-void ch_options_notice_reset(const ch_router_spec *before, const ch_router_spec *after) {
+static int is_given(const ch_field *f, const char *const *keys, int count) {
+  for (int i = 0; i < count; i++)
+    if (ch_path_ends(f->path, keys[i])) return 1;
+  return 0;
+}
+
+void ch_options_notice_reset(const ch_router_spec *before, const ch_router_spec *after, const char *const *keys,
+                             int count) {
   const option_taker left = router_taker(before->kind), taken = router_taker(after->kind);
   choir_config was = {.model.router = *before}, is = {.model.router = *after}, brought = defaults_of(before->kind);
   char text[600], value[2][CHOIR_VALUE_BYTES];
@@ -155,7 +162,7 @@ void ch_options_notice_reset(const ch_router_spec *before, const ch_router_spec 
     const ch_field *f = &ch_fields[i];
     int number = option_number(&taken, f);
     if (number < 0 || !(left.options & taken.options & 1ull << number)) continue;
-    if (ch_field_same(&was, &brought, f) || ch_field_same(&was, &is, f)) continue;
+    if (ch_field_same(&was, &brought, f) || ch_field_same(&was, &is, f) || is_given(f, keys, count)) continue;
     used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s (was %s)", used ? ", " : "",
                              ch_router_option_names[number], ch_field_text(&is, f, value[0], sizeof value[0]),
                              ch_field_text(&was, f, value[1], sizeof value[1]));

@@ -336,6 +336,33 @@ static void options_that_fall_back_are_named(void **state) {
   assert_string_equal(choir_notices(), "");
 }
 
+/* Several fields set at once: the order of the keys has no effect, and an error changes nothing. */
+static void fields_set_together_have_no_order(void **state) {
+  static const char *const keys[] = {"router.score", "router.capacity_factor", "model.router.name", "router.cap"};
+  static const char *const values[] = {"sigmoid", "3", "capped_expert_choice", "4"};
+  choir_config c, before;
+  test_ok(parse(&c, ", \"router\": {\"normalize_gates\": true, \"capacity_factor\": 4}", "", ""));
+  choir_notices();
+  before = c;
+  for (int shift = 0; shift < 4; shift++) {
+    const char *k[4], *v[4];
+    c = before;
+    for (int i = 0; i < 4; i++) k[i] = keys[(i + shift) % 4], v[i] = values[(i + shift) % 4];
+    test_ok(choir_config_update(&c, k, v, 4));
+    assert_string_equal(c.model.router.kind->name, "capped_expert_choice");
+    assert_true(c.model.router.score == CH_SIGMOID && c.model.router.capacity_factor == 3 && c.model.router.cap == 4);
+    assert_string_equal(choir_notices(),
+                        "model.router.name is capped_expert_choice now, which brings defaults of its own: "
+                        "normalize_gates false (was true); set again what is to stay\n");
+  }
+  c = before;
+  test_fails(choir_config_update(&c, (const char *[]){"steps", "router.cap"}, (const char *[]){"7", "x"}, 2),
+             CHOIR_ERROR_ARGUMENT, "model.router.cap is 'x'");
+  assert_true(c.train.steps == before.train.steps);
+  test_fails(choir_config_update(&c, (const char *[]){"steps", NULL}, (const char *[]){"7", "1"}, 2),
+             CHOIR_ERROR_ARGUMENT, "keys[1] is NULL");
+}
+
 /* Files of earlier versions are read, and whoever sets a field by its former name is told of the present one. */
 static void former_names_are_read(void **state) {
   choir_config c;
@@ -367,5 +394,5 @@ static void shipped_configs_load(void **state) {
 
 TEST_MAIN(NULL, NULL, defaults_are_the_design, every_field_round_trips, wrong_keys_are_named, wrong_values_are_named,
           impossible_sizes_are_named, options_that_do_nothing, saved_configs_load, threshold_training_is_checked,
-          set_takes_tails, a_router_brings_its_defaults, options_that_fall_back_are_named, former_names_are_read,
-          shipped_configs_load)
+          set_takes_tails, a_router_brings_its_defaults, options_that_fall_back_are_named,
+          fields_set_together_have_no_order, former_names_are_read, shipped_configs_load)

@@ -8,19 +8,23 @@ import dataclasses
 import hashlib
 import pathlib
 import tempfile
-import warnings
 from typing import Any, Callable, Optional
 
 import numpy as np
 
 from .. import _files
+from ..config import Config
 from ..model import Model
-from . import StudyError, program
+from . import StudyError, configs, program
 from .store import evaluation, name
 from .study import Sequel, Study
 
 HOME = "held-out"  # the name of the data's own held-out share, among texts
 SEQUENCES = 128  # first sequences of each text, with the length of training; a recipe may say another number, 0 all
+# Options by which expert choice chooses. All others, those of gates among them, stay as they are.
+CHOICE = frozenset(
+    "capacity_factor eval_capacity_factor capacity_start capacity_schedule pool group_size decay threshold_after".split()
+)
 KEPT = ("loss", "tokens", "experts_per_token", "fullest")
 
 
@@ -98,19 +102,19 @@ class Reading(Sequel):
 
 def by_topk(run: pathlib.Path, normalize_gates: Optional[bool] = None) -> Model:
     """A model of expert choice, each of whose tokens takes its c best experts, c the capacity factor: as a model that was
-    trained without thresholds would be served. Layer after layer it is the forced routing of those experts.
+    trained without thresholds would be served. Layer after layer it is the forced routing of those experts. It has all
+    options of the router but those of CHOICE; ArgumentError names one that `topk` does not take.
     normalize_gates: whether the gates of a token sum to 1; None: as in training."""
     model = Model.load(run)
     config = model.config
-    kept = {key: config[key] for key in ("router.score", "router.normalize_gates", "router.gate_on")}
+    options = {f.key: config[f.key] for f in Config.router_options(config["router.name"])}
+    kept = {key: value for key, value in options.items() if key.rpartition(".")[2] not in CHOICE}
     if normalize_gates is not None:
-        kept["router.normalize_gates"] = normalize_gates
-    each = round(config["router.capacity_factor"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the name brings defaults for all other options; these are set now
-        config.set("router.name", "topk")
-    for key, value in {**kept, "router.experts_per_token": each, "router.capacity_factor": 0}.items():
-        config.set(key, value)
+        kept["model.router.normalize_gates"] = normalize_gates
+    capacity = {f"model.router.{key}": 0 for key in ("capacity_factor", "eval_capacity_factor", "capacity_start")}
+    each = {"model.router.experts_per_token": round(config["router.capacity_factor"])}
+    config.update(wanted := {"model.router.name": "topk", **kept, **capacity, **each})
+    configs.compare(config, wanted)
     made = Model(config)
     for parameter in made.parameters():
         made.set(parameter, model.get(parameter))

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import _files
 from . import StudyError, recipe as recipes
-from . import figures, report, tuned
+from . import figures, report, settings, tuned
 from .claims import Claims, Finding, correct, label
 from .recipe import check, read
 from .store import Store
@@ -44,6 +44,7 @@ def _common_rates(study: Study) -> list[float]:
 
 def _study(plan: dict[str, Any], row: dict[str, Any], store: Store) -> Study:
     scale, recipe = recipes.load_scale(row["scale"]), recipes.load(row["recipe"])
+    settings.check_scale(row["title"], {"set": row.get("set", {})})
     scale = {**scale, "rates": row["rates"], "set": {**scale.get("set", {}), **row.get("set", {})}}
     if only := row.get("arms"):
         arms = [arm for arm in recipe["arms"] if arm["name"] in only]

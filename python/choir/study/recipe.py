@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import json
 import math
 import os
 import pathlib
 import re
-import tempfile
-import warnings
 from typing import Any, Iterator, Optional, Sequence
 
 import jsonschema
 
 from .. import _files
-from ..config import Config
-from . import StudyError
+from . import StudyError, settings
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -108,6 +104,7 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
         known = {arm.name for arm in arms(recipe)}
     except StudyError as error:
         raise StudyError(f"{path}: {error}") from None
+    settings.check_recipe(path, recipe)
     for number, claim in enumerate(recipe["claims"]):
         for key in ("arm", "rival", "than_arm", "than_rival"):
             if key in claim and claim[key] not in known:
@@ -178,6 +175,7 @@ def load_scale(name: str) -> dict[str, Any]:
             raise StudyError(f"--scale {name}: neither a file nor one of {', '.join(sorted(scales))}")
         scales, name = {path.stem: read(path, given=True)}, path.stem
     check(path, scales, "scale.schema.json")
+    settings.check_scale(path, scales[name])
     return {"name": _files.component(name, f"--scale {path}: its name"), **scales[name]}
 
 
@@ -210,55 +208,3 @@ def arms(recipe: dict[str, Any]) -> list[Arm]:
         if arm.rate_of not in names:
             raise StudyError(f"arm '{arm.name}': rate_of '{arm.rate_of}' is no arm")
     return found
-
-
-def _change(config: Config, changes: dict[str, Any]) -> None:
-    for key, value in changes.get("set", {}).items():
-        config.set(key, value)
-    for key, factor in changes.get("times", {}).items():
-        old = config[key]
-        if key == "model.d_expert" and not old:
-            old = config["model.d_hidden"]
-        config.set(key, round(old * factor) if isinstance(old, int) else old * factor)
-
-
-@functools.lru_cache(None)
-def _base(config: str) -> Config:
-    path = ROOT / "configs" / f"{config}.json"
-    if not config.startswith("{"):
-        path = path if path.exists() else pathlib.Path(config)
-        _files.read(path, given=True)  # a scale that somebody else made may name a pipe
-        return Config(path)
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(config)
-        file.flush()
-        return Config(file.name)
-
-
-def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: int) -> Config:
-    """What the arm trains, but for its rate, seed and budget."""
-    base = scale["config"] if isinstance(scale["config"], str) else json.dumps(scale["config"])
-    made = copy.copy(_base(base))
-    for key in ("eval_every", "eval_sequences", "cooldown_steps", "schedule_start"):
-        made.set(f"train.{key}", 0)  # evaluated at the end, on all that is held out
-    made.set("train.checkpoint_every", 1000)
-    for change in arm.changes:
-        for key, name in change.get("set", {}).items():
-            if key in _NAME_OF_ROUTER:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # first: another router begins with its own defaults, on purpose
-                    made.set(key, name)
-    _change(made, scale)
-    _change(made, recipe)
-    if "batch_tokens" in recipe:
-        made.set("train.batch_sequences", recipe["batch_tokens"] // made["train.sequence_length"])
-    for change in arm.changes:
-        _change(made, change)
-    made.set("model.vocab_size", vocab_size + (made["train.objective"] != "next_token"))  # the mask is the last token
-    if made["model.d_expert"] == made["model.d_hidden"]:
-        made.set("model.d_expert", 0)  # the same model, the same run
-    try:
-        made.check()
-    except Exception as error:
-        raise StudyError(f"recipe {recipe['name']}, arm '{arm.name}': {error}") from None
-    return made

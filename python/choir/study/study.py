@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _files
 from . import StudyError, recipe as recipes
-from . import program, statistics
+from . import configs, program, settings, statistics
 from .jobs import Work
 from .lane import Lane, end_config, newest
 from .program import Runner
@@ -67,7 +67,7 @@ class Study:
     @functools.cached_property
     def _configs(self) -> dict[str, dict[str, Any]]:
         vocab = self.facts["vocab_size"]
-        return {arm.name: recipes.config(self.recipe, self.scale, arm, vocab).as_dict() for arm in self.arms}
+        return {arm.name: configs.config(self.recipe, self.scale, arm, vocab).as_dict() for arm in self.arms}
 
     def step_tokens(self, arm: str) -> int:
         train = self._configs[arm]["train"]
@@ -221,6 +221,7 @@ class Study:
         recipes.check(path, kept, "study.schema.json")
         recipes.check_recipe(path, kept["recipe"])
         recipes.check(path, {"scale": {k: v for k, v in kept["scale"].items() if k != "name"}}, "scale.schema.json")
+        settings.check_scale(f"{path}: scale", kept["scale"])
         return cls(
             kept["recipe"], kept["scale"], pathlib.Path(kept["data"]), own.parent,
             Store(pathlib.Path(kept["store"]), kept["recipe"]["name"]), kept["seeds"], kept["budgets"], kept["data_facts"],
