@@ -1,8 +1,9 @@
 /* generate ROOT [--check]: writes what files of the tree say about the fields of configs, from the .def files of
  * src/config: what stands between a line with "generated: KIND ..." and one with "generated: end". --check changes
  * nothing, and fails where something would change. Kinds: "fields", a table of all fields; "options", a table of
- * routers with the options of each; "keywords SECTION [but NAMES]", members of a TypedDict in Python; "words FORM", of
- * a fuzzer's dictionary: names by FORM ("\x22%s\x22:" or "%s="), then their words */
+ * routers with the options of each; "keywords SECTION [but NAMES]", members of a TypedDict in Python; "rows of fields"
+ * and "rows of routers", elements of a tuple in Python; "words FORM", of a fuzzer's dictionary: names by FORM
+ * ("\x22%s\x22:" or "%s="), then their words */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,8 @@
 #include "model/config.h"
 #include "moe/router.h"
 
-static const char *const files[] = {"docs/formats.md", "docs/routers.md", "python/choir/fields.py",
-                                    "fuzz/dictionaries/config", "fuzz/dictionaries/set"};
+static const char *const files[] = {"docs/formats.md",        "docs/routers.md",          "python/choir/fields.py",
+                                    "python/choir/_table.py", "fuzz/dictionaries/config", "fuzz/dictionaries/set"};
 
 static const char *name_of(const char *path) { return strrchr(path, '.') + 1; }
 
@@ -101,6 +102,72 @@ static void write_keywords(FILE *out, const char *what) {
   }
 }
 
+/* A number in Python. */
+static void write_number(FILE *out, double value) {
+  char text[32];
+  ch_format_exact(text, sizeof text, value);
+  fprintf(out, ", %s", text);
+}
+
+static void write_field_rows(FILE *out) {
+  static const char *const kinds[] = {
+      [CHOIR_FIELD_INTEGER] = "integer", [CHOIR_FIELD_NUMBER] = "number", [CHOIR_FIELD_STEPS] = "steps",
+      [CHOIR_FIELD_FLAG] = "flag",       [CHOIR_FIELD_WORD] = "word",     [CHOIR_FIELD_TEXT] = "text"};
+  for (int i = 0; i < choir_config_field_count(); i++) {
+    choir_field f;
+    choir_config_field_at(i, &f);
+    fprintf(out, "    (\"%s\", \"%s\", \"%s\"", f.key, kinds[f.kind], f.value);
+    write_number(out, f.low);
+    write_number(out, f.high);
+    fprintf(out, ", %s, (", f.above ? "True" : "False");
+    int is_name = !strcmp(f.key, "model.router.name"); /* its words are the routers, which a plug-in may add to */
+    for (const char *const *word = is_name ? NULL : f.words; word && *word; word++) fprintf(out, "\"%s\", ", *word);
+    fprintf(out, "),\n     \"%s\"),\n", f.help);
+  }
+}
+
+/* The names of the options that a router takes. */
+static void write_taken(FILE *out, const char *router) {
+  choir_field option;
+  for (int i = 0; i < choir_router_option_count(router); i++)
+    if (!choir_router_option_at(router, i, &option)) fprintf(out, "\"%s\", ", name_of(option.key));
+}
+
+/* The options of a config of this router that differ from the default of the field, taken or not. */
+static void write_changed(FILE *out, const char *router) {
+  choir_config config;
+  ch_config_default(&config);
+  config.model.router = ch_router_default(ch_router_find(router));
+  for (int i = 0; i < CH_FIELDS; i++) {
+    choir_field f;
+    char value[CHOIR_VALUE_BYTES];
+    choir_config_field_at(i, &f);
+    ch_field_text(&config, &ch_fields[i], value, sizeof value);
+    if (strcmp(value, f.value) && ch_fields[i].kind != CH_FIELD_ROUTER)
+      fprintf(out, "\"%s\": \"%s\", ", name_of(f.key), value);
+  }
+}
+
+static void write_router_rows(FILE *out) {
+  static const char *const reads[] = {"nothing", "ids", "logits", "scores", "shares"},
+                           *const gates[] = {"even", "score", "share", "sigmoid", "own"},
+                           *const losses[] = {"none", "balance", "own"}, *const states[] = {"none",      "cutoffs",
+                                                                                            "prices",    "biases",
+                                                                                            "centroids", "own"};
+  for (const char *const *router = choir_router_names(); *router; router++) {
+    choir_router_info info;
+    choir_router_describe(*router, &info);
+    fprintf(out, "    (\"%s\", \"%s\", \"%s\", \"%s\", \"%s\", %d, %s, %s,\n", *router, reads[info.reads],
+            gates[info.gates], losses[info.loss], states[info.state], info.choices, info.draws ? "True" : "False",
+            info.is_plugin ? "True" : "False");
+    fprintf(out, "     \"%s\",\n     (", choir_router_summary(*router));
+    write_taken(out, *router);
+    fprintf(out, "),\n     {");
+    write_changed(out, *router);
+    fprintf(out, "}),\n");
+  }
+}
+
 /* Whether a field before this one has the name or the word, or this one the word at an earlier place. */
 static int said_before(int field, int place, const char *word) {
   for (int i = 0; i <= field; i++) {
@@ -130,6 +197,8 @@ static void write_kind(FILE *out, const char *kind) {
   if (!strncmp(kind, "options", 7)) write_options(out);
   if (!strncmp(kind, "keywords ", 9)) write_keywords(out, kind + 9);
   if (!strncmp(kind, "words ", 6)) write_words(out, kind + 6);
+  if (!strcmp(kind, "rows of fields")) write_field_rows(out);
+  if (!strcmp(kind, "rows of routers")) write_router_rows(out);
 }
 
 /* The file as it is to be; *places counts what is generated there. */

@@ -37,6 +37,53 @@ CHOIR_API int choir_router_get_properties(const char *router, const char *routin
 /* Describes a router in one line; NULL: an unknown name. */
 CHOIR_API const char *choir_router_summary(const char *name);
 
+/* What a router reads of a token. */
+typedef enum {
+  CHOIR_ROUTER_READS_NOTHING,
+  CHOIR_ROUTER_READS_IDS, /* the token's id */
+  CHOIR_ROUTER_READS_LOGITS,
+  CHOIR_ROUTER_READS_SCORES,
+  CHOIR_ROUTER_READS_SHARES /* scores, which must not be negative */
+} choir_router_reads;
+
+/* What the gate of a token at an expert is. */
+typedef enum {
+  CHOIR_GATES_EVEN,    /* 1 / experts per token: constant */
+  CHOIR_GATES_SCORE,   /* the score; with normalize_gates, divided by the sum of the token's gates */
+  CHOIR_GATES_SHARE,   /* the score, divided by the sum of all scores that the token chose, dropped ones included */
+  CHOIR_GATES_SIGMOID, /* the sigmoid of the logit */
+  CHOIR_GATES_OWN      /* a plug-in's */
+} choir_router_gates;
+
+/* What a router adds to the loss, times router.aux_loss_weight. */
+typedef enum { CHOIR_LOSS_NONE, CHOIR_LOSS_BALANCE, CHOIR_LOSS_OWN } choir_router_loss;
+
+/* What a router keeps from step to step. */
+typedef enum {
+  CHOIR_STATE_NONE,
+  CHOIR_STATE_CUTOFFS,   /* running means of cut-off scores: the thresholds of causal routing */
+  CHOIR_STATE_PRICES,    /* running means of prices that are subtracted from scores */
+  CHOIR_STATE_BIASES,    /* prices that each step changes by its demand */
+  CHOIR_STATE_CENTROIDS, /* the weight itself */
+  CHOIR_STATE_OWN        /* a plug-in's (observe) */
+} choir_router_state;
+
+/* Properties of a router that its options do not change. */
+typedef struct choir_router_info {
+  choir_router_reads reads;
+  choir_router_gates gates;
+  choir_router_loss loss;
+  choir_router_state state;
+  int choices;   /* experts that every token asks for, by default where option experts_per_token says it; 0: experts
+                    choose */
+  int draws;     /* training draws random numbers, whatever the options say */
+  int is_plugin; /* be it one of choir's own */
+  int64_t reserved[4];
+} choir_router_info;
+
+/* Describes a router by its properties. CHOIR_ERROR_ARGUMENT: an unknown name. */
+CHOIR_API int choir_router_describe(const char *name, choir_router_info *info);
+
 /* The options that a router takes, by number, 0 <= index < count; it refuses all others. field->value is the router's
  * own default. CHOIR_ERROR_ARGUMENT: no such option or router. */
 CHOIR_API int choir_router_option_count(const char *name); /* 0: an unknown router, too */

@@ -214,6 +214,9 @@ static void make_router(ch_plugin *p) {
       .summary = g->summary,
       .reads = scored ? CH_READS_SCORES : CH_READS_IDS,
       .looks = looks_of(g->looks),
+      .gates = !scored    ? CHOIR_GATES_EVEN
+               : g->gates ? CHOIR_GATES_OWN
+                          : CHOIR_GATES_SCORE,
       .options = (scored ? of_scores : 0) | (g->looks ? CH_ROUTER_TAKES_CAPACITY : 0) |
                  (ranked ? CH_ROUTER_TAKES(decay) : 0) | (g->draws ? CH_ROUTER_TAKES(consistency_weight) : 0) |
                  (g->choices_default ? CH_ROUTER_TAKES(experts_per_token) : 0),

@@ -29,11 +29,11 @@ typedef struct ch_route_tally {
 
 /* A router reads this of a token. */
 typedef enum {
-  CH_READS_NOTHING,
-  CH_READS_IDS,    /* its id */
-  CH_READS_LOGITS, /* X Wg; backward writes their gradient to dscores, and there is no softmax */
-  CH_READS_SCORES, /* S = softmax(X Wg), or their sigmoids (options->score) */
-  CH_READS_SHARES  /* S, and divides by sums of it: what is given from outside must not be negative */
+  CH_READS_NOTHING = CHOIR_ROUTER_READS_NOTHING,
+  CH_READS_IDS = CHOIR_ROUTER_READS_IDS,       /* its id */
+  CH_READS_LOGITS = CHOIR_ROUTER_READS_LOGITS, /* X Wg; backward writes their gradient to dscores; no softmax */
+  CH_READS_SCORES = CHOIR_ROUTER_READS_SCORES, /* S = softmax(X Wg), or their sigmoids (options->score) */
+  CH_READS_SHARES = CHOIR_ROUTER_READS_SHARES  /* S, and divides by sums of it: S from outside must not be negative */
 } ch_router_reads;
 
 /* Which other tokens a token's experts depend on. */
@@ -148,10 +148,11 @@ typedef struct ch_router {
   const char *name, *summary; /* what it does, in one line */
   ch_router_reads reads;
   ch_router_looks looks;
-  unsigned options; /* CH_ROUTER_TAKES(...) */
-  int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
-                       capacity_factor a token on average */
-  int even;         /* no expert ever holds more than its even share of max_slots, except for causal routing */
+  choir_router_gates gates; /* as `route` makes them */
+  unsigned options;         /* CH_ROUTER_TAKES(...) */
+  int choices;              /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
+                               capacity_factor a token on average */
+  int even;                 /* no expert ever holds more than its even share of max_slots, except for causal routing */
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
   int by_step;      /* in training `observe` reads nothing but the demand of all micro-batches of a step */

@@ -6,6 +6,39 @@
 
 enum { N = 64, E = 8, D = 16, H = 24 };
 
+/* The gates of a token are what choir_router_describe says of the router. score [e]: logits where it reads these. */
+static void check_described(const ch_router_spec *o, const float *score, const float *gate, int e) {
+  choir_router_info info;
+  test_ok(choir_router_describe(o->kind->name, &info));
+  double scale = 0; /* of gates that are scores by one factor for a token */
+  for (int i = 0; i < e; i++) {
+    double g = (double)gate[i], s = (double)score[i];
+    if (g == 0) continue;
+    if (scale == 0) scale = g / s;
+    if (info.gates == CHOIR_GATES_EVEN) assert_true(fabs(g - 1.0 / ch_router_choices(o)) < 1e-6);
+    if (info.gates == CHOIR_GATES_SCORE)
+      assert_true(o->normalize_gates ? fabs(g / s - scale) < 1e-5 * scale : fabs(g - s) < 1e-6);
+    if (info.gates == CHOIR_GATES_SHARE) assert_true(fabs(g / s - scale) < 1e-5 * scale && scale > 1);
+    if (info.gates == CHOIR_GATES_SIGMOID) assert_true(fabs(g - 1 / (1 + exp(-s))) < 1e-6);
+  }
+  assert_true(info.gates != CHOIR_GATES_OWN && (info.loss == CHOIR_LOSS_BALANCE) == (o->aux_loss_weight > 0));
+}
+
+static void describes_routers(void **state) {
+  choir_router_info info;
+  test_fails(choir_router_describe("absent", &info), CHOIR_ERROR_ARGUMENT, "there is no router 'absent'");
+  test_ok(choir_router_describe("quantile_balanced", &info));
+  assert_true(info.reads == CHOIR_ROUTER_READS_SCORES && info.state == CHOIR_STATE_PRICES && info.choices == 2);
+  test_ok(choir_router_describe("bias_balanced", &info));
+  assert_true(info.state == CHOIR_STATE_BIASES && !info.is_plugin);
+  test_ok(choir_router_describe("kmeans", &info));
+  assert_true(info.state == CHOIR_STATE_CENTROIDS && info.reads == CHOIR_ROUTER_READS_LOGITS);
+  test_ok(choir_router_describe("expert_choice", &info));
+  assert_true(info.state == CHOIR_STATE_CUTOFFS && !info.choices);
+  test_ok(choir_router_describe("random", &info));
+  assert_true(info.is_plugin && info.draws && info.state == CHOIR_STATE_NONE);
+}
+
 /* Gates and statistics, from logits and from scores. */
 static void routes_a_matrix(void **state) {
   int32_t ids[N];
@@ -60,6 +93,7 @@ static void routes_a_matrix(void **state) {
         tokens += stats.histogram[i];
         slots += i * stats.histogram[i];
       }
+      for (int t = 0; t < N; t++) check_described(&o, scores + t * e, gates + t * e, e);
       assert_int_equal(stats.tokens, N - 1);
       assert_int_equal(tokens, N - 1);
       assert_int_equal(load, stats.assignments);
@@ -329,5 +363,5 @@ static void sums_beyond_floats(void **state) {
   }
 }
 
-TEST_MAIN(NULL, NULL, sums_beyond_floats, routes_a_matrix, refuses_bad_matrices, layer_on_own_arrays,
+TEST_MAIN(NULL, NULL, describes_routers, sums_beyond_floats, routes_a_matrix, refuses_bad_matrices, layer_on_own_arrays,
           randomness_goes_on, layer_refuses, statistics_add_up)

@@ -63,6 +63,7 @@ const ch_router ch_router_base = {
     .summary = "in training every token has one expert and loads are equal, else its best expert (Lewis et al. 2021)",
     .reads = CH_READS_LOGITS,
     .looks = CH_LOOKS_IN_TRAINING,
+    .gates = CHOIR_GATES_SIGMOID,
     .options = CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on),
     .choices = 1,
     .defaults = {.capacity_factor = 1},

@@ -25,6 +25,7 @@ const ch_router ch_router_bias_balanced = {
     .summary = "each token takes its K best experts at prices that rise with demand, step by step (Wang et al. 2024)",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_NOWHERE,
+    .gates = CHOIR_GATES_SCORE,
     .by_step = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(bias_rate),

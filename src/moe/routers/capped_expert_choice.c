@@ -87,6 +87,7 @@ const ch_router ch_router_capped_expert_choice = {
     .summary = "expert choice where a token has at most `cap` experts, by an exact or an entropic solver",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
+    .gates = CHOIR_GATES_SCORE,
     .even = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |

@@ -40,6 +40,7 @@ const ch_router ch_router_expert_choice = {
     .summary = "each expert takes the k = n c / e tokens of a pool that score best for it (Zhou et al. 2022)",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
+    .gates = CHOIR_GATES_SCORE,
     .even = 1,
     .choose_alone = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |

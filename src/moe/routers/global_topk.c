@@ -159,6 +159,7 @@ const ch_router ch_router_global_topk = {
     .summary = "the n c best of all scores of a pool, an expert at most twice its share",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
+    .gates = CHOIR_GATES_SCORE,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |
                CH_ROUTER_TAKES(decay),

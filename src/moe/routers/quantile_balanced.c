@@ -122,6 +122,7 @@ const ch_router ch_router_quantile_balanced = {
     .summary = "each token takes its K best experts at prices that balance their loads",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_IN_TRAINING,
+    .gates = CHOIR_GATES_SCORE,
     .looks_with = looks_with,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(decay) |

@@ -25,6 +25,7 @@ const ch_router ch_router_topk = {
     .summary = "each token takes its K best experts, without drops; a loss balances loads (Shazeer et al. 2017)",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
+    .gates = CHOIR_GATES_SCORE,
     .defaults = {.experts_per_token = 2, .capacity_factor = 0, .aux_loss_weight = 0.01},
 };
 
@@ -34,6 +35,7 @@ const ch_router ch_router_switch_top1 = {
     .summary = "each token asks its best expert, in token order, up to capacity (Fedus et al. 2021)",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_BACK,
+    .gates = CHOIR_GATES_SCORE,
     .choices = 1,
     .defaults = {.capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
 };
@@ -44,6 +46,7 @@ const ch_router ch_router_gshard_top2 = {
     .summary = "each token asks its two best experts, first choices go first (Lepikhin et al. 2020)",
     .reads = CH_READS_SHARES,
     .looks = CH_LOOKS_AROUND,
+    .gates = CHOIR_GATES_SHARE,
     .choices = 2,
     .defaults = {.capacity_factor = 1, .aux_loss_weight = 0.01},
 };
