@@ -1,5 +1,5 @@
 #!/bin/sh
-# arrows.sh ROOT: what the sources promise about themselves: dependencies point one way, files stay short, no fast-math.
+# arrows.sh ROOT BUILD: rules of the sources: dependencies between folders point one way, names, no fast-math.
 cd "$1" || exit 1
 export LC_ALL=C # sort and join agree
 failures=0
@@ -160,11 +160,6 @@ found=$(awk '
   ' $named | awk '{ count[$1]++; where[$1] = where[$1] " " $2 } END { for (n in count) if (count[n] > 1) print n ":" where[n] }')
 [ -z "$found" ] || fail "types that are defined in several files:
 $found"
-
-for file in $(find src routers tools cli include tests lab fuzz -name '*.[ch]' -o -name '*.cc' 2>/dev/null); do
-  lines=$(wc -l <"$file")
-  [ "$lines" -le 400 ] || fail "$file: $lines lines; 400 at most"
-done
 
 found=$(grep -nE -e '-(Ofast|ffast-math|ffinite-math-only|funsafe-math-optimizations|march=native)' CMakeLists.txt cmake/* tests/CMakeLists.txt |
   grep -vE ':[0-9]+: *#')

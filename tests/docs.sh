@@ -1,6 +1,5 @@
 #!/bin/sh
-# docs.sh SOURCE: what pages promise about their form: one line width, links that lead somewhere, files that are there; and
-# sentences without riddles, in comments and messages, too.
+# docs.sh SOURCE: the form of the pages: line width, links and files that exist, names that the code has.
 cd "$1" || exit 1
 failures=0
 fail() {
@@ -64,15 +63,6 @@ grep -rohE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' src tools include cli tests lab
 gone=$(grep -ohE '`[^`]+`' $pages | grep -oE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' | grep -v NAME | sort -u | comm -23 - "$names")
 [ -z "$gone" ] || fail "names that the code does not have:
 $gone"
-
-# Comments, messages and pages name what they speak of: at most one sentence of fifty in a folder is a riddle.
-read=$(find src cli include tools python \( -name '*.[ch]' -o -name '*.cc' -o -name '*.py' \) -type f | sort)
-# shellcheck disable=SC2086 # several
-riddles=$(awk -f tests/riddles.awk $read $pages | awk '50 * $3 > $2 { print $1 ": " $3 " of " $2 " sentences" }')
-# shellcheck disable=SC2086 # several
-[ -z "$riddles" ] || fail "sentences that are mostly pronouns; name the noun and the reason:
-$riddles
-$(awk -v list=1 -f tests/riddles.awk $read $pages)"
 
 # CMakeLists.txt has the version; these say the same.
 version=$(sed -n 's/^project(choir VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
