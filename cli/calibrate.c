@@ -69,5 +69,4 @@ CLI_VERB(
     "For a model of expert choice that will be served on text unlike that of its training, or with fewer experts a "
     "token: the text is routed by batch, and thresholds become the mean cut-off scores of its batches. Of router "
     "quantile_balanced the prices become those by which the text's experts have even loads. Weights stay as they are. "
-    "choir generate --routing adaptive does without a sample. Example: choir calibrate run --text code.txt "
-    "--out run-for-code");
+    "Example: choir calibrate run --text code.txt --out run-for-code");

@@ -12,13 +12,13 @@ static struct {
   int json;
 } o = {.run = CHOIR_MODEL_OPTIONS_INIT, .eval = CHOIR_EVAL_OPTIONS_INIT};
 
-/* The causal routings that are beside one that looks across tokens. */
-static const char *const causal_routings[] = {"threshold", "adaptive"};
+/* Evaluated next to a routing that depends on other tokens. */
+static const char *const causal_routings[] = {"threshold", NULL};
 /* Of masked models, which need no causal one: a text by itself, and by thresholds. */
-static const char *const masked_routings[] = {"sequence", "threshold"};
-enum { CAUSAL = 2 };
+static const char *const masked_routings[] = {"sequence", "threshold", NULL};
+enum { MOST_RESULTS = 3 };
 
-static choir_eval_result results[1 + CAUSAL];
+static choir_eval_result results[MOST_RESULTS];
 
 static json_t *sources_json(const choir_eval_result *r) {
   json_t *list = json_array();
@@ -78,9 +78,7 @@ static void print_losses(int count) {
   putchar('\n');
   if (r->looks_across_tokens)
     puts("  no: a token's experts depend on other tokens, which writing text cannot know yet");
-  if (count > 1 && !strcmp(results[1].routing, "threshold"))
-    printf("  threshold: by the mean cut-offs of training%s\n",
-           count > 2 ? "; adaptive: by cut-offs that follow the text" : "");
+  if (count > 1 && !strcmp(results[1].routing, "threshold")) puts("  threshold: by the mean cut-offs of training");
 }
 
 /* The curve over mask ratios of each routing; all routings have the same ratios. */
@@ -151,7 +149,7 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   if (!masked && o.eval.mask_samples) status = cli_usage("--mask-samples is for models that are trained by masking");
   if (masked && !o.eval.mask_samples) o.eval.mask_samples = 4;
   if (!o.routing && choir_model_looks_across_tokens(model)) {
-    for (int i = 0; i < CAUSAL && !status && (masked || count > i); i++) /* without the first causal one no second */
+    for (int i = 0; routings[i] && !status; i++)
       if (strcmp(routings[i], choir_model_routing(model)))
         status = evaluate_beside(model, tokenizer, routings[i], &count, beside);
     if (!status && choir_model_set_routing(model, NULL)) status = cli_fail();
@@ -181,7 +179,7 @@ static int run_eval(int count, const char *const *operands) {
     return cli_fail(); /* how many runs */
   cli_catch_signals();
   status = cli_with_model(operands[0], &o.run, o.routing, 1, evaluate_all);
-  for (int i = 0; i <= CAUSAL; i++) choir_eval_result_clear(&results[i]);
+  for (int i = 0; i < MOST_RESULTS; i++) choir_eval_result_clear(&results[i]);
   return status;
 }
 
@@ -189,8 +187,8 @@ static const cli_option options[] = {
     {"data", "DIR", CLI_PATH, &o.eval.data, NULL, "evaluate on the held-out share of this data; default: the run's", 0},
     {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "evaluate on a UTF-8 text", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
-     "batch, sequence, position, group, threshold or adaptive; default: the model's own and, where that looks across "
-     "tokens, also the last two (trained by masking: sequence and threshold)",
+     "batch, sequence, position, group or threshold; default: the model's own and, where that looks across tokens, "
+     "also threshold (trained by masking: sequence and threshold)",
      0},
     {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "number of sequences at most; 0: all", 0},
     {"in-order", NULL, CLI_FLAG, &o.eval.in_order, NULL,

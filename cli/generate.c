@@ -273,8 +273,7 @@ static const cli_option options[] = {
     {"block", "B", CLI_INT, &o.block, "0",
      "trained by masking: tokens that are filled before those to their right; 0: all at once", 0},
     {"order", "NAME", CLI_TEXT, &o.order, "confidence", "trained by masking: what is filled first; or random", 0},
-    {"routing", "NAME", CLI_TEXT, &o.routing, "threshold",
-     "threshold; adaptive, whose thresholds or prices follow the text; or another that looks at no later token", 0},
+    {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "threshold, or another that looks at no later token", 0},
     CLI_MODEL_OPTIONS(o.run),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print one line of JSON for each prompt", 0},
     {0}};

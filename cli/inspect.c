@@ -174,7 +174,7 @@ static int inspect(int count, const char *const *operands) {
   {"text", "FILE", CLI_INPUT, &o.text, NULL, "the UTF-8 text", 1},                                              \
   {"tokens", "N", CLI_INT64, &o.tokens, limit, "of the beginning of the text, at most; 0: all", 0},            \
   {"routing", "NAME", CLI_TEXT, &o.routing, NULL,                                                              \
-   "batch, sequence, position, group, threshold or adaptive; otherwise as trained, or by thresholds where the text has fewer tokens than there are experts", 0},                                \
+   "batch, sequence, position, group or threshold; otherwise as trained, or by thresholds where the text has fewer tokens than there are experts", 0},                                \
   {"batch", "B", CLI_INT, &o.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},\
   {"length", "T", CLI_INT, &o.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},             \
   {"mask-ratio", "R", CLI_REAL, &o.mask_ratio, "0",                                                            \

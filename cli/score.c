@@ -42,8 +42,7 @@ static const cli_option options[] = {
      "texts that batch routing routes together; 0: no accuracy by batch routing", 0},
     {"capacity-factor", "C", CLI_REAL, &o.of_task.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
-     "threshold, or adaptive, whose thresholds or prices follow each text [threshold; of a model that is trained by "
-     "masking: its own]",
+     "threshold, or another that looks at no later token [threshold; of a model that is trained by masking: its own]",
      0},
     {"mask-samples", "S", CLI_INT, &o.scoring.mask_samples, NULL,
      "of a model that is trained by masked_diffusion: sets of masks that each continuation is scored with; default: 32",

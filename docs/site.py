@@ -27,7 +27,7 @@ NAV = {
     "Reference": ["commands", "python", "python-reference", "embedding", "c-reference", "routers", "formats", "vectors",
                   "ops", "pages"],
     "Explanation": ["layer", "diffusion", "causality", "assignment", "departures", "design"],
-    "Evidence": ["results", "claims", "foreign", "images", "performance", "testing"],
+    "Evidence": ["results", "claims", "images", "performance", "testing"],
     "Project": ["contributing", "security", "changelog"],
 }  # fmt: skip
 ROOT_PAGES = {"README.md": "index", "CONTRIBUTING.md": "contributing", "SECURITY.md": "security",

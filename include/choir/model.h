@@ -91,9 +91,7 @@ typedef struct choir_forward_result {
 /* Which routing the passes from now on use. "batch" and the other pools ("sequence", "position", "group"): each expert
  * takes its best tokens of a pool; every router that has no pools has "batch" alone, its own rule. "threshold": no
  * token's experts depend on any other token: by the thresholds that training left or, if tokens choose, by their
- * choices without capacity. "adaptive" (routers whose experts choose by scores of their own, topk,
- * quantile_balanced, bias_balanced): by thresholds or prices that follow each sequence from its earlier tokens, for
- * text unlike that of training. NULL: as the config says. CHOIR_ERROR_ARGUMENT: no such routing, or the router does not
+ * choices without capacity. NULL: as the config says. CHOIR_ERROR_ARGUMENT: no such routing, or the router does not
  * have it; CHOIR_ERROR_UNSUPPORTED: thresholds that no training has set yet. */
 CHOIR_API int choir_model_set_routing(choir_model *model, const char *routing);
 CHOIR_API const char *choir_model_routing(const choir_model *model);

@@ -7,20 +7,12 @@ FLOAT = 45e12     # of products in fp32, as the router's
 MEMORY = 0.85 * 3.35e12  # bytes a second
 LAUNCH = 2e-6     # seconds from the end of a small kernel to the next one, launched by the host
 NODE = 1.2e-6     # and to the next one of a graph, as steps and benches run from their second time on
-TRIP = 0.5e-6     # seconds of a read that waits for what was just written, with the barrier between
-CLOCK = 1.7e9
 
 
 def selection(n, e, slots):
     """Seconds of op select: scores are read for each of four digits and for the marks, marks written and read twice; 14 kernels and
     two small arrays of the host's."""
     return ((5 * 4 + 3) * n * e + 4 * slots) / MEMORY + 16 * NODE
-
-
-def adaptive(T, e):
-    """Seconds of op best_following on sequences of T tokens, as many as the device has room for at a time: a token waits for the
-    prices that the last one left and for what all experts are worth to it, and each expert counts those that are worth more."""
-    return T * (2 * TRIP + 8 * e / CLOCK)
 
 
 def graph(launches):
@@ -91,7 +83,6 @@ if __name__ == "__main__":
     whole = sum(parts.values())
     print(f"{'all':18} {1e3 * whole:6.2f} ms, {6 * 2 * 131072 * 768 * 3072 / whole / 790e12:.2f} of 790 TFLOP/s")
     print(f"{'selection alone':18} {1e3 * selection(65536, 64, 131072):6.3f} ms, {4e-9 * 65536 * 64 / selection(65536, 64, 131072):.0f} GB/s of scores")
-    print(f"{'adaptive, T 1,024':18} {1e3 * adaptive(1024, 64):6.2f} ms")
     print(f"{'graph of nano':18} {-1e3 * graph(428):6.2f} ms, of 0.1B/64E {-1e3 * graph(5091):.1f} ms")
     print(f"{'Adafactor, 0.1B/64E':18} {1e3 * adafactor(6 * 64 * 2 * 768 * 3072):6.2f} ms")
     print(f"{'head, 16,384 rows':18} {1e3 * head(16384, 768, 32000):6.2f} ms")

@@ -199,7 +199,7 @@ def kernels_of(call):
 
 
 def steps():
-    """Kernels of libchoir's own step, most time first; and of adaptive choices, beside the model's prediction."""
+    """Kernels of libchoir's own step, most time first."""
     for config, sequences, length in [("pico", 2, 64)] if o.small else [("0.1b-64e", 16, 1024), ("small", 16, 512), ("nano", 32, 128)]:
         def one():
             trainer, tokens = trainer_of(config, sequences, length)
@@ -211,17 +211,6 @@ def steps():
             tell(what=f"step {config} {sequences} x {length}", ms=1e3 * seconds, launches=count, busy_ms=sum(found.values()),
                  kernels=[(k, round(v, 3)) for k, v in found.most_common(30)])
         tried("step " + config, one)
-    def adaptive():
-        sequences, length = (2, 64) if o.small else (16, 1024)
-        trainer, tokens = trainer_of("nano", sequences, length, **{"router.name": "quantile_balanced"})
-        trainer.step(tokens)
-        trainer.model.routing = "adaptive"
-        run = lambda: trainer.model.forward(tokens.reshape(sequences, length), logits=False)
-        run()
-        found, e = kernels_of(run)[0], int(trainer.model.config["experts"])
-        layers = sum("router.weight" in name for name in trainer.model.parameters())
-        tell(what=f"adaptive, {length} tokens, {e} experts", ms=found["best_following"] / layers, predicted_ms=round(1e3 * model.adaptive(length, e), 3))
-    tried("adaptive", adaptive)
 
 
 if cuda:

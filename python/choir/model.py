@@ -227,7 +227,7 @@ class Model(Handle):
     @property
     def routing(self) -> str:
         """What passes route by: "batch" or another pool, in which tokens compete; "threshold", which looks at no
-        other token, or "adaptive", which looks at earlier ones of the sequence (docs/causality.md). UnsupportedError: thresholds that no training has set."""
+        other token (docs/causality.md). UnsupportedError: thresholds that no training has set."""
         return native.string(lib.choir_model_routing(self.address))
 
     @routing.setter

@@ -318,8 +318,8 @@ class Whole(unittest.TestCase):
         (at / "texts").mkdir()
         (at / "texts" / "rain.txt").write_text("It rains and it is wet. " * 200)
         claims = [
-            {"text": "Adaptive costs little.", "kind": "text", "texts": ["rain", "held-out"], "arm": "EC",
-             "routing": "adaptive", "rival": "EC", "margin": 2},
+            {"text": "Top-K costs little.", "kind": "text", "texts": ["rain", "held-out"], "arm": "EC",
+             "routing": "topk", "rival": "EC", "margin": 2},
             {"text": "EC is lower.", "kind": "text", "texts": ["rain"], "arm": "EC", "rival": "top-2"},
         ]  # fmt: skip
         words = ("run", "read.json", "--data", "data", "--out", "whole", "--scale", "scale.json", "--texts", "texts")
@@ -336,21 +336,36 @@ class Whole(unittest.TestCase):
         files = sorted(name for name in results("whole") if name.startswith("texts-"))
         self.assertEqual({key: one for key, one in results("whole").items() if not key.startswith("texts-")}, kept)
         found = [stored("whole/results")[name]["texts"] for name in files]
-        self.assertEqual([sorted(one["rain"]) for one in found], [["adaptive", "batch", "hash", "threshold", "topk"]] * 2
+        self.assertEqual([sorted(one["rain"]) for one in found], [["batch", "hash", "threshold", "topk"]] * 2
                          + [["batch", "hash", "threshold"]] * 2)  # fmt: skip
         summary = json.loads((at / "whole" / "read-scale" / "summary.json").read_text())
         rain = [one["rain"] for one in found]
         self.assertAlmostEqual(summary["claims"][1]["mean"], sum(
             rain[2 + i]["threshold"]["loss"] - rain[i]["threshold"]["loss"] for i in range(2)) / 2, 9)  # fmt: skip
         self.assertAlmostEqual(summary["claims"][0]["mean"], sum(
-            one[text]["threshold"]["loss"] - one[text]["adaptive"]["loss"]
+            one[text]["threshold"]["loss"] - one[text]["topk"]["loss"]
             for one in found[:2] for text in ("rain", "held-out")) / 4, 9)  # fmt: skip
-        self.assertIn("| EC, adaptive |", (at / "whole" / "read-scale" / "table.md").read_text())
+        self.assertIn("| EC, topk |", (at / "whole" / "read-scale" / "table.md").read_text())
+        self.a_removed_routing_stays_readable(files[0], words)
         (at / "texts" / "rain.txt").write_text("It snows. " * 200)
         self.assertIn("is of another rain", study(*words)[1])
         (at / "texts" / "rain.txt").unlink()
         self.assertIn("rain.txt: is not there", study(*words)[1])
         (at / "whole" / "results" / "read.jsonl").unlink()  # other tests compare the directory's contents
+
+    def a_removed_routing_stays_readable(self, name, words):
+        """Version 0.5 stored losses by routing "adaptive", too: reports show them as before."""
+        path = testing.run().parent / "whole" / "results" / "read.jsonl"
+        kept = path.read_text()
+        lines = [json.loads(line) for line in kept.splitlines()]
+        for line in lines:
+            if line["name"] == name:
+                line["result"]["texts"]["rain"]["adaptive"] = {**line["result"]["texts"]["rain"]["threshold"], "loss": 7.125}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        out, errors, status = study(*words)
+        self.assertEqual(status, 0, out + errors)
+        self.assertIn("| EC, adaptive, seed 1 alone | 7.125 |", (path.parents[1] / "read-scale" / "table.md").read_text())
+        path.write_text(kept)
 
     def by_topk_is_forced_routing(self, run):
         """Of each token's two best experts, layer after layer, whatever its gates are."""

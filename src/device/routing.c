@@ -136,25 +136,6 @@ CH_ONE_KERNEL(running_mean, ch_groups(a->count))
 CH_ONE_KERNEL(price, 1)
 CH_ONE_KERNEL(nudge, ch_groups(a->e))
 
-CH_DEVICE_OP(best_following) {
-  CH_SCRATCH(x);
-  const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->sequences + 1) * sizeof *begin);
-  const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->sequences * sizeof *past);
-  float CH_DEV *worth = CH_NEW(&x->scratch, float, (int64_t)a->sequences * a->e);
-  CH_LAUNCH(x, best_following, a->sequences, .begin = begin, .past = past, .valid = a->valid, .score = a->score,
-            .price = a->price, .worth = worth, .history = a->history, .choice = a->choice, .value = a->value, .e = a->e,
-            .count = a->count, .nulls = a->nulls, .positions = a->positions, .more = a->more, .less = a->less);
-}
-
-CH_DEVICE_OP(follow) {
-  CH_SCRATCH(x);
-  const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->sequences + 1) * sizeof *begin);
-  const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->sequences * sizeof *past);
-  CH_LAUNCH(x, follow, ch_groups((int64_t)a->sequences * a->e), .begin = begin, .past = past, .valid = a->valid,
-            .score = a->score, .threshold = a->threshold, .history = a->history, .cutoff = a->cutoff, .e = a->e,
-            .sequences = a->sequences, .positions = a->positions, .more = a->more, .less = a->less);
-}
-
 /* ---- gates ---- */
 
 CH_DEVICE_OP(gate) {

@@ -72,8 +72,7 @@ int ch_model_size(choir_model *model, int B, int T, int gradients) {
   CH_TRY(check_sizes(model, B, T, 0));
   ch_model_drop_plan(model);
   if (!model->causal) count_passes(model, B, T, 0, 0);
-  if (ch_router_can_be_causal(model->net.router))
-    count_passes(model, B, T, 0, ch_router_adapts(model->net.router) ? CH_ADAPTIVE : CH_BY_THRESHOLDS);
+  if (ch_router_can_be_causal(model->net.router)) count_passes(model, B, T, 0, CH_BY_THRESHOLDS);
   if (gradients) count_passes(model, B, T, 1, 0);
   count_between(model);
   model->planned_B = B;

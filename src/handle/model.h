@@ -116,7 +116,7 @@ int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count);
  * Collective; the first rank's code counts. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
 
-/* Refuses thresholds that nothing has set yet: the routings 'threshold' and 'adaptive' need them. */
+/* Refuses thresholds that nothing has set yet: routing 'threshold' needs them. */
 int ch_model_check_thresholds(const choir_model *model);
 
 /* The public view of a routing, as callbacks get it. Device arrays are copied to scratch of the host; host arrays are

@@ -89,7 +89,7 @@ void ch_model_measure(choir_model *model, ch_exec *x, ch_pass *pass) {
   ch_transformer_run(x, &model->net, pass);
 }
 
-static const char threshold[] = "threshold", adaptive[] = "adaptive";
+static const char threshold[] = "threshold";
 
 /* Refuses a layer whose thresholds are all 0, their initial value: observing any batch would have changed them. For
  * token-choice routers thresholds are prices, and a price of 0 is valid. values: [e] */
@@ -100,8 +100,7 @@ static int check_layers(const choir_model *model, real *values) {
     model->x.memory->get(values, p->w, (size_t)p->count * sizeof *values);
     if (!ch_thresholds_set(values, (int)p->count))
       return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                      "%s: no thresholds yet (all 0), which routings 'threshold' and 'adaptive' need: train the model "
-                      "first, if only "
+                      "%s: no thresholds yet (all 0), which routing 'threshold' needs: train the model first, if only "
                       "for a few steps",
                       p->name);
   }
@@ -125,15 +124,9 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
     routing =
         ch_router_takes(router, CH_ROUTER_TAKES(pool)) ? ch_router_pools[model->config.model.router.pool] : "batch";
   CH_TRY(ch_router_check_routing(router, routing));
-  int adapts = !strcmp(routing, adaptive);
-  if (adapts && ch_config_bidirectional(&model->config.model))
-    return ch_error(
-        CHOIR_ERROR_UNSUPPORTED,
-        "routing 'adaptive' follows a text from its earlier tokens, and model.attention is bidirectional: take "
-        "'sequence' or 'threshold'");
-  if (adapts || !strcmp(routing, threshold)) {
+  if (!strcmp(routing, threshold)) {
     CH_TRY(ch_model_check_thresholds(model));
-    model->causal = adapts ? CH_ADAPTIVE : CH_BY_THRESHOLDS;
+    model->causal = CH_BY_THRESHOLDS;
   } else {
     model->causal = CH_NOT_CAUSAL;
     ch_transformer_set_pool(&model->net, (ch_pool_kind)ch_word_number(ch_router_pools, routing));
@@ -171,7 +164,7 @@ int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *t
 
 const char *choir_model_routing(const choir_model *model) {
   if (!model) return NULL;
-  if (model->causal) return model->causal == CH_ADAPTIVE ? adaptive : threshold;
+  if (model->causal) return threshold;
   return ch_router_takes(model->net.router, CH_ROUTER_TAKES(pool)) ? ch_router_pools[model->net.config.router.pool]
                                                                    : "batch";
 }

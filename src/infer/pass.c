@@ -79,8 +79,7 @@ void ch_session_pass(choir_session *s, real *all) {
   int64_t d = s->net.config.d_model;
   size_t mark = ch_arena_mark(&x->tape);
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *mid = CH_NEW(&x->tape, real, n * d);
-  const ch_growing growing = {s->slots, s->positions, s->begin, s->length, NULL};
-  ch_pass pass = {.B = 1, .T = n, .route = {.causal = s->causal, .growing = growing}, .history = s->history};
+  ch_pass pass = {.B = 1, .T = n, .route.causal = s->causal};
   ch_pass_begin(x, &s->net, &pass);
   pass.route.tokens.id = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token);
   place_tokens(s, &pass);

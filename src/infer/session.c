@@ -36,7 +36,6 @@ static void allocate_arrays(choir_session *s) {
   s->bias = CH_NEW_HOST(a, real CH_DEV *, layers);
   s->keys = CH_NEW_HOST(a, real CH_DEV *, layers);
   s->values = CH_NEW_HOST(a, real CH_DEV *, layers);
-  s->history = CH_NEW_HOST(a, real CH_DEV *, layers);
   s->length = CH_NEW_HOST(a, int, s->slots);
   s->begin = CH_NEW_HOST(a, int, s->slots + 1);
   s->until = CH_NEW_HOST(a, int64_t, s->slots + 1);
@@ -69,8 +68,6 @@ static void allocate(choir_session *s) {
     s->keys[l] = CH_NEW(&s->memory, real, cache);
     s->values[l] = CH_NEW(&s->memory, real, cache);
   }
-  for (int l = 0; l < m->moe_layers && s->causal == CH_ADAPTIVE; l++)
-    s->history[l] = CH_NEW(&s->memory, real, (int64_t)s->slots * s->positions * m->config.experts);
 }
 
 /* The model's routing or, if that depends on other tokens, thresholds, which text can be generated with. */
@@ -132,7 +129,7 @@ int choir_session_create(choir_model *model, const choir_session_options *option
 
 const char *choir_session_routing(const choir_session *s) {
   if (!s) return NULL;
-  return s->causal ? s->causal == CH_ADAPTIVE ? "adaptive" : "threshold" : choir_model_routing(s->model);
+  return s->causal ? "threshold" : choir_model_routing(s->model);
 }
 
 void choir_session_free(choir_session *s) {

@@ -35,7 +35,6 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
   a.route.weight = b->router ? b->router->w : NULL;
   a.route.kept.thresholds = b->thresholds ? b->thresholds->w : NULL;
   if (p->taken) a.route.tokens.taken = p->taken + (int64_t)b->moe * p->route.n * p->route.e;
-  if (p->history) a.route.growing.history = p->history[b->moe];
   a.route.kept.state = observed(m, b, p);
   a.route.scale = (ch_route_scale){p->aux_scale * (real)m->config.router.aux_loss_weight,
                                    p->aux_scale * (real)m->config.router.z_loss_weight};

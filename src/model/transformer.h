@@ -63,10 +63,9 @@ enum {
 /* One pass over B sequences of T tokens. B counts the sequences of all ranks; every rank runs an equal part. */
 typedef struct ch_pass {
   int B, T;
-  ch_route_args route; /* of every MoE layer. The caller says training (of dropout, too), causal (not with gradients)
-                          and by_threshold, the pass what else its layers have in common */
-  real CH_DEV *const *history; /* [MoE layers] of adaptive routing that goes on with route.growing; or NULL */
-  const uint8_t *taken;        /* [MoE layers,B*T,e] host, 0 or 1: forced routing; or NULL. Not with route.causal */
+  ch_route_args route;  /* of every MoE layer. The caller says training (of dropout, too), causal (not with gradients)
+                           and by_threshold, the pass what else its layers have in common */
+  const uint8_t *taken; /* [MoE layers,B*T,e] host, 0 or 1: forced routing; or NULL. Not with route.causal */
   int shards; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
                  paired */
   const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss, nor, at a sequence's

@@ -6,6 +6,7 @@
 
 #include "base/enter.h"
 #include "base/error.h"
+#include "base/removed.h"
 #include "base/text.h"
 
 /* clang-format off */
@@ -138,22 +139,6 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token) {
   return CHOIR_OK;
 }
 
-ch_growing ch_route_growing(ch_exec *x, const ch_route_args *a) {
-  ch_growing rows = a->growing;
-  if (!rows.sequences) { /* whole ones */
-    int T = a->sequence_length > 0 ? a->sequence_length : a->n, count = a->n / T;
-    ch_arena *host = &ch_host(x)->scratch;
-    int *begin = CH_NEW_HOST(host, int, count + 1), *past = CH_NEW_HOST(host, int, count + 1);
-    for (int b = 0; b <= count && !ch_counting(x); b++) {
-      begin[b] = b * T;
-      past[b] = 0;
-    }
-    rows = (ch_growing){count, T, begin, past, rows.history};
-  }
-  if (!rows.history) rows.history = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
-  return rows;
-}
-
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
   CH_OP(x, gate, .rule = CH_GATE_SCORE, .record = &a->routing->record, .score = a->routing->scores);
 }
@@ -172,7 +157,6 @@ const char *const *choir_router_names(void) { return ch_router_names; }
 /* ---- what a routing looks at: one answer for probe, evaluation, generation and docs */
 
 #define THRESHOLD "threshold"
-#define ADAPTIVE "adaptive"
 #define POOLS "batch", "sequence", "position", "group"
 
 /* Experts that choose among the tokens of a pool look at all of it. A group is cut from the flattened batch: it may end
@@ -185,12 +169,10 @@ static const struct {
              {"position", {.depends_on_batch = 1}},
              {"group", {.looks_ahead = 1, .depends_on_batch = 1}}};
 
-/* The names of a router's routings, NULL-terminated. Whoever adapts can be causal, too. */
+/* The names of a router's routings, NULL-terminated. */
 static const char *const *routings_of(const ch_router *router) {
-  static const char *const names[2][3][7] = {{{"batch"}, {"batch", THRESHOLD}, {"batch", THRESHOLD, ADAPTIVE}},
-                                             {{POOLS}, {POOLS, THRESHOLD}, {POOLS, THRESHOLD, ADAPTIVE}}};
-  return names[ch_router_takes(router, CH_ROUTER_TAKES(pool))]
-              [ch_router_can_be_causal(router) + ch_router_adapts(router)];
+  static const char *const names[2][2][6] = {{{"batch"}, {"batch", THRESHOLD}}, {{POOLS}, {POOLS, THRESHOLD}}};
+  return names[ch_router_takes(router, CH_ROUTER_TAKES(pool))][ch_router_can_be_causal(router)];
 }
 
 const char *const *choir_router_routings(const char *router) {
@@ -203,6 +185,7 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
   char nearest[128], list[128];
   for (int i = 0; names[i]; i++)
     if (!strcmp(names[i], routing)) return CHOIR_OK;
+  CH_TRY(ch_check_removed("routing", routing));
   return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' has no routing '%.40s'%s (it has %s)", router->name, routing,
                   ch_did_you_mean(nearest, sizeof nearest, routing, names), ch_word_list(list, sizeof list, names));
 }
@@ -216,7 +199,7 @@ static choir_routing_properties looks_of(const ch_router_spec *o, const char *ro
   const ch_router *router = o->kind;
   ch_router_looks looks = looks_with(o, 0);
   int alone = looks == CH_LOOKS_NOWHERE || looks == CH_LOOKS_IN_TRAINING;
-  if (alone || !strcmp(routing, THRESHOLD) || !strcmp(routing, ADAPTIVE)) return (choir_routing_properties){0};
+  if (alone || !strcmp(routing, THRESHOLD)) return (choir_routing_properties){0};
   if (ch_router_takes(router, CH_ROUTER_TAKES(pool)))
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
       if (!strcmp(pools[i].name, routing)) return pools[i].properties;

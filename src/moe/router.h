@@ -56,8 +56,8 @@ enum {
 #define CH_ROUTER_TAKES_BALANCE (CH_ROUTER_TAKES(aux_loss_weight) | CH_ROUTER_TAKES(aux_scope))
 #define CH_ROUTER_TAKES_POOLS (CH_ROUTER_TAKES(pool) | CH_ROUTER_TAKES(group_size))
 
-/* By the router's own rule; with no look at any other token; by thresholds that follow the sequence (op `follow`). */
-typedef enum { CH_NOT_CAUSAL, CH_BY_THRESHOLDS, CH_ADAPTIVE } ch_causal;
+/* By the router's own rule; by thresholds, with no look at any other token. */
+typedef enum { CH_NOT_CAUSAL, CH_BY_THRESHOLDS } ch_causal;
 
 /* The result of a routing. Record, counts and tally are on the tape always, so that they can be looked at after an
  * evaluation too; the rest is for backward. */
@@ -96,13 +96,6 @@ typedef struct ch_route_tokens {
   const int32_t CH_DEV *id;    /* [n] */
 } ch_route_tokens;
 
-/* Sequences in the making: the rows of each in this call, and the tokens that they follow. */
-typedef struct ch_growing {
-  int sequences, positions; /* positions: of a history */
-  const int *begin, *past;  /* [sequences+1], [sequences] host */
-  real CH_DEV *history;     /* [sequences,positions,e] cut-offs or prices after each token; NULL: scratch */
-} ch_growing;
-
 /* Random numbers of jitter and sampling. */
 typedef struct ch_route_draws {
   ch_rng rng;    /* seed and sub (the layer) count; who draws takes a stream */
@@ -132,10 +125,9 @@ typedef struct ch_route_args {
   int sequence_length; /* T of pool "sequence"; 0: one sequence of n */
   int d;               /* width of x, outside a layer 0 */
   ch_route_tokens tokens;
-  int training;       /* capacity factor, jitter and sampling */
-  int causal;         /* a ch_causal: nothing depends on later tokens or other sequences; no backward */
-  int by_threshold;   /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
-  ch_growing growing; /* of adaptive routing; no sequences: whole ones of sequence_length */
+  int training;     /* capacity factor, jitter and sampling */
+  int causal;       /* a ch_causal: nothing depends on later tokens or other sequences; no backward */
+  int by_threshold; /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
   ch_route_draws draws;
   const real CH_DEV *x;      /* [n / ranks,d] this rank's rows; `observe` sees all; NULL outside a layer */
   const real CH_DEV *weight; /* [d,e] Wg, or NULL: the router has none */
@@ -280,16 +272,6 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);
 
 /* causal by thresholds (routers/threshold.c). */
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
-
-/* Whether its thresholds or prices can follow a sequence, which is routing "adaptive". */
-static inline int ch_router_adapts(const ch_router *router) {
-  return router->causal == ch_router_by_thresholds ||
-         (router->reads == CH_READS_SCORES && ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token)) &&
-          !router->plugin);
-}
-
-/* The sequences of an adaptive call, with a history, in x->scratch where the caller has none. */
-ch_growing ch_route_growing(ch_exec *x, const ch_route_args *a);
 
 /* Whether a batch outside training can set its thresholds or prices (choir_calibrate). */
 static inline int ch_router_calibrates(const ch_router *router) {

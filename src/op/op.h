@@ -332,11 +332,9 @@ typedef struct {
   op(mean_cutoff, ch_mean_cutoff_args)            /* cutoff -> mean */                                             \
   op(running_mean, ch_running_mean_args)          /* value, mean -> mean */                                        \
   op(best, ch_best_args)                          /* valid, score, shift -> choice, value, margin */               \
-  op(best_following, ch_best_following_args)      /* valid, score, price, history -> history, choice, value */     \
   op(modulo, ch_modulo_args)                      /* valid, id -> choice */                                        \
   op(sample_second, ch_sample_second_args)        /* value, choice, random numbers -> choice */                    \
   op(place, ch_place_args)                        /* choice, value -> slots, choice, demand, dropped */            \
-  op(follow, ch_follow_args)                      /* valid, score, threshold, history -> history, cutoff */        \
   op(threshold, ch_threshold_args)                /* valid, score, threshold -> keep */                            \
   op(collect, ch_collect_args)                    /* keep -> slots */                                              \
   op(within, ch_within_args)                      /* least, most, score, threshold -> slots, demand, dropped */    \

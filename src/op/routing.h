@@ -96,22 +96,6 @@ typedef struct {
   real CH_DEV *margin;         /* [n,e] or NULL: score less what is half-way between the last two values (count > 1) */
 } ch_best_args;
 
-/* `best` at prices that follow each sequence, from the tokens before alone: the prices of token t are what position p-1
- * of its sequence left in `history`, or `price` where p = 0; after the token, history[p] = these prices, each plus
- * `more` where the token has chosen the expert, else plus `less`, and unchanged where it is not valid. nulls: as of
- * `best`; they have no price. Sequence b's tokens are rows begin[b] .. begin[b+1]-1; they follow past[b] others. */
-typedef struct {
-  int n, e, count, nulls, sequences, positions;
-  const int *begin, *past; /* [sequences+1], [sequences] host */
-  real more, less;
-  const uint8_t CH_DEV *valid; /* [n] or NULL: all */
-  const real CH_DEV *score;    /* [n,e] */
-  const real CH_DEV *price;    /* [e] */
-  real CH_DEV *history;        /* [sequences,positions,e] */
-  int CH_DEV *choice;          /* [n,count] = , -1 where the token is not valid */
-  real CH_DEV *value;          /* [n,count] = their score - price, of every token */
-} ch_best_following_args;
-
 /* Each token's one expert, id mod e; of one expert no id is asked. */
 typedef struct {
   int n, e;
@@ -142,28 +126,12 @@ typedef struct {
   int64_t CH_DEV *dropped; /* [1] = choices that found it full */
 } ch_place_args;
 
-/* Cut-offs that follow each sequence, from the tokens before alone: running quantiles (Robbins & Monro 1951, in
- * logarithms). cutoff[t] is what position p-1 of its sequence left in `history`, or `threshold` where p = 0; after the
- * token, history[p] = cutoff[t] * (score[t] >= cutoff[t] ? more : less), unchanged where it is not valid, and where the
- * cut-off is not above 0, as prices of a cap need not be: all scores reach it, and a multiple would run away from them.
- * Sequence b's tokens are rows begin[b] .. begin[b+1]-1; they follow past[b] others. */
-typedef struct {
-  int n, e, sequences, positions;
-  const int *begin, *past; /* [sequences+1], [sequences] host */
-  real more, less;
-  const uint8_t CH_DEV *valid;
-  const real CH_DEV *score, *threshold; /* [n,e], [e] */
-  real CH_DEV *history;                 /* [sequences,positions,e] */
-  real CH_DEV *cutoff;                  /* [n,e] = */
-} ch_follow_args;
-
 /* keep[t,i] = 1 where score[t,i] >= threshold[i] and, under a cap, score - threshold is among the token's `cap` best
  * (of equal ones the lower expert); 0 elsewhere and where the token is not valid. */
 typedef struct {
   int n, e, cap; /* cap 0: none */
-  int step;      /* from a token's thresholds to the next one's: 0, all have the same, or e */
   const uint8_t CH_DEV *valid;
-  const real CH_DEV *score, *threshold; /* [n,e], [e] or [n,e] */
+  const real CH_DEV *score, *threshold; /* [n,e], [e] */
   uint8_t CH_DEV *keep;                 /* [n,e] = */
 } ch_threshold_args;
 

@@ -83,10 +83,9 @@ static void serves(void **state) {
       "rm -rf one prices && choir train --config config.json --data data --out one --set train.steps=40 && choir train "
       "--config config.json --data data --out prices --set train.steps=10 --set router.name=quantile_balanced");
   static const char *const verbs[] = {"eval one --data data --sequences 8 --json",
-                                      "generate one --routing adaptive --prompt 'kalo miten' --temperature 0 --json",
-                                      "generate prices --routing adaptive --prompt 'kalo miten' --temperature 0 --json",
+                                      "generate prices --prompt 'kalo miten' --temperature 0 --json",
                                       "generate one --prompt 'kalo miten' --max-tokens 20 --temperature 0 --json"};
-  for (int v = 0; v < 4; v++) {
+  for (int v = 0; v < 3; v++) {
     program_must("%schoir %s --backend %s 2>/dev/null", on(), verbs[v], device());
     json_t *got = program_json();
     assert_report();

@@ -152,7 +152,6 @@ static void check_cuts(const char *routing, const char *compute) {
 static void cuts_do_not_matter(void **state) {
   check_cuts(NULL, "fp32");
   check_cuts(NULL, "bf16");
-  check_cuts("adaptive", "fp32");
 }
 
 /* Routers that look at nothing in evaluation are served by their own rule too, whatever that is. */
@@ -303,17 +302,17 @@ static void refusals(void **state) {
 static void takes_thresholds(void **state) {
   enum { COUNT = 7 };
   const int32_t token[COUNT] = {3, 1, 4, 1, 5, 9, 2};
-  const char *const routings[] = {"batch", "position", "threshold", "adaptive"};
+  const char *const routings[] = {"batch", "position", "threshold"};
   choir_model *model = load("expert_choice", "cpu");
   int V = choir_model_config(model)->model.vocab_size;
   real *want = test_new(COUNT * V), *got = test_new(COUNT * V);
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < 3; i++) {
     test_ok(choir_model_set_routing(model, routings[i]));
     choir_session *s = session_of(model, 1, COUNT, COUNT);
-    assert_string_equal(choir_session_routing(s), i < 3 ? "threshold" : "adaptive");
+    assert_string_equal(choir_session_routing(s), "threshold");
     assert_string_equal(choir_model_routing(model), routings[i]);
     test_ok(choir_session_advance(s, (int[]){COUNT}, token, NULL, i ? got : want));
-    if (i == 1 || i == 2) assert_memory_equal(got, want, (size_t)(COUNT * V) * sizeof(real));
+    if (i) assert_memory_equal(got, want, (size_t)(COUNT * V) * sizeof(real));
     choir_session_free(s);
   }
   assert_null(choir_session_routing(NULL));

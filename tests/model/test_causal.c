@@ -74,7 +74,6 @@ static int has(const char *router, const char *routing) {
 
 static void check_router(const char *router, const char *backend, int cap, double level, double tolerance) {
   check_routing(router, "threshold", backend, cap, level, tolerance);
-  if (has(router, "adaptive")) check_routing(router, "adaptive", backend, cap, level, tolerance);
 }
 
 static void bit_for_bit_where_rows_round_alike(void **state) {

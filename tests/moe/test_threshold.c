@@ -146,29 +146,6 @@ static void thresholds_are_means_of_cutoffs(void **state) {
   }
 }
 
-/* Adaptive ones move by 0.3 (1 - share) in their logarithm where a token passes, by -0.3 share where not: an expert
- * then takes its share of tokens, c / e with the capacity factor of serving, whatever the text is. */
-static void adaptive_cutoffs_move(void **state) {
-  ch_router_spec options = router_options("expert_choice");
-  real score[N * E], history[N * E], threshold[E];
-  options.capacity_factor = 2, options.eval_capacity_factor = 1;
-  for (int i = 0; i < N * E; i++) score[i] = (real)ch_rng_uniform(ch_rng_make(3, CH_STREAM_TEST, 60), (uint64_t)i);
-  for (int i = 0; i < E; i++) threshold[i] = (real)0.5;
-  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
-    ch_routing r = {.scores = score};
-    ch_routing_new(&x, &x.tape, &r, N, E, N * ch_router_most_experts(&options, E));
-    ch_route_args a = {.causal = CH_ADAPTIVE, .growing.history = history, .kept.thresholds = threshold, .routing = &r};
-    ch_route_args_set(&a, options.kind, &options, N, E, N);
-    ch_router_by_thresholds(&x, &a);
-    x.tape.used = 0;
-  });
-  for (int k = 0; k < N * E; k++) {
-    double before = (double)(k < E ? threshold[k] : history[k - E]), passes = (double)score[k] >= before;
-    double moved = log((double)history[k] / before), want = 0.3 * (passes - 1.0 / E);
-    if (!(fabs(moved - want) < 1e-5)) fail_msg("token %d, expert %d: %g instead of %g", k / E, k % E, moved, want);
-  }
-}
-
 /* Runs the layer by thresholds; record and counts are left in the case. */
 static void run_causal(layer_case *c, const real *threshold) {
   ch_moe_args a = layer_args(c);
@@ -233,5 +210,5 @@ static void results_do_not_depend_on_the_room(void **state) {
   free(first);
 }
 
-TEST_MAIN(NULL, NULL, equals_naive_loops, thresholds_are_means_of_cutoffs, adaptive_cutoffs_move,
-          parts_equal_naive_loops, results_do_not_depend_on_the_room)
+TEST_MAIN(NULL, NULL, equals_naive_loops, thresholds_are_means_of_cutoffs, parts_equal_naive_loops,
+          results_do_not_depend_on_the_room)

@@ -101,52 +101,6 @@ static void kept_prices_repeat_the_choice(void **state) {
 }
 
 /* K = e: everybody everywhere; one expert; equal rows, which no price can tell apart. */
-/* Routing "adaptive": prices begin with those kept (topk: with 0) and move by 0.1 (1 - K/e) where a token has chosen
- * the expert, by -0.1 K/e where not, so that loads of a skewed sequence come nearer to each other. */
-static void prices_follow_a_sequence(void **state) {
-  static const char *const routers[] = {"quantile_balanced", "bias_balanced", "topk"};
-  enum { N = 512, E = 8, K = 2 };
-  real scores[N * E], history[N * E], kept[E];
-  layer_case c = make("topk", N, E);
-  skewed_scores(&c, 0.5);
-  memcpy(scores, c.scores, sizeof scores);
-  layer_case_free(&c);
-  for (int i = 0; i < E; i++) kept[i] = (real)(0.01 * i);
-  for (int r = 0; r < 3; r++) {
-    int most[2] = {0}; /* of an expert's tokens: without, with */
-    ch_router_spec options = router_options(routers[r]);
-    options.experts_per_token = K;
-    for (int adaptive = 0; adaptive < 2; adaptive++)
-      TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
-        ch_routing routing = {.scores = scores};
-        ch_routing_new(&x, &x.tape, &routing, N, E, N * K);
-        ch_route_args a = {.causal = adaptive ? CH_ADAPTIVE : CH_BY_THRESHOLDS,
-                           .growing.history = history,
-                           .kept.thresholds = r < 2 ? kept : NULL,
-                           .routing = &routing};
-        ch_route_args_set(&a, options.kind, &options, N, E, N);
-        (a.router->causal ? a.router->causal : a.router->route)(&x, &a);
-        const int *begin = routing.record.expert_begin;
-        for (int i = 0; i < E && pass_; i++)
-          if (begin[i + 1] - begin[i] > most[adaptive]) most[adaptive] = begin[i + 1] - begin[i];
-        for (int i = 0; i < E && pass_ && adaptive; i++) {
-          uint8_t chosen[N] = {0};
-          for (int s = begin[i]; s < begin[i + 1]; s++) chosen[routing.record.slot_token[s]] = 1;
-          for (int t = 0; t < N; t++) {
-            double before = t ? (double)history[(t - 1) * E + i] : r < 2 ? (double)kept[i] : 0;
-            double want = 0.1 * (chosen[t] - (double)K / E);
-            if (!(fabs((double)history[t * E + i] - before - want) < 1e-6))
-              fail_msg("%s, token %d, expert %d: %g after %g", options.kind->name, t, i, (double)history[t * E + i],
-                       before);
-          }
-        }
-        x.tape.used = 0;
-      });
-    if (!(most[1] < 1.15 * N * K / E && most[0] > 1.5 * N * K / E))
-      fail_msg("%s: the fullest expert has %d, and %d adaptively", options.kind->name, most[0], most[1]);
-  }
-}
-
 static void quantile_extremes(void **state) {
   for (int e = 1; e <= 8; e += 7) {
     layer_case c = make("quantile_balanced", 64, e);
@@ -341,5 +295,5 @@ static void equal_tokens_share_a_centroid(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, prices_balance_loads, bias_balances_loads_in_steps, kept_prices_repeat_the_choice,
-          prices_follow_a_sequence, quantile_extremes, quantile_of_few_tokens, draws_are_even, elsewhere_draws_go_by_id,
+          quantile_extremes, quantile_of_few_tokens, draws_are_even, elsewhere_draws_go_by_id,
           cutoffs_repeat_the_selection, global_extremes, centroids_find_the_clusters, equal_tokens_share_a_centroid)

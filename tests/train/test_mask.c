@@ -266,7 +266,6 @@ static void what_has_no_meaning_is_refused(void **state) {
   int32_t token[4] = {1, 2, 3, 4};
   test_ok(choir_model_create(&c, 5, &run, &model));
   test_fails(choir_session_create(model, NULL, &session), CHOIR_ERROR_UNSUPPORTED, "model.attention is bidirectional");
-  test_fails(choir_model_set_routing(model, "adaptive"), CHOIR_ERROR_UNSUPPORTED, "take 'sequence'");
   test_fails(choir_model_forward(model, 1, 4, token, NULL, 1, &r), CHOIR_ERROR_UNSUPPORTED,
              "train.objective is masked");
   assert_int_equal(choir_config_mask_token(&c), MODEL_V - 1);

@@ -56,7 +56,7 @@ static void one_step_many_ways(void **state) {
   choir_trainer_result a, b;
   choir_forward_result forward;
   choir_trainer *one, *other;
-  static const char *const set[] = {"sequence", "threshold", "adaptive"};
+  static const char *const set[] = {"sequence", "threshold", "position"};
   choir_model *model[2] = {model_fresh(&c), model_fresh(&c)};
   test_ok(choir_trainer_create(model[0], NULL, &one));
   test_ok(choir_trainer_create(model[1], NULL, &other));

@@ -88,8 +88,9 @@ class Reading(Sequel):
             words = [*where, "--sequences", _sequences(study), "--threads", threads]
             told_all = program.ask("eval", run, *words)
             each = {told_all["routing"]: told_all}
-            each.update({how: told_all[how] for how in ("threshold", "adaptive") if how in told_all})
-            if study.recipe.get("topk") and "adaptive" in each and "threshold" in each:
+            if "threshold" in told_all:
+                each["threshold"] = told_all["threshold"]
+            if study.recipe.get("topk") and _experts_choose(run):
                 with tempfile.TemporaryDirectory() as made:
                     by_topk(run).save(f"{made}/topk")
                     each["topk"] = program.ask("eval", f"{made}/topk", *words)
@@ -98,6 +99,12 @@ class Reading(Sequel):
             self.at += 1
         made = {"format": "choir-texts", "sequences": _sequences(study), "texts": found}
         study.store.add(_name(study, self.arm, self.seed), made)
+
+
+def _experts_choose(run: pathlib.Path) -> bool:
+    """Whether experts choose among the tokens of a pool, so that by_topk is another routing than the run's own."""
+    router = Config(run / "config.json")["model.router.name"]
+    return any(option.key == "model.router.pool" for option in Config.router_options(router))
 
 
 def by_topk(run: pathlib.Path, normalize_gates: Optional[bool] = None) -> Model:

@@ -82,29 +82,6 @@ CH_REF_OP(best) {
   drop_invalid(a->n, count, a->valid, a->choice);
 }
 
-/* Sequence b's tokens, one after the other. */
-static void best_of_sequence(const ch_best_following_args *a, int b) {
-  int e = a->e, count = a->count;
-  real *history = a->history + ((int64_t)b * a->positions + a->past[b]) * e;
-  const real *price = a->past[b] ? history - e : a->price;
-  for (int t = a->begin[b]; t < a->begin[b + 1]; t++, price = history, history += e) {
-    const real *score = a->score + (int64_t)t * e;
-    real *value = a->value + (int64_t)t * count;
-    int *expert = a->choice + (int64_t)t * count, valid = !a->valid || a->valid[t];
-    best_of(e, count, score, price, expert, value);
-    if (a->nulls) leave_to_nulls(a->nulls, e, count, score, value, expert);
-    for (int i = 0; i < e; i++) history[i] = valid ? price[i] + a->less : price[i];
-    for (int j = 0; j < count && valid; j++)
-      if (expert[j] >= 0) history[expert[j]] = price[expert[j]] + a->more;
-  }
-}
-
-CH_REF_OP(best_following) {
-#pragma omp parallel for num_threads(x->threads)
-  for (int b = 0; b < a->sequences; b++) best_of_sequence(a, b);
-  drop_invalid(a->n, a->count, a->valid, a->choice);
-}
-
 CH_REF_OP(modulo) {
   for (int t = 0; t < a->n; t++) a->choice[t] = a->e > 1 ? a->id[t] % a->e : 0;
   drop_invalid(a->n, 1, a->valid, a->choice);

@@ -5,31 +5,10 @@
 #include "cpu/ref/ref.h"
 #include "op/token.cl.h"
 
-static void follow_one(const ch_follow_args *a, int b) {
-  int e = a->e;
-  real *history = a->history + ((int64_t)b * a->positions + a->past[b]) * e;
-  const real *before = a->past[b] ? history - e : a->threshold;
-  for (int t = a->begin[b]; t < a->begin[b + 1]; t++, before = history, history += e) {
-    const real *score = a->score + (int64_t)t * e;
-    real *cutoff = a->cutoff + (int64_t)t * e;
-    int valid = !a->valid || a->valid[t];
-    for (int i = 0; i < e; i++) {
-      cutoff[i] = before[i];
-      history[i] = valid && cutoff[i] > 0 ? cutoff[i] * (score[i] >= cutoff[i] ? a->more : a->less) : cutoff[i];
-    }
-  }
-}
-
-CH_REF_OP(follow) {
-#pragma omp parallel for num_threads(x->threads)
-  for (int b = 0; b < a->sequences; b++) follow_one(a, b);
-}
-
 CH_REF_OP(threshold) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t t = 0; t < a->n; t++)
-    pass_bars(a->e, a->cap, !a->valid || a->valid[t], a->score + t * a->e, a->threshold + t * a->step,
-              a->keep + t * a->e);
+    pass_bars(a->e, a->cap, !a->valid || a->valid[t], a->score + t * a->e, a->threshold, a->keep + t * a->e);
 }
 
 /* Expert i's tokens into `to`, ascending: all of `least` where the threshold is above them, else those of `most` that

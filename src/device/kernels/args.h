@@ -99,17 +99,13 @@
 #define mean_cutoff_fields(ptr, num) ptr(cutoff) ptr(mean) num(I32, pools) num(I32, e)
 #define running_mean_fields(ptr, num) ptr(value) ptr(mean) num(F64, weight) num(I32, count) num(I32, fresh)
 #define best_fields(ptr, num) ptr(valid) ptr(score) ptr(shift) ptr(choice) ptr(value) ptr(margin) num(I32, n) num(I32, e) num(I32, count) num(I32, nulls)
-#define best_following_fields(ptr, num) ptr(begin) ptr(past) ptr(valid) ptr(score) ptr(price) ptr(worth) ptr(history) ptr(choice) ptr(value) \
-  num(I32, e) num(I32, count) num(I32, nulls) num(I32, positions) num(F32, more) num(F32, less)
 #define modulo_fields(ptr, num) ptr(valid) ptr(id) ptr(choice) num(I32, n) num(I32, e)
 #define sample_second_fields(ptr, num) ptr(value) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n)
 #define place_fields(ptr, num) ptr(asked) ptr(value) ptr(choice) ptr(demand) ptr(dropped) ptr(held) \
   num(I32, n) num(I32, e) num(I32, count) num(I32, capacity) /* dropped, held [e] */
 #define list_chosen_fields(ptr, num) ptr(choice) ptr(begin) ptr(slot_token) num(I32, n) num(I32, e) num(I32, count)
 #define sum_counts_fields(ptr, num) ptr(counts) ptr(total) num(I32, count) /* total, int64 = */
-#define threshold_fields(ptr, num) ptr(valid) ptr(score) ptr(threshold) ptr(keep) num(I32, n) num(I32, e) num(I32, cap) num(I32, step)
-#define follow_fields(ptr, num) ptr(begin) ptr(past) ptr(valid) ptr(score) ptr(threshold) ptr(history) ptr(cutoff) \
-  num(I32, e) num(I32, sequences) num(I32, positions) num(F32, more) num(F32, less)
+#define threshold_fields(ptr, num) ptr(valid) ptr(score) ptr(threshold) ptr(keep) num(I32, n) num(I32, e) num(I32, cap)
 #define within_fields(ptr, num) ptr(least_begin) ptr(least_token) ptr(most_begin) ptr(most_token) ptr(least_cutoff) ptr(valid) ptr(score) ptr(threshold) ptr(keep) ptr(demand) ptr(dropped) \
   num(I32, n) num(I32, e) /* dropped [e] */
 #define gate_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(slot_gate) ptr(score) ptr(value) num(I32, e) num(I32, rule) num(F32, even)
@@ -143,8 +139,8 @@
   row(cache_append) row(attention_cached) row(attention_bias) row(rope) row(rope_table) row(head_rows) row(head_pairs) \
   row(head_losses) row(adafactor_columns) row(adafactor_rows) row(adafactor_scales) row(adafactor_apply) \
   row(adamw) row(select_count) row(select_digit) row(select_marks) row(select_ties) row(list_marked) row(prefix) row(mean_cutoff) \
-  row(running_mean) row(best) row(best_following) row(modulo) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
-  row(follow) row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
+  row(running_mean) row(best) row(modulo) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
+  row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
   row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(z_loss) row(z_loss_backward) row(price) row(nudge) \
   row(loads) row(index_count) row(index_fill) row(part_count) \
   row(part_fill) row(tally)

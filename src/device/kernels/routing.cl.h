@@ -66,47 +66,6 @@ KERNEL(best) {
   }
 }
 
-/* At which place best_of puts expert i of e, from `count` on: at none. No expert passes a NaN among the first `count`,
- * and one behind these has no place. */
-INLINE int place_of(int i, int e, int count, GLOBAL const float *worth) {
-  float own = worth[i];
-  int place = isnan(own) && i >= count ? count : 0, wall = 0;
-  for (int j = i - 1; j >= 0; j--) {
-    if (isnan(worth[j]) && j >= count) continue;
-    wall |= isnan(worth[j]);
-    place += wall || !(own > worth[j]);
-  }
-  wall = isnan(own);
-  for (int j = i + 1; j < e; j++) { /* to the end: reads need not wait for each other */
-    place += !wall && worth[j] > own;
-    wall |= isnan(worth[j]) && j < count;
-  }
-  return place;
-}
-
-/* A group has a sequence, an item every GROUP-th expert: what experts are worth to a token all items see in
- * worth [sequences,e]. */
-KERNEL(best_following) {
-  int e = a.e, past = P(int, past)[GID];
-  GLOBAL float *history = P(float, history) + (GID * a.positions + past) * e, *worth = P(float, worth) + GID * e;
-  GLOBAL const float *price = past ? history - e : P(float, price);
-  for (I64 t = P(int, begin)[GID]; t < P(int, begin)[GID + 1]; t++, price = history, history += e) {
-    GLOBAL const float *score = P(float, score) + t * e;
-    int valid = !P(uchar, valid) || P(uchar, valid)[t];
-    for (int i = LID; i < e; i += GROUP) worth[i] = score[i] - price[i];
-    SYNC;
-    double share = a.nulls ? left_of(e, score) / a.nulls : 0;
-    for (int i = LID; i < e; i += GROUP) {
-      int place = place_of(i, e, a.count, worth), in = place < a.count;
-      int taken = valid && in && !(place >= a.count - a.nulls && worth[i] < share);
-      if (in) P(float, value)[t * a.count + place] = worth[i];
-      if (in) P(int, choice)[t * a.count + place] = taken ? i : -1;
-      history[i] = taken ? price[i] + a.more : valid ? price[i] + a.less : price[i];
-    }
-    SYNC;
-  }
-}
-
 KERNEL(modulo) {
   EACH(t, a.n) {
     int taken = !P(uchar, valid) || P(uchar, valid)[t];
@@ -182,25 +141,10 @@ KERNEL(sum_counts) {
   }
 }
 
-/* An item has an expert of a sequence. */
-KERNEL(follow) {
-  EACH(k, (I64)a.sequences * a.e) {
-    int b = (int)(k / a.e), i = (int)(k % a.e), past = P(int, past)[b];
-    GLOBAL float *history = P(float, history) + ((I64)b * a.positions + past) * a.e + i;
-    float cutoff = past ? history[-a.e] : P(float, threshold)[i];
-    for (int t = P(int, begin)[b]; t < P(int, begin)[b + 1]; t++, history += a.e) {
-      P(float, cutoff)[(I64)t * a.e + i] = cutoff;
-      if (cutoff > 0 && (!P(uchar, valid) || P(uchar, valid)[t]))
-        cutoff *= P(float, score)[(I64)t * a.e + i] >= cutoff ? a.more : a.less;
-      history[0] = cutoff;
-    }
-  }
-}
-
 KERNEL(threshold) {
   EACH(t, a.n)
-  pass_bars(a.e, a.cap, !(P(uchar, valid) && !P(uchar, valid)[t]), P(float, score) + t * a.e,
-            P(float, threshold) + t * a.step, P(uchar, keep) + t * a.e);
+  pass_bars(a.e, a.cap, !(P(uchar, valid) && !P(uchar, valid)[t]), P(float, score) + t * a.e, P(float, threshold),
+            P(uchar, keep) + t * a.e);
 }
 
 /* A group has an expert. keep: 0 before. */

@@ -8,7 +8,7 @@ static void route_bias_balanced(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, a->options->experts_per_token);
   CH_OP(x, copy, .count = a->e, .x = a->kept.thresholds, .y = a->routing->counts.cutoff);
-  ch_choices_by_prices(x, a, a->kept.thresholds, &c);
+  ch_choices_best(x, a, a->routing->scores, a->kept.thresholds, &c);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
 }

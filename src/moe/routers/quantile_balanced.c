@@ -79,7 +79,7 @@ static void choose_by_prices(ch_exec *x, const ch_route_args *a, int balances) {
       CH_OP(x, price, .e = e, .beta = beta);
     else if (balances || counts)
       balance(x, &part, &best, beta);
-    ch_choices_by_prices(x, &part, own ? beta : kept, &chosen);
+    ch_choices_best(x, &part, part.routing->scores, own ? beta : kept, &chosen);
   }
   CH_OP(x, mean_cutoff, .pools = balances ? runs : 1, .e = e, .cutoff = prices, .mean = a->routing->counts.cutoff);
   ch_choices_place(x, a, &c, 0);

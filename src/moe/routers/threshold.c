@@ -14,29 +14,11 @@ void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a) {
         .mean = a->kept.state);
 }
 
-/* Step of the logarithm of a cut-off a token. The larger, the sooner foreign text is served well, and the more those of
- * familiar text wander (docs/causality.md has figures). */
-static const double follow_rate = 0.3;
-
-/* The cut-offs [n,e] in force at each token. */
-static const real CH_DEV *follow(ch_exec *x, const ch_route_args *a) {
-  double share = fmin(1, ch_router_factor(a->options, a->training) / a->e);
-  ch_growing rows = ch_route_growing(x, a);
-  real CH_DEV *cutoff = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
-  CH_OP(x, follow, .n = a->n, .e = a->e, .sequences = rows.sequences, .positions = rows.positions, .begin = rows.begin,
-        .past = rows.past, .more = (real)exp(follow_rate * (1 - share)), .less = (real)exp(-follow_rate * share),
-        .valid = a->tokens.valid, .score = a->routing->scores, .threshold = a->kept.thresholds, .history = rows.history,
-        .cutoff = cutoff);
-  return cutoff;
-}
-
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  int adaptive = a->causal == CH_ADAPTIVE;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)a->n * a->e);
   CH_OP(x, threshold, .n = a->n, .e = a->e, .cap = a->options->cap, .valid = a->tokens.valid,
-        .score = a->routing->scores, .step = adaptive ? a->e : 0,
-        .threshold = adaptive ? follow(x, a) : a->kept.thresholds, .keep = keep);
+        .score = a->routing->scores, .threshold = a->kept.thresholds, .keep = keep);
   CH_OP(x, collect, .keep = keep, .record = &a->routing->record);
   ch_router_gates_from_scores(x, a);
   ch_router_demand_is_load(x, a);

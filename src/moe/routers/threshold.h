@@ -17,8 +17,7 @@ void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
 int ch_thresholds_set(const real *thresholds, int e);
 
 /* ch_router_by_thresholds (moe/router.h): t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
- * S - thresholds only. The gate is S. In adaptive routing thresholds are where a sequence begins, and then each
- * expert's running quantile of its scores, which in the long run lets its share c / e of the sequence pass. */
+ * S - thresholds only. The gate is S. */
 
 /* Slots of n tokens at most, in training by thresholds. */
 int64_t ch_threshold_choice_slots(const ch_router_spec *o, int n, int e);

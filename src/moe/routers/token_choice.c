@@ -14,26 +14,6 @@ void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scor
         .valid = a->tokens.valid, .score = scores, .shift = shift, .choice = c->choice, .value = c->value);
 }
 
-/* Step of a price a token, in scores. The larger, the sooner foreign text is served well, and the more familiar text
- * costs (docs/foreign.md has figures). */
-static const double follow_rate = 0.1;
-
-void ch_choices_by_prices(ch_exec *x, const ch_route_args *a, const real CH_DEV *prices, const ch_choices *c) {
-  if (a->causal != CH_ADAPTIVE) {
-    ch_choices_best(x, a, a->routing->scores, prices, c);
-    return;
-  }
-  CH_SCRATCH(x);
-  double share = (double)c->per_token / (a->e + a->options->null_experts);
-  ch_growing rows = ch_route_growing(x, a);
-  real CH_DEV *first = CH_NEW(&x->scratch, real, a->e);
-  CH_OP(x, copy, .count = a->e, .x = prices, .y = first);
-  CH_OP(x, best_following, .n = a->n, .e = a->e, .count = c->per_token, .nulls = a->options->null_experts,
-        .sequences = rows.sequences, .positions = rows.positions, .begin = rows.begin, .past = rows.past,
-        .more = (real)(follow_rate * (1 - share)), .less = (real)(-follow_rate * share), .valid = a->tokens.valid,
-        .score = a->routing->scores, .price = first, .history = rows.history, .choice = c->choice, .value = c->value);
-}
-
 static int by_score(const ch_route_args *a) { return a->options->priority == CH_BY_SCORE; }
 
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor) {
@@ -102,7 +82,7 @@ static void place_tokens(ch_exec *x, const ch_route_args *a, double factor) {
   CH_SCRATCH(x);
   int K = ch_router_choices(a->options);
   ch_choices c = ch_choices_alloc(x, a, K);
-  ch_choices_by_prices(x, a, NULL, &c);
+  ch_choices_best(x, a, a->routing->scores, NULL, &c);
   ch_choices_balance(x, a, &c);
   if (a->training && a->options->random_second && ch_router_takes(a->router, CH_ROUTER_TAKES(random_second)))
     CH_OP(x, sample_second, .n = a->n, .rng = ch_rng_make(a->draws.rng.seed, CH_STREAM_SECOND_EXPERT, a->draws.rng.sub),

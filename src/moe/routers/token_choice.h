@@ -18,11 +18,6 @@ ch_choices ch_choices_alloc(ch_exec *x, const ch_route_args *a, int per_token);
 void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scores, const real CH_DEV *shift,
                      const ch_choices *c);
 
-/* Each valid token's K best by score less price [e] (NULL: 0) or, where a->causal is CH_ADAPTIVE, less prices that
- * begin with these and follow its sequence: an expert's price rises with every token that chooses it, and falls else.
- */
-void ch_choices_by_prices(ch_exec *x, const ch_route_args *a, const real CH_DEV *prices, const ch_choices *c);
-
 /* Fills record (but for its gates) and counts: all first choices before all second ones, each in token order or, by
  * options->priority, that of their best values, until an expert holds `factor` times an even share; 0: there is room
  * for all. What finds its expert full is dropped and
