@@ -71,6 +71,18 @@ extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 extern const cli_verb cli_study;          /* takes its words as they are */
 
 /* options.c */
+/* What stands at words[0]: an operand; "--", behind which all are operands; --help; an option, whose value is the rest
+ * of the word or the next one; or a dash that begins no option. */
+typedef enum { CLI_WORD_OPERAND, CLI_WORD_END, CLI_WORD_HELP, CLI_WORD_OPTION, CLI_WORD_UNKNOWN } cli_word_kind;
+typedef struct cli_word {
+  cli_word_kind kind;
+  int words;                /* that it takes */
+  const char *name;         /* of an option, without dashes, `length` bytes */
+  size_t length;            /* the value is not in it */
+  const cli_option *option; /* its name is NULL: the verb has no such option */
+  const char *value;        /* NULL: none */
+} cli_word;
+cli_word cli_read_word(const cli_verb *verb, char **words, int left); /* the one reader of words */
 int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
 
 /* say.c */
@@ -119,11 +131,14 @@ void cli_files_free(cli_files *files);
 /* start.c */
 int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
 
-/* plugin.c */
-int cli_take_plugins(int *count, char **words); /* loads files of --plugin and takes these words away; an exit status */
-extern const char cli_plugin_help[];            /* of --plugin, which every verb takes */
-const char *cli_plugins_shown(void);            /* " --plugin FILE" of each, for commands to go on with */
-int cli_load_python(const char *file);          /* plugin_python.c: routers of a file of Python; an exit status */
+/* plugin.c: --plugin, an option of every verb. Its files are loaded before the verb joins other ranks, and before any
+ * config is read. */
+extern const cli_option cli_plugin_option;
+int cli_add_plugin(const char *file);  /* a value of it, NULL: it has none; an exit status */
+int cli_plugin_count(void);            /* values that were added */
+int cli_load_plugins(void);            /* loads these files; an exit status */
+const char *cli_plugins_shown(void);   /* " --plugin FILE" of each, for commands to go on with */
+int cli_load_python(const char *file); /* plugin_python.c: routers of a file of Python; an exit status */
 
 /* python.c: becomes Python with a module of the package; what: the command, for messages; needed: modules, by commas.
  * It returns, with an exit status, where it fails. */

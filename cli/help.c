@@ -69,7 +69,7 @@ void cli_help_verb(FILE *out, const cli_verb *verb) {
              o->fallback ? "]" : "", o->required ? " (required)" : "", o->kind == CLI_LIST ? "; may be repeated" : "");
     wrapped(out, text, MARGIN, MARGIN);
   }
-  entry(out, "--plugin FILE", cli_plugin_help);
+  entry(out, "--plugin FILE", cli_plugin_option.help);
   entry(out, "--help", "this text");
 }
 

@@ -89,14 +89,61 @@ static int say(int count, char **words) {
   return asked ? 0 : CLI_USAGE;
 }
 
-static int dispatch(int count, char **words) {
-  int used;
-  const cli_verb *verb = find_verb(count, words, &used);
-  if (verb && verb != &cli_study) return cli_parse(verb, count - used, words + used);
+static const cli_option no_options = {0};
+static const cli_verb no_verb = {.name = "", .options = &no_options};
+
+/* Takes --plugin and its values from the words before a verb. */
+static int take_first_plugins(int *count, char ***words) {
+  for (int status; *count;) {
+    const cli_word word = cli_read_word(&no_verb, *words, *count);
+    if (word.option != &cli_plugin_option) break;
+    if ((status = cli_add_plugin(word.value))) return status;
+    *words += word.words;
+    *count -= word.words;
+  }
+  return 0;
+}
+
+/* Takes --plugin and its values out of a verb's words; NULL: of words that name no verb. */
+static int take_plugins(const cli_verb *verb, int *count, char **words) {
+  int left = 0, ended = 0, status = 0;
+  for (int i = 0; i < *count && !status;) {
+    cli_word word = ended ? (cli_word){.words = 1} : cli_read_word(verb ? verb : &no_verb, words + i, *count - i);
+    ended |= word.kind == CLI_WORD_END;
+    if (word.option == &cli_plugin_option)
+      status = cli_add_plugin(word.value), i += word.words;
+    else
+      for (; word.words; word.words--) words[left++] = words[i++];
+  }
+  *count = left;
+  return status;
+}
+
+/* Routers are there before a verb reads a config. Python is started before this process joins other ranks. */
+static int load_routers(const cli_verb *verb, int *count, char **words) {
+  int status = take_plugins(verb, count, words);
+  return status ? status : cli_load_plugins();
+}
+
+static int study(int count, char **words) {
+  if (cli_plugin_count())
+    return cli_usage("--plugin stands before 'study', whose verbs take it: choir study run ... --plugin FILE");
   int status = cli_ranks_join(NULL);
-  if (verb && !status && choir_ranks_size(cli_ranks()) == 1) /* has its own options, and becomes another program */
-    return verb->run(count - used, (const char *const *)words + used);
-  if (verb) return cli_parse(verb, count - used, words + used);
+  if (!status && choir_ranks_size(cli_ranks()) == 1) /* has its own options, and becomes another program */
+    return cli_study.run(count, (const char *const *)words);
+  return cli_parse(&cli_study, count, words);
+}
+
+static int dispatch(int count, char **words) {
+  int used = 0, status = take_first_plugins(&count, &words);
+  if (status) return status;
+  const cli_verb *verb = find_verb(count, words, &used);
+  if (verb == &cli_study) return study(count - used, words + used);
+  count -= used;
+  status = load_routers(verb, &count, words + used);
+  if (status) return status;
+  if (verb) return cli_parse(verb, count, words + used);
+  status = cli_ranks_join(NULL);
   if (!status) status = cli_ranks_help(count ? words[0] : "none");
   if (!status) status = say(count, words);
   cli_ranks_leave();
@@ -118,9 +165,7 @@ int main(int argc, char **argv) {
   int status = cli_start();
   if (status) return status;
   wait_politely(argv);
-  int count = argc - 1;
-  status = cli_take_plugins(&count, argv + 1);
-  if (!status) status = dispatch(count, argv + 1);
+  status = dispatch(argc - 1, argv + 1);
   /* A full disk after standard output must not look like success. */
   if (fflush(stdout) || ferror(stdout)) {
     fprintf(stderr, "choir: standard output could not be written\n");

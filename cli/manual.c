@@ -95,7 +95,7 @@ static void manual_verb(FILE *out, const cli_verb *verb) {
     fputs(o->required ? " (required)\n" : o->kind == CLI_LIST ? "; may be repeated\n" : "\n", out);
   }
   fputs(".TP\n\\fB\\-\\-plugin\\fR \\fIFILE\\fR\n", out);
-  roff(out, cli_plugin_help);
+  roff(out, cli_plugin_option.help);
   fputc('\n', out);
   fputs(".SH SEE ALSO\n.BR choir (1)\n", out);
 }

@@ -80,18 +80,43 @@ static const char *const renamed[][3] = {{"train", "from", "init-from"},
                                          {"score", "batch-sequences", "batch"},
                                          {"generate", "batch", "slots"}};
 
+/* The row of `renamed` that has the name; NULL: none. */
+static const char *const *renaming(const cli_verb *verb, const char *name, size_t length) {
+  for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+    if (!strcmp(renamed[i][0], verb->name) && strlen(renamed[i][1]) == length && !strncmp(renamed[i][1], name, length))
+      return renamed[i];
+  return NULL;
+}
+
+/* The option of a verb, or of every verb; its name is NULL where there is none. */
 static const cli_option *find_option(const cli_verb *verb, const char *name, size_t length) {
-  for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
-    const char *const *r = renamed[i];
-    if (strcmp(r[0], verb->name) || strlen(r[1]) != length || strncmp(r[1], name, length)) continue;
-    char line[100];
-    snprintf(line, sizeof line, "--%s is called --%s now\n", r[1], r[2]);
-    cli_print_notices(line);
-    name = r[2], length = strlen(r[2]);
-  }
-  const cli_option *option = verb->options;
-  while (option->name && (strlen(option->name) != length || strncmp(option->name, name, length))) option++;
-  return option;
+  static const cli_option none = {0};
+  const char *const *r = renaming(verb, name, length);
+  if (r) name = r[2], length = strlen(r[2]);
+  for (const cli_option *option = verb->options; option->name; option++)
+    if (strlen(option->name) == length && !strncmp(option->name, name, length)) return option;
+  return strlen(cli_plugin_option.name) == length && !strncmp(cli_plugin_option.name, name, length) ? &cli_plugin_option
+                                                                                                    : &none;
+}
+
+cli_word cli_read_word(const cli_verb *verb, char **words, int left) {
+  const char *word = words[0], *name = word + 2, *equals;
+  cli_word w = {.kind = CLI_WORD_OPERAND, .words = 1};
+  if (word[0] != '-' || !word[1]) return w;
+  w.kind = !strcmp(word, "--")                              ? CLI_WORD_END
+           : !strcmp(word, "--help") || !strcmp(word, "-h") ? CLI_WORD_HELP
+           : word[1] != '-'                                 ? CLI_WORD_UNKNOWN
+                                                            : CLI_WORD_OPTION;
+  if (w.kind != CLI_WORD_OPTION) return w;
+  equals = strchr(name, '=');
+  w.name = name;
+  w.length = equals ? (size_t)(equals - name) : strlen(name);
+  w.option = find_option(verb, name, w.length);
+  w.value = equals ? equals + 1 : NULL;
+  if (!w.option->name || w.option->kind == CLI_FLAG || w.value || left < 2) return w;
+  w.value = words[1];
+  w.words = 2;
+  return w;
 }
 
 /* The nearest option; a field of the config, or what other programs call one, is set by --set. */
@@ -113,28 +138,22 @@ static int unknown_option(const cli_verb *verb, const char *word) {
   return cli_usage("unknown option --%s", word);
 }
 
-/* Reads "--name", "--name=value" or "--name value"; *used is the number of words it took. */
-static int parse_option(const cli_verb *verb, char **words, int left, int operands_seen, char *given, int *used) {
-  const char *name = words[0] + 2, *equals = strchr(name, '=');
-  size_t length = equals ? (size_t)(equals - name) : strlen(name);
-  const cli_option *option = find_option(verb, name, length);
+static int take_option(const cli_verb *verb, const cli_word *w, int operands_seen, char *given) {
+  const cli_option *option = w->option;
   if (!option->name) {
     char word[64];
-    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    snprintf(word, sizeof word, "%.*s", (int)w->length, w->name);
     return unknown_option(verb, word);
   }
-  const char *value = equals ? equals + 1 : NULL;
-  *used = 1;
-  if (option->kind == CLI_FLAG && value) return cli_usage("--%s takes no value", option->name);
-  if (option->kind != CLI_FLAG && !value) {
-    if (left < 2) return cli_usage("--%s needs a value: %s", option->name, option->argument);
-    value = words[1];
-    *used = 2;
-  }
+  const char *const *r = renaming(verb, w->name, w->length);
+  char line[100];
+  if (r) snprintf(line, sizeof line, "--%s is called --%s now\n", r[1], r[2]), cli_print_notices(line);
+  if (option->kind == CLI_FLAG && w->value) return cli_usage("--%s takes no value", option->name);
+  if (option->kind != CLI_FLAG && !w->value) return cli_usage("--%s needs a value: %s", option->name, option->argument);
   char *before = &given[option - verb->options];
   if (*before && option->kind != CLI_LIST) return cli_usage("--%s is given twice", option->name);
   *before = 1;
-  return store(option, value, operands_seen);
+  return store(option, w->value, operands_seen);
 }
 
 /* Pipes become files, and outputs are looked at, once nothing is wrong with the words. */
@@ -170,22 +189,23 @@ static int parse(const cli_verb *verb, int count, char **words) {
   if (!operands) return cli_fail_with("out of memory");
   for (const cli_option *o = verb->options; o->name && !status; o++)
     if (o->fallback) status = store(o, o->fallback, 0);
-  for (int i = 0, used = 1; i < count && !status; i += used, used = 1) {
-    const char *word = words[i];
-    if (only_operands || word[0] != '-' || !word[1]) {
-      operands[seen++] = word;
-      if (!*word) status = cli_usage("operand %d is empty; usage: choir %s %s", seen, verb->name, verb->operands);
-    } else if (!strcmp(word, "--")) {
+  for (int i = 0, used; i < count && !status; i += used) {
+    const cli_word word = only_operands ? (cli_word){.words = 1} : cli_read_word(verb, words + i, count - i);
+    used = word.words;
+    if (word.kind == CLI_WORD_OPERAND) {
+      operands[seen++] = words[i];
+      if (!*words[i]) status = cli_usage("operand %d is empty; usage: choir %s %s", seen, verb->name, verb->operands);
+    } else if (word.kind == CLI_WORD_END) {
       only_operands = 1;
-    } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+    } else if (word.kind == CLI_WORD_HELP) {
       free(operands);
       status = cli_ranks_help("--help");
       if (!status) cli_help_verb(stdout, verb);
       return status;
-    } else if (word[1] != '-') {
-      status = cli_usage("unknown option %s; options start with two dashes", word);
+    } else if (word.kind == CLI_WORD_UNKNOWN) {
+      status = cli_usage("unknown option %s; options start with two dashes", words[i]);
     } else {
-      status = parse_option(verb, words + i, count - i, seen, given, &used);
+      status = take_option(verb, &word, seen, given);
     }
   }
   for (int i = 0; !status && verb->options[i].name; i++)

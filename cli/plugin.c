@@ -5,17 +5,11 @@
 
 #include "cli.h"
 
-/* The file of words[i], and how many words say it; 0: it is another word. */
-static int read_words(int count, char **words, int i, const char **file) {
-  static const char option[] = "--plugin";
-  size_t length = sizeof option - 1;
-  *file = NULL;
-  if (strncmp(words[i], option, length)) return 0;
-  if (words[i][length] == '=') return *file = words[i] + length + 1, 1;
-  if (words[i][length]) return 0;
-  if (i + 1 < count) *file = words[i + 1];
-  return 2;
-}
+static cli_list files;
+const cli_option cli_plugin_option = {
+    "plugin", "FILE", CLI_LIST,
+    &files,   NULL,   "a router of your own, in Python or C (docs/adding-a-router.md); may be repeated",
+    0};
 
 /* A pipe would keep the one who opens it waiting, and Python runs a folder that has a __main__.py. */
 static int load(const char *file) {
@@ -26,37 +20,25 @@ static int load(const char *file) {
   return choir_plugin_load(file) ? cli_fail() : 0;
 }
 
-/* CHOIR_PLUGIN: files, with colons between them, for the commands that another one starts. */
-static int load_named(void) {
-  const char *named = getenv("CHOIR_PLUGIN");
-  char *files = named ? strdup(named) : NULL, *rest = NULL;
+int cli_add_plugin(const char *file) {
+  if (!file || !*file) return cli_usage("--plugin needs a file: a router of your own (docs/adding-a-router.md)");
+  if (files.count == CLI_LIST_MOST) return cli_usage("--plugin: given more than %d times", CLI_LIST_MOST);
+  files.values[files.count++] = file;
+  return 0;
+}
+
+int cli_plugin_count(void) { return files.count; }
+
+int cli_load_plugins(void) {
   int status = 0;
-  for (char *file = files ? strtok_r(files, ":", &rest) : NULL; file && !status; file = strtok_r(NULL, ":", &rest))
-    status = load(file);
-  free(files);
+  for (int i = 0; i < files.count && !status; i++) status = load(files.values[i]);
   return status;
 }
 
-const char cli_plugin_help[] = "a router of your own, in Python or C (docs/adding-a-router.md); may be repeated";
-
-static char shown[1024];
-
-const char *cli_plugins_shown(void) { return shown; }
-
-int cli_take_plugins(int *count, char **words) {
-  int left = 0, status;
-  if (*count && !strcmp(words[0], cli_study.name)) return 0; /* whose arms take them */
-  status = load_named();
-  for (int i = 0, used; i < *count && !status; i += used ? used : 1) {
-    const char *file;
-    used = read_words(*count, words, i, &file);
-    if (!used)
-      words[left++] = words[i];
-    else if (!file || !*file)
-      return cli_usage("--plugin needs a file: a router of your own (docs/adding-a-router.md)");
-    else if (!(status = load(file)))
-      snprintf(shown + strlen(shown), sizeof shown - strlen(shown), " --plugin %s", cli_shown(file));
-  }
-  *count = left;
-  return status;
+const char *cli_plugins_shown(void) {
+  static char shown[1024];
+  *shown = 0;
+  for (int i = 0; i < files.count; i++)
+    snprintf(shown + strlen(shown), sizeof shown - strlen(shown), " --plugin %s", cli_shown(files.values[i]));
+  return shown;
 }

@@ -10,8 +10,9 @@
 /* Its words: what for, the module, what that needs, and then the module's. Where the interpreter lacks something, that
  * of the system may have it. */
 static const char script[] =
-    "import importlib.util, os, sys\n"
+    "import sys\n" /* no other module yet: before Python 3.11 it would come from the current directory */
     "sys.path[:] = [path for path in sys.path if path]\n"
+    "import importlib.util, os\n"
     "what, module, needed = sys.argv[1:4]\n"
     "lacking = [name for name in needed.split(',') if not importlib.util.find_spec(name)]\n"
     "system = '/usr/bin/python3'\n"
@@ -29,34 +30,72 @@ static const char script[] =
     "             + ' '.join(name if own else f'python3-{name}' for name in lacking)\n"
     "             + ' (CHOIR_PYTHON names another Python)')\n"
     "import runpy\n"
+    "if os.environ.get('PYTHONSAFEPATH') == 'choir':\n"
+    "    del os.environ['PYTHONSAFEPATH']\n" /* which is not for programs that a plug-in starts */
     "del sys.argv[1:4]\n"
     "runpy.run_module(module, run_name='__main__', alter_sys=True)\n";
 
-/* Puts a path, from the program's directory, in front of what a variable holds, if there is such a file in it. */
-static int offer(const char *variable, const char *directory, const char *path, const char *file) {
-  char probe[PATH_MAX], list[2 * PATH_MAX];
-  const char *old = getenv(variable);
-  if (snprintf(probe, sizeof probe, "%s/%s%s", directory, path, file) >= (int)sizeof probe || access(probe, R_OK))
-    return 0;
+/* Whether an entry of PYTHONPATH is the current directory, as an empty one is. */
+static int is_current_directory(const char *entry, size_t length) {
+  size_t i = 0;
+  while (i < length && entry[i] == '.' && (i + 1 == length || entry[i + 1] == '/'))
+    for (i++; i < length && entry[i] == '/';) i++;
+  return i == length;
+}
+
+/* Adds the entries of a list with colons between them, but for the current directory: whoever else wrote a file there
+ * would have it run. */
+static int add_entries(ch_buffer *list, const char *entries) {
+  for (const char *end; entries; entries = *end ? end + 1 : NULL) {
+    end = strchrnul(entries, ':');
+    size_t length = (size_t)(end - entries);
+    if (is_current_directory(entries, length)) continue;
+    CH_TRY(ch_buffer_append(list, ":", list->size > 0));
+    CH_TRY(ch_buffer_append(list, entries, length));
+  }
+  return CHOIR_OK;
+}
+
+/* Whether there is such a file in a path from the program's directory. probe [PATH_MAX]: the path */
+static int is_there(char *probe, const char *directory, const char *path, const char *file) {
+  if (snprintf(probe, PATH_MAX, "%s/%s%s", directory, path, file) >= PATH_MAX || access(probe, R_OK)) return 0;
   probe[strlen(probe) - strlen(file)] = 0;
-  snprintf(list, sizeof list, "%s%s%.4000s", probe, old ? ":" : "", old ? old : "");
-  return setenv(variable, list, 1);
+  return 1;
+}
+
+/* Python imports from choir's package first, then from what PYTHONPATH names. */
+static int set_python_path(const char *directory) {
+  static const char package[] = "/choir/study/__main__.py", *const places[] = {"../python", "../..",
+                                                                               "../lib/python3/dist-packages"};
+  char probe[PATH_MAX];
+  ch_buffer list = {0};
+  int code = CHOIR_OK;
+  for (int i = 0; i < 3 && !code; i++)
+    if (is_there(probe, directory, places[i], package)) code = add_entries(&list, probe);
+  if (!code) code = add_entries(&list, getenv("PYTHONPATH"));
+  if (!code) code = ch_buffer_append(&list, "", 1);
+  if (!code) code = list.size > 1 ? setenv("PYTHONPATH", list.data, 1) : unsetenv("PYTHONPATH");
+  free(list.data);
+  return code;
+}
+
+static int offer_library(const char *directory, const char *path) {
+  char probe[PATH_MAX];
+  if (getenv("CHOIR_LIBRARY") || !is_there(probe, directory, path, "")) return 0;
+  return setenv("CHOIR_LIBRARY", probe, 1);
 }
 
 /* In a build folder of the source tree, installed, or in a wheel. */
 static int find_parts(void) {
-  static const char package[] = "/choir/study/__main__.py";
   char program[PATH_MAX];
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
   if (length < 0) return cli_fail_with("/proc/self/exe: cannot be read");
   program[length] = 0;
   int code = setenv("CHOIR_PROGRAM", program, 1) || setenv("CHOIR_SCRIPT", script, 1);
   *strrchr(program, '/') = 0;
-  if (!getenv("CHOIR_LIBRARY")) code |= offer("CHOIR_LIBRARY", program, "libchoir.so", "");
-  if (!getenv("CHOIR_LIBRARY")) code |= offer("CHOIR_LIBRARY", program, "../lib/libchoir.so.1", "");
-  code |= offer("PYTHONPATH", program, "../lib/python3/dist-packages", package);
-  code |= offer("PYTHONPATH", program, "../..", package);
-  code |= offer("PYTHONPATH", program, "../python", package);
+  code |= offer_library(program, "libchoir.so") || offer_library(program, "../lib/libchoir.so.1");
+  code |= set_python_path(program);
+  code |= setenv("PYTHONSAFEPATH", "choir", 0); /* Python 3.13 imports linecache before the first line of -c */
   return code ? cli_fail_with("no memory for the environment of Python") : 0;
 }
 

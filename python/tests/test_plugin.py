@@ -5,7 +5,9 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 import unittest
 
 import numpy as np
@@ -273,9 +275,56 @@ class Runs(unittest.TestCase):
 class Program(unittest.TestCase):
     """--plugin FILE.py: the program asks a process of Python beside it."""
 
-    def run_program(self, *words):
-        done = subprocess.run([os.environ["CHOIR_PROGRAM"], *map(str, words)], capture_output=True, text=True)
+    def run_program(self, *words, **more):
+        done = subprocess.run([os.environ["CHOIR_PROGRAM"], *map(str, words)], capture_output=True, text=True, **more)
         return done.returncode, done.stdout, done.stderr
+
+    def test_words_that_are_texts(self):
+        """`--plugin` in another option's value or behind `--` is a text; elsewhere it is the option."""
+        run, at = testing.run(), testing.directory() / "words"
+        at.mkdir()
+        (at / "word.py").write_text("open('hit', 'w')\n" + EXAMPLE.read_text().replace("louder", "word"))
+        word = "--plugin=word.py"
+        for words, loads in (
+            (("generate", run, "--max-tokens", 1, "--prompt", word), False),
+            (("generate", run, "--max-tokens", 1, "--prompt", "--plugin", "--prompt", "word.py"), False),
+            (("info", "--", word), False),
+            (("help", "--", word), False),
+            (("info", run, word), True),
+            (("info", "--set", "steps=3", word, run), True),
+            ((word, "info", run), True),
+            (("--plugin", "word.py", "help", "word"), True),
+            (("help", "routers", "--plugin", "word.py"), True),
+        ):
+            with self.subTest(words):
+                told = self.run_program(*words, cwd=at)
+                self.assertEqual((at / "hit").exists(), loads, told)
+                (at / "hit").unlink(missing_ok=True)
+        self.assertEqual(self.run_program(word, "study", "list", cwd=at)[0], 2)
+        self.assertFalse((at / "hit").exists())
+
+    def test_nothing_of_the_current_directory(self):
+        """No interpreter imports a file of the directory that the program is called in, whatever PYTHONPATH has."""
+        at, other = testing.directory() / "hostile", testing.directory() / "named"
+        for folder in (at, other):
+            folder.mkdir()
+        for name in ("linecache", "importlib", "argparse", "sitecustomize", "re", "numpy", "choir", "helps"):
+            (at / f"{name}.py").write_text(f"open({str(at / 'hit')!r}, 'a').write('{name} ')\n")
+        (other / "helps.py").write_text("share = 0.5\n")
+        (file := other / "far.py").write_text("import helps\n" + EXAMPLE.read_text().replace("louder", "far"))
+        found = {shutil.which(f"python3.{minor}") for minor in range(10, 20)} - {None}
+        for python in [sys.executable, *sorted(found)]:
+            for path in (None, "", ":", ".", "./", f":{other}", f"{other}:"):
+                env = {**os.environ, "CHOIR_PYTHON": python, "PYTHONPATH": path or ""}
+                if path is None:
+                    del env["PYTHONPATH"]
+                with self.subTest(python=python, path=path):
+                    told = self.run_program("help", "far", "--plugin", file, cwd=at, env=env)
+                    if python == sys.executable and path and str(other) in path:
+                        self.assertEqual(told[0], 0, told)
+                    if path == ":":
+                        self.run_program("study", "--help", cwd=at, env=env)
+                    self.assertFalse((at / "hit").exists(), (at / "hit").exists() and (at / "hit").read_text())
 
     def test_route(self):
         np.save(testing.directory() / "s.npy", scores_of())
@@ -460,11 +509,12 @@ class Study(unittest.TestCase):
         at, out = testing.directory(), testing.directory() / "own-study"
         for name, value in (("scale", SCALE), ("recipe", RECIPE)):
             (at / f"own-{name}.json").write_text(json.dumps(value))
-        file = at / "mine.py"
+        (folder := at / "10:30").mkdir()
+        file = folder / "mine.py"
         file.write_text(EXAMPLE.read_text().replace("louder", "mine"))
         words = ["run", at / "own-recipe.json", "--scale", at / "own-scale.json", "--data", at / "data", "--out", out]
         told = testing.program("study", *words, "--plugin", file)
-        self.assertRegex(told, r"mine ends below EC\. EC - mine: -?[\d.]+ \(-?[\d.]+ to -?[\d.]+\) nats")
+        self.assertRegex(" ".join(told.split()), r"the loss of EC is [\d.]+ nats per token (higher|lower) than that of mine")
         with self.assertRaises(subprocess.CalledProcessError) as refused:
             testing.program("study", "status", out)
         self.assertIn("--plugin FILE", refused.exception.stderr)

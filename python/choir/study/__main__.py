@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable
 
 from .. import Error, _files, plugin
-from . import Stopped, StudyError, foreign, noise, page, pools, recipe, report, terminal, tuned, turns
+from . import Stopped, StudyError, foreign, noise, page, pools, program, recipe, report, terminal, tuned, turns
 from .jobs import Jobs
 from .program import Runner
 from .study import Study, all_in
@@ -181,8 +181,7 @@ def _plugins(verb: argparse.ArgumentParser, what: str) -> None:
 def _load(files: list[str]) -> list[str]:
     """The routers of these files, which the commands that this one starts load, too."""
     found = [name for file in files for name in plugin.load_plugin(file)]
-    if files:
-        os.environ["CHOIR_PLUGIN"] = ":".join(map(os.path.abspath, files))
+    program.plugins[:] = map(os.path.abspath, files)
     return found
 
 

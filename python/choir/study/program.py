@@ -15,11 +15,16 @@ from .. import _files, pages
 from . import Stopped, StudyError
 
 _STOPPED = 3  # its exit status after a signal: everything is saved
+plugins: list[str] = []  # files of routers, which every command loads
+
+
+def _with_plugins(words: tuple[Any, ...] | list[Any]) -> list[str]:
+    return [*map(str, words), *(f"--plugin={file}" for file in plugins)]
 
 
 def ask(*words: Any) -> Any:
     """The JSON that a command prints."""
-    return json.loads(pages.ask(*words, "--json"))
+    return json.loads(pages.ask(*_with_plugins([*words, "--json"])))
 
 
 def _last_line(log: pathlib.Path) -> str:
@@ -56,7 +61,7 @@ class Runner:
                 if self.stopping:
                     raise Stopped
                 process = subprocess.Popen(
-                    [*self._before, pages.program(), *map(str, words)], stdin=subprocess.DEVNULL, stdout=file,
+                    [*self._before, pages.program(), *_with_plugins(words)], stdin=subprocess.DEVNULL, stdout=file,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
                 self._processes.add(process)
