@@ -153,6 +153,13 @@ int ch_word_number(const char *const *words, const char *word) {
   return -1;
 }
 
+int ch_has_word(const char *list, const char *word) {
+  size_t length = strlen(word);
+  for (const char *at = list; (at = strstr(at, word)); at += length)
+    if ((at == list || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return 1;
+  return 0;
+}
+
 const char *ch_did_you_mean(char *text, size_t size, const char *word, const char *const *known) {
   const char *nearest = ch_suggest(word, known);
   if (nearest)

@@ -39,6 +39,9 @@ size_t ch_printable(const char *text, size_t size, int lines, char *out, size_t 
 /* The place of a word in a list that ends with NULL; -1: it is not there. */
 int ch_word_number(const char *const *words, const char *word);
 
+/* Whether a text of words with spaces between them has this one. */
+int ch_has_word(const char *list, const char *word);
+
 /* The known word (NULL-terminated list) that is nearest by edit distance, neighbouring letters swapped counting one,
  * or, where none is near, the first that contains the word; NULL when there is none. Ties go to the earlier word. */
 const char *ch_suggest(const char *word, const char *const *known);

@@ -35,18 +35,10 @@ static const struct {
     {"model.router.experts_per_token", "top_k num_experts_per_tok"},
 };
 
-/* Whether `list` has the word. */
-static int has(const char *list, const char *word) {
-  size_t length = strlen(word);
-  for (const char *at = list; (at = strstr(at, word)); at += length)
-    if ((at == list || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return 1;
-  return 0;
-}
-
 const char *ch_field_did_you_mean(char *text, size_t size, const char *key, const char *const *known) {
   const char *dot = strrchr(key, '.'), *name = dot ? dot + 1 : key;
   for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++)
-    if (*name && has(synonyms[i].theirs, name)) {
+    if (*name && ch_has_word(synonyms[i].theirs, name)) {
       snprintf(text, size, ", did you mean '%s'?", synonyms[i].ours);
       return text;
     }

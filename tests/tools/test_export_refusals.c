@@ -4,6 +4,7 @@
 #include "export/import.h"
 #include "export/plan.h"
 #include "model/config.h"
+#include "own_routers.h"
 
 /* Sets "field=value field=value ...", in which fields are those of the model. */
 /* A block of today, some fields more, and what takes it; or which field nothing takes. */
@@ -79,6 +80,26 @@ static void chooses_or_refuses(void **state) {
 #undef SOFTMAX
 #undef OLMOE
 #undef BOTH
+}
+
+/* A plug-in whose tokens choose does so by its own function; one whose experts choose is served with thresholds. */
+static void refuses_functions_of_plugins(void **state) {
+  static const struct {
+    const char *name;
+    int code;
+  } cases[] = {{"own_ec", CHOIR_OK}, {"own_top2", CHOIR_ERROR_UNSUPPORTED}, {"own_bias", CHOIR_ERROR_UNSUPPORTED}};
+  register_own_routers();
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ch_export_plan plan = {.format = CH_EXPORT_HF};
+    ch_config_default(&plan.config);
+    test_set(&plan.config,
+             "layers=4 d_model=64 d_hidden=64 heads=4 experts=4 moe_every=1 position=rope activation=swiglu "
+             "expert_activation=swiglu router.name=%s router.score=sigmoid",
+             cases[i].name);
+    int code = ch_export_choose(&plan);
+    if (code != cases[i].code) fail_msg("%s: code %d (%s)", cases[i].name, code, choir_error_message());
+    if (code && !strstr(choir_error_message(), cases[i].name)) fail_msg("%s", choir_error_message());
+  }
 }
 
 /* A good file of three keys and two tensors; each case writes other bytes into it, and says what is wrong then. */
@@ -268,4 +289,5 @@ static void reads_foreign_configs(void **state) {
 #undef SPARSE
 }
 
-TEST_MAIN(corpus_begin, corpus_end, chooses_or_refuses, refuses_broken_gguf, gates_of_gguf, reads_foreign_configs)
+TEST_MAIN(corpus_begin, corpus_end, chooses_or_refuses, refuses_functions_of_plugins, refuses_broken_gguf,
+          gates_of_gguf, reads_foreign_configs)

@@ -39,6 +39,9 @@ static int check_router(const ch_export_plan *plan) {
         "model.router.name", router->name,
         "no stock architecture routes so; a router that goes by scores does (expert_choice, quantile_balanced, "
         "switch_top1, ...)");
+  if (router->plugin && !ch_export_by_thresholds(plan))
+    return refuse_field("model.router.name", router->name,
+                        "tokens choose by a plug-in's own function, which no stock architecture has");
   if (o->null_experts)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "model.router.null_experts is %d: the architectures that fit give every token all of its experts; "
@@ -142,7 +145,7 @@ static ch_kind kind_of(const ch_export_plan *plan) {
   return c->qk_norm_whole ? CH_KIND_OLMOE : c->qk_norm ? CH_KIND_QWEN3_MOE : CH_KIND_MIXTRAL;
 }
 
-int ch_export_choose(ch_export_plan *plan) {
+static int choose(ch_export_plan *plan) {
   const ch_model_config *c = &plan->config.model;
   plan->moe_layers = ch_config_moe_layers(c);
   while (plan->moe_layers && !ch_config_is_moe(c, plan->first_moe)) plan->first_moe++;
@@ -170,4 +173,9 @@ int ch_export_choose(ch_export_plan *plan) {
         "model.moe_every 1)",
         ch_export_architecture(plan));
   return CHOIR_OK;
+}
+
+int ch_export_choose(ch_export_plan *plan) {
+  CH_TRY(choose(plan));
+  return ch_export_check_fields(plan, ch_export_architecture(plan));
 }

@@ -9,6 +9,7 @@
 #include "export/imported.h"
 #include "export/names.h"
 #include "file/tensors.h"
+#include "model/config.h"
 
 typedef enum { CH_EXPORT_F32, CH_EXPORT_BF16, CH_EXPORT_Q8_0 } ch_export_dtype;
 extern const char *const ch_export_formats[], *const ch_export_dtypes[];
@@ -55,6 +56,9 @@ typedef struct ch_export_plan {
 /* Chooses the architecture. CHOIR_ERROR_UNSUPPORTED names the fields without counterpart and values with one. */
 int ch_export_choose(ch_export_plan *plan);
 const char *ch_export_architecture(const ch_export_plan *plan); /* as the format calls it */
+
+/* CHOIR_ERROR_UNSUPPORTED names a field that plan->kind cannot express and that differs from its default. */
+int ch_export_check_fields(const ch_export_plan *plan, const char *architecture);
 
 /* The hidden width of dense layers there, or of experts where an architecture has no other field for that. */
 int ch_export_hidden(const ch_export_plan *plan);
