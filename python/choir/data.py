@@ -1,4 +1,4 @@
-"""Texts to the token files that training reads."""
+"""Turns texts into the token files that training reads."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def build(
     replace_invalid: bool = False,
     progress: Optional[Callable[[dict[str, Any]], Any]] = None,
 ) -> dict[str, Any]:
-    """Tokenizes texts into the directory `out`, all of it or, on any error, nothing; docs/data.md. Returns info(out).
+    """Tokenizes texts into the directory `out` and returns info(out); docs/data.md. On an error nothing is written.
 
-    inputs: files of plain text or JSON lines, also compressed ones, or directories of them; or several sources by name,
-    {"books": ["a.txt.xz"]}, which `weights` mixes (without: by their tokens). tokenizer: a .model file. field: of JSON
-    lines, the one that holds the text. separator: of plain text, the line between documents. holdout: the share of
-    documents kept for evaluation, and seed: which. replace_invalid: bytes that are not UTF-8 become U+FFFD; else they
-    are an error. progress: told done, total (bytes of input), tokens, documents, ... as a dictionary, and may raise to
-    stop."""
+    inputs: files of plain text or JSON lines, also compressed ones, or directories of them; or several sources by
+    name, {"books": ["a.txt.xz"]}, mixed by `weights` (default: by their number of tokens). tokenizer: a .model file.
+    field: the field of JSON lines that holds the text. separator: the line between documents of plain text. holdout:
+    the share of documents held out for evaluation; seed chooses them. replace_invalid: bytes that are not UTF-8
+    become U+FFFD; else they are an error. progress: called with a dictionary of done, total (bytes of input), tokens,
+    documents, ...; it may raise to stop."""
     named = dict(inputs) if isinstance(inputs, Mapping) else {"text": inputs}
     unknown = [name for name in weights or {} if name not in named]
     if unknown:
@@ -99,7 +99,7 @@ def build(
 
 
 def info(directory: Path) -> dict[str, Any]:
-    """Of built data: vocab_size, sources, tokens and bytes of both shares, documents. Its files are checked first."""
+    """Describes built data: vocab_size, sources, tokens and bytes of both shares, documents. Checks its files first."""
     data, found = ffi.new("choir_data **"), ffi.new("choir_data_info *")
     native.check(lib.choir_data_load(native.text(directory), data))
     lib.choir_data_get_info(data[0], found)

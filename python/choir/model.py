@@ -1,4 +1,4 @@
-"""Models: load, run, differentiate, evaluate, write, train."""
+"""Models: load, run, differentiate, evaluate, generate, train."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """What a pass gives. loss is the mean cross-entropy in nats of a position predicting the next, aux_loss and
-    z_loss what routers add to it; of which routing they are, Model.routing says."""
+    """The result of a forward pass. loss: mean cross-entropy of the next token, in nats; aux_loss and z_loss: the
+    routers' losses. All three are those of the routing in Model.routing."""
 
     loss: float
     aux_loss: float
@@ -30,7 +30,7 @@ class Forward:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """A held-out loss, and which routing gave it."""
+    """A held-out loss, and the routing that it was computed with."""
 
     loss: float
     perplexity: float
@@ -51,7 +51,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text that a model wrote."""
+    """A generated text."""
 
     text: str
     tokens: np.ndarray
@@ -65,7 +65,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """How likely a continuation is."""
+    """The log-likelihood of a continuation."""
 
     log_likelihood: float
     """of a model that is trained by masking: what `measure` says"""
@@ -85,7 +85,7 @@ class Scored:
 
 
 def _prompt(owner, prompt, value: Union[str, Sequence[int]]) -> None:
-    """Sets a choir_prompt in `owner` to a text or ids; an empty text begins a document."""
+    """Sets a choir_prompt in `owner` to a text or ids; an empty text is the start of a document."""
     if isinstance(value, str):
         raw = value.encode()
         native.fill(owner, prompt, dict(text=ffi.from_buffer("char[]", raw or b"\0"), size=len(raw)))
@@ -107,7 +107,7 @@ def _stream(stream: Callable[[int, str], Any], event: Any) -> None:
 
 
 class Model(Handle):
-    """A model in memory: Model.load("run"), or a fresh one, Model(config, seed=1).
+    """A model in memory: Model.load("run"), or a new one, Model(config, seed=1).
 
     threads: 0 for all. compute: "fp32", "bf16", or None for the config's."""
 
@@ -159,12 +159,12 @@ class Model(Handle):
         return _restored, (self.config, self._run, self.state(), self.routing, copy.copy(self.tokenizer))
 
     def __copy__(self) -> Model:
-        """A model of its own, with the same weights, routing and options; copy.deepcopy gives the same."""
+        """An independent copy with the same weights, routing and options; copy.deepcopy returns the same."""
         made, arguments = self.__reduce__()
         return made(*arguments)
 
     def _words(self, tokenizer: Optional[Tokenizer] = None) -> Any:
-        """A tokenizer for C: `tokenizer`, or the model's own, or none."""
+        """The tokenizer to pass to C: `tokenizer`, or the model's own, or None."""
         words = self.tokenizer if tokenizer is None else tokenizer
         return native.NULL if words is None else native.wanted(words, Tokenizer).address
 
@@ -176,7 +176,7 @@ class Model(Handle):
         return f"Model({c['layers']} layers, d {c['d_model']}{moe}, {c['vocab_size']} tokens)"
 
     def save(self, path: Path, tokenizer: Optional[Tokenizer] = None) -> None:
-        """Writes a checkpoint directory, with `tokenizer` or the model's own. Never half of one."""
+        """Writes a checkpoint directory atomically, with `tokenizer` or the model's own."""
         with self.use() as address:
             native.check(lib.choir_model_save(address, self._words(tokenizer), native.text(path)))
 
@@ -212,7 +212,7 @@ class Model(Handle):
         return values
 
     def set(self, name: str, values) -> None:
-        """New values for a weight, of its shape."""
+        """Replaces the values of a weight; the shape must match."""
         index, shape = self._find(name)
         given = native.array(values, np.float32, *shape)
         with self.use() as address:
@@ -226,8 +226,8 @@ class Model(Handle):
 
     @property
     def routing(self) -> str:
-        """What passes route by: "batch" or another pool, in which tokens compete; "threshold", which looks at no
-        other token (docs/causality.md). UnsupportedError: thresholds that no training has set."""
+        """The routing of all passes: "batch" or another pool, whose tokens compete; or "threshold", which depends on
+        no other token (docs/causality.md). UnsupportedError: no training has set thresholds yet."""
         return native.string(lib.choir_model_routing(self.address))
 
     @routing.setter
@@ -240,8 +240,8 @@ class Model(Handle):
         return bool(lib.choir_model_looks_across_tokens(self.address))
 
     def forward(self, tokens, *, logits: bool = True, gradients: bool = False, taken=None) -> Forward:
-        """One pass over tokens [B,T] with the present routing. gradients: of loss + aux_loss + z_loss, read by get(...).
-        taken: forced routing, bool or 0 and 1 [MoE layers,B*T,experts]: who takes whom instead of the router's choice."""
+        """One pass over tokens [B,T] with the present routing. gradients: of loss + aux_loss + z_loss, read by
+        get(...). taken: forced assignment, bool or 0 and 1 [MoE layers,B*T,experts], instead of the router's."""
         given = native.ids(tokens, -1, -1)
         B, T = given.shape
         forced = None if taken is None else self._routes(taken, B * T)
@@ -288,8 +288,9 @@ class Model(Handle):
         capacity_factor: float = 0,
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> Evaluation:
-        """Sets the thresholds, by which the model generates, to the mean cut-offs of evaluate's batches: for such text
-        or, with capacity_factor, for that number of experts a token. Returns the loss by the present routing."""
+        """Sets the thresholds that generation uses to the mean cut-offs of evaluate's batches: for this kind of text
+        or, with capacity_factor, for that mean number of experts per token. Returns the loss with the present
+        routing."""
         return self._evaluate(
             lib.choir_calibrate,
             progress,
@@ -324,8 +325,8 @@ class Model(Handle):
         stream: Optional[Callable[[int, str], Any]] = None,
     ) -> list[Text]:
         """Continues prompts (a text, or a sequence of prompts: texts or arrays of ids) and returns a Text for each.
-        A model whose routing depends on other tokens generates by thresholds; Text.routing says so. stream(number, text)
-        hears new text as it comes. Ctrl-C stops between tokens."""
+        A model whose routing depends on other tokens generates with threshold routing; Text.routing has the routing
+        used. stream(number, text) is called with new text as it is generated. Ctrl-C stops between tokens."""
         given = [prompts] if isinstance(prompts, str) else list(prompts)
         array = ffi.new("choir_prompt[]", max(len(given), 1))
         for i, prompt in enumerate(given):
@@ -369,8 +370,8 @@ class Model(Handle):
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> list[Scored]:
         """Log-likelihoods of continuations: requests are (context, continuation), texts or token ids each. The
-        routing is chosen as by generate, so a score depends on model and request alone. A model that is trained by
-        masked_diffusion gives a bound, from `mask_samples` sets of masks for each continuation (0: 32)."""
+        routing is the same as in generate, so a score depends on the model and the request alone. A model that is
+        trained by masked_diffusion gives a bound, from `mask_samples` sets of masks for each continuation (0: 32)."""
         array = ffi.new("choir_score_request[]", max(len(requests), 1))
         for i, (context, continuation) in enumerate(requests):
             _prompt(array, array[i].context, context)
@@ -397,7 +398,7 @@ class Model(Handle):
                 lib.choir_score_result_clear(result)
 
     def session(self, slots: int = 1, length: int = 1024, chunk: int = 512) -> Session:
-        """Sequences with caches, for who chooses tokens by other rules."""
+        """Sequences with caches, for your own rule to choose the next token."""
         return Session(self, slots, length, chunk)
 
 
@@ -417,9 +418,9 @@ class Session(Handle):
         self._slots, self._vocab = slots, model.config["vocab_size"]
 
     def advance(self, tokens, *, every: bool = False) -> np.ndarray:
-        """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, some of them
-        perhaps empty. Returns the logits behind the last new token of each slot, [slots,V] float32, NaN where a slot got none;
-        with `every` those behind every new token, [sum of counts,V]."""
+        """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, which may be
+        empty. Returns the logits after the last new token of each slot, [slots,V] float32, NaN for a slot without new
+        tokens; with `every` the logits after every new token, [sum of counts,V]."""
         given = [tokens] if self._slots == 1 and (not len(tokens) or np.ndim(tokens[0]) == 0) else list(tokens)
         if len(given) != self._slots:
             raise native.ArgumentError(f"tokens for {len(given)} slots; the session has {self._slots}")
@@ -443,12 +444,12 @@ class Session(Handle):
         return last if behind is None else behind
 
     def rewind(self, length: int = 0, slot: int = 0) -> None:
-        """Forgets what follows the first `length` tokens of a slot."""
+        """Removes the tokens after the first `length` tokens of a slot."""
         with self.use() as address:
             native.check(lib.choir_session_rewind(address, slot, length))
 
     def length(self, slot: int = 0) -> int:
-        """Tokens of a slot so far."""
+        """The number of tokens in a slot."""
         return lib.choir_session_length(self.address, slot)
 
     def __repr__(self) -> str:

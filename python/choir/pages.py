@@ -1,4 +1,4 @@
-"""The program choir's pages, which show themselves in a notebook."""
+"""The pages of the program choir; a notebook displays them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def program() -> str:
 
 
 def ask(*words: Any) -> str:
-    """What a command prints."""
+    """The output of a command."""
     try:
         done = subprocess.run([program(), *map(str, words)], capture_output=True, text=True, check=False)
     except OSError as error:
@@ -42,7 +42,7 @@ def _page(out: Path, *words: Any) -> Page:
 
 
 class Page:
-    """A page that was written to `path`; a notebook shows it."""
+    """A page in the file `path`; a notebook displays it."""
 
     def __init__(self, path: Path):
         self.path = pathlib.Path(path)
@@ -56,8 +56,8 @@ class Page:
 
 
 def report(*run: Path, out: Optional[Path] = None) -> Page:
-    """Curves and routing of a run, or of several beside each other, as `choir report` writes them. out: the page, of
-    one run RUN/report.html."""
+    """Writes the page of `choir report`: curves and routing of one run, or a comparison of several. out: the page;
+    default for one run: RUN/report.html."""
     if not run or (len(run) > 1 and out is None):
         raise native.ArgumentError("report takes runs, and of several `out`, the page to write")
     if out is not None:
@@ -69,10 +69,11 @@ def report(*run: Path, out: Optional[Path] = None) -> Page:
 def inspect(
     model: Union[Path, Sequence[Path]], text: Union[str, os.PathLike], *, out: Path, routing: Optional[str] = None
 ) -> Page:
-    """Which experts took which tokens of a text, as `choir inspect` writes it. model: a run or checkpoint, or a list of
-    checkpoints of one run, over which the page has a slider. text: the text itself, or a pathlib.Path of its file.
-    routing: "batch", "threshold", ...; None: as trained, or by thresholds where the text has fewer tokens than there
-    are experts."""
+    """Writes the page of `choir inspect`: which experts processed each token of a text. model: a run or checkpoint,
+    or a list of checkpoints of one run, over which the page has a slider. text: the text itself, or a pathlib.Path of
+    its file.
+    routing: "batch", "threshold", ...; None: that of training, or threshold routing if the text has fewer tokens than
+    the model has experts."""
     models = [model] if isinstance(model, (str, os.PathLike)) else list(model)
     words = ["inspect", *models] + (["--routing", routing] if routing else [])
     if not isinstance(text, str):

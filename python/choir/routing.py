@@ -1,4 +1,4 @@
-"""Any matrix of scores through any router."""
+"""Sends a matrix of scores through any router."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """What proves an assignment under caps (docs/assignment.md). gap 0: nothing better exists, where over_cap is 0."""
+    """The proof of an assignment under caps (docs/assignment.md). gap 0 and over_cap 0: no better assignment exists."""
 
     assignments: int
     iterations: int
@@ -34,7 +34,7 @@ class Certificate:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Routing:
-    """What a router chose for n tokens and e experts. A slot is one token at one expert."""
+    """The assignment of n tokens to e experts. A slot is one token at one expert."""
 
     gates: np.ndarray
     """[n,e] float32, the combine weight; 0 where a token is not routed"""
@@ -76,12 +76,12 @@ class Routing:
 
     @property
     def load(self) -> np.ndarray:
-        """[e] int64, tokens that each expert holds"""
+        """[e] int64, the number of tokens of each expert"""
         return np.diff(self.begin)
 
     @property
     def histogram(self) -> np.ndarray:
-        """[e+1] int64, tokens held by 0, 1, ..., e experts (padding counts as held by none)"""
+        """[e+1] int64, the number of tokens with 0, 1, ..., e experts (padding counts as 0)"""
         held = np.bincount(self.token, minlength=len(self.gates))
         return np.bincount(held, minlength=len(self.begin))
 
@@ -225,11 +225,12 @@ def route(
 ) -> Routing:
     """Routes scores [n,e] as `choir route` does.
 
-    scores: float32 [n,e], not copied where it is contiguous; with `logits` scores are made of them first (option score: softmax over experts, sigmoid), and
-    -inf means never. tokens: [n] ids, which `hash` and `random` need. valid: [n] bool, tokens that take part.
+    scores: float32 [n,e], not copied where it is contiguous; with `logits`, scores are computed from them first
+    (option score: softmax over experts, or sigmoid); -inf excludes the expert. tokens: [n] ids, needed by `hash` and
+    `random`. valid: [n] bool, False for padding.
     sequence_length: for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of
-    sampling. thresholds: [e]; experts take by them, and no token looks at another. layer: a model's, whose
-    draws are made. Options are the router's, by name: `choir help routers` lists them.
+    sampling. thresholds: [e], for threshold routing. layer: the layer of a model whose random numbers are used.
+    Options are the router's, by name: `choir help routers` lists them.
 
     Raises ArgumentError, NumericError (NaN, by row and column), OutOfMemoryError.
 
@@ -244,5 +245,5 @@ def route_backward(
     scores, dgates, router: str = "expert_choice", *, aux_weight: float = 0.0, **arguments: Unpack[RouteArguments]
 ) -> np.ndarray:
     """The gradient [n,e] float32 of <dgates, gates> + aux_weight * aux_loss by `scores`, with the further arguments of
-    `route`. What is chosen is constant. dgates: [n,e], or None for 0."""
+    `route`. The selection is constant. dgates: [n,e], or None for 0."""
     return Request(scores, router, **arguments).backward(dgates, aux_weight)

@@ -1,4 +1,4 @@
-"""What runs left: metrics as NumPy tables."""
+"""Logs of runs as NumPy tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .config import Path
 
 
 def lines(run: Path, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """The objects of metrics.jsonl or timing.jsonl; a line that is still being written at the end is left out."""
+    """The objects of metrics.jsonl or timing.jsonl, without an incomplete last line."""
     found, path = [], os.path.join(os.fspath(run), file)
     with open(_files.opened(path), "rb") as source:
         for number, line in enumerate(iter(lambda: source.readline(_files.LIMIT), b""), 1):
@@ -28,7 +28,8 @@ def lines(run: Path, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 
 def table(objects: list[dict[str, Any]]) -> np.ndarray:
-    """A structured array, a row for each object, with all their numbers: table(...)["loss"]. NaN where one has none."""
+    """A structured array with one row per object and all numbers: table(...)["loss"]. NaN if an object lacks the
+    number."""
     names: dict[str, None] = {}
     for one in objects:
         for key, value in one.items():
@@ -44,13 +45,13 @@ def table(objects: list[dict[str, Any]]) -> np.ndarray:
 
 
 def metrics(run: Path) -> np.ndarray:
-    """The steps of a run, a row each: step, loss, rate, gradient_norm, ... (docs/training.md)."""
+    """The steps of a run, one row per step: step, loss, rate, gradient_norm, ... (docs/training.md)."""
     return table([one for one in lines(run) if one.get("event") == "step"])
 
 
 def evaluations(run: Path) -> np.ndarray:
-    """The evaluations of a run, a row each: step, loss, bits_per_byte, ..., of the routing that `routing` says in `lines`;
-    threshold_loss is the causal one where the other looks across tokens."""
+    """The evaluations of a run, one row per evaluation: step, loss, bits_per_byte, ..., with the routing named in
+    `lines`; threshold_loss is the causal loss if that routing depends on other tokens."""
     found = []
     for one in lines(run):
         if one.get("event") == "eval":
@@ -60,6 +61,6 @@ def evaluations(run: Path) -> np.ndarray:
 
 
 def timing(run: Path) -> np.ndarray:
-    """When and how fast the steps of a run were made, a row each: step, time (seconds since 1970), seconds,
-    tokens_per_second, gflops, peak_gflops. Steps that were made again after a kill stand there twice."""
+    """Time and speed of the steps of a run, one row per step: step, time (seconds since 1970), seconds,
+    tokens_per_second, gflops, peak_gflops. Steps that were repeated after a kill are listed twice."""
     return table([one for one in lines(run, "timing.jsonl") if "seconds" in one])

@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers, as choir trains them, and byte-level BPE of others."""
+"""SentencePiece tokenizers, as choir trains them, and byte-level BPE."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Tokenizer(Handle):
         return cls(out)
 
     def __copy__(self) -> Tokenizer:
-        """It never changes: a copy shares its memory."""
+        """A tokenizer is immutable: a copy shares its memory."""
         made = type(self).__new__(type(self))
         made._address, made._in_use = self.address, threading.Lock()
         return made
@@ -81,7 +81,7 @@ class Tokenizer(Handle):
         return lib.choir_tokenizer_eos(self.address)
 
     def encode(self, text: str) -> np.ndarray:
-        """Text to ids, int32 [count]."""
+        """Encodes a text as ids, int32 [count]."""
         raw, address, count = native.utf8(text), ffi.new("int32_t **"), ffi.new("size_t *")
         native.check(lib.choir_tokenizer_encode(self.address, raw, len(raw), address, count))
         try:
@@ -90,7 +90,7 @@ class Tokenizer(Handle):
             lib.free(address[0])
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Ids to text. Bytes that are no characters, which a model may write, become U+FFFD."""
+        """Decodes ids to a text. Bytes that form no character become U+FFFD."""
         given, address, size = native.ids(tokens, -1), ffi.new("char **"), ffi.new("size_t *")
         native.check(lib.choir_tokenizer_decode(self.address, native.pointer(given), len(given), address, size))
         try:
@@ -99,7 +99,7 @@ class Tokenizer(Handle):
             lib.free(address[0])
 
     def piece(self, token: int) -> str:
-        """The surface text of one token, for people."""
+        """One token as readable text."""
         found = lib.choir_tokenizer_piece(self.address, token)
         if found == native.NULL:
             raise IndexError(f"token {token} is outside the vocabulary of {self.vocab_size}")

@@ -1,4 +1,4 @@
-"""Training steps on one's own batches."""
+"""Training steps on your own batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What a step did. loss: mean cross-entropy in nats over `targets` positions, of batch routing."""
+    """The result of a step. loss: mean cross-entropy in nats over `targets` positions, with batch routing."""
 
     step: int
     targets: int
@@ -53,12 +53,12 @@ class Trainer(Handle):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of a batch: sequences (accumulate x batch_sequences), and tokens of each."""
+        """The shape of a batch: (accumulate x batch_sequences, tokens of a sequence)."""
         return lib.choir_trainer_sequences(self.address), lib.choir_trainer_sequence_length(self.address)
 
     def step(self, tokens, targets=None) -> Step:
-        """One step on tokens, ids of `shape`. targets: what each position is to predict, negative for nothing; None:
-        the next token. NumericError: the loss or a gradient is not finite, and nothing was updated from there on.
+        """One step on tokens, ids of `shape`. targets: the token that each position predicts, negative for none;
+        None: the next token. NumericError: the loss or a gradient is not finite; no weight is updated after that.
         """
         given = native.ids(tokens, *self.shape)
         wanted = None if targets is None else native.ids(targets, *self.shape)
@@ -68,13 +68,13 @@ class Trainer(Handle):
         return Step(**native.record(r))
 
     def save(self, path: Path, tokenizer: Optional[Tokenizer] = None) -> None:
-        """Writes a checkpoint with the optimizer's state; `choir eval` and Model.load read it, `resume` goes on with
-        it."""
+        """Writes a checkpoint with the optimizer's state; `choir eval` and Model.load read it, `resume` continues
+        from it."""
         with self.use() as address, self.model.use():
             native.check(lib.choir_trainer_save(address, self.model._words(tokenizer), native.text(path)))
 
     def resume(self, path: Path) -> None:
-        """Takes weights, optimizer and number of steps from a checkpoint of `save`: the next step is bit-identical."""
+        """Restores weights, optimizer and step count from a checkpoint of `save`: the next step is bit-identical."""
         with self.use() as address, self.model.use():
             native.check(lib.choir_trainer_resume(address, native.text(path)))
 

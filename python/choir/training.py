@@ -1,4 +1,4 @@
-"""Whole runs, as `choir train` and `choir finetune` make them."""
+"""Whole runs, like `choir train` and `choir finetune`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Progress = Union[bool, Callable[[dict[str, Any]], Any]]
 
 
 class Line:
-    """What progress=True shows: a line on standard error that follows the steps, in a terminal or a notebook, and one
-    for each evaluation. Where standard error is a file, evaluations alone."""
+    """The display of progress=True: a line on standard error that is updated each step, in a terminal or a notebook,
+    and one line per evaluation. If standard error is a file: evaluations only."""
 
     def __init__(self) -> None:
         self._follows, self._shown = sys.stderr.isatty() or "ipykernel" in sys.modules, 0.0
@@ -102,15 +102,16 @@ def train(
 ) -> dict[str, Any]:
     """Trains a model by a config on built data, in this process, into the run directory `out`.
 
-    init_from: a checkpoint, or a run, whose weights the model begins with, and whose config it has unless one is given.
-    resume: goes on with the run in `out`, bit for bit; config and data are then its own unless they are given. Further
-    options change the config's "train": steps=100, learning_rate=0.01. progress: True shows a line; a function is told every
-    step, evaluation and checkpoint as a dictionary (event["kind"] is "step", "eval", ...; the fields are those of
-    choir_event and of the structs that it points to), and may raise to end the run. patience: evaluations without a
-    lower held-out loss after which to end; 0: never.
+    init_from: a checkpoint or run that the weights are initialized from; its config is used unless `config` is given.
+    resume: continues the run in `out`, bit for bit, with its config and data unless they are given. Further
+    options change the config's "train": steps=100, learning_rate=0.01. progress: True shows a line; a function is
+    called with every step, evaluation and checkpoint as a dictionary (event["kind"] is "step", "eval", ...; the
+    fields are those of choir_event and of the structs that it points to), and may raise to end the run. patience:
+    ends the run after that many evaluations without a lower held-out loss; 0: never.
 
-    Ctrl-C, what `progress` raises, or the end of `minutes` ends the run after the step, which is saved; resume=True
-    goes on. If train.cooldown_steps is a share, as 0.2, the learning rate falls in that share of the minutes. Returns
+    Ctrl-C, an exception of `progress`, or the end of `minutes` ends the run after the step, which is saved;
+    resume=True continues it. If train.cooldown_steps is a share, as 0.2, the learning rate falls over that share of
+    the minutes. Returns
     the last evaluation as metrics.jsonl has it, {} if the data have no held-out share.
     Errors are those of the files; NumericError: a loss that is not finite."""
     if config is None and (fields or not resume):
@@ -143,13 +144,14 @@ def finetune(
     disk_minutes: float = 60,
     **fields: Unpack[FinetuneFields],
 ) -> dict[str, Any]:
-    """Trains a checkpoint or run `init_from` on the labelled set of a task, and measures it on the dev set;
+    """Trains a checkpoint or run `init_from` on the labelled data of a task, and evaluates it on the dev set;
     docs/finetuning.md.
 
-    task: its name ("RTE"), or a JSON file that describes one. data: the directory of its files. epochs: 10 unless
-    `steps` is given. patience: evaluations without a better one after which to end; 0: never. batch_sequences: texts
-    that batch routing routes together in evaluations; 0: none of that. Everything else is as in `train`, and `steps`,
-    `learning_rate` and other fields of the config's "train" may be given; resume=True goes on with what the run began with.
+    task: a name ("RTE"), or a JSON file that describes the task. data: the directory of its files. epochs: 10 unless
+    `steps` is given. patience: evaluations without a better one after which to end; 0: never. batch_sequences: number
+    of texts in a batch of batch routing in evaluations; 0: no batch routing. Other parameters are those of `train`;
+    `steps`, `learning_rate` and other fields of the config's "train" may be given. resume=True continues with the
+    settings of the run.
     Returns result.json: the best accuracy, and the step of it; {} before the first evaluation."""
     if epochs and "steps" in fields:
         raise native.ArgumentError("give one of epochs and steps")
