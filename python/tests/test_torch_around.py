@@ -135,6 +135,42 @@ class Around(TorchTest):
             self.assertEqual(int(twin.observed), 3)
             torch.testing.assert_close(copy.deepcopy(twin)(self.x), twin(self.x))
 
+    def test_first_steps_that_a_scaler_skips(self):
+        """They leave no trace, too, one or several, of one forward or two; a scaler of other training is not taken for this
+        one's."""
+        made = self.scalers("a skipped first step")
+        if made is None:
+            return
+        other, weight = made(growth_interval=1), torch.nn.Parameter(torch.ones(1, device=DEVICE))
+        other.scale(weight.sum()).backward(), other.step(torch.optim.SGD([weight], lr=0.1)), other.update()
+        for router, skips, halves in itertools.product(("expert_choice", "bias_balanced", "kmeans"), (0, 1, 2), (1, 2)):
+            plain = self.layer(router)
+            for layer, skipped in ((plain, 0), (twin := copy.deepcopy(plain), skips)):
+                optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+                optimizer.register_step_pre_hook(lambda *_, layer=layer: self.torch.update_routers(layer))
+                scaler = made()
+                for step in range(-skipped, 3):
+                    optimizer.zero_grad()
+                    for half in (self.x + step, -self.x)[:halves]:
+                        loss = layer(half).square().mean() * (float("inf") if step < 0 else 1)
+                        scaler.scale(loss).backward()
+                    scaler.step(optimizer), scaler.update()
+            torch.testing.assert_close(dict(twin.named_buffers()), dict(plain.named_buffers()), rtol=0, atol=0)
+            self.assertEqual(int(twin.observed), 3)
+            if router == "expert_choice" and halves == 2 and not skips:  # every forward counts
+                torch.testing.assert_close(self.first_means(halves), self.first_means(halves, made()))
+
+    def first_means(self, halves, scaler=None):
+        """Thresholds after a step."""
+        layer = self.layer("expert_choice")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        optimizer.register_step_pre_hook(lambda *_: self.torch.update_routers(layer))
+        for half in (self.x, -self.x):
+            loss = layer(half).square().mean()
+            (scaler.scale(loss) if scaler else loss).backward()
+        scaler.step(optimizer) if scaler else optimizer.step()
+        return layer.thresholds
+
     def test_a_step_that_is_given_up(self):
         """This is what start_step is for: otherwise the next step moves nothing."""
         layer = self.layer("bias_balanced", bias_rate=0.1)

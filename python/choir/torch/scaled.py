@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
-from typing import Optional
+import weakref
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -28,18 +30,49 @@ class _Injected(torch.autograd.Function):
 def injected(out, loss, factor):
     """The output, whose backward pass adds the gradient of factor * loss. factor: a number, a tensor, or a GradScaler, which
     is asked for its scale."""
-    if hasattr(factor, "scale"):
-        factor = factor.scale(torch.ones_like(loss.detach()))
-    elif not isinstance(factor, Tensor):
+    if isinstance(factor, (int, float)):  # asked first: code that is compiled for any number knows no other attribute of it
         _listen(compat.compiling())
+    elif hasattr(factor, "scale"):
+        factor = factor.scale(torch.ones_like(loss.detach()))
     return _Injected.apply(out, loss, factor)
+
+
+def _kinds() -> set[type]:
+    """The classes of GradScalers."""
+    found, new = set(), {torch.cuda.amp.GradScaler, getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)}
+    while new:
+        found |= new
+        new = {kind for known in new for kind in known.__subclasses__()} - found
+    return found
+
+
+_looked: list = []  # the layer that looked last in this step, and what scales_and_last found
+
+
+def scales_and_last(layer: Any) -> tuple[list[tuple[Tensor, Tensor]], bool]:
+    """The scale of each GradScaler that there is, and what it was when the last step ended that was not skipped; and whether
+    all have a scale yet, which they get when they scale a loss. It takes as long as a garbage collection: of the layers of a
+    forward the first looks."""
+    if not _looked or _looked[0]() is layer:
+        found = [each for kind in _kinds() for each in gc.get_referrers(kind) if type(each) is kind and each.is_enabled()]
+        held = [(each._scale, _before_skips(each)) for each in found if each._scale is not None]
+        _looked[:] = weakref.ref(layer), held, len(held) == len(found)
+    _, held, complete = _looked
+    return [(scale, last.clone()) for scale, last in held], complete
+
+
+def _before_skips(scaler: Any) -> Tensor:
+    """Of a scaler that has skipped its last steps, and of all that are known all, the scale that it began with; of another
+    its scale now."""
+    first = torch.full_like(scaler._scale, scaler._init_scale)
+    return torch.where((scaler._growth_tracker == 0) & (scaler._scale < first), first, scaler._scale)
 
 
 def scale_of_step() -> Optional[Tensor]:
     """The scale of the GradScaler that has an optimizer step now, by which its own step is among the callers. None: there is
     none. The scaler changes this tensor itself, in the steps that it skips always."""
-    kinds = (torch.cuda.amp.GradScaler, getattr(torch.amp, "GradScaler", None))
-    steps, frame = {kind.step.__code__ for kind in kinds if kind}, sys._getframe(1)
+    _looked.clear()
+    steps, frame = {kind.step.__code__ for kind in _kinds()}, sys._getframe(1)
     while frame is not None and frame.f_code not in steps:
         frame = frame.f_back
     scaler = None if frame is None else frame.f_locals["self"]

@@ -16,8 +16,9 @@ from . import compat, kmeans
 from .experts import Means
 from .ranks import group_of, replicas
 from .request import Options, Routing
-from .scaled import scale_of_step
+from .scaled import scale_of_step, scales_and_last
 
+LOOKS = 3  # for a GradScaler that may have no scale yet
 
 
 def sums_of(router: str, options: Options, d: int, e: int, device) -> Optional[Tensor]:
@@ -64,7 +65,8 @@ class Keeper(Means):
         self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
         self.tally: Optional[Tensor] = None  # of `stats`
-        self._scale: Optional[Tensor] = None  # a GradScaler's own
+        self._scales: list[tuple[Tensor, Tensor]] = []  # a GradScaler's own, and what it was when the last step ended
+        self._looks_left = LOOKS
         self._forget()
         self.go_on_from(0)
 
@@ -132,7 +134,7 @@ class Keeper(Means):
     def _without_graph(self) -> dict:
         """The attributes, without what belongs to the graph of the last forward, or to a loss scaler."""
         loss = None if self._aux_loss is None else self._aux_loss.detach()
-        return {**self.__dict__, "_kept": None, "_aux_loss": loss, "_scale": None}
+        return {**self.__dict__, "_kept": None, "_aux_loss": loss, "_scales": [], "_looks_left": LOOKS}
 
     def __deepcopy__(self, memo):
         """As nn.Module, whose copies have the same group and loss scaler."""
@@ -165,14 +167,21 @@ class Keeper(Means):
 
     def follow(self, scale: Tensor) -> None:
         """From now on a step ends where a GradScaler changes its scale, as it does when it skips one."""
-        self._scale, self._scale_seen = scale, scale.clone()
+        self._scales = [(scale, scale.clone())]
+
+    def _seek_scaler(self) -> None:
+        """Before the first completed step nobody has named the scaler, and the steps until then may all be skipped: all scalers
+        are followed, and what they skipped until now ended a step, too."""
+        self._scales, complete = scales_and_last(self)
+        self._looks_left = 0 if complete else self._looks_left - 1
 
     def _end_skipped_step(self) -> None:
-        ended = self._scale != self._scale_seen
-        for sums in (self.sums, self.seeds):
-            if sums is not None:
-                sums.masked_fill_(ended.to(sums.device), 0)
-        self._scale_seen.copy_(self._scale)
+        for scale, seen in self._scales:
+            ended = scale != seen
+            for sums in (self.sums, self.seeds):
+                if sums is not None:
+                    sums.masked_fill_(ended.to(sums.device), 0)
+            seen.copy_(scale)
 
     def check_thresholds(self) -> None:
         """Asks the device until there are some, and no more: copies and averages fill buffers without a word."""
@@ -196,8 +205,9 @@ class Keeper(Means):
         """Adds what this forward saw to the sums of the step."""
         if self.sums.device != rows.device:  # FSDP2 moves buffers and parameters only
             self.forget_sums()
-        if self._scale is not None:
-            self._end_skipped_step()
+        if not compat.compiling() and self._since_update and self._looks_left and not self._scales:
+            self._seek_scaler()
+        self._end_skipped_step()
         add_seen(self.sums, self.router_name, rows, logits, routing)
         if self.seeds is not None:
             both = torch.cat([self.seeds, kmeans.seeds_of(rows, logits, valid)])
