@@ -5,11 +5,16 @@ import copy
 import importlib.util
 import io
 import itertools
+import re
+import runpy
+import subprocess
+import sys
 import unittest
 import warnings
 
 import choir
 import numpy as np
+import testing
 from torch_cases import DEVICE, LAYERS, TorchTest, cannot_compile, experts_of, lacks, torch
 
 if torch:
@@ -406,6 +411,49 @@ class Around(TorchTest):
                     self.assertEqual(counter.get_total_flops(), forward, router)
                     out.sum().backward()
                 self.assertEqual(counter.get_total_flops(), 3 * forward, router)
+
+    def muon(self):
+        return runpy.run_path(str(testing.SOURCE / "examples" / "muon.py"))
+
+    def test_muon_of_experts(self):
+        """examples/muon.py: a step on weights [experts,d,h] is PyTorch's Muon on each expert's matrix, stored transposed or not,
+        and gates and embeddings have AdamW."""
+        muon = self.muon()
+        stored = torch.randn(4, 16, 24, device=DEVICE)
+        weights = [torch.nn.Parameter(stored.clone()), torch.nn.Parameter(stored.mT.clone())]
+        apart = [torch.nn.Parameter(stored[i].clone()) for i in range(4)]
+        optimizer, theirs = muon["Muon"](weights, lr=0.02), None
+        if not lacks("Muon on expert weights", "optim.Muon"):
+            theirs = torch.optim.Muon(apart, lr=0.02, adjust_lr_fn="match_rms_adamw")
+        for _ in range(3):
+            gradient = torch.randn_like(stored) * torch.tensor([1, 9, 0.01, 1], device=DEVICE).view(-1, 1, 1)
+            weights[0].grad, weights[1].grad = gradient.clone(), gradient.mT.clone()
+            for i in range(4):
+                apart[i].grad = gradient[i].clone()
+            optimizer.step(), theirs.step() if theirs else None
+        torch.testing.assert_close(weights[1].mT, weights[0], rtol=0, atol=1e-3)  # bf16
+        self.assertGreater(float((weights[0] - stored).detach().abs().max()), 0.02)
+        if theirs:
+            torch.testing.assert_close(weights[0], torch.stack(apart), rtol=0, atol=1e-3)
+        model = torch.nn.Sequential(torch.nn.Embedding(9, 16), self.layer("expert_choice").cpu(), torch.nn.Linear(16, 16))
+        matrices, others = (optimizer.param_groups[0]["params"] for optimizer in muon["optimizers_of"](model, 0.02))
+        moe = model[1]
+        self.assertEqual([id(w) for w in matrices], [id(w) for w in (moe.w1, moe.w2, model[2].weight)])
+        self.assertEqual([id(w) for w in others], [id(w) for w in (model[0].weight, moe.gate.weight, model[2].bias)])
+
+    def test_muon_s_example(self):
+        """Both optimizers learn the text: from 5.5 nats per byte to the entropy of its bytes."""
+        if lacks("examples/muon.py", "nn.functional.scaled_dot_product_attention"):
+            return
+        testing.run()
+        small = "--layers 2 --width 32 --context 32 --batch 8 --steps 60 --rate 0.01 --device cpu".split()
+        words = [sys.executable, "-W", "ignore", testing.SOURCE / "examples" / "muon.py", testing.directory() / "book.txt", *small]
+        told = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=600)
+        self.assertEqual(told.returncode, 0, told.stderr[-2000:])
+        losses = re.findall(r"^(\w+): .* held out (\d\.\d+)", told.stdout, re.M)
+        self.assertEqual([name for name, _ in losses], ["AdamW", "Muon"])
+        for name, loss in losses:
+            self.assertLess(float(loss), 3.0, name)
 
     def test_what_a_refused_forward_leaves(self):
         layer = self.layer("bias_balanced")
