@@ -60,9 +60,26 @@ class Pages(unittest.TestCase):
                 self.assertTrue({(mean, low, high), (minus(mean), minus(high), minus(low))} & known, told)
 
     def test_tables_of_runs_that_are_no_study(self):
-        script = runpy.run_path(str(ROOT / "lab" / "alone.py"))
-        text = script["PAGE"].read_text(encoding="utf-8")
-        self.assertEqual(text, script["page"](text), "run 'python3 lab/alone.py report'")
+        for name in ("alone", "causality/measure"):
+            script = runpy.run_path(str(ROOT / "lab" / f"{name}.py"))
+            text = script["PAGE"].read_text(encoding="utf-8")
+            self.assertEqual(text, script["page"](text), f"run 'python3 lab/{name}.py report'")
+
+    def test_claims_of_serving_rules(self):
+        """By hand: a model, three seeds, of which the arrangement of batches decides."""
+        script = runpy.run_path(str(ROOT / "lab" / "causality" / "measure.py"))
+        shared = {"model": "m", "tokens": 1, "rate": 0.04}
+        lines = [{**shared, "seed": seed, "loss": {"batch, mixed": 4.0, "batch, document": 4.1, "threshold": 4.001 + seed / 1e4}}
+                 for seed in (1, 2, 3)]  # fmt: skip
+        claim = {"text": "", "models": ["m"], "tokens": [1], "rule": "threshold", "batches": "mixed"}
+        script["PLAN"]["claims"] = [
+            {**claim, "within": 0.005}, {**claim, "above": 0.05}, {**claim, "batches": "document", "below": 0},
+            {**claim, "within": 0.001}, {**claim, "models": ["m", "other"], "below": 0},
+        ]  # fmt: skip
+        found = list(script["claims"](lines))
+        self.assertEqual([result for *_, result in found], ["confirmed", "refuted", "confirmed", "inconclusive", "planned"])
+        self.assertAlmostEqual(found[0][1].mean, 0.0012)
+        self.assertAlmostEqual(found[2][1].mean, -0.0988)
 
     def test_p_is_corrected_over_primary_claims_alone(self):
         store, plan = Store(ROOT / "lab" / "results"), recipe.read(ROOT / "lab" / "claims.json")
