@@ -96,9 +96,10 @@ typedef struct choir_plugin_router {
 } choir_plugin_router;
 
 /* Makes a router known by its name to everything that takes one. What the definition points to is copied, but for
- * functions and context. A later one of that name and the same file takes the place of the first; of another file it is
- * refused. Call it before other threads use the library. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY; CHOIR_ERROR_IO:
- * `file` cannot be read. */
+ * functions and context. A later one of that name and the same file is for models that are made later; those that live
+ * keep the definition that they were made with. Of another file it is refused, unless the bytes are the same. Call it
+ * before other threads use the library. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY; CHOIR_ERROR_IO: `file` cannot be
+ * read. */
 CHOIR_API int choir_router_register(const choir_plugin_router *router);
 
 /* Whether a router came through this door, be it one of choir's (routers/): 1, or 2 if it keeps a state (`observe`). */
@@ -112,7 +113,8 @@ CHOIR_API const char *choir_router_version(const char *name);
  *   int choir_plugin(choir_plugin_add add) { return add(&router); }
  *
  * is called with choir_router_register, and an error of it is the call's. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: no such
- * function. */
+ * function. CHOIR_ERROR_ARGUMENT: the file has changed since this process loaded it; the system would give the old
+ * code. */
 typedef int (*choir_plugin_add)(const choir_plugin_router *router);
 CHOIR_API int choir_plugin_load(const char *path);
 

@@ -14,6 +14,7 @@
 #include "file/dir.h"
 #include "file/file.h"
 #include "handle/ranks.h"
+#include "model/config.h"
 #include "model/prefetch.h"
 #include "model/weights.h"
 #include "moe/route_stats.h"
@@ -24,14 +25,15 @@ static int prepare_model(const choir_config *config, const choir_model_options *
   ch_compute compute = CH_COMPUTE_FP32;
   model->config = *config;
   model->shards = config->train.grad_chunks;
-  CH_TRY(choir_config_check(config));
+  CH_TRY(ch_own_renew(&model->config));
+  CH_TRY(choir_config_check(&model->config));
   compute = (ch_compute)config->train.compute;
   if (o.compute) CH_TRY(ch_compute_find(o.compute, &compute));
   CH_TRY(ch_exec_init(&model->x, o.backend ? o.backend : "cpu", compute, o.emulate_bf16, o.threads));
   model->x.wire = (ch_compute)config->parallel.dispatch_dtype;
   ch_arena_init(&model->weights, "weights", model->x.memory);
   ch_arena_init(&model->gradients, "gradients", model->x.memory);
-  CH_TRY(ch_transformer_create(&config->model, &model->net));
+  CH_TRY(ch_transformer_create(&model->config.model, &model->net));
   model->x.comm = ch_ranks_comm(o.ranks);
   CH_TRY(ch_ranks_grid(o.ranks, &model->x.grid));
   CH_TRY(ch_params_share(&model->net.params, &model->x.grid));

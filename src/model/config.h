@@ -85,6 +85,8 @@ int ch_own_set(choir_config *config, int number, const json_t *value);
 int ch_own_set_text(choir_config *config, int number, const char *value);
 double ch_own_value(const choir_config *config, int number);
 int ch_own_json(const choir_config *config, json_t *router);
+/* Gives a config from which something is made the latest definition of its plug-in's router; what was set stays. */
+int ch_own_renew(choir_config *config);
 
 /* CHOIR_ERROR_ARGUMENT, naming field, value and permitted values, if an option that the chosen router or optimizer does
  * not use differs from its default, or if a router's option is out of range. Every function that receives options must

@@ -43,6 +43,30 @@ int ch_own_set_text(choir_config *config, int number, const char *value) {
   return code;
 }
 
+int ch_own_renew(choir_config *config) {
+  ch_router_spec *is = &config->model.router;
+  const ch_router_spec was = *is, brought = ch_router_default(was.kind);
+  const ch_plugin *old = plugin_of(config), *now = old ? ch_plugin_of(ch_router_find(was.kind->name)) : NULL;
+  if (!now || now == old) return CHOIR_OK;
+  *is = ch_router_default(&now->router);
+#define FIELD(kind, name, ...) \
+  if (was.name != brought.name) is->name = was.name;
+#include "config/router.def"
+#undef FIELD
+  for (int i = 0; i < old->options; i++) {
+    const char *name = old->given.options[i].name;
+    int number = ch_plugin_option(&now->router, name);
+    if (was.own[i] == brought.own[i]) continue;
+    if (number < 0)
+      return ch_error(CHOIR_ERROR_ARGUMENT,
+                      "model.router.%s is %g in a config of before router '%s' was defined anew, which has no such "
+                      "option: set the router in the config again",
+                      name, was.own[i], now->given.name);
+    is->own[number] = was.own[i];
+  }
+  return CHOIR_OK;
+}
+
 double ch_own_value(const choir_config *config, int number) { return config->model.router.own[number]; }
 
 int ch_own_json(const choir_config *config, json_t *router) {

@@ -22,7 +22,7 @@ BUILT_IN(DECLARE)
 static const choir_plugin_router *const built_in[] = {BUILT_IN(POINTER)};
 enum { BUILT = sizeof built_in / sizeof *built_in };
 
-static ch_plugin plugins[CH_PLUGINS]; /* those of choir's first */
+static ch_plugin own[BUILT], *plugins[CH_PLUGINS]; /* the latest definition of each name, those of choir's first */
 static const char **names(void) { return ch_router_names + (ch_router_plugins() - ch_routers); }
 
 int ch_plugin_option(const ch_router *router, const char *name) {
@@ -240,67 +240,98 @@ static void make_router(ch_plugin *p) {
       .backward = scored ? ch_plugin_backward : NULL,
   };
   for (int i = 0; i < p->options; i++) p->router.defaults.own[i] = g->options[i].value;
-  ch_router_plugins()[p - plugins] = &p->router;
-  names()[p - plugins] = g->name;
+}
+
+/* From now on the name means this definition. Whatever was made of an earlier one keeps that: no definition is freed.
+ */
+static void publish(ch_plugin *p, int place) {
+  p->earlier = plugins[place];
+  plugins[place] = p;
+  ch_router_plugins()[place] = &p->router;
+  names()[place] = p->given.name;
 }
 
 __attribute__((constructor)) static void make_built_in(void) {
   for (int i = 0; i < BUILT; i++) {
-    plugins[i] = (ch_plugin){.given = *built_in[i], .options = count_options(built_in[i])};
-    plugins[i].given.file = plugins[i].given.version = "";
-    make_router(&plugins[i]);
+    own[i] = (ch_plugin){.given = *built_in[i], .options = count_options(built_in[i])};
+    own[i].given.file = own[i].given.version = "";
+    make_router(&own[i]);
+    publish(&own[i], i);
   }
 }
 
-/* That of the name, or the next that is free; NULL: there is none. */
-static ch_plugin *place_for(const char *name) {
-  for (int i = BUILT; i < CH_PLUGINS; i++)
-    if (!plugins[i].given.name || !strcmp(plugins[i].given.name, name)) return &plugins[i];
-  return NULL;
+/* That of the name, or the next that is free; CH_PLUGINS: there is none. */
+static int place_for(const char *name) {
+  int i = BUILT;
+  while (i < CH_PLUGINS && plugins[i] && strcmp(plugins[i]->given.name, name)) i++;
+  return i;
 }
 
-_Thread_local const char *ch_plugin_file;
+_Thread_local const ch_plugin_source *ch_plugin_loading;
 
-/* Gives a definition the file that is being loaded, if there is one, and the version of its file, if it names none.
- * version [CHOIR_NAME_BYTES] has room for that. */
-static int stamp(choir_plugin_router *r, char *version) {
+int ch_plugin_read(const char *path, uint64_t *checksum) {
   const void *bytes;
   size_t size;
-  if (!r->file) r->file = ch_plugin_file;
-  if (r->version || !r->file) return CHOIR_OK;
-  CH_TRY(ch_file_map(r->file, &bytes, &size));
-  r->version = ch_hex(XXH64(bytes, size, 0), version);
+  CH_TRY(ch_file_map(path, &bytes, &size));
+  *checksum = XXH64(bytes, size, 0);
   ch_file_unmap(bytes, size);
   return CHOIR_OK;
 }
 
+/* Gives a definition the file that is being loaded, if there is one, its checksum, and that as its version, if it names
+ * none. version [CHOIR_NAME_BYTES] has room for that. A file that cannot be read has no checksum: a version is needed
+ * then. */
+static int stamp(ch_plugin *p, char *version) {
+  choir_plugin_router *r = &p->given;
+  if (!r->file && ch_plugin_loading) r->file = ch_plugin_loading->path;
+  if (!r->file) return CHOIR_OK;
+  p->has_checksum = 1;
+  if (ch_plugin_loading && !strcmp(r->file, ch_plugin_loading->path))
+    p->checksum = ch_plugin_loading->checksum;
+  else if (ch_plugin_read(r->file, &p->checksum))
+    p->has_checksum = 0;
+  if (r->version) return CHOIR_OK;
+  if (!p->has_checksum) return ch_plugin_read(r->file, &p->checksum);
+  r->version = ch_hex(p->checksum, version);
+  return CHOIR_OK;
+}
+
 /* Of two routers of one name a run would have the one that came later, whichever was meant. */
-static int check_place(const ch_plugin *place, const choir_plugin_router *r) {
-  if (!place)
+static int check_place(int place, const ch_plugin *p) {
+  const choir_plugin_router *r = &p->given;
+  if (place == CH_PLUGINS)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': there are %d plug-ins already, which is all that there is room for", r->name,
                     CH_PLUGINS - BUILT);
-  const char *before = place->given.name ? place->given.file : NULL, *file = r->file ? r->file : "";
-  if (!before || !strcmp(before, file)) return CHOIR_OK;
-  if (r->version && !strcmp(place->given.version, r->version)) return CHOIR_OK; /* the same, by another path */
+  const ch_plugin *before = plugins[place];
+  const char *file = r->file ? r->file : "";
+  if (!before || !strcmp(before->given.file, file)) return CHOIR_OK;
+  if (p->has_checksum && before->has_checksum && p->checksum == before->checksum)
+    return CHOIR_OK; /* the same, by another path */
   return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %s has one of that name, and %s another: rename one", r->name,
-                  *before ? before : "the program", *file ? file : "the program");
+                  *before->given.file ? before->given.file : "the program", *file ? file : "the program");
+}
+
+static int make(const choir_plugin_router *router, ch_plugin *made) {
+  char version[CHOIR_NAME_BYTES];
+  *made = (ch_plugin){.given = *router, .options = count_options(router)};
+  CH_TRY(stamp(made, version));
+  CH_TRY(check_place(place_for(router->name), made));
+  CH_TRY(copy_texts(made));
+  make_router(made);
+  return CHOIR_OK;
 }
 
 int choir_router_register(const choir_plugin_router *router) {
   CH_ENTER(router);
-  char version[CHOIR_NAME_BYTES];
-  ch_plugin *place, made = {.given = *router, .options = count_options(router)};
+  ch_plugin *made;
   CH_TRY(check_definition(router));
-  CH_TRY(stamp(&made.given, version));
-  place = place_for(router->name);
-  CH_TRY(check_place(place, &made.given));
-  int code = copy_texts(&made);
-  if (code) return free_texts(&made), code;
-  free_texts(place);
-  *place = made;
-  make_router(place);
-  return CHOIR_OK;
+  CH_TRY(CH_ALLOC(&made, 1, "a router's definition"));
+  int code = make(router, made);
+  if (!code) return publish(made, place_for(router->name)), CHOIR_OK;
+  free_texts(made);
+  free(made);
+  return code;
 }
 
 int choir_router_is_plugin(const char *name) {

@@ -10,6 +10,9 @@ typedef struct ch_plugin {
   choir_plugin_router given;
   int options;                              /* that it has */
   char *text[CHOIR_PLUGIN_OPTIONS * 2 + 4]; /* copies of all that `given` points to */
+  int has_checksum;
+  uint64_t checksum;         /* of the file, XXH64, when its code was loaded */
+  struct ch_plugin *earlier; /* the definition of the name before: models of it live on */
   uint64_t sound; /* hash of the case that was measured last, and found as declared (ch_plugin_measure); 0: none */
   int idle;       /* it has been said that nobody was taken */
 } ch_plugin;
@@ -20,8 +23,15 @@ int ch_plugin_option(const ch_router *router, const char *name);
 /* The words of choir_looks. */
 extern const char *const ch_plugin_looks[];
 
-/* The file that this thread is loading; NULL: none. */
-extern _Thread_local const char *ch_plugin_file;
+/* The file that this thread is loading, and the checksum of what is loaded of it; NULL: none. */
+typedef struct ch_plugin_source {
+  const char *path;
+  uint64_t checksum;
+} ch_plugin_source;
+extern _Thread_local const ch_plugin_source *ch_plugin_loading;
+
+/* The checksum of a file. */
+int ch_plugin_read(const char *path, uint64_t *checksum);
 
 /* Refuses values of own options out of their bounds, or where there is no such option. */
 int ch_plugin_check_options(const ch_router *router, const ch_router_spec *o);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/enter.h"
 #include "file/file.h"
 #include "moe/plugin.h"
@@ -38,22 +39,60 @@ static int add(const choir_plugin_router *router) {
   return refused;
 }
 
+/* Libraries that are loaded: the same file gives the code that is there already, whatever its bytes are by now. */
+typedef struct loaded {
+  void *library;
+  uint64_t checksum; /* of its file, when it was loaded */
+  struct loaded *next;
+} loaded;
+static loaded *all;
+
+static int check_same(const char *path, void *library, uint64_t checksum) {
+  const loaded *l = all;
+  while (l && l->library != library) l = l->next;
+  if (l && l->checksum != checksum)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "plug-in %s: the file has changed since this process loaded it, and its old code would run: end "
+                    "the process and begin anew",
+                    path);
+  if (l) return CHOIR_OK;
+  loaded *made;
+  CH_TRY(CH_ALLOC(&made, 1, "a plug-in"));
+  *made = (loaded){library, checksum, all};
+  all = made;
+  return CHOIR_OK;
+}
+
+typedef int plugin_function(choir_plugin_add add);
+
+/* Its function, and the checksum of the file that this code is from. */
+static int open_library(const char *path, plugin_function **function, uint64_t *checksum) {
+  char local[4096]; /* a name without a slash would be looked for in the system's directories */
+  uint64_t after;
+  snprintf(local, sizeof local, "%s%s", strchr(path, '/') ? "" : "./", path);
+  int code = ch_plugin_read(local, checksum);
+  void *library = dlopen(local, RTLD_NOW | RTLD_LOCAL);
+  if (!library) return refuse_library(path, dlerror());
+  if (!code) code = ch_plugin_read(local, &after);
+  if (!code && after != *checksum)
+    code = ch_error(CHOIR_ERROR_BUSY, "plug-in %s: changed while it was loaded: try again", path);
+  *(void **)function = dlsym(library, "choir_plugin");
+  if (!code && !*function)
+    code = ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: has no function choir_plugin (choir/plugin.h)", path);
+  if (!code) code = check_same(path, library, *checksum);
+  if (code) dlclose(library);
+  return code;
+}
+
 int choir_plugin_load(const char *path) {
   CH_ENTER(path);
-  char local[4096]; /* a name without a slash would be looked for in the system's directories */
-  snprintf(local, sizeof local, "%s%s", strchr(path, '/') ? "" : "./", path);
-  void *file = dlopen(local, RTLD_NOW | RTLD_LOCAL);
-  if (!file) return refuse_library(path, dlerror());
-  int (*plugin)(choir_plugin_add add);
-  *(void **)&plugin = dlsym(file, "choir_plugin");
-  if (!plugin) {
-    dlclose(file);
-    return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: has no function choir_plugin (choir/plugin.h)", path);
-  }
-  ch_plugin_file = path;
+  plugin_function *plugin;
+  ch_plugin_source source = {.path = path};
+  CH_TRY(open_library(path, &plugin, &source.checksum));
+  ch_plugin_loading = &source;
   added = refused = 0;
   int code = plugin(add); /* its code is needed from now on */
-  ch_plugin_file = NULL;
+  ch_plugin_loading = NULL;
   if (code && code != refused)
     return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: its choir_plugin gave %d: must be what add gave, or 0", path,
                     code);

@@ -71,6 +71,7 @@ static int fresh(ch_tune *t, char *base) {
   const choir_train_options *o = t->run.options;
   CH_TRY(ch_checkpoint_resolve(o->init_from, base));
   t->run.config = *o->config;
+  CH_TRY(ch_own_renew(&t->run.config));
   t->settings.patience = o->patience;
   t->settings.batch_sequences = o->batch_sequences;
   t->settings.task = json_incref(o->task->json);

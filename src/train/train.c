@@ -62,7 +62,7 @@ static int make_model(ch_pretraining *p, const choir_train_options *o) {
 static int fresh_config(ch_run *run, const choir_train_options *o) {
   if (!o->config) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a config");
   run->config = *o->config;
-  return CHOIR_OK;
+  return ch_own_renew(&run->config);
 }
 
 /* A path that stands in a file by itself, for `path` [PATH_MAX]. */
@@ -103,7 +103,7 @@ static int same_activations(const char *path, const ch_model_config *from, const
  * scores; the weight where both learn it alike, by gradients or as centroids. */
 static ch_router_start router_start(const ch_router_spec *from, const ch_router_spec *to) {
   if (ch_router_has_centroids(from->kind) != ch_router_has_centroids(to->kind)) return CH_ROUTER_NOTHING;
-  return from->kind == to->kind && from->score == to->score ? CH_ROUTER_ALL : CH_ROUTER_WEIGHT;
+  return !strcmp(from->kind->name, to->kind->name) && from->score == to->score ? CH_ROUTER_ALL : CH_ROUTER_WEIGHT;
 }
 
 int ch_start_weights(choir_model *model, const char *directory) {
@@ -112,7 +112,7 @@ int ch_start_weights(choir_model *model, const char *directory) {
   int upcycled;
   CH_TRY(ch_config_load(CH_IN(directory, "config.json"), &from));
   CH_TRY(same_activations(CH_IN(directory, "config.json"), &from.model, to));
-  if (from.model.router.kind == to->router.kind)
+  if (!strcmp(from.model.router.kind->name, to->router.kind->name))
     CH_TRY(ch_weights_same_router(to->router.kind, CH_IN(directory, "model.safetensors"), 0));
   return ch_weights_start(&model->net.params, &model->x, CH_IN(directory, "model.safetensors"),
                           router_start(&from.model.router, &to->router), &upcycled);

@@ -257,14 +257,12 @@ static void definitions(void **state) {
   assert_int_equal(choir_router_register(&r), CHOIR_ERROR_IO);
   r.version = "1";
   test_ok(choir_router_register(&r));
-  r.file = "other.c";
-  test_ok(choir_router_register(&r));
   r.version = "2";
   test_ok(choir_router_register(&r));
-  r.file = "third.c", r.version = "3";
-  refused(&r, "router 'fresh': other.c has one of that name, and third.c another");
+  r.file = "other.c"; /* of one version, too: it may be another router */
+  refused(&r, "router 'fresh': absent.c has one of that name, and other.c another");
   r.file = NULL;
-  refused(&r, "router 'fresh': other.c has one of that name, and the program another");
+  refused(&r, "router 'fresh': absent.c has one of that name, and the program another");
   r.reserved[2] = 1;
   assert_int_equal(choir_router_register(&r), CHOIR_ERROR_UNSUPPORTED);
 }
@@ -325,5 +323,22 @@ static void from_a_file(void **state) {
   assert_int_equal(choir_plugin_load("absent.so"), CHOIR_ERROR_IO);
 }
 
+/* dlopen gives the code that is there: a file that was built anew must not lend it its checksum. */
+static void file_built_anew(void **state) {
+  char path[] = "/tmp/test_plugin_XXXXXX", command[600], version[CHOIR_NAME_BYTES];
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  snprintf(command, sizeof command, "sed s/even_share/ever_share/g '%s' > %s", CHOIR_OWN_ROUTER, path);
+  assert_int_equal(system(command), 0);
+  test_ok(choir_plugin_load(path));
+  snprintf(version, sizeof version, "%s", choir_router_version("ever_share"));
+  test_ok(choir_plugin_load(path));
+  assert_int_equal(lseek(fd, 0, SEEK_END) > 0 && write(fd, "x", 1) == 1, 1);
+  test_fails(choir_plugin_load(path), CHOIR_ERROR_ARGUMENT, "has changed since this process loaded it");
+  assert_string_equal(choir_router_version("ever_share"), version);
+  close(fd);
+  unlink(path);
+}
+
 TEST_MAIN(register_twins, NULL, same_matrix, same_training, loss_of_its_own, not_believed, ends_the_step, definitions,
-          options, from_a_file)
+          options, from_a_file, file_built_anew)

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "file/temporary.h"
 #include "model_testing.h"
+#include "moe/plugin.h"
 #include "own_routers.h"
 
 static int calls_left; /* of `failing_observe`, until it fails; negative: never */
@@ -67,7 +68,7 @@ static void another_version(void **state) {
   snprintf(removal, sizeof removal, "rm -r %s", directory);
   router.name = "dated", router.version = "1";
   test_ok(choir_router_register(&router));
-  choir_trainer *trainer;
+  choir_trainer *trainer, *other;
   int32_t tokens[MODEL_B * MODEL_T];
   choir_model *model = model_after_step("dated", tokens, &trainer), *loaded;
   test_ok(choir_trainer_save(trainer, NULL, path));
@@ -76,7 +77,12 @@ static void another_version(void **state) {
   assert_string_equal(choir_notices(), "");
   router.version = "2";
   test_ok(choir_router_register(&router));
-  test_fails(choir_trainer_resume(trainer, path), CHOIR_ERROR_ARGUMENT, "another rule");
+  test_ok(choir_trainer_resume(trainer, path)); /* it has version 1 */
+  assert_string_equal(choir_notices(), "");
+  choir_model *later = model_after_step("dated", tokens, &other);
+  test_fails(choir_trainer_resume(other, path), CHOIR_ERROR_ARGUMENT, "another rule");
+  choir_trainer_free(other);
+  choir_model_free(later);
   test_ok(choir_model_load(path, NULL, &loaded, NULL));
   assert_non_null(strstr(choir_notices(), "of version 1, and that of the program is 2"));
   choir_model_free(loaded);
@@ -85,4 +91,56 @@ static void another_version(void **state) {
   assert_int_equal(system(removal), 0);
 }
 
-TEST_MAIN(NULL, NULL, observe_ends_its_step, another_version)
+static uint64_t outcome_of(choir_trainer *trainer, choir_model *model, const int32_t *tokens) {
+  choir_trainer_result r;
+  for (int s = 0; s < 3; s++) test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+  return XXH64(model->weights.base, model->weights.size, 0);
+}
+
+/* A router that is defined anew under its name, in any way, leaves a model that lives as it is; configs of before give
+ * later models the new one, with what was set. */
+static void defined_anew(void **state) {
+  int32_t tokens[MODEL_B * MODEL_T];
+  choir_trainer *trainer, *second;
+  choir_plugin_router first = own_top2;
+  first.name = "moved", first.version = "1";
+  first.options[0] = (choir_plugin_option){.name = "share", .value = 0.5, .high = 1};
+  first.options[1] = (choir_plugin_option){.name = "tilt", .value = 1};
+  test_ok(choir_router_register(&first));
+  choir_model *model = model_after_step("moved", tokens, &trainer);
+  uint64_t undisturbed = outcome_of(trainer, model, tokens);
+  choir_trainer_free(trainer);
+  choir_model_free(model);
+  for (int way = 0; way < 4; way++) {
+    test_ok(choir_router_register(&first));
+    model = model_after_step("moved", tokens, &trainer);
+    choir_config before = model->config, after;
+    test_set(&before, "router.share=0.25");
+    choir_plugin_router anew = first;
+    anew.version = "2";
+    anew.options[0] = first.options[1], anew.options[1] = first.options[0];
+    anew.choices = way == 0 ? MODEL_E : 2;
+    if (way == 1) anew = own_bias, anew.name = "moved", anew.options[1] = first.options[0];
+    if (way == 2) anew.loss = balance_two, anew.aux_loss_weight = 1;
+    if (way == 3) anew.looks = CHOIR_LOOKS_AROUND, anew.choices = 0, anew.capacity_factor = 2, anew.aux_loss_weight = 0;
+    test_ok(choir_router_register(&anew));
+    assert_true(outcome_of(trainer, model, tokens) == undisturbed);
+    assert_string_equal(ch_plugin_of(model->config.model.router.kind)->given.version, "1");
+    choir_trainer_free(trainer);
+    choir_model_free(model);
+    if (way == 0 || way == 2) {
+      model = model_fresh(&before);
+      after = *choir_model_config(model);
+      assert_ptr_equal(after.model.router.kind, ch_router_find("moved"));
+      assert_true(after.model.router.own[0] == 1 && after.model.router.own[1] == 0.25);
+      assert_true(after.model.router.aux_loss_weight == anew.aux_loss_weight);
+      test_ok(choir_trainer_create(model, NULL, &second));
+      choir_trainer_result r;
+      test_ok(choir_trainer_step(second, tokens, NULL, &r));
+      choir_trainer_free(second);
+      choir_model_free(model);
+    }
+  }
+}
+
+TEST_MAIN(NULL, NULL, observe_ends_its_step, another_version, defined_anew)
