@@ -26,8 +26,8 @@ NAV = {
                "studies", "adding-a-router", "conformance"],
     "Reference": ["commands", "python", "python-reference", "embedding", "c-reference", "routers", "formats", "vectors",
                   "ops", "pages"],
-    "Explanation": ["layer", "diffusion", "causality", "assignment", "departures", "design"],
-    "Evidence": ["results", "claims", "images", "performance", "testing"],
+    "Explanation": ["layer", "diffusion", "causality", "assignment", "design"],
+    "Evidence": ["performance", "testing"],
     "Project": ["contributing", "security", "changelog"],
 }  # fmt: skip
 ROOT_PAGES = {"README.md": "index", "CONTRIBUTING.md": "contributing", "SECURITY.md": "security",
@@ -52,7 +52,7 @@ def placed(path):
     """The page that a file of the tree becomes, or None."""
     if path in ROOT_PAGES:
         return ROOT_PAGES[path] + ".md"
-    inside = re.fullmatch(r"docs/([^/]+\.md|[^/]+\.png|results/[^/]+\.svg)", path)
+    inside = re.fullmatch(r"docs/([^/]+\.md|[^/]+\.png)", path)
     return inside[1] if inside else None
 
 

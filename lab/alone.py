@@ -189,8 +189,8 @@ def table():
 
 
 def page(given):
-    sys.path.insert(0, str(LAB.parent / "python"))
-    from choir.study.page import put
+    sys.path[:0] = [str(LAB), str(LAB.parent / "python")]
+    from pages import put
 
     return put(given, "\n".join(table()) + "\n", of="lab/alone")
 

@@ -7,7 +7,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-pages="README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs/*.md"
+pages="README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs/*.md lab/README.md lab/docs/*.md"
 
 # Tables have one line a row. Characters count, not bytes.
 for page in $pages; do

@@ -15,9 +15,9 @@ import numpy as np
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS, PLAN, PAGE = HERE / "results.jsonl", json.loads((HERE / "plan.json").read_text()), ROOT / "docs/causality.md"
-sys.path.insert(0, str(ROOT / "python"))
+sys.path[:0] = [str(HERE.parent), str(ROOT / "python")]
 from choir.study import statistics  # noqa: E402
-from choir.study.page import put  # noqa: E402
+from pages import put  # noqa: E402
 
 POOL, LARGE = 16, 128  # sequences of a batch: as trained, and eight times as many
 HEADER = 128  # bytes of a shard's header

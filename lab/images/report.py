@@ -1,5 +1,5 @@
-"""report.py [--weights FILE --data DIR]: the numbers of docs/images.md and its figure docs/results/images.svg, from the
-stored runs. With weights of a mixture (EMA, as run.py and examples/images.py have them) also the pictures docs/images-*.png.
+"""report.py [--weights FILE --data DIR]: the numbers of lab/docs/images.md and its figure lab/docs/results/images.svg, from the
+stored runs. With weights of a mixture (EMA, as run.py and examples/images.py have them) also the pictures lab/docs/images-*.png.
 """
 
 import argparse
@@ -10,12 +10,12 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "python")]
-from choir.study.page import put  # noqa: E402
+sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "python")]
+from pages import put  # noqa: E402
 from choir.study.statistics import contrast, holm, of_values  # noqa: E402
 from plan import BINS, PLAN, final, given, key_of, rates_of, runs_of, stored  # noqa: E402
 
-PAGE, FIGURE = ROOT / "docs/images.md", ROOT / "docs/results/images.svg"
+PAGE, FIGURE = ROOT / "lab/docs/images.md", ROOT / "lab/docs/results/images.svg"
 BASE = "ec-batch"
 
 
@@ -231,9 +231,9 @@ def pictures(weights, data):
     model.load_state_dict(torch.load(weights))
     model.eval()
     drawn = images.sample(model, torch.arange(images.CLASSES).repeat(3))
-    (ROOT / "docs/images-samples.png").write_bytes(images.png(images.sheet(images.colours(drawn), 3)))
+    (ROOT / "lab/docs/images-samples.png").write_bytes(images.png(images.sheet(images.colours(drawn), 3)))
     looked = images.where_experts_look(model, *images.load(images.fetch(data), "t10k"))
-    (ROOT / "docs/images-experts.png").write_bytes(images.png(looked))
+    (ROOT / "lab/docs/images-experts.png").write_bytes(images.png(looked))
 
 
 def main():

@@ -1,11 +1,11 @@
 #!/bin/sh
-# run.sh SOURCE BUILD [test_FILE] [--device cuda]: the tests of the Python package, or those of one file, by whichever Python
+# run.sh SOURCE BUILD [test_FILE|lab] [--device cuda]: the tests of the Python package, those of one file, or those of lab/, by whichever Python
 # has NumPy and cffi; those of choir.torch where it has PyTorch, too, on the device. CHOIR_PYTHON names another interpreter. What a release of PyTorch
 # lacks is not tested, and said: Debian 12's is 1.13, PyPI's has all.
 set -eu
-source=$1 build=$2 files='test_*'
+source=$1 build=$2 files='test_*' tests=$1/python/tests
 shift 2
-case ${1:-} in test_*) files=$1; shift ;; esac
+case ${1:-} in test_*) files=$1; shift ;; lab) tests=$source/lab/tests; shift ;; esac
 python=${CHOIR_PYTHON:-/usr/bin/python3}
 "$python" -c 'import cffi, numpy' 2>/dev/null || {
   echo "NOT TESTED: python3 with NumPy and cffi (Debian: python3-numpy, python3-cffi) is not installed"
@@ -17,4 +17,4 @@ export CHOIR_LIBRARY="$build/libchoir.so" CHOIR_PROGRAM="$build/choir" PYTHONPAT
 "$python" -c 'import scipy, statsmodels, matplotlib, jsonschema' 2>/dev/null || {
   echo "NOT TESTED: choir.study: python3-scipy, python3-statsmodels, python3-matplotlib or python3-jsonschema is not installed"
 }
-exec "$python" -m unittest discover -s "$source/python/tests" -p "$files.py"
+exec "$python" -m unittest discover -s "$tests" -p "$files.py"

@@ -1,4 +1,4 @@
-"""choir study: list, noise, run, status, report, claims, measure."""
+"""choir study: list, noise, run, status, report, measure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable
 
 from .. import Error, _files, plugin
-from . import Stopped, StudyError, foreign, noise, page, pools, program, recipe, report, terminal, tuned, turns
+from . import Stopped, StudyError, foreign, noise, pools, program, recipe, report, terminal, tuned, turns
 from .jobs import Jobs
 from .program import Runner
 from .study import Study, all_in
@@ -135,13 +135,6 @@ def _report(o: argparse.Namespace) -> int:
     return 0
 
 
-def _claims(o: argparse.Namespace) -> int:
-    for path, text in page.pages(pathlib.Path(o.tree)).items():
-        _files.save(path, text)
-        print(path)
-    return 0
-
-
 def _measure(o: argparse.Namespace) -> int:
     rows = pools.measure(pathlib.Path(o.run), pathlib.Path(o.data), o.sequences or 1024, o.threads)
     recipe.write(pathlib.Path(o.out), rows)
@@ -223,9 +216,6 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("dir", metavar="DIR")
     _plugins(again, "that the studies ran with")
     again.set_defaults(call=_report)
-    claims = verbs.add_parser("claims", help="write the pages of claims of a source tree anew, from its store of results")
-    claims.add_argument("tree", metavar="TREE", help="has lab/claims.json and lab/results")
-    claims.set_defaults(call=_claims)
     measure = verbs.add_parser("measure", help="the loss of a run by batch, in pools of several sizes and mixtures")
     measure.add_argument("run", metavar="RUN")
     measure.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")

@@ -64,20 +64,6 @@ def _svg(figure) -> str:
     return re.sub(r"(<svg[^>]*>)", r"\1" + _STYLE, text[text.index("<svg") :], count=1)
 
 
-def forest(rows: dict[str, statistics.Estimate]) -> str:
-    """Estimates with 95 % intervals, one below the other, about a line at 0."""
-    with plt.rc_context(_SETTINGS):
-        figure, axes = plt.subplots(figsize=(9, 0.8 + 0.26 * len(rows)), layout="constrained")
-        axes.axvline(0, color=_INK, linewidth=0.7)
-        for at, one in enumerate(rows.values()):
-            half = one.mean - one.interval()[0]
-            axes.errorbar(one.mean, at, xerr=half, color=_COLOURS[0], marker="o", markersize=4, capsize=2, linewidth=1.3)
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.invert_yaxis()
-        axes.set_xlabel("nats, 95 % interval over seeds; exploratory")
-        return _svg(figure)
-
-
 _BARS = "\n(mean over seeds; bars: its 95 % interval)"
 _TOKENS = "million tokens of training, cooled"
 

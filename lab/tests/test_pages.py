@@ -6,16 +6,18 @@ import json
 import pathlib
 import re
 import runpy
+import sys
 import tempfile
 import unittest
 
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "lab"))
 try:
-    from choir.study import StudyError, page, recipe
+    import pages as page
+    from choir.study import StudyError, recipe
     from choir.study.store import Store
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Pages(unittest.TestCase):
@@ -33,7 +35,7 @@ class Pages(unittest.TestCase):
                 print(f"\nNOT TESTED: {path.name}: Matplotlib {matplotlib.__version__} draws other bytes than Debian 12's")
                 continue
             self.assertTrue(path.exists() and path.read_text(encoding="utf-8") == text,
-                            f"{path} is not what the store gives: run 'choir study claims {ROOT}'")  # fmt: skip
+                            f"{path} is not what the store gives: run 'python3 lab/pages.py'")  # fmt: skip
 
     def test_what_thresholds_cost(self):
         """From the lines themselves, by another way than the page's."""
@@ -50,13 +52,13 @@ class Pages(unittest.TestCase):
         """Each "0.0038 (-0.0005 to 0.0081)" of a page is a row of all comparisons, or one with the other sign."""
         number = r"-?[0-9]+\.[0-9]{3,4}"
         pattern = re.compile(rf"({number}) \(({number}) to ({number})[);]")
-        table = csv.DictReader(io.StringIO(self.made[ROOT / "docs" / "results" / "comparisons.csv"]))
+        table = csv.DictReader(io.StringIO(self.made[ROOT / "lab" / "docs" / "results" / "comparisons.csv"]))
         known = {(row["mean"], row["low"], row["high"]) for row in table}
         minus = lambda text: text[1:] if text[0] == "-" else "-" + text  # noqa: E731
-        for name in ("results", "diffusion", "moe", "routers"):
-            text = " ".join((ROOT / "docs" / f"{name}.md").read_text().split())
+        for name in ("lab/docs/results", "docs/diffusion", "docs/moe", "docs/routers"):
+            text = " ".join((ROOT / f"{name}.md").read_text().split())
             for mean, low, high in pattern.findall(text):
-                told = f"docs/{name}.md: {mean} ({low} to {high}) is no row of docs/results/comparisons.csv"
+                told = f"{name}.md: {mean} ({low} to {high}) is no row of lab/docs/results/comparisons.csv"
                 self.assertTrue({(mean, low, high), (minus(mean), minus(high), minus(low))} & known, told)
 
     def test_tables_of_runs_that_are_no_study(self):
@@ -102,11 +104,11 @@ class Pages(unittest.TestCase):
             found({**few, "arms": ["EC"]})
 
     def test_marks(self):
-        for of in ("choir study claims", "lab/other"):
+        for of in ("lab/pages", "lab/other"):
             marked = f"a\n<!-- {of}: begin -->\nold\n<!-- {of}: end -->\nb\n"
             self.assertEqual(page.put(marked, "new\n", of=of), marked.replace("old", "new"))
-        marked = marked.replace("lab/other", "choir study claims")
-        named = marked.replace("claims: begin", "claims: x, begin") + marked
+        marked = marked.replace("lab/other", "lab/pages")
+        named = marked.replace("pages: begin", "pages: x, begin") + marked
         self.assertEqual(page.put(named, "new\n", "x"), named.replace("old", "new", 1))
         with self.assertRaisesRegex(StudyError, "each once"):
             page.put("a", "new\n")

@@ -1,5 +1,6 @@
-"""The page of claims, from the store of results alone: at most ten primary claims, whose budget, rates, seeds and margin
-were written before their runs and whose p is corrected over them; of everything else estimates with intervals."""
+"""pages.py: writes the tables of lab/docs and of docs/causality.md anew, from the store of results (lab/results) alone: at
+most ten pre-registered claims, whose budget, learning rates, seeds and margin were written before their runs and whose p is
+corrected over them; of everything else estimates with intervals."""
 
 from __future__ import annotations
 
@@ -9,18 +10,21 @@ import dataclasses
 import io
 import math
 import pathlib
+import sys
 import textwrap
 from typing import Any
 
 import numpy as np
 
-from .. import _files
-from . import StudyError, recipe as recipes
-from . import figures, report, settings, tuned
-from .claims import Claims, Finding, correct, label
-from .recipe import check, read
-from .store import Store
-from .study import Study
+LAB = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(LAB.parent / "python"))
+from choir import _files  # noqa: E402
+from choir.study import StudyError, figures, recipe as recipes, report, settings, tuned  # noqa: E402
+from choir.study.claims import Claims, Finding, correct, label  # noqa: E402
+from choir.study.recipe import check, read  # noqa: E402
+from choir.study.statistics import Estimate  # noqa: E402
+from choir.study.store import Store  # noqa: E402
+from choir.study.study import Study  # noqa: E402
 
 PRIMARY = 10  # claims at most
 
@@ -63,7 +67,7 @@ def _study(plan: dict[str, Any], row: dict[str, Any], store: Store) -> Study:
 def load(path: pathlib.Path, store: Store) -> tuple[dict[str, Any], list[Group]]:
     """A plan (claims.schema.json) and its groups; p is corrected over all primary claims together."""
     plan = read(path)
-    check(path, plan, "claims.schema.json")
+    check(path, plan, str(LAB / "claims.schema.json"))
     groups = []
     for row in plan["groups"]:
         study = _study(plan, row, store)
@@ -117,7 +121,7 @@ def answers(plan: dict[str, Any], groups: list[Group], store: Store) -> str:
     for one in plan["questions"]:
         numbers = [number(_found(groups, row)) for row in one.get("rows", [])]
         rows.append([one["question"], one["answer"].format(*numbers, **facts)])
-    return report.markdown(["question", "answer"], rows).replace("--:", "---").replace("](docs/", "](")
+    return report.markdown(["question", "answer"], rows).replace("--:", "---").replace("](docs/", "](../../docs/")
 
 
 def primary_rows(groups: list[Group]) -> str:
@@ -133,14 +137,28 @@ def primary_rows(groups: list[Group]) -> str:
 
 
 def claims_page(root: pathlib.Path, plan: dict[str, Any], groups: list[Group], store: Store) -> str:
-    """docs/claims.md: the written page, with its two tables made anew."""
-    text = _files.read_text(root / "docs" / "claims.md")
+    """lab/docs/claims.md: the written page, with its two tables made anew."""
+    text = _files.read_text(root / "lab" / "docs" / "claims.md")
     regimes = "".join(
         f"{group.title}: {group.study.scale['name']}, {_budgets(group.study)} M tokens; learning rates {_tried(group.study)}.\n"
         for group in groups if group.primary
     )  # fmt: skip
     text = put(text, primary_rows(groups) + "\n" + textwrap.fill(regimes, 120) + "\n", "primary")
     return put(text, answers(plan, groups, store), "questions")
+
+
+def _drawn(rows: dict[str, Estimate]) -> str:
+    """Estimates with 95 % intervals, one below the other, about a line at 0."""
+    with figures.plt.rc_context(figures._SETTINGS):
+        figure, axes = figures.plt.subplots(figsize=(9, 0.8 + 0.26 * len(rows)), layout="constrained")
+        axes.axvline(0, color=figures._INK, linewidth=0.7)
+        for at, one in enumerate(rows.values()):
+            half = one.mean - one.interval()[0]
+            axes.errorbar(one.mean, at, xerr=half, color=figures._COLOURS[0], marker="o", markersize=4, capsize=2, linewidth=1.3)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.invert_yaxis()
+        axes.set_xlabel("nats, 95 % interval over seeds; exploratory")
+        return figures._svg(figure)
 
 
 def forest(plan: dict[str, Any], groups: list[Group]) -> str:
@@ -153,7 +171,7 @@ def forest(plan: dict[str, Any], groups: list[Group]) -> str:
                 tokens = group.study.steps[-1] * group.study.step_tokens(group.study.arms[0].name) / 1e6
                 at = f"{group.study.scale['name']}, {tokens:.3g} M at {_taken(group.study, f, ' and ')}"
                 rows[f"{label(f.claim)}; {at}"] = f.estimate.negated() if row[2:] else f.estimate  # as all comparisons have it
-    return figures.forest(rows)
+    return _drawn(rows)
 
 
 def _csv(rows: list[list[str]]) -> str:
@@ -163,7 +181,7 @@ def _csv(rows: list[list[str]]) -> str:
 
 
 def comparisons(groups: list[Group]) -> str:
-    """docs/results/comparisons.csv: every estimate, without a verdict."""
+    """lab/docs/results/comparisons.csv: every estimate, without a verdict."""
     setting = ["comparison", "scale", "M tokens", "rates tried", "rates taken", "measure"]
     rows = [[*setting, "what", "mean", "low", "high", "unit", "seeds"]]
     for group in groups:
@@ -204,11 +222,11 @@ def gaps_line(store: Store) -> str:
 
 
 def gaps_file(store: Store) -> str:
-    """docs/results/thresholds.csv: the same by setting."""
+    """lab/docs/results/thresholds.csv: the same by setting."""
     return _csv([["experts a token", "M tokens", "runs", "causal minus batch", "least", "most"], *gaps(store)[3]])
 
 
-def put(text: str, rows: str, name: str = "", of: str = "choir study claims") -> str:
+def put(text: str, rows: str, name: str = "", of: str = "lab/pages") -> str:
     """A page with other rows between its two marks, which say `of` what they are; a page with several tables names them."""
     begin, end = f"<!-- {of}: {name and name + ', '}begin -->", f"<!-- {of}: end -->"
     try:
@@ -221,12 +239,18 @@ def put(text: str, rows: str, name: str = "", of: str = "choir study claims") ->
 
 def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
     """By path, what the pages of a source tree should be."""
-    store, docs = Store(root / "lab" / "results"), root / "docs"
+    store, docs, causality = Store(root / "lab" / "results"), root / "lab" / "docs", root / "docs" / "causality.md"
     plan, groups = load(root / "lab" / "claims.json", store)
     return {
         docs / "claims.md": claims_page(root, plan, groups, store),
         docs / "results" / "comparisons.csv": comparisons(groups),
         docs / "results" / "thresholds.csv": gaps_file(store),
         docs / "results" / "forest.svg": forest(plan, groups),
-        docs / "causality.md": put(_files.read_text(docs / "causality.md"), gaps_line(store)),
+        causality: put(_files.read_text(causality), gaps_line(store)),
     }
+
+
+if __name__ == "__main__":
+    for path, text in pages(LAB.parent).items():
+        _files.save(path, text)
+        print(path)
