@@ -93,7 +93,7 @@ setTimeout(() => {
     const told = (label) => parseFloat([...document.querySelectorAll("#layerfigures div")].find((card) => card.textContent.includes(label))?.textContent);
     const none = [...tokens].filter((_, t) => !count(t)).length / tokens.length;
     if (!(Math.abs(told("experts a token") - all) < 0.01)) found.push(`the tile says ${told("experts a token")} experts a token, the text ${all}`);
-    if (!(Math.abs(told("tokens without any") - 100 * none) < 0.06)) found.push(`the tile says ${told("tokens without any")} % without any, the text ${none}`);
+    if (!(Math.abs(told("tokens without an expert") - 100 * none) < 0.06)) found.push(`the tile says ${told("tokens without an expert")} % without any, the text ${none}`);
     for (const card of document.querySelectorAll(".expert")) if (card.querySelector(".best") && !card.querySelector(".words").textContent) found.push("an expert without words");
     const tabs = document.querySelectorAll("[role=tab]");
     tabs[0].focus();

@@ -69,8 +69,8 @@ static void lists_of_any_length(void **state) {
 /* Loads that serving would see stand beside those of a batch; an evaluation without them shows none. */
 static void loads_as_in_serving(void **state) {
   DRAWN(STEP(1, 1, 1) LOADS ",\"threshold\":{\"loss\":2,\"layers\":[{\"layer\":3,\"load\":[7,1]}]}}\n", "",
-        "Routing, at the last evaluation", "Routing as in serving", "5 tokens each", "expert 0: 7</title>");
-  DRAWN(STEP(1, 1, 1) LOADS "}\n", "", "5 tokens each", "!Routing as in serving");
+        "Routing, at the last evaluation", "Causal routing", "5 tokens each", "expert 0: 7</title>");
+  DRAWN(STEP(1, 1, 1) LOADS "}\n", "", "5 tokens each", "!Causal routing");
 }
 
 /* The curve answers to the pointer, and to keys, with the step, its losses and the learning rate. */
@@ -128,9 +128,9 @@ static void steps_taken_twice(void **state) {
 /* What the model wrote at each step, once, as text; of many evaluations some, the last one among them. */
 static void samples_by_step(void **state) {
   DRAWN(STEP(1, 1, 1), SAMPLE(1, "<i>.") SAMPLE(2, " x") SAMPLE(2, " runs.") "{\"event\":\"sample\",\"step\":3}\n",
-        "What it writes", "step 1</dt><dd><b> A dog</b>&lt;i&gt;.</dd>", "<b> A dog</b> runs.</dd></dl>", "!<i>",
+        "Generated text", "step 1</dt><dd><b> A dog</b>&lt;i&gt;.</dd>", "<b> A dog</b> runs.</dd></dl>", "!<i>",
         "! x<");
-  DRAWN(STEP(1, 1, 1), "", "!What it writes");
+  DRAWN(STEP(1, 1, 1), "", "!Generated text");
   json_t *twice = report_of(STEP(1, 1, 1), SAMPLE(1, "a") SAMPLE(3, "b") SAMPLE(2, "c"));
   assert_int_equal(json_array_size(json_object_get(twice, "samples")), 2);
   json_decref(twice);

@@ -17,8 +17,8 @@ function fifths(loss) {
 function difficulty() {
   if (N < 11) return $("difficulty").replaceChildren();
   const row = (name, loss) => [name, ...fifths(loss).map((n) => fixed(n, 2))];
-  $("difficulty").replaceChildren(figure("Experts by difficulty", "mean experts a token, over fifths of the text's tokens",
-    table(["", "#lowest", "#", "#", "#", "#highest"], [row("by the token's own loss", (t) => losses[t]), row("by the next token's loss", (t) => losses[t + 1])])));
+  $("difficulty").replaceChildren(figure("Experts by difficulty", "mean experts per token, for each fifth of the text's tokens",
+    table(["", "#lowest", "#", "#", "#", "#highest"], [row("by the loss of the token", (t) => losses[t]), row("by the loss of the next token", (t) => losses[t + 1])])));
 }
 function load() {
   const figures = shownLayers().map((l) => {
@@ -28,7 +28,7 @@ function load() {
         onclick: () => choose(l, expert) }, el("span", {}, "" + expert),
         el("span", { class: "track" }, el("b", { style: `width:${((100 * held) / most).toFixed(1)}%` }), el("u", { style: `left:${((100 * layer.target) / most).toFixed(1)}%` })),
         el("span", {}, number(held))));
-    return figure(layerName(l) + ": load of each expert", "tokens; the line is its share. Choose one to see its tokens.",
+    return figure(layerName(l) + ": load of each expert", "tokens; the line marks an even share. Click an expert to see its tokens.",
       el("div", { class: "loads", style: `grid-template-rows:repeat(${Math.ceil(E / 2)},auto)` }, ...rows));
   });
   $("load").replaceChildren(...figures);
@@ -39,12 +39,12 @@ function layerFigures() {
   const none = spans.filter((_, t) => !count(t)).length / N;
   const shown = shownLayers().map((l) => layers[l]), mean = (f) => shown.reduce((sum, layer) => sum + f(layer), 0) / shown.length;
   const known = (key) => shown.every((layer) => layer[key] !== null);
-  const cards = [card("experts a token" + all, fixed(shown.length * mean((s) => s.experts_per_token), 2)), card("tokens without any" + all, percent(none)),
-    card("gate mass a token" + all, fixed(shown.length * mean((s) => s.gate_mass), 3), "Mean over tokens of the sum of their gates: how much of the experts' outputs reaches a token."),
-    card("choices dropped" + means, percent(mean((s) => s.dropped_share)))];
+  const cards = [card("experts a token" + all, fixed(shown.length * mean((s) => s.experts_per_token), 2)), card("tokens without an expert" + all, percent(none)),
+    card("sum of gates per token" + all, fixed(shown.length * mean((s) => s.gate_mass), 3), "Mean over tokens of the sum of their gates: the weight of the experts' outputs in the layer's output."),
+    card("dropped choices" + means, percent(mean((s) => s.dropped_share)))];
   const entropy = (label, key, about) => cards.push(card(label + means, layers[0].most_entropy > 0 ? percent(mean((s) => s[key]) / layers[0].most_entropy, 0) : null, about));
-  if (known("token_entropy")) entropy("of the highest entropy of a token's scores", "token_entropy", "100 %: the router cannot tell the experts apart; 0 %: each token has one expert that it clearly prefers.");
-  entropy("of the highest entropy of loads", "load_entropy", "100 %: all experts hold as many tokens.");
+  if (known("token_entropy")) entropy("of the highest entropy of a token's scores", "token_entropy", "100 %: the scores of all experts are equal; 0 %: each token has one expert with all of the score.");
+  entropy("of the highest entropy of loads", "load_entropy", "100 %: all experts have the same load.");
   if (known("drift")) cards.push(card("drift of cut-offs" + means, percent(mean((s) => s.drift)), "How far this text's cut-offs are from those that training kept, in parts of these. Where it is large, routing by thresholds gives experts far more or far fewer tokens than in training."));
   $("layerfigures").replaceChildren(...cards);
 }
@@ -75,7 +75,7 @@ function best(l, expert, most) {
     if (known.has(text[t])) continue;
     known.add(text[t]);
     const [before, middle, after] = context(t);
-    found.push(el("li", {}, el("button", { type: "button", title: "show it in the text", onclick: () => { focusToken(t); openTip(t, true); } }, el("span", {}, gate.toFixed(3)),
+    found.push(el("li", {}, el("button", { type: "button", title: "show in the text", onclick: () => { focusToken(t); openTip(t, true); } }, el("span", {}, gate.toFixed(3)),
       el("span", {}, "…" + before, el("mark", {}, middle), after))));
     if (found.length === most) break;
   }
@@ -92,12 +92,12 @@ function expertCard(l, expert) {
     layer.over_capacity[expert] ? number(layer.over_capacity[expert]) + " over capacity" : null,
     layer.cutoff[expert] !== null ? "cut-off " + fixed(layer.cutoff[expert], 4) + (layer.threshold[expert] !== null ? " (kept " + fixed(layer.threshold[expert], 4) + ")" : "")
       : layer.threshold[expert] !== null ? "threshold " + fixed(layer.threshold[expert], 4) : null,
-    near >= 0 ? "shares most with expert " + near + " (" + percent(layer.overlap[expert][near], 0) + ")" : null];
+    near >= 0 ? "largest overlap: expert " + near + " (" + percent(layer.overlap[expert][near], 0) + ")" : null];
   return el("article", { class: "expert" + (isChosen(l, expert) ? " on" : ""), "aria-label": layerName(l) + ", expert " + expert },
     el("header", {}, el("button", { type: "button", "aria-pressed": "" + isChosen(l, expert), title: "show its tokens in the text", onclick: () => choose(l, expert) }, "Expert " + expert), el("small", {}, number(held) + " tokens")),
     held ? el("p", { class: "words" }, inWords(l, expert)) : null, el("div", { class: "facts" }, facts.filter(Boolean).join(" · ")),
     ...(held ? [el("h4", {}, "Best"), el("ul", { class: "best" }, ...best(l, expert, 5)), el("h4", {}, "Typical"), chips(layer.typical[expert], (f) => "×" + f.lift.toFixed(1)),
-      el("h4", {}, "Frequent"), chips(layer.frequent[expert], (f) => number(f.held))] : [el("p", {}, "It took no token of this text.")]));
+      el("h4", {}, "Frequent"), chips(layer.frequent[expert], (f) => number(f.held))] : [el("p", {}, "No token of this text.")]));
 }
 function experts() {
   const nodes = [];

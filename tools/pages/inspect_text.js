@@ -80,7 +80,7 @@ const shade = (n) => (n === 0 ? 0 : 1 + ends.findIndex((end) => n <= end * (stat
 /* ---- header ---- */
 function header() {
   const name = (inspection.text || "a text").split("/").pop();
-  $("title").textContent = (inspection.model || "model") + ": how its experts read " + name;
+  $("title").textContent = (inspection.model || "model") + ": experts of each token of " + name;
   $("subtitle").textContent = [
     inspection.checkpoint, "router " + inspection.router, inspection.router.includes("choice") || inspection.router.includes("topk") ? "capacity factor " + inspection.capacity_factor : null,
     "routing “" + inspection.routing + "”", E + (E === 1 ? " expert" : " experts") + " in each of " + layers.length + (layers.length === 1 ? " MoE layer" : " MoE layers"),
@@ -88,15 +88,15 @@ function header() {
   ].filter(Boolean).join(" · ");
   $("figures").replaceChildren(...[
     card("tokens shown", number(N)), card("loss, nats a token" + (inspection.threshold_loss === undefined ? "" : ", by " + inspection.routing), fixed(inspection.loss, 4)),
-    card("the same by thresholds", inspection.threshold_loss === undefined ? null : fixed(inspection.threshold_loss, 4), "Every token routed without a look at any other, as when the model writes: experts take the tokens that reach the mean cut-offs of training."),
+    card("the same, with threshold routing", inspection.threshold_loss === undefined ? null : fixed(inspection.threshold_loss, 4), "Routing of each token depends on no other token, as in generation: experts process the tokens whose scores reach the mean cut-offs of training."),
     card("perplexity", fixed(inspection.perplexity, 1)),
-    card("bits per byte", fixed(inspection.bits_per_byte, 3)), card("loss of unigrams", fixed(inspection.unigram_loss, 4))].filter(Boolean));
+    card("bits per byte", fixed(inspection.bits_per_byte, 3)), card("unigram baseline", fixed(inspection.unigram_loss, 4))].filter(Boolean));
   $("notes").replaceChildren();
   const note = (message) => $("notes").append(el("p", { class: "note" }, message));
-  if (inspection.cut) note("The text goes on: this page has its first " + number(N) + " tokens, and every figure is about these.");
+  if (inspection.cut) note("The text is longer: this page has its first " + number(N) + " tokens, and all figures are for these.");
   if (inspection.looks_across_tokens)
-    note("With this routing experts choose among all tokens of a batch, later ones too: the loss is not that of writing the text token by token.");
-  $("version").textContent = "choir " + data.version + ". A thin bar in the text begins a sequence of " + T + " tokens, a double one a batch that is routed together.";
+    note("With this routing, experts rank all tokens of a batch, including later ones: the loss is not the causal loss of generation.");
+  $("version").textContent = "choir " + data.version + ". A thin bar in the text begins a sequence of " + T + " tokens, a double bar the start of a batch.";
 }
 
 /* ---- the text ---- */
@@ -165,12 +165,12 @@ function paint() {
   const legend = [];
   if (chosen) {
     for (const a of [0.25, 0.45, 0.65, 0.85]) legend.push(el("i", { class: "hot", style: "--a:" + a }));
-    legend.push(el("span", {}, "gate of the chosen expert, from 0 to " + most.toFixed(3)), el("span", {}, "unshaded: it did not take the token"));
+    legend.push(el("span", {}, "gate of the chosen expert, from 0 to " + most.toFixed(3)), el("span", {}, "unshaded: not a token of this expert"));
   } else if (state.loss) {
     for (const a of [0.05, 0.25, 0.45, 0.65, 0.85]) legend.push(el("i", { class: "hot", style: "--a:" + a }));
     legend.push(el("span", {}, "loss of the token under routing “" + inspection.routing + "”, from 0 to " + worst + " nats and more"));
   } else {
-    legend.push(el("span", {}, state.layer < 0 && layers.length > 1 ? "experts that took the token, all layers together:" : "experts that took the token:"));
+    legend.push(el("span", {}, state.layer < 0 && layers.length > 1 ? "experts that took the token, all layers together:" : "experts of the token:"));
     const scale = state.layer < 0 ? layers.length : 1;
     let begin = 1;
     legend.push(el("span", {}, el("i", { class: "c0" }), "none"));

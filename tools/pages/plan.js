@@ -25,7 +25,7 @@ function all() {
   return [el("h2", {}, "Layouts: replicas x experts x hidden shards"),
     table(["layout", "#ms a step", "#overlapped", "#tokens/s", "#of peak", "#10⁹ tokens, " + plan.currency, ...plan.levels.map((level) => "#GiB on " + level), "longest part"],
       possible.map((l) => [layoutName(l), ms(l.seconds), ms(l.seconds_overlapped), number(Math.round(l.tokens_per_second)), percent(l.share), sensible(l.cost_per_billion_tokens), ...levels(l, GiB, 1), l.bound])),
-    el("p", {}, "* is taken unless told otherwise. Bytes are those that all ranks together send in a step."), el("h2", {}, "Memory of a rank, " + room[1]),
+    el("p", {}, "* is the default. Bytes are sent by all ranks together in a step."), el("h2", {}, "Memory of a rank, " + room[1]),
     table(["layout", "#all", ...Object.keys(possible[0].memory).map((purpose) => "#" + purpose)],
       possible.map((l) => [layoutName(l), sensible(l.bytes / room[0]), ...Object.values(l.memory).map((bytes) => (bytes ? sensible(bytes / room[0]) : "0"))]))];
 }

@@ -11,18 +11,18 @@ for (const run of runs) if (measure(run) && !alone) run.name += ` (${measure(run
 /* [name, title, unit, from zero, each point is marked] */
 const CURVES = [
   ["loss", "Loss in training", "nats a token"],
-  ["heldout", "Held-out loss", "by the router's own routing", false, true],
-  ["causal", "Held-out loss, causal", alone ? "by thresholds" : "by thresholds, or where a router looks at no other token by its own routing", false, true],
+  ["heldout", "Held-out loss", "with the router's own routing", false, true],
+  ["causal", "Held-out loss, causal", alone ? "with threshold routing" : "with threshold routing; with its own routing if the router depends on no other token", false, true],
   ["bits_per_byte", "Bits per byte", "held out", false, true],
   ["gradient_norm", "Gradient norm", "before clipping", true],
   ["rate", "Learning rate", "", true],
   ["aux_loss", "Auxiliary loss", "weighted, of the router", true],
   ["z_loss", "z-loss", "weighted, of the router's logits", true],
-  ["dropped", "Dropped", "share of choices that found their expert full", true],
-  ["unrouted", "Unrouted", "share of tokens that no expert took: only the rest of the model works on them", true],
+  ["dropped", "Dropped", "share of choices whose expert was full", true],
+  ["unrouted", "Unrouted", "share of tokens without an expert: the layer leaves them unchanged", true],
   ["imbalance", "Imbalance", "largest load of an expert over the mean, worst layer", true],
   ["speed", "Speed", "tokens a second", true],
-  ["peak_share", "Use of the machine", "model FLOPs, % of measured peak", true],
+  ["peak_share", "Utilization", "model FLOPs, % of measured peak", true],
 ];
 const last = (run, name) => run.curves[name]?.last, median = (run, name) => run.curves[name]?.median;
 /* Where a router does not look across tokens its own loss is the causal one. */
@@ -51,17 +51,17 @@ function curves(only) {
 
 /* ---- one run ---- */
 function lossChart(run) {
-  const series = [["loss", "training"], ["heldout", "held out"], ["causal", measure(run) ? "held out, by thresholds" : "held out, causal"]].flatMap(([name, label]) =>
+  const series = [["loss", "training"], ["heldout", "held out"], ["causal", measure(run) ? "held out, threshold routing" : "held out, causal"]].flatMap(([name, label]) =>
     run.curves[name] ? [{ label, curve: run.curves[name], points: name !== "loss", dash: name === "causal" }] : []);
   if (known(run.eval.unigram_loss)) series.push({ label: "unigrams", level: run.eval.unigram_loss });
   const told = run.curves.rate ? [{ label: "learning rate", curve: run.curves.rate }] : [];
-  return chart({ title: measure(run) ? `Loss: ${measure(run)}` : "Loss", unit: "nats a token, over steps", series, told, late: true });
+  return chart({ title: measure(run) ? `Loss: ${measure(run)}` : "Loss", unit: "nats per token, over steps", series, told, late: true });
 }
 function figures(run) {
   const loss = measure(run) || "loss";
-  return cards(card("held-out perplexity", places(run.eval.perplexity, 2)), card("perplexity of unigrams", places(Math.exp(run.eval.unigram_loss), 1)),
+  return cards(card("held-out perplexity", places(run.eval.perplexity, 2)), card("perplexity of the unigram baseline", places(Math.exp(run.eval.unigram_loss), 1)),
     card("bits per byte, held out", places(last(run, "bits_per_byte"), 3)), card(`held-out ${loss}, nats a token`, places(last(run, "heldout"), 4)),
-    card(measure(run) ? "the same by thresholds" : "the same, causal (by thresholds)", places(last(run, "causal"), 4)), card("steps", number(run.steps)), card("training tokens", large(run.tokens)),
+    card(measure(run) ? "the same, with threshold routing" : "the same, causal (threshold routing)", places(last(run, "causal"), 4)), card("steps", number(run.steps)), card("training tokens", large(run.tokens)),
     card("parameters", large(run.run.parameters)), card("active per token", large(run.run.active_parameters)),
     card("tokens a second (median)", large(median(run, "speed"))), card("of the machine's peak (median)", percent(median(run, "peak_share") / 100, 0)));
 }
@@ -76,7 +76,7 @@ function layerCharts(layer) {
   if (load.length && load.every((v) => v === load[0]) && !more)
     charts.push(figure(`Layer ${layer.layer}: load of each expert`, `${number(load[0])} tokens each: all experts are equally busy`, null));
   else if (load.length)
-    charts.push(bars({ title: `Layer ${layer.layer}: load of each expert`, unit: more ? "tokens held (pale: asked for); dashed: mean" : "tokens; dashed: mean",
+    charts.push(bars({ title: `Layer ${layer.layer}: load of each expert`, unit: more ? "tokens of each expert (pale: with dropped ones); dashed: mean" : "tokens; dashed: mean",
       of: "expert", values: load, behind: demand.slice(0, load.length), level: known(mean) ? Math.min(mean, 1e300) : 0 }));
   return charts;
 }
@@ -106,7 +106,7 @@ function circumstances(run) {
 function samples(run) {
   const told = run.samples.filter((s) => typeof s.prompt === "string" && typeof s.text === "string");
   if (!told.length) return [];
-  return [el("h2", {}, "What it writes"), el("p", {}, "After the same held-out words (bold) at each evaluation, routed as generation routes. One draw each: none was chosen."),
+  return [el("h2", {}, "Generated text"), el("p", {}, "Continues the same held-out words (bold) at each evaluation, with the routing of generation. One sample each, not selected."),
     el("dl", { class: "samples" }, ...told.flatMap((s) => [el("dt", {}, "step " + number(s.step)), el("dd", {}, el("b", {}, s.prompt.replace(/^\s*\n/, "")), s.text)]))];
 }
 /* The command that trains it again, as a reader can type it. */
@@ -117,13 +117,13 @@ function oneRun(run) {
   const across = measure(run)
     ? `Trained by masking: what stands above as held out is the ${measure(run)}, not the loss of a model that predicts the next token.`
     : run.eval.looks_across_tokens === true
-    ? "The router chooses among all tokens of a batch, later ones included. The held-out loss above is measured in the same way, and is not the loss of writing text token by token: that is the causal one, routed by thresholds."
+    ? "The router ranks all tokens of a batch, including later ones. The held-out loss above is measured with this routing and is not causal. The loss of generation is the causal one, with threshold routing."
     : "";
   return [el("h1", {}, word(config.model?.name) || "choir run"), el("p", {}, `${run.name}, choir ${data.version}${at}`),
-    circumstances(run) ? el("p", {}, circumstances(run)) : null, el("p", {}, "The same again: ", el("code", {}, again(run))), figures(run),
+    circumstances(run) ? el("p", {}, circumstances(run)) : null, el("p", {}, "Repeat this run with: ", el("code", {}, again(run))), figures(run),
     el("h2", {}, "Training"), el("div", { class: "charts" }, lossChart(run), ...curves((name) => !["loss", "heldout", "causal"].includes(name))),
-    ...samples(run), ...routing("Routing as in serving, at the last evaluation",
-      "The same sequences without a look at other tokens: by thresholds or, where tokens choose, with room for all.", run.eval.threshold?.layers),
+    ...samples(run), ...routing("Causal routing, at the last evaluation",
+      "The same sequences, with routing that depends on no other token: threshold routing or, where tokens choose, unlimited capacity.", run.eval.threshold?.layers),
     ...routing("Routing, at the last evaluation", across, run.eval.layers),
     el("h2", {}, "Config"), el("div", { class: "columns" }, ...Object.entries(config).map(([key, part]) => table(["field", "#value"], leaves(part, key))))];
 }
@@ -134,8 +134,8 @@ function results() {
   const plain = (shown) => (shown === null || shown === undefined ? null : +("" + shown).replace(/,/g, ""));
   const row = (label, value) => [label, ...runs.map(value), ...(runs.length === 2 ? [difference(...runs.map((run) => plain(value(run))))] : [])];
   return table(["", ...runs.map((run) => "#" + run.name), ...(runs.length === 2 ? ["#second less first"] : [])], [row("steps", (run) => number(run.steps)), row("training tokens", (run) => number(run.tokens)),
-    row("loss in training, last step", (run) => places(last(run, "loss"), 4)), row("step of the last evaluation", (run) => number(run.eval.step)),
-    row("held-out loss, nats a token, by the router's own routing", (run) => places(last(run, "heldout"), 4)),
+    row("training loss, last step", (run) => places(last(run, "loss"), 4)), row("step of the last evaluation", (run) => number(run.eval.step)),
+    row("held-out loss, nats per token, with the router's own routing", (run) => places(last(run, "heldout"), 4)),
     row("the same, causal", (run) => places(causal(run), 4)), row("bits per byte, held out", (run) => places(last(run, "bits_per_byte"), 4)),
     row("parameters", (run) => number(run.run.parameters)), row("active per token", (run) => number(run.run.active_parameters)),
     row("tokens a second, median", (run) => places(median(run, "speed"), 0))]);
@@ -165,8 +165,8 @@ function compared() {
 function severalRuns() {
   const equal = runs.every((run) => run.tokens === runs[0].tokens);
   return [el("h1", {}, runs.length + " runs"), el("p", {}, "choir " + data.version), el("h2", {}, "Results, at the end of each"), results(),
-    equal ? null : el("p", { class: "note" }, "These runs read different numbers of tokens: losses at their ends do not say which is better."), el("p", {}, "Where a router looks across tokens its held-out loss is not that of writing text; the causal one is. Losses compare only where data and tokenizer are the same."),
-    el("h2", {}, "What differs in their configs"), differences(), el("h2", {}, "Curves"), ...compared()];
+    equal ? null : el("p", { class: "note" }, "These runs read different numbers of tokens: their final losses do not tell which is better."), el("p", {}, "If a router depends on other tokens, its held-out loss is not causal: compare the causal losses. Losses can be compared only for the same data and tokenizer."),
+    el("h2", {}, "Differences of the configs"), differences(), el("h2", {}, "Curves"), ...compared()];
 }
 
 $("page").append(...(alone ? oneRun(runs[0]) : severalRuns()).filter((node) => node !== null));
