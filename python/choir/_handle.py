@@ -59,9 +59,15 @@ class Guard:
     def __init__(self):
         self.error = None
         self._kept = None
+        self._interrupts = 0
 
     def _interrupted(self, number, frame):
-        """Ctrl-C within a callback may come before its `try`: remembered, and raised when C has returned."""
+        """Ctrl-C within a callback may come before its `try`: remembered, and raised when C has returned. A second one is
+        raised where it comes, in a function that does not return."""
+        self._interrupts += 1
+        if self._interrupts > 1:
+            self._kept(number, frame)
+            return
         try:
             self._kept(number, frame)
         except BaseException as error:  # noqa: BLE001

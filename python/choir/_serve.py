@@ -32,7 +32,7 @@ def described(made) -> dict:
         "name": string(made.name),
         "summary": string(made.summary),
         "file": string(made.file),
-        "version": string(made.version),
+        "version": plugin.version_of(string(made.name)),  # of what was loaded here
         "observes": bool(made.observe),
         "loses": bool(made.loss),
         "options": [

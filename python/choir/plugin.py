@@ -7,7 +7,8 @@ import inspect
 import numbers
 import os
 import pathlib
-import runpy
+import sys
+import types
 from typing import Any, Callable, Collection, Mapping, Optional, Tuple, Union
 
 import numpy as np
@@ -50,6 +51,13 @@ def _shown(made: Any) -> str:
     return f"{made.dtype} of shape {made.shape}" if isinstance(made, np.ndarray) else type(made).__name__
 
 
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as second:  # noqa: BLE001 an exception of somebody's own may do anything
+        return f"(a message that cannot be made: {type(second).__name__})"
+
+
 def _where(error: BaseException, files: Collection[str]) -> str:
     """The exception in a line, with the last line of these files that it went through."""
     trace, place = error.__traceback__, ""
@@ -57,7 +65,7 @@ def _where(error: BaseException, files: Collection[str]) -> str:
         file = trace.tb_frame.f_code.co_filename
         place = f" ({pathlib.Path(file).name}, line {trace.tb_lineno})" if file in files else place
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {_message(error)}{place}"
 
 
 def _asked(function: Function) -> list[str]:
@@ -109,8 +117,9 @@ class Asked:
         return made
 
     def told(self, error: BaseException) -> bytes:
-        """What C says of an exception."""
-        return _where(error, self.files).encode()[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
+        """What C says of an exception, UTF-8: half of a pair of surrogates is shown by its number."""
+        told = _where(error, self.files).encode(errors="backslashreplace")[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
+        return told.replace(b"\0", b"\\0").decode(errors="ignore").encode()[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
 
 
 def _callbacks(asked: Asked) -> dict[str, Callable[..., int]]:
@@ -163,15 +172,26 @@ def _scores(call: Any) -> tuple[np.ndarray, np.ndarray]:
     return _array(call.scores, call.n * call.e, np.float32).reshape(call.n, call.e), _array(call.valid, call.n, np.bool_)
 
 
-def _check_signature(name: str, whose: str, function: Any, given: Collection[str], named: Collection[str]) -> None:
+def _check_signature(name: str, whose: str, function: Any, given: tuple[str, ...], named: Collection[str]) -> None:
     if not callable(function):
         raise ArgumentError(f"router '{name}': {whose} is {function!r}: must be a function")
     try:
-        inspect.signature(function).bind(*given, **dict.fromkeys(named))
-    except TypeError as error:
-        raise ArgumentError(f"router '{name}': {whose} must take ({', '.join((*given, *named))}): {error}") from None
+        signature = inspect.signature(function)
     except ValueError:
-        pass  # a function of C hides its parameters
+        return  # a function of C hides its parameters
+    names = list(signature.parameters)
+    wrong = [one for one in names if one in given and given[names.index(one) : names.index(one) + 1] != (one,)]
+    try:
+        signature.bind(*given, **dict.fromkeys(named))
+        if not wrong:
+            return
+        reason = f"{wrong[0]} is its parameter number {names.index(wrong[0]) + 1}"
+    except TypeError as error:
+        reason = str(error)
+    lacking = [one for one in given if one not in names] if set(names) & set(given) else []
+    if lacking:
+        reason = f"it lacks {', '.join(lacking)}; {' and '.join((', '.join(given[:-1]), given[-1]))} are given by place, in this order"
+    raise ArgumentError(f"router '{name}': {whose} must take ({', '.join((*given, *named))}): {reason}")
 
 
 def _check_functions(name: str, function: Any, options: Collection[str], observe: Any, loss: Any) -> None:
@@ -308,11 +328,48 @@ def version_of(router: str) -> Optional[str]:
     return native.string(lib.choir_router_version(native.text(router)))
 
 
+def trained_version(weights: Union[str, pathlib.Path]) -> Optional[str]:
+    """The version of a plug-in's router that model.safetensors of a checkpoint keeps."""
+    found = ffi.new("choir_tensors **")
+    native.check(lib.choir_tensors_load(native.text(weights), 0, found))
+    version = native.string(lib.choir_tensors_metadata(found[0], b"choir_router"))
+    lib.choir_tensors_free(found[0])
+    return version
+
+
+def _module(path: str) -> types.ModuleType:
+    """An empty module for a file. Its name, under which it stays in sys.modules, is its own."""
+    where = os.path.abspath(path)
+    made = types.ModuleType(f"choir_plugin_{hashlib.sha256(os.fsencode(where)).hexdigest()[:12]}")
+    made.__file__ = where
+    return made
+
+
+def _execute(path: str, module: types.ModuleType) -> None:
+    """Runs a file as a module, which may import what lies beside it: last, so that nothing there hides another module."""
+    with open(path, "rb") as file:
+        source = file.read()
+    folder, before = os.path.dirname(module.__file__ or ""), sys.modules.get(module.__name__)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[module.__name__]
+        if before:
+            sys.modules[module.__name__] = before
+        raise
+    with open(path, "rb") as file:
+        if file.read() != source:  # whose checksum the routers may have
+            raise FileError(f"plug-in {path}: changed while it was loaded: load it again")
+
+
 def _run(path: str) -> None:
     """Runs a file; what it raises is a choir.Error, of which another exception is the cause."""
     _loading.append(set())
     try:
-        runpy.run_path(path, run_name="choir_plugin")
+        _execute(path, _module(path))
         if not _loading[-1]:
             raise FormatError(
                 f"plug-in {path}: has no router: nothing in it stands under @choir.router(...), unless in a module that was "
@@ -321,7 +378,7 @@ def _run(path: str) -> None:
     except (Error, KeyboardInterrupt):
         raise
     except BaseException as error:  # sys.exit, too, which would end the caller
-        if isinstance(error, OSError) and error.filename == os.path.abspath(path):
+        if isinstance(error, OSError) and error.filename == path:
             raise native.file_error(f"plug-in {path}", error) from None
         raise FormatError(f"plug-in {path}: {_where(error, [path])}") from error
     finally:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
@@ -166,10 +167,17 @@ class Routing(unittest.TestCase):
             ("'wayward': loss is 3: must be a function", {"loss": 3}),
             ("'wayward': observe is 3: must be a function", {"observe": 3, **state}),
             (r"'wayward': observe must take \(state, demand, share\): multiple", {"observe": lambda s, share: s, "options": {"share": 1}, **state}),
+            ("'wayward': observe must take .*: demand is its parameter number 1", {"observe": lambda demand, state: state, **state}),
             (r"'wayward': loss must take \(scores, valid, chosen\): missing", {"loss": lambda s, v, c, d: (0, s)}),
         ):  # fmt: skip
             with self.subTest(says), self.assertRaisesRegex(choir.ArgumentError, says):
                 choir.router("wayward", **wrong)(function)
+        for says, function in (
+            ("it lacks capacity; scores, valid, capacity and training are given by place", lambda scores, valid, training, layer: scores),
+            ("training is its parameter number 3", lambda scores, valid, training, capacity: scores),
+        ):
+            with self.subTest(says), self.assertRaisesRegex(choir.ArgumentError, says):
+                choir.router("wayward")(function)
         with self.assertRaisesRegex(choir.ArgumentError, r'write @choir.router\("name"\)'):
             choir.router(function)
 
@@ -250,6 +258,27 @@ class Runs(unittest.TestCase):
             self.assertRaisesRegex(choir.ArgumentError, "step 2 ended between", trainer.step, tokens)
             trainer.resume(at)
             self.assertEqual(trainer.step(tokens).step, 2)
+
+    def test_interrupted_twice(self):
+        """The first Ctrl-C waits for the step; the second ends a function that does not return."""
+        reached, self.allowed = [], 8
+
+        @choir.router("breaks", looks="around")
+        def breaks(scores, valid, capacity, training):
+            self.allowed -= training and len(scores) == 256
+            for number in (1, 2) if self.allowed < 0 else ():
+                signal.raise_signal(signal.SIGINT)
+                reached.append(number)
+            return own_ec(scores, valid, capacity, training)
+
+        before = signal.getsignal(signal.SIGINT)
+        with self.assertRaises(KeyboardInterrupt):
+            self.trained("breaks", name="interrupted", steps=20)
+        self.assertEqual((reached, signal.getsignal(signal.SIGINT)), ([1], before))
+        self.allowed = 10**9
+        with choir.Model.load(testing.directory() / "interrupted") as model:
+            self.assertTrue(np.isfinite(model.evaluate(testing.directory() / "data").loss))
+        choir.train(out=testing.directory() / "interrupted", resume=True, steps=9)
 
     def test_a_broken_one_ends_the_run(self):
         calls = []
@@ -389,6 +418,50 @@ class Program(unittest.TestCase):
             choir.load_plugin("absent.py")
         self.assertIsInstance(told.exception, FileNotFoundError)
 
+    def test_what_stands_beside(self):
+        """A file imports what stands beside it, behind all other modules, and is a module itself."""
+        (folder := testing.directory() / "beside").mkdir()
+        (folder / "json.py").write_text("1 / 0\n")
+        (folder / "helper_of_it.py").write_text("share = 0.5\n")
+        (file := folder / "kin.py").write_text(
+            "import dataclasses, json, pickle, typing\nimport helper_of_it\n"
+            "class Kept: pass\n"
+            + EXAMPLE.read_text().replace("louder", "kin").replace(
+                "    heard",
+                "    dataclasses.make_dataclass('Made', [('x', int)], namespace={'__module__': __name__})(1)\n"
+                "    typing.get_type_hints(Kept)\n    assert type(pickle.loads(pickle.dumps(Kept()))) is Kept\n    heard",
+                1,
+            )
+        )
+        np.save(testing.directory() / "beside.npy", scores_of())
+        words = ("route", "--router", "kin", testing.directory() / "beside.npy", "--plugin", file)
+        for cwd in (folder, "/"):
+            code, _, told = self.run_program(*words, cwd=cwd)
+            self.assertEqual((code, told), (0, ""))
+        self.assertEqual(choir.load_plugin(file), ["kin"])
+        self.assertEqual(choir.route(scores_of(), "kin").load.sum(), choir.route(scores_of(), "kin").load.sum())
+        self.assertEqual(sys.path[-1], str(folder))
+        file.write_text(file.read_text() + f"import pathlib\npathlib.Path({str(file)!r}).write_text('')\n")
+        self.assertRaisesRegex(choir.FileError, "changed while it was loaded", choir.load_plugin, file)
+
+    def test_messages_of_any_kind(self):
+        """An exception whose message is no text, cannot be made, or is long."""
+        testing.run()
+        np.save(testing.directory() / "told.npy", scores_of())
+        text = "class Mute(Exception):\n    def __str__(self): return 1 / 0\n" + EXAMPLE.read_text().replace("louder", "told")
+        for raised, says in (
+            ("ValueError('\\udcff\\0.txt')", r"ValueError: \\udcff\\0.txt"),
+            ("Mute()", r"Mute: \(a message that cannot be made: ZeroDivisionError\) \(told.py, line"),
+            ("ValueError('\u00e9' * 999)", "ValueError: \u00e9\u00e9"),
+        ):
+            (file := testing.directory() / "told.py").write_text(text.replace("    heard", f"    raise {raised}\n    heard", 1))
+            with self.subTest(raised):
+                code, _, told = self.run_program("route", "--router", "told", testing.directory() / "told.npy", "--plugin", file)
+                self.assertEqual(code, 1)
+                self.assertRegex(told.splitlines()[-1], "router 'told': " + says)
+                choir.load_plugin(file)
+                self.assertRaisesRegex(choir.Error, says, choir.route, scores_of(), "told")
+
     def test_tracebacks(self):
         """They begin with the file's own line, and come once, though every layer asks `observe`."""
         testing.run()
@@ -523,6 +596,30 @@ class Study(unittest.TestCase):
         file.write_text(file.read_text() + "# another\n")
         status = json.loads(testing.program("study", "status", out, "--json", "--plugin", file))
         self.assertEqual([arm["done"] for arm in status[0]["arms"].values()], [2, 0])
+
+    def test_a_file_that_changes_meanwhile(self):
+        """Runs of another version are neither begun nor stored as those of the one that the study began with."""
+        testing.run()
+        from choir.study import StudyError, store
+
+        at, out = testing.directory(), testing.directory() / "moving-study"
+        (at / "moving-scale.json").write_text(json.dumps(SCALE))
+        (at / "moving-recipe.json").write_text(json.dumps(RECIPE))
+        file = at / "moving.py"
+        text = EXAMPLE.read_text().replace("louder", "moving")
+        edits = f"    if training and len(scores) == 256: __import__('pathlib').Path({str(file)!r}).write_text('')\n    heard"
+        file.write_text(text.replace("    heard", edits, 1))
+        words = ["run", at / "moving-recipe.json", "--scale", at / "moving-scale.json", "--data", at / "data", "--out", out]
+        with self.assertRaises(subprocess.CalledProcessError) as failed:
+            testing.program("study", *words, "--jobs", 1, "--plugin", file)
+        self.assertIn("moving.py: has changed since the study began", failed.exception.stdout + failed.exception.stderr)
+        results = store.Store(out / "results").results()
+        self.assertLessEqual(sum(one["config"]["model"]["router"]["name"] == "moving" for one in results), 1)
+        run = next(path for path in sorted(out.glob("*/moving-*")) if (path / "checkpoints").exists())
+        file.write_text(text)
+        choir.load_plugin(file)
+        with self.assertRaisesRegex(StudyError, "was trained by router 'moving' of version [0-9a-f]{16}, and that of this study is"):
+            store._check_router(run, "moving")
 
     def test_an_arm_that_the_recipe_has(self):
         from choir.study import recipe

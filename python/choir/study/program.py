@@ -15,10 +15,20 @@ from .. import _files, pages
 from . import Stopped, StudyError
 
 _STOPPED = 3  # its exit status after a signal: everything is saved
-plugins: list[str] = []  # files of routers, which every command loads
+plugins: dict[str, bytes] = {}  # files of routers, which every command loads, and what they held when the study began
+
+
+def load(files: list[str]) -> None:
+    """Files of routers, for every command."""
+    for file in filter(os.path.isfile, map(os.path.abspath, files)):  # of others loading them says what is wrong
+        plugins[file] = pathlib.Path(file).read_bytes()
 
 
 def _with_plugins(words: tuple[Any, ...] | list[Any]) -> list[str]:
+    """A command that loads them. Of a file that changed it would give what is then taken for the version of before."""
+    for file, began in plugins.items():
+        if pathlib.Path(file).read_bytes() != began:
+            raise StudyError(f"{file}: has changed since the study began: run it again, which trains the router of now")
     return [*map(str, words), *(f"--plugin={file}" for file in plugins)]
 
 

@@ -165,6 +165,7 @@ class Store:
         """Stores the result of a complete run directory; refuses a run with another config or other data."""
         result = of_run(run)
         self._check(run, result, config, data_hash)
+        _check_router(run, str(config["model"]["router"]["name"]))
         self.add(name(config, data_hash), result)
         return result
 
@@ -176,6 +177,18 @@ class Store:
             told.append(f"data_hash is {json.dumps(result['data_hash'])} instead of {json.dumps(data_hash)}")
         if told:
             raise StudyError(f"{path}: is not the result that is wanted: {'; '.join(told)}; remove it, or run anew")
+
+
+def _check_router(run: pathlib.Path, router: str) -> None:
+    """Refuses a run that another version of a plug-in's router trained than the one that this process has loaded."""
+    version = plugin.version_of(router)
+    for weights in sorted(run.glob("checkpoints/*/model.safetensors")) if version else []:
+        trained = plugin.trained_version(weights)
+        if trained != version:
+            raise StudyError(
+                f"{weights}: was trained by router '{router}' of version {trained}, and that of this study is {version}: "
+                f"its file changed meanwhile; remove {run}, and run the study again"
+            )
 
 
 def _lines(path: pathlib.Path) -> dict[str, Any]:
