@@ -11,6 +11,9 @@
 /* Pieces of columns are multiples of this, or of any width if B is transposed; so the cut changes no bit. */
 enum { CH_INVARIANT_COLUMNS = 64 };
 
+/* Of one row and B that is not transposed pieces are best as wide as this. */
+enum { CH_INVARIANT_BROAD = 512 };
+
 enum { CH_INVARIANT_WORK = 1 << 15 }; /* multiplications that are worth waking a thread for */
 static inline int ch_invariant_threads(const ch_exec *x, int64_t work) {
   return ch_threads_for(x, work, CH_INVARIANT_WORK);

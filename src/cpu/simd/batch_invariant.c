@@ -15,7 +15,9 @@ enum {
   WIDE = 8, /* 8 vectors, as many bytes of B as VECTORS vectors of floats */
   LINE = 64,
   AHEAD = 1024, /* bytes that are asked for early where lanes run along a row of B, */
-  STEPS = 8 /* and rows where they do not, which lie too far apart for the hardware to guess; in bf16 twice as many */
+  STEPS = 8, /* and rows where they do not, which lie too far apart for the hardware to guess; in bf16 twice as many */
+  BROAD = CH_INVARIANT_BROAD, /* columns of one row of A whose sums wait in the first cache, */
+  DEEP = 4                    /* and steps that they are taken through at a time */
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -161,9 +163,51 @@ INLINE void sums(const ch_product *p, int64_t i, int64_t j, int rows, int vector
   }
 }
 
-/* Up to a vector of a row of B, or of a pair of rows. */
+/* Two neighbouring vectors of such sums, through DEEP steps. Their lines of the rows that follow are asked for. */
+INLINE void broad_steps(const ch_vector *left, const char *b, int64_t ldb, kind of, ch_vector two[2]) {
+  const int64_t row = ldb * size_of(of), each = each_of(of);
+  TILE(int64_t s = 0; s < DEEP * each; s++)
+  TILE(int64_t byte = 0; byte < 2 * CH_LANES * size_of(of); byte += LINE)
+  __builtin_prefetch(b + (2 * DEEP * each + s) * row + byte, 0, 2);
+  TILE(int s = 0; s < DEEP; s++) {
+    ch_vector right[2];
+    load_two(b + s * each * row, 0, ldb, of, right);
+    two[0] = multiply(left[s], right[0], two[0], of);
+    two[1] = multiply(left[s], right[1], two[1], of);
+  }
+}
+
+/* One row of A, B stored [k,n]: rows of B are read in their whole length, so that memory is read in its order; a tile's
+ * width of each row would leave a third of the bandwidth unused. `columns` is a multiple of two vectors. */
+INLINE void broad_sums(const ch_product *p, int64_t i, int64_t j, int64_t columns, kind of) {
+  ch_vector sum[BROAD / CH_LANES];
+  int64_t row = i * p->lda, ldb = p->ldb, size = size_of(of), each = each_of(of), l = 0, vectors = columns / CH_LANES;
+  for (int64_t v = 0; v < vectors; v++) sum[v] = (ch_vector){0};
+  for (; l + DEEP * each <= p->k; l += DEEP * each) {
+    ch_vector left[DEEP];
+    TILE(int s = 0; s < DEEP; s++) left[s] = splat(p->a, row + l + s * each, of);
+    for (int64_t v = 0; v < vectors; v += 2)
+      broad_steps(left, (const char *)p->b + (l * ldb + j + v * CH_LANES) * size, ldb, of, &sum[v]);
+  }
+  for (; l < p->k; l += each)
+    for (int64_t v = 0; v < vectors; v += 2) {
+      ch_vector right[2], left = splat(p->a, row + l, of);
+      load_two(p->b, l * ldb + j + v * CH_LANES, ldb, of, right);
+      sum[v] = multiply(left, right[0], sum[v], of);
+      sum[v + 1] = multiply(left, right[1], sum[v + 1], of);
+    }
+  for (int64_t v = 0; v < vectors; v += 2) {
+    order_two(of, &sum[v]);
+    put_vector(p, i, j + v * CH_LANES, sum[v]);
+    put_vector(p, i, j + (v + 1) * CH_LANES, sum[v + 1]);
+  }
+}
+
+/* Up to a vector of a row of B, or of a pair of rows. Where more of B follows, that fills the vector: no sum of it is
+ * stored. */
 INLINE ch_vector load_row(const ch_product *p, int64_t at, int count, kind of) {
-  return count == CH_LANES ? load_vector(p->b, at, of) : load_some(p->b, at, count, of);
+  int follows = at + CH_LANES <= (p->k - 1) * p->ldb + p->n;
+  return follows ? load_vector(p->b, at, of) : load_some(p->b, at, count, of);
 }
 INLINE ch_vector load_last(const ch_product *p, int64_t at, int count, kind of) {
   if (of != PAIRS) return load_row(p, at, count, of);
@@ -186,11 +230,14 @@ INLINE void last_sums(const ch_product *p, int64_t i, int64_t j, int rows, kind 
 }
 
 INLINE void strip(const ch_product *p, int64_t i, int rows, kind of) {
+  const int64_t two = 2 * CH_LANES;
   int64_t j = 0, apart = p->n / COLUMNS;
   if (p->trans_b) {
     for (; j < apart; j++) dots(p, i, j, apart, rows, COLUMNS, of);
     for (j = apart * COLUMNS; j < p->n; j++) dots(p, i, j, 0, rows, 1, of);
   } else {
+    for (int64_t left; rows == 1 && (left = (p->n - j) / two * two) > 0; j += left < BROAD ? left : BROAD)
+      broad_sums(p, i, j, left < BROAD ? left : BROAD, of);
     if (of != FLOATS && rows <= FEW)
       for (; j + WIDE * CH_LANES <= p->n; j += WIDE * CH_LANES) sums(p, i, j, rows, WIDE, of);
     for (; j + VECTORS * CH_LANES <= p->n; j += VECTORS * CH_LANES) sums(p, i, j, rows, VECTORS, of);

@@ -43,12 +43,20 @@ static few_rows few_rows_for(const ch_product *p) {
   return CH_SIMD_PICK(ch_invariant_product);
 }
 
-/* Columns of a piece. With few rows a piece must be large enough to be worth a thread, but so short that waiting
- * threads do not fall asleep, because waking a thread takes as long as a piece. With B transposed any width is allowed.
- */
-static int64_t piece_columns(const ch_product *p) {
+/* Columns of a piece of one row where B is not transposed: wide, but two pieces for every thread. */
+static int64_t broad_columns(const ch_exec *x, const ch_product *p, int count) {
+  int64_t columns = CH_INVARIANT_BROAD;
+  while (columns > 2 * CH_INVARIANT_COLUMNS && count * p->n < 2 * x->threads * columns) columns /= 2;
+  return columns;
+}
+
+/* Columns of a piece of `count` products like p. With few rows a piece must be large enough to be worth a thread, but
+ * so short that waiting threads do not fall asleep, because waking a thread takes as long as a piece. With B transposed
+ * any width is allowed. */
+static int64_t piece_columns(const ch_exec *x, const ch_product *p, int count) {
   enum { FEW_ROWS = 4, FEW_COLUMNS = 8 };
   int64_t columns = p->trans_b ? CH_INVARIANT_COLUMNS : 2 * CH_INVARIANT_COLUMNS;
+  if (!p->trans_b && p->m == 1) return broad_columns(x, p, count);
   while (columns * p->m * p->k < CH_INVARIANT_WORK && columns < p->n) columns *= 2;
   if (p->trans_b && p->m <= FEW_ROWS)
     while (columns * p->k > 2 * CH_INVARIANT_WORK && columns > FEW_COLUMNS) columns /= 2;
@@ -66,7 +74,7 @@ static ch_product piece_of(const ch_product *p, int64_t begin, int64_t columns) 
 
 static void run_few(const ch_exec *x, const ch_product *p) {
   few_rows run = few_rows_for(p);
-  int64_t columns = piece_columns(p);
+  int64_t columns = piece_columns(x, p, 1);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, p->m * p->n * p->k))
   for (int64_t begin = 0; begin < p->n; begin += columns) {
     ch_product piece = piece_of(p, begin, columns);
@@ -106,7 +114,7 @@ static void run_few_of_experts(const ch_exec *x, int count, const ch_product *fe
   int64_t rows = 0;
   for (int i = 0; i < count; i++) rows += few[i].m;
   mean.m = rows / count;
-  int64_t columns = piece_columns(&mean), pieces = (mean.n + columns - 1) / columns;
+  int64_t columns = piece_columns(x, &mean, count), pieces = (mean.n + columns - 1) / columns;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, rows *mean.n *mean.k))
   for (int64_t task = 0; task < count * pieces; task++) {
     ch_product piece = piece_of(&few[task / pieces], task % pieces * columns, columns);
