@@ -215,6 +215,21 @@ class Pages(unittest.TestCase):
                                "-", "10.0%", "25.0%", "3.00 M", "2.000"])  # fmt: skip
         self.assertEqual(Study.table.__wrapped__(self.study, 20, "own").tolist(), [[3, 3], [3, 3]])
 
+    def test_unequal_served_cost(self):
+        """A verdict on an arm whose thresholds take other numbers of experts than its own routing says so."""
+        finals = {
+            name: [{"final": {"own": {"experts_per_token": 2.0}, "causal": {"experts_per_token": causal}}}]
+            for name, causal in (("even", 2.1), ("odd", 2.73))
+        }
+        arms = [types.SimpleNamespace(name=name) for name in finals]
+        study = types.SimpleNamespace(arms=arms, finals=finals.get)
+        self.assertEqual(report.uneven(study), {"odd": (2.0, 2.73)})
+        self.assertRegex(report.served(study), "not at equal FLOPs; experts per token: odd 2.00 in training and 2.73 served")
+        for arm, rival, said in (("even", "odd", True), ("even", "even", False)):
+            claim = types.SimpleNamespace(claim={"text": "t", "arm": arm, "rival": rival, "kind": "loss"}, estimate=None, verdict="confirmed")
+            row = report.claim_rows(types.SimpleNamespace(findings=[claim], study=study))[0]
+            self.assertEqual(row[-1], "confirmed, at unequal served cost" if said else "confirmed")
+
     def test_what_is_said(self):
         told = report.regime(self.study)
         self.assertTrue(told.startswith("small: 1, 2 M tokens, 100,000 per step; the learning rate falls over the last 20% of"), told)
@@ -224,10 +239,10 @@ class Pages(unittest.TestCase):
         self.study.seeds, self.study.arms = 4, [*self.study.arms, None]
         self.assertIn(f" {statistics.detectable(0.02, 4, 6):.4f} nats per token (standard", report.power(self.study))
         claim = claims.Finding({"text": "t", "kind": "loss"}, Estimate(0.1, 0.1, 20, 8), 0.3, 0.6, "inconclusive")
-        row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
+        row = report.claim_rows(types.SimpleNamespace(findings=[claim], study=types.SimpleNamespace(arms=[])))[0]
         self.assertEqual(row[2:4], ["0.1000 (-0.1086 to 0.3086) nats", "0.3 / 0.6"])
         claim.claim.update(arm="a", rival="b")  # the table of arms has a less b
-        row = report.claim_rows(types.SimpleNamespace(findings=[claim]))[0]
+        row = report.claim_rows(types.SimpleNamespace(findings=[claim], study=types.SimpleNamespace(arms=[])))[0]
         self.assertEqual(row[2], "b - a: 0.1000 (-0.1086 to 0.3086) nats")
         self.assertEqual(claims.label({"kind": "accuracy", "arm": "a", "rival": "b"}), "a - b, accuracy")
         self.assertEqual(row[4], "inconclusive")

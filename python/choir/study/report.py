@@ -80,13 +80,32 @@ def estimate(f: Finding) -> str:
     return f"{mean} ({ends[0]} to {ends[1]})" if ends else mean
 
 
+def uneven(study: Study) -> dict[str, tuple[float, float]]:
+    """Arms whose thresholds give a token over a tenth more or fewer experts than their own routing: both means."""
+    found = {}
+    for arm in study.arms:
+        finals = [result["final"] for result in study.finals(arm.name)]
+        pairs = [[f[how].get("experts_per_token") for how in ("own", "causal")] for f in finals]
+        own, causal = np.mean([p for p in pairs if None not in p] or [[0.0, 0.0]], axis=0)
+        if own and abs(causal / own - 1) > 0.1:
+            found[arm.name] = (float(own), float(causal))
+    return found
+
+
+def served(study: Study) -> str:
+    """The sentence on arms that are served at another cost; empty: there is none."""
+    told = [f"{name} {own:.2f} in training and {causal:.2f} served" for name, (own, causal) in uneven(study).items()]
+    return f"Verdicts with these arms are not at equal FLOPs; experts per token: {', '.join(told)}" if told else ""
+
+
 def claim_rows(claims: Claims) -> list[list[str]]:
-    rows = []
+    rows, others = [], uneven(claims.study)
     for f in claims.findings:
         ps = f"{f.p:.3g} / {f.corrected:.3g}" if f.estimate and f.estimate.freedom > 0 else "-"
         of = f"{label(f.claim)}: " if "rival" in f.claim else ""  # else its sign could be that of the table below
         here = f"{of}{estimate(f)} {UNITS[f.claim['kind']]}" if f.estimate else "-"
-        rows.append([f.claim["text"], f.claim.get("paper", ""), here, ps, f.verdict])
+        costs = ", at unequal served cost" if others.keys() & {f.claim.get("arm"), f.claim.get("rival")} else ""
+        rows.append([f.claim["text"], f.claim.get("paper", ""), here, ps, f.verdict + costs])
     return rows
 
 
@@ -241,7 +260,7 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     told = power_seen(study) or power(study)
     parts = [f"<h1>{html.escape(recipe['title'])}</h1>"]
     parts += [f"<p class=answer>{html.escape(answer(f))}</p>" for f in claims.findings]
-    parts += [f"<p>{html.escape(sentence)}.</p>" for sentence in (told, recipe["question"].rstrip("."), where) if sentence]
+    parts += [f"<p>{html.escape(sentence)}.</p>" for sentence in (served(study), told, recipe["question"].rstrip("."), where) if sentence]
     if "figure" in recipe:
         parts.append(f"<p>Paper (arXiv:2202.09368): {html.escape(recipe['figure'])}.</p>")
     drawings = "".join(f"<figure><figcaption>{title}</figcaption>{svg}</figure>" for title, svg in drawn.items())
@@ -258,6 +277,7 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
         f"<title>{html.escape(recipe['title'])}</title>"
         f"<style>{_CSS}</style>{''.join(parts)}</html>\n",
     )
+    where = ". ".join(sentence for sentence in (where, served(study)) if sentence)
     text = "".join(f"### {title}\n\n{where}.\n\n{markdown(head, rows)}\n" for title, head, rows in tables)
     _files.save(study.own / "table.md", text)
     write_json(study.own / "summary.json", summary(study, claims))
@@ -291,8 +311,7 @@ def summary(study: Study, claims: Claims) -> dict[str, Any]:
 def brief(study: Study, claims: Claims, page: pathlib.Path) -> str:
     """The answers, and each arm's loss, for a terminal."""
     paragraphs = [f"{study.recipe['title']}. {regime(study)}.", *(answer(f) for f in claims.findings)]
-    if told := power_seen(study) or power(study):
-        paragraphs.append(f"{told}.")
+    paragraphs += [f"{told}." for told in (served(study), power_seen(study) or power(study)) if told]
     rows = arm_rows(study, {})
     wide = max(len(row[0]) for row in rows)
     lines = [f"  {row[0]:<{wide}}  {row[2]:>17}  {row[4]}" for row in rows]
