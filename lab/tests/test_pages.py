@@ -62,7 +62,7 @@ class Pages(unittest.TestCase):
                 self.assertTrue({(mean, low, high), (minus(mean), minus(high), minus(low))} & known, told)
 
     def test_tables_of_runs_that_are_no_study(self):
-        for name in ("alone", "causality/measure"):
+        for name in ("alone", "causality/measure", "loads"):
             script = runpy.run_path(str(ROOT / "lab" / f"{name}.py"))
             text = script["PAGE"].read_text(encoding="utf-8")
             self.assertEqual(text, script["page"](text), f"run 'python3 lab/{name}.py report'")
