@@ -266,7 +266,7 @@ int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t
   {"shards", "N", CLI_INT64, target, "0",                                                                              \
    "compute batches in N shards, a multiple of the number of processes; 0: the checkpoint's train.grad_chunks", 0}
 #define CLI_BACKEND(target)                                                                                            \
-  {"backend", "NAME", CLI_TEXT, target, "cpu", "cpu, reference (plain C, slow), opencl or cuda; cuda:1 is the second device (choir devices lists them)", 0}
+  {"backend", "NAME", CLI_TEXT, target, "cpu", "cpu, reference (plain C, slow) or cuda; cuda:1 is the second device (choir devices lists them)", 0}
 /* clang-format on */
 
 /* settings.c */

@@ -20,5 +20,5 @@ static const cli_option options[] = {{0}};
 
 CLI_VERB(devices, "devices", "", 0, 0, "list what could run a model here",
          "A line for every backend: its devices, or what is missing. 'train', 'eval' and all others that compute take "
-         "what stands first in a line: --backend opencl:0. Without a number a backend takes its first device; ranks of "
+         "what stands first in a line: --backend cuda:0. Without a number a backend takes its first device; ranks of "
          "a machine take one after the other.");

@@ -3,10 +3,10 @@
 BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
   libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev
   libpcre2-dev libutf8proc-dev"
-CHECK_PACKAGES="libcmocka-dev xz-utils libopenmpi-dev openmpi-bin clang clang-format abigail-tools pocl-opencl-icd
+CHECK_PACKAGES="libcmocka-dev xz-utils libopenmpi-dev openmpi-bin clang clang-format abigail-tools
   locales zstd python3 python3-cffi python3-numpy python3-scipy python3-statsmodels python3-matplotlib python3-jsonschema
   python3-torch"
-LONG_PACKAGES="libclang-rt-dev libomp-dev llvm clang-tidy mkdocs doxygen libclblast1"
+LONG_PACKAGES="libclang-rt-dev libomp-dev llvm clang-tidy mkdocs doxygen"
 PACKAGING_PACKAGES="debhelper dh-python file lintian libbz2-dev liblzma-dev libzstd-dev python3-venv"
 
 say() { printf '%s\n' "$@"; }

@@ -9,7 +9,7 @@
 
 CHOIR_C_BEGIN
 
-/* The names of this build's backends, NULL-terminated: "cpu", "reference", "opencl", "cuda". */
+/* The names of this build's backends, NULL-terminated: "cpu", "reference", "cuda". */
 CHOIR_API const char *const *choir_backend_names(void);
 
 /* CHOIR_OK: the backend can run here. CHOIR_ERROR_UNSUPPORTED: the message says what is missing.

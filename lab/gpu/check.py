@@ -17,7 +17,7 @@ p.add_argument("--dry", action="store_true")
 p.add_argument("--device", default=None)
 p.add_argument("--backend", default=None)
 o = p.parse_args()
-device, backend = o.device or ("cpu" if o.dry else "cuda"), o.backend or ("opencl" if o.dry else "cuda")
+device, backend = o.device or ("cpu" if o.dry else "cuda"), o.backend or "cuda"
 BEGAN, work = time.time(), tempfile.mkdtemp()
 choir = os.path.join(o.site, "bin", "choir")
 atexit.register(shutil.rmtree, work, True)
@@ -56,7 +56,7 @@ ENV = {**os.environ, "CHOIR_PROGRAM": choir, "GOMP_SPINCOUNT": "1000", "TORCHIND
        "TRITON_CACHE_DIR": work + "/triton", "CHOIR_LIBRARY": o.site + "/lib/libchoir.so.1",
        "PYTHONPATH": os.pathsep.join(filter(None, [o.source + "/python", o.site + "/python", os.environ.get("PYTHONPATH")])),
        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), o.site + "/lib"]))}
-native = ENV if o.dry else {**ENV, "LD_LIBRARY_PATH": os.pathsep.join([*libraries(), ENV["LD_LIBRARY_PATH"]])}
+native = {**ENV, "LD_LIBRARY_PATH": os.pathsep.join([o.site + "/stand_in", ENV["LD_LIBRARY_PATH"]])} if o.dry else {**ENV, "LD_LIBRARY_PATH": os.pathsep.join([*libraries(), ENV["LD_LIBRARY_PATH"]])}
 
 
 def call(command, limit, env=None, cwd=None, keep=4000):
@@ -142,7 +142,7 @@ def moe_bench():
 def routers():
     """A layer and a training step of every router at equal FLOPs, by the clock."""
     if o.dry:
-        return bench(["routers n=64 d=16 h=16 e=4"], 60)
+        return bench(["routers n=32 d=8 h=8 e=4"], 60)
     return bench(["routers n=65536 d=768 h=3072 e=64 compute=bf16", f"router-steps config={o.source}/configs/nano.json B=32 T=128 compute=bf16"], 60)
 
 
@@ -252,8 +252,8 @@ def op_tests():
         if not os.path.exists(link):
             os.makedirs(os.path.dirname(link), exist_ok=True)
             os.symlink(to, link)
-    env = {**native, "CHOIR_TEST_BACKEND": backend, "CHOIR_TEST_DEVICE": backend, "PATH": f"{os.path.dirname(choir)}:{os.environ['PATH']}"}
-    names = meta["tests"][:2] if o.dry else meta["tests"]
+    env = {**native, "CHOIR_TEST_BACKEND": backend, "CHOIR_TEST_DEVICE": backend, **({"FAKE_CUDA_HOST": "1"} if o.dry else {}), "PATH": f"{os.path.dirname(choir)}:{os.environ['PATH']}"}
+    names = ["test_rows", "test_record_ops"] if o.dry else meta["tests"]
     with concurrent.futures.ThreadPoolExecutor(1 if o.dry else 4) as some:
         made = list(some.map(lambda n: call([f"{at}/{n}"], min(90, max(5, left())), env, keep=1500), names))
     return {"ok": [n for n, r in zip(names, made) if r["rc"] == 0], "not": {n: r for n, r in zip(names, made) if r["rc"] != 0}}

@@ -9,6 +9,7 @@ static const struct {
   const char *kind, *word, *removed_in, *last_in, *instead;
 } removed[] = {
     {"routing", "adaptive", "0.6", "0.5", "take 'threshold'"},
+    {"backend", "opencl", "0.6", "0.5", "take 'cpu' or 'cuda'"},
 };
 
 int ch_check_removed(const char *kind, const char *word) {

@@ -1,6 +1,5 @@
-/* Backends on devices: what a driver brings (opencl.c, cuda.c), and how an op asks for a kernel. The ops themselves
- * (model.c, products.c, routing.c) are the same for all drivers; so are the kernels (kernels/), one text that OpenCL C
- * and CUDA C both understand. */
+/* Backends on devices: what a driver provides (cuda.c), and how an op launches a kernel. The ops themselves (model.c,
+ * products.c, routing.c) are the same for all drivers. The kernels (kernels/) are CUDA C. */
 #ifndef CH_DEVICE_DEVICE_H
 #define CH_DEVICE_DEVICE_H
 
@@ -68,8 +67,8 @@ int ch_driver_check(const ch_driver *d);
 extern int ch_device_wanted;
 
 /* For tests of single ops, set before the device is opened: what choir allocates is the host's memory, and ops take
- * pointers to the host's own. Of OpenCL devices only the host's CPU can do this. A CUDA device can where memory does
- * not move after the opening: testing.h sees to it. */
+ * pointers to the host's own. A CUDA device can do this where memory does not move after the opening: testing.h sees
+ * to it. */
 extern int ch_device_takes_host_pointers;
 
 /* The text of all kernels, for a compiler of the device's. */

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/enter.h"
+#include "base/removed.h"
 #include "base/text.h"
 #include "base/threads.h"
 #include "choir/backend.h"
@@ -17,7 +18,7 @@
 #ifdef CHOIR_DOUBLE
 #define CH_BACKENDS(row) row(reference)
 #else
-#define CH_BACKENDS(row) row(cpu) row(reference) row(opencl) row(cuda)
+#define CH_BACKENDS(row) row(cpu) row(reference) row(cuda)
 #endif
 
 #define DECLARE(name) extern const ch_backend ch_backend_##name;
@@ -72,6 +73,7 @@ const ch_backend *ch_backend_find(const char *name) {
   char list[256];
   const ch_backend *found = known(name);
   if (found) return with_device(found, name);
+  if (ch_check_removed("backend", name)) return NULL;
   ch_error(CHOIR_ERROR_ARGUMENT, "backend '%.40s' is not in this build; take one that is: %s", name,
            ch_word_list(list, sizeof list, names));
   return NULL;

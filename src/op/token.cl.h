@@ -1,5 +1,5 @@
 /* What ops of routing do to one token or one expert: one text for the reference and for the kernels of devices, in the
- * common subset of C, OpenCL C and CUDA C. Devices read it behind their prelude, which has the names below for them. */
+ * common subset of C and CUDA C. Devices read it behind their prelude, which has the names below for them. */
 #ifndef CH_OP_TOKEN_CL_H
 #define CH_OP_TOKEN_CL_H
 

@@ -11,4 +11,11 @@ static void a_removed_routing_is_named(void **state) {
              "has no routing 'adaptiv'");
 }
 
-TEST_MAIN(NULL, NULL, a_removed_routing_is_named)
+static void a_removed_backend_is_named(void **state) {
+  test_fails(choir_backend_check("opencl"), CHOIR_ERROR_ARGUMENT,
+             "backend 'opencl' was removed in 0.6; 0.5 has it: take 'cpu' or 'cuda'");
+  test_fails(choir_backend_check("opencl:1"), CHOIR_ERROR_ARGUMENT, "backend 'opencl' was removed in 0.6");
+  test_fails(choir_backend_check("openc"), CHOIR_ERROR_ARGUMENT, "backend 'openc' is not in this build");
+}
+
+TEST_MAIN(NULL, NULL, a_removed_routing_is_named, a_removed_backend_is_named)

@@ -337,7 +337,7 @@ static void backends(void **state) {
   ch_npy array = {.type = CH_NPY_INT32, .dims = 2, .shape = {2, 32}, .data = token};
   test_ok(ch_npy_write("tokens.npy", &array));
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-    program_refuses(1, "backend 'metal' is not in this build; take one that is: cpu, reference, opencl",
+    program_refuses(1, "backend 'metal' is not in this build; take one that is: cpu, reference, cuda",
                     "choir %s --backend metal", calls[i]);
   program_refuses(2, "backend 'metal' is not in this build", "choir bench gelu count=100 --backend metal");
   program_must("choir bench gelu count=100 --backend reference");

@@ -263,13 +263,4 @@ static inline int program_setup_run(void **state) {
   return status;
 }
 
-/* Before what runs on OpenCL. The question is another process's: a driver that is open does not survive a fork. */
-static inline void program_needs_opencl(void) {
-#ifdef CHOIR_SANITIZED
-  test_skip("opencl: its drivers do not run under sanitizers");
-#endif
-  program_must("choir devices");
-  if (strstr(program_output, "opencl    not here: ")) test_skip("opencl: no driver here (pocl-opencl-icd)");
-}
-
 #endif

@@ -12,6 +12,13 @@
 /* Before a command. The file `report` then says what was not given back, and how often each kernel ran. */
 #define STAND_IN "LD_LIBRARY_PATH=\"" CHOIR_FAKE_CUDA "\" FAKE_CUDA_REPORT=report "
 
+/* Before what runs on it in the test's own process. */
+static inline void test_needs_stand_in(void) {
+#ifdef CHOIR_SANITIZED
+  test_skip("the stand-in for CUDA is not built with sanitizers");
+#endif
+}
+
 #ifndef CHOIR_SANITIZED
 __attribute__((constructor)) static void stand_in_begins(int count, char **words) {
   const char *path = getenv("LD_LIBRARY_PATH");

@@ -1,7 +1,6 @@
 /* No op reads what nobody wrote. At the beginning of every op all memory that is handed out to nobody becomes NaN, of
  * activations where a new pass has begun. Three steps of every router, with an evaluation, leave the same bytes as
- * without this, on the CPU and on the kernels of devices. Weights and the optimizer's state begin as the zeros that new
- * memory is (base/memory.h). */
+ * without this. Weights and the optimizer's state begin as the zeros that new memory is (base/memory.h). */
 #include "choir/choir.h"
 #include "model/config.h"
 #include "moe/router.h"
@@ -67,7 +66,6 @@ static void train(const char *on, const char *router, const char *out) {
 
 static void runs_are_the_same_bytes(void **state) {
   const char *const *names = choir_router_names(), *on = *state;
-  if (!strcmp(on, "opencl")) program_needs_opencl();
   plain = ch_backend_find(on);
   backend = *plain;
   backend.name = "poisoned";
@@ -85,8 +83,6 @@ static void runs_are_the_same_bytes(void **state) {
 static int setup(void **state) { return program_setup(state) || ch_backend_register(&backend); }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      {"runs_are_the_same_bytes on cpu", runs_are_the_same_bytes, NULL, NULL, "cpu"},
-      {"runs_are_the_same_bytes on opencl", runs_are_the_same_bytes, NULL, NULL, "opencl"}};
+  const struct CMUnitTest tests[] = {{"runs_are_the_same_bytes on cpu", runs_are_the_same_bytes, NULL, NULL, "cpu"}};
   return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

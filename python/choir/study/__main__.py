@@ -191,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
                      help="budgets: training tokens of cooled end points [the scale's]")  # fmt: skip
     run.add_argument("--jobs", type=_count, default=0, metavar="J", help="runs at once [one for every CPU; one on a device]")
     run.add_argument("--backend", default="cpu", metavar="NAME",
-                     help="what trains: cpu, opencl or cuda; jobs share the device [cpu]")  # fmt: skip
+                     help="what trains: cpu or cuda; jobs share the device [cpu]")  # fmt: skip
     run.add_argument("--minutes", type=_minutes, default=0, metavar="T", help="stop after T minutes, saved [never]")
     run.add_argument("--tasks", metavar="DIR", help="a folder for each labelled task, for a recipe that fine-tunes")
     run.add_argument("--texts", metavar="DIR", help="NAME.txt for each text of a recipe that names texts")
