@@ -101,7 +101,7 @@ static void help_router(FILE *out, const char *name, choir_field *seen, int *cou
   choir_field option;
   char text[1024];
   size_t used = 0;
-  entry(out, name, choir_router_summary(name));
+  entry(out, name, cli_shown(choir_router_summary(name))); /* a plug-in may have any text */
   for (int i = 0; i < choir_router_option_count(name) && used < sizeof text; i++) {
     choir_router_option_at(name, i, &option);
     used +=
@@ -117,7 +117,7 @@ void cli_help_routers(FILE *out) {
   fprintf(out, "Routers, what they do, and the options that each takes, with its defaults:\n\n");
   for (const char *const *name = choir_router_names(); *name; name++) help_router(out, *name, seen, &count);
   fprintf(out, "\nOptions stand in \"router\" of a config, or --set router.NAME=VALUE sets them:\n\n");
-  for (int i = 0; i < count; i++) entry(out, last_name(&seen[i]), seen[i].help);
+  for (int i = 0; i < count; i++) entry(out, last_name(&seen[i]), cli_shown(seen[i].help));
   fprintf(out, "\nA router refuses an option that it does not take.\n");
 }
 
@@ -127,7 +127,7 @@ void cli_help_router(FILE *out, const char *name) {
   fprintf(out, "A router, which --set router.name=%s or \"router\" of a config takes:\n\n", name);
   help_router(out, name, seen, &count);
   fprintf(out, "\n");
-  for (int i = 0; i < count; i++) entry(out, last_name(&seen[i]), seen[i].help);
+  for (int i = 0; i < count; i++) entry(out, last_name(&seen[i]), cli_shown(seen[i].help));
   fprintf(out, "\nMore: docs/routers.md; all of them: choir help routers\n");
 }
 

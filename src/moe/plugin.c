@@ -137,7 +137,7 @@ static int check_definition(const choir_plugin_router *r) {
                     "router '%s': capacity_factor is %g: must be at most 65536, and above 0 where experts choose "
                     "(choices is 0)",
                     r->name, r->capacity_factor);
-  if (!(r->aux_loss_weight >= 0) || (r->aux_loss_weight > 0 && !r->choices && !r->loss))
+  if (!(r->aux_loss_weight >= 0) || isinf(r->aux_loss_weight) || (r->aux_loss_weight > 0 && !r->choices && !r->loss))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': aux_loss_weight is %g with choices %d: tokens that make choices have that loss, and "
                     "routers with one of their own (loss)",

@@ -253,7 +253,9 @@ static void definitions(void **state) {
   r.options[1] = (choir_plugin_option){0};
   r.observe = move_prices;
   refused(&r, "keeps a state");
-  r.observe = NULL, r.file = "absent.c";
+  r.observe = NULL, r.choices = 2, r.aux_loss_weight = INFINITY;
+  refused(&r, "aux_loss_weight is inf");
+  r.choices = 0, r.aux_loss_weight = 0, r.file = "absent.c";
   assert_int_equal(choir_router_register(&r), CHOIR_ERROR_IO);
   r.version = "1";
   test_ok(choir_router_register(&r));
