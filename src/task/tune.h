@@ -26,6 +26,7 @@ typedef struct ch_tune {
   choir_task_measure measure[2], best[2];
   int measures;
   int result_due;      /* `best` is still to be written */
+  int64_t examples;    /* of the training set, handed out so far */
   int64_t step_tokens; /* of the last step */
 } ch_tune;
 

@@ -14,16 +14,24 @@ int64_t ch_tune_epoch_steps(const ch_tune *t) {
   return (t->sampler.batches + a - 1) / a;
 }
 
+/* The number of the next micro-batch, from the examples so far: each epoch goes through all of them, and one of its
+ * batches may have fewer than the others. */
+static int64_t next_batch(const ch_tune *t) {
+  int64_t count = t->train.examples.count, of_epoch = t->examples % count;
+  return t->examples / count * t->sampler.batches + (of_epoch + t->sampler.B - 1) / t->sampler.B;
+}
+
 static const ch_batch *next_examples(ch_run *run, ch_step_counts *counts) {
   ch_tune *t = (ch_tune *)(void *)run;
   const ch_train_config *c = &run->config.train;
-  int64_t first = run->trainer.step * c->accumulate;
+  int64_t first = next_batch(t);
   *counts = (ch_step_counts){0};
   for (int a = 0; a < c->accumulate; a++) {
     counts->sequences += ch_sampler_get(&t->sampler, first + a, a, &counts->tokens);
     counts->positions += (int64_t)c->batch_sequences * t->sampler.batch[a].T;
   }
   run->tokens += counts->tokens;
+  t->examples += counts->sequences;
   run->epoch = (double)(first + c->accumulate) / (double)t->sampler.batches;
   t->step_tokens = counts->tokens;
   return t->sampler.batch;
@@ -91,14 +99,28 @@ static void write_head(ch_metrics *metrics, const ch_run *run) {
 
 static int list_counters(ch_run *run, ch_counter *c) {
   ch_tune *t = (ch_tune *)(void *)run;
-  const ch_counter all[] = {
-      {"tune.step", &run->trainer.step, NULL},    {"tune.metrics_bytes", &run->metrics_bytes, NULL},
-      {"tune.best_step", &run->best_step, NULL},  {"tune.best_correct", &t->best_correct, NULL},
-      {"tune.waited", &run->waited, NULL},        {"tune.train_hash", &t->hash[0], t->train.path},
-      {"tune.dev_hash", &t->hash[1], t->dev.path}};
+  const ch_counter all[] = {{.name = "tune.step", .value = &run->trainer.step},
+                            {.name = "tune.metrics_bytes", .value = &run->metrics_bytes},
+                            {.name = "tune.best_step", .value = &run->best_step},
+                            {.name = "tune.best_correct", .value = &t->best_correct},
+                            {.name = "tune.waited", .value = &run->waited},
+                            {.name = "tune.examples", .value = &t->examples, .optional = 1},
+                            {.name = "tune.tokens", .value = &run->tokens, .optional = 1},
+                            {.name = "tune.train_hash", .value = &t->hash[0], .of = t->train.path},
+                            {.name = "tune.dev_hash", .value = &t->hash[1], .of = t->dev.path}};
   _Static_assert(sizeof all <= CH_COUNTERS * sizeof *all, "state.h has room for them");
   memcpy(c, all, sizeof all);
   return sizeof all / sizeof *all;
+}
+
+/* What a step of a checkpoint without tokens took is not known any more. */
+static void fill_counters(ch_run *run, const choir_config *made_with) {
+  ch_tune *t = (ch_tune *)(void *)run;
+  const ch_train_config *c = &made_with->train;
+  int64_t batches = run->trainer.step * c->accumulate, count = t->train.examples.count,
+          each = (count + c->batch_sequences - 1) / c->batch_sequences;
+  if (t->examples < 0) t->examples = batches / each * count + batches % each * c->batch_sequences;
+  if (run->tokens < 0) run->tokens = 0;
 }
 
 const ch_run_kind ch_run_tuning = {.next = next_examples,
@@ -106,4 +128,5 @@ const ch_run_kind ch_run_tuning = {.next = next_examples,
                                    .examine = examine_dev,
                                    .keep_best = keep_best,
                                    .write_head = write_head,
-                                   .list_counters = list_counters};
+                                   .list_counters = list_counters,
+                                   .fill_counters = fill_counters};

@@ -102,8 +102,9 @@ static int read_log(const char *path, ch_run_known *k) {
   return code;
 }
 
-/* Without a checkpoint a run begins anew and its log is emptied: right only where none was ever made. Before there is a
- * log some of the settings may be missing. */
+/* Without a checkpoint a run begins anew and its log is emptied: right only where none was ever made, which its file
+ * no-checkpoint says, or, of a run of an earlier version, a log without a step that had one. Before there is a log some
+ * of the settings may be missing. */
 static int check_lost(const char *out) {
   int there;
   ch_run_known k = {0};
@@ -113,6 +114,8 @@ static int check_lost(const char *out) {
     errno = ENOENT;
     return ch_error_errno("%s: no run has begun here; give the command without --resume", log);
   }
+  CH_TRY(ch_own_there(CH_IN(out, CH_RUN_NO_CHECKPOINT), &there));
+  if (there) return CHOIR_OK;
   CH_TRY(read_log(CH_IN(out, CH_RUN_METRICS), &k));
   CH_TRY(read_log(CH_IN(out, CH_RUN_TIMING), &k));
   if (!k.saved) return CHOIR_OK;

@@ -358,7 +358,8 @@ static int open_metrics(loop_state *d) {
   const ch_run *run = d->run;
   int code = CHOIR_OK;
   d->metrics = (ch_metrics){.results.fd = -1, .timing.fd = -1};
-  if (!comm_of(run)->rank) code = ch_metrics_open(&d->metrics, run->out, run->metrics_bytes);
+  if (!comm_of(run)->rank) code = ch_checkpoint_none(run);
+  if (!comm_of(run)->rank && !code) code = ch_metrics_open(&d->metrics, run->out, run->metrics_bytes);
   code = ch_comm_agree(comm_of(run), code);
   if (code) ch_metrics_close(&d->metrics);
   return code;

@@ -56,7 +56,7 @@ static const ch_batch *next_windows(ch_run *run, ch_step_counts *counts) {
     else
       ch_window_cut(window, T, token + row * T, target + row * T);
   }
-  run->tokens = (int64_t)p->position.samples * T;
+  run->tokens += n;
   *counts = (ch_step_counts){.sequences = n / T, .positions = n, .tokens = n};
   return ch_trainer_cut(&run->trainer, token, target, weighted ? weight : NULL);
 }
@@ -117,16 +117,29 @@ static void write_head(ch_metrics *metrics, const ch_run *run) { ch_metrics_run(
 
 static int list_counters(ch_run *run, ch_counter *c) {
   ch_pretraining *p = (ch_pretraining *)(void *)run;
-  const ch_counter all[] = {{"run.step", &run->trainer.step, NULL},
-                            {"run.samples", (int64_t *)&p->position.samples, NULL},
-                            {"run.metrics_bytes", &run->metrics_bytes, NULL},
-                            {"run.best_step", &run->best_step, NULL},
-                            {"run.best_loss", (int64_t *)(void *)&p->best_loss, NULL}, /* its bits */
-                            {"run.data_hash", (int64_t *)&p->data->hash, "the data"},
-                            {"run.tokenizer_hash", (int64_t *)&p->data->tokenizer_hash, "the data's tokenizer"}};
+  const ch_counter all[] = {
+      {.name = "run.step", .value = &run->trainer.step},
+      {.name = "run.samples", .value = (int64_t *)&p->position.samples},
+      {.name = "run.tokens", .value = &run->tokens, .optional = 1},
+      {.name = "run.metrics_bytes", .value = &run->metrics_bytes},
+      {.name = "run.best_step", .value = &run->best_step, .optional = 1},
+      {.name = "run.best_loss", .value = (int64_t *)(void *)&p->best_loss, .optional = 1}, /* its bits */
+      {.name = "run.waited", .value = &run->waited, .optional = 1},
+      {.name = "run.data_hash", .value = (int64_t *)&p->data->hash, .of = "the data"},
+      {.name = "run.tokenizer_hash", .value = (int64_t *)&p->data->tokenizer_hash, .of = "the data's tokenizer"}};
   _Static_assert(sizeof all <= CH_COUNTERS * sizeof *all, "state.h has room for them");
   memcpy(c, all, sizeof all);
   return sizeof all / sizeof *all;
+}
+
+static void fill_counters(ch_run *run, const choir_config *made_with) {
+  const ch_pretraining *p = of(run);
+  const ch_train_config *c = &made_with->train;
+  if (run->tokens < 0) run->tokens = (int64_t)p->position.samples * c->sequence_length;
+  if (run->best_step < 0) run->best_step = 0;
+  if (run->waited < 0)
+    run->waited =
+        run->best_step && c->eval_every ? run->trainer.step / c->eval_every - run->best_step / c->eval_every : 0;
 }
 
 const ch_run_kind ch_run_pretraining = {.next = next_windows,
@@ -134,4 +147,5 @@ const ch_run_kind ch_run_pretraining = {.next = next_windows,
                                         .check_source = check_data,
                                         .examine = examine_heldout,
                                         .write_head = write_head,
-                                        .list_counters = list_counters};
+                                        .list_counters = list_counters,
+                                        .fill_counters = fill_counters};

@@ -18,15 +18,25 @@
 #include "file/file.h"
 #include "file/run_files.h"
 #include "file/there.h"
+#include "model/capacity.h"
 #include "model/config.h"
+#include "moe/router.h"
 #include "train/state.h"
 
 /* ---- its checkpoints */
 
+int ch_checkpoint_none(const ch_run *run) {
+  static const char text[] = "No checkpoint of this run has been saved yet.\n";
+  return run->trainer.step ? CHOIR_OK : ch_file_save(CH_IN(run->out, CH_RUN_NO_CHECKPOINT), text, sizeof text - 1);
+}
+
 int ch_checkpoint_save(ch_run *run, char *path) {
   ch_counter c[CH_COUNTERS];
+  const ch_comm *comm = run->trainer.model->x.comm;
   int count = run->kind->list_counters(run, c);
-  return ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, run->best_step ? run->best_step : -1, path);
+  CH_TRY(ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, run->best_step ? run->best_step : -1, path));
+  if (!comm->rank) unlink(CH_IN(run->out, CH_RUN_NO_CHECKPOINT)); /* if it stays, the next one removes it */
+  return CHOIR_OK;
 }
 
 int ch_best_begin(const ch_run *run, ch_file *name) {
@@ -90,13 +100,48 @@ int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *step
   return check_model(run, &kept, path);
 }
 
-/* A schedule follows from all of the run's steps: in its middle another one may jump. */
-static void note_rate(const ch_train_config *before, const ch_train_config *now, int64_t step) {
-  double was = ch_schedule_rate(before, step), is = ch_schedule_rate(now, step);
-  if (was != is && step <= now->steps)
-    ch_notice("the learning rate of step %" PRId64
-              " is %.6g with these settings, and %.6g with those of the checkpoint",
-              step, is, was);
+/* Values that follow from all of the run's steps: with other settings they may jump at the next step. */
+static void note_jumps(const choir_config *before, const choir_config *now, int64_t step) {
+  const ch_router_spec *router = &now->model.router;
+  const struct {
+    const char *what;
+    double was, is;
+  } values[] = {
+      {"learning rate", ch_schedule_rate(&before->train, step), ch_schedule_rate(&now->train, step)},
+      {"capacity factor", ch_router_factor(router, 1) * ch_config_capacity_at(before, step - 1),
+       ch_router_factor(router, 1) * ch_config_capacity_at(now, step - 1)},
+  };
+  for (size_t i = 0; i < sizeof values / sizeof *values && step <= now->train.steps; i++)
+    if (values[i].was != values[i].is)
+      ch_notice("the %s of step %" PRId64 " is %.6g with these settings, and %.6g with those of the checkpoint",
+                values[i].what, step, values[i].is, values[i].was);
+}
+
+/* Evaluations with other values of these fields are of another text, or of another quantity: they do not compare. The
+ * data are the same, by their hash. The batch counts where the routing that is evaluated depends on it. */
+static const ch_field *measured_otherwise(const choir_config *before, const choir_config *now) {
+  static const char *const fields[] = {"train.batch_sequences", "train.eval_sequences", "train.sequence_length",
+                                       "train.objective", "train.mask_schedule"};
+  int by_batch = now->model.moe_every && choir_router_looks_across_tokens(now, 0) &&
+                 !ch_router_can_be_causal(now->model.router.kind);
+  for (size_t i = !by_batch; i < sizeof fields / sizeof *fields; i++) {
+    const ch_field *f;
+    if (!ch_field_find(fields[i], &f) && !ch_field_same(before, now, f)) return f;
+  }
+  return NULL;
+}
+
+/* The best evaluation so far, unless the next ones will measure something else. */
+static void restart_best(ch_run *run, const choir_config *made_with) {
+  const ch_field *f = measured_otherwise(made_with, &run->config);
+  char was[CHOIR_VALUE_BYTES], is[CHOIR_VALUE_BYTES];
+  if (!f || !run->best_step || run->trainer.step >= run->config.train.steps) return;
+  ch_notice(
+      "%s is %s, and was %s: held-out losses from here on do not compare with those before, and the best "
+      "checkpoint is chosen anew (so far that of step %" PRId64 ")",
+      f->path, ch_field_text(&run->config, f, is, sizeof is), ch_field_text(made_with, f, was, sizeof was),
+      run->best_step);
+  run->best_step = run->waited = 0;
 }
 
 static int load_step(ch_run *run, int64_t step) {
@@ -109,8 +154,10 @@ static int load_step(ch_run *run, int64_t step) {
   ch_counter c[CH_COUNTERS];
   int count = run->kind->list_counters(run, c);
   CH_TRY(ch_state_load(path, &run->trainer, c, count));
+  run->kind->fill_counters(run, &made_with);
   run->config_changed = ch_config_hash(&run->config) != ch_config_hash(&made_with);
-  note_rate(&made_with.train, &run->config.train, step + 1);
+  note_jumps(&made_with, &run->config, step + 1);
+  restart_best(run, &made_with);
   return CHOIR_OK;
 }
 

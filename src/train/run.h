@@ -37,6 +37,8 @@ typedef struct ch_run_kind {
   void (*write_head)(ch_metrics *metrics, const ch_run *run);
   /* Lists the counters of a checkpoint, CH_COUNTERS at most, and returns how many. */
   int (*list_counters)(ch_run *run, ch_counter *counters);
+  /* Computes the counters that a checkpoint of an earlier version lacks (-1) from the config of its steps. */
+  void (*fill_counters)(ch_run *run, const choir_config *made_with);
 } ch_run_kind;
 
 struct ch_run {
@@ -78,6 +80,10 @@ int ch_run_step(ch_run *run, ch_step_counts *counts, choir_trainer_result *resul
 
 /* ---- checkpoints, and taking a run up again ---- */
 
+/* Before the first step: leaves a file in the run's directory that says that there is no checkpoint yet, which the
+ * first one removes. Its absence cannot be told from the log: a disk may have had no room. Called by the first rank. */
+int ch_checkpoint_none(const ch_run *run);
+
 /* Writes a checkpoint of the run, as ch_state_save; that of best_step stays. */
 int ch_checkpoint_save(ch_run *run, char *path);
 
@@ -106,7 +112,7 @@ int ch_resume_state(ch_run *run, const int64_t *steps, int count);
  * dead processes left. Release the claim after an error, too. Judged is, before anything is cut, removed or renamed:
  * - all files of a run are regular ones (CHOIR_ERROR_FORMAT: a link would lead elsewhere);
  * - a fresh run finds none that it would write, but for what one that never began left (CHOIR_ERROR_ARGUMENT);
- * - a run that is resumed has a checkpoint, unless its log says that none was made (CHOIR_ERROR_FORMAT).
+ * - a run that is resumed has a checkpoint, unless none was made (CHOIR_ERROR_FORMAT).
  * CHOIR_ERROR_IO: something could not be told. */
 int ch_run_directory_take(ch_claim *claim, const char *out, int resume);
 

@@ -116,12 +116,9 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
   return CHOIR_OK;
 }
 
-/* Counters that a file of choir 0.3 or earlier lacks: no best exam is known yet. */
-static int may_lack(const ch_counter *c) { return !strncmp(c->name, "run.best_", 9); }
-
 static int read_counter(const choir_tensors *file, const char *path, const ch_counter *c, int *found) {
   const choir_tensor *t = choir_tensors_find(file, c->name);
-  if (!t && may_lack(c)) return *c->value = 0, CHOIR_OK;
+  if (!t && c->optional) return *c->value = -1, CHOIR_OK;
   if (!t || t->dtype != CHOIR_I64 || t->bytes != sizeof *c->value)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is missing or not one I64", path, c->name);
   int64_t value;

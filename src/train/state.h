@@ -12,8 +12,9 @@ typedef struct ch_counter {
   const char *name;
   int64_t *value; /* saved, and read */
   const char *of; /* "the data"; NULL: a count */
+  int optional;   /* checkpoints of earlier versions lack it: read as -1 */
 } ch_counter;
-enum { CH_COUNTERS = 8 }; /* at most */
+enum { CH_COUNTERS = 12 }; /* at most */
 
 /* Writes OUT/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond the
  * `keep_checkpoints` of the config; that of step `best` stays (-1: none). `path` (PATH_MAX) gets its name. Of several

@@ -198,10 +198,7 @@ static int load_model(ch_pretraining *p, const choir_train_options *o, const int
     ch_model_weights_changed(model);
     return CHOIR_OK;
   }
-  CH_TRY(ch_resume_state(run, steps, count));
-  int64_t every = run->eval_every;
-  if (run->best_step && every > 0) run->waited = run->trainer.step / every - run->best_step / every;
-  return CHOIR_OK;
+  return ch_resume_state(run, steps, count);
 }
 
 /* Collective. */

@@ -70,6 +70,17 @@ static void resumes(void **state) {
   program_must("grep 'state.safetensors.* passed over' killed.txt");
 }
 
+/* With another number of micro-batches a step, the epoch goes on where it was: its tokens are those of every example.
+ */
+static void goes_on_in_the_epoch(void **state) {
+  program_must(
+      "sum() { grep '\"step\",' $1/metrics.jsonl | sed 's/.*\"tokens\":\\([0-9]*\\).*/\\1/' | paste -sd+ | bc; };" TUNE
+      "--set steps=26 --out plain >text;" TUNE
+      "--set accumulate=2 --set steps=7 --out parted >text;"
+      "choir finetune --resume --out parted --set accumulate=1 --set steps=19 >text; sum plain; sum parted;"
+      "test $(sum plain) -gt 1000 && test $(sum plain) -eq $(sum parted)");
+}
+
 /* Calls that fail for a while: the run goes on in memory, saves when there is room again, and ends as without. */
 static void a_disk_that_is_full(void **state) {
   if (!*CHOIR_SHIM) skip();
@@ -213,5 +224,5 @@ static void refusals(void **state) {
       "grep -q '\"malformed\":1' odd-run/metrics.jsonl");
 }
 
-TEST_MAIN(set_up, program_directory_remove, learns, resumes, a_disk_that_is_full, stops_in_time, best,
-          goes_on_with_its_own, another_router, recipes, refusals)
+TEST_MAIN(set_up, program_directory_remove, learns, resumes, goes_on_in_the_epoch, a_disk_that_is_full, stops_in_time,
+          best, goes_on_with_its_own, another_router, recipes, refusals)
