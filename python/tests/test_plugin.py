@@ -529,6 +529,21 @@ class Program(unittest.TestCase):
         code, _, told = self.run_program(*train[:-1], train[-1] / "idle-run")
         self.assertEqual((code, told.count("router 'tired' took none of ")), (0, 1), told)
 
+    def test_what_serving_costs(self):
+        """A router that does not rank by its scores: thresholds give a token other experts, and that is said."""
+        testing.run()
+        file, out, data = testing.directory() / "odd.py", testing.directory() / "odd-run", testing.directory() / "data"
+        text = EXAMPLE.read_text().replace("louder", "odd")
+        file.write_text(text.replace("np.argsort(-heard,", "np.argsort(np.where(valid[:, None], heard, np.inf),").replace(
+            "(heard > share * heard.max(axis=0))", "valid[:, None]"
+        ))  # fmt: skip
+        words = ("--config", testing.directory() / "config.json", "--data", data, "--set", "steps=4")
+        code, shown, told = self.run_program("train", *words, "--set", "router.name=odd", "--out", out, "--plugin", file)
+        self.assertEqual(code, 0, told)
+        says = r"layer 1: by thresholds a token has [\d.]+ experts on average, and [\d.]+ by router 'odd' itself"
+        self.assertEqual(len(re.findall(says, shown + told)), 1, shown + told)
+        self.assertRegex(self.run_program("eval", out, "--plugin", file)[2], says)
+
     def test_python_ends_with_the_program(self):
         file = testing.directory() / "endless.py"
         file.write_text("import sys\nprint('here', file=sys.stderr, flush=True)\nwhile True: pass\n")

@@ -83,10 +83,12 @@ void choir_model_free(choir_model *model) {
   ch_arena_free(&model->weights);
   ch_arena_free(&model->gradients);
   ch_transformer_free(&model->net);
+  for (int i = 0; i < 2; i++) free(model->experts_per_token[i]);
   free(model);
 }
 
 void ch_model_weights_changed(choir_model *model) {
+  model->evaluated[0] = model->evaluated[1] = 0;
   model->stale = ch_counting(&model->x); /* without a plan no op can run: planning rounds the weights later */
   if (!model->stale) ch_model_round_weights(model, &model->x);
 }

@@ -26,7 +26,11 @@ struct choir_model {
   int in_callback;         /* which must not use the model: a pass is under way */
   ch_routing_hook hook;    /* what passes it on */
   size_t reserved_scratch; /* that others need between passes: the optimizer */
-  int64_t half_step;       /* a step whose update the weights have, and the router's state has not; 0: none */
+  /* Of the last evaluation by batch, and by thresholds, that may be compared (ch_note_served_cost): experts per token
+   * of each MoE layer, and a hash of what was evaluated; 0: none. */
+  double *experts_per_token[2];
+  uint64_t evaluated[2];
+  int64_t half_step; /* a step whose update the weights have, and the router's state has not; 0: none */
 };
 
 /* A model that has counted its weights, and then the memory for them, values undefined, unless it is there: for

@@ -308,6 +308,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
   for (int sample = 0; sample < e.samples && !code; sample++)
     code = run_sample(&e, sample, unigram, progress, context, result);
   if (!code) code = finish(&e, result);
+  if (!code) ch_note_served_cost(model, windows, B, e.end);
   free(e.token);
   free(e.found);
   return code;

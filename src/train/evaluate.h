@@ -21,7 +21,13 @@ typedef struct ch_windows {
   void *context;
   double mask_at;   /* masked_diffusion: the mask ratio of every sequence; 0: ratios are drawn */
   int mask_samples; /* of masked models: mask ratios a window; 0: one */
+  int unfinished;   /* the model is in training: what thresholds cost is not compared yet */
 } ch_windows;
+
+/* After an evaluation of the first `end` windows: keeps how many experts a token had in each layer. A notice, where the
+ * same windows were evaluated by batch and by thresholds, names the layer whose thresholds give a token over a tenth
+ * more or fewer experts than the router's own choice, as in training: then the model is served at another cost. */
+void ch_note_served_cost(choir_model *model, const ch_windows *windows, int B, int64_t end);
 
 /* Held-out windows: neighbours come far apart, and the first ones are spread evenly over all sources. So an evaluation
  * of a few is fair to every source, and a batch is a mixture, as in training, and not a piece of one document. */

@@ -95,6 +95,7 @@ static int examine_heldout(ch_run *run, ch_metrics *metrics, choir_event *e) {
   ch_pretraining *p = (ch_pretraining *)(void *)run;
   json_t *own = NULL, *causal = NULL;
   ch_windows windows = ch_windows_heldout(p->data, run->config.train.sequence_length);
+  windows.unfinished = !ch_run_is_done(run);
   if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
   int code = evaluate_by(p, &windows, 0, &p->eval[e->evals++], &own);
   if (!code && p->eval[0].looks_across_tokens && ch_router_can_be_causal(run->trainer.model->net.router))

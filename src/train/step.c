@@ -167,6 +167,7 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_res
   const ch_train_config *c = &t->model->config.train;
   int64_t targets = 0;
   CH_TRY(ch_model_check_whole(t->model));
+  t->model->evaluated[0] = t->model->evaluated[1] = 0;
   for (int a = 0; a < c->accumulate; a++) targets += targets_of(c, &batches[a]);
   step_state s = {.targets = targets ? (double)targets * (t->paired ? 2 : 1) : 1};
   ch_transformer_clear_stats(&t->model->net);
