@@ -52,7 +52,7 @@ def libraries():
     return found
 
 
-ENV = {**os.environ, "CHOIR_PROGRAM": choir, "GOMP_SPINCOUNT": "1000", "TORCHINDUCTOR_CACHE_DIR": work + "/inductor",
+ENV = {**os.environ, "CHOIR_PROGRAM": choir, "CHOIR_CUDA_GRAPHS": "1", "GOMP_SPINCOUNT": "1000", "TORCHINDUCTOR_CACHE_DIR": work + "/inductor",
        "TRITON_CACHE_DIR": work + "/triton", "CHOIR_LIBRARY": o.site + "/lib/libchoir.so.1",
        "PYTHONPATH": os.pathsep.join(filter(None, [o.source + "/python", o.site + "/python", os.environ.get("PYTHONPATH")])),
        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), o.site + "/lib"]))}
@@ -172,18 +172,6 @@ def compared(ms, predicted):
     return {"ms": round(ms, 4), "predicted ms": round(predicted, 4), "ratio": round(ms / predicted, 3)}
 
 
-def without_graphs():
-    """An environment in which libcuda lacks a call of graphs, so that kernels are launched one by one: the first mention of its name is
-    the one that the loader looks at."""
-    real = next((f for f in [*glob.glob("/usr/lib/x86_64-linux-gnu/libcuda.so.1"), *glob.glob("/usr/lib*/libcuda.so.1"), *glob.glob("/usr/local/*/libcuda.so.1")]), None)
-    real = real or re.search(r"libcuda\.so\.1 .*=> (\S+)", call("ldconfig -p", 10, keep=10**6)["tail"])[1]
-    folder = os.path.join(work, "plain")
-    os.makedirs(folder, exist_ok=True)
-    with open(real, "rb") as f, open(os.path.join(folder, "libcuda.so.1"), "wb") as to:
-        to.write(f.read().replace(b"\0cuGraphLaunch\0", b"\0cuGraphLaunck\0", 1))
-    return {**native, "LD_LIBRARY_PATH": folder + os.pathsep + native["LD_LIBRARY_PATH"]}
-
-
 def step_ms(r):
     found = re.search(r"^ *([0-9.]+) ms .*step config", r["tail"], re.M)
     return float(found[1]) if found else None
@@ -192,7 +180,7 @@ def step_ms(r):
 def graphs(c):
     """A step of nano as graphs, and launched kernel by kernel: the prediction is the difference of gaps alone."""
     step = [choir, "bench", "--backend", backend, "--repetitions", "20", "step", f"config={c}/nano.json", "B=32", "T=128", "compute=bf16"]
-    r = {"as graphs": call(step, 30), "one by one": call(step, 30, without_graphs())}
+    r = {"as graphs": call(step, 30), "one by one": call(step, 30, {**native, "CHOIR_CUDA_GRAPHS": "0"})}
     ms, plain = step_ms(r["as graphs"]), step_ms(r["one by one"])
     if ms and plain:
         r["model"] = {"step of nano as graphs": compared(ms, plain - 1e3 * model.graph(428))}

@@ -58,7 +58,8 @@ int ch_cuda_queue_open(const cuda_handle *function, cuda_handle blas, int at_onc
   functions = function;
   cublas = blas;
   unbuffered = at_once;
-  without_graphs = at_once || !ch_cuda_has_graphs();
+  const char *wanted = getenv("CHOIR_CUDA_GRAPHS"); /* "1": until graphs are timed, plain launches are the default */
+  without_graphs = at_once || !wanted || strcmp(wanted, "1") || !ch_cuda_has_graphs();
   return CALL(cuStreamCreate, &stream, STREAM_NON_BLOCKING) && CALL(cublasSetStream_v2, cublas, stream) &&
          CALL(cuMemAlloc_v2, &workspace, WORKSPACE) &&
          CALL(cublasSetWorkspace_v2, cublas, (void *)(uintptr_t)workspace,

@@ -82,19 +82,22 @@ static void assert_same(const step_line *a, const step_line *b, int steps) {
       fail_msg("step %d: loss %a and norm %a, or %a and %a", i, a[i].loss, a[i].norm, b[i].loss, b[i].norm);
 }
 
-/* Two graphs a step: the update of the last step and the pass; the norm. A driver that lacks a call has none of them.
- */
+/* Two graphs a step: the update of the last step and the pass; the norm. Without CHOIR_CUDA_GRAPHS=1, and with a driver
+ * that lacks a call, there are none. */
 static void same_bits_without_launches(void **state) {
   step_line without[STEPS];
-  take_steps_with(CHOIR_FAKE_CUDA, "", STEPS, with);
+  take_steps_with(CHOIR_FAKE_CUDA, "CHOIR_CUDA_GRAPHS=1", STEPS, with);
   for (int i = SEEN; i < STEPS; i++) {
     assert_int_equal(with[i].launches, with[SEEN - 1].launches);
     assert_int_equal(with[i].graphs, with[i - 1].graphs + 2);
   }
+  take_steps_with(CHOIR_FAKE_CUDA, "env -u CHOIR_CUDA_GRAPHS", STEPS, without);
+  assert_int_equal(without[STEPS - 1].graphs, 0);
+  assert_same(with, without, STEPS);
   program_must(
       "mkdir old && sed s/cuGraphLaunch/cuGraphLaunck/ '" CHOIR_FAKE_CUDA
       "/libcuda.so.1' >old/libcuda.so.1 && ln -s libcuda.so.1 old/libnvrtc.so && ln -s libcuda.so.1 old/libcublas.so");
-  take_steps_with("old", "", STEPS, without);
+  take_steps_with("old", "CHOIR_CUDA_GRAPHS=1", STEPS, without);
   assert_int_equal(without[STEPS - 1].graphs, 0);
   assert_true(without[STEPS - 1].launches > 3 * with[STEPS - 1].launches);
   assert_same(with, without, STEPS);
@@ -108,8 +111,8 @@ static void goes_on_without(void **state) {
                                       "cuGraphExecKernelNodeSetParams:1", "cuGraphLaunch:3"};
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     step_line line[SOME];
-    char fail[96], notice[128];
-    snprintf(fail, sizeof fail, "FAKE_CUDA_FAIL=%s:once", calls[i]);
+    char fail[128], notice[128];
+    snprintf(fail, sizeof fail, "CHOIR_CUDA_GRAPHS=1 FAKE_CUDA_FAIL=%s:once", calls[i]);
     snprintf(notice, sizeof notice, "\nbackend 'cuda': %.*s failed: ", (int)strcspn(calls[i], ":"), calls[i]);
     take_steps_with(CHOIR_FAKE_CUDA, fail, SOME, line);
     const char *said = strstr(program_output, notice);
