@@ -8,7 +8,7 @@ RUN apt-get update \
  && cd /build/choir && dpkg-buildpackage -us -uc -b
 
 FROM debian:12 AS program
-COPY --init-from=build /build/choir_*.deb /build/libchoir1_*.deb /packages/
+COPY --from=build /build/choir_*.deb /build/libchoir1_*.deb /packages/
 RUN apt-get update \
  && apt-get install -y --no-install-recommends /packages/*.deb \
  && rm -rf /packages /var/lib/apt/lists/*
