@@ -8,6 +8,7 @@ FILE has a text a line. Without FOLDER (Mixtral, OLMoE, Qwen3Moe, with a tokeniz
 """
 
 import argparse
+import os
 import pathlib
 
 import peft
@@ -78,6 +79,10 @@ def main():
     parser.add_argument("--model")
     parser.add_argument("--steps", type=int, default=100)
     words = parser.parse_args()
+    folders = [words.out / name for name in ("converted", "transformers")]
+    for folder in folders:
+        if os.path.lexists(folder):
+            parser.error(f"{folder}: exists already; choose another OUT")
     torch.manual_seed(1)
     model, encode = loaded(words.model) if words.model else small()
     texts = [line for line in words.file.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -95,11 +100,11 @@ def main():
     after = mean_loss(model, held_out)
     print(f"loss {before:.4f}, fine-tuned {after:.4f}")
 
-    model.save_pretrained(words.out / "converted")
-    again = choir.torch.from_pretrained(words.out / "converted")
+    model.save_pretrained(folders[0])
+    again = choir.torch.from_pretrained(folders[0])
     print(f"saved and loaded {mean_loss(again, held_out):.4f}")
-    choir.torch.revert(again).save_pretrained(words.out / "transformers")  # without what balanced its loads
-    print(f"transformers' own {mean_loss(again, held_out):.4f}; choir import {words.out / 'transformers'} --out CHECKPOINT")
+    choir.torch.revert(again).save_pretrained(folders[1])  # without what balanced its loads
+    print(f"transformers' own {mean_loss(again, held_out):.4f}; choir import {folders[1]} --out CHECKPOINT")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ import copy
 import gzip
 import hashlib
 import math
+import os
 import pathlib
-import shutil
 import struct
 import subprocess
+import tempfile
 import time
 import zlib
 
@@ -29,6 +30,7 @@ import choir.torch
 
 SIDE, PATCH, CLASSES = 28, 4, 10
 NOISE = (0.1, 0.4, 0.7, 0.95)  # levels at which experts are shown
+PAGES = ("samples.png", "experts.png", "index.html")
 PACKAGE = "dataset-fashion-mnist"
 FILES = {
     "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
@@ -282,21 +284,49 @@ def fetch(folder):
     for place in (folder, pathlib.Path("/usr/share/datasets/fashion-mnist")):
         if all((place / name).is_file() for name in FILES):
             return place
-    folder.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(folder):
+        raise SystemExit(f"images.py: {folder} is there, without {', '.join(FILES)}: put them into it, or remove it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
     print(f"fetching Debian's package {PACKAGE} (31 MB)", flush=True)
-    fetched = subprocess.run(["apt-get", "-q", "download", PACKAGE], cwd=folder, capture_output=True, text=True)
-    packages = list(folder.glob(f"{PACKAGE}_*.deb"))
-    if fetched.returncode or not packages:
-        raise SystemExit(
-            f"images.py: apt-get could not fetch {PACKAGE}: {fetched.stderr.strip()}\nRun 'apt-get update' as root, or put "
-            f"{', '.join(FILES)} of Fashion-MNIST into {folder}"
-        )
-    subprocess.run(["dpkg-deb", "-x", packages[0], folder / "package"], check=True)
-    for name in FILES:
-        (folder / "package/usr/share/datasets/fashion-mnist" / name).replace(folder / name)
-    shutil.rmtree(folder / "package")
-    packages[0].unlink()
+    with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder.parent) as made:
+        fetched = subprocess.run(["apt-get", "-q", "download", PACKAGE], cwd=made, capture_output=True, text=True)
+        packages = list(pathlib.Path(made).glob(f"{PACKAGE}_*.deb"))
+        if fetched.returncode or not packages:
+            raise SystemExit(
+                f"images.py: apt-get could not fetch {PACKAGE}: {fetched.stderr.strip()}\nRun 'apt-get update' as root, or "
+                f"put {', '.join(FILES)} of Fashion-MNIST into {folder}"
+            )
+        subprocess.run(["dpkg-deb", "-x", packages[0], f"{made}/package"], check=True)
+        os.rename(f"{made}/package/usr/share/datasets/fashion-mnist", folder)
     return folder
+
+
+def minutes(text):
+    """A training time, for argparse."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of minutes above 0")
+    return value
+
+
+def check_new(out):
+    """Makes the folder, and refuses what could not be written after the training, or would be lost by it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise SystemExit(f"images.py: --out {out}: cannot be written: {error.strerror}") from None
+    if out.is_symlink():
+        raise SystemExit(f"images.py: --out {out}: is a symbolic link; give the folder itself")
+    for name in PAGES:
+        if os.path.lexists(out / name):
+            raise SystemExit(f"images.py: {out / name}: exists already; move it, or choose another --out")
+
+
+def write(path, data):
+    """A new file; one that is there, and a link, stay as they are."""
+    with open(path, "xb") as file:
+        file.write(data)
 
 
 def load(folder, part):
@@ -317,14 +347,14 @@ def load(folder, part):
 
 def main():
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--minutes", type=float, default=5, help="training time (5)")
+    ask.add_argument("--minutes", type=minutes, default=5, help="training time (5)")
     ask.add_argument(
         "--out", type=pathlib.Path, default="images", help="folder for pictures, and data if not installed (images)"
     )
     o = ask.parse_args()
     torch.manual_seed(1)
+    check_new(o.out)
     folder = fetch(o.out / "data")
-    o.out.mkdir(parents=True, exist_ok=True)
     model = DiT(mixture)
     print(
         f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} million weights, 16 experts in two of four layers"
@@ -333,9 +363,9 @@ def main():
 
     held_out = load(folder, "t10k")
     drawn = sheet(colours(sample(ema, torch.arange(CLASSES).repeat(4))), 4)
-    (o.out / "samples.png").write_bytes(png(drawn))
-    (o.out / "experts.png").write_bytes(png(where_experts_look(ema, *held_out)))
-    (o.out / "index.html").write_text(page_of_experts(ema, *held_out))
+    made = (png(drawn), png(where_experts_look(ema, *held_out)), page_of_experts(ema, *held_out).encode())
+    for name, data in zip(PAGES, made):
+        write(o.out / name, data)
     print(
         f"{o.out}/samples.png: a class a column. {o.out}/experts.png: photographs, and below each its patches at noise"
     )

@@ -10,6 +10,7 @@ both losses on text held out: by batch routing, and causally, by the thresholds 
 import argparse
 import itertools
 import math
+import os
 import pathlib
 import statistics
 import time
@@ -70,6 +71,13 @@ class GPT(nn.Module):
         return F.cross_entropy((self.norm(x) @ self.tokens.weight.t()).flatten(0, 1), wanted.flatten())
 
 
+def new_file(path):
+    """For argparse: a name that no file has."""
+    if os.path.lexists(path):
+        raise argparse.ArgumentTypeError(f"{path}: exists already; choose another name")
+    return path
+
+
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", nargs="+", type=pathlib.Path)
@@ -79,7 +87,7 @@ def options():
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--plot", help="a PNG file; needs matplotlib")
+    parser.add_argument("--plot", type=new_file, help="a PNG file that is not there yet; needs matplotlib")
     return parser.parse_args()
 
 
@@ -146,7 +154,9 @@ def main():
 
         for run in runs:
             plt.plot(run.losses, label=run.name, linewidth=0.8)
-        plt.xlabel("step"), plt.ylabel("training loss"), plt.legend(), plt.savefig(o.plot, dpi=150)
+        plt.xlabel("step"), plt.ylabel("training loss"), plt.legend()
+        with open(o.plot, "xb") as file:  # never another one, nor through a link
+            plt.savefig(file, format="png", dpi=150)
 
 
 if __name__ == "__main__":

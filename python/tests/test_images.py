@@ -155,6 +155,35 @@ class Example(unittest.TestCase):
         self.assertAlmostEqual(frechet.distance(one, (mean + 2, one[1])), 20, places=9)
         self.assertAlmostEqual(frechet.distance(one, (mean, 4 * one[1])), one[1].trace().item(), places=9)
 
+    def test_files_of_others_stay(self):
+        """A file or a link in the place of a picture, and a folder that cannot be made, are refused before training."""
+        with tempfile.TemporaryDirectory() as folder:
+            at = Path(folder)
+            (at / "mine").write_text("mine")
+            for name in self.images.PAGES:
+                for make in (lambda path: path.write_text("mine"), lambda path: path.symlink_to(at / "mine")):
+                    make(at / name)
+                    with self.assertRaisesRegex(SystemExit, f"{name}: exists already"):
+                        self.images.check_new(at)
+                    with self.assertRaises(FileExistsError):
+                        self.images.write(at / name, b"other")
+                    self.assertEqual((at / name).read_text(), "mine")
+                    (at / name).unlink()
+            self.images.check_new(at)
+            for wrong, told in ((at / "mine", "cannot be written"), (at / "mine" / "inside", "cannot be written")):
+                with self.assertRaisesRegex(SystemExit, told):
+                    self.images.check_new(wrong)
+            (at / "link").symlink_to(folder)
+            with self.assertRaisesRegex(SystemExit, "symbolic link"):
+                self.images.check_new(at / "link")
+            (at / "data").mkdir()
+            with self.assertRaisesRegex(SystemExit, "data is there, without"):
+                with unittest.mock.patch.object(Path, "is_file", return_value=False):
+                    self.images.fetch(at / "data")
+        for text in ("nan", "-1", "0", "inf"):
+            with self.assertRaisesRegex(Exception, "must be a number of minutes above 0"):
+                self.images.minutes(text)
+
     def test_another_file_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             for name in self.images.FILES:
