@@ -2,7 +2,11 @@
 
 import functools
 import math
+import os
 import pathlib
+import subprocess
+import sys
+import tempfile
 import types
 import unittest
 import unittest.mock
@@ -411,6 +415,20 @@ class Verdicts(unittest.TestCase):
         self.assertLess(found[0].plain_p, found[0].p)  # no floor
         self.assertEqual([claims.label(f.claim) for f in found], ["rival - arm per doubling of tokens",
                                                                   "rival - arm per doubling of FLOPs through width"])  # fmt: skip
+
+
+class Figures(unittest.TestCase):
+    def test_settings_of_the_user_have_no_effect(self):
+        """A notebook's backend that is not installed here, and a matplotlibrc that asks for LaTeX."""
+        draw = ("from choir.study import figures; import os; print(os.environ['MPLBACKEND']); "
+                "print(figures._plot([1.0, 2.0], {'a': [None, None]}, False, 'over', 'what').count('<svg'))")  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "matplotlibrc").write_text("text.usetex: True\nfigure.figsize: 1, 1\n")
+            told = subprocess.run(
+                [sys.executable, "-c", draw], cwd=folder, env={**os.environ, "MPLBACKEND": "module://no_backend"},
+                capture_output=True, text=True,
+            )  # fmt: skip
+        self.assertEqual(told.stdout.split(), ["module://no_backend", "1"], told.stderr)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 import pathlib
 import re
 from typing import Sequence
 
-import matplotlib
+_backend = os.environ.pop("MPLBACKEND", None)  # a notebook's, which may not be installed here
+import matplotlib  # noqa: E402
 
+if _backend is not None:
+    os.environ["MPLBACKEND"] = _backend
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
@@ -29,7 +33,7 @@ _SETTINGS = {
 
 def _plot(x: Sequence[float], curves: dict[str, list], band: bool, over: str, what: str, first=lambda axes: 0) -> str:
     """Estimates over the logarithm of x, a line for each name, with intervals where a `band` is wanted."""
-    with plt.rc_context(_SETTINGS):
+    with plt.style.context(["default", _SETTINGS]):  # none of a matplotlibrc
         figure, axes = plt.subplots(figsize=(7.2, 4), layout="constrained")
         axes.set_xscale("log")
         first(axes)
@@ -89,7 +93,7 @@ def differences(study: Study) -> str:
 def pairs(study: Study) -> str:
     """At the largest budget: each arm minus the first one, a point for each seed, next to the mean and its interval."""
     table = study.table(study.steps[-1])
-    with plt.rc_context(_SETTINGS):
+    with plt.style.context(["default", _SETTINGS]):  # none of a matplotlibrc
         figure, axes = plt.subplots(figsize=(7.2, 1.3 + 0.55 * (len(study.arms) - 1)), layout="constrained")
         axes.axvline(0, color=_INK, linewidth=0.7)
         for at, arm in enumerate(study.arms[1:]):
