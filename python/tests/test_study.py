@@ -26,6 +26,7 @@ try:
     import choir
     from choir.study import StudyError, configs, figures, foreign, jobs, lane, probe, recipe, statistics, store  # noqa: F401, all that it needs
     from choir.study.program import Runner
+    from choir.study.study import Study
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 
@@ -754,6 +755,16 @@ class Recipes(unittest.TestCase):
         for key in ("steps", "train.eval_every", "eval_sequences", "seed"):
             self.refused(lambda r: r.update(tune={"tasks": ["RTE"], "set": {key: 1}}), "tune: set: ", key)
         self.refused(lambda r: r.update(batch_tokens=512, set={"batch_sequences": 4}), "from 'batch_tokens'")
+
+    def test_a_scale_without_a_name_is_refused(self):
+        own = testing.run().parent / "nameless"
+        own.mkdir()
+        facts = {"hash": "0", "vocab_size": 8, "train_tokens": 1, "heldout_tokens": 1}
+        kept = {"format": "choir-study", "recipe": RECIPE, "scale": SCALE, "data": "data", "data_facts": facts,
+                "store": "results", "seeds": 1, "budgets": [64]}  # fmt: skip
+        (own / "study.json").write_text(json.dumps(kept))
+        with self.assertRaisesRegex(StudyError, "study.json: scale: 'name' is a required property"):
+            Study.open(own)
 
     def test_keys_of_fields_are_checked(self):
         self.refused(lambda r: r["arms"][1]["set"].update({"router.capp": 2}), "arms[1] 'top-2': set: ", "router.capp",
