@@ -36,36 +36,46 @@ static double token_ratio(const ch_bench_result *r, const ch_bench_result *first
   return r->min_seconds / (double)r->tokens / (first->min_seconds / (double)first->tokens);
 }
 
+enum { MORE = 10, PROBLEM = 51 }; /* columns at which more lines of a row, and its problem begin */
+
 static void print_figures(const ch_bench_result *r) {
-  printf("%38s", "");
-  for (int i = 0; i < r->figures; i++) printf("%s %s %.4g", i ? "," : " ", r->figure[i].name, r->figure[i].value);
-  putchar('\n');
+  char text[512];
+  size_t used = 0;
+  text[0] = 0;
+  for (int i = 0; i < r->figures && used < sizeof text; i++)
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s%s" CLI_TIE "%.4g", i ? ", " : "", r->figure[i].name,
+                             r->figure[i].value);
+  cli_print(MORE, "%*s%s", MORE, "", text);
+}
+
+static void print_parts(const ch_bench_result *r) {
+  char text[1024];
+  size_t used = 0;
+  text[0] = 0;
+  for (int i = 0; i < r->parts && used < sizeof text; i++)
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s" CLI_TIE "%.1f" CLI_TIE "%%  ", r->part[i].name,
+                             100 * r->part[i].seconds / r->seconds);
+  cli_print(MORE, "%*s%s(outside products %.1f %%)", MORE, "", text, 100 * r->beside_products);
 }
 
 static void print_row(const ch_bench_result *r, const ch_bench_result *first) {
   char share[16] = "      -", ratio[16] = "";
   if (r->share > 0) snprintf(share, sizeof share, "%5.1f %%", 100 * r->share);
   if (first && first->tokens) snprintf(ratio, sizeof ratio, "x %-6.3f  ", token_ratio(r, first));
-  printf("%9.3f ms %9.1f %-8s %s  %8.1e  %s%s\n", 1e3 * r->seconds, r->rate, r->unit, share, r->error, ratio,
-         r->problem);
-  if (r->layer_share > 0) printf("%38s  %.1f %% of the layer's forward and backward\n", "", 100 * r->layer_share);
+  cli_print(PROBLEM, "%9.3f ms %9.1f %-8s %s  %8.1e  %s%s", 1e3 * r->seconds, r->rate, r->unit, share, r->error, ratio,
+            r->problem);
+  if (r->layer_share > 0) printf("%*s%.1f %% of the layer's forward and backward\n", MORE, "", 100 * r->layer_share);
   if (r->figures) print_figures(r);
-  if (parts && r->parts) {
-    printf("%38s", "");
-    for (int i = 0; i < r->parts; i++) printf("  %s %.1f %%", r->part[i].name, 100 * r->part[i].seconds / r->seconds);
-    printf("  (beside products %.1f %%)\n", 100 * r->beside_products);
-  }
+  if (parts && r->parts) print_parts(r);
   fflush(stdout);
 }
 
 /* Prints the backend's peak rates; bf16 only if it has a bf16 unit. */
 static void print_peak(const ch_peak *p) {
-  printf("peak, %d threads: %.1f GFLOP/s fp32 (%s), ", p->threads, p->fp32_gflops, p->isa);
-  if (p->bf16_gflops > 0)
-    printf("%.1f GFLOP/s bf16 (%s), ", p->bf16_gflops, p->bf16_unit);
-  else
-    printf("no bf16 unit, ");
-  printf("%.1f GB/s reading, %.1f GB/s triad\n", p->read_gbs, p->triad_gbs);
+  char bf16[96] = "no bf16 unit";
+  if (p->bf16_gflops > 0) snprintf(bf16, sizeof bf16, "%.1f GFLOP/s bf16 (%.48s)", p->bf16_gflops, p->bf16_unit);
+  cli_print(2, "peak, %d threads: %.1f GFLOP/s fp32 (%s), %s, %.1f GB/s reading, %.1f GB/s triad", p->threads,
+            p->fp32_gflops, p->isa, bf16, p->read_gbs, p->triad_gbs);
 }
 
 static void print_head(const ch_peak *p) {
@@ -80,7 +90,7 @@ static void pass_over(const char *problem) {
     json_array_append_new(
         rows, json_pack("{s:s, s:n, s:s}", "problem", problem, "share", "unsupported", choir_error_message()));
   else
-    printf("%s: %s\n", problem, choir_error_message());
+    cli_print(2, "%s: %s", problem, choir_error_message());
 }
 
 /* A wrong result is a failure, however fast: NaN, or far from the reference. */
@@ -102,8 +112,11 @@ static int one(const char *problem, const ch_bench_result *first, ch_bench_resul
  * barriers and the memory cost more. */
 static void print_forecast(double ratio, int threads) {
   double serial = fmax(0, (ratio * threads - 1) / (threads - 1));
-  printf("%38s  %.2f of %d times one thread; %.1f %% would be on a single thread, and 16 threads at most %.2f of 16\n",
-         "", 1 / ratio / threads, threads, 100 * serial, 1 / (1 + 15 * serial));
+  cli_print(
+      MORE,
+      "%*s%.2f of %d times one thread; by Amdahl's law %.1f %% of the time is serial, and 16 threads reach at most "
+      "%.2f of 16",
+      MORE, "", 1 / ratio / threads, threads, 100 * serial, 1 / (1 + 15 * serial));
 }
 
 /* A problem by 1, 2, 4, ... threads, at last by as many as the user asks for. */
@@ -129,7 +142,7 @@ static int by_threads(const char *problem) {
 static int all_of(const ch_bench_group *group, const char *set) {
   ch_bench_result first = {0}, other;
   int status = 0;
-  if (!json) printf("%s: %s; x: the least time of a token, over the first row's\n", group->name, group->what);
+  if (!json) cli_print(2, "%s: %s; x: minimum time per token relative to the first row", group->name, group->what);
   for (int i = 0; group->problems[i] && !status; i++) {
     char problem[2 * CH_BENCH_TEXT];
     snprintf(problem, sizeof problem, "%s%s", group->problems[i], set);

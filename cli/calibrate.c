@@ -37,13 +37,21 @@ static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
   if (!status) status = evaluate_routing(model, tokenizer, "threshold", 0, &after);
   if (!status && choir_model_save(model, tokenizer, o.out)) status = cli_fail();
   if (status) return status;
-  printf("loss on this text by thresholds: %.4f before, %.4f with its own; by batch routing %.4f\n", before.loss,
-         after.loss, batch.loss);
-  printf("experts a token: %.2f before, %.2f with its own; by batch routing %.2f\n", before.experts, after.experts,
-         batch.experts);
-  printf("nats a token, over %s tokens, from which the thresholds come; checkpoint in %s\n", cli_grouped(after.tokens),
-         cli_shown(o.out));
-  return 0;
+  const struct {
+    const char *routing;
+    const calibration *measured;
+  } rows[] = {{"threshold, before", &before}, {"threshold, calibrated", &after}, {"batch", &batch}};
+  cli_table table;
+  cli_table_begin(&table, 0, "routing|loss>|experts per token>");
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    cli_cell(&table, "%s", rows[i].routing);
+    cli_cell(&table, "%.4f", rows[i].measured->loss);
+    cli_cell(&table, "%.2f", rows[i].measured->experts);
+  }
+  status = cli_table_end(&table);
+  cli_print(2, "loss in nats per token, over the %s tokens that the thresholds were calibrated on; checkpoint in %s",
+            cli_grouped(after.tokens), cli_shown(o.out));
+  return status;
 }
 
 static int run_calibrate(int count, const char *const *operands) {

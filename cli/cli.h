@@ -160,14 +160,36 @@ int cli_completion(const char *shell); /* prints a script for "bash" or "zsh" */
 /* manual.c */
 int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
 
+/* layout.c: what verbs print fits the terminal: COLUMNS columns where that is set, otherwise the terminal's, or 80. */
+int cli_columns(FILE *out);
+int cli_wraps(FILE *out); /* nonzero: lines of messages wrap; zero for a file or a pipe, without COLUMNS */
+#define CLI_TIE "\x1F"    /* a blank at which no line breaks */
+int cli_width(const char *text, size_t size); /* columns that it takes */
+/* Wraps text; its first line starts at column `at`, the others at `indent`. cli_wrap ends the line. */
+void cli_wrap(FILE *out, const char *text, int at, int indent);
+void cli_wrap_at(FILE *out, const char *text, int at, int indent, int columns);
+/* Text in which no line breaks, such as a command to copy; good for a few calls. */
+const char *cli_whole(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A paragraph on standard output: lines after the first start at `indent`, the first where its own blanks say. */
+void cli_print(int indent, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* table.c: a table on standard output. Columns with nothing but dashes are left out, and the last one wraps if it is
+ * text. */
+enum { CLI_TABLE_COLUMNS = 16 };
+typedef struct cli_table {
+  int indent, columns, cells, last_text, lost;
+  char right[CLI_TABLE_COLUMNS];
+  ch_buffer text;
+} cli_table;
+void cli_table_begin(cli_table *table, int indent, const char *heads); /* "name|loss>": > aligns to the right */
+void cli_cell(cli_table *table, const char *format, ...) __attribute__((format(printf, 2, 3))); /* row by row */
+int cli_table_end(cli_table *table); /* prints and frees it; an exit status */
+
 /* text.c: numbers in a ring of buffers, good for a few calls within one printf. */
-const char *cli_count(double number); /* 548M, 1.9B, 12.3k */
-const char *cli_bytes(double bytes);  /* 7.4 GiB */
-void cli_print_memory(
-    const choir_memory *memory); /* "weights 22.6 MiB, gradients ...", by purpose, to the line's end */
+const char *cli_count(double number);               /* 548M, 1.9B, 12.3k */
+const char *cli_bytes(double bytes);                /* 7.4 GiB */
+const char *cli_memory(const choir_memory *memory); /* "weights 22.6 MiB, gradients ...", by purpose; for one call */
 json_t *cli_json_memory(const choir_memory *memory);
 const char *cli_grouped(int64_t number); /* 1,234,567 */
-/* How it went, in a sentence; bits: a byte, of one nat a token; gzip: bits a byte, or NaN. */
 /* A text with gaps, or a prompt and `length` gaps after it; each gap of an --infill has so many tokens. */
 typedef struct {
   choir_fill_options fill;
@@ -179,7 +201,9 @@ int cli_fill(choir_model *model, const choir_tokenizer *tokenizer, const cli_fil
 /* What to call a loss of that objective: "loss", "bound", "masked loss". */
 const char *cli_measure(const char *objective);
 int cli_is_masked(const char *objective);
-void cli_print_outcome(const char *objective, const char *text, double bits, double loss, const char *routing,
+/* "held-out loss: 1.88 bits per byte (unigram baseline: 2.63), threshold routing", or of a text; bits: per byte, of one
+ * nat per token; gzip: bits per byte, or NaN. */
+void cli_print_outcome(const char *objective, int of_text, double bits, double loss, const char *routing,
                        double unigram_loss, double gzip);
 const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
 char *cli_unescape(const char *text);     /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
@@ -189,9 +213,9 @@ int cli_json_line(json_t *object);    /* the same on one line */
 json_t *cli_json_real(double number); /* null where JSON has no such number */
 json_t *cli_json_stats(const choir_route_stats *stats); /* NULL: no memory */
 json_t *cli_json_layers(const choir_model *model);      /* statistics of every MoE layer; NULL: the library's error */
-void cli_print_certificate(const choir_certificate *certificate); /* one line, where a solver assigned */
-void cli_print_histogram(const choir_route_stats *stats);         /* tokens held by 0, 1, ... experts */
-void cli_print_load(const choir_route_stats *stats);
+void cli_print_certificate(const choir_certificate *certificate);        /* one line, where a solver assigned */
+void cli_print_histogram(const choir_route_stats *stats);                /* tokens held by 0, 1, ... experts */
+void cli_print_load(const char *before, const choir_route_stats *stats); /* after these words or blanks */
 
 /* progress.c: one line about long work on standard error, redrawn on a terminal, every ten seconds elsewhere. */
 typedef struct cli_progress {

@@ -89,10 +89,10 @@ static int print_info(const char *directory, double seconds) {
                                     "train_tokens", (json_int_t)info.train_tokens, "train_bytes",
                                     (json_int_t)info.train_bytes, "heldout_tokens", (json_int_t)info.heldout_tokens,
                                     "heldout_bytes", (json_int_t)info.heldout_bytes));
-  printf("%s: %s document%s from %d source%s, vocabulary %s\n", cli_shown(directory),
-         cli_grouped((int64_t)info.documents), info.documents == 1 ? "" : "s", info.sources,
-         info.sources == 1 ? "" : "s", cli_grouped(info.vocab_size));
-  printf("  training  %15s tokens  %10s of text  %.2f bytes a token\n", cli_grouped((int64_t)info.train_tokens),
+  cli_print(2, "%s: %s document%s from %d source%s, vocabulary %s", cli_shown(directory),
+            cli_grouped((int64_t)info.documents), info.documents == 1 ? "" : "s", info.sources,
+            info.sources == 1 ? "" : "s", cli_grouped(info.vocab_size));
+  printf("  training  %15s tokens  %10s of text  %.2f bytes per token\n", cli_grouped((int64_t)info.train_tokens),
          cli_bytes((double)info.train_bytes),
          (double)info.train_bytes / (double)(info.train_tokens ? info.train_tokens : 1));
   printf("  held out  %15s tokens  %10s of text\n", cli_grouped((int64_t)info.heldout_tokens),

@@ -2,18 +2,23 @@
 #include "cli.h"
 
 static int run_devices(int count, const char *const *operands) {
+  cli_table table;
+  cli_table_begin(&table, 0, "|");
   for (const char *const *name = choir_backend_names(); *name; name++) {
     char text[256];
     int number = 0;
-    for (; !choir_backend_get_device(*name, number, text, sizeof text); number++)
-      printf("%s:%d  %s\n", *name, number, cli_shown(text));
+    for (; !choir_backend_get_device(*name, number, text, sizeof text); number++) {
+      cli_cell(&table, "%s:%d", *name, number);
+      cli_cell(&table, "%s", cli_shown(text));
+    }
     if (number) continue;
+    cli_cell(&table, "%s", *name);
     if (choir_backend_check(*name))
-      printf("%s    not here: %s\n", *name, cli_shown(choir_error_message()));
+      cli_cell(&table, "not available: %s", cli_shown(choir_error_message()));
     else
-      printf("%s    this CPU\n", *name);
+      cli_cell(&table, "this CPU");
   }
-  return 0;
+  return cli_table_end(&table);
 }
 
 static const cli_option options[] = {{0}};

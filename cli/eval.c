@@ -53,60 +53,78 @@ static json_t *result_json(const choir_model *model, const choir_eval_result *r)
   return json;
 }
 
+/* Begins a table with a column for each routing. */
+static void begin_table(cli_table *table, int count, const char *first) {
+  char heads[256];
+  size_t used = (size_t)snprintf(heads, sizeof heads, "%s", first);
+  for (int i = 0; i < count && used < sizeof heads; i++)
+    used += (size_t)snprintf(heads + used, sizeof heads - used, "|%10s>", results[i].routing);
+  cli_table_begin(table, 0, heads);
+}
+
 /* One row for each measure, one column for each routing. */
-static void print_losses(int count) {
+static int print_losses(int count) {
   const choir_eval_result *r = &results[0], *causal = &results[count > 1];
   int masked = cli_is_masked(r->objective);
-  cli_print_outcome(r->objective, o.eval.text ? "the text" : "held-out text", causal->bits_per_byte / causal->loss,
-                    causal->loss, causal->routing, causal->unigram_loss, causal->gzip_bits_per_byte);
-  printf("\nrouting       ");
-  for (int i = 0; i < count; i++) printf("  %10s", results[i].routing);
-  printf("\n%-14s", cli_measure(r->objective));
-  for (int i = 0; i < count; i++) printf("  %10.4f", results[i].loss);
-  printf("   nats a token, over %s tokens, %s\nperplexity    ", cli_grouped(r->tokens), cli_bytes((double)r->bytes));
-  for (int i = 0; i < count; i++) printf("  %10.2f", results[i].perplexity);
-  printf("   unigram baseline %.2f\nbits per byte ", exp(r->unigram_loss));
-  for (int i = 0; i < count; i++) printf("  %10.4f", results[i].bits_per_byte);
-  if (masked) {
-    printf("\nstandard error");
-    for (int i = 0; i < count; i++) printf("  %10.4f", results[i].standard_error);
-    puts("   of drawing mask ratios and masks (--mask-samples)");
-    return;
-  }
-  printf("\ncausal        ");
-  for (int i = 0; i < count; i++) printf("  %10s", results[i].looks_across_tokens ? "no" : "yes");
+  cli_table table;
+  cli_print_outcome(r->objective, o.eval.text != NULL, causal->bits_per_byte / causal->loss, causal->loss,
+                    causal->routing, causal->unigram_loss, causal->gzip_bits_per_byte);
   putchar('\n');
-  if (r->looks_across_tokens)
-    puts("  no: a token's experts depend on other tokens, which writing text cannot know yet");
-  if (count > 1 && !strcmp(results[1].routing, "threshold")) puts("  threshold: by the mean cut-offs of training");
+  begin_table(&table, count, "routing");
+  cli_cell(&table, "%s", cli_measure(r->objective));
+  for (int i = 0; i < count; i++) cli_cell(&table, "%.4f", results[i].loss);
+  cli_cell(&table, "perplexity");
+  for (int i = 0; i < count; i++) cli_cell(&table, "%.2f", results[i].perplexity);
+  cli_cell(&table, "bits per byte");
+  for (int i = 0; i < count; i++) cli_cell(&table, "%.4f", results[i].bits_per_byte);
+  cli_cell(&table, masked ? "standard error" : "causal");
+  for (int i = 0; i < count && masked; i++) cli_cell(&table, "%.4f", results[i].standard_error);
+  for (int i = 0; i < count && !masked; i++) cli_cell(&table, "%s", results[i].looks_across_tokens ? "no" : "yes");
+  int status = cli_table_end(&table);
+  cli_print(4, "  %s: nats per token, over %s tokens (%s); unigram baseline: perplexity %.2f",
+            cli_measure(r->objective), cli_grouped(r->tokens), cli_bytes((double)r->bytes), exp(r->unigram_loss));
+  if (masked) cli_print(4, "  standard error: of sampling mask ratios and masks (--mask-samples)");
+  if (r->looks_across_tokens && !masked)
+    cli_print(4, "  causal no: the experts of a token depend on other tokens, which generation does not have yet");
+  if (count > 1 && !strcmp(results[1].routing, "threshold") && !masked)
+    cli_print(4, "  threshold: fixed thresholds, the mean cut-offs of training");
+  return status;
 }
 
 /* The curve over mask ratios of each routing; all routings have the same ratios. */
-static void print_ratios(int count) {
+static int print_ratios(int count) {
   const choir_eval_result *first = results;
-  if (first->ratio_count) puts("loss of masked tokens by the share that is masked");
+  cli_table table;
+  if (!first->ratio_count) return 0;
+  puts("\nloss of masked tokens by mask ratio");
+  begin_table(&table, count, "masked|evaluations>");
   for (int i = 0; i < first->ratio_count; i++) {
-    printf("  %2.0f to %3.0f %%  ", 100 * first->ratio[i].from, 100 * first->ratio[i].to);
-    for (int r = 0; r < count; r++) printf("  %10.4f", results[r].ratio[i].loss);
-    printf("   %lld evaluations\n", (long long)first->ratio[i].evaluations);
+    cli_cell(&table, "%2.0f to %3.0f %%", 100 * first->ratio[i].from, 100 * first->ratio[i].to);
+    cli_cell(&table, "%lld", (long long)first->ratio[i].evaluations);
+    for (int r = 0; r < count; r++) cli_cell(&table, "%.4f", results[r].ratio[i].loss);
   }
+  return cli_table_end(&table);
 }
 
 /* Prints the loss of each source if there are several. */
-static void print_sources(int count) {
+static int print_sources(int count) {
   int n = results->source_count;
-  if (n > 1) puts("loss by source");
-  for (int s = 0; n > 1 && s < n; s++) {
-    printf("  %-12.64s", results->sources[s].name);
+  cli_table table;
+  if (n < 2) return 0;
+  puts("\nloss by source");
+  begin_table(&table, count, "source|tokens>");
+  for (int s = 0; s < n; s++) {
+    cli_cell(&table, "%.64s", cli_shown(results->sources[s].name));
+    cli_cell(&table, "%s", cli_grouped(results->sources[s].tokens));
     for (int i = 0; i < count; i++) {
       double loss = s < results[i].source_count ? results[i].sources[s].loss : (double)NAN;
       if (isnan(loss)) /* --sequences has left nothing of this source */
-        printf("  %10s", "-");
+        cli_cell(&table, "-");
       else
-        printf("  %10.4f", loss);
+        cli_cell(&table, "%.4f", loss);
     }
-    printf("   over %s tokens\n", cli_grouped(results->sources[s].tokens));
   }
+  return cli_table_end(&table);
 }
 
 static int print_layers(const choir_model *model, const choir_eval_result *r) {
@@ -115,8 +133,7 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
     if (choir_model_get_route_stats(model, i, &stats)) return cli_fail();
     printf("\nlayer %d, routing %s: experts per token\n", stats.layer, r->routing);
     cli_print_histogram(&stats);
-    printf("  ");
-    cli_print_load(&stats);
+    cli_print_load("  ", &stats);
     cli_print_certificate(&stats.certificate);
     choir_route_stats_clear(&stats);
   }
@@ -162,10 +179,10 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   json_decref(beside);
   if (status) return status;
   if (json) return cli_json_print(json);
-  print_losses(count);
-  print_ratios(count);
-  print_sources(count);
-  return print_layers(model, &results[0]);
+  status = print_losses(count);
+  if (!status) status = print_ratios(count);
+  if (!status) status = print_sources(count);
+  return status ? status : print_layers(model, &results[0]);
 }
 
 static int run_eval(int count, const char *const *operands) {

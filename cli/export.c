@@ -22,21 +22,23 @@ static int print_export_json(const choir_export_result *r) {
 }
 
 static int print(const choir_export_result *r) {
-  printf("%s: %s of %s, %s of weights as %s\n", cli_shown(o.out), r->architecture, cli_shown(r->checkpoint),
-         cli_bytes((double)r->bytes), o.dtype);
+  cli_print(2, "%s: %s of %s, %s of weights as %s", cli_shown(o.out), r->architecture, cli_shown(r->checkpoint),
+            cli_bytes((double)r->bytes), o.dtype);
   if (r->null_experts)
-    printf("experts per token  0 to %d, by thresholds; %d null experts stand for those that a token lacks\n",
-           r->experts_per_token, r->null_experts);
+    cli_print(19,
+              "experts per token  0 to %d, with threshold routing; %d null experts fill the places of missing experts",
+              r->experts_per_token, r->null_experts);
   else if (r->experts_per_token)
     printf("experts per token  %d\n", r->experts_per_token);
   if (!r->measured) return 0;
-  if (r->null_experts) printf("tokens cut         %.3f %%, which have more experts in a layer\n", 100 * r->cut);
+  if (r->null_experts) printf("tokens cut         %.3f %% have more experts in some layer\n", 100 * r->cut);
   if (r->null_experts && !r->cut && r->twentieth < r->experts_per_token)
-    printf("                   computing at most %d experts is faster, and not exact: --cut 0.05\n", r->twentieth);
-  printf("%-18s %.4f", cli_measure(r->objective), r->loss);
-  if (r->cut > 0) printf(", %.4f with that many experts", r->loss_cut);
-  if (!isnan(r->loss_written)) printf(", %.4f with weights so rounded", r->loss_written);
-  printf("; nats a token, over %s held-out tokens\n", cli_grouped(r->tokens));
+    cli_print(19, "%19sat most %d experts are faster, and not exact: --cut 0.05", "", r->twentieth);
+  char cut[48] = "", written[48] = "";
+  if (r->cut > 0) snprintf(cut, sizeof cut, ", %.4f with at most %d experts", r->loss_cut, r->experts_per_token);
+  if (!isnan(r->loss_written)) snprintf(written, sizeof written, ", %.4f with rounded weights", r->loss_written);
+  cli_print(19, "%-18s %.4f%s%s; nats per token, over %s held-out tokens", cli_measure(r->objective), r->loss, cut,
+            written, cli_grouped(r->tokens));
   return 0;
 }
 

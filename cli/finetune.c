@@ -24,20 +24,21 @@ static void show_step(tune_display *w, const choir_event *e) {
 }
 
 static void show_accuracy(const choir_event *e) {
-  printf("step %lld  epoch %.1f  dev", (long long)e->step, e->epoch);
+  char text[512], best[48] = "";
+  size_t used = 0;
+  text[0] = 0;
+#define ADD(...) used += (size_t)snprintf(text + used, sizeof text - used, __VA_ARGS__)
   for (int i = 0; i < e->measures; i++) {
     const choir_task_measure *m = &e->measure[i];
-    printf("  %.2f %%", 100 * m->accuracy);
-    if (!isnan(m->matthews)) printf(", Matthews %.3f", m->matthews);
-    if (!isnan(m->f1)) printf(", F1 %.2f %%", 100 * m->f1);
-    printf(" (%s routing)", m->routing);
+    ADD("  %.2f" CLI_TIE "%%", 100 * m->accuracy);
+    if (!isnan(m->matthews)) ADD(", Matthews" CLI_TIE "%.3f", m->matthews);
+    if (!isnan(m->f1)) ADD(", F1" CLI_TIE "%.2f" CLI_TIE "%%", 100 * m->f1);
+    ADD(" (%s)", m->routing);
   }
-  if (e->best_step == e->step)
-    printf("  best so far\n");
-  else if (e->best_step)
-    printf("  best: step %lld\n", (long long)e->best_step);
-  else
-    printf("\n");
+#undef ADD
+  if (e->best_step) snprintf(best, sizeof best, "  best: step %lld", (long long)e->best_step);
+  cli_print(2, "step %lld  epoch %.1f  dev accuracy%s%s", (long long)e->step, e->epoch, text,
+            e->best_step == e->step ? "  best so far" : best);
 }
 
 static int on_event(void *context, const choir_event *e) {
@@ -68,18 +69,19 @@ static int show_result(void) {
   const json_t *own = json_object_get(root, "own"), *batch = json_object_get(root, "batch");
   const char *task = json_string_value(json_object_get(root, "task")),
              *label = json_string_value(json_object_get(root, "majority_label"));
-  printf("best dev accuracy of %s: %.2f %% by %s routing", task ? cli_shown(task) : "",
-         100 * json_number_value(json_object_get(own, "accuracy")), json_string_value(json_object_get(own, "routing")));
+  char by_batch[128] = "";
   if (batch)
-    printf(", %.2f %% by %s routing, %lld texts at a time", 100 * json_number_value(json_object_get(batch, "accuracy")),
-           json_string_value(json_object_get(batch, "routing")),
-           (long long)json_integer_value(json_object_get(root, "batch_sequences")));
-  printf(", after step %lld; always '%s' would be %.2f %%\n",
-         (long long)json_integer_value(json_object_get(root, "step")), label ? cli_shown(label) : "",
-         100 * json_number_value(json_object_get(root, "majority")));
+    snprintf(by_batch, sizeof by_batch, ", %.2f %% with %s routing of %lld texts",
+             100 * json_number_value(json_object_get(batch, "accuracy")),
+             json_string_value(json_object_get(batch, "routing")),
+             (long long)json_integer_value(json_object_get(root, "batch_sequences")));
+  cli_print(2, "best dev accuracy of %s: %.2f %% with %s routing%s, at step %lld (majority label '%s': %.2f %%)",
+            task ? cli_shown(task) : "", 100 * json_number_value(json_object_get(own, "accuracy")),
+            json_string_value(json_object_get(own, "routing")), by_batch,
+            (long long)json_integer_value(json_object_get(root, "step")), label ? cli_shown(label) : "",
+            100 * json_number_value(json_object_get(root, "majority")));
   json_decref(root);
-  printf("look closer with: choir score %s --task %s --data DIR\n", cli_shown(o.out),
-         task && task_name ? task_name : "NAME");
+  printf("see: choir score %s --task %s --data DIR\n", cli_shown(o.out), task && task_name ? task_name : "NAME");
   return 0;
 }
 
@@ -125,8 +127,9 @@ static int finetune(void) {
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   if (!code) return show_result();
-  printf("stopped after step %lld (%s) and saved; go on with: choir finetune --resume --out %s%s\n", (long long)w.last,
-         cli_duration(cli_seconds() - w.progress.started), cli_shown(o.out), cli_plugins_shown());
+  cli_print(2, "stopped after step %lld (%s) and saved; continue with: %s", (long long)w.last,
+            cli_duration(cli_seconds() - w.progress.started),
+            cli_whole("choir finetune --resume --out %s%s", cli_shown(o.out), cli_plugins_shown()));
   return cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
 }
 

@@ -107,18 +107,18 @@ static int print_forward_json(const choir_model *model, int B, int T, const choi
 
 static int print_forward(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
   int masked = cli_predicts_masked(model);
-  if (masked)
-    printf("no loss, for no token is masked here: 'choir eval' masks some");
-  else
-    printf("loss %.6f  perplexity %.4f", result->loss, exp(result->loss));
-  printf("  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->aux_loss, B, T, seconds);
-  printf("routing %s%s\n", routing_of(model),
-         looks(model) && !masked ? ", which looks across tokens: not the loss of causal use" : "");
+  char loss[64] = "no loss: no token is masked here; 'choir eval' masks some";
+  if (!masked) snprintf(loss, sizeof loss, "loss %.6f  perplexity %.4f", result->loss, exp(result->loss));
+  cli_print(2, "%s  auxiliary loss" CLI_TIE "%.6f  %d" CLI_TIE "x" CLI_TIE "%d" CLI_TIE "tokens, %.3f s", loss,
+            result->aux_loss, B, T, seconds);
+  cli_print(2, "routing %s%s", routing_of(model),
+            looks(model) && !masked ? " (not causal: experts of a token depend on other tokens)" : "");
   for (int i = 0; i < choir_model_moe_layer_count(model); i++) {
     choir_route_stats stats;
     if (choir_model_get_route_stats(model, i, &stats)) return cli_fail();
-    printf("layer %2d: ", stats.layer);
-    cli_print_load(&stats);
+    char before[24];
+    snprintf(before, sizeof before, "layer %2d: ", stats.layer);
+    cli_print_load(before, &stats);
     cli_print_certificate(&stats.certificate);
     choir_route_stats_clear(&stats);
   }

@@ -3,36 +3,12 @@
 
 #include "cli.h"
 
-enum { WIDTH = 80, MARGIN = 26 };
-
-/* Prints text wrapped at WIDTH; the first line starts at column `at`, the others at `indent`. */
-static void wrapped(FILE *out, const char *text, int at, int indent) {
-  int column = at;
-  while (*text) {
-    size_t word = strcspn(text, " \n");
-    if (column > indent && column + 1 + (int)word > WIDTH) {
-      fprintf(out, "\n%*s", indent, "");
-      column = indent;
-    } else if (column > indent && text[-1] != '\n') {
-      fputc(' ', out);
-      column++;
-    }
-    fwrite(text, 1, word, out);
-    column += (int)word;
-    text += word;
-    for (; *text == '\n'; text++) { /* every line end of the text is kept */
-      fputc('\n', out);
-      column = indent;
-    }
-    if (*text == ' ') text++;
-  }
-  fputc('\n', out);
-}
+enum { MARGIN = 26 };
 
 /* A name in the margin and text beside it. */
 static void entry(FILE *out, const char *name, const char *text) {
   fprintf(out, "  %-*s", MARGIN - 2, name);
-  wrapped(out, text, MARGIN, MARGIN);
+  cli_wrap(out, text, MARGIN, MARGIN);
 }
 
 void cli_help_usage(FILE *out, const cli_verb *verb) {
@@ -48,13 +24,13 @@ void cli_help_usage(FILE *out, const cli_verb *verb) {
 }
 
 void cli_help_verb(FILE *out, const cli_verb *verb) {
-  int at = fprintf(out, "choir %s:", verb->name);
-  wrapped(out, verb->summary, at, 0);
+  int at = fprintf(out, "choir %s: ", verb->name);
+  cli_wrap(out, verb->summary, at, 0);
   fprintf(out, "\nUsage: ");
   cli_help_usage(out, verb);
   if (verb->details) {
     fputc('\n', out);
-    wrapped(out, verb->details, 0, 0);
+    cli_wrap(out, verb->details, 0, 0);
   }
   fprintf(out, "\nOptions:\n");
   for (const cli_option *o = verb->options; o->name; o++) {
@@ -67,14 +43,14 @@ void cli_help_verb(FILE *out, const cli_verb *verb) {
     fprintf(out, "%*s", MARGIN - at, "");
     snprintf(text, sizeof text, "%s%s%s%s%s%s", o->help, o->fallback ? " [" : "", o->fallback ? o->fallback : "",
              o->fallback ? "]" : "", o->required ? " (required)" : "", o->kind == CLI_LIST ? "; may be repeated" : "");
-    wrapped(out, text, MARGIN, MARGIN);
+    cli_wrap(out, text, MARGIN, MARGIN);
   }
   entry(out, "--plugin FILE", cli_plugin_option.help);
   entry(out, "--help", "this text");
 }
 
 static void verb_entry(FILE *out, const char *name, const char *summary) {
-  wrapped(out, summary, fprintf(out, "  choir %-18s ", name), MARGIN + 1);
+  cli_wrap(out, summary, fprintf(out, "  choir %-18s ", name), MARGIN + 1);
 }
 
 void cli_help_family(FILE *out, const char *family) {
@@ -153,6 +129,5 @@ void cli_help(FILE *out) {
   verb_entry(out, "help NAME", "explain a router or a config");
   verb_entry(out, "--plugin FILE", "of any command: routers of your own, in Python or C");
   verb_entry(out, "--version", "print the version");
-  fprintf(out, "\nExit status:");
-  wrapped(out, cli_statuses, 12, 0);
+  cli_wrap(out, cli_statuses, fprintf(out, "\nExit status: ") - 1, 0);
 }

@@ -70,18 +70,22 @@ static void print_row(const char *label, int64_t number, double paper) {
 static void print_info(const choir_config *config, const choir_config_costs *c, const paper_size *paper, int assumed) {
   const char *name = cli_field(config, "model.name");
   int experts = cli_count_of(config, "d_expert"), moe_every = cli_count_of(config, "moe_every");
-  printf("%s: L=%s d=%s h=%s H=%s", *name ? cli_shown(name) : "model", cli_field(config, "layers"),
-         cli_field(config, "d_model"), cli_field(config, "d_hidden"), cli_field(config, "heads"));
-  if (!is(config, "kv_heads", 0)) printf(" kv_heads=%s", cli_field(config, "kv_heads"));
-  if (strcmp(cli_field(config, "position"), "relative")) printf(" %s", cli_field(config, "position"));
+  char text[1024];
+  size_t used = 0;
+#define ADD(...) used += (size_t)snprintf(text + used, sizeof text - used, __VA_ARGS__)
+  ADD("%.256s: L=%s d=%s h=%s H=%s", *name ? cli_shown(name) : "model", cli_field(config, "layers"),
+      cli_field(config, "d_model"), cli_field(config, "d_hidden"), cli_field(config, "heads"));
+  if (!is(config, "kv_heads", 0)) ADD(" kv_heads=%s", cli_field(config, "kv_heads"));
+  if (strcmp(cli_field(config, "position"), "relative")) ADD(" %s", cli_field(config, "position"));
   if (moe_every)
-    printf(" e=%s of h=%s every %d layers, %s c=%g", cli_field(config, "experts"),
-           cli_field(config, experts ? "d_expert" : "d_hidden"), moe_every, cli_field(config, "router.name"),
-           choir_config_number(config, "router.capacity_factor"));
-  if (moe_every && !is(config, "dense_layers", 0)) printf(", after %s dense", cli_field(config, "dense_layers"));
-  if (moe_every && !is(config, "shared_experts", 0)) printf(", %s shared", cli_field(config, "shared_experts"));
-  printf(", V=%s%s\n", cli_grouped(cli_count_of(config, "vocab_size")),
-         assumed ? " (assumed: the config leaves it to the data)" : "");
+    ADD(" e=%s of h=%s every %d layers, %s c=%g", cli_field(config, "experts"),
+        cli_field(config, experts ? "d_expert" : "d_hidden"), moe_every, cli_field(config, "router.name"),
+        choir_config_number(config, "router.capacity_factor"));
+  if (moe_every && !is(config, "dense_layers", 0)) ADD(", after %s dense", cli_field(config, "dense_layers"));
+  if (moe_every && !is(config, "shared_experts", 0)) ADD(", %s shared", cli_field(config, "shared_experts"));
+#undef ADD
+  cli_print(2, "%s, V=%s%s", text, cli_grouped(cli_count_of(config, "vocab_size")),
+            assumed ? " (assumed: the config takes the size of the data's tokenizer)" : "");
   print_row("parameters", c->parameters, paper ? paper->parameters : 0);
   print_row("  active per token", c->active_parameters, paper ? paper->active : 0);
   print_row("  in the experts", c->expert_parameters, 0);
@@ -91,8 +95,7 @@ static void print_info(const choir_config *config, const choir_config_costs *c, 
   printf("  %-20s %s with %s x %s tokens, %s, %s\n", "memory to train", cli_bytes((double)c->train_bytes),
          cli_field(config, "batch_sequences"), cli_field(config, "sequence_length"), cli_field(config, "compute"),
          cli_field(config, "optimizer"));
-  printf("    ");
-  cli_print_memory(&c->train_memory);
+  cli_print(4, "    %s", cli_memory(&c->train_memory));
   printf("  %-20s %s\n", "memory to serve", cli_bytes((double)c->serve_bytes));
 }
 

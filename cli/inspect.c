@@ -14,40 +14,38 @@ static int json;
 
 static void print_head(const ch_inspection *inspection) {
   const choir_eval_result *r = &inspection->eval;
-  cli_print_outcome(r->objective, "the text", r->bits_per_byte / r->loss, r->loss, r->routing, r->unigram_loss,
+  cli_print_outcome(r->objective, 1, r->bits_per_byte / r->loss, r->loss, r->routing, r->unigram_loss,
                     r->gzip_bits_per_byte);
-  printf("perplexity %.2f; %s tokens%s\n", r->perplexity, cli_grouped(r->tokens),
-         inspection->cut ? " from the beginning of the text" : "");
-  printf("routing %s, %d x %d tokens at a time%s\n", r->routing, inspection->batch_sequences,
-         inspection->sequence_length,
-         r->looks_across_tokens ? "; it looks across tokens: not the loss of causal use" : "");
+  cli_print(2, "%.4f nats per token, perplexity %.2f, over %s tokens%s in batches of %d x %d%s", r->loss, r->perplexity,
+            cli_grouped(r->tokens), inspection->cut ? " from the beginning of the text" : "",
+            inspection->batch_sequences, inspection->sequence_length,
+            r->looks_across_tokens ? "; not causal: experts of a token depend on other tokens" : "");
 }
 
 static double per_cent(int64_t part, int64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0; }
 
 static void print_layer_head(const choir_route_stats *s) {
-  printf("\nlayer %d: %.2f experts a token, none for %.1f %%, dropped %.1f %% of choices, gate mass %.3f\n", s->layer,
-         s->tokens ? (double)s->assignments / (double)s->tokens : 0, per_cent(s->histogram[0], s->tokens),
-         per_cent(s->dropped, s->dropped + s->assignments), s->gate_mass);
-  printf("  entropy of at most %.2f nats: ", log(s->experts));
-  if (isfinite(s->token_entropy)) printf("%.2f of a token's scores, ", s->token_entropy);
-  printf("%.2f of the load", s->load_entropy);
-  if (isfinite(s->drift)) printf("; cut-offs drifted by %.1f %%", 100 * s->drift);
-  printf("\n\n");
+  char tokens[64] = "", drift[64] = "";
+  putchar('\n');
+  cli_print(2,
+            "layer %d: %.2f experts per token, none for %.1f %% of the tokens, %.1f %% of the choices dropped, gate "
+            "mass %.3f",
+            s->layer, s->tokens ? (double)s->assignments / (double)s->tokens : 0, per_cent(s->histogram[0], s->tokens),
+            per_cent(s->dropped, s->dropped + s->assignments), s->gate_mass);
+  if (isfinite(s->token_entropy)) snprintf(tokens, sizeof tokens, "%.2f of a token's scores, ", s->token_entropy);
+  if (isfinite(s->drift)) snprintf(drift, sizeof drift, "; cut-offs drifted by %.1f %%", 100 * s->drift);
+  cli_print(4, "  entropy (max %.2f nats): %s%.2f of the load%s\n", log(s->experts), tokens, s->load_entropy, drift);
   cli_print_histogram(s);
 }
 
-/* A piece with its spaces visible and nothing that a terminal would obey. */
-static void print_piece(const char *piece) {
+/* Appends a piece with its spaces visible and nothing that a terminal would obey. */
+static void append_piece(ch_buffer *line, const char *piece) {
   char shown[512];
   if (!piece) piece = "<mask>"; /* the tokenizer does not have it */
   ch_printable(piece, strlen(piece), 0, shown, sizeof shown);
-  printf("  ");
   for (const char *c = shown; *c; c++) {
-    if (*c == ' ')
-      printf("\xE2\x90\xA3");
-    else
-      putchar(*c);
+    int blank = *c == ' ';
+    ch_buffer_append(line, blank ? "\xE2\x90\xA3" : c, blank ? 3 : 1);
   }
 }
 
@@ -62,67 +60,95 @@ static int nearest(const choir_route_stats *s, int expert) {
 }
 
 /* A score, or a dash where there is none. */
-static void print_score(double score) {
+static void score_cell(cli_table *table, double score) {
   if (isfinite(score))
-    printf(" %7.4f", score);
+    cli_cell(table, "%.4f", score);
   else
-    printf("       -");
+    cli_cell(table, "-");
 }
 
-static void print_expert(const choir_route_stats *s, int i, double most) {
+/* A row of the experts' table; `most`: the highest load, as a multiple of the target. */
+static void add_expert(cli_table *table, const choir_route_stats *s, int i, double most) {
   int near = nearest(s, i);
   double ratio = s->target > 0 ? (double)s->load[i] / s->target : 0;
   int64_t over = s->demand[i] > s->capacity ? s->demand[i] - s->capacity : 0;
-  printf("  %6d %8s %6.0f %%  ", i, cli_count((double)s->load[i]), 100 * ratio);
-  int width = (int)(12 * ratio / most + 0.5);
-  if (width < 1 && s->load[i]) width = 1;
-  printf("%-12.*s %7s %7.4f ", width, "############", over ? cli_count((double)over) : "-", s->gate[i]);
-  print_score(s->cutoff[i]);
-  print_score(s->threshold[i]);
+  int bar = (int)(10 * ratio / most + 0.5);
+  if (bar < 1 && s->load[i]) bar = 1;
+  cli_cell(table, "%d", i);
+  cli_cell(table, "%s", cli_count((double)s->load[i]));
+  cli_cell(table, "%.0f %%", 100 * ratio);
+  cli_cell(table, "%.*s", bar, "##########");
+  cli_cell(table, "%s", over ? cli_count((double)over) : "-");
+  cli_cell(table, "%.4f", s->gate[i]);
+  score_cell(table, s->cutoff[i]);
+  score_cell(table, s->threshold[i]);
   if (near >= 0)
-    printf("  %4d %4.0f %%\n", near, 100 * choir_route_stats_overlap(s, i, near));
+    cli_cell(table, "%d: %.0f %%", near, 100 * choir_route_stats_overlap(s, i, near));
   else
-    printf("     -\n");
+    cli_cell(table, "-");
 }
 
-static void print_experts(const choir_route_stats *s) {
+static int print_experts(const choir_route_stats *s) {
   double most = 1;
+  cli_table table;
   for (int i = 0; i < s->experts; i++)
     if (s->target > 0) most = fmax(most, (double)s->load[i] / s->target);
-  printf("\n  expert     load  of target                over    gate  cut-off    kept  most shared with\n");
-  for (int i = 0; i < s->experts; i++) print_expert(s, i, most);
+  putchar('\n');
+  cli_table_begin(&table, 2, "expert>|load>|target>||over>|gate>|cut-off>|kept>|shares>");
+  for (int i = 0; i < s->experts; i++) add_expert(&table, s, i, most);
+  return cli_table_end(&table);
 }
 
 typedef int favourite_list(const choir_route_stats *s, int expert, int most, choir_favourite *best);
 
-static void print_tokens(const choir_route_stats *s, const choir_tokenizer *tokenizer, const char *title,
-                         favourite_list *find, choir_favourite *list) {
-  printf("\n  expert  %s\n", title);
+static int print_tokens(const choir_route_stats *s, const choir_tokenizer *tokenizer, const char *title,
+                        favourite_list *find, choir_favourite *list) {
+  char heads[128];
+  cli_table table;
+  putchar('\n');
+  snprintf(heads, sizeof heads, "expert>|%s", title);
+  cli_table_begin(&table, 2, heads);
   for (int i = 0; i < s->experts; i++) {
+    ch_buffer line = {0};
     int count = find(s, i, o.top, list);
-    printf("  %6d", i);
     for (int f = 0; f < count; f++) {
-      print_piece(choir_tokenizer_piece(tokenizer, list[f].token));
-      printf(" %s x%.1f", cli_count((double)list[f].held), list[f].lift);
+      char held[64];
+      append_piece(&line, choir_tokenizer_piece(tokenizer, list[f].token));
+      int size = snprintf(held, sizeof held, CLI_TIE "%s" CLI_TIE "x%.1f%s", cli_count((double)list[f].held),
+                          list[f].lift, f + 1 < count ? "  " : "");
+      ch_buffer_append(&line, held, (size_t)size);
     }
-    putchar('\n');
+    cli_cell(&table, "%d", i);
+    cli_cell(&table, "%.*s", (int)line.size, line.data ? line.data : "");
+    free(line.data);
   }
+  return cli_table_end(&table);
+}
+
+static int print_layer(const choir_route_stats *s, const choir_tokenizer *tokenizer, choir_favourite *list) {
+  print_layer_head(s);
+  int status = print_experts(s);
+  if (!status && o.top)
+    status = print_tokens(s, tokenizer, "most frequent tokens: count, x over their share of the text",
+                          choir_route_stats_get_frequent, list);
+  if (!status && o.top) status = print_tokens(s, tokenizer, "most typical tokens", choir_route_stats_get_typical, list);
+  return status;
 }
 
 static int print_inspection(const choir_tokenizer *tokenizer, const ch_inspection *inspection) {
   choir_favourite *list = reallocarray(NULL, (size_t)o.top + 1, sizeof *list);
+  int status = 0;
   if (!list) return cli_fail_with("out of memory");
   print_head(inspection);
-  for (int i = 0; i < inspection->layers; i++) {
-    print_layer_head(&inspection->layer[i]);
-    print_experts(&inspection->layer[i]);
-    if (!o.top) continue;
-    print_tokens(&inspection->layer[i], tokenizer, "most frequent tokens: times held, x over their share of the text",
-                 choir_route_stats_get_frequent, list);
-    print_tokens(&inspection->layer[i], tokenizer, "most typical tokens", choir_route_stats_get_typical, list);
-  }
+  for (int i = 0; i < inspection->layers && !status; i++) status = print_layer(&inspection->layer[i], tokenizer, list);
+  if (!status && inspection->layers) putchar('\n');
+  if (!status && inspection->layers)
+    cli_print(2,
+              "target: load as a share of an even load; over: requests beyond the capacity; cut-off: lowest chosen "
+              "score in this text, and the one kept from training; shares: the expert with the most tokens in common "
+              "(Jaccard)");
   free(list);
-  return 0;
+  return status;
 }
 
 static int show_stats(choir_model *model, const choir_tokenizer *tokenizer) {

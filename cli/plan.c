@@ -30,82 +30,113 @@ static int print_plan_json(const ch_plan *plan) {
 
 static void print_head(const ch_plan *plan, int assumed) {
   const char *config = plan->config.model.name;
-  printf("%s on %s: %d ranks, %s tokens a step; %s\n", *config ? cli_shown(config) : "model",
-         cli_shown(plan->cluster.name), plan->ranks, cli_grouped(plan->tokens), ch_plan_basis);
-  printf("  %s parameters, %s active, %s FLOPs a token; peak of a rank %s GFLOP/s, memory %s\n",
-         cli_count((double)plan->costs.parameters), cli_count((double)plan->costs.active_parameters),
-         cli_count(plan->costs.train_flops_per_token), cli_grouped((int64_t)(plan->peak / 1e9)),
-         cli_bytes(plan->cluster.memory));
-  if (assumed) printf("  assumed: a vocabulary of 32,000: the config leaves it to the data\n");
-  if (*plan->assumed) printf("  assumed: %s\n", cli_shown(plan->assumed));
-  if (*plan->cluster.notes) printf("  notes of the cluster: %s\n", cli_shown(plan->cluster.notes));
+  cli_print(2, "%s on %s: %d ranks, %s tokens per step; %s", *config ? cli_shown(config) : "model",
+            cli_shown(plan->cluster.name), plan->ranks, cli_grouped(plan->tokens), ch_plan_basis);
+  cli_print(4, "  %s parameters, %s active, %s FLOPs per token; peak of a rank %s GFLOP/s, memory %s",
+            cli_count((double)plan->costs.parameters), cli_count((double)plan->costs.active_parameters),
+            cli_count(plan->costs.train_flops_per_token), cli_grouped((int64_t)(plan->peak / 1e9)),
+            cli_bytes(plan->cluster.memory));
+  if (assumed)
+    cli_print(4, "  assumed: a vocabulary of 32,000, since the config takes the size of the data's tokenizer");
+  if (*plan->assumed) cli_print(4, "  assumed: %s", cli_shown(plan->assumed));
+  if (*plan->cluster.notes) cli_print(4, "  notes of the cluster: %s", cli_shown(plan->cluster.notes));
   if (plan->shards_set)
-    printf("  train.grad_chunks is planned as %d; training on this number of ranks needs it\n",
-           plan->config.train.grad_chunks);
+    cli_print(4, "  train.grad_chunks is planned as %d; training on this number of ranks needs it",
+              plan->config.train.grad_chunks);
 }
 
-static void print_name(const ch_plan_layout *l) {
-  printf("%4d x %4d x %2d %c%c", l->replicas, l->experts, l->hidden, l->dense_sharded ? 's' : ' ',
-         l->chosen ? '*' : ' ');
+/* "8 x 8 x 1 s*" */
+static const char *name_of(const ch_plan_layout *l) {
+  static char name[64];
+  snprintf(name, sizeof name, "%dx%dx%d%s%s%s", l->replicas, l->experts, l->hidden,
+           l->dense_sharded || l->chosen ? " " : "", l->dense_sharded ? "s" : "", l->chosen ? "*" : "");
+  return name;
 }
 
-static void print_row(const ch_plan *plan, const ch_plan_layout *l) {
-  char cost[32] = "-";
-  if (l->cost > 0) snprintf(cost, sizeof cost, "%.3g %s", l->cost, cli_shown(plan->cluster.currency));
-  print_name(l);
-  printf(" %10s %10.3g s %10.3g s %9s %6.1f %%  %14s  %s\n", cli_bytes((double)l->bytes), l->seconds, l->overlapped,
-         cli_count(l->tokens_per_second), 100 * l->share, cost, l->bound);
+static void add_row(cli_table *table, const ch_plan *plan, const ch_plan_layout *l) {
+  cli_cell(table, "%s", name_of(l));
+  cli_cell(table, "%s", cli_bytes((double)l->bytes));
+  cli_cell(table, "%.3g s", l->seconds);
+  cli_cell(table, "%s", cli_count(l->tokens_per_second));
+  cli_cell(table, "%.1f %%", 100 * l->share);
+  if (l->cost > 0)
+    cli_cell(table, "%.3g %s", l->cost, cli_shown(plan->cluster.currency));
+  else
+    cli_cell(table, "-");
+  cli_cell(table, "%s", l->bound);
 }
 
 enum { SHOWN = 12 }; /* rows of either list; JSON and the page have all */
 
-static void print_table(const ch_plan *plan) {
-  printf(
-      "\nreplicas x experts x hidden, the fastest first (s: dense matrices sharded; *: what choir train takes on "
-      "so many ranks unless told otherwise)\n");
-  printf("%16s    %10s %12s %12s %9s %8s  %14s\n", "R x E x H", "memory", "step", "overlapped", "tokens/s", "of peak",
-         "10^9 tokens");
+static int print_table(const ch_plan *plan) {
+  cli_table table;
   int i = 0;
+  putchar('\n');
+  cli_print(
+      2,
+      "layout: replicas x experts x hidden, the fastest first (s: dense matrices sharded; *: the default of choir "
+      "train for this number of ranks); cost: of 10^9 tokens");
+  cli_table_begin(&table, 2, "layout|memory>|step>|tokens/s>|peak>|cost>|bound by");
   for (; i < plan->count && !*plan->layout[i].refused; i++)
-    if (i < SHOWN) print_row(plan, &plan->layout[i]);
+    if (i < SHOWN) add_row(&table, plan, &plan->layout[i]);
+  int status = cli_table_end(&table);
   if (i > SHOWN) printf("  and %d more\n", i - SHOWN);
+  return status;
 }
 
-static void print_refused(const ch_plan *plan) {
+static int print_refused(const ch_plan *plan) {
   int some = 0;
+  cli_table table;
+  cli_table_begin(&table, 2, "|");
   for (const ch_plan_layout *l = plan->layout; l < plan->layout + plan->count; l++) {
-    if (!*l->refused) continue;
-    if (!some++) printf("\nrefused\n");
-    if (some > SHOWN) continue;
-    print_name(l);
-    printf("  %s\n", cli_shown(l->refused));
+    if (!*l->refused || some++ >= SHOWN) continue;
+    cli_cell(&table, "%s", name_of(l));
+    cli_cell(&table, "%s", cli_shown(l->refused));
   }
+  if (some) puts("\nrefused");
+  int status = cli_table_end(&table);
   if (some > SHOWN) printf("  and %d more\n", some - SHOWN);
+  return status;
 }
 
-static void print_part(const ch_plan *plan, const ch_plan_layout *l, const ch_plan_part *p) {
+static void add_part(cli_table *table, const ch_plan *plan, const ch_plan_layout *l, const ch_plan_part *p) {
+  char traffic[512];
+  size_t used;
   if (p->seconds <= 0 && p->bytes <= 0) return;
-  printf("    %-20s %10.3g s %5.1f %%  ", p->name, p->seconds, 100 * p->seconds / l->seconds);
+  cli_cell(table, "%s", p->name);
+  cli_cell(table, "%.3g s", p->seconds);
+  cli_cell(table, "%.1f %%", 100 * p->seconds / l->seconds);
   if (!p->sent) {
-    printf("by %s\n", cli_shown(p->limit));
+    cli_cell(table, "bound by %s", cli_shown(p->limit));
     return;
   }
-  printf("%9s a rank", cli_bytes(p->bytes / plan->ranks));
-  for (int i = 0; i < plan->cluster.levels; i++)
-    printf(", %s on %s", cli_bytes(p->level_bytes[i]), cli_shown(plan->cluster.level[i].name));
-  putchar('\n');
+  used = (size_t)snprintf(traffic, sizeof traffic, "%s per rank", cli_bytes(p->bytes / plan->ranks));
+  for (int i = 0; i < plan->cluster.levels && used < sizeof traffic; i++)
+    used += (size_t)snprintf(traffic + used, sizeof traffic - used, ", %s on %.64s", cli_bytes(p->level_bytes[i]),
+                             cli_shown(plan->cluster.level[i].name));
+  cli_cell(table, "%s", traffic);
 }
 
-static void print_details(const ch_plan *plan, const ch_plan_layout *l) {
-  printf("\n%d x %d x %d, dense matrices %s: %s%s\n  memory of a rank: %s\n", l->replicas, l->experts, l->hidden,
-         dense(l), ch_plan_command(l), l->chosen ? ", which takes it unless told otherwise" : "",
-         cli_bytes((double)l->bytes));
-  for (int i = 0; i < l->purposes; i++)
-    if (l->memory[i].bytes) printf("    %-20s %10s\n", l->memory[i].name, cli_bytes((double)l->memory[i].bytes));
-  printf("  a step: %.3g s, %.3g s with traffic hidden by products; bytes by level are of all ranks\n", l->seconds,
-         l->overlapped);
-  for (int i = 0; i < l->parts; i++) print_part(plan, l, &l->part[i]);
-  printf("  the longest part: %s\n", cli_shown(l->bound));
+static int print_details(const ch_plan *plan, const ch_plan_layout *l) {
+  cli_table memory, parts;
+  putchar('\n');
+  cli_print(2, "%d x %d x %d, dense matrices %s: %s%s", l->replicas, l->experts, l->hidden, dense(l),
+            ch_plan_command(l), l->chosen ? " (its default)" : "");
+  printf("  memory of a rank: %s\n", cli_bytes((double)l->bytes));
+  cli_table_begin(&memory, 4, "|>");
+  for (int i = 0; i < l->purposes; i++) {
+    if (!l->memory[i].bytes) continue;
+    cli_cell(&memory, "%s", l->memory[i].name);
+    cli_cell(&memory, "%s", cli_bytes((double)l->memory[i].bytes));
+  }
+  int status = cli_table_end(&memory);
+  cli_print(4, "  a step: %.3g s, or %.3g s with communication hidden behind products; bytes by level are of all ranks",
+            l->seconds, l->overlapped);
+  cli_table_begin(&parts, 4, "|>|>|");
+  for (int i = 0; i < l->parts; i++) add_part(&parts, plan, l, &l->part[i]);
+  if (!status) status = cli_table_end(&parts);
+  cli_print(4, "  the longest part: %s", cli_shown(l->bound));
+  return status;
 }
 
 /* The layout that --layout names, or the fastest; NULL: there is none. */
@@ -119,11 +150,12 @@ static const ch_plan_layout *chosen(const ch_plan *plan) {
 }
 
 static int print_plan(const ch_plan *plan, const ch_plan_layout *l, int assumed) {
+  int status = 0;
   print_head(plan, assumed);
-  if (l) print_table(plan);
-  if (l) print_details(plan, l);
-  print_refused(plan);
-  return none(plan);
+  if (l) status = print_table(plan);
+  if (l && !status) status = print_details(plan, l);
+  if (!status) status = print_refused(plan);
+  return status ? status : none(plan);
 }
 
 static int run_plan(int count, const char *const *operands) {

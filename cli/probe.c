@@ -31,25 +31,22 @@ static json_t *json_result(const ch_probe_result *r) {
 }
 
 static void print_effect(const char *what, const ch_probe_effect *e, int declared, double spread) {
-  printf("  %-22s ", what);
-  switch (e->verdict) {
-    case CH_PROBE_UNTRIED:
-      printf("not measured: the batch does not allow it");
-      break;
-    case CH_PROBE_EQUAL:
-      printf("no (bit-equal, %s positions)", cli_grouped(e->compared));
-      break;
-    case CH_PROBE_ROUNDED:
-      printf("no, up to rounding (%s of %s positions, largest change %.2g, %.2g of the logits' spread)",
-             cli_grouped(e->changed), cli_grouped(e->compared), e->largest, e->largest / spread);
-      break;
-    case CH_PROBE_CHANGED:
-      printf("yes (%s of %s positions, first %d, largest change %.2g, %.2g of the logits' spread, loss %+.4f)",
-             cli_grouped(e->changed), cli_grouped(e->compared), e->first, e->largest, e->largest / spread, e->loss);
-  }
-  printf("%s\n", e->verdict == CH_PROBE_CHANGED ? declared ? "" : "  NOT DECLARED"
-                 : declared && e->verdict       ? "  (declared: it may)"
-                                                : "");
+  char text[256] = "not measured: the batch does not allow it";
+  const char *compared = cli_grouped(e->compared), *changed = cli_grouped(e->changed);
+  if (e->verdict == CH_PROBE_EQUAL)
+    snprintf(text, sizeof text, "no (bit-equal, %s positions)", compared);
+  else if (e->verdict == CH_PROBE_ROUNDED)
+    snprintf(text, sizeof text,
+             "no, up to rounding (%s of %s positions, largest change %.2g, %.2g of the logits' spread)", changed,
+             compared, e->largest, e->largest / spread);
+  else if (e->verdict == CH_PROBE_CHANGED)
+    snprintf(text, sizeof text,
+             "yes (%s of %s positions, first %d, largest change %.2g, %.2g of the logits' spread, loss %+.4f)", changed,
+             compared, e->first, e->largest, e->largest / spread, e->loss);
+  cli_print(25, "  %-22s %s%s", what, text,
+            e->verdict == CH_PROBE_CHANGED ? declared ? "" : "  NOT DECLARED"
+            : declared && e->verdict       ? "  (declared: it may)"
+                                           : "");
 }
 
 static void print_result(const ch_probe_result *r) {
@@ -67,14 +64,14 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *r
   if (code) return code;
   const char *router = cli_field(choir_model_config(model), "router.name");
   if (!o.json && !json_array_size(results))
-    printf("router %s, %d sequences of %d %s\n", router, r.sequences, r.length,
-           o.probe.text || o.tokens ? "given tokens" : "random tokens: for effects on a loss give --text");
+    cli_print(2, "router %s, %d sequences of %d %s", router, r.sequences, r.length,
+              o.probe.text || o.tokens ? "given tokens" : "random tokens (for effects on a loss pass --text)");
   if (!o.json) print_result(&r);
   json_array_append_new(results, json_result(&r));
   if (r.leaks) {
     fflush(stdout);
-    fprintf(stderr, "choir probe: LEAK: routing '%s' of router '%s' changes logits that it is declared not to reach\n",
-            r.routing, router);
+    cli_fail_with("LEAK: routing '%s' of router '%s' changes logits that it is declared not to reach", r.routing,
+                  router);
     ++*leaks;
   }
   return 0;
@@ -90,7 +87,7 @@ static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, json_
     if (!o.probe.routing) break;
     int code = probe(model, tokenizer, results, leaks);
     if (code && !(all && (code == CHOIR_ERROR_UNSUPPORTED || code == CHOIR_ERROR_ARGUMENT))) return cli_fail();
-    if (code) fprintf(stderr, "choir probe: routing '%s' left out: %s\n", o.probe.routing, choir_error_message());
+    if (code) cli_fail_with("routing '%s' left out: %s", o.probe.routing, choir_error_message());
   }
   return json_array_size(results) ? 0 : CLI_FAILED;
 }

@@ -45,7 +45,9 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) {
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  if (!progress->terminal) {
+  if (!progress->terminal && (progress->out == stdout || cli_wraps(progress->out))) {
+    cli_wrap(progress->out, text, 0, 2);
+  } else if (!progress->terminal) {
     fprintf(progress->out, "%s\n", text);
   } else {
     int known = !ioctl(fileno(progress->out), TIOCGWINSZ, &size) && size.ws_col > 1;
@@ -111,9 +113,8 @@ int cli_show_event(cli_progress *progress, const choir_event *e) {
   if (e->kind == CHOIR_EVENT_NOTICE) {
     cli_print_notices(e->notice);
   } else {
-    printf("memory %s: ", cli_bytes((double)e->memory->total));
-    cli_print_memory(e->memory);
-    if (e->layout) printf("layout of %d ranks: %s\n", choir_ranks_size(cli_ranks()), e->layout);
+    cli_print(2, "memory %s: %s", cli_bytes((double)e->memory->total), cli_memory(e->memory));
+    if (e->layout) cli_print(2, "layout of %d ranks: %s", choir_ranks_size(cli_ranks()), e->layout);
   }
   fflush(stdout);
   return 1;
@@ -130,8 +131,8 @@ void cli_note_busy(cli_progress *progress, const choir_step_speed *step) {
   progress->lost = lost;
   snprintf(
       note, sizeof note,
-      "other programs use this machine: the steps get %.0f %% of the CPU time that their threads could have; wait, "
-      "or give fewer --threads\n",
+      "other programs use this machine: training gets %.0f %% of the CPU time of its threads; wait, or set a lower "
+      "--threads\n",
       100 * (1 - lost));
   cli_progress_clear(progress);
   cli_print_notices(note);

@@ -59,23 +59,34 @@ static void keep(void *context, const choir_routing *r) {
   }
 }
 
-/* Who took whom, of the first experts and tokens: a table that a person can check. */
-static void print_taken(const result *r, int n) {
+/* The assignment of the first experts and tokens: a table that a person can check. */
+static int print_taken(const result *r, int n) {
   enum { EXPERTS = 16, TOKENS = 12 };
-  printf("  expert  cut-off  takes tokens (from 0 to %d), each with its gate\n", n - 1);
+  char heads[80];
+  cli_table table;
+  snprintf(heads, sizeof heads, "expert>|cut-off>|chosen tokens (0 to %d), each with its gate", n - 1);
+  cli_table_begin(&table, 2, heads);
   for (int i = 0; i < r->stats.experts && i < EXPERTS; i++) {
     const json_t *tokens = json_array_get(r->taken, (size_t)i);
-    char cutoff[16] = "-";
-    if (isfinite(r->stats.cutoff[i])) snprintf(cutoff, sizeof cutoff, "%.4f", r->stats.cutoff[i]);
-    printf("  %6d  %7s ", i, cutoff);
+    char list[TOKENS * 40 + 40];
+    size_t used = 0;
     for (size_t k = 0; k < json_array_size(tokens) && k < TOKENS; k++) {
       int token = (int)json_integer_value(json_array_get(tokens, k));
-      printf(" %d (%.4f)", token, r->gates[(int64_t)token * r->stats.experts + i]);
+      used += (size_t)snprintf(list + used, sizeof list - used, "%s%d" CLI_TIE "(%.4f)", k ? " " : "", token,
+                               r->gates[(int64_t)token * r->stats.experts + i]);
     }
-    if (json_array_size(tokens) > TOKENS) printf(" and %zu more", json_array_size(tokens) - TOKENS);
-    printf("%s\n", json_array_size(tokens) ? "" : " none");
+    if (json_array_size(tokens) > TOKENS)
+      snprintf(list + used, sizeof list - used, " and %zu more", json_array_size(tokens) - TOKENS);
+    cli_cell(&table, "%d", i);
+    if (isfinite(r->stats.cutoff[i]))
+      cli_cell(&table, "%.4f", r->stats.cutoff[i]);
+    else
+      cli_cell(&table, "-");
+    cli_cell(&table, "%s", json_array_size(tokens) ? list : "none");
   }
+  int status = cli_table_end(&table);
   if (r->stats.experts > EXPERTS) printf("  ... of %d experts; --json has all\n", r->stats.experts);
+  return status;
 }
 
 static int print_json(const choir_config *config, result *r) {
@@ -91,15 +102,15 @@ static int print_json(const choir_config *config, result *r) {
 static int print_result(const choir_config *config, int n, result *r) {
   const choir_route_stats *s = &r->stats;
   if (o.json) return print_json(config, r);
-  printf("%s: %lld of %d tokens to %d experts, capacity %lld; %s across tokens\n", o.router, (long long)s->tokens, n,
-         s->experts, (long long)s->capacity, looks(config) ? "looks" : "does not look");
-  printf("  assignments %s, dropped %s, gate mass %.4f a token, auxiliary loss %.6f\n  ", cli_grouped(s->assignments),
-         cli_grouped(s->dropped), s->gate_mass, s->aux_loss);
-  cli_print_load(s);
+  cli_print(2, "%s: %lld of %d tokens to %d experts, capacity %lld; %s", o.router, (long long)s->tokens, n, s->experts,
+            (long long)s->capacity, looks(config) ? "not causal: compares tokens" : "causal: each token by itself");
+  cli_print(4, "  assignments %s, dropped %s, gate mass %.4f per token, auxiliary loss %.6f",
+            cli_grouped(s->assignments), cli_grouped(s->dropped), s->gate_mass, s->aux_loss);
+  cli_print_load("  ", s);
   cli_print_certificate(&s->certificate);
-  print_taken(r, n);
+  int status = print_taken(r, n);
   cli_print_histogram(s);
-  return 0;
+  return status;
 }
 
 /* A value is named by its array and place; the file is known here only. */

@@ -63,13 +63,23 @@ void cli_be_silent(void) {
   if (!freopen("/dev/null", "w", stdout)) fclose(stdout);
 }
 
+/* A message, after the name of the verb; it wraps where people read it, and is one line elsewhere. */
+static void put_message(const char *kind, const char *text) {
+  FILE *out = silent ? stdout : stderr;
+  int at = fprintf(out, "choir%s%s: %s", current ? " " : "", current ? current->name : "", kind);
+  if (cli_wraps(out))
+    cli_wrap(out, text, at, 2);
+  else
+    fprintf(out, "%s\n", text);
+}
+
 static void say(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
 static void say(const char *format, va_list args) {
   char text[sizeof said];
   vsnprintf(text, sizeof text, format, args);
   show_names(text, sizeof text);
   ch_printable(text, strlen(text), 0, said, sizeof said);
-  if (!silent) fprintf(stderr, "choir%s%s: %s\n", current ? " " : "", current ? current->name : "", said);
+  if (!silent) put_message("", said);
 }
 
 const char *cli_said(void) { return said; }
@@ -92,9 +102,11 @@ int cli_fail_with(const char *format, ...) {
 }
 
 void cli_print_notices(const char *lines) {
-  for (const char *end; *lines && (end = strchr(lines, '\n')); lines = end + 1)
-    fprintf(silent ? stdout : stderr, "choir%s%s: note: %.*s\n", current ? " " : "", current ? current->name : "",
-            (int)(end - lines), lines);
+  for (const char *end; *lines && (end = strchr(lines, '\n')); lines = end + 1) {
+    char *line = strndup(lines, (size_t)(end - lines));
+    if (line) put_message("note: ", line);
+    free(line);
+  }
 }
 
 int cli_fail(void) { return cli_fail_with("%s", choir_error_message()); }

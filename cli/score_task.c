@@ -1,27 +1,28 @@
 /* choir score --task: how often a model is right about a labelled set. */
 #include <math.h>
+#include <string.h>
 
 #include "cli.h"
 
 /* A line: accuracy, and what else the task wants to know. */
 static void print_measure(const choir_task_measure *m, int by_batch, int batch_sequences) {
-  printf("%-10s accuracy %6.2f %%  %s of %s", m->routing, 100 * m->accuracy, cli_grouped(m->correct),
-         cli_grouped(m->labelled));
-  if (!isnan(m->matthews)) printf("  Matthews %.3f", m->matthews);
-  if (!isnan(m->f1)) printf("  F1 %.2f %%", 100 * m->f1);
-  if (by_batch)
-    printf("   depends on who shares the batch: %d texts", batch_sequences);
-  else
-    printf("   each text by itself");
-  putchar('\n');
+  char more[96] = "";
+  if (!isnan(m->matthews)) snprintf(more, sizeof more, "  Matthews" CLI_TIE "%.3f", m->matthews);
+  if (!isnan(m->f1))
+    snprintf(more + strlen(more), sizeof more - strlen(more), "  F1" CLI_TIE "%.2f" CLI_TIE "%%", 100 * m->f1);
+  cli_print(11, "%-10s accuracy %6.2f %%  %s of %s%s  %s", m->routing, 100 * m->accuracy, cli_grouped(m->correct),
+            cli_grouped(m->labelled), more,
+            by_batch ? cli_whole("in batches of %d texts", batch_sequences) : cli_whole("each text by itself"));
 }
 
 static void print_result(const cli_score_options *o, const choir_task *task, const choir_task_result *r) {
-  printf("%s: %s texts of %s", cli_shown(choir_task_name(task)), cli_grouped(r->examples), cli_shown(r->file));
-  if (r->cut) printf(", %s cut to fit", cli_grouped(r->cut));
-  putchar('\n');
+  char cut[48] = "";
+  if (r->cut) snprintf(cut, sizeof cut, ", %s cut to fit", cli_grouped(r->cut));
+  cli_print(2, "%s: %s texts of %s%s", cli_shown(choir_task_name(task)), cli_grouped(r->examples), cli_shown(r->file),
+            cut);
   if (r->malformed)
-    printf("  %s malformed rows left out; the first, %s\n", cli_grouped(r->malformed), cli_shown(r->first_malformed));
+    cli_print(4, "  %s malformed rows left out; the first, %s", cli_grouped(r->malformed),
+              cli_shown(r->first_malformed));
   if (!r->measure[0].labelled) printf("no labels: nothing to compare the predictions with\n");
   for (int i = 0; i < r->measures && r->measure[0].labelled; i++)
     print_measure(&r->measure[i], i, o->of_task.batch_sequences);

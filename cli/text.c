@@ -71,10 +71,19 @@ static int64_t purpose(const choir_memory *memory, int i) {
   return *(const int64_t *)((const char *)memory + purposes[i].at);
 }
 
-void cli_print_memory(const choir_memory *memory) {
-  for (int i = 0; i < PURPOSES; i++)
-    if (purpose(memory, i)) printf("%s%s %s", i ? ", " : "", purposes[i].name, cli_bytes((double)purpose(memory, i)));
-  putchar('\n');
+const char *cli_memory(const choir_memory *memory) {
+  static char text[256];
+  size_t used = 0;
+  text[0] = 0;
+  for (int i = 0; i < PURPOSES && used < sizeof text; i++) {
+    if (!purpose(memory, i)) continue;
+    char bytes[32];
+    snprintf(bytes, sizeof bytes, "%s", cli_bytes((double)purpose(memory, i)));
+    bytes[strcspn(bytes, " ")] = *CLI_TIE;
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s%s" CLI_TIE "%s", used ? ", " : "", purposes[i].name,
+                             bytes);
+  }
+  return text;
 }
 
 json_t *cli_json_memory(const choir_memory *memory) {
@@ -151,9 +160,11 @@ json_t *cli_json_layers(const choir_model *model) {
 
 void cli_print_certificate(const choir_certificate *c) {
   if (!c->assignments) return;
-  printf("  assignment: gap %.2g of the optimum's bound, %s tokens over their cap", c->gap, cli_grouped(c->over_cap));
-  printf(" (by %d at most), experts off their share by %d; before TopK by %.3g and %.3g; %s steps\n", c->token_after,
-         c->expert_after, c->token_before, c->expert_before, cli_grouped(c->iterations));
+  cli_print(4,
+            "  assignment: gap %.2g of the bound on the optimum, %s tokens over their cap (by at most %d), experts off "
+            "their share by %d; before top-K by %.3g and %.3g; %s steps",
+            c->gap, cli_grouped(c->over_cap), c->token_after, c->expert_after, c->token_before, c->expert_before,
+            cli_grouped(c->iterations));
 }
 
 void cli_print_histogram(const choir_route_stats *stats) {
@@ -175,7 +186,7 @@ void cli_print_histogram(const choir_route_stats *stats) {
 
 /* One character for each expert, by its load against the mean: a row of sixteen grey levels would claim more than it
  * shows. */
-void cli_print_load(const choir_route_stats *stats) {
+void cli_print_load(const char *before, const choir_route_stats *stats) {
   static const char levels[] = " .:-=+*#%@";
   int64_t least = INT64_MAX, most = 0;
   for (int i = 0; i < stats->experts; i++) {
@@ -183,15 +194,17 @@ void cli_print_load(const choir_route_stats *stats) {
     if (stats->load[i] > most) most = stats->load[i];
   }
   double mean = stats->experts ? (double)stats->assignments / stats->experts : 0;
-  char few[16];
+  char few[16], shades[65];
+  int shown = stats->experts < 64 ? stats->experts : 64;
   snprintf(few, sizeof few, "%.3g", mean); /* of few tokens a mean is no whole number */
-  printf("load %s to %s an expert, mean %s, dropped %s  [", cli_count((double)least), cli_count((double)most),
-         mean < 100 ? few : cli_count(mean), cli_count((double)stats->dropped));
-  for (int i = 0; i < stats->experts && i < 64; i++) {
+  for (int i = 0; i < shown; i++) {
     int level = mean > 0 ? (int)(4.5 * (double)stats->load[i] / mean) : 0;
-    putchar(levels[level > 9 ? 9 : level]);
+    shades[i] = levels[level > 9 ? 9 : level];
+    if (shades[i] == ' ') shades[i] = *CLI_TIE;
   }
-  printf("]\n");
+  cli_print((int)strlen(before), "%sload per expert %s to %s, mean %s, dropped %s  [%.*s]", before,
+            cli_count((double)least), cli_count((double)most), mean < 100 ? few : cli_count(mean),
+            cli_count((double)stats->dropped), shown, shades);
 }
 
 int cli_is_masked(const char *objective) { return strcmp(objective, "next_token") != 0; }
@@ -201,21 +214,18 @@ const char *cli_measure(const char *objective) {
   return strcmp(objective, "masked_lm") ? "bound" : "masked loss";
 }
 
-void cli_print_outcome(const char *objective, const char *text, double bits, double loss, const char *routing,
+void cli_print_outcome(const char *objective, int of_text, double bits, double loss, const char *routing,
                        double unigram_loss, double gzip) {
   const char *measure = cli_measure(objective);
+  char baselines[64], name[48];
+  snprintf(name, sizeof name, "%s%s%s", of_text ? "" : "held-out ", measure, of_text ? " on the text" : "");
   if (!strcmp(measure, "masked loss")) {
-    printf(
-        "It fills masked tokens of %s at %.4f nats each, 15 %% of them at a time (%s routing), which is no\n"
-        "measure of the text; by the frequencies of tokens alone it would be %.4f.\n",
-        text, loss, routing, unigram_loss);
+    cli_print(2, "%s: %.4f nats per masked token (unigram baseline: %.4f), 15 %% masked, %s routing", name, loss,
+              unigram_loss, routing);
     return;
   }
-  int bound = !strcmp(measure, "bound");
-  printf(
-      "It predicts %s with %s%.2f bits a byte (%s%.4f nats a token, %s routing); by the frequencies of tokens\n"
-      "alone it would be %.2f",
-      text, bound ? "at most " : "", bits * loss, bound ? "an upper bound: " : "", loss, routing, bits * unigram_loss);
-  if (isfinite(gzip)) printf(", by gzip %.2f", gzip);
-  puts(".");
+  int used = snprintf(baselines, sizeof baselines, "unigram baseline: %.2f", bits * unigram_loss);
+  if (isfinite(gzip)) snprintf(baselines + used, sizeof baselines - (size_t)used, ", gzip: %.2f", gzip);
+  cli_print(2, "%s: %s%.2f bits per byte (%s), %s routing", name, strcmp(measure, "bound") ? "" : "at most ",
+            bits * loss, baselines, routing);
 }

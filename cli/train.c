@@ -32,34 +32,32 @@ static const char *remarks(const choir_event *e, char *text, size_t size) {
   if (v->peak_gflops > 0)
     used += snprintf(text + used, size - (size_t)used, ", %.0f %% of peak", 100 * v->gflops / v->peak_gflops);
   if (v->ranks > 1)
-    used += snprintf(
-        text + used, size - (size_t)used, ", sent %s in %lld messages, communication %.0f %%, straggler: rank %d",
-        cli_bytes((double)v->sent_bytes), (long long)v->sent_messages, 100 * v->waited / v->seconds, v->slowest_rank);
+    used += snprintf(text + used, size - (size_t)used,
+                     ", sent" CLI_TIE "%s in %lld" CLI_TIE "messages, communication" CLI_TIE "%.0f" CLI_TIE
+                     "%%, straggler:" CLI_TIE "rank" CLI_TIE "%d",
+                     cli_bytes((double)v->sent_bytes), (long long)v->sent_messages, 100 * v->waited / v->seconds,
+                     v->slowest_rank);
   return text;
 }
 
 static void show_step(train_display *w, const choir_event *e) {
   char steps[24] = "", more[320];
-  double loss = e->result->loss;
   if ((!cli_progress_due(&w->progress) && w->steps > 1) || !e->result->targets) return; /* nothing was masked */
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
-  cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
-                    (long long)e->step, steps, cli_duration(e->seconds_left), cli_measure(e->objective), loss,
-                    exp(loss), cli_count(e->speed->tokens_per_second), e->speed->gflops, remarks(e, more, sizeof more));
+  cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  %s tokens/s  %.3g GFLOP/s%s", (long long)e->step,
+                    steps, cli_duration(e->seconds_left), cli_measure(e->objective), e->result->loss,
+                    cli_count(e->speed->tokens_per_second), e->speed->gflops, remarks(e, more, sizeof more));
 }
 
 static void show_losses(const choir_event *e) {
-  const choir_eval_result *own = &e->eval[0], *causal = e->evals > 1 ? &e->eval[1] : NULL;
-  int masked = cli_is_masked(own->objective);
+  const choir_eval_result *own = &e->eval[0], *causal = e->evals > 1 ? &e->eval[1] : own;
   const char *measure = cli_measure(own->objective);
-  printf("step %lld  held-out %s %.4f", (long long)e->step, measure, own->loss);
-  if (masked) printf(" +- %.4f", own->standard_error);
-  printf("  perplexity %.2f  bits per byte %.4f  (%s routing)", own->perplexity, own->bits_per_byte, own->routing);
-  if (causal && masked)
-    printf("  %s %.4f (threshold routing)", measure, causal->loss);
-  else if (causal)
-    printf("  loss %.4f  perplexity %.2f  (threshold routing, causal)", causal->loss, causal->perplexity);
-  putchar('\n');
+  char second[96] = "";
+  if (cli_is_masked(own->objective)) snprintf(second, sizeof second, " +-" CLI_TIE "%.4f", causal->standard_error);
+  if (causal != own)
+    snprintf(second + strlen(second), sizeof second - strlen(second), ", %.4f (%s)", own->loss, own->routing);
+  cli_print(2, "step %lld  held-out %s %.4f (%s)%s, %.3f bits per byte", (long long)e->step, measure, causal->loss,
+            causal->routing, second, causal->bits_per_byte);
 }
 
 /* If the held-out loss rises, the run has begun to learn its training text by heart. A bound is an estimate: one that
@@ -69,8 +67,8 @@ static void show_evaluation(train_display *w, const choir_event *e) {
   double chance = cli_is_masked(last->objective) && isfinite(last->standard_error) ? last->standard_error : 0;
   show_losses(e);
   if (e->best_step != e->step && last->loss >= e->best + chance)
-    printf("step %lld  held-out %s rises since step %lld, where it was %.4f\n", (long long)e->step,
-           cli_measure(last->objective), (long long)e->best_step, e->best);
+    cli_print(2, "step %lld  held-out %s has not improved since step %lld (%.4f)", (long long)e->step,
+              cli_measure(last->objective), (long long)e->best_step, e->best);
   w->evaluated = *last;
   snprintf(w->routing, sizeof w->routing, "%s", last->routing);
   snprintf(w->objective, sizeof w->objective, "%s", last->objective);
@@ -82,7 +80,7 @@ static void show_kept(train_display *w, const choir_event *e) {
   if (e->kind == CHOIR_EVENT_EVAL)
     show_evaluation(w, e);
   else if (e->kind == CHOIR_EVENT_CHECKPOINT)
-    printf("step %lld  checkpoint %s\n", (long long)e->step, cli_shown(e->checkpoint));
+    cli_print(2, "step %lld  checkpoint %s", (long long)e->step, cli_shown(e->checkpoint));
   fflush(stdout);
 }
 
@@ -104,12 +102,11 @@ static int on_event(void *context, const choir_event *e) {
   return cli_stop_requested();
 }
 
-/* How it went, in a sentence: the causal loss where there is one. */
+/* The result in one line: the causal loss where there is one. */
 static void show_outcome(const train_display *w) {
   const choir_eval_result *r = &w->evaluated;
   if (*w->routing)
-    cli_print_outcome(w->objective, "held-out text", r->bits_per_byte / r->loss, r->loss, w->routing, r->unigram_loss,
-                      (double)NAN);
+    cli_print_outcome(w->objective, 0, r->bits_per_byte / r->loss, r->loss, w->routing, r->unigram_loss, (double)NAN);
 }
 
 /* The checkpoint that verbs take for the run, where it is not the last one. */
@@ -119,8 +116,7 @@ static void show_best(const train_display *w) {
   const char *name = strrchr(best, '/');
   int64_t step = name ? strtoll(name + 1, NULL, 10) : w->last;
   if (step != w->last)
-    printf("the best checkpoint is that of step %lld, which eval, generate and export take: %s\n", (long long)step,
-           cli_shown(best));
+    cli_print(2, "best checkpoint: step %lld (eval, generate and export use it): %s", (long long)step, cli_shown(best));
 }
 
 /* Prints, where there are several ranks, how much the first one sent in a step and how long that took. */
@@ -128,13 +124,13 @@ static void show_exchange(const train_display *w) {
   const choir_ranks *ranks = cli_ranks();
   if (choir_ranks_size(ranks) == 1 || !w->steps) return;
   double steps = (double)w->steps;
-  printf("%d ranks", choir_ranks_size(ranks));
-  if (cli_replicas > 1) printf(", %d replicas of the experts", cli_replicas);
-  if (cli_hidden > 1) printf(", each in %d hidden shards", cli_hidden);
-  if (cli_shard_dense) printf(", dense matrices sharded");
-  printf(": each step rank %d sent %s in %.0f messages; %.0f %% of their time went into exchanges\n",
-         choir_ranks_rank(ranks), cli_bytes((double)w->sent_bytes / steps), (double)w->sent_messages / steps,
-         100 * w->waited / w->seconds);
+  char replicas[48] = "", hidden[48] = "";
+  if (cli_replicas > 1) snprintf(replicas, sizeof replicas, ", %d replicas of the experts", cli_replicas);
+  if (cli_hidden > 1) snprintf(hidden, sizeof hidden, ", each in %d hidden shards", cli_hidden);
+  cli_print(2, "%d ranks%s%s%s: in each step rank %d sent %s in %.0f messages; communication took %.0f %% of the time",
+            choir_ranks_size(ranks), replicas, hidden, cli_shard_dense ? ", dense matrices sharded" : "",
+            choir_ranks_rank(ranks), cli_bytes((double)w->sent_bytes / steps), (double)w->sent_messages / steps,
+            100 * w->waited / w->seconds);
 }
 
 /* The config to train with: *use says whether the run's own will not do. */
@@ -177,14 +173,15 @@ static int run_train(int count, const char *const *operands) {
   show_exchange(&w);
   const char *seconds = cli_duration(cli_seconds() - w.progress.started);
   if (code)
-    printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s%s\n", (long long)w.last,
-           seconds, cli_shown(o.out), cli_plugins_shown());
+    cli_print(2, "stopped after step %lld (%s) and saved; continue with: %s", (long long)w.last, seconds,
+              cli_whole("choir train --resume --out %s%s", cli_shown(o.out), cli_plugins_shown()));
   else if (!w.last)
-    printf("nothing left to do: %s has all its steps%s; look at it with: choir report %s\n", cli_shown(o.out),
-           o.patience ? ", or has waited long enough for a lower loss" : "", cli_shown(o.out));
+    cli_print(2, "nothing left to do: %s has all its steps%s; see: %s", cli_shown(o.out),
+              o.patience ? ", or --patience ended it" : "", cli_whole("choir report %s", cli_shown(o.out)));
   else
-    printf("done: %lld steps in %s%s; look at it with: choir report %s\n", (long long)w.last, seconds,
-           w.last < w.planned ? ", and no lower held-out loss for long enough" : "", cli_shown(o.out));
+    cli_print(2, "done: %lld steps in %s%s; see: %s", (long long)w.last, seconds,
+              w.last < w.planned ? ", ended by --patience: no lower held-out loss" : "",
+              cli_whole("choir report %s", cli_shown(o.out)));
   return code && cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
 }
 

@@ -51,6 +51,20 @@ class Line:
         print(f"{before}{text:<79}" if self._follows else text, end=end, file=sys.stderr, flush=True)
 
 
+class Result(dict[str, Any]):
+    """The last evaluation of a run, as a dictionary that prints as one line; `dict(result)` prints all of it."""
+
+    def __repr__(self) -> str:
+        if not self:
+            return "{}"
+        more = f"step {self.get('step')}; keys: {', '.join(self)}"
+        if "own" in self:  # of fine-tuning
+            own = self["own"]
+            return f"<dev accuracy {own['accuracy']:.2%} ({own['routing']} routing), {more}>"
+        causal = self.get("threshold") or self
+        return f"<held-out loss {causal['loss']:.4f} nats per token ({causal.get('routing', 'threshold')} routing), {more}>"
+
+
 def _dictionary(event) -> dict[str, Any]:
     """An event with the fields of the step and of the evaluation beside its own."""
     made = native.record(event)
@@ -99,7 +113,7 @@ def train(
     disk_minutes: float = 60,
     patience: int = 0,
     **fields: Unpack[TrainFields],
-) -> dict[str, Any]:
+) -> Result:
     """Trains a model by a config on built data, in this process, into the run directory `out`.
 
     init_from: a checkpoint or run that the weights are initialized from; its config is used unless `config` is given.
@@ -112,7 +126,7 @@ def train(
     Ctrl-C, an exception of `progress`, or the end of `minutes` ends the run after the step, which is saved;
     resume=True continues it. If train.cooldown_steps is a share, as 0.2, the learning rate falls over that share of
     the minutes. Returns
-    the last evaluation as metrics.jsonl has it, {} if the data have no held-out share.
+    the last evaluation as metrics.jsonl has it, {} if the data have no held-out share; it prints as one line.
     Errors are those of the files; NumericError: a loss that is not finite."""
     if config is None and (fields or not resume):
         config = os.path.join(out if resume else init_from, "config.json") if resume or init_from else Config()
@@ -122,7 +136,7 @@ def train(
     run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
     given.update(minutes=minutes, disk_minutes=disk_minutes, patience=patience)
     _run("choir_train", progress, given, **run)
-    return next((line for line in reversed(runs.lines(out)) if line.get("event") == "eval"), {})
+    return Result(next((line for line in reversed(runs.lines(out)) if line.get("event") == "eval"), {}))
 
 
 def finetune(
@@ -143,7 +157,7 @@ def finetune(
     minutes: float = 0,
     disk_minutes: float = 60,
     **fields: Unpack[FinetuneFields],
-) -> dict[str, Any]:
+) -> Result:
     """Trains a checkpoint or run `init_from` on the labelled data of a task, and evaluates it on the dev set;
     docs/finetuning.md.
 
@@ -180,6 +194,6 @@ def finetune(
     finally:
         lib.choir_task_free(loaded[0])
     try:
-        return json.loads(_files.read(os.path.join(out, "result.json")))
+        return Result(json.loads(_files.read(os.path.join(out, "result.json"))))
     except FileNotFoundError:
-        return {}
+        return Result()

@@ -99,8 +99,8 @@ static void a_disk_that_is_full(void **state) {
 /* Out of time after a step, evaluated there, and resumed: the same bytes as without. */
 static void stops_in_time(void **state) {
   program_must("set -e; " FRESH
-               "timed --set checkpoint_every=7 --minutes 1e-6 >text; grep -q 'step 1  epoch .* dev' text;"
-               "grep -q 'stopped after step 1 .*go on with' text; tail -n 1 timed/metrics.jsonl | grep -q '\"dev\"';"
+               "timed --set checkpoint_every=7 --minutes 1e-6 >text; grep -q 'step 1  epoch .* dev accuracy' text;"
+               "grep -q 'stopped after step 1 .*continue with' text; tail -n 1 timed/metrics.jsonl | grep -q '\"dev\"';"
                "choir finetune --resume --out timed >text;"
                "for f in metrics.jsonl result.json best config.json; do cmp whole/$f timed/$f; done");
   program_must(TUNE "--epochs 1e6 --out long --minutes 1e-6");
@@ -134,7 +134,8 @@ static void goes_on_with_its_own(void **state) {
   test_signal(child, SIGTERM);
   assert_int_equal(program_wait(child), 3);
   program_must(
-      "set -e; grep -q 'go on with: choir finetune --resume --out stopped' stopped.txt; grep -q '  dev  ' stopped.txt;"
+      "set -e; grep -q 'choir finetune --resume --out stopped' stopped.txt; grep -q ' dev accuracy ' "
+      "stopped.txt;"
       "tail -n 1 stopped/metrics.jsonl | grep -q '\"event\":\"dev\"'; test -s stopped/best; test ! -e "
       "stopped/result.json");
   program_must("mkdir other; cp set/dev.tsv other; sed '$d' set/train.tsv >other/train.tsv");

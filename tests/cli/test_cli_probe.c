@@ -67,7 +67,7 @@ static void forward_takes_a_routing(void **state) {
   int32_t tokens[2 * 6] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
   test_ok(ch_npy_write("f.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {2, 6}, .data = tokens}));
   program_must("choir forward run f.npy");
-  assert_non_null(strstr(program_output, "routing batch, which looks across tokens"));
+  assert_non_null(strstr(program_output, "routing batch (not causal"));
   program_must("choir forward run f.npy --routing threshold --logits two.npy --json");
   json_t *root = program_json();
   assert_string_equal(json_string_value(json_object_get(root, "routing")), "threshold");

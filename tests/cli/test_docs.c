@@ -1,6 +1,6 @@
-/* The docs are true: commands in them run, and every verb is one. Lines of four spaces that begin
- * with `choir` are run, in the order of the page, on small made-up data; CONTRIBUTING.md says how a page marks those
- * that take too long. */
+/* The docs are true: commands in them run, fit a terminal of 80 columns, and every verb is one. Lines of four spaces
+ * that begin with `choir` are run, in the order of the page, on small made-up data; CONTRIBUTING.md says how a page
+ * marks those that take too long. */
 #include <glob.h>
 #include <sys/stat.h>
 
@@ -22,6 +22,8 @@ static void write_scores(void) {
   test_ok(ch_npy_write("scores.npy", &(ch_npy){.type = CH_NPY_FLOAT32, .dims = 2, .shape = {64, 4}, .data = score}));
 }
 
+enum { COLUMNS = 80 };
+
 /* Everything that pages take for granted, once; what they make they make themselves. */
 static int setup(void **state) {
   if (program_setup(state) || mkdir("books", 0777) || mkdir("news", 0777) || mkdir("configs", 0777)) return -1;
@@ -30,6 +32,7 @@ static int setup(void **state) {
   program_corpus("news/one.txt", 60, 4);
   program_corpus("page.txt", 3, 5);
   write_scores();
+  setenv("COLUMNS", "80", 1);
   program_must(
       "set -e; xz books/*.txt; gzip news/one.txt; cp tokenizer.model en.model; for name in nano pico; do"
       "  sed 's/\"layers\"/\"vocab_size\": 320, \"layers\"/; s/\"steps\": 60/\"steps\": 20/' config.json "
@@ -82,6 +85,26 @@ static int is_marked(const char *line, const char *end) {
   return memmem(line, length, "# takes ", 8) || memmem(line, length, "# needs ", 8);
 }
 
+/* Nonzero: the command prints text of its own width: a model's, a file's, JSON, or a page of C. */
+static int any_width(const char *command) {
+  static const char *const words[] = {"generate", "--json", "--requests", "cmake ", "cc ", "python3 "};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (strstr(command, words[i])) return 1;
+  return 0;
+}
+
+/* No line of what the last command printed is wider than the terminal. */
+static void fits(const char *page, const char *command) {
+  for (const char *line = program_output; *line && !any_width(command);) {
+    int columns = 0;
+    const char *end = strchrnul(line, '\n');
+    for (const char *c = line; c < end; c++) columns += (*c & 0xC0) != 0x80; /* UTF-8 */
+    if (columns > COLUMNS)
+      fail_msg("%s: %s: a line of %d columns:\n%.*s", page, command, columns, (int)(end - line), line);
+    line = end + (*end != 0);
+  }
+}
+
 static int run_page(const char *page) {
   char *text = read_page(page), command[1024];
   int count = 0;
@@ -94,6 +117,7 @@ static int run_page(const char *page) {
     clear_output(command);
     int status = program_run("%s", command);
     if (status) fail_msg("%s: status %d of: %s\n%s", page, status, command, program_output);
+    fits(page, command);
     count++;
   }
   free(text);

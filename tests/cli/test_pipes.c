@@ -71,8 +71,8 @@ static void wrong_words(void **state) {
   program_refuses(2, "--top-k has no effect at --temperature 0",
                   "choir generate x --prompt x --top-k 2 --temperature 0");
   write_scores("scores.npy");
-  program_must("choir route scores.npy --router base --training | grep -q ' looks across tokens'");
-  program_must("choir route scores.npy --router base | grep -q 'does not look'");
+  program_must("choir route scores.npy --router base --training | grep -q 'not causal'");
+  program_must("choir route scores.npy --router base | grep -q '; causal: each token by itself'");
 }
 
 /* A run that cannot begin leaves nothing behind, and goes into no data directory. */

@@ -347,7 +347,7 @@ static void the_verb(void **state) {
   ch_format(text, sizeof text, pairs, 1000.0, 1.0);
   test_ok(ch_file_save("cluster.json", text, strlen(text)));
   test_ok(choir_config_save(&c, "config.json"));
-  program_must("choir plan config.json --cluster cluster.json --out plan.html");
+  program_must("COLUMNS=1000 choir plan config.json --cluster cluster.json --out plan.html");
   const char *const words[] = {"estimates by formulas, no measurements", "assumed: share of the peak: attention at 0.6",
                                "expert rows", "on net", "choir train"};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
