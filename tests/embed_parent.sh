@@ -16,6 +16,11 @@ ninja -C "$work/unsaid" -t commands route_static | grep -- '-c .*src/moe/route\.
   echo "a project without CMAKE_BUILD_TYPE gets choir without optimization" >&2
   exit 1
 }
+cmake -G Ninja -S "$source" -B "$work/own" -DCHOIR_TESTS=OFF >"$work/own.log"
+ninja -C "$work/own" -t targets all | grep -q '^generated: ' || {
+  echo "without tests there is no target 'generated', which CONTRIBUTING names" >&2
+  exit 1
+}
 if ninja -C "$work/fetch" -t targets all | grep -E '^(.*/)?(install|test_[a-z]*|choir_man):.*choir'; then
   echo "tests or manual are built in a project that did not ask" >&2
   exit 1
