@@ -272,7 +272,8 @@ int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t
 /* clang-format off */
 #define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads, 0: OMP_NUM_THREADS, or all CPUs (of a quota as many); results do not depend on it", 0}
 #define CLI_COMPUTE(target)                                                                                            \
-  {"compute", "fp32|bf16", CLI_CHOICE, target, NULL, "type of matrix products; default: the config's", 0}
+  {"compute", "fp32|bf16|q8_0", CLI_CHOICE, target, NULL,                                                               \
+   "type of matrix products; q8_0: weights of 8 bits, a quarter of the memory; default: the config's", 0}
 #define CLI_EMULATE_BF16(target)                                                                                       \
   {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none: it saves memory", 0}
 #define CLI_RANKS_OPTIONS                                                                                              \

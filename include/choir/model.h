@@ -15,7 +15,7 @@ typedef struct choir_model choir_model;
 /* How a model runs: in what numbers, on what, with whom. */
 typedef struct choir_model_options {
   size_t size;              /* sizeof this struct: set by INIT */
-  const char *compute;      /* "fp32", "bf16", or NULL: the config's */
+  const char *compute;      /* "fp32", "bf16", "q8_0" (inference only: weights of 8 bits), or NULL: the config's */
   const char *backend;      /* "cpu" (NULL too), "reference" */
   int emulate_bf16;         /* run bf16 even if the CPU has none, by fp32 */
   int threads;              /* 0: all */

@@ -109,7 +109,8 @@ def _stream(stream: Callable[[int, str], Any], event: Any) -> None:
 class Model(Handle):
     """A model in memory: Model.load("run"), or a new one, Model(config, seed=1).
 
-    threads: 0 for all. compute: "fp32", "bf16", or None for the config's."""
+    threads: 0 for all. compute: "fp32", "bf16", "q8_0" (inference only:
+    weights of 8 bits), or None for the config's."""
 
     _free = "choir_model_free"
 

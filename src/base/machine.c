@@ -79,6 +79,14 @@ int ch_machine_has_fast_bf16(void) {
 #endif
 }
 
+int ch_machine_has_vnni(void) {
+#if defined(__x86_64__)
+  return ch_machine_isa() == CH_ISA_AVX512 && __builtin_cpu_supports("avx512vnni");
+#else
+  return 0;
+#endif
+}
+
 int ch_machine_cpus(void) {
   cpu_set_t set;
   long n = sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);

@@ -26,6 +26,9 @@ int ch_machine_has_fast_bf16(void);
  * may refuse where a signal stack is too small to save them on. CHOIR_ISA=avx512 leaves them alone. */
 int ch_machine_has_amx(void);
 
+/* Nonzero when the CPU has vpdpbusd (avx512_vnni), which multiplies and adds four bytes at once. */
+int ch_machine_has_vnni(void);
+
 /* CPUs this process may run on: of its affinity, and at most the quota of its control groups, rounded up. */
 int ch_machine_cpus(void);
 

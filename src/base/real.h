@@ -41,6 +41,10 @@ static inline float ch_half_value(uint16_t half) {
 
 /* The type that the inputs of matrix products are rounded to. Accumulators, master weights, softmax, router,
  * norms and the loss stay in `real` whatever the compute type. */
-typedef enum { CH_COMPUTE_FP32 = 0, CH_COMPUTE_BF16 = 1 } ch_compute;
+typedef enum {
+  CH_COMPUTE_FP32 = 0,
+  CH_COMPUTE_BF16 = 1,
+  CH_COMPUTE_Q8_0 = 2 /* inference only: base/q8.h */
+} ch_compute;
 
 #endif

@@ -13,7 +13,7 @@ static int reference_supports(ch_compute compute, int emulate) {
   (void)emulate;
   if (compute == CH_COMPUTE_BF16)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "backend 'reference' computes in fp32 only; compute 'bf16' needs backend 'cpu'");
+                    "backend 'reference' computes in fp32 and q8_0 only; compute 'bf16' needs backend 'cpu'");
   return CHOIR_OK;
 }
 

@@ -192,6 +192,7 @@ static int plan_forced(choir_model *model, int B, int T, int gradients) {
 
 /* Checks, plans and allocates: all that may fail on one rank alone, before ranks agree. */
 static int prepare_pass(choir_model *model, int B, int T, const int32_t *tokens, int gradients, int32_t **target) {
+  if (gradients) CH_TRY(ch_model_check_unrounded(model, "gradients"));
   if (gradients) CH_TRY(ch_config_check_next_token(&model->config, "a gradient of tokens alone"));
   if (gradients && model->causal && !model->forced)
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");

@@ -200,6 +200,8 @@ int choir_layer_create(const choir_layer_options *options, choir_layer **layer) 
   CH_OPTIONS(choir_layer_options, o, options, CHOIR_LAYER_OPTIONS_INIT);
   CH_TRY(check_layer_options(&o));
   CH_TRY(ch_compute_find(o.compute ? o.compute : "fp32", &compute));
+  if (compute == CH_COMPUTE_Q8_0)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "layer: compute 'q8_0' is for whole models; take fp32 or bf16");
   choir_layer *made;
   CH_TRY(CH_ALLOC(&made, 1, "a layer"));
   made->options = o;

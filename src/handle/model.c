@@ -19,6 +19,13 @@
 #include "model/weights.h"
 #include "moe/route_stats.h"
 
+/* What has no gradients and goes to no file is of one process, too. */
+static int check_q8_0(const choir_model *model) {
+  CH_TRY(ch_model_alone(model, "compute 'q8_0'"));
+  return model->x.memory->host ? CHOIR_OK
+                               : ch_error(CHOIR_ERROR_UNSUPPORTED, "compute 'q8_0' is for CPUs; take fp32 or bf16");
+}
+
 static int prepare_model(const choir_config *config, const choir_model_options *options, int expert_copies,
                          choir_model *model) {
   CH_OPTIONS(choir_model_options, o, options, CHOIR_MODEL_OPTIONS_INIT);
@@ -37,8 +44,10 @@ static int prepare_model(const choir_config *config, const choir_model_options *
   model->x.comm = ch_ranks_comm(o.ranks);
   CH_TRY(ch_ranks_grid(o.ranks, &model->x.grid));
   CH_TRY(ch_params_share(&model->net.params, &model->x.grid));
+  if (compute == CH_COMPUTE_Q8_0) CH_TRY(check_q8_0(model));
   if (o.ranks && o.ranks->dense_sharded) ch_params_shard_dense(&model->net.params, &model->x.grid.replica);
   if (compute == CH_COMPUTE_BF16) model->copies = expert_copies ? CH_COPIES_ALL : CH_COPIES_DENSE;
+  if (compute == CH_COMPUTE_Q8_0) model->copies = CH_COPIES_Q8_0;
   ch_params_alloc_weights(&model->net.params, &model->weights, model->copies);
   return CHOIR_OK;
 }
@@ -108,8 +117,8 @@ const char *ch_model_bad_weight(choir_model *model) {
   int count = model->net.params.count + model->net.params.buffers, bad = 0;
   double CH_DEV *sums = CH_NEW(&x->scratch, double, count);
   for (int i = 0; i < count; i++)
-    x->ops->sumsq(x,
-                  &(ch_sumsq_args){.arrays = 1, .count = p[i].remote ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
+    x->ops->sumsq(x, &(ch_sumsq_args){
+                         .arrays = 1, .count = p[i].remote || !p[i].w ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
   const double *squares = ch_get(x, sums, (size_t)count * sizeof *squares);
   if (ch_counting(x)) return NULL;
   while (bad < count && isfinite(squares[bad])) bad++;
@@ -185,8 +194,17 @@ int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer,
   CH_ENTER(model, checkpoint);
   ch_dir directory;
   CH_TRY(ch_model_alone(model, "choir_model_save"));
+  CH_TRY(ch_model_check_unrounded(model, "saving"));
   CH_TRY(ch_dir_begin(&directory, checkpoint));
   return ch_dir_end(&directory, ch_model_save_into(model, tokenizer, directory.temporary));
+}
+
+int ch_model_check_unrounded(const choir_model *model, const char *what) {
+  if (model->copies != CH_COPIES_Q8_0) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "compute 'q8_0' is for inference: its rounded weights are not for %s; load the model with fp32 or "
+                  "bf16",
+                  what);
 }
 
 const choir_config *choir_model_config(const choir_model *model) { return model ? &model->config : NULL; }
@@ -237,7 +255,11 @@ int choir_model_set_parameter(choir_model *model, int index, const float *values
   CH_TRY(ch_model_check_idle(model));
   if (model->copies && !ch_counting(&model->x)) CH_TRY(ch_threads_check(model->x.threads)); /* which round these */
   const ch_param *p = &model->net.params.p[index];
-  for (int64_t done = p->remote ? p->count : 0, run, at; done < p->count; done += run) {
+  int64_t bad;
+  if (p->w8 && ch_param_pack(p, values, model->x.threads, &bad))
+    return ch_error(CHOIR_ERROR_NUMERIC, "parameter '%s': element %lld is %g: q8_0 holds numbers up to %g", p->name,
+                    (long long)bad, (double)values[bad], (double)CH_Q8_MOST);
+  for (int64_t done = p->remote || !p->w ? p->count : 0, run, at; done < p->count; done += run) {
     run = ch_part_run(&p->part, done, p->count - done, &at);
     model->x.memory->put(p->w + done, values + at, (size_t)run * sizeof *values);
   }

@@ -49,6 +49,9 @@ int ch_model_same(const choir_model *model);
 int ch_model_alone(const choir_model *model, const char *what);
 int ch_model_check_ranks(const choir_model *model, int B);
 
+/* Refuses, by its name, what needs weights that are not rounded to 8 bits. */
+int ch_model_check_unrounded(const choir_model *model, const char *what);
+
 /* What a token's experts depend on under the present routing; nothing without MoE layers. */
 choir_routing_properties ch_model_properties(const choir_model *model);
 

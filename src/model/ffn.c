@@ -27,8 +27,13 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
                    .hook = p->hook,
                    .keep = p->gradients,
                    .tally = tally_of(m, b, p),
-                   .weights = {.w1 = b->w1->w, .w2 = b->w2->w, .w1_16 = b->w1->w16, .w2_16 = b->w2->w16}};
-  if (b->w3) a.weights.w3 = b->w3->w, a.weights.w3_16 = b->w3->w16;
+                   .weights = {.w1 = b->w1->w,
+                               .w2 = b->w2->w,
+                               .w1_16 = b->w1->w16,
+                               .w2_16 = b->w2->w16,
+                               .w1_8 = b->w1->w8,
+                               .w2_8 = b->w2->w8}};
+  if (b->w3) a.weights.w3 = b->w3->w, a.weights.w3_16 = b->w3->w16, a.weights.w3_8 = b->w3->w8;
   a.route.options = ch_pass_scales(p) ? &b->scaled : &b->routing;
   a.route.draws.rng.sub = (uint32_t)b->number;
   a.route.x = normed;

@@ -61,7 +61,7 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   ch_rmsnorm_args norm = ch_norm(x, m, m->final_norm, n, c->in + first * d, NULL);
   real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
   CH_OP(x, head, .n = n, .d = d, .V = V, .scale = scale_of(m), .x = norm.y, .w = m->head->w, .w16 = m->head->w16,
-        .target = c->target + first, .row_weight = c->row_weight ? c->row_weight + first : NULL,
+        .w8 = m->head->w8, .target = c->target + first, .row_weight = c->row_weight ? c->row_weight + first : NULL,
         .loss_sum = p->shard_loss + shard, .loss_total = p->sums + CH_PASS_GUARD,
         .token_loss = c->losses ? c->losses + first : NULL, .logits = c->logits ? c->logits + first * V : NULL,
         .weight = p->weight, .dx = dnormed, .dw = dw[DHEAD], .accumulate = accumulate, .paired = p->paired,
@@ -89,7 +89,7 @@ void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV
   CH_SCRATCH(x);
   const ch_rmsnorm_args norm = ch_norm(x, m, m->final_norm, n, in, NULL);
   CH_OP(x, gemm, .m = n, .n = m->config.vocab_size, .k = d, .trans_b = 1, .a = norm.y, .b = m->head->w,
-        .b16 = m->head->w16, .c = logits, .alpha = scale_of(m));
+        .b16 = m->head->w16, .b8 = m->head->w8, .c = logits, .alpha = scale_of(m));
 }
 
 /* Of a pass that wants logits and no loss. */

@@ -11,6 +11,7 @@ static ch_gemm_args product(const ch_param *w, int64_t n, const real CH_DEV *in,
                         .a = in,
                         .b = w->w,
                         .b16 = w->w16,
+                        .b8 = w->w8,
                         .c = out,
                         .accumulate = accumulate};
 }

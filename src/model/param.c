@@ -16,11 +16,12 @@ static const int64_t most_parameters = INT64_C(1) << 56; /* their bytes, several
 
 /* Kinds of parameters; each kind but the first includes those before it. */
 typedef enum {
-  KEPT,    /* by the router itself: no gradient */
-  PLAIN,   /* norms and biases */
-  PRODUCT, /* a factor of a matrix product: the router, in fp32 always */
-  MATRIX,  /* ... in the compute type */
-  EXPERT   /* ... one for each expert */
+  KEPT,     /* by the router itself: no gradient */
+  PLAIN,    /* norms and biases */
+  PRODUCT,  /* a factor of a matrix product: the router, in fp32 always */
+  MATRIX,   /* ... in the compute type */
+  EXPERT,   /* ... one for each expert, [outputs,inputs] */
+  EXPERT_IN /* ... or [inputs,outputs] */
 } role;
 
 typedef struct row {
@@ -44,7 +45,8 @@ static void add_row(ch_params *params, int most, int layer, const row *r) {
                                             : CH_INIT_ONE,
                   .init_std = r->init_std,
                   .owner = -1,
-                  .expert = r->role == EXPERT,
+                  .expert = r->role >= EXPERT,
+                  .inputs_first = r->role == EXPERT_IN,
                   .matrix = r->role >= MATRIX,
                   .product = r->role >= PRODUCT};
   if (layer < 0)
@@ -100,9 +102,9 @@ static void add_moe(ch_params *params, int most, int layer, const ch_model_confi
   int trained = ch_router_learned(router) && !ch_router_has_centroids(router);
   int gated = ch_gated((ch_activation)c->expert_activation);
   const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT, trained},
-                      {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT, 1},
-                      {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT, 1},      /* maps h to d */
-                      {"moe.experts.w3", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT, gated}}; /* what w1 gates */
+                      {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT_IN, 1},
+                      {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT, 1},         /* maps h to d */
+                      {"moe.experts.w3", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT_IN, gated}}; /* what w1 gates */
   ADD(params, most, layer, rows);
   if (c->shared_experts) add_ffn(params, most, layer, c, "moe.shared", c->shared_experts * h, c->expert_activation);
 }
@@ -250,8 +252,55 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
   }
 }
 
+/* A weight as matrices of 8 bits: how many, and the first one's numbers. */
+static int64_t as_matrices(const ch_param *p, ch_q8_values *one) {
+  int64_t rows = p->shape[p->dims - 2], columns = p->shape[p->dims - 1];
+  *one = (ch_q8_values){.outputs = rows, .depth = columns, .output = columns, .input = 1};
+  if (p->inputs_first) *one = (ch_q8_values){.outputs = columns, .depth = rows, .output = 1, .input = columns};
+  return p->dims == 3 ? p->shape[0] : 1;
+}
+
+static void alloc_8_bits(ch_param *p, ch_arena *arena) {
+  ch_q8_values one;
+  int64_t matrices = as_matrices(p, &one);
+  p->w8 = CH_NEW(arena, ch_q8, matrices * ch_q8_matrix_bytes(one.outputs, one.depth));
+  if (!strcmp(p->name, "embed.weight")) p->w = CH_NEW(arena, real, p->count); /* rows of it are looked up */
+}
+
+int ch_param_pack(const ch_param *p, const real *values, int threads, int64_t *at) {
+  ch_q8_values one;
+  int64_t matrices = as_matrices(p, &one), panels = ch_q8_panels(one.outputs), bad = p->count;
+  int64_t size = one.outputs * one.depth, bytes = ch_q8_panel_bytes(one.depth);
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) reduction(min : bad)
+  for (int64_t i = 0; i < matrices * panels; i++) {
+    ch_q8_values matrix = one;
+    int64_t first = i / panels * size, place;
+    matrix.x = (real *)values + first;
+    if (ch_q8_pack(&matrix, i % panels, CH_AS_HOST(ch_q8, p->w8) + i * bytes, &place))
+      bad = first + place < bad ? first + place : bad;
+  }
+  *at = bad;
+  return bad < p->count;
+}
+
+void ch_param_unpack(const ch_param *p, int threads, real *values) {
+  ch_q8_values one;
+  int64_t matrices = as_matrices(p, &one), panels = ch_q8_panels(one.outputs);
+  int64_t size = one.outputs * one.depth, bytes = ch_q8_panel_bytes(one.depth);
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads)
+  for (int64_t i = 0; i < matrices * panels; i++) {
+    ch_q8_values matrix = one;
+    matrix.x = values + i / panels * size;
+    ch_q8_unpack(CH_AS_HOST(const ch_q8, p->w8) + i * bytes, i % panels, &matrix);
+  }
+}
+
 /* A matrix that lives on another rank needs its rounded copy alone: products read that, and nobody else reads any. */
 static void alloc_weight(ch_param *p, ch_arena *arena, ch_copies copies) {
+  if (copies == CH_COPIES_Q8_0 && p->matrix) {
+    alloc_8_bits(p, arena);
+    return;
+  }
   int rounded = p->matrix && copies != CH_COPIES_NONE && (copies == CH_COPIES_ALL || !p->expert);
   p->w = rounded && p->remote ? NULL : CH_NEW(arena, real, p->count);
   p->w16 = rounded ? CH_NEW(arena, ch_bf16, p->count) : NULL;
@@ -292,6 +341,20 @@ static void fill_param(const ch_param *p, ch_rng rng, int64_t begin, int64_t cou
     to[i] = p->init == CH_INIT_NORMAL ? (real)(normal[i] * p->init_std) : (real)(p->init == CH_INIT_ONE);
 }
 
+/* Of weights that are kept in 8 bits: drawn whole first. */
+static int init_packed(const ch_param *p, ch_rng rng, int threads) {
+  real *values;
+  int64_t at;
+  CH_TRY(CH_ALLOC(&values, p->count, "initial values of '%s'", p->name));
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t begin = 0; begin < p->count; begin += PIECE)
+    fill_param(p, rng, begin, p->count - begin < PIECE ? p->count - begin : PIECE, values + begin);
+  ch_param_pack(p, values, threads, &at);
+  if (p->w) memcpy(CH_AS_HOST(real, p->w), values, (size_t)p->count * sizeof *values);
+  free(values);
+  return CHOIR_OK;
+}
+
 /* Block by block: in place, or on the host and then copied. */
 static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int threads, real *block) {
   for (int64_t first = 0; first < p->count; first += BLOCK) {
@@ -306,10 +369,15 @@ static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int
 
 int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads) {
   real *block = NULL;
+  int code = CHOIR_OK;
   if (!memory->host) CH_TRY(CH_ALLOC(&block, BLOCK, "initial weights, on their way to the device"));
-  for (int t = 0; t < params->count + params->buffers; t++)
-    if (!params->p[t].remote)
-      init_one(&params->p[t], memory, ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t), threads, block);
+  for (int t = 0; t < params->count + params->buffers && !code; t++) {
+    ch_rng rng = ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t);
+    if (params->p[t].w8)
+      code = init_packed(&params->p[t], rng, threads);
+    else if (!params->p[t].remote)
+      init_one(&params->p[t], memory, rng, threads, block);
+  }
   free(block);
-  return CHOIR_OK;
+  return code;
 }

@@ -64,13 +64,16 @@ typedef struct ch_param {
   int owner;     /* rank of the replica that owns a sharded dense matrix; -1: not sharded */
   int remote; /* owned by another rank: resident only while its layer runs, in a buffer shared by every second layer */
   ch_init_kind init;
-  double init_std;    /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
-  int expert;         /* first dimension counts experts: factored and sharded per expert */
-  int matrix;         /* input of matrix products: gets a bf16 copy in bf16 compute */
-  int product;        /* factor of a matrix product: a token costs two operations per element it uses, and backward sets
-                         its gradient by a product */
-  real CH_DEV *w, *g; /* weights and gradients; remote matrices with w16 have no w */
+  double init_std;  /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
+  int expert;       /* first dimension counts experts: factored and sharded per expert */
+  int matrix;       /* input of matrix products: gets a bf16 copy in bf16 compute */
+  int inputs_first; /* a matrix is [inputs,outputs], not [outputs,inputs] */
+  int product;      /* factor of a matrix product: a token costs two operations per element it uses, and backward sets
+                       its gradient by a product */
+  real CH_DEV *w,
+      *g; /* weights and gradients; remote matrices with w16 have no w, nor those with w8 that are no table */
   ch_bf16 CH_DEV *w16; /* or NULL */
+  ch_q8 CH_DEV *w8;    /* in 8 bits, matrix after matrix, or NULL; in the host's memory */
 } ch_param;
 
 /* Trained parameters stand first; behind them the state that routers keep by themselves (thresholds, centroids), which
@@ -92,14 +95,19 @@ void ch_params_free(ch_params *params);
  * grid's hidden shards do not divide the experts' hidden width evenly. */
 int ch_params_share(ch_params *params, const ch_grid *grid);
 
-/* Which matrices have rounded copies for bf16 products. */
-typedef enum { CH_COPIES_NONE, CH_COPIES_ALL, CH_COPIES_DENSE } ch_copies;
+/* Which matrices have rounded copies for bf16 products; or all are in 8 bits, and for inference only. */
+typedef enum { CH_COPIES_NONE, CH_COPIES_ALL, CH_COPIES_DENSE, CH_COPIES_Q8_0 } ch_copies;
 
 /* Allocate weights with their copies, and gradients, from an arena (which may be counting). With `share` all layers use
  * the same memory for gradients, for a caller that finishes with one layer before the next begins; without it remote
  * matrices have no gradients. */
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copies);
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
+
+/* Fills w8 from the weight's values [count], which are in the host's memory. Returns 0, or nonzero where 8 bits cannot
+ * hold element *at. And the values of w8. */
+int ch_param_pack(const ch_param *param, const real *values, int threads, int64_t *at);
+void ch_param_unpack(const ch_param *param, int threads, real *values);
 
 /* Initial values from a seed, drawn on the host: element i of tensor number t is a function of (seed, t, i) alone.
  * `memory` is that of the weights; CHOIR_ERROR_MEMORY where it is not the host's and there is none to draw in. */

@@ -52,6 +52,10 @@ static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV
 
 int ch_param_collect(const ch_param *p, const ch_exec *x, int gradient, real *whole) {
   const real CH_DEV *own = gradient ? p->g : p->w;
+  if (p->w8 && !own) {
+    ch_param_unpack(p, x->threads, whole);
+    return CHOIR_OK;
+  }
   if (p->expert && x->grid.tp_group.size > 1) return collect_shards(p, x, own, whole);
   if (!p->remote) x->memory->get(whole + p->part.row * p->part.width, own, (size_t)p->count * sizeof *whole);
   if (p->expert)
@@ -95,10 +99,10 @@ static int copy_part(const char *path, const choir_tensor *t, const ch_part *par
   return CHOIR_OK;
 }
 
-static int read_part(const choir_tensors *file, const char *path, const ch_stored *s, const ch_part *part,
-                     const ch_exec *x, int unchecked) {
+/* The tensor of that name, type and shape. */
+static int find_tensor(const choir_tensors *file, const char *path, const ch_stored *s, const choir_tensor **tensor) {
   const char *name = s->tensor.name;
-  const choir_tensor *t = choir_tensors_find(file, name);
+  const choir_tensor *t = *tensor = choir_tensors_find(file, name);
   if (!t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", path, name);
   char want[96], have[96];
   shape_text(s->tensor.dims, s->tensor.shape, want, sizeof want);
@@ -108,6 +112,13 @@ static int read_part(const choir_tensors *file, const char *path, const ch_store
   if (t->dtype != CH_REAL_DTYPE)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
+  return CHOIR_OK;
+}
+
+static int read_part(const choir_tensors *file, const char *path, const ch_stored *s, const ch_part *part,
+                     const ch_exec *x, int unchecked) {
+  const choir_tensor *t;
+  CH_TRY(find_tensor(file, path, s, &t));
   int code = copy_part(path, t, part, x->memory, unchecked, CH_AS_DEV(real, s->tensor.data));
   ch_tensors_forget(file, t);
   return code;
@@ -118,10 +129,26 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored 
   return read_part(file, path, s, &own, x, unchecked);
 }
 
+/* Rounds a tensor to 8 bits, which hold no number that is not finite, however unchecked. */
+static int read_packed(const choir_tensors *file, const char *path, const ch_param *p, const ch_exec *x) {
+  const ch_stored s = ch_stored_param(p);
+  const choir_tensor *t;
+  int64_t at;
+  CH_TRY(find_tensor(file, path, &s, &t));
+  int bad = ch_param_pack(p, t->data, x->threads, &at);
+  double value = bad ? (double)((const real *)t->data)[at] : 0;
+  ch_tensors_forget(file, t);
+  if (!bad) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_NUMERIC, "%s: tensor '%s': element %" PRId64 " is %g: q8_0 holds numbers up to %g; %s",
+                  path, t->name, at, value, (double)CH_Q8_MOST,
+                  isfinite(value) ? "compute in fp32" : "the checkpoint is of no use");
+}
+
 static int load_open(ch_params *params, const ch_exec *x, const char *path, int unchecked, const choir_tensors *file) {
   for (int i = 0; i < params->count + params->buffers; i++) {
     const ch_stored s = ch_stored_param(&params->p[i]);
-    CH_TRY(ch_tensor_read(file, path, &s, x, unchecked));
+    if (params->p[i].w8) CH_TRY(read_packed(file, path, &params->p[i], x));
+    if (params->p[i].w) CH_TRY(ch_tensor_read(file, path, &s, x, unchecked));
   }
   for (int i = 0; i < choir_tensors_count(file); i++) {
     const char *name = choir_tensors_at(file, i)->name;

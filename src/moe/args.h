@@ -9,6 +9,7 @@
 typedef struct ch_moe_weights {
   const real CH_DEV *w1, *w2, *w3;             /* [e,d,h] each; w3, what w1 gates, is NULL where nothing is gated */
   const ch_bf16 CH_DEV *w1_16, *w2_16, *w3_16; /* rounded copies for bf16 compute, or NULL */
+  const ch_q8 CH_DEV *w1_8, *w2_8, *w3_8;      /* matrices of 8 bits instead of w1, w2 and w3, or NULL */
 } ch_moe_weights;
 
 typedef struct ch_moe_gradients {

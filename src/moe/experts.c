@@ -66,7 +66,8 @@ static ch_operand arrived(ch_exec *x, const experts_work *k) {
 
 /* C (=|+=) A W (CH_NN, [d] -> [h]), which may go through the activation, or C (=|+=) A W^T (CH_NT, [h] -> [d]). */
 static void apply(ch_exec *x, const experts_work *k, ch_gemm_form form, ch_operand in, const real CH_DEV *w,
-                  const ch_bf16 CH_DEV *w16, real CH_DEV *out, const ch_activate_args *then, int add) {
+                  const ch_bf16 CH_DEV *w16, const ch_q8 CH_DEV *w8, real CH_DEV *out, const ch_activate_args *then,
+                  int add) {
   const ch_moe_args *a = k->a;
   ch_expert_gemm_args p =
       product(k->record, form, form == CH_NN ? a->route.d : a->h, form == CH_NN ? a->h : a->route.d);
@@ -77,6 +78,7 @@ static void apply(ch_exec *x, const experts_work *k, ch_gemm_form form, ch_opera
   p.c = out;
   p.w = (real CH_DEV *)OF_GROUP(k, w); /* an input here: only CH_TN writes it */
   p.w16 = OF_GROUP(k, w16);
+  p.w8 = w8 ? w8 + k->group->first * ch_q8_matrix_bytes(p.n, p.k) : NULL;
   multiply(x, k, &p);
 }
 
@@ -107,7 +109,7 @@ static ch_activate_args activation_of(const experts_work *k, ch_operand hidden) 
 /* y = hidden W2^T. */
 static void output(ch_exec *x, const experts_work *k, ch_operand hidden) {
   const ch_moe_weights *w = &k->a->weights;
-  apply(x, k, CH_NT, hidden, w->w2, w->w2_16, k->rows, NULL, 0);
+  apply(x, k, CH_NT, hidden, w->w2, w->w2_16, w->w2_8, k->rows, NULL, 0);
 }
 
 /* Waits for a group's rows. No product overlaps with the first group's rows, so they get the links alone; the prefetch
@@ -125,8 +127,8 @@ static void forward_group(ch_exec *x, const experts_work *k, int group) {
   ch_activate_args then = activation_of(k, hidden);
   arrive(x, k, group);
   ch_operand in = arrived(x, k);
-  apply(x, k, CH_NN, in, w->w1, w->w1_16, k->pre.value, k->up ? NULL : &then, 0);
-  if (k->up) apply(x, k, CH_NN, in, w->w3, w->w3_16, k->up, &then, 0);
+  apply(x, k, CH_NN, in, w->w1, w->w1_16, w->w1_8, k->pre.value, k->up ? NULL : &then, 0);
+  if (k->up) apply(x, k, CH_NN, in, w->w3, w->w3_16, w->w3_8, k->up, &then, 0);
   output(x, k, hidden);
 }
 
@@ -151,8 +153,8 @@ static void backward_in(ch_exec *x, const experts_work *k, ch_operand dpre) {
   }
   accumulate(x, k, in, dpre, a->gradients.w1);
   if (k->up) accumulate(x, k, in, dup, a->gradients.w3);
-  apply(x, k, CH_NT, dpre, w->w1, w->w1_16, k->rows, NULL, 0);
-  if (k->up) apply(x, k, CH_NT, dup, w->w3, w->w3_16, k->rows, NULL, 1);
+  apply(x, k, CH_NT, dpre, w->w1, w->w1_16, NULL, k->rows, NULL, 0);
+  if (k->up) apply(x, k, CH_NT, dup, w->w3, w->w3_16, NULL, k->rows, NULL, 1);
 }
 
 static void backward_group(ch_exec *x, const experts_work *k, int group) {
@@ -168,7 +170,7 @@ static void backward_group(ch_exec *x, const experts_work *k, int group) {
   then.dy = then.dx = dpre.value;
   then.dx16 = dpre.rounded;
   then.du = k->up;
-  apply(x, k, CH_NN, dy_in, a->weights.w2, a->weights.w2_16, dpre.value, &then, 0);
+  apply(x, k, CH_NN, dy_in, a->weights.w2, a->weights.w2_16, NULL, dpre.value, &then, 0);
   accumulate(x, k, dy_in, hidden, a->gradients.w2);
   ch_arena_release(&x->scratch, rows);
 

@@ -96,7 +96,9 @@ const ch_backend *ch_backend_of_host(void) {
   return backends[i];
 }
 
-const char *const ch_compute_names[] = {[CH_COMPUTE_FP32] = "fp32", [CH_COMPUTE_BF16] = "bf16", NULL};
+const char *const ch_compute_names[] = {
+    [CH_COMPUTE_FP32] = "fp32", [CH_COMPUTE_BF16] = "bf16", [CH_COMPUTE_Q8_0] = "q8_0", NULL};
+const char *const ch_training_names[] = {[CH_COMPUTE_FP32] = "fp32", [CH_COMPUTE_BF16] = "bf16", NULL};
 
 int ch_compute_find(const char *name, ch_compute *compute) {
   char list[64];

@@ -34,8 +34,8 @@ static inline int ch_threads_for(const ch_exec *x, int64_t work, int64_t least) 
   return work / least >= enough ? x->threads : 1;
 }
 
-/* "fp32", "bf16", NULL: by number of ch_compute. */
-extern const char *const ch_compute_names[];
+/* "fp32", "bf16", "q8_0", NULL: by number of ch_compute; and those that models are trained in. */
+extern const char *const ch_compute_names[], *const ch_training_names[];
 
 /* The compute type of that name; CHOIR_ERROR_ARGUMENT names the known ones. */
 int ch_compute_find(const char *name, ch_compute *compute);

@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/q8.h"
 #include "op/attention.h"
 #include "op/routing.h"
 
@@ -39,6 +40,9 @@ typedef struct ch_gemm_args {
   int accumulate; /* C += instead of C = */
   int exact;
   const ch_bf16 CH_DEV *b16; /* B already rounded to bf16, same layout and ldb; or NULL */
+  /* B [n,k] in 8 bits instead of b, which need not be there: A is rounded as cpu/simd/q8.h says. Or NULL, as in all
+   * products of a call, or in none. */
+  const ch_q8 CH_DEV *b8;
   /* A second product, or NULL; it must not read or write the first product's C. Idle threads compute it, and an operand
    * that both products round is rounded once. */
   const struct ch_gemm_args *beside;
@@ -66,6 +70,7 @@ typedef struct {
   real CH_DEV *w;            /* [experts, k, n] or [experts, n, k]; written only by CH_TN */
   int accumulate;            /* W += instead of W =, or C += instead of C = (not with `activate`) */
   const ch_bf16 CH_DEV *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
+  const ch_q8 CH_DEV *w8;    /* each expert's [n,k] in 8 bits instead of w, or NULL; never with CH_TN */
   /* With bf16 compute (never in the reference): A, and C of CH_TN, already rounded, instead of a and c. */
   const ch_bf16 CH_DEV *a16, *c16;
   /* CH_NN only, or NULL: applies an activation to C while C is in the cache.
@@ -179,6 +184,7 @@ typedef struct {
   const real CH_DEV *x;           /* [n,d] */
   const real CH_DEV *w;           /* [V,d] */
   const ch_bf16 CH_DEV *w16;      /* w rounded to bf16, or NULL */
+  const ch_q8 CH_DEV *w8;         /* w in 8 bits instead of w, or NULL; never with dx */
   const int32_t CH_DEV *target;   /* [n], negative: not counted */
   double CH_DEV *loss_sum;        /* = */
   double CH_DEV *loss_total;      /* += the same, or NULL */

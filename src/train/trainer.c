@@ -25,6 +25,7 @@ static int64_t tokens_of(const choir_trainer *trainer) { return ch_step_tokens(&
 static int create(choir_trainer *made, choir_model *model, const choir_config *given) {
   choir_config config = model->config;
   CH_TRY(ch_model_alone(model, "choir_trainer_create"));
+  CH_TRY(ch_model_check_unrounded(model, "training"));
   if (model->reserved_scratch) /* of another one, whose batches are planned as the model's config says */
     return ch_error(CHOIR_ERROR_BUSY, "the model has a trainer already: free that one first");
   if (given) config.train = given->train;

@@ -90,7 +90,12 @@ static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
   if (!equals) return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': '%s' is not key=value", c->name, pair);
   const char *value = equals + 1;
   *equals = 0;
-  if (!strcmp(pair, "compute")) return ch_compute_find(value, &b->compute);
+  if (!strcmp(pair, "compute")) {
+    CH_TRY(ch_compute_find(value, &b->compute));
+    return b->compute != CH_COMPUTE_Q8_0
+               ? CHOIR_OK
+               : ch_error(CHOIR_ERROR_UNSUPPORTED, "bench case '%s': compute is fp32 or bf16", c->name);
+  }
   for (int i = 0; i < CH_BENCH_WORDS && c->word[i].name; i++) {
     if (strcmp(pair, c->word[i].name)) continue;
     snprintf(b->word[i], sizeof b->word[i], "%s", value);

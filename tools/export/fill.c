@@ -39,7 +39,7 @@ static void copy_row(const ch_export_tensor *t, const float *from, int64_t r, fl
 
 /* The largest value that a dtype holds: Q8_0's scale is half precision. */
 static float largest_of(ch_export_dtype dtype) {
-  return dtype == CH_EXPORT_Q8_0 ? 127 * 65504.0f : dtype == CH_EXPORT_BF16 ? 0x1.FEp127f : INFINITY;
+  return dtype == CH_EXPORT_Q8_0 ? CH_Q8_MOST : dtype == CH_EXPORT_BF16 ? 0x1.FEp127f : INFINITY;
 }
 
 static int check_values(const ch_export_tensor *t, const float *value, int64_t count) {
@@ -72,25 +72,10 @@ int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns) {
   return columns * (dtype == CH_EXPORT_BF16 ? 2 : 4);
 }
 
-/* IEEE half precision, nearest, halves to even; of scales, which are not negative and, being a weight by 127, small. */
-static uint16_t half_of(float x) {
-  if (!(x > 0)) return 0;
-  if (x >= 65504) return 0x7BFF;
-  int exponent;
-  double fraction = frexpf(x, &exponent);                       /* [0.5,1) 2^exponent */
-  if (exponent < -13) return (uint16_t)nearbyint(ldexp(x, 24)); /* subnormal: multiples of 2^-24 */
-  return (uint16_t)(((exponent + 13) << 10) + (int)nearbyint((fraction * 2) * 1024));
-}
-
-/* As ggml's reference does it: the largest of a block becomes 127. */
 static void round_q8_0(const float *x, int64_t columns, char *out) {
   for (int64_t begin = 0; begin < columns; begin += BLOCK, out += CH_Q8_BYTES) {
-    float most = 0;
-    for (int i = 0; i < BLOCK; i++) most = fmaxf(most, fabsf(x[begin + i]));
-    float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
-    uint16_t half = half_of(scale);
-    memcpy(out, &half, sizeof half);
-    for (int i = 0; i < BLOCK; i++) out[2 + i] = (char)(int8_t)roundf(x[begin + i] * inverse);
+    uint16_t scale = ch_q8_round(x + begin, (int8_t *)out + sizeof scale);
+    memcpy(out, &scale, sizeof scale);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/format.h"
+#include "base/q8.h"
 #include "export/names.h"
 
 enum { U8 = 0, I8 = 1, U16 = 2, I16 = 3, ARRAY = 9, U64 = 10, I64 = 11, F64 = 12, VALUES = 13 };

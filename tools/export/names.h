@@ -6,9 +6,6 @@
 
 typedef enum { CH_EXPORT_HF, CH_EXPORT_GGUF } ch_export_format;
 
-/* A block of GGUF's Q8_0: a scale in half precision, and as many signed bytes. */
-enum { CH_Q8_VALUES = 32, CH_Q8_BYTES = 2 + CH_Q8_VALUES };
-
 /* Stock architectures that compute what choir can. */
 typedef enum {
   CH_KIND_LLAMA,

@@ -2,6 +2,7 @@
 #ifndef CH_EXPORT_PLAN_H
 #define CH_EXPORT_PLAN_H
 
+#include "base/q8.h"
 #include "base/real.h"
 #include "choir/model.h"
 #include "choir/tokenizer.h"

@@ -14,6 +14,10 @@ static real dot(int64_t k, const real *a, int64_t step, const real *b) {
 }
 
 void ch_ref_gemm_rows(const ch_gemm_args *g, int64_t begin, int64_t end) {
+  if (g->b8) {
+    ch_ref_q8_rows(g, begin, end);
+    return;
+  }
   int64_t lda = stride(g->lda, g->trans_a ? g->m : g->k), ldb = stride(g->ldb, g->trans_b ? g->k : g->n);
   int64_t ldc = stride(g->ldc, g->n);
   int64_t row_step = g->trans_a ? 1 : lda, step = g->trans_a ? lda : 1; /* from op(A)'s row to row, along a row */
@@ -55,6 +59,7 @@ static ch_gemm_args expert_product(const ch_expert_gemm_args *a, int expert) {
                         .trans_b = a->form == CH_NT,
                         .a = in,
                         .b = w,
+                        .b8 = a->w8 ? a->w8 + expert * ch_q8_matrix_bytes(a->n, a->k) : NULL,
                         .c = c,
                         .accumulate = a->accumulate};
 }

@@ -42,6 +42,7 @@ static void forward_span(ch_exec *x, const ch_head_args *a, const head_span *s) 
                           .trans_b = 1,
                           .a = a->x + s->first * a->d,
                           .b = a->w,
+                          .b8 = a->w8,
                           .c = s->logits,
                           .alpha = a->scale};
 #pragma omp parallel for num_threads(x->threads)

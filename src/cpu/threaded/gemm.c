@@ -1,6 +1,7 @@
 /* gemm and expert_gemm on one-thread products; inputs rounded to bf16 first where the compute type asks for it. */
 #include "cpu/batch_invariant.h"
 #include "cpu/threaded/product.h"
+#include "cpu/threaded/q8.h"
 #include "cpu/threaded/threaded.h"
 
 /* Whether two products have the same left operand: then it is rounded once. */
@@ -24,6 +25,10 @@ static ch_product rounded_product(ch_exec *x, const ch_gemm_args *g, const ch_ge
 }
 
 static void gemm(ch_exec *x, const ch_gemm_args *g) {
+  if (g->b8) {
+    ch_q8_gemm(x, g);
+    return;
+  }
   int count = 0, made = 0;
   for (const ch_gemm_args *one = g; one; one = one->beside) count++;
   CH_SCRATCH(x);
@@ -86,6 +91,10 @@ static ch_tiling cutting_of(const ch_expert_gemm_args *g, const operands *in) {
 }
 
 static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
+  if (g->w8) {
+    ch_q8_expert_gemm(x, g);
+    return;
+  }
   if (x->batch_invariant && g->form != CH_TN) {
     ch_invariant_expert_gemm(x, g);
     return;

@@ -9,6 +9,7 @@
 #include "cpu/simd/fill.h"
 #include "cpu/simd/rows.h"
 #include "cpu/threaded/product.h"
+#include "cpu/threaded/q8.h"
 #include "cpu/threaded/threaded.h"
 
 enum {
@@ -114,7 +115,7 @@ static ch_product part_of(const ch_head_args *a, const head_plan *p, int64_t i) 
 static void pack_weights(ch_exec *x, const ch_head_args *a, head_plan *p) {
   ch_product all = logits_of(a, p), first = part_of(a, p, 0);
   int64_t steps = ch_product_steps(&all), words = whole_panels(first.k);
-  if (!steps || p->chunk > ROWS_NARROW || a->n <= p->chunk) return;
+  if (a->w8 || !steps || p->chunk > ROWS_NARROW || a->n <= p->chunk) return;
   p->part = whole_panels(a->d) * first.k; /* the last one may be no pairs */
   p->across = CH_NEW(&x->scratch, float, whole_panels(a->V) * steps);
   if (a->dx) p->along = CH_NEW(&x->scratch, float, p->parts * p->part);
@@ -157,8 +158,9 @@ static const void *operand(ch_exec *x, const float *array, int64_t count) {
   return x->compute == CH_COMPUTE_BF16 ? ch_rounded_operand(x, array, NULL, count) : (const void *)array;
 }
 
-static void logits_product(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
-  size_t mark = ch_arena_mark(&x->scratch);
+/* Of all chunks at hand. */
+static void multiply_chunks(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
+  CH_SCRATCH(x);
   ch_product forward[MOST_AT_ONCE];
   const void *rows = operand(x, a->x + s->first * a->d, s->rows * a->d);
   int chunks = 0;
@@ -169,7 +171,20 @@ static void logits_product(ch_exec *x, const ch_head_args *a, const head_plan *p
     forward[chunks].c = p->logits + (s->at + r) * p->ld;
   }
   ch_products_run(x, chunks, ch_cut_alone, forward);
-  ch_arena_release(&x->scratch, mark);
+}
+
+static void logits_product(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
+  if (a->w8)
+    ch_q8_gemm(x, &(ch_gemm_args){.m = s->rows,
+                                  .n = a->V,
+                                  .k = a->d,
+                                  .a = a->x + s->first * a->d,
+                                  .b8 = a->w8,
+                                  .c = p->logits + s->at * p->ld,
+                                  .ldc = p->ld,
+                                  .alpha = a->scale});
+  else
+    multiply_chunks(x, a, p, s);
   if (ch_counting(x) || !a->logits) return;
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < s->rows; i++)
