@@ -94,7 +94,7 @@ CHOIR_API int choir_router_option_at(const char *name, int index, choir_field *f
 typedef struct choir_route_request {
   const choir_config *config;
   int n, e;
-  const float *scores;     /* [n,e], row-major, finite; gshard_top2's not negative */
+  const float *scores;     /* [n,e], row-major, finite; not negative where gates are scores */
   const int32_t *tokens;   /* [n] ids, which `hash` and `random` need; or NULL */
   const uint8_t *valid;    /* [n] nonzero where a token takes part; NULL: all do */
   int is_logits;           /* router.score makes scores of them first, -inf meaning never */

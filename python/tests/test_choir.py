@@ -107,7 +107,7 @@ class Route(unittest.TestCase):
             self.assertIn(words, str(caught.exception))
         self.logits[7, 3] = np.nan
         with self.assertRaisesRegex(choir.NumericError, r"scores\[7,3\]"):
-            choir.route(self.logits)
+            choir.route(self.logits, logits=True)
 
     def test_scores_are_not_copied(self):
         request = choir.routing.Request(self.logits, logits=True)

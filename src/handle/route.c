@@ -42,11 +42,11 @@ static int check_row(const request *q, int t) {
     if (!isfinite(value) && !never)
       return ch_error(CHOIR_ERROR_NUMERIC, "scores[%d,%d] (row, column) is %g; every score must be a finite number", t,
                       i, (double)value);
-    if (!is_logits && value < 0 && q->args.router->reads == CH_READS_SHARES)
+    if (!is_logits && value < 0 && ch_router_scored(q->args.router))
       return ch_error(
           CHOIR_ERROR_ARGUMENT,
-          "scores[%d,%d] (row, column) is %g; router '%s' takes shares of scores, so they must not be negative "
-          "(are these logits?)",
+          "scores[%d,%d] (row, column) is %g; the gates of router '%s' are scores, so they must not be negative (are "
+          "these logits?)",
           t, i, (double)value, q->args.router->name);
     possible += !never;
   }

@@ -124,6 +124,12 @@ static void refuses_bad_matrices(void **state) {
   test_ok(choir_route(&r, gates, NULL));
   r.is_logits = 0;
   test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "-0.5");
+  for (const ch_router *const *router = ch_routers; *router; router++) {
+    if (!ch_router_scored(*router)) continue;
+    *o = ch_router_default(*router);
+    test_fails(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "are these logits?");
+  }
+  *o = router_options("gshard_top2");
   r.is_logits = 1;
   scores[7 * E + 3] = -INFINITY;
   test_ok(choir_route(&r, gates, NULL));
