@@ -1,4 +1,4 @@
-/* Backends: what can run a model. */
+/* Backends that can run a model. */
 #ifndef CHOIR_BACKEND_H
 #define CHOIR_BACKEND_H
 

@@ -4,7 +4,7 @@
  *   if (choir_config_load("configs/nano.json", &c)) puts(choir_error_message());
  *   if (choir_config_set(c, "router.capacity_factor", "1")) puts(choir_error_message());
  *
- * Unknown or misspelt keys, wrong types and impossible sizes are refused by file, key and value. */
+ * Unknown keys, wrong types and impossible sizes are errors that name the file, key and value. */
 #ifndef CHOIR_CONFIG_H
 #define CHOIR_CONFIG_H
 
@@ -18,7 +18,7 @@ CHOIR_C_BEGIN
 enum { CHOIR_NAME_BYTES = 32 };
 
 /* A config: of a model, its router, and its training. Fields have dotted names, as in the JSON file; "model." and
- * "train." may be left out where the rest is unambiguous. docs/formats.md lists them. */
+ * "train." may be omitted if the rest is unambiguous. docs/formats.md lists them. */
 typedef struct choir_config choir_config;
 
 /* The defaults of every field: design values for optimiser, norms and buckets, 0 for sizes that must be given.
@@ -28,14 +28,14 @@ CHOIR_API int choir_config_create(choir_config **config);
 /* Reads and checks a JSON file, or the built-in config of that name if there is no such file. CHOIR_ERROR_IO,
  * CHOIR_ERROR_FORMAT (message: file, key, value, nearest known key). */
 CHOIR_API int choir_config_load(const char *path, choir_config **config);
-/* The names of the configs that the library has built in, those of configs/; NULL-terminated. */
+/* The names of the built-in configs (configs/), NULL-terminated. */
 CHOIR_API const char *const *choir_config_names(void);
 
-/* A config of its own with the same values. */
+/* An independent copy. */
 CHOIR_API int choir_config_copy(const choir_config *from, choir_config **config);
 CHOIR_API void choir_config_free(choir_config *config); /* NULL: does nothing */
 
-/* Checks, then writes every field, so that the file says what every default was. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO.
+/* Checks the config, then writes every field, defaults included. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO.
  */
 CHOIR_API int choir_config_save(const choir_config *config, const char *path);
 
@@ -57,7 +57,7 @@ CHOIR_API int choir_config_get(const choir_config *config, const char *key, char
 /* The same as a number, flags being 0 or 1. NaN, with a message: an unknown or ambiguous key, or a field of words. */
 CHOIR_API double choir_config_number(const choir_config *config, const char *key);
 
-/* What a field takes. */
+/* The kind of a field's value. */
 typedef enum {
   CHOIR_FIELD_INTEGER,
   CHOIR_FIELD_NUMBER,
@@ -69,11 +69,11 @@ typedef enum {
 typedef struct choir_field {
   char key[CHOIR_KEY_BYTES]; /* dotted: "model.router.cap" */
   choir_field_kind kind;
-  double low, high; /* of numbers: both are allowed unless `above`, which excludes low itself */
+  double low, high; /* range of numbers, both ends included; `above` excludes low */
   int above;
-  const char *const *words;      /* NULL-terminated; NULL: no field of words */
+  const char *const *words;      /* NULL-terminated; NULL: not a CHOIR_FIELD_WORD */
   const char *help;              /* in lower case, no full stop */
-  char value[CHOIR_VALUE_BYTES]; /* the default; of a router's option that of the router asked for */
+  char value[CHOIR_VALUE_BYTES]; /* the default; for a router's option, the router's own default */
 } choir_field;
 
 /* Describes a field by its key. CHOIR_ERROR_ARGUMENT: unknown or ambiguous. */
@@ -88,16 +88,17 @@ CHOIR_API int choir_config_field_at(int index, choir_field *field);
  * training takes it from the data. */
 CHOIR_API int choir_config_check(const choir_config *config);
 
-/* The token that stands for a masked one: the last of the vocabulary, which no tokenizer gives. -1: the objective masks
- * nothing, or vocab_size is still the data's. */
+/* The mask token: the last of the vocabulary, which the tokenizer never produces. -1: the objective has no masks, or
+ * vocab_size is not known yet. */
 CHOIR_API int choir_config_mask_token(const choir_config *config);
 
-/* Memory of a training process in bytes, by purpose. Nothing but `process` is estimated: the step itself is counted. */
+/* Memory of a training process in bytes, by purpose. Only `process` is an estimate; the rest is counted by a dry run of
+ * the step. */
 typedef struct choir_memory {
   int64_t weights, gradients, optimizer, activations;
-  int64_t scratch; /* of whatever runs at the time */
-  int64_t process; /* the program, its libraries and what these ask for */
-  int64_t data;    /* files of tokens, mapped: the system may take these pages back. 0 if no data is known */
+  int64_t scratch; /* temporary memory of the running op */
+  int64_t process; /* the program, its libraries, and their allocations */
+  int64_t data;    /* mapped token files, whose pages the system can drop; 0 if the data is not known */
   int64_t total;
   int64_t reserved[8];
 } choir_memory;

@@ -24,8 +24,8 @@ typedef struct choir_data_build_options {
   const char *field;     /* JSON lines: the field that holds the text; NULL: plain text */
   const char *separator; /* plain text: the line between documents, e.g. "\f"; NULL: a file is one document */
   double holdout;        /* share of documents (of blocks, if a source has too few) kept for evaluation; 0.01 */
-  uint64_t seed;         /* which ones */
-  int threads;           /* that tokenize, 0: all */
+  uint64_t seed;         /* chooses the held-out documents */
+  int threads;           /* of tokenization; 0: all CPUs */
   int replace_invalid;   /* bytes that are not UTF-8 become U+FFFD, one each, and are counted; 0: they are an error */
   choir_progress_callback progress; /* or NULL; in bytes */
   void *context;
@@ -36,8 +36,8 @@ CHOIR_API void choir_data_build_options_default(choir_data_build_options *option
                                                 size_t size); /* the same, as a function */
 
 /* Tokenizes all sources into `output`: data.json (sources, weights, counts), tokenizer.model, and per source
- * NAME.train.shard and NAME.heldout.shard; all of it or, on any error, nothing. Streams: memory does not grow with the
- * input. The result does not depend on threads. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (file, line
+ * NAME.train.shard and NAME.heldout.shard; on an error nothing is written. The input is streamed: memory does not grow
+ * with it. The result does not depend on threads. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (file, line
  * and byte), CHOIR_ERROR_INTERRUPTED. */
 CHOIR_API int choir_data_build(const choir_data_build_options *options);
 

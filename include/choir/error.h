@@ -19,24 +19,24 @@ CHOIR_C_BEGIN
 enum {
   CHOIR_OK = 0,
   CHOIR_ERROR_ARGUMENT,    /* a value the caller passed is out of range or of the wrong kind */
-  CHOIR_ERROR_IO,          /* the operating system refused: missing file, permissions, a failing disk */
+  CHOIR_ERROR_IO,          /* error of the operating system: missing file, permissions, a failing disk */
   CHOIR_ERROR_FORMAT,      /* a file's content is malformed, truncated, corrupt or does not match */
   CHOIR_ERROR_MEMORY,      /* not enough memory */
-  CHOIR_ERROR_NUMERIC,     /* NaN or infinity where a finite number must be */
+  CHOIR_ERROR_NUMERIC,     /* NaN or infinity instead of a finite number */
   CHOIR_ERROR_UNSUPPORTED, /* this machine or build cannot do it */
-  CHOIR_ERROR_BUSY,        /* another process holds the run directory, or a pass of its own the handle */
-  CHOIR_ERROR_INTERRUPTED, /* stopped by the caller; what was promised has been saved */
-  CHOIR_ERROR_FULL         /* no room on the disk, or a quota used up: make room and try again */
+  CHOIR_ERROR_BUSY,        /* the run directory is in use by another process, or the handle by another call */
+  CHOIR_ERROR_INTERRUPTED, /* stopped by the caller, after saving what the function promises */
+  CHOIR_ERROR_FULL         /* the disk or a quota is full: free space and try again */
 };
 
-/* The message of the last error on the calling thread: names the file, field and value and what to do. One line without
- * control characters, whatever the names in it hold. Valid until the next failing call on the same thread; "" when
- * nothing has failed. Not collective. */
+/* The message of the last error on the calling thread: names the file, field and value and what to do. One line;
+ * control characters in names are escaped. Valid until the next failing call on the same thread; "" when nothing has
+ * failed. Not collective. */
 CHOIR_API const char *choir_error_message(void);
 
 /* Notices of calls that succeeded on the calling thread since the last call of this, a line each: a damaged checkpoint
- * that was passed over, lines of a log that could not be read. "" for none; asking clears them. Valid until the next
- * call. choir_train gives its own by CHOIR_EVENT_NOTICE, as they come. */
+ * that was skipped, lines of a log that could not be read. "": none. The call clears them. Valid until the next call.
+ * choir_train sends its notices as CHOIR_EVENT_NOTICE when they occur. */
 CHOIR_API const char *choir_notices(void);
 
 /* A short English name of an error code, for logs. Never NULL. */

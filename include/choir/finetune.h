@@ -1,4 +1,4 @@
-/* Fine-tuning: a checkpoint trained on a task's labelled set, measured on another. */
+/* Fine-tuning: trains a checkpoint on the labelled data of a task, and evaluates it. */
 #ifndef CHOIR_FINETUNE_H
 #define CHOIR_FINETUNE_H
 
@@ -7,20 +7,20 @@
 
 CHOIR_C_BEGIN
 
-/* The names of recipes, NULL-terminated: "constant" (a constant rate), "continued" (the pre-training's schedule goes
- * on from the checkpoint's step). */
+/* The names of recipes, NULL-terminated: "constant" (constant learning rate), "continued" (the schedule of
+ * pre-training, from the checkpoint's step on). */
 CHOIR_API const char *const *choir_finetune_recipes(void);
 
 /* The config to fine-tune a checkpoint with: its model, and a recipe's settings. train.eval_every 0 means one
- * evaluation an epoch, train.eval_sequences for rows of the dev set (0: all). */
+ * evaluation per epoch; train.eval_sequences is the number of rows of the dev set (0: all). */
 CHOIR_API int choir_finetune_config_create(const char *from, const char *recipe, choir_config **config);
 
-/* Trains the checkpoint `init_from` on the split "train" of a task and measures on "dev"; the config is as
+/* Trains the checkpoint `init_from` on the split "train" of a task and evaluates on "dev"; the config is as
  * choir_finetune_config_create makes it of that checkpoint. out/ gets config.json, finetune.json, metrics.jsonl,
- * checkpoints/, `best`, which names the checkpoint with the best dev accuracy, and result.json, which has that
- * accuracy: by thresholds if the router has them, which no other text has a part in. A run that the caller stops is
- * evaluated once more; `best` may name that step until the run goes on, result.json does not. Errors as those of
- * choir_train and choir_task_score. */
+ * checkpoints/, `best`, which names the checkpoint with the best dev accuracy, and result.json, which has that accuracy
+ * (with threshold routing, if the router has thresholds). A run that the caller stops is evaluated once more; `best`
+ * may name that step until the run is resumed, result.json does not. Errors as those of choir_train and
+ * choir_task_score. */
 CHOIR_API int choir_finetune(const choir_train_options *options);
 
 CHOIR_C_END

@@ -35,26 +35,26 @@ typedef struct choir_generated {
   int64_t reserved[4];
 } choir_generated;
 
-/* What a sequence has got. */
+/* An event of a sequence. */
 typedef struct choir_text_event {
-  int sequence;                     /* number of its prompt */
-  const char *text;                 /* TEXT: what is new, whole characters; it may be nothing */
+  int sequence;                     /* index of its prompt */
+  const char *text;                 /* TEXT: new text, complete characters; may be empty */
   size_t size;                      /* its bytes */
-  const choir_generated *generated; /* END: the finished sequence; it lives as long as the result */
+  const choir_generated *generated; /* END: the finished sequence; valid as long as the result */
 } choir_text_event;
 
 typedef struct choir_generate_options {
   size_t size;              /* sizeof this struct: set by INIT */
-  int max_tokens;           /* new tokens of a sequence, at most */
-  double temperature;       /* logits are divided by it; 0: always the likeliest token */
-  int top_k;                /* only the k likeliest tokens; 0: all */
-  double top_p;             /* only the likeliest tokens that together reach this probability; 1: all */
-  uint64_t seed;            /* what sequence number i draws at a position is a function of (seed, i, position) */
-  const char *const *stops; /* NULL-terminated texts that end a sequence, left out themselves; or NULL */
-  int batch;                /* sequences that go through the model together; no text depends on it */
-  int chunk;                /* tokens of prompts that go through together: memory for speed */
+  int max_tokens;           /* max new tokens of a sequence */
+  double temperature;       /* logits are divided by it; 0: always the most probable token */
+  int top_k;                /* only the k most probable tokens; 0: all */
+  double top_p;             /* only the most probable tokens that together reach this probability; 1: all */
+  uint64_t seed;            /* the sample of sequence i at a position is a function of (seed, i, position) */
+  const char *const *stops; /* NULL-terminated texts that end a sequence and are not part of the result; or NULL */
+  int batch;                /* sequences per pass; results do not depend on it */
+  int chunk;                /* prompt tokens per pass: more memory, more speed */
   choir_progress_callback progress; /* between passes of the model, and while a long prompt is encoded; in prompts */
-  choir_event_callback event;       /* TEXT, END; what either returns, if not 0, ends it all. They may be NULL */
+  choir_event_callback event;       /* TEXT, END. A nonzero return of either callback stops the call. May be NULL */
   void *context;
 } choir_generate_options;
 #define CHOIR_GENERATE_OPTIONS_INIT                                                                           \
@@ -68,9 +68,9 @@ CHOIR_API void choir_generate_options_default(choir_generate_options *options,
 typedef struct choir_generate_result {
   choir_generated *sequences; /* [count] in the order of the prompts */
   int count;
-  int64_t prompt_tokens, tokens; /* that went in, that came out */
-  double prompt_seconds;         /* of passes over prompts, each of which also gives a first token */
-  double seconds;                /* of passes over one new token a sequence */
+  int64_t prompt_tokens, tokens; /* tokens of prompts; new tokens */
+  double prompt_seconds;         /* of passes over prompts, which also give the first new token */
+  double seconds;                /* of passes over one new token per sequence */
   const char *routing;           /* choir_session_routing */
   int64_t reserved[7];
 } choir_generate_result;
@@ -81,7 +81,7 @@ CHOIR_API const char *choir_end_name(choir_end end);
 /* Continues `count` prompts; as one ends, the next takes its place. tokenizer: the model's, or NULL if prompts are
  * tokens: then text stays empty, and only max_tokens ends a sequence. The routing is that of a session
  * (choir_session_create); the result names it. Release the result with choir_generate_result_clear; after an error
- * there is none. Being ended by a callback is no error. CHOIR_ERROR_ARGUMENT: options, a prompt without tokens, a token
+ * there is none. A stop by a callback is not an error. CHOIR_ERROR_ARGUMENT: options, a prompt without tokens, a token
  * outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a prompt that is not
  * UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
 CHOIR_API int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts,
@@ -93,12 +93,12 @@ CHOIR_API void choir_generate_result_clear(choir_generate_result *result);
 typedef struct choir_fill_options {
   size_t size;        /* sizeof this struct: set by INIT */
   int steps;          /* passes of the model that fill a block; 0, or more than it has gaps: one gap a pass */
-  int block;          /* so many gaps in a row, from the left, are filled before those after them; 0: all at once */
+  int block;          /* number of gaps, from the left, that are filled before the next ones; 0: all */
   int random_order;   /* nonzero: gaps are filled in random order; else first those whose token is most probable */
   double temperature; /* logits are divided by it; 0: always the likeliest token */
   int top_k;          /* as in choir_generate_options */
   double top_p;
-  uint64_t seed;                    /* what is drawn at a gap is a function of (seed, its position) */
+  uint64_t seed;                    /* the sample at a gap is a function of (seed, position) */
   choir_progress_callback progress; /* after each pass, or NULL; in gaps */
   void *context;
 } choir_fill_options;
@@ -106,32 +106,31 @@ typedef struct choir_fill_options {
   { .size = sizeof(choir_fill_options), .temperature = 0.8, .top_p = 0.95 }
 CHOIR_API void choir_fill_options_default(choir_fill_options *options, size_t size); /* the same, as a function */
 
-/* Fills the gaps of tokens [count]: those that are choir_config_mask_token. Each pass reads the whole text, what has
- * been filled so far included, and fills steps-th parts of a block (Nie et al. 2025). The text is routed by itself, so
- * that it depends on the model, the tokens and the options alone. CHOIR_ERROR_UNSUPPORTED: a model that predicts the
+/* Fills the gaps of tokens [count]: those that are choir_config_mask_token. Each pass reads the whole text, including
+ * the tokens filled so far, and fills 1/steps of a block (Nie et al. 2025). Routing does not depend on other texts: the
+ * result is a function of the model, the tokens and the options. CHOIR_ERROR_UNSUPPORTED: a model that predicts the
  * next token; CHOIR_ERROR_ARGUMENT: options, tokens outside the vocabulary; CHOIR_ERROR_INTERRUPTED: progress said so,
  * and some gaps are left; CHOIR_ERROR_NUMERIC: logits that are not finite; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_fill(choir_model *model, int count, int32_t *tokens, const choir_fill_options *options);
 
-/* A session: `slots` sequences, each with a cache of the keys and values of its tokens so far. A sequence's logits do
- * not depend on how its tokens were cut into calls or on what else was in them, bit for bit (backend "cpu"). */
+/* A session: `slots` sequences, each with a cache of the keys and values of its tokens so far. The logits of a sequence
+ * do not depend on how its tokens are divided into calls or on the other sequences, bit for bit (backend "cpu"). */
 typedef struct choir_session choir_session;
 
 typedef struct choir_session_options {
   size_t size; /* sizeof this struct: set by INIT */
   int slots;   /* sequences */
-  int length;  /* tokens that a sequence may have; may be more than the model was trained with */
-  int chunk;   /* tokens that go through the model at once; a longer call is cut */
+  int length;  /* max tokens of a sequence; may exceed the context length of training */
+  int chunk;   /* tokens per pass; longer calls are split */
 } choir_session_options;
 #define CHOIR_SESSION_OPTIONS_INIT \
   { .size = sizeof(choir_session_options), .slots = 1, .length = 1024, .chunk = 512 }
 CHOIR_API void choir_session_options_default(choir_session_options *options, size_t size); /* the same, as a function */
 
-/* Plans and allocates everything. The model must outlive the session, and its weights must not change. The session
- * routes as the model does; but if the model's routing depends on other tokens, as expert choice over a batch does, the
- * session routes by thresholds, and the model keeps its routing. options NULL: the defaults. CHOIR_ERROR_ARGUMENT:
- * sizes; CHOIR_ERROR_UNSUPPORTED: a router without thresholds, or thresholds that no training has set;
- * CHOIR_ERROR_MEMORY. */
+/* Plans and allocates all memory. The model must outlive the session, and its weights must not change. The session uses
+ * the model's routing; if that depends on other tokens, as expert choice over a batch does, the session uses threshold
+ * routing (the model's own routing does not change). options NULL: the defaults. CHOIR_ERROR_ARGUMENT: sizes;
+ * CHOIR_ERROR_UNSUPPORTED: a router without thresholds, or thresholds that no training has set; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session);
 CHOIR_API void choir_session_free(choir_session *session);
 
@@ -139,14 +138,14 @@ CHOIR_API void choir_session_free(choir_session *session);
 CHOIR_API const char *choir_session_routing(const choir_session *session);
 
 /* Appends counts[s] tokens (perhaps 0) to every slot s; `tokens` holds those of slot 0, then 1, and so on. last:
- * [slots,V], receives the logits after the last new token of every slot that got any, rows of others stay; or NULL.
- * all: [sum of counts,V] logits after every new token, or NULL. Allocates nothing. CHOIR_ERROR_ARGUMENT, with nothing
- * changed: a token outside the vocabulary, or a sequence that grows beyond `length`. */
+ * [slots,V], receives the logits after the last new token of every slot with new tokens; other rows are unchanged; or
+ * NULL. all: [sum of counts,V] logits after every new token, or NULL. Allocates nothing. CHOIR_ERROR_ARGUMENT, with
+ * nothing changed: a token outside the vocabulary, or a sequence that grows beyond `length`. */
 CHOIR_API int choir_session_advance(choir_session *session, const int *counts, const int32_t *tokens, float *last,
                                     float *all);
 
-/* Forgets what follows the first `length` tokens of a slot; 0: a new sequence. CHOIR_ERROR_ARGUMENT: no such slot, or
- * it has fewer tokens. */
+/* Removes the tokens after the first `length` tokens of a slot; 0: a new sequence. CHOIR_ERROR_ARGUMENT: no such slot,
+ * or it has fewer tokens. */
 CHOIR_API int choir_session_rewind(choir_session *session, int slot, int length);
 CHOIR_API int choir_session_length(const choir_session *session, int slot); /* tokens so far; -1: no such slot */
 

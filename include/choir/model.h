@@ -12,72 +12,72 @@ CHOIR_C_BEGIN
 
 typedef struct choir_model choir_model;
 
-/* How a model runs: in what numbers, on what, with whom. */
+/* How a model runs: compute type, backend, ranks. */
 typedef struct choir_model_options {
-  size_t size;              /* sizeof this struct: set by INIT */
-  const char *compute;      /* "fp32", "bf16", "q8_0" (inference only: weights of 8 bits), or NULL: the config's */
-  const char *backend;      /* "cpu" (NULL too), "reference" */
-  int emulate_bf16;         /* run bf16 even if the CPU has none, by fp32 */
-  int threads;              /* 0: all */
-  int unchecked;            /* take weights that are not finite, too, to look at them, and a config.json or
-                               tokenizer.model that is not the one that the weights were saved with */
-  const choir_ranks *ranks; /* who shares the model (choir/ranks.h); NULL: it is this process's alone */
-  int64_t shards;           /* of a checkpoint that is loaded: into how many its batches are cut, which the number of
-                               processes must divide; 0: the config's train.grad_chunks. Training goes by its config */
+  size_t size;         /* sizeof this struct: set by INIT */
+  const char *compute; /* "fp32", "bf16", "q8_0" (inference only: 8-bit weights), or NULL: the config's */
+  const char *backend; /* "cpu" (NULL too), "reference" */
+  int emulate_bf16;    /* emulate bf16 by fp32 if the CPU has no bf16 instructions */
+  int threads;         /* 0: all */
+  int unchecked; /* accept weights that are not finite, for inspection, and a config.json or tokenizer.model other than
+                    those that the weights were saved with */
+  const choir_ranks *ranks; /* the ranks that share the model (choir/ranks.h); NULL: this process alone */
+  int64_t shards; /* number of chunks that batches of a loaded checkpoint are split into; the number of processes must
+                     divide it; 0: the config's train.grad_chunks. Training uses its config */
 } choir_model_options;
 #define CHOIR_MODEL_OPTIONS_INIT \
   { .size = sizeof(choir_model_options), .backend = "cpu" }
 CHOIR_API void choir_model_options_default(choir_model_options *options, size_t size); /* the same, as a function */
 
-/* A fresh model: weights from `seed`, the same on every machine: embedding N(0,1), matrices N(0,1/fan_in), rel_bias
- * N(0,0.1^2), norms 1. options NULL: the defaults. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_MEMORY.
- */
+/* Creates a model with random weights from `seed`, the same on every machine: embedding N(0,1), matrices N(0,1/fan_in),
+ * rel_bias N(0,0.1^2), norms 1. options NULL: the defaults. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED,
+ * CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_model_create(const choir_config *config, uint64_t seed, const choir_model_options *options,
                                  choir_model **model);
 
 /* Loads a checkpoint directory: config.json, model.safetensors and, unless `tokenizer` is NULL, tokenizer.model, all of
- * the same checkpoint. Checksum, every tensor's name, type, shape and values are checked, and that the two other
- * files are those that the weights were saved with; missing or surplus tensors are errors. A run directory means
- * its best checkpoint, or else the newest that can be read: damaged ones and what is none are passed over, each with a
- * line in choir_notices, and where one vanishes meanwhile (a run removes its old ones) the newest is looked for again.
- * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and as choir_model_create.
- * Ranks load together, which checkpoint the first one says: each has the experts that are its own, and
- * CHOIR_ERROR_ARGUMENT names a rank that has another build or other files. choir_eval, choir_model_forward and
- * choir_model_get_parameter are then called by all of them alike; what writes text, trains or saves such a model is
- * CHOIR_ERROR_UNSUPPORTED (choir_train goes by its own options). */
+ * the same checkpoint. The checksum, every tensor's name, type, shape and values are checked, and that the other two
+ * files are those that the weights were saved with; missing or surplus tensors are errors. A run directory means its
+ * best checkpoint, or else the newest readable one: damaged checkpoints are skipped, each with a line in choir_notices;
+ * if a checkpoint disappears meanwhile (a run removes old ones), the search starts again. CHOIR_ERROR_IO,
+ * CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and as choir_model_create. Collective over
+ * ranks: the first rank chooses the checkpoint, each rank loads its local experts, and CHOIR_ERROR_ARGUMENT names a
+ * rank with another build or other files. choir_eval, choir_model_forward and choir_model_get_parameter are then
+ * collective as well; generating with, training or saving such a model is CHOIR_ERROR_UNSUPPORTED (choir_train has its
+ * own options). */
 CHOIR_API int choir_model_load(const char *path, const choir_model_options *options, choir_model **model,
                                choir_tokenizer **tokenizer);
 CHOIR_API void choir_model_free(choir_model *model);
 
 /* The checkpoint that a path means: itself, or of a run directory the best (RUN/best names it), else the newest.
- * None of its files is read. out has room for `room` bytes, 4096 are always enough. CHOIR_ERROR_IO: none;
- * CHOIR_ERROR_ARGUMENT: no room. */
+ * None of its files is read. out has `room` bytes; 4096 are always enough. CHOIR_ERROR_IO: no checkpoint;
+ * CHOIR_ERROR_ARGUMENT: `room` is too small. */
 CHOIR_API int choir_checkpoint_find(const char *path, char *out, size_t room);
 
-/* Writes a checkpoint directory, beside first and then renamed: never half a checkpoint. tokenizer may be NULL.
- * CHOIR_ERROR_IO: also where a directory of that name is there and not empty. */
+/* Writes a checkpoint directory atomically (staged, then renamed). tokenizer may be NULL. CHOIR_ERROR_IO: also if a
+ * directory of that name exists and is not empty. */
 CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint);
 
 CHOIR_API const choir_config *choir_model_config(const choir_model *model);
 
 /* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers
- * are the model's own and live as long as it does, `gradient` until a trainer of the model is freed; they are NULL
- * where its backend's memory is not the host's, and of experts that ranks share. Under bf16 passes also read rounded
- * copies of `data`, which choir_model_set_parameter alone keeps up to date. */
+ * belong to the model and are valid as long as it is, `gradient` until a trainer of the model is freed. They are NULL
+ * if the backend's memory is not the host's, and for experts that are distributed over ranks. With bf16, passes also
+ * read rounded copies of `data`: change values with choir_model_set_parameter, which updates the copies. */
 typedef struct choir_parameter {
   const char *name;
   int dims;
   int64_t shape[3];
   float *data;
-  float *gradient; /* NULL until choir_model_forward computed gradients, and for what routers keep by themselves */
-  int trained;     /* 0: what a router keeps by itself, without a gradient */
+  float *gradient; /* NULL before choir_model_forward computed gradients, and for router state */
+  int trained;     /* 0: router state, without a gradient */
   int64_t reserved[4];
 } choir_parameter;
 CHOIR_API int choir_model_parameter_count(const choir_model *model);
 CHOIR_API int choir_model_parameter_at(const choir_model *model, int index, choir_parameter *parameter);
 
 /* Get copies all values of a weight, or of its gradient (CHOIR_ERROR_ARGUMENT: no gradient), from any backend; set
- * replaces a weight's values. */
+ * replaces the values of a weight. */
 CHOIR_API int choir_model_get_parameter(const choir_model *model, int index, int gradient, float *values);
 CHOIR_API int choir_model_set_parameter(choir_model *model, int index, const float *values);
 
@@ -96,21 +96,22 @@ typedef struct choir_forward_result {
 CHOIR_API int choir_model_set_routing(choir_model *model, const char *routing);
 CHOIR_API const char *choir_model_routing(const choir_model *model);
 
-/* Tells what a token's experts depend on under the present routing, and whether that includes any other token of the
- * batch. A model without MoE layers depends on nothing. */
+/* Describes what the experts of a token depend on with the present routing, and whether that includes other tokens of
+ * the batch. A model without MoE layers depends on nothing. */
 CHOIR_API int choir_model_get_routing_properties(const choir_model *model, choir_routing_properties *properties);
 CHOIR_API int choir_model_looks_across_tokens(const choir_model *model);
 
-/* For who wants to write text: CHOIR_ERROR_UNSUPPORTED, naming model.attention, or router and routing, unless a
- * sequence's logits under the present routing are the same alone, in any batch and cut at any length. */
+/* Checks that the model can generate text with the present routing: the logits of a sequence must be the same alone, in
+ * any batch, and truncated at any length. Otherwise CHOIR_ERROR_UNSUPPORTED, naming model.attention, or the router and
+ * routing. */
 CHOIR_API int choir_model_check_causal(const choir_model *model);
 
-/* Forced routing: choir_model_forward on B sequences of T tokens goes by these choices instead of the router's, with
- * gates that are the router's scores of today, and their gradients: to replay a routing, or to ask what another one
- * does. taken [MoE layers,B*T,e]: 1 where the expert takes the token, else 0; the caller's, and read by each call,
- * until another one or NULL is given. There is no balancing loss, no capacity, and no other call goes by it.
- * CHOIR_ERROR_ARGUMENT: a value, or (choir_model_forward) other sizes. CHOIR_ERROR_UNSUPPORTED: a router whose gates
- * are not scores of its own, a model without MoE layers, ranks. */
+/* Forces the assignment of choir_model_forward on B sequences of T tokens, to replay a routing or to try another one.
+ * The gates are the router's present scores, with their gradients. taken [MoE layers,B*T,e]: 1 where the expert
+ * processes the token, else 0; the array belongs to the caller, and is read by each call until another one or NULL is
+ * set. There is no balancing loss and no capacity; other functions are not affected. CHOIR_ERROR_ARGUMENT: a value, or
+ * (choir_model_forward) other sizes. CHOIR_ERROR_UNSUPPORTED: a router whose gates are not scores of its own, a model
+ * without MoE layers, ranks. */
 CHOIR_API int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *taken);
 
 /* tokens int32 [B,T]; all B*T positions form the routing pool, unless choir_model_set_routing says otherwise. logits:
@@ -128,11 +129,10 @@ CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_
 CHOIR_API int choir_model_moe_layer_count(const choir_model *model);
 CHOIR_API int choir_model_get_route_stats(const choir_model *model, int moe, choir_route_stats *stats);
 
-/* From now on `callback` is shown how every MoE layer routed in every forward pass and evaluation, layer by layer while
- * the pass runs; NULL: nobody looks, which costs nothing. What the router saw and chose, token by token, is there for
- * no longer than the call, within which the callback itself may be taken away. Else the model is in use there, as
- * within the progress of choir_eval and of scores: what runs or changes it is CHOIR_ERROR_BUSY. Ranks that share a
- * model all look, or none does. */
+/* Sets a callback that is called with the routing of every MoE layer in every forward pass and evaluation, layer by
+ * layer while the pass runs; NULL: none, at no cost. The arrays are valid during the call only, within which the
+ * callback may be replaced. Any other use of the model from the callback is CHOIR_ERROR_BUSY, as in the progress
+ * callback of choir_eval and of scores. On several ranks, all set a callback or none. */
 CHOIR_API void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context);
 
 CHOIR_C_END

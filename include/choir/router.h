@@ -1,4 +1,4 @@
-/* Route any matrix of affinities, outside any model. */
+/* Routes a matrix of scores, without a model. */
 #ifndef CHOIR_ROUTER_H
 #define CHOIR_ROUTER_H
 
@@ -10,31 +10,32 @@ CHOIR_C_BEGIN
 /* The names of the routers, NULL-terminated. */
 CHOIR_API const char *const *choir_router_names(void);
 
-/* Whether a token's experts may depend on other tokens with the config's router, by its own rule in training or in
- * evaluation ("expert_choice": always, "base": in training). Capacity and priority decide where tokens choose, the pool
- * where experts do. -1: no config. */
+/* Whether the experts of a token can depend on other tokens with the config's router, in training or in evaluation
+ * ("expert_choice": always, "base": in training). It depends on capacity and priority where tokens choose, and on the
+ * pool where experts choose. -1: no config. */
 CHOIR_API int choir_router_looks_across_tokens(const choir_config *config, int training);
 
-/* Tells what a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
+/* What the experts of a token can depend on in evaluation, besides the token itself and earlier tokens of its sequence.
+ */
 typedef struct choir_routing_properties {
-  int looks_ahead;      /* on later tokens of its sequence */
-  int depends_on_batch; /* on other sequences of the batch */
-  int reads_ids;        /* of tokens, and no scores */
+  int looks_ahead;      /* later tokens of its sequence */
+  int depends_on_batch; /* other sequences of the batch */
+  int reads_ids;        /* the router reads token ids, not scores */
   int draws;            /* in training, whatever its options say */
   int64_t reserved[4];
 } choir_routing_properties;
 
-/* The names of a router's routings (choir_model_set_routing), NULL-terminated, its own rule first; NULL: an unknown
- * router. */
+/* The names of a router's routings (choir_model_set_routing), NULL-terminated, the router's own rule first; NULL:
+ * unknown router. */
 CHOIR_API const char *const *choir_router_routings(const char *router);
 
-/* Gives the properties that a routing declares; `choir probe` measures them. Text can be generated with one that
- * neither looks ahead nor depends on the batch. CHOIR_ERROR_ARGUMENT: an unknown router, or a routing that it does not
+/* Returns the declared properties of a routing; `choir probe` measures them. A routing can generate text if it depends
+ * neither on later tokens nor on the batch. CHOIR_ERROR_ARGUMENT: an unknown router, or a routing that it does not
  * have. */
 CHOIR_API int choir_router_get_properties(const char *router, const char *routing,
                                           choir_routing_properties *properties);
 
-/* Describes a router in one line; NULL: an unknown name. */
+/* A one-line description of a router; NULL: unknown name. */
 CHOIR_API const char *choir_router_summary(const char *name);
 
 /* What a router reads of a token. */
@@ -89,22 +90,22 @@ CHOIR_API int choir_router_describe(const char *name, choir_router_info *info);
 CHOIR_API int choir_router_option_count(const char *name); /* 0: an unknown router, too */
 CHOIR_API int choir_router_option_at(const char *name, int index, choir_field *field);
 
-/* Scores to be routed. All of it but the first four may be 0. Of the config its router counts, without
+/* Scores to route. All fields except the first four may be 0. Only the config's router is used, without
  * capacity_schedule and capacity_start. */
 typedef struct choir_route_request {
   const choir_config *config;
   int n, e;
-  const float *scores;     /* [n,e], row-major, finite; not negative where gates are scores */
-  const int32_t *tokens;   /* [n] ids, which `hash` and `random` need; or NULL */
-  const uint8_t *valid;    /* [n] nonzero where a token takes part; NULL: all do */
-  int is_logits;           /* router.score makes scores of them first, -inf meaning never */
-  int sequence_length;     /* of pools "sequence" and "position"; 0: one sequence */
-  int training;            /* that capacity factor, and sampling */
-  uint64_t seed;           /* of random experts */
-  const float *thresholds; /* [e] any numbers, or NULL. Else no token looks at another: t goes to i where its score
-                              reaches thresholds[i], under router.cap b to the b of largest margin only. Pools and
-                              capacity do not matter */
-  int layer;               /* a model's layer whose draws `random` and plug-ins are to make; else 0 */
+  const float *scores;   /* [n,e], row-major, finite; not negative where gates are scores */
+  const int32_t *tokens; /* [n] ids, which `hash` and `random` need; or NULL */
+  const uint8_t *valid;  /* [n] 0 for padding; NULL: no padding */
+  int is_logits;         /* apply router.score first; -inf excludes the expert */
+  int sequence_length;   /* of pools "sequence" and "position"; 0: one sequence */
+  int training;          /* use the training capacity factor, and sample */
+  uint64_t seed;         /* of random experts */
+  const float
+      *thresholds; /* [e] for threshold routing, or NULL: token t goes to expert i if its score reaches thresholds[i];
+              with router.cap b, to the b experts with the largest margin. Pools and capacity are ignored */
+  int layer;       /* layer index for the random numbers of `random` and plug-ins; else 0 */
   int64_t reserved[6];
 } choir_route_request;
 
@@ -113,13 +114,14 @@ typedef struct choir_route_request {
  * that keeps none), CHOIR_ERROR_NUMERIC (NaN: row and column), CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_route(const choir_route_request *request, float *gates, choir_route_stats *stats);
 
-/* choir_route that shows the routing itself, once: slots, cut-offs, certificate (routing.h). Errors as choir_route. */
+/* choir_route that calls `callback` once with the routing: slots, cut-offs, certificate (routing.h). Errors as
+ * choir_route. */
 CHOIR_API int choir_route_visit(const choir_route_request *request, choir_routing_callback callback, void *context);
 
-/* Backward of choir_route with the same request, which it routes again. dscores [n,e] is set to the gradient of
+/* Backward of choir_route with the same request, which is routed again. dscores [n,e] is set to the gradient of
  * <dgates, gates> + aux_weight * aux_loss by `scores` or, if they are logits, of that + router.z_loss_weight * z_loss
- * by these; aux_loss and z_loss are the unweighted ones of the stats. What is chosen is constant: dgates [n,e] (NULL:
- * 0) counts only if a token is routed. Routers whose gates do not depend on scores give 0. Errors as choir_route. */
+ * by these; aux_loss and z_loss are the unweighted ones of the stats. The selection is constant: dgates [n,e] (NULL: 0)
+ * counts only for assigned pairs. Routers whose gates do not depend on scores give 0. Errors as choir_route. */
 CHOIR_API int choir_route_backward(const choir_route_request *request, const float *dgates, double aux_weight,
                                    float *dscores);
 

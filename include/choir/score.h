@@ -1,4 +1,4 @@
-/* How likely texts are: log-likelihoods of continuations, and predictions of tasks. */
+/* Log-likelihoods of continuations, and predictions of tasks. */
 #ifndef CHOIR_SCORE_H
 #define CHOIR_SCORE_H
 
@@ -16,25 +16,26 @@ typedef struct choir_score_request {
 } choir_score_request;
 
 typedef struct choir_scored {
-  double log_likelihood;  /* sum over the continuation's tokens, natural logarithm; of a model that is trained by
-                             masking what choir_score_result.measure says */
-  int greedy;             /* 1: every token is the likeliest one (ties: the lower id), so temperature 0 would generate
-                             this continuation; -1: a model that is trained by masking, which writes in any order */
-  int count;              /* tokens of the continuation */
-  int32_t *tokens;        /* [count] */
-  float *log_probability; /* [count] of each; of a lower bound each token's share, which is no probability */
-  double standard_error;  /* of a lower bound, by the draws of masks; else 0 */
+  double log_likelihood; /* sum over the continuation's tokens, natural logarithm; for a model trained by masking see
+                            choir_score_result.measure */
+  int greedy;      /* 1: every token is the most probable one (ties: the lower id), so temperature 0 generates this
+                      continuation; -1: a model trained by masking, which generates in any order */
+  int count;       /* tokens of the continuation */
+  int32_t *tokens; /* [count] */
+  float *log_probability; /* [count] of each token; for a lower bound each token's contribution, which is not a
+                             probability */
+  double standard_error;  /* of a lower bound, from the sampling of masks; else 0 */
   int64_t reserved[1];
 } choir_scored;
 
 typedef struct choir_score_options {
   size_t size;                      /* sizeof this struct: set by INIT */
-  int batch;                        /* sequences that go through the model together; no score depends on it */
-  int chunk;                        /* tokens that do: memory for speed */
+  int batch;                        /* sequences per pass; scores do not depend on it */
+  int chunk;                        /* tokens per pass: more memory, more speed */
   choir_progress_callback progress; /* or NULL; in requests, or in texts of a task */
   void *context;
-  int mask_samples; /* train.objective masked_diffusion: sets of masks that a continuation of several tokens is scored
-                       with; 0: 32. Of other models it must be 0 */
+  int mask_samples; /* train.objective masked_diffusion: sets of masks per continuation of several tokens; 0: 32. Must
+                       be 0 for other models */
 } choir_score_options;
 #define CHOIR_SCORE_OPTIONS_INIT \
   { .size = sizeof(choir_score_options), .batch = 16, .chunk = 512 }
@@ -43,27 +44,26 @@ CHOIR_API void choir_score_options_default(choir_score_options *options, size_t 
 typedef struct choir_score_result {
   choir_scored *score; /* [count] in the order of the requests */
   int64_t count;
-  int64_t tokens; /* that went through the model: what requests begin with in common goes once */
+  int64_t tokens; /* tokens that the model processed; common beginnings of requests are processed once */
   double seconds;
   const char *routing; /* choir_session_routing */
-  const char *measure; /* says what log_likelihood holds: one of the names below */
+  const char *measure; /* the meaning of log_likelihood: one of the names below */
   int mask_samples;    /* of a lower bound; else 0 */
   int64_t reserved[5];
 } choir_score_result;
 
 #define CHOIR_SCORE_EXACT "log_likelihood"             /* of a model that predicts the next token */
 #define CHOIR_SCORE_LOWER_BOUND "log_likelihood_bound" /* masked_diffusion: an estimate of a lower bound */
-#define CHOIR_SCORE_PSEUDO "pseudo_log_likelihood"     /* masked_lm: sums every token's, given all others */
+#define CHOIR_SCORE_PSEUDO "pseudo_log_likelihood"     /* masked_lm: sum over tokens, each given all others */
 
 /* Scores `count` requests. The routing is that of a session (choir_session_create); the result names it. A score is a
  * function of model and request alone, bit for bit, whatever the batch, the chunk, the order and the number of threads.
- * A model that is trained by masking reads the whole request, the continuation's tokens masked, some at a time, and is
- * routed by itself (docs/diffusion.md); what such scores are `measure` says, and they do not compare with exact ones.
- * tokenizer: the model's; NULL if everything is tokens and no context is empty. Release the
- * result with choir_score_result_clear; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty
- * continuation, a token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a
- * text that is not UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not
- * finite. */
+ * A model that is trained by masking reads the whole request with some of the continuation's tokens masked, and routing
+ * does not depend on other requests (docs/diffusion.md). `measure` names the kind of score; do not compare these scores
+ * with exact ones. tokenizer: the model's; NULL if everything is tokens and no context is empty. Release the result
+ * with choir_score_result_clear; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty continuation, a
+ * token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a text that is not
+ * UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
 CHOIR_API int choir_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
                           int64_t count, const choir_score_options *options, choir_score_result *result);
 CHOIR_API void choir_score_result_clear(choir_score_result *result);
@@ -75,7 +75,7 @@ typedef struct choir_task_options {
   const char *out;        /* file for the predictions by thresholds: SuperGLUE's format for FILE.jsonl, else GLUE's;
                              NULL: no file */
   int sequence_length;    /* tokens of a text at most; longer ones are cut. 0: the config's */
-  int batch_sequences;    /* texts that batch routing routes together; 0: none of that */
+  int batch_sequences;    /* number of texts in a batch of batch routing; 0: no batch routing */
   double capacity_factor; /* of batch routing; 0: the config's */
   const choir_score_options *score; /* NULL: the defaults */
 } choir_task_options;
@@ -84,12 +84,13 @@ typedef struct choir_task_options {
 CHOIR_API void choir_task_options_default(choir_task_options *options, size_t size); /* the same, as a function */
 
 typedef struct choir_task_result {
-  choir_task_measure measure[2]; /* by thresholds, which look at no other text; by the batch, if that is another */
+  choir_task_measure
+      measure[2]; /* threshold routing, which depends on no other text; then batch routing, if that differs */
   int measures;
   int64_t examples;
-  int64_t malformed;          /* rows that were left out */
+  int64_t malformed;          /* skipped rows */
   char first_malformed[400];  /* why the first malformed row was refused */
-  int64_t cut;                /* texts that were too long */
+  int64_t cut;                /* truncated texts */
   double majority;            /* share of the commonest label; NaN without labels */
   const char *majority_label; /* the task's own; NULL: none */
   char file[4096];
@@ -97,10 +98,10 @@ typedef struct choir_task_result {
   int64_t reserved[16];
 } choir_task_result;
 
-/* Predicts the label of every row of a set: the one whose word is likeliest after the task's template, by the mean
- * log-probability of its tokens (of a model that is trained by masking: its score divided by their number, and there is
- * no accuracy by the batch). CHOIR_ERROR_UNSUPPORTED: no step has set the model's thresholds yet; CHOIR_ERROR_IO:
- * no such file; CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score. */
+/* Predicts the label of every row: the one whose word is most probable after the task's template, by the mean
+ * log-probability of its tokens (a model trained by masking: its score divided by their number, without batch routing).
+ * CHOIR_ERROR_UNSUPPORTED: no step has set the model's thresholds yet; CHOIR_ERROR_IO: no such file;
+ * CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score. */
 CHOIR_API int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
                                const choir_task_options *options, choir_task_result *result);
 

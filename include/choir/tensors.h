@@ -23,9 +23,9 @@ typedef struct choir_tensor {
 
 typedef struct choir_tensors choir_tensors;
 
-/* Opens a file, or the several files that mean it: where NAME.safetensors is not there, and
- * NAME.safetensors.index.json is, those that this names. Checks the whole header: sizes, overlaps, gaps, duplicate
- * names, alignment, file length; `verify` also reads all data and compares it with the checksum that choir writes in
+/* Opens a file, or several: if NAME.safetensors does not exist and NAME.safetensors.index.json does, the files that the
+ * index names. Checks the whole header: sizes, overlaps, gaps, duplicate names, alignment, file length; `verify` also
+ * reads all data and compares it with the checksum that choir writes in
  * "__metadata__" (files of other tools have none and pass). CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 CHOIR_API int choir_tensors_load(const char *path, int verify, choir_tensors **tensors);
 CHOIR_API void choir_tensors_free(choir_tensors *tensors);
@@ -35,8 +35,8 @@ CHOIR_API const choir_tensor *choir_tensors_find(const choir_tensors *tensors, c
 /* A string of "__metadata__", or NULL. */
 CHOIR_API const char *choir_tensors_metadata(const choir_tensors *tensors, const char *key);
 
-/* Writes a file with fsync, beside and then renamed. Metadata: key, value, key, value, ..., NULL; may be NULL. Streams:
- * needs no copy of the data. CHOIR_ERROR_ARGUMENT: a name twice, or bytes that are not those of the shape;
+/* Writes a file atomically, with fsync (staged, then renamed). Metadata: key, value, key, value, ..., NULL; may be
+ * NULL. The data is streamed, not copied. CHOIR_ERROR_ARGUMENT: a name twice, or bytes that are not those of the shape;
  * CHOIR_ERROR_IO. */
 CHOIR_API int choir_tensors_write(const char *path, const choir_tensor *tensors, int count,
                                   const char *const *metadata);

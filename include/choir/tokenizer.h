@@ -13,18 +13,19 @@ CHOIR_C_BEGIN
 typedef struct choir_tokenizer choir_tokenizer;
 
 typedef struct choir_tokenizer_train_options {
-  size_t size;                      /* sizeof this struct: set by INIT */
-  const char *const *inputs;        /* text files, compressed or not, as for choir_data_build; NULL-terminated */
-  const char *field;                /* JSON-lines field, or NULL: plain text */
-  const char *separator;            /* line between documents, or NULL: one document */
-  const char *type;                 /* "bpe", "unigram" or "char"; NULL: "bpe" */
-  int vocab_size;                   /* up to 256,000; "char": at most, the text may have fewer characters */
-  const char *output;               /* the .model file to write */
-  size_t sample_bytes;              /* text used at most, drawn evenly from all inputs; 0: 16 MiB */
-  int threads;                      /* CPUs used at most, 0: all; the model does not depend on it */
-  int replace_invalid;              /* bytes that are not UTF-8 become U+FFFD, one each; 0: they are an error */
-  choir_progress_callback progress; /* or NULL; told lines of text. Stopped, the search for pieces goes on in a thread
-                                       of its own, to no effect, until it ends: SentencePiece cannot be stopped */
+  size_t size;               /* sizeof this struct: set by INIT */
+  const char *const *inputs; /* text files, compressed or not, as for choir_data_build; NULL-terminated */
+  const char *field;         /* JSON-lines field, or NULL: plain text */
+  const char *separator;     /* line between documents, or NULL: one document */
+  const char *type;          /* "bpe", "unigram" or "char"; NULL: "bpe" */
+  int vocab_size;            /* up to 256,000; "char": at most, the text may have fewer characters */
+  const char *output;        /* the .model file to write */
+  size_t sample_bytes;       /* max bytes of text, sampled evenly from all inputs; 0: 16 MiB */
+  int threads;               /* max CPUs; 0: all; the result does not depend on it */
+  int replace_invalid;       /* bytes that are not UTF-8 become U+FFFD, one each; 0: they are an error */
+  choir_progress_callback
+      progress; /* or NULL; in lines of text. After a stop, SentencePiece's search continues in a thread of its own,
+                   without effect, until it ends: SentencePiece cannot be interrupted */
   void *context;
 } choir_tokenizer_train_options;
 #define CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT \
@@ -46,17 +47,17 @@ CHOIR_API void choir_tokenizer_free(choir_tokenizer *tokenizer);
 CHOIR_API int choir_tokenizer_vocab_size(const choir_tokenizer *tokenizer);
 CHOIR_API int choir_tokenizer_eos(const choir_tokenizer *tokenizer);       /* ends every document */
 CHOIR_API uint64_t choir_tokenizer_hash(const choir_tokenizer *tokenizer); /* of the model file's bytes */
-/* The surface text of one token, for people; owned by the tokenizer. NULL: out of range. */
+/* One token as readable text; owned by the tokenizer. NULL: out of range. */
 CHOIR_API const char *choir_tokenizer_piece(const choir_tokenizer *tokenizer, int32_t id);
-/* The model file's bytes: what a checkpoint copies. */
+/* The bytes of the model file, which checkpoints contain. */
 CHOIR_API const void *choir_tokenizer_bytes(const choir_tokenizer *tokenizer, size_t *size);
 
 /* Encodes UTF-8 text (length in bytes; may hold NUL). *ids is malloc'd, *count set. CHOIR_ERROR_FORMAT: not UTF-8, with
  * the offset. Thread-safe. */
 CHOIR_API int choir_tokenizer_encode(const choir_tokenizer *tokenizer, const char *text, size_t length, int32_t **ids,
                                      size_t *count);
-/* Decodes; *text is malloc'd and NUL-terminated. Tokens that did not come from a text (a model's) may give bytes that
- * are no UTF-8. CHOIR_ERROR_ARGUMENT: an id out of range. */
+/* Decodes; *text is malloc'd and NUL-terminated. Tokens that a model generated may give bytes that are not UTF-8.
+ * CHOIR_ERROR_ARGUMENT: an id out of range. */
 CHOIR_API int choir_tokenizer_decode(const choir_tokenizer *tokenizer, const int32_t *ids, size_t count, char **text,
                                      size_t *length);
 
