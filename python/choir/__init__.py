@@ -4,33 +4,44 @@
     chosen = choir.route(scores, router="capped_expert_choice", cap=3)   # NumPy in, NumPy out
     model = choir.Model.load("run")
 
-`choir.torch` has routers for PyTorch models, and needs PyTorch; nothing else here does.
+`choir.torch` has routers for PyTorch models, and needs PyTorch; nothing else here does. It works without libchoir, choir's C
+library, which is loaded when something needs it.
 """
 
-from . import data, runs
-from ._native import (
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import _library
+from ._errors import (
     ArgumentError,
     BusyError,
     Error,
     FileError,
     FormatError,
     InterruptedRun,
+    LibraryError,
     NumericError,
     OutOfMemoryError,
     UnsupportedError,
 )
-from ._native import lib as _lib
-from ._native import string as _string
-from .config import Config, Field
-from .model import Evaluation, Forward, Model, Scored, Session, Text
-from .pages import Page, inspect, report
-from .plugin import load_plugin, router
-from .routing import Certificate, Routing, route, route_backward, routers
-from .tokenizer import Tokenizer
-from .trainer import Step, Trainer
-from .training import finetune, train
 
-__version__ = _string(_lib.choir_version())
+if TYPE_CHECKING:
+    from . import data, runs
+    from ._fields import Field
+    from ._routers import routers
+    from .config import Config
+    from .model import Evaluation, Forward, Model, Scored, Session, Text
+    from .pages import Page, inspect, report
+    from .plugin import load_plugin, router
+    from .routing import Certificate, Routing, route, route_backward
+    from .tokenizer import Tokenizer
+    from .trainer import Step, Trainer
+    from .training import finetune, train
+
+    __version__: str
+
 __all__ = [
     "ArgumentError",
     "BusyError",
@@ -43,6 +54,7 @@ __all__ = [
     "FormatError",
     "Forward",
     "InterruptedRun",
+    "LibraryError",
     "Model",
     "NumericError",
     "OutOfMemoryError",
@@ -67,3 +79,62 @@ __all__ = [
     "runs",
     "train",
 ]
+
+_PURE = {  # by module: what works without libchoir
+    "_fields": ("Field",),
+    "_routers": ("routers",),
+    "pages": ("Page", "inspect", "report"),
+    "plugin": ("load_plugin", "router"),
+}
+_IN_C = {  # and what needs it
+    "model": ("Evaluation", "Forward", "Model", "Scored", "Session", "Text"),
+    "routing": ("Certificate", "Routing", "route", "route_backward"),
+    "tokenizer": ("Tokenizer",),
+    "trainer": ("Step", "Trainer"),
+    "training": ("finetune", "train"),
+}
+_MODULES = (*_PURE, *_IN_C, "config", "data", "fields", "runs")
+_PLACES = {name: module for part in (_PURE, _IN_C) for module, names in part.items() for name in names}
+
+
+def _version() -> str:
+    from ._headers import version
+
+    if found := version():
+        return found
+    from . import _native
+
+    return _native.string(_native.lib.choir_version())
+
+
+def _restored_config(values: dict[str, Any]) -> Any:
+    """The config that was pickled, with libchoir or without."""
+    made = __getattr__("Config")()
+    made.set("model.router.name", values["model.router.name"])  # which defaults of options follow
+    made.update({key: value for key, value in values.items() if made[key] != value})  # others may be what `set` refuses
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    """What `import choir` need not load is loaded where it is used."""
+    if name in _MODULES:
+        if name in (*_IN_C, "config", "data"):
+            _library.require(f"choir.{name}")
+        return importlib.import_module(f".{name}", __name__)
+    if name == "__version__":
+        found: Any = _version()
+    elif name == "Config":
+        found = importlib.import_module(".config" if _library.available() else "._plain", __name__).Config
+    elif name in _PLACES:
+        module = _PLACES[name]
+        if module in _IN_C:
+            _library.require(f"choir.{name}")
+        found = getattr(importlib.import_module(f".{module}", __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

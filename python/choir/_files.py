@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import platform
 import re
@@ -14,13 +13,19 @@ import shutil
 import stat
 from typing import Callable, Iterator, Union
 
-from ._native import ArgumentError, BusyError, FormatError, file_error
+from ._errors import ArgumentError, BusyError, FormatError, file_error
+
+try:
+    import fcntl
+except ImportError:  # Windows, where no run is locked
+    fcntl = None  # type: ignore[assignment]
 
 Path = Union[str, os.PathLike]
 LIMIT = 16 << 20  # bytes of a JSON file, as src/file/json.c has it
 TEXT_LIMIT = 1 << 30  # of a text, or the rows of a task
 NAME_LIMIT = 100  # bytes of a name that is a part of longer ones, of which file systems take 255
-_ALONE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of these
+_ALONE = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def component(name: str, what: str) -> str:
@@ -46,7 +51,7 @@ def opened(path: Path, flags: int = os.O_RDONLY, given: bool = False) -> int:
     """The descriptor of a regular file. given: a user named this very file, so that a link leads to what it names. What
     is written in place has one link: its other name may be that of another study."""
     try:
-        fd = os.open(path, (flags | _ALONE) & ~(os.O_NOFOLLOW if given else 0), 0o666)
+        fd = os.open(path, (flags | _ALONE) & ~(_NOFOLLOW if given else 0), 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP and not given:
             _refuse(path, stat.S_IFLNK, "a regular file")

@@ -1,52 +1,35 @@
 """libchoir through cffi: its functions and structs are what its public headers declare; errors, texts and arrays."""
 
-import errno
 import os
 import warnings
 import weakref
+from ctypes.util import find_library
 from typing import Any
 
-import cffi
 import numpy as np
 
+from ._errors import (  # noqa: F401 for the modules that use libchoir
+    FILE_ERRORS,
+    ArgumentError,
+    BusyError,
+    Error,
+    FileError,
+    FormatError,
+    InterruptedRun,
+    LibraryError,
+    NumericError,
+    OutOfMemoryError,
+    UnsupportedError,
+    file_error,
+)
 from ._headers import beside, declarations, version
+from ._library import absent, without_cffi
 
-
-class Error(Exception):
-    """What libchoir refused or could not do; the message is the library's: file, field and value, and what to do."""
-
-
-class ArgumentError(Error, ValueError):
-    """A value out of range, or of the wrong kind."""
-
-
-class FileError(Error, OSError):
-    """The operating system refused: a missing file, permissions, a full disk. It is a FileNotFoundError,
-    PermissionError or FileExistsError where Python's open would raise that."""
-
-
-class FormatError(Error, ValueError):
-    """A file's content is malformed, damaged, or does not match."""
-
-
-class NumericError(Error, ArithmeticError):
-    """NaN or infinity where a finite number must be."""
-
-
-class UnsupportedError(Error):
-    """This machine, build, router or routing cannot do it."""
-
-
-class BusyError(Error):
-    """Another process holds the run directory, or another call the object."""
-
-
-class OutOfMemoryError(Error, MemoryError):
-    """Not enough memory."""
-
-
-class InterruptedRun(Error):
-    """Stopped by a callback; what was promised has been saved."""
+_NAMED = os.environ.get("CHOIR_LIBRARY") or beside("libchoir.so")
+try:
+    import cffi
+except ImportError:
+    raise (without_cffi() if _NAMED else absent()) from None
 
 
 def _check_functions(found, path):
@@ -55,7 +38,7 @@ def _check_functions(found, path):
         try:
             getattr(found, name)
         except AttributeError:
-            raise ImportError(
+            raise LibraryError(
                 f"{path} has no {name}, which this Python package needs: it was built from an older source; build it "
                 "anew (ninja -C build, or pip install .), or name another libchoir.so in CHOIR_LIBRARY"
             ) from None
@@ -64,15 +47,17 @@ def _check_functions(found, path):
 def _load():
     """The library that CHOIR_LIBRARY names, that of the package (a wheel has it), or that of the system. Its version must
     be the modules' own, because they use the declarations of their own headers."""
-    path = os.environ.get("CHOIR_LIBRARY") or str(beside("libchoir.so") or "libchoir.so.1")
+    path = str(_NAMED or "libchoir.so.1")
     spins = not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
     if spins:
         os.environ["GOMP_SPINCOUNT"] = "1000"  # libgomp reads it while it is loaded (docs/embedding.md)
     try:
         # Its own libraries first: PyTorch shows its libgomp, which read its settings by then, to the whole process.
-        found = ffi.dlopen(path, os.RTLD_NOW | os.RTLD_DEEPBIND)
+        found = ffi.dlopen(path, os.RTLD_NOW | getattr(os, "RTLD_DEEPBIND", 0))
     except OSError as error:
-        raise ImportError(
+        if not _NAMED and not find_library("choir"):
+            raise absent() from None
+        raise LibraryError(
             f"{error}; libchoir needs the libraries that it was built with (README.md), and CHOIR_LIBRARY may "
             "name another libchoir.so"
         ) from error
@@ -81,7 +66,7 @@ def _load():
             del os.environ["GOMP_SPINCOUNT"]
     its, ours = ffi.string(found.choir_version()).decode(), version()
     if ours and its != ours:
-        raise ImportError(
+        raise LibraryError(
             f"{path} is of version {its}, and this Python package of {ours}: build or install both from one source "
             "(pip install . or, of an editable install, pip install -e . once more), or name a library of this "
             "version in CHOIR_LIBRARY"
@@ -106,19 +91,6 @@ _ERRORS = {
     lib.CHOIR_ERROR_BUSY: BusyError,
     lib.CHOIR_ERROR_INTERRUPTED: InterruptedRun,
 }
-# FileError where Python has a name of its own for the reason.
-_FILE_ERRORS = {
-    code: type("FileError", (FileError, type(OSError(code, ""))), {"__module__": "choir", "errno": code})
-    for code in (errno.ENOENT, errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
-}
-
-
-def file_error(path, error):
-    """An OSError of Python's as the library's own: a FileError that names the path. Any other stays what it is."""
-    if not isinstance(error, OSError) or isinstance(error, Error):
-        return error
-    return _FILE_ERRORS.get(error.errno, FileError)(f"{os.fspath(path)}: {error.strerror}")
-
 
 causes: list[BaseException] = []  # what a router of Python raised: the cause of the error that comes of it
 
@@ -135,7 +107,7 @@ def check(code):
     causes.clear()
     if kind is FileError:
         said = message.rpartition(": ")[2]  # a name before it may hold the same words
-        kind = next((k for reason, k in _FILE_ERRORS.items() if said.startswith(os.strerror(reason))), kind)
+        kind = next((k for reason, k in FILE_ERRORS.items() if said.startswith(os.strerror(reason))), kind)
     if isinstance(cause, KeyboardInterrupt):
         raise cause
     raise kind(message) from cause

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import os
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
-import numpy as np
-
-from . import _files
 from . import _native as native
+from ._described import KINDS as KINDS_OF
+from ._described import field_of, options_of
+from ._fields import Field, Path, value_of, written
 from ._native import ffi, lib
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .fields import ConfigFields
-
-Path = Union[str, os.PathLike]
 
 
 class Config:
@@ -58,7 +55,7 @@ class Config:
         return self.__copy__()
 
     def __reduce__(self):
-        return _restored, ({key: self[key] for key in self._keys()},)
+        return sys.modules[__package__]._restored_config, ({key: self[key] for key in self._keys()},)
 
     def set(self, key: str, value: Any) -> None:
         """Sets one field, as `choir train --set` does. ArgumentError names an unknown key or an impossible value."""
@@ -68,7 +65,7 @@ class Config:
         """Sets several fields as one operation: a router's name before its options, whatever the order of the keys. On
         an error no field is changed."""
         keys = [ffi.new("char []", native.text(key)) for key in fields]
-        values = [ffi.new("char []", native.text(_written(value))) for value in fields.values()]
+        values = [ffi.new("char []", native.text(written(value))) for value in fields.values()]
         each = [ffi.new("char *[]", one or [native.NULL]) for one in (keys, values)]
         native.check(lib.choir_config_update(self.address, *each, len(keys)))
 
@@ -86,19 +83,17 @@ class Config:
 
         >>> Config.describe("router.pool").words
         ('batch', 'sequence', 'position', 'group')"""
-        return _described(lib.choir_config_describe, native.text(key))
+        return field_of(lib.choir_config_describe, native.text(key))
 
     @staticmethod
     def fields() -> list[Field]:
         """All fields, in the order of the file."""
-        return [_described(lib.choir_config_field_at, index) for index in range(lib.choir_config_field_count())]
+        return [field_of(lib.choir_config_field_at, index) for index in range(lib.choir_config_field_count())]
 
     @staticmethod
     def router_options(router: str) -> list[Field]:
         """The options that a router takes, with its own defaults."""
-        name = native.text(router)
-        count = lib.choir_router_option_count(name)
-        return [_described(lib.choir_router_option_at, name, index) for index in range(count)]
+        return options_of(router)
 
     def as_dict(self) -> dict[str, Any]:
         """{"model": {..., "router": {...}}, "train": {...}, ...}, as the JSON file has it."""
@@ -117,7 +112,7 @@ class Config:
         if lib.choir_config_get(self.address, native.text(key), value, lib.CHOIR_VALUE_BYTES):
             raise KeyError(key)
         own = lib.choir_config_describe(native.text(key), field) != 0  # of a router of somebody's own: a number
-        return float(native.string(value)) if own else _value(field.kind, native.string(value))
+        return float(native.string(value)) if own else value_of(KINDS_OF[field.kind], native.string(value))
 
     def get(self, key: str, default: Any = None) -> Any:
         """A field by its dotted path, or `default` where there is none of that name."""
@@ -140,62 +135,6 @@ class Config:
         return f"Config({c['layers']} layers, d {c['d_model']}, {c['experts']} experts, {c['router.name']})"
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
-    """What a field of a config takes."""
-
-    key: str
-    """dotted: "model.router.cap" """
-    type: type
-    """int, float, bool or str"""
-    default: Any
-    low: float
-    """the lowest number"""
-    high: float
-    """the highest number, or of a text the most bytes"""
-    above: bool
-    """low itself is excluded"""
-    words: tuple[str, ...]
-    """what a word may be; (): it is none"""
-    help: str
-
-
-_TYPES = ("int", "float", "float", "bool", "str", "str")  # by choir_field_kind; steps may be a share
-
-
-def _written(value: Any) -> str:
-    """A value as choir_config_set takes it."""
-    return str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
-
-
-def _value(kind: int, text: str) -> Any:
-    if kind == lib.CHOIR_FIELD_STEPS and float(text).is_integer():
-        return int(text)  # as in the JSON file: by it results of studies are known
-    return text == "true" if _TYPES[kind] == "bool" else {"int": int, "float": float, "str": str}[_TYPES[kind]](text)
-
-
-def _described(call, *arguments) -> Field:
-    f = ffi.new("choir_field *")
-    native.check(call(*arguments, f))
-    words = []
-    while f.words != native.NULL and f.words[len(words)] != native.NULL:
-        words.append(native.string(f.words[len(words)]))
-    kind, default = _TYPES[f.kind], _value(f.kind, native.string(f.value))
-    made = {"int": int, "float": float, "bool": bool, "str": str}[kind]
-    return Field(
-        native.string(f.key), made, default, f.low, f.high, bool(f.above), tuple(words), native.string(f.help)
-    )
-
-
 @functools.lru_cache(None)
 def _native_keys() -> tuple[str, ...]:
     return tuple(field.key for field in Config.fields())
-
-
-def _restored(values: dict[str, Any]) -> Config:
-    made = Config()
-    made.set(name := "model.router.name", values[name])  # which defaults of options follow
-    for key, value in values.items():
-        if made[key] != value:  # a field that nobody has set may hold a value that `set` refuses
-            made.set(key, value)
-    return made

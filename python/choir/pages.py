@@ -11,9 +11,9 @@ import tempfile
 from typing import Any, Optional, Sequence, Union
 
 from . import _files
-from . import _native as native
+from ._errors import ArgumentError, Error, UnsupportedError
+from ._fields import Path
 from ._headers import beside
-from .config import Path
 
 
 def program() -> str:
@@ -21,7 +21,7 @@ def program() -> str:
     PATH."""
     found = os.environ.get("CHOIR_PROGRAM") or beside("bin/choir") or shutil.which("choir")
     if not found:
-        raise native.UnsupportedError("the program choir is not here: install it, or name it in CHOIR_PROGRAM")
+        raise UnsupportedError("the program choir is not here: install it, or name it in CHOIR_PROGRAM")
     return os.fspath(found)
 
 
@@ -30,9 +30,9 @@ def ask(*words: Any) -> str:
     try:
         done = subprocess.run([program(), *map(str, words)], capture_output=True, text=True, check=False)
     except OSError as error:
-        raise native.Error(f"{program()}: {error.strerror}; CHOIR_PROGRAM may name the program choir") from None
+        raise Error(f"{program()}: {error.strerror}; CHOIR_PROGRAM may name the program choir") from None
     if done.returncode:
-        raise native.Error(done.stderr.strip() or f"choir {words[0]} ended with status {done.returncode}")
+        raise Error(done.stderr.strip() or f"choir {words[0]} ended with status {done.returncode}")
     return done.stdout
 
 
@@ -59,7 +59,7 @@ def report(*run: Path, out: Optional[Path] = None) -> Page:
     """Writes the page of `choir report`: curves and routing of one run, or a comparison of several. out: the page;
     default for one run: RUN/report.html."""
     if not run or (len(run) > 1 and out is None):
-        raise native.ArgumentError("report takes runs, and of several `out`, the page to write")
+        raise ArgumentError("report takes runs, and of several `out`, the page to write")
     if out is not None:
         return _page(out, "report", *run)
     ask("report", *map(os.fspath, run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import numbers
@@ -13,14 +14,15 @@ from typing import Any, Callable, Collection, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
-from . import _native as native
-from . import routing
-from ._native import ArgumentError, Error, FileError, FormatError, ffi, lib
+from . import _library, _routers
+from ._definition import LOOKS, router_of
+from ._errors import ArgumentError, Error, FileError, FormatError, file_error
+from ._own import Own
 
 Function = Callable[..., np.ndarray]
 Number = Union[float, Tuple[float, float, float], Tuple[float, float, float, str]]
 
-LOOKS = ("nowhere", "in_training", "back", "around")
+MESSAGE_BYTES, MOST_OPTIONS = 256, 8  # as choir/plugin.h has them
 _GIVEN = ("scores", "valid", "capacity", "training")  # to every function, by place
 _ASKED = ("layer", "sequence_length", "seed", "first", "state", "choices")  # by name, to functions that have such a parameter
 _TAKEN = (*_GIVEN, *_ASKED, "chosen", "demand")  # names of the call's arguments, which no option may have
@@ -31,7 +33,8 @@ _KINDS = {  # of what a definition gives
     "choices": (numbers.Integral, "a whole number"),
     "options": (Mapping, 'numbers by name, as {"share": 0.5}'),
 }
-registered: dict[str, Any] = {}  # by name: the definition in C, which holds pointers to the rest, and an Asked
+registered: dict[str, Any] = {}  # by name: the definition in C (None without libchoir), which holds pointers to the rest, and an Asked
+definitions: list[Own] = []  # all that were ever made: a layer keeps the one that it was made with
 _earlier: list[Any] = []
 _loading: list[set[str]] = []  # files under way, each by the names of its routers
 
@@ -118,12 +121,15 @@ class Asked:
 
     def told(self, error: BaseException) -> bytes:
         """What C says of an exception, UTF-8: half of a pair of surrogates is shown by its number."""
-        told = _where(error, self.files).encode(errors="backslashreplace")[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
-        return told.replace(b"\0", b"\\0").decode(errors="ignore").encode()[: lib.CHOIR_PLUGIN_MESSAGE_BYTES - 1]
+        told = _where(error, self.files).encode(errors="backslashreplace")[: MESSAGE_BYTES - 1]
+        return told.replace(b"\0", b"\\0").decode(errors="ignore").encode()[: MESSAGE_BYTES - 1]
 
 
 def _callbacks(asked: Asked) -> dict[str, Callable[..., int]]:
     """The functions as C calls them, by the fields of choir_plugin_router."""
+    from . import _native as native
+
+    ffi = native.ffi
 
     def choose(call, chosen):
         made = asked.choice(call, *_scores(call), _array(call.state, call.e, np.float64))
@@ -165,6 +171,8 @@ def _text_version(*functions: Optional[Function]) -> Optional[str]:
 
 
 def _array(address: Any, count: int, kind: Any) -> np.ndarray:
+    from ._native import ffi
+
     return np.frombuffer(ffi.buffer(address, np.dtype(kind).itemsize * count), kind).copy()
 
 
@@ -288,18 +296,16 @@ def router(
     own = [_option(name, option, value) for option, value in (options or {}).items()]
     if looks not in LOOKS:
         raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(LOOKS)}")
-    if len(own) > lib.CHOIR_PLUGIN_OPTIONS:
-        raise ArgumentError(f"router '{name}': {len(own)} options, and at most {lib.CHOIR_PLUGIN_OPTIONS} are possible")
+    if len(own) > MOST_OPTIONS:
+        raise ArgumentError(f"router '{name}': {len(own)} options, and at most {MOST_OPTIONS} are possible")
 
     def register(function: Function) -> Function:
         names = [option["name"] for option in own]
         _check_functions(name, function, names, observe, loss)
         _note_load(name)
-        made = ffi.new("choir_plugin_router *")
-        kinds = {field: kind.type for field, kind in ffi.typeof("choir_plugin_router").fields}
         told = summary or (inspect.getdoc(function) or f"{getattr(function, '__name__', name)} of Python").split("\n")[0]
         factor = (0.0 if choices else 2.0) if capacity_factor is None else capacity_factor
-        fields = dict(name=name, summary=told, looks=LOOKS.index(looks), choices=choices, capacity_factor=factor)
+        fields = dict(name=name, summary=told, looks=looks, choices=choices, capacity_factor=factor)
         fields.update(normalize_gates=normalize_gates, aux_loss_weight=aux_loss_weight)
         fields.update(choices_default=choices_default, draws=draws)
         asked = Asked(function, names, observe, loss)
@@ -307,29 +313,62 @@ def router(
             fields.update(file=asked.file, version=version)  # without a version the file's checksum is taken
         else:
             fields.update(version=version or _text_version(function, observe, loss))
-        for field, called in _callbacks(asked).items():
-            fields[field] = ffi.callback(kinds[field], called, error=1)
-        try:
-            native.fill(made, made, fields)
-            for i, option in enumerate(own):
-                native.fill(made, made.options[i], option)
-        except OverflowError as error:
-            raise ArgumentError(f"router '{name}': a number of its definition is too large: {error}") from None
-        native.check(lib.choir_router_register(made))
+        defined = router_of(fields, own, observe, loss)
+        made = _in_c(fields, own, asked) if _library.available() else None
         _earlier.append(registered.get(name))  # with which a model may still run
         registered[name] = (made, asked)
+        number, text = len(definitions), version or _text_version(function, observe, loss)
+        _routers.plugins[name] = dataclasses.replace(defined, number=number, version=text or f"number {number}")
+        definitions.append(Own(_routers.plugins[name], asked, looks))
         return function
 
     return register
 
 
+def _in_c(fields: dict[str, Any], own: list[dict[str, Any]], asked: Asked) -> Any:
+    """The definition in libchoir."""
+    from . import _native as native
+
+    made = native.ffi.new("choir_plugin_router *")
+    kinds = {field: kind.type for field, kind in native.ffi.typeof("choir_plugin_router").fields}
+    fields = {**fields, "looks": LOOKS.index(fields["looks"])}
+    for field, called in _callbacks(asked).items():
+        fields[field] = native.ffi.callback(kinds[field], called, error=1)
+    try:
+        native.fill(made, made, fields)
+        for i, option in enumerate(own):
+            native.fill(made, made.options[i], option)
+    except OverflowError as error:
+        raise ArgumentError(f"router '{fields['name']}': a number of its definition is too large: {error}") from None
+    native.check(native.lib.choir_router_register(made))
+    return made
+
+
+def definition_of(name: str, number: int, version: str) -> Own:
+    """The definition that a layer was made with, in this process or in the one that pickled it."""
+    same = [own for own in definitions if (own.router.name, own.router.version) == (name, version)]
+    if not same:
+        raise ArgumentError(
+            f"router '{name}': the layer was made with version {version}, which is not loaded here: load the plug-in with "
+            "choir.load_plugin, or make the layer anew"
+        )
+    return next((own for own in same if own.router.number == number), same[-1])
+
+
 def version_of(router: str) -> Optional[str]:
     """The version of a plug-in, which checkpoints keep; None for choir's own routers and for plug-ins without one."""
-    return native.string(lib.choir_router_version(native.text(router)))
+    if not _library.available():
+        return None
+    from . import _native as native
+
+    return native.string(native.lib.choir_router_version(native.text(router)))
 
 
 def trained_version(weights: Union[str, pathlib.Path]) -> Optional[str]:
     """The version of a plug-in's router that model.safetensors of a checkpoint keeps."""
+    from . import _native as native
+
+    ffi, lib = native.ffi, native.lib
     found = ffi.new("choir_tensors **")
     native.check(lib.choir_tensors_load(native.text(weights), 0, found))
     version = native.string(lib.choir_tensors_metadata(found[0], b"choir_router"))
@@ -379,7 +418,7 @@ def _run(path: str) -> None:
         raise
     except BaseException as error:  # sys.exit, too, which would end the caller
         if isinstance(error, OSError) and error.filename == path:
-            raise native.file_error(f"plug-in {path}", error) from None
+            raise file_error(f"plug-in {path}", error) from None
         raise FormatError(f"plug-in {path}: {_where(error, [path])}") from error
     finally:
         _loading.pop()
@@ -391,9 +430,12 @@ def load_plugin(path: Union[str, pathlib.Path]) -> list[str]:
     ArgumentError, and FormatError for what else the file raises, sys.exit too: its `__cause__`."""
     if not pathlib.Path(path).is_file() and pathlib.Path(path).exists():
         raise FileError(f"plug-in {path}: is not a file")  # a pipe would keep the one who opens it waiting
-    before, known = dict(registered), routing.routers()
+    before, known = dict(registered), _routers.routers()
     if pathlib.Path(path).suffix == ".py":
         _run(os.fspath(path))
     else:
-        native.check(lib.choir_plugin_load(native.text(path)))
-    return [name for name in routing.routers() if name not in known or registered.get(name) is not before.get(name)]
+        _library.require(f"{path}, a plug-in in C,")
+        from . import _native as native
+
+        native.check(native.lib.choir_plugin_load(native.text(path)))
+    return [name for name in _routers.routers() if name not in known or registered.get(name) is not before.get(name)]

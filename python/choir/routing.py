@@ -10,6 +10,7 @@ import numpy as np
 from . import _native as native
 from ._handle import Guard
 from ._native import ffi, lib
+from ._routers import routers  # noqa: F401 choir.routing.routers
 from .config import Config
 
 if TYPE_CHECKING:
@@ -86,35 +87,6 @@ class Routing:
         return np.bincount(held, minlength=len(self.begin))
 
 
-def routers() -> list[str]:
-    """The names of all routers."""
-    names = lib.choir_router_names()
-    found: list[str] = []
-    while names[len(found)]:
-        found.append(native.string(names[len(found)]))
-    return found
-
-
-def takes(router: str) -> list[str]:
-    """The names of the options that a router takes."""
-    return [field.key.rpartition(".")[2] for field in Config.router_options(router)]
-
-
-def is_own(router: str) -> bool:
-    """Whether a router is a plug-in, be it one of choir's."""
-    return bool(lib.choir_router_is_plugin(native.text(router)))
-
-
-def keeps_state(router: str) -> bool:
-    """Whether a router of somebody's has `observe`."""
-    return lib.choir_router_is_plugin(native.text(router)) == 2
-
-
-def adds_loss(router: str) -> bool:
-    """Whether a router of somebody's has `loss`, in the place of the load-balancing one."""
-    return is_own(router) and "aux_loss_weight" in takes(router) and "aux_scope" not in takes(router)
-
-
 def router_config(router: str = "expert_choice", **options: Any) -> Config:
     """A config of a router: its paper's defaults, and what is given by name. ArgumentError names an option that the
     router does not take, or those that it takes, for one that does not exist."""
@@ -123,7 +95,7 @@ def router_config(router: str = "expert_choice", **options: Any) -> Config:
     config.set("model.router.name", router)
     for key in options:
         if f"model.router.{key}" not in config:
-            known = ", ".join(takes(router))
+            known = ", ".join(field.key.rpartition(".")[2] for field in Config.router_options(router))
             raise native.ArgumentError(f"router '{router}' has no option '{key}'; it takes {known or 'none'}")
     config.update({f"model.router.{key}": value for key, value in options.items()})
     return config

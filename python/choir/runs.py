@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from . import _files
-from ._native import FormatError
-from .config import Path
+from ._errors import FormatError
+from ._fields import Path
 
 
 def lines(run: Path, file: str = "metrics.jsonl") -> list[dict[str, Any]]:

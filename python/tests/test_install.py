@@ -55,7 +55,7 @@ class Install(unittest.TestCase):
         for version, fits in (("9.8.7", False), (choir.__version__, True)):
             (source / "CMakeLists.txt").write_text(f"project(choir VERSION {version} LANGUAGES C CXX\n")
             done = python(
-                "-c", "import choir", PYTHONPATH=str(source / "python"), CHOIR_LIBRARY=os.environ["CHOIR_LIBRARY"]
+                "-c", "import choir; choir.Model", PYTHONPATH=str(source / "python"), CHOIR_LIBRARY=os.environ["CHOIR_LIBRARY"]
             )
             self.assertEqual(done.returncode == 0, fits, done)
             if not fits:
@@ -69,7 +69,7 @@ class Install(unittest.TestCase):
         shutil.copytree(testing.SOURCE / "include", source / "include")
         with open(source / "include" / "choir" / "tokenizer.h", "a") as header:
             header.write("CHOIR_API int choir_of_tomorrow(void);\n")
-        done = python("-c", "import choir", PYTHONPATH=str(source / "python"), CHOIR_LIBRARY=os.environ["CHOIR_LIBRARY"])
+        done = python("-c", "import choir; choir.Model", PYTHONPATH=str(source / "python"), CHOIR_LIBRARY=os.environ["CHOIR_LIBRARY"])
         self.assertIn("has no choir_of_tomorrow, which this Python package needs: it was built from an older", done.stderr)
 
 

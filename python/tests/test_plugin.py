@@ -162,7 +162,7 @@ class Routing(unittest.TestCase):
             ("'wayward': version is 1: must be a text", {"version": 1}),
             ("'wayward': summary is 2: must be a text", {"summary": 2}),
             ("'wayward': choices is 1.5: must be a whole number", {"choices": 1.5}),
-            ("'wayward': a number of its definition is too large", {"choices": 2**40}),
+            ("'wayward': choices is 1099511627776: must be from 0 to 65536", {"choices": 2**40}),
             ("'wayward': capacity_factor is 'x': must be a number", {"capacity_factor": "x"}),
             ("'wayward': loss is 3: must be a function", {"loss": 3}),
             ("'wayward': observe is 3: must be a function", {"observe": 3, **state}),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional
 import torch
 from torch import Tensor, nn
 
-from .._native import ArgumentError, FormatError, UnsupportedError
-from ..routing import takes
+from .._errors import ArgumentError, FormatError, UnsupportedError
+from .._routers import find
 from . import compat
 from .experts import Experts, Gate
 from .layer import MoE
@@ -297,7 +297,7 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
         raise UnsupportedError(f"{type(model).__name__} has no block that convert knows: {', '.join(BLOCKS)}")
     config, given = getattr(model, "config", None), dict(options)
     coefficient = getattr(config, "router_aux_loss_coef", None)
-    if coefficient is not None and "aux_loss_weight" not in options and "aux_loss_weight" in takes(router or "topk"):
+    if coefficient is not None and "aux_loss_weight" not in options and "aux_loss_weight" in find(router or "topk").options:
         options["aux_loss_weight"] = coefficient * found[0][2].gate.top_k / len(found)
     names = {module: name for name, module in model.named_modules()}
     made = [_of_block(block, names[block], layer, router or "topk", dict(options)) for layer, (_, _, block) in enumerate(found)]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._native import ArgumentError
+from .._errors import ArgumentError
 from .compat import autocast_dtype
 from .products import ACTIVATIONS, GATED, WEIGHTS, Weights, by_experts
 from .request import Sent

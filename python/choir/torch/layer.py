@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor, nn
 
-from .._native import ArgumentError, UnsupportedError
+from .._errors import ArgumentError, UnsupportedError
 from . import compat, kmeans, request, routers
 from .experts import Dense, Experts, Gate, of_other, reads_any
 from .products import ACTIVATIONS, WEIGHTS
@@ -113,7 +113,7 @@ class MoE(Keeper):
     @capacity_factor.setter
     def capacity_factor(self, factor: float) -> None:
         self._given = {**self._given, "capacity_factor": factor}
-        self.options = request.options_of(self.router_name, len(self.thresholds), **self._given)
+        self.options = request.options_of(self.options.router, len(self.thresholds), **self._given)
 
     router = property(lambda self: self.gate.weight.t(), doc="[d,e], a view of gate.weight")
     w1 = property(lambda self: self.experts.w1)

@@ -15,7 +15,7 @@ from torch.distributed._functional_collectives import all_to_all_single, all_to_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from .._native import UnsupportedError
+from .._errors import UnsupportedError
 from . import select
 from .compat import autocast_dtype
 from .products import Weights, by_experts, combined, gathered, grouped_product, slots_of, slots_product

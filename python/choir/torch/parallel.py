@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from .._native import ArgumentError, UnsupportedError
+from .._errors import ArgumentError, UnsupportedError
 from .experts import Experts
 from .products import WEIGHTS
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .._native import ArgumentError
+from .._errors import ArgumentError
 from . import compat, select
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._native import ArgumentError
+from .._errors import ArgumentError
 from .request import Routing
 from .state import Keeper
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import types
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence, Union
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .. import routing as host
-from .._native import ArgumentError, UnsupportedError
-from ..config import Config
+from .. import _options, plugin
+from .._errors import ArgumentError, UnsupportedError
+from .._router import OPTIONS, Router
+from .._routers import find
 from ..fields import RouterOptions
 from . import compat, select
 
@@ -26,20 +26,21 @@ KNOWN = frozenset(
 
 
 class Options(types.SimpleNamespace):
-    """The options of a router, by name, and facts about the router that follow from which options it takes. (These are
-    attributes: PyTorch 2.15 does not compile properties here.)"""
+    """The options of a router, by name, and its properties. (These are attributes: PyTorch 2.15 does not compile properties
+    here.)"""
 
-    def tell(self, router: str) -> None:
-        takes = self.takes = frozenset(host.takes(router))
-        self.own = host.is_own(router)  # a plug-in: libchoir asks it, on the host
-        self.reads_logits = "score" not in takes
-        self.even = "gate_on" not in takes  # a token's experts have equal gates, which no score enters
-        self.reads_ids = router == "hash" or (self.own and self.even)
-        self.balanced = "aux_loss_weight" in takes  # a loss balances it, or is its own
-        self.adds_loss = host.adds_loss(router)
-        self.averages = "decay" in takes and router != "kmeans"  # thresholds are means of cut-offs
-        self.by_thresholds = self.averages and router != "quantile_balanced"  # it is causal by them
-        self.choices = self.experts_per_token if "experts_per_token" in takes else self.cap
+    def describe(self, router: Router) -> None:
+        self.takes = frozenset(router.options)
+        self.own = router.plugin
+        self.draws = router.draws
+        self.reads_logits = router.reads not in ("scores", "shares")
+        self.reads_ids = router.reads == "ids"
+        self.even = router.gates == "even"  # a token's experts have equal gates, which no score enters
+        self.balanced = router.loss != "none"  # a loss balances it, or is its own
+        self.adds_loss = router.loss == "own"
+        self.averages = router.state in ("cutoffs", "prices")  # its thresholds are running means
+        self.by_thresholds = router.state == "cutoffs"  # it is causal by them
+        self.choices = _options.choices_of(router, vars(self))
 
 
 def scores_of(options: Options, logits: Tensor) -> Tensor:
@@ -169,49 +170,64 @@ class Request(NamedTuple):
         return torch.ones(n, dtype=torch.bool, device=self.scores.device) if self.valid is None else self.valid
 
 
-def options_of(router: str, experts: int, **options: Any) -> Options:
-    """A router's options with its defaults. libchoir refuses what does not go together, as choir.route does."""
-    # Of a large group no more tokens are made up than tell whether a capacity factor of 1/128 and more can be.
-    rows = 8 * max(experts, min(int(options.get("group_size", 1)), 8 * experts))
-    host.route(
-        np.zeros((rows, experts)),
-        router,
-        tokens=np.arange(rows),
-        sequence_length=8 if options.get("pool") == "position" else 0,
-        **options,
-    )
-    config = host.router_config(router, **options)
-    for field in Config.router_options(router):
-        option, value = field.key.rpartition(".")[2], config[field.key]
-        if option in RouterOptions.__annotations__ and option not in KNOWN and value != field.default:
-            raise UnsupportedError(f"{option} is {value!r}: choir.torch has router '{router}' without it")
-    fields = ("name", *RouterOptions.__annotations__)
-    made = Options(**{field: config["model.router." + field] for field in fields})
-    made.tell(router)
+def options_of(router: Union[str, Router], experts: int, **options: Any) -> Options:
+    """A router's options with its defaults. What does not go together is refused, as choir.route does. router: its name, or
+    `router` of the options of a layer, which keeps the definition that it was made with."""
+    found = find(router) if isinstance(router, str) else router
+    values = _options.values_of(found, options)
+    _options.check(found, values)
+    _check_sizes(found, values, experts, options)
+    _check_known(found, values)
+    made = Options(name=found.name, router=found, **{name: values[name] for name in RouterOptions.__annotations__})
+    made.describe(found)
     plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}
-    if host.keeps_state(router):
-        raise UnsupportedError(
-            f"router '{router}' keeps a state (observe), which only choir's own training moves: train it with choir.train, or "
-            "leave `observe` out; choir.route routes with state 0"
-        )
-    if made.own and not made.reads_ids and "normalize_gates" not in made.takes:
-        raise UnsupportedError(
-            f"router '{router}' has gates of its own, and choir.torch takes scores: train it with choir.train, or leave `gates` NULL"
-        )
-    made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": router, **plain}.items())
-    made.given = json.dumps(
-        {"router": router, **{k: v for k, v in plain.items() if k not in ("pool", "group_size")}}
-    )
+    made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": found.name, **plain}.items())
+    given = {k: v for k, v in plain.items() if k not in ("pool", "group_size")}
+    made.given = json.dumps([found.name, found.number, found.version, given])
     return made
 
 
-_options_of = functools.lru_cache(1024)(options_of)
+def _check_sizes(router: Router, values: dict[str, Any], experts: int, options: dict[str, Any]) -> None:
+    """Tries some tokens. Of a large group no more are made up than tell whether a capacity factor of 1/128 and more can be."""
+    rows = 8 * max(experts, min(int(options.get("group_size", 1)), 8 * experts))
+    if not router.plugin or router.name == "random":
+        _options.check_sizes(router, values, rows, experts, 8 if values["pool"] == "position" else 0)
+    elif router.number >= 0:
+        plugin.definition_of(router.name, router.number, router.version).check(values, rows, experts)
+    else:
+        from ..routing import route
+
+        route([[0.0] * experts] * rows, router.name, tokens=range(rows), **options)
+
+
+def _check_known(router: Router, values: dict[str, Any]) -> None:
+    """Refuses what choir.torch cannot do."""
+    for name, field in router.options.items():
+        if name in OPTIONS and name not in KNOWN and values[name] != field.default:
+            raise UnsupportedError(f"{name} is {values[name]!r}: choir.torch has router '{router.name}' without it")
+    if router.state == "own":
+        raise UnsupportedError(
+            f"router '{router.name}' keeps a state (observe), which only choir's own training moves: train it with choir.train, or "
+            "leave `observe` out; choir.route routes with state 0"
+        )
+    if router.gates == "own":
+        raise UnsupportedError(
+            f"router '{router.name}' has gates of its own, and choir.torch takes scores: train it with choir.train, or leave "
+            "`gates` NULL"
+        )
+
+
+@functools.lru_cache(1024)
+def _options_of(router: str, number: int, experts: int, **options: Any) -> Options:
+    return options_of(router, experts, **options)
 
 
 @compat.constant
-def checked_options(router: str, experts: int, **options: Any) -> Options:
+def checked_options(router: Union[str, Router], experts: int, **options: Any) -> Options:
     """As options_of, which takes milliseconds; to be read only."""
-    return _options_of(router, experts, **options)
+    if not isinstance(router, str):
+        return options_of(router, experts, **options)
+    return _options_of(router, find(router).number, experts, **options)
 
 
 def shaped(rows: Tensor, shape: torch.Size) -> Tensor:

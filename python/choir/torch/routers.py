@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import torch
 from torch import Tensor
 
-from .._native import ArgumentError
+from .._errors import ArgumentError
 from . import select
 from .ranks import top_of_all
 from .request import Request, Routing, check_floating, checked_options, scores_of
@@ -201,7 +201,7 @@ def _base(q: Request) -> dict:
 
 
 def _own(q: Request) -> dict:
-    """A plug-in, of choir's or somebody's: libchoir asks it on the host."""
+    """A plug-in, of choir's or somebody's, which is asked on the host."""
     made = _on_host(q, q.scores)
     cutoffs = made["cutoffs"] if q.options.by_thresholds else None
     return {**made, "cutoffs": cutoffs, "per_token": q.options.choices or q.scores.shape[1]}

@@ -11,7 +11,7 @@ from typing import Any, Iterator, Mapping, Union
 import torch
 from torch import Tensor, nn
 
-from .._native import ArgumentError, FormatError
+from .._errors import ArgumentError, FormatError
 from .state import Keeper
 
 INNER = r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."

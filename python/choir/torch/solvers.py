@@ -1,11 +1,10 @@
 """What needs many rounds, as operators of their own: to torch.compile and torch.export each is one node.
 
-`choir::balance` is PyTorch operations on the tensor's device, and waits for nothing. `choir::on_host` is libchoir's
-solver on the CPU: it copies the scores there, so on a GPU it waits for them.
+`choir::balance` is PyTorch operations on the tensor's device, and waits for nothing. `choir::on_host` chooses on the CPU
+(host.py): it copies the scores there, so on a GPU it waits for them.
 Choices are piecewise constant and have no gradient; the layer computes gates, which have a gradient, outside.
 """
 
-import json
 import math
 from typing import List, Optional
 
@@ -13,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..routing import adds_loss, route_backward
-from ..routing import route as host_route
+from . import host
 from .select import comparable, count, per_expert
 
 
@@ -50,30 +48,24 @@ def on_host(
     layer: int,
     router: str,
 ) -> List[Tensor]:
-    """libchoir's routing of each pool alone, in float32: scores [pools,n,e], held [pools,n], ids [n], the seed [] of draws,
+    """The routing of each pool alone, in float32: scores [pools,n,e], held [pools,n], ids [n], the seed [] of draws,
     and the router's options as JSON, to taken [pools,n,e] bool, cutoffs [pools,e], demand [e] and dropped [] of all
     pools, and of routers with a loss of their own this [] and its gradient [pools,n,e], else [0]."""
-    e, options = scores.shape[2], json.loads(router)
     given, held = (a.detach().cpu().numpy() for a in (scores.float(), held))
     lowest = np.finfo(np.float32).min
     given = np.nan_to_num(given, nan=lowest, neginf=lowest)
-    # A plan needs as many tokens as experts, a pool does not: it is made longer by tokens that take no part.
-    more = max(0, 8 * e - given.shape[1], -given.shape[1] % e)  # and a number that the experts divide
-    given, held = np.pad(given, ((0, 0), (0, more), (0, 0))), np.pad(held, ((0, 0), (0, more)))
-    ids = None if tokens is None else np.pad(tokens.cpu().numpy(), (0, more))
-    options.update(tokens=ids, training=training, seed=0 if seed is None else int(seed), layer=layer)
-    made = [host_route(s, valid=h, **options) for s, h in zip(given, held)]
-    taken = np.zeros(given.shape, bool)
-    for pool, routing in enumerate(made):
-        taken[pool, routing.token, routing.expert] = True
-    cutoffs = [np.full(e, np.inf, np.float32) if routing.cutoffs is None else routing.cutoffs for routing in made]
-    demand, dropped = sum(routing.demand for routing in made), sum(routing.dropped for routing in made)
-    loss, slope = np.float32(sum(routing.aux_loss for routing in made)), np.zeros(0, np.float32)
-    if adds_loss(options["router"]):
-        each = [route_backward(s, None, valid=h, aux_weight=1.0, **options) for s, h in zip(given, held)]
-        slope = np.stack(each)[:, : scores.shape[1]]
-    found = (taken[:, : scores.shape[1]], np.stack(cutoffs), demand, np.array(dropped), loss, slope)
-    return [torch.from_numpy(np.array(a)).to(scores.device) for a in found]
+    call = host.Call(router, training, 0 if seed is None else int(seed), layer, None if tokens is None else tokens.cpu().numpy())
+    made = [host.choose(call, pool, valid) for pool, valid in zip(given, held)]
+    slope = np.stack([one.gradient for one in made]) if made[0].gradient is not None else np.zeros(0, np.float32)
+    found = (
+        np.stack([one.taken for one in made]),
+        np.stack([one.cutoffs for one in made]).astype(np.float32),
+        sum(one.demand for one in made).astype(np.int64),
+        np.array(sum(one.dropped for one in made), np.int64),
+        np.array(sum(one.loss for one in made), np.float32),
+        slope,
+    )
+    return [torch.from_numpy(a).to(scores.device) for a in found]
 
 
 def _balance_fake(scores, valid, prices, per_token):
@@ -84,7 +76,7 @@ def _on_host_fake(scores, held, tokens, seed, training, layer, router):
     pools, _, e = scores.shape
     counts = (scores.new_empty(size, dtype=torch.int64) for size in ((e,), ()))
     cutoffs = scores.new_empty(pools, e, dtype=torch.float32)
-    slope = scores.shape if adds_loss(json.loads(router)["router"]) else (0,)
+    slope = scores.shape if host.adds_loss(router) else (0,)
     losses = (scores.new_empty(size, dtype=torch.float32) for size in ((), slope))
     return [torch.empty_like(scores, dtype=torch.bool), cutoffs, *counts, *losses]
 

@@ -6,19 +6,23 @@ import copy
 import math
 import re
 from types import SimpleNamespace
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .._native import ArgumentError
-from ..config import Config
-from ..model import Model
-from ..tokenizer import Tokenizer
+from .. import _options
+from .._errors import ArgumentError
+from .._routers import find
 from .experts import Dense
 from .layer import MoE
 from .recorded import moe_rows
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..model import Model
+    from ..tokenizer import Tokenizer
 
 
 class _Norm(nn.Module):
@@ -156,9 +160,9 @@ class Transformer(nn.Module):
             raise ArgumentError("model.vocab_size is 0: set it, there is no data here to take it from")
         self.config, m = copy.copy(config), SimpleNamespace(**config.as_dict()["model"])  # which may be set anew
         m.factors = {key: m.router[key] for key in ("capacity_factor", "eval_capacity_factor")}
-        plain = Config(**{"router.name": m.router.pop("name")})
-        options = {k: v for k, v in m.router.items() if v != plain["model.router." + k]}
-        m.router = {"router": plain["model.router.name"], **options}
+        name = m.router.pop("name")
+        defaults = _options.values_of(find(name), {})
+        m.router = {"router": name, **{k: v for k, v in m.router.items() if v != defaults[k]}}
         self.embed = nn.Parameter(torch.randn(m.vocab_size, m.d_model))
         self.layers = nn.ModuleList(_Block(m, layer) for layer in range(m.layers))
         self.final_norm = _Norm(m.d_model, m.norm_eps)
@@ -219,6 +223,8 @@ class Transformer(nn.Module):
 
     def to_choir(self) -> Model:
         """A choir.Model with these weights. Under FSDP2 and expert parallelism all processes must call it."""
+        from .. import Model
+
         model, named = Model(self.config), self._named()
         for name in model.parameters():
             weight = named[name].detach()

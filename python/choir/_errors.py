@@ -1,0 +1,67 @@
+"""Exceptions of choir, which need nothing of libchoir."""
+
+import errno
+import os
+
+
+class Error(Exception):
+    """What libchoir refused or could not do; the message is the library's: file, field and value, and what to do."""
+
+
+class ArgumentError(Error, ValueError):
+    """A value out of range, or of the wrong kind."""
+
+
+class FileError(Error, OSError):
+    """The operating system refused: a missing file, permissions, a full disk. It is a FileNotFoundError,
+    PermissionError or FileExistsError where Python's open would raise that."""
+
+
+class FormatError(Error, ValueError):
+    """A file's content is malformed, damaged, or does not match."""
+
+
+class NumericError(Error, ArithmeticError):
+    """NaN or infinity where a finite number must be."""
+
+
+class UnsupportedError(Error):
+    """This machine, build, router or routing cannot do it."""
+
+
+class BusyError(Error):
+    """Another process holds the run directory, or another call the object."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """Not enough memory."""
+
+
+class InterruptedRun(Error):
+    """Stopped by a callback; what was promised has been saved."""
+
+
+class LibraryError(UnsupportedError, ImportError):
+    """libchoir, or what Python needs to call it, is not installed (absent), or does not fit this package."""
+
+    def __init__(self, *message, absent=False):
+        super().__init__(*message)
+        self.absent = absent
+
+
+for _kind in list(vars().values()):
+    if isinstance(_kind, type):
+        _kind.__module__ = __package__  # by which users import it
+
+# FileError where Python has a name of its own for the reason.
+FILE_ERRORS = {
+    code: type("FileError", (FileError, type(OSError(code, ""))), {"__module__": "choir", "errno": code})
+    for code in (errno.ENOENT, errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+}
+
+
+def file_error(path, error):
+    """An OSError of Python's as the library's own: a FileError that names the path. Any other stays what it is."""
+    if not isinstance(error, OSError) or isinstance(error, Error):
+        return error
+    return FILE_ERRORS.get(error.errno, FileError)(f"{os.fspath(path)}: {error.strerror}")

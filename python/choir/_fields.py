@@ -1,0 +1,160 @@
+"""What fields of a config take, by the table that is generated from libchoir's (_table.py): nothing here needs libchoir."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import sys
+from typing import Any, Collection, Union
+
+from . import _table
+from ._errors import ArgumentError
+
+Path = Union[str, os.PathLike]
+KINDS = {"integer": int, "number": float, "steps": float, "flag": bool, "word": str, "text": str}  # steps may be a share
+MOST = 2**53 - 1  # integers beyond are rounded where JSON's numbers are doubles
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """What a field of a config takes."""
+
+    key: str
+    """dotted: "model.router.cap" """
+    type: type
+    """int, float, bool or str"""
+    default: Any
+    low: float
+    """the lowest number"""
+    high: float
+    """the highest number, or of a text the most bytes"""
+    above: bool
+    """low itself is excluded"""
+    words: tuple[str, ...]
+    """what a word may be; (): it is none"""
+    help: str
+
+
+def value_of(kind: str, text: str) -> Any:
+    """The value that libchoir writes as `text`. Steps are an integer or a share, as in the JSON file: by it results of studies
+    are known."""
+    if kind == "flag":
+        return text == "true"
+    whole = kind == "steps" and float(text).is_integer()
+    return int(float(text)) if whole else KINDS[kind](text)
+
+
+FIELDS = {
+    key: Field(key, KINDS[kind], value_of(kind, default), low, high, above, words, help)
+    for key, kind, default, low, high, above, words, help in _table.FIELDS
+}
+_STEPS = frozenset(key for key, kind, *_ in _table.FIELDS if kind == "steps")
+
+
+def shown(value: Any) -> str:
+    """A value as libchoir writes it: of a number as few digits as give it again."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    return next(text for digits in (10, 15, 17) if float(text := f"{value:.{digits}g}") == value or digits == 17)
+
+
+def listed(words: Collection[str]) -> str:
+    return ", ".join(words)
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """A suggestion behind an error message; nothing if no known word is close."""
+    found = difflib.get_close_matches(word, known, 1)
+    return f", did you mean '{found[0]}'?" if found else ""
+
+
+def wanted(field: Field) -> str:
+    """ "an integer from 1 to 4096": what the field takes."""
+    low, high = f"{field.low:.10g}", f"{field.high:.10g}"
+    if field.type is bool:
+        return "true or false"
+    if field.words:
+        return f"one of: {listed(field.words)}"
+    if field.type is str:
+        return f"text of at most {int(field.high)} bytes"
+    if field.key in _STEPS:
+        return "a share below 1, or an integer to 2^53 - 1"
+    if field.high == sys.float_info.max:  # of a plug-in's own
+        return "a finite number"
+    if field.type is float:
+        return f"a number above {low}, at most {high}" if field.above else f"a number from {low} to {high}"
+    return f"an integer from {int(field.low)} to {'2^53 - 1' if field.high == MOST else int(field.high)}"
+
+
+def fits(field: Field, number: Union[int, float]) -> bool:
+    """Whether a number is in the field's range."""
+    if not field.low <= number <= field.high or (field.above and number <= field.low):
+        return False
+    whole = float(number).is_integer()
+    return field.type is not int and (field.key not in _STEPS or number < 1) or whole
+
+
+def _refuse(field: Field, value: str, suggestion: str = "") -> ArgumentError:
+    return ArgumentError(f"{field.key} is {value}: must be {wanted(field)}{suggestion}")
+
+
+def _in_json(value: Any) -> str:
+    """As libchoir shows what it refuses."""
+    if isinstance(value, float) and value == value and abs(value) != float("inf"):
+        text = f"{value:.15g}"
+        return text if set(text) & set(".e") else text + ".0"
+    text = json.dumps(value, separators=(",", ":"))
+    return text if len(text) < 80 else text[:76] + "..."
+
+
+def check(field: Field, value: Any) -> Any:
+    """`value`, as JSON has it, with the field's type; ArgumentError: the field does not take it."""
+    if field.type is str and isinstance(value, str):
+        if field.words and value not in field.words:
+            raise _refuse(field, f'"{value[:40]}"', nearest(value, field.words))
+        if not field.words and len(value.encode()) > field.high:
+            raise _refuse(field, f'"{value[:40]}"')
+        return value
+    right = isinstance(value, bool) if field.type is bool else field.type is not str and isinstance(value, (int, float))
+    if isinstance(value, bool) != (field.type is bool) or not right or not fits(field, value):
+        raise _refuse(field, _in_json(value))
+    if field.key in _STEPS:
+        return int(value) if float(value).is_integer() else float(value)
+    return field.type(value)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(text)
+
+
+def parse(field: Field, text: str) -> Any:
+    """What `--set KEY=TEXT` gives a field."""
+    if field.type is str:
+        return check(field, text)
+    try:
+        value = json.loads(text, parse_constant=_no_number)
+    except ValueError:
+        spelling = ", as JSON writes numbers: 0.05, 1e-3" if set(text) & set("0123456789") else ""
+        raise ArgumentError(f"{field.key} is '{text[:40]}': must be {wanted(field)}{spelling}") from None
+    return check(field, value)
+
+
+def written(value: Any) -> str:
+    """A value of Python, NumPy or PyTorch as `--set` takes it."""
+    text = str(value)
+    return text.lower() if text in ("True", "False") and not isinstance(value, str) else text
+
+
+def find(key: str, known: Collection[str] = FIELDS) -> str:
+    """The whole key that a dotted path means, of which the front may be left out. ArgumentError: none, or several."""
+    found = [whole for whole in known if whole == key or whole.endswith("." + key)]
+    if len(found) > 1:
+        raise ArgumentError(f"key '{key}' may be {found[0]} or {found[1]}: write one of them")
+    if not key or not found:
+        names = [*(whole.rpartition(".")[2] for whole in known), *known]
+        raise ArgumentError(f"unknown key '{key[:80]}'{nearest(key, names)}")
+    return found[0]

@@ -1,0 +1,77 @@
+"""Whether libchoir is there. What needs it asks here, and so says what is lacking; everything else works without it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import platform
+import sys
+from typing import Optional
+
+from ._errors import LibraryError
+
+_WHEELS = ("x86_64", "aarch64")  # machines of the wheels that contain libchoir, on Linux
+_GLIBC = (2, 34)  # and the oldest glibc
+
+
+@functools.lru_cache(None)
+def missing() -> Optional[str]:
+    """Why libchoir is not there; None: it is loaded. LibraryError: it is there, and does not fit this package."""
+    try:
+        importlib.import_module("._native", __package__)
+    except LibraryError as error:
+        if error.absent:
+            return str(error)
+        raise
+    return None
+
+
+def available() -> bool:
+    return missing() is None
+
+
+def require(what: str) -> None:
+    """Raises LibraryError, which says what needs libchoir, why there is none here, and what to install."""
+    if why := missing():
+        raise LibraryError(f"{what} needs choir's C library: {why}")
+
+
+def _machine() -> str:
+    """ "Linux x86_64, glibc 2.36"."""
+    libc, version = platform.libc_ver()
+    told = f"{platform.system()} {platform.machine()}"
+    if platform.system() != "Linux":
+        return told
+    return f"{told}, {libc} {version}" if libc else f"{told}, a C library that is not glibc"
+
+
+def _has_wheel() -> bool:
+    libc, version = platform.libc_ver()
+    if not sys.platform.startswith("linux") or platform.machine() not in _WHEELS or libc != "glibc":
+        return False
+    return tuple(map(int, version.split(".")[:2])) >= _GLIBC
+
+
+def without_cffi() -> LibraryError:
+    """That Python cannot call the libchoir that is there."""
+    return LibraryError(
+        "libchoir is called by cffi, which is not installed: pip install cffi, or Debian's python3-cffi. choir.torch works without it",
+        absent=True,
+    )
+
+
+def absent() -> LibraryError:
+    """That no libchoir was found."""
+    here, build = _machine(), "build it (README.md) and name libchoir.so in CHOIR_LIBRARY"
+    if _has_wheel():
+        told = (
+            f"libchoir is not installed ({here}): install the wheel that contains it (pip install --force-reinstall choir-moe), or "
+            f"{build}"
+        )
+    else:
+        low = ".".join(map(str, _GLIBC))
+        told = (
+            f"libchoir is not installed, and there is no wheel with it for this machine ({here}): wheels with it are for Linux with glibc {low} or later on "
+            f"{' and '.join(_WHEELS)}. Run this on such a machine, or {build}"
+        )
+    return LibraryError(f"{told}. choir.torch works without it", absent=True)

@@ -1,0 +1,167 @@
+"""Calls of plug-ins written in Python, without libchoir: what a function is given, and that nothing it gives is believed, as
+src/moe/plugin_route.c and plugin_measure.c do it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Callable, Mapping, NamedTuple, Optional
+
+import numpy as np
+
+from . import _options
+from ._errors import ArgumentError, NumericError
+from ._router import OPTIONS, Router
+
+
+class Choice(NamedTuple):
+    """What a router chose for the tokens of a call."""
+
+    taken: np.ndarray
+    """[n,e] bool"""
+    loss: float = 0.0
+    """its own, unweighted"""
+    gradient: Optional[np.ndarray] = None
+    """[n,e] float32, of that loss by the scores"""
+
+
+class Own:
+    """A plug-in, as torch and the measurement ask it."""
+
+    def __init__(self, router: Router, asked: Any, looks: str):
+        self.router, self.asked, self.looks = router, asked, looks
+        self._sound: set = set()  # cases that were measured, and found as declared
+
+    def capacity(self, values: Mapping[str, Any], valid: int, e: int, training: bool) -> int:
+        """Tokens that an expert may take. Who looks at no other token cannot know whether there is room."""
+        evaluation = values["eval_capacity_factor"]
+        factor = values["capacity_factor"] if training or not evaluation else evaluation
+        alone = self.looks == "nowhere" or (self.looks == "in_training" and not training)
+        if alone or factor == 0:
+            return valid
+        choices = _options.choices_of(self.router, values)
+        return _options.capacity(factor, choices, valid, e) if choices else _options.per_expert(factor, valid, e)
+
+    def call(self, values: Mapping[str, Any], valid: np.ndarray, e: int, training: bool, **more: Any) -> SimpleNamespace:
+        """The fields of choir_plugin_call. more: layer, sequence_length, seed, first."""
+        fields = dict(n=len(valid), e=e, layer=0, sequence_length=0, seed=0, first=0)
+        fields.update({name: value for name, value in more.items() if value is not None})
+        fields["sequence_length"] = fields["sequence_length"] or len(valid)
+        own = [values[name] for name in self.router.options if name not in OPTIONS]
+        capacity = self.capacity(values, int(valid.sum()), e, training)
+        choices = _options.choices_of(self.router, values)
+        return SimpleNamespace(**fields, capacity=capacity, training=training, options=own, choices=choices)
+
+    def choose(self, call: Any, scores: np.ndarray, valid: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """[n,e] bool, checked."""
+        taken = self._guarded(lambda: self.asked.choice(call, scores.copy(), valid.copy(), state.copy()))
+        self._check(call, valid, taken)
+        return taken
+
+    def route(self, call: Any, scores: np.ndarray, valid: np.ndarray, state: np.ndarray) -> Choice:
+        taken = self.choose(call, scores, valid, state)
+        if not self.asked.loss:
+            return Choice(taken)
+        value, gradient = self._guarded(lambda: self.asked.lost(call, scores.copy(), valid.copy(), taken.copy()))
+        for what, wrong in (("loss", ~np.isfinite(value)), ("loss's gradient", ~np.isfinite(gradient[valid]))):
+            if wrong.any():
+                raise NumericError(f"router '{self.router.name}': its {what} is not finite")
+        return Choice(taken, float(value), np.where(valid[:, None], gradient, np.float32(0)))
+
+    def _guarded(self, function: Callable[[], Any]) -> Any:
+        """What the plug-in raises is an ArgumentError that names router, file and line, of which it is the cause."""
+        try:
+            return function()
+        except Exception as error:
+            told = self.asked.told(error).decode()
+            raise ArgumentError(f"router '{self.router.name}': {told}") from error
+
+    def _check(self, call: Any, valid: np.ndarray, taken: np.ndarray) -> None:
+        name, held, load = self.router.name, taken.sum(1), taken.sum(0)
+        most = call.choices or call.e
+        if (held[~valid] > 0).any():
+            at = int(np.flatnonzero(~valid & (held > 0))[0])
+            raise ArgumentError(f"router '{name}': token {at} is padding (valid is 0), and an expert took it")
+        if (held > most).any():
+            at = int(np.argmax(held > most))
+            raise ArgumentError(f"router '{name}': token {at} has {held[at]} experts, and choices allows {most}")
+        if (load > call.capacity).any():
+            at = int(np.argmax(load > call.capacity))
+            raise ArgumentError(
+                f"router '{name}': expert {at} took {load[at]} tokens, and its capacity is {call.capacity}"
+            )
+
+    def check(self, values: Mapping[str, Any], n: int, e: int) -> None:
+        """Raises ArgumentError where n tokens and e experts cannot be routed, or the router looks at more tokens than it
+        declares: once for each set of options and sizes."""
+        choices = _options.choices_of(self.router, values)
+        if e < choices:
+            are = "is" if e == 1 else "are"
+            raise ArgumentError(f"router '{self.router.name}': every token takes {choices} experts but there {are} only {e}")
+        case = (e, min(n, FEW + 1), *sorted((k, v) for k, v in values.items() if not isinstance(v, str)))
+        if n < 2 or case in self._sound:
+            return
+        for size in (min(n, FEW), MANY) if n > FEW else (n,):
+            for trial in range(4):
+                _Measurement(self, values, size, e, bool(trial % 2), trial // 2).run()
+        self._sound.add(case)
+
+
+# ---- measured: whether a router looks at more tokens than it declares
+
+FEW = 64  # tokens, each of which changes alone
+MANY = 1024  # where more than FEW are routed: some of them change
+CHANGES = 16  # of MANY, at most
+
+
+class _Measurement:
+    """One trial on made-up scores; in the second one the last quarter is padding."""
+
+    def __init__(self, own: Own, values: Mapping[str, Any], n: int, e: int, training: bool, trial: int):
+        self.own, self.values, self.n, self.e, self.training = own, values, n, e, training
+        self.random = np.random.default_rng(2 * trial + training)
+        self.scores = self._drawn(n)
+        self.valid = np.arange(n) < (n if trial == 0 else n - n // 4)
+        self.taken = self._ask(0, n, self.scores)
+
+    def _drawn(self, n: int) -> np.ndarray:
+        """Rows of a softmax of normal logits."""
+        weight = np.exp(2 * self.random.standard_normal((n, self.e)))
+        return (weight / weight.sum(1, keepdims=True)).astype(np.float32)
+
+    def _ask(self, first: int, n: int, scores: np.ndarray) -> np.ndarray:
+        valid = self.valid[first : first + n]
+        call = self.own.call(self.values, valid, self.e, self.training, first=first)
+        return self.own.choose(call, scores[first : first + n], valid, np.zeros(self.e))
+
+    def _may_look(self, t: np.ndarray, u: int) -> np.ndarray:
+        """Whether tokens t may depend on token u, by what is declared."""
+        if self.own.looks == "back":
+            return u < t
+        return np.full(t.shape, self.own.looks == "around" or (self.own.looks == "in_training" and self.training))
+
+    def _refuse(self, t: int, what: str) -> None:
+        when = "in training" if self.training else "in evaluation"
+        raise ArgumentError(
+            f"router '{self.own.router.name}' says that it looks {self.own.looks}, but the experts of token {t} {what} ({when}, "
+            f"{self.n} made-up tokens, {self.e} experts): declare what it looks at, or mend it"
+        )
+
+    def run(self) -> None:
+        if (self._ask(0, self.n, self.scores) != self.taken).any():
+            raise ArgumentError(
+                f"router '{self.own.router.name}' chooses otherwise when it is asked again with the same scores: what it does must "
+                "be a function of its arguments, random numbers too"
+            )
+        if self.own.looks == "around":
+            return
+        token = np.arange(self.n)
+        for u in range(0, self.n, 1 if self.n <= FEW else self.n // CHANGES):
+            changed = self.scores.copy()
+            changed[u] = self._drawn(1)[0]
+            differs = (self._ask(0, self.n, changed) != self.taken).any(1) & (token != u) & ~self._may_look(token, u)
+            if differs.any():
+                self._refuse(int(np.argmax(differs)), f"change with the scores of token {u}")
+        for t in range(0, self.n, 1 + self.n // 4):
+            alone = not self._may_look(np.array([t]), t - 1).any() and not self._may_look(np.array([t]), t + 1).any()
+            if alone and (self._ask(t, 1, self.scores)[0] != self.taken[t]).any():
+                self._refuse(t, "are others when it is alone")

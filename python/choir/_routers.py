@@ -1,0 +1,34 @@
+"""Routers by name: choir's own, plug-ins of Python by their definition, and plug-ins in C as libchoir describes them. Without
+libchoir there are the first two."""
+
+from __future__ import annotations
+
+from . import _library
+from ._errors import ArgumentError
+from ._fields import listed, nearest
+from ._router import OWN, Router
+
+plugins: dict[str, Router] = {}  # those that are defined in Python
+
+
+def routers() -> list[str]:
+    """The names of all routers."""
+    if _library.available():
+        from . import _described
+
+        return _described.routers()
+    return [*OWN, *plugins]
+
+
+def find(name: str) -> Router:
+    """The router of this name. TypeError: it is no name; ArgumentError: there is none, with the nearest one."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a router is wanted, not {type(name).__name__}")
+    if found := OWN.get(name) or plugins.get(name):
+        return found
+    if _library.available():
+        from . import _described
+
+        return _described.router(name)  # a plug-in in C
+    known = routers()
+    raise ArgumentError(f"there is no router '{name}'{nearest(name, known)} (routers: {listed(known)})")

@@ -1,0 +1,133 @@
+"""Choices that are made on the CPU, of one pool: by libchoir's solvers or, without libchoir, by the same in NumPy (assign.py); by
+plug-ins; and by random numbers."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from .. import _library, _options, plugin
+from .._router import Router
+from .._routers import find
+from . import assign, draws
+
+
+class Call(NamedTuple):
+    """What a forward asks for, beside scores. router: its name and options as JSON (Options.given)."""
+
+    router: str
+    training: bool
+    seed: int
+    layer: int
+    tokens: Optional[np.ndarray]
+
+
+class Choice(NamedTuple):
+    """What was chosen for n tokens and e experts."""
+
+    taken: np.ndarray
+    """[n,e] bool"""
+    cutoffs: np.ndarray
+    """[e] the lowest score that each expert took, or its price; inf: none"""
+    demand: np.ndarray
+    """[e] tokens that asked for the expert"""
+    dropped: int = 0
+    loss: float = 0.0
+    gradient: Optional[np.ndarray] = None
+    """[n,e] of the router's own loss by the scores; None: it has none"""
+
+
+@functools.lru_cache(1024)
+def _read(router: str) -> tuple[Router, dict[str, Any], dict[str, Any]]:
+    """The router, all of its options, and those that were given."""
+    name, number, version, given = json.loads(router)
+    found = find(name) if number < 0 else plugin.definition_of(name, number, version).router
+    return found, _options.values_of(found, given), given
+
+
+def adds_loss(router: str) -> bool:
+    return _read(router)[0].loss == "own"
+
+
+def choose(call: Call, scores: np.ndarray, valid: np.ndarray) -> Choice:
+    """scores [n,e] float32, finite; valid [n] bool: who takes part."""
+    router, values, given = _read(call.router)
+    if router.name == "random":
+        return _drawn(call, values, scores.shape[1], valid)
+    if router.number >= 0:
+        return _own(router, call, values, scores, valid)
+    if router.plugin:
+        _library.require(f"router '{router.name}', a plug-in in C,")
+        return _in_c(router, call, given, scores, valid)
+    if router.name != "global_topk":
+        scores = _floored(scores, valid)
+    if _library.available():
+        return _in_c(router, call, given, scores, valid)
+    return _assigned(router, call, values, scores, valid)
+
+
+def _drawn(call: Call, values: dict[str, Any], e: int, valid: np.ndarray) -> Choice:
+    token, seed = (np.arange(len(valid)), call.seed) if call.training else (call.tokens, 0)
+    taken = draws.experts(seed, call.layer, token, values["experts_per_token"], e) & valid[:, None]
+    return Choice(taken, np.full(e, np.inf), taken.sum(0))
+
+
+def _own(router: Router, call: Call, values: dict[str, Any], scores: np.ndarray, valid: np.ndarray) -> Choice:
+    """A plug-in in Python."""
+    own, e = plugin.definition_of(router.name, router.number, router.version), scores.shape[1]
+    asked = own.call(values, valid, e, call.training, layer=call.layer, seed=call.seed)
+    made = own.route(asked, scores, valid, np.zeros(e))
+    cutoffs = np.where(made.taken, scores, np.inf).min(0, initial=np.inf)
+    return Choice(made.taken, cutoffs, made.taken.sum(0), 0, made.loss, made.gradient)
+
+
+def _in_c(router: Router, call: Call, given: dict[str, Any], scores: np.ndarray, valid: np.ndarray) -> Choice:
+    """By libchoir: a solver, or a plug-in in C."""
+    from ..routing import Request
+
+    n, e = scores.shape
+    # A plan needs as many tokens as experts, a pool does not: it is made longer by tokens that take no part.
+    more = max(0, 8 * e - n, -n % e)  # and a number that the experts divide
+    tokens = None if call.tokens is None else np.pad(call.tokens, (0, more))
+    options = {**given, "tokens": tokens, "training": call.training, "seed": call.seed, "layer": call.layer}
+    request = Request(np.pad(scores, ((0, more), (0, 0))), router.name, valid=np.pad(valid, (0, more)), **options)
+    made, taken = request.route(), np.zeros((n, e), bool)
+    taken[made.token, made.expert] = True
+    cutoffs = np.full(e, np.inf) if made.cutoffs is None else made.cutoffs
+    gradient = request.backward(None, 1.0)[:n] if router.loss == "own" else None
+    return Choice(taken, cutoffs, made.demand, made.dropped, made.aux_loss, gradient)
+
+
+def _floored(scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Scores whose "never" is lower than any score by more than a whole path of exchanges can make up for: such a pair is
+    assigned when there is no other way (src/moe/assign/assign.c)."""
+    possible = (scores > np.finfo(np.float32).min) & valid[:, None]
+    if possible[valid].all() or not possible.any():
+        return np.where(possible, scores, np.float32(0))
+    low, high = (float(edge(scores[possible])) for edge in (np.min, np.max))
+    floor = low - 2 * (scores.shape[1] + 1) * max(high - low, 1e-3 * abs(high) + 1e-6)
+    return np.where(possible, scores, np.float32(floor if np.isfinite(np.float32(floor)) else low))
+
+
+def _assigned(router: Router, call: Call, values: dict[str, Any], scores: np.ndarray, valid: np.ndarray) -> Choice:
+    """By the solvers in NumPy."""
+    (n, e), o = scores.shape, values
+    rows, count = scores[valid], int(valid.sum())
+    factor = o["capacity_factor"] if call.training or not o["eval_capacity_factor"] else o["eval_capacity_factor"]
+    k = min(_options.per_expert(factor, count, e), o["cap"] * count // e)
+    taken, cutoffs, demand, dropped = np.zeros((n, e), bool), np.full(e, np.inf), None, 0
+    if router.name == "global_topk" and count:
+        total = min(_options.per_expert(factor / e, count * e, 1), count * o["cap"])
+        room = _options.capacity(2 * factor, 1, count, e)
+        taken[valid], cutoffs, demand, dropped = assign.best_pairs(rows, total, room, o["cap"])
+    elif router.name == "base" and count:
+        taken[valid] = assign.balanced(rows.astype(np.float64))
+    elif k and o["solver"] == "exact":
+        taken[valid], cutoffs = assign.capped(rows.astype(np.float64), k, o["cap"])
+    elif k:
+        stages = o["solver_iterations"], o["solver_stages"]
+        taken[valid], cutoffs = assign.dykstra(rows.astype(np.float64), k, o["cap"], o["solver_lambda"], *stages)
+    return Choice(taken, cutoffs, taken.sum(0) if demand is None else demand, dropped)
