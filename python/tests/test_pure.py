@@ -1,18 +1,24 @@
 """choir.torch without libchoir: the layer tests with NumPy and PyTorch alone, on systems that are not Linux, and what the rest of
 choir says there."""
 
+import base64
+import hashlib
 import os
 import pathlib
 import pickle
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 import testing
 
+try:
+    import tomllib
+except ImportError:
+    tomllib = None
 try:
     import torch
 except ImportError:
@@ -68,7 +74,19 @@ def mine(scores, valid, capacity, training):
 """
 
 
-@unittest.skipIf(torch is None, "PyTorch")
+class Source(unittest.TestCase):
+    def test_no_file_is_excluded(self):
+        """Patterns of the source distribution and of .gitignore match no file of the repository."""
+        git = ["git", "-C", testing.SOURCE, "ls-files", "--cached", "--ignored"]
+        if not (testing.SOURCE / ".git").exists() or tomllib is None:
+            self.skipTest("git, or Python 3.11")
+        patterns = tomllib.loads((testing.SOURCE / "pyproject.toml").read_text())["tool"]["scikit-build"]["sdist"]["exclude"]
+        for more in (["--exclude-from", testing.SOURCE / ".gitignore"], *(["--exclude", pattern] for pattern in patterns)):
+            found = subprocess.run([*git, *more], check=True, capture_output=True, text=True).stdout
+            self.assertEqual(found, "", more)
+
+
+@unittest.skipIf(torch is None or tomllib is None, "PyTorch, or Python 3.11")
 class Pure(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -76,11 +94,11 @@ class Pure(unittest.TestCase):
         cls.addClassCleanup(made.cleanup)
         cls.at = pathlib.Path(made.name)
         cls.site = cls.at / "site"
-        shutil.copytree(testing.SOURCE / "python" / "choir", cls.site / "choir", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(testing.SOURCE / "configs", cls.site / "choir" / "share" / "choir" / "configs")
-        about = cls.site / f"choir_moe-{testing.choir.__version__}.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: choir-moe\nVersion: {testing.choir.__version__}\n")
+        builder = testing.SOURCE / "packaging" / "pure_wheel.py"
+        done = subprocess.run([sys.executable, builder, cls.at], check=True, capture_output=True, text=True)
+        cls.wheel = pathlib.Path(done.stdout.strip())
+        with zipfile.ZipFile(cls.wheel) as wheel:
+            wheel.extractall(cls.site)
         (cls.at / "own.py").write_text(PLUGIN)
 
     def python(self, program, *words):
@@ -93,6 +111,24 @@ class Pure(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout + done.stderr
+
+    def test_the_wheel(self):
+        """Its records are right, it is the same whenever it is made, and no module of the package is lacking."""
+        self.assertRegex(self.wheel.name, r"^choir_moe-[\d.]+-py3-none-any\.whl$")
+        with zipfile.ZipFile(self.wheel) as wheel:
+            names = wheel.namelist()
+            record = wheel.read(next(name for name in names if name.endswith("/RECORD"))).decode().split()
+            told = {row.split(",")[0]: row.split(",")[1] for row in record}
+            self.assertEqual(sorted(told), sorted(names))
+            for name in names:
+                digest = base64.urlsafe_b64encode(hashlib.sha256(wheel.read(name)).digest()).decode().rstrip("=")
+                self.assertIn(told[name], (f"sha256={digest}", ""))
+        package = testing.SOURCE / "python" / "choir"
+        modules = {f"choir/{path.relative_to(package).as_posix()}" for path in package.rglob("*.py")}
+        self.assertEqual(modules - set(names), set())
+        before = self.wheel.read_bytes()
+        subprocess.run([sys.executable, testing.SOURCE / "packaging" / "pure_wheel.py", self.at], check=True, capture_output=True)
+        self.assertEqual(self.wheel.read_bytes(), before)
 
     def test_a_tour(self):
         for system in ("", NOT_POSIX, NOT_POSIX + "sys.platform, platform_of = 'win32', 'Windows AMD64'\n"
