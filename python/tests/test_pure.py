@@ -86,6 +86,15 @@ class Source(unittest.TestCase):
             self.assertEqual(found, "", more)
 
 
+    def test_packages_of_arm64(self):
+        """The wheel and the tests of arm64 are built with the same libraries."""
+        wheel, tests = ((testing.SOURCE / file).read_text() for file in ("python/wheel.sh", "tests/arm64.sh"))
+        of_tests = set(re.search(r"foreign='([^']*)'", tests)[1].split()) - {"libcmocka-dev"}
+        self.assertGreater(len(of_tests), 5)
+        self.assertEqual(of_tests - set(re.findall(r"([\w.-]+):arm64", wheel)), set())
+        self.assertEqual({"libgomp1"} - of_tests, set())
+
+
 @unittest.skipIf(torch is None or tomllib is None, "PyTorch, or Python 3.11")
 class Pure(unittest.TestCase):
     @classmethod
@@ -138,6 +147,17 @@ class Pure(unittest.TestCase):
                              ["choir.Model", "choir.route", "choir.train", "some.so, a plug-in in C,", "choir.Model", "choir.data", "choir.Tokenizer"])
             where = "Windows AMD64" if "Windows" in system else "Linux"
             self.assertTrue(all(where in line and "libchoir" in line for line in told if " needs " in line), told)
+
+    def test_the_command(self):
+        """`python -m choir` takes the program of a Debian package, and says what is lacking where there is none."""
+        program = HIDDEN + "import runpy; sys.argv = ['choir', '--version']; runpy.run_module('choir', run_name='__main__')"
+        for folder, found in ((pathlib.Path(os.environ["CHOIR_PROGRAM"]).parent, True), (self.at, False)):
+            path = f"os.environ['PATH'] = {os.fspath(folder)!r}\n"
+            if found:
+                self.assertIn(testing.choir.__version__, self.python(program.replace("import runpy", path + "import runpy")))
+            else:
+                with self.assertRaisesRegex(AssertionError, "the program is not installed"):
+                    self.python(program.replace("import runpy", path + "import runpy"))
 
     def test_layers(self):
         """The tests of layers, which are those of an installation with libchoir."""

@@ -37,6 +37,7 @@ static const void *rows_from(const operand *a, const ch_product *p, int64_t firs
 /* The kernel for products of few rows that are shaped like p. */
 typedef void (*few_rows)(const ch_product *p);
 static few_rows few_rows_for(const ch_product *p) {
+  (void)p; /* elsewhere there is one */
 #if defined(__x86_64__)
   if (ch_product_takes_pairs(p)) return ch_invariant_pairs_avx512_bf16;
 #endif

@@ -16,6 +16,7 @@ void ch_product_prepare(void) {
 int ch_product_takes_pairs(const ch_product *p) { return unit == IN_PAIRS && p->bf16 && ch_product_in_pairs(p); }
 
 static void (*kernel_of(const ch_product *p))(const ch_product *, float *) {
+  (void)p; /* elsewhere there is one */
 #if defined(__x86_64__)
   if (unit == IN_TILES && p->bf16 && !p->by_row) return ch_product_own_amx;
   if (ch_product_takes_pairs(p)) return ch_product_own_avx512_bf16;
