@@ -29,6 +29,8 @@ tar -xzf "$out/$name.tar.gz" -C "$work"
 cp "$work"/*.deb "$out"
 (cd "$work/$name" && sh python/wheel.sh "$out") >>"$out/build.log" 2>&1 ||
   { tail -n 20 "$out/build.log"; stop "the wheel could not be built: $out/build.log"; }
+(cd "$work/$name" && /usr/bin/python3 packaging/pure_wheel.py "$out") >>"$out/build.log" 2>&1 ||
+  { tail -n 20 "$out/build.log"; stop "the wheel without the C library could not be built: $out/build.log"; }
 /usr/bin/python3 packaging/components.py "$version" "$out" >"$out/$name.spdx.json"
 (cd "$out" && sha256sum -- *.tar.gz *.deb *.whl *.json >SHA256SUMS)
 lintian --pedantic --fail-on error,warning,pedantic "$work"/choir_*.changes

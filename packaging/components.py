@@ -16,6 +16,7 @@ GCC = "GPL-3.0-or-later WITH GCC-exception-3.1"
 # Debian packages with the licence of the library in them.
 LICENCES = {
     "libarchive13": "BSD-2-Clause",
+    "libarchive13t64": "BSD-2-Clause",  # this and the next names of such libraries are those of Debian 13
     "libbz2-1.0": "bzip2-1.0.6",
     "libc6": "LGPL-2.1-or-later",
     "libgcc-s1": GCC,
@@ -23,11 +24,13 @@ LICENCES = {
     "libjansson4": "MIT",
     "liblzma5": "LicenseRef-public-domain",
     "libopenmpi3": "BSD-3-Clause",
+    "libopenmpi40": "BSD-3-Clause",
     "libpcre2-8-0": "BSD-3-Clause",
     "librandom123-dev": "BSD-3-Clause",
     "libsentencepiece0": "Apache-2.0 AND BSD-3-Clause AND MIT",
     "libstdc++6": GCC,
     "libutf8proc2": "MIT AND Unicode-DFS-2015",
+    "libutf8proc3": "MIT AND Unicode-DFS-2015",
     "libxxhash0": "BSD-2-Clause",
     "libzstd1": "BSD-3-Clause",
     "python3-cffi": "MIT",
@@ -36,7 +39,7 @@ LICENCES = {
 }
 # No Depends names these: a header, and the wheel's archive, which is static.
 COMPILED_IN = {"librandom123-dev"}
-WHEEL_STATIC = {"libarchive13"}
+WHEEL_STATIC = ("libarchive13", "libarchive13t64")  # the one that is installed
 
 
 def output(*command):
@@ -108,7 +111,10 @@ def made_of(path):
     if path.suffix == ".deb":
         return COMPILED_IN if path.name.startswith(("choir_", "libchoir")) else set(), depends(path)
     if path.suffix == ".whl":
-        return copied(path) | COMPILED_IN | WHEEL_STATIC, {"python3-cffi", "python3-numpy"}
+        if path.name.endswith("-none-any.whl"):
+            return set(), {"python3-numpy"}
+        static = {name for name in WHEEL_STATIC if subprocess.run(["dpkg", "-s", name], capture_output=True).returncode == 0}
+        return copied(path) | COMPILED_IN | static, {"python3-cffi", "python3-numpy"}
     return set(), set()
 
 
