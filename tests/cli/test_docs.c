@@ -18,7 +18,7 @@ static char *read_page(const char *page) {
 
 static void write_scores(void) {
   float score[64 * 4];
-  for (int i = 0; i < 64 * 4; i++) score[i] = (float)sin(i * i);
+  for (int i = 0; i < 64 * 4; i++) score[i] = (float)fabs(sin(i * i));
   test_ok(ch_npy_write("scores.npy", &(ch_npy){.type = CH_NPY_FLOAT32, .dims = 2, .shape = {64, 4}, .data = score}));
 }
 

@@ -5,7 +5,7 @@
 
 static void write_scores(const char *path) {
   float score[64 * 4];
-  for (int i = 0; i < 64 * 4; i++) score[i] = (float)sin(i * i);
+  for (int i = 0; i < 64 * 4; i++) score[i] = (float)fabs(sin(i * i));
   test_ok(ch_npy_write(path, &(ch_npy){.type = CH_NPY_FLOAT32, .dims = 2, .shape = {64, 4}, .data = score}));
 }
 

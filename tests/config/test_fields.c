@@ -21,7 +21,7 @@ static void handles_tell_what_they_hold(void **state) {
   assert_true(choir_config_number(copy, "router.capacity_factor") == 1.25);
   test_fails(choir_config_get(copy, "router.name", small, sizeof small), CHOIR_ERROR_ARGUMENT, "11 bytes");
   test_fails(choir_config_get(copy, "router.nam", value, sizeof value), CHOIR_ERROR_ARGUMENT,
-             "did you mean 'model.router.name'?");
+             "did you mean 'router.name'?");
   assert_true(isnan(choir_config_number(copy, "router.name")) && isnan(choir_config_number(copy, "nobody")));
   for (int i = 0; i < choir_config_field_count(); i++) {
     choir_field by_name;
