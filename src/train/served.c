@@ -42,11 +42,11 @@ static void compare(const choir_model *model) {
   }
   if (!beyond) return;
   ch_notice(
-      "layer %d: by thresholds a token has %.2f experts on average, and %.2f by router '%s' itself, as in training "
-      "(%d of %d MoE layers differ by over 10 %%): the model is served at another cost than it was trained at, and its "
-      "causal loss is not one of equal FLOPs. So it is where a router does not rank by its scores "
-      "(docs/adding-a-router.md), or the text is unlike that of training",
-      layer_number(model, worst), experts[1][worst], experts[0][worst], model->net.router->name, beyond, layers);
+      "layer %d: with threshold routing a token has %.2f experts on average, with router '%s' itself, as in training, "
+      "%.2f (%d of %d MoE layers differ by more than 10 %%): the model is served at another cost than it was trained "
+      "at, so do not compare its causal loss at equal FLOPs. Reasons are a router that does not rank by its scores "
+      "(docs/adding-a-router.md), a text unlike that of training, or a very short training",
+      layer_number(model, worst), experts[1][worst], model->net.router->name, experts[0][worst], beyond, layers);
 }
 
 void ch_note_served_cost(choir_model *model, const ch_windows *windows, int B, int64_t end) {

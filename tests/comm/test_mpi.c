@@ -21,7 +21,7 @@ static void same_files_and_one_voice(void **state) {
   program_must(MPIRUN "-n 4 " FRESH "--set steps=6 --set eval_every=3 --out four");
   assert_int_equal(times("done: 6 steps"), 1);
   assert_int_equal(times("memory "), 1);
-  assert_int_equal(times("4 ranks: each step rank 0 sent"), 1);
+  assert_int_equal(times("4 ranks: in each step rank 0 sent"), 1);
   assert_true(times("%, straggler: rank ") > 0);
   assert_true(program_same_runs("one", "four", 6));
   program_must("test $(grep -c '\"ranks\":4,\"sent_bytes\":[1-9]' four/timing.jsonl) = 6");
@@ -52,7 +52,7 @@ static void all_voices(void **state) {
   program_must("cat others.txt");
   for (int rank = 1; rank < 3; rank++) {
     char sent[64], done[64];
-    snprintf(sent, sizeof sent, "rank %d: 3 ranks: each step rank %d sent", rank, rank);
+    snprintf(sent, sizeof sent, "rank %d: 3 ranks: in each step rank %d sent", rank, rank);
     snprintf(done, sizeof done, "rank %d: done: 1 steps", rank);
     assert_int_equal(times(sent), 1);
     assert_int_equal(times(done), 1);
@@ -81,7 +81,7 @@ static void replicas_again(void **state) {
   needs_mpi();
   for (int i = 1; i <= 2; i++)
     program_must(MPIRUN "-n 4 " FRESH "--set steps=6 --set eval_every=3 --replicas 2 --out again%d", i);
-  assert_int_equal(times("4 ranks, 2 replicas of the experts: each step rank 0 sent"), 1);
+  assert_int_equal(times("4 ranks, 2 replicas of the experts: in each step rank 0 sent"), 1);
   assert_true(program_same_runs("again1", "again2", 6));
   program_must("grep -q '\"ranks\":4,\"replicas\":2' again1/timing.jsonl");
   program_must(MPIRUN "-n 4 \"$CHOIR\" eval again1 --data data --replicas 4 --threads 1");
@@ -170,7 +170,7 @@ static void same_numbers(void **state) {
       if (ranks > 1) snprintf(start, sizeof start, MPIRUN "-n %d ", ranks);
       program_must("%s \"$CHOIR\" %.*s looked %s --threads 1 %s >out.%d 2>err.%d", start, (int)(rest - verbs[i]),
                    verbs[i], tokens, rest, ranks, ranks);
-      program_must("test -s out.%d && ! test -s err.%d", ranks, ranks);
+      program_must("test -s out.%d && ! grep -v ': note: ' err.%d", ranks, ranks);
       if (ranks > 1 && !program_same("out.1", ranks == 2 ? "out.2" : "out.4"))
         fail_msg("%s: %d ranks", verbs[i], ranks);
       if (!*tokens) continue;

@@ -133,7 +133,7 @@ static void both_losses_everywhere(void **state) {
       assert_string_equal(json_string_value(json_object_get(causal_again, "routing")), "threshold");
       assert_int_equal(json_array_size(json_object_get(causal, "layers")), 1);
       program_must("choir eval run --data data --sequences 6");
-      assert_non_null(strstr(program_output, "routing              batch   threshold")); /* in one table */
+      assert_non_null(strstr(program_output, "routing             batch   threshold")); /* in one table */
     }
     json_decref(evals);
     json_decref(again);
