@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import ArgumentError, routing
+from .._errors import ArgumentError
+from .._routers import find, routers
 from ..config import Config
 from . import StudyError
 
@@ -31,7 +32,7 @@ def path_of(key: str) -> str:
         return Config.describe(key).key
     except ArgumentError:
         option = key.rpartition(".")[2]  # perhaps of a plug-in
-        if any(option in routing.takes(name) for name in routing.routers() if routing.is_own(name)):
+        if any(option in router.options for router in map(find, routers()) if router.plugin):
             return ROUTER + option
         raise
 
