@@ -24,8 +24,8 @@ try:
 except ImportError:
     torch = None
 
-# Several processes (test_torch_parallel.py), or transformers (test_export.py).
-ELSEWHERE = "parallelize_module(", "DistributedDataParallel.", "from transformers import"
+# Several processes (test_torch_parallel.py), transformers (test_export.py), or PEFT (test_torch_convert.py).
+ELSEWHERE = "parallelize_module(", "DistributedDataParallel.", "from transformers import", "peft.PeftModel"
 SMALLER = {"vocab_size=8192": "vocab_size=300", "steps=500": "steps=20"}
 
 

@@ -107,12 +107,31 @@ static void name_fields(json_t *object, char *list, size_t size) {
   }
 }
 
-/* JSON lines that are read as plain text would have a model learn their syntax. Two lines that are objects tell. */
+/* One JSON array or object that is the whole file, of which the first LOOK_BYTES are read. */
+static int check_whole(ch_text *t, size_t at) {
+  while (!t->input.ended && t->raw.size < LOOK_BYTES) CH_TRY(fill_block(t));
+  int first = t->raw.data[at];
+  json_t *value = NULL;
+  if (t->input.ended)
+    value = json_loadb(t->raw.data + at, t->raw.size - at, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+  json_decref(value);
+  if (!value) return CHOIR_OK;
+  return ch_error(
+      CHOIR_ERROR_FORMAT,
+      "%s: is one JSON %s, not text: write one object per line (JSON lines) and name the field that holds the "
+      "text (--field, or field), or give a separator (--separator, or separator) if the JSON itself is the text",
+      t->input.path, first == '[' ? "array" : "object");
+}
+
+/* JSON that is read as plain text would have a model learn its syntax. Two lines that are objects are JSON lines. */
 static int check_plain(ch_text *t) {
   char fields[256];
   size_t at = t->begin;
   int objects = 0;
-  if (t->o.field || t->o.separator || at == t->raw.size || t->raw.data[at] != '{') return CHOIR_OK;
+  if (t->o.field || t->o.separator) return CHOIR_OK;
+  while (at < t->raw.size && strchr(" \t\r\n", t->raw.data[at]) && t->raw.data[at]) at++;
+  if (at == t->raw.size || (t->raw.data[at] != '{' && t->raw.data[at] != '[')) return CHOIR_OK;
+  const size_t start = at;
   while (objects < 2) {
     while (!memchr(t->raw.data + at, '\n', t->raw.size - at) && !t->input.ended && t->raw.size < LOOK_BYTES)
       CH_TRY(fill_block(t)); /* moves nothing: next to nothing is used up */
@@ -122,10 +141,10 @@ static int check_plain(ch_text *t) {
     int is = json_is_object(object);
     if (is && !objects) name_fields(object, fields, sizeof fields);
     json_decref(object);
-    if (!is) return CHOIR_OK;
+    if (!is) return check_whole(t, start);
     objects++;
-    if (!newline) return CHOIR_OK;
-    at += length + 1;
+    at += length + (newline != NULL);
+    if (at == t->raw.size && t->input.ended && objects < 2) return check_whole(t, start);
   }
   return ch_error(CHOIR_ERROR_FORMAT,
                   "%s: is JSON lines: name the field that holds the text (--field, or field; its strings are %s), or "

@@ -132,12 +132,13 @@ static void json_errors_name_the_line(void **state) {
   }
 }
 
-/* Without a field two lines of objects are refused; one, or objects that are no lines, are text, and so is anything
- * with a separator. */
+/* Without a field, JSON lines are refused, and so is a file that is one JSON object or array. Anything else is text,
+ * and everything with a separator. */
 static void tells_json_lines_from_text(void **state) {
   static const char lines[] = "{\"id\": 1, \"text\": \"ka\", \"by\": \"lo\"}\n{\"text\": \"mi\"}\n";
-  static const char *const text[] = {
-      "{\"text\": \"ka\"}\n", "{\n\"text\": 1}\n", "{a}\n{b}\n", "{}\nka\n", "[1]\n[2]\n", "{", ""};
+  static const char *const text[] = {"{a}\n{b}\n", "{}\nka\n", "[1]\n[2]\n", "[1] ka\n", "{", ""};
+  static const char *const whole[] = {"{\"text\": \"ka\"}\n", "{\"text\": \"ka\"}", "{\n\"text\": 1}\n\n",
+                                      "[{\"text\": \"ka\"}, {\"text\": \"lo\"}]\n", " [\"ka\",\n\"lo\"]\n"};
   ch_buffer got = {0};
   corpus_save(corpus_path("in"), lines, sizeof lines - 1);
   test_fails(
@@ -148,6 +149,12 @@ static void tells_json_lines_from_text(void **state) {
   for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
     corpus_save(corpus_path("in"), text[i], strlen(text[i]));
     test_ok(read_one("in", NULL, NULL, 0, &got));
+  }
+  for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+    corpus_save(corpus_path("in"), whole[i], strlen(whole[i]));
+    test_fails(read_one("in", NULL, NULL, 0, &got), CHOIR_ERROR_FORMAT,
+               i < 3 ? "is one JSON object" : "is one JSON array");
+    test_ok(read_one("in", "", NULL, 0, &got));
   }
   free(got.data);
 }
