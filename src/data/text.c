@@ -110,7 +110,7 @@ static void name_fields(json_t *object, char *list, size_t size) {
 /* One JSON array or object that is the whole file, of which the first LOOK_BYTES are read. */
 static int check_whole(ch_text *t, size_t at) {
   while (!t->input.ended && t->raw.size < LOOK_BYTES) CH_TRY(fill_block(t));
-  int first = t->raw.data[at];
+  char first = t->raw.data[at];
   json_t *value = NULL;
   if (t->input.ended)
     value = json_loadb(t->raw.data + at, t->raw.size - at, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);

@@ -16,6 +16,7 @@ enum { GROUPS = CH_Q8_VALUES / 4, LINE = 64, NEAR = 512, FAR = 4096 };
 
 /* ---- rows ---- */
 
+#if !defined(__AVX512VNNI__) /* that variant uses the rows of avx512 */
 /* To nearest, halves to even: the sum pushes the fraction out of a float's bits. */
 INLINE int32_t to_integer(float x) { return (int32_t)(x + 0x1.8p23f - 0x1.8p23f); }
 
@@ -41,7 +42,6 @@ INLINE void round_block(const float *x, int8_t *q, ch_q8_block *block) {
   block->offset = -128 * sum;
 }
 
-#if !defined(__AVX512VNNI__) /* where the variant avx512 does it */
 void CH_SIMD(ch_q8_round_rows)(int64_t rows, int64_t depth, const float *x, int64_t ld, ch_q8_rows y) {
   int64_t blocks = ch_q8_blocks(depth);
   for (int64_t r = 0; r < rows; r++)
@@ -185,8 +185,9 @@ INLINE void add_block(const ch_q8 *bytes, const ch_q8 *scales, const row_group *
   }
   for (int o = 0; o < CH_Q8_OUTPUTS; o++) {
     float scale = ch_half_value(((const uint16_t *)scales)[o]);
+    int quarter = o / QUARTER;
     for (int r = 0; r < rows; r++) {
-      float scaled = (float)n[r][o / QUARTER][o % QUARTER] * a->block[r * a->blocks + block].scale;
+      float scaled = (float)n[r][quarter][o % QUARTER] * a->block[r * a->blocks + block].scale;
       sum[r].output[o] += scaled * scale;
     }
   }
