@@ -5,6 +5,8 @@ import pathlib
 import re
 import sys
 
+from ._library import absent
+
 HERE = pathlib.Path(__file__).parent
 
 
@@ -35,7 +37,10 @@ def declarations(name, seen):
         return ""
     seen.add(name)
     source = HERE.parents[1] / "include" / "choir"  # an editable install reads it here, as it reads the modules
-    path = (source if (source / "choir.h").exists() else beside("include") / "choir") / name
+    place = source.parent if (source / "choir.h").exists() else beside("include")
+    if place is None:
+        raise absent()  # the wheel of choir.torch alone has no headers either
+    path = place / "choir" / name
     text = (path if path.exists() else path.with_name(name + ".in")).read_text(encoding="utf-8")
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     before = "".join(declarations(one, seen) for one in re.findall(r'#include "choir/(\S+)"', text))

@@ -93,10 +93,16 @@ def _in_c(router: Router, call: Call, given: dict[str, Any], scores: np.ndarray,
     more = max(0, 8 * e - n, -n % e)  # and a number that the experts divide
     tokens = None if call.tokens is None else np.pad(call.tokens, (0, more))
     options = {**given, "tokens": tokens, "training": call.training, "seed": call.seed, "layer": call.layer}
-    request = Request(np.pad(scores, ((0, more), (0, 0))), router.name, valid=np.pad(valid, (0, more)), **options)
+    # Scores below 0 stand for NaN, in a step that will not count; libchoir refuses them where gates are scores.
+    shift = np.float32(0)
+    if router.plugin:
+        scores = np.maximum(scores, 0)
+    elif router.gates != "sigmoid":
+        shift = -scores.min(initial=0)
+    request = Request(np.pad(scores + shift, ((0, more), (0, 0))), router.name, valid=np.pad(valid, (0, more)), **options)
     made, taken = request.route(), np.zeros((n, e), bool)
     taken[made.token, made.expert] = True
-    cutoffs = np.full(e, np.inf) if made.cutoffs is None else made.cutoffs
+    cutoffs = np.full(e, np.inf) if made.cutoffs is None else made.cutoffs - shift
     gradient = request.backward(None, 1.0)[:n] if router.loss == "own" else None
     return Choice(taken, cutoffs, made.demand, made.dropped, made.aux_loss, gradient)
 
