@@ -85,7 +85,7 @@ static void replicas_again(void **state) {
   assert_true(program_same_runs("again1", "again2", 6));
   program_must("grep -q '\"ranks\":4,\"replicas\":2' again1/timing.jsonl");
   program_must(MPIRUN "-n 4 \"$CHOIR\" eval again1 --data data --replicas 4 --threads 1");
-  assert_int_equal(times("loss "), 1);
+  assert_int_equal(times("held-out loss: "), 1);
   assert_int_not_equal(program_run(MPIRUN "-n 4 " FRESH "--replicas 3 --out three"), 0);
   assert_int_equal(times("3 replicas of the experts on 4 processes"), 1);
   assert_int_not_equal(program_run(FRESH "--replicas 2 --out none"), 0);
