@@ -49,8 +49,8 @@ static void says_what_is_missing(void **state) {
   program_refuses(1, "backend 'cuda': libcublas.so is not there; take backend 'cpu'",
                   "CUDA_HOME=/nowhere LD_LIBRARY_PATH=without " NEW "no --backend cuda");
   program_refuses(1, "there is no device 2; there are 2", STAND_IN NEW "no --backend cuda:2");
-  program_refuses(0, "cuda:1  fake GPU 1, 64.0 GiB; peak 2.6 TFLOP/s in fp32, 0.51 TB/s; products by cuBLAS",
-                  STAND_IN "choir devices");
+  program_refuses(0, "cuda:1     fake GPU 1, 64.0 GiB; peak 2.6 TFLOP/s in fp32, 0.51 TB/s; products by cuBLAS",
+                  "COLUMNS=200 " STAND_IN "choir devices");
 }
 
 /* One that fails while the device is opened, and one that fails later: refused by its name, and nothing stays. */
