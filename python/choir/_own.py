@@ -67,6 +67,19 @@ class Own:
                 raise NumericError(f"router '{self.router.name}': its {what} is not finite")
         return Choice(taken, float(value), np.where(valid[:, None], gradient, np.float32(0)))
 
+    def moved(self, values: Mapping[str, Any], demand: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The state [e] after a step, whose demand [e] int64 this is. ArgumentError: `observe` failed; NumericError: a number of
+        the state is no finite float32."""
+        call = SimpleNamespace(options=[values[name] for name in self.router.options if name not in OPTIONS])
+        state = self._guarded(lambda: self.asked.moved(call, demand.copy(), state.copy()))
+        with np.errstate(over="ignore"):
+            wrong = np.flatnonzero(~np.isfinite(state.astype(np.float32)))
+        if len(wrong):
+            raise NumericError(
+                f"router '{self.router.name}': its state of expert {wrong[0]} is {state[wrong[0]]:g}: must be a finite float"
+            )
+        return state
+
     def _guarded(self, function: Callable[[], Any]) -> Any:
         """What the plug-in raises is an ArgumentError that names router, file and line, of which it is the cause."""
         try:

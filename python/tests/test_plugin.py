@@ -671,9 +671,10 @@ class Torch(unittest.TestCase):
             grads.append(layer.gate.weight.grad)
         torch.testing.assert_close(*grads)
 
-    def test_a_state_is_refused(self):
-        with self.assertRaisesRegex(choir.UnsupportedError, "'own_bias' keeps a state.*train it with choir.train"):
-            choir.torch.route(torch.tensor(scores_of()), "own_bias")
+    def test_a_state(self):
+        """At state 0 the choice is libchoir's; test_torch_plugin has the rest."""
+        made = choir.torch.route(torch.tensor(scores_of()), "own_bias")
+        torch.testing.assert_close(made.gates, torch.from_numpy(choir.route(scores_of(), "own_bias").gates))
 
     def test_gates_of_its_own_are_refused(self):
         callback = native.ffi.callback("int(void *, const choir_plugin_call *, const uint8_t *, float *)", lambda *_: 0)

@@ -11,6 +11,7 @@ import unittest
 import warnings
 
 import choir
+import numpy as np
 import testing
 from test_torch_options import misses
 from torch_cases import TorchTest, torch
@@ -170,6 +171,27 @@ class Converted(TorchTest):
                     self.assertFalse(found["missing_keys"])
                     torch.testing.assert_close(theirs(self.ids).logits, self.model(kind)(self.ids).logits)
                     self.assertEqual(bool(found["unexpected_keys"]), router is not None)
+
+    def test_a_plugin_that_changed(self):
+        """A saved model names the version of its router; another one is said where it is loaded."""
+
+        def define(version):
+            @choir.router("first_two", looks="nowhere", choices=2, version=version)
+            def first_two(scores, valid, capacity, training):
+                return (np.arange(scores.shape[1])[None] < 2) & valid[:, None]
+
+        define("v1")
+        model, folder = self.converted("Olmoe", "first_two"), testing.directory() / "plugin"
+        self.assertEqual(model.config.choir["router_version"], "v1")
+        model.save_pretrained(folder)
+        for version, count in (("v1", 0), ("v2", 1)):
+            define(version)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                loaded = self.torch.from_pretrained(folder)
+            told = [str(w.message) for w in said if "was version v1 when the model was saved, and is version v2" in str(w.message)]
+            self.assertEqual(len(told), count)
+        torch.testing.assert_close(loaded(self.ids).logits, model(self.ids).logits)
 
     def test_resumes_from_files(self):
         """load_state_dict of what is in a file, as Trainer has it, takes every name; its own state_dict too."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional
 import torch
 from torch import Tensor, nn
 
+from .. import plugin
 from .._errors import ArgumentError, FormatError, UnsupportedError
 from .._routers import find
 from . import compat
@@ -312,7 +313,15 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
         module.choir_layers = _moe_layers(module)
     if config is not None:
         config.choir = {"version": VERSION, "router": router, "options": _written(given)}
+        if version := _version_of(router or "topk"):
+            config.choir["router_version"] = version
     return model
+
+
+def _version_of(router: str) -> Optional[str]:
+    """Of a plug-in; None: choir's own, or without a version."""
+    found = find(router)
+    return (found.version or plugin.version_of(router)) if found.plugin else None
 
 
 def _moe_layers(model: nn.Module) -> tuple[tuple[int, ...], int]:
@@ -393,6 +402,12 @@ def from_pretrained(path: Any, **options: Any) -> nn.Module:
     if found["missing_keys"] or found["mismatched_keys"]:
         raise FormatError(f"{path}: no weights for {sorted(map(str, (*found['missing_keys'], *found['mismatched_keys'])))[:5]}")
     convert(model, entry["router"], **entry["options"])
+    saved, now = entry.get("router_version"), model.config.choir.get("router_version")
+    if saved != now:
+        warnings.warn(
+            f"{path}: router '{entry['router']}' was version {saved} when the model was saved, and is version {now} here: what it "
+            "does may have changed"
+        )
     _load_kept(model, pathlib.Path(path))
     return model
 

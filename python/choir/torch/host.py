@@ -23,6 +23,7 @@ class Call(NamedTuple):
     seed: int
     layer: int
     tokens: Optional[np.ndarray]
+    state: Optional[np.ndarray] = None  # [e] of a plug-in with `observe`
 
 
 class Choice(NamedTuple):
@@ -69,6 +70,12 @@ def choose(call: Call, scores: np.ndarray, valid: np.ndarray) -> Choice:
     return _assigned(router, call, values, scores, valid)
 
 
+def moved(router: str, demand: np.ndarray, state: np.ndarray) -> np.ndarray:
+    """What `observe` of a plug-in makes of its state [e] float64 after a step, of which experts took demand [e] int64."""
+    found, values, _ = _read(router)
+    return plugin.definition_of(found.name, found.number, found.version).moved(values, demand, state)
+
+
 def _drawn(call: Call, values: dict[str, Any], e: int, valid: np.ndarray) -> Choice:
     token, seed = (np.arange(len(valid)), call.seed) if call.training else (call.tokens, 0)
     taken = draws.experts(seed, call.layer, token, values["experts_per_token"], e) & valid[:, None]
@@ -79,7 +86,7 @@ def _own(router: Router, call: Call, values: dict[str, Any], scores: np.ndarray,
     """A plug-in in Python."""
     own, e = plugin.definition_of(router.name, router.number, router.version), scores.shape[1]
     asked = own.call(values, valid, e, call.training, layer=call.layer, seed=call.seed)
-    made = own.route(asked, scores, valid, np.zeros(e))
+    made = own.route(asked, scores, valid, np.zeros(e) if call.state is None else call.state)
     cutoffs = np.where(made.taken, scores, np.inf).min(0, initial=np.inf)
     return Choice(made.taken, cutoffs, made.taken.sum(0), 0, made.loss, made.gradient)
 

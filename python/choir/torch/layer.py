@@ -244,7 +244,9 @@ class MoE(Keeper):
         """The options with another pool."""
         if self.group is not None and pool != "batch":
             raise UnsupportedError(f"pool is {pool!r}, and the layer has a group: pools across processes are 'batch'")
-        return request.checked_options(self.router_name, len(self.thresholds), **{**self._given, "pool": pool})
+        kept = self.options.router
+        router = self.router_name if kept.number < 0 else kept  # a plug-in may have another definition by now
+        return request.checked_options(router, len(self.thresholds), **{**self._given, "pool": pool})
 
     def _scores(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows in the precision of scores, which is float32 at least, their logits and scores."""

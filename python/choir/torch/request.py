@@ -40,6 +40,7 @@ class Options(types.SimpleNamespace):
         self.adds_loss = router.loss == "own"
         self.averages = router.state in ("cutoffs", "prices")  # its thresholds are running means
         self.by_thresholds = router.state == "cutoffs"  # it is causal by them
+        self.keeps_own = router.state == "own"  # `observe` of a plug-in makes its thresholds
         self.choices = _options.choices_of(router, vars(self))
 
 
@@ -205,10 +206,10 @@ def _check_known(router: Router, values: dict[str, Any]) -> None:
     for name, field in router.options.items():
         if name in OPTIONS and name not in KNOWN and values[name] != field.default:
             raise UnsupportedError(f"{name} is {values[name]!r}: choir.torch has router '{router.name}' without it")
-    if router.state == "own":
+    if router.state == "own" and router.number < 0:
         raise UnsupportedError(
-            f"router '{router.name}' keeps a state (observe), which only choir's own training moves: train it with choir.train, or "
-            "leave `observe` out; choir.route routes with state 0"
+            f"router '{router.name}', a plug-in in C, keeps a state (observe), which choir.torch cannot update: write it in Python, "
+            "train it with choir.train, or leave `observe` NULL; choir.route routes with state 0"
         )
     if router.gates == "own":
         raise UnsupportedError(

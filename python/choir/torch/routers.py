@@ -95,9 +95,10 @@ def _capped_expert_choice(q: Request) -> dict:
 
 def _on_host(q: Request, scores: Tensor) -> dict:
     training = q.training and not q.causal
-    seed = torch.randint(1 << 62, (), device=scores.device) if training and q.options.own else None
+    seed = torch.randint(1 << 62, (), device=scores.device) if training and q.options.draws else None
     tokens = q.tokens if q.options.reads_ids else None
-    asked = (scores[None], q.valid_or_all()[None], tokens, seed, training, q.layer, q.options.given)
+    state = q.thresholds if q.options.keeps_own else None
+    asked = (scores[None], q.valid_or_all()[None], tokens, seed, training, q.layer, q.options.given, state)
     taken, cutoffs, demand, dropped, loss, slope = on_host_op(*asked)
     made = {"taken": taken[0], "cutoffs": cutoffs[0].to(scores.dtype), "demand": demand, "dropped": dropped}
     return {**made, "loss": (loss, slope[0])} if q.options.adds_loss else made
@@ -362,7 +363,7 @@ def route(
     """choir.route on the device of scores [n,e]: the same selection, ties included, and gates that have gradients.
 
     Arguments are choir.route's, with tensors for arrays. thresholds [e]: experts take by them, and no token looks at
-    another. What a router draws in training comes from PyTorch's generator. Only three wait for the device:
+    another; of a plug-in with `observe` they are its state. What a router draws in training comes from PyTorch's generator. Only three wait for the device:
     capped_expert_choice, `base` in training and global_topk under a cap, which libchoir solves on the CPU, in float32.
 
     Raises ArgumentError, but not for NaN, which one would have to wait for: it counts as the worst score."""
@@ -372,7 +373,7 @@ def route(
     if scores.shape[0] < 1:
         raise ArgumentError("scores has 0 tokens; there must be at least 1")
     made = checked_options(router, scores.shape[1], **options)
-    priced = router in ("quantile_balanced", "bias_balanced")
+    priced = router in ("quantile_balanced", "bias_balanced") or made.keeps_own
     if thresholds is not None and not priced and not made.by_thresholds:
         raise ArgumentError(f"router '{router}' keeps no thresholds to route by")
     if thresholds is not None and (thresholds.shape != scores.shape[1:] or thresholds.device != scores.device):
@@ -393,7 +394,7 @@ def route(
         valid=valid,
         sequence_length=sequence_length,
         training=training,
-        causal=thresholds is not None,
+        causal=thresholds is not None and not made.keeps_own,
         thresholds=thresholds,
     )
     given = (routing.gates, routing.aux_loss, routing.z_loss)

@@ -47,14 +47,17 @@ def on_host(
     training: bool,
     layer: int,
     router: str,
+    state: Optional[Tensor] = None,
 ) -> List[Tensor]:
     """The routing of each pool alone, in float32: scores [pools,n,e], held [pools,n], ids [n], the seed [] of draws,
-    and the router's options as JSON, to taken [pools,n,e] bool, cutoffs [pools,e], demand [e] and dropped [] of all
+    the router's options as JSON, and the state [e] of a plug-in that has one, to taken [pools,n,e] bool, cutoffs [pools,e], demand [e] and dropped [] of all
     pools, and of routers with a loss of their own this [] and its gradient [pools,n,e], else [0]."""
     given, held = (a.detach().cpu().numpy() for a in (scores.float(), held))
     lowest = np.finfo(np.float32).min
     given = np.nan_to_num(given, nan=lowest, neginf=lowest)
-    call = host.Call(router, training, 0 if seed is None else int(seed), layer, None if tokens is None else tokens.cpu().numpy())
+    ids, kept = (None if a is None else a.cpu().numpy() for a in (tokens, state))
+    kept = None if kept is None else kept.astype(np.float64)
+    call = host.Call(router, training, 0 if seed is None else int(seed), layer, ids, kept)
     made = [host.choose(call, pool, valid) for pool, valid in zip(given, held)]
     slope = np.stack([one.gradient for one in made]) if made[0].gradient is not None else np.zeros(0, np.float32)
     found = (
@@ -72,7 +75,7 @@ def _balance_fake(scores, valid, prices, per_token):
     return scores.new_empty(scores.shape[1])
 
 
-def _on_host_fake(scores, held, tokens, seed, training, layer, router):
+def _on_host_fake(scores, held, tokens, seed, training, layer, router, state=None):
     pools, _, e = scores.shape
     counts = (scores.new_empty(size, dtype=torch.int64) for size in ((e,), ()))
     cutoffs = scores.new_empty(pools, e, dtype=torch.float32)

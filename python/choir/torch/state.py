@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from . import compat, kmeans
+from . import compat, host, kmeans
 from .experts import Means
 from .ranks import group_of, replicas
 from .request import Options, Routing
@@ -24,15 +24,16 @@ LOOKS = 3  # for a GradScaler that may have no scale yet
 def sums_of(router: str, options: Options, d: int, e: int, device) -> Optional[Tensor]:
     """Zeros for what a step adds up: all logits, which is not finite if one of them is not; forwards; and what `add_seen`
     says. None: the router keeps nothing. It is no buffer, for DDP would overwrite it by the first process's."""
-    size = {"bias_balanced": e, "kmeans": e + d * e}.get(router, 2 * e if options.averages else None)
+    others = 2 * e if options.averages else e if options.keeps_own else None
+    size = {"bias_balanced": e, "kmeans": e + d * e}.get(router, others)
     return None if size is None else torch.zeros(2 + size, dtype=torch.float64, device=device)
 
 
-def add_seen(sums: Tensor, router: str, rows: Tensor, logits: Tensor, routing: Routing) -> None:
+def add_seen(sums: Tensor, layer: Keeper, rows: Tensor, logits: Tensor, routing: Routing) -> None:
     """Adds a forward to the sums of its step. Float64 holds the sum of any float32 numbers, and NaN and inf stay in it."""
-    e = logits.shape[1]
+    e, router = logits.shape[1], layer.router_name
     sums[:1].add_(logits.sum(dtype=torch.float64))
-    if router in ("kmeans", "bias_balanced"):
+    if router in ("kmeans", "bias_balanced") or layer.options.keeps_own:
         sums[1:2].add_(1)
         sums[2 : 2 + e].add_(routing.demand)
         if router == "kmeans":
@@ -208,7 +209,7 @@ class Keeper(Means):
         if not compat.compiling() and self._since_update and self._looks_left and not self._scales:
             self._seek_scaler()
         self._end_skipped_step()
-        add_seen(self.sums, self.router_name, rows, logits, routing)
+        add_seen(self.sums, self, rows, logits, routing)
         if self.seeds is not None:
             both = torch.cat([self.seeds, kmeans.seeds_of(rows, logits, valid)])
             found = kmeans.farthest(both, len(self.seeds))
@@ -236,7 +237,12 @@ def _moved(layer: Keeper, sums: Tensor, seeds: Optional[Tensor]) -> None:
     """Moves a layer's state by the sums of its step. A step of which one forward was not finite moves nothing: its weights
     will not move either."""
     sound, o, sums = torch.isfinite(sums[0]) & (sums[1] > 0), layer.options, sums[2:]
+    if o.keeps_own and bool(sound):  # by a function on the host
+        demand, state = sums.round().long().cpu().numpy(), layer.thresholds.double().cpu().numpy()
+        layer.thresholds.copy_(torch.from_numpy(host.moved(o.given, demand, state)))
     layer.observed += sound
+    if o.keeps_own:
+        return
     e = layer.thresholds.shape[0]
     if layer.router_name == "bias_balanced":
         step = o.bias_rate * torch.sign(sums * e - sums.sum())
@@ -270,7 +276,7 @@ def update_routers(model: nn.Module, group: Any = None) -> None:
         optimizer.register_step_pre_hook(lambda *_: choir.torch.update_routers(model))
 
     Cut-offs are averaged over forwards and processes, demand and tokens are summed; what one all-reduce brings moves the
-    state of all processes alike. A step that saw NaN or inf in any router's logits on any process moves nothing there.
+    state of all processes alike. `observe` of a plug-in gets the summed demand on the host. A step that saw NaN or inf in any router's logits on any process moves nothing there.
 
     Args:
         model: any module that has choir.torch layers, wrapped (DDP, FSDP2, torch.compile) or not.
