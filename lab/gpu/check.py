@@ -52,7 +52,7 @@ def libraries():
     return found
 
 
-ENV = {**os.environ, "CHOIR_PROGRAM": choir, "CHOIR_CUDA_GRAPHS": "1", "GOMP_SPINCOUNT": "1000", "TORCHINDUCTOR_CACHE_DIR": work + "/inductor",
+ENV = {**os.environ, "CHOIR_PROGRAM": choir, "COLUMNS": "1000", "CHOIR_CUDA_GRAPHS": "1", "GOMP_SPINCOUNT": "1000", "TORCHINDUCTOR_CACHE_DIR": work + "/inductor",
        "TRITON_CACHE_DIR": work + "/triton", "CHOIR_LIBRARY": o.site + "/lib/libchoir.so.1",
        "PYTHONPATH": os.pathsep.join(filter(None, [o.source + "/python", o.site + "/python", os.environ.get("PYTHONPATH")])),
        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), o.site + "/lib"]))}

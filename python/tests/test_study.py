@@ -370,7 +370,7 @@ class Whole(unittest.TestCase):
 
     def by_topk_is_forced_routing(self, run):
         """Of each token's two best experts, layer after layer, whatever its gates are."""
-        tokens, at = np.arange(64, dtype=np.int32).reshape(2, 32), testing.run().parent / "by-topk"
+        tokens, at = np.arange(64, dtype=np.int32).reshape(2, 32), testing.run().parent / "forced-topk"
         at.mkdir()
         np.save(at / "tokens.npy", tokens)
         for field, value in (("pool", "batch"), ("normalize_gates", True), ("score", "sigmoid"), ("gate_on", "input")):
