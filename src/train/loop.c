@@ -267,6 +267,7 @@ static int advance_run(loop_state *d, double *loss) {
   if (ch_trainer_is_due(&run->trainer, run->eval_every)) CH_TRY(examine(d));
   int best = run->best_step == run->trainer.step;
   if (best) CH_TRY(checkpoint(d, *loss));
+  if (best && d->unsaved) CH_TRY(checkpoint(d, *loss)); /* once more: no later step has these weights */
   wish wished;
   CH_TRY(ask_all(d, &wished));
   if (wished == TRY_AGAIN && d->unnamed) CH_TRY(name_best(d)); /* it may find room where a checkpoint finds none */
