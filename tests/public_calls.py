@@ -7,7 +7,6 @@ With N instead: every function N times as it is meant to be called, and what is 
 
 import ctypes
 import gc
-import importlib.util
 import os
 import pathlib
 import re
@@ -21,10 +20,10 @@ import time
 import cffi
 
 ROOT = pathlib.Path(__file__).parents[1]
-spec = importlib.util.spec_from_file_location("headers", ROOT / "python" / "choir" / "_headers.py")
-headers = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(headers)
-TEXT = headers.declarations("choir.h", set())
+sys.path.insert(0, str(ROOT / "python"))
+from choir import _headers
+
+TEXT = _headers.declarations("choir.h", set())
 ffi = cffi.FFI()
 ffi.cdef(TEXT)
 
