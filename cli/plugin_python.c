@@ -97,7 +97,7 @@ static int add_router(int socket, int number, const json_t *json) {
                            .summary = json_string_value(json_object_get(json, "summary")),
                            .file = json_string_value(json_object_get(json, "file")),
                            .version = json_string_value(json_object_get(json, "version")),
-                           .looks = (choir_looks)json_number(json, "looks"),
+                           .looks = (choir_depends_on)json_number(json, "looks"),
                            .choices = (int)json_number(json, "choices"),
                            .choices_default = (int)json_number(json, "choices_default"),
                            .draws = (int)json_number(json, "draws"),

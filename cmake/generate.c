@@ -149,7 +149,7 @@ static void write_changed(FILE *out, const char *router) {
 }
 
 static void write_router_rows(FILE *out) {
-  static const char *const reads[] = {"nothing", "ids", "logits", "scores", "shares"},
+  static const char *const reads[] = {"scores", "ids", "nothing", "logits", "shares"},
                            *const gates[] = {"even", "score", "share", "sigmoid", "own"},
                            *const losses[] = {"none", "balance", "own"}, *const states[] = {"none",      "cutoffs",
                                                                                             "prices",    "biases",

@@ -14,19 +14,28 @@ CHOIR_C_BEGIN
 
 enum { CHOIR_PLUGIN_OPTIONS = 8, CHOIR_PLUGIN_MESSAGE_BYTES = 256 };
 
-/* Which other tokens a token's experts may depend on. Each means the ones before it, too. It is measured
- * before a run, on made-up scores of 64 and of 1,024 tokens, and what looks further there is refused. */
-typedef enum choir_looks {
-  CHOIR_LOOKS_NOWHERE,     /* on none */
-  CHOIR_LOOKS_IN_TRAINING, /* on all in training, on none else */
-  CHOIR_LOOKS_BACK,        /* on those before it in the batch */
-  CHOIR_LOOKS_AROUND       /* on all */
-} choir_looks;
+/* The other tokens that a token's experts depend on; each value includes those before it. For plug-ins it is measured
+ * before a run, on made-up scores of 64 and of 1,024 tokens, and a router that depends on more is refused. */
+typedef enum choir_depends_on {
+  CHOIR_DEPENDS_ON_NONE,
+  CHOIR_DEPENDS_ON_ALL_IN_TRAINING, /* in evaluation on none */
+  CHOIR_DEPENDS_ON_PAST,            /* on earlier tokens of the batch */
+  CHOIR_DEPENDS_ON_ALL,
+  /* names of 0.4 and 0.5 */
+  CHOIR_LOOKS_NOWHERE = CHOIR_DEPENDS_ON_NONE,
+  CHOIR_LOOKS_IN_TRAINING = CHOIR_DEPENDS_ON_ALL_IN_TRAINING,
+  CHOIR_LOOKS_BACK = CHOIR_DEPENDS_ON_PAST,
+  CHOIR_LOOKS_AROUND = CHOIR_DEPENDS_ON_ALL
+} choir_depends_on;
+typedef choir_depends_on choir_looks;
 
-/* What a router reads of a token. */
+/* What a router reads of a token. Plug-ins read scores or ids. */
 typedef enum choir_reads {
-  CHOIR_READS_SCORES,
-  CHOIR_READS_IDS /* its id; no weight of the layer makes scores then, they are 0, and gates are 1 / choices */
+  CHOIR_READS_SCORES,  /* softmax of the router's logits, or sigmoids (router.score) */
+  CHOIR_READS_IDS,     /* its id; the layer has no router weight */
+  CHOIR_READS_NOTHING, /* the same, without the id */
+  CHOIR_READS_LOGITS,
+  CHOIR_READS_SHARES /* scores, which it divides by sums of scores, so they must not be negative */
 } choir_reads;
 
 /* A number that a run may set, as `--set router.share=0.7`. */

@@ -3,6 +3,7 @@
 #define CHOIR_ROUTER_H
 
 #include "choir/config.h"
+#include "choir/plugin.h"
 #include "choir/routing.h"
 
 CHOIR_C_BEGIN
@@ -38,15 +39,6 @@ CHOIR_API int choir_router_get_properties(const char *router, const char *routin
 /* A one-line description of a router; NULL: unknown name. */
 CHOIR_API const char *choir_router_summary(const char *name);
 
-/* What a router reads of a token. */
-typedef enum {
-  CHOIR_ROUTER_READS_NOTHING,
-  CHOIR_ROUTER_READS_IDS, /* the token's id */
-  CHOIR_ROUTER_READS_LOGITS,
-  CHOIR_ROUTER_READS_SCORES,
-  CHOIR_ROUTER_READS_SHARES /* scores, which must not be negative */
-} choir_router_reads;
-
 /* What the gate of a token at an expert is. */
 typedef enum {
   CHOIR_GATES_EVEN,    /* 1 / experts per token: constant */
@@ -71,7 +63,7 @@ typedef enum {
 
 /* Properties of a router that its options do not change. */
 typedef struct choir_router_info {
-  choir_router_reads reads;
+  choir_reads reads;
   choir_router_gates gates;
   choir_router_loss loss;
   choir_router_state state;

@@ -142,7 +142,7 @@ int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *t
   if (taken) {
     CH_TRY(ch_model_alone(model, "choir_model_force_routing"));
     if (!layers) return ch_error(CHOIR_ERROR_UNSUPPORTED, "forced routing: the model has no MoE layer");
-    if (model->net.router->reads != CH_READS_SCORES)
+    if (model->net.router->reads != CHOIR_READS_SCORES)
       return ch_error(
           CHOIR_ERROR_UNSUPPORTED,
           "forced routing: the gates of router '%s' are not scores of a token and an expert, so they do not "

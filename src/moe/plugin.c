@@ -128,8 +128,9 @@ static int check_definition(const choir_plugin_router *r) {
                     "router '%s': version is '%.40s': must be 1 to 31 letters, digits and any of ._-", r->name,
                     r->version);
   if (!r->choose) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': choose is NULL", r->name);
-  if (r->looks < CHOIR_LOOKS_NOWHERE || r->looks > CHOIR_LOOKS_AROUND)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': looks is %d: must be a choir_looks", r->name, (int)r->looks);
+  if (r->looks < CHOIR_DEPENDS_ON_NONE || r->looks > CHOIR_DEPENDS_ON_ALL)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': looks is %d: must be a choir_depends_on", r->name,
+                    (int)r->looks);
   if (r->choices < 0 || r->choices > 65536)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': choices is %d: must be from 0 to 65536", r->name, r->choices);
   if (!(r->capacity_factor >= 0 && r->capacity_factor <= 65536) || (!r->choices && !(r->capacity_factor > 0)))
@@ -142,19 +143,19 @@ static int check_definition(const choir_plugin_router *r) {
                     "router '%s': aux_loss_weight is %g with choices %d: tokens that make choices have that loss, and "
                     "routers with one of their own (loss)",
                     r->name, r->aux_loss_weight, r->choices);
-  if (r->observe && (!r->choices || r->looks == CHOIR_LOOKS_BACK || r->looks == CHOIR_LOOKS_AROUND))
+  if (r->observe && (!r->choices || r->looks == CHOIR_DEPENDS_ON_PAST || r->looks == CHOIR_DEPENDS_ON_ALL))
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
         "router '%s': keeps a state (observe) with choices %d and looks %s: tokens must make choices, and look "
         "at no other outside of training; thresholds would have the place of the state",
         r->name, r->choices, ch_plugin_looks[r->looks]);
-  if (r->reads && (r->reads != CHOIR_READS_IDS || !r->choices || r->looks > CHOIR_LOOKS_IN_TRAINING || r->gates ||
-                   r->normalize_gates || r->loss || r->aux_loss_weight > 0))
+  if (r->reads && (r->reads != CHOIR_READS_IDS || !r->choices || r->looks > CHOIR_DEPENDS_ON_ALL_IN_TRAINING ||
+                   r->gates || r->normalize_gates || r->loss || r->aux_loss_weight > 0))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': reads is %d: must be a choir_reads, and who reads ids has choices, looks at no other "
                     "token outside of training, and has no gates, normalize_gates, loss or aux_loss_weight",
                     r->name, (int)r->reads);
-  if (r->gates && (r->normalize_gates || r->looks > CHOIR_LOOKS_IN_TRAINING))
+  if (r->gates && (r->normalize_gates || r->looks > CHOIR_DEPENDS_ON_ALL_IN_TRAINING))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': has gates of its own, looks %s and normalize_gates %d: they count as they are (leave "
                     "normalize_gates 0), and a router that looks at other tokens outside of training is served by "
@@ -195,15 +196,11 @@ static void free_texts(ch_plugin *p) {
   for (size_t i = 0; i < sizeof p->text / sizeof *p->text; i++) free(p->text[i]);
 }
 
-static ch_router_looks looks_of(choir_looks looks) {
-  static const ch_router_looks as[] = {CH_LOOKS_NOWHERE, CH_LOOKS_IN_TRAINING, CH_LOOKS_BACK, CH_LOOKS_AROUND};
-  return as[looks];
-}
-
 /* Routers without a look at other tokens are causal by their own rule; the others keep thresholds. */
 static void make_router(ch_plugin *p) {
   const choir_plugin_router *g = &p->given;
-  int ranked = g->looks == CHOIR_LOOKS_BACK || g->looks == CHOIR_LOOKS_AROUND, scored = g->reads == CHOIR_READS_SCORES;
+  int ranked = g->looks == CHOIR_DEPENDS_ON_PAST || g->looks == CHOIR_DEPENDS_ON_ALL,
+      scored = g->reads == CHOIR_READS_SCORES;
   const unsigned of_scores = (g->gates ? 0 : CH_ROUTER_TAKES(normalize_gates)) | CH_ROUTER_TAKES(score) |
                              CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on) |
                              (g->loss      ? CH_ROUTER_TAKES(aux_loss_weight)
@@ -212,8 +209,8 @@ static void make_router(ch_plugin *p) {
   p->router = (ch_router){
       .name = g->name,
       .summary = g->summary,
-      .reads = scored ? CH_READS_SCORES : CH_READS_IDS,
-      .looks = looks_of(g->looks),
+      .reads = g->reads,
+      .depends_on = g->looks,
       .gates = !scored    ? CHOIR_GATES_EVEN
                : g->gates ? CHOIR_GATES_OWN
                           : CHOIR_GATES_SCORE,

@@ -20,7 +20,7 @@ typedef struct ch_plugin {
 /* The number of a plug-in's own option; -1: it has none of that name. */
 int ch_plugin_option(const ch_router *router, const char *name);
 
-/* The words of choir_looks. */
+/* The words of choir_depends_on. */
 extern const char *const ch_plugin_looks[];
 
 /* The file that this thread is loading, and the checksum of what is loaded of it; NULL: none. */

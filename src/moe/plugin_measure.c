@@ -72,11 +72,11 @@ static int row_differs(const measurement *m, int t, const uint8_t *a, const uint
 /* Whether token t may depend on token u, by what is declared. */
 static int may_look(const measurement *m, int t, int u) {
   switch (m->p->given.looks) {
-    case CHOIR_LOOKS_NOWHERE:
+    case CHOIR_DEPENDS_ON_NONE:
       return 0;
-    case CHOIR_LOOKS_IN_TRAINING:
+    case CHOIR_DEPENDS_ON_ALL_IN_TRAINING:
       return m->training;
-    case CHOIR_LOOKS_BACK:
+    case CHOIR_DEPENDS_ON_PAST:
       return u < t;
     default:
       return 1;
@@ -128,7 +128,7 @@ static int measure_once(measurement *m, int trial) {
                     "router '%s' chooses otherwise when it is asked again with the same scores: what it does must be a "
                     "function of its arguments, random numbers too",
                     m->p->given.name);
-  if (m->p->given.looks == CHOIR_LOOKS_AROUND) return CHOIR_OK;
+  if (m->p->given.looks == CHOIR_DEPENDS_ON_ALL) return CHOIR_OK;
   for (int u = 0; u < m->n; u += change) CH_TRY(change_one(m, u));
   for (int t = 0; t < m->n; t += 1 + m->n / 4) CH_TRY(leave_alone(m, t));
   return CHOIR_OK;

@@ -15,7 +15,8 @@ const char *const ch_plugin_looks[] = {"nowhere", "in_training", "back", "around
 /* Tokens that one expert may take, of `valid` ones. Who looks at nobody cannot tell whether there is room. */
 static int capacity_of(const ch_plugin *p, const ch_router_spec *o, int valid, int e, int training) {
   double factor = ch_router_factor(o, training);
-  int alone = p->given.looks == CHOIR_LOOKS_NOWHERE || (p->given.looks == CHOIR_LOOKS_IN_TRAINING && !training);
+  int alone =
+      p->given.looks == CHOIR_DEPENDS_ON_NONE || (p->given.looks == CHOIR_DEPENDS_ON_ALL_IN_TRAINING && !training);
   if (alone || factor == 0) return valid;
   return p->given.choices ? ch_router_capacity(factor, ch_router_choices(o), valid, e) : ch_router_k(factor, valid, e);
 }

@@ -86,7 +86,9 @@ double ch_router_even_choices(const ch_router_spec *o, int e) {
 
 int ch_router_draws_per_sequence(const ch_router_spec *o) { return o->consistency_weight > 0 ? 2 : 1; }
 
-int ch_router_can_be_causal(const ch_router *router) { return router->causal || router->looks == CH_LOOKS_NOWHERE; }
+int ch_router_can_be_causal(const ch_router *router) {
+  return router->causal || router->depends_on == CHOIR_DEPENDS_ON_NONE;
+}
 
 int ch_router_most_experts(const ch_router_spec *o, int e) {
   int choices = ch_router_choices(o), most = choices ? choices : o->cap ? o->cap : e;
@@ -129,7 +131,7 @@ int ch_router_check_sizes(const ch_router_spec *o, int n, int e) {
 }
 
 int ch_router_check_ids(const ch_router *router, int n, const int32_t *token) {
-  if (router->reads != CH_READS_IDS) return CHOIR_OK;
+  if (router->reads != CHOIR_READS_IDS) return CHOIR_OK;
   if (!token)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' goes by token ids, and none were given (tokens)", router->name);
   for (int t = 0; t < n; t++)
@@ -190,28 +192,28 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
                   ch_did_you_mean(nearest, sizeof nearest, routing, names), ch_word_list(list, sizeof list, names));
 }
 
-static ch_router_looks looks_with(const ch_router_spec *o, int training) {
-  return o->kind->looks_with ? o->kind->looks_with(o, training) : o->kind->looks;
+static choir_depends_on depends_on_with(const ch_router_spec *o, int training) {
+  return o->kind->depends_on_with ? o->kind->depends_on_with(o, training) : o->kind->depends_on;
 }
 
 static choir_routing_properties looks_of(const ch_router_spec *o, const char *routing) {
   const choir_routing_properties everything = {.looks_ahead = 1, .depends_on_batch = 1};
   const ch_router *router = o->kind;
-  ch_router_looks looks = looks_with(o, 0);
-  int alone = looks == CH_LOOKS_NOWHERE || looks == CH_LOOKS_IN_TRAINING;
+  choir_depends_on depends_on = depends_on_with(o, 0);
+  int alone = depends_on == CHOIR_DEPENDS_ON_NONE || depends_on == CHOIR_DEPENDS_ON_ALL_IN_TRAINING;
   if (alone || !strcmp(routing, THRESHOLD)) return (choir_routing_properties){0};
   if (ch_router_takes(router, CH_ROUTER_TAKES(pool)))
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
       if (!strcmp(pools[i].name, routing)) return pools[i].properties;
   /* earlier tokens of the batch: those of the sequence itself, and of the sequences before it */
-  if (looks == CH_LOOKS_BACK) return (choir_routing_properties){.depends_on_batch = 1};
+  if (depends_on == CHOIR_DEPENDS_ON_PAST) return (choir_routing_properties){.depends_on_batch = 1};
   return everything;
 }
 
 choir_routing_properties ch_router_properties(const ch_router_spec *o, const char *routing) {
   const ch_router *router = o->kind;
   choir_routing_properties p = looks_of(o, routing);
-  p.reads_ids = router->reads == CH_READS_IDS;
+  p.reads_ids = router->reads == CHOIR_READS_IDS;
   p.draws = router->draws;
   return p;
 }
@@ -244,7 +246,7 @@ int choir_router_describe(const char *name, choir_router_info *info) {
   const ch_router *router = ch_router_find(name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   const ch_router_spec defaults = ch_router_default(router);
-  *info = (choir_router_info){.reads = (choir_router_reads)router->reads,
+  *info = (choir_router_info){.reads = router->reads,
                               .gates = router->gates,
                               .loss = loss_of(router),
                               .state = state_of(router),
@@ -257,7 +259,7 @@ int choir_router_describe(const char *name, choir_router_info *info) {
 int choir_router_looks_across_tokens(const choir_config *config, int training) {
   if (!config) return -1;
   const ch_router_spec *o = &config->model.router;
-  if (training) return looks_with(o, 1) != CH_LOOKS_NOWHERE;
+  if (training) return depends_on_with(o, 1) != CHOIR_DEPENDS_ON_NONE;
   choir_routing_properties p = ch_router_properties(o, ch_router_pools[o->pool]);
   return p.looks_ahead || p.depends_on_batch;
 }

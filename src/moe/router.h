@@ -27,23 +27,6 @@ typedef struct ch_route_tally {
   int64_t CH_DEV *counts; /* [CH_TALLY_COUNTS(e)] */
 } ch_route_tally;
 
-/* A router reads this of a token. */
-typedef enum {
-  CH_READS_NOTHING = CHOIR_ROUTER_READS_NOTHING,
-  CH_READS_IDS = CHOIR_ROUTER_READS_IDS,       /* its id */
-  CH_READS_LOGITS = CHOIR_ROUTER_READS_LOGITS, /* X Wg; backward writes their gradient to dscores; no softmax */
-  CH_READS_SCORES = CHOIR_ROUTER_READS_SCORES, /* S = softmax(X Wg), or their sigmoids (options->score) */
-  CH_READS_SHARES = CHOIR_ROUTER_READS_SHARES  /* S, and divides by sums of it: S from outside must not be negative */
-} ch_router_reads;
-
-/* Which other tokens a token's experts depend on. */
-typedef enum {
-  CH_LOOKS_NOWHERE,
-  CH_LOOKS_IN_TRAINING, /* on all in training, on none in evaluation */
-  CH_LOOKS_BACK,        /* on those before it in the batch */
-  CH_LOOKS_AROUND       /* on all */
-} ch_router_looks;
-
 /* The options of routers (config/router.def), by number. */
 enum {
 #define FIELD(kind, name, ...) CH_ROUTER_NUMBER_##name,
@@ -138,8 +121,8 @@ typedef struct ch_route_args {
 
 typedef struct ch_router {
   const char *name, *summary; /* what it does, in one line */
-  ch_router_reads reads;
-  ch_router_looks looks;
+  choir_reads reads;
+  choir_depends_on depends_on;
   choir_router_gates gates; /* as `route` makes them */
   unsigned options;         /* CH_ROUTER_TAKES(...) */
   int choices;              /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
@@ -152,8 +135,8 @@ typedef struct ch_router {
   int plugin;       /* it is the first member of a ch_plugin (moe/plugin.h) */
   int own_loss;     /* in the place of the load-balancing one: `route` leaves its gradient */
   ch_router_spec defaults; /* what differs from router.def, where 0 stands for a default that is kept */
-  /* Where it looks by these options, in training or else; NULL: `looks`, whatever they say. */
-  ch_router_looks (*looks_with)(const ch_router_spec *o, int training);
+  /* What it depends on with these options, in training or in evaluation; NULL: `depends_on`, whatever they are. */
+  choir_depends_on (*depends_on_with)(const ch_router_spec *o, int training);
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
    */
   int (*check)(const ch_router_spec *o, int n, int e, int sequence_length);
@@ -189,10 +172,14 @@ static inline int ch_router_takes(const ch_router *router, unsigned options) {
   return (router->options & options) != 0;
 }
 
-/* Whether the router has a weight Wg, computes scores from its logits, learns it by `observe` (centroids), and whether
+/* Whether the router computes scores from its logits, has a weight Wg, learns it by `observe` (centroids), and whether
  * it keeps thresholds. */
-static inline int ch_router_learned(const ch_router *router) { return router->reads >= CH_READS_LOGITS; }
-static inline int ch_router_scored(const ch_router *router) { return router->reads >= CH_READS_SCORES; }
+static inline int ch_router_scored(const ch_router *router) {
+  return router->reads == CHOIR_READS_SCORES || router->reads == CHOIR_READS_SHARES;
+}
+static inline int ch_router_learned(const ch_router *router) {
+  return ch_router_scored(router) || router->reads == CHOIR_READS_LOGITS;
+}
 static inline int ch_router_has_centroids(const ch_router *router) {
   return ch_router_learned(router) && router->observe && !router->backward;
 }

@@ -31,7 +31,7 @@ static void release(outcome *o) {
   free(o);
 }
 
-static int takes(const ch_router *router) { return router->reads == CH_READS_SCORES; }
+static int takes(const ch_router *router) { return router->reads == CHOIR_READS_SCORES; }
 
 /* Other tokens, as many for each expert, need no other plan; and get what a plan of their own gives. */
 static void others_of_the_same_plan(choir_model *model, const int32_t *token, outcome *own) {

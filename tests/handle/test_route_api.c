@@ -28,11 +28,11 @@ static void describes_routers(void **state) {
   choir_router_info info;
   test_fails(choir_router_describe("absent", &info), CHOIR_ERROR_ARGUMENT, "there is no router 'absent'");
   test_ok(choir_router_describe("quantile_balanced", &info));
-  assert_true(info.reads == CHOIR_ROUTER_READS_SCORES && info.state == CHOIR_STATE_PRICES && info.choices == 2);
+  assert_true(info.reads == CHOIR_READS_SCORES && info.state == CHOIR_STATE_PRICES && info.choices == 2);
   test_ok(choir_router_describe("bias_balanced", &info));
   assert_true(info.state == CHOIR_STATE_BIASES && !info.is_plugin);
   test_ok(choir_router_describe("kmeans", &info));
-  assert_true(info.state == CHOIR_STATE_CENTROIDS && info.reads == CHOIR_ROUTER_READS_LOGITS);
+  assert_true(info.state == CHOIR_STATE_CENTROIDS && info.reads == CHOIR_READS_LOGITS);
   test_ok(choir_router_describe("expert_choice", &info));
   assert_true(info.state == CHOIR_STATE_CUTOFFS && !info.choices);
   test_ok(choir_router_describe("random", &info));

@@ -90,7 +90,7 @@ static void a_lie_is_a_leak(void **state) {
   choir_model *model = model_new(&config, "cpu", "fp32");
   const ch_router *honest = model->net.router;
   ch_router liar = *honest;
-  liar.looks = CH_LOOKS_NOWHERE;
+  liar.depends_on = CHOIR_DEPENDS_ON_NONE;
   take_router(model, &liar);
   assert_int_equal(run_probe(model, "batch", 2).leaks, 1);
   assert_int_equal(run_probe(model, "sequence", 2).leaks, 1);

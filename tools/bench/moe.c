@@ -91,7 +91,7 @@ static int make_args(ch_bench *b, moe_case *c) {
   c->options = ch_router_default(router);
   CH_TRY(ch_bench_capacity(b, 4, &c->options));
   CH_TRY(router->check(&c->options, n, e, 0));
-  if (b->value[5] != 0 && router->reads < CH_READS_LOGITS)
+  if (b->value[5] != 0 && !ch_router_learned(router))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "bench 'moe': skew has no effect with router '%s', which has no scores: leave it out",
                     router->name);

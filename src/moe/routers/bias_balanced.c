@@ -23,8 +23,8 @@ static void observe(ch_exec *x, const ch_route_args *a) {
 const ch_router ch_router_bias_balanced = {
     .name = "bias_balanced",
     .summary = "each token takes its K best experts at prices that rise with demand, step by step (Wang et al. 2024)",
-    .reads = CH_READS_SCORES,
-    .looks = CH_LOOKS_NOWHERE,
+    .reads = CHOIR_READS_SCORES,
+    .depends_on = CHOIR_DEPENDS_ON_NONE,
     .gates = CHOIR_GATES_SCORE,
     .by_step = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |

@@ -85,8 +85,8 @@ static void route_capped(ch_exec *x, const ch_route_args *a) {
 const ch_router ch_router_capped_expert_choice = {
     .name = "capped_expert_choice",
     .summary = "expert choice where a token has at most `cap` experts, by an exact or an entropic solver",
-    .reads = CH_READS_SCORES,
-    .looks = CH_LOOKS_AROUND,
+    .reads = CHOIR_READS_SCORES,
+    .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
     .even = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |

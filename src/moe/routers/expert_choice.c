@@ -38,8 +38,8 @@ static void route_expert_choice(ch_exec *x, const ch_route_args *a) {
 const ch_router ch_router_expert_choice = {
     .name = "expert_choice",
     .summary = "each expert takes the k = n c / e tokens of a pool that score best for it (Zhou et al. 2022)",
-    .reads = CH_READS_SCORES,
-    .looks = CH_LOOKS_AROUND,
+    .reads = CHOIR_READS_SCORES,
+    .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
     .even = 1,
     .choose_alone = 1,

@@ -157,8 +157,8 @@ static void route_global_topk(ch_exec *x, const ch_route_args *a) {
 const ch_router ch_router_global_topk = {
     .name = "global_topk",
     .summary = "the n c best of all scores of a pool, an expert at most twice its share",
-    .reads = CH_READS_SCORES,
-    .looks = CH_LOOKS_AROUND,
+    .reads = CHOIR_READS_SCORES,
+    .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |

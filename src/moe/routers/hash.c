@@ -5,7 +5,7 @@
 const ch_router ch_router_hash = {
     .name = "hash",
     .summary = "token id mod experts (Roller et al. 2021)",
-    .reads = CH_READS_IDS,
+    .reads = CHOIR_READS_IDS,
     .choices = 1,
     .defaults = {.capacity_factor = 1},
     .check = ch_token_choice_check,

@@ -137,7 +137,7 @@ static void observe(ch_exec *x, const ch_route_args *a) {
 const ch_router ch_router_kmeans = {
     .name = "kmeans",
     .summary = "the expert whose centroid is nearest; centroids follow the tokens, not gradients",
-    .reads = CH_READS_LOGITS,
+    .reads = CHOIR_READS_LOGITS,
     .options = CH_ROUTER_TAKES(decay),
     .choices = 1,
     .defaults = {.capacity_factor = 1},

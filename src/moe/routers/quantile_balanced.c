@@ -102,9 +102,9 @@ static void observe_prices(ch_exec *x, const ch_route_args *a) {
           .mean = a->kept.state);
 }
 
-static ch_router_looks looks_with(const ch_router_spec *o, int training) {
+static choir_depends_on depends_on_with(const ch_router_spec *o, int training) {
   (void)training;
-  return by_kept(o) ? CH_LOOKS_NOWHERE : CH_LOOKS_IN_TRAINING;
+  return by_kept(o) ? CHOIR_DEPENDS_ON_NONE : CHOIR_DEPENDS_ON_ALL_IN_TRAINING;
 }
 
 static int check(const ch_router_spec *o, int n, int e, int sequence_length) {
@@ -120,10 +120,10 @@ static int check(const ch_router_spec *o, int n, int e, int sequence_length) {
 const ch_router ch_router_quantile_balanced = {
     .name = "quantile_balanced",
     .summary = "each token takes its K best experts at prices that balance their loads",
-    .reads = CH_READS_SCORES,
-    .looks = CH_LOOKS_IN_TRAINING,
+    .reads = CHOIR_READS_SCORES,
+    .depends_on = CHOIR_DEPENDS_ON_ALL_IN_TRAINING,
     .gates = CHOIR_GATES_SCORE,
-    .looks_with = looks_with,
+    .depends_on_with = depends_on_with,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
                CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(decay) |
                CH_ROUTER_TAKES(threshold_after) | CH_ROUTER_TAKES(estimator),

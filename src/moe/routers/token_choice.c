@@ -44,7 +44,7 @@ static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
                            .e = a->e,
                            .count = c->per_token,
                            .nulls = a->options->null_experts,
-                           .counted = a->router->reads == CH_READS_SHARES ? 1 : c->per_token,
+                           .counted = a->router->reads == CHOIR_READS_SHARES ? 1 : c->per_token,
                            .shares = a->options->score == CH_SIGMOID,
                            .span = span,
                            .groups = groups_of(a, span),
@@ -67,7 +67,7 @@ void ch_choices_balance_backward(ch_exec *x, const ch_route_args *a, const ch_ch
 }
 
 static ch_gate_args gate_of(const ch_route_args *a, const ch_choices *c) {
-  return (ch_gate_args){.rule = a->router->reads == CH_READS_SHARES ? CH_GATE_SHARE : CH_GATE_SCORE,
+  return (ch_gate_args){.rule = a->router->reads == CHOIR_READS_SHARES ? CH_GATE_SHARE : CH_GATE_SCORE,
                         .record = &a->routing->record,
                         .score = a->routing->scores,
                         .choice = c->choice,
@@ -113,9 +113,9 @@ void ch_fixed_route(ch_exec *x, const ch_route_args *a) {
   CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = 1, .record = &a->routing->record);
 }
 
-ch_router_looks ch_token_choice_looks(const ch_router_spec *o, int training) {
-  if (ch_router_factor(o, training) == 0) return CH_LOOKS_NOWHERE;
-  return o->priority == CH_BY_ORDER ? o->kind->looks : CH_LOOKS_AROUND;
+choir_depends_on ch_token_choice_depends_on(const ch_router_spec *o, int training) {
+  if (ch_router_factor(o, training) == 0) return CHOIR_DEPENDS_ON_NONE;
+  return o->priority == CH_BY_ORDER ? o->kind->depends_on : CHOIR_DEPENDS_ON_ALL;
 }
 
 int ch_token_choice_slots(const ch_router_spec *o, int n, int e, int sequence_length) {

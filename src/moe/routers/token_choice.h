@@ -33,13 +33,13 @@ void ch_fixed_route(ch_exec *x, const ch_route_args *a);
 
 /* Every token asks the best K experts, which hold what finds room: route, causal, where there is room for all, and
  * backward, with the load-balancing loss of GShard and Switch. No capacity factor is room for all. Gates are scores, or
- * shares of the K scores where the router reads these (CH_READS_SHARES). */
+ * shares of the K scores where the router reads these (CHOIR_READS_SHARES). */
 void ch_token_choice_route(ch_exec *x, const ch_route_args *a);
 void ch_token_choice_causal(ch_exec *x, const ch_route_args *a);
 void ch_token_choice_backward(ch_exec *x, const ch_route_args *a);
 
 /* Where there is room for all, nobody looks at who came first; where the best come first, everybody looks at all. */
-ch_router_looks ch_token_choice_looks(const ch_router_spec *o, int training);
+choir_depends_on ch_token_choice_depends_on(const ch_router_spec *o, int training);
 
 /* check of K experts a token (ch_router_choices), and max_slots where there is room for all, and under capacity. */
 int ch_token_choice_check(const ch_router_spec *o, int n, int e, int sequence_length);

@@ -12,7 +12,7 @@
 #include "moe/routers/token_choice.h"
 
 #define TOPK(options_beside)                                                                              \
-  .looks_with = ch_token_choice_looks,                                                                    \
+  .depends_on_with = ch_token_choice_depends_on,                                                          \
   .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) | \
              CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE |              \
              CH_ROUTER_TAKES(priority) | (options_beside),                                                \
@@ -23,8 +23,8 @@ const ch_router ch_router_topk = {
     TOPK(CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(null_experts)),
     .name = "topk",
     .summary = "each token takes its K best experts, without drops; a loss balances loads (Shazeer et al. 2017)",
-    .reads = CH_READS_SCORES,
-    .looks = CH_LOOKS_AROUND,
+    .reads = CHOIR_READS_SCORES,
+    .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
     .defaults = {.experts_per_token = 2, .capacity_factor = 0, .aux_loss_weight = 0.01},
 };
@@ -33,8 +33,8 @@ const ch_router ch_router_switch_top1 = {
     TOPK(CH_ROUTER_TAKES(jitter)),
     .name = "switch_top1",
     .summary = "each token asks its best expert, in token order, up to capacity (Fedus et al. 2021)",
-    .reads = CH_READS_SCORES,
-    .looks = CH_LOOKS_BACK,
+    .reads = CHOIR_READS_SCORES,
+    .depends_on = CHOIR_DEPENDS_ON_PAST,
     .gates = CHOIR_GATES_SCORE,
     .choices = 1,
     .defaults = {.capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
@@ -44,8 +44,8 @@ const ch_router ch_router_gshard_top2 = {
     TOPK(CH_ROUTER_TAKES(random_second)),
     .name = "gshard_top2",
     .summary = "each token asks its two best experts, first choices go first (Lepikhin et al. 2020)",
-    .reads = CH_READS_SHARES,
-    .looks = CH_LOOKS_AROUND,
+    .reads = CHOIR_READS_SHARES,
+    .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SHARE,
     .choices = 2,
     .defaults = {.capacity_factor = 1, .aux_loss_weight = 0.01},
