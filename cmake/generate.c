@@ -2,8 +2,8 @@
  * src/config: what stands between a line with "generated: KIND ..." and one with "generated: end". --check changes
  * nothing, and fails where something would change. Kinds: "fields", a table of all fields; "options", a table of
  * routers with the options of each; "keywords SECTION [but NAMES]", members of a TypedDict in Python; "rows of fields"
- * and "rows of routers", elements of a tuple in Python; "words FORM", of a fuzzer's dictionary: names by FORM
- * ("\x22%s\x22:" or "%s="), then their words */
+ * and "rows of routers", elements of a tuple in Python; "takers", of a dictionary; "words FORM", of a fuzzer's
+ * dictionary: names by FORM ("\x22%s\x22:" or "%s="), then their words */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +126,16 @@ static void write_field_rows(FILE *out) {
   }
 }
 
+/* Which routers take each option of choir's own. */
+static void write_takers(FILE *out) {
+  static const char *const takers[] = {
+#define OPTION(takers, ...) #takers,
+#include "config/router.def"
+  };
+  for (int i = 0; ch_router_option_names[i]; i++)
+    fprintf(out, "    \"%s\": \"%s\",\n", ch_router_option_names[i], takers[i]);
+}
+
 /* The names of the options that a router takes. */
 static void write_taken(FILE *out, const char *router) {
   choir_field option;
@@ -199,6 +209,7 @@ static void write_kind(FILE *out, const char *kind) {
   if (!strncmp(kind, "words ", 6)) write_words(out, kind + 6);
   if (!strcmp(kind, "rows of fields")) write_field_rows(out);
   if (!strcmp(kind, "rows of routers")) write_router_rows(out);
+  if (!strcmp(kind, "takers")) write_takers(out);
 }
 
 /* The file as it is to be; *places counts what is generated there. */

@@ -8,10 +8,9 @@ from typing import Any, Mapping, Sequence
 
 from ._errors import ArgumentError
 from ._fields import Field, fits, wanted
-from ._router import NAMES, OPTIONS, PREFIX, Router, taken, with_defaults
+from ._router import NAMES, OPTIONS, PREFIX, TAKERS, Router, taken, with_defaults
 
 LOOKS = ("nowhere", "in_training", "back", "around")
-_CAPACITY = ("capacity_factor", "eval_capacity_factor", "capacity_start")
 
 
 def _is_word(name: str, more: str = "") -> bool:
@@ -82,10 +81,11 @@ def router_of(d: Mapping[str, Any], own: Sequence[Mapping[str, Any]], observe: A
     fields = [option_of(name, option) for option in own]
     _check_options(name, fields)
     ranked = looks in ("back", "around")
-    names = {"normalize_gates", "score", "z_loss_weight", "gate_on"}
-    names |= {"aux_loss_weight"} if loss or choices else set()
-    names |= {"aux_scope"} if choices and not loss else set()
-    names |= set(_CAPACITY) if looks != "nowhere" else set()
+    takers = {"scores", "gates", "learned"}
+    takers |= {"loss"} if loss or choices else set()
+    takers |= {"balance"} if choices and not loss else set()
+    takers |= {"capacity"} if looks != "nowhere" else set()
+    names = {name for name in OPTIONS if TAKERS[name] in takers}
     names |= {"decay"} if ranked else set()
     names |= {"consistency_weight"} if d["draws"] else set()
     names |= {"experts_per_token"} if d["choices_default"] else set()

@@ -184,8 +184,8 @@ def check_sizes(router: Router, values: Mapping[str, Any], n: int, e: int, lengt
     """Raises ArgumentError where n tokens and e experts cannot be routed with these options. length: of a sequence."""
     name, o = router.name, SimpleNamespace(**values)
     _check_sizes(name, n, e)
-    if name in ("expert_choice", "capped_expert_choice", "global_topk"):
-        {"expert_choice": _check_pools, "capped_expert_choice": _check_capped}.get(name, _check_global)(name, o, n, e, length)
+    if "pool" in router.options:
+        {"capped_expert_choice": _check_capped, "global_topk": _check_global}.get(name, _check_pools)(name, o, n, e, length)
         return
     if name == "dense" and e != 1:
         raise ArgumentError(f"router 'dense' has one expert that holds every token; experts is {e}, make it 1")

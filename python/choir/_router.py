@@ -11,6 +11,7 @@ from ._fields import FIELDS, Field, value_of
 PREFIX = "model.router."
 NAMES = tuple(name for name, *_ in _table.ROUTERS)
 OPTIONS = {key[len(PREFIX) :]: field for key, field in FIELDS.items() if key.startswith(PREFIX) and key != PREFIX + "name"}
+TAKERS: Mapping[str, str] = _table.TAKERS  # of each of these options, which routers take it
 _KINDS = {key: kind for key, kind, *_ in _table.FIELDS}
 
 

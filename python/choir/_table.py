@@ -178,6 +178,37 @@ FIELDS = (  # key, kind, default, low, high, above (low itself is excluded), wor
      "what rows between tokens and experts, and their gradients, are rounded to; on one process, too"),
     # generated: end
 )
+TAKERS = {  # of each option the routers that take it (src/config/router.def)
+    # generated: takers
+    "capacity_factor": "capacity",
+    "eval_capacity_factor": "capacity",
+    "capacity_start": "capacity",
+    "pool": "pools",
+    "aux_loss_weight": "loss",
+    "aux_scope": "balance",
+    "priority": "named",
+    "gate_on": "learned",
+    "z_loss_weight": "learned",
+    "jitter": "named",
+    "random_second": "named",
+    "group_size": "pools",
+    "cap": "named",
+    "experts_per_token": "named",
+    "null_experts": "named",
+    "solver": "named",
+    "solver_lambda": "named",
+    "solver_iterations": "named",
+    "solver_stages": "named",
+    "consistency_weight": "named",
+    "decay": "named",
+    "threshold_after": "named",
+    "normalize_gates": "gates",
+    "score": "scores",
+    "estimator": "named",
+    "bias_rate": "named",
+    "capacity_schedule": "named",
+    # generated: end
+}
 ROUTERS = (  # name, reads, gates, loss, state, choices, draws, plugin (choir_router_info); summary; names of the options that it
     # takes; options whose defaults are not those of FIELDS, taken or not
     # generated: rows of routers

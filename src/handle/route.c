@@ -8,6 +8,7 @@
 #include "choir/router.h"
 #include "handle/model.h"
 #include "model/config.h"
+#include "moe/gates.h"
 #include "moe/route_stats.h"
 #include "moe/scores.h"
 #include "op/backend.h"

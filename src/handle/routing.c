@@ -121,8 +121,7 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
   const ch_router *router = model->net.router;
   CH_TRY(ch_model_check_idle(model));
   if (!routing)
-    routing =
-        ch_router_takes(router, CH_ROUTER_TAKES(pool)) ? ch_router_pools[model->config.model.router.pool] : "batch";
+    routing = ch_router_takes(router, CH_OPTION_pool) ? ch_router_pools[model->config.model.router.pool] : "batch";
   CH_TRY(ch_router_check_routing(router, routing));
   if (!strcmp(routing, threshold)) {
     CH_TRY(ch_model_check_thresholds(model));
@@ -165,8 +164,7 @@ int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *t
 const char *choir_model_routing(const choir_model *model) {
   if (!model) return NULL;
   if (model->causal) return threshold;
-  return ch_router_takes(model->net.router, CH_ROUTER_TAKES(pool)) ? ch_router_pools[model->net.config.router.pool]
-                                                                   : "batch";
+  return ch_router_takes(model->net.router, CH_OPTION_pool) ? ch_router_pools[model->net.config.router.pool] : "batch";
 }
 
 choir_routing_properties ch_model_properties(const choir_model *model) {

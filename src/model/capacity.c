@@ -60,7 +60,8 @@ static int check_weights(const ch_model_config *m) {
                     "model.layer_capacity is \"%s\": must be numbers above 0 with commas between them, one for each of "
                     "the %d MoE layers",
                     m->layer_capacity, layers);
-  if (ch_router_factor(&m->router, 1) > 0 && ch_router_takes(m->router.kind, CH_ROUTER_TAKES_CAPACITY)) return CHOIR_OK;
+  if (ch_router_factor(&m->router, 1) > 0 && ch_router_takes(m->router.kind, CH_OPTION_capacity_factor))
+    return CHOIR_OK;
   return ch_error(
       CHOIR_ERROR_ARGUMENT,
       "model.layer_capacity is \"%s\", but router '%s' has no capacity here: leave it out, or take a router "

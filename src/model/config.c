@@ -276,7 +276,7 @@ static int check_attention(const ch_model_config *m) {
 /* Evaluation by another pool is fine, so this is no matter of the router's own check. */
 static int check_threshold_training(const ch_router_spec *o) {
   if (!o->threshold_after) return CHOIR_OK;
-  if (ch_router_takes(o->kind, CH_ROUTER_TAKES(pool)) && o->pool != CH_POOL_BATCH)
+  if (ch_router_takes(o->kind, CH_OPTION_pool) && o->pool != CH_POOL_BATCH)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.router.threshold_after is %lld with pool '%s': it goes with pool 'batch' only, since a "
                     "threshold knows no pool",

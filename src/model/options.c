@@ -17,25 +17,37 @@
 typedef struct {
   const char *section, *what, *who; /* "model.router.", "router", its name */
   const char *const *names;         /* of the section's fields, by number */
-  uint64_t options;                 /* that it takes, as bits */
-  uint64_t of;                      /* those that some of its kind take */
-  const ch_plugin *plugin;          /* whose options it takes, too; or NULL */
+  const ch_router *router;          /* or NULL: an optimizer */
+  const ch_optim *optim;
 } option_taker;
+
+static int takes(const option_taker *t, int number) {
+  return t->router ? ch_router_takes(t->router, (ch_router_option)number) : (int)(t->optim->options >> number & 1);
+}
+
+/* Whether some router, or some optimizer, takes a field of the section. */
+static int is_option(const option_taker *t, int number) {
+  int found = t->router != NULL;
+  for (int i = 0; !found && ch_optims[i]; i++) found = (int)(ch_optims[i]->options >> number & 1);
+  return found;
+}
 
 /* The number of a field among the options of routers or optimizers; -1: it is none of them. */
 static int option_number(const option_taker *t, const ch_field *f) {
   size_t length = strlen(t->section);
   int number = strncmp(f->path, t->section, length) ? -1 : ch_word_number(t->names, f->path + length);
-  return number >= 0 && t->of >> number & 1 ? number : -1;
+  return number >= 0 && is_option(t, number) ? number : -1;
 }
 
 static const char *list_taken(const option_taker *t, char *text, size_t size) {
-  size_t used = (size_t)snprintf(text, size, t->options ? "it takes" : "it takes no options");
-  for (int i = 0, found = 0; t->names[i] && used < size; i++)
-    if (t->options >> i & 1)
-      used += (size_t)snprintf(text + used, size - used, "%s%s", found++ ? ", " : " ", t->names[i]);
-  for (int i = 0; t->plugin && i < t->plugin->options && used < size; i++)
-    used += (size_t)snprintf(text + used, size - used, ", %s", t->plugin->given.options[i].name);
+  const ch_plugin *plugin = ch_plugin_of(t->router);
+  size_t used = 0;
+  *text = 0;
+  for (int i = 0; t->names[i] && used < size; i++)
+    if (takes(t, i)) used += (size_t)snprintf(text + used, size - used, used ? ", %s" : "it takes %s", t->names[i]);
+  if (!used) used = (size_t)snprintf(text, size, "it takes no options");
+  for (int i = 0; plugin && i < plugin->options && used < size; i++)
+    used += (size_t)snprintf(text + used, size - used, ", %s", plugin->given.options[i].name);
   return text;
 }
 
@@ -45,7 +57,7 @@ static int check_taken(const option_taker *t, const choir_config *config, const 
   for (int i = 0; i < CH_FIELDS; i++) {
     const ch_field *f = &ch_fields[i];
     int number = option_number(t, f);
-    int taken = number >= 0 && t->options >> number & 1;
+    int taken = number >= 0 && takes(t, number);
     if (taken) CH_TRY(ch_field_check(config, f));
     if (number < 0 || taken || ch_field_same(config, defaults, f)) continue;
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s is %s, but %s '%s' does not take it (%s): leave it out", f->path,
@@ -55,8 +67,7 @@ static int check_taken(const option_taker *t, const choir_config *config, const 
 }
 
 static option_taker router_taker(const ch_router *router) {
-  return (option_taker){"model.router.", "router", router->name,        ch_router_option_names,
-                        router->options, ~0ull,    ch_plugin_of(router)};
+  return (option_taker){"model.router.", "router", router->name, ch_router_option_names, router, NULL};
 }
 
 /* A config of a router with its own defaults. */
@@ -85,9 +96,8 @@ static int check_capacity(const ch_router *router, const ch_router_spec *o) {
                     "model.router.capacity_start is %g with capacity_factor 0, which is room for all: set both or "
                     "neither",
                     o->capacity_start);
-  if (ch_router_factor(o, 1) > 0 || router->choices || ch_router_takes(router, CH_ROUTER_TAKES(priority)))
-    return CHOIR_OK;
-  if (!ch_router_takes(router, CH_ROUTER_TAKES(capacity_factor))) return CHOIR_OK;
+  if (ch_router_factor(o, 1) > 0 || router->choices || ch_router_takes(router, CH_OPTION_priority)) return CHOIR_OK;
+  if (!ch_router_takes(router, CH_OPTION_capacity_factor)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.capacity_factor is 0: must be a number above 0 with router '%s'",
                   router->name);
 }
@@ -106,8 +116,7 @@ int ch_options_check_optimizer(const choir_config *config) {
   const ch_optim *optim = ch_optims[config->train.optimizer];
   choir_config defaults;
   ch_config_default(&defaults);
-  option_taker t = {"train.", "optimizer", optim->name, ch_train_field_names, optim->options, 0, NULL};
-  for (int i = 0; ch_optims[i]; i++) t.of |= ch_optims[i]->options;
+  const option_taker t = {"train.", "optimizer", optim->name, ch_train_field_names, NULL, optim};
   return check_taken(&t, config, &defaults);
 }
 
@@ -161,7 +170,7 @@ void ch_options_notice_reset(const ch_router_spec *before, const ch_router_spec 
   for (int i = 0; i < CH_FIELDS && used < sizeof text; i++) {
     const ch_field *f = &ch_fields[i];
     int number = option_number(&taken, f);
-    if (number < 0 || !(left.options & taken.options & 1ull << number)) continue;
+    if (number < 0 || !takes(&left, number) || !takes(&taken, number)) continue;
     if (ch_field_same(&was, &brought, f) || ch_field_same(&was, &is, f) || is_given(f, keys, count)) continue;
     used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s (was %s)", used ? ", " : "",
                              ch_router_option_names[number], ch_field_text(&is, f, value[0], sizeof value[0]),
@@ -181,7 +190,9 @@ const char *choir_router_summary(const char *name) {
 int choir_router_option_count(const char *name) {
   const ch_router *router = name ? ch_router_find(name) : NULL;
   const ch_plugin *plugin = ch_plugin_of(router);
-  return router ? __builtin_popcount(router->options) + (plugin ? plugin->options : 0) : 0;
+  int count = plugin ? plugin->options : 0;
+  for (int i = 0; router && ch_router_option_names[i]; i++) count += ch_router_takes(router, (ch_router_option)i);
+  return count;
 }
 
 int choir_router_option_at(const char *name, int index, choir_field *field) {
@@ -193,7 +204,7 @@ int choir_router_option_at(const char *name, int index, choir_field *field) {
   int before = index;
   for (int i = 0; i < CH_FIELDS && index >= 0; i++) {
     int number = option_number(&t, &ch_fields[i]);
-    if (number < 0 || !(t.options >> number & 1) || before--) continue;
+    if (number < 0 || !takes(&t, number) || before--) continue;
     ch_field_describe(&ch_fields[i], &defaults, field);
     return CHOIR_OK;
   }

@@ -4,6 +4,7 @@
 
 #include "comm/collective.h"
 #include "moe/experts.h"
+#include "moe/gates.h"
 #include "moe/route.h"
 #include "moe/scores.h"
 

@@ -201,11 +201,6 @@ static void make_router(ch_plugin *p) {
   const choir_plugin_router *g = &p->given;
   int ranked = g->looks == CHOIR_DEPENDS_ON_PAST || g->looks == CHOIR_DEPENDS_ON_ALL,
       scored = g->reads == CHOIR_READS_SCORES;
-  const unsigned of_scores = (g->gates ? 0 : CH_ROUTER_TAKES(normalize_gates)) | CH_ROUTER_TAKES(score) |
-                             CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on) |
-                             (g->loss      ? CH_ROUTER_TAKES(aux_loss_weight)
-                              : g->choices ? CH_ROUTER_TAKES_BALANCE
-                                           : 0);
   p->router = (ch_router){
       .name = g->name,
       .summary = g->summary,
@@ -214,14 +209,17 @@ static void make_router(ch_plugin *p) {
       .gates = !scored    ? CHOIR_GATES_EVEN
                : g->gates ? CHOIR_GATES_OWN
                           : CHOIR_GATES_SCORE,
-      .options = (scored ? of_scores : 0) | (g->looks ? CH_ROUTER_TAKES_CAPACITY : 0) |
-                 (ranked ? CH_ROUTER_TAKES(decay) : 0) | (g->draws ? CH_ROUTER_TAKES(consistency_weight) : 0) |
-                 (g->choices_default ? CH_ROUTER_TAKES(experts_per_token) : 0),
+      .loss = g->loss                ? CHOIR_LOSS_OWN
+              : g->choices && scored ? CHOIR_LOSS_BALANCE
+                                     : CHOIR_LOSS_NONE,
+      .takes = {.capacity = g->looks != CHOIR_DEPENDS_ON_NONE,
+                .decay = ranked,
+                .consistency_weight = g->draws != 0,
+                .experts_per_token = g->choices_default != 0},
       .choices = g->choices,
       .by_step = g->observe != NULL,
       .draws = g->draws,
       .plugin = 1,
-      .own_loss = g->loss != NULL,
       .defaults = {.capacity_factor = g->capacity_factor,
                    .normalize_gates = g->normalize_gates != 0,
                    .aux_loss_weight = g->aux_loss_weight,

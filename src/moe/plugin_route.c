@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/collective.h"
+#include "moe/gates.h"
 #include "moe/plugin.h"
 #include "moe/route.h"
 #include "moe/routers/token_choice.h"
@@ -224,7 +225,7 @@ static void set_own_loss(ch_exec *x, const ch_route_args *a, const arrays *of) {
 
 /* The experts of each token, by the record, where the core makes a load-balancing loss of them. */
 static ch_choices choices_of(ch_exec *x, const ch_route_args *a) {
-  ch_choices c = {.per_token = a->router->own_loss ? 0 : ch_router_choices(a->options)};
+  ch_choices c = {.per_token = a->router->loss == CHOIR_LOSS_BALANCE ? ch_router_choices(a->options) : 0};
   if (!c.per_token) return c;
   const ch_record *r = &a->routing->record;
   size_t count = (size_t)a->n * (size_t)c.per_token;
@@ -266,7 +267,7 @@ void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
     ch_router_gates_from_scores(x, a);
   if (of.gradient) set_own_loss(x, a, &of);
   ch_choices c = choices_of(x, a);
-  if (c.per_token && !p->given.reads) ch_choices_balance(x, a, &c);
+  if (c.per_token) ch_choices_balance(x, a, &c);
 }
 
 /* As outside of training, where no token looks at another. */
@@ -321,7 +322,7 @@ void ch_plugin_backward(ch_exec *x, const ch_route_args *a) {
     CH_OP(x, copy, .count = (int64_t)a->n * a->e, .y = a->routing->dscores);
   else
     ch_router_gates_backward(x, a);
-  if (a->router->own_loss)
+  if (a->router->loss == CHOIR_LOSS_OWN)
     CH_OP(x, copy, .count = (int64_t)a->n * a->e, .x = a->routing->dloss, .y = a->routing->dscores, .accumulate = 1);
   ch_choices c = choices_of(x, a);
   if (c.per_token) ch_choices_balance_backward(x, a, &c);

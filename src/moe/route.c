@@ -1,5 +1,7 @@
 #include "moe/route.h"
 
+#include "moe/gates.h"
+
 /* Slots that the record of such a call must have room for. */
 static int slots_of(const ch_route_args *a) {
   if (a->tokens.taken) return ch_valid_count(a->tokens.taken, a->n * a->e);
@@ -15,23 +17,8 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, 
     r->tally.sums = CH_NEW(&x->tape, double, CH_TALLY_SUMS);
     r->tally.counts = CH_NEW(&x->tape, int64_t, CH_TALLY_COUNTS(a->e));
   }
-  if (a->options->normalize_gates) r->gate_sum = CH_NEW(keep, real, a->n);
-  if (a->options->z_loss_weight > 0) r->lse = CH_NEW(keep, real, a->n);
-  if (a->router->own_loss) r->dloss = CH_NEW(keep, real, (int64_t)a->n * a->e);
-}
-
-void ch_route_z_loss(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits) {
-  real CH_DEV *lse = a->routing->lse;
-  if (lse) CH_OP(x, z_loss, .n = n, .e = a->e, .logit = logits, .lse = lse + first);
-}
-
-void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits,
-                              real CH_DEV *dlogits) {
-  real CH_DEV *lse = a->routing->lse;
-  int valid = ch_valid_count(a->tokens.mask, a->n);
-  if (!lse || !valid || (double)a->scale.z == 0) return;
-  CH_OP(x, z_loss_backward, .n = n, .e = a->e, .valid = a->tokens.valid ? a->tokens.valid + first : NULL,
-        .logit = logits, .lse = lse + first, .scale = 2 * a->scale.z / (real)valid, .dlogit_acc = dlogits);
+  ch_gates_alloc(a, keep);
+  if (a->router->loss == CHOIR_LOSS_OWN) r->dloss = CH_NEW(keep, real, (int64_t)a->n * a->e);
 }
 
 /* Forced routing: the record from given marks; gates are scores, as ever, and have their gradients. */
@@ -56,7 +43,7 @@ void ch_route(ch_exec *x, const ch_route_args *a) {
     a->router->route(x, a);
   if (a->kept.state) a->router->observe(x, a);
   CH_OP(x, index, .record = &r->record);
-  if (r->gate_sum) CH_OP(x, normalize_gates, .record = &r->record, .sum = r->gate_sum);
+  ch_gates_change(x, a);
   CH_OP(x, tally, .record = &r->record, .valid = a->tokens.valid, .aux_loss = r->counts.aux_loss,
         .dropped = r->counts.dropped, .demand = r->counts.demand, .lse = r->lse, .sums = r->tally.sums,
         .counts = r->tally.counts);
@@ -64,7 +51,7 @@ void ch_route(ch_exec *x, const ch_route_args *a) {
 
 void ch_route_backward(ch_exec *x, const ch_route_args *a) {
   const ch_routing *r = a->routing;
-  if (r->gate_sum) CH_OP(x, normalize_gates_backward, .record = &r->record, .sum = r->gate_sum, .dgate = r->dgate);
+  ch_gates_change_backward(x, a);
   if (a->tokens.taken)
     ch_router_gates_backward(x, a);
   else if (a->router->backward)

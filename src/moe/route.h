@@ -10,15 +10,9 @@
  * `keep`. tally: where to count, sums NULL: with the record. */
 void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, ch_arena *keep);
 
-/* Routes scores, or logits: the record with its index, gates normalized where options say so, counts, tally; and folds
+/* Routes scores, or logits: the record with its index, gates changed where options say so, counts, tally; and folds
  * what it saw into a->kept.state. */
 void ch_route(ch_exec *x, const ch_route_args *a);
-
-/* Fills lse, if there is one, of tokens first .. first+n-1 from their logits [n,e]. Backward adds the gradient of
- * the z-loss, which counts all tokens of the call, to theirs. */
-void ch_route_z_loss(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits);
-void ch_route_z_loss_backward(ch_exec *x, const ch_route_args *a, int64_t first, int n, const real CH_DEV *logits,
-                              real CH_DEV *dlogits);
 
 /* dscores [n,e] = the gradient of the router's input (scores or logits), computed from dgate [slots], which is
  * overwritten. If gates are scores, the record may cover only some tokens; a->n and gate_sum are then of these tokens.

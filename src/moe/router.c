@@ -39,6 +39,25 @@ const char *const ch_router_option_names[] = {
 #undef FIELD
     NULL};
 
+int ch_router_takes(const ch_router *router, ch_router_option option) {
+  const ch_router_options *takes = &router->takes;
+  switch (option) {
+#define TAKES_scores(name) ch_router_scored(router)
+#define TAKES_learned(name) (router->gates != CHOIR_GATES_EVEN)
+#define TAKES_gates(name) (router->gates == CHOIR_GATES_SCORE || router->gates == CHOIR_GATES_SHARE)
+#define TAKES_loss(name) (router->loss != CHOIR_LOSS_NONE)
+#define TAKES_balance(name) (router->loss == CHOIR_LOSS_BALANCE)
+#define TAKES_capacity(name) takes->capacity
+#define TAKES_pools(name) takes->pools
+#define TAKES_named(name) takes->name
+#define OPTION(takers, kind, name, ...) \
+  case CH_OPTION_##name:                \
+    return TAKES_##takers(name);
+#include "config/router.def"
+  }
+  return 0;
+}
+
 const ch_router **ch_router_plugins(void) { return ch_routers + OWN; }
 
 const ch_router *ch_router_find(const char *name) {
@@ -77,7 +96,7 @@ ch_router_spec ch_router_default(const ch_router *router) {
 /* clang-format on */
 
 int ch_router_choices(const ch_router_spec *o) {
-  return ch_router_takes(o->kind, CH_ROUTER_TAKES(experts_per_token)) ? o->experts_per_token : o->kind->choices;
+  return ch_router_takes(o->kind, CH_OPTION_experts_per_token) ? o->experts_per_token : o->kind->choices;
 }
 
 double ch_router_even_choices(const ch_router_spec *o, int e) {
@@ -141,15 +160,6 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token) {
   return CHOIR_OK;
 }
 
-void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
-  CH_OP(x, gate, .rule = CH_GATE_SCORE, .record = &a->routing->record, .score = a->routing->scores);
-}
-
-void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {
-  CH_OP(x, gate_backward, .rule = CH_GATE_SCORE, .record = &a->routing->record, .dgate = a->routing->dgate,
-        .dscore = a->routing->dscores);
-}
-
 void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
   CH_OP(x, loads, .record = &a->routing->record, .demand = a->routing->counts.demand);
 }
@@ -174,7 +184,7 @@ static const struct {
 /* The names of a router's routings, NULL-terminated. */
 static const char *const *routings_of(const ch_router *router) {
   static const char *const names[2][2][6] = {{{"batch"}, {"batch", THRESHOLD}}, {{POOLS}, {POOLS, THRESHOLD}}};
-  return names[ch_router_takes(router, CH_ROUTER_TAKES(pool))][ch_router_can_be_causal(router)];
+  return names[ch_router_takes(router, CH_OPTION_pool)][ch_router_can_be_causal(router)];
 }
 
 const char *const *choir_router_routings(const char *router) {
@@ -202,7 +212,7 @@ static choir_routing_properties looks_of(const ch_router_spec *o, const char *ro
   choir_depends_on depends_on = depends_on_with(o, 0);
   int alone = depends_on == CHOIR_DEPENDS_ON_NONE || depends_on == CHOIR_DEPENDS_ON_ALL_IN_TRAINING;
   if (alone || !strcmp(routing, THRESHOLD)) return (choir_routing_properties){0};
-  if (ch_router_takes(router, CH_ROUTER_TAKES(pool)))
+  if (ch_router_takes(router, CH_OPTION_pool))
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
       if (!strcmp(pools[i].name, routing)) return pools[i].properties;
   /* earlier tokens of the batch: those of the sequence itself, and of the sequences before it */
@@ -228,11 +238,6 @@ int choir_router_get_properties(const char *router, const char *routing, choir_r
   return CHOIR_OK;
 }
 
-static choir_router_loss loss_of(const ch_router *router) {
-  if (router->own_loss) return CHOIR_LOSS_OWN;
-  return ch_router_takes(router, CH_ROUTER_TAKES(aux_loss_weight)) ? CHOIR_LOSS_BALANCE : CHOIR_LOSS_NONE;
-}
-
 static choir_router_state state_of(const ch_router *router) {
   if (!router->observe) return CHOIR_STATE_NONE;
   if (ch_router_has_centroids(router)) return CHOIR_STATE_CENTROIDS;
@@ -248,7 +253,7 @@ int choir_router_describe(const char *name, choir_router_info *info) {
   const ch_router_spec defaults = ch_router_default(router);
   *info = (choir_router_info){.reads = router->reads,
                               .gates = router->gates,
-                              .loss = loss_of(router),
+                              .loss = router->loss,
                               .state = state_of(router),
                               .choices = ch_router_choices(&defaults),
                               .draws = router->draws,

@@ -28,16 +28,27 @@ typedef struct ch_route_tally {
 } ch_route_tally;
 
 /* The options of routers (config/router.def), by number. */
-enum {
-#define FIELD(kind, name, ...) CH_ROUTER_NUMBER_##name,
+typedef enum {
+#define FIELD(kind, name, ...) CH_OPTION_##name,
 #include "config/router.def"
 #undef FIELD
-};
-#define CH_ROUTER_TAKES(name) (1u << CH_ROUTER_NUMBER_##name)
-#define CH_ROUTER_TAKES_CAPACITY \
-  (CH_ROUTER_TAKES(capacity_factor) | CH_ROUTER_TAKES(eval_capacity_factor) | CH_ROUTER_TAKES(capacity_start))
-#define CH_ROUTER_TAKES_BALANCE (CH_ROUTER_TAKES(aux_loss_weight) | CH_ROUTER_TAKES(aux_scope))
-#define CH_ROUTER_TAKES_POOLS (CH_ROUTER_TAKES(pool) | CH_ROUTER_TAKES(group_size))
+} ch_router_option;
+
+/* The options that a router takes, 1 each, on top of those that go with its scores, gates and loss: two groups, and
+ * options by name. */
+typedef struct ch_router_options {
+  unsigned char capacity, pools;
+#define MEMBER_scores(name)
+#define MEMBER_learned(name)
+#define MEMBER_gates(name)
+#define MEMBER_loss(name)
+#define MEMBER_balance(name)
+#define MEMBER_capacity(name)
+#define MEMBER_pools(name)
+#define MEMBER_named(name) unsigned char name;
+#define OPTION(takers, kind, name, ...) MEMBER_##takers(name)
+#include "config/router.def"
+} ch_router_options;
 
 /* By the router's own rule; by thresholds, with no look at any other token. */
 typedef enum { CH_NOT_CAUSAL, CH_BY_THRESHOLDS } ch_causal;
@@ -124,16 +135,16 @@ typedef struct ch_router {
   choir_reads reads;
   choir_depends_on depends_on;
   choir_router_gates gates; /* as `route` makes them */
-  unsigned options;         /* CH_ROUTER_TAKES(...) */
-  int choices;              /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
-                               capacity_factor a token on average */
-  int even;                 /* no expert ever holds more than its even share of max_slots, except for causal routing */
+  choir_router_loss loss;   /* CHOIR_LOSS_OWN: `route` leaves its gradient */
+  ch_router_options takes;
+  int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
+                       capacity_factor a token on average */
+  int even;         /* no expert ever holds more than its even share of max_slots, except for causal routing */
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
   int by_step;      /* in training `observe` reads nothing but the demand of all micro-batches of a step */
   int draws;        /* in training, whatever the options say */
   int plugin;       /* it is the first member of a ch_plugin (moe/plugin.h) */
-  int own_loss;     /* in the place of the load-balancing one: `route` leaves its gradient */
   ch_router_spec defaults; /* what differs from router.def, where 0 stands for a default that is kept */
   /* What it depends on with these options, in training or in evaluation; NULL: `depends_on`, whatever they are. */
   choir_depends_on (*depends_on_with)(const ch_router_spec *o, int training);
@@ -168,9 +179,8 @@ ch_router_spec ch_router_default(const ch_router *router);
 
 extern const char *const ch_router_option_names[]; /* by number, NULL-terminated */
 
-static inline int ch_router_takes(const ch_router *router, unsigned options) {
-  return (router->options & options) != 0;
-}
+/* Whether a router takes an option; it refuses all others. */
+int ch_router_takes(const ch_router *router, ch_router_option option);
 
 /* Whether the router computes scores from its logits, has a weight Wg, learns it by `observe` (centroids), and whether
  * it keeps thresholds. */
@@ -186,9 +196,6 @@ static inline int ch_router_has_centroids(const ch_router *router) {
 static inline int ch_router_has_thresholds(const ch_router *router) {
   return router->observe && !ch_router_has_centroids(router);
 }
-
-/* Whether gates scale what experts read; else what they write. */
-static inline int ch_router_gates_input(const ch_router_spec *o) { return o->gate_on == CH_GATE_INPUT; }
 
 /* Experts that every token asks for, null ones included, 0 where experts choose; and those that it gets of the model's
  * e, if all are asked for equally. */
@@ -263,17 +270,6 @@ void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 /* Whether a batch outside training can set its thresholds or prices (choir_calibrate). */
 static inline int ch_router_calibrates(const ch_router *router) {
   return ch_router_has_thresholds(router) && !router->by_step;
-}
-
-/* slot_gate = score. */
-void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a);
-
-/* Backward of slot_gate = score: dscores is dgate where the record has a slot, 0 elsewhere. */
-void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
-
-/* Whether gates are scores and nothing else: their gradients need no more than the token's own. */
-static inline int ch_router_gates_are_scores(const ch_router *router) {
-  return router->backward == ch_router_gates_backward;
 }
 
 /* counts.demand is what experts hold: for routers whose experts choose. */

@@ -1,25 +1,8 @@
 #include "moe/scores.h"
 
+#include "moe/gates.h"
 #include "moe/route.h"
 #include "op/shards.h"
-
-static int by_sigmoid(const ch_router_spec *o) { return o->score == CH_SIGMOID; }
-
-void ch_scores_of(ch_exec *x, const ch_router_spec *o, int64_t n, int e, const real CH_DEV *logits,
-                  real CH_DEV *scores) {
-  if (by_sigmoid(o))
-    CH_OP(x, sigmoid, .count = n * e, .x = logits, .y = scores);
-  else
-    CH_OP(x, softmax, .n = n, .m = e, .nulls = o->null_experts, .x = logits, .y = scores);
-}
-
-void ch_scores_of_backward(ch_exec *x, const ch_router_spec *o, int64_t n, int e, real CH_DEV *scores,
-                           real CH_DEV *dscores) {
-  if (by_sigmoid(o))
-    CH_OP(x, sigmoid_backward, .count = n * e, .y = scores, .dy = dscores, .dx = dscores);
-  else
-    CH_OP(x, softmax_backward, .n = n, .m = e, .y = scores, .dy = dscores, .dx = dscores);
-}
 
 /* The scores of this rank's tokens, and their logits. */
 static real CH_DEV *own_scores(const ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {

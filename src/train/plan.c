@@ -138,7 +138,7 @@ static int check_memory(const ch_trainer *t) {
 
 /* A router's loss by weight 0 looks like a router that learns nothing from it. */
 static void say_unweighed(const ch_router_spec *o) {
-  if (o->kind->own_loss && o->aux_loss_weight == 0)
+  if (o->kind->loss == CHOIR_LOSS_OWN && o->aux_loss_weight == 0)
     ch_notice("router '%s' adds a loss, and model.router.aux_loss_weight is 0: it does not count", o->kind->name);
 }
 

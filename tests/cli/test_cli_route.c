@@ -76,7 +76,7 @@ static void route(void **state) {
     }
     ch_router_spec options;
     options = test_router(*name);
-    int capacity = ch_router_takes(ch_router_find(*name), CH_ROUTER_TAKES(capacity_factor));
+    int capacity = ch_router_takes(ch_router_find(*name), CH_OPTION_capacity_factor);
     if (capacity) options.capacity_factor = 1.5;
     test_ok(choir_route(
         &(choir_route_request){

@@ -53,7 +53,8 @@ static void choose_takers(choir_config *c, const ch_field *f) {
   const char *name = strrchr(f->path, '.') + 1;
   for (int i = 0; ch_router_option_names[i]; i++)
     for (int r = 0; ch_routers[r] && !strcmp(name, ch_router_option_names[i]); r++)
-      if (ch_routers[r]->options >> i & 1) test_ok(choir_config_set(c, "router.name", ch_routers[r]->name));
+      if (ch_router_takes(ch_routers[r], (ch_router_option)i))
+        test_ok(choir_config_set(c, "router.name", ch_routers[r]->name));
   for (int i = 0; ch_train_field_names[i]; i++)
     for (int k = 0; ch_optims[k] && !strcmp(name, ch_train_field_names[i]); k++)
       if (ch_optims[k]->options >> i & 1) test_ok(choir_config_set(c, "optimizer", ch_optims[k]->name));
@@ -233,7 +234,7 @@ static void check_router_option(const ch_router *router, int number) {
   choir_layer *layer;
   test_ok(choir_config_set(&c, option, value));
   choir_layer_options o = {.size = sizeof o, .tokens = 32, .d_model = 2, .d_hidden = 2, .experts = 2, .config = &c};
-  int code = choir_config_check(&c), taken = (int)(router->options >> number & 1);
+  int code = choir_config_check(&c), taken = ch_router_takes(router, (ch_router_option)number);
   if (taken && code) assert_null(strstr(choir_error_message(), "but router"));
   if (taken) return;
   refused(code, option, value, router->name, "does not take it");

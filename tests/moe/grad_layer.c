@@ -43,7 +43,7 @@ static void every_router(void **state) {
   }
   for (int router = 0; ch_routers[router]; router++)
     for (int variant = 0; variant < 10; variant++) {
-      if (variant >= 5 && !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(score))) continue;
+      if (variant >= 5 && !ch_router_takes(ch_routers[router], CH_OPTION_score)) continue;
       layer_case c = layer_case_new(ch_router_names[router], N, D, H, experts_for(ch_router_names[router], E));
       c.token = ids;
       c.T = 8;
@@ -70,8 +70,7 @@ static void pools_and_thresholds(void **state) {
   for (int router = 0; ch_routers[router]; router++) {
     for (int variant = 0; variant < 10; variant++) {
       int by_threshold = variant >= 8;
-      if (!ch_router_takes(ch_routers[router], by_threshold ? CH_ROUTER_TAKES(threshold_after) : CH_ROUTER_TAKES(pool)))
-        continue;
+      if (!ch_router_takes(ch_routers[router], by_threshold ? CH_OPTION_threshold_after : CH_OPTION_pool)) continue;
       layer_case c = layer_case_new(ch_router_names[router], N, D, H, E);
       c.T = 3; /* positions of 7 and 8 sequences */
       c.threads = 1;
@@ -95,14 +94,14 @@ static void normalized_gates(void **state) {
   int routers = 0;
   for (int t = 0; t < N; t++) ids[t] = t * t % 17, mask[t] = t % 5 != 1;
   for (int router = 0; ch_routers[router]; router++) {
-    if (!ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(normalize_gates))) continue;
+    if (!ch_router_takes(ch_routers[router], CH_OPTION_normalize_gates)) continue;
     layer_case c = layer_case_new(ch_router_names[router], N, D, H, E);
     c.token = ids;
     c.T = 8;
     c.threads = 1;
     c.valid = mask;
     c.options.normalize_gates = 1;
-    if (ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(experts_per_token))) c.options.experts_per_token = 2;
+    if (ch_router_takes(ch_routers[router], CH_OPTION_experts_per_token)) c.options.experts_per_token = 2;
     check(&c);
     for (int t = 0; t < N; t++) {
       real sum = 0;
@@ -122,14 +121,13 @@ static void gates_on_input(void **state) {
   int routers = 0;
   for (int t = 0; t < N; t++) mask[t] = t % 5 != 1;
   for (int router = 0; ch_routers[router]; router++) {
-    if (!ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(gate_on))) continue;
+    if (!ch_router_takes(ch_routers[router], CH_OPTION_gate_on)) continue;
     layer_case c = layer_case_new(ch_router_names[router], N, D, H, E);
     c.T = 8;
     c.threads = 1;
     c.valid = mask;
     c.activation = routers % 2 ? CH_SWIGLU : CH_GELU;
-    c.options.normalize_gates =
-        routers % 3 == 1 && ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(normalize_gates));
+    c.options.normalize_gates = routers % 3 == 1 && ch_router_takes(ch_routers[router], CH_OPTION_normalize_gates);
     c.options.gate_on = CH_GATE_INPUT;
     check(&c);
     layer_case_free(&c);

@@ -58,9 +58,9 @@ static void dscores_of_every_router(void **state) {
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 3;
   for (int router = 0; ch_routers[router]; router++)
     for (int variant = 0; variant < 17; variant++) {
-      int nulls = variant == 16 && ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(null_experts));
+      int nulls = variant == 16 && ch_router_takes(ch_routers[router], CH_OPTION_null_experts);
       if (!ch_routers[router]->backward || (variant == 16 && !nulls)) continue;
-      if (ch_routers[router]->own_loss && variant > 3) continue; /* takes no options */
+      if (ch_routers[router]->loss == CHOIR_LOSS_OWN && variant > 3) continue; /* takes no options */
       layer_case c = {.options = router_options(ch_router_names[router]),
                       .n = N,
                       .e = E,

@@ -50,8 +50,8 @@ static void equals_naive_loops(void **state) {
   for (int backend = 0; backend < 2; backend++)
     for (int router = 0; ch_routers[router]; router++)
       for (int variant = 0; variant < 64; variant++) {
-        if (variant & 32 && (variant & 12 || !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(gate_on)))) continue;
-        if (variant & 8 && !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(score))) continue;
+        if (variant & 32 && (variant & 12 || !ch_router_takes(ch_routers[router], CH_OPTION_gate_on))) continue;
+        if (variant & 8 && !ch_router_takes(ch_routers[router], CH_OPTION_score)) continue;
         layer_case c = make(ch_router_names[router], backends[backend]);
         if (variant & 8) c.options.score = CH_SIGMOID;
         if (variant & 32) c.options.gate_on = CH_GATE_INPUT;
@@ -95,7 +95,7 @@ static void threads_change_nothing(void **state) {
       const char *backend = backends[way > 0];
       const int n = way < 2 ? N : MANY;
       layer_case one = make_of(n, ch_router_names[router], backend);
-      if (ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(jitter))) one.options.jitter = 0.1;
+      if (ch_router_takes(ch_routers[router], CH_OPTION_jitter)) one.options.jitter = 0.1;
       one.options.random_second = 1;
       one.threads = 1;
       one.activation = router % 2 ? CH_SWIGLU : CH_GELU;

@@ -110,13 +110,13 @@ static void check_against_naive(layer_case *c, int ties) {
   free(want);
 }
 
-static int pooled(int router) { return ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(pool)); }
+static int pooled(int router) { return ch_router_takes(ch_routers[router], CH_OPTION_pool); }
 
-static int token_choice(int router) { return ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(priority)); }
+static int token_choice(int router) { return ch_router_takes(ch_routers[router], CH_OPTION_priority); }
 
 /* Null experts take part: scores leave them something of 1. */
 static void add_nulls(layer_case *c, int variant) {
-  if (!ch_router_takes(c->options.kind, CH_ROUTER_TAKES(null_experts))) return;
+  if (!ch_router_takes(c->options.kind, CH_OPTION_null_experts)) return;
   if (!(variant & 8) || c->options.score == CH_SIGMOID) return;
   c->options.null_experts = variant & 4 ? 2 : c->e + 1;
   for (int j = 0; j < N * c->e; j++) c->scores[j] *= (real)(variant & 4 ? 0.75 : 0.5);

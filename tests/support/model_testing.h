@@ -19,7 +19,7 @@ static inline choir_config model_config(const char *router) {
            MODEL_V, MODEL_T, MODEL_B);
   c.model.experts = strcmp(router, "dense") ? MODEL_E : 1;
   c.model.router = test_router(router);
-  if (ch_router_takes(ch_router_find(router), CH_ROUTER_TAKES(pool)))
+  if (ch_router_takes(ch_router_find(router), CH_OPTION_pool))
     c.model.router.group_size = 40; /* cuts sequences and spans them */
   return c;
 }

@@ -225,7 +225,7 @@ static inline void router_run(layer_case *c, real *dgate) {
                     .dscores = c->dscores};
     ch_routing_new(&x, &x.tape, &r, c->n, c->e,
                    c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
-    if (router->own_loss) r.dloss = CH_NEW(&x.tape, real, (int64_t)c->n * c->e);
+    if (router->loss == CHOIR_LOSS_OWN) r.dloss = CH_NEW(&x.tape, real, (int64_t)c->n * c->e);
     r.counts.capacity = -1;
     ch_route_args a = case_route(c);
     if (!pass) a.tokens.mask = NULL;

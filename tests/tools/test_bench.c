@@ -79,7 +79,7 @@ static void layers_agree_with_the_reference(void **state) {
   for (int i = 0; ch_routers[i]; i++) {
     char problem[128], full[160];
     int e = strcmp(ch_routers[i]->name, "dense") ? 8 : 1;
-    int capacity = ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(capacity_factor));
+    int capacity = ch_router_takes(ch_routers[i], CH_OPTION_capacity_factor);
     snprintf(problem, sizeof problem, "moe n=200 d=32 h=48 e=%d c=%d skew=0 router=%s", e, capacity ? 1 : 2,
              ch_routers[i]->name);
     snprintf(full, sizeof full, "%s compute=fp32", problem);

@@ -70,7 +70,7 @@ static void looking_is_seen(void **state) {
     int later, others;
   } pools[] = {{"batch", 1, 1}, {"sequence", 1, 0}, {"position", 0, 1}, {"group", 1, 1}};
   for (int i = 0; ch_routers[i]; i++)
-    for (int j = 0; ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(pool)) && ch_router_pools[j]; j++) {
+    for (int j = 0; ch_router_takes(ch_routers[i], CH_OPTION_pool) && ch_router_pools[j]; j++) {
       size_t p = 0;
       while (strcmp(pools[p].name, ch_router_pools[j])) assert_true(++p < sizeof pools / sizeof *pools);
       check_seen(ch_routers[i]->name, pools[p].name, pools[p].later, pools[p].others);

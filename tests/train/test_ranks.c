@@ -172,7 +172,7 @@ static void rows_in_rounds(void **state) {
     choir_config c = config_of(ch_router_names[i], 12, 1 + i % 2);
     c.train.sequence_length = 5;
     c.train.batch_sequences = 12;
-    if (i % 2 && ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(gate_on))) gate_input(&c);
+    if (i % 2 && ch_router_takes(ch_routers[i], CH_OPTION_gate_on)) gate_input(&c);
     test_ok(choir_config_set(&c, "parallel.dispatch_dtype", i % 3 ? "fp32" : "bf16"));
     same_with(ch_router_names[i], c, (const int[]){i % 2 ? 3 : 4, 0});
   }

@@ -50,7 +50,7 @@ static void resumes_across_the_switch(void **state) {
   static const char *const files[] = {"metrics.jsonl", "checkpoints/00000012/model.safetensors",
                                       "checkpoints/00000012/state.safetensors"};
   for (int i = 0; ch_routers[i]; i++) {
-    if (!ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(threshold_after))) continue;
+    if (!ch_router_takes(ch_routers[i], CH_OPTION_threshold_after)) continue;
     int r = strcmp(ch_routers[i]->name, "expert_choice") != 0;
     choir_config config = run_config(ch_routers[i]->name);
     watch w = {0};

@@ -260,7 +260,7 @@ int ch_bench_config(const ch_bench *b, choir_config *config) {
 
 int ch_bench_capacity(const ch_bench *b, int key, ch_router_spec *options) {
   const ch_router *router = options->kind;
-  if (ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token))) { /* c: experts a token, which there is room for */
+  if (ch_router_takes(router, CH_OPTION_experts_per_token)) { /* c: experts a token, which there is room for */
     double c = b->value[key];
     if (c != floor(c))
       return ch_error(CHOIR_ERROR_ARGUMENT,
@@ -270,7 +270,7 @@ int ch_bench_capacity(const ch_bench *b, int key, ch_router_spec *options) {
     if (c > 0) options->experts_per_token = (int)c;
     return CHOIR_OK;
   }
-  if (ch_router_takes(router, CH_ROUTER_TAKES(capacity_factor))) {
+  if (ch_router_takes(router, CH_OPTION_capacity_factor)) {
     if (b->value[key] > 0) options->capacity_factor = b->value[key];
     return CHOIR_OK;
   }

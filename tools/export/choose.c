@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "export/plan.h"
 #include "model/param.h"
-#include "moe/router.h"
+#include "moe/gates.h"
 
 const char *const ch_export_formats[] = {"hf", "gguf", NULL}, *const ch_export_dtypes[] = {"f32", "bf16", "q8_0", NULL};
 const choir_dtype ch_export_stored[] = {CHOIR_F32, CHOIR_BF16, CHOIR_U8};

@@ -4,6 +4,7 @@
 
 #include "comm/collective.h"
 #include "dispatch/dispatch.h"
+#include "moe/gates.h"
 #include "moe/plugin.h"
 #include "moe/route.h"
 

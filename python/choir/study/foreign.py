@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from .. import _files
+from .._router import OWN, TAKERS
 from ..config import Config
 from ..model import Model
 from . import StudyError, configs, program
@@ -21,10 +22,8 @@ from .study import Sequel, Study
 
 HOME = "held-out"  # the name of the data's own held-out share, among texts
 SEQUENCES = 128  # first sequences of each text, with the length of training; a recipe may say another number, 0 all
-# Options by which expert choice chooses. All others, those of gates among them, stay as they are.
-CHOICE = frozenset(
-    "capacity_factor eval_capacity_factor capacity_start capacity_schedule pool group_size decay threshold_after".split()
-)
+# Options by which expert choice chooses. All others, those of scores and gates, stay as they are.
+CHOICE = frozenset(name for name in OWN["expert_choice"].options if TAKERS[name] not in ("scores", "gates", "learned"))
 KEPT = ("loss", "tokens", "experts_per_token", "fullest")
 
 

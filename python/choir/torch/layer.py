@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import ArgumentError, UnsupportedError
-from . import compat, kmeans, request, routers
+from . import compat, gates, kmeans, request, routers
 from .experts import Dense, Experts, Gate, of_other, reads_any
 from .products import ACTIVATIONS, WEIGHTS
 from .ranks import group_of
@@ -124,7 +124,7 @@ class MoE(Keeper):
         """Whether in eval mode a token's experts depend on the other tokens of the call."""
         o = self.options
         limited = (o.eval_capacity_factor or o.capacity_factor) > 0
-        return not self.causal and (o.by_thresholds or (self.router_name in routers.LIMITED and limited))
+        return not self.causal and (o.by_thresholds or (o.limited and limited))
 
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""
@@ -257,7 +257,7 @@ class MoE(Keeper):
         logits = self.gate(wide) if reads_any(self.gate) else of_other(self.gate, wide, rows.dtype)
         if self.router_name == "kmeans":
             logits = logits - kmeans.half_squares(self.gate.weight).to(logits.dtype)
-        return wide, logits, request.scores_of(o, logits)
+        return wide, logits, gates.scores_of(o, logits)
 
     def _choose(self, seen: tuple, call: _Call) -> request.Routing:
         _, logits, scores = seen

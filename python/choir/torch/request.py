@@ -15,13 +15,13 @@ from .._errors import ArgumentError, UnsupportedError
 from .._router import OPTIONS, Router
 from .._routers import find
 from ..fields import RouterOptions
-from . import compat, select
+from . import compat, gates, select
 
 # Options of routers that choir.torch knows; others are refused.
-KNOWN = frozenset(
-    "capacity_factor eval_capacity_factor capacity_start pool aux_loss_weight aux_scope priority gate_on z_loss_weight "
-    "jitter random_second group_size cap experts_per_token null_experts solver solver_lambda solver_iterations "
-    "solver_stages consistency_weight decay threshold_after normalize_gates score bias_rate capacity_schedule".split()
+KNOWN = gates.OPTIONS.union(
+    "capacity_factor eval_capacity_factor capacity_start pool aux_loss_weight aux_scope priority jitter random_second "
+    "group_size cap experts_per_token null_experts solver solver_lambda solver_iterations solver_stages "
+    "consistency_weight decay threshold_after bias_rate capacity_schedule".split()
 )
 
 
@@ -30,28 +30,20 @@ class Options(types.SimpleNamespace):
     here.)"""
 
     def describe(self, router: Router) -> None:
-        self.takes = frozenset(router.options)
         self.own = router.plugin
         self.draws = router.draws
         self.reads_logits = router.reads not in ("scores", "shares")
         self.reads_ids = router.reads == "ids"
+        self.gates = router.gates
         self.even = router.gates == "even"  # a token's experts have equal gates, which no score enters
         self.balanced = router.loss != "none"  # a loss balances it, or is its own
         self.adds_loss = router.loss == "own"
         self.averages = router.state in ("cutoffs", "prices")  # its thresholds are running means
         self.by_thresholds = router.state == "cutoffs"  # it is causal by them
         self.keeps_own = router.state == "own"  # `observe` of a plug-in makes its thresholds
+        self.keeps_thresholds = router.state not in ("none", "centroids")
+        self.limited = "priority" in router.options  # with a capacity factor experts have room for some tokens only
         self.choices = _options.choices_of(router, vars(self))
-
-
-def scores_of(options: Options, logits: Tensor) -> Tensor:
-    """What the router reads of logits [n,e]."""
-    if options.reads_logits:
-        return logits
-    if nulls := options.null_experts:
-        n, e = logits.shape
-        return torch.softmax(torch.cat([logits, logits.new_zeros(n, nulls)], 1), 1)[:, :e]
-    return torch.sigmoid(logits) if options.score == "sigmoid" else torch.softmax(logits, 1)
 
 
 class Routing(NamedTuple):

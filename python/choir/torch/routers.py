@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from .._errors import ArgumentError
-from . import select
+from . import gates, select
 from .ranks import top_of_all
-from .request import Request, Routing, check_floating, checked_options, scores_of
+from .request import Request, Routing, check_floating, checked_options
 from .solvers import balance_op, on_host_op
 
 if TYPE_CHECKING:
@@ -224,31 +224,6 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
 }
 
 
-LIMITED = ("switch_top1", "topk", "gshard_top2")  # with a capacity factor experts have room for some tokens only
-
-
-def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor]) -> Tensor:
-    """[n,e], with gradient; of the choices [n,K] alone, all of which are taken, where they are given: a pair's score,
-    perhaps divided by the sum of the token's gates."""
-
-    def held(a: Tensor) -> Tensor:
-        return torch.where(made["taken"], a, 0.0) if choice is None else a.gather(1, choice)
-
-    if q.options.even:
-        even = made["taken"].to(scores.dtype) if choice is None else torch.ones_like(choice, dtype=scores.dtype)
-        return even / made["per_token"]
-    if q.name == "base":
-        return held(torch.sigmoid(logits))
-    gates = held(scores)
-    if q.name == "gshard_top2":  # over both choices, even where the expert of one is full
-        total = (scores.gather(1, made["choice"]) if choice is None else gates).sum(1, keepdim=True)
-    elif q.options.normalize_gates:
-        total = gates.sum(1, keepdim=True)
-    else:
-        return gates
-    return gates / torch.where(total == 0, 1.0, total)
-
-
 def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
     """None: there is none. e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
     gshard_top2 of the first ones), P the mean score, of sigmoids their shares."""
@@ -258,7 +233,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
     if q.options.adds_loss:
         return _own_loss(q, scores, *made["loss"]) if "loss" in made else None
     choice = made.get("choice")
-    choice = choice[:, :1] if q.name == "gshard_top2" else choice
+    choice = choice[:, :1] if q.options.gates == "share" else choice
     by_sequence = q.options.aux_scope == "sequence" and (q.sequence_length > 0 or len(q.lengths) > 0)
     live = scores if q.valid is None else torch.where(q.valid[:, None], scores, 0.0)
     if q.options.score == "sigmoid":
@@ -298,17 +273,9 @@ def _sequences(q: Request) -> tuple[Tensor, int]:
     return torch.arange(n, device=device) // q.sequence_length, (n - 1) // q.sequence_length + 1
 
 
-def _z_loss(q: Request, scores: Tensor, logits: Tensor) -> Optional[Tensor]:
-    """None: there is none. Mean square of log sum exp of the logits of valid tokens; affinities that were given do not tell."""
-    if not q.options.z_loss_weight or (logits is scores and q.name != "base"):
-        return None
-    squares = torch.logsumexp(logits, 1) ** 2
-    return torch.where(q.valid_or_all(), squares, 0.0).sum() / q.valid_or_all().sum().clamp(min=1)
-
-
 def _forced(q: Request, taken: Tensor) -> dict:
     """Forced routing: the choices that are given."""
-    if "normalize_gates" not in q.options.takes or q.name == "gshard_top2":
+    if q.options.gates != "score":
         raise ArgumentError(
             f"forced routing (taken): the gates of router '{q.name}' are not scores of a token and an expert, so they do not "
             "go with other choices; take a router that has option normalize_gates, but gshard_top2"
@@ -329,22 +296,19 @@ def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **ask
         made = _forced(q, taken)
     else:
         made = (_by_thresholds if q.causal and q.options.by_thresholds else CHOOSE.get(q.name, _own))(q)
-    aux_loss, z_loss = _aux_loss(q, scores, made), _z_loss(q, scores, logits)
+    aux_loss, z_loss = _aux_loss(q, scores, made), gates.z_loss(q, scores, logits)
     full, chosen = made.pop("full", 0), made.get("choice") if made.pop("all", False) else None
-    gates = scores if made["taken"] is None else _gates(q, scores, logits, made, chosen)
-    slot_gates = choice_gates = None
-    if chosen is not None:
-        gates, choice_gates = None, gates
+    held = None
     if full:  # what the slots hold is gathered without a look at who is in them
         held = scores.t().gather(1, made["slots"])
-        slot_gates = gates.t().gather(1, made["slots"]) if q.options.normalize_gates else held
         worst = held.detach().view(held.shape[0], full, -1)[:, :, -1]
         made["cutoffs"] = worst[:, 0] if full == 1 else worst.double().mean(1).to(worst.dtype)
+    of_pairs, slot_gates, choice_gates = gates.made(q.options, scores, logits, made, chosen, held)
     for name in ("asks", "loss"):
         made.pop(name, None)
     made = {"cutoffs": None, "slots": None, "dropped": None, **made}
     made.update(choice=chosen, slot_gates=slot_gates, choice_gates=choice_gates)
-    routing = Routing(gates, aux_loss, z_loss, **made)
+    routing = Routing(of_pairs, aux_loss, z_loss, **made)
     return routing if q.lean else routing.whole()
 
 
@@ -373,8 +337,7 @@ def route(
     if scores.shape[0] < 1:
         raise ArgumentError("scores has 0 tokens; there must be at least 1")
     made = checked_options(router, scores.shape[1], **options)
-    priced = router in ("quantile_balanced", "bias_balanced") or made.keeps_own
-    if thresholds is not None and not priced and not made.by_thresholds:
+    if thresholds is not None and not made.keeps_thresholds:
         raise ArgumentError(f"router '{router}' keeps no thresholds to route by")
     if thresholds is not None and (thresholds.shape != scores.shape[1:] or thresholds.device != scores.device):
         raise ArgumentError(
@@ -384,7 +347,7 @@ def route(
     if sequence_length < 0:
         raise ArgumentError(f"sequence_length {sequence_length} must not be negative")
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    soft = scores_of(made, wide) if logits else wide
+    soft = gates.scores_of(made, wide) if logits else wide
     routing = choose(
         soft,
         wide,

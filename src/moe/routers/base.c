@@ -64,7 +64,6 @@ const ch_router ch_router_base = {
     .reads = CHOIR_READS_LOGITS,
     .depends_on = CHOIR_DEPENDS_ON_ALL_IN_TRAINING,
     .gates = CHOIR_GATES_SIGMOID,
-    .options = CH_ROUTER_TAKES(z_loss_weight) | CH_ROUTER_TAKES(gate_on),
     .choices = 1,
     .defaults = {.capacity_factor = 1},
     .check = ch_token_choice_check,

@@ -2,6 +2,7 @@
  * best experts of S - beta, and behind each step the price beta of an expert rises by bias_rate where more tokens than
  * the mean asked for it, and falls where fewer did. Prices decide who is chosen and nothing else: the gate is the raw
  * score. A step reads the prices of the steps before it, so no token looks at another, in training and in use. */
+#include "moe/gates.h"
 #include "moe/routers/token_choice.h"
 
 static void route_bias_balanced(ch_exec *x, const ch_route_args *a) {
@@ -27,8 +28,7 @@ const ch_router ch_router_bias_balanced = {
     .depends_on = CHOIR_DEPENDS_ON_NONE,
     .gates = CHOIR_GATES_SCORE,
     .by_step = 1,
-    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(bias_rate),
+    .takes = {.experts_per_token = 1, .bias_rate = 1},
     .defaults = {.experts_per_token = 2, .score = CH_SIGMOID, .capacity_factor = 1},
     .check = ch_token_choice_check,
     .max_slots = ch_token_choice_slots,

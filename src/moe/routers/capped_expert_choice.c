@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "moe/assign/assign.h"
+#include "moe/gates.h"
 #include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 
@@ -89,10 +90,14 @@ const ch_router ch_router_capped_expert_choice = {
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
     .even = 1,
-    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |
-               CH_ROUTER_TAKES(solver) | CH_ROUTER_TAKES(solver_lambda) | CH_ROUTER_TAKES(solver_iterations) |
-               CH_ROUTER_TAKES(solver_stages) | CH_ROUTER_TAKES(decay),
+    .takes = {.capacity = 1,
+              .pools = 1,
+              .cap = 1,
+              .solver = 1,
+              .solver_lambda = 1,
+              .solver_iterations = 1,
+              .solver_stages = 1,
+              .decay = 1},
     .defaults = {.capacity_factor = 2, .cap = 2},
     .check = check_capped,
     .max_slots = max_slots,

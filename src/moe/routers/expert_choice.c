@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "moe/gates.h"
 #include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 
@@ -43,9 +44,7 @@ const ch_router ch_router_expert_choice = {
     .gates = CHOIR_GATES_SCORE,
     .even = 1,
     .choose_alone = 1,
-    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS |
-               CH_ROUTER_TAKES(capacity_schedule) | CH_ROUTER_TAKES(decay) | CH_ROUTER_TAKES(threshold_after),
+    .takes = {.capacity = 1, .pools = 1, .capacity_schedule = 1, .decay = 1, .threshold_after = 1},
     .defaults = {.capacity_factor = 2},
     .check = check_expert_choice,
     .max_slots = max_slots,

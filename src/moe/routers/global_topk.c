@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "moe/gates.h"
 #include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 
@@ -160,9 +161,7 @@ const ch_router ch_router_global_topk = {
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
-    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) |
-               CH_ROUTER_TAKES(decay),
+    .takes = {.capacity = 1, .pools = 1, .cap = 1, .decay = 1},
     .defaults = {.capacity_factor = 2},
     .check = check_global_topk,
     .max_slots = max_slots,

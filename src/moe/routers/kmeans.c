@@ -138,7 +138,7 @@ const ch_router ch_router_kmeans = {
     .name = "kmeans",
     .summary = "the expert whose centroid is nearest; centroids follow the tokens, not gradients",
     .reads = CHOIR_READS_LOGITS,
-    .options = CH_ROUTER_TAKES(decay),
+    .takes = {.decay = 1},
     .choices = 1,
     .defaults = {.capacity_factor = 1},
     .check = ch_token_choice_check,

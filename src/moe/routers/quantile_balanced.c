@@ -5,6 +5,7 @@
  * rule "K per token". Each of its two blocks has a minimum in closed form, and they alternate: alpha_t, between the
  * K-th and the next best of S[t] - beta, and beta_i, between the (n K / e)-th and the next best of S[.,i] - alpha. */
 #include "base/error.h"
+#include "moe/gates.h"
 #include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
@@ -124,9 +125,7 @@ const ch_router ch_router_quantile_balanced = {
     .depends_on = CHOIR_DEPENDS_ON_ALL_IN_TRAINING,
     .gates = CHOIR_GATES_SCORE,
     .depends_on_with = depends_on_with,
-    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) |
-               CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(decay) |
-               CH_ROUTER_TAKES(threshold_after) | CH_ROUTER_TAKES(estimator),
+    .takes = {.experts_per_token = 1, .decay = 1, .threshold_after = 1, .estimator = 1},
     .defaults = {.experts_per_token = 2, .capacity_factor = 1},
     .check = check,
     .max_slots = ch_token_choice_slots,

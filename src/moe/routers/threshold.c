@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "moe/gates.h"
 #include "moe/routers/pool.h"
 
 double ch_router_mean_weight(double decay, uint64_t observed) {

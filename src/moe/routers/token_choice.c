@@ -84,7 +84,7 @@ static void place_tokens(ch_exec *x, const ch_route_args *a, double factor) {
   ch_choices c = ch_choices_alloc(x, a, K);
   ch_choices_best(x, a, a->routing->scores, NULL, &c);
   ch_choices_balance(x, a, &c);
-  if (a->training && a->options->random_second && ch_router_takes(a->router, CH_ROUTER_TAKES(random_second)))
+  if (a->training && a->options->random_second && ch_router_takes(a->router, CH_OPTION_random_second))
     CH_OP(x, sample_second, .n = a->n, .rng = ch_rng_make(a->draws.rng.seed, CH_STREAM_SECOND_EXPERT, a->draws.rng.sub),
           .rng_base = a->draws.base, .value = c.value, .choice = c.choice);
   ch_choices_place(x, a, &c, factor);

@@ -11,42 +11,42 @@
  * random_second, the second choice stays with probability 2 g2 (at most 1: g2 is the smaller share). */
 #include "moe/routers/token_choice.h"
 
-#define TOPK(options_beside)                                                                              \
-  .depends_on_with = ch_token_choice_depends_on,                                                          \
-  .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(z_loss_weight) | \
-             CH_ROUTER_TAKES(gate_on) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_BALANCE |              \
-             CH_ROUTER_TAKES(priority) | (options_beside),                                                \
-  .check = ch_token_choice_check, .max_slots = ch_token_choice_room, .route = ch_token_choice_route,      \
-  .causal = ch_token_choice_causal, .backward = ch_token_choice_backward
+#define TOPK                                                                                                 \
+  .depends_on_with = ch_token_choice_depends_on, .loss = CHOIR_LOSS_BALANCE, .check = ch_token_choice_check, \
+  .max_slots = ch_token_choice_room, .route = ch_token_choice_route, .causal = ch_token_choice_causal,       \
+  .backward = ch_token_choice_backward
 
 const ch_router ch_router_topk = {
-    TOPK(CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(null_experts)),
+    TOPK,
     .name = "topk",
     .summary = "each token takes its K best experts, without drops; a loss balances loads (Shazeer et al. 2017)",
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
+    .takes = {.capacity = 1, .priority = 1, .experts_per_token = 1, .null_experts = 1},
     .defaults = {.experts_per_token = 2, .capacity_factor = 0, .aux_loss_weight = 0.01},
 };
 
 const ch_router ch_router_switch_top1 = {
-    TOPK(CH_ROUTER_TAKES(jitter)),
+    TOPK,
     .name = "switch_top1",
     .summary = "each token asks its best expert, in token order, up to capacity (Fedus et al. 2021)",
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_PAST,
     .gates = CHOIR_GATES_SCORE,
     .choices = 1,
+    .takes = {.capacity = 1, .priority = 1, .jitter = 1},
     .defaults = {.capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
 };
 
 const ch_router ch_router_gshard_top2 = {
-    TOPK(CH_ROUTER_TAKES(random_second)),
+    TOPK,
     .name = "gshard_top2",
     .summary = "each token asks its two best experts, first choices go first (Lepikhin et al. 2020)",
     .reads = CHOIR_READS_SHARES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SHARE,
     .choices = 2,
+    .takes = {.capacity = 1, .priority = 1, .random_second = 1},
     .defaults = {.capacity_factor = 1, .aux_loss_weight = 0.01},
 };

@@ -1,0 +1,62 @@
+"""What the options that all routers with scores share do (src/moe/gates.c): from logits to scores, and from scores to gates.
+A new option of this kind is a name in OPTIONS, and its use here."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+OPTIONS = frozenset(("score", "normalize_gates", "gate_on", "z_loss_weight"))  # experts read gate_on (products.py)
+
+
+def scores_of(options: Any, logits: Tensor) -> Tensor:
+    """What the router reads of logits [n,e]."""
+    if options.reads_logits:
+        return logits
+    if nulls := options.null_experts:
+        n, e = logits.shape
+        return torch.softmax(torch.cat([logits, logits.new_zeros(n, nulls)], 1), 1)[:, :e]
+    return torch.sigmoid(logits) if options.score == "sigmoid" else torch.softmax(logits, 1)
+
+
+def z_loss(q: Any, scores: Tensor, logits: Tensor) -> Optional[Tensor]:
+    """None: there is none. Mean square of log sum exp of the logits of valid tokens; scores that were given have no logits."""
+    if not q.options.z_loss_weight or (logits is scores and not q.options.reads_logits):
+        return None
+    squares = torch.logsumexp(logits, 1) ** 2
+    return torch.where(q.valid_or_all(), squares, 0.0).sum() / q.valid_or_all().sum().clamp(min=1)
+
+
+def _by_token(options: Any, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor]) -> Tensor:
+    """[n,e], with gradient; of the choices [n,K] alone, all of which are taken, where they are given."""
+
+    def held(a: Tensor) -> Tensor:
+        return torch.where(made["taken"], a, 0.0) if choice is None else a.gather(1, choice)
+
+    if options.gates == "even":
+        even = made["taken"].to(scores.dtype) if choice is None else torch.ones_like(choice, dtype=scores.dtype)
+        return even / made["per_token"]
+    if options.gates == "sigmoid":
+        return held(torch.sigmoid(logits))
+    gates = held(scores)
+    if options.gates == "share":  # of all choices, even where the expert of one is full
+        total = (scores.gather(1, made["choice"]) if choice is None else gates).sum(1, keepdim=True)
+    elif options.normalize_gates:
+        total = gates.sum(1, keepdim=True)
+    else:
+        return gates
+    return gates / torch.where(total == 0, 1.0, total)
+
+
+def made(
+    options: Any, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor], held: Optional[Tensor]
+) -> tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
+    """Gates [n,e]; those of the slots [e,slots], where no slot is without a token; and of the choices [n,K] in place of the
+    first, where these are given. made: what the router chose; without `taken` gates are those of all pairs (Routing.whole).
+    held: the scores of such slots."""
+    gates = scores if made["taken"] is None else _by_token(options, scores, logits, made, choice)
+    if held is not None and options.normalize_gates:
+        held = gates.t().gather(1, made["slots"])
+    return (None, held, gates) if choice is not None else (gates, held, None)
