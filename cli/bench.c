@@ -204,27 +204,27 @@ static int run_bench(int count, const char *const *operands) {
   return status;
 }
 
-static const cli_option options[] = {{"repetitions", "N", CLI_INT, &o.repetitions, "7", "of each case, at least", 0},
-                                     {"seconds", "S", CLI_REAL, &o.seconds, "0.2", "for each case, at least", 0},
-                                     {"parts", NULL, CLI_FLAG, &parts, NULL, "show where the time of a layer goes", 0},
-                                     CLI_BACKEND(&o.backend),
-                                     CLI_THREADS(&o.threads),
-                                     {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
-                                     {0}};
+static const cli_option options[] = {
+    {"repetitions", "N", CLI_INT, &o.repetitions, "7", "minimum number of repetitions of each case", 0},
+    {"seconds", "S", CLI_REAL, &o.seconds, "0.2", "minimum time for each case", 0},
+    {"parts", NULL, CLI_FLAG, &parts, NULL, "show the time of each part of a layer", 0},
+    CLI_BACKEND(&o.backend),
+    CLI_THREADS(&o.threads),
+    {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
+    {0}};
 
-CLI_VERB(
-    bench, "bench", "[CASE|GROUP [KEY=VALUE...]]...", 0, -1, "measure this machine, and choir on it",
-    "Measures the peak rate of multiply-adds and the memory bandwidth, then each case against them: median time, "
-    "rate, share of the peak, and the largest difference from the reference implementation. Without operands, a "
-    "choice of cases. Every key but those of gemm has a default.\n\n"
-    "Layers: moe (n d h e c skew router), route and assign (the router alone, and its share of a layer). Models: step "
-    "(config B T c router), prompt (config tokens), decode (config prompt tokens). Text: tokenize (MB file "
-    "tokenizer V). Parts: gemm attention head gelu rmsnorm select gather adafactor.\n\n"
-    "Groups, of which every row is compared with the first: flat (e=16 to 128), linear (n=1024 to 65536), routers "
-    "and router-steps (tokens choose, experts choose), dropless (2, 4 and 8 of 64 experts a token, by topk with "
-    "even and uneven loads, and by expert choice), scaling (a step by 1, 2, 4, ... threads). c is experts a token "
-    "where each token has as many, else the "
-    "capacity factor; with skew s loads are about Zipf's, 1 / i^s of expert i. A key after a "
-    "group goes to each of its cases.\n\n"
-    "Examples: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16; choir bench linear d=768 h=3072; choir "
-    "bench decode config=configs/0.1b-16e.json");
+CLI_VERB(bench, "bench", "[CASE|GROUP [KEY=VALUE...]]...", 0, -1, "measure the speed of this machine and of choir",
+         "Measures the peak rate of multiply-adds and the memory bandwidth, then each case relative to them: median "
+         "time, rate, share of the peak, and the largest difference from the reference implementation. Without "
+         "operands, a selection of cases is run. Every key except those of gemm has a default.\n\n"
+         "Layers: moe (n d h e c skew router); route and assign (the router alone, with its share of a layer's time). "
+         "Models: step (config B T c router), prompt (config tokens), decode (config prompt tokens). Text: tokenize "
+         "(MB file tokenizer V). Parts: gemm attention head gelu rmsnorm select gather adafactor.\n\n"
+         "Groups compare each row with the first: flat (e=16 to 128), linear (n=1024 to 65536), routers and "
+         "router-steps (token choice, expert choice), dropless (2, 4 and 8 of 64 experts per token: topk with even and "
+         "with uneven loads, expert choice), scaling (a step with 1, 2, 4, ... threads). A key after a group applies "
+         "to all of its cases.\n\n"
+         "c is the number of experts per token for routers that give every token the same number, otherwise the "
+         "capacity factor. skew s makes the load of expert i proportional to about 1 / i^s.\n\n"
+         "Examples: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16; choir bench linear d=768 h=3072; choir "
+         "bench decode config=configs/0.1b-16e.json");

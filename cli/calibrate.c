@@ -61,20 +61,22 @@ static int run_calibrate(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "CHECKPOINT", CLI_NEW, &o.out, NULL, "directory to make", 1},
-    {"data", "DIR", CLI_PATH, &o.eval.data, NULL, "the held-out share of this data", 0},
-    {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "a UTF-8 text of the kind that is to be served", 0},
-    {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "number of sequences at most; 0: all", 0},
-    {"batch", "B", CLI_INT, &o.eval.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},
+    {"out", "CHECKPOINT", CLI_NEW, &o.out, NULL, "checkpoint directory to make", 1},
+    {"data", "DIR", CLI_PATH, &o.eval.data, NULL, "use the held-out part of this data", 0},
+    {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "use a UTF-8 text of the kind that the model will process", 0},
+    {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "maximum number of sequences; 0: all", 0},
+    {"batch", "B", CLI_INT, &o.eval.batch_sequences, "0",
+     "number of sequences that are routed together; 0: as in training", 0},
     {"capacity-factor", "C", CLI_REAL, &o.eval.capacity_factor, "0",
-     "experts that a token has on average by the new thresholds, fewer for speed; 0: as in evaluations", 0},
-    {"length", "T", CLI_INT, &o.eval.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},
+     "mean number of experts per token with the new thresholds; smaller is faster; 0: as in evaluations", 0},
+    {"length", "T", CLI_INT, &o.eval.sequence_length, "0", "tokens per sequence; 0: as in training", 0},
     CLI_MODEL_OPTIONS(o.run),
     {0}};
 
-CLI_VERB(
-    calibrate, "calibrate", "RUN|CHECKPOINT", 1, 1, "set thresholds for a kind of text, or another cost",
-    "For a model of expert choice that will be served on text unlike that of its training, or with fewer experts a "
-    "token: the text is routed by batch, and thresholds become the mean cut-off scores of its batches. Of router "
-    "quantile_balanced the prices become those by which the text's experts have even loads. Weights stay as they are. "
-    "Example: choir calibrate run --text code.txt --out run-for-code");
+CLI_VERB(calibrate, "calibrate", "RUN|CHECKPOINT", 1, 1,
+         "adapt the thresholds to a kind of text, or to another number of experts per token",
+         "Use it for an expert-choice model that will process text unlike its training data, or that should run with "
+         "fewer experts per token. The text is routed with batch routing, and each expert's mean cut-off score becomes "
+         "its threshold. For router quantile_balanced, the prices become those that balance the loads on this text. "
+         "Weights do not change.\n\n"
+         "Example: choir calibrate run --text code.txt --out run-for-code");

@@ -126,7 +126,7 @@ int cli_files_add(cli_files *files, const char *path, const char *pattern);
 int cli_files_end(cli_files *files); /* ends a run */
 void cli_files_free(cli_files *files);
 #define CLI_PATTERN(target) \
-  { "pattern", "GLOB", CLI_TEXT, target, NULL, "of directories only the files whose names match, as '*.txt'", 0 }
+  { "pattern", "GLOB", CLI_TEXT, target, NULL, "in directories, read only files whose names match, such as '*.txt'", 0 }
 
 /* start.c */
 int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
@@ -270,28 +270,28 @@ char *cli_read_file(const char *path,
 int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t **object);
 /* Rows of how a model is run: choices of this call, no part of what it computes. */
 /* clang-format off */
-#define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads, 0: OMP_NUM_THREADS, or all CPUs (of a quota as many); results do not depend on it", 0}
+#define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "number of threads; 0: OMP_NUM_THREADS, or all CPUs that the process may use; results do not depend on it", 0}
 #define CLI_COMPUTE(target)                                                                                            \
   {"compute", "fp32|bf16|q8_0", CLI_CHOICE, target, NULL,                                                               \
-   "type of matrix products; q8_0: weights of 8 bits, a quarter of the memory; default: the config's", 0}
+   "type of matrix products; q8_0 keeps weights in 8 bits, which takes a quarter of the memory; default: the config's", 0}
 #define CLI_EMULATE_BF16(target)                                                                                       \
-  {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none: it saves memory", 0}
+  {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 on a CPU without bf16 instructions; it saves memory, not time", 0}
 #define CLI_RANKS_OPTIONS                                                                                              \
   {"replicas", "R", CLI_INT, &cli_replicas, "0",                                                                       \
-   "data parallelism: replicas of the experts (MPI); 0: training chooses, other commands take 1", 0}, \
+   "data parallelism: number of replicas of the experts (MPI); 0: training chooses it, other commands use 1", 0}, \
   {"hidden", "H", CLI_INT, &cli_hidden, "0",                                                                           \
-   "tensor parallelism: cut each expert into H shards by its hidden width (MPI); 0: as above", 0},                        \
+   "tensor parallelism: number of shards into which each expert's hidden width is cut (MPI); 0: training chooses it, other commands use 1", 0},                        \
   {"shard-dense", NULL, CLI_FLAG, &cli_shard_dense, NULL,                                                              \
-   "keep each dense matrix on one rank and prefetch it on the others (MPI), to save memory", 0},      \
+   "keep each dense matrix on one rank and prefetch it on the others, as ZeRO-3 does (MPI); it saves memory", 0},      \
   {"rank-timeout", "S", CLI_REAL, &cli_rank_timeout, "600",                                                            \
-   "exit with status 4 when a rank has been silent for S seconds (MPI); 0: never", 0},              \
+   "exit with status 4 when another rank has been silent for S seconds (MPI); 0: never", 0},              \
   {"verbose-ranks", NULL, CLI_FLAG, &cli_verbose_ranks, NULL,                                                          \
-   "every rank prints; ranks above 0 to standard error, each line prefixed with its rank (MPI)", 0}
+   "let every rank print; ranks above 0 print to standard error, with their rank before each line (MPI)", 0}
 #define CLI_SHARDS(target)                                                                                             \
   {"shards", "N", CLI_INT64, target, "0",                                                                              \
-   "compute batches in N shards, a multiple of the number of processes; 0: the checkpoint's train.grad_chunks", 0}
+   "number of shards in which each batch is computed, a multiple of the number of processes; 0: train.grad_chunks of the checkpoint", 0}
 #define CLI_BACKEND(target)                                                                                            \
-  {"backend", "NAME", CLI_TEXT, target, "cpu", "cpu, reference (plain C, slow) or cuda; cuda:1 is the second device (choir devices lists them)", 0}
+  {"backend", "NAME", CLI_TEXT, target, "cpu", "cpu, reference (plain C, slow) or cuda; cuda:1 is the second device ('choir devices' lists them)", 0}
 /* clang-format on */
 
 /* settings.c */
@@ -306,7 +306,7 @@ int cli_predicts_masked(const choir_model *model);
 int cli_vocabulary(choir_config *config, int given);
 /* clang-format off */
 #define CLI_VOCABULARY(target)                                                                                         \
-  {"vocab-size", "V", CLI_INT, target, NULL, "vocabulary size, where the config leaves it to the data", 0}
+  {"vocab-size", "V", CLI_INT, target, NULL, "vocabulary size, if the config leaves it to the data", 0}
 /* clang-format on */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
 int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
@@ -315,7 +315,7 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
 /* Rows for verbs that load a checkpoint, with these choir_model_options. */
 #define CLI_UNCHECKED(run)                                                                                             \
   {"unchecked", NULL, CLI_FLAG, &run.unchecked, NULL,                                                                  \
-   "also load weights that are not finite, and an edited config or tokenizer", 0}
+   "also load weights that are not finite, and a config or tokenizer that was edited", 0}
 #define CLI_MODEL_OPTIONS(run)                                                                                         \
   CLI_COMPUTE(&run.compute), CLI_UNCHECKED(run), CLI_BACKEND(&run.backend), CLI_THREADS(&run.threads)
 /* clang-format on */

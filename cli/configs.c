@@ -31,6 +31,6 @@ static int run_configs(int count, const char *const *operands) {
 
 static const cli_option options[] = {{0}};
 
-CLI_VERB(
-    configs, "configs", "", 0, 0, "list the configs that choir brings with it",
-    "Their names stand for files wherever a config is wanted: choir train --config nano. 'choir info NAME' says more.");
+CLI_VERB(configs, "configs", "", 0, 0, "list the built-in configs",
+         "A name stands for a file wherever a config is expected: choir train --config nano. 'choir info NAME' shows "
+         "its size and cost.");

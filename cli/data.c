@@ -110,7 +110,7 @@ static int run_build(int count, const char *const *operands) {
   char *separator = NULL;
   int number = 0, status = 0;
   if (o.separator && !(separator = cli_unescape(o.separator)))
-    return cli_usage("--separator %s: knows \\f \\n \\r \\t and \\\\ only", o.separator);
+    return cli_usage("--separator %s: unknown escape; use \\f, \\n, \\r, \\t or \\\\", o.separator);
   status = collect_sources(count, operands, &files, sources, &number);
   if (!status) {
     cli_progress_begin(&w.progress, stderr);
@@ -137,30 +137,29 @@ static int info(int count, const char *const *operands) { return print_info(oper
 
 static const cli_option build_options[] = {
     {"out", "DIR", CLI_PATH, &o.build.output, NULL, "directory to make; must be new or empty", 1},
-    {"tokenizer", "FILE", CLI_INPUT, &o.build.tokenizer, NULL, "the tokenizer's file, which cuts text into tokens", 1},
+    {"tokenizer", "FILE", CLI_INPUT, &o.build.tokenizer, NULL, "tokenizer file", 1},
     {"source", "NAME=WEIGHT:FILES...", CLI_LIST, &o.sources, NULL,
-     "a source of the mixture: its share of the training samples, and its files (those that follow belong to it too); "
-     "without =WEIGHT by its number of tokens",
+     "a source of the data mixture: its name, its share of the training samples, and its files, including the operands "
+     "that follow; without =WEIGHT, the share is proportional to its number of tokens",
      0},
-    {"field", "NAME", CLI_TEXT, &o.build.field, NULL, "files are JSON lines; this field holds the text", 0},
+    {"field", "NAME", CLI_TEXT, &o.build.field, NULL, "read JSON lines, with the text in this field", 0},
     CLI_PATTERN(&o.pattern),
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL,
-     "the line between documents, as '\\f'; otherwise a file is one document", 0},
+     "the line between documents, such as '\\f'; default: each file is one document", 0},
     {"holdout", "P", CLI_REAL, &o.build.holdout, "0.01", "share of the documents kept for evaluation", 0},
-    {"seed", "S", CLI_INT64, &o.build.seed, "0", "which documents these are", 0},
+    {"seed", "S", CLI_INT64, &o.build.seed, "0", "seed of the choice of these documents", 0},
     {"replace-invalid", NULL, CLI_FLAG, &o.build.replace_invalid, NULL,
-     "bytes that are not UTF-8 become U+FFFD and are counted; otherwise they are an error", 0},
+     "replace bytes that are not UTF-8 by U+FFFD, and count them; default: an error", 0},
     CLI_THREADS(&o.build.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the counts as JSON", 0},
     {0}};
 static const cli_option info_options[] = {{"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0}, {0}};
 
-CLI_VERB_OF(
-    data_build, "data build", "[FILE|DIR...]", 0, -1, "turn text into checked, memory-mapped token shards",
-    "Files are plain text, or JSON lines with --field, each plain or compressed (gz, xz, zst, bz2); a directory stands "
-    "for all files below it. Text must be UTF-8. Memory does not grow with the input.\n\n"
-    "Example: choir data build --out data --tokenizer en.model --separator '\\f' --source books=2: books/*.txt.xz "
-    "--source news=1: news.txt.gz",
-    build_options, run_build);
-CLI_VERB_OF(data_info, "data info", "DIR", 1, 1, "check a data directory and count what is in it", NULL, info_options,
+CLI_VERB_OF(data_build, "data build", "[FILE|DIR...]", 0, -1, "tokenize text into data for training and evaluation",
+            "Files are plain text, or JSON lines with --field, each plain or compressed (gz, xz, zst, bz2). A "
+            "directory stands for all files below it. Text must be UTF-8. Memory does not grow with the input.\n\n"
+            "Example: choir data build --out data --tokenizer en.model --separator '\\f' --source books=2: "
+            "books/*.txt.xz --source news=1: news.txt.gz",
+            build_options, run_build);
+CLI_VERB_OF(data_info, "data info", "DIR", 1, 1, "check a data directory and count its tokens", NULL, info_options,
             info);

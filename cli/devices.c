@@ -23,7 +23,7 @@ static int run_devices(int count, const char *const *operands) {
 
 static const cli_option options[] = {{0}};
 
-CLI_VERB(devices, "devices", "", 0, 0, "list what could run a model here",
-         "A line for every backend: its devices, or what is missing. 'train', 'eval' and all others that compute take "
-         "what stands first in a line: --backend cuda:0. Without a number a backend takes its first device; ranks of "
-         "a machine take one after the other.");
+CLI_VERB(devices, "devices", "", 0, 0, "list the devices that can run a model",
+         "Prints a line for each device of each backend, or what is missing to use the backend. Commands that compute, "
+         "as 'train' and 'eval', accept the name at the start of a line: --backend cuda:0. A backend without a number "
+         "means its first device; each further rank on a machine uses the next device.");

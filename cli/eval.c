@@ -85,7 +85,7 @@ static int print_losses(int count) {
             cli_measure(r->objective), cli_grouped(r->tokens), cli_bytes((double)r->bytes), exp(r->unigram_loss));
   if (masked) cli_print(4, "  standard error: of sampling mask ratios and masks (--mask-samples)");
   if (r->looks_across_tokens && !masked)
-    cli_print(4, "  causal no: the experts of a token depend on other tokens, which generation does not have yet");
+    cli_print(4, "  causal no: the experts of a token depend on later tokens, which generation does not have yet");
   if (count > 1 && !strcmp(results[1].routing, "threshold") && !masked)
     cli_print(4, "  threshold: fixed thresholds, the mean cut-offs of training");
   return status;
@@ -163,7 +163,8 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   int count = 1, status = beside ? 0 : CLI_FAILED;
   int masked = cli_predicts_masked(model);
   const char *const *routings = masked ? masked_routings : causal_routings;
-  if (!masked && o.eval.mask_samples) status = cli_usage("--mask-samples is for models that are trained by masking");
+  if (!masked && o.eval.mask_samples)
+    status = cli_usage("--mask-samples is for masked models only (docs/diffusion.md)");
   if (masked && !o.eval.mask_samples) o.eval.mask_samples = 4;
   if (!o.routing && choir_model_looks_across_tokens(model)) {
     for (int i = 0; routings[i] && !status; i++)
@@ -201,19 +202,21 @@ static int run_eval(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"data", "DIR", CLI_PATH, &o.eval.data, NULL, "evaluate on the held-out share of this data; default: the run's", 0},
-    {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "evaluate on a UTF-8 text", 0},
-    {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
-     "batch, sequence, position, group or threshold; default: the model's own and, where that looks across tokens, "
-     "also threshold (trained by masking: sequence and threshold)",
+    {"data", "DIR", CLI_PATH, &o.eval.data, NULL, "evaluate on the held-out part of this data; default: the run's data",
      0},
-    {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "number of sequences at most; 0: all", 0},
+    {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "evaluate on a UTF-8 text file", 0},
+    {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
+     "batch, sequence, position, group or threshold; default: the model's own and, if that is not causal, also "
+     "threshold (masked models: sequence and threshold)",
+     0},
+    {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "maximum number of sequences; 0: all", 0},
     {"in-order", NULL, CLI_FLAG, &o.eval.in_order, NULL,
-     "take held-out sequences in order, so that a batch is a piece of one text instead of a mixture", 0},
-    {"batch", "B", CLI_INT, &o.eval.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},
+     "take held-out sequences in order, so that a batch is a piece of one text instead of a mixture of texts", 0},
+    {"batch", "B", CLI_INT, &o.eval.batch_sequences, "0",
+     "number of sequences that are routed together; 0: as in training", 0},
     {"mask-samples", "S", CLI_INT, &o.eval.mask_samples, NULL,
-     "of a model that is trained by masking: mask ratios that every sequence is evaluated at; default: 4", 0},
-    {"length", "T", CLI_INT, &o.eval.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},
+     "masked models: number of mask ratios at which each sequence is evaluated; default: 4", 0},
+    {"length", "T", CLI_INT, &o.eval.sequence_length, "0", "tokens per sequence; 0: as in training", 0},
     CLI_MODEL_OPTIONS(o.run),
     CLI_SHARDS(&o.run.shards),
     CLI_RANKS_OPTIONS,
@@ -222,11 +225,12 @@ static const cli_option options[] = {
 
 CLI_VERB(
     eval, "eval", "RUN|CHECKPOINT", 1, 1, "evaluate a model: loss, perplexity, bits per byte, routing",
-    "RUN means its best checkpoint, or else its newest; RUN/checkpoints/STEP any. The unigram baseline predicts every "
-    "token by its frequency in the training "
-    "data, or with --text in the text itself. Expert choice sees the whole batch, so its loss is not a causal "
-    "language-model loss: the loss under threshold routing, which is causal, is reported beside it. A model that is "
-    "trained by masking has no such loss: what is printed is an upper bound of it, its standard error, and the loss "
-    "by mask ratio (docs/diffusion.md). Under mpirun "
-    "or srun all processes evaluate together, and rank 0 prints; their number must divide train.grad_chunks, or "
-    "--shards (docs/clusters.md).");
+    "RUN stands for its best checkpoint, or for its newest if there is no best one. RUN/checkpoints/STEP selects "
+    "another.\n\n"
+    "Expert choice with batch routing uses later tokens, so its loss is not causal. The loss with threshold routing is "
+    "causal, and is printed as well; use it to compare models. The unigram baseline is the loss of a model that knows "
+    "only the frequency of each token: in the training data or, with --text, in the text itself.\n\n"
+    "For a masked model (one trained with train.objective masked_diffusion or masked_lm), the output is an upper bound "
+    "on the loss with its standard error, and the loss by mask ratio (docs/diffusion.md).\n\n"
+    "Under mpirun or srun, all processes evaluate together, and rank 0 prints. The number of processes must divide "
+    "train.grad_chunks, or --shards (docs/clusters.md).");

@@ -46,8 +46,8 @@ static int run_export(int count, const char *const *operands) {
   cli_progress progress;
   choir_export_result result;
   o.checkpoint = operands[0];
-  if (o.cut > 0 && o.experts_per_token) return cli_usage("--cut chooses what --experts-per-token gives: use one");
-  if (o.cut > 0 && !o.sequences) return cli_usage("--cut chooses on held-out text: --sequences must not be 0");
+  if (o.cut > 0 && o.experts_per_token) return cli_usage("give one of --cut SHARE and --experts-per-token K");
+  if (o.cut > 0 && !o.sequences) return cli_usage("--cut needs held-out text: --sequences must not be 0");
   if (!o.sequences && o.data) return cli_usage("--data has no effect with --sequences 0, which measures nothing");
   int status = o.sequences && !o.data ? cli_data_of_run(operands[0], &o.data) : 0;
   if (status) return status;
@@ -62,27 +62,28 @@ static int run_export(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"format", "hf|gguf", CLI_CHOICE, &o.format, NULL, "a folder for transformers and vLLM, or a file for llama.cpp",
-     1},
-    {"out", "OUT", CLI_PATH, &o.out, NULL, "the folder or file to make", 1},
-    {"dtype", "f32|bf16|q8_0", CLI_CHOICE, &o.dtype, "f32", "of matrices; q8_0 is for gguf", 0},
+    {"format", "hf|gguf", CLI_CHOICE, &o.format, NULL,
+     "hf: a folder for transformers and vLLM; gguf: a file for llama.cpp", 1},
+    {"out", "OUT", CLI_PATH, &o.out, NULL, "folder or file to make", 1},
+    {"dtype", "f32|bf16|q8_0", CLI_CHOICE, &o.dtype, "f32", "type of the matrices; q8_0 is for gguf only", 0},
     {"experts-per-token", "K", CLI_INT, &o.experts_per_token, "0",
-     "where experts choose: most that a token can have; 0: as many as it can in choir, which is exact", 0},
+     "expert choice: maximum number of experts per token; 0: the maximum in choir, which is exact", 0},
     {"cut", "SHARE", CLI_REAL, &o.cut, "0",
-     "the least K that takes experts from at most this share of tokens: faster, not exact", 0},
-    {"data", "DIR", CLI_PATH, &o.data, NULL, "whose held-out share losses are measured on; default: the run's", 0},
-    {"sequences", "N", CLI_INT64, &o.sequences, "64", "of it at most; 0: measure nothing", 0},
+     "use the smallest K that removes experts from at most this share of the tokens: faster, not exact", 0},
+    {"data", "DIR", CLI_PATH, &o.data, NULL,
+     "measure the losses on the held-out part of this data; default: the run's data", 0},
+    {"sequences", "N", CLI_INT64, &o.sequences, "64", "maximum number of sequences to measure; 0: measure nothing", 0},
     CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
     {0}};
 
-CLI_VERB(
-    export, "export", "RUN|CHECKPOINT", 1, 1, "write a model as transformers, vLLM or llama.cpp load it",
-    "Stock architectures compute what a model of choir does when tokens are routed one by one: Glm4Moe, ExaoneMoe "
-    "(hy_v3 in llama.cpp), Qwen3Moe, Olmoe, Mixtral, Qwen3 and Llama; of models that fill masks llama.cpp's llada, "
-    "llada-moe and rnd1. That takes model.position rope, swiglu and, where experts choose, router.score sigmoid; what "
-    "has no counterpart is refused by name. Where experts choose, their thresholds become a selection bias, and K null "
-    "experts stand for the experts that a token lacks; K limits how many it can have. By default that is as many as in "
-    "choir, so that logits and text are the same; a smaller K is faster.\n\n"
-    "Prints the share of tokens that K cuts, and the loss on held-out text as it is, with K, and, where dtype rounds "
-    "them, with the weights rounded. docs/serving.md has the way from there.");
+CLI_VERB(export, "export", "RUN|CHECKPOINT", 1, 1, "convert a model for transformers, vLLM or llama.cpp",
+         "The result uses standard architectures, which compute the same function when tokens are routed one by one: "
+         "Glm4Moe, ExaoneMoe (hy_v3 in llama.cpp), Qwen3Moe, Olmoe, Mixtral, Qwen3 and Llama, and llama.cpp's llada, "
+         "llada-moe and rnd1 for masked models. This requires model.position rope, activation swiglu and, for expert "
+         "choice, router.score sigmoid. A field without an equivalent is refused by name.\n\n"
+         "For expert choice, the thresholds become a selection bias, and every token selects K experts, some of them "
+         "null experts, which compute nothing. By default, K is the largest number of experts of a token in choir, so "
+         "logits and text are the same. A smaller K is faster.\n\n"
+         "Prints the share of tokens that K cuts, and the loss on held-out text: of the model itself, with K, and with "
+         "weights rounded to --dtype. docs/serving.md has the next steps.");

@@ -99,9 +99,10 @@ static int prepare_finetune_config(choir_config **config, int *use) {
   const int steps = sets_steps(), given = !isnan(epochs);
   *use = !o.resume || set.count > 0;
   if (o.resume && (o.init_from || task_name || recipe || given || o.patience || o.batch_sequences != 32))
-    return cli_usage("--init-from, --task, --recipe, --epochs, --patience and --batch are the run's own with --resume");
+    return cli_usage(
+        "--resume keeps the run's --init-from, --task, --recipe, --epochs, --patience and --batch: leave them out");
   if (!o.resume && !(o.init_from && task_name && o.data))
-    return cli_usage("give --init-from, --task and --data (only --resume can do without)");
+    return cli_usage("--init-from, --task and --data are required without --resume");
   if (given && !(epochs > 0)) return cli_usage("--epochs %g: must be above 0", epochs);
   if (given && steps) return cli_usage("give one of --epochs E and --set train.steps=N");
   snprintf(path, sizeof path, "%s/config.json", o.out);
@@ -148,32 +149,39 @@ static int run_finetune(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory: config.json, metrics.jsonl, result.json, checkpoints/", 1},
-    {"init-from", "RUN|CHECKPOINT", CLI_PATH, &o.init_from, NULL, "what to start from", 0},
-    {"task", "NAME|FILE", CLI_SMALL, &task_name, NULL, "a task by its name, or by the JSON file that describes it", 0},
+    {"out", "RUN", CLI_PATH, &o.out, NULL,
+     "run directory, for config.json, metrics.jsonl, result.json and checkpoints/", 1},
+    {"init-from", "RUN|CHECKPOINT", CLI_PATH, &o.init_from, NULL,
+     "run or checkpoint to start from; required without --resume", 0},
+    {"task", "NAME|FILE", CLI_SMALL, &task_name, NULL,
+     "name of a task, or a JSON file that describes one; required without --resume", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL,
-     "the task's files, or a directory with a folder of its name; with --resume the run's own otherwise", 0},
+     "the task's files, or a directory with a folder of the task's name; required without --resume", 0},
     {"recipe", "constant|continued", CLI_CHOICE, &recipe, NULL,
-     "a tenth of the checkpoint's rate, constant; or its schedule, continued [constant]", 0},
-    {"epochs", "E", CLI_REAL, &epochs, NULL, "over the training set; 10 unless train.steps is set", 0},
+     "learning rate: a tenth of the checkpoint's, constant; or the checkpoint's schedule, continued [constant]", 0},
+    {"epochs", "E", CLI_REAL, &epochs, NULL,
+     "number of passes over the training set; default: 10, unless train.steps is set", 0},
     {"patience", "N", CLI_INT64, &o.patience, "0", "stop after N evaluations without a better one; 0: never", 0},
-    {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, save, and exit with status 0; 0: no limit", 0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
-     "when the disk is full, keep training for up to M minutes before stopping", 0},
+     "when the disk is full, keep training for up to M minutes, then stop", 0},
     {"batch", "B", CLI_INT, &o.batch_sequences, "32",
-     "texts that batch routing routes together in evaluations; 0: no accuracy by batch routing", 0},
+     "number of texts that evaluations with batch routing route together; 0: no evaluation with batch routing", 0},
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
-     "change one field of the config, as train.learning_rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
-    {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
+     "set a field of the config, such as train.learning_rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
+    {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue RUN from its newest checkpoint, bit for bit", 0},
     CLI_THREADS(&model.threads),
     CLI_BACKEND(&model.backend),
     CLI_EMULATE_BF16(&model.emulate_bf16),
     {0}};
 
 CLI_VERB(finetune, "finetune", "", 0, 0, "train a checkpoint on a labelled task",
-         "Every row of the task's training set becomes a text that ends with its label's word, and only the word is "
-         "learned. The dev set is measured every train.eval_every steps, once an epoch where that is 0: the label "
-         "whose word is likeliest, each text by itself (threshold routing) and, beside it, by batch routing. The "
-         "checkpoint with the best dev accuracy stays, and is the one that choir score RUN takes.\n\n"
-         "Settings are the checkpoint's except for batches of 32 texts and those of the recipe; --set changes any of "
-         "them. Ctrl-C finishes the step, saves, evaluates and exits with status 3.");
+         "Each row of the training set becomes a text that ends with the word of its label. The loss is that of this "
+         "word only.\n\n"
+         "The dev set is evaluated every train.eval_every steps, or once per epoch if that is 0. The model's answer is "
+         "the label whose word has the highest probability. The accuracy is measured with threshold routing, each text "
+         "on its own, and for comparison with batch routing. The checkpoint with the best dev accuracy is kept; choir "
+         "score RUN uses it.\n\n"
+         "The settings are those of the checkpoint, except for batches of 32 texts and the learning rate of --recipe; "
+         "--set changes any of them. Ctrl-C finishes the step, saves, evaluates, and exits with status 3.\n\n"
+         "Example: choir finetune --init-from run --task BoolQ --data superglue --out tuned");

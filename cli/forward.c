@@ -172,25 +172,24 @@ static int run_forward(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"logits", "OUT.npy", CLI_OUTPUT, &o.logits, NULL, "write float32 logits, shape [B,T,V]", 0},
-    {"gradients", "OUT.safetensors", CLI_OUTPUT, &o.gradients, NULL, "write the gradient of the loss by parameter name",
-     0},
+    {"logits", "OUT.npy", CLI_OUTPUT, &o.logits, NULL, "write the logits, float32 [B,T,V]", 0},
+    {"gradients", "OUT.safetensors", CLI_OUTPUT, &o.gradients, NULL,
+     "write the gradient of the loss for each parameter", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
-     "batch, threshold, sequence, position or group, if the router has it; the config's otherwise", 0},
+     "batch, threshold, sequence, position or group, if the router has it; default: the config's", 0},
     {"routes", "IN.npy", CLI_INPUT, &o.routes, NULL,
-     "forced routing: uint8 [MoE layers,B*T,experts], 1 where the expert takes the token", 0},
-    {"save-routes", "OUT.npy", CLI_OUTPUT, &o.save_routes, NULL,
-     "write which expert took which token, in the form that --routes reads", 0},
+     "route by this array, uint8 [MoE layers,B*T,experts]: 1 assigns the token to the expert", 0},
+    {"save-routes", "OUT.npy", CLI_OUTPUT, &o.save_routes, NULL, "write the assignments, in the format of --routes", 0},
     CLI_MODEL_OPTIONS(o.run),
     CLI_EMULATE_BF16(&o.run.emulate_bf16),
     CLI_SHARDS(&o.run.shards),
     CLI_RANKS_OPTIONS,
-    {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "print the loss and routing statistics as JSON", 0},
     {0}};
 
-CLI_VERB(forward, "forward", "CHECKPOINT TOKENS.npy", 2, 2, "run given tokens: loss, logits, gradients",
-         "TOKENS is int32 [B,T]. All B*T positions go through the model and form one routing pool, unless --routing "
-         "says otherwise. The loss is the mean cross-entropy of position t predicting token t+1, over B*(T-1) "
-         "positions. Gradients include the router's weighted auxiliary loss, if any, which is reported separately. "
-         "Started by mpirun or srun, all processes share the work; their number must "
-         "divide train.grad_chunks (or --shards), and that B (docs/clusters.md).");
+CLI_VERB(forward, "forward", "CHECKPOINT TOKENS.npy", 2, 2, "run a model on given tokens: loss, logits, gradients",
+         "TOKENS is int32 [B,T]. All B*T positions form one routing pool, unless --routing changes it. The loss is the "
+         "mean cross-entropy of predicting token t+1 at position t, over B*(T-1) positions. Gradients include the "
+         "router's weighted auxiliary loss, which is also reported separately.\n\n"
+         "Under mpirun or srun, all processes share the work. The number of processes must divide train.grad_chunks, "
+         "or --shards, and this number of shards must divide B (docs/clusters.md).");

@@ -178,12 +178,12 @@ static int check_kind(int masked) {
   const char *causal = o.prompts                             ? "prompts"
                        : o.stops.count                       ? "stop"
                        : g->max_tokens != 256                ? "max-tokens (it is --length here)"
-                       : strcmp(o.routing, "threshold") != 0 ? "routing (the text is routed by itself)"
+                       : strcmp(o.routing, "threshold") != 0 ? "routing (each text is routed on its own)"
                                                              : NULL;
   const char *fills = o.infill ? "infill" : o.length ? "length" : o.steps ? "steps" : o.block ? "block" : NULL;
   if (!masked && !fills && strcmp(o.order, "confidence")) fills = "order";
-  if (masked && causal) return cli_usage("--%s: has no meaning for a model that is trained by masking", causal);
-  if (!masked && fills) return cli_usage("--%s: is for models that are trained by masking (docs/diffusion.md)", fills);
+  if (masked && causal) return cli_usage("--%s: cannot be used with a masked model", causal);
+  if (!masked && fills) return cli_usage("--%s: is for masked models only (docs/diffusion.md)", fills);
   if (o.infill && o.prompt) return cli_usage("give one of --prompt TEXT and --infill TEXT");
   if (o.length < 0 || o.steps < 0 || o.block < 0)
     return cli_usage("--length, --steps and --block must not be negative");
@@ -231,7 +231,7 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
 static int check_draws(void) {
   const char *given = o.generate.top_k ? "top-k" : o.generate.top_p != 0.95 ? "top-p" : o.generate.seed ? "seed" : NULL;
   if (o.generate.temperature != 0 || !given) return 0;
-  return cli_usage("--%s has no effect at --temperature 0, which takes the likeliest token always", given);
+  return cli_usage("--%s has no effect at --temperature 0, which always selects the most likely token", given);
 }
 
 static int run_generate(int count, const char *const *operands) {
@@ -240,7 +240,7 @@ static int run_generate(int count, const char *const *operands) {
   if (!status) status = read_prompts(&all);
   for (int i = 0; i < o.stops.count && !status; i++)
     if (!(all.stops[i] = cli_unescape(o.stops.values[i])))
-      status = cli_usage("--stop %s: knows \\f, \\n, \\r, \\t and \\\\", o.stops.values[i]);
+      status = cli_usage("--stop %s: unknown escape; use \\f, \\n, \\r, \\t or \\\\", o.stops.values[i]);
   if (!status && !(all.ready = calloc((size_t)all.count, sizeof *all.ready))) status = cli_fail_with("out of memory");
   if (!status) status = cli_with_model(operands[0], &o.run, NULL, 1, generate);
   for (int i = 0; i < o.stops.count; i++) free((char *)all.stops[i]);
@@ -252,38 +252,38 @@ static int run_generate(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"prompt", "TEXT", CLI_TEXT, &o.prompt, NULL,
-     "the text to continue; - reads standard input; without one a document begins", 0},
+     "text to continue; - reads standard input; default: start a new document", 0},
     {"prompts", "FILE", CLI_PATH, &o.prompts, NULL,
-     "or one prompt a line, or JSON lines with a field \"prompt\"; - reads standard input", 0},
-    {"max-tokens", "N", CLI_INT, &o.generate.max_tokens, "256", "new tokens of a sequence, at most", 0},
+     "file with one prompt per line, or JSON lines with a field \"prompt\"; - reads standard input", 0},
+    {"max-tokens", "N", CLI_INT, &o.generate.max_tokens, "256", "maximum number of new tokens per prompt", 0},
     {"temperature", "X", CLI_REAL, &o.generate.temperature, "0.8",
-     "divides the logits; 0 always takes the likeliest token", 0},
-    {"top-k", "K", CLI_INT, &o.generate.top_k, "0", "draw from the K likeliest tokens only; 0: from all", 0},
+     "divides the logits; 0 always selects the most likely token", 0},
+    {"top-k", "K", CLI_INT, &o.generate.top_k, "0", "sample from the K most likely tokens only; 0: from all", 0},
     {"top-p", "P", CLI_REAL, &o.generate.top_p, "0.95",
-     "draw from the likeliest tokens that reach probability P together; 1: from all", 0},
+     "sample from the most likely tokens whose probabilities sum to P; 1: from all", 0},
     {"seed", "N", CLI_INT64, &o.generate.seed, "0", "random seed for sampling", 0},
-    {"stop", "TEXT", CLI_LIST, &o.stops, NULL, "end a sequence before this text; \\n is a line end", 0},
-    {"slots", "N", CLI_INT, &o.generate.batch, "8", "prompts at a time: speed only, results do not change", 0},
-    {"chunk", "N", CLI_INT, &o.generate.chunk, "512", "tokens of prompts at a time", 0},
+    {"stop", "TEXT", CLI_LIST, &o.stops, NULL, "stop before this text; \\n is a line end", 0},
+    {"slots", "N", CLI_INT, &o.generate.batch, "8", "number of prompts processed at a time; changes the speed only", 0},
+    {"chunk", "N", CLI_INT, &o.generate.chunk, "512",
+     "number of prompt tokens processed at a time; changes the speed only", 0},
     {"length", "N", CLI_INT, &o.length, "0",
-     "trained by masking: tokens after the prompt (0: 64), or of each gap of --infill (0: 4)", 0},
-    {"infill", "TEXT", CLI_TEXT, &o.infill, NULL,
-     "trained by masking: a text whose gaps, each written as ___, are filled", 0},
-    {"steps", "S", CLI_INT, &o.steps, "0", "trained by masking: passes that fill a block; 0: a pass for each token", 0},
+     "masked models: number of tokens after the prompt (0: 64), or in each gap of --infill (0: 4)", 0},
+    {"infill", "TEXT", CLI_TEXT, &o.infill, NULL, "masked models: text with gaps, each written as ___, to fill", 0},
+    {"steps", "S", CLI_INT, &o.steps, "0", "masked models: number of passes for each block; 0: one pass per token", 0},
     {"block", "B", CLI_INT, &o.block, "0",
-     "trained by masking: tokens that are filled before those to their right; 0: all at once", 0},
-    {"order", "NAME", CLI_TEXT, &o.order, "confidence", "trained by masking: what is filled first; or random", 0},
-    {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "threshold, or another that looks at no later token", 0},
+     "masked models: fill the text in blocks of B tokens, from left to right; 0: all tokens in one block", 0},
+    {"order", "NAME", CLI_TEXT, &o.order, "confidence",
+     "masked models: fill tokens by confidence, or in random order (random)", 0},
+    {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "threshold, or another causal routing", 0},
     CLI_MODEL_OPTIONS(o.run),
-    {"json", NULL, CLI_FLAG, &o.json, NULL, "print one line of JSON for each prompt", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "print a line of JSON for each prompt", 0},
     {0}};
 
-CLI_VERB(
-    generate, "generate", "RUN|CHECKPOINT", 1, 1, "continue texts, token by token",
-    "Prints the prompt (bold on a terminal) and what the model makes of it, as it comes. Several prompts are "
-    "printed in order, with --- between them. The numbers of tokens read and generated per second go to standard "
-    "error at the end. Ctrl-C ends with what there is.\n\n"
-    "A text depends on the model, its prompt, the options, the seed and the prompt's number alone: not on the "
-    "batch, nor on threads.\n\n"
-    "A model that is trained by masking fills gaps instead, in any order: --length, --infill, --steps, --block and "
-    "--order are for it (docs/diffusion.md).");
+CLI_VERB(generate, "generate", "RUN|CHECKPOINT", 1, 1, "continue a text, token by token",
+         "Prints the prompt (bold on a terminal) and the generated text as it is generated. Several prompts are "
+         "printed in order, separated by ---. The speed is printed to standard error at the end. Ctrl-C stops the "
+         "generation and keeps the text so far.\n\n"
+         "The text depends on the model, the prompt, the options, the seed and the number of the prompt only; not on "
+         "the batch or on threads.\n\n"
+         "A masked model fills gaps instead, in any order: --length, --infill, --steps, --block and --order are for "
+         "such models (docs/diffusion.md).");

@@ -58,7 +58,7 @@ void cli_help_family(FILE *out, const char *family) {
   for (int i = 0; cli_verbs[i]; i++)
     if (!strncmp(cli_verbs[i]->name, family, length) && cli_verbs[i]->name[length] == ' ')
       verb_entry(out, cli_verbs[i]->name, cli_verbs[i]->summary);
-  fprintf(out, "\nMore about each: choir help %s ...\n", family);
+  fprintf(out, "\nOptions of each: choir help %s ...\n", family);
 }
 
 enum { MOST_OPTIONS = 64 };
@@ -90,17 +90,17 @@ static void help_router(FILE *out, const char *name, choir_field *seen, int *cou
 void cli_help_routers(FILE *out) {
   choir_field seen[MOST_OPTIONS];
   int count = 0;
-  fprintf(out, "Routers, what they do, and the options that each takes, with its defaults:\n\n");
+  fprintf(out, "Routers, with the options of each and their defaults:\n\n");
   for (const char *const *name = choir_router_names(); *name; name++) help_router(out, *name, seen, &count);
-  fprintf(out, "\nOptions stand in \"router\" of a config, or --set router.NAME=VALUE sets them:\n\n");
+  fprintf(out, "\nSet options in \"router\" of a config, or by --set router.NAME=VALUE:\n\n");
   for (int i = 0; i < count; i++) entry(out, last_name(&seen[i]), cli_shown(seen[i].help));
-  fprintf(out, "\nA router refuses an option that it does not take.\n");
+  fprintf(out, "\nA router refuses options that it does not have.\n");
 }
 
 void cli_help_router(FILE *out, const char *name) {
   choir_field seen[MOST_OPTIONS];
   int count = 0;
-  fprintf(out, "A router, which --set router.name=%s or \"router\" of a config takes:\n\n", name);
+  fprintf(out, "A router. Select it by --set router.name=%s or in \"router\" of a config:\n\n", name);
   help_router(out, name, seen, &count);
   fprintf(out, "\n");
   for (int i = 0; i < count; i++) entry(out, last_name(&seen[i]), cli_shown(seen[i].help));
@@ -109,25 +109,25 @@ void cli_help_router(FILE *out, const char *name) {
 
 void cli_help_config(FILE *out, const char *name) {
   fprintf(out,
-          "A config that choir brings with it: choir train --config %s trains it,\n"
-          "choir info %s says what it costs, choir configs lists all, and\n"
-          "docs/formats.md has every field.\n",
-          name, name);
+          "%s is a built-in config. Train it: choir train --config %s ...\n"
+          "Show its size and cost: choir info %s\n"
+          "List all configs: choir configs. docs/formats.md explains every field.\n",
+          name, name, name);
 }
 
 const char cli_statuses[] =
-    "0 success, 1 failure, 2 wrong usage, 3 a run that a signal stopped, saved, with steps left, 4 another "
+    "0 success, 1 failure, 2 wrong usage, 3 a signal stopped the run, which is saved and can be resumed, 4 another "
     "rank stopped responding (--rank-timeout).";
 
 void cli_help(FILE *out) {
   fprintf(out,
-          "choir trains Transformer language models with Mixture-of-Experts layers routed\n"
-          "by expert choice, and lets you look inside.\n\n");
+          "choir trains, serves and compares Mixture-of-Experts language models, built\n"
+          "around expert choice: routing in which every expert selects its tokens.\n\n");
   for (int i = 0; cli_verbs[i]; i++) verb_entry(out, cli_verbs[i]->name, cli_verbs[i]->summary);
-  verb_entry(out, "help COMMAND", "explain a command and its options");
-  verb_entry(out, "help routers", "list the routers and the options of each");
-  verb_entry(out, "help NAME", "explain a router or a config");
-  verb_entry(out, "--plugin FILE", "of any command: routers of your own, in Python or C");
+  verb_entry(out, "help COMMAND", "show a command and its options");
+  verb_entry(out, "help routers", "list the routers and their options");
+  verb_entry(out, "help NAME", "show a router or a config");
+  verb_entry(out, "--plugin FILE", "for any command: add your own routers, in Python or C");
   verb_entry(out, "--version", "print the version");
   cli_wrap(out, cli_statuses, fprintf(out, "\nExit status: ") - 1, 0);
 }

@@ -23,14 +23,13 @@ static int run_import(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "CHECKPOINT", CLI_NEW, &o.out, NULL, "directory to make", 1},
+    {"out", "CHECKPOINT", CLI_NEW, &o.out, NULL, "checkpoint directory to make", 1},
     {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL,
-     "another tokenizer's file; default: the one that comes with the model, if it keeps texts", 0},
+     "tokenizer file to use; default: the model's own, if decoding it returns texts unchanged", 0},
     {0}};
 
-CLI_VERB(
-    import, "import", "FOLDER|FILE.gguf", 1, 1, "read a model of Hugging Face's or llama.cpp's",
-    "FOLDER has config.json and safetensors files of a model of type llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, "
-    "glm4_moe or exaone_moe; FILE is a GGUF file of architecture llama, qwen3, olmoe, qwen3moe, glm4moe or hy_v3 with "
-    "weights of type F32, F16, BF16 or Q8_0. What choir cannot compute, and fields that it does not know, are refused "
-    "by name. choir train --init-from makes a dense one into expert choice.");
+CLI_VERB(import, "import", "FOLDER|FILE.gguf", 1, 1, "convert a model from Hugging Face or llama.cpp",
+         "FOLDER has config.json and safetensors files of a model of type llama, mistral, qwen3, mixtral, olmoe, "
+         "qwen3_moe, glm4_moe or exaone_moe. FILE is a GGUF file of architecture llama, qwen3, olmoe, qwen3moe, "
+         "glm4moe or hy_v3 with weights of type F32, F16, BF16 or Q8_0. Unknown fields, and fields that choir cannot "
+         "compute, are refused by name. choir train --init-from makes a dense model into an expert-choice model.");

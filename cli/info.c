@@ -118,11 +118,11 @@ static int run_info(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     CLI_VOCABULARY(&o.vocab_size),
-    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field, as train --set does", 0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "set a field of the config, as in choir train", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 
 CLI_VERB(
-    info, "info", "CONFIG|CHECKPOINT|RUN", 1, 1, "show parameters, FLOPs and memory of a model",
-    "Active parameters are those that one token uses on average. FLOPs count multiplications and additions of matrix "
-    "products. Where the sizes are one of the seven of Zhou et al. 2022, the paper's figures stand beside.");
+    info, "info", "CONFIG|CHECKPOINT|RUN", 1, 1, "show the parameters, FLOPs and memory of a model",
+    "Active parameters are those that a token uses on average. FLOPs count the multiplications and additions of matrix "
+    "products. If the sizes are one of the seven of Zhou et al. 2022, the paper's figures are printed as well.");

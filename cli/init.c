@@ -48,13 +48,14 @@ static int run_init(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "CHECKPOINT", CLI_NEW, &o.out, NULL, "directory to make", 1},
-    {"seed", "S", CLI_INT64, &o.seed, "0", "of the random weights", 0},
-    {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL, "copied into the checkpoint; sets the vocabulary", 0},
-    {"vocab-size", "V", CLI_INT, &o.vocab_size, NULL, "vocabulary, where the config leaves it to the data", 0},
-    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field of the config", 0},
+    {"out", "CHECKPOINT", CLI_NEW, &o.out, NULL, "checkpoint directory to make", 1},
+    {"seed", "S", CLI_INT64, &o.seed, "0", "seed of the random weights", 0},
+    {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL,
+     "tokenizer file to copy into the checkpoint; it also sets the vocabulary size", 0},
+    {"vocab-size", "V", CLI_INT, &o.vocab_size, NULL, "vocabulary size, if the config leaves it to the data", 0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "set a field of the config, as in choir train", 0},
     {0}};
 
-CLI_VERB(init, "init", "CONFIG", 1, 1, "make a checkpoint with fresh weights",
-         "The embedding is N(0,1), matrices N(0,1/fan_in), relative position biases N(0,0.1^2), norms 1. The same seed "
-         "gives the same bytes on every machine.");
+CLI_VERB(init, "init", "CONFIG", 1, 1, "make a checkpoint with random weights",
+         "The embedding is drawn from N(0,1), matrices from N(0,1/fan_in), and relative position biases from "
+         "N(0,0.1^2); norms are 1. A seed gives the same bytes on every machine.");

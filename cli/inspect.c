@@ -197,15 +197,15 @@ static int inspect(int count, const char *const *operands) {
 /* Rows of both verbs; `limit` is the default of --tokens. */
 /* clang-format off */
 #define OPTIONS(limit)                                                                                   \
-  {"text", "FILE", CLI_INPUT, &o.text, NULL, "the UTF-8 text", 1},                                              \
-  {"tokens", "N", CLI_INT64, &o.tokens, limit, "of the beginning of the text, at most; 0: all", 0},            \
+  {"text", "FILE", CLI_INPUT, &o.text, NULL, "UTF-8 text file", 1},                                              \
+  {"tokens", "N", CLI_INT64, &o.tokens, limit, "maximum number of tokens, from the beginning of the text; 0: all", 0},            \
   {"routing", "NAME", CLI_TEXT, &o.routing, NULL,                                                              \
-   "batch, sequence, position, group or threshold; otherwise as trained, or by thresholds where the text has fewer tokens than there are experts", 0},                                \
-  {"batch", "B", CLI_INT, &o.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},\
-  {"length", "T", CLI_INT, &o.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},             \
+   "batch, sequence, position, group or threshold; default: as trained, or threshold if the text has fewer tokens than the layer has experts", 0},                                \
+  {"batch", "B", CLI_INT, &o.batch_sequences, "0", "number of sequences that are routed together; 0: as in training", 0},\
+  {"length", "T", CLI_INT, &o.sequence_length, "0", "tokens per sequence; 0: as in training", 0},             \
   {"mask-ratio", "R", CLI_REAL, &o.mask_ratio, "0",                                                            \
-   "of models of masked_diffusion: the share of tokens that is masked, to 1; 0: drawn, all shares", 0},         \
-  {"top", "N", CLI_INT, &o.top, "8", "favourite tokens of each expert", 0},                                    \
+   "models of masked_diffusion: share of the tokens that is masked, up to 1; 0: random ratios", 0},         \
+  {"top", "N", CLI_INT, &o.top, "8", "number of tokens listed for each expert", 0},                                    \
   CLI_MODEL_OPTIONS(run)
 /* clang-format on */
 
@@ -217,28 +217,28 @@ static const cli_option stats_options[] = {OPTIONS("0"),
 
 CLI_VERB_OF(
     stats, "stats", "RUN|CHECKPOINT", 1, 1,
-    "how the routers route a text: experts per token, load, entropy, overlap, favourite tokens",
-    "A run directory stands for its best checkpoint. For every MoE layer: tokens by their number of experts; "
-    "for every expert its load (against what it should hold), how many tokens more than it has room for asked for "
-    "it, the mean gate, the cut-off in this text beside the one that training kept, the expert that it shares "
-    "most tokens with (Jaccard), and the tokens that it holds: the most frequent, and the most typical, by how "
-    "much more often it holds them than their share of the text would give.\n\n"
-    "Started by mpirun or srun, all processes share the work; their number must divide train.grad_chunks, or --shards "
-    "(docs/clusters.md).\n\n"
+    "print how the routers route a text: experts per token, load, overlap, tokens of each expert",
+    "RUN stands for its best checkpoint. For every MoE layer, the output has the number of tokens by number of "
+    "experts, and for each expert:\n- its load, and the load that it should have\n- the number of tokens that selected "
+    "it beyond its capacity\n- its mean gate\n- its cut-off score in this text, and the threshold from training\n- the "
+    "expert with which it shares most tokens (Jaccard index)\n- its most frequent tokens, and its most typical ones: "
+    "those that it processes more often than their frequency in the text explains\n\n"
+    "Under mpirun or srun, all processes share the work. The number of processes must divide train.grad_chunks, or "
+    "--shards (docs/clusters.md).\n\n"
     "Example: choir stats run --text page.txt --routing threshold",
     stats_options, stats);
 
 static const cli_option inspect_options[] = {
-    OPTIONS("4096"), {"out", "FILE.html", CLI_OUTPUT, &out, NULL, "the file to write", 1}, {0}};
+    OPTIONS("4096"), {"out", "FILE.html", CLI_OUTPUT, &out, NULL, "HTML file to write", 1}, {0}};
 
 CLI_VERB_OF(
     inspect, "inspect", "RUN|CHECKPOINT...", 1, -1,
-    "write one self-contained HTML page that shows a text and which experts took its tokens",
-    "A run directory stands for its best checkpoint. The page has the text, every token shaded by how many "
-    "experts took it, in each layer and in all; pointing at a token shows which experts and their gates, choosing "
-    "an expert shows its tokens. Beside it: experts per token, load of the experts, overlap, and the tokens that "
-    "each expert likes best. Of several checkpoints of a run, in the order given, the page has a slider that leads "
-    "from one to the next. Needs no network, neither to write nor to read.\n\n"
-    "Example: choir inspect run --text page.txt --out page.html\n"
-    "Example: choir inspect run/checkpoints/* --text page.txt --out page.html",
+    "make a web page that shows a text and which experts processed each token",
+    "RUN stands for its best checkpoint. On the page, each token is shaded by the number of experts that processed it, "
+    "in one layer or in all. Point at a token to see its experts and gates; select an expert to see its tokens. Charts "
+    "show the experts per token, the load and overlap of the experts, and the tokens that each expert prefers.\n\n"
+    "Several checkpoints of one run, in the given order, become one page with a slider. The page is one file and needs "
+    "no network.\n\n"
+    "Example: choir inspect run --text page.txt --out page.html\nExample: choir inspect run/checkpoints/* --text "
+    "page.txt --out page.html",
     inspect_options, inspect);

@@ -38,12 +38,12 @@ static int unknown_verb(int count, char **words) {
   if (near) return cli_usage("unknown command '%s'; did you mean '%s'?", typed, near);
   choir_field field;
   if (strchr(wrong, '.') && (!choir_config_describe(wrong, &field) || !strstr(choir_error_message(), "unknown key")))
-    return cli_usage("'%s' is a field of the config, which --set %s=VALUE sets; docs/formats.md says what it is", wrong,
+    return cli_usage("'%s' is a field of the config; set it by --set %s=VALUE (docs/formats.md explains it)", wrong,
                      wrong);
   if (!strcmp(wrong, "compare"))
     return cli_usage(
-        "unknown command 'compare': choir report A B --out page.html puts runs side by side; choir study run compares "
-        "routers by their best learning rates, with seeds and intervals (docs/studies.md)");
+        "unknown command 'compare': choir report A B --out page.html shows runs side by side; choir study run compares "
+        "routers, each at its best learning rate, with several seeds and confidence intervals (docs/studies.md)");
   return cli_usage("unknown command '%s'", wrong);
 }
 
@@ -126,8 +126,7 @@ static int load_routers(const cli_verb *verb, int *count, char **words) {
 }
 
 static int study(int count, char **words) {
-  if (cli_plugin_count())
-    return cli_usage("--plugin stands before 'study', whose verbs take it: choir study run ... --plugin FILE");
+  if (cli_plugin_count()) return cli_usage("put --plugin after the verb of study: choir study run ... --plugin FILE");
   int status = cli_ranks_join(NULL);
   if (!status && choir_ranks_size(cli_ranks()) == 1) /* has its own options, and becomes another program */
     return cli_study.run(count, (const char *const *)words);

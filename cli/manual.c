@@ -15,7 +15,9 @@ static void roff(FILE *out, const char *text) {
     else if (*text == '-')
       fputs("\\-", out);
     else if (*text == '\n' && text[1] == '\n')
-      fputs("\n.PP", out);
+      fputs("\n.PP\n", out), text++;
+    else if (*text == '\n')
+      fputs("\n.br\n", out);
     else
       fputc(*text, out);
   }
@@ -56,7 +58,7 @@ static void manual_router(FILE *out, const char *name) {
 }
 
 static void manual_program(FILE *out) {
-  manual_head(out, NULL, "train and study language models with expert-choice routing");
+  manual_head(out, NULL, "train, serve and compare Mixture-of-Experts language models");
   fputs("\n.SH SYNOPSIS\n.B choir\n.I command\n[options] [operands]\n.SH COMMANDS\n", out);
   for (int i = 0; cli_verbs[i]; i++) {
     fputs(".TP\n.BR ", out);

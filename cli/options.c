@@ -53,7 +53,7 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
     case CLI_INPUT:
     case CLI_SMALL: /* opened when all words have been read */
     case CLI_OUTPUT:
-      if (!*text) return cli_usage("--%s is empty: wants %s", option->name, option->argument);
+      if (!*text) return cli_usage("--%s is empty; it needs a value: %s", option->name, option->argument);
       *(const char **)option->target = text;
       return 0;
     case CLI_TEXT:
@@ -177,8 +177,7 @@ static int open_files(const cli_verb *verb, int count, const char **operands) {
 /* --resume RUN is meant as --resume --out RUN. */
 static int missing_option(const cli_option *o, const char *more) {
   if (!more) return cli_usage("--%s %s is missing", o->name, o->argument);
-  return cli_usage("--%s %s is missing, and '%s' stands alone: did you mean --%s %s?", o->name, o->argument, more,
-                   o->name, more);
+  return cli_usage("--%s %s is missing; did you mean --%s %s?", o->name, o->argument, o->name, more);
 }
 
 /* Defaults first, then the words; options and operands may be in any order, "--" ends the options. */

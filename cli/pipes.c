@@ -67,9 +67,9 @@ static const char *spool(int from, const char *name, int small) {
   uint64_t most = to >= 0 ? most_bytes(from, to, small) : 0;
   if (to < 0 || (failed = copy_bytes(from, to, most))) {
     if (failed > 0 && most == CLI_SMALL_BYTES)
-      cli_fail_with("%s: more than %s; this input may not be larger", name, cli_bytes((double)most));
+      cli_fail_with("%s: larger than %s, the limit for this input", name, cli_bytes((double)most));
     else if (failed > 0)
-      cli_fail_with("%s: more than %s, half of the room in %s; TMPDIR names another place, or name a file", name,
+      cli_fail_with("%s: more than %s, half of the space in %s; set TMPDIR to another directory, or give a file", name,
                     cli_bytes((double)most), temporary_place());
     else
       cli_fail_with("%s: cannot be copied to %s: %s", name, temporary_place(), strerror(errno));
@@ -89,7 +89,7 @@ const char *cli_input(const char *path, int small) {
   const char *name = standard ? "standard input" : path;
   if (pipes.inputs == INPUTS_MOST) return cli_fail_with("more than %d pipes", INPUTS_MOST), NULL;
   if (standard && pipes.standard_input_read++)
-    return cli_fail_with("standard input is wanted twice: it can be read once"), NULL;
+    return cli_fail_with("standard input is given twice, but can be read only once"), NULL;
   int from = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
   if (from < 0) return cli_fail_with("%s: %s", name, strerror(errno)), NULL;
   const char *made = spool(from, name, small);
@@ -99,9 +99,9 @@ const char *cli_input(const char *path, int small) {
 
 const char *cli_output(const char *path) {
   if (strcmp(path, "-")) return cli_check_file(path) ? NULL : path;
-  if (*pipes.result) return cli_fail_with("standard output is wanted twice"), NULL;
+  if (*pipes.result) return cli_fail_with("standard output is given twice"), NULL;
   if (ch_temporary_make(&pipes.place, temporary_place()))
-    return cli_fail_with("%s: nothing can be made there: %s; TMPDIR names another place", temporary_place(),
+    return cli_fail_with("%s: cannot create a file there: %s; set TMPDIR to another directory", temporary_place(),
                          strerror(errno)),
            NULL;
   snprintf(pipes.result, sizeof pipes.result, "%s/standard-output", pipes.place.path);

@@ -17,7 +17,7 @@ static const char *dense(const ch_plan_layout *l) { return l->dense_sharded ? "s
 
 /* An exit status: whether no layout can be. */
 static int none(const ch_plan *plan) {
-  return *plan->layout[0].refused ? cli_fail_with("no layout of %d ranks can be", plan->ranks) : 0;
+  return *plan->layout[0].refused ? cli_fail_with("no layout of %d ranks is possible", plan->ranks) : 0;
 }
 
 static int print_plan_json(const ch_plan *plan) {
@@ -161,7 +161,7 @@ static int print_plan(const ch_plan *plan, const ch_plan_layout *l, int assumed)
 static int run_plan(int count, const char *const *operands) {
   choir_config *config = NULL;
   ch_plan *plan;
-  if (o.json && o.layout) return cli_usage("--layout has no effect with --json, which prints all of them in detail");
+  if (o.json && o.layout) return cli_usage("--layout has no effect with --json, which prints all layouts in detail");
   int status = cli_load_config(operands[0], &o.set, &config);
   if (status) return choir_config_free(config), status;
   int assumed = cli_vocabulary(config, o.vocab_size);
@@ -179,22 +179,24 @@ static int run_plan(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"cluster", "FILE", CLI_SMALL, &o.plan.cluster, NULL, "what describes the cluster (JSON; docs/formats.md)", 1},
-    {"ranks", "N", CLI_INT, &o.plan.ranks, "0", "number of ranks to plan for; 0: all of the cluster's", 0},
-    {"layout", "RxExH", CLI_TEXT, &o.layout, NULL, "the layout to show in detail; the fastest otherwise", 0},
+    {"cluster", "FILE", CLI_SMALL, &o.plan.cluster, NULL, "JSON file that describes the cluster (docs/formats.md)", 1},
+    {"ranks", "N", CLI_INT, &o.plan.ranks, "0", "number of ranks; 0: all of the cluster", 0},
+    {"layout", "RxExH", CLI_TEXT, &o.layout, NULL, "layout to show in detail; default: the fastest", 0},
     CLI_VOCABULARY(&o.vocab_size),
-    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field of the config, as train --set does", 0},
-    {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON lines: what all have in common, then a layout each", 0},
-    {"out", "FILE.html", CLI_OUTPUT, &o.out, NULL, "write the plan as a page, too", 0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "set a field of the config, as in choir train", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL,
+     "print JSON lines: what all layouts have in common, then one line for each layout", 0},
+    {"out", "FILE.html", CLI_OUTPUT, &o.out, NULL, "also write the plan as a web page", 0},
     {0}};
 
-CLI_VERB(plan, "plan", "CONFIG|CHECKPOINT|RUN", 1, 1,
-         "estimate what training on a cluster would take, layout by layout",
-         "A layout shares a model over R x E x H ranks: R copies of the experts, E groups that share the experts of a "
-         "copy, and H parts of the hidden width of an expert. For each the memory of a rank by purpose, the time of a "
-         "step by part, bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the "
-         "layouts that cannot be, and why. choir train --replicas R --hidden H runs them, with --shard-dense those "
-         "marked s; * is the default.\n\n"
-         "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, "
-         "rates are the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json "
-         "--set batch_sequences=64");
+CLI_VERB(
+    plan, "plan", "CONFIG|CHECKPOINT|RUN", 1, 1, "estimate time, memory and cost of training on a cluster",
+    "A layout distributes a model over R x E x H ranks: R replicas of the experts, E groups among which the experts of "
+    "a replica are divided, and H shards of each expert's hidden width. choir train --replicas R --hidden H selects a "
+    "layout; those marked s also need --shard-dense. * marks the default.\n\n"
+    "For each layout, the output has the memory of a rank by purpose, the time of a step by part, the bytes sent by "
+    "level of the network, tokens per second, share of the peak, cost, and the bottleneck. Layouts that are impossible "
+    "are listed with the reason.\n\n"
+    "Nothing is run or measured. Memory is computed as training itself does, traffic by formulas; speeds come from the "
+    "cluster file.\n\n"
+    "Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json --set batch_sequences=64");

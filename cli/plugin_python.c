@@ -130,9 +130,9 @@ static int read_routers(int socket, const char *file) {
       !move(socket, text, (size_t)size, 0))
     json = json_loadb(text, (size_t)size, 0, NULL);
   free(text);
-  int status = json ? 0 : cli_fail_with("plug-in %s: Python has ended, and gave no routers", file);
+  int status = json ? 0 : cli_fail_with("plug-in %s: Python ended before it returned a router", file);
   if (json && !json_array_size(json))
-    status = cli_fail_with("plug-in %s: has no router: nothing in it stands under @choir.router(...)", file);
+    status = cli_fail_with("plug-in %s: has no router: no function in it is decorated with @choir.router(...)", file);
   for (size_t i = 0; i < json_array_size(json) && !status; i++)
     status = add_router(socket, (int)i, json_array_get(json, i));
   json_decref(json);

@@ -70,8 +70,8 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *r
   json_array_append_new(results, json_result(&r));
   if (r.leaks) {
     fflush(stdout);
-    cli_fail_with("LEAK: routing '%s' of router '%s' changes logits that it is declared not to reach", r.routing,
-                  router);
+    cli_fail_with("LEAK: with routing '%s', router '%s' depends on tokens that it is declared independent of",
+                  r.routing, router);
     ++*leaks;
   }
   return 0;
@@ -87,7 +87,7 @@ static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, json_
     if (!o.probe.routing) break;
     int code = probe(model, tokenizer, results, leaks);
     if (code && !(all && (code == CHOIR_ERROR_UNSUPPORTED || code == CHOIR_ERROR_ARGUMENT))) return cli_fail();
-    if (code) cli_fail_with("routing '%s' left out: %s", o.probe.routing, choir_error_message());
+    if (code) cli_fail_with("routing '%s' skipped: %s", o.probe.routing, choir_error_message());
   }
   return json_array_size(results) ? 0 : CLI_FAILED;
 }
@@ -108,7 +108,7 @@ static int with_model(choir_model *model, const choir_tokenizer *tokenizer) {
 static int run_probe(int count, const char *const *operands) {
   if (o.probe.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
   if (o.tokens && (o.probe.sequences || o.probe.length))
-    return cli_usage("--%s has no effect with --tokens, all of which make the batch",
+    return cli_usage("--%s has no effect with --tokens: all of them are the batch",
                      o.probe.sequences ? "batch" : "length");
   if (!o.probe.positions || !o.probe.draws)
     return cli_usage("--%s 0: must be at least 1", o.probe.positions ? "draws" : "positions");
@@ -119,17 +119,18 @@ static int run_probe(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"routing", "NAME", CLI_LIST, &o.routings, NULL, "routing to probe, may be repeated; otherwise all", 0},
-    {"text", "FILE", CLI_INPUT, &o.probe.text, NULL, "windows from the beginning of a UTF-8 text", 0},
-    {"tokens", "TOKENS.npy", CLI_INPUT, &o.tokens, NULL, "or tokens, int32 [B,T]; random ones otherwise", 0},
-    {"batch", "B", CLI_INT, &o.probe.sequences, "0", "sequences of the batch; 0: as in training", 0},
-    {"length", "T", CLI_INT, &o.probe.length, "0", "tokens of a sequence; 0: as in training", 0},
-    {"positions", "N", CLI_INT, &o.probe.positions, "4", "places in the sequence to change tokens after", 0},
-    {"draws", "N", CLI_INT, &o.probe.draws, "2", "random replacements at each position", 0},
-    {"seed", "N", CLI_INT64, &o.probe.seed, "1", "random seed of positions and new tokens", 0},
+    {"routing", "NAME", CLI_LIST, &o.routings, NULL, "routing to test; default: all that the model has", 0},
+    {"text", "FILE", CLI_INPUT, &o.probe.text, NULL,
+     "take the sequences from the beginning of a UTF-8 text; default: random tokens", 0},
+    {"tokens", "TOKENS.npy", CLI_INPUT, &o.tokens, NULL, "take the sequences from an array, int32 [B,T]", 0},
+    {"batch", "B", CLI_INT, &o.probe.sequences, "0", "number of sequences in the batch; 0: as in training", 0},
+    {"length", "T", CLI_INT, &o.probe.length, "0", "tokens per sequence; 0: as in training", 0},
+    {"positions", "N", CLI_INT, &o.probe.positions, "4", "number of positions after which tokens are changed", 0},
+    {"draws", "N", CLI_INT, &o.probe.draws, "2", "number of random replacements at each position", 0},
+    {"seed", "N", CLI_INT64, &o.probe.seed, "1", "seed of the positions and the new tokens", 0},
     CLI_COMPUTE(&o.run.compute),
-    {"backend", "NAME", CLI_TEXT, &o.run.backend, "cpu",
-     "what runs it: cpu, or reference, which rounds every row alike", 0},
+    {"backend", "NAME", CLI_TEXT, &o.run.backend, "cpu", "cpu, or reference, which rounds every row in the same way",
+     0},
     CLI_EMULATE_BF16(&o.run.emulate_bf16),
     CLI_UNCHECKED(o.run),
     CLI_THREADS(&o.run.threads),
@@ -137,8 +138,9 @@ static const cli_option options[] = {
     {0}};
 
 CLI_VERB(
-    probe, "probe", "RUN|CHECKPOINT", 1, 1, "does a routing look at later tokens, or at other texts?",
-    "Changes the tokens after a place in a sequence and compares the logits up to it; changes all other sequences and "
-    "compares the logits of the one kept; runs a sequence by itself, cut short. New tokens are drawn at random.\n\n"
-    "Status 1 and a message when logits change by more than rounding where the routing is declared not to look. Random "
-    "tokens are unlike text: what they do to a loss may be less or more than what text does.");
+    probe, "probe", "RUN|CHECKPOINT", 1, 1, "test whether routing depends on later tokens or on other sequences",
+    "Three tests: replace the tokens after a position and compare the logits up to it; replace all other sequences and "
+    "compare the logits of the one kept; run a sequence alone and cut short. The new tokens are random.\n\n"
+    "Exits with status 1 and a message if logits change by more than rounding although the routing is declared "
+    "independent of those tokens. Random tokens differ from text: the effect of real text on a loss can be smaller or "
+    "larger.");

@@ -19,7 +19,8 @@ static const char script[] =
     "if lacking and sys.executable != system and 'CHOIR_PYTHON' not in os.environ and os.access(system, os.X_OK):\n"
     "    os.execv(system, [system, '-c', os.environ['CHOIR_SCRIPT'], *sys.argv[1:]])\n"
     "if lacking == ['choir']:\n"
-    "    sys.exit(f'choir {what}: the Python package of choir is not beside this program; install choir anew, by cmake "
+    "    sys.exit(f'choir {what}: the Python package of choir is not installed with this program; install choir again, "
+    "by cmake "
     "'\n"
     "             '--install, Debian\\'s package python3-choir, or pip install . in its source')\n"
     "lacking = [name for name in lacking if name != 'choir']\n"
@@ -28,7 +29,7 @@ static const char script[] =
     "    how = f'{sys.executable} -m pip install ' if own else 'apt-get install '\n"
     "    sys.exit(f'choir {what}: {sys.executable} lacks {\", \".join(lacking)}: {how}'\n"
     "             + ' '.join(name if own else f'python3-{name}' for name in lacking)\n"
-    "             + ' (CHOIR_PYTHON names another Python)')\n"
+    "             + ' (or set CHOIR_PYTHON to another interpreter)')\n"
     "import runpy\n"
     "if os.environ.get('PYTHONSAFEPATH') == 'choir':\n"
     "    del os.environ['PYTHONSAFEPATH']\n" /* which is not for programs that a plug-in starts */
@@ -111,6 +112,7 @@ int cli_python(const char *what, const char *module, const char *needed, int cou
   for (int i = 0; i < count; i++) argv[i + 6] = words[i];
   execvp(python, (char *const *)argv);
   free(argv);
-  return cli_fail_with("%s: cannot be started: %s; 'choir %s' needs Python, and CHOIR_PYTHON may name one", python,
-                       strerror(errno), what);
+  return cli_fail_with(
+      "%s: cannot be started: %s; 'choir %s' requires Python: install python3, or set CHOIR_PYTHON to an interpreter",
+      python, strerror(errno), what);
 }

@@ -23,7 +23,7 @@ static int is_shared(const cli_verb *verb) {
 /* Not the first process alone: it may be the silent one. */
 static int on_silence(void *context, const choir_event *event) {
   fflush(stdout);
-  fprintf(stderr, "choir: %s: it is dead or stopped, or its machine is, or it needs longer than --rank-timeout\n",
+  fprintf(stderr, "choir: %s: the rank or its machine has stopped, or needs longer than --rank-timeout\n",
           event->notice);
   _exit(CLI_SILENT);
 }
@@ -77,7 +77,7 @@ int cli_ranks_help(const char *what) { return choir_ranks_size(ranks) > 1 ? agre
 static int check_alone(const cli_verb *verb) {
   int size = choir_ranks_size(ranks);
   if (size == 1 || is_shared(verb)) return 0;
-  return cli_fail_with("is for one process, and %d were started together; start it without mpirun or srun", size);
+  return cli_fail_with("runs in one process, but %d were started together; start it without mpirun or srun", size);
 }
 
 int cli_ranks_check(const cli_verb *verb) {
@@ -110,6 +110,5 @@ int cli_ranks_first(void) { return choir_ranks_rank(ranks) == 0; }
 
 int cli_ranks_no_pipe(const char *path) {
   if (choir_ranks_size(ranks) == 1 || path[0] != '-' || path[1]) return 0;
-  return cli_fail_with("'-' stands for a pipe, which reaches one of %d processes: name a file",
-                       choir_ranks_size(ranks));
+  return cli_fail_with("'-' is a pipe, which only one of %d processes can read: give a file", choir_ranks_size(ranks));
 }

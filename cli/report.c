@@ -10,7 +10,7 @@ static const char *out;
 static int run_report(int count, const char *const *operands) {
   char beside[4096];
   int there;
-  if (!out && count > 1) return cli_usage("--out FILE.html is missing: of several runs none is where the page belongs");
+  if (!out && count > 1) return cli_usage("--out FILE.html is required for several runs");
   if (!out) {
     snprintf(beside, sizeof beside, "%s/" CH_RUN_PAGE, operands[0]);
     if (ch_own_there(beside, &there)) return cli_fail(); /* never through a link: nobody has named this file */
@@ -22,9 +22,9 @@ static int run_report(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "FILE.html", CLI_OUTPUT, &out, NULL, "the file to write; of one run RUN/report.html otherwise", 0}, {0}};
+    {"out", "FILE.html", CLI_OUTPUT, &out, NULL, "HTML file to write; default for one run: RUN/report.html", 0}, {0}};
 
-CLI_VERB(report, "report", "RUN...", 1, -1, "write one self-contained HTML file about a run, or several",
-         "Curves of loss, rate, speed and routing, load of every expert, and the config. Of several runs: their "
-         "results in one table, what differs in their configs, and their curves laid over each other. Needs no "
-         "network, neither to write nor to read.");
+CLI_VERB(report, "report", "RUN...", 1, -1, "make a web page about one run, or one that compares several",
+         "The page has curves of loss, learning rate, speed and routing, the load of every expert, and the config. For "
+         "several runs, it has a table of their results, the differences of their configs, and their curves in common "
+         "charts. The page is one file and needs no network.");

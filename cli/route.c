@@ -164,18 +164,20 @@ static int check_flags(const choir_config *config) {
   if (o.tokens && !p.reads_ids) return cli_usage("--tokens has no effect with --router %s", o.router);
   if (request.seed && !draws)
     return cli_usage(
-        "--seed has no effect: this draws nothing; random does, and gshard_top2 with --random-second, both "
+        "--seed has no effect: nothing is sampled here; random samples, and gshard_top2 with --random-second, both "
         "with --training");
   int starts = choir_config_number(config, "router.capacity_start") != 0;
   const char *pool = cli_field(config, "router.pool");
   if (strcmp(cli_field(config, "router.capacity_schedule"), "constant") || starts)
-    return cli_usage("router.%s has no effect here: it goes by %s, which a matrix does not tell; set capacity_factor",
-                     starts ? "capacity_start" : "capacity_schedule",
-                     starts ? "the steps of training" : "the masked tokens of a sequence");
+    return cli_usage(
+        "router.%s has no effect here: it depends on %s, which a matrix does not have; set capacity_factor",
+        starts ? "capacity_start" : "capacity_schedule",
+        starts ? "the steps of training" : "the masked tokens of a sequence");
   if (!strcmp(cli_field(config, "router.gate_on"), "input"))
-    return cli_usage("router.gate_on has no effect here: a matrix has no experts, whose input gates could scale");
+    return cli_usage(
+        "router.gate_on has no effect here: without a model there are no experts, whose input it would scale");
   if (request.sequence_length && strcmp(pool, "sequence") && strcmp(pool, "position"))
-    return cli_usage("--length has no effect but with --pool sequence or position");
+    return cli_usage("--length has an effect only with --pool sequence or position");
   return 0;
 }
 
@@ -216,27 +218,28 @@ static int run_route(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"router", "NAME", CLI_TEXT, &o.router, NULL, "which: choir help routers lists them", 1},
+    {"router", "NAME", CLI_TEXT, &o.router, NULL, "name of the router ('choir help routers' lists them)", 1},
     {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, "-1",
-     "experts per token on average; -1: the router's own default", 0},
-    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "another option of the router, as router.cap=3", 0},
+     "mean number of experts per token; -1: the router's default", 0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "set another option of the router, such as router.cap=3", 0},
     {"logits", NULL, CLI_FLAG, &request.is_logits, NULL,
-     "the matrix holds logits: router option score makes scores of them", 0},
-    {"tokens", "T.npy", CLI_INPUT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash and random", 0},
-    {"valid", "V.npy", CLI_INPUT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},
+     "the matrix holds logits; option router.score selects how they become scores", 0},
+    {"tokens", "T.npy", CLI_INPUT, &o.tokens, NULL, "token ids, int32 [n]; required by hash and random", 0},
+    {"valid", "V.npy", CLI_INPUT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which is not routed", 0},
     {"pool", "batch|sequence|position|group", CLI_CHOICE, &o.pool, NULL,
-     "tokens that experts choose among; group: of router.group_size tokens", 0},
-    {"length", "T", CLI_INT, &request.sequence_length, NULL, "of pools sequence and position", 0},
+     "the tokens that compete for an expert; group: router.group_size tokens", 0},
+    {"length", "T", CLI_INT, &request.sequence_length, NULL, "tokens per sequence, for pools sequence and position", 0},
     {"thresholds", "B", CLI_INPUT, &o.thresholds, NULL,
-     "float32 [e]: experts take every token that reaches these scores, and no pool matters", 0},
-    {"training", NULL, CLI_FLAG, &request.training, NULL, "route as in training: sampling is on", 0},
-    {"random-second", NULL, CLI_FLAG, &o.random_second, NULL, "gshard_top2 draws its second expert; with --training",
-     0},
-    {"seed", "S", CLI_INT64, &request.seed, "0", "of what is drawn", 0},
-    {"out", "GATES.npy", CLI_OUTPUT, &o.out, NULL, "write float32 [n,e]: the combine weight, 0 where not routed", 0},
+     "float32 [e]: assign to each expert all tokens whose score reaches its threshold, whatever the pool", 0},
+    {"training", NULL, CLI_FLAG, &request.training, NULL, "route as in training, with sampling", 0},
+    {"random-second", NULL, CLI_FLAG, &o.random_second, NULL,
+     "gshard_top2 samples its second expert; requires --training", 0},
+    {"seed", "S", CLI_INT64, &request.seed, "0", "random seed for sampling", 0},
+    {"out", "GATES.npy", CLI_OUTPUT, &o.out, NULL,
+     "write the gates, float32 [n,e]: 0 where a token is not assigned to an expert", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the statistics as JSON", 0},
     {0}};
 
-CLI_VERB(route, "route", "SCORES", 1, 1, "route any matrix of token-expert affinities",
-         "SCORES is a matrix [n,e] with a row for each token, a .npy file or text: a row a line, with commas, tabs or "
-         "spaces between numbers. The model it comes from does not matter. Printed is who took whom.");
+CLI_VERB(route, "route", "SCORES", 1, 1, "route a matrix of scores, without a model",
+         "SCORES is a matrix [n,e] with a row for each token: a .npy file, or text with a row per line and commas, "
+         "tabs or spaces between numbers. Prints which tokens each expert processes.");

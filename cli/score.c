@@ -9,11 +9,11 @@ static int check_files(void) {
   if (o.task && !o.of_task.data) return cli_usage("--task needs --data DIR, where the task's files are");
   if (o.requests && (o.of_task.data || o.of_task.out || o.of_task.split || o.of_task.batch_sequences != 32 ||
                      o.of_task.capacity_factor != 0))
-    return cli_usage("--data, --split, --out, --batch and --capacity-factor go with --task");
+    return cli_usage("--data, --split, --out, --batch and --capacity-factor require --task");
   if (o.of_task.capacity_factor != 0 && !o.of_task.batch_sequences)
-    return cli_usage("--capacity-factor has no effect with --batch 0, which leaves batch routing out");
+    return cli_usage("--capacity-factor has no effect with --batch 0, which skips batch routing");
   if (!o.scoring.batch) return cli_usage("--slots 0: must be at least 1");
-  if (o.task && o.tokens) return cli_usage("--tokens goes with --requests");
+  if (o.task && o.tokens) return cli_usage("--tokens requires --requests");
   return 0;
 }
 
@@ -32,37 +32,39 @@ static int run_score(int count, const char *const *operands) {
 static const cli_option options[] = {
     {"requests", "FILE", CLI_INPUT, &o.requests, NULL,
      "JSON lines with \"context\" and \"continuation\"; - reads standard input", 0},
-    {"tokens", NULL, CLI_FLAG, &o.tokens, NULL, "with --requests: every token and its log-probability", 0},
-    {"task", "NAME|FILE", CLI_SMALL, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},
-    {"data", "DIR", CLI_PATH, &o.of_task.data, NULL, "the task's files, or a directory with a folder of its name", 0},
-    {"split", "NAME", CLI_TEXT, &o.of_task.split, NULL, "which of its sets: dev, test, dev_mismatched, ... [dev]", 0},
+    {"tokens", NULL, CLI_FLAG, &o.tokens, NULL, "with --requests: print every token and its log-probability", 0},
+    {"task", "NAME|FILE", CLI_SMALL, &o.task, NULL, "name of a task, or a JSON file that describes one", 0},
+    {"data", "DIR", CLI_PATH, &o.of_task.data, NULL,
+     "the task's files, or a directory with a folder of the task's name", 0},
+    {"split", "NAME", CLI_TEXT, &o.of_task.split, NULL, "which set of the task: dev, test, dev_mismatched, ... [dev]",
+     0},
     {"out", "FILE", CLI_OUTPUT, &o.of_task.out, NULL,
-     "write the predictions: SuperGLUE's format for FILE.jsonl, GLUE's for other names", 0},
+     "write the predictions: in SuperGLUE's format if FILE ends in .jsonl, otherwise in GLUE's", 0},
     {"batch", "B", CLI_INT, &o.of_task.batch_sequences, "32",
-     "texts that batch routing routes together; 0: no accuracy by batch routing", 0},
-    {"capacity-factor", "C", CLI_REAL, &o.of_task.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},
+     "number of texts that batch routing routes together; 0: no accuracy with batch routing", 0},
+    {"capacity-factor", "C", CLI_REAL, &o.of_task.capacity_factor, NULL,
+     "capacity factor of batch routing; default: the config's", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
-     "threshold, or another that looks at no later token [threshold; of a model that is trained by masking: its own]",
-     0},
+     "threshold, or another causal routing; default: threshold (masked models: the model's own)", 0},
     {"mask-samples", "S", CLI_INT, &o.scoring.mask_samples, NULL,
-     "of a model that is trained by masked_diffusion: sets of masks that each continuation is scored with; default: 32",
+     "models of masked_diffusion: number of masks with which each continuation is scored; default: 32", 0},
+    {"slots", "N", CLI_INT, &o.scoring.batch, "16", "number of sequences processed at a time; changes the speed only",
      0},
-    {"slots", "N", CLI_INT, &o.scoring.batch, "16", "sequences at a time by thresholds: speed only", 0},
-    {"chunk", "N", CLI_INT, &o.scoring.chunk, "512", "tokens at a time by thresholds: speed only", 0},
+    {"chunk", "N", CLI_INT, &o.scoring.chunk, "512", "number of tokens processed at a time; changes the speed only", 0},
     CLI_MODEL_OPTIONS(o.run),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
     {0}};
 
-CLI_VERB(score, "score", "RUN|CHECKPOINT", 1, 1, "log-likelihood of continuations; task accuracy",
-         "With --requests: for every line {\"context\": ..., \"continuation\": ...} the log-likelihood of the "
-         "continuation, whether it is what the model would write at temperature 0 (greedy), and its number of tokens, "
-         "as a line of JSON. What requests begin with in common goes through the model once. \"context_tokens\" and "
-         "\"continuation_tokens\" take token ids; \"id\" comes back as it is.\n\n"
-         "With --task: for every row of a labelled set the label whose word is likeliest after the task's text, and "
-         "how often that is right, beside the share of the commonest label.\n\n"
-         "Both route by thresholds: no score depends on the batch, the order or the number of threads. For a task "
-         "the accuracy by batch routing is also printed; it depends on the texts of the batch.\n\n"
-         "A model that is trained by masking has no such log-likelihood. The JSON of masked_diffusion has "
-         "log_likelihood_bound, an estimate of a lower bound, with its standard_error and mask_samples; that of "
-         "masked_lm has pseudo_log_likelihood, of each token given all others (docs/diffusion.md). Each text is routed "
-         "by itself.");
+CLI_VERB(
+    score, "score", "RUN|CHECKPOINT", 1, 1, "compute log-likelihoods of continuations, or the accuracy on a task",
+    "--requests prints a line of JSON for each line {\"context\": ..., \"continuation\": ...}: the log-likelihood of "
+    "the continuation, its number of tokens, and whether the model would generate it at temperature 0 (\"greedy\"). A "
+    "prefix that requests share is computed once. \"context_tokens\" and \"continuation_tokens\" give token ids "
+    "instead; \"id\" is copied to the output.\n\n"
+    "--task prints the accuracy on a labelled set and, for comparison, the share of the most frequent label. The "
+    "model's answer is the label whose word has the highest probability after the task's text.\n\n"
+    "Both use threshold routing, so no score depends on the batch, the order, or the number of threads. For a task, "
+    "the accuracy with batch routing is printed as well; it depends on which texts share a batch.\n\n"
+    "A masked model has no such log-likelihood. The JSON of masked_diffusion has log_likelihood_bound, an estimated "
+    "lower bound, with its standard_error and mask_samples. That of masked_lm has pseudo_log_likelihood: the "
+    "log-likelihood of each token given all other tokens (docs/diffusion.md). Each text is routed on its own.");

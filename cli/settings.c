@@ -41,12 +41,12 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings) {
     char name[128], key[160];
     const char *value = split_setting(settings->values[i], name, sizeof name);
     if (!value) return cli_usage("--set %s: must be KEY=VALUE", settings->values[i]);
-    if (names_router(name)) return cli_usage("--set %s: the router is that of --router", settings->values[i]);
+    if (names_router(name)) return cli_usage("--set %s: select the router with --router", settings->values[i]);
     const char *dot = strrchr(name, '.');
     if (dot && strncmp(name, "router.", 7) && strncmp(name, "model.router.", 13))
-      return cli_usage("--set %s: only options of the router matter here, router.NAME", settings->values[i]);
+      return cli_usage("--set %s: only options of the router, router.NAME, have an effect here", settings->values[i]);
     if (is_of_layers(dot ? dot + 1 : name))
-      return cli_usage("--set %s: has no effect here, only in a layer that is trained", settings->values[i]);
+      return cli_usage("--set %s: has an effect in training only", settings->values[i]);
     snprintf(key, sizeof key, "router.%s", dot ? dot + 1 : name);
     if (choir_config_set(config, key, value)) return cli_fail();
   }
@@ -58,7 +58,8 @@ int cli_load_config(const char *path, const cli_list *settings, choir_config **c
   struct stat status;
   if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
     snprintf(file, sizeof file, "%s/data.json", path);
-    if (!access(file, F_OK)) return cli_fail_with("%s: is token data; choir data info %s describes it", path, path);
+    if (!access(file, F_OK))
+      return cli_fail_with("%s: is token data, not a config; try: choir data info %s", path, path);
     snprintf(file, sizeof file, "%s/config.json", path);
     path = file;
   }

@@ -7,8 +7,10 @@ static int run_study(int count, const char *const *words) {
 
 static const cli_option options[] = {{0}};
 
-CLI_VERB(study, "study", "list|run|status|report|claims|measure ...", 0, -1, "experiments, from recipe to report",
-         "choir study run RECIPE --data DIR --out DIR searches the rate of every arm, trains it with every seed, "
-         "compares, and writes a report; the same command goes on with what a stop has left. 'choir study VERB --help' "
-         "has the options of each. Studies are a Python package on NumPy, SciPy, statsmodels, matplotlib and "
-         "jsonschema; CHOIR_PYTHON names another interpreter than python3.");
+CLI_VERB(study, "study", "list|run|status|report|claims|measure ...", 0, -1,
+         "compare models with several seeds and confidence intervals",
+         "choir study run RECIPE --data DIR --out DIR finds the learning rate of each arm, trains each arm with every "
+         "seed, compares them, and writes a report. After an interruption, the same command continues. 'choir study "
+         "VERB --help' explains the options of each verb.\n\n"
+         "Studies require Python with NumPy, SciPy, statsmodels, matplotlib and jsonschema. CHOIR_PYTHON names the "
+         "interpreter; default: python3.");

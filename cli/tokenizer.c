@@ -53,7 +53,7 @@ static int train(int count, const char *const *operands) {
   char *separator = NULL;
   int status = 0;
   if (o.separator && !(separator = cli_unescape(o.separator)))
-    return cli_usage("--separator %s: knows \\f \\n \\r \\t and \\\\ only", o.separator);
+    return cli_usage("--separator %s: unknown escape; use \\f, \\n, \\r, \\t or \\\\", o.separator);
   for (int i = 0; i < count && !status; i++) status = cli_files_add(&files, operands[i], o.pattern);
   if (!status) status = cli_files_end(&files);
   if (!status) status = train_on(files.names, separator);
@@ -87,7 +87,7 @@ static int run_encode(int count, const char *const *files) {
   size_t length, tokens;
   int32_t *ids = NULL;
   int status = 0;
-  if (o.length && !o.out) return cli_usage("--length goes with --out");
+  if (o.length && !o.out) return cli_usage("--length requires --out");
   if (o.pieces && o.out) return cli_usage("give one of --out IDS.npy and --pieces");
   if (choir_tokenizer_load(o.model, &tokenizer)) return cli_fail();
   char *text = cli_read_file(count ? files[0] : "-", &length);
@@ -157,43 +157,44 @@ static int decode(int count, const char *const *files) {
 
 static const cli_option train_options[] = {
     {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the .model file to write", 1},
-    {"type", "TYPE", CLI_TEXT, &training.type, "bpe", "bpe, unigram, or char: a piece a character", 0},
+    {"type", "TYPE", CLI_TEXT, &training.type, "bpe", "bpe, unigram, or char (one piece per character)", 0},
     {"vocab-size", "V", CLI_INT, &training.vocab_size, "8192", "number of pieces, up to 256,000", 0},
     CLI_PATTERN(&o.pattern),
-    {"field", "NAME", CLI_TEXT, &training.field, NULL, "inputs are JSON lines; this field holds the text", 0},
-    {"separator", "LINE", CLI_TEXT, &o.separator, NULL, "the line between documents, as '\\f' or '%%'", 0},
+    {"field", "NAME", CLI_TEXT, &training.field, NULL, "read JSON lines, with the text in this field", 0},
+    {"separator", "LINE", CLI_TEXT, &o.separator, NULL, "the line between documents, such as '\\f' or '%%'", 0},
     {"sample-bytes", "N", CLI_INT64, &o.sample_bytes, "16777216",
-     "bytes of text to train on, drawn evenly from all inputs", 0},
+     "bytes of text to train on, sampled evenly from all inputs", 0},
     {"replace-invalid", NULL, CLI_FLAG, &training.replace_invalid, NULL,
-     "bytes that are not UTF-8 become U+FFFD; otherwise they are an error", 0},
+     "replace bytes that are not UTF-8 by U+FFFD; default: an error", 0},
     CLI_THREADS(&training.threads),
     {0}};
 static const cli_option import_options[] = {
     {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the file to write", 1},
-    {"eos", "ID", CLI_INT64, &o.eos, NULL, "the token that ends a text; default: </s>, or that of byte-level BPE", 0},
+    {"eos", "ID", CLI_INT64, &o.eos, NULL, "the token that ends a text; default: </s>, or the one of byte-level BPE",
+     0},
     {0}};
 static const cli_option encode_options[] = {
-    {"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the tokenizer's file", 1},
-    {"out", "IDS.npy", CLI_OUTPUT, &o.out, NULL, "write int32 ids to a NumPy file instead of standard output", 0},
-    {"length", "T", CLI_INT, &o.length, NULL, "with --out: rows of T tokens, shape [B,T]; the rest is left out", 0},
+    {"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "tokenizer file", 1},
+    {"out", "IDS.npy", CLI_OUTPUT, &o.out, NULL, "write int32 ids to a NumPy file; default: print them", 0},
+    {"length", "T", CLI_INT, &o.length, NULL,
+     "with --out: write rows of T tokens, shape [B,T], without the incomplete last row", 0},
     {"pieces", NULL, CLI_FLAG, &o.pieces, NULL, "print each id with the text of its piece", 0},
     {0}};
-static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the tokenizer's file", 1},
-                                            {0}};
+static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "tokenizer file", 1}, {0}};
 
-CLI_VERB_OF(tokenizer_train, "tokenizer train", "FILE|DIR...", 1, -1, "learn a SentencePiece tokenizer from text",
-            "A model with byte fallback: every text comes back exactly as it was. Files are plain text, or JSON lines "
-            "with --field, each plain or compressed (gz, xz, zst, bz2); a directory stands for all files below it.",
-            train_options, train);
 CLI_VERB_OF(
-    tokenizer_import, "tokenizer import", "TOKENIZER.json", 1, 1, "read a tokenizer of Hugging Face's",
-    "A tokenizer.json of byte-level BPE, as OLMoE, Qwen, Llama 3, GLM-4 and DeepSeek have it, is kept as it is. One "
-    "whose rule is SentencePiece's, as Llama 2, Mistral and TinyLlama have it, becomes a SentencePiece model, without "
-    "a space in front of a text. Neither puts special tokens around a text. What would give other tokens is refused by "
-    "the name of the field.",
-    import_options, import);
-CLI_VERB_OF(tokenizer_encode, "tokenizer encode", "[FILE]", 0, 1, "turn text into token ids",
+    tokenizer_train, "tokenizer train", "FILE|DIR...", 1, -1, "train a SentencePiece tokenizer on text",
+    "The tokenizer has byte fallback, so decoding returns every text unchanged. Files are plain text, or JSON lines "
+    "with --field, each plain or compressed (gz, xz, zst, bz2). A directory stands for all files below it.",
+    train_options, train);
+CLI_VERB_OF(tokenizer_import, "tokenizer import", "TOKENIZER.json", 1, 1, "convert a tokenizer from Hugging Face",
+            "A tokenizer.json with byte-level BPE, as in OLMoE, Qwen, Llama 3, GLM-4 and DeepSeek, is copied. One with "
+            "SentencePiece's rules, as in Llama 2, Mistral and TinyLlama, becomes a SentencePiece model, which does "
+            "not add a space before a text. Neither adds special tokens. If the tokens would differ, the import is "
+            "refused, and the message names the field.",
+            import_options, import);
+CLI_VERB_OF(tokenizer_encode, "tokenizer encode", "[FILE]", 0, 1, "convert text to token ids",
             "Reads FILE or standard input.", encode_options, run_encode);
-CLI_VERB_OF(tokenizer_decode, "tokenizer decode", "[IDS]", 0, 1, "turn token ids back into text",
+CLI_VERB_OF(tokenizer_decode, "tokenizer decode", "[IDS]", 0, 1, "convert token ids to text",
             "Reads numbers from IDS or standard input, or an integer array from a file whose name ends in .npy.",
             decode_options, decode);

@@ -140,10 +140,10 @@ static int prepare_train_config(choir_config **config, int *use) {
   if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
   if (o.disk_minutes < 0) return cli_usage("--disk-minutes %g: must not be negative", o.disk_minutes);
   if (o.resume && o.init_from)
-    return cli_usage("--init-from begins a run, --resume goes on with one: give one of them");
+    return cli_usage("give one of --init-from, which begins a run, and --resume, which continues one");
   if (!o.resume && !config_name && !o.init_from)
-    return cli_usage("--config FILE is missing (only --resume and --init-from can do without)");
-  if (!o.resume && !o.data) return cli_usage("--data DIR is missing (only --resume can do without)");
+    return cli_usage("--config FILE is missing; it is required without --resume and --init-from");
+  if (!o.resume && !o.data) return cli_usage("--data DIR is missing; it is required without --resume");
   if (!*use) return 0; /* the library finds the run's own */
   snprintf(path, sizeof path, "%s/config.json",
            o.init_from ? o.init_from : o.out); /* runs have one as checkpoints do */
@@ -186,36 +186,38 @@ static int run_train(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory: config.json, metrics.jsonl, checkpoints/", 1},
+    {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory, for config.json, metrics.jsonl and checkpoints/", 1},
     {"config", "FILE", CLI_SMALL, &config_name, NULL,
-     "JSON config, or a name that choir configs lists; default with --resume: the run's", 0},
-    {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; default with --resume: the run's",
-     0},
+     "JSON config, or a name that 'choir configs' lists; required without --resume and --init-from", 0},
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; required without --resume", 0},
     {"init-from", "RUN|CHECKPOINT", CLI_PATH, &o.init_from, NULL,
-     "initialise from its weights (and its config, unless one is given); another router goes on with the experts; a "
-     "dense model is upcycled: its feed-forward layer becomes every expert",
+     "start with the weights of a run or checkpoint, and with its config unless --config is given. A different router "
+     "keeps the experts. The experts of a dense model start as copies of its feed-forward layers (upcycling)",
      0},
-    {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
+    {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue RUN from its newest checkpoint, bit for bit", 0},
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
-     "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
+     "set a field of the config, such as train.steps=2000 or router.name=switch_top1 (docs/formats.md has all fields)",
+     0},
     {"patience", "N", CLI_INT64, &o.patience, "0",
-     "stop after N evaluations without a lower held-out loss; 0: never; with --resume give it again", 0},
+     "stop after N evaluations without a lower held-out loss; 0: never. With --resume, give it again", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL,
-     "stop after M minutes, as if interrupted; where train.cooldown_steps is a share, as 0.2, the learning rate falls "
-     "in that share of them; 0: never",
+     "stop after M minutes, save, and exit with status 0; 0: no limit. If train.cooldown_steps is a share, such as "
+     "0.2, the "
+     "learning rate falls during that share of the M minutes",
      0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
-     "when the disk is full, keep training for up to M minutes before stopping", 0},
+     "when the disk is full, keep training for up to M minutes, then stop", 0},
     CLI_BACKEND(&model.backend),
     CLI_RANKS_OPTIONS,
     CLI_THREADS(&model.threads),
     CLI_EMULATE_BF16(&model.emulate_bf16),
     {0}};
 
-CLI_VERB(
-    train, "train", "", 0, 0, "train a model",
-    "Prints the memory that the run needs, by purpose, then progress: one line on a terminal, elsewhere a line "
-    "every ten seconds. metrics.jsonl in RUN has every step. Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, "
-    "SIGXCPU) finishes the "
-    "step, saves, evaluates and exits with status 3; a second one ends at once. Under mpirun or srun all "
-    "processes train one model, and rank 0 prints; their number must divide train.grad_chunks (docs/clusters.md).");
+CLI_VERB(train, "train", "", 0, 0, "train a model",
+         "Prints the memory that the run needs, then the progress: one line that is updated on a terminal, or else a "
+         "line every ten seconds. RUN/metrics.jsonl records every step.\n\n"
+         "Ctrl-C finishes the step, saves, evaluates, and exits with status 3; so do SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 "
+         "and SIGXCPU. A second signal ends the program at once.\n\n"
+         "Under mpirun or srun, all processes train one model, and rank 0 prints. The number of processes must divide "
+         "train.grad_chunks (docs/clusters.md).\n\n"
+         "Example: choir train --config nano --data data --out run");

@@ -25,7 +25,7 @@ static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen)
 
 const choir_plugin_router choir_router_random = {
     .name = "random",
-    .summary = "K experts a token, drawn (Zuo et al. 2022)",
+    .summary = "K experts per token, sampled at random (Zuo et al. 2022)",
     .reads = CHOIR_READS_IDS,
     .looks = CHOIR_DEPENDS_ON_NONE,
     .choices = 2,

@@ -411,8 +411,8 @@ def _run(path: str) -> None:
         _execute(path, _module(path))
         if not _loading[-1]:
             raise FormatError(
-                f"plug-in {path}: has no router: nothing in it stands under @choir.router(...), unless in a module that was "
-                "imported before"
+                f"plug-in {path}: has no router: no function in it is decorated with @choir.router(...), or only "
+                "in a module that was imported before"
             )
     except (Error, KeyboardInterrupt):
         raise

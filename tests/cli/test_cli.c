@@ -43,11 +43,11 @@ static void usage_errors(void **state) {
   program_refuses(2, "--data has no effect", "choir export r --format hf --out x --data d --sequences 0");
   program_refuses(2, "--disk-minutes -1", "choir train --config c --data d --out r --disk-minutes -1");
   program_refuses(2, "give one of --prompt", "choir generate r --prompt a --prompts b");
-  program_refuses(2, "knows \\f", "choir generate r --prompt a --stop '\\q'");
+  program_refuses(2, "unknown escape; use \\f", "choir generate r --prompt a --stop '\\q'");
   program_refuses(2, "belongs to none", "choir data build --out d --tokenizer t a --source x=1:b");
   program_refuses(2, "weight must be a positive", "choir data build --out d --tokenizer t --source x=-1:b");
   program_refuses(2, "names no file", "choir data build --out d --tokenizer t --source x=1:");
-  program_refuses(2, "knows \\f", "choir data build --out d --tokenizer t --separator '\\q' a");
+  program_refuses(2, "unknown escape; use \\f", "choir data build --out d --tokenizer t --separator '\\q' a");
   program_refuses(1, "nowhere", "choir info nowhere.json");
 }
 
@@ -141,7 +141,7 @@ static void hints(void **state) {
   program_refuses(2, "--steps; it is a field of the config: --set steps=VALUE", "choir train --steps 4");
   program_refuses(2, "did you mean 'train.learning_rate'?", "choir train --lr 0.1");
   program_refuses(1, "there is no config 'picco' among choir's own, did you mean 'pico'?", "choir info picco");
-  program_refuses(1, "made: is token data; choir data info made",
+  program_refuses(1, "made: is token data, not a config; try: choir data info made",
                   "mkdir made; echo {} >made/data.json; choir info made");
   program_refuses(1, "text: is a file, and data is a directory", "echo ka >text; choir data info text");
 }

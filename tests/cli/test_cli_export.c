@@ -196,7 +196,7 @@ static void refuses_by_name(void **state) {
   program_refuses(1, "of type unigram", "choir export dense --format gguf --out x --sequences 0");
   program_refuses(1, "q8_0 is GGUF's", "choir export run --format hf --dtype q8_0 --out x --sequences 0");
   program_refuses(2, "--sequences must not be 0", "choir export run --format hf --out x --sequences 0 --cut 0.1");
-  program_refuses(2, "use one", "choir export run --format hf --out x --experts-per-token 2 --cut 0.1");
+  program_refuses(2, "give one of --cut", "choir export run --format hf --out x --experts-per-token 2 --cut 0.1");
   program_refuses(1, "cut is 1:", "choir export run --format hf --out x --cut 1");
   program_refuses(1, "4 at most (model.experts), not 5",
                   "choir export run --format hf --out x --sequences 0 --experts-per-token 5");

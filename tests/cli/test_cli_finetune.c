@@ -147,8 +147,8 @@ static void goes_on_with_its_own(void **state) {
   program_refuses(1, "set/train.tsv is not that of this checkpoint",
                   "cp -r stopped reworded; sed -i 's/\" lo\"/\" revo\"/' reworded/finetune.json;"
                   "grep -q '\" revo\"' reworded/finetune.json && choir finetune --resume --out reworded");
-  program_refuses(2, "the run's own", "choir finetune --resume --out stopped --init-from pre");
-  program_refuses(2, "--batch are the run's own", "choir finetune --resume --out stopped --batch 4");
+  program_refuses(2, "--resume keeps the run's", "choir finetune --resume --out stopped --init-from pre");
+  program_refuses(2, "--batch: leave them out", "choir finetune --resume --out stopped --batch 4");
   program_refuses(2, "--epochs -3: must be above 0",
                   "choir finetune --init-from pre --task mine.json --data set --out new --epochs -3");
   program_refuses(

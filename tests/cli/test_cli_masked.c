@@ -185,7 +185,7 @@ static void refusals(void **state) {
                   "choir finetune --init-from run --task mine.json --data set --set objective=next_token --out none");
   program_refuses(1, "model.attention is \"bidirectional\"", "choir export run --format hf --out folder");
   program_refuses(1, "probe for leaks", "choir probe run --text corpus.txt");
-  program_refuses(2, "no meaning for a model that is trained by masking", "choir generate run --max-tokens 5");
+  program_refuses(2, "cannot be used with a masked model", "choir generate run --max-tokens 5");
   program_refuses(2, "has no gap", "choir generate run --infill 'kalo miten'");
   program_refuses(1, "next_token with model.attention bidirectional",
                   "choir train --config config.json --data data --set attention=bidirectional --out no");

@@ -55,10 +55,10 @@ static void refusals(void **state) {
   program_must("choir init config.json --vocab-size 320 --out fresh");
   program_must("timeout 60 \"$CHOIR\" probe fresh --length 2 --positions 2147483647"); /* one place is all there is */
   program_must("choir probe fresh --length 8");
-  assert_non_null(strstr(program_output, "routing 'threshold' left out: layers.1.moe.thresholds"));
+  assert_non_null(strstr(program_output, "routing 'threshold' skipped: layers.1.moe.thresholds"));
   program_refuses(1, "train the model first", "choir probe fresh --routing threshold");
   program_must("choir probe fresh --batch 3 --length 16"); /* fewer sequences than experts */
-  assert_non_null(strstr(program_output, "routing 'position' left out: router 'expert_choice'"));
+  assert_non_null(strstr(program_output, "routing 'position' skipped: router 'expert_choice'"));
   assert_non_null(strstr(program_output, "routing 'batch', loss"));
 }
 

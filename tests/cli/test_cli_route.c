@@ -108,13 +108,14 @@ static void route(void **state) {
   program_refuses(1, "'base' does not take", "choir route --router base s.npy --capacity-factor 2");
   program_refuses(1, "'base' does not take", "choir route --router base s.npy --pool sequence --length 8");
   program_refuses(2, "only options of the router", "choir route --router base s.npy --set train.steps=3");
-  program_refuses(2, "that of --router", "choir route --router base s.npy --set router.name=hash");
+  program_refuses(2, "select the router with --router", "choir route --router base s.npy --set router.name=hash");
   program_refuses(2, "without --training", "choir route --router gshard_top2 s.npy --random-second");
-  program_refuses(2, "--length has no effect", "choir route --router expert_choice s.npy --length 8");
+  program_refuses(2, "--length has an effect only", "choir route --router expert_choice s.npy --length 8");
   program_refuses(2, "--training has no effect", "choir route --router expert_choice s.npy --thresholds t --training");
   program_refuses(2, "--tokens has no effect", "choir route --router expert_choice s.npy --tokens t.npy");
   program_refuses(2, "--seed has no effect", "choir route --router gshard_top2 s.npy --seed 3 --training");
-  program_refuses(2, "only in a layer", "choir route --router switch_top1 s.npy --set router.jitter=0.1");
+  program_refuses(2, "has an effect in training only",
+                  "choir route --router switch_top1 s.npy --set router.jitter=0.1");
   program_refuses(1, "capacity_factor is -0.5", "choir route --router expert_choice s.npy --capacity-factor -0.5");
 }
 

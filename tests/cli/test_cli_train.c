@@ -249,7 +249,7 @@ static void from_a_checkpoint(void **state) {
                "early --set "
                "steps=1 && "
                "test ! -e early/from.path");
-  program_refuses(2, "give one of them", "choir train --init-from dense --resume --out again");
+  program_refuses(2, "give one of --init-from", "choir train --init-from dense --resume --out again");
   program_refuses(1, "layer 1 is geglu there, and gelu here",
                   "choir train --config config.json --set moe_every=0 --set steps=1 --data data --out gated >text &&"
                   "choir train --init-from gated --config config.json --data data --out no");

@@ -21,7 +21,7 @@ static void routes_through_pipes(void **state) {
       "stats.json");
   program_must("cat scores.npy | TMPDIR=$PWD choir route - --router expert_choice && ! ls | grep '^choir-'");
   program_refuses(1, "standard input: line 1: 'no' is no number", "echo no | choir route - --router expert_choice");
-  program_refuses(1, "wanted twice", "choir route - --router hash --tokens - <scores.npy");
+  program_refuses(1, "given twice", "choir route - --router hash --tokens - <scores.npy");
   program_refuses(1, "cannot be copied to /nowhere", "cat scores.npy | TMPDIR=/nowhere choir route - --router hash");
   program_refuses(1, "standard output", "choir route scores.npy --router expert_choice --out - >/dev/full");
   program_refuses(1, "standard output could not be written", "choir configs >/dev/full");
@@ -51,10 +51,10 @@ static void text_through_pipes(void **state) {
 
 /* A pipe that has no end is not copied until the disk is full. */
 static void endless_inputs(void **state) {
-  program_refuses(1, "/dev/zero: more than 16.0 MiB", "choir info /dev/zero");
-  program_refuses(1, "standard input: more than 16.0 MiB", "yes | choir plan config.json --cluster -");
-  program_refuses(1, "/dev/zero: more than 16.0 MiB", "choir score run --requests /dev/zero");
-  program_refuses(1, "standard input: more than 16.0 MiB", "yes | choir train --config - --data data --out endless");
+  program_refuses(1, "/dev/zero: larger than 16.0 MiB", "choir info /dev/zero");
+  program_refuses(1, "standard input: larger than 16.0 MiB", "yes | choir plan config.json --cluster -");
+  program_refuses(1, "/dev/zero: larger than 16.0 MiB", "choir score run --requests /dev/zero");
+  program_refuses(1, "standard input: larger than 16.0 MiB", "yes | choir train --config - --data data --out endless");
 }
 
 static void wrong_words(void **state) {
@@ -115,7 +115,7 @@ static void compares_runs(void **state) {
   json_decref(runs);
   PAGE_SHOWS("both.html", "", "<td>model.router.cap</td><td class=\"n\">2</td><td class=\"n\">3",
              "!train.learning_rate", "Held-out loss, causal");
-  program_refuses(2, "--out FILE.html is missing", "choir report cap2 cap3");
+  program_refuses(2, "--out FILE.html is required for several runs", "choir report cap2 cap3");
   program_refuses(1, "17 runs; a report is about 1 to 16",
                   "choir report --out x.html cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 "
                   "cap2 cap2 cap2");

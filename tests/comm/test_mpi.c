@@ -186,9 +186,9 @@ static void refuses_what_is_for_one(void **state) {
                                       "inspect looked --text page.txt --out page.html", "study run pools"};
   for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
     assert_int_equal(program_run(MPIRUN "-n 3 \"$CHOIR\" %s", verbs[i]), 1);
-    assert_int_equal(times("is for one process, and 3 were started together"), 1);
+    assert_int_equal(times("runs in one process, but 3 were started together"), 1);
   }
-  program_refuses(1, "'-' stands for a pipe, which reaches one of 3 processes",
+  program_refuses(1, "'-' is a pipe, which only one of 3 processes can read",
                   "echo ka | " MPIRUN "-n 3 \"$CHOIR\" eval looked --text -");
 }
 

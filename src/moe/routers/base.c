@@ -60,7 +60,8 @@ static void backward_base(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_base = {
     .name = "base",
-    .summary = "in training every token has one expert and loads are equal, else its best expert (Lewis et al. 2021)",
+    .summary =
+        "in training, one expert per token with equal loads; otherwise each token's best expert (Lewis et al. 2021)",
     .reads = CHOIR_READS_LOGITS,
     .depends_on = CHOIR_DEPENDS_ON_ALL_IN_TRAINING,
     .gates = CHOIR_GATES_SIGMOID,

@@ -23,7 +23,8 @@ static void observe(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_bias_balanced = {
     .name = "bias_balanced",
-    .summary = "each token takes its K best experts at prices that rise with demand, step by step (Wang et al. 2024)",
+    .summary =
+        "each token selects its K best experts; biases, updated after each step, balance the loads (Wang et al. 2024)",
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_NONE,
     .gates = CHOIR_GATES_SCORE,

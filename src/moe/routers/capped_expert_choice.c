@@ -85,7 +85,7 @@ static void route_capped(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_capped_expert_choice = {
     .name = "capped_expert_choice",
-    .summary = "expert choice where a token has at most `cap` experts, by an exact or an entropic solver",
+    .summary = "expert choice with at most `cap` experts per token, by an exact or an entropy-regularized solver",
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,

@@ -13,7 +13,7 @@ static int check_dense(const ch_router_spec *o, int n, int e, int sequence_lengt
 
 const ch_router ch_router_dense = {
     .name = "dense",
-    .summary = "one expert holds every token: a dense layer",
+    .summary = "one expert processes every token: a dense layer",
     .reads = CHOIR_READS_NOTHING,
     .choices = 1,
     .defaults = {.capacity_factor = 1},

@@ -38,7 +38,7 @@ static void route_expert_choice(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_expert_choice = {
     .name = "expert_choice",
-    .summary = "each expert takes the k = n c / e tokens of a pool that score best for it (Zhou et al. 2022)",
+    .summary = "each expert selects the k = n * c / e tokens of a pool with its highest scores (Zhou et al. 2022)",
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,

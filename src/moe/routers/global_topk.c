@@ -157,7 +157,7 @@ static void route_global_topk(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_global_topk = {
     .name = "global_topk",
-    .summary = "the n c best of all scores of a pool, an expert at most twice its share",
+    .summary = "the n * c highest scores of a pool, over all experts; an expert gets at most twice its even load",
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,

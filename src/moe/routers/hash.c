@@ -4,7 +4,7 @@
 
 const ch_router ch_router_hash = {
     .name = "hash",
-    .summary = "token id mod experts (Roller et al. 2021)",
+    .summary = "the token id modulo the number of experts gives the expert (Roller et al. 2021)",
     .reads = CHOIR_READS_IDS,
     .choices = 1,
     .defaults = {.capacity_factor = 1},

@@ -136,7 +136,7 @@ static void observe(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_kmeans = {
     .name = "kmeans",
-    .summary = "the expert whose centroid is nearest; centroids follow the tokens, not gradients",
+    .summary = "each token goes to the expert with the nearest centroid; centroids track the tokens, without gradients",
     .reads = CHOIR_READS_LOGITS,
     .takes = {.decay = 1},
     .choices = 1,

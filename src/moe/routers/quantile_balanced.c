@@ -120,7 +120,7 @@ static int check(const ch_router_spec *o, int n, int e, int sequence_length) {
 
 const ch_router ch_router_quantile_balanced = {
     .name = "quantile_balanced",
-    .summary = "each token takes its K best experts at prices that balance their loads",
+    .summary = "each token selects its K experts of highest score minus price; the prices balance the loads",
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_ALL_IN_TRAINING,
     .gates = CHOIR_GATES_SCORE,

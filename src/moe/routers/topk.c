@@ -19,7 +19,8 @@
 const ch_router ch_router_topk = {
     TOPK,
     .name = "topk",
-    .summary = "each token takes its K best experts, without drops; a loss balances loads (Shazeer et al. 2017)",
+    .summary =
+        "each token selects its K best experts, without a capacity limit; a loss balances loads (Shazeer et al. 2017)",
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
@@ -30,7 +31,8 @@ const ch_router ch_router_topk = {
 const ch_router ch_router_switch_top1 = {
     TOPK,
     .name = "switch_top1",
-    .summary = "each token asks its best expert, in token order, up to capacity (Fedus et al. 2021)",
+    .summary =
+        "each token selects its best expert; experts fill in token order, up to their capacity (Fedus et al. 2021)",
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_PAST,
     .gates = CHOIR_GATES_SCORE,
@@ -42,7 +44,8 @@ const ch_router ch_router_switch_top1 = {
 const ch_router ch_router_gshard_top2 = {
     TOPK,
     .name = "gshard_top2",
-    .summary = "each token asks its two best experts, first choices go first (Lepikhin et al. 2020)",
+    .summary =
+        "each token selects its two best experts; first choices are placed before second ones (Lepikhin et al. 2020)",
     .reads = CHOIR_READS_SHARES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SHARE,
