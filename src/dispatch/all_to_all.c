@@ -5,8 +5,7 @@
  * A rank's experts are cut into groups, each with exchanges of its own: while one is multiplied, the rows of the next
  * come and the results of the last go. Messages make progress where `progress` is called, between products. Where a
  * rank's tokens win far more slots than the mean, rows go in rounds instead (rounds.c). */
-#include "comm/collective.h"
-#include "dispatch/dispatch.h"
+#include "dispatch/exchange.h"
 #include "op/prefetch.h"
 
 _Static_assert(2 * CH_EXPERT_GROUPS + CH_AT_ONCE < CH_TRANSFERS,
@@ -47,8 +46,7 @@ static void split(ch_exec *x, ch_dispatch *ex) {
   ch_slots_count(x, ex);
   ex->exchanges = 0;
   if (ch_counting(x)) return;
-  ex->round.several = ch_rounds_needed(x, ex);
-  if (!ex->round.several) ex->exchanges = ex->groups;
+  ch_rounds_split(x, ex);
   for (int i = 0; i < 2 * ex->groups; i++) ex->transfer[i].place = -1;
 }
 
@@ -76,7 +74,7 @@ enum { AHEAD = 1 };
 static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16)
     CH_OP(x, round_bf16, .count = ex->d, .rows = rows_of_round(ex), .x = y, .y = ex->rounded);
-  if (ex->round.several) ch_rounds_move(x, ex, ex->request, ex->arrivals, 0);
+  ch_rounds_move(x, ex, ex->request, ex->arrivals, 0);
   for (int g = 0; g < AHEAD && g < ex->exchanges; g++) begin_group(x, ex, g);
 }
 
@@ -99,7 +97,7 @@ static void open_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
 
 /* Waits for it. */
 static void come_back(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
-  if (ex->round.several) ch_rounds_move(x, ex, ex->answer, ex->stage, 1);
+  ch_rounds_move(x, ex, ex->answer, ex->stage, 1);
   for (int g = 0; g < ex->exchanges; g++) ch_comm_finish(&x->grid.replica, &ex->transfer[ex->groups + g]);
   open_rows(x, ex, y);
 }
@@ -140,10 +138,9 @@ static int begin_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
 static void apply_gates(ch_exec *x, const ch_dispatch *ex, int gated, const real CH_DEV *tokens, real CH_DEV *y,
                         real CH_DEV *dgate) {
   CH_SCRATCH(x);
-  real CH_DEV *of_round = CH_NEW(&x->scratch, real, ex->room);
-  ch_gates_apply(x, ex->round.part, ex->d, gated, tokens + (int64_t)ex->round.first_token * ex->d, y,
-                 ex->round.several ? of_round : dgate);
-  if (ex->round.several) ch_rounds_place(x, ex, of_round, dgate);
+  real CH_DEV *of_round = ch_rounds_numbers(x, ex, dgate);
+  ch_gates_apply(x, ex->round.part, ex->d, gated, tokens + (int64_t)ex->round.first_token * ex->d, y, of_round);
+  ch_rounds_place(x, ex, of_round, dgate);
 }
 
 static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,

@@ -1,7 +1,16 @@
+/* Rounds.
+ *
+ * A rank has buffers for twice the mean number of slots per rank (ch_comm's `means`). A router may give one rank's
+ * tokens more slots, in the worst case all of them, and buffers for the worst case would need a whole process's memory
+ * on every rank. If a rank has more slots than its buffers hold, its rows travel in several rounds, one range of tokens
+ * each.
+ *
+ * All ranks know the record, so they cut it alike. Usually no rank overflows and there is one round. With several
+ * rounds communication and products do not overlap: all rows are sent, in rounds, before the first product, and
+ * returned, in rounds, after the last. Experts see the same rows in the same order, so results are bit-identical. */
 #include <string.h>
 
-#include "comm/collective.h"
-#include "dispatch/dispatch.h"
+#include "dispatch/exchange.h"
 
 void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex) {
   if (ex->room >= ex->local.max_slots) return;
@@ -17,10 +26,10 @@ void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex) {
   round->slot_token = ch_get(x, ex->all.slot_token, wanted * (size_t)ex->all.max_slots);
 }
 
-int ch_rounds_needed(const ch_exec *x, const ch_dispatch *ex) {
-  int needed = 0;
-  for (int r = 0; r < x->comm->size; r++) needed |= ch_slots_at(ex, r, (ch_range){0, ex->e}) > ex->room;
-  return needed;
+void ch_rounds_split(const ch_exec *x, ch_dispatch *ex) {
+  ex->round.several = 0;
+  for (int r = 0; r < x->comm->size; r++) ex->round.several |= ch_slots_at(ex, r, (ch_range){0, ex->e}) > ex->room;
+  ex->exchanges = ex->round.several ? 0 : ex->groups;
 }
 
 void ch_rounds_begin(ch_exec *x, ch_dispatch *ex) {
@@ -128,73 +137,22 @@ static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char
 
 void ch_rounds_move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned, int back) {
   ch_bytes of_tokens[CH_RANKS], of_experts[CH_RANKS];
+  if (!ex->round.several) return;
   for (int k = 0; k < ch_largest_share(&x->grid.ep_group, ex->e); k++) {
     spans(x, ex, k, back, CH_EITHER_SIDE(owned), of_tokens, of_experts);
     ch_comm_exchange(&x->grid.replica, what, back ? of_experts : of_tokens, back ? of_tokens : of_experts);
   }
 }
 
+real CH_DEV *ch_rounds_numbers(ch_exec *x, const ch_dispatch *ex, real CH_DEV *local) {
+  real CH_DEV *of_round = CH_NEW(&x->scratch, real, ex->room);
+  return ex->round.several ? of_round : local;
+}
+
 void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_round, real CH_DEV *local) {
   int64_t first = (int64_t)x->comm->rank * ex->e;
   const int64_t *slots = ex->round.slots + first, *before = ex->round.before + first, *all = ex->slots + first;
+  if (!ex->round.several) return;
   for (int i = 0; i < ex->e; of_round += slots[i], local += all[i], i++)
     CH_OP(x, copy, .count = slots[i], .x = of_round, .y = local + before[i]);
-}
-
-int64_t ch_row_bytes(const ch_exec *x, int d) {
-  return d * (int64_t)(x->wire == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real));
-}
-
-char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_dispatch *ex, int shard) {
-  if (!shard) return (char CH_DEV *)ex->local_rows;
-  return ex->partial + (int64_t)(shard - 1) * ex->room * ch_row_bytes(x, ex->d);
-}
-
-void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back, ch_bytes *span) {
-  int64_t bytes = ch_row_bytes(x, ex->d);
-  for (int r = 0; r < x->grid.replica.size; r++) {
-    ch_range some = ch_group_of(x, ex, r, group);
-    int64_t before = ch_slots_at(ex, x->comm->rank, (ch_range){0, some.first});
-    char *rows = CH_EITHER_SIDE(ch_rows_of_shard(x, ex, back ? r % x->grid.tp_group.size : 0));
-    span[r] = (ch_bytes){rows + before * bytes, ch_slots_at(ex, x->comm->rank, some) * bytes};
-  }
-}
-
-void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int64_t bytes, void *rows,
-                    ch_bytes *span) {
-  char *at = rows;
-  for (int r = 0; r < ranks->size; r++) {
-    span[r] = (ch_bytes){at, ch_slots_at(ex, ch_comm_number(ranks, r), some) * bytes};
-    at += span[r].bytes;
-  }
-}
-
-/* Between `count` numbers and the same as they travel. */
-static void convert(ch_exec *x, ch_compute wire, int64_t count, real CH_DEV *value, char CH_DEV *travelling,
-                    int arrive) {
-  if (wire == CH_COMPUTE_FP32)
-    CH_OP(x, copy, .count = count, .x = arrive ? (real CH_DEV *)travelling : value,
-          .y = arrive ? value : (real CH_DEV *)travelling);
-  else if (arrive)
-    CH_OP(x, widen_bf16, .count = count, .x = (ch_bf16 CH_DEV *)travelling, .y = value);
-  else
-    CH_OP(x, round_bf16, .count = count, .x = value, .y = (ch_bf16 CH_DEV *)travelling);
-}
-
-void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d, ch_compute wire,
-                     real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots) {
-  if (ch_counting(x)) return; /* nobody knows yet whose the rows are */
-  int64_t at[CH_RANKS], next = 0, bytes = wire == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real);
-  for (int r = 0; r < ranks->size; next += ch_slots_at(ex, ch_comm_number(ranks, r++), some) * d) at[r] = next;
-  for (int i = some.first; i < some.last; i++)
-    for (int r = 0; r < ranks->size; r++) {
-      int64_t count = ch_slots_at(ex, ch_comm_number(ranks, r), (ch_range){i, i + 1}) * d;
-      if (count) convert(x, wire, count, by_slot, by_rank + at[r] * bytes, to_slots);
-      by_slot += count;
-      at[r] += count;
-    }
-}
-
-char CH_DEV *ch_rows_of_group(const ch_exec *x, const ch_dispatch *ex, int group, void CH_DEV *rows) {
-  return (char CH_DEV *)rows + ex->group[group].slot * ch_row_bytes(x, ex->d);
 }

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "dispatch/dispatch.h"
+#include "dispatch/exchange.h"
 
 ch_range ch_experts_of(const ch_exec *x, int e, int rank) {
   return ch_share_range(e, rank / x->grid.tp_group.size, x->grid.ep_group.size);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "comm/collective.h"
-#include "dispatch/dispatch.h"
+#include "dispatch/exchange.h"
 #include "moe/gates.h"
 #include "moe/plugin.h"
 #include "moe/route.h"

@@ -1,0 +1,82 @@
+/* What the exchange of rows between ranks (all_to_all.c) is made of: who has which slots (slots.c), rows as they travel
+ * (rows.c), rounds (rounds.c). */
+#ifndef CH_DISPATCH_EXCHANGE_H
+#define CH_DISPATCH_EXCHANGE_H
+
+#include "dispatch/dispatch.h"
+
+/* ---- numbers of slots by rank and expert: the same on all ranks ---- */
+
+/* The experts on rank `rank` of the replica; in group `group` of `rank`; in group `group` of the calling rank. */
+ch_range ch_experts_of(const ch_exec *x, int e, int rank);
+ch_range ch_group_of(const ch_exec *x, const ch_dispatch *ex, int rank, int group);
+ch_range ch_own_group(const ch_exec *x, const ch_dispatch *ex, int group);
+
+/* Tokens of rank `rank` (its number in the whole job), clipped to the tokens of ex->all and numbered as in ex->all. */
+ch_range ch_tokens_of(const ch_dispatch *ex, int rank);
+
+/* Number of groups into which the experts of every rank are cut. Each rank sends each other rank one message per group;
+ * there are as many groups as keep the mean message at `worth` bytes or more. owners: ranks that share the e experts.
+ */
+int ch_dispatch_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth);
+
+/* Counts the slots of ex->all into ex->slots, and sets the beginnings of this rank's groups. */
+void ch_slots_count(ch_exec *x, ch_dispatch *ex);
+
+/* Number of slots that `experts` give to tokens of rank `rank` (its number in the whole job). */
+int64_t ch_slots_at(const ch_dispatch *ex, int rank, ch_range experts);
+
+/* ---- rounds: where a rank's tokens have more slots than its buffers hold, their rows go in several (rounds.c) ---- */
+
+/* Allocates a round's scratch if several rounds may be needed. */
+void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex);
+
+/* Whether the split record needs several rounds, which the exchanges of groups do not take part in: the same on all
+ * ranks. */
+void ch_rounds_split(const ch_exec *x, ch_dispatch *ex);
+
+/* Begin prepares the rounds; next goes to the following round, or returns 0 after the last. ex->round.part then has the
+ * slots of this rank's tokens in the round, starting with token ex->round.first_token. */
+void ch_rounds_begin(ch_exec *x, ch_dispatch *ex);
+int ch_rounds_next(ch_exec *x, ch_dispatch *ex);
+
+/* Number of rows of this rank's tokens in the round. */
+int64_t ch_rounds_rows(const ch_exec *x, const ch_dispatch *ex);
+
+/* The next three do nothing where one round is all.
+ *
+ * The round's rows go from ex->local_rows [room], in travel format, to their places among the rows of the experts,
+ * `owned`; or, with `back`, return from every hidden shard. what: for messages. */
+void ch_rounds_move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned, int back);
+
+/* Room for one number per slot of the round, scratch, and its copy to `local`, of all slots of this rank's tokens; with
+ * one round `local` itself, and no copy. */
+real CH_DEV *ch_rounds_numbers(ch_exec *x, const ch_dispatch *ex, real CH_DEV *local);
+void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_round, real CH_DEV *local);
+
+/* ---- rows ----
+ * Experts read rows in the order of slots; rows travel in the order of ranks. */
+
+/* Bytes of a row as it travels. */
+int64_t ch_row_bytes(const ch_exec *x, int d);
+
+/* Buffer for the rows that hidden shard `shard` returns for this rank's tokens. Hidden shards return partial sums of
+ * the same rows, so each shard fills a separate buffer. Shard 0's buffer also holds the outgoing rows. */
+char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_dispatch *ex, int shard);
+
+/* For each rank of the replica, the span of this rank's rows that go to (or, with `back`, return from) the rank's group
+ * `group`, in the order of the local view. */
+void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back, ch_bytes *span);
+
+/* For each of `ranks`, the span of rows of the experts `some` whose tokens the rank owns; spans are consecutive. */
+void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int64_t bytes, void *rows,
+                    ch_bytes *span);
+
+/* Copies rows of width d from travel order (by the owner of the token) to slot order (by expert), or back. */
+void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d, ch_compute wire,
+                     real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots);
+
+/* Address of a group's rows within `rows`, which holds the rows of all of this rank's experts. */
+char CH_DEV *ch_rows_of_group(const ch_exec *x, const ch_dispatch *ex, int group, void CH_DEV *rows);
+
+#endif
