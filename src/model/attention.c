@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "model/block.h"
+#include "op/prefetch.h"
 
 /* Of shard number `shard`, over which the pass p is. */
 static ch_attention_args attention_args(const ch_transformer *m, const ch_layer *b, const ch_pass *p, int shard,
@@ -80,6 +81,7 @@ static real CH_DEV *prepare_backward(ch_exec *x, const ch_transformer *m, const 
 void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, const real CH_DEV *in,
                           real CH_DEV *out) {
   int64_t n = (int64_t)p->B * p->T;
+  ch_prefetch_next(x);
   b->rstd1 = CH_NEW(&x->tape, real, n);
   b->qh = CH_NEW(&x->tape, real, n * m->width);
   b->kh = CH_NEW(&x->tape, real, n * m->kv_width);
@@ -145,6 +147,7 @@ static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
 }
 
 void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {
+  ch_prefetch_next(x);
   CH_SCRATCH(x);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_ATTENTION, dx);
   attention_pass c = {.m = m, .b = b, .pass = ch_shard_of_pass(p), .dadded = dadded, .dx = dx};

@@ -2,7 +2,7 @@
  * shared experts, which are a dense layer beside the others. */
 #include "comm/collective.h"
 #include "model/block.h"
-#include "op/prefetch.h"
+#include "model/ranks.h"
 
 /* The router's own state of a layer, where this pass adds to it. */
 static real CH_DEV *observed(const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
@@ -136,24 +136,6 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_p
   ch_half_end(x, m, p, 2 * b->number + CH_DROP_FFN, added, out);
 }
 
-/* Gradients of experts, each replica's from its own tokens, become the sum over replicas: in the order of their tokens,
- * on every rank that holds the experts, so that all update them alike. */
-static void sum_replicas(ch_exec *x, const ch_layer *b) {
-  const ch_comm *dp_group = &x->grid.dp_group;
-  enum { MOST = 3 };
-  const ch_param *tensor[MOST] = {b->w1, b->w2, b->w3};
-  const int tensors = b->w3 ? MOST : MOST - 1;
-  real *gradient[MOST];
-  ch_comm_array array[MOST];
-  for (int i = 0; i < tensors; i++) {
-    int64_t most = ch_largest_share(&x->grid.ep_group, tensor[i]->shape[0]);
-    gradient[i] = CH_EITHER_SIDE(tensor[i]->g);
-    array[i] = (ch_comm_array){
-        .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};
-  }
-  ch_comm_sum_in(&ch_host(x)->scratch, dp_group, "gradients of experts", dp_group->size, array, tensors);
-}
-
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   int shards = ch_pass_shards(p);
@@ -172,7 +154,7 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_
     moe.gradients = (ch_moe_gradients){
         .router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g, .w3 = b->w3 ? b->w3->g : NULL};
     ch_moe_backward(x, &moe, &b->saved);
-    if (!p->partial) sum_replicas(x, b);
+    if (!p->partial) ch_ranks_sum_experts(x, b);
   }
   if (b->dense.up) {
     ch_sum sums[DENSE_GRADIENTS] = {ch_sum_of(b->dense.down), ch_sum_of(b->dense.up)};

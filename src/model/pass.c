@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "model/block.h"
 #include "model/capacity.h"
-#include "model/prefetch.h"
+#include "model/ranks.h"
 #include "model/transformer.h"
 #include "moe/route_stats.h"
 
@@ -230,36 +230,6 @@ static void lookup_backward(ch_exec *x, void *context, int shard, real CH_DEV *c
   x->ops->embedding_backward(x, &part);
 }
 
-/* This rank's part of a pass: whole sequences and whole shards. `token` and `route` stay those of all. */
-static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass *p) {
-  ch_pass own = *p;
-  own.B = (int)ch_own_count(x->comm, p->B);
-  own.shards = (int)ch_own_count(x->comm, ch_pass_shards(p));
-  int64_t sequence = ch_own_first(x->comm, own.B), token = sequence * own.T;
-  if (p->length) own.length += sequence;
-  if (p->target) own.target += token;
-  if (p->row_weight) own.row_weight += token;
-  if (p->token_loss) own.token_loss += token;
-  if (p->logits) own.logits += token * m->config.vocab_size;
-  own.shard_loss += ch_own_first(x->comm, own.shards);
-  return own;
-}
-
-/* The losses of all ranks' shards. An update within the backward pass looks at their sum, as at everything that is to
- * be finite. */
-static void share_losses(ch_exec *x, const ch_pass *p) {
-  if (x->comm->size == 1) return;
-  CH_SCRATCH(x);
-  int shards = ch_pass_shards(p);
-  ch_gather_shares(x, x->comm, "losses of shards", p->shard_loss, shards, sizeof *p->shard_loss);
-  const double *loss = ch_get(x, p->shard_loss, (size_t)shards * sizeof *loss);
-  if (ch_counting(x)) return;
-  const double sum = ch_add_shards(shards, loss);
-  x->memory->put(p->sums + CH_PASS_GUARD, &sum, sizeof sum);
-  if (p->token_loss)
-    ch_comm_gather_shares(x->comm, "losses of tokens", p->token_loss, (int64_t)p->B * p->T, sizeof *p->token_loss);
-}
-
 /* Nothing is updated within the backward pass of what a router refused. */
 static void guard_refusal(ch_exec *x, const ch_pass *p) {
   const double no_number = (double)NAN;
@@ -271,7 +241,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   size_t mark = ch_arena_mark(&x->tape), host_mark = ch_arena_mark(&ch_host(x)->tape);
   ch_pass_begin(x, m, all);
   clean_tokens(x, m, all);
-  ch_pass own = of_rank(x, m, all), *p = &own;
+  ch_pass own = ch_ranks_share(x, m, all), *p = &own;
   if (m->rotated) {
     real CH_DEV *turn = CH_NEW(&x->tape, real, (int64_t)p->T * m->rotated);
     ch_rope_turn(x, m, p->T, turn);
@@ -279,22 +249,16 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   }
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
-  ch_prefetch prefetch;
-  ch_prefetch_init(x, &m->params, &prefetch);
-  ch_prefetch_begin(x, &prefetch, 0);
-  ch_prefetch_next(x);
+  ch_prefetch_start(x, &m->params);
   ch_embedding_args embedding = ch_embed(x, m, p, p->route.tokens.id + ch_own_first(x->comm, n), stream);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
-  ch_prefetch_next(x);
   for (int l = 0; l < m->config.layers; l++) {
     ch_layer *b = &m->block[l];
     b->x = stream;
     real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
     size_t layer_mark = ch_arena_mark(&x->tape);
     b->mid = p->gradients ? CH_NEW(&x->tape, real, n * d) : other;
-    ch_prefetch_end(x, &prefetch);
-    ch_prefetch_begin(x, &prefetch, l + 1);
-    ch_prefetch_next(x);
+    ch_prefetch_layer(x, l + 1);
     ch_attention_forward(x, m, b, p, stream, b->mid);
     ch_ffn_forward(x, m, b, p, b->mid, out);
     if (!p->gradients) ch_arena_release(&x->tape, layer_mark);
@@ -303,15 +267,13 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   real CH_DEV *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;
   if (p->gradients) begin_gradients(x, &m->params, p, -1);
   if (p->target || p->logits) ch_head(x, m, p, stream, dx);
-  share_losses(x, all);
+  ch_ranks_gather_losses(x, all);
   guard_refusal(x, p);
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);
-      ch_prefetch_end(x, &prefetch);
-      if (l + 1 < m->config.layers) ch_prefetch_begin(x, &prefetch, l - 1); /* the last two layers' are still here */
+      ch_prefetch_layer(x, l - 1);
       ch_ffn_backward(x, m, &m->block[l], p, dx);
-      ch_prefetch_next(x);
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
     }
@@ -320,7 +282,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
     const ch_sum sum = {.y = m->embed->g, .count = m->embed->count, .adds = 1};
     ch_sum_shards(x, ch_pass_shards(p), &sum, 1, 1, lookup_backward, &(lookup){embedding, n / ch_pass_shards(p)});
   }
-  x->prefetch = NULL;
+  ch_prefetch_stop(x);
   ch_pass_end(x, m, all);
   ch_arena_release(&ch_host(x)->tape, host_mark);
   ch_arena_release(&x->tape, mark);

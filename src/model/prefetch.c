@@ -45,26 +45,48 @@ static int64_t most_sharded(const ch_params *params) {
   return most;
 }
 
-void ch_prefetch_init(ch_exec *x, const ch_params *params, ch_prefetch *v) {
-  ch_arena *tape = &ch_host(x)->tape;
-  int64_t most = most_sharded(params);
-  *v = (ch_prefetch){.params = params, .matrix = CH_NEW_HOST(tape, ch_broadcast, most)};
-  v->under_way.what = "dense weights";
-  v->under_way.spans = CH_NEW_HOST(tape, ch_bytes, most * CH_SPANS * x->grid.replica.size);
-  x->prefetch = &v->under_way;
-}
+/* x->prefetch is the member `under_way` of one of these. */
+typedef struct {
+  ch_broadcasts under_way; /* first */
+  const ch_params *params;
+  ch_broadcast *matrix; /* [most of a layer] */
+  int here[2];          /* the layers whose matrices the two buffers have, or get */
+} prefetch;
 
-void ch_prefetch_begin(ch_exec *x, ch_prefetch *v, int layer) {
+static void begin_layer(ch_exec *x, prefetch *v, int layer) {
   const ch_param *p = &v->params->p[ch_params_first(v->params, layer)], *end = v->params->p + v->params->count;
   int count = 0;
-  for (; p < end && p->layer == layer && !ch_counting(x); p++)
+  for (; p < end && p->layer == layer && v->here[layer & 1] != layer && !ch_counting(x); p++)
     if (p->owner >= 0) v->matrix[count++] = broadcast_of(p);
+  if (count) v->here[layer & 1] = layer;
   v->under_way.left = v->matrix;
   v->under_way.count = count;
   v->under_way.steps = 0;
 }
 
-void ch_prefetch_end(ch_exec *x, ch_prefetch *v) { ch_comm_broadcast_end(&x->grid.replica, &v->under_way); }
+void ch_prefetch_start(ch_exec *x, const ch_params *params) {
+  ch_arena *tape = &ch_host(x)->tape;
+  int64_t most = most_sharded(params);
+  if (!most) return;
+  prefetch *v = CH_NEW_HOST(tape, prefetch, 1);
+  ch_broadcast *matrix = CH_NEW_HOST(tape, ch_broadcast, most);
+  ch_bytes *spans = CH_NEW_HOST(tape, ch_bytes, most * CH_SPANS * x->grid.replica.size);
+  if (ch_counting(x)) return;
+  *v = (prefetch){
+      .under_way = {.what = "dense weights", .spans = spans}, .params = params, .matrix = matrix, .here = {-1, -1}};
+  x->prefetch = &v->under_way;
+  begin_layer(x, v, 0);
+  ch_prefetch_next(x);
+}
+
+void ch_prefetch_layer(ch_exec *x, int next) {
+  prefetch *v = (prefetch *)x->prefetch;
+  if (!v) return;
+  ch_comm_broadcast_end(&x->grid.replica, &v->under_way);
+  begin_layer(x, v, next);
+}
+
+void ch_prefetch_stop(ch_exec *x) { x->prefetch = NULL; }
 
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number) {
   const ch_comm *replica = &x->grid.replica;

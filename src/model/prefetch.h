@@ -19,19 +19,12 @@ int ch_next_owner(int64_t *has, int ranks, int64_t count);
 /* number [params->count]: sends the entries of sharded matrices from their owners to all ranks of the replica. */
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number);
 
-typedef struct ch_prefetch {
-  const ch_params *params;
-  ch_broadcast *matrix; /* those of a layer */
-  ch_broadcasts under_way;
-} ch_prefetch;
-
-/* Prepares the prefetches of a pass and sets x->prefetch. All three functions are collective, and do nothing if no
- * dense matrix is sharded. */
-void ch_prefetch_init(ch_exec *x, const ch_params *params, ch_prefetch *v);
-
-/* Begin queues the layer's sharded matrices (w16 or w, whichever products read) for sending; ch_prefetch_next starts to
- * send them. They overwrite the buffers of layer `layer` - 2. After end every rank has them. */
-void ch_prefetch_begin(ch_exec *x, ch_prefetch *v, int layer);
-void ch_prefetch_end(ch_exec *x, ch_prefetch *v);
+/* The prefetches of a pass. `start` begins with the first layer; `layer`, called as each layer begins, forward and
+ * backward, waits for that layer's matrices (w16 or w, whichever products read) and begins to fetch those of layer
+ * `next`, which overwrite the buffers of layers `next` - 2 and `next` + 2; without such a layer, or if they are there
+ * still, nothing. `start` and `layer` are collective; without sharded matrices they do nothing. */
+void ch_prefetch_start(ch_exec *x, const ch_params *params);
+void ch_prefetch_layer(ch_exec *x, int next);
+void ch_prefetch_stop(ch_exec *x);
 
 #endif

@@ -2,8 +2,8 @@
 #include "comm_testing.h"
 #include "model/prefetch.h"
 
-/* The second layer has more than are under way at a time, of many sizes. */
-enum { FEW = 3, MANY = 2 * CH_AT_ONCE + 3, ROWS = 2 + FEW + MANY };
+/* Every other layer has more than are under way at a time, of many sizes. */
+enum { LAYERS = 4, FEW = 3, MANY = 2 * CH_AT_ONCE + 3, ROWS = 2 + LAYERS / 2 * (FEW + MANY) };
 
 static ch_param row_of(int layer, int number) {
   const int64_t count = layer < 0 ? 1 : 1 + 97 * (number % 7);
@@ -47,11 +47,10 @@ static int prefetch_layers(const ch_comm *comm, void *context) {
   ch_param row[ROWS];
   ch_params params = {.p = row};
   ch_exec x;
-  ch_prefetch prefetch;
   ch_arena weights;
   row[params.count++] = row_of(-1, 0);
-  for (int i = 0; i < FEW; i++) row[params.count++] = row_of(0, i);
-  for (int i = 0; i < MANY; i++) row[params.count++] = row_of(1, i);
+  for (int l = 0; l < LAYERS; l++)
+    for (int i = 0; i < (l % 2 ? MANY : FEW); i++) row[params.count++] = row_of(l, i);
   row[params.count++] = row_of(-1, 0);
   test_ok(ch_exec_init(&x, "cpu", bf16 ? CH_COMPUTE_BF16 : CH_COMPUTE_FP32, 1, 1));
   x.comm = comm;
@@ -61,20 +60,23 @@ static int prefetch_layers(const ch_comm *comm, void *context) {
   ch_params_alloc_weights(&params, &weights, bf16);
   test_ok(ch_arena_commit(&weights));
   ch_params_alloc_weights(&params, &weights, bf16);
-  ch_prefetch_init(&x, &params, &prefetch); /* counted */
+  ch_prefetch_start(&x, &params); /* counted */
   test_ok(ch_exec_commit(&x));
   own(&params);
-  ch_prefetch_init(&x, &params, &prefetch);
-  ch_prefetch_begin(&x, &prefetch, 0);
-  for (int time = 0; time < 4; time++) {
-    for (int steps = 0; steps < time; steps++) ch_prefetch_next(&x); /* too few calls, enough, one too many */
+  ch_prefetch_start(&x, &params);
+  if (comm->size > 1) must(x.prefetch);
+  for (int time = 0; time < 2 * LAYERS; time++) { /* forward, then backward */
+    int back = time >= LAYERS, layer = back ? 2 * LAYERS - 1 - time : time;
+    for (int steps = 0; steps < time % 4; steps++) ch_prefetch_next(&x); /* too few calls, enough, one too many */
     ch_prefetch_move(&x);
-    if (time && has_arrived(comm, &params, 1 - time % 2)) return 1; /* the layer before is still complete */
-    ch_prefetch_end(&x, &prefetch);
-    if (has_arrived(comm, &params, time % 2)) return 1;
-    ch_prefetch_begin(&x, &prefetch, time < 3 ? 1 - time % 2 : -1);
+    if (time && has_arrived(comm, &params, back ? layer + (time > LAYERS) : layer - 1)) return 1; /* still complete */
+    ch_prefetch_layer(&x, back ? layer - 1 : layer + 1);
+    if (has_arrived(comm, &params, layer)) return 1;
+    if (time == LAYERS) must(!x.prefetch || !x.prefetch->count); /* the last two layers' are still there */
     ch_prefetch_move(&x);
   }
+  ch_prefetch_stop(&x);
+  must(!x.prefetch);
   ch_arena_free(&weights);
   ch_exec_free(&x);
   return 0;
