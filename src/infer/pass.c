@@ -1,40 +1,6 @@
 /* One pass of a session: the model's layers on a few new tokens of every sequence. */
-#include <math.h>
-
 #include "infer/session.h"
 #include "model/block.h"
-
-/* stream += Wo Attn(RMSNorm(stream)), with what the caches hold. */
-static void attention_half(choir_session *s, ch_layer *b, const ch_pass *p, real CH_DEV *stream) {
-  ch_exec *x = &s->x;
-  const ch_transformer *m = &s->net;
-  int n = p->T;
-  CH_SCRATCH(x);
-  b->rstd1 = CH_NEW(&x->scratch, real, n);
-  b->qh = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
-  b->kh = CH_NEW(&x->scratch, real, (int64_t)n * m->kv_width);
-  b->vh = CH_NEW(&x->scratch, real, (int64_t)n * m->kv_width);
-  b->att = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
-  ch_attention_in(x, m, b, n, stream);
-  ch_queries in = ch_attention_queries(x, m, b, p);
-  x->ops->attention_cached(x, &(ch_attention_cached_args){.B = s->slots,
-                                                          .H = m->config.heads,
-                                                          .kv_heads = m->kv_heads,
-                                                          .dh = m->d_head,
-                                                          .positions = s->positions,
-                                                          .max_rows = n,
-                                                          .begin = s->begin,
-                                                          .past = s->length,
-                                                          .scale = (real)(1 / sqrt((double)m->d_head)),
-                                                          .q = in.q,
-                                                          .k = in.k,
-                                                          .v = b->vh,
-                                                          .keys = s->keys[b->number],
-                                                          .values = s->values[b->number],
-                                                          .bias = s->bias[b->number],
-                                                          .out = b->att});
-  ch_linear(x, b->o, n, b->att, stream, 1);
-}
 
 /* Where the new tokens are in their sequences, for rope. */
 static void place_tokens(choir_session *s, ch_pass *p) {
@@ -76,23 +42,21 @@ static void last_logits(choir_session *s, const real CH_DEV *stream) {
 void ch_session_pass(choir_session *s, real *all) {
   ch_exec *x = &s->x;
   int n = ch_counting(x) ? s->chunk : s->begin[s->slots];
-  int64_t d = s->net.config.d_model;
   size_t mark = ch_arena_mark(&x->tape);
-  real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *mid = CH_NEW(&x->tape, real, n * d);
-  ch_pass pass = {.B = 1, .T = n, .route.causal = s->causal};
+  real CH_DEV *rows = CH_NEW(&x->tape, real, (int64_t)n * s->net.config.d_model);
+  const ch_kv_cache cache = {.sequences = s->slots,
+                             .positions = s->positions,
+                             .begin = s->begin,
+                             .past = s->length,
+                             .keys = s->keys,
+                             .values = s->values,
+                             .bias = s->bias};
+  ch_pass pass = {.B = 1, .T = n, .route.causal = s->causal, .cache = &cache};
   ch_pass_begin(x, &s->net, &pass);
   pass.route.tokens.id = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token);
   place_tokens(s, &pass);
-  ch_embed(x, &s->net, &pass, pass.route.tokens.id, stream);
-  for (int l = 0; l < s->net.config.layers; l++) {
-    size_t layer_mark = ch_arena_mark(&x->tape);
-    attention_half(s, &s->net.block[l], &pass, stream);
-    ch_ffn_forward(x, &s->net, &s->net.block[l], &pass, stream, mid);
-    ch_arena_release(&x->tape, layer_mark);
-    real CH_DEV *other = stream;
-    stream = mid;
-    mid = other;
-  }
+  ch_embed(x, &s->net, &pass, pass.route.tokens.id, rows);
+  const real CH_DEV *stream = ch_layers_forward(x, &s->net, &pass, rows);
   if (all) all_logits(s, n, stream, all);
   last_logits(s, stream);
   ch_pass_end(x, &s->net, &pass);

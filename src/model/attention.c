@@ -1,13 +1,19 @@
 /* The attention half of a layer: out = in + Wo Attn(RMSNorm(in)). */
-
 #include <math.h>
 
 #include "model/block.h"
 #include "op/prefetch.h"
 
+/* Queries and keys, as scores use them: normalised (per head or over all heads) and rotated by position as configured.
+ * Without a norm they are rotated in place; with a norm the results are in scratch. */
+typedef struct {
+  real CH_DEV *q, *k;
+  ch_rmsnorm_args q_norm, k_norm; /* as they ran, for backward */
+} queries;
+
 /* Of shard number `shard`, over which the pass p is. */
 static ch_attention_args attention_args(const ch_transformer *m, const ch_layer *b, const ch_pass *p, int shard,
-                                        const ch_queries *in) {
+                                        const queries *in) {
   return (ch_attention_args){.B = p->B,
                              .T = p->T,
                              .H = m->config.heads,
@@ -26,7 +32,9 @@ static ch_attention_args attention_args(const ch_transformer *m, const ch_layer 
                              .lse = b->lse};
 }
 
-void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_layer *b, int64_t n, const real CH_DEV *in) {
+/* Of the rows of a pass: b's qh [n,width], kh and vh [n,kv_width] of RMSNorm(in), whose rstd1 [n] stays for backward.
+ */
+static void project(ch_exec *x, const ch_transformer *m, const ch_layer *b, int64_t n, const real CH_DEV *in) {
   CH_SCRATCH(x);
   const ch_rmsnorm_args norm = ch_norm(x, m, b->attn_norm, n, in, b->rstd1);
   ch_linears(x, 3, (const ch_param *const[]){b->q, b->k, b->v}, n, norm.y, (real CH_DEV *const[]){b->qh, b->kh, b->vh});
@@ -58,8 +66,8 @@ static real CH_DEV *prepare_queries(ch_exec *x, const ch_transformer *m, const c
   return rows;
 }
 
-ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
-  ch_queries in = {0};
+static queries prepare(ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
+  queries in = {0};
   in.q = prepare_queries(x, m, p, b->q_norm, m->config.heads, b->qh, &in.q_norm);
   in.k = prepare_queries(x, m, p, b->k_norm, m->kv_heads, b->kh, &in.k_norm);
   return in;
@@ -76,6 +84,21 @@ static real CH_DEV *prepare_backward(ch_exec *x, const ch_transformer *m, const 
   norm->dw = dw;
   x->ops->rmsnorm_backward(x, norm);
   return norm->dx;
+}
+
+static void attend(ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p, int shard,
+                   const queries *in) {
+  ch_attention_args attention = attention_args(m, b, p, shard, in);
+  x->ops->attention(x, &attention);
+}
+
+/* The new tokens of every sequence see those in the cache, to which they are added. */
+static void attend_cached(ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p, const queries *in) {
+  const ch_kv_cache *c = p->cache;
+  CH_OP(x, attention_cached, .B = c->sequences, .H = m->config.heads, .kv_heads = m->kv_heads, .dh = m->d_head,
+        .positions = c->positions, .max_rows = p->T, .begin = c->begin, .past = c->past,
+        .scale = (real)(1 / sqrt((double)m->d_head)), .q = in->q, .k = in->k, .v = b->vh, .keys = c->keys[b->number],
+        .values = c->values[b->number], .bias = c->bias[b->number], .out = b->att);
 }
 
 void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, const real CH_DEV *in,
@@ -95,10 +118,12 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, cons
   for (int i = 0; i < ch_pass_shards(p); i++) {
     size_t shard_mark = ch_arena_mark(&x->scratch);
     ch_layer s = ch_shard_of_layer(m, b, &part, i);
-    ch_attention_in(x, m, &s, rows, in + i * rows * d);
-    ch_queries prepared = ch_attention_queries(x, m, &s, &part);
-    ch_attention_args attention = attention_args(m, &s, &part, i, &prepared);
-    x->ops->attention(x, &attention);
+    project(x, m, &s, rows, in + i * rows * d);
+    queries prepared = prepare(x, m, &s, &part);
+    if (p->cache)
+      attend_cached(x, m, &s, p, &prepared);
+    else
+      attend(x, m, &s, &part, i, &prepared);
     ch_arena_release(&x->scratch, shard_mark);
     ch_linear(x, s.o, rows, s.att, added + i * rows * d, 1);
   }
@@ -128,8 +153,8 @@ static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
               *dk = CH_NEW(&x->scratch, real, n * m->kv_width), *dv = CH_NEW(&x->scratch, real, n * m->kv_width);
   real CH_DEV *dnormed = CH_NEW(&x->scratch, real, n * d);
   ch_linear_backward(x, b.o, n, b.att, c->dadded + shard * n * d, datt, 0, g[DO], accumulate);
-  ch_queries in = {.q = b.qh, .k = b.kh};
-  if (b.q_norm) in = ch_attention_queries(x, m, &b, p); /* cheaper to do again than to keep */
+  queries in = {.q = b.qh, .k = b.kh};
+  if (b.q_norm) in = prepare(x, m, &b, p); /* cheaper to do again than to keep */
   ch_attention_args attention = attention_args(m, &b, p, shard, &in);
   attention.dout = datt;
   attention.dq = dq;

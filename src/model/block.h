@@ -16,8 +16,8 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_
                         real CH_DEV *din, int accumulate, real CH_DEV *dw, int accumulate_dw);
 
 /* Dropout of what a half of a layer adds to the stream [n,d], `place` telling the halves apart. Before: out = in, and
- * where the half is to add its output, which is out itself without dropout. After: out += the output less what is
- * dropped. Backward: the gradient of that output from that of the stream. */
+ * where the half is to add its output, which is out itself without dropout; in may be out. After: out += the output
+ * less what is dropped. Backward: the gradient of that output from that of the stream. */
 enum { CH_DROP_EMBEDDING, CH_DROP_ATTENTION, CH_DROP_FFN }; /* place: 2 * layer + one of the halves */
 int ch_drops(const ch_pass *p);
 void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *in,
@@ -45,23 +45,11 @@ ch_sum ch_sum_of(const ch_param *w);
 
 /* ---- the attention half of a layer ---- */
 
-/* out = in + Attn(RMSNorm(in)); `in` [n,d] stays. Backward: dx [n,d] is updated in place from the gradient of the
- * half's output to that of its input. */
+/* out = in + Attn(RMSNorm(in)); `in` [n,d] stays, or is `out`. Backward: dx [n,d] is updated in place from the gradient
+ * of the half's output to that of its input. */
 void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, const real CH_DEV *in,
                           real CH_DEV *out);
 void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx);
-
-/* The first part of the attention half, on the rows of a pass: b's qh [n,width], kh and vh [n,kv_width] of RMSNorm(in),
- * whose rstd1 [n] stays for backward. */
-void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_layer *b, int64_t n, const real CH_DEV *in);
-
-/* Queries and keys, as scores use them: normalised (per head or over all heads) and rotated by position as configured.
- * Without a norm they are rotated in place; with a norm the results are in scratch. */
-typedef struct ch_queries {
-  real CH_DEV *q, *k;
-  ch_rmsnorm_args q_norm, k_norm; /* as they ran, for backward */
-} ch_queries;
-ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p);
 
 /* Fills the rotations of rope by position, [positions,rotated]. */
 void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn);

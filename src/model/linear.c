@@ -91,7 +91,7 @@ real CH_DEV *ch_half_begin(ch_exec *x, const ch_transformer *m, const ch_pass *p
                            real CH_DEV *out) {
   int64_t count = (int64_t)p->B * p->T * m->config.d_model;
   real CH_DEV *added = ch_drops(p) ? CH_NEW(&x->scratch, real, count) : out;
-  CH_OP(x, copy, .count = count, .x = in, .y = out);
+  if (in != out) CH_OP(x, copy, .count = count, .x = in, .y = out);
   if (added != out) CH_OP(x, copy, .count = count, .y = added);
   return added;
 }

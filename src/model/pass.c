@@ -236,7 +236,36 @@ static void guard_refusal(ch_exec *x, const ch_pass *p) {
   if (ch_exec_refused(x)) ch_write(x, p->sums + CH_PASS_GUARD, &no_number, sizeof no_number);
 }
 
-/* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */
+const real CH_DEV *ch_layers_forward(ch_exec *x, ch_transformer *m, const ch_pass *p, real CH_DEV *stream) {
+  const int64_t count = (int64_t)p->B * p->T * m->config.d_model;
+  real CH_DEV *other = p->gradients ? NULL : CH_NEW(&x->tape, real, count);
+  for (int l = 0; l < m->config.layers; l++) {
+    ch_layer *b = &m->block[l];
+    real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, count) : other;
+    size_t mark = ch_arena_mark(&x->tape);
+    b->x = stream;
+    b->mid = p->gradients ? CH_NEW(&x->tape, real, count) : stream;
+    ch_prefetch_layer(x, l + 1);
+    ch_attention_forward(x, m, b, p, stream, b->mid);
+    ch_ffn_forward(x, m, b, p, b->mid, out);
+    if (!p->gradients) ch_arena_release(&x->tape, mark);
+    other = stream;
+    stream = out;
+  }
+  return stream;
+}
+
+/* dx [n,d]: from the gradient of the last layer's output to that of the first one's input. */
+static void layers_backward(ch_exec *x, ch_transformer *m, const ch_pass *p, real CH_DEV *dx) {
+  for (int l = m->config.layers - 1; l >= 0; l--) {
+    begin_gradients(x, &m->params, p, l);
+    ch_prefetch_layer(x, l - 1);
+    ch_ffn_backward(x, m, &m->block[l], p, dx);
+    ch_attention_backward(x, m, &m->block[l], p, dx);
+    if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
+  }
+}
+
 void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   size_t mark = ch_arena_mark(&x->tape), host_mark = ch_arena_mark(&ch_host(x)->tape);
   ch_pass_begin(x, m, all);
@@ -248,35 +277,18 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
     p->turn = turn;
   }
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
-  real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
+  real CH_DEV *stream = CH_NEW(&x->tape, real, n * d);
   ch_prefetch_start(x, &m->params);
   ch_embedding_args embedding = ch_embed(x, m, p, p->route.tokens.id + ch_own_first(x->comm, n), stream);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
-  for (int l = 0; l < m->config.layers; l++) {
-    ch_layer *b = &m->block[l];
-    b->x = stream;
-    real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
-    size_t layer_mark = ch_arena_mark(&x->tape);
-    b->mid = p->gradients ? CH_NEW(&x->tape, real, n * d) : other;
-    ch_prefetch_layer(x, l + 1);
-    ch_attention_forward(x, m, b, p, stream, b->mid);
-    ch_ffn_forward(x, m, b, p, b->mid, out);
-    if (!p->gradients) ch_arena_release(&x->tape, layer_mark);
-    stream = out;
-  }
+  const real CH_DEV *out = ch_layers_forward(x, m, p, stream);
   real CH_DEV *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;
   if (p->gradients) begin_gradients(x, &m->params, p, -1);
-  if (p->target || p->logits) ch_head(x, m, p, stream, dx);
+  if (p->target || p->logits) ch_head(x, m, p, out, dx);
   ch_ranks_gather_losses(x, all);
   guard_refusal(x, p);
   if (p->gradients) {
-    for (int l = m->config.layers - 1; l >= 0; l--) {
-      begin_gradients(x, &m->params, p, l);
-      ch_prefetch_layer(x, l - 1);
-      ch_ffn_backward(x, m, &m->block[l], p, dx);
-      ch_attention_backward(x, m, &m->block[l], p, dx);
-      if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
-    }
+    layers_backward(x, m, p, dx);
     if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, dx, dx, 0);
     embedding.dx = dx;
     const ch_sum sum = {.y = m->embed->g, .count = m->embed->count, .adds = 1};

@@ -60,6 +60,17 @@ enum {
   CH_PASS_SUMS
 };
 
+/* Keys and values of the tokens before those of a pass, and room for the pass's. Rows begin[b] .. begin[b+1]-1 of the
+ * pass go on with sequence b. */
+typedef struct ch_kv_cache {
+  int sequences, positions;   /* how many; tokens of one, at most */
+  const int *begin;           /* [sequences+1] host */
+  const int *past;            /* [sequences] host: tokens before the pass's */
+  real CH_DEV *const *keys;   /* [L] -> [sequences,kv_heads,positions,dh] */
+  real CH_DEV *const *values; /* the same */
+  real CH_DEV *const *bias;   /* [L] -> [H,positions + CH_BIAS_PAD] relative position bias by distance, or NULL */
+} ch_kv_cache;
+
 /* One pass over B sequences of T tokens. B counts the sequences of all ranks; every rank runs an equal part. */
 typedef struct ch_pass {
   int B, T;
@@ -72,11 +83,12 @@ typedef struct ch_pass {
                            end, in attention */
   const int32_t *row;   /* [rows] host: the positions whose logits are wanted, ascending; NULL: all B*T */
   int rows;
-  const int32_t *target;   /* [rows or B*T] host: token to predict, negative: none; or NULL: no loss */
-  const float *row_weight; /* [rows or B*T] host: factors of targets' losses; or NULL: 1. Not with `paired` */
-  int gradients;           /* of weight * loss_sum + aux_scale * (aux_loss + z_loss); needs targets */
-  int accumulate;          /* 1: gradients +=; 0: gradients = */
-  int partial;             /* 1: later passes will add to the gradients, so replicas do not sum them yet */
+  const int32_t *target;    /* [rows or B*T] host: token to predict, negative: none; or NULL: no loss */
+  const float *row_weight;  /* [rows or B*T] host: factors of targets' losses; or NULL: 1. Not with `paired` */
+  int gradients;            /* of weight * loss_sum + aux_scale * (aux_loss + z_loss); needs targets */
+  int accumulate;           /* 1: gradients +=; 0: gradients = */
+  int partial;              /* 1: later passes will add to the gradients, so replicas do not sum them yet */
+  const ch_kv_cache *cache; /* of a session: B is 1, T all new tokens, without gradients; or NULL */
   int paired;  /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
   int observe; /* fold cut-offs or centroids into what the router keeps */
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
@@ -110,9 +122,12 @@ void ch_transformer_free(ch_transformer *m);
 /* Runs a pass, or counts it. Empties the tape when done. Waits for the device once, at the end, for the results. */
 void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all);
 
-/* A pass over any tokens begins and ends with these: p->route but for its tokens, and room for the pass's numbers, on
- * the tape; and these numbers on the host, the layers' statistics among them. */
+/* Any pass is made of these, a session's too. Begin: p->route but for its tokens, and room for the pass's numbers, on
+ * the tape. Then the layers, on the stream [n,d]: the last one's output, in a place of its own with gradients; without,
+ * each layer's tape is given back once the layer has run, and the output is in one of two buffers, `stream` among them.
+ * End: the numbers on the host, the layers' statistics among them. */
 void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p);
+const real CH_DEV *ch_layers_forward(ch_exec *x, ch_transformer *m, const ch_pass *p, real CH_DEV *stream);
 void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p);
 
 void ch_transformer_clear_stats(ch_transformer *m);
