@@ -10,7 +10,7 @@ import sys
 import choir
 
 SHOWN = {
-    "step": ("loss", "rate", "gradient_norm", "imbalance", "unrouted", "tokens_per_second"),
+    "step": ("loss", "learning_rate", "gradient_norm", "imbalance", "unrouted", "tokens_per_second"),
     "eval": ("loss", "bits_per_byte", "threshold_loss"),
 }
 

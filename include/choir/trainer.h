@@ -15,7 +15,7 @@ typedef struct choir_trainer_result {
   int64_t targets;      /* that the loss is a mean over; of masked_diffusion it is the bound, over all tokens */
   double loss;          /* cross-entropy in nats, of batch routing unless router.threshold_after has come */
   double aux_loss;      /* of routers that balance, weighted and summed over layers; in the gradients */
-  double rate;          /* learning rate, by the config's schedule */
+  double learning_rate; /* by the config's schedule */
   double gradient_norm; /* before clipping */
   double dropped;       /* share of choices that found their expert full */
   double unrouted;      /* share of tokens without an expert */

@@ -44,9 +44,15 @@ def table(objects: list[dict[str, Any]]) -> np.ndarray:
     return made
 
 
+def _renamed(step: dict[str, Any]) -> dict[str, Any]:
+    """A step as choir writes it since 0.6: before, the learning rate was `rate`."""
+    return {"learning_rate" if key == "rate" else key: value for key, value in step.items()}
+
+
 def metrics(run: Path) -> np.ndarray:
-    """The steps of a run, one row per step: step, loss, rate, gradient_norm, ... (docs/training.md)."""
-    return table([one for one in lines(run) if one.get("event") == "step"])
+    """The steps of a run, one row per step: step, loss, learning_rate, gradient_norm, ...
+    (docs/training.md)."""
+    return table([_renamed(one) for one in lines(run) if one.get("event") == "step"])
 
 
 def evaluations(run: Path) -> np.ndarray:

@@ -26,7 +26,7 @@ class Step:
     targets: int
     loss: float
     aux_loss: float
-    rate: float
+    learning_rate: float
     gradient_norm: float
     dropped: float
     unrouted: float
@@ -34,6 +34,11 @@ class Step:
     z_loss: float
     fill: float
     fullest: tuple[float, ...]  # of 8, 16, 32 devices
+
+    @property
+    def rate(self) -> float:
+        """The name of learning_rate before 0.6."""
+        return self.learning_rate
 
 
 class Trainer(Handle):

@@ -75,6 +75,12 @@ class Files(unittest.TestCase):
         (self.at / "metrics.jsonl").write_text('{"event":"step"}\n{"eve')
         self.assertEqual(runs.lines(self.at), [{"event": "step"}])
 
+    def test_steps_of_earlier_versions_have_a_learning_rate(self):
+        (self.at / "metrics.jsonl").write_text(
+            '{"event":"step","step":1,"rate":0.5}\n{"event":"step","step":2,"learning_rate":0.25}\n'
+        )
+        self.assertEqual(runs.metrics(self.at)["learning_rate"].tolist(), [0.5, 0.25])
+
     def test_a_path_does_not_say_what_is_wrong(self):
         (self.at / "No such file or directory").mkdir()
         with self.assertRaises(choir.FileError) as caught:

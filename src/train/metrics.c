@@ -69,10 +69,10 @@ void ch_metrics_step(ch_metrics *m, const choir_trainer_result *r, const char *m
   if (r->targets) ch_format(loss, sizeof loss, "%.9g", r->loss);
   int length = ch_format(line, sizeof line,
                          "{\"event\":\"step\",\"step\":%" PRId64
-                         ",\"loss\":%s,\"aux_loss\":%.9g,\"z_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
+                         ",\"loss\":%s,\"aux_loss\":%.9g,\"z_loss\":%.9g,\"learning_rate\":%.9g,\"gradient_norm\":%.9g,"
                          "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"fullest\":[%.5g,%.5g,%.5g]%s}\n",
-                         r->step, loss, r->aux_loss, r->z_loss, r->rate, r->gradient_norm, r->dropped, r->unrouted,
-                         r->imbalance, r->fullest[0], r->fullest[1], r->fullest[2], more);
+                         r->step, loss, r->aux_loss, r->z_loss, r->learning_rate, r->gradient_norm, r->dropped,
+                         r->unrouted, r->imbalance, r->fullest[0], r->fullest[1], r->fullest[2], more);
   ch_log_add(&m->results, line, (size_t)length);
 }
 

@@ -141,7 +141,7 @@ static int finish_step(ch_trainer *t, const step_state *s, choir_trainer_result 
                               .loss = s->loss,
                               .aux_loss = s->aux_loss,
                               .z_loss = s->z_loss,
-                              .rate = ch_schedule_rate(&t->model->config.train, t->step + 1),
+                              .learning_rate = ch_schedule_rate(&t->model->config.train, t->step + 1),
                               .dropped = routing.dropped,
                               .unrouted = routing.unrouted,
                               .imbalance = routing.imbalance,

@@ -53,8 +53,8 @@ static uint64_t hash_statistics(const choir_model *model) {
 }
 
 static uint64_t hash_result(const choir_trainer_result *r) {
-  const double all[] = {r->loss, r->aux_loss,  r->rate,   r->gradient_norm, r->dropped,   r->unrouted,
-                        r->fill, r->imbalance, r->z_loss, r->fullest[0],    r->fullest[1]};
+  const double all[] = {r->loss, r->aux_loss,  r->learning_rate, r->gradient_norm, r->dropped,   r->unrouted,
+                        r->fill, r->imbalance, r->z_loss,        r->fullest[0],    r->fullest[1]};
   return XXH64(all, sizeof all, 1);
 }
 

@@ -61,7 +61,7 @@ static log_summary read_log(const char *run, int64_t before, int64_t after, int6
     if (!strcmp(event, "step")) {
       s.steps++;
       s.tokens += step <= FROM ? before : after;
-      if (step == FROM + 1) s.rate = json_at(root, "rate");
+      if (step == FROM + 1) s.rate = json_at(root, "learning_rate");
       if ((int64_t)json_at(root, "tokens") != s.tokens)
         fail_msg("%s, step %lld: %lld tokens, and they were %lld", run, (long long)step,
                  (long long)json_at(root, "tokens"), (long long)s.tokens);

@@ -25,7 +25,7 @@ static const struct {
 } CURVE[CH_CURVES] = {{"loss", "step", "loss", NULL, NULL},
                       {"aux_loss", "step", "aux_loss", NULL, NULL},
                       {"z_loss", "step", "z_loss", NULL, NULL},
-                      {"rate", "step", "rate", NULL, NULL},
+                      {"rate", "step", "learning_rate", NULL, NULL},
                       {"gradient_norm", "step", "gradient_norm", NULL, NULL},
                       {"dropped", "step", "dropped", NULL, NULL},
                       {"unrouted", "step", "unrouted", NULL, NULL},
@@ -76,6 +76,7 @@ static int take_line(ch_history *h, json_t *line) {
   for (int i = 0; i < CH_CURVES; i++) {
     const json_t *object = CURVE[i].within ? json_object_get(line, CURVE[i].within) : line,
                  *value = json_object_get(object, CURVE[i].key);
+    if (!value && !strcmp(CURVE[i].key, "learning_rate")) value = json_object_get(line, "rate"); /* before 0.6 */
     double of = CURVE[i].of ? json_number_value(json_object_get(line, CURVE[i].of)) / 100 : 1;
     if (strcmp(event, CURVE[i].event) || !json_is_number(step) || !json_is_number(value) || !(of > 0)) continue;
     CH_TRY(add_point(&h->curve[i], json_number_value(step), json_number_value(value) / of));
