@@ -101,13 +101,19 @@ static int most_digits(json_t *value) {
 /* As it is saved, malloc'd, with room for the NUL's place to become a line end; NULL: no memory. */
 static char *dump(json_t *root) { return ch_json_dump(root, JSON_INDENT(2) | JSON_REAL_PRECISION(most_digits(root))); }
 
-int ch_json_save(json_t *root, const char *path) {
-  char *text = dump(root);
+int ch_json_file_text(json_t *root, const char *path, char **text) {
+  char *line = dump(root);
   json_decref(root);
-  if (!text) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory to write it", path);
-  size_t length = strlen(text);
-  text[length] = '\n'; /* in the place of the NUL */
-  int code = ch_file_save(path, text, length + 1);
+  *text = line ? realloc(line, strlen(line) + 2) : NULL;
+  if (!*text) return free(line), ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory to write it", path);
+  strcat(*text, "\n");
+  return CHOIR_OK;
+}
+
+int ch_json_save(json_t *root, const char *path) {
+  char *text;
+  CH_TRY(ch_json_file_text(root, path, &text));
+  int code = ch_file_save(path, text, strlen(text));
   free(text);
   return code;
 }

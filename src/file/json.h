@@ -28,6 +28,9 @@ char *ch_json_dump(const json_t *root, size_t flags);
  * (and drops) the reference to `root`; NULL stands for memory that ran out while it was built. */
 int ch_json_save(json_t *root, const char *path);
 
+/* The text that it writes, malloc'd; `path` names the file in messages. */
+int ch_json_file_text(json_t *root, const char *path, char **text);
+
 /* Nonzero: the bytes are those that ch_json_save writes of `root`. */
 int ch_json_is_saved(json_t *root, const char *text, size_t size);
 

@@ -118,7 +118,7 @@ static int open_sets(ch_tune *t, const char *base) {
   return ch_sampler_make(&t->train.examples, c->seed, c->batch_sequences, c->accumulate, &t->sampler);
 }
 
-/* Steps as epochs, and what exams need. */
+/* Steps as epochs, and what evaluations need. */
 static int settle(ch_tune *t) {
   const choir_train_options *o = t->run.options;
   choir_config *config = &t->run.config;
@@ -138,7 +138,7 @@ static int settle(ch_tune *t) {
   return choir_config_check(config);
 }
 
-/* All memory, for training batches of every length and for exams by the batch. */
+/* All memory, for training batches of every length and for evaluations with batch routing. */
 static int make_trainer(ch_tune *t) {
   ch_run *run = &t->run;
   ch_trainer *trainer = &run->trainer;
@@ -173,6 +173,7 @@ static int set_up_finetune(ch_tune *t, const int64_t *steps, int count) {
   CH_TRY(settle(t));
   CH_TRY(make_trainer(t));
   CH_TRY(count ? ch_resume_state(&t->run, steps, count) : load_start(t, base));
+  if (count) ch_tune_result_read(t);
   CH_TRY(ch_metrics_check(t->run.out, t->run.metrics_bytes)); /* nothing is changed in a run that cannot go on */
   return ch_tune_settings_save(t);
 }

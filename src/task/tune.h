@@ -22,10 +22,9 @@ typedef struct ch_tune {
   ch_set train, dev;
   int64_t hash[2]; /* of both */
   ch_sampler sampler;
-  int64_t best_correct; /* labels of the dev set that were right at best_step */
-  choir_task_measure measure[2], best[2];
+  choir_task_measure measure[2]; /* of the last evaluation */
   int measures;
-  int result_due;      /* `best` is still to be written */
+  int64_t result_step; /* that RUN/result.json is about; 0: there is none, or none that can be read */
   int64_t examples;    /* of the training set, handed out so far */
   int64_t step_tokens; /* of the last step */
 } ch_tune;
@@ -36,10 +35,13 @@ extern const ch_run_kind ch_run_tuning;
 int ch_tune_settings_save(const ch_tune *t);
 int ch_tune_settings_load(ch_tune *t);
 
-/* RUN/result.json, from the best exam. */
-int ch_tune_result(const ch_tune *t);
+/* RUN/result.json. Made: its text, of the last evaluation, malloc'd. Written: that of run.best, unless it is there or
+ * not known; without a best evaluation the file is removed. Read: that of run.best of a run that is resumed. */
+int ch_tune_result_make(const ch_tune *t, char **text);
+int ch_tune_result_write(ch_tune *t);
+void ch_tune_result_read(ch_tune *t);
 
-/* An exam in JSON. */
+/* An evaluation in JSON. */
 json_t *ch_measure_json(const choir_task_measure *measure);
 
 /* Hashes both sets: on resuming they must be those of the checkpoint. */

@@ -1,4 +1,4 @@
-/* Fine-tuning as a kind of run: examples are its source, accuracy on the dev set is its exam. */
+/* Fine-tuning as a kind of run: examples are its source, accuracy on the dev set is its evaluation. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -54,31 +54,23 @@ static int measure_task(ch_tune *t) {
   return ch_set_measure(model, &t->dev, 1, &o, NULL, &t->measure[t->measures++]);
 }
 
-/* The first of equal exams is the best. */
-static int examine_dev(ch_run *run, ch_metrics *metrics, choir_event *e) {
+/* The first of equal evaluations is the best. */
+static int evaluate_dev(ch_run *run, ch_metrics *metrics, choir_event *e) {
   ch_tune *t = (ch_tune *)(void *)run;
   CH_TRY(measure_task(t));
-  if (ch_run_judge(run, t->measure[0].correct > t->best_correct)) {
-    t->best_correct = t->measure[0].correct;
-    memcpy(t->best, t->measure, sizeof t->best);
-    t->result_due = 1;
-  }
+  int64_t correct = t->measure[0].correct;
+  if (ch_run_evaluated(run, (ch_best){.correct = correct}, correct > run->best.correct))
+    CH_TRY(ch_tune_result_make(t, &run->best.result));
   json_t *line = json_pack("{s:s, s:I}", "event", "dev", "step", (json_int_t)run->trainer.step);
   for (int i = 0; i < t->measures; i++) ch_json_put(line, i ? "batch" : "own", ch_measure_json(&t->measure[i]));
-  ch_json_put(line, "best_step", json_integer(run->best_step));
+  ch_json_put(line, "best_step", json_integer(run->best.step));
   ch_metrics_line(metrics, line);
   e->measure = t->measure, e->measures = t->measures;
-  if (run->best_step) e->best = (double)t->best_correct / (double)t->dev.examples.count;
+  if (run->best.step) e->best = (double)run->best.correct / (double)t->dev.examples.count;
   return CHOIR_OK;
 }
 
-/* The result is written before the checkpoint that knows of it: a run killed between the two is examined again. */
-static int keep_best(ch_run *run) {
-  ch_tune *t = (ch_tune *)(void *)run;
-  if (t->result_due) CH_TRY(ch_tune_result(t));
-  t->result_due = 0;
-  return CHOIR_OK;
-}
+static int write_result(ch_run *run) { return ch_tune_result_write((ch_tune *)(void *)run); }
 
 static void write_head(ch_metrics *metrics, const ch_run *run) {
   const ch_tune *t = of(run);
@@ -101,8 +93,8 @@ static int list_counters(ch_run *run, ch_counter *c) {
   ch_tune *t = (ch_tune *)(void *)run;
   const ch_counter all[] = {{.name = "tune.step", .value = &run->trainer.step},
                             {.name = "tune.metrics_bytes", .value = &run->metrics_bytes},
-                            {.name = "tune.best_step", .value = &run->best_step},
-                            {.name = "tune.best_correct", .value = &t->best_correct},
+                            {.name = "tune.best_step", .value = &run->best.step},
+                            {.name = "tune.best_correct", .value = &run->best.correct},
                             {.name = "tune.waited", .value = &run->waited},
                             {.name = "tune.examples", .value = &t->examples, .optional = 1},
                             {.name = "tune.tokens", .value = &run->tokens, .optional = 1},
@@ -125,8 +117,8 @@ static void fill_counters(ch_run *run, const choir_config *made_with) {
 
 const ch_run_kind ch_run_tuning = {.next = next_examples,
                                    .describe_step = describe_step,
-                                   .examine = examine_dev,
-                                   .keep_best = keep_best,
+                                   .evaluate = evaluate_dev,
+                                   .write_result = write_result,
                                    .write_head = write_head,
                                    .list_counters = list_counters,
                                    .fill_counters = fill_counters};

@@ -1,8 +1,11 @@
-/* The files of a fine-tuning run: its settings and its best result. */
+/* The files of a fine-tuning run: its settings and its best evaluation. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/hash.h"
+#include "file/file.h"
 #include "file/json.h"
 #include "file/run_files.h"
 #include "model/config.h"
@@ -71,16 +74,45 @@ json_t *ch_measure_json(const choir_task_measure *m) {
                    ch_json_number(m->matthews), "f1", ch_json_number(m->f1));
 }
 
-int ch_tune_result(const ch_tune *t) {
+int ch_tune_result_make(const ch_tune *t, char **text) {
   const ch_run *run = &t->run;
   double majority;
   int most = ch_majority(t->task, &t->dev.examples, &majority);
   json_t *root = json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I}", "task", choir_task_name(t->task),
-                           "from", ch_json_name(t->settings.from), "step", (json_int_t)run->best_step, "seed",
+                           "from", ch_json_name(t->settings.from), "step", (json_int_t)run->trainer.step, "seed",
                            (json_int_t)run->config.train.seed, "train", (json_int_t)t->train.examples.count, "dev",
                            (json_int_t)t->dev.examples.count, "majority", ch_json_number(majority), "majority_label",
                            most < 0 ? "" : t->task->label[most], "router", run->config.model.router.kind->name,
                            "batch_sequences", (json_int_t)t->settings.batch_sequences);
-  for (int i = 0; i < t->measures; i++) ch_json_put(root, i ? "batch" : "own", ch_measure_json(&t->best[i]));
-  return ch_json_save(root, CH_IN(run->out, CH_RUN_RESULT));
+  for (int i = 0; i < t->measures; i++) ch_json_put(root, i ? "batch" : "own", ch_measure_json(&t->measure[i]));
+  return ch_json_file_text(root, CH_IN(run->out, CH_RUN_RESULT), text);
+}
+
+int ch_tune_result_write(ch_tune *t) {
+  const ch_best *best = &t->run.best;
+  const char *path = CH_IN(t->run.out, CH_RUN_RESULT);
+  if (t->result_step == best->step || (best->step && !best->result)) return CHOIR_OK;
+  if (best->step) CH_TRY(ch_file_save(path, best->result, strlen(best->result)));
+  if (!best->step && unlink(path) && errno != ENOENT) return ch_error_errno("%s: cannot be removed", path);
+  t->result_step = best->step;
+  return CHOIR_OK;
+}
+
+enum { CH_RESULT_BYTES = 1 << 20 };
+
+/* One that cannot be read stays as it is until there is a better evaluation. */
+void ch_tune_result_read(ch_tune *t) {
+  const char *path = CH_IN(t->run.out, CH_RUN_RESULT);
+  char *text;
+  size_t size;
+  json_t *root;
+  if (ch_file_read(path, CH_RESULT_BYTES, &text, &size)) return;
+  if (!ch_json_parse(text, size, path, &root)) {
+    if (ch_json_get_integer(root, path, "step", 1, INT64_MAX, &t->result_step)) t->result_step = 0;
+    json_decref(root);
+  }
+  if (t->result_step && t->result_step == t->run.best.step)
+    t->run.best.result = text;
+  else
+    free(text);
 }

@@ -164,17 +164,17 @@ int ch_log_sync(ch_log *log) {
 
 enum { WAITING_MOST = 64 << 20 }; /* bytes of log lines in memory */
 
-void ch_room_owe(ch_room *room, double seconds) {
-  room->owed = 1;
+void ch_room_refused(ch_room *room, double seconds) {
   room->next_try = ch_machine_seconds() + fmax(1, 20 * seconds);
   snprintf(room->why, sizeof room->why, "%s", choir_error_message());
 }
 
-static void notice_change(ch_room *room, int full, const ch_log *log) {
+/* pending: a file was refused, and `why` says so; else it was the log. */
+static void notice_change(ch_room *room, int full, int pending, const ch_log *log) {
   double now = ch_machine_seconds();
   if (full && !room->full_since) {
     room->full_since = now;
-    if (!room->owed) {
+    if (!pending) {
       ch_write_error(log->error, log->path, log->waiting.size);
       snprintf(room->why, sizeof room->why, "%s", choir_error_message());
     }
@@ -186,26 +186,26 @@ static void notice_change(ch_room *room, int full, const ch_log *log) {
   }
 }
 
-int ch_room_watch(ch_room *room, ch_log *log) {
+int ch_room_watch(ch_room *room, ch_log *log, int pending) {
   int number = ch_log_flush(log);
   if (number == ENOMEM)
     return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for what waits for room on the disk", log->path);
   if (number && !ch_is_full(number)) return ch_write_error(number, log->path, 0);
-  notice_change(room, number || room->owed, log);
-  if (!room->full_since) return CHOIR_OK;
-  room->given_up = ch_room_seconds_left(room) <= 0 || log->waiting.size > WAITING_MOST;
-  if (room->given_up) room->owed = 1; /* of the step that it stops at */
+  notice_change(room, number || pending, pending, log);
+  room->given_up = room->full_since && (ch_room_seconds_left(room) <= 0 || log->waiting.size > WAITING_MOST);
   return CHOIR_OK;
 }
 
-int ch_room_try_again(const ch_room *room) { return room->owed && ch_machine_seconds() >= room->next_try; }
+int ch_room_retry_due(const ch_room *room) { return ch_machine_seconds() >= room->next_try; }
 
 double ch_room_seconds_left(const ch_room *room) { return room->full_since + room->limit - ch_machine_seconds(); }
 
 int ch_room_error(const ch_room *room, int64_t step, int64_t steps) {
+  char newest[64] = "There is no checkpoint";
+  if (room->saved_step)
+    snprintf(newest, sizeof newest, "The newest checkpoint is that of step %" PRId64, room->saved_step);
   return ch_error(CHOIR_ERROR_FULL,
                   "stopped after step %" PRId64 " of %" PRId64
-                  ", which could not be saved: %s. The newest checkpoint is "
-                  "that of step %" PRId64 "; make room and resume",
-                  step, steps, room->why, room->saved_step);
+                  ", which could not be saved: %s. %s; make room and resume",
+                  step, steps, room->why, newest);
 }

@@ -41,22 +41,22 @@ int ch_log_sync(ch_log *log);
 typedef struct ch_room {
   double limit;       /* seconds without room, at most */
   double full_since;  /* on the clock; 0: there is room */
-  double next_try;    /* of the checkpoint that is owed */
-  int owed;           /* a checkpoint was due and could not be written */
+  double next_try;    /* of what was refused, on the clock */
   int given_up;       /* the limit is reached */
   int64_t saved_step; /* of the newest checkpoint */
   char why[512];      /* message of the write that failed last */
 } ch_room;
 
-/* Notes a checkpoint that found no room on the disk; the attempt took so many seconds. Keeps the thread's message. */
-void ch_room_owe(ch_room *room, double seconds);
+/* Notes a checkpoint, or another file, that found no room on the disk; the attempt took so many seconds. Keeps the
+ * thread's message. */
+void ch_room_refused(ch_room *room, double seconds);
 
-/* After every step: notices when room is gone or back, and whether the limit is reached. An error of the log that no
- * waiting mends is returned. */
-int ch_room_watch(ch_room *room, ch_log *log);
+/* After every step: notices when room is gone or back, and whether the limit is reached. pending: what was refused is
+ * not written yet. An error of the log that waiting does not fix is returned. */
+int ch_room_watch(ch_room *room, ch_log *log, int pending);
 
-/* Whether it is time to write the checkpoint that is owed: at most a twentieth of the time goes into trying. */
-int ch_room_try_again(const ch_room *room);
+/* Whether it is time to try again what was refused: at most a twentieth of the time goes into trying. */
+int ch_room_retry_due(const ch_room *room);
 
 double ch_room_seconds_left(const ch_room *room);
 

@@ -1,7 +1,8 @@
-/* The loop over a run's steps: exams, checkpoints, events, waiting for room on the disk, the end. */
+/* The loop over a run's steps: evaluations, checkpoints, events, waiting while the disk is full, the end. */
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "base/error.h"
@@ -15,16 +16,22 @@
 #include "train/metrics.h"
 #include "train/run.h"
 
+/* What is still to be done after a step. The same on all ranks, except for `asked`. */
+typedef struct pending {
+  int checkpoint; /* one was due, and the disk was full */
+  int best;       /* RUN/best or the result does not belong to run->best yet, because the disk was full */
+  int asked;      /* for a stop, by the caller of this rank or by its clock; agree() makes it known to all ranks */
+  int stop;       /* no further step: a rank was asked to, or the disk was full for too long */
+} pending;
+
 /* One process's way through a run. Timing belongs to the process and not to the run. */
 typedef struct loop_state {
   ch_run *run;
   ch_metrics metrics;
-  ch_room room;         /* on the disk */
-  int stop;             /* the caller has asked, of this rank */
-  int stopping;         /* or of another, or there was no room for too long: the same on all ranks */
-  int cooling;          /* the clock has set the steps that are left: the same on all ranks */
-  int unsaved, unnamed; /* owed without room on the disk: a checkpoint, the name of the best; the same on all ranks */
-  double begin;         /* seconds on the clock */
+  ch_room room; /* on the disk */
+  pending pending;
+  int cooling;  /* the clock has set the steps that are left: the same on all ranks */
+  double begin; /* seconds on the clock */
   int64_t first_step;
   double peak_gflops;
 } loop_state;
@@ -35,11 +42,21 @@ int ch_run_is_done(const ch_run *run) {
   return run->trainer.step >= run->config.train.steps || (run->patience > 0 && run->waited >= run->patience);
 }
 
-int ch_run_judge(ch_run *run, int better) {
-  better |= !run->best_step;
+int ch_run_evaluated(ch_run *run, ch_best evaluation, int better) {
+  better |= !run->best.step;
   run->waited = better ? 0 : run->waited + 1;
-  if (better) run->best_step = run->trainer.step;
-  return better;
+  if (!better) return 0;
+  free(run->before.result);
+  run->before = run->best;
+  run->best = evaluation;
+  run->best.step = run->trainer.step;
+  return 1;
+}
+
+void ch_run_forget_best(ch_run *run) {
+  free(run->best.result);
+  run->best = run->before;
+  run->before = (ch_best){0};
 }
 
 /* ---- events */
@@ -57,7 +74,7 @@ static choir_event make_event(const loop_state *d, choir_event_kind kind) {
 
 static void tell(loop_state *d, const choir_event *e) {
   const choir_train_options *o = d->run->options;
-  if (o->event && o->event(o->context, e)) d->stop = 1;
+  if (o->event && o->event(o->context, e)) d->pending.asked = 1;
 }
 
 /* Notices that have gathered since the last step. */
@@ -67,14 +84,14 @@ static void tell_notices(loop_state *d) {
   if (*e.notice) tell(d, &e);
 }
 
-/* Before the first step there is nothing that could be saved: a wish to stop waits for it. */
+/* Before the first step there is nothing that could be saved: a request to stop then is dropped. */
 static void tell_memory(loop_state *d) {
   const ch_run *run = d->run;
   choir_event e = make_event(d, CHOIR_EVENT_MEMORY);
   e.memory = &run->memory;
   if (*run->layout) e.layout = run->layout;
   tell(d, &e);
-  d->stop = 0;
+  d->pending.asked = 0;
 }
 
 /* ---- a step */
@@ -153,14 +170,26 @@ static int step_run(loop_state *d, double *loss) {
   return CHOIR_OK;
 }
 
-/* ---- exams and checkpoints */
+/* ---- evaluations and checkpoints */
 
-static int examine(loop_state *d) {
+static int evaluate(loop_state *d) {
   choir_event e = make_event(d, CHOIR_EVENT_EVAL);
-  CH_TRY(d->run->kind->examine(d->run, &d->metrics, &e));
-  e.best_step = d->run->best_step;
+  CH_TRY(d->run->kind->evaluate(d->run, &d->metrics, &e));
+  e.best_step = d->run->best.step;
   if (e.evals || e.measures) tell(d, &e);
   return CHOIR_OK;
+}
+
+/* A full disk is no error yet: what could not be written becomes pending. Other codes are returned. */
+static int note_pending(loop_state *d, int code, double begin, int *pending) {
+  *pending = code == CHOIR_ERROR_FULL;
+  if (*pending) ch_room_refused(&d->room, ch_machine_seconds() - begin);
+  return *pending ? CHOIR_OK : code;
+}
+
+static int write_result(const loop_state *d) {
+  ch_run *run = d->run;
+  return run->kind->write_result ? CH_ON_FIRST(comm_of(run), run->kind->write_result(run)) : CHOIR_OK;
 }
 
 /* The first rank's `name` of the best checkpoint has its room on the disk before the checkpoint is there. */
@@ -168,49 +197,56 @@ static int write_checkpoint(loop_state *d, char *path, ch_file *name) {
   ch_run *run = d->run;
   const ch_comm *comm = comm_of(run);
   CH_TRY(ch_comm_agree(comm, ch_metrics_sync(&d->metrics, &run->metrics_bytes)));
-  if (run->kind->keep_best) CH_TRY(CH_ON_FIRST(comm, run->kind->keep_best(run)));
+  CH_TRY(write_result(d)); /* if the process is killed after this, the resumed run evaluates this step again */
   CH_TRY(CH_ON_FIRST(comm, ch_best_begin(run, name)));
   int code = ch_comm_agree(comm, ch_checkpoint_save(run, path));
   if (code) ch_file_abandon(name);
   return code;
 }
 
-/* Notes whether something found no room on the disk: then it is owed. */
-static int owe(loop_state *d, int code, double begin, int *owed) {
-  *owed = code == CHOIR_ERROR_FULL;
-  if (*owed) ch_room_owe(&d->room, ch_machine_seconds() - begin);
-  d->room.owed = d->unsaved || d->unnamed;
-  return *owed ? CHOIR_OK : code;
-}
-
-static int name_best(loop_state *d) {
-  double begin = ch_machine_seconds();
-  return owe(d, CH_ON_FIRST(comm_of(d->run), ch_best_save(d->run)), begin, &d->unnamed);
-}
-
-/* loss: of the last step. */
-static int save(loop_state *d, double loss) {
+/* The checkpoint of this step. loss: of the step. */
+static int save_checkpoint(loop_state *d, double loss) {
   char path[PATH_MAX] = "";
   ch_file name = {.fd = -1};
   ch_run *run = d->run;
+  pending *p = &d->pending;
   const ch_comm *comm = comm_of(run);
   CH_TRY(ch_comm_agree(comm, ch_trainer_check(&run->trainer, loss))); /* what is kept must be good */
   double begin = ch_machine_seconds();
   ch_watch_section(comm, "checkpoint of step", run->trainer.step);
-  CH_TRY(owe(d, write_checkpoint(d, path, &name), begin, &d->unsaved));
-  if (d->unsaved) return CHOIR_OK;
+  CH_TRY(note_pending(d, write_checkpoint(d, path, &name), begin, &p->checkpoint));
+  if (p->checkpoint) return CHOIR_OK;
   d->room.saved_step = run->trainer.step;
   ch_metrics_checkpoint(&d->metrics, run->trainer.step, path);
-  CH_TRY(owe(d, CH_ON_FIRST(comm, ch_best_end(run, &name)), begin, &d->unnamed));
+  CH_TRY(note_pending(d, CH_ON_FIRST(comm, ch_best_end(run, &name)), begin, &p->best));
   choir_event e = make_event(d, CHOIR_EVENT_CHECKPOINT);
   e.checkpoint = path;
   tell(d, &e);
   return CHOIR_OK;
 }
 
-/* A checkpoint; or, where this step has one, the name of the best that is owed. */
-static int checkpoint(loop_state *d, double loss) {
-  return d->room.saved_step == d->run->trainer.step ? name_best(d) : save(d, loss);
+/* RUN/best and the result, for run->best, whose checkpoint exists. */
+static int save_best(loop_state *d) {
+  double begin = ch_machine_seconds();
+  int code = write_result(d);
+  if (!code) code = CH_ON_FIRST(comm_of(d->run), ch_best_save(d->run));
+  return note_pending(d, code, begin, &d->pending.best);
+}
+
+static int is_best(const ch_run *run) { return run->best.step == run->trainer.step; }
+
+/* The best evaluation was that of this step, and its checkpoint could not be saved: the next step changes its weights,
+ * so the best one is again the one before it, whose checkpoint exists. RUN/best and the result follow. */
+static int forget_unsaved_best(loop_state *d) {
+  ch_run *run = d->run;
+  int64_t lost = run->best.step;
+  char kept[80] = "there is no best checkpoint until the next evaluation";
+  if (!d->pending.checkpoint || !is_best(run)) return CHOIR_OK;
+  ch_run_forget_best(run);
+  if (run->best.step) snprintf(kept, sizeof kept, "the best checkpoint is still that of step %" PRId64, run->best.step);
+  ch_notice("the checkpoint of step %" PRId64 ", the best evaluation, could not be saved before the next step; %s",
+            lost, kept);
+  return save_best(d);
 }
 
 /* ---- after a step */
@@ -244,54 +280,70 @@ static int cool_by_clock(loop_state *d) {
   return ch_comm_agree(comm_of(run), choir_config_save(&run->config, CH_IN(run->out, CH_RUN_CONFIG)));
 }
 
-/* A rank wishes one of these; of several wishes the last counts. */
-typedef enum { GO_ON, TRY_AGAIN, STOP, GIVE_UP } wish;
+/* What a rank requests after a step; of several requests the last one of this list counts. */
+typedef enum { NOTHING, RETRY, STOP, LAST_TRY } request;
 
-static int ask_all(loop_state *d, wish *wished) {
+static int is_pending(const pending *p) { return p->checkpoint || p->best; }
+
+/* All ranks' request. */
+static int agree(loop_state *d, request *all) {
   const ch_run *run = d->run;
   const ch_comm *comm = comm_of(run);
-  if (run->options->minutes > 0 && !d->cooling && elapsed(d) >= 60 * run->options->minutes) d->stop = 1;
+  pending *p = &d->pending;
+  if (run->options->minutes > 0 && !d->cooling && elapsed(d) >= 60 * run->options->minutes) p->asked = 1;
   int code = run->kind->check_source ? run->kind->check_source(run) : CHOIR_OK; /* else what was learned is not saved */
-  CH_TRY(ch_comm_agree(comm, code ? code : ch_room_watch(&d->room, &d->metrics.results)));
-  *wished = d->room.given_up ? GIVE_UP : d->stop ? STOP : ch_room_try_again(&d->room) ? TRY_AGAIN : GO_ON;
-  *wished = (wish)ch_comm_max(comm, *wished);
-  d->stopping |= *wished >= STOP;
+  CH_TRY(ch_comm_agree(comm, code ? code : ch_room_watch(&d->room, &d->metrics.results, is_pending(p))));
+  request own = NOTHING;
+  if (is_pending(p) && ch_room_retry_due(&d->room)) own = RETRY;
+  if (p->asked) own = STOP;
+  if (d->room.given_up) own = LAST_TRY;
+  *all = (request)ch_comm_max(comm, own);
+  p->stop |= *all == STOP;
   return CHOIR_OK;
 }
 
-/* A step and what is due after it. The best exam's checkpoint is saved at once. */
+/* Saves what is pending or due. After the last try the run stops. */
+static int save_requested(loop_state *d, request all, double loss) {
+  const ch_run *run = d->run;
+  pending *p = &d->pending;
+  int due = ch_run_is_done(run) || ch_trainer_is_due(&run->trainer, run->config.train.checkpoint_every);
+  int wanted = all >= STOP || (all == RETRY && p->checkpoint) || (due && !is_best(run));
+  if (all != NOTHING && p->best) CH_TRY(save_best(d)); /* it may find space where a checkpoint finds none */
+  if (wanted && d->room.saved_step != run->trainer.step) {
+    CH_TRY(save_checkpoint(d, loss));
+    p->stop |= ch_comm_max(comm_of(run), p->asked) != 0; /* asked while it was written */
+  }
+  p->stop |= all == LAST_TRY && is_pending(p);
+  return CHOIR_OK;
+}
+
+/* A step and what is due after it. The checkpoint of the best evaluation is saved at once. */
 static int advance_run(loop_state *d, double *loss) {
   ch_run *run = d->run;
+  CH_TRY(forget_unsaved_best(d));
   CH_TRY(step_run(d, loss));
   CH_TRY(cool_by_clock(d));
-  if (ch_trainer_is_due(&run->trainer, run->eval_every)) CH_TRY(examine(d));
-  int best = run->best_step == run->trainer.step;
-  if (best) CH_TRY(checkpoint(d, *loss));
-  if (best && d->unsaved) CH_TRY(checkpoint(d, *loss)); /* once more: no later step has these weights */
-  wish wished;
-  CH_TRY(ask_all(d, &wished));
-  if (wished == TRY_AGAIN && d->unnamed) CH_TRY(name_best(d)); /* it may find room where a checkpoint finds none */
-  if (wished == TRY_AGAIN && !d->unsaved) wished = GO_ON;
-  int due = ch_run_is_done(run) || ch_trainer_is_due(&run->trainer, run->config.train.checkpoint_every);
-  if (!best && (wished != GO_ON || due)) {
-    CH_TRY(checkpoint(d, *loss));
-    d->stopping |= ch_comm_max(comm_of(run), d->stop) != 0; /* asked while it was written */
-  }
+  if (ch_trainer_is_due(&run->trainer, run->eval_every)) CH_TRY(evaluate(d));
+  for (int i = 0; i < 2 && is_best(run) && d->room.saved_step != run->trainer.step; i++)
+    CH_TRY(save_checkpoint(d, *loss)); /* a second time, because no later step has these weights */
+  request all;
+  CH_TRY(agree(d, &all));
+  CH_TRY(save_requested(d, all, *loss));
   tell_notices(d);
   return CHOIR_OK;
 }
 
 /* ---- from the first step to the last */
 
-/* All steps are done and not saved: waits as long as the limit allows, or until the caller has enough of it. */
-static int wait_for_room(loop_state *d, double loss) {
+/* All steps are done and not saved: waits as long as the limit allows, or until the caller asks for a stop. */
+static int wait_for_space(loop_state *d, double loss) {
   double told = 0;
-  while (d->room.owed && !d->stopping) {
-    wish wished;
-    CH_TRY(ask_all(d, &wished));
-    if (wished == TRY_AGAIN || wished == GIVE_UP) CH_TRY(checkpoint(d, loss));
+  while (is_pending(&d->pending) && !d->pending.stop) {
+    request all;
+    CH_TRY(agree(d, &all));
+    if (all != NOTHING) CH_TRY(save_requested(d, all, loss));
     tell_notices(d);
-    if (!d->room.owed) break;
+    if (!is_pending(&d->pending)) break;
     choir_event waiting = make_event(d, CHOIR_EVENT_WAITING);
     waiting.seconds_left = ch_room_seconds_left(&d->room);
     waiting.notice = d->room.why;
@@ -304,36 +356,39 @@ static int wait_for_room(loop_state *d, double loss) {
   return CHOIR_OK;
 }
 
-/* The error of a run that ends while something is owed. */
-static int owing(const loop_state *d) {
+/* The error of a run that ends while something is pending. */
+static int end_pending(loop_state *d) {
   const ch_run *run = d->run;
-  if (d->unsaved) return ch_room_error(&d->room, run->trainer.step, run->config.train.steps);
+  CH_TRY(forget_unsaved_best(d));
+  tell_notices(d);
+  if (d->pending.checkpoint) return ch_room_error(&d->room, run->trainer.step, run->config.train.steps);
   return ch_error(CHOIR_ERROR_FULL,
                   "step %" PRId64 " is saved, and the best checkpoint is that of step %" PRId64
-                  ", but the run's file that names it could not be written: %s. Until then another is taken; make room "
+                  ", but the run's file about it could not be written: %s. Until then another is taken; make room "
                   "and resume, or give that checkpoint by its path",
-                  run->trainer.step, run->best_step, d->room.why);
+                  run->trainer.step, run->best.step, d->room.why);
 }
 
-/* The exam of a step that the run was stopped at, for the screen and pages. The checkpoint does not know of its line,
- * so a resumed run cuts it off, forgets whether it was the best, and equals an uninterrupted run; until then RUN/best
- * may name it. */
-static int examine_stopped(loop_state *d) {
+/* The evaluation of a step that the run was stopped at, for the screen and pages. The checkpoint does not know of its
+ * line, so a resumed run cuts it off, forgets whether it was the best, and equals an uninterrupted run; until then
+ * RUN/best may name it. The result stays that of the checkpoint. */
+static int evaluate_stopped(loop_state *d) {
   if (ch_trainer_is_due(&d->run->trainer, d->run->eval_every)) return CHOIR_OK;
-  CH_TRY(examine(d));
-  CH_TRY(name_best(d));
-  return d->unnamed ? owing(d) : CHOIR_OK;
+  CH_TRY(evaluate(d));
+  double begin = ch_machine_seconds();
+  CH_TRY(note_pending(d, CH_ON_FIRST(comm_of(d->run), ch_best_save(d->run)), begin, &d->pending.best));
+  return d->pending.best ? end_pending(d) : CHOIR_OK;
 }
 
 static int loop(loop_state *d) {
   ch_run *run = d->run;
   double loss = 0;
-  while (!ch_run_is_done(run) && !d->stopping) CH_TRY(advance_run(d, &loss));
+  while (!ch_run_is_done(run) && !d->pending.stop) CH_TRY(advance_run(d, &loss));
   int done = ch_run_is_done(run);
-  if (d->room.owed && done) CH_TRY(wait_for_room(d, loss));
-  if (d->room.owed) return owing(d);
+  if (done) CH_TRY(wait_for_space(d, loss));
+  if (is_pending(&d->pending)) return end_pending(d);
   if (done) return CHOIR_OK;
-  CH_TRY(examine_stopped(d));
+  CH_TRY(evaluate_stopped(d));
   return ch_trainer_stopped(&run->trainer);
 }
 
@@ -371,9 +426,9 @@ int ch_run_loop(ch_run *run) {
   d.room = (ch_room){.limit = 60 * run->options->disk_minutes, .saved_step = run->trainer.step};
   tell_notices(&d);
   CH_TRY(open_metrics(&d)); /* cut back, even where no step is left */
-  if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, run->best_step ? run->best_step : -1);
-  int done = ch_run_is_done(run), code = name_best(&d);
-  if (!code && done && d.unnamed) code = owing(&d);
+  if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, run->best.step ? run->best.step : -1);
+  int done = ch_run_is_done(run), code = save_best(&d);
+  if (!code && done && d.pending.best) code = end_pending(&d);
   if (!code && !done) {
     if (!run->metrics_bytes || run->config_changed) run->kind->write_head(&d.metrics, run);
     ch_metrics_process(&d.metrics, run);

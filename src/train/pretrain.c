@@ -67,7 +67,7 @@ static void describe_step(const ch_run *run, const choir_event *e, char *text, s
 
 static int check_data(const ch_run *run) { return ch_data_intact(of(run)->data); }
 
-/* ---- the exam */
+/* ---- the evaluation */
 
 /* Held-out loss with the router's own routing or by thresholds (the plan of the run has room for both), and *json,
  * which says also how tokens were routed. */
@@ -91,7 +91,7 @@ static int evaluate_by(ch_pretraining *p, const ch_windows *windows, int causal,
 }
 
 /* Runs are compared by the causal loss if there are two. */
-static int examine_heldout(ch_run *run, ch_metrics *metrics, choir_event *e) {
+static int evaluate_heldout(ch_run *run, ch_metrics *metrics, choir_event *e) {
   ch_pretraining *p = (ch_pretraining *)(void *)run;
   json_t *own = NULL, *causal = NULL;
   ch_windows windows = ch_windows_heldout(p->data, run->config.train.sequence_length);
@@ -105,9 +105,9 @@ static int examine_heldout(ch_run *run, ch_metrics *metrics, choir_event *e) {
   json_decref(causal);
   CH_TRY(code);
   double loss = p->eval[e->evals - 1].loss;
-  if (ch_run_judge(run, loss < p->best_loss)) p->best_loss = loss;
+  ch_run_evaluated(run, (ch_best){.loss = loss}, loss < run->best.loss);
   e->eval = p->eval;
-  e->best = run->best_step ? p->best_loss : (double)NAN;
+  e->best = run->best.step ? run->best.loss : (double)NAN;
   ch_pretraining_sample(p, metrics);
   return CHOIR_OK;
 }
@@ -123,8 +123,8 @@ static int list_counters(ch_run *run, ch_counter *c) {
       {.name = "run.samples", .value = (int64_t *)&p->position.samples},
       {.name = "run.tokens", .value = &run->tokens, .optional = 1},
       {.name = "run.metrics_bytes", .value = &run->metrics_bytes},
-      {.name = "run.best_step", .value = &run->best_step, .optional = 1},
-      {.name = "run.best_loss", .value = (int64_t *)(void *)&p->best_loss, .optional = 1}, /* its bits */
+      {.name = "run.best_step", .value = &run->best.step, .optional = 1},
+      {.name = "run.best_loss", .value = (int64_t *)(void *)&run->best.loss, .optional = 1}, /* its bits */
       {.name = "run.waited", .value = &run->waited, .optional = 1},
       {.name = "run.data_hash", .value = (int64_t *)&p->data->hash, .of = "the data"},
       {.name = "run.tokenizer_hash", .value = (int64_t *)&p->data->tokenizer_hash, .of = "the data's tokenizer"}};
@@ -137,16 +137,16 @@ static void fill_counters(ch_run *run, const choir_config *made_with) {
   const ch_pretraining *p = of(run);
   const ch_train_config *c = &made_with->train;
   if (run->tokens < 0) run->tokens = (int64_t)p->position.samples * c->sequence_length;
-  if (run->best_step < 0) run->best_step = 0;
+  if (run->best.step < 0) run->best.step = 0;
   if (run->waited < 0)
     run->waited =
-        run->best_step && c->eval_every ? run->trainer.step / c->eval_every - run->best_step / c->eval_every : 0;
+        run->best.step && c->eval_every ? run->trainer.step / c->eval_every - run->best.step / c->eval_every : 0;
 }
 
 const ch_run_kind ch_run_pretraining = {.next = next_windows,
                                         .describe_step = describe_step,
                                         .check_source = check_data,
-                                        .examine = examine_heldout,
+                                        .evaluate = evaluate_heldout,
                                         .write_head = write_head,
                                         .list_counters = list_counters,
                                         .fill_counters = fill_counters};

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,17 +35,28 @@ int ch_checkpoint_save(ch_run *run, char *path) {
   ch_counter c[CH_COUNTERS];
   const ch_comm *comm = run->trainer.model->x.comm;
   int count = run->kind->list_counters(run, c);
-  CH_TRY(ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, run->best_step ? run->best_step : -1, path));
+  CH_TRY(ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, run->best.step ? run->best.step : -1, path));
   if (!comm->rank) unlink(CH_IN(run->out, CH_RUN_NO_CHECKPOINT)); /* if it stays, the next one removes it */
   return CHOIR_OK;
 }
 
+/* What RUN/best holds. */
+typedef struct best_text {
+  char text[24];
+} best_text;
+
+static best_text text_of(const ch_run *run) {
+  best_text t;
+  snprintf(t.text, sizeof t.text, "%08" PRId64 "\n", run->best.step);
+  return t;
+}
+
 int ch_best_begin(const ch_run *run, ch_file *name) {
-  char step[24];
+  const best_text step = text_of(run);
   *name = (ch_file){.fd = -1};
-  if (!run->best_step) return CHOIR_OK;
+  if (!run->best.step) return CHOIR_OK;
   CH_TRY(ch_file_begin(name, CH_IN(run->out, CH_RUN_BEST)));
-  ch_file_write(name, step, (size_t)snprintf(step, sizeof step, "%08" PRId64 "\n", run->best_step));
+  ch_file_write(name, step.text, strlen(step.text));
   return ch_file_flush(name);
 }
 
@@ -52,16 +64,29 @@ int ch_best_end(const ch_run *run, ch_file *name) {
   char checkpoint[PATH_MAX];
   const char *best = CH_IN(run->out, CH_RUN_BEST);
   int there = 0;
-  ch_checkpoint_path(run->out, run->best_step, checkpoint);
-  int code = run->best_step ? ch_there(checkpoint, &there) : CHOIR_OK;
+  ch_checkpoint_path(run->out, run->best.step, checkpoint);
+  int code = run->best.step ? ch_there(checkpoint, &there) : CHOIR_OK;
   if (!code && there) return ch_file_commit(name);
   ch_file_abandon(name);
   if (code) return code;
   return unlink(best) && errno != ENOENT ? ch_error_errno("%s: cannot be removed", best) : CHOIR_OK;
 }
 
+/* Whether RUN/best names the best checkpoint already. What cannot be read is written again. */
+static int is_named(const ch_run *run) {
+  char *text, checkpoint[PATH_MAX];
+  size_t size;
+  int there = 0;
+  ch_checkpoint_path(run->out, run->best.step, checkpoint);
+  if (!run->best.step || ch_file_read(CH_IN(run->out, CH_RUN_BEST), 64, &text, &size)) return 0;
+  int same = !strcmp(text, text_of(run).text);
+  free(text);
+  return same && !ch_there(checkpoint, &there) && there;
+}
+
 int ch_best_save(const ch_run *run) {
   ch_file name;
+  if (is_named(run)) return CHOIR_OK;
   CH_TRY(ch_best_begin(run, &name));
   return ch_best_end(run, &name);
 }
@@ -135,13 +160,14 @@ static const ch_field *measured_otherwise(const choir_config *before, const choi
 static void restart_best(ch_run *run, const choir_config *made_with) {
   const ch_field *f = measured_otherwise(made_with, &run->config);
   char was[CHOIR_VALUE_BYTES], is[CHOIR_VALUE_BYTES];
-  if (!f || !run->best_step || run->trainer.step >= run->config.train.steps) return;
+  if (!f || !run->best.step || run->trainer.step >= run->config.train.steps) return;
   ch_notice(
       "%s is %s, and was %s: held-out losses from here on do not compare with those before, and the best "
       "checkpoint is chosen anew (so far that of step %" PRId64 ")",
       f->path, ch_field_text(&run->config, f, is, sizeof is), ch_field_text(made_with, f, was, sizeof was),
-      run->best_step);
-  run->best_step = run->waited = 0;
+      run->best.step);
+  run->best = (ch_best){0};
+  run->waited = 0;
 }
 
 static int load_step(ch_run *run, int64_t step) {
@@ -239,6 +265,8 @@ int ch_run_begin(ch_run *run, const ch_run_kind *kind, const choir_train_options
 }
 
 void ch_run_free(ch_run *run) {
+  free(run->best.result);
+  free(run->before.result);
   ch_trainer_free(&run->trainer);
   choir_tokenizer_free(run->tokenizer);
 }

@@ -1,5 +1,5 @@
 /* A run in progress: its directory, its checkpoints, and the loop over its steps. Training on built data (pretrain.h)
- * and fine-tuning (task/tune.h) are two kinds of runs; each has a source of batches and an exam. */
+ * and fine-tuning (task/tune.h) are two kinds of runs; each has a source of batches and an evaluation. */
 #ifndef CH_TRAIN_RUN_H
 #define CH_TRAIN_RUN_H
 
@@ -28,11 +28,12 @@ typedef struct ch_run_kind {
   void (*describe_step)(const ch_run *run, const choir_event *e, char *text, size_t size);
   /* An error if the source was changed while it was read; or NULL. */
   int (*check_source)(const ch_run *run);
-  /* Exam: measures the model, asks ch_run_judge, writes a line, and fills the event with what the run keeps. Leaves it
-   * without evals and measures if there is nothing to measure. Collective. */
-  int (*examine)(ch_run *run, ch_metrics *metrics, choir_event *e);
-  /* Writes what must be on the disk before a checkpoint that knows of the best exam; or NULL. */
-  int (*keep_best)(ch_run *run);
+  /* Evaluates the model, calls ch_run_evaluated, writes a line, and fills the event. Leaves it without evals and
+   * measures if there is nothing to evaluate. Collective. */
+  int (*evaluate)(ch_run *run, ch_metrics *metrics, choir_event *e);
+  /* Writes the file about run->best, unless it is on the disk; or NULL. Called by the first rank, before a checkpoint
+   * that knows of run->best is saved. */
+  int (*write_result)(ch_run *run);
   /* The first line of metrics.jsonl. */
   void (*write_head)(ch_metrics *metrics, const ch_run *run);
   /* Lists the counters of a checkpoint, CH_COUNTERS at most, and returns how many. */
@@ -41,6 +42,14 @@ typedef struct ch_run_kind {
   void (*fill_counters)(ch_run *run, const choir_config *made_with);
 } ch_run_kind;
 
+/* The best evaluation of a run. */
+typedef struct ch_best {
+  int64_t step;    /* 0: none yet */
+  double loss;     /* of training on data; by thresholds if they are causal and the router's own routing is not */
+  int64_t correct; /* of fine-tuning: labels of the dev set that were right */
+  char *result;    /* of fine-tuning: the text of RUN/result.json about it; NULL: not known to this process */
+} ch_best;
+
 struct ch_run {
   const ch_run_kind *kind;
   const choir_train_options *options; /* the caller's */
@@ -48,15 +57,17 @@ struct ch_run {
   choir_config config;
   choir_tokenizer *tokenizer;
   ch_trainer trainer;
-  double started;               /* seconds on the clock */
-  int64_t eval_every, patience; /* steps from exam to exam; exams without a better one, 0: any number */
-  double flops_per_token;       /* of training; 0: not counted */
-  uint64_t data_hash;           /* of what it reads */
+  double started; /* seconds on the clock */
+  int64_t eval_every,
+      patience;           /* steps from evaluation to evaluation; evaluations without a better one, 0: any number */
+  double flops_per_token; /* of training; 0: not counted */
+  uint64_t data_hash;     /* of what it reads */
   /* So far: */
   int64_t tokens;
   double epoch;
-  int64_t best_step;     /* of the best exam; 0: none yet */
-  int64_t waited;        /* exams since */
+  ch_best best;          /* its checkpoint exists, or is that of the present step */
+  ch_best before;        /* the one that `best` replaced */
+  int64_t waited;        /* evaluations since `best`, or since one whose checkpoint could not be saved */
   int64_t metrics_bytes; /* length of metrics.jsonl at this step */
   int config_changed;    /* the steps so far were made with another config */
   choir_memory memory;   /* what all of it will need */
@@ -65,11 +76,15 @@ struct ch_run {
 
 /* ---- the loop ---- */
 
-/* Notes an exam: the first one is the best, and so is each that is `better` than all exams before it. Returns whether
- * it is the best. */
-int ch_run_judge(ch_run *run, int better);
+/* Notes an evaluation of the present step: the first one is the best, and so is each that is `better` than the best
+ * before it. Its step is set here. Returns whether it is the best. */
+int ch_run_evaluated(ch_run *run, ch_best evaluation, int better);
 
-/* Nonzero if the run has taken all its steps, or waited long enough for a better exam. */
+/* The best evaluation is the one before it again: the checkpoint of `best` could not be saved, and its weights are
+ * about to change. */
+void ch_run_forget_best(ch_run *run);
+
+/* Nonzero if the run has taken all its steps, or waited long enough for a better evaluation. */
 int ch_run_is_done(const ch_run *run);
 
 /* Takes steps until the run is done, the caller stops it, or an error. Collective. */
@@ -84,15 +99,15 @@ int ch_run_step(ch_run *run, ch_step_counts *counts, choir_trainer_result *resul
  * first one removes. Its absence cannot be told from the log: a disk may have had no room. Called by the first rank. */
 int ch_checkpoint_none(const ch_run *run);
 
-/* Writes a checkpoint of the run, as ch_state_save; that of best_step stays. */
+/* Writes a checkpoint of the run, as ch_state_save; that of best.step stays. */
 int ch_checkpoint_save(ch_run *run, char *path);
 
-/* RUN/best names the checkpoint of best_step. Its room on the disk is taken before that checkpoint is saved (begin),
+/* RUN/best names the checkpoint of best.step. Its room on the disk is taken before that checkpoint is saved (begin),
  * and it gets its name when the checkpoint is there (end): else a disk that becomes full between the two would leave an
- * older one as the best. Without a checkpoint of best_step RUN/best is removed. Called by the first rank. */
+ * older one as the best. Without a checkpoint of best.step RUN/best is removed. Called by the first rank. */
 int ch_best_begin(const ch_run *run, ch_file *name);
 int ch_best_end(const ch_run *run, ch_file *name);
-int ch_best_save(const ch_run *run); /* both */
+int ch_best_save(const ch_run *run); /* both, unless the file is right already */
 
 /* Weights of a checkpoint to begin another training with (ch_weights_start). A layer keeps the activation that its
  * weights were trained for; another router begins with what both have (docs/finetuning.md). */

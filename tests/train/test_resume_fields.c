@@ -94,7 +94,7 @@ static int resume_with(const choir_config *base, const choir_field *f) {
   }
   assert_false(ch_has_word(FIXED, f->key));
   program_must("rm -rf changed && cp -r base changed");
-  int status = program_run("choir train --threads 1 --resume --out changed --set %s=%s", f->key, value);
+  int status = program_run("choir train --threads 1 --emulate-bf16 --resume --out changed --set %s=%s", f->key, value);
   if (status) {
     if (status != 1 || !ch_has_word(STATE, f->key)) fail_msg("%s=%s: %s", f->key, value, program_output);
     return 0;
