@@ -56,6 +56,8 @@ static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
 
 static int run_calibrate(int count, const char *const *operands) {
   if (!o.eval.data == !o.eval.text) return cli_usage("give one of --data DIR and --text FILE");
+  if (cli_rounds_weights(&o.run))
+    return cli_usage("--compute q8_0: its rounded weights are not for saving; use fp32 or bf16");
   cli_catch_signals();
   return cli_with_model(operands[0], &o.run, NULL, 1, calibrate);
 }

@@ -1,5 +1,6 @@
 /* Opens checkpoints: a run directory means its newest one. */
 #include <limits.h>
+#include <string.h>
 
 #include "cli.h"
 #include "file/run_files.h"
@@ -18,6 +19,8 @@ int cli_with_model(const char *checkpoint, choir_model_options *run, const char 
   choir_tokenizer_free(tokenizer);
   return status;
 }
+
+int cli_rounds_weights(const choir_model_options *run) { return run->compute && !strcmp(run->compute, "q8_0"); }
 
 int cli_data_of_run(const char *path, const char **data) {
   static const char *const places[] = {CH_RUN_DATA, "../../" CH_RUN_DATA}; /* of a run; of a checkpoint in one */

@@ -336,6 +336,8 @@ int cli_score_task(cli_score_options *o, choir_model *model, const choir_tokeniz
  * Without `tokenizer_too` the checkpoint need not have a tokenizer, and the use gets NULL. */
 int cli_with_model(const char *checkpoint, choir_model_options *run, const char *routing, int tokenizer_too,
                    int (*use)(choir_model *model, const choir_tokenizer *tokenizer));
+/* Whether the options ask for weights of 8 bits, which are for inference only. */
+int cli_rounds_weights(const choir_model_options *run);
 /* *data: what a run, or a checkpoint in one, was trained on, malloc'd; an exit status. */
 int cli_data_of_run(const char *path, const char **data);
 

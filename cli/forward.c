@@ -159,6 +159,8 @@ static int run_pass(choir_model *model, const choir_tokenizer *none) {
 static int run_forward(int count, const char *const *operands) {
   o.path = operands[1];
   int status = o.routes && o.routing ? cli_usage("--routing has no effect with --routes: give one of them") : 0;
+  if (!status && o.gradients && cli_rounds_weights(&o.run))
+    status = cli_usage("--compute q8_0: its rounded weights are not for --gradients; use fp32 or bf16");
   status = cli_ranks_agree(status);
   if (status) return status;
   if (choir_ranks_agree(cli_ranks(), ch_npy_read(o.path, CH_NPY_INT32, 2, &o.tokens)))

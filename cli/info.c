@@ -48,12 +48,13 @@ static const paper_size *find_paper_size(const choir_config *c) {
 
 static int print_info_json(const choir_config *config, const choir_config_costs *c, const paper_size *paper) {
   json_t *root = json_pack(
-      "{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:o, s:I}", "name", cli_field(config, "model.name"), "vocab_size",
-      cli_count_of(config, "vocab_size"), "parameters", (json_int_t)c->parameters, "active_parameters",
+      "{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:o, s:I, s:I}", "name", cli_field(config, "model.name"),
+      "vocab_size", cli_count_of(config, "vocab_size"), "parameters", (json_int_t)c->parameters, "active_parameters",
       (json_int_t)c->active_parameters, "embedding_parameters", (json_int_t)c->embedding_parameters,
       "expert_parameters", (json_int_t)c->expert_parameters, "forward_flops_per_token", c->forward_flops_per_token,
       "train_flops_per_token", c->train_flops_per_token, "train_bytes", (json_int_t)c->train_bytes, "train_memory",
-      cli_json_memory(&c->train_memory), "serve_bytes", (json_int_t)c->serve_bytes);
+      cli_json_memory(&c->train_memory), "serve_bytes", (json_int_t)c->serve_bytes, "serve_q8_0_bytes",
+      (json_int_t)c->serve_q8_0_bytes);
   if (root && paper)
     json_object_set_new(root, "paper",
                         json_pack("{s:s, s:f, s:f}", "name", paper->name, "parameters", paper->parameters,
@@ -96,7 +97,8 @@ static void print_info(const choir_config *config, const choir_config_costs *c, 
          cli_field(config, "batch_sequences"), cli_field(config, "sequence_length"), cli_field(config, "compute"),
          cli_field(config, "optimizer"));
   cli_print(4, "    %s", cli_memory(&c->train_memory));
-  printf("  %-20s %s\n", "memory to serve", cli_bytes((double)c->serve_bytes));
+  printf("  %-20s %s, with --compute q8_0 %s\n", "memory to serve", cli_bytes((double)c->serve_bytes),
+         cli_bytes((double)c->serve_q8_0_bytes));
 }
 
 static int run_info(int count, const char *const *operands) {

@@ -112,7 +112,8 @@ typedef struct choir_config_costs {
   choir_memory train_memory; /* of one process, without data */
   int64_t train_bytes;       /* its total */
   int64_t serve_bytes;       /* fp32 weights and one sequence's KV cache */
-  int64_t reserved[8];
+  int64_t serve_q8_0_bytes;  /* the same with compute "q8_0" */
+  int64_t reserved[7];
 } choir_config_costs;
 CHOIR_API int choir_config_get_costs(const choir_config *config, choir_config_costs *costs);
 

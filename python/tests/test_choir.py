@@ -223,6 +223,31 @@ class Models(unittest.TestCase):
         with self.assertRaises(ZeroDivisionError):
             self.model.generate("kalo", stream=fail)
 
+    def test_weights_of_8_bits(self):
+        data, loss = testing.directory() / "data", {}
+        for compute in ("fp32", "q8_0"):
+            with choir.Model.load(self.at, compute=compute, threads=2) as model:
+                model.routing = "threshold"
+                loss[compute] = model.evaluate(data).loss
+                (text,) = model.generate("kalo", max_tokens=12, temperature=0)
+                rounded = model.get("layers.1.moe.experts.w1")
+        self.assertAlmostEqual(loss["q8_0"], loss["fp32"], delta=0.01)
+        self.assertNotEqual(loss["q8_0"], loss["fp32"])
+        exact = self.model.get("layers.1.moe.experts.w1")
+        np.testing.assert_allclose(rounded, exact, atol=np.abs(exact).max() / 200)
+        with choir.Model.load(self.at, compute="q8_0", threads=1) as model:
+            self.assertEqual(model.generate("kalo", max_tokens=12, temperature=0)[0].text, text.text)
+            for refused in (
+                lambda: choir.Trainer(model),
+                lambda: model.save(testing.directory() / "rounded"),
+                lambda: model.forward([[1, 2, 3, 4]], gradients=True),
+            ):
+                with self.assertRaisesRegex(choir.UnsupportedError, "'q8_0' is for inference"):
+                    refused()
+            with self.assertRaisesRegex(choir.NumericError, "element 0 is nan"):
+                model.set("layers.1.moe.experts.w1", exact * np.nan)
+            np.testing.assert_array_equal(model.get("layers.1.moe.experts.w1"), rounded)
+
     def test_sessions(self):
         self.model.routing = "threshold"
         tokens = self.model.tokenizer.encode("kalo miten sur ape. " * 4)[:8]

@@ -13,9 +13,8 @@ static uint16_t half_of(float x) {
   return (uint16_t)(((exponent + 13) << 10) + (int)nearbyint((fraction * 2) * 1024));
 }
 
-uint16_t ch_q8_round(const float x[CH_Q8_VALUES], int8_t q[CH_Q8_VALUES]) {
-  float most = 0;
-  for (int i = 0; i < CH_Q8_VALUES; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+/* As ggml's reference rounds. */
+static uint16_t round_values(const float x[CH_Q8_VALUES], float most, int8_t q[CH_Q8_VALUES]) {
   float scale = most / 127, inverse = scale >= 0x1p-126f ? 1 / scale : 0; /* below it would be infinite */
   for (int i = 0; i < CH_Q8_VALUES; i++) {
     double value = (double)(x[i] * inverse); /* the sum below is exact: roundf, but as vector code */
@@ -24,29 +23,82 @@ uint16_t ch_q8_round(const float x[CH_Q8_VALUES], int8_t q[CH_Q8_VALUES]) {
   return half_of(scale);
 }
 
+static int32_t common_divisor(int32_t a, int32_t b) {
+  while (b) {
+    int32_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+static int has_values(float scale, const int8_t q[CH_Q8_VALUES], const float x[CH_Q8_VALUES]) {
+  int same = 1;
+  for (int i = 0; i < CH_Q8_VALUES; i++) same &= scale * (float)q[i] == x[i];
+  return same;
+}
+
+/* The scale of a block that has exactly these values, and no byte above `steps`: their greatest common divisor, or a
+ * part of it that half precision has. 0: there is none. */
+static float exact_scale(const float x[CH_Q8_VALUES], float most, int steps) {
+  int32_t divisor = 0;
+  int exponent;
+  frexpf(most, &exponent);
+  const double unit = ldexp(1, exponent - 24); /* values of a block are multiples: 11 bits times 8 */
+  for (int i = 0; i < CH_Q8_VALUES; i++) {
+    double units = fabs((double)x[i]) / unit;
+    if ((double)(int32_t)units != units) return 0;
+    divisor = common_divisor(divisor, (int32_t)units);
+    if (divisor && most / unit / divisor > steps) return 0;
+  }
+  for (int parts = 1; most / unit / divisor * parts <= steps; parts++) {
+    float scale = (float)(divisor * unit / parts);
+    if (divisor % parts == 0 && ch_half_value(half_of(scale)) == scale) return scale;
+  }
+  return 0;
+}
+
+uint16_t ch_q8_round(const float x[CH_Q8_VALUES], int8_t q[CH_Q8_VALUES]) {
+  float low = 0, high = 0;
+  for (int i = 0; i < CH_Q8_VALUES; i++) {
+    low = x[i] < low ? x[i] : low;
+    high = x[i] > high ? x[i] : high;
+  }
+  float most = high > -low ? high : -low;
+  uint16_t scale = round_values(x, most, q);
+  if (has_values(ch_half_value(scale), q, x)) return scale;
+  float exact = exact_scale(x, most, high == most ? INT8_MAX : -INT8_MIN);
+  if (!(exact > 0)) return scale;
+  for (int i = 0; i < CH_Q8_VALUES; i++) q[i] = (int8_t)(x[i] / exact);
+  return half_of(exact);
+}
+
 /* A block's values, zeros where the matrix has none. */
 static void take_block(const ch_q8_values *m, int64_t output, int64_t block, float x[CH_Q8_VALUES]) {
   int64_t first = block * CH_Q8_VALUES, left = output < m->outputs ? m->depth - first : 0;
   for (int i = 0; i < CH_Q8_VALUES; i++) x[i] = i < left ? (float)m->x[output * m->output + (first + i) * m->input] : 0;
 }
 
-int ch_q8_pack(const ch_q8_values *from, int64_t panel, ch_q8 *to, int64_t *at) {
+int64_t ch_q8_first_unfit(const real *x, int64_t count) {
+  int bad = 0;
+  int64_t at = 0;
+  for (int64_t i = 0; i < count; i++) bad |= !(fabs((double)x[i]) <= (double)CH_Q8_MOST);
+  while (bad && fabs((double)x[at]) <= (double)CH_Q8_MOST) at++;
+  return bad ? at : count;
+}
+
+void ch_q8_pack(const ch_q8_values *from, int64_t panel, ch_q8 *to) {
   ch_q8 *bytes = to + ch_q8_scale_bytes(from->depth);
   memset(to, 0, (size_t)ch_q8_scale_bytes(from->depth));
   for (int64_t block = 0; block < ch_q8_blocks(from->depth); block++)
     for (int o = 0; o < CH_Q8_OUTPUTS; o++) {
       float x[CH_Q8_VALUES];
       int8_t q[CH_Q8_VALUES];
-      int64_t output = panel * CH_Q8_OUTPUTS + o;
-      take_block(from, output, block, x);
-      for (int i = 0; i < CH_Q8_VALUES; i++)
-        if (!(fabsf(x[i]) <= CH_Q8_MOST))
-          return *at = output * from->output + (block * CH_Q8_VALUES + i) * from->input, 1;
+      take_block(from, panel * CH_Q8_OUTPUTS + o, block, x);
       uint16_t scale = ch_q8_round(x, q);
       memcpy(to + (block * CH_Q8_OUTPUTS + o) * 2, &scale, sizeof scale);
       for (int i = 0; i < CH_Q8_VALUES; i++) bytes[block * CH_Q8_BLOCK + ch_q8_place(i) + 4 * o] = (unsigned char)q[i];
     }
-  return 0;
 }
 
 void ch_q8_unpack(const ch_q8 *from, int64_t panel, const ch_q8_values *to) {

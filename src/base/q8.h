@@ -38,7 +38,9 @@ static inline int64_t ch_q8_place(int64_t input) { return input / 4 * 4 * CH_Q8_
 #define CH_Q8_MOST (127 * 65504.0f)
 
 /* Rounds a block as ggml's reference does: the largest magnitude becomes 127, halves are rounded away from 0. Values
- * are finite and at most CH_Q8_MOST. Returns the scale in half precision. */
+ * that some block has exactly are kept: the values of any block whose scale is not negative become a block of the same
+ * values, and of the same bits if its largest magnitude is 127, as in all that ggml writes, or its bytes have no common
+ * divisor. Values are finite and at most CH_Q8_MOST. Returns the scale in half precision. */
 uint16_t ch_q8_round(const float x[CH_Q8_VALUES], int8_t q[CH_Q8_VALUES]);
 
 /* A matrix of numbers: output o, input i is at x[o * output + i * input]. */
@@ -47,9 +49,11 @@ typedef struct ch_q8_values {
   int64_t outputs, depth, output, input;
 } ch_q8_values;
 
-/* Packs panel number `panel` of a matrix to `to`, its first byte. Returns 0, or nonzero where a value is not finite or
- * above CH_Q8_MOST: that is element *at of x. */
-int ch_q8_pack(const ch_q8_values *from, int64_t panel, ch_q8 *to, int64_t *at);
+/* The first value that no block has: not finite, or above CH_Q8_MOST; `count` if all fit. */
+int64_t ch_q8_first_unfit(const real *x, int64_t count);
+
+/* Packs panel number `panel` of a matrix, whose values all fit, to `to`, its first byte. */
+void ch_q8_pack(const ch_q8_values *from, int64_t panel, ch_q8 *to);
 
 /* The values of a packed panel. */
 void ch_q8_unpack(const ch_q8 *from, int64_t panel, const ch_q8_values *to);

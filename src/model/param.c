@@ -271,16 +271,20 @@ int ch_param_pack(const ch_param *p, const real *values, int threads, int64_t *a
   ch_q8_values one;
   int64_t matrices = as_matrices(p, &one), panels = ch_q8_panels(one.outputs), bad = p->count;
   int64_t size = one.outputs * one.depth, bytes = ch_q8_panel_bytes(one.depth);
-#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) reduction(min : bad)
-  for (int64_t i = 0; i < matrices * panels; i++) {
-    ch_q8_values matrix = one;
-    int64_t first = i / panels * size, place;
-    matrix.x = (real *)values + first;
-    if (ch_q8_pack(&matrix, i % panels, CH_AS_HOST(ch_q8, p->w8) + i * bytes, &place))
-      bad = first + place < bad ? first + place : bad;
+#pragma omp parallel for num_threads(threads) reduction(min : bad)
+  for (int64_t row = 0; row < p->count; row += one.depth) {
+    int64_t place = ch_q8_first_unfit(values + row, one.depth);
+    if (place < one.depth && row + place < bad) bad = row + place;
   }
   *at = bad;
-  return bad < p->count;
+  if (bad < p->count) return 1;
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads)
+  for (int64_t i = 0; i < matrices * panels; i++) {
+    ch_q8_values matrix = one;
+    matrix.x = (real *)values + i / panels * size;
+    ch_q8_pack(&matrix, i % panels, CH_AS_HOST(ch_q8, p->w8) + i * bytes);
+  }
+  return 0;
 }
 
 void ch_param_unpack(const ch_param *p, int threads, real *values) {

@@ -104,8 +104,8 @@ typedef enum { CH_COPIES_NONE, CH_COPIES_ALL, CH_COPIES_DENSE, CH_COPIES_Q8_0 } 
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copies);
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 
-/* Fills w8 from the weight's values [count], which are in the host's memory. Returns 0, or nonzero where 8 bits cannot
- * hold element *at. And the values of w8. */
+/* Fills w8 from the weight's values [count], which are in the host's memory. Returns 0, or nonzero, with w8 as it was,
+ * where 8 bits cannot hold element *at. And the values of w8. */
 int ch_param_pack(const ch_param *param, const real *values, int threads, int64_t *at);
 void ch_param_unpack(const ch_param *param, int threads, real *values);
 

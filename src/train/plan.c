@@ -198,6 +198,14 @@ static void count_parameters(const ch_transformer *net, double share, choir_conf
       costs->parameters - costs->expert_parameters + (int64_t)((double)costs->expert_parameters * share + 0.5);
 }
 
+/* Bytes of all weights of 8 bits. */
+static int64_t bytes_of_8_bits(ch_params *params) {
+  ch_arena weights;
+  ch_arena_init(&weights, "weights of 8 bits", &ch_memory_host);
+  ch_params_alloc_weights(params, &weights, CH_COPIES_Q8_0);
+  return (int64_t)ch_arena_mark(&weights);
+}
+
 static void count_all(const ch_trainer *t, choir_config_costs *costs) {
   const choir_config *config = &t->model->config;
   const ch_transformer *net = &t->model->net;
@@ -213,6 +221,7 @@ static void count_all(const ch_trainer *t, choir_config_costs *costs) {
   int cached = !ch_config_bidirectional(&net->config);
   int64_t cache = cached * 2 * (int64_t)net->config.layers * net->kv_width * config->train.sequence_length;
   costs->serve_bytes = (costs->parameters + cache) * (int64_t)sizeof(float);
+  costs->serve_q8_0_bytes = bytes_of_8_bits(&t->model->net.params) + cache * (int64_t)sizeof(float);
 }
 
 int choir_config_get_costs(const choir_config *config, choir_config_costs *costs) {

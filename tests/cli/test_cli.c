@@ -101,7 +101,7 @@ static void short_numbers(void **state) {
     const char *count, *grouped;
   } of[] = {{15, "960", "960"},       {16, "1.0k", "1,024"},      {1561, "99.9k", "99,904"},
             {1562, "100k", "99,968"}, {15617, "999k", "999,488"}, {15618, "1.0M", "999,552"}};
-  char count[32], grouped[32], memory[64];
+  char count[32], grouped[32], memory[80];
   for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
     program_must("choir info pico --vocab-size %d", of[i].vocabulary);
     const char *row = strstr(program_output, "in the embedding");
@@ -112,7 +112,8 @@ static void short_numbers(void **state) {
   program_must("choir info pico --json");
   json_t *root = program_json();
   program_must("choir info pico");
-  ch_format(memory, sizeof memory, "memory to serve      %.1f MiB\n", json_at(root, "serve_bytes") / (1 << 20));
+  ch_format(memory, sizeof memory, "memory to serve      %.1f MiB, with --compute q8_0 %.1f MiB\n",
+            json_at(root, "serve_bytes") / (1 << 20), json_at(root, "serve_q8_0_bytes") / (1 << 20));
   assert_non_null(strstr(program_output, memory));
   ch_format(memory, sizeof memory, "  weights %.1f MiB, gradients",
             json_at(json_object_get(root, "train_memory"), "weights") / (1 << 20));

@@ -161,7 +161,7 @@ static void refuses_odd_tensors(void **state) {
   save_otherwise("model.norm.weight", 1, NULL, "fine"); /* the file without an oddity is taken */
   program_must("choir import fine --out fine-back --tokenizer bpe.model");
   save_otherwise("model.norm.weight", NAN, NULL, "nan");
-  program_refuses(1, "final_norm.weight has a value that is not finite", "choir import nan --out x");
+  program_refuses(1, "tensor 'model.norm.weight' has a value that is not finite", "choir import nan --out x");
   save_otherwise("", 1, "model.more.weight", "more");
   save_frequencies(1);
   program_must("choir import rotates --out rotates-back --tokenizer bpe.model");

@@ -78,4 +78,32 @@ static void parameters(void **state) {
   choir_model_free(exact), choir_model_free(model);
 }
 
-TEST_MAIN(NULL, NULL, logits_are_close, exact_weights_are_refused, parameters)
+/* What choir info says before a model is loaded is what its weights take: of large models about a quarter of fp32. */
+static void memory_is_told(void **state) {
+  (void)state;
+  static const struct {
+    const char *set;
+    double most; /* of fp32 */
+  } models[] = {{"layers=2 d_model=64 d_hidden=96 heads=4 experts=4 moe_every=2 position=relative tied=true", 1},
+                {"layers=8 d_model=768 d_hidden=1536 heads=12 experts=8 moe_every=1 position=rope tied=true", 0.28},
+                {"layers=12 d_model=768 d_hidden=512 heads=12 experts=64 moe_every=1 position=rope tied=true", 0.28}};
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    choir_config config;
+    choir_config_costs costs;
+    choir_model *model;
+    ch_config_default(&config);
+    test_set(&config, "%s kv_heads=4 vocab_size=2048 router.name=topk", models[i].set);
+    test_set(&config, "activation=swiglu expert_activation=swiglu sequence_length=512 batch_sequences=1");
+    test_ok(choir_config_get_costs(&config, &costs));
+    assert_true((double)costs.serve_q8_0_bytes < models[i].most * (double)costs.serve_bytes);
+    choir_model_options o = CHOIR_MODEL_OPTIONS_INIT;
+    o.compute = "q8_0";
+    test_ok(ch_model_create(&config, &o, &model)); /* untouched memory takes none */
+    int64_t width = 4 * config.model.d_model / config.model.heads;
+    int64_t cache = (int64_t)sizeof(float) * 2 * config.model.layers * width * 512;
+    assert_int_equal(costs.serve_q8_0_bytes, (int64_t)model->weights.used + cache);
+    choir_model_free(model);
+  }
+}
+
+TEST_MAIN(NULL, NULL, logits_are_close, exact_weights_are_refused, parameters, memory_is_told)

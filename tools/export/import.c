@@ -106,14 +106,15 @@ static int fill_param(import_job *j, const ch_param *p, float *out) {
     head = ch_config_d_head(&j->config.model);
   for (int64_t block = 0; block < blocks; block++) {
     CH_TRY(find_source(j, p, row, (int)block, together ? 3 : p->dims > 1 ? 2 : 1, shape, &t));
-    copy_matrix(t, together ? block * rows * columns : 0, turned, head, factor, rows, columns,
-                out + block * rows * columns);
+    float *matrix = out + block * rows * columns;
+    copy_matrix(t, together ? block * rows * columns : 0, turned, head, factor, rows, columns, matrix);
+    for (int64_t i = 0; i < rows * columns; i++)
+      if (!isfinite(matrix[i]))
+        return ch_error(CHOIR_ERROR_NUMERIC, "%s: tensor '%s' has a value that is not finite", j->options->from,
+                        t->name);
     if (!together) ch_tensors_forget(j->from, t);
   }
   if (together) ch_tensors_forget(j->from, t);
-  for (int64_t i = 0; i < p->whole; i++)
-    if (!isfinite(out[i]))
-      return ch_error(CHOIR_ERROR_NUMERIC, "%s: %s has a value that is not finite", j->options->from, p->name);
   return CHOIR_OK;
 }
 
