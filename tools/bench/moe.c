@@ -64,15 +64,6 @@ typedef struct {
   ch_moe_saved saved;
 } moe_case;
 
-void ch_bench_moe_results(ch_bench *b, ch_moe_args *a) {
-  int64_t d = a->route.d, e = a->route.e, rows = a->route.n * d;
-  a->out = ch_bench_zeros(b, rows);
-  a->dx = ch_bench_zeros(b, rows);
-  a->gradients = (ch_moe_gradients){.router = ch_bench_zeros(b, d * e)};
-  a->gradients.w1 = ch_bench_zeros(b, e * d * a->h);
-  a->gradients.w2 = ch_bench_zeros(b, e * d * a->h);
-}
-
 /* Uneven loads where tokens choose: every logit of expert i = 1 ... e is lower by skew log i, which without other
  * differences between tokens is Zipf's law with that exponent. Column 0 of x is 1 for it. */
 static void skew_loads(ch_bench *b, const ch_route_args *r, double skew) {
@@ -123,12 +114,6 @@ static int round_weights(ch_bench *b, ch_moe_args *a, ch_exec *x) {
   a->weights.w1_16 = w1;
   a->weights.w2_16 = w2;
   return CHOIR_OK;
-}
-
-void ch_bench_moe_layer(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
-  ch_moe_forward(x, a, saved);
-  ch_moe_backward(x, a, saved);
-  ch_arena_release(&x->tape, 0);
 }
 
 static void repeat(void *context) {

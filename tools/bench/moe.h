@@ -1,4 +1,4 @@
-/* Bench case `moe`: moe.c times the layer, moe_sample.c looks at its error. */
+/* Bench case `moe`: moe.c times the layer of moe_sample.c, which also looks at its error. */
 #ifndef CH_BENCH_MOE_H
 #define CH_BENCH_MOE_H
 

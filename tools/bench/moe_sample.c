@@ -1,8 +1,24 @@
-/* The error of bench case `moe`: the layer again at a few tokens, on the reference, with the experts that they met. */
+/* The layer of bench case `moe`, and its error: the layer again at a few tokens, on the reference, with the experts
+ * that they met. */
 #include <string.h>
 
 #include "base/error.h"
 #include "bench/moe.h"
+
+void ch_bench_moe_results(ch_bench *b, ch_moe_args *a) {
+  int64_t d = a->route.d, e = a->route.e, rows = a->route.n * d;
+  a->out = ch_bench_zeros(b, rows);
+  a->dx = ch_bench_zeros(b, rows);
+  a->gradients = (ch_moe_gradients){.router = ch_bench_zeros(b, d * e)};
+  a->gradients.w1 = ch_bench_zeros(b, e * d * a->h);
+  a->gradients.w2 = ch_bench_zeros(b, e * d * a->h);
+}
+
+void ch_bench_moe_layer(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
+  ch_moe_forward(x, a, saved);
+  ch_moe_backward(x, a, saved);
+  ch_arena_release(&x->tape, 0);
+}
 
 /* A router that hands out part of a routing that was made before; both are on the host. `options` comes first: the
  * layer passes its address on. */
