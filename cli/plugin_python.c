@@ -88,36 +88,48 @@ static double json_number(const json_t *object, const char *key) {
   return json_number_value(json_object_get(object, key));
 }
 
+static int register_router(const json_t *json, choir_router_common *common) {
+  choir_depends_on depends_on = (choir_depends_on)json_number(json, "depends_on");
+  double capacity_factor = json_number(json, "capacity_factor");
+  if (json_is_true(json_object_get(json, "experts_choose"))) {
+    common->size = sizeof(choir_experts_choose);
+    return choir_router_register_experts(&(choir_experts_choose){*common, depends_on, capacity_factor});
+  }
+  common->size = sizeof(choir_tokens_choose);
+  return choir_router_register_tokens(
+      &(choir_tokens_choose){.common = *common,
+                             .depends_on = depends_on,
+                             .experts_per_token = (int)json_number(json, "experts_per_token"),
+                             .experts_per_token_option = (int)json_number(json, "experts_per_token_option"),
+                             .capacity_factor = capacity_factor,
+                             .observe = json_is_true(json_object_get(json, "observes")) ? ask_for_state : NULL});
+}
+
 /* The socket stays open as long as the program, and so do the definition and its context. */
 static int add_router(int socket, int number, const json_t *json) {
   asked_router *context = malloc(sizeof *context);
   if (!context) return cli_fail_with("no memory for a router");
   *context = (asked_router){socket, number};
-  choir_plugin_router r = {.name = json_string_value(json_object_get(json, "name")),
-                           .summary = json_string_value(json_object_get(json, "summary")),
-                           .file = json_string_value(json_object_get(json, "file")),
-                           .version = json_string_value(json_object_get(json, "version")),
-                           .looks = (choir_depends_on)json_number(json, "looks"),
-                           .choices = (int)json_number(json, "choices"),
-                           .choices_default = (int)json_number(json, "choices_default"),
-                           .draws = (int)json_number(json, "draws"),
-                           .capacity_factor = json_number(json, "capacity_factor"),
-                           .normalize_gates = (int)json_number(json, "normalize_gates"),
-                           .aux_loss_weight = json_number(json, "aux_loss_weight"),
-                           .choose = ask_for_choice,
-                           .observe = json_is_true(json_object_get(json, "observes")) ? ask_for_state : NULL,
-                           .loss = json_is_true(json_object_get(json, "loses")) ? ask_for_loss : NULL,
-                           .context = context};
+  choir_router_common common = {.name = json_string_value(json_object_get(json, "name")),
+                                .summary = json_string_value(json_object_get(json, "summary")),
+                                .file = json_string_value(json_object_get(json, "file")),
+                                .version = json_string_value(json_object_get(json, "version")),
+                                .draws = (int)json_number(json, "draws"),
+                                .normalize_gates = (int)json_number(json, "normalize_gates"),
+                                .aux_loss_weight = json_number(json, "aux_loss_weight"),
+                                .choose = ask_for_choice,
+                                .loss = json_is_true(json_object_get(json, "loses")) ? ask_for_loss : NULL,
+                                .context = context};
   json_t *options = json_object_get(json, "options");
   for (size_t i = 0; i < json_array_size(options) && i < CHOIR_PLUGIN_OPTIONS; i++) {
     const json_t *o = json_array_get(options, i);
-    r.options[i] = (choir_plugin_option){.name = json_string_value(json_object_get(o, "name")),
-                                         .help = json_string_value(json_object_get(o, "help")),
-                                         .value = json_number(o, "value"),
-                                         .low = json_number(o, "low"),
-                                         .high = json_number(o, "high")};
+    common.options[i] = (choir_plugin_option){.name = json_string_value(json_object_get(o, "name")),
+                                              .help = json_string_value(json_object_get(o, "help")),
+                                              .value = json_number(o, "value"),
+                                              .low = json_number(o, "low"),
+                                              .high = json_number(o, "high")};
   }
-  return choir_router_register(&r) ? cli_fail() : 0;
+  return register_router(json, &common) ? cli_fail() : 0;
 }
 
 /* What the file has, in JSON behind its length. */
@@ -132,7 +144,10 @@ static int read_routers(int socket, const char *file) {
   free(text);
   int status = json ? 0 : cli_fail_with("plug-in %s: Python ended before it returned a router", file);
   if (json && !json_array_size(json))
-    status = cli_fail_with("plug-in %s: has no router: no function in it is decorated with @choir.router(...)", file);
+    status = cli_fail_with(
+        "plug-in %s: has no router: no function in it is decorated with @choir.experts_choose(...) or "
+        "@choir.tokens_choose(...)",
+        file);
   for (size_t i = 0; i < json_array_size(json) && !status; i++)
     status = add_router(socket, (int)i, json_array_get(json, i));
   json_decref(json);

@@ -37,14 +37,17 @@ static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen)
   return 0;
 }
 
-int choir_plugin(choir_plugin_add add) {
-  static const choir_plugin_router even_share = {
-      .name = "even_share",
-      .summary = "each expert takes the tokens that score an even share for it, best first",
-      .looks = CHOIR_LOOKS_AROUND,
+int choir_plugin_routers(const choir_plugin_registry *registry) {
+  static const choir_plugin_option least = {
+      .name = "least", .help = "even shares that a score must reach", .value = 1, .low = 0, .high = 100};
+  const choir_experts_choose even_share = {
+      .common = {.size = sizeof even_share,
+                 .name = "even_share",
+                 .summary = "each expert takes the tokens that score an even share for it, best first",
+                 .options = {least},
+                 .choose = choose},
+      .depends_on = CHOIR_DEPENDS_ON_ALL,
       .capacity_factor = 2,
-      .options = {{.name = "least", .help = "even shares that a score must reach", .value = 1, .low = 0, .high = 100}},
-      .choose = choose,
   };
-  return add(&even_share);
+  return registry->experts_choose(&even_share);
 }

@@ -9,7 +9,7 @@ import choir
 import numpy as np
 
 
-@choir.router("louder", looks="around", options={"share": (0.5, 0, 1, "of the loudest token")})
+@choir.experts_choose("louder", options={"share": (0.5, 0, 1, "of the loudest token")})
 def louder(scores, valid, capacity, training, share):
     """experts take the tokens that are louder than a share of their loudest one"""
     heard = np.where(valid[:, None], scores, 0)

@@ -23,14 +23,15 @@ static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen)
   return 0;
 }
 
-const choir_plugin_router choir_router_random = {
-    .name = "random",
-    .summary = "K experts per token, sampled at random (Zuo et al. 2022)",
+const choir_tokens_choose choir_router_random = {
+    .common = {.size = sizeof choir_router_random,
+               .name = "random",
+               .summary = "K experts per token, sampled at random (Zuo et al. 2022)",
+               .draws = 1,
+               .choose = choose},
+    .depends_on = CHOIR_DEPENDS_ON_NONE,
     .reads = CHOIR_READS_IDS,
-    .looks = CHOIR_DEPENDS_ON_NONE,
-    .choices = 2,
-    .choices_default = 1,
+    .experts_per_token = 2,
+    .experts_per_token_option = 1,
     .capacity_factor = 1,
-    .draws = 1,
-    .choose = choose,
 };

@@ -67,49 +67,65 @@ typedef struct choir_plugin_call {
   int64_t reserved[1];
 } choir_plugin_call;
 
-typedef struct choir_plugin_router {
+/* What both kinds of definition have: an assignment of tokens to experts, `choose`, and what goes with it. */
+typedef struct choir_router_common {
+  size_t size;                /* of the definition that begins with this: sizeof(choir_tokens_choose), say */
   const char *name, *summary; /* a word of at most 31 letters, digits and _, and a line */
-  choir_looks looks;
-  int choices;            /* experts that every token takes at most; 0: experts choose, and a token has any number */
-  double capacity_factor; /* default of router.capacity_factor: of the experts that a token has on average where experts
-                             choose; of an expert's even share of all choices else, 0: room for all */
-  int normalize_gates;    /* default of router.normalize_gates */
-  double aux_loss_weight; /* default of the weight of the load-balancing loss, where there are choices, or of `loss` */
+  const char *file;           /* that it stands in; NULL: the program itself. choir_plugin_load sets it */
+  const char *version; /* at most 31 letters, digits and "._-": checkpoints keep it, and training goes on with no other.
+                          NULL: a checksum of `file` (XXH64, as xxhsum -H64 shows it); without one none is kept */
+  void *context;
   choir_plugin_option options[CHOIR_PLUGIN_OPTIONS];
+  int normalize_gates; /* default of router.normalize_gates */
+  int draws;           /* nonzero: training draws, so that two draws can be made to agree (router.consistency_weight) */
+  double aux_loss_weight; /* default of router.aux_loss_weight: of `loss`, or of the load-balancing loss */
   /* Sets chosen [n,e], all 0, to 1 where the expert takes the token. It must depend on the call alone: all ranks make
    * it. One thread calls, with no other call of the router under way in the same model. Another value than 0 ends the
    * run, with its last checkpoint whole. */
   int (*choose)(void *context, const choir_plugin_call *call, uint8_t *chosen);
-  /* NULL: gates are scores, with gradients. Else sets gates [n,e], constants, where chosen is 1: they count as they
-   * are, without normalize_gates. For routers that look at no other token outside of training; choir.torch refuses
-   * them. */
-  int (*gates)(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates);
-  /* NULL: nothing is kept but cut-offs. Else moves state [e], a number for each expert, after every step of training,
-   * by how many tokens of the step took the expert, on all ranks: demand [e]. It starts at 0 and is kept with the
-   * model, in single precision, in the place of thresholds: for routers with choices that look nowhere outside of
-   * training. Of a value other than 0 the message of `call` has room for the reason; call has options, state, e and
-   * layer 0. */
-  int (*observe)(void *context, const choir_plugin_call *call, const int64_t *demand, double *state);
-  void *context;
-  const char *file;    /* that it stands in; NULL: the program itself. choir_plugin_load sets it */
-  const char *version; /* at most 31 letters, digits and "._-": checkpoints keep it, and training goes on with no other.
-                          NULL: a checksum of `file` (XXH64, as xxhsum -H64 shows it); without one none is kept */
-  choir_reads reads;   /* ids: with choices, and looks at no other token outside of training */
-  int choices_default; /* nonzero: router.experts_per_token says how many choices, and `choices` is its default */
-  int draws;           /* nonzero: training draws, so that two draws can be made to agree (router.consistency_weight) */
-  /* NULL: where there are choices, training adds the load-balancing loss. Else it adds this one instead, times
-   * router.aux_loss_weight: sets *loss, and its gradient by the scores [n,e], which comes in 0; `chosen` is constant.
-   * It counts as the load-balancing loss does: the mean of micro-batches, the sum of layers. Not with ids. */
+  /* NULL: none. Else training adds this loss, times router.aux_loss_weight: sets *loss, and its gradient by the scores
+   * [n,e], which comes in 0; `chosen` is constant. It counts as the load-balancing loss does, in its place: the mean of
+   * micro-batches, the sum of layers. Not with ids. */
   int (*loss)(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss, float *gradient);
-  int64_t reserved[3];
-} choir_plugin_router;
+  int64_t reserved[4];
+} choir_router_common;
+
+/* Experts choose among the tokens of the batch; a token may have any number of experts. The gate is the score. An
+ * expert's threshold is the running mean of the lowest scores that it took: with thresholds the router is served. */
+typedef struct choir_experts_choose {
+  choir_router_common common;
+  choir_depends_on depends_on; /* CHOIR_DEPENDS_ON_PAST or CHOIR_DEPENDS_ON_ALL */
+  double capacity_factor;      /* default of router.capacity_factor: experts per token on average; above 0 */
+} choir_experts_choose;
+
+/* Tokens choose: each has at most K experts. Without a loss of its own the router has the load-balancing loss. A router
+ * that depends on no other token in evaluation is served as it is; others with thresholds, as experts that choose. */
+typedef struct choir_tokens_choose {
+  choir_router_common common;
+  choir_depends_on depends_on;
+  int experts_per_token;        /* K; 0: any number, without a load-balancing loss */
+  int experts_per_token_option; /* nonzero: router.experts_per_token says it, and this is its default */
+  double capacity_factor; /* default of router.capacity_factor: an expert's capacity in even shares of all choices;
+                             0: unlimited. Without K, in n / e; above 0 unless depends_on is none */
+  /* The rest is for routers that depend on no other token in evaluation. */
+  choir_reads reads; /* scores, or ids: then gates are 1 / K */
+  /* NULL: gates are scores, with gradients. Else sets gates [n,e], constants, where chosen is 1: they count as they
+   * are, without normalize_gates. choir.torch refuses them. Not with ids. */
+  int (*gates)(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates);
+  /* NULL: no state. Else changes state [e], a number for each expert, after every step of training, by how many tokens
+   * of the step took the expert, on all ranks: demand [e]. It starts at 0 and is kept with the model, in single
+   * precision. Of a value other than 0 the message of `call` has room for the reason; call has options, state, e and
+   * layer 0. Needs K. */
+  int (*observe)(void *context, const choir_plugin_call *call, const int64_t *demand, double *state);
+} choir_tokens_choose;
 
 /* Makes a router known by its name to everything that takes one. What the definition points to is copied, but for
  * functions and context. A later one of that name and the same file is for models that are made later; those that live
  * keep the definition that they were made with. Of another file it is refused, unless the bytes are the same. Call it
  * before other threads use the library. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY; CHOIR_ERROR_IO: `file` cannot be
  * read. */
-CHOIR_API int choir_router_register(const choir_plugin_router *router);
+CHOIR_API int choir_router_register_experts(const choir_experts_choose *router);
+CHOIR_API int choir_router_register_tokens(const choir_tokens_choose *router);
 
 /* Whether a router came through this door, be it one of choir's (routers/): 1, or 2 if it keeps a state (`observe`). */
 CHOIR_API int choir_router_is_plugin(const char *name);
@@ -119,13 +135,44 @@ CHOIR_API const char *choir_router_version(const char *name);
 
 /* Loads FILE.so and registers its routers. The file's function
  *
- *   int choir_plugin(choir_plugin_add add) { return add(&router); }
+ *   int choir_plugin_routers(const choir_plugin_registry *registry) { return registry->tokens_choose(&router); }
  *
- * is called with choir_router_register, and an error of it is the call's. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: no such
- * function. CHOIR_ERROR_ARGUMENT: the file has changed since this process loaded it; the system would give the old
+ * is called with the two functions above, and an error of them is the call's. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: no
+ * such function. CHOIR_ERROR_ARGUMENT: the file has changed since this process loaded it; the system would give the old
  * code. */
-typedef int (*choir_plugin_add)(const choir_plugin_router *router);
+typedef struct choir_plugin_registry {
+  size_t size;
+  int (*experts_choose)(const choir_experts_choose *router);
+  int (*tokens_choose)(const choir_tokens_choose *router);
+} choir_plugin_registry;
 CHOIR_API int choir_plugin_load(const char *path);
+
+/* ---- the definition of 0.4 and 0.5 ----
+ * One struct for both kinds: choices 0 and a look at other tokens in evaluation mean that experts choose. Fields have
+ * the meaning of those above; `looks` is depends_on, `choices` experts_per_token, and capacity_factor is above 0 where
+ * choices is 0. A file's function is int choir_plugin(choir_plugin_add add) { return add(&router); } */
+typedef struct choir_plugin_router {
+  const char *name, *summary;
+  choir_looks looks;
+  int choices;
+  double capacity_factor;
+  int normalize_gates;
+  double aux_loss_weight;
+  choir_plugin_option options[CHOIR_PLUGIN_OPTIONS];
+  int (*choose)(void *context, const choir_plugin_call *call, uint8_t *chosen);
+  int (*gates)(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates);
+  int (*observe)(void *context, const choir_plugin_call *call, const int64_t *demand, double *state);
+  void *context;
+  const char *file;
+  const char *version;
+  choir_reads reads;
+  int choices_default; /* experts_per_token_option */
+  int draws;
+  int (*loss)(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss, float *gradient);
+  int64_t reserved[3];
+} choir_plugin_router;
+typedef int (*choir_plugin_add)(const choir_plugin_router *router);
+CHOIR_API int choir_router_register(const choir_plugin_router *router);
 
 CHOIR_C_END
 #endif

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .model import Evaluation, Forward, Model, Scored, Session, Text
     from .pages import Page, inspect, report
-    from .plugin import load_plugin, router
+    from .plugin import experts_choose, load_plugin, router, tokens_choose
     from .routing import Certificate, Routing, route, route_backward
     from .tokenizer import Tokenizer
     from .trainer import Step, Trainer
@@ -68,6 +68,7 @@ __all__ = [
     "Trainer",
     "UnsupportedError",
     "data",
+    "experts_choose",
     "finetune",
     "inspect",
     "load_plugin",
@@ -77,6 +78,7 @@ __all__ = [
     "router",
     "routers",
     "runs",
+    "tokens_choose",
     "train",
 ]
 
@@ -84,7 +86,7 @@ _PURE = {  # by module: what works without libchoir
     "_fields": ("Field",),
     "_routers": ("routers",),
     "pages": ("Page", "inspect", "report"),
-    "plugin": ("load_plugin", "router"),
+    "plugin": ("experts_choose", "load_plugin", "router", "tokens_choose"),
 }
 _IN_C = {  # and what needs it
     "model": ("Evaluation", "Forward", "Model", "Scored", "Session", "Text"),

@@ -1,7 +1,8 @@
-"""The definition of a plug-in in Python: its rules and properties, as src/moe/plugin.c has them."""
+"""The definition of a plug-in in Python: its rules and properties, as src/moe/plugin_define.c has them."""
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from typing import Any, Mapping, Sequence
@@ -10,7 +11,7 @@ from ._errors import ArgumentError
 from ._fields import Field, fits, wanted
 from ._router import NAMES, OPTIONS, PREFIX, TAKERS, Router, taken, with_defaults
 
-LOOKS = ("nowhere", "in_training", "back", "around")
+DEPENDS_ON = ("none", "in_training", "past", "all")  # by choir_depends_on
 
 
 def _is_word(name: str, more: str = "") -> bool:
@@ -37,7 +38,7 @@ def option_of(router: str, option: Mapping[str, Any]) -> Field:
     return field
 
 
-def _check(name: str, choices: int, looks: str, d: Mapping[str, Any], observe: Any, loss: Any) -> None:
+def _check_common(name: str, d: Mapping[str, Any]) -> None:
     if not _is_word(name):
         raise ArgumentError(f"the name of a router is '{name[:40]}': must be 1 to 31 letters, digits and _")
     if name in NAMES:
@@ -47,23 +48,37 @@ def _check(name: str, choices: int, looks: str, d: Mapping[str, Any], observe: A
         raise ArgumentError(
             f"router '{name}': version is '{version[:40]}': must be 1 to 31 letters, digits and any of ._-"
         )
+
+
+def _check_factor(name: str, factor: float, unlimited: bool) -> None:
+    if not (factor > 0 or (factor == 0 and unlimited)) or factor > 65536:
+        low = "from" if unlimited else "above"
+        raise ArgumentError(f"router '{name}': capacity_factor is {factor:g}: must be a number {low} 0, at most 65536")
+
+
+def _check_tokens(name: str, d: Mapping[str, Any], observe: Any) -> None:
+    choices, depends_on = int(d["experts_per_token"]), d["depends_on"]
     if not 0 <= choices <= 65536:
-        raise ArgumentError(f"router '{name}': choices is {choices}: must be from 0 to 65536")
-    factor, weight = d["capacity_factor"], d["aux_loss_weight"]
-    if not 0 <= factor <= 65536 or (not choices and factor == 0):
+        raise ArgumentError(f"router '{name}': experts_per_token is {choices}: must be from 0 to 65536")
+    _check_factor(name, d["capacity_factor"], choices > 0 or depends_on == "none")
+    if depends_on in ("past", "all") and observe:
         raise ArgumentError(
-            f"router '{name}': capacity_factor is {factor:g}: must be at most 65536, and above 0 where experts choose (choices "
-            "is 0)"
+            f"router '{name}': depends on other tokens ({depends_on}) in evaluation, so it is served with thresholds: leave "
+            "observe, gates and reads 0"
         )
-    if not weight >= 0 or (weight > 0 and not choices and not loss):
+    if not choices and (observe or d["experts_per_token_option"]):
         raise ArgumentError(
-            f"router '{name}': aux_loss_weight is {weight:g} with choices {choices}: tokens that make choices have that loss, and "
-            "routers with one of their own (loss)"
+            f"router '{name}': observe, reads ids and experts_per_token_option need experts_per_token"
         )
-    if observe and (not choices or looks in ("back", "around")):
+
+
+def _check_weight(name: str, weight: float, has_loss: bool) -> None:
+    if not weight >= 0 or math.isinf(weight):
+        raise ArgumentError(f"router '{name}': aux_loss_weight is {weight:g}: must be a finite number from 0")
+    if weight > 0 and not has_loss:
         raise ArgumentError(
-            f"router '{name}': keeps a state (observe) with choices {choices} and looks {looks}: tokens must make choices, and "
-            "look at no other outside of training; thresholds would have the place of the state"
+            f"router '{name}': aux_loss_weight is {weight:g}, and it has no loss: set `loss`, or leave the weight 0; tokens that "
+            "choose experts by scores have the load-balancing loss"
         )
 
 
@@ -74,24 +89,31 @@ def _check_options(name: str, own: Sequence[Field]) -> None:
 
 
 def router_of(d: Mapping[str, Any], own: Sequence[Mapping[str, Any]], observe: Any, loss: Any) -> Router:
-    """The properties of a plug-in by its definition: name, summary, looks, choices, choices_default, draws, capacity_factor,
-    normalize_gates, aux_loss_weight, version. ArgumentError: it is none."""
-    name, looks, choices = d["name"], d["looks"], int(d["choices"])
-    _check(name, choices, looks, d, observe, loss)
+    """The properties of a plug-in by its definition: name, summary, version, depends_on, capacity_factor, draws,
+    normalize_gates, aux_loss_weight; experts_per_token and experts_per_token_option, unless experts choose. ArgumentError: it
+    is none."""
+    name, depends_on, tokens_choose = d["name"], d["depends_on"], "experts_per_token" in d
+    choices, is_option = (int(d["experts_per_token"]), d["experts_per_token_option"]) if tokens_choose else (0, False)
+    _check_common(name, d)
     fields = [option_of(name, option) for option in own]
     _check_options(name, fields)
-    ranked = looks in ("back", "around")
+    if tokens_choose:
+        _check_tokens(name, d, observe)
+    else:
+        _check_factor(name, d["capacity_factor"], False)
+    _check_weight(name, d["aux_loss_weight"], bool(loss or choices))
+    thresholds = depends_on in ("past", "all")
     takers = {"scores", "gates", "learned"}
     takers |= {"loss"} if loss or choices else set()
     takers |= {"balance"} if choices and not loss else set()
-    takers |= {"capacity"} if looks != "nowhere" else set()
+    takers |= {"capacity"} if depends_on != "none" else set()
     names = {name for name in OPTIONS if TAKERS[name] in takers}
-    names |= {"decay"} if ranked else set()
+    names |= {"decay"} if thresholds else set()
     names |= {"consistency_weight"} if d["draws"] else set()
-    names |= {"experts_per_token"} if d["choices_default"] else set()
+    names |= {"experts_per_token"} if is_option else set()
     changed = {"capacity_factor": float(d["capacity_factor"]), "normalize_gates": bool(d["normalize_gates"])}
     changed["aux_loss_weight"] = float(d["aux_loss_weight"])
-    changed["experts_per_token" if d["choices_default"] else "cap"] = choices
+    changed["experts_per_token" if is_option else "cap"] = choices
     defaults = with_defaults(changed)
     options = {**taken(names, defaults), **{field.key[len(PREFIX) :]: field for field in fields}}
     return Router(
@@ -99,7 +121,7 @@ def router_of(d: Mapping[str, Any], own: Sequence[Mapping[str, Any]], observe: A
         reads="scores",
         gates="score",
         loss="own" if loss else "balance" if choices else "none",
-        state="cutoffs" if ranked else "own" if observe else "none",
+        state="cutoffs" if thresholds else "own" if observe else "none",
         choices=choices,
         draws=bool(d["draws"]),
         plugin=True,

@@ -27,15 +27,15 @@ class Choice(NamedTuple):
 class Own:
     """A plug-in, as torch and the measurement ask it."""
 
-    def __init__(self, router: Router, asked: Any, looks: str):
-        self.router, self.asked, self.looks = router, asked, looks
+    def __init__(self, router: Router, asked: Any, depends_on: str):
+        self.router, self.asked, self.depends_on = router, asked, depends_on
         self._sound: set = set()  # cases that were measured, and found as declared
 
     def capacity(self, values: Mapping[str, Any], valid: int, e: int, training: bool) -> int:
-        """Tokens that an expert may take. Who looks at no other token cannot know whether there is room."""
+        """Tokens that an expert may take. A router that depends on no other token cannot know its load: no limit."""
         evaluation = values["eval_capacity_factor"]
         factor = values["capacity_factor"] if training or not evaluation else evaluation
-        alone = self.looks == "nowhere" or (self.looks == "in_training" and not training)
+        alone = self.depends_on == "none" or (self.depends_on == "in_training" and not training)
         if alone or factor == 0:
             return valid
         choices = _options.choices_of(self.router, values)
@@ -104,7 +104,7 @@ class Own:
             )
 
     def check(self, values: Mapping[str, Any], n: int, e: int) -> None:
-        """Raises ArgumentError where n tokens and e experts cannot be routed, or the router looks at more tokens than it
+        """Raises ArgumentError where n tokens and e experts cannot be routed, or the router depends on more tokens than it
         declares: once for each set of options and sizes."""
         choices = _options.choices_of(self.router, values)
         if e < choices:
@@ -119,7 +119,7 @@ class Own:
         self._sound.add(case)
 
 
-# ---- measured: whether a router looks at more tokens than it declares
+# ---- measured: whether a router depends on more tokens than it declares
 
 FEW = 64  # tokens, each of which changes alone
 MANY = 1024  # where more than FEW are routed: some of them change
@@ -146,17 +146,17 @@ class _Measurement:
         call = self.own.call(self.values, valid, self.e, self.training, first=first)
         return self.own.choose(call, scores[first : first + n], valid, np.zeros(self.e))
 
-    def _may_look(self, t: np.ndarray, u: int) -> np.ndarray:
+    def _may_depend(self, t: np.ndarray, u: int) -> np.ndarray:
         """Whether tokens t may depend on token u, by what is declared."""
-        if self.own.looks == "back":
+        if self.own.depends_on == "past":
             return u < t
-        return np.full(t.shape, self.own.looks == "around" or (self.own.looks == "in_training" and self.training))
+        return np.full(t.shape, self.own.depends_on == "all" or (self.own.depends_on == "in_training" and self.training))
 
     def _refuse(self, t: int, what: str) -> None:
         when = "in training" if self.training else "in evaluation"
         raise ArgumentError(
-            f"router '{self.own.router.name}' says that it looks {self.own.looks}, but the experts of token {t} {what} ({when}, "
-            f"{self.n} made-up tokens, {self.e} experts): declare what it looks at, or mend it"
+            f"router '{self.own.router.name}' declares depends_on {self.own.depends_on}, but the experts of token {t} {what} ({when}, "
+            f"{self.n} made-up tokens, {self.e} experts): declare what it depends on, or fix it"
         )
 
     def run(self) -> None:
@@ -165,16 +165,16 @@ class _Measurement:
                 f"router '{self.own.router.name}' chooses otherwise when it is asked again with the same scores: what it does must "
                 "be a function of its arguments, random numbers too"
             )
-        if self.own.looks == "around":
+        if self.own.depends_on == "all":
             return
         token = np.arange(self.n)
         for u in range(0, self.n, 1 if self.n <= FEW else self.n // CHANGES):
             changed = self.scores.copy()
             changed[u] = self._drawn(1)[0]
-            differs = (self._ask(0, self.n, changed) != self.taken).any(1) & (token != u) & ~self._may_look(token, u)
+            differs = (self._ask(0, self.n, changed) != self.taken).any(1) & (token != u) & ~self._may_depend(token, u)
             if differs.any():
                 self._refuse(int(np.argmax(differs)), f"change with the scores of token {u}")
         for t in range(0, self.n, 1 + self.n // 4):
-            alone = not self._may_look(np.array([t]), t - 1).any() and not self._may_look(np.array([t]), t + 1).any()
+            alone = not self._may_depend(np.array([t]), t - 1).any() and not self._may_depend(np.array([t]), t + 1).any()
             if alone and (self._ask(t, 1, self.scores)[0] != self.taken[t]).any():
                 self._refuse(t, "are others when it is alone")

@@ -17,7 +17,7 @@ import types
 import numpy as np
 
 from . import plugin
-from ._native import Error, lib, string
+from ._native import Error, ffi, lib, string
 
 CHOICE, STATE, LOSS = range(3)  # what is asked for
 shown: set[bytes] = set()  # messages whose traceback is printed already
@@ -27,22 +27,23 @@ FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer"
 
 def described(made) -> dict:
     """A definition as the program reads it."""
-    options = [o for o in made.options if o.name]
+    common, experts = made.common, ffi.typeof(made) is ffi.typeof("choir_experts_choose *")
+    kind = ("depends_on", "capacity_factor") if experts else ("depends_on", "capacity_factor", "experts_per_token", "experts_per_token_option")
     return {
-        "name": string(made.name),
-        "summary": string(made.summary),
-        "file": string(made.file),
-        "version": plugin.version_of(string(made.name)),  # of what was loaded here
-        "observes": bool(made.observe),
-        "loses": bool(made.loss),
+        "experts_choose": experts,
+        "name": string(common.name),
+        "summary": string(common.summary),
+        "file": string(common.file),
+        "version": plugin.version_of(string(common.name)),  # of what was loaded here
+        "observes": not experts and bool(made.observe),
+        "loses": bool(common.loss),
         "options": [
             {"name": string(o.name), "help": string(o.help), "value": o.value, "low": o.low, "high": o.high}
-            for o in options
+            for o in common.options
+            if o.name
         ],
-        **{
-            field: getattr(made, field)
-            for field in ("looks", "choices", "choices_default", "draws", "capacity_factor", "normalize_gates", "aux_loss_weight")
-        },
+        **{field: getattr(common, field) for field in ("draws", "normalize_gates", "aux_loss_weight")},
+        **{field: getattr(made, field) for field in kind},
     }
 
 

@@ -1,4 +1,4 @@
-"""A router of your own: a function on NumPy arrays that says who takes whom (docs/adding-a-router.md)."""
+"""A router of your own: a function on NumPy arrays that assigns tokens to experts (docs/adding-a-router.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Callable, Collection, Mapping, Optional, Tuple, Union
 import numpy as np
 
 from . import _library, _routers
-from ._definition import LOOKS, router_of
+from ._definition import DEPENDS_ON, router_of
 from ._errors import ArgumentError, Error, FileError, FormatError, file_error
 from ._own import Own
 
@@ -28,11 +28,12 @@ _ASKED = ("layer", "sequence_length", "seed", "first", "state", "choices")  # by
 _TAKEN = (*_GIVEN, *_ASKED, "chosen", "demand")  # names of the call's arguments, which no option may have
 _KINDS = {  # of what a definition gives
     **dict.fromkeys(("name", "summary", "version"), (str, "a text")),
-    **dict.fromkeys(("normalize_gates", "choices_default", "draws"), ((bool, np.bool_, numbers.Integral), "True or False")),
+    **dict.fromkeys(("normalize_gates", "choices_default", "experts_per_token_option", "draws"), ((bool, np.bool_, numbers.Integral), "True or False")),
     **dict.fromkeys(("capacity_factor", "aux_loss_weight"), (numbers.Real, "a number")),
-    "choices": (numbers.Integral, "a whole number"),
+    **dict.fromkeys(("choices", "experts_per_token"), (numbers.Integral, "a whole number")),
     "options": (Mapping, 'numbers by name, as {"share": 0.5}'),
 }
+_LOOKS = dict(zip(("nowhere", "in_training", "back", "around"), DEPENDS_ON))  # the words of 0.4 and 0.5
 registered: dict[str, Any] = {}  # by name: the definition in C (None without libchoir), which holds pointers to the rest, and an Asked
 definitions: list[Own] = []  # all that were ever made: a layer keeps the one that it was made with
 _earlier: list[Any] = []
@@ -126,7 +127,7 @@ class Asked:
 
 
 def _callbacks(asked: Asked) -> dict[str, Callable[..., int]]:
-    """The functions as C calls them, by the fields of choir_plugin_router."""
+    """The functions as C calls them, by the fields of choir_tokens_choose."""
     from . import _native as native
 
     ffi = native.ffi
@@ -213,9 +214,9 @@ def _check_functions(name: str, function: Any, options: Collection[str], observe
 def _check_kinds(given: Mapping[str, Any]) -> None:
     """Refuses what is of another kind than a definition gives."""
     if callable(given["name"]):
-        raise ArgumentError('@choir.router has no name for the router: write @choir.router("name") above its function')
+        raise ArgumentError('the router has no name: write @choir.experts_choose("name") above its function')
     for field, (kind, wanted) in _KINDS.items():
-        if given[field] is not None and not isinstance(given[field], kind):
+        if given.get(field) is not None and not isinstance(given[field], kind):
             raise ArgumentError(f"router '{given['name']}': {field} is {given[field]!r}: must be {wanted}")
 
 
@@ -245,6 +246,92 @@ def _note_load(name: str) -> None:
         _loading[-1].add(name)
 
 
+def experts_choose(
+    name: str,
+    *,
+    depends_on: str = "all",
+    capacity_factor: float = 2.0,
+    options: Optional[Mapping[str, Number]] = None,
+    loss: Optional[Function] = None,
+    aux_loss_weight: float = 0.0,
+    normalize_gates: bool = False,
+    draws: bool = False,
+    summary: str = "",
+    version: Optional[str] = None,
+) -> Callable[[Function], Function]:
+    """Makes the function below it a router whose experts choose among the tokens of the batch, known by its name to everything
+    in choir that takes a router. A token may have any number of experts.
+
+        @choir.experts_choose("louder", options={"share": 0.5})
+        def louder(scores, valid, capacity, training, share):
+            return chosen
+
+    The function gets scores [n,e] float32, valid [n] bool (padding is False, and no expert may take it), the number of
+    tokens that one expert may take, whether this is training, and its options by name; `layer`, `sequence_length`,
+    `seed`, `first` (the number of its first token in the run) and `choices` too where it has parameters of these names.
+    It gives the assignment [n,e] bool, a function of its arguments alone, since every process of a run calls it.
+
+    depends_on: the other tokens that a token's experts depend on: "past" (those before it in the batch) or "all". It is
+        measured.
+    capacity_factor: the mean number of experts per token, of which `capacity` comes.
+    options: numbers by name, each a default or (default, lowest, highest) or (default, lowest, highest, "what it is"); from 0
+        to 0 is any number.
+    loss: loss(scores, valid, chosen, **options) gives what the loss has times the option aux_loss_weight: a number, and its
+        gradient [n,e] by the scores, `chosen` being constant. Without aux_loss_weight it does not count.
+    aux_loss_weight, normalize_gates: defaults of the router's options.
+    draws: training draws, by seed and first.
+    version: what checkpoints keep, and training goes on with no other; without it a checksum of the function's file, or
+        in a script or notebook of the function.
+
+    Raises ArgumentError."""
+    _check_kinds(given := locals())
+    if depends_on not in DEPENDS_ON[2:]:
+        raise ArgumentError(
+            f"router '{name}': depends_on is {depends_on!r}: must be past or all; @choir.tokens_choose is for routers of which each "
+            "token chooses for itself"
+        )
+    return _registering(given)
+
+
+def tokens_choose(
+    name: str,
+    experts_per_token: int,
+    *,
+    depends_on: str = "none",
+    capacity_factor: float = 0.0,
+    experts_per_token_option: bool = False,
+    options: Optional[Mapping[str, Number]] = None,
+    observe: Optional[Function] = None,
+    loss: Optional[Function] = None,
+    aux_loss_weight: float = 0.0,
+    normalize_gates: bool = False,
+    draws: bool = False,
+    summary: str = "",
+    version: Optional[str] = None,
+) -> Callable[[Function], Function]:
+    """Makes the function below it a router whose tokens choose at most `experts_per_token` experts each (0: any number). The
+    function is that of choir.experts_choose, and so are the arguments that are not here.
+
+        @choir.tokens_choose("best_two", 2, aux_loss_weight=0.01)
+        def best_two(scores, valid, capacity, training):
+            return chosen
+
+    depends_on: the other tokens that a token's experts depend on: "none", "in_training" (all, in evaluation none), "past"
+        (those before it in the batch) or "all". It is measured. With the last two the router is served with thresholds.
+    capacity_factor: an expert's capacity in even shares of all choices; 0: unlimited.
+    experts_per_token_option: the option experts_per_token says how many, and `experts_per_token` is its default.
+    observe: observe(state, demand, **options), called after each step of training, gives a state [e] float64 that
+        starts at 0 and is kept with the model in single precision; demand [e] int64: tokens of the step that each
+        expert took; the function gets it by a parameter `state`. For routers that depend on no token in evaluation.
+    loss: in place of the load-balancing loss.
+
+    Raises ArgumentError."""
+    _check_kinds(given := locals())
+    if depends_on not in DEPENDS_ON:
+        raise ArgumentError(f"router '{name}': depends_on is {depends_on!r}: must be one of {', '.join(DEPENDS_ON)}")
+    return _registering(given)
+
+
 def router(
     name: str,
     *,
@@ -261,41 +348,25 @@ def router(
     summary: str = "",
     version: Optional[str] = None,
 ) -> Callable[[Function], Function]:
-    """Makes the function below it a router, known by its name to everything in choir that takes one.
+    """The decorator of 0.4 and 0.5: choir.tokens_choose where `choices` is given or `looks` is "nowhere" or "in_training", else
+    choir.experts_choose. looks: depends_on, "nowhere", "in_training", "back" (past) or "around" (all). choices: experts_per_token.
+    choices_default: experts_per_token_option."""
+    _check_kinds(given := locals())
+    if looks not in _LOOKS:
+        raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(_LOOKS)}")
+    for old in ("looks", "choices", "choices_default"):
+        del given[old]
+    given.update(depends_on=_LOOKS[looks], capacity_factor=(0.0 if choices else 2.0) if capacity_factor is None else capacity_factor)
+    if choices or observe is not None or looks in ("nowhere", "in_training"):
+        given.update(experts_per_token=choices, experts_per_token_option=bool(choices and choices_default))
+    return _registering(given)
 
-        @choir.router("louder", looks="around", options={"share": 0.5})
-        def louder(scores, valid, capacity, training, share):
-            return chosen
 
-    The function gets scores [n,e] float32, valid [n] bool (padding is False, and nobody may take it), the number of
-    tokens that one expert may take, whether this is training, and its options by name; `layer`, `sequence_length`,
-    `seed`, `first` (the number of its first token in the run) and `choices` too where it has parameters of these names.
-    It gives [n,e] bool: who takes whom, a function of its arguments alone, since every process of a run makes the choice.
-
-    looks: which other tokens a token's experts depend on: "nowhere", "in_training" (on all, elsewhere on none), "back"
-        (those before it in the batch), "around" (all). It is measured.
-    options: numbers by name, each a default or (default, lowest, highest) or (default, lowest, highest, "what it is"); from 0
-        to 0 is any number.
-    choices: experts that each token takes at most; 0: experts choose.
-    choices_default: the option experts_per_token says how many, and `choices` is its default.
-    draws: training draws, by seed and first.
-    capacity_factor: what capacity comes from: of experts that choose, the mean experts a token (2); else of an expert's
-        even share of all choices, 0 (the default) being room for all.
-    observe: observe(state, demand, **options), called after each step of training, gives a state [e] float64 that
-        starts at 0 and is kept with the model in single precision; demand [e] int64: tokens of the step that each
-        expert took; the function gets it by a parameter `state`.
-    loss: loss(scores, valid, chosen, **options) gives what the loss has times the option aux_loss_weight, in the place of
-        the load-balancing loss: a number, and its gradient [n,e] by the scores, `chosen` being constant. Without
-        aux_loss_weight it does not count.
-    normalize_gates, aux_loss_weight: defaults of the router's options (False, 0).
-    version: what checkpoints keep, and training goes on with no other; without it a checksum of the function's file, or
-        in a script or notebook of the function.
-
-    Raises ArgumentError."""
-    _check_kinds(locals())
-    own = [_option(name, option, value) for option, value in (options or {}).items()]
-    if looks not in LOOKS:
-        raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(LOOKS)}")
+def _registering(given: dict[str, Any]) -> Callable[[Function], Function]:
+    """The decorator of a definition: the arguments of experts_choose or tokens_choose."""
+    name, version, summary = given["name"], given["version"], given["summary"]
+    observe, loss = given.get("observe"), given["loss"]
+    own = [_option(name, option, value) for option, value in (given["options"] or {}).items()]
     if len(own) > MOST_OPTIONS:
         raise ArgumentError(f"router '{name}': {len(own)} options, and at most {MOST_OPTIONS} are possible")
 
@@ -304,13 +375,12 @@ def router(
         _check_functions(name, function, names, observe, loss)
         _note_load(name)
         told = summary or (inspect.getdoc(function) or f"{getattr(function, '__name__', name)} of Python").split("\n")[0]
-        factor = (0.0 if choices else 2.0) if capacity_factor is None else capacity_factor
-        fields = dict(name=name, summary=told, looks=looks, choices=choices, capacity_factor=factor)
-        fields.update(normalize_gates=normalize_gates, aux_loss_weight=aux_loss_weight)
-        fields.update(choices_default=choices_default, draws=draws)
+        fields = {**given, "summary": told}
+        for one in ("options", "observe", "loss"):
+            fields.pop(one, None)
         asked = Asked(function, names, observe, loss)
         if function.__module__ != "__main__" and asked.file and os.path.isfile(asked.file):
-            fields.update(file=asked.file, version=version)  # without a version the file's checksum is taken
+            fields.update(file=asked.file)  # without a version the file's checksum is taken
         else:
             fields.update(version=version or _text_version(function, observe, loss))
         defined = router_of(fields, own, observe, loss)
@@ -319,7 +389,7 @@ def router(
         registered[name] = (made, asked)
         number, text = len(definitions), version or _text_version(function, observe, loss)
         _routers.plugins[name] = dataclasses.replace(defined, number=number, version=text or f"number {number}")
-        definitions.append(Own(_routers.plugins[name], asked, looks))
+        definitions.append(Own(_routers.plugins[name], asked, fields["depends_on"]))
         return function
 
     return register
@@ -329,18 +399,21 @@ def _in_c(fields: dict[str, Any], own: list[dict[str, Any]], asked: Asked) -> An
     """The definition in libchoir."""
     from . import _native as native
 
-    made = native.ffi.new("choir_plugin_router *")
-    kinds = {field: kind.type for field, kind in native.ffi.typeof("choir_plugin_router").fields}
-    fields = {**fields, "looks": LOOKS.index(fields["looks"])}
+    ffi, kind = native.ffi, "tokens" if "experts_per_token" in fields else "experts"
+    made = ffi.new(f"choir_{kind}_choose *")
+    places = {field: made for field, _ in ffi.typeof(made).item.fields}
+    places.update({field: made.common for field, _ in ffi.typeof(made.common).fields})
+    fields = {**fields, "size": ffi.sizeof(f"choir_{kind}_choose"), "depends_on": DEPENDS_ON.index(fields["depends_on"])}
     for field, called in _callbacks(asked).items():
-        fields[field] = native.ffi.callback(kinds[field], called, error=1)
+        fields[field] = ffi.callback(ffi.typeof(getattr(places[field], field)), called, error=1)
     try:
-        native.fill(made, made, fields)
+        for field, value in fields.items():
+            native.fill(made, places[field], {field: value})
         for i, option in enumerate(own):
-            native.fill(made, made.options[i], option)
+            native.fill(made, made.common.options[i], option)
     except OverflowError as error:
         raise ArgumentError(f"router '{fields['name']}': a number of its definition is too large: {error}") from None
-    native.check(native.lib.choir_router_register(made))
+    native.check(getattr(native.lib, f"choir_router_register_{kind}")(made))
     return made
 
 
@@ -411,8 +484,8 @@ def _run(path: str) -> None:
         _execute(path, _module(path))
         if not _loading[-1]:
             raise FormatError(
-                f"plug-in {path}: has no router: no function in it is decorated with @choir.router(...), or only "
-                "in a module that was imported before"
+                f"plug-in {path}: has no router: no function in it is decorated with @choir.experts_choose(...) or "
+                "@choir.tokens_choose(...), or only in a module that was imported before"
             )
     except (Error, KeyboardInterrupt):
         raise
@@ -425,7 +498,7 @@ def _run(path: str) -> None:
 
 
 def load_plugin(path: Union[str, pathlib.Path]) -> list[str]:
-    """Registers the routers of a file, as `--plugin FILE` does: Python that has @choir.router, or a shared library
+    """Registers the routers of a file, as `--plugin FILE` does: Python that has @choir.experts_choose or @choir.tokens_choose, or a shared library
     (choir/plugin.h). Returns the names of the routers that it added; of a Python file all of its names. Raises FileError,
     ArgumentError, and FormatError for what else the file raises, sys.exit too: its `__cause__`."""
     if not pathlib.Path(path).is_file() and pathlib.Path(path).exists():

@@ -29,7 +29,7 @@ N, E = 40, 5
 draw = np.random.default_rng(1)
 
 
-@choir.router("own_ec", looks="around")
+@choir.experts_choose("own_ec")
 def own_ec(scores, valid, capacity, training):
     """as expert_choice"""
     best = np.argsort(np.where(valid[:, None], -scores, np.inf), axis=0, kind="stable")[:capacity]
@@ -38,7 +38,7 @@ def own_ec(scores, valid, capacity, training):
     return chosen
 
 
-@choir.router("own_top2", looks="nowhere", choices=2, aux_loss_weight=0.01)
+@choir.tokens_choose("own_top2", 2, aux_loss_weight=0.01)
 def own_top2(scores, valid, capacity, training):
     """as topk"""
     best = np.argsort(-scores, axis=1, kind="stable")[:, :2]
@@ -138,8 +138,8 @@ class Routing(unittest.TestCase):
         self.refused("expert 0 took 40 tokens, and its capacity is 16", lambda s, *_: np.ones_like(s, bool))
         self.refused("has 5 experts", lambda s, *_: np.ones_like(s, bool), choices=2)
         four = lambda s, v, c, t: own_ec(s, v, min(c, 4), t)  # noqa: E731
-        self.refused(r"says that it looks nowhere.*token \d+", four, looks="nowhere")
-        self.refused(r"says that it looks back.*token \d+", own_ec, looks="back")
+        self.refused(r"declares depends_on none.*token \d+", four, looks="nowhere")
+        self.refused(r"declares depends_on past.*token \d+", own_ec, looks="back")
         self.refused("gave list and list: must be a number, and its gradient of shape .40, 5", none, loss=lambda *_: ([1, 2], [0]))
         self.refused(r"loss gave float: must be .*test_plugin.py, line \d", none, loss=lambda *_: 1.5)
         self.refused("ZeroDivisionError.*test_plugin.py, line", none, loss=lambda *_: (1 / 0, 0))
@@ -162,7 +162,7 @@ class Routing(unittest.TestCase):
             ("'wayward': version is 1: must be a text", {"version": 1}),
             ("'wayward': summary is 2: must be a text", {"summary": 2}),
             ("'wayward': choices is 1.5: must be a whole number", {"choices": 1.5}),
-            ("'wayward': choices is 1099511627776: must be from 0 to 65536", {"choices": 2**40}),
+            ("'wayward': experts_per_token is 1099511627776: must be from 0 to 65536", {"choices": 2**40}),
             ("'wayward': capacity_factor is 'x': must be a number", {"capacity_factor": "x"}),
             ("'wayward': loss is 3: must be a function", {"loss": 3}),
             ("'wayward': observe is 3: must be a function", {"observe": 3, **state}),
@@ -178,8 +178,17 @@ class Routing(unittest.TestCase):
         ):
             with self.subTest(says), self.assertRaisesRegex(choir.ArgumentError, says):
                 choir.router("wayward")(function)
-        with self.assertRaisesRegex(choir.ArgumentError, r'write @choir.router\("name"\)'):
-            choir.router(function)
+        with self.assertRaisesRegex(choir.ArgumentError, r'write @choir.experts_choose\("name"\)'):
+            choir.experts_choose(function)
+        for says, wrong in (
+            ("depends_on is 'none': must be past or all; @choir.tokens_choose", lambda: choir.experts_choose("wayward", depends_on="none")),
+            ("depends_on is 'up': must be one of none, in_training, past, all", lambda: choir.tokens_choose("wayward", 1, depends_on="up")),
+            ("capacity_factor is 0: must be a number above 0", lambda: choir.experts_choose("wayward", capacity_factor=0)(both)),
+            ("served with thresholds: leave observe", lambda: choir.tokens_choose("wayward", 1, depends_on="all", observe=lambda state, demand: state)(both)),
+        ):
+            both = lambda scores, valid, capacity, training: np.zeros_like(scores, bool)  # noqa: E731
+            with self.subTest(says), self.assertRaisesRegex(choir.ArgumentError, says):
+                wrong()
 
     def test_an_object_that_is_called(self):
         class Chooser:

@@ -6,8 +6,10 @@
 #include "moe/router.h"
 
 typedef struct ch_plugin {
-  ch_router router; /* first: choir's functions get this, and find the rest behind it */
-  choir_plugin_router given;
+  ch_router router;          /* first: choir's functions get this, and find the rest behind it */
+  choir_router_common given; /* what the definition has, of either kind; the rest became `router` and these */
+  int (*gates)(void *context, const choir_plugin_call *call, const uint8_t *chosen, float *gates);
+  int (*observe)(void *context, const choir_plugin_call *call, const int64_t *demand, double *state);
   int options;                              /* that it has */
   char *text[CHOIR_PLUGIN_OPTIONS * 2 + 4]; /* copies of all that `given` points to */
   int has_checksum;
@@ -21,7 +23,11 @@ typedef struct ch_plugin {
 int ch_plugin_option(const ch_router *router, const char *name);
 
 /* The words of choir_depends_on. */
-extern const char *const ch_plugin_looks[];
+extern const char *const ch_plugin_depends_on[];
+
+/* Makes a plug-in of a definition, whose texts it shares. CHOIR_ERROR_ARGUMENT: the definition is wrong. */
+int ch_plugin_of_experts(const choir_experts_choose *given, ch_plugin *made);
+int ch_plugin_of_tokens(const choir_tokens_choose *given, ch_plugin *made);
 
 /* The file that this thread is loading, and the checksum of what is loaded of it; NULL: none. */
 typedef struct ch_plugin_source {
@@ -47,8 +53,8 @@ choir_plugin_call ch_plugin_call(const ch_plugin *p, const ch_router_spec *o, in
  * than an expert has room for, more experts than a token may have. chosen [n,e] = */
 int ch_plugin_choose(const ch_plugin *p, const choir_plugin_call *call, uint8_t *chosen);
 
-/* Measures on made-up scores whether the router looks at no more tokens than it declares, and chooses the same when it
- * is asked twice; the token is named. Once for each set of options and sizes. */
+/* Measures on made-up scores whether the router depends on no more tokens than it declares, and chooses the same when
+ * it is asked twice; the token is named. Once for each set of options and sizes. */
 int ch_plugin_measure(const ch_plugin *p, const ch_router_spec *o, int n, int e);
 
 /* The functions of ch_router. */

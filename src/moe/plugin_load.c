@@ -33,11 +33,15 @@ static int refuse_library(const char *path, const char *why) {
 /* What the library that is being loaded did: routers that it added, and the last error that it was given. */
 static _Thread_local int added, refused;
 
-static int add(const choir_plugin_router *router) {
-  refused = choir_router_register(router);
+static int note(int code) {
+  refused = code;
   added += !refused;
   return refused;
 }
+
+static int add_experts(const choir_experts_choose *router) { return note(choir_router_register_experts(router)); }
+static int add_tokens(const choir_tokens_choose *router) { return note(choir_router_register_tokens(router)); }
+static int add_earlier(const choir_plugin_router *router) { return note(choir_router_register(router)); }
 
 /* Libraries that are loaded: the same file gives the code that is there already, whatever its bytes are by now. */
 typedef struct loaded {
@@ -63,10 +67,14 @@ static int check_same(const char *path, void *library, uint64_t checksum) {
   return CHOIR_OK;
 }
 
-typedef int plugin_function(choir_plugin_add add);
+/* The function of a file: of this version's, or of 0.4's and 0.5's. */
+typedef struct {
+  int (*routers)(const choir_plugin_registry *registry);
+  int (*earlier)(choir_plugin_add add);
+} plugin_function;
 
 /* Its function, and the checksum of the file that this code is from. */
-static int open_library(const char *path, plugin_function **function, uint64_t *checksum) {
+static int open_library(const char *path, plugin_function *function, uint64_t *checksum) {
   char local[4096]; /* a name without a slash would be looked for in the system's directories */
   uint64_t after;
   snprintf(local, sizeof local, "%s%s", strchr(path, '/') ? "" : "./", path);
@@ -76,9 +84,10 @@ static int open_library(const char *path, plugin_function **function, uint64_t *
   if (!code) code = ch_plugin_read(local, &after);
   if (!code && after != *checksum)
     code = ch_error(CHOIR_ERROR_BUSY, "plug-in %s: changed while it was loaded: try again", path);
-  *(void **)function = dlsym(library, "choir_plugin");
-  if (!code && !*function)
-    code = ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: has no function choir_plugin (choir/plugin.h)", path);
+  *(void **)&function->routers = dlsym(library, "choir_plugin_routers");
+  *(void **)&function->earlier = dlsym(library, "choir_plugin");
+  if (!code && !function->routers && !function->earlier)
+    code = ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: has no function choir_plugin_routers (choir/plugin.h)", path);
   if (!code) code = check_same(path, library, *checksum);
   if (code) dlclose(library);
   return code;
@@ -86,17 +95,20 @@ static int open_library(const char *path, plugin_function **function, uint64_t *
 
 int choir_plugin_load(const char *path) {
   CH_ENTER(path);
-  plugin_function *plugin;
+  static const choir_plugin_registry registry = {
+      .size = sizeof registry, .experts_choose = add_experts, .tokens_choose = add_tokens};
+  plugin_function plugin;
   ch_plugin_source source = {.path = path};
   CH_TRY(open_library(path, &plugin, &source.checksum));
   ch_plugin_loading = &source;
   added = refused = 0;
-  int code = plugin(add); /* its code is needed from now on */
+  int code =
+      plugin.routers ? plugin.routers(&registry) : plugin.earlier(add_earlier); /* its code is needed from now on */
   ch_plugin_loading = NULL;
   if (code && code != refused)
-    return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: its choir_plugin gave %d: must be what add gave, or 0", path,
+    return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: its function gave %d: must be what the registry gave, or 0", path,
                     code);
   if (!code && !added)
-    return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: its choir_plugin added no router: give each to add", path);
+    return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: its function added no router: give each to the registry", path);
   return code;
 }

@@ -1,4 +1,4 @@
-/* What a plug-in looks at, measured before anything is planned with it: other scores of other tokens must not move a
+/* What a plug-in depends on, measured before anything is planned with it: other scores of other tokens must not move a
  * token's experts. */
 #include <math.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ static int ask(const measurement *m, int first, int n, const float *scores, uint
   for (int t = first; t < first + n; t++) valid += m->valid[t];
   choir_plugin_call call = ch_plugin_call(m->p, m->options, n, m->e, valid, m->training, message);
   call.first = (uint64_t)first;
-  call.tokens = m->p->given.reads ? m->tokens + first : NULL;
+  call.tokens = m->p->router.reads == CHOIR_READS_IDS ? m->tokens + first : NULL;
   call.scores = scores + (int64_t)first * m->e;
   call.state = m->state;
   call.valid = m->valid + first;
@@ -71,7 +71,7 @@ static int row_differs(const measurement *m, int t, const uint8_t *a, const uint
 
 /* Whether token t may depend on token u, by what is declared. */
 static int may_look(const measurement *m, int t, int u) {
-  switch (m->p->given.looks) {
+  switch (m->p->router.depends_on) {
     case CHOIR_DEPENDS_ON_NONE:
       return 0;
     case CHOIR_DEPENDS_ON_ALL_IN_TRAINING:
@@ -88,10 +88,10 @@ static int refuse(const measurement *m, int t, int u) {
   snprintf(which, sizeof which, u < 0 ? "are others when it is alone" : "change with the scores of token %d", u);
   return ch_error(
       CHOIR_ERROR_ARGUMENT,
-      "router '%s' says that it looks %s, but the experts of token %d %s (%s, %d made-up tokens, %d experts): "
-      "declare what it looks at, or mend it",
-      m->p->given.name, ch_plugin_looks[m->p->given.looks], t, which, m->training ? "in training" : "in evaluation",
-      m->n, m->e);
+      "router '%s' declares depends_on %s, but the experts of token %d %s (%s, %d made-up tokens, %d experts): "
+      "declare what it depends on, or fix it",
+      m->p->given.name, ch_plugin_depends_on[m->p->router.depends_on], t, which,
+      m->training ? "in training" : "in evaluation", m->n, m->e);
 }
 
 /* Other scores for token u alone: no token that may not look at it has other experts. */
@@ -128,7 +128,7 @@ static int measure_once(measurement *m, int trial) {
                     "router '%s' chooses otherwise when it is asked again with the same scores: what it does must be a "
                     "function of its arguments, random numbers too",
                     m->p->given.name);
-  if (m->p->given.looks == CHOIR_DEPENDS_ON_ALL) return CHOIR_OK;
+  if (m->p->router.depends_on == CHOIR_DEPENDS_ON_ALL) return CHOIR_OK;
   for (int u = 0; u < m->n; u += change) CH_TRY(change_one(m, u));
   for (int t = 0; t < m->n; t += 1 + m->n / 4) CH_TRY(leave_alone(m, t));
   return CHOIR_OK;

@@ -11,15 +11,15 @@
 #include "moe/route.h"
 #include "moe/routers/token_choice.h"
 
-const char *const ch_plugin_looks[] = {"nowhere", "in_training", "back", "around"};
+const char *const ch_plugin_depends_on[] = {"none", "in_training", "past", "all"};
 
-/* Tokens that one expert may take, of `valid` ones. Who looks at nobody cannot tell whether there is room. */
+/* Capacity of an expert, of `valid` tokens. A router that depends on no other token cannot know its load: no limit. */
 static int capacity_of(const ch_plugin *p, const ch_router_spec *o, int valid, int e, int training) {
   double factor = ch_router_factor(o, training);
-  int alone =
-      p->given.looks == CHOIR_DEPENDS_ON_NONE || (p->given.looks == CHOIR_DEPENDS_ON_ALL_IN_TRAINING && !training);
+  int alone = p->router.depends_on == CHOIR_DEPENDS_ON_NONE ||
+              (p->router.depends_on == CHOIR_DEPENDS_ON_ALL_IN_TRAINING && !training);
   if (alone || factor == 0) return valid;
-  return p->given.choices ? ch_router_capacity(factor, ch_router_choices(o), valid, e) : ch_router_k(factor, valid, e);
+  return p->router.choices ? ch_router_capacity(factor, ch_router_choices(o), valid, e) : ch_router_k(factor, valid, e);
 }
 
 int ch_plugin_max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
@@ -108,8 +108,8 @@ static int check_finite(const ch_plugin *p, const choir_plugin_call *call, const
 }
 
 static int set_gates(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen, float *gates) {
-  if (!p->given.gates) return CHOIR_OK;
-  if (p->given.gates(p->given.context, call, chosen, gates)) return said(p, call);
+  if (!p->gates) return CHOIR_OK;
+  if (p->gates(p->given.context, call, chosen, gates)) return said(p, call);
   return check_finite(p, call, "gate", chosen, gates);
 }
 
@@ -135,18 +135,17 @@ typedef struct {
 
 static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p, choir_plugin_call *call) {
   ch_arena *host = &ch_host(x)->scratch;
-  const choir_plugin_router *g = &p->given;
   size_t n = (size_t)a->n, e = (size_t)a->e, cells = n * e;
-  if (g->reads) call->tokens = ch_get(x, a->tokens.id, n * sizeof(int32_t));
+  if (a->router->reads == CHOIR_READS_IDS) call->tokens = ch_get(x, a->tokens.id, n * sizeof(int32_t));
   return (arrays){.read = a->routing->scores ? ch_get(x, a->routing->scores, cells * sizeof(real)) : NULL,
-                  .kept = g->observe && a->kept.thresholds ? ch_get(x, a->kept.thresholds, e * sizeof(real)) : NULL,
+                  .kept = p->observe && a->kept.thresholds ? ch_get(x, a->kept.thresholds, e * sizeof(real)) : NULL,
                   .scores = CH_NEW_HOST(host, float, cells),
-                  .gates = g->gates ? CH_NEW_HOST(host, float, cells) : NULL,
-                  .gradient = g->loss ? CH_NEW_HOST(host, float, cells) : NULL,
+                  .gates = p->gates ? CH_NEW_HOST(host, float, cells) : NULL,
+                  .gradient = p->given.loss ? CH_NEW_HOST(host, float, cells) : NULL,
                   .state = CH_NEW_HOST(host, double, e),
                   .valid = CH_NEW_HOST(host, uint8_t, n),
                   .chosen = CH_NEW_HOST(host, uint8_t, cells),
-                  .made = g->gates || g->loss ? CH_NEW_HOST(host, real, cells) : NULL,
+                  .made = p->gates || p->given.loss ? CH_NEW_HOST(host, real, cells) : NULL,
                   .cutoff = CH_NEW_HOST(host, real, e)};
 }
 
@@ -259,7 +258,7 @@ void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
   ch_write(x, r->counts.cutoff, of.cutoff, (size_t)a->e * sizeof *of.cutoff);
   CH_OP(x, collect, .keep = ch_put(&x->scratch, of.chosen, (size_t)a->n * (size_t)a->e), .record = &r->record);
   ch_router_demand_is_load(x, a);
-  if (p->given.reads)
+  if (p->router.reads == CHOIR_READS_IDS)
     CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = call.choices, .record = &r->record);
   else if (of.gates)
     set_own_gates(x, a, &of);
@@ -270,7 +269,7 @@ void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
   if (c.per_token) ch_choices_balance(x, a, &c);
 }
 
-/* As outside of training, where no token looks at another. */
+/* As in evaluation, where no token depends on another. */
 void ch_plugin_causal(ch_exec *x, const ch_route_args *a) {
   ch_route_args alone = *a;
   alone.training = 0;
@@ -302,7 +301,7 @@ void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
   choir_plugin_call call = ch_plugin_call(p, a->options, 0, a->e, 0, 1, message);
   call.state = before;
   call.layer = a->kept.layer;
-  int code = p->given.observe(p->given.context, &call, demand, state) ? said(p, &call) : CHOIR_OK;
+  int code = p->observe(p->given.context, &call, demand, state) ? said(p, &call) : CHOIR_OK;
   for (size_t i = 0; i < e; i++) {
     moved[i] = (real)state[i];
     if (!code && !isfinite(moved[i]))
@@ -318,7 +317,7 @@ void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
 
 void ch_plugin_backward(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  if (ch_plugin_of(a->router)->given.gates)
+  if (ch_plugin_of(a->router)->gates)
     CH_OP(x, copy, .count = (int64_t)a->n * a->e, .y = a->routing->dscores);
   else
     ch_router_gates_backward(x, a);

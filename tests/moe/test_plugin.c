@@ -252,7 +252,7 @@ static void definitions(void **state) {
   refused(&r, "two options 'share'");
   r.options[1] = (choir_plugin_option){0};
   r.observe = move_prices;
-  refused(&r, "keeps a state");
+  refused(&r, "served with thresholds");
   r.observe = NULL, r.choices = 2, r.aux_loss_weight = INFINITY;
   refused(&r, "aux_loss_weight is inf");
   r.choices = 0, r.aux_loss_weight = 0, r.file = "absent.c";
@@ -325,6 +325,58 @@ static void from_a_file(void **state) {
   assert_int_equal(choir_plugin_load("absent.so"), CHOIR_ERROR_IO);
 }
 
+/* A file of 0.4 or 0.5: its function choir_plugin, and the one struct for both kinds. */
+static void from_an_earlier_file(void **state) {
+  choir_router_info info;
+  test_ok(choir_plugin_load(CHOIR_EARLIER_ROUTER));
+  test_ok(choir_router_describe("earlier", &info));
+  assert_true(info.choices == 0 && info.state == CHOIR_STATE_CUTOFFS && info.loss == CHOIR_LOSS_NONE);
+  choir_plugin_router any = own_top2;
+  any.name = "any_number", any.choices = 0, any.capacity_factor = 1, any.aux_loss_weight = 0;
+  test_ok(choir_router_register(&any)); /* looks nowhere: no thresholds serve it */
+  test_ok(choir_router_describe("any_number", &info));
+  assert_true(info.choices == 0 && info.state == CHOIR_STATE_NONE);
+}
+
+/* The two kinds of definition, and what each refuses. */
+static void kinds(void **state) {
+  choir_experts_choose experts = {.common = {.size = sizeof experts, .name = "kind", .choose = best_tokens},
+                                  .depends_on = CHOIR_DEPENDS_ON_ALL,
+                                  .capacity_factor = 2};
+  choir_tokens_choose tokens = {.common = {.size = sizeof tokens, .name = "kind", .choose = best_experts},
+                                .experts_per_token = 2};
+  choir_router_info info;
+  test_ok(choir_router_register_tokens(&tokens));
+  test_ok(choir_router_describe("kind", &info));
+  assert_true(info.choices == 2 && info.state == CHOIR_STATE_NONE && info.loss == CHOIR_LOSS_BALANCE);
+  test_ok(choir_router_register_experts(&experts));
+  test_ok(choir_router_describe("kind", &info));
+  assert_true(info.choices == 0 && info.state == CHOIR_STATE_CUTOFFS && info.loss == CHOIR_LOSS_NONE);
+  experts.depends_on = CHOIR_DEPENDS_ON_NONE;
+  test_fails(choir_router_register_experts(&experts), CHOIR_ERROR_ARGUMENT, "depends_on is 0");
+  experts.depends_on = CHOIR_DEPENDS_ON_ALL, experts.common.aux_loss_weight = 0.1;
+  test_fails(choir_router_register_experts(&experts), CHOIR_ERROR_ARGUMENT, "it has no loss");
+  experts.common.size = 8 + sizeof experts;
+  struct {
+    choir_experts_choose known;
+    int64_t later;
+  } later = {experts, 0};
+  later.known.common.aux_loss_weight = 0;
+  test_ok(choir_router_register_experts(&later.known));
+  later.later = 1;
+  test_fails(choir_router_register_experts(&later.known), CHOIR_ERROR_UNSUPPORTED, "does not know yet");
+  tokens.depends_on = CHOIR_DEPENDS_ON_ALL, tokens.observe = move_prices;
+  test_fails(choir_router_register_tokens(&tokens), CHOIR_ERROR_ARGUMENT, "served with thresholds");
+  tokens.depends_on = CHOIR_DEPENDS_ON_ALL_IN_TRAINING, tokens.experts_per_token = 0, tokens.capacity_factor = 1;
+  test_fails(choir_router_register_tokens(&tokens), CHOIR_ERROR_ARGUMENT, "need experts_per_token");
+  tokens.observe = NULL;
+  test_ok(choir_router_register_tokens(&tokens));
+  tokens.capacity_factor = 0;
+  test_fails(choir_router_register_tokens(&tokens), CHOIR_ERROR_ARGUMENT, "capacity_factor is 0");
+  tokens.common.size = 0;
+  test_fails(choir_router_register_tokens(&tokens), CHOIR_ERROR_ARGUMENT, "size is 0");
+}
+
 /* dlopen gives the code that is there: a file that was built anew must not lend it its checksum. */
 static void file_built_anew(void **state) {
   char path[] = "/tmp/test_plugin_XXXXXX", command[600], version[CHOIR_NAME_BYTES];
@@ -343,4 +395,4 @@ static void file_built_anew(void **state) {
 }
 
 TEST_MAIN(register_twins, NULL, same_matrix, same_training, loss_of_its_own, not_believed, ends_the_step, definitions,
-          options, from_a_file, file_built_anew)
+          options, from_a_file, from_an_earlier_file, kinds, file_built_anew)

@@ -48,9 +48,13 @@ static void definitions(void **state) {
   choir_plugin_router r = {.name = "random", .choices = 1, .reads = CHOIR_READS_IDS, .choose = by_id};
   test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "one of choir's own");
   r.name = "ids", r.choices = 0, r.capacity_factor = 1;
-  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "reads is 1");
+  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "need experts_per_token");
   r.choices = 1, r.looks = CHOIR_LOOKS_BACK;
-  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "reads is 1");
+  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "served with thresholds");
+  r.looks = CHOIR_LOOKS_NOWHERE, r.reads = CHOIR_READS_LOGITS;
+  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "reads is 3");
+  r.reads = CHOIR_READS_IDS, r.normalize_gates = 1;
+  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "normalize_gates is 1");
 }
 
 static int first(void *context, const choir_plugin_call *call, uint8_t *chosen) {
@@ -68,7 +72,7 @@ static void not_divided(void **state) {
   choir_plugin_router r = {.name = "weighed", .choices = 1, .choose = first, .gates = quarter, .normalize_gates = 1};
   test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "normalize_gates");
   r.normalize_gates = 0, r.looks = CHOIR_LOOKS_BACK;
-  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "leave gates NULL");
+  test_fails(choir_router_register(&r), CHOIR_ERROR_ARGUMENT, "leave observe, gates");
   r.looks = CHOIR_LOOKS_NOWHERE;
   test_ok(choir_router_register(&r));
   float scores[N * E] = {0}, gates[N * E];
