@@ -86,14 +86,7 @@ def build(
         replace_invalid=replace_invalid,
     )
     with Guard() as guard:
-        earlier = dict(bytes_done="done", bytes_total="total")  # the keys of choir 0.3
-
-        def told(_, given):
-            made = native.record(given)
-            if progress:
-                progress({**made, **{old: made[new] for old, new in earlier.items()}})
-
-        guard.on(options, "progress", told)
+        guard.on(options, "progress", lambda _, given: progress and progress(native.record(given)))
         native.check(lib.choir_data_build(options))
     return info(out)
 

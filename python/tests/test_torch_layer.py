@@ -244,15 +244,15 @@ class Layers(TorchTest):
         taken, rows = layer.routing.taken, self.x.view(-1, 16)
         for i in range(8):
             if bool(taken[:, i].any()):
-                torch.testing.assert_close(layer.router[:, i], rows[taken[:, i]].mean(0), rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(layer.gate.weight[i], rows[taken[:, i]].mean(0), rtol=1e-4, atol=1e-5)
         layer.gate.weight.zero_()
         layer.gate.weight[3:] = 1e3 * torch.ones(5, 16, device=DEVICE)  # nobody's
         layer(self.x)
         self.torch.update_routers(layer)
         for i in range(3, 8):
-            self.assertLess(float((rows - layer.router[:, i]).square().sum(1).min()), 1e-6)
+            self.assertLess(float((rows - layer.gate.weight[i]).square().sum(1).min()), 1e-6)
             for j in range(3, i):
-                self.assertGreater(float((layer.router[:, i] - layer.router[:, j]).square().sum()), 1)
+                self.assertGreater(float((layer.gate.weight[i] - layer.gate.weight[j]).square().sum()), 1)
 
     def test_nothing_leaves_the_device(self):
         """A tensor without values cannot be asked for one. The solver on the CPU is an operator, and stands for itself."""

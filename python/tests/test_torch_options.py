@@ -213,9 +213,9 @@ def misses(law, package):
 
 def request_scores(layer, rows):
     """What the layer's scores of rows are, those of routers that read logits by softmax."""
-    logits = rows @ layer.router.to(rows.dtype)
+    logits = rows @ layer.gate.weight.t().to(rows.dtype)
     if layer.router_name == "kmeans":
-        logits = logits - layer.router.double().square().sum(0) / 2
+        logits = logits - layer.gate.weight.double().square().sum(1) / 2
     if layer.router_name not in ("base", "kmeans") and layer.options.score == "sigmoid":
         return torch.sigmoid(logits)
     return torch.softmax(logits, 1)

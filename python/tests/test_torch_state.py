@@ -50,7 +50,7 @@ class State(TorchTest):
                 rows, taken = self.xs.reshape(-1, 16), torch.cat([routing.taken for routing in seen])
                 for i in range(8):
                     if bool(taken[:, i].any()):
-                        torch.testing.assert_close(layer.router[:, i], rows[taken[:, i]].mean(0))
+                        torch.testing.assert_close(layer.gate.weight[i], rows[taken[:, i]].mean(0))
                 continue
             else:
                 wanted = torch.stack([routing.cutoffs for routing in seen]).mean(0)

@@ -115,7 +115,6 @@ class MoE(Keeper):
         self._given = {**self._given, "capacity_factor": factor}
         self.options = request.options_of(self.options.router, len(self.thresholds), **self._given)
 
-    router = property(lambda self: self.gate.weight.t(), doc="[d,e], a view of gate.weight")
     w1 = property(lambda self: self.experts.w1)
     w2 = property(lambda self: self.experts.w2)
     w3 = property(lambda self: self.experts.w3)
