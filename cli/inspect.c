@@ -125,6 +125,45 @@ static int print_tokens(const choir_route_stats *s, const choir_tokenizer *token
   return cli_table_end(&table);
 }
 
+static void ratio_cell(cli_table *table, ch_ratio r) {
+  if (r.whole)
+    cli_cell(table, "%.1f %%", 100 * (double)r.part / (double)r.whole);
+  else
+    cli_cell(table, "-");
+}
+
+static void locality_row(cli_table *table, const char *name, const ch_locality_sums *s) {
+  cli_cell(table, "%s", name);
+  ratio_cell(table, s->reuse);
+  for (int c = 0; c < CH_CACHE_SIZES; c++) ratio_cell(table, s->lru[c]);
+  for (int g = 0; g < CH_SEGMENTS; g++) ratio_cell(table, s->srp[1][g]);
+}
+
+/* A row for each layer, and for the same tokens shuffled. */
+static int print_locality(const ch_inspection *inspection) {
+  int e = inspection->layer[0].experts;
+  char heads[160], name[32];
+  cli_table table;
+  putchar('\n');
+  cli_print(
+      2,
+      "locality: experts of a token that the previous token used; hits of an LRU cache of %d, %d and %d of the %d "
+      "experts; uses of the best fixed %d experts of segments of 16, 64 and 256 tokens (SRP)",
+      ch_cache_size(e, 0), ch_cache_size(e, 1), ch_cache_size(e, 2), e, ch_cache_size(e, 1));
+  snprintf(heads, sizeof heads, "layer|reuse>|LRU %d>|%d>|%d>|SRP 16>|64>|256>", ch_cache_size(e, 0),
+           ch_cache_size(e, 1), ch_cache_size(e, 2));
+  cli_table_begin(&table, 2, heads);
+  for (int i = 0; i <= inspection->layers; i++) {
+    if (i == inspection->layers)
+      snprintf(name, sizeof name, "all");
+    else
+      snprintf(name, sizeof name, "%d", inspection->layer[i].layer);
+    locality_row(&table, name, &inspection->locality[i].text);
+    locality_row(&table, "  shuffled", &inspection->locality[i].shuffled);
+  }
+  return cli_table_end(&table);
+}
+
 static int print_layer(const choir_route_stats *s, const choir_tokenizer *tokenizer, choir_favourite *list) {
   print_layer_head(s);
   int status = print_experts(s);
@@ -141,6 +180,7 @@ static int print_inspection(const choir_tokenizer *tokenizer, const ch_inspectio
   if (!list) return cli_fail_with("out of memory");
   print_head(inspection);
   for (int i = 0; i < inspection->layers && !status; i++) status = print_layer(&inspection->layer[i], tokenizer, list);
+  if (!status && inspection->locality) status = print_locality(inspection);
   if (!status && inspection->layers) putchar('\n');
   if (!status && inspection->layers)
     cli_print(2,

@@ -22,7 +22,7 @@ import urllib.parse
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAV = {
     "Learn": ["moe", "getting-started", "your-text", "glossary"],
-    "How to": ["data", "training", "finetuning", "generation", "serving", "inspecting", "clusters", "planning", "devices",
+    "How to": ["data", "training", "finetuning", "generation", "serving", "inspecting", "locality", "clusters", "planning", "devices",
                "studies", "adding-a-router", "conformance"],
     "Reference": ["commands", "python", "python-reference", "embedding", "c-reference", "routers", "formats", "vectors",
                   "ops", "pages"],

@@ -30,6 +30,7 @@ from ._errors import (
 if TYPE_CHECKING:
     from . import data, runs
     from ._fields import Field
+    from ._locality import locality
     from ._routers import routers
     from .config import Config
     from .model import Evaluation, Forward, Model, Scored, Session, Text
@@ -72,6 +73,7 @@ __all__ = [
     "finetune",
     "inspect",
     "load_plugin",
+    "locality",
     "report",
     "route",
     "route_backward",
@@ -84,6 +86,7 @@ __all__ = [
 
 _PURE = {  # by module: what works without libchoir
     "_fields": ("Field",),
+    "_locality": ("locality",),
     "_routers": ("routers",),
     "pages": ("Page", "inspect", "report"),
     "plugin": ("experts_choose", "load_plugin", "router", "tokens_choose"),

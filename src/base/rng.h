@@ -23,6 +23,7 @@ typedef enum {
   CH_STREAM_MASK_RATIO, /* of sequences whose tokens are masked; sub = 0: training, 1 + sample: evaluation, ... */
   CH_STREAM_MASK,       /* which tokens; sub likewise */
   CH_STREAM_MASK_TOKEN, /* masked_lm: what stands at them */
+  CH_STREAM_LOCALITY,   /* the permutation of tokens that locality of routing is compared with */
   CH_STREAM_PROBE = 64  /* the leak probe's new tokens */
 } ch_stream;
 

@@ -319,26 +319,53 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
 static void count_layer(void *context, const choir_routing *routing) {
   const ch_layer_stats *w = context;
   choir_route_stats_count(&w->layer[routing->moe], routing);
+  if (w->log) ch_route_log_append(&w->log[routing->moe], routing);
   if (w->also) w->also(w->context, routing);
 }
 
-int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) {
+static int begin_logs(const choir_model *model, int length, ch_layer_stats *w) {
   int layers = choir_model_moe_layer_count(model);
+  if (!layers || choir_model_looks_across_tokens(model) || ch_config_bidirectional(&model->config.model))
+    return CHOIR_OK;
+  CH_TRY(CH_ALLOC(&w->log, layers, "logs of routing"));
+  for (int i = 0; i < layers; i++) w->log[i] = (ch_route_log){.experts = model->config.model.experts, .length = length};
+  return CHOIR_OK;
+}
+
+int ch_layer_stats_begin(choir_model *model, int vocab_size, int length, ch_layer_stats *w) {
+  int layers = choir_model_moe_layer_count(model), code = CHOIR_OK;
   w->layers = 0;
+  w->log = NULL;
   CH_TRY(CH_ALLOC(&w->layer, layers, "statistics of layers"));
-  for (; w->layers < layers; w->layers++) {
-    int code = choir_route_stats_init(choir_model_config(model)->model.experts, vocab_size, &w->layer[w->layers]);
-    if (!code) continue;
+  for (; w->layers < layers && !code; w->layers += !code)
+    code = choir_route_stats_init(choir_model_config(model)->model.experts, vocab_size, &w->layer[w->layers]);
+  if (!code) code = begin_logs(model, length, w);
+  if (code)
     ch_layer_stats_free(w);
-    return code;
+  else
+    choir_model_on_routing(model, count_layer, w);
+  return code;
+}
+
+int ch_layer_stats_locality(const ch_layer_stats *w, ch_locality **locality) {
+  *locality = NULL;
+  if (!w->log) return CHOIR_OK;
+  CH_TRY(CH_ALLOC(locality, w->layers + 1, "locality of routing"));
+  for (int i = 0; i < w->layers; i++) {
+    CH_TRY(ch_locality_make(&w->log[i], &(*locality)[i]));
+    ch_locality_add(&(*locality)[w->layers], &(*locality)[i]);
   }
-  choir_model_on_routing(model, count_layer, w);
   return CHOIR_OK;
 }
 
 void ch_layer_stats_free(ch_layer_stats *w) {
-  for (int i = 0; i < w->layers; i++) choir_route_stats_clear(&w->layer[i]);
+  for (int i = 0; i < w->layers; i++) {
+    choir_route_stats_clear(&w->layer[i]);
+    if (w->log) ch_route_log_free(&w->log[i]);
+  }
   free(w->layer);
+  free(w->log);
   w->layer = NULL;
+  w->log = NULL;
   w->layers = 0;
 }

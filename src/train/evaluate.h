@@ -5,6 +5,7 @@
 #include "choir/train.h"
 #include "data/encoder.h"
 #include "handle/model.h"
+#include "moe/locality.h"
 
 /* Where windows come from: held-out shards or one text. */
 typedef struct ch_windows {
@@ -61,14 +62,19 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
 typedef struct ch_layer_stats {
   int layers;
   choir_route_stats *layer;    /* [layers] */
+  ch_route_log *log;           /* [layers] experts of each token; NULL: the routing is not causal */
   choir_routing_callback also; /* sees what the statistics see; or NULL */
   void *context;
 } ch_layer_stats;
 
-/* Empty statistics, and from now on they grow with every pass of the model; `also` and `context` stay. vocab_size 0:
- * the cheap ones. *w must stay in its place until
+/* Empty statistics, and from now on they grow with every pass of the model, whose routing is set and whose sequences
+ * have `length` tokens; `also` and `context` stay. vocab_size 0: the cheap ones. *w must stay in its place until
  * choir_model_on_routing(model, NULL, NULL). CHOIR_ERROR_MEMORY. */
-int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w);
+int ch_layer_stats_begin(choir_model *model, int vocab_size, int length, ch_layer_stats *w);
+
+/* *locality = of each layer, and of all layers: [layers + 1], malloc'd; NULL: the routing is not causal.
+ * CHOIR_ERROR_MEMORY. */
+int ch_layer_stats_locality(const ch_layer_stats *w, ch_locality **locality);
 
 void ch_layer_stats_free(ch_layer_stats *w);
 

@@ -135,13 +135,14 @@ static json_t *layer_json(const choir_route_stats *s) {
                    ch_json_integers(s->histogram, s->experts + 1));
 }
 
-json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats) {
+json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats, const ch_locality *locality) {
   json_t *layers = json_array();
   for (int i = 0; i < stats->layers; i++) ch_json_add(layers, layer_json(&stats->layer[i]));
   json_t *result = json_pack("{s:o, s:o, s:o, s:o, s:I, s:s, s:b, s:o}", "loss", ch_json_number(r->loss), "perplexity",
                              ch_json_number(r->perplexity), "bits_per_byte", ch_json_number(r->bits_per_byte),
                              "unigram_loss", ch_json_number(r->unigram_loss), "tokens", (json_int_t)r->tokens,
                              "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "layers", layers);
+  if (locality) ch_json_put(result, "locality", ch_locality_json(&locality[stats->layers], stats->layer->experts));
   if (result && strcmp(r->objective, "next_token")) {
     ch_json_put(result, "objective", json_string(r->objective));
     ch_json_put(result, "standard_error", ch_json_number(r->standard_error));

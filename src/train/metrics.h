@@ -31,8 +31,9 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run);
 void ch_metrics_step(ch_metrics *m, const choir_trainer_result *r, const char *more);
 void ch_metrics_timing(ch_metrics *m, int64_t step, const choir_step_speed *s);
 
-/* One evaluation: its loss, and how every MoE layer routed. */
-json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats);
+/* One evaluation: its loss, how every MoE layer routed, and the locality of all layers (docs/locality.md), unless NULL.
+ */
+json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats, const ch_locality *locality);
 
 /* The line of an evaluation: the router's own routing, and the result by thresholds or NULL. */
 void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal);

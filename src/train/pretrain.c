@@ -75,17 +75,21 @@ static int evaluate_by(ch_pretraining *p, const ch_windows *windows, int causal,
   const ch_run *run = &p->run;
   choir_model *model = run->trainer.model;
   ch_layer_stats stats = {0};
-  CH_TRY(ch_comm_agree(model->x.comm, ch_layer_stats_begin(model, 0, &stats)));
+  ch_locality *locality = NULL;
   model->causal = causal;
-  int code = ch_evaluate(model, windows, ch_pass_sequences(&run->config), run->config.train.eval_sequences, p->unigram,
-                         NULL, NULL, r);
+  int code = ch_comm_agree(model->x.comm, ch_layer_stats_begin(model, 0, windows->length, &stats));
+  if (!code)
+    code = ch_evaluate(model, windows, ch_pass_sequences(&run->config), run->config.train.eval_sequences, p->unigram,
+                       NULL, NULL, r);
   model->causal = 0;
   choir_model_on_routing(model, NULL, NULL);
+  if (!code) code = ch_comm_agree(model->x.comm, ch_layer_stats_locality(&stats, &locality));
   if (!code && !isfinite(r->loss)) code = ch_trainer_not_finite(&run->trainer, run->trainer.step, r->loss);
   if (!code) {
     ch_eval_bytes(r, ch_heldout_bytes(p->data, r->tokens));
-    *json = ch_metrics_result(r, &stats);
+    *json = ch_metrics_result(r, &stats, locality);
   }
+  free(locality);
   ch_layer_stats_free(&stats);
   return code;
 }

@@ -6,6 +6,7 @@
 
 #include "choir/train.h"
 #include "data/encoder.h"
+#include "moe/locality.h"
 
 typedef struct ch_inspect_options {
   const char *text;    /* a UTF-8 file, encoded with the checkpoint's tokenizer */
@@ -30,6 +31,7 @@ typedef struct ch_inspection {
   int cut;                              /* the text goes on */
   int layers;                           /* MoE layers */
   choir_route_stats *layer;             /* [layers] */
+  ch_locality *locality;                /* [layers + 1] the last one: of all layers; NULL: the routing is not causal */
   int predicts_next; /* a loss is that of the token one place later; of masked models of the token itself */
   float *token_loss; /* [tokens of the text] how badly each was predicted; NaN: the first */
 } ch_inspection;

@@ -127,6 +127,40 @@ function overlap() {
   }));
 }
 
+/* ---- locality ---- */
+/* A least-recently-used cache of `size` experts through the text: the intervals [first token, end) in which it contains each expert. */
+function cacheOf(l, size) {
+  const intervals = Array.from({ length: E }, () => []), since = new Map(); // of the experts in the cache, the oldest use first
+  let hits = 0, uses = 0;
+  const evict = (expert, t) => { intervals[expert].push([since.get(expert), t]); since.delete(expert); };
+  for (let t = 0; t < N; t++) {
+    if (t % T === 0) for (const expert of [...since.keys()]) evict(expert, t);
+    const used = routes[l][t].filter((_, i) => i % 2 === 0).sort((a, b) => a - b);
+    for (const expert of used) {
+      const first = since.has(expert) ? since.get(expert) : t;
+      uses++;
+      hits += since.has(expert);
+      since.delete(expert);
+      if (since.size === size) evict(since.keys().next().value, t);
+      since.set(expert, first);
+    }
+  }
+  for (const expert of [...since.keys()]) evict(expert, N);
+  return { intervals, hits, uses };
+}
+function cacheFigure(l) {
+  const size = Math.max(1, E >> 2), { intervals, hits, uses } = cacheOf(l, size), row = E > 64 ? 3 : 6, width = 960, x = (t) => px((width * t) / N);
+  const bars = intervals.map((list, i) => svg("path", { class: "cached", "stroke-width": px(0.7 * row), d: list.map(([from, to]) => `M${x(from)} ${px(row * (i + 0.5))}H${x(to)}`).join("") },
+    svg("title", {}, `expert ${i}: in the cache at ${percent(list.reduce((sum, [from, to]) => sum + to - from, 0) / N)} of the tokens`)));
+  return figure(layerName(l), `cache of ${size} of ${E} experts: ${uses ? percent(hits / uses) : "no"} hits` + (layers[l].locality.shuffled.lru[size] === null ? "" : `, ${percent(layers[l].locality.shuffled.lru[size])} with shuffled tokens`),
+    drawing("experts in the cache, " + layerName(l), width, row * E, ...bars));
+}
+function locality() {
+  const known = layers.every((layer) => layer.locality);
+  $("locality").hidden = !known;
+  $("caches").replaceChildren(...(known ? shownLayers().map(cacheFigure) : []));
+}
+
 /* ---- choosing ---- */
 const isChosen = (l, expert) => state.expert !== null && state.expert[0] === l && state.expert[1] === expert;
 function choose(l, expert) {
@@ -153,6 +187,7 @@ function selectLayer(l) {
   histogram();
   difficulty();
   overlap();
+  locality();
   const chosen = state.expert;
   state.expert = null;
   if (chosen) choose(...chosen);

@@ -56,6 +56,11 @@ static json_t *favourite_tokens(const choir_route_stats *s, const choir_tokenize
   return experts;
 }
 
+/* null: the routing is not causal. */
+static json_t *locality_json(const ch_inspection *inspection, int layer, int experts) {
+  return inspection->locality ? ch_locality_json(&inspection->locality[layer], experts) : json_null();
+}
+
 static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tokenizer, choir_favourite *room,
                           int top) {
   int e = s->experts;
@@ -93,8 +98,11 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   int top = o->top > 0 ? o->top : 0;
   choir_favourite *room = reallocarray(NULL, (size_t)top + 1, sizeof *room);
   json_t *root = json_object(), *layers = json_array();
-  for (int i = 0; room && i < inspection->layers; i++)
-    ch_json_add(layers, layer_json(&inspection->layer[i], tokenizer, room, top));
+  for (int i = 0; room && i < inspection->layers; i++) {
+    json_t *layer = layer_json(&inspection->layer[i], tokenizer, room, top);
+    ch_json_put(layer, "locality", locality_json(inspection, i, config->experts));
+    ch_json_add(layers, layer);
+  }
   add_name(root, "checkpoint", o->checkpoint);
   add_name(root, "model", config->name);
   add_name(root, "router", config->router.kind->name);
@@ -114,6 +122,8 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   ch_json_put(root, "bits_per_byte", ch_json_number(r->bits_per_byte));
   ch_json_put(root, "unigram_loss", ch_json_number(r->unigram_loss));
   ch_json_put(root, "gzip_bits_per_byte", ch_json_number(r->gzip_bits_per_byte));
+  ch_json_put(root, "all",
+              json_pack("{s:o}", "locality", locality_json(inspection, inspection->layers, config->experts)));
   ch_json_put(root, "layers", layers);
   free(room);
   if (room) return root;

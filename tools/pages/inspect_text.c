@@ -13,6 +13,7 @@
 void ch_inspection_free(ch_inspection *inspection) {
   for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_route_stats_clear(&inspection->layer[i]);
   free(inspection->layer);
+  free(inspection->locality);
   free(inspection->token_loss);
   *inspection = (ch_inspection){0};
 }
@@ -97,10 +98,14 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   int code = begin_inspection(model, text, o, inspection);
   const char *routing = code ? NULL : routing_for(model, o->routing, inspection);
   if (!code && routing) code = choir_model_set_routing(model, routing);
-  if (!code) code = ch_layer_stats_begin(model, choir_model_config(model)->model.vocab_size, &w);
+  if (!code)
+    code = ch_layer_stats_begin(model, choir_model_config(model)->model.vocab_size, inspection->sequence_length, &w);
   code = ch_comm_agree(model->x.comm, code);
   if (!code) code = evaluate_text(model, text, o, inspection);
   choir_model_on_routing(model, NULL, NULL);
+  if (!code) code = ch_layer_stats_locality(&w, &inspection->locality);
+  for (int i = 0; w.log && i < w.layers; i++) ch_route_log_free(&w.log[i]);
+  free(w.log);
   inspection->layers = w.layers;
   inspection->layer = w.layer;
   if (routing) inspection->eval.routing = routing; /* the model's name for it goes with its own routing */

@@ -117,7 +117,7 @@ def arm_head(study: Study) -> list[str]:
         "arm", "learning rate", f"{study.measure}, ± SD over seeds", "loss with its own routing, ± SD",
         "minus the first arm (95 % CI)", "experts per token: training / serving",
         "sum of gates: training / serving", "tokens at the cap / above it", "dropped", "demand above capacity",
-        "FLOPs per token", "step, s",
+        "experts reused from the previous token: text / shuffled tokens", "FLOPs per token", "step, s",
     ]  # fmt: skip
 
 
@@ -128,6 +128,14 @@ def _mean(values: list[Optional[float]], form: str) -> str:
 
 def _both(finals: list[dict[str, Any]], key: str) -> str:
     return " / ".join(_mean([f[how].get(key) for f in finals], "{:.2f}") for how in ("own", "causal"))
+
+
+def _reuse(finals: list[dict[str, Any]]) -> str:
+    """Locality as served; results of versions before 0.6 have none."""
+    found = [f["causal"].get("locality") for f in finals]
+    if not found or None in found:
+        return "-"
+    return " / ".join(_mean([one["reuse"] for one in kind], "{:.1%}") for kind in (found, [one["shuffled"] for one in found]))
 
 
 def _cap(results: list[dict[str, Any]]) -> str:
@@ -154,7 +162,7 @@ def arm_rows(study: Study, times: dict[str, list[float]]) -> list[list[str]]:
             _both(finals, "experts_per_token"), _both(finals, "gate_sum"),
             _cap(results), _mean([f["own"].get("dropped") for f in finals], "{:.1%}"),
             _mean([f["own"].get("over_capacity") for f in finals], "{:.1%}"),
-            _mean([r["train_flops_per_token"] / 1e6 for r in results], "{:.2f} M"),
+            _reuse(finals), _mean([r["train_flops_per_token"] / 1e6 for r in results], "{:.2f} M"),
             _mean([float(np.median(times[arm.name]))] if times.get(arm.name) else [], "{:.3f}"),
         ])  # fmt: skip
     return rows

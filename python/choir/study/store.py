@@ -231,7 +231,14 @@ def _causal(last: dict[str, Any]) -> dict[str, Any]:
 
 def evaluation(found: dict[str, Any]) -> dict[str, Any]:
     kept = {key: found[key] for key in ("loss", "bits_per_byte", "tokens", "routing", "looks_across_tokens")}
-    return {**kept, **(_routing(found["layers"]) if found["layers"] else {})}
+    return {**kept, **(_routing(found["layers"]) if found["layers"] else {}), **_locality(found.get("locality"))}
+
+
+def _locality(found: Optional[dict[str, Any]]) -> dict[str, Any]:
+    """Of a causal routing: experts that a token shares with the previous one, and hits of caches (docs/locality.md)."""
+    if not found:
+        return {}
+    return {"locality": {**{key: found[key] for key in ("reuse", "lru")}, "shuffled": {key: found["shuffled"][key] for key in ("reuse", "lru")}}}
 
 
 def of_run(run: pathlib.Path) -> dict[str, Any]:

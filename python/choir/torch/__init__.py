@@ -13,7 +13,7 @@ from .request import Routing
 from .routers import route
 from .saved import load_router_state, router_state
 from .state import start_step, update_routers
-from .stats import stats
+from .stats import locality, stats
 from .transformer import Transformer
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "from_pretrained",
     "lightning_callback",
     "load_router_state",
+    "locality",
     "recorded",
     "revert",
     "route",

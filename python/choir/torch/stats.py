@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .._errors import ArgumentError
+from .._locality import locality as _locality
 from .ranks import group_of
 from .request import Routing
 from .state import Keeper
@@ -98,3 +100,31 @@ def stats(model: nn.Module, group: Any = None) -> dict[str, Stats]:
         layer.tally.zero_()
     sizes = [layer.tally.numel() for layer in layers.values()]
     return {name: _read(part.tolist()) for name, part in zip(layers, sums.cpu().split(sizes))}
+
+
+@torch.no_grad()
+def locality(model: nn.Module, length: int, valid: Any = None) -> dict[str, dict[str, Any]]:
+    """How local the routing of the last forward was, by the layer's name: what a cache of experts would hit
+    (`choir.locality`, docs/locality.md). The routing must be causal: of layers whose experts choose tokens that in eval mode
+    with `causal` True, which raises ArgumentError otherwise.
+
+    Args:
+        model: any module that has choir.torch layers, after a forward.
+        length: tokens of a sequence, T of the forward's [B,T,d].
+        valid: [B,T], 0 for padding at the end of sequences; None: there is none.
+
+    Example: choir.torch.locality(model.eval(), 128)["layers.1.ffn"]["lru"]["8"]"""
+    found = {}
+    for name, layer in model.named_modules():
+        if not isinstance(layer, Keeper) or layer.routing is None:
+            continue
+        if layer.compares_tokens() or (layer.training and layer.options.by_thresholds):
+            raise ArgumentError(
+                f"locality: layer '{name}' routed by batch, which is not causal: set its `causal` to True, call model.eval(), and "
+                "run the model again"
+            )
+        taken = layer.routing.taken
+        if length < 1 or len(taken) % length:
+            raise ArgumentError(f"locality: length is {length}; it must divide the {len(taken)} tokens of the last forward")
+        found[name] = _locality(taken.reshape(-1, length, taken.shape[1]).cpu().numpy(), None if valid is None else torch.as_tensor(valid).cpu().numpy())
+    return found
