@@ -104,9 +104,10 @@ def stored():
 
 def store(model, seed, measure):
     """Adds a line, unless the model has one."""
+    from choir import _files
+
     if (model, seed) not in [(line["model"], line["seed"]) for line in stored()]:
-        with open(RESULTS, "a") as out:
-            out.write(json.dumps({"model": model, "seed": seed, **measure()}) + "\n")
+        _files.append(RESULTS, json.dumps({"model": model, "seed": seed, **measure()}))
 
 
 def rounded(loss, each):
@@ -203,7 +204,9 @@ def main():
     ask.add_argument("--work", type=pathlib.Path, default="images/study")
     o = ask.parse_args()
     if o.what == "report":
-        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        from pages import rewrite
+
+        rewrite(PAGE, page)
         return
     sys.path[:0] = [str(LAB.parent / "examples"), str(LAB / "images")]
     import torch

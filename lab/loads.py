@@ -3,7 +3,6 @@ by phase of training, from their logs, and of the trained models as they are ser
 sizes, over 131,072 tokens of training text of TEXTS (lab/texts). A line a run in loads.jsonl; report writes the tables of
 lab/docs/results.md. Takes PyTorch 2. A load is that of the fullest of 8 or 32 devices over the even load, mean over layers."""
 
-import argparse
 import json
 import pathlib
 import sys
@@ -99,12 +98,10 @@ def page(given):
 
 
 def main():
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("runs", help="or 'report'")
-    ask.add_argument("texts", nargs="?", type=pathlib.Path)
-    o = ask.parse_args()
-    if o.runs == "report":
-        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    from choir import _files
+    from pages import arguments
+
+    if not (o := arguments(__doc__, PAGE, page)):
         return
     import torch
 
@@ -124,8 +121,7 @@ def main():
         last = config["model"]["router"].get("estimator") == "last"  # choir.torch does not have it
         line = {"arm": label(config), "seed": config["train"]["seed"], "run": run.name, "phases": by_phase(run),
                 "served": {} if last else served(run, o.texts)}  # fmt: skip
-        with open(RESULTS, "a") as out:
-            out.write(json.dumps(line) + "\n")
+        _files.append(RESULTS, json.dumps(line))
         print(json.dumps(line), flush=True)
 
 

@@ -4,6 +4,7 @@ corrected over them; of everything else estimates with intervals."""
 
 from __future__ import annotations
 
+import argparse
 import collections
 import csv
 import dataclasses
@@ -12,7 +13,7 @@ import math
 import pathlib
 import sys
 import textwrap
-from typing import Any
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -235,6 +236,23 @@ def put(text: str, rows: str, name: str = "", of: str = "lab/pages") -> str:
     except ValueError:
         raise StudyError(f"the page has no lines '{begin}' and '{end}', each once") from None
     return f"{before}{begin}\n{rows}{end}{after}"
+
+
+def rewrite(path: pathlib.Path, page: Callable[[str], str]) -> None:
+    """Makes a page anew of its text."""
+    _files.save(path, page(_files.read_text(path)))
+
+
+def arguments(doc: Optional[str], path: pathlib.Path, page: Callable[[str], str]) -> Optional[argparse.Namespace]:
+    """RUNS and TEXTS of a script that measures runs. After `report` there are none: the page is made anew."""
+    ask = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("runs", help="or 'report'")
+    ask.add_argument("texts", nargs="?", type=pathlib.Path)
+    given = ask.parse_args()
+    if given.runs != "report":
+        return given
+    rewrite(path, page)
+    return None
 
 
 def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:

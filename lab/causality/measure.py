@@ -5,7 +5,6 @@ results.jsonl, which is not measured again; report writes the tables of docs/cau
 All losses of a run are over the same windows of held-out text: batches that mix all sources, as training does, batches of
 one source, and batches of one document differ only in which windows share a batch."""
 
-import argparse
 import json
 import pathlib
 import sys
@@ -16,8 +15,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULTS, PLAN, PAGE = HERE / "results.jsonl", json.loads((HERE / "plan.json").read_text()), ROOT / "docs/causality.md"
 sys.path[:0] = [str(HERE.parent), str(ROOT / "python")]
+from choir import _files  # noqa: E402
 from choir.study import statistics  # noqa: E402
-from pages import put  # noqa: E402
+from pages import arguments, put  # noqa: E402
 
 POOL, LARGE = 16, 128  # sequences of a batch: as trained, and eight times as many
 HEADER = 128  # bytes of a shard's header
@@ -161,20 +161,14 @@ def page(given):
 
 
 def main():
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("runs", help="or 'report'")
-    ask.add_argument("texts", nargs="?", type=pathlib.Path)
-    o = ask.parse_args()
-    if o.runs == "report":
-        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    if not (o := arguments(__doc__, PAGE, page)):
         return
     known, given = {line["run"] for line in stored()}, None
     for run in sorted(pathlib.Path(o.runs).glob("expert_choice-*")):
         if run.name not in known and finished(run):
             given = given or held_out(o.texts, 128)
             line = json.dumps(measure(run, *given))
-            with open(RESULTS, "a") as out:
-                out.write(line + "\n")
+            _files.append(RESULTS, line)
             print(line, flush=True)
 
 

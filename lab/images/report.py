@@ -3,6 +3,7 @@ stored runs. With weights of a mixture (EMA, as run.py and examples/images.py ha
 """
 
 import argparse
+import functools
 import pathlib
 import sys
 
@@ -11,7 +12,8 @@ import numpy as np
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "python")]
-from pages import put  # noqa: E402
+from pages import put, rewrite  # noqa: E402
+from choir import _files  # noqa: E402
 from choir.study.statistics import contrast, holm, of_values  # noqa: E402
 from plan import BINS, PLAN, final, given, key_of, rates_of, runs_of, stored  # noqa: E402
 
@@ -231,9 +233,9 @@ def pictures(weights, data):
     model.load_state_dict(torch.load(weights))
     model.eval()
     drawn = images.sample(model, torch.arange(images.CLASSES).repeat(3))
-    (ROOT / "lab/docs/images-samples.png").write_bytes(images.png(images.sheet(images.colours(drawn), 3)))
+    _files.save(ROOT / "lab/docs/images-samples.png", images.png(images.sheet(images.colours(drawn), 3)))
     looked = images.where_experts_look(model, *images.load(images.fetch(data), "t10k"))
-    (ROOT / "lab/docs/images-experts.png").write_bytes(images.png(looked))
+    _files.save(ROOT / "lab/docs/images-experts.png", images.png(looked))
 
 
 def main():
@@ -242,8 +244,8 @@ def main():
     ask.add_argument("--data", type=pathlib.Path, default="images/data")
     o = ask.parse_args()
     runs = Runs()
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), runs), encoding="utf-8")
-    FIGURE.write_text(figure(runs))
+    rewrite(PAGE, functools.partial(page, runs=runs))
+    _files.save(FIGURE, figure(runs))
     if o.weights:
         pictures(o.weights, o.data)
 

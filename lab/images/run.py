@@ -10,6 +10,7 @@ import copy
 import fcntl
 import functools
 import json
+import os
 import pathlib
 import sys
 import time
@@ -24,6 +25,7 @@ sys.path.insert(0, str(HERE))
 import choir.torch  # noqa: E402
 import frechet  # noqa: E402
 import images  # noqa: E402
+from choir import _files  # noqa: E402
 from plan import BINS, FIELDS, PLAN, RESULTS, final, stored, wanted  # noqa: E402
 
 HELD = 512
@@ -141,13 +143,14 @@ def main():
     ask.add_argument("--work", type=pathlib.Path, default="images/study")
     o = ask.parse_args()
     torch.set_num_threads(1)
-    o.work.mkdir(parents=True, exist_ok=True)
+    _files.directory(o.work)
     data = functools.lru_cache(1)(lambda pictures: data_of(pictures, o.data))
     while True:
         for key in wanted(stored()):
             if key in stored():
                 continue
-            lock = open(o.work / ("-".join(map(str, key)) + ".lock"), "w")
+            name = "-".join(map(str, key)) + ".lock"
+            lock = open(_files.opened(o.work / name, os.O_WRONLY | os.O_CREAT), "w")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:  # another process has it
@@ -155,8 +158,7 @@ def main():
             if key in stored():
                 continue
             found = run(key, *data(key[0]), o.work)
-            with open(RESULTS, "a") as out:
-                out.write(json.dumps(found) + "\n")
+            _files.append(RESULTS, json.dumps(found))
             print(*key, round(final(found), 5), f"{found['core_seconds']} s", flush=True)
             break
         else:

@@ -53,6 +53,19 @@ for _kind in list(vars().values()):
     if isinstance(_kind, type):
         _kind.__module__ = __package__  # by which users import it
 
+# By the names of libchoir's codes, CHOIR_ERROR_...
+OF_CODE = {
+    "ARGUMENT": ArgumentError,
+    "IO": FileError,
+    "FULL": FileError,
+    "FORMAT": FormatError,
+    "MEMORY": OutOfMemoryError,
+    "NUMERIC": NumericError,
+    "UNSUPPORTED": UnsupportedError,
+    "BUSY": BusyError,
+    "INTERRUPTED": InterruptedRun,
+}
+
 # FileError where Python has a name of its own for the reason.
 FILE_ERRORS = {
     code: type("FileError", (FileError, type(OSError(code, ""))), {"__module__": "choir", "errno": code})

@@ -37,6 +37,29 @@ class Field:
     help: str
 
 
+class Keyed:
+    """What a config does by its fields' dotted paths, with libchoir or without."""
+
+    def __getitem__(self, key: str) -> Any:
+        """A field by its dotted path: config["model.router.name"]."""
+        raise NotImplementedError
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A field by its dotted path, or `default` where there is none of that name."""
+        return self[key] if key in self else default
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self[str(key)]
+        except KeyError:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        c = self
+        return f"Config({c['layers']} layers, d {c['d_model']}, {c['experts']} experts, {c['router.name']})"
+
+
 def value_of(kind: str, text: str) -> Any:
     """The value that libchoir writes as `text`. Steps are an integer or a share, as in the JSON file: by it results of studies
     are known."""

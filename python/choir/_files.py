@@ -125,7 +125,23 @@ def _remove_dead(parent: str, mine: str) -> None:
                 os.unlink(os.path.join(parent, name))
 
 
-def save(path: Path, text: str) -> None:
+def append(path: Path, line: str) -> None:
+    """Adds a line to a regular file, which is made if it is not there. Half a line, which a full disk or a killed process
+    left at its end, goes; processes that add lines at the same time wait for each other."""
+    with open(opened(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
+        try:
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError as error:
+            raise file_error(path, error) from None
+
+
+def save(path: Path, content: Union[str, bytes]) -> None:
     """Replaces a regular file, or makes it: whole or as it was, whenever the process is killed or the power goes."""
     parent, name = os.path.split(os.fspath(path))
     mine = f".{name}.{platform.node()}-"
@@ -136,8 +152,8 @@ def save(path: Path, text: str) -> None:
         _remove_dead(parent, mine)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)  # of a process that had this one's number, before the machine started anew
-        with open(opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)

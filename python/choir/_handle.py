@@ -7,7 +7,8 @@ import os
 import signal
 import threading
 
-from ._native import BusyError, ffi, keep, lib
+from ._errors import BusyError
+from ._native import ffi, keep, lib
 
 
 class _Calls:

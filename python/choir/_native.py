@@ -8,20 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import (  # noqa: F401 for the modules that use libchoir
-    FILE_ERRORS,
-    ArgumentError,
-    BusyError,
-    Error,
-    FileError,
-    FormatError,
-    InterruptedRun,
-    LibraryError,
-    NumericError,
-    OutOfMemoryError,
-    UnsupportedError,
-    file_error,
-)
+from ._errors import FILE_ERRORS, OF_CODE, ArgumentError, Error, FileError, LibraryError
 from ._headers import beside, declarations, version
 from ._library import absent, without_cffi
 
@@ -80,17 +67,7 @@ ffi.cdef(declarations("choir.h", set()) + "void free(void *);")
 lib = _load()
 NULL = ffi.NULL
 
-_ERRORS = {
-    lib.CHOIR_ERROR_ARGUMENT: ArgumentError,
-    lib.CHOIR_ERROR_IO: FileError,
-    lib.CHOIR_ERROR_FULL: FileError,
-    lib.CHOIR_ERROR_FORMAT: FormatError,
-    lib.CHOIR_ERROR_MEMORY: OutOfMemoryError,
-    lib.CHOIR_ERROR_NUMERIC: NumericError,
-    lib.CHOIR_ERROR_UNSUPPORTED: UnsupportedError,
-    lib.CHOIR_ERROR_BUSY: BusyError,
-    lib.CHOIR_ERROR_INTERRUPTED: InterruptedRun,
-}
+_ERRORS = {getattr(lib, f"CHOIR_ERROR_{code}"): kind for code, kind in OF_CODE.items()}
 
 causes: list[BaseException] = []  # what a router of Python raised: the cause of the error that comes of it
 

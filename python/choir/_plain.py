@@ -12,14 +12,14 @@ from typing import Any, Mapping, Optional
 
 from . import _options, _router, _routers
 from ._errors import ArgumentError, Error, FormatError, file_error
-from ._fields import FIELDS, Field, Path, check, fits, find, nearest, parse, shown, wanted, written
+from ._fields import FIELDS, Field, Keyed, Path, check, fits, find, nearest, parse, shown, wanted, written
 from ._headers import beside
 
 NAME = "model.router.name"
 SECTIONS = ("model", "model.router", "train", "parallel")
 
 
-class Config:
+class Config(Keyed):
     """A config, read from a JSON file or made of the defaults; docs/formats.md has all fields. choir.Config is this class where
     libchoir is not there."""
 
@@ -142,21 +142,6 @@ class Config:
             return self._values[self._find(self._values, key).key]
         except ArgumentError:
             raise KeyError(key) from None
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """A field by its dotted path, or `default` where there is none of that name."""
-        return self[key] if key in self else default
-
-    def __contains__(self, key: object) -> bool:
-        try:
-            self[str(key)]
-        except KeyError:
-            return False
-        return True
-
-    def __repr__(self) -> str:
-        c = self
-        return f"Config({c['layers']} layers, d {c['d_model']}, {c['experts']} experts, {c['router.name']})"
 
     def __reduce__(self) -> Any:
         return sys.modules[__package__]._restored_config, (self._values,)

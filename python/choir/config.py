@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from . import _native as native
 from ._described import KINDS as KINDS_OF
 from ._described import field_of, options_of
-from ._fields import Field, Path, value_of, written
+from ._fields import Field, Keyed, Path, value_of, written
 from ._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .fields import ConfigFields
 
 
-class Config:
+class Config(Keyed):
     """A config, read from a JSON file or made of the defaults; docs/formats.md has all fields.
 
     >>> config = Config(layers=4, d_model=64, d_hidden=128, heads=4, experts=8, vocab_size=320)
@@ -114,25 +114,10 @@ class Config:
         own = lib.choir_config_describe(native.text(key), field) != 0  # of a router of somebody's own: a number
         return float(native.string(value)) if own else value_of(KINDS_OF[field.kind], native.string(value))
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """A field by its dotted path, or `default` where there is none of that name."""
-        return self[key] if key in self else default
-
-    def __contains__(self, key: object) -> bool:
-        try:
-            self[str(key)]
-        except KeyError:
-            return False
-        return True
-
     def _keys(self) -> list[str]:
         keys = _native_keys()
         own = [field.key for field in Config.router_options(self["model.router.name"])]
         return [*keys, *(key for key in own if key not in keys)]
-
-    def __repr__(self) -> str:
-        c = self
-        return f"Config({c['layers']} layers, d {c['d_model']}, {c['experts']} experts, {c['router.name']})"
 
 
 @functools.lru_cache(None)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _files, runs
 from . import _native as native
+from ._errors import InterruptedRun
 from ._handle import Guard
 from ._native import ffi, lib
 from .config import Config, Path
@@ -87,7 +88,7 @@ def _run(kind: str, progress: Progress, fields: dict[str, Any], **run: Any) -> N
     def event(_, given):
         told(_dictionary(given))
 
-    with contextlib.suppress(native.InterruptedRun), Guard() as guard:
+    with contextlib.suppress(InterruptedRun), Guard() as guard:
         guard.on(options, "event", event)
         native.check(getattr(lib, kind)(options))
 

@@ -53,6 +53,23 @@ class Files(unittest.TestCase):
         files.save(self.at / "log", "2")
         self.assertEqual((self.at / "other").read_text(), "1")
 
+    def test_lines_are_added_whole(self):
+        file = self.at / "results.jsonl"
+        for line in ("one", "two"):
+            files.append(file, line)
+        self.assertEqual(file.read_text(), "one\ntwo\n")
+        file.write_text("one\nha")  # of a process that was killed, or of a full disk
+        files.append(file, "é")
+        self.assertEqual(file.read_text(), "one\né\n")
+        with unittest.mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
+            with self.assertRaisesRegex(choir.FileError, "results.jsonl: full"):
+                files.append(file, "more")
+        (self.at / "link").symlink_to("results.jsonl")
+        with self.assertRaisesRegex(choir.FormatError, "link: is a symbolic link"):
+            files.append(self.at / "link", "more")
+        files.save(self.at / "picture.png", b"\xff\x00")
+        self.assertEqual((self.at / "picture.png").read_bytes(), b"\xff\x00")
+
     def test_what_a_kill_left_is_removed_and_nothing_else(self):
         file, mine = self.at / "left.json", f".left.json.{platform.node()}-"
         others = [mine + "1", mine + "backup", mine + "²", ".left.json.elsewhere-999999999"]

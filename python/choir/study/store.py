@@ -8,11 +8,9 @@ not.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import json
-import os
 import pathlib
 from typing import Any, Optional
 
@@ -145,14 +143,7 @@ class Store:
     def add(self, name: str, result: dict[str, Any]) -> None:
         """A line more, after the last whole one."""
         _files.directory(self.directory)
-        line = json.dumps({"name": name, "result": result}, separators=(",", ":")) + "\n"
-        with open(_files.opened(self.file, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        _files.append(self.file, json.dumps({"name": name, "result": result}, separators=(",", ":")))
 
     def take(self, config: dict[str, Any], data_hash: str) -> Optional[dict[str, Any]]:
         """The result of a config on some data; None where there is none. What does not match is refused."""
