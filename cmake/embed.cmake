@@ -38,12 +38,13 @@ ${rows}{0}};
 " @ONLY)
 endfunction()
 
-# choir_embed_text(OUTPUT NAME FILE...): one text of all of them: `const char NAME[]`.
+# choir_embed_text(OUTPUT NAME FILE...): one text of all of them, of the source or made: `const char NAME[]`.
 function(choir_embed_text output name)
   set(all "")
   foreach(file ${ARGN})
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
-    file(READ ${PROJECT_SOURCE_DIR}/${file} bytes HEX)
+    get_filename_component(file ${file} ABSOLUTE BASE_DIR ${PROJECT_SOURCE_DIR})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    file(READ ${file} bytes HEX)
     string(APPEND all "${bytes}")
   endforeach()
   string(REGEX REPLACE "(................................)" "\\1\n" all "${all}")
@@ -53,4 +54,28 @@ extern const char ${name}[];
 const char ${name}[] = {
 ${all}0};
 " @ONLY)
+endfunction()
+
+# choir_op_args(OUTPUT ARGS HEADER...): the structs of ops' arguments that ARGS names in lines `typedef ch_NAME_args ...`,
+# as the headers define them, for compilers of devices.
+function(choir_op_args output args)
+  set(headers "")
+  foreach(file ${args} ${ARGN})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+  endforeach()
+  foreach(file ${ARGN})
+    file(READ ${PROJECT_SOURCE_DIR}/${file} text)
+    string(APPEND headers "${text}")
+  endforeach()
+  file(READ ${PROJECT_SOURCE_DIR}/${args} text)
+  string(REGEX MATCHALL "typedef ch_[a-z0-9_]+_args" names "${text}")
+  set(all "/* Made by CMake: structs of the headers of ops. */\n")
+  foreach(name ${names})
+    string(REPLACE "typedef " "" name "${name}")
+    if(NOT headers MATCHES "typedef struct( [a-z_]+)? {[^}]*} ${name};")
+      message(FATAL_ERROR "${args}: no header of an op defines ${name}")
+    endif()
+    string(APPEND all "${CMAKE_MATCH_0}\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${output} CONTENT "${all}" @ONLY)
 endfunction()

@@ -4,29 +4,16 @@
 #define CH_DEVICE_DEVICE_H
 
 #include "op/backend.h"
-
-/* args.h in the host's words. */
-typedef const void CH_DEV *PTR;
-typedef int64_t I64;
-typedef int32_t I32;
-typedef uint64_t U64;
-typedef uint32_t U32;
-typedef float F32;
-typedef double F64;
-#define FIELD(name) PTR name;
-#define VALUE(type, name) type name;
+/* Behind the structs of ops, some of which are kernels'. */
 #include "device/kernels/args.h"
-#undef FIELD
-#undef VALUE
 
 #define CH_KERNEL_NUMBER(name) CH_KERNEL_##name,
 typedef enum { KERNELS(CH_KERNEL_NUMBER) CH_KERNELS } ch_kernel;
 #undef CH_KERNEL_NUMBER
 
-/* By number: a kernel's name, how many pointers its arguments begin with, and the size of these. */
+/* By number: a kernel's name, and the size of its arguments. */
 typedef struct ch_kernel_info {
   const char *name;
-  int pointers;
   size_t bytes;
 } ch_kernel_info;
 extern const ch_kernel_info ch_kernel_infos[CH_KERNELS];
@@ -98,11 +85,12 @@ void ch_multiply_batch(ch_exec *x, const product_args *p, int64_t batch);
 #define CH_DEVICE_DECLARE(op, args) CH_DEVICE_OP(op);
 CH_DEVICE_OPS(CH_DEVICE_DECLARE)
 
-/* An op implemented by one kernel of the same name, with the same argument fields. */
-#define CH_SAME_POINTER(name) .name = a->name,
-#define CH_SAME_VALUE(type, name) .name = a->name,
-#define CH_ONE_KERNEL(op, groups) \
-  CH_DEVICE_OP(op) { CH_LAUNCH(x, op, groups, op##_fields(CH_SAME_POINTER, CH_SAME_VALUE)); }
+/* An op that is one kernel of the same name, which takes the same arguments. */
+#define CH_ONE_KERNEL(op, groups)                 \
+  CH_DEVICE_OP(op) {                              \
+    const op##_args *args = a;                    \
+    ch_launch(x, CH_KERNEL_##op, (groups), args); \
+  }
 
 /* Every op of the table but those of the host (op/routing.h). */
 void ch_device_fill(ch_ops *ops, ch_compute compute);

@@ -1,10 +1,7 @@
 /* The table of kernels. */
 #include "device/device.h"
 
-#define COUNT(field) +1
-#define NOT_COUNTED(type, field)
-#define INFO(kernel) \
-  {.name = #kernel, .pointers = 0 kernel##_fields(COUNT, NOT_COUNTED), .bytes = sizeof(kernel##_args)},
+#define INFO(kernel) {.name = #kernel, .bytes = sizeof(kernel##_args)},
 const ch_kernel_info ch_kernel_infos[CH_KERNELS] = {KERNELS(INFO)};
 
 void ch_device_fill(ch_ops *ops, ch_compute compute) {

@@ -21,7 +21,7 @@ void ch_multiply_batch(ch_exec *x, const product_args *p, int64_t batch) {
 }
 
 /* An operand that is to be rounded as it is read, `count` numbers, for a driver that takes it rounded only. */
-static void round_before(ch_exec *x, PTR *operand, I32 *is, int64_t count) {
+static void round_before(ch_exec *x, const void CH_DEV **operand, int *is, int64_t count) {
   if (!((const ch_device *)x->memory)->multiply || *is != ROUNDED) return;
   ch_bf16 CH_DEV *rounded = CH_NEW(&x->scratch, ch_bf16, count);
   CH_LAUNCH(x, round_bf16, ch_groups(count), .x = *operand, .y = rounded, .count = count);
@@ -61,8 +61,8 @@ static int shares_a(const ch_gemm_args *p, const ch_gemm_args *q) {
 /* Where the second product shares the first one's A, it is rounded once for all that do. */
 CH_DEVICE_OP(gemm) {
   CH_SCRATCH(x);
-  PTR a16 = a->a;
-  I32 is = kind_of(x, NULL, a->exact);
+  const void CH_DEV *a16 = a->a;
+  int is = kind_of(x, NULL, a->exact);
   if (a->beside && shares_a(a, a->beside)) round_before(x, &a16, &is, a->m * a->k);
   for (const ch_gemm_args *one = a; one; one = one->beside)
     multiply(x, one, is == AS_BF16 && shares_a(a, one) ? a16 : NULL);
@@ -95,7 +95,7 @@ static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, v
   return p;
 }
 
-static PTR elements_on(PTR p, int64_t elements, int is) {
+static const void CH_DEV *elements_on(const void CH_DEV *p, int64_t elements, int is) {
   return (const char CH_DEV *)p + elements * (int64_t)(is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real));
 }
 
@@ -106,7 +106,7 @@ static product_args one_of(const product_args *batch, const int *begin, int i) {
   p.begin = NULL;
   p.a = elements_on(p.a, first * p.lda, p.a_is);
   p.b = elements_on(p.b, p.ragged_k ? first * p.ldb : i * p.b_stride, p.b_is);
-  p.c = elements_on(p.c, p.ragged_k ? i * p.c_stride : first * p.ldc, p.c_is);
+  p.c = (void CH_DEV *)elements_on(p.c, p.ragged_k ? i * p.c_stride : first * p.ldc, p.c_is);
   *(p.ragged_k ? &p.k : &p.m) = rows;
   return p;
 }

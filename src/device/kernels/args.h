@@ -1,134 +1,573 @@
-/* The arguments of each kernel: read by the host's compiler and by the device's. Of each, ptr(name) is a pointer and
- * num(type, name) a number; pointers first, then what has eight bytes, then what has four: no padding, the same layout
- * everywhere. Fields are those of the op (op/op.h, op/routing.h) unless a comment says otherwise. */
-/* clang-format off */
+/* The arguments of each kernel, read by the host's compiler and by the device's, which have the same layout. A kernel
+ * that is a whole op takes the op's own struct; the build puts those that are named here before this text
+ * (device_args.cl.h). The others take a struct with the fields of their op (op/op.h, op/routing.h) unless a comment
+ * says otherwise. */
+#ifndef CH_DEVICE_KERNELS_ARGS_H
+#define CH_DEVICE_KERNELS_ARGS_H
 
-#define GROUP 128  /* items of a group, but of `product` */
-#define TILE 16    /* of `product`: a group of TILE x TILE items computes as many results */
+#define GROUP 128 /* items of a group, but of `product` */
+#define TILE 16   /* of `product`: a group of TILE x TILE items computes as many results */
 #define AS_FLOAT 0
 #define ROUNDED 1
 #define AS_BF16 2
-#define PIECE 4096 /* elements that one group sums up */
-#define BLOCK 64   /* rows that one item sums up */
-#define CLASSES 64 /* of words of the vocabulary, by their number */
+#define PIECE 4096      /* elements that one group sums up */
+#define BLOCK 64        /* rows that one item sums up */
+#define CLASSES 64      /* of words of the vocabulary, by their number */
 #define TILE_TOKENS 256 /* of a tile of scores or marks */
 #define TILE_EXPERTS 32
 #define TILE_SIZES 1024 /* that one group adds up one by one */
 
+/* ---- kernels that are an op ---- */
+typedef ch_softmax_args softmax_args, softmax_backward_args;
+typedef ch_rmsnorm_args rmsnorm_args;
+typedef ch_sigmoid_args sigmoid_args, sigmoid_backward_args;
+typedef ch_copy_args copy_args;
+typedef ch_round_args round_bf16_args;
+typedef ch_widen_args widen_bf16_args;
+typedef ch_multiply_args multiply_args;
+typedef ch_rope_args rope_args;
+typedef ch_rope_table_args rope_table_args;
+typedef ch_mean_cutoff_args mean_cutoff_args;
+typedef ch_running_mean_args running_mean_args;
+typedef ch_best_args best_args;
+typedef ch_modulo_args modulo_args;
+typedef ch_threshold_args threshold_args;
+typedef ch_price_args price_args;
+typedef ch_nudge_args nudge_args;
+
 /* ---- rows.cl.h ---- */
-#define softmax_fields(ptr, num) ptr(x) ptr(y) num(I64, n) num(I32, m) num(I32, nulls)
-#define softmax_backward_fields(ptr, num) ptr(y) ptr(dy) ptr(dx) num(I64, n) num(I32, m)
-#define rmsnorm_fields(ptr, num) ptr(x) ptr(w) ptr(y) ptr(rstd) num(I64, n) num(I32, d) num(F32, eps)
-#define rmsnorm_dx_fields(ptr, num) ptr(x) ptr(w) ptr(rstd) ptr(dy) ptr(dx) num(I64, n) num(I32, d) num(I32, dx_acc)
-#define rmsnorm_dw_fields(ptr, num) ptr(x) ptr(rstd) ptr(dy) ptr(partial) num(I64, n) num(I32, d) /* partial [blocks,d] = */
-#define add_blocks_fields(ptr, num) ptr(partial) ptr(sum) num(I64, blocks) num(I64, d) /* sum [d] += */
-#define gather_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(x) ptr(y) ptr(y16) num(I32, e) num(I32, d) /* y16 stands for y, or is 0 */
-#define combine_fields(ptr, num) ptr(token_begin) ptr(token_slot) ptr(slot_gate) ptr(y) ptr(out) num(I32, n) num(I32, d) num(I32, gated) num(I32, out_acc)
-#define combine_backward_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(slot_gate) ptr(y) ptr(dout) ptr(dy) ptr(dgate) num(I32, e) num(I32, d) num(I32, gated)
-#define embedding_fields(ptr, num) ptr(token) ptr(w) ptr(x) num(I64, n) num(I32, d) num(F32, scale)
-#define embedding_backward_fields(ptr, num) ptr(token) ptr(dx) ptr(dw) num(I64, n) num(I32, d) num(F32, scale)
+typedef struct {
+  const real CH_DEV *x, *w, *rstd, *dy;
+  real CH_DEV *dx;
+  int64_t n;
+  int d, dx_acc;
+} rmsnorm_dx_args;
 
-/* ---- elements.cl.h; u is 0 for GELU; silu: in place of gelu; x16, y16, dy16, dx16 stand for x, y, dy, dx, or are 0. ---- */
-#define activate_fields(ptr, num) ptr(rows) ptr(x) ptr(u) ptr(y) ptr(x16) ptr(y16) num(I64, count) num(I32, silu)
-#define activate_backward_fields(ptr, num) ptr(rows) ptr(x) ptr(u) ptr(y) ptr(dy) ptr(dx) ptr(du) ptr(x16) ptr(y16) ptr(dy16) ptr(dx16) num(I64, count) num(I32, silu)
-#define sigmoid_fields(ptr, num) ptr(x) ptr(y) num(I64, count)
-#define sigmoid_backward_fields(ptr, num) ptr(y) ptr(dy) ptr(dx) num(I64, count)
-#define copy_fields(ptr, num) ptr(x) ptr(y) num(I64, count) num(I32, accumulate)
-#define round_bf16_fields(ptr, num) ptr(rows) ptr(x) ptr(y) num(I64, count)
-#define widen_bf16_fields(ptr, num) ptr(rows) ptr(x) ptr(y) num(I64, count) num(I32, accumulate)
-#define multiply_fields(ptr, num) ptr(a) ptr(b) ptr(y) num(I64, count) num(I32, accumulate)
-#define dropout_fields(ptr, num) ptr(x) ptr(y) \
-  num(I64, count) num(I64, first) num(U64, seed) num(U64, draw) num(U32, stream) num(U32, place) num(U32, dropped) num(I32, accumulate) num(F32, scale)
-#define jitter_fields(ptr, num) ptr(factor) num(U64, seed) num(U64, base) num(F64, unit) num(F64, low) num(U32, stream) num(U32, sub) num(I32, n) num(I32, d)
-#define sum_squares_fields(ptr, num) ptr(x) ptr(partial) num(I64, arrays) num(I64, count) num(I64, pieces) /* partial [arrays,pieces] = */
-#define total_squares_fields(ptr, num) ptr(partial) ptr(sum) ptr(total) num(I64, arrays) num(I64, pieces) num(I64, step)
+/* partial [blocks,d] = */
+typedef struct {
+  const real CH_DEV *x, *rstd, *dy;
+  double CH_DEV *partial;
+  int64_t n;
+  int d;
+} rmsnorm_dw_args;
 
-/* ---- product.cl.h: a batch of products C (= or +=) alpha op(A) op(B). With begin [batch+1] rows begin[i] ..
- * begin[i+1]-1 belong to product i: rows of A and C or, with ragged_k, rows of A and B, over which the product sums. The
- * strides give the distance between the matrices of successive products, and apply to every operand without `begin`.
- * a_is, b_is: AS_FLOAT, ROUNDED (to bf16 when read) or AS_BF16; c_is: AS_FLOAT or, without accumulate, AS_BF16. ---- */
-#define product_fields(ptr, num) ptr(a) ptr(b) ptr(c) ptr(begin) \
-  num(I64, m) num(I64, n) num(I64, k) num(I64, lda) num(I64, ldb) num(I64, ldc) num(I64, a_stride) num(I64, b_stride) num(I64, c_stride) num(I32, trans_a) num(I32, trans_b) num(I32, accumulate) num(I32, ragged_k) num(I32, a_is) num(I32, b_is) num(I32, c_is) num(F32, alpha)
+/* sum [d] += */
+typedef struct {
+  const double CH_DEV *partial;
+  real CH_DEV *sum;
+  int64_t blocks, d;
+} add_blocks_args;
+
+/* y16 stands for y, or is 0 */
+typedef struct {
+  const int CH_DEV *begin, *slot_token;
+  const real CH_DEV *x;
+  real CH_DEV *y;
+  ch_bf16 CH_DEV *y16;
+  int e, d;
+} gather_args;
+
+typedef struct {
+  const int CH_DEV *token_begin, *token_slot;
+  const real CH_DEV *slot_gate, *y;
+  real CH_DEV *out;
+  int n, d, gated, out_acc;
+} combine_args;
+
+typedef struct {
+  const int CH_DEV *begin, *slot_token;
+  const real CH_DEV *slot_gate, *y, *dout;
+  real CH_DEV *dy, *dgate;
+  int e, d, gated;
+} combine_backward_args;
+
+typedef struct {
+  const int CH_DEV *token;
+  const real CH_DEV *w;
+  real CH_DEV *x;
+  int64_t n;
+  int d;
+  real scale;
+} embedding_args;
+
+typedef struct {
+  const int CH_DEV *token;
+  const real CH_DEV *dx;
+  real CH_DEV *dw;
+  int64_t n;
+  int d;
+  real scale;
+} embedding_backward_args;
+
+/* ---- elements.cl.h ---- */
+
+/* Of activate: u is 0 for GELU; silu: in place of gelu; x16, y16, dy16, dx16 stand for x, y, dy, dx, or are 0. */
+typedef struct {
+  const int CH_DEV *rows;
+  const real CH_DEV *x, *u;
+  real CH_DEV *y;
+  const ch_bf16 CH_DEV *x16;
+  ch_bf16 CH_DEV *y16;
+  int64_t count;
+  int silu;
+} activate_args;
+
+typedef struct {
+  const int CH_DEV *rows;
+  const real CH_DEV *x, *u;
+  real CH_DEV *y;
+  const real CH_DEV *dy;
+  real CH_DEV *dx, *du;
+  const ch_bf16 CH_DEV *x16;
+  ch_bf16 CH_DEV *y16;
+  const ch_bf16 CH_DEV *dy16;
+  ch_bf16 CH_DEV *dx16;
+  int64_t count;
+  int silu;
+} activate_backward_args;
+
+typedef struct {
+  const real CH_DEV *x;
+  real CH_DEV *y;
+  int64_t count, first;
+  uint64_t seed, draw;
+  uint32_t stream, place, dropped;
+  int accumulate;
+  real scale;
+} dropout_args;
+
+typedef struct {
+  real CH_DEV *factor;
+  uint64_t seed, base;
+  double unit, low;
+  uint32_t stream, sub;
+  int n, d;
+} jitter_args;
+
+/* partial [arrays,pieces] = */
+typedef struct {
+  const real CH_DEV *x;
+  double CH_DEV *partial;
+  int64_t arrays, count, pieces;
+} sum_squares_args;
+
+typedef struct {
+  const double CH_DEV *partial;
+  double CH_DEV *sum, *total;
+  int64_t arrays, pieces, step;
+} total_squares_args;
+
+/* ---- product.cl.h ---- */
+
+/* A batch of products C (= or +=) alpha op(A) op(B). With begin [batch+1] rows begin[i] .. begin[i+1]-1 belong to
+ * product i: rows of A and C or, with ragged_k, rows of A and B, over which the product sums. The strides give the
+ * distance between the matrices of successive products, and apply to every operand without `begin`. a_is, b_is:
+ * AS_FLOAT, ROUNDED (to bf16 when read) or AS_BF16; c_is: AS_FLOAT or, without accumulate, AS_BF16. */
+typedef struct {
+  const void CH_DEV *a, *b;
+  void CH_DEV *c;
+  const int CH_DEV *begin;
+  int64_t m, n, k, lda, ldb, ldc, a_stride, b_stride, c_stride;
+  int trans_a, trans_b, accumulate, ragged_k, a_is, b_is, c_is;
+  real alpha;
+} product_args;
 
 /* Rows [e][most,width] at equal distances, of rows that belong to experts by number; 0 behind the last one of each.
  * `is` as a_is, of rows; ROUNDED become bf16. And the way back: `is` as c_is. */
-#define pad_rows_fields(ptr, num) ptr(begin) ptr(rows) ptr(padded) num(I64, width) num(I32, e) num(I32, most) num(I32, is)
-#define unpad_rows_fields(ptr, num) ptr(begin) ptr(rows) ptr(padded) num(I64, width) num(I32, e) num(I32, most) num(I32, is) num(I32, accumulate)
+typedef struct {
+  const int CH_DEV *begin;
+  const void CH_DEV *rows;
+  void CH_DEV *padded;
+  int64_t width;
+  int e, most, is;
+} pad_rows_args;
 
-/* ---- attention.cl.h; bucket of every distance, 0 without a bias. length [B] of sequences, or 0: T. Pairs of a sequence and a head are numbered b H + head; a block has `rows` rows from
- * first_row on, of the pairs from first_pair on, and `columns` keys, at distances of `pitch`. is: AS_FLOAT or AS_BF16, of y, weight, dscore. ---- */
-#define split_heads_fields(ptr, num) ptr(x) ptr(y) num(I64, ld) num(I32, B) num(I32, T) num(I32, H) num(I32, group) num(I32, dh) num(I32, is)
-#define merge_heads_fields(ptr, num) ptr(x) ptr(y) num(I64, ld) num(I32, B) num(I32, T) num(I32, H) num(I32, group) num(I32, dh)
-#define ATTENTION_BLOCK(num) num(I64, first_pair) num(I64, pitch) num(I32, first_row) num(I32, rows) num(I32, columns) num(I32, T) num(I32, H) num(I32, bidirectional)
-#define attention_weights_fields(ptr, num) ptr(score) ptr(rel_bias) ptr(bucket) ptr(length) ptr(weight) ptr(lse) ATTENTION_BLOCK(num) num(I32, is)
-#define attention_slopes_fields(ptr, num) ptr(score) ptr(dweight) ptr(rel_bias) ptr(bucket) ptr(length) ptr(lse) ptr(weight) ptr(dscore) ATTENTION_BLOCK(num) num(I32, is)
-#define attention_distances_fields(ptr, num) ptr(dweight) ptr(slope) ATTENTION_BLOCK(num) num(I32, pairs) num(I32, accumulate)
-#define attention_dbias_fields(ptr, num) ptr(slope) ptr(bucket) ptr(drel_bias) num(I32, B) num(I32, distances) num(I32, H)
-#define cache_append_fields(ptr, num) ptr(begin) ptr(past) ptr(k) ptr(v) ptr(keys) ptr(values) num(I32, B) num(I32, kv_heads) num(I32, dh) num(I32, positions)
-#define attention_cached_fields(ptr, num) ptr(begin) ptr(past) ptr(q) ptr(keys) ptr(values) ptr(bias) ptr(out) \
-  num(I32, B) num(I32, H) num(I32, group) num(I32, dh) num(I32, positions) num(I32, pad) num(F32, scale)
-#define attention_bias_fields(ptr, num) ptr(rel_bias) ptr(bucket) ptr(bias) num(I32, H) num(I32, positions) num(I32, pad) /* bucket [positions] */
-#define rope_fields(ptr, num) ptr(position) ptr(turn) ptr(x) num(I64, n) num(I32, heads) num(I32, dh) num(I32, rotated) num(I32, back) num(I32, T)
-#define rope_table_fields(ptr, num) ptr(turn) num(F64, theta) num(I32, positions) num(I32, rotated)
+typedef struct {
+  const int CH_DEV *begin;
+  void CH_DEV *rows;
+  const void CH_DEV *padded;
+  int64_t width;
+  int e, most, is, accumulate;
+} unpad_rows_args;
 
-/* ---- head.cl.h: rows of logits turn into gradients, or rounded [rows,V], where it is not 0, receives them; loss [rows] = ; row_weight may be 0 ---- */
-#define head_rows_fields(ptr, num) ptr(target) ptr(row_weight) ptr(logits) ptr(rounded) ptr(loss) num(I32, V) num(I32, gradient) num(F32, weight) num(I32, pad)
-#define head_pairs_fields(ptr, num) ptr(target) ptr(logits) ptr(other) ptr(rounded) ptr(other_rounded) ptr(loss) ptr(other_loss) ptr(disagreement) \
-  num(F64, consistency) num(I32, V) num(I32, gradient) num(F32, weight) num(I32, pad)
-#define head_losses_fields(ptr, num) ptr(loss) ptr(row_weight) ptr(sum) ptr(total) ptr(token_loss) num(I64, n) /* *sum += */
+/* ---- attention.cl.h ---- */
 
-/* ---- optim.cl.h; measures [batch,rows,3], scales [batch,2]: the mean of row moments, the rate of the update ---- */
-#define adafactor_columns_fields(ptr, num) ptr(finite) ptr(g) ptr(col) num(I64, batch) num(I64, rows) num(I64, cols) num(F64, beta2) num(F64, eps1) num(F64, grad_scale)
-#define adafactor_rows_fields(ptr, num) ptr(finite) ptr(w) ptr(g) ptr(col) ptr(measures) num(I64, batch) num(I64, rows) num(I64, cols) num(F64, grad_scale)
-#define adafactor_scales_fields(ptr, num) ptr(finite) ptr(measures) ptr(row) ptr(scales) \
-  num(I64, batch) num(I64, rows) num(I64, all_cols) num(F64, rate) num(F64, beta2) num(F64, eps1) num(F64, eps2) num(F64, clip)
-#define adafactor_apply_fields(ptr, num) ptr(finite) ptr(w) ptr(g) ptr(row) ptr(col) ptr(scales) ptr(w16) num(I64, batch) num(I64, rows) num(I64, cols) num(F64, grad_scale)
-#define adamw_fields(ptr, num) ptr(finite) ptr(w) ptr(g) ptr(m) ptr(v) ptr(w16) \
-  num(I64, count) num(F64, rate) num(F64, beta1) num(F64, beta2) num(F64, eps) num(F64, weight_decay) num(F64, grad_scale) num(F64, correct_m) num(F64, correct_v)
+/* The bucket of every distance, 0 without a bias. length [B] of sequences, or 0: T. Pairs of a sequence and a head are
+ * numbered b H + head; a block has `rows` rows from first_row on, of the pairs from first_pair on, and `columns` keys,
+ * at distances of `pitch`. is: AS_FLOAT or AS_BF16, of y, weight, dscore. */
+typedef struct {
+  const real CH_DEV *x;
+  void CH_DEV *y;
+  int64_t ld;
+  int B, T, H, group, dh, is;
+} split_heads_args;
 
-/* ---- select.cl.h; keep [n,e] marks, 0 or 1; pools as in op select, those from first_pool on; key, left, surplus [pools,e]; count [pools,256,e] ---- */
-#define SELECT_POOLS(num) num(I32, n) num(I32, e) num(I32, first_pool) num(I32, stride)
-#define select_count_fields(ptr, num) ptr(pool_begin) ptr(valid) ptr(score) ptr(key) ptr(count) SELECT_POOLS(num) num(I32, parts) num(I32, shift)
-#define select_digit_fields(ptr, num) ptr(k) ptr(count) ptr(key) ptr(left) ptr(surplus) ptr(cutoff) num(I32, e) num(I32, shift)
-#define select_marks_fields(ptr, num) ptr(pool_begin) ptr(valid) ptr(score) ptr(key) ptr(left) ptr(keep) SELECT_POOLS(num) num(I32, parts) num(I32, pad)
-#define select_ties_fields(ptr, num) ptr(pool_begin) ptr(score) ptr(key) ptr(left) ptr(surplus) ptr(keep) SELECT_POOLS(num)
-#define list_marked_fields(ptr, num) ptr(keep) ptr(size) ptr(expert_begin) ptr(slot_token) num(I32, n) num(I32, e) num(I32, parts) num(I32, pad)
-#define prefix_fields(ptr, num) ptr(size) ptr(begin) num(I64, count)
+typedef struct {
+  const real CH_DEV *x;
+  real CH_DEV *y;
+  int64_t ld;
+  int B, T, H, group, dh;
+} merge_heads_args;
+
+typedef struct {
+  real CH_DEV *score;
+  const real CH_DEV *rel_bias;
+  const int CH_DEV *bucket, *length;
+  void CH_DEV *weight;
+  real CH_DEV *lse;
+  int64_t first_pair, pitch;
+  int first_row, rows, columns, T, H, bidirectional, is;
+} attention_weights_args;
+
+typedef struct {
+  real CH_DEV *score, *dweight;
+  const real CH_DEV *rel_bias;
+  const int CH_DEV *bucket, *length;
+  const real CH_DEV *lse;
+  void CH_DEV *weight, *dscore;
+  int64_t first_pair, pitch;
+  int first_row, rows, columns, T, H, bidirectional, is;
+} attention_slopes_args;
+
+typedef struct {
+  const real CH_DEV *dweight;
+  double CH_DEV *slope;
+  int64_t first_pair, pitch;
+  int first_row, rows, columns, T, H, bidirectional, pairs, accumulate;
+} attention_distances_args;
+
+typedef struct {
+  const double CH_DEV *slope;
+  const int CH_DEV *bucket;
+  real CH_DEV *drel_bias;
+  int B, distances, H;
+} attention_dbias_args;
+
+typedef struct {
+  const int CH_DEV *begin, *past;
+  const real CH_DEV *k, *v;
+  real CH_DEV *keys, *values;
+  int B, kv_heads, dh, positions;
+} cache_append_args;
+
+typedef struct {
+  const int CH_DEV *begin, *past;
+  const real CH_DEV *q, *keys, *values, *bias;
+  real CH_DEV *out;
+  int B, H, group, dh, positions, pad;
+  real scale;
+} attention_cached_args;
+
+/* bucket [positions] */
+typedef struct {
+  const real CH_DEV *rel_bias;
+  const int CH_DEV *bucket;
+  real CH_DEV *bias;
+  int H, positions, pad;
+} attention_bias_args;
+
+/* ---- head.cl.h ---- */
+
+/* Rows of logits turn into gradients, or rounded [rows,V], where it is not 0, receives them; loss [rows] = ; row_weight
+ * may be 0 */
+typedef struct {
+  const int CH_DEV *target;
+  const real CH_DEV *row_weight;
+  real CH_DEV *logits;
+  ch_bf16 CH_DEV *rounded;
+  double CH_DEV *loss;
+  int V, gradient;
+  real weight;
+  int pad;
+} head_rows_args;
+
+typedef struct {
+  const int CH_DEV *target;
+  real CH_DEV *logits, *other;
+  ch_bf16 CH_DEV *rounded, *other_rounded;
+  double CH_DEV *loss, *other_loss, *disagreement;
+  double consistency;
+  int V, gradient;
+  real weight;
+  int pad;
+} head_pairs_args;
+
+/* *sum += */
+typedef struct {
+  const double CH_DEV *loss;
+  const real CH_DEV *row_weight;
+  double CH_DEV *sum, *total;
+  real CH_DEV *token_loss;
+  int64_t n;
+} head_losses_args;
+
+/* ---- optim.cl.h ---- */
+
+/* Measures [batch,rows,3], scales [batch,2]: the mean of row moments, the rate of the update */
+typedef struct {
+  const double CH_DEV *finite;
+  const real CH_DEV *g;
+  real CH_DEV *col;
+  int64_t batch, rows, cols;
+  double beta2, eps1, grad_scale;
+} adafactor_columns_args;
+
+typedef struct {
+  const double CH_DEV *finite;
+  const real CH_DEV *w, *g, *col;
+  real CH_DEV *measures;
+  int64_t batch, rows, cols;
+  double grad_scale;
+} adafactor_rows_args;
+
+typedef struct {
+  const double CH_DEV *finite;
+  const real CH_DEV *measures;
+  real CH_DEV *row;
+  double CH_DEV *scales;
+  int64_t batch, rows, all_cols;
+  double rate, beta2, eps1, eps2, clip;
+} adafactor_scales_args;
+
+typedef struct {
+  const double CH_DEV *finite;
+  real CH_DEV *w;
+  const real CH_DEV *g, *row, *col;
+  const double CH_DEV *scales;
+  ch_bf16 CH_DEV *w16;
+  int64_t batch, rows, cols;
+  double grad_scale;
+} adafactor_apply_args;
+
+typedef struct {
+  const double CH_DEV *finite;
+  real CH_DEV *w;
+  const real CH_DEV *g;
+  real CH_DEV *m, *v;
+  ch_bf16 CH_DEV *w16;
+  int64_t count;
+  double rate, beta1, beta2, eps, weight_decay, grad_scale, correct_m, correct_v;
+} adamw_args;
+
+/* ---- select.cl.h ---- */
+
+/* keep [n,e] marks, 0 or 1; pools as in op select, those from first_pool on; key, left, surplus [pools,e]; count
+ * [pools,256,e] */
+typedef struct {
+  const int CH_DEV *pool_begin;
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *score;
+  const uint32_t CH_DEV *key;
+  int CH_DEV *count;
+  int n, e, first_pool, stride, parts, shift;
+} select_count_args;
+
+typedef struct {
+  const int CH_DEV *k, *count;
+  uint32_t CH_DEV *key;
+  int CH_DEV *left, *surplus;
+  real CH_DEV *cutoff;
+  int e, shift;
+} select_digit_args;
+
+typedef struct {
+  const int CH_DEV *pool_begin;
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *score;
+  const uint32_t CH_DEV *key;
+  const int CH_DEV *left;
+  uint8_t CH_DEV *keep;
+  int n, e, first_pool, stride, parts, pad;
+} select_marks_args;
+
+typedef struct {
+  const int CH_DEV *pool_begin;
+  const real CH_DEV *score;
+  const uint32_t CH_DEV *key;
+  const int CH_DEV *left, *surplus;
+  uint8_t CH_DEV *keep;
+  int n, e, first_pool, stride;
+} select_ties_args;
+
+typedef struct {
+  const uint8_t CH_DEV *keep;
+  int CH_DEV *size, *expert_begin, *slot_token;
+  int n, e, parts, pad;
+} list_marked_args;
+
+typedef struct {
+  const int CH_DEV *size;
+  int CH_DEV *begin;
+  int64_t count;
+} prefix_args;
 
 /* ---- routing.cl.h ---- */
-#define mean_cutoff_fields(ptr, num) ptr(cutoff) ptr(mean) num(I32, pools) num(I32, e)
-#define running_mean_fields(ptr, num) ptr(value) ptr(mean) num(F64, weight) num(I32, count) num(I32, fresh)
-#define best_fields(ptr, num) ptr(valid) ptr(score) ptr(shift) ptr(choice) ptr(value) ptr(margin) num(I32, n) num(I32, e) num(I32, count) num(I32, nulls)
-#define modulo_fields(ptr, num) ptr(valid) ptr(id) ptr(choice) num(I32, n) num(I32, e)
-#define sample_second_fields(ptr, num) ptr(value) ptr(choice) num(U64, seed) num(U64, base) num(U32, stream) num(U32, sub) num(I32, n)
-#define place_fields(ptr, num) ptr(asked) ptr(value) ptr(choice) ptr(demand) ptr(dropped) ptr(held) \
-  num(I32, n) num(I32, e) num(I32, count) num(I32, capacity) /* dropped, held [e] */
-#define list_chosen_fields(ptr, num) ptr(choice) ptr(begin) ptr(slot_token) num(I32, n) num(I32, e) num(I32, count)
-#define sum_counts_fields(ptr, num) ptr(counts) ptr(total) num(I32, count) /* total, int64 = */
-#define threshold_fields(ptr, num) ptr(valid) ptr(score) ptr(threshold) ptr(keep) num(I32, n) num(I32, e) num(I32, cap)
-#define within_fields(ptr, num) ptr(least_begin) ptr(least_token) ptr(most_begin) ptr(most_token) ptr(least_cutoff) ptr(valid) ptr(score) ptr(threshold) ptr(keep) ptr(demand) ptr(dropped) \
-  num(I32, n) num(I32, e) /* dropped [e] */
-#define gate_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(slot_gate) ptr(score) ptr(value) num(I32, e) num(I32, rule) num(F32, even)
-#define gate_backward_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(slot_gate) ptr(dgate) ptr(dscore) num(I32, e) num(I32, sigmoid)
-#define share_backward_fields(ptr, num) ptr(choice) ptr(value) ptr(dscore) num(I32, n) num(I32, e)
-#define normalize_gates_fields(ptr, num) ptr(token_begin) ptr(token_slot) ptr(slot_gate) ptr(sum) num(I32, n)
-#define normalize_backward_fields(ptr, num) ptr(token_begin) ptr(token_slot) ptr(slot_gate) ptr(sum) ptr(dgate) num(I32, n)
-#define choice_shares_fields(ptr, num) ptr(valid) ptr(choice) ptr(share) num(I32, n) num(I32, e) num(I32, count) num(I32, counted) num(I32, span) \
-  /* share [groups,e+1], double; [g,e]: valid tokens */
-#define balance_fields(ptr, num) ptr(valid) ptr(score) ptr(share) ptr(loss) num(I32, n) num(I32, e) num(I32, nulls) num(I32, shares) num(I32, span) num(I32, groups)
-#define balance_backward_fields(ptr, num) ptr(valid) ptr(score) ptr(share) ptr(dscore) num(F64, scale) num(I32, n) num(I32, e) num(I32, nulls) num(I32, shares) num(I32, span)
-#define z_loss_fields(ptr, num) ptr(logit) ptr(lse) num(I32, n) num(I32, e)
-#define z_loss_backward_fields(ptr, num) ptr(valid) ptr(logit) ptr(lse) ptr(dlogit) num(F64, scale) num(I32, n) num(I32, e)
-#define price_fields(ptr, num) ptr(next) ptr(beta) num(I32, e)
-#define nudge_fields(ptr, num) ptr(demand) ptr(price) num(F64, rate) num(I32, e) num(I32, fresh)
+typedef struct {
+  const real CH_DEV *value;
+  int CH_DEV *choice;
+  uint64_t seed, base;
+  uint32_t stream, sub;
+  int n;
+} sample_second_args;
+
+/* dropped, held [e] */
+typedef struct {
+  const int CH_DEV *asked;
+  const real CH_DEV *value;
+  int CH_DEV *choice, *demand, *dropped, *held;
+  int n, e, count, capacity;
+} place_args;
+
+typedef struct {
+  const int CH_DEV *choice, *begin;
+  int CH_DEV *slot_token;
+  int n, e, count;
+} list_chosen_args;
+
+/* total, int64 = */
+typedef struct {
+  const int CH_DEV *counts;
+  int64_t CH_DEV *total;
+  int count;
+} sum_counts_args;
+
+/* dropped [e] */
+typedef struct {
+  const int CH_DEV *least_begin, *least_token, *most_begin, *most_token;
+  const real CH_DEV *least_cutoff;
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *score, *threshold;
+  uint8_t CH_DEV *keep;
+  int CH_DEV *demand, *dropped;
+  int n, e;
+} within_args;
+
+typedef struct {
+  const int CH_DEV *begin, *slot_token;
+  real CH_DEV *slot_gate;
+  const real CH_DEV *score, *value;
+  int e, rule;
+  real even;
+} gate_args;
+
+typedef struct {
+  const int CH_DEV *begin, *slot_token;
+  const real CH_DEV *slot_gate, *dgate;
+  real CH_DEV *dscore;
+  int e, sigmoid;
+} gate_backward_args;
+
+typedef struct {
+  const int CH_DEV *choice;
+  const real CH_DEV *value;
+  real CH_DEV *dscore;
+  int n, e;
+} share_backward_args;
+
+typedef struct {
+  const int CH_DEV *token_begin, *token_slot;
+  real CH_DEV *slot_gate, *sum;
+  int n;
+} normalize_gates_args;
+
+typedef struct {
+  const int CH_DEV *token_begin, *token_slot;
+  const real CH_DEV *slot_gate, *sum;
+  real CH_DEV *dgate;
+  int n;
+} normalize_backward_args;
+
+/* share [groups,e+1], double; [g,e]: valid tokens */
+typedef struct {
+  const uint8_t CH_DEV *valid;
+  const int CH_DEV *choice;
+  double CH_DEV *share;
+  int n, e, count, counted, span;
+} choice_shares_args;
+
+typedef struct {
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *score;
+  const double CH_DEV *share;
+  double CH_DEV *loss;
+  int n, e, nulls, shares, span, groups;
+} balance_args;
+
+typedef struct {
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *score;
+  const double CH_DEV *share;
+  real CH_DEV *dscore;
+  double scale;
+  int n, e, nulls, shares, span;
+} balance_backward_args;
+
+typedef struct {
+  const real CH_DEV *logit;
+  real CH_DEV *lse;
+  int n, e;
+} z_loss_args;
+
+typedef struct {
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *logit, *lse;
+  real CH_DEV *dlogit;
+  double scale;
+  int n, e;
+} z_loss_backward_args;
 
 /* ---- record.cl.h ---- */
-#define loads_fields(ptr, num) ptr(begin) ptr(demand) num(I32, e)
-#define index_count_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(size) num(I32, n) num(I32, e) /* size [n] */
-#define index_fill_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(token_begin) ptr(token_slot) num(I32, n) num(I32, e)
-#define part_count_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(size) num(I32, e) num(I32, first) num(I32, end)
-#define part_fill_fields(ptr, num) ptr(begin) ptr(slot_token) ptr(slot_gate) ptr(part_begin) ptr(part_token) ptr(part_gate) num(I32, e) num(I32, first)
-#define tally_fields(ptr, num) ptr(begin) ptr(slot_gate) ptr(token_begin) ptr(valid) ptr(aux_loss) ptr(dropped) ptr(demand) ptr(lse) ptr(sums) ptr(counts) num(I32, n) num(I32, e)
+typedef struct {
+  const int CH_DEV *begin;
+  int CH_DEV *demand;
+  int e;
+} loads_args;
+
+/* size [n] */
+typedef struct {
+  const int CH_DEV *begin, *slot_token;
+  int CH_DEV *size;
+  int n, e;
+} index_count_args;
+
+typedef struct {
+  const int CH_DEV *begin;
+  int CH_DEV *slot_token;
+  const int CH_DEV *token_begin;
+  int CH_DEV *token_slot;
+  int n, e;
+} index_fill_args;
+
+typedef struct {
+  const int CH_DEV *begin, *slot_token;
+  int CH_DEV *size;
+  int e, first, end;
+} part_count_args;
+
+typedef struct {
+  const int CH_DEV *begin, *slot_token;
+  const real CH_DEV *slot_gate;
+  const int CH_DEV *part_begin;
+  int CH_DEV *part_token;
+  real CH_DEV *part_gate;
+  int e, first;
+} part_fill_args;
+
+typedef struct {
+  const int CH_DEV *begin;
+  const real CH_DEV *slot_gate;
+  const int CH_DEV *token_begin;
+  const uint8_t CH_DEV *valid;
+  const double CH_DEV *aux_loss;
+  const int64_t CH_DEV *dropped;
+  const int CH_DEV *demand;
+  const real CH_DEV *lse;
+  double CH_DEV *sums;
+  int64_t CH_DEV *counts;
+  int n, e;
+} tally_args;
+
+/* clang-format off */
 #define KERNELS(row) \
   row(round_bf16) row(widen_bf16) \
   row(softmax) row(softmax_backward) row(rmsnorm) row(rmsnorm_dx) row(rmsnorm_dw) row(add_blocks) \
@@ -145,6 +584,6 @@
   row(loads) row(index_count) row(index_fill) row(part_count) \
   row(part_fill) row(tally)
 
-#define ARGS(name) typedef struct { name##_fields(FIELD, VALUE) } name##_args;
-KERNELS(ARGS)
 /* clang-format on */
+
+#endif

@@ -4,12 +4,12 @@
 
 /* Positions of a pair's sequence; row i of it sees the keys below SEEN(i), and one after its end none; distances begin
  * at -AHEAD. */
-#define LENGTH (P(int, length) ? P(int, length)[pair / a.H] : a.T)
+#define LENGTH (a.length ? a.length[pair / a.H] : a.T)
 #define SEEN(i) ((i) >= LENGTH ? 0 : a.bidirectional ? LENGTH : (i) + 1)
 #define AHEAD (a.bidirectional ? a.T - 1 : 0)
 
 /* The bias of a score; `head` is the row's. */
-#define BIAS(distance) (P(float, rel_bias) ? P(float, rel_bias)[P(int, bucket)[(distance) + AHEAD] * a.H + head] : 0)
+#define BIAS(distance) (a.rel_bias ? a.rel_bias[a.bucket[(distance) + AHEAD] * a.H + head] : 0)
 
 #define STORE(field, at, value)              \
   do {                                       \
@@ -26,7 +26,7 @@ KERNEL(split_heads) {
     I64 first = at / a.T * a.H * a.T + at % a.T;
     for (int i = LID; i < a.H * a.dh; i += GROUP) {
       int head = i / a.dh, c = i % a.dh;
-      STORE(y, (first + (I64)head * a.T) * a.dh + c, P(float, x)[at * a.ld + head / a.group * a.dh + c]);
+      STORE(y, (first + (I64)head * a.T) * a.dh + c, a.x[at * a.ld + head / a.group * a.dh + c]);
     }
   }
 }
@@ -38,8 +38,8 @@ KERNEL(merge_heads) {
     for (int i = LID; i < a.H / a.group * a.dh; i += GROUP) {
       int head = i / a.dh * a.group, c = i % a.dh;
       float sum = 0;
-      for (int g = 0; g < a.group; g++) sum += P(float, x)[(first + (I64)(head + g) * a.T) * a.dh + c];
-      P(float, y)[at * a.ld + i] = sum;
+      for (int g = 0; g < a.group; g++) sum += a.x[(first + (I64)(head + g) * a.T) * a.dh + c];
+      a.y[at * a.ld + i] = sum;
     }
   }
 }
@@ -50,7 +50,7 @@ KERNEL(attention_weights) {
   SHARED double room[GROUP];
   I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;
   int i = (int)(a.first_row + GID % a.rows), seen = SEEN(i);
-  GLOBAL float *score = P(float, score) + at;
+  GLOBAL float *score = a.score + at;
   float largest = -INF;
   double total = 0;
   for (int j = LID; j < seen; j += GROUP) {
@@ -61,7 +61,7 @@ KERNEL(attention_weights) {
   for (int j = LID; j < seen; j += GROUP) total += score[j] = exp(score[j] - largest);
   total = sum_over(total, room);
   for (int j = LID; j < a.columns; j += GROUP) STORE(weight, at + j, j < seen ? (float)(score[j] / total) : 0);
-  if (LID == 0) P(float, lse)[pair * a.T + i] = seen ? (float)(largest + log(total)) : 0;
+  if (LID == 0) a.lse[pair * a.T + i] = seen ? (float)(largest + log(total)) : 0;
 }
 
 /* A group has one row: of scores, which become weights P, and of dP, which become dS = P (dP - sum_j P dP). Where a
@@ -70,8 +70,8 @@ KERNEL(attention_slopes) {
   SHARED double room[GROUP];
   I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;
   int i = (int)(a.first_row + GID % a.rows), seen = SEEN(i);
-  GLOBAL float *score = P(float, score) + at, *dweight = P(float, dweight) + at;
-  float lse = P(float, lse)[pair * a.T + i];
+  GLOBAL float *score = a.score + at, *dweight = a.dweight + at;
+  float lse = a.lse[pair * a.T + i];
   double mean = 0;
   for (int j = LID; j < seen; j += GROUP) {
     score[j] = exp(score[j] + BIAS(i - j) - lse);
@@ -82,7 +82,7 @@ KERNEL(attention_slopes) {
     float p = j < seen ? score[j] : 0, ds = j < seen ? p * (dweight[j] - (float)mean) : 0;
     STORE(weight, at + j, p);
     STORE(dscore, at + j, ds);
-    if (P(float, rel_bias)) dweight[j] = ds;
+    if (a.rel_bias) dweight[j] = ds;
   }
 }
 
@@ -94,10 +94,10 @@ KERNEL(attention_distances) {
     int distance = (int)(i % distances) - AHEAD, end = a.first_row + a.rows;
     int first = a.first_row > distance ? a.first_row : distance; /* of the rows i with 0 <= i - distance < columns */
     if (end > a.columns + distance) end = a.columns + distance;
-    GLOBAL const float *ds = P(float, dweight) + (pair * a.rows - a.first_row) * a.pitch - distance;
-    double sum = a.accumulate ? P(double, slope)[to] : 0;
+    GLOBAL const float *ds = a.dweight + (pair * a.rows - a.first_row) * a.pitch - distance;
+    double sum = a.accumulate ? a.slope[to] : 0;
     for (int row = first; row < end; row++) sum += ds[row * (a.pitch + 1)];
-    P(double, slope)[to] = sum;
+    a.slope[to] = sum;
   }
 }
 
@@ -108,10 +108,10 @@ KERNEL(attention_dbias) {
   double sum = 0;
   for (I64 at = LID; at < (I64)a.B * a.distances; at += GROUP) {
     I64 b = at / a.distances, distance = at % a.distances;
-    if (P(int, bucket)[distance] == bucket) sum += P(double, slope)[(b * a.H + head) * a.distances + distance];
+    if (a.bucket[distance] == bucket) sum += a.slope[(b * a.H + head) * a.distances + distance];
   }
   sum = sum_over(sum, room);
-  if (LID == 0) P(float, drel_bias)[GID] += (float)sum;
+  if (LID == 0) a.drel_bias[GID] += (float)sum;
 }
 
 INLINE float dot(int count, GLOBAL const float *x, GLOBAL const float *y) {
@@ -122,13 +122,13 @@ INLINE float dot(int count, GLOBAL const float *x, GLOBAL const float *y) {
 
 /* Group: a sequence and a head of keys. */
 KERNEL(cache_append) {
-  int b = (int)(GID / a.kv_heads), head = (int)(GID % a.kv_heads), first = P(int, begin)[b],
-      rows = P(int, begin)[b + 1] - first;
-  I64 cache = (GID * a.positions + P(int, past)[b]) * a.dh;
+  int b = (int)(GID / a.kv_heads), head = (int)(GID % a.kv_heads), first = a.begin[b],
+      rows = a.begin[b + 1] - first;
+  I64 cache = (GID * a.positions + a.past[b]) * a.dh;
   for (int i = LID; i < rows * a.dh; i += GROUP) {
     I64 from = ((I64)(first + i / a.dh) * a.kv_heads + head) * a.dh + i % a.dh;
-    P(float, keys)[cache + i] = P(float, k)[from];
-    P(float, values)[cache + i] = P(float, v)[from];
+    a.keys[cache + i] = a.k[from];
+    a.values[cache + i] = a.v[from];
   }
 }
 
@@ -137,17 +137,17 @@ KERNEL(attention_cached) {
   SHARED float p[GROUP], most[GROUP];
   SHARED double room[GROUP];
   int row = (int)(GID / a.H), head = (int)(GID % a.H), b = 0;
-  while (b < a.B && row >= P(int, begin)[b + 1]) b++;
-  int at = b < a.B ? P(int, past)[b] + row - P(int, begin)[b] : -1; /* -1: there is no such row, and no loop */
+  while (b < a.B && row >= a.begin[b + 1]) b++;
+  int at = b < a.B ? a.past[b] + row - a.begin[b] : -1; /* -1: there is no such row, and no loop */
   I64 cache = ((I64)b * (a.H / a.group) + head / a.group) * a.positions * a.dh;
-  GLOBAL const float *q = P(float, q) + GID * a.dh, *keys = P(float, keys) + cache, *values = P(float, values) + cache;
+  GLOBAL const float *q = a.q + GID * a.dh, *keys = a.keys + cache, *values = a.values + cache;
   I64 nearest = head * (I64)(a.positions + a.pad) + a.positions - 1 - at;
-  GLOBAL float *out = P(float, out) + GID * a.dh;
+  GLOBAL float *out = a.out + GID * a.dh;
   float largest = -INF;
   double total = 0;
   for (int j0 = 0; j0 <= at; j0 += GROUP) {
     int j = j0 + LID;
-    float bias = P(float, bias) && j <= at ? P(float, bias)[nearest + j] : 0, before = largest;
+    float bias = a.bias && j <= at ? a.bias[nearest + j] : 0, before = largest;
     float score = j <= at ? a.scale * dot(a.dh, q, keys + (I64)j * a.dh) + bias : -INF;
     float here = largest_over(score, most);
     if (here > largest || j0 == 0) largest = here;
@@ -170,7 +170,7 @@ KERNEL(attention_bias) {
   I64 width = a.positions + a.pad;
   EACH(i, a.H * width) {
     I64 head = i / width, distance = a.positions - 1 - i % width;
-    P(float, bias)[i] = distance >= 0 ? P(float, rel_bias)[P(int, bucket)[distance] * a.H + head] : 0;
+    a.bias[i] = distance >= 0 ? a.rel_bias[a.bucket[distance] * a.H + head] : 0;
   }
 }
 
@@ -178,9 +178,9 @@ KERNEL(attention_bias) {
 KERNEL(rope) {
   int pairs = a.rotated / 2;
   EACH(i, a.n * a.heads * pairs) {
-    I64 t = i / pairs / a.heads, c = i % pairs, position = P(int, position) ? P(int, position)[t] : t % a.T;
-    GLOBAL const float *turn = P(float, turn) + position * a.rotated + c;
-    GLOBAL float *x = P(float, x) + i / pairs * a.dh + c;
+    I64 t = i / pairs / a.heads, c = i % pairs, position = a.position ? a.position[t] : t % a.T;
+    GLOBAL const float *turn = a.turn + position * a.rotated + c;
+    GLOBAL float *x = a.x + i / pairs * a.dh + c;
     float cosine = turn[0], sine = a.back ? -turn[pairs] : turn[pairs], first = x[0], second = x[pairs];
     x[0] = first * cosine - second * sine;
     x[pairs] = second * cosine + first * sine;
@@ -192,7 +192,7 @@ KERNEL(rope_table) {
   EACH(i, (I64)a.positions * pairs) {
     I64 p = i / pairs, c = i % pairs;
     double angle = (double)p * pow(a.theta, -2.0 * (double)c / a.rotated);
-    P(float, turn)[p * a.rotated + c] = (float)cos(angle);
-    P(float, turn)[p * a.rotated + pairs + c] = (float)sin(angle);
+    a.turn[p * a.rotated + c] = (float)cos(angle);
+    a.turn[p * a.rotated + pairs + c] = (float)sin(angle);
   }
 }

@@ -19,8 +19,8 @@ INLINE U32 gelu_pair_backward(U32 x, U32 dy) {
 }
 
 KERNEL(activate) {
-  I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
-  int pairs = P(ushort, x16) && P(ushort, y16) && !P(float, u) && !a.silu;
+  I64 count = a.count * (a.rows ? a.rows[0] : 1);
+  int pairs = a.x16 && a.y16 && !a.u && !a.silu;
   if (pairs && a.count % 8 == 0 && IN_SIXTEENS(x16) && IN_SIXTEENS(y16)) {
     EACH(i, count / 8) {
       uint4 x = P(uint4, x16)[i];
@@ -30,20 +30,20 @@ KERNEL(activate) {
     return;
   }
   EACH(i, count) {
-    float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i];
+    float x = a.x16 ? from_bf16(a.x16[i]) : a.x[i];
     float y = x * (a.silu ? logistic(x) : normal_cdf(x));
-    if (P(float, u)) y *= P(float, u)[i];
-    if (P(ushort, y16))
-      P(ushort, y16)[i] = to_bf16(y);
+    if (a.u) y *= a.u[i];
+    if (a.y16)
+      a.y16[i] = to_bf16(y);
     else
-      P(float, y)[i] = y;
+      a.y[i] = y;
   }
 }
 
 /* dx, du and y may stand where the inputs do: all are read first. */
 KERNEL(activate_backward) {
-  I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
-  int pairs = P(ushort, x16) && P(ushort, y16) && P(ushort, dy16) && P(ushort, dx16) && !P(float, u) && !a.silu;
+  I64 count = a.count * (a.rows ? a.rows[0] : 1);
+  int pairs = a.x16 && a.y16 && a.dy16 && a.dx16 && !a.u && !a.silu;
   if (pairs && a.count % 8 == 0 && IN_SIXTEENS(x16) && IN_SIXTEENS(y16) && IN_SIXTEENS(dy16) && IN_SIXTEENS(dx16)) {
     EACH(i, count / 8) {
       uint4 x = P(uint4, x16)[i], dx = P(uint4, dy16)[i];
@@ -56,54 +56,54 @@ KERNEL(activate_backward) {
     return;
   }
   EACH(i, count) {
-    float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i];
-    float dy = P(ushort, dy16) ? from_bf16(P(ushort, dy16)[i]) : P(float, dy)[i];
-    float u = P(float, u) ? P(float, u)[i] : 1, y = x * (a.silu ? logistic(x) : normal_cdf(x));
+    float x = a.x16 ? from_bf16(a.x16[i]) : a.x[i];
+    float dy = a.dy16 ? from_bf16(a.dy16[i]) : a.dy[i];
+    float u = a.u ? a.u[i] : 1, y = x * (a.silu ? logistic(x) : normal_cdf(x));
     float dx = dy * u * (a.silu ? silu_slope(x) : gelu_slope(x));
-    if (P(ushort, y16))
-      P(ushort, y16)[i] = to_bf16(y * u);
-    else if (P(float, y))
-      P(float, y)[i] = y * u;
-    if (P(ushort, dx16))
-      P(ushort, dx16)[i] = to_bf16(dx);
+    if (a.y16)
+      a.y16[i] = to_bf16(y * u);
+    else if (a.y)
+      a.y[i] = y * u;
+    if (a.dx16)
+      a.dx16[i] = to_bf16(dx);
     else
-      P(float, dx)[i] = dx;
-    if (P(float, u)) P(float, du)[i] = dy * y;
+      a.dx[i] = dx;
+    if (a.u) a.du[i] = dy * y;
   }
 }
 
-KERNEL(sigmoid) { EACH(i, a.count) P(float, y)[i] = logistic(P(float, x)[i]); }
+KERNEL(sigmoid) { EACH(i, a.count) a.y[i] = logistic(a.x[i]); }
 
-KERNEL(sigmoid_backward) { EACH(i, a.count) P(float, dx)[i] = P(float, dy)[i] * P(float, y)[i] * (1 - P(float, y)[i]); }
+KERNEL(sigmoid_backward) { EACH(i, a.count) a.dx[i] = a.dy[i] * a.y[i] * (1 - a.y[i]); }
 
 KERNEL(copy) {
   EACH(i, a.count) {
-    float x = P(float, x) ? P(float, x)[i] : 0;
-    P(float, y)[i] = a.accumulate ? P(float, y)[i] + x : x;
+    float x = a.x ? a.x[i] : 0;
+    a.y[i] = a.accumulate ? a.y[i] + x : x;
   }
 }
 
 KERNEL(multiply) {
   EACH(i, a.count) {
-    float product = P(float, a)[i] * P(float, b)[i];
-    P(float, y)[i] = a.accumulate ? P(float, y)[i] + product : product;
+    float product = a.a[i] * a.b[i];
+    a.y[i] = a.accumulate ? a.y[i] + product : product;
   }
 }
 
 KERNEL(round_bf16) {
-  I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
+  I64 count = a.count * (a.rows ? a.rows[0] : 1);
   if (a.count % 8 == 0 && IN_SIXTEENS(x) && IN_SIXTEENS(y)) {
     EACH(i, count / 8) P(uint4, y)[i] = rounded_eight(P(uint4, x) + 2 * i);
     return;
   }
-  EACH(i, count) P(ushort, y)[i] = to_bf16(P(float, x)[i]);
+  EACH(i, count) a.y[i] = to_bf16(a.x[i]);
 }
 
 KERNEL(widen_bf16) {
-  I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
+  I64 count = a.count * (a.rows ? a.rows[0] : 1);
   EACH(i, count) {
-    float x = from_bf16(P(ushort, x)[i]);
-    P(float, y)[i] = a.accumulate ? P(float, y)[i] + x : x;
+    float x = from_bf16(a.x[i]);
+    a.y[i] = a.accumulate ? a.y[i] + x : x;
   }
 }
 
@@ -111,8 +111,8 @@ KERNEL(widen_bf16) {
 KERNEL(dropout) {
   EACH(i, a.count) {
     U64 number = (U64)(a.first + i), bits = random_bits(a.seed, a.stream, a.place, a.draw << 32 | number / 4);
-    float y = P(float, x)[i] * ((bits >> 16 * (number % 4) & 0xFFFF) < a.dropped ? 0 : a.scale); /* NaN stays NaN */
-    P(float, y)[i] = a.accumulate ? P(float, y)[i] + y : y;
+    float y = a.x[i] * ((bits >> 16 * (number % 4) & 0xFFFF) < a.dropped ? 0 : a.scale); /* NaN stays NaN */
+    a.y[i] = a.accumulate ? a.y[i] + y : y;
   }
 }
 
@@ -122,19 +122,19 @@ KERNEL(jitter) {
   EACH(i, (I64)a.n * a.d) {
     U64 t = (U64)(i / a.d), j = (U64)(i % a.d),
         bits = random_bits(a.seed, a.stream, a.sub, (a.base + t) * pairs + j / 2);
-    P(float, factor)[i] = (float)(a.low + a.unit * ((double)(U32)(j % 2 ? bits >> 32 : bits) + 0.5));
+    a.factor[i] = (float)(a.low + a.unit * ((double)(U32)(j % 2 ? bits >> 32 : bits) + 0.5));
   }
 }
 
 KERNEL(sum_squares) {
   SHARED double room[GROUP];
   for (I64 p = GID; p < a.arrays * a.pieces; p += GROUPS) {
-    GLOBAL const float *x = P(float, x) + p / a.pieces * a.count;
+    GLOBAL const float *x = a.x + p / a.pieces * a.count;
     I64 begin = p % a.pieces * PIECE, end = begin + PIECE < a.count ? begin + PIECE : a.count;
     double sum = 0;
     for (I64 i = begin + LID; i < end; i += GROUP) sum += (double)x[i] * x[i];
     sum = sum_over(sum, room);
-    if (LID == 0) P(double, partial)[p] = sum;
+    if (LID == 0) a.partial[p] = sum;
   }
 }
 
@@ -143,9 +143,9 @@ KERNEL(total_squares) {
   SHARED double room[GROUP];
   for (I64 array = 0; array < a.arrays; array++) {
     double sum = 0;
-    for (I64 p = LID; p < a.pieces; p += GROUP) sum += P(double, partial)[array * a.pieces + p];
+    for (I64 p = LID; p < a.pieces; p += GROUP) sum += a.partial[array * a.pieces + p];
     sum = sum_over(sum, room);
-    if (LID == 0) P(double, sum)[array * a.step] = sum;
-    if (LID == 0 && P(double, total)) P(double, total)[0] += sum;
+    if (LID == 0) a.sum[array * a.step] = sum;
+    if (LID == 0 && a.total) a.total[0] += sum;
   }
 }

@@ -31,15 +31,15 @@ INLINE void put_gradient(GLOBAL float *logits, GLOBAL ushort *rounded, I64 i, fl
 KERNEL(head_rows) {
   SHARED double room[GROUP];
   SHARED float most[GROUP];
-  int target = P(int, target)[GID];
-  GLOBAL float *logits = P(float, logits) + GID * a.V;
+  int target = a.target[GID];
+  GLOBAL float *logits = a.logits + GID * a.V;
   softmax_row row = softmax_of(a.V, logits, room, most);
-  float weight = P(float, row_weight) ? a.weight * P(float, row_weight)[GID] : a.weight;
-  if (LID == 0) P(double, loss)[GID] = target >= 0 ? loss_of(row, logits[target]) : 0;
+  float weight = a.row_weight ? a.weight * a.row_weight[GID] : a.weight;
+  if (LID == 0) a.loss[GID] = target >= 0 ? loss_of(row, logits[target]) : 0;
   SYNC;
   for (int v = LID; v < a.V && a.gradient; v += GROUP) {
     float share = target >= 0 ? share_of(row, logits[v]) * weight : 0;
-    put_gradient(P(float, logits), P(ushort, rounded), GID * a.V + v, share - (v == target ? weight : 0));
+    put_gradient(a.logits, a.rounded, GID * a.V + v, share - (v == target ? weight : 0));
   }
 }
 
@@ -48,8 +48,8 @@ KERNEL(head_rows) {
 KERNEL(head_pairs) {
   SHARED double room[GROUP];
   SHARED float most[GROUP];
-  int target = P(int, target)[GID], some = target >= 0;
-  GLOBAL float *z = P(float, logits) + GID * a.V, *y = P(float, other) + GID * a.V;
+  int target = a.target[GID], some = target >= 0;
+  GLOBAL float *z = a.logits + GID * a.V, *y = a.other + GID * a.V;
   softmax_row of_z = softmax_of(a.V, z, room, most), of_y = softmax_of(a.V, y, room, most);
   double A = 0, B = 0, share = a.consistency / 2;
   for (int v = LID; v < a.V; v += GROUP) {
@@ -60,9 +60,9 @@ KERNEL(head_pairs) {
   A = sum_over(A, room);
   B = sum_over(B, room);
   if (LID == 0) {
-    P(double, loss)[GID] = some ? loss_of(of_z, z[target]) : 0;
-    P(double, other_loss)[GID] = some ? loss_of(of_y, y[target]) : 0;
-    P(double, disagreement)[GID] = some ? (A - B) / 2 : 0;
+    a.loss[GID] = some ? loss_of(of_z, z[target]) : 0;
+    a.other_loss[GID] = some ? loss_of(of_y, y[target]) : 0;
+    a.disagreement[GID] = some ? (A - B) / 2 : 0;
   }
   SYNC;
   for (int v = LID; v < a.V && a.gradient; v += GROUP) {
@@ -70,8 +70,8 @@ KERNEL(head_pairs) {
     double p = share_of(of_z, z[v]), q = share_of(of_y, y[v]), at = v == target ? a.weight : 0;
     double of_p = a.weight * p + share * (p * (1 + delta - A) - q) - at;
     double of_q = a.weight * q + share * (q * (1 - delta + B) - p) - at;
-    put_gradient(P(float, logits), P(ushort, rounded), GID * a.V + v, some ? (float)of_p : 0);
-    put_gradient(P(float, other), P(ushort, other_rounded), GID * a.V + v, some ? (float)of_q : 0);
+    put_gradient(a.logits, a.rounded, GID * a.V + v, some ? (float)of_p : 0);
+    put_gradient(a.other, a.other_rounded, GID * a.V + v, some ? (float)of_q : 0);
   }
 }
 
@@ -80,12 +80,12 @@ KERNEL(head_losses) {
   SHARED double room[GROUP];
   double sum = 0;
   for (I64 t = LID; t < a.n; t += GROUP) {
-    sum += P(float, row_weight) ? P(float, row_weight)[t] * P(double, loss)[t] : P(double, loss)[t];
-    if (P(float, token_loss)) P(float, token_loss)[t] = (float)P(double, loss)[t];
+    sum += a.row_weight ? a.row_weight[t] * a.loss[t] : a.loss[t];
+    if (a.token_loss) a.token_loss[t] = (float)a.loss[t];
   }
   sum = sum_over(sum, room);
   if (LID == 0) {
-    P(double, sum)[0] += sum;
-    if (P(double, total)) P(double, total)[0] += sum;
+    a.sum[0] += sum;
+    if (a.total) a.total[0] += sum;
   }
 }

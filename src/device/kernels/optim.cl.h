@@ -1,5 +1,5 @@
 /* Optimizer steps. Nothing changes where *finite is not finite. */
-#define STOPPED (P(double, finite) && !IS_FINITE(P(double, finite)[0]))
+#define STOPPED (a.finite && !IS_FINITE(a.finite[0]))
 
 INLINE double scaled_square(float g, double scale) { return g * scale * g * scale; }
 
@@ -12,14 +12,14 @@ INLINE float decayed(float moment, double beta2, double eps1, double sum, double
 #define AHEAD_ROWS 16
 KERNEL(adafactor_columns) {
   EACH(i, STOPPED ? 0 : a.batch * a.cols) {
-    GLOBAL const float *g = P(float, g) + i / a.cols * a.rows * a.cols + i % a.cols;
+    GLOBAL const float *g = a.g + i / a.cols * a.rows * a.cols + i % a.cols;
     double sum = 0;
     for (I64 row = 0; row < a.rows; row += AHEAD_ROWS) {
       float some[AHEAD_ROWS];
       for (int j = 0; j < AHEAD_ROWS; j++) some[j] = row + j < a.rows ? g[(row + j) * a.cols] : 0;
       for (int j = 0; j < AHEAD_ROWS; j++) sum += scaled_square(some[j], a.grad_scale);
     }
-    P(float, col)[i] = decayed(P(float, col)[i], a.beta2, a.eps1, sum, (double)a.rows);
+    a.col[i] = decayed(a.col[i], a.beta2, a.eps1, sum, (double)a.rows);
   }
 }
 
@@ -27,8 +27,8 @@ KERNEL(adafactor_columns) {
 KERNEL(adafactor_rows) {
   SHARED double room[GROUP];
   for (I64 row = GID; row < (STOPPED ? 0 : a.batch * a.rows); row += GROUPS) {
-    GLOBAL const float *g = P(float, g) + row * a.cols, *w = P(float, w) + row * a.cols;
-    GLOBAL const float *col = P(float, col) + row / a.rows * a.cols;
+    GLOBAL const float *g = a.g + row * a.cols, *w = a.w + row * a.cols;
+    GLOBAL const float *col = a.col + row / a.rows * a.cols;
     double of_g = 0, of_w = 0, of_u = 0;
     for (I64 j = LID; j < a.cols; j += GROUP) {
       of_g += scaled_square(g[j], a.grad_scale);
@@ -39,9 +39,9 @@ KERNEL(adafactor_rows) {
     of_w = sum_over(of_w, room);
     of_u = sum_over(of_u, room);
     if (LID == 0) {
-      P(float, measures)[3 * row] = (float)of_g;
-      P(float, measures)[3 * row + 1] = (float)of_w;
-      P(float, measures)[3 * row + 2] = (float)of_u;
+      a.measures[3 * row] = (float)of_g;
+      a.measures[3 * row + 1] = (float)of_w;
+      a.measures[3 * row + 2] = (float)of_u;
     }
   }
 }
@@ -50,12 +50,12 @@ KERNEL(adafactor_rows) {
 KERNEL(adafactor_scales) {
   SHARED double room[GROUP];
   for (I64 m = GID; m < (STOPPED ? 0 : a.batch); m += GROUPS) {
-    GLOBAL const float *measures = P(float, measures) + 3 * m * a.rows;
+    GLOBAL const float *measures = a.measures + 3 * m * a.rows;
     double mean = 0, of_w = 0, of_u = 0, size = (double)(a.rows * a.all_cols);
     for (I64 i = LID; i < a.rows; i += GROUP) {
       double moment = 1;
-      if (P(float, row)) {
-        GLOBAL float *row = P(float, row) + m * a.rows + i;
+      if (a.row) {
+        GLOBAL float *row = a.row + m * a.rows + i;
         moment = *row = decayed(*row, a.beta2, a.eps1, measures[3 * i], (double)a.all_cols);
       }
       mean += moment / a.rows;
@@ -66,8 +66,8 @@ KERNEL(adafactor_scales) {
     of_w = sum_over(of_w, room);
     of_u = sum_over(of_u, room);
     if (LID == 0) {
-      P(double, scales)[2 * m] = mean;
-      P(double, scales)
+      a.scales[2 * m] = mean;
+      a.scales
       [2 * m + 1] = a.rate * fmax(a.eps2, sqrt(of_w / size)) / fmax(1.0, sqrt(mean * of_u / size) / a.clip);
     }
   }
@@ -77,28 +77,28 @@ KERNEL(adafactor_scales) {
 KERNEL(adafactor_apply) {
   for (I64 row = GID; row < (STOPPED ? 0 : a.batch * a.rows); row += GROUPS) {
     I64 m = row / a.rows;
-    GLOBAL const float *g = P(float, g) + row * a.cols, *col = P(float, col) + m * a.cols;
-    GLOBAL float *w = P(float, w) + row * a.cols;
-    double factor = P(float, row) ? P(float, row)[row] / P(double, scales)[2 * m] : 1;
+    GLOBAL const float *g = a.g + row * a.cols, *col = a.col + m * a.cols;
+    GLOBAL float *w = a.w + row * a.cols;
+    double factor = a.row ? a.row[row] / a.scales[2 * m] : 1;
     for (I64 j = LID; j < a.cols; j += GROUP) {
       double u = g[j] * a.grad_scale / sqrt(factor * col[j]);
-      float next = (float)(w[j] - P(double, scales)[2 * m + 1] * u);
+      float next = (float)(w[j] - a.scales[2 * m + 1] * u);
       w[j] = next;
-      if (P(ushort, w16)) P(ushort, w16)[row * a.cols + j] = to_bf16(next);
+      if (a.w16) a.w16[row * a.cols + j] = to_bf16(next);
     }
   }
 }
 
 KERNEL(adamw) {
   EACH(i, STOPPED ? 0 : a.count) {
-    double g = P(float, g)[i] * a.grad_scale, w = P(float, w)[i];
-    float m = (float)(a.beta1 * P(float, m)[i] + (1 - a.beta1) * g);
-    float v = (float)(a.beta2 * P(float, v)[i] + (1 - a.beta2) * g * g);
+    double g = a.g[i] * a.grad_scale, w = a.w[i];
+    float m = (float)(a.beta1 * a.m[i] + (1 - a.beta1) * g);
+    float v = (float)(a.beta2 * a.v[i] + (1 - a.beta2) * g * g);
     double step = m / a.correct_m / (sqrt(v / a.correct_v) + a.eps);
-    P(float, m)[i] = m;
-    P(float, v)[i] = v;
+    a.m[i] = m;
+    a.v[i] = v;
     float next = (float)(w - a.rate * (step + a.weight_decay * w));
-    P(float, w)[i] = next;
-    if (P(ushort, w16)) P(ushort, w16)[i] = to_bf16(next);
+    a.w[i] = next;
+    if (a.w16) a.w16[i] = to_bf16(next);
   }
 }

@@ -1,5 +1,5 @@
-/* What all kernels share: names, and the form of a kernel. A kernel takes one struct of arguments, its pointers first
- * (args.h); P() is a pointer of it with its type. Groups have one dimension, of GROUP items. */
+/* What all kernels share: names, and the form of a kernel. A kernel takes one struct of arguments, `a` (args.h); P() is a
+ * pointer of it with another type. Groups have one dimension, of GROUP items. */
 #define GLOBAL
 #define LOCAL
 #define SHARED __shared__
@@ -14,17 +14,19 @@
 #define BITS_FLOAT(x) __uint_as_float(x)
 #define ADD_TO(p, more) atomicAdd((p), (more))
 typedef long long I64;
-typedef int I32;
 typedef unsigned long long U64;
 typedef unsigned int U32;
-typedef void *PTR;
 typedef unsigned char uchar;
 typedef unsigned short ushort;
 #define P(type, field) ((type *)a.field)
 #define KERNEL(name) extern "C" __global__ void name(name##_args a)
 
-#define FIELD(name) PTR name;
-#define VALUE(type, name) type name;
-typedef float F32;
+/* The host's words in the structs of arguments. */
 typedef float real;
-typedef double F64;
+#define CH_DEV
+#define int64_t I64
+#define int32_t int
+#define uint64_t U64
+#define uint32_t U32
+#define uint8_t uchar
+#define ch_bf16 ushort

@@ -14,8 +14,8 @@ KERNEL(product) {
   I64 row = LID / TILE, column = LID % TILE;
   I64 A = batch * a.a_stride, B = batch * a.b_stride; /* where its matrices begin */
   I64 C = batch * a.c_stride;
-  if (P(int, begin)) {
-    I64 first = P(int, begin)[batch], rows = P(int, begin)[batch + 1] - first;
+  if (a.begin) {
+    I64 first = a.begin[batch], rows = a.begin[batch + 1] - first;
     A += first * a.lda;
     if (a.ragged_k) {
       B += first * a.ldb;
@@ -60,7 +60,7 @@ INLINE I64 unpadded(GLOBAL const int *begin, I64 row, int most) {
 
 KERNEL(pad_rows) {
   for (I64 row = GID; row < (I64)a.e * a.most; row += GROUPS) {
-    I64 at = unpadded(P(int, begin), row, a.most);
+    I64 at = unpadded(a.begin, row, a.most);
     for (I64 j = LID; j < a.width; j += GROUP) {
       float x = at < 0 ? 0 : operand(P(char, rows), a.is, at * a.width + j);
       if (a.is == AS_FLOAT)
@@ -73,7 +73,7 @@ KERNEL(pad_rows) {
 
 KERNEL(unpad_rows) {
   for (I64 row = GID; row < (I64)a.e * a.most; row += GROUPS) {
-    I64 at = unpadded(P(int, begin), row, a.most);
+    I64 at = unpadded(a.begin, row, a.most);
     for (I64 j = LID; at >= 0 && j < a.width; j += GROUP) {
       I64 from = row * a.width + j, to = at * a.width + j;
       if (a.is == AS_BF16)

@@ -5,17 +5,17 @@ KERNEL(mean_cutoff) {
     double sum = 0;
     int finite = 0;
     for (I64 p = 0; p < a.pools; p++) {
-      float value = P(float, cutoff)[p * a.e + i];
+      float value = a.cutoff[p * a.e + i];
       if (IS_FINITE(value)) sum += value, finite++;
     }
-    P(float, mean)[i] = finite ? (float)(sum / finite) : INF;
+    a.mean[i] = finite ? (float)(sum / finite) : INF;
   }
 }
 
 KERNEL(running_mean) {
   EACH(i, a.count) {
-    double mean = a.fresh ? 0 : P(float, mean)[i], value = P(float, value)[i];
-    if (IS_FINITE(value)) P(float, mean)[i] = (float)(mean + a.weight * (value - mean));
+    double mean = a.fresh ? 0 : a.mean[i], value = a.value[i];
+    if (IS_FINITE(value)) a.mean[i] = (float)(mean + a.weight * (value - mean));
   }
 }
 
@@ -53,33 +53,33 @@ INLINE void leave_to_nulls(int nulls, int e, int count, GLOBAL const float *scor
 /* An item has a token. */
 KERNEL(best) {
   EACH(t, a.n) {
-    GLOBAL const float *score = P(float, score) + t * a.e;
-    GLOBAL int *expert = P(int, choice) + t * a.count;
-    GLOBAL float *value = P(float, value) + t * a.count;
-    best_of(a.e, a.count, score, P(float, shift), expert, value);
+    GLOBAL const float *score = a.score + t * a.e;
+    GLOBAL int *expert = a.choice + t * a.count;
+    GLOBAL float *value = a.value + t * a.count;
+    best_of(a.e, a.count, score, a.shift, expert, value);
     if (a.nulls) leave_to_nulls(a.nulls, a.e, a.count, score, value, expert);
-    if (P(float, margin))
+    if (a.margin)
       for (int i = 0; i < a.e; i++)
-        P(float, margin)[t * a.e + i] = score[i] - (value[a.count - 2] + value[a.count - 1]) / 2;
-    if (P(uchar, valid) && !P(uchar, valid)[t])
+        a.margin[t * a.e + i] = score[i] - (value[a.count - 2] + value[a.count - 1]) / 2;
+    if (a.valid && !a.valid[t])
       for (int j = 0; j < a.count; j++) expert[j] = -1;
   }
 }
 
 KERNEL(modulo) {
   EACH(t, a.n) {
-    int taken = !P(uchar, valid) || P(uchar, valid)[t];
-    P(int, choice)[t] = !taken ? -1 : a.e > 1 ? P(int, id)[t] % a.e : 0;
+    int taken = !a.valid || a.valid[t];
+    a.choice[t] = !taken ? -1 : a.e > 1 ? a.id[t] % a.e : 0;
   }
 }
 
 KERNEL(sample_second) {
   EACH(t, a.n) {
-    float second = P(float, value)[2 * t + 1], sum = P(float, value)[2 * t] + second;
+    float second = a.value[2 * t + 1], sum = a.value[2 * t] + second;
     U64 bits = random_bits(a.seed, a.stream, a.sub, a.base + (U64)t);
     double drawn = ((double)(bits >> 11) + 0.5) * (1.0 / 9007199254740992.0);
     if (sum == 0) sum = 1;
-    if (!(drawn < 2 * (double)(second / sum))) P(int, choice)[2 * t + 1] = -1;
+    if (!(drawn < 2 * (double)(second / sum))) a.choice[2 * t + 1] = -1;
   }
 }
 
@@ -100,35 +100,35 @@ KERNEL(place) {
     int before = demand;
     for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
       I64 t = t0 + LID;
-      int asks = t < a.n && P(int, asked)[t * a.count + j] == GID, all, rank = rank_over(asks, room, &all);
+      int asks = t < a.n && a.asked[t * a.count + j] == GID, all, rank = rank_over(asks, room, &all);
       rank += demand;
-      if (asks && P(float, value)) {
+      if (asks && a.value) {
         rank = before;
         for (I64 u = 0; u < a.n; u++)
-          rank += P(int, asked)[u * a.count + j] == GID && comes_first(P(float, value), a.count, u, t);
+          rank += a.asked[u * a.count + j] == GID && comes_first(a.value, a.count, u, t);
       }
-      if (asks && rank >= a.capacity) P(int, choice)[t * a.count + j] = -1;
+      if (asks && rank >= a.capacity) a.choice[t * a.count + j] = -1;
       demand += all;
     }
   }
   held = demand < a.capacity ? demand : a.capacity;
   if (LID == 0) {
-    P(int, demand)[GID] = demand;
-    P(int, dropped)[GID] = demand - held;
-    P(int, held)[GID] = held;
+    a.demand[GID] = demand;
+    a.dropped[GID] = demand - held;
+    a.held[GID] = held;
   }
 }
 
 /* A group has an expert; a token chooses it once at most. */
 KERNEL(list_chosen) {
   SHARED int room[GROUP];
-  int slot = P(int, begin)[GID];
+  int slot = a.begin[GID];
   for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
     I64 t = t0 + LID;
     int chosen = 0, all;
-    for (int j = 0; t < a.n && j < a.count; j++) chosen |= P(int, choice)[t * a.count + j] == GID;
+    for (int j = 0; t < a.n && j < a.count; j++) chosen |= a.choice[t * a.count + j] == GID;
     int rank = rank_over(chosen, room, &all);
-    if (chosen) P(int, slot_token)[slot + rank] = (int)t;
+    if (chosen) a.slot_token[slot + rank] = (int)t;
     slot += all;
   }
 }
@@ -136,37 +136,37 @@ KERNEL(list_chosen) {
 KERNEL(sum_counts) {
   if (GID == 0 && LID == 0) {
     I64 sum = 0;
-    for (int i = 0; i < a.count; i++) sum += P(int, counts)[i];
-    P(I64, total)[0] = sum;
+    for (int i = 0; i < a.count; i++) sum += a.counts[i];
+    a.total[0] = sum;
   }
 }
 
 KERNEL(threshold) {
   EACH(t, a.n)
-  pass_bars(a.e, a.cap, !(P(uchar, valid) && !P(uchar, valid)[t]), P(float, score) + t * a.e, P(float, threshold),
-            P(uchar, keep) + t * a.e);
+  pass_bars(a.e, a.cap, !(a.valid && !a.valid[t]), a.score + t * a.e, a.threshold,
+            a.keep + t * a.e);
 }
 
 /* A group has an expert. keep: 0 before. */
 KERNEL(within) {
   SHARED double room[GROUP];
-  int e = a.e, all = P(float, threshold)[GID] > P(float, least_cutoff)[GID];
-  float bar = P(float, threshold)[GID];
+  int e = a.e, all = a.threshold[GID] > a.least_cutoff[GID];
+  float bar = a.threshold[GID];
   double taken = 0, demand = 0;
-  int from = all ? P(int, least_begin)[GID] : P(int, most_begin)[GID];
-  int to = all ? P(int, least_begin)[GID + 1] : P(int, most_begin)[GID + 1];
+  int from = all ? a.least_begin[GID] : a.most_begin[GID];
+  int to = all ? a.least_begin[GID + 1] : a.most_begin[GID + 1];
   for (int s = from + LID; s < to; s += GROUP) {
-    I64 t = all ? P(int, least_token)[s] : P(int, most_token)[s];
-    if (!all && !(P(float, score)[t * e + GID] >= bar)) continue;
-    P(uchar, keep)[t * e + GID] = 1;
+    I64 t = all ? a.least_token[s] : a.most_token[s];
+    if (!all && !(a.score[t * e + GID] >= bar)) continue;
+    a.keep[t * e + GID] = 1;
     taken++;
   }
   for (I64 t = LID; t < a.n; t += GROUP)
-    demand += !(P(uchar, valid) && !P(uchar, valid)[t]) && P(float, score)[t * e + GID] >= bar;
+    demand += !(a.valid && !a.valid[t]) && a.score[t * e + GID] >= bar;
   taken = sum_over(taken, room);
   demand = sum_over(demand, room);
   if (LID == 0) {
-    P(int, demand)[GID] = (int)demand;
-    P(int, dropped)[GID] = demand > taken ? (int)(demand - taken) : 0;
+    a.demand[GID] = (int)demand;
+    a.dropped[GID] = demand > taken ? (int)(demand - taken) : 0;
   }
 }

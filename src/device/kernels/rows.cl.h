@@ -4,8 +4,8 @@ KERNEL(softmax) {
   SHARED double room[GROUP];
   SHARED float most[GROUP];
   for (I64 t = GID; t < a.n; t += GROUPS) {
-    GLOBAL const float *in = P(float, x) + t * a.m;
-    GLOBAL float *out = P(float, y) + t * a.m;
+    GLOBAL const float *in = a.x + t * a.m;
+    GLOBAL float *out = a.y + t * a.m;
     float largest = a.nulls ? 0 : -INF;
     double sum = 0;
     for (int j = LID; j < a.m; j += GROUP)
@@ -21,8 +21,8 @@ KERNEL(softmax) {
 KERNEL(softmax_backward) {
   SHARED double room[GROUP];
   for (I64 t = GID; t < a.n; t += GROUPS) {
-    GLOBAL const float *y = P(float, y) + t * a.m, *dy = P(float, dy) + t * a.m;
-    GLOBAL float *dx = P(float, dx) + t * a.m;
+    GLOBAL const float *y = a.y + t * a.m, *dy = a.dy + t * a.m;
+    GLOBAL float *dx = a.dx + t * a.m;
     double dot = 0;
     for (int j = LID; j < a.m; j += GROUP) dot += (double)y[j] * dy[j];
     dot = sum_over(dot, room);
@@ -32,27 +32,27 @@ KERNEL(softmax_backward) {
 
 KERNEL(rmsnorm) {
   SHARED double room[GROUP];
-  GLOBAL const float *w = P(float, w);
+  GLOBAL const float *w = a.w;
   for (I64 t = GID; t < a.n; t += GROUPS) {
-    GLOBAL const float *in = P(float, x) + t * a.d;
-    GLOBAL float *out = P(float, y) + t * a.d;
+    GLOBAL const float *in = a.x + t * a.d;
+    GLOBAL float *out = a.y + t * a.d;
     double squares = 0;
     for (int j = LID; j < a.d; j += GROUP) squares += (double)in[j] * in[j];
     squares = sum_over(squares, room);
     double rstd = 1 / sqrt(squares / a.d + (double)a.eps);
     for (int j = LID; j < a.d; j += GROUP) out[j] = (float)(in[j] * rstd * w[j]);
-    if (LID == 0) P(float, rstd)[t] = (float)rstd;
+    if (LID == 0) a.rstd[t] = (float)rstd;
   }
 }
 
 /* With g = w dy and r = rstd: dx = r g - x r^3 <x, g> / d, because dr/dx = -r^3 x / d. */
 KERNEL(rmsnorm_dx) {
   SHARED double room[GROUP];
-  GLOBAL const float *w = P(float, w);
+  GLOBAL const float *w = a.w;
   for (I64 t = GID; t < a.n; t += GROUPS) {
-    GLOBAL const float *in = P(float, x) + t * a.d, *dy = P(float, dy) + t * a.d;
-    GLOBAL float *dx = P(float, dx) + t * a.d;
-    double rstd = P(float, rstd)[t], dot = 0;
+    GLOBAL const float *in = a.x + t * a.d, *dy = a.dy + t * a.d;
+    GLOBAL float *dx = a.dx + t * a.d;
+    double rstd = a.rstd[t], dot = 0;
     for (int j = LID; j < a.d; j += GROUP) dot += (double)in[j] * w[j] * dy[j];
     dot = sum_over(dot, room);
     double slope = rstd * rstd * rstd * dot / a.d;
@@ -65,46 +65,46 @@ KERNEL(rmsnorm_dx) {
 
 /* Sums over BLOCK rows; add_blocks adds these up, in ascending order. */
 KERNEL(rmsnorm_dw) {
-  GLOBAL const float *x = P(float, x), *dy = P(float, dy), *rstd = P(float, rstd);
+  GLOBAL const float *x = a.x, *dy = a.dy, *rstd = a.rstd;
   I64 blocks = (a.n + BLOCK - 1) / BLOCK;
   EACH(i, blocks * a.d) {
     I64 first = i / a.d * BLOCK, j = i % a.d;
     double sum = 0;
     for (I64 t = first; t < a.n && t < first + BLOCK; t++) sum += (double)dy[t * a.d + j] * x[t * a.d + j] * rstd[t];
-    P(double, partial)[i] = sum;
+    a.partial[i] = sum;
   }
 }
 
 KERNEL(add_blocks) {
   EACH(j, a.d) {
     double sum = 0;
-    for (I64 block = 0; block < a.blocks; block++) sum += P(double, partial)[block * a.d + j];
-    P(float, sum)[j] += (float)sum;
+    for (I64 block = 0; block < a.blocks; block++) sum += a.partial[block * a.d + j];
+    a.sum[j] += (float)sum;
   }
 }
 
 /* Only the device may know how many slots are filled. */
 KERNEL(gather) {
-  int slots = P(int, begin)[a.e], eights = a.d % 8 == 0 && IN_SIXTEENS(x) && IN_SIXTEENS(y) && IN_SIXTEENS(y16);
+  int slots = a.begin[a.e], eights = a.d % 8 == 0 && IN_SIXTEENS(x) && IN_SIXTEENS(y) && IN_SIXTEENS(y16);
   for (I64 s = GID; s < slots; s += GROUPS) {
-    I64 from = (I64)P(int, slot_token)[s] * a.d, to = s * a.d;
-    if (eights && P(ushort, y16))
+    I64 from = (I64)a.slot_token[s] * a.d, to = s * a.d;
+    if (eights && a.y16)
       for (int j = LID; j < a.d / 8; j += GROUP)
         P(uint4, y16)[to / 8 + j] = rounded_eight(P(uint4, x) + from / 4 + 2 * j);
     else if (eights)
       for (int j = LID; j < a.d / 4; j += GROUP) P(uint4, y)[to / 4 + j] = P(uint4, x)[from / 4 + j];
-    else if (P(ushort, y16))
-      for (int j = LID; j < a.d; j += GROUP) P(ushort, y16)[to + j] = to_bf16(P(float, x)[from + j]);
+    else if (a.y16)
+      for (int j = LID; j < a.d; j += GROUP) a.y16[to + j] = to_bf16(a.x[from + j]);
     else
-      for (int j = LID; j < a.d; j += GROUP) P(float, y)[to + j] = P(float, x)[from + j];
+      for (int j = LID; j < a.d; j += GROUP) a.y[to + j] = a.x[from + j];
   }
 }
 
 KERNEL(combine) {
-  GLOBAL const int *begin = P(int, token_begin), *slot = P(int, token_slot);
-  GLOBAL const float *gate = P(float, slot_gate), *y = P(float, y);
+  GLOBAL const int *begin = a.token_begin, *slot = a.token_slot;
+  GLOBAL const float *gate = a.slot_gate, *y = a.y;
   for (I64 t = GID; t < a.n; t += GROUPS) {
-    GLOBAL float *out = P(float, out) + t * a.d;
+    GLOBAL float *out = a.out + t * a.d;
     int first = begin[t], end = begin[t + 1];
     for (int j = LID; j < a.d; j += GROUP) {
       double sum = 0;
@@ -116,21 +116,21 @@ KERNEL(combine) {
 
 KERNEL(combine_backward) {
   SHARED double room[GROUP];
-  int slots = P(int, begin)[a.e];
+  int slots = a.begin[a.e];
   for (I64 s = GID; s < slots; s += GROUPS) {
-    GLOBAL const float *dout = P(float, dout) + (I64)P(int, slot_token)[s] * a.d, *y = P(float, y) + s * a.d;
-    double gate = a.gated ? (double)P(float, slot_gate)[s] : 1, dot = 0;
+    GLOBAL const float *dout = a.dout + (I64)a.slot_token[s] * a.d, *y = a.y + s * a.d;
+    double gate = a.gated ? (double)a.slot_gate[s] : 1, dot = 0;
     for (int j = LID; j < a.d; j += GROUP) dot += (double)dout[j] * y[j];
     dot = sum_over(dot, room); /* first: dy may stand where y does */
-    for (int j = LID; j < a.d; j += GROUP) P(float, dy)[s * a.d + j] = (float)(gate * dout[j]);
-    if (LID == 0) P(float, dgate)[s] = (float)dot;
+    for (int j = LID; j < a.d; j += GROUP) a.dy[s * a.d + j] = (float)(gate * dout[j]);
+    if (LID == 0) a.dgate[s] = (float)dot;
   }
 }
 
 KERNEL(embedding) {
   for (I64 t = GID; t < a.n; t += GROUPS) {
-    GLOBAL const float *w = P(float, w) + (I64)P(int, token)[t] * a.d;
-    for (int j = LID; j < a.d; j += GROUP) P(float, x)[t * a.d + j] = a.scale * w[j];
+    GLOBAL const float *w = a.w + (I64)a.token[t] * a.d;
+    for (int j = LID; j < a.d; j += GROUP) a.x[t * a.d + j] = a.scale * w[j];
   }
 }
 
@@ -139,8 +139,8 @@ KERNEL(embedding_backward) {
   EACH(i, (I64)CLASSES * a.d) {
     I64 j = i % a.d;
     for (I64 t = 0; t < a.n; t++) {
-      I64 token = P(int, token)[t];
-      if (token % CLASSES == i / a.d) P(float, dw)[token * a.d + j] += a.scale * P(float, dx)[t * a.d + j];
+      I64 token = a.token[t];
+      if (token % CLASSES == i / a.d) a.dw[token * a.d + j] += a.scale * a.dx[t * a.d + j];
     }
   }
 }

@@ -47,7 +47,7 @@ INLINE tile tile_of(GLOBAL const int *pool_begin, int n, int e, int first_pool, 
   own.step = ROWS * all.step;
   return own;
 }
-#define TILE_OF_POOL tile_of(P(int, pool_begin), a.n, a.e, a.first_pool, a.stride, a.parts)
+#define TILE_OF_POOL tile_of(a.pool_begin, a.n, a.e, a.first_pool, a.stride, a.parts)
 
 /* Keys of the next AT_ONCE tokens; a bit is set for each one that takes part. */
 INLINE U32 next_keys(tile own, GLOBAL const float *score, GLOBAL const uchar *valid, int e, U32 *key) {
@@ -68,17 +68,17 @@ KERNEL(select_count) {
   tile own = TILE_OF_POOL;
   I64 pair = (I64)own.pool * a.e + own.expert;
   int column = LID % TILE_EXPERTS, above = a.shift + 8;
-  U32 best = above < 32 && own.expert < a.e ? P(U32, key)[pair] >> above : 0, key[AT_ONCE];
+  U32 best = above < 32 && own.expert < a.e ? a.key[pair] >> above : 0, key[AT_ONCE];
   for (int i = LID; own.expert < a.e && i < DIGITS * TILE_EXPERTS; i += GROUP) count[i] = 0;
   SYNC;
   for (; own.token < own.end; own.token += AT_ONCE * own.step) {
-    U32 here = next_keys(own, P(float, score), P(uchar, valid), a.e, key);
+    U32 here = next_keys(own, a.score, a.valid, a.e, key);
     for (int j = 0; j < AT_ONCE; j++)
       if (here >> j & 1 && (above == 32 || key[j] >> above == best))
         ADD_TO(&count[(key[j] >> a.shift & (DIGITS - 1)) * TILE_EXPERTS + column], 1);
   }
   SYNC;
-  GLOBAL int *all = P(int, count) + (I64)own.pool * DIGITS * a.e + own.expert;
+  GLOBAL int *all = a.count + (I64)own.pool * DIGITS * a.e + own.expert;
   for (int i = LID; own.expert < a.e && i < DIGITS * TILE_EXPERTS; i += GROUP)
     if (count[i]) ADD_TO(&all[i / TILE_EXPERTS * a.e], count[i]);
 }
@@ -87,20 +87,20 @@ KERNEL(select_count) {
  * are counted as are `left` to take. At the last digit, `surplus` is how many of its equals are not taken. */
 KERNEL(select_digit) {
   SHARED int room[GROUP];
-  int k = P(int, k)[GID / a.e], left = a.shift == 24 ? k : P(int, left)[GID], digit = DIGITS - 1 - 2 * LID, all;
-  U32 key = a.shift == 24 ? 0 : P(U32, key)[GID];
-  GLOBAL const int *count = P(int, count) + (GID / a.e * DIGITS + digit) * a.e + GID % a.e;
+  int k = a.k[GID / a.e], left = a.shift == 24 ? k : a.left[GID], digit = DIGITS - 1 - 2 * LID, all;
+  U32 key = a.shift == 24 ? 0 : a.key[GID];
+  GLOBAL const int *count = a.count + (GID / a.e * DIGITS + digit) * a.e + GID % a.e;
   int high = count[0], both = high + count[-a.e], above = rank_over(both, room, &all);
   int here = above < left && (above + both >= left || LID == GROUP - 1);
   if (k == 0) here = LID == 0;
   if (!here) return;
   if (above + high < left) above += high, digit--, high = both - high;
   key |= (U32)digit << a.shift;
-  P(U32, key)[GID] = key;
-  P(int, left)[GID] = k ? left - above : 0;
+  a.key[GID] = key;
+  a.left[GID] = k ? left - above : 0;
   if (a.shift) return;
-  P(int, surplus)[GID] = k ? high - (left - above) : 0;
-  if (P(float, cutoff)) P(float, cutoff)[GID] = k ? score_of(key) : INF;
+  a.surplus[GID] = k ? high - (left - above) : 0;
+  if (a.cutoff) a.cutoff[GID] = k ? score_of(key) : INF;
 }
 
 /* Marks what is no worse than the k-th best. */
@@ -108,13 +108,13 @@ KERNEL(select_marks) {
   tile own = TILE_OF_POOL;
   if (own.token >= own.end) return;
   I64 pair = (I64)own.pool * a.e + own.expert;
-  U32 best = P(U32, key)[pair], key[AT_ONCE];
-  int some = P(int, left)[pair] > 0;
+  U32 best = a.key[pair], key[AT_ONCE];
+  int some = a.left[pair] > 0;
   for (; own.token < own.end; own.token += AT_ONCE * own.step) {
-    U32 here = next_keys(own, P(float, score), P(uchar, valid), a.e, key);
+    U32 here = next_keys(own, a.score, a.valid, a.e, key);
     for (int j = 0; j < AT_ONCE; j++) {
       I64 token = own.token + j * own.step;
-      if (token < own.end) P(uchar, keep)[token * a.e + own.expert] = some && here >> j & 1 && key[j] >= best;
+      if (token < own.end) a.keep[token * a.e + own.expert] = some && here >> j & 1 && key[j] >= best;
     }
   }
 }
@@ -122,15 +122,15 @@ KERNEL(select_marks) {
 /* A group has a pool and an expert: of more equals of the k-th best than are left to take, the first ones stay. */
 KERNEL(select_ties) {
   SHARED int room[GROUP];
-  int left = P(int, left)[GID], expert = (int)(GID % a.e), all;
-  U32 best = P(U32, key)[GID];
-  if (P(int, surplus)[GID] < 1) return;
-  pool_tokens own = tokens_of(P(int, pool_begin), a.first_pool + (int)(GID / a.e), a.n, a.stride);
+  int left = a.left[GID], expert = (int)(GID % a.e), all;
+  U32 best = a.key[GID];
+  if (a.surplus[GID] < 1) return;
+  pool_tokens own = tokens_of(a.pool_begin, a.first_pool + (int)(GID / a.e), a.n, a.stride);
   for (I64 t0 = own.first; t0 < own.end; t0 += GROUP * own.step) {
     I64 at = (t0 + LID * own.step) * a.e + expert;
-    int equal = t0 + LID * own.step < own.end && P(uchar, keep)[at] && key_of(P(float, score)[at]) == best;
+    int equal = t0 + LID * own.step < own.end && a.keep[at] && key_of(a.score[at]) == best;
     int rank = rank_over(equal, room, &all);
-    if (equal && rank >= left) P(uchar, keep)[at] = 0;
+    if (equal && rank >= left) a.keep[at] = 0;
     left -= all;
   }
 }
@@ -158,20 +158,20 @@ KERNEL(list_marked) {
   int blocks = (a.e + TILE_EXPERTS - 1) / TILE_EXPERTS,
       expert = (int)(GID % blocks) * TILE_EXPERTS + LID % TILE_EXPERTS, row = LID / TILE_EXPERTS, before = 0;
   I64 part = GID / blocks, first = part * TILE_TOKENS + row * (TILE_TOKENS / ROWS), at = (I64)expert * a.parts + part;
-  U64 marks = run_of_marks(P(uchar, keep), first, a.n, a.e, expert);
+  U64 marks = run_of_marks(a.keep, first, a.n, a.e, expert);
   count[LID] = number_of(marks);
   SYNC;
   if (expert >= a.e) return;
-  for (int r = 0; r < (P(int, slot_token) ? row : ROWS); r++) before += count[r * TILE_EXPERTS + LID % TILE_EXPERTS];
-  if (!P(int, slot_token)) {
-    if (row == 0) P(int, size)[at] = before;
+  for (int r = 0; r < (a.slot_token ? row : ROWS); r++) before += count[r * TILE_EXPERTS + LID % TILE_EXPERTS];
+  if (!a.slot_token) {
+    if (row == 0) a.size[at] = before;
     return;
   }
-  GLOBAL int *list = P(int, slot_token) + P(int, size)[at] + before;
+  GLOBAL int *list = a.slot_token + a.size[at] + before;
   for (int i = 0; marks; i++, marks >>= 1)
     if (marks & 1) *list++ = (int)first + i;
-  if (row == 0 && part == 0) P(int, expert_begin)[expert] = P(int, size)[at];
-  if (row == 0 && part == 0 && expert == 0) P(int, expert_begin)[a.e] = P(int, size)[(I64)a.e * a.parts];
+  if (row == 0 && part == 0) a.expert_begin[expert] = a.size[at];
+  if (row == 0 && part == 0 && expert == 0) a.expert_begin[a.e] = a.size[(I64)a.e * a.parts];
 }
 
 /* Where each of `count` things of these sizes begins, and at [count] their sum. A group has TILE_SIZES of them, and
@@ -180,14 +180,14 @@ KERNEL(prefix) {
   SHARED int room[GROUP];
   I64 first = GID * TILE_SIZES, end = first + TILE_SIZES < a.count ? first + TILE_SIZES : a.count;
   int before = 0, all;
-  for (I64 i = LID; i < first; i += GROUP) before += P(int, size)[i];
+  for (I64 i = LID; i < first; i += GROUP) before += a.size[i];
   rank_over(before, room, &all);
   before = all;
   for (I64 i0 = first; i0 < end; i0 += GROUP) {
     I64 i = i0 + LID;
-    int own = i < end ? P(int, size)[i] : 0, rank = rank_over(own, room, &all);
-    if (i < end) P(int, begin)[i] = before + rank;
+    int own = i < end ? a.size[i] : 0, rank = rank_over(own, room, &all);
+    if (i < end) a.begin[i] = before + rank;
     before += all;
   }
-  if (LID == 0 && end == a.count) P(int, begin)[end] = before;
+  if (LID == 0 && end == a.count) a.begin[end] = before;
 }

@@ -146,6 +146,13 @@ void *fake_bytes(const void *p, size_t bytes, const char *what) {
   fake_wrong("%s: %zu bytes at %p are not in one allocation", what, bytes, p);
 }
 
+int fake_is_allocated(const void *p) {
+  const char *at = p;
+  int found = 0;
+  for (int i = 0; i < areas && !found; i++) found = at >= area[i].begin && at < area[i].begin + area[i].bytes;
+  return found;
+}
+
 int fake_is_global(const void *p, size_t bytes) {
   static int last; /* the area that was met last */
   const char *at = p;

@@ -26,6 +26,9 @@ void fake_wrong(const char *format, ...) __attribute__((noreturn, format(printf,
 /* Where the bytes of device memory stand; 0 stays 0. Ends the process where p .. p + bytes is not in one allocation. */
 void *fake_bytes(const void *p, size_t bytes, const char *what);
 
+/* Whether it is an address of device memory that is allocated. */
+int fake_is_allocated(const void *p);
+
 /* Whether these bytes, where they stand, are memory that all items reach; ends the process if device memory was not
  * allocated there. */
 int fake_is_global(const void *p, size_t bytes);
@@ -33,7 +36,6 @@ int fake_is_global(const void *p, size_t bytes);
 /* Kernels; behind the last one a row without a name. */
 typedef struct fake_kernel {
   const char *name;
-  int pointers; /* the arguments begin with so many */
   size_t bytes; /* of the arguments */
   void (*run)(const void *args);
 } fake_kernel;
@@ -49,7 +51,7 @@ typedef struct {
 extern fake_place threadIdx, blockIdx, gridDim;
 void __syncthreads(void);
 const char *fake_running(void);
-int fake_is_stack(const void *p);
+int fake_is_stack(const void *p); /* or the arguments, or a name of CUDA */
 int fake_is_shared(const void *p);
 
 /* C (= or +=) alpha A B, column by column: A [m,k], B [k,n]. type: 0 is fp32, else bf16. */

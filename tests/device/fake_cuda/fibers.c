@@ -26,7 +26,11 @@ fake_place threadIdx, blockIdx, gridDim;
 
 const char *fake_running(void) { return running->name; }
 
+static unsigned char copy[1024]; /* of the arguments */
+
 int fake_is_stack(const void *p) {
+  if ((const unsigned char *)p >= copy && (const unsigned char *)p < copy + sizeof copy) return 1;
+  if (p == &threadIdx || p == &blockIdx || p == &gridDim) return 1;
   return (const char *)p >= stacks && (const char *)p < stacks + (size_t)MOST_ITEMS * STACK;
 }
 
@@ -99,12 +103,11 @@ static void run_group(int items) {
 }
 
 void fake_run(const fake_kernel *kernel, long groups, int items, const void *args) {
-  static unsigned char copy[1024];
   running = kernel;
   memcpy(copy, args, kernel->bytes);
-  for (int i = 0; i < kernel->pointers; i++) {
-    void **field = (void **)(void *)copy + i;
-    *field = fake_bytes(*field, 1, kernel->name);
+  for (size_t i = 0; i < kernel->bytes / sizeof(void *); i++) { /* pointers are among the words */
+    void **word = (void **)(void *)copy + i;
+    if (fake_is_allocated(*word)) *word = fake_bytes(*word, 1, kernel->name);
   }
   arguments = copy;
   if (!stacks) stacks = mmap(0, (size_t)MOST_ITEMS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

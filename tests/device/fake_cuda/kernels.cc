@@ -35,6 +35,7 @@ static inline unsigned long long __umul64hi(unsigned long long a, unsigned long 
 // clang-format off
 #include "device/kernels/prelude.cl.h"
 #include "op/token.cl.h"
+#include "device_args.cl.h"
 #include "device/kernels/args.h"
 #include "device/kernels/common.cl.h"
 #include "device/kernels/rows.cl.h"
@@ -49,11 +50,7 @@ static inline unsigned long long __umul64hi(unsigned long long a, unsigned long 
 #include "device/kernels/record.cl.h"
 // clang-format on
 
-#define COUNT(field) +1
-#define NOT_COUNTED(type, field)
-#define ENTRY(kernel)                                                     \
-  {#kernel, 0 kernel##_fields(COUNT, NOT_COUNTED), sizeof(kernel##_args), \
-   [](const void *args) { kernel(*(const kernel##_args *)args); }},
+#define ENTRY(kernel) {#kernel, sizeof(kernel##_args), [](const void *args) { kernel(*(const kernel##_args *)args); }},
 const fake_kernel fake_kernels[] = {KERNELS(ENTRY){}};
 
 extern char __start_fake_shared[], __stop_fake_shared[];

@@ -55,7 +55,10 @@ static struct shadow *shadow_of(uintptr_t address, size_t unit) {
 
 static void touch(const void *p, size_t size, int writes, int self) {
   int shared = fake_is_shared(p);
-  if (!shared && !fake_is_global(p, size)) return;
+  if (!shared && !fake_is_global(p, size)) {
+    if (!fake_is_stack(p)) fake_wrong("%s: %p, which is touched, is no address of the device", fake_running(), p);
+    return;
+  }
   size_t unit = size < 4 ? 1 : 4;
   for (size_t i = 0; i < size; i += unit) {
     struct shadow *s = shadow_of((uintptr_t)p + i, unit);
