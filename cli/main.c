@@ -44,6 +44,8 @@ static int unknown_verb(int count, char **words) {
     return cli_usage(
         "unknown command 'compare': choir report A B --out page.html shows runs side by side; choir study run compares "
         "routers, each at its best learning rate, with several seeds and confidence intervals (docs/studies.md)");
+  if (!(near = ch_suggest(wrong, choir_router_names()))) near = ch_suggest(wrong, choir_config_names());
+  if (near) return cli_usage("unknown command '%s'; did you mean 'help %s'?", wrong, near);
   return cli_usage("unknown command '%s'", wrong);
 }
 

@@ -580,6 +580,22 @@ class Handover(unittest.TestCase):
         self.assertEqual((said.returncode, said.stdout), (1, ""))
         self.assertIn("choir study: nowhere: holds no study", said.stderr)
 
+    def test_what_was_meant_is_suggested(self):
+        here = ["--data", "d", "--out", "o"]
+        for words, meant in (
+            (["lst"], "list"), (["run", "pair", *here, "--sceds", "3"], "--seeds"), (["run", "pari", *here], "pair"),
+            (["run", "pair", *here, "--scale", "picoo"], "pico"),
+        ):  # fmt: skip
+            _, said, status = study(*words)
+            self.assertGreater(status, 0)
+            self.assertIn(f"did you mean '{meant}'?", said)
+
+    def test_lines_fit_a_terminal(self):
+        told, _, status = study("list")
+        self.assertEqual(status, 0)
+        self.assertLess(50, len(told.splitlines()))
+        self.assertEqual([line for line in told.splitlines() if len(line) > int(os.environ.get("COLUMNS", 80))], [])
+
     def test_what_is_missing_is_named(self):
         for python, told in (("/absent/python", "/absent/python: cannot be started"), (__file__, "cannot be started")):
             environment = {**os.environ, "CHOIR_PYTHON": python}
@@ -789,7 +805,7 @@ class Recipes(unittest.TestCase):
         self.refused(lambda r: r["arms"].extend(r["arms"] * 128), "arms", "is too long")  # nobody waits for all of them
         self.refused(lambda r: r.update(title="a\x1b[2J"), "title", r"\x1b")
         self.refused(lambda r: r["arms"][1].update(name="a\u202eb"), "arms[1].name", r"\u202e")
-        self.refused(lambda r: r["arms"][1].update(sets={}), "arms[1]", "sets")
+        self.refused(lambda r: r["arms"][1].update(sets={}), "arms[1]", "sets", "did you mean 'set'?")
         self.refused(lambda r: r["arms"][1].update(name="EC"), "two arms are called 'EC'")
         self.refused(lambda r: r.update(sweep={"label": "c", "values": [1, 2], "rate_of": 1}), "sweep: changes no field")
         self.refused(lambda r: r["claims"][1].update(figure=0), "claims[1]", "'steps' is of ratios, and 0 is none")

@@ -154,7 +154,7 @@ int ch_config_load(const char *path, choir_config *config) {
   if (!text && !strchr(path, '/')) CH_TRY(ch_there(path, &there));
   errno = ENOENT;
   if (!there)
-    return ch_error_errno("there is no config '%s' among choir's own%s, and no file %s", path,
+    return ch_error_errno("there is no built-in config '%s'%s, and no file %s", path,
                           ch_did_you_mean(nearest, sizeof nearest, path, choir_config_names()), path);
   CH_TRY(text ? ch_json_parse(text, strlen(text), path, &root) : ch_json_load(path, &root));
   return read_root(root, path, config);

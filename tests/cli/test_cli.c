@@ -141,7 +141,7 @@ static void configs_by_name(void **state) {
 static void hints(void **state) {
   program_refuses(2, "--steps; it is a field of the config: --set steps=VALUE", "choir train --steps 4");
   program_refuses(2, "did you mean 'train.learning_rate'?", "choir train --lr 0.1");
-  program_refuses(1, "there is no config 'picco' among choir's own, did you mean 'pico'?", "choir info picco");
+  program_refuses(1, "there is no built-in config 'picco', did you mean 'pico'?", "choir info picco");
   program_refuses(1, "made: is token data, not a config; try: choir data info made",
                   "mkdir made; echo {} >made/data.json; choir info made");
   program_refuses(1, "text: is a file, and data is a directory", "echo ka >text; choir data info text");

@@ -124,7 +124,7 @@ static void one_is_wrong_all_end(void **state) {
     const char *words, *says;
   } odd[] = {
       {1, "train --data data --out odd --config nowhere.json",
-       "choir train: rank 1 of 2: there is no config 'nowhere.json' among choir's own, and no file nowhere.json: "},
+       "choir train: rank 1 of 2: there is no built-in config 'nowhere.json', and no file nowhere.json: "},
       {2, "train --data data --out odd --config config.json --bogus", "rank 1 of 2: unknown option --bogus"},
       {1, "train --data data --out odd --config config.json --set learning_rate=x",
        "rank 1 of 2: train.learning_rate is 'x'"},

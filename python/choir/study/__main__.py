@@ -8,12 +8,14 @@ import json
 import math
 import os
 import pathlib
+import re
 import signal
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from .. import Error, _files, plugin
+from .._fields import nearest
 from . import Stopped, StudyError, foreign, noise, pools, program, recipe, report, terminal, tuned, turns
 from .jobs import Jobs
 from .program import Runner
@@ -50,7 +52,7 @@ def _run_all(o: argparse.Namespace, held: contextlib.ExitStack) -> int:
         print(report.brief(study, claims, page))
         failed |= bool(jobs.failed)
         if stopped:
-            print("stopped, and saved; the same command goes on")
+            print("stopped, and saved; the same command continues")
             return 0 if o.minutes and not jobs.interrupted else 3
     return int(failed)
 
@@ -59,15 +61,18 @@ def _introduce(study: Study, jobs: Jobs) -> None:
     """What is equal in all arms, and what is not, before anything runs."""
     jobs.say(report.regime(study))
     first = study.costs(study.arms[0].name)["train_flops_per_token"]
+    wide = max(len(arm.name) for arm in study.arms)
     for arm in study.arms:
         costs = study.costs(arm.name)
         flops, active = costs["train_flops_per_token"], costs["active_parameters"]
-        jobs.say(f"  {arm.name:<28} {active / 1e6:8.3f} M active, {flops / 1e6:8.3f} MFLOP a token (x{flops / first:.2f})")
+        jobs.say(
+            f"  {arm.name:<{wide}}  {active / 1e6:.3f} M active, {flops / 1e6:.3f} MFLOPs per token (x{flops / first:.2f})"
+        )
     if report.power(study):
         jobs.say(report.power(study))
     epochs = study.steps[-1] * study.step_tokens(study.arms[0].name) / study.facts["train_tokens"]
     if epochs > 2:
-        jobs.say(f"warning: tokens are seen {epochs:.1f} times; above 2 runs learn the data by heart")
+        jobs.say(f"warning: each token is used {epochs:.1f} times; above 2, models memorize the training data")
 
 
 def _work(
@@ -81,7 +86,7 @@ def _work(
     if "tune" in study.recipe and tasks:
         lacking = [task for task in study.recipe["tune"]["tasks"] if not (tasks / tuned.folder(task)).is_dir()]
         if lacking:
-            jobs.say(f"warning: {tasks}: no files of {', '.join(lacking)}, left out")
+            jobs.say(f"warning: {tasks}: no files of {', '.join(lacking)}; skipped")
         lines = tuned.missing(study, runner, tasks)
         jobs.run("runs to fine-tune", study.absent(runner, lines))
         jobs.run("fine-tuning", lines)
@@ -98,15 +103,16 @@ def _noise(o: argparse.Namespace) -> int:
     words = ["run", "noise", "--data", o.data, "--out", o.out, "--scale", str(scale), "--seeds", str(o.seeds)]
     status = _run(_parser().parse_args([*words, "--jobs", str(o.jobs)], argparse.Namespace(routers=[])))
     if not status:
-        print(noise.told(study.table(study.steps[-1])))
+        print(terminal.fill(noise.told(study.table(study.steps[-1])), "    "))
     return status
 
 
 def _list(o: argparse.Namespace) -> int:
     for name in recipe.names():
         one = recipe.load(name)
-        print(f"{name:<12} {one['title']} ({one.get('figure', '-')}); {len(recipe.arms(one))} arms, "
-              f"{len(one['claims'])} claims\n             {one['question']}")  # fmt: skip
+        figure = f" ({one['figure']})" if "figure" in one else ""
+        print(terminal.fill(f"{name}: {one['title']}{figure}; {len(recipe.arms(one))} arms, {len(one['claims'])} claims", "    "))
+        print(terminal.fill(f"    {one['question']}", "    "))
     return 0
 
 
@@ -123,9 +129,10 @@ def _status(o: argparse.Namespace) -> int:
         return 0
     for one in told:
         print(f"{one['recipe']}, {one['scale']}")
+        wide = max(map(len, one["arms"]))
         for name, arm in one["arms"].items():
-            rate = f"rate {arm['rate']:g}" if arm["rate"] else "no rate yet"
-            print(f"  {name:<28} {rate:<12} {arm['done']} of {arm['of']} end points")
+            rate = f"learning rate {arm['rate']:g}" if arm["rate"] else "no learning rate yet"
+            print(terminal.fill(f"  {name:<{wide}}  {rate:<20}  {arm['done']} of {arm['of']} end points", "    "))
     return 0
 
 
@@ -177,50 +184,63 @@ def _load(files: list[str]) -> list[str]:
     return [name for file in files for name in plugin.load_plugin(file)]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names the verb or option that was probably meant."""
+
+    verbs: dict[str, argparse.ArgumentParser] = {}
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(.+)' \(|unrecognized arguments: (\S+)", message)
+        helps = [parser.format_help() for parser in self.verbs.values()]
+        words = [*self.verbs, *re.findall("--[a-z]+", "".join(helps))]
+        super().error(message + (nearest((wrong[1] or wrong[2]).split("=")[0], words) if wrong else ""))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="choir study", description="Experiments, from recipe to report.")
+    parser = _Parser(prog="choir study", description="Compare models with several seeds and confidence intervals.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    run = verbs.add_parser("run", help="run an experiment: all its arms and seeds, and a report")
-    run.add_argument("recipe", nargs="+", metavar="RECIPE", help="a name of 'choir study list' or a JSON file")
-    run.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")
-    run.add_argument("--out", required=True, metavar="DIR", help="directory of studies, which share runs")
-    run.add_argument("--store", metavar="DIR", help="the store of results [OUT/results]")
-    run.add_argument("--scale", default="pico", help="a name of studies/scales.json, as pico or pico-1m, or a JSON file [pico]")
-    run.add_argument("--seeds", type=_count, default=0, metavar="N", help="runs of every arm [the scale's]")
+    parser.verbs = verbs.choices
+    run = verbs.add_parser("run", help="run a study: train all arms with all seeds, and write a report")
+    run.add_argument("recipe", nargs="+", metavar="RECIPE", help="a name that 'choir study list' shows, or a JSON file")
+    run.add_argument("--data", required=True, metavar="DIR", help="directory that 'choir data build' made")
+    run.add_argument("--out", required=True, metavar="DIR", help="directory of studies; they share runs")
+    run.add_argument("--store", metavar="DIR", help="directory of results [OUT/results]")
+    run.add_argument("--scale", default="pico", help="a name in studies/scales.json, such as pico-1m, or a JSON file [pico]")
+    run.add_argument("--seeds", type=_count, default=0, metavar="N", help="number of runs of each arm [the scale's]")
     run.add_argument("--tokens", type=_tokens, metavar="M,...",
-                     help="budgets: training tokens of cooled end points [the scale's]")  # fmt: skip
-    run.add_argument("--jobs", type=_count, default=0, metavar="J", help="runs at once [one for every CPU; one on a device]")
+                     help="training tokens after which the arms are compared [the scale's]")  # fmt: skip
+    run.add_argument("--jobs", type=_count, default=0, metavar="J", help="number of runs at the same time [one per CPU; one on a device]")
     run.add_argument("--backend", default="cpu", metavar="NAME",
-                     help="what trains: cpu or cuda; jobs share the device [cpu]")  # fmt: skip
-    run.add_argument("--minutes", type=_minutes, default=0, metavar="T", help="stop after T minutes, saved [never]")
-    run.add_argument("--tasks", metavar="DIR", help="a folder for each labelled task, for a recipe that fine-tunes")
-    run.add_argument("--texts", metavar="DIR", help="NAME.txt for each text of a recipe that names texts")
-    _plugins(run, "one more arm for each router of it")
+                     help="cpu or cuda; jobs share the device [cpu]")  # fmt: skip
+    run.add_argument("--minutes", type=_minutes, default=0, metavar="T", help="stop after T minutes, and save [no limit]")
+    run.add_argument("--tasks", metavar="DIR", help="directory with a folder for each labelled task, for recipes that fine-tune")
+    run.add_argument("--texts", metavar="DIR", help="directory with NAME.txt for each text of the recipe")
+    _plugins(run, "adds an arm for each of its routers")
     run.set_defaults(call=_run)
-    before = verbs.add_parser("noise", help="what difference a number of seeds can resolve at a config, from a few runs")
-    before.add_argument("--config", required=True, metavar="C", help="a JSON config, or a name that 'choir configs' lists")
-    before.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")
-    before.add_argument("--out", required=True, metavar="DIR", help="directory of studies, which share runs")
-    before.add_argument("--seeds", type=_count, default=4, metavar="N", help="seeds, of which each runs twice [4]")
+    before = verbs.add_parser("noise", help="measure, with a few runs, which differences a number of seeds can resolve")
+    before.add_argument("--config", required=True, metavar="C", help="JSON config, or a name that 'choir configs' lists")
+    before.add_argument("--data", required=True, metavar="DIR", help="directory that 'choir data build' made")
+    before.add_argument("--out", required=True, metavar="DIR", help="directory of studies; they share runs")
+    before.add_argument("--seeds", type=_count, default=4, metavar="N", help="number of seeds; each runs twice [4]")
     before.add_argument("--tokens", type=_tokens, metavar="M", help="training tokens [the config's]")
-    before.add_argument("--jobs", type=_count, default=0, metavar="J", help="runs at once [one for every CPU]")
+    before.add_argument("--jobs", type=_count, default=0, metavar="J", help="number of runs at the same time [one per CPU]")
     before.set_defaults(call=_noise)
-    verbs.add_parser("list", help="the experiments that come with choir").set_defaults(call=_list)
-    status = verbs.add_parser("status", help="how far the studies of a directory are")
+    verbs.add_parser("list", help="list the recipes that come with choir").set_defaults(call=_list)
+    status = verbs.add_parser("status", help="show the progress of the studies in a directory")
     status.add_argument("dir", metavar="DIR")
     status.add_argument("--json", action="store_true", help="print JSON")
-    _plugins(status, "that the studies ran with")
+    _plugins(status, "one that the studies used")
     status.set_defaults(call=_status)
-    again = verbs.add_parser("report", help="write the reports of a directory anew")
+    again = verbs.add_parser("report", help="write the reports of a directory again")
     again.add_argument("dir", metavar="DIR")
-    _plugins(again, "that the studies ran with")
+    _plugins(again, "one that the studies used")
     again.set_defaults(call=_report)
-    measure = verbs.add_parser("measure", help="the loss of a run by batch, in pools of several sizes and mixtures")
+    measure = verbs.add_parser("measure", help="measure the loss of a run with batch routing, for pools of several sizes")
     measure.add_argument("run", metavar="RUN")
-    measure.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")
-    measure.add_argument("--out", required=True, metavar="FILE.json", help="the file to write")
-    measure.add_argument("--sequences", type=_count, default=0, metavar="N", help="held-out sequences at most [1,024]")
-    measure.add_argument("--threads", type=_count, default=0, metavar="N", help="threads [all CPUs]")
+    measure.add_argument("--data", required=True, metavar="DIR", help="directory that 'choir data build' made")
+    measure.add_argument("--out", required=True, metavar="FILE.json", help="file to write")
+    measure.add_argument("--sequences", type=_count, default=0, metavar="N", help="maximum number of held-out sequences [1,024]")
+    measure.add_argument("--threads", type=_count, default=0, metavar="N", help="number of threads [all CPUs]")
     measure.set_defaults(call=_measure)
     return parser
 

@@ -62,11 +62,11 @@ class Jobs:
             self._interrupt()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """A text that stays, wrapped at the width of the terminal."""
         if self._last:
             self._print("\r" + " " * self._last + "\r", sys.stderr, "")
         self._last = 0
-        self._print(text, sys.stdout)
+        self._print(terminal.fill(text, "    "), sys.stdout)
 
     def _show(self, text: str) -> None:
         if time.monotonic() - self._shown < (0.5 if self._terminal else 30):

@@ -14,6 +14,7 @@ from typing import Any, Iterator, Optional, Sequence
 import jsonschema
 
 from .. import _files
+from .._fields import nearest
 from . import StudyError, settings
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -85,7 +86,15 @@ def check(path: os.PathLike, value: Any, schema: str) -> None:
     wrong = jsonschema.exceptions.best_match(validator.iter_errors(value))
     if wrong:
         where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in wrong.absolute_path).lstrip(".")
-        raise StudyError(f"{path}: {where or 'the file'}: {wrong.message}")
+        raise StudyError(f"{path}: {where or 'the file'}: {wrong.message}{_meant(wrong)}")
+
+
+def _meant(wrong: jsonschema.ValidationError) -> str:
+    """The known key that is nearest to one that the schema does not know."""
+    if wrong.validator != "additionalProperties":
+        return ""
+    known = wrong.schema["properties"]
+    return "".join(nearest(key, known) for key in wrong.instance if key not in known)
 
 
 def names() -> list[str]:
@@ -156,7 +165,7 @@ def load(name: str, own: Sequence[str] = ()) -> dict[str, Any]:
     """A recipe by its name, or a file. own: routers that are arms more."""
     path = ROOT / "studies" / f"{name}.json" if name in names() else pathlib.Path(name)
     if not path.exists():
-        raise StudyError(f"{name}: neither a file nor one of the recipes {', '.join(names())}")
+        raise StudyError(f"{name}: neither a file nor one of the recipes {', '.join(names())}{nearest(name, names())}")
     recipe = read(path, given=True)
     check_recipe(path, recipe)
     if own:
@@ -172,7 +181,7 @@ def load_scale(name: str) -> dict[str, Any]:
     if name not in scales:
         path = pathlib.Path(name)
         if not path.exists():
-            raise StudyError(f"--scale {name}: neither a file nor one of {', '.join(sorted(scales))}")
+            raise StudyError(f"--scale {name}: neither a file nor one of {', '.join(sorted(scales))}{nearest(name, scales)}")
         scales, name = {path.stem: read(path, given=True)}, path.stem
     check(path, scales, "scale.schema.json")
     settings.check_scale(path, scales[name])

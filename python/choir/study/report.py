@@ -6,7 +6,6 @@ import html
 import math
 import pathlib
 import re
-import textwrap
 from typing import Any, Optional
 
 import numpy as np
@@ -323,4 +322,4 @@ def brief(study: Study, claims: Claims, page: pathlib.Path) -> str:
     rows = arm_rows(study, {})
     wide = max(len(row[0]) for row in rows)
     lines = [f"  {row[0]:<{wide}}  {row[2]:>17}  {row[4]}" for row in rows]
-    return "\n".join([*(textwrap.fill(text, terminal.width()) for text in paragraphs), *lines, str(page)])
+    return "\n".join([*map(terminal.fill, paragraphs), *lines, str(page)])

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -36,6 +37,14 @@ class Shown:
 def width() -> int:
     """Columns of the terminal; 80 where the output is not one."""
     return shutil.get_terminal_size((80, 24)).columns
+
+
+def fill(text: str, indent: str = "") -> str:
+    """Each line of a text wrapped at that width, but never within a word; lines that it goes on with are indented."""
+    wrap = textwrap.TextWrapper(
+        width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+    return "\n".join(wrap.fill(line) for line in text.split("\n"))
 
 
 def guard() -> None:
