@@ -218,7 +218,7 @@ static void help_routers(void **state) {
   for (int i = 0; ch_routers[i]; i++) {
     choir_field option;
     const char *at = strstr(program_output, ch_routers[i]->name);
-    int count = 0, taken = 0;
+    int count = 0;
     assert_non_null(at);
     assert_string_equal(choir_router_summary(ch_routers[i]->name), ch_routers[i]->summary);
     for (; count < choir_router_option_count(ch_routers[i]->name); count++) {
@@ -228,10 +228,8 @@ static void help_routers(void **state) {
       at = strstr(at, text);
       assert_non_null(at);
     }
-    for (unsigned left = ch_routers[i]->options; left; left &= left - 1) taken++;
-    assert_int_equal(count, taken);
     assert_int_equal(choir_router_option_at(ch_routers[i]->name, count, &option), CHOIR_ERROR_ARGUMENT);
-    if (!taken) assert_non_null(strstr(at, "(no options)"));
+    if (!count) assert_non_null(strstr(at, "(no options)"));
   }
   for (int i = 0; i < CH_FIELDS; i++) {
     char line[64];

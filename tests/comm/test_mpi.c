@@ -122,15 +122,14 @@ static void one_is_wrong_all_end(void **state) {
   static const struct {
     int status;
     const char *words, *says;
-  } odd[] = {
-      {1, "train --data data --out odd --config nowhere.json",
-       "choir train: rank 1 of 2: there is no built-in config 'nowhere.json', and no file nowhere.json: "},
-      {2, "train --data data --out odd --config config.json --bogus", "rank 1 of 2: unknown option --bogus"},
-      {1, "train --data data --out odd --config config.json --set learning_rate=x",
-       "rank 1 of 2: train.learning_rate is 'x'"},
-      {1, "train --data data --out odd --config config.json --replicas 3", "rank 1 of 2: 3 replicas"},
-      {1, "eval odd --data data --shards 2", "rank 1 of 2 has another verb than rank 0"},
-      {1, "info config.json", "rank 1 of 2 has another verb than rank 0"}};
+  } odd[] = {{1, "train --data data --out odd --config nowhere.json",
+              "choir train: rank 1 of 2: there is no built-in config 'nowhere.json', and no file nowhere.json: "},
+             {2, "train --data data --out odd --config config.json --bogus", "rank 1 of 2: unknown option --bogus"},
+             {1, "train --data data --out odd --config config.json --set learning_rate=x",
+              "rank 1 of 2: train.learning_rate is 'x'"},
+             {1, "train --data data --out odd --config config.json --replicas 3", "rank 1 of 2: 3 replicas"},
+             {1, "eval odd --data data --shards 2", "rank 1 of 2 has another verb than rank 0"},
+             {1, "info config.json", "rank 1 of 2 has another verb than rank 0"}};
   for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
     program_refuses(odd[i].status, odd[i].says, MPIRUN "--timeout 60 " TWO(FRESH "--out odd", "exec \"$CHOIR\" %s"),
                     odd[i].words);
