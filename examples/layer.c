@@ -2,6 +2,10 @@
  *
  *     cc examples/layer.c $(pkg-config --cflags --libs choir) -o layer && ./layer
  *
+ * or, with libchoir inside the program (docs/embedding.md names the libraries that stay shared):
+ *
+ *     cc examples/layer.c $(pkg-config --cflags choir) -l:libchoir.a $(pkg-config --static --libs choir) -o layer
+ *
  * n tokens of width d; e experts of hidden width h. It prints the mean squared error, which falls. */
 #include <choir/choir.h>
 #include <stdio.h>
