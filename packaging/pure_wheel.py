@@ -22,7 +22,7 @@ def metadata(project, version):
     """METADATA, of pyproject.toml."""
     lines = ["Metadata-Version: 2.4", f"Name: {project['name']}", f"Version: {version}", f"Summary: {project['description']}"]
     lines += [f"Keywords: {','.join(project['keywords'])}"]
-    lines += [f"Author: {author['name']}" for author in project["authors"]]
+    lines += [f"Author-email: {one['name']} <{one['email']}>" if "email" in one else f"Author: {one['name']}" for one in project["authors"]]
     lines += [f"License-Expression: {project['license']}"]
     lines += [f"License-File: {name}" for name in project["license-files"]]
     lines += [f"Classifier: {classifier}" for classifier in project["classifiers"]]

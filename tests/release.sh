@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.org GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.org
 export MAIN="$work/tree" GIT_CONFIG_GLOBAL=/dev/null
 
-mkdir -p "$work/tree/cmake" "$work/tree/tests" "$work/tree/debian"
+mkdir -p "$work/tree/cmake" "$work/tree/tests" "$work/tree/debian" "$work/tree/packaging"
 cd "$work/tree"
 cp "$source/release" .
 cp "$source/cmake/setup.sh" cmake
@@ -19,6 +19,7 @@ echo 'version: 0.3.0' >CITATION.cff
 echo '## Not released yet' >CHANGELOG.md
 echo 'choir (0.3.0)' >debian/changelog
 echo ' (symver)CHOIR_1 0.3.0' >debian/libchoir1.symbols
+echo 'import sys; sys.argv[1] == "--placeholders" and print("email, homepage")' >packaging/publisher.py
 echo dist >.gitignore
 printf '#!/bin/sh\necho checked >>"$MAIN/../checks"\n' >check
 echo 'mkdir -p "$2" && echo file >"$2/file" && eval "$MEANWHILE"' >tests/packages.sh
@@ -60,5 +61,6 @@ refuses 'git knows no name' env -u GIT_AUTHOR_EMAIL -u GIT_COMMITTER_EMAIL GIT_C
 MEANWHILE='MEANWHILE=true sh -c "cd \"$MAIN\" && ./release 0.4.0" >"$MAIN/../second" 2>&1 && exit 1; true' \
   ./release 0.4.0 >"$work/said" 2>&1 || { cat "$work/said" "$work/second"; exit 1; }
 grep -q 'is there already' "$work/second" && grep -q 'CHOIR_1 0.4.0' debian/libchoir1.symbols || { cat "$work/second"; exit 1; }
+grep -q 'set in packaging/publisher.toml: email, homepage' "$work/said" || { cat "$work/said"; exit 1; }
 [ "$(git tag)" = v0.4.0 ] && [ "$(git rev-parse 'v0.4.0^{commit}')" = "$(git rev-parse HEAD)" ] && [ -f dist/0.4.0/file ] &&
   grep -q 'VERSION 0.4.0' CMakeLists.txt || { echo "a release that goes well leaves"; state; exit 1; }
