@@ -12,6 +12,8 @@ import sys
 import uuid
 import zipfile
 
+from publisher import publisher
+
 GCC = "GPL-3.0-or-later WITH GCC-exception-3.1"
 # Debian packages with the licence of the library in them.
 LICENCES = {
@@ -39,7 +41,7 @@ LICENCES = {
 }
 # No Depends names these: a header, and the wheel's archive, which is static.
 COMPILED_IN = {"librandom123-dev"}
-WHEEL_STATIC = ("libarchive13", "libarchive13t64")  # the one that is installed
+STATIC = ("libarchive13", "libarchive13t64")  # the one that is installed
 
 
 def output(*command):
@@ -59,25 +61,24 @@ def depends(deb):
 
 
 def copied(wheel):
-    """The packages of which a wheel has shared libraries in it: choir_moe.libs/libjansson-5d41402a.so.4.14.0."""
-    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".libs/lib" in name]
-    found = set()
-    for stem in {re.split(r"-[0-9a-f]{8}\.so", name)[0].split("/")[-1] for name in names}:
-        owners = {line.split(":")[0] for line in output("dpkg", "-S", f"*/{stem}.so*").splitlines()}
-        if not owners & set(LICENCES):
-            sys.exit(f"packaging/components.py: LICENCES does not know whose {stem} in {wheel} is")
-        found |= owners & set(LICENCES)
-    return found
+    """{package: version} of the Debian packages of which a wheel contains libraries: packaging/notices.py wrote the list."""
+    with zipfile.ZipFile(wheel) as file:
+        name = next(name for name in file.namelist() if name.endswith("/licenses/third_party/LIST"))
+        rows = file.read(name).decode().rpartition("LICENCE\n")[2].splitlines()
+    return {row.split()[0]: row.split()[1] for row in rows}
+
+
+def installed(names):
+    return {name: output("dpkg-query", "-W", "-f", "${Version}", name) for name in names}
 
 
 def identifier(text):
     return "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", text)
 
 
-def component(package):
-    version = output("dpkg-query", "-W", "-f", "${Version}", package)
+def component(package, version):
     return {
-        "SPDXID": identifier(package),
+        "SPDXID": identifier(f"{package}-{version}"),
         "name": package,
         "versionInfo": version,
         "supplier": "Organization: Debian",
@@ -94,7 +95,7 @@ def product(version, path):
         "SPDXID": identifier(path.name),
         "name": path.name,
         "versionInfo": version,
-        "supplier": "Organization: The choir authors",
+        "supplier": f"Organization: {publisher()['name']}",
         "packageFileName": path.name,
         "primaryPackagePurpose": "SOURCE" if path.suffix == ".gz" else "INSTALL",
         "downloadLocation": "NOASSERTION",
@@ -107,28 +108,26 @@ def product(version, path):
 
 
 def made_of(path):
-    """The Debian packages that a file of the release has in it, and those that it needs."""
+    """{package: version} of the Debian packages that a file of the release contains, and of those that it needs."""
     if path.suffix == ".deb":
-        return COMPILED_IN if path.name.startswith(("choir_", "libchoir")) else set(), depends(path)
+        return installed(COMPILED_IN if path.name.startswith(("choir_", "libchoir")) else ()), installed(depends(path))
+    if path.name.endswith("-none-any.whl"):
+        return {}, installed({"python3-numpy"})
     if path.suffix == ".whl":
-        if path.name.endswith("-none-any.whl"):
-            return set(), {"python3-numpy"}
-        static = {name for name in WHEEL_STATIC if subprocess.run(["dpkg", "-s", name], capture_output=True).returncode == 0}
-        return copied(path) | COMPILED_IN | static, {"python3-cffi", "python3-numpy"}
-    return set(), set()
+        return copied(path), installed({"python3-cffi", "python3-numpy"})
+    return {}, {}
 
 
 def main(version, directory):
     products = sorted(path for path in pathlib.Path(directory).iterdir() if path.suffix in (".gz", ".deb", ".whl"))
-    names, relations = set(), []
+    parts, relations = set(), []
     for path in products:
-        has, needs = made_of(path)
-        names |= has | needs
         relations.append(("SPDXRef-DOCUMENT", "DESCRIBES", path.name))
-        relations += [(identifier(path.name), "CONTAINS", name) for name in sorted(has)]
-        relations += [(identifier(path.name), "DEPENDS_ON", name) for name in sorted(needs)]
+        for kind, packages in zip(("CONTAINS", "DEPENDS_ON"), made_of(path)):
+            parts |= set(packages.items())
+            relations += [(identifier(path.name), kind, f"{name}-{packages[name]}") for name in sorted(packages)]
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
-    packages = [product(version, path) for path in products] + [component(name) for name in sorted(names)]
+    packages = [product(version, path) for path in products] + [component(*part) for part in sorted(parts)]
     unique = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(packages, sort_keys=True))
     document = {
         "spdxVersion": "SPDX-2.3",

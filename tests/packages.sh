@@ -43,5 +43,13 @@ dpkg-deb -f "$work"/one/libchoir1_*.deb Depends | grep -q libjansson4 || {
   echo "libchoir1 does not say what it needs"
   exit 1
 }
+for wheel in "$work"/one/*manylinux*.whl; do
+  for package in libarchive13 libgomp1 libsentencepiece0 librandom123-dev; do
+    python3 -m zipfile -l "$wheel" | grep -q "/licenses/third_party/$package[^/]*/copyright " || {
+      echo "$wheel does not contain the licence of $package"
+      exit 1
+    }
+  done
+done
 cat "$work/one/SHA256SUMS"
 [ $# = 1 ] || { rm "$work/one/build.log" && mkdir -p "$2" && cp "$work"/one/* "$2"; }

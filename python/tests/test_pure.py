@@ -86,15 +86,6 @@ class Source(unittest.TestCase):
             self.assertEqual(found, "", more)
 
 
-    def test_packages_of_arm64(self):
-        """The wheel and the tests of arm64 are built with the same libraries."""
-        wheel, tests = ((testing.SOURCE / file).read_text() for file in ("python/wheel.sh", "tests/arm64.sh"))
-        of_tests = set(re.search(r"foreign='([^']*)'", tests)[1].split()) - {"libcmocka-dev"}
-        self.assertGreater(len(of_tests), 5)
-        self.assertEqual(of_tests - set(re.findall(r"([\w.-]+):arm64", wheel)), set())
-        self.assertEqual({"libgomp1"} - of_tests, set())
-
-
 @unittest.skipIf(torch is None or tomllib is None, "PyTorch, or Python 3.11")
 class Pure(unittest.TestCase):
     @classmethod
