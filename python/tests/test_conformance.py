@@ -385,7 +385,7 @@ class Conventions(unittest.TestCase):
     def test_the_first_difference_is_exact(self):
         report = check(with_gates(lambda s, m, g: share(g, 0)), experts_choose=True)
         at = report.first
-        tensors, _ = cases.load(cases.folder() / "expert_choice.safetensors")
+        tensors = cases.load(cases.folder() / "expert_choice.safetensors").tensors
         self.assertEqual((at["vector"], at["k"], at["what"]), ("random.c1", 4, "gates"))
         gates = tensors["random.c1.gates"]
         self.assertAlmostEqual(at["expected"], float(gates[at["token"], at["expert"]]), places=6)
@@ -397,9 +397,10 @@ class Conventions(unittest.TestCase):
         """The kit's own rules against the files, which PyTorch computed (tests/vectors/reference.py)."""
         count = 0
         for router in ("topk", "expert_choice", "gshard_top2", "switch_top1"):
-            tensors, told = cases.load(cases.folder() / f"{router}.safetensors")
-            for name in told["cases"].split():
-                options = json.loads(told[name])
+            vectors = cases.load(cases.folder() / f"{router}.safetensors")
+            tensors = vectors.tensors
+            for name in vectors.names():
+                options = vectors.options(name)
                 matrix = options["matrix"]
                 if "nulls" in name or options.get("pool") == "sequence":
                     continue
@@ -433,8 +434,9 @@ class Conventions(unittest.TestCase):
         return chosen, rules.gates_of(case, case.scores, post, chosen, asked) * chosen, loss
 
     def test_logits_give_the_scores(self):
-        tensors, told = cases.load(cases.folder() / "topk.safetensors")
-        self.assertEqual((told["format"], told["version"]), ("choir-routing-vectors", "2"))
+        vectors = cases.load(cases.folder() / "topk.safetensors")
+        tensors = vectors.tensors
+        self.assertEqual((vectors.text("format"), vectors.text("version")), ("choir-routing-vectors", "2"))
         for matrix in cases.MATRICES:
             np.testing.assert_allclose(
                 softmax(tensors[f"{matrix}.logits"], 1), tensors[f"{matrix}.scores"], rtol=2e-6

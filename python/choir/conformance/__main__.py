@@ -11,6 +11,7 @@ import pathlib
 import sys
 from typing import Callable
 
+from .cases import VectorError
 from .report import check
 
 EPILOG = """The function is f(scores [n,e], k, valid [n]) -> (chosen [n,e], gates [n,e]), or
@@ -57,9 +58,11 @@ def main() -> int:
     parser.add_argument("--logits", action="store_true", help="the function takes logits, not their softmax")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args()
-    report = check(
-        load(given.function), experts_choose=given.experts_choose, logits=given.logits, name=given.function
-    )
+    function = load(given.function)
+    try:
+        report = check(function, experts_choose=given.experts_choose, logits=given.logits, name=given.function)
+    except VectorError as error:
+        raise SystemExit(f"choir.conformance: {error}") from None
     print(json.dumps(report.as_dict(), indent=2) if given.json else report)
     return 0 if report.convention else 1
 
