@@ -6,7 +6,8 @@ BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
 CHECK_PACKAGES="libcmocka-dev xz-utils libopenmpi-dev openmpi-bin clang clang-format abigail-tools
   locales zstd python3 python3-cffi python3-numpy python3-scipy python3-statsmodels python3-matplotlib python3-jsonschema
   python3-torch"
-LONG_PACKAGES="libclang-rt-dev libomp-dev llvm clang-tidy mkdocs doxygen gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+LONG_PACKAGES="libclang-rt-dev libomp-dev llvm clang-tidy mkdocs doxygen g++-aarch64-linux-gnu libc6-dev-arm64-cross
+  qemu-user-static"
 PACKAGING_PACKAGES="debhelper dh-python file lintian libbz2-dev liblzma-dev libzstd-dev python3-venv"
 
 say() { printf '%s\n' "$@"; }

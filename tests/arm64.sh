@@ -1,38 +1,43 @@
 #!/bin/sh
-# arm64.sh BUILD [CTEST ARGUMENTS]: cross-compiles choir for arm64 into BUILD and runs tests there under qemu, by default
-# those that compute and read. On Debian 12, and as root where packages are missing: they are installed, those of arm64
-# beside the machine's own. In a bare tree (debootstrap, chroot) they disturb nothing. No test of ctest: qemu is slow.
+# arm64.sh SOURCE BUILD [CTEST ARGUMENTS]: cross-compiles choir for arm64 into BUILD and runs test programs in C there under
+# qemu: unless ctest's arguments say otherwise, all but those that mostly run the program. Without these it also makes the wheel of arm64 and uses it in
+# Debian's arm64 Python. Takes about an hour. Debian's arm64 packages come to BUILD/sysroot; nothing is installed.
 set -eu
-source=$(cd "$(dirname "$0")/.." && pwd)
-build=$1
-shift
-foreign='libgomp1 libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev libpcre2-dev
-  libutf8proc-dev libcmocka-dev'
-packages="cmake ninja-build pkg-config crossbuild-essential-arm64 qemu-user-static librandom123-dev"
-for name in $foreign; do packages="$packages $name:arm64"; done
-# shellcheck disable=SC2086
-if ! dpkg --print-foreign-architectures | grep -qx arm64 || ! dpkg -s $packages >/dev/null 2>&1; then
-  [ "$(id -u)" = 0 ] || { echo "NOT TESTED: arm64: packages are missing; run as root, or install: $packages"; exit 77; }
-  dpkg --add-architecture arm64
-  apt-get update -q
-  apt-get install -y -q --no-install-recommends $packages
-fi
-
-export PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig:/usr/share/pkgconfig
-cmake -S "$source" -B "$build" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-  -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
-  -DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64-static -DCHOIR_MPI=OFF -DCHOIR_WERROR=ON
+source=$(cd "$1" && pwd)
+mkdir -p "$2"
+build=$(cd "$2" && pwd) root=$(cd "$2" && pwd)/sysroot
+shift 2
+binfmt=/usr/lib/binfmt.d/qemu-aarch64.conf # of qemu-user-static
+[ -e $binfmt ] || { echo "NOT TESTED: arm64: qemu-user-static is not installed"; exit 77; }
+sh "$source/packaging/sysroot.sh" "$root" libcmocka-dev python3-numpy python3-cffi
+cmake -S "$source" -B "$build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$root/toolchain.cmake" -DCHOIR_MPI=OFF -DCHOIR_WERROR=ON
 ninja -C "$build"
 
-# Tests start the program by its name, as the kernel does not without binfmt_misc: a script of that name starts it.
-if [ "$(head -c 2 "$build/choir")" != '#!' ]; then
-  mv "$build/choir" "$build/choir.arm64"
-  printf '#!/bin/sh\nexec qemu-aarch64-static "%s/choir.arm64" "$@"\n' "$(cd "$build" && pwd)" >"$build/choir"
-  chmod +x "$build/choir"
-fi
-"$build/choir" --version
-# Limits of memory are no matter of qemu's (test_available_memory, test_layout), nor is a speed (test_peak), and it starts no
-# program by its path (test_graphs); verbs and studies at work take it too long.
-[ $# -gt 0 ] || set -- -R '^(test|grad)_' -LE slow -E 'test_(assign$|available|layout|peak|graphs|cli|run|rank|resume|refus|outp|pipes|full|stress|docs|limits)'
-# What tests/support/stand_in.h would set by starting the test again, which qemu does not do.
-LD_LIBRARY_PATH=$(cd "$build" && pwd)/tests/fake_cuda GOMP_SPINCOUNT=1000 ctest --test-dir "$build" --output-on-failure --timeout 600 "$@"
+# emulated COMMAND...: where the kernel starts arm64 programs with qemu, by their paths too: in a user namespace (Linux
+# 6.7 or later) if this machine does not do so anyway.
+export QEMU_LD_PREFIX="$root"
+emulated() {
+  if "$build/choir" --version >/dev/null 2>&1; then
+    "$@"
+  else
+    # shellcheck disable=SC2016 # the inner shell expands
+    unshare --user --map-root-user --mount sh -c 'mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc || exit 77
+      cat "$0" >/proc/sys/fs/binfmt_misc/register && exec "$@"' $binfmt "$@"
+  fi
+}
+emulated "$build/choir" --version || { echo "NOT TESTED: arm64: this kernel does not start arm64 programs with qemu"; exit 77; }
+
+export CHOIR_TEST_EMULATED=1 # speeds and limits of memory are not those of a CPU
+wheel=$([ $# -gt 0 ] || echo 1)
+[ -z "$wheel" ] ||
+  set -- -R '^(test|grad)_' -LE slow -E 'test_(assign$|cli|run|rank|resume|refus|outp|pipes|full|stress|docs|limits)'
+emulated ctest --test-dir "$build" --output-on-failure --timeout 3000 "$@"
+[ -n "$wheel" ] || exit 0
+SYSROOT=$root TARGET=aarch64-linux-gnu sh "$source/python/wheel.sh" "$build/wheel"
+rm -rf "$build/site"
+python3 -m zipfile -e "$build"/wheel/choir_moe-*aarch64.whl "$build/site"
+cd "$build/site"
+export LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu/blas:$root/usr/lib/aarch64-linux-gnu/lapack" # as Debian links them
+PYTHONPATH="$build/site:$root/usr/lib/python3/dist-packages" emulated "$root/usr/bin/python3" -c 'import choir, platform
+assert platform.machine() == "aarch64", platform.machine()
+print("arm64 python3", choir.__version__, choir.route([[.9, .1], [.2, .8]], capacity_factor=1).indices)'

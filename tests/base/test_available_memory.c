@@ -116,6 +116,7 @@ static void limits_of_the_process(void **state) {
 #ifdef CHOIR_SANITIZED
   skip(); /* sanitizers take more memory than these limits leave */
 #endif
+  if (test_emulated()) test_skip("limits of a process's memory, which an emulator does not have");
   size_t before = ch_machine_available_memory();
   assert_true(before > 64 * MIB);
   pid_t child = fork();

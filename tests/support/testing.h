@@ -152,6 +152,9 @@ static inline void test_close_at(const real *got, const real *want, int64_t coun
     skip();                                      \
   } while (0)
 
+/* Whether tests/arm64.sh runs them by an emulator, which has neither a CPU's speed nor limits of a process's memory. */
+static inline int test_emulated(void) { return getenv("CHOIR_TEST_EMULATED") != NULL; }
+
 /* As kill, but for a process that was found or started: 0 would be the whole group, with ./check in it, and -1 all. */
 static inline int test_signal(pid_t process, int number) {
   if (process > 0) return kill(process, number);
