@@ -136,6 +136,14 @@ OP(running_mean, ch_running_mean_args) { (void)x, (void)a; }
   }
 CH_OPS(MISSING)
 
+/* An elementwise op without a time of its own reads two arrays and writes one. */
+#define ELEMENTS(name, args) \
+  static void elements_##name(ch_exec *x, const args *a) { move(x, 3 * (double)a->count); }
+#define ROWS_OF_ELEMENTS(name, args) \
+  static void elements_##name(ch_exec *x, const args *a) { move(x, 3 * rows_of(x, a->rows, a->count)); }
+CH_ELEMENT_OPS(ELEMENTS)
+CH_ROW_ELEMENT_OPS(ROWS_OF_ELEMENTS)
+
 #define TIMED(op)                                                                                                     \
   op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(rope) op(rope_table) op(head) op(gather)           \
       op(combine) op(combine_backward) op(softmax) op(softmax_backward) op(sigmoid) op(sigmoid_backward) op(activate) \
@@ -148,6 +156,9 @@ static void fill(ch_ops *ops, ch_compute compute) {
   (void)compute;
 #define TAKE(name, args) ops->name = no_##name;
   CH_OPS(TAKE)
+#define TAKE_ELEMENTS(name, args) ops->name = elements_##name;
+  CH_ELEMENT_OPS(TAKE_ELEMENTS)
+  CH_ROW_ELEMENT_OPS(TAKE_ELEMENTS)
   scale_fill_routes(ops);
   made_up = *ops;
 #define PUT(name) ops->name = op_##name;

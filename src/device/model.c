@@ -55,12 +55,10 @@ CH_DEVICE_OP(embedding_backward) {
 /* Where only the device knows how many there are, enough groups for a good many. */
 static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS : ch_groups(count); }
 
-CH_ONE_KERNEL(sigmoid, ch_groups(a->count))
-CH_ONE_KERNEL(sigmoid_backward, ch_groups(a->count))
-CH_ONE_KERNEL(copy, ch_groups(a->count))
-CH_ONE_KERNEL(multiply, ch_groups(a->count))
-CH_ONE_KERNEL(round_bf16, groups_of(a->rows, a->count))
-CH_ONE_KERNEL(widen_bf16, groups_of(a->rows, a->count))
+#define ELEMENTS(op, args) CH_ONE_KERNEL(op, ch_groups(a->count))
+#define ROWS_OF_ELEMENTS(op, args) CH_ONE_KERNEL(op, groups_of(a->rows, a->count))
+CH_ELEMENT_OPS(ELEMENTS)
+CH_ROW_ELEMENT_OPS(ROWS_OF_ELEMENTS)
 
 /* The kernels gate where there is a u. */
 static const real CH_DEV *gated_by(const ch_activate_args *a) { return ch_gated(a->activation) ? a->u : NULL; }

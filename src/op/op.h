@@ -302,7 +302,17 @@ typedef struct {
 /* The table, a row an op: its name, its arguments, and what it reads and writes of them; slots: of the record,
  * expert_begin and slot_token. A backend with a memory of its own need not have CH_HOST_OPS, which run on the host. */
 /* clang-format off */
+/* On `count` elements; and on `count` elements of each of *rows rows. Devices launch one kernel of the op's name. */
+#define CH_ELEMENT_OPS(op)                                                                                         \
+  op(sigmoid, ch_sigmoid_args)                    /* x -> y */                                                     \
+  op(sigmoid_backward, ch_sigmoid_args)           /* y, dy -> dx */                                                \
+  op(copy, ch_copy_args)                          /* x -> y */                                                     \
+  op(multiply, ch_multiply_args)                  /* a, b -> y */
+#define CH_ROW_ELEMENT_OPS(op)                                                                                     \
+  op(round_bf16, ch_round_args)                   /* x -> y */                                                     \
+  op(widen_bf16, ch_widen_args)                   /* x -> y */
 #define CH_DEVICE_OPS(op)                                                                                          \
+  CH_ELEMENT_OPS(op) CH_ROW_ELEMENT_OPS(op)                                                                        \
   op(gemm, ch_gemm_args)                          /* a, b -> c */                                                  \
   op(expert_gemm, ch_expert_gemm_args)            /* expert_begin, a, w -> c, or CH_TN: a, c -> w */               \
   op(gather, ch_gather_args)                      /* record, x -> y */                                             \
@@ -310,8 +320,6 @@ typedef struct {
   op(combine_backward, ch_combine_args)           /* record, y, dout -> dy, dgate */                               \
   op(softmax, ch_softmax_args)                    /* x -> y */                                                     \
   op(softmax_backward, ch_softmax_args)           /* y, dy -> dx */                                                \
-  op(sigmoid, ch_sigmoid_args)                    /* x -> y */                                                     \
-  op(sigmoid_backward, ch_sigmoid_args)           /* y, dy -> dx */                                                \
   op(activate, ch_activate_args)                  /* x, u -> y */                                                  \
   op(activate_backward, ch_activate_args)         /* x, u, dy -> dx, du, y */                                      \
   op(rmsnorm, ch_rmsnorm_args)                    /* x, w -> y, rstd */                                            \
@@ -325,12 +333,8 @@ typedef struct {
   op(embedding, ch_embedding_args)                /* token, w -> x */                                              \
   op(embedding_backward, ch_embedding_args)       /* token, dx -> dw */                                            \
   op(head, ch_head_args)                          /* x, w, target -> losses, logits, dx, dw */                     \
-  op(copy, ch_copy_args)                          /* x -> y */                                                     \
   op(dropout, ch_dropout_args)                    /* x -> y */                                                     \
-  op(multiply, ch_multiply_args)                  /* a, b -> y */                                                  \
   op(sumsq, ch_sumsq_args)                        /* x -> sum, total */                                            \
-  op(round_bf16, ch_round_args)                   /* x -> y */                                                     \
-  op(widen_bf16, ch_widen_args)                   /* x -> y */                                                     \
   op(adafactor, ch_adafactor_args)                /* w, g, row, col -> w, row, col, w16 */                         \
   op(adamw, ch_adamw_args)                        /* w, g, m, v -> w, m, v, w16 */                                 \
   op(jitter, ch_jitter_args)                      /* random numbers -> factor */                                   \
