@@ -39,6 +39,7 @@ CASES = (
     ("global_topk", {"pool": "sequence", "capacity_factor": 1.5}),
     ("switch_top1", {"capacity_factor": 0.8, "jitter": 0}),
     ("gshard_top2", {}),
+    ("gshard_top2", {"normalize_gates": True}),
     ("quantile_balanced", {}),
     ("quantile_balanced", {"experts_per_token": 3, "normalize_gates": True}),
     ("bias_balanced", {"experts_per_token": 3, "normalize_gates": True}),

@@ -29,6 +29,11 @@ def z_loss(q: Any, scores: Tensor, logits: Tensor) -> Optional[Tensor]:
     return torch.where(q.valid_or_all(), squares, 0.0).sum() / q.valid_or_all().sum().clamp(min=1)
 
 
+def _divided(gates: Tensor, by: Tensor) -> Tensor:
+    total = by.sum(1, keepdim=True)
+    return gates / torch.where(total == 0, 1.0, total)
+
+
 def _by_token(options: Any, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor]) -> Tensor:
     """[n,e], with gradient; of the choices [n,K] alone, all of which are taken, where they are given."""
 
@@ -42,12 +47,8 @@ def _by_token(options: Any, scores: Tensor, logits: Tensor, made: dict, choice: 
         return held(torch.sigmoid(logits))
     gates = held(scores)
     if options.gates == "share":  # of all choices, even where the expert of one is full
-        total = (scores.gather(1, made["choice"]) if choice is None else gates).sum(1, keepdim=True)
-    elif options.normalize_gates:
-        total = gates.sum(1, keepdim=True)
-    else:
-        return gates
-    return gates / torch.where(total == 0, 1.0, total)
+        gates = _divided(gates, scores.gather(1, made["choice"]) if choice is None else gates)
+    return _divided(gates, gates) if options.normalize_gates else gates
 
 
 def made(
