@@ -26,7 +26,8 @@ typedef struct choir_config choir_config;
 CHOIR_API int choir_config_create(choir_config **config);
 
 /* Reads and checks a JSON file, or the built-in config of that name if there is no such file. CHOIR_ERROR_IO,
- * CHOIR_ERROR_FORMAT (message: file, key, value, nearest known key). */
+ * CHOIR_ERROR_FORMAT (message: file, key, value, nearest known key), CHOIR_ERROR_UNSUPPORTED: a router that this
+ * process does not know. */
 CHOIR_API int choir_config_load(const char *path, choir_config **config);
 /* The names of the built-in configs (configs/), NULL-terminated. */
 CHOIR_API const char *const *choir_config_names(void);

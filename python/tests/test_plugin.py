@@ -548,6 +548,9 @@ class Program(unittest.TestCase):
         says = r"layer 1: with threshold routing a token has [\d.]+ experts on average, with router 'odd' itself"
         self.assertEqual(len(re.findall(says, shown + told)), 1, shown + told)
         self.assertRegex(self.run_program("eval", out, "--plugin", file)[2], says)
+        for without in (("eval", out), ("train", "--resume", "--set", "steps=5", "--out", out)):
+            code, shown, told = self.run_program(*without)
+            self.assertEqual((code, (shown + told).count("one of your own comes with --plugin FILE")), (1, 1), told)
 
     def test_python_ends_with_the_program(self):
         file = testing.directory() / "endless.py"

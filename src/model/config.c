@@ -88,12 +88,18 @@ static int unknown_key(const char *section, const char *key) {
                   ch_field_did_you_mean(suggestion, sizeof suggestion, key, known));
 }
 
+/* A name comes first: the other keys of a router override what its name brings. One that this process does not know is
+ * no fault of the file, so that no other checkpoint is tried in its place. */
+static int read_router(choir_config *config, const ch_field *name, json_t *value) {
+  int code = ch_field_set(config, name, value);
+  return code == CHOIR_ERROR_ARGUMENT && json_is_string(value) ? CHOIR_ERROR_UNSUPPORTED : code;
+}
+
 static int read_section(choir_config *config, const char *section, json_t *object) {
   const char *key;
   json_t *value;
   const ch_field *name = find_field(section, "name");
-  /* A name first: the other keys of a router override what its name brings. */
-  if (name && (value = json_object_get(object, "name"))) CH_TRY(ch_field_set(config, name, value));
+  if (name && (value = json_object_get(object, "name"))) CH_TRY(read_router(config, name, value));
   json_object_foreach(object, key, value) {
     const ch_field *f = find_field(section, key), *former = f ? NULL : ch_field_former(section, key);
     const char *inner = find_section(section, key);

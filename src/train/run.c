@@ -97,7 +97,7 @@ int ch_best_save(const ch_run *run) {
 static int kept_config(const char *run, const int64_t *steps, int count, choir_config *config, char *path) {
   ch_path_in(path, run, CH_RUN_CONFIG);
   int code = ch_config_load(path, config);
-  for (int i = 0; code && i < count; i++) {
+  for (int i = 0; code && code != CHOIR_ERROR_UNSUPPORTED && i < count; i++) {
     if (!i) ch_notice("%s; the newest checkpoint's is taken", choir_error_message());
     char checkpoint[PATH_MAX];
     ch_checkpoint_path(run, steps[i], checkpoint);

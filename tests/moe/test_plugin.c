@@ -302,7 +302,7 @@ static void options(void **state) {
   FILE *file = fopen(path, "w");
   fputs("{\"model\": {\"router\": {\"name\": \"absent\", \"share\": 0.25}}}", file);
   fclose(file);
-  assert_int_equal(ch_config_load(path, &back), CHOIR_ERROR_FORMAT);
+  assert_int_equal(ch_config_load(path, &back), CHOIR_ERROR_UNSUPPORTED);
   assert_non_null(strstr(choir_error_message(), "--plugin"));
   unlink(path);
 }
