@@ -4,8 +4,8 @@ at equal cost per token. Prints times and losses of both, side by side, and plot
     python3 examples/nanogpt_moe.py docs/*.md
     python3 examples/nanogpt_moe.py --layers 12 --width 768 --context 1024 --device cuda --compile TEXT
 
-Expert choice looks across tokens, also at later ones, so its training loss is not that of writing. The last lines have
-both losses on text held out: by batch routing, and causally, by the thresholds that training left."""
+Expert choice ranks all tokens of a batch, including later ones, so its training loss is not causal. The last lines have
+both losses on held-out text: with batch routing, and with the thresholds from training, which is causal."""
 
 import argparse
 import itertools
@@ -79,7 +79,7 @@ def new_file(path):
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("text", nargs="+", type=pathlib.Path)
     sizes = {"layers": 4, "width": 128, "heads": 4, "context": 128, "batch": 16, "experts": 8, "steps": 300}
     for name, value in sizes.items():
