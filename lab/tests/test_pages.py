@@ -20,6 +20,16 @@ except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 
 
+def same_drawing(one, other):
+    """Whether two SVGs differ in rounding alone, which depends on the machine's BLAS, and in names made of a checksum."""
+    number = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+    one, other = (re.sub(r"\b[a-z][0-9a-f]{10}\b", "name", text) for text in (one, other))
+    if number.sub("", one) != number.sub("", other):
+        return False
+    pairs = zip(number.findall(one), number.findall(other))
+    return all(abs(float(a) - float(b)) < 1e-3 for a, b in pairs)
+
+
 class Pages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -34,7 +44,8 @@ class Pages(unittest.TestCase):
             if path.suffix == ".svg" and not matplotlib.__version__.startswith("3.6."):
                 print(f"\nNOT TESTED: {path.name}: Matplotlib {matplotlib.__version__} draws other bytes than Debian 12's")
                 continue
-            self.assertTrue(path.exists() and path.read_text(encoding="utf-8") == text,
+            here = path.read_text(encoding="utf-8") if path.exists() else ""
+            self.assertTrue(here == text or (path.suffix == ".svg" and same_drawing(here, text)),
                             f"{path} is not what the store gives: run 'python3 lab/pages.py'")  # fmt: skip
 
     def test_what_thresholds_cost(self):

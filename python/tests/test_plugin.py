@@ -635,7 +635,8 @@ class Study(unittest.TestCase):
         words = ["run", at / "moving-recipe.json", "--scale", at / "moving-scale.json", "--data", at / "data", "--out", out]
         with self.assertRaises(subprocess.CalledProcessError) as failed:
             testing.program("study", *words, "--jobs", 1, "--plugin", file)
-        self.assertIn("moving.py: has changed since the study began", failed.exception.stdout + failed.exception.stderr)
+        told = " ".join((failed.exception.stdout + failed.exception.stderr).split())  # lines are wrapped
+        self.assertIn("moving.py: has changed since the study began", told)
         results = store.Store(out / "results").results()
         self.assertLessEqual(sum(one["config"]["model"]["router"]["name"] == "moving" for one in results), 1)
         run = next(path for path in sorted(out.glob("*/moving-*")) if (path / "checkpoints").exists())

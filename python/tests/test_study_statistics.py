@@ -216,7 +216,7 @@ class Pages(unittest.TestCase):
         row = report.arm_rows(self.study, {"b": [1.0, 3.0, 2.0]})[1]
         apart = "+0.4500 (-0.1853 to 1.0853)"
         self.assertEqual(row, ["b", "0.02", "4.5500 ± 0.0707", "3.5500 ± 0.0707", apart, "1.00 / 2.00", "0.50 / 0.60",
-                               "-", "10.0%", "25.0%", "3.00 M", "2.000"])  # fmt: skip
+                               "-", "10.0%", "25.0%", "-", "3.00 M", "2.000"])  # fmt: skip
         self.assertEqual(Study.table.__wrapped__(self.study, 20, "own").tolist(), [[3, 3], [3, 3]])
 
     def test_unequal_served_cost(self):

@@ -169,7 +169,7 @@ class State(TorchTest):
                 self.layer(router, options).double().half(),
             ):
                 self.assertEqual(made.thresholds.dtype, torch.float32)
-                self.assertEqual(made.router.dtype == torch.float32, router == "kmeans")
+                self.assertEqual(made.gate.weight.dtype == torch.float32, router == "kmeans")
 
     def test_says_that_nobody_moves_the_state(self):
         layer = self.layer("bias_balanced", {})

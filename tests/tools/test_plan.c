@@ -365,9 +365,9 @@ static void the_verb(void **state) {
   program_must("! ls no.html");
   program_refuses(2, "no effect with --json", "choir plan config.json --cluster cluster.json --layout 2x2x2 --json");
   program_refuses(2, "--cluster FILE is missing", "choir plan config.json");
-  program_refuses(1, "no layout of 8 ranks can be",
+  program_refuses(1, "no layout of 8 ranks is possible",
                   "sed s/1000/0.01/ cluster.json >small.json; choir plan config.json --json --cluster small.json");
-  program_refuses(1, "no layout of 8 ranks can be",
+  program_refuses(1, "no layout of 8 ranks is possible",
                   "sed s/1000/0.01/ cluster.json >small.json; choir plan config.json --cluster small.json");
   program_refuses(1, "did you mean 'ranks'",
                   "sed s/\\\"ranks/\\\"rankz/ cluster.json >bad.json; choir plan config.json --cluster bad.json");
