@@ -1,13 +1,13 @@
 #!/bin/sh
-# kernels.sh ROOT: compilers of CUDA take the kernels without a warning: clang; nvcc, where it is, for four kinds of GPU,
-# with no register spilled.
+# kernels.sh ROOT ARGS: compilers of CUDA take the kernels without a warning: clang; nvcc, where it is, for four kinds of
+# GPU, with no register spilled. ARGS: the file of ops' structs that CMake makes for the kernels.
 root=$1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$root" || exit 1
 # In the order of CMakeLists.txt.
-sed -n '/choir_embed_text(/,/)/p' CMakeLists.txt | grep -o 'src/[a-z/]*\.cl\.h\|src/[a-z/]*/args\.h' |
-  xargs cat >"$work/kernels.cu"
+sed -n '/choir_embed_text(/,/)/p' CMakeLists.txt | grep -o 'src/[a-z/]*\.cl\.h\|src/[a-z/]*/args\.h\|device_args\.cl\.h' |
+  sed "s#^device_args\.cl\.h#$2#" | xargs cat >"$work/kernels.cu"
 grep -q 'KERNEL(tally)' "$work/kernels.cu" || { echo "the text of the kernels was not found in CMakeLists.txt" >&2; exit 1; }
 cp tests/device/cuda_words.h "$work"
 cd "$work" || exit 1
