@@ -273,11 +273,11 @@ def experts_choose(
 
     depends_on: the other tokens that a token's experts depend on: "past" (those before it in the batch) or "all". It is
         measured.
-    capacity_factor: the mean number of experts per token, of which `capacity` comes.
+    capacity_factor: the mean number of experts per token; `capacity` is computed from it.
     options: numbers by name, each a default or (default, lowest, highest) or (default, lowest, highest, "what it is"); from 0
         to 0 is any number.
-    loss: loss(scores, valid, chosen, **options) gives what the loss has times the option aux_loss_weight: a number, and its
-        gradient [n,e] by the scores, `chosen` being constant. Without aux_loss_weight it does not count.
+    loss: loss(scores, valid, chosen, **options) returns a loss, a number, and its gradient [n,e] with respect to the scores
+        for constant `chosen`. Training adds the loss times the option aux_loss_weight.
     aux_loss_weight, normalize_gates: defaults of the router's options.
     draws: training draws, by seed and first.
     version: what checkpoints keep, and training goes on with no other; without it a checksum of the function's file, or

@@ -37,8 +37,12 @@ static void append_token(ch_route_log *log, const choir_routing *r, int token) {
 }
 
 void ch_route_log_append(ch_route_log *log, const choir_routing *r) {
-  for (int t = 0; t < r->tokens; t++)
-    if (!r->valid || r->valid[t]) append_token(log, r, t);
+  int64_t left = CH_ROUTE_LOG_TOKENS - token_count(log);
+  for (int t = 0; t < r->tokens && left > 0; t++)
+    if (!r->valid || r->valid[t]) {
+      append_token(log, r, t);
+      left--;
+    }
 }
 
 void ch_route_log_free(ch_route_log *log) {

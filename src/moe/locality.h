@@ -8,7 +8,7 @@
 #include "base/buffer.h"
 #include "choir/routing.h"
 
-enum { CH_CACHE_SIZES = 3, CH_SEGMENTS = 3 };
+enum { CH_CACHE_SIZES = 3, CH_SEGMENTS = 3, CH_ROUTE_LOG_TOKENS = 1 << 18 /* at most; later ones are not logged */ };
 extern const int ch_segments[CH_SEGMENTS]; /* lengths of segments, in tokens: 16, 64, 256 */
 
 /* Experts of a cache, by index: an eighth, a quarter, a half of all, at least 1. */
@@ -37,8 +37,8 @@ typedef struct ch_route_log {
   int code;            /* CHOIR_ERROR_MEMORY: tokens are missing */
 } ch_route_log;
 
-/* Appends the valid tokens of a routing whose sequences have log->length tokens, padding only at their ends. An error
- * is kept in log->code. */
+/* Appends the valid tokens of a routing whose sequences have log->length tokens, padding only at their ends, until the
+ * log has CH_ROUTE_LOG_TOKENS, which bounds its memory. An error is kept in log->code. */
 void ch_route_log_append(ch_route_log *log, const choir_routing *routing);
 void ch_route_log_free(ch_route_log *log);
 

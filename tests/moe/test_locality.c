@@ -165,4 +165,16 @@ static void by_hand(void **state) {
   ch_route_log_free(&log);
 }
 
-TEST_MAIN(NULL, NULL, equals_naive_loops, by_hand)
+/* A log has the first tokens of a long text, and its memory does not grow without bound. */
+static void a_long_text(void **state) {
+  enum { TOKENS = 1 << 16 };
+  static int begin[TOKENS + 1];
+  const int expert_begin[] = {0, 0, 0};
+  const choir_routing r = {.tokens = TOKENS, .experts = 2, .expert_begin = expert_begin, .token_begin = begin};
+  ch_route_log log = {.experts = 2, .length = 8};
+  for (int i = 0; i < CH_ROUTE_LOG_TOKENS / TOKENS + 2; i++) ch_route_log_append(&log, &r);
+  assert_int_equal(log.rows.size, CH_ROUTE_LOG_TOKENS * sizeof(uint64_t));
+  ch_route_log_free(&log);
+}
+
+TEST_MAIN(NULL, NULL, equals_naive_loops, by_hand, a_long_text)
