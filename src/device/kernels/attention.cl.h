@@ -122,8 +122,7 @@ INLINE float dot(int count, GLOBAL const float *x, GLOBAL const float *y) {
 
 /* Group: a sequence and a head of keys. */
 KERNEL(cache_append) {
-  int b = (int)(GID / a.kv_heads), head = (int)(GID % a.kv_heads), first = a.begin[b],
-      rows = a.begin[b + 1] - first;
+  int b = (int)(GID / a.kv_heads), head = (int)(GID % a.kv_heads), first = a.begin[b], rows = a.begin[b + 1] - first;
   I64 cache = (GID * a.positions + a.past[b]) * a.dh;
   for (int i = LID; i < rows * a.dh; i += GROUP) {
     I64 from = ((I64)(first + i / a.dh) * a.kv_heads + head) * a.dh + i % a.dh;

@@ -20,18 +20,13 @@ KERNEL(gate_backward) {
   }
 }
 
-KERNEL(share_backward) {
-  EACH(t, a.n) share_of_two_backward(a.choice + 2 * t, a.value + 2 * t, a.dscore + t * a.e);
-}
+KERNEL(share_backward) { EACH(t, a.n) share_of_two_backward(a.choice + 2 * t, a.value + 2 * t, a.dscore + t * a.e); }
 
-KERNEL(normalize_gates) {
-  EACH(t, a.n) a.sum[t] = sum_to_one(a.token_begin + t, a.token_slot, a.slot_gate);
-}
+KERNEL(normalize_gates) { EACH(t, a.n) a.sum[t] = sum_to_one(a.token_begin + t, a.token_slot, a.slot_gate); }
 
 KERNEL(normalize_backward) {
   EACH(t, a.n)
-  sum_to_one_backward(a.token_begin + t, a.token_slot, a.slot_gate, a.sum[t],
-                      a.dgate);
+  sum_to_one_backward(a.token_begin + t, a.token_slot, a.slot_gate, a.sum[t], a.dgate);
 }
 
 /* Workgroup GID: the share of an expert in the choices of a span's valid tokens; the last one counts these tokens. */
@@ -59,8 +54,7 @@ KERNEL(balance) {
     end = a.span < a.n - first ? first + a.span : a.n;
     for (I64 t = first + LID; t < end; t += GROUP) {
       double whole = a.shares;
-      if (!(a.valid && !a.valid[t]))
-        sum += mean_share(a.e, null, share, a.score + t * a.e, &whole);
+      if (!(a.valid && !a.valid[t])) sum += mean_share(a.e, null, share, a.score + t * a.e, &whole);
     }
     sum = sum_over(sum, room);
     loss += share[a.e] > 0 ? (a.e + a.nulls) * sum / share[a.e] + (a.e + a.nulls) * null : 0;
@@ -82,8 +76,7 @@ KERNEL(z_loss) { EACH(t, a.n) a.lse[t] = log_sum_exp(a.e, a.logit + t * a.e); }
 KERNEL(z_loss_backward) {
   EACH(i, (I64)a.n * a.e) {
     double lse = a.lse[i / a.e];
-    if (!(a.valid && !a.valid[i / a.e]))
-      a.dlogit[i] += (float)(a.scale * lse * exp(a.logit[i] - lse));
+    if (!(a.valid && !a.valid[i / a.e])) a.dlogit[i] += (float)(a.scale * lse * exp(a.logit[i] - lse));
   }
 }
 

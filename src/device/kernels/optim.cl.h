@@ -67,8 +67,7 @@ KERNEL(adafactor_scales) {
     of_u = sum_over(of_u, room);
     if (LID == 0) {
       a.scales[2 * m] = mean;
-      a.scales
-      [2 * m + 1] = a.rate * fmax(a.eps2, sqrt(of_w / size)) / fmax(1.0, sqrt(mean * of_u / size) / a.clip);
+      a.scales[2 * m + 1] = a.rate * fmax(a.eps2, sqrt(of_w / size)) / fmax(1.0, sqrt(mean * of_u / size) / a.clip);
     }
   }
 }

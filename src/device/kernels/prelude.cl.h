@@ -1,5 +1,5 @@
-/* What all kernels share: names, and the form of a kernel. A kernel takes one struct of arguments, `a` (args.h); P() is a
- * pointer of it with another type. Groups have one dimension, of GROUP items. */
+/* What all kernels share: names, and the form of a kernel. A kernel takes one struct of arguments, `a` (args.h); P() is
+ * a pointer of it with another type. Groups have one dimension, of GROUP items. */
 #define GLOBAL
 #define LOCAL
 #define SHARED __shared__

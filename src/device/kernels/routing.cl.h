@@ -59,8 +59,7 @@ KERNEL(best) {
     best_of(a.e, a.count, score, a.shift, expert, value);
     if (a.nulls) leave_to_nulls(a.nulls, a.e, a.count, score, value, expert);
     if (a.margin)
-      for (int i = 0; i < a.e; i++)
-        a.margin[t * a.e + i] = score[i] - (value[a.count - 2] + value[a.count - 1]) / 2;
+      for (int i = 0; i < a.e; i++) a.margin[t * a.e + i] = score[i] - (value[a.count - 2] + value[a.count - 1]) / 2;
     if (a.valid && !a.valid[t])
       for (int j = 0; j < a.count; j++) expert[j] = -1;
   }
@@ -104,8 +103,7 @@ KERNEL(place) {
       rank += demand;
       if (asks && a.value) {
         rank = before;
-        for (I64 u = 0; u < a.n; u++)
-          rank += a.asked[u * a.count + j] == GID && comes_first(a.value, a.count, u, t);
+        for (I64 u = 0; u < a.n; u++) rank += a.asked[u * a.count + j] == GID && comes_first(a.value, a.count, u, t);
       }
       if (asks && rank >= a.capacity) a.choice[t * a.count + j] = -1;
       demand += all;
@@ -143,8 +141,7 @@ KERNEL(sum_counts) {
 
 KERNEL(threshold) {
   EACH(t, a.n)
-  pass_bars(a.e, a.cap, !(a.valid && !a.valid[t]), a.score + t * a.e, a.threshold,
-            a.keep + t * a.e);
+  pass_bars(a.e, a.cap, !(a.valid && !a.valid[t]), a.score + t * a.e, a.threshold, a.keep + t * a.e);
 }
 
 /* A group has an expert. keep: 0 before. */
@@ -161,8 +158,7 @@ KERNEL(within) {
     a.keep[t * e + GID] = 1;
     taken++;
   }
-  for (I64 t = LID; t < a.n; t += GROUP)
-    demand += !(a.valid && !a.valid[t]) && a.score[t * e + GID] >= bar;
+  for (I64 t = LID; t < a.n; t += GROUP) demand += !(a.valid && !a.valid[t]) && a.score[t * e + GID] >= bar;
   taken = sum_over(taken, room);
   demand = sum_over(demand, room);
   if (LID == 0) {
