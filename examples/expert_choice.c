@@ -106,7 +106,7 @@ void backward(sizes m, const float *x, const float *Wg, const float *W1, const f
   free(dS);
 }
 
-/* Eight tokens, four experts, c = 1: who takes whom. */
+/* Eight tokens, four experts, c = 1: prints the tokens of each expert. */
 int main(void) {
   enum { N = 8, D = 3, H = 5, E = 4, K = 2 };
   float x[N * D], Wg[D * E], W1[E * D * H], W2[E * D * H], out[N * D], S[N * E], A[E * K * H], Y[E * K * D];
@@ -115,7 +115,6 @@ int main(void) {
   for (int j = 0; j < D * E; j++) Wg[j] = cosf(5.f * (float)j);
   for (int j = 0; j < E * D * H; j++) W1[j] = sinf(3.f * (float)j), W2[j] = cosf(2.f * (float)j);
   forward((sizes){N, D, H, E, K}, x, Wg, W1, W2, &(kept){S, token, A, Y}, out);
-  for (int s = 0; s < E * K; s++)
-    printf("expert %d takes token %d, gate %.3f\n", s / K, token[s], S[token[s] * E + s / K]);
+  for (int s = 0; s < E * K; s++) printf("expert %d: token %d, gate %.3f\n", s / K, token[s], S[token[s] * E + s / K]);
   return 0;
 }

@@ -1,12 +1,12 @@
 """images.py [--minutes 5] [--out images]: trains a small diffusion transformer with expert choice on photographs of
-clothes (Debian's package dataset-fashion-mnist, fetched and unpacked, not installed), and writes OUT/samples.png, its own
-pictures, a class a column, OUT/experts.png, which patches the experts take at four levels of noise, and OUT/index.html,
-which names each patch's experts under the pointer. Takes PyTorch 1.13 or later.
+clothes (Debian's package dataset-fashion-mnist, which is downloaded and unpacked, not installed). It writes
+OUT/samples.png (generated pictures, one class per column), OUT/experts.png (the patches that experts process, at four
+levels of noise), and OUT/index.html (both, with the numbers of each patch's experts). Needs PyTorch 1.13 or later.
 
-The model is DiT (Peebles and Xie 2022, arXiv:2212.09748) in pixels, trained by flow matching; in every second block an
-ExpertChoice layer stands where the feed-forward layer stood. Experts choose among all patches of the batch, so a patch
-competes with those of other pictures and other levels of noise. Samples are drawn by thresholds: a patch has an expert if
-its score reaches the mean cut-off of training, and a picture does not depend on what is drawn beside it."""
+The model is DiT (Peebles and Xie 2022, arXiv:2212.09748) in pixels, trained by flow matching. In every second block, an
+ExpertChoice layer replaces the feed-forward layer. Experts choose among all patches of the batch, so a patch competes
+with patches of other pictures and other levels of noise. Samples use threshold routing: an expert processes a patch if
+its score reaches the mean cut-off of training, so that a picture does not depend on the other pictures of its batch."""
 
 import argparse
 import base64
@@ -234,8 +234,9 @@ def where_experts_look(model, photographs, labels):
 
 
 @torch.no_grad()
-def page_of_experts(model, photographs, labels):
-    """The same as HTML, with one noise: under the pointer a patch names its experts in each mixture."""
+def page_of_experts(model, photographs, labels, drawn):
+    """The same as HTML, with one noise: under the pointer a patch names its experts in each mixture. Below it the samples
+    drawn, a sheet of pictures."""
     x, y = one_a_class(photographs, labels)
     rows = []
     for t in NOISE:
@@ -245,23 +246,25 @@ def page_of_experts(model, photographs, labels):
         cells = []
         for picture, patches in zip(sheet(colours(noisy), 1, 4, 0).split(4 * SIDE, 1), taken):
             names = [
-                "; ".join(f"mixture {i}: {', '.join(map(str, mine.nonzero()[:, 0].tolist())) or 'none'}"
+                "; ".join(f"MoE layer {i}: {', '.join(map(str, mine.nonzero()[:, 0].tolist())) or 'none'}"
                           for i, mine in enumerate(patch, 1)) for patch in patches
             ]  # fmt: skip
             shades = "".join(
                 f'<i title="{name}" style="opacity:{min(1, patch[-1].sum().item() / 3):.2f}"></i>'
                 for name, patch in zip(names, patches)
             )
-            image = base64.b64encode(png(picture)).decode()
-            cells.append(f'<td style="background-image:url(data:image/png;base64,{image})"><div>{shades}</div>')
+            cells.append(f'<td style="background-image:url({data_url(picture)})"><div>{shades}</div>')
         rows.append(f"<tr><th>{t:g}{''.join(cells)}")
-    side = 4 * PATCH
     return (
-        '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Where the experts look</title><style>'
-        f"td{{width:{4 * SIDE}px;height:{4 * SIDE}px;padding:0}}div{{display:grid;grid-template-columns:repeat(7,{side}px)}}"
-        f"i{{width:{side}px;height:{side}px;background:#ff7300cc}}i:hover{{outline:1px solid}}</style>"
-        "<h1>Where the experts look</h1><p>Photographs with noise, a level a row. The more orange a patch, the more experts"
-        f" of the last mixture it has; the pointer on it shows which, in each mixture.<table>{''.join(rows)}</table></html>\n"
+        '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        "<title>Where the experts look</title><style>"
+        "body{font-family:sans-serif;margin:16px}table,img{width:100%;max-width:1150px}table{table-layout:fixed}th{width:3em}"
+        "td{padding:0;background-size:100% 100%}div{display:grid;grid-template-columns:repeat(7,1fr)}"
+        "i{aspect-ratio:1;background:#ff7300cc}i:hover{outline:1px solid}img{image-rendering:pixelated}</style>"
+        "<h1>Where the experts look</h1><p>Photographs with noise; the number is the noise level of the row. A patch is more"
+        " orange if more experts of the last MoE layer process it. Point at a patch to see its experts in each MoE layer."
+        f"<table>{''.join(rows)}</table><h1>Samples</h1><p>Pictures that the model generated, one class per column."
+        f'<p><img alt="samples" src="{data_url(drawn)}"></html>\n'
     )
 
 
@@ -277,6 +280,10 @@ def png(picture):
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(raw, 9)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def data_url(picture):
+    return f"data:image/png;base64,{base64.b64encode(png(picture)).decode()}"
 
 
 def fetch(folder):
@@ -363,13 +370,15 @@ def main():
 
     held_out = load(folder, "t10k")
     drawn = sheet(colours(sample(ema, torch.arange(CLASSES).repeat(4))), 4)
-    made = (png(drawn), png(where_experts_look(ema, *held_out)), page_of_experts(ema, *held_out).encode())
+    made = (png(drawn), png(where_experts_look(ema, *held_out)), page_of_experts(ema, *held_out, drawn).encode())
     for name, data in zip(PAGES, made):
         write(o.out / name, data)
     print(
-        f"{o.out}/samples.png: a class a column. {o.out}/experts.png: photographs, and below each its patches at noise"
+        f"{o.out}/samples.png: generated pictures, one class per column\n"
+        f"{o.out}/experts.png: photographs, and below each its patches at noise levels {', '.join(map(str, NOISE))}; more\n"
+        "  orange: more experts\n"
+        f"{o.out}/index.html: both, with the numbers of each patch's experts"
     )
-    print(f"{', '.join(map(str, NOISE))}: the more orange, the more experts a patch has. {o.out}/index.html names these.")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def prepare():
 
 class Blocks(unittest.TestCase):
     def run_page(self, page):
-        known = names()
+        known, written = names(), set()
         for line, block in blocks(page):
             needs_torch = "torch" in block or "layer(" in block or "optimizer" in block
             if any(word in block for word in ELSEWHERE) or (needs_torch and not torch):
@@ -90,6 +90,8 @@ class Blocks(unittest.TestCase):
                 print(f"NOT TESTED: {page}:{line}: this PyTorch has no hooks of optimizers")
                 continue
             for made in re.findall(r'(?:out=|save\(|export\()"(\w+)"', block):
+                self.assertNotIn(made, written, f"{page}:{line} writes what an earlier block has written")
+                written.add(made)
                 shutil.rmtree(made, ignore_errors=True)
             for large, small in SMALLER.items():
                 block = block.replace(large, small)

@@ -125,10 +125,11 @@ class Example(unittest.TestCase):
         self.assertEqual(len(zlib.decompress(packed)), height * (1 + 3 * width))
 
     def test_a_page_names_experts(self):
-        page = self.images.page_of_experts(self.model, self.pictures, self.labels)
-        titles = re.findall(r'title="mixture 1: ([0-9, ]+|none); mixture 2: ([0-9, ]+|none)"', page)
+        page = self.images.page_of_experts(self.model, self.pictures, self.labels, torch.zeros(56, 56, 3))
+        titles = re.findall(r'title="MoE layer 1: ([0-9, ]+|none); MoE layer 2: ([0-9, ]+|none)"', page)
         self.assertEqual(len(titles), 4 * 10 * 49)
         self.assertGreater(len(set(titles)), 10)
+        self.assertEqual(page.count("data:image/png;base64,"), 4 * 10 + 1)
         taken = [sum(len(second.split(",")) for _, second in titles if second != "none"), len(titles)]
         self.assertLess(abs(taken[0] / taken[1] - 1), 0.5)
 
