@@ -5,7 +5,7 @@ BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
   libpcre2-dev libutf8proc-dev"
 CHECK_PACKAGES="libcmocka-dev xz-utils libopenmpi-dev openmpi-bin clang clang-format abigail-tools
   locales zstd python3 python3-cffi python3-numpy python3-scipy python3-statsmodels python3-matplotlib python3-jsonschema
-  python3-torch"
+  python3-torch nodejs"
 LONG_PACKAGES="libclang-rt-dev libomp-dev llvm clang-tidy mkdocs doxygen g++-aarch64-linux-gnu libc6-dev-arm64-cross
   qemu-user-static"
 PACKAGING_PACKAGES="debhelper dh-python file lintian libbz2-dev liblzma-dev libzstd-dev python3-venv"

@@ -38,7 +38,7 @@ SEARCHED = ["overfit", "early stopping", "best checkpoint", "compare"]
 STYLE = """table, pre { display: block; max-width: 100%; overflow-x: auto }
 :not(pre) > code { white-space: normal; overflow-wrap: anywhere }
 h1, h2, h3, h4, p, li { overflow-wrap: anywhere }
-table p, td, th { overflow-wrap: normal }
+table p, td, th, td code { overflow-wrap: normal }
 """
 GLOSSARY = "\n\n---\n\n*A word that is not explained here may be in the [glossary](glossary.md).*\n"
 
