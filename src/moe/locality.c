@@ -33,7 +33,9 @@ static void append_token(ch_route_log *log, const choir_routing *r, int token) {
     int expert = choir_routing_expert(r, r->token_slot[i]);
     row[expert / 64] |= (uint64_t)1 << expert % 64;
   }
+  uint8_t begins = token % log->length == 0;
   if (!log->code) log->code = ch_buffer_append(&log->rows, row, sizeof row);
+  if (!log->code) log->code = ch_buffer_append(&log->begins, &begins, sizeof begins);
 }
 
 void ch_route_log_append(ch_route_log *log, const choir_routing *r) {
@@ -47,6 +49,7 @@ void ch_route_log_append(ch_route_log *log, const choir_routing *r) {
 
 void ch_route_log_free(ch_route_log *log) {
   free(log->rows.data);
+  free(log->begins.data);
   *log = (ch_route_log){0};
 }
 
@@ -120,11 +123,13 @@ static void begin_sequence(pass *p) {
 }
 
 static void run(pass *p, ch_locality_sums *s) {
-  int e = p->log->experts;
-  for (int64_t t = 0; t < token_count(p->log); t++) {
-    int place = (int)(t % p->log->length);
+  int e = p->log->experts, place = 0;
+  for (int64_t t = 0; t < token_count(p->log); t++, place++) {
     const uint64_t *row = row_at(p, t);
-    if (!place) begin_sequence(p);
+    if (p->log->begins.data[t]) {
+      place = 0;
+      begin_sequence(p);
+    }
     if (place) add_reuse(p, row, row_at(p, t - 1), s);
     for (int i = 0; i < e; i++) {
       if (!has(row, i)) continue;

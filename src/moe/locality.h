@@ -32,8 +32,9 @@ typedef struct ch_locality {
 
 /* The experts of each token, in the order of the text. */
 typedef struct ch_route_log {
-  int experts, length; /* tokens of a sequence; the last one may be shorter */
+  int experts, length; /* tokens of a sequence, padding included */
   ch_buffer rows;      /* a bit for each expert, in words of 64, for each token */
+  ch_buffer begins;    /* a byte for each token: 1 at the first one of a sequence */
   int code;            /* CHOIR_ERROR_MEMORY: tokens are missing */
 } ch_route_log;
 

@@ -165,6 +165,33 @@ static void by_hand(void **state) {
   ch_route_log_free(&log);
 }
 
+/* The last held-out window of a source is shorter, and others come after it: of three sequences of four tokens the
+ * second has two. */
+static void a_short_sequence_in_the_middle(void **state) {
+  enum { TOKENS = 12, HALF = 8 };
+  static const uint8_t valid[TOKENS] = {1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1};
+  int begin[TOKENS + 1] = {0}, slot[TOKENS], slots = 0, second = HALF;
+  for (int t = 0; t < TOKENS; t++) {
+    if (valid[t]) slot[slots] = t / 4 == 1 ? second++ : slots - (t > HALF - 1 ? 2 : 0);
+    slots += valid[t];
+    begin[t + 1] = slots;
+  }
+  const int expert_begin[] = {0, HALF, HALF + 2};
+  const choir_routing r = {.tokens = TOKENS,
+                           .experts = 2,
+                           .valid = valid,
+                           .expert_begin = expert_begin,
+                           .token_begin = begin,
+                           .token_slot = slot};
+  ch_route_log log = {.experts = 2, .length = 4};
+  ch_locality found;
+  ch_route_log_append(&log, &r);
+  assert_int_equal(ch_locality_make(&log, &found), CHOIR_OK);
+  assert_ratio(found.text.reuse, (ch_ratio){7, 7}); /* every sequence has one expert of its own */
+  for (int c = 0; c < CH_CACHE_SIZES; c++) assert_ratio(found.text.lru[c], (ch_ratio){7, 10});
+  ch_route_log_free(&log);
+}
+
 /* A log has the first tokens of a long text, and its memory does not grow without bound. */
 static void a_long_text(void **state) {
   enum { TOKENS = 1 << 16 };
@@ -177,4 +204,4 @@ static void a_long_text(void **state) {
   ch_route_log_free(&log);
 }
 
-TEST_MAIN(NULL, NULL, equals_naive_loops, by_hand, a_long_text)
+TEST_MAIN(NULL, NULL, equals_naive_loops, by_hand, a_short_sequence_in_the_middle, a_long_text)
