@@ -19,7 +19,7 @@ RESULTS, PAGE = LAB / "alone.jsonl", LAB.parent / "docs/causality.md"
 STEPS, LAST = 500, 50  # of a predictor; its thresholds are means over the last
 LATER = 10000  # the number of their first batch: none that a model saw
 HELD = 1280  # windows of held-out text
-RULES = {"thresholds": "thresholds", "best": "best K", "predictor": "predictor, even loads", "half": "predictor, above 1/2"}
+RULES = {"thresholds": "thresholds", "best": "top-K", "predictor": "predictor, even loads", "half": "predictor, above 1/2"}
 
 
 class Predictor:
@@ -175,7 +175,7 @@ def table():
     from choir.study.statistics import of_values
 
     lines = sorted(stored(), key=lambda line: (line["model"], line["seed"]))
-    yield "| model | seeds | loss by batch | " + " | ".join(RULES.values()) + " |\n|---|--:|--:|" + "--:|" * len(RULES)
+    yield "| model | seeds | loss, batch routing | " + " | ".join(RULES.values()) + " |\n|---|--:|--:|" + "--:|" * len(RULES)
     for model in dict.fromkeys(line["model"] for line in lines):
         some, cells = [line for line in lines if line["model"] == model], []
         if len(some) < 2:  # no interval yet
