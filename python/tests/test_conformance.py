@@ -148,6 +148,11 @@ def with_gates(change):
     return route
 
 
+def gates_of_mean_one(scores, k, valid):
+    mask, gates = expert_choice(scores, k, valid)
+    return mask, share(gates, 0) * k
+
+
 def masked_softmax(axis):
     def change(scores, mask, gates):
         powers = np.exp(scores) * mask
@@ -221,6 +226,19 @@ def raises_for_few(scores, k, valid):
     return olmoe(scores, k, valid)
 
 
+class Unreadable(BaseException):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def raises_unreadable(scores, k, valid):
+    raise Unreadable
+
+
+def loss_without_padding(scores, k, valid):
+    return olmoe(scores, k, valid)[: 3 if valid.all() else 2]
+
+
 def indices(scores, k, valid):
     return top(scores, k, valid)[0], olmoe(scores, k, valid)[1]
 
@@ -281,6 +299,24 @@ FAULTY = {  # all faults, and the arguments of check
         lambda z, k, v: olmoe(softmax(z, 0), k, v)[:2],
         {"logits": True},
     ),
+    "scaled to a mean of 1 over tokens": (["gates_over_tokens"], gates_of_mean_one, EC),
+    "divided by the largest over tokens": (["gates_over_tokens"], with_gates(lambda s, m, g: g / g.max(0)), EC),
+    "divided by the mean over all tokens": (["gates_over_tokens"], with_gates(lambda s, m, g: g / s.mean(0)), EC),
+    "gshard, divided by the sum over tokens": (
+        ["gates_over_tokens"],
+        lambda *given: (gshard(*given)[0], share(gshard(*given)[1], 0), gshard(*given)[2]),
+        {},
+    ),
+    "softmax over tokens, and the loss of it": (
+        ["gates_over_tokens"],
+        lambda z, k, v: olmoe(softmax(z, 0), k, v),
+        {"logits": True},
+    ),
+    "divided by the norm over experts": (
+        ["gates_renormalized"],
+        with_gates(lambda s, m, g: g / np.maximum(np.sqrt((g * g).sum(1, keepdims=True)), 1e-9)),
+        EC,
+    ),
     "divided by the sum over experts": (["gates_renormalized"], with_gates(lambda s, m, g: share(g)), EC),
     "the same, logits": (
         ["gates_renormalized"],
@@ -339,6 +375,10 @@ FAULTY = {  # all faults, and the arguments of check
     "the worst": (["chosen"], lambda s, k, v: (top(-s, k, v)[1], s * top(-s, k, v)[1]), {}),
     "experts choose, but not said": (["chosen"], expert_choice, {}),
     "raises": (["exception"], raises, {}),
+    "raises what has no text": (["exception"], raises_unreadable, {}),
+    "nothing is chosen": (["chosen"], lambda s, k, v: (np.zeros(s.shape, bool), np.zeros(s.shape)), {}),
+    "complex gates": (["shape"], lambda s, k, v: (olmoe(s, k, v)[0], olmoe(s, k, v)[1] * 1j), {}),
+    "a loss without padding only": (["padding_counted"], loss_without_padding, {}),
     "raises for some": (["exception"], raises_for_few, {}),
     "indices": (["shape"], indices, {}),
     "one array": (["shape"], lambda s, k, v: olmoe(s, k, v)[0], {}),
@@ -376,7 +416,7 @@ class Conventions(unittest.TestCase):
             with self.subTest(name):
                 report = check(route, **words)
                 self.assertEqual((report.convention, report.faults), (None, faults), str(report))
-                if faults != ["modifies_input"]:
+                if faults != ["modifies_input"] and route is not loss_without_padding:
                     self.assertIsNotNone(report.first, str(report))
 
     def test_random_choices_are_not_deterministic(self):
@@ -454,6 +494,23 @@ class OfPyTorch(unittest.TestCase):
     def test_top_k_leaves_ties_open(self):
         report = check(self.mixtral, logits=True)
         self.assertEqual((report.convention, report.faults), ("mixtral", []), str(report))
+
+    def test_a_tensor_without_values_is_no_routing(self):
+        report = check(lambda scores, k, valid: (scores.to("meta") > 0, scores))
+        self.assertEqual(report.faults, ["shape"], str(report))
+
+    def test_the_first_difference_is_none_of_equal_scores(self):
+        """The loss of equal scores depends on which of them torch.topk takes: that is no difference."""
+
+        def route(scores, k, valid):
+            index = torch.topk(scores, k, dim=-1).indices
+            chosen = torch.zeros_like(scores).scatter(1, index, 1.0).bool() & valid[:, None]
+            if not valid.all():
+                return chosen, scores * chosen
+            return chosen, scores * chosen, scores.shape[1] * (chosen.float().mean(0) * scores.mean(0)).sum()
+
+        report = check(route)
+        self.assertEqual((report.faults, report.first), (["padding_counted"], None), str(report))
 
     def test_a_module_with_gradients_and_16_bits(self):
         class Router(torch.nn.Module):
@@ -552,6 +609,21 @@ class Program(unittest.TestCase):
             self.assertLessEqual(max(map(len, text.splitlines())), 79)
         self.assertIn("gates_over_tokens", text)
         self.assertIn("vector random.c1 (k = 4), token 0, expert", text.replace("\n", " "))
+
+    def test_files_that_cannot_be_imported(self):
+        for text, message in (("def f(:", "SyntaxError: invalid syntax (mine.py, line 1)"), ("import no_module_of_this_name", "ModuleNotFoundError"),
+                              ("import sys; sys.exit(5)", "SystemExit: 5"), ("from . import x", "ImportError"),
+                              ("def __getattr__(name): raise ValueError(name)", "has no function f")):  # fmt: skip
+            done = self.run_on(text, "mine.py:f")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(message, done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
+
+    def test_a_file_may_be_called_as_a_module(self):
+        with tempfile.TemporaryDirectory() as at:
+            pathlib.Path(at, "numpy.py").write_text(textwrap.dedent(self.ROUTER))
+            done = self.run_on("", f"{at}/numpy.py:route", "--experts-choose")
+            self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_what_cannot_be_loaded(self):
         for words, message in ((["mine.py"], "is not FILE.py:function"), (["no.py:f"], "no such file: no.py"),

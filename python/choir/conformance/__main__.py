@@ -11,6 +11,7 @@ import pathlib
 import sys
 from typing import Callable
 
+from .call import described
 from .cases import VectorError
 from .report import check
 
@@ -28,16 +29,20 @@ def load(place: str) -> Callable:
     if not pathlib.Path(file).is_file():
         raise SystemExit(f"choir.conformance: no such file: {file}")
     sys.path.insert(0, str(pathlib.Path(file).resolve().parent))
-    spec = importlib.util.spec_from_file_location(pathlib.Path(file).stem, file)
+    # A name of its own: the file may be called as a module that NumPy or PyTorch import.
+    spec = importlib.util.spec_from_file_location(f"conformance_of_{pathlib.Path(file).stem}", file)
     if spec is None or spec.loader is None:
         raise SystemExit(f"choir.conformance: {file} is not a Python file (*.py)")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    with contextlib.redirect_stdout(sys.stderr):
-        spec.loader.exec_module(module)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise SystemExit(f"choir.conformance: {file} cannot be imported: {described(error, file)}") from None
     try:
         found = functools.reduce(getattr, name.split("."), module)
-    except AttributeError:
+    except Exception:  # of any kind, if the file has a __getattr__
         raise SystemExit(f"choir.conformance: {file} has no function {name}") from None
     if not callable(found) or isinstance(found, type):
         raise SystemExit(f"choir.conformance: {name} in {file} is a {type(found).__name__}, not a function")

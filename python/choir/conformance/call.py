@@ -34,13 +34,20 @@ class Result:
     modified: bool = False  # the function wrote to its arguments
 
 
-def described(error: BaseException, function: Callable) -> str:
-    """`ValueError: text (file.py, line 12)`: the innermost line in the function's own file."""
-    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+def described(error: BaseException, file: str | None) -> str:
+    """`ValueError: text (file.py, line 12)`: the innermost line in the file, that of the function under test."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     own = [frame for frame in frames if frame.filename == file] or frames
     at = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{at}"
+    try:
+        text = str(error)
+    except Exception:
+        text = "an exception without a text"
+    return f"{type(error).__name__}: {text}{'' if isinstance(error, SyntaxError) else at}"  # which names file and line
+
+
+def file_of(function: Callable) -> str | None:
+    return getattr(getattr(function, "__code__", None), "co_filename", None)
 
 
 def array(value: Any) -> tuple[np.ndarray, bool]:
@@ -56,8 +63,10 @@ def array(value: Any) -> tuple[np.ndarray, bool]:
 def matrix(name: str, value: Any, case: Case) -> tuple[np.ndarray, bool]:
     try:
         made, half = array(value)
+        if made.dtype.kind == "c":
+            raise TypeError(f"its type is {made.dtype}")
         made = made.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # of any library whose array it is
         raise Failure("shape", f"{name} is not an array of numbers: {error}") from None
     if made.shape != case.scores.shape:
         expected = list(case.scores.shape)
@@ -79,10 +88,11 @@ def checked(returned: Any, case: Case) -> Result:
     gates, half = matrix("gates", returned[1], case)
     loss = None
     if len(returned) == 3 and returned[2] is not None:
-        value, _ = array(returned[2])
-        if value.size != 1:
-            raise Failure("shape", f"loss has shape {list(value.shape)}: it must be one number")
-        loss = float(value.reshape(()))
+        try:
+            value = array(returned[2])[0]
+            loss = float(value.reshape(()))
+        except Exception as error:
+            raise Failure("shape", f"loss is not one number: {error}") from None
         if not np.isfinite(loss):
             raise Failure("not_finite", "loss is not finite")
     return Result(chosen.astype(bool), gates, loss, 1e-2 if half else 1e-4, 1e-3 if half else 1e-6)
@@ -104,8 +114,10 @@ def call(function: Callable, convert: Callable, case: Case) -> Result:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             returned = function(scores, case.k, valid)
-    except (Exception, SystemExit) as error:
-        raise Failure("exception", described(error, function)) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too, and what test frameworks raise
+        raise Failure("exception", described(error, file_of(function))) from error
     result = checked(returned, case)
     same = np.array_equal(array(scores)[0], case.given) and np.array_equal(array(valid)[0], case.valid)
     result.modified = not same

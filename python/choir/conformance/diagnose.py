@@ -47,7 +47,7 @@ FAULTS = {
     "not_finite": "the function returns values that are not finite",
     "chosen": "not the k best are chosen",
     "gates_over_tokens": "gates are divided, or a softmax is taken, over tokens in place of experts",
-    "gates_renormalized": "gates are divided by the sum of a token's chosen gates",
+    "gates_renormalized": "gates are divided by the sum of a token's chosen gates, or scaled for each token",
     "gates_not_normalized": "gates are not divided by the sum of the k best scores",
     "softmax_after_topk": "a softmax is taken after the k best were chosen",
     "softmax_twice": "a softmax is taken of scores that are a softmax already",
@@ -86,8 +86,9 @@ def gate_fault(seen: Observed, wanted: tuple[str, str]) -> str | None:
 
 
 def over_all_tokens(seen: Observed) -> bool:
-    """Whether padding has an effect only because a softmax is taken over all tokens: that is no fault of its own."""
-    ranked, gated = seen.ranked_by.startswith("tokens"), bool(seen.gates and seen.gates[0].startswith("tokens"))
+    """Whether padding has an effect only because a softmax or a sum is taken over all tokens: that is no fault of its own."""
+    ranked = seen.ranked_by.startswith("tokens")
+    gated = bool(seen.gates and (seen.gates[0].startswith("tokens") or seen.gates[1] == "scaled_tokens"))
     return (seen.padding == "places" and ranked) or (seen.padding == "gates" and (ranked or gated))
 
 
@@ -173,14 +174,15 @@ def expected(seen: Observed, one: Convention, case: Case, result: Result) -> Exp
         if seen.order and one.orders != (None,):
             alone = seen.compact.get(case.name, result)
             chosen = rules.placed(wanted, case.scores, int(alone.chosen.sum(0).max()), one.orders[-1])
-    if case.matrix == "equal" and seen.ties == "open":
+    open_ties = case.matrix == "equal" and seen.ties == "open"
+    if open_ties:
         chosen, asked = result.chosen, result.chosen
     value, post = one.gates
     if seen.k1_score and case.k == 1:
         post = "none"
     gates = np.where(chosen, rules.gates_of(case, rules.values_of(case)[value], post, chosen, asked), 0)
     loss = None
-    if result.loss is not None and one.counted and not one.experts_choose:
+    if result.loss is not None and one.counted and not one.experts_choose and not open_ties:
         loss = rules.balance_loss(case, rules.requests(case.scores, case), one.counted[0])
         loss *= case.k if seen.loss_by_k and one.over_k else 1
         loss *= one.factors[1] if seen.loss and seen.loss[1] in one.factors[1:] else one.factors[0]

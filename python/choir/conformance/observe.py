@@ -4,6 +4,7 @@ other rules are, so that one fault does not hide another."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Callable
 
 import numpy as np
@@ -118,7 +119,8 @@ def restrict(seen: Observed) -> None:
 def find_ranking(seen: Observed) -> None:
     """By which values tokens, or experts, are ranked; tokens may lose experts that are full."""
     by_tokens, by_experts = ("score", "tokens", "tokens_of_scores", "tokens_share"), ("score", "input", "twice")
-    for value in by_experts if seen.experts_choose else by_tokens:
+    nothing = not any(result.chosen.any() for _, result in seen.clear())
+    for value in () if nothing else by_experts if seen.experts_choose else by_tokens:
         seen.ranked_by = value
         masks = [(seen.asked(case), result.chosen) for case, result in seen.clear()]
         short = [(asked, chosen) for asked, chosen in masks if not np.array_equal(asked, chosen)]
@@ -164,6 +166,8 @@ def find_gates(seen: Observed) -> None:
             seen.gates, seen.k1_score = later, True
     if seen.gates is None:
         seen.gates_factor, seen.gates = constant_factor(seen, pairs)
+    if seen.gates == ("other", "other"):
+        seen.gates = scaled_gates(seen, pairs)
 
 
 def expected_gates(seen: Observed, case: Case, result: Result, rule: tuple[str, str]) -> np.ndarray:
@@ -190,6 +194,33 @@ def constant_factor(seen: Observed, pairs: list) -> tuple[float | None, tuple[st
     return None, ("other", "other")
 
 
+def scaled_gates(seen: Observed, pairs: list) -> tuple[str, str]:
+    """The rule of gates that are a known rule's times a factor of each expert's tokens, or of each token's experts, such as a
+    norm of another kind. Factors that are the same for all experts or in all vectors come from something else."""
+    for rule in GATES[:3]:
+        ratios = [
+            np.where(r.chosen, r.gates / np.maximum(expected_gates(seen, c, r, rule), 1e-30), np.nan) for c, r in pairs
+        ]
+        by_expert = factors([ratio.T for ratio in ratios])
+        if by_expert is not None and not all(np.allclose(one, by_expert[0], rtol=1e-3, equal_nan=True) for one in by_expert):
+            return "score", "scaled_tokens"
+        if rule == GATES[0] and factors(ratios) is not None:
+            return "score", "share_scaled"
+    return "other", "other"
+
+
+def factors(ratios: list[np.ndarray]) -> list[np.ndarray] | None:
+    """The values that all entries of each row have, NaN where a row has none; None if rows are not of one value, or all
+    rows have the same."""
+    held = [np.isfinite(ratio) for ratio in ratios]
+    if not any((mask.sum(1) > 1).any() for mask in held):
+        return None
+    first = [ratio[np.arange(len(ratio)), mask.argmax(1)] for ratio, mask in zip(ratios, held)]
+    rows = all(np.allclose(r[m], np.broadcast_to(f[:, None], r.shape)[m], rtol=1e-3) for r, m, f in zip(ratios, held, first))
+    differ = any(not np.allclose(f[m.any(1)], f[m.any(1)][:1], rtol=1e-3) for m, f in zip(held, first))
+    return first if rows and differ else None
+
+
 def find_loss(seen: Observed) -> None:
     """What the loss counts, and its factor to Switch's: (counted, factor); loss_by_k: the factor has k in it."""
     pairs = [(case, result) for case, result in seen.clear() if result.loss is not None]
@@ -199,8 +230,9 @@ def find_loss(seen: Observed) -> None:
     if seen.experts_choose or seen.ranked_by == "other":
         return
     k, n = np.array([(case.k, case.valid.sum()) for case, _ in pairs], float).T
-    for counted in ("all", "first", "placed"):
-        ratios = np.array([result.loss / switch_loss(seen, case, result, counted) for case, result in pairs])
+    own = [seen.ranked_by] if seen.ranked_by != "score" else []  # a loss of a wrong softmax is that softmax's fault
+    for values, counted in itertools.product(["score", *own], ("all", "first", "placed")):
+        ratios = np.array([result.loss / switch_loss(seen, case, result, counted, values) for case, result in pairs])
         for k_power, n_power in POWERS:
             factors = ratios / k**k_power / n**n_power
             if np.allclose(factors, factors[0], rtol=1e-3):
@@ -210,9 +242,9 @@ def find_loss(seen: Observed) -> None:
                 return
 
 
-def switch_loss(seen: Observed, case: Case, result: Result, counted: str) -> float:
+def switch_loss(seen: Observed, case: Case, result: Result, counted: str, values: str) -> float:
     asked = rules.requests(rules.values_of(case)[seen.ranked_by], case)
-    return rules.balance_loss(case, result.chosen if counted == "placed" else asked, counted)
+    return rules.balance_loss(case, result.chosen if counted == "placed" else asked, counted, rules.values_of(case)[values])
 
 
 def find_ties(seen: Observed) -> None:
@@ -260,6 +292,8 @@ def find_padding(seen: Observed) -> None:
             seen.padding = "places"
         elif not close(result.gates[live], alone.gates, result):
             seen.padding = "gates"
+        elif (result.loss is None) != (alone.loss is None):
+            seen.padding = "loss"
         elif alone.loss is not None and not np.isclose(result.loss, alone.loss, rtol=1e-4, atol=1e-7):
             seen.padding = "loss"
         if seen.padding:

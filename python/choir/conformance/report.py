@@ -31,6 +31,8 @@ POST_TEXT = {
     "share_tokens": ", divided by its sum over the expert's chosen tokens",
     "softmax_tokens": ", and a softmax over the expert's chosen tokens",
     "over_k": ", divided by k",
+    "scaled_tokens": ", times a factor that depends on the expert's tokens",
+    "share_scaled": ", times a factor that depends on the token's experts",
 }
 ORDER_TEXT = {
     None: "no token is dropped",

@@ -120,11 +120,12 @@ def gates_of(case: Case, value: np.ndarray, post: str, chosen: np.ndarray, asked
     return value / case.k if post == "over_k" else value
 
 
-def balance_loss(case: Case, asked: np.ndarray, counted: str) -> float:
+def balance_loss(case: Case, asked: np.ndarray, counted: str, scores: np.ndarray | None = None) -> float:
     """experts * sum over experts of (share of assignments * mean score): Switch's, without its weight. `counted` says
     which assignments: "first" choices, "all" choices, or those "placed", of which `asked` is then the mask."""
-    live, e = case.valid, case.scores.shape[1]
+    scores = case.scores if scores is None else scores
+    live, e = case.valid, scores.shape[1]
     if counted == "first":
         asked = asked[:, :1]
     count = (mask_of(asked, e) if counted != "placed" else asked)[live].sum(0)
-    return e * float((count / (1 if counted == "first" else case.k) * case.scores[live].mean(0)).sum()) / live.sum()
+    return e * float((count / (1 if counted == "first" else case.k) * scores[live].mean(0)).sum()) / live.sum()
