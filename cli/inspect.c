@@ -164,6 +164,31 @@ static int print_locality(const ch_inspection *inspection) {
   return cli_table_end(&table);
 }
 
+/* A row for each number of experts to choose among; the bar: the hit rate. */
+static int print_trade(const ch_inspection *inspection) {
+  cli_table table;
+  putchar('\n');
+  cli_print(2,
+            "trade: a token takes as many experts as before, from its best (among), and first those that an LRU cache "
+            "of %d experts in each layer has",
+            o.cache);
+  cli_table_begin(&table, 2, "among>|hits>||loss>|change>|perplexity>");
+  for (int p = 0; p < inspection->trade_points; p++) {
+    const ch_trade_point *at = &inspection->trade[p];
+    ch_ratio hits = at->hits[inspection->layers];
+    if (at->among)
+      cli_cell(&table, "%d", at->among);
+    else
+      cli_cell(&table, "own");
+    ratio_cell(&table, hits);
+    cli_cell(&table, "%.*s", hits.whole ? (int)(20 * hits.part / hits.whole) : 0, "####################");
+    cli_cell(&table, "%.4f", at->loss);
+    cli_cell(&table, "%+.4f", at->loss - inspection->trade->loss);
+    cli_cell(&table, "%.2f", at->perplexity);
+  }
+  return cli_table_end(&table);
+}
+
 static int print_layer(const choir_route_stats *s, const choir_tokenizer *tokenizer, choir_favourite *list) {
   print_layer_head(s);
   int status = print_experts(s);
@@ -181,6 +206,7 @@ static int print_inspection(const choir_tokenizer *tokenizer, const ch_inspectio
   print_head(inspection);
   for (int i = 0; i < inspection->layers && !status; i++) status = print_layer(&inspection->layer[i], tokenizer, list);
   if (!status && inspection->locality) status = print_locality(inspection);
+  if (!status && inspection->trade) status = print_trade(inspection);
   if (!status && inspection->layers) putchar('\n');
   if (!status && inspection->layers)
     cli_print(2,
@@ -249,11 +275,17 @@ static int inspect(int count, const char *const *operands) {
   CLI_MODEL_OPTIONS(run)
 /* clang-format on */
 
-static const cli_option stats_options[] = {OPTIONS("0"),
-                                           CLI_SHARDS(&run.shards),
-                                           CLI_RANKS_OPTIONS,
-                                           {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
-                                           {0}};
+/* clang-format off */
+static const cli_option stats_options[] = {
+  OPTIONS("0"),
+  {"cache", "N", CLI_INT, &o.cache, "0",
+   "loss against hit rate where tokens prefer the experts in an LRU cache of N experts in each layer; with --among; 0: not", 0},
+  {"among", "M", CLI_INT, &o.among, "0", "maximum number of best experts among which a token prefers those in the cache", 0},
+  CLI_SHARDS(&run.shards),
+  CLI_RANKS_OPTIONS,
+  {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
+  {0}};
+/* clang-format on */
 
 CLI_VERB_OF(
     stats, "stats", "RUN|CHECKPOINT", 1, 1,
@@ -265,7 +297,8 @@ CLI_VERB_OF(
     "those that it processes more often than their frequency in the text explains\n\n"
     "Under mpirun or srun, all processes share the work. The number of processes must divide train.grad_chunks, or "
     "--shards (docs/clusters.md).\n\n"
-    "Example: choir stats run --text page.txt --routing threshold",
+    "Example: choir stats run --text page.txt --routing threshold\nExample: choir stats run --text page.txt --cache 2 "
+    "--among 4",
     stats_options, stats);
 
 static const cli_option inspect_options[] = {

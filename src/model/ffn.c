@@ -3,6 +3,7 @@
 #include "comm/collective.h"
 #include "model/block.h"
 #include "model/ranks.h"
+#include "moe/prefer.h"
 
 /* The router's own state of a layer, where this pass adds to it. */
 static real CH_DEV *observed(const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
@@ -41,6 +42,7 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
   a.route.kept.thresholds = b->thresholds ? b->thresholds->w : NULL;
   if (p->taken) a.route.tokens.taken = p->taken + (int64_t)b->moe * p->route.n * p->route.e;
   a.route.kept.state = observed(m, b, p);
+  if (p->route.prefer) a.route.prefer = p->route.prefer + b->moe;
   a.route.scale = (ch_route_scale){p->aux_scale * (real)m->config.router.aux_loss_weight,
                                    p->aux_scale * (real)m->config.router.z_loss_weight};
   return a;

@@ -1,6 +1,7 @@
 /* What a cache of experts would hit (moe/locality.h). */
 #include "moe/locality.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -58,10 +59,9 @@ void ch_route_log_free(ch_route_log *log) {
 typedef struct pass {
   const ch_route_log *log;
   int shuffled;
-  int *recent; /* [e] the experts used in this sequence, the last one first */
+  ch_recent recent;
   int *uses;   /* [CH_SEGMENTS,e] of this segment */
   int *sorted; /* [e] */
-  int used;    /* entries of `recent` */
 } pass;
 
 static const uint64_t *row_at(const pass *p, int64_t at) {
@@ -79,17 +79,23 @@ static void add_reuse(const pass *p, const uint64_t *row, const uint64_t *before
   }
 }
 
-/* Counts the hits of all sizes at once: a cache of the m last used experts contains the first m entries of `recent`. */
-static void use_cache(pass *p, int expert, ch_locality_sums *s) {
+int ch_recent_use(ch_recent *r, int expert) {
   int at = 0;
-  while (at < p->used && p->recent[at] != expert) at++;
+  while (at < r->count && r->expert[at] != expert) at++;
+  int before = at < r->count ? at : INT_MAX;
+  if (at == r->count) r->count++;
+  for (; at > 0; at--) r->expert[at] = r->expert[at - 1];
+  r->expert[0] = expert;
+  return before;
+}
+
+/* Counts the hits of all sizes at once. */
+static void use_cache(pass *p, int expert, ch_locality_sums *s) {
+  int at = ch_recent_use(&p->recent, expert);
   for (int i = 0; i < CH_CACHE_SIZES; i++) {
-    s->lru[i].part += at < p->used && at < ch_cache_size(p->log->experts, i);
+    s->lru[i].part += at < ch_cache_size(p->log->experts, i);
     s->lru[i].whole++;
   }
-  if (at == p->used) p->used++;
-  for (; at > 0; at--) p->recent[at] = p->recent[at - 1];
-  p->recent[0] = expert;
 }
 
 static int descending(const void *a, const void *b) {
@@ -118,7 +124,7 @@ static void end_segment(pass *p, int segment, ch_locality_sums *s) {
 
 /* Every sequence begins with an empty cache and new segments. */
 static void begin_sequence(pass *p) {
-  p->used = 0;
+  p->recent.count = 0;
   for (int i = 0; i < CH_SEGMENTS * p->log->experts; i++) p->uses[i] = 0;
 }
 
@@ -145,13 +151,13 @@ int ch_locality_make(const ch_route_log *log, ch_locality *locality) {
   pass p = {.log = log};
   *locality = (ch_locality){0};
   int code = log->code;
-  if (!code) code = CH_ALLOC(&p.recent, log->experts, "locality of routing");
+  if (!code) code = CH_ALLOC(&p.recent.expert, log->experts, "locality of routing");
   if (!code) code = CH_ALLOC(&p.uses, (int64_t)CH_SEGMENTS * log->experts, "locality of routing");
   if (!code) code = CH_ALLOC(&p.sorted, log->experts, "locality of routing");
   if (!code) run(&p, &locality->text);
   p.shuffled = 1;
   if (!code) run(&p, &locality->shuffled);
-  free(p.recent);
+  free(p.recent.expert);
   free(p.uses);
   free(p.sorted);
   return code;
@@ -178,13 +184,12 @@ void ch_locality_add(ch_locality *sum, const ch_locality *more) {
 
 /* ---- as JSON */
 
-/* null: there is nothing to divide, as no whole segment. */
-static json_t *ratio(ch_ratio r) { return r.whole ? json_real((double)r.part / (double)r.whole) : json_null(); }
+json_t *ch_ratio_json(ch_ratio r) { return r.whole ? json_real((double)r.part / (double)r.whole) : json_null(); }
 
 static void put_ratio(json_t *object, int key, ch_ratio r) {
   char name[16];
   snprintf(name, sizeof name, "%d", key);
-  ch_json_put(object, name, ratio(r));
+  ch_json_put(object, name, ch_ratio_json(r));
 }
 
 static json_t *by_segment(const ch_ratio *ratios) {
@@ -201,7 +206,7 @@ static json_t *locality_sums(const ch_locality_sums *s, int experts) {
     put_ratio(lru, ch_cache_size(experts, c), s->lru[c]);
     ch_json_put(srp, size, by_segment(s->srp[c]));
   }
-  ch_json_put(object, "reuse", ratio(s->reuse));
+  ch_json_put(object, "reuse", ch_ratio_json(s->reuse));
   ch_json_put(object, "lru", lru);
   ch_json_put(object, "srp", srp);
   ch_json_put(object, "working_set", by_segment(s->working_set));

@@ -30,6 +30,15 @@ typedef struct ch_locality {
   ch_locality_sums text, shuffled; /* in the order of the text; with its tokens permuted, which keeps the loads */
 } ch_locality;
 
+/* The experts that a sequence has used, the last one first: an LRU cache of m experts has the first m of them. */
+typedef struct ch_recent {
+  int *expert; /* [e] */
+  int count;
+} ch_recent;
+
+/* Uses an expert. Gives its place before, INT_MAX: it was not used yet. */
+int ch_recent_use(ch_recent *recent, int expert);
+
 /* The experts of each token, in the order of the text. */
 typedef struct ch_route_log {
   int experts, length; /* tokens of a sequence, padding included */
@@ -48,6 +57,9 @@ int ch_locality_make(const ch_route_log *log, ch_locality *locality);
 
 /* Adds the sums of another layer, which has as many experts. */
 void ch_locality_add(ch_locality *sum, const ch_locality *more);
+
+/* null: there is nothing to divide, as no whole segment. */
+json_t *ch_ratio_json(ch_ratio ratio);
 
 /* {"reuse", "lru", "srp", "working_set", "shuffled"}; docs/locality.md. */
 json_t *ch_locality_json(const ch_locality *locality, int experts);

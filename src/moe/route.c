@@ -1,6 +1,7 @@
 #include "moe/route.h"
 
 #include "moe/gates.h"
+#include "moe/prefer.h"
 
 /* Slots that the record of such a call must have room for. */
 static int slots_of(const ch_route_args *a) {
@@ -41,6 +42,7 @@ void ch_route(ch_exec *x, const ch_route_args *a) {
     ch_route_sharded(x, a);
   else
     a->router->route(x, a);
+  if (a->prefer) ch_prefer_cached(x, a);
   if (a->kept.state) a->router->observe(x, a);
   CH_OP(x, index, .record = &r->record);
   ch_gates_change(x, a);

@@ -127,7 +127,9 @@ typedef struct ch_route_args {
   const real CH_DEV *weight; /* [d,e] Wg, or NULL: the router has none */
   ch_router_kept kept;
   ch_route_scale scale;
-  ch_routing *routing; /* what comes of it */
+  struct ch_prefer *prefer; /* of a causal routing: a cache whose experts it prefers (moe/prefer.h), or NULL; in a pass
+                               one for each MoE layer */
+  ch_routing *routing;      /* what comes of it */
 } ch_route_args;
 
 typedef struct ch_router {

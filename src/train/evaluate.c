@@ -225,20 +225,36 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
   return CH_SAME(model->x.comm, facts);
 }
 
-/* Plans the passes and allocates: all that may fail on one rank alone, before ranks agree. Losses and weights are as
+static ch_pass pass_of(const window_evaluation *e) {
+  return (ch_pass){.B = e->rows,
+                   .T = e->w->length,
+                   .shards = ch_model_shards(e->model, e->rows),
+                   .token = e->token,
+                   .target = e->target,
+                   .row_weight = e->found ? e->weight : NULL,
+                   .token_loss = e->token_loss,
+                   .route = {.causal = e->model->causal, .prefer = e->w->prefer}};
+}
+
+static int plan_passes(const window_evaluation *e) {
+  if (!e->w->prefer) return ch_model_plan(e->model, e->rows, e->w->length, 0);
+  ch_pass pass = pass_of(e);
+  return ch_model_plan_passes(e->model, &pass, 1);
+}
+
+/* Allocates and plans the passes: all that may fail on one rank alone, before ranks agree. Losses and weights are as
  * wide as ids. */
 static int prepare(window_evaluation *e) {
   int T = e->w->length;
   int64_t n = (int64_t)e->rows * T;
-  CH_TRY(ch_model_plan(e->model, e->rows, T, 0));
   CH_TRY(CH_ALLOC(&e->token, 4 * n + T + 1, "an evaluation batch"));
   e->target = e->token + n;
   e->row = e->target + n;
   e->weight = (float *)(e->row + T + 1);
   int masked = ch_config_masked(&e->model->config);
   if (e->w->seen || masked) e->token_loss = e->weight + n;
-  if (!masked) return CHOIR_OK;
-  return CH_ALLOC(&e->found, e->samples * e->end, "losses of windows");
+  if (masked) CH_TRY(CH_ALLOC(&e->found, e->samples * e->end, "losses of windows"));
+  return plan_passes(e);
 }
 
 /* Windows begin .. end-1 of a sample. */
@@ -247,16 +263,9 @@ static void run_batch(const window_evaluation *e, int sample, int64_t begin, int
   choir_model *model = e->model;
   int64_t n = (int64_t)e->rows * e->w->length;
   r->tokens += fill_batch(e, sample, begin, end);
-  ch_pass pass = {.B = e->rows,
-                  .T = e->w->length,
-                  .shards = ch_model_shards(model, e->rows),
-                  .token = e->token,
-                  .target = e->target,
-                  .row_weight = e->found ? e->weight : NULL,
-                  .token_loss = e->token_loss,
-                  .route = {.causal = model->causal},
-                  .observe = e->w->observe && (end - begin == e->B || !begin),
-                  .micro = (uint64_t)(begin / e->B)};
+  ch_pass pass = pass_of(e);
+  pass.observe = e->w->observe && (end - begin == e->B || !begin);
+  pass.micro = (uint64_t)(begin / e->B);
   ch_model_measure(model, &model->x, &pass);
   r->loss += pass.loss_sum;
   r->unigram_loss += e->found ? take_masked(e, sample, begin, end, unigram) : unigram_sum(unigram, e->target, n);

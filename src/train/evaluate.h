@@ -5,7 +5,7 @@
 #include "choir/train.h"
 #include "data/encoder.h"
 #include "handle/model.h"
-#include "moe/locality.h"
+#include "moe/prefer.h"
 
 /* Where windows come from: held-out shards or one text. */
 typedef struct ch_windows {
@@ -20,9 +20,10 @@ typedef struct ch_windows {
    * masked ones; or NULL. */
   void (*seen)(void *context, int64_t index, const int32_t *target, const float *loss);
   void *context;
-  double mask_at;   /* masked_diffusion: the mask ratio of every sequence; 0: ratios are drawn */
-  int mask_samples; /* of masked models: mask ratios a window; 0: one */
-  int unfinished;   /* the model is in training: what thresholds cost is not compared yet */
+  double mask_at;    /* masked_diffusion: the mask ratio of every sequence; 0: ratios are drawn */
+  int mask_samples;  /* of masked models: mask ratios a window; 0: one */
+  ch_prefer *prefer; /* [MoE layers] caches whose experts causal routing prefers; or NULL */
+  int unfinished;    /* the model is in training: what thresholds cost is not compared yet */
 } ch_windows;
 
 /* After an evaluation of the first `end` windows: keeps how many experts a token had in each layer. A notice, where the

@@ -353,5 +353,52 @@ static void several_checkpoints(void **state) {
   program_must("test ! -e no.html");
 }
 
-TEST_MAIN(setup, program_directory_remove, stats_and_page_agree, short_texts, shares, losses_of_tokens, while_training,
-          tables, hostile_text, well_formed, drawn, several_checkpoints)
+static double hit_rate(const json_t *locality) { return json_at(json_object_get(locality, "lru"), "2"); }
+
+/* The first point of a curve is the model's own routing: loss and hits of a cache as without one. More candidates bring
+ * more hits. */
+static void check_trade(const char *model, const int *among, size_t points) {
+  const char *arguments = "--text corpus.txt --tokens 300 --json --threads";
+  program_must("choir stats %s %s 1 --routing threshold 2>/dev/null", model, arguments);
+  json_t *plain = program_json(), *layer;
+  program_must("choir stats %s %s 1 --cache 2 --among 4 2>/dev/null", model, arguments);
+  json_t *root = program_json(), *trade = json_object_get(root, "trade"), *curve = json_object_get(trade, "curve");
+  program_must("choir stats %s %s 3 --cache 2 --among 4 2>/dev/null", model, arguments);
+  json_t *again = program_json(), *own = json_array_get(curve, 0), *last = json_array_get(curve, points - 1);
+  size_t i;
+  assert_true(json_equal(root, again)); /* whatever the threads */
+  assert_int_equal((int)json_at(trade, "cache"), 2);
+  assert_int_equal(json_array_size(curve), points);
+  assert_true(json_is_null(json_object_get(own, "among")));
+  for (size_t p = 1; p < points; p++) assert_int_equal((int)json_at(json_array_get(curve, p), "among"), among[p - 1]);
+  assert_true(json_at(own, "loss") == json_at(plain, "loss") && json_at(root, "loss") == json_at(plain, "loss"));
+  assert_true(json_at(own, "perplexity") == json_at(plain, "perplexity"));
+  assert_true(json_at(own, "hit_rate") == hit_rate(json_object_get(json_object_get(plain, "all"), "locality")));
+  json_array_foreach(json_object_get(plain, "layers"), i, layer)
+      assert_true(json_number_value(json_array_get(json_object_get(own, "layers"), i)) ==
+                  hit_rate(json_object_get(layer, "locality")));
+  assert_true(json_at(last, "hit_rate") > json_at(own, "hit_rate") + 0.05);
+  assert_true(json_at(last, "loss") != json_at(own, "loss"));
+  assert_null(json_object_get(plain, "trade"));
+  json_decref(plain), json_decref(root), json_decref(again);
+}
+
+static void trade(void **state) {
+  program_must(
+      "choir train --config config.json --set layers=4 --set steps=8 --set router.name=topk --data data --out topk;"
+      "choir train --config config.json --set steps=1 --set router.name=hash --data data --out hash");
+  check_trade("run", (const int[]){2, 3, 4}, 4);
+  check_trade("topk", (const int[]){3, 4}, 3);
+  program_must("choir stats topk --text corpus.txt --tokens 300 --cache 2 --among 3");
+  assert_non_null(strstr(program_output, "an LRU cache of 2 experts"));
+  program_refuses(1, "a cache of 5 experts: must be 1 to 4", "choir stats run --text corpus.txt --cache 5 --among 3");
+  program_refuses(1, "a cache of 0 experts", "choir stats run --text corpus.txt --among 3");
+  program_refuses(1, "from more than its 2, and at most 4", "choir stats topk --text corpus.txt --cache 2 --among 2");
+  program_refuses(1, "among 0 experts", "choir stats run --text corpus.txt --cache 2");
+  program_refuses(1, "router 'hash' does not rank", "choir stats hash --text corpus.txt --cache 2 --among 3");
+  program_refuses(1, "the routing must be threshold",
+                  "choir stats run --text corpus.txt --cache 2 --among 3 --routing batch");
+}
+
+TEST_MAIN(setup, program_directory_remove, stats_and_page_agree, trade, short_texts, shares, losses_of_tokens,
+          while_training, tables, hostile_text, well_formed, drawn, several_checkpoints)

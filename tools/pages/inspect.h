@@ -16,6 +16,8 @@ typedef struct ch_inspect_options {
   int batch_sequences, sequence_length; /* routed together, and tokens of each; 0: the config's */
   double mask_ratio; /* of models of masked_diffusion: the share of tokens that is masked; 0: drawn for each window */
   int top;           /* favourite tokens of each expert */
+  int cache, among; /* also measures what it costs to prefer cached experts: experts in the LRU cache of a layer, and of
+                       how many best experts a token chooses at most (moe/prefer.h); both 0: not */
   const char *checkpoint;           /* its name, for people; or NULL */
   choir_progress_callback progress; /* or NULL; total 0: a long text is being encoded;
                                                                   nonzero: CHOIR_ERROR_INTERRUPTED */
@@ -23,6 +25,13 @@ typedef struct ch_inspect_options {
 } ch_inspect_options;
 #define CH_INSPECT_OPTIONS_INIT \
   { .top = 8 }
+
+/* Loss and hit rate where tokens choose among so many best experts. */
+typedef struct ch_trade_point {
+  int among; /* 0: the router's own choice */
+  double loss, perplexity;
+  ch_ratio *hits; /* [layers + 1] the last one: of all layers */
+} ch_trade_point;
 
 /* The model's account of a text. The last token of the text has nothing to predict: it is not counted. */
 typedef struct ch_inspection {
@@ -32,6 +41,8 @@ typedef struct ch_inspection {
   int layers;                           /* MoE layers */
   choir_route_stats *layer;             /* [layers] */
   ch_locality *locality;                /* [layers + 1] the last one: of all layers; NULL: the routing is not causal */
+  ch_trade_point *trade;                /* [trade_points] for ever more experts to choose among; or NULL */
+  int trade_points;
   int predicts_next; /* a loss is that of the token one place later; of masked models of the token itself */
   float *token_loss; /* [tokens of the text] how badly each was predicted; NaN: the first */
 } ch_inspection;
@@ -55,6 +66,16 @@ int ch_inspect_add(choir_model *model, const choir_tokenizer *tokenizer, const c
  * histogram and favourite tokens; of several checkpoints a slider over them. It holds everything it shows and needs no
  * network. Takes the reference. CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY. */
 int ch_inspect_save(json_t *page, const char *output);
+
+/* What ch_inspect_tokens does where options->cache or options->among is set. Check, before the routing is set:
+ * CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED: the router, or the routing asked for. Then, with the routing set, the
+ * curve of the inspection. */
+int ch_trade_check(const choir_model *model, const ch_inspect_options *options);
+int ch_trade_measure(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *options,
+                     ch_inspection *inspection);
+void ch_trade_free(ch_inspection *inspection);
+/* {"cache", "curve"}. */
+json_t *ch_trade_json(const ch_inspection *inspection, int cache);
 
 /* Like ch_inspect_text, for tokens already read. `also`, unless NULL, is called for the same routings. */
 int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *options,

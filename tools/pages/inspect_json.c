@@ -124,6 +124,7 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   ch_json_put(root, "gzip_bits_per_byte", ch_json_number(r->gzip_bits_per_byte));
   ch_json_put(root, "all",
               json_pack("{s:o}", "locality", locality_json(inspection, inspection->layers, config->experts)));
+  if (inspection->trade) ch_json_put(root, "trade", ch_trade_json(inspection, o->cache));
   ch_json_put(root, "layers", layers);
   free(room);
   if (room) return root;

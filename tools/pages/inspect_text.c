@@ -15,6 +15,7 @@ void ch_inspection_free(ch_inspection *inspection) {
   free(inspection->layer);
   free(inspection->locality);
   free(inspection->token_loss);
+  ch_trade_free(inspection);
   *inspection = (ch_inspection){0};
 }
 
@@ -96,7 +97,9 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   ch_layer_stats w = {.also = also, .context = context};
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
   int code = begin_inspection(model, text, o, inspection);
-  const char *routing = code ? NULL : routing_for(model, o->routing, inspection);
+  int trades = o->cache || o->among;
+  if (!code && trades) code = ch_trade_check(model, o);
+  const char *routing = code ? NULL : trades ? "threshold" : routing_for(model, o->routing, inspection);
   if (!code && routing) code = choir_model_set_routing(model, routing);
   if (!code)
     code = ch_layer_stats_begin(model, choir_model_config(model)->model.vocab_size, inspection->sequence_length, &w);
@@ -108,6 +111,7 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   free(w.log);
   inspection->layers = w.layers;
   inspection->layer = w.layer;
+  if (!code && trades) code = ch_trade_measure(model, text, o, inspection);
   if (routing) inspection->eval.routing = routing; /* the model's name for it goes with its own routing */
   int restored = choir_model_set_routing(model, own);
   return code ? code : restored;
