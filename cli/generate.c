@@ -165,9 +165,9 @@ static double rate(int64_t tokens, double seconds) { return seconds > 0 ? (doubl
 static void print_speed(const choir_generate_result *r) {
   int64_t later = r->tokens;
   for (int i = 0; i < r->count; i++) later -= r->sequences[i].count > 0;
-  fprintf(stderr, "prompt%s: %s tokens, %.1f tokens/s; generated: %s tokens, %.1f tokens/s", r->count > 1 ? "s" : "",
-          cli_grouped(r->prompt_tokens), rate(r->prompt_tokens, r->prompt_seconds), cli_grouped(r->tokens),
-          rate(later, r->seconds));
+  fprintf(stderr, "prompt%s: %s tokens, %.1f tokens/s\n", r->count > 1 ? "s" : "", cli_grouped(r->prompt_tokens),
+          rate(r->prompt_tokens, r->prompt_seconds));
+  fprintf(stderr, "generated: %s tokens, %.1f tokens/s", cli_grouped(r->tokens), rate(later, r->seconds));
   if (r->count == 1) fprintf(stderr, "; end: %s", choir_end_name(r->sequences[0].end));
   fputc('\n', stderr);
 }

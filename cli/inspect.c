@@ -94,7 +94,7 @@ static int print_experts(const choir_route_stats *s) {
   for (int i = 0; i < s->experts; i++)
     if (s->target > 0) most = fmax(most, (double)s->load[i] / s->target);
   putchar('\n');
-  cli_table_begin(&table, 2, "expert>|load>|target>||over>|gate>|cut-off>|kept>|shares>");
+  cli_table_begin(&table, 2, "expert>|load>|target>||over>|gate>|cut-off>|threshold>|shares>");
   for (int i = 0; i < s->experts; i++) add_expert(&table, s, i, most);
   return cli_table_end(&table);
 }
@@ -211,8 +211,8 @@ static int print_inspection(const choir_tokenizer *tokenizer, const ch_inspectio
   if (!status && inspection->layers)
     cli_print(2,
               "target: load as a share of an even load; over: requests beyond the capacity; cut-off: lowest chosen "
-              "score in this text, and the one kept from training; shares: the expert with the most tokens in common "
-              "(Jaccard)");
+              "score in this text; threshold: the mean cut-off of training; shares: the expert with the most tokens in "
+              "common (Jaccard)");
   free(list);
   return status;
 }

@@ -545,7 +545,7 @@ class Program(unittest.TestCase):
         words = ("--config", testing.directory() / "config.json", "--data", data, "--set", "steps=4")
         code, shown, told = self.run_program("train", *words, "--set", "router.name=odd", "--out", out, "--plugin", file)
         self.assertEqual(code, 0, told)
-        says = r"layer 1: with threshold routing a token has [\d.]+ experts on average, with router 'odd' itself"
+        says = r"layer 1: threshold routing assigns [\d.]+ experts per token, and router 'odd' itself"
         self.assertEqual(len(re.findall(says, shown + told)), 1, shown + told)
         self.assertRegex(self.run_program("eval", out, "--plugin", file)[2], says)
         for without in (("eval", out), ("train", "--resume", "--set", "steps=5", "--out", out)):

@@ -202,7 +202,7 @@ static struct timespec in_a_moment(void) {
 static void report_search(trainer *t) {
   const double least = 0.5, most = 3;
   double megabytes = 1e-6 * (double)t->sample.bytes;
-  report(t, "finding pieces: %.0f s, %.0f of them on a CPU; %.1f MB of text need %.0f to %.0f of these",
+  report(t, "finding pieces: %.0f s (CPU time %.0f s; %.1f MB of text need %.0f to %.0f s)",
          ch_machine_seconds() - t->started, ch_machine_cpu_seconds() - t->cpu, megabytes, least * megabytes,
          most * megabytes);
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 cuda_calls ch_cuda;
-ch_driver ch_cuda_driver = {.name = "cuda", .instead = "take backend 'cpu'"};
+ch_driver ch_cuda_driver = {.name = "cuda", .instead = "use backend 'cpu'"};
 
 const char *ch_cuda_meaning(const char *call, int code) {
   const char *meaning = NULL;

@@ -42,10 +42,11 @@ static void compare(const choir_model *model) {
   }
   if (!beyond) return;
   ch_notice(
-      "layer %d: with threshold routing a token has %.2f experts on average, with router '%s' itself, as in training, "
-      "%.2f (%d of %d MoE layers differ by more than 10 %%): the model is served at another cost than it was trained "
-      "at, so do not compare its causal loss at equal FLOPs. Reasons are a router that does not rank by its scores "
-      "(docs/adding-a-router.md), a text unlike that of training, or a very short training",
+      "layer %d: threshold routing assigns %.2f experts per token, and router '%s' itself, as in training, %.2f; %d of "
+      "%d MoE layers differ by more than 10 %%. The model is served at another cost than it was trained at, so its "
+      "loss "
+      "with threshold routing does not compare at equal FLOPs. Possible causes: a very short training, a text unlike "
+      "that of training, or a router that does not rank by its scores (docs/adding-a-router.md)",
       layer_number(model, worst), experts[1][worst], model->net.router->name, experts[0][worst], beyond, layers);
 }
 

@@ -46,7 +46,7 @@ static void ranks_have_one_each(void **state) {
 static void says_what_is_missing(void **state) {
   program_must("mkdir -p without && for lib in cuda.so.1 nvrtc.so; do ln -sf '" CHOIR_FAKE_CUDA
                "'/lib$lib without; done && touch without/libcublas.so without/libcublas.so.12 without/libcublas.so.13");
-  program_refuses(1, "backend 'cuda': libcublas.so is not there; take backend 'cpu'",
+  program_refuses(1, "backend 'cuda': libcublas.so is not there; use backend 'cpu'",
                   "CUDA_HOME=/nowhere LD_LIBRARY_PATH=without " NEW "no --backend cuda");
   program_refuses(1, "there is no device 2; there are 2", STAND_IN NEW "no --backend cuda:2");
   program_refuses(0, "cuda:1     fake GPU 1, 64.0 GiB; peak 2.6 TFLOP/s in fp32, 0.51 TB/s; products by cuBLAS",

@@ -240,7 +240,7 @@ static void tables(void **state) {
   program_refuses(1, "two are needed", "printf a >one; choir stats run --text one");
   program_must("choir init config.json --vocab-size 320 --seed 1 --out fresh && cp tokenizer.model fresh");
   program_refuses(1, "train the model first", "choir stats fresh --text corpus.txt --routing threshold");
-  program_must("choir stats fresh --text corpus.txt --tokens 64"); /* nothing kept: no drift, no "kept" */
+  program_must("choir stats fresh --text corpus.txt --tokens 64"); /* no thresholds, no drift */
 }
 
 /* The text comes back byte for byte from the pieces; nothing of it is markup. */

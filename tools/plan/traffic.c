@@ -9,8 +9,8 @@
 #include "moe/route.h"
 
 static const char *const names[] = {
-    "scores",    "what experts took", "expert rows",    "hidden shards",    "gradients of gates",
-    "centroids", "dense gradients",   "dense matrices", "expert gradients", "numbers"};
+    "scores",    "assignments",     "expert rows",    "hidden shards",    "gradients of gates",
+    "centroids", "dense gradients", "dense matrices", "expert gradients", "numbers"};
 
 enum { TRIPS = 4 }; /* of a row: to its expert and back; in backward its gradient there, and one back */
 
