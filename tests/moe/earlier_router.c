@@ -1,6 +1,19 @@
 /* A plug-in as 0.4 and 0.5 had it: examples/own_router.c of then, with less of a choice. The first expert_capacity
  * tokens that score an even share. */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "choir/plugin.h"
+
+/* Changes the file that this variable of the environment names, if there is one. */
+static void change(const char *variable) {
+  FILE *file = getenv(variable) ? fopen(getenv(variable), "ab") : NULL;
+  if (!file) return;
+  fputc('x', file);
+  fclose(file);
+}
+
+__attribute__((constructor)) static void load(void) { change("CHANGES_WHEN_LOADED"); }
 
 static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen) {
   (void)context;
@@ -12,6 +25,7 @@ static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen)
 }
 
 int choir_plugin(choir_plugin_add add) {
+  change("CHANGES_WHEN_CALLED");
   static const choir_plugin_router router = {
       .name = "earlier",
       .summary = "the first tokens that score an even share",

@@ -2,9 +2,11 @@
  * what nobody may. */
 #include <unistd.h>
 
+#include "base/format.h"
 #include "base/hash.h"
 #include "model/config.h"
 #include "model_testing.h"
+#include "moe/plugin.h"
 #include "own_routers.h"
 
 enum { N = 24, E = 4 };
@@ -394,5 +396,30 @@ static void file_built_anew(void **state) {
   unlink(path);
 }
 
+/* A file that changes while it is loaded is refused; one that changes after that has the version of what was loaded. */
+static void file_that_changes(void **state) {
+  const char *const variables[] = {"CHANGES_WHEN_LOADED", "CHANGES_WHEN_CALLED"}, *const names[] = {"swifter",
+                                                                                                    "shorter"};
+  for (int i = 0; i < 2; i++) {
+    char path[] = "/tmp/test_plugin_XXXXXX", command[600], version[CHOIR_NAME_BYTES];
+    uint64_t checksum, after;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    snprintf(command, sizeof command, "sed s/earlier/%s/g '%s' > %s", names[i], CHOIR_EARLIER_ROUTER, path);
+    assert_int_equal(system(command), 0);
+    test_ok(ch_plugin_read(path, &checksum));
+    setenv(variables[i], path, 1);
+    if (i) test_ok(choir_plugin_load(path));
+    if (!i) test_fails(choir_plugin_load(path), CHOIR_ERROR_BUSY, "changed while it was loaded");
+    unsetenv(variables[i]);
+    test_ok(ch_plugin_read(path, &after));
+    assert_true(after != checksum);
+    if (i) assert_string_equal(choir_router_version(names[i]), ch_hex(checksum, version));
+    if (!i) assert_null(choir_router_version(names[i]));
+    unlink(path);
+  }
+}
+
 TEST_MAIN(register_twins, NULL, same_matrix, same_training, loss_of_its_own, not_believed, ends_the_step, definitions,
-          options, from_a_file, from_an_earlier_file, kinds, file_built_anew)
+          options, from_a_file, from_an_earlier_file, kinds, file_built_anew, file_that_changes)

@@ -6,6 +6,7 @@
 #include "model_testing.h"
 #include "moe/plugin.h"
 #include "own_routers.h"
+#include "train/run.h"
 
 static int calls_left; /* of `failing_observe`, until it fails; negative: never */
 
@@ -115,7 +116,7 @@ static void defined_anew(void **state) {
     test_ok(choir_router_register(&first));
     model = model_after_step("moved", tokens, &trainer);
     choir_config before = model->config, after;
-    test_set(&before, "router.share=0.25");
+    test_set(&before, "router.share=0.25 router.normalize_gates=true router.z_loss_weight=0.5");
     choir_plugin_router anew = first;
     anew.version = "2";
     anew.options[0] = first.options[1], anew.options[1] = first.options[0];
@@ -133,6 +134,7 @@ static void defined_anew(void **state) {
       after = *choir_model_config(model);
       assert_ptr_equal(after.model.router.kind, ch_router_find("moved"));
       assert_true(after.model.router.own[0] == 1 && after.model.router.own[1] == 0.25);
+      assert_true(after.model.router.normalize_gates && after.model.router.z_loss_weight == 0.5f);
       assert_true(after.model.router.aux_loss_weight == anew.aux_loss_weight);
       test_ok(choir_trainer_create(model, NULL, &second));
       choir_trainer_result r;
@@ -143,4 +145,56 @@ static void defined_anew(void **state) {
   }
 }
 
-TEST_MAIN(NULL, NULL, observe_ends_its_step, another_version, defined_anew)
+/* What a config of before sets, and the definition anew does not have, is refused; at its default it is left out. */
+static void option_that_is_gone(void **state) {
+  choir_plugin_router router = own_top2;
+  choir_model *model;
+  router.name = "shrunk", router.version = "1";
+  router.options[0] = (choir_plugin_option){.name = "share", .value = 0.5, .high = 1};
+  test_ok(choir_router_register(&router));
+  choir_config c = model_config("shrunk"), set = c;
+  test_set(&set, "router.share=0.25");
+  router.version = "2", router.options[0] = (choir_plugin_option){0};
+  test_ok(choir_router_register(&router));
+  choir_model_free(model_fresh(&c));
+  test_fails(ch_model_create(&set, NULL, &model), CHOIR_ERROR_ARGUMENT,
+             "model.router.share is 0.25 in a config of before router 'shrunk' was defined anew");
+}
+
+/* A model of a definition of before starts from a checkpoint of the same router, whose name means another definition by
+ * now: also with what the router learned, but for its rule. */
+static void started_from_a_checkpoint(void **state) {
+  choir_plugin_router router = own_bias;
+  char directory[] = "/tmp/test_plugin_XXXXXX", path[64], removal[64];
+  assert_non_null(mkdtemp(directory));
+  snprintf(path, sizeof path, "%s/checkpoint", directory);
+  snprintf(removal, sizeof removal, "rm -r %s", directory);
+  router.name = "ageing", router.version = "1";
+  test_ok(choir_router_register(&router));
+  choir_trainer *trainer;
+  int32_t tokens[MODEL_B * MODEL_T];
+  choir_model *model = model_after_step("ageing", tokens, &trainer);
+  test_ok(choir_trainer_save(trainer, NULL, path));
+  choir_config c = model->config;
+  choir_model *started = model_fresh(&c);
+  router.version = "2";
+  test_ok(choir_router_register(&router));
+  choir_model *later = model_fresh(&c);
+  router.version = "3";
+  test_ok(choir_router_register(&router));
+  choir_notices();
+  test_ok(ch_start_weights(started, path));
+  assert_string_equal(choir_notices(), ""); /* both are of version 1 */
+  assert_true(XXH64(started->weights.base, started->weights.size, 0) ==
+              XXH64(model->weights.base, model->weights.size, 0));
+  test_ok(ch_start_weights(later, path));
+  assert_non_null(strstr(choir_notices(), "of version 1, and that of the program is 2"));
+  choir_model_free(later);
+  choir_model_free(started);
+  choir_trainer_free(trainer);
+  choir_model_free(model);
+  assert_int_equal(system(removal), 0);
+}
+
+TEST_MAIN(NULL, NULL, observe_ends_its_step, another_version, defined_anew, option_that_is_gone,
+          started_from_a_checkpoint)
