@@ -73,7 +73,7 @@ class Pages(unittest.TestCase):
                 self.assertTrue({(mean, low, high), (minus(mean), minus(high), minus(low))} & known, told)
 
     def test_tables_of_runs_that_are_no_study(self):
-        for name in ("alone", "causality/measure", "loads"):
+        for name in ("alone", "causality/measure", "loads", "locality/measure"):
             script = runpy.run_path(str(ROOT / "lab" / f"{name}.py"))
             text = script["PAGE"].read_text(encoding="utf-8")
             self.assertEqual(text, script["page"](text), f"run 'python3 lab/{name}.py report'")
@@ -93,6 +93,26 @@ class Pages(unittest.TestCase):
         self.assertEqual([result for *_, result in found], ["confirmed", "refuted", "confirmed", "inconclusive", "planned"])
         self.assertAlmostEqual(found[0][1].mean, 0.0012)
         self.assertAlmostEqual(found[2][1].mean, -0.0988)
+
+    def test_claims_of_locality(self):
+        """By hand: an arm with more hits, whose curve costs more, and one that has no curve as long."""
+        script = runpy.run_path(str(ROOT / "lab" / "locality" / "measure.py"))
+
+        def line(arm, seed, hits, slope, end=0.4):
+            curve = [{"among": M, "hits": hits + M * end, "loss": 4 + slope * M * end} for M in (0, 1)]
+            return {"arm": arm, "seed": seed, "rate": 0.04, "tokens": 1024000, "hits": hits, "loss": 4.0, "curve": curve}
+
+        lines = [line("EC", s, 0.5 + s / 1e3, 1) for s in (1, 2, 3)] + [line("hash", s, 0.5, 1, 0.1) for s in (1, 2, 3)]
+        lines += [line("topk, bias", s, 0.4 + 2 * s / 1e3, 0.5 + s / 1e3) for s in (1, 2, 3)]
+        claim = {"text": "", "arm": "EC", "rival": "topk, bias"}
+        script["PLAN"]["claims"] = [
+            {**claim, "value": "hits", "sign": 1}, {**claim, "value": "price", "sign": -1},
+            {**claim, "value": "price", "sign": -1, "rival": "hash"}, {**claim, "value": "hits", "sign": 1, "rival": "switch"},
+        ]  # fmt: skip
+        found = list(script["claims"](lines))
+        self.assertEqual([result for *_, result in found], ["confirmed", "refuted", "planned", "planned"])
+        self.assertAlmostEqual(found[0][1].mean, 0.098)
+        self.assertAlmostEqual(found[1][1].mean, 0.2 * (1 - 0.502))
 
     def test_p_is_corrected_over_primary_claims_alone(self):
         store, plan = Store(ROOT / "lab" / "results"), recipe.read(ROOT / "lab" / "claims.json")
