@@ -67,6 +67,19 @@ class Locality(unittest.TestCase):
                 found = choir.locality(*recorded(data, layer, tokens, length))
                 for key in ("reuse", "lru", "srp", "working_set"):
                     self.assert_close(shown["locality"][key], found[key], key)
+                self.check_profile(shown["profile"], *recorded(data, layer, tokens, length))
+
+    def check_profile(self, profile, used, valid):
+        both, later = (used[:, 1:] & used[:, :-1]).sum((0, 1)), used[:, 1:].sum((0, 1))
+        uses = used.sum((0, 1))
+        self.assertEqual(len(uses), len(profile["frequency"]))
+        for i, count in enumerate(uses.tolist()):
+            self.assertAlmostEqual(profile["frequency"][i], count / valid.sum(), 5)
+            self.assert_close(profile["reuse"][i], both[i] / later[i] if later[i] else None)
+        self.assertEqual({str(max(1, len(uses) // share)) for share in (8, 4, 2)}, set(profile["pins"]))
+        for size, pins in profile["pins"].items():
+            self.assertEqual(pins["experts"], np.argsort(-uses, kind="stable")[: int(size)].tolist())
+            self.assertAlmostEqual(pins["hits"], uses[pins["experts"]].sum() / uses.sum(), 5)
 
 
 class InPyTorch(unittest.TestCase):

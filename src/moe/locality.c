@@ -163,6 +163,16 @@ int ch_locality_make(const ch_route_log *log, ch_locality *locality) {
   return code;
 }
 
+void ch_locality_expert_reuse(const ch_route_log *log, ch_ratio *reuse) {
+  for (int i = 0; i < log->experts; i++) reuse[i] = (ch_ratio){0};
+  for (int64_t t = 1; t < token_count(log); t++)
+    for (int i = 0; i < log->experts && !log->begins.data[t]; i++) {
+      if (!has(row_of(log, t), i)) continue;
+      reuse[i].part += has(row_of(log, t - 1), i);
+      reuse[i].whole++;
+    }
+}
+
 static void add(ch_ratio *sum, ch_ratio more) {
   sum->part += more.part;
   sum->whole += more.whole;

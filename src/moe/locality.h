@@ -55,6 +55,9 @@ void ch_route_log_free(ch_route_log *log);
 /* Locality of a log. CHOIR_ERROR_MEMORY. */
 int ch_locality_make(const ch_route_log *log, ch_locality *locality);
 
+/* reuse of each expert [e]: uses that the previous token shares, of its uses from the second token of a sequence on. */
+void ch_locality_expert_reuse(const ch_route_log *log, ch_ratio *reuse);
+
 /* Adds the sums of another layer, which has as many experts. */
 void ch_locality_add(ch_locality *sum, const ch_locality *more);
 

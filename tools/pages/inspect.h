@@ -41,6 +41,7 @@ typedef struct ch_inspection {
   int layers;                           /* MoE layers */
   choir_route_stats *layer;             /* [layers] */
   ch_locality *locality;                /* [layers + 1] the last one: of all layers; NULL: the routing is not causal */
+  ch_ratio *expert_reuse;               /* [layers,experts] of each expert; NULL: the routing is not causal */
   ch_trade_point *trade;                /* [trade_points] for ever more experts to choose among; or NULL */
   int trade_points;
   int predicts_next; /* a loss is that of the token one place later; of masked models of the token itself */

@@ -1,5 +1,6 @@
 /* The inspection of a text as JSON: printed by `choir stats --json` and part of the page of `choir inspect`. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "file/json.h"
@@ -61,6 +62,50 @@ static json_t *locality_json(const ch_inspection *inspection, int layer, int exp
   return inspection->locality ? ch_locality_json(&inspection->locality[layer], experts) : json_null();
 }
 
+/* The most used expert that is not pinned yet, of equal ones the lower. */
+static int next_pin(const choir_route_stats *s, const uint8_t *pinned) {
+  int best = -1;
+  for (int i = 0; i < s->experts; i++)
+    if (!pinned[i] && (best < 0 || s->load[i] > s->load[best])) best = i;
+  return best;
+}
+
+/* For each cache size the experts that stay in it, and the share of uses that are theirs. */
+static json_t *pins_json(const choir_route_stats *s) {
+  uint8_t pinned[s->experts];
+  json_t *pins = json_object(), *experts = json_array();
+  int64_t uses = 0;
+  for (int i = 0; i < s->experts; i++) pinned[i] = 0;
+  for (int c = 0; c < CH_CACHE_SIZES; c++) {
+    char size[16];
+    snprintf(size, sizeof size, "%d", ch_cache_size(s->experts, c));
+    while ((int)json_array_size(experts) < ch_cache_size(s->experts, c)) {
+      int i = next_pin(s, pinned);
+      pinned[i] = 1;
+      uses += s->load[i];
+      ch_json_add(experts, json_integer(i));
+    }
+    ch_json_put(pins, size,
+                json_pack("{s:o, s:o}", "experts", json_copy(experts), "hits",
+                          ch_ratio_json((ch_ratio){uses, s->assignments})));
+  }
+  json_decref(experts);
+  return pins;
+}
+
+/* What a runtime reads: of each expert how often tokens use it, and how often the previous token did, too. null: the
+ * routing is not causal. */
+static json_t *profile_json(const ch_inspection *inspection, int layer) {
+  const choir_route_stats *s = &inspection->layer[layer];
+  if (!inspection->expert_reuse) return json_null();
+  json_t *frequency = json_array(), *reuse = json_array();
+  for (int i = 0; i < s->experts; i++) {
+    ch_json_add(frequency, share(s->load[i], s->tokens));
+    ch_json_add(reuse, ch_ratio_json(inspection->expert_reuse[(int64_t)layer * s->experts + i]));
+  }
+  return json_pack("{s:o, s:o, s:o}", "frequency", frequency, "reuse", reuse, "pins", pins_json(s));
+}
+
 static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tokenizer, choir_favourite *room,
                           int top) {
   int e = s->experts;
@@ -101,6 +146,7 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   for (int i = 0; room && i < inspection->layers; i++) {
     json_t *layer = layer_json(&inspection->layer[i], tokenizer, room, top);
     ch_json_put(layer, "locality", locality_json(inspection, i, config->experts));
+    ch_json_put(layer, "profile", profile_json(inspection, i));
     ch_json_add(layers, layer);
   }
   add_name(root, "checkpoint", o->checkpoint);

@@ -14,6 +14,7 @@ void ch_inspection_free(ch_inspection *inspection) {
   for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_route_stats_clear(&inspection->layer[i]);
   free(inspection->layer);
   free(inspection->locality);
+  free(inspection->expert_reuse);
   free(inspection->token_loss);
   ch_trade_free(inspection);
   *inspection = (ch_inspection){0};
@@ -91,6 +92,14 @@ static const char *routing_for(const choir_model *model, const char *asked, cons
   return code ? "threshold" : NULL;
 }
 
+static int make_expert_reuse(const ch_layer_stats *w, ch_inspection *inspection) {
+  if (!w->log) return CHOIR_OK;
+  int e = w->log->experts;
+  CH_TRY(CH_ALLOC(&inspection->expert_reuse, (int64_t)w->layers * e, "reuse of experts"));
+  for (int i = 0; i < w->layers; i++) ch_locality_expert_reuse(&w->log[i], inspection->expert_reuse + (int64_t)i * e);
+  return CHOIR_OK;
+}
+
 int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                       choir_routing_callback also, void *context, ch_inspection *inspection) {
   char own[CHOIR_NAME_BYTES];
@@ -107,6 +116,7 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   if (!code) code = evaluate_text(model, text, o, inspection);
   choir_model_on_routing(model, NULL, NULL);
   if (!code) code = ch_layer_stats_locality(&w, &inspection->locality);
+  if (!code) code = make_expert_reuse(&w, inspection);
   for (int i = 0; w.log && i < w.layers; i++) ch_route_log_free(&w.log[i]);
   free(w.log);
   inspection->layers = w.layers;
