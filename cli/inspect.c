@@ -169,8 +169,8 @@ static int print_trade(const ch_inspection *inspection) {
   cli_table table;
   putchar('\n');
   cli_print(2,
-            "trade: a token takes as many experts as before, from its best (among), and first those that an LRU cache "
-            "of %d experts in each layer has",
+            "trade: a token takes as many experts as before, from so many candidates (among), and first those that an "
+            "LRU cache of %d experts in each layer has",
             o.cache);
   cli_table_begin(&table, 2, "among>|hits>||loss>|change>|perplexity>");
   for (int p = 0; p < inspection->trade_points; p++) {
@@ -280,7 +280,7 @@ static const cli_option stats_options[] = {
   OPTIONS("0"),
   {"cache", "N", CLI_INT, &o.cache, "0",
    "loss against hit rate where tokens prefer the experts in an LRU cache of N experts in each layer; with --among; 0: not", 0},
-  {"among", "M", CLI_INT, &o.among, "0", "maximum number of best experts among which a token prefers those in the cache", 0},
+  {"among", "M", CLI_INT, &o.among, "0", "maximum number of candidates of a token, among which it prefers the experts in the cache", 0},
   CLI_SHARDS(&run.shards),
   CLI_RANKS_OPTIONS,
   {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},

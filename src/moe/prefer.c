@@ -66,17 +66,26 @@ static void mark_own(ch_exec *x, choice *c) {
     for (int s = begin[i]; s < begin[i + 1]; s++) c->mark[(size_t)token[s] * e + i] = 1;
 }
 
-/* Of the best `among` experts those in the cache, the best first, then the others; as many as the token had. */
-static void choose_experts(choice *c, int t) {
-  int e = c->a->e, left = 0, among = c->a->prefer->among < e ? c->a->prefer->among : e;
-  uint8_t *mark = c->mark + (size_t)t * (size_t)e;
-  for (int i = 0; i < e; i++) left += mark[i];
-  if (!left || left >= among) return;
+/* Sorts a token's experts. Gives how many are candidates; 0: its own. */
+static int sort_experts(choice *c, int t) {
+  const ch_prefer *p = c->a->prefer;
+  int e = c->a->e, among = 0;
   for (int i = 0; i < e; i++) {
     real score = c->score[(int64_t)t * e + i];
     c->order[i] = (candidate){i, c->shift ? score - c->shift[i] : score};
   }
   qsort(c->order, (size_t)e, sizeof *c->order, compare);
+  if (ch_router_choices(c->a->options)) return p->among < e ? p->among : e;
+  while (p->lowered > 0 && among < e && c->order[among].preference >= -p->lowered) among++;
+  return among;
+}
+
+/* Of the candidates those in the cache, the best first, then the others; as many as the token had. */
+static void choose_experts(choice *c, int t) {
+  int e = c->a->e, left = 0, among = sort_experts(c, t);
+  uint8_t *mark = c->mark + (size_t)t * (size_t)e;
+  for (int i = 0; i < e; i++) left += mark[i];
+  if (!left || left >= among) return;
   memset(mark, 0, (size_t)e);
   memset(c->cached, 0, (size_t)e);
   for (int i = 0; i < c->recent.count && i < c->a->prefer->size; i++) c->cached[c->recent.expert[i]] = 1;
@@ -99,6 +108,25 @@ static void use(choice *c, int t) {
   }
 }
 
+/* Margins below -1 are in the first bin, those of 1 and above in the last one. */
+static void count_margins(const choice *c, int t) {
+  ch_prefer *p = c->a->prefer;
+  if (!p->margins || (c->a->tokens.mask && !c->a->tokens.mask[t])) return;
+  for (int i = 0; i < c->a->e; i++) {
+    double margin = (double)(c->score[(int64_t)t * c->a->e + i] - c->shift[i]);
+    double bin = floor((margin + 1) * (CH_MARGIN_BINS / 2));
+    p->margins[bin >= CH_MARGIN_BINS ? CH_MARGIN_BINS - 1 : bin > 0 ? (int)bin : 0]++;
+  }
+}
+
+real ch_prefer_lowered(const int64_t *margins, int64_t tokens, int among) {
+  int64_t count = 0;
+  int bin = CH_MARGIN_BINS;
+  while (bin > 0 && count < among * tokens) count += margins[--bin];
+  double lowered = 1 - (double)bin / (CH_MARGIN_BINS / 2);
+  return lowered > 0 ? (real)lowered : 0;
+}
+
 static void set_gates(ch_exec *x, const choice *c) {
   const ch_route_args *a = c->a;
   if (a->router->gates == CHOIR_GATES_SHARE)
@@ -115,6 +143,7 @@ void ch_prefer_cached(ch_exec *x, const ch_route_args *a) {
   mark_own(x, &c);
   for (int t = 0; t < a->n && !ch_counting(x); t++) {
     if (t % length == 0) c.recent.count = 0;
+    count_margins(&c, t);
     choose_experts(&c, t);
     use(&c, t);
   }

@@ -65,30 +65,41 @@ static int is_cached(const int *last, int expert, int size) {
   return last[expert] && since < size;
 }
 
+static real margin(const problem *p, int t, int expert) {
+  real score = p->score[(int64_t)t * E + expert];
+  return ch_router_has_thresholds(p->options.kind) ? score - p->shift[expert] : score;
+}
+
 /* Rank of an expert: those that the token prefers to it. */
 static int rank_of(const problem *p, int t, int expert) {
-  const real *score = p->score + (int64_t)t * E;
-  int rank = 0, shifted = ch_router_has_thresholds(p->options.kind);
+  int rank = 0;
   for (int i = 0; i < E; i++) {
-    real a = shifted ? score[i] - p->shift[i] : score[i],
-         b = shifted ? score[expert] - p->shift[expert] : score[expert];
+    real a = margin(p, t, i), b = margin(p, t, expert);
     rank += a > b || (a == b && i < expert);
   }
   return rank;
 }
 
+static int is_candidate(const problem *p, int t, int expert, const ch_prefer *prefer) {
+  if (ch_router_choices(&p->options)) return rank_of(p, t, expert) < prefer->among;
+  return margin(p, t, expert) >= -prefer->lowered;
+}
+
 /* used: in the router's own experts of a token, out what it takes. The next expert is a cached candidate of lowest
  * rank, or if there is none, any candidate of lowest rank. */
 static void naive_choose(const problem *p, int t, const ch_prefer *prefer, const int *last, int *used) {
-  int count = 0, among = prefer->among;
-  for (int i = 0; i < E; i++) count += used[i];
-  if (among < count) among = count;
+  int count = 0, candidates = 0, may[E];
+  for (int i = 0; i < E; i++) {
+    count += used[i];
+    candidates += may[i] = is_candidate(p, t, i, prefer);
+  }
+  if (candidates <= count || (!ch_router_choices(&p->options) && prefer->lowered == 0)) return;
   for (int i = 0; i < E; i++) used[i] = 0;
   for (; count; count--) {
     int best = -1, best_key = 0;
     for (int i = 0; i < E; i++) {
-      int rank = rank_of(p, t, i), key = rank + (is_cached(last, i, prefer->size) ? 0 : E);
-      if (!used[i] && rank < among && (best < 0 || key < best_key)) best = i, best_key = key;
+      int key = rank_of(p, t, i) + (is_cached(last, i, prefer->size) ? 0 : E);
+      if (!used[i] && may[i] && (best < 0 || key < best_key)) best = i, best_key = key;
     }
     used[best] = 1;
   }
@@ -138,14 +149,16 @@ static void same(const routed *a, const routed *b) {
  * and any number of threads gives the same bits. */
 static void check(const problem *p) {
   routed own = {0}, got = {0}, more = {0};
-  int changed = 0;
+  int changed = 0, experts_choose = !ch_router_choices(&p->options);
   route(p, NULL, "reference", 1, &own);
   for (int size = 1; size <= E; size += 2)
     for (int among = 0; among <= E; among++) {
-      ch_prefer prefer = {.size = size, .among = among}, again = prefer;
+      ch_prefer prefer = {.size = size, .among = among}, again;
+      if (experts_choose) prefer.lowered = (real)among / 128;
+      again = prefer;
       route(p, &prefer, "reference", 1, &got);
       check_against_naive(p, &own, &prefer, &got);
-      if (among <= 1) same(&own, &got);
+      if (among <= !experts_choose) same(&own, &got);
       changed += !!memcmp(own.gate, got.gate, sizeof own.gate);
       route(p, &again, "cpu", 3, &more);
       same(&got, &more);
@@ -175,6 +188,31 @@ static void equals_naive_loop(void **state) {
   check(&p);
 }
 
+/* The margins that a pass counts, and by how much thresholds go down for so many candidates. */
+static void lowered_thresholds(void **state) {
+  static problem p;
+  static int64_t margins[CH_MARGIN_BINS];
+  routed own = {0};
+  int64_t tokens = 0;
+  set_problem(&p, ch_router_find("expert_choice"), 0);
+  ch_prefer prefer = {.size = 2, .margins = margins};
+  route(&p, &prefer, "reference", 1, &own);
+  for (int t = 0; t < N; t++) tokens += p.valid[t];
+  for (int among = 1; among <= E; among++) {
+    real lowered = ch_prefer_lowered(margins, tokens, among), less = lowered - (real)1 / (CH_MARGIN_BINS / 2);
+    int64_t with = 0, without = 0;
+    for (int t = 0; t < N; t++)
+      for (int i = 0; p.valid[t] && i < E; i++) {
+        with += margin(&p, t, i) >= -lowered;
+        without += margin(&p, t, i) >= -less;
+      }
+    assert_true(lowered >= 0 && with >= among * tokens);
+    assert_true(lowered == 0 || without < among * tokens);
+  }
+  assert_true(ch_prefer_lowered(margins, tokens, 1) == 0 && ch_prefer_lowered(margins, tokens, E) > 0);
+  routed_free(&own);
+}
+
 static void refusals(void **state) {
   static const char *const names[] = {"hash", "kmeans", "base", "dense", "random"};
   for (int i = 0; i < 5; i++) {
@@ -184,4 +222,4 @@ static void refusals(void **state) {
   }
 }
 
-TEST_MAIN(NULL, NULL, equals_naive_loop, refusals)
+TEST_MAIN(NULL, NULL, equals_naive_loop, lowered_thresholds, refusals)

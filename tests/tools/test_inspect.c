@@ -387,11 +387,12 @@ static void trade(void **state) {
   program_must(
       "choir train --config config.json --set layers=4 --set steps=8 --set router.name=topk --data data --out topk;"
       "choir train --config config.json --set steps=1 --set router.name=hash --data data --out hash");
-  check_trade("run", (const int[]){2, 3, 4}, 4);
+  check_trade("run", (const int[]){3, 4}, 3);
   check_trade("topk", (const int[]){3, 4}, 3);
   program_must("choir stats topk --text corpus.txt --tokens 300 --cache 2 --among 3");
   assert_non_null(strstr(program_output, "an LRU cache of 2 experts"));
   program_refuses(1, "a cache of 5 experts: must be 1 to 4", "choir stats run --text corpus.txt --cache 5 --among 3");
+  program_refuses(1, "more than its 2, and at most 4", "choir stats run --text corpus.txt --cache 2 --among 2");
   program_refuses(1, "a cache of 0 experts", "choir stats run --text corpus.txt --among 3");
   program_refuses(1, "from more than its 2, and at most 4", "choir stats topk --text corpus.txt --cache 2 --among 2");
   program_refuses(1, "among 0 experts", "choir stats run --text corpus.txt --cache 2");

@@ -16,8 +16,8 @@ typedef struct ch_inspect_options {
   int batch_sequences, sequence_length; /* routed together, and tokens of each; 0: the config's */
   double mask_ratio; /* of models of masked_diffusion: the share of tokens that is masked; 0: drawn for each window */
   int top;           /* favourite tokens of each expert */
-  int cache, among; /* also measures what it costs to prefer cached experts: experts in the LRU cache of a layer, and of
-                       how many best experts a token chooses at most (moe/prefer.h); both 0: not */
+  int cache, among;  /* also measures what it costs to prefer cached experts: experts in the LRU cache of a layer, and
+                        the most candidates of a token (moe/prefer.h); both 0: not */
   const char *checkpoint;           /* its name, for people; or NULL */
   choir_progress_callback progress; /* or NULL; total 0: a long text is being encoded;
                                                                   nonzero: CHOIR_ERROR_INTERRUPTED */
@@ -26,11 +26,12 @@ typedef struct ch_inspect_options {
 #define CH_INSPECT_OPTIONS_INIT \
   { .top = 8 }
 
-/* Loss and hit rate where tokens choose among so many best experts. */
+/* Loss and hit rate where a token has so many candidates, on average where experts choose (moe/prefer.h). */
 typedef struct ch_trade_point {
   int among; /* 0: the router's own choice */
   double loss, perplexity;
-  ch_ratio *hits; /* [layers + 1] the last one: of all layers */
+  ch_ratio *hits;  /* [layers + 1] the last one: of all layers */
+  double *lowered; /* [layers] by how much thresholds are lower for candidates; NULL: tokens choose */
 } ch_trade_point;
 
 /* The model's account of a text. The last token of the text has nothing to predict: it is not counted. */

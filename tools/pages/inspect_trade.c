@@ -8,10 +8,11 @@
 #include "pages/inspect.h"
 #include "train/evaluate.h"
 
-/* Experts that the router gives a token; where experts choose, it may be any number, also one. */
+/* Experts that the router gives a token; where experts choose, on average. */
 static int own_choices(const choir_model *model) {
-  int choices = ch_router_choices(&choir_model_config(model)->model.router);
-  return choices ? choices : 1;
+  const ch_router_spec *o = &choir_model_config(model)->model.router;
+  int choices = ch_router_choices(o);
+  return choices ? choices : (int)ch_router_factor(o, 0);
 }
 
 int ch_trade_check(const choir_model *model, const ch_inspect_options *o) {
@@ -35,55 +36,92 @@ int ch_trade_check(const choir_model *model, const ch_inspect_options *o) {
   return CHOIR_OK;
 }
 
+enum { MAX_POINTS = 64 };
+
 /* 2, 3, 4, 6, 8, 12, 16, ... */
 static int next_among(int among) { return among & (among - 1) ? among / 3 * 4 : among / 2 * 3; }
 
-static int measure_point(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
-                         const ch_inspection *inspection, ch_prefer *prefer, ch_trade_point *point) {
-  int layers = inspection->layers;
-  ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
+typedef struct trade {
+  choir_model *model;
+  const ch_text_tokens *text;
+  const ch_inspect_options *o;
+  ch_inspection *inspection;
+  ch_prefer *prefer; /* [layers] */
+  int64_t *margins;  /* [layers,CH_MARGIN_BINS] of the router's own routing, where experts choose; or NULL */
+} trade;
+
+static int allocate_trade(trade *t) {
+  int layers = t->inspection->layers;
+  CH_TRY(CH_ALLOC(&t->prefer, layers, "caches of experts"));
+  CH_TRY(CH_ALLOC(&t->inspection->trade, MAX_POINTS, "a curve of loss and hits"));
+  if (ch_router_choices(&choir_model_config(t->model)->model.router)) return CHOIR_OK;
+  return CH_ALLOC(&t->margins, (int64_t)layers * CH_MARGIN_BINS, "margins of scores");
+}
+
+static int begin_point(const trade *t, int among, ch_trade_point *point) {
+  int layers = t->inspection->layers;
+  point->among = among;
+  CH_TRY(CH_ALLOC(&point->hits, layers + 1, "hits of caches"));
+  if (t->margins) CH_TRY(CH_ALLOC(&point->lowered, layers, "lower thresholds"));
+  for (int i = 0; i < layers; i++) {
+    int64_t *margins = t->margins ? t->margins + (int64_t)i * CH_MARGIN_BINS : NULL;
+    t->prefer[i] = (ch_prefer){.size = t->o->cache, .among = among, .margins = among ? NULL : margins};
+    if (!among || !margins) continue;
+    t->prefer[i].lowered = ch_prefer_lowered(margins, t->inspection->eval.tokens, among);
+    point->lowered[i] = (double)t->prefer[i].lowered;
+  }
+  return CHOIR_OK;
+}
+
+static int measure_point(const trade *t, int among, ch_trade_point *point) {
+  const ch_inspection *inspection = t->inspection;
+  ch_windows windows = ch_windows_text(t->text->ids, (int64_t)t->text->count, inspection->sequence_length);
   choir_eval_result found;
-  int code = CH_ALLOC(&point->hits, layers + 1, "hits of caches");
-  for (int i = 0; i < layers; i++) prefer[i] = (ch_prefer){.size = o->cache, .among = point->among};
-  windows.prefer = prefer;
-  code = ch_comm_agree(model->x.comm, code);
-  if (!code) code = ch_evaluate(model, &windows, inspection->batch_sequences, 0, NULL, o->progress, o->context, &found);
-  if (!code) code = ch_model_check_loss(model, found.loss);
+  windows.prefer = t->prefer;
+  int code = ch_comm_agree(t->model->x.comm, begin_point(t, among, point));
+  if (!code)
+    code = ch_evaluate(t->model, &windows, inspection->batch_sequences, 0, NULL, t->o->progress, t->o->context, &found);
+  if (!code) code = ch_model_check_loss(t->model, found.loss);
   if (code) return code;
   point->loss = found.loss;
   point->perplexity = found.perplexity;
-  for (int i = 0; i < layers; i++) {
-    point->hits[i] = prefer[i].hits;
-    point->hits[layers].part += prefer[i].hits.part;
-    point->hits[layers].whole += prefer[i].hits.whole;
+  for (int i = 0; i < inspection->layers; i++) {
+    point->hits[i] = t->prefer[i].hits;
+    point->hits[inspection->layers].part += t->prefer[i].hits.part;
+    point->hits[inspection->layers].whole += t->prefer[i].hits.whole;
   }
   return CHOIR_OK;
 }
 
 int ch_trade_measure(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                      ch_inspection *inspection) {
-  enum { MAX_POINTS = 64 };
+  trade t = {model, text, o, inspection, NULL, NULL};
   int own = own_choices(model), first = 2;
-  ch_prefer *prefer;
-  int code = CH_ALLOC(&prefer, inspection->layers, "caches of experts");
-  if (!code) code = CH_ALLOC(&inspection->trade, MAX_POINTS, "a curve of loss and hits");
-  code = ch_comm_agree(model->x.comm, code);
+  int code = ch_comm_agree(model->x.comm, allocate_trade(&t));
   while (first <= own) first = next_among(first);
   for (int among = 0; !code;) {
-    ch_trade_point *point = &inspection->trade[inspection->trade_points++];
-    point->among = among;
-    code = measure_point(model, text, o, inspection, prefer, point);
+    code = measure_point(&t, among, &inspection->trade[inspection->trade_points++]);
     if (among == o->among) break;
     among = among ? next_among(among) : first;
     if (among > o->among) among = o->among;
   }
-  free(prefer);
+  free(t.prefer);
+  free(t.margins);
   return code;
 }
 
 void ch_trade_free(ch_inspection *inspection) {
-  for (int i = 0; i < inspection->trade_points; i++) free(inspection->trade[i].hits);
+  for (int i = 0; i < inspection->trade_points; i++) {
+    free(inspection->trade[i].hits);
+    free(inspection->trade[i].lowered);
+  }
   free(inspection->trade);
+}
+
+static json_t *numbers(const double *values, int count) {
+  json_t *array = json_array();
+  for (int i = 0; i < count; i++) ch_json_add(array, json_real(values[i]));
+  return array;
 }
 
 json_t *ch_trade_json(const ch_inspection *inspection, int cache) {
@@ -97,6 +135,7 @@ json_t *ch_trade_json(const ch_inspection *inspection, int cache) {
     ch_json_put(point, "perplexity", ch_json_number(at->perplexity));
     ch_json_put(point, "hit_rate", ch_ratio_json(at->hits[inspection->layers]));
     ch_json_put(point, "layers", layers);
+    if (at->lowered) ch_json_put(point, "lowered", numbers(at->lowered, inspection->layers));
     ch_json_add(curve, point);
   }
   return json_pack("{s:i, s:o}", "cache", cache, "curve", curve);
