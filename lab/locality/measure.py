@@ -20,6 +20,7 @@ from choir.study import recipe, statistics  # noqa: E402
 from pages import arguments, put  # noqa: E402
 
 TOKENS, HEADER = 32768, 128  # of the text; bytes of a shard's header
+POINTS = (0.1, 0.2, 0.3, 0.4, 0.5)  # more hits than with the router's own choice
 UNRANKED = ("hash",)  # routers without candidates, so without a curve
 
 
@@ -103,27 +104,38 @@ def of_arms(lines, tokens):
 
 
 def curve_table(lines):
-    """At each number of candidates: hits, and the loss above that of the router's own choice."""
+    """Nats per token that more hits cost, at the same differences for all routers."""
+    yield "| M tokens | router | hits, own choice |" + "".join(f" +{100 * p:.0f} points |" for p in POINTS) + "\n|--:|---|--:|" + "--:|" * len(POINTS)
     for tokens in sorted({line["tokens"] for line in lines}):
-        arms = [(name, some) for name, some in of_arms(lines, tokens) if some[0]["curve"]]
-        yield f"After {tokens / 1e6:.2f} M tokens; seeds: {', '.join(f'{len(some)} of {name}' for name, some in arms)}.\n"
-        yield "| candidates | " + " | ".join(f"{name}: hits | nats" for name, _ in arms) + " |\n|---|" + "--:|" * 2 * len(arms)
-        among = sorted({p["among"] or 0 for _, some in arms for p in some[0]["curve"]})
-        for M in among:
-            cells = []
-            for _, some in arms:
-                points = [(line, next((p for p in line["curve"] if (p["among"] or 0) == M), None)) for line in some]
-                points = [(line, p) for line, p in points if p]
-                cells += [cell([p["hits"] for _, p in points]), cell([p["loss"] - line["loss"] for line, p in points], "{:+.3f}") if M else "0"]
-            yield f"| {M or 'own choice'} | " + " | ".join(cells) + " |"
-        yield ""
+        for name, some in of_arms(lines, tokens):
+            if some[0]["curve"]:
+                costs = [cell([price(line, points) for line in some]) for points in POINTS]
+                yield f"| {tokens / 1e6:.2f} | {name} | {cell([line['hits'] for line in some])} | " + " | ".join(costs) + " |"
+
+
+def draw(lines, path):
+    """The curves of all seeds at the smallest budget."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "locality"
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for i, (name, some) in enumerate(of_arms(lines, min(line["tokens"] for line in lines))):
+        for line in some:
+            hits, loss = [100 * p["hits"] for p in line["curve"]], [p["loss"] - line["loss"] for p in line["curve"]]
+            axes.plot(hits, loss, "o-" if i < 3 else "o--", color=f"C{i % 3}", markersize=3, linewidth=1, label=name if line is some[0] else None)
+    axes.set(xlabel="hits, in per cent", ylabel="loss above that of the router's own choice, nats per token", ylim=(0, None))
+    axes.legend()
+    figure.savefig(path, metadata={"Date": None})
 
 
 def arm_table(lines):
-    yield "| M tokens | router | seeds | loss | reuse | hits | hits less shuffled | price |\n|--:|---|--:|--:|--:|--:|--:|--:|"
+    yield "| M tokens | router | seeds | loss | reuse | hits | hits less shuffled |\n|--:|---|--:|--:|--:|--:|--:|"
     for tokens in sorted({line["tokens"] for line in lines}):
         for name, some in of_arms(lines, tokens):
-            cells = [cell([VALUES[value](line) for line in some]) for value in ("reuse", "hits", "order", "price")]
+            cells = [cell([VALUES[value](line) for line in some]) for value in ("reuse", "hits", "order")]
             yield f"| {tokens / 1e6:.2f} | {name} | {len(some)} | {cell([line['loss'] for line in some])} | " + " | ".join(cells) + " |"
 
 
@@ -163,6 +175,8 @@ def page(given):
 
 def main():
     if not (o := arguments(__doc__, PAGE, page)):
+        if stored():
+            draw(stored(), PAGE.parent / "locality.svg")
         return
     known = {line["run"] for line in stored()}
     with tempfile.TemporaryDirectory() as folder:
