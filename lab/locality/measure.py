@@ -117,8 +117,7 @@ def draw(lines, path):
     """The curves of all seeds at the smallest budget."""
     import matplotlib
 
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "locality"
+    matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
@@ -126,9 +125,9 @@ def draw(lines, path):
         for line in some:
             hits, loss = [100 * p["hits"] for p in line["curve"]], [p["loss"] - line["loss"] for p in line["curve"]]
             axes.plot(hits, loss, "o-" if i < 3 else "o--", color=f"C{i % 3}", markersize=3, linewidth=1, label=name if line is some[0] else None)
-    axes.set(xlabel="hits, in per cent", ylabel="loss above that of the router's own choice, nats per token", ylim=(0, None))
+    axes.set(xlabel="hits, in per cent", ylabel="nats per token above own choice", ylim=(0, None))
     axes.legend()
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, dpi=100, metadata={"Software": None})
 
 
 def arm_table(lines):
@@ -176,7 +175,7 @@ def page(given):
 def main():
     if not (o := arguments(__doc__, PAGE, page)):
         if stored():
-            draw(stored(), PAGE.parent / "locality.svg")
+            draw(stored(), PAGE.parent / "locality.png")
         return
     known = {line["run"] for line in stored()}
     with tempfile.TemporaryDirectory() as folder:
