@@ -2,10 +2,24 @@
 
 import errno
 import os
+import re
+
+
+def _code(surrogate):
+    code = ord(surrogate[0])
+    return f"\\x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04X}"
+
+
+def printable(text):
+    """A text that can be printed: bytes of a file's name that are not UTF-8, which Python has as surrogates, as \\xFF."""
+    return re.sub("[\ud800-\udfff]", _code, text)
 
 
 class Error(Exception):
     """What libchoir refused or could not do; the message is the library's: file, field and value, and what to do."""
+
+    def __str__(self):
+        return printable(super().__str__())
 
 
 class ArgumentError(Error, ValueError):

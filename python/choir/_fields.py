@@ -10,7 +10,7 @@ import sys
 from typing import Any, Collection, Union
 
 from . import _table
-from ._errors import ArgumentError
+from ._errors import ArgumentError, printable
 
 Path = Union[str, os.PathLike]
 KINDS = {"integer": int, "number": float, "steps": float, "flag": bool, "word": str, "text": str}  # steps may be a share
@@ -139,7 +139,7 @@ def check(field: Field, value: Any) -> Any:
     if field.type is str and isinstance(value, str):
         if field.words and value not in field.words:
             raise _refuse(field, f'"{value[:40]}"', nearest(value, field.words))
-        if not field.words and len(value.encode()) > field.high:
+        if not field.words and (printable(value) != value or len(value.encode()) > field.high):
             raise _refuse(field, f'"{value[:40]}"')
         return value
     right = isinstance(value, bool) if field.type is bool else field.type is not str and isinstance(value, (int, float))

@@ -105,7 +105,10 @@ def utf8(value):
     """A text's bytes; what is no text is a TypeError."""
     if not isinstance(value, str):
         raise TypeError(f"a text is wanted, not {type(value).__name__}")
-    return value.encode()
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"character {error.start} of the text is no Unicode character: {value[error.start]!a}") from None
 
 
 def wanted(value, kind):

@@ -33,7 +33,7 @@ def described(made) -> dict:
         "experts_choose": experts,
         "name": string(common.name),
         "summary": string(common.summary),
-        "file": string(common.file),
+        "file": ffi.string(common.file).decode(errors="backslashreplace") if common.file else None,  # JSON has no bytes
         "version": plugin.version_of(string(common.name)),  # of what was loaded here
         "observes": not experts and bool(made.observe),
         "loses": bool(common.loss),

@@ -87,7 +87,7 @@ class Scored:
 def _prompt(owner, prompt, value: Union[str, Sequence[int]]) -> None:
     """Sets a choir_prompt in `owner` to a text or ids; an empty text is the start of a document."""
     if isinstance(value, str):
-        raw = value.encode()
+        raw = native.utf8(value)
         native.fill(owner, prompt, dict(text=ffi.from_buffer("char[]", raw or b"\0"), size=len(raw)))
     else:
         given = native.ids(value, -1)

@@ -28,7 +28,7 @@ def program() -> str:
 def ask(*words: Any) -> str:
     """The output of a command."""
     try:
-        done = subprocess.run([program(), *map(str, words)], capture_output=True, text=True, check=False)
+        done = subprocess.run([program(), *map(str, words)], capture_output=True, encoding="utf-8", errors="surrogateescape", check=False)
     except OSError as error:
         raise Error(f"{program()}: {error.strerror}; CHOIR_PROGRAM may name the program choir") from None
     if done.returncode:

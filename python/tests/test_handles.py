@@ -22,6 +22,7 @@ import numpy as np
 
 import choir
 import testing
+from choir import _plain
 
 TOKENS = np.arange(32).reshape(2, 16)
 SLOW = dict(
@@ -280,6 +281,33 @@ class Exceptions(unittest.TestCase):
             choir.Tokenizer("nowhere.model")
         with self.assertRaises(choir.FileError):
             choir.Model.load(testing.run()).save(testing.directory() / "data")
+
+    def test_names_that_are_not_utf8(self):
+        """A model, a page, data and a plug-in under such names; a message says their bytes, and can be printed."""
+        at = testing.directory() / os.fsdecode(b"z\xff")
+        at.mkdir()
+        with choir.Model.load(testing.run()) as model:
+            model.save(at / "m")
+        with choir.Model.load(at / "m") as model:
+            self.assertTrue(model.generate("ka", max_tokens=1))
+            for call in (lambda: model.generate("k\udcff", max_tokens=1), lambda: model.score([("k", "\ud800")])):
+                self.assertRaisesRegex(choir.ArgumentError, "character [01] of the text is no Unicode character", call)
+        for field in ("freeze", "model.name"):
+            for kind in (choir.Config, _plain.Config):
+                self.assertRaisesRegex(choir.ArgumentError, "is .a.*: must be text", kind().set, field, "a\udcff")
+        shutil.copytree(testing.run(), at / "run")
+        self.assertIn("<html", choir.report(at / "run").path.read_text())
+        self.assertIn("<html", choir.inspect(at / "run", at / "m" / "config.json", out=at / "page.html").path.read_text())
+        (at / "own.py").write_text("1 / 0")
+        for call, says in (
+            (lambda: choir.report(at / "none"), r"z\\xFF/none/metrics.jsonl: "),
+            (lambda: choir.Model.load(at / "none"), r"z\\xFF/none: "),
+            (lambda: choir.load_plugin(at / "own.py"), r"z\\xFF/own.py: ZeroDivisionError"),
+            (lambda: choir.load_plugin(at / "none.py"), r"z\\xFF/none.py: No such file"),
+        ):
+            with self.assertRaisesRegex(choir.Error, says) as told:
+                call()
+            str(told.exception).encode()
 
     def test_a_damaged_checkpoint_is_a_warning(self):
         """A run's newest checkpoint is damaged, an earlier one is taken: that is said."""

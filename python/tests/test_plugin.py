@@ -496,6 +496,16 @@ class Program(unittest.TestCase):
         first.write_text(first.read_text() + "# anew\n")
         self.assertEqual(choir.load_plugin(first), ["twin"])  # a file that changed is another version of the same
 
+    def test_names_that_are_not_utf8(self):
+        """Two files whose names differ in such bytes only are two."""
+        files = [testing.directory() / os.fsdecode(b"own" + byte + b".py") for byte in (b"\xfe", b"\xff")]
+        for number, file in enumerate(files):
+            file.write_text(EXAMPLE.read_text().replace("louder", "bytes") + f"# {number}\n")
+        self.assertEqual(self.run_program("help", "bytes", "--plugin", files[0])[0], 0)
+        code, _, told = self.run_program("help", "bytes", "--plugin", files[0], "--plugin", files[1])
+        self.assertEqual(code, 1, told)
+        self.assertRegex(told, r"own\\xfe.py has one of that name, and .*own\\xff.py another")
+
     def test_a_changed_file(self):
         testing.run()
         file, run = testing.directory() / "grows.py", testing.directory() / "grown"

@@ -564,6 +564,8 @@ class Hostile(unittest.TestCase):
             self.assertRegex(run(os.path.join(os.fsencode(self.at), name).decode(errors="surrogateescape"))[1],
                              "--out .* cannot be printed")  # fmt: skip
         self.assertEqual(list(self.at.iterdir()), [])
+        (scale := self.at / os.fsdecode(b"z\xff.json")).write_text("{}")
+        self.assertRaisesRegex(StudyError, "has characters that cannot be printed", recipe.load_scale, str(scale))
 
     def test_directories_of_checkpoints_that_are_none(self):
         (self.at / "checkpoints" / "²").mkdir(parents=True)

@@ -81,7 +81,7 @@ def check(path: os.PathLike, value: Any, schema: str) -> None:
     """Refuses what the schema does not know, and text that a terminal would obey: file, field and value."""
     for where, text in _texts(value):
         if not text.isprintable():
-            raise StudyError(f"{path}: {where or 'the file'}: {ascii(text)} has control characters; leave them out")
+            raise StudyError(f"{path}: {where or 'the file'}: {ascii(text)} has characters that cannot be printed; leave them out")
     validator = jsonschema.Draft7Validator(json.loads((HERE / schema).read_text()))
     wrong = jsonschema.exceptions.best_match(validator.iter_errors(value))
     if wrong:
