@@ -97,7 +97,7 @@ class Whole(unittest.TestCase):
         own = testing.run().parent / "whole" / "two-scale"
         page = (own / "report.html").read_text()
         for text in ("Two &lt;arms&gt;", "Refuted: ", "<details>", "<svg", "prefers-color-scheme", "Holm",
-                     'data-head="verdict"'):  # fmt: skip
+                     'data-head="result"'):  # fmt: skip
             self.assertIn(text, page)
         self.assertIn("<meta http-equiv=Content-Security-Policy content=\"default-src 'none';", page)
         self.assertNotIn("<script", page)

@@ -218,6 +218,8 @@ class Pages(unittest.TestCase):
         self.assertEqual(row, ["b", "0.02", "4.5500 ± 0.0707", "3.5500 ± 0.0707", apart, "1.00 / 2.00", "0.50 / 0.60",
                                "-", "10.0%", "25.0%", "-", "3.00 M", "2.000"])  # fmt: skip
         self.assertEqual(Study.table.__wrapped__(self.study, 20, "own").tolist(), [[3, 3], [3, 3]])
+        self.study.apart = lambda arm, steps: Estimate(0.45, math.inf, 0, 1)  # one seed: no interval
+        self.assertEqual(report.arm_rows(self.study, {})[1][4], "+0.4500")
 
     def test_unequal_served_cost(self):
         """A verdict on an arm whose thresholds take other numbers of experts than its own routing says so."""

@@ -29,7 +29,7 @@ def _run(o: argparse.Namespace) -> int:
 
 def _run_all(o: argparse.Namespace, held: contextlib.ExitStack) -> int:
     failed = False
-    notice = lambda text: print(f"choir study: {text}", file=sys.stderr)  # noqa: E731
+    notice = lambda text: print(terminal.fill(f"choir study: {text}", "  "), file=sys.stderr)  # noqa: E731
     deadline = time.monotonic() + 60 * o.minutes if o.minutes else math.inf
     for number, name in enumerate(o.recipe):
         study = Study.make(name, o.data, o.out, o.scale, o.store, o.seeds, o.tokens, o.routers)
@@ -257,9 +257,9 @@ def main() -> int:
         terminal.nobody_reads(sys.stdout)
         return 128 + signal.SIGPIPE
     except (StudyError, Error) as error:
-        print(f"choir study: {error}", file=sys.stderr)
+        print(terminal.fill(f"choir study: {error}", "  "), file=sys.stderr)
     except OSError as error:
-        print(f"choir study: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        print(terminal.fill(f"choir study: {error.filename or 'a file'}: {error.strerror}", "  "), file=sys.stderr)
     return 1
 
 

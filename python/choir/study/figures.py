@@ -68,8 +68,12 @@ def _svg(figure) -> str:
     return re.sub(r"(<svg[^>]*>)", r"\1" + _STYLE, text[text.index("<svg") :], count=1)
 
 
-_BARS = "\n(mean over seeds; bars: its 95 % interval)"
-_TOKENS = "million tokens of training, cooled"
+CAPTIONS = {
+    "Pairs": "Difference from the first arm, seed by seed", "Loss": "Held-out loss", "Swept": "Held-out loss",
+    "Difference": "Difference from the first arm",
+}  # fmt: skip
+_BARS = "\n(mean over seeds; bars: 95 % CI)"
+_TOKENS = "million tokens of training, with cooldown"
 
 
 def _tokens(study: Study) -> list[float]:

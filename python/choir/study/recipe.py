@@ -155,7 +155,7 @@ def _with_own(recipe: dict[str, Any], routers: list[str]) -> dict[str, Any]:
         each = [arms({**recipe, "arms": [row]}) for row in (made["arms"][-1], first)]
         for own, rival in zip(*each):
             made["claims"].append(
-                {"text": f"{own.name} ends below {rival.name}.", "paper": "", "kind": "loss", "arm": own.name,
+                {"text": f"{own.name} reaches a lower loss than {rival.name}.", "paper": "", "kind": "loss", "arm": own.name,
                  "rival": rival.name}
             )  # fmt: skip
     return made

@@ -94,7 +94,7 @@ def uneven(study: Study) -> dict[str, tuple[float, float]]:
 def served(study: Study) -> str:
     """The sentence on arms that are served at another cost; empty: there is none."""
     told = [f"{name} {own:.2f} in training and {causal:.2f} served" for name, (own, causal) in uneven(study).items()]
-    return f"Verdicts with these arms are not at equal FLOPs; experts per token: {', '.join(told)}" if told else ""
+    return f"Comparisons with these arms are not at equal FLOPs; experts per token: {', '.join(told)}" if told else ""
 
 
 def claim_rows(claims: Claims) -> list[list[str]]:
@@ -108,7 +108,7 @@ def claim_rows(claims: Claims) -> list[list[str]]:
     return rows
 
 
-CLAIM_HEAD = ["claim", "paper", "here: mean and 95 % CI", "p, raw / Holm", "verdict"]
+CLAIM_HEAD = ["claim", "paper", "mean and 95 % CI", "p, raw / Holm", "result"]
 
 
 def arm_head(study: Study) -> list[str]:
@@ -153,11 +153,12 @@ def arm_rows(study: Study, times: dict[str, list[float]]) -> list[list[str]]:
         finals = [result["final"] for result in results]
         apart = study.apart(i, study.steps[-1]) if i else None
         low, high = apart.interval() if apart else (math.nan, math.nan)
+        ends = f" ({low:.4f} to {high:.4f})" if math.isfinite(high) else ""  # one seed has none
         spread = lambda row: f" ± {np.nanstd(row, ddof=1):.4f}" if np.isfinite(row).sum() > 1 else ""  # noqa: E731
         rows.append([
             arm.name, f"{study.rate(arm.name):g}" if study.rate(arm.name) else "-",
             _mean(list(table[i]), "{:.4f}") + spread(table[i]), _mean(list(own[i]), "{:.4f}") + spread(own[i]),
-            f"{apart.mean:+.4f} ({low:.4f} to {high:.4f})" if apart else "",
+            f"{apart.mean:+.4f}{ends}" if apart else "",
             _both(finals, "experts_per_token"), _both(finals, "gate_sum"),
             _cap(results), _mean([f["own"].get("dropped") for f in finals], "{:.1%}"),
             _mean([f["own"].get("over_capacity") for f in finals], "{:.1%}"),
@@ -248,6 +249,11 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
 
 
+def _listed(tables: list[tuple[str, list[str], list[list[str]]]]) -> str:
+    """What the details contain: the first word or words of each title."""
+    return ", ".join(title.partition(":")[0].lower() for title, *_ in tables)
+
+
 def write(study: Study) -> tuple[pathlib.Path, Claims]:
     """Writes report.html, table.md, summary.json and figures/ of the study from the results that exist."""
     times = turns.read(study)
@@ -264,15 +270,17 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     drawn, where = figures.all_of(study), regime(study)
     figures.save(drawn, study.own / "figures")
     recipe = study.recipe
-    told = power_seen(study) or power(study)
     parts = [f"<h1>{html.escape(recipe['title'])}</h1>"]
     parts += [f"<p class=answer>{html.escape(answer(f))}</p>" for f in claims.findings]
-    parts += [f"<p>{html.escape(sentence)}.</p>" for sentence in (served(study), told, recipe["question"].rstrip("."), where) if sentence]
+    sentences = [f"{sentence}." for sentence in (power_seen(study) or power(study), served(study)) if sentence]
+    parts += [f"<p>{html.escape(sentence)}</p>" for sentence in (*sentences, recipe["question"], f"{where}.")]
     if "figure" in recipe:
         parts.append(f"<p>Paper (arXiv:2202.09368): {html.escape(recipe['figure'])}.</p>")
-    drawings = "".join(f"<figure><figcaption>{title}</figcaption>{svg}</figure>" for title, svg in drawn.items())
+    drawings = "".join(
+        f"<figure><figcaption>{figures.CAPTIONS[title]}</figcaption>{svg}</figure>" for title, svg in drawn.items()
+    )
     parts += [f"<div class=figures>{drawings}</div>"] if drawn else []
-    parts.append(f"<h2>Claims</h2>{_table(*tables[0][1:])}<details><summary>Details</summary>")
+    parts.append(f"<h2>Claims</h2>{_table(*tables[0][1:])}<details><summary>Details: {_listed(tables[1:])}</summary>")
     parts += [f"<h2>{title}</h2>{_table(head, rows)}" for title, head, rows in tables[1:]]
     parts.append("</details>")
     page = study.own / "report.html"
