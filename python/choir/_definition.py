@@ -63,12 +63,12 @@ def _check_tokens(name: str, d: Mapping[str, Any], observe: Any) -> None:
     _check_factor(name, d["capacity_factor"], choices > 0 or depends_on == "none")
     if depends_on in ("past", "all") and observe:
         raise ArgumentError(
-            f"router '{name}': depends on other tokens ({depends_on}) in evaluation, so it is served with thresholds: leave "
-            "observe, gates and reads 0"
+            f"router '{name}': depends on other tokens ({depends_on}) in evaluation, so it is served with thresholds and "
+            "has no state: leave observe out"
         )
     if not choices and (observe or d["experts_per_token_option"]):
         raise ArgumentError(
-            f"router '{name}': observe, reads ids and experts_per_token_option need experts_per_token"
+            f"router '{name}': observe and experts_per_token_option need experts_per_token, which is 0"
         )
 
 

@@ -184,7 +184,8 @@ class Routing(unittest.TestCase):
             ("depends_on is 'none': must be past or all; @choir.tokens_choose", lambda: choir.experts_choose("wayward", depends_on="none")),
             ("depends_on is 'up': must be one of none, in_training, past, all", lambda: choir.tokens_choose("wayward", 1, depends_on="up")),
             ("capacity_factor is 0: must be a number above 0", lambda: choir.experts_choose("wayward", capacity_factor=0)(both)),
-            ("served with thresholds: leave observe", lambda: choir.tokens_choose("wayward", 1, depends_on="all", observe=lambda state, demand: state)(both)),
+            ("served with thresholds and has no state: leave observe out", lambda: choir.tokens_choose("wayward", 1, depends_on="all", observe=lambda state, demand: state)(both)),
+            ("observe and experts_per_token_option need experts_per_token, which is 0", lambda: choir.tokens_choose("wayward", 0, observe=lambda state, demand: state)(both)),
         ):
             both = lambda scores, valid, capacity, training: np.zeros_like(scores, bool)  # noqa: E731
             with self.subTest(says), self.assertRaisesRegex(choir.ArgumentError, says):
