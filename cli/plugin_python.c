@@ -10,9 +10,10 @@
 #include "cli.h"
 
 /* One choice asked for, before its scores [n,e] float, valid [n] and state [e]; or a state, before demand [e] and
- * state; or a loss, before scores, valid and chosen [n,e]. python/choir/_serve.py reads it. The answer is an int: 0,
- * and chosen [n,e], state [e], or the loss and its gradient [n,e] float; or another, and a message. */
-enum { CHOICE, STATE, LOSS };
+ * state; or a loss, before scores, valid and chosen [n,e]; or a ranking, before scores and valid.
+ * python/choir/_serve.py reads it. The answer is an int: 0, and chosen [n,e], state [e], the loss and its gradient
+ * [n,e] float, or the ranking [n,e] float; or another, and a message. */
+enum { CHOICE, STATE, LOSS, RANKING };
 typedef struct {
   int32_t router, n, e, sequence_length, capacity, training, layer, asks, choices;
   uint64_t seed, first;
@@ -84,6 +85,12 @@ static int ask_for_loss(void *context, const choir_plugin_call *call, const uint
   return move(((asked_router *)context)->socket, gradient, n * e * sizeof *gradient, 0);
 }
 
+static int ask_for_ranking(void *context, const choir_plugin_call *call, float *ranking) {
+  size_t n = (size_t)call->n, e = (size_t)call->e;
+  const sent_array parts[] = {{call->scores, n * e * sizeof(float)}, {call->valid, n}, {NULL, 0}};
+  return ask(context, call, RANKING, parts, ranking, n * e * sizeof *ranking);
+}
+
 static double json_number(const json_t *object, const char *key) {
   return json_number_value(json_object_get(object, key));
 }
@@ -119,6 +126,7 @@ static int add_router(int socket, int number, const json_t *json) {
                                 .aux_loss_weight = json_number(json, "aux_loss_weight"),
                                 .choose = ask_for_choice,
                                 .loss = json_is_true(json_object_get(json, "loses")) ? ask_for_loss : NULL,
+                                .rank = json_is_true(json_object_get(json, "ranks")) ? ask_for_ranking : NULL,
                                 .context = context};
   json_t *options = json_object_get(json, "options");
   for (size_t i = 0; i < json_array_size(options) && i < CHOIR_PLUGIN_OPTIONS; i++) {

@@ -87,11 +87,19 @@ typedef struct choir_router_common {
    * [n,e], which comes in 0; `chosen` is constant. It counts as the load-balancing loss does, in its place: the mean of
    * micro-batches, the sum of layers. Not with ids. */
   int (*loss)(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss, float *gradient);
-  int64_t reserved[4];
+  /* NULL: thresholds are scores. Else sets ranking [n,e], finite: higher for tokens that the expert prefers. For
+   * routers that are served with thresholds. An expert's cut-off is the ranking that as many tokens of the batch reach
+   * as it took; with threshold routing it takes the tokens whose ranking reaches the mean cut-off. Gates remain scores.
+   * With thresholds tokens also come alone, so that a token's ranking must be a function of its own scores, the
+   * options, e and the layer; it is measured. Of the call, n, e, layer, scores, valid, options, choices and message are
+   * set. */
+  int (*rank)(void *context, const choir_plugin_call *call, float *ranking);
+  int64_t reserved[3];
 } choir_router_common;
 
-/* Experts choose among the tokens of the batch; a token may have any number of experts. The gate is the score. An
- * expert's threshold is the running mean of the lowest scores that it took: with thresholds the router is served. */
+/* Experts choose among the tokens of the batch; a token may have any number of experts. The gate is the score. The
+ * router is served with thresholds: of each expert, the running mean of the lowest score that it took, or of a cut-off
+ * of `rank`. */
 typedef struct choir_experts_choose {
   choir_router_common common;
   choir_depends_on depends_on; /* CHOIR_DEPENDS_ON_PAST or CHOIR_DEPENDS_ON_ALL */

@@ -67,10 +67,11 @@ typedef struct choir_router_info {
   choir_router_gates gates;
   choir_router_loss loss;
   choir_router_state state;
-  int choices;   /* experts that every token asks for, by default where option experts_per_token says it; 0: experts
-                    choose */
-  int draws;     /* training draws random numbers, whatever the options say */
-  int is_plugin; /* be it one of choir's own */
+  int choices;     /* experts that every token asks for, by default where option experts_per_token says it; 0: experts
+                      choose */
+  int draws;       /* training draws random numbers, whatever the options say */
+  int is_plugin;   /* be it one of choir's own */
+  int has_ranking; /* a plug-in ranks tokens by numbers of its own (rank): thresholds are these, not scores */
   int64_t reserved[4];
 } choir_router_info;
 

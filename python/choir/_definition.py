@@ -56,7 +56,7 @@ def _check_factor(name: str, factor: float, unlimited: bool) -> None:
         raise ArgumentError(f"router '{name}': capacity_factor is {factor:g}: must be a number {low} 0, at most 65536")
 
 
-def _check_tokens(name: str, d: Mapping[str, Any], observe: Any) -> None:
+def _check_tokens(name: str, d: Mapping[str, Any], observe: Any, ranking: Any) -> None:
     choices, depends_on = int(d["experts_per_token"]), d["depends_on"]
     if not 0 <= choices <= 65536:
         raise ArgumentError(f"router '{name}': experts_per_token is {choices}: must be from 0 to 65536")
@@ -65,6 +65,11 @@ def _check_tokens(name: str, d: Mapping[str, Any], observe: Any) -> None:
         raise ArgumentError(
             f"router '{name}': depends on other tokens ({depends_on}) in evaluation, so it is served with thresholds and "
             "has no state: leave observe out"
+        )
+    if depends_on not in ("past", "all") and ranking:
+        raise ArgumentError(
+            f"router '{name}': depends on no other token in evaluation ({depends_on}), so no thresholds serve it: leave "
+            "ranking out"
         )
     if not choices and (observe or d["experts_per_token_option"]):
         raise ArgumentError(
@@ -88,7 +93,9 @@ def _check_options(name: str, own: Sequence[Field]) -> None:
         raise ArgumentError(f"router '{name}': has two options '{twice[0]}'")
 
 
-def router_of(d: Mapping[str, Any], own: Sequence[Mapping[str, Any]], observe: Any, loss: Any) -> Router:
+def router_of(
+    d: Mapping[str, Any], own: Sequence[Mapping[str, Any]], observe: Any, loss: Any, ranking: Any
+) -> Router:
     """The properties of a plug-in by its definition: name, summary, version, depends_on, capacity_factor, draws,
     normalize_gates, aux_loss_weight; experts_per_token and experts_per_token_option, unless experts choose. ArgumentError: it
     is none."""
@@ -98,7 +105,7 @@ def router_of(d: Mapping[str, Any], own: Sequence[Mapping[str, Any]], observe: A
     fields = [option_of(name, option) for option in own]
     _check_options(name, fields)
     if tokens_choose:
-        _check_tokens(name, d, observe)
+        _check_tokens(name, d, observe, ranking)
     else:
         _check_factor(name, d["capacity_factor"], False)
     _check_weight(name, d["aux_loss_weight"], bool(loss or choices))
@@ -128,4 +135,5 @@ def router_of(d: Mapping[str, Any], own: Sequence[Mapping[str, Any]], observe: A
         summary=d["summary"],
         options=options,
         defaults=defaults,
+        has_ranking=ranking is not None,
     )

@@ -51,6 +51,7 @@ def router(name: str) -> Router:
         summary=native.string(lib.choir_router_summary(text)),
         plugin=bool(properties.pop("is_plugin")),
         draws=bool(properties.pop("draws")),
+        has_ranking=bool(properties.pop("has_ranking")),
         options=options,
         defaults=_defaults_of(text),
         **{key: properties[key] for key in ("reads", "gates", "loss", "state", "choices")},

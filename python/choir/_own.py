@@ -67,6 +67,41 @@ class Own:
                 raise NumericError(f"router '{self.router.name}': its {what} is not finite")
         return Choice(taken, float(value), np.where(valid[:, None], gradient, np.float32(0)))
 
+    def ranking(self, call: Any, scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        """The numbers that thresholds are compared with, [n,e] float32, checked. The lowest score stands for NaN, in a step of
+        PyTorch that will not count."""
+        sound = np.where(scores > np.finfo(np.float32).min, scores, np.float32(0))
+        ranking = self._guarded(lambda: self.asked.ranked(call, sound, valid.copy()))
+        wrong = ~np.isfinite(ranking) & valid[:, None]
+        if wrong.any():
+            t, i = np.argwhere(wrong)[0]
+            raise NumericError(
+                f"router '{self.router.name}': the ranking of token {t} at expert {i} is {ranking[t, i]:g}"
+            )
+        return ranking
+
+    def cutoffs(self, call: Any, scores: np.ndarray, valid: np.ndarray, taken: np.ndarray) -> np.ndarray:
+        """[e] the lowest score that each expert took, or the ranking that as many tokens reach as it took; inf: none."""
+        if not self.router.has_ranking:
+            return np.where(taken, scores, np.inf).min(0, initial=np.inf)
+        ranked = -np.sort(-self.ranking(call, scores, valid)[valid], axis=0)
+        return np.array([ranked[load - 1, i] if load else np.inf for i, load in enumerate(taken.sum(0))])
+
+    def served(
+        self, call: Any, scores: np.ndarray, valid: np.ndarray, thresholds: np.ndarray, cap: int
+    ) -> np.ndarray:
+        """[n,e] bool: where the ranking reaches the expert's threshold; under a cap the best margins, of equal ones the
+        lower expert."""
+        ranking, thresholds = self.ranking(call, scores, valid), thresholds.astype(np.float32)
+        taken = (ranking >= thresholds) & valid[:, None]
+        if cap and cap < call.e:
+            margin = np.where(taken, ranking - thresholds, -np.inf)
+            best = np.argsort(-margin, axis=1, kind="stable")[:, :cap]
+            among = np.zeros_like(taken)
+            np.put_along_axis(among, best, True, axis=1)
+            taken &= among
+        return taken
+
     def moved(self, values: Mapping[str, Any], demand: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The state [e] after a step, whose demand [e] int64 this is. ArgumentError: `observe` failed; NumericError: a number of
         the state is no finite float32."""
@@ -146,6 +181,24 @@ class _Measurement:
         call = self.own.call(self.values, valid, self.e, self.training, first=first)
         return self.own.choose(call, scores[first : first + n], valid, np.zeros(self.e))
 
+    def _rank(self, first: int, n: int) -> np.ndarray:
+        valid = self.valid[first : first + n]
+        call = self.own.call(self.values, valid, self.e, self.training, first=first)
+        return self.own.ranking(call, self.scores[first : first + n], valid)
+
+    def _rank_alone(self, step: int) -> None:
+        """Tokens that thresholds serve come alone: their ranking must be the same then, but for the last digits, since a
+        product of matrices adds in another order for one row."""
+        together = self._rank(0, self.n)
+        for t in range(0, self.n, step):
+            pair = np.stack([self._rank(t, 1)[0], together[t]])
+            if self.valid[t] and abs(pair[0] - pair[1]).max() > np.float32(1e-5) * abs(pair).max():
+                raise ArgumentError(
+                    f"router '{self.own.router.name}': the ranking of token {t} changes when it is alone ({self.n} made-up "
+                    f"tokens, {self.e} experts): rank a token by its own scores, because generation has no others to "
+                    "compare it with"
+                )
+
     def _may_depend(self, t: np.ndarray, u: int) -> np.ndarray:
         """Whether tokens t may depend on token u, by what is declared."""
         if self.own.depends_on == "past":
@@ -165,10 +218,13 @@ class _Measurement:
                 f"router '{self.own.router.name}' chooses otherwise when it is asked again with the same scores: what it does must "
                 "be a function of its arguments, random numbers too"
             )
+        step = 1 if self.n <= FEW else self.n // CHANGES
+        if self.own.router.has_ranking:
+            self._rank_alone(step)
         if self.own.depends_on == "all":
             return
         token = np.arange(self.n)
-        for u in range(0, self.n, 1 if self.n <= FEW else self.n // CHANGES):
+        for u in range(0, self.n, step):
             changed = self.scores.copy()
             changed[u] = self._drawn(1)[0]
             differs = (self._ask(0, self.n, changed) != self.taken).any(1) & (token != u) & ~self._may_depend(token, u)

@@ -41,6 +41,8 @@ class Router:
     """of a plug-in of Python: which of the definitions of this process"""
     version: str = ""
     """and its version, or a checksum"""
+    has_ranking: bool = False
+    """a plug-in ranks tokens by numbers of its own: thresholds are these, not scores"""
 
 
 def with_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from . import plugin
 from ._native import Error, ffi, lib, string
 
-CHOICE, STATE, LOSS = range(3)  # what is asked for
+CHOICE, STATE, LOSS, RANKING = range(4)  # what is asked for
 shown: set[bytes] = set()  # messages whose traceback is printed already
 QUESTION = struct.Struct("=9i4x2Q8d")
 FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "asks", "choices", "seed", "first")
@@ -37,6 +37,7 @@ def described(made) -> dict:
         "version": plugin.version_of(string(common.name)),  # of what was loaded here
         "observes": not experts and bool(made.observe),
         "loses": bool(common.loss),
+        "ranks": bool(common.rank),
         "options": [
             {"name": string(o.name), "help": string(o.help), "value": o.value, "low": o.low, "high": o.high}
             for o in common.options
@@ -56,14 +57,15 @@ def of_files(error: BaseException, files):
 
 
 def answer(asked: plugin.Asked, call: types.SimpleNamespace, read) -> bytes:
-    """After a question: the choice for scores [n,e], valid [n] and state [e]; the state moved by demand [e] and state; or
-    the loss of scores, valid and chosen [n,e], and its gradient."""
+    """After a question: the choice for scores [n,e], valid [n] and state [e]; the state moved by demand [e] and state; the
+    loss of scores, valid and chosen [n,e], and its gradient; or the ranking of scores and valid."""
     n, e = call.n, call.e
     array = lambda kind, *shape: np.frombuffer(read(math.prod(shape) * np.dtype(kind).itemsize), kind).reshape(shape).copy()  # noqa: E731
     given = [array(np.int64, e)] if call.asks == STATE else [array(np.float32, n, e), array(np.bool_, n)]
-    given.append(array(np.bool_, n, e) if call.asks == LOSS else array(np.float64, e))
+    if call.asks != RANKING:
+        given.append(array(np.bool_, n, e) if call.asks == LOSS else array(np.float64, e))
     try:
-        made = (asked.choice, asked.moved, asked.lost)[call.asks](call, *given)
+        made = (asked.choice, asked.moved, asked.lost, asked.ranked)[call.asks](call, *given)
         return struct.pack("=i", 0) + b"".join(part.tobytes() for part in (made if call.asks == LOSS else (made,)))
     except BaseException as error:  # sys.exit, too: the run ends with a message, and not with this process
         told = asked.told(error)

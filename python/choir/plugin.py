@@ -82,9 +82,17 @@ def _asked(function: Function) -> list[str]:
 class Asked:
     """A registered function, and how to ask it."""
 
-    def __init__(self, function: Function, options: list[str], observe: Optional[Function], loss: Optional[Function]):
-        self.function, self.options, self.more, self.observe, self.loss = function, options, _asked(function), observe, loss
-        codes = [_code(one) for one in (function, observe, loss)]
+    def __init__(
+        self,
+        function: Function,
+        options: list[str],
+        observe: Optional[Function],
+        loss: Optional[Function],
+        ranking: Optional[Function],
+    ):
+        self.function, self.options, self.more = function, options, _asked(function)
+        self.observe, self.loss, self.ranking = observe, loss, ranking
+        codes = [_code(one) for one in (function, observe, loss, ranking)]
         self.files = [code.co_filename for code in codes if code]
         self.file = self.files[0] if codes[0] else None
 
@@ -108,6 +116,16 @@ class Asked:
             shown = " and ".join(map(_shown, pair)) or "nothing"
             raise _wrong(self.loss, f"loss gave {shown}: must be a number, and its gradient of shape {scores.shape}")
         return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float32)
+
+    def ranked(self, call: Any, scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        """The router's own ranking, [n,e] float32, or what `ranking` raises."""
+        assert self.ranking
+        shape = scores.shape  # before the function has the array
+        made = self.ranking(scores, valid, **self._named(call))
+        if np.shape(made) != shape or np.asarray(made).dtype.kind not in "iuf":
+            raise _wrong(self.ranking, f"ranking gave {_shown(made)}: must be numbers of shape {shape}")
+        with np.errstate(over="ignore"):
+            return np.asarray(made, np.float32)
 
     def choice(self, call: Any, scores: np.ndarray, valid: np.ndarray, state: np.ndarray) -> np.ndarray:
         """[n,e] bool, or what the function raises; `call` has the fields of choir_plugin_call. The arrays become the
@@ -145,6 +163,10 @@ def _callbacks(asked: Asked) -> dict[str, Callable[..., int]]:
         for address, made in zip((value, gradient), asked.lost(call, *_scores(call), marks)):
             ffi.memmove(address, made.tobytes(), made.nbytes)
 
+    def rank(call, ranking):
+        made = asked.ranked(call, *_scores(call))
+        ffi.memmove(ranking, made.tobytes(), made.nbytes)
+
     def guarded(function):
         def called(_, call, *given):
             try:
@@ -158,8 +180,13 @@ def _callbacks(asked: Asked) -> dict[str, Callable[..., int]]:
 
         return called
 
-    made = {"choose": choose, **({"observe": observe} if asked.observe else {}), **({"loss": loss} if asked.loss else {})}
-    return {field: guarded(function) for field, function in made.items()}
+    made = {
+        "choose": (choose, asked.function),
+        "observe": (observe, asked.observe),
+        "loss": (loss, asked.loss),
+        "rank": (rank, asked.ranking),
+    }
+    return {field: guarded(function) for field, (function, given) in made.items() if given is not None}
 
 
 def _text_version(*functions: Optional[Function]) -> Optional[str]:
@@ -203,12 +230,14 @@ def _check_signature(name: str, whose: str, function: Any, given: tuple[str, ...
     raise ArgumentError(f"router '{name}': {whose} must take ({', '.join((*given, *named))}): {reason}")
 
 
-def _check_functions(name: str, function: Any, options: Collection[str], observe: Any, loss: Any) -> None:
+def _check_functions(name: str, function: Any, options: Collection[str], observe: Any, loss: Any, ranking: Any) -> None:
     _check_signature(name, "its function", function, _GIVEN, (*options, *(_asked(function) if callable(function) else ())))
     if observe is not None:
         _check_signature(name, "observe", observe, ("state", "demand"), options)
     if loss is not None:
         _check_signature(name, "loss", loss, ("scores", "valid", "chosen"), options)
+    if ranking is not None:
+        _check_signature(name, "ranking", ranking, ("scores", "valid"), options)
 
 
 def _check_kinds(given: Mapping[str, Any]) -> None:
@@ -252,6 +281,7 @@ def experts_choose(
     depends_on: str = "all",
     capacity_factor: float = 2.0,
     options: Optional[Mapping[str, Number]] = None,
+    ranking: Optional[Function] = None,
     loss: Optional[Function] = None,
     aux_loss_weight: float = 0.0,
     normalize_gates: bool = False,
@@ -276,6 +306,9 @@ def experts_choose(
     capacity_factor: the mean number of experts per token; `capacity` is computed from it.
     options: numbers by name, each a default or (default, lowest, highest) or (default, lowest, highest, "what it is"); from 0
         to 0 is any number.
+    ranking: ranking(scores, valid, **options) returns numbers [n,e], higher for tokens that an expert prefers, if experts do
+        not rank tokens by their scores. Thresholds are learned from it and compared with it. A token's ranking must be a
+        function of its own scores.
     loss: loss(scores, valid, chosen, **options) returns a loss, a number, and its gradient [n,e] with respect to the scores
         for constant `chosen`. Training adds the loss times the option aux_loss_weight.
     aux_loss_weight, normalize_gates: defaults of the router's options.
@@ -302,6 +335,7 @@ def tokens_choose(
     experts_per_token_option: bool = False,
     options: Optional[Mapping[str, Number]] = None,
     observe: Optional[Function] = None,
+    ranking: Optional[Function] = None,
     loss: Optional[Function] = None,
     aux_loss_weight: float = 0.0,
     normalize_gates: bool = False,
@@ -323,6 +357,7 @@ def tokens_choose(
     observe: observe(state, demand, **options), called after each step of training, gives a state [e] float64 that
         starts at 0 and is kept with the model in single precision; demand [e] int64: tokens of the step that each
         expert took; the function gets it by a parameter `state`. For routers that depend on no token in evaluation.
+    ranking: as of choir.experts_choose, for routers that are served with thresholds.
     loss: in place of the load-balancing loss.
 
     Raises ArgumentError."""
@@ -365,29 +400,29 @@ def router(
 def _registering(given: dict[str, Any]) -> Callable[[Function], Function]:
     """The decorator of a definition: the arguments of experts_choose or tokens_choose."""
     name, version, summary = given["name"], given["version"], given["summary"]
-    observe, loss = given.get("observe"), given["loss"]
+    more = [given.get(one) for one in ("observe", "loss", "ranking")]
     own = [_option(name, option, value) for option, value in (given["options"] or {}).items()]
     if len(own) > MOST_OPTIONS:
         raise ArgumentError(f"router '{name}': {len(own)} options, and at most {MOST_OPTIONS} are possible")
 
     def register(function: Function) -> Function:
         names = [option["name"] for option in own]
-        _check_functions(name, function, names, observe, loss)
+        _check_functions(name, function, names, *more)
         _note_load(name)
         told = summary or (inspect.getdoc(function) or f"{getattr(function, '__name__', name)} of Python").split("\n")[0]
         fields = {**given, "summary": told}
-        for one in ("options", "observe", "loss"):
+        for one in ("options", "observe", "loss", "ranking"):
             fields.pop(one, None)
-        asked = Asked(function, names, observe, loss)
+        asked = Asked(function, names, *more)
         if function.__module__ != "__main__" and asked.file and os.path.isfile(asked.file):
             fields.update(file=asked.file)  # without a version the file's checksum is taken
         else:
-            fields.update(version=version or _text_version(function, observe, loss))
-        defined = router_of(fields, own, observe, loss)
+            fields.update(version=version or _text_version(function, *more))
+        defined = router_of(fields, own, *more)
         made = _in_c(fields, own, asked) if _library.available() else None
         _earlier.append(registered.get(name))  # with which a model may still run
         registered[name] = (made, asked)
-        number, text = len(definitions), version or _text_version(function, observe, loss)
+        number, text = len(definitions), version or _text_version(function, *more)
         _routers.plugins[name] = dataclasses.replace(defined, number=number, version=text or f"number {number}")
         definitions.append(Own(_routers.plugins[name], asked, fields["depends_on"]))
         return function

@@ -54,6 +54,12 @@ def balance(scores, valid, chosen):
     return (slope * np.where(valid[:, None], scores, 0)).sum(), slope
 
 
+@choir.experts_choose("own_least", options={"sign": (-1, -1, 1)}, ranking=lambda scores, valid, sign: sign * scores)
+def own_least(scores, valid, capacity, training, sign):
+    """experts take the tokens of the lowest scores"""
+    return own_ec(-scores, valid, capacity, training)
+
+
 choir.router("own_balance", looks="nowhere", choices=2, aux_loss_weight=0.01, loss=balance)(own_top2)
 LOSSY = """
 import choir, numpy as np
@@ -105,16 +111,55 @@ class Routing(unittest.TestCase):
             self.assertTrue(a.any())
         self.assertRaisesRegex(choir.ArgumentError, "aux_scope", choir.route, scores_of(), "own_balance", aux_scope="sequence")
 
+    def test_a_ranking(self):
+        """Cut-offs of a ranking serve as many tokens as the router took: the same ones, if it takes those of the highest."""
+        valid = np.arange(N) % 7 != 2
+        for sign in (-1, 1):
+            for more in ({}, {"valid": valid}):
+                made = choir.route(scores_of(), "own_least", sign=sign, **more)
+                served = choir.route(scores_of(), "own_least", sign=sign, thresholds=made.cutoffs, **more)
+                np.testing.assert_array_equal(served.load, made.load)
+                self.assertEqual((served.gates == made.gates).all(), sign < 0)
+
+    def test_rankings_that_are_wrong(self):
+        function = lambda scores, valid, capacity, training, **_: own_ec(scores, valid, capacity, training)  # noqa: E731
+
+        def no_opinion(scores, valid):
+            raise ValueError("no opinion")
+
+        for says, ranking in (
+            (r"ranking gave float32 of shape .5,.: must be numbers of shape .40, 5.*test_plugin.py, line \d", lambda scores, valid: scores[0]),
+            ("ranking gave <U1 of shape", lambda scores, valid: np.full(scores.shape, "x")),
+            ("ranking gave NoneType", lambda scores, valid: None),
+            (r"ValueError: no opinion \(test_plugin.py, line", no_opinion),
+            ("the ranking of token 0 at expert 0 is nan", lambda scores, valid: scores * np.nan),
+            ("the ranking of token 0 at expert 0 is inf", lambda scores, valid: scores + 1e300),
+            ("the ranking of token 0 changes when it is alone", lambda scores, valid: scores - scores.mean(0)),
+            ("ranking is 3: must be a function", 3),
+            (r"ranking must take \(scores, valid\)", lambda scores: scores),
+            (r"ranking must take \(scores, valid\)", lambda scores, valid, share: scores),
+        ):  # fmt: skip
+            with self.subTest(says):
+                with self.assertRaisesRegex(choir.Error, "router 'wayward': .*" + says):
+                    choir.experts_choose("wayward", ranking=ranking)(function)
+                    choir.route(scores_of(), "wayward")
+                if torch and callable(ranking) and "must take" not in says:
+                    with self.assertRaisesRegex(choir.Error, "router 'wayward': .*" + says):
+                        choir.torch.route(torch.tensor(scores_of()), "wayward")
+        good = lambda scores, valid: scores @ np.eye(E, dtype=np.float32)  # noqa: E731 may add in another order
+        choir.experts_choose("wayward", ranking=good)(function)
+        choir.route(scores_of(), "wayward")
+
     def test_what_a_function_asks_for(self):
         seen = {}
 
-        @choir.router("asks", looks="around", options={"share": (0.5, 0, 1), "more": -2})
+        @choir.router("wayward", looks="around", options={"share": (0.5, 0, 1), "more": -2})
         def asks(scores, valid, capacity, training, share, more, seed, layer, sequence_length):
             seen.update(locals())
             scores[:] = valid[:] = 0
             return np.zeros_like(scores, bool)
 
-        self.assertEqual(choir.route(scores_of(), "asks", share=0.25, training=True, seed=7).load.sum(), 0)
+        self.assertEqual(choir.route(scores_of(), "wayward", share=0.25, training=True, seed=7).load.sum(), 0)
         self.assertEqual((seen["share"], seen["more"], seen["capacity"], seen["training"]), (0.25, -2, 16, True))
         self.assertEqual((seen["seed"], seen["sequence_length"], seen["valid"].any()), (7, N, False))
 
@@ -186,6 +231,8 @@ class Routing(unittest.TestCase):
             ("capacity_factor is 0: must be a number above 0", lambda: choir.experts_choose("wayward", capacity_factor=0)(both)),
             ("served with thresholds and has no state: leave observe out", lambda: choir.tokens_choose("wayward", 1, depends_on="all", observe=lambda state, demand: state)(both)),
             ("observe and experts_per_token_option need experts_per_token, which is 0", lambda: choir.tokens_choose("wayward", 0, observe=lambda state, demand: state)(both)),
+            (r"in evaluation .none., so no thresholds serve it: leave ranking out", lambda: choir.tokens_choose("wayward", 1, ranking=lambda scores, valid: scores)(both)),
+            (r"in evaluation .in_training., so no thresholds", lambda: choir.tokens_choose("wayward", 1, depends_on="in_training", ranking=lambda scores, valid: scores)(both)),
         ):
             both = lambda scores, valid, capacity, training: np.zeros_like(scores, bool)  # noqa: E731
             with self.subTest(says), self.assertRaisesRegex(choir.ArgumentError, says):
@@ -559,6 +606,15 @@ class Program(unittest.TestCase):
         says = r"layer 1: threshold routing assigns [\d.]+ experts per token, and router 'odd' itself"
         self.assertEqual(len(re.findall(says, shown + told)), 1, shown + told)
         self.assertRegex(self.run_program("eval", out, "--plugin", file)[2], says)
+        text = file.read_text()
+        file.write_text(text.replace('"odd", ', '"odd", ranking=lambda scores, valid, **_: -scores, ', 1))
+        self.assertNotEqual(text, file.read_text())
+        ranked = testing.directory() / "odd-ranked"
+        train = ("train", *words, "--set", "router.name=odd", "--set", "learning_rate=0.001", "--out", ranked)
+        code, shown, told = self.run_program(*train, "--plugin", file)
+        self.assertEqual((code, re.findall(says, shown + told)), (0, []), shown + told)
+        code, shown, told = self.run_program("eval", ranked, "--plugin", file)
+        self.assertEqual((code, re.findall(says, shown + told)), (0, []), shown + told)
         for without in (("eval", out), ("train", "--resume", "--set", "steps=5", "--out", out)):
             code, shown, told = self.run_program(*without)
             self.assertEqual((code, (shown + told).count("one of your own comes with --plugin FILE")), (1, 1), told)
@@ -694,6 +750,46 @@ class Torch(unittest.TestCase):
             (run(x).square().mean() + layer.aux_loss).backward()
             grads.append(layer.gate.weight.grad)
         torch.testing.assert_close(*grads)
+
+    def test_a_ranking(self):
+        """Cut-offs, and assignments by thresholds, are libchoir's; a layer is served with as many experts as in training."""
+        choir.experts_choose("object", ranking=lambda s, valid: -s, loss=balance, aux_loss_weight=1)(
+            lambda scores, valid, capacity, training: own_ec(-scores, valid, capacity, training)
+        )
+        valid = np.arange(N) % 7 != 2
+        for router, more in (("own_least", {}), ("own_least", {"sign": 0.5}), ("object", {})):
+            for given in ({}, {"valid": valid}):
+                a = choir.route(scores_of(), router, **more, **given)
+                tensors = {key: torch.from_numpy(value) for key, value in given.items()}
+                b = choir.torch.route(torch.tensor(scores_of()), router, **more, **tensors)
+                np.testing.assert_array_equal(a.cutoffs, b.cutoffs)
+                np.testing.assert_array_equal(a.gates, b.gates)
+                thresholds = (a.cutoffs + np.linspace(-0.05, 0.05, E)).astype(np.float32)
+                a = choir.route(scores_of(9), router, thresholds=thresholds, **more, **given)
+                scores = torch.tensor(scores_of(9), requires_grad=True)
+                b = choir.torch.route(scores, router, thresholds=torch.from_numpy(thresholds), **more, **tensors)
+                np.testing.assert_array_equal(a.gates, b.gates.detach())
+                slope = torch.autograd.grad(b.gates.sum(), scores)[0]
+                np.testing.assert_array_equal(slope, b.taken.float())
+        for router in ("own_least", "object"):
+            torch.manual_seed(1)
+            layer, x = choir.torch.MoE(16, 24, E, router), torch.randn(3, N, 16)
+            run = torch.compile(layer, backend="aot_eager") if hasattr(torch.library, "custom_op") else layer
+            run(x)
+            chosen = layer.routing.taken.sum()
+            choir.torch.update_routers(layer)
+            layer.eval().causal = True
+            run(x)
+            self.assertEqual(layer.routing.taken.sum(), chosen)
+            torch.testing.assert_close(layer(x)[1:2, 3:4], layer(x[1:2, 3:4]))
+
+    def test_scores_that_are_nan(self):
+        """A step that will not count is no error of the ranking."""
+        choir.experts_choose("wayward", ranking=lambda scores, valid: 2 * scores)(own_ec)
+        scores = torch.tensor(scores_of())
+        scores[3] = np.nan
+        made = choir.torch.route(scores, "wayward")
+        self.assertTrue(torch.isfinite(made.cutoffs).all())
 
     def test_a_state(self):
         """At state 0 the choice is libchoir's; test_torch_plugin has the rest."""

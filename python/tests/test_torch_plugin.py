@@ -11,6 +11,7 @@ import unittest
 import choir
 import numpy as np
 import testing
+from choir import _library
 from choir._routers import find
 from torch_cases import DEVICE, LAYERS, TorchTest, cannot_compile, experts_of, lacks, torch
 
@@ -33,6 +34,17 @@ def plain_top2(scores, valid, capacity, training):
 def tosses(scores, valid, capacity, training, seed):
     noise = np.random.default_rng(seed & 0x7FFFFFFF).random(scores.shape, np.float32) if training else 0
     return best(scores + noise, valid, 1)
+
+
+@choir.experts_choose("loath", ranking=lambda scores, valid: -scores)
+def loath(scores, valid, capacity, training):
+    chosen = np.zeros(scores.shape, bool)
+    taken = np.argsort(np.where(valid[:, None], scores, np.inf), axis=0, kind="stable")[:capacity]
+    np.put_along_axis(chosen, taken, True, axis=0)
+    return chosen
+
+
+IN_C = []  # what libchoir calls
 
 
 def balanced(state, demand, rate):
@@ -98,6 +110,39 @@ class Plugins(TorchTest):
             state = dict(layer.named_parameters()), dict(layer.named_buffers())
             out = torch.func.vmap(lambda x, layer=layer, state=state: torch.func.functional_call(layer, state, (x,)))(self.x)
             torch.testing.assert_close(out, torch.stack([layer(x) for x in self.x]))
+
+    def test_a_ranking_in_c(self):
+        """choir.torch asks libchoir for the assignments of a plug-in in C, with thresholds too, as of one in Python."""
+        if not _library.available():
+            self.skipTest("libchoir is not there")
+        from choir import _native as native
+
+        ffi, lib = native.ffi, native.lib
+
+        def callback(kind, function):
+            def called(_, call, out):
+                scores = np.frombuffer(ffi.buffer(call.scores, 4 * call.n * call.e), np.float32).reshape(call.n, call.e)
+                valid = np.frombuffer(ffi.buffer(call.valid, call.n), bool)
+                made = function(scores, valid, call.capacity, False)
+                ffi.memmove(out, made.tobytes(), made.nbytes)
+                return 0
+
+            IN_C.append(ffi.callback(f"int(void *, const choir_plugin_call *, {kind} *)", called))
+            return IN_C[-1]
+
+        definition, name = ffi.new("choir_experts_choose *"), ffi.new("char[]", b"loath_in_c")
+        IN_C.append((definition, name))
+        definition.common.size, definition.common.name = ffi.sizeof("choir_experts_choose"), name
+        definition.common.choose = callback("uint8_t", loath)
+        definition.common.rank = callback("float", lambda scores, *_: -scores)
+        definition.depends_on, definition.capacity_factor = lib.CHOIR_DEPENDS_ON_ALL, 2
+        native.check(lib.choir_router_register_experts(definition))
+        scores = torch.rand(48, 4, device=DEVICE).softmax(1)
+        a, b = (self.torch.route(scores, router) for router in ("loath", "loath_in_c"))
+        self.assertTrue(torch.equal(a.taken, b.taken) and torch.equal(a.cutoffs, b.cutoffs))
+        served = [self.torch.route(scores.flip(0, 1), router, thresholds=a.cutoffs) for router in ("loath", "loath_in_c")]
+        self.assertTrue(torch.equal(served[0].gates, served[1].gates) and served[0].taken.any())
+        self.assertTrue(torch.equal(self.torch.route(scores, "loath_in_c", thresholds=a.cutoffs).taken, a.taken))
 
     def pair(self, **more):
         """bias_balanced, and the plug-in that repeats it."""

@@ -53,14 +53,18 @@ choir_plugin_call ch_plugin_call(const ch_plugin *p, const ch_router_spec *o, in
  * than an expert has room for, more experts than a token may have. chosen [n,e] = */
 int ch_plugin_choose(const ch_plugin *p, const choir_plugin_call *call, uint8_t *chosen);
 
-/* Measures on made-up scores whether the router depends on no more tokens than it declares, and chooses the same when
- * it is asked twice; the token is named. Once for each set of options and sizes. */
+/* Calls `rank` for the tokens of a call of `choose`. ranking [n,e] = finite numbers of valid tokens, or an error. */
+int ch_plugin_rank(const ch_plugin *p, const choir_plugin_call *call, float *ranking);
+
+/* Measures on made-up scores whether the router depends on no more tokens than it declares, chooses the same when it is
+ * asked twice, and ranks a token by its own scores; the token is named. Once for each set of options and sizes. */
 int ch_plugin_measure(const ch_plugin *p, const ch_router_spec *o, int n, int e);
 
 /* The functions of ch_router. */
 int ch_plugin_max_slots(const ch_router_spec *o, int n, int e, int sequence_length);
 void ch_plugin_route(ch_exec *x, const ch_route_args *a);
 void ch_plugin_causal(ch_exec *x, const ch_route_args *a);
+const real CH_DEV *ch_plugin_ranking(ch_exec *x, const ch_route_args *a);
 void ch_plugin_observe(ch_exec *x, const ch_route_args *a);
 void ch_plugin_backward(ch_exec *x, const ch_route_args *a);
 

@@ -159,10 +159,12 @@ static void make_common(const choir_router_common *c, ch_plugin *p) {
 }
 
 /* A router that depends on other tokens in evaluation, too, is served with thresholds. */
-static void serve_by_thresholds(ch_router *r) {
+static void serve_by_thresholds(ch_plugin *p) {
+  ch_router *r = &p->router;
   r->takes.decay = 1;
   r->causal = ch_router_by_thresholds;
   r->observe = ch_router_observe_cutoffs;
+  if (p->given.rank) r->ranking = ch_plugin_ranking;
 }
 
 /* ---- experts choose */
@@ -182,7 +184,7 @@ int ch_plugin_of_experts(const choir_experts_choose *given, ch_plugin *made) {
   r->gates = CHOIR_GATES_SCORE;
   r->takes.capacity = 1;
   r->defaults.capacity_factor = given->capacity_factor;
-  serve_by_thresholds(r);
+  serve_by_thresholds(made);
   return check_defaults(made);
 }
 
@@ -205,6 +207,11 @@ static int check_tokens(const choir_tokens_choose *t) {
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': depends on other tokens (%s) in evaluation, so it is served with thresholds: leave "
                     "observe, gates and reads 0",
+                    c->name, ch_plugin_depends_on[t->depends_on]);
+  if (!thresholds && c->rank)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': depends on no other token in evaluation (%s), so no thresholds serve it: leave rank "
+                    "NULL",
                     c->name, ch_plugin_depends_on[t->depends_on]);
   if (!K && (t->observe || t->reads || t->experts_per_token_option))
     return ch_error(CHOIR_ERROR_ARGUMENT,
@@ -240,6 +247,6 @@ int ch_plugin_of_tokens(const choir_tokens_choose *given, ch_plugin *made) {
     r->defaults.cap = K;
   if (!scored) r->backward = NULL;
   if (given->observe) r->by_step = 1, r->observe = ch_plugin_observe;
-  if (given->depends_on > CHOIR_DEPENDS_ON_ALL_IN_TRAINING) serve_by_thresholds(r);
+  if (given->depends_on > CHOIR_DEPENDS_ON_ALL_IN_TRAINING) serve_by_thresholds(made);
   return check_defaults(made);
 }

@@ -21,6 +21,7 @@ typedef struct {
   const ch_router_spec *options;
   int n, e, training;
   float *base, *changed;   /* [n,e] scores */
+  float *ranking, *alone;  /* [n,e], [e] of `rank` */
   uint8_t *first, *second; /* [n,e] choices */
   uint8_t *valid;          /* [n] */
   double *state;           /* [e] 0 */
@@ -32,8 +33,10 @@ typedef struct {
 static int measurement_new(ch_plugin *p, const ch_router_spec *o, int n, int e, measurement *m) {
   *m = (measurement){.p = p, .options = o, .n = n, .e = e};
   size_t cells = (size_t)n * (size_t)e;
-  CH_TRY(CH_ALLOC(&m->base, 2 * cells, "scores to measure a router by"));
+  CH_TRY(CH_ALLOC(&m->base, 3 * cells + (size_t)e, "scores to measure a router by"));
   m->changed = m->base + cells;
+  m->ranking = m->changed + cells;
+  m->alone = m->ranking + cells;
   int code = CH_ALLOC(&m->first, 2 * cells + (size_t)n, "choices of a router");
   if (!code) code = CH_ALLOC(&m->state, e, "the state of a router");
   if (code) return free(m->base), free(m->first), code;
@@ -51,9 +54,8 @@ static void draw_row(measurement *m, int t, float *scores) {
   for (int i = 0; i < m->e; i++) row[i] = (float)((double)row[i] / sum);
 }
 
-/* Asks for n tokens from `first` on, of scores [m->n,e], with the room of those that are valid. */
-static int ask(const measurement *m, int first, int n, const float *scores, uint8_t *chosen) {
-  char message[CHOIR_PLUGIN_MESSAGE_BYTES];
+/* The call of n tokens from `first` on, of scores [m->n,e], with the room of those that are valid. */
+static choir_plugin_call call_of(const measurement *m, int first, int n, const float *scores, char *message) {
   int valid = 0;
   for (int t = first; t < first + n; t++) valid += m->valid[t];
   choir_plugin_call call = ch_plugin_call(m->p, m->options, n, m->e, valid, m->training, message);
@@ -62,7 +64,19 @@ static int ask(const measurement *m, int first, int n, const float *scores, uint
   call.scores = scores + (int64_t)first * m->e;
   call.state = m->state;
   call.valid = m->valid + first;
+  return call;
+}
+
+static int ask(const measurement *m, int first, int n, const float *scores, uint8_t *chosen) {
+  char message[CHOIR_PLUGIN_MESSAGE_BYTES];
+  choir_plugin_call call = call_of(m, first, n, scores, message);
   return ch_plugin_choose(m->p, &call, chosen);
+}
+
+static int rank(const measurement *m, int first, int n, float *ranking) {
+  char message[CHOIR_PLUGIN_MESSAGE_BYTES];
+  choir_plugin_call call = call_of(m, first, n, m->base, message);
+  return ch_plugin_rank(m->p, &call, ranking);
 }
 
 static int row_differs(const measurement *m, int t, const uint8_t *a, const uint8_t *b) {
@@ -116,6 +130,31 @@ static int leave_alone(const measurement *m, int t) {
   return row_differs(m, t, m->first, m->second) ? refuse(m, t, -1) : CHOIR_OK;
 }
 
+/* The last digits may differ: a product of matrices adds in another order for one row. */
+static int same_ranking(const float *a, const float *b, int e) {
+  float largest = 0, difference = 0;
+  for (int i = 0; i < e; i++) {
+    largest = fmaxf(largest, fmaxf(fabsf(a[i]), fabsf(b[i])));
+    difference = fmaxf(difference, fabsf(a[i] - b[i]));
+  }
+  return difference <= 1e-5f * largest;
+}
+
+/* Tokens that thresholds serve come alone: their ranking must be the same then. */
+static int rank_alone(const measurement *m, int change) {
+  if (!m->p->given.rank) return CHOIR_OK;
+  CH_TRY(rank(m, 0, m->n, m->ranking));
+  for (int t = 0; t < m->n; t += change) {
+    CH_TRY(rank(m, t, 1, m->alone));
+    if (m->valid[t] && !same_ranking(m->alone, m->ranking + (int64_t)t * m->e, m->e))
+      return ch_error(CHOIR_ERROR_ARGUMENT,
+                      "router '%s': the ranking of token %d changes when it is alone (%d made-up tokens, %d experts): "
+                      "rank a token by its own scores, because generation has no others to compare it with",
+                      m->p->given.name, t, m->n, m->e);
+  }
+  return CHOIR_OK;
+}
+
 /* In the second trial the last quarter is padding. */
 static int measure_once(measurement *m, int trial) {
   int change = m->n <= FEW ? 1 : m->n / CHANGES;
@@ -128,6 +167,7 @@ static int measure_once(measurement *m, int trial) {
                     "router '%s' chooses otherwise when it is asked again with the same scores: what it does must be a "
                     "function of its arguments, random numbers too",
                     m->p->given.name);
+  CH_TRY(rank_alone(m, change));
   if (m->p->router.depends_on == CHOIR_DEPENDS_ON_ALL) return CHOIR_OK;
   for (int u = 0; u < m->n; u += change) CH_TRY(change_one(m, u));
   for (int t = 0; t < m->n; t += 1 + m->n / 4) CH_TRY(leave_alone(m, t));

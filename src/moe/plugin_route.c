@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/order.h"
 #include "comm/collective.h"
 #include "moe/gates.h"
 #include "moe/plugin.h"
@@ -121,16 +122,32 @@ static int set_loss(const ch_plugin *p, const choir_plugin_call *call, const uin
   return check_finite(p, call, "loss's gradient", NULL, gradient);
 }
 
+/* What is not of a token alone is left out. */
+int ch_plugin_rank(const ch_plugin *p, const choir_plugin_call *call, float *ranking) {
+  const choir_plugin_call alone = {.layer = call->layer,
+                                   .n = call->n,
+                                   .e = call->e,
+                                   .scores = call->scores,
+                                   .valid = call->valid,
+                                   .options = call->options,
+                                   .choices = call->choices,
+                                   .message = call->message};
+  memset(ranking, 0, (size_t)call->n * (size_t)call->e * sizeof *ranking);
+  if (p->given.rank(p->given.context, &alone, ranking)) return said(p, call);
+  return check_finite(p, call, "ranking", NULL, ranking);
+}
+
 /* ---- in a layer */
 
 /* Arrays of the host for a call, NULL what the router leaves to the core: gates are scores then, and so on. */
 typedef struct {
   const real *read, *kept;          /* the layer's scores and state */
   float *scores, *gates, *gradient; /* of `loss` */
+  float *ranking;                   /* of `rank` */
   double loss;
   double *state; /* [e] */
   uint8_t *valid, *chosen;
-  real *made, *cutoff; /* [n,e] gates, or the loss's gradient, for ops; [e] */
+  real *made, *cutoff; /* [n,e] gates, ranking, or the loss's gradient, for ops; [e] */
 } arrays;
 
 static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p, choir_plugin_call *call) {
@@ -142,21 +159,27 @@ static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p,
                   .scores = CH_NEW_HOST(host, float, cells),
                   .gates = p->gates ? CH_NEW_HOST(host, float, cells) : NULL,
                   .gradient = p->given.loss ? CH_NEW_HOST(host, float, cells) : NULL,
+                  .ranking = p->given.rank ? CH_NEW_HOST(host, float, cells) : NULL,
                   .state = CH_NEW_HOST(host, double, e),
                   .valid = CH_NEW_HOST(host, uint8_t, n),
                   .chosen = CH_NEW_HOST(host, uint8_t, cells),
-                  .made = p->gates || p->given.loss ? CH_NEW_HOST(host, real, cells) : NULL,
+                  .made = p->gates || p->given.loss || p->given.rank ? CH_NEW_HOST(host, real, cells) : NULL,
                   .cutoff = CH_NEW_HOST(host, real, e)};
+}
+
+static int same_on_ranks(ch_exec *x, const ch_plugin *p, const char *result, uint64_t hash) {
+  char what[80];
+  snprintf(what, sizeof what, "%s of router '%s'", result, p->given.name);
+  const ch_fact facts[] = {{what, hash}};
+  return CH_SAME(x->comm, facts);
 }
 
 /* Another choice on another rank would send rows that nobody waits for. */
 static int same_choice(ch_exec *x, const ch_plugin *p, const arrays *of, size_t cells) {
-  char what[80];
-  snprintf(what, sizeof what, "choice of router '%s'", p->given.name);
   uint64_t hash = of->gates ? XXH64(of->gates, cells * sizeof *of->gates, 0) : 0;
   if (of->gradient) hash = XXH64(of->gradient, cells * sizeof *of->gradient, XXH64(&of->loss, sizeof of->loss, hash));
-  const ch_fact facts[] = {{what, XXH64(of->chosen, cells, hash)}};
-  return CH_SAME(x->comm, facts);
+  if (of->ranking) hash = XXH64(of->ranking, cells * sizeof *of->ranking, hash);
+  return same_on_ranks(x, p, "choice", XXH64(of->chosen, cells, hash));
 }
 
 /* Once: who takes nobody leaves the layer without experts, and nothing else would tell. */
@@ -169,13 +192,11 @@ static void say_idle(const ch_route_args *a, const ch_plugin *p, const arrays *o
             call->training ? " in training" : "");
 }
 
-/* Asks the router, of which every rank has all scores; what is wrong leaves nobody chosen, on every rank. */
-static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *of, choir_plugin_call *call) {
+/* The arguments of a layer's call. */
+static void set_call(const ch_route_args *a, const arrays *of, choir_plugin_call *call) {
   size_t cells = (size_t)a->n * (size_t)a->e;
   for (size_t i = 0; i < cells; i++) of->scores[i] = of->read ? (float)of->read[i] : 0;
   for (int t = 0; t < a->n; t++) of->valid[t] = !a->tokens.mask || a->tokens.mask[t];
-  if (of->gates) memset(of->gates, 0, cells * sizeof *of->gates);
-  if (of->gradient) memset(of->gradient, 0, cells * sizeof *of->gradient);
   call->layer = (int)a->draws.rng.sub;
   call->sequence_length = a->sequence_length > 0 ? a->sequence_length : a->n;
   call->seed = a->draws.rng.seed;
@@ -184,25 +205,53 @@ static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *
   call->state = of->state;
   call->scores = of->scores;
   call->valid = of->valid;
+}
+
+/* Ends the step, evaluation or generation. */
+static void refuse(ch_exec *x, const ch_route_args *a, const choir_plugin_call *call, int code) {
+  if (a->d) ch_error_in(code, "layer %d", call->layer);
+  ch_exec_refuse(ch_host(x), code);
+}
+
+/* Asks the router, of which every rank has all scores; what is wrong leaves nobody chosen, on every rank. */
+static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *of, choir_plugin_call *call) {
+  size_t cells = (size_t)a->n * (size_t)a->e;
+  set_call(a, of, call);
+  if (of->gates) memset(of->gates, 0, cells * sizeof *of->gates);
+  if (of->gradient) memset(of->gradient, 0, cells * sizeof *of->gradient);
   int code = check_finite(p, call, "score", NULL, of->scores);
   if (!code) code = ch_plugin_choose(p, call, of->chosen);
   if (!code) code = set_gates(p, call, of->chosen, of->gates);
   if (!code) code = set_loss(p, call, of->chosen, &of->loss, of->gradient);
+  if (!code && of->ranking) code = ch_plugin_rank(p, call, of->ranking);
   code = ch_comm_agree(x->comm, code);
   if (!code) code = same_choice(x, p, of, cells);
   if (!code) return say_idle(a, p, of, call);
-  if (a->d) ch_error_in(code, "layer %d", call->layer);
-  ch_exec_refuse(ch_host(x), code);
+  refuse(x, a, call, code);
   memset(of->chosen, 0, cells);
 }
 
-/* Least scores of what experts took. */
-static void fill_cutoffs(const ch_route_args *a, const arrays *of) {
-  for (int i = 0; i < a->e; i++) {
-    of->cutoff[i] = (real)INFINITY;
-    for (int64_t at = i; at < (int64_t)a->n * a->e && of->read; at += a->e)
-      if (of->chosen[at] && of->read[at] < of->cutoff[i]) of->cutoff[i] = of->read[at];
+/* The lowest score that the expert took. */
+static real lowest_score(const ch_route_args *a, const arrays *of, int i) {
+  real lowest = (real)INFINITY;
+  for (int64_t at = i; at < (int64_t)a->n * a->e && of->read; at += a->e)
+    if (of->chosen[at] && of->read[at] < lowest) lowest = of->read[at];
+  return lowest;
+}
+
+/* The ranking that as many tokens reach as the expert took, whichever it took. */
+static real lowest_ranking(const ch_route_args *a, const arrays *of, int i) {
+  int load = 0, count = 0;
+  for (int t = 0; t < a->n; t++) {
+    int64_t at = (int64_t)t * a->e + i;
+    load += of->chosen[at];
+    if (of->valid[t]) of->made[count++] = (real)of->ranking[at];
   }
+  return load ? ch_kth_largest(of->made, count, load) : (real)INFINITY;
+}
+
+static void fill_cutoffs(const ch_route_args *a, const arrays *of) {
+  for (int i = 0; i < a->e; i++) of->cutoff[i] = of->ranking ? lowest_ranking(a, of, i) : lowest_score(a, of, i);
 }
 
 /* The router's own gates [n,e], where it has them. */
@@ -269,19 +318,30 @@ void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
   if (c.per_token) ch_choices_balance(x, a, &c);
 }
 
+/* For threshold routing; what is wrong leaves nobody chosen, on every rank. */
+const real CH_DEV *ch_plugin_ranking(ch_exec *x, const ch_route_args *a) {
+  const ch_plugin *p = ch_plugin_of(a->router);
+  size_t cells = (size_t)a->n * (size_t)a->e;
+  char message[CHOIR_PLUGIN_MESSAGE_BYTES];
+  choir_plugin_call call = ch_plugin_call(p, a->options, a->n, a->e, 0, 0, message);
+  arrays of = arrays_new(x, a, p, &call);
+  if (!ch_counting(x)) {
+    set_call(a, &of, &call);
+    int code = check_finite(p, &call, "score", NULL, of.scores);
+    if (!code) code = ch_plugin_rank(p, &call, of.ranking);
+    code = ch_comm_agree(x->comm, code);
+    if (!code) code = same_on_ranks(x, p, "ranking", XXH64(of.ranking, cells * sizeof *of.ranking, 0));
+    for (size_t i = 0; i < cells; i++) of.made[i] = code ? -(real)INFINITY : (real)of.ranking[i];
+    if (code) refuse(x, a, &call, code);
+  }
+  return ch_put(&x->scratch, of.made, cells * sizeof *of.made);
+}
+
 /* As in evaluation, where no token depends on another. */
 void ch_plugin_causal(ch_exec *x, const ch_route_args *a) {
   ch_route_args alone = *a;
   alone.training = 0;
   ch_plugin_route(x, &alone);
-}
-
-/* Another state on another rank would choose otherwise, sooner or later. */
-static int same_state(ch_exec *x, const ch_plugin *p, const double *state, size_t e) {
-  char what[80];
-  snprintf(what, sizeof what, "state of router '%s'", p->given.name);
-  const ch_fact facts[] = {{what, XXH64(state, e * sizeof *state, 0)}};
-  return CH_SAME(x->comm, facts);
 }
 
 /* What is wrong here ends the step (ch_transformer_end_step). */
@@ -309,7 +369,7 @@ void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
                       p->given.name, (int)i, state[i]);
   }
   code = ch_comm_agree(x->comm, code);
-  if (!code) code = same_state(x, p, state, e);
+  if (!code) code = same_on_ranks(x, p, "state", XXH64(state, e * sizeof *state, 0));
   if (!code) return ch_write(x, a->kept.state, moved, e * sizeof *moved);
   ch_error_in(code, "layer %d", a->kept.layer);
   ch_exec_refuse(ch_host(x), code);

@@ -8,7 +8,8 @@
 #include "moe/gates.h"
 
 int ch_prefer_check(const ch_router *router) {
-  int ranks = ch_router_scored(router) && (!router->plugin || router->causal == ch_router_by_thresholds);
+  int ranks =
+      ch_router_scored(router) && (!router->plugin || router->causal == ch_router_by_thresholds) && !router->ranking;
   if (ranks && (router->gates == CHOIR_GATES_SCORE || router->gates == CHOIR_GATES_SHARE)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
                   "router '%s' does not rank the experts of a token by scores that are its gates, so no other experts "

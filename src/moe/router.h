@@ -160,6 +160,8 @@ typedef struct ch_router {
   void (*route)(ch_exec *x, const ch_route_args *a);
   /* The same without a look at any other token of the call: by thresholds, or without capacity. NULL: so is route. */
   void (*causal)(ch_exec *x, const ch_route_args *a);
+  /* The numbers [n,e] that thresholds are compared with, in x->scratch. NULL: scores. */
+  const real CH_DEV *(*ranking)(ch_exec *x, const ch_route_args *a);
   /* Folds what route saw into a->kept.state: cut-offs into thresholds or, where no gradient trains the weight, tokens
    * into that. NULL: the router keeps nothing. */
   void (*observe)(ch_exec *x, const ch_route_args *a);

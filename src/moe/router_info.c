@@ -21,6 +21,7 @@ int choir_router_describe(const char *name, choir_router_info *info) {
                               .state = state_of(router),
                               .choices = ch_router_choices(&defaults),
                               .draws = router->draws,
-                              .is_plugin = router->plugin};
+                              .is_plugin = router->plugin,
+                              .has_ranking = router->ranking != NULL};
   return CHOIR_OK;
 }

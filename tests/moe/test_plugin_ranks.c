@@ -12,8 +12,10 @@ static int register_all(void **state) {
   return 0;
 }
 
-static uint64_t *of_one; /* what one process found, in memory that all share */
+static uint64_t *of_one;      /* what one process found, in memory that all share */
+static int this_rank, served; /* whether training is over */
 
+/* The loss with threshold routing counts, too, where the router has thresholds. */
 static int step_on(const ch_comm *comm, const char *router, uint64_t *weights) {
   choir_config c = model_config(router);
   test_set(&c, "shards=4 accumulate=2");
@@ -38,6 +40,13 @@ static int step_on(const ch_comm *comm, const char *router, uint64_t *weights) {
     *weights = XXH64(whole, (size_t)p->whole * sizeof *whole, *weights);
     free(whole);
   }
+  choir_forward_result f;
+  if (!code && ch_router_calibrates(c.model.router.kind)) {
+    served = 1;
+    test_ok(choir_model_set_routing(model, "threshold"));
+    code = choir_model_forward(model, MODEL_B, MODEL_T, token, NULL, 0, &f);
+    if (!code) *weights = XXH64(&f.loss, sizeof f.loss, *weights);
+  }
   ch_trainer_free(&t);
   return code;
 }
@@ -51,13 +60,12 @@ static int step_alike(const ch_comm *comm, void *context) {
 
 static void same_on_ranks(void **state) {
   of_one = mmap(NULL, sizeof *of_one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  const char *const names[] = {"own_ec", "own_top2", "own_bias", "own_balance"};
+  const char *const names[] = {"own_ec", "own_least", "own_top2", "own_bias", "own_balance"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     for (int size = 1; size <= 4; size *= 2)
       if (forked_run(size, 0, step_alike, (void *)names[i])) fail_msg("%s: %d ranks", names[i], size);
 }
 
-static int this_rank;
 static int choose_by_rank(void *context, const choir_plugin_call *call, uint8_t *chosen) {
   if (this_rank != 1) return best_experts(context, call, chosen);
   for (int t = 0; t < call->n; t++) chosen[(int64_t)t * call->e] = call->valid[t];
@@ -72,6 +80,13 @@ static int lose_by_rank(void *context, const choir_plugin_call *call, const uint
 
 static int move_by_rank(void *context, const choir_plugin_call *call, const int64_t *demand, double *state) {
   state[0] += this_rank == 1;
+  return 0;
+}
+
+/* With a context after training only. */
+static int rank_by_rank(void *context, const choir_plugin_call *call, float *ranking) {
+  int here = this_rank == 1 && (!context || served);
+  for (int i = 0; i < call->n * call->e; i++) ranking[i] = call->scores[i] + (here ? (float)(i % call->e) : 0);
   return 0;
 }
 
@@ -96,6 +111,14 @@ static void ranks_that_choose_otherwise(void **state) {
   divided.observe = move_by_rank;
   test_ok(choir_router_register(&divided));
   if (forked_run(2, 0, step_divided, NULL)) fail_msg("the state of one rank alone was believed");
+  choir_experts_choose ranked = own_least;
+  ranked.common.name = "divided";
+  ranked.common.rank = rank_by_rank;
+  test_ok(choir_router_register_experts(&ranked));
+  if (forked_run(2, 0, step_divided, NULL)) fail_msg("the ranking of one rank alone was believed");
+  ranked.common.context = &ranked;
+  test_ok(choir_router_register_experts(&ranked));
+  if (forked_run(2, 0, step_divided, NULL)) fail_msg("the ranking of one rank alone served");
 }
 
 TEST_MAIN(register_all, NULL, same_on_ranks, ranks_that_choose_otherwise)

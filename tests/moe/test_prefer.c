@@ -2,6 +2,7 @@
 #include "moe/prefer.h"
 #include "moe/route.h"
 #include "moe_testing.h"
+#include "own_routers.h"
 
 enum { N = 61, E = 9, LENGTH = 10 };
 
@@ -214,8 +215,9 @@ static void lowered_thresholds(void **state) {
 }
 
 static void refusals(void **state) {
-  static const char *const names[] = {"hash", "kmeans", "base", "dense", "random"};
-  for (int i = 0; i < 5; i++) {
+  static const char *const names[] = {"hash", "kmeans", "base", "dense", "random", "own_least"};
+  test_ok(choir_router_register_experts(&own_least));
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     const ch_router *router = ch_router_find(names[i]);
     assert_int_equal(ch_prefer_check(router), CHOIR_ERROR_UNSUPPORTED);
     assert_non_null(strstr(choir_error_message(), names[i]));

@@ -6,18 +6,31 @@
 #include "choir/plugin.h"
 #include "testing.h"
 
-/* Each expert's best `capacity` tokens, of equal ones the earlier. */
-static inline int best_tokens(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+/* Each expert's `capacity` tokens of the largest sign * score, of equal ones the earlier. */
+static inline int pick_tokens(const choir_plugin_call *call, uint8_t *chosen, float sign) {
   for (int i = 0; i < call->e; i++)
     for (int k = 0; k < call->capacity; k++) {
       int best = -1;
       for (int t = 0; t < call->n; t++) {
         int64_t at = (int64_t)t * call->e + i;
-        if (call->valid[t] && !chosen[at] && (best < 0 || call->scores[at] > call->scores[best * call->e + i]))
+        if (call->valid[t] && !chosen[at] &&
+            (best < 0 || sign * call->scores[at] > sign * call->scores[best * call->e + i]))
           best = t;
       }
       if (best >= 0) chosen[(int64_t)best * call->e + i] = 1;
     }
+  return 0;
+}
+static inline int best_tokens(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  return pick_tokens(call, chosen, 1);
+}
+static inline int least_tokens(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+  return pick_tokens(call, chosen, -1);
+}
+
+/* Ranks tokens by option 0 times the score: with -1 as least_tokens does, with 1 as best_tokens does. */
+static inline int rank_tokens(void *context, const choir_plugin_call *call, float *ranking) {
+  for (int i = 0; i < call->n * call->e; i++) ranking[i] = (float)call->options[0] * call->scores[i];
   return 0;
 }
 
@@ -69,6 +82,14 @@ static const choir_plugin_router own_ec = {.name = "own_ec",
                                            .looks = CHOIR_LOOKS_AROUND,
                                            .capacity_factor = 2,
                                            .choose = best_tokens};
+static const choir_experts_choose own_least = {.common = {.size = sizeof(choir_experts_choose),
+                                                          .name = "own_least",
+                                                          .summary = "takes the tokens of the lowest scores",
+                                                          .options = {{.name = "sign", .value = -1}},
+                                                          .choose = least_tokens,
+                                                          .rank = rank_tokens},
+                                               .depends_on = CHOIR_DEPENDS_ON_ALL,
+                                               .capacity_factor = 2};
 static const choir_plugin_router own_top2 = {.name = "own_top2",
                                              .summary = "as topk",
                                              .looks = CHOIR_LOOKS_NOWHERE,
@@ -93,6 +114,7 @@ static const choir_plugin_router own_bias = {.name = "own_bias",
 static inline void register_own_routers(void) {
   test_ok(choir_router_register(&own_bias));
   test_ok(choir_router_register(&own_ec));
+  test_ok(choir_router_register_experts(&own_least));
   test_ok(choir_router_register(&own_top2));
   test_ok(choir_router_register(&own_balance));
 }

@@ -42,6 +42,10 @@ static int check_router(const ch_export_plan *plan) {
   if (router->plugin && !ch_export_by_thresholds(plan))
     return refuse_field("model.router.name", router->name,
                         "tokens choose by a plug-in's own function, which no stock architecture has");
+  if (router->ranking)
+    return refuse_field("model.router.name", router->name,
+                        "its thresholds are compared with a plug-in's own ranking, which no stock architecture can "
+                        "compute; a router that ranks tokens by their scores can be exported");
   if (o->null_experts)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "model.router.null_experts is %d: the architectures that fit give every token all of its experts; "

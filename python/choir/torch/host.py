@@ -23,7 +23,7 @@ class Call(NamedTuple):
     seed: int
     layer: int
     tokens: Optional[np.ndarray]
-    state: Optional[np.ndarray] = None  # [e] of a plug-in with `observe`
+    state: Optional[np.ndarray] = None  # [e] of a plug-in with `observe`; of one with a ranking: thresholds to serve it with
 
 
 class Choice(NamedTuple):
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     taken: np.ndarray
     """[n,e] bool"""
     cutoffs: np.ndarray
-    """[e] the lowest score that each expert took, or its price; inf: none"""
+    """[e] the lowest score or ranking that each expert took, or its price; inf: none"""
     demand: np.ndarray
     """[e] tokens that asked for the expert"""
     dropped: int = 0
@@ -82,12 +82,20 @@ def _drawn(call: Call, values: dict[str, Any], e: int, valid: np.ndarray) -> Cho
     return Choice(taken, np.full(e, np.inf), taken.sum(0))
 
 
+def _serves(router: Router, call: Call) -> bool:
+    """Whether the call goes by thresholds, which are compared with the plug-in's ranking."""
+    return router.has_ranking and call.state is not None
+
+
 def _own(router: Router, call: Call, values: dict[str, Any], scores: np.ndarray, valid: np.ndarray) -> Choice:
     """A plug-in in Python."""
     own, e = plugin.definition_of(router.name, router.number, router.version), scores.shape[1]
     asked = own.call(values, valid, e, call.training, layer=call.layer, seed=call.seed)
+    if _serves(router, call):
+        taken = own.served(asked, scores, valid, call.state, values["cap"])
+        return Choice(taken, np.full(e, np.inf), taken.sum(0), gradient=np.zeros_like(scores) if router.loss == "own" else None)
     made = own.route(asked, scores, valid, np.zeros(e) if call.state is None else call.state)
-    cutoffs = np.where(made.taken, scores, np.inf).min(0, initial=np.inf)
+    cutoffs = own.cutoffs(asked, scores, valid, made.taken)
     return Choice(made.taken, cutoffs, made.taken.sum(0), 0, made.loss, made.gradient)
 
 
@@ -106,11 +114,15 @@ def _in_c(router: Router, call: Call, given: dict[str, Any], scores: np.ndarray,
         scores = np.maximum(scores, 0)
     elif router.gates != "sigmoid":
         shift = -scores.min(initial=0)
+    served = _serves(router, call)
+    options.update({"thresholds": call.state} if served else {})
     request = Request(np.pad(scores + shift, ((0, more), (0, 0))), router.name, valid=np.pad(valid, (0, more)), **options)
     made, taken = request.route(), np.zeros((n, e), bool)
     taken[made.token, made.expert] = True
     cutoffs = np.full(e, np.inf) if made.cutoffs is None else made.cutoffs - shift
-    gradient = request.backward(None, 1.0)[:n] if router.loss == "own" else None
+    gradient = None
+    if router.loss == "own":
+        gradient = np.zeros_like(scores) if served else request.backward(None, 1.0)[:n]
     return Choice(taken, cutoffs, made.demand, made.dropped, made.aux_loss, gradient)
 
 

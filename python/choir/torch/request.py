@@ -40,6 +40,7 @@ class Options(types.SimpleNamespace):
         self.adds_loss = router.loss == "own"
         self.averages = router.state in ("cutoffs", "prices")  # its thresholds are running means
         self.by_thresholds = router.state == "cutoffs"  # it is causal by them
+        self.has_ranking = router.has_ranking  # and these are not scores, but a plug-in's ranking
         self.keeps_own = router.state == "own"  # `observe` of a plug-in makes its thresholds
         self.keeps_thresholds = router.state not in ("none", "centroids")
         self.limited = "priority" in router.options  # with a capacity factor experts have room for some tokens only

@@ -97,7 +97,7 @@ def _on_host(q: Request, scores: Tensor) -> dict:
     training = q.training and not q.causal
     seed = torch.randint(1 << 62, (), device=scores.device) if training and q.options.draws else None
     tokens = q.tokens if q.options.reads_ids else None
-    state = q.thresholds if q.options.keeps_own else None
+    state = q.thresholds if q.options.keeps_own or (q.causal and q.options.has_ranking) else None
     asked = (scores[None], q.valid_or_all()[None], tokens, seed, training, q.layer, q.options.given, state)
     taken, cutoffs, demand, dropped, loss, slope = on_host_op(*asked)
     made = {"taken": taken[0], "cutoffs": cutoffs[0].to(scores.dtype), "demand": demand, "dropped": dropped}
@@ -127,6 +127,9 @@ def _best_pairs(c: float, scores: Tensor, held: Tensor) -> tuple[Tensor, Tensor,
 
 def _by_thresholds(q: Request) -> dict:
     cap, e = q.options.cap, q.scores.shape[1]
+    if q.options.has_ranking:
+        made = _on_host(q, q.scores)
+        return {"taken": made["taken"], "demand": made["demand"], "per_token": min(cap or e, e)}
     taken = select.by_thresholds(q.scores, q.thresholds, q.valid, cap)
     return {"taken": taken, "demand": taken.sum(0), "per_token": min(cap or e, e)}
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/order.h"
 #include "moe/assign/flow.h"
 
 enum { COARSER = 4, ROWS_LEAST = 256, SHARE_LEAST = 4 };
@@ -50,35 +51,11 @@ static void set_up_flow(ch_mincost_flow *f, const level *l) {
   ch_flow_clear(f);
 }
 
-/* The k-th largest of values, which it reorders. */
-static real kth_largest(real *value, int count, int k) {
-  int low = 0, high = count - 1;
-  while (low < high) {
-    real pivot = value[low + (high - low) / 2];
-    int i = low, j = high;
-    while (i <= j) {
-      while (value[i] > pivot) i++;
-      while (value[j] < pivot) j--;
-      if (i > j) break;
-      real swap = value[i];
-      value[i++] = value[j];
-      value[j--] = swap;
-    }
-    if (k - 1 <= j)
-      high = j;
-    else if (k - 1 >= i)
-      low = i;
-    else
-      break;
-  }
-  return value[k - 1];
-}
-
 /* Prices that would leave every expert its share if no row had a cap. `column` is scratch [rows]. */
 static void first_prices(ch_mincost_flow *f, const level *l, real *column) {
   for (int i = 0; i < f->e; i++) {
     for (int r = 0; r < l->rows; r++) column[r] = f->score[r * f->ld + i];
-    f->beta[i] = (double)kth_largest(column, l->rows, l->share < 1 ? 1 : l->share);
+    f->beta[i] = (double)ch_kth_largest(column, l->rows, l->share < 1 ? 1 : l->share);
   }
 }
 

@@ -18,8 +18,9 @@ void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a) {
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)a->n * a->e);
-  CH_OP(x, threshold, .n = a->n, .e = a->e, .cap = a->options->cap, .valid = a->tokens.valid,
-        .score = a->routing->scores, .threshold = a->kept.thresholds, .keep = keep);
+  const real CH_DEV *ranking = a->router->ranking ? a->router->ranking(x, a) : a->routing->scores;
+  CH_OP(x, threshold, .n = a->n, .e = a->e, .cap = a->options->cap, .valid = a->tokens.valid, .score = ranking,
+        .threshold = a->kept.thresholds, .keep = keep);
   CH_OP(x, collect, .keep = keep, .record = &a->routing->record);
   ch_router_gates_from_scores(x, a);
   ch_router_demand_is_load(x, a);

@@ -16,8 +16,8 @@ void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
 /* Whether training has set thresholds [e], on the host: they start at 0, and no observed cut-off leaves them there. */
 int ch_thresholds_set(const real *thresholds, int e);
 
-/* ch_router_by_thresholds (moe/router.h): t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
- * S - thresholds only. The gate is S. */
+/* ch_router_by_thresholds (moe/router.h): t goes to i where R[t,i] >= thresholds[i]; with a cap b to the best b of
+ * R - thresholds only. R is the ranking of a plug-in that has one, else S. The gate is S. */
 
 /* Slots of n tokens at most, in training by thresholds. */
 int64_t ch_threshold_choice_slots(const ch_router_spec *o, int n, int e);
