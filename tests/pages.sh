@@ -92,7 +92,7 @@ setTimeout(() => {
     if (rows.length !== 2 || rows.some((row) => row.length !== 5 || Math.abs(row.reduce((a, b) => a + b) / 5 - all) > 0.05)) found.push("experts by difficulty: " + JSON.stringify(rows) + ", in all " + all);
     const told = (label) => parseFloat([...document.querySelectorAll("#layerfigures div")].find((card) => card.textContent.includes(label))?.textContent);
     const none = [...tokens].filter((_, t) => !count(t)).length / tokens.length;
-    if (!(Math.abs(told("experts a token") - all) < 0.01)) found.push(`the tile says ${told("experts a token")} experts a token, the text ${all}`);
+    if (!(Math.abs(told("experts per token") - all) < 0.01)) found.push(`the tile says ${told("experts per token")} experts per token, the text ${all}`);
     if (!(Math.abs(told("tokens without an expert") - 100 * none) < 0.06)) found.push(`the tile says ${told("tokens without an expert")} % without any, the text ${none}`);
     for (const card of document.querySelectorAll(".expert")) if (card.querySelector(".best") && !card.querySelector(".words").textContent) found.push("an expert without words");
     const tabs = document.querySelectorAll("[role=tab]");

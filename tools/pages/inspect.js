@@ -1,4 +1,4 @@
-/* Beside the text of inspect_text.js, whose names it uses: figures, experts, what is chosen, the address; and the start. */
+/* Beside the text of inspect_text.js, whose names it uses: figures, experts, the selection, the address; and the start. */
 /* ---- beside the text ---- */
 function histogram() {
   const counts = [];
@@ -39,13 +39,13 @@ function layerFigures() {
   const none = spans.filter((_, t) => !count(t)).length / N;
   const shown = shownLayers().map((l) => layers[l]), mean = (f) => shown.reduce((sum, layer) => sum + f(layer), 0) / shown.length;
   const known = (key) => shown.every((layer) => layer[key] !== null);
-  const cards = [card("experts a token" + all, fixed(shown.length * mean((s) => s.experts_per_token), 2)), card("tokens without an expert" + all, percent(none)),
+  const cards = [card("experts per token" + all, fixed(shown.length * mean((s) => s.experts_per_token), 2)), card("tokens without an expert" + all, percent(none)),
     card("sum of gates per token" + all, fixed(shown.length * mean((s) => s.gate_mass), 3), "Mean over tokens of the sum of their gates: the weight of the experts' outputs in the layer's output."),
     card("dropped choices" + means, percent(mean((s) => s.dropped_share)))];
   const entropy = (label, key, about) => cards.push(card(label + means, layers[0].most_entropy > 0 ? percent(mean((s) => s[key]) / layers[0].most_entropy, 0) : null, about));
   if (known("token_entropy")) entropy("of the highest entropy of a token's scores", "token_entropy", "100 %: the scores of all experts are equal; 0 %: each token has one expert with all of the score.");
   entropy("of the highest entropy of loads", "load_entropy", "100 %: all experts have the same load.");
-  if (known("drift")) cards.push(card("drift of cut-offs" + means, percent(mean((s) => s.drift)), "How far this text's cut-offs are from those that training kept, in parts of these. Where it is large, routing by thresholds gives experts far more or far fewer tokens than in training."));
+  if (known("drift")) cards.push(card("drift of cut-offs" + means, percent(mean((s) => s.drift)), "How far the cut-offs of this text are from the thresholds of training, relative to these. Where it is large, routing by thresholds gives experts far more or far fewer tokens than in training."));
   $("layerfigures").replaceChildren(...cards);
 }
 
@@ -90,7 +90,7 @@ function expertCard(l, expert) {
   layer.overlap[expert].forEach((share, i) => { if (i !== expert && share > 0 && (near < 0 || share > layer.overlap[expert][near])) near = i; });
   const facts = [percent(held / layer.target, 0) + " of its share", "mean gate " + fixed(layer.gate[expert], 3),
     layer.over_capacity[expert] ? number(layer.over_capacity[expert]) + " over capacity" : null,
-    layer.cutoff[expert] !== null ? "cut-off " + fixed(layer.cutoff[expert], 4) + (layer.threshold[expert] !== null ? " (kept " + fixed(layer.threshold[expert], 4) + ")" : "")
+    layer.cutoff[expert] !== null ? "cut-off " + fixed(layer.cutoff[expert], 4) + (layer.threshold[expert] !== null ? " (threshold " + fixed(layer.threshold[expert], 4) + ")" : "")
       : layer.threshold[expert] !== null ? "threshold " + fixed(layer.threshold[expert], 4) : null,
     near >= 0 ? "largest overlap: expert " + near + " (" + percent(layer.overlap[expert][near], 0) + ")" : null];
   return el("article", { class: "expert" + (isChosen(l, expert) ? " on" : ""), "aria-label": layerName(l) + ", expert " + expert },

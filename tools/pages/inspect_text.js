@@ -87,7 +87,7 @@ function header() {
     B + " × " + T + " tokens at a time",
   ].filter(Boolean).join(" · ");
   $("figures").replaceChildren(...[
-    card("tokens shown", number(N)), card("loss, nats a token" + (inspection.threshold_loss === undefined ? "" : ", by " + inspection.routing), fixed(inspection.loss, 4)),
+    card("tokens shown", number(N)), card("loss, nats per token" + (inspection.threshold_loss === undefined ? "" : ", " + inspection.routing + " routing"), fixed(inspection.loss, 4)),
     card("the same, with threshold routing", inspection.threshold_loss === undefined ? null : fixed(inspection.threshold_loss, 4), "Routing of each token depends on no other token, as in generation: experts process the tokens whose scores reach the mean cut-offs of training."),
     card("perplexity", fixed(inspection.perplexity, 1)),
     card("bits per byte", fixed(inspection.bits_per_byte, 3)), card("unigram baseline", fixed(inspection.unigram_loss, 4))].filter(Boolean));
@@ -170,7 +170,7 @@ function paint() {
     for (const a of [0.05, 0.25, 0.45, 0.65, 0.85]) legend.push(el("i", { class: "hot", style: "--a:" + a }));
     legend.push(el("span", {}, "loss of the token under routing “" + inspection.routing + "”, from 0 to " + worst + " nats and more"));
   } else {
-    legend.push(el("span", {}, state.layer < 0 && layers.length > 1 ? "experts that took the token, all layers together:" : "experts of the token:"));
+    legend.push(el("span", {}, state.layer < 0 && layers.length > 1 ? "experts of the token, all layers together:" : "experts of the token:"));
     const scale = state.layer < 0 ? layers.length : 1;
     let begin = 1;
     legend.push(el("span", {}, el("i", { class: "c0" }), "none"));
@@ -196,7 +196,7 @@ function openTip(t, keep) {
     el("small", {}, losses[t] === null ? "nothing predicts the first token" : "loss " + losses[t].toFixed(2) + " nats: it had a probability of " + percent(Math.exp(-losses[t]), 2))];
   for (const l of shownLayers()) {
     const n = countAt(l, t);
-    rows.push(el("h4", {}, layerName(l) + ": " + (n === 0 ? "no expert took it" : n === 1 ? "1 expert" : n + " experts")));
+    rows.push(el("h4", {}, layerName(l) + ": " + (n === 0 ? "no expert" : n === 1 ? "1 expert" : n + " experts")));
     const route = routes[l][t], pairs = [];
     for (let i = 0; i < route.length; i += 2) pairs.push([route[i], route[i + 1] / 1e4]);
     for (const [expert, gate] of pairs.sort((a, b) => b[1] - a[1]))

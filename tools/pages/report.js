@@ -10,7 +10,7 @@ for (const run of runs) if (measure(run) && !alone) run.name += ` (${measure(run
 
 /* [name, title, unit, from zero, each point is marked] */
 const CURVES = [
-  ["loss", "Loss in training", "nats a token"],
+  ["loss", "Loss in training", "nats per token"],
   ["heldout", "Held-out loss", "with the router's own routing", false, true],
   ["causal", "Held-out loss, causal", alone ? "with threshold routing" : "with threshold routing; with its own routing if the router depends on no other token", false, true],
   ["bits_per_byte", "Bits per byte", "held out", false, true],
@@ -60,7 +60,7 @@ function lossChart(run) {
 function figures(run) {
   const loss = measure(run) || "loss";
   return cards(card("held-out perplexity", places(run.eval.perplexity, 2)), card("perplexity of the unigram baseline", places(Math.exp(run.eval.unigram_loss), 1)),
-    card("bits per byte, held out", places(last(run, "bits_per_byte"), 3)), card(`held-out ${loss}, nats a token`, places(last(run, "heldout"), 4)),
+    card("bits per byte, held out", places(last(run, "bits_per_byte"), 3)), card(`held-out ${loss}, nats per token`, places(last(run, "heldout"), 4)),
     card(measure(run) ? "the same, with threshold routing" : "the same, causal (threshold routing)", places(last(run, "causal"), 4)), card("steps", number(run.steps)), card("training tokens", large(run.tokens)),
     card("parameters", large(run.run.parameters)), card("active per token", large(run.run.active_parameters)),
     card("tokens a second (median)", large(median(run, "speed"))), card("of the machine's peak (median)", percent(median(run, "peak_share") / 100, 0)));
