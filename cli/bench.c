@@ -26,7 +26,7 @@ static json_t *json_row(const ch_bench_result *r) {
                    r->problem, "repetitions", r->repetitions, "seconds", r->seconds, "min_seconds", r->min_seconds,
                    "gflops", r->gflops, "gbs", r->gbs, "rate", r->rate, "unit", r->unit, "tokens",
                    (json_int_t)r->tokens, "share", r->share > 0 ? cli_json_real(r->share) : json_null(), "error",
-                   cli_json_real(r->error), "beside_products", cli_json_real(r->beside_products), "layer_share",
+                   cli_json_real(r->error), "during_products", cli_json_real(r->during_products), "layer_share",
                    r->layer_share > 0 ? cli_json_real(r->layer_share) : json_null(), "parts", parts, "figures", figures,
                    "note", r->note);
 }
@@ -55,7 +55,7 @@ static void print_parts(const ch_bench_result *r) {
   for (int i = 0; i < r->parts && used < sizeof text; i++)
     used += (size_t)snprintf(text + used, sizeof text - used, "%s" CLI_TIE "%.1f" CLI_TIE "%%  ", r->part[i].name,
                              100 * r->part[i].seconds / r->seconds);
-  cli_print(MORE, "%*s%s(outside products %.1f %%)", MORE, "", text, 100 * r->beside_products);
+  cli_print(MORE, "%*s%s(outside products %.1f %%)", MORE, "", text, 100 * r->during_products);
 }
 
 static void print_row(const ch_bench_result *r, const ch_bench_result *first) {
@@ -124,8 +124,8 @@ static int by_threads(const char *problem) {
   ch_peak peak;
   const ch_bench_options kept = o;
   ch_bench_result first = {0}, other = {0};
-  int status = 0, most = o.peak->threads;
-  for (int threads = 1, last = 0; last < most && !status; threads = 2 * threads < most ? 2 * threads : most) {
+  int status = 0, max = o.peak->threads;
+  for (int threads = 1, last = 0; last < max && !status; threads = 2 * threads < max ? 2 * threads : max) {
     last = o.threads = threads, o.peak = &peak;
     if (ch_bench_peak(&o, &peak)) return cli_fail();
     if (!json) printf("%d thread%s\n", threads, threads > 1 ? "s" : "");
@@ -133,7 +133,7 @@ static int by_threads(const char *problem) {
     if (json && !status)
       json_object_set_new(json_array_get(rows, json_array_size(rows) - 1), "threads", json_integer(threads));
   }
-  if (!json && !status && other.tokens) print_forecast(token_ratio(&other, &first), most);
+  if (!json && !status && other.tokens) print_forecast(token_ratio(&other, &first), max);
   o = kept;
   return status;
 }

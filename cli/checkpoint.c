@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "cli.h"
+#include "file/path_status.h"
 #include "file/run_files.h"
-#include "file/there.h"
 
 int cli_with_model(const char *checkpoint, choir_model_options *run, const char *routing, int tokenizer_too,
                    int (*use)(choir_model *model, const choir_tokenizer *tokenizer)) {
@@ -30,7 +30,7 @@ int cli_data_of_run(const char *path, const char **data) {
     size_t size;
     int length = snprintf(file, sizeof file, "%s/%s", path, places[i]);
     if (length >= (int)sizeof file) continue;
-    if (ch_own_there(file, &there)) return cli_fail();
+    if (ch_regular_exists(file, &there)) return cli_fail();
     if (there) return (*data = cli_read_file(file, &size)) ? 0 : CLI_FAILED;
   }
   char found[PATH_MAX];

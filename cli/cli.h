@@ -16,11 +16,11 @@ enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3, CLI_SILENT = 4 };
 
 /* An option that may be given several times. `at` counts the operands before each occurrence, so that
  * `--source A x y --source B z` assigns x and y to A, and z to B. */
-enum { CLI_LIST_MOST = 64 };
+enum { CLI_LIST_MAX = 64 };
 typedef struct cli_list {
   int count;
-  const char *values[CLI_LIST_MOST];
-  int at[CLI_LIST_MOST];
+  const char *values[CLI_LIST_MAX];
+  int at[CLI_LIST_MAX];
 } cli_list;
 
 typedef enum {
@@ -52,7 +52,7 @@ typedef struct cli_option {
 typedef struct cli_verb {
   const char *name;     /* "train", or two words: "data build" */
   const char *operands; /* as help shows them: "[FILE...]"; "" for none */
-  int least, most;      /* operands; most -1: any number */
+  int min, max;         /* operands; most -1: any number */
   const char *summary;  /* one line */
   const char *details;  /* paragraphs, separated by an empty line */
   const cli_option *options;
@@ -60,11 +60,11 @@ typedef struct cli_verb {
 } cli_verb;
 
 /* Defines the only verb of a file, with the file's `options` and run_ID. */
-#define CLI_VERB(id, name, operands, least, most, summary, details) \
-  CLI_VERB_OF(id, name, operands, least, most, summary, details, options, run_##id)
+#define CLI_VERB(id, name, operands, min, max, summary, details) \
+  CLI_VERB_OF(id, name, operands, min, max, summary, details, options, run_##id)
 /* Defines one of several verbs of a file. */
-#define CLI_VERB_OF(id, name, operands, least, most, summary, details, options, run) \
-  const cli_verb cli_##id = {name, operands, least, most, summary, details, options, run}
+#define CLI_VERB_OF(id, name, operands, min, max, summary, details, options, run) \
+  const cli_verb cli_##id = {name, operands, min, max, summary, details, options, run}
 
 /* verbs.c */
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */

@@ -104,7 +104,7 @@ static int print_info(const char *directory, double seconds) {
 }
 
 static int run_build(int count, const char *const *operands) {
-  choir_data_source sources[CLI_LIST_MOST] = {{0}};
+  choir_data_source sources[CLI_LIST_MAX] = {{0}};
   cli_files files = {0};
   watch w = {0};
   char *separator = NULL;

@@ -16,9 +16,9 @@ static struct {
 static const char *const causal_routings[] = {"threshold", NULL};
 /* Of masked models, which need no causal one: a text by itself, and by thresholds. */
 static const char *const masked_routings[] = {"sequence", "threshold", NULL};
-enum { MOST_RESULTS = 3 };
+enum { MAX_RESULTS = 3 };
 
-static choir_eval_result results[MOST_RESULTS];
+static choir_eval_result results[MAX_RESULTS];
 
 static json_t *sources_json(const choir_eval_result *r) {
   json_t *list = json_array();
@@ -141,8 +141,8 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
 }
 
 /* By a causal routing, where the router has it and the model can do it; the JSON under its name, in `beside`. */
-static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int *count,
-                           json_t *beside) {
+static int evaluate_causal(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int *count,
+                           json_t *added) {
   choir_routing_properties p;
   if (choir_router_get_properties(cli_field(choir_model_config(model), "router.name"), routing, &p)) return 0;
   if (choir_model_set_routing(model, routing)) {
@@ -153,14 +153,14 @@ static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer,
   json_t *json = !status && o.json ? result_json(model, &results[*count]) : NULL;
   if (choir_ranks_agree(cli_ranks(), !status && o.json && !json ? CHOIR_ERROR_MEMORY : CHOIR_OK)) status = cli_fail();
   if (!status) (*count)++;
-  if (json) json_object_set_new(beside, routing, json);
+  if (json) json_object_set_new(added, routing, json);
   return status;
 }
 
 /* Under causal routings first, then under the model's own, whose statistics stay for printing. */
 static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
-  json_t *json = NULL, *beside = json_object();
-  int count = 1, status = beside ? 0 : CLI_FAILED;
+  json_t *json = NULL, *added = json_object();
+  int count = 1, status = added ? 0 : CLI_FAILED;
   int masked = cli_predicts_masked(model);
   const char *const *routings = masked ? masked_routings : causal_routings;
   if (!masked && o.eval.mask_samples)
@@ -169,15 +169,15 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   if (!o.routing && choir_model_looks_across_tokens(model)) {
     for (int i = 0; routings[i] && !status; i++)
       if (strcmp(routings[i], choir_model_routing(model)))
-        status = evaluate_beside(model, tokenizer, routings[i], &count, beside);
+        status = evaluate_causal(model, tokenizer, routings[i], &count, added);
     if (!status && choir_model_set_routing(model, NULL)) status = cli_fail();
   }
   if (!status) status = cli_evaluate(model, tokenizer, o.eval, 0, &results[0]);
   if (!status && o.json && !(json = result_json(model, &results[0]))) status = cli_fail();
-  if (json) json_object_update(json, beside);
+  if (json) json_object_update(json, added);
   if (json && count > 1 && !masked)
     json_object_set_new(json, "causal_gap", cli_json_real(results[1].loss - results[0].loss));
-  json_decref(beside);
+  json_decref(added);
   if (status) return status;
   if (json) return cli_json_print(json);
   status = print_losses(count);
@@ -197,7 +197,7 @@ static int run_eval(int count, const char *const *operands) {
     return cli_fail(); /* how many runs */
   cli_catch_signals();
   status = cli_with_model(operands[0], &o.run, o.routing, 1, evaluate_all);
-  for (int i = 0; i < MOST_RESULTS; i++) choir_eval_result_clear(&results[i]);
+  for (int i = 0; i < MAX_RESULTS; i++) choir_eval_result_clear(&results[i]);
   return status;
 }
 

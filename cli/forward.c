@@ -26,7 +26,7 @@ typedef struct {
 } gradients;
 
 /* Allocates a gradient array for every trainable parameter; 0: out of memory. */
-static int make_room(const choir_model *model, gradients *g) {
+static int allocate_gradients(const choir_model *model, gradients *g) {
   int count = choir_model_parameter_count(model);
   g->tensor = calloc((size_t)count + 1, sizeof *g->tensor);
   for (int i = 0; i < count && g->tensor; i++) {
@@ -46,7 +46,7 @@ static int make_room(const choir_model *model, gradients *g) {
 
 /* Collects the gradients from all ranks; collective. */
 static int collect_gradients(const choir_model *model, gradients *g) {
-  int code = choir_ranks_agree(cli_ranks(), make_room(model, g) ? CHOIR_OK : CHOIR_ERROR_MEMORY);
+  int code = choir_ranks_agree(cli_ranks(), allocate_gradients(model, g) ? CHOIR_OK : CHOIR_ERROR_MEMORY);
   if (code) return cli_fail_with("no memory for a copy of the gradients");
   for (int i = 0, t = 0; t < g->count; i++) {
     choir_parameter p;

@@ -20,9 +20,9 @@ typedef struct {
   int count, printed;
   const choir_generated **ready; /* [count] NULL until a sequence has ended */
   cli_progress progress;
-  int begun;                            /* the prompt has been read, text comes */
-  int broken;                           /* standard output takes no more */
-  const char *stops[CLI_LIST_MOST + 1]; /* malloc'd, NULL-terminated */
+  int begun;                           /* the prompt has been read, text comes */
+  int broken;                          /* standard output takes no more */
+  const char *stops[CLI_LIST_MAX + 1]; /* malloc'd, NULL-terminated */
 } generate_work;
 static generate_work all;
 

@@ -61,13 +61,13 @@ void cli_help_family(FILE *out, const char *family) {
   fprintf(out, "\nOptions of each: choir help %s ...\n", family);
 }
 
-enum { MOST_OPTIONS = 64 };
+enum { MAX_OPTIONS = 64 };
 
 /* Adds an option to those seen before, unless it is there. */
 static void remember(choir_field *seen, int *count, const choir_field *option) {
   for (int i = 0; i < *count; i++)
     if (!strcmp(seen[i].key, option->key)) return;
-  if (*count < MOST_OPTIONS) seen[(*count)++] = *option;
+  if (*count < MAX_OPTIONS) seen[(*count)++] = *option;
 }
 
 /* "cap" of "model.router.cap" */
@@ -88,7 +88,7 @@ static void help_router(FILE *out, const char *name, choir_field *seen, int *cou
 }
 
 void cli_help_routers(FILE *out) {
-  choir_field seen[MOST_OPTIONS];
+  choir_field seen[MAX_OPTIONS];
   int count = 0;
   fprintf(out, "Routers, with the options of each and their defaults:\n\n");
   for (const char *const *name = choir_router_names(); *name; name++) help_router(out, *name, seen, &count);
@@ -98,7 +98,7 @@ void cli_help_routers(FILE *out) {
 }
 
 void cli_help_router(FILE *out, const char *name) {
-  choir_field seen[MOST_OPTIONS];
+  choir_field seen[MAX_OPTIONS];
   int count = 0;
   fprintf(out, "A router. Select it by --set router.name=%s or in \"router\" of a config:\n\n", name);
   help_router(out, name, seen, &count);

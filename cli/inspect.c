@@ -68,11 +68,11 @@ static void score_cell(cli_table *table, double score) {
 }
 
 /* A row of the experts' table; `most`: the highest load, as a multiple of the target. */
-static void add_expert(cli_table *table, const choir_route_stats *s, int i, double most) {
+static void add_expert(cli_table *table, const choir_route_stats *s, int i, double max) {
   int near = nearest(s, i);
   double ratio = s->target > 0 ? (double)s->load[i] / s->target : 0;
   int64_t over = s->demand[i] > s->capacity ? s->demand[i] - s->capacity : 0;
-  int bar = (int)(10 * ratio / most + 0.5);
+  int bar = (int)(10 * ratio / max + 0.5);
   if (bar < 1 && s->load[i]) bar = 1;
   cli_cell(table, "%d", i);
   cli_cell(table, "%s", cli_count((double)s->load[i]));
@@ -89,17 +89,17 @@ static void add_expert(cli_table *table, const choir_route_stats *s, int i, doub
 }
 
 static int print_experts(const choir_route_stats *s) {
-  double most = 1;
+  double max = 1;
   cli_table table;
   for (int i = 0; i < s->experts; i++)
-    if (s->target > 0) most = fmax(most, (double)s->load[i] / s->target);
+    if (s->target > 0) max = fmax(max, (double)s->load[i] / s->target);
   putchar('\n');
   cli_table_begin(&table, 2, "expert>|load>|target>||over>|gate>|cut-off>|threshold>|shares>");
-  for (int i = 0; i < s->experts; i++) add_expert(&table, s, i, most);
+  for (int i = 0; i < s->experts; i++) add_expert(&table, s, i, max);
   return cli_table_end(&table);
 }
 
-typedef int favourite_list(const choir_route_stats *s, int expert, int most, choir_favourite *best);
+typedef int favourite_list(const choir_route_stats *s, int expert, int max, choir_favourite *best);
 
 static int print_tokens(const choir_route_stats *s, const choir_tokenizer *tokenizer, const char *title,
                         favourite_list *find, choir_favourite *list) {
@@ -250,7 +250,7 @@ static int stats(int count, const char *const *operands) { return look(operands[
 
 static int inspect(int count, const char *const *operands) {
   int status = 0;
-  if (count > CH_INSPECT_MOST) return cli_usage("%d checkpoints; a page has %d at most", count, CH_INSPECT_MOST);
+  if (count > CH_INSPECT_MAX) return cli_usage("%d checkpoints; a page has %d at most", count, CH_INSPECT_MAX);
   page = json_object();
   views = count;
   for (int i = 0; i < count && !status; i++) status = look(operands[i], add_to_page);

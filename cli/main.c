@@ -28,10 +28,10 @@ static int is_family(const char *word) {
 
 /* Where the first word is a family, the second is wrong, otherwise the first; both may be meant for a verb of two. */
 static int unknown_verb(int count, char **words) {
-  enum { MOST = 64 };
-  const char *names[MOST + 1] = {NULL};
+  enum { MAX = 64 };
+  const char *names[MAX + 1] = {NULL};
   char both[96];
-  for (int i = 0; i < MOST && cli_verbs[i]; i++) names[i] = cli_verbs[i]->name;
+  for (int i = 0; i < MAX && cli_verbs[i]; i++) names[i] = cli_verbs[i]->name;
   snprintf(both, sizeof both, "%s %s", words[0], count > 1 ? words[1] : "");
   const char *wrong = is_family(words[0]) ? both : words[0], *typed = wrong, *near = ch_suggest(typed, names);
   if (!near) near = ch_suggest(typed = both, names);

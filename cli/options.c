@@ -29,9 +29,9 @@ static int store_number(const cli_option *option, const char *text) {
     *(double *)option->target = value;
     return 0;
   }
-  long long value = strtoll(text, &end, 10), most = option->kind == CLI_INT ? INT32_MAX : INT64_MAX;
+  long long value = strtoll(text, &end, 10), max = option->kind == CLI_INT ? INT32_MAX : INT64_MAX;
   if (end == text || *end || value < 0) return bad_value(option, text, "a whole number, not negative");
-  if (errno == ERANGE || value > most) return cli_usage("--%s %s: must be %lld at most", option->name, text, most);
+  if (errno == ERANGE || value > max) return cli_usage("--%s %s: must be %lld at most", option->name, text, max);
   if (option->kind == CLI_INT)
     *(int *)option->target = (int)value;
   else
@@ -61,7 +61,7 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
       return 0;
     case CLI_LIST: {
       cli_list *list = option->target;
-      if (list->count == CLI_LIST_MOST) return cli_usage("--%s: given more than %d times", option->name, CLI_LIST_MOST);
+      if (list->count == CLI_LIST_MAX) return cli_usage("--%s: given more than %d times", option->name, CLI_LIST_MAX);
       list->values[list->count] = text;
       list->at[list->count++] = operands_seen;
       return 0;
@@ -71,7 +71,7 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
   }
 }
 
-enum { OPTIONS_MOST = 32 };
+enum { OPTIONS_MAX = 32 };
 
 /* Former names of options, which scripts still give: of the verb, the old and the new name. */
 static const char *const renamed[][3] = {{"train", "from", "init-from"},
@@ -122,7 +122,7 @@ cli_word cli_read_word(const cli_verb *verb, char **words, int left) {
 /* The nearest option; a field of the config, or what other programs call one, is set by --set. */
 static int unknown_option(const cli_verb *verb, const char *word) {
   char key[64];
-  const char *names[OPTIONS_MOST + 1] = {NULL}, *meant;
+  const char *names[OPTIONS_MAX + 1] = {NULL}, *meant;
   choir_field field;
   for (int i = 0; verb->options[i].name; i++) names[i] = verb->options[i].name;
   snprintf(key, sizeof key, "%s", word);
@@ -182,7 +182,7 @@ static int missing_option(const cli_option *o, const char *more) {
 
 /* Defaults first, then the words; options and operands may be in any order, "--" ends the options. */
 static int parse(const cli_verb *verb, int count, char **words) {
-  char given[OPTIONS_MOST] = {0};
+  char given[OPTIONS_MAX] = {0};
   const char **operands = calloc((size_t)count + 1, sizeof *operands);
   int seen = 0, only_operands = 0, status = 0;
   if (!operands) return cli_fail_with("out of memory");
@@ -209,11 +209,10 @@ static int parse(const cli_verb *verb, int count, char **words) {
   }
   for (int i = 0; !status && verb->options[i].name; i++)
     if (verb->options[i].required && !given[i])
-      status = missing_option(&verb->options[i], seen > verb->most && verb->most >= 0 ? operands[verb->most] : NULL);
-  if (!status && seen < verb->least)
+      status = missing_option(&verb->options[i], seen > verb->max && verb->max >= 0 ? operands[verb->max] : NULL);
+  if (!status && seen < verb->min)
     status = cli_usage("missing operand; usage: choir %s %s", verb->name, verb->operands);
-  if (!status && verb->most >= 0 && seen > verb->most)
-    status = cli_usage("unexpected operand '%s'", operands[verb->most]);
+  if (!status && verb->max >= 0 && seen > verb->max) status = cli_usage("unexpected operand '%s'", operands[verb->max]);
   status = cli_ranks_take_options(verb, status);
   if (!status) status = cli_ranks_agree(open_files(verb, seen, operands));
   if (!status) status = verb->run(seen, operands);

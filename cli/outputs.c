@@ -7,8 +7,8 @@
 #include "cli.h"
 #include "file/dir.h"
 #include "file/file.h"
+#include "file/path_status.h"
 #include "file/run_files.h"
-#include "file/there.h"
 
 int cli_check_file(const char *path) {
   ch_file file;

@@ -12,10 +12,10 @@
 #include "cli.h"
 #include "file/dir.h"
 
-enum { INPUTS_MOST = 16, PIECE = 1 << 16 };
+enum { INPUTS_MAX = 16, PIECE = 1 << 16 };
 
 static struct {
-  char path[INPUTS_MOST][32]; /* /proc/self/fd/N of what has been copied */
+  char path[INPUTS_MAX][32]; /* /proc/self/fd/N of what has been copied */
   int inputs, standard_input_read;
   ch_temporary place;  /* of what goes to standard output; who comes later cleans up after one that is killed */
   char result[4200];   /* the file in it; "": nothing goes there */
@@ -37,24 +37,24 @@ static int write_bytes(int to, const char *data, size_t bytes) {
 }
 
 /* At most so many bytes from one descriptor to another; -1 with errno, 1: there are more. */
-static int copy_bytes(int from, int to, uint64_t most) {
+static int copy_bytes(int from, int to, uint64_t max) {
   char piece[PIECE];
   for (ssize_t n; (n = read(from, piece, sizeof piece)) != 0;) {
     if (n < 0 && errno != EINTR) return -1;
-    if (n > 0 && (uint64_t)n > most) return 1;
+    if (n > 0 && (uint64_t)n > max) return 1;
     if (n > 0 && write_bytes(to, piece, (size_t)n)) return -1;
-    if (n > 0) most -= (uint64_t)n;
+    if (n > 0) max -= (uint64_t)n;
   }
   return 0;
 }
 
 /* The most bytes to copy of a pipe, which may be endless: half of the free space. A device, such as /dev/zero, gives
  * little. */
-static uint64_t most_bytes(int from, int to, int small) {
+static uint64_t max_bytes(int from, int to, int small) {
   struct stat status;
-  struct statvfs room;
+  struct statvfs space;
   if (small || (!fstat(from, &status) && S_ISCHR(status.st_mode) && !isatty(from))) return CLI_SMALL_BYTES;
-  return fstatvfs(to, &room) ? UINT64_MAX : (uint64_t)room.f_bavail * room.f_frsize / 2;
+  return fstatvfs(to, &space) ? UINT64_MAX : (uint64_t)space.f_bavail * space.f_frsize / 2;
 }
 
 /* An open file without a name, as a path; NULL after a message. */
@@ -64,13 +64,13 @@ static const char *spool(int from, const char *name, int small) {
   snprintf(pattern, sizeof pattern, "%s/choir-XXXXXX", temporary_place());
   int to = mkostemp(pattern, O_CLOEXEC);
   if (to >= 0) unlink(pattern);
-  uint64_t most = to >= 0 ? most_bytes(from, to, small) : 0;
-  if (to < 0 || (failed = copy_bytes(from, to, most))) {
-    if (failed > 0 && most == CLI_SMALL_BYTES)
-      cli_fail_with("%s: larger than %s, the limit for this input", name, cli_bytes((double)most));
+  uint64_t max = to >= 0 ? max_bytes(from, to, small) : 0;
+  if (to < 0 || (failed = copy_bytes(from, to, max))) {
+    if (failed > 0 && max == CLI_SMALL_BYTES)
+      cli_fail_with("%s: larger than %s, the limit for this input", name, cli_bytes((double)max));
     else if (failed > 0)
       cli_fail_with("%s: more than %s, half of the space in %s; set TMPDIR to another directory, or give a file", name,
-                    cli_bytes((double)most), temporary_place());
+                    cli_bytes((double)max), temporary_place());
     else
       cli_fail_with("%s: cannot be copied to %s: %s", name, temporary_place(), strerror(errno));
     if (to >= 0) close(to);
@@ -87,7 +87,7 @@ const char *cli_input(const char *path, int small) {
   int standard = !strcmp(path, "-");
   if (!standard && (stat(path, &status) || S_ISREG(status.st_mode) || S_ISDIR(status.st_mode))) return path;
   const char *name = standard ? "standard input" : path;
-  if (pipes.inputs == INPUTS_MOST) return cli_fail_with("more than %d pipes", INPUTS_MOST), NULL;
+  if (pipes.inputs == INPUTS_MAX) return cli_fail_with("more than %d pipes", INPUTS_MAX), NULL;
   if (standard && pipes.standard_input_read++)
     return cli_fail_with("standard input is given twice, but can be read only once"), NULL;
   int from = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);

@@ -22,7 +22,7 @@ static int load(const char *file) {
 
 int cli_add_plugin(const char *file) {
   if (!file || !*file) return cli_usage("--plugin needs a file: a router of your own (docs/adding-a-router.md)");
-  if (files.count == CLI_LIST_MOST) return cli_usage("--plugin: given more than %d times", CLI_LIST_MOST);
+  if (files.count == CLI_LIST_MAX) return cli_usage("--plugin: given more than %d times", CLI_LIST_MAX);
   files.values[files.count++] = file;
   return 0;
 }

@@ -22,7 +22,7 @@ typedef struct {
 
 typedef struct {
   int socket, number; /* of the router in its file */
-} asked_router;
+} python_router;
 
 static int move(int socket, void *bytes, size_t count, int sends) {
   for (char *at = bytes; count;) {
@@ -40,8 +40,8 @@ typedef struct {
 } sent_array;
 
 /* Sends a question with three arrays and reads `bytes` of answer, or what is wrong. */
-static int ask(const asked_router *r, const choir_plugin_call *call, int asks, const sent_array parts[3], void *answer,
-               size_t bytes) {
+static int request(const python_router *r, const choir_plugin_call *call, int asks, const sent_array parts[3],
+                   void *answer, size_t bytes) {
   int32_t code = 0;
   question q = {.router = r->number,
                 .n = call->n,
@@ -64,31 +64,31 @@ static int ask(const asked_router *r, const choir_plugin_call *call, int asks, c
   return lost || code;
 }
 
-static int ask_for_choice(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+static int request_choice(void *context, const choir_plugin_call *call, uint8_t *chosen) {
   size_t n = (size_t)call->n, e = (size_t)call->e;
   const sent_array parts[] = {
       {call->scores, n * e * sizeof(float)}, {call->valid, n}, {call->state, e * sizeof(double)}};
-  return ask(context, call, CHOICE, parts, chosen, n * e);
+  return request(context, call, CHOICE, parts, chosen, n * e);
 }
 
-static int ask_for_state(void *context, const choir_plugin_call *call, const int64_t *demand, double *state) {
+static int request_state(void *context, const choir_plugin_call *call, const int64_t *demand, double *state) {
   size_t e = (size_t)call->e;
   const sent_array parts[] = {{demand, e * sizeof *demand}, {state, e * sizeof *state}, {NULL, 0}};
-  return ask(context, call, STATE, parts, state, e * sizeof *state);
+  return request(context, call, STATE, parts, state, e * sizeof *state);
 }
 
-static int ask_for_loss(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss,
+static int request_loss(void *context, const choir_plugin_call *call, const uint8_t *chosen, double *loss,
                         float *gradient) {
   size_t n = (size_t)call->n, e = (size_t)call->e;
   const sent_array parts[] = {{call->scores, n * e * sizeof(float)}, {call->valid, n}, {chosen, n * e}};
-  if (ask(context, call, LOSS, parts, loss, sizeof *loss)) return 1;
-  return move(((asked_router *)context)->socket, gradient, n * e * sizeof *gradient, 0);
+  if (request(context, call, LOSS, parts, loss, sizeof *loss)) return 1;
+  return move(((python_router *)context)->socket, gradient, n * e * sizeof *gradient, 0);
 }
 
 static int ask_for_ranking(void *context, const choir_plugin_call *call, float *ranking) {
   size_t n = (size_t)call->n, e = (size_t)call->e;
   const sent_array parts[] = {{call->scores, n * e * sizeof(float)}, {call->valid, n}, {NULL, 0}};
-  return ask(context, call, RANKING, parts, ranking, n * e * sizeof *ranking);
+  return request(context, call, RANKING, parts, ranking, n * e * sizeof *ranking);
 }
 
 static double json_number(const json_t *object, const char *key) {
@@ -109,14 +109,14 @@ static int register_router(const json_t *json, choir_router_common *common) {
                              .experts_per_token = (int)json_number(json, "experts_per_token"),
                              .experts_per_token_option = (int)json_number(json, "experts_per_token_option"),
                              .capacity_factor = capacity_factor,
-                             .observe = json_is_true(json_object_get(json, "observes")) ? ask_for_state : NULL});
+                             .observe = json_is_true(json_object_get(json, "has_observe")) ? request_state : NULL});
 }
 
 /* The socket stays open as long as the program, and so do the definition and its context. */
 static int add_router(int socket, int number, const json_t *json) {
-  asked_router *context = malloc(sizeof *context);
+  python_router *context = malloc(sizeof *context);
   if (!context) return cli_fail_with("no memory for a router");
-  *context = (asked_router){socket, number};
+  *context = (python_router){socket, number};
   choir_router_common common = {.name = json_string_value(json_object_get(json, "name")),
                                 .summary = json_string_value(json_object_get(json, "summary")),
                                 .file = json_string_value(json_object_get(json, "file")),
@@ -124,8 +124,8 @@ static int add_router(int socket, int number, const json_t *json) {
                                 .draws = (int)json_number(json, "draws"),
                                 .normalize_gates = (int)json_number(json, "normalize_gates"),
                                 .aux_loss_weight = json_number(json, "aux_loss_weight"),
-                                .choose = ask_for_choice,
-                                .loss = json_is_true(json_object_get(json, "loses")) ? ask_for_loss : NULL,
+                                .choose = request_choice,
+                                .loss = json_is_true(json_object_get(json, "has_loss")) ? request_loss : NULL,
                                 .rank = json_is_true(json_object_get(json, "ranks")) ? ask_for_ranking : NULL,
                                 .context = context};
   json_t *options = json_object_get(json, "options");
@@ -143,10 +143,10 @@ static int add_router(int socket, int number, const json_t *json) {
 /* What the file has, in JSON behind its length. */
 static int read_routers(int socket, const char *file) {
   int32_t size;
-  enum { MOST = 1 << 20 };
+  enum { MAX = 1 << 20 };
   char *text = NULL;
   json_t *json = NULL;
-  if (!move(socket, &size, sizeof size, 0) && size > 0 && size < MOST && (text = malloc((size_t)size)) &&
+  if (!move(socket, &size, sizeof size, 0) && size > 0 && size < MAX && (text = malloc((size_t)size)) &&
       !move(socket, text, (size_t)size, 0))
     json = json_loadb(text, (size_t)size, 0, NULL);
   free(text);

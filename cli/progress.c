@@ -28,10 +28,10 @@ int cli_progress_due(cli_progress *progress) {
 
 /* Bytes of the text that a line of `room` columns shows. A wrapped line could not be redrawn, so a longer one ends with
  * the last field that fits, or word: fields end at two spaces or a comma. */
-static int fields_that_fit(const char *text, int room) {
-  int end = 0, word = room;
-  if (strlen(text) <= (size_t)room) return (int)strlen(text);
-  for (int i = 1; i <= room; i++) {
+static int fields_that_fit(const char *text, int columns) {
+  int end = 0, word = columns;
+  if (strlen(text) <= (size_t)columns) return (int)strlen(text);
+  for (int i = 1; i <= columns; i++) {
     if ((text[i] == ' ' || text[i] == ',') && text[i + 1] == ' ') end = i;
     if (text[i] == ' ') word = i;
   }

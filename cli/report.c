@@ -2,19 +2,19 @@
 #include "pages/report.h"
 
 #include "cli.h"
+#include "file/path_status.h"
 #include "file/run_files.h"
-#include "file/there.h"
 
 static const char *out;
 
 static int run_report(int count, const char *const *operands) {
-  char beside[4096];
+  char page_path[4096];
   int there;
   if (!out && count > 1) return cli_usage("--out FILE.html is required for several runs");
   if (!out) {
-    snprintf(beside, sizeof beside, "%s/" CH_RUN_PAGE, operands[0]);
-    if (ch_own_there(beside, &there)) return cli_fail(); /* never through a link: nobody has named this file */
-    out = beside;
+    snprintf(page_path, sizeof page_path, "%s/" CH_RUN_PAGE, operands[0]);
+    if (ch_regular_exists(page_path, &there)) return cli_fail(); /* never through a link: nobody has named this file */
+    out = page_path;
   }
   if (ch_report_write(operands, count, out)) return cli_fail();
   printf("%s\n", cli_shown(out));

@@ -16,7 +16,7 @@ static choir_route_request request;
 
 /* Reads an optional array beside the scores, an entry for each of their n rows or columns; NULL path: leaves it empty.
  */
-static int read_beside(const char *path, ch_npy_type type, int64_t n, const char *of, ch_npy *array) {
+static int read_optional(const char *path, ch_npy_type type, int64_t n, const char *of, ch_npy *array) {
   *array = (ch_npy){0};
   if (!path) return 0;
   if (type == CH_NPY_FLOAT32 ? ch_npy_read_table(path, 1, array) : ch_npy_read(path, type, 1, array)) return cli_fail();
@@ -42,32 +42,32 @@ static int looks(const choir_config *config) {
 typedef struct result {
   float *gates; /* [n,e] */
   choir_route_stats stats;
-  json_t *taken; /* for each expert the tokens that it took */
+  json_t *tokens_of; /* for each expert the tokens that it took */
 } result;
 
 static void keep(void *context, const choir_routing *r) {
   result *to = context;
   choir_route_stats_count(&to->stats, r);
-  to->taken = json_array();
+  to->tokens_of = json_array();
   for (int i = 0; i < r->experts; i++) {
     json_t *tokens = json_array();
     for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++) {
       json_array_append_new(tokens, json_integer(r->slot_token[s]));
       to->gates[(int64_t)r->slot_token[s] * r->experts + i] = r->slot_gate[s];
     }
-    json_array_append_new(to->taken, tokens);
+    json_array_append_new(to->tokens_of, tokens);
   }
 }
 
 /* The assignment of the first experts and tokens: a table that a person can check. */
-static int print_taken(const result *r, int n) {
+static int print_tokens_of(const result *r, int n) {
   enum { EXPERTS = 16, TOKENS = 12 };
   char heads[80];
   cli_table table;
   snprintf(heads, sizeof heads, "expert>|cut-off>|chosen tokens (0 to %d), each with its gate", n - 1);
   cli_table_begin(&table, 2, heads);
   for (int i = 0; i < r->stats.experts && i < EXPERTS; i++) {
-    const json_t *tokens = json_array_get(r->taken, (size_t)i);
+    const json_t *tokens = json_array_get(r->tokens_of, (size_t)i);
     char list[TOKENS * 40 + 40];
     size_t used = 0;
     for (size_t k = 0; k < json_array_size(tokens) && k < TOKENS; k++) {
@@ -95,7 +95,7 @@ static int print_json(const choir_config *config, result *r) {
   json_object_set_new(root, "router", json_string(o.router));
   json_object_set_new(root, "looks_across_tokens", json_boolean(looks(config)));
   json_object_set_new(root, "cutoffs", cutoffs);
-  json_object_set(root, "taken", r->taken);
+  json_object_set(root, "taken", r->tokens_of);
   return cli_json_print(root);
 }
 
@@ -108,7 +108,7 @@ static int print_result(const choir_config *config, int n, result *r) {
             cli_grouped(s->assignments), cli_grouped(s->dropped), s->gate_mass, s->aux_loss);
   cli_print_load("  ", s);
   cli_print_certificate(&s->certificate);
-  int status = print_taken(r, n);
+  int status = print_tokens_of(r, n);
   cli_print_histogram(s);
   return status;
 }
@@ -142,7 +142,7 @@ static int route_scores(const choir_config *config, const char *path, const ch_n
   ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = r.gates};
   if (!status && o.out && ch_npy_write(o.out, &array)) status = cli_fail();
   if (!status) status = print_result(config, n, &r);
-  json_decref(r.taken);
+  json_decref(r.tokens_of);
   choir_route_stats_clear(&r.stats);
   free(r.gates);
   return status;
@@ -197,9 +197,9 @@ static int make_config(choir_config *config) {
 static int route_files(const choir_config *config, const char *path) {
   ch_npy scores, tokens = {0}, valid = {0}, thresholds = {0};
   if (ch_npy_read_table(path, 2, &scores)) return cli_fail();
-  int status = read_beside(o.tokens, CH_NPY_INT32, scores.shape[0], "rows", &tokens);
-  if (!status) status = read_beside(o.valid, CH_NPY_UINT8, scores.shape[0], "rows", &valid);
-  if (!status) status = read_beside(o.thresholds, CH_NPY_FLOAT32, scores.shape[1], "columns", &thresholds);
+  int status = read_optional(o.tokens, CH_NPY_INT32, scores.shape[0], "rows", &tokens);
+  if (!status) status = read_optional(o.valid, CH_NPY_UINT8, scores.shape[0], "rows", &valid);
+  if (!status) status = read_optional(o.thresholds, CH_NPY_FLOAT32, scores.shape[1], "columns", &thresholds);
   if (!status) status = route_scores(config, path, &scores, &tokens, &valid, &thresholds);
   ch_npy_free(&scores);
   ch_npy_free(&tokens);

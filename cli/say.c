@@ -7,12 +7,12 @@
 
 #include "cli.h"
 
-enum { NAMES_MOST = 32 };
-static struct { const char *path, *name; } names[NAMES_MOST];
+enum { NAMES_MAX = 32 };
+static struct { const char *path, *name; } names[NAMES_MAX];
 static int named;
 
 void cli_show_as(const char *path, const char *name) {
-  if (named == NAMES_MOST) return; /* more than there are pipes */
+  if (named == NAMES_MAX) return; /* more than there are pipes */
   names[named].path = path;
   names[named++].name = name;
 }

@@ -18,8 +18,8 @@ static const char *split_setting(const char *setting, char *key, size_t size) {
 static int names_router(const char *key) { return !strcmp(key, "router.name") || !strcmp(key, "model.router.name"); }
 
 int cli_apply_settings(choir_config *config, const cli_list *settings) {
-  static char names[CLI_LIST_MOST][KEY_BYTES];
-  const char *keys[CLI_LIST_MOST], *values[CLI_LIST_MOST];
+  static char names[CLI_LIST_MAX][KEY_BYTES];
+  const char *keys[CLI_LIST_MAX], *values[CLI_LIST_MAX];
   for (int i = 0; i < settings->count; i++) {
     keys[i] = names[i];
     values[i] = split_setting(settings->values[i], names[i], KEY_BYTES);

@@ -19,10 +19,10 @@ static int fill_standard_streams(void) {
 
 static int check_stack(void) {
   struct rlimit limit;
-  const rlim_t least = (rlim_t)512 << 10;
-  if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= least) return 0;
+  const rlim_t min = (rlim_t)512 << 10;
+  if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= min) return 0;
   return cli_fail_with("the stack may have %llu KiB and needs %llu: raise ulimit -s",
-                       (unsigned long long)limit.rlim_cur >> 10, (unsigned long long)least >> 10);
+                       (unsigned long long)limit.rlim_cur >> 10, (unsigned long long)min >> 10);
 }
 
 /* ---- in a handler: nothing but system calls */

@@ -169,15 +169,15 @@ void cli_print_certificate(const choir_certificate *c) {
 
 void cli_print_histogram(const choir_route_stats *stats) {
   int last = 0;
-  int64_t total = 0, most = 1;
+  int64_t total = 0, max = 1;
   for (int i = 0; i <= stats->experts; i++) {
     total += stats->histogram[i];
     if (stats->histogram[i]) last = i;
-    if (stats->histogram[i] > most) most = stats->histogram[i];
+    if (stats->histogram[i] > max) max = stats->histogram[i];
   }
   printf("  experts   tokens   share\n");
   for (int i = 0; i <= last; i++) {
-    double count = (double)stats->histogram[i], width = 40 * count / (double)most;
+    double count = (double)stats->histogram[i], width = 40 * count / (double)max;
     int bar = (int)ceil(width < 1 ? width : width - 0.5); /* what is there is seen */
     printf("  %7d %8s  %5.1f %%  %.*s\n", i, cli_count(count), total ? 100 * count / (double)total : 0.0, bar,
            "########################################");
@@ -188,22 +188,22 @@ void cli_print_histogram(const choir_route_stats *stats) {
  * shows. */
 void cli_print_load(const char *before, const choir_route_stats *stats) {
   static const char levels[] = " .:-=+*#%@";
-  int64_t least = INT64_MAX, most = 0;
+  int64_t min = INT64_MAX, max = 0;
   for (int i = 0; i < stats->experts; i++) {
-    if (stats->load[i] < least) least = stats->load[i];
-    if (stats->load[i] > most) most = stats->load[i];
+    if (stats->load[i] < min) min = stats->load[i];
+    if (stats->load[i] > max) max = stats->load[i];
   }
   double mean = stats->experts ? (double)stats->assignments / stats->experts : 0;
-  char few[16], shades[65];
+  char mean_text[16], shades[65];
   int shown = stats->experts < 64 ? stats->experts : 64;
-  snprintf(few, sizeof few, "%.3g", mean); /* of few tokens a mean is no whole number */
+  snprintf(mean_text, sizeof mean_text, "%.3g", mean); /* of few tokens a mean is no whole number */
   for (int i = 0; i < shown; i++) {
     int level = mean > 0 ? (int)(4.5 * (double)stats->load[i] / mean) : 0;
     shades[i] = levels[level > 9 ? 9 : level];
     if (shades[i] == ' ') shades[i] = *CLI_TIE;
   }
   cli_print((int)strlen(before), "%sload per expert %s to %s, mean %s, dropped %s  [%.*s]", before,
-            cli_count((double)least), cli_count((double)most), mean < 100 ? few : cli_count(mean),
+            cli_count((double)min), cli_count((double)max), mean < 100 ? mean_text : cli_count(mean),
             cli_count((double)stats->dropped), shown, shades);
 }
 

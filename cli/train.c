@@ -50,12 +50,12 @@ static void show_step(train_display *w, const choir_event *e) {
 }
 
 static void show_losses(const choir_event *e) {
-  const choir_eval_result *own = &e->eval[0], *causal = e->evals > 1 ? &e->eval[1] : own;
-  const char *measure = cli_measure(own->objective);
+  const choir_eval_result *primary = &e->eval[0], *causal = e->evals > 1 ? &e->eval[1] : primary;
+  const char *measure = cli_measure(primary->objective);
   char second[96] = "";
-  if (cli_is_masked(own->objective)) snprintf(second, sizeof second, " +-" CLI_TIE "%.4f", causal->standard_error);
-  if (causal != own)
-    snprintf(second + strlen(second), sizeof second - strlen(second), ", %.4f (%s)", own->loss, own->routing);
+  if (cli_is_masked(primary->objective)) snprintf(second, sizeof second, " +-" CLI_TIE "%.4f", causal->standard_error);
+  if (causal != primary)
+    snprintf(second + strlen(second), sizeof second - strlen(second), ", %.4f (%s)", primary->loss, primary->routing);
   cli_print(2, "step %lld  held-out %s %.4f (%s)%s, %.3f bits per byte", (long long)e->step, measure, causal->loss,
             causal->routing, second, causal->bits_per_byte);
 }

@@ -137,7 +137,7 @@ static void write_takers(FILE *out) {
 }
 
 /* The names of the options that a router takes. */
-static void write_taken(FILE *out, const char *router) {
+static void write_router_options(FILE *out, const char *router) {
   choir_field option;
   for (int i = 0; i < choir_router_option_count(router); i++)
     if (!choir_router_option_at(router, i, &option)) fprintf(out, "\"%s\", ", name_of(option.key));
@@ -171,7 +171,7 @@ static void write_router_rows(FILE *out) {
             gates[info.gates], losses[info.loss], states[info.state], info.choices, info.draws ? "True" : "False",
             info.is_plugin ? "True" : "False");
     fprintf(out, "     \"%s\",\n     (", choir_router_summary(*router));
-    write_taken(out, *router);
+    write_router_options(out, *router);
     fprintf(out, "),\n     {");
     write_changed(out, *router);
     fprintf(out, "}),\n");

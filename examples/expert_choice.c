@@ -22,9 +22,9 @@ static float gelu_slope(float a) { return 0.5f * (1 + erff(a * 0.70710678f)) + a
 
 /* (2) softmax over experts, in place. */
 static void softmax(int e, float *z) {
-  float most = z[0], sum = 0;
-  for (int i = 1; i < e; i++) most = fmaxf(most, z[i]);
-  for (int i = 0; i < e; i++) sum += z[i] = expf(z[i] - most);
+  float max = z[0], sum = 0;
+  for (int i = 1; i < e; i++) max = fmaxf(max, z[i]);
+  for (int i = 0; i < e; i++) sum += z[i] = expf(z[i] - max);
   for (int i = 0; i < e; i++) z[i] /= sum;
 }
 

@@ -20,14 +20,14 @@ static int by_score(const void *a, const void *b) {
 
 static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen) {
   (void)context;
-  float least = (float)call->options[0] / (float)call->e;
+  float min = (float)call->options[0] / (float)call->e;
   candidate *list = malloc((size_t)call->n * sizeof *list);
   if (!list) return 1;
   for (int i = 0; i < call->e; i++) {
     int found = 0;
     for (int t = 0; t < call->n; t++) {
       float score = call->scores[(size_t)t * (size_t)call->e + (size_t)i];
-      if (call->valid[t] && score >= least) list[found++] = (candidate){score, t};
+      if (call->valid[t] && score >= min) list[found++] = (candidate){score, t};
     }
     qsort(list, (size_t)found, sizeof *list, by_score);
     for (int j = 0; j < found && j < call->capacity; j++)
@@ -38,13 +38,13 @@ static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen)
 }
 
 int choir_plugin_routers(const choir_plugin_registry *registry) {
-  static const choir_plugin_option least = {
+  static const choir_plugin_option min = {
       .name = "least", .help = "even shares that a score must reach", .value = 1, .low = 0, .high = 100};
   const choir_experts_choose even_share = {
       .common = {.size = sizeof even_share,
                  .name = "even_share",
                  .summary = "each expert takes the tokens that score an even share for it, best first",
-                 .options = {least},
+                 .options = {min},
                  .choose = choose},
       .depends_on = CHOIR_DEPENDS_ON_ALL,
       .capacity_factor = 2,

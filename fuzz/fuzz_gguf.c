@@ -16,7 +16,7 @@ static void check_blocks(const choir_tensor *t) {
     int positive = ((const char *)t->data)[b * CH_Q8_BYTES + 1] >= 0, fits = 1;
     for (int i = 0; i < CH_Q8_VALUES; i++) {
       x[i] = ch_export_value(CHOIR_U8, t->data, b * CH_Q8_VALUES + i);
-      fits &= fabsf(x[i]) <= CH_Q8_MOST;
+      fits &= fabsf(x[i]) <= CH_Q8_MAX;
     }
     if (!fits || !positive) continue;
     float scale = ch_half_value(ch_q8_round(x, q));

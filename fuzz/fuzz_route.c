@@ -6,7 +6,7 @@
 #include "model/config.h"
 #include "moe/router.h"
 
-enum { MOST = 24 }; /* tokens, and experts */
+enum { MAX = 24 }; /* tokens, and experts */
 
 static const uint8_t *at;
 static size_t left;
@@ -26,10 +26,10 @@ static int take_int(void) {
 }
 
 /* A number of up to `most`, or now and then anything. */
-static int take_size(int most) {
+static int take_size(int max) {
   uint8_t byte;
   take(&byte, 1);
-  return byte < 240 ? byte % (most + 1) : take_int();
+  return byte < 240 ? byte % (max + 1) : take_int();
 }
 
 static double take_real(void) {
@@ -58,9 +58,9 @@ static void take_options(ch_router_spec *o) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static float scores[MOST * MOST], gates[MOST * MOST], gradient[MOST * MOST], thresholds[MOST];
-  static int32_t tokens[MOST];
-  static uint8_t valid[MOST];
+  static float scores[MAX * MAX], gates[MAX * MAX], gradient[MAX * MAX], thresholds[MAX];
+  static int32_t tokens[MAX];
+  static uint8_t valid[MAX];
   const char *const *names = choir_router_names();
   choir_config o;
   uint8_t router, flags;
@@ -71,10 +71,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   ch_config_default(&o);
   o.model.router = ch_router_default(ch_router_find(names[router % count]));
   take_options(&o.model.router);
-  int n = take_size(MOST), e = take_size(MOST), length = take_size(MOST);
-  if (n <= MOST && e <= MOST) {
+  int n = take_size(MAX), e = take_size(MAX), length = take_size(MAX);
+  if (n <= MAX && e <= MAX) {
     take(valid, sizeof valid), take(tokens, sizeof tokens), take(thresholds, sizeof thresholds);
-    for (int i = 0; i < MOST * MOST; i++) scores[i] = (float)take_real();
+    for (int i = 0; i < MAX * MAX; i++) scores[i] = (float)take_real();
   } else if (n > 0 && e > 0 && n <= INT32_MAX / 2) {
     return 0; /* they may be routed, and there is no such array; more tokens are refused before one is looked at */
   }

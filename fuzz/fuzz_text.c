@@ -7,7 +7,7 @@
 #include "input.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  enum { MOST = 1 << 22 }; /* what a few bytes may unpack to is no matter here */
+  enum { MAX = 1 << 22 }; /* what a few bytes may unpack to is no matter here */
   if (!size) return 0;
   const char *inputs[] = {input_file(data + 1, size - 1), NULL};
   ch_text_options o = {.inputs = inputs,
@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   size_t total = 0;
   int more = 1, last = 1, code = 0;
   if (ch_text_open(&o, &text)) return 0;
-  while (total < MOST && !(code = ch_text_next(text, &block, &more)) && more) {
+  while (total < MAX && !(code = ch_text_next(text, &block, &more)) && more) {
     if (ch_utf8_valid(block.text, block.size) < block.size) abort();
     if (block.size > 3 * o.block_bytes + 8 || (!block.size && !block.last)) abort();
     total += block.size + 1;

@@ -85,16 +85,16 @@ for folder in src/*/ tools/*/; do
     *) fail "$folder: has no place in the order of rooms (tests/arrows.sh)" ;;
   esac
 done
-found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE "include \"(choir|$(echo "$tools" | sed 's/tools\///g; y/ /|/'))/|\"(base/(text|buffer)|file/(dir|file|there|run_files)).h\"")
-[ -z "$found" ] || fail "cli/ may include public headers, those of tools/, base/text.h, base/buffer.h, file/dir.h, file.h, there.h and run_files.h only:
+found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE "include \"(choir|$(echo "$tools" | sed 's/tools\///g; y/ /|/'))/|\"(base/(text|buffer)|file/(dir|file|path_status|run_files)).h\"")
+[ -z "$found" ] || fail "cli/ may include public headers, those of tools/, base/text.h, base/buffer.h, file/dir.h, file.h, path_status.h and run_files.h only:
 $found"
 
 # No circles of calls between files, but through the tables that register implementations by name: backends (CH_BACKENDS),
-# routers (ROUTERS), cases of the bench (own_cases). The file of a table knows what it lists, which may call it back.
+# routers (ROUTERS), cases of the bench (fixed_cases). The file of a table knows what it lists, which may call it back.
 tables=$({
   sed -n '/^#define CH_BACKENDS(row)/s/row(\([a-z]*\))/ ch_backend_\1 /gp' src/op/backend.c
   sed -n '/^#define ROUTERS(row)/,/[^\\]$/s/row(\([a-z_0-9]*\))/ ch_router_\1 /gp' src/moe/router.c
-  sed -n '/^static const ch_bench_case own_cases/,/^};/s/.*= \(ch_bench_[a-z_]*\).*/ \1 /p' tools/bench/cases.c
+  sed -n '/^static const ch_bench_case fixed_cases/,/^};/s/.*= \(ch_bench_[a-z_]*\).*/ \1 /p' tools/bench/cases.c
 } | grep -oE ' ch_[a-z_0-9]+' | tr -d '\n')
 case $tables in
   *ch_backend_cpu*ch_backend_cuda*ch_router_expert_choice*ch_router_base*ch_bench_moe*ch_bench_tokenize*) ;;

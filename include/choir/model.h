@@ -107,12 +107,12 @@ CHOIR_API int choir_model_looks_across_tokens(const choir_model *model);
 CHOIR_API int choir_model_check_causal(const choir_model *model);
 
 /* Forces the assignment of choir_model_forward on B sequences of T tokens, to replay a routing or to try another one.
- * The gates are the router's present scores, with their gradients. taken [MoE layers,B*T,e]: 1 where the expert
+ * The gates are the router's present scores, with their gradients. assignment [MoE layers,B*T,e]: 1 where the expert
  * processes the token, else 0; the array belongs to the caller, and is read by each call until another one or NULL is
  * set. There is no balancing loss and no capacity; other functions are not affected. CHOIR_ERROR_ARGUMENT: a value, or
  * (choir_model_forward) other sizes. CHOIR_ERROR_UNSUPPORTED: a router whose gates are not scores of its own, a model
  * without MoE layers, ranks. */
-CHOIR_API int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *taken);
+CHOIR_API int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *assignment);
 
 /* tokens int32 [B,T]; all B*T positions form the routing pool, unless choir_model_set_routing says otherwise. logits:
  * float [B,T,V] or NULL, whole on every rank. gradients: nonzero computes them (read by choir_model_parameter), of loss

@@ -115,9 +115,9 @@ typedef struct choir_favourite {
 /* Writes at most `most` tokens of an expert, best first, and returns their number. Frequent: by `held`. Typical: by
  * held * log(lift), the token's contribution to the divergence of the expert's tokens from the text's, for lift
  * above 1. Among equals, the lower token comes first. */
-CHOIR_API int choir_route_stats_get_frequent(const choir_route_stats *stats, int expert, int most,
+CHOIR_API int choir_route_stats_get_frequent(const choir_route_stats *stats, int expert, int max,
                                              choir_favourite *favourites);
-CHOIR_API int choir_route_stats_get_typical(const choir_route_stats *stats, int expert, int most,
+CHOIR_API int choir_route_stats_get_typical(const choir_route_stats *stats, int expert, int max,
                                             choir_favourite *favourites);
 
 CHOIR_C_END

@@ -115,7 +115,7 @@ static void open_layer(worker *w, char **argv) {
   w->options.capacity_factor = atof(argv[3]);
   read_inputs(a, &w->options, argv[2]);
   check(a->route.router->check(&w->options, a->route.n, a->route.e, 0));
-  a->route.training = a->keep = a->shards = 1;
+  a->route.training = a->keep = a->grad_chunks = 1;
   int64_t nd = (int64_t)a->route.n * a->route.d, de = (int64_t)a->route.d * a->route.e,
           weights = (int64_t)a->route.e * a->route.d * a->h;
   add(w, "out", a->out = memory(nd * 4), nd);

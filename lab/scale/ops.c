@@ -26,7 +26,7 @@ static void move(const ch_exec *x, double elements) { spend(x, CH_FLOPS_DENSE, 0
 /* ---- products ---- */
 
 OP(gemm, ch_gemm_args) {
-  for (; a; a = a->beside) {
+  for (; a; a = a->second) {
     double m = (double)a->m, n = (double)a->n, k = (double)a->k, c = m * n * (a->accumulate ? 2 : 1);
     spend(x, a->exact ? CH_FLOPS_ROUTER : CH_FLOPS_DENSE, 2 * m * n * k, m * k + k * n + c);
   }

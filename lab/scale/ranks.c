@@ -24,7 +24,7 @@ typedef struct {
   int ranks, replicas, hidden, dense_sharded, steps;
   int32_t *tokens;
   double seconds;                    /* until the last rank was done */
-  double computed, most;             /* of them: sum over ranks, and the largest */
+  double computed, max;              /* of them: sum over ranks, and the largest */
   double bytes, messages, exchanges; /* sums over ranks */
   double first_messages;             /* of the first rank */
 } simulation;
@@ -35,22 +35,22 @@ static void must(int code) {
   exit(1);
 }
 
-void __real_ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
-                        const ch_sum_room *room);
-void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
-                        const ch_sum_room *room);
+void __real_ch_comm_sum(const ch_comm *comm, const char *what, int grad_chunks, const ch_comm_array *array, int arrays,
+                        const ch_sum_buffers *buffers);
+void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int grad_chunks, const ch_comm_array *array, int arrays,
+                        const ch_sum_buffers *buffers);
 
 /* The sums of gradients read and write what they exchange: not the rank's own memory, but what all ranks share. */
-void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
-                        const ch_sum_room *room) {
+void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int grad_chunks, const ch_comm_array *array, int arrays,
+                        const ch_sum_buffers *buffers) {
   real *nowhere[CH_SUM_PIECES], *shared;
   ch_comm_array moved[CH_AT_ONCE];
-  int64_t most = (int64_t)shards * CH_SUM_SLICE; /* a sum has at most as many pieces as shards */
-  for (int i = 0; i < arrays; i++) most = array[i].count > most ? array[i].count : most;
-  shared = scale_network_nowhere(most * (int64_t)sizeof *shared);
+  int64_t max = (int64_t)grad_chunks * CH_SUM_SLICE; /* a sum has at most as many pieces as shards */
+  for (int i = 0; i < arrays; i++) max = array[i].count > max ? array[i].count : max;
+  shared = scale_network_nowhere(max * (int64_t)sizeof *shared);
   for (int i = 0; i < CH_SUM_PIECES; i++) nowhere[i] = shared;
   for (int i = 0; i < arrays; i++) moved[i] = array[i], moved[i].piece = nowhere;
-  __real_ch_comm_sum(comm, what, shards, moved, arrays, &(ch_sum_room){shared, room->spans});
+  __real_ch_comm_sum(comm, what, grad_chunks, moved, arrays, &(ch_sum_buffers){shared, buffers->spans});
 }
 
 /* Exchanges what the loop of choir train does beside the step (train/loop.c): who waited, whether all are well, who
@@ -81,7 +81,7 @@ static void run_rank(const ch_comm *comm, void *context) {
   }
   double now = scale_network_now(comm), computed = scale_network_computed(comm);
   if (now > s->seconds) s->seconds = now;
-  if (computed > s->most) s->most = computed;
+  if (computed > s->max) s->max = computed;
   s->computed += computed;
   s->bytes += (double)comm->traffic->bytes;
   s->messages += (double)comm->traffic->messages;
@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
   printf(
       "{\"ranks\":%d,\"seconds\":%.9g,\"computed\":%.9g,\"most_computed\":%.9g,\"bytes\":%.9g,\"messages\":%.9g,"
       "\"first_messages\":%.9g,\"exchanges\":%.9g,\"fullest\":%.4g}\n",
-      s.ranks, s.seconds / s.steps, s.computed / all, s.most / s.steps, s.bytes / all, s.messages / all,
+      s.ranks, s.seconds / s.steps, s.computed / all, s.max / s.steps, s.bytes / all, s.messages / all,
       s.first_messages / s.steps, s.exchanges / all, scale_routes_fullest());
   return 0;
 }

@@ -34,13 +34,13 @@ static double normal(uint64_t kind, uint64_t i) {
 static void spread_tokens(int expert, int load, int *count) {
   double sum = 0, so_far = fmod(expert * 0.6180339887498949, 1);
   for (int r = 0; r < made.ranks; r++) sum += exp(options.spread * normal(1, (uint64_t)r * made.experts + expert));
-  int placed = 0, most = options.tokens / made.ranks;
+  int placed = 0, max = options.tokens / made.ranks;
   for (int r = 0; r < made.ranks; r++) {
     so_far += load * exp(options.spread * normal(1, (uint64_t)r * made.experts + expert)) / sum;
     int until = r == made.ranks - 1 ? load : (int)fmin(so_far, load);
-    if (until - placed > most) {
+    if (until - placed > max) {
       fprintf(stderr, "expert %d: %d tokens of rank %d, which has %d: take a smaller spread\n", expert, until - placed,
-              r, most);
+              r, max);
       exit(1);
     }
     count[(int64_t)r * made.experts + expert] = until - placed;
@@ -49,7 +49,7 @@ static void spread_tokens(int expert, int load, int *count) {
 }
 
 /* Refuses rows that would go in rounds (dispatch/rounds.c): those need more of a record than is made. */
-static void check_rooms(int slots) {
+static void check_capacity(int slots) {
   for (int r = 0; r < made.ranks; r++) {
     int64_t own = 0;
     for (int i = 0; i < made.experts; i++) own += made.count[(int64_t)r * made.experts + i];
@@ -74,7 +74,7 @@ static void make(const int *expert_begin, int experts, int ranks) {
     for (int r = 0; r < ranks; r++)
       for (int j = 0; j < made.count[(int64_t)r * experts + i]; j++) made.token[slot++] = r * own + j;
   }
-  check_rooms(slot);
+  check_capacity(slot);
 }
 
 /* ---- ops ---- */

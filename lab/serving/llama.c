@@ -25,9 +25,9 @@ static void print_ids(const llama_token *ids, int count) {
 
 static int read_ids(llama_token **ids) {
   char *line = NULL, *at, *end;
-  size_t room = 0;
+  size_t capacity = 0;
   int count = 0;
-  if (getline(&line, &room, stdin) < 0) return -1;
+  if (getline(&line, &capacity, stdin) < 0) return -1;
   *ids = malloc((strlen(line) + 1) * sizeof **ids);
   for (at = line; *ids; at = end) {
     long id = strtol(at, &end, 10);
@@ -40,8 +40,8 @@ static int read_ids(llama_token **ids) {
 
 static void tokens(const struct llama_vocab *vocab) {
   char *text = NULL;
-  size_t room = 0;
-  for (ssize_t size; (size = getdelim(&text, &room, 0, stdin)) >= 0;) {
+  size_t capacity = 0;
+  for (ssize_t size; (size = getdelim(&text, &capacity, 0, stdin)) >= 0;) {
     if (size && !text[size - 1]) size--;
     llama_token *ids = malloc(((size_t)size + 8) * sizeof *ids);
     int count = ids ? llama_tokenize(vocab, text, (int)size, ids, (int)size + 8, 1, 0) : -1;
@@ -65,10 +65,10 @@ static void decode(struct llama_context *context, const llama_token *ids, int fi
 }
 
 static llama_token best(const float *logits, int V) {
-  int most = 0;
+  int max = 0;
   for (int v = 1; v < V; v++)
-    if (logits[v] > logits[most]) most = v;
-  return most;
+    if (logits[v] > logits[max]) max = v;
+  return max;
 }
 
 /* steps 0: logits of the line; else so many greedy tokens. */

@@ -37,7 +37,7 @@ class Pages(unittest.TestCase):
         lines = [line for path in (ROOT / "lab/results").glob("*.jsonl") for line in path.read_text().splitlines()]
         cls.runs = [one for line in lines if (one := json.loads(line)["result"])["format"] == "choir-result"]
 
-    def test_they_are_what_the_script_gives(self):
+    def test_tables_are_those_of_the_script(self):
         import matplotlib
 
         for path, text in self.made.items():
@@ -48,7 +48,7 @@ class Pages(unittest.TestCase):
             self.assertTrue(here == text or (path.suffix == ".svg" and same_drawing(here, text)),
                             f"{path} is not what the store gives: run 'python3 lab/pages.py'")  # fmt: skip
 
-    def test_what_thresholds_cost(self):
+    def test_cost_of_thresholds(self):
         """From the lines themselves, by another way than the page's."""
         gaps = []
         for run in self.runs:

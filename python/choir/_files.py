@@ -1,4 +1,4 @@
-"""Files as choir's C part takes and makes them (src/file/there.h, claim.c): regular ones, never links, pipes or devices;
+"""Files as choir's C part takes and makes them (src/file/path_status.h): regular ones, never links, pipes or devices;
 whole or absent; one process at a time. All of the package opens files here, so that a directory that somebody else
 made can neither hang it nor lead it elsewhere."""
 

@@ -35,8 +35,8 @@ def described(made) -> dict:
         "summary": string(common.summary),
         "file": ffi.string(common.file).decode(errors="backslashreplace") if common.file else None,  # JSON has no bytes
         "version": plugin.version_of(string(common.name)),  # of what was loaded here
-        "observes": not experts and bool(made.observe),
-        "loses": bool(common.loss),
+        "has_observe": not experts and bool(made.observe),
+        "has_loss": bool(common.loss),
         "ranks": bool(common.rank),
         "options": [
             {"name": string(o.name), "help": string(o.help), "value": o.value, "low": o.low, "high": o.high}
@@ -56,7 +56,7 @@ def of_files(error: BaseException, files):
     return trace
 
 
-def answer(asked: plugin.Asked, call: types.SimpleNamespace, read) -> bytes:
+def answer(callback: plugin.Callback, call: types.SimpleNamespace, read) -> bytes:
     """After a question: the choice for scores [n,e], valid [n] and state [e]; the state moved by demand [e] and state; the
     loss of scores, valid and chosen [n,e], and its gradient; or the ranking of scores and valid."""
     n, e = call.n, call.e
@@ -65,11 +65,11 @@ def answer(asked: plugin.Asked, call: types.SimpleNamespace, read) -> bytes:
     if call.asks != RANKING:
         given.append(array(np.bool_, n, e) if call.asks == LOSS else array(np.float64, e))
     try:
-        made = (asked.choice, asked.moved, asked.lost, asked.ranked)[call.asks](call, *given)
+        made = (callback.choice, callback.update_state, callback.loss_and_gradient, callback.ranked)[call.asks](call, *given)
         return struct.pack("=i", 0) + b"".join(part.tobytes() for part in (made if call.asks == LOSS else (made,)))
     except BaseException as error:  # sys.exit, too: the run ends with a message, and not with this process
-        told = asked.told(error)
-        trace = of_files(error, asked.files)
+        told = callback.message(error)
+        trace = of_files(error, callback.files)
         if trace and told not in shown:  # every layer asks `observe`, before the run ends
             traceback.print_exception(type(error), error, trace)
         shown.add(told)

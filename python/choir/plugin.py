@@ -17,15 +17,16 @@ import numpy as np
 from . import _library, _routers
 from ._definition import DEPENDS_ON, router_of
 from ._errors import ArgumentError, Error, FileError, FormatError, file_error
-from ._own import Own
+from ._plugin_router import PluginRouter
 
 Function = Callable[..., np.ndarray]
 Number = Union[float, Tuple[float, float, float], Tuple[float, float, float, str]]
 
 MESSAGE_BYTES, MOST_OPTIONS = 256, 8  # as choir/plugin.h has them
-_GIVEN = ("scores", "valid", "capacity", "training")  # to every function, by place
-_ASKED = ("layer", "sequence_length", "seed", "first", "state", "choices")  # by name, to functions that have such a parameter
-_TAKEN = (*_GIVEN, *_ASKED, "chosen", "demand")  # names of the call's arguments, which no option may have
+_BY_PLACE = ("scores", "valid", "capacity", "training")  # to every function, by place
+# By name, to functions that have such a parameter.
+_BY_NAME = ("layer", "sequence_length", "seed", "first", "state", "choices")
+_RESERVED = (*_BY_PLACE, *_BY_NAME, "chosen", "demand")  # names of the call's arguments, which no option may have
 _KINDS = {  # of what a definition gives
     **dict.fromkeys(("name", "summary", "version"), (str, "a text")),
     **dict.fromkeys(("normalize_gates", "choices_default", "experts_per_token_option", "draws"), ((bool, np.bool_, numbers.Integral), "True or False")),
@@ -34,8 +35,9 @@ _KINDS = {  # of what a definition gives
     "options": (Mapping, 'numbers by name, as {"share": 0.5}'),
 }
 _LOOKS = dict(zip(("nowhere", "in_training", "back", "around"), DEPENDS_ON))  # the words of 0.4 and 0.5
-registered: dict[str, Any] = {}  # by name: the definition in C (None without libchoir), which holds pointers to the rest, and an Asked
-definitions: list[Own] = []  # all that were ever made: a layer keeps the one that it was made with
+# By name: the definition in C (None without libchoir), which holds pointers to the rest, and a Callback.
+registered: dict[str, Any] = {}
+definitions: list[PluginRouter] = []  # all that were ever made: a layer keeps the one that it was made with
 _earlier: list[Any] = []
 _loading: list[set[str]] = []  # files under way, each by the names of its routers
 
@@ -72,14 +74,14 @@ def _where(error: BaseException, files: Collection[str]) -> str:
     return f"{type(error).__name__}: {_message(error)}{place}"
 
 
-def _asked(function: Function) -> list[str]:
+def _parameters(function: Function) -> list[str]:
     try:
-        return [name for name in _ASKED if name in inspect.signature(function).parameters]
+        return [name for name in _BY_NAME if name in inspect.signature(function).parameters]
     except ValueError:  # a function of C hides its parameters
         return []
 
 
-class Asked:
+class Callback:
     """A registered function, and how to ask it."""
 
     def __init__(
@@ -90,7 +92,7 @@ class Asked:
         loss: Optional[Function],
         ranking: Optional[Function],
     ):
-        self.function, self.options, self.more = function, options, _asked(function)
+        self.function, self.options, self.more = function, options, _parameters(function)
         self.observe, self.loss, self.ranking = observe, loss, ranking
         codes = [_code(one) for one in (function, observe, loss, ranking)]
         self.files = [code.co_filename for code in codes if code]
@@ -99,7 +101,7 @@ class Asked:
     def _named(self, call: Any) -> dict[str, float]:
         return {name: call.options[i] for i, name in enumerate(self.options)}
 
-    def moved(self, call: Any, demand: np.ndarray, state: np.ndarray) -> np.ndarray:
+    def update_state(self, call: Any, demand: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The state after a step, [e] float64, or what `observe` raises."""
         assert self.observe
         made = self.observe(state, demand, **self._named(call))
@@ -107,7 +109,9 @@ class Asked:
             raise _wrong(self.observe, f"observe gave {_shown(made)}: must be numbers of shape {state.shape}")
         return np.asarray(made, np.float64)
 
-    def lost(self, call: Any, scores: np.ndarray, valid: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def loss_and_gradient(
+        self, call: Any, scores: np.ndarray, valid: np.ndarray, chosen: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """What the router adds to the loss, [] float64, and its gradient [n,e] float32, or what `loss` raises."""
         assert self.loss
         made = self.loss(scores, valid, chosen, **self._named(call))
@@ -138,33 +142,33 @@ class Asked:
             raise _wrong(self.function, f"it gave {_shown(made)}: must be bool of shape {shape}")
         return made
 
-    def told(self, error: BaseException) -> bytes:
+    def message(self, error: BaseException) -> bytes:
         """What C says of an exception, UTF-8: half of a pair of surrogates is shown by its number."""
         told = _where(error, self.files).encode(errors="backslashreplace")[: MESSAGE_BYTES - 1]
         return told.replace(b"\0", b"\\0").decode(errors="ignore").encode()[: MESSAGE_BYTES - 1]
 
 
-def _callbacks(asked: Asked) -> dict[str, Callable[..., int]]:
+def _c_functions(callback: Callback) -> dict[str, Callable[..., int]]:
     """The functions as C calls them, by the fields of choir_tokens_choose."""
     from . import _native as native
 
     ffi = native.ffi
 
     def choose(call, chosen):
-        made = asked.choice(call, *_scores(call), _array(call.state, call.e, np.float64))
+        made = callback.choice(call, *_scores(call), _array(call.state, call.e, np.float64))
         ffi.memmove(chosen, made.tobytes(), made.nbytes)
 
     def observe(call, demand, state):
-        moved = asked.moved(call, _array(demand, call.e, np.int64), _array(state, call.e, np.float64))
+        moved = callback.update_state(call, _array(demand, call.e, np.int64), _array(state, call.e, np.float64))
         ffi.memmove(state, moved.tobytes(), moved.nbytes)
 
     def loss(call, chosen, value, gradient):
         marks = _array(chosen, call.n * call.e, np.bool_).reshape(call.n, call.e)
-        for address, made in zip((value, gradient), asked.lost(call, *_scores(call), marks)):
+        for address, made in zip((value, gradient), callback.loss_and_gradient(call, *_scores(call), marks)):
             ffi.memmove(address, made.tobytes(), made.nbytes)
 
     def rank(call, ranking):
-        made = asked.ranked(call, *_scores(call))
+        made = callback.ranked(call, *_scores(call))
         ffi.memmove(ranking, made.tobytes(), made.nbytes)
 
     def guarded(function):
@@ -174,17 +178,17 @@ def _callbacks(asked: Asked) -> dict[str, Callable[..., int]]:
                 return 0
             except BaseException as error:  # noqa: BLE001 C gets the message, and ends what it does
                 native.causes.append(error)
-                told = asked.told(error)
+                told = callback.message(error)
                 ffi.memmove(call.message, told + b"\0", len(told) + 1)
                 return 1
 
         return called
 
     made = {
-        "choose": (choose, asked.function),
-        "observe": (observe, asked.observe),
-        "loss": (loss, asked.loss),
-        "rank": (rank, asked.ranking),
+        "choose": (choose, callback.function),
+        "observe": (observe, callback.observe),
+        "loss": (loss, callback.loss),
+        "rank": (rank, callback.ranking),
     }
     return {field: guarded(function) for field, (function, given) in made.items() if given is not None}
 
@@ -231,7 +235,8 @@ def _check_signature(name: str, whose: str, function: Any, given: tuple[str, ...
 
 
 def _check_functions(name: str, function: Any, options: Collection[str], observe: Any, loss: Any, ranking: Any) -> None:
-    _check_signature(name, "its function", function, _GIVEN, (*options, *(_asked(function) if callable(function) else ())))
+    by_name = _parameters(function) if callable(function) else ()
+    _check_signature(name, "its function", function, _BY_PLACE, (*options, *by_name))
     if observe is not None:
         _check_signature(name, "observe", observe, ("state", "demand"), options)
     if loss is not None:
@@ -253,7 +258,7 @@ def _option(router: str, option: Any, value: Any) -> dict[str, Any]:
     """An option as C has it."""
     if not isinstance(option, str):
         raise ArgumentError(f"router '{router}': the name of an option is {option!r}: must be a text")
-    if option in _TAKEN:
+    if option in _RESERVED:
         raise ArgumentError(f"router '{router}': option '{option}' is what the call gives by that name: take another name")
     parts = value if isinstance(value, tuple) else (value, 0.0, 0.0)
     kinds = (numbers.Real, numbers.Real, numbers.Real, str)[: max(3, len(parts))]
@@ -413,24 +418,24 @@ def _registering(given: dict[str, Any]) -> Callable[[Function], Function]:
         fields = {**given, "summary": told}
         for one in ("options", "observe", "loss", "ranking"):
             fields.pop(one, None)
-        asked = Asked(function, names, *more)
-        if function.__module__ != "__main__" and asked.file and os.path.isfile(asked.file):
-            fields.update(file=asked.file)  # without a version the file's checksum is taken
+        callback = Callback(function, names, *more)
+        if function.__module__ != "__main__" and callback.file and os.path.isfile(callback.file):
+            fields.update(file=callback.file)  # without a version the file's checksum is taken
         else:
             fields.update(version=version or _text_version(function, *more))
         defined = router_of(fields, own, *more)
-        made = _in_c(fields, own, asked) if _library.available() else None
+        made = _in_c(fields, own, callback) if _library.available() else None
         _earlier.append(registered.get(name))  # with which a model may still run
-        registered[name] = (made, asked)
+        registered[name] = (made, callback)
         number, text = len(definitions), version or _text_version(function, *more)
         _routers.plugins[name] = dataclasses.replace(defined, number=number, version=text or f"number {number}")
-        definitions.append(Own(_routers.plugins[name], asked, fields["depends_on"]))
+        definitions.append(PluginRouter(_routers.plugins[name], callback, fields["depends_on"]))
         return function
 
     return register
 
 
-def _in_c(fields: dict[str, Any], own: list[dict[str, Any]], asked: Asked) -> Any:
+def _in_c(fields: dict[str, Any], own: list[dict[str, Any]], callback: Callback) -> Any:
     """The definition in libchoir."""
     from . import _native as native
 
@@ -439,7 +444,7 @@ def _in_c(fields: dict[str, Any], own: list[dict[str, Any]], asked: Asked) -> An
     places = {field: made for field, _ in ffi.typeof(made).item.fields}
     places.update({field: made.common for field, _ in ffi.typeof(made.common).fields})
     fields = {**fields, "size": ffi.sizeof(f"choir_{kind}_choose"), "depends_on": DEPENDS_ON.index(fields["depends_on"])}
-    for field, called in _callbacks(asked).items():
+    for field, called in _c_functions(callback).items():
         fields[field] = ffi.callback(ffi.typeof(getattr(places[field], field)), called, error=1)
     try:
         for field, value in fields.items():
@@ -452,7 +457,7 @@ def _in_c(fields: dict[str, Any], own: list[dict[str, Any]], asked: Asked) -> An
     return made
 
 
-def definition_of(name: str, number: int, version: str) -> Own:
+def definition_of(name: str, number: int, version: str) -> PluginRouter:
     """The definition that a layer was made with, in this process or in the one that pickled it."""
     same = [own for own in definitions if (own.router.name, own.router.version) == (name, version)]
     if not same:

@@ -304,7 +304,7 @@ class Models(unittest.TestCase):
         made.update({})
         self.assertEqual(made.as_dict(), before)
 
-    def test_configs_are_copied_and_told(self):
+    def test_configs_are_copied_and_printed(self):
         config = choir.Config(vocab_size=320, seed=2**53 - 1, clip_norm=0.1 + 0.2, **testing.CONFIG)
         for other in (copy.copy(config), copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
             self.assertEqual(other.as_dict(), config.as_dict())

@@ -625,7 +625,7 @@ class Program(unittest.TestCase):
             done = self.run_on("", f"{at}/numpy.py:route", "--experts-choose")
             self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_what_cannot_be_loaded(self):
+    def test_files_that_cannot_be_loaded(self):
         for words, message in ((["mine.py"], "is not FILE.py:function"), (["no.py:f"], "no such file: no.py"),
                                (["mine.py:no"], "has no function no"), (["mine.py:np"], "a module, not a function"),
                                (["mine.py:Some"], "not a function")):  # fmt: skip

@@ -66,7 +66,7 @@ class Docker(unittest.TestCase):
 
 @unittest.skipIf(yaml is None, "PyYAML is not installed")
 class Kubernetes(unittest.TestCase):
-    def test_the_job_names_what_is_there(self):
+    def test_the_job_names_existing_files(self):
         path = SOURCE / "examples/kubernetes/trainjob.yaml"
         objects = {one["kind"]: one for one in yaml.safe_load_all(path.read_text(encoding="utf-8"))}
         runtime, job = objects["ClusterTrainingRuntime"], objects["TrainJob"]

@@ -38,7 +38,7 @@ def by_libchoir(x, Wg, W1, W2, c, dout):
 
 
 class Example(unittest.TestCase):
-    def test_it_gives_what_libchoir_gives(self):
+    def test_example_equals_libchoir(self):
         draw, taught = np.random.default_rng(1), example()
         arrays = [draw.standard_normal(shape).astype(np.float32) for shape in ((N, D), (D, E), (E, D, H), (E, D, H))]
         dout = draw.standard_normal((N, D)).astype(np.float32)

@@ -58,7 +58,7 @@ class Exported(unittest.TestCase):
         _, theirs = folder_logits(out, self.tokens)
         self.assertGreater(np.abs(theirs - exported.choir_logits(run, self.tokens)).max(), 1e-3)
 
-    def test_bf16_loses_what_rounding_does(self):
+    def test_bf16_export_rounds(self):
         found = {}
         for dtype in ("f32", "bf16"):
             out = testing.directory() / f"as-{dtype}"

@@ -19,7 +19,7 @@ class Files(unittest.TestCase):
         self.at = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.at)
 
-    def test_a_file_is_whole_or_as_it_was(self):
+    def test_files_are_replaced_atomically(self):
         file = self.at / "kept.json"
         files.save(file, "old")
         with unittest.mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
@@ -28,7 +28,7 @@ class Files(unittest.TestCase):
         self.assertEqual(file.read_text(), "old")
         self.assertEqual(os.listdir(self.at), ["kept.json"])
 
-    def test_what_is_no_regular_file_stays_and_is_not_followed(self):
+    def test_special_files_are_neither_followed_nor_removed(self):
         (self.at / "target").write_text("1")
         (self.at / "link").symlink_to("target")
         os.mkfifo(self.at / "pipe")
@@ -44,7 +44,7 @@ class Files(unittest.TestCase):
             files.copy(self.at / "link", self.at / "copy")
         self.assertEqual(sorted(os.listdir(self.at)), ["folder", "link", "pipe", "target"])
 
-    def test_what_is_written_in_place_has_one_name(self):
+    def test_files_with_several_names_are_not_written_in_place(self):
         (self.at / "log").write_text("1")
         os.link(self.at / "log", self.at / "other")
         with self.assertRaisesRegex(choir.FormatError, "log: has 2 hard links"):
@@ -70,7 +70,7 @@ class Files(unittest.TestCase):
         files.save(self.at / "picture.png", b"\xff\x00")
         self.assertEqual((self.at / "picture.png").read_bytes(), b"\xff\x00")
 
-    def test_what_a_kill_left_is_removed_and_nothing_else(self):
+    def test_only_leftovers_of_killed_processes_are_removed(self):
         file, mine = self.at / "left.json", f".left.json.{platform.node()}-"
         others = [mine + "1", mine + "backup", mine + "²", ".left.json.elsewhere-999999999"]
         for name in [*others, mine + "999999999"]:
@@ -98,7 +98,7 @@ class Files(unittest.TestCase):
         )
         self.assertEqual(runs.metrics(self.at)["learning_rate"].tolist(), [0.5, 0.25])
 
-    def test_a_path_does_not_say_what_is_wrong(self):
+    def test_error_kind_does_not_depend_on_the_path(self):
         (self.at / "No such file or directory").mkdir()
         with self.assertRaises(choir.FileError) as caught:
             choir.Config(self.at / "No such file or directory" / ("x" * 300))
@@ -123,7 +123,7 @@ class Claims(unittest.TestCase):
             with self.claimed():
                 pass
 
-    def test_what_loses_its_name_is_opened_anew(self):
+    def test_renamed_locks_are_opened_again(self):
         taken = []
 
         def lose(fd, parent, path, notice):

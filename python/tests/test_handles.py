@@ -114,7 +114,7 @@ class Copies(unittest.TestCase):
             made.set("train.steps", 7)
             self.assertEqual(config["train.steps"], 20)
 
-    def test_what_has_no_copy(self):
+    def test_handles_that_cannot_be_copied(self):
         for one in (self.model.session(), choir.Trainer(copy.copy(self.model))):
             for way in (copy.copy, copy.deepcopy, pickle.dumps):
                 with self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):

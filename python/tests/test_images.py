@@ -38,7 +38,7 @@ class Study(unittest.TestCase):
         except ImportError as error:
             self.skipTest(str(error))
 
-    def test_the_page_is_what_the_runs_give(self):
+    def test_the_page_shows_the_runs(self):
         runs = self.report.Runs()
         text = self.report.PAGE.read_text(encoding="utf-8")
         again = f"run 'python3 {LAB.relative_to(testing.SOURCE)}/report.py'"

@@ -39,7 +39,7 @@ class Install(unittest.TestCase):
         self.addCleanup(made.cleanup)
         self.at = pathlib.Path(made.name)
 
-    def test_an_editable_install_finds_what_was_compiled(self):
+    def test_an_editable_install_finds_the_library(self):
         compiled = self.at / "site-packages" / "choir"
         (compiled / "bin").mkdir(parents=True)
         (compiled / "libchoir.so").symlink_to(os.environ["CHOIR_LIBRARY"])

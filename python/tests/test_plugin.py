@@ -150,7 +150,7 @@ class Routing(unittest.TestCase):
         choir.experts_choose("wayward", ranking=good)(function)
         choir.route(scores_of(), "wayward")
 
-    def test_what_a_function_asks_for(self):
+    def test_parameters_of_a_function(self):
         seen = {}
 
         @choir.router("wayward", looks="around", options={"share": (0.5, 0, 1), "more": -2})
@@ -288,7 +288,7 @@ class Runs(unittest.TestCase):
         with self.assertRaisesRegex(choir.Error, says):
             self.trained("grows_on")
 
-    def test_a_state_that_is_lost(self):
+    def test_a_dropped_state(self):
         """An `observe` that fails ends its own step, also the last one, and no checkpoint has half a step."""
 
         @choir.router("breaks", looks="nowhere", choices=2, observe=lambda state, demand: state + 1 / self.divisor.pop())
@@ -444,7 +444,7 @@ class Program(unittest.TestCase):
         self.assertEqual(weights[0], weights[1])
         self.assertNotEqual(weights[0], weights[2])
 
-    def test_what_is_no_plugin(self):
+    def test_invalid_plugin_files(self):
         for text, says in (("x = 1", "has no router"), ("import nope", "No module named 'nope'")):
             file = testing.directory() / "none.py"
             file.write_text(text)
@@ -460,7 +460,7 @@ class Program(unittest.TestCase):
         (source := testing.directory() / "own.c").write_text("int x;")
         self.assertIn(f"own.c -o {source.with_suffix('.so')}", self.run_program("help", "--plugin", source)[2])
 
-    def test_what_a_file_raises(self):
+    def test_exceptions_of_a_file(self):
         file = testing.directory() / "raises.py"
         for text, says in (
             ("x = 1", "has no router"),
@@ -475,7 +475,7 @@ class Program(unittest.TestCase):
             choir.load_plugin("absent.py")
         self.assertIsInstance(told.exception, FileNotFoundError)
 
-    def test_what_stands_beside(self):
+    def test_modules_next_to_the_file(self):
         """A file imports what stands beside it, behind all other modules, and is a module itself."""
         (folder := testing.directory() / "beside").mkdir()
         (folder / "json.py").write_text("1 / 0\n")
@@ -577,7 +577,7 @@ class Program(unittest.TestCase):
         file.write_text(text)
         self.assertEqual(self.run_program(*again[:-3], "steps=4", *again[-2:])[0], 0)
 
-    def test_what_ends_and_what_idles(self):
+    def test_exits_and_idle_processes(self):
         testing.run()
         file = testing.directory() / "tired.py"
         text = EXAMPLE.read_text().replace("louder", "tired")
@@ -592,7 +592,7 @@ class Program(unittest.TestCase):
         code, _, told = self.run_program(*train[:-1], train[-1] / "idle-run")
         self.assertEqual((code, told.count("router 'tired' took none of ")), (0, 1), told)
 
-    def test_what_serving_costs(self):
+    def test_cost_of_serving(self):
         """A router that does not rank by its scores: thresholds give a token other experts, and that is said."""
         testing.run()
         file, out, data = testing.directory() / "odd.py", testing.directory() / "odd-run", testing.directory() / "data"

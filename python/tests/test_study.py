@@ -91,7 +91,7 @@ class Whole(unittest.TestCase):
     def setUpClass(cls):
         cls.out, cls.errors, cls.status = run("whole", "--jobs", 2, recipe="timed.json")
 
-    def test_it_says_what_it_found(self):
+    def test_findings_are_printed(self):
         self.assertEqual(self.status, 0, self.errors)
         self.assertIn("With 2 seeds this study has 80 % power for", self.out)
         own = testing.run().parent / "whole" / "two-scale"
@@ -163,7 +163,7 @@ class Whole(unittest.TestCase):
             self.assertIn(f"argument {option}: {value}: must be", errors)
         self.assertFalse((testing.run().parent / "refused").exists())
 
-    def test_only_what_is_missing_runs(self):
+    def test_only_missing_runs_are_started(self):
         at = testing.run().parent
         kept = stored("whole/results")
         gone = sorted(name for name in kept if name.startswith("gshard_top2-e8-") and "-s2-40-" in name)[0]
@@ -440,7 +440,7 @@ class Probe(unittest.TestCase):
 class Ends(unittest.TestCase):
     """How a study ends that cannot go on."""
 
-    def test_nobody_reads_on(self):
+    def test_closed_output_ends_the_program(self):
         with study("list", wait=False) as process:
             process.stdout.close()
             self.assertEqual((process.stderr.read(), process.wait()), ("", 128 + signal.SIGPIPE))
@@ -451,7 +451,7 @@ class Ends(unittest.TestCase):
             self.assertEqual(process.wait(), 3)  # saved, as after Ctrl-C
         self.assertTrue((testing.run().parent / "unread" / "two-scale" / "report.html").exists())
 
-    def test_what_one_work_cannot_do_is_said(self):
+    def test_impossible_tasks_are_reported(self):
         class Fails(jobs.Work):
             arms, steps, flops = ["wrong"], 1, 1.0
 
@@ -542,7 +542,7 @@ class Hostile(unittest.TestCase):
             (out / "lock").unlink()
         self.assertEqual((self.at / "file").read_text(), "4711\n")
 
-    def test_what_never_ends_is_not_read(self):
+    def test_endless_files_are_refused(self):
         own = self.other()
         (own / "study.json").unlink()
         os.mkfifo(own / "study.json")
@@ -598,7 +598,7 @@ class Handover(unittest.TestCase):
         self.assertLess(50, len(told.splitlines()))
         self.assertEqual([line for line in told.splitlines() if len(line) > 80], [])
 
-    def test_what_is_missing_is_named(self):
+    def test_missing_runs_are_named(self):
         for python, told in (("/absent/python", "/absent/python: cannot be started"), (__file__, "cannot be started")):
             environment = {**os.environ, "CHOIR_PYTHON": python}
             words = [os.environ["CHOIR_PROGRAM"], "study", "list"]
@@ -614,7 +614,7 @@ class Store(unittest.TestCase):
         self.config = json.loads((testing.run() / "config.json").read_text())
         self.hash = testing_hash()
 
-    def test_it_gives_back_what_it_took(self):
+    def test_locks_are_released(self):
         made = self.store.put(testing.run(), self.config, self.hash)
         self.assertEqual(self.store.take(self.config, self.hash), made)
         self.assertLess(os.path.getsize(self.store.file), 8000)
@@ -665,7 +665,7 @@ class Store(unittest.TestCase):
             self.store.put(testing.run(), self.config, "0000")
         self.assertFalse(self.store.directory.exists())
 
-    def test_it_refuses_what_somebody_changed(self):
+    def test_changed_results_are_refused(self):
         whole = self.store.put(testing.run(), self.config, self.hash)
         name = store.name(self.config, self.hash)
         for key, value in (("data_hash", "1"), ("config", {}), ("format", "x")):
@@ -699,7 +699,7 @@ class Recipes(unittest.TestCase):
                     masked = made["train.objective"] != "next_token"  # then the mask is one token more
                     self.assertEqual(made["model.vocab_size"], 4097 if masked else 4096, arm.name)
 
-    def test_what_all_arms_set_holds_for_all(self):
+    def test_common_settings_hold_for_all_arms(self):
         """Another router begins with its own defaults, which are none of the recipe's."""
         one = {**RECIPE, "set": {"router.normalize_gates": True, "router.capacity_factor": 3}}
         for arm in recipe.arms(one):
@@ -751,13 +751,13 @@ class Recipes(unittest.TestCase):
             with self.assertRaisesRegex(StudyError, "arm 'EC': .*model.router.capacity_factor is 2.0 instead of 3"):
                 configs.config(one, SCALE, recipe.arms(one)[0], 64)
 
-    def test_what_goes_by_the_length_of_a_run_is_refused(self):
+    def test_settings_that_depend_on_the_run_length_are_refused(self):
         for key, value in (("train.schedule", "cosine"), ("train.warmup_steps", 0.1), ("router.capacity_start", 4)):
             one = {**RECIPE, "set": {key: value}}
             with self.assertRaisesRegex(StudyError, f"arm 'EC': .*{key} is {value}.*length of the whole run"):
                 configs.config(one, SCALE, recipe.arms(one)[0], 64)
 
-    def test_what_a_study_determines_itself_is_refused(self):
+    def test_fields_set_by_the_study_are_refused(self):
         for key in ("train.learning_rate", "learning_rate", "rate", "train.steps", "seed", "cooldown_steps", "vocab_size"):
             told = key.replace("rate", "learning_rate") if key == "rate" else key
             self.refused(lambda r: r.update(set={key: 1}), "set: ", told, "is determined by the study")
@@ -802,7 +802,7 @@ class Recipes(unittest.TestCase):
         for text in ("wrong.json", *told):
             self.assertIn(text, str(caught.exception))
 
-    def test_what_is_wrong_is_named(self):
+    def test_errors_name_the_field(self):
         self.refused(lambda r: r.update(seed=1), "seed")
         self.refused(lambda r: r["arms"].extend(r["arms"] * 128), "arms", "is too long")  # nobody waits for all of them
         self.refused(lambda r: r.update(title="a\x1b[2J"), "title", r"\x1b")

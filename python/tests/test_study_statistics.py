@@ -127,7 +127,7 @@ class Curves(unittest.TestCase):
         np.testing.assert_allclose(statistics.log_speedup(self.steps, arm, rival), 0.1 * math.log(2), rtol=1e-9)
         np.testing.assert_allclose(statistics.log_speedup(self.steps, rival, arm), -0.1 * math.log(2), rtol=1e-9)
 
-    def test_what_is_not_reached_is_not_guessed(self):
+    def test_unreached_losses_are_not_extrapolated(self):
         rival = [5.0, 4.9, 4.8, 4.7]
         self.assertTrue(math.isnan(statistics.log_speedup(self.steps, [4.6, 4.5, 4.4, 4.3], rival)))
         self.assertTrue(math.isnan(statistics.steps_to(self.steps, rival, math.nan)))
@@ -236,7 +236,7 @@ class Pages(unittest.TestCase):
             row = report.claim_rows(types.SimpleNamespace(findings=[claim], study=study))[0]
             self.assertEqual(row[-1], "confirmed, at unequal served cost" if said else "confirmed")
 
-    def test_what_is_said(self):
+    def test_printed_conclusions(self):
         told = report.regime(self.study)
         self.assertTrue(told.startswith("small: 1, 2 M tokens, 100,000 per step; the learning rate falls over the last 20% of"), told)
         self.assertIn(" steps; 4,096 held-out tokens, the same for all; 2 seeds; learning rates tried at the largest budget: 0.01, 0.02", told)
@@ -267,7 +267,7 @@ class Pages(unittest.TestCase):
 
 
 class Noise(unittest.TestCase):
-    def test_what_seeds_resolve(self):
+    def test_resolution_by_seeds(self):
         told = noise.told(np.array([[4.0, 4.1, 4.2, 4.3], [4.01, 4.09, 4.21, 4.29]]))
         spread = math.sqrt(0.05 / 3)
         self.assertIn(f"standard deviation over seeds {spread:.4f} (95 % CI 0.0731 to 0.4814)", told)
@@ -283,7 +283,7 @@ class Noise(unittest.TestCase):
 
 
 class Findings(unittest.TestCase):
-    def test_what_each_kind_measures(self):
+    def test_measure_of_each_claim_kind(self):
         """By hand: three arms, two budgets, two seeds."""
         tables = {
             (10, "causal"): [[5.0, 5.2], [5.5, 5.7], [6.0, 6.0]], (20, "causal"): [[4.0, 4.2], [4.5, 4.6], [5.1, 5.3]],
@@ -352,13 +352,13 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.verdict(math.log(1.3), 0.01, kind="step_time", margin=0.2), "refuted")
         self.assertEqual(self.verdict(-math.log(1.15), 0.01, kind="step_time", margin=0.2), "confirmed")
 
-    def test_what_a_row_is_called(self):
+    def test_names_of_rows(self):
         self.assertEqual(claims.label({"kind": "loss", "arm": "a", "rival": "b"}), "b - a")
         self.assertEqual(claims.label({"kind": "steps", "arm": "a", "rival": "b"}), "b / a, steps to one loss")
         text = {"kind": "text", "arm": "a", "rival": "a", "routing": "topk", "texts": ["x"]}
         self.assertEqual(claims.label(text), "a - a, topk on x")
 
-    def test_seeds_whose_curves_do_not_meet_are_not_left_out(self):
+    def test_seeds_without_crossing_are_counted(self):
         """A mean of the others would say that the arm is nearer to its rival than it is."""
         near, far = [5.1, 4.9, 4.7], [5.6, 5.4, 5.2]
         tables = [np.array([[near[i], near[i], last[i]], [5.0, 4.8, 4.6][i] * np.ones(3)]) for last in (near, far)

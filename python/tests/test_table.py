@@ -343,7 +343,7 @@ class Choices(unittest.TestCase):
                 ours, theirs = (self.chosen("base", logits, valid, library=library) for library in (False, True))
                 np.testing.assert_array_equal(ours.taken, theirs.taken)
 
-    def test_never_and_nobody(self):
+    def test_empty_batches_and_no_tokens(self):
         """Scores of -inf are assigned where there is no other way; a pool of padding has no assignment."""
         draw = np.random.default_rng(6)
         logits, lowest = draw.standard_normal((16, 4)).astype(np.float32), np.finfo(np.float32).min

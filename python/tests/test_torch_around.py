@@ -455,7 +455,7 @@ class Around(TorchTest):
         for name, loss in losses:
             self.assertLess(float(loss), 3.0, name)
 
-    def test_what_a_refused_forward_leaves(self):
+    def test_state_after_a_refused_forward(self):
         layer = self.layer("bias_balanced")
         with self.assertRaisesRegex(choir.ArgumentError, "autocast"):
             layer(self.x.double())

@@ -138,7 +138,7 @@ class Converted(TorchTest):
             for ours, theirs in zip(twin.parameters(), plain.parameters()):
                 torch.testing.assert_close(ours.grad, theirs.grad)
 
-    def test_padding_without_a_mask_is_said(self):
+    def test_padding_without_a_mask_warns(self):
         model = self.converted("Mixtral", "expert_choice", capacity_factor=1.0)
         model.config.pad_token_id = model.model.config.pad_token_id = 0
         ids = self.ids.masked_fill(self.mask == 0, 0)
@@ -212,7 +212,7 @@ class Converted(TorchTest):
                 self.assertFalse(found.missing_keys or found.unexpected_keys, found)
                 torch.testing.assert_close(other.state_dict(), model.state_dict())
 
-    def test_refuses_what_it_cannot_load(self):
+    def test_refuses_checkpoints_it_cannot_load(self):
         folder = testing.directory() / "plain-mixtral"
         self.model("Mixtral").save_pretrained(folder)
         with self.assertRaisesRegex(choir.ArgumentError, "entry 'choir' is None"):

@@ -211,7 +211,7 @@ class Layers(TorchTest):
         layer(self.x).sum().backward()
         self.assertGreater(float(layer.gate.change.weight.grad.abs().sum()), 0)
 
-    def test_causal_looks_at_no_other_token(self):
+    def test_causal_depends_on_no_other_token(self):
         for router, options in self.each(LAYERS):
             layer = self.layer(router, options, causal=True)
             if router in ("expert_choice", "capped_expert_choice", "global_topk"):
@@ -302,7 +302,7 @@ class Layers(TorchTest):
             out = torch.vmap(lambda x: layer(x, ids))(xs)
             torch.testing.assert_close(out, torch.stack([layer(x, ids) for x in xs]), rtol=1e-4, atol=1e-5)
 
-    def test_causal_evaluation_makes_rows_of_what_is_taken(self):
+    def test_causal_evaluation_computes_assigned_rows_only(self):
         """Without gradients; the same numbers."""
         for router, options in self.each(LAYERS):
             if router in ("expert_choice", "capped_expert_choice", "global_topk"):
@@ -409,7 +409,7 @@ class Layers(TorchTest):
                     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
                 twin.w1.grad = plain.w1.grad = None
 
-    def test_compile_takes_it_whole(self):
+    def test_compiles_without_graph_breaks(self):
         if not cannot_compile("torch.compile"):
             self.compiled("aot_eager", LAYERS)
 

@@ -162,7 +162,7 @@ class Models(TorchTest):
         self.assertEqual(turned.dtype, torch.bfloat16)
         torch.testing.assert_close(turned.float(), wanted, rtol=0.02, atol=0.05)
 
-    def test_what_choir_trained_is_routed_as_by_choir(self):
+    def test_models_of_choir_are_routed_equally(self):
         """By thresholds and in evaluation, once there are some: each router by its own rule, gates normalized or not."""
         for router, options in (
             ("expert_choice", {}),

@@ -216,7 +216,7 @@ class Plugins(TorchTest):
             again = choir.torch.Transformer.of(twin).eval()
         np.testing.assert_allclose(again(tokens).detach().numpy(), wanted, atol=2e-5)
 
-    def test_what_observe_does_wrong(self):
+    def test_errors_of_observe(self):
         """Raises with router and reason, and the state is as before."""
         for name, observe, kind, why in (
             ("fails", lambda state, demand, rate: state / 0 if demand.sum() < 0 else 1 / 0, choir.ArgumentError, "ZeroDivisionError"),

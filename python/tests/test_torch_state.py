@@ -171,7 +171,7 @@ class State(TorchTest):
                 self.assertEqual(made.thresholds.dtype, torch.float32)
                 self.assertEqual(made.gate.weight.dtype == torch.float32, router == "kmeans")
 
-    def test_says_that_nobody_moves_the_state(self):
+    def test_warns_of_a_state_without_updates(self):
         layer = self.layer("bias_balanced", {})
         layer._since_update = 998
         with warnings.catch_warnings(record=True) as said:

@@ -107,7 +107,7 @@ class Runs(unittest.TestCase):
         choir.data.build(self.at / "book.txt", out=self.at / "all", tokenizer=self.at / "en.model", holdout=0)
         self.assertEqual(choir.train(config=self.config, data=self.at / "all", out=self.at / "blind", steps=1), {})
 
-    def test_ends_and_goes_on(self):
+    def test_stops_and_resumes(self):
         """An exception of `progress` and Ctrl-C end a run behind a step that is saved; it goes on bit for bit."""
         out = self.at / "stopped"
 

@@ -43,17 +43,17 @@ static const version versions[] = {
 
 /* Memory that the control group of a directory leaves. */
 static size_t group_leaves(const version *v, const char *directory) {
-  enum { ROOM = 3 * PATH_MAX + 64 };
-  char path[ROOM];
+  enum { PATH_SIZE = 3 * PATH_MAX + 64 };
+  char path[PATH_SIZE];
   size_t limit = NONE;
   for (int i = 0; i < 2 && v->limits[i]; i++) {
-    snprintf(path, ROOM, "%s/%s", directory, v->limits[i]);
+    snprintf(path, PATH_SIZE, "%s/%s", directory, v->limits[i]);
     limit = smaller_of(limit, read_number(path, "", NONE));
   }
   if (limit >= (size_t)1 << 60) return NONE; /* version 1 says "none" by a number like that */
-  snprintf(path, ROOM, "%s/%s", directory, v->used);
+  snprintf(path, PATH_SIZE, "%s/%s", directory, v->used);
   size_t used = read_number(path, "", 0);
-  snprintf(path, ROOM, "%s/memory.stat", directory);
+  snprintf(path, PATH_SIZE, "%s/memory.stat", directory);
   size_t cache = read_number(path, v->reclaimable, 0);
   return left_of(limit, used > cache ? used - cache : 0);
 }
@@ -100,11 +100,11 @@ static void unescape(char *text) {
 /* Where the groups of a version are mounted, by /proc/self/mountinfo, and which group that directory is. */
 static int find_mount(const char *root, const version *v, char *point, char *top) {
   char path[PATH_MAX], *line = NULL;
-  size_t room = 0;
+  size_t capacity = 0;
   int found = 0;
   snprintf(path, sizeof path, "%s/proc/self/mountinfo", root);
   FILE *f = fopen(path, "r");
-  while (f && !found && getline(&line, &room, f) > 0) {
+  while (f && !found && getline(&line, &capacity, f) > 0) {
     char type[64], options[1024] = "";
     const char *rest = strstr(line, " - ");
     if (!rest || sscanf(rest, " - %63s %*s %1023s", type, options) < 1 || strcmp(type, v->file_system)) continue;
@@ -148,12 +148,12 @@ static const version cpu_versions[] = {{"cgroup2", "", {"cpu.max", NULL}, "", ""
 
 /* CPUs that the quota of a directory's control group comes to, rounded up: microseconds in each period. */
 static size_t group_cpus(const version *v, const char *directory) {
-  enum { ROOM = 3 * PATH_MAX + 64 };
-  char path[ROOM];
+  enum { PATH_SIZE = 3 * PATH_MAX + 64 };
+  char path[PATH_SIZE];
   long long number[2] = {-1, 0}; /* version 1 says "none" by -1, version 2 by a word */
   int known = 0;
   for (int i = 0; i < 2 && v->limits[i]; i++) {
-    snprintf(path, ROOM, "%s/%s", directory, v->limits[i]);
+    snprintf(path, PATH_SIZE, "%s/%s", directory, v->limits[i]);
     FILE *f = fopen(path, "r");
     if (!f) return NONE;
     known += v->limits[1] ? fscanf(f, "%lld", &number[i]) : fscanf(f, "%lld %lld", &number[0], &number[1]);

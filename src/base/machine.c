@@ -25,9 +25,9 @@ static ch_isa detected_isa(void) {
 
 ch_isa ch_machine_isa(void) {
   ch_isa best = detected_isa();
-  const char *wish = getenv("CHOIR_ISA");
-  for (ch_isa isa = CH_ISA_GENERIC; wish && isa < best; isa++)
-    if (!strcmp(wish, ch_isa_name(isa))) return isa;
+  const char *requested = getenv("CHOIR_ISA");
+  for (ch_isa isa = CH_ISA_GENERIC; requested && isa < best; isa++)
+    if (!strcmp(requested, ch_isa_name(isa))) return isa;
   return best;
 }
 
@@ -37,11 +37,11 @@ const char *ch_isa_name(ch_isa isa) {
 }
 
 int ch_machine_check_wish(void) {
-  const char *wish = getenv("CHOIR_ISA");
+  const char *requested = getenv("CHOIR_ISA");
   for (ch_isa isa = CH_ISA_GENERIC; isa <= CH_ISA_AVX512; isa++)
-    if (!wish || !*wish || !strcmp(wish, ch_isa_name(isa))) return CHOIR_OK;
+    if (!requested || !*requested || !strcmp(requested, ch_isa_name(isa))) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "CHOIR_ISA is '%.40s' in the environment: must be generic, avx2 or avx512",
-                  wish);
+                  requested);
 }
 
 int ch_machine_has_bf16(void) {
@@ -57,9 +57,9 @@ int ch_machine_has_bf16(void) {
 int ch_machine_has_amx(void) {
 #if defined(__x86_64__)
   enum { AMX = 1 << 24 | 1 << 22, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
-  const char *wish = getenv("CHOIR_ISA");
+  const char *requested = getenv("CHOIR_ISA");
   unsigned a, b, c, d;
-  if (!ch_machine_has_bf16() || (wish && !strcmp(wish, ch_isa_name(CH_ISA_AVX512)))) return 0;
+  if (!ch_machine_has_bf16() || (requested && !strcmp(requested, ch_isa_name(CH_ISA_AVX512)))) return 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & AMX) != AMX) return 0;
   return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 #else

@@ -76,9 +76,9 @@ void ch_stage_copy(void *to, const void *from, size_t bytes) {
   if (target && source)
     target->copy(CH_AS_DEV(void, to), CH_AS_DEV(const void, from), bytes);
   else if (target)
-    target->put(CH_AS_DEV(void, to), from, bytes);
+    target->upload(CH_AS_DEV(void, to), from, bytes);
   else if (source)
-    source->get(to, CH_AS_DEV(const void, from), bytes);
+    source->download(to, CH_AS_DEV(const void, from), bytes);
   else if (bytes) /* without any, either may be NULL */
     memcpy(to, from, bytes);
 }
@@ -101,9 +101,9 @@ static void host_copy(void CH_DEV *to, const void CH_DEV *from, size_t bytes) {
   memcpy(CH_AS_HOST(void, to), CH_AS_HOST(const void, from), bytes);
 }
 
-static void host_put(void CH_DEV *to, const void *from, size_t bytes) { memcpy(CH_AS_HOST(void, to), from, bytes); }
+static void host_upload(void CH_DEV *to, const void *from, size_t bytes) { memcpy(CH_AS_HOST(void, to), from, bytes); }
 
-static void host_get(void *to, const void CH_DEV *from, size_t bytes) {
+static void host_download(void *to, const void CH_DEV *from, size_t bytes) {
   memcpy(to, CH_AS_HOST(const void, from), bytes);
 }
 
@@ -115,8 +115,8 @@ const ch_memory ch_memory_host = {.host = 1,
                                   .available = ch_machine_available_memory,
                                   .zero = host_zero,
                                   .copy = host_copy,
-                                  .put = host_put,
-                                  .get = host_get,
+                                  .upload = host_upload,
+                                  .download = host_download,
                                   .synchronise = host_synchronise};
 
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
@@ -127,10 +127,10 @@ void ch_arena_init(ch_arena *a, const char *name, const ch_memory *memory) {
   *a = (ch_arena){.name = name, .memory = memory};
 }
 
-size_t ch_arena_room(size_t peak) { return (peak + HUGE_PAGE) & ~(size_t)(HUGE_PAGE - 1); }
+size_t ch_arena_size(size_t peak) { return (peak + HUGE_PAGE) & ~(size_t)(HUGE_PAGE - 1); }
 
 int ch_arena_commit(ch_arena *a) {
-  size_t bytes = ch_arena_room(a->peak);
+  size_t bytes = ch_arena_size(a->peak);
   /* The answer is in several files of the system; reading them takes longer than routing a few tokens. */
   size_t available = bytes > HUGE_PAGE ? a->memory->available() : 0;
   if (available && bytes > available)
@@ -169,17 +169,17 @@ void CH_DEV *ch_arena_alloc(ch_arena *a, size_t bytes) {
   return a->base + begin;
 }
 
-const void CH_DEV *ch_put(ch_arena *a, const void *from, size_t bytes) {
+const void CH_DEV *ch_upload(ch_arena *a, const void *from, size_t bytes) {
   if (a->memory->host) return CH_AS_DEV(const void, from);
   void CH_DEV *to = ch_arena_alloc(a, bytes);
-  if (!ch_arena_counting(a)) a->memory->put(to, from, bytes);
+  if (!ch_arena_counting(a)) a->memory->upload(to, from, bytes);
   return to;
 }
 
-void CH_DEV *ch_stand_in(ch_arena *a, void *host, size_t bytes) {
+void CH_DEV *ch_staging(ch_arena *a, void *host, size_t bytes) {
   return a->memory->host ? CH_AS_DEV(void, host) : ch_arena_alloc(a, bytes);
 }
 
-void ch_get_into(const ch_arena *a, void *host, const void CH_DEV *from, size_t bytes) {
-  if (!ch_arena_counting(a) && (uintptr_t)from != (uintptr_t)host) a->memory->get(host, from, bytes);
+void ch_download_into(const ch_arena *a, void *host, const void CH_DEV *from, size_t bytes) {
+  if (!ch_arena_counting(a) && (uintptr_t)from != (uintptr_t)host) a->memory->download(host, from, bytes);
 }

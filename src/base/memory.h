@@ -17,8 +17,8 @@
 #endif
 
 /* All calls of one memory, and all ops on it, happen in the order in which they are asked for. What the host hands to
- * `put`, and host arrays that ops are given, have been read when the call returns; what `get` fills is there when it
- * returns. Everything else may still be under way: `synchronise` waits for it. */
+ * `upload`, and host arrays that ops are given, have been read when the call returns; what `download` fills is there
+ * when it returns. Everything else may still be under way: `synchronise` waits for it. */
 typedef struct ch_memory {
   int host; /* the host may follow pointers to it: it is the host's own, and nothing has to be copied */
   void CH_DEV *(*alloc)(const char *name, size_t bytes); /* page-aligned, all 0; NULL: cannot be had */
@@ -26,8 +26,8 @@ typedef struct ch_memory {
   size_t (*available)(void); /* bytes that can be had; 0: unknown */
   void (*zero)(void CH_DEV *to, size_t bytes);
   void (*copy)(void CH_DEV *to, const void CH_DEV *from, size_t bytes); /* on the device */
-  void (*put)(void CH_DEV *to, const void *from, size_t bytes);         /* from the host */
-  void (*get)(void *to, const void CH_DEV *from, size_t bytes);         /* to the host */
+  void (*upload)(void CH_DEV *to, const void *from, size_t bytes);      /* from the host */
+  void (*download)(void *to, const void CH_DEV *from, size_t bytes);    /* to the host */
   void (*synchronise)(void);
   int (*check)(void); /* CHOIR_OK, or the error of a call above that could not say so; NULL: there are none */
 } ch_memory;
@@ -57,7 +57,7 @@ typedef struct ch_arena {
 void ch_arena_init(ch_arena *a, const char *name, const ch_memory *memory);
 
 /* Bytes that an arena of `peak` bytes takes: whole huge pages. */
-size_t ch_arena_room(size_t peak);
+size_t ch_arena_size(size_t peak);
 
 /* Turns a counting arena into a real one of `peak` bytes, empty and zeroed. CHOIR_ERROR_MEMORY names the size wanted
  * and the memory available. */
@@ -95,11 +95,11 @@ void ch_stage_copy(void *to, const void *from, size_t bytes);
 /* ---- between host and device: each costs nothing where the memory is the host's ---- */
 
 /* A host array for ops: itself where the arena's memory is the host's, else a copy in the arena. */
-const void CH_DEV *ch_put(ch_arena *a, const void *from, size_t bytes);
+const void CH_DEV *ch_upload(ch_arena *a, const void *from, size_t bytes);
 
 /* Where ops may write what a host array is to receive: the array itself where the arena's memory is the host's, else a
- * stand-in. ch_get_into then brings it to the host array, unless it is there. */
-void CH_DEV *ch_stand_in(ch_arena *a, void *host, size_t bytes);
-void ch_get_into(const ch_arena *a, void *host, const void CH_DEV *from, size_t bytes);
+ * stand-in. ch_download_into then brings it to the host array, unless it is there. */
+void CH_DEV *ch_staging(ch_arena *a, void *host, size_t bytes);
+void ch_download_into(const ch_arena *a, void *host, const void CH_DEV *from, size_t bytes);
 
 #endif

@@ -12,14 +12,14 @@
  * where `given` is NULL. What it lacks is 0, which means what was before; what it has beyond must be 0, since this
  * version would overlook it: else CHOIR_ERROR_UNSUPPORTED. CHOIR_ERROR_ARGUMENT: a size that no struct has, since
  * nobody initialised it. */
-int ch_options_read(void *own, size_t size, const void *given, const char *name);
+int ch_options_read(void *copy, size_t size, const void *given, const char *name);
 
 /* The defaults of this version in a caller's struct of `size` bytes; nothing where that is no size of a struct. */
 void ch_options_default(void *given, size_t size, const void *defaults, size_t own_size);
 
 /* Declares `own`, with what `given` says; NULL: the defaults, which are `init`. */
-#define CH_OPTIONS(type, own, given, init) \
-  type own = init;                         \
-  CH_TRY(ch_options_read(&own, sizeof own, given, #type))
+#define CH_OPTIONS(type, copy, given, init) \
+  type copy = init;                         \
+  CH_TRY(ch_options_read(&copy, sizeof copy, given, #type))
 
 #endif

@@ -14,8 +14,8 @@ static uint16_t half_of(float x) {
 }
 
 /* As ggml's reference rounds. */
-static uint16_t round_values(const float x[CH_Q8_VALUES], float most, int8_t q[CH_Q8_VALUES]) {
-  float scale = most / 127, inverse = scale >= 0x1p-126f ? 1 / scale : 0; /* below it would be infinite */
+static uint16_t round_values(const float x[CH_Q8_VALUES], float max, int8_t q[CH_Q8_VALUES]) {
+  float scale = max / 127, inverse = scale >= 0x1p-126f ? 1 / scale : 0; /* below it would be infinite */
   for (int i = 0; i < CH_Q8_VALUES; i++) {
     double value = (double)(x[i] * inverse); /* the sum below is exact: roundf, but as vector code */
     q[i] = (int8_t)(value < 0 ? value - 0.5 : value + 0.5);
@@ -40,18 +40,18 @@ static int has_values(float scale, const int8_t q[CH_Q8_VALUES], const float x[C
 
 /* The scale of a block that has exactly these values, and no byte above `steps`: their greatest common divisor, or a
  * part of it that half precision has. 0: there is none. */
-static float exact_scale(const float x[CH_Q8_VALUES], float most, int steps) {
+static float exact_scale(const float x[CH_Q8_VALUES], float max, int steps) {
   int32_t divisor = 0;
   int exponent;
-  frexpf(most, &exponent);
+  frexpf(max, &exponent);
   const double unit = ldexp(1, exponent - 24); /* values of a block are multiples: 11 bits times 8 */
   for (int i = 0; i < CH_Q8_VALUES; i++) {
     double units = fabs((double)x[i]) / unit;
     if ((double)(int32_t)units != units) return 0;
     divisor = common_divisor(divisor, (int32_t)units);
-    if (divisor && most / unit / divisor > steps) return 0;
+    if (divisor && max / unit / divisor > steps) return 0;
   }
-  for (int parts = 1; most / unit / divisor * parts <= steps; parts++) {
+  for (int parts = 1; max / unit / divisor * parts <= steps; parts++) {
     float scale = (float)(divisor * unit / parts);
     if (divisor % parts == 0 && ch_half_value(half_of(scale)) == scale) return scale;
   }
@@ -64,10 +64,10 @@ uint16_t ch_q8_round(const float x[CH_Q8_VALUES], int8_t q[CH_Q8_VALUES]) {
     low = x[i] < low ? x[i] : low;
     high = x[i] > high ? x[i] : high;
   }
-  float most = high > -low ? high : -low;
-  uint16_t scale = round_values(x, most, q);
+  float max = high > -low ? high : -low;
+  uint16_t scale = round_values(x, max, q);
   if (has_values(ch_half_value(scale), q, x)) return scale;
-  float exact = exact_scale(x, most, high == most ? INT8_MAX : -INT8_MIN);
+  float exact = exact_scale(x, max, high == max ? INT8_MAX : -INT8_MIN);
   if (!(exact > 0)) return scale;
   for (int i = 0; i < CH_Q8_VALUES; i++) q[i] = (int8_t)(x[i] / exact);
   return half_of(exact);
@@ -82,8 +82,8 @@ static void take_block(const ch_q8_values *m, int64_t output, int64_t block, flo
 int64_t ch_q8_first_unfit(const real *x, int64_t count) {
   int bad = 0;
   int64_t at = 0;
-  for (int64_t i = 0; i < count; i++) bad |= !(fabs((double)x[i]) <= (double)CH_Q8_MOST);
-  while (bad && fabs((double)x[at]) <= (double)CH_Q8_MOST) at++;
+  for (int64_t i = 0; i < count; i++) bad |= !(fabs((double)x[i]) <= (double)CH_Q8_MAX);
+  while (bad && fabs((double)x[at]) <= (double)CH_Q8_MAX) at++;
   return bad ? at : count;
 }
 

@@ -35,7 +35,7 @@ static inline int64_t ch_q8_matrix_bytes(int64_t outputs, int64_t depth) {
 static inline int64_t ch_q8_place(int64_t input) { return input / 4 * 4 * CH_Q8_OUTPUTS + input % 4; }
 
 /* The largest value that a block can have: the largest scale in half precision, 127 times. */
-#define CH_Q8_MOST (127 * 65504.0f)
+#define CH_Q8_MAX (127 * 65504.0f)
 
 /* Rounds a block as ggml's reference does: the largest magnitude becomes 127, halves are rounded away from 0. Values
  * that some block has exactly are kept: the values of any block whose scale is not negative become a block of the same

@@ -37,7 +37,7 @@ static inline double logarithm(double x) {
 }
 
 /* Cosine and sine of 2 pi v for v in (0,1): Taylor on an eighth of the circle to either side of the nearest quarter. */
-static inline void turn(double v, double *cosine, double *sine) {
+static inline void cosine_and_sine(double v, double *cosine, double *sine) {
   const double round = 0x1.8p52; /* adding it leaves no room for fractions */
   double quarter = (4 * v + round) - round, a = (4 * v - quarter) * 1.57079632679489661923, z = a * a;
   double s = 1, c = 1;
@@ -65,7 +65,7 @@ static void normal_pairs(ch_rng r, uint64_t pair, int count, double *out) {
     v[i] = unit(join(b.v[2], b.v[3]));
   }
   for (int i = 0; i < count; i++) u[i] = sqrt(-2.0 * logarithm(u[i]));
-  for (int i = 0; i < count; i++) turn(v[i], &cosine[i], &sine[i]);
+  for (int i = 0; i < count; i++) cosine_and_sine(v[i], &cosine[i], &sine[i]);
   for (int i = 0; i < count; i++) {
     out[2 * i] = u[i] * cosine[i];
     out[2 * i + 1] = u[i] * sine[i];

@@ -84,18 +84,18 @@ static size_t show_char(const unsigned char *p, size_t size, int lines, char sho
   return length;
 }
 
-size_t ch_printable(const char *text, size_t size, int lines, char *out, size_t room) {
+size_t ch_printable(const char *text, size_t size, int lines, char *out, size_t capacity) {
   size_t whole = 0, used = 0;
   int full = 0;
   for (size_t at = 0; at < size;) {
     char shown[16];
     at += show_char((const unsigned char *)text + at, size - at, lines, shown);
     size_t length = strlen(shown);
-    full |= whole + length >= room;
+    full |= whole + length >= capacity;
     if (!full) memcpy(out + whole, shown, length), used = whole + length;
     whole += length;
   }
-  if (room) out[used] = 0;
+  if (capacity) out[used] = 0;
   return whole;
 }
 
@@ -113,14 +113,14 @@ static int distance(const char *a, const char *b, int farthest) {
   if (n > LONGEST || abs(m - n) > farthest) return farthest + 1;
   for (int j = 0; j <= n; j++) rows[0][j] = j;
   for (int i = 1; i <= m; i++) {
-    int *now = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3], least = i;
+    int *now = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3], smallest_value = i;
     now[0] = i;
     for (int j = 1; j <= n; j++) {
       now[j] = min(min(last[j], now[j - 1]) + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = min(now[j], before[j - 2] + 1);
-      least = min(least, now[j]);
+      smallest_value = min(smallest_value, now[j]);
     }
-    if (least > farthest) return least; /* no later row has less */
+    if (smallest_value > farthest) return smallest_value; /* no later row has less */
   }
   return rows[m % 3][n];
 }

@@ -34,7 +34,7 @@ int ch_lines_next(ch_lines *lines, ch_value *line);
  * separators of lines and marks that turn the direction of writing \u009B, \u2028, \u202E; bytes that are not UTF-8
  * \xFF. lines: nonzero leaves line ends and tabs as they are. At most room-1 bytes and a NUL, never half an escape or a
  * character. Returns the length of the whole, as snprintf does. */
-size_t ch_printable(const char *text, size_t size, int lines, char *out, size_t room);
+size_t ch_printable(const char *text, size_t size, int lines, char *out, size_t capacity);
 
 /* The place of a word in a list that ends with NULL; -1: it is not there. */
 int ch_word_number(const char *const *words, const char *word);

@@ -11,14 +11,14 @@
 #include "base/machine.h"
 
 int ch_threads_resolve(int asked, int *threads) {
-  if (asked < 0 || asked > CH_THREADS_MOST)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all CPUs) to %d", asked, CH_THREADS_MOST);
+  if (asked < 0 || asked > CH_THREADS_MAX)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all CPUs) to %d", asked, CH_THREADS_MAX);
   const char *omp = getenv("OMP_NUM_THREADS"); /* batch systems set it; of a list the first number */
   long said = omp ? strtol(omp, NULL, 10) : 0;
-  if (!asked && said > CH_THREADS_MOST)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "OMP_NUM_THREADS is %.40s; must be at most %d", omp, CH_THREADS_MOST);
+  if (!asked && said > CH_THREADS_MAX)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "OMP_NUM_THREADS is %.40s; must be at most %d", omp, CH_THREADS_MAX);
   long found = asked ? asked : said > 0 ? said : ch_machine_cpus();
-  *threads = found > CH_THREADS_MOST ? CH_THREADS_MOST : (int)found;
+  *threads = found > CH_THREADS_MAX ? CH_THREADS_MAX : (int)found;
   return CHOIR_OK;
 }
 
@@ -44,13 +44,13 @@ static size_t stack_bytes(void) {
 }
 
 static int check_stack(void) {
-  const size_t least = (size_t)256 << 10; /* kernels take 40 KiB of it */
+  const size_t min = (size_t)256 << 10; /* kernels take 40 KiB of it */
   size_t bytes = stack_bytes();
-  if (bytes >= least) return CHOIR_OK;
+  if (bytes >= min) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
                   "threads get a stack of %zu KiB and need %zu: raise OMP_STACKSIZE (or, where that is not set, ulimit "
                   "-s), or use one thread",
-                  bytes >> 10, least >> 10);
+                  bytes >> 10, min >> 10);
 }
 
 /* Every thread waits for the lock; the starter holds it until all threads exist. */
@@ -81,7 +81,7 @@ static int try_to_start(int threads) {
 
 int ch_threads_check(int threads) {
   static atomic_long owner; /* the process whose OpenMP has threads */
-  static atomic_int most;   /* that were started once */
+  static atomic_int max;    /* that were started once */
   long none = 0, self = (long)getpid();
   if (threads <= 1) return CHOIR_OK;
   if (!atomic_compare_exchange_strong(&owner, &none, self) && none != self)
@@ -90,10 +90,10 @@ int ch_threads_check(int threads) {
         "this process was forked by process %ld, which had run choir with several threads: they did not come "
         "along. Fork before the first use of choir, start a new program (exec), or use one thread here",
         none);
-  if (threads <= atomic_load(&most)) return CHOIR_OK;
+  if (threads <= atomic_load(&max)) return CHOIR_OK;
   CH_TRY(check_stack());
   CH_TRY(try_to_start(threads));
-  atomic_store(&most, threads);
+  atomic_store(&max, threads);
   return CHOIR_OK;
 }
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-enum { CH_THREADS_MOST = 1024 };
+enum { CH_THREADS_MAX = 1024 };
 
 /* 0 becomes all CPUs that this process may run on. CHOIR_ERROR_ARGUMENT: below 0 or above CH_THREADS_MOST. */
 int ch_threads_resolve(int asked, int *threads);

@@ -8,9 +8,9 @@ void ch_comm_gather_begin(const ch_comm *comm, ch_transfer *t, const char *what,
                           int64_t bytes, const ch_receivers *to, ch_bytes *spans) {
   ch_bytes *send = spans, *receive = spans + comm->size;
   for (int r = 0; r < comm->size; r++) receive[r] = ch_share_of(all, count, bytes, r, comm->size);
-  const ch_bytes own = receive[comm->rank];
+  const ch_bytes local = receive[comm->rank];
   for (int r = 0; r < comm->size; r++) {
-    send[r] = !to || ch_receives(to, r) ? own : (ch_bytes){0};
+    send[r] = !to || ch_receives(to, r) ? local : (ch_bytes){0};
     if (to && !ch_receives(to, comm->rank)) receive[r] = (ch_bytes){0};
   }
   ch_comm_begin(comm, t, what, send, receive);
@@ -24,10 +24,10 @@ void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int
   ch_comm_finish(comm, &t);
 }
 
-void ch_comm_gather(const ch_comm *comm, const char *what, const void *own, void *all, int64_t bytes) {
+void ch_comm_gather(const ch_comm *comm, const char *what, const void *local, void *all, int64_t bytes) {
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   for (int r = 0; r < comm->size; r++) {
-    send[r] = (ch_bytes){CH_EITHER_SIDE(own), bytes};
+    send[r] = (ch_bytes){CH_HOST_OR_DEVICE(local), bytes};
     receive[r] = (ch_bytes){(char *)all + r * bytes, bytes};
   }
   ch_comm_exchange(comm, what, send, receive);
@@ -46,12 +46,12 @@ static ch_range elements_of(const ch_comm *comm, int rank, int count, const int 
   return (ch_range){begin[lists.first], begin[lists.last]};
 }
 
-void ch_comm_gather_lists(const ch_comm *comm, const char *what, const void *own, void *all, int count,
+void ch_comm_gather_lists(const ch_comm *comm, const char *what, const void *local, void *all, int count,
                           const int *begin, int64_t bytes) {
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
-  const ch_range mine = elements_of(comm, comm->rank, count, begin), even = ch_own_share(comm, begin[count]);
+  const ch_range mine = elements_of(comm, comm->rank, count, begin), even = ch_local_range(comm, begin[count]);
   for (int r = 0; r < comm->size; r++) {
-    send[r] = overlap(mine, ch_share_range(begin[count], r, comm->size), own, mine.first, bytes);
+    send[r] = overlap(mine, ch_share_range(begin[count], r, comm->size), local, mine.first, bytes);
     receive[r] = overlap(even, elements_of(comm, r, count, begin), all, 0, bytes);
   }
   ch_comm_exchange(comm, what, send, receive);
@@ -59,9 +59,9 @@ void ch_comm_gather_lists(const ch_comm *comm, const char *what, const void *own
 }
 
 void ch_comm_columns(const ch_comm *comm, const char *what, int64_t rows, int64_t columns, int64_t bytes,
-                     const void *own, void *packed, void *received) {
+                     const void *local, void *packed, void *received) {
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
-  const ch_range mine = ch_own_share(comm, columns);
+  const ch_range mine = ch_local_range(comm, columns);
   const int64_t part = rows * (mine.last - mine.first) * bytes;
   char *to = packed;
   for (int r = 0; r < comm->size; r++) {
@@ -70,7 +70,7 @@ void ch_comm_columns(const ch_comm *comm, const char *what, int64_t rows, int64_
     send[r] = (ch_bytes){to, rows * width};
     receive[r] = (ch_bytes){(char *)received + r * part, part};
     for (int64_t i = 0; i < rows; i++, to += width)
-      memcpy(to, (const char *)own + (i * columns + theirs.first) * bytes, (size_t)width);
+      memcpy(to, (const char *)local + (i * columns + theirs.first) * bytes, (size_t)width);
   }
   ch_comm_exchange(comm, what, send, receive);
 }
@@ -91,11 +91,11 @@ void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes)
 }
 
 int ch_comm_agree(const ch_comm *comm, int code) {
-  int64_t own = code, all[CH_RANKS];
+  int64_t local = code, all[CH_RANKS];
   char text[1024];
   int worst = 0;
   if (comm->size == 1) return code;
-  ch_comm_gather(comm, "agreement", &own, all, sizeof own);
+  ch_comm_gather(comm, "agreement", &local, all, sizeof local);
   for (int r = 1; r < comm->size; r++)
     if (all[r] > all[worst]) worst = r;
   if (!all[worst]) return CHOIR_OK;

@@ -16,7 +16,7 @@ typedef struct ch_range {
 static inline ch_range ch_share_range(int64_t count, int64_t rank, int64_t size) {
   return (ch_range){(int)ch_share(count, rank, size), (int)ch_share(count, rank + 1, size)};
 }
-static inline ch_range ch_own_share(const ch_comm *comm, int64_t count) {
+static inline ch_range ch_local_range(const ch_comm *comm, int64_t count) {
   return ch_share_range(count, comm->rank, comm->size);
 }
 static inline int64_t ch_largest_share(const ch_comm *comm, int64_t count) {
@@ -39,15 +39,15 @@ typedef struct ch_receivers {
 static inline int ch_receives(const ch_receivers *r, int rank) { return rank % r->every == r->first; }
 
 /* All-gather: all [size * bytes] receives every rank's `own` [bytes], which may be in its place already. */
-void ch_comm_gather(const ch_comm *comm, const char *what, const void *own, void *all, int64_t bytes);
+void ch_comm_gather(const ch_comm *comm, const char *what, const void *local, void *all, int64_t bytes);
 
 /* The same into an array of `arena`, which is `own` itself on a single rank; while the arena counts, it only counts the
  * array. */
 static inline void CH_DEV *ch_comm_gather_in(ch_arena *arena, const ch_comm *comm, const char *what,
-                                             const void CH_DEV *own, int64_t bytes) {
-  if (comm->size == 1) return CH_AS_DEV(void, own);
-  char CH_DEV *all = CH_NEW(arena, char, comm->size *bytes);
-  if (!ch_arena_counting(arena)) ch_comm_gather(comm, what, CH_EITHER_SIDE(own), CH_EITHER_SIDE(all), bytes);
+                                             const void CH_DEV *local, int64_t bytes) {
+  if (comm->size == 1) return CH_AS_DEV(void, local);
+  char CH_DEV *all = CH_NEW(arena, char, (comm->size * bytes));
+  if (!ch_arena_counting(arena)) ch_comm_gather(comm, what, CH_HOST_OR_DEVICE(local), CH_HOST_OR_DEVICE(all), bytes);
   return all;
 }
 
@@ -57,13 +57,13 @@ void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int
 /* All-gather of `count` lists, whose elements, `bytes` bytes each, are one after the other in `all`: list i is elements
  * begin[i] .. begin[i+1]-1. A rank has the lists of its ch_share in `own`. Elements are spread evenly first, so that a
  * rank with most of them does not send these to everyone. */
-void ch_comm_gather_lists(const ch_comm *comm, const char *what, const void *own, void *all, int count,
+void ch_comm_gather_lists(const ch_comm *comm, const char *what, const void *local, void *all, int count,
                           const int *begin, int64_t bytes);
 
 /* From rows to columns of a matrix with elements of `bytes` bytes: every rank has `rows` rows [rows,columns] and
  * receives, of all ranks' rows, the columns of its ch_share. packed: as large as own. */
 void ch_comm_columns(const ch_comm *comm, const char *what, int64_t rows, int64_t columns, int64_t bytes,
-                     const void *own, void *packed, void *received);
+                     const void *local, void *packed, void *received);
 
 /* Begins ch_comm_gather_shares. Only the ranks in `to` receive the array (NULL: every rank). spans: [CH_SPANS, size],
  * in use until the transfer ends. */
@@ -121,14 +121,14 @@ int ch_comm_same(const ch_comm *comm, int count, const ch_fact *fact);
       (int)(sizeof(facts) / sizeof *(facts) + 0 * sizeof(char[sizeof(facts) / sizeof *(facts) <= CH_FACTS ? 1 : -1])), \
       facts)
 
-/* Sums over shards in a fixed binary tree (op/shards.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi)
- * / 2. Every rank has equally many consecutive shards. A rank's pieces are the largest tree nodes whose shards are all
- * its own, in order. */
+/* Sums over shards in a fixed binary tree (op/grad_chunks.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo +
+ * hi) / 2. Every rank has equally many consecutive shards. A rank's pieces are the largest tree nodes whose shards are
+ * all its own, in order. */
 enum { CH_SUM_PIECES = 64 }; /* of one rank, at most */
 typedef struct ch_piece {
   int lo, hi;
 } ch_piece;
-int ch_comm_pieces(int shards, int rank, int size, ch_piece *pieces);
+int ch_comm_pieces(int grad_chunks, int rank, int size, ch_piece *pieces);
 
 /* Elements that a rank adds at a time, of every piece. */
 enum { CH_SUM_SLICE = 1 << 16 };
@@ -138,32 +138,32 @@ enum { CH_SUM_SLICE = 1 << 16 };
  * sum (NULL: every rank). */
 typedef struct ch_comm_array {
   real *const *piece;
-  int64_t count, most;
+  int64_t count, max;
   const ch_receivers *to;
 } ch_comm_array;
 
-typedef struct ch_sum_room {
+typedef struct ch_sum_buffers {
   real *piece;     /* slices of the pieces of all ranks */
   ch_bytes *spans; /* [arrays, CH_SPANS, size] */
-} ch_sum_room;
-ch_sum_room ch_comm_sum_room(const ch_comm *comm, int shards, int arrays, ch_arena *arena);
+} ch_sum_buffers;
+ch_sum_buffers ch_comm_sum_buffers(const ch_comm *comm, int grad_chunks, int arrays, ch_arena *arena);
 
 /* Reduce-scatter, then all-gather, of at most CH_AT_ONCE arrays: piece[0] becomes the sum over all shards on the
  * receiving ranks and is overwritten on the others. The arrays are reduced one after the other and gathered together.
  */
-void ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
-                 const ch_sum_room *room);
+void ch_comm_sum(const ch_comm *comm, const char *what, int grad_chunks, const ch_comm_array *array, int arrays,
+                 const ch_sum_buffers *buffers);
 
 /* The same with room from `arena`, which goes back; while the arena counts, it only counts the room. */
-static inline void ch_comm_sum_in(ch_arena *arena, const ch_comm *comm, const char *what, int shards,
+static inline void ch_comm_sum_in(ch_arena *arena, const ch_comm *comm, const char *what, int grad_chunks,
                                   const ch_comm_array *array, int arrays) {
   size_t mark = ch_arena_mark(arena);
-  const ch_sum_room room = ch_comm_sum_room(comm, shards, arrays, arena);
-  if (!ch_arena_counting(arena)) ch_comm_sum(comm, what, shards, array, arrays, &room);
+  const ch_sum_buffers buffers = ch_comm_sum_buffers(comm, grad_chunks, arrays, arena);
+  if (!ch_arena_counting(arena)) ch_comm_sum(comm, what, grad_chunks, array, arrays, &buffers);
   ch_arena_release(arena, mark);
 }
 
 /* Sums one number per shard in the same fixed order. */
-double ch_add_shards(int shards, const double *shard);
+double ch_add_grad_chunks(int grad_chunks, const double *shard);
 
 #endif

@@ -24,7 +24,7 @@ typedef struct ch_bytes {
 } ch_bytes;
 
 /* An address of memory in CH_DEV, as exchanges take it: the host's or a device's. */
-#define CH_EITHER_SIDE(p) ((void *)(uintptr_t)(p))
+#define CH_HOST_OR_DEVICE(p) ((void *)(uintptr_t)(p))
 
 /* An exchange that has begun and not ended: send[r] goes to rank r, receive[r] comes from it; nothing is done for the
  * rank itself. The table shortens the spans as it moves bytes, so they always describe the remainder. */
@@ -71,8 +71,8 @@ static inline int ch_comm_number(const ch_comm *comm, int rank) { return comm->f
 
 /* Things that every rank has equally many of, `all` together: how many a rank has; and, of `own` on every rank, which
  * is this rank's first. */
-static inline int64_t ch_own_count(const ch_comm *comm, int64_t all) { return all / comm->size; }
-static inline int64_t ch_own_first(const ch_comm *comm, int64_t own) { return own * comm->rank; }
+static inline int64_t ch_local_count(const ch_comm *comm, int64_t all) { return all / comm->size; }
+static inline int64_t ch_local_offset(const ch_comm *comm, int64_t local) { return local * comm->rank; }
 
 /* One process. */
 extern const ch_comm ch_comm_single;

@@ -7,13 +7,13 @@
 
 /* The largest number that launchers have left in one of these variables, at least 0. */
 static int said(const char *const names[], int count) {
-  long most = 0;
+  long max = 0;
   for (int i = 0; i < count; i++) {
     const char *value = getenv(names[i]);
     long number = value ? strtol(value, NULL, 10) : 0;
-    if (number > most) most = number;
+    if (number > max) max = number;
   }
-  return most < INT_MAX ? (int)most : INT_MAX;
+  return max < INT_MAX ? (int)max : INT_MAX;
 }
 #define SAID(...) said((const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 

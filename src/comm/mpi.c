@@ -24,7 +24,7 @@ typedef struct {
   int rank[2 * CH_RANKS]; /* of the other side */
   int count, receives;    /* of spans */
   int left, to_come;      /* of them */
-  int taken;
+  int in_use;
 } messages;
 
 /* A process joins MPI once. We use the world itself instead of a duplicate, because MPI_Comm_dup waits for all ranks
@@ -57,9 +57,9 @@ static void post(const ch_comm *comm, messages *m, const ch_transfer *t, int i) 
 /* All receive first; each sends to the rank after it first, so that not all begin with the same one. */
 static void begin_transfer(const ch_comm *comm, ch_transfer *t) {
   int place = 0;
-  while (under_way[place].taken) place++; /* there are never more than CH_TRANSFERS */
+  while (under_way[place].in_use) place++; /* there are never more than CH_TRANSFERS */
   messages *m = &under_way[t->place = place];
-  m->taken = 1;
+  m->in_use = 1;
   m->count = 0;
   for (int i = 1; i < comm->size; i++) {
     int from = (comm->rank + comm->size - i) % comm->size;
@@ -122,7 +122,7 @@ static void wait(const ch_comm *comm, ch_transfer *t, ch_transfer_state until) {
     MPI_Waitsome(count, m->request, &some, done, status);
     for (int i = 0; i < some; i++) moved(comm, m, t, done[i], &status[i]);
   }
-  m->taken = until == CH_ARRIVED;
+  m->in_use = until == CH_ARRIVED;
 }
 
 int ch_mpi_join(int expected, const ch_comm **comm) {

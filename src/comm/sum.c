@@ -5,37 +5,37 @@
 _Static_assert(2 * CH_AT_ONCE < CH_TRANSFERS, "sums may be under way, matrices for the next layer, and one more");
 
 /* Whether one rank has all shards of the node [lo, hi). own: shards per rank. */
-static int is_piece(int lo, int hi, int own) { return lo / own == (hi - 1) / own; }
+static int is_piece(int lo, int hi, int local) { return lo / local == (hi - 1) / local; }
 
-static void cover(int lo, int hi, int rank, int own, ch_piece *pieces, int *count) {
-  if (hi <= rank * own || lo >= (rank + 1) * own) return;
-  if (is_piece(lo, hi, own)) {
+static void cover(int lo, int hi, int rank, int local, ch_piece *pieces, int *count) {
+  if (hi <= rank * local || lo >= (rank + 1) * local) return;
+  if (is_piece(lo, hi, local)) {
     pieces[(*count)++] = (ch_piece){lo, hi};
     return;
   }
   int mid = (lo + hi) / 2;
-  cover(lo, mid, rank, own, pieces, count);
-  cover(mid, hi, rank, own, pieces, count);
+  cover(lo, mid, rank, local, pieces, count);
+  cover(mid, hi, rank, local, pieces, count);
 }
 
-int ch_comm_pieces(int shards, int rank, int size, ch_piece *pieces) {
+int ch_comm_pieces(int grad_chunks, int rank, int size, ch_piece *pieces) {
   int count = 0;
-  cover(0, shards, rank, shards / size, pieces, &count);
+  cover(0, grad_chunks, rank, grad_chunks / size, pieces, &count);
   return count;
 }
 
-static int all_pieces(const ch_comm *comm, int shards, int *of) {
+static int all_pieces(const ch_comm *comm, int grad_chunks, int *of) {
   ch_piece pieces[CH_SUM_PIECES];
   int total = 0;
-  for (int r = 0; r < comm->size; r++) total += of[r] = ch_comm_pieces(shards, r, comm->size, pieces);
+  for (int r = 0; r < comm->size; r++) total += of[r] = ch_comm_pieces(grad_chunks, r, comm->size, pieces);
   return total;
 }
 
-ch_sum_room ch_comm_sum_room(const ch_comm *comm, int shards, int arrays, ch_arena *arena) {
+ch_sum_buffers ch_comm_sum_buffers(const ch_comm *comm, int grad_chunks, int arrays, ch_arena *arena) {
   int of[CH_RANKS];
-  if (comm->size == 1) return (ch_sum_room){0};
-  real *piece = CH_NEW_HOST(arena, real, (int64_t)all_pieces(comm, shards, of) * CH_SUM_SLICE);
-  return (ch_sum_room){piece, CH_NEW_HOST(arena, ch_bytes, (int64_t)arrays * CH_SPANS * comm->size)};
+  if (comm->size == 1) return (ch_sum_buffers){0};
+  real *piece = CH_NEW_HOST(arena, real, (int64_t)all_pieces(comm, grad_chunks, of) * CH_SUM_SLICE);
+  return (ch_sum_buffers){piece, CH_NEW_HOST(arena, ch_bytes, (int64_t)arrays * CH_SPANS * comm->size)};
 }
 
 /* From `from` on, at most a slice of rank r's share of `count` elements. */
@@ -49,7 +49,7 @@ static ch_bytes slice_of(const ch_comm *comm, const real *array, int64_t count, 
 /* A slice of this rank's share, of the pieces of all ranks, into `room` one after the other. Piece number i of all
  * ranks travels at once. */
 static void collect_slices(const ch_comm *comm, const char *what, const int *of, const ch_comm_array *a, int64_t from,
-                           int64_t bytes, real *room) {
+                           int64_t bytes, real *buffers) {
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   for (int i = 0, more = 1; more; i++) {
     int64_t before = 0; /* pieces of lower ranks */
@@ -57,7 +57,7 @@ static void collect_slices(const ch_comm *comm, const char *what, const int *of,
     for (int r = 0; r < comm->size; before += of[r++]) {
       send[r] = receive[r] = (ch_bytes){0};
       if (i < of[comm->rank]) send[r] = slice_of(comm, a->piece[i], a->count, r, from);
-      if (i < of[r]) receive[r] = (ch_bytes){room + (before + i) * CH_SUM_SLICE, bytes};
+      if (i < of[r]) receive[r] = (ch_bytes){buffers + (before + i) * CH_SUM_SLICE, bytes};
       more |= i + 1 < of[r];
     }
     ch_comm_exchange(comm, what, send, receive);
@@ -65,40 +65,40 @@ static void collect_slices(const ch_comm *comm, const char *what, const int *of,
 }
 
 /* The sum of a node of `count` elements, in place of the first piece of it; *next: of what is after it. */
-static real *add_node(int lo, int hi, int own, real **next, int64_t count) {
+static real *add_node(int lo, int hi, int local, real **next, int64_t count) {
   int mid = (lo + hi) / 2;
-  if (is_piece(lo, hi, own)) {
+  if (is_piece(lo, hi, local)) {
     *next += CH_SUM_SLICE;
     return *next - CH_SUM_SLICE;
   }
-  real *left = add_node(lo, mid, own, next, count);
-  const real *right = add_node(mid, hi, own, next, count);
+  real *left = add_node(lo, mid, local, next, count);
+  const real *right = add_node(mid, hi, local, next, count);
   for (int64_t i = 0; i < count; i++) left[i] += right[i];
   return left;
 }
 
 /* This rank's share of the sum, in its place in piece[0]. */
-static void sum_share(const ch_comm *comm, const char *what, int shards, const int *of, const ch_comm_array *a,
-                      real *room) {
-  for (int64_t from = 0; from * comm->size < a->most; from += CH_SUM_SLICE) {
-    const ch_bytes own = slice_of(comm, a->piece[0], a->count, comm->rank, from);
-    collect_slices(comm, what, of, a, from, own.bytes, room);
-    real *next = room;
-    const real *sum = add_node(0, shards, shards / comm->size, &next, own.bytes / (int64_t)sizeof(real));
-    ch_stage_copy(own.at, sum, (size_t)own.bytes);
+static void sum_share(const ch_comm *comm, const char *what, int grad_chunks, const int *of, const ch_comm_array *a,
+                      real *buffers) {
+  for (int64_t from = 0; from * comm->size < a->max; from += CH_SUM_SLICE) {
+    const ch_bytes local = slice_of(comm, a->piece[0], a->count, comm->rank, from);
+    collect_slices(comm, what, of, a, from, local.bytes, buffers);
+    real *next = buffers;
+    const real *sum = add_node(0, grad_chunks, grad_chunks / comm->size, &next, local.bytes / (int64_t)sizeof(real));
+    ch_stage_copy(local.at, sum, (size_t)local.bytes);
   }
 }
 
-void ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
-                 const ch_sum_room *room) {
+void ch_comm_sum(const ch_comm *comm, const char *what, int grad_chunks, const ch_comm_array *array, int arrays,
+                 const ch_sum_buffers *buffers) {
   int of[CH_RANKS];
   ch_transfer t[CH_AT_ONCE];
   if (comm->size == 1) return; /* the whole tree is one piece */
-  all_pieces(comm, shards, of);
-  for (int i = 0; i < arrays; i++) sum_share(comm, what, shards, of, &array[i], room->piece);
+  all_pieces(comm, grad_chunks, of);
+  for (int i = 0; i < arrays; i++) sum_share(comm, what, grad_chunks, of, &array[i], buffers->piece);
   for (int i = 0; i < arrays; i++)
     ch_comm_gather_begin(comm, &t[i], what, array[i].piece[0], array[i].count, sizeof(real), array[i].to,
-                         room->spans + i * CH_SPANS * (int64_t)comm->size);
+                         buffers->spans + i * CH_SPANS * (int64_t)comm->size);
   for (int i = 0; i < arrays; i++) ch_comm_finish(comm, &t[i]);
 }
 
@@ -107,4 +107,4 @@ static double add_numbers(const double *shard, int lo, int hi) {
   return hi - lo == 1 ? shard[lo] : add_numbers(shard, lo, mid) + add_numbers(shard, mid, hi);
 }
 
-double ch_add_shards(int shards, const double *shard) { return add_numbers(shard, 0, shards); }
+double ch_add_grad_chunks(int grad_chunks, const double *shard) { return add_numbers(shard, 0, grad_chunks); }

@@ -12,7 +12,7 @@ static void count_traffic(const ch_comm *comm, const ch_bytes *send) {
 
 /* The spans of a device's memory that transfers under way are to fill. */
 static struct {
-  int taken;
+  int in_use;
   ch_bytes span[CH_RANKS];
 } arriving[CH_TRANSFERS];
 
@@ -21,19 +21,19 @@ static void stage(const ch_comm *comm, ch_transfer *t) {
   const ch_memory *memory;
   ch_bytes last = {0}; /* what goes to all is copied once */
   int place = 0;
-  while (arriving[place].taken) place++; /* there are never more than CH_TRANSFERS */
+  while (arriving[place].in_use) place++; /* there are never more than CH_TRANSFERS */
   ch_bytes *span = arriving[place].span;
   for (int r = 0; r < comm->size; r++) {
     ch_bytes *from = &t->send[r], *to = &t->receive[r];
     void *sent = from->bytes ? ch_stage_twin(from->at, &memory) : NULL;
     if (sent && (from->at != last.at || from->bytes != last.bytes))
-      memory->get(sent, CH_AS_DEV(const void, from->at), (size_t)from->bytes);
+      memory->download(sent, CH_AS_DEV(const void, from->at), (size_t)from->bytes);
     if (sent) last = *from, from->at = sent;
     void *came = to->bytes ? ch_stage_twin(to->at, &memory) : NULL;
     span[r] = came ? *to : (ch_bytes){0};
     if (came) to->at = came, t->staged = place;
   }
-  if (t->staged >= 0) arriving[place].taken = 1;
+  if (t->staged >= 0) arriving[place].in_use = 1;
 }
 
 /* Copies received bytes from the staging area to the device. */
@@ -42,9 +42,9 @@ static void deliver(const ch_comm *comm, ch_transfer *t) {
     const ch_bytes *to = &arriving[t->staged].span[r];
     const ch_memory *memory;
     const void *came = to->bytes ? ch_stage_twin(to->at, &memory) : NULL;
-    if (came) memory->put(CH_AS_DEV(void, to->at), came, (size_t)to->bytes);
+    if (came) memory->upload(CH_AS_DEV(void, to->at), came, (size_t)to->bytes);
   }
-  if (t->staged >= 0) arriving[t->staged].taken = 0;
+  if (t->staged >= 0) arriving[t->staged].in_use = 0;
   t->staged = -1;
 }
 

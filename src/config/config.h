@@ -34,7 +34,7 @@ extern const char *const ch_activation_names[];
 /* How tokens meet experts: of a whole config or, with its capacity resolved, of one layer (ch_config_layer_router). */
 typedef struct ch_router_spec {
   const struct ch_router *kind;     /* "name" */
-  double own[CHOIR_PLUGIN_OPTIONS]; /* of a plug-in's router, by number (choir/plugin.h) */
+  double plugin_options[CHOIR_PLUGIN_OPTIONS]; /* of a plug-in's router, by number (choir/plugin.h) */
 #include "config/router.def"
 } ch_router_spec;
 

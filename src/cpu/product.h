@@ -39,18 +39,18 @@ static inline int ch_product_in_pairs(const ch_product *p) {
 /* Scratch that every thread needs for products, in floats and in bytes: for packed operands, no more than the cache of
  * a core holds; and after them for rows of A where B takes all of it. */
 enum {
-  CH_PRODUCT_ROOM = 1 << 18,
+  CH_PRODUCT_BUFFER = 1 << 18,
   CH_PRODUCT_MORE = 1 << 16,
-  CH_PRODUCT_SCRATCH = (CH_PRODUCT_ROOM + CH_PRODUCT_MORE) * 4
+  CH_PRODUCT_SCRATCH = (CH_PRODUCT_BUFFER + CH_PRODUCT_MORE) * 4
 };
 
 /* Length of a slice of the inner dimension: equal slices of whole CH_PRODUCT_STEPs, none above `most`, so that a panel
  * and its rows stay in the cache. Sums of slices are added in order, so bits depend on the slicing, and kernels with
  * the same slicing give the same bits. */
 enum { CH_PRODUCT_DEPTH = 512, CH_PRODUCT_STEP = 16 };
-static inline int64_t ch_product_slice(int64_t depth, int64_t most) {
-  if (depth <= most) return depth;
-  int64_t slices = (depth + most - 1) / most, each = (depth + slices - 1) / slices;
+static inline int64_t ch_product_slice(int64_t depth, int64_t max) {
+  if (depth <= max) return depth;
+  int64_t slices = (depth + max - 1) / max, each = (depth + slices - 1) / slices;
   return (each + CH_PRODUCT_STEP - 1) / CH_PRODUCT_STEP * CH_PRODUCT_STEP;
 }
 

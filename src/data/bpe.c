@@ -76,7 +76,7 @@ static void push(heap *h, uint64_t key) {
 }
 
 static uint64_t pop(heap *h) {
-  uint64_t least = h->key[0], last = h->key[--h->count];
+  uint64_t min = h->key[0], last = h->key[--h->count];
   size_t i = 0;
   for (size_t child; (child = 2 * i + 1) < h->count; i = child) {
     if (child + 1 < h->count && h->key[child + 1] < h->key[child]) child++;
@@ -84,7 +84,7 @@ static uint64_t pop(heap *h) {
     h->key[i] = h->key[child];
   }
   h->key[i] = last;
-  return least;
+  return min;
 }
 
 /* The merge of the token at a place with the one behind it, if there is one. */
@@ -117,9 +117,9 @@ static void merge_all(const ch_bpe *b, part *p, int32_t size, heap *h) {
 
 int ch_bpe_encode(const ch_bpe *b, const char *word, size_t size, int32_t *ids, size_t *count) {
   enum { SHORT = 64 };
-  part few[SHORT], *p = few;
-  uint64_t few_keys[3 * SHORT];
-  heap h = {few_keys, 0};
+  part short_word[SHORT], *p = short_word;
+  uint64_t short_keys[3 * SHORT];
+  heap h = {short_keys, 0};
   if (b->whole && (ids[0] = *find_whole(b, word, size)) >= 0) return *count = 1, CHOIR_OK;
   if (size > INT32_MAX / 4) return ch_error(CHOIR_ERROR_UNSUPPORTED, "a word of %zu bytes is too long", size);
   if (size > SHORT) {

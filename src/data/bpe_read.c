@@ -158,18 +158,18 @@ static int64_t id_of(const bpe_job *j, const char *text) {
   return id ? json_integer_value(id) : -1;
 }
 
-static int add_merge(bpe_job *j, const json_t *merge, int rank, ch_buffer *room) {
+static int add_merge(bpe_job *j, const json_t *merge, int rank, ch_buffer *buffer) {
   const char *left, *right;
   size_t size, length;
   if (!ch_tokenizer_json_merge(merge, &left, &size, &right))
     return refuse_json(j, "model.merges", merge, "it is no pair of tokens");
-  room->size = 0;
-  CH_TRY(ch_buffer_append(room, left, size));
-  CH_TRY(ch_buffer_append(room, "", 1));
-  int64_t first = id_of(j, room->data), second = id_of(j, right);
-  room->size = size, length = strlen(right);
-  CH_TRY(ch_buffer_append(room, right, length + 1));
-  int64_t made = id_of(j, room->data);
+  buffer->size = 0;
+  CH_TRY(ch_buffer_append(buffer, left, size));
+  CH_TRY(ch_buffer_append(buffer, "", 1));
+  int64_t first = id_of(j, buffer->data), second = id_of(j, right);
+  buffer->size = size, length = strlen(right);
+  CH_TRY(ch_buffer_append(buffer, right, length + 1));
+  int64_t made = id_of(j, buffer->data);
   if (first < 0 || second < 0 || made < 0 ||
       !ch_bpe_add_merge(j->t->bpe, (ch_merge){(int32_t)first, (int32_t)second, rank, (int32_t)made}))
     return refuse_json(j, "model.merges", merge,
@@ -180,9 +180,9 @@ static int add_merge(bpe_job *j, const json_t *merge, int rank, ch_buffer *room)
 static int add_merges(bpe_job *j) {
   int code = CHOIR_OK;
   size_t merges = json_array_size(j->file.merges);
-  ch_buffer room = {0};
-  for (size_t i = 0; i < merges && !code; i++) code = add_merge(j, json_array_get(j->file.merges, i), (int)i, &room);
-  free(room.data);
+  ch_buffer buffer = {0};
+  for (size_t i = 0; i < merges && !code; i++) code = add_merge(j, json_array_get(j->file.merges, i), (int)i, &buffer);
+  free(buffer.data);
   return code;
 }
 

@@ -270,7 +270,7 @@ static CH_BEHIND_DOOR int build_data(const choir_data_build_options *options) {
   CH_TRY(ch_build_check(&o));
   build b = {.o = &o};
   int code = check_inputs(&b);
-  if (!code) code = ch_build_note_twice(&o);
+  if (!code) code = ch_build_note_duplicates(&o);
   if (!code) code = choir_tokenizer_load(o.tokenizer, &b.tokenizer);
   if (!code) code = allocate(&b);
   if (!code && !(code = ch_dir_begin(&b.dir, o.output))) code = ch_dir_end(&b.dir, build_all(&b));

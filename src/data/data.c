@@ -12,7 +12,7 @@
 #include "base/threads.h"
 #include "data/encoder.h"
 #include "file/json.h"
-#include "file/there.h"
+#include "file/path_status.h"
 
 int ch_source_name_check(const char *name) {
   static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
@@ -78,7 +78,7 @@ static int open_shard(const choir_data *d, const char *directory, const char *fi
   char path[4096];
   int there;
   snprintf(path, sizeof path, "%s/%s.%s.shard", directory, s->name, share);
-  CH_TRY(ch_own_there(path, &there));
+  CH_TRY(ch_regular_exists(path, &there));
   CH_TRY(ch_shard_open(path, shard));
   if (shard->info.tokenizer_hash != d->tokenizer_hash || shard->info.vocab_size != d->vocab_size)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: made with another tokenizer than %s; build the data again", path,
@@ -122,8 +122,8 @@ static int divide(choir_data *d, const char *file) {
   for (int i = 0; i < d->count; i++) total += d->sources[i].weight;
   if (!(total > 0) || total > 1e300) return ch_error(CHOIR_ERROR_FORMAT, "%s: the weights add up to %g", file, total);
   for (int i = 0; i < d->count; i++) {
-    double room = 4294967296.0 - d->count;
-    d->sources[i].begin = (uint64_t)(sum / total * room) + (uint64_t)i;
+    double rest = 4294967296.0 - d->count;
+    d->sources[i].begin = (uint64_t)(sum / total * rest) + (uint64_t)i;
     sum += d->sources[i].weight;
   }
   d->sources[d->count].begin = UINT64_C(1) << 32;
@@ -199,9 +199,9 @@ int choir_data_load(const char *directory, choir_data **data) {
   if (snprintf(file, sizeof file, "%s/data.json", directory) >= (int)sizeof file - 128)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.model", directory);
-  CH_TRY(ch_own_there(file, &there));
+  CH_TRY(ch_regular_exists(file, &there));
   if (!there) return no_data(directory, file);
-  CH_TRY(ch_own_there(tokenizer, &there));
+  CH_TRY(ch_regular_exists(tokenizer, &there));
   CH_TRY(ch_json_load(file, &root));
   choir_data *d = calloc(1, sizeof *d);
   int code = d && (d->tokenizer_path = strdup(tokenizer))

@@ -68,6 +68,6 @@ size_t ch_data_mapped_bytes(const choir_data *data); /* of all files of tokens *
 int ch_build_check(const choir_data_build_options *options);
 
 /* A notice where an input is there twice, by whatever names: a file, and a directory that holds it. */
-int ch_build_note_twice(const choir_data_build_options *options);
+int ch_build_note_duplicates(const choir_data_build_options *options);
 
 #endif

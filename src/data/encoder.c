@@ -177,12 +177,12 @@ int ch_encode_text(const choir_tokenizer *t, const char *text, size_t size, int 
 static const size_t FILE_LIMIT = (size_t)1 << 36;
 
 /* Bytes that surely hold `most` tokens: so many of the longest piece, and a word for the one that the cut breaks. */
-static size_t enough(const choir_tokenizer *t, size_t most) {
+static size_t enough(const choir_tokenizer *t, size_t max) {
   enum { WORD = 4096 };
   size_t longest = 1;
   for (int i = 0; i < t->vocab; i++)
     if (t->surface[i].size > longest) longest = t->surface[i].size;
-  return most < (FILE_LIMIT - WORD) / longest ? most * longest + WORD : FILE_LIMIT;
+  return max < (FILE_LIMIT - WORD) / longest ? max * longest + WORD : FILE_LIMIT;
 }
 
 /* The first `limit` bytes, less what is left of a character there. */
@@ -215,23 +215,23 @@ static size_t gzip_bytes(const char *text, size_t bytes) {
   return made ? size - ZLIB_FRAME + GZIP_FRAME : 0;
 }
 
-int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t most, int (*stop)(void *context),
+int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t max, int (*stop)(void *context),
                         void *context, ch_text_tokens *out) {
   char *text;
   size_t bytes;
   *out = (ch_text_tokens){0};
   if (!t) return ch_error(CHOIR_ERROR_ARGUMENT, "%s: a text needs the checkpoint's tokenizer.model", path);
-  if (most)
-    CH_TRY(read_start(path, enough(t, most), &text, &bytes, &out->cut));
+  if (max)
+    CH_TRY(read_start(path, enough(t, max), &text, &bytes, &out->cut));
   else
     CH_TRY(ch_file_read(path, FILE_LIMIT, &text, &bytes));
   size_t mark = ch_utf8_mark(text, bytes);
   int code = ch_encode_text(t, text + mark, bytes - mark, stop, context, &out->ids, &out->count);
-  if (!code && !most) out->gzip = gzip_bytes(text + mark, bytes - mark);
+  if (!code && !max) out->gzip = gzip_bytes(text + mark, bytes - mark);
   free(text);
   if (code) return ch_error_in(code, "%s", path);
-  if (most && out->count > most) {
-    out->count = most;
+  if (max && out->count > max) {
+    out->count = max;
     out->cut = 1;
   }
   for (size_t i = 0; i < out->count; i++) out->bytes += t->surface[out->ids[i]].size;

@@ -89,7 +89,7 @@ typedef struct ch_text_tokens {
 /* At most `most` tokens (0: all). Of a long file no more is read than they can need. tokenizer NULL is refused. `stop`
  * (or NULL): nonzero ends it, CHOIR_ERROR_INTERRUPTED. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT,
  * CHOIR_ERROR_MEMORY. */
-int ch_text_tokens_read(const choir_tokenizer *tokenizer, const char *path, size_t most, int (*stop)(void *context),
+int ch_text_tokens_read(const choir_tokenizer *tokenizer, const char *path, size_t max, int (*stop)(void *context),
                         void *context, ch_text_tokens *text);
 
 #endif

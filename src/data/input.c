@@ -114,7 +114,7 @@ static int has_ending(const char *path) {
   return 0;
 }
 
-/* Of a file that no decompressor knows; ch_foreign_check looks at its bytes. */
+/* Of a file that no decompressor knows; ch_detect_non_text looks at its bytes. */
 static int check_ending(const char *path, size_t size) {
   if (!size || !has_ending(path)) return CHOIR_OK;
   return ch_error(

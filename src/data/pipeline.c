@@ -20,11 +20,11 @@ typedef struct outcome {
 typedef struct pipeline_state {
   const ch_pipeline *p;
   pthread_mutex_t lock;
-  pthread_cond_t room, ready, done;   /* awaited by the producer, the workers, the consumer */
-  uint64_t produced, taken, consumed; /* jobs so far; job number n is in place n % p->jobs */
-  int ended;                          /* nothing more will be produced */
-  int stop;                           /* the consumer wants no more */
-  outcome *outcome;                   /* [jobs] */
+  pthread_cond_t free_place, ready, done; /* awaited by the producer, the workers, the consumer */
+  uint64_t produced, started, consumed;   /* jobs so far; job number n is in place n % p->jobs */
+  int ended;                              /* nothing more will be produced */
+  int stop;                               /* the consumer wants no more */
+  outcome *outcome;                       /* [jobs] */
 } pipeline_state;
 
 typedef struct helper {
@@ -46,7 +46,7 @@ static void *producer(void *argument) {
   int more = 1;
   while (more) {
     pthread_mutex_lock(&s->lock);
-    while (!s->stop && s->produced - s->consumed == (uint64_t)p->jobs) pthread_cond_wait(&s->room, &s->lock);
+    while (!s->stop && s->produced - s->consumed == (uint64_t)p->jobs) pthread_cond_wait(&s->free_place, &s->lock);
     size_t place = (size_t)(s->produced % (uint64_t)p->jobs);
     int stop = s->stop;
     pthread_mutex_unlock(&s->lock);
@@ -75,9 +75,9 @@ static void *worker(void *argument) {
   pipeline_state *s = h->s;
   pthread_mutex_lock(&s->lock);
   for (;;) {
-    while (!s->stop && !s->ended && s->taken == s->produced) pthread_cond_wait(&s->ready, &s->lock);
-    if (s->stop || s->taken == s->produced) break;
-    size_t place = (size_t)(s->taken++ % (uint64_t)s->p->jobs);
+    while (!s->stop && !s->ended && s->started == s->produced) pthread_cond_wait(&s->ready, &s->lock);
+    if (s->stop || s->started == s->produced) break;
+    size_t place = (size_t)(s->started++ % (uint64_t)s->p->jobs);
     if (s->outcome[place].done) continue; /* the producer's error */
     pthread_mutex_unlock(&s->lock);
     int code = s->p->work(s->p->context, h->number, job_at(s->p, place));
@@ -109,7 +109,7 @@ static int consume(pipeline_state *s) {
     pthread_mutex_lock(&s->lock);
     s->outcome[place].done = 0;
     s->consumed++;
-    pthread_cond_signal(&s->room);
+    pthread_cond_signal(&s->free_place);
   }
   pthread_mutex_unlock(&s->lock);
   return code;
@@ -119,7 +119,7 @@ static int consume(pipeline_state *s) {
 static void finish_threads(pipeline_state *s, helper *helpers, int started) {
   pthread_mutex_lock(&s->lock);
   s->stop = 1; /* also after the last job: nobody waits for anything then */
-  pthread_cond_broadcast(&s->room);
+  pthread_cond_broadcast(&s->free_place);
   pthread_cond_broadcast(&s->ready);
   pthread_mutex_unlock(&s->lock);
   for (int i = 0; i < started; i++) pthread_join(helpers[i].thread, NULL);
@@ -128,7 +128,7 @@ static void finish_threads(pipeline_state *s, helper *helpers, int started) {
 int ch_pipeline_run(const ch_pipeline *p) {
   pipeline_state s = {.p = p,
                       .lock = PTHREAD_MUTEX_INITIALIZER,
-                      .room = PTHREAD_COND_INITIALIZER,
+                      .free_place = PTHREAD_COND_INITIALIZER,
                       .ready = PTHREAD_COND_INITIALIZER,
                       .done = PTHREAD_COND_INITIALIZER};
   sigset_t before;

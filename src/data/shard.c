@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "data/encoder.h"
-#include "file/there.h"
+#include "file/path_status.h"
 
 enum { VERSION = 1 };
 static const char MAGIC[] = "choirshd";
@@ -64,12 +64,12 @@ static int get_header(const shard_header *h, size_t bytes, ch_shard *s) {
                     width_of(s->info.vocab_size));
   for (size_t i = offsetof(shard_header, zero); i < CHECKED_BYTES; i++)
     if (((const char *)h)[i]) return ch_error(CHOIR_ERROR_FORMAT, "header byte %zu is not zero", i);
-  uint64_t room = bytes - HEADER_BYTES;
-  if (room % (uint64_t)s->width || s->info.tokens != room / (uint64_t)s->width)
+  uint64_t payload = bytes - HEADER_BYTES;
+  if (payload % (uint64_t)s->width || s->info.tokens != payload / (uint64_t)s->width)
     return ch_error(CHOIR_ERROR_FORMAT,
                     "holds %" PRIu64 " tokens by its header, but %" PRIu64
                     " bytes of them; truncated? build the data again",
-                    s->info.tokens, room);
+                    s->info.tokens, payload);
   if (s->info.documents > s->info.tokens)
     return ch_error(CHOIR_ERROR_FORMAT, "%" PRIu64 " documents in %" PRIu64 " tokens", s->info.documents,
                     s->info.tokens);
@@ -77,15 +77,15 @@ static int get_header(const shard_header *h, size_t bytes, ch_shard *s) {
 }
 
 static uint32_t largest16(const uint16_t *tokens, size_t count) {
-  uint16_t most = 0;
-  for (size_t i = 0; i < count; i++) most = tokens[i] > most ? tokens[i] : most;
-  return most;
+  uint16_t max = 0;
+  for (size_t i = 0; i < count; i++) max = tokens[i] > max ? tokens[i] : max;
+  return max;
 }
 
 static uint32_t largest32(const uint32_t *tokens, size_t count) {
-  uint32_t most = 0;
-  for (size_t i = 0; i < count; i++) most = tokens[i] > most ? tokens[i] : most;
-  return most;
+  uint32_t max = 0;
+  for (size_t i = 0; i < count; i++) max = tokens[i] > max ? tokens[i] : max;
+  return max;
 }
 
 /* One pass over the tokens, piece by piece so that the second look at a piece finds it in the cache. */
@@ -93,7 +93,7 @@ static int check_tokens(const ch_shard *s) {
   const size_t piece = (size_t)1 << 18;
   const char *tokens = (const char *)s->map + HEADER_BYTES;
   size_t bytes = s->map_bytes - HEADER_BYTES;
-  uint32_t most = 0;
+  uint32_t max = 0;
   XXH64_state_t hash;
   XXH64_reset(&hash, 0);
   for (size_t at = 0; at < bytes; at += piece) {
@@ -101,12 +101,12 @@ static int check_tokens(const ch_shard *s) {
     XXH64_update(&hash, tokens + at, size);
     uint32_t here = s->width == 2 ? largest16((const uint16_t *)(const void *)(tokens + at), size / 2)
                                   : largest32((const uint32_t *)(const void *)(tokens + at), size / 4);
-    most = here > most ? here : most;
+    max = here > max ? here : max;
   }
   if (XXH64_digest(&hash) != s->info.checksum)
     return ch_error(CHOIR_ERROR_FORMAT, "the tokens are damaged (checksum); build the data again");
-  if (s->info.tokens && most >= (uint32_t)s->info.vocab_size)
-    return ch_error(CHOIR_ERROR_FORMAT, "holds token %u; the vocabulary has %d", most, s->info.vocab_size);
+  if (s->info.tokens && max >= (uint32_t)s->info.vocab_size)
+    return ch_error(CHOIR_ERROR_FORMAT, "holds token %u; the vocabulary has %d", max, s->info.vocab_size);
   return CHOIR_OK;
 }
 
@@ -164,13 +164,13 @@ void ch_shard_read(const ch_shard *s, uint64_t first, size_t count, int32_t *tok
   const uint16_t *narrow = (const void *)from;
   const uint32_t *wide = (const void *)from;
   const uint32_t vocabulary = (uint32_t)s->info.vocab_size;
-  uint32_t most = 0;
+  uint32_t max = 0;
   for (size_t i = 0; i < count; i++) {
     const uint32_t id = s->width == 2 ? narrow[i] : wide[i];
     tokens[i] = id < vocabulary ? (int32_t)id : 0;
-    most = id > most ? id : most;
+    max = id > max ? id : max;
   }
-  if (most >= vocabulary) atomic_store_explicit(&s->origin->unfit, 1, memory_order_relaxed);
+  if (max >= vocabulary) atomic_store_explicit(&s->origin->unfit, 1, memory_order_relaxed);
 }
 
 int ch_shard_begin(ch_shard_writer *w, const char *path, int vocab_size, uint64_t tokenizer_hash) {

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/text.h"
-#include "data/mend.h"
+#include "data/repair.h"
 
 static const size_t JSON_LINE_LIMIT = (size_t)1 << 30;
 
@@ -161,8 +161,8 @@ static int open_file(ch_text *t) {
   t->newline = t->started = 0;
   CH_TRY(ch_buffer_reserve(&t->raw, 1));
   CH_TRY(ch_buffer_reserve(&t->block, 1));
-  while (t->raw.size < CH_FOREIGN_BYTES && !t->input.ended) CH_TRY(fill_block(t));
-  CH_TRY(ch_foreign_check(t->input.path, t->raw.data, t->raw.size));
+  while (t->raw.size < CH_DETECT_BYTES && !t->input.ended) CH_TRY(fill_block(t));
+  CH_TRY(ch_detect_non_text(t->input.path, t->raw.data, t->raw.size));
   t->begin = t->offset = ch_utf8_mark(t->raw.data, t->raw.size);
   return check_plain(t);
 }
@@ -209,10 +209,10 @@ static int peek(ch_text *t, size_t limit, int parts, line *l, int *more) {
 }
 
 static void use_up(ch_text *t, const line *l) {
-  size_t taken = l->size + (size_t)l->ended;
-  t->begin += taken;
-  t->offset += taken;
-  t->scanned -= l->ended ? l->size : taken; /* a whole line was scanned up to its end only */
+  size_t consumed = l->size + (size_t)l->ended;
+  t->begin += consumed;
+  t->offset += consumed;
+  t->scanned -= l->ended ? l->size : consumed; /* a whole line was scanned up to its end only */
   t->line += (uint64_t)l->ended;
   t->inside_line = !l->ended;
 }
@@ -308,8 +308,8 @@ static const char *type_name(const json_t *value) {
   return names[json_typeof(value)];
 }
 
-static int mend(ch_text *t) {
-  return ch_json_mend(t->block.data, t->block.size, t->o.replace_invalid ? &t->replaced : NULL);
+static int repair(ch_text *t) {
+  return ch_json_repair(t->block.data, t->block.size, t->o.replace_invalid ? &t->replaced : NULL);
 }
 
 static json_t *load_line(const ch_text *t, json_error_t *e) {
@@ -323,7 +323,7 @@ static int parse(ch_text *t) {
   json_error_t e;
   json_decref(t->object);
   t->object = load_line(t, &e);
-  if (!t->object && mend(t)) t->object = load_line(t, &(json_error_t){.line = 0}); /* `e` says what was written */
+  if (!t->object && repair(t)) t->object = load_line(t, &(json_error_t){.line = 0}); /* `e` says what was written */
   if (!t->object)
     return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: not JSON: %s (column %d)", t->input.path, number, e.text, e.column);
   if (!json_is_object(t->object))

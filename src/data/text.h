@@ -31,9 +31,9 @@ uint64_t ch_input_consumed(const ch_input *input); /* bytes of the file on disk 
 void ch_input_close(ch_input *input);
 
 /* CHOIR_ERROR_FORMAT where a text that begins with these bytes is none: an archive, a compressed file (but for one bit,
- * too), UTF-16. Looks at CH_FOREIGN_BYTES bytes at most; a shorter beginning is taken for all of the text. */
-enum { CH_FOREIGN_BYTES = 512 };
-int ch_foreign_check(const char *path, const void *bytes, size_t size);
+ * too), UTF-16. Looks at CH_DETECT_BYTES bytes at most; a shorter beginning is taken for all of the text. */
+enum { CH_DETECT_BYTES = 512 };
+int ch_detect_non_text(const char *path, const void *bytes, size_t size);
 
 /* ---- documents ---- */
 

@@ -13,7 +13,7 @@
 #include "data/encoder.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
-#include "file/there.h"
+#include "file/path_status.h"
 
 static const size_t FILE_LIMIT = (size_t)256 << 20;
 
@@ -138,7 +138,7 @@ static int find_file(const char **path, char *file) {
   if (strlen(*path) + sizeof name > PATH_MAX)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", *path);
   strcat(strcpy(file, *path), name);
-  CH_TRY(ch_there(file, &there));
+  CH_TRY(ch_path_exists(file, &there));
   if (!there) {
     char found[PATH_MAX];
     CH_TRY(ch_checkpoint_resolve(*path, found));
@@ -152,10 +152,10 @@ static int find_file(const char **path, char *file) {
 
 /* A tokenizer.json has all bytes, so that every text comes back. */
 static int read_json(choir_tokenizer *t, const json_t *root, const char *name) {
-  json_t *own = NULL;
-  if (!root) CH_TRY(ch_json_parse(t->bytes, t->size, name, &own));
-  int code = ch_bpe_read(t, root ? root : own, name);
-  json_decref(own);
+  json_t *parsed = NULL;
+  if (!root) CH_TRY(ch_json_parse(t->bytes, t->size, name, &parsed));
+  int code = ch_bpe_read(t, root ? root : parsed, name);
+  json_decref(parsed);
   return code;
 }
 

@@ -200,11 +200,11 @@ static struct timespec in_a_moment(void) {
 /* SentencePiece does not report its progress, so the message gives a range of seconds of CPU time a megabyte: `least`
  * was measured on prose, `most` on source code, which has many more different words. */
 static void report_search(trainer *t) {
-  const double least = 0.5, most = 3;
+  const double min = 0.5, max = 3;
   double megabytes = 1e-6 * (double)t->sample.bytes;
   report(t, "finding pieces: %.0f s (CPU time %.0f s; %.1f MB of text need %.0f to %.0f s)",
-         ch_machine_seconds() - t->started, ch_machine_cpu_seconds() - t->cpu, megabytes, least * megabytes,
-         most * megabytes);
+         ch_machine_seconds() - t->started, ch_machine_cpu_seconds() - t->cpu, megabytes, min * megabytes,
+         max * megabytes);
 }
 
 static int run_trainer(trainer *t) {

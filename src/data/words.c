@@ -55,12 +55,13 @@ static int is_plain(const char *text, size_t size) {
   return 1;
 }
 
-static int compose(const char *text, size_t size, utf8proc_int32_t *c, uint64_t *keys, size_t room, ch_buffer *out) {
+static int compose(const char *text, size_t size, utf8proc_int32_t *c, uint64_t *keys, size_t capacity,
+                   ch_buffer *out) {
   utf8proc_ssize_t count = 0;
   for (size_t at = 0; at < size;) {
     utf8proc_int32_t one;
     at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(size - at), &one);
-    count += utf8proc_decompose_char(one, c + count, (utf8proc_ssize_t)room - count, UTF8PROC_DECOMPOSE, NULL);
+    count += utf8proc_decompose_char(one, c + count, (utf8proc_ssize_t)capacity - count, UTF8PROC_DECOMPOSE, NULL);
   }
   sort_marks(c, (size_t)count, keys);
   count = utf8proc_normalize_utf32(c, count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
@@ -72,12 +73,12 @@ static int compose(const char *text, size_t size, utf8proc_int32_t *c, uint64_t 
 
 int ch_nfc(const char *text, size_t size, ch_buffer *out) {
   if (is_plain(text, size)) return ch_buffer_append(out, text, size);
-  size_t room = 2 * size; /* two bytes become three characters at most: U+01D5 */
+  size_t capacity = 2 * size; /* two bytes become three characters at most: U+01D5 */
   utf8proc_int32_t *c = NULL;
   uint64_t *keys = NULL;
-  int code = CH_RESIZE(&c, room, "characters to normalize"); /* not CH_ALLOC: zeroing them would cost a pass */
-  if (!code) code = CH_RESIZE(&keys, room, "the order of characters");
-  if (!code) code = compose(text, size, c, keys, room, out);
+  int code = CH_RESIZE(&c, capacity, "characters to normalize"); /* not CH_ALLOC: zeroing them would cost a pass */
+  if (!code) code = CH_RESIZE(&keys, capacity, "the order of characters");
+  if (!code) code = compose(text, size, c, keys, capacity, out);
   free(c);
   free(keys);
   return code;

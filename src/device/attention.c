@@ -19,18 +19,19 @@ static const int CH_DEV *put_buckets(ch_exec *x, const ch_attention_args *a) {
   if (!a->rel_bias) return NULL;
   int count = ch_attention_distances(a), *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
   if (!ch_counting(x)) ch_attention_all_buckets(a, bucket);
-  return ch_put(&x->scratch, bucket, (size_t)count * sizeof *bucket);
+  return ch_upload(&x->scratch, bucket, (size_t)count * sizeof *bucket);
 }
 
 static attention_shape shape_of(ch_exec *x, const ch_attention_args *a) {
-  attention_shape s = {.a = a,
-                       .pairs = (int64_t)a->B * a->H,
-                       .pitch = (a->T + 7) / 8 * 8,
-                       .rows = a->T < BLOCK_ROWS ? a->T : BLOCK_ROWS,
-                       .group = a->H / ch_kv_heads(a->H, a->kv_heads),
-                       .is = x->compute == CH_COMPUTE_BF16 ? AS_BF16 : AS_FLOAT,
-                       .bucket = put_buckets(x, a),
-                       .length = a->length ? ch_put(&x->scratch, a->length, (size_t)a->B * sizeof *a->length) : NULL};
+  attention_shape s = {
+      .a = a,
+      .pairs = (int64_t)a->B * a->H,
+      .pitch = (a->T + 7) / 8 * 8,
+      .rows = a->T < BLOCK_ROWS ? a->T : BLOCK_ROWS,
+      .group = a->H / ch_kv_heads(a->H, a->kv_heads),
+      .is = x->compute == CH_COMPUTE_BF16 ? AS_BF16 : AS_FLOAT,
+      .bucket = put_buckets(x, a),
+      .length = a->length ? ch_upload(&x->scratch, a->length, (size_t)a->B * sizeof *a->length) : NULL};
   int64_t head = s.rows * s.pitch, all = s.pairs * head;
   s.at_once = head < SCORES ? SCORES / head : 1;
   s.scores = all < SCORES ? all : head < SCORES ? SCORES : head;
@@ -165,7 +166,7 @@ CH_DEVICE_OP(attention_backward) {
               *dweights = CH_NEW(&x->scratch, real, s.scores);
   void CH_DEV *weights = s.is == AS_FLOAT ? scores : operand_new(x, &s, s.scores);
   void CH_DEV *dscores = s.is == AS_FLOAT ? dweights : operand_new(x, &s, s.scores);
-  double CH_DEV *slope = a->rel_bias ? CH_NEW(&x->scratch, double, s.pairs *distances) : NULL;
+  double CH_DEV *slope = a->rel_bias ? CH_NEW(&x->scratch, double, (s.pairs * distances)) : NULL;
   for (block b = {0}; next_block(&s, &b);) {
     row_products(x, &s, &b, a->scale, q, k, scores);
     row_products(x, &s, &b, 1, dout, v, dweights);

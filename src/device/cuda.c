@@ -57,12 +57,12 @@ static void cuda_copy(void *to, const void *from, size_t bytes) {
   if (bytes && here()) ch_cuda_queue_copy(address(to), address(from), bytes);
 }
 
-static void cuda_put(void *to, const void *from, size_t bytes) {
-  if (bytes && here()) ch_cuda_queue_put(address(to), from, bytes);
+static void cuda_upload(void *to, const void *from, size_t bytes) {
+  if (bytes && here()) ch_cuda_queue_upload(address(to), from, bytes);
 }
 
-static void cuda_get(void *to, const void *from, size_t bytes) {
-  if (bytes && here()) ch_cuda_queue_get(to, address(from), bytes);
+static void cuda_download(void *to, const void *from, size_t bytes) {
+  if (bytes && here()) ch_cuda_queue_download(to, address(from), bytes);
   if (ch_cuda_driver.failed) memset(to, 0xFF, bytes);
 }
 
@@ -208,8 +208,8 @@ static const ch_device cuda = {
                .available = cuda_available,
                .zero = cuda_zero,
                .copy = cuda_copy,
-               .put = cuda_put,
-               .get = cuda_get,
+               .upload = cuda_upload,
+               .download = cuda_download,
                .synchronise = cuda_synchronise,
                .check = cuda_check},
     .launch = cuda_launch,

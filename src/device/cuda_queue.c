@@ -7,10 +7,10 @@
 #include "base/error.h"
 
 enum {
-  ARGS = 160,           /* bytes of a kernel's arguments at most */
-  MOST_COMMANDS = 8192, /* that wait */
-  LEAST_GRAPH = 4,      /* commands; fewer are launched as fast */
-  GRAPHS = 64           /* that are kept */
+  ARGS = 160,          /* bytes of a kernel's arguments at most */
+  MAX_COMMANDS = 8192, /* that wait */
+  MIN_GRAPH = 4,       /* commands; fewer are launched as fast */
+  GRAPHS = 64          /* that are kept */
 };
 static const size_t STAGING = (size_t)4 << 20,
                     WORKSPACE = (size_t)32 << 20; /* of host arrays; what cuBLAS recommends */
@@ -45,7 +45,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cuda_handle stream, cublas;
 static const cuda_handle *functions;
 static int unbuffered;
-static queue_command waiting[MOST_COMMANDS];
+static queue_command waiting[MAX_COMMANDS];
 static int count;
 static char *staging; /* memory of the host's that the device reads on its own */
 static size_t staged; /* bytes in use until the device has been waited for */
@@ -199,7 +199,7 @@ static queue_graph *graph_new(uint64_t shape) {
 
 /* The graph of the waiting commands, captured now if their shape ran before; NULL: launch one by one. */
 static queue_graph *find_graph(void) {
-  if (without_graphs || count < LEAST_GRAPH) return NULL;
+  if (without_graphs || count < MIN_GRAPH) return NULL;
   uint64_t shape = shape_of_waiting();
   for (int i = 0; i < graph_count; i++)
     if (fits_graph(&graphs[i], shape)) return &graphs[i];
@@ -248,7 +248,7 @@ static void wait_for_all(void) {
 
 /* One more to fill in, all 0. */
 static queue_command *command_new(int kind) {
-  if (count == MOST_COMMANDS) wait_for_all();
+  if (count == MAX_COMMANDS) wait_for_all();
   queue_command *c = &waiting[count++];
   memset(c, 0, sizeof *c);
   c->kind = kind;
@@ -293,7 +293,7 @@ void ch_cuda_queue_zero(device_address to, size_t bytes) { queue_move(ZERO, to, 
 void ch_cuda_queue_copy(device_address to, device_address from, size_t bytes) { queue_move(COPY, to, from, bytes); }
 
 /* Many bytes are not staged: the device waits for them. */
-static void put_now(device_address to, const void *from, size_t bytes) {
+static void upload_now(device_address to, const void *from, size_t bytes) {
   pthread_mutex_lock(&lock);
   run_all();
   if (!ch_cuda_driver.failed) CALL(cuMemcpyHtoDAsync_v2, to, from, bytes, stream);
@@ -301,9 +301,9 @@ static void put_now(device_address to, const void *from, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
-void ch_cuda_queue_put(device_address to, const void *from, size_t bytes) {
+void ch_cuda_queue_upload(device_address to, const void *from, size_t bytes) {
   if (bytes > STAGING / 4) {
-    put_now(to, from, bytes);
+    upload_now(to, from, bytes);
     return;
   }
   pthread_mutex_lock(&lock);
@@ -329,7 +329,7 @@ void ch_cuda_queue_wait(void) {
   pthread_mutex_unlock(&lock);
 }
 
-void ch_cuda_queue_get(void *to, device_address from, size_t bytes) {
+void ch_cuda_queue_download(void *to, device_address from, size_t bytes) {
   pthread_mutex_lock(&lock);
   run_all();
   if (!ch_cuda_driver.failed) CALL(cuMemcpyDtoHAsync_v2, to, from, bytes, stream);

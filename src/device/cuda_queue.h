@@ -16,12 +16,12 @@ void ch_cuda_queue_launch(ch_kernel kernel, int64_t groups, const void *args);
 void ch_cuda_queue_multiply(const product_args *p, int64_t batch);
 void ch_cuda_queue_zero(device_address to, size_t bytes);
 void ch_cuda_queue_copy(device_address to, device_address from, size_t bytes);
-void ch_cuda_queue_put(device_address to, const void *from, size_t bytes);
+void ch_cuda_queue_upload(device_address to, const void *from, size_t bytes);
 
 /* Runs all of it, without waiting for the end; with it; and brings a result. */
 void ch_cuda_queue_run(void);
 void ch_cuda_queue_wait(void);
-void ch_cuda_queue_get(void *to, device_address from, size_t bytes);
+void ch_cuda_queue_download(void *to, device_address from, size_t bytes);
 
 /* Before memory is given back: runs all of it, and forgets the graphs. */
 void ch_cuda_queue_clear(void);

@@ -62,14 +62,14 @@ extern int ch_device_takes_host_pointers;
 extern const char ch_device_text[];
 
 /* Groups for `count` elements; a kernel's loop takes the rest where that is more than CH_MOST_GROUPS. */
-enum { CH_MOST_GROUPS = 4096 };
+enum { CH_MAX_GROUPS = 4096 };
 static inline int64_t ch_groups(int64_t count) {
   int64_t groups = (count + GROUP - 1) / GROUP;
-  return groups < CH_MOST_GROUPS ? groups : CH_MOST_GROUPS;
+  return groups < CH_MAX_GROUPS ? groups : CH_MAX_GROUPS;
 }
 
 /* Groups for `n` rows where a group takes one row at a time. */
-static inline int64_t ch_rows_at_once(int64_t n) { return n < CH_MOST_GROUPS ? n : CH_MOST_GROUPS; }
+static inline int64_t ch_rows_at_once(int64_t n) { return n < CH_MAX_GROUPS ? n : CH_MAX_GROUPS; }
 
 /* Launches a kernel in `groups` groups; the rest are its arguments by name. Nothing to do: no groups, or a dry run. */
 #define CH_LAUNCH(x, kernel, groups, ...) ch_launch((x), CH_KERNEL_##kernel, (groups), &(kernel##_args){__VA_ARGS__})

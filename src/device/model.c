@@ -53,7 +53,7 @@ CH_DEVICE_OP(embedding_backward) {
 /* ---- elements ---- */
 
 /* Where only the device knows how many there are, enough groups for a good many. */
-static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS : ch_groups(count); }
+static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MAX_GROUPS : ch_groups(count); }
 
 #define ELEMENTS(op, args) CH_ONE_KERNEL(op, ch_groups(a->count))
 #define ROWS_OF_ELEMENTS(op, args) CH_ONE_KERNEL(op, groups_of(a->rows, a->count))
@@ -84,7 +84,7 @@ CH_DEVICE_OP(dropout) {
 CH_DEVICE_OP(sumsq) {
   CH_SCRATCH(x);
   int64_t pieces = (a->count + PIECE - 1) / PIECE;
-  double CH_DEV *partial = CH_NEW(&x->scratch, double, a->arrays *pieces);
+  double CH_DEV *partial = CH_NEW(&x->scratch, double, (a->arrays * pieces));
   CH_LAUNCH(x, sum_squares, ch_rows_at_once(a->arrays * pieces), .x = a->x, .partial = partial, .arrays = a->arrays,
             .count = a->count, .pieces = pieces);
   CH_LAUNCH(x, total_squares, 1, .partial = partial, .sum = a->sum, .total = a->total, .arrays = a->arrays,
@@ -100,13 +100,13 @@ CH_ONE_KERNEL(rope_table, ch_groups((int64_t)a->positions *(a->rotated / 2)))
 static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max_distance) {
   int *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
   if (!ch_counting(x)) ch_attention_buckets(count, buckets, max_distance, bucket);
-  return ch_put(&x->scratch, bucket, (size_t)count * sizeof *bucket);
+  return ch_upload(&x->scratch, bucket, (size_t)count * sizeof *bucket);
 }
 
 CH_DEVICE_OP(attention_cached) {
   CH_SCRATCH(x);
-  const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->B + 1) * sizeof *begin);
-  const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->B * sizeof *past);
+  const int CH_DEV *begin = ch_upload(&x->scratch, a->begin, ((size_t)a->B + 1) * sizeof *begin);
+  const int CH_DEV *past = ch_upload(&x->scratch, a->past, (size_t)a->B * sizeof *past);
   if (ch_counting(x)) return;
   int kv_heads = ch_kv_heads(a->H, a->kv_heads);
   CH_LAUNCH(x, cache_append, (int64_t)a->B * kv_heads, .begin = begin, .past = past, .k = a->k, .v = a->v,
@@ -141,7 +141,7 @@ CH_DEVICE_OP(adafactor) {
   if (a->stage != CH_ADAFACTOR_MEASURE) {
     CH_LAUNCH(x, adafactor_scales, ch_rows_at_once(a->batch), .finite = a->finite, .measures = measures, .row = a->row,
               .scales = scales, .batch = a->batch, .rows = a->rows, .all_cols = a->all_cols ? a->all_cols : a->cols,
-              .rate = a->rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
+              .learning_rate = a->learning_rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
     CH_LAUNCH(x, adafactor_apply, ch_rows_at_once(a->batch * a->rows), .finite = a->finite, .w = a->w, .g = a->g,
               .row = a->row, .col = a->col, .scales = scales, .w16 = a->w16, .batch = a->batch, .rows = a->rows,
               .cols = a->cols, .grad_scale = a->grad_scale);
@@ -150,7 +150,7 @@ CH_DEVICE_OP(adafactor) {
 
 CH_DEVICE_OP(adamw) {
   CH_LAUNCH(x, adamw, ch_groups(a->count), .finite = a->finite, .w = a->w, .g = a->g, .m = a->m, .v = a->v,
-            .w16 = a->w16, .count = a->count, .rate = a->rate, .beta1 = a->beta1, .beta2 = a->beta2, .eps = a->eps,
-            .weight_decay = a->weight_decay, .grad_scale = a->grad_scale,
+            .w16 = a->w16, .count = a->count, .learning_rate = a->learning_rate, .beta1 = a->beta1, .beta2 = a->beta2,
+            .eps = a->eps, .weight_decay = a->weight_decay, .grad_scale = a->grad_scale,
             .correct_m = 1 - pow(a->beta1, (double)a->step), .correct_v = 1 - pow(a->beta2, (double)a->step));
 }

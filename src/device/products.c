@@ -63,8 +63,8 @@ CH_DEVICE_OP(gemm) {
   CH_SCRATCH(x);
   const void CH_DEV *a16 = a->a;
   int is = kind_of(x, NULL, a->exact);
-  if (a->beside && shares_a(a, a->beside)) round_before(x, &a16, &is, a->m * a->k);
-  for (const ch_gemm_args *one = a; one; one = one->beside)
+  if (a->second && shares_a(a, a->second)) round_before(x, &a16, &is, a->m * a->k);
+  for (const ch_gemm_args *one = a; one; one = one->second)
     multiply(x, one, is == AS_BF16 && shares_a(a, one) ? a16 : NULL);
 }
 
@@ -122,11 +122,11 @@ static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, void CH_D
     return;
   }
   for (int i = 0; i < a->experts; i++) {
-    product_args own = one_of(&p, a->host_begin, i);
+    product_args one_product = one_of(&p, a->host_begin, i);
     if (a->host_begin[i] < a->host_begin[i + 1])
-      ch_multiply_batch(x, &own, 1);
+      ch_multiply_batch(x, &one_product, 1);
     else if (a->form == CH_TN && !a->accumulate)
-      ch_zero(x, (void CH_DEV *)own.c, (size_t)(a->k * a->n) * sizeof(real));
+      ch_zero(x, (void CH_DEV *)one_product.c, (size_t)(a->k * a->n) * sizeof(real));
   }
 }
 
@@ -136,21 +136,21 @@ static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, void CH_D
  * cores, else as many as the router allows; 0: nobody knows. */
 static int64_t equal_rows(const ch_expert_gemm_args *a) {
   enum { STEP = 8 };
-  int most = 0;
-  if (!a->host_begin) return a->most;
+  int max = 0;
+  if (!a->host_begin) return a->max;
   for (int i = 0; i < a->experts; i++)
-    if (a->host_begin[i + 1] - a->host_begin[i] > most) most = a->host_begin[i + 1] - a->host_begin[i];
-  return (most + STEP - 1) / STEP * STEP;
+    if (a->host_begin[i + 1] - a->host_begin[i] > max) max = a->host_begin[i + 1] - a->host_begin[i];
+  return (max + STEP - 1) / STEP * STEP;
 }
 
 /* Number of rows with padding, or 0: none is to be padded. Padding to at most twice the rows pays, because one batch of
  * products is much faster than as many products. The counting run uses the bound max_rows, since later calls may need
  * that much. */
 static int64_t padded_rows(const ch_exec *x, const ch_expert_gemm_args *a) {
-  int64_t rows = a->experts * equal_rows(a), most = CH_WORTH_PADDING * (int64_t)a->max_rows;
-  int64_t worth = a->host_begin ? CH_WORTH_PADDING * (int64_t)a->host_begin[a->experts] : most;
+  int64_t rows = a->experts * equal_rows(a), max = CH_WORTH_PADDING * (int64_t)a->max_rows;
+  int64_t worth = a->host_begin ? CH_WORTH_PADDING * (int64_t)a->host_begin[a->experts] : max;
   if (!((const ch_device *)x->memory)->multiply || a->load >= 0) return 0;
-  if (ch_counting(x)) return rows && rows < most ? rows : most;
+  if (ch_counting(x)) return rows && rows < max ? rows : max;
   return rows <= worth ? rows : 0;
 }
 
@@ -158,9 +158,9 @@ static int64_t padded_rows(const ch_exec *x, const ch_expert_gemm_args *a) {
 static void pad(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, int64_t width, const real CH_DEV **value,
                 const ch_bf16 CH_DEV **rounded) {
   int is = kind_of(x, *rounded, 0);
-  void CH_DEV *padded = CH_NEW(&x->scratch, char, rows *width *(is == AS_FLOAT ? sizeof(real) : sizeof(ch_bf16)));
+  void CH_DEV *padded = CH_NEW(&x->scratch, char, (rows * width * (is == AS_FLOAT ? sizeof(real) : sizeof(ch_bf16))));
   CH_LAUNCH(x, pad_rows, ch_rows_at_once(rows), .begin = a->begin, .rows = either(*value, *rounded), .padded = padded,
-            .width = width, .e = a->experts, .most = (int)(rows / a->experts), .is = is);
+            .width = width, .e = a->experts, .max = (int)(rows / a->experts), .is = is);
   *value = is == AS_FLOAT ? padded : NULL;
   *rounded = is == AS_FLOAT ? NULL : padded;
 }
@@ -181,7 +181,7 @@ static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t ro
   p.accumulate = 0;
   multiply_experts(x, &p, padded, c_is);
   CH_LAUNCH(x, unpad_rows, ch_rows_at_once(rows), .begin = a->begin, .rows = c, .padded = padded, .width = a->n,
-            .e = a->experts, .most = p.load, .is = c_is, .accumulate = a->accumulate);
+            .e = a->experts, .max = p.load, .is = c_is, .accumulate = a->accumulate);
 }
 
 /* Where nothing but an activation reads the product, and rounds it first or makes rounded numbers of it, the product is

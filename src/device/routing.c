@@ -21,11 +21,11 @@ static void list_marks(ch_exec *x, const uint8_t CH_DEV *keep, const ch_record *
 
 /* Tokens of the largest pool. */
 static int largest_pool(const ch_select_args *a) {
-  int most = 0;
+  int max = 0;
   if (a->stride > 1) return (a->record->tokens + a->stride - 1) / a->stride;
   for (int p = 0; p < a->pools; p++)
-    if (a->pool_begin[p + 1] - a->pool_begin[p] > most) most = a->pool_begin[p + 1] - a->pool_begin[p];
-  return most;
+    if (a->pool_begin[p + 1] - a->pool_begin[p] > max) max = a->pool_begin[p + 1] - a->pool_begin[p];
+  return max;
 }
 
 /* What the kernels of a selection share. */
@@ -66,16 +66,17 @@ CH_DEVICE_OP(select) {
   enum { COUNTS = 1 << 21 };
   CH_SCRATCH(x);
   const ch_record *r = a->record;
-  int64_t of_pool = (int64_t)r->experts * DIGITS * SHIFTS, most = of_pool < COUNTS ? COUNTS / of_pool : 1;
-  int at_once = most < a->pools ? (int)most : a->pools;
+  int64_t of_pool = (int64_t)r->experts * DIGITS * SHIFTS, max = of_pool < COUNTS ? COUNTS / of_pool : 1;
+  int at_once = max < a->pools ? (int)max : a->pools;
   int64_t pairs = (int64_t)at_once * r->experts;
-  selection s = {.k = ch_put(&x->scratch, a->k, (size_t)a->pools * sizeof *a->k),
+  selection s = {.k = ch_upload(&x->scratch, a->k, (size_t)a->pools * sizeof *a->k),
                  .key = CH_NEW(&x->scratch, uint32_t, pairs),
                  .left = CH_NEW(&x->scratch, int, pairs),
                  .surplus = CH_NEW(&x->scratch, int, pairs),
-                 .count = CH_NEW(&x->scratch, int, at_once *of_pool),
+                 .count = CH_NEW(&x->scratch, int, (at_once * of_pool)),
                  .keep = CH_NEW(&x->scratch, uint8_t, (int64_t)r->tokens * r->experts)};
-  if (a->stride <= 1) s.pool_begin = ch_put(&x->scratch, a->pool_begin, ((size_t)a->pools + 1) * sizeof *a->pool_begin);
+  if (a->stride <= 1)
+    s.pool_begin = ch_upload(&x->scratch, a->pool_begin, ((size_t)a->pools + 1) * sizeof *a->pool_begin);
   if (!ch_counting(x)) s.parts = parts_of(largest_pool(a), TILE_TOKENS);
   for (int p = 0; p < a->pools; p += at_once) select_from(x, a, &s, p, a->pools - p < at_once ? a->pools - p : at_once);
   list_marks(x, s.keep, r);
@@ -90,8 +91,8 @@ CH_DEVICE_OP(within) {
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, marks);
   int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts);
   ch_zero(x, keep, marks);
-  CH_LAUNCH(x, within, r->experts, .least_begin = a->least->expert_begin, .least_token = a->least->slot_token,
-            .most_begin = a->most->expert_begin, .most_token = a->most->slot_token, .least_cutoff = a->least_cutoff,
+  CH_LAUNCH(x, within, r->experts, .min_begin = a->min->expert_begin, .min_token = a->min->slot_token,
+            .max_begin = a->max->expert_begin, .max_token = a->max->slot_token, .min_cutoff = a->min_cutoff,
             .valid = a->valid, .score = a->score, .threshold = a->threshold, .keep = keep, .demand = a->demand,
             .dropped = dropped, .n = r->tokens, .e = r->experts);
   CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
@@ -134,7 +135,7 @@ CH_ONE_KERNEL(threshold, ch_groups(a->n))
 CH_ONE_KERNEL(mean_cutoff, ch_groups(a->e))
 CH_ONE_KERNEL(running_mean, ch_groups(a->count))
 CH_ONE_KERNEL(price, 1)
-CH_ONE_KERNEL(nudge, ch_groups(a->e))
+CH_ONE_KERNEL(update_bias, ch_groups(a->e))
 
 /* ---- gates ---- */
 
@@ -171,7 +172,7 @@ CH_DEVICE_OP(normalize_gates_backward) {
 /* Scratch [groups,e+1]: the share of every expert, and behind these the number of valid tokens. */
 static double CH_DEV *shares(ch_exec *x, const ch_balance_args *a) {
   int groups = (a->n + a->span - 1) / a->span;
-  double CH_DEV *share = CH_NEW(&x->scratch, double, (int64_t)groups *(a->e + 1));
+  double CH_DEV *share = CH_NEW(&x->scratch, double, ((int64_t)groups * (a->e + 1)));
   CH_LAUNCH(x, choice_shares, groups * (a->e + 1), .valid = a->valid, .choice = a->choice, .share = share, .n = a->n,
             .e = a->e, .count = a->count, .counted = a->counted, .span = a->span);
   return share;

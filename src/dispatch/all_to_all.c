@@ -11,21 +11,21 @@
 _Static_assert(2 * CH_EXPERT_GROUPS + CH_AT_ONCE < CH_TRANSFERS,
                "all groups' rows may be under way, both ways, matrices for the next layer, and one more");
 
-static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex) {
+static void plan(ch_exec *x, ch_arena *a, int max_slots, int max, ch_dispatch *ex) {
   int64_t ranks = x->comm->size;
   int n = ex->n, e = ex->e, d = ex->d;
   ex->groups = ch_dispatch_groups(x->grid.replica.size, x->grid.ep_group.size, e, max_slots / x->grid.dp_group.size,
                                   ch_row_bytes(x, d), x->comm->worth);
-  ch_record_alloc(a, &ex->local, n, e, ch_least(max_slots, (int64_t)n * e));
-  int64_t room = x->comm->means * ch_largest_share(x->comm, max_slots);
-  ex->room = ch_least(room > e ? room : e, ex->local.max_slots);
-  ch_range own = ch_experts_of(x, e, x->grid.replica.rank);
-  ex->owned = ch_least(max_slots, (int64_t)most * (own.last - own.first));
+  ch_record_alloc(a, &ex->local, n, e, ch_min(max_slots, (int64_t)n * e));
+  int64_t max_rows = x->comm->means * ch_largest_share(x->comm, max_slots);
+  ex->max_rows = ch_min(max_rows > e ? max_rows : e, ex->local.max_slots);
+  ch_range range = ch_experts_of(x, e, x->grid.replica.rank);
+  ex->owned = ch_min(max_slots, (int64_t)max * (range.last - range.first));
   for (int g = 0; g < ex->groups; g++) {
-    ch_range some = ch_own_group(x, ex, g);
+    ch_range some = ch_local_group(x, ex, g);
     int experts = some.last - some.first;
-    ex->group[g] = (ch_expert_group){.first = some.first - own.first};
-    ex->group[g].record = (ch_record){.experts = experts, .max_slots = ch_least(max_slots, (int64_t)most * experts)};
+    ex->group[g] = (ch_expert_group){.first = some.first - range.first};
+    ex->group[g].record = (ch_record){.experts = experts, .max_slots = ch_min(max_slots, (int64_t)max * experts)};
     ex->group[g].record.expert_begin = CH_NEW(a, int, experts + 1);
     ex->group[g].begin = CH_NEW_HOST(ch_host_arena(x, a), int, experts + 1);
   }
@@ -33,15 +33,15 @@ static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *
   ex->slots = CH_NEW_HOST(host, int64_t, ranks * e);
   ex->spans = CH_NEW_HOST(host, ch_bytes, ex->groups * 4 * ranks);
   ex->transfer = CH_NEW_HOST(host, ch_transfer, 2 * ex->groups);
-  ex->kept = CH_NEW(a, char, ex->owned *ch_row_bytes(x, d));
+  ex->kept = CH_NEW(a, char, (ex->owned * ch_row_bytes(x, d)));
 }
 
 static void split(ch_exec *x, ch_dispatch *ex) {
-  ch_range own = ch_tokens_of(ex, x->comm->rank);
-  ex->first_row = (int)(ex->begin + own.first - (int64_t)x->comm->rank * ex->n);
-  if (own.first == own.last) ex->first_row = 0; /* it is about others' tokens */
-  ex->local.tokens = ch_counting(x) ? ex->n : own.last - own.first;
-  CH_OP(x, part, .all = &ex->all, .begin = own.first, .end = own.last, .part = &ex->local);
+  ch_range range = ch_tokens_of(ex, x->comm->rank);
+  ex->first_row = (int)(ex->begin + range.first - (int64_t)x->comm->rank * ex->n);
+  if (range.first == range.last) ex->first_row = 0; /* it is about others' tokens */
+  ex->local.tokens = ch_counting(x) ? ex->n : range.last - range.first;
+  CH_OP(x, part, .all = &ex->all, .begin = range.first, .end = range.last, .part = &ex->local);
   CH_OP(x, index, .record = &ex->local);
   ch_slots_count(x, ex);
   ex->exchanges = 0;
@@ -63,8 +63,8 @@ static const int CH_DEV *rows_of_round(const ch_dispatch *ex) {
 static void begin_group(ch_exec *x, ch_dispatch *ex, int group) {
   ch_bytes *send = spans_of(x, ex, group, 0), *receive = spans_of(x, ex, group, 1);
   ch_local_spans(x, ex, group, 0, send);
-  ch_owned_spans(&x->grid.replica, ex, ch_own_group(x, ex, group), ch_row_bytes(x, ex->d),
-                 CH_EITHER_SIDE(ch_rows_of_group(x, ex, group, ex->arrivals)), receive);
+  ch_owned_spans(&x->grid.replica, ex, ch_local_group(x, ex, group), ch_row_bytes(x, ex->d),
+                 CH_HOST_OR_DEVICE(ch_rows_of_group(x, ex, group, ex->arrivals)), receive);
   ch_comm_begin(&x->grid.replica, &ex->transfer[group], ex->request, send, receive);
 }
 
@@ -72,7 +72,7 @@ static void begin_group(ch_exec *x, ch_dispatch *ex, int group) {
  * takes bandwidth from it. */
 enum { AHEAD = 1 };
 static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
-  if (x->wire == CH_COMPUTE_BF16)
+  if (x->dispatch_dtype == CH_COMPUTE_BF16)
     CH_OP(x, round_bf16, .count = ex->d, .rows = rows_of_round(ex), .x = y, .y = ex->rounded);
   ch_rounds_move(x, ex, ex->request, ex->arrivals, 0);
   for (int g = 0; g < AHEAD && g < ex->exchanges; g++) begin_group(x, ex, g);
@@ -82,7 +82,7 @@ static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
 static void add_shard(ch_exec *x, const ch_dispatch *ex, int shard, real CH_DEV *y) {
   char CH_DEV *partial = ch_rows_of_shard(x, ex, shard);
   int64_t count = ch_counting(x) ? 0 : ch_rounds_rows(x, ex) * ex->d;
-  if (x->wire == CH_COMPUTE_BF16)
+  if (x->dispatch_dtype == CH_COMPUTE_BF16)
     CH_OP(x, widen_bf16, .count = count, .x = (ch_bf16 CH_DEV *)partial, .y = y, .accumulate = 1);
   else
     CH_OP(x, copy, .count = count, .x = (real CH_DEV *)partial, .y = y, .accumulate = 1);
@@ -90,7 +90,7 @@ static void add_shard(ch_exec *x, const ch_dispatch *ex, int shard, real CH_DEV 
 
 /* y is the round's rows of what the experts have sent back: of hidden shards the sum, in their order. */
 static void open_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
-  if (x->wire == CH_COMPUTE_BF16)
+  if (x->dispatch_dtype == CH_COMPUTE_BF16)
     CH_OP(x, widen_bf16, .count = ex->d, .rows = rows_of_round(ex), .x = ex->rounded, .y = y);
   for (int s = 1; s < x->grid.tp_group.size; s++) add_shard(x, ex, s, y);
 }
@@ -103,10 +103,10 @@ static void come_back(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
 }
 
 static void take_scratch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
-  if (x->wire == CH_COMPUTE_BF16) ex->rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->room * ex->d);
-  ex->local_rows = x->wire == CH_COMPUTE_BF16 ? (void CH_DEV *)ex->rounded : y;
-  ex->stage = CH_NEW(&x->scratch, char, ex->owned *ch_row_bytes(x, ex->d));
-  ex->partial = CH_NEW(&x->scratch, char, (int64_t)(x->grid.tp_group.size - 1) * ex->room * ch_row_bytes(x, ex->d));
+  if (x->dispatch_dtype == CH_COMPUTE_BF16) ex->rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->max_rows * ex->d);
+  ex->local_rows = x->dispatch_dtype == CH_COMPUTE_BF16 ? (void CH_DEV *)ex->rounded : y;
+  ex->stage = CH_NEW(&x->scratch, char, (ex->owned * ch_row_bytes(x, ex->d)));
+  ex->partial = CH_NEW(&x->scratch, char, (int64_t)(x->grid.tp_group.size - 1) * ex->max_rows * ch_row_bytes(x, ex->d));
   ch_rounds_alloc(x, ex);
 }
 
@@ -155,23 +155,23 @@ static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const 
 
 /* Room for the largest group. */
 static real CH_DEV *group_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
-  int64_t most = 0;
+  int64_t max = 0;
   (void)y;
   for (int g = 0; g < ex->groups; g++)
-    if (ex->group[g].record.max_slots > most) most = ex->group[g].record.max_slots;
-  return CH_NEW(&x->scratch, real, most * ex->d);
+    if (ex->group[g].record.max_slots > max) max = ex->group[g].record.max_slots;
+  return CH_NEW(&x->scratch, real, max * ex->d);
 }
 
 static void arrive(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {
   if (group < ex->exchanges) ch_comm_arrive(&x->grid.replica, &ex->transfer[group]);
   if (group + AHEAD < ex->exchanges) begin_group(x, ex, group + AHEAD);
-  ch_rows_reorder(x, &x->grid.replica, ex, ch_own_group(x, ex, group), ex->d, x->wire, rows,
+  ch_rows_reorder(x, &x->grid.replica, ex, ch_local_group(x, ex, group), ex->d, x->dispatch_dtype, rows,
                   ch_rows_of_group(x, ex, group, ex->arrivals), 1);
 }
 
 static void read_again(ch_exec *x, ch_dispatch *ex, int group, const real CH_DEV *tokens, real CH_DEV *rows) {
   (void)tokens;
-  ch_rows_reorder(x, &x->grid.replica, ex, ch_own_group(x, ex, group), ex->d, x->wire, rows,
+  ch_rows_reorder(x, &x->grid.replica, ex, ch_local_group(x, ex, group), ex->d, x->dispatch_dtype, rows,
                   ch_rows_of_group(x, ex, group, ex->kept), 1);
 }
 
@@ -180,11 +180,11 @@ static void send_back(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows)
   ch_transfer *there = &ex->transfer[group], *back = &ex->transfer[ex->groups + group];
   char CH_DEV *stage = ch_rows_of_group(x, ex, group, ex->stage);
   ch_bytes *send = spans_of(x, ex, group, 2), *receive = spans_of(x, ex, group, 3);
-  ch_range some = ch_own_group(x, ex, group);
+  ch_range some = ch_local_group(x, ex, group);
   if (group < ex->exchanges) ch_comm_finish(&x->grid.replica, there);
-  ch_rows_reorder(x, &x->grid.replica, ex, some, ex->d, x->wire, rows, stage, 0);
+  ch_rows_reorder(x, &x->grid.replica, ex, some, ex->d, x->dispatch_dtype, rows, stage, 0);
   if (group >= ex->exchanges) return;
-  ch_owned_spans(&x->grid.replica, ex, some, ch_row_bytes(x, ex->d), CH_EITHER_SIDE(stage), send);
+  ch_owned_spans(&x->grid.replica, ex, some, ch_row_bytes(x, ex->d), CH_HOST_OR_DEVICE(stage), send);
   ch_local_spans(x, ex, group, 1, receive);
   ch_comm_begin(&x->grid.replica, back, ex->answer, send, receive);
 }
@@ -218,8 +218,8 @@ static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_rec
   char CH_DEV *stage = CH_NEW(&x->scratch, char, all->max_slots * sizeof(real));
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   if (ch_counting(x)) return of_all;
-  ch_owned_spans(x->comm, ex, everyone, sizeof(real), CH_EITHER_SIDE(stage), receive);
-  for (int r = 0; r < x->comm->size; r++) send[r] = (ch_bytes){CH_EITHER_SIDE(local), receive[x->comm->rank].bytes};
+  ch_owned_spans(x->comm, ex, everyone, sizeof(real), CH_HOST_OR_DEVICE(stage), receive);
+  for (int r = 0; r < x->comm->size; r++) send[r] = (ch_bytes){CH_HOST_OR_DEVICE(local), receive[x->comm->rank].bytes};
   ch_comm_exchange(x->comm, "gradients of gates", send, receive);
   ch_rows_reorder(x, x->comm, ex, everyone, 1, CH_COMPUTE_FP32, of_all, stage, 1);
   return of_all;

@@ -34,7 +34,7 @@ typedef struct ch_round {
   int number;            /* rounds begun so far */
   const ch_record *part; /* the round's slots; token 0 is token first_token of ex->local */
   int first_token;
-  ch_record piece;                     /* scratch [room]: what part points to */
+  ch_record piece;                     /* scratch [max_rows]: what part points to */
   const int *token_begin, *slot_token; /* the record's, for the host */
   int *last;                           /* [ranks] host: of each rank's tokens the end, by their number in the record */
   int64_t *before, *slots;             /* [ranks,e] host: slots of rounds before, and of this one */
@@ -52,7 +52,7 @@ typedef struct ch_dispatch {
   int begin;       /* the first token that it is about */
   int first_row;   /* of this rank's tokens, the first that the record is about */
   ch_record local; /* the slots of this rank's tokens, with all experts; tokens count from first_row */
-  int room;        /* rows of this rank's tokens that there is room for at a time */
+  int max_rows;    /* rows of this rank's tokens that there is room for at a time */
   int64_t owned;   /* room for rows of this rank's experts, of its replica's tokens */
   int groups;      /* that these experts are cut into: as many on every rank, some perhaps empty */
   ch_expert_group group[CH_EXPERT_GROUPS];
@@ -63,22 +63,22 @@ typedef struct ch_dispatch {
   ch_transfer *transfer; /* [2,groups] host: to the experts, and back */
   void CH_DEV *kept;     /* [owned,d] what experts read in forward, as it came */
   /* From dispatch to combine: */
-  ch_bf16 CH_DEV *rounded; /* [room,d] scratch, where the wire is bf16 */
+  ch_bf16 CH_DEV *rounded; /* [max_rows,d] scratch, where dispatch_dtype is bf16 */
   ch_round round;
   void CH_DEV *stage;           /* [owned,d] scratch, as they travel */
   void CH_DEV *local_rows;      /* where rows of this rank's tokens go from, and come back to */
-  char CH_DEV *partial;         /* [shards-1,room,d] scratch: what comes back from hidden shards but the first */
+  char CH_DEV *partial;         /* [shards-1,max_rows,d] scratch: what comes back from hidden shards but the first */
   void CH_DEV *arrivals;        /* where rows of its experts come to */
   const char *request, *answer; /* what goes there, and back */
 } ch_dispatch;
 
-static inline int ch_least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
+static inline int ch_min(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
 typedef struct ch_dispatcher {
   /* ch_dispatch_alloc and ch_dispatch_split call these for their own parts. */
-  void (*plan)(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex);
+  void (*plan)(ch_exec *x, ch_arena *a, int max_slots, int max, ch_dispatch *ex);
   void (*split)(ch_exec *x, ch_dispatch *ex);
-  /* Forward: y [room,d] = tokens[slot_token], for tokens [n,d], on their way to the experts; with gates_input times
+  /* Forward: y [max_rows,d] = tokens[slot_token], for tokens [n,d], on their way to the experts; with gates_input times
    * gate. The rows that come back replace them. It takes scratch, which is the caller's to release after `combine`. */
   void (*dispatch)(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y);
   /* The end of forward: tokens [n,d] (=|+=) the sum over a token's slots of gate * y, or, with gates_input, of y, once
@@ -117,11 +117,11 @@ extern const ch_dispatcher ch_dispatch_local, ch_dispatch_all_to_all;
 
 /* Room from an arena for records of `max_slots`, `most` of one expert, over the tokens of all ranks, of which this one
  * has n; and who dispatches them: ex->with. */
-static inline void ch_dispatch_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slots, int most,
+static inline void ch_dispatch_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slots, int max,
                                      ch_dispatch *ex) {
   *ex =
       (ch_dispatch){.with = x->comm->size == 1 ? &ch_dispatch_local : &ch_dispatch_all_to_all, .n = n, .e = e, .d = d};
-  ex->with->plan(x, a, max_slots, most, ex);
+  ex->with->plan(x, a, max_slots, max, ex);
 }
 
 /* y [slots,d] = gate * tokens[slot_token], and dgate [slots] = <tokens[slot_token], y> of what y was before: the
@@ -141,7 +141,7 @@ static inline void ch_dispatch_gather(ch_exec *x, const ch_dispatch *ex, const c
   }
   CH_SCRATCH(x);
   ch_gates_apply(x, r, ex->d, 1, tokens, y,
-                 CH_NEW(&x->scratch, real, ex->room)); /* products with what y held: unread */
+                 CH_NEW(&x->scratch, real, ex->max_rows)); /* products with what y held: unread */
 }
 
 /* Splits a record about tokens `begin` and following of all, with its index. */

@@ -10,7 +10,7 @@
 /* The experts on rank `rank` of the replica; in group `group` of `rank`; in group `group` of the calling rank. */
 ch_range ch_experts_of(const ch_exec *x, int e, int rank);
 ch_range ch_group_of(const ch_exec *x, const ch_dispatch *ex, int rank, int group);
-ch_range ch_own_group(const ch_exec *x, const ch_dispatch *ex, int group);
+ch_range ch_local_group(const ch_exec *x, const ch_dispatch *ex, int group);
 
 /* Tokens of rank `rank` (its number in the whole job), clipped to the tokens of ex->all and numbered as in ex->all. */
 ch_range ch_tokens_of(const ch_dispatch *ex, int rank);
@@ -73,8 +73,8 @@ void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, 
                     ch_bytes *span);
 
 /* Copies rows of width d from travel order (by the owner of the token) to slot order (by expert), or back. */
-void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d, ch_compute wire,
-                     real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots);
+void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d,
+                     ch_compute dispatch_dtype, real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots);
 
 /* Address of a group's rows within `rows`, which holds the rows of all of this rank's experts. */
 char CH_DEV *ch_rows_of_group(const ch_exec *x, const ch_dispatch *ex, int group, void CH_DEV *rows);

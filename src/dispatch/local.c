@@ -1,11 +1,11 @@
 /* One process has all tokens and all experts: dispatch is a gather, combine a sum over a token's slots. */
 #include "dispatch/dispatch.h"
 
-static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex) {
-  (void)most;
+static void plan(ch_exec *x, ch_arena *a, int max_slots, int max, ch_dispatch *ex) {
+  (void)max;
   ex->groups = 1;
   if (!x->memory->host) ex->group[0].begin = CH_NEW_HOST(ch_host_arena(x, a), int, ex->e + 1);
-  ex->room = max_slots;
+  ex->max_rows = max_slots;
   ex->owned = max_slots;
 }
 
@@ -13,9 +13,9 @@ static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *
  * bound of the router says enough. */
 static void read_loads(const ch_exec *x, ch_expert_group *g) {
   ch_record *r = &g->record;
-  int bounded = r->most && (int64_t)r->experts * r->most <= CH_WORTH_PADDING * (int64_t)r->max_slots;
+  int bounded = r->max && (int64_t)r->experts * r->max <= CH_WORTH_PADDING * (int64_t)r->max_slots;
   if (x->memory->host || r->load >= 0 || bounded) return;
-  ch_get_into(&x->scratch, g->begin, r->expert_begin, ((size_t)r->experts + 1) * sizeof(int));
+  ch_download_into(&x->scratch, g->begin, r->expert_begin, ((size_t)r->experts + 1) * sizeof(int));
   if (!ch_counting(x)) r->host_begin = g->begin;
 }
 
@@ -27,17 +27,17 @@ static void split(ch_exec *x, ch_dispatch *ex) {
 
 /* Rows become what they would have become on their way: only the device knows how many. */
 static void round_in_place(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
-  if (x->wire == CH_COMPUTE_FP32) return;
+  if (x->dispatch_dtype == CH_COMPUTE_FP32) return;
   CH_SCRATCH(x);
   const int CH_DEV *rows = ex->all.expert_begin + ex->e;
-  ch_bf16 CH_DEV *rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->room * ex->d);
+  ch_bf16 CH_DEV *rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->max_rows * ex->d);
   CH_OP(x, round_bf16, .count = ex->d, .rows = rows, .x = y, .y = rounded);
   CH_OP(x, widen_bf16, .count = ex->d, .rows = rows, .x = rounded, .y = y);
 }
 
 static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   tokens += (int64_t)ex->first_row * ex->d;
-  ex->rounds = x->ops->narrows && x->compute == CH_COMPUTE_BF16 && !ex->gates_input;
+  ex->rounds = x->ops->writes_bf16 && x->compute == CH_COMPUTE_BF16 && !ex->gates_input;
   if (ex->rounds) {
     CH_OP(x, gather, .record = &ex->all, .d = ex->d, .x = tokens, .y16 = (ch_bf16 CH_DEV *)y);
     return;

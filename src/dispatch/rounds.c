@@ -13,22 +13,22 @@
 #include "dispatch/exchange.h"
 
 void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex) {
-  if (ex->room >= ex->local.max_slots) return;
+  if (ex->max_rows >= ex->local.max_slots) return;
   ch_arena *host = &ch_host(x)->scratch;
   ch_round *round = &ex->round;
   int64_t cells = (int64_t)x->comm->size * ex->e, tokens = ch_counting(x) ? x->comm->size * ex->n : ex->all.tokens;
   size_t wanted = ch_counting(x) || round->several ? sizeof(int) : 0;
-  ch_record_alloc(&x->scratch, &round->piece, ex->n, ex->e, ex->room);
+  ch_record_alloc(&x->scratch, &round->piece, ex->n, ex->e, ex->max_rows);
   round->last = CH_NEW_HOST(host, int, x->comm->size);
   round->before = CH_NEW_HOST(host, int64_t, cells);
   round->slots = CH_NEW_HOST(host, int64_t, cells);
-  round->token_begin = ch_get(x, ex->all.token_begin, wanted * (size_t)(tokens + 1));
-  round->slot_token = ch_get(x, ex->all.slot_token, wanted * (size_t)ex->all.max_slots);
+  round->token_begin = ch_download(x, ex->all.token_begin, wanted * (size_t)(tokens + 1));
+  round->slot_token = ch_download(x, ex->all.slot_token, wanted * (size_t)ex->all.max_slots);
 }
 
 void ch_rounds_split(const ch_exec *x, ch_dispatch *ex) {
   ex->round.several = 0;
-  for (int r = 0; r < x->comm->size; r++) ex->round.several |= ch_slots_at(ex, r, (ch_range){0, ex->e}) > ex->room;
+  for (int r = 0; r < x->comm->size; r++) ex->round.several |= ch_slots_at(ex, r, (ch_range){0, ex->e}) > ex->max_rows;
   ex->exchanges = ex->round.several ? 0 : ex->groups;
 }
 
@@ -46,7 +46,7 @@ void ch_rounds_begin(ch_exec *x, ch_dispatch *ex) {
 static int end_of_round(const ch_dispatch *ex, int first, int end) {
   const int *begin = ex->round.token_begin;
   int last = first;
-  while (last < end && begin[last + 1] - begin[first] <= ex->room) last++;
+  while (last < end && begin[last + 1] - begin[first] <= ex->max_rows) last++;
   return last;
 }
 
@@ -108,8 +108,8 @@ int64_t ch_rounds_rows(const ch_exec *x, const ch_dispatch *ex) {
  * of experts rows are sorted by rank, then by expert. */
 static int64_t place_of_rows(const ch_exec *x, const ch_dispatch *ex, int rank, int expert) {
   int group = 0;
-  while (ch_own_group(x, ex, group).last <= expert) group++;
-  ch_range some = ch_own_group(x, ex, group);
+  while (ch_local_group(x, ex, group).last <= expert) group++;
+  ch_range some = ch_local_group(x, ex, group);
   int64_t at = ex->group[group].slot;
   for (int r = 0; r < rank; r++) at += ch_slots_at(ex, ch_comm_number(&x->grid.replica, r), some);
   int number = ch_comm_number(&x->grid.replica, rank);
@@ -122,14 +122,14 @@ static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char
                   ch_bytes *of_experts) {
   int64_t bytes = ch_row_bytes(x, ex->d);
   const int64_t *slots = ex->round.slots, *own_slots = slots + (int64_t)x->comm->rank * ex->e;
-  ch_range own = ch_experts_of(x, ex->e, x->grid.replica.rank);
+  ch_range range = ch_experts_of(x, ex->e, x->grid.replica.rank);
   for (int r = 0; r < x->grid.replica.size; r++) {
     ch_range theirs = ch_experts_of(x, ex->e, r);
-    int there = theirs.first + k, here = own.first + k;
-    char *local = CH_EITHER_SIDE(ch_rows_of_shard(x, ex, back ? r % x->grid.tp_group.size : 0));
+    int there = theirs.first + k, here = range.first + k;
+    char *local = CH_HOST_OR_DEVICE(ch_rows_of_shard(x, ex, back ? r % x->grid.tp_group.size : 0));
     of_tokens[r] = of_experts[r] = (ch_bytes){local, 0};
     if (there < theirs.last) of_tokens[r] = (ch_bytes){local + sum(own_slots, there) * bytes, own_slots[there] * bytes};
-    if (here < own.last)
+    if (here < range.last)
       of_experts[r] = (ch_bytes){owned + place_of_rows(x, ex, r, here) * bytes,
                                  slots[(int64_t)ch_comm_number(&x->grid.replica, r) * ex->e + here] * bytes};
   }
@@ -139,13 +139,13 @@ void ch_rounds_move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *
   ch_bytes of_tokens[CH_RANKS], of_experts[CH_RANKS];
   if (!ex->round.several) return;
   for (int k = 0; k < ch_largest_share(&x->grid.ep_group, ex->e); k++) {
-    spans(x, ex, k, back, CH_EITHER_SIDE(owned), of_tokens, of_experts);
+    spans(x, ex, k, back, CH_HOST_OR_DEVICE(owned), of_tokens, of_experts);
     ch_comm_exchange(&x->grid.replica, what, back ? of_experts : of_tokens, back ? of_tokens : of_experts);
   }
 }
 
 real CH_DEV *ch_rounds_numbers(ch_exec *x, const ch_dispatch *ex, real CH_DEV *local) {
-  real CH_DEV *of_round = CH_NEW(&x->scratch, real, ex->room);
+  real CH_DEV *of_round = CH_NEW(&x->scratch, real, ex->max_rows);
   return ex->round.several ? of_round : local;
 }
 

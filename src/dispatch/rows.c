@@ -2,12 +2,12 @@
 #include "dispatch/exchange.h"
 
 int64_t ch_row_bytes(const ch_exec *x, int d) {
-  return d * (int64_t)(x->wire == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real));
+  return d * (int64_t)(x->dispatch_dtype == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real));
 }
 
 char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_dispatch *ex, int shard) {
   if (!shard) return (char CH_DEV *)ex->local_rows;
-  return ex->partial + (int64_t)(shard - 1) * ex->room * ch_row_bytes(x, ex->d);
+  return ex->partial + (int64_t)(shard - 1) * ex->max_rows * ch_row_bytes(x, ex->d);
 }
 
 void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back, ch_bytes *span) {
@@ -15,7 +15,7 @@ void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back
   for (int r = 0; r < x->grid.replica.size; r++) {
     ch_range some = ch_group_of(x, ex, r, group);
     int64_t before = ch_slots_at(ex, x->comm->rank, (ch_range){0, some.first});
-    char *rows = CH_EITHER_SIDE(ch_rows_of_shard(x, ex, back ? r % x->grid.tp_group.size : 0));
+    char *rows = CH_HOST_OR_DEVICE(ch_rows_of_shard(x, ex, back ? r % x->grid.tp_group.size : 0));
     span[r] = (ch_bytes){rows + before * bytes, ch_slots_at(ex, x->comm->rank, some) * bytes};
   }
 }
@@ -30,9 +30,9 @@ void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, 
 }
 
 /* Between `count` numbers and the same as they travel. */
-static void convert(ch_exec *x, ch_compute wire, int64_t count, real CH_DEV *value, char CH_DEV *travelling,
+static void convert(ch_exec *x, ch_compute dispatch_dtype, int64_t count, real CH_DEV *value, char CH_DEV *travelling,
                     int arrive) {
-  if (wire == CH_COMPUTE_FP32)
+  if (dispatch_dtype == CH_COMPUTE_FP32)
     CH_OP(x, copy, .count = count, .x = arrive ? (real CH_DEV *)travelling : value,
           .y = arrive ? value : (real CH_DEV *)travelling);
   else if (arrive)
@@ -41,15 +41,15 @@ static void convert(ch_exec *x, ch_compute wire, int64_t count, real CH_DEV *val
     CH_OP(x, round_bf16, .count = count, .x = value, .y = (ch_bf16 CH_DEV *)travelling);
 }
 
-void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d, ch_compute wire,
-                     real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots) {
+void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d,
+                     ch_compute dispatch_dtype, real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots) {
   if (ch_counting(x)) return; /* nobody knows yet whose the rows are */
-  int64_t at[CH_RANKS], next = 0, bytes = wire == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real);
+  int64_t at[CH_RANKS], next = 0, bytes = dispatch_dtype == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real);
   for (int r = 0; r < ranks->size; next += ch_slots_at(ex, ch_comm_number(ranks, r++), some) * d) at[r] = next;
   for (int i = some.first; i < some.last; i++)
     for (int r = 0; r < ranks->size; r++) {
       int64_t count = ch_slots_at(ex, ch_comm_number(ranks, r), (ch_range){i, i + 1}) * d;
-      if (count) convert(x, wire, count, by_slot, by_rank + at[r] * bytes, to_slots);
+      if (count) convert(x, dispatch_dtype, count, by_slot, by_rank + at[r] * bytes, to_slots);
       by_slot += count;
       at[r] += count;
     }

@@ -7,21 +7,21 @@ ch_range ch_experts_of(const ch_exec *x, int e, int rank) {
 }
 
 ch_range ch_group_of(const ch_exec *x, const ch_dispatch *ex, int rank, int group) {
-  ch_range own = ch_experts_of(x, ex->e, rank), some = ch_share_range(own.last - own.first, group, ex->groups);
-  return (ch_range){own.first + some.first, own.first + some.last};
+  ch_range range = ch_experts_of(x, ex->e, rank), some = ch_share_range(range.last - range.first, group, ex->groups);
+  return (ch_range){range.first + some.first, range.first + some.last};
 }
 
-ch_range ch_own_group(const ch_exec *x, const ch_dispatch *ex, int group) {
+ch_range ch_local_group(const ch_exec *x, const ch_dispatch *ex, int group) {
   return ch_group_of(x, ex, x->grid.replica.rank, group);
 }
 
 int ch_dispatch_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth) {
-  int64_t most = (e + owners - 1) / owners, groups = max_slots / (ranks * owners) * row_bytes / worth;
+  int64_t max = (e + owners - 1) / owners, groups = max_slots / (ranks * owners) * row_bytes / worth;
   if (groups > CH_EXPERT_GROUPS) groups = CH_EXPERT_GROUPS;
-  return groups < 1 ? 1 : ch_least(groups, most);
+  return groups < 1 ? 1 : ch_min(groups, max);
 }
 
-static int within(int64_t value, int most) { return value < 0 ? 0 : ch_least(value, most); }
+static int within(int64_t value, int max) { return value < 0 ? 0 : ch_min(value, max); }
 
 ch_range ch_tokens_of(const ch_dispatch *ex, int rank) {
   int64_t first = (int64_t)rank * ex->n - ex->begin;
@@ -44,10 +44,10 @@ static int of_replica(const ch_exec *x, const ch_dispatch *ex, ch_range experts)
 static void count_group(ch_exec *x, ch_dispatch *ex, int group) {
   ch_expert_group *g = &ex->group[group];
   int *begin = g->begin;
-  ch_range some = ch_own_group(x, ex, group);
+  ch_range some = ch_local_group(x, ex, group);
   int first = ch_experts_of(x, ex->e, x->grid.replica.rank).first, experts = some.last - some.first;
   for (int i = 0; i <= experts; i++) begin[i] = of_replica(x, ex, (ch_range){some.first, some.first + i});
-  x->memory->put(g->record.expert_begin, begin, ((size_t)experts + 1) * sizeof *begin);
+  x->memory->upload(g->record.expert_begin, begin, ((size_t)experts + 1) * sizeof *begin);
   g->record.host_begin = begin;
   g->slot = of_replica(x, ex, (ch_range){first, some.first});
 }
@@ -55,12 +55,12 @@ static void count_group(ch_exec *x, ch_dispatch *ex, int group) {
 void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
   ch_arena *host = &ch_host(x)->scratch;
   size_t mark = ch_arena_mark(host), e = (size_t)ex->e;
-  const int *expert_begin = ch_get(x, ex->all.expert_begin, (e + 1) * sizeof(int));
-  const int *token = ch_get(x, ex->all.slot_token, (size_t)ex->all.max_slots * sizeof(int));
+  const int *expert_begin = ch_download(x, ex->all.expert_begin, (e + 1) * sizeof(int));
+  const int *token = ch_download(x, ex->all.slot_token, (size_t)ex->all.max_slots * sizeof(int));
   for (int g = 0; g < ex->groups; g++) {
     ch_record *r = &ex->group[g].record;
     r->load = x->grid.dp_group.size == 1 ? ex->all.load : -1; /* a replica's share is nobody's to tell */
-    r->most = ex->all.most;
+    r->max = ex->all.max;
   }
   if (!ch_counting(x)) {
     memset(ex->slots, 0, (size_t)x->comm->size * e * sizeof *ex->slots);

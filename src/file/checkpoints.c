@@ -11,9 +11,9 @@
 #include "base/hash.h"
 #include "file/file.h"
 #include "file/json.h"
+#include "file/path_status.h"
 #include "file/run_files.h"
 #include "file/tensors_set.h"
-#include "file/there.h"
 
 void ch_checkpoint_path(const char *run, int64_t step, char *out) {
   snprintf(out, PATH_MAX, "%s/checkpoints/%08" PRId64, run, step);
@@ -52,7 +52,7 @@ int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
   int there;
   *steps = NULL;
   *count = 0;
-  CH_TRY(ch_entry_there(f.path, &there));
+  CH_TRY(ch_entry_exists(f.path, &there));
   if (!there) return CHOIR_OK; /* one that is there must open */
   int code = ch_list(f.path, add_step, &f);
   if (code) {
@@ -78,10 +78,12 @@ int ch_checkpoint_file(const char *name) {
 
 static int own_file(void *directory, const char *name) {
   int there;
-  return ch_checkpoint_file(name) < 0 ? CHOIR_OK : ch_own_there(CH_IN(directory, name), &there);
+  return ch_checkpoint_file(name) < 0 ? CHOIR_OK : ch_regular_exists(CH_IN(directory, name), &there);
 }
 
-int ch_checkpoint_own(const char *directory) { return ch_list(directory, own_file, (void *)(uintptr_t)directory); }
+int ch_checkpoint_check_files(const char *directory) {
+  return ch_list(directory, own_file, (void *)(uintptr_t)directory);
+}
 
 /* The step of the run's newest checkpoint, whole or not; -1: no checkpoint. */
 static int newest_step(const char *run, int64_t *newest) {
@@ -109,12 +111,12 @@ static int named_step(const char *path, int64_t *step) {
 int ch_checkpoint_best(const char *run, char *out, int *there) {
   const char *path = CH_IN(run, CH_RUN_BEST);
   int64_t step;
-  CH_TRY(ch_own_there(path, there));
+  CH_TRY(ch_regular_exists(path, there));
   if (!*there) return CHOIR_OK;
   CH_TRY(named_step(path, &step));
   *there = step >= 0;
   if (*there) ch_checkpoint_path(run, step, out);
-  if (*there) CH_TRY(ch_there(out, there));
+  if (*there) CH_TRY(ch_path_exists(out, there));
   if (!*there) ch_notice("%s: names no checkpoint that is there; the newest is taken", path);
   return CHOIR_OK;
 }
@@ -146,12 +148,12 @@ int ch_checkpoint_absent(const char *path) {
 int ch_checkpoint_resolve(const char *path, char *out) {
   int there;
   int64_t step;
-  CH_TRY(ch_tensors_there(CH_IN(path, "model.safetensors"), &there));
+  CH_TRY(ch_tensors_exist(CH_IN(path, "model.safetensors"), &there));
   if (there) {
     snprintf(out, PATH_MAX, "%s", path);
     return CHOIR_OK;
   }
-  CH_TRY(ch_there(path, &there));
+  CH_TRY(ch_path_exists(path, &there));
   if (!there) return ch_checkpoint_absent(path);
   CH_TRY(ch_checkpoint_best(path, out, &there));
   if (there) return CHOIR_OK;
@@ -199,7 +201,7 @@ static int digits_of(const char *directory, int file, char *out) {
   const char *path = CH_IN(directory, bound[file].name);
   int there;
   *out = 0;
-  CH_TRY(ch_there(path, &there));
+  CH_TRY(ch_path_exists(path, &there));
   return there ? bound[file].digits(path, out) : CHOIR_OK;
 }
 

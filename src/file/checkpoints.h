@@ -31,8 +31,8 @@ int64_t ch_checkpoint_step(const char *name);
 /* 1 for the name of a file of a checkpoint that is a whole by itself, 0 for a part of one, -1 for anything else. */
 int ch_checkpoint_file(const char *name);
 
-/* CHOIR_ERROR_FORMAT where a file of a checkpoint is a link or no file (there.h); CHOIR_ERROR_IO. */
-int ch_checkpoint_own(const char *directory);
+/* CHOIR_ERROR_FORMAT where a file of a checkpoint is a link or no file (path_status.h); CHOIR_ERROR_IO. */
+int ch_checkpoint_check_files(const char *directory);
 
 /* ---- binding ----
  * The files beside a checkpoint's weights are bound to them: the weights' metadata has a checksum of tokenizer.model

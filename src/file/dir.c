@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "file/path_status.h"
 #include "file/temporary.h"
-#include "file/there.h"
 
 /* The directory's name without slashes at its end. */
 static int name_dir(ch_dir *dir, const char *path) {
@@ -22,7 +22,7 @@ static int name_dir(ch_dir *dir, const char *path) {
 }
 
 static int make_place(ch_dir *dir) {
-  return ch_temporary_beside(&dir->place, dir->target, dir->temporary, sizeof dir->temporary);
+  return ch_temporary_next_to(&dir->place, dir->target, dir->temporary, sizeof dir->temporary);
 }
 
 /* Some file systems (gcsfuse) cannot rename directories: that is found before the work and not after it. */
@@ -62,7 +62,7 @@ static int is_mount_point(const char *path, const struct stat *status) {
   return !stat(parent, &above) && above.st_dev != status->st_dev;
 }
 
-static int taken(void *context, const char *name) {
+static int occupied(void *context, const char *name) {
   const ch_dir *dir = context;
   (void)name;
   return ch_error(CHOIR_ERROR_IO, "%s: exists already and is not empty; remove it or choose another name", dir->path);
@@ -75,7 +75,7 @@ static int check_target(ch_dir *dir, mode_t *mode) {
   if (stat(dir->target, &status))
     return ch_is_absent(errno) ? CHOIR_OK : ch_error_errno("%s: cannot check whether the path exists", dir->path);
   if (!S_ISDIR(status.st_mode)) return ch_error(CHOIR_ERROR_IO, "%s: exists and is not a directory", dir->path);
-  CH_TRY(ch_list(dir->target, taken, dir));
+  CH_TRY(ch_list(dir->target, occupied, dir));
   if (is_mount_point(dir->target, &status))
     return ch_error(CHOIR_ERROR_IO, "%s: is a mount point, which cannot be replaced; name a new directory in it",
                     dir->path);
@@ -86,7 +86,7 @@ static int check_target(ch_dir *dir, mode_t *mode) {
 int ch_dir_begin(ch_dir *dir, const char *path) {
   mode_t mode;
   CH_TRY(name_dir(dir, path));
-  CH_TRY(ch_path_follow(dir->path, dir->target, sizeof dir->target));
+  CH_TRY(ch_path_resolve(dir->path, dir->target, sizeof dir->target));
   CH_TRY(check_target(dir, &mode));
   int failed = make_place(dir), code = failed ? CHOIR_OK : try_rename(dir->path, dir->place.path);
   if (code) return ch_temporary_remove(&dir->place), code;
@@ -106,7 +106,7 @@ int ch_dir_commit(ch_dir *dir) {
   int number = errno, code = failed ? CHOIR_OK : ch_sync_parent(dir->target);
   ch_temporary_remove(&dir->place);
   if (!failed) return code;
-  return number == ENOTEMPTY || number == EEXIST ? taken(dir, NULL) : ch_write_error(number, dir->path, 0);
+  return number == ENOTEMPTY || number == EEXIST ? occupied(dir, NULL) : ch_write_error(number, dir->path, 0);
 }
 
 int ch_dir_end(ch_dir *dir, int code) {

@@ -41,22 +41,22 @@ int ch_dir_remove(const char *path);
 int ch_lock_take(const char *directory, int *lock);
 void ch_lock_release(int lock);
 
-typedef struct ch_claim {
+typedef struct ch_reservation {
   char path[4096];
   size_t stood;     /* length of the path's prefix that existed before */
-  char inner[4160]; /* the inner directory, where the claim made it; else "" */
+  char inner[4160]; /* the inner directory, where the reservation made it; else "" */
   int makes_lock;   /* there was no lock before */
   int lock;         /* -1: not held */
   int fruitless;    /* set by the caller: what it found there is not for it, and nothing was written */
-} ch_claim;
-#define CH_CLAIM_NONE ((ch_claim){.lock = -1})
+} ch_reservation;
+#define CH_RESERVATION_NONE ((ch_reservation){.lock = -1})
 
 /* Makes a directory, with its parents, in it another one, `inner` (NULL: none), and then locks it: a lock without the
  * inner directory is nobody's of choir's and is refused (CHOIR_ERROR_ARGUMENT), unless the directory is `known` to be
  * a run. After an error nothing is held, and what was made is gone. */
-int ch_claim_take(ch_claim *claim, const char *path, const char *inner, int known);
+int ch_reservation_take(ch_reservation *reservation, const char *path, const char *inner, int known);
 /* Lets go. failed: a run that never came to be leaves no directory that was not there before it: what was made goes,
  * unless there is a file in it; and with `fruitless` the lock and the inner directory go where they were made. */
-void ch_claim_release(ch_claim *claim, int failed);
+void ch_reservation_release(ch_reservation *reservation, int failed);
 
 #endif

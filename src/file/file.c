@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "file/path_status.h"
 #include "file/temporary.h"
-#include "file/there.h"
 
 enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
 
@@ -20,7 +20,7 @@ static int choose_temporary(ch_file *file) {
     snprintf(file->temporary, sizeof file->temporary, "%s", file->target);
     return CHOIR_OK;
   }
-  if (!ch_temporary_beside(&file->place, file->target, file->temporary, sizeof file->temporary)) return CHOIR_OK;
+  if (!ch_temporary_next_to(&file->place, file->target, file->temporary, sizeof file->temporary)) return CHOIR_OK;
   return ch_begin_error(errno, file->path, "written");
 }
 
@@ -29,7 +29,7 @@ int ch_file_begin(ch_file *file, const char *path) {
   int length = snprintf(file->path, sizeof file->path, "%s", path);
   if (!length || length >= (int)sizeof file->path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable file name (%d bytes)", path, length);
-  CH_TRY(ch_path_follow(path, file->target, sizeof file->target));
+  CH_TRY(ch_path_resolve(path, file->target, sizeof file->target));
   struct stat status; /* a device or directory must not be renamed over */
   int there = !stat(file->target, &status);
   if (!there && !ch_is_absent(errno)) return ch_error_errno("%s: cannot check whether the path exists", path);

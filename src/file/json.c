@@ -87,19 +87,19 @@ static int digits(double value) {
 }
 
 /* The digits that every real below `value` needs: 0.1 must not become 0.10000000000000001. */
-static int most_digits(json_t *value) {
-  int most = 1;
+static int max_digits(json_t *value) {
+  int max = 1;
   if (json_is_real(value)) return digits(json_real_value(value));
   const char *key;
   json_t *child;
   size_t index;
-  json_object_foreach(value, key, child) most = (int)fmax(most, most_digits(child));
-  json_array_foreach(value, index, child) most = (int)fmax(most, most_digits(child));
-  return most;
+  json_object_foreach(value, key, child) max = (int)fmax(max, max_digits(child));
+  json_array_foreach(value, index, child) max = (int)fmax(max, max_digits(child));
+  return max;
 }
 
 /* As it is saved, malloc'd, with room for the NUL's place to become a line end; NULL: no memory. */
-static char *dump(json_t *root) { return ch_json_dump(root, JSON_INDENT(2) | JSON_REAL_PRECISION(most_digits(root))); }
+static char *dump(json_t *root) { return ch_json_dump(root, JSON_INDENT(2) | JSON_REAL_PRECISION(max_digits(root))); }
 
 int ch_json_file_text(json_t *root, const char *path, char **text) {
   char *line = dump(root);
@@ -207,9 +207,9 @@ int ch_json_check_keys(const json_t *object, const char *name, const char *const
 json_t *ch_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
 static json_t *printable(const char *bytes, size_t size, int lines) {
-  size_t room = ch_printable(bytes, size, lines, NULL, 0) + 1;
-  char *text = malloc(room);
-  if (text) ch_printable(bytes, size, lines, text, room);
+  size_t size_needed = ch_printable(bytes, size, lines, NULL, 0) + 1;
+  char *text = malloc(size_needed);
+  if (text) ch_printable(bytes, size, lines, text, size_needed);
   json_t *value = text ? json_string(text) : NULL;
   free(text);
   return value;

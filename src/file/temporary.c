@@ -65,13 +65,13 @@ static ssize_t words_in(int fd) {
 /* Opens a new mark, locked before it has its words: nobody else can take it for a dead one's in between. 0, -1 with
  * errno. */
 static int make_mark(ch_temporary *t) {
-  struct stat own, there;
+  struct stat opened, there;
   t->lock = open(CH_IN(t->path, MARK), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (t->lock < 0) return -1;
   if (flock(t->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return -1; /* without locks nothing is ever cleaned */
   /* Between open and flock another process may have taken the mark for a dead one's and removed it. */
-  if (fstat(t->lock, &own) || lstat(CH_IN(t->path, MARK), &there)) return -1;
-  if (own.st_dev != there.st_dev || own.st_ino != there.st_ino) return errno = ENOENT, -1;
+  if (fstat(t->lock, &opened) || lstat(CH_IN(t->path, MARK), &there)) return -1;
+  if (opened.st_dev != there.st_dev || opened.st_ino != there.st_ino) return errno = ENOENT, -1;
   ssize_t n = write(t->lock, WORDS, sizeof WORDS - 1);
   if (n == sizeof WORDS - 1) return 0;
   if (n >= 0) errno = ENOSPC;
@@ -124,7 +124,7 @@ int ch_temporary_make(ch_temporary *t, const char *parent) {
   return -1;
 }
 
-int ch_temporary_beside(ch_temporary *t, const char *target, char *inside, size_t size) {
+int ch_temporary_next_to(ch_temporary *t, const char *target, char *inside, size_t size) {
   char parent[4096];
   const char *slash = strrchr(target, '/');
   ch_path_parent(target, parent, sizeof parent);
@@ -200,14 +200,14 @@ void ch_path_parent(const char *path, char *parent, size_t size) {
     slash[slash == parent] = 0;
 }
 
-int ch_path_follow(const char *path, char *target, size_t size) {
-  enum { MOST = 40 }; /* as the kernel */
+int ch_path_resolve(const char *path, char *target, size_t size) {
+  enum { MAX = 40 }; /* as the kernel */
   char link[4096], parent[4096];
   int length = snprintf(target, size, "%s", path);
   while (length > 1 && length < (int)size && target[length - 1] == '/') target[--length] = 0;
   if (!length || length >= (int)size)
     return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable name (%d bytes)", path, length);
-  for (int i = 0; i < MOST; i++) {
+  for (int i = 0; i < MAX; i++) {
     ssize_t n = readlink(target, link, sizeof link - 1);
     if (n < 0) return CHOIR_OK; /* no link; what else is wrong is found when it is opened */
     link[n] = 0;

@@ -19,7 +19,7 @@ typedef struct ch_temporary {
 /* Makes one in `parent`, after it has removed what the dead left there. 0, or -1 with errno. */
 int ch_temporary_make(ch_temporary *temporary, const char *parent);
 /* Makes a staging directory beside `target`; writes to `inside` the path that target gets within it (not created). */
-int ch_temporary_beside(ch_temporary *temporary, const char *target, char *inside, size_t size);
+int ch_temporary_next_to(ch_temporary *temporary, const char *target, char *inside, size_t size);
 /* Removes the directory with all files in it, and keeps errno. Does nothing if it was never made. */
 void ch_temporary_remove(ch_temporary *temporary);
 
@@ -41,7 +41,7 @@ void ch_path_parent(const char *path, char *parent, size_t size);
 
 /* Where a symbolic link (of links ...) at `path` points, also to what is not there yet; `path` itself otherwise.
  * CHOIR_ERROR_IO: links without an end; CHOIR_ERROR_ARGUMENT: too long for `size` or empty. */
-int ch_path_follow(const char *path, char *target, size_t size);
+int ch_path_resolve(const char *path, char *target, size_t size);
 
 /* ---- writes that outlive a crash of the machine ---- */
 

@@ -70,8 +70,8 @@ static int read_dtype(const tensors_reader *r, const char *key, const json_t *va
 }
 
 /* An array of at most `most` integers from 0 up. */
-static int read_integers(const json_t *array, int most, int64_t *values, int *count) {
-  if (!json_is_array(array) || json_array_size(array) > (size_t)most) return 0;
+static int read_integers(const json_t *array, int max, int64_t *values, int *count) {
+  if (!json_is_array(array) || json_array_size(array) > (size_t)max) return 0;
   *count = (int)json_array_size(array);
   for (int i = 0; i < *count; i++) {
     const json_t *value = json_array_get(array, (size_t)i);
@@ -195,11 +195,11 @@ static int damaged(const tensors_reader *r, const char *part) {
 
 /* Hashes the data and drops the pages behind it, because the loaded model may need nearly all memory. */
 static uint64_t hash_data(const tensors_reader *r) {
-  const size_t most = (size_t)64 << 20;
+  const size_t max = (size_t)64 << 20;
   XXH64_state_t state;
   XXH64_reset(&state, 0);
   for (size_t done = 0, bytes; done < r->data_bytes; done += bytes) {
-    bytes = r->data_bytes - done < most ? r->data_bytes - done : most;
+    bytes = r->data_bytes - done < max ? r->data_bytes - done : max;
     XXH64_update(&state, r->data + done, bytes);
     if (r->mapped) ch_file_forget(r->data + done, bytes);
   }

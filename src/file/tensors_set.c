@@ -8,22 +8,22 @@
 #include "base/alloc.h"
 #include "base/enter.h"
 #include "file/json.h"
+#include "file/path_status.h"
 #include "file/temporary.h"
-#include "file/there.h"
 
 enum { SUFFIX_BYTES = sizeof CH_TENSORS_SUFFIX - 1 };
 
 void ch_tensors_index_path(const char *path, char *out) { snprintf(out, PATH_MAX, "%s%s", path, CH_TENSORS_INDEX); }
 
-static int index_there(const char *path, int *there) {
+static int index_exists(const char *path, int *there) {
   char index[PATH_MAX];
   ch_tensors_index_path(path, index);
-  return ch_there(index, there);
+  return ch_path_exists(index, there);
 }
 
-int ch_tensors_there(const char *path, int *there) {
-  CH_TRY(ch_there(path, there));
-  return *there ? CHOIR_OK : index_there(path, there);
+int ch_tensors_exist(const char *path, int *there) {
+  CH_TRY(ch_path_exists(path, there));
+  return *there ? CHOIR_OK : index_exists(path, there);
 }
 
 int ch_tensors_kind(const char *name, const char *whole) {
@@ -162,10 +162,10 @@ int ch_tensors_set_join(const json_t *index, const char *name, ch_tensors_opener
 typedef struct {
   const char *path;
   int verify;
-} beside;
+} sibling;
 
-static int open_beside(void *context, const char *file, choir_tensors **tensors) {
-  const beside *b = context;
+static int open_sibling(void *context, const char *file, choir_tensors **tensors) {
+  const sibling *b = context;
   char directory[PATH_MAX];
   ch_path_parent(b->path, directory, sizeof directory);
   return ch_tensors_open_file(CH_IN(directory, file), b->verify, tensors);
@@ -174,10 +174,10 @@ static int open_beside(void *context, const char *file, choir_tensors **tensors)
 static int open_set(const char *path, int verify, choir_tensors **tensors) {
   char index[PATH_MAX];
   json_t *root;
-  beside b = {path, verify};
+  sibling b = {path, verify};
   ch_tensors_index_path(path, index);
   CH_TRY(ch_json_load(index, &root));
-  int code = ch_tensors_set_join(root, index, open_beside, &b, tensors);
+  int code = ch_tensors_set_join(root, index, open_sibling, &b, tensors);
   json_decref(root);
   return code;
 }
@@ -185,8 +185,8 @@ static int open_set(const char *path, int verify, choir_tensors **tensors) {
 int ch_tensors_open_unaligned(const char *path, int verify, choir_tensors **tensors) {
   int whole, several = 0;
   *tensors = NULL;
-  CH_TRY(ch_there(path, &whole));
-  if (!whole) CH_TRY(index_there(path, &several));
+  CH_TRY(ch_path_exists(path, &whole));
+  if (!whole) CH_TRY(index_exists(path, &several));
   return several ? open_set(path, verify, tensors) : ch_tensors_open_file(path, verify, tensors);
 }
 
@@ -198,13 +198,13 @@ int choir_tensors_load(const char *path, int verify, choir_tensors **tensors) {
   return code;
 }
 
-int ch_tensors_cut(const choir_tensor *tensors, int count, int64_t most, int *first) {
+int ch_tensors_cut(const choir_tensor *tensors, int count, int64_t max, int *first) {
   int files = 1;
   int64_t bytes = 0;
   first[0] = 0;
   for (int i = 0; i < count; i++) {
     const int64_t more = (int64_t)tensors[i].bytes;
-    if (most > 0 && i > first[files - 1] && bytes > most - more) {
+    if (max > 0 && i > first[files - 1] && bytes > max - more) {
       first[files++] = i;
       bytes = 0;
     }

@@ -15,7 +15,7 @@ void ch_tensors_index_path(const char *path, char *out); /* PATH_MAX bytes */
 
 /* How tensors go into files of at most `most` bytes of data (0: any), in their order; a larger one has its own.
  * first [count + 1] gets the tensors that files begin with, then `count`. Returns how many files, at least one. */
-int ch_tensors_cut(const choir_tensor *tensors, int count, int64_t most, int *first);
+int ch_tensors_cut(const choir_tensor *tensors, int count, int64_t max, int *first);
 
 /* The path of file f of so many; of one, `path` itself, which ends in .safetensors. `out` has PATH_MAX bytes. */
 void ch_tensors_file_path(const char *path, int f, int files, char *out);
@@ -27,7 +27,7 @@ int ch_tensors_index_write(const char *path, const choir_tensor *tensors, const 
 /* ---- reading ---- */
 
 /* Whether the file `path` is there, or the index of several that stand for it. CHOIR_ERROR_IO: it cannot be told. */
-int ch_tensors_there(const char *path, int *there);
+int ch_tensors_exist(const char *path, int *there);
 
 /* Tells whether the file `name` is `whole` (model.safetensors), its index or one of its parts; no directories. */
 enum { CH_KIND_OTHER, CH_KIND_WHOLE, CH_KIND_INDEX, CH_KIND_PART };

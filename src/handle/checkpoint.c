@@ -13,9 +13,9 @@
 #include "choir/tensors.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
+#include "file/path_status.h"
 #include "file/temporary.h"
 #include "file/tensors_set.h"
-#include "file/there.h"
 #include "handle/model.h"
 #include "handle/ranks.h"
 #include "model/config.h"
@@ -26,7 +26,7 @@ typedef struct load {
   const choir_model_options *options;
   choir_model **model;
   choir_tokenizer **tokenizer; /* NULL: not wanted */
-  char *taken;                 /* [PATH_MAX] out: the directory that was loaded */
+  char *loaded;                /* [PATH_MAX] out: the directory that was loaded */
 } load;
 
 static void drop(const load *l) {
@@ -40,17 +40,17 @@ static void drop(const load *l) {
 static int load_parts(const load *l, const char *directory) {
   const char *path = CH_IN(directory, "config.json");
   choir_config config;
-  CH_TRY(ch_checkpoint_own(directory));
+  CH_TRY(ch_checkpoint_check_files(directory));
   CH_TRY(ch_config_load(path, &config));
   if (l->tokenizer) CH_TRY(choir_tokenizer_load(CH_IN(directory, "tokenizer.model"), l->tokenizer));
   int code = ch_model_create(&config, l->options, l->model);
   if (code) return ch_error_in(code, "%s", path);
-  if (l->options->shards) (*l->model)->shards = (int)l->options->shards;
+  if (l->options->shards) (*l->model)->grad_chunks = (int)l->options->shards;
   CH_TRY(ch_weights_load(&(*l->model)->net.params, &(*l->model)->x, CH_IN(directory, "model.safetensors"),
                          l->options->unchecked));
   CH_TRY(ch_weights_same_router(config.model.router.kind, CH_IN(directory, "model.safetensors"), 0));
   ch_model_weights_changed(*l->model);
-  snprintf(l->taken, PATH_MAX, "%s", directory);
+  snprintf(l->loaded, PATH_MAX, "%s", directory);
   return CHOIR_OK;
 }
 
@@ -65,7 +65,7 @@ static int not_a_directory(const char *path) {
   char directory[PATH_MAX];
   ch_path_parent(path, directory, sizeof directory);
   int there;
-  CH_TRY(ch_tensors_there(CH_IN(directory, "model.safetensors"), &there));
+  CH_TRY(ch_tensors_exist(CH_IN(directory, "model.safetensors"), &there));
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is a file; name the directory that holds the checkpoint%s%s", path,
                   there ? ": " : "", there ? directory : "");
 }
@@ -117,9 +117,9 @@ static int load_listed(const load *l, const char *run, const int64_t *steps, int
     if (!code && i) ch_notice("%s is taken, the newest that is whole", path);
     if (!code || !files_fault(code)) return code;
     char why[1024];
-    int unread = ch_cannot_tell(code), there;
+    int unread = ch_is_unreadable(code), there;
     snprintf(why, sizeof why, "%s", choir_error_message());
-    CH_TRY(ch_there(path, &there));
+    CH_TRY(ch_path_exists(path, &there));
     ch_error(code, "%s", why);
     if ((*gone = !there)) return code;
     if (unread) return code; /* it may be whole: no older one in its place */
@@ -145,11 +145,11 @@ static int load_newest(const load *l, const char *run) {
   return code;
 }
 
-static int check_shards(int64_t shards) {
-  enum { MOST = 1 << 20 }; /* as train.grad_chunks */
-  if (shards >= 0 && shards <= MOST) return CHOIR_OK;
+static int check_shards(int64_t grad_chunks) {
+  enum { MAX = 1 << 20 }; /* as train.grad_chunks */
+  if (grad_chunks >= 0 && grad_chunks <= MAX) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "shards is %lld: it must be 1 to %d, or 0 for those of the config",
-                  (long long)shards, MOST);
+                  (long long)grad_chunks, MAX);
 }
 
 static int load_path(const load *l, const char *path) {
@@ -160,13 +160,13 @@ static int load_path(const load *l, const char *path) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
   CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* before any checkpoint is blamed */
   CH_TRY(check_shards(l->options->shards));
-  CH_TRY(ch_tensors_there(part, &there));
+  CH_TRY(ch_tensors_exist(part, &there));
   if (there) {
     int code = load_one(l, path);
     return code && files_fault(code) ? name_older(code, path) : code;
   }
   if (!stat(path, &status) && !S_ISDIR(status.st_mode)) return not_a_directory(path);
-  CH_TRY(ch_there(path, &there));
+  CH_TRY(ch_path_exists(path, &there));
   if (!there) return ch_checkpoint_absent(path);
   CH_TRY(ch_checkpoint_best(path, part, &there));
   if (there) {
@@ -181,8 +181,8 @@ static int load_path(const load *l, const char *path) {
  * still training may save a newer one meanwhile. */
 static int load_shared(const load *l, const ch_comm *comm, const char *path) {
   CH_TRY(CH_ON_FIRST(comm, load_path(l, path)));
-  ch_comm_broadcast(comm, 0, l->taken, PATH_MAX);
-  CH_TRY(ch_comm_agree(comm, comm->rank ? load_one(l, l->taken) : CHOIR_OK));
+  ch_comm_broadcast(comm, 0, l->loaded, PATH_MAX);
+  CH_TRY(ch_comm_agree(comm, comm->rank ? load_one(l, l->loaded) : CHOIR_OK));
   return ch_model_same(*l->model);
 }
 
@@ -192,21 +192,21 @@ int choir_model_load(const char *path, const choir_model_options *options, choir
   *model = NULL;
   if (tokenizer) *tokenizer = NULL;
   CH_OPTIONS(choir_model_options, o, options, CHOIR_MODEL_OPTIONS_INIT);
-  char taken[PATH_MAX] = "";
-  const load l = {.options = &o, .model = model, .tokenizer = tokenizer, .taken = taken};
+  char loaded[PATH_MAX] = "";
+  const load l = {.options = &o, .model = model, .tokenizer = tokenizer, .loaded = loaded};
   const ch_comm *comm = ch_ranks_comm(o.ranks);
   int code = comm->size > 1 ? load_shared(&l, comm, path) : load_path(&l, path);
   if (code) drop(&l);
   return code;
 }
 
-int choir_checkpoint_find(const char *path, char *out, size_t room) {
+int choir_checkpoint_find(const char *path, char *out, size_t size) {
   CH_ENTER(path, out);
   char found[PATH_MAX];
   CH_TRY(ch_checkpoint_resolve(path, found));
-  if (strlen(found) >= room)
+  if (strlen(found) >= size)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s: the name needs %zu bytes, there are %zu", found, strlen(found) + 1,
-                    room);
+                    size);
   strcpy(out, found);
   return CHOIR_OK;
 }

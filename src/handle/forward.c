@@ -12,13 +12,13 @@
 #include "model/capacity.h"
 #include "model/config.h"
 
-int ch_model_shards(const choir_model *model, int B) {
-  int shards = model->shards;
-  return shards > 1 && B % shards == 0 ? shards : 1;
+int ch_model_grad_chunks(const choir_model *model, int B) {
+  int grad_chunks = model->grad_chunks;
+  return grad_chunks > 1 && B % grad_chunks == 0 ? grad_chunks : 1;
 }
 
 int ch_model_picks_rows(const choir_model *model, int B) {
-  return ch_config_masked(&model->config) && ch_model_shards(model, B) == 1;
+  return ch_config_masked(&model->config) && ch_model_grad_chunks(model, B) == 1;
 }
 
 /* Logits and loss may both be asked for. */
@@ -32,14 +32,14 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
     if (way == PICKED ? !picked : way >= PAIRED && !paired) continue;
     ch_pass pass = {.B = B,
                     .T = T,
-                    .shards = ch_model_shards(model, B),
+                    .grad_chunks = ch_model_grad_chunks(model, B),
                     .token = &some_tokens,
                     .row = way == PICKED ? &some_tokens : NULL,
                     .rows = way == PICKED ? B * T : 0,
                     .target = &some_tokens,
                     .route = {.training = !causal, .causal = causal},
                     .gradients = gradients,
-                    .capacity = gradients ? ch_config_capacity_most(&model->config) : 1,
+                    .capacity = gradients ? ch_config_capacity_max(&model->config) : 1,
                     .dropout = gradients ? model->config.train.dropout : 0,
                     .observe = !causal,
                     .paired = way == PAIRED || way == PAIRED_LOGITS,
@@ -82,7 +82,8 @@ int ch_model_size(choir_model *model, int B, int T, int gradients) {
 }
 
 int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count) {
-  for (int i = 0; i < count; i++) CH_TRY(check_sizes(model, passes[i].B, passes[i].T, passes[i].taken != NULL));
+  for (int i = 0; i < count; i++)
+    CH_TRY(check_sizes(model, passes[i].B, passes[i].T, passes[i].forced_assignment != NULL));
   ch_model_drop_plan(model);
   for (int i = 0; i < count; i++) {
     ch_pass pass = passes[i];
@@ -98,9 +99,9 @@ int ch_model_commit(choir_model *model) {
   return CHOIR_OK;
 }
 
-int ch_model_own_exec(const choir_model *model, ch_exec *x) {
+int ch_model_separate_exec(const choir_model *model, ch_exec *x) {
   CH_TRY(ch_exec_init(x, model->x.ops->name, model->x.compute, 1, model->x.threads));
-  x->wire = model->x.wire;
+  x->dispatch_dtype = model->x.dispatch_dtype;
   x->batch_invariant = 1;
   return CHOIR_OK;
 }
@@ -179,8 +180,8 @@ static int plan_forced(choir_model *model, int B, int T, int gradients) {
   if (!ch_counting(&model->x) && memory == model->forced_plan) return CHOIR_OK;
   ch_pass pass = {.B = B,
                   .T = T,
-                  .taken = model->forced,
-                  .shards = ch_model_shards(model, B),
+                  .forced_assignment = model->forced,
+                  .grad_chunks = ch_model_grad_chunks(model, B),
                   .token = &some_tokens,
                   .target = &some_tokens,
                   .gradients = gradients,
@@ -228,11 +229,11 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   for (int64_t t = 0; t < n; t++) target[t] = masked || t % T == T - 1 ? -1 : tokens[t + 1];
   ch_pass pass = {.B = B,
                   .T = T,
-                  .shards = ch_model_shards(model, B),
+                  .grad_chunks = ch_model_grad_chunks(model, B),
                   .token = tokens,
                   .target = target,
                   .gradients = gradients,
-                  .taken = model->forced,
+                  .forced_assignment = model->forced,
                   .route = {.causal = model->forced ? CH_NOT_CAUSAL : model->causal},
                   .logits = logits,
                   .weight = targets ? (real)(1.0 / (double)targets) : 0,

@@ -31,7 +31,7 @@ struct choir_layer {
 /* ---- the caller's arrays as ops see them: themselves, or copies on the tape ---- */
 
 static const void CH_DEV *put(ch_exec *x, const void *from, size_t bytes) {
-  return from ? ch_put(&x->tape, from, bytes) : NULL;
+  return from ? ch_upload(&x->tape, from, bytes) : NULL;
 }
 
 static size_t bytes_of(int64_t a, int64_t b, int64_t c) { return (size_t)a * (size_t)b * (size_t)c * sizeof(real); }
@@ -42,7 +42,7 @@ static size_t expert_bytes(const ch_moe_args *a) { return bytes_of(a->route.e, a
 
 static void put_weights(ch_exec *x, ch_moe_args *a, const choir_layer_weights *w) {
   a->route.weight = put(x, w->router, router_bytes(a));
-  a->route.kept.thresholds = put(x, w->thresholds, bytes_of(a->route.e, 1, 1));
+  a->route.router_state.thresholds = put(x, w->thresholds, bytes_of(a->route.e, 1, 1));
   a->weights = (ch_moe_weights){.w1 = put(x, w->w1, expert_bytes(a)), .w2 = put(x, w->w2, expert_bytes(a))};
 }
 
@@ -69,9 +69,9 @@ static void forward_layer(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const
   a->route.tokens.mask = ch_counting(x) ? NULL : c->valid;
   a->route.tokens.valid = put(x, c->valid, n);
   a->route.x = put(x, c->x, bytes);
-  a->out = ch_stand_in(&x->tape, c->out, bytes);
+  a->out = ch_staging(&x->tape, c->out, bytes);
   ch_moe_forward(x, a, saved);
-  ch_get_into(&x->tape, c->out, a->out, bytes);
+  ch_download_into(&x->tape, c->out, a->out, bytes);
 }
 
 static void backward_layer(ch_exec *x, const ch_moe_args *forward, ch_moe_saved *saved, const call *c) {
@@ -81,13 +81,13 @@ static void backward_layer(ch_exec *x, const ch_moe_args *forward, ch_moe_saved 
   put_weights(x, &a, c->weights);
   a.route.x = put(x, c->x, bytes);
   a.dout = put(x, c->dout, bytes);
-  a.dx = ch_stand_in(&x->tape, c->dx, bytes);
+  a.dx = ch_staging(&x->tape, c->dx, bytes);
   a.accumulate = 1;
   ch_moe_backward(x, &a, saved);
-  ch_get_into(&x->tape, c->dx, a.dx, bytes);
-  if (a.gradients.router) ch_get_into(&x->tape, c->gradients->router, a.gradients.router, router_bytes(&a));
-  ch_get_into(&x->tape, c->gradients->w1, a.gradients.w1, expert_bytes(&a));
-  ch_get_into(&x->tape, c->gradients->w2, a.gradients.w2, expert_bytes(&a));
+  ch_download_into(&x->tape, c->dx, a.dx, bytes);
+  if (a.gradients.router) ch_download_into(&x->tape, c->gradients->router, a.gradients.router, router_bytes(&a));
+  ch_download_into(&x->tape, c->gradients->w1, a.gradients.w1, expert_bytes(&a));
+  ch_download_into(&x->tape, c->gradients->w2, a.gradients.w2, expert_bytes(&a));
 }
 
 /* The first of n rows of `width` numbers that takes part and is not finite, or -1. */
@@ -102,7 +102,7 @@ static int find_bad_row(const real *rows, int n, int width, const uint8_t *valid
 static int find_bad_score(ch_exec *x, const ch_route_args *a, const ch_moe_saved *saved) {
   CH_SCRATCH(x);
   if (!ch_router_has_thresholds(a->router)) return -1;
-  const real *scores = ch_get(x, saved->routing.scores, bytes_of(a->n, a->e, 1));
+  const real *scores = ch_download(x, saved->routing.scores, bytes_of(a->n, a->e, 1));
   return ch_counting(x) ? -1 : find_bad_row(scores, a->n, a->e, a->tokens.mask);
 }
 
@@ -177,7 +177,7 @@ static int check_layer_options(const choir_layer_options *o) {
   const ch_router *router = spec->kind;
   CH_TRY(ch_options_check_router(spec));
   if (o->causal) CH_TRY(ch_router_check_routing(router, "threshold"));
-  if (o->causal && (int64_t)o->tokens * ch_router_most_experts(spec, o->experts) > INT32_MAX / 2)
+  if (o->causal && (int64_t)o->tokens * ch_router_max_experts(spec, o->experts) > INT32_MAX / 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %d tokens and %d experts are too many for one causal call", o->tokens,
                     o->experts);
   return router->check(spec, o->tokens, o->experts, o->sequence_length);
@@ -188,7 +188,8 @@ static int set_up_layer(choir_layer *layer, ch_compute compute) {
   CH_TRY(ch_exec_init(&layer->x, o->backend ? o->backend : "cpu", compute, 0, o->threads));
   CH_TRY(CH_ALLOC(&layer->token, o->tokens, "the layer's tokens"));
   CH_TRY(CH_ALLOC(&layer->valid, o->tokens, "the layer's mask"));
-  layer->args = (ch_moe_args){.route = {.d = o->d_model, .draws.rng.seed = o->seed}, .h = o->d_hidden, .shards = 1};
+  layer->args =
+      (ch_moe_args){.route = {.d = o->d_model, .draws.rng.seed = o->seed}, .h = o->d_hidden, .grad_chunks = 1};
   ch_route_args_set(&layer->args.route, layer->router.kind, &layer->router, 0, o->experts, o->sequence_length);
   return plan_layer(layer, o->tokens);
 }
@@ -303,8 +304,8 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
   size_t mark = ch_arena_mark(&x->tape), bytes = bytes_of(a->e, 1, 1);
   const real CH_DEV *state = put(x, thresholds, bytes);
   ch_router_observe(x, a->router, a->options, a->e, &layer->saved.routing,
-                    (ch_router_kept){.state = (real CH_DEV *)state, .observed = calls});
-  ch_get_into(&x->tape, thresholds, state, bytes);
+                    (ch_router_state){.updated = (real CH_DEV *)state, .observed = calls});
+  ch_download_into(&x->tape, thresholds, state, bytes);
   ch_arena_release(&x->tape, mark);
   return ch_exec_check(x);
 }

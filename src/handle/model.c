@@ -31,13 +31,13 @@ static int prepare_model(const choir_config *config, const choir_model_options *
   CH_OPTIONS(choir_model_options, o, options, CHOIR_MODEL_OPTIONS_INIT);
   ch_compute compute = CH_COMPUTE_FP32;
   model->config = *config;
-  model->shards = config->train.grad_chunks;
-  CH_TRY(ch_own_renew(&model->config));
+  model->grad_chunks = config->train.grad_chunks;
+  CH_TRY(ch_plugin_option_renew(&model->config));
   CH_TRY(choir_config_check(&model->config));
   compute = (ch_compute)config->train.compute;
   if (o.compute) CH_TRY(ch_compute_find(o.compute, &compute));
   CH_TRY(ch_exec_init(&model->x, o.backend ? o.backend : "cpu", compute, o.emulate_bf16, o.threads));
-  model->x.wire = (ch_compute)config->parallel.dispatch_dtype;
+  model->x.dispatch_dtype = (ch_compute)config->parallel.dispatch_dtype;
   ch_arena_init(&model->weights, "weights", model->x.memory);
   ch_arena_init(&model->gradients, "gradients", model->x.memory);
   CH_TRY(ch_transformer_create(&model->config.model, &model->net));
@@ -119,7 +119,7 @@ const char *ch_model_bad_weight(choir_model *model) {
   for (int i = 0; i < count; i++)
     x->ops->sumsq(x, &(ch_sumsq_args){
                          .arrays = 1, .count = p[i].remote || !p[i].w ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
-  const double *squares = ch_get(x, sums, (size_t)count * sizeof *squares);
+  const double *squares = ch_download(x, sums, (size_t)count * sizeof *squares);
   if (ch_counting(x)) return NULL;
   while (bad < count && isfinite(squares[bad])) bad++;
   bad = (int)-ch_comm_max(x->comm, -bad);
@@ -258,10 +258,10 @@ int choir_model_set_parameter(choir_model *model, int index, const float *values
   int64_t bad;
   if (p->w8 && ch_param_pack(p, values, model->x.threads, &bad))
     return ch_error(CHOIR_ERROR_NUMERIC, "parameter '%s': element %lld is %g: q8_0 holds numbers up to %g", p->name,
-                    (long long)bad, (double)values[bad], (double)CH_Q8_MOST);
+                    (long long)bad, (double)values[bad], (double)CH_Q8_MAX);
   for (int64_t done = p->remote || !p->w ? p->count : 0, run, at; done < p->count; done += run) {
     run = ch_part_run(&p->part, done, p->count - done, &at);
-    model->x.memory->put(p->w + done, values + at, (size_t)run * sizeof *values);
+    model->x.memory->upload(p->w + done, values + at, (size_t)run * sizeof *values);
   }
   ch_model_weights_changed(model);
   return CHOIR_OK;

@@ -11,7 +11,7 @@ struct choir_model {
   choir_config config;
   ch_transformer net;
   ch_exec x;
-  int shards;                  /* that batches are cut into: the config's, unless who loaded it has said otherwise */
+  int grad_chunks;             /* that batches are cut into: the config's, unless who loaded it has said otherwise */
   ch_arena weights, gradients; /* gradients: counting until asked for */
   int share_gradients;         /* between layers: ch_pass.ready takes them */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
@@ -60,8 +60,8 @@ int ch_model_check_idle(const choir_model *model);
 
 /* Calls the caller's progress, if it is not NULL. Until it returns the model is in use: passes go on with the memory
  * that they have planned. CHOIR_ERROR_INTERRUPTED: the caller's answer. */
-int ch_model_go_on(choir_model *model, choir_progress_callback progress, void *context, int64_t done, int64_t total,
-                   const char *unit);
+int ch_model_check_cancelled(choir_model *model, choir_progress_callback progress, void *context, int64_t done,
+                             int64_t total, const char *unit);
 
 /* Runs a pass that measures, or counts it, on the model's executor or one of a measure's own: all but a step of
  * training go this way. choir_model_on_routing's callback sees the pass, and plans reckon with one that is set later.
@@ -70,7 +70,7 @@ void ch_model_measure(choir_model *model, ch_exec *x, ch_pass *pass);
 
 /* An executor of its own, which leaves the model's plan as it is and gives every row the same bits whatever is beside
  * it: begun, passes are counted on it; committed, it has their memory. Free it after an error, too. */
-int ch_model_own_exec(const choir_model *model, ch_exec *x);
+int ch_model_separate_exec(const choir_model *model, ch_exec *x);
 int ch_model_commit_exec(choir_model *model, ch_exec *x);
 
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
@@ -99,7 +99,7 @@ int ch_model_make_gradients(choir_model *model);
 void ch_model_end_training(choir_model *model);
 
 /* Shards of a pass over B sequences: model->shards where they divide B, else 1. */
-int ch_model_shards(const choir_model *model, int B);
+int ch_model_grad_chunks(const choir_model *model, int B);
 
 /* Whether training on B sequences computes the head at the masked tokens alone. With several shards it computes all
  * positions, since each shard has as many rows. */

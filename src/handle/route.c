@@ -68,7 +68,7 @@ static int check_thresholds(const ch_route_args *a) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' keeps no thresholds to route by", a->router->name);
   if ((int64_t)a->n * a->e > INT32_MAX / 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d tokens and %d experts are too many for one call", a->n, a->e);
-  const float *thresholds = CH_AS_HOST(const float, a->kept.thresholds);
+  const float *thresholds = CH_AS_HOST(const float, a->router_state.thresholds);
   for (int i = 0; i < a->e; i++)
     if (isnan(thresholds[i]))
       return ch_error(CHOIR_ERROR_NUMERIC, "thresholds[%d] is %g: must be a number", i, (double)thresholds[i]);
@@ -180,7 +180,7 @@ static int route_request(const choir_route_request *r, const results *to) {
                         .training = r->training,
                         .causal = r->thresholds != NULL,
                         .draws.rng = {.seed = r->seed, .sub = (uint32_t)r->layer},
-                        .kept.thresholds = CH_AS_DEV(const float, r->thresholds)},
+                        .router_state.thresholds = CH_AS_DEV(const float, r->thresholds)},
                .to = to};
   ch_route_args_set(&q.args, spec->kind, spec, r->n, r->e, r->sequence_length);
   q.args.scale.aux = (real)to->aux_weight;

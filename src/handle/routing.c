@@ -26,24 +26,24 @@ static double target(const ch_route_args *a, const ch_routing *r) {
 
 choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routing *r) {
   const ch_record *record = &r->record;
-  int ranked = ch_router_has_thresholds(a->router) && !a->causal && !a->by_threshold && !a->tokens.taken;
+  int ranked = ch_router_has_thresholds(a->router) && !a->causal && !a->by_threshold && !a->tokens.assignment;
   size_t n = (size_t)a->n, e = (size_t)a->e, slots = (size_t)record->max_slots;
-  const real *kept = a->kept.thresholds ? ch_get(x, a->kept.thresholds, e * sizeof(real)) : NULL;
-  const int64_t *dropped = ch_get(x, r->counts.dropped, sizeof *dropped);
-  const double *aux_loss = ch_get(x, r->counts.aux_loss, sizeof *aux_loss);
-  const double *sums = ch_get(x, r->tally.sums, CH_TALLY_SUMS * sizeof *sums);
+  const real *kept = a->router_state.thresholds ? ch_download(x, a->router_state.thresholds, e * sizeof(real)) : NULL;
+  const int64_t *dropped = ch_download(x, r->counts.dropped, sizeof *dropped);
+  const double *aux_loss = ch_download(x, r->counts.aux_loss, sizeof *aux_loss);
+  const double *sums = ch_download(x, r->tally.sums, CH_TALLY_SUMS * sizeof *sums);
   choir_routing view = {.tokens = a->n,
                         .experts = a->e,
-                        .token = a->tokens.id ? ch_get(x, a->tokens.id, n * sizeof(int32_t)) : NULL,
+                        .token = a->tokens.id ? ch_download(x, a->tokens.id, n * sizeof(int32_t)) : NULL,
                         .valid = a->tokens.mask,
-                        .expert_begin = ch_get(x, record->expert_begin, (e + 1) * sizeof(int)),
-                        .slot_token = ch_get(x, record->slot_token, slots * sizeof(int)),
-                        .slot_gate = ch_get(x, record->slot_gate, slots * sizeof(real)),
-                        .token_begin = ch_get(x, record->token_begin, (n + 1) * sizeof(int)),
-                        .token_slot = ch_get(x, record->token_slot, slots * sizeof(int)),
-                        .scores = r->scores ? ch_get(x, r->scores, n * e * sizeof(real)) : NULL,
-                        .cutoffs = ranked ? ch_get(x, r->counts.cutoff, e * sizeof(real)) : NULL,
-                        .demand = ch_get(x, r->counts.demand, e * sizeof(int)),
+                        .expert_begin = ch_download(x, record->expert_begin, (e + 1) * sizeof(int)),
+                        .slot_token = ch_download(x, record->slot_token, slots * sizeof(int)),
+                        .slot_gate = ch_download(x, record->slot_gate, slots * sizeof(real)),
+                        .token_begin = ch_download(x, record->token_begin, (n + 1) * sizeof(int)),
+                        .token_slot = ch_download(x, record->token_slot, slots * sizeof(int)),
+                        .scores = r->scores ? ch_download(x, r->scores, n * e * sizeof(real)) : NULL,
+                        .cutoffs = ranked ? ch_download(x, r->counts.cutoff, e * sizeof(real)) : NULL,
+                        .demand = ch_download(x, r->counts.demand, e * sizeof(int)),
                         .capacity = r->counts.capacity,
                         .certificate = r->counts.certificate,
                         .target = target(a, r)};
@@ -73,8 +73,8 @@ int ch_model_check_idle(const choir_model *model) {
   return ch_error(CHOIR_ERROR_BUSY, "the model is in use by the call that this callback belongs to: use it after that");
 }
 
-int ch_model_go_on(choir_model *model, choir_progress_callback progress, void *context, int64_t done, int64_t total,
-                   const char *unit) {
+int ch_model_check_cancelled(choir_model *model, choir_progress_callback progress, void *context, int64_t done,
+                             int64_t total, const char *unit) {
   int outer = model->in_callback;
   model->in_callback = 1;
   int stopped = ch_progress(progress, context, (choir_progress){.done = done, .total = total, .unit = unit});
@@ -97,7 +97,7 @@ static int check_layers(const choir_model *model, real *values) {
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_param *p = model->net.block[l].thresholds;
     if (!p) continue;
-    model->x.memory->get(values, p->w, (size_t)p->count * sizeof *values);
+    model->x.memory->download(values, p->w, (size_t)p->count * sizeof *values);
     if (!ch_thresholds_set(values, (int)p->count))
       return ch_error(CHOIR_ERROR_UNSUPPORTED,
                       "%s: no thresholds yet (all 0), which routing 'threshold' needs: train the model first, if only "
@@ -134,11 +134,11 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
   return CHOIR_OK;
 }
 
-int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *taken) {
+int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *assignment) {
   CH_ENTER(model);
   CH_TRY(ch_model_check_idle(model));
   int layers = model->net.moe_layers, e = model->config.model.experts;
-  if (taken) {
+  if (assignment) {
     CH_TRY(ch_model_alone(model, "choir_model_force_routing"));
     if (!layers) return ch_error(CHOIR_ERROR_UNSUPPORTED, "forced routing: the model has no MoE layer");
     if (model->net.router->reads != CHOIR_READS_SCORES)
@@ -151,11 +151,12 @@ int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *t
       return ch_error(CHOIR_ERROR_ARGUMENT, "forced routing: %d sequences of %d tokens cannot be routed at once", B, T);
     int64_t n = (int64_t)B * T, per_layer = n * e;
     for (int64_t i = 0; i < layers * per_layer; i++)
-      if (taken[i] > 1)
-        return ch_error(CHOIR_ERROR_ARGUMENT, "taken[%lld,%lld,%lld] (MoE layer, token, expert) is %d: must be 0 or 1",
-                        (long long)(i / per_layer), (long long)(i % per_layer / e), (long long)(i % e), taken[i]);
+      if (assignment[i] > 1)
+        return ch_error(CHOIR_ERROR_ARGUMENT,
+                        "assignment[%lld,%lld,%lld] (MoE layer, token, expert) is %d: must be 0 or 1",
+                        (long long)(i / per_layer), (long long)(i % per_layer / e), (long long)(i % e), assignment[i]);
   }
-  model->forced = taken;
+  model->forced = assignment;
   model->forced_B = B;
   model->forced_T = T;
   return CHOIR_OK;

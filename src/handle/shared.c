@@ -20,7 +20,7 @@ static uint64_t hash_weights(const choir_model *model) {
     const ch_param *p = &params->p[i];
     for (int64_t at = 0; !p->expert && p->owner < 0 && at < p->count; at += PIECE) {
       size_t bytes = (size_t)(p->count - at < PIECE ? p->count - at : PIECE) * sizeof(real);
-      model->x.memory->get(piece, p->w + at, bytes);
+      model->x.memory->download(piece, p->w + at, bytes);
       hash = XXH64(piece, bytes, hash);
     }
   }
@@ -37,7 +37,7 @@ int ch_model_same(const choir_model *model) {
                            {"instruction set", (uint64_t)ch_machine_isa()},
                            {"number of replicas", (uint64_t)x->grid.dp_group.size},
                            {"number of hidden shards", (uint64_t)x->grid.tp_group.size},
-                           {"number of shards", (uint64_t)model->shards},
+                           {"number of shards", (uint64_t)model->grad_chunks},
                            {"sharding of dense matrices", (uint64_t)ch_params_dense_sharded(&model->net.params)},
                            {"set of weights", hash_weights(model)}}; /* that all ranks hold whole */
   return CH_SAME(x->comm, facts);
@@ -52,17 +52,17 @@ int ch_model_alone(const choir_model *model, const char *what) {
 
 /* Ranks share a batch by whole shards. */
 int ch_model_check_ranks(const choir_model *model, int B) {
-  int ranks = model->x.comm->size, shards = model->shards;
-  const char *name = shards == model->config.train.grad_chunks ? "train.grad_chunks" : "shards";
+  int ranks = model->x.comm->size, grad_chunks = model->grad_chunks;
+  const char *name = grad_chunks == model->config.train.grad_chunks ? "train.grad_chunks" : "shards";
   if (ranks == 1) return CHOIR_OK;
-  if (shards % ranks)
+  if (grad_chunks % ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "%s is %d, which %d processes cannot share evenly; set it to a multiple of %d (choir "
                     "eval, forward and stats: --shards), or start another number of processes",
-                    name, shards, ranks, ranks);
-  if (B % shards == 0) return CHOIR_OK;
+                    name, grad_chunks, ranks, ranks);
+  if (B % grad_chunks == 0) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT,
                   "a batch of %d sequences, which %d processes share by shards: there must be a multiple of "
                   "%s, %d",
-                  B, ranks, name, shards);
+                  B, ranks, name, grad_chunks);
 }

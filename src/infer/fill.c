@@ -76,8 +76,8 @@ static int compare(const void *a, const void *b) {
 
 /* The gaps from `first` on, those of one block: so many. */
 static int block_of(filling *f, int *first) {
-  int gaps = 0, most = f->o->block ? f->o->block : f->count;
-  for (; *first < f->count && gaps < most; ++*first)
+  int gaps = 0, max = f->o->block ? f->o->block : f->count;
+  for (; *first < f->count && gaps < max; ++*first)
     if (f->tokens[*first] == f->pieces) f->gap[gaps++].position = *first;
   return gaps;
 }

@@ -42,7 +42,7 @@ static int push(choir_generated *to, int32_t token) {
   return CHOIR_OK;
 }
 
-static void tell(generation *g, choir_event_kind kind, choir_text_event text) {
+static void emit(generation *g, choir_event_kind kind, choir_text_event text) {
   const choir_event e = {.kind = kind, .text = &text};
   if (g->o->event && g->o->event(g->o->context, &e)) g->interrupted = 1;
 }
@@ -51,7 +51,7 @@ static void tell(generation *g, choir_event_kind kind, choir_text_event text) {
 static void pass_on(generation *g, const generation_slot *s, size_t before) {
   const ch_buffer *text = &s->text.text;
   const char *more = text->size > before ? text->data + before : "";
-  tell(g, CHOIR_EVENT_TEXT, (choir_text_event){s->sequence, more, text->size - before, NULL});
+  emit(g, CHOIR_EVENT_TEXT, (choir_text_event){s->sequence, more, text->size - before, NULL});
 }
 
 /* The sequence is done with: what was held back is shown, its text is the result's, its slot free. */
@@ -66,7 +66,7 @@ static int finish_sequence(generation *g, generation_slot *s, choir_end end, siz
   to->size = text->size - 1;
   *text = (ch_buffer){0};
   ch_stream_free(&s->text);
-  tell(g, CHOIR_EVENT_END, (choir_text_event){s->sequence, .generated = to});
+  emit(g, CHOIR_EVENT_END, (choir_text_event){s->sequence, .generated = to});
   g->ended++;
   s->sequence = -1;
   return CHOIR_OK;
@@ -126,8 +126,8 @@ static int read_prompts(generation *g) {
   int total = 0;
   for (int b = 0; b < g->slots; b++) {
     generation_slot *s = &g->slot[b];
-    int left = s->sequence < 0 ? 0 : s->waiting, room = g->session->chunk - total;
-    g->counts[b] = left < room ? left : room;
+    int left = s->sequence < 0 ? 0 : s->waiting, free_tokens = g->session->chunk - total;
+    g->counts[b] = left < free_tokens ? left : free_tokens;
     if (!g->counts[b]) continue;
     const ch_prompt *p = &g->prompts->prompt[s->sequence];
     memcpy(g->token + total, p->tokens + p->count - left, (size_t)g->counts[b] * sizeof *g->token);
@@ -179,10 +179,10 @@ static int run_generation(generation *g) {
 
 static int start_generation(generation *g, choir_model *model) {
   const choir_generate_options *o = g->o;
-  enum { MOST = 1 << 26 };
-  if (o->max_tokens > MOST - g->prompts->longest)
+  enum { MAX = 1 << 26 };
+  if (o->max_tokens > MAX - g->prompts->longest)
     return ch_error(CHOIR_ERROR_ARGUMENT, "a prompt of %d tokens and max_tokens %d are too much: %d together at most",
-                    g->prompts->longest, o->max_tokens, MOST);
+                    g->prompts->longest, o->max_tokens, MAX);
   choir_session_options session = {
       .size = sizeof session, .slots = g->slots, .length = g->prompts->longest + o->max_tokens, .chunk = o->chunk};
   CH_TRY(choir_session_create(model, &session, &g->session));
@@ -218,7 +218,7 @@ static int end_unbegun(generation *g) {
   for (int i = g->begun; i < g->result->count; i++) {
     choir_generated *to = &g->result->sequences[i];
     CH_TRY(CH_ALLOC(&to->text, 1, "an empty text"));
-    tell(g, CHOIR_EVENT_END, (choir_text_event){i, .generated = to});
+    emit(g, CHOIR_EVENT_END, (choir_text_event){i, .generated = to});
   }
   return CHOIR_OK;
 }
@@ -227,8 +227,8 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
                    const choir_generate_options *options, choir_generate_result *result) {
   CH_ENTER(model, prompts, result);
   *result = (choir_generate_result){0};
-  CH_OPTIONS(choir_generate_options, own, options, CHOIR_GENERATE_OPTIONS_INIT);
-  const choir_generate_options *o = &own;
+  CH_OPTIONS(choir_generate_options, copy, options, CHOIR_GENERATE_OPTIONS_INIT);
+  const choir_generate_options *o = &copy;
   int V = choir_model_config(model)->model.vocab_size;
   ch_prompts made = {0};
   generation g = {.o = o, .tokenizer = tokenizer, .prompts = &made, .result = result, .V = V};

@@ -4,20 +4,20 @@
 
 /* Where the new tokens are in their sequences, for rope. */
 static void place_tokens(choir_session *s, ch_pass *p) {
-  if (!s->turn) return;
+  if (!s->rope_table) return;
   for (int b = 0; b < s->slots && !ch_counting(&s->x); b++)
     for (int row = s->begin[b]; row < s->begin[b + 1]; row++) s->position[row] = s->length[b] + row - s->begin[b];
-  p->turn = s->turn;
-  p->position = ch_put(&s->x.tape, s->position, (size_t)p->T * sizeof *s->position);
+  p->rope_table = s->rope_table;
+  p->position = ch_upload(&s->x.tape, s->position, (size_t)p->T * sizeof *s->position);
 }
 
 static void all_logits(choir_session *s, int n, const real CH_DEV *stream, real *all) {
   ch_exec *x = &s->x;
   CH_SCRATCH(x);
   size_t bytes = (size_t)n * (size_t)s->net.config.vocab_size * sizeof *all;
-  real CH_DEV *logits = ch_stand_in(&x->scratch, all, bytes);
+  real CH_DEV *logits = ch_staging(&x->scratch, all, bytes);
   ch_logits(x, &s->net, n, stream, logits);
-  ch_get_into(&x->scratch, all, logits, bytes);
+  ch_download_into(&x->scratch, all, logits, bytes);
 }
 
 /* Computes the logits after the last token of every slot that asks for them, in one product, and copies them to the
@@ -35,7 +35,7 @@ static void last_logits(choir_session *s, const real CH_DEV *stream) {
       if (s->last[b]) x->memory->copy(rows + count++ * d, stream + (s->begin[b + 1] - 1) * d, (size_t)d * sizeof *rows);
     if (count) ch_logits(x, &s->net, count, rows, logits);
     for (int b = s->slots - 1; b >= 0; b--)
-      if (s->last[b]) x->memory->get(s->last[b], logits + --count * V, (size_t)V * sizeof *logits);
+      if (s->last[b]) x->memory->download(s->last[b], logits + --count * V, (size_t)V * sizeof *logits);
   }
 }
 
@@ -53,7 +53,7 @@ void ch_session_pass(choir_session *s, real *all) {
                              .bias = s->bias};
   ch_pass pass = {.B = 1, .T = n, .route.causal = s->causal, .cache = &cache};
   ch_pass_begin(x, &s->net, &pass);
-  pass.route.tokens.id = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token);
+  pass.route.tokens.id = ch_upload(&x->tape, s->token, (size_t)n * sizeof *s->token);
   place_tokens(s, &pass);
   ch_embed(x, &s->net, &pass, pass.route.tokens.id, rows);
   const real CH_DEV *stream = ch_layers_forward(x, &s->net, &pass, rows);

@@ -134,9 +134,9 @@ static size_t find_stop(const ch_stream_text *s, size_t from, const char *const 
 static size_t held_back(const ch_stream_text *s, const char *const *stops) {
   size_t first = s->bytes.size;
   for (; stops && *stops; stops++) {
-    size_t length = strlen(*stops), most = length ? length - 1 : 0;
-    if (most > s->bytes.size - s->done) most = s->bytes.size - s->done;
-    for (size_t size = most; size > 0 && s->bytes.size - size < first; size--)
+    size_t length = strlen(*stops), max = length ? length - 1 : 0;
+    if (max > s->bytes.size - s->done) max = s->bytes.size - s->done;
+    for (size_t size = max; size > 0 && s->bytes.size - size < first; size--)
       if (!memcmp(s->bytes.data + s->bytes.size - size, *stops, size)) first = s->bytes.size - size;
   }
   return first;

@@ -46,10 +46,10 @@ static int keep_first(ch_candidate *all, int count, int k) {
 /* The fewest that reach `share` of the sum. What is lighter than all the rest could be together is not even sorted. */
 static int keep_share(ch_candidate *all, int count, double sum, double share) {
   if (!(share < 1)) return count;
-  double least = (1 - share) * sum / count, reached = 0;
+  double min = (1 - share) * sum / count, reached = 0;
   int kept = 0, used = 0;
   for (int i = 0; i < count; i++)
-    if (all[i].weight >= least) all[kept++] = all[i];
+    if (all[i].weight >= min) all[kept++] = all[i];
   qsort(all, (size_t)kept, sizeof *all, compare_candidates);
   while (used < kept && reached < share * sum) reached += all[used++].weight;
   return used > 0 ? used : 1;

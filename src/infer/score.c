@@ -54,13 +54,13 @@ static size_t text_size(const choir_prompt *p) { return p->text ? p->size ? p->s
 /* Tokens of a text, kept by the work. */
 static int encode_text(score_work *w, const choir_tokenizer *tokenizer, const char *text, size_t size,
                        const int32_t **tokens, int *count) {
-  enum { MOST = 1 << 26 };
+  enum { MAX = 1 << 26 };
   size_t found;
   int32_t *ids;
   if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "a text, but no tokenizer: give tokens");
   CH_TRY(choir_tokenizer_encode(tokenizer, text, size, &ids, &found));
   w->owned[w->next++] = ids;
-  if (found > MOST) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many: at most %d", found, MOST);
+  if (found > MAX) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many: at most %d", found, MAX);
   *tokens = ids;
   *count = (int)found;
   return CHOIR_OK;

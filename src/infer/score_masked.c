@@ -16,7 +16,7 @@
 #include "model/config.h"
 #include "model/mask.h"
 
-enum { SAMPLES = 32, SEQUENCES = 16, LENGTH_STEP = 16, MOST_LOGITS = 1 << 24 };
+enum { SAMPLES = 32, SEQUENCES = 16, LENGTH_STEP = 16, MAX_LOGITS = 1 << 24 };
 
 /* The passes of an item: `samples` texts, B at a time, of T tokens with padding, n of them the continuation's. */
 typedef struct {
@@ -37,7 +37,7 @@ typedef struct {
 
 static score_shape shape_of(const masking *w, const ch_score_item *i) {
   int n = i->continuations, length = i->contexts + n, experts = w->model->config.model.experts;
-  int64_t fit = MOST_LOGITS / ((int64_t)n * w->V);
+  int64_t fit = MAX_LOGITS / ((int64_t)n * w->V);
   score_shape s = {.n = n, .samples = !w->diffusion ? n : n > 1 ? w->samples : 1};
   if (length < experts) length = experts; /* which a pool must have, padding among them */
   s.T = (length + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP;
@@ -93,7 +93,7 @@ static int make_arrays(masking *w, const ch_score_item *items, int64_t count) {
 /* Counts the passes of all items, and gives them memory. */
 static int plan(masking *w, const ch_score_item *items, int64_t count) {
   score_shape last = {0};
-  CH_TRY(ch_model_own_exec(w->model, &w->x));
+  CH_TRY(ch_model_separate_exec(w->model, &w->x));
   for (int64_t i = 0; i < count; i++) {
     score_shape s = shape_of(w, &items[i]);
     if (!memcmp(&s, &last, sizeof s)) continue;
@@ -199,7 +199,7 @@ static int score_items(masking *w, const ch_score_item *items, int64_t count, co
   for (int64_t i = 0; i < count; i++) {
     int code = score_item(w, &items[i], result);
     if (code) return ch_error_in(code, "request %lld of %lld", (long long)i + 1, (long long)count);
-    CH_TRY(ch_model_go_on(w->model, o->progress, o->context, i + 1, count, "requests"));
+    CH_TRY(ch_model_check_cancelled(w->model, o->progress, o->context, i + 1, count, "requests"));
   }
   return ch_exec_check(&w->x);
 }

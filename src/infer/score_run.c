@@ -43,9 +43,9 @@ static int32_t token_at(const ch_score_item *i, int at) {
 
 /* Tokens that two requests begin with in common. */
 static int count_common(const ch_score_item *a, const ch_score_item *b) {
-  int at = 0, most = total(a) < total(b) ? total(a) : total(b);
+  int at = 0, max = total(a) < total(b) ? total(a) : total(b);
   if (a->context == b->context) at = a->contexts < b->contexts ? a->contexts : b->contexts;
-  while (at < most && token_at(a, at) == token_at(b, at)) at++;
+  while (at < max && token_at(a, at) == token_at(b, at)) at++;
   return at;
 }
 
@@ -125,12 +125,12 @@ static int begin_items(scoring *g) {
 }
 
 /* Lays `most` tokens at most out for a call: of contexts, or of continuations, whose last token never goes in. */
-static int lay_out(scoring *g, int contexts, int most) {
+static int lay_out(scoring *g, int contexts, int max) {
   int n = 0;
   for (int b = 0; b < g->slots; b++) {
     const scoring_slot *s = &g->slot[b];
     int left = !s->item ? 0 : contexts ? s->waiting : s->waiting ? 0 : s->item->continuations - s->done;
-    g->counts[b] = left < most - n ? left : most - n;
+    g->counts[b] = left < max - n ? left : max - n;
     if (!g->counts[b]) continue;
     const int32_t *from =
         contexts ? s->item->context + s->item->contexts - s->waiting : s->item->continuation + s->done - 1;
@@ -180,13 +180,14 @@ static int run_scoring(scoring *g) {
   while (g->finished < g->count) {
     CH_TRY(begin_items(g));
     CH_TRY(wait_for_context(g) ? read_contexts(g) : read_continuations(g));
-    CH_TRY(ch_model_go_on(g->session->model, g->o->progress, g->o->context, g->finished, g->count, "requests"));
+    CH_TRY(
+        ch_model_check_cancelled(g->session->model, g->o->progress, g->o->context, g->finished, g->count, "requests"));
   }
   return CHOIR_OK;
 }
 
 static int start_session(scoring *g, choir_model *model) {
-  enum { MOST_LOGITS = 1 << 24 };
+  enum { MAX_LOGITS = 1 << 24 };
   int longest = 0;
   for (int64_t i = 0; i < g->count; i++)
     if (total(&g->items[i]) > longest) longest = total(&g->items[i]);
@@ -198,7 +199,7 @@ static int start_session(scoring *g, choir_model *model) {
       &g->session));
   g->result->routing = choir_session_routing(g->session);
   g->result->measure = CHOIR_SCORE_EXACT;
-  g->rows = MOST_LOGITS / g->V > 0 ? MOST_LOGITS / g->V : 1;
+  g->rows = MAX_LOGITS / g->V > 0 ? MAX_LOGITS / g->V : 1;
   if (g->rows > g->session->chunk) g->rows = g->session->chunk;
   size_t slots = (size_t)g->slots;
   CH_TRY(CH_ALLOC(&g->slot, slots, "sequences to score"));

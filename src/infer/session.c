@@ -12,15 +12,15 @@
 #include "moe/route_stats.h"
 
 static int check_session_options(const choir_model *model, const choir_session_options *o) {
-  enum { MOST_SLOTS = 1 << 16, MOST_LENGTH = 1 << 26, MOST_CHUNK = 1 << 20 };
+  enum { MAX_SLOTS = 1 << 16, MAX_LENGTH = 1 << 26, MAX_CHUNK = 1 << 20 };
   const struct {
     const char *name;
-    int value, most;
-  } rows[] = {{"slots", o->slots, MOST_SLOTS}, {"length", o->length, MOST_LENGTH}, {"chunk", o->chunk, MOST_CHUNK}};
+    int value, max;
+  } rows[] = {{"slots", o->slots, MAX_SLOTS}, {"length", o->length, MAX_LENGTH}, {"chunk", o->chunk, MAX_CHUNK}};
   for (int i = 0; i < 3; i++)
-    if (rows[i].value < 1 || rows[i].value > rows[i].most)
+    if (rows[i].value < 1 || rows[i].value > rows[i].max)
       return ch_error(CHOIR_ERROR_ARGUMENT, "session: %s is %d; must be 1 to %d", rows[i].name, rows[i].value,
-                      rows[i].most);
+                      rows[i].max);
   int e = model->config.model.experts;
   if (o->chunk > INT32_MAX / 2 / (e > 0 ? e : 1))
     return ch_error(CHOIR_ERROR_ARGUMENT, "session: a chunk of %d tokens and %d experts are too many", o->chunk, e);
@@ -62,7 +62,7 @@ static void allocate(choir_session *s) {
   const ch_transformer *m = &s->net;
   int64_t bias = (int64_t)m->config.heads * (s->positions + CH_BIAS_PAD),
           cache = (int64_t)s->slots * s->positions * m->kv_width;
-  if (m->rotated) s->turn = CH_NEW(&s->memory, real, (int64_t)s->positions * m->rotated);
+  if (m->rotated) s->rope_table = CH_NEW(&s->memory, real, (int64_t)s->positions * m->rotated);
   for (int l = 0; l < m->config.layers; l++) {
     if (m->block[l].rel_bias) s->bias[l] = CH_NEW(&s->memory, real, bias);
     s->keys[l] = CH_NEW(&s->memory, real, cache);
@@ -90,11 +90,11 @@ static int create(choir_session *s, const choir_session_options *o) {
   CH_TRY(choose_routing(model, &s->causal));
   if (model->net.moe_layers && !(s->causal && model->net.router->causal))
     CH_TRY(model->net.router->check(&model->config.model.router, o->chunk, model->config.model.experts, o->chunk));
-  CH_TRY(ch_model_own_exec(model, &s->x));
+  CH_TRY(ch_model_separate_exec(model, &s->x));
   s->slots = o->slots;
   s->positions = o->length;
-  int64_t most = (int64_t)o->slots * o->length;
-  s->chunk = o->chunk < most ? o->chunk : (int)most;
+  int64_t max = (int64_t)o->slots * o->length;
+  s->chunk = o->chunk < max ? o->chunk : (int)max;
   CH_TRY(borrow(s));
   allocate(s);
   CH_TRY(ch_arena_commit(&s->memory));
@@ -103,7 +103,7 @@ static int create(choir_session *s, const choir_session_options *o) {
   ch_session_pass(s, &some);
   CH_TRY(ch_model_commit_exec(s->model, &s->x));
   const ch_model_config *c = &s->net.config;
-  if (s->turn) ch_rope_turn(&s->x, &s->net, s->positions, s->turn);
+  if (s->rope_table) ch_rope_table_make(&s->x, &s->net, s->positions, s->rope_table);
   for (int l = 0; l < c->layers && ch_config_has_bias(c); l++)
     s->x.ops->attention_bias(&s->x, &(ch_attention_bias_args){.H = c->heads,
                                                               .buckets = c->rel_buckets,

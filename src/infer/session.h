@@ -13,7 +13,7 @@ struct choir_session {
   int causal;                   /* a ch_causal: the session's routing: the model's, or thresholds */
   ch_arena arrays;              /* on the host: of blocks, statistics, and the arrays below */
   ch_arena memory;              /* of what the next four point to */
-  real CH_DEV *turn;            /* of rope, by position; or NULL */
+  real CH_DEV *rope_table;      /* of rope, by position; or NULL */
   real CH_DEV **bias;           /* [L] -> [H,positions + CH_BIAS_PAD] relative position bias by distance, or NULL */
   real CH_DEV **keys, **values; /* [L] -> [slots,kv_heads,positions,dh] */
   int *length;                  /* [slots] tokens that the caches hold */

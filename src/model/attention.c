@@ -42,14 +42,15 @@ static void project(ch_exec *x, const ch_transformer *m, const ch_layer *b, int6
 
 /* ---- queries and keys: [n,heads,dh], each head's row normalised by itself or all together, then turned ---- */
 
-void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn) {
-  CH_OP(x, rope_table, .positions = positions, .rotated = m->rotated, .theta = m->config.rope_theta, .turn = turn);
+void ch_rope_table_make(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *table) {
+  CH_OP(x, rope_table, .positions = positions, .rotated = m->rotated, .theta = m->config.rope_theta,
+        .rope_table = table);
 }
 
-static void turn(ch_exec *x, const ch_transformer *m, const ch_pass *p, int heads, int back, real CH_DEV *rows) {
+static void rotate(ch_exec *x, const ch_transformer *m, const ch_pass *p, int heads, int back, real CH_DEV *rows) {
   if (m->rotated)
     CH_OP(x, rope, .n = (int64_t)p->B * p->T, .heads = heads, .dh = m->d_head, .rotated = m->rotated, .back = back,
-          .T = p->T, .position = p->position, .turn = p->turn, .x = rows);
+          .T = p->T, .position = p->position, .rope_table = p->rope_table, .x = rows);
 }
 
 static real CH_DEV *prepare_queries(ch_exec *x, const ch_transformer *m, const ch_pass *p, const ch_param *w, int heads,
@@ -62,7 +63,7 @@ static real CH_DEV *prepare_queries(ch_exec *x, const ch_transformer *m, const c
     norm->rstd = CH_NEW(&x->scratch, real, n);
     x->ops->rmsnorm(x, norm);
   }
-  turn(x, m, p, heads, 0, rows);
+  rotate(x, m, p, heads, 0, rows);
   return rows;
 }
 
@@ -77,7 +78,7 @@ static queries prepare(ch_exec *x, const ch_transformer *m, const ch_layer *b, c
  * is the norm's. */
 static real CH_DEV *prepare_backward(ch_exec *x, const ch_transformer *m, const ch_pass *p, int heads,
                                      ch_rmsnorm_args *norm, real CH_DEV *d, real CH_DEV *dw) {
-  turn(x, m, p, heads, 1, d);
+  rotate(x, m, p, heads, 1, d);
   if (!norm->w) return d;
   norm->dy = d;
   norm->dx = norm->y;
@@ -113,11 +114,11 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, cons
   b->lse = CH_NEW(&x->tape, real, n * m->config.heads);
   CH_SCRATCH(x);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
-  ch_pass part = ch_shard_of_pass(p);
+  ch_pass part = ch_grad_chunk_of_pass(p);
   int64_t rows = (int64_t)part.B * p->T, d = m->config.d_model;
-  for (int i = 0; i < ch_pass_shards(p); i++) {
+  for (int i = 0; i < ch_pass_grad_chunks(p); i++) {
     size_t shard_mark = ch_arena_mark(&x->scratch);
-    ch_layer s = ch_shard_of_layer(m, b, &part, i);
+    ch_layer s = ch_grad_chunk_of_layer(m, b, &part, i);
     project(x, m, &s, rows, in + i * rows * d);
     queries prepared = prepare(x, m, &s, &part);
     if (p->cache)
@@ -142,11 +143,11 @@ typedef struct {
   int place[GRADIENTS]; /* where each stands among the sums */
 } attention_pass;
 
-static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *g, int accumulate) {
+static void chunk_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *g, int accumulate) {
   const attention_pass *c = context;
   const ch_transformer *m = c->m;
   const ch_pass *p = &c->pass;
-  const ch_layer b = ch_shard_of_layer(m, c->b, p, shard);
+  const ch_layer b = ch_grad_chunk_of_layer(m, c->b, p, shard);
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   CH_SCRATCH(x);
   real CH_DEV *datt = CH_NEW(&x->scratch, real, n * m->width), *dq = CH_NEW(&x->scratch, real, n * m->width),
@@ -175,7 +176,7 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, con
   ch_prefetch_next(x);
   CH_SCRATCH(x);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_ATTENTION, dx);
-  attention_pass c = {.m = m, .b = b, .pass = ch_shard_of_pass(p), .dadded = dadded, .dx = dx};
+  attention_pass c = {.m = m, .b = b, .pass = ch_grad_chunk_of_pass(p), .dadded = dadded, .dx = dx};
   const ch_param *const w[GRADIENTS] = {b->o, b->v, b->k, b->q, b->attn_norm, b->rel_bias, b->q_norm, b->k_norm};
   ch_sum sum[GRADIENTS];
   int count = 0;
@@ -183,5 +184,5 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, con
     c.place[i] = w[i] ? count : 0;
     if (w[i]) sum[count++] = ch_sum_of(w[i]);
   }
-  ch_sum_shards(x, ch_pass_shards(p), sum, count, p->accumulate, shard_backward, &c);
+  ch_sum_grad_chunks(x, ch_pass_grad_chunks(p), sum, count, p->accumulate, chunk_backward, &c);
 }

@@ -4,7 +4,7 @@
 #define CH_MODEL_BLOCK_H
 
 #include "model/transformer.h"
-#include "op/shards.h"
+#include "op/grad_chunks.h"
 
 /* y [n,out] (=|+=) x W^T for a weight W [out,in]; at most CH_LINEARS of them at once, of the same x; and the mirror:
  * dx (=|+=) dy W, and dW (=|+=) dy^T x, of which one may be NULL and is left out. */
@@ -36,11 +36,11 @@ ch_rmsnorm_args ch_norm(ch_exec *x, const ch_transformer *m, const ch_param *w, 
 void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
                       real CH_DEV *dw);
 
-/* Shards of a pass (op/shards.h): how many, the sequences of one, a layer's tape of attention from the first row of
- * shard `number` on, and a weight's gradient as a sum over them. */
-int ch_pass_shards(const ch_pass *p);
-ch_pass ch_shard_of_pass(const ch_pass *p);
-ch_layer ch_shard_of_layer(const ch_transformer *m, const ch_layer *b, const ch_pass *shard, int number);
+/* Gradient chunks of a pass (op/grad_chunks.h): how many, the sequences of one, a layer's tape of attention from the
+ * first row of chunk `number` on, and a weight's gradient as a sum over them. */
+int ch_pass_grad_chunks(const ch_pass *p);
+ch_pass ch_grad_chunk_of_pass(const ch_pass *p);
+ch_layer ch_grad_chunk_of_layer(const ch_transformer *m, const ch_layer *b, const ch_pass *shard, int number);
 ch_sum ch_sum_of(const ch_param *w);
 
 /* ---- the attention half of a layer ---- */
@@ -52,7 +52,7 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, cons
 void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx);
 
 /* Fills the rotations of rope by position, [positions,rotated]. */
-void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn);
+void ch_rope_table_make(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *table);
 
 /* The stream [B*T,d] before the first layer; what ran comes back, for backward. */
 ch_embedding_args ch_embed(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *token,

@@ -47,7 +47,7 @@ double ch_config_capacity_at(const choir_config *c, int64_t step) {
   return first + (1 - first) * done;
 }
 
-double ch_config_capacity_most(const choir_config *c) {
+double ch_config_capacity_max(const choir_config *c) {
   return c->model.router.capacity_start > 0 ? fmax(1, ch_config_capacity_at(c, 0)) : 1;
 }
 

@@ -13,7 +13,7 @@ ch_router_spec ch_router_scaled(const ch_router_spec *o, double scale);
 
 /* What capacity_start multiplies the capacity factor by at a step (from 0) of training, and the largest of these. */
 double ch_config_capacity_at(const choir_config *c, int64_t step);
-double ch_config_capacity_most(const choir_config *c);
+double ch_config_capacity_max(const choir_config *c);
 
 /* The router's own check of n tokens, in every MoE layer and at both ends of training. CHOIR_ERROR_ARGUMENT; also
  * names weights of layer_capacity that are not one number above 0 for each MoE layer. */

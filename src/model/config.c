@@ -14,7 +14,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "file/json.h"
-#include "file/there.h"
+#include "file/path_status.h"
 #include "model/capacity.h"
 #include "model/config.h"
 #include "model/param.h"
@@ -103,14 +103,14 @@ static int read_section(choir_config *config, const char *section, json_t *objec
   json_object_foreach(object, key, value) {
     const ch_field *f = find_field(section, key), *former = f ? NULL : ch_field_former(section, key);
     const char *inner = find_section(section, key);
-    int own = f || former || strcmp(section, "model.router") ? -1 : ch_own_find(config, key);
+    int option = f || former || strcmp(section, "model.router") ? -1 : ch_plugin_option_find(config, key);
     if (former && json_object_get(object, strrchr(former->path, '.') + 1))
       return ch_error(CHOIR_ERROR_FORMAT, "%s.%s is called %s now, and both are there: leave one out", section, key,
                       former->path);
     if (f || former)
       CH_TRY(ch_field_set(config, f ? f : former, value));
-    else if (own >= 0)
-      CH_TRY(ch_own_set(config, own, value));
+    else if (option >= 0)
+      CH_TRY(ch_plugin_option_set(config, option, value));
     else if (!inner)
       return unknown_key(section, key);
     else if (!json_is_object(value))
@@ -137,9 +137,9 @@ int ch_config_parse(const char *text, size_t length, const char *name, choir_con
 }
 
 const char *const *choir_config_names(void) {
-  enum { MOST = 63 };
-  static const char *names[MOST + 1]; /* the same whoever fills it */
-  for (int i = 0; i < MOST && ch_configs[i].name; i++) names[i] = ch_configs[i].name;
+  enum { MAX = 63 };
+  static const char *names[MAX + 1]; /* the same whoever fills it */
+  for (int i = 0; i < MAX && ch_configs[i].name; i++) names[i] = ch_configs[i].name;
   return names;
 }
 
@@ -148,7 +148,7 @@ static const char *built_in(const char *name) {
   int there;
   for (const ch_embedded *b = ch_configs; b->name; b++)
     if (!strcmp(b->name, name))
-      return ch_there(name, &there) || there ? NULL : b->text; /* opening says what is wrong */
+      return ch_path_exists(name, &there) || there ? NULL : b->text; /* opening says what is wrong */
   return NULL;
 }
 
@@ -157,7 +157,7 @@ int ch_config_load(const char *path, choir_config *config) {
   char nearest[128];
   int there = 1;
   json_t *root;
-  if (!text && !strchr(path, '/')) CH_TRY(ch_there(path, &there));
+  if (!text && !strchr(path, '/')) CH_TRY(ch_path_exists(path, &there));
   errno = ENOENT;
   if (!there)
     return ch_error_errno("there is no built-in config '%s'%s, and no file %s", path,
@@ -178,7 +178,7 @@ static json_t *section_json(const choir_config *config, const char *section) {
     const char *member = member_of(sections[s], section);
     if (member) failed |= json_object_set_new(object, member, section_json(config, sections[s]));
   }
-  if (!strcmp(section, "model.router")) failed |= ch_own_json(config, object);
+  if (!strcmp(section, "model.router")) failed |= ch_plugin_option_json(config, object);
   if (!failed) return object;
   json_decref(object);
   return NULL;

@@ -79,14 +79,15 @@ double ch_field_number(const choir_config *config, const ch_field *f);
 int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *f);
 
 /* Options of a plug-in's router (moe/plugin.h): the number of one by its path or the end of it, -1: the chosen router
- * has none of that name; their values in and out. ch_own_json adds them to an object; nonzero: out of memory. */
-int ch_own_find(const choir_config *config, const char *key);
-int ch_own_set(choir_config *config, int number, const json_t *value);
-int ch_own_set_text(choir_config *config, int number, const char *value);
-double ch_own_value(const choir_config *config, int number);
-int ch_own_json(const choir_config *config, json_t *router);
+ * has none of that name; their values in and out. ch_plugin_option_json adds them to an object; nonzero: out of memory.
+ */
+int ch_plugin_option_find(const choir_config *config, const char *key);
+int ch_plugin_option_set(choir_config *config, int number, const json_t *value);
+int ch_plugin_option_set_text(choir_config *config, int number, const char *value);
+double ch_plugin_option_value(const choir_config *config, int number);
+int ch_plugin_option_json(const choir_config *config, json_t *router);
 /* Gives a config from which something is made the latest definition of its plug-in's router; what was set stays. */
-int ch_own_renew(choir_config *config);
+int ch_plugin_option_renew(choir_config *config);
 
 /* CHOIR_ERROR_ARGUMENT, naming field, value and permitted values, if an option that the chosen router or optimizer does
  * not use differs from its default, or if a router's option is out of range. Every function that receives options must

@@ -7,7 +7,7 @@
 
 /* The router's own state of a layer, where this pass adds to it. */
 static real CH_DEV *observed(const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
-  if (!p->observe || !m->router->observe || (m->router->by_step && p->gradients)) return NULL;
+  if (!p->observe || !m->router->observe || (m->router->update_per_step && p->gradients)) return NULL;
   return ch_router_has_centroids(m->router) ? b->router->w : b->thresholds->w;
 }
 
@@ -21,9 +21,9 @@ static ch_route_tally tally_of(const ch_transformer *m, const ch_layer *b, const
 static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p,
                             const real CH_DEV *normed) {
   ch_moe_args a = {.route = p->route,
-                   .h = (int)ch_own_count(&x->grid.tp_group, ch_config_d_expert(&m->config)),
+                   .h = (int)ch_local_count(&x->grid.tp_group, ch_config_d_expert(&m->config)),
                    .activation = (ch_activation)m->config.expert_activation,
-                   .shards = ch_pass_shards(p),
+                   .grad_chunks = ch_pass_grad_chunks(p),
                    .layer = b->number,
                    .hook = p->hook,
                    .keep = p->gradients,
@@ -39,9 +39,10 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
   a.route.draws.rng.sub = (uint32_t)b->number;
   a.route.x = normed;
   a.route.weight = b->router ? b->router->w : NULL;
-  a.route.kept.thresholds = b->thresholds ? b->thresholds->w : NULL;
-  if (p->taken) a.route.tokens.taken = p->taken + (int64_t)b->moe * p->route.n * p->route.e;
-  a.route.kept.state = observed(m, b, p);
+  a.route.router_state.thresholds = b->thresholds ? b->thresholds->w : NULL;
+  if (p->forced_assignment)
+    a.route.tokens.assignment = p->forced_assignment + (int64_t)b->moe * p->route.n * p->route.e;
+  a.route.router_state.updated = observed(m, b, p);
   if (p->route.prefer) a.route.prefer = p->route.prefer + b->moe;
   a.route.scale = (ch_route_scale){p->aux_scale * (real)m->config.router.aux_loss_weight,
                                    p->aux_scale * (real)m->config.router.z_loss_weight};
@@ -59,13 +60,13 @@ static ch_activate_args activation_of(const ch_dense *f, int64_t first, int64_t 
 
 /* out += act(normed Wup^T) Wdown^T, or (act(normed Wgate^T) * (normed Wup^T)) Wdown^T. */
 static void dense_forward(ch_exec *x, ch_dense *f, const ch_pass *p, const real CH_DEV *normed, real CH_DEV *out) {
-  ch_pass part = ch_shard_of_pass(p);
+  ch_pass part = ch_grad_chunk_of_pass(p);
   int64_t n = (int64_t)part.B * p->T, h = f->up->shape[0], d = f->up->shape[1];
-  f->g = f->gate ? CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h) : NULL;
-  f->u = CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h);
+  f->g = f->gate ? CH_NEW(&x->tape, real, n * ch_pass_grad_chunks(p) * h) : NULL;
+  f->u = CH_NEW(&x->tape, real, n * ch_pass_grad_chunks(p) * h);
   CH_SCRATCH(x);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h);
-  for (int i = 0; i < ch_pass_shards(p); i++) {
+  for (int i = 0; i < ch_pass_grad_chunks(p); i++) {
     ch_activate_args a = activation_of(f, i * n * h, n * h, y);
     real CH_DEV *u = f->u + i * n * h;
     if (f->gate)
@@ -140,12 +141,12 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_p
 
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
-  int shards = ch_pass_shards(p);
+  int grad_chunks = ch_pass_grad_chunks(p);
   CH_SCRATCH(x);
   const ch_rmsnorm_args norm = ch_norm(x, m, b->ffn_norm, n, b->mid, b->rstd2);
   real CH_DEV *dnormed = CH_NEW(&x->scratch, real, n * d);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_FFN, dx);
-  ffn_backward c = {m, b, n / shards, &norm, dadded, dnormed, dx};
+  ffn_backward c = {m, b, n / grad_chunks, &norm, dadded, dnormed, dx};
   if (b->moe < 0) {
     ch_prefetch_next(x);
   } else {
@@ -161,8 +162,9 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_
   if (b->dense.up) {
     ch_sum sums[DENSE_GRADIENTS] = {ch_sum_of(b->dense.down), ch_sum_of(b->dense.up)};
     if (b->dense.gate) sums[DGATE] = ch_sum_of(b->dense.gate);
-    ch_sum_shards(x, shards, sums, b->dense.gate ? DENSE_GRADIENTS : DGATE, p->accumulate, dense_backward, &c);
+    ch_sum_grad_chunks(x, grad_chunks, sums, b->dense.gate ? DENSE_GRADIENTS : DGATE, p->accumulate, dense_backward,
+                       &c);
   }
   const ch_sum sum = ch_sum_of(b->ffn_norm);
-  ch_sum_shards(x, shards, &sum, 1, p->accumulate, norm_backward, &c);
+  ch_sum_grad_chunks(x, grad_chunks, &sum, 1, p->accumulate, norm_backward, &c);
 }

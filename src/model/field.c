@@ -15,19 +15,19 @@
 /* clang-format off */
 #define AT(of, section, name) \
   .path = #section "." #name, .kind = CH_FIELD_##of, .offset = offsetof(choir_config, section.name)
-#define RANGE(of, section, name, otherwise, least, most, text) \
-  { AT(of, section, name), .value = otherwise, .low = least, .high = most, .help = text },
+#define RANGE(of, section, name, otherwise, min, max, text) \
+  { AT(of, section, name), .value = otherwise, .low = min, .high = max, .help = text },
 #define ROW_INTEGER(...) RANGE(INTEGER, __VA_ARGS__)
 #define ROW_LONG(...) RANGE(LONG, __VA_ARGS__)
 #define ROW_SEED(...) RANGE(SEED, __VA_ARGS__)
 #define ROW_STEPS(...) RANGE(STEPS, __VA_ARGS__)
 #define ROW_NUMBER(...) RANGE(NUMBER, __VA_ARGS__)
-#define ROW_ABOVE(section, name, otherwise, least, most, text) \
-  { AT(NUMBER, section, name), .value = otherwise, .low = least, .high = most, .open = 1, .help = text },
+#define ROW_ABOVE(section, name, otherwise, min, max, text) \
+  { AT(NUMBER, section, name), .value = otherwise, .low = min, .high = max, .open = 1, .help = text },
 #define ROW_FLAG(section, name, otherwise, text) RANGE(FLAG, section, name, otherwise, 0, 1, text)
 #define ROW_WORD(section, name, otherwise, choices, text) \
   { AT(WORD, section, name), .value = otherwise, .words = choices, .help = text },
-#define ROW_TEXT(section, name, most, text) { AT(TEXT, section, name), .high = (most) - 1, .help = text },
+#define ROW_TEXT(section, name, max, text) { AT(TEXT, section, name), .high = (max) - 1, .help = text },
 #define ROW_ROUTER(section, member, text) \
   { .path = #section ".name", .kind = CH_FIELD_ROUTER, .offset = offsetof(choir_config, section.member), \
     .words = ch_router_names, .help = text },

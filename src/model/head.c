@@ -47,12 +47,12 @@ typedef struct {
   real CH_DEV *dx;                /* or NULL */
   real CH_DEV *logits;            /* or NULL */
   float CH_DEV *losses;           /* or NULL */
-} head_shard;
+} head_chunk;
 
 enum { DHEAD, DNORM, GRADIENTS };
 
-static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
-  const head_shard *c = context;
+static void chunk_head(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
+  const head_chunk *c = context;
   const ch_transformer *m = c->m;
   const ch_pass *p = c->p;
   int d = m->config.d_model, V = m->config.vocab_size;
@@ -62,7 +62,7 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
   CH_OP(x, head, .n = n, .d = d, .V = V, .scale = scale_of(m), .x = norm.y, .w = m->head->w, .w16 = m->head->w16,
         .w8 = m->head->w8, .target = c->target + first, .row_weight = c->row_weight ? c->row_weight + first : NULL,
-        .loss_sum = p->shard_loss + shard, .loss_total = p->sums + CH_PASS_GUARD,
+        .loss_sum = p->grad_chunk_loss + shard, .loss_total = p->sums + CH_PASS_GUARD,
         .token_loss = c->losses ? c->losses + first : NULL, .logits = c->logits ? c->logits + first * V : NULL,
         .weight = p->weight, .dx = dnormed, .dw = dw[DHEAD], .accumulate = accumulate, .paired = p->paired,
         .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
@@ -74,14 +74,14 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
 }
 
 /* Without gradients there is nothing to sum. */
-static void all_shards(ch_exec *x, const head_shard *c) {
+static void all_chunks(ch_exec *x, const head_chunk *c) {
   const ch_sum sum[GRADIENTS] = {ch_sum_of(c->m->head), ch_sum_of(c->m->final_norm)};
   real CH_DEV *const none[GRADIENTS] = {NULL, NULL};
-  int shards = ch_pass_shards(c->p);
+  int grad_chunks = ch_pass_grad_chunks(c->p);
   if (c->p->gradients)
-    ch_sum_shards(x, shards, sum, GRADIENTS, c->p->accumulate, shard_head, (void *)c);
+    ch_sum_grad_chunks(x, grad_chunks, sum, GRADIENTS, c->p->accumulate, chunk_head, (void *)c);
   else
-    for (int i = 0; i < shards; i++) shard_head(x, (void *)c, i, none, 0);
+    for (int i = 0; i < grad_chunks; i++) chunk_head(x, (void *)c, i, none, 0);
 }
 
 void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV *in, real CH_DEV *logits) {
@@ -96,7 +96,7 @@ void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV
 static const int32_t CH_DEV *no_targets(ch_exec *x, int64_t n) {
   int32_t *target = CH_NEW_HOST(&ch_host(x)->scratch, int32_t, n);
   for (int64_t i = 0; i < n && !ch_counting(x); i++) target[i] = -1;
-  return ch_put(&x->scratch, target, (size_t)n * sizeof *target);
+  return ch_upload(&x->scratch, target, (size_t)n * sizeof *target);
 }
 
 void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx) {
@@ -104,20 +104,20 @@ void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real C
   CH_SCRATCH(x);
   size_t bytes = (size_t)n * (size_t)m->config.vocab_size * sizeof(real);
   size_t losses = (size_t)n * sizeof *p->token_loss;
-  const int32_t CH_DEV *row = p->row ? ch_put(&x->scratch, p->row, (size_t)n * sizeof *p->row) : NULL;
+  const int32_t CH_DEV *row = p->row ? ch_upload(&x->scratch, p->row, (size_t)n * sizeof *p->row) : NULL;
   real CH_DEV *dpicked = p->gradients && row ? CH_NEW(&x->scratch, real, n * m->config.d_model) : dx;
-  head_shard c = {
+  head_chunk c = {
       .m = m,
       .p = p,
-      .n = n / ch_pass_shards(p),
-      .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof *p->target) : no_targets(x, n),
-      .row_weight = p->row_weight || ch_counting(x) ? ch_put(&x->scratch, p->row_weight, losses) : NULL,
+      .n = n / ch_pass_grad_chunks(p),
+      .target = p->target ? ch_upload(&x->scratch, p->target, (size_t)n * sizeof *p->target) : no_targets(x, n),
+      .row_weight = p->row_weight || ch_counting(x) ? ch_upload(&x->scratch, p->row_weight, losses) : NULL,
       .in = row ? pick_rows(x, m, p, row, in) : in,
       .dx = dpicked,
-      .logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL,
-      .losses = p->token_loss || ch_counting(x) ? ch_stand_in(&x->scratch, p->token_loss, losses) : NULL};
-  all_shards(x, &c);
-  if (p->token_loss) ch_get_into(&x->scratch, p->token_loss, c.losses, losses);
-  if (p->logits) ch_get_into(&x->scratch, p->logits, c.logits, bytes);
+      .logits = p->logits ? ch_staging(&x->scratch, p->logits, bytes) : NULL,
+      .losses = p->token_loss || ch_counting(x) ? ch_staging(&x->scratch, p->token_loss, losses) : NULL};
+  all_chunks(x, &c);
+  if (p->token_loss) ch_download_into(&x->scratch, p->token_loss, c.losses, losses);
+  if (p->logits) ch_download_into(&x->scratch, p->logits, c.logits, bytes);
   if (p->gradients && row) spread_rows(x, m, p, row, dpicked, dx);
 }

@@ -27,7 +27,7 @@ void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, cons
   ch_gemm_args g[CH_LINEARS];
   for (int i = 0; i < count; i++) {
     g[i] = product(w[i], n, in, out[i], 0);
-    g[i].beside = i + 1 < count ? &g[i + 1] : NULL;
+    g[i].second = i + 1 < count ? &g[i + 1] : NULL;
   }
   x->ops->gemm(x, g);
   ch_prefetch_move(x);
@@ -53,7 +53,7 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_
                             .b = in,
                             .c = dw,
                             .accumulate = accumulate_dw,
-                            .beside = din ? &to_input : NULL};
+                            .second = din ? &to_input : NULL};
   x->ops->gemm(x, dw ? &to_weight : &to_input);
   ch_prefetch_move(x);
 }
@@ -83,7 +83,7 @@ int ch_drops(const ch_pass *p) { return p->route.training && p->dropout > 0; }
 void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *in,
                 real CH_DEV *out, int accumulate) {
   int64_t count = (int64_t)p->B * p->T * m->config.d_model;
-  CH_OP(x, dropout, .count = count, .first = ch_own_first(x->comm, count), .rate = p->dropout, .seed = p->seed,
+  CH_OP(x, dropout, .count = count, .first = ch_local_offset(x->comm, count), .rate = p->dropout, .seed = p->seed,
         .place = (uint32_t)place, .draw = p->micro, .x = in, .y = out, .accumulate = accumulate);
 }
 
@@ -109,15 +109,15 @@ const real CH_DEV *ch_half_backward(ch_exec *x, const ch_transformer *m, const c
   return dadded;
 }
 
-int ch_pass_shards(const ch_pass *p) { return p->shards > 1 ? p->shards : 1; }
+int ch_pass_grad_chunks(const ch_pass *p) { return p->grad_chunks > 1 ? p->grad_chunks : 1; }
 
-ch_pass ch_shard_of_pass(const ch_pass *p) {
+ch_pass ch_grad_chunk_of_pass(const ch_pass *p) {
   ch_pass shard = *p;
-  shard.B = p->B / ch_pass_shards(p);
+  shard.B = p->B / ch_pass_grad_chunks(p);
   return shard;
 }
 
-ch_layer ch_shard_of_layer(const ch_transformer *m, const ch_layer *b, const ch_pass *shard, int number) {
+ch_layer ch_grad_chunk_of_layer(const ch_transformer *m, const ch_layer *b, const ch_pass *shard, int number) {
   int64_t row = (int64_t)number * shard->B * shard->T, d = m->config.d_model, width = m->width, kv_width = m->kv_width;
   ch_layer s = *b;
   s.x += row * d;

@@ -20,7 +20,7 @@ static int32_t hide(const choir_config *config, ch_rng rng, uint64_t at, int32_t
 /* The probability p of a mask at time t in (0,1), and the weight of a masked token's loss, p'(t) / p. */
 static double probability(const choir_config *config, double t, double *weight) {
   const double half_pi = 1.5707963267948966;
-  t = CH_MASK_LEAST + (1 - CH_MASK_LEAST) * t;
+  t = CH_MASK_MIN + (1 - CH_MASK_MIN) * t;
   int cosine = config->train.mask_schedule == CH_MASK_COSINE;
   double p = cosine ? sin(half_pi * t) : t;
   *weight = (cosine ? half_pi * cos(half_pi * t) : 1) / p;

@@ -8,7 +8,7 @@
 #include "config/config.h"
 
 /* The lowest probability that training masks a token with: the loss is divided by it (Sahoo et al. 2024). */
-#define CH_MASK_LEAST 1e-3
+#define CH_MASK_MIN 1e-3
 
 /* The training sequence number `row` of a step, of accumulate * batch_sequences, and its T tokens `text`: token [T]
  * with masks, target [T] the masked ones, negative elsewhere, and weight [T] of their losses. With masked_diffusion the

@@ -39,7 +39,7 @@ static int option_number(const option_taker *t, const ch_field *f) {
   return number >= 0 && is_option(t, number) ? number : -1;
 }
 
-static const char *list_taken(const option_taker *t, char *text, size_t size) {
+static const char *list_accepted(const option_taker *t, char *text, size_t size) {
   const ch_plugin *plugin = ch_plugin_of(t->router);
   size_t used = 0;
   *text = 0;
@@ -52,16 +52,17 @@ static const char *list_taken(const option_taker *t, char *text, size_t size) {
 }
 
 /* Refuses a value that is out of range where it is taken, and one that differs from `defaults` where it is not. */
-static int check_taken(const option_taker *t, const choir_config *config, const choir_config *defaults) {
+static int check_accepted(const option_taker *t, const choir_config *config, const choir_config *defaults) {
   char value[CHOIR_VALUE_BYTES], list[400];
   for (int i = 0; i < CH_FIELDS; i++) {
     const ch_field *f = &ch_fields[i];
     int number = option_number(t, f);
-    int taken = number >= 0 && takes(t, number);
-    if (taken) CH_TRY(ch_field_check(config, f));
-    if (number < 0 || taken || ch_field_same(config, defaults, f)) continue;
+    int accepted = number >= 0 && takes(t, number);
+    if (accepted) CH_TRY(ch_field_check(config, f));
+    if (number < 0 || accepted || ch_field_same(config, defaults, f)) continue;
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s is %s, but %s '%s' does not take it (%s): leave it out", f->path,
-                    ch_field_text(config, f, value, sizeof value), t->what, t->who, list_taken(t, list, sizeof list));
+                    ch_field_text(config, f, value, sizeof value), t->what, t->who,
+                    list_accepted(t, list, sizeof list));
   }
   return CHOIR_OK;
 }
@@ -106,7 +107,7 @@ int ch_options_check_router(const ch_router_spec *options) {
   const ch_router *router = options->kind;
   option_taker t = router_taker(router);
   choir_config config = {.model.router = *options}, defaults = defaults_of(router);
-  CH_TRY(check_taken(&t, &config, &defaults));
+  CH_TRY(check_accepted(&t, &config, &defaults));
   CH_TRY(check_solver(&config, &defaults));
   CH_TRY(ch_plugin_check_options(router, options));
   return check_capacity(router, options);
@@ -117,7 +118,7 @@ int ch_options_check_optimizer(const choir_config *config) {
   choir_config defaults;
   ch_config_default(&defaults);
   const option_taker t = {"train.", "optimizer", optim->name, ch_train_field_names, NULL, optim};
-  return check_taken(&t, config, &defaults);
+  return check_accepted(&t, config, &defaults);
 }
 
 int ch_options_check_objective(const choir_config *config) {
@@ -163,14 +164,14 @@ static int is_given(const ch_field *f, const char *const *keys, int count) {
 
 void ch_options_notice_reset(const ch_router_spec *before, const ch_router_spec *after, const char *const *keys,
                              int count) {
-  const option_taker left = router_taker(before->kind), taken = router_taker(after->kind);
+  const option_taker left = router_taker(before->kind), accepted = router_taker(after->kind);
   choir_config was = {.model.router = *before}, is = {.model.router = *after}, brought = defaults_of(before->kind);
   char text[600], value[2][CHOIR_VALUE_BYTES];
   size_t used = 0;
   for (int i = 0; i < CH_FIELDS && used < sizeof text; i++) {
     const ch_field *f = &ch_fields[i];
-    int number = option_number(&taken, f);
-    if (number < 0 || !takes(&left, number) || !takes(&taken, number)) continue;
+    int number = option_number(&accepted, f);
+    if (number < 0 || !takes(&left, number) || !takes(&accepted, number)) continue;
     if (ch_field_same(&was, &brought, f) || ch_field_same(&was, &is, f) || is_given(f, keys, count)) continue;
     used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s (was %s)", used ? ", " : "",
                              ch_router_option_names[number], ch_field_text(&is, f, value[0], sizeof value[0]),
@@ -210,14 +211,14 @@ int choir_router_option_at(const char *name, int index, choir_field *field) {
   }
   const ch_plugin *plugin = ch_plugin_of(router);
   if (plugin && before >= 0 && before < plugin->options) {
-    const choir_plugin_option *own = &plugin->given.options[before];
-    int bounded = own->low != 0 || own->high != 0;
+    const choir_plugin_option *option = &plugin->given.options[before];
+    int bounded = option->low != 0 || option->high != 0;
     *field = (choir_field){.kind = CHOIR_FIELD_NUMBER,
-                           .low = bounded ? own->low : -DBL_MAX,
-                           .high = bounded ? own->high : DBL_MAX,
-                           .help = own->help ? own->help : ""};
-    snprintf(field->key, sizeof field->key, "model.router.%s", own->name);
-    ch_format_exact(field->value, sizeof field->value, own->value);
+                           .low = bounded ? option->low : -DBL_MAX,
+                           .high = bounded ? option->high : DBL_MAX,
+                           .help = option->help ? option->help : ""};
+    snprintf(field->key, sizeof field->key, "model.router.%s", option->name);
+    ch_format_exact(field->value, sizeof field->value, option->value);
     return CHOIR_OK;
   }
   return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' has no option number %d; it has %d", name, index,

@@ -12,7 +12,7 @@
 
 /* ---- the table ---- */
 
-static const int64_t most_parameters = INT64_C(1) << 56; /* their bytes, several times over, still fit in 64 bits */
+static const int64_t max_parameters = INT64_C(1) << 56; /* their bytes, several times over, still fit in 64 bits */
 
 /* Kinds of parameters; each kind but the first includes those before it. */
 typedef enum {
@@ -34,8 +34,8 @@ typedef struct row {
 } row;
 
 /* A row into the table; beyond its end only counted, so that one walk sizes it and a second one fills it. */
-static void add_row(ch_params *params, int most, int layer, const row *r) {
-  if (!r->there || params->count++ >= most) return;
+static void add_row(ch_params *params, int max, int layer, const row *r) {
+  if (!r->there || params->count++ >= max) return;
   ch_param *p = &params->p[params->count - 1];
   *p = (ch_param){.layer = layer,
                   .dims = r->dims,
@@ -62,11 +62,11 @@ static void add_row(ch_params *params, int most, int layer, const row *r) {
   p->count = p->whole;
 }
 
-#define ADD(params, most, layer, rows) \
-  for (size_t i = 0; i < sizeof(rows) / sizeof *(rows); i++) add_row(params, most, layer, &(rows)[i])
+#define ADD(params, max, layer, rows) \
+  for (size_t i = 0; i < sizeof(rows) / sizeof *(rows); i++) add_row(params, max, layer, &(rows)[i])
 
 /* Every matrix is N(0, 1/fan_in), fan_in being the width of what it is multiplied with. */
-static void add_attention(ch_params *params, int most, int layer, const ch_model_config *c) {
+static void add_attention(ch_params *params, int max, int layer, const ch_model_config *c) {
   int64_t d = c->d_model, d_head = ch_config_d_head(c), inner = c->heads * d_head,
           shared = ch_config_kv_heads(c) * d_head;
   double in = 1 / sqrt((double)d), out = 1 / sqrt((double)inner);
@@ -79,11 +79,11 @@ static void add_attention(ch_params *params, int most, int layer, const ch_model
                       {"attn.k_norm.weight", 1, {c->qk_norm_whole ? shared : d_head}, 0, PLAIN, c->qk_norm},
                       {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN, ch_config_has_bias(c)},
                       {"ffn_norm.weight", 1, {d}, 0, PLAIN, 1}};
-  ADD(params, most, layer, rows);
+  ADD(params, max, layer, rows);
 }
 
 /* A dense layer's matrices, or those of shared experts: hidden width h. Without a gate there is only the way up. */
-static void add_ffn(ch_params *params, int most, int layer, const ch_model_config *c, const char *prefix, int64_t h,
+static void add_ffn(ch_params *params, int max, int layer, const ch_model_config *c, const char *prefix, int64_t h,
                     int activation) {
   int64_t d = c->d_model;
   char gate[32], up[32], down[32];
@@ -93,11 +93,11 @@ static void add_ffn(ch_params *params, int most, int layer, const ch_model_confi
   const row rows[] = {{gate, 2, {h, d}, 1 / sqrt((double)d), MATRIX, ch_gated(activation)},
                       {up, 2, {h, d}, 1 / sqrt((double)d), MATRIX, 1},
                       {down, 2, {d, h}, 1 / sqrt((double)h), MATRIX, 1}};
-  ADD(params, most, layer, rows);
+  ADD(params, max, layer, rows);
 }
 
 /* A router whose weight no gradient trains has it among what is kept. */
-static void add_moe(ch_params *params, int most, int layer, const ch_model_config *c, const ch_router *router) {
+static void add_moe(ch_params *params, int max, int layer, const ch_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
   int trained = ch_router_learned(router) && !ch_router_has_centroids(router);
   int gated = ch_gated((ch_activation)c->expert_activation);
@@ -105,36 +105,36 @@ static void add_moe(ch_params *params, int most, int layer, const ch_model_confi
                       {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT_IN, 1},
                       {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT, 1},         /* maps h to d */
                       {"moe.experts.w3", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT_IN, gated}}; /* what w1 gates */
-  ADD(params, most, layer, rows);
-  if (c->shared_experts) add_ffn(params, most, layer, c, "moe.shared", c->shared_experts * h, c->expert_activation);
+  ADD(params, max, layer, rows);
+  if (c->shared_experts) add_ffn(params, max, layer, c, "moe.shared", c->shared_experts * h, c->expert_activation);
 }
 
-static void add_buffers(ch_params *params, int most, int layer, const ch_model_config *c, const ch_router *router) {
+static void add_buffers(ch_params *params, int max, int layer, const ch_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, e = c->experts;
   const row rows[] = {{"moe.thresholds", 1, {e}, 0, KEPT, ch_router_has_thresholds(router)},
                       {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), KEPT, ch_router_has_centroids(router)}};
-  ADD(params, most, layer, rows);
+  ADD(params, max, layer, rows);
 }
 
-static void add_model(ch_params *params, int most, const ch_model_config *c, const ch_router *router) {
+static void add_model(ch_params *params, int max, const ch_model_config *c, const ch_router *router) {
   int64_t d = c->d_model;
   const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, c->tied ? MATRIX : PLAIN, 1},
             norm = {"final_norm.weight", 1, {d}, 0, PLAIN, 1},
             head = {"head.weight", 2, {c->vocab_size, d}, 1 / sqrt((double)d), MATRIX, !c->tied};
   params->count = 0;
-  add_row(params, most, -1, &embed);
+  add_row(params, max, -1, &embed);
   for (int layer = 0; layer < c->layers; layer++) {
-    add_attention(params, most, layer, c);
+    add_attention(params, max, layer, c);
     if (ch_config_is_moe(c, layer))
-      add_moe(params, most, layer, c, router);
+      add_moe(params, max, layer, c, router);
     else
-      add_ffn(params, most, layer, c, "ffn", c->d_hidden, c->activation);
+      add_ffn(params, max, layer, c, "ffn", c->d_hidden, c->activation);
   }
-  add_row(params, most, -1, &norm);
-  add_row(params, most, -1, &head);
+  add_row(params, max, -1, &norm);
+  add_row(params, max, -1, &head);
   int trained = params->count;
   for (int layer = 0; layer < c->layers; layer++)
-    if (ch_config_is_moe(c, layer)) add_buffers(params, most, layer, c, router);
+    if (ch_config_is_moe(c, layer)) add_buffers(params, max, layer, c, router);
   params->buffers = params->count - trained;
   params->count = trained;
 }
@@ -148,7 +148,7 @@ int ch_params_build(const ch_model_config *config, ch_params *params) {
   add_model(params, rows, config, router);
   double total = 0;
   for (int i = 0; i < params->count; i++) total += (double)params->p[i].count;
-  if (total <= (double)most_parameters) {
+  if (total <= (double)max_parameters) {
     int code = ch_names_build(&params->names, rows, params->p->name, sizeof *params->p);
     if (code) ch_params_free(params);
     return code;
@@ -157,7 +157,7 @@ int ch_params_build(const ch_model_config *config, ch_params *params) {
   return ch_error(CHOIR_ERROR_ARGUMENT,
                   "model: layers %d, d_model %d, d_hidden %d, experts %d of %d make %.3g parameters: at most %.3g",
                   config->layers, config->d_model, config->d_hidden, config->experts, ch_config_d_expert(config), total,
-                  (double)most_parameters);
+                  (double)max_parameters);
 }
 
 int64_t ch_part_run(const ch_part *part, int64_t at, int64_t count, int64_t *whole) {
@@ -176,8 +176,9 @@ void ch_part_place(const ch_part *part, const void *elements, void *whole, int64
 
 ch_part ch_part_of_experts(const ch_grid *grid, int rank, int64_t experts, int64_t rows, int64_t width, int hidden) {
   int shards = grid->tp_group.size, groups = grid->ep_group.size;
-  const ch_range own = ch_share_range(experts, rank / shards, groups);
-  ch_part part = {.row = own.first * rows, .rows = (own.last - own.first) * rows, .columns = width, .width = width};
+  const ch_range local = ch_share_range(experts, rank / shards, groups);
+  ch_part part = {
+      .row = local.first * rows, .rows = (local.last - local.first) * rows, .columns = width, .width = width};
   if (!hidden) return part;
   part.columns = width / shards;
   part.column = rank % shards * part.columns;
@@ -312,17 +313,17 @@ static void alloc_weight(ch_param *p, ch_arena *arena, ch_copies copies) {
 
 /* Remote matrices of all even (odd) layers share one buffer, because at most two layers are resident at a time. */
 static void alloc_remote(ch_params *params, ch_arena *arena, ch_copies copies, int odd) {
-  size_t mark = ch_arena_mark(arena), most = mark;
+  size_t mark = ch_arena_mark(arena), max = mark;
   for (int i = 0, layer = odd; i < params->count; i++) {
     ch_param *p = &params->p[i];
     if (!p->remote || p->layer % 2 != odd) continue;
     if (p->layer != layer) ch_arena_release(arena, mark);
     layer = p->layer;
     alloc_weight(p, arena, copies);
-    if (ch_arena_mark(arena) > most) most = ch_arena_mark(arena);
+    if (ch_arena_mark(arena) > max) max = ch_arena_mark(arena);
   }
   ch_arena_release(arena, mark);
-  ch_arena_alloc(arena, most - mark);
+  ch_arena_alloc(arena, max - mark);
 }
 
 /* Matrices of other ranks come last. While a layer runs, the next one's matrices arrive. */
@@ -367,7 +368,7 @@ static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t begin = 0; begin < count; begin += PIECE)
       fill_param(p, rng, first + begin, count - begin < PIECE ? count - begin : PIECE, to + begin);
-    if (block) memory->put(p->w + first, block, (size_t)count * sizeof *block);
+    if (block) memory->upload(p->w + first, block, (size_t)count * sizeof *block);
   }
 }
 

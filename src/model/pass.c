@@ -100,16 +100,16 @@ void ch_transformer_clear_stats(ch_transformer *m) {
 
 void ch_transformer_end_step(ch_exec *x, ch_transformer *m) {
   int e = m->config.experts;
-  if (!m->moe_layers || !m->router->by_step) return;
+  if (!m->moe_layers || !m->router->update_per_step) return;
   for (int l = 0; l < m->config.layers; l++) {
     const ch_layer *b = &m->block[l];
     if (!b->thresholds || ch_exec_refused(x)) continue;
     CH_SCRATCH(x);
     int *demand = CH_NEW_HOST(&ch_host(x)->scratch, int, e);
     for (int i = 0; i < e; i++) demand[i] = (int)m->stats[b->moe].demand[i];
-    ch_routing seen = {.counts.demand = (int CH_DEV *)ch_put(&x->scratch, demand, (size_t)e * sizeof *demand)};
+    ch_routing seen = {.counts.demand = (int CH_DEV *)ch_upload(&x->scratch, demand, (size_t)e * sizeof *demand)};
     ch_router_observe(x, m->router, &m->config.router, e, &seen,
-                      (ch_router_kept){.thresholds = b->thresholds->w, .state = b->thresholds->w, .layer = l});
+                      (ch_router_state){.thresholds = b->thresholds->w, .updated = b->thresholds->w, .layer = l});
   }
 }
 
@@ -137,8 +137,8 @@ static void clean_tokens(ch_exec *x, const ch_transformer *m, ch_pass *p) {
     padded |= !mask[t];
     if (masked) masked[t] = p->token[t] == m->config.vocab_size - 1;
   }
-  const uint8_t CH_DEV *valid = ch_put(&x->tape, mask, (size_t)n);
-  p->route.tokens.id = ch_put(&x->tape, id, (size_t)n * sizeof *id);
+  const uint8_t CH_DEV *valid = ch_upload(&x->tape, mask, (size_t)n);
+  p->route.tokens.id = ch_upload(&x->tape, id, (size_t)n * sizeof *id);
   p->route.tokens.mask = padded ? mask : NULL;
   p->route.tokens.masked = masked;
   p->route.tokens.valid = padded ? valid : NULL;
@@ -162,7 +162,7 @@ static size_t loss_cells(const ch_transformer *m) {
 }
 
 static size_t report_cells(const ch_transformer *m, const ch_pass *p) {
-  return loss_cells(m) + (size_t)ch_pass_shards(p);
+  return loss_cells(m) + (size_t)ch_pass_grad_chunks(p);
 }
 
 void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
@@ -171,19 +171,19 @@ void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   route->d = m->config.d_model;
   route->draws.rng.seed = p->seed;
   route->draws.base = p->micro * (uint64_t)route->n;
-  route->kept.observed = p->micro;
+  route->router_state.observed = p->micro;
   for (int l = 0; l < m->config.layers && ch_pass_scales(p); l++)
     if (m->block[l].moe >= 0) m->block[l].scaled = ch_router_scaled(&m->block[l].routing, p->capacity);
   p->loss_sum = p->aux_loss = p->z_loss = 0;
   p->sums = CH_NEW(&x->tape, double, report_cells(m, p));
-  p->shard_loss = p->sums + loss_cells(m);
+  p->grad_chunk_loss = p->sums + loss_cells(m);
   ch_zero(x, p->sums, CH_PASS_SUMS * sizeof *p->sums);
-  ch_zero(x, p->shard_loss, (size_t)ch_pass_shards(p) * sizeof *p->sums);
+  ch_zero(x, p->grad_chunk_loss, (size_t)ch_pass_grad_chunks(p) * sizeof *p->sums);
 }
 
 void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
   CH_SCRATCH(x);
-  const double *sums = ch_get(x, p->sums, report_cells(m, p) * sizeof *sums), *layer = sums + CH_PASS_SUMS;
+  const double *sums = ch_download(x, p->sums, report_cells(m, p) * sizeof *sums), *layer = sums + CH_PASS_SUMS;
   const int64_t *counts = (const int64_t *)(layer + m->moe_layers * CH_TALLY_SUMS);
   if (ch_counting(x)) return;
   int valid = ch_valid_count(p->route.tokens.mask, p->route.n);
@@ -196,7 +196,7 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
     layer += CH_TALLY_SUMS;
     counts += CH_TALLY_COUNTS(m->config.experts);
   }
-  p->loss_sum = ch_add_shards(ch_pass_shards(p), sums + loss_cells(m));
+  p->loss_sum = ch_add_grad_chunks(ch_pass_grad_chunks(p), sums + loss_cells(m));
   p->aux_loss += ch_consistency_weight(x, m, p) * sums[CH_PASS_CONSISTENCY];
   if (ch_exec_refused(x)) p->loss_sum = (double)NAN; /* whoever reads it asks ch_exec_check */
 }
@@ -270,16 +270,16 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   size_t mark = ch_arena_mark(&x->tape), host_mark = ch_arena_mark(&ch_host(x)->tape);
   ch_pass_begin(x, m, all);
   clean_tokens(x, m, all);
-  ch_pass own = ch_ranks_share(x, m, all), *p = &own;
+  ch_pass local = ch_ranks_share(x, m, all), *p = &local;
   if (m->rotated) {
-    real CH_DEV *turn = CH_NEW(&x->tape, real, (int64_t)p->T * m->rotated);
-    ch_rope_turn(x, m, p->T, turn);
-    p->turn = turn;
+    real CH_DEV *table = CH_NEW(&x->tape, real, (int64_t)p->T * m->rotated);
+    ch_rope_table_make(x, m, p->T, table);
+    p->rope_table = table;
   }
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d);
   ch_prefetch_start(x, &m->params);
-  ch_embedding_args embedding = ch_embed(x, m, p, p->route.tokens.id + ch_own_first(x->comm, n), stream);
+  ch_embedding_args embedding = ch_embed(x, m, p, p->route.tokens.id + ch_local_offset(x->comm, n), stream);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
   const real CH_DEV *out = ch_layers_forward(x, m, p, stream);
   real CH_DEV *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;
@@ -292,7 +292,8 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
     if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, dx, dx, 0);
     embedding.dx = dx;
     const ch_sum sum = {.y = m->embed->g, .count = m->embed->count, .adds = 1};
-    ch_sum_shards(x, ch_pass_shards(p), &sum, 1, 1, lookup_backward, &(lookup){embedding, n / ch_pass_shards(p)});
+    ch_sum_grad_chunks(x, ch_pass_grad_chunks(p), &sum, 1, 1, lookup_backward,
+                       &(lookup){embedding, n / ch_pass_grad_chunks(p)});
   }
   ch_prefetch_stop(x);
   ch_pass_end(x, m, all);

@@ -29,20 +29,20 @@ int ch_params_dense_sharded(const ch_params *params) {
 
 /* Products of bf16 read rounded weights alone, which the owner has: these travel. */
 static ch_broadcast broadcast_of(const ch_param *p) {
-  if (p->w16) return (ch_broadcast){p->owner, CH_EITHER_SIDE(p->w16), p->whole * (int64_t)sizeof(ch_bf16)};
-  return (ch_broadcast){p->owner, CH_EITHER_SIDE(p->w), p->whole * (int64_t)sizeof(real)};
+  if (p->w16) return (ch_broadcast){p->owner, CH_HOST_OR_DEVICE(p->w16), p->whole * (int64_t)sizeof(ch_bf16)};
+  return (ch_broadcast){p->owner, CH_HOST_OR_DEVICE(p->w), p->whole * (int64_t)sizeof(real)};
 }
 
 /* The largest number of sharded matrices of a layer. */
-static int64_t most_sharded(const ch_params *params) {
-  int64_t most = 0, count = 0;
+static int64_t max_sharded(const ch_params *params) {
+  int64_t max = 0, count = 0;
   for (int i = 0; i < params->count; i++) {
     const ch_param *p = &params->p[i];
     if (i && p->layer != p[-1].layer) count = 0;
     count += p->owner >= 0;
-    if (count > most) most = count;
+    if (count > max) max = count;
   }
-  return most;
+  return max;
 }
 
 /* x->prefetch is the member `under_way` of one of these. */
@@ -66,11 +66,11 @@ static void begin_layer(ch_exec *x, prefetch *v, int layer) {
 
 void ch_prefetch_start(ch_exec *x, const ch_params *params) {
   ch_arena *tape = &ch_host(x)->tape;
-  int64_t most = most_sharded(params);
-  if (!most) return;
+  int64_t max = max_sharded(params);
+  if (!max) return;
   prefetch *v = CH_NEW_HOST(tape, prefetch, 1);
-  ch_broadcast *matrix = CH_NEW_HOST(tape, ch_broadcast, most);
-  ch_bytes *spans = CH_NEW_HOST(tape, ch_bytes, most * CH_SPANS * x->grid.replica.size);
+  ch_broadcast *matrix = CH_NEW_HOST(tape, ch_broadcast, max);
+  ch_bytes *spans = CH_NEW_HOST(tape, ch_bytes, max * CH_SPANS * x->grid.replica.size);
   if (ch_counting(x)) return;
   *v = (prefetch){
       .under_way = {.what = "dense weights", .spans = spans}, .params = params, .matrix = matrix, .here = {-1, -1}};

@@ -1,6 +1,6 @@
 /* Where several ranks enter a pass: what pass.c and ffn.c ask of them, in the order of the calls. In a single process
  * each of these calls does nothing, and the share is the whole pass. Beside them, ranks enter where rows of tokens go
- * to experts (dispatch/dispatch.h), scores to routers (moe/scores.c) and gradients into sums (op/shards.h). */
+ * to experts (dispatch/dispatch.h), scores to routers (moe/scores.c) and gradients into sums (op/grad_chunks.h). */
 #ifndef CH_MODEL_RANKS_H
 #define CH_MODEL_RANKS_H
 

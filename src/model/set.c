@@ -11,8 +11,8 @@
 static int set_text(choir_config *config, const char *key, const char *value) {
   const ch_field *f;
   char want[400];
-  int own = ch_own_find(config, key);
-  if (own >= 0) return ch_own_set_text(config, own, value);
+  int option = ch_plugin_option_find(config, key);
+  if (option >= 0) return ch_plugin_option_set_text(config, option, value);
   CH_TRY(ch_field_find(key, &f));
   json_t *json = f->kind >= CH_FIELD_WORD ? json_string(value) : json_loads(value, JSON_DECODE_ANY, NULL);
   if (!json)
@@ -51,12 +51,12 @@ int choir_config_get(const choir_config *config, const char *key, char *value, s
   CH_ENTER(config, key, value);
   const ch_field *f;
   char text[CHOIR_VALUE_BYTES];
-  int own = ch_own_find(config, key);
-  if (own < 0) CH_TRY(ch_field_find(key, &f));
-  if (own < 0)
+  int option = ch_plugin_option_find(config, key);
+  if (option < 0) CH_TRY(ch_field_find(key, &f));
+  if (option < 0)
     ch_field_text(config, f, text, sizeof text);
   else
-    ch_format_exact(text, sizeof text, ch_own_value(config, own));
+    ch_format_exact(text, sizeof text, ch_plugin_option_value(config, option));
   if ((size_t)snprintf(value, size, "%s", text) < size) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s has %d bytes of text and an end: there is room for %zu", key,
                   (int)strlen(text), size);
@@ -65,9 +65,9 @@ int choir_config_get(const choir_config *config, const char *key, char *value, s
 static int read_number(const choir_config *config, const char *key, double *value) {
   CH_ENTER(config, key);
   const ch_field *f;
-  int own = ch_own_find(config, key);
-  if (own < 0) CH_TRY(ch_field_find(key, &f));
-  *value = own < 0 ? ch_field_number(config, f) : ch_own_value(config, own);
+  int option = ch_plugin_option_find(config, key);
+  if (option < 0) CH_TRY(ch_field_find(key, &f));
+  *value = option < 0 ? ch_field_number(config, f) : ch_plugin_option_value(config, option);
   return isnan(*value) ? ch_error(CHOIR_ERROR_ARGUMENT, "%s is a text and no number", key) : CHOIR_OK;
 }
 

@@ -74,10 +74,10 @@ typedef struct ch_kv_cache {
 /* One pass over B sequences of T tokens. B counts the sequences of all ranks; every rank runs an equal part. */
 typedef struct ch_pass {
   int B, T;
-  ch_route_args route;  /* of every MoE layer. The caller says training (of dropout, too), causal (not with gradients)
-                           and by_threshold, the pass what else its layers have in common */
-  const uint8_t *taken; /* [MoE layers,B*T,e] host, 0 or 1: forced routing; or NULL. Not with route.causal */
-  int shards; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
+  ch_route_args route; /* of every MoE layer. The caller says training (of dropout, too), causal (not with gradients)
+                          and by_threshold, the pass what else its layers have in common */
+  const uint8_t *forced_assignment; /* [MoE layers,B*T,e] host, 0 or 1; or NULL; not with route.causal */
+  int grad_chunks; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
                  paired */
   const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss, nor, at a sequence's
                            end, in attention */
@@ -93,9 +93,9 @@ typedef struct ch_pass {
   int observe; /* fold cut-offs or centroids into what the router keeps */
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
-  double capacity;         /* times the capacity factor of training (capacity_start); 0: 1 */
-  double dropout;          /* while training: of the embedding and of what each half of a layer adds to the stream */
-  const real CH_DEV *turn; /* of rope, by position */
+  double capacity; /* times the capacity factor of training (capacity_start); 0: 1 */
+  double dropout;  /* while training: of the embedding and of what each half of a layer adds to the stream */
+  const real CH_DEV *rope_table;  /* of rope, by position */
   const int32_t CH_DEV *position; /* of every row; or NULL: of row t it is t % T */
   uint64_t seed, micro;           /* of jitter, sampling and dropout: functions of (seed, micro-batch number) */
   real *logits;                   /* [rows or B*T,V] host, or NULL */
@@ -105,9 +105,9 @@ typedef struct ch_pass {
   void (*ready)(void *context, const struct ch_pass *pass, int layer);
   void *context;
   /* results */
-  double loss_sum;                  /* over targets, natural logarithm, times row_weight */
-  double aux_loss, z_loss;          /* weighted, summed over layers */
-  double CH_DEV *sums, *shard_loss; /* what they come from, while the pass runs */
+  double loss_sum;                       /* over targets, natural logarithm, times row_weight */
+  double aux_loss, z_loss;               /* weighted, summed over layers */
+  double CH_DEV *sums, *grad_chunk_loss; /* what they come from, while the pass runs */
   const int *length; /* [B] host, while it runs: positions up to each sequence's last token, where attention is
                         bidirectional and some are shorter than T; or NULL */
 } ch_pass;

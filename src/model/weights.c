@@ -37,11 +37,12 @@ ch_stored ch_stored_param(const ch_param *p) {
 }
 
 /* Assembles a tensor from the ranks' parts, which have equal sizes (ch_params_share). */
-static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV *own, real *whole) {
+static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV *local, real *whole) {
   const ch_comm *replica = &x->grid.replica;
   real *all;
   int code = ch_comm_agree(x->comm, CH_ALLOC(&all, p->whole, "the whole tensor '%s'", p->name));
-  if (!code) ch_comm_gather(replica, "values of experts", CH_EITHER_SIDE(own), all, p->count * (int64_t)sizeof *all);
+  if (!code)
+    ch_comm_gather(replica, "values of experts", CH_HOST_OR_DEVICE(local), all, p->count * (int64_t)sizeof *all);
   for (int r = 0; r < replica->size && !code; r++) {
     const ch_part part = ch_part_of_experts(&x->grid, r, p->shape[0], p->shape[1], p->shape[2], 1);
     ch_part_place(&part, all + r * p->count, whole, sizeof *all);
@@ -51,13 +52,13 @@ static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV
 }
 
 int ch_param_collect(const ch_param *p, const ch_exec *x, int gradient, real *whole) {
-  const real CH_DEV *own = gradient ? p->g : p->w;
-  if (p->w8 && !own) {
+  const real CH_DEV *local = gradient ? p->g : p->w;
+  if (p->w8 && !local) {
     ch_param_unpack(p, x->threads, whole);
     return CHOIR_OK;
   }
-  if (p->expert && x->grid.tp_group.size > 1) return collect_shards(p, x, own, whole);
-  if (!p->remote) x->memory->get(whole + p->part.row * p->part.width, own, (size_t)p->count * sizeof *whole);
+  if (p->expert && x->grid.tp_group.size > 1) return collect_shards(p, x, local, whole);
+  if (!p->remote) x->memory->download(whole + p->part.row * p->part.width, local, (size_t)p->count * sizeof *whole);
   if (p->expert)
     ch_comm_gather_shares(&x->grid.replica, "values of experts", whole, p->shape[0],
                           p->whole / p->shape[0] * (int64_t)sizeof *whole);
@@ -91,7 +92,7 @@ static int copy_part(const char *path, const choir_tensor *t, const ch_part *par
   const real *data = t->data;
   for (int64_t done = 0, count = ch_part_count(part), size, from, at; done < count; done += size) {
     size = ch_part_run(part, done, count - done < PIECE ? count - done : PIECE, &from);
-    memory->put(out + done, data + from, (size_t)size * sizeof *out);
+    memory->upload(out + done, data + from, (size_t)size * sizeof *out);
     if (!unchecked && first_not_finite(data + from, size, &at))
       return ch_error(CHOIR_ERROR_NUMERIC, "%s: tensor '%s': element %" PRId64 " is %g; the checkpoint is of no use",
                       path, t->name, from + at, (double)data[from + at]);
@@ -125,8 +126,8 @@ static int read_part(const choir_tensors *file, const char *path, const ch_store
 }
 
 int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored *s, const ch_exec *x, int unchecked) {
-  const ch_part own = ch_stored_part(s, &x->grid, x->grid.replica.rank);
-  return read_part(file, path, s, &own, x, unchecked);
+  const ch_part local = ch_stored_part(s, &x->grid, x->grid.replica.rank);
+  return read_part(file, path, s, &local, x, unchecked);
 }
 
 /* Rounds a tensor to 8 bits, which hold no number that is not finite, however unchecked. */
@@ -140,7 +141,7 @@ static int read_packed(const choir_tensors *file, const char *path, const ch_par
   ch_tensors_forget(file, t);
   if (!bad) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_NUMERIC, "%s: tensor '%s': element %" PRId64 " is %g: q8_0 holds numbers up to %g; %s",
-                  path, t->name, at, value, (double)CH_Q8_MOST,
+                  path, t->name, at, value, (double)CH_Q8_MAX,
                   isfinite(value) ? "compute in fp32" : "the checkpoint is of no use");
 }
 
@@ -206,7 +207,7 @@ static int read_transposed(const choir_tensors *file, const char *path, const ch
   for (int64_t i = 0; i < d && !code; i++)
     for (int64_t j = 0; j < columns; j++) turned[i * columns + j] = whole[(p->part.column + j) * d + i];
   if (!code) {
-    x->memory->put(p->w, turned, (size_t)(d * columns) * sizeof *turned);
+    x->memory->upload(p->w, turned, (size_t)(d * columns) * sizeof *turned);
     repeat_expert(x, p, d * columns);
   }
   free(whole);

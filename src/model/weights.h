@@ -29,13 +29,13 @@ ch_part ch_stored_part(const ch_stored *stored, const ch_grid *grid, int rank);
  * its replica send the parts that it lacks, one tensor of each file at a time, copied from x's memory to the host. The
  * first rank checks all files and writes the index. metadata: as for choir_tensors_write, the same on all ranks.
  * Collective; all ranks get the code. */
-int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most,
+int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t max,
                     const char *const *metadata);
 
 /* Saves all parameters, with metadata that binds them to the config.json and tokenizer.model in the same directory, and
  * has the version of a router that is a plug-in (choir/plugin.h), under this key. */
 #define CH_TRAINED_BY_KEY "choir_router"
-int ch_weights_save(const ch_params *params, const ch_exec *x, const ch_router *router, const char *path, int64_t most);
+int ch_weights_save(const ch_params *params, const ch_exec *x, const ch_router *router, const char *path, int64_t max);
 
 /* Compares the version of a router that is a plug-in with the one that these weights were trained by. Of another one
  * there is a notice, or, if it `must` be the same, CHOIR_ERROR_ARGUMENT; of a file that has none a notice. */

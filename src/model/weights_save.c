@@ -62,8 +62,8 @@ static void play_round(stage *s) {
   const int64_t size = sizeof(real);
   for (int r = 0; r < replica->size; r++) {
     const ch_stored *t = brought(s, s->row + ch_comm_number(replica, r));
-    const ch_part own = t ? sent_part(s, t, replica->rank) : (ch_part){0};
-    if (t) send[r] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, ch_part_count(&own) * size};
+    const ch_part local = t ? sent_part(s, t, replica->rank) : (ch_part){0};
+    if (t) send[r] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, ch_part_count(&local) * size};
   }
   const ch_stored *mine = brought(s, s->file);
   char *at = s->arrived ? s->arrived : s->bytes;
@@ -84,19 +84,19 @@ static const void *fetch_tensor(void *context, const choir_tensor *t) {
     return s->bytes;
   }
   if (s->x->memory->host || !t->dims) return t->data;
-  s->x->memory->get(s->bytes, CH_AS_DEV(const void, t->data), t->bytes);
+  s->x->memory->download(s->bytes, CH_AS_DEV(const void, t->data), t->bytes);
   return s->bytes;
 }
 
 /* Rounds of the row, as many as its longest file needs. */
 static int rounds(const stage *s) {
-  int most = 0;
+  int max = 0;
   for (int f = s->row; f < s->files && f < s->row + s->comm->size; f++) {
     int number = 0;
     for (int i = s->first[f]; i < s->first[f + 1]; i++) number += is_shared(s, i);
-    if (number > most) most = number;
+    if (number > max) max = number;
   }
-  return most;
+  return max;
 }
 
 /* Writes this rank's file of the row, if any, and takes part in every round of the other ranks' files, even if its own
@@ -115,7 +115,7 @@ static int write_row(stage *s) {
   return ch_comm_agree(s->comm, code);
 }
 
-static int prepare_stage(stage *s, int64_t most) {
+static int prepare_stage(stage *s, int64_t max) {
   size_t largest = 1;
   int away = !s->x->memory->host;
   CH_TRY(CH_ALLOC(&s->tensor, s->count, "the tensors of %s", s->path));
@@ -125,7 +125,7 @@ static int prepare_stage(stage *s, int64_t most) {
     away |= is_shared(s, i);
     if (s->tensor[i].bytes > largest) largest = s->tensor[i].bytes;
   }
-  s->files = ch_tensors_cut(s->tensor, s->count, most, s->first);
+  s->files = ch_tensors_cut(s->tensor, s->count, max, s->first);
   if (!away || s->file >= s->files) return CHOIR_OK;
   CH_TRY(CH_ALLOC(&s->bytes, largest, "a copy of the largest tensor of %s", s->path));
   if (s->x->grid.tp_group.size == 1) return CHOIR_OK;
@@ -138,7 +138,7 @@ static int write_files(stage *s) {
   return CH_ON_FIRST(s->comm, ch_tensors_index_write(s->path, s->tensor, s->first, s->files));
 }
 
-int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most,
+int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t max,
                     const char *const *metadata) {
   stage s = {.x = x,
              .comm = x->comm,
@@ -147,7 +147,7 @@ int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors
              .metadata = metadata,
              .count = count,
              .file = x->comm->rank};
-  int code = ch_comm_agree(x->comm, prepare_stage(&s, most));
+  int code = ch_comm_agree(x->comm, prepare_stage(&s, max));
   if (!code) code = write_files(&s);
   free(s.first);
   free(s.tensor);
@@ -175,8 +175,7 @@ static void add_version(const ch_router *router, const char **metadata) {
   metadata[2] = NULL;
 }
 
-int ch_weights_save(const ch_params *params, const ch_exec *x, const ch_router *router, const char *path,
-                    int64_t most) {
+int ch_weights_save(const ch_params *params, const ch_exec *x, const ch_router *router, const char *path, int64_t max) {
   int count = params->count + params->buffers, code;
   const char *metadata[7];
   ch_binding binding = {0};
@@ -186,7 +185,7 @@ int ch_weights_save(const ch_params *params, const ch_exec *x, const ch_router *
   ch_stored *stored;
   code = ch_comm_agree(x->comm, CH_ALLOC(&stored, count, "the tensors of %s", path));
   for (int i = 0; i < count && !code; i++) stored[i] = ch_stored_param(&params->p[i]);
-  if (!code) code = ch_tensors_save(x, path, stored, count, most, metadata);
+  if (!code) code = ch_tensors_save(x, path, stored, count, max, metadata);
   free(stored);
   return code;
 }

@@ -29,8 +29,8 @@ typedef struct ch_moe_args {
   ch_route_args route;
   int h;                    /* hidden width of this rank's shard of an expert */
   ch_activation activation; /* of experts */
-  int shards; /* this rank's, of n / shards rows: products of the router are computed by each (op/shards.h) */
-  int layer;  /* its number in the model, for the hook */
+  int grad_chunks; /* this rank's, of n / shards rows: products of the router are computed by each (op/grad_chunks.h) */
+  int layer;       /* its number in the model, for the hook */
   const ch_routing_hook *hook; /* or NULL */
   ch_route_tally tally;        /* where to count what the routing does; sums NULL: with the record */
   int keep;                    /* forward keeps what backward needs on the tape; not with route.causal */
@@ -45,9 +45,11 @@ typedef struct ch_moe_args {
 } ch_moe_args;
 
 /* Tokens of this rank, and the first of them. */
-static inline int ch_moe_rows(const ch_exec *x, const ch_moe_args *a) { return (int)ch_own_count(x->comm, a->route.n); }
+static inline int ch_moe_rows(const ch_exec *x, const ch_moe_args *a) {
+  return (int)ch_local_count(x->comm, a->route.n);
+}
 static inline int64_t ch_moe_first_token(const ch_exec *x, const ch_moe_args *a) {
-  return ch_own_first(x->comm, ch_moe_rows(x, a));
+  return ch_local_offset(x->comm, ch_moe_rows(x, a));
 }
 
 /* Rows that products read or make: in the type they compute in. */

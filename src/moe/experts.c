@@ -23,7 +23,7 @@ static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_
                                .begin = r->expert_begin,
                                .max_rows = r->max_slots,
                                .load = r->load,
-                               .most = r->most,
+                               .max = r->max,
                                .host_begin = r->host_begin,
                                .k = k,
                                .n = n};

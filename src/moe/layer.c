@@ -12,41 +12,41 @@
  * takes. */
 static int expert_slots(const ch_route_args *r, int slots) {
   if (!r->causal) return slots;
-  int own = r->router->max_slots(r->options, r->n, r->e, r->sequence_length);
-  int one_token = ch_router_most_experts(r->options, r->e), chunk = own > one_token ? own : one_token;
+  int by_rule = r->router->max_slots(r->options, r->n, r->e, r->sequence_length);
+  int one_token = ch_router_max_experts(r->options, r->e), chunk = by_rule > one_token ? by_rule : one_token;
   return chunk < slots ? chunk : slots;
 }
 
 /* Most tokens of one expert at a time. */
-static int most_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int chunk) {
-  int tokens = (int)ch_own_count(&x->grid.dp_group, a->route.n), most = tokens; /* those of a replica */
+static int max_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int chunk) {
+  int tokens = (int)ch_local_count(&x->grid.dp_group, a->route.n), max = tokens; /* those of a replica */
   if (chunk < slots)
-    most = ch_parts_most(chunk, a->route.e);
-  else if (a->route.router->even && !a->route.causal && !a->route.tokens.taken)
-    most = slots / a->route.e;
-  return most < tokens ? most : tokens;
+    max = ch_parts_max_load(chunk, a->route.e);
+  else if (a->route.router->uniform_load && !a->route.causal && !a->route.tokens.assignment)
+    max = slots / a->route.e;
+  return max < tokens ? max : tokens;
 }
 
 /* The routing goes to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
 static void plan_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const ch_route_args *r = &a->route;
   ch_arena *keep = a->keep ? &x->tape : &x->scratch;
-  int own = ch_moe_rows(x, a);
+  int rows = ch_moe_rows(x, a);
   *s = (ch_moe_saved){0};
   ch_routing_alloc(x, r, a->tally, keep);
-  if (r->training && r->options->jitter > 0) s->jitter = CH_NEW(keep, real, (int64_t)own * r->d);
+  if (r->training && r->options->jitter > 0) s->jitter = CH_NEW(keep, real, (int64_t)rows * r->d);
   if (ch_router_learned(r->router)) {
-    s->routing.logits = CH_NEW(keep, real, (int64_t)(ch_router_scored(r->router) ? own : r->n) * r->e);
+    s->routing.logits = CH_NEW(keep, real, (int64_t)(ch_router_scored(r->router) ? rows : r->n) * r->e);
     if (ch_router_scored(r->router))
-      s->routing.scores = CH_NEW(keep, real, (int64_t)(ch_routes_sharded(x, r) ? own : r->n) * r->e);
+      s->routing.scores = CH_NEW(keep, real, (int64_t)(ch_routes_sharded(x, r) ? rows : r->n) * r->e);
   }
   int slots = s->routing.record.max_slots;
   s->chunk_slots = expert_slots(r, slots);
-  ch_dispatch_alloc(x, keep, own, r->e, r->d, s->chunk_slots, most_tokens(x, a, slots, s->chunk_slots), &s->dispatch);
+  ch_dispatch_alloc(x, keep, rows, r->e, r->d, s->chunk_slots, max_tokens(x, a, slots, s->chunk_slots), &s->dispatch);
   s->dispatch.gates_input = ch_router_gates_input(r->options);
   s->pre = ch_hidden_new(x, a, keep, s->dispatch.owned);
   if (ch_gated(a->activation)) s->up = CH_NEW(keep, real, s->dispatch.owned * a->h);
-  s->expert_y = CH_NEW(keep, real, (int64_t)s->dispatch.room * r->d);
+  s->expert_y = CH_NEW(keep, real, (int64_t)s->dispatch.max_rows * r->d);
 }
 
 /* `record` is about the tokens from `begin` on. */
@@ -65,7 +65,7 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   CH_SCRATCH(x);
   ch_parts parts;
   ch_record part;
-  ch_parts_begin(x, all, s->chunk_slots, ch_parts_most(s->chunk_slots, a->route.e), &parts);
+  ch_parts_begin(x, all, s->chunk_slots, ch_parts_max_load(s->chunk_slots, a->route.e), &parts);
   ch_record_alloc(&x->scratch, &part, all->tokens, a->route.e, s->chunk_slots);
   for (int begin = 0, end; begin < all->tokens; begin = end) {
     end = ch_counting(x) ? all->tokens : ch_parts_end(&parts, begin);
@@ -105,7 +105,7 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
   ch_route_args route = a->route;
   ch_routing seen = s->routing;
   int64_t first = ch_moe_first_token(x, a);
-  int alone = route.tokens.taken || ch_router_gates_are_scores(route.router);
+  int alone = route.tokens.assignment || ch_router_gates_are_scores(route.router);
   if (alone) {
     route.n = ch_moe_rows(x, a);
     seen.record = s->dispatch.local;
@@ -134,33 +134,33 @@ void ch_moe_backward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
     CH_OP(x, copy, .count = (int64_t)a->route.d * a->route.e, .y = a->gradients.router);
 }
 
-int ch_parts_most(int slots, int e) {
-  enum { MEANS = 2, FEW = 256 }; /* FEW: less is not worth another part */
-  int most = MEANS * ((slots + e - 1) / e);
-  return most > FEW ? most : FEW;
+int ch_parts_max_load(int slots, int e) {
+  enum { MEANS = 2, MIN_SLOTS = 256 }; /* MIN_SLOTS: less is not worth another part */
+  int max = MEANS * ((slots + e - 1) / e);
+  return max > MIN_SLOTS ? max : MIN_SLOTS;
 }
 
-void ch_parts_begin(ch_exec *x, const ch_record *all, int slots, int most, ch_parts *p) {
-  *p = (ch_parts){.slots = slots, .most = most, .tokens = all->tokens, .experts = all->experts};
-  p->expert_begin = ch_get(x, all->expert_begin, ((size_t)p->experts + 1) * sizeof(int));
-  p->token_begin = ch_get(x, all->token_begin, ((size_t)p->tokens + 1) * sizeof(int));
-  p->token_slot = ch_get(x, all->token_slot, (size_t)all->max_slots * sizeof(int));
-  p->taken = CH_NEW_HOST(&ch_host(x)->scratch, int, p->experts);
+void ch_parts_begin(ch_exec *x, const ch_record *all, int slots, int max, ch_parts *p) {
+  *p = (ch_parts){.slots = slots, .max = max, .tokens = all->tokens, .experts = all->experts};
+  p->expert_begin = ch_download(x, all->expert_begin, ((size_t)p->experts + 1) * sizeof(int));
+  p->token_begin = ch_download(x, all->token_begin, ((size_t)p->tokens + 1) * sizeof(int));
+  p->token_slot = ch_download(x, all->token_slot, (size_t)all->max_slots * sizeof(int));
+  p->slots_used = CH_NEW_HOST(&ch_host(x)->scratch, int, p->experts);
 }
 
 /* Takes a token's slots, which ascend as experts do; 0: one of its experts has no room. */
 static int take_slots(ch_parts *p, int token) {
-  int room = 1, expert = 0;
+  int fits = 1, expert = 0;
   for (int i = p->token_begin[token]; i < p->token_begin[token + 1]; i++) {
     while (p->token_slot[i] >= p->expert_begin[expert + 1]) expert++;
-    room &= ++p->taken[expert] <= p->most;
+    fits &= ++p->slots_used[expert] <= p->max;
   }
-  return room;
+  return fits;
 }
 
 int ch_parts_end(ch_parts *p, int begin) {
   int end = begin;
-  memset(p->taken, 0, (size_t)p->experts * sizeof *p->taken);
+  memset(p->slots_used, 0, (size_t)p->experts * sizeof *p->slots_used);
   while (end < p->tokens && p->token_begin[end + 1] - p->token_begin[begin] <= p->slots && take_slots(p, end)) end++;
   return end;
 }

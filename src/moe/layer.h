@@ -15,17 +15,17 @@ void ch_moe_backward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved);
  * tokens over ranks. */
 
 typedef struct ch_parts {
-  int slots, most;                                    /* limits of a part: all slots, and slots of one expert */
+  int slots, max;                                     /* limits of a part: all slots, and slots of one expert */
   int tokens, experts;                                /* of the whole record */
   const int *expert_begin, *token_begin, *token_slot; /* host copies of the record's arrays */
-  int *taken;                                         /* [experts] slots of the part so far */
+  int *slots_used;                                    /* [experts] slots of the part so far */
 } ch_parts;
 
 /* Most slots of one expert in a part of `slots` slots for e experts. */
-int ch_parts_most(int slots, int e);
+int ch_parts_max_load(int slots, int e);
 
 /* Copies the record to scratch of x's host. Waits for the device. */
-void ch_parts_begin(ch_exec *x, const ch_record *all, int slots, int most, ch_parts *parts);
+void ch_parts_begin(ch_exec *x, const ch_record *all, int slots, int max, ch_parts *parts);
 
 /* End of the part that begins with token `first`; at least one token further. */
 int ch_parts_end(ch_parts *parts, int begin);

@@ -33,14 +33,15 @@ static int make_router(const definition *d, ch_plugin *made) {
   return d->tokens_choose ? ch_plugin_of_tokens(d->tokens_choose, made) : ch_plugin_of_experts(d->experts_choose, made);
 }
 
-static ch_plugin own[BUILT], *plugins[CH_PLUGINS]; /* the latest definition of each name, those of choir's first */
+static ch_plugin built_in_plugins[BUILT],
+    *plugins[CH_PLUGINS]; /* the latest definition of each name, those of choir's first */
 static const char **names(void) { return ch_router_names + (ch_router_plugins() - ch_routers); }
 
 /* ---- registering */
 
 static int is_native(const char *name) {
-  for (const ch_router **own = ch_routers; own < ch_router_plugins() + BUILT; own++)
-    if (!strcmp((*own)->name, name)) return 1;
+  for (const ch_router **one = ch_routers; one < ch_router_plugins() + BUILT; one++)
+    if (!strcmp((*one)->name, name)) return 1;
   return 0;
 }
 
@@ -81,9 +82,9 @@ static void publish(ch_plugin *p, int place) {
 
 __attribute__((constructor)) static void make_built_in(void) {
   for (int i = 0; i < BUILT; i++) {
-    make_router(&built_in[i], &own[i]);
-    own[i].given.file = own[i].given.version = "";
-    publish(&own[i], i);
+    make_router(&built_in[i], &built_in_plugins[i]);
+    built_in_plugins[i].given.file = built_in_plugins[i].given.version = "";
+    publish(&built_in_plugins[i], i);
   }
 }
 
@@ -205,7 +206,7 @@ int choir_router_register(const choir_plugin_router *r) {
 
 int choir_router_is_plugin(const char *name) {
   for (const ch_router **r = ch_router_plugins(); name && *r; r++)
-    if (!strcmp((*r)->name, name)) return (*r)->by_step ? 2 : 1;
+    if (!strcmp((*r)->name, name)) return (*r)->update_per_step ? 2 : 1;
   return 0;
 }
 

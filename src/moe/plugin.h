@@ -15,8 +15,8 @@ typedef struct ch_plugin {
   int has_checksum;
   uint64_t checksum;         /* of the file, XXH64, when its code was loaded */
   struct ch_plugin *earlier; /* the definition of the name before: models of it live on */
-  uint64_t sound; /* hash of the case that was measured last, and found as declared (ch_plugin_measure); 0: none */
-  int idle;       /* it has been said that nobody was taken */
+  uint64_t verified_case;    /* hash of the last case that ch_plugin_measure found as declared; 0: none */
+  int warned_unused;         /* it has been said that nobody was taken */
 } ch_plugin;
 
 /* The number of a plug-in's own option; -1: it has none of that name. */

@@ -31,16 +31,17 @@ int ch_plugin_check_options(const ch_router *router, const ch_router_spec *o) {
   const ch_plugin *p = ch_plugin_of(router);
   char wanted[80];
   for (int i = 0; i < CHOIR_PLUGIN_OPTIONS; i++) {
-    double value = o->own[i];
-    const choir_plugin_option *own = p && i < p->options ? &p->given.options[i] : NULL;
-    int bounded = own && (own->low != 0 || own->high != 0);
-    if (own ? isfinite(value) && (!bounded || (value >= own->low && value <= own->high)) : value == 0) continue;
-    if (!own)
+    double value = o->plugin_options[i];
+    const choir_plugin_option *option = p && i < p->options ? &p->given.options[i] : NULL;
+    int bounded = option && (option->low != 0 || option->high != 0);
+    if (option ? isfinite(value) && (!bounded || (value >= option->low && value <= option->high)) : value == 0)
+      continue;
+    if (!option)
       return ch_error(CHOIR_ERROR_ARGUMENT,
-                      "model.router.own[%d] is %g, but router '%s' has no such option: set it to 0", i, value,
-                      router->name);
-    return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.%s is %g: must be %s", own->name, value,
-                    ch_plugin_wanted(own, wanted, sizeof wanted));
+                      "model.router.plugin_options[%d] is %g, but router '%s' has no such option: set it to 0", i,
+                      value, router->name);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.%s is %g: must be %s", option->name, value,
+                    ch_plugin_wanted(option, wanted, sizeof wanted));
   }
   return CHOIR_OK;
 }
@@ -155,7 +156,7 @@ static void make_common(const choir_router_common *c, ch_plugin *p) {
                   .route = ch_plugin_route,
                   .causal = ch_plugin_causal,
                   .backward = ch_plugin_backward};
-  for (int i = 0; i < p->options; i++) p->router.defaults.own[i] = c->options[i].value;
+  for (int i = 0; i < p->options; i++) p->router.defaults.plugin_options[i] = c->options[i].value;
 }
 
 /* A router that depends on other tokens in evaluation, too, is served with thresholds. */
@@ -246,7 +247,7 @@ int ch_plugin_of_tokens(const choir_tokens_choose *given, ch_plugin *made) {
   else
     r->defaults.cap = K;
   if (!scored) r->backward = NULL;
-  if (given->observe) r->by_step = 1, r->observe = ch_plugin_observe;
+  if (given->observe) r->update_per_step = 1, r->observe = ch_plugin_observe;
   if (given->depends_on > CHOIR_DEPENDS_ON_ALL_IN_TRAINING) serve_by_thresholds(made);
   return check_defaults(made);
 }

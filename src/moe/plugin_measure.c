@@ -10,9 +10,9 @@
 #include "moe/plugin.h"
 
 enum {
-  FEW = 64,     /* tokens, each of which changes alone */
-  MANY = 1024,  /* where more than FEW are routed: some of them change */
-  CHANGES = 16, /* of MANY, at most */
+  SMALL = 64,   /* tokens, each of which changes alone */
+  LARGE = 1024, /* where more than SMALL are routed: some of them change */
+  CHANGES = 16, /* of LARGE, at most */
   TRIALS = 2
 };
 
@@ -25,7 +25,7 @@ typedef struct {
   uint8_t *first, *second; /* [n,e] choices */
   uint8_t *valid;          /* [n] */
   double *state;           /* [e] 0 */
-  int32_t tokens[MANY];    /* ids */
+  int32_t tokens[LARGE];   /* ids */
   ch_rng rng;
   uint64_t drawn;
 } measurement;
@@ -67,7 +67,7 @@ static choir_plugin_call call_of(const measurement *m, int first, int n, const f
   return call;
 }
 
-static int ask(const measurement *m, int first, int n, const float *scores, uint8_t *chosen) {
+static int call_router(const measurement *m, int first, int n, const float *scores, uint8_t *chosen) {
   char message[CHOIR_PLUGIN_MESSAGE_BYTES];
   choir_plugin_call call = call_of(m, first, n, scores, message);
   return ch_plugin_choose(m->p, &call, chosen);
@@ -84,7 +84,7 @@ static int row_differs(const measurement *m, int t, const uint8_t *a, const uint
 }
 
 /* Whether token t may depend on token u, by what is declared. */
-static int may_look(const measurement *m, int t, int u) {
+static int may_depend(const measurement *m, int t, int u) {
   switch (m->p->router.depends_on) {
     case CHOIR_DEPENDS_ON_NONE:
       return 0;
@@ -114,19 +114,19 @@ static int change_one(measurement *m, int u) {
   memcpy(m->changed, m->base, cells * sizeof *m->base);
   int32_t id = m->tokens[u];
   draw_row(m, u, m->changed);
-  int code = ask(m, 0, m->n, m->changed, m->second);
+  int code = call_router(m, 0, m->n, m->changed, m->second);
   m->tokens[u] = id;
   CH_TRY(code);
   for (int t = 0; t < m->n; t++)
-    if (t != u && !may_look(m, t, u) && row_differs(m, t, m->first, m->second + (int64_t)t * m->e))
+    if (t != u && !may_depend(m, t, u) && row_differs(m, t, m->first, m->second + (int64_t)t * m->e))
       return refuse(m, t, u);
   return CHOIR_OK;
 }
 
 /* Who may look at nobody has the same experts when it is alone. */
-static int leave_alone(const measurement *m, int t) {
-  if (may_look(m, t, t - 1) || may_look(m, t, t + 1)) return CHOIR_OK;
-  CH_TRY(ask(m, t, 1, m->base, m->second));
+static int test_single_token(const measurement *m, int t) {
+  if (may_depend(m, t, t - 1) || may_depend(m, t, t + 1)) return CHOIR_OK;
+  CH_TRY(call_router(m, t, 1, m->base, m->second));
   return row_differs(m, t, m->first, m->second) ? refuse(m, t, -1) : CHOIR_OK;
 }
 
@@ -157,11 +157,11 @@ static int rank_alone(const measurement *m, int change) {
 
 /* In the second trial the last quarter is padding. */
 static int measure_once(measurement *m, int trial) {
-  int change = m->n <= FEW ? 1 : m->n / CHANGES;
+  int change = m->n <= SMALL ? 1 : m->n / CHANGES;
   for (int t = 0; t < m->n; t++) draw_row(m, t, m->base);
   for (int t = 0; t < m->n; t++) m->valid[t] = trial == 0 || t < m->n - m->n / 4;
-  CH_TRY(ask(m, 0, m->n, m->base, m->first));
-  CH_TRY(ask(m, 0, m->n, m->base, m->second));
+  CH_TRY(call_router(m, 0, m->n, m->base, m->first));
+  CH_TRY(call_router(m, 0, m->n, m->base, m->second));
   if (memcmp(m->first, m->second, (size_t)m->n * (size_t)m->e))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s' chooses otherwise when it is asked again with the same scores: what it does must be a "
@@ -170,14 +170,14 @@ static int measure_once(measurement *m, int trial) {
   CH_TRY(rank_alone(m, change));
   if (m->p->router.depends_on == CHOIR_DEPENDS_ON_ALL) return CHOIR_OK;
   for (int u = 0; u < m->n; u += change) CH_TRY(change_one(m, u));
-  for (int t = 0; t < m->n; t += 1 + m->n / 4) CH_TRY(leave_alone(m, t));
+  for (int t = 0; t < m->n; t += 1 + m->n / 4) CH_TRY(test_single_token(m, t));
   return CHOIR_OK;
 }
 
 /* What the measurement depends on. */
 static uint64_t case_of(const ch_router_spec *o, int n, int e) {
   const double numbers[] = {n, e, ch_router_factor(o, 1), ch_router_factor(o, 0), ch_router_choices(o)};
-  return XXH64(o->own, sizeof o->own, XXH64(numbers, sizeof numbers, 1)) | 1;
+  return XXH64(o->plugin_options, sizeof o->plugin_options, XXH64(numbers, sizeof numbers, 1)) | 1;
 }
 
 static int measure(ch_plugin *p, const ch_router_spec *o, int n, int e) {
@@ -197,10 +197,10 @@ static int measure(ch_plugin *p, const ch_router_spec *o, int n, int e) {
 
 int ch_plugin_measure(const ch_plugin *declared, const ch_router_spec *o, int n, int e) {
   ch_plugin *p = (ch_plugin *)declared;
-  uint64_t this_case = case_of(o, n > FEW ? MANY : n, e);
-  if (n < 2 || __atomic_load_n(&p->sound, __ATOMIC_RELAXED) == this_case) return CHOIR_OK;
-  CH_TRY(measure(p, o, n > FEW ? FEW : n, e));
-  if (n > FEW) CH_TRY(measure(p, o, MANY, e));
-  __atomic_store_n(&p->sound, this_case, __ATOMIC_RELAXED);
+  uint64_t this_case = case_of(o, n > SMALL ? LARGE : n, e);
+  if (n < 2 || __atomic_load_n(&p->verified_case, __ATOMIC_RELAXED) == this_case) return CHOIR_OK;
+  CH_TRY(measure(p, o, n > SMALL ? SMALL : n, e));
+  if (n > SMALL) CH_TRY(measure(p, o, LARGE, e));
+  __atomic_store_n(&p->verified_case, this_case, __ATOMIC_RELAXED);
   return CHOIR_OK;
 }

@@ -27,10 +27,10 @@ int ch_plugin_max_slots(const ch_router_spec *o, int n, int e, int sequence_leng
   (void)sequence_length;
   const ch_plugin *p = ch_plugin_of(o->kind);
   int64_t train = capacity_of(p, o, n, e, 1), eval = capacity_of(p, o, n, e, 0),
-          room = (train > eval ? train : eval) * e;
+          capacity = (train > eval ? train : eval) * e;
   int choices = ch_router_choices(o);
   int64_t asked = (int64_t)n * (choices && choices < e ? choices : e);
-  return (int)(room < asked ? room : asked);
+  return (int)(capacity < asked ? capacity : asked);
 }
 
 /* ---- a call */
@@ -47,13 +47,13 @@ choir_plugin_call ch_plugin_call(const ch_plugin *p, const ch_router_spec *o, in
                              .sequence_length = n,
                              .capacity = capacity_of(p, o, valid, e, training),
                              .training = training,
-                             .options = o->own,
+                             .options = o->plugin_options,
                              .message = message,
                              .below = below,
                              .choices = ch_router_choices(o)};
 }
 
-static int said(const ch_plugin *p, const choir_plugin_call *call) {
+static int plugin_error(const ch_plugin *p, const choir_plugin_call *call) {
   char *message = call->message;
   message[CHOIR_PLUGIN_MESSAGE_BYTES - 1] = 0;
   return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %s", p->given.name,
@@ -63,21 +63,21 @@ static int said(const ch_plugin *p, const choir_plugin_call *call) {
 /* One look at all marks: 0 or 1, of tokens that take part, and what experts and tokens have room for. */
 static int check_marks(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen) {
   const char *name = p->given.name;
-  int most = call->choices ? call->choices : call->e;
+  int max = call->choices ? call->choices : call->e;
   for (int t = 0; t < call->n; t++) {
     const uint8_t *mark = chosen + (int64_t)t * call->e;
-    int taken = 0;
+    int assigned = 0;
     for (int i = 0; i < call->e; i++) {
       if (mark[i] > 1)
         return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': chosen[%d,%d] is %d: must be 0 or 1", name, t, i, mark[i]);
-      taken += mark[i];
+      assigned += mark[i];
     }
-    if (taken && !call->valid[t])
+    if (assigned && !call->valid[t])
       return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': token %d is padding (valid is 0), and an expert took it",
                       name, t);
-    if (taken > most)
+    if (assigned > max)
       return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': token %d has %d experts, and choices allows %d", name, t,
-                      taken, most);
+                      assigned, max);
   }
   for (int i = 0; i < call->e; i++) {
     int load = 0;
@@ -91,7 +91,7 @@ static int check_marks(const ch_plugin *p, const choir_plugin_call *call, const 
 
 int ch_plugin_choose(const ch_plugin *p, const choir_plugin_call *call, uint8_t *chosen) {
   memset(chosen, 0, (size_t)call->n * (size_t)call->e);
-  if (p->given.choose(p->given.context, call, chosen)) return said(p, call);
+  if (p->given.choose(p->given.context, call, chosen)) return plugin_error(p, call);
   return check_marks(p, call, chosen);
 }
 
@@ -110,14 +110,14 @@ static int check_finite(const ch_plugin *p, const choir_plugin_call *call, const
 
 static int set_gates(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen, float *gates) {
   if (!p->gates) return CHOIR_OK;
-  if (p->gates(p->given.context, call, chosen, gates)) return said(p, call);
+  if (p->gates(p->given.context, call, chosen, gates)) return plugin_error(p, call);
   return check_finite(p, call, "gate", chosen, gates);
 }
 
 static int set_loss(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen, double *loss,
                     float *gradient) {
   if (!p->given.loss) return CHOIR_OK;
-  if (p->given.loss(p->given.context, call, chosen, loss, gradient)) return said(p, call);
+  if (p->given.loss(p->given.context, call, chosen, loss, gradient)) return plugin_error(p, call);
   if (!isfinite(*loss)) return ch_error(CHOIR_ERROR_NUMERIC, "router '%s': its loss is %g", p->given.name, *loss);
   return check_finite(p, call, "loss's gradient", NULL, gradient);
 }
@@ -133,7 +133,7 @@ int ch_plugin_rank(const ch_plugin *p, const choir_plugin_call *call, float *ran
                                    .choices = call->choices,
                                    .message = call->message};
   memset(ranking, 0, (size_t)call->n * (size_t)call->e * sizeof *ranking);
-  if (p->given.rank(p->given.context, &alone, ranking)) return said(p, call);
+  if (p->given.rank(p->given.context, &alone, ranking)) return plugin_error(p, call);
   return check_finite(p, call, "ranking", NULL, ranking);
 }
 
@@ -141,7 +141,7 @@ int ch_plugin_rank(const ch_plugin *p, const choir_plugin_call *call, float *ran
 
 /* Arrays of the host for a call, NULL what the router leaves to the core: gates are scores then, and so on. */
 typedef struct {
-  const real *read, *kept;          /* the layer's scores and state */
+  const real *read, *stored_state;  /* the layer's scores and state */
   float *scores, *gates, *gradient; /* of `loss` */
   float *ranking;                   /* of `rank` */
   double loss;
@@ -153,9 +153,11 @@ typedef struct {
 static arrays arrays_new(ch_exec *x, const ch_route_args *a, const ch_plugin *p, choir_plugin_call *call) {
   ch_arena *host = &ch_host(x)->scratch;
   size_t n = (size_t)a->n, e = (size_t)a->e, cells = n * e;
-  if (a->router->reads == CHOIR_READS_IDS) call->tokens = ch_get(x, a->tokens.id, n * sizeof(int32_t));
-  return (arrays){.read = a->routing->scores ? ch_get(x, a->routing->scores, cells * sizeof(real)) : NULL,
-                  .kept = p->observe && a->kept.thresholds ? ch_get(x, a->kept.thresholds, e * sizeof(real)) : NULL,
+  if (a->router->reads == CHOIR_READS_IDS) call->tokens = ch_download(x, a->tokens.id, n * sizeof(int32_t));
+  return (arrays){.read = a->routing->scores ? ch_download(x, a->routing->scores, cells * sizeof(real)) : NULL,
+                  .stored_state = p->observe && a->router_state.thresholds
+                                      ? ch_download(x, a->router_state.thresholds, e * sizeof(real))
+                                      : NULL,
                   .scores = CH_NEW_HOST(host, float, cells),
                   .gates = p->gates ? CH_NEW_HOST(host, float, cells) : NULL,
                   .gradient = p->given.loss ? CH_NEW_HOST(host, float, cells) : NULL,
@@ -183,10 +185,10 @@ static int same_choice(ch_exec *x, const ch_plugin *p, const arrays *of, size_t 
 }
 
 /* Once: who takes nobody leaves the layer without experts, and nothing else would tell. */
-static void say_idle(const ch_route_args *a, const ch_plugin *p, const arrays *of, const choir_plugin_call *call) {
+static void warn_unused(const ch_route_args *a, const ch_plugin *p, const arrays *of, const choir_plugin_call *call) {
   size_t cells = (size_t)a->n * (size_t)a->e;
   if (!a->d || !call->capacity || memchr(of->chosen, 1, cells) ||
-      __atomic_exchange_n(&((ch_plugin *)p)->idle, 1, __ATOMIC_RELAXED))
+      __atomic_exchange_n(&((ch_plugin *)p)->warned_unused, 1, __ATOMIC_RELAXED))
     return;
   ch_notice("layer %d: router '%s' took none of %d tokens%s: experts do nothing here", call->layer, p->given.name, a->n,
             call->training ? " in training" : "");
@@ -201,7 +203,7 @@ static void set_call(const ch_route_args *a, const arrays *of, choir_plugin_call
   call->sequence_length = a->sequence_length > 0 ? a->sequence_length : a->n;
   call->seed = a->draws.rng.seed;
   call->first = a->draws.base;
-  for (int i = 0; i < a->e; i++) of->state[i] = of->kept ? (double)of->kept[i] : 0;
+  for (int i = 0; i < a->e; i++) of->state[i] = of->stored_state ? (double)of->stored_state[i] : 0;
   call->state = of->state;
   call->scores = of->scores;
   call->valid = of->valid;
@@ -214,7 +216,7 @@ static void refuse(ch_exec *x, const ch_route_args *a, const choir_plugin_call *
 }
 
 /* Asks the router, of which every rank has all scores; what is wrong leaves nobody chosen, on every rank. */
-static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *of, choir_plugin_call *call) {
+static void call_router(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *of, choir_plugin_call *call) {
   size_t cells = (size_t)a->n * (size_t)a->e;
   set_call(a, of, call);
   if (of->gates) memset(of->gates, 0, cells * sizeof *of->gates);
@@ -226,7 +228,7 @@ static void ask(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *
   if (!code && of->ranking) code = ch_plugin_rank(p, call, of->ranking);
   code = ch_comm_agree(x->comm, code);
   if (!code) code = same_choice(x, p, of, cells);
-  if (!code) return say_idle(a, p, of, call);
+  if (!code) return warn_unused(a, p, of, call);
   refuse(x, a, call, code);
   memset(of->chosen, 0, cells);
 }
@@ -255,15 +257,15 @@ static void fill_cutoffs(const ch_route_args *a, const arrays *of) {
 }
 
 /* The router's own gates [n,e], where it has them. */
-static void set_own_gates(ch_exec *x, const ch_route_args *a, const arrays *of) {
+static void set_custom_gates(ch_exec *x, const ch_route_args *a, const arrays *of) {
   size_t cells = (size_t)a->n * (size_t)a->e;
   for (size_t i = 0; i < cells && !ch_counting(x); i++) of->made[i] = (real)of->gates[i];
   CH_OP(x, gate, .rule = CH_GATE_SCORE, .record = &a->routing->record,
-        .score = ch_put(&x->scratch, of->made, cells * sizeof *of->made));
+        .score = ch_upload(&x->scratch, of->made, cells * sizeof *of->made));
 }
 
 /* The router's own loss, and its gradient, which padding has none of. */
-static void set_own_loss(ch_exec *x, const ch_route_args *a, const arrays *of) {
+static void set_custom_loss(ch_exec *x, const ch_route_args *a, const arrays *of) {
   size_t cells = (size_t)a->n * (size_t)a->e, e = (size_t)a->e;
   for (size_t i = 0; i < cells && !ch_counting(x); i++)
     of->made[i] = of->valid[i / e] ? a->scale.aux * (real)of->gradient[i] : 0;
@@ -278,8 +280,8 @@ static ch_choices choices_of(ch_exec *x, const ch_route_args *a) {
   const ch_record *r = &a->routing->record;
   size_t count = (size_t)a->n * (size_t)c.per_token;
   int *choice = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
-  const int *begin = ch_get(x, r->expert_begin, ((size_t)a->e + 1) * sizeof *begin),
-            *token = ch_get(x, r->slot_token, (size_t)r->max_slots * sizeof *token);
+  const int *begin = ch_download(x, r->expert_begin, ((size_t)a->e + 1) * sizeof *begin),
+            *token = ch_download(x, r->slot_token, (size_t)r->max_slots * sizeof *token);
   for (size_t i = 0; i < count && !ch_counting(x); i++) choice[i] = -1;
   for (int i = 0; i < a->e && !ch_counting(x); i++)
     for (int s = begin[i]; s < begin[i + 1]; s++) {
@@ -287,7 +289,7 @@ static ch_choices choices_of(ch_exec *x, const ch_route_args *a) {
       while (*of >= 0) of++;
       *of = i;
     }
-  c.choice = (int CH_DEV *)ch_put(&x->scratch, choice, count * sizeof *choice);
+  c.choice = (int CH_DEV *)ch_upload(&x->scratch, choice, count * sizeof *choice);
   return c;
 }
 
@@ -301,19 +303,19 @@ void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
   arrays of = arrays_new(x, a, p, &call);
   r->counts.capacity = call.capacity;
   if (!ch_counting(x)) {
-    ask(x, a, p, &of, &call);
+    call_router(x, a, p, &of, &call);
     fill_cutoffs(a, &of);
   }
   ch_write(x, r->counts.cutoff, of.cutoff, (size_t)a->e * sizeof *of.cutoff);
-  CH_OP(x, collect, .keep = ch_put(&x->scratch, of.chosen, (size_t)a->n * (size_t)a->e), .record = &r->record);
+  CH_OP(x, collect, .keep = ch_upload(&x->scratch, of.chosen, (size_t)a->n * (size_t)a->e), .record = &r->record);
   ch_router_demand_is_load(x, a);
   if (p->router.reads == CHOIR_READS_IDS)
     CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = call.choices, .record = &r->record);
   else if (of.gates)
-    set_own_gates(x, a, &of);
+    set_custom_gates(x, a, &of);
   else
     ch_router_gates_from_scores(x, a);
-  if (of.gradient) set_own_loss(x, a, &of);
+  if (of.gradient) set_custom_loss(x, a, &of);
   ch_choices c = choices_of(x, a);
   if (c.per_token) ch_choices_balance(x, a, &c);
 }
@@ -334,7 +336,7 @@ const real CH_DEV *ch_plugin_ranking(ch_exec *x, const ch_route_args *a) {
     for (size_t i = 0; i < cells; i++) of.made[i] = code ? -(real)INFINITY : (real)of.ranking[i];
     if (code) refuse(x, a, &call, code);
   }
-  return ch_put(&x->scratch, of.made, cells * sizeof *of.made);
+  return ch_upload(&x->scratch, of.made, cells * sizeof *of.made);
 }
 
 /* As in evaluation, where no token depends on another. */
@@ -353,15 +355,15 @@ void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
   double *before = CH_NEW_HOST(host, double, e), *state = CH_NEW_HOST(host, double, e);
   int64_t *demand = CH_NEW_HOST(host, int64_t, e);
   real *moved = CH_NEW_HOST(host, real, e);
-  const real *kept = ch_get(x, a->kept.state, e * sizeof *kept);
-  const int *asked = ch_get(x, a->routing->counts.demand, e * sizeof *asked);
+  const real *stored_state = ch_download(x, a->router_state.updated, e * sizeof *stored_state);
+  const int *asked = ch_download(x, a->routing->counts.demand, e * sizeof *asked);
   if (ch_counting(x)) return;
-  for (size_t i = 0; i < e; i++) before[i] = state[i] = (double)kept[i], demand[i] = asked[i];
+  for (size_t i = 0; i < e; i++) before[i] = state[i] = (double)stored_state[i], demand[i] = asked[i];
   char message[CHOIR_PLUGIN_MESSAGE_BYTES];
   choir_plugin_call call = ch_plugin_call(p, a->options, 0, a->e, 0, 1, message);
   call.state = before;
-  call.layer = a->kept.layer;
-  int code = p->observe(p->given.context, &call, demand, state) ? said(p, &call) : CHOIR_OK;
+  call.layer = a->router_state.layer;
+  int code = p->observe(p->given.context, &call, demand, state) ? plugin_error(p, &call) : CHOIR_OK;
   for (size_t i = 0; i < e; i++) {
     moved[i] = (real)state[i];
     if (!code && !isfinite(moved[i]))
@@ -370,8 +372,8 @@ void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
   }
   code = ch_comm_agree(x->comm, code);
   if (!code) code = same_on_ranks(x, p, "state", XXH64(state, e * sizeof *state, 0));
-  if (!code) return ch_write(x, a->kept.state, moved, e * sizeof *moved);
-  ch_error_in(code, "layer %d", a->kept.layer);
+  if (!code) return ch_write(x, a->router_state.updated, moved, e * sizeof *moved);
+  ch_error_in(code, "layer %d", a->router_state.layer);
   ch_exec_refuse(ch_host(x), code);
 }
 

@@ -44,10 +44,10 @@ typedef struct choice {
 static choice choice_new(ch_exec *x, const ch_route_args *a) {
   ch_arena *host = &ch_host(x)->scratch;
   size_t n = (size_t)a->n, e = (size_t)a->e;
-  const real CH_DEV *shift = ch_router_has_thresholds(a->router) ? a->kept.thresholds : NULL;
+  const real CH_DEV *shift = ch_router_has_thresholds(a->router) ? a->router_state.thresholds : NULL;
   return (choice){.a = a,
-                  .score = ch_get(x, a->routing->scores, n * e * sizeof(real)),
-                  .shift = shift ? ch_get(x, shift, e * sizeof(real)) : NULL,
+                  .score = ch_download(x, a->routing->scores, n * e * sizeof(real)),
+                  .shift = shift ? ch_download(x, shift, e * sizeof(real)) : NULL,
                   .mark = CH_NEW_HOST(host, uint8_t, n * e),
                   .pair = CH_NEW_HOST(host, real, 2 * n),
                   .order = CH_NEW_HOST(host, candidate, e),
@@ -59,8 +59,8 @@ static choice choice_new(ch_exec *x, const ch_route_args *a) {
 static void mark_own(ch_exec *x, choice *c) {
   const ch_record *r = &c->a->routing->record;
   size_t e = (size_t)c->a->e;
-  const int *begin = ch_get(x, r->expert_begin, (e + 1) * sizeof *begin);
-  const int *token = ch_get(x, r->slot_token, (size_t)r->max_slots * sizeof *token);
+  const int *begin = ch_download(x, r->expert_begin, (e + 1) * sizeof *begin);
+  const int *token = ch_download(x, r->slot_token, (size_t)r->max_slots * sizeof *token);
   if (ch_counting(x)) return;
   memset(c->mark, 0, (size_t)c->a->n * e);
   for (size_t i = 0; i < e; i++)
@@ -132,7 +132,7 @@ static void set_gates(ch_exec *x, const choice *c) {
   const ch_route_args *a = c->a;
   if (a->router->gates == CHOIR_GATES_SHARE)
     CH_OP(x, gate, .rule = CH_GATE_SHARE, .record = &a->routing->record, .score = a->routing->scores,
-          .value = ch_put(&x->scratch, c->pair, 2 * (size_t)a->n * sizeof *c->pair));
+          .value = ch_upload(&x->scratch, c->pair, 2 * (size_t)a->n * sizeof *c->pair));
   else
     ch_router_gates_from_scores(x, a);
 }
@@ -148,7 +148,7 @@ void ch_prefer_cached(ch_exec *x, const ch_route_args *a) {
     choose_experts(&c, t);
     use(&c, t);
   }
-  CH_OP(x, collect, .keep = ch_put(&x->scratch, c.mark, (size_t)a->n * (size_t)a->e), .record = &a->routing->record);
+  CH_OP(x, collect, .keep = ch_upload(&x->scratch, c.mark, (size_t)a->n * (size_t)a->e), .record = &a->routing->record);
   set_gates(x, &c);
   ch_router_demand_is_load(x, a);
 }

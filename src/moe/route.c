@@ -5,8 +5,8 @@
 
 /* Slots that the record of such a call must have room for. */
 static int slots_of(const ch_route_args *a) {
-  if (a->tokens.taken) return ch_valid_count(a->tokens.taken, a->n * a->e);
-  if (ch_route_by_causal(a)) return a->n * ch_router_most_experts(a->options, a->e);
+  if (a->tokens.assignment) return ch_valid_count(a->tokens.assignment, a->n * a->e);
+  if (ch_route_by_causal(a)) return a->n * ch_router_max_experts(a->options, a->e);
   return a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
 }
 
@@ -25,7 +25,7 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, 
 /* Forced routing: the record from given marks; gates are scores, as ever, and have their gradients. */
 static void route_as_given(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
-  CH_OP(x, collect, .keep = ch_put(&x->scratch, a->tokens.taken, (size_t)a->n * (size_t)a->e),
+  CH_OP(x, collect, .keep = ch_upload(&x->scratch, a->tokens.assignment, (size_t)a->n * (size_t)a->e),
         .record = &a->routing->record);
   ch_router_gates_from_scores(x, a);
   ch_router_demand_is_load(x, a);
@@ -34,7 +34,7 @@ static void route_as_given(ch_exec *x, const ch_route_args *a) {
 
 void ch_route(ch_exec *x, const ch_route_args *a) {
   ch_routing *r = a->routing;
-  if (a->tokens.taken)
+  if (a->tokens.assignment)
     route_as_given(x, a);
   else if (ch_route_by_causal(a))
     a->router->causal(x, a);
@@ -43,7 +43,7 @@ void ch_route(ch_exec *x, const ch_route_args *a) {
   else
     a->router->route(x, a);
   if (a->prefer) ch_prefer_cached(x, a);
-  if (a->kept.state) a->router->observe(x, a);
+  if (a->router_state.updated) a->router->observe(x, a);
   CH_OP(x, index, .record = &r->record);
   ch_gates_change(x, a);
   CH_OP(x, tally, .record = &r->record, .valid = a->tokens.valid, .aux_loss = r->counts.aux_loss,
@@ -54,7 +54,7 @@ void ch_route(ch_exec *x, const ch_route_args *a) {
 void ch_route_backward(ch_exec *x, const ch_route_args *a) {
   const ch_routing *r = a->routing;
   ch_gates_change_backward(x, a);
-  if (a->tokens.taken)
+  if (a->tokens.assignment)
     ch_router_gates_backward(x, a);
   else if (a->router->backward)
     a->router->backward(x, a);

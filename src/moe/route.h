@@ -11,7 +11,7 @@
 void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, ch_arena *keep);
 
 /* Routes scores, or logits: the record with its index, gates changed where options say so, counts, tally; and folds
- * what it saw into a->kept.state. */
+ * what it saw into a->router_state.updated. */
 void ch_route(ch_exec *x, const ch_route_args *a);
 
 /* dscores [n,e] = the gradient of the router's input (scores or logits), computed from dgate [slots], which is
@@ -29,7 +29,7 @@ enum { CH_CHOSEN_EXPERT_BYTES = 32, CH_CHOSEN_SLOT_BYTES = 8 }; /* sent to every
 
 /* Whether a call routes at owners: with several ranks and a router that allows it. */
 static inline int ch_routes_sharded(const ch_exec *x, const ch_route_args *a) {
-  return x->comm->size > 1 && a->router->choose_alone && !ch_route_by_causal(a) && !a->tokens.taken;
+  return x->comm->size > 1 && a->router->per_expert && !ch_route_by_causal(a) && !a->tokens.assignment;
 }
 
 /* The router's `route` over ranks. `all` describes all tokens and experts, but its scores [n / ranks, e] are only of

@@ -116,8 +116,8 @@ int ch_route_stats_make(const ch_memory *memory, int tokens, const ch_routing *r
   CH_TRY(CH_ALLOC(&counts, cells, "statistics of %d experts", experts));
   int code = ch_route_stats_alloc(experts, stats);
   if (!code) {
-    memory->get(sums, r->tally.sums, sizeof sums);
-    memory->get(counts, r->tally.counts, cells * sizeof *counts);
+    memory->download(sums, r->tally.sums, sizeof sums);
+    memory->download(counts, r->tally.counts, cells * sizeof *counts);
     ch_route_stats_collect(stats, tokens, &r->counts, sums, counts);
   }
   free(counts);
@@ -135,14 +135,14 @@ int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {
 /* The fullest of `devices` devices, which hold as many experts each in their order, over the mean; 0 where all counts
  * are 0. With a device an expert it is the fullest expert. */
 static double imbalance(const int64_t *count, int experts, int devices) {
-  int64_t sum = 0, most = 0;
+  int64_t sum = 0, max = 0;
   for (int i = 0, held = experts / devices; i < experts; i += held) {
-    int64_t own = 0;
-    for (int j = i; j < i + held; j++) own += count[j];
-    sum += own;
-    most = own > most ? own : most;
+    int64_t tied = 0;
+    for (int j = i; j < i + held; j++) tied += count[j];
+    sum += tied;
+    max = tied > max ? tied : max;
   }
-  return sum > 0 ? (double)most * devices / (double)sum : 0;
+  return sum > 0 ? (double)max * devices / (double)sum : 0;
 }
 
 ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers) {

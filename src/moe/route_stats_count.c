@@ -125,21 +125,21 @@ double choir_route_stats_overlap(const choir_route_stats *s, int a, int b) {
 
 /* Keeps `best` (of values `value`) sorted while a candidate comes in; candidates come with ascending tokens, so an
  * equal one goes after. */
-static int insert(choir_favourite *best, double *value, int count, int most, choir_favourite candidate, double worth) {
-  if (count == most && !(worth > value[most - 1])) return count;
-  int at = count < most ? count : most - 1;
+static int insert(choir_favourite *best, double *value, int count, int max, choir_favourite candidate, double worth) {
+  if (count == max && !(worth > value[max - 1])) return count;
+  int at = count < max ? count : max - 1;
   for (; at > 0 && worth > value[at - 1]; at--) {
     best[at] = best[at - 1];
     value[at] = value[at - 1];
   }
   best[at] = candidate;
   value[at] = worth;
-  return count < most ? count + 1 : count;
+  return count < max ? count + 1 : count;
 }
 
-static int favourites(const choir_route_stats *s, int expert, int most, int typical, choir_favourite *best) {
-  if (!s->held || expert < 0 || expert >= s->experts || most < 1 || !s->load[expert]) return 0;
-  double *value = reallocarray(NULL, (size_t)most, sizeof *value);
+static int favourites(const choir_route_stats *s, int expert, int max, int typical, choir_favourite *best) {
+  if (!s->held || expert < 0 || expert >= s->experts || max < 1 || !s->load[expert]) return 0;
+  double *value = reallocarray(NULL, (size_t)max, sizeof *value);
   if (!value) return 0;
   int count = 0;
   for (int v = 0; v < s->vocab_size; v++) {
@@ -148,17 +148,17 @@ static int favourites(const choir_route_stats *s, int expert, int most, int typi
     double lift = ((double)held / (double)s->load[expert]) / ((double)s->text[v] / (double)s->tokens);
     double worth = typical ? (double)held * log(lift) : (double)held;
     if (typical && !(lift > 1)) continue;
-    count = insert(best, value, count, most,
+    count = insert(best, value, count, max,
                    (choir_favourite){.token = v, .held = held, .text = s->text[v], .lift = lift}, worth);
   }
   free(value);
   return count;
 }
 
-int choir_route_stats_get_frequent(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
-  return s ? favourites(s, expert, most, 0, best) : 0;
+int choir_route_stats_get_frequent(const choir_route_stats *s, int expert, int max, choir_favourite *best) {
+  return s ? favourites(s, expert, max, 0, best) : 0;
 }
 
-int choir_route_stats_get_typical(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
-  return s ? favourites(s, expert, most, 1, best) : 0;
+int choir_route_stats_get_typical(const choir_route_stats *s, int expert, int max, choir_favourite *best) {
+  return s ? favourites(s, expert, max, 1, best) : 0;
 }

@@ -30,9 +30,9 @@
 #define NAME(name) #name,
 ROUTERS(DECLARE)
 #define ONE(name) +1
-enum { OWN = 0 ROUTERS(ONE), MOST_ROUTERS = OWN + CH_PLUGINS };
-const ch_router *ch_routers[MOST_ROUTERS + 1] = {ROUTERS(POINTER)};
-const char *ch_router_names[MOST_ROUTERS + 1] = {ROUTERS(NAME)};
+enum { OWN = 0 ROUTERS(ONE), MAX_ROUTERS = OWN + CH_PLUGINS };
+const ch_router *ch_routers[MAX_ROUTERS + 1] = {ROUTERS(POINTER)};
+const char *ch_router_names[MAX_ROUTERS + 1] = {ROUTERS(NAME)};
 const char *const ch_router_option_names[] = {
 #define FIELD(kind, name, ...) #name,
 #include "config/router.def"
@@ -109,21 +109,21 @@ int ch_router_can_be_causal(const ch_router *router) {
   return router->causal || router->depends_on == CHOIR_DEPENDS_ON_NONE;
 }
 
-int ch_router_most_experts(const ch_router_spec *o, int e) {
-  int choices = ch_router_choices(o), most = choices ? choices : o->cap ? o->cap : e;
-  return most < e ? most : e;
+int ch_router_max_experts(const ch_router_spec *o, int e) {
+  int choices = ch_router_choices(o), max = choices ? choices : o->cap ? o->cap : e;
+  return max < e ? max : e;
 }
 
 double ch_router_factor(const ch_router_spec *o, int training) {
   return !training && o->eval_capacity_factor > 0 ? o->eval_capacity_factor : o->capacity_factor;
 }
 
-double ch_router_factor_most(const ch_router_spec *o) {
+double ch_router_factor_max(const ch_router_spec *o) {
   return o->capacity_factor == 0 ? 0 : fmax(o->capacity_factor, o->eval_capacity_factor);
 }
 
 double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a) {
-  return ch_counting(x) ? ch_router_factor_most(a->options) : ch_router_factor(a->options, a->training);
+  return ch_counting(x) ? ch_router_factor_max(a->options) : ch_router_factor(a->options, a->training);
 }
 
 double ch_router_scheduled(const ch_router_spec *o, double c, double share) {
@@ -135,7 +135,7 @@ double ch_router_scheduled(const ch_router_spec *o, double c, double share) {
   return c;
 }
 
-double ch_router_scheduled_most(const ch_router_spec *o, double c) {
+double ch_router_scheduled_max(const ch_router_spec *o, double c) {
   return fmax(ch_router_scheduled(o, c, 0.5), fmax(ch_router_scheduled(o, c, 0), ch_router_scheduled(o, c, 1)));
 }
 

@@ -83,9 +83,9 @@ static inline void ch_routing_new(ch_exec *x, ch_arena *a, ch_routing *r, int n,
 
 /* What a caller knows about the n tokens. Each may be NULL. */
 typedef struct ch_route_tokens {
-  const uint8_t *mask;         /* [n] `valid` on the host, what shapes depend on */
-  const uint8_t *masked;       /* [n] host: tokens that are to be guessed, for capacity_schedule; NULL: none */
-  const uint8_t *taken;        /* [n,e] host, 0 or 1: who takes whom, whatever the router would say */
+  const uint8_t *mask;       /* [n] `valid` on the host, what shapes depend on */
+  const uint8_t *masked;     /* [n] host: tokens that are to be guessed, for capacity_schedule; NULL: none */
+  const uint8_t *assignment; /* [n,e] host, 0 or 1: forced assignment of tokens to experts; NULL: the router decides */
   const uint8_t CH_DEV *valid; /* [n] the tokens that take part, for ops; NULL: all */
   const int32_t CH_DEV *id;    /* [n] */
 } ch_route_tokens;
@@ -97,12 +97,12 @@ typedef struct ch_route_draws {
 } ch_route_draws;
 
 /* What a router keeps from call to call: running means of cut-offs or, where no gradient trains it, its weight. */
-typedef struct ch_router_kept {
+typedef struct ch_router_state {
   const real CH_DEV *thresholds; /* [e] running mean of cut-offs, which `causal` and by_threshold read; or NULL */
-  real CH_DEV *state;            /* what `observe` folds this call into: thresholds [e], or the weight; or NULL */
+  real CH_DEV *updated;          /* what `observe` folds this call into: thresholds [e], or the weight; or NULL */
   uint64_t observed;             /* calls that went into it before; 0: what it holds counts for nothing */
   int layer;                     /* whose it is, for messages of `observe` after a step */
-} ch_router_kept;
+} ch_router_state;
 
 /* Factors of the gradients of the auxiliary loss and the z-loss, weights included. */
 typedef struct ch_route_scale {
@@ -115,7 +115,7 @@ typedef struct ch_route_args {
   const struct ch_router *router;
   const ch_router_spec *options;
   int n, e;
-  int of;              /* number of experts in the model if e counts one owner's (choose_alone); 0: e */
+  int total_experts;   /* number of experts in the model if e counts one owner's (per_expert); 0: e */
   int sequence_length; /* T of pool "sequence"; 0: one sequence of n */
   int d;               /* width of x, outside a layer 0 */
   ch_route_tokens tokens;
@@ -125,7 +125,7 @@ typedef struct ch_route_args {
   ch_route_draws draws;
   const real CH_DEV *x;      /* [n / ranks,d] this rank's rows; `observe` sees all; NULL outside a layer */
   const real CH_DEV *weight; /* [d,e] Wg, or NULL: the router has none */
-  ch_router_kept kept;
+  ch_router_state router_state;
   ch_route_scale scale;
   struct ch_prefer *prefer; /* of a causal routing: a cache whose experts it prefers (moe/prefer.h), or NULL; in a pass
                                one for each MoE layer */
@@ -141,12 +141,12 @@ typedef struct ch_router {
   ch_router_options takes;
   int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
                        capacity_factor a token on average */
-  int even;         /* no expert ever holds more than its even share of max_slots, except for causal routing */
-  int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
-                       even shares */
-  int by_step;      /* in training `observe` reads nothing but the demand of all micro-batches of a step */
-  int draws;        /* in training, whatever the options say */
-  int plugin;       /* it is the first member of a ch_plugin (moe/plugin.h) */
+  int uniform_load; /* no expert ever holds more than its even share of max_slots, except for causal routing */
+  int per_expert;   /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
+                         even shares */
+  int update_per_step;     /* in training `observe` reads nothing but the demand of all micro-batches of a step */
+  int draws;               /* in training, whatever the options say */
+  int plugin;              /* it is the first member of a ch_plugin (moe/plugin.h) */
   ch_router_spec defaults; /* what differs from router.def, where 0 stands for a default that is kept */
   /* What it depends on with these options, in training or in evaluation; NULL: `depends_on`, whatever they are. */
   choir_depends_on (*depends_on_with)(const ch_router_spec *o, int training);
@@ -162,8 +162,8 @@ typedef struct ch_router {
   void (*causal)(ch_exec *x, const ch_route_args *a);
   /* The numbers [n,e] that thresholds are compared with, in x->scratch. NULL: scores. */
   const real CH_DEV *(*ranking)(ch_exec *x, const ch_route_args *a);
-  /* Folds what route saw into a->kept.state: cut-offs into thresholds or, where no gradient trains the weight, tokens
-   * into that. NULL: the router keeps nothing. */
+  /* Folds what route saw into a->router_state.updated: cut-offs into thresholds or, where no gradient trains the
+   * weight, tokens into that. NULL: the router keeps nothing. */
   void (*observe)(ch_exec *x, const ch_route_args *a);
   /* dscores = from dgate through the gates, plus the auxiliary loss. NULL: gates are constants. */
   void (*backward)(ch_exec *x, const ch_route_args *a);
@@ -217,7 +217,7 @@ int ch_router_check_routing(const ch_router *router, const char *routing);
 choir_routing_properties ch_router_properties(const ch_router_spec *o, const char *routing);
 
 /* Experts that one token can meet at most in causal use. */
-int ch_router_most_experts(const ch_router_spec *o, int e);
+int ch_router_max_experts(const ch_router_spec *o, int e);
 
 /* Whether the call goes by the router's `causal`. */
 static inline int ch_route_by_causal(const ch_route_args *a) { return a->causal && a->router->causal; }
@@ -236,14 +236,14 @@ static inline void ch_route_args_set(ch_route_args *a, const ch_router *router, 
 
 /* `observe` of counts alone, outside of a routing: for routers that keep thresholds. */
 static inline void ch_router_observe(ch_exec *x, const ch_router *router, const ch_router_spec *o, int e,
-                                     ch_routing *seen, ch_router_kept kept) {
-  ch_route_args a = {.routing = seen, .kept = kept, .training = 1};
+                                     ch_routing *seen, ch_router_state router_state) {
+  ch_route_args a = {.routing = seen, .router_state = router_state, .training = 1};
   ch_route_args_set(&a, router, o, 0, e, 0);
   router->observe(x, &a);
 }
 
 /* Experts that share the capacity. */
-static inline int ch_route_experts(const ch_route_args *a) { return a->of ? a->of : a->e; }
+static inline int ch_route_experts(const ch_route_args *a) { return a->total_experts ? a->total_experts : a->e; }
 
 /* k = n c / e: nearest, halves up, at least 1, at most n (0 when n is 0). */
 int ch_router_k(double capacity_factor, int n, int e);
@@ -254,13 +254,13 @@ int ch_router_capacity(double factor, int choices, int n, int e);
 /* The capacity factor in force, 0 being room for all; the larger one, for which room is planned; and that in the
  * counting run, since one plan serves training and evaluation. */
 double ch_router_factor(const ch_router_spec *o, int training);
-double ch_router_factor_most(const ch_router_spec *o);
+double ch_router_factor_max(const ch_router_spec *o);
 double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a);
 
 /* What capacity_schedule makes of c for a sequence of which a share is masked; the mean over all shares is c. And the
  * largest of these. */
 double ch_router_scheduled(const ch_router_spec *o, double c, double share);
-double ch_router_scheduled_most(const ch_router_spec *o, double c);
+double ch_router_scheduled_max(const ch_router_spec *o, double c);
 
 /* Every check starts with this one: n, e, and the numbers that all routers have, whether they take them or not. */
 int ch_router_check_sizes(const ch_router_spec *o, int n, int e);
@@ -273,7 +273,7 @@ void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 
 /* Whether a batch outside training can set its thresholds or prices (choir_calibrate). */
 static inline int ch_router_calibrates(const ch_router *router) {
-  return ch_router_has_thresholds(router) && !router->by_step;
+  return ch_router_has_thresholds(router) && !router->update_per_step;
 }
 
 /* counts.demand is what experts hold: for routers whose experts choose. */

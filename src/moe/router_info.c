@@ -7,7 +7,7 @@ static choir_router_state state_of(const ch_router *router) {
   if (ch_router_has_centroids(router)) return CHOIR_STATE_CENTROIDS;
   if (router->causal == ch_router_by_thresholds) return CHOIR_STATE_CUTOFFS;
   if (router->plugin) return CHOIR_STATE_OWN;
-  return router->by_step ? CHOIR_STATE_BIASES : CHOIR_STATE_PRICES;
+  return router->update_per_step ? CHOIR_STATE_BIASES : CHOIR_STATE_PRICES;
 }
 
 int choir_router_describe(const char *name, choir_router_info *info) {

@@ -107,7 +107,7 @@ typedef struct {
   int back;                       /* turns the other way, as backward does with gradients */
   int T;                          /* row t stands at position t % T, unless */
   const int32_t CH_DEV *position; /* [n] says otherwise; or NULL */
-  const real CH_DEV *turn;        /* of every position, as op rope_table makes it */
+  const real CH_DEV *rope_table;  /* of every position, as op rope_table makes it */
   real CH_DEV *x;                 /* [n,heads,dh] */
 } ch_rope_args;
 
@@ -115,7 +115,7 @@ typedef struct {
 typedef struct {
   int positions, rotated;
   double theta;
-  real CH_DEV *turn;
+  real CH_DEV *rope_table;
 } ch_rope_table_args;
 
 #endif

@@ -25,10 +25,10 @@
 #define POINTER(name) &ch_backend_##name,
 CH_BACKENDS(DECLARE)
 
-enum { MOST_BACKENDS = 16 };
+enum { MAX_BACKENDS = 16 };
 #define NAME(name) #name,
-static const ch_backend *backends[MOST_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL after the last */
-static const char *names[MOST_BACKENDS + 1] = {CH_BACKENDS(NAME)};             /* of them */
+static const ch_backend *backends[MAX_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL after the last */
+static const char *names[MAX_BACKENDS + 1] = {CH_BACKENDS(NAME)};             /* of them */
 
 /* The backend of a name, whose part from a colon on ("cuda:1") is a device; NULL: unknown. */
 static const ch_backend *known(const char *name) {
@@ -61,7 +61,7 @@ int ch_backend_register(const ch_backend *backend) {
   int count = 0;
   while (backends[count]) count++;
   if (known(backend->name)) return ch_error(CHOIR_ERROR_ARGUMENT, "backend '%s' is there already", backend->name);
-  if (count == MOST_BACKENDS)
+  if (count == MAX_BACKENDS)
     return ch_error(CHOIR_ERROR_ARGUMENT, "backend '%s': %d backends are there, there is room for no more",
                     backend->name, count);
   backends[count] = backend;
@@ -184,16 +184,16 @@ void ch_exec_free(ch_exec *x) {
   *x = (ch_exec){0};
 }
 
-const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes) {
+const void *ch_download(ch_exec *x, const void CH_DEV *from, size_t bytes) {
   if (x->memory->host) return CH_AS_HOST(const void, from);
   void *to = CH_NEW_HOST(&x->host->scratch, char, bytes);
-  if (!ch_counting(x)) x->memory->get(to, from, bytes);
+  if (!ch_counting(x)) x->memory->download(to, from, bytes);
   return to;
 }
 
 void ch_gather_shares(const ch_exec *x, const ch_comm *comm, const char *what, void CH_DEV *all, int64_t count,
                       int64_t bytes) {
-  if (!ch_counting(x)) ch_comm_gather_shares(comm, what, CH_EITHER_SIDE(all), count, bytes);
+  if (!ch_counting(x)) ch_comm_gather_shares(comm, what, CH_HOST_OR_DEVICE(all), count, bytes);
 }
 
 void ch_exec_refuse(ch_exec *x, int code) {

@@ -10,16 +10,16 @@ struct ch_ops;
 struct ch_broadcasts;
 
 typedef struct ch_exec {
-  const struct ch_ops *ops; /* one backend's table, complete */
-  const ch_memory *memory;  /* the backend's: of tape and scratch, and of whatever else ops are given */
-  ch_arena tape;            /* what forward saves for backward: a stack over the whole step */
-  ch_arena scratch;         /* what one call needs while it runs: empty again when it returns */
-  struct ch_exec *host;     /* where `memory` is not the host's: one of the host's own, else NULL */
-  int threads;              /* of every parallel region; results do not depend on it */
-  ch_compute compute;       /* what inputs of matrix products are rounded to */
-  ch_compute wire;          /* what rows are rounded to between tokens and experts (dispatch/dispatch.h) */
-  const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
-  ch_grid grid;             /* this rank's groups of replicas, experts and hidden shards */
+  const struct ch_ops *ops;  /* one backend's table, complete */
+  const ch_memory *memory;   /* the backend's: of tape and scratch, and of whatever else ops are given */
+  ch_arena tape;             /* what forward saves for backward: a stack over the whole step */
+  ch_arena scratch;          /* what one call needs while it runs: empty again when it returns */
+  struct ch_exec *host;      /* where `memory` is not the host's: one of the host's own, else NULL */
+  int threads;               /* of every parallel region; results do not depend on it */
+  ch_compute compute;        /* what inputs of matrix products are rounded to */
+  ch_compute dispatch_dtype; /* what rows are rounded to between tokens and experts (dispatch/dispatch.h) */
+  const ch_comm *comm;       /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
+  ch_grid grid;              /* this rank's groups of replicas, experts and hidden shards */
   struct ch_broadcasts *prefetch; /* prefetch of matrices in flight during products (op/prefetch.h), or NULL */
   int refused;                    /* an error code of somebody's router on the host (ch_exec_refuse), else 0 ... */
   char refusal[400];              /* ... and its message */
@@ -29,9 +29,9 @@ typedef struct ch_exec {
 /* The number of threads for some work, where waking a thread pays from `least` work on: all threads, or one. GNU's
  * OpenMP ends the threads that a smaller team leaves out, and starts them anew for the next larger team. Waking more
  * than eight threads takes longer, and pays for more work only. */
-static inline int ch_threads_for(const ch_exec *x, int64_t work, int64_t least) {
+static inline int ch_threads_for(const ch_exec *x, int64_t work, int64_t min) {
   int64_t enough = x->threads > 8 ? x->threads / 4 : 2;
-  return work / least >= enough ? x->threads : 1;
+  return work / min >= enough ? x->threads : 1;
 }
 
 /* "fp32", "bf16", "q8_0", NULL: by number of ch_compute; and those that models are trained in. */
@@ -60,14 +60,14 @@ static inline ch_arena *ch_host_arena(ch_exec *x, const ch_arena *a) {
 
 /* A device array for the host to read, once all ops before have run: itself where the memory is the host's, else a copy
  * in the host's scratch. Waits for the device: docs/ops.md lists the places that do. */
-const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes);
+const void *ch_download(ch_exec *x, const void CH_DEV *from, size_t bytes);
 
 /* Zeros, or bytes of the host or of x's memory, into x's memory, in order with ops; nothing while x counts. */
 static inline void ch_zero(const ch_exec *x, void CH_DEV *to, size_t bytes) {
   if (!ch_counting(x)) x->memory->zero(to, bytes);
 }
 static inline void ch_write(const ch_exec *x, void CH_DEV *to, const void *from, size_t bytes) {
-  if (!ch_counting(x)) x->memory->put(to, from, bytes);
+  if (!ch_counting(x)) x->memory->upload(to, from, bytes);
 }
 static inline void ch_copy(const ch_exec *x, void CH_DEV *to, const void CH_DEV *from, size_t bytes) {
   if (!ch_counting(x)) x->memory->copy(to, from, bytes);
@@ -93,14 +93,14 @@ int ch_exec_refused(const ch_exec *x);
  * where the scope ends, however it ends. */
 typedef struct ch_scratch {
   ch_exec *x;
-  size_t own, host;
+  size_t device, host;
 } ch_scratch;
 static inline ch_scratch ch_scratch_begin(ch_exec *x) {
   return (ch_scratch){x, ch_arena_mark(&x->scratch), ch_arena_mark(&ch_host(x)->scratch)};
 }
 static inline void ch_scratch_end(ch_scratch *s) {
   ch_arena_release(&ch_host(s->x)->scratch, s->host);
-  ch_arena_release(&s->x->scratch, s->own);
+  ch_arena_release(&s->x->scratch, s->device);
 }
 #define CH_SCRATCH(x) __attribute__((cleanup(ch_scratch_end), unused)) ch_scratch ch_scratch_here = ch_scratch_begin(x)
 

@@ -45,7 +45,7 @@ typedef struct ch_gemm_args {
   const ch_q8 CH_DEV *b8;
   /* A second product, or NULL; it must not read or write the first product's C. Idle threads compute it, and an operand
    * that both products round is rounded once. */
-  const struct ch_gemm_args *beside;
+  const struct ch_gemm_args *second;
 } ch_gemm_args;
 
 /* The same for every expert i, on the rows r_i = begin[i] .. begin[i+1]-1 that belong to it:
@@ -62,7 +62,7 @@ typedef struct {
   const int CH_DEV *begin; /* [experts+1] */
   int max_rows;            /* rows of A and C at most: what the plan counts with */
   int load;                /* rows per expert if all experts have equally many and the host knows; else -1 */
-  int most;                /* upper bound of one expert's rows if the host knows one; else 0 */
+  int max;                 /* upper bound of one expert's rows if the host knows one; else 0 */
   const int *host_begin;   /* [experts+1] host: `begin`, or NULL: the host has not read it */
   int64_t n, k;
   const real CH_DEV *a;      /* [rows, k] */
@@ -86,7 +86,7 @@ typedef struct {
   int d;
   const real CH_DEV *x; /* [n,d] */
   real CH_DEV *y;       /* [slots,d] */
-  ch_bf16 CH_DEV *y16;  /* where the table narrows: y rounded, instead of y; or NULL */
+  ch_bf16 CH_DEV *y16;  /* where the table writes_bf16: y rounded, instead of y; or NULL */
 } ch_gather_args;
 
 /* Combine: out[t] = sum over the slots s of token t, in ascending order, of gate[s] * y[s]; 0 for a token without
@@ -263,7 +263,7 @@ typedef struct {
  * `batch` matrices [rows, cols] (each expert's matrix is factored by itself),
  *   row = beta2 row + (1-beta2) mean_cols(g^2 + eps1);  col likewise over rows;  v = row col / mean(row)
  *   (vectors: batch = rows = 1, `col` holds v itself, unfactored, and `row` is NULL);
- *   u = g / sqrt(v); u /= max(1, rms(u)/clip); w -= rate * max(eps2, rms(w)) * u, rms over one matrix.
+ *   u = g / sqrt(v); u /= max(1, rms(u)/clip); w -= learning_rate * max(eps2, rms(w)) * u, rms over one matrix.
  * `grad_scale` multiplies g first (global clipping). Where factored, beta2 is bias-corrected by the caller: the
  * beta2 passed is the step's own, beta2_t = beta2 (1 - beta2^(t-1)) / (1 - beta2^t).
  *
@@ -282,7 +282,7 @@ typedef struct {
   const real CH_DEV *g;
   real CH_DEV *row; /* [batch,rows] or NULL */
   real CH_DEV *col; /* [batch,cols] */
-  double rate, beta2, eps1, eps2, clip, grad_scale;
+  double learning_rate, beta2, eps1, eps2, clip, grad_scale;
   const double CH_DEV *finite; /* or NULL; nothing is changed where this number is not finite, in no stage */
   ch_bf16 CH_DEV *w16;         /* or NULL: the new w rounded to bf16, in the same pass */
 } ch_adafactor_args;
@@ -294,7 +294,7 @@ typedef struct {
   const real CH_DEV *g;
   real CH_DEV *m, *v;
   int64_t step;
-  double rate, beta1, beta2, eps, weight_decay, grad_scale;
+  double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
   const double CH_DEV *finite; /* or NULL; nothing is changed where this number is not finite */
   ch_bf16 CH_DEV *w16;
 } ch_adamw_args;
@@ -328,8 +328,8 @@ typedef struct {
   op(attention_backward, ch_attention_args)       /* q, k, v, rel_bias, out, lse, dout -> dq, dk, dv, drel_bias */ \
   op(attention_cached, ch_attention_cached_args)  /* q, k, v, bias, caches -> out, caches */                       \
   op(attention_bias, ch_attention_bias_args)      /* rel_bias -> bias */                                           \
-  op(rope, ch_rope_args)                          /* x, turn -> x */                                               \
-  op(rope_table, ch_rope_table_args)              /* theta -> turn */                                              \
+  op(rope, ch_rope_args)                          /* x, rope_table -> x */                                         \
+  op(rope_table, ch_rope_table_args)              /* theta -> rope_table */                                        \
   op(embedding, ch_embedding_args)                /* token, w -> x */                                              \
   op(embedding_backward, ch_embedding_args)       /* token, dx -> dw */                                            \
   op(head, ch_head_args)                          /* x, w, target -> losses, logits, dx, dw */                     \
@@ -357,10 +357,10 @@ typedef struct {
   op(z_loss, ch_z_loss_args)                      /* logit -> lse */                                               \
   op(z_loss_backward, ch_z_loss_args)             /* valid, logit, lse -> dlogit_acc */                            \
   op(price, ch_price_args)                        /* beta, next -> beta */                                         \
-  op(nudge, ch_nudge_args)                        /* demand, price -> price */                                     \
+  op(update_bias, ch_update_bias_args)            /* demand, price -> price */                                     \
   op(loads, ch_loads_args)                        /* record -> demand */                                           \
   op(index, ch_index_args)                        /* slots -> token_begin, token_slot */                           \
-  op(part, ch_part_args)                          /* all -> part, except for its index */                             \
+  op(part, ch_part_args)                          /* all -> part, except for its index */                          \
   op(tally, ch_tally_args)                        /* record, valid, losses, dropped, demand -> sums, counts */
 #define CH_HOST_OPS(op)                                                                                            \
   op(exchange, ch_exchange_args)                  /* row, score, open -> cost, carrier */
@@ -375,7 +375,7 @@ CH_OPS(CH_OP_ARGS)
 
 typedef struct ch_ops {
   const char *name; /* of the backend */
-  int narrows;      /* gather can round (y16), and its memory is not the host's */
+  int writes_bf16;  /* gather can round (y16), and its memory is not the host's */
 #define CH_OP_FIELD(name, args) void (*name)(ch_exec * x, const args *a);
   CH_OPS(CH_OP_FIELD)
 #undef CH_OP_FIELD

@@ -11,7 +11,7 @@ typedef struct ch_record {
   int tokens, experts;   /* n, e */
   int max_slots;         /* what the arrays below have room for; expert_begin[experts] of them are filled */
   int load;              /* slots of every expert, where all have as many and the host knows it beforehand; else -1 */
-  int most;              /* slots of one expert at most, where the router bounds them; else 0 */
+  int max;               /* slots of one expert at most, where the router bounds them; else 0 */
   const int *host_begin; /* [e+1] host: expert_begin where it has been read for products of a device; else NULL */
   int CH_DEV *expert_begin; /* [e+1] slots of expert i are expert_begin[i] .. expert_begin[i+1]-1 */
   int CH_DEV *slot_token;   /* [slots] the token in the slot, ascending within an expert */
@@ -144,8 +144,8 @@ typedef struct {
 /* Expert i takes its tokens of `most` whose score reaches the threshold, but no fewer than those of `least` (best
  * tokens both, as op `select` finds them). Writes expert_begin and slot_token of the record. */
 typedef struct {
-  const ch_record *least, *most;
-  const real CH_DEV *least_cutoff; /* [e] */
+  const ch_record *min, *max;
+  const real CH_DEV *min_cutoff; /* [e] */
   const uint8_t CH_DEV *valid;
   const real CH_DEV *score, *threshold; /* [n,e], [e] */
   const ch_record *record;
@@ -225,7 +225,7 @@ typedef struct {
   double rate;
   const int CH_DEV *demand; /* [e] */
   real CH_DEV *price;       /* [e] */
-} ch_nudge_args;
+} ch_update_bias_args;
 
 /* Demand where experts choose: demand[i] = slots of expert i. */
 typedef struct {

@@ -15,14 +15,14 @@ typedef unsigned char uchar;
 
 /* The share that a score has of the sum of a token's two; both 0, which no softmax gives: the score itself. The sum of
  * two finite scores may overflow; their halves are added then. */
-INLINE real share_of_two(GLOBAL const real *value, real score) {
+INLINE real normalize_top2(GLOBAL const real *value, real score) {
   real a_half = (real)0.5, sum = value[0] + value[1];
   return sum == INF ? a_half * score / (a_half * value[0] + a_half * value[1]) : score / (sum == 0 ? 1 : sum);
 }
 
 /* dscore [e] has the gradients of a token's two gates, and gets those of its scores: d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2
  * and so on; the square of a small sum would be 0. */
-INLINE void share_of_two_backward(GLOBAL const int *expert, GLOBAL const real *value, GLOBAL real *dscore) {
+INLINE void normalize_top2_backward(GLOBAL const int *expert, GLOBAL const real *value, GLOBAL real *dscore) {
   real first = value[0], second = value[1], sum = first + second;
   if (expert[0] < 0 || sum == 0) return; /* with a sum of 0 gates are the scores themselves */
   real slope = (dscore[expert[0]] - dscore[expert[1]]) / sum;
@@ -32,7 +32,7 @@ INLINE void share_of_two_backward(GLOBAL const int *expert, GLOBAL const real *v
 }
 
 /* The gates of a token's slots begin[0] .. begin[1]-1 are divided by their sum, which is returned. */
-INLINE real sum_to_one(GLOBAL const int *begin, GLOBAL const int *slot, GLOBAL real *gate) {
+INLINE real normalize_gates(GLOBAL const int *begin, GLOBAL const int *slot, GLOBAL real *gate) {
   double sum = 0;
   for (int i = begin[0]; i < begin[1]; i++) sum += (double)gate[slot[i]];
   real by = (real)(sum == 0 ? 1 : sum);
@@ -41,8 +41,8 @@ INLINE real sum_to_one(GLOBAL const int *begin, GLOBAL const int *slot, GLOBAL r
   return by == INF ? (real)3.40282347e+38 : by; /* finite gates, whose sum no float holds */
 }
 
-INLINE void sum_to_one_backward(GLOBAL const int *begin, GLOBAL const int *slot, GLOBAL const real *gate, real sum,
-                                GLOBAL real *dgate) {
+INLINE void normalize_gates_backward(GLOBAL const int *begin, GLOBAL const int *slot, GLOBAL const real *gate, real sum,
+                                     GLOBAL real *dgate) {
   double mean = 0;
   for (int i = begin[0]; i < begin[1]; i++) mean += (double)gate[slot[i]] * (double)dgate[slot[i]];
   for (int i = begin[0]; i < begin[1]; i++) dgate[slot[i]] = (real)(((double)dgate[slot[i]] - mean) / (double)sum);
@@ -76,10 +76,10 @@ INLINE void mean_share_backward(int e, int shares, double scale, double null, GL
 }
 
 INLINE real log_sum_exp(int e, GLOBAL const real *logit) {
-  double most = (double)logit[0], sum = 0;
-  for (int i = 1; i < e; i++) most = fmax(most, (double)logit[i]);
-  for (int i = 0; i < e; i++) sum += exp((double)logit[i] - most);
-  return (real)(most + log(sum));
+  double max = (double)logit[0], sum = 0;
+  for (int i = 1; i < e; i++) max = fmax(max, (double)logit[i]);
+  for (int i = 0; i < e; i++) sum += exp((double)logit[i] - max);
+  return (real)(max + log(sum));
 }
 
 /* Op `price`, of all experts. */

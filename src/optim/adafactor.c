@@ -27,7 +27,7 @@ static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   real *measures = CH_AS_HOST(real, update->measures);
   update->stage = CH_ADAFACTOR_MEASURE;
   x->ops->adafactor(x, update);
-  const ch_comm_array array = {.piece = &measures, .count = count, .most = count};
+  const ch_comm_array array = {.piece = &measures, .count = count, .max = count};
   ch_comm_sum_in(&ch_host(x)->scratch, hidden, "sums over rows", hidden->size, &array, 1);
   update->stage = CH_ADAFACTOR_APPLY;
   x->ops->adafactor(x, update);
@@ -43,7 +43,7 @@ static void step_adafactor(ch_exec *x, const ch_optim_args *a) {
                               .g = t->g,
                               .row = t->state[ROW],
                               .col = t->state[COLUMN],
-                              .rate = a->rate,
+                              .learning_rate = a->learning_rate,
                               .beta2 = corrected(a->config->beta2, a->step),
                               .eps1 = 1e-30,
                               .eps2 = 1e-3,

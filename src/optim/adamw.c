@@ -10,9 +10,9 @@ static void step_adamw(ch_exec *x, const ch_optim_args *a) {
   const ch_optim_tensor *t = a->tensor;
   const ch_train_config *c = a->config;
   CH_OP(x, adamw, .count = t->batch * t->rows * t->cols, .w = t->w, .g = t->g, .m = t->state[MEAN],
-        .v = t->state[SQUARE], .step = a->step, .rate = a->rate, .beta1 = c->beta1, .beta2 = c->beta2, .eps = 1e-8,
-        .weight_decay = t->rows > 1 ? c->weight_decay : 0, .grad_scale = a->grad_scale, .finite = a->finite,
-        .w16 = t->w16);
+        .v = t->state[SQUARE], .step = a->step, .learning_rate = a->learning_rate, .beta1 = c->beta1, .beta2 = c->beta2,
+        .eps = 1e-8, .weight_decay = t->rows > 1 ? c->weight_decay : 0, .grad_scale = a->grad_scale,
+        .finite = a->finite, .w16 = t->w16);
 }
 
 const ch_optim ch_optim_adamw = {

@@ -34,7 +34,7 @@ typedef struct ch_optim_args {
   const ch_train_config *config;
   const ch_optim_tensor *tensor;
   int64_t step;                /* counted from 1 */
-  double rate;                 /* learning rate of the step */
+  double learning_rate;        /* learning rate of the step */
   double grad_scale;           /* factor applied to g first */
   const double CH_DEV *finite; /* the update is skipped if this number is NaN or infinite; NULL: always update */
 } ch_optim_args;

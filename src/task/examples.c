@@ -45,9 +45,9 @@ static void take_out(ch_ids *ids, size_t at, size_t count) {
 }
 
 /* Nonzero when the prompt had to be cut. */
-static int cut_prompt(maker *m, size_t most) {
-  if (m->ids.count <= most) return 0;
-  size_t over = m->ids.count - most, here = over < m->cut_size ? over : m->cut_size;
+static int cut_prompt(maker *m, size_t max) {
+  if (m->ids.count <= max) return 0;
+  size_t over = m->ids.count - max, here = over < m->cut_size ? over : m->cut_size;
   take_out(&m->ids, m->cut_at + m->cut_size - here, here);
   take_out(&m->ids, 0, over - here);
   return 1;
@@ -60,11 +60,11 @@ static int append_ids(ch_ids *to, const int32_t *ids, size_t count) {
   return CHOIR_OK;
 }
 
-static int add_example(maker *m, int64_t row, size_t most, ch_examples *e) {
+static int add_example(maker *m, int64_t row, size_t max, ch_examples *e) {
   const choir_task *t = m->rows->task;
   m->ids.count = m->cut_size = 0;
   for (int p = 0; p < t->parts; p++) CH_TRY(encode_part(m, &t->part[p], row));
-  e->cut += cut_prompt(m, most);
+  e->cut += cut_prompt(m, max);
   if (m->ids.count)
     CH_TRY(append_ids(&e->tokens, m->ids.ids, m->ids.count));
   else /* nothing stands before the word: then it begins a document */
@@ -92,30 +92,30 @@ static int add_words(maker *m, ch_examples *e) {
   return CHOIR_OK;
 }
 
-static int make_examples(maker *m, int most, int labelled, ch_examples *e) {
+static int make_examples(maker *m, int max, int labelled, ch_examples *e) {
   size_t rows = (size_t)m->rows->count;
   CH_TRY(ch_encoder_create(&m->encoder));
   CH_TRY(CH_ALLOC(&e->begin, rows + 1, "examples"));
   CH_TRY(CH_ALLOC(&e->label, rows, "labels of examples"));
   CH_TRY(CH_ALLOC(&e->row, rows, "row numbers of examples"));
   CH_TRY(add_words(m, e));
-  if (most <= e->longest_word)
+  if (max <= e->longest_word)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "sequences of %d tokens have no room for a word of task %s, which has %d, and a text before it",
-                    most - 1, m->rows->task->name, e->longest_word);
+                    max - 1, m->rows->task->name, e->longest_word);
   for (int64_t row = 0; row < m->rows->count; row++) {
     if (labelled && ch_rows_label(m->rows, row) < 0)
       e->unlabelled++;
     else
-      CH_TRY(add_example(m, row, (size_t)(most - e->longest_word), e));
+      CH_TRY(add_example(m, row, (size_t)(max - e->longest_word), e));
   }
   return CHOIR_OK;
 }
 
-int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int most, int labelled, ch_examples *e) {
+int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int max, int labelled, ch_examples *e) {
   maker m = {.rows = rows, .tokenizer = tokenizer};
   *e = (ch_examples){.step = CH_LENGTH_STEP, .mask = -1};
-  int code = make_examples(&m, most, labelled, e);
+  int code = make_examples(&m, max, labelled, e);
   ch_encoder_free(m.encoder);
   free(m.text.data);
   free(m.ids.ids);
@@ -123,12 +123,12 @@ int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int 
   return code;
 }
 
-void ch_examples_thin(ch_examples *e, int64_t most) {
+void ch_examples_thin(ch_examples *e, int64_t max) {
   int64_t count = e->count, used = 0;
-  if (most <= 0 || most >= count) return;
+  if (max <= 0 || max >= count) return;
   e->longest = 0;
-  for (int64_t i = 0; i < most; i++) {
-    int64_t from = i * count / most;
+  for (int64_t i = 0; i < max; i++) {
+    int64_t from = i * count / max;
     int length = ch_examples_length(e, from);
     memmove(e->tokens.ids + used, ch_examples_prompt(e, from), (size_t)length * sizeof *e->tokens.ids);
     e->begin[i] = used; /* no later one is read from here on: i is at most `from` */
@@ -137,8 +137,8 @@ void ch_examples_thin(ch_examples *e, int64_t most) {
     e->row[i] = e->row[from];
     if (length > e->longest) e->longest = length;
   }
-  e->begin[most] = used;
-  e->count = most;
+  e->begin[max] = used;
+  e->count = max;
   e->tokens.count = (size_t)used;
 }
 

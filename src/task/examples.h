@@ -27,11 +27,11 @@ typedef struct ch_examples {
  * "cut" column and, where that is not enough, off the beginning of the prompt; never off a word. labelled: rows without
  * a label are left out. CHOIR_ERROR_ARGUMENT: `most` has no room for a word and a token before it; CHOIR_ERROR_FORMAT:
  * a word that is no text; CHOIR_ERROR_MEMORY. */
-int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int most, int labelled, ch_examples *made);
+int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int max, int labelled, ch_examples *made);
 void ch_examples_free(ch_examples *examples);
 
 /* At most so many, spread evenly over the set, stay. */
-void ch_examples_thin(ch_examples *examples, int64_t most);
+void ch_examples_thin(ch_examples *examples, int64_t max);
 
 static inline int ch_examples_length(const ch_examples *e, int64_t i) { return (int)(e->begin[i + 1] - e->begin[i]); }
 static inline const int32_t *ch_examples_prompt(const ch_examples *e, int64_t i) { return e->tokens.ids + e->begin[i]; }

@@ -9,8 +9,8 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "file/checkpoints.h"
+#include "file/path_status.h"
 #include "file/run_files.h"
-#include "file/there.h"
 #include "model/config.h"
 #include "task/tune.h"
 #include "train/run.h"
@@ -71,7 +71,7 @@ static int fresh(ch_tune *t, char *base) {
   const choir_train_options *o = t->run.options;
   CH_TRY(ch_checkpoint_resolve(o->init_from, base));
   t->run.config = *o->config;
-  CH_TRY(ch_own_renew(&t->run.config));
+  CH_TRY(ch_plugin_option_renew(&t->run.config));
   t->settings.patience = o->patience;
   t->settings.batch_sequences = o->batch_sequences;
   t->settings.task = json_incref(o->task->json);
@@ -89,7 +89,7 @@ static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
   snprintf(base, PATH_MAX, "%s", t->settings.from);
   for (int i = 0; i < count; i++) {
     ch_checkpoint_path(o->out, steps[i], base);
-    CH_TRY(ch_there(CH_IN(base, "tokenizer.model"), &there));
+    CH_TRY(ch_path_exists(CH_IN(base, "tokenizer.model"), &there));
     if (there && ch_binding_holds(base)) break;
   }
   if (o->data && !realpath(o->data, t->settings.data)) return ch_error_errno("%s: cannot open data", o->data);
@@ -178,8 +178,8 @@ static int set_up_finetune(ch_tune *t, const int64_t *steps, int count) {
   return ch_tune_settings_save(t);
 }
 
-static int run_in(ch_tune *t, ch_claim *claim) {
-  CH_TRY(ch_run_directory_take(claim, t->run.out, t->run.options->resume));
+static int run_in(ch_tune *t, ch_reservation *reservation) {
+  CH_TRY(ch_run_directory_take(reservation, t->run.out, t->run.options->resume));
   int64_t *steps = NULL;
   int count = 0;
   if (t->run.options->resume) CH_TRY(ch_checkpoint_list(t->run.out, &steps, &count));
@@ -189,19 +189,19 @@ static int run_in(ch_tune *t, ch_claim *claim) {
 }
 
 static CH_BEHIND_DOOR int finetune(const choir_train_options *options) {
-  ch_claim claim = CH_CLAIM_NONE;
+  ch_reservation reservation = CH_RESERVATION_NONE;
   CH_OPTIONS(choir_train_options, o, options, CHOIR_TRAIN_OPTIONS_INIT);
   ch_tune t = {0};
   CH_TRY(ch_run_begin(&t.run, &ch_run_tuning, &o));
   CH_TRY(check_finetune(&o));
-  int code = run_in(&t, &claim);
+  int code = run_in(&t, &reservation);
   ch_run_free(&t.run);
   ch_sampler_free(&t.sampler);
   ch_set_close(&t.train);
   ch_set_close(&t.dev);
   choir_task_free(t.task);
   json_decref(t.settings.task);
-  ch_claim_release(&claim, code != CHOIR_OK);
+  ch_reservation_release(&reservation, code != CHOIR_OK);
   return code;
 }
 

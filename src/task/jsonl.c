@@ -30,16 +30,17 @@ static const json_t *find_value(json_t *row, const ch_task_source *source) {
 }
 
 /* A text, a truth or a whole number as text; nothing else has one. 0: it has none. */
-static int as_text(const json_t *value, char *room, ch_value *out) {
+static int as_text(const json_t *value, char *buffer, ch_value *out) {
   if (json_is_string(value))
     *out = (ch_value){json_string_value(value), json_string_length(value)};
   else if (json_is_boolean(value))
     *out = json_is_true(value) ? (ch_value){"true", 4} : (ch_value){"false", 5};
   else if (json_is_integer(value))
-    *out = (ch_value){room, (size_t)snprintf(room, sizeof(digits), "%" JSON_INTEGER_FORMAT, json_integer_value(value))};
+    *out = (ch_value){buffer,
+                      (size_t)snprintf(buffer, sizeof(digits), "%" JSON_INTEGER_FORMAT, json_integer_value(value))};
   else if (json_is_real(value) && fabs(json_real_value(value)) < 1e15 && !fmod(json_real_value(value), 1))
-    *out = (ch_value){
-        room, (size_t)snprintf(room, sizeof(digits), "%" PRId64 ".0", (int64_t)json_real_value(value))}; /* 1.0 for 1 */
+    *out = (ch_value){buffer, (size_t)snprintf(buffer, sizeof(digits), "%" PRId64 ".0",
+                                               (int64_t)json_real_value(value))}; /* 1.0 for 1 */
   else
     return 0;
   return 1;
@@ -49,7 +50,7 @@ static int as_text(const json_t *value, char *room, ch_value *out) {
 static int add_object(ch_rows *rows, int64_t line, json_t *row, int labelled) {
   const choir_task *t = rows->task;
   ch_value value[CH_TASK_COLUMNS + 1] = {{0}}, spelling = {0};
-  digits room[CH_TASK_COLUMNS + 2];
+  digits buffer[CH_TASK_COLUMNS + 2];
   char names[200];
   int label;
   for (int c = 0; c <= t->columns; c++) {
@@ -57,12 +58,12 @@ static int add_object(ch_rows *rows, int64_t line, json_t *row, int labelled) {
     const json_t *found = source ? find_value(row, source) : NULL;
     value[c].text = "";
     if (c == t->columns && !found) break;
-    if (!found || !as_text(found, room[c], &value[c]))
+    if (!found || !as_text(found, buffer[c], &value[c]))
       return ch_rows_leave_out(rows, line, found ? "%s is no text" : "no %s",
                                ch_source_text(source, names, sizeof names));
   }
   const json_t *found = find_value(row, t->label_source);
-  if (found && !as_text(found, room[CH_TASK_COLUMNS + 1], &spelling))
+  if (found && !as_text(found, buffer[CH_TASK_COLUMNS + 1], &spelling))
     return ch_rows_leave_out(rows, line, "%s is no text", ch_source_text(t->label_source, names, sizeof names));
   if (ch_rows_label_of(rows, line, &spelling, labelled, &label)) return CHOIR_OK;
   return ch_rows_add(rows, value, label);

@@ -82,8 +82,8 @@ static int longest(const ch_examples *e) { return ch_padded_length(e, e->longest
 /* B, or where there are fewer examples no more than these: the rest of a batch would be padding, computed like all
  * else. But tokens enough for the experts, which a router checks. */
 static int fit(const ch_examples *e, int B, int experts) {
-  int64_t least = (experts + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP, most = e->count > least ? e->count : least;
-  return B < most ? B : (int)most;
+  int64_t min = (experts + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP, max = e->count > min ? e->count : min;
+  return B < max ? B : (int)max;
 }
 
 int ch_predict_passes(const ch_examples *e, int B, int experts, ch_pass **passes, int *count) {
@@ -125,14 +125,14 @@ static int collect_predictions(const batches *w, int64_t first, int64_t end, int
 }
 
 static int run_batch(batches *w, int64_t first, int64_t end) {
-  int most = 0;
+  int max = 0;
   for (int64_t i = first; i < end; i++)
-    if (ch_examples_length(w->e, i) > most) most = ch_examples_length(w->e, i);
+    if (ch_examples_length(w->e, i) > max) max = ch_examples_length(w->e, i);
   for (int stem = 0; stem < w->p->labels; stem++) {
     int known = 0;
     for (int l = 0; l < stem; l++) known |= same_stem(w->e, l, stem);
     if (known) continue;
-    int T = ch_padded_length(w->e, most + ch_examples_word_length(w->e, stem) - 1);
+    int T = ch_padded_length(w->e, max + ch_examples_word_length(w->e, stem) - 1);
     int rows = ch_examples_lay_out(w->e, NULL, first, (int)(end - first), stem, w->B, T, w->token, w->row, NULL);
     ch_pass pass = {.B = w->B, .T = T, .token = w->token, .row = w->row, .rows = rows, .logits = w->logits};
     ch_model_measure(w->model, &w->model->x, &pass);
@@ -146,7 +146,7 @@ static int run_batches(batches *w, const choir_score_options *o) {
   for (int64_t first = 0; first < count; first += w->B) {
     int64_t end = first + w->B < count ? first + w->B : count;
     CH_TRY(run_batch(w, first, end));
-    CH_TRY(ch_model_go_on(w->model, o->progress, o->context, end, count, "texts"));
+    CH_TRY(ch_model_check_cancelled(w->model, o->progress, o->context, end, count, "texts"));
   }
   return CHOIR_OK;
 }

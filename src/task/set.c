@@ -13,7 +13,7 @@
 #include "base/options.h"
 #include "file/file.h"
 #include "file/json.h"
-#include "file/there.h"
+#include "file/path_status.h"
 #include "infer/score.h"
 #include "model/config.h"
 
@@ -49,8 +49,8 @@ int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows
  */
 static int length_step(const choir_config *config) {
   int pools = config && config->model.moe_every && config->model.router.pool == CH_POOL_SEQUENCE;
-  int least = pools ? config->model.experts : 1;
-  return (least + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP * CH_LENGTH_STEP;
+  int min = pools ? config->model.experts : 1;
+  return (min + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP * CH_LENGTH_STEP;
 }
 
 int ch_set_open(const choir_task *task, const char *directory, const char *split, const choir_tokenizer *tokenizer,
@@ -222,8 +222,8 @@ static int measure_batches(choir_model *model, const ch_set *set, const choir_ta
 
 static void describe_set(const ch_set *set, choir_task_result *r) {
   const ch_examples *e = &set->examples;
-  int most = ch_majority(set->rows.task, e, &r->majority);
-  r->majority_label = most < 0 ? NULL : set->rows.task->label[most];
+  int max = ch_majority(set->rows.task, e, &r->majority);
+  r->majority_label = max < 0 ? NULL : set->rows.task->label[max];
   r->examples = e->count;
   r->malformed = set->rows.malformed;
   r->cut = e->cut;

@@ -11,7 +11,7 @@
 #include "base/enter.h"
 #include "base/text.h"
 #include "file/json.h"
-#include "file/there.h"
+#include "file/path_status.h"
 
 /* ---- the reading of a description: every refusal names the file, the key and the value ---- */
 
@@ -49,12 +49,12 @@ int ch_task_label_of(const choir_task *task, const char *value, size_t size) {
 }
 
 /* A list of at least `least` texts, and of numbers too where `numbers` says so. */
-static int check_list(const json_t *list, const char *name, const char *key, size_t least, int numbers) {
+static int check_list(const json_t *list, const char *name, const char *key, size_t min, int numbers) {
   size_t i;
   json_t *item;
   char text[80];
-  if (!json_is_array(list) || json_array_size(list) < least)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must be an array of %zu or more", name, key, least);
+  if (!json_is_array(list) || json_array_size(list) < min)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must be an array of %zu or more", name, key, min);
   json_array_foreach(list, i, item) {
     int number = numbers && json_is_integer(item) && json_integer_value(item) >= 1 && json_integer_value(item) <= 4096;
     if (!number && !(json_is_string(item) && json_string_length(item)))
@@ -218,9 +218,9 @@ int ch_task_parse(const char *text, size_t size, const char *name, choir_task **
 }
 
 const char *const *choir_task_names(void) {
-  enum { MOST = 255 };
-  static const char *names[MOST + 1]; /* the same whoever fills it */
-  for (int i = 0; i < MOST && ch_tasks[i].name; i++) names[i] = ch_tasks[i].name;
+  enum { MAX = 255 };
+  static const char *names[MAX + 1]; /* the same whoever fills it */
+  for (int i = 0; i < MAX && ch_tasks[i].name; i++) names[i] = ch_tasks[i].name;
   return names;
 }
 
@@ -264,7 +264,7 @@ int ch_task_file(const choir_task *task, const char *directory, const char *spli
     for (int inside = 0; inside < 2; inside++) {
       snprintf(path, PATH_MAX, "%s/%s%s%s", directory, inside ? task->name : "", inside ? "/" : "",
                json_string_value(file));
-      CH_TRY(ch_there(path, &there));
+      CH_TRY(ch_path_exists(path, &there));
       if (there) return CHOIR_OK;
     }
     if (used < sizeof looked)

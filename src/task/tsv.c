@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "task/rows.h"
 
-enum { MOST = 256 }; /* columns of a file */
+enum { MAX = 256 }; /* columns of a file */
 
 /* Where things stand in a row; -1: nowhere. */
 typedef struct {
@@ -20,7 +20,7 @@ static int split_fields(ch_value line, ch_value *field) {
   for (const char *at = line.text, *end = at + line.size;; count++) {
     const char *tab = at < end ? memchr(at, '\t', (size_t)(end - at)) : NULL;
     const char *stop = tab ? tab : end;
-    if (count < MOST) field[count] = (ch_value){at, (size_t)(stop - at)};
+    if (count < MAX) field[count] = (ch_value){at, (size_t)(stop - at)};
     if (!tab) return count + 1;
     at = tab + 1;
   }
@@ -58,12 +58,12 @@ static int find_columns(const choir_task *t, int (*where)(const ch_task_source *
 
 static int find_layout(const ch_rows *rows, ch_value line, int labelled, layout *l) {
   const choir_task *t = rows->task;
-  ch_value field[MOST];
+  ch_value field[MAX];
   char names[200];
   int fields = split_fields(line, field);
   *l = (layout){.fields = fields, .header = 1};
-  if (fields > MOST)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: line 1 has %d columns: at most %d", rows->name, fields, MOST);
+  if (fields > MAX)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: line 1 has %d columns: at most %d", rows->name, fields, MAX);
   int missing = find_columns(t, by_name, field, fields, l);
   if (missing >= 0) {
     l->header = 0;
@@ -80,7 +80,7 @@ static int find_layout(const ch_rows *rows, ch_value line, int labelled, layout 
 
 static int add_line(ch_rows *rows, const layout *l, int64_t number, ch_value line, int labelled) {
   const choir_task *t = rows->task;
-  ch_value field[MOST], value[CH_TASK_COLUMNS + 1];
+  ch_value field[MAX], value[CH_TASK_COLUMNS + 1];
   int label, fields = split_fields(line, field);
   size_t valid = ch_utf8_valid(line.text, line.size);
   ch_value nothing = {0};

@@ -77,12 +77,12 @@ json_t *ch_measure_json(const choir_task_measure *m) {
 int ch_tune_result_make(const ch_tune *t, char **text) {
   const ch_run *run = &t->run;
   double majority;
-  int most = ch_majority(t->task, &t->dev.examples, &majority);
+  int max = ch_majority(t->task, &t->dev.examples, &majority);
   json_t *root = json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I}", "task", choir_task_name(t->task),
                            "from", ch_json_name(t->settings.from), "step", (json_int_t)run->trainer.step, "seed",
                            (json_int_t)run->config.train.seed, "train", (json_int_t)t->train.examples.count, "dev",
                            (json_int_t)t->dev.examples.count, "majority", ch_json_number(majority), "majority_label",
-                           most < 0 ? "" : t->task->label[most], "router", run->config.model.router.kind->name,
+                           max < 0 ? "" : t->task->label[max], "router", run->config.model.router.kind->name,
                            "batch_sequences", (json_int_t)t->settings.batch_sequences);
   for (int i = 0; i < t->measures; i++) ch_json_put(root, i ? "batch" : "own", ch_measure_json(&t->measure[i]));
   return ch_json_file_text(root, CH_IN(run->out, CH_RUN_RESULT), text);

@@ -12,8 +12,8 @@
 #include "file/checkpoints.h"
 #include "file/file.h"
 #include "file/json.h"
+#include "file/path_status.h"
 #include "file/run_files.h"
-#include "file/there.h"
 #include "model/config.h"
 #include "train/run.h"
 
@@ -40,7 +40,7 @@ static int check_config(const char *path) {
 /* Whether a run has left its config: it is written before all other files. */
 static int has_config(const char *out, int *has) {
   const char *path = CH_IN(out, CH_RUN_CONFIG);
-  CH_TRY(ch_own_there(path, has));
+  CH_TRY(ch_regular_exists(path, has));
   return *has ? check_config(path) : CHOIR_OK;
 }
 
@@ -48,7 +48,7 @@ static int check_unused(const char *out) {
   int there[FILES], count;
   int64_t *steps;
   for (int i = 0; i < FILES; i++) {
-    CH_TRY(ch_own_there(CH_IN(out, files[i]), &there[i]));
+    CH_TRY(ch_regular_exists(CH_IN(out, files[i]), &there[i]));
     if (there[i] && !strcmp(files[i], CH_RUN_METRICS))
       return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", out);
   }
@@ -84,17 +84,17 @@ static void take_line(ch_run_known *k, const char *line) {
 
 int ch_run_log_read(FILE *file, ch_run_known *k) {
   char *line = NULL;
-  size_t room = 0;
-  while (getline(&line, &room, file) > 0) take_line(k, line);
+  size_t capacity = 0;
+  while (getline(&line, &capacity, file) > 0) take_line(k, line);
   free(line);
   return !feof(file);
 }
 
 static int read_log(const char *path, ch_run_known *k) {
   int there, fd;
-  CH_TRY(ch_own_there(path, &there));
+  CH_TRY(ch_regular_exists(path, &there));
   if (!there) return CHOIR_OK;
-  CH_TRY(ch_own_open(path, O_RDONLY, &fd));
+  CH_TRY(ch_open_regular(path, O_RDONLY, &fd));
   FILE *file = fdopen(fd, "r");
   if (!file) return close(fd), ch_error_errno("%s: cannot be read", path);
   int code = ch_run_log_read(file, k) ? ch_error_errno("%s: cannot be read", path) : CHOIR_OK;
@@ -109,12 +109,12 @@ static int check_lost(const char *out) {
   int there;
   ch_run_known k = {0};
   const char *log = CH_IN(out, CH_RUN_METRICS);
-  CH_TRY(ch_own_there(log, &there));
+  CH_TRY(ch_regular_exists(log, &there));
   if (!there) {
     errno = ENOENT;
     return ch_error_errno("%s: no run has begun here; give the command without --resume", log);
   }
-  CH_TRY(ch_own_there(CH_IN(out, CH_RUN_NO_CHECKPOINT), &there));
+  CH_TRY(ch_regular_exists(CH_IN(out, CH_RUN_NO_CHECKPOINT), &there));
   if (there) return CHOIR_OK;
   CH_TRY(read_log(CH_IN(out, CH_RUN_METRICS), &k));
   CH_TRY(read_log(CH_IN(out, CH_RUN_TIMING), &k));
@@ -129,29 +129,29 @@ static int check_lost(const char *out) {
 static int check_run(const char *out) {
   int there, count;
   int64_t *steps;
-  for (int i = 0; i < FILES; i++) CH_TRY(ch_own_there(CH_IN(out, files[i]), &there));
+  for (int i = 0; i < FILES; i++) CH_TRY(ch_regular_exists(CH_IN(out, files[i]), &there));
   CH_TRY(ch_checkpoint_list(out, &steps, &count));
   int code = count ? CHOIR_OK : check_lost(out);
   for (int i = 0; i < count && !code; i++) {
     char path[PATH_MAX];
     ch_checkpoint_path(out, steps[i], path);
-    code = ch_checkpoint_own(path);
+    code = ch_checkpoint_check_files(path);
     if (code == CHOIR_ERROR_IO && ch_is_absent(ch_error_number())) code = CHOIR_OK; /* no directory: passed over */
   }
   free(steps);
   return code;
 }
 
-int ch_run_directory_take(ch_claim *claim, const char *out, int resume) {
+int ch_run_directory_take(ch_reservation *reservation, const char *out, int resume) {
   int there, known = resume;
-  *claim = CH_CLAIM_NONE;
-  CH_TRY(ch_there(CH_IN(out, "data.json"), &there));
+  *reservation = CH_RESERVATION_NONE;
+  CH_TRY(ch_path_exists(CH_IN(out, "data.json"), &there));
   if (there) return ch_error(CHOIR_ERROR_ARGUMENT, "%s holds built data; choose another directory", out);
   if (!resume) CH_TRY(has_config(out, &known));
-  CH_TRY(ch_claim_take(claim, out, CH_RUN_CHECKPOINTS, known));
-  claim->fruitless = 1;
+  CH_TRY(ch_reservation_take(reservation, out, CH_RUN_CHECKPOINTS, known));
+  reservation->fruitless = 1;
   CH_TRY(resume ? check_run(out) : check_unused(out));
-  claim->fruitless = 0;
+  reservation->fruitless = 0;
   ch_temporary_clean(out);
   int code = ch_dir_try(CH_IN(out, CH_RUN_CHECKPOINTS)); /* cleans, too */
   return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;     /* there may be room when a checkpoint is due */

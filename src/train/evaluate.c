@@ -202,8 +202,8 @@ static void show_losses(const ch_windows *w, int64_t begin, int64_t end, const i
 /* Rows of padding change nothing but the time: as many as make whole shards, and so the same numbers on any number of
  * ranks. */
 static int rows_of(const choir_model *model, int B) {
-  int shards = model->shards;
-  return shards > 1 ? (B + shards - 1) / shards * shards : B;
+  int grad_chunks = model->grad_chunks;
+  return grad_chunks > 1 ? (B + grad_chunks - 1) / grad_chunks * grad_chunks : B;
 }
 
 /* Ranks that evaluate together take the same windows. */
@@ -228,7 +228,7 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
 static ch_pass pass_of(const window_evaluation *e) {
   return (ch_pass){.B = e->rows,
                    .T = e->w->length,
-                   .shards = ch_model_shards(e->model, e->rows),
+                   .grad_chunks = ch_model_grad_chunks(e->model, e->rows),
                    .token = e->token,
                    .target = e->target,
                    .row_weight = e->found ? e->weight : NULL,
@@ -281,7 +281,8 @@ static int run_sample(const window_evaluation *e, int sample, const double *unig
     next = begin + e->B < e->end ? begin + e->B : e->end;
     ch_watch_section(comm, "evaluation, sequence", begin);
     run_batch(e, sample, begin, next, unigram, r);
-    code = ch_comm_agree(comm, ch_model_go_on(e->model, progress, context, sample * e->end + next, all, "sequences"));
+    code = ch_comm_agree(
+        comm, ch_model_check_cancelled(e->model, progress, context, sample * e->end + next, all, "sequences"));
   }
   return code;
 }

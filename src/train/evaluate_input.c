@@ -79,7 +79,7 @@ typedef struct {
 /* Progress before anything is known of the windows. */
 static int told(void *context) {
   const listener *l = context;
-  return ch_model_go_on(l->model, l->o->progress, l->o->context, 0, 0, "sequences");
+  return ch_model_check_cancelled(l->model, l->o->progress, l->o->context, 0, 0, "sequences");
 }
 
 static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,

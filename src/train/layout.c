@@ -109,9 +109,9 @@ static want find_want(const rank_memory *all, int ranks) {
 
 /* Finds the memory that the layout lacks; the same on all ranks. */
 static int try_layout(const choir_config *config, const choir_model_options *options, const choir_ranks *ranks,
-                      const rank_memory *own, want *w) {
+                      const rank_memory *local, want *w) {
   const ch_comm *comm = ranks->comm;
-  rank_memory mine = *own, all[CH_RANKS];
+  rank_memory mine = *local, all[CH_RANKS];
   CH_TRY(ch_comm_agree(comm, dry_run(config, options, ranks, &mine)));
   ch_comm_gather(comm, "memory of a layout", &mine, all, sizeof mine);
   *w = find_want(all, comm->size);
@@ -132,20 +132,20 @@ static void say_want(const want *w, char *text, size_t size) {
 }
 
 static void say_chosen(const choir_config *config, const ch_layout *l, const char *before, char *why, size_t size) {
-  char few[64] = "";
+  char reason[64] = "";
   const ch_layout first = {.ranks = l->ranks, .replicas = 1, .experts = l->ranks, .hidden = 1};
   if (!*before && ch_layout_idles(config, &first))
-    snprintf(few, sizeof few, "%d experts are too few for %d groups", config->model.experts, l->ranks);
+    snprintf(reason, sizeof reason, "%d experts are too few for %d groups", config->model.experts, l->ranks);
   snprintf(why, size, "%d replica%s x %d group%s of experts x %d hidden shard%s, dense matrices %s: %s%s%s",
            l->replicas, l->replicas > 1 ? "s" : "", l->experts, l->experts > 1 ? "s" : "", l->hidden,
-           l->hidden > 1 ? "s" : "", l->dense_sharded ? "sharded" : "whole", few, before,
-           *few || *before ? "" : "as one process computes, bit for bit");
+           l->hidden > 1 ? "s" : "", l->dense_sharded ? "sharded" : "whole", reason, before,
+           *reason || *before ? "" : "as one process computes, bit for bit");
 }
 
 /* Finds the first layout that fits into memory, among layouts with `idles` (ranks without experts) or without. found: 0
  * if no layout fits; `before` then describes the lack of the first layout tried. */
 static int search(const choir_config *config, const choir_model_options *options, choir_ranks *ranks,
-                  const rank_memory *own, int idles, ch_layout *l, int *found, char *before, size_t size) {
+                  const rank_memory *local, int idles, ch_layout *l, int *found, char *before, size_t size) {
   char text[256];
   *found = 0;
   *l = (ch_layout){.ranks = ranks->comm->size};
@@ -153,7 +153,7 @@ static int search(const choir_config *config, const choir_model_options *options
     want w;
     if (ch_layout_refused(config, l, text, sizeof text) || ch_layout_idles(config, l) != idles) continue;
     ranks->replicas = l->replicas, ranks->hidden = l->hidden, ranks->dense_sharded = l->dense_sharded;
-    CH_TRY(try_layout(config, options, ranks, own, &w));
+    CH_TRY(try_layout(config, options, ranks, local, &w));
     *found = !w.needs;
     if (!*found && !*before) say_want(&w, before, size);
   }
@@ -177,11 +177,11 @@ int ch_layout_choose(const choir_config *config, const choir_model_options *opti
   *why = 0;
   CH_TRY(told_the_same(config, ranks));
   if (ranks->comm->size == 1 || ranks->replicas || ranks->hidden || ranks->dense_sharded) return CHOIR_OK;
-  const rank_memory own = {.machine = machine_number(),
-                           .allowed = (int64_t)ch_machine_available_memory(),
-                           .left = (int64_t)ch_machine_available_memory_at("")};
-  CH_TRY(search(config, options, ranks, &own, 0, &l, &found, before, sizeof before));
-  if (!found) CH_TRY(search(config, options, ranks, &own, 1, &l, &found, before, sizeof before));
+  const rank_memory local = {.machine = machine_number(),
+                             .allowed = (int64_t)ch_machine_available_memory(),
+                             .left = (int64_t)ch_machine_available_memory_at("")};
+  CH_TRY(search(config, options, ranks, &local, 0, &l, &found, before, sizeof before));
+  if (!found) CH_TRY(search(config, options, ranks, &local, 1, &l, &found, before, sizeof before));
   if (!found)
     return ch_error(CHOIR_ERROR_MEMORY,
                     "no layout of %d processes has room (choir plan shows them all); with the first, %s; use more "

@@ -12,7 +12,7 @@
 
 #include "base/machine.h"
 #include "file/file.h"
-#include "file/there.h"
+#include "file/path_status.h"
 
 /* Reads all of it, or says why not: what cannot be read is never taken for absent. */
 static int read_at(int fd, const char *path, char *data, size_t size, int64_t offset) {
@@ -68,9 +68,9 @@ static int size_of(int fd, const char *path, int64_t *size) {
 int ch_log_check(const char *path, int64_t bytes) {
   int there, fd;
   int64_t size = 0;
-  CH_TRY(ch_own_there(path, &there));
+  CH_TRY(ch_regular_exists(path, &there));
   if (!there) return bytes > 0 ? judge(-1, path, 0, &bytes) : CHOIR_OK;
-  CH_TRY(ch_own_open(path, O_RDONLY, &fd));
+  CH_TRY(ch_open_regular(path, O_RDONLY, &fd));
   int code = size_of(fd, path, &size);
   if (!code) code = judge(fd, path, size, &bytes);
   close(fd);
@@ -91,7 +91,7 @@ static int leave_others(ch_log *log, int64_t bytes) {
   if (code) return ch_file_abandon(&file), code;
   CH_TRY(ch_file_commit(&file));
   close(log->fd);
-  return ch_own_open(log->path, O_RDWR | O_APPEND, &log->fd);
+  return ch_open_regular(log->path, O_RDWR | O_APPEND, &log->fd);
 }
 
 static int begin_log(ch_log *log, int there, int64_t bytes) {
@@ -112,8 +112,8 @@ int ch_log_open(ch_log *log, const char *path, int64_t bytes) {
   *log = (ch_log){.fd = -1};
   if (snprintf(log->path, sizeof log->path, "%s", path) >= (int)sizeof log->path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
-  CH_TRY(ch_own_there(path, &there));
-  CH_TRY(ch_own_open(path, O_RDWR | O_CREAT | O_APPEND, &log->fd));
+  CH_TRY(ch_regular_exists(path, &there));
+  CH_TRY(ch_open_regular(path, O_RDWR | O_CREAT | O_APPEND, &log->fd));
   int code = begin_log(log, there, bytes);
   if (code) ch_log_close(log);
   return code;
@@ -162,50 +162,52 @@ int ch_log_sync(ch_log *log) {
   return fsync(log->fd) ? ch_write_error(errno, log->path, 0) : CHOIR_OK;
 }
 
-enum { WAITING_MOST = 64 << 20 }; /* bytes of log lines in memory */
+enum { WAITING_MAX = 64 << 20 }; /* bytes of log lines in memory */
 
-void ch_room_refused(ch_room *room, double seconds) {
-  room->next_try = ch_machine_seconds() + fmax(1, 20 * seconds);
-  snprintf(room->why, sizeof room->why, "%s", choir_error_message());
+void ch_room_refused(ch_disk_wait *wait, double seconds) {
+  wait->next_try = ch_machine_seconds() + fmax(1, 20 * seconds);
+  snprintf(wait->why, sizeof wait->why, "%s", choir_error_message());
 }
 
 /* pending: a file was refused, and `why` says so; else it was the log. */
-static void notice_change(ch_room *room, int full, int pending, const ch_log *log) {
+static void notice_change(ch_disk_wait *wait, int full, int pending, const ch_log *log) {
   double now = ch_machine_seconds();
-  if (full && !room->full_since) {
-    room->full_since = now;
+  if (full && !wait->full_since) {
+    wait->full_since = now;
     if (!pending) {
       ch_write_error(log->error, log->path, log->waiting.size);
-      snprintf(room->why, sizeof room->why, "%s", choir_error_message());
+      snprintf(wait->why, sizeof wait->why, "%s", choir_error_message());
     }
-    ch_notice("%s; until there is room the run goes on in memory, for %.3g minutes at most", room->why,
-              room->limit / 60);
-  } else if (!full && room->full_since) {
-    ch_notice("there is room on the disk again, after %.0f s", now - room->full_since);
-    room->full_since = 0;
+    ch_notice("%s; until there is room the run goes on in memory, for %.3g minutes at most", wait->why,
+              wait->limit / 60);
+  } else if (!full && wait->full_since) {
+    ch_notice("there is room on the disk again, after %.0f s", now - wait->full_since);
+    wait->full_since = 0;
   }
 }
 
-int ch_room_watch(ch_room *room, ch_log *log, int pending) {
+int ch_disk_wait_watch(ch_disk_wait *wait, ch_log *log, int pending) {
   int number = ch_log_flush(log);
   if (number == ENOMEM)
     return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for what waits for room on the disk", log->path);
   if (number && !ch_is_full(number)) return ch_write_error(number, log->path, 0);
-  notice_change(room, number || pending, pending, log);
-  room->given_up = room->full_since && (ch_room_seconds_left(room) <= 0 || log->waiting.size > WAITING_MOST);
+  notice_change(wait, number || pending, pending, log);
+  wait->given_up = wait->full_since && (ch_disk_wait_seconds_left(wait) <= 0 || log->waiting.size > WAITING_MAX);
   return CHOIR_OK;
 }
 
-int ch_room_retry_due(const ch_room *room) { return ch_machine_seconds() >= room->next_try; }
+int ch_room_retry_due(const ch_disk_wait *wait) { return ch_machine_seconds() >= wait->next_try; }
 
-double ch_room_seconds_left(const ch_room *room) { return room->full_since + room->limit - ch_machine_seconds(); }
+double ch_disk_wait_seconds_left(const ch_disk_wait *wait) {
+  return wait->full_since + wait->limit - ch_machine_seconds();
+}
 
-int ch_room_error(const ch_room *room, int64_t step, int64_t steps) {
+int ch_disk_wait_error(const ch_disk_wait *wait, int64_t step, int64_t steps) {
   char newest[64] = "There is no checkpoint";
-  if (room->saved_step)
-    snprintf(newest, sizeof newest, "The newest checkpoint is that of step %" PRId64, room->saved_step);
+  if (wait->saved_step)
+    snprintf(newest, sizeof newest, "The newest checkpoint is that of step %" PRId64, wait->saved_step);
   return ch_error(CHOIR_ERROR_FULL,
                   "stopped after step %" PRId64 " of %" PRId64
                   ", which could not be saved: %s. %s; make room and resume",
-                  step, steps, room->why, newest);
+                  step, steps, wait->why, newest);
 }

@@ -38,29 +38,29 @@ int ch_log_sync(ch_log *log);
 /* ---- a disk without room ----
  * A run goes on in memory for a while, says so once, and saves when there is room again. */
 
-typedef struct ch_room {
+typedef struct ch_disk_wait {
   double limit;       /* seconds without room, at most */
   double full_since;  /* on the clock; 0: there is room */
   double next_try;    /* of what was refused, on the clock */
   int given_up;       /* the limit is reached */
   int64_t saved_step; /* of the newest checkpoint */
   char why[512];      /* message of the write that failed last */
-} ch_room;
+} ch_disk_wait;
 
 /* Notes a checkpoint, or another file, that found no room on the disk; the attempt took so many seconds. Keeps the
  * thread's message. */
-void ch_room_refused(ch_room *room, double seconds);
+void ch_room_refused(ch_disk_wait *wait, double seconds);
 
 /* After every step: notices when room is gone or back, and whether the limit is reached. pending: what was refused is
  * not written yet. An error of the log that waiting does not fix is returned. */
-int ch_room_watch(ch_room *room, ch_log *log, int pending);
+int ch_disk_wait_watch(ch_disk_wait *wait, ch_log *log, int pending);
 
 /* Whether it is time to try again what was refused: at most a twentieth of the time goes into trying. */
-int ch_room_retry_due(const ch_room *room);
+int ch_room_retry_due(const ch_disk_wait *wait);
 
-double ch_room_seconds_left(const ch_room *room);
+double ch_disk_wait_seconds_left(const ch_disk_wait *wait);
 
 /* The error at the end of a run that could not be saved: CHOIR_ERROR_FULL. */
-int ch_room_error(const ch_room *room, int64_t step, int64_t steps);
+int ch_disk_wait_error(const ch_disk_wait *wait, int64_t step, int64_t steps);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct pending {
 typedef struct loop_state {
   ch_run *run;
   ch_metrics metrics;
-  ch_room room; /* on the disk */
+  ch_disk_wait disk; /* on the disk */
   pending pending;
   int cooling;  /* the clock has set the steps that are left: the same on all ranks */
   double begin; /* seconds on the clock */
@@ -72,25 +72,25 @@ static choir_event make_event(const loop_state *d, choir_event_kind kind) {
                        .best = (double)NAN};
 }
 
-static void tell(loop_state *d, const choir_event *e) {
+static void emit(loop_state *d, const choir_event *e) {
   const choir_train_options *o = d->run->options;
   if (o->event && o->event(o->context, e)) d->pending.asked = 1;
 }
 
 /* Notices that have gathered since the last step. */
-static void tell_notices(loop_state *d) {
+static void emit_notices(loop_state *d) {
   choir_event e = make_event(d, CHOIR_EVENT_NOTICE);
   e.notice = choir_notices();
-  if (*e.notice) tell(d, &e);
+  if (*e.notice) emit(d, &e);
 }
 
 /* Before the first step there is nothing that could be saved: a request to stop then is dropped. */
-static void tell_memory(loop_state *d) {
+static void emit_memory(loop_state *d) {
   const ch_run *run = d->run;
   choir_event e = make_event(d, CHOIR_EVENT_MEMORY);
   e.memory = &run->memory;
   if (*run->layout) e.layout = run->layout;
-  tell(d, &e);
+  emit(d, &e);
   d->pending.asked = 0;
 }
 
@@ -165,7 +165,7 @@ static int step_run(loop_state *d, double *loss) {
   run->kind->describe_step(run, &e, fields, sizeof fields);
   ch_metrics_step(&d->metrics, &r, fields);
   ch_metrics_timing(&d->metrics, e.step, &speed);
-  tell(d, &e);
+  emit(d, &e);
   *loss = r.loss;
   return CHOIR_OK;
 }
@@ -176,14 +176,14 @@ static int evaluate(loop_state *d) {
   choir_event e = make_event(d, CHOIR_EVENT_EVAL);
   CH_TRY(d->run->kind->evaluate(d->run, &d->metrics, &e));
   e.best_step = d->run->best.step;
-  if (e.evals || e.measures) tell(d, &e);
+  if (e.evals || e.measures) emit(d, &e);
   return CHOIR_OK;
 }
 
 /* A full disk is no error yet: what could not be written becomes pending. Other codes are returned. */
 static int note_pending(loop_state *d, int code, double begin, int *pending) {
   *pending = code == CHOIR_ERROR_FULL;
-  if (*pending) ch_room_refused(&d->room, ch_machine_seconds() - begin);
+  if (*pending) ch_room_refused(&d->disk, ch_machine_seconds() - begin);
   return *pending ? CHOIR_OK : code;
 }
 
@@ -216,12 +216,12 @@ static int save_checkpoint(loop_state *d, double loss) {
   ch_watch_section(comm, "checkpoint of step", run->trainer.step);
   CH_TRY(note_pending(d, write_checkpoint(d, path, &name), begin, &p->checkpoint));
   if (p->checkpoint) return CHOIR_OK;
-  d->room.saved_step = run->trainer.step;
+  d->disk.saved_step = run->trainer.step;
   ch_metrics_checkpoint(&d->metrics, run->trainer.step, path);
   CH_TRY(note_pending(d, CH_ON_FIRST(comm, ch_best_end(run, &name)), begin, &p->best));
   choir_event e = make_event(d, CHOIR_EVENT_CHECKPOINT);
   e.checkpoint = path;
-  tell(d, &e);
+  emit(d, &e);
   return CHOIR_OK;
 }
 
@@ -252,7 +252,7 @@ static int forget_unsaved_best(loop_state *d) {
 /* ---- after a step */
 
 /* Steps that fit into what is left of the minutes, once only the share that is to be cooled is left of them; else 0. */
-static int64_t steps_to_cool(const loop_state *d) {
+static int64_t cooldown_steps_left(const loop_state *d) {
   double limit = 60 * d->run->options->minutes, now = elapsed(d);
   if (now < (1 - d->run->config.train.cooldown_steps) * limit) return 0;
   double fit = (limit - now) / now * (double)(d->run->trainer.step - d->first_step);
@@ -261,13 +261,13 @@ static int64_t steps_to_cool(const loop_state *d) {
 
 /* Sets train.steps so that the cooldown, a share of the steps, ends with the minutes. The config then says so, and the
  * run resumes and repeats as if these steps had been given. */
-static int cool_by_clock(loop_state *d) {
+static int start_cooldown_by_time(loop_state *d) {
   ch_run *run = d->run;
   ch_train_config *c = &run->config.train;
   int64_t step = run->trainer.step, known = c->steps - ch_config_steps(c->cooldown_steps, c->steps);
   if (!(run->options->minutes > 0) || !(c->cooldown_steps > 0 && c->cooldown_steps < 1) || step >= known)
     return CHOIR_OK;
-  int64_t left = ch_comm_max(comm_of(run), steps_to_cool(d));
+  int64_t left = ch_comm_max(comm_of(run), cooldown_steps_left(d));
   if (!left) return CHOIR_OK;
   d->cooling = 1;
   c->steps = step + left;
@@ -292,11 +292,11 @@ static int agree(loop_state *d, request *all) {
   pending *p = &d->pending;
   if (run->options->minutes > 0 && !d->cooling && elapsed(d) >= 60 * run->options->minutes) p->asked = 1;
   int code = run->kind->check_source ? run->kind->check_source(run) : CHOIR_OK; /* else what was learned is not saved */
-  CH_TRY(ch_comm_agree(comm, code ? code : ch_room_watch(&d->room, &d->metrics.results, is_pending(p))));
+  CH_TRY(ch_comm_agree(comm, code ? code : ch_disk_wait_watch(&d->disk, &d->metrics.results, is_pending(p))));
   request own = NOTHING;
-  if (is_pending(p) && ch_room_retry_due(&d->room)) own = RETRY;
+  if (is_pending(p) && ch_room_retry_due(&d->disk)) own = RETRY;
   if (p->asked) own = STOP;
-  if (d->room.given_up) own = LAST_TRY;
+  if (d->disk.given_up) own = LAST_TRY;
   *all = (request)ch_comm_max(comm, own);
   p->stop |= *all == STOP;
   return CHOIR_OK;
@@ -309,7 +309,7 @@ static int save_requested(loop_state *d, request all, double loss) {
   int due = ch_run_is_done(run) || ch_trainer_is_due(&run->trainer, run->config.train.checkpoint_every);
   int wanted = all >= STOP || (all == RETRY && p->checkpoint) || (due && !is_best(run));
   if (all != NOTHING && p->best) CH_TRY(save_best(d)); /* it may find space where a checkpoint finds none */
-  if (wanted && d->room.saved_step != run->trainer.step) {
+  if (wanted && d->disk.saved_step != run->trainer.step) {
     CH_TRY(save_checkpoint(d, loss));
     p->stop |= ch_comm_max(comm_of(run), p->asked) != 0; /* asked while it was written */
   }
@@ -322,14 +322,14 @@ static int advance_run(loop_state *d, double *loss) {
   ch_run *run = d->run;
   CH_TRY(forget_unsaved_best(d));
   CH_TRY(step_run(d, loss));
-  CH_TRY(cool_by_clock(d));
+  CH_TRY(start_cooldown_by_time(d));
   if (ch_trainer_is_due(&run->trainer, run->eval_every)) CH_TRY(evaluate(d));
-  for (int i = 0; i < 2 && is_best(run) && d->room.saved_step != run->trainer.step; i++)
+  for (int i = 0; i < 2 && is_best(run) && d->disk.saved_step != run->trainer.step; i++)
     CH_TRY(save_checkpoint(d, *loss)); /* a second time, because no later step has these weights */
   request all;
   CH_TRY(agree(d, &all));
   CH_TRY(save_requested(d, all, *loss));
-  tell_notices(d);
+  emit_notices(d);
   return CHOIR_OK;
 }
 
@@ -342,13 +342,13 @@ static int wait_for_space(loop_state *d, double loss) {
     request all;
     CH_TRY(agree(d, &all));
     if (all != NOTHING) CH_TRY(save_requested(d, all, loss));
-    tell_notices(d);
+    emit_notices(d);
     if (!is_pending(&d->pending)) break;
     choir_event waiting = make_event(d, CHOIR_EVENT_WAITING);
-    waiting.seconds_left = ch_room_seconds_left(&d->room);
-    waiting.notice = d->room.why;
+    waiting.seconds_left = ch_disk_wait_seconds_left(&d->disk);
+    waiting.notice = d->disk.why;
     if (ch_machine_seconds() - told >= 1) {
-      tell(d, &waiting);
+      emit(d, &waiting);
       told = ch_machine_seconds();
     }
     nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
@@ -360,13 +360,13 @@ static int wait_for_space(loop_state *d, double loss) {
 static int end_pending(loop_state *d) {
   const ch_run *run = d->run;
   CH_TRY(forget_unsaved_best(d));
-  tell_notices(d);
-  if (d->pending.checkpoint) return ch_room_error(&d->room, run->trainer.step, run->config.train.steps);
+  emit_notices(d);
+  if (d->pending.checkpoint) return ch_disk_wait_error(&d->disk, run->trainer.step, run->config.train.steps);
   return ch_error(CHOIR_ERROR_FULL,
                   "step %" PRId64 " is saved, and the best checkpoint is that of step %" PRId64
                   ", but the run's file about it could not be written: %s. Until then another is taken; make room "
                   "and resume, or give that checkpoint by its path",
-                  run->trainer.step, run->best.step, d->room.why);
+                  run->trainer.step, run->best.step, d->disk.why);
 }
 
 /* The evaluation of a step that the run was stopped at, for the screen and pages. The checkpoint does not know of its
@@ -423,8 +423,8 @@ static int open_metrics(loop_state *d) {
 
 int ch_run_loop(ch_run *run) {
   loop_state d = {.run = run, .first_step = run->trainer.step};
-  d.room = (ch_room){.limit = 60 * run->options->disk_minutes, .saved_step = run->trainer.step};
-  tell_notices(&d);
+  d.disk = (ch_disk_wait){.limit = 60 * run->options->disk_minutes, .saved_step = run->trainer.step};
+  emit_notices(&d);
   CH_TRY(open_metrics(&d)); /* cut back, even where no step is left */
   if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, run->best.step ? run->best.step : -1);
   int done = ch_run_is_done(run), code = save_best(&d);
@@ -433,7 +433,7 @@ int ch_run_loop(ch_run *run) {
     if (!run->metrics_bytes || run->config_changed) run->kind->write_head(&d.metrics, run);
     ch_metrics_process(&d.metrics, run);
     code = ch_comm_agree(comm_of(run), measure_peak(&d));
-    tell_memory(&d);
+    emit_memory(&d);
     d.begin = ch_machine_seconds();
     if (!code) code = loop(&d);
   }

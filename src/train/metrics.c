@@ -151,11 +151,11 @@ json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stat
   return result;
 }
 
-void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal) {
+void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *primary, json_t *causal) {
   json_t *line = json_pack("{s:s, s:I}", "event", "eval", "step", (json_int_t)step);
-  json_object_update(line, own);
+  json_object_update(line, primary);
   if (causal) {
-    const json_t *there = json_object_get(causal, "loss"), *here = json_object_get(own, "loss");
+    const json_t *there = json_object_get(causal, "loss"), *here = json_object_get(primary, "loss");
     int finite = json_is_real(there) && json_is_real(here);
     ch_json_put(line, "causal_gap",
                 ch_json_number(finite ? json_real_value(there) - json_real_value(here) : (double)NAN));

@@ -36,7 +36,7 @@ void ch_metrics_timing(ch_metrics *m, int64_t step, const choir_step_speed *s);
 json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats, const ch_locality *locality);
 
 /* The line of an evaluation: the router's own routing, and the result by thresholds or NULL. */
-void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal);
+void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *primary, json_t *causal);
 /* Text that the model wrote at this step, into timing.jsonl: what fails to be written there is not missed. */
 void ch_metrics_sample(ch_metrics *m, int64_t step, const char *prompt, size_t prompt_size, const char *text,
                        size_t text_size);

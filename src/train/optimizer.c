@@ -101,17 +101,17 @@ static double share_of_way(int64_t step, int64_t from, int64_t to) {
   return step <= from ? 0 : step >= to ? 1 : (double)(step - from) / (double)(to - from);
 }
 
-double ch_schedule_rate(const ch_train_config *c, int64_t step) {
-  double rate = c->learning_rate, fall = 1 - c->cooldown_to;
+double ch_schedule_learning_rate(const ch_train_config *c, int64_t step) {
+  double learning_rate = c->learning_rate, fall = 1 - c->cooldown_to;
   int64_t at = step + c->schedule_start, warmup = ch_config_steps(c->warmup_steps, c->steps),
           cooldown = ch_config_steps(c->cooldown_steps, c->steps);
-  if (at < warmup) rate *= (double)at / (double)warmup;
+  if (at < warmup) learning_rate *= (double)at / (double)warmup;
   if (c->schedule == CH_COSINE)
-    rate *= 1 - fall * (1 - cos(PI * share_of_way(at, warmup, c->steps + c->schedule_start))) / 2;
+    learning_rate *= 1 - fall * (1 - cos(PI * share_of_way(at, warmup, c->steps + c->schedule_start))) / 2;
   else if (c->constant_steps > 0 && at > c->constant_steps)
-    rate *= sqrt((double)c->constant_steps / (double)at);
-  if (cooldown > 0) rate *= 1 - fall * share_of_way(step, c->steps - cooldown, c->steps);
-  return rate;
+    learning_rate *= sqrt((double)c->constant_steps / (double)at);
+  if (cooldown > 0) learning_rate *= 1 - fall * share_of_way(step, c->steps - cooldown, c->steps);
+  return learning_rate;
 }
 
 static int belongs(const ch_optimizer *o, int i, int layer) {
@@ -166,7 +166,7 @@ static void gather_squares(ch_exec *x, const ch_optimizer *o, double *square) {
 const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o) {
   int count = o->params->count;
   double *sums = CH_NEW_HOST(&ch_host(x)->scratch, double, count);
-  double *all = (double *)(uintptr_t)ch_get(x, o->squares, (size_t)cells(o) * sizeof *all);
+  double *all = (double *)(uintptr_t)ch_download(x, o->squares, (size_t)cells(o) * sizeof *all);
   if (o->experts) gather_squares(x, o, all + count);
   ch_params_share_numbers(x, o->params, all);
   if (ch_counting(x)) return sums;
@@ -184,7 +184,7 @@ void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, dou
   const ch_train_config *c = o->config;
   ch_optim_args args = {.config = c,
                         .step = step,
-                        .rate = ch_schedule_rate(c, step),
+                        .learning_rate = ch_schedule_learning_rate(c, step),
                         .finite = finite,
                         .grad_scale = c->clip_norm > 0 && norm > c->clip_norm ? c->clip_norm / norm : 1};
   for (int i = 0; i < o->params->count; i++) {

@@ -26,7 +26,7 @@ void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena);
 /* The learning rate of step `step`, counted from 1. After a linear warm-up, `schedule` inverse_sqrt is constant and
  * later falls as sqrt(constant_steps / step); cosine falls by half a cosine; both count `schedule_start` earlier steps.
  * A linear cooldown multiplies the last `cooldown_steps`. Beyond the last step the rate stays constant. */
-double ch_schedule_rate(const ch_train_config *config, int64_t step);
+double ch_schedule_learning_rate(const ch_train_config *config, int64_t step);
 
 enum { CH_EVERY_PARAM = -2, CH_OUTSIDE_LAYERS = -1 }; /* instead of the number of a layer */
 

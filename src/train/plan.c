@@ -45,7 +45,7 @@ int ch_trainer_plan(choir_model *model, ch_trainer *t) {
   ch_optimizer_alloc(&t->optimizer, &t->state);
   count_update(&model->x, &t->optimizer);
   model->reserved_scratch = model->x.scratch.peak;
-  t->room = pass_tokens(&model->config);
+  t->max_tokens = pass_tokens(&model->config);
   return ch_model_size(model, ch_pass_sequences(&model->config), c->sequence_length, 1);
 }
 
@@ -66,10 +66,10 @@ int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, cons
                           .gradients = 1,
                           .paired = twice > 1,
                           .observe = 1,
-                          .capacity = ch_config_capacity_most(config),
+                          .capacity = ch_config_capacity_max(config),
                           .dropout = config->train.dropout};
   for (int i = 0; i < count; i++) passes[lengths + i] = more[i];
-  t->room = (int64_t)ch_pass_sequences(config) * lengths * step;
+  t->max_tokens = (int64_t)ch_pass_sequences(config) * lengths * step;
   int code = ch_model_size_passes(t->model, passes, lengths + count);
   free(passes);
   return code;
@@ -97,11 +97,11 @@ static int64_t process_bytes(const choir_config *config) {
 
 void ch_trainer_memory(const ch_trainer *t, choir_memory *m) {
   const choir_model *model = t->model;
-  *m = (choir_memory){.weights = (int64_t)ch_arena_room(model->weights.peak),
-                      .gradients = (int64_t)ch_arena_room(model->gradients.peak),
-                      .optimizer = (int64_t)ch_arena_room(t->state.peak),
-                      .activations = (int64_t)ch_arena_room(model->x.tape.peak),
-                      .scratch = (int64_t)ch_arena_room(model->x.scratch.peak),
+  *m = (choir_memory){.weights = (int64_t)ch_arena_size(model->weights.peak),
+                      .gradients = (int64_t)ch_arena_size(model->gradients.peak),
+                      .optimizer = (int64_t)ch_arena_size(t->state.peak),
+                      .activations = (int64_t)ch_arena_size(model->x.tape.peak),
+                      .scratch = (int64_t)ch_arena_size(model->x.scratch.peak),
                       .process = process_bytes(&model->config)};
   m->total = m->weights + m->gradients + m->optimizer + m->activations + m->scratch + m->process;
 }
@@ -152,9 +152,9 @@ int ch_trainer_commit(ch_trainer *t) {
   ch_optimizer_alloc(&t->optimizer, &t->state);
   CH_TRY(CH_ALLOC(&t->batch, model->config.train.accumulate, "micro-batches"));
   if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences)
-    CH_TRY(CH_ALLOC(&t->paired, 3 * t->room, "a batch of paired sequences"));
+    CH_TRY(CH_ALLOC(&t->paired, 3 * t->max_tokens, "a batch of paired sequences"));
   if (ch_model_picks_rows(model, model->config.train.batch_sequences))
-    CH_TRY(CH_ALLOC(&t->picked, 3 * t->room, "the masked tokens of a batch"));
+    CH_TRY(CH_ALLOC(&t->picked, 3 * t->max_tokens, "the masked tokens of a batch"));
   return ch_model_commit(model);
 }
 

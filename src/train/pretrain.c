@@ -97,15 +97,15 @@ static int evaluate_by(ch_pretraining *p, const ch_windows *windows, int causal,
 /* Runs are compared by the causal loss if there are two. */
 static int evaluate_heldout(ch_run *run, ch_metrics *metrics, choir_event *e) {
   ch_pretraining *p = (ch_pretraining *)(void *)run;
-  json_t *own = NULL, *causal = NULL;
+  json_t *primary = NULL, *causal = NULL;
   ch_windows windows = ch_windows_heldout(p->data, run->config.train.sequence_length);
   windows.unfinished = !ch_run_is_done(run);
   if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
-  int code = evaluate_by(p, &windows, 0, &p->eval[e->evals++], &own);
+  int code = evaluate_by(p, &windows, 0, &p->eval[e->evals++], &primary);
   if (!code && p->eval[0].looks_across_tokens && ch_router_can_be_causal(run->trainer.model->net.router))
     code = evaluate_by(p, &windows, 1, &p->eval[e->evals++], &causal);
-  if (!code) ch_metrics_eval(metrics, run->trainer.step, own, causal);
-  json_decref(own);
+  if (!code) ch_metrics_eval(metrics, run->trainer.step, primary, causal);
+  json_decref(primary);
   json_decref(causal);
   CH_TRY(code);
   double loss = p->eval[e->evals - 1].loss;

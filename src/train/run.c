@@ -17,8 +17,8 @@
 #include "file/checkpoints.h"
 #include "file/dir.h"
 #include "file/file.h"
+#include "file/path_status.h"
 #include "file/run_files.h"
-#include "file/there.h"
 #include "model/capacity.h"
 #include "model/config.h"
 #include "moe/router.h"
@@ -65,7 +65,7 @@ int ch_best_end(const ch_run *run, ch_file *name) {
   const char *best = CH_IN(run->out, CH_RUN_BEST);
   int there = 0;
   ch_checkpoint_path(run->out, run->best.step, checkpoint);
-  int code = run->best.step ? ch_there(checkpoint, &there) : CHOIR_OK;
+  int code = run->best.step ? ch_path_exists(checkpoint, &there) : CHOIR_OK;
   if (!code && there) return ch_file_commit(name);
   ch_file_abandon(name);
   if (code) return code;
@@ -81,7 +81,7 @@ static int is_named(const ch_run *run) {
   if (!run->best.step || ch_file_read(CH_IN(run->out, CH_RUN_BEST), 64, &text, &size)) return 0;
   int same = !strcmp(text, text_of(run).text);
   free(text);
-  return same && !ch_there(checkpoint, &there) && there;
+  return same && !ch_path_exists(checkpoint, &there) && there;
 }
 
 int ch_best_save(const ch_run *run) {
@@ -132,7 +132,7 @@ static void note_jumps(const choir_config *before, const choir_config *now, int6
     const char *what;
     double was, is;
   } values[] = {
-      {"learning rate", ch_schedule_rate(&before->train, step), ch_schedule_rate(&now->train, step)},
+      {"learning rate", ch_schedule_learning_rate(&before->train, step), ch_schedule_learning_rate(&now->train, step)},
       {"capacity factor", ch_router_factor(router, 1) * ch_config_capacity_at(before, step - 1),
        ch_router_factor(router, 1) * ch_config_capacity_at(now, step - 1)},
   };
@@ -207,7 +207,7 @@ int ch_resume_state(ch_run *run, const int64_t *steps, int count) {
     if (!code && i) ch_notice("goes on from step %" PRId64 ", the newest checkpoint that is whole", steps[i]);
     if (!code) return CHOIR_OK;
     if (code == CHOIR_ERROR_ARGUMENT || code == CHOIR_ERROR_MEMORY) return code;
-    if (ch_cannot_tell(code)) return unread(steps[i]);
+    if (ch_is_unreadable(code)) return unread(steps[i]);
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
     ch_notice("%s; passed over", choir_error_message());
   }

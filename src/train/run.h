@@ -124,12 +124,13 @@ int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *step
 int ch_resume_state(ch_run *run, const int64_t *steps, int count);
 
 /* Makes a run's directory and that of its checkpoints, locks the first, judges what is there, and then removes what
- * dead processes left. Release the claim after an error, too. Judged is, before anything is cut, removed or renamed:
+ * dead processes left. Release the reservation after an error, too. Judged is, before anything is cut, removed or
+ * renamed:
  * - all files of a run are regular ones (CHOIR_ERROR_FORMAT: a link would lead elsewhere);
  * - a fresh run finds none that it would write, but for what one that never began left (CHOIR_ERROR_ARGUMENT);
  * - a run that is resumed has a checkpoint, unless none was made (CHOIR_ERROR_FORMAT).
  * CHOIR_ERROR_IO: something could not be told. */
-int ch_run_directory_take(ch_claim *claim, const char *out, int resume);
+int ch_run_directory_take(ch_reservation *reservation, const char *out, int resume);
 
 /* What the logs of a run say of its steps. */
 typedef struct ch_run_known {

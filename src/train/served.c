@@ -34,11 +34,11 @@ static int layer_number(const choir_model *model, int moe) {
 static void compare(const choir_model *model) {
   const double *const *experts = (const double *const *)model->experts_per_token;
   int worst = 0, beyond = 0, layers = model->net.moe_layers;
-  double most = 0;
+  double max = 0;
   for (int i = 0; i < layers; i++) {
     double change = experts[0][i] > 0 ? fabs(experts[1][i] / experts[0][i] - 1) : experts[1][i] > 0;
     beyond += change > tolerance;
-    if (change > most) most = change, worst = i;
+    if (change > max) max = change, worst = i;
   }
   if (!beyond) return;
   ch_notice(

@@ -10,14 +10,14 @@
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/dir.h"
-#include "file/there.h"
+#include "file/path_status.h"
 #include "model/weights.h"
 
 int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path) {
   const ch_exec *x = &trainer->model->x;
   ch_stored *tensor;
-  int most = CH_OPTIM_STATES * trainer->model->net.params.count + count;
-  int code = ch_comm_agree(x->comm, CH_ALLOC(&tensor, most, "the tensors of %s", path));
+  int max = CH_OPTIM_STATES * trainer->model->net.params.count + count;
+  int code = ch_comm_agree(x->comm, CH_ALLOC(&tensor, max, "the tensors of %s", path));
   int tensors = code ? 0 : ch_optimizer_tensors(&trainer->optimizer, tensor);
   int64_t value[CH_COUNTERS];
   for (int i = 0; i < count && !code; i++) {
@@ -51,7 +51,7 @@ static int count_name(void *context, const char *name) {
 static int is_checkpoint(const char *path) {
   int there;
   contents c = {0};
-  return !ch_own_directory_there(path, &there) && there && !ch_list(path, count_name, &c) && c.found == 4 && !c.others;
+  return !ch_directory_exists(path, &there) && there && !ch_list(path, count_name, &c) && c.found == 4 && !c.others;
 }
 
 /* Removes checkpoints of steps up to this one, because later ones were passed over, and only those that hold no files
@@ -74,13 +74,13 @@ void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best) {
 static int set_aside(const char *path) {
   char other[PATH_MAX + 32];
   int there;
-  CH_TRY(ch_entry_there(path, &there));
+  CH_TRY(ch_entry_exists(path, &there));
   if (!there) return CHOIR_OK;
   snprintf(other, sizeof other, "%s.passed-over", path);
-  CH_TRY(ch_entry_there(other, &there));
+  CH_TRY(ch_entry_exists(other, &there));
   for (int i = 2; there; i++) {
     snprintf(other, sizeof other, "%s.passed-over-%d", path, i);
-    CH_TRY(ch_entry_there(other, &there));
+    CH_TRY(ch_entry_exists(other, &there));
   }
   if (rename(path, other)) return ch_error_errno("%s: cannot be renamed to %s", path, other);
   ch_notice("%s: is now called %s", path, other);

@@ -42,7 +42,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
   double share = 1.0 / c->accumulate;
   ch_pass pass = {.B = ch_pass_sequences(config),
                   .T = b->T,
-                  .shards = b->row ? 1 : c->grad_chunks,
+                  .grad_chunks = b->row ? 1 : c->grad_chunks,
                   .token = b->token,
                   .row = b->row,
                   .rows = b->rows,
@@ -141,7 +141,7 @@ static int finish_step(ch_trainer *t, const step_state *s, choir_trainer_result 
                               .loss = s->loss,
                               .aux_loss = s->aux_loss,
                               .z_loss = s->z_loss,
-                              .learning_rate = ch_schedule_rate(&t->model->config.train, t->step + 1),
+                              .learning_rate = ch_schedule_learning_rate(&t->model->config.train, t->step + 1),
                               .dropped = routing.dropped,
                               .unrouted = routing.unrouted,
                               .imbalance = routing.imbalance,

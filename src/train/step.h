@@ -20,13 +20,13 @@ typedef struct ch_batch {
 typedef struct ch_trainer {
   choir_model *model; /* owned; its config says what a step is */
   ch_optimizer optimizer;
-  ch_arena state;  /* of the optimizer */
-  ch_batch *batch; /* [accumulate] of a step on whole windows */
-  int32_t *paired; /* tokens, targets and rows of a micro-batch with every sequence twice; NULL: not paired */
-  int32_t *picked; /* rows, targets and weights of the positions that have a target, of training by masking in one
-                      shard; NULL: the head runs on all positions */
-  int64_t room;    /* tokens of the longest pass */
-  int64_t step;    /* done */
+  ch_arena state;     /* of the optimizer */
+  ch_batch *batch;    /* [accumulate] of a step on whole windows */
+  int32_t *paired;    /* tokens, targets and rows of a micro-batch with every sequence twice; NULL: not paired */
+  int32_t *picked;    /* rows, targets and weights of the positions that have a target, of training by masking in one
+                         shard; NULL: the head runs on all positions */
+  int64_t max_tokens; /* tokens of the longest pass */
+  int64_t step;       /* done */
 } ch_trainer;
 
 /* Tokens of a step, of all ranks: accumulate x batch_sequences x sequence_length. */

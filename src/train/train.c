@@ -11,8 +11,8 @@
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
+#include "file/path_status.h"
 #include "file/run_files.h"
-#include "file/there.h"
 #include "handle/ranks.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -62,7 +62,7 @@ static int make_model(ch_pretraining *p, const choir_train_options *o) {
 static int fresh_config(ch_run *run, const choir_train_options *o) {
   if (!o->config) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a config");
   run->config = *o->config;
-  return ch_own_renew(&run->config);
+  return ch_plugin_option_renew(&run->config);
 }
 
 /* A path that stands in a file by itself, for `path` [PATH_MAX]. */
@@ -142,7 +142,7 @@ static int from_path(ch_pretraining *p, const choir_train_options *o) {
     return realpath(resolved, p->from) ? CHOIR_OK : ch_error_errno("%s: cannot open checkpoint", resolved);
   }
   if (!o->resume) return CHOIR_OK;
-  CH_TRY(ch_own_there(path, &there));
+  CH_TRY(ch_regular_exists(path, &there));
   return there ? read_path(path, p->from) : CHOIR_OK;
 }
 
@@ -214,9 +214,9 @@ static int set_up_run(ch_pretraining *p, const choir_train_options *o) {
 
 /* The directory is the first rank's to make, to lock and to clean. Every rank reads for itself; nobody writes before
  * all have read. */
-static int run_ranks(ch_pretraining *p, const choir_train_options *o, ch_claim *claim) {
+static int run_ranks(ch_pretraining *p, const choir_train_options *o, ch_reservation *reservation) {
   const ch_comm *comm = ch_ranks_comm(o->model->ranks);
-  CH_TRY(CH_ON_FIRST(comm, ch_run_directory_take(claim, o->out, o->resume)));
+  CH_TRY(CH_ON_FIRST(comm, ch_run_directory_take(reservation, o->out, o->resume)));
   CH_TRY(set_up_run(p, o));
   CH_TRY(ch_run_same(&p->run));
   CH_TRY(CH_ON_FIRST(comm, keep_settings(p)));
@@ -226,15 +226,15 @@ static int run_ranks(ch_pretraining *p, const choir_train_options *o, ch_claim *
 int choir_train(const choir_train_options *options) {
   CH_ENTER(options);
   CH_NEEDS_STACK(CH_STACK_TRAIN_KIB);
-  ch_claim claim = CH_CLAIM_NONE;
+  ch_reservation reservation = CH_RESERVATION_NONE;
   CH_OPTIONS(choir_train_options, o, options, CHOIR_TRAIN_OPTIONS_INIT);
   CH_OPTIONS(choir_model_options, model, o.model, CHOIR_MODEL_OPTIONS_INIT);
   ch_pretraining p = {0};
   o.model = &model;
   if (o.task || o.epochs != 0) return ch_error(CHOIR_ERROR_ARGUMENT, "task and epochs are options of choir_finetune");
   CH_TRY(ch_run_begin(&p.run, &ch_run_pretraining, &o));
-  int code = run_ranks(&p, &o, &claim);
+  int code = run_ranks(&p, &o, &reservation);
   ch_pretraining_free(&p);
-  ch_claim_release(&claim, code != CHOIR_OK);
+  ch_reservation_release(&reservation, code != CHOIR_OK);
   return code;
 }

@@ -31,7 +31,7 @@ static int create(choir_trainer *made, choir_model *model, const choir_config *g
   if (given) config.train = given->train;
   CH_TRY(choir_config_check(&config));
   model->config.train = config.train;
-  model->shards = config.train.grad_chunks; /* steps are planned with these, and taken with those */
+  model->grad_chunks = config.train.grad_chunks; /* steps are planned with these, and taken with those */
   CH_TRY(ch_trainer_plan(model, &made->t));
   CH_TRY(ch_trainer_commit(&made->t));
   int64_t arrays = ch_config_masked(&config) ? 3 : 1;
@@ -44,12 +44,12 @@ int choir_trainer_create(choir_model *model, const choir_config *config, choir_t
   CH_TRY(ch_model_check_idle(model));
   CH_TRY(CH_ALLOC(trainer, 1, "a trainer"));
   const ch_train_config before = model->config.train;
-  int shards = model->shards, code = create(*trainer, model, config);
+  int grad_chunks = model->grad_chunks, code = create(*trainer, model, config);
   if (code) {
     choir_trainer_free(*trainer);
     *trainer = NULL;
     model->config.train = before;
-    model->shards = shards;
+    model->grad_chunks = grad_chunks;
   }
   return code;
 }

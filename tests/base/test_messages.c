@@ -13,7 +13,7 @@ static void shows(const char *text, size_t size, int lines, const char *wanted) 
 }
 #define SHOWS(text, lines, wanted) shows(text, sizeof(text) - 1, lines, wanted)
 
-static void what_is_obeyed_is_shown(void **state) {
+static void control_characters_are_escaped(void **state) {
   SHOWS("plain text, \xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80", 0, "plain text, \xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80");
   SHOWS("\x1B[31mred\a\x7F", 0, "\\x1B[31mred\\x07\\x7F");
   SHOWS("a\nb\tc\r", 0, "a\\nb\\tc\\r");
@@ -34,19 +34,19 @@ static void what_is_obeyed_is_shown(void **state) {
   SHOWS("", 0, "");
 }
 
-static void never_half_of_anything(void **state) {
+static void messages_are_cut_between_characters(void **state) {
   const char text[] =
       "ab\x1B\xE2\x82\xAC"
       "cd";
-  for (size_t room = 0; room < 16; room++) {
+  for (size_t capacity = 0; capacity < 16; capacity++) {
     char out[16];
     memset(out, '#', sizeof out);
-    assert_int_equal(ch_printable(text, sizeof text - 1, 0, out, room), 11);
-    if (!room) continue;
+    assert_int_equal(ch_printable(text, sizeof text - 1, 0, out, capacity), 11);
+    if (!capacity) continue;
     size_t length = strlen(out);
-    assert_true(length < room);
+    assert_true(length < capacity);
     assert_true(length <= 2 || length == 6 || length >= 9);
-    for (size_t i = room; i < sizeof out; i++) assert_int_equal(out[i], '#');
+    for (size_t i = capacity; i < sizeof out; i++) assert_int_equal(out[i], '#');
   }
 }
 
@@ -74,4 +74,5 @@ static void notices_are_told_once(void **state) {
   assert_string_equal(choir_notices(), "");
 }
 
-TEST_MAIN(NULL, NULL, what_is_obeyed_is_shown, never_half_of_anything, messages_are_one_line, notices_are_told_once)
+TEST_MAIN(NULL, NULL, control_characters_are_escaped, messages_are_cut_between_characters, messages_are_one_line,
+          notices_are_told_once)

@@ -17,18 +17,18 @@ static double batch_loss(const char *checkpoint) {
 static double drift(const char *checkpoint) {
   program_must("choir stats %s --text foreign --json 2>/dev/null >stats.json; cat stats.json", checkpoint);
   json_t *root = json_load_file("stats.json", 0, NULL), *layers = json_object_get(root, "layers");
-  double most = 0;
+  double max = 0;
   assert_true(json_array_size(layers) > 0);
   for (size_t l = 0; l < json_array_size(layers); l++) {
     const json_t *layer = json_array_get(layers, l), *threshold = json_object_get(layer, "threshold");
     assert_true(json_array_size(threshold) > 1);
     for (size_t i = 0; i < json_array_size(threshold); i++) {
       double cutoff = json_number_value(json_array_get(json_object_get(layer, "cutoff"), i));
-      most = fmax(most, fabs(json_number_value(json_array_get(threshold, i)) / cutoff - 1));
+      max = fmax(max, fabs(json_number_value(json_array_get(threshold, i)) / cutoff - 1));
     }
   }
   json_decref(root);
-  return most;
+  return max;
 }
 
 /* Thresholds become the mean cut-offs of the text's batches; nothing else changes. */
@@ -52,7 +52,7 @@ static void thresholds_for_a_text(void **state) {
 static double fullest(const char *checkpoint) {
   program_must("choir eval %s --text foreign --json 2>/dev/null", checkpoint);
   json_t *root = program_json(), *layer, *load;
-  double most = 0;
+  double max = 0;
   size_t l, i;
   json_array_foreach(json_object_get(root, "layers"), l, layer) {
     double fullest = 0, sum = 0;
@@ -60,10 +60,10 @@ static double fullest(const char *checkpoint) {
       fullest = fmax(fullest, json_number_value(load));
       sum += json_number_value(load);
     }
-    most = fmax(most, fullest * (double)i / sum);
+    max = fmax(max, fullest * (double)i / sum);
   }
   json_decref(root);
-  return most;
+  return max;
 }
 
 /* Where tokens choose by prices, these become the text's: its loads are even. */

@@ -36,7 +36,7 @@ static void same_logits(const char *one, const char *other, double within) {
   ch_npy_free(&b);
 }
 
-static void goes_out_and_comes_back(void **state) {
+static void export_and_import_give_equal_weights(void **state) {
   program_must("choir export run --format hf --out folder --experts-per-token 4 --sequences 0");
   /* vLLM does not tie the head of this architecture, so the folder has a head; imported, the model is tied again. */
   program_must(
@@ -50,9 +50,9 @@ static void goes_out_and_comes_back(void **state) {
   program_must("choir export run --format hf --out one --experts-per-token 1 --sequences 0");
   program_must("choir import one --out other --tokenizer bpe.model");
   after = logits_of("other"); /* a limit changes something, so that the comparison above could fail */
-  double most = 0;
-  for (int i = 0; i < 2 * 16 * 320; i++) most = fmax(most, fabs(((float *)before.data)[i] - ((float *)after.data)[i]));
-  assert_true(most > 1e-3);
+  double max = 0;
+  for (int i = 0; i < 2 * 16 * 320; i++) max = fmax(max, fabs(((float *)before.data)[i] - ((float *)after.data)[i]));
+  assert_true(max > 1e-3);
   ch_npy_free(&before);
   ch_npy_free(&after);
 }
@@ -60,7 +60,7 @@ static void goes_out_and_comes_back(void **state) {
 /* Back from a file of llama.cpp's: what the folder gives, to the bytes of its weights, tokenizer and all; and from
  * fewer bits nearly that: 0.04 to 0.09 off, by the model, which another SentencePiece makes another one. A dense one
  * has its rotated rows interleaved there. */
-static void comes_back_from_one_file(void **state) {
+static void import_of_gguf_gives_equal_weights(void **state) {
   static const struct {
     const char *dtype;
     double within;
@@ -100,7 +100,7 @@ static void comes_back_from_one_file(void **state) {
 
 /* A model that was imported goes out and comes back as the same bytes: softmax, which stock routers have without a
  * bias, and sigmoids with one. Both formats. */
-static void what_was_imported_can_go_out(void **state) {
+static void imported_models_can_be_exported(void **state) {
   static const struct {
     const char *architecture[2], *set;
   } kinds[] = {{{"MixtralForCausalLM", "llama"}, "router.name=topk --set score=softmax --set normalize_gates=true"},
@@ -275,7 +275,7 @@ static void refuses_by_name(void **state) {
 
 /* What a config.json leaves out is what transformers then takes. */
 /* An untouched model goes out as it came in, field by field and file by file; its tokens are then its makers'. */
-static void gives_back_what_its_makers_said(void **state) {
+static void export_keeps_the_imported_fields(void **state) {
   static const char *const fields[] = {"bos_token_id",         "pad_token_id",        "eos_token_id",
                                        "router_aux_loss_coef", "router_jitter_noise", "tie_word_embeddings",
                                        "rms_norm_eps",         "num_experts_per_tok"};
@@ -350,6 +350,6 @@ static void keeps_how_many_columns_rotate(void **state) {
   same_logits("wide", "wide-back", 1e-5);
 }
 
-TEST_MAIN(train, program_directory_remove, goes_out_and_comes_back, comes_back_from_one_file,
-          what_was_imported_can_go_out, gives_back_what_its_makers_said, reads_a_tokenizer, writes_one_file,
+TEST_MAIN(train, program_directory_remove, export_and_import_give_equal_weights, import_of_gguf_gives_equal_weights,
+          imported_models_can_be_exported, export_keeps_the_imported_fields, reads_a_tokenizer, writes_one_file,
           chooses_how_many_experts, refuses_by_name, knows_defaults_of_others, keeps_how_many_columns_rotate)

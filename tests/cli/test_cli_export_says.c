@@ -199,7 +199,7 @@ static void save_foreign(const char *path, const choir_tensor *tensor, int first
 /* What transformers takes and cannot change a logit gives the same checkpoint: data at odd bytes and white space before
  * the header, names without "model.", numbers of 64 bits, a head in the place of the embedding that it is, and of
  * several files a wrong sum and a tensor that the index does not know. */
-static void takes_what_others_write(void **state) {
+static void imports_formats_of_other_writers(void **state) {
   choir_tensors *t;
   test_ok(choir_tensors_load("folder/model.safetensors", 1, &t));
   int count = choir_tensors_count(t), half = count / 2;
@@ -313,7 +313,7 @@ static void stops_without_a_trace(void **state) {
 }
 
 /* A model that fills masks has one token more than its tokenizer, which the file gives a text, a kind and a key. */
-static void names_the_mask(void **state) {
+static void mask_token_is_exported(void **state) {
   ch_gguf_in in;
   program_must("choir init config.json --out masked --tokenizer bpe.model " MODERN
                "--set moe_every=0 --set attention=bidirectional --set objective=masked_diffusion;"
@@ -332,4 +332,5 @@ static void names_the_mask(void **state) {
 }
 
 TEST_MAIN(train, program_directory_remove, measures_what_it_writes, says_how_to_read_it, refuses_odd_tensors,
-          takes_what_others_write, pads_tokenizers, refuses_pickles, names_the_mask, stops_without_a_trace)
+          imports_formats_of_other_writers, pads_tokenizers, refuses_pickles, mask_token_is_exported,
+          stops_without_a_trace)

@@ -72,7 +72,7 @@ static void resumes(void **state) {
 
 /* With another number of micro-batches a step, the epoch goes on where it was: its tokens are those of every example.
  */
-static void goes_on_in_the_epoch(void **state) {
+static void resumes_within_an_epoch(void **state) {
   program_must(
       "sum() { grep '\"step\",' $1/metrics.jsonl | sed 's/.*\"tokens\":\\([0-9]*\\).*/\\1/' |"
       "awk '{ all += $1 } END { print all }'; };" TUNE "--set steps=26 --out plain >text;" TUNE
@@ -144,7 +144,7 @@ static void best(void **state) {
 }
 
 /* A run that was asked to stop says how to go on, and needs the same rows for that. */
-static void goes_on_with_its_own(void **state) {
+static void resume_needs_the_same_rows(void **state) {
   pid_t child = program_start(
       "exec \"$CHOIR\" finetune --init-from pre --task mine.json --data set --threads 1 --epochs 5000 "
       "--set checkpoint_every=3 --set eval_every=2000 --out stopped",
@@ -244,5 +244,5 @@ static void refusals(void **state) {
       "grep -q '\"malformed\":1' odd-run/metrics.jsonl");
 }
 
-TEST_MAIN(set_up, program_directory_remove, learns, resumes, goes_on_in_the_epoch, a_disk_that_is_full, stops_in_time,
-          best, goes_on_with_its_own, another_router, recipes, refusals)
+TEST_MAIN(set_up, program_directory_remove, learns, resumes, resumes_within_an_epoch, a_disk_that_is_full,
+          stops_in_time, best, resume_needs_the_same_rows, another_router, recipes, refusals)

@@ -6,9 +6,9 @@
 #include "program.h"
 
 /* The texts of JSON lines in program_output, in order; freed by the caller. */
-static int read_rows(json_t **rows, int most) {
+static int read_rows(json_t **rows, int max) {
   int count = 0;
-  for (char *line = strtok(program_output, "\n"); line && count < most; line = strtok(NULL, "\n")) {
+  for (char *line = strtok(program_output, "\n"); line && count < max; line = strtok(NULL, "\n")) {
     rows[count] = json_loads(line, JSON_ALLOW_NUL, NULL);
     if (!rows[count]) fail_msg("not JSON: %s", line);
     count++;
@@ -125,21 +125,21 @@ static void stop_texts(void **state) {
 static void ends_of_documents(void **state) {
   enum { ROWS = 40 };
   json_t *rows[2][ROWS];
-  int most = 100, ended = -1;
+  int max = 100, ended = -1;
   program_must(
       "choir init config.json --set router.name=switch_top1 --tokenizer tokenizer.model --out wild;"
       "for i in $(seq %d); do echo ka; done >same",
       ROWS); /* fresh weights: any token may come */
   for (int k = 0; k < 2; k++) {
-    program_must("choir generate wild --prompts same --max-tokens %d --temperature 50 --json 2>/dev/null", most);
+    program_must("choir generate wild --prompts same --max-tokens %d --temperature 50 --json 2>/dev/null", max);
     assert_int_equal(read_rows(rows[k], ROWS), ROWS);
     for (int i = 0; i < ROWS && ended < 0; i++)
-      if (!strcmp(text_of(rows[k][i], "end"), "eos")) ended = i, most = (int)json_at(rows[k][i], "tokens");
-    assert_true(ended >= 0 && most > 0);
+      if (!strcmp(text_of(rows[k][i], "end"), "eos")) ended = i, max = (int)json_at(rows[k][i], "tokens");
+    assert_true(ended >= 0 && max > 0);
   }
   assert_string_equal(text_of(rows[1][ended], "end"), "length");
   assert_true(json_equal(json_object_get(rows[1][ended], "text"), json_object_get(rows[0][ended], "text")));
-  assert_int_equal(json_at(rows[1][ended], "tokens"), most);
+  assert_int_equal(json_at(rows[1][ended], "tokens"), max);
   for (int i = 0; i < 2 * ROWS; i++) json_decref(rows[i / ROWS][i % ROWS]);
 
   choir_model *model;
@@ -241,7 +241,7 @@ static void interrupt_before_the_first_pass(void **state) {
 typedef struct {
   char text[3][4096];
   size_t size[3];
-  int asked, most;
+  int asked, max;
 } streamed;
 
 static int append_text(void *context, const choir_event *e) {
@@ -255,7 +255,7 @@ static int append_text(void *context, const choir_event *e) {
 
 static int stop_later(void *context, const choir_progress *p) {
   streamed *s = context;
-  return ++s->asked == s->most;
+  return ++s->asked == s->max;
 }
 
 /* What comes piece by piece is the text in the end, whether it ends by itself or is ended. */
@@ -268,11 +268,11 @@ static void pieces_are_the_text(void **state) {
   test_ok(choir_model_load("run", NULL, &model, &tokenizer));
   test_ok(choir_model_set_routing(model, "threshold"));
   o.max_tokens = 30, o.batch = 2;
-  for (int most = 0; most <= 20; most += 10) {
-    streamed s = {.most = most};
+  for (int max = 0; max <= 20; max += 10) {
+    streamed s = {.max = max};
     o.event = append_text, o.progress = stop_later, o.context = &s;
     test_ok(choir_generate(model, tokenizer, prompts, 3, &o, &r));
-    assert_int_equal(r.sequences[2].end == CHOIR_END_INTERRUPTED, most > 0);
+    assert_int_equal(r.sequences[2].end == CHOIR_END_INTERRUPTED, max > 0);
     assert_true(s.size[0] > 0);
     for (int i = 0; i < 3; i++) {
       assert_int_equal(r.sequences[i].size, s.size[i]);

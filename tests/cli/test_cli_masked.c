@@ -27,7 +27,7 @@ static void says_that_it_is_a_bound(void **state) {
 }
 
 /* Stopped after a checkpoint, and gone on with: the bytes of a run in one go. */
-static void goes_on(void **state) {
+static void resumed_run_is_bit_identical(void **state) {
   program_must(TRAIN "--threads 1 --out stopped --set steps=6 --set eval_every=10");
   program_must("choir train --resume --out stopped --threads 2 --set steps=20");
   assert_true(
@@ -193,5 +193,5 @@ static void refusals(void **state) {
                   "choir train --config config.json --data data " MASKED "--set vocab_size=96 --out no");
 }
 
-TEST_MAIN(setup, program_directory_remove, says_that_it_is_a_bound, goes_on, evaluates, masked_lm, scores, fine_tunes,
-          fine_tunes_many_experts, fills_gaps, forward_has_no_loss, pages_and_plans, refusals)
+TEST_MAIN(setup, program_directory_remove, says_that_it_is_a_bound, resumed_run_is_bit_identical, evaluates, masked_lm,
+          scores, fine_tunes, fine_tunes_many_experts, fills_gaps, forward_has_no_loss, pages_and_plans, refusals)

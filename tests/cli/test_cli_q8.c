@@ -74,9 +74,9 @@ static void blocks_come_back(void **state) {
   int blocks = 0, whole = 0;
   program_must("choir export run --format gguf --dtype q8_0 --out in.gguf --sequences 0");
   for (int i = 0; i < 3; i++) {
-    static const int most[] = {100, 128, 1};
+    static const int max[] = {100, 128, 1};
     int8_t q[CH_Q8_VALUES] = {1};
-    for (int k = 1; k < CH_Q8_VALUES; k++) q[k] = (int8_t)(k * 61 % (2 * most[i]) - most[i]);
+    for (int k = 1; k < CH_Q8_VALUES; k++) q[k] = (int8_t)(k * 61 % (2 * max[i]) - max[i]);
     set_block("in.gguf", "blk.0.ffn_gate_exps.weight", i, (uint16_t)(0x2001 + i), q);
     set_block("in.gguf", "blk.1.attn_q.weight", i, (uint16_t)(3 + i), q);
   }

@@ -28,7 +28,7 @@ static void ends_in_order(int kib, const char *command, int with_pieces) {
   if (status && !*program_output) fail_msg("ulimit -v %d: status %d without a word of %s", kib, status, command);
 }
 
-static void little_address_space(void **state) {
+static void limited_address_space(void **state) {
 #ifdef CHOIR_SANITIZED
   skip(); /* sanitizers take terabytes of addresses */
 #endif
@@ -142,4 +142,4 @@ static void forked(void **state) {
 }
 
 TEST_MAIN(program_setup, program_directory_remove, closed_descriptors, few_open_files, too_many_threads,
-          threads_that_do_not_start, small_stacks, small_files, a_shard_that_shrinks, forked, little_address_space)
+          threads_that_do_not_start, small_stacks, small_files, a_shard_that_shrinks, forked, limited_address_space)

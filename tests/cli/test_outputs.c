@@ -17,7 +17,7 @@ static int entries(const char *directory) {
 }
 
 /* Names of numbers, of processes that are gone; choir's own name without its mark, with another's, as a link. */
-static void only_what_choir_made_is_removed(void **state) {
+static void cleanup_removes_only_files_of_choir(void **state) {
   program_must(
       "mkdir u && cd u && mkdir data.tmp-2024-backup data.tmp-99999999 .choir-tmp-12-0 .choir-tmp-13-0 "
       ".choir-tmp-15-mine run "
@@ -70,7 +70,7 @@ static void leftovers_of_the_dead_go(void **state) {
 }
 
 /* Killed before the mark had its words: nothing is in there yet. */
-static void half_a_mark_goes(void **state) {
+static void incomplete_marks_are_removed(void **state) {
   program_must(
       "mkdir -p half/.choir-tmp-1-0 half/.choir-tmp-2-0 half/.choir-tmp-3-0 && : >half/.choir-tmp-2-0/choir-made-this "
       "&& : "
@@ -254,7 +254,8 @@ static void outputs_that_are_read_are_refused(void **state) {
   program_refuses(2, "both name", "cd read && ln a.txt b.txt; choir forward run x --logits a.txt --save-routes b.txt");
 }
 
-TEST_MAIN(program_setup, program_directory_remove, outputs_that_are_read_are_refused, only_what_choir_made_is_removed,
-          leftovers_of_the_dead_go, half_a_mark_goes, temporaries_of_other_hosts_stay, outputs_keep_mode_and_links,
-          empty_directories_and_links_to_them_are_outputs, mount_points_are_refused_before_the_work,
-          directories_without_fsync, odd_file_systems, a_search_for_pieces_is_left)
+TEST_MAIN(program_setup, program_directory_remove, outputs_that_are_read_are_refused,
+          cleanup_removes_only_files_of_choir, leftovers_of_the_dead_go, incomplete_marks_are_removed,
+          temporaries_of_other_hosts_stay, outputs_keep_mode_and_links, empty_directories_and_links_to_them_are_outputs,
+          mount_points_are_refused_before_the_work, directories_without_fsync, odd_file_systems,
+          a_search_for_pieces_is_left)

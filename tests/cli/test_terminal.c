@@ -85,7 +85,7 @@ static void text_and_pieces(void **state) {
 }
 
 /* A character may be a piece, and statistics name pieces. */
-static void pieces_that_are_obeyed(void **state) {
+static void control_characters_in_tokens(void **state) {
   program_must(
       "for i in $(seq 200); do printf 'ka \\302\\233mi lo\\n'; done >c1; choir tokenizer train --type char "
       "--vocab-size "
@@ -144,4 +144,4 @@ static void clusters_and_tasks(void **state) {
 }
 
 TEST_MAIN(program_setup, program_directory_remove, generated_text, text_stays, progress_is_one_line, text_and_pieces,
-          pieces_that_are_obeyed, names, clusters_and_tasks)
+          control_characters_in_tokens, names, clusters_and_tasks)

@@ -64,8 +64,8 @@ static int ragged(const ch_comm *comm, void *context) { return (void)context, ex
 static int transposed_twice(const ch_comm *comm, void *context) {
   (void)context;
   enum { COUNT = 37 };
-  int32_t x[FORKED_MOST * COUNT], y[FORKED_MOST * COUNT], z[FORKED_MOST * COUNT];
-  ch_bytes a[FORKED_MOST], b[FORKED_MOST], c[FORKED_MOST];
+  int32_t x[FORKED_MAX * COUNT], y[FORKED_MAX * COUNT], z[FORKED_MAX * COUNT];
+  ch_bytes a[FORKED_MAX], b[FORKED_MAX], c[FORKED_MAX];
   for (int i = 0; i < comm->size * COUNT; i++) x[i] = number(comm->rank, 0, i);
   for (int r = 0; r < comm->size; r++) {
     a[r] = (ch_bytes){x + r * COUNT, sizeof *x * COUNT};
@@ -101,7 +101,7 @@ static int gathers_lists(const ch_comm *comm, void *context) {
   for (int count = 1; count <= COUNT; count += 5) {
     int begin[COUNT + 1] = {0}, all[FIRST + 5 * COUNT], own[FIRST + 5 * COUNT];
     for (int i = 0; i < count; i++) begin[i + 1] = begin[i] + (i ? i * i % 5 : FIRST);
-    const ch_range lists = ch_own_share(comm, count);
+    const ch_range lists = ch_local_range(comm, count);
     for (int s = begin[lists.first]; s < begin[lists.last]; s++) own[s - begin[lists.first]] = number(3, 1, s);
     ch_comm_gather_lists(comm, "test", own, all, count, begin, sizeof *all);
     for (int s = 0; s < begin[count]; s++) must(all[s] == number(3, 1, s));
@@ -113,10 +113,10 @@ static int gathers_lists(const ch_comm *comm, void *context) {
 static int columns_of_rows(const ch_comm *comm, void *context) {
   (void)context;
   enum { ROWS = 3, COLUMNS = 5 };
-  int own[ROWS * COLUMNS], packed[ROWS * COLUMNS], received[FORKED_MOST * ROWS * COLUMNS], *at = received;
+  int own[ROWS * COLUMNS], packed[ROWS * COLUMNS], received[FORKED_MAX * ROWS * COLUMNS], *at = received;
   for (int i = 0; i < ROWS * COLUMNS; i++) own[i] = number(comm->rank, i / COLUMNS, i % COLUMNS);
   ch_comm_columns(comm, "test", ROWS, COLUMNS, sizeof *own, own, packed, received);
-  const ch_range mine = ch_own_share(comm, COLUMNS);
+  const ch_range mine = ch_local_range(comm, COLUMNS);
   for (int row = 0; row < comm->size * ROWS; row++)
     for (int c = mine.first; c < mine.last; c++) must(*at++ == number(row / ROWS, row % ROWS, c));
   return 0;
@@ -145,7 +145,7 @@ static int spreads(const ch_comm *comm, void *context) {
                        many[COUNT] = {1, 3 * FORKED_WORTH, 50, 0, 8 * 9 * FORKED_WORTH, 5, 2, 1 << 14, 7, 1 << 15, 1};
   const int64_t *bytes = comm->piece == 7 ? few : many;
   static uint8_t data[COUNT][8 * 9 * FORKED_WORTH];
-  static ch_bytes spans[CH_AT_ONCE * CH_SPANS * FORKED_MOST];
+  static ch_bytes spans[CH_AT_ONCE * CH_SPANS * FORKED_MAX];
   ch_broadcast some[COUNT];
   int64_t sent = 2 * (comm->size - 1) * (int64_t)sizeof(int64_t) * (comm->piece == 7);
   int64_t before = comm->traffic ? comm->traffic->bytes : 0;
@@ -234,11 +234,11 @@ static int sums_to(const ch_comm *comm, int shards, int64_t count, const ch_rece
   summed s[2] = {0};
   ch_arena arena;
   ch_arena_init(&arena, "test", &ch_memory_host);
-  ch_comm_sum_room(comm, shards, 2, &arena);
+  ch_comm_sum_buffers(comm, shards, 2, &arena);
   must(ch_arena_commit(&arena) == CHOIR_OK);
-  const ch_sum_room room = ch_comm_sum_room(comm, shards, 2, &arena);
+  const ch_sum_buffers buffers = ch_comm_sum_buffers(comm, shards, 2, &arena);
   if (pieces_of(comm, shards, count, to, &s[0]) || pieces_of(comm, shards, SOME + 1, NULL, &s[1])) return 1;
-  ch_comm_sum(comm, "test", shards, (ch_comm_array[]){s[0].array, s[1].array}, 2, &room);
+  ch_comm_sum(comm, "test", shards, (ch_comm_array[]){s[0].array, s[1].array}, 2, &buffers);
   for (int k = 0; k < 2; k++) {
     for (int64_t i = 0; i < s[k].array.count && (k || !to || ch_receives(to, comm->rank)); i++)
       must(s[k].piece[0][i] == naive(0, shards, i));
@@ -269,7 +269,7 @@ static int sums(const ch_comm *comm, void *context) {
   for (int shards = comm->size; shards <= SHARDS; shards += comm->size)
     if (sums_of(comm, shards, SOME)) return 1;
   for (int s = 0; s < SHARDS; s++) shard[s] = 1.0 / (3 + s);
-  must(ch_add_shards(1, shard) == shard[0] && ch_add_shards(3, shard) == shard[0] + (shard[1] + shard[2]));
+  must(ch_add_grad_chunks(1, shard) == shard[0] && ch_add_grad_chunks(3, shard) == shard[0] + (shard[1] + shard[2]));
   return comm->piece == 7 ? 0 : sums_of(comm, SHARDS / comm->size * comm->size, MANY);
 }
 
@@ -277,7 +277,7 @@ static int sums(const ch_comm *comm, void *context) {
 
 /* A group of every stride-th rank: its members exchange with each other only, numbered from 0. */
 static int law_of_group(const ch_comm *comm, const ch_comm *all, int first, int stride) {
-  int64_t own = all->rank, numbers[FORKED_MOST], before = all->traffic ? all->traffic->bytes : 0;
+  int64_t own = all->rank, numbers[FORKED_MAX], before = all->traffic ? all->traffic->bytes : 0;
   must(comm->rank >= 0 && comm->rank < comm->size && ch_comm_number(comm, comm->rank) == all->rank);
   ch_comm_gather(comm, "test", &own, numbers, sizeof own);
   for (int r = 0; r < comm->size; r++) must(numbers[r] == first + r * stride);

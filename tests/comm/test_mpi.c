@@ -15,7 +15,7 @@ static void save_tokens(const char *path) {
   test_ok(ch_npy_write(path, &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {8, 16}, .data = token}));
 }
 
-static void same_files_and_one_voice(void **state) {
+static void same_files_and_output_of_one_rank(void **state) {
   needs_mpi();
   program_must(FRESH "--set steps=6 --set eval_every=3 --out one");
   program_must(MPIRUN "-n 4 " FRESH "--set steps=6 --set eval_every=3 --out four");
@@ -41,7 +41,7 @@ static void same_files_by_an_mpi_that_is_found(void **state) {
 }
 
 /* Told so, all speak: the first as ever, the others on the other stream. */
-static void all_voices(void **state) {
+static void output_of_all_ranks(void **state) {
   needs_mpi();
   program_must(MPIRUN "-n 3 " FRESH
                       "--replicas 1 --set grad_chunks=6 --set batch_sequences=6 --set steps=1 --verbose-ranks "
@@ -91,7 +91,7 @@ static void replicas_again(void **state) {
   assert_int_not_equal(program_run(FRESH "--replicas 2 --out none"), 0);
 }
 
-static void another_number_goes_on(void **state) {
+static void resumes_with_another_number_of_ranks(void **state) {
   needs_mpi();
   program_must(MPIRUN "-n 4 " FRESH "--set steps=3 --out moved");
   program_must(MPIRUN "-n 2 " TRAIN "--resume --set steps=6 --out moved");
@@ -117,7 +117,7 @@ static void refuses_once(void **state) {
 }
 
 /* The first process tells what is wrong for one process alone, before they have anything in common; nobody waits. */
-static void one_is_wrong_all_end(void **state) {
+static void an_error_of_one_rank_ends_all(void **state) {
   needs_mpi();
   static const struct {
     int status;
@@ -276,7 +276,7 @@ static void a_message_is_short(void **state) {
 }
 
 /* A wish to stop that comes while processes find each other: the second one is late. */
-static void asked_before_the_first_step(void **state) {
+static void interrupt_before_the_first_step(void **state) {
   needs_mpi();
   pid_t job = program_start(MPIRUN "--timeout 90 " TWO(FRESH "--set steps=100000 --out early",
                                                        "sleep 3; exec " FRESH "--set steps=100000 --out early"),
@@ -294,7 +294,8 @@ static void asked_before_the_first_step(void **state) {
   assert_int_equal(program_newest("early"), 1);
 }
 
-TEST_MAIN(program_setup, program_directory_remove, same_files_and_one_voice, same_files_by_an_mpi_that_is_found,
-          all_voices, same_files_sharded, replicas_again, another_number_goes_on, refuses_once, one_is_wrong_all_end,
-          another_build, same_numbers, refuses_what_is_for_one, help_is_said_once, one_dies_all_end, one_is_silent,
-          one_does_not_leave, a_message_is_short, asked_before_the_first_step)
+TEST_MAIN(program_setup, program_directory_remove, same_files_and_output_of_one_rank,
+          same_files_by_an_mpi_that_is_found, output_of_all_ranks, same_files_sharded, replicas_again,
+          resumes_with_another_number_of_ranks, refuses_once, an_error_of_one_rank_ends_all, another_build,
+          same_numbers, refuses_what_is_for_one, help_is_said_once, one_dies_all_end, one_is_silent, one_does_not_leave,
+          a_message_is_short, interrupt_before_the_first_step)

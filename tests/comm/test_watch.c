@@ -5,14 +5,14 @@
 
 typedef struct {
   atomic_int told;
-  pid_t process[FORKED_MOST];
-  char text[FORKED_MOST][1024];
+  pid_t process[FORKED_MAX];
+  char text[FORKED_MAX][1024];
 } silence;
 
 enum { STOPPED = 2, WATCHERS = 4 };
 
 /* The last rank to report ends the job. */
-static int tell(void *context, const choir_event *event) {
+static int count_report(void *context, const choir_event *event) {
   silence *s = context;
   int at = atomic_fetch_add(&s->told, 1);
   snprintf(s->text[at], sizeof s->text[at], "%s", event->notice);
@@ -22,7 +22,7 @@ static int tell(void *context, const choir_event *event) {
 
 /* Whoever comes too late to a later exchange was last heard in the one before. */
 static int stops(const ch_comm *comm, void *context) {
-  test_ok(ch_watch_start(comm, 0.5, tell, context));
+  test_ok(ch_watch_start(comm, 0.5, count_report, context));
   ch_watch_section(comm, "step", 17);
   must(ch_comm_max(comm, comm->rank) == comm->size - 1);
   if (comm->rank == STOPPED) raise(SIGSTOP);
@@ -50,7 +50,7 @@ static void says_who_is_silent(void **state) {
  * has come from it, the second has not. */
 static int stops_between(const ch_comm *comm, void *context) {
   numbers x[2];
-  test_ok(ch_watch_start(comm, 0.5, tell, context));
+  test_ok(ch_watch_start(comm, 0.5, count_report, context));
   ch_watch_section(comm, "step", 19);
   for (int i = 0; i < 2; i++) {
     prepare(comm, 0, i, &x[i]);
@@ -73,7 +73,7 @@ static void says_who_is_silent_in_what_was_begun(void **state) {
 static int stops_in_a_group(const ch_comm *comm, void *context) {
   ch_grid grid;
   test_ok(ch_grid_make(comm, 2, 1, &grid));
-  test_ok(ch_watch_start(comm, 0.5, tell, context));
+  test_ok(ch_watch_start(comm, 0.5, count_report, context));
   must(ch_comm_max(comm, comm->rank) == comm->size - 1);
   if (comm->rank == STOPPED) raise(SIGSTOP);
   ch_comm_max(&grid.replica, 0);
@@ -96,26 +96,26 @@ static void says_who_is_silent_in_a_group(void **state) {
 }
 
 /* A rank that stops before its first exchange is named, too. */
-static int never_comes(const ch_comm *comm, void *context) {
+static int rank_without_exchange(const ch_comm *comm, void *context) {
   if (comm->rank == STOPPED) raise(SIGSTOP);
-  test_ok(ch_watch_start(comm, 0.5, tell, context));
+  test_ok(ch_watch_start(comm, 0.5, count_report, context));
   return 0;
 }
 
-static void says_who_never_came(void **state) {
-  all_others_say(never_comes, "has waited for 0.5 s in set-up, exchange 1 (names of hosts) for rank 2, not heard yet",
-                 "of 4");
+static void names_ranks_that_never_started(void **state) {
+  all_others_say(rank_without_exchange,
+                 "has waited for 0.5 s in set-up, exchange 1 (names of hosts) for rank 2, not heard yet", "of 4");
 }
 
 /* Of many that are silent four are named, and the rest are counted. */
-static int tell_alone(void *context, const choir_event *event) {
+static int names_four_silent_ranks(void *context, const choir_event *event) {
   silence *s = context;
   snprintf(s->text[0], sizeof s->text[0], "%s", event->notice);
   _exit(3);
 }
 
 static int all_others_stop(const ch_comm *comm, void *context) {
-  test_ok(ch_watch_start(comm, 0.5, tell_alone, context));
+  test_ok(ch_watch_start(comm, 0.5, names_four_silent_ranks, context));
   must(ch_comm_max(comm, comm->rank) == comm->size - 1);
   if (comm->rank) raise(SIGSTOP);
   test_ok(ch_comm_agree(comm, CHOIR_OK));
@@ -139,7 +139,7 @@ static void says_how_many_are_silent(void **state) {
 static int pauses(const ch_comm *comm, void *context) {
   silence *s = context;
   s->process[comm->rank] = getpid();
-  test_ok(ch_watch_start(comm, 1, tell, context));
+  test_ok(ch_watch_start(comm, 1, count_report, context));
   if (comm->rank == 0 && fork() == 0) {
     while (!s->process[0] || !s->process[1]) usleep(1000);
     usleep(200000);
@@ -162,4 +162,4 @@ static void a_pause_of_all_is_no_silence(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, says_who_is_silent, says_who_is_silent_in_what_was_begun, says_who_is_silent_in_a_group,
-          says_who_never_came, says_how_many_are_silent, a_pause_of_all_is_no_silence)
+          names_ranks_that_never_started, says_how_many_are_silent, a_pause_of_all_is_no_silence)

@@ -3,21 +3,21 @@
 #include "op/backend.h"
 #include "testing.h"
 
-static double least_gflops(void) { return test_emulated() ? 0 : 0.5; }
+static double min_gflops(void) { return test_emulated() ? 0 : 0.5; }
 
 static void measures(void **state) {
   ch_peak peak;
   test_ok(ch_backend_peak("cpu", 1, 0.05, 1, &peak));
   assert_int_equal(peak.threads, 1);
   assert_string_equal(peak.isa, ch_isa_name(ch_machine_isa()));
-  assert_true(peak.fp32_gflops > least_gflops() && peak.fp32_gflops < 1e4);
+  assert_true(peak.fp32_gflops > min_gflops() && peak.fp32_gflops < 1e4);
   assert_true(peak.read_gbs > 0.01 && peak.read_gbs < 1e4);
   assert_true(peak.triad_gbs > 0.01 && peak.triad_gbs < 1e4);
   assert_int_equal(peak.bf16_gflops > 0, ch_machine_has_bf16());
   assert_int_equal(strcmp(peak.bf16_unit, "none") != 0, ch_machine_has_bf16());
 }
 
-static void cannot_tell(void **state) {
+static void unknown_peak(void **state) {
   ch_peak peak = {.fp32_gflops = 1, .triad_gbs = 1};
   test_ok(ch_backend_peak("reference", 1, 0.05, 1, &peak));
   assert_true(!peak.fp32_gflops && !peak.bf16_gflops && !peak.read_gbs && !peak.triad_gbs);
@@ -27,7 +27,7 @@ static void cannot_tell(void **state) {
 static void leaves_memory_out(void **state) {
   ch_peak peak;
   test_ok(ch_backend_peak("cpu", 1, 0.05, 0, &peak));
-  assert_true(peak.fp32_gflops > least_gflops() && !peak.read_gbs && !peak.triad_gbs);
+  assert_true(peak.fp32_gflops > min_gflops() && !peak.read_gbs && !peak.triad_gbs);
 }
 
 static void refuses(void **state) {
@@ -37,4 +37,4 @@ static void refuses(void **state) {
   assert_int_equal(ch_backend_peak("nothing", 1, 1, 0, &peak), CHOIR_ERROR_ARGUMENT);
 }
 
-TEST_MAIN(NULL, NULL, measures, cannot_tell, leaves_memory_out, refuses)
+TEST_MAIN(NULL, NULL, measures, unknown_peak, leaves_memory_out, refuses)

@@ -51,7 +51,7 @@ static void run_products(const float *x, const ch_bf16 *rounded, float *c, void 
 }
 
 /* For a while and until the timer has ticked often; with the bits that they have when nobody interrupts them. */
-static void run_on(double seconds, int least_ticks) {
+static void run_on(double seconds, int min_ticks) {
   enum { COUNT = FORMS * SIZE * SIZE };
   float *x = test_new_normal(2 * SIZE * SIZE, 1), *want = test_new(COUNT), *c = test_new(COUNT);
   ch_bf16 *rounded = malloc(2 * SIZE * SIZE * sizeof *rounded);
@@ -62,7 +62,7 @@ static void run_on(double seconds, int least_ticks) {
   run_products(x, rounded, want, scratch);
   set_timer(200);
   double begin = ch_machine_seconds(), now = begin;
-  for (; now < begin + seconds || (stack.ticks < least_ticks && now < begin + 60); now = ch_machine_seconds()) {
+  for (; now < begin + seconds || (stack.ticks < min_ticks && now < begin + 60); now = ch_machine_seconds()) {
     run_products(x, rounded, c, scratch);
     assert_memory_equal(c, want, COUNT * sizeof *c);
   }

@@ -65,7 +65,7 @@ static void complete_and_disjoint(const choir_tokenizer *t, const ch_source *s, 
   for (int k = 0; k < 2; k++) assert_int_equal(*at[k], 0), free(share[k].data);
 }
 
-static void nothing_is_lost_or_twice(void **state) {
+static void every_token_is_sampled_once(void **state) {
   choir_tokenizer *t;
   choir_data *d = opened("data");
   test_ok(choir_tokenizer_load(corpus_path("small.model"), &t));
@@ -372,6 +372,6 @@ static void refuses_wrong_descriptions(void **state) {
   test_ok(ch_dir_remove(corpus_path("told")));
 }
 
-TEST_MAIN(begin, end, does_not_depend_on_threads, nothing_is_lost_or_twice, progress_adds_up, small_corpora,
+TEST_MAIN(begin, end, does_not_depend_on_threads, every_token_is_sampled_once, progress_adds_up, small_corpora,
           takes_any_file_name, refuses_and_leaves_nothing, errors_come_in_order, survives_a_full_disk,
           refuses_damaged_shards, refuses_forged_shards, knows_its_heldout_share, refuses_wrong_descriptions)

@@ -26,7 +26,7 @@ static void tells_text_from_the_rest(void **state) {
                {"PARIS is a text, as !<arch> is\n", 31, NULL},
                {"a \0 in a text\n", 14, NULL}};
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-    int code = ch_foreign_check("f", files[i].bytes, files[i].size);
+    int code = ch_detect_non_text("f", files[i].bytes, files[i].size);
     if (files[i].says)
       test_fails(code, CHOIR_ERROR_FORMAT, files[i].says);
     else

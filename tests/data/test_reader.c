@@ -182,7 +182,7 @@ static void each_run_holds_out_one(void **state) {
   }
 }
 
-static int go_on(void *context) {
+static int resume_reader(void *context) {
   (void)context;
   return 0;
 }
@@ -191,7 +191,7 @@ static int go_on(void *context) {
 static void little_text_holds_out_more(void **state) {
   static const struct {
     size_t bytes;
-    double wish, share;
+    double requested, share;
     size_t block;
   } of[] = {{100, 0.01, 0.5, 64}, {1000, 0.01, 0.128, 64}, {20000, 0.05, 0.05, 500}, {1 << 20, 0.5, 0.5, 1 << 16}};
   char *text = malloc(1 << 20);
@@ -200,7 +200,7 @@ static void little_text_holds_out_more(void **state) {
     const char *files[] = {corpus_path("little"), NULL};
     ch_holdout h;
     corpus_save(files[0], text, of[i].bytes);
-    test_ok(ch_holdout_plan(&(ch_text_options){.inputs = files}, 4, 0, of[i].wish, go_on, NULL, &h));
+    test_ok(ch_holdout_plan(&(ch_text_options){.inputs = files}, 4, 0, of[i].requested, resume_reader, NULL, &h));
     if (!h.by_blocks || fabs(h.share - of[i].share) > 1e-12 || h.block_bytes != of[i].block)
       fail_msg("%zu bytes: %g of blocks of %zu", of[i].bytes, h.share, h.block_bytes);
   }

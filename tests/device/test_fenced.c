@@ -4,7 +4,7 @@
 #include "fenced.h"
 #include "model/config.h"
 #include "moe/router.h"
-#include "own_routers.h"
+#include "plugin_routers.h"
 #include "program.h"
 
 typedef struct {

@@ -228,7 +228,7 @@ static void write_gradient(choir_model *model) {
 }
 static void read_tape(choir_model *model) { sink = *(real *)model->x.tape.base; }
 
-static void a_host_that_touches_dies(void **state) {
+static void host_access_to_device_memory_aborts(void **state) {
   choir_config config = model_config("expert_choice");
   choir_model *model = model_new(&config, "fenced", "fp32");
   test_ok(ch_model_make_gradients(model));
@@ -273,5 +273,5 @@ static void a_backend_without_an_op_is_refused(void **state) {
 
 static int setup(void **state) { return ch_backend_register(&fence_backend); }
 
-TEST_MAIN(setup, NULL, models, layers, bench, bench_of_models, a_host_that_touches_dies, backends_are_known_by_name,
-          a_backend_without_an_op_is_refused)
+TEST_MAIN(setup, NULL, models, layers, bench, bench_of_models, host_access_to_device_memory_aborts,
+          backends_are_known_by_name, a_backend_without_an_op_is_refused)

@@ -104,7 +104,7 @@ static void same_bits_without_launches(void **state) {
 }
 
 /* Any call of graphs may fail: a notice says so once, and the steps are the same. */
-static void goes_on_without(void **state) {
+static void steps_without_graphs_are_equal(void **state) {
   enum { SOME = 6 };
   static const char *const calls[] = {"cuStreamBeginCapture_v2:1",        "cuStreamGetCaptureInfo_v2:7",
                                       "cublasGemmStridedBatchedEx:200",   "cuGraphInstantiateWithFlags:2",
@@ -127,6 +127,7 @@ int main(int argc, char **argv) {
   return 0;
 #endif
   if (argc > 1) return take_steps(atoi(argv[1]));
-  const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits_without_launches), cmocka_unit_test(goes_on_without)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits_without_launches),
+                                     cmocka_unit_test(steps_without_graphs_are_equal)};
   return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
 }

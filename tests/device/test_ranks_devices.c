@@ -18,12 +18,12 @@ static const struct {
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* A run on the i-th layout. */
-static job job_on(const char *backend, const char *router, const char *out, int i, const char *wire) {
+static job job_on(const char *backend, const char *router, const char *out, int i, const char *dispatch_dtype) {
   job j = job_of(router, out, STEPS);
   j.backend = backend;
   j.replicas = layouts[i].replicas, j.hidden = layouts[i].hidden, j.dense_sharded = layouts[i].dense_sharded;
   if (j.config.model.experts == 1) j.replicas = layouts[i].ranks / j.hidden; /* of one expert one group */
-  test_ok(choir_config_set(&j.config, "parallel.dispatch_dtype", wire));
+  test_ok(choir_config_set(&j.config, "parallel.dispatch_dtype", dispatch_dtype));
   if (!strcmp(backend, "cuda"))
     test_set(&j.config, "%s", "batch_sequences=4 grad_chunks=4 sequence_length=8 eval_sequences=4");
   program_must("rm -rf %s", out);
@@ -44,27 +44,27 @@ static void host_follows_no_device_pointer(void **state) {
   forked_means = CH_COMM_MEANS;
 }
 
-static void learn_what_one_process_learns(void **state) {
+static void ranks_train_as_one_process(void **state) {
   test_needs_stand_in();
   signal(SIGSEGV, SIG_DFL); /* a rank that dies is no longjmp into this test */
   static const char *const some[LAYOUTS] = {"switch_top1", "expert_choice", "base", "expert_choice", "kmeans"};
   for (int i = 1; i < LAYOUTS; i += 2) { /* of the others the CPU's runs above see the layout */
     int same = layouts[i].replicas == 1 && layouts[i].hidden == 1;
-    const char *wire = same && i ? "bf16" : "fp32"; /* which rounds the results of each hidden shard */
-    job one = job_on("cuda", some[i], "one", i, wire);
+    const char *dispatch_dtype = same && i ? "bf16" : "fp32"; /* which rounds the results of each hidden shard */
+    job one = job_on("cuda", some[i], "one", i, dispatch_dtype);
     one.replicas = one.hidden = 1, one.dense_sharded = 0;
     go(one, 1);
-    go(job_on("cuda", some[i], "many", i, wire), layouts[i].ranks);
+    go(job_on("cuda", some[i], "many", i, dispatch_dtype), layouts[i].ranks);
     program_close_losses(some[i], "many", "one", STEPS + 2, 1e-5);
     if (same && !program_same_runs("one", "many", STEPS)) fail_msg("%s: other bytes than one process", some[i]);
     if (same) continue;
-    go(job_on("cuda", some[i], "again", i, wire), layouts[i].ranks);
+    go(job_on("cuda", some[i], "again", i, dispatch_dtype), layouts[i].ranks);
     if (!program_same_runs("many", "again", STEPS)) fail_msg("%s: not the same twice", some[i]);
   }
 }
 
 /* Stopped on a layout, gone on with on the same one, where nothing tells that it was, and on another. */
-static void go_on(void **state) {
+static void resume(void **state) {
   test_needs_stand_in();
   signal(SIGSEGV, SIG_DFL);
   go(job_on("cuda", "expert_choice", "one", 4, "fp32"), 4);
@@ -101,4 +101,4 @@ static void each_takes_the_next_device(void **state) {
 static int set_up(void **state) { return ch_backend_register(&fence_backend) || program_setup(state); }
 
 TEST_MAIN(set_up, program_directory_remove, host_follows_no_device_pointer, each_takes_the_next_device,
-          learn_what_one_process_learns, go_on)
+          ranks_train_as_one_process, resume)

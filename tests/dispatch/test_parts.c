@@ -10,13 +10,13 @@
 enum { N = 500, E = 7 };
 
 /* Slots of tokens begin .. end-1, and the most of one expert. */
-static void taken(const uint8_t *keep, int begin, int end, int *slots, int *most) {
-  *slots = *most = 0;
+static void taken(const uint8_t *keep, int begin, int end, int *slots, int *max) {
+  *slots = *max = 0;
   for (int i = 0; i < E; i++) {
     int of_expert = 0;
     for (int t = begin; t < end; t++) of_expert += keep[t * E + i];
     *slots += of_expert;
-    if (of_expert > *most) *most = of_expert;
+    if (of_expert > *max) *max = of_expert;
   }
 }
 
@@ -33,18 +33,18 @@ static void parts_are_full(void **state) {
       ch_parts parts;
       x.ops->index(&x, &(ch_index_args){.record = &record});
       ch_parts_begin(&x, &record, limits[l][0], limits[l][1], &parts);
-      for (int begin = 0, end, slots, most; pass_ && begin < N; begin = end) {
+      for (int begin = 0, end, slots, max; pass_ && begin < N; begin = end) {
         end = ch_parts_end(&parts, begin);
         assert_true(end > begin && end <= N);
-        taken(keep, begin, end, &slots, &most);
-        assert_true(slots <= limits[l][0] && most <= limits[l][1]);
+        taken(keep, begin, end, &slots, &max);
+        assert_true(slots <= limits[l][0] && max <= limits[l][1]);
         if (end == N) break;
-        taken(keep, begin, end + 1, &slots, &most);
-        assert_true(slots > limits[l][0] || most > limits[l][1]);
+        taken(keep, begin, end + 1, &slots, &max);
+        assert_true(slots > limits[l][0] || max > limits[l][1]);
       }
     });
-  assert_int_equal(ch_parts_most(8 * 1000, 8), 2000);
-  assert_int_equal(ch_parts_most(8 * 10, 8), 256);
+  assert_int_equal(ch_parts_max_load(8 * 1000, 8), 2000);
+  assert_int_equal(ch_parts_max_load(8 * 10, 8), 256);
   free_record(&record);
 }
 
@@ -90,7 +90,7 @@ static void everything_to_one_expert(void **state) {
   job j = {.hidden = 1};
   j.logits = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   j.loss = (double *)(j.logits + 1);
-  assert_true(ch_parts_most(B * T, MODEL_E) < B * T / 3);
+  assert_true(ch_parts_max_load(B * T, MODEL_E) < B * T / 3);
   assert_int_equal(forked_run(1, 0, serve, &j), 0);
   one = *j.logits, loss = *j.loss;
   assert_true(loss > 0);

@@ -68,7 +68,7 @@ static double duration(const faults_job *job, int ranks) {
   return ch_machine_seconds() - begin;
 }
 
-static void what_was_said(void) {
+static void read_job_output(void) {
   size_t size;
   char *text = program_read("struck.txt", &size);
   snprintf(program_output, sizeof program_output, "%s", text ? text : "");
@@ -84,7 +84,7 @@ static void all_gone(int ranks, const char *what) {
 }
 
 /* Another number of ranks goes on to the same bytes, and leaves nothing behind. */
-static void goes_on(faults_job *job, int next, const char *what) {
+static void another_number_of_ranks_resumes(faults_job *job, int next, const char *what) {
   job->again = again_on(next);
   faults_repair(job, "spoilt", what);
   faults_nothing_left(job, "spoilt", what);
@@ -109,14 +109,14 @@ static void killed_at_random_instants(void **state) {
     program_nap(length[tries % JOBS][k] * faults_drawn(2, tries));
     int struck = process && mpi_process(rank) == process && !test_signal(process, SIGKILL);
     int status = program_wait(child), step = program_newest("spoilt/run");
-    what_was_said();
+    read_job_output();
     snprintf(what, sizeof what, "rank %d of %d killed after step %d, then %d", rank, ranks, step, next);
     if (!status != !struck && !(struck && step == 24)) fail_msg("%s: status %d: %s", what, status, program_output);
     all_gone(ranks, what);
     stuck += ch_machine_seconds() - begin > LAUNCHER_SECONDS;
     done += struck;
     at_step[step == 0 ? 0 : step < 24 ? 1 : 2] += struck;
-    goes_on(job, next, what);
+    another_number_of_ranks_resumes(job, next, what);
   }
   print_message(
       "%d kills of %d jobs (%d before the first checkpoint, %d after the last): going on led to the same bytes; "
@@ -154,11 +154,11 @@ static void stopped_at_random_instants(void **state) {
     int before = program_newest("spoilt/run");
     int struck = process && mpi_process(rank) == process && !test_signal(process, SIGSTOP);
     int wakes = struck && (stays ? !ends_within(child, 30) : !ends_within(child, faults_drawn(6, tries)));
-    what_was_said(); /* so far */
+    read_job_output(); /* so far */
     int unwatched = wakes && (!*program_output || program_newest("spoilt/run") == 24);
     if (wakes) test_signal(process, SIGCONT);
     int status = program_wait(child);
-    what_was_said();
+    read_job_output();
     snprintf(what, sizeof what, "rank %d of %d stopped after step %d, then %d", rank, ranks, before, next);
     snprintf(whom, sizeof whom, "rank %d (", rank); /* the waiting rank is "rank N of" */
     int told = strstr(program_output, " has waited for 6 s in ") && strstr(program_output, whom);
@@ -167,7 +167,7 @@ static void stopped_at_random_instants(void **state) {
     if (wakes && stays && !unwatched) fail_msg("%s: nobody says so: %s", what, program_output);
     all_gone(ranks, what);
     done += struck, ended += status == 4, woken += wakes && stays;
-    goes_on(job, next, what);
+    another_number_of_ranks_resumes(job, next, what);
   }
   print_message(
       "%d stops of %d jobs (%d ended with status 4, %d stood until the rank went on, before or after all work): "
@@ -224,11 +224,11 @@ static void fails_once(faults_job *job, int bad, const char *fault) {
 static void fail_calls(faults_job *job, int bad, const shim_counts *counts) {
   static int classes;
   for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
-    uint64_t most = counts->calls[errors[e].class];
+    uint64_t max = counts->calls[errors[e].class];
     if (classes++ % every) continue;
-    for (int i = 0; i < calls && most; i++, failed++) {
+    for (int i = 0; i < calls && max; i++, failed++) {
       char fault[64];
-      int at = 1 + (int)(faults_drawn(3, failed) * (double)most);
+      int at = 1 + (int)(faults_drawn(3, failed) * (double)max);
       snprintf(fault, sizeof fault, "%s:%d:%d", names[errors[e].class], errors[e].number, at);
       fails_once(job, bad, fault);
     }

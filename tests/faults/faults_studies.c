@@ -13,7 +13,7 @@ typedef enum { A_CALL, THE_STUDY, ITS_PROGRAMS, ALL, WAYS } way;
 /* Their calls, and about how many one process makes of each class. */
 static const struct {
   shim_class class;
-  int most;
+  int max;
 } calls[] = {{SHIM_WRITE, 120}, {SHIM_FSYNC, 24},  {SHIM_RENAME, 12}, {SHIM_OPEN, 3000},
              {SHIM_MKDIR, 12},  {SHIM_UNLINK, 10}, {SHIM_READ, 3000}, {SHIM_FLOCK, 2}};
 enum { CALLS = sizeof calls / sizeof *calls };
@@ -23,7 +23,7 @@ static int draw_fault(int number, char *fault, size_t size) {
   static const char *const names[] = SHIM_NAMES;
   static const int errors[] = {0, EIO, 0, ENOSPC};
   int c = (int)(CALLS * faults_drawn(1, number)), error = errors[number / WAYS % 4];
-  snprintf(fault, size, "%s:%d:%d", names[calls[c].class], error, (int)pow(calls[c].most, faults_drawn(2, number)));
+  snprintf(fault, size, "%s:%d:%d", names[calls[c].class], error, (int)pow(calls[c].max, faults_drawn(2, number)));
   return error;
 }
 

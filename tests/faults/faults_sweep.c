@@ -10,7 +10,7 @@
 
 #include "faults.h"
 
-static int most = 3, every = 1;
+static int max = 3, every = 1;
 static int64_t from;
 static long faults, succeeded, killed, given_up;
 
@@ -107,7 +107,7 @@ static const char *shortened(const char *directory) {
 }
 
 /* The rule sees a log that is cut, a log that is gone, and a checkpoint that is gone without newer ones. */
-static void the_rule_sees_what_is_shorter(void **state) {
+static void shortened_files_are_detected(void **state) {
   (void)state;
   static const char *const harms[] = {"truncate -s -1 run/metrics.jsonl", "rm run/timing.jsonl",
                                       "rm -r run/checkpoints/*", "truncate -s 9 run/checkpoints/*/state.safetensors"};
@@ -154,7 +154,7 @@ static int64_t sweep_classes(const faults_job *job, const shim_counts *counts, i
   for (size_t e = 0; e < sizeof errors / sizeof *errors; e++)
     for (const int *number = errors[e].numbers; *number >= 0; number++) {
       shim_class class = errors[e].class;
-      uint64_t calls = counts->calls[class], stride = most && calls > (uint64_t)most ? calls / (uint64_t)most : 1;
+      uint64_t calls = counts->calls[class], stride = max && calls > (uint64_t)max ? calls / (uint64_t)max : 1;
       uint64_t first = 1 + (uint64_t)*number * 2654435761u % stride; /* not always an early one */
       if (pair++ % every) continue;
       for (uint64_t call = first; call <= calls; call += stride, done++) {
@@ -188,8 +188,8 @@ static void all_jobs(void **state) {
 }
 
 int main(int argc, char **argv) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(the_rule_sees_what_is_shorter), cmocka_unit_test(all_jobs)};
-  if (argc > 1) most = atoi(argv[1]);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(shortened_files_are_detected), cmocka_unit_test(all_jobs)};
+  if (argc > 1) max = atoi(argv[1]);
   if (argc > 2) every = atoi(argv[2]);
-  return most < 0 || every < 1 ? 2 : cmocka_run_group_tests(tests, faults_setup, program_directory_remove);
+  return max < 0 || every < 1 ? 2 : cmocka_run_group_tests(tests, faults_setup, program_directory_remove);
 }

@@ -25,8 +25,8 @@ static int drop_base(void **state) { return ch_dir_remove(base); }
 
 static const char *in_base(const char *name) {
   static char paths[4][256];
-  static int turn;
-  char *path = paths[turn++ % 4];
+  static int next;
+  char *path = paths[next++ % 4];
   snprintf(path, sizeof *paths, "%s/%s", base, name);
   return path;
 }
@@ -183,7 +183,7 @@ static void file_systems_without_locks(void **state) {
 }
 
 /* Another command takes a mark that is made and not yet locked for a dead one's: the maker makes another. */
-static void a_mark_that_is_not_locked_yet(void **state) {
+static void unlocked_marks_are_made_again(void **state) {
   cleaned = base;
   test_ok(ch_file_save(in_base("late"), "x", 1));
   assert_null(cleaned);
@@ -228,35 +228,35 @@ static void one_run_per_directory(void **state) {
 static int is_there(const char *name) { return !access(in_base(name), F_OK); }
 
 /* Directories that a run made and never used go, parents too; a file in one, or that it was there before, keeps it. */
-static void claims_leave_nothing(void **state) {
-  ch_claim claim, second;
+static void released_reservations_leave_nothing(void **state) {
+  ch_reservation reservation, second;
   test_ok(ch_dir_make(in_base("there")));
   for (int failed = 0; failed < 2; failed++)
     for (int file = 0; file < 2; file++) {
-      test_ok(ch_claim_take(&claim, in_base("there/new//run/"), NULL, 0));
-      test_fails(ch_claim_take(&second, in_base("there/new/run"), NULL, 0), CHOIR_ERROR_BUSY, "is using it");
+      test_ok(ch_reservation_take(&reservation, in_base("there/new//run/"), NULL, 0));
+      test_fails(ch_reservation_take(&second, in_base("there/new/run"), NULL, 0), CHOIR_ERROR_BUSY, "is using it");
       test_ok(ch_dir_make(in_base("there/new/run/checkpoints")));
       if (file) test_ok(ch_file_save(in_base("there/new/run/config.json"), "x", 1));
-      ch_claim_release(&claim, failed);
+      ch_reservation_release(&reservation, failed);
       assert_int_equal(is_there("there/new"), !failed || file);
       assert_int_equal(is_there("there/new/run/checkpoints"), !failed || file);
       assert_true(is_there("there"));
       if (is_there("there/new")) test_ok(ch_dir_remove(in_base("there/new")));
     }
-  test_ok(ch_claim_take(&claim, in_base("there"), NULL, 0));
-  ch_claim_release(&claim, 1);
+  test_ok(ch_reservation_take(&reservation, in_base("there"), NULL, 0));
+  ch_reservation_release(&reservation, 1);
   assert_true(is_there("there"));
-  test_fails(ch_claim_take(&claim, in_base("there/lock/x"), NULL, 0), CHOIR_ERROR_IO, "Not a directory");
+  test_fails(ch_reservation_take(&reservation, in_base("there/lock/x"), NULL, 0), CHOIR_ERROR_IO, "Not a directory");
   test_ok(ch_dir_make(in_base("there/lock-is-no-file/lock")));
-  test_fails(ch_claim_take(&claim, in_base("there/lock-is-no-file"), NULL, 0), CHOIR_ERROR_FORMAT,
+  test_fails(ch_reservation_take(&reservation, in_base("there/lock-is-no-file"), NULL, 0), CHOIR_ERROR_FORMAT,
              "lock: is a directory");
-  ch_claim_release(&claim, 1);
+  ch_reservation_release(&reservation, 1);
   struct rlimit limit, none; /* a lock that cannot be written, as on a full disk */
   getrlimit(RLIMIT_FSIZE, &limit);
   none = (struct rlimit){0, limit.rlim_max};
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &none);
-  int code = ch_claim_take(&claim, in_base("there/new/run"), NULL, 0);
+  int code = ch_reservation_take(&reservation, in_base("there/new/run"), NULL, 0);
   setrlimit(RLIMIT_FSIZE, &limit);
   test_fails(code, CHOIR_ERROR_IO, "cannot be written");
   assert_false(is_there("there/new"));
@@ -388,8 +388,8 @@ int main(void) {
       IN_BASE(file_systems_without_locks),
       IN_BASE(one_run_per_directory),
       IN_BASE(a_lock_has_its_name),
-      IN_BASE(a_mark_that_is_not_locked_yet),
-      IN_BASE(claims_leave_nothing),
+      IN_BASE(unlocked_marks_are_made_again),
+      IN_BASE(released_reservations_leave_nothing),
       cmocka_unit_test(nearest_words),
       cmocka_unit_test(lines),
       cmocka_unit_test(incomplete_json),

@@ -224,7 +224,7 @@ static const void *fetch_one(void *context, const choir_tensor *t) {
   return NULL;
 }
 
-static void gives_up_without_data(void **state) {
+static void abandoned_writes_leave_no_file(void **state) {
   const choir_tensor t[2] = {{.name = "a", .dtype = CHOIR_U8, .dims = 1, .shape = {4}, .bytes = 4},
                              {.name = "b", .dtype = CHOIR_U8, .dims = 1, .shape = {4}, .bytes = 4}};
   assert_int_equal(unlink(path), 0);
@@ -262,7 +262,7 @@ enum { SET = 5 };
 static const float numbers[16] = {1, 2, 3, 4, 5, 6, 7, 8};
 
 /* Tensors of 4, 8, 12, 40 and 4 bytes, in files of at most `most`. */
-static int write_set(float first, int64_t most) {
+static int write_set(float first, int64_t max) {
   static float own[4];
   choir_tensor t[SET];
   char file[PATH_MAX], name[8];
@@ -273,7 +273,7 @@ static int write_set(float first, int64_t most) {
     snprintf(name, sizeof name, "t%d", i);
     t[i] = tensor(name, CHOIR_F32, 1, length[i], 0, i ? numbers : own);
   }
-  int files = ch_tensors_cut(t, SET, most, begin);
+  int files = ch_tensors_cut(t, SET, max, begin);
   for (int f = 0; f < files; f++) {
     ch_tensors_file_path("x.safetensors", f, files, file);
     test_ok(choir_tensors_write(file, t + begin[f], begin[f + 1] - begin[f], NULL));
@@ -294,15 +294,15 @@ static void check_set(float first) {
 
 static void several_files(void **state) {
   const struct {
-    int64_t most;
+    int64_t max;
     int files;
   } cuts[] = {{0, 1}, {68, 1}, {67, 2}, {44, 2}, {40, 3}, {24, 3}, {12, 4}, {1, 5}};
   for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
     program_must("rm -f x*");
-    assert_int_equal(write_set(9, cuts[i].most), cuts[i].files);
+    assert_int_equal(write_set(9, cuts[i].max), cuts[i].files);
     check_set(9);
     int there;
-    test_ok(ch_tensors_there("x.safetensors", &there));
+    test_ok(ch_tensors_exist("x.safetensors", &there));
     assert_true(there);
   }
   write_set(8, 0); /* beside an index the file itself is taken */
@@ -366,7 +366,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(damage_is_refused, make_path, drop_path),
       cmocka_unit_test(other_programs_files_pass),
       cmocka_unit_test(hostile_headers),
-      cmocka_unit_test_setup_teardown(gives_up_without_data, make_path, drop_path),
+      cmocka_unit_test_setup_teardown(abandoned_writes_leave_no_file, make_path, drop_path),
       cmocka_unit_test_setup_teardown(impossible_writes, make_path, drop_path),
       cmocka_unit_test(several_files),
       cmocka_unit_test(wrong_sets),

@@ -72,7 +72,7 @@ static void older_ones_load(void **state) {
 }
 
 /* The newest checkpoint's tokenizer is not the run's: the one before it serves, and its tokenizer goes on. */
-static void tuning_goes_on_with_its_own(void **state) {
+static void finetuning_resumes_with_its_tokenizer(void **state) {
   program_must(RESTORE
                "choir finetune --init-from run --task mine.json --data set --threads 1 --out tuned --set steps=4 "
                "--set checkpoint_every=2 --set batch_sequences=8 && cp -r tuned whole && "
@@ -84,4 +84,5 @@ static void tuning_goes_on_with_its_own(void **state) {
       "cmp whole/checkpoints/00000004/model.safetensors tuned/checkpoints/00000004/model.safetensors");
 }
 
-TEST_MAIN(set_up, program_directory_remove, verbs_refuse, programs_refuse, older_ones_load, tuning_goes_on_with_its_own)
+TEST_MAIN(set_up, program_directory_remove, verbs_refuse, programs_refuse, older_ones_load,
+          finetuning_resumes_with_its_tokenizer)

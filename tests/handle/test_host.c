@@ -109,9 +109,9 @@ static void small_stacks(void **state) {
   skip();
 #endif
   static const int enough[CALLS] = {[LOAD] = 144, [GENERATE] = 144, [BUILD] = 144, [TRAIN] = 256, [TUNE] = 256};
-  const int least = PTHREAD_STACK_MIN > 48 << 10 ? (int)(PTHREAD_STACK_MIN >> 10) : 48; /* aarch64: 128 */
+  const int min = PTHREAD_STACK_MIN > 48 << 10 ? (int)(PTHREAD_STACK_MIN >> 10) : 48; /* aarch64: 128 */
   for (int which = 0; which < CALLS; which++)
-    for (int kib = least; kib <= 256; kib += 16) {
+    for (int kib = min; kib <= 256; kib += 16) {
       int status = with_stack(which, kib);
       if (status != CHOIR_OK && (status != CHOIR_ERROR_UNSUPPORTED || kib >= enough[which]))
         fail_msg("call %d with %d KiB: status %d", which, kib, status);

@@ -160,7 +160,7 @@ static void padding_teaches_nothing(void **state) {
 
 /* One step that an optimizer skips must not move what lasts: 1, k and n rows of NaN, of +inf and of -inf, each in one
  * number or in all, and finite rows whose scores overflow. Rows that take no part may hold anything. */
-static void what_is_not_finite_teaches_nothing(void **state) {
+static void nonfinite_steps_leave_the_state(void **state) {
   static const float bad[] = {NAN, INFINITY, -INFINITY};
   static const int rows[] = {1, N / E, N};
   uint8_t others[N];
@@ -224,7 +224,7 @@ static void every_router_can_serve(void **state) {
 
 /* Draws go on by tokens from one training call to the next; the mask is that of the call, up to its last token; one
  * backward goes with a forward. */
-static void calls_in_a_row(void **state) {
+static void consecutive_calls(void **state) {
   layer_case c = layer_case_new("switch_top1", N, D, H, E);
   choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2},
                       gradients = {.router = c.drouter, .w1 = c.dw1, .w2 = c.dw2};
@@ -301,5 +301,5 @@ static void all_tokens_to_all_experts(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, routes_a_matrix, a_layer_serves_by_thresholds, a_layer_learns_thresholds, padding_teaches_nothing,
-          what_is_not_finite_teaches_nothing, every_router_can_serve, calls_in_a_row, is_no_model,
+          nonfinite_steps_leave_the_state, every_router_can_serve, consecutive_calls, is_no_model,
           all_tokens_to_all_experts)

@@ -26,7 +26,7 @@ static void numbers_have_points(void **state) {
 }
 
 /* Every line of a file is a JSON object, and no line was lost. */
-static void is_json(const char *path, int least) {
+static void is_json(const char *path, int min) {
   size_t size;
   int lines = 0;
   char *text = program_read(path, &size);
@@ -36,7 +36,7 @@ static void is_json(const char *path, int least) {
     if (!json_is_object(root)) fail_msg("%s: %s", path, line);
     json_decref(root);
   }
-  assert_true(lines >= least);
+  assert_true(lines >= min);
   free(text);
 }
 

@@ -83,7 +83,7 @@ static void memory_is_told(void **state) {
   (void)state;
   static const struct {
     const char *set;
-    double most; /* of fp32 */
+    double max; /* of fp32 */
   } models[] = {{"layers=2 d_model=64 d_hidden=96 heads=4 experts=4 moe_every=2 position=relative tied=true", 1},
                 {"layers=8 d_model=768 d_hidden=1536 heads=12 experts=8 moe_every=1 position=rope tied=true", 0.28},
                 {"layers=12 d_model=768 d_hidden=512 heads=12 experts=64 moe_every=1 position=rope tied=true", 0.28}};
@@ -95,7 +95,7 @@ static void memory_is_told(void **state) {
     test_set(&config, "%s kv_heads=4 vocab_size=2048 router.name=topk", models[i].set);
     test_set(&config, "activation=swiglu expert_activation=swiglu sequence_length=512 batch_sequences=1");
     test_ok(choir_config_get_costs(&config, &costs));
-    assert_true((double)costs.serve_q8_0_bytes < models[i].most * (double)costs.serve_bytes);
+    assert_true((double)costs.serve_q8_0_bytes < models[i].max * (double)costs.serve_bytes);
     choir_model_options o = CHOIR_MODEL_OPTIONS_INIT;
     o.compute = "q8_0";
     test_ok(ch_model_create(&config, &o, &model)); /* untouched memory takes none */

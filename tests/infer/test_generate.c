@@ -92,7 +92,7 @@ static void greedy_follows_forward(void **state) {
 }
 
 typedef struct {
-  int texts, asked, most, done[PROMPTS], order;
+  int texts, asked, max, done[PROMPTS], order;
 } seen;
 
 static int on_event(void *context, const choir_event *e) {
@@ -106,14 +106,14 @@ static int on_event(void *context, const choir_event *e) {
   }
   assert_non_null(e->text->text);
   assert_int_equal(e->text->size, 0);
-  return ++s->texts == s->most;
+  return ++s->texts == s->max;
 }
 
 static int on_progress(void *context, const choir_progress *p) {
   seen *s = context;
   assert_true(p->total == PROMPTS && p->done == s->order);
   assert_true(p->seconds > 0 && p->seconds < 1000); /* of this call */
-  return ++s->asked == -s->most;
+  return ++s->asked == -s->max;
 }
 
 /* Callbacks: a text for each token, each sequence done once; either may end it all, and what there is comes back. */
@@ -125,8 +125,8 @@ static void callbacks(void **state) {
   make_prompts(prompt, token);
   choir_generate_options o = options_of(3, 6);
   test_ok(choir_generate(model, NULL, prompt, PROMPTS, &o, &all));
-  for (int most = -20; most <= 60; most += 20) { /* below 0: so many questions to stop; above: texts; 0: neither */
-    seen s = {.most = most};
+  for (int max = -20; max <= 60; max += 20) { /* below 0: so many questions to stop; above: texts; 0: neither */
+    seen s = {.max = max};
     o.event = on_event, o.progress = on_progress, o.context = &s;
     test_ok(choir_generate(model, NULL, prompt, PROMPTS, &o, &r));
     int interrupted = 0, tokens = 0;
@@ -139,8 +139,8 @@ static void callbacks(void **state) {
       tokens += g->count;
     }
     assert_int_equal(r.tokens, tokens);
-    assert_int_equal(interrupted > 0, most != 0);
-    if (!most) assert_int_equal(s.texts, PROMPTS * 25);
+    assert_int_equal(interrupted > 0, max != 0);
+    if (!max) assert_int_equal(s.texts, PROMPTS * 25);
     choir_generate_result_clear(&r);
   }
   choir_generate_result_clear(&all);

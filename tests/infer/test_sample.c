@@ -15,10 +15,10 @@ static double uniform(uint32_t sub, int i) { return ch_rng_uniform(ch_rng_make(3
 
 /* How often each token comes. */
 static void count_draws(const ch_sampling *how, const float *logits, int *count) {
-  ch_candidate room[V];
+  ch_candidate buffer[V];
   memset(count, 0, V * sizeof *count);
   for (int i = 0; i < DRAWS; i++) {
-    int32_t token = ch_sample(how, logits, V, uniform(1, i), room);
+    int32_t token = ch_sample(how, logits, V, uniform(1, i), buffer);
     assert_true(token >= 0 && token < V);
     count[token]++;
   }
@@ -79,7 +79,7 @@ static void frequencies(void **state) {
  */
 static void greedy(void **state) {
   static const ch_sampling hows[] = {{0, 0, 1}, {1, 1, 1}, {1e-6, 0, 1}, {1, 0, 1e-9}, {0, 7, 0.3}, {100, 1, 1}};
-  ch_candidate room[V];
+  ch_candidate buffer[V];
   float logits[V];
   for (int i = 0; i < 200; i++) {
     test_normal(logits, V, (uint32_t)i);
@@ -89,36 +89,36 @@ static void greedy(void **state) {
       if (logits[v] > logits[best]) best = v;
     for (size_t h = 0; h < sizeof hows / sizeof *hows; h++) {
       if (i % 2 && hows[h].temperature > 0 && hows[h].top_k == 0 && hows[h].top_p == 1) continue; /* a fair coin */
-      assert_int_equal(ch_sample(&hows[h], logits, V, uniform(2, i), room), best);
+      assert_int_equal(ch_sample(&hows[h], logits, V, uniform(2, i), buffer), best);
     }
   }
 }
 
 /* Equal logits: top_k and top_p keep the lower ids. */
 static void ties(void **state) {
-  ch_candidate room[V];
+  ch_candidate buffer[V];
   float logits[V] = {0};
   for (int i = 0; i < 300; i++) {
-    assert_in_range(ch_sample(&(ch_sampling){1, 3, 1}, logits, V, uniform(4, i), room), 0, 2);
-    assert_in_range(ch_sample(&(ch_sampling){1, 0, 0.25}, logits, V, uniform(4, i), room), 0, V / 4 - 1);
+    assert_in_range(ch_sample(&(ch_sampling){1, 3, 1}, logits, V, uniform(4, i), buffer), 0, 2);
+    assert_in_range(ch_sample(&(ch_sampling){1, 0, 0.25}, logits, V, uniform(4, i), buffer), 0, V / 4 - 1);
   }
 }
 
 static void refuses_what_is_no_number(void **state) {
-  ch_candidate room[V];
+  ch_candidate buffer[V];
   float logits[V] = {0};
   for (int kind = 0; kind < 3; kind++) {
     const ch_sampling how = {kind ? 1 : 0, 0, 1};
     logits[5] = NAN;
-    assert_int_equal(ch_sample(&how, logits, V, 0.5, room), -1);
+    assert_int_equal(ch_sample(&how, logits, V, 0.5, buffer), -1);
     logits[5] = INFINITY;
-    assert_int_equal(ch_sample(&how, logits, V, 0.5, room), -1);
+    assert_int_equal(ch_sample(&how, logits, V, 0.5, buffer), -1);
     logits[5] = 0;
   }
   logits[0] = -INFINITY; /* has no share, not even of the least draw */
-  assert_int_equal(ch_sample(&(ch_sampling){1, 0, 1}, logits, V, 0, room), 1);
+  assert_int_equal(ch_sample(&(ch_sampling){1, 0, 1}, logits, V, 0, buffer), 1);
   for (int v = 0; v < V; v++) logits[v] = -INFINITY;
-  assert_int_equal(ch_sample(&(ch_sampling){1, 0, 1}, logits, V, 0.5, room), -1);
+  assert_int_equal(ch_sample(&(ch_sampling){1, 0, 1}, logits, V, 0.5, buffer), -1);
 }
 
 TEST_MAIN(NULL, NULL, frequencies, greedy, ties, refuses_what_is_no_number)

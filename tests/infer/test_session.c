@@ -74,8 +74,8 @@ static void advance_randomly(choir_model *model, int chunk, uint32_t sub, const 
   for (int left = B * T; left > 0;) {
     int n = 0;
     for (int b = 0; b < B; b++) {
-      int length = choir_session_length(s, b), most = T - length;
-      counts[b] = (int)ch_rng_below(rng, draw++, (uint64_t)(most < 6 ? most : 6) + 1);
+      int length = choir_session_length(s, b), max = T - length;
+      counts[b] = (int)ch_rng_below(rng, draw++, (uint64_t)(max < 6 ? max : 6) + 1);
       for (int i = 0; i < counts[b]; i++) now[n++] = token[b * T + length + i];
     }
     if (!n) continue;
@@ -96,11 +96,11 @@ static void advance_randomly(choir_model *model, int chunk, uint32_t sub, const 
 
 /* Takes all routers, and the block of today. */
 static const char *const *kinds(void) {
-  enum { MOST = 63 };
-  static const char *all[MOST + 1];
+  enum { MAX = 63 };
+  static const char *all[MAX + 1];
   const char *const *router = choir_router_names();
   int count = 0;
-  while (router[count] && count < MOST - 1) all[count] = router[count], count++;
+  while (router[count] && count < MAX - 1) all[count] = router[count], count++;
   all[count] = "modern";
   return all;
 }
@@ -215,7 +215,7 @@ static void plans_hold(void **state) {
 }
 
 /* Logits go to slots that got tokens, also where a call is cut; rows of others stay as they are. */
-static void rows_of_others_stay(void **state) {
+static void logits_of_other_slots_are_kept(void **state) {
   choir_model *model = test_model("dense", "fp32");
   const int32_t token[] = {1, 2, 3};
   float last[3 * V], all[3 * V];
@@ -322,4 +322,4 @@ static void takes_thresholds(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, takes_thresholds, equals_forward, cuts_do_not_matter, own_rule_equals_forward, bf16_is_near,
-          plans_hold, rows_of_others_stay, refusals)
+          plans_hold, logits_of_other_slots_are_kept, refusals)

@@ -58,7 +58,7 @@ static const story stories[] = {
     {{"a\xE2", "\x82\xAC", "b"}, {"\xE2\x82\xAC"}, "a|a|a", "a", 1},
 };
 
-static void tell(void **state) {
+static void on_text(void **state) {
   for (size_t i = 0; i < sizeof stories / sizeof *stories; i++) {
     const story *t = &stories[i];
     ch_stream_text s = {0};
@@ -113,4 +113,4 @@ static void cuts_do_not_matter(void **state) {
   }
 }
 
-TEST_MAIN(NULL, NULL, tell, cuts_do_not_matter)
+TEST_MAIN(NULL, NULL, on_text, cuts_do_not_matter)

@@ -15,14 +15,14 @@ typedef struct model_case {
   int32_t token[B * T], target[B * T];
   int paired;
   double dropout;
-  int shards;
+  int grad_chunks;
   const char *activation; /* or NULL: the paper's block */
   int shared;
   int bidirectional;
   int few; /* the head runs on weighted targets alone, as when training masks */
   double z_loss;
-  const uint8_t *taken;       /* forced routing, or NULL */
-  const char *layer_capacity; /* or NULL */
+  const uint8_t *forced_assignment; /* forced routing, or NULL */
+  const char *layer_capacity;       /* or NULL */
 } model_case;
 
 /* SIZED: as nano. MODERN: narrow, with the block of today. */
@@ -106,8 +106,8 @@ static double run(model_case *c, int gradients) {
                   .gradients = gradients,
                   .paired = c->paired,
                   .dropout = c->dropout,
-                  .shards = c->shards,
-                  .taken = c->taken,
+                  .grad_chunks = c->grad_chunks,
+                  .forced_assignment = c->forced_assignment,
                   .capacity = 0.75,
                   .weight = (real)0.05,
                   .aux_scale = (real)0.5,
@@ -172,8 +172,8 @@ static void check_case(model_case *given, const char *router, double consistency
   tear_down(&c);
 }
 
-static void check_model(const char *router, double consistency, double dropout, int shards, sizes narrow) {
-  check_case(&(model_case){.dropout = dropout, .shards = shards}, router, consistency, narrow);
+static void check_model(const char *router, double consistency, double dropout, int grad_chunks, sizes narrow) {
+  check_case(&(model_case){.dropout = dropout, .grad_chunks = grad_chunks}, router, consistency, narrow);
 }
 
 static void every_router(void **state) {
@@ -188,7 +188,7 @@ static void dropout(void **state) {
   check_model("expert_choice", 0, 0.3, 1, NARROW);
 }
 
-static void shards(void **state) {
+static void grad_chunks(void **state) {
   check_model("expert_choice", 0, 0, 2, NARROW);
   check_model("switch_top1", 0, 0, 2, NARROW);
 }
@@ -204,32 +204,34 @@ static void block_of_today(void **state) {
   for (int i = 0; i < 3; i++)
     for (int shared = 0; shared < 3; shared += 2)
       check_case(
-          &(model_case){.shards = 1 + shared / 2, .dropout = 0.1, .activation = activations[i], .shared = shared},
+          &(model_case){.grad_chunks = 1 + shared / 2, .dropout = 0.1, .activation = activations[i], .shared = shared},
           "expert_choice", 0, MODERN);
 }
 
 static void both_ways(void **state) {
-  check_case(&(model_case){.shards = 2, .bidirectional = 1}, "expert_choice", 0, NARROW);
-  check_case(&(model_case){.shards = 1, .bidirectional = 1}, "gshard_top2", 0, MODERN);
+  check_case(&(model_case){.grad_chunks = 2, .bidirectional = 1}, "expert_choice", 0, NARROW);
+  check_case(&(model_case){.grad_chunks = 1, .bidirectional = 1}, "gshard_top2", 0, MODERN);
   check_case(&(model_case){.bidirectional = 1, .few = 1}, "expert_choice", 0, NARROW);
 }
 
 static void z_loss(void **state) {
   static const char *const some[] = {"expert_choice", "topk", "gshard_top2", "base"};
-  for (int i = 0; i < 4; i++) check_case(&(model_case){.shards = 2, .z_loss = 0.2}, some[i], 0, NARROW);
+  for (int i = 0; i < 4; i++) check_case(&(model_case){.grad_chunks = 2, .z_loss = 0.2}, some[i], 0, NARROW);
 }
 
 /* Tokens with any number of experts, and experts with any number of tokens. */
 static void forced(void **state) {
   static const char *const some[] = {"expert_choice", "topk", "bias_balanced"};
-  static uint8_t taken[4 * B * T * 4];
-  for (size_t i = 0; i < sizeof taken; i++) taken[i] = ch_rng_below(ch_rng_make(6, CH_STREAM_TEST, 0), i, 3) == 0;
-  for (int i = 0; i < 3; i++) check_case(&(model_case){.taken = taken, .z_loss = 0.1}, some[i], 0, NARROW);
+  static uint8_t forced_assignment[4 * B * T * 4];
+  for (size_t i = 0; i < sizeof forced_assignment; i++)
+    forced_assignment[i] = ch_rng_below(ch_rng_make(6, CH_STREAM_TEST, 0), i, 3) == 0;
+  for (int i = 0; i < 3; i++)
+    check_case(&(model_case){.forced_assignment = forced_assignment, .z_loss = 0.1}, some[i], 0, NARROW);
 }
 
 static void capacity_by_layer(void **state) {
   check_case(&(model_case){.layer_capacity = "1,3"}, "expert_choice", 0, NARROW);
 }
 
-TEST_MAIN(NULL, NULL, z_loss, capacity_by_layer, forced, both_ways, every_router, draws_that_agree, dropout, shards,
-          modern, block_of_today)
+TEST_MAIN(NULL, NULL, z_loss, capacity_by_layer, forced, both_ways, every_router, draws_that_agree, dropout,
+          grad_chunks, modern, block_of_today)

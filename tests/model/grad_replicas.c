@@ -12,7 +12,7 @@
 #include "model/weights.h"
 #include "testing.h"
 
-enum { STEPS = 20, B = 48, T = 6, V = 50, E = 6, D = 16, LAYERS = 2, MOST_ELEMENTS = 1 << 14 };
+enum { STEPS = 20, B = 48, T = 6, V = 50, E = 6, D = 16, LAYERS = 2, MAX_ELEMENTS = 1 << 14 };
 
 /* Rounding is 1e-16; sums of some hundred terms and twenty steps that build on each other stay far below. */
 static const double tolerance = 1e-12;
@@ -24,7 +24,7 @@ static int steps_of(const ch_model_config *c) { return strcmp(c->router.kind->na
 /* A run leaves these, in memory that the processes share. */
 typedef struct {
   double loss[STEPS];
-  double weight[MOST_ELEMENTS];
+  double weight[MAX_ELEMENTS];
   int64_t weights;
 } outcome;
 
@@ -77,7 +77,7 @@ static double run(model *m, const job *j, int step, int micro) {
   }
   ch_pass pass = {.B = B,
                   .T = T,
-                  .shards = B,
+                  .grad_chunks = B,
                   .token = token,
                   .target = target,
                   .route = {.training = 1},
@@ -107,7 +107,7 @@ static int collect(const model *m, outcome *to) {
     const ch_param *p = &params->p[i];
     double *at = to->weight + to->weights;
     to->weights += p->whole;
-    if (to->weights > MOST_ELEMENTS) abort();
+    if (to->weights > MAX_ELEMENTS) abort();
     test_ok(ch_param_collect(p, &m->x, 0, at));
   }
   int64_t half = (int64_t)(XXH64(to->weight, (size_t)to->weights * sizeof *to->weight, 0) >> 1);
@@ -217,10 +217,10 @@ static void block_of_today(void **state) {
 }
 
 /* Rows go in rounds, as there is hardly any room. */
-static void in_rounds(void **state) {
+static void exchange_in_rounds(void **state) {
   forked_means = 0;
   same_as_one(config_of("expert_choice"), 2, (const int[][3]){{2, 2, 1}, {1, 2, 2}, {2, 1, 3}, {0}});
   forked_means = CH_COMM_MEANS;
 }
 
-TEST_MAIN(NULL, NULL, every_layout, every_router, block_of_today, in_rounds)
+TEST_MAIN(NULL, NULL, every_layout, every_router, block_of_today, exchange_in_rounds)

@@ -83,7 +83,7 @@ static void bit_for_bit_where_rows_round_alike(void **state) {
   }
 }
 
-static void up_to_rounding_elsewhere(void **state) {
+static void equal_up_to_rounding(void **state) {
   for (const char *const *router = choir_router_names(); *router; router++) check_router(*router, "cpu", 0, 0, 1e-5);
 }
 
@@ -97,4 +97,4 @@ static void in_parts_too(void **state) {
   }
 }
 
-TEST_MAIN(NULL, NULL, bit_for_bit_where_rows_round_alike, up_to_rounding_elsewhere, in_parts_too)
+TEST_MAIN(NULL, NULL, bit_for_bit_where_rows_round_alike, equal_up_to_rounding, in_parts_too)

@@ -34,7 +34,7 @@ static void diffusion_draws(void **state) {
         assert_memory_equal(&d, &again, sizeof d);
         assert_true(d.weighted && d.weight[0] > 0);
         double t = 1 / (double)d.weight[0]; /* linear: the probability of a mask, from 0.001 on */
-        if (!cosine) seen[(int)((t - CH_MASK_LEAST) / (1 - CH_MASK_LEAST) * ROWS)]++;
+        if (!cosine) seen[(int)((t - CH_MASK_MIN) / (1 - CH_MASK_MIN) * ROWS)]++;
         if (!cosine && row < MODEL_B) low += t < 0.5;
         for (int i = 0; i < MODEL_T; i++) {
           assert_true(d.target[i] < 0 ? d.token[i] == text[i]

@@ -188,7 +188,7 @@ static void look_once(void *context, const choir_routing *routing) {
   choir_model_on_routing(look->model, NULL, NULL);
 }
 
-static void a_callback_goes(void **state) {
+static void callbacks_can_remove_themselves(void **state) {
   choir_config config = small_config("expert_choice");
   choir_forward_result result;
   int32_t token[B * T];
@@ -202,4 +202,4 @@ static void a_callback_goes(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, threads_agree, bf16_is_near, loads_what_it_saved, looking_ahead_is_declared,
-          names_what_is_not_finite, a_callback_does_not_use_its_model, a_callback_goes)
+          names_what_is_not_finite, a_callback_does_not_use_its_model, callbacks_can_remove_themselves)

@@ -82,10 +82,10 @@ static int prefetch_layers(const ch_comm *comm, void *context) {
   return 0;
 }
 
-static void any_number_visits(void **state) {
+static void any_number_of_matrices(void **state) {
   for (int size = 1; size <= 8; size++)
     for (int bf16 = 0; bf16 < 2; bf16++)
       if (forked_run(size, 0, prefetch_layers, &bf16)) fail_msg("%d ranks, %s", size, bf16 ? "bf16" : "fp32");
 }
 
-TEST_MAIN(NULL, NULL, any_number_visits)
+TEST_MAIN(NULL, NULL, any_number_of_matrices)

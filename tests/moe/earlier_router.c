@@ -17,10 +17,10 @@ __attribute__((constructor)) static void load(void) { change("CHANGES_WHEN_LOADE
 
 static int choose(void *context, const choir_plugin_call *call, uint8_t *chosen) {
   (void)context;
-  float least = (float)call->options[0] / (float)call->e;
+  float min = (float)call->options[0] / (float)call->e;
   for (int i = 0; i < call->e; i++)
     for (int t = 0, taken = 0; t < call->n && taken < call->capacity; t++)
-      if (call->valid[t] && call->scores[t * call->e + i] >= least) taken += chosen[t * call->e + i] = 1;
+      if (call->valid[t] && call->scores[t * call->e + i] >= min) taken += chosen[t * call->e + i] = 1;
   return 0;
 }
 

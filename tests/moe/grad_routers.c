@@ -1,6 +1,6 @@
 /* Every router's dscores, in double: loss = <cotangent, gates> + aux_scale * aux_loss, selection held fixed. */
 #include "moe_testing.h"
-#include "own_routers.h"
+#include "plugin_routers.h"
 
 enum { N = 30, E = 5 };
 
@@ -16,14 +16,14 @@ static int loss_by_mark(void *context, const choir_plugin_call *call, const uint
   return 0;
 }
 static layer_case *lost;
-static const choir_plugin_router own_loss = {.name = "own_loss",
-                                             .looks = CHOIR_LOOKS_AROUND,
-                                             .capacity_factor = 2,
-                                             .choose = best_tokens,
-                                             .loss = loss_by_mark,
-                                             .context = &lost};
+static const choir_plugin_router custom_loss = {.name = "own_loss",
+                                                .looks = CHOIR_LOOKS_AROUND,
+                                                .capacity_factor = 2,
+                                                .choose = best_tokens,
+                                                .loss = loss_by_mark,
+                                                .context = &lost};
 
-static int setup(void **state) { return choir_router_register(&own_loss); }
+static int setup(void **state) { return choir_router_register(&custom_loss); }
 
 static real cotangent[N * E];
 

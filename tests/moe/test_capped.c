@@ -77,7 +77,7 @@ static void instruction_sets_choose_alike(void **state) {
 }
 
 /* Best b of S - beta above 0, token by token: the tokens of the batch that the prices were made for. */
-static void its_prices_repeat_the_choice(void **state) {
+static void duals_repeat_the_assignment(void **state) {
   layer_case c = make("capped_expert_choice");
   c.options.capacity_factor = 1; /* room to spare: not every token has two */
   router_run(&c, NULL);
@@ -195,4 +195,4 @@ static void large_scores_do_not_overflow(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, refuses_by_name_and_value, padding_lowers_k, instruction_sets_choose_alike,
-          its_prices_repeat_the_choice, certificates_add_up, stages_get_nearer, large_scores_do_not_overflow)
+          duals_repeat_the_assignment, certificates_add_up, stages_get_nearer, large_scores_do_not_overflow)

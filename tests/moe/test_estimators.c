@@ -31,16 +31,16 @@ static int load_of(const layer_case *c, int i, int s) {
 
 /* Largest distance of a sequence's load from an even one, as a share of that; and of the whole batch's. */
 static double unevenness(const layer_case *c, int of_batch) {
-  double most = 0, even = (double)T * K / E;
+  double max = 0, even = (double)T * K / E;
   for (int i = 0; i < E; i++) {
     double all = 0;
     for (int s = 0; s < N / T; s++) {
       all += load_of(c, i, s);
-      if (!of_batch) most = fmax(most, fabs(load_of(c, i, s) / even - 1));
+      if (!of_batch) max = fmax(max, fabs(load_of(c, i, s) / even - 1));
     }
-    if (of_batch) most = fmax(most, fabs(all / (even * N / T) - 1));
+    if (of_batch) max = fmax(max, fabs(all / (even * N / T) - 1));
   }
-  return most;
+  return max;
 }
 
 /* Every sequence is balanced as if it were alone, and the mean of their prices is kept; padding counts for nobody. */
@@ -94,7 +94,7 @@ static void kept_prices_are_the_last_or_their_mean(void **state) {
     memcpy(next, kept, sizeof next);
     test_ok(ch_exec_init(&x, test_backend("cpu"), CH_COMPUTE_FP32, 1, 1));
     test_ok(ch_exec_commit(&x));
-    ch_router_observe(&x, c.options.kind, &c.options, E, &seen, (ch_router_kept){.state = next, .observed = 1000});
+    ch_router_observe(&x, c.options.kind, &c.options, E, &seen, (ch_router_state){.updated = next, .observed = 1000});
     for (int i = 0; i < E; i++) {
       double weight = way == CH_PRICES_LAST ? 1 : 0.01 / (1 - pow(0.99, 1001));
       double want = (double)kept[i] + weight * (double)(c.counts.cutoff[i] - kept[i]);
@@ -108,7 +108,7 @@ static void kept_prices_are_the_last_or_their_mean(void **state) {
   layer_case_free(&own);
 }
 
-static void what_cannot_be_is_said(void **state) {
+static void invalid_combinations_are_refused(void **state) {
   for (int i = 0; i < 4; i++) {
     choir_config *c;
     test_ok(choir_config_create(&c));
@@ -146,4 +146,4 @@ static void runs_by_each(void **state) {
 }
 
 TEST_MAIN(program_setup, program_directory_remove, sequences_balance_themselves, kept_prices_are_the_last_or_their_mean,
-          what_cannot_be_is_said, runs_by_each)
+          invalid_combinations_are_refused, runs_by_each)

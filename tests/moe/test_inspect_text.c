@@ -5,14 +5,14 @@
 #include "moe/router.h"
 #include "testing.h"
 
-enum { E = 5, V = 7, MOST = 64 };
+enum { E = 5, V = 7, MAX = 64 };
 
 /* A routing and all that it points to, made from gates [n,E]; 0: not routed. */
 typedef struct planted {
-  int n, expert_begin[E + 1], slot_token[MOST * E], token_begin[MOST + 1], token_slot[MOST * E], demand[E];
-  int32_t token[MOST];
-  uint8_t valid[MOST];
-  float gates[MOST * E], scores[MOST * E], slot_gate[MOST * E], thresholds[E], cutoffs[E];
+  int n, expert_begin[E + 1], slot_token[MAX * E], token_begin[MAX + 1], token_slot[MAX * E], demand[E];
+  int32_t token[MAX];
+  uint8_t valid[MAX];
+  float gates[MAX * E], scores[MAX * E], slot_gate[MAX * E], thresholds[E], cutoffs[E];
   choir_routing view;
 } planted;
 
@@ -128,7 +128,7 @@ static void against_naive_counts(void **state) {
   naive w = {0};
   test_ok(choir_route_stats_init(E, V, &s));
   for (uint32_t b = 0; b < 2; b++) {
-    plant(&p[b], b ? 40 : MOST, b);
+    plant(&p[b], b ? 40 : MAX, b);
     choir_route_stats_count(&s, &p[b].view);
     count_naively(&p[b], &w);
   }
@@ -165,20 +165,20 @@ static void favourites(void **state) {
   planted p;
   choir_route_stats s;
   choir_favourite whole[V + 1], best[V + 1];
-  plant(&p, MOST, 5);
+  plant(&p, MAX, 5);
   test_ok(choir_route_stats_init(E, V, &s));
   choir_route_stats_count(&s, &p.view);
   for (int i = 0; i < E; i++)
     for (int typical = 0; typical < 2; typical++)
-      for (int most = 1; most <= V + 1; most++) {
+      for (int max = 1; max <= V + 1; max++) {
         double before = INFINITY;
         int wanted = 0, last = -1;
         for (int v = 0; v < V; v++) {
           double lift = (double)s.held[i * V + v] * (double)s.tokens / ((double)s.load[i] * (double)s.text[v]);
           wanted += s.held[i * V + v] > 0 && (!typical || lift > 1);
         }
-        int count = (typical ? choir_route_stats_get_typical : choir_route_stats_get_frequent)(&s, i, most, best);
-        assert_int_equal(count, wanted < most ? wanted : most);
+        int count = (typical ? choir_route_stats_get_typical : choir_route_stats_get_frequent)(&s, i, max, best);
+        assert_int_equal(count, wanted < max ? wanted : max);
         (typical ? choir_route_stats_get_typical : choir_route_stats_get_frequent)(&s, i, V + 1, whole);
         for (int f = 0; f < count; f++)
           assert_int_equal(best[f].token, whole[f].token); /* a shorter list is its head */
@@ -269,7 +269,7 @@ static void check_json(const choir_route_stats *s) {
 static void check_laws(const choir_model *model, const choir_route_stats *s) {
   choir_route_stats counted;
   int64_t tokens = 0, slots = 0;
-  double most = log(s->experts) + 1e-6, target = 0;
+  double max = log(s->experts) + 1e-6, target = 0;
   test_ok(choir_model_get_route_stats(model, s->moe, &counted)); /* counted by other code */
   assert_true(counted.moe == s->moe && counted.layer == s->layer);
   for (int k = 0; k <= s->experts; k++) {
@@ -298,8 +298,8 @@ static void check_laws(const choir_model *model, const choir_route_stats *s) {
   assert_true(s->dropped == counted.dropped && s->capacity == counted.capacity);
   assert_memory_equal(&s->certificate, &counted.certificate, sizeof s->certificate);
   check_json(s);
-  if (!isnan(s->token_entropy)) assert_true(s->token_entropy >= 0 && s->token_entropy <= most);
-  assert_true(s->load_entropy >= 0 && s->load_entropy <= most);
+  if (!isnan(s->token_entropy)) assert_true(s->token_entropy >= 0 && s->token_entropy <= max);
+  assert_true(s->load_entropy >= 0 && s->load_entropy <= max);
   assert_true(target > 0);
   choir_route_stats_clear(&counted);
 }

@@ -7,7 +7,7 @@
 #include "model/config.h"
 #include "model_testing.h"
 #include "moe/plugin.h"
-#include "own_routers.h"
+#include "plugin_routers.h"
 
 enum { N = 24, E = 4 };
 
@@ -17,7 +17,7 @@ static const struct {
 enum { TWINS = sizeof twins / sizeof *twins };
 
 static int register_twins(void **state) {
-  register_own_routers();
+  register_plugin_routers();
   return 0;
 }
 
@@ -49,7 +49,7 @@ static void same_matrix(void **state) {
 
 /* All weights and what routers keep, after three steps of two micro-batches; then losses in evaluation, by the router's
  * own rule and by thresholds. */
-static uint64_t trace(const char *router, int threads, int ranked) {
+static uint64_t training_hash(const char *router, int threads, int ranked) {
   choir_config c = model_config(router);
   test_set(&c, "accumulate=2 shards=4 steps=9 router.score=softmax");
   choir_model_options run = {.size = sizeof run, .threads = threads};
@@ -75,8 +75,8 @@ static uint64_t trace(const char *router, int threads, int ranked) {
 
 static void same_training(void **state) {
   for (int i = 0; i < TWINS; i++) {
-    uint64_t of = trace(twins[i].choirs, 2, !i);
-    if (trace(twins[i].own, 2, !i) != of || trace(twins[i].own, 1, !i) != of)
+    uint64_t of = training_hash(twins[i].choirs, 2, !i);
+    if (training_hash(twins[i].own, 2, !i) != of || training_hash(twins[i].own, 1, !i) != of)
       fail_msg("%s is not %s", twins[i].own, twins[i].choirs);
   }
 }
@@ -167,7 +167,7 @@ static int route_with(const choir_plugin_router *router, float *gates) {
   return choir_route(&r, gates, NULL);
 }
 
-static void not_believed(void **state) {
+static void invalid_results_are_refused(void **state) {
   static const char *const says[] = {NULL,     "chosen[0,0] is 2",  "padding",    "token 0 has 4 experts",
                                      "no tea", "scores of token 9", "asked again"};
   choir_plugin_router router = own_top2;
@@ -292,8 +292,8 @@ static void options(void **state) {
   test_ok(choir_config_save(&c, path));
   test_ok(ch_config_load(path, &back));
   assert_memory_equal(&c.model.router, &back.model.router, sizeof c.model.router);
-  assert_true(back.model.router.own[0] == 0.25 && back.model.router.own[1] == 7);
-  back.model.router.own[2] = 1;
+  assert_true(back.model.router.plugin_options[0] == 0.25 && back.model.router.plugin_options[1] == 7);
+  back.model.router.plugin_options[2] = 1;
   assert_int_equal(choir_config_check(&back), CHOIR_ERROR_ARGUMENT);
   choir_field option;
   int count = choir_router_option_count("keen");
@@ -318,7 +318,7 @@ static void from_a_file(void **state) {
   assert_int_equal(strlen(choir_router_version("even_share")), 16);
   assert_null(choir_router_version("topk"));
   o = test_router("even_share");
-  o.own[0] = 3;
+  o.plugin_options[0] = 3;
   choir_route_request r = {.config = test_config_of(&o), .n = N, .e = E, .scores = scores};
   test_ok(choir_route(&r, gates, NULL));
   int taken = 0;
@@ -421,5 +421,5 @@ static void file_that_changes(void **state) {
   }
 }
 
-TEST_MAIN(register_twins, NULL, same_matrix, same_training, loss_of_its_own, not_believed, ends_the_step, definitions,
-          options, from_a_file, from_an_earlier_file, kinds, file_built_anew, file_that_changes)
+TEST_MAIN(register_twins, NULL, same_matrix, same_training, loss_of_its_own, invalid_results_are_refused, ends_the_step,
+          definitions, options, from_a_file, from_an_earlier_file, kinds, file_built_anew, file_that_changes)

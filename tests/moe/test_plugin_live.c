@@ -5,7 +5,7 @@
 #include "file/temporary.h"
 #include "model_testing.h"
 #include "moe/plugin.h"
-#include "own_routers.h"
+#include "plugin_routers.h"
 #include "train/run.h"
 
 static int calls_left; /* of `failing_observe`, until it fails; negative: never */
@@ -133,7 +133,7 @@ static void defined_anew(void **state) {
       model = model_fresh(&before);
       after = *choir_model_config(model);
       assert_ptr_equal(after.model.router.kind, ch_router_find("moved"));
-      assert_true(after.model.router.own[0] == 1 && after.model.router.own[1] == 0.25);
+      assert_true(after.model.router.plugin_options[0] == 1 && after.model.router.plugin_options[1] == 0.25);
       assert_true(after.model.router.normalize_gates && after.model.router.z_loss_weight == 0.5f);
       assert_true(after.model.router.aux_loss_weight == anew.aux_loss_weight);
       test_ok(choir_trainer_create(model, NULL, &second));

@@ -2,7 +2,7 @@
  * compared with them. */
 #include "choir/plugin.h"
 #include "model_testing.h"
-#include "own_routers.h"
+#include "plugin_routers.h"
 
 enum { N = 24, E = 4 };
 
@@ -32,11 +32,11 @@ static void cutoffs_serve_as_many_tokens(void **state) {
   float scores[N * E], gates[2][N * E];
   uint8_t valid[N];
   fill_valid(valid);
-  test_ok(choir_router_register_experts(&own_least));
+  test_ok(choir_router_register_experts(&own_min));
   for (int sign = -1; sign <= 1; sign += 2)
     for (int seed = 0; seed < 8; seed++) {
       ch_router_spec o = test_router("own_least");
-      o.own[0] = sign;
+      o.plugin_options[0] = sign;
       fill_scores(scores, N, E, 10 + (uint64_t)seed);
       seen_routing chosen, served;
       choir_route_request r = {
@@ -58,7 +58,7 @@ static int first_takes_all(void *context, const choir_plugin_call *call, uint8_t
 }
 
 static void cutoffs_of_none_and_all(void **state) {
-  choir_experts_choose r = own_least;
+  choir_experts_choose r = own_min;
   float scores[N * E], highest = 0;
   uint8_t valid[N];
   seen_routing seen;
@@ -79,7 +79,7 @@ static void cutoffs_of_none_and_all(void **state) {
 static void margins_under_a_cap(void **state) {
   enum { K = 2 };
   choir_tokens_choose r = {
-      .common = own_least.common, .depends_on = CHOIR_DEPENDS_ON_ALL, .experts_per_token = K, .capacity_factor = E};
+      .common = own_min.common, .depends_on = CHOIR_DEPENDS_ON_ALL, .experts_per_token = K, .capacity_factor = E};
   r.common.size = sizeof r, r.common.name = "capped", r.common.choose = best_experts;
   const float thresholds[E] = {-0.9f, -0.3f, -0.5f, -0.7f};
   float scores[N * E], gates[N * E];
@@ -111,7 +111,7 @@ static void batch_routing_is_unchanged(void **state) {
     int (*choose)(void *context, const choir_plugin_call *call, uint8_t *chosen);
     double sign;
     int same_cutoffs;
-  } cases[] = {{"by_score", best_tokens, 1, 1}, {"by_other", best_tokens, -1, 0}, {"least", least_tokens, -1, 0}};
+  } cases[] = {{"by_score", best_tokens, 1, 1}, {"by_other", best_tokens, -1, 0}, {"least", min_tokens, -1, 0}};
   float scores[N * E], dgates[N * E], gates[2][N * E], dscores[2][N * E];
   fill_scores(scores, N, E, 1);
   fill_scores(dgates, N, E, 2);
@@ -119,7 +119,7 @@ static void batch_routing_is_unchanged(void **state) {
     float weights[2];
     seen_routing seen[2];
     for (int ranked = 0; ranked < 2; ranked++) {
-      choir_experts_choose r = own_least;
+      choir_experts_choose r = own_min;
       r.common.name = "twin", r.common.choose = cases[c].choose, r.common.options[0].value = cases[c].sign;
       if (!ranked) r.common.rank = NULL;
       test_ok(choir_router_register_experts(&r));
@@ -176,7 +176,7 @@ static int route_with(const choir_experts_choose *router, const float *threshold
 }
 
 static void rankings_are_checked(void **state) {
-  choir_experts_choose r = own_least;
+  choir_experts_choose r = own_min;
   r.common.name = "ranks_badly", r.common.rank = rank_by_neighbors;
   test_fails(route_with(&r, NULL), CHOIR_ERROR_ARGUMENT,
              "router 'ranks_badly': the ranking of token 0 changes when it is alone");
@@ -197,7 +197,7 @@ static int rank_until(void *context, const choir_plugin_call *call, float *ranki
 
 /* A step, and a pass with threshold routing, end with layer and router. */
 static void rankings_end_a_pass(void **state) {
-  choir_experts_choose r = own_least;
+  choir_experts_choose r = own_min;
   choir_trainer *trainer;
   choir_trainer_result result;
   choir_forward_result f;
@@ -221,7 +221,7 @@ static void rankings_end_a_pass(void **state) {
 }
 
 static void without_thresholds(void **state) {
-  choir_tokens_choose r = {.common = own_least.common, .experts_per_token = 2};
+  choir_tokens_choose r = {.common = own_min.common, .experts_per_token = 2};
   r.common.size = sizeof r, r.common.name = "alone";
   test_fails(choir_router_register_tokens(&r), CHOIR_ERROR_ARGUMENT, "(none), so no thresholds serve it: leave rank");
   r.depends_on = CHOIR_DEPENDS_ON_ALL_IN_TRAINING;
@@ -253,7 +253,7 @@ static double experts_per_token(choir_model *model, const char *routing, const i
  * without its ranking with other numbers; and token by token with the same experts as in one pass. */
 static void serves_as_trained(void **state) {
   for (int ranked = 1; ranked >= 0; ranked--) {
-    choir_experts_choose r = own_least;
+    choir_experts_choose r = own_min;
     choir_trainer *trainer;
     int32_t tokens[MODEL_B * MODEL_T];
     r.common.name = "served";

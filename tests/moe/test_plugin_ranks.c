@@ -5,10 +5,10 @@
 #include "forked_comm.h"
 #include "handle/ranks.h"
 #include "model_testing.h"
-#include "own_routers.h"
+#include "plugin_routers.h"
 
 static int register_all(void **state) {
-  register_own_routers();
+  register_plugin_routers();
   return 0;
 }
 
@@ -111,7 +111,7 @@ static void ranks_that_choose_otherwise(void **state) {
   divided.observe = move_by_rank;
   test_ok(choir_router_register(&divided));
   if (forked_run(2, 0, step_divided, NULL)) fail_msg("the state of one rank alone was believed");
-  choir_experts_choose ranked = own_least;
+  choir_experts_choose ranked = own_min;
   ranked.common.name = "divided";
   ranked.common.rank = rank_by_rank;
   test_ok(choir_router_register_experts(&ranked));

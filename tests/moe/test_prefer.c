@@ -2,7 +2,7 @@
 #include "moe/prefer.h"
 #include "moe/route.h"
 #include "moe_testing.h"
-#include "own_routers.h"
+#include "plugin_routers.h"
 
 enum { N = 61, E = 9, LENGTH = 10 };
 
@@ -41,7 +41,7 @@ static void route(const problem *p, ch_prefer *prefer, const char *backend, int 
     ch_routing r;
     ch_route_args a = {.tokens = {.mask = p->valid, .valid = p->valid},
                        .causal = CH_BY_THRESHOLDS,
-                       .kept.thresholds = ch_router_has_thresholds(p->options.kind) ? p->shift : NULL,
+                       .router_state.thresholds = ch_router_has_thresholds(p->options.kind) ? p->shift : NULL,
                        .prefer = prefer,
                        .routing = &r};
     ch_route_args_set(&a, p->options.kind, &p->options, N, E, LENGTH);
@@ -216,7 +216,7 @@ static void lowered_thresholds(void **state) {
 
 static void refusals(void **state) {
   static const char *const names[] = {"hash", "kmeans", "base", "dense", "random", "own_least"};
-  test_ok(choir_router_register_experts(&own_least));
+  test_ok(choir_router_register_experts(&own_min));
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     const ch_router *router = ch_router_find(names[i]);
     assert_int_equal(ch_prefer_check(router), CHOIR_ERROR_UNSUPPORTED);

@@ -153,7 +153,7 @@ static void agrees_with_its_definition(void **state) {
 }
 
 /* A mask that leaves nobody, or one token. */
-static void hardly_any_token(void **state) {
+static void almost_all_tokens_masked(void **state) {
   uint8_t few[N] = {0};
   for (int one = 0; one < 2; one++) {
     few[40] = (uint8_t)one;
@@ -333,6 +333,6 @@ static void refuses_by_name_and_value(void **state) {
   assert_int_equal(looks("hash", 1), 0);
 }
 
-TEST_MAIN(set_up, NULL, agrees_with_its_definition, hardly_any_token, permuting_experts_permutes_the_record,
+TEST_MAIN(set_up, NULL, agrees_with_its_definition, almost_all_tokens_masked, permuting_experts_permutes_the_record,
           loads_are_what_they_promise, order_decides, second_experts_are_sampled, sizes_round_as_documented,
           refuses_by_name_and_value)

@@ -57,9 +57,9 @@ static routed route(const real *score, const real *threshold, int cap, const uin
   TEST_EXEC("reference", CH_COMPUTE_FP32, threads, {
     ch_routing r = {.scores = (real *)(uintptr_t)score};
     if (pass_) poison_planned(&x);
-    ch_routing_new(&x, &x.tape, &r, N, E, N * ch_router_most_experts(&options, E));
+    ch_routing_new(&x, &x.tape, &r, N, E, N * ch_router_max_experts(&options, E));
     r.counts.capacity = -1;
-    ch_route_args a = {.tokens = {.mask = valid, .valid = valid}, .kept.thresholds = threshold, .routing = &r};
+    ch_route_args a = {.tokens = {.mask = valid, .valid = valid}, .router_state.thresholds = threshold, .routing = &r};
     ch_route_args_set(&a, options.kind, &options, N, E, 0);
     ch_router_by_thresholds(&x, &a);
     x.ops->index(&x, &(ch_index_args){.record = &r.record});
@@ -139,7 +139,7 @@ static void thresholds_are_means_of_cutoffs(void **state) {
     }
     TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
       ch_router_observe(&x, options.kind, &options, 2, &seen,
-                        (ch_router_kept){.state = kept, .observed = (uint64_t)step});
+                        (ch_router_state){.updated = kept, .observed = (uint64_t)step});
     });
     for (int i = 0; i < 2; i++)
       if (!(fabs((double)kept[i] - sum[i] / weight[i]) < 1e-5)) fail_msg("step %d: %g", step, (double)kept[i]);
@@ -152,7 +152,7 @@ static void run_causal(layer_case *c, const real *threshold) {
   ch_moe_saved saved;
   a.route.training = a.keep = 0;
   a.route.causal = 1;
-  a.route.kept.thresholds = threshold;
+  a.route.router_state.thresholds = threshold;
   TEST_EXEC(c->backend, CH_COMPUTE_FP32, c->threads, {
     if (pass_) {
       poison_planned(&x);

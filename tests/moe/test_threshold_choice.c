@@ -25,11 +25,11 @@ static void check_against_naive(layer_case *c, int k) {
   router_run(c, NULL);
   const ch_record *r = &c->record;
   int64_t dropped = 0;
-  int valid = ch_valid_count(c->valid, N), least = (k + 3) / 4, most = 2 * k < valid ? 2 * k : valid, slots = 0;
+  int valid = ch_valid_count(c->valid, N), min = (k + 3) / 4, max = 2 * k < valid ? 2 * k : valid, slots = 0;
   for (int i = 0; i < E; i++) {
     int reach = 0;
     for (int t = 0; t < N; t++) reach += (!c->valid || c->valid[t]) && c->scores[t * E + i] >= c->thresholds[i];
-    int load = reach < least ? least : reach > most ? most : reach;
+    int load = reach < min ? min : reach > max ? max : reach;
     dropped += reach > load ? reach - load : 0;
     assert_int_equal(c->counts.demand[i], reach);
     assert_int_equal(r->expert_begin[i], slots);
@@ -119,7 +119,7 @@ static void a_starved_expert_recovers(void **state) {
     if (!step) assert_int_equal(load, K / 4);
     TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
       ch_routing seen = {.counts = c.counts};
-      ch_router_observe(&x, o.kind, &o, E, &seen, (ch_router_kept){.state = thresholds, .observed = 100000});
+      ch_router_observe(&x, o.kind, &o, E, &seen, (ch_router_state){.updated = thresholds, .observed = 100000});
     });
     layer_case_free(&c);
   }

@@ -61,7 +61,7 @@ static void bias_balances_loads_in_steps(void **state) {
     router_run(&c, NULL);
     if (!step) assert_true(load_of(&c, 15) > 2 * even && load_of(&c, 0) < even / 4);
     seen.counts = c.counts;
-    ch_router_observe(&x, router, &c.options, 16, &seen, (ch_router_kept){.state = prices, .observed = step});
+    ch_router_observe(&x, router, &c.options, 16, &seen, (ch_router_state){.updated = prices, .observed = step});
   }
   for (int i = 0; i < 16; i++)
     if (!(fabs(load_of(&c, i) / even - 1) < 0.2)) fail_msg("expert %d has %d of %g", i, load_of(&c, i), even);
@@ -70,7 +70,7 @@ static void bias_balances_loads_in_steps(void **state) {
       assert_true(c.record.slot_gate[s] == c.scores[c.record.slot_token[s] * 16 + i]);
   assert_int_equal(ch_slots(&c.record), 2048 * 2);
   memcpy(before, prices, sizeof before);
-  ch_router_observe(&x, router, &c.options, 16, &seen, (ch_router_kept){.thresholds = prices, .state = prices});
+  ch_router_observe(&x, router, &c.options, 16, &seen, (ch_router_state){.thresholds = prices, .updated = prices});
   for (int i = 0; i < 16; i++) assert_true(fabs((double)(prices[i] - before[i])) <= 1.001 * c.options.bias_rate);
   ch_exec_free(&x);
   layer_case_free(&c);
@@ -229,8 +229,8 @@ static void learn(layer_case *c, uint64_t observed) {
   ch_exec x;
   ch_moe_saved saved;
   ch_moe_args a = layer_args(c);
-  a.route.kept.state = c->router;
-  a.route.kept.observed = observed;
+  a.route.router_state.updated = c->router;
+  a.route.router_state.observed = observed;
   test_ok(ch_exec_init(&x, c->backend, CH_COMPUTE_FP32, 1, c->threads));
   for (int pass = 0; pass < 2; pass++) {
     if (pass) {
@@ -287,9 +287,9 @@ static void equal_tokens_share_a_centroid(void **state) {
   layer_case c = layer_case_new("kmeans", 20, D, 4, 3);
   for (int i = 0; i < 20 * D; i++) c.x[i] = c.x[i % D];
   for (uint64_t step = 0; step < 3; step++) learn(&c, step);
-  int most = 0;
-  for (int i = 0; i < 3; i++) most = load_of(&c, i) > most ? load_of(&c, i) : most;
-  assert_int_equal(most, 20);
+  int max = 0;
+  for (int i = 0; i < 3; i++) max = load_of(&c, i) > max ? load_of(&c, i) : max;
+  assert_int_equal(max, 20);
   for (int i = 0; i < D * 3; i++) assert_true(isfinite(c.router[i]));
   layer_case_free(&c);
 }

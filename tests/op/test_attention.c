@@ -93,7 +93,7 @@ static void fast_equals_reference(void **state) {
 
 /* Of a sequence that ends early each position has what it has in a shorter sequence, whatever the positions after its
  * end hold. */
-static void what_follows_the_end_is_not_seen(void **state) {
+static void positions_after_the_end_have_no_effect(void **state) {
   enum { T = 90, END = 37, H = 2, DH = 16, ROW = H * DH };
   static const char *const backends[] = {"reference", "cpu"};
   real bias[BUCKETS * H];
@@ -300,6 +300,6 @@ static void buckets(void **state) {
   assert_int_equal(ch_attention_bucket(7, 8, 3), 7);
 }
 
-TEST_MAIN(NULL, NULL, fast_equals_reference, what_follows_the_end_is_not_seen, bf16_is_close,
+TEST_MAIN(NULL, NULL, fast_equals_reference, positions_after_the_end_have_no_effect, bf16_is_close,
           shared_keys_are_repeated_ones, large_scores, nan_is_seen_from_its_position_on, buckets, reversed_text,
           buckets_both_ways)

@@ -1,13 +1,13 @@
 /* Attention against caches: the whole attention's results, whatever pieces the sequences come in. */
 #include "variants.h"
 
-enum { BUCKETS = 8, MAX_DISTANCE = 20, MOST_CALLS = 64, MOST_SEQUENCES = 4 };
+enum { BUCKETS = 8, MAX_DISTANCE = 20, MAX_CALLS = 64, MAX_SEQUENCES = 4 };
 
 /* Sequences of T tokens each come in calls; call c brings pieces[c][b] tokens of sequence b. */
 typedef struct {
   int B, T, H, kv_heads, dh, positions;
   int biased;
-  int pieces[MOST_CALLS][MOST_SEQUENCES];
+  int pieces[MAX_CALLS][MAX_SEQUENCES];
 } shape;
 
 /* All at once; one by one; ragged, with sequences that pause; and one that fills its cache to the last place. */
@@ -51,11 +51,11 @@ static void move_rows(const inputs *in, const int *begin, const int *past, int h
 static void run_cached(ch_exec *x, const void *context, real *out) {
   const inputs *in = context;
   const shape *s = in->s;
-  int64_t width = (int64_t)s->H * s->dh, kv_width = (int64_t)s->kv_heads * s->dh, most = (int64_t)s->B * s->T,
+  int64_t width = (int64_t)s->H * s->dh, kv_width = (int64_t)s->kv_heads * s->dh, max = (int64_t)s->B * s->T,
           cache = (int64_t)s->B * s->positions * kv_width;
-  int past[MOST_SEQUENCES] = {0}, begin[MOST_SEQUENCES + 1] = {0};
-  real *q = test_new(most * width), *k = test_new(most * kv_width), *v = test_new(most * kv_width);
-  real *keys = test_new(cache), *values = test_new(cache), *part = test_new(most * width);
+  int past[MAX_SEQUENCES] = {0}, begin[MAX_SEQUENCES + 1] = {0};
+  real *q = test_new(max * width), *k = test_new(max * kv_width), *v = test_new(max * kv_width);
+  real *keys = test_new(cache), *values = test_new(cache), *part = test_new(max * width);
   real *bias = test_new((int64_t)s->H * (s->positions + CH_BIAS_PAD));
   if (s->biased)
     x->ops->attention_bias(x, &(ch_attention_bias_args){.H = s->H,
@@ -71,7 +71,7 @@ static void run_cached(ch_exec *x, const void *context, real *out) {
                                 .kv_heads = s->kv_heads,
                                 .dh = s->dh,
                                 .positions = s->positions,
-                                .max_rows = (int)most,
+                                .max_rows = (int)max,
                                 .begin = begin,
                                 .past = past,
                                 .scale = (real)0.3,
@@ -83,13 +83,13 @@ static void run_cached(ch_exec *x, const void *context, real *out) {
 
                                 .bias = s->biased ? bias : NULL,
                                 .out = part};
-  for (int c = 0; c < MOST_CALLS; c++) {
+  for (int c = 0; c < MAX_CALLS; c++) {
     for (int b = 0; b < s->B; b++) begin[b + 1] = begin[b] + s->pieces[c][b];
     if (!begin[s->B]) break;
     move_rows(in, begin, past, s->H, in->q, NULL, q);
     move_rows(in, begin, past, s->kv_heads, in->k, NULL, k);
     move_rows(in, begin, past, s->kv_heads, in->v, NULL, v);
-    test_poison(part, most * width);
+    test_poison(part, max * width);
     x->ops->attention_cached(x, &a);
     if (!ch_counting(x)) move_rows(in, begin, past, s->H, NULL, out, part);
     for (int b = 0; b < s->B; b++) past[b] += s->pieces[c][b];

@@ -1,7 +1,7 @@
 /* Ops by which tokens choose experts: best, modulo, sample_second, place, gate, balance, against naive loops. */
 #include "record_testing.h"
 
-enum { N = 61, E = 7, MOST = 4 };
+enum { N = 61, E = 7, MAX = 4 };
 
 static uint8_t mask[N];
 static int32_t ids[N];
@@ -33,14 +33,14 @@ static void naive_best(int t, int count, const real *shift, int *choice) {
 
 static void test_best(void **state) {
   static const real none[E] = {0}, prices[E] = {0, 1, (real)-0.5, 0, (real)0.25, 2, 0};
-  int choice[N * MOST];
-  real value[N * MOST], margin[N * E];
-  for (int count = 1; count <= MOST; count++)
+  int choice[N * MAX];
+  real value[N * MAX], margin[N * E];
+  for (int count = 1; count <= MAX; count++)
     for (int variant = 0; variant < 4; variant++) {
       const real *shift = variant & 1 ? prices : none;
       EVERYWHERE({
         memset(choice, 0xee, sizeof choice);
-        test_poison(value, N * MOST), test_poison(margin, N * E);
+        test_poison(value, N * MAX), test_poison(margin, N * E);
         x.ops->best(&x, &(ch_best_args){.n = N,
                                         .e = E,
                                         .count = count,
@@ -52,7 +52,7 @@ static void test_best(void **state) {
                                         .margin = count > 1 ? margin : NULL});
       });
       for (int t = 0; t < N; t++) {
-        int want[MOST];
+        int want[MAX];
         naive_best(t, count, shift, want);
         for (int j = 0; j < count; j++) {
           assert_int_equal(choice[t * count + j], variant & 2 && !mask[t] ? -1 : want[j]);
@@ -68,15 +68,15 @@ static void test_best(void **state) {
 /* Of null experts the choices are those of null columns beside the others, which come last. */
 static void test_best_with_nulls(void **state) {
   enum { NULLS = 2, ALL = E + NULLS };
-  int choice[N * MOST], want[N * MOST];
-  real value[N * MOST], *low = test_new(N * E), *wide = test_new(N * ALL);
+  int choice[N * MAX], want[N * MAX];
+  real value[N * MAX], *low = test_new(N * E), *wide = test_new(N * ALL);
   for (int t = 0; t < N; t++)
     for (int i = 0; i < ALL; i++) wide[t * ALL + i] = i < E ? (real)exp((double)score[t * E + i]) / 32 : 1;
   for (int t = 0; t < N; t++) {
     for (int i = 0; i < E; i++) wide[t * ALL + E] -= low[t * E + i] = wide[t * ALL + i];
     wide[t * ALL + E] = wide[t * ALL + E + 1] = wide[t * ALL + E] / NULLS;
   }
-  for (int count = 1; count <= MOST; count++) {
+  for (int count = 1; count <= MAX; count++) {
     EVERYWHERE({
       x.ops->best(&x, &(ch_best_args){.n = N, .e = ALL, .count = count, .score = wide, .choice = want, .value = value});
       x.ops->best(&x, &(ch_best_args){.n = N,

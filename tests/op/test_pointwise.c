@@ -163,9 +163,9 @@ static void test_in_place(void **state) {
   TEST_EACH_ISA({
     x.ops->activate_backward(
         &x, &(ch_activate_args){.activation = CH_GEGLU, .count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = du});
-    for (int turn = 0; pass_ && turn < 3; turn++) {
+    for (int order = 0; pass_ && order < 3; order++) {
       memcpy(a, in, COUNT * sizeof *a), memcpy(b, u, COUNT * sizeof *b), memcpy(c, dy, COUNT * sizeof *c);
-      real *to_x = turn == 0 ? a : turn == 1 ? b : c, *to_u = turn == 0 ? b : turn == 1 ? c : a;
+      real *to_x = order == 0 ? a : order == 1 ? b : c, *to_u = order == 0 ? b : order == 1 ? c : a;
       x.ops->activate_backward(
           &x,
           &(ch_activate_args){.activation = CH_GEGLU, .count = COUNT, .x = a, .u = b, .dy = c, .dx = to_x, .du = to_u});

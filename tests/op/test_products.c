@@ -115,7 +115,7 @@ static void check_beside(const char *backend, ch_compute compute, int invariant)
       c[together][i] = test_new(N * IN);
       test_poison(c[together][i], N * IN);
       g[i].c = c[together][i];
-      g[i].beside = together && i + 1 < PRODUCTS ? &g[i + 1] : NULL;
+      g[i].second = together && i + 1 < PRODUCTS ? &g[i + 1] : NULL;
     }
     TEST_EXEC(backend, compute, 2, {
       x.batch_invariant = invariant;
@@ -161,11 +161,11 @@ static const expert_size expert_sizes[] = {{even, 4, 96, 64},      {uneven, 7, 1
                                            {nobody, 2, 64, 64},    {uneven, 7, 40, 512}, {few, 2, 2000, 1100},
                                            {square, 1, 128, 8000}, {near, 4, 96, 48}};
 
-static int most_of(expert_size s) {
-  int most = 0;
+static int max_slots_of(expert_size s) {
+  int max = 0;
   for (int i = 0; i < s.experts; i++)
-    if (s.begin[i + 1] - s.begin[i] > most) most = s.begin[i + 1] - s.begin[i];
-  return most;
+    if (s.begin[i + 1] - s.begin[i] > max) max = s.begin[i + 1] - s.begin[i];
+  return max;
 }
 
 /* accumulate: W of CH_TN, or C of the others, gets it added; else it is set, over poison. Rows that belong to nobody
@@ -184,7 +184,7 @@ static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form fo
                            .begin = s.begin,
                            .max_rows = rows + SPARE,
                            .load = -1,
-                           .most = accumulate ? most_of(s) + 3 : most_of(s),
+                           .max = accumulate ? max_slots_of(s) + 3 : max_slots_of(s),
                            .n = s.n,
                            .k = s.k,
                            .a = a,

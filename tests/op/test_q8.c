@@ -103,7 +103,7 @@ static void products_beside_each_other(void **state) {
       c[together][i] = test_new(M * N);
       g[i] = (ch_gemm_args){
           .m = M, .n = N, .k = K, .trans_b = 1, .a = i < 2 ? a : a + M * K, .b8 = b8[i], .c = c[together][i]};
-      g[i].beside = together && i + 1 < PRODUCTS ? &g[i + 1] : NULL;
+      g[i].second = together && i + 1 < PRODUCTS ? &g[i + 1] : NULL;
     }
     for (int i = 0; i < (together ? 1 : PRODUCTS); i++) run_gemm("cpu", 2, &g[i]);
   }
@@ -270,7 +270,7 @@ static void blocks_are_ggmls(void **state) {
   assert_int_equal(ch_q8_round(x, q), 0);
   for (int i = 0; i < CH_Q8_VALUES; i++) x[i] = i ? 0 : 1e-45f;
   assert_int_equal(ch_q8_round(x, q), 0);
-  x[0] = -CH_Q8_MOST;
+  x[0] = -CH_Q8_MAX;
   assert_int_equal(ch_q8_round(x, q), 0x7BFF); /* 65504 */
   assert_int_equal(q[0], -127);
 }
@@ -303,12 +303,12 @@ static void packing(void **state) {
 static void values_of_blocks_are_kept(void **state) {
   (void)state;
   static const uint16_t scales[] = {0x0001, 0x0003, 0x03FF, 0x0400, 0x1234, 0x2E7B, 0x3C00, 0x5555, 0x7BFF};
-  static const int most[] = {1, 2, 17, 100, 126, 127, 128};
+  static const int max[] = {1, 2, 17, 100, 126, 127, 128};
   for (size_t s = 0; s < sizeof scales / sizeof *scales; s++)
-    for (size_t m = 0; m < sizeof most / sizeof *most; m++) {
+    for (size_t m = 0; m < sizeof max / sizeof *max; m++) {
       float x[CH_Q8_VALUES], scale = ch_half_value(scales[s]);
       int8_t want[CH_Q8_VALUES], q[CH_Q8_VALUES];
-      for (int i = 0; i < CH_Q8_VALUES; i++) want[i] = (int8_t)(i * 61 % (2 * most[m]) - most[m]);
+      for (int i = 0; i < CH_Q8_VALUES; i++) want[i] = (int8_t)(i * 61 % (2 * max[m]) - max[m]);
       want[7] = 1; /* so that there is no common divisor */
       for (int i = 0; i < CH_Q8_VALUES; i++) x[i] = scale * (float)want[i];
       assert_int_equal(ch_q8_round(x, q), scales[s]);

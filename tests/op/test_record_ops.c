@@ -129,33 +129,33 @@ static void test_select_from_pools(void **state) {
 
 /* least and most are k best of every expert; the result is between them. */
 static void test_within(void **state) {
-  enum { LEAST = 3, MOST = 12 };
+  enum { MIN = 3, MAX = 12 };
   real *score = test_new_normal(N * E, 5), threshold[E] = {0, 1, 3, -3, (real)0.7, (real)-0.2}, cutoff[E];
   uint8_t few[N * E] = {0}, many[N * E] = {0}, keep[N * E];
   int demand[E], asked[E] = {0}, refused = 0;
   int64_t dropped = -1;
-  ch_record least = new_record(N, E, E * MOST), most = new_record(N, E, E * MOST), r = new_record(N, E, E * MOST),
-            want = new_record(N, E, E * MOST);
+  ch_record min = new_record(N, E, E * MAX), max = new_record(N, E, E * MAX), r = new_record(N, E, E * MAX),
+            want = new_record(N, E, E * MAX);
   for (int i = 0; i < E; i++) {
     int held = 0;
     for (int t = 0; t < N; t++) {
       int rank = 0, at = t * E + i;
       for (int s = 0; s < N; s++) rank += mask[s] && score[s * E + i] > score[at];
-      few[at] = mask[t] && rank < LEAST;
-      many[at] = mask[t] && rank < MOST;
-      if (few[at] && rank == LEAST - 1) cutoff[i] = score[at];
+      few[at] = mask[t] && rank < MIN;
+      many[at] = mask[t] && rank < MAX;
+      if (few[at] && rank == MIN - 1) cutoff[i] = score[at];
       keep[at] = few[at] || (many[at] && score[at] >= threshold[i]);
       held += keep[at];
       asked[i] += mask[t] && score[at] >= threshold[i];
     }
     if (asked[i] > held) refused += asked[i] - held;
   }
-  record_from(&least, few), record_from(&most, many), record_from(&want, keep);
+  record_from(&min, few), record_from(&max, many), record_from(&want, keep);
   EVERYWHERE({
     poison_record(&r);
-    x.ops->within(&x, &(ch_within_args){.least = &least,
-                                        .most = &most,
-                                        .least_cutoff = cutoff,
+    x.ops->within(&x, &(ch_within_args){.min = &min,
+                                        .max = &max,
+                                        .min_cutoff = cutoff,
                                         .valid = mask,
                                         .score = score,
                                         .threshold = threshold,
@@ -167,7 +167,7 @@ static void test_within(void **state) {
   assert_memory_equal(demand, asked, sizeof demand);
   assert_int_equal(dropped, refused);
   assert_true(refused > 0);
-  free_record(&least), free_record(&most), free_record(&r), free_record(&want), free(score);
+  free_record(&min), free_record(&max), free_record(&r), free_record(&want), free(score);
 }
 
 static void test_part_and_tally(void **state) {
@@ -257,8 +257,8 @@ static void bias_steps(void **state) {
   real kept[3], fresh[3];
   EVERYWHERE({
     for (int i = 0; i < 3; i++) kept[i] = (real)0.5, fresh[i] = NAN;
-    x.ops->nudge(&x, &(ch_nudge_args){.e = 3, .rate = 0.25, .demand = demand, .price = kept});
-    x.ops->nudge(&x, &(ch_nudge_args){.e = 3, .fresh = 1, .rate = 0.25, .demand = demand, .price = fresh});
+    x.ops->update_bias(&x, &(ch_update_bias_args){.e = 3, .rate = 0.25, .demand = demand, .price = kept});
+    x.ops->update_bias(&x, &(ch_update_bias_args){.e = 3, .fresh = 1, .rate = 0.25, .demand = demand, .price = fresh});
   });
   const real step[3] = {0.25, -0.25, 0};
   for (int i = 0; i < 3; i++) assert_true(kept[i] == (real)0.5 + step[i] && fresh[i] == step[i]);
@@ -297,7 +297,7 @@ static void test_kmeans(void **state) {
     ch_route_args a = {.d = D, .x = in, .weight = centroid, .tokens.valid = mask, .routing = &routing};
     memcpy(centroid, old, sizeof *old * D * E);
     ch_route_args_set(&a, options.kind, &options, N, E, N);
-    a.kept = (ch_router_kept){.state = centroid, .observed = 1000};
+    a.router_state = (ch_router_state){.updated = centroid, .observed = 1000};
     options.kind->observe(&x, &a);
   });
   double nearest[N];

@@ -21,7 +21,7 @@ static void run(ch_exec *x, const void *context, real *out) {
   real *table = out + size_of(s), *in = test_new_normal(size_of(s), 1);
   for (int64_t t = 0; t < s->n; t++) position[t] = position_of(s, t);
   memcpy(out, in, (size_t)size_of(s) * sizeof *out);
-  ch_rope_table_args make = {.positions = POSITIONS, .rotated = s->rotated, .theta = theta, .turn = table};
+  ch_rope_table_args make = {.positions = POSITIONS, .rotated = s->rotated, .theta = theta, .rope_table = table};
   x->ops->rope_table(x, &make);
   ch_rope_args a = {.n = s->n,
                     .heads = s->heads,
@@ -30,7 +30,7 @@ static void run(ch_exec *x, const void *context, real *out) {
                     .back = s->back,
                     .T = s->T,
                     .position = s->given ? position : NULL,
-                    .turn = table,
+                    .rope_table = table,
                     .x = out};
   x->ops->rope(x, &a);
   x->memory->synchronise();
@@ -49,8 +49,8 @@ static void is_the_formula(void **state) {
       for (int c = 0; c < s->rotated / 2; c++) {
         real *pair[2] = {want + row * s->dh + c, want + row * s->dh + c + s->rotated / 2};
         double size_ = hypot((double)*pair[0], (double)*pair[1]), angle = atan2((double)*pair[1], (double)*pair[0]);
-        double turn = position_of(s, row / s->heads) / pow(theta, 2.0 * c / s->rotated);
-        angle += s->back ? -turn : turn;
+        double rotation = position_of(s, row / s->heads) / pow(theta, 2.0 * c / s->rotated);
+        angle += s->back ? -rotation : rotation;
         *pair[0] = (real)(size_ * cos(angle));
         *pair[1] = (real)(size_ * sin(angle));
       }
@@ -61,11 +61,12 @@ static void is_the_formula(void **state) {
 }
 
 /* One row [dh] at a position. */
-static void turn(ch_exec *x, const real *table, int dh, int position, int back, real *row) {
+static void rotate(ch_exec *x, const real *table, int dh, int position, int back, real *row) {
   int32_t at = position;
   x->ops->rope(
-      x, &(ch_rope_args){
-             .n = 1, .heads = 1, .dh = dh, .rotated = dh, .back = back, .position = &at, .turn = table, .x = row});
+      x,
+      &(ch_rope_args){
+          .n = 1, .heads = 1, .dh = dh, .rotated = dh, .back = back, .position = &at, .rope_table = table, .x = row});
 }
 
 /* Products of a turned query and a turned key know their distance alone; to turn back undoes it. */
@@ -73,17 +74,17 @@ static void distances_alone(void **state) {
   enum { DH = 32 };
   real *q = test_new_normal(DH, 2), *k = test_new_normal(DH, 3), *table = test_new(POSITIONS * DH), a[DH], b[DH];
   TEST_EXEC("cpu", CH_COMPUTE_FP32, 1, {
-    ch_rope_table_args make = {.positions = POSITIONS, .rotated = DH, .theta = 1e4, .turn = table};
+    ch_rope_table_args make = {.positions = POSITIONS, .rotated = DH, .theta = 1e4, .rope_table = table};
     x.ops->rope_table(&x, &make);
     for (int distance = 0; distance < 200 && pass_; distance += 13) {
       double first = 0;
       for (int j = 0; j + distance < POSITIONS; j += 29) {
         memcpy(a, q, sizeof a), memcpy(b, k, sizeof b);
-        turn(&x, table, DH, j + distance, 0, a), turn(&x, table, DH, j, 0, b);
+        rotate(&x, table, DH, j + distance, 0, a), rotate(&x, table, DH, j, 0, b);
         double product = test_dot(a, b, DH);
         if (j == 0) first = product;
         assert_true(fabs(product - first) <= 2e-5);
-        turn(&x, table, DH, j, 1, b);
+        rotate(&x, table, DH, j, 1, b);
         test_close(b, k, DH, 1e-6);
       }
       double plain = test_dot(q, k, DH);

@@ -4,7 +4,7 @@
 #include "forked_comm.h"
 #include "optim/optim.h"
 
-enum { STEPS = 5, BATCH = 2, ROWS = 7, COLS = 12, SIZE = ROWS * COLS, MOST_GROUPS = 2 };
+enum { STEPS = 5, BATCH = 2, ROWS = 7, COLS = 12, SIZE = ROWS * COLS, MAX_GROUPS = 2 };
 
 static const double tolerance = 1e-13;
 
@@ -20,7 +20,7 @@ static int learn(const ch_comm *comm, void *context) {
   int group = comm->rank / j->hidden;
   int64_t first = j->begin[comm->rank % j->hidden], own = j->begin[comm->rank % j->hidden + 1] - first;
   int64_t batch = (int64_t)BATCH * j->groups * j->hidden / comm->size, lines = batch * ROWS;
-  real *all = test_new(MOST_GROUPS * BATCH * SIZE), *noise = test_new(lines * own), *g = test_new(lines * own);
+  real *all = test_new(MAX_GROUPS * BATCH * SIZE), *noise = test_new(lines * own), *g = test_new(lines * own);
   ch_train_config config = {.beta1 = 0.9, .beta2 = 0.99};
   ch_optim_tensor t = {.batch = batch, .rows = ROWS, .cols = own, .all_cols = COLS, .w = test_new(lines * own), .g = g};
   ch_exec x;
@@ -30,16 +30,16 @@ static int learn(const ch_comm *comm, void *context) {
   j->optim->shape(&t);
   for (int i = 0; i < CH_OPTIM_STATES; i++) t.state[i] = test_new(t.state_count[i]);
   int64_t above = (int64_t)group * BATCH * ROWS; /* lines of other groups */
-  cut_normal(all, MOST_GROUPS * BATCH * ROWS, COLS, 1, 1);
+  cut_normal(all, MAX_GROUPS * BATCH * ROWS, COLS, 1, 1);
   cut_take(all + above * COLS, lines, COLS, first, own, t.w);
   for (int step = 0; step <= STEPS; step++) { /* 0 counts */
-    cut_normal(all, MOST_GROUPS * BATCH * ROWS, COLS, 0.1, (uint32_t)(10 + step));
+    cut_normal(all, MAX_GROUPS * BATCH * ROWS, COLS, 0.1, (uint32_t)(10 + step));
     cut_take(all + above * COLS, lines, COLS, first, own, noise);
     for (int64_t i = 0; i < lines * own; i++) g[i] = t.w[i] + noise[i];
     j->optim->step(&x, &(ch_optim_args){.config = &config,
                                         .tensor = &t,
                                         .step = step ? step : 1,
-                                        .rate = 0.05,
+                                        .learning_rate = 0.05,
                                         .grad_scale = step % 2 ? 0.5 : 0.05});
     if (!step) test_ok(ch_exec_commit(&x));
   }
@@ -51,7 +51,7 @@ static int learn(const ch_comm *comm, void *context) {
 }
 
 static real *shared(void) {
-  return mmap(NULL, MOST_GROUPS * BATCH * SIZE * sizeof(real), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+  return mmap(NULL, MAX_GROUPS * BATCH * SIZE * sizeof(real), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
               0);
 }
 
@@ -66,8 +66,8 @@ static void same_as_one(const ch_optim *optim, int groups, int hidden, const int
     fail_msg("%s: %d x %d ranks", optim->name, groups, hidden);
   double error = test_error(many, one, count);
   if (!(error <= tolerance)) fail_msg("%s, %d x %d ranks: weights differ by %g", optim->name, groups, hidden, error);
-  munmap(one, MOST_GROUPS * BATCH * SIZE * sizeof *one);
-  munmap(many, MOST_GROUPS * BATCH * SIZE * sizeof *many);
+  munmap(one, MAX_GROUPS * BATCH * SIZE * sizeof *one);
+  munmap(many, MAX_GROUPS * BATCH * SIZE * sizeof *many);
   free(start);
 }
 

@@ -3,13 +3,13 @@
 #include "cut_testing.h"
 #include "variants.h"
 
-enum { STEPS = 3, MOST_PARTS = 3 };
+enum { STEPS = 3, MAX_PARTS = 3 };
 static const double size_of_step[STEPS + 1] = {0, 1, 0.1, 30}; /* clipping works in the last one, not in the second */
 
 typedef struct {
   int64_t batch, rows, cols;
   int parts; /* 0: the whole update */
-  int64_t begin[MOST_PARTS + 1];
+  int64_t begin[MAX_PARTS + 1];
   double gradient_size;
 } shape;
 
@@ -43,7 +43,7 @@ static ch_adafactor_args args_of(const shape *s, const part *p, int step) {
                              .row = p->row,
                              .col = p->col,
                              .measures = s->parts ? p->measures : NULL,
-                             .rate = 0.05,
+                             .learning_rate = 0.05,
                              .beta2 = step > 1 ? 0.9 : 0,
                              .eps1 = 1e-30,
                              .eps2 = 1e-3,
@@ -75,7 +75,7 @@ static void run(ch_exec *x, const void *context, real *out) {
   int64_t lines = s->batch * s->rows, count = lines * s->cols;
   int parts = s->parts ? s->parts : 1;
   real *g = test_new(count), *col = out + count, *row = col + s->batch * s->cols;
-  part p[MOST_PARTS];
+  part p[MAX_PARTS];
   cut_normal(out, lines, s->cols, 0.01, 1);
   for (int i = 0; i < parts; i++) p[i] = make_part(s, i, out);
   for (int step = 1; step <= STEPS; step++) {

@@ -11,7 +11,7 @@ typedef struct {
   real *g[STEPS + 1];   /* of each step, from 1 */
 } shape;
 
-static const double rate = 0.05, beta2 = 0.99, eps1 = 1e-30, eps2 = 1e-3, clip = 0.9, grad_scale = 0.5;
+static const double learning_rate = 0.05, beta2 = 0.99, eps1 = 1e-30, eps2 = 1e-3, clip = 0.9, grad_scale = 0.5;
 
 static double beta2_at(int step) { return beta2 * (1 - pow(beta2, step - 1)) / (1 - pow(beta2, step)); }
 
@@ -36,7 +36,7 @@ static ch_adafactor_args adafactor_args(const shape *s) {
   return (ch_adafactor_args){.batch = s->batch,
                              .rows = s->rows,
                              .cols = s->cols,
-                             .rate = rate,
+                             .learning_rate = learning_rate,
                              .eps1 = eps1,
                              .eps2 = eps2,
                              .clip = clip,
@@ -80,7 +80,7 @@ static void naive_adafactor(const shape *s, double b2, const real *gradient, dou
     w_squares += w[i] * w[i];
   }
   double size = (double)(n * m), divisor = fmax(1, sqrt(u_squares / size) / clip);
-  for (int64_t i = 0; i < n * m; i++) w[i] -= rate * fmax(eps2, sqrt(w_squares / size)) * u[i] / divisor;
+  for (int64_t i = 0; i < n * m; i++) w[i] -= learning_rate * fmax(eps2, sqrt(w_squares / size)) * u[i] / divisor;
   free(u);
 }
 
@@ -146,7 +146,7 @@ static void run_adamw(ch_exec *x, const void *context, real *out) {
                                       .m = out + s->cols,
                                       .v = out + 2 * s->cols,
                                       .step = step,
-                                      .rate = rate,
+                                      .learning_rate = learning_rate,
                                       .beta1 = 0.9,
                                       .beta2 = beta2,
                                       .eps = 1e-8,
@@ -165,10 +165,10 @@ static void naive_adamw(const shape *s, real *out) {
     double w = (double)out[i], m = 0, v = 0;
     for (int step = 1; step <= STEPS; step++) {
       double g = (double)s->g[step][i] * grad_scale;
-      w *= 1 - rate * 0.1;
+      w *= 1 - learning_rate * 0.1;
       m = 0.9 * m + 0.1 * g;
       v = beta2 * v + (1 - beta2) * g * g;
-      w -= rate * (m / (1 - pow(0.9, step))) / (sqrt(v / (1 - pow(beta2, step))) + 1e-8);
+      w -= learning_rate * (m / (1 - pow(0.9, step))) / (sqrt(v / (1 - pow(beta2, step))) + 1e-8);
     }
     out[i] = (real)w;
   }
@@ -205,8 +205,9 @@ static void test_nan(void **state) {
       x.ops->adafactor(&x, &a);
       assert_true(!pass_ || isnan(w[7]));
       test_normal(w, COUNT, 1);
-      x.ops->adamw(
-          &x, &(ch_adamw_args){.count = COUNT, .w = w, .g = g, .m = m, .v = v, .step = 1, .rate = 1, .grad_scale = 1});
+      x.ops->adamw(&x,
+                   &(ch_adamw_args){
+                       .count = COUNT, .w = w, .g = g, .m = m, .v = v, .step = 1, .learning_rate = 1, .grad_scale = 1});
       assert_true(!pass_ || (isnan(w[7]) && !isnan(w[6])));
     });
     unsetenv("CHOIR_ISA");
@@ -216,10 +217,10 @@ static void test_nan(void **state) {
 /* Training asks this of every optimizer in the table: from a state of zeros, of the size that it says, it brings a
  * vector, a matrix and a batch of them nearer to a target. */
 static void check_optim(const ch_optim *optim, ch_optim_tensor t) {
-  enum { MOST = 2 * 5 * 7, BEYOND = 16, WALK = 40 };
+  enum { MAX = 2 * 5 * 7, BEYOND = 16, WALK = 40 };
   int64_t count = t.batch * t.rows * t.cols;
   ch_train_config config = {.beta1 = 0.9, .beta2 = 0.99};
-  real w[MOST], g[MOST], target[MOST], state[CH_OPTIM_STATES][MOST + BEYOND] = {{0}};
+  real w[MAX], g[MAX], target[MAX], state[CH_OPTIM_STATES][MAX + BEYOND] = {{0}};
   test_normal(w, count, 1);
   test_normal(target, count, 2);
   double before = 0, after = 0;
@@ -227,14 +228,15 @@ static void check_optim(const ch_optim *optim, ch_optim_tensor t) {
   t.w = w, t.g = g;
   optim->shape(&t);
   for (int j = 0; j < CH_OPTIM_STATES; j++) {
-    assert_in_range(t.state_count[j], 0, MOST);
+    assert_in_range(t.state_count[j], 0, MAX);
     if (t.state_count[j]) t.state[j] = state[j];
     test_poison(state[j] + t.state_count[j], BEYOND);
   }
   TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, {
     for (int step = 1; step <= WALK; step++) {
       for (int64_t i = 0; i < count; i++) g[i] = w[i] - target[i];
-      optim->step(&x, &(ch_optim_args){.config = &config, .tensor = &t, .step = step, .rate = 0.02, .grad_scale = 1});
+      optim->step(
+          &x, &(ch_optim_args){.config = &config, .tensor = &t, .step = step, .learning_rate = 0.02, .grad_scale = 1});
     }
   });
   for (int64_t i = 0; i < count; i++) after += fabs((double)(w[i] - target[i]));
@@ -271,7 +273,7 @@ static void test_finite(void **state) {
                              .g = g,
                              .row = first,
                              .col = second,
-                             .rate = 0.1,
+                             .learning_rate = 0.1,
                              .beta2 = 0.9,
                              .eps1 = 1e-30,
                              .eps2 = 1e-3,
@@ -284,7 +286,7 @@ static void test_finite(void **state) {
                          .m = first,
                          .v = second,
                          .step = 1,
-                         .rate = 0.1,
+                         .learning_rate = 0.1,
                          .beta1 = 0.9,
                          .beta2 = 0.9,
                          .eps = 1e-8,
@@ -322,7 +324,7 @@ static void test_constants(void **state) {
       for (int i = 0; i < 2; i++) t.state[i] = t.state_count[i] ? moment[i] : NULL;
       for (int64_t step = 1; step < 100; step += 50) {
         double power = pow(c.beta2, (double)step), scale = step > 1 ? 10 : 1;
-        ch_optim_args a = {.config = &c, .tensor = &t, .step = step, .rate = 0.02, .grad_scale = scale};
+        ch_optim_args a = {.config = &c, .tensor = &t, .step = step, .learning_rate = 0.02, .grad_scale = scale};
         ch_adafactor_args f = {.batch = 1,
                                .rows = rows,
                                .cols = COLS,
@@ -330,7 +332,7 @@ static void test_constants(void **state) {
                                .g = g,
                                .row = rows > 1 ? moment[2] : NULL,
                                .col = moment[3],
-                               .rate = 0.02,
+                               .learning_rate = 0.02,
                                .beta2 = (c.beta2 - power) / (1 - power),
                                .eps1 = 1e-30,
                                .eps2 = 1e-3,
@@ -342,7 +344,7 @@ static void test_constants(void **state) {
                                .m = moment[2],
                                .v = moment[3],
                                .step = step,
-                               .rate = 0.02,
+                               .learning_rate = 0.02,
                                .beta1 = c.beta1,
                                .beta2 = c.beta2,
                                .eps = 1e-8,

@@ -31,8 +31,8 @@ static inline int64_t count_of(int kind, int from, int to) {
 typedef struct {
   ch_transfer transfer;
   int kind, salt;
-  int32_t *to[FORKED_MOST], *from[FORKED_MOST];
-  ch_bytes send[FORKED_MOST], receive[FORKED_MOST];
+  int32_t *to[FORKED_MAX], *from[FORKED_MAX];
+  ch_bytes send[FORKED_MAX], receive[FORKED_MAX];
   int64_t sent; /* bytes */
 } numbers;
 
@@ -60,7 +60,7 @@ static inline int check(const ch_comm *comm, const numbers *x) {
 }
 
 static inline void numbers_free(numbers *x) {
-  for (int r = 0; r < FORKED_MOST; r++) free(x->to[r]), free(x->from[r]);
+  for (int r = 0; r < FORKED_MAX; r++) free(x->to[r]), free(x->from[r]);
 }
 
 #endif

@@ -14,7 +14,7 @@
 #include "base/machine.h"
 #include "op/backend.h"
 
-enum { FENCE_MOST = 4096, FENCE_EXIT = 86 };
+enum { FENCE_MAX = 4096, FENCE_EXIT = 86 };
 
 /* Pieces of memory: areas that were allocated, and whatever tensors in them a test has named. */
 typedef struct {
@@ -22,7 +22,7 @@ typedef struct {
   size_t bytes;
   const char *name;
 } fence_piece;
-static fence_piece fence_area[FENCE_MOST], fence_tensor[FENCE_MOST];
+static fence_piece fence_area[FENCE_MAX], fence_tensor[FENCE_MAX];
 static int fence_areas, fence_tensors;
 static int fence_open;  /* how many ops and copies are under way, one inside the other */
 static long fence_uses; /* how many there were */
@@ -44,7 +44,7 @@ static void fence_leave(void) {
 
 static void *fence_alloc(const char *name, size_t bytes) {
   void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED || fence_areas == FENCE_MOST) return NULL;
+  if (p == MAP_FAILED || fence_areas == FENCE_MAX) return NULL;
   fence_area[fence_areas++] = (fence_piece){p, bytes, name};
   return p;
 }
@@ -71,8 +71,8 @@ static const ch_memory fence_memory = {.alloc = fence_alloc,
                                        .available = ch_machine_available_memory,
                                        .zero = fence_zero,
                                        .copy = fence_copy,
-                                       .put = fence_copy,
-                                       .get = fence_copy,
+                                       .upload = fence_copy,
+                                       .download = fence_copy,
                                        .synchronise = fence_synchronise};
 
 /* ---- ops ---- */
@@ -90,8 +90,8 @@ static void fence_checked_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
   fence_enter();
   for (int i = 0; i < a->experts && !ch_counting(x); i++) {
     int rows = a->begin[i + 1] - a->begin[i];
-    if ((a->load >= 0 && rows != a->load) || (a->most && rows > a->most)) {
-      fprintf(stderr, "fenced: expert %d has %d rows, the host said %d, at most %d\n", i, rows, a->load, a->most);
+    if ((a->load >= 0 && rows != a->load) || (a->max && rows > a->max)) {
+      fprintf(stderr, "fenced: expert %d has %d rows, the host said %d, at most %d\n", i, rows, a->load, a->max);
       abort();
     }
   }
@@ -135,7 +135,7 @@ static void fence_died(int number, siginfo_t *info, void *context) {
 
 /* For the messages. */
 static inline void fence_name(const void *tensor, size_t bytes, const char *name) {
-  if (fence_tensors < FENCE_MOST) fence_tensor[fence_tensors++] = (fence_piece){(char *)tensor, bytes, name};
+  if (fence_tensors < FENCE_MAX) fence_tensor[fence_tensors++] = (fence_piece){(char *)tensor, bytes, name};
 }
 
 /* From here on a fault says which tensor it was. To be called by each test: cmocka sets handlers of its own. */

@@ -17,7 +17,7 @@
 #include "comm/watch.h"
 #include "testing.h"
 
-enum { FORKED_MOST = 16, FORKED_PIECE = 1 << 14, FORKED_WORTH = 1 << 11 };
+enum { FORKED_MAX = 16, FORKED_PIECE = 1 << 14, FORKED_WORTH = 1 << 11 };
 
 /* The ranks that are made next plan for so many means: 0 has all rows go in rounds, as small as they can be. */
 static int forked_means = CH_COMM_MEANS;
@@ -30,7 +30,7 @@ typedef struct {
 
 /* [from][to] */
 typedef struct {
-  forked_box box[FORKED_MOST][FORKED_MOST];
+  forked_box box[FORKED_MAX][FORKED_MAX];
 } forked_shared;
 
 /* This process has these under way, in the order in which they began: a box takes pieces in that order, so the one that
@@ -69,7 +69,7 @@ static inline void forked_receive(const ch_comm *comm, ch_transfer *t, int r) {
 
 /* Moves bytes of every transfer under way whose buffer is ready. */
 static inline void forked_move(void) {
-  int behind[FORKED_MOST] = {0}; /* by number among all: something is still to go there */
+  int behind[FORKED_MAX] = {0}; /* by number among all: something is still to go there */
   for (int i = 0; i < CH_TRANSFERS && forked_under_way[i].comm; i++) {
     const ch_comm *comm = forked_under_way[i].comm;
     ch_transfer *t = forked_under_way[i].transfer;
@@ -120,7 +120,7 @@ static inline void forked_wait(const ch_comm *comm, ch_transfer *t, ch_transfer_
 static inline int forked_run(int size, int64_t piece, int (*body)(const ch_comm *comm, void *context), void *context) {
   forked_shared *shared =
       mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  pid_t child[FORKED_MOST];
+  pid_t child[FORKED_MAX];
   int failed = 0, status;
   if (shared == MAP_FAILED) abort();
   fflush(NULL);

@@ -16,7 +16,7 @@ typedef struct {
   int causal, by_threshold;
   const real *thresholds;
   const char *backend;
-  ch_compute compute, wire;
+  ch_compute compute, dispatch_dtype;
   uint64_t seed, rng_base;
   uint32_t sub;                           /* of the random numbers */
   ch_activation activation;               /* of experts; a gated activation needs w3 */
@@ -38,7 +38,7 @@ static inline ch_router_spec router_options(const char *name) {
 static inline int is_dense(const char *router) { return !strcmp(router, "dense"); }
 
 /* Experts that a router can be tested with, `most` if it takes as many. */
-static inline int experts_for(const char *router, int most) { return is_dense(router) ? 1 : most; }
+static inline int experts_for(const char *router, int max) { return is_dense(router) ? 1 : max; }
 
 /* Fresh random weights and input; the same for the same sizes. */
 static inline layer_case layer_case_new(const char *router, int n, int d, int h, int e) {
@@ -149,7 +149,7 @@ static inline ch_route_args case_route(const layer_case *c) {
                      .training = c->training,
                      .by_threshold = c->by_threshold,
                      .draws.base = c->rng_base,
-                     .kept.thresholds = c->thresholds};
+                     .router_state.thresholds = c->thresholds};
   ch_route_args_set(&a, router, &c->options, c->n, c->e, c->T);
   a.scale = (ch_route_scale){c->aux_scale, 0};
   return a;
@@ -158,7 +158,7 @@ static inline ch_route_args case_route(const layer_case *c) {
 static inline ch_moe_args layer_args(layer_case *c) {
   ch_moe_args a = {.route = case_route(c),
                    .h = c->h,
-                   .shards = 1,
+                   .grad_chunks = 1,
                    .keep = !c->discard,
                    .activation = c->activation,
                    .weights = {.w1 = c->w1, .w2 = c->w2, .w3 = c->w3},
@@ -182,7 +182,7 @@ static inline void layer_run(layer_case *c, int backward) {
   ch_moe_args a = layer_args(c);
   int64_t weights = (int64_t)c->e * c->d * c->h, in = (int64_t)c->n * c->d;
   test_ok(ch_exec_init(&x, test_backend(c->backend), c->compute, 1, c->threads));
-  x.wire = c->wire;
+  x.dispatch_dtype = c->dispatch_dtype;
   for (int pass = 0; pass < 2; pass++) {
     if (pass) {
       test_ok(ch_exec_commit(&x));

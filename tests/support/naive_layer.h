@@ -4,7 +4,7 @@
 
 #include "moe_testing.h"
 
-enum { NAIVE_MOST = 256 }; /* experts, and hidden width */
+enum { NAIVE_MAX = 256 }; /* experts, and hidden width */
 
 static inline double dot_strided(const real *a, int64_t stride_a, const real *b, int64_t stride_b, int count) {
   double sum = 0;
@@ -15,7 +15,7 @@ static inline double dot_strided(const real *a, int64_t stride_a, const real *b,
 /* S of X Wg of one token, a softmax or sigmoids; of base the logits themselves; of kmeans half the negative squared
  * distance to each centroid, without |x|^2, which all experts share. */
 static inline void naive_scores(const layer_case *c, int t, real *score) {
-  double logit[NAIVE_MOST], sum = 0;
+  double logit[NAIVE_MAX], sum = 0;
   int centroids = !strcmp(c->options.kind->name, "kmeans"), raw = !strcmp(c->options.kind->name, "base"),
       sigmoid = c->options.score == CH_SIGMOID;
   for (int i = 0; i < c->e; i++) sum += exp(logit[i] = dot_strided(c->x + t * c->d, 1, c->router + i, c->e, c->d));
@@ -33,7 +33,7 @@ static inline void naive_scores(const layer_case *c, int t, real *score) {
 static inline void naive_expert(const layer_case *c, int t, int i, double gate, real *out) {
   const real *w1 = c->w1 + (int64_t)i * c->d * c->h, *w2 = c->w2 + (int64_t)i * c->d * c->h,
              *w3 = c->w3 + (int64_t)i * c->d * c->h;
-  real hidden[NAIVE_MOST];
+  real hidden[NAIVE_MAX];
   double in = c->options.gate_on != CH_GATE_INPUT ? 1 : gate, scale = c->options.gate_on != CH_GATE_INPUT ? gate : 1;
   for (int j = 0; j < c->h; j++) {
     double z = in * dot_strided(c->x + t * c->d, 1, w1 + j, c->h, c->d);

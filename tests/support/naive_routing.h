@@ -132,7 +132,7 @@ static inline void naive_balance(naive_routing *q, int counted, int span) {
 }
 
 /* How many tokens have their turn before t. */
-static inline int naive_turn(const naive_routing *q, int t) {
+static inline int naive_place(const naive_routing *q, int t) {
   int before = 0;
   for (int u = 0; u < q->n; u++) {
     double mine = naive_score(q, t, naive_choice(q, t, 0)), other = naive_score(q, u, naive_choice(q, u, 0));
@@ -143,12 +143,12 @@ static inline int naive_turn(const naive_routing *q, int t) {
 
 /* shares: a gate is the score's share of the two, and the loss is about first choices. */
 static inline void naive_token_choice(naive_routing *q, double factor, int choices, int shares) {
-  int valid = naive_valid_count(q), room[256] = {0}, turn[1024], all = q->e + q->o->null_experts;
+  int valid = naive_valid_count(q), room[256] = {0}, order[1024], all = q->e + q->o->null_experts;
   for (int i = 0; i < q->e; i++) room[i] = factor > 0 ? (int)ceil(factor * choices * valid / all - 1e-9) : valid;
-  for (int t = 0; t < q->n; t++) turn[naive_turn(q, t)] = t;
+  for (int t = 0; t < q->n; t++) order[naive_place(q, t)] = t;
   for (int round = 0; round < choices; round++)
     for (int at = 0; at < q->n; at++) {
-      int t = turn[at], mine = naive_choice(q, t, round);
+      int t = order[at], mine = naive_choice(q, t, round);
       if (!naive_valid(q, t) || !naive_has(q, t, round, choices)) continue;
       double gate = naive_score(q, t, mine), both = 0;
       if (shares) both = naive_score(q, t, naive_choice(q, t, 0)) + naive_score(q, t, naive_choice(q, t, 1));
@@ -292,7 +292,7 @@ static inline int naive_push(naive_arc *arc, int arcs, int nodes) {
 
 /* The best way to give experts `least` to `most` of the tokens begin .. end-1, `units` in all, a token having at most
  * cap: gates are marked 1. */
-static inline void naive_assign(naive_routing *q, int begin, int end, int least, int most, int units, int cap) {
+static inline void naive_assign(naive_routing *q, int begin, int end, int min, int max, int units, int cap) {
   int e = q->e, nodes = 2 + e + end - begin, arcs = 0;
   naive_arc *arc = calloc((size_t)(2 * (2 * e + (e + 1) * (end - begin))), sizeof *arc);
 #define NAIVE_ARC(a, b, space, price)                                                    \
@@ -307,8 +307,8 @@ static inline void naive_assign(naive_routing *q, int begin, int end, int least,
   }
   int pairs = arcs;
   for (int i = 0; i < e; i++) {
-    NAIVE_ARC(0, 1 + i, least, -1e4); /* what every expert must have first */
-    NAIVE_ARC(0, 1 + i, most - least, 0);
+    NAIVE_ARC(0, 1 + i, min, -1e4); /* what every expert must have first */
+    NAIVE_ARC(0, 1 + i, max - min, 0);
   }
 #undef NAIVE_ARC
   for (int unit = 0; unit < units; unit++) naive_push(arc, arcs, nodes);

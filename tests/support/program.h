@@ -109,7 +109,7 @@ static inline double json_at(const json_t *root, const char *key) {
 }
 
 /* Every loss that a run has written, `most` at most. */
-static inline int program_losses(const char *run, double *loss, int most) {
+static inline int program_losses(const char *run, double *loss, int max) {
   char path[64], line[4096];
   int count = 0;
   snprintf(path, sizeof path, "%s/metrics.jsonl", run);
@@ -118,7 +118,7 @@ static inline int program_losses(const char *run, double *loss, int most) {
   while (fgets(line, sizeof line, file)) {
     json_t *event = json_loads(line, 0, NULL);
     if (json_object_get(event, "loss")) {
-      assert_true(count < most);
+      assert_true(count < max);
       loss[count++] = json_at(event, "loss");
     }
     json_decref(event);
@@ -128,13 +128,13 @@ static inline int program_losses(const char *run, double *loss, int most) {
 }
 
 /* Two runs have the same losses within `tolerance`, `least` losses at least. */
-static inline void program_close_losses(const char *what, const char *run, const char *other, int least,
+static inline void program_close_losses(const char *what, const char *run, const char *other, int min,
                                         double tolerance) {
-  enum { MOST = 16 };
-  double got[MOST], want[MOST];
-  int count = program_losses(other, want, MOST);
-  assert_true(count >= least);
-  assert_int_equal(program_losses(run, got, MOST), count);
+  enum { MAX = 16 };
+  double got[MAX], want[MAX];
+  int count = program_losses(other, want, MAX);
+  assert_true(count >= min);
+  assert_int_equal(program_losses(run, got, MAX), count);
   for (int at = 0; at < count; at++)
     if (!(fabs(got[at] - want[at]) <= tolerance))
       fail_msg("%s: loss %d of %s is %.8f, of %s %.8f", what, at, run, got[at], other, want[at]);

@@ -243,8 +243,8 @@ static inline void test_commit(ch_exec *x, size_t planned[2]) {
     arena[i]->peak += TEST_BEYOND;
     test_ok(ch_arena_commit(arena[i]));
     arena[i]->peak = planned[i];
-    for (size_t at = 0; at < planned[i]; at += sizeof nan) x->memory->put(arena[i]->base + at, nan, sizeof nan);
-    x->memory->put(arena[i]->base + planned[i], marks, sizeof marks);
+    for (size_t at = 0; at < planned[i]; at += sizeof nan) x->memory->upload(arena[i]->base + at, nan, sizeof nan);
+    x->memory->upload(arena[i]->base + planned[i], marks, sizeof marks);
   }
 }
 
@@ -255,7 +255,7 @@ static inline void test_within_plan(const ch_exec *x, const size_t planned[2]) {
     if (arena[i]->peak != planned[i])
       fail_msg("%s: %zu bytes asked for, %zu planned", arena[i]->name, arena[i]->peak, planned[i]);
     unsigned char marks[TEST_BEYOND];
-    x->memory->get(marks, arena[i]->base + planned[i], sizeof marks);
+    x->memory->download(marks, arena[i]->base + planned[i], sizeof marks);
     for (size_t at = 0; at < sizeof marks; at++)
       if (marks[at] != 0xA5) fail_msg("%s: written %zu bytes behind it", arena[i]->name, at);
   }

@@ -140,7 +140,7 @@ static void equals_forward(void **state) {
 }
 
 /* By thresholds nothing but model and text decides, bit for bit; by batch routing the neighbours do. */
-static void company(void **state) {
+static void predictions_depend_on_neighbours(void **state) {
   choir_model *model = new_model("expert_choice");
   int order[ROWS], changed = 0;
   ch_rng rng = ch_rng_make(2, CH_STREAM_TEST, 0);
@@ -330,4 +330,5 @@ static void evaluation_in_use(void **state) {
   choir_model_free(model);
 }
 
-TEST_MAIN(begin_all, end_all, equals_forward, company, never_looks, measures, files, whole_task, evaluation_in_use)
+TEST_MAIN(begin_all, end_all, equals_forward, predictions_depend_on_neighbours, never_looks, measures, files,
+          whole_task, evaluation_in_use)

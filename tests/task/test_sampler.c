@@ -102,7 +102,7 @@ static void by_number(void **state) {
 }
 
 /* A limited number of examples comes from the whole set in even steps, and each example is complete. */
-static void thin(void **state) {
+static void subsampled_examples(void **state) {
   ch_examples e;
   make_examples(&e);
   int64_t longest = 0;
@@ -124,4 +124,4 @@ static void thin(void **state) {
   ch_examples_free(&e);
 }
 
-TEST_MAIN(NULL, NULL, epochs, by_number, thin)
+TEST_MAIN(NULL, NULL, epochs, by_number, subsampled_examples)

@@ -317,10 +317,10 @@ static void long_rows(void **state) {
   test_ok(ch_examples_make(&r, t, 200, 0, &whole));
   const int32_t *want = ch_examples_prompt(&whole, 0);
   int length = ch_examples_length(&whole, 0), word = whole.longest_word, rest = length - (int)first;
-  for (int most = word + 1; most <= length + word; most++) {
-    test_ok(ch_examples_make(&r, t, most, 0, &e));
+  for (int max = word + 1; max <= length + word; max++) {
+    test_ok(ch_examples_make(&r, t, max, 0, &e));
     int now = ch_examples_length(&e, 0), head = now > rest ? now - rest : 0;
-    assert_int_equal(now, most - word);
+    assert_int_equal(now, max - word);
     assert_int_equal(e.cut, (now < length) + (now < ch_examples_length(&whole, 1)));
     assert_memory_equal(ch_examples_prompt(&e, 0), want, (size_t)head * sizeof *want);
     assert_memory_equal(ch_examples_prompt(&e, 0) + head, want + length - (now - head),

@@ -100,7 +100,7 @@ static void time_is_accounted_for(void **state) {
     sum += r.part[i].seconds;
   }
   products = r.part[0].seconds + r.part[1].seconds;
-  assert_true(fabs(1 - products / sum - r.beside_products) < 1e-9);
+  assert_true(fabs(1 - products / sum - r.during_products) < 1e-9);
   assert_true(r.flops == 12.0 * 400 * 32 * 48 + 6.0 * 200 * 32 * 8);
 }
 

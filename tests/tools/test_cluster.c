@@ -18,7 +18,7 @@ static int parse(const char *text, ch_cluster *c) {
   return code ? code : ch_cluster_check("c.json", c);
 }
 
-static void says_what_it_says(void **state) {
+static void prints_the_cluster(void **state) {
   ch_cluster c;
   test_ok(parse(whole, &c));
   assert_string_equal(c.name, "two racks");
@@ -128,5 +128,5 @@ static void examples_are_clusters(void **state) {
   test_fails(ch_cluster_load("/nonexistent/cluster.json", &c), CHOIR_ERROR_IO, "/nonexistent/cluster.json");
 }
 
-TEST_MAIN(NULL, NULL, says_what_it_says, refusals_name_field_and_value, one_rank_needs_no_links,
+TEST_MAIN(NULL, NULL, prints_the_cluster, refusals_name_field_and_value, one_rank_needs_no_links,
           a_bench_fills_what_is_open, examples_are_clusters)

@@ -21,10 +21,10 @@ static void rounds_in_blocks(void **state) {
     ch_export_round(CH_EXPORT_Q8_0, row, COLUMNS, bytes);
     for (int i = 0; i < COLUMNS; i++) back[i] = ch_export_value(CHOIR_U8, bytes, i);
     for (int i = 0; i < COLUMNS; i++) {
-      float most = 0;
-      for (int k = i / 32 * 32; k < i / 32 * 32 + 32; k++) most = fmaxf(most, fabsf(row[k]));
-      if (most / 127 > 65504) continue;                              /* more than a scale can be */
-      double step = most / 127.0, lost = fmax(step / 2048, 0x1p-25); /* of the scale, by half precision */
+      float max = 0;
+      for (int k = i / 32 * 32; k < i / 32 * 32 + 32; k++) max = fmaxf(max, fabsf(row[k]));
+      if (max / 127 > 65504) continue;                              /* more than a scale can be */
+      double step = max / 127.0, lost = fmax(step / 2048, 0x1p-25); /* of the scale, by half precision */
       assert_true(fabs(back[i] - row[i]) <= 0.5001 * step + 127 * lost);
     }
     assert_true(back[r % COLUMNS] == 0);
@@ -54,12 +54,12 @@ static void scales_are_halves(void **state) {
 static void turns_and_fills(void **state) {
   const float weight[] = {1, 2, 3, 4, 5, 6}, expected[] = {1, 4, 2, 5, 3, 6, 0, 0, 0, 0};
   const choir_tensor from = {.dims = 2, .shape = {2, 3}, .data = weight};
-  ch_export_tensor t = {.turn = CH_TURN_TRANSPOSED,
+  ch_export_tensor t = {.transform = CH_TRANSFORM_TRANSPOSE,
                         .from = &from,
                         .blocks = 1,
-                        .own_blocks = 1,
+                        .source_blocks = 1,
                         .rows = 5,
-                        .own_rows = 3,
+                        .source_rows = 3,
                         .columns = 2,
                         .head = 1,
                         .factor = 1};
@@ -69,12 +69,12 @@ static void turns_and_fills(void **state) {
 
   const float heads[] = {0, 1, 2, 3, 10, 11, 12, 13}, pairs[] = {0, 2, 1, 3, 10, 12, 11, 13};
   const choir_tensor q = {.dims = 2, .shape = {8, 1}, .data = heads};
-  t = (ch_export_tensor){.turn = CH_TURN_INTERLEAVED,
+  t = (ch_export_tensor){.transform = CH_TRANSFORM_INTERLEAVE,
                          .from = &q,
                          .blocks = 1,
-                         .own_blocks = 1,
+                         .source_blocks = 1,
                          .rows = 8,
-                         .own_rows = 8,
+                         .source_rows = 8,
                          .columns = 1,
                          .head = 4,
                          .factor = 2};
@@ -83,8 +83,14 @@ static void turns_and_fills(void **state) {
 
   const float broken[] = {1, NAN};
   const choir_tensor bad = {.dims = 1, .shape = {2}, .data = broken};
-  t = (ch_export_tensor){
-      .name = "norm", .from = &bad, .blocks = 1, .own_blocks = 1, .rows = 1, .own_rows = 1, .columns = 2, .factor = 1};
+  t = (ch_export_tensor){.name = "norm",
+                         .from = &bad,
+                         .blocks = 1,
+                         .source_blocks = 1,
+                         .rows = 1,
+                         .source_rows = 1,
+                         .columns = 2,
+                         .factor = 1};
   test_fails(ch_export_fill(&t, 0, out), CHOIR_ERROR_NUMERIC, "tensor 'norm'");
 }
 
@@ -95,12 +101,12 @@ static void biases_are_thresholds(void **state) {
   float thresholds[E], out[E + 3];
   for (int i = 0; i < E; i++) thresholds[i] = 1 / (1 + expf(-8 * ((float)i / E - 0.5f)));
   const choir_tensor from = {.dims = 1, .shape = {E}, .data = thresholds};
-  ch_export_tensor t = {.turn = CH_TURN_THRESHOLDS,
+  ch_export_tensor t = {.transform = CH_TRANSFORM_THRESHOLDS,
                         .from = &from,
                         .blocks = 1,
-                        .own_blocks = 1,
+                        .source_blocks = 1,
                         .rows = 1,
-                        .own_rows = 1,
+                        .source_rows = 1,
                         .columns = E + 3,
                         .factor = 1};
   test_ok(ch_export_fill(&t, 0, out));
@@ -110,7 +116,7 @@ static void biases_are_thresholds(void **state) {
     assert_true(below + out[i] <= 0);
   }
   for (int i = E; i < E + 3; i++) assert_true(0.5f + out[i] == 0);
-  t.turn = CH_TURN_PRICES, t.columns = E;
+  t.transform = CH_TRANSFORM_BIASES, t.columns = E;
   test_ok(ch_export_fill(&t, 0, out));
   for (int i = 0; i < E; i++) assert_true(out[i] == -thresholds[i]);
 }
@@ -122,7 +128,7 @@ static uint64_t number_at(const char *data, size_t at, int bytes) {
 }
 
 /* Header, one key, two tensors of 12 and 8 bytes, each at a multiple of 32. */
-static void lays_out_gguf(void **state) {
+static void gguf_layout(void **state) {
   ch_gguf g = {0};
   const float first[] = {1, 2, 3}, second[] = {4, 5};
   ch_gguf_put_text(&g, "a.key", "text");
@@ -155,7 +161,7 @@ static void lays_out_gguf(void **state) {
 }
 
 /* Gives up without a trace. */
-static void leaves_nothing_behind(void **state) {
+static void failed_export_leaves_no_file(void **state) {
   ch_gguf g = {0};
   ch_gguf_put_flag(&g, "a.key", 1);
   test_ok(ch_gguf_start(&g, corpus_path("gone.gguf")));
@@ -237,4 +243,4 @@ static void leaves_post_processors_out(void **state) {
 }
 
 TEST_MAIN(corpus_begin, corpus_end, rounds_in_blocks, scales_are_halves, turns_and_fills, biases_are_thresholds,
-          lays_out_gguf, leaves_nothing_behind, writes_tokenizers, leaves_post_processors_out)
+          gguf_layout, failed_export_leaves_no_file, writes_tokenizers, leaves_post_processors_out)

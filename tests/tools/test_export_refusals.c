@@ -4,7 +4,7 @@
 #include "export/import.h"
 #include "export/plan.h"
 #include "model/config.h"
-#include "own_routers.h"
+#include "plugin_routers.h"
 
 /* Sets "field=value field=value ...", in which fields are those of the model. */
 /* A block of today, some fields more, and what takes it; or which field nothing takes. */
@@ -92,7 +92,7 @@ static void refuses_functions_of_plugins(void **state) {
                {"own_least", CHOIR_ERROR_UNSUPPORTED},
                {"own_top2", CHOIR_ERROR_UNSUPPORTED},
                {"own_bias", CHOIR_ERROR_UNSUPPORTED}};
-  register_own_routers();
+  register_plugin_routers();
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ch_export_plan plan = {.format = CH_EXPORT_HF};
     ch_config_default(&plan.config);
@@ -109,7 +109,7 @@ static void refuses_functions_of_plugins(void **state) {
 /* A good file of three keys and two tensors; each case writes other bytes into it, and says what is wrong then. */
 static void refuses_broken_gguf(void **state) {
   enum { KEY = 24, LETTER = 32, KIND = 49, ALIGNMENT = 53, TWICE = 86, DIMS = 110, SIZE = 114, TYPE = 130, NAME = 152 };
-  enum { OFFSET = 169, MOST = 512 };
+  enum { OFFSET = 169, MAX = 512 };
   static const struct {
     size_t at;
     uint8_t bytes, value;
@@ -153,8 +153,8 @@ static void refuses_broken_gguf(void **state) {
   }
   test_ok(ch_gguf_close(&g, CHOIR_OK));
   ch_buffer b = corpus_load(corpus_path("odd.gguf"));
-  uint64_t bytes[MOST / 8] = {0}; /* stands as a mapped file does */
-  assert_true(b.size <= MOST);
+  uint64_t bytes[MAX / 8] = {0}; /* stands as a mapped file does */
+  assert_true(b.size <= MAX);
   for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
     memcpy(bytes, b.data, b.size);
     memset((char *)bytes + odd[i].at, 0, odd[i].bytes);

@@ -165,14 +165,14 @@ static void ranks_plan_what_the_plan_says(void **state) {
     job.config.model.d_model = 256, job.config.model.d_expert = 1024; /* above the rounding to whole pages */
     if (job.config.model.experts > 1) job.config.model.experts = 6;   /* not a multiple of the ranks */
     job.config.train.compute = i % 3 ? CH_COMPUTE_FP32 : CH_COMPUTE_BF16;
-    job.bytes = mmap(NULL, FORKED_MOST * sizeof *job.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    job.bytes = mmap(NULL, FORKED_MAX * sizeof *job.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_int_equal(forked_run(ranks, 0, plan_really, &job), 0);
-    int64_t most = 0;
-    for (int r = 0; r < ranks; r++) most = job.bytes[r] > most ? job.bytes[r] : most;
-    munmap(job.bytes, FORKED_MOST * sizeof *job.bytes);
+    int64_t max = 0;
+    for (int r = 0; r < ranks; r++) max = job.bytes[r] > max ? job.bytes[r] : max;
+    munmap(job.bytes, FORKED_MAX * sizeof *job.bytes);
     ch_plan_layout l = {0};
-    test_ok(ch_room_of(&job.config, &job.layout, &l));
-    assert_int_equal(l.bytes, most);
+    test_ok(ch_plan_memory(&job.config, &job.layout, &l));
+    assert_int_equal(l.bytes, max);
   }
 }
 

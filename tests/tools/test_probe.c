@@ -64,7 +64,7 @@ static void check_seen(const char *router, const char *routing, int later, int o
   choir_model_free(model);
 }
 
-static void looking_is_seen(void **state) {
+static void dependence_is_detected(void **state) {
   static const struct {
     const char *name;
     int later, others;
@@ -85,7 +85,7 @@ static void take_router(choir_model *model, const ch_router *router) {
 }
 
 /* A router that looks at other tokens and declares that it does not is a leak. So is one whose causal routing does. */
-static void a_lie_is_a_leak(void **state) {
+static void undeclared_dependence_is_a_leak(void **state) {
   choir_config config = model_config("expert_choice");
   choir_model *model = model_new(&config, "cpu", "fp32");
   const ch_router *honest = model->net.router;
@@ -216,6 +216,6 @@ static void the_docs_say_what_is_declared(void **state) {
   if (rows_of(NULL, NULL) != routings) fail_msg("docs/causality.md names a router or a routing that is not there");
 }
 
-TEST_MAIN(NULL, NULL, every_routing_keeps_what_it_declares, looking_is_seen, a_lie_is_a_leak,
+TEST_MAIN(NULL, NULL, every_routing_keeps_what_it_declares, dependence_is_detected, undeclared_dependence_is_a_leak,
           the_same_seed_the_same_result, refusals_and_small_batches, causal_use_is_refused_by_name,
           the_docs_say_what_is_declared)

@@ -127,7 +127,7 @@ static void fill_and_free(void) {
       !program_run("choir train --resume --set steps=60 --set eval_every=20 --set eval_sequences=8 --out small/run; "
                    "choir eval small/run --data data"));
 }
-static void room_again(void **state) { in_a_small_disk(fill_and_free); }
+static void space_becomes_free(void **state) { in_a_small_disk(fill_and_free); }
 
 static void fill_and_wait(void) {
   pid_t child = start_and_fill(LONGER "--disk-minutes 0.01");
@@ -159,7 +159,7 @@ static void fill_to_the_end(void) {
 static void at_the_end(void **state) { in_a_small_disk(fill_to_the_end); }
 
 /* A disk without room for any checkpoint: the run ends without one, and begins anew where there is room. */
-static void never_any_room(void) {
+static void disk_full_from_the_start(void) {
   CHECK(!program_run("dd if=/dev/zero of=small/fill bs=1k count=1900 2>/dev/null"));
   CHECK(program_run("choir " TRAIN "--out small/run --set eval_every=0 --disk-minutes 0.001") == 1);
   CHECK(strstr(program_output, "disk full") != NULL);
@@ -168,7 +168,7 @@ static void never_any_room(void) {
   CHECK(!program_run("rm small/fill; choir train --resume --out small/run"));
   CHECK(!program_run("! test -e small/run/no-checkpoint && test -d small/run/checkpoints/00000060"));
 }
-static void no_room_from_the_beginning(void **state) { in_a_small_disk(never_any_room); }
+static void disk_full_at_the_first_write(void **state) { in_a_small_disk(disk_full_from_the_start); }
 
 TEST_MAIN(program_setup, program_directory_remove, calls_that_fail_for_a_while, names_the_best, other_errors,
-          room_again, the_limit, at_the_end, no_room_from_the_beginning)
+          space_becomes_free, the_limit, at_the_end, disk_full_at_the_first_write)

@@ -46,7 +46,7 @@ static void data_are_built_alike(void **state) {
 }
 
 /* No byte of the log that was there changes; what the run does not know yet, as its best checkpoint, is found. */
-static void goes_on(void **state) {
+static void stored_run_resumes(void **state) {
   for (int v = 0; v < VERSIONS; v++) {
     unpack(v);
     program_must("cp run/metrics.jsonl before && choir train --resume --threads 1 --out run --data data --set steps=6");
@@ -73,4 +73,4 @@ static void export_is_imported(void **state) {
 }
 
 TEST_MAIN(program_directory_make, program_directory_remove, is_evaluated_and_generated_from, data_are_built_alike,
-          goes_on, export_is_imported)
+          stored_run_resumes, export_is_imported)

@@ -35,7 +35,7 @@ typedef struct {
   choir_config config;
   int ranks;
   double mib; /* memory limit of each rank; 0: none */
-  ch_layout told, want;
+  ch_layout given, want;
   int odd; /* a rank that is told two replicas; 0: none */
   int code;
   const char *says;
@@ -56,9 +56,9 @@ static int choose(const ch_comm *comm, void *context) {
   ch_comm network = *comm; /* as messages are cut there */
   network.worth = CH_COMM_WORTH;
   choir_ranks ranks = {.comm = &network,
-                       .replicas = comm->rank && comm->rank == j->odd ? 2 : j->told.replicas,
-                       .hidden = j->told.hidden,
-                       .dense_sharded = j->told.dense_sharded};
+                       .replicas = comm->rank && comm->rank == j->odd ? 2 : j->given.replicas,
+                       .hidden = j->given.hidden,
+                       .dense_sharded = j->given.dense_sharded};
   const choir_model_options run = {.size = sizeof run, .threads = 1, .emulate_bf16 = 1};
   char why[512];
   if (j->mib > 0 && limit_memory(j->mib)) return 1;
@@ -97,12 +97,12 @@ static void plan_marks_the_same(const job *j) {
 static void go(job j) {
   int limited = j.mib <= 0 || !test_emulated(); /* an emulator has no limits of a process's memory: plans alone */
   if (limited && forked_run(j.ranks, 0, choose, &j)) fail_msg("%d ranks, %g MiB", j.ranks, j.mib);
-  if (!j.told.replicas && !j.odd) plan_marks_the_same(&j);
+  if (!j.given.replicas && !j.odd) plan_marks_the_same(&j);
 }
 
 static double needs(const choir_config *c, int ranks, int replicas, int hidden, int sharded) {
   ch_plan_layout l = {0};
-  test_ok(ch_room_of(c, &(ch_layout){ranks, replicas, ranks / replicas / hidden, hidden, sharded}, &l));
+  test_ok(ch_plan_memory(c, &(ch_layout){ranks, replicas, ranks / replicas / hidden, hidden, sharded}, &l));
   return (double)l.bytes / 0x1p20;
 }
 
@@ -116,7 +116,7 @@ static choir_config config_of(int experts, int d_hidden, int d_expert, int shard
   return c;
 }
 
-static void as_one_process_where_that_can_be(void **state) {
+static void prefers_the_bits_of_one_process(void **state) {
   choir_config c = config_of(8, 512, 64, 8), dense = c;
   dense.model.moe_every = 0;
   go((job){
@@ -182,10 +182,10 @@ static void ranks_of_a_machine_share_its_memory(void **state) {
   if (forked_run(j.ranks, 0, choose, &j)) fail_msg("d_hidden %d", c.model.d_hidden);
 }
 
-static void what_is_told_stays(void **state) {
+static void given_layout_is_kept(void **state) {
   choir_config c = config_of(4, 512, 64, 8);
-  const ch_layout told = {.replicas = 1};
-  go((job){.config = c, .ranks = 8, .told = told, .want = told});
+  const ch_layout given = {.replicas = 1};
+  go((job){.config = c, .ranks = 8, .given = given, .want = given});
   go((job){.config = c,
            .ranks = 4,
            .odd = 2,
@@ -200,7 +200,7 @@ typedef struct {
   int steps;
 } run_job;
 
-static int told(void *context, const choir_event *e) {
+static int given(void *context, const choir_event *e) {
   if (e->kind == CHOIR_EVENT_MEMORY && e->layout) snprintf(context, 512, "%s", e->layout);
   return 0;
 }
@@ -214,7 +214,7 @@ static int train(const ch_comm *comm, void *context) {
   choir_model_options model = {.size = sizeof model, .threads = 1, .ranks = &ranks};
   c.train.steps = j->steps;
   o.config = &c, o.data = "data", o.out = "run", o.resume = j->steps > 2;
-  o.model = &model, o.event = told, o.context = text;
+  o.model = &model, o.event = given, o.context = text;
   int code = choir_train(&o), says = strstr(text, comm->size > 4 ? "2 replicas x 4" : "bit for bit") != NULL;
   if (code || !says) fprintf(stderr, "rank %d: %s; layout: %s\n", comm->rank, choir_error_message(), text);
   return code || !says;
@@ -230,7 +230,7 @@ static void a_run_goes_on_in_another_layout(void **state) {
   program_must("grep -q '\"ranks\":4,\"replicas\":1' run/timing.jsonl && test $(wc -l < run/metrics.jsonl) -ge 6");
 }
 
-TEST_MAIN(program_setup, program_directory_remove, every_layout_in_order, as_one_process_where_that_can_be,
+TEST_MAIN(program_setup, program_directory_remove, every_layout_in_order, prefers_the_bits_of_one_process,
           replicas_where_experts_are_few, sharded_where_dense_matrices_are_too_large,
-          hidden_shards_where_experts_are_too_large, ranks_of_a_machine_share_its_memory, what_is_told_stays,
+          hidden_shards_where_experts_are_too_large, ranks_of_a_machine_share_its_memory, given_layout_is_kept,
           a_run_goes_on_in_another_layout)

@@ -253,7 +253,7 @@ static void refuse(const char *key, const char *value, const char *more_key, con
   test_fails(choir_config_check(&c), CHOIR_ERROR_ARGUMENT, why);
 }
 
-static void what_has_no_meaning_is_refused(void **state) {
+static void meaningless_settings_are_refused(void **state) {
   refuse("model.attention", "bidirectional", NULL, NULL, "next_token with model.attention bidirectional");
   refuse("train.objective", "masked_lm", NULL, NULL, "masked_lm with model.attention causal");
   refuse("train.mask_schedule", "cosine", NULL, NULL, "mask_schedule is cosine, which train.objective 'next_token'");
@@ -273,4 +273,4 @@ static void what_has_no_meaning_is_refused(void **state) {
 }
 
 TEST_MAIN(NULL, NULL, bound_of_a_tiny_model, batches_do_not_matter, trains, capacity_goes_by_the_share, fills,
-          draws_what_the_model_says, what_has_no_meaning_is_refused)
+          draws_what_the_model_says, meaningless_settings_are_refused)

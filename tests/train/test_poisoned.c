@@ -16,7 +16,7 @@ static void fill(const ch_arena *a) {
   static char nan[1 << 18];
   memset(nan, 0xFF, sizeof nan);
   for (size_t at = a->used; at < a->size; at += sizeof nan)
-    a->memory->put(a->base + at, nan, a->size - at < sizeof nan ? a->size - at : sizeof nan);
+    a->memory->upload(a->base + at, nan, a->size - at < sizeof nan ? a->size - at : sizeof nan);
 }
 
 static const ch_ops *poison(ch_exec *x) {

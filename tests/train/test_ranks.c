@@ -9,7 +9,7 @@
 #include "plan/traffic.h"
 #include "train/step.h"
 
-enum { STEPS = 2, RANKS_T = 12, RANKS_B = 24, MOST_TOKENS = 3 * RANKS_B * RANKS_T };
+enum { STEPS = 2, RANKS_T = 12, RANKS_B = 24, MAX_TOKENS = 3 * RANKS_B * RANKS_T };
 
 /* A run leaves sums of all that is to be equal, in memory that the processes share. */
 typedef struct {
@@ -76,15 +76,15 @@ static int train(const ch_comm *comm, void *context) {
   ch_trainer t;
   choir_trainer_result r;
   trace *mine = comm->rank ? calloc(1, sizeof *mine) : &j->of[comm->size];
-  static int32_t token[MOST_TOKENS], target[MOST_TOKENS];
+  static int32_t token[MAX_TOKENS], target[MAX_TOKENS];
   new_trainer(comm, &(ch_layout){.dense_sharded = comm->size % 4 == 0}, &j->config, &t); /* on 4 and 8 */
   for (int l = 0; l < j->config.model.layers && j->flat; l++) {
     const ch_param *p = t.model->net.block[l].router;
     if (p) memset(CH_AS_HOST(void, p->w), 0, (size_t)p->count * sizeof(real));
   }
   for (int i = 0; i < STEPS; i++) {
-    model_tokens(token, MOST_TOKENS, (uint32_t)i);
-    model_tokens(target, MOST_TOKENS, 50 + (uint32_t)i);
+    model_tokens(token, MAX_TOKENS, (uint32_t)i);
+    model_tokens(target, MAX_TOKENS, 50 + (uint32_t)i);
     test_ok(ch_trainer_step(&t, token, target, &r));
     mine->weights[i] = hash_weights(t.model);
     mine->results[i] = hash_result(&r);
@@ -111,7 +111,7 @@ static choir_config config_of(const char *router, int shards, int accumulate) {
 }
 
 static void same_from(const char *what, choir_config config, int flat, const int *ranks) {
-  trace *of = mmap(NULL, (FORKED_MOST + 1) * sizeof *of, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  trace *of = mmap(NULL, (FORKED_MAX + 1) * sizeof *of, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   job j = {.config = config, .what = what, .flat = flat, .of = of};
   if (forked_run(1, 0, train, &j)) fail_msg("%s: one process", what);
   for (int i = 0; ranks[i]; i++) {
@@ -124,7 +124,7 @@ static void same_from(const char *what, choir_config config, int flat, const int
       if (of[size].weights[s] != of[1].weights[s]) fail_msg("%s: %d ranks: weights after step %d", what, size, s + 1);
     }
   }
-  munmap(of, (FORKED_MOST + 1) * sizeof *of);
+  munmap(of, (FORKED_MAX + 1) * sizeof *of);
 }
 
 static void same_with(const char *what, choir_config config, const int *ranks) { same_from(what, config, 0, ranks); }
@@ -264,11 +264,11 @@ typedef struct {
 
 static int count_step(const ch_comm *comm, void *context) {
   const count_job *j = context;
-  static int32_t token[MOST_TOKENS];
+  static int32_t token[MAX_TOKENS];
   ch_trainer t;
   choir_trainer_result r;
   new_trainer(comm, j->layout, &j->config, &t);
-  model_tokens(token, MOST_TOKENS, 1);
+  model_tokens(token, MAX_TOKENS, 1);
   test_ok(ch_trainer_step(&t, token, token, &r));
   choir_ranks_traffic traffic;
   test_ok(choir_ranks_get_traffic(&(choir_ranks){.comm = comm}, &traffic));
@@ -280,10 +280,10 @@ static int count_step(const ch_comm *comm, void *context) {
 static int64_t counted(choir_config config, const ch_layout *layout) {
   count_job j = {.config = config, .layout = layout};
   int64_t total = 0;
-  j.sent = mmap(NULL, FORKED_MOST * sizeof *j.sent, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  j.sent = mmap(NULL, FORKED_MAX * sizeof *j.sent, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_int_equal(forked_run(layout->ranks, 0, count_step, &j), 0);
   for (int r = 0; r < layout->ranks; r++) total += j.sent[r];
-  munmap(j.sent, FORKED_MOST * sizeof *j.sent);
+  munmap(j.sent, FORKED_MAX * sizeof *j.sent);
   return total;
 }
 

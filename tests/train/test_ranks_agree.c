@@ -67,7 +67,7 @@ static int odd_calibration(const ch_comm *comm, choir_model *model, const choir_
 
 static int stop(void *context, const choir_progress *p) { return *(const int *)context && p->done > 10; }
 
-static int odd_wish(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+static int differing_request(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
   int asks = comm->rank == 2;
   return choir_eval(
@@ -116,7 +116,7 @@ static int odd_routing_of_eval(const ch_comm *comm, choir_model *model, const ch
 
 static void see(void *context, const choir_routing *routing) { (void)context, (void)routing; }
 
-static int odd_look(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+static int differing_read(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   (void)tokenizer;
   const int32_t token[B * T] = {0};
   choir_forward_result f;
@@ -124,7 +124,7 @@ static int odd_look(const ch_comm *comm, choir_model *model, const choir_tokeniz
   return choir_model_forward(model, B, T, token, NULL, 0, &f);
 }
 
-static int odd_look_at_eval(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+static int differing_read_in_eval(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_eval_result r;
   if (comm->rank == 1) choir_model_on_routing(model, see, NULL);
   return choir_eval(model, tokenizer, &(choir_eval_options){.size = sizeof(choir_eval_options), .data = "data"}, &r);
@@ -169,14 +169,14 @@ static void one_fails_all_end(void **state) {
       {odd_capacity, "rank 1 of 4 has another capacity factor than rank 0", CHOIR_ERROR_ARGUMENT},
       {wrong_capacity, "rank 2 of 4: model.router.eval_capacity_factor is -1", CHOIR_ERROR_ARGUMENT},
       {odd_calibration, "rank 3 of 4 has another wish to calibrate than rank 0", CHOIR_ERROR_ARGUMENT},
-      {odd_wish, "rank 2 of 4: stopped after ", CHOIR_ERROR_INTERRUPTED},
+      {differing_request, "rank 2 of 4: stopped after ", CHOIR_ERROR_INTERRUPTED},
       {odd_inspection, "rank 3 of 4: nowhere.txt: ", CHOIR_ERROR_IO},
       {odd_tokens, "rank 1 of 4 has another batch of tokens than rank 0", CHOIR_ERROR_ARGUMENT},
       {outside_the_vocabulary, "rank 1 of 4: token -1 at sequence 0, position 5", CHOIR_ERROR_ARGUMENT},
       {odd_routing, "rank 1 of 4: gradients go with the router's own routing", CHOIR_ERROR_UNSUPPORTED},
       {odd_routing_of_eval, "rank 1 of 4 has another routing than rank 0", CHOIR_ERROR_ARGUMENT},
-      {odd_look, "rank 1 of 4 has another wish to see routings than rank 0", CHOIR_ERROR_ARGUMENT},
-      {odd_look_at_eval, "rank 1 of 4 has another wish to see routings than rank 0", CHOIR_ERROR_ARGUMENT},
+      {differing_read, "rank 1 of 4 has another wish to see routings than rank 0", CHOIR_ERROR_ARGUMENT},
+      {differing_read_in_eval, "rank 1 of 4 has another wish to see routings than rank 0", CHOIR_ERROR_ARGUMENT},
       {part_of_a_shard, "a batch of 12 sequences, which 4 processes share by shards", CHOIR_ERROR_ARGUMENT},
       {alone, "choir_session_create is for a model of one process; 4 processes share this one",
        CHOIR_ERROR_UNSUPPORTED}};

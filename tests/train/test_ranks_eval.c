@@ -7,11 +7,11 @@
 #include "pages/inspect.h"
 #include "program.h"
 
-enum { B = 16, T = 24, MOST_REPORT = 1 << 16 };
+enum { B = 16, T = 24, MAX_REPORT = 1 << 16 };
 
 /* A rank found out this: a JSON of every number, and hashes of what is long. */
 typedef struct {
-  char text[MOST_REPORT];
+  char text[MAX_REPORT];
   size_t used;
 } report;
 
@@ -171,7 +171,7 @@ static void make_run(const char *router, int shards, const char *out) {
 }
 
 static void same_numbers(job j, const int *ranks) {
-  size_t bytes = (FORKED_MOST + 1) * sizeof(report);
+  size_t bytes = (FORKED_MAX + 1) * sizeof(report);
   j.of = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   for (int size; (size = *ranks); ranks++) {
     if (forked_run(size, 0, look, &j)) fail_msg("%s: %d ranks", j.run, size);

@@ -57,7 +57,7 @@ static void same_sets_of_files(void **state) {
 }
 
 /* Stopped after two steps by one rank's wish, and gone on with by another number of ranks. */
-static void any_number_goes_on(void **state) {
+static void resumes_on_any_number_of_ranks(void **state) {
   const int ranks[] = {1, 2, 4, 8};
   program_must("rm -rf one");
   go(job_here("expert_choice", "one"), 1);
@@ -160,5 +160,6 @@ static void the_writer_fails(void **state) {
   program_must("! ls short/checkpoints | grep .");
 }
 
-TEST_MAIN(program_setup, program_directory_remove, same_files, masked_files, same_sets_of_files, any_number_goes_on,
-          all_stop_after_the_same_step, one_fails_all_end, one_cannot_read_all_end, the_writer_fails)
+TEST_MAIN(program_setup, program_directory_remove, same_files, masked_files, same_sets_of_files,
+          resumes_on_any_number_of_ranks, all_stop_after_the_same_step, one_fails_all_end, one_cannot_read_all_end,
+          the_writer_fails)

@@ -164,7 +164,7 @@ static job job_of(const char *out, layout l) {
 }
 
 /* Stopped on one layout after two steps, gone on with by another. */
-static void go_in_two(const char *out, layout first, layout second, const char *compute) {
+static void stop_and_resume(const char *out, layout first, layout second, const char *compute) {
   job j = job_of(out, first);
   test_ok(choir_config_set(&j.config, "train.compute", compute));
   j.stops = 1;
@@ -214,10 +214,10 @@ static void same_to_rounding(const char *one, const char *many) {
 }
 
 /* A run that was stopped is one that was not, byte for byte; and what config says nothing of leaves no trace. */
-static void stopped_and_gone_on(void **state) {
+static void resumed_run_is_bit_identical(void **state) {
   const layout l = {8, 2, 2, 0};
   go(job_of("whole", l));
-  go_in_two("parts", l, l, "fp32");
+  stop_and_resume("parts", l, l, "fp32");
   assert_true(program_same_runs("whole", "parts", STEPS));
   program_must("rm -rf one");
   go(job_of("one", (layout){1, 1, 1, 0}));
@@ -227,32 +227,32 @@ static void stopped_and_gone_on(void **state) {
 /* In bf16 a rank has rounded weights alone of what lives elsewhere: with one replica all is as on one process. */
 static void sharded_in_bf16(void **state) {
   const layout one = {1, 1, 1, 0}, sharded = {4, 1, 1, 1}, more = {8, 1, 1, 1};
-  go_in_two("one16", one, one, "bf16");
-  go_in_two("many16", sharded, more, "bf16");
+  stop_and_resume("one16", one, one, "bf16");
+  stop_and_resume("many16", sharded, more, "bf16");
   assert_true(program_same_runs("one16", "many16", STEPS));
 }
 
-static void any_layout_goes_on(void **state) {
+static void resumes_on_any_layout(void **state) {
   const layout layouts[] = {{1, 1, 1, 0}, {4, 1, 1, 1}, {4, 2, 1, 0}, {8, 1, 2, 1},
                             {3, 3, 1, 0}, {8, 2, 4, 0}, {12, 4, 1, 1}};
   enum { LAYOUTS = sizeof layouts / sizeof *layouts };
   go(job_of("one", (layout){1, 1, 1, 0}));
   for (int i = 0; i < LAYOUTS; i++)
     for (int further = 1; further <= 2; further++) {
-      go_in_two("many", layouts[i], layouts[(i + further) % LAYOUTS], "fp32");
+      stop_and_resume("many", layouts[i], layouts[(i + further) % LAYOUTS], "fp32");
       same_to_rounding("one", "many");
     }
 }
 
 /* ---- what looks at a model ---- */
 
-enum { MOST_LOOKED_AT = 1 << 16 };
+enum { MAX_LOOKED_AT = 1 << 16 };
 
 typedef struct {
   layout layout;
   double loss[3]; /* evaluated, by thresholds, forward */
   int64_t gradients;
-  float gradient[MOST_LOOKED_AT];
+  float gradient[MAX_LOOKED_AT];
   uint64_t weights;
 } sight;
 
@@ -266,7 +266,7 @@ static void look_at_parameters(choir_model *model, sight *s) {
     float *values = malloc((size_t)count * sizeof *values);
     test_ok(choir_model_get_parameter(model, i, 0, values));
     s->weights = XXH64(values, count * (int64_t)sizeof *values, s->weights);
-    if (p.trained && (strstr(p.name, "experts") || strstr(p.name, "attn.")) && s->gradients + count <= MOST_LOOKED_AT) {
+    if (p.trained && (strstr(p.name, "experts") || strstr(p.name, "attn.")) && s->gradients + count <= MAX_LOOKED_AT) {
       test_ok(choir_model_get_parameter(model, i, 1, s->gradient + s->gradients));
       s->gradients += count;
     }
@@ -308,7 +308,7 @@ static int look(const ch_comm *comm, void *context) {
 }
 
 /* Evaluation, forward passes, gradients and weights that callers ask for. */
-static void seen_as_on_one_process(void **state) {
+static void results_are_those_of_one_process(void **state) {
   const layout layouts[] = {{4, 2, 1, 0}, {6, 3, 1, 1}, {4, 4, 1, 0}, {4, 1, 2, 0}, {8, 2, 2, 1}};
   sight *one = mmap(NULL, 2 * sizeof *one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *many = one + 1;
   go(job_of("one", (layout){1, 1, 1, 0}));
@@ -353,5 +353,5 @@ static void refuses_by_name(void **state) {
   test_ok(choir_ranks_set_layout(&alone, 1, 1, 0));
 }
 
-TEST_MAIN(program_setup, program_directory_remove, replicas_have_the_same_bits, stopped_and_gone_on, sharded_in_bf16,
-          any_layout_goes_on, seen_as_on_one_process, refuses_by_name)
+TEST_MAIN(program_setup, program_directory_remove, replicas_have_the_same_bits, resumed_run_is_bit_identical,
+          sharded_in_bf16, resumes_on_any_layout, results_are_those_of_one_process, refuses_by_name)

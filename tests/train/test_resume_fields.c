@@ -81,7 +81,7 @@ static int64_t step_tokens(const choir_config *c) {
   return (int64_t)c->train.batch_sequences * c->train.sequence_length * c->train.accumulate;
 }
 
-static int has_said(const char *text) { return strstr(program_output, text) != NULL; }
+static int output_has(const char *text) { return strstr(program_output, text) != NULL; }
 
 /* Whether the field was accepted. */
 static int resume_with(const choir_config *base, const choir_field *f) {
@@ -104,9 +104,9 @@ static int resume_with(const choir_config *base, const choir_field *f) {
               b = read_log("base", step_tokens(base), step_tokens(base), 0);
   snprintf(changed, sizeof changed, "%s=%s", f->key, value);
   assert_int_equal(s.steps, config.train.steps);
-  if (has_said("do not compare with those before") != other) fail_msg("%s: %s", changed, program_output);
-  if (has_said("the learning rate of step 7 is") != (s.rate != b.rate)) fail_msg("%s: %s", changed, program_output);
-  if (has_said("the capacity factor of step 7 is") != (config.train.steps != base->train.steps))
+  if (output_has("do not compare with those before") != other) fail_msg("%s: %s", changed, program_output);
+  if (output_has("the learning rate of step 7 is") != (s.rate != b.rate)) fail_msg("%s: %s", changed, program_output);
+  if (output_has("the capacity factor of step 7 is") != (config.train.steps != base->train.steps))
     fail_msg("%s: %s", changed, program_output);
   char *best = program_read("changed/best", &size);
   assert_non_null(best);

@@ -21,7 +21,7 @@ static void make_runs(void **state) {
 }
 
 /* CH_RUN_FILES names exactly the files that training and fine-tuning write. */
-static void what_a_run_writes_is_what_is_judged(void **state) {
+static void run_files_are_all_listed(void **state) {
   char known[512] = CH_LOCK "|" CH_RUN_CHECKPOINTS;
   for (int i = 0; i < FILES; i++) {
     strcat(known, "|");
@@ -173,7 +173,7 @@ static void settings_alone_are_no_run(void **state) {
 
 /* One call that fails, in every place and of every class by which choir looks: no file gets shorter, nothing is begun
  * anew, and the next try goes on. */
-static void looking_may_fail(void **state) {
+static void failing_checks_keep_files(void **state) {
   static const char *const classes[] = {"pread", "readdir", "access", "stat"};
   static const int numbers[] = {EIO, ESTALE, EINTR};
   if (!*CHOIR_SHIM) skip();
@@ -207,6 +207,6 @@ static void looking_may_fail(void **state) {
   assert_true(refused > 10);
 }
 
-TEST_MAIN(program_setup, program_directory_remove, make_runs, what_a_run_writes_is_what_is_judged,
-          links_are_not_followed, links_in_checkpoints_and_data, files_of_the_user_stay, lost_checkpoints_are_missed,
-          hard_links_are_left, settings_alone_are_no_run, looking_may_fail)
+TEST_MAIN(program_setup, program_directory_remove, make_runs, run_files_are_all_listed, links_are_not_followed,
+          links_in_checkpoints_and_data, files_of_the_user_stay, lost_checkpoints_are_missed, hard_links_are_left,
+          settings_alone_are_no_run, failing_checks_keep_files)

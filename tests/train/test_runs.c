@@ -14,7 +14,7 @@ static int last_step(const char *run) {
   return atoi(program_output);
 }
 
-static double wish(const char *run, const char *key) {
+static double request(const char *run, const char *key) {
   char path[256];
   json_error_t error;
   snprintf(path, sizeof path, "%s/config.json", run);
@@ -48,10 +48,10 @@ static void kill_at_work(const char *run, const char *command) {
 }
 
 /* The wish of the last command is kept before the first step: it outlives a kill before the first checkpoint. */
-static void a_wish_outlives_a_kill(void **state) {
+static void settings_outlive_a_kill(void **state) {
   program_must(FRESH "--set steps=6 --out run && cp -r run straight");
   kill_at_work("run", "--set steps=500 --set checkpoint_every=0");
-  assert_int_equal((int)wish("run", "steps"), 500);
+  assert_int_equal((int)request("run", "steps"), 500);
   assert_true(last_step("run") > 6); /* above a checkpoint of step 6 */
   program_must(TRAIN "--resume --out run");
   assert_non_null(strstr(program_output, "done: 500 steps"));
@@ -60,13 +60,13 @@ static void a_wish_outlives_a_kill(void **state) {
 }
 
 /* Wishes add up, and a plain resume takes them all; a log has a line "run" where they changed. */
-static void wishes_add_up(void **state) {
+static void settings_accumulate(void **state) {
   program_must(FRESH "--set steps=6 --out sum");
   kill_at_work("sum", "--set steps=4000 --set checkpoint_every=0");
   kill_at_work("sum", "--set learning_rate=0.01");
   kill_at_work("sum", "");
-  assert_int_equal((int)wish("sum", "steps"), 4000);
-  assert_true(fabs(wish("sum", "learning_rate") - 0.01) < 1e-12);
+  assert_int_equal((int)request("sum", "steps"), 4000);
+  assert_true(fabs(request("sum", "learning_rate") - 0.01) < 1e-12);
   program_must(TRAIN "--resume --out sum --set steps=12 && grep -c '\"event\":\"run\"' sum/metrics.jsonl | grep -qx 2");
   program_must("test $(grep -n '\"event\":\"run\"' sum/metrics.jsonl | tail -1 | cut -d: -f1) = 9"); /* behind step 6 */
   program_must(TRAIN "--resume --out sum --set steps=12");
@@ -92,7 +92,7 @@ static void logs_end_where_the_checkpoint_stands(void **state) {
 
 /* Half a line, as a kill or a power failure leaves it: in the log of results it lies behind the checkpoint, in that of
  * times it goes. */
-static void half_lines_go(void **state) {
+static void incomplete_lines_are_removed(void **state) {
   program_must(FRESH
                "--set steps=6 --out torn && cp -r torn torn0 && printf '{\"event\":\"st' | tee -a torn/metrics.jsonl "
                ">>torn/timing.jsonl");
@@ -107,7 +107,7 @@ static void a_config_that_cannot_be_read(void **state) {
   program_must(FRESH "--set steps=6 --out blank && : >blank/config.json && " TRAIN "--resume --out blank");
   assert_non_null(strstr(program_output, "note: blank/config.json"));
   assert_non_null(strstr(program_output, "nothing left to do"));
-  assert_int_equal((int)wish("blank", "steps"), 6);
+  assert_int_equal((int)request("blank", "steps"), 6);
 }
 
 /* ---- data that others write meanwhile */
@@ -348,9 +348,9 @@ static void files_that_are_in_the_way(void **state) {
       "--set steps=2 --out again"); /* a run that never began */
 }
 
-TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up, tokens_of_other_steps,
-          logs_end_where_the_checkpoint_stands, data_that_change_meanwhile, half_lines_go, a_config_that_cannot_be_read,
-          the_step_it_was_stopped_at_may_be_the_best, signals_save, foreign_names_are_passed_over,
-          damaged_ones_are_passed_over, readers_take_the_one_before, readers_pass_over_what_is_not_finite,
-          finds_within_the_room, checkpoints_vanish_under_readers, nothing_of_anybody_else_is_removed,
-          files_that_are_in_the_way)
+TEST_MAIN(program_setup, program_directory_remove, settings_outlive_a_kill, settings_accumulate, tokens_of_other_steps,
+          logs_end_where_the_checkpoint_stands, data_that_change_meanwhile, incomplete_lines_are_removed,
+          a_config_that_cannot_be_read, the_step_it_was_stopped_at_may_be_the_best, signals_save,
+          foreign_names_are_passed_over, damaged_ones_are_passed_over, readers_take_the_one_before,
+          readers_pass_over_what_is_not_finite, finds_within_the_room, checkpoints_vanish_under_readers,
+          nothing_of_anybody_else_is_removed, files_that_are_in_the_way)

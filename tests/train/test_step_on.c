@@ -30,8 +30,8 @@ static choir_config config_of(const char *router, int B, int accumulate) {
 static void begin(const choir_config *config, ch_trainer *t) { begin_on("cpu", config, t); }
 
 /* Sequences of `length` tokens padded to T, the last ROWS of which predict something. */
-static ch_batch make_batch(int B, int T, int length, uint32_t sub, int32_t *room) {
-  int32_t *token = room, *row = token + B * T, *target = row + B * ROWS;
+static ch_batch make_batch(int B, int T, int length, uint32_t sub, int32_t *buffer) {
+  int32_t *token = buffer, *row = token + B * T, *target = row + B * ROWS;
   for (int i = 0; i < B * T; i++) token[i] = -1;
   for (int b = 0; b < B; b++) {
     model_tokens(token + b * T, length, sub + (uint32_t)b);
@@ -45,24 +45,24 @@ static ch_batch make_batch(int B, int T, int length, uint32_t sub, int32_t *room
 
 /* Largest relative difference of two trainers' weights, tensor by tensor. */
 static double apart(const ch_trainer *a, const ch_trainer *b) {
-  double most = 0;
+  double max = 0;
   const ch_params *p = &a->model->net.params, *q = &b->model->net.params;
-  for (int i = 0; i < p->count + p->buffers; i++) most = fmax(most, test_error(p->p[i].w, q->p[i].w, p->p[i].count));
-  return most;
+  for (int i = 0; i < p->count + p->buffers; i++) max = fmax(max, test_error(p->p[i].w, q->p[i].w, p->p[i].count));
+  return max;
 }
 
 /* Padding changes nothing, and neither does cutting a batch into micro-batches of other lengths: where tokens are
  * routed by themselves every target counts the same, and so does every token that moves a price. */
 static void cut_batch(const char *router) {
   choir_config whole = config_of(router, 4, 1), cut = config_of(router, 2, 2);
-  int32_t room[5][4 * (LONG + 2 * ROWS)];
+  int32_t buffer[5][4 * (LONG + 2 * ROWS)];
   ch_trainer a, b, c;
   choir_trainer_result ra, rb, rc;
   begin(&whole, &a);
   begin(&whole, &b);
   begin(&cut, &c);
-  ch_batch one = make_batch(4, SHORT, 14, 50, room[0]), padded = make_batch(4, LONG, 14, 50, room[1]);
-  ch_batch parts[] = {make_batch(2, LONG, 14, 50, room[2]), make_batch(2, SHORT, 14, 52, room[3])};
+  ch_batch one = make_batch(4, SHORT, 14, 50, buffer[0]), padded = make_batch(4, LONG, 14, 50, buffer[1]);
+  ch_batch parts[] = {make_batch(2, LONG, 14, 50, buffer[2]), make_batch(2, SHORT, 14, 52, buffer[3])};
   for (int i = 0; i < parts[1].rows; i++) ((int32_t *)parts[1].target)[i] = one.target[parts[0].rows + i];
   test_ok(ch_trainer_step_on(&a, &one, &ra));
   test_ok(ch_trainer_step_on(&b, &padded, &rb));
@@ -138,14 +138,14 @@ static void masked_rows(void **state) {
 /* On memory that the host cannot touch it is the same, with rows, padding, dropout and scaled gates. */
 static void fenced_steps(const char *router) {
   choir_config config = config_of(router, 4, 1);
-  int32_t room[4 * (LONG + 2 * ROWS)];
+  int32_t buffer[4 * (LONG + 2 * ROWS)];
   ch_trainer a, b;
   choir_trainer_result ra, rb;
   config.train.dropout = 0.2;
   config.model.router.normalize_gates = 1;
   begin_on("cpu", &config, &a);
   begin_on("fenced", &config, &b);
-  ch_batch batch = make_batch(4, LONG, 20, 50, room);
+  ch_batch batch = make_batch(4, LONG, 20, 50, buffer);
   for (int i = 0; i < 3; i++) {
     test_ok(ch_trainer_step_on(&a, &batch, &ra));
     test_ok(ch_trainer_step_on(&b, &batch, &rb));
@@ -162,12 +162,12 @@ static void fenced_memory(void **state) {
 /* A step of two draws that are to agree, on a few rows, is finite and learns. */
 static void paired(void **state) {
   choir_config config = config_of("random", 4, 1);
-  int32_t room[4 * (LONG + 2 * ROWS)];
+  int32_t buffer[4 * (LONG + 2 * ROWS)];
   ch_trainer t;
   choir_trainer_result first, last;
   config.model.router.consistency_weight = 1;
   begin(&config, &t);
-  ch_batch batch = make_batch(4, LONG, 20, 50, room);
+  ch_batch batch = make_batch(4, LONG, 20, 50, buffer);
   test_ok(ch_trainer_step_on(&t, &batch, &first));
   for (int i = 0; i < 30; i++) test_ok(ch_trainer_step_on(&t, &batch, &last));
   assert_true(last.loss < 0.7 * first.loss);
@@ -178,7 +178,7 @@ static void paired(void **state) {
  */
 static void frozen(void **state) {
   choir_config config = config_of("expert_choice", 4, 1);
-  int32_t room[4 * (LONG + 2 * ROWS)];
+  int32_t buffer[4 * (LONG + 2 * ROWS)];
   ch_trainer t;
   choir_trainer_result r;
   strcpy(config.train.freeze, "*.attn.*,layers.1.moe.experts.w1,layers.1.moe.experts.w2");
@@ -190,7 +190,7 @@ static void frozen(void **state) {
     before[i] = test_new(p->p[i].count);
     memcpy(before[i], p->p[i].w, (size_t)p->p[i].count * sizeof(real));
   }
-  ch_batch batch = make_batch(4, SHORT, 12, 50, room);
+  ch_batch batch = make_batch(4, SHORT, 12, 50, buffer);
   for (int i = 0; i < 3; i++) test_ok(ch_trainer_step_on(&t, &batch, &r));
   int kept = 0;
   for (int i = 0; i < p->count; i++) {
@@ -226,15 +226,15 @@ static void schedule(void **state) {
     ch_train_config later = c;
     later.schedule_start = 5, later.steps = 400;
     for (int64_t step = 1; step < 400; step += 7)
-      assert_true(ch_schedule_rate(&later, step) == ch_schedule_rate(&c, step + 5));
-    assert_true(ch_schedule_rate(&c, 5) == 1);
-    assert_true(cosine || ch_schedule_rate(&c, 400) == 1);
+      assert_true(ch_schedule_learning_rate(&later, step) == ch_schedule_learning_rate(&c, step + 5));
+    assert_true(ch_schedule_learning_rate(&c, 5) == 1);
+    assert_true(cosine || ch_schedule_learning_rate(&c, 400) == 1);
   }
 }
 
 /* Gives what is left of rate 2 at a step. */
 static void assert_left(const ch_train_config *c, int64_t step, double left) {
-  double rate = ch_schedule_rate(c, step);
+  double rate = ch_schedule_learning_rate(c, step);
   if (!(fabs(rate - 2 * left) < 1e-12)) fail_msg("step %d: rate %.17g instead of %.17g", (int)step, rate, 2 * left);
 }
 
@@ -244,7 +244,8 @@ static void cooled(void **state) {
   c.learning_rate = 2, c.steps = 100, c.cooldown_to = 0.1;
   ch_train_config trunk = c;
   c.cooldown_steps = 20;
-  for (int64_t step = 1; step <= 80; step++) assert_true(ch_schedule_rate(&c, step) == ch_schedule_rate(&trunk, step));
+  for (int64_t step = 1; step <= 80; step++)
+    assert_true(ch_schedule_learning_rate(&c, step) == ch_schedule_learning_rate(&trunk, step));
   assert_left(&c, 81, 1 - 0.9 / 20);
   assert_left(&c, 90, 0.55);
   assert_left(&c, 100, 0.1);

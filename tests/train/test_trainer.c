@@ -158,7 +158,7 @@ static void refuses(void **state) {
   strcpy(wrong.train.freeze, "nothing.*");
   test_fails(choir_trainer_create(model, &wrong, &trainer), CHOIR_ERROR_ARGUMENT, "fits no weight");
   assert_memory_equal(&model->config.train, &c.train, sizeof c.train); /* as before */
-  assert_int_equal(model->shards, c.train.grad_chunks);
+  assert_int_equal(model->grad_chunks, c.train.grad_chunks);
   test_ok(choir_trainer_create(model, NULL, &trainer));
   model_tokens(tokens, TOKENS, 9);
   tokens[MODEL_T + 3] = MODEL_V;

@@ -2,12 +2,12 @@
 #include "testing.h"
 #include "train/evaluate.h"
 
-enum { MOST = 700 };
+enum { MAX = 700 };
 
 /* Every window once, whatever their number; and of the first ones as many in every part. */
 static void scattered_windows(void **state) {
-  for (int64_t count = 1; count <= MOST; count++) {
-    int seen[MOST] = {0};
+  for (int64_t count = 1; count <= MAX; count++) {
+    int seen[MAX] = {0};
     ch_windows w = {.count = count, .stride = ch_windows_stride(count)};
     for (int64_t i = 0; i < count; i++) {
       int64_t at = i * w.stride % count;

@@ -38,7 +38,7 @@ typedef struct ch_bench_result {
   double share; /* of the peak: fp32 or bf16 products, or main memory where bytes is set: triad, reading for decode; 0:
                    unknown */
   double error; /* largest difference from the reference over its largest magnitude; NaN counts as wrong */
-  double beside_products; /* moe: share of the time that is not in matrix products, or in GELU after them */
+  double during_products; /* moe: share of the time that is not in matrix products, or in GELU after them */
   double layer_share;     /* assign, route: least time over that of the layer around it, forward and backward */
   int parts;              /* moe: where the time goes */
   ch_bench_part part[CH_BENCH_PARTS];

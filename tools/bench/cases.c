@@ -15,7 +15,7 @@
 #include "moe/router.h"
 
 /* The cases that measure themselves. */
-static const ch_bench_case own_cases[] = {
+static const ch_bench_case fixed_cases[] = {
     {.name = "moe",
      .sizes = 4,
      .key = {{"n", 4096, 0}, {"d", 768, 0}, {"h", 3072, 0}, {"e", 16, 0}, {"c", 2, 0}, {"skew", 0, 0}},
@@ -55,9 +55,9 @@ static const ch_bench_case own_cases[] = {
 
 /* Case `i` of all; NULL: there are no more. */
 static const ch_bench_case *case_at(size_t i) {
-  size_t own = sizeof own_cases / sizeof *own_cases;
-  if (i < own) return &own_cases[i];
-  return ch_bench_op_cases[i - own].name ? &ch_bench_op_cases[i - own] : NULL;
+  size_t fixed = sizeof fixed_cases / sizeof *fixed_cases;
+  if (i < fixed) return &fixed_cases[i];
+  return ch_bench_op_cases[i - fixed].name ? &ch_bench_op_cases[i - fixed] : NULL;
 }
 
 static const ch_bench_case *find_case(const char *name) {

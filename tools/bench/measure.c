@@ -8,7 +8,7 @@
 #include "moe/route_stats.h"
 #include "moe/router.h"
 
-enum { MOST_REPETITIONS = 1000 };
+enum { MAX_REPETITIONS = 1000 };
 
 static void CH_DEV *make_array(ch_bench *b, const ch_memory *memory, size_t bytes) {
   if (!b->code && b->arrays == CH_BENCH_ARRAYS)
@@ -30,7 +30,7 @@ const void *ch_bench_read(ch_bench *b, const void CH_DEV *from, size_t bytes) {
   if (b->code) return NULL;
   if (b->backend->memory->host) return CH_AS_HOST(const void, from);
   void *copy = ch_bench_host(b, bytes);
-  if (copy) b->backend->memory->get(copy, from, bytes);
+  if (copy) b->backend->memory->download(copy, from, bytes);
   return copy;
 }
 
@@ -38,7 +38,7 @@ const void CH_DEV *ch_bench_put(ch_bench *b, const void *from, size_t bytes) {
   if (b->code) return NULL;
   if (b->memory->host) return CH_AS_DEV(const void, from);
   void CH_DEV *copy = make_array(b, b->memory, bytes);
-  if (copy) b->memory->put(copy, from, bytes);
+  if (copy) b->memory->upload(copy, from, bytes);
   return copy;
 }
 
@@ -62,7 +62,7 @@ static int fill_array(const ch_bench *b, real CH_DEV *array, int64_t count, doub
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
     int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
     fill_uniform(b->threads, block, some, scale, seed + (uint64_t)begin);
-    b->memory->put(array + begin, block, (size_t)some * sizeof *block);
+    b->memory->upload(array + begin, block, (size_t)some * sizeof *block);
   }
   free(block);
   return CHOIR_OK;
@@ -93,14 +93,14 @@ static int ascending(const void *a, const void *b) {
 }
 
 void ch_bench_time(ch_bench *b, void (*body)(void *context), void *context) {
-  double time[MOST_REPETITIONS], begin = 0;
-  int least = b->options->repetitions > 0 ? b->options->repetitions : 7, count = 0;
+  double time[MAX_REPETITIONS], begin = 0;
+  int min = b->options->repetitions > 0 ? b->options->repetitions : 7, count = 0;
   double seconds = b->options->seconds > 0 ? b->options->seconds : 0.2;
-  if (least > MOST_REPETITIONS) least = MOST_REPETITIONS;
+  if (min > MAX_REPETITIONS) min = MAX_REPETITIONS;
   body(context); /* first touch, caches, clocks */
   b->backend->memory->synchronise();
   begin = ch_machine_seconds();
-  for (double now = begin; count < least || (now - begin < seconds && count < MOST_REPETITIONS); count++) {
+  for (double now = begin; count < min || (now - begin < seconds && count < MAX_REPETITIONS); count++) {
     body(context);
     b->backend->memory->synchronise();
     double after = ch_machine_seconds();

@@ -54,7 +54,7 @@ static void report_parts(const timed_exec *t, ch_bench_result *result) {
   for (int i = 0; i < PARTS; i++) result->part[i] = (ch_bench_part){names[i], t->seconds[i] / runs};
   result->part[ROUTING].seconds += (total - in_ops) / runs;
   result->parts = PARTS;
-  result->beside_products = 1 - (t->seconds[PRODUCTS] + t->seconds[ROUTER]) / total;
+  result->during_products = 1 - (t->seconds[PRODUCTS] + t->seconds[ROUTER]) / total;
 }
 
 typedef struct {
@@ -70,8 +70,8 @@ static void skew_loads(ch_bench *b, const ch_route_args *r, double skew) {
   real one = 1, *row = ch_bench_host(b, (size_t)r->e * sizeof *row);
   if (b->code || skew == 0) return;
   for (int i = 0; i < r->e; i++) row[i] = (real)(-skew * log(i + 1.0));
-  b->memory->put((real CH_DEV *)r->weight, row, (size_t)r->e * sizeof *row);
-  for (int64_t t = 0; t < r->n; t++) b->memory->put((real CH_DEV *)r->x + t * r->d, &one, sizeof one);
+  b->memory->upload((real CH_DEV *)r->weight, row, (size_t)r->e * sizeof *row);
+  for (int64_t t = 0; t < r->n; t++) b->memory->upload((real CH_DEV *)r->x + t * r->d, &one, sizeof one);
 }
 
 static int make_args(ch_bench *b, moe_case *c) {
@@ -86,7 +86,7 @@ static int make_args(ch_bench *b, moe_case *c) {
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "bench 'moe': skew has no effect with router '%s', which has no scores: leave it out",
                     router->name);
-  c->args = (ch_moe_args){.route = {.d = d, .training = 1}, .h = h, .shards = 1, .keep = 1};
+  c->args = (ch_moe_args){.route = {.d = d, .training = 1}, .h = h, .grad_chunks = 1, .keep = 1};
   ch_route_args_set(&c->args.route, router, &c->options, n, e, 0);
   ch_moe_args *a = &c->args;
   a->route.x = ch_bench_drawn(b, in, 1);

@@ -96,7 +96,7 @@ static int make_sample(ch_bench *b, const ch_moe_args *a, const replay *p, ch_mo
     const real CH_DEV *from[] = {a->route.x, a->dout, a->out, a->dx};
     real CH_DEV *to[] = {x, dout, got[0], got[1]};
     for (int i = 0; i < 4; i++)
-      memory->get(CH_AS_HOST(real, to[i] + t * d), from[i] + p->token[t] * d, (size_t)d * sizeof *x);
+      memory->download(CH_AS_HOST(real, to[i] + t * d), from[i] + p->token[t] * d, (size_t)d * sizeof *x);
   }
   small->route.x = x;
   small->dout = dout;

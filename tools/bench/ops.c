@@ -155,8 +155,8 @@ static int spread(ch_bench *b, int64_t n, int64_t e, int64_t k, const ch_record 
   CH_TRY(b->code);
   for (int64_t i = 0; i <= e; i++) begin[i] = (int)(i * k);
   for (int64_t slot = 0; slot < e * k; slot++) token[slot] = (int)((slot % k * n + slot / k * 7919 % n) / k);
-  b->memory->put(r->expert_begin, begin, begin_bytes);
-  b->memory->put(r->slot_token, token, token_bytes);
+  b->memory->upload(r->expert_begin, begin, begin_bytes);
+  b->memory->upload(r->slot_token, token, token_bytes);
   return CHOIR_OK;
 }
 
@@ -194,7 +194,7 @@ static int make_adafactor(ch_bench *b, ch_bench_work *w) {
                        .bytes = 3.0 * sizeof(real) * (double)count};
   ch_adafactor_args *a = &w->adafactor;
   a->row = row, a->col = col;
-  a->rate = 1e-3, a->beta2 = 0.99, a->eps1 = 1e-30, a->eps2 = 1e-3, a->clip = 1, a->grad_scale = 1;
+  a->learning_rate = 1e-3, a->beta2 = 0.99, a->eps1 = 1e-30, a->eps2 = 1e-3, a->clip = 1, a->grad_scale = 1;
   return b->code;
 }
 

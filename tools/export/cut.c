@@ -54,15 +54,15 @@ static int count_over(const choir_model *model, double *over) {
 }
 
 /* The most experts that a token can have. */
-static int most_experts(const ch_export_plan *plan) {
+static int max_experts(const ch_export_plan *plan) {
   int cap = plan->config.model.router.cap;
   return cap ? cap : plan->config.model.experts;
 }
 
 /* The least K that cuts at most this share of tokens. */
-static int least(const ch_export_plan *plan, const double *over, double share) {
-  int k = 1, most = most_experts(plan);
-  while (k < most && over[k] > share) k++;
+static int min(const ch_export_plan *plan, const double *over, double share) {
+  int k = 1, max = max_experts(plan);
+  while (k < max && over[k] > share) k++;
   return k;
 }
 
@@ -71,12 +71,12 @@ static int round_weight(choir_model *model, int index, const ch_export_tensor *t
   choir_parameter p;
   CH_TRY(choir_model_parameter_at(model, index, &p));
   int64_t blocks = p.dims == 3 ? experts : 1, n = t->columns;
-  int turned = t->turn == CH_TURN_TRANSPOSED;
+  int turned = t->transform == CH_TRANSFORM_TRANSPOSE;
   float *row;
   CH_TRY(CH_ALLOC(&row, 2 * n, "a row of weights"));
-  for (int64_t r = 0; r < blocks * t->own_rows; r++) {
-    int64_t block = r / t->own_rows, step = turned ? t->own_rows : 1;
-    float *at = p.data + block * t->own_rows * n + (turned ? r % t->own_rows : r % t->own_rows * n);
+  for (int64_t r = 0; r < blocks * t->source_rows; r++) {
+    int64_t block = r / t->source_rows, step = turned ? t->source_rows : 1;
+    float *at = p.data + block * t->source_rows * n + (turned ? r % t->source_rows : r % t->source_rows * n);
     for (int64_t i = 0; i < n; i++) row[i] = (float)(t->factor * at[i * step]);
     ch_export_round(t->dtype, row, n, row + n);
     for (int64_t i = 0; i < n; i++)
@@ -128,18 +128,18 @@ static int measure_loss(const ch_export_plan *plan, choir_model *model, const ch
 
 /* Where tokens choose, K is the router's; where experts do, it is the most that a token can have unless cut. */
 static int decide(ch_export_plan *plan, const double *over, const choir_export_options *options) {
-  int given = options->experts_per_token, own = ch_router_choices(&plan->config.model.router);
-  int most = most_experts(plan);
-  if (own && given && given != own)
+  int given = options->experts_per_token, choices = ch_router_choices(&plan->config.model.router);
+  int max = max_experts(plan);
+  if (choices && given && given != choices)
     return ch_error(CHOIR_ERROR_ARGUMENT, "experts per token: router '%s' gives every token %d, not %d",
-                    plan->config.model.router.kind->name, own, given);
-  if (!own && given > most)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "experts per token: a token has %d at most (model.%s), not %d", most,
+                    plan->config.model.router.kind->name, choices, given);
+  if (!choices && given > max)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "experts per token: a token has %d at most (model.%s), not %d", max,
                     plan->config.model.router.cap ? "router.cap" : "experts", given);
-  if (!own && !given && options->cut > 0 && !over)
+  if (!choices && !given && options->cut > 0 && !over)
     return ch_error(CHOIR_ERROR_ARGUMENT, "cut: it takes held-out text; give experts per token instead, or 0");
-  plan->K = own ? own : given ? given : options->cut > 0 ? least(plan, over, options->cut) : most;
-  plan->nulls = own ? 0 : plan->K;
+  plan->K = choices ? choices : given ? given : options->cut > 0 ? min(plan, over, options->cut) : max;
+  plan->nulls = choices ? 0 : plan->K;
   return CHOIR_OK;
 }
 
@@ -151,7 +151,7 @@ int ch_export_cut(ch_export_plan *plan, choir_model *model, const choir_export_o
   int code = model ? measure_loss(plan, model, options, over, result) : CHOIR_OK;
   if (!code && plan->moe_layers) code = decide(plan, model ? over : NULL, options);
   result->cut = code || !plan->nulls ? 0 : over[plan->K];
-  result->twentieth = code || !plan->nulls ? 0 : least(plan, over, 0.05);
+  result->twentieth = code || !plan->nulls ? 0 : min(plan, over, 0.05);
   free(over);
   if (code || !model || result->cut <= 0) return code;
   ch_transformer_set_cap(&model->net, plan->K);

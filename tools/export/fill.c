@@ -11,54 +11,54 @@
 enum { BLOCK = CH_Q8_VALUES };
 
 int64_t ch_export_largest(const ch_export_plan *plan) {
-  int64_t most = 1;
+  int64_t max = 1;
   for (int i = 0; i < plan->count; i++) {
     int64_t count = plan->tensor[i].rows * plan->tensor[i].columns;
-    if (count > most) most = count;
+    if (count > max) max = count;
   }
-  return most;
+  return max;
 }
 
 /* Fills what stock code adds to a score before it takes the best K. A threshold beta takes S >= beta: minus the float
  * just below it leaves such a score above 0, where null experts stand: their score is sigmoid(0) = 1/2. */
 static void add_bias(const ch_export_tensor *t, const float *from, float *out) {
-  for (int64_t i = 0; i < t->columns; i++) out[i] = t->turn == CH_TURN_THRESHOLDS ? -0.5f : 0;
-  if (!t->own_blocks) return;
+  for (int64_t i = 0; i < t->columns; i++) out[i] = t->transform == CH_TRANSFORM_THRESHOLDS ? -0.5f : 0;
+  if (!t->source_blocks) return;
   for (int64_t i = 0; i < t->from->shape[0]; i++)
-    out[i] = t->turn == CH_TURN_THRESHOLDS ? -nextafterf(from[i], -INFINITY) : -from[i];
+    out[i] = t->transform == CH_TRANSFORM_THRESHOLDS ? -nextafterf(from[i], -INFINITY) : -from[i];
 }
 
 /* The place in the source, [own_rows,columns] or turned, of row r. */
 static void copy_row(const ch_export_tensor *t, const float *from, int64_t r, float *out) {
-  int64_t source = t->turn == CH_TURN_INTERLEAVED ? ch_export_interleaved(r, t->head) : r;
+  int64_t source = t->transform == CH_TRANSFORM_INTERLEAVE ? ch_export_interleaved(r, t->head) : r;
   for (int64_t i = 0; i < t->columns; i++)
-    out[i] = t->turn == CH_TURN_TRANSPOSED ? from[i * t->own_rows + r] : from[source * t->columns + i];
+    out[i] = t->transform == CH_TRANSFORM_TRANSPOSE ? from[i * t->source_rows + r] : from[source * t->columns + i];
   if (t->factor != 1)
     for (int64_t i = 0; i < t->columns; i++) out[i] = (float)(t->factor * out[i]);
 }
 
 /* The largest value that a dtype holds: Q8_0's scale is half precision. */
 static float largest_of(ch_export_dtype dtype) {
-  return dtype == CH_EXPORT_Q8_0 ? CH_Q8_MOST : dtype == CH_EXPORT_BF16 ? 0x1.FEp127f : INFINITY;
+  return dtype == CH_EXPORT_Q8_0 ? CH_Q8_MAX : dtype == CH_EXPORT_BF16 ? 0x1.FEp127f : INFINITY;
 }
 
 static int check_values(const ch_export_tensor *t, const float *value, int64_t count) {
-  const float most = largest_of(t->dtype);
+  const float max = largest_of(t->dtype);
   for (int64_t i = 0; i < count; i++) {
     if (!isfinite(value[i]))
       return ch_error(CHOIR_ERROR_NUMERIC, "tensor '%s' has a value that is not finite", t->name);
-    if (fabsf(value[i]) > most)
+    if (fabsf(value[i]) > max)
       return ch_error(CHOIR_ERROR_NUMERIC,
                       "tensor '%s' has the value %g, and the largest of dtype %s is %g: export f32", t->name,
-                      (double)value[i], ch_export_dtypes[t->dtype], (double)most);
+                      (double)value[i], ch_export_dtypes[t->dtype], (double)max);
   }
   return CHOIR_OK;
 }
 
 int ch_export_fill(const ch_export_tensor *t, int64_t block, float *out) {
-  const float *from = t->from ? (const float *)t->from->data + t->first + block * t->own_rows * t->columns : NULL;
-  int64_t own = block < t->own_blocks ? t->own_rows : 0, count = t->rows * t->columns;
-  if (t->turn == CH_TURN_THRESHOLDS || t->turn == CH_TURN_PRICES) {
+  const float *from = t->from ? (const float *)t->from->data + t->first + block * t->source_rows * t->columns : NULL;
+  int64_t own = block < t->source_blocks ? t->source_rows : 0, count = t->rows * t->columns;
+  if (t->transform == CH_TRANSFORM_THRESHOLDS || t->transform == CH_TRANSFORM_BIASES) {
     add_bias(t, from, out);
   } else {
     for (int64_t r = 0; r < own; r++) copy_row(t, from, r, out + r * t->columns);
@@ -86,11 +86,11 @@ void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, v
     for (int64_t i = 0; i < columns; i++) ((ch_bf16 *)out)[i] = ch_bf16_round(row[i]);
 }
 
-int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t most, const char *const *metadata,
+int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t max, const char *const *metadata,
                     ch_tensor_fetch fetch, void *context, const int *failed) {
   int *first, code = CHOIR_OK;
   CH_TRY(CH_ALLOC(&first, count + 1, "a list of tensors"));
-  int files = ch_tensors_cut(tensor, count, most, first);
+  int files = ch_tensors_cut(tensor, count, max, first);
   for (int f = 0; f < files && !code; f++) {
     char name[PATH_MAX];
     ch_tensors_file_path(path, f, files, name);

@@ -14,7 +14,7 @@
 #include "export/names.h"
 
 enum { U8 = 0, I8 = 1, U16 = 2, I16 = 3, ARRAY = 9, U64 = 10, I64 = 11, F64 = 12, VALUES = 13 };
-enum { LEAST_ENTRY = 24 }; /* a tensor's entry has no fewer bytes */
+enum { MIN_ENTRY = 24 }; /* a tensor's entry has no fewer bytes */
 
 /* Bytes of a value; texts have their length in front, arrays a type and a number. */
 static const int value_bytes[VALUES] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
@@ -230,7 +230,7 @@ static int read_gguf(gguf_reader *r) {
   CH_TRY(number(r, 8, &count));
   CH_TRY(number(r, 8, &keys));
   for (uint64_t i = 0; i < keys; i++) CH_TRY(read_key(r));
-  if (!count || count > 1 << 24 || count > (uint64_t)(r->end - r->at) / LEAST_ENTRY)
+  if (!count || count > 1 << 24 || count > (uint64_t)(r->end - r->at) / MIN_ENTRY)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %" PRIu64 " tensors are none, or more than the file has room for", r->name,
                     count);
   choir_tensors *t = r->in->tensors;

@@ -136,10 +136,10 @@ static int write_weights(const ch_export_plan *plan, const choir_export_options 
   static const char *const metadata[] = {"format", "pt", NULL}; /* transformers asks for it */
   char path[PATH_MAX];
   writing w = {.plan = plan, .options = options};
-  size_t most = (size_t)ch_export_largest(plan);
+  size_t max = (size_t)ch_export_largest(plan);
   int code = CH_ALLOC(&w.tensor, plan->count, "the model's tensors");
-  if (!code) code = CH_ALLOC(&w.values, most, "the largest tensor");
-  if (!code) code = CH_ALLOC(&w.bytes, plan->dtype == CH_EXPORT_F32 ? 1 : most * 2, "the largest tensor's bytes");
+  if (!code) code = CH_ALLOC(&w.values, max, "the largest tensor");
+  if (!code) code = CH_ALLOC(&w.bytes, plan->dtype == CH_EXPORT_F32 ? 1 : max * 2, "the largest tensor's bytes");
   for (int i = 0; !code && i < plan->count; i++) {
     const ch_export_tensor *t = &plan->tensor[i];
     choir_tensor *to = &w.tensor[i];

@@ -19,12 +19,12 @@
 #include "file/checkpoints.h"
 #include "file/dir.h"
 #include "file/file.h"
+#include "file/path_status.h"
 #include "file/tensors.h"
-#include "file/there.h"
 #include "model/param.h"
 #include "moe/router.h"
 
-enum { MOST_PADDING = 1024 }; /* pieces; a tokenizer that lacks more is another model's */
+enum { MAX_PADDING = 1024 }; /* pieces; a tokenizer that lacks more is another model's */
 
 typedef struct import_job {
   const choir_import_options *options;
@@ -203,7 +203,7 @@ static int pad_tokenizer(const choir_tokenizer *t, int vocab, const char *path) 
   ch_buffer model = {0};
   const void *bytes = choir_tokenizer_bytes(t, &size);
   int code = ch_buffer_append(&model, bytes, size);
-  if (has < vocab - MOST_PADDING || (!code && *model.data == '{')) return free(model.data), CHOIR_OK;
+  if (has < vocab - MAX_PADDING || (!code && *model.data == '{')) return free(model.data), CHOIR_OK;
   for (int id = has; id < vocab && !code; id++) {
     snprintf(name, sizeof name, "<row_%d>", id);
     ch_spm_put_piece(&model, name, strlen(name), 0, CH_SPM_UNUSED);
@@ -256,11 +256,11 @@ static int search_tokenizer(const import_job *j, const char *path, int *found) {
     char file[PATH_MAX];
     int there;
     snprintf(file, sizeof file, "%s/%s", j->options->from, names[i % 2]);
-    CH_TRY(ch_there(file, &there));
+    CH_TRY(ch_path_exists(file, &there));
     if (!there) continue;
     *found = 1;
     code = place_tokenizer(j, file, i / 2, path);
-    if (!code || ch_cannot_tell(code)) return code;
+    if (!code || ch_is_unreadable(code)) return code;
   }
   return code;
 }
@@ -275,7 +275,7 @@ static int add_tokenizer(import_job *j, const char *directory) {
   int code =
       named || j->format == CH_EXPORT_GGUF ? place_tokenizer(j, named, 1, path) : search_tokenizer(j, path, &found);
   j->result->tokenizer = found && !code;
-  if (!code || named || ch_cannot_tell(code)) return code;
+  if (!code || named || ch_is_unreadable(code)) return code;
   unlink(path);
   return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
 }
@@ -360,9 +360,9 @@ static int open_file(import_job *j) {
   CH_TRY(ch_gguf_config(&j->gguf, j->options->from, &root));
   CH_TRY(read_config(j, j->options->from, root));
   const char *name = json_string_value(json_object_get(j->gguf.keys, "general.name"));
-  size_t size = name ? strlen(name) : 0, room = sizeof j->config.model.name - 1;
-  if (size > room) size = ch_utf8_cut(name, room); /* as much as a config has room for */
-  if (name) snprintf(j->config.model.name, room + 1, "%.*s", (int)size, name);
+  size_t size = name ? strlen(name) : 0, max_bytes = sizeof j->config.model.name - 1;
+  if (size > max_bytes) size = ch_utf8_cut(name, max_bytes); /* as much as a config has room for */
+  if (name) snprintf(j->config.model.name, max_bytes + 1, "%.*s", (int)size, name);
   return CHOIR_OK;
 }
 

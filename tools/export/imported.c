@@ -7,7 +7,7 @@
 #include "data/spm.h"
 #include "data/tokenizer_json.h"
 #include "file/file.h"
-#include "file/there.h"
+#include "file/path_status.h"
 
 #define KEPT "imported."
 enum { LIMIT = 1 << 28 }; /* bytes of a file; the largest known tokenizer.json has a tenth */
@@ -27,7 +27,7 @@ static int copy_file(const char *from, const char *to) {
   char *bytes;
   size_t size;
   int there;
-  CH_TRY(ch_there(from, &there));
+  CH_TRY(ch_path_exists(from, &there));
   if (!there) return CHOIR_OK;
   CH_TRY(ch_file_read(from, LIMIT, &bytes, &size));
   int code = ch_file_save(to, bytes, size);
@@ -68,7 +68,7 @@ static int load_kept(const char *checkpoint, const char *name, json_t **root) {
   const char *path = KEPT_IN(checkpoint, name);
   int there;
   *root = NULL;
-  CH_TRY(ch_own_there(path, &there));
+  CH_TRY(ch_regular_exists(path, &there));
   return there ? ch_json_load(path, root) : CHOIR_OK;
 }
 
@@ -117,7 +117,7 @@ static int read_tokenizer(const char *checkpoint, ch_imported *imported) {
     json_decref(root);
     return CHOIR_OK;
   }
-  CH_TRY(ch_own_there(path, &there));
+  CH_TRY(ch_regular_exists(path, &there));
   if (!there) return CHOIR_OK;
   char *bytes;
   size_t size;
@@ -154,7 +154,7 @@ int ch_imported_restore(const char *checkpoint, const char *folder) {
   for (int i = 0; files[i]; i++) {
     const char *kept = KEPT_IN(checkpoint, files[i]);
     int there;
-    CH_TRY(ch_own_there(kept, &there));
+    CH_TRY(ch_regular_exists(kept, &there));
     if (there) CH_TRY(copy_file(kept, CH_IN(folder, files[i])));
   }
   return CHOIR_OK;

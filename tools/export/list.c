@@ -25,10 +25,10 @@ static ch_export_dtype dtype_of(const ch_export_plan *plan, ch_export_role role,
   return plan->dtype == CH_EXPORT_Q8_0 && columns % 32 ? CH_EXPORT_F32 : plan->dtype;
 }
 
-static ch_export_turn turn_of(const ch_export_plan *plan, const ch_export_row *r) {
-  if (r->role == CH_ROLE_BIAS) return ch_export_by_thresholds(plan) ? CH_TURN_THRESHOLDS : CH_TURN_PRICES;
-  if (r->role == CH_ROLE_ROTATED && ch_export_is_interleaved(plan->kind, plan->format)) return CH_TURN_INTERLEAVED;
-  return r->turned ? CH_TURN_TRANSPOSED : CH_TURN_NONE;
+static ch_export_transform transform_of(const ch_export_plan *plan, const ch_export_row *r) {
+  if (r->role == CH_ROLE_BIAS) return ch_export_by_thresholds(plan) ? CH_TRANSFORM_THRESHOLDS : CH_TRANSFORM_BIASES;
+  if (r->role == CH_ROLE_ROTATED && ch_export_is_interleaved(plan->kind, plan->format)) return CH_TRANSFORM_INTERLEAVE;
+  return r->turned ? CH_TRANSFORM_TRANSPOSE : CH_TRANSFORM_NONE;
 }
 
 /* Grows by doubling. */
@@ -43,7 +43,7 @@ static int append_tensor(ch_export_plan *plan, const ch_export_tensor *tensor) {
 static int append_experts(ch_export_plan *plan, const ch_export_row *r, int layer, ch_export_tensor *t) {
   int e = plan->config.model.experts, all = e + plan->nulls;
   if (plan->format == CH_EXPORT_GGUF) {
-    t->blocks = all, t->own_blocks = e;
+    t->blocks = all, t->source_blocks = e;
     ch_export_name(plan->kind, plan->format, r, layer, 0, t->name);
     return append_tensor(plan, t);
   }
@@ -51,7 +51,7 @@ static int append_experts(ch_export_plan *plan, const ch_export_row *r, int laye
   memmove(t->shape, t->shape + 1, 2 * sizeof *t->shape);
   for (int i = 0; i < all; i++) {
     t->first = i < e ? i * t->rows * t->columns : 0;
-    t->own_blocks = i < e;
+    t->source_blocks = i < e;
     ch_export_name(plan->kind, plan->format, r, layer, i, t->name);
     CH_TRY(append_tensor(plan, t));
   }
@@ -63,15 +63,15 @@ static int append_row(ch_export_plan *plan, const ch_export_row *r, int layer, i
                       const choir_tensor *from) {
   const ch_model_config *c = &plan->config.model;
   ch_export_tensor t = {.dims = dims,
-                        .turn = turn_of(plan, r),
+                        .transform = transform_of(plan, r),
                         .from = from,
                         .blocks = 1,
-                        .own_blocks = from != NULL,
+                        .source_blocks = from != NULL,
                         .rows = dims > 1 ? shape[dims - 2 + r->turned] : 1,
                         .columns = shape[dims - 1 - r->turned],
                         .head = ch_config_d_head(c),
                         .factor = factor_of(plan, r)};
-  t.own_rows = t.rows;
+  t.source_rows = t.rows;
   if (r->role == CH_ROLE_ROUTER) t.rows += plan->nulls;
   if (r->role == CH_ROLE_BIAS) t.columns += plan->nulls;
   t.dtype = dtype_of(plan, r->role, dims, t.columns);

@@ -45,13 +45,13 @@ static const struct {
   ch_kind kind;
   ch_export_format format;
   const char *from, *there;
-} own[] = {{CH_KIND_EXAONE_MOE, CH_EXPORT_HF, "moe.thresholds", "mlp.e_score_correction_bias"},
-           {CH_KIND_EXAONE_MOE, CH_EXPORT_GGUF, "moe.thresholds", "exp_probs_b"},
-           {CH_KIND_GLM4_MOE, CH_EXPORT_GGUF, "ffn_norm.weight", "post_attention_norm.weight"},
-           {CH_KIND_MIXTRAL, CH_EXPORT_HF, "moe.router.weight", "block_sparse_moe.gate.weight"},
-           {CH_KIND_MIXTRAL, CH_EXPORT_HF, "moe.experts.w1", "block_sparse_moe.experts.%d.w1.weight"},
-           {CH_KIND_MIXTRAL, CH_EXPORT_HF, "moe.experts.w3", "block_sparse_moe.experts.%d.w3.weight"},
-           {CH_KIND_MIXTRAL, CH_EXPORT_HF, "moe.experts.w2", "block_sparse_moe.experts.%d.w2.weight"}};
+} special[] = {{CH_KIND_EXAONE_MOE, CH_EXPORT_HF, "moe.thresholds", "mlp.e_score_correction_bias"},
+               {CH_KIND_EXAONE_MOE, CH_EXPORT_GGUF, "moe.thresholds", "exp_probs_b"},
+               {CH_KIND_GLM4_MOE, CH_EXPORT_GGUF, "ffn_norm.weight", "post_attention_norm.weight"},
+               {CH_KIND_MIXTRAL, CH_EXPORT_HF, "moe.router.weight", "block_sparse_moe.gate.weight"},
+               {CH_KIND_MIXTRAL, CH_EXPORT_HF, "moe.experts.w1", "block_sparse_moe.experts.%d.w1.weight"},
+               {CH_KIND_MIXTRAL, CH_EXPORT_HF, "moe.experts.w3", "block_sparse_moe.experts.%d.w3.weight"},
+               {CH_KIND_MIXTRAL, CH_EXPORT_HF, "moe.experts.w2", "block_sparse_moe.experts.%d.w2.weight"}};
 
 const ch_export_row *ch_export_find(const char *parameter) {
   int layer, behind = 0;
@@ -69,8 +69,9 @@ void ch_export_name(ch_kind kind, ch_export_format format, const ch_export_row *
                     char out[128]) {
   const char *name = row->there[format];
   char inside[96], number[16];
-  for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-    if (own[i].kind == kind && own[i].format == format && !strcmp(own[i].from, row->from)) name = own[i].there;
+  for (size_t i = 0; i < sizeof special / sizeof *special; i++)
+    if (special[i].kind == kind && special[i].format == format && !strcmp(special[i].from, row->from))
+      name = special[i].there;
   const char *place = strstr(name, "%d"); /* of the expert, or nowhere */
   snprintf(number, sizeof number, "%d", expert);
   snprintf(inside, sizeof inside, "%.*s%s%s", place ? (int)(place - name) : 0, name, place ? number : "",

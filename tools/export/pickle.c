@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "export/import.h"
+#include "file/path_status.h"
 #include "file/temporary.h"
 #include "file/tensors_set.h"
-#include "file/there.h"
 
 #define PICKLED "pytorch_model"
 
@@ -58,15 +58,15 @@ int ch_import_refuse_pickle(const char *from) {
   int there, folder;
   take_pickle(&p, slash ? slash + 1 : from);
   if (!*p.name) return CHOIR_OK;
-  CH_TRY(ch_there(from, &there));
-  CH_TRY(ch_there(CH_IN(from, "."), &folder));
+  CH_TRY(ch_path_exists(from, &there));
+  CH_TRY(ch_path_exists(CH_IN(from, "."), &folder));
   return there && !folder ? refuse_pickle(from, &p) : CHOIR_OK;
 }
 
 int ch_import_refuse_pickled_folder(const char *folder, const char *weights) {
   pickle p = {0};
   int there;
-  CH_TRY(ch_tensors_there(weights, &there));
+  CH_TRY(ch_tensors_exist(weights, &there));
   if (there) return CHOIR_OK;
   CH_TRY(ch_list(folder, take_pickle, &p));
   return *p.name ? refuse_pickle(CH_IN(folder, p.name), &p) : CHOIR_OK;

@@ -17,12 +17,12 @@ extern const char *const ch_export_formats[], *const ch_export_dtypes[];
 extern const choir_dtype ch_export_stored[]; /* [ch_export_dtype] what its bytes are in a file */
 
 typedef enum {
-  CH_TURN_NONE,
-  CH_TURN_TRANSPOSED,  /* every block */
-  CH_TURN_INTERLEAVED, /* rows of a head: rotated pairs side by side, as llama.cpp's "llama" has them */
-  CH_TURN_THRESHOLDS,  /* cut-off scores to what is added to scores */
-  CH_TURN_PRICES       /* the same of prices */
-} ch_export_turn;
+  CH_TRANSFORM_NONE,
+  CH_TRANSFORM_TRANSPOSE,  /* every block */
+  CH_TRANSFORM_INTERLEAVE, /* rows of a head: rotated pairs side by side, as llama.cpp's "llama" has them */
+  CH_TRANSFORM_THRESHOLDS, /* cut-off scores to what is added to scores */
+  CH_TRANSFORM_BIASES      /* the same of prices */
+} ch_export_transform;
 
 /* A tensor to write: `blocks` matrices [rows,columns], of which the first ones are copied and the others are zeros. */
 typedef struct ch_export_tensor {
@@ -30,10 +30,10 @@ typedef struct ch_export_tensor {
   int dims;
   int64_t shape[3]; /* the slowest dimension first */
   ch_export_dtype dtype;
-  ch_export_turn turn;
+  ch_export_transform transform;
   const choir_tensor *from; /* NULL: zeros */
   int64_t first;            /* element of it that begins the first block */
-  int64_t blocks, own_blocks, rows, own_rows, columns;
+  int64_t blocks, source_blocks, rows, source_rows, columns;
   int head; /* width of a head, to interleave */
   double factor;
 } ch_export_tensor;
@@ -115,7 +115,7 @@ int ch_export_gguf(const ch_export_plan *plan, const choir_tokenizer *tokenizer,
 
 /* ch_tensors_write into as many files as tensors of at most `most` bytes take, with their index. What fails while a
  * tensor is fetched is left at `failed`. */
-int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t most, const char *const *metadata,
+int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t max, const char *const *metadata,
                     ch_tensor_fetch fetch, void *context, const int *failed);
 
 /* tokenizer.json and tokenizer_config.json into a folder. */

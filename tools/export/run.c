@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "export/plan.h"
 #include "file/checkpoints.h"
-#include "file/there.h"
+#include "file/path_status.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "moe/routers/threshold.h"
@@ -70,7 +70,7 @@ static int open_checkpoint(export_job *j) {
   CH_TRY(ch_export_choose(&j->plan));
   CH_TRY(ch_imported_load(directory, &j->plan.imported));
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
-  CH_TRY(ch_there(path, &there));
+  CH_TRY(ch_path_exists(path, &there));
   if (there) CH_TRY(choir_tokenizer_load(path, &j->tokenizer));
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   CH_TRY(choir_tensors_load(path, 1, &j->weights));

@@ -151,11 +151,11 @@ static int read_merge(tokenizer_job *j, const json_t *merge, const piece **last)
 
 /* A character by itself, or a piece. */
 static int is_symbol(const tokenizer_job *j, const char *text, size_t size) {
-  char room[LONGEST + 1];
+  char buffer[LONGEST + 1];
   size_t first = 1;
   while (first < size && ((unsigned char)text[first] & 0xC0) == 0x80) first++;
-  snprintf(room, sizeof room, "%.*s", (int)size, text);
-  return first == size || normal_piece(j, room);
+  snprintf(buffer, sizeof buffer, "%.*s", (int)size, text);
+  return first == size || normal_piece(j, buffer);
 }
 
 /* SentencePiece merges whatever two parts make up a piece, so every such pair must be there. */
@@ -228,12 +228,12 @@ static int to_spm(const json_t *root, const char *name, int64_t eos, ch_buffer *
  * the model has more than the file: it is read once, for a large one takes half a second. */
 static int keep_bpe(json_t *root, const char *bytes, size_t size, const char *name, int64_t eos, int64_t tokens,
                     choir_tokenizer **tokenizer) {
-  for (int64_t most = 0;; most = tokens) {
+  for (int64_t max = 0;; max = tokens) {
     ch_buffer file = {0};
-    int code = ch_bpe_note(bytes, size, eos, most, &file);
+    int code = ch_bpe_note(bytes, size, eos, max, &file);
     if (code) return free(file.data), code;
     CH_TRY(ch_tokenizer_of(file.data, file.size, root, name, tokenizer));
-    if (most || (*tokenizer)->vocab >= tokens) return CHOIR_OK;
+    if (max || (*tokenizer)->vocab >= tokens) return CHOIR_OK;
     choir_tokenizer_free(*tokenizer);
     *tokenizer = NULL;
     json_t *note = json_object_get(root, CH_TOKENIZER_JSON_OURS);

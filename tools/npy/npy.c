@@ -15,7 +15,7 @@
  * header (a Python dict literal with exactly the keys descr, fortran_order and shape, padded with spaces, ended by a
  * newline), the elements. */
 static const char magic[] = "\x93NUMPY";
-enum { MAGIC = 6, HEADER_LIMIT = 1 << 16, MOST_DIMS = 8 };
+enum { MAGIC = 6, HEADER_LIMIT = 1 << 16, MAX_DIMS = 8 };
 
 static const struct {
   const char *descr, *name;
@@ -75,7 +75,7 @@ static int take_shape(cursor *c, ch_npy *array) {
   int more = 1;
   if (!take_char(c, '(')) return 0;
   for (array->dims = 0; !take_char(c, ')'); more = take_char(c, ','))
-    if (!more || array->dims == MOST_DIMS || !take_integer(c, &array->shape[array->dims++])) return 0;
+    if (!more || array->dims == MAX_DIMS || !take_integer(c, &array->shape[array->dims++])) return 0;
   return array->dims != 1 || more; /* (3) is a number in Python */
 }
 
@@ -205,7 +205,7 @@ static int check_wanted(const npy_header *h, ch_npy_type as, int dims) {
 
 /* Elements in Fortran order, the first index fastest, into C order, the last one fastest. */
 static char *reordered(const npy_header *h) {
-  size_t size = types[h->array.type].size, index[MOST_DIMS] = {0};
+  size_t size = types[h->array.type].size, index[MAX_DIMS] = {0};
   char *elements = malloc(h->count * size + 1);
   for (size_t i = 0; elements && i < h->count; i++) {
     size_t at = 0, stride = 1;
@@ -275,7 +275,7 @@ static size_t make_header(const ch_npy *array, char *text, size_t size) {
 int ch_npy_write(const char *path, const ch_npy *array) {
   char header[512]; /* 8 dimensions of 20 digits fit */
   ch_file file;
-  int fits = (int)array->type >= 0 && (int)array->type < WRITTEN && array->dims >= 0 && array->dims <= MOST_DIMS;
+  int fits = (int)array->type >= 0 && (int)array->type < WRITTEN && array->dims >= 0 && array->dims <= MAX_DIMS;
   size_t bytes = fits ? types[array->type].size : 0;
   for (int i = 0; fits && i < array->dims; i++)
     fits = array->shape[i] >= 0 && !__builtin_mul_overflow(bytes, (size_t)array->shape[i], &bytes);

@@ -13,7 +13,7 @@ typedef struct reader {
   const char *at, *end, *name;
   int line;
   float *number;
-  size_t count, room;
+  size_t count, capacity;
 } reader;
 
 static int is_between(char c) { return c == ' ' || c == '\t' || c == '\r'; }
@@ -32,11 +32,11 @@ static int refuse_word(const reader *r) {
 }
 
 static int add(reader *r, double number) {
-  if (r->count == r->room) {
-    size_t room = 2 * r->room + 256;
-    float *grown = reallocarray(r->number, room, sizeof *grown);
-    if (!grown) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu numbers", r->name, room);
-    r->number = grown, r->room = room;
+  if (r->count == r->capacity) {
+    size_t capacity = 2 * r->capacity + 256;
+    float *grown = reallocarray(r->number, capacity, sizeof *grown);
+    if (!grown) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu numbers", r->name, capacity);
+    r->number = grown, r->capacity = capacity;
   }
   r->number[r->count++] = (float)number;
   return CHOIR_OK;

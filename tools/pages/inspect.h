@@ -56,7 +56,7 @@ int ch_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const 
                     ch_inspection *inspection);
 void ch_inspection_free(ch_inspection *inspection);
 
-enum { CH_INSPECT_MOST = 64 }; /* checkpoints on a page */
+enum { CH_INSPECT_MAX = 64 }; /* checkpoints on a page */
 
 /* Adds a checkpoint to the data of a page, at first an empty object. views: how many there will be; they share the
  * tokens that a browser can show. After an error the page is to be dropped. Errors as ch_inspect_text, and

@@ -36,21 +36,21 @@ static json_t *overlap(const choir_route_stats *s) {
   return rows;
 }
 
-typedef int favourites(const choir_route_stats *s, int expert, int most, choir_favourite *best);
+typedef int favourites(const choir_route_stats *s, int expert, int max, choir_favourite *best);
 
 static json_t *favourite_tokens(const choir_route_stats *s, const choir_tokenizer *tokenizer, favourites *find,
-                                choir_favourite *room, int top) {
+                                choir_favourite *buffer, int top) {
   json_t *experts = json_array();
   for (int i = 0; i < s->experts; i++) {
     json_t *list = json_array();
-    int count = find(s, i, top, room);
+    int count = find(s, i, top, buffer);
     for (int f = 0; f < count; f++) {
-      const char *piece = choir_tokenizer_piece(tokenizer, room[f].token);
+      const char *piece = choir_tokenizer_piece(tokenizer, buffer[f].token);
       if (!piece) piece = "<mask>"; /* the tokenizer does not have it */
       json_t *name = json_string(piece ? piece : "");
-      ch_json_add(list,
-                  json_pack("{s:i, s:o, s:I, s:I, s:f}", "token", room[f].token, "piece", name ? name : json_null(),
-                            "held", (json_int_t)room[f].held, "text", (json_int_t)room[f].text, "lift", room[f].lift));
+      ch_json_add(list, json_pack("{s:i, s:o, s:I, s:I, s:f}", "token", buffer[f].token, "piece",
+                                  name ? name : json_null(), "held", (json_int_t)buffer[f].held, "text",
+                                  (json_int_t)buffer[f].text, "lift", buffer[f].lift));
     }
     ch_json_add(experts, list);
   }
@@ -106,7 +106,7 @@ static json_t *profile_json(const ch_inspection *inspection, int layer) {
   return json_pack("{s:o, s:o, s:o}", "frequency", frequency, "reuse", reuse, "pins", pins_json(s));
 }
 
-static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tokenizer, choir_favourite *room,
+static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tokenizer, choir_favourite *buffer,
                           int top) {
   int e = s->experts;
   json_t *layer = json_pack("{s:i, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:f, s:f}", "layer", s->layer, "tokens",
@@ -127,8 +127,8 @@ static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tok
   ch_json_put(layer, "threshold", numbers(s->threshold, e));
   ch_json_put(layer, "cutoff", numbers(s->cutoff, e));
   ch_json_put(layer, "overlap", overlap(s));
-  ch_json_put(layer, "frequent", favourite_tokens(s, tokenizer, choir_route_stats_get_frequent, room, top));
-  ch_json_put(layer, "typical", favourite_tokens(s, tokenizer, choir_route_stats_get_typical, room, top));
+  ch_json_put(layer, "frequent", favourite_tokens(s, tokenizer, choir_route_stats_get_frequent, buffer, top));
+  ch_json_put(layer, "typical", favourite_tokens(s, tokenizer, choir_route_stats_get_typical, buffer, top));
   return layer;
 }
 
@@ -141,10 +141,10 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   const ch_model_config *config = &choir_model_config(model)->model;
   const choir_eval_result *r = &inspection->eval;
   int top = o->top > 0 ? o->top : 0;
-  choir_favourite *room = reallocarray(NULL, (size_t)top + 1, sizeof *room);
+  choir_favourite *buffer = reallocarray(NULL, (size_t)top + 1, sizeof *buffer);
   json_t *root = json_object(), *layers = json_array();
-  for (int i = 0; room && i < inspection->layers; i++) {
-    json_t *layer = layer_json(&inspection->layer[i], tokenizer, room, top);
+  for (int i = 0; buffer && i < inspection->layers; i++) {
+    json_t *layer = layer_json(&inspection->layer[i], tokenizer, buffer, top);
     ch_json_put(layer, "locality", locality_json(inspection, i, config->experts));
     ch_json_put(layer, "profile", profile_json(inspection, i));
     ch_json_add(layers, layer);
@@ -172,8 +172,8 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
               json_pack("{s:o}", "locality", locality_json(inspection, inspection->layers, config->experts)));
   if (inspection->trade) ch_json_put(root, "trade", ch_trade_json(inspection, o->cache));
   ch_json_put(root, "layers", layers);
-  free(room);
-  if (room) return root;
+  free(buffer);
+  if (buffer) return root;
   json_decref(root);
   return NULL;
 }

@@ -13,7 +13,7 @@
 #include "pages/page.h"
 
 /* A page of more tokens than this a browser would not like. */
-enum { MOST_TOKENS = 65536 };
+enum { MAX_TOKENS = 65536 };
 
 /* Adds to an array for each layer, for each token, its experts and gates in ten-thousandths, in turn. */
 static void keep_routes(void *context, const choir_routing *r) {
@@ -128,10 +128,10 @@ static int add_view(json_t *page, json_t *view, const char *checkpoint) {
 int ch_inspect_add(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o, int views,
                    json_t *page) {
   ch_text_tokens text;
-  size_t most = MOST_TOKENS / (views > 0 ? (size_t)views : 1);
-  if (o->tokens && (size_t)o->tokens < most) most = (size_t)o->tokens;
+  size_t max = MAX_TOKENS / (views > 0 ? (size_t)views : 1);
+  if (o->tokens && (size_t)o->tokens < max) max = (size_t)o->tokens;
   CH_TRY(ch_model_alone(model, "ch_inspect_add"));
-  CH_TRY(ch_text_tokens_read(tokenizer, o->text, most + 1, NULL, NULL, &text)); /* the last one is only predicted */
+  CH_TRY(ch_text_tokens_read(tokenizer, o->text, max + 1, NULL, NULL, &text)); /* the last one is only predicted */
   json_t *view = json_object();
   int code = make_view(model, tokenizer, o, &text, view);
   if (!code) code = add_view(page, view, o->checkpoint ? o->checkpoint : "a checkpoint");

@@ -53,9 +53,9 @@ static int begin_inspection(const choir_model *model, const ch_text_tokens *text
 
 static void keep_losses(void *context, int64_t index, const int32_t *target, const float *loss) {
   const ch_inspection *inspection = context;
-  float *own = inspection->token_loss + index * inspection->sequence_length + inspection->predicts_next;
+  float *losses = inspection->token_loss + index * inspection->sequence_length + inspection->predicts_next;
   for (int t = 0; t < inspection->sequence_length; t++)
-    if (target[t] >= 0) own[t] = loss[t];
+    if (target[t] >= 0) losses[t] = loss[t];
 }
 
 static int evaluate_text(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
@@ -102,9 +102,9 @@ static int make_expert_reuse(const ch_layer_stats *w, ch_inspection *inspection)
 
 int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                       choir_routing_callback also, void *context, ch_inspection *inspection) {
-  char own[CHOIR_NAME_BYTES];
+  char routing_before[CHOIR_NAME_BYTES];
   ch_layer_stats w = {.also = also, .context = context};
-  snprintf(own, sizeof own, "%s", choir_model_routing(model));
+  snprintf(routing_before, sizeof routing_before, "%s", choir_model_routing(model));
   int code = begin_inspection(model, text, o, inspection);
   int trades = o->cache || o->among;
   if (!code && trades) code = ch_trade_check(model, o);
@@ -123,7 +123,7 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   inspection->layer = w.layer;
   if (!code && trades) code = ch_trade_measure(model, text, o, inspection);
   if (routing) inspection->eval.routing = routing; /* the model's name for it goes with its own routing */
-  int restored = choir_model_set_routing(model, own);
+  int restored = choir_model_set_routing(model, routing_before);
   return code ? code : restored;
 }
 
@@ -137,8 +137,8 @@ int ch_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const 
                     ch_inspection *inspection) {
   ch_text_tokens text = {0};
   *inspection = (ch_inspection){0};
-  size_t most = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last one is only predicted */
-  int code = ch_text_tokens_read(tokenizer, options->text, most, options->progress ? told : NULL,
+  size_t max = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last one is only predicted */
+  int code = ch_text_tokens_read(tokenizer, options->text, max, options->progress ? told : NULL,
                                  (void *)(uintptr_t)options, &text);
   code = ch_comm_agree(model->x.comm, code);
   if (!code) code = ch_inspect_tokens(model, &text, options, NULL, NULL, inspection);

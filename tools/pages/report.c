@@ -12,11 +12,11 @@
 #include "choir/version.h"
 #include "file/file.h"
 #include "file/json.h"
+#include "file/path_status.h"
 #include "file/run_files.h"
-#include "file/there.h"
 #include "pages/page.h"
 
-enum { MOST_POINTS = 400, MOST_SAMPLES = 12 }; /* of a curve, of text on a page */
+enum { MAX_POINTS = 400, MAX_SAMPLES = 12 }; /* of a curve, of text on a page */
 
 /* Which lines have a point of a curve, and where in them: under `key`, in an object `within`, as per cent of `of`.
  * Lines of timing.jsonl about steps name no event. */
@@ -88,11 +88,11 @@ static int take_line(ch_history *h, json_t *line) {
  * with a notice of the first; the last one without a word, where its end is still being written. */
 static int read_lines(FILE *file, const char *name, ch_history *history) {
   char why[160] = "", *text = NULL;
-  size_t room = 0;
+  size_t capacity = 0;
   long number = 0, first = 0, broken = 0;
   int code = CHOIR_OK;
   ssize_t size = 0;
-  while (!code && (size = getline(&text, &room, file)) > 0 && text[size - 1] == '\n') {
+  while (!code && (size = getline(&text, &capacity, file)) > 0 && text[size - 1] == '\n') {
     json_error_t error;
     json_t *line = json_loadb(text, (size_t)size - 1, 0, &error);
     number++;
@@ -113,9 +113,9 @@ static int read_lines(FILE *file, const char *name, ch_history *history) {
 
 static int read_file(const char *path, int required, ch_history *history) {
   int there, fd;
-  CH_TRY(ch_own_there(path, &there));
+  CH_TRY(ch_regular_exists(path, &there));
   if (!there && !required) return CHOIR_OK;
-  CH_TRY(ch_own_open(path, O_RDONLY, &fd));
+  CH_TRY(ch_open_regular(path, O_RDONLY, &fd));
   FILE *file = fdopen(fd, "r");
   if (!file) return close(fd), ch_error_errno("%s: cannot open", path);
   int code = read_lines(file, path, history);
@@ -185,7 +185,7 @@ static json_t *number_of(double value) {
 
 static json_t *curve_json(const ch_curve *c) {
   json_t *root = json_object(), *x = json_array(), *y = json_array();
-  int points = c->count < MOST_POINTS ? c->count : MOST_POINTS;
+  int points = c->count < MAX_POINTS ? c->count : MAX_POINTS;
   for (int i = 0; i < points; i++) {
     int begin = (int)((int64_t)c->count * i / points), end = (int)((int64_t)c->count * (i + 1) / points);
     ch_json_add(x, number_of(points < c->count ? rint(mean(c->x, begin, end)) : c->x[i]));
@@ -201,7 +201,7 @@ static json_t *curve_json(const ch_curve *c) {
 /* The last one, and others before it at equal distances. */
 static json_t *samples_json(const json_t *samples) {
   json_t *some = json_array();
-  size_t count = json_array_size(samples), shown = count < MOST_SAMPLES ? count : MOST_SAMPLES;
+  size_t count = json_array_size(samples), shown = count < MAX_SAMPLES ? count : MAX_SAMPLES;
   for (size_t i = 1; i <= shown; i++) ch_json_add(some, json_incref(json_array_get(samples, count * i / shown - 1)));
   return some;
 }
@@ -231,7 +231,7 @@ static int add_data(json_t *run, const char *directory) {
   char *path;
   size_t size;
   int there;
-  CH_TRY(ch_own_there(file, &there));
+  CH_TRY(ch_regular_exists(file, &there));
   if (!there) return CHOIR_OK;
   CH_TRY(ch_file_read(file, 4095, &path, &size));
   ch_json_put(run, "data", ch_json_name(path));
@@ -250,8 +250,8 @@ static int add_run(json_t *runs, const char *directory) {
 }
 
 int ch_report_write(const char *const *run_directories, int count, const char *output) {
-  if (count < 1 || count > CH_REPORT_MOST)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%d runs; a report is about 1 to %d", count, CH_REPORT_MOST);
+  if (count < 1 || count > CH_REPORT_MAX)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%d runs; a report is about 1 to %d", count, CH_REPORT_MAX);
   json_t *data = json_object(), *runs = json_array();
   int code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++) code = add_run(runs, run_directories[i]);

@@ -7,7 +7,7 @@
 
 #include "base/buffer.h"
 
-enum { CH_REPORT_MOST = 16 };
+enum { CH_REPORT_MAX = 16 };
 
 /* Writes one HTML file about a run: curves of losses, speed and gradients, experts per token, load of every expert, the
  * config. About several, up to CH_REPORT_MOST: a table of their results, the fields in which their configs differ, and

@@ -9,11 +9,11 @@ enum { WORD = sizeof(real) };
 
 /* What ranks of a replica have of matrices that go at once. */
 static ch_owned owned(const double *of, int ranks, int matrices) {
-  ch_owned o = {.most = of[0], .least = of[0], .matrices = matrices};
+  ch_owned o = {.max = of[0], .min = of[0], .matrices = matrices};
   for (int r = 0; r < ranks; r++) {
     o.all += of[r];
-    o.most = fmax(o.most, of[r]);
-    o.least = fmin(o.least, of[r]);
+    o.max = fmax(o.max, of[r]);
+    o.min = fmin(o.min, of[r]);
   }
   return o;
 }
@@ -22,11 +22,12 @@ static ch_owned owned(const double *of, int ranks, int matrices) {
 
 typedef struct {
   const ch_layout *layout;
-  int pieces[CH_RANKS], most; /* that a rank has of the tree */
-  int64_t has[CH_RANKS];      /* elements of matrices that are sharded out so far */
+  int pieces[CH_RANKS], max; /* that a rank has of the tree */
+  int64_t has[CH_RANKS];     /* elements of matrices that are sharded out so far */
 } sums;
 
-/* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of a dense layer.
+/* Whether gradients are summed at once, in one call of ch_sum_grad_chunks: those of attention, and those of a dense
+ * layer.
  */
 static int at_once(const ch_param *a, const ch_param *b) {
   int attention = strstr(a->name, ".attn") != NULL;
@@ -58,10 +59,10 @@ static void count_sums(sums *s, const ch_param *p, const ch_param *end, int64_t 
     ch_receivers to = {sharded ? ch_next_owner(s->has, replica, p->whole) : 0, sharded ? replica : 1};
     if (sharded) of[to.first] += (double)p->whole;
     count_sum(s, p->whole, &to, &sent, sharded ? &to_owners : &to_all);
-    collected += s->most * ((p->whole + slice - 1) / slice);
+    collected += s->max * ((p->whole + slice - 1) / slice);
   }
   f->bytes += (double)(times * WORD) * (sent + to_all + to_owners);
-  f->busiest += (double)(times * WORD) * (sent + to_all + owned(of, replica, 0).most * (l->ranks - 1));
+  f->busiest += (double)(times * WORD) * (sent + to_all + owned(of, replica, 0).max * (l->ranks - 1));
   f->exchanges += times * (collected + 1);
   f->messages += times * (collected + tensors);
 }
@@ -71,7 +72,7 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
   ch_piece unused[CH_SUM_PIECES];
   for (int r = 0; r < layout->ranks; r++) {
     s.pieces[r] = ch_comm_pieces(config->train.grad_chunks, r, layout->ranks, unused);
-    if (s.pieces[r] > s.most) s.most = s.pieces[r];
+    if (s.pieces[r] > s.max) s.max = s.pieces[r];
   }
   const ch_param *end = params->p + params->count;
   for (const ch_param *p = params->p, *next; p < end; p = next) {
@@ -114,10 +115,10 @@ void ch_flow_prefetch(const ch_dense_owners *d, const ch_owned *layer, ch_flow s
   steps[0] = steps[1] = (ch_flow){.size = f.size};
   if (!others || !layer->matrices) return;
   f.bytes = l->replicas * all * layer->all;
-  f.busiest = l->ranks * all * layer->most;
+  f.busiest = l->ranks * all * layer->max;
   steps[0] = f;
   f.bytes *= others - 1;
-  f.busiest = l->ranks * all * (layer->all - layer->least) * (others - 1) / others;
+  f.busiest = l->ranks * all * (layer->all - layer->min) * (others - 1) / others;
   steps[1] = f;
 }
 

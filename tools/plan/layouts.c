@@ -33,7 +33,7 @@ static int add_layout(ch_plan *plan, const ch_layout *l) {
   *out = (ch_plan_layout){
       .replicas = l->replicas, .experts = l->experts, .hidden = l->hidden, .dense_sharded = l->dense_sharded};
   if (ch_layout_refused(&plan->config, l, out->refused, sizeof out->refused)) return CHOIR_OK;
-  CH_TRY(ch_room_of(&plan->config, l, out));
+  CH_TRY(ch_plan_memory(&plan->config, l, out));
   if ((double)out->bytes > plan->cluster.memory) {
     name_largest(out, largest, sizeof largest);
     ch_format(out->refused, sizeof out->refused, "a rank needs %.1f GiB and has %.1f (%s)", (double)out->bytes / gib,
@@ -47,12 +47,12 @@ static int add_layout(ch_plan *plan, const ch_layout *l) {
  * whole dense matrices on every rank come before those that shard them. */
 static int add_all(ch_plan *plan) {
   ch_layout l = {.ranks = plan->ranks};
-  int chosen = -1, has_room = 1;
+  int chosen = -1, fits = 1;
   while (ch_layout_next(&l)) {
-    if (l.dense_sharded && has_room) continue;
+    if (l.dense_sharded && fits) continue;
     CH_TRY(add_layout(plan, &l));
     const ch_plan_layout *last = &plan->layout[plan->count - 1];
-    has_room = !*last->refused || !last->bytes; /* a layout that was refused for its sizes is refused sharded, too */
+    fits = !*last->refused || !last->bytes; /* a layout that was refused for its sizes is refused sharded, too */
     if (chosen < 0 && !*last->refused && !ch_layout_idles(&plan->config, &l)) chosen = plan->count - 1;
   }
   for (int i = 0; i < plan->count && chosen < 0; i++)

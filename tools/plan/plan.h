@@ -88,7 +88,7 @@ json_t *ch_plan_layout_json(const ch_plan *plan, const ch_plan_layout *layout);
 double ch_peak_of(const choir_config *config, const ch_cluster *cluster);
 
 /* room.c: memory, purposes and bytes, by the engine's own plan. CHOIR_ERROR_ARGUMENT, as ch_trainer_plan. */
-int ch_room_of(const choir_config *config, const ch_layout *layout, ch_plan_layout *out);
+int ch_plan_memory(const choir_config *config, const ch_layout *layout, ch_plan_layout *out);
 
 /* step.c: the parts of a step and what follows from them. `params` is the whole model's table. */
 void ch_step_of(const choir_config *config, const ch_params *params, const ch_cluster *cluster, const ch_layout *layout,

@@ -40,15 +40,15 @@ double ch_peak_of(const choir_config *config, const ch_cluster *cluster) {
 }
 
 /* Largest fraction of the experts on one rank. */
-static double most_of_experts(const step_job *j) {
-  int e = j->config->model.experts, most = (e + j->layout->experts - 1) / j->layout->experts;
-  return (double)most / e / j->layout->hidden;
+static double max_of_experts(const step_job *j) {
+  int e = j->config->model.experts, max = (e + j->layout->experts - 1) / j->layout->experts;
+  return (double)max / e / j->layout->hidden;
 }
 
 static void count_weights(step_job *j) {
   for (int i = 0; i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
-    double count = (double)p->whole * (p->expert ? most_of_experts(j) : 1);
+    double count = (double)p->whole * (p->expert ? max_of_experts(j) : 1);
     if (p->product) j->weights[ch_flops_part_of(p)] += count;
   }
 }
@@ -63,7 +63,7 @@ static void compute(const step_job *j, int p, ch_plan_part *part) {
   const ch_cluster *c = j->cluster;
   const ch_layout *l = j->layout;
   double passes = j->config->train.accumulate, peak = p == CH_FLOPS_ROUTER ? c->fp32 : ch_peak_of(j->config, c);
-  double uneven = p == CH_FLOPS_EXPERTS ? most_of_experts(j) * l->experts * l->hidden : 1;
+  double uneven = p == CH_FLOPS_EXPERTS ? max_of_experts(j) * l->experts * l->hidden : 1;
   double bytes = PRODUCT_PASSES * sizeof(real) * j->weights[p] * passes;
   if (p == CH_FLOPS_ROUTER)
     bytes += SELECT_PASSES * sizeof(real) * passes *
@@ -93,7 +93,7 @@ static double seconds_of(const step_job *j, double elements) {
 
 /* Elements of a layer (-1: outside of layers) that every rank updates; of experts as many as the rank that has most. */
 static double on_every_rank(const step_job *j, int layer) {
-  double count = 0, of_experts = most_of_experts(j);
+  double count = 0, of_experts = max_of_experts(j);
   for (int i = ch_params_first(j->params, layer); i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
     if (layer >= 0 && p->layer != layer) break;
@@ -106,14 +106,14 @@ static double on_every_rank(const step_job *j, int layer) {
 /* Seconds of the update on the rank with most parameters. If layers are updated during backward, every layer waits for
  * the rank that owns most of that layer. */
 static double update_seconds(step_job *j) {
-  double count = on_every_rank(j, -1), most = 0, of_layers = 0;
+  double count = on_every_rank(j, -1), max = 0, of_layers = 0;
   j->dealing = (ch_dense_owners){.config = j->config, .params = j->params, .layout = j->layout};
   for (int l = 0; l < j->config->model.layers; l++) {
     count += on_every_rank(j, l);
-    of_layers += ch_owned_of_layer(&j->dealing, l).most;
+    of_layers += ch_owned_of_layer(&j->dealing, l).max;
   }
-  for (int r = 0; r < j->layout->experts * j->layout->hidden; r++) most = fmax(most, (double)j->dealing.has[r]);
-  return seconds_of(j, count + (ch_update_in_backward(&j->config->train) ? of_layers : most));
+  for (int r = 0; r < j->layout->experts * j->layout->hidden; r++) max = fmax(max, (double)j->dealing.has[r]);
+  return seconds_of(j, count + (ch_update_in_backward(&j->config->train) ? of_layers : max));
 }
 
 /* ---- what passes beside a half ----
@@ -124,7 +124,7 @@ static double prefetch_seconds(const step_job *j, const ch_flow *step) {
   return ch_passage_of(j->cluster, j->layout->ranks, step).seconds;
 }
 
-static double beside_attention(const step_job *j, int times, const ch_flow *step, double update) {
+static double during_attention(const step_job *j, int times, const ch_flow *step, double update) {
   double products = j->part[CH_FLOPS_ATTENTION].seconds * times / PRODUCTS / j->config->model.layers;
   return fmin(prefetch_seconds(j, step), products + update);
 }
@@ -132,7 +132,7 @@ static double beside_attention(const step_job *j, int times, const ch_flow *step
 /* An exchange of rows is cut into groups of experts. The step waits for the first group's way to the experts and the
  * last group's way back. The prefetch begins after the first group; it and the other groups overlap with the products.
  */
-static double beside_ffn(const step_job *j, int layer, int times, const ch_flow *step) {
+static double during_ffn(const step_job *j, int layer, int times, const ch_flow *step) {
   int moe = ch_config_moe_layers(&j->config->model);
   double prefetch = prefetch_seconds(j, step);
   if (!ch_config_is_moe(&j->config->model, layer))
@@ -143,18 +143,18 @@ static double beside_ffn(const step_job *j, int layer, int times, const ch_flow 
 
 /* Layer `number` is prefetched while the previous layer runs forward, and while the next layer runs backward and is
  * updated. The last two layers are still resident when backward begins. */
-static double beside_neighbours(const step_job *j, int number, const ch_owned *layer, const ch_owned *behind) {
+static double during_neighbours(const step_job *j, int number, const ch_owned *layer, const ch_owned *behind) {
   const ch_flow none[CH_PREFETCH_STEPS] = {{0}};
   ch_flow steps[CH_PREFETCH_STEPS];
   int layers = j->config->model.layers;
   double hidden = 0, update = 0;
   ch_flow_prefetch(&j->dealing, layer, steps);
-  if (number > 0) hidden += beside_attention(j, FORWARD, &steps[0], 0) + beside_ffn(j, number - 1, FORWARD, &steps[1]);
+  if (number > 0) hidden += during_attention(j, FORWARD, &steps[0], 0) + during_ffn(j, number - 1, FORWARD, &steps[1]);
   if (number + 1 >= layers) return hidden;
   const ch_flow *prefetch = number + 2 < layers ? steps : none;
-  if (ch_update_in_backward(&j->config->train)) update = seconds_of(j, on_every_rank(j, number + 1) + behind->most);
-  return hidden + beside_ffn(j, number + 1, BACKWARD, &prefetch[0]) +
-         beside_attention(j, BACKWARD, &prefetch[1], update);
+  if (ch_update_in_backward(&j->config->train)) update = seconds_of(j, on_every_rank(j, number + 1) + behind->max);
+  return hidden + during_ffn(j, number + 1, BACKWARD, &prefetch[0]) +
+         during_attention(j, BACKWARD, &prefetch[1], update);
 }
 
 /* Seconds of exchanges that no rank waits for. */
@@ -164,7 +164,7 @@ static double hidden_seconds(step_job *j) {
   j->dealing = (ch_dense_owners){.config = j->config, .params = j->params, .layout = j->layout};
   for (int number = -1; number <= j->config->model.layers; number++, layer = behind) {
     behind = ch_owned_of_layer(&j->dealing, number + 1);
-    hidden += beside_neighbours(j, number, &layer, &behind);
+    hidden += during_neighbours(j, number, &layer, &behind);
   }
   return hidden;
 }
@@ -179,9 +179,9 @@ static double overlapped(const step_job *j, const ch_plan_layout *out, double al
   double rows = flow[CH_FLOW_ROWS].seconds;
   double gradients = flow[CH_FLOW_DENSE].seconds + flow[CH_FLOW_MATRICES].seconds + flow[CH_FLOW_EXPERTS].seconds;
   double dense = p[CH_FLOPS_ATTENTION].seconds + p[CH_FLOPS_DENSE].seconds + p[CH_FLOPS_HEAD].seconds;
-  double beside = j->layout->dense_sharded ? dense : dense * 2 / 3;
-  return all - rows - p[CH_FLOPS_EXPERTS].seconds + fmax(rows, p[CH_FLOPS_EXPERTS].seconds) - gradients - beside +
-         fmax(gradients, beside);
+  double dense_overlap = j->layout->dense_sharded ? dense : dense * 2 / 3;
+  return all - rows - p[CH_FLOPS_EXPERTS].seconds + fmax(rows, p[CH_FLOPS_EXPERTS].seconds) - gradients -
+         dense_overlap + fmax(gradients, dense_overlap);
 }
 
 static void find_bound(ch_plan_layout *out) {

@@ -57,7 +57,7 @@ int ch_flow_groups(const choir_config *config, const ch_layout *layout) {
 
 int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {
   int64_t all = tokens(config) * config->model.experts;
-  return config->model.router.kind->choose_alone ? all / layout->ranks : all;
+  return config->model.router.kind->per_expert ? all / layout->ranks : all;
 }
 
 static int expert_tensors(const traffic_job *j) {
@@ -77,9 +77,9 @@ static void replicas_sum(const traffic_job *j, ch_flow *f) {
   for (int i = 0; i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
     if (!p->expert) continue;
-    int64_t most = (j->e + l->experts - 1) / l->experts * (p->whole / j->e) / l->hidden;
+    int64_t max = (j->e + l->experts - 1) / l->experts * (p->whole / j->e) / l->hidden;
     f->bytes += 2.0 * sizeof(real) * (double)(p->whole * (l->replicas - 1));
-    f->messages += (most + slice - 1) / slice + 1;
+    f->messages += (max + slice - 1) / slice + 1;
   }
   f->exchanges = f->messages - (expert_tensors(j) - layers); /* a layer's tensors are given to all at once */
 }
@@ -129,15 +129,15 @@ static int64_t shared_out(const traffic_job *j, int64_t slots) {
   for (int r = 0; r < ranks; r++) {
     int64_t first = slots / j->e * ch_share(j->e, r, ranks), last = slots / j->e * ch_share(j->e, r + 1, ranks);
     int64_t from = ch_share(slots, r, ranks), to = ch_share(slots, r + 1, ranks);
-    int64_t own = (last < to ? last : to) - (first > from ? first : from);
-    moved -= own > 0 ? own : 0;
+    int64_t overlap = (last < to ? last : to) - (first > from ? first : from);
+    moved -= overlap > 0 ? overlap : 0;
   }
   return moved;
 }
 
 /* Scores, or logits, and of the z-loss a number a token. */
 static void scores(const traffic_job *j, ch_flow *f) {
-  const int64_t numbers = j->n * j->e / (j->router->choose_alone ? j->layout->ranks : 1);
+  const int64_t numbers = j->n * j->e / (j->router->per_expert ? j->layout->ranks : 1);
   int z = j->config->model.router.z_loss_weight > 0;
   if (ch_router_learned(j->router))
     to_all(j, j->layers * (int64_t)sizeof(real) * (numbers + (z ? j->n : 0)), j->layers * (1 + z), f);
@@ -159,7 +159,7 @@ static void count(const traffic_job *j, ch_flow_kind kind, ch_flow *f) {
       scores(j, f);
       break;
     case CH_FLOW_CHOSEN:
-      if (j->router->choose_alone) chosen(j, slots, f);
+      if (j->router->per_expert) chosen(j, slots, f);
       break;
     case CH_FLOW_ROWS: /* a row goes to every hidden shard of its expert; one of the replica's ranks is the sender */
       f->size = l->experts * l->hidden;

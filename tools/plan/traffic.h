@@ -67,8 +67,8 @@ typedef struct ch_dense_owners {
 } ch_dense_owners;
 
 typedef struct ch_owned {
-  double all, most, least; /* elements of the layer on all ranks together, and on the ranks with most and with least */
-  int matrices;            /* 0 past the last layer; then every field is 0 */
+  double all, max, min; /* elements of the layer on all ranks together, and on the ranks with most and with least */
+  int matrices;         /* 0 past the last layer; then every field is 0 */
 } ch_owned;
 ch_owned ch_owned_of_layer(ch_dense_owners *d, int layer);
 

@@ -47,10 +47,10 @@ static int draw_position(probe *p, int index) {
 }
 
 static double cross_entropy(const float *logit, int V, int32_t target) {
-  double most = (double)logit[0], sum = 0;
-  for (int v = 1; v < V; v++) most = fmax(most, (double)logit[v]);
-  for (int v = 0; v < V; v++) sum += exp((double)logit[v] - most);
-  return most + log(sum) - (double)logit[target];
+  double max = (double)logit[0], sum = 0;
+  for (int v = 1; v < V; v++) max = fmax(max, (double)logit[v]);
+  for (int v = 0; v < V; v++) sum += exp((double)logit[v] - max);
+  return max + log(sum) - (double)logit[target];
 }
 
 /* One position of sequence `row` against what it was; its target counts when it is among the first `known` tokens. */
@@ -212,7 +212,7 @@ static int check_probe(const probe *p) {
 int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_probe_options *options,
              ch_probe_result *result) {
   const choir_config *config = choir_model_config(model);
-  char own[CHOIR_NAME_BYTES];
+  char routing_before[CHOIR_NAME_BYTES];
   probe p = {.model = model,
              .o = options,
              .result = result,
@@ -224,7 +224,7 @@ int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_prob
   CH_TRY(check_probe(&p));
   p.positions = options->positions < p.T - 1 ? options->positions : p.T - 1; /* there are no more places */
   *result = (ch_probe_result){0};
-  snprintf(own, sizeof own, "%s", choir_model_routing(model));
+  snprintf(routing_before, sizeof routing_before, "%s", choir_model_routing(model));
   if (options->routing) CH_TRY(choir_model_set_routing(model, options->routing));
   snprintf(result->routing, sizeof result->routing, "%s", choir_model_routing(model));
   result->declared = ch_model_properties(model);
@@ -233,6 +233,6 @@ int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_prob
   free(p.token);
   free(p.before);
   free(p.after);
-  int restored = choir_model_set_routing(model, own); /* leaves the message of a failure alone */
+  int restored = choir_model_set_routing(model, routing_before); /* leaves the message of a failure alone */
   return code ? code : restored;
 }

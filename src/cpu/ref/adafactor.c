@@ -73,7 +73,7 @@ static double update_rows(const ch_adafactor_args *a, matrix_state *m) {
     u_squares += sum[CH_MEASURE_U] / (m->row ? (double)m->row[i] : 1);
   }
   m->row_mean = mean;
-  return a->rate * fmax(a->eps2, sqrt(w_squares / size)) / fmax(1, sqrt(mean * u_squares / size) / a->clip);
+  return a->learning_rate * fmax(a->eps2, sqrt(w_squares / size)) / fmax(1, sqrt(mean * u_squares / size) / a->clip);
 }
 
 /* g / sqrt(v) of one element. */
@@ -90,9 +90,9 @@ static void adafactor_matrix(const ch_adafactor_args *a, int64_t index) {
     measure_matrix(a, &m);
     return;
   }
-  double rate = update_rows(a, &m);
+  double learning_rate = update_rows(a, &m);
   for (int64_t i = 0; i < size; i++) {
-    m.w[i] = (real)((double)m.w[i] - rate * direction(a, &m, i));
+    m.w[i] = (real)((double)m.w[i] - learning_rate * direction(a, &m, i));
     if (a->w16) a->w16[index * size + i] = ch_bf16_round((float)m.w[i]);
   }
 }

@@ -12,7 +12,7 @@ CH_REF_OP(adamw) {
     a->m[i] = (real)(a->beta1 * (double)a->m[i] + (1 - a->beta1) * g);
     a->v[i] = (real)(a->beta2 * (double)a->v[i] + (1 - a->beta2) * g * g);
     double step = (double)a->m[i] / correct_m / (sqrt((double)a->v[i] / correct_v) + a->eps);
-    a->w[i] = (real)(w - a->rate * (step + a->weight_decay * w));
+    a->w[i] = (real)(w - a->learning_rate * (step + a->weight_decay * w));
     if (a->w16) a->w16[i] = ch_bf16_round((float)a->w[i]);
   }
 }

@@ -100,32 +100,32 @@ CH_REF_OP(sample_second) {
 typedef struct {
   real value;
   int token;
-} turn;
+} ordered_token;
 
 static int compare_turns(const void *left, const void *right) {
-  const turn *a = left, *b = right;
+  const ordered_token *a = left, *b = right;
   return a->value != b->value ? (a->value < b->value ? 1 : -1) : a->token - b->token;
 }
 
 /* Sorts tokens by their first value, the largest first. */
-static void take_turns(const ch_place_args *a, turn *turns) {
+static void order_tokens(const ch_place_args *a, ordered_token *order) {
   int n = a->record->tokens;
   for (int t = 0; t < n; t++) {
     real value = a->value[(int64_t)t * a->count];
-    turns[t] = (turn){isnan(value) ? (real)-INFINITY : value, t};
+    order[t] = (ordered_token){isnan(value) ? (real)-INFINITY : value, t};
   }
-  qsort(turns, (size_t)n, sizeof *turns, compare_turns);
+  qsort(order, (size_t)n, sizeof *order, compare_turns);
 }
 
 /* Who gets in: a choice that does not becomes -1. held: [e]; turns: [n] or NULL, in token order. */
-static void admit(const ch_place_args *a, int *held, const turn *turns) {
+static void admit(const ch_place_args *a, int *held, const ordered_token *order) {
   int e = a->record->experts, n = a->record->tokens, K = a->count, capacity = a->capacity, *demand = a->demand;
   int64_t dropped = 0;
   memset(demand, 0, (size_t)e * sizeof *demand);
   memset(held, 0, (size_t)e * sizeof *held);
   for (int j = 0; j < K; j++)
     for (int at = 0; at < n; at++) {
-      int64_t t = turns ? turns[at].token : at;
+      int64_t t = order ? order[at].token : at;
       int i = a->choice[t * K + j];
       if (i < 0) continue;
       demand[i]++;
@@ -144,10 +144,10 @@ CH_REF_SCRATCH_OP(place) {
   const ch_record *r = a->record;
   CH_SCRATCH(x);
   int *next = CH_NEW(&x->scratch, int, r->experts);
-  turn *turns = a->value ? CH_NEW(&x->scratch, turn, r->tokens) : NULL;
+  ordered_token *order = a->value ? CH_NEW(&x->scratch, ordered_token, r->tokens) : NULL;
   if (ch_counting(x)) return;
-  if (turns) take_turns(a, turns);
-  admit(a, next, turns);
+  if (order) order_tokens(a, order);
+  admit(a, next, order);
   int sum = 0;
   for (int i = 0; i < r->experts; i++) {
     r->expert_begin[i] = sum;

@@ -19,14 +19,14 @@ CH_REF_OP(gate) {
       gate[s] = a->rule == CH_GATE_EVEN ? even : a->score[(int64_t)r->slot_token[s] * r->experts + i];
     for (int s = r->expert_begin[i]; s < end && a->rule == CH_GATE_SIGMOID; s++) gate[s] = sigmoid(gate[s]);
     for (int s = r->expert_begin[i]; s < end && a->rule == CH_GATE_SHARE; s++)
-      gate[s] = share_of_two(a->value + 2 * (int64_t)r->slot_token[s], gate[s]);
+      gate[s] = normalize_top2(a->value + 2 * (int64_t)r->slot_token[s], gate[s]);
   }
 }
 
 static void share_backward(ch_exec *x, const ch_gate_args *a) {
 #pragma omp parallel for num_threads(ch_threads_for(x, a->record->tokens, WORTH_IT))
   for (int64_t t = 0; t < a->record->tokens; t++)
-    share_of_two_backward(a->choice + 2 * t, a->value + 2 * t, a->dscore + t * a->record->experts);
+    normalize_top2_backward(a->choice + 2 * t, a->value + 2 * t, a->dscore + t * a->record->experts);
 }
 
 CH_REF_OP(gate_backward) {
@@ -103,12 +103,12 @@ CH_REF_OP(z_loss_backward) {
 CH_REF_OP(normalize_gates) {
   const ch_record *r = a->record;
 #pragma omp parallel for num_threads(ch_threads_for(x, r->tokens, WORTH_IT))
-  for (int t = 0; t < r->tokens; t++) a->sum[t] = sum_to_one(r->token_begin + t, r->token_slot, r->slot_gate);
+  for (int t = 0; t < r->tokens; t++) a->sum[t] = normalize_gates(r->token_begin + t, r->token_slot, r->slot_gate);
 }
 
 CH_REF_OP(normalize_gates_backward) {
   const ch_record *r = a->record;
 #pragma omp parallel for num_threads(ch_threads_for(x, r->tokens, WORTH_IT))
   for (int t = 0; t < r->tokens; t++)
-    sum_to_one_backward(r->token_begin + t, r->token_slot, r->slot_gate, a->sum[t], a->dgate);
+    normalize_gates_backward(r->token_begin + t, r->token_slot, r->slot_gate, a->sum[t], a->dgate);
 }

@@ -39,7 +39,7 @@ void ch_ref_gemm_rows(const ch_gemm_args *g, int64_t begin, int64_t end) {
 }
 
 CH_REF_OP(gemm) {
-  for (; a; a = a->beside) {
+  for (; a; a = a->second) {
 #pragma omp parallel for num_threads(x->threads)
     for (int64_t i = 0; i < a->m; i++) ch_ref_gemm_rows(a, i, i + 1);
   }

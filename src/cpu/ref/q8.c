@@ -7,19 +7,19 @@
 
 /* Rounds a block to bytes; returns its scale. */
 static float round_block(const float x[CH_Q8_VALUES], int8_t q[CH_Q8_VALUES]) {
-  const float least = 0x1p-100f;
-  float most = 0;
+  const float min = 0x1p-100f;
+  float max = 0;
   int finite = 1;
   memset(q, 0, CH_Q8_VALUES);
   for (int i = 0; i < CH_Q8_VALUES; i++) {
     finite &= isfinite(x[i]) != 0;
-    most = fmaxf(most, fabsf(x[i]));
+    max = fmaxf(max, fabsf(x[i]));
   }
   if (!finite) return (float)NAN;
-  if (most < least) return 0;
-  float inverse = 127 / most;
+  if (max < min) return 0;
+  float inverse = 127 / max;
   for (int i = 0; i < CH_Q8_VALUES; i++) q[i] = (int8_t)nearbyintf(x[i] * inverse);
-  return most / 127;
+  return max / 127;
 }
 
 /* sum[o] += a row's block times that of output o of a panel. */

@@ -6,8 +6,8 @@
 enum { PIECE = 4096 }; /* elements that are worth a second thread */
 
 /* One head of one row. */
-static void turn_head(int half, const real *restrict cosine, const real *restrict sine, real *restrict x,
-                      real *restrict y) {
+static void rotate_head(int half, const real *restrict cosine, const real *restrict sine, real *restrict x,
+                        real *restrict y) {
 #pragma omp simd
   for (int c = 0; c < half; c++) {
     real a = x[c], b = y[c];
@@ -16,8 +16,8 @@ static void turn_head(int half, const real *restrict cosine, const real *restric
   }
 }
 
-static void turn_head_back(int half, const real *restrict cosine, const real *restrict sine, real *restrict x,
-                           real *restrict y) {
+static void rotate_head_back(int half, const real *restrict cosine, const real *restrict sine, real *restrict x,
+                             real *restrict y) {
 #pragma omp simd
   for (int c = 0; c < half; c++) {
     real a = x[c], b = y[c];
@@ -30,10 +30,10 @@ CH_REF_OP(rope) {
   int half = a->rotated / 2;
 #pragma omp parallel for num_threads(x->threads) if (a->n * a->heads * a->dh > PIECE)
   for (int64_t t = 0; t < a->n; t++) {
-    const real *turn = a->turn + (a->position ? a->position[t] : t % a->T) * a->rotated;
+    const real *rotation = a->rope_table + (a->position ? a->position[t] : t % a->T) * a->rotated;
     for (int head = 0; head < a->heads; head++) {
       real *row = a->x + (t * a->heads + head) * a->dh;
-      (a->back ? turn_head_back : turn_head)(half, turn, turn + half, row, row + half);
+      (a->back ? rotate_head_back : rotate_head)(half, rotation, rotation + half, row, row + half);
     }
   }
 }
@@ -45,8 +45,8 @@ CH_REF_OP(rope_table) {
   for (int c = 0; c < half; c++) {
     double frequency = pow(a->theta, -2.0 * c / a->rotated);
     for (int64_t p = 0; p < a->positions; p++) {
-      a->turn[p * a->rotated + c] = (real)cos((double)p * frequency);
-      a->turn[p * a->rotated + half + c] = (real)sin((double)p * frequency);
+      a->rope_table[p * a->rotated + c] = (real)cos((double)p * frequency);
+      a->rope_table[p * a->rotated + half + c] = (real)sin((double)p * frequency);
     }
   }
 }

@@ -14,8 +14,8 @@ CH_REF_OP(threshold) {
 /* Expert i's tokens into `to`, ascending: all of `least` where the threshold is above them, else those of `most` that
  * reach it. Returns how many. */
 static int take_within(const ch_within_args *a, int i, int *to) {
-  int all = a->threshold[i] > a->least_cutoff[i], count = 0;
-  const ch_record *from = all ? a->least : a->most;
+  int all = a->threshold[i] > a->min_cutoff[i], count = 0;
+  const ch_record *from = all ? a->min : a->max;
   for (int s = from->expert_begin[i]; s < from->expert_begin[i + 1]; s++) {
     int t = from->slot_token[s];
     if (all || a->score[(int64_t)t * from->experts + i] >= a->threshold[i]) to[count++] = t;
@@ -33,19 +33,19 @@ static int asking(const ch_within_args *a, int i) {
 
 CH_REF_SCRATCH_OP(within) {
   const ch_record *r = a->record;
-  int e = r->experts, room = a->most->max_slots / e;
+  int e = r->experts, capacity = a->max->max_slots / e;
   CH_SCRATCH(x);
-  int *list = CH_NEW(&x->scratch, int, (int64_t)e *room), *count = CH_NEW(&x->scratch, int, e);
+  int *list = CH_NEW(&x->scratch, int, ((int64_t)e * capacity)), *count = CH_NEW(&x->scratch, int, e);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)
   for (int i = 0; i < e; i++) {
-    count[i] = take_within(a, i, list + (int64_t)i * room);
+    count[i] = take_within(a, i, list + (int64_t)i * capacity);
     a->demand[i] = asking(a, i);
   }
   *a->dropped = 0;
   r->expert_begin[0] = 0;
   for (int i = 0; i < e; i++) {
-    memcpy(r->slot_token + r->expert_begin[i], list + (int64_t)i * room, (size_t)count[i] * sizeof *list);
+    memcpy(r->slot_token + r->expert_begin[i], list + (int64_t)i * capacity, (size_t)count[i] * sizeof *list);
     r->expert_begin[i + 1] = r->expert_begin[i] + count[i];
     if (a->demand[i] > count[i]) *a->dropped += a->demand[i] - count[i];
   }
@@ -74,7 +74,7 @@ CH_REF_OP(running_mean) {
 
 CH_REF_OP(price) { move_prices(a->e, a->next, a->beta); }
 
-CH_REF_OP(nudge) {
+CH_REF_OP(update_bias) {
   int64_t sum = 0;
   for (int i = 0; i < a->e; i++) sum += a->demand[i];
   for (int i = 0; i < a->e; i++) {

@@ -35,11 +35,11 @@ static adafactor_plan make_plan(ch_arena *scratch, const ch_adafactor_args *a) {
   p.blocks = ch_pieces(a->rows, p.block_rows);
   p.group = GROUP / (a->rows * a->cols) > 1 ? GROUP / (a->rows * a->cols) : 1;
   if (p.group > a->batch) p.group = a->batch;
-  p.col_sums = CH_NEW(scratch, float, p.group *p.blocks * a->cols);
+  p.col_sums = CH_NEW(scratch, float, (p.group * p.blocks * a->cols));
   p.row_factor = CH_NEW(scratch, float, p.group * a->rows);
   p.col_factor = CH_NEW(scratch, float, p.group * a->cols);
-  p.w_squares = CH_NEW(scratch, double, p.group *p.blocks);
-  p.u_squares = CH_NEW(scratch, double, p.group *p.blocks);
+  p.w_squares = CH_NEW(scratch, double, (p.group * p.blocks));
+  p.u_squares = CH_NEW(scratch, double, (p.group * p.blocks));
   return p;
 }
 
@@ -166,7 +166,7 @@ static double step_of(const adafactor_plan *p, int64_t m) {
     w += p->w_squares[m * p->blocks + b];
     u += p->u_squares[m * p->blocks + b];
   }
-  return a->rate * fmax(a->eps2, sqrt(w / size)) / fmax(1, sqrt(u / size) / a->clip);
+  return a->learning_rate * fmax(a->eps2, sqrt(w / size)) / fmax(1, sqrt(u / size) / a->clip);
 }
 
 /* Pass 3. */

@@ -8,7 +8,8 @@ static void adamw_piece(const ch_adamw_args *a, int64_t begin, int64_t end) {
   float *w = a->w, *m = a->m, *v = a->v;
   float scale = (float)a->grad_scale, keep_m = (float)a->beta1, take_m = (float)(1 - a->beta1);
   float keep_v = (float)a->beta2, take_v = (float)(1 - a->beta2), eps = (float)a->eps;
-  float step = (float)(a->rate / (1 - pow(a->beta1, (double)a->step))), decay = (float)(a->rate * a->weight_decay);
+  float step = (float)(a->learning_rate / (1 - pow(a->beta1, (double)a->step))),
+        decay = (float)(a->learning_rate * a->weight_decay);
   float correct_v = (float)(1 / sqrt(1 - pow(a->beta2, (double)a->step)));
 #pragma omp simd
   for (int64_t i = begin; i < end; i++) {

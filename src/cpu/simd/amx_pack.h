@@ -18,7 +18,7 @@ typedef struct {
 
 /* y[32 lines][16 pairs] of an operand along whose lines the depth goes. */
 static inline void ch_amx_pack_lines(const ch_amx_operand *o, int64_t line, int64_t p, float *y) {
-  int64_t lines = ch_least(o->lines - line, CH_AMX_EDGE), depth = ch_least(o->depth - p, 2 * CH_AMX_PAIRS);
+  int64_t lines = ch_min(o->lines - line, CH_AMX_EDGE), depth = ch_min(o->depth - p, 2 * CH_AMX_PAIRS);
   const ch_bf16 *x = o->at + line * o->ld + p;
   if (lines < CH_AMX_EDGE || depth < 2 * CH_AMX_PAIRS) memset(y, 0, CH_AMX_BLOCK * sizeof *y);
   for (int64_t l = 0; l < lines; l++, x += o->ld, y += CH_AMX_PAIRS)
@@ -30,7 +30,7 @@ static inline void ch_amx_pack_lines(const ch_amx_operand *o, int64_t line, int6
 
 /* y[16 pairs][32 lines] of one across whose lines it goes. */
 static inline void ch_amx_pack_steps(const ch_amx_operand *o, int64_t line, int64_t p, float *y) {
-  int64_t lines = ch_least(o->lines - line, CH_AMX_EDGE), depth = ch_least(o->depth - p, 2 * CH_AMX_PAIRS);
+  int64_t lines = ch_min(o->lines - line, CH_AMX_EDGE), depth = ch_min(o->depth - p, 2 * CH_AMX_PAIRS);
   const ch_bf16 *x = o->at + p * o->ld + line;
   if (lines < CH_AMX_EDGE || depth < 2 * CH_AMX_PAIRS) memset(y, 0, CH_AMX_BLOCK * sizeof *y);
   for (int64_t i = 0; i < depth; i += 2, x += 2 * o->ld, y += CH_AMX_EDGE)

@@ -18,7 +18,7 @@ CH_HEAD_PRODUCTS(64, 64)
 CH_HEAD_PRODUCTS(any, dh)
 
 /* y[r,:] = factor x[r,:] for r < rows, padded with zeros to [most,width]. */
-static inline void pack(const ch_attention_head *h, const float *x, int64_t ld, int rows, int most, float factor,
+static inline void pack(const ch_attention_head *h, const float *x, int64_t ld, int rows, int max, float factor,
                         float *y) {
   int64_t width = ch_attention_width(h->dh), dh = h->dh;
   for (int r = 0; r < rows; r++, x += ld, y += width) {
@@ -27,7 +27,7 @@ static inline void pack(const ch_attention_head *h, const float *x, int64_t ld, 
     for (; c < dh; c++) y[c] = factor * x[c];
     for (; c < width; c++) y[c] = 0;
   }
-  if (rows < most) memset(y, 0, (size_t)((most - rows) * width) * sizeof(float));
+  if (rows < max) memset(y, 0, (size_t)((max - rows) * width) * sizeof(float));
 }
 
 /* The transpose of x[rows,dh] in panels of [dh,CH_HEAD_COLUMNS], the last one padded with zeros. */
@@ -53,20 +53,20 @@ static const ch_head_products *products_of(int dh) {
   return dh == 16 ? &products_16 : dh == 32 ? &products_32 : dh == 64 ? &products_64 : &products_any;
 }
 
-static int least(int a, int b) { return a < b ? a : b; }
+static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* The next `count` floats of the scratch. */
 static float *take_scratch(float **work, int64_t count) {
-  float *taken = *work;
+  float *block = *work;
   *work += count;
-  return taken;
+  return block;
 }
 
 /* End of the keys that any position below `end` sees. */
 static int seen_by(const ch_attention_head *h, int end) { return h->bidirectional ? h->T : end; }
 
 /* Number of these keys from `key` on, at most CHUNK. */
-static int in_chunk(const ch_attention_head *h, int key, int end) { return least(seen_by(h, end) - key, CHUNK); }
+static int in_chunk(const ch_attention_head *h, int key, int end) { return smaller(seen_by(h, end) - key, CHUNK); }
 
 /* Where forward works. */
 typedef struct {
@@ -97,7 +97,7 @@ static void forward_block(const ch_attention_head *h, const forward *f, int firs
   for (int r = 0; r < rows; r += ROWS) {
     ch_head_result out = {.to = h->out + (first + r) * h->ld, .ld = h->ld, .rows = rows - r, .factors = inverse + r};
     prefetch_rows(h, h->v, h->kv_ld, end + r), prefetch_rows(h, h->out, h->ld, first + r);
-    f->run->weigh(h->dh, least(seen_by(h, first + r + ROWS), seen), f->s + r * f->ld, f->ld, f->v, &out);
+    f->run->weigh(h->dh, smaller(seen_by(h, first + r + ROWS), seen), f->s + r * f->ld, f->ld, f->v, &out);
   }
 }
 
@@ -110,7 +110,7 @@ void CH_SIMD(ch_attention_forward)(const ch_attention_head *h, int begin, int en
   f.q = take_scratch(&work, BLOCK * f.width);
   pack_keys(h, &f, 0, h->bidirectional ? h->T : begin);
   for (int first = begin; first < end; first += BLOCK) {
-    int rows = least(BLOCK, end - first);
+    int rows = smaller(BLOCK, end - first);
     if (!h->bidirectional) pack_keys(h, &f, first, rows);
     forward_block(h, &f, first, rows);
   }
@@ -191,7 +191,7 @@ static void chunk_gradients(const ch_attention_head *h, const attention_gradient
     ch_head_result dq = gradient(h, p, p->dq + (first + r) * p->width, h->dq, h->ld, first + r, !key, last, h->scale);
     if (!key) prefetch_rows(h, h->out, h->ld, first + BLOCK + r);
     if (last) prefetch_rows(h, h->dq, h->ld, first + r);
-    p->run->rows(h->dh, in_chunk(h, key, least(first + r + ROWS, end)), p->dp + r * LD, p->k, &dq);
+    p->run->rows(h->dh, in_chunk(h, key, smaller(first + r + ROWS, end)), p->dp + r * LD, p->k, &dq);
   }
   for (int j = 0; j < in_chunk(h, key, end); j += ROWS) {
     int hidden = !h->bidirectional && key + j > first, skip = hidden ? key + j - first : 0; /* rows before the keys */
@@ -208,12 +208,12 @@ static void chunk_gradients(const ch_attention_head *h, const attention_gradient
 void CH_SIMD(ch_attention_backward)(const ch_attention_head *h) {
   attention_gradients p = begin_backward(h);
   for (int key = 0; key < h->T; key += CHUNK) {
-    int keys = least(CHUNK, h->T - key);
+    int keys = smaller(CHUNK, h->T - key);
     pack_panels(h, h->k + key * h->kv_ld, h->kv_ld, keys, p.kt);
     pack_panels(h, h->v + key * h->kv_ld, h->kv_ld, keys, p.vt);
     pack(h, h->k + key * h->kv_ld, h->kv_ld, keys, keys, 1, p.k);
     for (int first = first_block(h, key); first < h->T; first += BLOCK) {
-      int rows = least(BLOCK, h->T - first);
+      int rows = smaller(BLOCK, h->T - first);
       if (!key) pack_block(h, &p, first, rows);
       chunk_scores(h, &p, first, rows, key);
       chunk_gradients(h, &p, first, rows, key);

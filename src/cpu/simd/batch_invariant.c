@@ -11,8 +11,8 @@ enum {
   ROWS = CH_LANES == 16 ? 6 : 3, /* with so many columns or vectors, accumulators and operands fill the registers */
   COLUMNS = 4,
   VECTORS = 4,
-  FEW = 2,  /* rows up to which loading B takes the time; with bf16, registers then hold */
-  WIDE = 8, /* 8 vectors, as many bytes of B as VECTORS vectors of floats */
+  SMALL = 2, /* rows up to which loading B takes the time; with bf16, registers then hold */
+  WIDE = 8,  /* 8 vectors, as many bytes of B as VECTORS vectors of floats */
   LINE = 64,
   AHEAD = 1024, /* bytes that are asked for early where lanes run along a row of B, */
   STEPS = 8, /* and rows where they do not, which lie too far apart for the hardware to guess; in bf16 twice as many */
@@ -85,7 +85,7 @@ INLINE void dots(const ch_product *p, int64_t i, int64_t j, int64_t apart, int r
   int rest = (int)(p->k - whole);
   TILE(int r = 0; r < rows; r++) TILE(int c = 0; c < COLUMNS; c++) sum[r][c] = (ch_vector){0};
   for (int64_t l = 0; l < whole; l += lanes) {
-    if (rows <= FEW && l * size % LINE == 0)
+    if (rows <= SMALL && l * size % LINE == 0)
       TILE(int c = 0; c < columns; c++) __builtin_prefetch((const char *)b + (at + c * step + l) * size + AHEAD);
     DOTS_STEP(load_vector(a, row + r * lda + l, of_a), load_vector(b, at + c * step + l, of));
   }
@@ -238,7 +238,7 @@ INLINE void strip(const ch_product *p, int64_t i, int rows, kind of) {
   } else {
     for (int64_t left; rows == 1 && (left = (p->n - j) / two * two) > 0; j += left < BROAD ? left : BROAD)
       broad_sums(p, i, j, left < BROAD ? left : BROAD, of);
-    if (of != FLOATS && rows <= FEW)
+    if (of != FLOATS && rows <= SMALL)
       for (; j + WIDE * CH_LANES <= p->n; j += WIDE * CH_LANES) sums(p, i, j, rows, WIDE, of);
     for (; j + VECTORS * CH_LANES <= p->n; j += VECTORS * CH_LANES) sums(p, i, j, rows, VECTORS, of);
     for (; j + 2 * CH_LANES <= p->n; j += 2 * CH_LANES) sums(p, i, j, rows, 2, of);

@@ -72,30 +72,30 @@ enum { BLOCK = 1024 };
 /* Pre-activations of a block: c if a product has just computed them, else the stored ones. Rounding c like the stored
  * values makes both give identical bits. */
 static const float *pre_activations(const ch_activate_args *a, const float *c, int64_t first, int64_t count,
-                                    float *room) {
+                                    float *buffer) {
   if (!a->x16) return c ? c : a->x + first;
   if (c) round_to(count, c, a->x16 + first);
-  widen_to(count, a->x16 + first, room);
-  return room;
+  widen_to(count, a->x16 + first, buffer);
+  return buffer;
 }
 
 static void block(const ch_activate_args *a, const float *c, int64_t first, int64_t count) {
-  float x_room[BLOCK], y_room[BLOCK], dx_room[BLOCK];
+  float x_buffer[BLOCK], y_buffer[BLOCK], dx_buffer[BLOCK];
   int backward = a->dx || a->dx16;
-  const float *x = pre_activations(a, backward ? NULL : c, first, count, x_room);
-  float *y = a->y16 ? y_room : a->y ? a->y + first : NULL;
+  const float *x = pre_activations(a, backward ? NULL : c, first, count, x_buffer);
+  float *y = a->y16 ? y_buffer : a->y ? a->y + first : NULL;
   if (!backward) {
     value(count, x, y);
   } else {
     const float *dy = c ? c : a->dy + first;
-    float *dx = a->dx16 ? dx_room : a->dx + first;
+    float *dx = a->dx16 ? dx_buffer : a->dx + first;
     if (y)
       value_and_slope(count, x, dy, y, dx);
     else
       slope(count, x, dy, dx);
   }
   if (a->y16) round_to(count, y, a->y16 + first);
-  if (a->dx16) round_to(count, dx_room, a->dx16 + first);
+  if (a->dx16) round_to(count, dx_buffer, a->dx16 + first);
 }
 
 /* Value and slope of what a gate goes through. */

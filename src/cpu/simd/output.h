@@ -38,7 +38,7 @@ CH_TILE_INLINE void tile(const ch_problem *q, const ch_task *t, int rows, int pa
   ch_vector sum[CH_TILE_ROWS][CH_TILE_VECTORS];
   ch_right b = {t->b.at, copying ? t->b.step : CH_TILE_COLUMNS, copying ? t->b.copy : NULL};
   float *c = q->c_transposed ? q->c + t->j * q->ldc + t->i : q->c + t->i * q->ldc + t->j;
-  int64_t columns = ch_least(q->n - t->j, CH_TILE_COLUMNS);
+  int64_t columns = ch_min(q->n - t->j, CH_TILE_COLUMNS);
   int whole = !q->c_transposed && columns == CH_TILE_COLUMNS;
   int streams = q->streams && !t->add;
 #pragma GCC unroll 8

@@ -58,7 +58,7 @@ static inline void ch_pack_transposed(int64_t rows, int64_t columns, const void 
     return;
   }
   for (int64_t p = 0; p < columns; p += PART) {
-    int64_t count = ch_least(columns - p, PART);
+    int64_t count = ch_min(columns - p, PART);
     for (int64_t c = 0; c < rows; c++) ch_pack_copy(count, (const ch_bf16 *)x + at + c * ldx + p, part + c * PART, 1);
     ch_transpose(rows, count, part, PART, y + p * CH_TILE_COLUMNS, CH_TILE_COLUMNS);
   }
@@ -66,7 +66,7 @@ static inline void ch_pack_transposed(int64_t rows, int64_t columns, const void 
 
 /* Columns of B from j, `depth` steps from first, as [depth, CH_TILE_COLUMNS], filled up with zeros. */
 static inline void ch_pack_panel(const ch_problem *q, int64_t j, int64_t first, int64_t depth, float *panel) {
-  int64_t columns = ch_least(q->n - j, CH_TILE_COLUMNS);
+  int64_t columns = ch_min(q->n - j, CH_TILE_COLUMNS);
   if (q->b_transposed)
     ch_pack_transposed(columns, depth, q->b, j * q->ldb + first, q->ldb, panel, q->factors == CH_WIDENED);
   else
@@ -88,7 +88,7 @@ static inline void ch_pack_left(const ch_problem *q, int64_t i, int64_t rows, in
   else
     for (int64_t begin = 0; begin < rows; begin += CH_PACK_GROUP, packed += depth * CH_PACK_GROUP)
       for (int64_t p = 0; p < depth; p++)
-        ch_pack_step(q, q->a, q->step, first + p, i + begin, ch_least(rows - begin, CH_PACK_GROUP),
+        ch_pack_step(q, q->a, q->step, first + p, i + begin, ch_min(rows - begin, CH_PACK_GROUP),
                      packed + p * CH_PACK_GROUP);
 }
 

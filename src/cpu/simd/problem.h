@@ -28,21 +28,21 @@ typedef struct {
   float alpha;
 } ch_problem;
 
-static inline int64_t ch_least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t ch_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t ch_round_up(int64_t size, int64_t step) { return (size + step - 1) / step * step; }
 static inline int64_t ch_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* A B^T either has B transposed into panels, or is (B A^T)^T: then A is, and so is the output, once for each slice of
  * the depth. Whether that is the better way: `most` is the depth of a slice then, out of `steps`. */
-static inline int ch_better_swapped(const ch_product *p, int64_t steps, int64_t most) {
+static inline int ch_better_swapped(const ch_product *p, int64_t steps, int64_t max) {
   enum {
-    MOST_SWAPPED = 512, /* columns of B at most when it is in panels as a whole */
-    PACK_COST = 1,      /* half cycles: to transpose an element into a panel, */
-    SCATTER_COST = 2    /* to write one of a transposed output */
+    MAX_SWAPPED = 512, /* columns of B at most when it is in panels as a whole */
+    PACK_COST = 1,     /* half cycles: to transpose an element into a panel, */
+    SCATTER_COST = 2   /* to write one of a transposed output */
   };
-  if (!p->trans_b || p->trans_a || p->panels || p->m > MOST_SWAPPED) return 0;
+  if (!p->trans_b || p->trans_a || p->panels || p->m > MAX_SWAPPED) return 0;
   double m = (double)p->m, n = (double)(p->columns ? p->columns : p->n), k = (double)steps,
-         slices = (double)ch_ceil_div(steps, most);
+         slices = (double)ch_ceil_div(steps, max);
   return m * k * PACK_COST + m * n * slices * SCATTER_COST < n * k * PACK_COST;
 }
 

@@ -15,8 +15,8 @@ enum {
 };
 
 /* The depth that is taken at once when B's n columns all are in panels, and two tiles' rows of A beside them. */
-static int64_t most_depth(int64_t n) {
-  return ch_least(CH_PRODUCT_ROOM / ch_round_up(n, CH_TILE_COLUMNS), CH_PRODUCT_MORE / (2 * CH_TILE_ROWS)) /
+static int64_t max_depth(int64_t n) {
+  return ch_min(CH_PRODUCT_BUFFER / ch_round_up(n, CH_TILE_COLUMNS), CH_PRODUCT_MORE / (2 * CH_TILE_ROWS)) /
          CH_PRODUCT_STEP * CH_PRODUCT_STEP;
 }
 
@@ -41,7 +41,7 @@ static ch_problem roles(const ch_product *p) {
                   .alpha = p->alpha};
   if (p->panels) q.b = p->panels, q.ldb = q.k, q.b_transposed = q.in_panels = 1;
   q.streams = p->large && q.k <= CH_PRODUCT_DEPTH && ch_write_aligned(p->c, p->ldc);
-  if (ch_better_swapped(p, q.k, most_depth(p->m))) {
+  if (ch_better_swapped(p, q.k, max_depth(p->m))) {
     q.m = p->n;
     q.n = p->m;
     q.a = p->b;
@@ -106,10 +106,10 @@ static void panels_outer(const ch_problem *q, const product_block *b, float *scr
       panel = (const float *)q->b + j * q->k + b->first * CH_TILE_COLUMNS;
     else if (packs)
       ch_pack_panel(q, j, b->first, b->depth, scratch);
-    for (int64_t i = b->begin, turn = 0; i < b->end; i += CH_TILE_ROWS, turn++) {
+    for (int64_t i = b->begin, step = 0; i < b->end; i += CH_TILE_ROWS, step++) {
       ch_task t = {i, j, b->depth, left_of(q, b, i), {panel, CH_TILE_COLUMNS, NULL}, {panel, 0}, b->add};
       if (!packs && i == b->begin) t.b = (ch_right){source, q->ldb, scratch};
-      int64_t fetched = turn * (b->depth / (2 * ch_tile_lines(pairs)));
+      int64_t fetched = step * (b->depth / (2 * ch_tile_lines(pairs)));
       if (fetches && fetched < rows_of_panel(q, b)) t.ahead = next_panel(q, b, j, fetched);
       ch_run_tile(q, &t, b->end - i);
     }
@@ -129,19 +129,19 @@ static void rows_outer(const ch_problem *q, const product_block *b, const float 
 }
 
 /* Rows of A that `room` floats hold. */
-static int64_t rows_in(int64_t room, int64_t depth, int64_t unit) { return room / depth / unit * unit; }
+static int64_t rows_in(int64_t elements, int64_t depth, int64_t unit) { return elements / depth / unit * unit; }
 
 /* Computes one slice, in blocks of rows; if A is packed, a block has as many rows as the scratch holds. */
 static void run_slice(const ch_problem *q, int64_t first, int64_t depth, float *scratch) {
   int packs = packs_left(q);
-  int64_t panels = q->c_transposed ? CH_PRODUCT_ROOM : depth * CH_TILE_COLUMNS;
+  int64_t panels = q->c_transposed ? CH_PRODUCT_BUFFER : depth * CH_TILE_COLUMNS;
   int64_t rows = !packs            ? q->m
                  : q->c_transposed ? rows_in(CH_PRODUCT_MORE, depth, CH_TILE_ROWS)
-                                   : rows_in(CH_PRODUCT_ROOM - panels, depth, CH_PACK_GROUP);
+                                   : rows_in(CH_PRODUCT_BUFFER - panels, depth, CH_PACK_GROUP);
   for (int64_t j = 0; j < q->n && q->c_transposed; j += CH_TILE_COLUMNS)
     ch_pack_panel(q, j, first, depth, scratch + j * depth);
   for (int64_t i = 0; i < q->m; i += rows) {
-    product_block b = {i, ch_least(i + rows, q->m), first, depth, q->add || first > 0, packs ? scratch + panels : NULL};
+    product_block b = {i, ch_min(i + rows, q->m), first, depth, q->add || first > 0, packs ? scratch + panels : NULL};
     if (packs) ch_pack_left(q, i, b.end - i, first, depth, scratch + panels);
     if (q->c_transposed)
       rows_outer(q, &b, scratch);
@@ -152,7 +152,7 @@ static void run_slice(const ch_problem *q, int64_t first, int64_t depth, float *
 
 void CH_SIMD(ch_product_pack)(const ch_product *p, float *panels) {
   ch_product plain = *p;
-  plain.m = CH_PRODUCT_ROOM; /* so many rows that the roles are not exchanged */
+  plain.m = CH_PRODUCT_BUFFER; /* so many rows that the roles are not exchanged */
   plain.panels = NULL;
   ch_problem q = roles(&plain);
   for (int64_t j = 0; j < q.n; j += CH_TILE_COLUMNS) ch_pack_panel(&q, j, 0, q.k, panels + j * q.k);
@@ -160,7 +160,7 @@ void CH_SIMD(ch_product_pack)(const ch_product *p, float *panels) {
 
 void CH_SIMD(ch_product_own)(const ch_product *p, float *scratch) {
   ch_problem q = roles(p);
-  int64_t step = ch_product_slice(q.k, q.c_transposed ? most_depth(q.n) : CH_PRODUCT_DEPTH);
-  for (int64_t first = 0; first < q.k; first += step) run_slice(&q, first, ch_least(step, q.k - first), scratch);
+  int64_t step = ch_product_slice(q.k, q.c_transposed ? max_depth(q.n) : CH_PRODUCT_DEPTH);
+  for (int64_t first = 0; first < q.k; first += step) run_slice(&q, first, ch_min(step, q.k - first), scratch);
   if (q.streams) ch_store_past_end();
 }

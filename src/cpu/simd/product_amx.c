@@ -24,8 +24,8 @@ typedef struct {
 } slice;
 
 /* The depth that is taken at once, in pairs, when all columns are in panels and rows are packed beside them. */
-static int64_t most_depth(int64_t columns) {
-  return ch_least(CH_PRODUCT_ROOM / ch_round_up(columns, CH_AMX_EDGE), CH_PRODUCT_MORE / CH_AMX_EDGE) / CH_AMX_PAIRS *
+static int64_t max_depth(int64_t columns) {
+  return ch_min(CH_PRODUCT_BUFFER / ch_round_up(columns, CH_AMX_EDGE), CH_PRODUCT_MORE / CH_AMX_EDGE) / CH_AMX_PAIRS *
          CH_AMX_PAIRS;
 }
 
@@ -35,7 +35,7 @@ static amx_work roles(const ch_product *p) {
                 .b = {p->b, p->ldb, p->n, p->k, p->trans_b}};
   w.q.c = p->c, w.q.ldc = p->ldc, w.q.alpha = p->alpha;
   w.q.streams = p->large && w.q.k <= CH_PRODUCT_DEPTH && ch_write_aligned(p->c, p->ldc);
-  if (!ch_better_swapped(p, w.q.k, most_depth(p->m))) return w;
+  if (!ch_better_swapped(p, w.q.k, max_depth(p->m))) return w;
   ch_amx_operand a = w.a;
   w.a = w.b, w.b = a;
   w.q.m = p->n, w.q.n = p->m, w.q.c_transposed = 1;
@@ -47,7 +47,7 @@ static amx_work roles(const ch_product *p) {
 /* Sums that do not go straight to C. */
 static void write_square(const ch_problem *q, int64_t i, int64_t j, const float *sum, int add) {
   float turned[CH_AMX_EDGE * CH_AMX_EDGE];
-  int64_t rows = ch_least(q->m - i, CH_AMX_EDGE), columns = ch_least(q->n - j, CH_AMX_EDGE), swap = rows;
+  int64_t rows = ch_min(q->m - i, CH_AMX_EDGE), columns = ch_min(q->n - j, CH_AMX_EDGE), swap = rows;
   float *c = q->c + i * q->ldc + j;
   if (q->c_transposed) {
     ch_transpose(ch_round_up(rows, CH_AMX_ROWS), columns, sum, CH_AMX_EDGE, turned, CH_AMX_EDGE);
@@ -140,7 +140,7 @@ static ch_amx_left left_at(const amx_work *w, const slice *s, int64_t i, const f
 /* Lines of an operand to fetch in `squares` squares: `count` rows of it, or columns, from `line` on, for this slice. */
 static ch_amx_ahead plan_prefetch(const ch_amx_operand *o, const slice *s, int64_t line, int64_t count,
                                   int64_t squares) {
-  const int64_t deep = ch_least(2 * CH_AMX_PAIRS * s->steps, o->depth - s->first), size = sizeof(ch_bf16);
+  const int64_t deep = ch_min(2 * CH_AMX_PAIRS * s->steps, o->depth - s->first), size = sizeof(ch_bf16);
   int64_t rows = o->along ? count : deep, lines = ch_ceil_div((o->along ? deep : count) * size, 64);
   int64_t at = o->along ? line * o->ld + s->first : s->first * o->ld + line;
   ch_amx_ahead f = {.at = (const char *)(o->at + at), .row = o->ld * size, .lines = lines, .left = rows * lines};
@@ -157,8 +157,8 @@ static void panels_outer(const amx_work *w, const slice *s, int64_t begin, int64
   for (int64_t group = 0; group < n; group += GROUP) {
     ch_amx_ahead ahead = {0};
     if (group + 2 * GROUP <= n) ahead = plan_prefetch(&w->b, s, group + GROUP, GROUP, squares);
-    pack_columns(w, s, group, ch_least(group + GROUP, n), panels);
-    for (int64_t j = group; j < ch_least(group + GROUP, n); j += CH_AMX_EDGE)
+    pack_columns(w, s, group, ch_min(group + GROUP, n), panels);
+    for (int64_t j = group; j < ch_min(group + GROUP, n); j += CH_AMX_EDGE)
       for (int64_t i = begin; i < end; i += CH_AMX_EDGE) {
         const float *rows = i < place ? NULL : packed + (i - place) * s->steps * CH_AMX_PAIRS;
         ch_amx_left a = left_at(w, s, i, rows);
@@ -171,9 +171,9 @@ static void panels_outer(const amx_work *w, const slice *s, int64_t begin, int64
 static void blocks(const amx_work *w, const slice *s, float *scratch) {
   int64_t m = w->q.m, place = rows_in_place(w, s), depth = s->steps * CH_AMX_PAIRS;
   float *packed = scratch + GROUP * depth;
-  int64_t rows = (CH_PRODUCT_ROOM - GROUP * depth) / depth / CH_AMX_EDGE * CH_AMX_EDGE;
+  int64_t rows = (CH_PRODUCT_BUFFER - GROUP * depth) / depth / CH_AMX_EDGE * CH_AMX_EDGE;
   for (int64_t begin = 0; begin < m; begin += rows) {
-    int64_t end = ch_least(begin + rows, m), from = begin > place ? begin : place;
+    int64_t end = ch_min(begin + rows, m), from = begin > place ? begin : place;
     pack_rows(w, s, from, end, packed);
     panels_outer(w, s, begin, end, from, packed, scratch);
   }
@@ -182,13 +182,13 @@ static void blocks(const amx_work *w, const slice *s, float *scratch) {
 /* Computes a slice whose panels are all packed in `scratch`: loops over blocks of 32 rows outside and panels inside. */
 static void rows_outer(const amx_work *w, const slice *s, float *scratch) {
   int64_t m = w->q.m, n = w->q.n, place = rows_in_place(w, s), squares = ch_ceil_div(n, CH_AMX_EDGE);
-  float *packed = scratch + CH_PRODUCT_ROOM;
+  float *packed = scratch + CH_PRODUCT_BUFFER;
   pack_columns(w, s, 0, n, scratch);
   for (int64_t i = 0; i < m; i += CH_AMX_EDGE) {
     int64_t next = i + CH_AMX_EDGE;
     ch_amx_ahead ahead = {0};
-    if (next < place) ahead = plan_prefetch(&w->a, s, next, ch_least(CH_AMX_EDGE, place - next), squares);
-    if (i >= place) pack_rows(w, s, i, ch_least(next, m), packed);
+    if (next < place) ahead = plan_prefetch(&w->a, s, next, ch_min(CH_AMX_EDGE, place - next), squares);
+    if (i >= place) pack_rows(w, s, i, ch_min(next, m), packed);
     ch_amx_left a = left_at(w, s, i, i < place ? NULL : packed);
     for (int64_t j = 0; j < n; j += CH_AMX_EDGE)
       run_square(w, s, i, j, &a, scratch + j * s->steps * CH_AMX_PAIRS, &ahead);
@@ -197,10 +197,10 @@ static void rows_outer(const amx_work *w, const slice *s, float *scratch) {
 
 void CH_SIMD(ch_product_own)(const ch_product *p, float *scratch) {
   amx_work w = roles(p);
-  int64_t depth = ch_product_slice(w.q.k, w.q.c_transposed ? most_depth(w.q.n) : CH_PRODUCT_DEPTH);
+  int64_t depth = ch_product_slice(w.q.k, w.q.c_transposed ? max_depth(w.q.n) : CH_PRODUCT_DEPTH);
   ch_amx_begin();
   for (int64_t first = 0; first < w.q.k; first += depth) {
-    slice s = {2 * first, ch_ceil_div(ch_least(depth, w.q.k - first), CH_AMX_PAIRS), w.q.add || first > 0};
+    slice s = {2 * first, ch_ceil_div(ch_min(depth, w.q.k - first), CH_AMX_PAIRS), w.q.add || first > 0};
     (w.q.c_transposed ? rows_outer : blocks)(&w, &s, scratch);
   }
   ch_amx_end();

@@ -23,22 +23,22 @@ INLINE int32_t to_integer(float x) { return (int32_t)(x + 0x1.8p23f - 0x1.8p23f)
 /* Magnitudes of floats are in the order of their bits, and those that are not finite come last. */
 INLINE void round_block(const float *x, int8_t *q, ch_q8_block *block) {
   const int32_t infinity = 0x7f800000;
-  int32_t bits[CH_Q8_VALUES], most = 0, sum = 0;
+  int32_t bits[CH_Q8_VALUES], max = 0, sum = 0;
   float amax;
   memcpy(bits, x, sizeof bits);
   for (int i = 0; i < CH_Q8_VALUES; i++) {
     int32_t magnitude = bits[i] & INT32_MAX;
-    most = magnitude > most ? magnitude : most;
+    max = magnitude > max ? magnitude : max;
   }
-  memcpy(&amax, &most, sizeof amax);
-  int counts = most < infinity && amax >= CH_Q8_LEAST;
+  memcpy(&amax, &max, sizeof amax);
+  int counts = max < infinity && amax >= CH_Q8_MIN;
   float inverse = counts ? 127 / amax : 0;
   for (int i = 0; i < CH_Q8_VALUES; i++) {
     int32_t value = counts ? to_integer(x[i] * inverse) : 0;
     q[i] = (int8_t)value;
     sum += value;
   }
-  block->scale = most >= infinity ? (float)NAN : counts ? amax / 127 : 0;
+  block->scale = max >= infinity ? (float)NAN : counts ? amax / 127 : 0;
   block->offset = -128 * sum;
 }
 

@@ -12,7 +12,7 @@
 #include "base/q8.h"
 #include "cpu/simd/simd.h"
 
-#define CH_Q8_LEAST 0x1p-100f
+#define CH_Q8_MIN 0x1p-100f
 
 /* A block of a row: its scale, and -128 times the sum of its bytes, for units that take weights above 0 only. */
 typedef struct ch_q8_block {

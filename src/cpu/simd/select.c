@@ -118,15 +118,15 @@ static int take_smallest(const int32_t *key, int n, int first, threshold limit, 
 }
 
 /* Pools lie among each other: an expert's `count` tokens, found pool by pool, in ascending order. taken: [n] */
-static void sort_tokens(int n, int count, int *token, uint8_t *taken) {
-  memset(taken, 0, (size_t)n);
-  for (int s = 0; s < count; s++) taken[token[s]] = 1;
+static void sort_tokens(int n, int count, int *token, uint8_t *selected) {
+  memset(selected, 0, (size_t)n);
+  for (int s = 0; s < count; s++) selected[token[s]] = 1;
   for (int t = 0; t < n; t++)
-    if (taken[t]) *token++ = t;
+    if (selected[t]) *token++ = t;
 }
 
 /* All pools of one expert, keys [n]. taken: [n], of pools with a stride. */
-static void select_expert(const ch_select_args *a, int expert, const int32_t *key, int per_expert, uint8_t *taken) {
+static void select_expert(const ch_select_args *a, int expert, const int32_t *key, int per_expert, uint8_t *selected) {
   const ch_record *r = a->record;
   int slot = expert * per_expert, *token = r->slot_token + slot;
   r->expert_begin[expert] = slot;
@@ -140,7 +140,7 @@ static void select_expert(const ch_select_args *a, int expert, const int32_t *ke
     for (int s = 0; s < a->k[p] && a->stride > 1; s++) token[s] = token_at(a, p, token[s]);
     token += a->k[p];
   }
-  if (a->stride > 1) sort_tokens(r->tokens, per_expert, r->slot_token + slot, taken);
+  if (a->stride > 1) sort_tokens(r->tokens, per_expert, r->slot_token + slot, selected);
 }
 
 CH_SIMD_SCRATCH_OP(select) {
@@ -148,7 +148,7 @@ CH_SIMD_SCRATCH_OP(select) {
   int n = r->tokens, e = r->experts, group = e < EXPERTS ? e : EXPERTS;
   CH_SCRATCH(x);
   int32_t *keys = CH_NEW(&x->scratch, int32_t, group * key_stride(n));
-  uint8_t *taken = a->stride > 1 ? CH_NEW(&x->scratch, uint8_t, group * (int64_t)n) : NULL;
+  uint8_t *selected = a->stride > 1 ? CH_NEW(&x->scratch, uint8_t, group * (int64_t)n) : NULL;
   if (ch_counting(x)) return;
   int per_expert = 0;
   for (int p = 0; p < a->pools; p++) per_expert += a->k[p];
@@ -159,7 +159,7 @@ CH_SIMD_SCRATCH_OP(select) {
     for (int t = 0; t < n; t += TOKENS) transpose(a, t, n - t < TOKENS ? n - t : TOKENS, begin, experts, keys);
 #pragma omp for schedule(dynamic, 1)
     for (int i = 0; i < experts; i++)
-      select_expert(a, begin + i, keys + i * key_stride(n), per_expert, taken ? taken + i * (int64_t)n : NULL);
+      select_expert(a, begin + i, keys + i * key_stride(n), per_expert, selected ? selected + i * (int64_t)n : NULL);
   }
   r->expert_begin[e] = e * per_expert;
 }

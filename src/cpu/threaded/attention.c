@@ -33,7 +33,7 @@ static attention_plan allocate_plan(ch_exec *x, const ch_attention_args *a) {
   p.group = a->H / p.kv_heads;
   p.bucket = CH_NEW(&x->scratch, int, p.distances);
   p.bias = CH_NEW(&x->scratch, float, (a->rel_bias ? a->H : 1) * p.row);
-  p.work = CH_NEW(&x->scratch, float, x->threads *ch_attention_work(a->T, a->dh));
+  p.work = CH_NEW(&x->scratch, float, (x->threads * ch_attention_work(a->T, a->dh)));
   return p;
 }
 
@@ -70,11 +70,11 @@ static ch_attention_head head_of(const attention_plan *p, int64_t task) {
                          .lse = a->lse + task * a->T};
   h.work = p->work + thread * ch_attention_work(a->T, a->dh);
   if (p->dbias) {
-    int64_t own = task * a->T * a->dh;
+    int64_t offset = task * a->T * a->dh;
     h.dout = a->dout + start;
     h.dq = a->dq + start;
-    h.dk = p->dk ? p->dk + own : a->dk + kv_start;
-    h.dv = p->dk ? p->dv + own : a->dv + kv_start;
+    h.dk = p->dk ? p->dk + offset : a->dk + kv_start;
+    h.dv = p->dk ? p->dv + offset : a->dv + kv_start;
     h.dbias = p->dbias + (a->rel_bias ? task : thread) * p->row + shorter;
     if (shorter) memset(h.dbias - shorter, 0, (size_t)p->row * sizeof(float));
   }

@@ -87,7 +87,7 @@ static int64_t head_work(const ch_attention_cached_args *a) {
 static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
   CH_SCRATCH(x);
   segment *segments = CH_NEW(&x->scratch, segment, a->max_rows);
-  float *scores = CH_NEW(&x->scratch, float, x->threads *ROWS *scores_stride(a->positions));
+  float *scores = CH_NEW(&x->scratch, float, (x->threads * ROWS * scores_stride(a->positions)));
   int64_t row = a->positions + CH_BIAS_PAD;
   float *none = a->bias ? NULL : CH_NEW(&x->scratch, float, row);
   if (ch_counting(x)) return;

@@ -9,8 +9,8 @@ enum { GELU_WORK = 16 };
 
 /* From MANY_ROWS rows on, multiplying takes longer than reading B, and choir's own product (product.h) is faster than
  * the kernel for few rows. It adds in the same order, unless B is transposed. */
-enum { MANY_ROWS = 16 };
-static int suits_own(const ch_product *p) { return !p->trans_b && p->m >= MANY_ROWS; }
+enum { MIN_TILED_ROWS = 16 };
+static int suits_tiles(const ch_product *p) { return !p->trans_b && p->m >= MIN_TILED_ROWS; }
 
 /* A as two kernels read it where products are of bf16: the own product reads `rounded`; the kernel for few rows does,
  * too, if it multiplies pairs, else it reads the same values as floats. */
@@ -30,13 +30,13 @@ static operand left_operand(ch_exec *x, const float *a, const ch_bf16 *a16, int6
 
 /* Row `first` of it, for p. */
 static const void *rows_from(const operand *a, const ch_product *p, int64_t first) {
-  int rounded = p->bf16 && (suits_own(p) || ch_product_takes_pairs(p));
+  int rounded = p->bf16 && (suits_tiles(p) || ch_product_takes_pairs(p));
   return rounded ? (const void *)(a->rounded + first * p->lda) : a->values + first * p->lda;
 }
 
 /* The kernel for products of few rows that are shaped like p. */
-typedef void (*few_rows)(const ch_product *p);
-static few_rows few_rows_for(const ch_product *p) {
+typedef void (*streamed_product)(const ch_product *p);
+static streamed_product streamed_product_for(const ch_product *p) {
   (void)p; /* elsewhere there is one */
 #if defined(__x86_64__)
   if (ch_product_takes_pairs(p)) return ch_invariant_pairs_avx512_bf16;
@@ -55,12 +55,12 @@ static int64_t broad_columns(const ch_exec *x, const ch_product *p, int count) {
  * so short that waiting threads do not fall asleep, because waking a thread takes as long as a piece. With B transposed
  * any width is allowed. */
 static int64_t piece_columns(const ch_exec *x, const ch_product *p, int count) {
-  enum { FEW_ROWS = 4, FEW_COLUMNS = 8 };
+  enum { MAX_STREAMED_ROWS = 4, MIN_COLUMNS = 8 };
   int64_t columns = p->trans_b ? CH_INVARIANT_COLUMNS : 2 * CH_INVARIANT_COLUMNS;
   if (!p->trans_b && p->m == 1) return broad_columns(x, p, count);
   while (columns * p->m * p->k < CH_INVARIANT_WORK && columns < p->n) columns *= 2;
-  if (p->trans_b && p->m <= FEW_ROWS)
-    while (columns * p->k > 2 * CH_INVARIANT_WORK && columns > FEW_COLUMNS) columns /= 2;
+  if (p->trans_b && p->m <= MAX_STREAMED_ROWS)
+    while (columns * p->k > 2 * CH_INVARIANT_WORK && columns > MIN_COLUMNS) columns /= 2;
   return columns;
 }
 
@@ -73,8 +73,8 @@ static ch_product piece_of(const ch_product *p, int64_t begin, int64_t columns) 
   return piece;
 }
 
-static void run_few(const ch_exec *x, const ch_product *p) {
-  few_rows run = few_rows_for(p);
+static void run_streamed(const ch_exec *x, const ch_product *p) {
+  streamed_product run = streamed_product_for(p);
   int64_t columns = piece_columns(x, p, 1);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, p->m * p->n * p->k))
   for (int64_t begin = 0; begin < p->n; begin += columns) {
@@ -89,12 +89,12 @@ void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
   p.by_row = 1;
   p.bf16 = x->compute == CH_COMPUTE_BF16 && !g->exact;
   int64_t size = g->trans_b ? ch_span(g->n, g->k, p.ldb) : ch_span(g->k, g->n, p.ldb);
-  int own = suits_own(&p);
-  operand a = left_operand(x, g->a, NULL, ch_span(g->m, g->k, p.lda), p.bf16, !own && !ch_product_takes_pairs(&p));
+  int tiled = suits_tiles(&p);
+  operand a = left_operand(x, g->a, NULL, ch_span(g->m, g->k, p.lda), p.bf16, !tiled && !ch_product_takes_pairs(&p));
   p.b = p.bf16 ? (const void *)ch_rounded_operand(x, g->b, g->b16, size) : g->b;
   p.a = rows_from(&a, &p, 0);
-  if (own) ch_products_run(x, 1, ch_cut_alone, &p);
-  if (!own && !ch_counting(x)) run_few(x, &p);
+  if (tiled) ch_products_run(x, 1, ch_cut_alone, &p);
+  if (!tiled && !ch_counting(x)) run_streamed(x, &p);
 }
 
 /* Expert i's product, except for A and what follows; rows are few for most experts, none for many. */
@@ -109,16 +109,16 @@ static ch_product by_row_product(const ch_expert_gemm_args *g, const void *w, fl
 }
 
 /* Those of experts with few rows: pieces of equal width, so that one loop goes through all. */
-static void run_few_of_experts(const ch_exec *x, int count, const ch_product *few) {
-  few_rows run = few_rows_for(few);
-  ch_product mean = few[0];
+static void run_streamed_experts(const ch_exec *x, int count, const ch_product *streamed) {
+  streamed_product run = streamed_product_for(streamed);
+  ch_product mean = streamed[0];
   int64_t rows = 0;
-  for (int i = 0; i < count; i++) rows += few[i].m;
+  for (int i = 0; i < count; i++) rows += streamed[i].m;
   mean.m = rows / count;
   int64_t columns = piece_columns(x, &mean, count), pieces = (mean.n + columns - 1) / columns;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, rows *mean.n *mean.k))
   for (int64_t task = 0; task < count * pieces; task++) {
-    ch_product piece = piece_of(&few[task / pieces], task % pieces * columns, columns);
+    ch_product piece = piece_of(&streamed[task / pieces], task % pieces * columns, columns);
     run(&piece);
   }
 }
@@ -133,22 +133,24 @@ static void through_gelu(const ch_exec *x, const ch_expert_gemm_args *g, const f
 
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   CH_SCRATCH(x);
-  ch_product *own = CH_NEW(&x->scratch, ch_product, g->experts), *few = CH_NEW(&x->scratch, ch_product, g->experts);
-  int bf16 = x->compute == CH_COMPUTE_BF16, owns = 0, fews = 0;
+  ch_product *tiled = CH_NEW(&x->scratch, ch_product, g->experts),
+             *streamed = CH_NEW(&x->scratch, ch_product, g->experts);
+  int bf16 = x->compute == CH_COMPUTE_BF16, tiled_count = 0, streamed_count = 0;
   int64_t rows = ch_expert_rows(x, g);
   float *c = bf16 && g->activate && !ch_gated(g->activate->activation) ? CH_NEW(&x->scratch, float, rows * g->n) : g->c;
   const void *w = bf16 ? (const void *)ch_rounded_operand(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
     ch_product p = by_row_product(g, w, c, bf16, i);
-    if (suits_own(&p))
-      own[owns++] = p;
+    if (suits_tiles(&p))
+      tiled[tiled_count++] = p;
     else if (p.m)
-      few[fews++] = p;
+      streamed[streamed_count++] = p;
   }
-  operand a = left_operand(x, g->a, g->a16, rows * g->k, bf16, fews && !ch_product_takes_pairs(few));
-  for (int i = 0; i < owns; i++) own[i].a = rows_from(&a, &own[i], (own[i].c - c) / g->n);
-  for (int i = 0; i < fews; i++) few[i].a = rows_from(&a, &few[i], (few[i].c - c) / g->n);
-  if (owns || ch_counting(x)) ch_products_run(x, ch_counting(x) ? g->experts : owns, ch_cut_expert, own);
-  if (fews) run_few_of_experts(x, fews, few);
+  operand a = left_operand(x, g->a, g->a16, rows * g->k, bf16, streamed_count && !ch_product_takes_pairs(streamed));
+  for (int i = 0; i < tiled_count; i++) tiled[i].a = rows_from(&a, &tiled[i], (tiled[i].c - c) / g->n);
+  for (int i = 0; i < streamed_count; i++) streamed[i].a = rows_from(&a, &streamed[i], (streamed[i].c - c) / g->n);
+  if (tiled_count || ch_counting(x))
+    ch_products_run(x, ch_counting(x) ? g->experts : tiled_count, ch_cut_expert, tiled);
+  if (streamed_count) run_streamed_experts(x, streamed_count, streamed);
   if (g->activate && !ch_counting(x)) through_gelu(x, g, c);
 }

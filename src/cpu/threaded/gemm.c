@@ -30,12 +30,12 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
     return;
   }
   int count = 0, made = 0;
-  for (const ch_gemm_args *one = g; one; one = one->beside) count++;
+  for (const ch_gemm_args *one = g; one; one = one->second) count++;
   CH_SCRATCH(x);
   ch_product *p = CH_NEW_HOST(&x->scratch, ch_product, count);
   const ch_gemm_args *before = NULL;
   const void *left = NULL;
-  for (; g; g = g->beside) {
+  for (; g; g = g->second) {
     if (x->batch_invariant && !g->trans_a) {
       ch_invariant_gemm(x, g);
       continue;
@@ -85,7 +85,7 @@ static ch_tiling cutting_of(const ch_expert_gemm_args *g, const operands *in) {
   enum { OUTPUT = 1 << 18, ROUNDED = 1 << 19, COLUMNS = 64 };
   ch_tiling cut = ch_cut_expert;
   if (g->activate) cut.output = OUTPUT;
-  if (g->activate && !g->c) cut.room = OUTPUT;
+  if (g->activate && !g->c) cut.output_size = OUTPUT;
   if (in->rounds) cut.rounded = g->k * COLUMNS > ROUNDED ? g->k * COLUMNS : ROUNDED;
   return cut;
 }

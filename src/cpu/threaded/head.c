@@ -16,10 +16,10 @@ enum {
   ROWS = 1024,       /* of a chunk: enough for one pass over dw to cost little */
   ROWS_NARROW = 128, /* where the model is narrow: a pass over dw is cheap, and the chunk's logits stay in the cache */
   NARROW = 256,
-  MOST_LOGITS = 1 << 25, /* at hand at once, whatever the vocabulary */
-  MOST_PARTS = 8,        /* the sum over the vocabulary in dx, in parts that run in parallel */
+  MAX_LOGITS = 1 << 25, /* at hand at once, whatever the vocabulary */
+  MAX_PARTS = 8,        /* the sum over the vocabulary in dx, in parts that run in parallel */
   SHORTEST_PART = 1024,
-  MOST_AT_ONCE = 8 /* small chunks that many threads work on at once */
+  MAX_AT_ONCE = 8 /* small chunks that many threads work on at once */
 };
 
 typedef void round_rows(int64_t, int64_t, const float *, int64_t, ch_bf16 *);
@@ -49,11 +49,11 @@ typedef struct {
   int64_t first, rows, at;
 } row_span;
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t chunk_rows(const ch_head_args *a) {
-  int64_t rows = a->d < NARROW ? ROWS_NARROW : ROWS, most = MOST_LOGITS / (a->V > 0 ? a->V : 1);
-  if (rows > most) rows = most > 16 ? most : 16;
+  int64_t rows = a->d < NARROW ? ROWS_NARROW : ROWS, max = MAX_LOGITS / (a->V > 0 ? a->V : 1);
+  if (rows > max) rows = max > 16 ? max : 16;
   return rows < a->n ? rows : a->n;
 }
 
@@ -62,8 +62,8 @@ static int64_t chunk_rows(const ch_head_args *a) {
  * one chunk at a time, since the gradients of both halves of a chunk are added before the next chunk's. */
 static int64_t chunks_at_once(const ch_exec *x, const ch_head_args *a, int64_t chunk) {
   if (a->paired || chunk != ROWS_NARROW) return 1;
-  int64_t most = least(least(MOST_AT_ONCE, (a->n + chunk - 1) / chunk), MOST_LOGITS / chunk / (a->V > 0 ? a->V : 1));
-  int64_t wanted = least(x->threads / 2, most);
+  int64_t max = smaller(smaller(MAX_AT_ONCE, (a->n + chunk - 1) / chunk), MAX_LOGITS / chunk / (a->V > 0 ? a->V : 1));
+  int64_t wanted = smaller(x->threads / 2, max);
   return wanted > 1 ? wanted : 1;
 }
 
@@ -99,10 +99,10 @@ static ch_product logits_of(const ch_head_args *a, const head_plan *p) {
 
 /* The same for dx by part i of the vocabulary. */
 static ch_product part_of(const ch_head_args *a, const head_plan *p, int64_t i) {
-  int64_t words = (a->V + p->parts - 1) / p->parts, begin = least(i * words, a->V);
+  int64_t words = (a->V + p->parts - 1) / p->parts, begin = smaller(i * words, a->V);
   return (ch_product){.bf16 = p->bf16,
                       .n = a->d,
-                      .k = least(words, a->V - begin),
+                      .k = smaller(words, a->V - begin),
                       .lda = p->ld,
                       .ldb = a->d,
                       .ldc = a->d,
@@ -123,9 +123,9 @@ static void pack_weights(ch_exec *x, const ch_head_args *a, head_plan *p) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < p->parts; i++) {
     ch_product some = all, part = part_of(a, p, i);
-    int64_t begin = least(i * words, a->V);
+    int64_t begin = smaller(i * words, a->V);
     some.b = element(p, p->w, begin * a->d);
-    some.n = least(words, a->V - begin);
+    some.n = smaller(words, a->V - begin);
     ch_product_pack(&some, p->across + begin * steps);
     if (a->dx) ch_product_pack(&part, p->along + i * p->part);
   }
@@ -134,8 +134,8 @@ static void pack_weights(ch_exec *x, const ch_head_args *a, head_plan *p) {
 static head_plan make_plan(ch_exec *x, const ch_head_args *a) {
   head_plan p = {.chunk = chunk_rows(a), .ld = logits_stride(a->V), .w = a->w};
   p.rows = p.chunk * chunks_at_once(x, a, p.chunk);
-  p.parts = a->V / SHORTEST_PART < 1 ? 1 : a->V / SHORTEST_PART > MOST_PARTS ? MOST_PARTS : a->V / SHORTEST_PART;
-  p.logits = CH_NEW(&x->scratch, float, p.rows *p.ld);
+  p.parts = a->V / SHORTEST_PART < 1 ? 1 : a->V / SHORTEST_PART > MAX_PARTS ? MAX_PARTS : a->V / SHORTEST_PART;
+  p.logits = CH_NEW(&x->scratch, float, (p.rows * p.ld));
   p.factor = CH_NEW(&x->scratch, float, p.rows);
   p.loss = CH_NEW(&x->scratch, double, p.rows);
   if (a->paired) {
@@ -144,7 +144,7 @@ static head_plan make_plan(ch_exec *x, const ch_head_args *a) {
   }
   if (a->dx) {
     p.scaled = CH_NEW(&x->scratch, float, p.rows * a->d);
-    p.partial = CH_NEW(&x->scratch, float, p.parts *p.rows * a->d);
+    p.partial = CH_NEW(&x->scratch, float, (p.parts * p.rows * a->d));
   }
   p.bf16 = x->compute == CH_COMPUTE_BF16;
   if (p.bf16) p.w = ch_rounded_operand(x, a->w, a->w16, (int64_t)a->V * a->d);
@@ -161,12 +161,12 @@ static const void *operand(ch_exec *x, const float *array, int64_t count) {
 /* Of all chunks at hand. */
 static void multiply_chunks(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
   CH_SCRATCH(x);
-  ch_product forward[MOST_AT_ONCE];
+  ch_product forward[MAX_AT_ONCE];
   const void *rows = operand(x, a->x + s->first * a->d, s->rows * a->d);
   int chunks = 0;
   for (int64_t r = 0; r < s->rows || !chunks; r += p->chunk, chunks++) {
     forward[chunks] = logits_of(a, p);
-    forward[chunks].m = least(p->chunk, s->rows - r);
+    forward[chunks].m = smaller(p->chunk, s->rows - r);
     forward[chunks].a = element(p, rows, r * a->d);
     forward[chunks].c = p->logits + (s->at + r) * p->ld;
   }
@@ -247,13 +247,13 @@ static void pair_losses(ch_exec *x, const ch_head_args *a, const head_plan *p, c
 
 /* dx: of every chunk the parts of the vocabulary as products of their own, then their sum, in order, times factor. */
 static void input_gradient(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s, const void *e) {
-  ch_product part[MOST_AT_ONCE * MOST_PARTS];
+  ch_product part[MAX_AT_ONCE * MAX_PARTS];
   int64_t rows = s->rows, size = rows * a->d;
   int count = 0;
   for (int64_t r = 0; r < rows || !count; r += p->chunk)
     for (int64_t i = 0, word = 0; i < p->parts; word += part[count++].k, i++) {
       part[count] = part_of(a, p, i);
-      part[count].m = least(p->chunk, rows - r);
+      part[count].m = smaller(p->chunk, rows - r);
       part[count].a = element(p, e, r * p->ld + word);
       part[count].c = p->partial + i * size + r * a->d;
     }
@@ -313,15 +313,15 @@ static void head_rows(ch_exec *x, const ch_head_args *a, const head_plan *p, int
 static void head(ch_exec *x, const ch_head_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   head_plan p = make_plan(x, a);
-  int64_t n = a->paired ? a->n / 2 : a->n, most = a->paired ? p.rows / 2 : p.rows;
+  int64_t n = a->paired ? a->n / 2 : a->n, max = a->paired ? p.rows / 2 : p.rows;
   if (ch_counting(x)) {
-    head_rows(x, a, &p, 0, most);
+    head_rows(x, a, &p, 0, max);
   } else {
     *a->loss_sum = 0;
     if (a->paired) *a->consistency_sum = 0;
     int64_t first = 0; /* once without rows too, for dw */
-    do head_rows(x, a, &p, first, n - first < most ? n - first : most);
-    while ((first += most) < n);
+    do head_rows(x, a, &p, first, n - first < max ? n - first : max);
+    while ((first += max) < n);
     if (a->loss_total) *a->loss_total += *a->loss_sum;
   }
   ch_arena_release(&x->scratch, mark);

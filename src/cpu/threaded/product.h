@@ -43,9 +43,9 @@ static inline int64_t ch_expert_rows(const ch_exec *x, const ch_expert_gemm_args
  * full expert does not leave the other threads waiting; small experts are shared out whole. */
 typedef struct {
   double pieces, smallest;
-  int64_t output;  /* most elements of a piece, so that an activation finds it in the core's cache; 0: no limit */
-  int64_t room;    /* scratch elements for a piece that is not stored elsewhere */
-  int64_t rounded; /* scratch elements to round part of B at a time, at least 64 columns; 0: B is rounded whole */
+  int64_t output;      /* most elements of a piece, so that an activation finds it in the core's cache; 0: no limit */
+  int64_t output_size; /* scratch elements for a piece that is not stored elsewhere */
+  int64_t rounded;     /* scratch elements to round part of B at a time, at least 64 columns; 0: B is rounded whole */
 } ch_tiling;
 static const ch_tiling ch_cut_alone = {.pieces = 32, .smallest = 10e6}, ch_cut_expert = {.pieces = 8, .smallest = 40e6};
 

@@ -39,11 +39,11 @@ static int64_t part(int64_t size, int64_t pieces, int64_t step) {
 /* Cuts one piece more out of an edge until a piece costs no more than `target` and has no more than `most` elements, if
  * that is not 0. Rows stay at half of columns, but at twice of them where B outgrows the cache: every piece below
  * another reads and packs the same of B again. */
-static cut cut_product(const ch_product *p, double target, int64_t most) {
+static cut cut_product(const ch_product *p, double target, int64_t max) {
   cut c = {p->m, p->n, 1, 0};
   int64_t down = 1, across = 1;
   double rows_per_column = p->n * p->k >= LARGE ? 2 : 0.5;
-  while ((cost(c.rows, c.columns, p->k) > target || (most && c.rows * c.columns > most)) &&
+  while ((cost(c.rows, c.columns, p->k) > target || (max && c.rows * c.columns > max)) &&
          (c.rows > ROW_EDGE || c.columns > COLUMN_EDGE)) {
     if (c.rows > ROW_EDGE && ((double)c.rows >= rows_per_column * (double)c.columns || c.columns <= COLUMN_EDGE))
       c.rows = part(p->m, ++down, ROW_STEP);
@@ -56,8 +56,8 @@ static cut cut_product(const ch_product *p, double target, int64_t most) {
 
 /* Into how many pieces of equal cost: 1, 2, 4, ..., which leave no thread waiting where there are as many. */
 static double count_of(double whole, const ch_tiling *cutting) {
-  double most = whole / cutting->smallest < cutting->pieces ? whole / cutting->smallest : cutting->pieces, count = 1;
-  while (count < most) count *= 2;
+  double max = whole / cutting->smallest < cutting->pieces ? whole / cutting->smallest : cutting->pieces, count = 1;
+  while (count < max) count *= 2;
   return count;
 }
 
@@ -111,12 +111,12 @@ static int product_of(const cut *cuts, int count, int64_t piece) {
 typedef struct {
   float *output;
   ch_bf16 *rounded;
-  int64_t most; /* elements of it */
-} pieces_room;
+  int64_t max; /* elements of it */
+} piece_buffers;
 
-static pieces_room room_of(ch_exec *x, const ch_tiling *cutting) {
-  pieces_room r = {.most = cutting->rounded};
-  if (cutting->room) r.output = CH_NEW(&x->scratch, float, x->threads * cutting->room);
+static piece_buffers buffers_of(ch_exec *x, const ch_tiling *cutting) {
+  piece_buffers r = {.max = cutting->rounded};
+  if (cutting->output_size) r.output = CH_NEW(&x->scratch, float, x->threads * cutting->output_size);
   if (cutting->rounded) r.rounded = CH_NEW(&x->scratch, ch_bf16, x->threads * cutting->rounded);
   return r;
 }
@@ -147,7 +147,7 @@ static void run_depths(const ch_product *p, void *scratch) {
   }
 }
 
-static void run_product(const ch_product *p, const pieces_room *r, void *scratch) {
+static void run_product(const ch_product *p, const piece_buffers *r, void *scratch) {
   if (p->depth && p->k > p->depth) {
     run_depths(p, scratch);
     return;
@@ -156,12 +156,12 @@ static void run_product(const ch_product *p, const pieces_room *r, void *scratch
     ch_product_run(p, scratch);
     return;
   }
-  int64_t step = r->most / p->k / COLUMN_STEP * COLUMN_STEP;
+  int64_t step = r->max / p->k / COLUMN_STEP * COLUMN_STEP;
   for (int64_t j = 0; j < p->n; j += step) run_columns(p, j, p->n - j < step ? p->n - j : step, r->rounded, scratch);
 }
 
 /* Runs a piece, and takes it through an activation where that is to follow: by way of r if it is kept nowhere else. */
-static void run_piece(ch_product *p, const pieces_room *r, void *scratch) {
+static void run_piece(ch_product *p, const piece_buffers *r, void *scratch) {
   int64_t ldc = p->ldc; /* of the activation's arrays, too */
   if (!p->c) {
     p->c = r->output;
@@ -176,8 +176,8 @@ static void run_piece(ch_product *p, const pieces_room *r, void *scratch) {
 void ch_products_run(ch_exec *x, int count, ch_tiling cutting, const ch_product *products) {
   CH_SCRATCH(x);
   cut *cuts = CH_NEW(&x->scratch, cut, count);
-  char *scratch = CH_NEW(&x->scratch, char, (int64_t)x->threads *CH_PRODUCT_SCRATCH);
-  pieces_room all = room_of(x, &cutting);
+  char *scratch = CH_NEW(&x->scratch, char, ((int64_t)x->threads * CH_PRODUCT_SCRATCH));
+  piece_buffers all = buffers_of(x, &cutting);
   if (ch_counting(x)) return;
   double all_cost;
   int64_t pieces = cut_all(count, cutting, products, cuts, &all_cost);
@@ -188,9 +188,9 @@ void ch_products_run(ch_exec *x, int count, ch_tiling cutting, const ch_product 
       int which = product_of(cuts, count, i);
       ch_product piece = piece_of(&products[which], &cuts[which], i - cuts[which].begin);
       int64_t thread = omp_get_thread_num();
-      pieces_room own = {all.output ? all.output + thread * cutting.room : NULL,
-                         all.rounded ? all.rounded + thread * cutting.rounded : NULL, all.most};
-      run_piece(&piece, &own, scratch + thread * CH_PRODUCT_SCRATCH);
+      piece_buffers buffers = {all.output ? all.output + thread * cutting.output_size : NULL,
+                               all.rounded ? all.rounded + thread * cutting.rounded : NULL, all.max};
+      run_piece(&piece, &buffers, scratch + thread * CH_PRODUCT_SCRATCH);
     }
   }
 }

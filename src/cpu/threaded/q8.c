@@ -113,12 +113,12 @@ static void run_all(ch_exec *x, int count, q8_work *w) {
 
 void ch_q8_gemm(ch_exec *x, const ch_gemm_args *g) {
   int count = 0, made = 0;
-  for (const ch_gemm_args *one = g; one; one = one->beside) count++;
+  for (const ch_gemm_args *one = g; one; one = one->second) count++;
   CH_SCRATCH(x);
   q8_work *w = CH_NEW(&x->scratch, q8_work, count);
   const ch_gemm_args *before = NULL;
   ch_q8_rows rows = {0};
-  for (; g; before = g, g = g->beside) {
+  for (; g; before = g, g = g->second) {
     int64_t lda = ch_stride(g->lda, g->k);
     int same = before && before->a == g->a && before->m == g->m && before->k == g->k && before->lda == g->lda;
     if (!same) rows = rounded_rows(x, g->m, g->k, g->a, lda);

@@ -33,7 +33,7 @@ typedef ch_best_args best_args;
 typedef ch_modulo_args modulo_args;
 typedef ch_threshold_args threshold_args;
 typedef ch_price_args price_args;
-typedef ch_nudge_args nudge_args;
+typedef ch_update_bias_args update_bias_args;
 
 /* ---- rows.cl.h ---- */
 typedef struct {
@@ -179,7 +179,7 @@ typedef struct {
   const void CH_DEV *rows;
   void CH_DEV *padded;
   int64_t width;
-  int e, most, is;
+  int e, max, is;
 } pad_rows_args;
 
 typedef struct {
@@ -187,7 +187,7 @@ typedef struct {
   void CH_DEV *rows;
   const void CH_DEV *padded;
   int64_t width;
-  int e, most, is, accumulate;
+  int e, max, is, accumulate;
 } unpad_rows_args;
 
 /* ---- attention.cl.h ---- */
@@ -303,7 +303,7 @@ typedef struct {
 
 /* ---- optim.cl.h ---- */
 
-/* Measures [batch,rows,3], scales [batch,2]: the mean of row moments, the rate of the update */
+/* Measures [batch,rows,3], scales [batch,2]: the mean of row moments, the learning rate of the update */
 typedef struct {
   const double CH_DEV *finite;
   const real CH_DEV *g;
@@ -326,7 +326,7 @@ typedef struct {
   real CH_DEV *row;
   double CH_DEV *scales;
   int64_t batch, rows, all_cols;
-  double rate, beta2, eps1, eps2, clip;
+  double learning_rate, beta2, eps1, eps2, clip;
 } adafactor_scales_args;
 
 typedef struct {
@@ -346,7 +346,7 @@ typedef struct {
   real CH_DEV *m, *v;
   ch_bf16 CH_DEV *w16;
   int64_t count;
-  double rate, beta1, beta2, eps, weight_decay, grad_scale, correct_m, correct_v;
+  double learning_rate, beta1, beta2, eps, weight_decay, grad_scale, correct_m, correct_v;
 } adamw_args;
 
 /* ---- select.cl.h ---- */
@@ -433,8 +433,8 @@ typedef struct {
 
 /* dropped [e] */
 typedef struct {
-  const int CH_DEV *least_begin, *least_token, *most_begin, *most_token;
-  const real CH_DEV *least_cutoff;
+  const int CH_DEV *min_begin, *min_token, *max_begin, *max_token;
+  const real CH_DEV *min_cutoff;
   const uint8_t CH_DEV *valid;
   const real CH_DEV *score, *threshold;
   uint8_t CH_DEV *keep;
@@ -580,7 +580,7 @@ typedef struct {
   row(adamw) row(select_count) row(select_digit) row(select_marks) row(select_ties) row(list_marked) row(prefix) row(mean_cutoff) \
   row(running_mean) row(best) row(modulo) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
   row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
-  row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(z_loss) row(z_loss_backward) row(price) row(nudge) \
+  row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(z_loss) row(z_loss_backward) row(price) row(update_bias) \
   row(loads) row(index_count) row(index_fill) row(part_count) \
   row(part_fill) row(tally)
 

@@ -46,8 +46,8 @@ KERNEL(merge_heads) {
 
 /* A group has one row of scores [pairs,rows,pitch], of `columns` keys: they become the softmax's weights. */
 KERNEL(attention_weights) {
-  SHARED float most[GROUP];
-  SHARED double room[GROUP];
+  SHARED float scratch_max[GROUP];
+  SHARED double scratch[GROUP];
   I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;
   int i = (int)(a.first_row + GID % a.rows), seen = SEEN(i);
   GLOBAL float *score = a.score + at;
@@ -57,9 +57,9 @@ KERNEL(attention_weights) {
     score[j] += BIAS(i - j);
     if (score[j] > largest || j == LID) largest = score[j];
   }
-  largest = largest_over(largest, most);
+  largest = largest_over(largest, scratch_max);
   for (int j = LID; j < seen; j += GROUP) total += score[j] = exp(score[j] - largest);
-  total = sum_over(total, room);
+  total = sum_over(total, scratch);
   for (int j = LID; j < a.columns; j += GROUP) STORE(weight, at + j, j < seen ? (float)(score[j] / total) : 0);
   if (LID == 0) a.lse[pair * a.T + i] = seen ? (float)(largest + log(total)) : 0;
 }
@@ -67,7 +67,7 @@ KERNEL(attention_weights) {
 /* A group has one row: of scores, which become weights P, and of dP, which become dS = P (dP - sum_j P dP). Where a
  * bias asks for it, dS stays in the place of dP as well. */
 KERNEL(attention_slopes) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;
   int i = (int)(a.first_row + GID % a.rows), seen = SEEN(i);
   GLOBAL float *score = a.score + at, *dweight = a.dweight + at;
@@ -77,7 +77,7 @@ KERNEL(attention_slopes) {
     score[j] = exp(score[j] + BIAS(i - j) - lse);
     mean += (double)score[j] * dweight[j];
   }
-  mean = sum_over(mean, room);
+  mean = sum_over(mean, scratch);
   for (int j = LID; j < a.columns; j += GROUP) {
     float p = j < seen ? score[j] : 0, ds = j < seen ? p * (dweight[j] - (float)mean) : 0;
     STORE(weight, at + j, p);
@@ -103,14 +103,14 @@ KERNEL(attention_distances) {
 
 /* A group has one bucket of one head: the sum over all sequences and the bucket's distances. */
 KERNEL(attention_dbias) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   I64 bucket = GID / a.H, head = GID % a.H;
   double sum = 0;
   for (I64 at = LID; at < (I64)a.B * a.distances; at += GROUP) {
     I64 b = at / a.distances, distance = at % a.distances;
     if (a.bucket[distance] == bucket) sum += a.slope[(b * a.H + head) * a.distances + distance];
   }
-  sum = sum_over(sum, room);
+  sum = sum_over(sum, scratch);
   if (LID == 0) a.drel_bias[GID] += (float)sum;
 }
 
@@ -133,8 +133,8 @@ KERNEL(cache_append) {
 
 /* Group: a new row (of the most that there may be) and a head. */
 KERNEL(attention_cached) {
-  SHARED float p[GROUP], most[GROUP];
-  SHARED double room[GROUP];
+  SHARED float p[GROUP], scratch_max[GROUP];
+  SHARED double scratch[GROUP];
   int row = (int)(GID / a.H), head = (int)(GID % a.H), b = 0;
   while (b < a.B && row >= a.begin[b + 1]) b++;
   int at = b < a.B ? a.past[b] + row - a.begin[b] : -1; /* -1: there is no such row, and no loop */
@@ -148,11 +148,11 @@ KERNEL(attention_cached) {
     int j = j0 + LID;
     float bias = a.bias && j <= at ? a.bias[nearest + j] : 0, before = largest;
     float score = j <= at ? a.scale * dot(a.dh, q, keys + (I64)j * a.dh) + bias : -INF;
-    float here = largest_over(score, most);
+    float here = largest_over(score, scratch_max);
     if (here > largest || j0 == 0) largest = here;
     p[LID] = j <= at ? exp(score - largest) : 0;
     double shrink = j0 ? exp((double)(before - largest)) : 0;
-    total = total * shrink + sum_over(p[LID], room);
+    total = total * shrink + sum_over(p[LID], scratch);
     SYNC;
     for (int c = LID; c < a.dh; c += GROUP) {
       float sum = 0;
@@ -178,9 +178,10 @@ KERNEL(rope) {
   int pairs = a.rotated / 2;
   EACH(i, a.n * a.heads * pairs) {
     I64 t = i / pairs / a.heads, c = i % pairs, position = a.position ? a.position[t] : t % a.T;
-    GLOBAL const float *turn = a.turn + position * a.rotated + c;
+    GLOBAL const float *rope_table = a.rope_table + position * a.rotated + c;
     GLOBAL float *x = a.x + i / pairs * a.dh + c;
-    float cosine = turn[0], sine = a.back ? -turn[pairs] : turn[pairs], first = x[0], second = x[pairs];
+    float cosine = rope_table[0], sine = a.back ? -rope_table[pairs] : rope_table[pairs], first = x[0],
+          second = x[pairs];
     x[0] = first * cosine - second * sine;
     x[pairs] = second * cosine + first * sine;
   }
@@ -191,7 +192,7 @@ KERNEL(rope_table) {
   EACH(i, (I64)a.positions * pairs) {
     I64 p = i / pairs, c = i % pairs;
     double angle = (double)p * pow(a.theta, -2.0 * (double)c / a.rotated);
-    a.turn[p * a.rotated + c] = (float)cos(angle);
-    a.turn[p * a.rotated + pairs + c] = (float)sin(angle);
+    a.rope_table[p * a.rotated + c] = (float)cos(angle);
+    a.rope_table[p * a.rotated + pairs + c] = (float)sin(angle);
   }
 }

@@ -30,43 +30,43 @@ INLINE uint4 rounded_eight(GLOBAL const uint4 *x) {
 /* Whether an item may read and write 16 bytes of it at once, which memory serves faster than as many small reads. */
 #define IN_SIXTEENS(field) ((U64)P(char, field) % 16 == 0)
 
-/* The sum of every item's value, in the order of a fixed tree. room: [GROUP]. All items get it. */
-INLINE double sum_over(double value, LOCAL double *room) {
-  room[LID] = value;
+/* The sum of every item's value, in the order of a fixed tree. scratch: [GROUP]. All items get it. */
+INLINE double sum_over(double value, LOCAL double *scratch) {
+  scratch[LID] = value;
   SYNC;
   for (int step = GROUP / 2; step > 0; step /= 2) {
-    if (LID < step) room[LID] += room[LID + step];
+    if (LID < step) scratch[LID] += scratch[LID + step];
     SYNC;
   }
-  double sum = room[0];
+  double sum = scratch[0];
   SYNC;
   return sum;
 }
 
-INLINE float largest_over(float value, LOCAL float *room) {
-  room[LID] = value;
+INLINE float largest_over(float value, LOCAL float *scratch) {
+  scratch[LID] = value;
   SYNC;
   for (int step = GROUP / 2; step > 0; step /= 2) {
-    if (LID < step && room[LID + step] > room[LID]) room[LID] = room[LID + step];
+    if (LID < step && scratch[LID + step] > scratch[LID]) scratch[LID] = scratch[LID + step];
     SYNC;
   }
-  float largest = room[0];
+  float largest = scratch[0];
   SYNC;
   return largest;
 }
 
-/* How many of the items before this one say 1; `all` receives how many there are. room: [GROUP]. */
-INLINE int rank_over(int says, LOCAL int *room, int *all) {
-  room[LID] = says;
+/* How many of the items before this one say 1; `all` receives how many there are. scratch: [GROUP]. */
+INLINE int rank_over(int says, LOCAL int *scratch, int *all) {
+  scratch[LID] = says;
   SYNC;
   for (int step = 1; step < GROUP; step *= 2) {
-    int before = LID >= step ? room[LID - step] : 0;
+    int before = LID >= step ? scratch[LID - step] : 0;
     SYNC;
-    room[LID] += before;
+    scratch[LID] += before;
     SYNC;
   }
-  int rank = room[LID] - says;
-  *all = room[GROUP - 1];
+  int rank = scratch[LID] - says;
+  *all = scratch[GROUP - 1];
   SYNC;
   return rank;
 }

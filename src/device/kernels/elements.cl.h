@@ -127,24 +127,24 @@ KERNEL(jitter) {
 }
 
 KERNEL(sum_squares) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   for (I64 p = GID; p < a.arrays * a.pieces; p += GROUPS) {
     GLOBAL const float *x = a.x + p / a.pieces * a.count;
     I64 begin = p % a.pieces * PIECE, end = begin + PIECE < a.count ? begin + PIECE : a.count;
     double sum = 0;
     for (I64 i = begin + LID; i < end; i += GROUP) sum += (double)x[i] * x[i];
-    sum = sum_over(sum, room);
+    sum = sum_over(sum, scratch);
     if (LID == 0) a.partial[p] = sum;
   }
 }
 
 /* One group. */
 KERNEL(total_squares) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   for (I64 array = 0; array < a.arrays; array++) {
     double sum = 0;
     for (I64 p = LID; p < a.pieces; p += GROUP) sum += a.partial[array * a.pieces + p];
-    sum = sum_over(sum, room);
+    sum = sum_over(sum, scratch);
     if (LID == 0) a.sum[array * a.step] = sum;
     if (LID == 0 && a.total) a.total[0] += sum;
   }

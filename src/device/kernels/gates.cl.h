@@ -6,7 +6,7 @@ KERNEL(gate) {
     I64 t = a.slot_token[s];
     float gate = a.rule ? a.score[t * a.e + GID] : a.even;
     if (a.rule == 2) gate = (float)(1 / (1 + exp(-(double)gate)));
-    if (a.rule == 3) gate = share_of_two(a.value + 2 * t, gate);
+    if (a.rule == 3) gate = normalize_top2(a.value + 2 * t, gate);
     a.slot_gate[s] = gate;
   }
 }
@@ -20,18 +20,18 @@ KERNEL(gate_backward) {
   }
 }
 
-KERNEL(share_backward) { EACH(t, a.n) share_of_two_backward(a.choice + 2 * t, a.value + 2 * t, a.dscore + t * a.e); }
+KERNEL(share_backward) { EACH(t, a.n) normalize_top2_backward(a.choice + 2 * t, a.value + 2 * t, a.dscore + t * a.e); }
 
-KERNEL(normalize_gates) { EACH(t, a.n) a.sum[t] = sum_to_one(a.token_begin + t, a.token_slot, a.slot_gate); }
+KERNEL(normalize_gates) { EACH(t, a.n) a.sum[t] = normalize_gates(a.token_begin + t, a.token_slot, a.slot_gate); }
 
 KERNEL(normalize_backward) {
   EACH(t, a.n)
-  sum_to_one_backward(a.token_begin + t, a.token_slot, a.slot_gate, a.sum[t], a.dgate);
+  normalize_gates_backward(a.token_begin + t, a.token_slot, a.slot_gate, a.sum[t], a.dgate);
 }
 
 /* Workgroup GID: the share of an expert in the choices of a span's valid tokens; the last one counts these tokens. */
 KERNEL(choice_shares) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   int expert = (int)(GID % (a.e + 1)), first = (int)(GID / (a.e + 1)) * a.span,
       end = a.span < a.n - first ? first + a.span : a.n;
   double valid = 0, chosen = 0;
@@ -39,14 +39,14 @@ KERNEL(choice_shares) {
     valid += !(a.valid && !a.valid[t]);
     for (int j = 0; j < a.counted; j++) chosen += a.choice[t * a.count + j] == expert;
   }
-  valid = sum_over(valid, room);
-  chosen = sum_over(chosen, room);
+  valid = sum_over(valid, scratch);
+  chosen = sum_over(chosen, scratch);
   if (LID == 0) a.share[GID] = expert == a.e ? valid : valid > 0 ? chosen / valid / a.counted : 0;
 }
 
 /* One group. */
 KERNEL(balance) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   double loss = 0;
   GLOBAL const double *share = a.share;
   for (int first = 0, end; first < a.n; first = end, share += a.e + 1) {
@@ -56,7 +56,7 @@ KERNEL(balance) {
       double whole = a.shares;
       if (!(a.valid && !a.valid[t])) sum += mean_share(a.e, null, share, a.score + t * a.e, &whole);
     }
-    sum = sum_over(sum, room);
+    sum = sum_over(sum, scratch);
     loss += share[a.e] > 0 ? (a.e + a.nulls) * sum / share[a.e] + (a.e + a.nulls) * null : 0;
   }
   if (LID == 0) a.loss[0] = a.groups ? loss / a.groups : 0;
@@ -85,7 +85,7 @@ KERNEL(price) {
   if (GID == 0 && LID == 0) move_prices(a.e, a.next, a.beta);
 }
 
-KERNEL(nudge) {
+KERNEL(update_bias) {
   GLOBAL const int *demand = a.demand;
   EACH(i, a.e) {
     I64 more = (I64)demand[i] * a.e;

@@ -25,7 +25,7 @@ KERNEL(adafactor_columns) {
 
 /* A group has a row: sums of g^2, of w^2, and of g^2 / col. */
 KERNEL(adafactor_rows) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   for (I64 row = GID; row < (STOPPED ? 0 : a.batch * a.rows); row += GROUPS) {
     GLOBAL const float *g = a.g + row * a.cols, *w = a.w + row * a.cols;
     GLOBAL const float *col = a.col + row / a.rows * a.cols;
@@ -35,9 +35,9 @@ KERNEL(adafactor_rows) {
       of_w += (double)w[j] * w[j];
       of_u += scaled_square(g[j], a.grad_scale) / col[j];
     }
-    of_g = sum_over(of_g, room);
-    of_w = sum_over(of_w, room);
-    of_u = sum_over(of_u, room);
+    of_g = sum_over(of_g, scratch);
+    of_w = sum_over(of_w, scratch);
+    of_u = sum_over(of_u, scratch);
     if (LID == 0) {
       a.measures[3 * row] = (float)of_g;
       a.measures[3 * row + 1] = (float)of_w;
@@ -48,7 +48,7 @@ KERNEL(adafactor_rows) {
 
 /* A group has a matrix: row moments, their mean, and rate max(eps2, rms(w)) / max(1, rms(u) / clip). */
 KERNEL(adafactor_scales) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   for (I64 m = GID; m < (STOPPED ? 0 : a.batch); m += GROUPS) {
     GLOBAL const float *measures = a.measures + 3 * m * a.rows;
     double mean = 0, of_w = 0, of_u = 0, size = (double)(a.rows * a.all_cols);
@@ -62,12 +62,13 @@ KERNEL(adafactor_scales) {
       of_w += measures[3 * i + 1];
       of_u += measures[3 * i + 2] / moment;
     }
-    mean = sum_over(mean, room);
-    of_w = sum_over(of_w, room);
-    of_u = sum_over(of_u, room);
+    mean = sum_over(mean, scratch);
+    of_w = sum_over(of_w, scratch);
+    of_u = sum_over(of_u, scratch);
     if (LID == 0) {
       a.scales[2 * m] = mean;
-      a.scales[2 * m + 1] = a.rate * fmax(a.eps2, sqrt(of_w / size)) / fmax(1.0, sqrt(mean * of_u / size) / a.clip);
+      a.scales[2 * m + 1] =
+          a.learning_rate * fmax(a.eps2, sqrt(of_w / size)) / fmax(1.0, sqrt(mean * of_u / size) / a.clip);
     }
   }
 }
@@ -96,7 +97,7 @@ KERNEL(adamw) {
     double step = m / a.correct_m / (sqrt(v / a.correct_v) + a.eps);
     a.m[i] = m;
     a.v[i] = v;
-    float next = (float)(w - a.rate * (step + a.weight_decay * w));
+    float next = (float)(w - a.learning_rate * (step + a.weight_decay * w));
     a.w[i] = next;
     if (a.w16) a.w16[i] = to_bf16(next);
   }

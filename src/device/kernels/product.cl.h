@@ -53,14 +53,14 @@ KERNEL(product) {
 }
 
 /* Where a padded row stands among the rows, or -1. */
-INLINE I64 unpadded(GLOBAL const int *begin, I64 row, int most) {
-  I64 expert = row / most, at = begin[expert] + row % most;
+INLINE I64 unpadded(GLOBAL const int *begin, I64 row, int max) {
+  I64 expert = row / max, at = begin[expert] + row % max;
   return at < begin[expert + 1] ? at : -1;
 }
 
 KERNEL(pad_rows) {
-  for (I64 row = GID; row < (I64)a.e * a.most; row += GROUPS) {
-    I64 at = unpadded(a.begin, row, a.most);
+  for (I64 row = GID; row < (I64)a.e * a.max; row += GROUPS) {
+    I64 at = unpadded(a.begin, row, a.max);
     for (I64 j = LID; j < a.width; j += GROUP) {
       float x = at < 0 ? 0 : operand(P(char, rows), a.is, at * a.width + j);
       if (a.is == AS_FLOAT)
@@ -72,8 +72,8 @@ KERNEL(pad_rows) {
 }
 
 KERNEL(unpad_rows) {
-  for (I64 row = GID; row < (I64)a.e * a.most; row += GROUPS) {
-    I64 at = unpadded(a.begin, row, a.most);
+  for (I64 row = GID; row < (I64)a.e * a.max; row += GROUPS) {
+    I64 at = unpadded(a.begin, row, a.max);
     for (I64 j = LID; at >= 0 && j < a.width; j += GROUP) {
       I64 from = row * a.width + j, to = at * a.width + j;
       if (a.is == AS_BF16)

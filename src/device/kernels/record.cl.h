@@ -56,23 +56,23 @@ KERNEL(part_fill) {
 
 /* Group i counts the tokens with i experts, 0 .. e; the first one does the rest. */
 KERNEL(tally) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   GLOBAL I64 *load = a.counts + 1, *demand = load + a.e, *histogram = demand + a.e;
   double count = 0, gates = 0, squares = 0, valid = 0;
   for (I64 t = LID; t < a.n; t += GROUP)
     count += !(a.valid && !a.valid[t]) && a.token_begin[t + 1] - a.token_begin[t] == GID;
-  count = sum_over(count, room);
+  count = sum_over(count, scratch);
   if (LID == 0) histogram[GID] = (I64)count;
   if (GID > 0) return;
   for (I64 s = LID; s < a.begin[a.e]; s += GROUP) gates += a.slot_gate[s];
-  gates = sum_over(gates, room);
+  gates = sum_over(gates, scratch);
   for (I64 t = LID; t < a.n && a.lse; t += GROUP)
     if (!(a.valid && !a.valid[t])) {
       squares += (double)a.lse[t] * a.lse[t];
       valid++;
     }
-  squares = sum_over(squares, room);
-  valid = sum_over(valid, room);
+  squares = sum_over(squares, scratch);
+  valid = sum_over(valid, scratch);
   for (int i = LID; i < a.e; i += GROUP) {
     load[i] = a.begin[i + 1] - a.begin[i];
     demand[i] = a.demand[i];

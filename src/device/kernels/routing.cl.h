@@ -67,8 +67,8 @@ KERNEL(best) {
 
 KERNEL(modulo) {
   EACH(t, a.n) {
-    int taken = !a.valid || a.valid[t];
-    a.choice[t] = !taken ? -1 : a.e > 1 ? a.id[t] % a.e : 0;
+    int active = !a.valid || a.valid[t];
+    a.choice[t] = !active ? -1 : a.e > 1 ? a.id[t] % a.e : 0;
   }
 }
 
@@ -93,13 +93,13 @@ INLINE int comes_first(GLOBAL const float *value, int count, I64 u, I64 t) {
 /* A group has an expert, and goes over the first choices of all tokens, then over their second ones. What it takes away
  * from `choice` other groups read in a copy. */
 KERNEL(place) {
-  SHARED int room[GROUP];
+  SHARED int scratch[GROUP];
   int held = 0, demand = 0;
   for (int j = 0; j < a.count; j++) {
     int before = demand;
     for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
       I64 t = t0 + LID;
-      int asks = t < a.n && a.asked[t * a.count + j] == GID, all, rank = rank_over(asks, room, &all);
+      int asks = t < a.n && a.asked[t * a.count + j] == GID, all, rank = rank_over(asks, scratch, &all);
       rank += demand;
       if (asks && a.value) {
         rank = before;
@@ -119,13 +119,13 @@ KERNEL(place) {
 
 /* A group has an expert; a token chooses it once at most. */
 KERNEL(list_chosen) {
-  SHARED int room[GROUP];
+  SHARED int scratch[GROUP];
   int slot = a.begin[GID];
   for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
     I64 t = t0 + LID;
     int chosen = 0, all;
     for (int j = 0; t < a.n && j < a.count; j++) chosen |= a.choice[t * a.count + j] == GID;
-    int rank = rank_over(chosen, room, &all);
+    int rank = rank_over(chosen, scratch, &all);
     if (chosen) a.slot_token[slot + rank] = (int)t;
     slot += all;
   }
@@ -146,23 +146,23 @@ KERNEL(threshold) {
 
 /* A group has an expert. keep: 0 before. */
 KERNEL(within) {
-  SHARED double room[GROUP];
-  int e = a.e, all = a.threshold[GID] > a.least_cutoff[GID];
+  SHARED double scratch[GROUP];
+  int e = a.e, all = a.threshold[GID] > a.min_cutoff[GID];
   float bar = a.threshold[GID];
-  double taken = 0, demand = 0;
-  int from = all ? a.least_begin[GID] : a.most_begin[GID];
-  int to = all ? a.least_begin[GID + 1] : a.most_begin[GID + 1];
+  double assigned = 0, demand = 0;
+  int from = all ? a.min_begin[GID] : a.max_begin[GID];
+  int to = all ? a.min_begin[GID + 1] : a.max_begin[GID + 1];
   for (int s = from + LID; s < to; s += GROUP) {
-    I64 t = all ? a.least_token[s] : a.most_token[s];
+    I64 t = all ? a.min_token[s] : a.max_token[s];
     if (!all && !(a.score[t * e + GID] >= bar)) continue;
     a.keep[t * e + GID] = 1;
-    taken++;
+    assigned++;
   }
   for (I64 t = LID; t < a.n; t += GROUP) demand += !(a.valid && !a.valid[t]) && a.score[t * e + GID] >= bar;
-  taken = sum_over(taken, room);
-  demand = sum_over(demand, room);
+  assigned = sum_over(assigned, scratch);
+  demand = sum_over(demand, scratch);
   if (LID == 0) {
     a.demand[GID] = (int)demand;
-    a.dropped[GID] = demand > taken ? (int)(demand - taken) : 0;
+    a.dropped[GID] = demand > assigned ? (int)(demand - assigned) : 0;
   }
 }

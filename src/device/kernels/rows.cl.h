@@ -1,8 +1,8 @@
 /* Rows: a group takes one row at a time, and sums over it in a fixed tree. */
 
 KERNEL(softmax) {
-  SHARED double room[GROUP];
-  SHARED float most[GROUP];
+  SHARED double scratch[GROUP];
+  SHARED float scratch_max[GROUP];
   for (I64 t = GID; t < a.n; t += GROUPS) {
     GLOBAL const float *in = a.x + t * a.m;
     GLOBAL float *out = a.y + t * a.m;
@@ -10,35 +10,35 @@ KERNEL(softmax) {
     double sum = 0;
     for (int j = LID; j < a.m; j += GROUP)
       if (in[j] > largest) largest = in[j];
-    largest = largest_over(largest, most);
+    largest = largest_over(largest, scratch_max);
     for (int j = LID; j < a.m; j += GROUP) sum += out[j] = (float)exp((double)(in[j] - largest));
-    sum = sum_over(sum, room);
+    sum = sum_over(sum, scratch);
     if (a.nulls) sum += a.nulls * exp(-(double)largest);
     for (int j = LID; j < a.m; j += GROUP) out[j] = (float)(out[j] / sum);
   }
 }
 
 KERNEL(softmax_backward) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   for (I64 t = GID; t < a.n; t += GROUPS) {
     GLOBAL const float *y = a.y + t * a.m, *dy = a.dy + t * a.m;
     GLOBAL float *dx = a.dx + t * a.m;
     double dot = 0;
     for (int j = LID; j < a.m; j += GROUP) dot += (double)y[j] * dy[j];
-    dot = sum_over(dot, room);
+    dot = sum_over(dot, scratch);
     for (int j = LID; j < a.m; j += GROUP) dx[j] = (float)(y[j] * (dy[j] - dot));
   }
 }
 
 KERNEL(rmsnorm) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   GLOBAL const float *w = a.w;
   for (I64 t = GID; t < a.n; t += GROUPS) {
     GLOBAL const float *in = a.x + t * a.d;
     GLOBAL float *out = a.y + t * a.d;
     double squares = 0;
     for (int j = LID; j < a.d; j += GROUP) squares += (double)in[j] * in[j];
-    squares = sum_over(squares, room);
+    squares = sum_over(squares, scratch);
     double rstd = 1 / sqrt(squares / a.d + (double)a.eps);
     for (int j = LID; j < a.d; j += GROUP) out[j] = (float)(in[j] * rstd * w[j]);
     if (LID == 0) a.rstd[t] = (float)rstd;
@@ -47,14 +47,14 @@ KERNEL(rmsnorm) {
 
 /* With g = w dy and r = rstd: dx = r g - x r^3 <x, g> / d, because dr/dx = -r^3 x / d. */
 KERNEL(rmsnorm_dx) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   GLOBAL const float *w = a.w;
   for (I64 t = GID; t < a.n; t += GROUPS) {
     GLOBAL const float *in = a.x + t * a.d, *dy = a.dy + t * a.d;
     GLOBAL float *dx = a.dx + t * a.d;
     double rstd = a.rstd[t], dot = 0;
     for (int j = LID; j < a.d; j += GROUP) dot += (double)in[j] * w[j] * dy[j];
-    dot = sum_over(dot, room);
+    dot = sum_over(dot, scratch);
     double slope = rstd * rstd * rstd * dot / a.d;
     for (int j = LID; j < a.d; j += GROUP) {
       double gradient = rstd * w[j] * dy[j] - in[j] * slope;
@@ -115,13 +115,13 @@ KERNEL(combine) {
 }
 
 KERNEL(combine_backward) {
-  SHARED double room[GROUP];
+  SHARED double scratch[GROUP];
   int slots = a.begin[a.e];
   for (I64 s = GID; s < slots; s += GROUPS) {
     GLOBAL const float *dout = a.dout + (I64)a.slot_token[s] * a.d, *y = a.y + s * a.d;
     double gate = a.gated ? (double)a.slot_gate[s] : 1, dot = 0;
     for (int j = LID; j < a.d; j += GROUP) dot += (double)dout[j] * y[j];
-    dot = sum_over(dot, room); /* first: dy may stand where y does */
+    dot = sum_over(dot, scratch); /* first: dy may stand where y does */
     for (int j = LID; j < a.d; j += GROUP) a.dy[s * a.d + j] = (float)(gate * dout[j]);
     if (LID == 0) a.dgate[s] = (float)dot;
   }

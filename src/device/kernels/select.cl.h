@@ -86,11 +86,11 @@ KERNEL(select_count) {
 /* A group has a pool and an expert, an item two digits: the k-th best has the first digit, from above, by which as many
  * are counted as are `left` to take. At the last digit, `surplus` is how many of its equals are not taken. */
 KERNEL(select_digit) {
-  SHARED int room[GROUP];
+  SHARED int scratch[GROUP];
   int k = a.k[GID / a.e], left = a.shift == 24 ? k : a.left[GID], digit = DIGITS - 1 - 2 * LID, all;
   U32 key = a.shift == 24 ? 0 : a.key[GID];
   GLOBAL const int *count = a.count + (GID / a.e * DIGITS + digit) * a.e + GID % a.e;
-  int high = count[0], both = high + count[-a.e], above = rank_over(both, room, &all);
+  int high = count[0], both = high + count[-a.e], above = rank_over(both, scratch, &all);
   int here = above < left && (above + both >= left || LID == GROUP - 1);
   if (k == 0) here = LID == 0;
   if (!here) return;
@@ -121,7 +121,7 @@ KERNEL(select_marks) {
 
 /* A group has a pool and an expert: of more equals of the k-th best than are left to take, the first ones stay. */
 KERNEL(select_ties) {
-  SHARED int room[GROUP];
+  SHARED int scratch[GROUP];
   int left = a.left[GID], expert = (int)(GID % a.e), all;
   U32 best = a.key[GID];
   if (a.surplus[GID] < 1) return;
@@ -129,7 +129,7 @@ KERNEL(select_ties) {
   for (I64 t0 = own.first; t0 < own.end; t0 += GROUP * own.step) {
     I64 at = (t0 + LID * own.step) * a.e + expert;
     int equal = t0 + LID * own.step < own.end && a.keep[at] && key_of(a.score[at]) == best;
-    int rank = rank_over(equal, room, &all);
+    int rank = rank_over(equal, scratch, &all);
     if (equal && rank >= left) a.keep[at] = 0;
     left -= all;
   }
@@ -177,15 +177,15 @@ KERNEL(list_marked) {
 /* Where each of `count` things of these sizes begins, and at [count] their sum. A group has TILE_SIZES of them, and
  * first adds up all before its own. */
 KERNEL(prefix) {
-  SHARED int room[GROUP];
+  SHARED int scratch[GROUP];
   I64 first = GID * TILE_SIZES, end = first + TILE_SIZES < a.count ? first + TILE_SIZES : a.count;
   int before = 0, all;
   for (I64 i = LID; i < first; i += GROUP) before += a.size[i];
-  rank_over(before, room, &all);
+  rank_over(before, scratch, &all);
   before = all;
   for (I64 i0 = first; i0 < end; i0 += GROUP) {
     I64 i = i0 + LID;
-    int own = i < end ? a.size[i] : 0, rank = rank_over(own, room, &all);
+    int own = i < end ? a.size[i] : 0, rank = rank_over(own, scratch, &all);
     if (i < end) a.begin[i] = before + rank;
     before += all;
   }

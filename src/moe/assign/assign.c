@@ -5,22 +5,22 @@
 #include <string.h>
 
 int ch_assign_k(int k, int valid, int e, int cap) {
-  int64_t most = (int64_t)cap * valid / e;
+  int64_t max = (int64_t)cap * valid / e;
   if (k > valid) k = valid;
-  return k > most ? (int)most : k;
+  return k > max ? (int)max : k;
 }
 
 /* Lower than any score by more than a whole path of exchanges can make up for: taken when there is no other way. */
 static real floor_of(int64_t count, int e, const real *score) {
-  double least = INFINITY, most = -INFINITY;
+  double min = INFINITY, max = -INFINITY;
   for (int64_t j = 0; j < count; j++) {
     if (!isfinite(score[j])) continue;
-    least = fmin(least, (double)score[j]);
-    most = fmax(most, (double)score[j]);
+    min = fmin(min, (double)score[j]);
+    max = fmax(max, (double)score[j]);
   }
-  if (!(least <= most)) return 0;
-  real floor = (real)(least - 2 * (e + 1) * fmax(most - least, 1e-3 * fabs(most) + 1e-6));
-  return isfinite(floor) ? floor : (real)least;
+  if (!(min <= max)) return 0;
+  real floor = (real)(min - 2 * (e + 1) * fmax(max - min, 1e-3 * fabs(max) + 1e-6));
+  return isfinite(floor) ? floor : (real)min;
 }
 
 /* The valid tokens of a pool; returns how many. */
@@ -56,8 +56,8 @@ static void solve(ch_exec *x, const ch_assign_args *a, ch_pool *p) {
 /* Writes a pool's result by the tokens' own numbers. */
 static void scatter(const ch_assign_args *a, int pool, const ch_pool *p, const int *token) {
   for (int i = 0; i < a->e; i++) {
-    const uint8_t *taken = p->taken + (int64_t)i * p->rows;
-    for (int r = 0; r < p->rows; r++) a->taken[(int64_t)token[r] * a->e + i] = taken[r];
+    const uint8_t *assigned = p->assigned + (int64_t)i * p->rows;
+    for (int r = 0; r < p->rows; r++) a->assigned[(int64_t)token[r] * a->e + i] = assigned[r];
     a->beta[(int64_t)pool * a->e + i] = p->rows ? (real)p->beta[i] : (real)INFINITY;
   }
   if (a->alpha)
@@ -69,7 +69,7 @@ static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool) {
   int *token = CH_NEW_HOST(&x->scratch, int, a->largest);
   ch_pool p = {.rows = a->largest, .e = a->e, .cap = a->cap, .balanced = a->balanced};
   real *score = CH_NEW_HOST(&x->scratch, real, (int64_t)p.rows * p.e);
-  p.taken = CH_NEW_HOST(&x->scratch, uint8_t, (int64_t)p.rows * p.e);
+  p.assigned = CH_NEW_HOST(&x->scratch, uint8_t, (int64_t)p.rows * p.e);
   p.beta = CH_NEW_HOST(&x->scratch, double, p.e);
   p.alpha = CH_NEW_HOST(&x->scratch, double, p.rows);
   p.score = score;
@@ -78,7 +78,7 @@ static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool) {
     p.k = a->balanced ? 0 : a->k[pool];
     if (!a->balanced && !p.k) p.rows = 0; /* too few tokens for every expert to have one */
     gather(a, p.rows, token, score);
-    memset(p.taken, 0, (size_t)p.rows * (size_t)p.e);
+    memset(p.assigned, 0, (size_t)p.rows * (size_t)p.e);
   }
   if (p.rows) {
     solve(x, a, &p);
@@ -91,7 +91,7 @@ void ch_assign(ch_exec *x, const ch_assign_args *a) {
   if (ch_counting(x)) {
     assign_pool(x, a, 0);
   } else {
-    memset(a->taken, 0, (size_t)a->e * (size_t)a->n);
+    memset(a->assigned, 0, (size_t)a->e * (size_t)a->n);
     *a->certificate = (choir_certificate){0};
     if (a->alpha) memset(a->alpha, 0, (size_t)a->n * sizeof *a->alpha);
     for (int p = 0; p < a->pools; p++) assign_pool(x, a, p);

@@ -19,7 +19,7 @@ typedef struct ch_assign_args {
   int iterations, stages;
   const uint8_t *valid;           /* [n] or NULL */
   const real *score;              /* [n,e] -infinity: never, if it can be helped */
-  uint8_t *taken;                 /* [n,e] out: 1 where the expert takes the token, else 0 */
+  uint8_t *assigned;              /* [n,e] out: 1 where the expert takes the token, else 0 */
   real *beta;                     /* [pools,e] out: the experts' prices, +infinity for a pool without valid tokens */
   real *alpha;                    /* [n] out or NULL: the tokens' prices, 0 where not valid */
   choir_certificate *certificate; /* out: of all pools together */
@@ -37,7 +37,7 @@ typedef struct ch_pool {
   int rows, e;
   int k, cap, balanced;
   const real *score; /* [rows,e] finite */
-  uint8_t *taken;    /* [e,rows] out: 1 where the expert takes the row; comes in 0 */
+  uint8_t *assigned; /* [e,rows] out: 1 where the expert takes the row; comes in 0 */
   double *beta;      /* [e] out */
   double *alpha;     /* [rows] out of ch_assign_prove */
   /* what the solver itself found, before TopK; exact: the result */
@@ -52,7 +52,7 @@ void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations, in
 void ch_assign_top(ch_exec *x, ch_pool *p, const real *value, real *cutoff);
 
 /* Tokens that an expert of a balanced pool takes at most; all take as many or one less. */
-static inline int ch_pool_most(const ch_pool *p) { return p->balanced ? (p->rows + p->e - 1) / p->e : p->k; }
+static inline int ch_pool_max(const ch_pool *p) { return p->balanced ? (p->rows + p->e - 1) / p->e : p->k; }
 
 /* The solver where nobody has a cap: the prices are the cut-off scores. */
 void ch_assign_uncapped(ch_exec *x, ch_pool *p);

@@ -6,7 +6,7 @@
 #include "moe/route_stats.h"
 
 /* The largest `count` of value[e], added up; *least: the smallest of them. Reorders value. */
-static double best_sum(double *value, int e, int count, double *least) {
+static double best_sum(double *value, int e, int count, double *min) {
   double sum = 0;
   for (int j = 0; j < count; j++) {
     int best = j;
@@ -16,7 +16,7 @@ static double best_sum(double *value, int e, int count, double *least) {
     value[j] = value[best];
     value[best] = swap;
     sum += value[j];
-    *least = value[j];
+    *min = value[j];
   }
   return sum;
 }
@@ -30,18 +30,18 @@ static double row_bound(const ch_pool *p, int row, double *worth, double *alpha)
     double value = (double)score[i] - p->beta[i];
     if (all || value > 0) worth[count++] = value;
   }
-  int most = all ? 1 : p->cap;
+  int max = all ? 1 : p->cap;
   *alpha = 0;
-  if (count < most) most = count;
-  double least = 0, sum = best_sum(worth, count, most, &least);
-  if (all || most == p->cap) *alpha = least;
+  if (count < max) max = count;
+  double min = 0, sum = best_sum(worth, count, max, &min);
+  if (all || max == p->cap) *alpha = min;
   return sum;
 }
 
 /* The experts' part of the bound: loads times prices. In a balanced pool those of highest prices get the loads that are
  * rounded up. */
 static double expert_bound(const ch_pool *p, double *price) {
-  double sum = 0, least;
+  double sum = 0, min;
   for (int i = 0; i < p->e; i++) price[i] = p->beta[i];
   if (!p->balanced) {
     for (int i = 0; i < p->e; i++) sum += p->k * price[i];
@@ -49,16 +49,16 @@ static double expert_bound(const ch_pool *p, double *price) {
   }
   const int share = p->rows / p->e;
   for (int i = 0; i < p->e; i++) sum += share * price[i];
-  return sum + best_sum(price, p->e, p->rows % p->e, &least);
+  return sum + best_sum(price, p->e, p->rows % p->e, &min);
 }
 
 /* Loads and caps of the assignment itself. */
 static void count_violations(const ch_pool *p, const int *experts_of, choir_certificate *c) {
-  int most = ch_pool_most(p), least = p->balanced ? p->rows / p->e : most, cap = p->balanced ? 1 : p->cap;
+  int max = ch_pool_max(p), min = p->balanced ? p->rows / p->e : max, cap = p->balanced ? 1 : p->cap;
   for (int i = 0; i < p->e; i++) {
     int load = 0;
-    for (int r = 0; r < p->rows; r++) load += p->taken[(int64_t)i * p->rows + r];
-    int off = load > most ? load - most : load < least ? least - load : 0;
+    for (int r = 0; r < p->rows; r++) load += p->assigned[(int64_t)i * p->rows + r];
+    int off = load > max ? load - max : load < min ? min - load : 0;
     if (off > c->expert_after) c->expert_after = off;
   }
   for (int r = 0; r < p->rows; r++) {
@@ -77,7 +77,7 @@ static void rows_of(ch_exec *x, const ch_pool *p, double *worth, double *value, 
       value[r] = 0;
       experts_of[r] = 0;
       for (int i = 0; i < p->e; i++)
-        if (p->taken[(int64_t)i * p->rows + r]) {
+        if (p->assigned[(int64_t)i * p->rows + r]) {
           value[r] += (double)p->score[(int64_t)r * p->e + i];
           experts_of[r]++;
         }

@@ -109,13 +109,13 @@ void ch_cheapest_refresh(ch_mincost_flow *f, int node) { refresh(f, node, f->out
 /* --- all rows of one cost --- */
 
 /* Where rows have moved since the node was refreshed blocks are stale, and looked into; others only at that cost. */
-int ch_cheapest_carriers(const ch_mincost_flow *f, int node, int to, double cost, int most, int *row) {
+int ch_cheapest_carriers(const ch_mincost_flow *f, int node, int to, double cost, int max, int *row) {
   const ch_cheapest *c = &f->out[node];
   int count = 0;
-  for (int block = 0; block < c->parts[0] && count < most; block++) {
+  for (int block = 0; block < c->parts[0] && count < max; block++) {
     if (!c->stale[block] && c->cost[block * f->ld + to] > cost) continue;
     for (int word = block * (c->block / 64); word < (block + 1) * (c->block / 64); word++)
-      for (uint64_t bits = c->holds[word]; bits && count < most; bits &= bits - 1) {
+      for (uint64_t bits = c->holds[word]; bits && count < max; bits &= bits - 1) {
         int64_t r = word * 64 + __builtin_ctzll(bits), at = r * f->ld;
         if ((double)f->score[at + node] - (double)f->open[at + to] == cost) row[count++] = (int)r;
       }

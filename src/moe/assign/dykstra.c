@@ -19,7 +19,7 @@ void ch_assign_top(ch_exec *x, ch_pool *p, const real *value, real *cutoff) {
         .record = &r, .cutoff = CH_AS_DEV(real, cutoff));
   if (!ch_counting(x))
     for (int i = 0; i < p->e; i++)
-      for (int s = begin[i]; s < begin[i + 1]; s++) p->taken[(int64_t)i * p->rows + token[s]] = 1;
+      for (int s = begin[i]; s < begin[i + 1]; s++) p->assigned[(int64_t)i * p->rows + token[s]] = 1;
 }
 
 void ch_assign_uncapped(ch_exec *x, ch_pool *p) {
@@ -46,8 +46,8 @@ typedef struct {
 
 /* The score under the entry's own correction: log A stays at or below 0. */
 static inline double bounded(const projections *s, int t, int i) {
-  double score = (double)s->p->score[(int64_t)t * s->p->e + i], most = s->alpha[t] + s->beta[i];
-  return score < most ? score : most;
+  double score = (double)s->p->score[(int64_t)t * s->p->e + i], largest = s->alpha[t] + s->beta[i];
+  return score < largest ? score : largest;
 }
 
 /* exp(z / lambda) of z <= 0, in single precision: loads need no more, and all the time goes here. */
@@ -119,24 +119,24 @@ static void measure_pool(const projections *s, ch_pool *p, real *margin) {
   }
 #pragma omp parallel for num_threads(s->threads) reduction(max : token)
   for (int t = 0; t < p->rows; t++) {
-    double taken = 0;
+    double assigned = 0;
     for (int i = 0; i < p->e; i++) {
       margin[(int64_t)t * p->e + i] = (real)margin_of(s, t, i);
-      taken += exp(margin_of(s, t, i) / s->lambda);
+      assigned += exp(margin_of(s, t, i) / s->lambda);
     }
-    token = fmax(token, taken - p->cap);
+    token = fmax(token, assigned - p->cap);
   }
   p->expert_before = expert;
   p->token_before = token;
 }
 
 static double width_of(const ch_pool *p) {
-  double least = INFINITY, most = -INFINITY;
+  double min = INFINITY, largest = -INFINITY;
   for (int64_t j = 0; j < (int64_t)p->rows * p->e; j++) {
-    least = fmin(least, (double)p->score[j]);
-    most = fmax(most, (double)p->score[j]);
+    min = fmin(min, (double)p->score[j]);
+    largest = fmax(largest, (double)p->score[j]);
   }
-  return most - least;
+  return largest - min;
 }
 
 /* From the largest difference of scores, where a few rounds converge, down to lambda: each stage begins at the prices

@@ -7,7 +7,7 @@
 #include "base/order.h"
 #include "moe/assign/flow.h"
 
-enum { COARSER = 4, ROWS_LEAST = 256, SHARE_LEAST = 4 };
+enum { COARSER = 4, ROWS_MIN = 256, SHARE_MIN = 4 };
 
 /* A problem on every `stride`-th row. Balanced: a last row without scores takes what rounds the loads up. */
 typedef struct {
@@ -22,8 +22,8 @@ static level make_level(const ch_pool *p, int stride) {
     l.share = (l.rows + p->e - 1) / p->e;
     l.extra = (int64_t)l.share * p->e > l.rows;
   } else {
-    int64_t most = (int64_t)p->cap * l.rows / p->e, share = ((int64_t)p->k * l.rows + p->rows / 2) / p->rows;
-    l.share = (int)(share < most ? share : most);
+    int64_t max = (int64_t)p->cap * l.rows / p->e, share = ((int64_t)p->k * l.rows + p->rows / 2) / p->rows;
+    l.share = (int)(share < max ? share : max);
     if (l.share > l.rows) l.share = l.rows;
   }
   return l;
@@ -63,11 +63,11 @@ static void first_prices(ch_mincost_flow *f, const level *l, real *column) {
  * more than nothing. Of equal ones the lower expert. */
 static void take_best(ch_mincost_flow *f, int row, int keeps_slack, int *best) {
   const real *score = f->score + row * f->ld;
-  int most = f->slack[row], count = 0;
+  int max = f->slack[row], count = 0;
   for (int i = 0; i < f->e; i++) {
     double worth = (double)score[i] - f->beta[i];
     if (keeps_slack && !(worth > 0)) continue;
-    if (count == most) {
+    if (count == max) {
       if (!(worth > (double)score[best[count - 1]] - f->beta[best[count - 1]])) continue;
       count--;
     }
@@ -110,7 +110,8 @@ static void solve(ch_exec *x, ch_pool *p, const level *l, int first) {
   for (int i = 0; i < p->e; i++) p->beta[i] = f.beta[i] - (keeps_slack ? f.beta[p->e] : 0);
   if (l->stride == 1)
     for (int i = 0; i < p->e; i++)
-      for (int r = 0; r < l->rows; r++) p->taken[(int64_t)i * p->rows + r] = (uint8_t)ch_cheapest_holds(&f.out[i], r);
+      for (int r = 0; r < l->rows; r++)
+        p->assigned[(int64_t)i * p->rows + r] = (uint8_t)ch_cheapest_holds(&f.out[i], r);
   p->iterations += f.moves;
 }
 
@@ -119,7 +120,7 @@ void ch_assign_exact(ch_exec *x, ch_pool *p) {
   p->expert_before = p->token_before = 0;
   int stride = 1;
   if (!ch_counting(x))
-    while (p->rows / (stride * COARSER) >= ROWS_LEAST && make_level(p, stride * COARSER).share >= SHARE_LEAST)
+    while (p->rows / (stride * COARSER) >= ROWS_MIN && make_level(p, stride * COARSER).share >= SHARE_MIN)
       stride *= COARSER;
   for (int first = 1; stride >= 1; stride /= COARSER, first = 0) {
     level l = make_level(p, stride);

@@ -8,7 +8,7 @@
 
 /* Rows of a block. Of n c / e that an expert takes 8 c are in one; of the room, where many rows have some, up to 64.
  * Half and twice of either took longer. */
-enum { ROWS_AN_EXPERT = 8, ROOM = 64, PAD = 16 };
+enum { ROWS_AN_EXPERT = 8, FREE_ENTRIES = 64, PAD = 16 };
 
 void ch_flow_alloc(ch_exec *x, ch_mincost_flow *f, int rows, int e, int keeps_slack) {
   ch_arena *a = &x->scratch;
@@ -22,7 +22,7 @@ void ch_flow_alloc(ch_exec *x, ch_mincost_flow *f, int rows, int e, int keeps_sl
   f->beta = CH_NEW_HOST(a, double, ld);
   f->out = CH_NEW_HOST(a, ch_cheapest, nodes);
   for (int v = 0; v < f->nodes; v++)
-    ch_cheapest_alloc(f, &f->out[v], v == e ? ROOM : (ROWS_AN_EXPERT * e + 63) / 64 * 64);
+    ch_cheapest_alloc(f, &f->out[v], v == e ? FREE_ENTRIES : (ROWS_AN_EXPERT * e + 63) / 64 * 64);
   f->some_rows = CH_NEW_HOST(a, int, rows);
   f->distance = CH_NEW_HOST(a, double, nodes);
   f->previous = CH_NEW_HOST(a, int, nodes);
@@ -31,7 +31,7 @@ void ch_flow_alloc(ch_exec *x, ch_mincost_flow *f, int rows, int e, int keeps_sl
   f->step_row = CH_NEW_HOST(a, int, nodes);
 }
 
-static int is_room(const ch_mincost_flow *f, int node) { return node == f->e; }
+static int is_free_node(const ch_mincost_flow *f, int node) { return node == f->e; }
 
 /* --- moving a row --- */
 
@@ -52,19 +52,19 @@ static void tell_others(ch_mincost_flow *f, int r, int from, int to) {
   const real *score = f->score + r * f->ld, *open = f->open + r * f->ld;
   for (int i = 0; i < f->e; i++) {
     if (open[i] != (real)-INFINITY || i == to) continue;
-    if (!is_room(f, to)) ch_cheapest_withdraw(f, &f->out[i], r, to);
-    if (!is_room(f, from)) ch_cheapest_offer(f, &f->out[i], r, from, (double)score[i] - (double)score[from]);
+    if (!is_free_node(f, to)) ch_cheapest_withdraw(f, &f->out[i], r, to);
+    if (!is_free_node(f, from)) ch_cheapest_offer(f, &f->out[i], r, from, (double)score[i] - (double)score[from]);
   }
 }
 
 static void move(ch_mincost_flow *f, int r, int from, int to) {
   int had_slack = f->slack[r] > 0;
   f->moves++;
-  if (is_room(f, from))
+  if (is_free_node(f, from))
     f->slack[r]--;
   else
     drop(f, from, r);
-  if (is_room(f, to))
+  if (is_free_node(f, to))
     f->slack[r]++;
   else
     append_row(f, to, r);
@@ -76,10 +76,10 @@ static void move(ch_mincost_flow *f, int r, int from, int to) {
 
 static int nearest(const ch_mincost_flow *f) {
   int best = -1;
-  double least = INFINITY;
+  double min = INFINITY;
   for (int v = 0; v < f->nodes; v++) {
-    if (f->settled[v] || !(f->distance[v] < least)) continue;
-    least = f->distance[v];
+    if (f->settled[v] || !(f->distance[v] < min)) continue;
+    min = f->distance[v];
     best = v;
   }
   return best;
@@ -118,8 +118,8 @@ static int search(ch_mincost_flow *f, int source) {
 }
 
 /* Up to `most` rows that can make the path's step from u to v at its cost, into some_rows. */
-static int carriers(ch_mincost_flow *f, int u, int v, int most) {
-  if (most > 1) return ch_cheapest_carriers(f, u, v, f->step_cost[v], most, f->some_rows);
+static int carriers(ch_mincost_flow *f, int u, int v, int max) {
+  if (max > 1) return ch_cheapest_carriers(f, u, v, f->step_cost[v], max, f->some_rows);
   f->some_rows[0] = f->step_row[v];
   return 1;
 }

@@ -78,6 +78,6 @@ static inline int64_t ch_cheapest_all(const ch_mincost_flow *f, const ch_cheapes
 void ch_cheapest_refresh(ch_mincost_flow *f, int node);
 
 /* Up to `most` rows that can go from node to `to` at that cost, which is the least, ascending; returns how many. */
-int ch_cheapest_carriers(const ch_mincost_flow *f, int node, int to, double cost, int most, int *row);
+int ch_cheapest_carriers(const ch_mincost_flow *f, int node, int to, double cost, int max, int *row);
 
 #endif

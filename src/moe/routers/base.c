@@ -27,7 +27,7 @@ static void balanced(ch_exec *x, const ch_route_args *a) {
   ch_gate_args gate = gates(a);
   ch_arena *host = &ch_host(x)->scratch;
   size_t cells = (size_t)a->n * (size_t)a->e;
-  uint8_t *taken = CH_NEW_HOST(host, uint8_t, cells);
+  uint8_t *assigned = CH_NEW_HOST(host, uint8_t, cells);
   ch_assign(ch_host(x), &(ch_assign_args){.n = a->n,
                                           .e = a->e,
                                           .pools = 1,
@@ -36,14 +36,14 @@ static void balanced(ch_exec *x, const ch_route_args *a) {
                                           .cap = 1,
                                           .balanced = 1,
                                           .valid = a->tokens.mask,
-                                          .score = ch_get(x, a->routing->logits, cells * sizeof(real)),
-                                          .taken = taken,
+                                          .score = ch_download(x, a->routing->logits, cells * sizeof(real)),
+                                          .assigned = assigned,
                                           .beta = CH_NEW_HOST(host, real, a->e),
                                           .certificate = &a->routing->counts.certificate});
-  CH_OP(x, collect, .keep = ch_put(&x->scratch, taken, cells), .record = &a->routing->record);
+  CH_OP(x, collect, .keep = ch_upload(&x->scratch, assigned, cells), .record = &a->routing->record);
   ch_router_demand_is_load(x, a);
   x->ops->gate(x, &gate);
-  a->routing->counts.capacity = a->routing->record.most = (ch_valid_count(a->tokens.mask, a->n) + a->e - 1) / a->e;
+  a->routing->counts.capacity = a->routing->record.max = (ch_valid_count(a->tokens.mask, a->n) + a->e - 1) / a->e;
 }
 
 /* One plan serves training and evaluation. */

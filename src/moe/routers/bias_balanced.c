@@ -8,8 +8,8 @@
 static void route_bias_balanced(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, a->options->experts_per_token);
-  CH_OP(x, copy, .count = a->e, .x = a->kept.thresholds, .y = a->routing->counts.cutoff);
-  ch_choices_best(x, a, a->routing->scores, a->kept.thresholds, &c);
+  CH_OP(x, copy, .count = a->e, .x = a->router_state.thresholds, .y = a->routing->counts.cutoff);
+  ch_choices_best(x, a, a->routing->scores, a->router_state.thresholds, &c);
   ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
 }
@@ -17,8 +17,8 @@ static void route_bias_balanced(ch_exec *x, const ch_route_args *a) {
 /* Called once a training step. Prices that routed this step are those that it moves, also in the first step of a run
  * that began with another's. */
 static void observe(ch_exec *x, const ch_route_args *a) {
-  CH_OP(x, nudge, .e = a->e, .fresh = !a->kept.observed && !a->kept.thresholds, .rate = a->options->bias_rate,
-        .demand = a->routing->counts.demand, .price = a->kept.state);
+  CH_OP(x, update_bias, .e = a->e, .fresh = !a->router_state.observed && !a->router_state.thresholds,
+        .rate = a->options->bias_rate, .demand = a->routing->counts.demand, .price = a->router_state.updated);
 }
 
 const ch_router ch_router_bias_balanced = {
@@ -28,7 +28,7 @@ const ch_router ch_router_bias_balanced = {
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_NONE,
     .gates = CHOIR_GATES_SCORE,
-    .by_step = 1,
+    .update_per_step = 1,
     .takes = {.experts_per_token = 1, .bias_rate = 1},
     .defaults = {.experts_per_token = 2, .score = CH_SIGMOID, .capacity_factor = 1},
     .check = ch_token_choice_check,

@@ -13,14 +13,14 @@
 static int cap_of(const ch_router_spec *o, int e) { return o->cap > 0 && o->cap < e ? o->cap : e; }
 
 /* Full pools; of a smaller last one, or with padding, k goes down instead. */
-static int check_room(const ch_router_spec *o, double c, int size, int e) {
-  int64_t places = (int64_t)e * ch_router_k(c, size, e), room = (int64_t)cap_of(o, e) * size;
-  if (places <= room) return CHOIR_OK;
+static int check_capacity(const ch_router_spec *o, double c, int size, int e) {
+  int64_t places = (int64_t)e * ch_router_k(c, size, e), capacity = (int64_t)cap_of(o, e) * size;
+  if (places <= capacity) return CHOIR_OK;
   return ch_error(
       CHOIR_ERROR_ARGUMENT,
       "router '%s': %d experts that take %d of %d tokens each (capacity_factor %g) need %lld places, and a cap "
       "of %d leaves %lld; raise cap or lower capacity_factor",
-      o->kind->name, e, ch_router_k(c, size, e), size, c, (long long)places, o->cap, (long long)room);
+      o->kind->name, e, ch_router_k(c, size, e), size, c, (long long)places, o->cap, (long long)capacity);
 }
 
 static int check_capped(const ch_router_spec *o, int n, int e, int sequence_length) {
@@ -31,12 +31,12 @@ static int check_capped(const ch_router_spec *o, int n, int e, int sequence_leng
                     "router '%s': solver_stages is %d, and solver_iterations %d: a stage needs one", o->kind->name,
                     o->solver_stages, o->solver_iterations);
   int size = ch_pools_largest(o, n, sequence_length);
-  CH_TRY(check_room(o, ch_router_factor(o, 1), size, e));
-  return check_room(o, ch_router_factor(o, 0), size, e);
+  CH_TRY(check_capacity(o, ch_router_factor(o, 1), size, e));
+  return check_capacity(o, ch_router_factor(o, 0), size, e);
 }
 
 static int max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
-  return (int)ch_pools_slots(o, ch_router_factor_most(o), n, e, sequence_length);
+  return (int)ch_pools_slots(o, ch_router_factor_max(o), n, e, sequence_length);
 }
 
 /* Lowers the pools' k to what their valid tokens have room for. */
@@ -57,7 +57,7 @@ static void route_capped(ch_exec *x, const ch_route_args *a) {
   const int *order = ch_pools_order(x, a, &pools);
   size_t cells = (size_t)a->n * (size_t)a->e, prices = (size_t)pools.count * (size_t)a->e;
   real *beta = CH_NEW_HOST(&ch_host(x)->scratch, real, prices);
-  uint8_t *taken = CH_NEW_HOST(&ch_host(x)->scratch, uint8_t, cells);
+  uint8_t *assigned = CH_NEW_HOST(&ch_host(x)->scratch, uint8_t, cells);
   if (!ch_counting(x)) fit(a, order, &pools);
   ch_assign(ch_host(x), &(ch_assign_args){.n = a->n,
                                           .e = a->e,
@@ -72,15 +72,15 @@ static void route_capped(ch_exec *x, const ch_route_args *a) {
                                           .iterations = o->solver_iterations,
                                           .stages = o->solver_stages,
                                           .valid = a->tokens.mask,
-                                          .score = ch_get(x, a->routing->scores, cells * sizeof(real)),
-                                          .taken = taken,
+                                          .score = ch_download(x, a->routing->scores, cells * sizeof(real)),
+                                          .assigned = assigned,
                                           .beta = beta,
                                           .certificate = &a->routing->counts.certificate});
-  CH_OP(x, collect, .keep = ch_put(&x->scratch, taken, cells), .record = &a->routing->record);
-  ch_pools_mean_cutoff(x, a, &pools, ch_put(&x->scratch, beta, prices * sizeof *beta));
+  CH_OP(x, collect, .keep = ch_upload(&x->scratch, assigned, cells), .record = &a->routing->record);
+  ch_pools_mean_cutoff(x, a, &pools, ch_upload(&x->scratch, beta, prices * sizeof *beta));
   ch_router_demand_is_load(x, a);
   ch_router_gates_from_scores(x, a);
-  a->routing->record.load = a->routing->record.most = a->routing->counts.capacity = pools.total;
+  a->routing->record.load = a->routing->record.max = a->routing->counts.capacity = pools.total;
 }
 
 const ch_router ch_router_capped_expert_choice = {
@@ -89,7 +89,7 @@ const ch_router ch_router_capped_expert_choice = {
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
-    .even = 1,
+    .uniform_load = 1,
     .takes = {.capacity = 1,
               .pools = 1,
               .cap = 1,

@@ -13,7 +13,7 @@ static int check_expert_choice(const ch_router_spec *o, int n, int e, int sequen
 }
 
 static int max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
-  int64_t own = ch_pools_slots(o, ch_router_factor_most(o), n, e, sequence_length);
+  int64_t own = ch_pools_slots(o, ch_router_factor_max(o), n, e, sequence_length);
   int64_t near = o->threshold_after ? ch_threshold_choice_slots(o, n, e) : 0;
   return (int)(own > near ? own : near);
 }
@@ -25,7 +25,7 @@ static void choose(ch_exec *x, const ch_route_args *a) {
   ch_pools_select(x, a, &pools, cutoff);
   ch_pools_mean_cutoff(x, a, &pools, cutoff);
   ch_router_demand_is_load(x, a);
-  a->routing->record.load = a->routing->record.most = a->routing->counts.capacity = pools.total;
+  a->routing->record.load = a->routing->record.max = a->routing->counts.capacity = pools.total;
 }
 
 /* One plan serves both ways. */
@@ -42,8 +42,8 @@ const ch_router ch_router_expert_choice = {
     .reads = CHOIR_READS_SCORES,
     .depends_on = CHOIR_DEPENDS_ON_ALL,
     .gates = CHOIR_GATES_SCORE,
-    .even = 1,
-    .choose_alone = 1,
+    .uniform_load = 1,
+    .per_expert = 1,
     .takes = {.capacity = 1, .pools = 1, .capacity_schedule = 1, .decay = 1, .threshold_after = 1},
     .defaults = {.capacity_factor = 2},
     .check = check_expert_choice,

@@ -44,7 +44,7 @@ static int check_global_topk(const ch_router_spec *o, int n, int e, int sequence
 
 static int max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
   int pools = ch_pools_count(o, n, sequence_length); /* each rounds by itself, and takes one pair at least */
-  int64_t total = (int64_t)total_of(o, ch_router_factor_most(o), n, e) + (pools > 1 ? pools : 0);
+  int64_t total = (int64_t)total_of(o, ch_router_factor_max(o), n, e) + (pools > 1 ? pools : 0);
   return (int)(total < (int64_t)n * e ? total : n * e);
 }
 
@@ -117,7 +117,7 @@ static int64_t take_best(const ch_route_args *a, const ch_pools *pools, int p, i
 
 /* Every pool by itself; returns the room of an expert in all of them. */
 static int take_all(const ch_route_args *a, const ch_pools *pools, double c, const pair_work *w) {
-  int room = 0;
+  int total_capacity = 0;
   memset(w->had, 0, (size_t)a->n * sizeof *w->had);
   memset(w->keep, 0, (size_t)a->n * (size_t)a->e);
   memset(w->demand, 0, (size_t)a->e * sizeof *w->demand);
@@ -127,9 +127,9 @@ static int take_all(const ch_route_args *a, const ch_pools *pools, double c, con
     for (int j = 0; j < size; j++) valid += !a->tokens.mask || a->tokens.mask[ch_pools_token(pools, p, j)];
     int capacity = ch_router_capacity(2 * c, 1, valid, a->e);
     *w->dropped += take_best(a, pools, p, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, w);
-    room += capacity;
+    total_capacity += capacity;
   }
-  return room;
+  return total_capacity;
 }
 
 static void route_global_topk(ch_exec *x, const ch_route_args *a) {
@@ -138,7 +138,7 @@ static void route_global_topk(ch_exec *x, const ch_route_args *a) {
   ch_route_counts *counts = &a->routing->counts;
   const ch_pools pools = ch_pools_cut(x, a);
   const size_t e = (size_t)a->e, cells = (size_t)a->n * e, cutoffs = (size_t)pools.count * e;
-  const pair_work w = {.scores = ch_get(x, a->routing->scores, cells * sizeof(real)),
+  const pair_work w = {.scores = ch_download(x, a->routing->scores, cells * sizeof(real)),
                        .heap = CH_NEW_HOST(host, pair, cells),
                        .held = CH_NEW_HOST(host, int, e),
                        .had = CH_NEW_HOST(host, int, a->n),
@@ -146,13 +146,13 @@ static void route_global_topk(ch_exec *x, const ch_route_args *a) {
                        .cutoff = CH_NEW_HOST(host, real, cutoffs),
                        .demand = CH_NEW_HOST(host, int, e),
                        .dropped = CH_NEW_HOST(host, int64_t, 1)};
-  int room = ch_counting(x) ? a->n : take_all(a, &pools, ch_router_factor(a->options, a->training), &w);
+  int total_capacity = ch_counting(x) ? a->n : take_all(a, &pools, ch_router_factor(a->options, a->training), &w);
   ch_write(x, counts->demand, w.demand, e * sizeof *w.demand);
   ch_write(x, counts->dropped, w.dropped, sizeof *w.dropped);
-  CH_OP(x, collect, .keep = ch_put(&x->scratch, w.keep, cells), .record = &a->routing->record);
+  CH_OP(x, collect, .keep = ch_upload(&x->scratch, w.keep, cells), .record = &a->routing->record);
   ch_router_gates_from_scores(x, a);
-  ch_pools_mean_cutoff(x, a, &pools, ch_put(&x->scratch, w.cutoff, cutoffs * sizeof *w.cutoff));
-  counts->capacity = a->routing->record.most = room;
+  ch_pools_mean_cutoff(x, a, &pools, ch_upload(&x->scratch, w.cutoff, cutoffs * sizeof *w.cutoff));
+  counts->capacity = a->routing->record.max = total_capacity;
 }
 
 const ch_router ch_router_global_topk = {

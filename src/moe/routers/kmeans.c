@@ -11,7 +11,7 @@
 /* |mu|^2 / 2 of every expert. */
 static const real *half_squares(ch_exec *x, const ch_route_args *a) {
   real *half = CH_NEW_HOST(&ch_host(x)->scratch, real, a->e);
-  const real *weight = ch_get(x, a->weight, (size_t)a->d * (size_t)a->e * sizeof *weight);
+  const real *weight = ch_download(x, a->weight, (size_t)a->d * (size_t)a->e * sizeof *weight);
   for (int i = 0; i < a->e && !ch_counting(x); i++) {
     double sum = 0;
     for (int j = 0; j < a->d; j++) sum += (double)weight[(int64_t)j * a->e + i] * (double)weight[(int64_t)j * a->e + i];
@@ -24,7 +24,7 @@ static const real *half_squares(ch_exec *x, const ch_route_args *a) {
 static void route_kmeans(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
-  const real CH_DEV *half = a->weight ? ch_put(&x->scratch, half_squares(x, a), (size_t)a->e * sizeof *half) : NULL;
+  const real CH_DEV *half = a->weight ? ch_upload(&x->scratch, half_squares(x, a), (size_t)a->e * sizeof *half) : NULL;
   ch_choices_best(x, a, a->routing->logits, half, &c);
   ch_choices_place(x, a, &c, 0);
   CH_OP(x, gate, .rule = CH_GATE_EVEN, .count = 1, .record = &a->routing->record);
@@ -113,25 +113,25 @@ static void observe(ch_exec *x, const ch_route_args *a) {
   ch_arena *host = &ch_host(x)->scratch;
   const ch_record *r = &a->routing->record;
   size_t n = (size_t)a->n, e = (size_t)a->e, d = (size_t)a->d, centroids = d * e * sizeof(real);
-  int64_t own = ch_own_count(x->comm, a->n) * a->d * (int64_t)sizeof(real);
-  const real CH_DEV *rows = ch_comm_gather_in(&x->scratch, x->comm, "tokens of all", a->x, own);
+  int64_t local = ch_local_count(x->comm, a->n) * a->d * (int64_t)sizeof(real);
+  const real CH_DEV *rows = ch_comm_gather_in(&x->scratch, x->comm, "tokens of all", a->x, local);
   step s = {.threads = x->threads,
             .n = a->n,
             .d = a->d,
             .e = a->e,
-            .begin = ch_get(x, r->expert_begin, (e + 1) * sizeof(int)),
-            .token = ch_get(x, r->slot_token, (size_t)r->max_slots * sizeof(int)),
+            .begin = ch_download(x, r->expert_begin, (e + 1) * sizeof(int)),
+            .token = ch_download(x, r->slot_token, (size_t)r->max_slots * sizeof(int)),
             .valid = a->tokens.valid ? a->tokens.mask : NULL,
-            .x = ch_get(x, rows, n * d * sizeof(real)),
-            .logits = ch_get(x, a->routing->logits, n * e * sizeof(real)),
+            .x = ch_download(x, rows, n * d * sizeof(real)),
+            .logits = ch_download(x, a->routing->logits, n * e * sizeof(real)),
             .half = half_squares(x, a),
-            .centroid = (real *)(uintptr_t)ch_get(x, a->kept.state, centroids)};
+            .centroid = (real *)(uintptr_t)ch_download(x, a->router_state.updated, centroids)};
   real *distance = CH_NEW_HOST(host, real, n);
-  double *sums = CH_NEW_HOST(host, double, e *d);
+  double *sums = CH_NEW_HOST(host, double, (e * d));
   if (ch_counting(x)) return;
   reseed(&s, distance);
-  move(&s, ch_router_mean_weight(a->options->decay, a->kept.observed), sums);
-  if (!x->memory->host) x->memory->put(a->kept.state, s.centroid, centroids);
+  move(&s, ch_router_mean_weight(a->options->decay, a->router_state.observed), sums);
+  if (!x->memory->host) x->memory->upload(a->router_state.updated, s.centroid, centroids);
 }
 
 const ch_router ch_router_kmeans = {

@@ -24,13 +24,13 @@ static int64_t slots_of(const shape *s, double c, int e) {
 }
 
 int64_t ch_pools_slots(const ch_router_spec *o, double c, int n, int e, int sequence_length) {
-  c = ch_router_scheduled_most(o, c);
+  c = ch_router_scheduled_max(o, c);
   shape s = shape_of(o, n, sequence_length);
   return slots_of(&s, c, e);
 }
 
 static int check_factor(const ch_router_spec *o, const shape *s, double c, int n, int e) {
-  c = ch_router_scheduled_most(o, c);
+  c = ch_router_scheduled_max(o, c);
   if (c > e)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router '%s': capacity_factor %g with %d experts makes k = n c / e larger than the pool of "
@@ -81,8 +81,8 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
       valid += !a->tokens.mask || a->tokens.mask[t];
       masked += a->tokens.masked && a->tokens.masked[t];
     }
-    double own = a->tokens.masked && valid ? ch_router_scheduled(a->options, c, (double)masked / valid) : c;
-    pools.total += pools.k[p] = ch_router_k(own, valid, ch_route_experts(a));
+    double factor = a->tokens.masked && valid ? ch_router_scheduled(a->options, c, (double)masked / valid) : c;
+    pools.total += pools.k[p] = ch_router_k(factor, valid, ch_route_experts(a));
   }
   return pools;
 }

@@ -19,11 +19,11 @@ enum { ITERATIONS = 16 }; /* loads within a few per cent of each other from 0, n
 static void sell(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, int valid, real CH_DEV *beta) {
   CH_SCRATCH(x);
   int e = a->e, k = ch_router_k(a->options->experts_per_token, valid, e), more = k < valid;
-  ch_record taken;
-  ch_record_alloc(&x->scratch, &taken, a->n, e, e * (k + 1));
+  ch_record assigned;
+  ch_record_alloc(&x->scratch, &assigned, a->n, e, e * (k + 1));
   real CH_DEV *next = CH_NEW(&x->scratch, real, e);
-  ch_select_best(x, a, margin, k, &taken, beta);
-  if (more) ch_select_best(x, a, margin, k + 1, &taken, next);
+  ch_select_best(x, a, margin, k, &assigned, beta);
+  if (more) ch_select_best(x, a, margin, k + 1, &assigned, next);
   if (valid) CH_OP(x, price, .e = e, .next = more ? next : beta, .beta = beta);
 }
 
@@ -69,7 +69,7 @@ static void choose_by_prices(ch_exec *x, const ch_route_args *a, int balances) {
   if (a->training && by_kept(a->options)) own = 0;
   ch_choices c = ch_choices_alloc(x, a, K), best = ch_choices_alloc(x, a, K + 1);
   real CH_DEV *kept = CH_NEW(&x->scratch, real, e), *prices = CH_NEW(&x->scratch, real, (int64_t)runs * e);
-  CH_OP(x, copy, .count = e, .x = a->kept.thresholds, .y = kept);
+  CH_OP(x, copy, .count = e, .x = a->router_state.thresholds, .y = kept);
   for (int first = 0, run = 0; first < a->n && !(counts && run); first += span, run++) {
     ch_routing scores;
     ch_route_args part = cut(a, first, counts || span > a->n - first ? a->n - first : span, &scores);
@@ -89,7 +89,7 @@ static void choose_by_prices(ch_exec *x, const ch_route_args *a, int balances) {
 
 /* Outside training a batch is balanced when its prices are to be kept (choir_calibrate). */
 static void route_quantile_balanced(ch_exec *x, const ch_route_args *a) {
-  choose_by_prices(x, a, a->training || a->kept.state);
+  choose_by_prices(x, a, a->training || a->router_state.updated);
 }
 
 static void causal(ch_exec *x, const ch_route_args *a) { choose_by_prices(x, a, 0); }
@@ -99,8 +99,8 @@ static void observe_prices(ch_exec *x, const ch_route_args *a) {
   if (!a->training || a->options->estimator != CH_PRICES_LAST)
     ch_router_observe_cutoffs(x, a);
   else
-    CH_OP(x, running_mean, .count = a->e, .fresh = !a->kept.observed, .weight = 1, .value = a->routing->counts.cutoff,
-          .mean = a->kept.state);
+    CH_OP(x, running_mean, .count = a->e, .fresh = !a->router_state.observed, .weight = 1,
+          .value = a->routing->counts.cutoff, .mean = a->router_state.updated);
 }
 
 static choir_depends_on depends_on_with(const ch_router_spec *o, int training) {

@@ -23,9 +23,9 @@ int ch_thresholds_set(const real *thresholds, int e);
 int64_t ch_threshold_choice_slots(const ch_router_spec *o, int n, int e);
 
 /* Training by thresholds, with loads held near k: expert i takes every valid token with S[t,i] >=
- * a->kept.thresholds[i], but no fewer than its k/4 best (an expert that nobody reaches would never learn) and no more
- * than its 2k best (memory is planned). Fills expert_begin and slot_token of the record, and the counts; cut-offs are
- * those of k, which the thresholds follow. */
+ * a->router_state.thresholds[i], but no fewer than its k/4 best (an expert that nobody reaches would never learn) and
+ * no more than its 2k best (memory is planned). Fills expert_begin and slot_token of the record, and the counts;
+ * cut-offs are those of k, which the thresholds follow. */
 void ch_threshold_choice(ch_exec *x, const ch_route_args *a);
 
 #endif

@@ -20,7 +20,7 @@ void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, d
   int valid = ch_valid_count(a->tokens.mask, a->n), bounded = factor > 0;
   int capacity = bounded ? ch_router_capacity(factor, c->per_token, valid, a->e + a->options->null_experts) : valid;
   a->routing->counts.capacity = capacity;
-  a->routing->record.most = bounded ? capacity : 0;
+  a->routing->record.max = bounded ? capacity : 0;
   CH_OP(x, place, .count = c->per_token, .capacity = capacity, .choice = c->choice,
         .value = bounded && by_score(a) ? c->value : NULL, .record = &a->routing->record,
         .demand = a->routing->counts.demand, .dropped = a->routing->counts.dropped);
@@ -123,11 +123,11 @@ int ch_token_choice_slots(const ch_router_spec *o, int n, int e, int sequence_le
   return n * ch_router_choices(o);
 }
 
-int ch_token_choice_room(const ch_router_spec *o, int n, int e, int sequence_length) {
-  double factor = ch_router_factor_most(o); /* 0: room for all */
-  int64_t room = (int64_t)ch_router_capacity(factor, ch_router_choices(o), n, e + o->null_experts) * e,
+int ch_token_choice_max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
+  double factor = ch_router_factor_max(o); /* 0: room for all */
+  int64_t max_slots = (int64_t)ch_router_capacity(factor, ch_router_choices(o), n, e + o->null_experts) * e,
           asked = ch_token_choice_slots(o, n, e, sequence_length);
-  return (int)(factor > 0 && room < asked ? room : asked);
+  return (int)(factor > 0 && max_slots < asked ? max_slots : asked);
 }
 
 /* A null expert's logit is 0, and only a softmax has the others compete with it. The z-loss knows no level of logits

@@ -44,6 +44,6 @@ choir_depends_on ch_token_choice_depends_on(const ch_router_spec *o, int trainin
 /* check of K experts a token (ch_router_choices), and max_slots where there is room for all, and under capacity. */
 int ch_token_choice_check(const ch_router_spec *o, int n, int e, int sequence_length);
 int ch_token_choice_slots(const ch_router_spec *o, int n, int e, int sequence_length);
-int ch_token_choice_room(const ch_router_spec *o, int n, int e, int sequence_length);
+int ch_token_choice_max_slots(const ch_router_spec *o, int n, int e, int sequence_length);
 
 #endif

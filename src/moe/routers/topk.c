@@ -13,7 +13,7 @@
 
 #define TOPK                                                                                                 \
   .depends_on_with = ch_token_choice_depends_on, .loss = CHOIR_LOSS_BALANCE, .check = ch_token_choice_check, \
-  .max_slots = ch_token_choice_room, .route = ch_token_choice_route, .causal = ch_token_choice_causal,       \
+  .max_slots = ch_token_choice_max_slots, .route = ch_token_choice_route, .causal = ch_token_choice_causal,  \
   .backward = ch_token_choice_backward
 
 const ch_router ch_router_topk = {

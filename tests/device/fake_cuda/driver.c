@@ -9,16 +9,16 @@
 
 #include "fake.h"
 
-enum { MOST = 4096, DEVICES = 2 };
+enum { MAX = 4096, DEVICES = 2 };
 static const int major[DEVICES] = {9, 6}, minor[DEVICES] = {0, 1}; /* compute capability of each */
-static const size_t ROOM = (size_t)64 << 30;
+static const size_t MEMORY_BYTES = (size_t)64 << 30;
 
 static struct {
   char *begin;
   size_t bytes;
-} area[MOST];
-static int areas, workspaces, initialised, retained, taken = -1, handles, programs, lost;
-static char *untouchable, *room; /* device memory as addresses, and as bytes */
+} area[MAX];
+static int areas, workspaces, initialised, retained, current_device = -1, handles, programs, lost;
+static char *untouchable, *bytes_of_device; /* device memory as addresses, and as bytes */
 static size_t used;
 static _Thread_local int current; /* this thread has entered the context */
 static char context[1], blas[1], module[1], program[1], image[] = "choir's kernels";
@@ -65,7 +65,7 @@ __attribute__((destructor)) static void report(void) {
   FILE *file = getenv("FAKE_CUDA_REPORT") ? fopen(getenv("FAKE_CUDA_REPORT"), "a") : NULL;
   if (!file) return;
   fprintf(file, "left: %d allocations, %d programs, %d contexts, %d handles\ndevice %d\n", areas - workspaces, programs,
-          retained, handles, taken);
+          retained, handles, current_device);
   fake_report_stream(file);
   fclose(file);
 }
@@ -99,7 +99,7 @@ CALL cuDeviceGetName(char *name, int bytes, int device) {
 CALL cuDeviceTotalMem_v2(size_t *bytes, int device) {
   BEGIN(cuDeviceTotalMem_v2);
   (void)device;
-  *bytes = ROOM;
+  *bytes = MEMORY_BYTES;
   return 0;
 }
 CALL cuDeviceGetAttribute(int *value, int attribute, int device) {
@@ -117,7 +117,7 @@ CALL cuDeviceGetAttribute(int *value, int attribute, int device) {
 CALL cuDevicePrimaryCtxRetain(void **to, int device) {
   BEGIN(cuDevicePrimaryCtxRetain);
   retained++;
-  taken = device;
+  current_device = device;
   *to = context;
   return 0;
 }
@@ -138,11 +138,11 @@ CALL cuCtxSetCurrent(void *c) {
 
 void *fake_bytes(const void *p, size_t bytes, const char *what) {
   const char *at = p;
-  int on_device = at >= untouchable && at < untouchable + ROOM;
+  int on_device = at >= untouchable && at < untouchable + MEMORY_BYTES;
   if (!p || (fake_takes_host_pointers() && !on_device)) return (void *)(uintptr_t)p;
   if (!untouchable || !on_device) fake_wrong("%s: %p is no address of the device", what, p);
   for (int i = 0; i < areas; i++)
-    if (at >= area[i].begin && at + bytes <= area[i].begin + area[i].bytes) return room + (at - untouchable);
+    if (at >= area[i].begin && at + bytes <= area[i].begin + area[i].bytes) return bytes_of_device + (at - untouchable);
   fake_wrong("%s: %zu bytes at %p are not in one allocation", what, bytes, p);
 }
 
@@ -156,8 +156,9 @@ int fake_is_allocated(const void *p) {
 int fake_is_global(const void *p, size_t bytes) {
   static int last; /* the area that was met last */
   const char *at = p;
-  if (!room || at < room || at >= room + ROOM) return fake_takes_host_pointers() && !fake_is_stack(p);
-  at = untouchable + (at - room);
+  if (!bytes_of_device || at < bytes_of_device || at >= bytes_of_device + MEMORY_BYTES)
+    return fake_takes_host_pointers() && !fake_is_stack(p);
+  at = untouchable + (at - bytes_of_device);
   for (int i = 0; i < areas; i++, last = (last + 1) % areas)
     if (last < areas && at >= area[last].begin && at + bytes <= area[last].begin + area[last].bytes) return 1;
   fake_wrong("%s: %zu bytes are touched beside what was allocated", fake_running(), bytes);
@@ -165,31 +166,32 @@ int fake_is_global(const void *p, size_t bytes) {
 
 void *fake_on_host(const void *p, const char *what) {
   const char *at = p;
-  if (!fake_takes_host_pointers() && at >= untouchable && at < untouchable + ROOM)
+  if (!fake_takes_host_pointers() && at >= untouchable && at < untouchable + MEMORY_BYTES)
     fake_wrong("%s: an address of the device for the host's", what);
   return (void *)(uintptr_t)p;
 }
 
 CALL cuMemGetInfo_v2(size_t *available, size_t *all) {
   BEGIN_IN_CONTEXT(cuMemGetInfo_v2);
-  *available = ROOM - used;
-  *all = ROOM;
+  *available = MEMORY_BYTES - used;
+  *all = MEMORY_BYTES;
   return 0;
 }
 /* No address is given out twice. What is new holds anything. */
 CALL cuMemAlloc_v2(uint64_t *to, size_t bytes) {
   BEGIN_IN_CONTEXT(cuMemAlloc_v2);
-  if (!room) {
-    untouchable = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    room = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (untouchable == MAP_FAILED || room == MAP_FAILED) fake_wrong("no addresses");
-    if (fake_takes_host_pointers()) untouchable = room;
+  if (!bytes_of_device) {
+    untouchable = mmap(NULL, MEMORY_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    bytes_of_device =
+        mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (untouchable == MAP_FAILED || bytes_of_device == MAP_FAILED) fake_wrong("no addresses");
+    if (fake_takes_host_pointers()) untouchable = bytes_of_device;
   }
   if (!bytes) return 1;
-  if (areas == MOST || used + bytes > ROOM) return 2;
+  if (areas == MAX || used + bytes > MEMORY_BYTES) return 2;
   area[areas].begin = untouchable + used;
   area[areas++].bytes = bytes;
-  memset(room + used, 0xA5, bytes < 1 << 20 ? bytes : 1 << 20);
+  memset(bytes_of_device + used, 0xA5, bytes < 1 << 20 ? bytes : 1 << 20);
   *to = (uint64_t)(uintptr_t)(untouchable + used);
   used += (bytes + 4095) / 4096 * 4096;
   return 0;
@@ -200,7 +202,7 @@ CALL cuMemFree_v2(uint64_t p) { /* a lost device's memory has to be freed, too *
   if (!lost && fake_is_busy()) fake_wrong("cuMemFree of memory that the stream may still use");
   while (i < areas && area[i].begin != (char *)(uintptr_t)p) i++;
   if (i == areas) fake_wrong("cuMemFree of what was not allocated");
-  madvise(room + (area[i].begin - untouchable), area[i].bytes, MADV_DONTNEED);
+  madvise(bytes_of_device + (area[i].begin - untouchable), area[i].bytes, MADV_DONTNEED);
   area[i] = area[--areas];
   return lost ? LOST : 0;
 }
@@ -248,7 +250,7 @@ CALL nvrtcCreateProgram(void **to, const char *text, const char *name, int heade
 }
 CALL nvrtcCompileProgram(void *p, int count, const char *const *options) {
   if (fails("nvrtcCompileProgram")) return 6;
-  if (p != program || count != 2 || strcmp(options[0], taken == 1 ? "-arch=sm_61" : "-arch=sm_90"))
+  if (p != program || count != 2 || strcmp(options[0], current_device == 1 ? "-arch=sm_61" : "-arch=sm_90"))
     fake_wrong("nvrtcCompileProgram");
   return 0;
 }

@@ -8,12 +8,12 @@
 
 #include "fake.h"
 
-enum { MOST_ITEMS = 1024, STACK = (16 << 10) + 576 }; /* no power of two: stacks would share the lines of a cache */
+enum { MAX_ITEMS = 1024, STACK = (16 << 10) + 576 }; /* no power of two: stacks would share the lines of a cache */
 static struct fiber {
   jmp_buf at;
   int begun, done;
-} fibers[MOST_ITEMS];
-static jmp_buf home;
+} fibers[MAX_ITEMS];
+static jmp_buf scheduler;
 static ucontext_t began;
 static char *stacks;
 static const fake_kernel *running;
@@ -31,15 +31,15 @@ static unsigned char copy[1024]; /* of the arguments */
 int fake_is_stack(const void *p) {
   if ((const unsigned char *)p >= copy && (const unsigned char *)p < copy + sizeof copy) return 1;
   if (p == &threadIdx || p == &blockIdx || p == &gridDim) return 1;
-  return (const char *)p >= stacks && (const char *)p < stacks + (size_t)MOST_ITEMS * STACK;
+  return (const char *)p >= stacks && (const char *)p < stacks + (size_t)MAX_ITEMS * STACK;
 }
 
-static void go_home(void) {
-  if (!_setjmp(fibers[threadIdx.x].at)) _longjmp(home, 1);
+static void return_to_scheduler(void) {
+  if (!_setjmp(fibers[threadIdx.x].at)) _longjmp(scheduler, 1);
 }
 void __syncthreads(void) {
   if (alone) fake_wrong("%s: item %u waits at a barrier that item 0 never reaches", running->name, threadIdx.x);
-  go_home();
+  return_to_scheduler();
 }
 
 /* Where item 0 has met no barrier, no item may: the others need no fibers. */
@@ -56,14 +56,14 @@ static void live(void) {
     running->run(arguments);
     if (!passes) run_the_others();
     fibers[threadIdx.x].done = 1;
-    go_home();
+    return_to_scheduler();
   }
 }
 
 static void resume(int item) {
   struct fiber *f = &fibers[item];
   threadIdx.x = (unsigned)item;
-  if (_setjmp(home)) return;
+  if (_setjmp(scheduler)) return;
   if (f->begun) _longjmp(f->at, 1);
   f->begun = 1;
   static ucontext_t context; /* entered once, and never left the way it came */
@@ -110,7 +110,7 @@ void fake_run(const fake_kernel *kernel, long groups, int items, const void *arg
     if (fake_is_allocated(*word)) *word = fake_bytes(*word, 1, kernel->name);
   }
   arguments = copy;
-  if (!stacks) stacks = mmap(0, (size_t)MOST_ITEMS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (!stacks) stacks = mmap(0, (size_t)MAX_ITEMS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (stacks == MAP_FAILED) fake_wrong("no memory for stacks");
   gridDim.x = (unsigned)groups;
   fake_begin_launch();

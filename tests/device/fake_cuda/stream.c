@@ -7,11 +7,11 @@
 
 #include "fake.h"
 
-enum { RUNNING = 1, NOT_PINNED = 900, MOST_NODES = 1 << 20 };
+enum { RUNNING = 1, NOT_PINNED = 900, MAX_NODES = 1 << 20 };
 
 typedef struct {
   fake_task *task;
-  int count, room;
+  int count, capacity;
 } task_list;
 /* What was captured; an executable graph is a copy of its tasks that knows where it comes from. Numbers of nodes are
  * unique. */
@@ -51,9 +51,9 @@ __attribute__((visibility("default"))) void fake_count_calls(long *launches, lon
 }
 
 static void list_add(task_list *list, const fake_task *t) {
-  if (list->count == list->room) {
-    list->room = list->room ? 2 * list->room : 64;
-    list->task = realloc(list->task, (size_t)list->room * sizeof *list->task);
+  if (list->count == list->capacity) {
+    list->capacity = list->capacity ? 2 * list->capacity : 64;
+    list->task = realloc(list->task, (size_t)list->capacity * sizeof *list->task);
     if (!list->task) fake_wrong("no memory for tasks");
   }
   list->task[list->count++] = *t;
@@ -174,7 +174,7 @@ CALL cuStreamBeginCapture_v2(void *s, int mode) {
   if (capturing || mode != 2) fake_wrong("cuStreamBeginCapture");
   capturing = calloc(1, sizeof *capturing);
   if (!capturing) fake_wrong("no memory for a graph");
-  capturing->first = ++graphs * MOST_NODES;
+  capturing->first = ++graphs * MAX_NODES;
   return 0;
 }
 CALL cuStreamGetCaptureInfo_v2(void *s, int *status, uint64_t *id, void **graph, void *const **last, size_t *count) {

@@ -25,10 +25,10 @@ static double uniform(uint32_t seed, uint64_t i) { return ch_rng_uniform(ch_rng_
 
 static void softmax_rows(real *s, int n, int e) {
   for (int t = 0; t < n; t++) {
-    double most = -INFINITY, sum = 0;
-    for (int i = 0; i < e; i++) most = fmax(most, (double)s[t * e + i]);
-    for (int i = 0; i < e; i++) sum += exp((double)s[t * e + i] - most);
-    for (int i = 0; i < e; i++) s[t * e + i] = (real)(exp((double)s[t * e + i] - most) / sum);
+    double max = -INFINITY, sum = 0;
+    for (int i = 0; i < e; i++) max = fmax(max, (double)s[t * e + i]);
+    for (int i = 0; i < e; i++) sum += exp((double)s[t * e + i] - max);
+    for (int i = 0; i < e; i++) s[t * e + i] = (real)(exp((double)s[t * e + i] - max) / sum);
   }
 }
 
@@ -82,7 +82,7 @@ static void run(assignment *c) {
                                     .stages = 1,
                                     .valid = c->valid,
                                     .score = c->score,
-                                    .taken = c->count,
+                                    .assigned = c->count,
                                     .beta = c->beta,
                                     .alpha = c->alpha,
                                     .certificate = &c->certificate});
@@ -163,8 +163,8 @@ static void many_small_cases(void **state) {
     uint8_t *valid = calloc((size_t)n, 1);
     for (int t = 0; t < n; t++) valid[t] = uniform(seed, 10 + (uint64_t)t) > 0.2;
     const uint8_t *mask = seed % 3 ? NULL : valid;
-    int rows = ch_valid_count(mask, n), most = ch_assign_k(n, rows, e, cap);
-    int k = seed % 4 == 0 ? most : seed % 4 == 1 ? 1 : 1 + (int)(most * uniform(seed, 3));
+    int rows = ch_valid_count(mask, n), max = ch_assign_k(n, rows, e, cap);
+    int k = seed % 4 == 0 ? max : seed % 4 == 1 ? 1 : 1 + (int)(max * uniform(seed, 3));
     k = ch_assign_k(k, rows, e, cap);
     solve_and_check((int)(seed % KINDS), n, e, k, cap, seed % 5 == 4, mask, seed);
     free(valid);
@@ -233,7 +233,7 @@ static void dykstra_says_what_it_left(void **state) {
     c.iterations = 1 + (int)(50 * uniform(seed, 3));
     c.k = ch_assign_k(1 + (int)(n * uniform(seed, 2)), n, e, c.cap);
     if (c.k) {
-      int over = 0, most = 0;
+      int over = 0, max = 0;
       run(&c);
       for (int i = 0; i < e; i++) {
         int load = 0;
@@ -244,10 +244,10 @@ static void dykstra_says_what_it_left(void **state) {
         int has = 0;
         for (int i = 0; i < e; i++) has += c.count[t * e + i];
         over += has > c.cap;
-        if (has - c.cap > most) most = has - c.cap;
+        if (has - c.cap > max) max = has - c.cap;
       }
       assert_int_equal(c.certificate.over_cap, over);
-      assert_int_equal(c.certificate.token_after, most);
+      assert_int_equal(c.certificate.token_after, max);
       assert_int_equal(c.certificate.expert_after, 0);
       assert_true(c.certificate.iterations >= 1 && c.certificate.iterations <= c.iterations);
       assert_true(c.certificate.expert_before >= 0 && c.certificate.token_before >= 0);
@@ -324,7 +324,7 @@ static void pools_are_problems_of_their_own(void **state) {
                                       .k = k,
                                       .cap = 2,
                                       .score = score,
-                                      .taken = count,
+                                      .assigned = count,
                                       .beta = beta,
                                       .certificate = &certificate});
     });

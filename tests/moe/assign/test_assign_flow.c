@@ -46,26 +46,26 @@ static int holds(const ch_mincost_flow *f, int r, int node) {
 }
 
 /* The least loss of a move from u to v, of the rows in [begin, end). */
-static double least_of(const ch_mincost_flow *f, int u, int v, int begin, int end) {
-  double least = INFINITY;
+static double min_of(const ch_mincost_flow *f, int u, int v, int begin, int end) {
+  double min = INFINITY;
   for (int r = begin; r < end; r++)
     if (holds(f, r, u) && (v == f->e || !holds(f, r, v)))
-      least = fmin(least, (double)f->score[r * f->ld + u] - (double)f->score[r * f->ld + v]);
-  return least;
+      min = fmin(min, (double)f->score[r * f->ld + u] - (double)f->score[r * f->ld + v]);
+  return min;
 }
 
 /* Checks what a part that is not stale remembers of the rows [begin, end). */
 static void check_part(const ch_mincost_flow *f, const network *c, int u, int part, int begin, int end) {
   for (int v = 0; v < f->nodes; v++) {
     if (v == u) continue;
-    double least = least_of(f, u, v, begin, end), cost = f->out[u].cost[part * f->ld + v];
+    double min = min_of(f, u, v, begin, end), cost = f->out[u].cost[part * f->ld + v];
     int carrier = f->out[u].carrier[part * f->ld + v];
-    if (cost != least)
-      fail_msg("seed %u: %d to %d costs %g in part %d, remembered is %g", c->seed, u, v, least, part, cost);
-    if (isinf(least)) continue;
+    if (cost != min)
+      fail_msg("seed %u: %d to %d costs %g in part %d, remembered is %g", c->seed, u, v, min, part, cost);
+    if (isinf(min)) continue;
     assert_true(carrier >= begin && carrier < end);
-    assert_true(least_of(f, u, v, carrier, carrier + 1) == least);
-    assert_true(least - f->beta[u] + f->beta[v] >= -1e-9); /* and at the prices none gains */
+    assert_true(min_of(f, u, v, carrier, carrier + 1) == min);
+    assert_true(min - f->beta[u] + f->beta[v] >= -1e-9); /* and at the prices none gains */
   }
 }
 
@@ -103,8 +103,8 @@ static void check_balance(const ch_mincost_flow *f, const network *c) {
 static void memory_is_what_a_fresh_look_finds(void **state) {
   int fresh = 0;
   for (uint32_t seed = 0; seed < 1500; seed++) {
-    double most = seed % 50 ? 150 : 2000; /* rows: two levels of parts, or three */
-    network c = {.rows = 6 + (int)(most * uniform(seed, 1u << 20)), .e = 3 + (int)seed % 7, .seed = seed};
+    double max = seed % 50 ? 150 : 2000; /* rows: two levels of parts, or three */
+    network c = {.rows = 6 + (int)(max * uniform(seed, 1u << 20)), .e = 3 + (int)seed % 7, .seed = seed};
     c.cap = 2 + (int)(seed / 7) % (c.e - 1);
     c.share = (int)((double)c.cap * c.rows / c.e * (0.3 + 0.7 * uniform(seed, 2u << 20)));
     if (c.share > c.rows) c.share = c.rows;

@@ -1,4 +1,4 @@
-#include "file/there.h"
+#include "file/path_status.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -9,7 +9,9 @@
 
 int ch_is_absent(int number) { return number == ENOENT || number == ENOTDIR; }
 
-int ch_cannot_tell(int code) { return code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number()); }
+int ch_is_unreadable(int code) {
+  return code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number());
+}
 
 /* `failed` is what stat or lstat gave. */
 static int answer(int failed, const char *path, int *there) {
@@ -18,17 +20,17 @@ static int answer(int failed, const char *path, int *there) {
   return ch_error_errno("%s: cannot check whether the path exists", path);
 }
 
-int ch_there(const char *path, int *there) {
+int ch_path_exists(const char *path, int *there) {
   struct stat status;
   return answer(stat(path, &status), path, there);
 }
 
-int ch_entry_there(const char *path, int *there) {
+int ch_entry_exists(const char *path, int *there) {
   struct stat status;
   return answer(lstat(path, &status), path, there);
 }
 
-static int not_own(const char *path, mode_t mode, mode_t wanted) {
+static int not_regular(const char *path, mode_t mode, mode_t wanted) {
   const char *what = S_ISLNK(mode) ? "a symbolic link" : S_ISDIR(mode) ? "a directory" : "a pipe, device or socket";
   if (S_ISREG(mode)) what = "a file";
   return ch_error(CHOIR_ERROR_FORMAT,
@@ -36,25 +38,25 @@ static int not_own(const char *path, mode_t mode, mode_t wanted) {
                   what, S_ISDIR(wanted) ? "a directory" : "a regular file");
 }
 
-static int own(const char *path, mode_t wanted, int *there) {
+static int regular_exists(const char *path, mode_t wanted, int *there) {
   struct stat status;
   CH_TRY(answer(lstat(path, &status), path, there));
-  return !*there || (status.st_mode & S_IFMT) == wanted ? CHOIR_OK : not_own(path, status.st_mode, wanted);
+  return !*there || (status.st_mode & S_IFMT) == wanted ? CHOIR_OK : not_regular(path, status.st_mode, wanted);
 }
 
-int ch_own_there(const char *path, int *there) { return own(path, S_IFREG, there); }
-int ch_own_directory_there(const char *path, int *there) { return own(path, S_IFDIR, there); }
+int ch_regular_exists(const char *path, int *there) { return regular_exists(path, S_IFREG, there); }
+int ch_directory_exists(const char *path, int *there) { return regular_exists(path, S_IFDIR, there); }
 
-int ch_own_open(const char *path, int flags, int *fd) {
+int ch_open_regular(const char *path, int flags, int *fd) {
   struct stat status;
   *fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-  if (*fd < 0 && errno == ELOOP) return not_own(path, S_IFLNK, S_IFREG);
+  if (*fd < 0 && errno == ELOOP) return not_regular(path, S_IFLNK, S_IFREG);
   if (*fd < 0) return ch_error_errno("%s: cannot be opened", path);
   int failed = fstat(*fd, &status), code = CHOIR_OK;
   if (failed)
     code = ch_error_errno("%s: cannot find out the type of file", path);
   else if (!S_ISREG(status.st_mode))
-    code = not_own(path, status.st_mode, S_IFREG);
+    code = not_regular(path, status.st_mode, S_IFREG);
   if (!code) return CHOIR_OK;
   close(*fd);
   *fd = -1;
@@ -62,11 +64,11 @@ int ch_own_open(const char *path, int flags, int *fd) {
 }
 
 int ch_is_named(int fd, const char *path, int *named) {
-  struct stat own, there;
+  struct stat opened, at_path;
   *named = 0;
-  if (fstat(fd, &own)) return ch_error_errno("%s: cannot find out the type of file", path);
-  if (!lstat(path, &there))
-    *named = own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+  if (fstat(fd, &opened)) return ch_error_errno("%s: cannot find out the type of file", path);
+  if (!lstat(path, &at_path))
+    *named = opened.st_dev == at_path.st_dev && opened.st_ino == at_path.st_ino;
   else if (!ch_is_absent(errno))
     return ch_error_errno("%s: cannot check whether the path exists", path);
   return CHOIR_OK;

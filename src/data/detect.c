@@ -54,13 +54,13 @@ static int is_cpio(const unsigned char *data, size_t size) {
 
 /* UTF-16 and UTF-32 begin with a mark, or have so many zeros as no UTF-8 text has. */
 static int is_wide(const unsigned char *data, size_t size) {
-  size_t zeros = 0, looked = size < CH_FOREIGN_BYTES ? size : CH_FOREIGN_BYTES;
+  size_t zeros = 0, looked = size < CH_DETECT_BYTES ? size : CH_DETECT_BYTES;
   if (size >= 2 && (!memcmp(data, "\xFF\xFE", 2) || !memcmp(data, "\xFE\xFF", 2))) return 1;
   for (size_t i = 0; i < looked; i++) zeros += !data[i];
   return zeros >= 4 && zeros * 4 > looked;
 }
 
-int ch_foreign_check(const char *path, const void *bytes, size_t size) {
+int ch_detect_non_text(const char *path, const void *bytes, size_t size) {
   const unsigned char *data = bytes;
   int tar = is_tar(data, size);
   if (tar || is_cpio(data, size))

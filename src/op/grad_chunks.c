@@ -1,24 +1,24 @@
-#include "op/shards.h"
+#include "op/grad_chunks.h"
 
 #include <string.h>
 
 typedef struct {
   const ch_sum *sum;
   int count;
-  ch_shard_part *part;
+  ch_grad_chunk_part *part;
   void *context;
-} shards_task;
+} chunk_task;
 
-static void new_arrays(ch_exec *x, const shards_task *t, real CH_DEV **y) {
+static void new_arrays(ch_exec *x, const chunk_task *t, real CH_DEV **y) {
   for (int i = 0; i < t->count; i++) y[i] = CH_NEW(&x->scratch, real, t->sum[i].count);
 }
 
-static void add_arrays(ch_exec *x, const shards_task *t, real CH_DEV *const *from, real CH_DEV *const *y) {
+static void add_arrays(ch_exec *x, const chunk_task *t, real CH_DEV *const *from, real CH_DEV *const *y) {
   for (int i = 0; i < t->count; i++) CH_OP(x, copy, .count = t->sum[i].count, .x = from[i], .y = y[i], .accumulate = 1);
 }
 
 /* y = the sum over shards lo .. hi-1. */
-static void sum_tree(ch_exec *x, const shards_task *t, int lo, int hi, real CH_DEV *const *y) {
+static void sum_tree(ch_exec *x, const chunk_task *t, int lo, int hi, real CH_DEV *const *y) {
   if (hi - lo == 1) {
     for (int i = 0; i < t->count; i++)
       if (t->sum[i].adds) CH_OP(x, copy, .count = t->sum[i].count, .y = y[i]);
@@ -35,46 +35,46 @@ static void sum_tree(ch_exec *x, const shards_task *t, int lo, int hi, real CH_D
 }
 
 /* Sums this rank's pieces of the tree, then over ranks, into total[0 .. count-1], one array per sum. */
-static void sum_ranks(ch_exec *x, const shards_task *t, int own, real CH_DEV *const *total) {
+static void sum_ranks(ch_exec *x, const chunk_task *t, int local, real CH_DEV *const *total) {
   const ch_comm *comm = x->comm;
-  int shards = own * comm->size;
+  int grad_chunks = local * comm->size;
   ch_piece pieces[CH_SUM_PIECES];
-  int count = ch_comm_pieces(shards, comm->rank, comm->size, pieces);
+  int count = ch_comm_pieces(grad_chunks, comm->rank, comm->size, pieces);
   real CH_DEV *y[CH_SUM_PIECES][CH_SUMS];
   for (int i = 0; i < count; i++) {
     if (i == 0)
       memcpy(y[i], total, sizeof y[i]);
     else
       new_arrays(x, t, y[i]);
-    sum_tree(x, t, pieces[i].lo - own * comm->rank, pieces[i].hi - own * comm->rank, y[i]);
+    sum_tree(x, t, pieces[i].lo - local * comm->rank, pieces[i].hi - local * comm->rank, y[i]);
   }
   real *piece[CH_SUMS][CH_SUM_PIECES];
   ch_receivers owners[CH_SUMS];
   ch_comm_array array[CH_SUMS];
   for (int j = 0; j < t->count; j++) {
     const ch_sum *sum = &t->sum[j];
-    for (int i = 0; i < count; i++) piece[j][i] = CH_EITHER_SIDE(y[i][j]);
+    for (int i = 0; i < count; i++) piece[j][i] = CH_HOST_OR_DEVICE(y[i][j]);
     owners[j] = (ch_receivers){sum->owner, x->grid.replica.size};
     array[j] = (ch_comm_array){piece[j], sum->count, sum->count, sum->sharded ? &owners[j] : NULL};
   }
-  ch_comm_sum_in(&ch_host(x)->scratch, comm, "gradients", shards, array, t->count);
+  ch_comm_sum_in(&ch_host(x)->scratch, comm, "gradients", grad_chunks, array, t->count);
 }
 
-void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
-                   void *context) {
-  shards_task t = {sum, count, part, context};
+void ch_sum_grad_chunks(ch_exec *x, int grad_chunks, const ch_sum *sum, int count, int accumulate,
+                        ch_grad_chunk_part *part, void *context) {
+  chunk_task t = {sum, count, part, context};
   CH_SCRATCH(x);
   real CH_DEV *y[CH_SUMS], *total[CH_SUMS] = {0};
   for (int i = 0; i < count; i++) y[i] = sum[i].y;
-  if (shards * x->comm->size == 1) {
+  if (grad_chunks * x->comm->size == 1) {
     part(x, context, 0, y, accumulate);
     return;
   }
   new_arrays(x, &t, total);
   if (x->comm->size == 1)
-    sum_tree(x, &t, 0, shards, total);
+    sum_tree(x, &t, 0, grad_chunks, total);
   else
-    sum_ranks(x, &t, shards, total);
+    sum_ranks(x, &t, grad_chunks, total);
   for (int i = 0; i < count; i++)
     if (!sum[i].sharded || sum[i].owner == x->grid.replica.rank)
       CH_OP(x, copy, .count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds);

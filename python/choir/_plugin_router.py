@@ -24,11 +24,11 @@ class Choice(NamedTuple):
     """[n,e] float32, of that loss by the scores"""
 
 
-class Own:
+class PluginRouter:
     """A plug-in, as torch and the measurement ask it."""
 
-    def __init__(self, router: Router, asked: Any, depends_on: str):
-        self.router, self.asked, self.depends_on = router, asked, depends_on
+    def __init__(self, router: Router, callback: Any, depends_on: str):
+        self.router, self.callback, self.depends_on = router, callback, depends_on
         self._sound: set = set()  # cases that were measured, and found as declared
 
     def capacity(self, values: Mapping[str, Any], valid: int, e: int, training: bool) -> int:
@@ -53,15 +53,16 @@ class Own:
 
     def choose(self, call: Any, scores: np.ndarray, valid: np.ndarray, state: np.ndarray) -> np.ndarray:
         """[n,e] bool, checked."""
-        taken = self._guarded(lambda: self.asked.choice(call, scores.copy(), valid.copy(), state.copy()))
+        taken = self._guarded(lambda: self.callback.choice(call, scores.copy(), valid.copy(), state.copy()))
         self._check(call, valid, taken)
         return taken
 
     def route(self, call: Any, scores: np.ndarray, valid: np.ndarray, state: np.ndarray) -> Choice:
         taken = self.choose(call, scores, valid, state)
-        if not self.asked.loss:
+        if not self.callback.loss:
             return Choice(taken)
-        value, gradient = self._guarded(lambda: self.asked.lost(call, scores.copy(), valid.copy(), taken.copy()))
+        arrays = scores.copy(), valid.copy(), taken.copy()
+        value, gradient = self._guarded(lambda: self.callback.loss_and_gradient(call, *arrays))
         for what, wrong in (("loss", ~np.isfinite(value)), ("loss's gradient", ~np.isfinite(gradient[valid]))):
             if wrong.any():
                 raise NumericError(f"router '{self.router.name}': its {what} is not finite")
@@ -71,7 +72,7 @@ class Own:
         """The numbers that thresholds are compared with, [n,e] float32, checked. The lowest score stands for NaN, in a step of
         PyTorch that will not count."""
         sound = np.where(scores > np.finfo(np.float32).min, scores, np.float32(0))
-        ranking = self._guarded(lambda: self.asked.ranked(call, sound, valid.copy()))
+        ranking = self._guarded(lambda: self.callback.ranked(call, sound, valid.copy()))
         wrong = ~np.isfinite(ranking) & valid[:, None]
         if wrong.any():
             t, i = np.argwhere(wrong)[0]
@@ -106,7 +107,7 @@ class Own:
         """The state [e] after a step, whose demand [e] int64 this is. ArgumentError: `observe` failed; NumericError: a number of
         the state is no finite float32."""
         call = SimpleNamespace(options=[values[name] for name in self.router.options if name not in OPTIONS])
-        state = self._guarded(lambda: self.asked.moved(call, demand.copy(), state.copy()))
+        state = self._guarded(lambda: self.callback.update_state(call, demand.copy(), state.copy()))
         with np.errstate(over="ignore"):
             wrong = np.flatnonzero(~np.isfinite(state.astype(np.float32)))
         if len(wrong):
@@ -120,7 +121,7 @@ class Own:
         try:
             return function()
         except Exception as error:
-            told = self.asked.told(error).decode()
+            told = self.callback.message(error).decode()
             raise ArgumentError(f"router '{self.router.name}': {told}") from error
 
     def _check(self, call: Any, valid: np.ndarray, taken: np.ndarray) -> None:
@@ -164,7 +165,7 @@ CHANGES = 16  # of MANY, at most
 class _Measurement:
     """One trial on made-up scores; in the second one the last quarter is padding."""
 
-    def __init__(self, own: Own, values: Mapping[str, Any], n: int, e: int, training: bool, trial: int):
+    def __init__(self, own: PluginRouter, values: Mapping[str, Any], n: int, e: int, training: bool, trial: int):
         self.own, self.values, self.n, self.e, self.training = own, values, n, e, training
         self.random = np.random.default_rng(2 * trial + training)
         self.scores = self._drawn(n)

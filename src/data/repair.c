@@ -1,5 +1,5 @@
 /* What people and programs write into lines of JSON, and JSON does not know. */
-#include "data/mend.h"
+#include "data/repair.h"
 
 #include <string.h>
 
@@ -29,7 +29,7 @@ static int is_key(const char *behind, const char *end) {
 }
 
 /* A NUL in a key, which jansson takes in values alone, becomes U+FFFD. */
-static int mend_key(char *p, const char *end) {
+static int repair_key(char *p, const char *end) {
   int mended = 0;
   while (p < end)
     if (*p == '\\' && end - p >= 6 && !memcmp(p, "\\u0000", 6)) {
@@ -41,7 +41,7 @@ static int mend_key(char *p, const char *end) {
   return mended;
 }
 
-int ch_json_mend(char *line, size_t size, uint64_t *replaced) {
+int ch_json_repair(char *line, size_t size, uint64_t *replaced) {
   int inside = 0, mended = 0;
   char *begin = line; /* of the text that p is inside of */
   for (char *p = line, *end = p + size; p < end;) {
@@ -60,7 +60,7 @@ int ch_json_mend(char *line, size_t size, uint64_t *replaced) {
     } else if (!inside && is_trailing(p, end)) {
       *p++ = ' ', mended = 1;
     } else if (*p++ == '"') {
-      if (inside && is_key(p, end)) mended |= mend_key(begin, p);
+      if (inside && is_key(p, end)) mended |= repair_key(begin, p);
       inside = !inside, begin = p;
     }
   }

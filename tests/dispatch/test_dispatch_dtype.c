@@ -29,7 +29,7 @@ static void one_row_a_token(void **state) {
   for (int backend = 0; backend < 2; backend++) {
     layer_case c = make("hash", backends[backend]), plain = make("hash", backends[backend]);
     int64_t weights = (int64_t)E * D * H;
-    c.wire = CH_COMPUTE_BF16;
+    c.dispatch_dtype = CH_COMPUTE_BF16;
     layer_run(&c, 1);
     round_all(plain.x, N * D), round_all(plain.dout, N * D);
     layer_run(&plain, 1);
@@ -46,15 +46,15 @@ static void one_row_a_token(void **state) {
 
 /* Experts that compute in bf16 round what comes to them anyway: their gradients are the same. What they send back is
  * another number than before; of routing nothing changes. */
-static void bf16_experts_lose_nothing_that_comes(void **state) {
+static void bf16_experts_round_inputs_once(void **state) {
   for (int router = 0; ch_routers[router]; router++) {
     const char *name = ch_router_names[router];
     layer_case c[2];
-    for (int wire = 0; wire < 2; wire++) {
-      c[wire] = make(name, "cpu");
-      c[wire].compute = CH_COMPUTE_BF16;
-      c[wire].wire = wire ? CH_COMPUTE_BF16 : CH_COMPUTE_FP32;
-      layer_run(&c[wire], 1);
+    for (int dispatch_dtype = 0; dispatch_dtype < 2; dispatch_dtype++) {
+      c[dispatch_dtype] = make(name, "cpu");
+      c[dispatch_dtype].compute = CH_COMPUTE_BF16;
+      c[dispatch_dtype].dispatch_dtype = dispatch_dtype ? CH_COMPUTE_BF16 : CH_COMPUTE_FP32;
+      layer_run(&c[dispatch_dtype], 1);
     }
     int64_t weights = (int64_t)c->e * D * H;
     if (!same_selection(&c[0], &c[1].record, c[1].counts.demand)) fail_msg("%s: another selection", name);
@@ -67,7 +67,7 @@ static void bf16_experts_lose_nothing_that_comes(void **state) {
 }
 
 /* Near the layer that rounds nothing, bit for bit the same on any number of threads, and on what `valid` leaves. */
-static void near_and_the_same_on_threads(void **state) {
+static void close_and_independent_of_threads(void **state) {
   static uint8_t mask[N];
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 2;
   for (int router = 0; ch_routers[router]; router++)
@@ -75,7 +75,7 @@ static void near_and_the_same_on_threads(void **state) {
       layer_case c = make(ch_router_names[router], backends[backend]), other = make(ch_router_names[router], "cpu");
       layer_case plain = make(ch_router_names[router], backends[backend]);
       c.valid = other.valid = plain.valid = mask;
-      c.wire = other.wire = CH_COMPUTE_BF16;
+      c.dispatch_dtype = other.dispatch_dtype = CH_COMPUTE_BF16;
       layer_run(&c, 1), layer_run(&plain, 1);
       test_close(c.out, plain.out, N * D, 2e-2);
       test_close(c.dx, plain.dx, N * D, 2e-2);
@@ -87,4 +87,4 @@ static void near_and_the_same_on_threads(void **state) {
     }
 }
 
-TEST_MAIN(NULL, NULL, one_row_a_token, bf16_experts_lose_nothing_that_comes, near_and_the_same_on_threads)
+TEST_MAIN(NULL, NULL, one_row_a_token, bf16_experts_round_inputs_once, close_and_independent_of_threads)

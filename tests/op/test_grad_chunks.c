@@ -3,7 +3,7 @@
  */
 #include "model_testing.h"
 #include "moe_testing.h"
-#include "op/shards.h"
+#include "op/grad_chunks.h"
 #include "train/step.h"
 
 enum { TOKENS = MODEL_B * MODEL_T };
@@ -35,7 +35,7 @@ static void check_sum(ch_exec *x, int shards, int accumulate) {
   for (int i = 0; i < SIZE && accumulate; i++) y[0][i] = y[1][i] = (real)0.7;
   const ch_sum sum[] = {{.y = y[0], .count = SIZE}, {.y = y[1], .count = SIZE, .adds = 1}};
   int next = 0;
-  ch_sum_shards(x, shards, sum, 2, accumulate, part, &next);
+  ch_sum_grad_chunks(x, shards, sum, 2, accumulate, part, &next);
   assert_int_equal(next, shards);
   for (int i = 0; i < SIZE; i++) {
     real want = naive_tree(0, shards, i) + (accumulate ? (real)0.7 : 0);
@@ -58,7 +58,7 @@ static void a_tree_whatever_the_order(void **state) {
 static double backward(choir_model *model, int B, int shards, const int32_t *token) {
   ch_pass pass = {.B = B,
                   .T = MODEL_T,
-                  .shards = shards,
+                  .grad_chunks = shards,
                   .token = token,
                   .target = token,
                   .route = {.training = 1},

@@ -7,7 +7,7 @@
 
 static const ch_plugin *plugin_of(const choir_config *config) { return ch_plugin_of(config->model.router.kind); }
 
-int ch_own_find(const choir_config *config, const char *key) {
+int ch_plugin_option_find(const choir_config *config, const char *key) {
   static const char *const before[] = {"", "router.", "model.router."};
   const ch_plugin *p = plugin_of(config);
   for (size_t i = 0; p && i < sizeof before / sizeof *before; i++)
@@ -16,34 +16,34 @@ int ch_own_find(const choir_config *config, const char *key) {
   return -1;
 }
 
-static int refuse(const choir_plugin_option *own, const char *value) {
+static int refuse(const choir_plugin_option *option, const char *value) {
   char wanted[80];
-  return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.%s is %s: must be %s", own->name, value,
-                  ch_plugin_wanted(own, wanted, sizeof wanted));
+  return ch_error(CHOIR_ERROR_ARGUMENT, "model.router.%s is %s: must be %s", option->name, value,
+                  ch_plugin_wanted(option, wanted, sizeof wanted));
 }
 
-int ch_own_set(choir_config *config, int number, const json_t *value) {
+int ch_plugin_option_set(choir_config *config, int number, const json_t *value) {
   const ch_plugin *p = plugin_of(config);
   char text[80];
   ch_router_spec changed = config->model.router;
   if (!json_is_number(value)) return refuse(&p->given.options[number], ch_json_show(value, text, sizeof text));
-  changed.own[number] = json_number_value(value);
+  changed.plugin_options[number] = json_number_value(value);
   CH_TRY(ch_plugin_check_options(&p->router, &changed));
   config->model.router = changed;
   return CHOIR_OK;
 }
 
-int ch_own_set_text(choir_config *config, int number, const char *value) {
+int ch_plugin_option_set_text(choir_config *config, int number, const char *value) {
   char shown[64];
   json_t *json = json_loads(value, JSON_DECODE_ANY, NULL);
   snprintf(shown, sizeof shown, "'%.40s'", value);
   if (!json) return refuse(&plugin_of(config)->given.options[number], shown);
-  int code = ch_own_set(config, number, json);
+  int code = ch_plugin_option_set(config, number, json);
   json_decref(json);
   return code;
 }
 
-int ch_own_renew(choir_config *config) {
+int ch_plugin_option_renew(choir_config *config) {
   ch_router_spec *is = &config->model.router;
   const ch_router_spec was = *is, brought = ch_router_default(was.kind);
   const ch_plugin *old = plugin_of(config), *now = old ? ch_plugin_of(ch_router_find(was.kind->name)) : NULL;
@@ -56,23 +56,25 @@ int ch_own_renew(choir_config *config) {
   for (int i = 0; i < old->options; i++) {
     const char *name = old->given.options[i].name;
     int number = ch_plugin_option(&now->router, name);
-    if (was.own[i] == brought.own[i]) continue;
+    if (was.plugin_options[i] == brought.plugin_options[i]) continue;
     if (number < 0)
       return ch_error(CHOIR_ERROR_ARGUMENT,
                       "model.router.%s is %g in a config of before router '%s' was defined anew, which has no such "
                       "option: set the router in the config again",
-                      name, was.own[i], now->given.name);
-    is->own[number] = was.own[i];
+                      name, was.plugin_options[i], now->given.name);
+    is->plugin_options[number] = was.plugin_options[i];
   }
   return CHOIR_OK;
 }
 
-double ch_own_value(const choir_config *config, int number) { return config->model.router.own[number]; }
+double ch_plugin_option_value(const choir_config *config, int number) {
+  return config->model.router.plugin_options[number];
+}
 
-int ch_own_json(const choir_config *config, json_t *router) {
+int ch_plugin_option_json(const choir_config *config, json_t *router) {
   const ch_plugin *p = plugin_of(config);
   int failed = 0;
   for (int i = 0; p && i < p->options; i++)
-    failed |= json_object_set_new(router, p->given.options[i].name, json_real(config->model.router.own[i]));
+    failed |= json_object_set_new(router, p->given.options[i].name, json_real(config->model.router.plugin_options[i]));
   return failed;
 }

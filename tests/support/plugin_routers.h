@@ -1,7 +1,7 @@
 /* Routers that choir has never seen (choir/plugin.h). They do what choir's own do, so that whole runs must have the
  * same bits; own_balance sums up its loss in another order. */
-#ifndef CH_TESTS_OWN_ROUTERS_H
-#define CH_TESTS_OWN_ROUTERS_H
+#ifndef CH_TESTS_PLUGIN_ROUTERS_H
+#define CH_TESTS_PLUGIN_ROUTERS_H
 
 #include "choir/plugin.h"
 #include "testing.h"
@@ -24,7 +24,7 @@ static inline int pick_tokens(const choir_plugin_call *call, uint8_t *chosen, fl
 static inline int best_tokens(void *context, const choir_plugin_call *call, uint8_t *chosen) {
   return pick_tokens(call, chosen, 1);
 }
-static inline int least_tokens(void *context, const choir_plugin_call *call, uint8_t *chosen) {
+static inline int min_tokens(void *context, const choir_plugin_call *call, uint8_t *chosen) {
   return pick_tokens(call, chosen, -1);
 }
 
@@ -82,14 +82,14 @@ static const choir_plugin_router own_ec = {.name = "own_ec",
                                            .looks = CHOIR_LOOKS_AROUND,
                                            .capacity_factor = 2,
                                            .choose = best_tokens};
-static const choir_experts_choose own_least = {.common = {.size = sizeof(choir_experts_choose),
-                                                          .name = "own_least",
-                                                          .summary = "takes the tokens of the lowest scores",
-                                                          .options = {{.name = "sign", .value = -1}},
-                                                          .choose = least_tokens,
-                                                          .rank = rank_tokens},
-                                               .depends_on = CHOIR_DEPENDS_ON_ALL,
-                                               .capacity_factor = 2};
+static const choir_experts_choose own_min = {.common = {.size = sizeof(choir_experts_choose),
+                                                        .name = "own_least",
+                                                        .summary = "takes the tokens of the lowest scores",
+                                                        .options = {{.name = "sign", .value = -1}},
+                                                        .choose = min_tokens,
+                                                        .rank = rank_tokens},
+                                             .depends_on = CHOIR_DEPENDS_ON_ALL,
+                                             .capacity_factor = 2};
 static const choir_plugin_router own_top2 = {.name = "own_top2",
                                              .summary = "as topk",
                                              .looks = CHOIR_LOOKS_NOWHERE,
@@ -111,10 +111,10 @@ static const choir_plugin_router own_bias = {.name = "own_bias",
                                              .choose = best_experts,
                                              .observe = move_prices};
 
-static inline void register_own_routers(void) {
+static inline void register_plugin_routers(void) {
   test_ok(choir_router_register(&own_bias));
   test_ok(choir_router_register(&own_ec));
-  test_ok(choir_router_register_experts(&own_least));
+  test_ok(choir_router_register_experts(&own_min));
   test_ok(choir_router_register(&own_top2));
   test_ok(choir_router_register(&own_balance));
 }

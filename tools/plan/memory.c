@@ -49,7 +49,7 @@ static void read_off(const ch_trainer *t, engine_plan *p) {
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_layer *b = &model->net.block[l];
     if (b->moe < 0 || model->x.comm->size == 1) continue;
-    p->local = b->saved.dispatch.room;
+    p->local = b->saved.dispatch.max_rows;
     p->owned = b->saved.dispatch.owned;
   }
 }
@@ -110,7 +110,7 @@ static int fullest(const choir_config *config, const ch_layout *layout, engine_p
   return CHOIR_OK;
 }
 
-int ch_room_of(const choir_config *config, const ch_layout *layout, ch_plan_layout *out) {
+int ch_plan_memory(const choir_config *config, const ch_layout *layout, ch_plan_layout *out) {
   engine_plan p;
   CH_TRY(fullest(config, layout, &p));
   const choir_memory *m = &p.memory;

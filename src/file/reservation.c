@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "file/dir.h"
+#include "file/path_status.h"
 #include "file/temporary.h"
-#include "file/there.h"
 
 /* CHOIR_ERROR_BUSY, naming who wrote its number into the lock. */
 static int busy(const char *directory, int fd) {
@@ -35,12 +35,12 @@ static int check_lock(int fd, const char *path) {
 
 /* Whether the open file is the lock of this directory alone. One with other names is another directory's, too (a copy
  * by hard links): it loses this name, and stays as it is. */
-static int is_own(int fd, const char *path, int *own) {
+static int is_unshared(int fd, const char *path, int *unshared) {
   int others = 0;
-  CH_TRY(ch_is_named(fd, path, own));
-  if (*own) CH_TRY(ch_has_other_names(fd, path, &others));
+  CH_TRY(ch_is_named(fd, path, unshared));
+  if (*unshared) CH_TRY(ch_has_other_names(fd, path, &others));
   if (!others) return CHOIR_OK;
-  *own = 0;
+  *unshared = 0;
   CH_TRY(check_lock(fd, path));
   return unlink(path) && errno != ENOENT ? ch_error_errno("%s: cannot be removed", path) : CHOIR_OK;
 }
@@ -48,19 +48,19 @@ static int is_own(int fd, const char *path, int *own) {
 /* The locked file. Whoever failed in a new directory removes the lock with it: what has lost its name meanwhile is
  * opened anew. */
 static int open_locked(const char *directory, const char *path, int *fd) {
-  for (int own = 0; !own;) {
-    int code = ch_own_open(path, O_RDWR | O_CREAT, fd);
+  for (int unshared = 0; !unshared;) {
+    int code = ch_open_regular(path, O_RDWR | O_CREAT, fd);
     if (code == CHOIR_ERROR_IO) return ch_begin_error(ch_error_number(), path, "written");
     CH_TRY(code);
     int number = flock(*fd, LOCK_EX | LOCK_NB) ? errno : 0;
     int none = number == ENOSYS || number == ENOLCK || number == EOPNOTSUPP;
     if (!number || none)
-      code = is_own(*fd, path, &own);
+      code = is_unshared(*fd, path, &unshared);
     else
       code = number == EWOULDBLOCK ? busy(directory, *fd) : ch_error_errno("%s: cannot be locked", path);
-    if (code || !own) close(*fd);
+    if (code || !unshared) close(*fd);
     CH_TRY(code);
-    if (own && none)
+    if (unshared && none)
       ch_notice(
           "%s: this file system has no locks (%s): nothing keeps two processes from writing there; see to it that "
           "one does",
@@ -98,7 +98,7 @@ static size_t cut_name(char *path, size_t size) {
 static size_t standing(const char *path) {
   char part[4096];
   size_t size = (size_t)snprintf(part, sizeof part, "%s", path);
-  for (int there = 0; size && !ch_entry_there(part, &there) && !there;) size = cut_name(part, size);
+  for (int there = 0; size && !ch_entry_exists(part, &there) && !there;) size = cut_name(part, size);
   return size;
 }
 
@@ -119,53 +119,53 @@ static int keep_directory(void *directory, const char *name) {
 }
 
 /* Whether the directory was not there before. */
-static int is_new(const ch_claim *claim) { return claim->stood < strlen(claim->path); }
+static int is_new(const ch_reservation *reservation) { return reservation->stood < strlen(reservation->path); }
 
-/* Removes what the claim made: the lock, the inner directory, the directory and its parents. */
-static void remove_new(ch_claim *claim) {
-  if (claim->makes_lock) unlink(CH_IN(claim->path, CH_LOCK));
-  if (*claim->inner) rmdir(claim->inner);
-  remove_made(claim->path, claim->stood);
+/* Removes what the reservation made: the lock, the inner directory, the directory and its parents. */
+static void remove_new(ch_reservation *reservation) {
+  if (reservation->makes_lock) unlink(CH_IN(reservation->path, CH_LOCK));
+  if (*reservation->inner) rmdir(reservation->inner);
+  remove_made(reservation->path, reservation->stood);
 }
 
 /* choir makes the inner directory before the lock: a lock without that directory is somebody else's file. */
-static int check_stranger(const ch_claim *claim, int known) {
-  const char *path = CH_IN(claim->path, CH_LOCK);
-  if (claim->makes_lock || known || !*claim->inner) return CHOIR_OK;
+static int check_stranger(const ch_reservation *reservation, int known) {
+  const char *path = CH_IN(reservation->path, CH_LOCK);
+  if (reservation->makes_lock || known || !*reservation->inner) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and the directory holds no run; choose another directory", path);
 }
 
-static int take(ch_claim *claim, const char *inner, int known) {
+static int take(ch_reservation *reservation, const char *inner, int known) {
   int there = 0;
   if (inner) {
-    const char *path = CH_IN(claim->path, inner);
-    CH_TRY(ch_own_directory_there(path, &there));
-    if (!there) snprintf(claim->inner, sizeof claim->inner, "%s", path);
+    const char *path = CH_IN(reservation->path, inner);
+    CH_TRY(ch_directory_exists(path, &there));
+    if (!there) snprintf(reservation->inner, sizeof reservation->inner, "%s", path);
   }
-  CH_TRY(ch_own_there(CH_IN(claim->path, CH_LOCK), &there));
-  claim->makes_lock = !there;
-  CH_TRY(check_stranger(claim, known));
-  CH_TRY(ch_dir_make(inner ? CH_IN(claim->path, inner) : claim->path));
-  return ch_lock_take(claim->path, &claim->lock);
+  CH_TRY(ch_regular_exists(CH_IN(reservation->path, CH_LOCK), &there));
+  reservation->makes_lock = !there;
+  CH_TRY(check_stranger(reservation, known));
+  CH_TRY(ch_dir_make(inner ? CH_IN(reservation->path, inner) : reservation->path));
+  return ch_lock_take(reservation->path, &reservation->lock);
 }
 
-int ch_claim_take(ch_claim *claim, const char *path, const char *inner, int known) {
-  *claim = CH_CLAIM_NONE;
-  if (snprintf(claim->path, sizeof claim->path, "%s", path) >= (int)sizeof claim->path)
+int ch_reservation_take(ch_reservation *reservation, const char *path, const char *inner, int known) {
+  *reservation = CH_RESERVATION_NONE;
+  if (snprintf(reservation->path, sizeof reservation->path, "%s", path) >= (int)sizeof reservation->path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
-  claim->stood = standing(path);
-  int code = take(claim, inner, known);
-  if (code && code != CHOIR_ERROR_BUSY) remove_new(claim); /* BUSY: somebody has it meanwhile */
+  reservation->stood = standing(path);
+  int code = take(reservation, inner, known);
+  if (code && code != CHOIR_ERROR_BUSY) remove_new(reservation); /* BUSY: somebody has it meanwhile */
   return code;
 }
 
-void ch_claim_release(ch_claim *claim, int failed) {
-  if (claim->lock < 0) return;
-  if (failed && !ch_list(claim->path, keep_directory, claim->path) && is_new(claim)) {
-    if (!ch_list(claim->path, remove_empty, claim->path)) remove_new(claim);
-  } else if (failed && claim->fruitless) {
-    remove_new(claim);
+void ch_reservation_release(ch_reservation *reservation, int failed) {
+  if (reservation->lock < 0) return;
+  if (failed && !ch_list(reservation->path, keep_directory, reservation->path) && is_new(reservation)) {
+    if (!ch_list(reservation->path, remove_empty, reservation->path)) remove_new(reservation);
+  } else if (failed && reservation->fruitless) {
+    remove_new(reservation);
   }
-  ch_lock_release(claim->lock);
-  claim->lock = -1;
+  ch_lock_release(reservation->lock);
+  reservation->lock = -1;
 }

@@ -28,19 +28,19 @@ static int64_t list_files(const choir_data_build_options *o, named *file) {
   return count;
 }
 
-int ch_build_note_twice(const choir_data_build_options *o) {
+int ch_build_note_duplicates(const choir_data_build_options *o) {
   named *file, *first = NULL;
-  int64_t twice = 0;
+  int64_t duplicates = 0;
   CH_TRY(CH_ALLOC(&file, list_files(o, NULL) + 1, "the inputs' names"));
   int64_t count = list_files(o, file);
   qsort(file, (size_t)count, sizeof *file, by_file);
   for (int64_t i = 1; i < count; i++)
-    if (!by_file(&file[i - 1], &file[i]) && !twice++) first = &file[i];
+    if (!by_file(&file[i - 1], &file[i]) && !duplicates++) first = &file[i];
   if (first)
     ch_notice(
         "%s: is an input for the second time, %lld such in all: their texts count as often as they are given, and may "
         "be both trained on and held out",
-        first->path, (long long)twice);
+        first->path, (long long)duplicates);
   free(file);
   return CHOIR_OK;
 }
