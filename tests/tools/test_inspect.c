@@ -386,7 +386,9 @@ static void check_trade(const char *model, const int *among, size_t points) {
 static void trade(void **state) {
   program_must(
       "choir train --config config.json --set layers=4 --set steps=8 --set router.name=topk --data data --out topk;"
-      "choir train --config config.json --set steps=1 --set router.name=hash --data data --out hash");
+      "choir train --config config.json --set steps=1 --set router.name=hash --data data --out hash;"
+      "choir train --config config.json --set steps=1 --set attention=bidirectional --set objective=masked_diffusion "
+      "--data data --out masked");
   check_trade("run", (const int[]){3, 4}, 3);
   check_trade("topk", (const int[]){3, 4}, 3);
   program_must("choir stats topk --text corpus.txt --tokens 300 --cache 2 --among 3");
@@ -397,6 +399,7 @@ static void trade(void **state) {
   program_refuses(1, "from more than its 2, and at most 4", "choir stats topk --text corpus.txt --cache 2 --among 2");
   program_refuses(1, "among 0 experts", "choir stats run --text corpus.txt --cache 2");
   program_refuses(1, "router 'hash' does not rank", "choir stats hash --text corpus.txt --cache 2 --among 3");
+  program_refuses(1, "model.attention is bidirectional", "choir stats masked --text corpus.txt --cache 2 --among 3");
   program_refuses(1, "the routing must be threshold",
                   "choir stats run --text corpus.txt --cache 2 --among 3 --routing batch");
 }

@@ -18,6 +18,7 @@ static int own_choices(const choir_model *model) {
 int ch_trade_check(const choir_model *model, const ch_inspect_options *o) {
   int e = choir_model_config(model)->model.experts, own = own_choices(model);
   const ch_router *router = model->net.router;
+  if (ch_config_bidirectional(&choir_model_config(model)->model)) return choir_model_check_causal(model);
   CH_TRY(ch_prefer_check(router));
   if (o->cache < 1 || o->cache > e)
     return ch_error(CHOIR_ERROR_ARGUMENT, "a cache of %d experts: must be 1 to %d, the experts of a layer", o->cache,
