@@ -18,7 +18,8 @@ void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a) {
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)a->n * a->e);
-  const real CH_DEV *ranking = a->router->ranking ? a->router->ranking(x, a) : a->routing->scores;
+  const real CH_DEV *ranking = a->routing->scores;
+  if (a->router->ranking) ranking = a->router->ranking(x, a);
   CH_OP(x, threshold, .n = a->n, .e = a->e, .cap = a->options->cap, .valid = a->tokens.valid, .score = ranking,
         .threshold = a->router_state.thresholds, .keep = keep);
   CH_OP(x, collect, .keep = keep, .record = &a->routing->record);
