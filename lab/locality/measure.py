@@ -131,7 +131,7 @@ def draw(lines, path):
 
 
 def arm_table(lines):
-    yield "| M tokens | router | seeds | loss | reuse | hits | hits less shuffled |\n|--:|---|--:|--:|--:|--:|--:|"
+    yield "| M tokens | router | seeds | loss | reuse | hits | hits minus shuffled |\n|--:|---|--:|--:|--:|--:|--:|"
     for tokens in sorted({line["tokens"] for line in lines}):
         for name, some in of_arms(lines, tokens):
             cells = [cell([VALUES[value](line) for line in some]) for value in ("reuse", "hits", "order")]
