@@ -191,8 +191,9 @@ static const cli_option options[] = {
      "JSON config, or a name that 'choir configs' lists; required without --resume and --init-from", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; required without --resume", 0},
     {"init-from", "RUN|CHECKPOINT", CLI_PATH, &o.init_from, NULL,
-     "start with the weights of a run or checkpoint, and with its config unless --config is given. A different router "
-     "keeps the experts. The experts of a dense model start as copies of its feed-forward layers (upcycling)",
+     "start with the weights of a run or checkpoint, and with its config unless --config is given. If the config "
+     "has another router, the experts' weights are kept. The experts of a dense model start as copies of its "
+     "feed-forward layers (upcycling)",
      0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue RUN from its newest checkpoint, bit for bit", 0},
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
