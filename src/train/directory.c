@@ -1,4 +1,4 @@
-/* The one place that judges a run's directory: what is there before a run writes anything. */
+/* Checks a run's directory: which files it has before a run writes anything. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,8 +22,7 @@ enum { FILES = sizeof files / sizeof *files };
 
 /* ---- a fresh run */
 
-/* config.json as choir writes it, of a run that never began, may be replaced; one that somebody wrote by hand may not.
- */
+/* config.json as choir writes it, of a run that never began, may be replaced; one that was edited by hand may not. */
 static int check_config(const char *path) {
   choir_config config;
   char *text;
@@ -37,7 +36,7 @@ static int check_config(const char *path) {
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s: exists and was not written by choir; train into another directory", path);
 }
 
-/* Whether a run has left its config: it is written before all other files. */
+/* Whether the directory has a run's config, which is written before all other files. */
 static int has_config(const char *out, int *has) {
   const char *path = CH_IN(out, CH_RUN_CONFIG);
   CH_TRY(ch_regular_exists(path, has));
@@ -63,7 +62,7 @@ static int check_unused(const char *out) {
                   CH_IN(out, CH_RUN_CHECKPOINTS));
 }
 
-/* ---- a run that goes on */
+/* ---- resuming a run */
 
 static void take_line(ch_run_known *k, const char *line) {
   const json_t *value;
@@ -74,10 +73,10 @@ static void take_line(ch_run_known *k, const char *line) {
     if (k->every > 0 && k->last > k->every) k->saved = k->last - 1 - (k->last - 1) % k->every;
     return;
   }
-  if (!(root = json_loads(line, 0, NULL))) return; /* half a line */
+  if (!(root = json_loads(line, 0, NULL))) return; /* an incomplete line */
   if ((value = json_object_get(json_object_get(json_object_get(root, "config"), "train"), "checkpoint_every")))
     k->every = json_integer_value(value);
-  const char *event = json_string_value(json_object_get(root, "event")); /* of equal keys the last one counts */
+  const char *event = json_string_value(json_object_get(root, "event")); /* of duplicate keys the last one counts */
   if (event && !strcmp(event, "checkpoint")) k->saved = json_integer_value(json_object_get(root, "step"));
   json_decref(root);
 }
@@ -102,9 +101,9 @@ static int read_log(const char *path, ch_run_known *k) {
   return code;
 }
 
-/* Without a checkpoint a run begins anew and its log is emptied: right only where none was ever made, which its file
- * no-checkpoint says, or, of a run of an earlier version, a log without a step that had one. Before there is a log some
- * of the settings may be missing. */
+/* A run without a checkpoint starts again and its log is emptied. That is correct only if no checkpoint was ever
+ * saved: the file no-checkpoint says so, or, for a run of an earlier version, the log has no step at which one was
+ * saved. Before the log exists some of the settings may be missing. */
 static int check_lost(const char *out) {
   int there;
   ch_run_known k = {0};
@@ -136,7 +135,7 @@ static int check_run(const char *out) {
     char path[PATH_MAX];
     ch_checkpoint_path(out, steps[i], path);
     code = ch_checkpoint_check_files(path);
-    if (code == CHOIR_ERROR_IO && ch_is_absent(ch_error_number())) code = CHOIR_OK; /* no directory: passed over */
+    if (code == CHOIR_ERROR_IO && ch_is_absent(ch_error_number())) code = CHOIR_OK; /* not a directory: ignored */
   }
   free(steps);
   return code;
@@ -153,6 +152,6 @@ int ch_run_directory_take(ch_reservation *reservation, const char *out, int resu
   CH_TRY(resume ? check_run(out) : check_unused(out));
   reservation->fruitless = 0;
   ch_temporary_clean(out);
-  int code = ch_dir_try(CH_IN(out, CH_RUN_CHECKPOINTS)); /* cleans, too */
-  return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;     /* there may be room when a checkpoint is due */
+  int code = ch_dir_try(CH_IN(out, CH_RUN_CHECKPOINTS)); /* removes leftovers, too */
+  return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;     /* space may be free by the time of the first checkpoint */
 }

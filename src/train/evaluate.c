@@ -12,7 +12,7 @@
 #include "model/config.h"
 #include "model/mask.h"
 
-/* The window of that number [length+1]. */
+/* Copies window `index` [length+1] to `tokens`. */
 static void get_window(const ch_windows *w, int64_t index, int32_t *tokens) {
   if (w->data) {
     ch_data_heldout(w->data, w->length, index, tokens);
@@ -88,29 +88,29 @@ static double unigram_sum(const double *unigram, const int32_t *target, int64_t 
   return sum;
 }
 
-/* A model that is trained by masking is evaluated at mask ratios. One sequence at one ratio: the mean loss of its
- * masked tokens, and the number of tokens for which it counts. */
+/* The evaluation of one masked sequence at one mask ratio: the mean loss of its masked tokens, and the number of
+ * tokens for which it counts. */
 typedef struct {
   double ratio, loss;
   int64_t tokens;
 } ratio_loss;
 
-/* One evaluation: of every window, `samples` times over. */
+/* One evaluation: every window, `samples` times. */
 typedef struct {
   choir_model *model;
   const ch_windows *w;
   int64_t end;          /* windows */
-  int B, rows, samples; /* windows of a batch, with padding; `samples` 1 but for masked models */
+  int B, rows, samples; /* windows of a batch; the same with padding; `samples` is 1 unless the model is masked */
   int32_t *token, *target, *row;
   float *token_loss, *weight;
-  ratio_loss *found; /* [samples,end], or NULL: not masked */
+  ratio_loss *found; /* [samples,end], or NULL: not a masked model */
 } window_evaluation;
 
 /* Window number i of those evaluated. */
 static int64_t window_of(const window_evaluation *e, int64_t i) { return i * e->w->stride % e->w->count; }
 
-/* Masks row b, window i of a sample, and readies its weights: with them the losses of masked tokens make the mean,
- * times the tokens that there are. A batch's windows lie evenly over all ratios. */
+/* Masks row b (window i of a sample) and sets its weights, so that the weighted losses of masked tokens sum to their
+ * mean times the number of tokens. The mask ratios of a batch's windows are evenly spaced. */
 static void mask_row(const window_evaluation *e, int sample, int64_t i, int64_t b) {
   int T = e->w->length, n = 0;
   int64_t stratum = sample * e->end + i * ch_windows_stride(e->end) % e->end;
@@ -123,7 +123,8 @@ static void mask_row(const window_evaluation *e, int sample, int64_t i, int64_t 
   found->tokens = n;
 }
 
-/* Windows begin .. end-1 as tokens and targets, the rows after them padding. Gives how many tokens the loss counts. */
+/* Lays out windows begin .. end-1 as tokens and targets; the remaining rows are padding. Returns the number of
+ * tokens with a loss. */
 static int64_t fill_batch(const window_evaluation *e, int sample, int64_t begin, int64_t end) {
   int T = e->w->length;
   int64_t tokens = 0;
@@ -143,8 +144,8 @@ static int64_t fill_batch(const window_evaluation *e, int sample, int64_t begin,
   return tokens;
 }
 
-/* After a pass over masked windows: what is known of each, and what whoever sees windows is shown, all tokens with
- * losses that make the same sum. Gives the sum of the tokens' unigram losses. */
+/* After a pass over masked windows: stores each window's loss and calls `seen`, with losses of all tokens that have
+ * the same sum. Returns the sum of the tokens' unigram losses. */
 static double take_masked(const window_evaluation *e, int sample, int64_t begin, int64_t end, const double *unigram) {
   int T = e->w->length;
   double baseline = 0;
@@ -167,8 +168,9 @@ static int by_ratio(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Strata lie in order, one evaluation in each: neighbours differ by chance, and hardly by their ratio. So half the
- * square of what two of them differ by is the variance of one ("collapsed strata", Cochran 1977, section 5A.12). */
+/* The strata are in order, with one evaluation in each; neighbors differ by chance and hardly by their ratio. So
+ * half the squared difference of two neighbors estimates the variance of one ("collapsed strata", Cochran 1977, section
+ * 5A.12). */
 static double standard_error(ratio_loss *found, int64_t count, double mean) {
   double squares = 0, tokens = 0;
   qsort(found, (size_t)count, sizeof *found, by_ratio);
@@ -199,14 +201,14 @@ static void show_losses(const ch_windows *w, int64_t begin, int64_t end, const i
     w->seen(w->context, i * w->stride % w->count, target, loss);
 }
 
-/* Rows of padding change nothing but the time: as many as make whole shards, and so the same numbers on any number of
- * ranks. */
+/* Rows of a batch with padding: a whole number of gradient chunks, so that results are the same on any number of
+ * ranks. Rows of padding change only the time. */
 static int rows_of(const choir_model *model, int B) {
   int grad_chunks = model->grad_chunks;
   return grad_chunks > 1 ? (B + grad_chunks - 1) / grad_chunks * grad_chunks : B;
 }
 
-/* Ranks that evaluate together take the same windows. */
+/* Checks that all ranks evaluate the same windows. */
 static int same_windows(const choir_model *model, const ch_windows *w, int B, int64_t end) {
   const char *routing = choir_model_routing(model);
   uint64_t text = w->data ? w->data->hash : XXH64(w->text, (size_t)w->text_tokens * sizeof *w->text, 0);
@@ -242,8 +244,8 @@ static int plan_passes(const window_evaluation *e) {
   return ch_model_plan_passes(e->model, &pass, 1);
 }
 
-/* Allocates and plans the passes: all that may fail on one rank alone, before ranks agree. Losses and weights are as
- * wide as ids. */
+/* Allocates memory and plans the passes: everything that can fail on a single rank, before the ranks agree on an
+ * error code. Losses and weights have the same width as token ids. */
 static int prepare(window_evaluation *e) {
   int T = e->w->length;
   int64_t n = (int64_t)e->rows * T;
@@ -257,7 +259,7 @@ static int prepare(window_evaluation *e) {
   return plan_passes(e);
 }
 
-/* Windows begin .. end-1 of a sample. */
+/* Evaluates windows begin .. end-1 of a sample. */
 static void run_batch(const window_evaluation *e, int sample, int64_t begin, int64_t end, const double *unigram,
                       choir_eval_result *r) {
   choir_model *model = e->model;
@@ -287,7 +289,7 @@ static int run_sample(const window_evaluation *e, int sample, const double *unig
   return code;
 }
 
-/* Sums become means. */
+/* Divides the sums by the counts. */
 static int finish(const window_evaluation *e, choir_eval_result *r) {
   if (!r->tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "nothing to evaluate: no held-out window has two tokens");
   r->loss /= (double)r->tokens;
@@ -324,7 +326,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
   return code;
 }
 
-/* ---- statistics of layers, meanwhile */
+/* ---- statistics of layers during an evaluation */
 
 static void count_layer(void *context, const choir_routing *routing) {
   const ch_layer_stats *w = context;

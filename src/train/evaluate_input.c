@@ -11,20 +11,20 @@
 #include "model/config.h"
 #include "train/evaluate.h"
 
-/* What is evaluated: held-out data or a text. */
+/* The evaluated text: held-out data or a text. */
 typedef struct {
   choir_data *data;
   ch_text_tokens text;
-  uint64_t *counts; /* [V] of the tokens that the unigram baseline goes by */
+  uint64_t *counts; /* [V] token counts of the unigram baseline */
   ch_windows windows;
-  choir_eval_source *source; /* [data->count] with sums of losses; NULL: a text */
-  int calibrate;             /* the model's thresholds become the batches' cut-offs */
+  choir_eval_source *source; /* [data->count] sums of losses by source; NULL: a text */
+  int calibrate;             /* the model's thresholds are replaced by the cut-off scores of the batches */
 } material;
 
-/* A window holds T tokens and one more: no longer than what there is. */
+/* Shortens T to the available tokens; a window has T+1 tokens. */
 static int shorter(int T, int64_t tokens) { return tokens > 1 && T > tokens - 1 ? (int)(tokens - 1) : T; }
 
-/* code: of what came before, which may have gone wrong on one rank alone. */
+/* code: of the preceding steps, which may have failed on this rank alone. */
 static int eval_windows(int code, choir_model *model, const choir_eval_options *o, material *m,
                         choir_eval_result *result) {
   int V = ch_config_pieces(&model->config);
@@ -76,7 +76,7 @@ typedef struct {
   const choir_eval_options *o;
 } listener;
 
-/* Progress before anything is known of the windows. */
+/* Reports progress while the number of windows is still unknown. */
 static int told(void *context) {
   const listener *l = context;
   return ch_model_check_cancelled(l->model, l->o->progress, l->o->context, 0, 0, "sequences");
@@ -98,7 +98,7 @@ static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const
   return CHOIR_OK;
 }
 
-/* Sums become means, and the result's. */
+/* Divides each source's sums by its counts and moves the sources to the result. */
 static void give_sources(const material *m, int samples, choir_eval_result *r) {
   for (int i = 0; i < m->data->count; i++) {
     choir_eval_source *s = &m->source[i];
@@ -147,14 +147,15 @@ static int check_eval(const choir_model *model, const choir_eval_options *o, int
   return choir_config_check(&model->config);
 }
 
-/* Passes of one size need another room with another capacity. */
+/* Releases the plan of the passes: another capacity needs buffers of another size. */
 static void set_capacity(choir_model *model, double factor) {
   model->config.model.router.eval_capacity_factor = factor;
   ch_transformer_set_eval_capacity(&model->net, factor);
   model->planned_B = model->planned_T = 0;
 }
 
-/* The config says what thresholds are for, so a capacity that gave some stays in it. */
+/* Restores the capacity factor afterwards, unless the evaluation set thresholds: the config records the capacity
+ * that they belong to. */
 static int eval_with_capacity(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                               int calibrate, choir_eval_result *result) {
   choir_eval_options o = {0};

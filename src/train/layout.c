@@ -12,7 +12,7 @@
 #include "model/config.h"
 #include "train/step.h"
 
-/* ---- which there are ---- */
+/* ---- enumeration of layouts ---- */
 
 int ch_layout_next(ch_layout *l) {
   const int P = l->ranks;
@@ -34,7 +34,7 @@ static int has_experts(const choir_config *config) { return ch_config_moe_layers
 int ch_layout_refused(const choir_config *config, const ch_layout *l, char *text, size_t size) {
   int e = config->model.experts, h = ch_config_d_expert(&config->model);
   *text = 0;
-  if (l->experts == l->ranks) return 0; /* without experts ranks share data alone */
+  if (l->experts == l->ranks) return 0; /* without experts, ranks only split the batch */
   if (!has_experts(config))
     snprintf(text, size, "the model has no experts to lay out");
   else if (l->experts > e)
@@ -59,7 +59,7 @@ typedef struct {
   int64_t allowed, left; /* bytes allowed by the process's limits, and free on the machine; 0: unknown */
 } rank_memory;
 
-/* A lack of memory: of one rank, or of all ranks of a machine. */
+/* A lack of memory: on one rank, or on a machine for all of its ranks. */
 typedef struct {
   int rank, ranks;
   int64_t needs, has;
@@ -87,7 +87,8 @@ static int dry_run(const choir_config *config, const choir_model_options *option
   return code;
 }
 
-/* The first rank that needs more than it is allowed, or machine whose ranks together need more than is left on it. */
+/* Finds the first rank that needs more memory than it is allowed, or the first machine whose ranks together need
+ * more than it has left. */
 static want find_want(const rank_memory *all, int ranks) {
   want w = {0};
   for (int r = 0; r < ranks && !w.needs; r++) {
@@ -107,7 +108,7 @@ static want find_want(const rank_memory *all, int ranks) {
   return w;
 }
 
-/* Finds the memory that the layout lacks; the same on all ranks. */
+/* Computes how much memory the layout lacks; the same result on all ranks. */
 static int try_layout(const choir_config *config, const choir_model_options *options, const choir_ranks *ranks,
                       const rank_memory *local, want *w) {
   const ch_comm *comm = ranks->comm;
@@ -118,7 +119,7 @@ static int try_layout(const choir_config *config, const choir_model_options *opt
   return CHOIR_OK;
 }
 
-/* ---- one of them ---- */
+/* ---- choice of a layout ---- */
 
 static const double gib = 0x1p30;
 
@@ -160,7 +161,7 @@ static int search(const choir_config *config, const choir_model_options *options
   return CHOIR_OK;
 }
 
-/* Who is to choose must be told the same, and reckon with the same. */
+/* Checks that all ranks choose with the same config, options and batch. */
 static int told_the_same(const choir_config *config, const choir_ranks *ranks) {
   const ch_fact facts[] = {{"config", ch_config_hash(config)},
                            {"number of replicas", (uint64_t)ranks->replicas},

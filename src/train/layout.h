@@ -1,4 +1,4 @@
-/* How ranks share a model: the layouts that there are, and the one that training takes where nobody has named one. */
+/* How ranks share a model: the possible layouts, and the choice that training makes unless the user sets one. */
 #ifndef CH_TRAIN_LAYOUT_H
 #define CH_TRAIN_LAYOUT_H
 
@@ -23,7 +23,7 @@ int ch_layout_next(ch_layout *l);
 /* Nonzero if the sizes of a model do not allow the layout; `text` then says why, else it is empty. */
 int ch_layout_refused(const choir_config *config, const ch_layout *l, char *text, size_t size);
 
-/* Nonzero if some ranks would have no expert. Such a layout is chosen only on request or if every other one is
+/* Nonzero if some ranks would have no expert. Such a layout is chosen only on request or if every other layout is
  * impossible. */
 int ch_layout_idles(const choir_config *config, const ch_layout *l);
 

@@ -14,7 +14,7 @@
 #include "file/file.h"
 #include "file/path_status.h"
 
-/* Reads all of it, or says why not: what cannot be read is never taken for absent. */
+/* Reads exactly `size` bytes, or returns an error: an unreadable file is never treated as absent. */
 static int read_at(int fd, const char *path, char *data, size_t size, int64_t offset) {
   for (size_t done = 0; done < size;) {
     ssize_t n = pread(fd, data + done, size - done, offset + (int64_t)done);
@@ -26,7 +26,7 @@ static int read_at(int fd, const char *path, char *data, size_t size, int64_t of
   return CHOIR_OK;
 }
 
-/* The end of the last whole line; 0: there is none. */
+/* The offset after the last complete line; 0: the file has none. */
 static int end_of_lines(int fd, const char *path, int64_t bytes, int64_t *end) {
   enum { PIECE = 4096 };
   char piece[PIECE];
@@ -40,8 +40,8 @@ static int end_of_lines(int fd, const char *path, int64_t bytes, int64_t *end) {
   return CHOIR_OK;
 }
 
-/* How much of a file of `size` bytes stays: `*bytes`, which must be the end of a line; or, where that is CH_LOG_LINES,
- * its whole lines. */
+/* How much of a file of `size` bytes is kept: `*bytes`, which must be the end of a line; if it is CH_LOG_LINES, all
+ * complete lines. */
 static int judge(int fd, const char *path, int64_t size, int64_t *bytes) {
   char last = '\n';
   if (*bytes == CH_LOG_LINES) return end_of_lines(fd, path, size, bytes);
@@ -77,8 +77,8 @@ int ch_log_check(const char *path, int64_t bytes) {
   return code;
 }
 
-/* A log with other names is another run's, too (a copy by hard links), and stays as it is: `bytes` of it become a file
- * of this run's own. */
+/* A log with further hard links also belongs to another run (a copy by `cp -al`) and is not changed: its first
+ * `bytes` bytes are copied to a new file of this run. */
 static int leave_others(ch_log *log, int64_t bytes) {
   char piece[4096];
   ch_file file;
@@ -97,7 +97,7 @@ static int leave_others(ch_log *log, int64_t bytes) {
 static int begin_log(ch_log *log, int there, int64_t bytes) {
   int64_t size;
   int others;
-  if (!there) CH_TRY(ch_sync_parent(log->path)); /* checkpoints rely on its being there after a loss of power */
+  if (!there) CH_TRY(ch_sync_parent(log->path)); /* checkpoints rely on the file's existence after a loss of power */
   CH_TRY(size_of(log->fd, log->path, &size));
   CH_TRY(judge(log->fd, log->path, size, &bytes));
   CH_TRY(ch_has_other_names(log->fd, log->path, &others));
@@ -169,7 +169,7 @@ void ch_room_refused(ch_disk_wait *wait, double seconds) {
   snprintf(wait->why, sizeof wait->why, "%s", choir_error_message());
 }
 
-/* pending: a file was refused, and `why` says so; else it was the log. */
+/* pending: a file could not be written, and `why` is its error; otherwise the log could not. */
 static void notice_change(ch_disk_wait *wait, int full, int pending, const ch_log *log) {
   double now = ch_machine_seconds();
   if (full && !wait->full_since) {

@@ -1,4 +1,4 @@
-/* The loop over a run's steps: evaluations, checkpoints, events, waiting while the disk is full, the end. */
+/* The loop over a run's steps: evaluations, checkpoints, events, waiting while the disk is full, the final result. */
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -16,21 +16,21 @@
 #include "train/metrics.h"
 #include "train/run.h"
 
-/* What is still to be done after a step. The same on all ranks, except for `asked`. */
+/* Work that is pending after a step. The same on all ranks, except for `asked`. */
 typedef struct pending {
-  int checkpoint; /* one was due, and the disk was full */
-  int best;       /* RUN/best or the result does not belong to run->best yet, because the disk was full */
-  int asked;      /* for a stop, by the caller of this rank or by its clock; agree() makes it known to all ranks */
-  int stop;       /* no further step: a rank was asked to, or the disk was full for too long */
+  int checkpoint; /* a checkpoint was due while the disk was full */
+  int best;       /* RUN/best or the result is not yet that of run->best, because the disk was full */
+  int asked;      /* a stop was requested on this rank, by the caller or by its clock; agree() informs all ranks */
+  int stop;       /* no further step: a stop was requested on some rank, or the disk was full for too long */
 } pending;
 
-/* One process's way through a run. Timing belongs to the process and not to the run. */
+/* The state of one process in a run. Timing belongs to the process and not to the run. */
 typedef struct loop_state {
   ch_run *run;
   ch_metrics metrics;
-  ch_disk_wait disk; /* on the disk */
+  ch_disk_wait disk; /* full disk: state of the wait */
   pending pending;
-  int cooling;  /* the clock has set the steps that are left: the same on all ranks */
+  int cooling;  /* train.steps has been set by the clock: the same on all ranks */
   double begin; /* seconds on the clock */
   int64_t first_step;
   double peak_gflops;
@@ -77,14 +77,14 @@ static void emit(loop_state *d, const choir_event *e) {
   if (o->event && o->event(o->context, e)) d->pending.asked = 1;
 }
 
-/* Notices that have gathered since the last step. */
+/* Emits the notices that have gathered since the last step. */
 static void emit_notices(loop_state *d) {
   choir_event e = make_event(d, CHOIR_EVENT_NOTICE);
   e.notice = choir_notices();
   if (*e.notice) emit(d, &e);
 }
 
-/* Before the first step there is nothing that could be saved: a request to stop then is dropped. */
+/* Emits the memory event. Before the first step there is nothing to save, so a request to stop is ignored here. */
 static void emit_memory(loop_state *d) {
   const ch_run *run = d->run;
   choir_event e = make_event(d, CHOIR_EVENT_MEMORY);
@@ -98,7 +98,7 @@ static void emit_memory(loop_state *d) {
 
 static double elapsed(const loop_state *d) { return ch_machine_seconds() - d->run->started; }
 
-/* Until all steps are done at the mean speed of this process, or the minutes are over. */
+/* Seconds until all steps are done at this process's mean speed, or until the time limit. */
 static double seconds_left(const loop_state *d) {
   const ch_run *run = d->run;
   int64_t step = run->trainer.step;
@@ -111,8 +111,8 @@ static double seconds_left(const loop_state *d) {
 /* The traffic of this rank so far. */
 static ch_traffic traffic_of(const ch_comm *comm) { return comm->traffic ? *comm->traffic : (ch_traffic){0}; }
 
-/* What the ranks sent since `before`. The rank with the least time in exchanges is the straggler for which the others
- * waited. Collective. */
+/* Measures the traffic of all ranks since `before`. The rank with the least time in exchanges is the straggler for
+ * which the others waited. Collective. */
 static void measure_ranks(const ch_comm *comm, const ch_traffic *before, choir_step_speed *s) {
   double waited[CH_RANKS];
   const ch_traffic now = traffic_of(comm);
@@ -131,11 +131,11 @@ int ch_run_step(ch_run *run, ch_step_counts *counts, choir_trainer_result *r) {
   return ch_trainer_step_on(&run->trainer, batch, r);
 }
 
-/* A step, and how fast it was. */
+/* Takes a step and measures its speed. */
 static int take_step(const loop_state *d, choir_trainer_result *r, choir_step_speed *s) {
   ch_run *run = d->run;
   const ch_exec *x = &run->trainer.model->x;
-  const ch_traffic before = traffic_of(x->comm); /* of evaluations and checkpoints, too */
+  const ch_traffic before = traffic_of(x->comm); /* includes evaluations and checkpoints */
   ch_step_counts counts;
   double begin = ch_machine_seconds(), cpu = ch_machine_cpu_seconds();
   ch_watch_section(x->comm, "step", run->trainer.step + 1);
@@ -180,7 +180,7 @@ static int evaluate(loop_state *d) {
   return CHOIR_OK;
 }
 
-/* A full disk is no error yet: what could not be written becomes pending. Other codes are returned. */
+/* A full disk is not an error yet: the file becomes pending. Other codes are returned. */
 static int note_pending(loop_state *d, int code, double begin, int *pending) {
   *pending = code == CHOIR_ERROR_FULL;
   if (*pending) ch_room_refused(&d->disk, ch_machine_seconds() - begin);
@@ -192,7 +192,8 @@ static int write_result(const loop_state *d) {
   return run->kind->write_result ? CH_ON_FIRST(comm_of(run), run->kind->write_result(run)) : CHOIR_OK;
 }
 
-/* The first rank's `name` of the best checkpoint has its room on the disk before the checkpoint is there. */
+/* Writes a checkpoint. On the first rank `name`, the new RUN/best, takes its disk space before the checkpoint is
+ * written. */
 static int write_checkpoint(loop_state *d, char *path, ch_file *name) {
   ch_run *run = d->run;
   const ch_comm *comm = comm_of(run);
@@ -204,14 +205,14 @@ static int write_checkpoint(loop_state *d, char *path, ch_file *name) {
   return code;
 }
 
-/* The checkpoint of this step. loss: of the step. */
+/* Saves the checkpoint of this step. loss: of the step. */
 static int save_checkpoint(loop_state *d, double loss) {
   char path[PATH_MAX] = "";
   ch_file name = {.fd = -1};
   ch_run *run = d->run;
   pending *p = &d->pending;
   const ch_comm *comm = comm_of(run);
-  CH_TRY(ch_comm_agree(comm, ch_trainer_check(&run->trainer, loss))); /* what is kept must be good */
+  CH_TRY(ch_comm_agree(comm, ch_trainer_check(&run->trainer, loss))); /* a saved checkpoint must be finite */
   double begin = ch_machine_seconds();
   ch_watch_section(comm, "checkpoint of step", run->trainer.step);
   CH_TRY(note_pending(d, write_checkpoint(d, path, &name), begin, &p->checkpoint));
@@ -225,7 +226,7 @@ static int save_checkpoint(loop_state *d, double loss) {
   return CHOIR_OK;
 }
 
-/* RUN/best and the result, for run->best, whose checkpoint exists. */
+/* Writes RUN/best and the result for run->best, whose checkpoint exists. */
 static int save_best(loop_state *d) {
   double begin = ch_machine_seconds();
   int code = write_result(d);
@@ -235,8 +236,9 @@ static int save_best(loop_state *d) {
 
 static int is_best(const ch_run *run) { return run->best.step == run->trainer.step; }
 
-/* The best evaluation was that of this step, and its checkpoint could not be saved: the next step changes its weights,
- * so the best one is again the one before it, whose checkpoint exists. RUN/best and the result follow. */
+/* If the best evaluation is that of this step and its checkpoint could not be saved, the previous best evaluation,
+ * whose checkpoint exists, becomes the best again, because the next step changes the weights. RUN/best and the result
+ * are updated. */
 static int forget_unsaved_best(loop_state *d) {
   ch_run *run = d->run;
   int64_t lost = run->best.step;
@@ -251,7 +253,8 @@ static int forget_unsaved_best(loop_state *d) {
 
 /* ---- after a step */
 
-/* Steps that fit into what is left of the minutes, once only the share that is to be cooled is left of them; else 0. */
+/* Once only the cooldown's share of the time limit is left: the number of steps that fit into the remaining time;
+ * else 0. */
 static int64_t cooldown_steps_left(const loop_state *d) {
   double limit = 60 * d->run->options->minutes, now = elapsed(d);
   if (now < (1 - d->run->config.train.cooldown_steps) * limit) return 0;
@@ -259,8 +262,8 @@ static int64_t cooldown_steps_left(const loop_state *d) {
   return fit > 1 ? (int64_t)fmin(fit, (double)INT_MAX) : 1;
 }
 
-/* Sets train.steps so that the cooldown, a share of the steps, ends with the minutes. The config then says so, and the
- * run resumes and repeats as if these steps had been given. */
+/* Sets train.steps so that the cooldown, a share of the steps, ends at the time limit. The config then has this
+ * number, and the run resumes and repeats as if it had been given. */
 static int start_cooldown_by_time(loop_state *d) {
   ch_run *run = d->run;
   ch_train_config *c = &run->config.train;
@@ -280,18 +283,19 @@ static int start_cooldown_by_time(loop_state *d) {
   return ch_comm_agree(comm_of(run), choir_config_save(&run->config, CH_IN(run->out, CH_RUN_CONFIG)));
 }
 
-/* What a rank requests after a step; of several requests the last one of this list counts. */
+/* A rank's request after a step. If ranks differ, the last one in this list counts. */
 typedef enum { NOTHING, RETRY, STOP, LAST_TRY } request;
 
 static int is_pending(const pending *p) { return p->checkpoint || p->best; }
 
-/* All ranks' request. */
+/* Computes the request of all ranks. */
 static int agree(loop_state *d, request *all) {
   const ch_run *run = d->run;
   const ch_comm *comm = comm_of(run);
   pending *p = &d->pending;
   if (run->options->minutes > 0 && !d->cooling && elapsed(d) >= 60 * run->options->minutes) p->asked = 1;
-  int code = run->kind->check_source ? run->kind->check_source(run) : CHOIR_OK; /* else what was learned is not saved */
+  int code = run->kind->check_source ? run->kind->check_source(run)
+                                     : CHOIR_OK; /* otherwise a model trained on changed data would be saved */
   CH_TRY(ch_comm_agree(comm, code ? code : ch_disk_wait_watch(&d->disk, &d->metrics.results, is_pending(p))));
   request own = NOTHING;
   if (is_pending(p) && ch_room_retry_due(&d->disk)) own = RETRY;
@@ -308,16 +312,16 @@ static int save_requested(loop_state *d, request all, double loss) {
   pending *p = &d->pending;
   int due = ch_run_is_done(run) || ch_trainer_is_due(&run->trainer, run->config.train.checkpoint_every);
   int wanted = all >= STOP || (all == RETRY && p->checkpoint) || (due && !is_best(run));
-  if (all != NOTHING && p->best) CH_TRY(save_best(d)); /* it may find space where a checkpoint finds none */
+  if (all != NOTHING && p->best) CH_TRY(save_best(d)); /* the small file may find space where a checkpoint does not */
   if (wanted && d->disk.saved_step != run->trainer.step) {
     CH_TRY(save_checkpoint(d, loss));
-    p->stop |= ch_comm_max(comm_of(run), p->asked) != 0; /* asked while it was written */
+    p->stop |= ch_comm_max(comm_of(run), p->asked) != 0; /* a stop requested while it was written */
   }
   p->stop |= all == LAST_TRY && is_pending(p);
   return CHOIR_OK;
 }
 
-/* A step and what is due after it. The checkpoint of the best evaluation is saved at once. */
+/* Takes a step and does what is due after it. The checkpoint of the best evaluation is saved at once. */
 static int advance_run(loop_state *d, double *loss) {
   ch_run *run = d->run;
   CH_TRY(forget_unsaved_best(d));
@@ -335,7 +339,7 @@ static int advance_run(loop_state *d, double *loss) {
 
 /* ---- from the first step to the last */
 
-/* All steps are done and not saved: waits as long as the limit allows, or until the caller asks for a stop. */
+/* All steps are done but not saved: waits until the limit, or until the caller requests a stop. */
 static int wait_for_space(loop_state *d, double loss) {
   double told = 0;
   while (is_pending(&d->pending) && !d->pending.stop) {
@@ -369,9 +373,9 @@ static int end_pending(loop_state *d) {
                   run->trainer.step, run->best.step, d->disk.why);
 }
 
-/* The evaluation of a step that the run was stopped at, for the screen and pages. The checkpoint does not know of its
- * line, so a resumed run cuts it off, forgets whether it was the best, and equals an uninterrupted run; until then
- * RUN/best may name it. The result stays that of the checkpoint. */
+/* Evaluates the step at which the run was stopped, for the terminal and for pages. The checkpoint does not include
+ * the evaluation's log line, so a resumed run removes it, forgets whether it was the best, and equals an uninterrupted
+ * run; until then RUN/best may name this step. The result stays that of the checkpoint. */
 static int evaluate_stopped(loop_state *d) {
   if (ch_trainer_is_due(&d->run->trainer, d->run->eval_every)) return CHOIR_OK;
   CH_TRY(evaluate(d));
@@ -398,8 +402,8 @@ static int measure_peak(loop_state *d) {
   if (!(d->run->flops_per_token > 0)) return CHOIR_OK;
   CH_TRY(ch_backend_peak(x->ops->name, x->threads, 0.15, 0, &peak));
   d->peak_gflops = x->compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
-  /* Not the default: not every CPU has it. No machine is more than 16 times as fast in it: one that seems so was busy
-   * with something else while fp32 was measured. */
+  /* bf16 is not the default because not every CPU supports it. No machine is more than 16 times as fast in bf16: a
+   * larger ratio means that the machine was busy while fp32 was measured. */
   double ratio = peak.bf16_gflops / peak.fp32_gflops;
   if (x->compute == CH_COMPUTE_FP32 && !d->first_step && ratio > 1.3 && ratio <= 16)
     ch_notice(
@@ -409,7 +413,7 @@ static int measure_peak(loop_state *d) {
   return CHOIR_OK;
 }
 
-/* Logs are the first rank's. */
+/* Opens the logs, on the first rank only. */
 static int open_metrics(loop_state *d) {
   const ch_run *run = d->run;
   int code = CHOIR_OK;
@@ -425,7 +429,7 @@ int ch_run_loop(ch_run *run) {
   loop_state d = {.run = run, .first_step = run->trainer.step};
   d.disk = (ch_disk_wait){.limit = 60 * run->options->disk_minutes, .saved_step = run->trainer.step};
   emit_notices(&d);
-  CH_TRY(open_metrics(&d)); /* cut back, even where no step is left */
+  CH_TRY(open_metrics(&d)); /* truncates it, even if no step is left */
   if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, run->best.step ? run->best.step : -1);
   int done = ch_run_is_done(run), code = save_best(&d);
   if (!code && done && d.pending.best) code = end_pending(&d);

@@ -24,7 +24,7 @@ int ch_metrics_check(const char *out, int64_t bytes) {
 
 int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes) {
   *m = (ch_metrics){.results.fd = -1, .timing.fd = -1};
-  CH_TRY(ch_metrics_check(out, bytes)); /* both, before one is cut */
+  CH_TRY(ch_metrics_check(out, bytes)); /* both files, before one is truncated */
   int code = ch_log_open(&m->results, CH_IN(out, CH_RUN_METRICS), bytes);
   if (!code) code = ch_log_open(&m->timing, CH_IN(out, CH_RUN_TIMING), CH_LOG_LINES);
   if (code) ch_metrics_close(m);
@@ -36,7 +36,7 @@ void ch_metrics_close(ch_metrics *m) {
   ch_log_close(&m->timing);
 }
 
-/* One object as one line; drops the reference. */
+/* Writes one object as one line; releases the reference. */
 static void write_line(ch_log *log, json_t *object) {
   char *text = ch_json_dump(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
   json_decref(object);
@@ -45,7 +45,7 @@ static void write_line(ch_log *log, json_t *object) {
     return;
   }
   size_t length = strlen(text);
-  text[length] = '\n'; /* in the place of the NUL */
+  text[length] = '\n'; /* replaces the NUL */
   ch_log_add(log, text, length + 1);
   free(text);
 }
@@ -63,9 +63,9 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run, const char *from) {
   write_line(&m->results, line);
 }
 
-/* By hand, because steps allocate nothing. */
+/* Formatted by hand, because steps must not allocate memory. */
 void ch_metrics_step(ch_metrics *m, const choir_trainer_result *r, const char *more) {
-  char line[640], loss[32] = "null"; /* of a step in which nothing was masked there is none */
+  char line[640], loss[32] = "null"; /* a step without a masked token has no loss */
   if (r->targets) ch_format(loss, sizeof loss, "%.9g", r->loss);
   int length = ch_format(line, sizeof line,
                          "{\"event\":\"step\",\"step\":%" PRId64
@@ -76,7 +76,7 @@ void ch_metrics_step(ch_metrics *m, const choir_trainer_result *r, const char *m
   ch_log_add(&m->results, line, (size_t)length);
 }
 
-/* Not worth waiting for: what does not find room is left out. */
+/* Writes a line of timing.jsonl; without disk space the line is dropped. */
 static void write_timing(ch_metrics *m, const char *line, int length) {
   if (m->results.error || ch_log_flush(&m->timing)) return;
   ch_log_add(&m->timing, line, (size_t)length);
@@ -95,7 +95,7 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
   time_t now = time(NULL);
   struct tm date;
   gethostname(host, sizeof host - 1);
-  for (char *at = host; *at; at++) /* a name of the network; whatever else it may be goes into no string */
+  for (char *at = host; *at; at++) /* hostname characters only, so that the JSON string needs no escapes */
     if (*at < ' ' || *at > '~' || *at == '"' || *at == '\\') *at = '?';
   if (gmtime_r(&now, &date)) strftime(zone, sizeof zone, "%Y-%m-%dT%H:%M:%SZ", &date);
   int length = ch_format(
@@ -147,7 +147,7 @@ json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stat
     ch_json_put(result, "objective", json_string(r->objective));
     ch_json_put(result, "standard_error", ch_json_number(r->standard_error));
   }
-  if (!result) ch_json_add(NULL, NULL); /* without memory for a part of it the line is not written */
+  if (!result) ch_json_add(NULL, NULL); /* without memory for a part of the line it is not written */
   return result;
 }
 

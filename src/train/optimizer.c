@@ -23,7 +23,7 @@ static int fits(const char *patterns, int only, const char *name) {
   return 0;
 }
 
-/* Every pattern of train.freeze must name something, and something must be left. */
+/* Every pattern of train.freeze must match a parameter, and at least one parameter must remain trainable. */
 static int check_frozen(const char *patterns, const ch_params *params) {
   int count = *patterns != 0, left = 0;
   for (const char *c = patterns; *c; c++) count += *c == ',';
@@ -69,7 +69,7 @@ void ch_optimizer_free(ch_optimizer *o) {
   *o = (ch_optimizer){0};
 }
 
-/* Elements of a state of one matrix with so many columns; 0: there is no such state. */
+/* Elements of optimizer state `state` of one matrix with `columns` columns; 0: the tensor has no such state. */
 static int64_t state_of_one(const ch_optimizer *o, int tensor, int state, int64_t cols) {
   ch_optim_tensor one = o->tensor[tensor];
   one.batch = 1;
@@ -78,7 +78,7 @@ static int64_t state_of_one(const ch_optimizer *o, int tensor, int state, int64_
   return one.frozen ? 0 : one.state_count[state];
 }
 
-/* Weights that live on another rank are updated there. */
+/* Nonzero: this rank has the state. Weights that another rank owns are updated there. */
 static int has_state(const ch_optimizer *o, int i, int j) {
   return !o->params->p[i].remote && state_of_one(o, i, j, o->tensor[i].cols);
 }
@@ -96,7 +96,7 @@ void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena) {
 
 #define PI 3.14159265358979323846
 
-/* How far step is on the way from one step to a later one. */
+/* The position of `step` between two steps, from 0 to 1. */
 static double share_of_way(int64_t step, int64_t from, int64_t to) {
   return step <= from ? 0 : step >= to ? 1 : (double)(step - from) / (double)(to - from);
 }
@@ -118,12 +118,14 @@ static int belongs(const ch_optimizer *o, int i, int layer) {
   return !o->tensor[i].frozen && (layer == CH_EVERY_PARAM || o->params->p[i].layer == layer);
 }
 
-/* Index of an expert tensor's square. The squares of one expert are adjacent, so that a rank's experts form one run. */
+/* Index of an expert tensor's squared norm. The squares of one expert are adjacent, so that those of a rank's
+ * experts are contiguous. */
 static int64_t cell(const ch_optimizer *o, int64_t expert, int tensor) {
   return o->params->count + expert * o->tensors + tensor;
 }
 
-/* Sums the squares of each expert separately, so that the order of the total does not depend on the owners. */
+/* Sums the squared gradients of each expert separately, so that the order of the total does not depend on which rank
+ * owns an expert. */
 static void expert_squares(ch_exec *x, const ch_optimizer *o, const ch_param *p, int tensor, double CH_DEV *total) {
   int64_t size = p->shape[1] * p->part.columns, first = p->part.row / p->shape[1];
   x->ops->sumsq(x, &(ch_sumsq_args){.arrays = size ? p->count / size : 0,
@@ -147,7 +149,7 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
   }
 }
 
-/* Gathers the squared gradient norms of all experts, [experts,tensors], and adds the parts of hidden shards. */
+/* Gathers the squared gradient norms of all experts, [experts,tensors], and adds up the hidden shards. */
 static void gather_squares(ch_exec *x, const ch_optimizer *o, double *square) {
   const ch_comm *hidden = &x->grid.tp_group;
   int64_t count = (int64_t)o->experts * o->tensors, bytes = count * (int64_t)sizeof *square;

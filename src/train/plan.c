@@ -1,4 +1,4 @@
-/* The memory of training, counted by the code that then hands it out, and what a config costs. */
+/* The memory of training, counted by the code that later allocates it, and the cost of a config. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,8 +85,8 @@ void ch_trainer_free(ch_trainer *t) {
   *t = (ch_trainer){0};
 }
 
-/* A process has this beside arenas. Measured, not counted: the program, its libraries and what these allocate, 13 MiB
- * of which are pages of files. Counted: the batch of a step and what it is cut from, that of an evaluation, unigram
+/* Memory of a process outside of arenas. Measured: the program, its libraries and their allocations, 13 MiB of which
+ * are pages of files. Counted: the batch of a step and the windows it is cut from, the batch of an evaluation, unigram
  * probabilities. */
 static int64_t process_bytes(const choir_config *config) {
   enum { PROGRAM = 20 << 20 };
@@ -106,7 +106,8 @@ void ch_trainer_memory(const ch_trainer *t, choir_memory *m) {
   m->total = m->weights + m->gradients + m->optimizer + m->activations + m->scratch + m->process;
 }
 
-/* A batch that would fit, by what grows with it; 0: none. Some of that grows more slowly, never faster. */
+/* A batch size that would fit, assuming that memory grows in proportion to the batch; 0: none. Some memory grows
+ * more slowly, none faster. */
 static int64_t fitting_batch(const choir_config *c, const choir_memory *m, int64_t available) {
   int64_t rest = available - m->weights - m->gradients - m->optimizer - m->process;
   double grows = (double)(m->activations + m->scratch) / c->train.batch_sequences;
@@ -136,7 +137,7 @@ static int check_memory(const ch_trainer *t) {
       (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib, batch, less);
 }
 
-/* A router's loss by weight 0 looks like a router that learns nothing from it. */
+/* Warns of a plug-in loss with weight 0, which looks like a router that learns nothing from its loss. */
 static void say_unweighed(const ch_router_spec *o) {
   if (o->kind->loss == CHOIR_LOSS_OWN && o->aux_loss_weight == 0)
     ch_notice("router '%s' adds a loss, and model.router.aux_loss_weight is 0: it does not count", o->kind->name);
@@ -158,10 +159,9 @@ int ch_trainer_commit(ch_trainer *t) {
   return ch_model_commit(model);
 }
 
-/* ---- costs, by the parameter table, which knows every weight and its shape ---- */
+/* ---- costs, from the parameter table, which has every weight and its shape ---- */
 
-/* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
- * chooses for it. */
+/* Mean number of experts per token when no token is dropped: c of expert_choice, otherwise the router's top-K. */
 static double experts_per_token(const ch_model_config *m) {
   return ch_router_choices(&m->router) ? ch_router_even_choices(&m->router, m->experts)
                                        : ch_router_factor(&m->router, 1);
@@ -174,8 +174,8 @@ ch_flops_part ch_flops_part_of(const ch_param *p) {
   return strstr(p->name, ".moe.router.") ? CH_FLOPS_ROUTER : CH_FLOPS_DENSE;
 }
 
-/* Every weight of a product costs a token a multiplication and an addition; the embedding is a product once, of the
- * logits. A token sees (T+1)/2 positions on average, or all T. */
+/* Every weight of a product costs one multiplication and one addition per token; a tied embedding counts once, as
+ * the head. A token attends to (T+1)/2 positions on average, or to all T. */
 void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]) {
   const ch_model_config *m = &config->model;
   double T = config->train.sequence_length, seen = ch_config_bidirectional(m) ? T : (T + 1) / 2;
@@ -198,7 +198,7 @@ static void count_parameters(const ch_transformer *net, double share, choir_conf
       costs->parameters - costs->expert_parameters + (int64_t)((double)costs->expert_parameters * share + 0.5);
 }
 
-/* Bytes of all weights of 8 bits. */
+/* Bytes of all weights in 8 bits. */
 static int64_t bytes_of_8_bits(ch_params *params) {
   ch_arena weights;
   ch_arena_init(&weights, "weights of 8 bits", &ch_memory_host);
@@ -232,7 +232,7 @@ int choir_config_get_costs(const choir_config *config, choir_config_costs *costs
   *costs = (choir_config_costs){0};
   if (config->model.vocab_size <= 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0, the data's: set it to count what a model costs");
-  options.emulate_bf16 = 1; /* a config costs the same where it could not run */
+  options.emulate_bf16 = 1; /* the cost of a config does not depend on the machine's support for bf16 */
   CH_TRY(ch_model_prepare(config, &options, &model));
   int code = ch_trainer_plan(model, &trainer);
   if (!code) count_all(&trainer, costs);

@@ -18,7 +18,7 @@ int ch_pretraining_plan(ch_pretraining *p) {
   const choir_config *config = &p->run.config;
   const ch_train_config *c = &config->train;
   int64_t n = ch_step_tokens(c), windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
-  int arrays = ch_config_masked(config) ? 3 : 2; /* tokens, targets, and their weights */
+  int arrays = ch_config_masked(config) ? 3 : 2; /* tokens, targets, and the targets' weights */
   uint64_t *counts;
   CH_TRY(CH_ALLOC(&p->batch, arrays * n + windows, "a batch"));
   CH_TRY(CH_ALLOC(&counts, config->model.vocab_size, "unigram counts"));
@@ -37,7 +37,7 @@ void ch_pretraining_free(ch_pretraining *p) {
 
 /* ---- the source */
 
-/* Windows of the step, cut into tokens and targets, or masked. */
+/* The windows of the step, cut into tokens and targets, or masked. */
 static const ch_batch *next_windows(ch_run *run, ch_step_counts *counts) {
   ch_pretraining *p = (ch_pretraining *)(void *)run;
   const ch_train_config *c = &run->config.train;
@@ -69,8 +69,8 @@ static int check_data(const ch_run *run) { return ch_data_intact(of(run)->data);
 
 /* ---- the evaluation */
 
-/* Held-out loss with the router's own routing or by thresholds (the plan of the run has room for both), and *json,
- * which says also how tokens were routed. */
+/* Computes the held-out loss with the router's own routing or with threshold routing (the run's plan has memory for
+ * both), and *json, which also describes the routing. */
 static int evaluate_by(ch_pretraining *p, const ch_windows *windows, int causal, choir_eval_result *r, json_t **json) {
   const ch_run *run = &p->run;
   choir_model *model = run->trainer.model;
@@ -94,7 +94,7 @@ static int evaluate_by(ch_pretraining *p, const ch_windows *windows, int causal,
   return code;
 }
 
-/* Runs are compared by the causal loss if there are two. */
+/* Evaluates the held-out data. Runs are compared by the causal loss if both losses exist. */
 static int evaluate_heldout(ch_run *run, ch_metrics *metrics, choir_event *e) {
   ch_pretraining *p = (ch_pretraining *)(void *)run;
   json_t *primary = NULL, *causal = NULL;
@@ -116,7 +116,7 @@ static int evaluate_heldout(ch_run *run, ch_metrics *metrics, choir_event *e) {
   return CHOIR_OK;
 }
 
-/* ---- its log and its checkpoints */
+/* ---- log and checkpoints */
 
 static void write_head(ch_metrics *metrics, const ch_run *run) { ch_metrics_run(metrics, run, of(run)->from); }
 
@@ -128,7 +128,9 @@ static int list_counters(ch_run *run, ch_counter *c) {
       {.name = "run.tokens", .value = &run->tokens, .optional = 1},
       {.name = "run.metrics_bytes", .value = &run->metrics_bytes},
       {.name = "run.best_step", .value = &run->best.step, .optional = 1},
-      {.name = "run.best_loss", .value = (int64_t *)(void *)&run->best.loss, .optional = 1}, /* its bits */
+      {.name = "run.best_loss",
+       .value = (int64_t *)(void *)&run->best.loss,
+       .optional = 1}, /* the bits of the double */
       {.name = "run.waited", .value = &run->waited, .optional = 1},
       {.name = "run.data_hash", .value = (int64_t *)&p->data->hash, .of = "the data"},
       {.name = "run.tokenizer_hash", .value = (int64_t *)&p->data->tokenizer_hash, .of = "the data's tokenizer"}};

@@ -1,6 +1,6 @@
-/* A run's directory and its checkpoints, and taking it up again; docs/training.md has the rule. RUN/config.json is the
- * wish of the last command, each checkpoint's config what its steps were made with. A checkpoint has the run's
- * counters, and the hashes that tie it to its data and tokenizer. */
+/* A run's directory, its checkpoints, and resuming a run; docs/training.md has the rules. RUN/config.json has the
+ * settings of the last command, and each checkpoint's config those that its steps were made with. A checkpoint stores
+ * the run's counters, and the hashes that bind it to its data and tokenizer. */
 #include "train/run.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@
 #include "moe/router.h"
 #include "train/state.h"
 
-/* ---- its checkpoints */
+/* ---- checkpoints */
 
 int ch_checkpoint_none(const ch_run *run) {
   static const char text[] = "No checkpoint of this run has been saved yet.\n";
@@ -36,11 +36,11 @@ int ch_checkpoint_save(ch_run *run, char *path) {
   const ch_comm *comm = run->trainer.model->x.comm;
   int count = run->kind->list_counters(run, c);
   CH_TRY(ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, run->best.step ? run->best.step : -1, path));
-  if (!comm->rank) unlink(CH_IN(run->out, CH_RUN_NO_CHECKPOINT)); /* if it stays, the next one removes it */
+  if (!comm->rank) unlink(CH_IN(run->out, CH_RUN_NO_CHECKPOINT)); /* if it stays, the next checkpoint removes it */
   return CHOIR_OK;
 }
 
-/* What RUN/best holds. */
+/* The text of RUN/best. */
 typedef struct best_text {
   char text[24];
 } best_text;
@@ -72,7 +72,7 @@ int ch_best_end(const ch_run *run, ch_file *name) {
   return unlink(best) && errno != ENOENT ? ch_error_errno("%s: cannot be removed", best) : CHOIR_OK;
 }
 
-/* Whether RUN/best names the best checkpoint already. What cannot be read is written again. */
+/* Whether RUN/best already names the best checkpoint. An unreadable file is written again. */
 static int is_named(const ch_run *run) {
   char *text, checkpoint[PATH_MAX];
   size_t size;
@@ -91,9 +91,9 @@ int ch_best_save(const ch_run *run) {
   return ch_best_end(run, &name);
 }
 
-/* ---- taking it up again */
+/* ---- resuming a run */
 
-/* RUN/config.json; where that cannot be read, what the newest checkpoint was made with. */
+/* Loads RUN/config.json, or if that cannot be read, the config of the newest checkpoint. */
 static int kept_config(const char *run, const int64_t *steps, int count, choir_config *config, char *path) {
   ch_path_in(path, run, CH_RUN_CONFIG);
   int code = ch_config_load(path, config);
@@ -125,7 +125,7 @@ int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *step
   return check_model(run, &kept, path);
 }
 
-/* Values that follow from all of the run's steps: with other settings they may jump at the next step. */
+/* Notes values that depend on all of the run's steps: with other settings they may jump at the next step. */
 static void note_jumps(const choir_config *before, const choir_config *now, int64_t step) {
   const ch_router_spec *router = &now->model.router;
   const struct {
@@ -142,8 +142,9 @@ static void note_jumps(const choir_config *before, const choir_config *now, int6
                 values[i].what, step, values[i].is, values[i].was);
 }
 
-/* Evaluations with other values of these fields are of another text, or of another quantity: they do not compare. The
- * data are the same, by their hash. The batch counts where the routing that is evaluated depends on it. */
+/* The first field whose change makes earlier evaluations incomparable: it changes the evaluated text or the measured
+ * quantity. The data are the same, by their hash. The batch size counts if the evaluated routing depends on the batch.
+ * */
 static const ch_field *measured_otherwise(const choir_config *before, const choir_config *now) {
   static const char *const fields[] = {"train.batch_sequences", "train.eval_sequences", "train.sequence_length",
                                        "train.objective", "train.mask_schedule"};
@@ -156,7 +157,7 @@ static const ch_field *measured_otherwise(const choir_config *before, const choi
   return NULL;
 }
 
-/* The best evaluation so far, unless the next ones will measure something else. */
+/* Forgets the best evaluation so far if the next evaluations measure something else. */
 static void restart_best(ch_run *run, const choir_config *made_with) {
   const ch_field *f = measured_otherwise(made_with, &run->config);
   char was[CHOIR_VALUE_BYTES], is[CHOIR_VALUE_BYTES];
@@ -187,7 +188,7 @@ static int load_step(ch_run *run, int64_t step) {
   return CHOIR_OK;
 }
 
-/* The error of a checkpoint that may be whole: an older one is taken only where it is not. */
+/* The error of a checkpoint that cannot be read but may be intact: an older one is used only if it is damaged. */
 static int unread(int64_t step) {
   return ch_error_in(CHOIR_ERROR_IO,
                      "checkpoint %" PRId64
@@ -211,12 +212,13 @@ int ch_resume_state(ch_run *run, const int64_t *steps, int count) {
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
     ch_notice("%s; passed over", choir_error_message());
   }
-  choir_notices(); /* the error says it all */
+  choir_notices(); /* the error message contains the notices */
   if (count == 1) return ch_error(worst, "%s", first);
   return ch_error(worst, "none of %d checkpoints can be resumed from; the newest: %s", count, first);
 }
 
-/* Each has looked for the newest checkpoint that it can read; who has passed one over says why. */
+/* Every rank looks for the newest checkpoint that it can read; checks that all ranks found the same one. A rank that
+ * skipped one reports why. */
 static int same_step(const ch_run *run) {
   const ch_comm *comm = run->trainer.model->x.comm;
   int64_t own = run->trainer.step, first = own;

@@ -1,4 +1,5 @@
-/* What serving costs beside training: experts per token by thresholds and by the router's own choice. */
+/* The cost of serving compared with training: experts per token with threshold routing and with the router's own
+ * choice. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 
 static const double tolerance = 0.1;
 
-/* 0: by batch, as in training; 1: by thresholds; -1: another routing or capacity, which is not compared. */
+/* 0: batch routing, as in training; 1: threshold routing; -1: another routing or capacity, which is not compared. */
 static int side_of(const choir_model *model) {
   const ch_router_spec *o = &model->config.model.router;
   if (!model->net.moe_layers || !ch_router_has_thresholds(o->kind) || o->capacity_schedule != CH_CAPACITY_CONSTANT ||
@@ -52,7 +53,7 @@ static void compare(const choir_model *model) {
 
 void ch_note_served_cost(choir_model *model, const ch_windows *windows, int B, int64_t end) {
   int side = side_of(model), layers = model->net.moe_layers;
-  if (windows->observe) model->evaluated[0] = model->evaluated[1] = 0; /* thresholds are others from now on */
+  if (windows->observe) model->evaluated[0] = model->evaluated[1] = 0; /* this evaluation changes the thresholds */
   if (side < 0 || windows->unfinished || windows->observe) return;
   if (!model->experts_per_token[side] && CH_ALLOC(&model->experts_per_token[side], layers, "statistics of layers"))
     return;

@@ -28,7 +28,7 @@ int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int co
     *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &value[i], .bytes = sizeof value[i]};
     snprintf(t->name, sizeof t->name, "%s", counters[i].name);
   }
-  /* Whoever writes the file: the first rank alone knows how long metrics.jsonl is. */
+  /* Broadcasts the first rank's counters, because only that rank knows the length of metrics.jsonl. */
   if (!code) ch_comm_broadcast(x->comm, 0, value, count * (int64_t)sizeof *value);
   if (!code) code = ch_tensors_save(x, path, tensor, tensors, trainer->model->config.train.file_bytes, NULL);
   free(tensor);
@@ -47,15 +47,15 @@ static int count_name(void *context, const char *name) {
   return CHOIR_OK;
 }
 
-/* A directory, and in it what choir writes and nothing else, as far as can be told. */
+/* Whether the path is a directory with files of a choir checkpoint and nothing else, as far as can be determined. */
 static int is_checkpoint(const char *path) {
   int there;
   contents c = {0};
   return !ch_directory_exists(path, &there) && there && !ch_list(path, count_name, &c) && c.found == 4 && !c.others;
 }
 
-/* Removes checkpoints of steps up to this one, because later ones were passed over, and only those that hold no files
- * of others. Those that cannot be removed are left for the next time. */
+/* Removes old checkpoints up to this step; later ones were skipped when the run was resumed. Only checkpoints
+ * without other files are removed. Those that cannot be removed are left for the next time. */
 void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best) {
   char path[PATH_MAX];
   int64_t *steps;
@@ -69,8 +69,7 @@ void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best) {
   free(steps);
 }
 
-/* A directory that has this checkpoint's name already was passed over when the run was resumed: it is renamed and kept.
- */
+/* Renames and keeps a directory that already has this checkpoint's name: it was skipped when the run was resumed. */
 static int set_aside(const char *path) {
   char other[PATH_MAX + 32];
   int there;
@@ -92,7 +91,7 @@ static int begin_directory(const char *path, ch_dir *directory) {
   return ch_dir_begin(directory, path);
 }
 
-/* Everything that a checkpoint holds. */
+/* Writes all files of a checkpoint. */
 static int write_contents(const ch_trainer *trainer, const choir_tokenizer *tokenizer, const ch_counter *counters,
                           int count, const char *directory) {
   const ch_comm *comm = trainer->model->x.comm;
@@ -100,7 +99,7 @@ static int write_contents(const ch_trainer *trainer, const choir_tokenizer *toke
   return ch_comm_agree(comm, ch_state_write(trainer, counters, count, CH_IN(directory, "state.safetensors")));
 }
 
-/* The directory is the first rank's; others may write files in it. */
+/* The first rank creates and commits the directory; other ranks may write files in it. */
 int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
                   const ch_counter *counters, int count, int64_t best, char *path) {
   ch_dir directory = {0};

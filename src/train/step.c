@@ -9,7 +9,7 @@
 #include "model/capacity.h"
 #include "moe/route_stats.h"
 
-/* For ch_pass.ready, where nothing needs all gradients at once: updates a layer inside the backward pass. */
+/* ch_pass.ready, if nothing needs all gradients at once: updates a layer inside the backward pass. */
 static void update_layer(void *context, const ch_pass *pass, int layer) {
   ch_trainer *t = context;
   double CH_DEV *guard = pass->sums + CH_PASS_GUARD;
@@ -33,7 +33,8 @@ typedef struct {
   double loss, aux_loss, z_loss;
 } step_state;
 
-/* The step's micro-batch number `a`, forward and backward, with the layers' updates where these come in between. */
+/* Runs the step's micro-batch `a`, forward and backward, including the layers' updates if these are made within the
+ * backward pass. */
 static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
   const choir_config *config = &t->model->config;
   const ch_train_config *c = &config->train;
@@ -68,7 +69,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
   s->z_loss += pass.z_loss * share;
 }
 
-/* A micro-batch every sequence of which comes two times: copies in t->paired. */
+/* A micro-batch [2 batch_sequences,T] in which every sequence occurs twice, in t->paired. */
 static ch_batch paired_batch(const ch_trainer *t, const ch_batch *b) {
   int64_t n = (int64_t)t->model->config.train.batch_sequences * b->T, targets = b->row ? b->rows : n;
   int32_t *token = t->paired, *target = token + 2 * n, *row = target + 2 * targets;
@@ -80,8 +81,8 @@ static ch_batch paired_batch(const ch_trainer *t, const ch_batch *b) {
   return (ch_batch){.T = b->T, .token = token, .row = b->row ? row : NULL, .rows = 2 * b->rows, .target = target};
 }
 
-/* Training by masking has targets at masked tokens alone (ch_model_picks_rows): copies their rows, targets and weights
- * to t->picked, so that the head runs on these rows only. */
+/* Training by masking has targets at masked tokens only (ch_model_picks_rows): copies their rows, targets and
+ * weights to t->picked, so that the head runs on these rows only. */
 static ch_batch masked_rows(const ch_trainer *t, const ch_batch *b) {
   int64_t n = (int64_t)t->model->config.train.batch_sequences * b->T;
   int32_t *row = t->picked, *target = row + n;
@@ -121,7 +122,8 @@ int ch_trainer_check(const ch_trainer *t, double loss) {
   return ch_exec_check(&t->model->x);
 }
 
-/* The routers' state after the update. An `observe` that fails ends the step here: nobody has to ask later. */
+/* Updates the routers' state. An error of a plug-in's `observe` is returned here, so that no later caller has to
+ * check for it. */
 static int end_step(ch_trainer *t) {
   ch_exec *x = &t->model->x;
   ch_transformer_end_step(x, &t->model->net);
@@ -130,8 +132,8 @@ static int end_step(ch_trainer *t) {
   return ch_exec_check(x);
 }
 
-/* The rest of the update after the passes, or all of it where layers were not updated within them. Nothing is updated
- * from what is not finite. */
+/* The rest of the update after the passes, or all of it if layers were not updated within them. Nothing is updated
+ * from values that are not finite. */
 static int finish_step(ch_trainer *t, const step_state *s, choir_trainer_result *r) {
   ch_transformer *net = &t->model->net;
   ch_exec *x = &t->model->x;
@@ -156,7 +158,7 @@ static int finish_step(ch_trainer *t, const step_state *s, choir_trainer_result 
   return CHOIR_OK;
 }
 
-/* What a loss is a mean over: positions that have a target, or all that are read. */
+/* The number of positions over which a loss is averaged: those with a target, or all tokens that are read. */
 static int64_t targets_of(const ch_train_config *c, const ch_batch *b) {
   int64_t rows = b->row ? b->rows : (int64_t)c->batch_sequences * b->T, count = 0;
   for (int64_t r = 0; r < rows; r++) count += b->weight ? b->token[r] >= 0 : b->target[r] >= 0;

@@ -1,4 +1,4 @@
-/* choir_train: sets a run up, or back up, and drives it step by step. */
+/* choir_train: starts or resumes a run and takes its steps. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 #include "train/metrics.h"
 #include "train/pretrain.h"
 
-/* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
+/* Opens the data. The vocabulary size comes from the data, and the data's tokenizer must be the model's. */
 static int open_data(ch_pretraining *p) {
   const char *directory = p->data_path;
   ch_run *run = &p->run;
@@ -41,7 +41,7 @@ static int open_data(ch_pretraining *p) {
   return choir_tokenizer_load(p->data->tokenizer_path, &run->tokenizer);
 }
 
-/* Weights, gradients, optimizer state, activations: all memory of the run. */
+/* Allocates weights, gradients, optimizer state and activations: all memory of the run. */
 static int make_model(ch_pretraining *p, const choir_train_options *o) {
   ch_run *run = &p->run;
   choir_model *model;
@@ -53,7 +53,8 @@ static int make_model(ch_pretraining *p, const choir_train_options *o) {
   CH_TRY(ch_model_prepare(&run->config, &with, &model));
   CH_TRY(ch_trainer_plan(model, &run->trainer));
   ch_trainer_memory(&run->trainer, &run->memory);
-  run->memory.data = (int64_t)ch_data_mapped_bytes(p->data); /* the system's to take back: it is not asked for */
+  run->memory.data =
+      (int64_t)ch_data_mapped_bytes(p->data); /* the system can reclaim it: it does not count as needed */
   run->memory.total += run->memory.data;
   CH_TRY(ch_trainer_commit(&run->trainer));
   return ch_pretraining_plan(p);
@@ -65,7 +66,7 @@ static int fresh_config(ch_run *run, const choir_train_options *o) {
   return ch_plugin_option_renew(&run->config);
 }
 
-/* A path that stands in a file by itself, for `path` [PATH_MAX]. */
+/* Reads the path that is the only content of a file into `path` [PATH_MAX]. */
 static int read_path(const char *file, char *path) {
   char *text;
   size_t size;
@@ -75,8 +76,8 @@ static int read_path(const char *file, char *path) {
   return CHOIR_OK;
 }
 
-/* RUN/data.path says what data a run reads, so that resuming needs no more than the directory. Written by
- * keep_settings, once that data has been found to fit. */
+/* The run's data directory, from the options or from RUN/data.path, so that resuming needs only the run's directory.
+ * keep_settings writes that file once the data was found to fit. */
 static int data_path(const choir_train_options *o, char *path) {
   if (o->data)
     return realpath(o->data, path)
@@ -86,7 +87,8 @@ static int data_path(const choir_train_options *o, char *path) {
   return read_path(CH_IN(o->out, CH_RUN_DATA), path);
 }
 
-/* A feed-forward layer keeps the activation that its weights were trained for, also where it becomes experts. */
+/* Copies the activations: a feed-forward layer keeps the activation that its weights were trained for, also if it
+ * becomes an MoE layer. */
 static int same_activations(const char *path, const ch_model_config *from, const ch_model_config *to) {
   for (int l = 0; l < from->layers && l < to->layers; l++) {
     int before = ch_config_is_moe(from, l) ? from->expert_activation : from->activation;
@@ -99,8 +101,8 @@ static int same_activations(const char *path, const ch_model_config *from, const
   return CHOIR_OK;
 }
 
-/* What a run takes of another model's router: thresholds only where scores are of the same kind, since thresholds are
- * scores; the weight where both learn it alike, by gradients or as centroids. */
+/* What a run copies from another model's router: thresholds only if the scores are of the same kind, since
+ * thresholds are scores; the weights if both learn them in the same way, by gradients or as centroids. */
 static ch_router_start router_start(const ch_router_spec *from, const ch_router_spec *to) {
   if (ch_router_has_centroids(from->kind) != ch_router_has_centroids(to->kind)) return CH_ROUTER_NOTHING;
   return !strcmp(from->kind->name, to->kind->name) && from->score == to->score ? CH_ROUTER_ALL : CH_ROUTER_WEIGHT;
@@ -118,7 +120,7 @@ int ch_start_weights(choir_model *model, const char *directory) {
                           router_start(&from.model.router, &to->router), &upcycled);
 }
 
-/* Weights of another run's checkpoint; only these. Its tokenizer must be the data's. */
+/* Loads the weights of another run's checkpoint, and nothing else. Its tokenizer must be the data's. */
 static int start_from(ch_pretraining *p) {
   const char *path = CH_IN(p->from, "tokenizer.model");
   choir_tokenizer *tokenizer;
@@ -129,7 +131,8 @@ static int start_from(ch_pretraining *p) {
   return ch_start_weights(p->run.trainer.model, p->from);
 }
 
-/* The checkpoint that a run begins with stands in RUN/from.path, for resuming before its own first one. */
+/* The initial checkpoint of a run, stored in RUN/from.path so that the run can be resumed before its own first
+ * checkpoint. */
 static int from_path(ch_pretraining *p, const choir_train_options *o) {
   const char *path = CH_IN(o->out, CH_RUN_FROM);
   char resolved[PATH_MAX];
@@ -146,11 +149,11 @@ static int from_path(ch_pretraining *p, const choir_train_options *o) {
   return there ? read_path(path, p->from) : CHOIR_OK;
 }
 
-/* The config first: it says of the files beside it that they are a run's. */
+/* Writes the config first: it marks the other files as those of a run. */
 static int keep_settings(const ch_pretraining *p) {
   const ch_run *run = &p->run;
   const char *from = CH_IN(run->out, CH_RUN_FROM);
-  CH_TRY(ch_metrics_check(run->out, run->metrics_bytes)); /* nothing is changed in a run that cannot go on */
+  CH_TRY(ch_metrics_check(run->out, run->metrics_bytes)); /* nothing is changed if the run cannot be resumed */
   CH_TRY(choir_config_save(&run->config, CH_IN(run->out, CH_RUN_CONFIG)));
   CH_TRY(ch_file_save(CH_IN(run->out, CH_RUN_DATA), p->data_path, strlen(p->data_path)));
   if (*p->from)
@@ -160,7 +163,7 @@ static int keep_settings(const ch_pretraining *p) {
   return CHOIR_OK;
 }
 
-/* A rate that would begin in the middle of its fall is a mistake; but a run goes on as it was. */
+/* A learning rate that starts in the middle of its cooldown is a mistake; a resumed run continues as before. */
 static int check_cooldown(const ch_train_config *c) {
   if (!(c->cooldown_steps > (double)c->steps)) return CHOIR_OK;
   return ch_error(
@@ -170,8 +173,8 @@ static int check_cooldown(const ch_train_config *c) {
       c->cooldown_steps, (long long)c->steps);
 }
 
-/* Config, data and beginning of a run, before it has a model. steps [count]: of the checkpoints that are there, with
- * resume. */
+/* Determines a run's config, data and initial weights, before it has a model. steps [count]: with resume, its
+ * existing checkpoints. */
 static int find_parts(ch_pretraining *p, const choir_train_options *o, int64_t **steps, int *count) {
   if (o->resume) CH_TRY(ch_checkpoint_list(o->out, steps, count));
   CH_TRY(o->resume ? ch_resume_config(&p->run, o->config, *steps, *count) : fresh_config(&p->run, o));
@@ -212,8 +215,8 @@ static int set_up_run(ch_pretraining *p, const choir_train_options *o) {
   return code;
 }
 
-/* The directory is the first rank's to make, to lock and to clean. Every rank reads for itself; nobody writes before
- * all have read. */
+/* The first rank creates, locks and cleans the directory. Every rank reads the files, and none writes before all
+ * have read. */
 static int run_ranks(ch_pretraining *p, const choir_train_options *o, ch_reservation *reservation) {
   const ch_comm *comm = ch_ranks_comm(o->model->ranks);
   CH_TRY(CH_ON_FIRST(comm, ch_run_directory_take(reservation, o->out, o->resume)));

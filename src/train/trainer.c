@@ -1,4 +1,4 @@
-/* choir_trainer_*: the step of training on the caller's batches. */
+/* choir_trainer_*: training steps on the caller's batches. */
 #include "choir/trainer.h"
 
 #include <limits.h>
@@ -15,9 +15,9 @@
 #include "train/state.h"
 
 struct choir_trainer {
-  ch_trainer t; /* whose model is the caller's */
-  int32_t
-      *target; /* [sequences,length] where the caller has none; of masked models then the tokens and their weights */
+  ch_trainer t;    /* its model is the caller's */
+  int32_t *target; /* [sequences,length] if the caller passes no targets; for masked models also the tokens and their
+                      weights */
 };
 
 static int64_t tokens_of(const choir_trainer *trainer) { return ch_step_tokens(&trainer->t.model->config.train); }
@@ -26,12 +26,13 @@ static int create(choir_trainer *made, choir_model *model, const choir_config *g
   choir_config config = model->config;
   CH_TRY(ch_model_alone(model, "choir_trainer_create"));
   CH_TRY(ch_model_check_unrounded(model, "training"));
-  if (model->reserved_scratch) /* of another one, whose batches are planned as the model's config says */
+  if (model->reserved_scratch) /* of another trainer, whose batches are planned by the model's config */
     return ch_error(CHOIR_ERROR_BUSY, "the model has a trainer already: free that one first");
   if (given) config.train = given->train;
   CH_TRY(choir_config_check(&config));
   model->config.train = config.train;
-  model->grad_chunks = config.train.grad_chunks; /* steps are planned with these, and taken with those */
+  model->grad_chunks =
+      config.train.grad_chunks; /* the config that steps are planned with, and the one they are taken with */
   CH_TRY(ch_trainer_plan(model, &made->t));
   CH_TRY(ch_trainer_commit(&made->t));
   int64_t arrays = ch_config_masked(&config) ? 3 : 1;
@@ -57,7 +58,7 @@ int choir_trainer_create(choir_model *model, const choir_config *config, choir_t
 void choir_trainer_free(choir_trainer *trainer) {
   if (!trainer) return;
   if (trainer->t.model) ch_model_end_training(trainer->t.model);
-  trainer->t.model = NULL; /* the caller's */
+  trainer->t.model = NULL; /* owned by the caller */
   ch_trainer_free(&trainer->t);
   free(trainer->target);
   free(trainer);
@@ -82,14 +83,14 @@ static int check_ids(const choir_trainer *trainer, const char *what, const int32
   return CHOIR_OK;
 }
 
-/* The next token of each sequence. */
+/* Computes targets: the next token of each sequence. */
 static const int32_t *next_tokens(choir_trainer *trainer, const int32_t *tokens) {
   int64_t T = choir_trainer_sequence_length(trainer);
   for (int64_t i = 0; i < tokens_of(trainer); i++) trainer->target[i] = i % T == T - 1 ? -1 : tokens[i + 1];
   return trainer->target;
 }
 
-/* Masks the tokens; gives the weights of targets, or NULL where they have none. */
+/* Masks the tokens; returns the weights of targets, or NULL if they have none. */
 static const float *mask_tokens(choir_trainer *trainer, const int32_t **tokens) {
   const ch_trainer *t = &trainer->t;
   int64_t n = tokens_of(trainer), T = choir_trainer_sequence_length(trainer);
@@ -110,7 +111,7 @@ static int take_step(choir_trainer *trainer, const int32_t *tokens, const int32_
   return ch_trainer_step_on(&trainer->t, ch_trainer_cut(&trainer->t, tokens, target, weight), r);
 }
 
-/* Trains by the config's routing, and gives the model back the one that it is evaluated with. */
+/* Trains with the config's routing, then restores the model's routing for evaluations. */
 static int step_by_config(choir_trainer *trainer, const int32_t *tokens, const int32_t *target, const float *weight,
                           choir_trainer_result *r) {
   char before[CHOIR_NAME_BYTES];
