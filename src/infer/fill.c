@@ -1,4 +1,4 @@
-/* choir_fill: texts by filling gaps, for models that are trained by masking. */
+/* choir_fill: fills gaps of texts, with models that are trained by masking. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 #include "infer/sample.h"
 #include "model/config.h"
 
-/* A gap of the block that is being filled, the token drawn for it, and what goes first. */
+/* A gap of the current block, the token sampled for it, and its rank: higher ranks are filled first. */
 typedef struct {
   int position;
   int32_t token;
@@ -20,7 +20,7 @@ typedef struct {
   choir_model *model;
   const choir_fill_options *o;
   int32_t *tokens;
-  int count, pieces; /* of tokens that may be drawn: all but the mask */
+  int count, pieces; /* tokens that can be sampled: all but the mask */
   int gaps, filled;
   float *logits;           /* [count,pieces + 1] */
   ch_candidate *candidate; /* [pieces] */
@@ -41,14 +41,15 @@ static int check(const choir_model *model, int count, const choir_fill_options *
   return CHOIR_OK;
 }
 
-/* The probability of a token by the softmax of the logits of all pieces. */
+/* The probability of a token by the softmax of the logits of all tokens. */
 static double probability(const float *logits, int pieces, int32_t token) {
   double sum = 0;
   for (int v = 0; v < pieces; v++) sum += exp((double)logits[v] - (double)logits[token]);
   return 1 / sum;
 }
 
-/* Draws a token for each gap of the block in one pass over the text. What a position draws is its own number's. */
+/* Samples a token for each gap of the block in one pass over the text. The random number depends on the position
+ * alone. */
 static int draw(filling *f, int gaps) {
   choir_forward_result ignored;
   const ch_sampling how = {f->o->temperature, f->o->top_k, f->o->top_p};
@@ -67,14 +68,14 @@ static int draw(filling *f, int gaps) {
   return CHOIR_OK;
 }
 
-/* Highest rank first; of equal ones the left one. */
+/* Highest rank first; of equal ranks the leftmost gap. */
 static int compare(const void *a, const void *b) {
   const gap *x = a, *y = b;
   if (x->rank != y->rank) return x->rank > y->rank ? -1 : 1;
   return x->position - y->position;
 }
 
-/* The gaps from `first` on, those of one block: so many. */
+/* Lists the gaps of the next block, from position *first on, and advances *first. Returns their number. */
 static int block_of(filling *f, int *first) {
   int gaps = 0, max = f->o->block ? f->o->block : f->count;
   for (; *first < f->count && gaps < max; ++*first)

@@ -1,4 +1,5 @@
-/* Whole prompts: as many at a time as a session has slots, each slot taken anew when its sequence has ended. */
+/* Generation from several prompts: as many sequences at a time as the session has slots; a slot whose sequence has
+ * ended gets the next one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,11 +12,11 @@
 #include "infer/sample.h"
 #include "infer/session.h"
 
-/* The work of a slot. */
+/* The state of a slot. */
 typedef struct {
-  int sequence; /* -1: nothing */
-  int waiting;  /* tokens of the prompt that have not gone in yet */
-  int32_t next; /* the token that the last logits gave */
+  int sequence; /* -1: the slot is free */
+  int waiting;  /* tokens of the prompt that the session has not processed yet */
+  int32_t next; /* token sampled from the last logits */
   ch_stream_text text;
 } generation_slot;
 
@@ -25,7 +26,7 @@ typedef struct {
   const ch_prompts *prompts;
   choir_generate_result *result;
   choir_session *session;
-  int V, slots, begun, ended; /* begun: sequences that have had a slot */
+  int V, slots, begun, ended; /* begun: number of sequences that have had a slot */
   int interrupted;
   generation_slot *slot;
   int *counts;              /* [slots] */
@@ -36,7 +37,7 @@ typedef struct {
 } generation;
 
 static int push(choir_generated *to, int32_t token) {
-  if (!(to->count & (to->count - 1))) /* the array is full at powers of two */
+  if (!(to->count & (to->count - 1))) /* the array's capacity is the next power of two */
     CH_TRY(CH_RESIZE(&to->tokens, to->count ? 2 * (size_t)to->count : 1, "new tokens"));
   to->tokens[to->count++] = token;
   return CHOIR_OK;
@@ -47,14 +48,14 @@ static void emit(generation *g, choir_event_kind kind, choir_text_event text) {
   if (g->o->event && g->o->event(g->o->context, &e)) g->interrupted = 1;
 }
 
-/* Passes on what has been added to the text since it had `before` bytes. */
+/* Passes the text after its first `before` bytes to the callback. */
 static void pass_on(generation *g, const generation_slot *s, size_t before) {
   const ch_buffer *text = &s->text.text;
   const char *more = text->size > before ? text->data + before : "";
   emit(g, CHOIR_EVENT_TEXT, (choir_text_event){s->sequence, more, text->size - before, NULL});
 }
 
-/* The sequence is done with: what was held back is shown, its text is the result's, its slot free. */
+/* Ends a sequence: emits the text that was held back, moves the text to the result, and frees the slot. */
 static int finish_sequence(generation *g, generation_slot *s, choir_end end, size_t before) {
   choir_generated *to = &g->result->sequences[s->sequence];
   ch_buffer *text = &s->text.text;
@@ -72,7 +73,7 @@ static int finish_sequence(generation *g, generation_slot *s, choir_end end, siz
   return CHOIR_OK;
 }
 
-/* A sequence gets its next token, or its end. */
+/* Appends a token to a sequence, or ends the sequence. */
 static int take_token(generation *g, generation_slot *s, int32_t token) {
   choir_generated *to = &g->result->sequences[s->sequence];
   const choir_tokenizer *t = g->tokenizer;
@@ -88,7 +89,7 @@ static int take_token(generation *g, generation_slot *s, int32_t token) {
   return CHOIR_OK;
 }
 
-/* Draws for every slot that the last call gave logits. */
+/* Samples a token for every slot whose logits the last call computed. */
 static int sample(generation *g) {
   for (int b = 0; b < g->slots; b++) {
     generation_slot *s = &g->slot[b];
@@ -106,7 +107,7 @@ static int sample(generation *g) {
   return CHOIR_OK;
 }
 
-/* Free slots get the next prompts. Nonzero when any prompt waits to go in. */
+/* Assigns the next prompts to free slots. Nonzero if any prompt still has unprocessed tokens. */
 static int begin_sequences(generation *g) {
   int waiting = 0;
   for (int b = 0; b < g->slots; b++) {
@@ -121,7 +122,7 @@ static int begin_sequences(generation *g) {
   return waiting;
 }
 
-/* A chunk of the prompts that wait. */
+/* Processes a chunk of the waiting prompts. */
 static int read_prompts(generation *g) {
   int total = 0;
   for (int b = 0; b < g->slots; b++) {
@@ -141,7 +142,7 @@ static int read_prompts(generation *g) {
   return sample(g);
 }
 
-/* One token more for every sequence. */
+/* Generates one token for every sequence. */
 static int generate_step(generation *g) {
   int total = 0;
   for (int b = 0; b < g->slots; b++) {
@@ -203,7 +204,7 @@ static void release_generation(generation *g) {
   free(g->slot), free(g->counts), free(g->token), free(g->logits), free(g->candidates);
 }
 
-/* A place for every sequence: what never gets a slot was interrupted before it began, and has an empty text. */
+/* Allocates a result for every sequence; a sequence that was interrupted before it got a slot has an empty text. */
 static int make_result(const ch_prompts *prompts, choir_generate_result *result) {
   CH_TRY(CH_ALLOC(&result->sequences, prompts->count, "sequences"));
   result->count = prompts->count;
@@ -234,7 +235,7 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
   generation g = {.o = o, .tokenizer = tokenizer, .prompts = &made, .result = result, .V = V};
   int code = ch_generate_check(model, tokenizer, o);
   if (!code) code = ch_prompts_make(tokenizer, V, o, prompts, count, &made);
-  int stopped = code == CHOIR_ERROR_INTERRUPTED; /* while a long prompt was encoded: no sequence begins */
+  int stopped = code == CHOIR_ERROR_INTERRUPTED; /* interrupted while a long prompt was encoded: no sequence begins */
   if (!code || stopped) code = make_result(&made, result);
   g.sampling = (ch_sampling){o->temperature, o->top_k, o->top_p};
   g.slots = count < o->batch ? count : o->batch;

@@ -2,7 +2,7 @@
 #include "infer/session.h"
 #include "model/block.h"
 
-/* Where the new tokens are in their sequences, for rope. */
+/* Sets the position of every new token in its sequence, for rope. */
 static void place_tokens(choir_session *s, ch_pass *p) {
   if (!s->rope_table) return;
   for (int b = 0; b < s->slots && !ch_counting(&s->x); b++)
@@ -20,7 +20,7 @@ static void all_logits(choir_session *s, int n, const real CH_DEV *stream, real 
   ch_download_into(&x->scratch, all, logits, bytes);
 }
 
-/* Computes the logits after the last token of every slot that asks for them, in one product, and copies them to the
+/* Computes the logits after the last token of every slot that requests them, in one product, and copies them to the
  * host. */
 static void last_logits(choir_session *s, const real CH_DEV *stream) {
   ch_exec *x = &s->x;

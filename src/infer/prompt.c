@@ -36,7 +36,7 @@ int ch_generate_stopped(const choir_generate_options *o, int done, int total) {
   return ch_progress(o->progress, o->context, (choir_progress){.done = done, .total = total, .unit = "prompts"});
 }
 
-/* While a prompt is encoded. */
+/* Progress while a prompt is encoded. */
 static int told(void *options) { return ch_generate_stopped(options, 0, 0); }
 
 static int encode_prompt(const choir_tokenizer *tokenizer, const choir_generate_options *o, const choir_prompt *from,
@@ -47,7 +47,7 @@ static int encode_prompt(const choir_tokenizer *tokenizer, const choir_generate_
   CH_TRY(ch_encode_text(tokenizer, from->text, size, o->progress ? told : NULL, (void *)o, &to->tokens, &count));
   if (count > INT32_MAX / 2) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many", count);
   to->count = (int)count;
-  if (!count) { /* a document begins after the end of another; tokens [0] is not NULL, but has no room */
+  if (!count) { /* an empty prompt starts with the end-of-text token; tokens[0] is not NULL but has no space */
     CH_TRY(CH_RESIZE(&to->tokens, 1, "a token"));
     *to->tokens = choir_tokenizer_eos(tokenizer);
     to->count = 1;
@@ -90,11 +90,11 @@ void ch_prompts_free(ch_prompts *prompts) {
   *prompts = (ch_prompts){0};
 }
 
-/* Nonzero when `bytes`, cut off by the end of the text, may be the start of a character. */
+/* Nonzero if `bytes`, cut off by the end of the text, may be the start of a character. */
 static int may_go_on(const char *bytes, size_t size) {
   static const char *const tails[] = {"\x80\x80\x80", "\xA0\x80", "\x90\x80\x80"};
   if (size < 1 || size > 3) return 0;
-  for (int i = 0; i < 3; i++) /* whatever starts a character goes on with one of these */
+  for (int i = 0; i < 3; i++) /* a valid start of a character can be completed with one of these */
     for (size_t add = 1; add <= strlen(tails[i]); add++) {
       char whole[8];
       memcpy(whole, bytes, size);
@@ -104,7 +104,7 @@ static int may_go_on(const char *bytes, size_t size) {
   return 0;
 }
 
-/* Shows the bytes before `end`; an unfinished character at the very end of all bytes waits unless it is the last. */
+/* Emits the bytes before `end`; an incomplete character at the end of all bytes is held back unless it is the last. */
 static int show_text(ch_stream_text *s, size_t end, int last) {
   while (s->done < end) {
     const char *at = s->bytes.data + s->done;
@@ -118,7 +118,7 @@ static int show_text(ch_stream_text *s, size_t end, int last) {
   return CHOIR_OK;
 }
 
-/* Position of the first stop text that ends after byte `from`; the text's size if there is none. */
+/* Position of the first stop text that ends after byte `from`; the text's size if it contains none. */
 static size_t find_stop(const ch_stream_text *s, size_t from, const char *const *stops) {
   size_t first = s->bytes.size;
   for (; stops && *stops; stops++) {
@@ -130,7 +130,8 @@ static size_t find_stop(const ch_stream_text *s, size_t from, const char *const 
   return first;
 }
 
-/* Position from which bytes are held back: they may be the beginning of a stop text. The text's size: none are. */
+/* Position of the first byte to hold back because it may begin a stop text; the text's size if there is no such
+ * byte. */
 static size_t held_back(const ch_stream_text *s, const char *const *stops) {
   size_t first = s->bytes.size;
   for (; stops && *stops; stops++) {

@@ -1,4 +1,5 @@
-/* Texts of a generation: options and prompts, checked and as tokens; what was written, as it comes. */
+/* Texts of a generation: checks options and prompts, encodes prompts as tokens, and decodes the generated text
+ * incrementally. */
 #ifndef CH_INFER_PROMPT_H
 #define CH_INFER_PROMPT_H
 
@@ -17,31 +18,31 @@ typedef struct ch_prompts {
 
 int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer, const choir_generate_options *o);
 
-/* Asks the options' `progress`, which is told of so many prompts, whether to end it all. */
+/* Calls the options' `progress` with `done` prompts. Nonzero: it requests a stop. */
 int ch_generate_stopped(const choir_generate_options *o, int done, int total);
 
-/* Asks the same on its way through a long text. Refuses, by number, a prompt that is empty, not UTF-8, or
- * with tokens outside the model's vocabulary of V. */
+/* Encodes all prompts, calling `progress` during long texts. Refuses, by number, a prompt that is empty, not UTF-8,
+ * or with tokens outside the model's vocabulary of V. */
 int ch_prompts_make(const choir_tokenizer *tokenizer, int V, const choir_generate_options *options,
                     const choir_prompt *from, int count, ch_prompts *prompts);
 void ch_prompts_free(ch_prompts *prompts);
 
-/* ---- the text of a sequence in the making ---- */
+/* ---- the text of a sequence while it is generated ---- */
 
-/* What of it may be shown already, and whether it has come to a stop. */
+/* The text that can be emitted so far, and whether a stop text was found. */
 typedef struct ch_stream_text {
-  ch_buffer bytes; /* of all tokens so far */
-  ch_buffer text;  /* what was shown: well-formed UTF-8 */
-  size_t done;     /* bytes that are in `text` */
+  ch_buffer bytes; /* bytes of all tokens so far */
+  ch_buffer text;  /* emitted text: well-formed UTF-8 */
+  size_t done;     /* number of bytes already copied to `text` */
   int stopped;
 } ch_stream_text;
 
-/* Appends a token's bytes, then to `text` whatever is certain: whole characters that can be no part of a stop text
- * (stops: NULL-terminated, or NULL). Bytes that are no characters become U+FFFD, one each. At the first stop text,
- * `stopped` is set and the text ends before it. CHOIR_ERROR_MEMORY. */
+/* Appends a token's bytes, then to `text` all complete characters that cannot be part of a stop text (stops:
+ * NULL-terminated, or NULL). Bytes that are not UTF-8 become U+FFFD, one each. At the first stop text, `stopped` is set
+ * and the text ends before it. CHOIR_ERROR_MEMORY. */
 int ch_stream_add(ch_stream_text *s, const char *bytes, size_t size, const char *const *stops);
 
-/* No more tokens will come: shows what was held back. */
+/* Called after the last token: emits the text that was held back. */
 int ch_stream_end(ch_stream_text *s);
 
 void ch_stream_free(ch_stream_text *s);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* -1 where NaN or +infinity is among the logits, or nothing but -infinity. */
+/* The most likely token; -1 if a logit is NaN or +infinity, or all are -infinity. */
 static int32_t likeliest(const float *logits, int V) {
   int32_t best = -1;
   for (int32_t v = 0; v < V; v++) {
@@ -13,14 +13,14 @@ static int32_t likeliest(const float *logits, int V) {
   return best;
 }
 
-/* Heavier first, then by id: an order without ties, so that what is kept does not depend on how it was sorted. */
+/* Larger weight first, then lower id: an order without ties, so that the kept tokens do not depend on the sort. */
 static int before(const ch_candidate *a, const ch_candidate *b) {
   return a->weight != b->weight ? a->weight > b->weight : a->token < b->token;
 }
 
 static int compare_candidates(const void *a, const void *b) { return before(a, b) ? -1 : 1; }
 
-/* Moves down the root of a heap whose root is the last of all in the order. */
+/* Sift-down of a heap whose root is the last element in the order. */
 static void sift(ch_candidate *heap, int count, int at) {
   for (int child; (child = 2 * at + 1) < count; at = child) {
     if (child + 1 < count && before(&heap[child], &heap[child + 1])) child++;
@@ -31,7 +31,7 @@ static void sift(ch_candidate *heap, int count, int at) {
   }
 }
 
-/* The first k in the order, themselves in any. */
+/* Moves the first k elements of the order to the front, unsorted. */
 static int keep_first(ch_candidate *all, int count, int k) {
   if (k <= 0 || k >= count) return count;
   for (int i = k / 2 - 1; i >= 0; i--) sift(all, k, i);
@@ -43,7 +43,8 @@ static int keep_first(ch_candidate *all, int count, int k) {
   return k;
 }
 
-/* The fewest that reach `share` of the sum. What is lighter than all the rest could be together is not even sorted. */
+/* The smallest number of candidates whose weights reach `share` of the sum. Candidates so light that even together
+ * they could not matter are not sorted. */
 static int keep_share(ch_candidate *all, int count, double sum, double share) {
   if (!(share < 1)) return count;
   double min = (1 - share) * sum / count, reached = 0;
@@ -73,7 +74,7 @@ int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uni
   double left = uniform * total(candidates, count);
   for (int i = 0; i < count; i++)
     if ((left -= candidates[i].weight) < 0) return candidates[i].token;
-  return best; /* rounding left a trifle over */
+  return best; /* only rounding errors are left */
 }
 
 ch_summary ch_summarize(const float *logits, int V) {

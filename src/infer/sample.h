@@ -1,4 +1,4 @@
-/* Drawing a token from logits. */
+/* Sampling a token from logits. */
 #ifndef CH_INFER_SAMPLE_H
 #define CH_INFER_SAMPLE_H
 
@@ -10,7 +10,7 @@ typedef struct ch_candidate {
 } ch_candidate;
 
 typedef struct ch_sampling {
-  double temperature; /* 0: the likeliest token, ties to the lower id */
+  double temperature; /* 0: the most likely token, ties to the lower id */
   int top_k;          /* 0: all */
   double top_p;       /* 1: all */
 } ch_sampling;
@@ -20,7 +20,8 @@ typedef struct ch_sampling {
  * scratch. A logit of -infinity excludes its token. Returns -1 if a logit is NaN or +infinity. */
 int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uniform, ch_candidate *candidates);
 
-/* A row of logits: log of the sum of their exponentials, and the likeliest token (of equal ones the lower id). */
+/* Summary of a row of logits: the log of the sum of exponentials, and the most likely token (of equal ones the lower
+ * id). */
 typedef struct ch_summary {
   double log_sum;
   int best;

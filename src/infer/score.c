@@ -1,4 +1,4 @@
-/* Public requests to score: texts as tokens, everything checked, and a place for every result. */
+/* Public scoring requests: checks them, encodes texts as tokens, and allocates every result. */
 #include "infer/score.h"
 
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 #include "model/config.h"
 
 typedef struct {
-  ch_score_item *item; /* [count] in the order of the work */
-  int32_t **owned;     /* [2 count] tokens of texts */
-  int64_t count, next; /* ... so many of them */
+  ch_score_item *item; /* [count] in the order of processing */
+  int32_t **owned;     /* [2 count] owned tokens of encoded texts */
+  int64_t count, next; /* number of items; number of arrays in `owned` */
 } score_work;
 
 static int check_score_options(const choir_model *model, const choir_tokenizer *tokenizer,
@@ -51,7 +51,7 @@ int ch_check_tokens(const int32_t *tokens, int count, int V) {
 
 static size_t text_size(const choir_prompt *p) { return p->text ? p->size ? p->size : strlen(p->text) : 0; }
 
-/* Tokens of a text, kept by the work. */
+/* Encodes a text; the work owns the tokens. */
 static int encode_text(score_work *w, const choir_tokenizer *tokenizer, const char *text, size_t size,
                        const int32_t **tokens, int *count) {
   enum { MAX = 1 << 26 };
@@ -66,7 +66,7 @@ static int encode_text(score_work *w, const choir_tokenizer *tokenizer, const ch
   return CHOIR_OK;
 }
 
-/* A context less the spaces at its end, which begin the continuation's first word. */
+/* Encodes a context without the spaces at its end, which belong to the continuation's first word. */
 static int encode_context(score_work *w, const choir_tokenizer *t, const choir_prompt *context, size_t *spaces,
                           ch_score_item *item) {
   size_t size = text_size(context), kept = size;

@@ -1,8 +1,7 @@
-/* Scores by models that are trained by masking. Some of a continuation's tokens are masked, and its context and the
- * other tokens are there to see. With masked_diffusion several sets of masks, stratified over the share that is masked,
- * give the bound of docs/diffusion.md; with masked_lm each token is masked by itself, and the sum is a
- * pseudo-log-likelihood (Salazar et al. 2020, 1910.14659). An executor of their own runs the passes: a trainer's plan
- * stays. */
+/* Scores with models that are trained by masking. Some of a continuation's tokens are masked; its context and the
+ * other tokens are visible. With masked_diffusion several sets of masks, stratified over the mask ratio, give the bound
+ * of docs/diffusion.md; with masked_lm each token is masked by itself, and the sum is a pseudo-log-likelihood (Salazar
+ * et al. 2020, 1910.14659). The passes run on a separate executor, so that a trainer's plan is kept. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +17,8 @@
 
 enum { SAMPLES = 32, SEQUENCES = 16, LENGTH_STEP = 16, MAX_LOGITS = 1 << 24 };
 
-/* The passes of an item: `samples` texts, B at a time, of T tokens with padding, n of them the continuation's. */
+/* The passes of an item: `samples` texts in batches of B, each of T tokens with padding, of which n belong to the
+ * continuation. */
 typedef struct {
   int samples, B, T, n;
 } score_shape;
@@ -27,19 +27,21 @@ typedef struct {
   choir_model *model;
   ch_exec x;
   int diffusion, samples, V;
-  int together;                      /* whether texts of a pass are routed each by itself */
-  int32_t *token, *row, *place;      /* [B,T]; [B n] each; place: of a row's token in the continuation */
-  int32_t *shown, *hidden;           /* [n] a continuation with masks; the masked tokens, -1 elsewhere */
-  double *share, *estimate, *factor; /* [n] of the score; [samples] scores by one sample, factors of its losses */
-  float *logits;                     /* [B n,V] */
-  const ch_score_item *held;         /* the item of one token whose logits w->logits holds; or NULL */
+  int together;                 /* whether the texts of a pass are routed together */
+  int32_t *token, *row, *place; /* [B,T]; [B n] rows of masked tokens; [B n] their positions in the continuation */
+  int32_t *shown, *hidden;      /* [n] the continuation with masks; [n] the masked tokens, -1 elsewhere */
+  double *share, *estimate,
+      *factor;   /* [n] score of each token; [samples] score by each sample; [samples] weight of its losses */
+  float *logits; /* [B n,V] */
+  const ch_score_item *held; /* the one-token item whose logits w->logits holds; or NULL */
 } masking;
 
 static score_shape shape_of(const masking *w, const ch_score_item *i) {
   int n = i->continuations, length = i->contexts + n, experts = w->model->config.model.experts;
   int64_t fit = MAX_LOGITS / ((int64_t)n * w->V);
   score_shape s = {.n = n, .samples = !w->diffusion ? n : n > 1 ? w->samples : 1};
-  if (length < experts) length = experts; /* which a pool must have, padding among them */
+  if (length < experts)
+    length = experts; /* a pool needs at least as many positions, including padding, as there are experts */
   s.T = (length + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP;
   s.B = !w->together || fit < 1 ? 1 : fit < SEQUENCES ? (int)fit : SEQUENCES;
   if (s.B > s.samples) s.B = s.samples;
@@ -90,7 +92,7 @@ static int make_arrays(masking *w, const ch_score_item *items, int64_t count) {
   return CHOIR_OK;
 }
 
-/* Counts the passes of all items, and gives them memory. */
+/* Counts the passes of all items, and allocates their memory. */
 static int plan(masking *w, const ch_score_item *items, int64_t count) {
   score_shape last = {0};
   CH_TRY(ch_model_separate_exec(w->model, &w->x));
@@ -105,7 +107,7 @@ static int plan(masking *w, const ch_score_item *items, int64_t count) {
   return ch_model_commit_exec(w->model, &w->x);
 }
 
-/* Masks of a sample: their number. */
+/* Masks the tokens of a sample; returns the number of masks. */
 static int mask(masking *w, const ch_score_item *i, int sample, int samples) {
   int n = i->continuations;
   const choir_config *config = &w->model->config;
@@ -118,7 +120,7 @@ static int mask(masking *w, const ch_score_item *i, int sample, int samples) {
   return 1;
 }
 
-/* Samples first .. first + B - 1 as texts; gives how many tokens are masked. */
+/* Lays out samples first .. first + B - 1 as texts; returns the number of masked tokens. */
 static int lay_out_samples(masking *w, const ch_score_item *i, const score_shape *s, int first) {
   int rows = 0;
   for (int64_t t = 0; t < (int64_t)s->B * s->T; t++) w->token[t] = -1;
@@ -151,8 +153,8 @@ static int read_rows(masking *w, const ch_score_item *i, const score_shape *s, i
   return CHOIR_OK;
 }
 
-/* The standard error of the sum of estimates, from the differences of neighbouring strata, as in evaluate.c. It is 0
- * where no masks are drawn: for a continuation of one token, and with masked_lm. */
+/* The standard error of the sum of estimates, from the differences of neighboring strata, as in evaluate.c. It is 0 if
+ * no masks are sampled: for a continuation of one token, and with masked_lm. */
 static double standard_error(const masking *w, const score_shape *s) {
   double squares = 0;
   if (!w->diffusion || s->n == 1) return 0;
@@ -164,7 +166,8 @@ static double standard_error(const masking *w, const score_shape *s) {
   return sqrt(squares);
 }
 
-/* Whether the logits of the item before are this one's, too: of choices of one token after the same context. */
+/* Whether the cached logits of the previous item are also this item's: both are one-token continuations of the same
+ * context. */
 static int is_held(const masking *w, const ch_score_item *i) {
   return w->held && i->continuations == 1 && w->held->contexts == i->contexts &&
          !memcmp(w->held->context, i->context, (size_t)i->contexts * sizeof *i->context);

@@ -1,6 +1,6 @@
-/* The work of scoring. Requests are sorted by their tokens, so that requests with a common prefix are neighbours. Each
- * slot of a session takes consecutive requests and feeds only the tokens after the prefix shared with the one before.
- */
+/* Scoring with sessions. Requests are sorted by their tokens, so that requests with a common prefix are neighbors.
+ * Each slot of a session processes consecutive requests and computes only the tokens after the prefix shared with the
+ * previous request. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +12,13 @@
 #include "model/config.h"
 
 typedef struct {
-  int64_t next, end;         /* items that wait */
+  int64_t next, end;         /* range of waiting items */
   const ch_score_item *item; /* the item being scored, or NULL */
-  const ch_score_item *held; /* whose tokens the session's slot begins with */
-  int waiting;               /* tokens of its context that the session has not read yet */
+  const ch_score_item *held; /* item whose tokens are in the slot's cache */
+  int waiting;               /* tokens of its context that the session has not processed yet */
   int done;                  /* tokens of the continuation scored so far */
-  int known;                 /* tokens of the context before `behind`; 0: it is empty */
-  ch_summary behind;         /* of the logits after the context */
+  int known;         /* tokens of the context whose following logits are summarized in `behind`; 0: `behind` is empty */
+  ch_summary behind; /* summary of the logits after the context */
 } scoring_slot;
 
 typedef struct {
@@ -27,7 +27,7 @@ typedef struct {
   choir_session *session;
   ch_score_item *items;
   int64_t count, finished;
-  int V, slots, rows; /* rows: whose logits are wanted in one call, at most */
+  int V, slots, rows; /* rows: maximum of rows of logits in one call */
   scoring_slot *slot;
   int *counts;    /* [slots] */
   int32_t *token; /* [chunk or rows] */
@@ -41,7 +41,7 @@ static int32_t token_at(const ch_score_item *i, int at) {
   return at < i->contexts ? i->context[at] : i->continuation[at - i->contexts];
 }
 
-/* Tokens that two requests begin with in common. */
+/* Length of the common prefix of two requests. */
 static int count_common(const ch_score_item *a, const ch_score_item *b) {
   int at = 0, max = total(a) < total(b) ? total(a) : total(b);
   if (a->context == b->context) at = a->contexts < b->contexts ? a->contexts : b->contexts;
@@ -57,13 +57,14 @@ static int compare_requests(const void *left, const void *right) {
   return (a->contexts > b->contexts) - (a->contexts < b->contexts);
 }
 
-/* Tokens that an item costs after another one; at least one, so that items without cost are spread too. */
+/* Tokens to compute for an item after the previous one; at least one, so that items without cost are distributed,
+ * too. */
 static int64_t cost(const ch_score_item *items, int64_t i) {
   int64_t fresh = total(&items[i]) - (i ? count_common(&items[i - 1], &items[i]) : 0);
   return fresh > 0 ? fresh : 1;
 }
 
-/* Every slot gets a run of items, all of about the same cost. */
+/* Gives every slot a contiguous range of items with about the same total cost. */
 static void share_out(scoring *g) {
   int64_t sum = 0, so_far = 0, i = 0;
   for (int64_t k = 0; k < g->count; k++) sum += cost(g->items, k);
@@ -74,7 +75,7 @@ static void share_out(scoring *g) {
   }
 }
 
-/* The next token of a continuation, from the logits in front of it. */
+/* Scores the next token of a continuation by the logits before it. */
 static int score_token(scoring_slot *s, const float *logits, const ch_summary *of) {
   choir_scored *score = s->item->score;
   int32_t token = s->item->continuation[s->done];
@@ -95,8 +96,8 @@ static int finish_if_done(scoring *g, scoring_slot *s) {
   return 1;
 }
 
-/* Takes the slot's next item: what the slot holds already stays, and where that is the whole context, so do the logits
- * after it. */
+/* Starts the slot's next item: keeps the cached common prefix, and, if that is the whole context, the logits after
+ * it. */
 static int begin_request(scoring *g, int b) {
   scoring_slot *s = &g->slot[b];
   s->item = &g->items[s->next++];
@@ -112,7 +113,7 @@ static int begin_request(scoring *g, int b) {
   return s->known ? score_token(s, g->last + (int64_t)b * g->V, &s->behind) : CHOIR_OK;
 }
 
-/* New items for slots without one, those that need no pass included. */
+/* Starts new items in free slots, including items that need no pass. */
 static int begin_items(scoring *g) {
   for (int b = 0; b < g->slots; b++) {
     scoring_slot *s = &g->slot[b];
@@ -124,7 +125,7 @@ static int begin_items(scoring *g) {
   return CHOIR_OK;
 }
 
-/* Lays `most` tokens at most out for a call: of contexts, or of continuations, whose last token never goes in. */
+/* Lays out at most `max` tokens for a call: of contexts, or of continuations, whose last token is never an input. */
 static int lay_out(scoring *g, int contexts, int max) {
   int n = 0;
   for (int b = 0; b < g->slots; b++) {

@@ -1,4 +1,4 @@
-/* Sessions: memory, planned once, and calls of any size cut into passes. */
+/* Sessions: memory, planned once, and calls of any size, which are cut into passes. */
 #include "infer/session.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static int check_session_options(const choir_model *model, const choir_session_o
   return CHOIR_OK;
 }
 
-/* On the host. */
+/* Allocates the arrays on the host. */
 static void allocate_arrays(choir_session *s) {
   ch_arena *a = &s->arrays;
   int layers = s->net.config.layers;
@@ -44,8 +44,8 @@ static void allocate_arrays(choir_session *s) {
   s->position = CH_NEW_HOST(a, int32_t, s->chunk);
 }
 
-/* The model's parameters under blocks and statistics of its own: what passes leave there is the session's. Routing by
- * thresholds has no pools, and those of other routings would only ask for memory. */
+/* Shares the model's parameters, with separate blocks and statistics, so that passes change only the session's
+ * state. Threshold routing has no pools; pools of other routings would only need memory. */
 static int borrow(choir_session *s) {
   const ch_transformer *net = &s->model->net;
   s->net = *net;
@@ -70,7 +70,7 @@ static void allocate(choir_session *s) {
   }
 }
 
-/* The model's routing or, if that depends on other tokens, thresholds, which text can be generated with. */
+/* The model's routing or, if that depends on other tokens, threshold routing, with which text can be generated. */
 static int choose_routing(const choir_model *model, int *causal) {
   *causal = model->causal;
   if (ch_config_bidirectional(&model->config.model)) return choir_model_check_causal(model);
@@ -157,7 +157,7 @@ static int check_call(const choir_session *s, const int *counts, const int32_t *
   return CHOIR_OK;
 }
 
-/* Rows first .. first+rows-1 of the call make the next pass: they are consecutive in every slot that they reach. */
+/* Cuts rows first .. first+rows-1 of the call into the next pass: they are consecutive in every slot that has any. */
 static void cut_pass(choir_session *s, int64_t first, int rows, float *last) {
   int64_t V = s->net.config.vocab_size;
   for (int b = 0; b <= s->slots; b++) {

@@ -10,8 +10,8 @@ typedef struct {
   const ch_rows *rows;
   const choir_tokenizer *tokenizer;
   ch_encoder *encoder;
-  ch_buffer text;          /* of a column, with the spaces before it */
-  ch_ids ids;              /* of the prompt being made */
+  ch_buffer text;          /* text of a column, with the spaces before it */
+  ch_ids ids;              /* tokens of the prompt being built */
   size_t cut_at, cut_size; /* position and size, in tokens, of the column that may be shortened */
 } maker;
 
@@ -19,8 +19,8 @@ static int encode_text(maker *m, const char *text, size_t size) {
   return size ? ch_encode(m->tokenizer, m->encoder, text, size, &m->ids) : CHOIR_OK;
 }
 
-/* Encodes a piece of the template, then the column after it. Spaces between them are encoded with the column, since
- * tokenizers attach spaces to the beginning of words. */
+/* Encodes a template's text, then the value of the column after it. Spaces between them are encoded with the value,
+ * since tokenizers attach spaces to the beginning of words. */
 static int encode_part(maker *m, const ch_task_part *part, int64_t row) {
   size_t size = part->size;
   while (part->column >= 0 && size && part->text[size - 1] == ' ') size--;
@@ -44,7 +44,7 @@ static void take_out(ch_ids *ids, size_t at, size_t count) {
   ids->count -= count;
 }
 
-/* Nonzero when the prompt had to be cut. */
+/* Shortens the prompt to `max` tokens. Nonzero if it had to be cut. */
 static int cut_prompt(maker *m, size_t max) {
   if (m->ids.count <= max) return 0;
   size_t over = m->ids.count - max, here = over < m->cut_size ? over : m->cut_size;
@@ -67,7 +67,7 @@ static int add_example(maker *m, int64_t row, size_t max, ch_examples *e) {
   e->cut += cut_prompt(m, max);
   if (m->ids.count)
     CH_TRY(append_ids(&e->tokens, m->ids.ids, m->ids.count));
-  else /* nothing stands before the word: then it begins a document */
+  else /* nothing precedes the word: it begins a document */
     CH_TRY(append_ids(&e->tokens, &m->tokenizer->eos, 1));
   e->label[e->count] = ch_rows_label(m->rows, row);
   e->row[e->count] = row;
@@ -131,7 +131,7 @@ void ch_examples_thin(ch_examples *e, int64_t max) {
     int64_t from = i * count / max;
     int length = ch_examples_length(e, from);
     memmove(e->tokens.ids + used, ch_examples_prompt(e, from), (size_t)length * sizeof *e->tokens.ids);
-    e->begin[i] = used; /* no later one is read from here on: i is at most `from` */
+    e->begin[i] = used; /* overwriting is safe, because i is at most `from` */
     used += length;
     e->label[i] = e->label[from];
     e->row[i] = e->row[from];
@@ -195,7 +195,7 @@ void ch_sampler_free(ch_sampler *s) {
   *s = (ch_sampler){0};
 }
 
-/* By length, then by number, so that the order does not depend on the sort. */
+/* By length, then by index, so that the order does not depend on the sort. */
 static int by_length(const void *a, const void *b, void *examples) {
   int64_t i = *(const int64_t *)a, j = *(const int64_t *)b;
   int m = ch_examples_length(examples, i), n = ch_examples_length(examples, j);

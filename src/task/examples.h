@@ -1,4 +1,5 @@
-/* Rows as tokens: each a prompt made by the task's template, which a label's word is to follow; and batches of them. */
+/* Examples: rows as tokens. A prompt is made by the task's template, and a label's word follows it. And batches of
+ * examples. */
 #ifndef CH_TASK_EXAMPLES_H
 #define CH_TASK_EXAMPLES_H
 
@@ -12,25 +13,26 @@ typedef struct ch_examples {
   ch_ids tokens;  /* concatenation of all prompts */
   int64_t *begin; /* [count+1] */
   int *label;     /* [count]; -1: none */
-  int64_t *row;   /* [count] row of the file that each prompt was made from */
-  int64_t cut;    /* prompts that were too long, and lost part of their text */
+  int64_t *row;   /* [count] row of the file of each prompt */
+  int64_t cut;    /* number of prompts that were shortened */
   int64_t unlabelled;
-  int longest;  /* tokens of a prompt */
-  ch_ids words; /* of all labels */
+  int longest;  /* tokens of the longest prompt */
+  ch_ids words; /* tokens of the words of all labels */
   int word_begin[CH_TASK_LABELS + 1];
   int longest_word;
-  int step;     /* batches are of multiples of so many tokens, CH_LENGTH_STEP at least */
-  int32_t mask; /* what batches have in the place of every token of a word, or -1: the word itself but its last token */
+  int step;     /* batches have a multiple of so many tokens, at least CH_LENGTH_STEP */
+  int32_t mask; /* the token that replaces every token of a word in batches, or -1: batches have the word's tokens
+                   except the last */
 } ch_examples;
 
-/* A prompt and the longest word have `most` tokens together at most: what is more is cut off the end of the task's
- * "cut" column and, where that is not enough, off the beginning of the prompt; never off a word. labelled: rows without
- * a label are left out. CHOIR_ERROR_ARGUMENT: `most` has no room for a word and a token before it; CHOIR_ERROR_FORMAT:
- * a word that is no text; CHOIR_ERROR_MEMORY. */
+/* Makes examples in which a prompt and the longest word together have at most `max` tokens: longer prompts are cut
+ * at the end of the task's "cut" column and, if that is not enough, at their beginning; words are never cut. labelled:
+ * rows without a label are left out. CHOIR_ERROR_ARGUMENT: `max` is too small for a word and one token before it;
+ * CHOIR_ERROR_FORMAT: a word without tokens; CHOIR_ERROR_MEMORY. */
 int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int max, int labelled, ch_examples *made);
 void ch_examples_free(ch_examples *examples);
 
-/* At most so many, spread evenly over the set, stay. */
+/* Keeps at most `max` examples, spread evenly over the set. */
 void ch_examples_thin(ch_examples *examples, int64_t max);
 
 static inline int ch_examples_length(const ch_examples *e, int64_t i) { return (int)(e->begin[i + 1] - e->begin[i]); }
@@ -42,39 +44,39 @@ static inline const int32_t *ch_examples_word(const ch_examples *e, int label) {
   return e->words.ids + e->word_begin[label];
 }
 
-/* Examples in a batch [B,T]: those numbered example[first] .. (NULL: first ..), `count` of them, each with the tokens
- * of a word but the last behind its prompt; label -1: that of its own label. What is left is padding. row gets the
- * positions in front of every token of the word, target (unless NULL) these tokens. Returns how many rows. With
- * examples->mask the tokens of the word are masks, and rows are theirs. */
+/* Lays out a batch [B,T]: the examples example[first] .. (NULL: first ..), `count` of them, each with the tokens of
+ * a word except the last after its prompt; label -1: the word of the example's own label. The rest is padding. row gets
+ * the positions whose logits predict the word's tokens, target (unless NULL) these tokens. Returns the number of rows.
+ * With examples->mask the tokens of the word are masked, and row has their positions. */
 int ch_examples_lay_out(const ch_examples *e, const int64_t *example, int64_t first, int count, int label, int B, int T,
                         int32_t *token, int32_t *row, int32_t *target);
 
-/* Tokens of the longest sequence of a batch, rounded up so that batches of many lengths are of few sizes. */
+/* Tokens of the longest sequence of a batch, rounded up so that batches of many lengths have few sizes. */
 enum { CH_LENGTH_STEP = 16 };
 int ch_padded_length(const ch_examples *examples, int tokens);
 
-/* ---- batches of a training set: every epoch goes through all examples, in an order of its own ---- */
+/* ---- batches of a training set: every epoch has all examples, in a new order ---- */
 
 typedef struct ch_sampler {
   const ch_examples *examples;
   uint64_t seed;
   int B;
-  int64_t batches;               /* of an epoch */
-  int64_t epoch;                 /* that `order` is of; -1: none yet */
-  int64_t *order;                /* [count] examples, B after B */
-  ch_batch *batch;               /* [micros] what ch_sampler_get fills */
-  int32_t *token, *row, *target; /* of all micro-batches */
+  int64_t batches;               /* batches of an epoch */
+  int64_t epoch;                 /* epoch of `order`; -1: none yet */
+  int64_t *order;                /* [count] examples, one batch after another */
+  ch_batch *batch;               /* [micros] micro-batches filled by ch_sampler_get */
+  int32_t *token, *row, *target; /* arrays of all micro-batches */
   int64_t tokens, rows;          /* capacity of one micro-batch */
 } ch_sampler;
 
-/* Makes micro-batches of B examples each, `micros` of them at a time. CHOIR_ERROR_MEMORY. To be freed in any case. */
+/* Prepares micro-batches of B examples each, `micros` at a time. CHOIR_ERROR_MEMORY. Free the sampler in any case. */
 int ch_sampler_make(const ch_examples *examples, uint64_t seed, int B, int micros, ch_sampler *s);
 void ch_sampler_free(ch_sampler *s);
 
-/* Batch number `number` of all epochs, a function of (examples, seed, B, number) alone, as s->batch[micro]. An
- * epoch is shuffled and cut into pieces of many batches; within a piece batches are made of examples of like length, so
- * that there is little padding, and come in any order. The last batch of an epoch may have fewer examples. Returns how
- * many; *used counts the tokens. */
+/* Writes batch `number` (counted over all epochs), a function of (examples, seed, B, number) alone, to
+ * s->batch[micro]. An epoch is shuffled and cut into groups of many batches; within a group, batches consist of
+ * examples of similar length, so that there is little padding, and are in random order. The last batch of an epoch may
+ * have fewer examples. Returns the number of examples; *used counts the tokens. */
 int ch_sampler_get(ch_sampler *s, int64_t number, int micro, int64_t *used);
 
 #endif

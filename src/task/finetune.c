@@ -1,4 +1,4 @@
-/* choir_finetune: begins or resumes a run. */
+/* choir_finetune: starts or resumes a run. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,9 +27,9 @@ static int make_config(const char *from, const char *recipe, choir_config *confi
   c->batch_sequences = 32;
   c->accumulate = 1;
   c->eval_every = c->eval_sequences = c->checkpoint_every = 0;
-  c->keep_checkpoints = 2; /* and the best one, if it is older */
+  c->keep_checkpoints = 2; /* the newest, and the best if that is older */
   c->dropout = 0;
-  c->cooldown_steps = 0; /* the parent's was of its own steps */
+  c->cooldown_steps = 0; /* the parent's cooldown counted its own steps */
   c->freeze[0] = 0;
   if (!strcmp(recipe, recipes[CONSTANT])) { /* T5 and the paper: 0.001 after 0.01 */
     c->learning_rate /= 10;
@@ -40,7 +40,7 @@ static int make_config(const char *from, const char *recipe, choir_config *confi
   } else if (!strcmp(recipe, recipes[CONTINUED])) {
     const char *name = strrchr(directory, '/');
     int64_t step = ch_checkpoint_step(name ? name + 1 : directory);
-    if (step > 0) c->schedule_start += step; /* a name that is no number says none */
+    if (step > 0) c->schedule_start += step; /* a directory name that is not a number gives no step */
   } else {
     return ch_error(CHOIR_ERROR_ARGUMENT, "unknown recipe '%.80s'%s; there are constant and continued", recipe,
                     ch_did_you_mean(suggestion, sizeof suggestion, recipe, recipes));
@@ -66,7 +66,7 @@ static int check_finetune(const choir_train_options *o) {
   return CHOIR_OK;
 }
 
-/* A fresh run: everything from the options. */
+/* Sets up a new run from the options. */
 static int fresh(ch_tune *t, char *base) {
   const choir_train_options *o = t->run.options;
   CH_TRY(ch_checkpoint_resolve(o->init_from, base));
@@ -80,8 +80,8 @@ static int fresh(ch_tune *t, char *base) {
   return ch_task_make(json_incref(t->settings.task), choir_task_name(o->task), &t->task);
 }
 
-/* Resumes a run from its directory; a config given as well must describe the same model. base: the directory with the
- * tokenizer, which is the same in all intact checkpoints. */
+/* Resumes a run from its directory; a config given as well must describe the same model. base: the directory with
+ * the tokenizer, which is the same in all intact checkpoints. */
 static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
   const choir_train_options *o = t->run.options;
   int there;
@@ -118,7 +118,7 @@ static int open_sets(ch_tune *t, const char *base) {
   return ch_sampler_make(&t->train.examples, c->seed, c->batch_sequences, c->accumulate, &t->sampler);
 }
 
-/* Steps as epochs, and what evaluations need. */
+/* Computes steps from epochs, and settings of evaluations. */
 static int settle(ch_tune *t) {
   const choir_train_options *o = t->run.options;
   choir_config *config = &t->run.config;
@@ -138,7 +138,7 @@ static int settle(ch_tune *t) {
   return choir_config_check(config);
 }
 
-/* All memory, for training batches of every length and for evaluations with batch routing. */
+/* Allocates all memory, for training batches of every length and for evaluations with batch routing. */
 static int make_trainer(ch_tune *t) {
   ch_run *run = &t->run;
   ch_trainer *trainer = &run->trainer;
@@ -165,7 +165,7 @@ static int load_start(ch_tune *t, const char *base) {
   return CHOIR_OK;
 }
 
-/* steps [count]: of the checkpoints to resume from, the newest first. */
+/* steps [count]: the existing checkpoints, the newest first. */
 static int set_up_finetune(ch_tune *t, const int64_t *steps, int count) {
   char base[PATH_MAX];
   CH_TRY(t->run.options->resume ? resumed(t, steps, count, base) : fresh(t, base));
@@ -174,7 +174,7 @@ static int set_up_finetune(ch_tune *t, const int64_t *steps, int count) {
   CH_TRY(make_trainer(t));
   CH_TRY(count ? ch_resume_state(&t->run, steps, count) : load_start(t, base));
   if (count) ch_tune_result_read(t);
-  CH_TRY(ch_metrics_check(t->run.out, t->run.metrics_bytes)); /* nothing is changed in a run that cannot go on */
+  CH_TRY(ch_metrics_check(t->run.out, t->run.metrics_bytes)); /* nothing is changed if the run cannot be resumed */
   return ch_tune_settings_save(t);
 }
 

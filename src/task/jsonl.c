@@ -1,4 +1,4 @@
-/* JSON lines as SuperGLUE has them: an object a line. */
+/* JSON lines in SuperGLUE's format: one object per line. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 typedef char digits[24];
 
-/* json_object_foreach takes no object that is const. */
+/* json_object_foreach does not accept a const object. */
 static const json_t *find_similar(json_t *row, const json_t *name) {
   const char *key;
   json_t *value;
@@ -29,7 +29,7 @@ static const json_t *find_value(json_t *row, const ch_task_source *source) {
   return NULL;
 }
 
-/* A text, a truth or a whole number as text; nothing else has one. 0: it has none. */
+/* Converts a string, a boolean or an integer to text. 0: any other value. */
 static int as_text(const json_t *value, char *buffer, ch_value *out) {
   if (json_is_string(value))
     *out = (ch_value){json_string_value(value), json_string_length(value)};
@@ -46,7 +46,7 @@ static int as_text(const json_t *value, char *buffer, ch_value *out) {
   return 1;
 }
 
-/* The values of a row into the table, or a reason why it is malformed. */
+/* Adds the values of a row to the table, or counts the row as malformed. */
 static int add_object(ch_rows *rows, int64_t line, json_t *row, int labelled) {
   const choir_task *t = rows->task;
   ch_value value[CH_TASK_COLUMNS + 1] = {{0}}, spelling = {0};

@@ -21,7 +21,7 @@ void ch_predictions_free(ch_predictions *p) {
   *p = (ch_predictions){0};
 }
 
-/* The likeliest labels, or after an error nothing; the code. */
+/* Sets the most likely labels, or frees the predictions after an error; returns the code. */
 static int finish_predictions(ch_predictions *p, int code) {
   if (code) ch_predictions_free(p);
   for (int64_t i = 0; i < p->count; i++) {
@@ -79,8 +79,8 @@ typedef struct {
 
 static int longest(const ch_examples *e) { return ch_padded_length(e, e->longest + e->longest_word - 1); }
 
-/* B, or where there are fewer examples no more than these: the rest of a batch would be padding, computed like all
- * else. But tokens enough for the experts, which a router checks. */
+/* The examples of a batch: B, or all examples if there are fewer, because the rest of the batch would be padding,
+ * which is computed like other tokens. But at least as many tokens as the routers need for their experts. */
 static int fit(const ch_examples *e, int B, int experts) {
   int64_t min = (experts + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP, max = e->count > min ? e->count : min;
   return B < max ? B : (int)max;
@@ -102,7 +102,7 @@ int ch_predict_passes(const ch_examples *e, int B, int experts, ch_pass **passes
   return CHOIR_OK;
 }
 
-/* Whether two words are the same but for their last token: then one pass tells of both. */
+/* Whether two words differ at most in their last token: then one pass scores both. */
 static int same_stem(const ch_examples *e, int a, int b) {
   int length = ch_examples_word_length(e, a);
   return length == ch_examples_word_length(e, b) &&

@@ -45,7 +45,7 @@ int ch_rows_leave_out(ch_rows *rows, int64_t line, const char *format, ...) {
   return CHOIR_OK;
 }
 
-/* "a, b, c": how files spell the task's labels. */
+/* "a, b, c": the spellings of the task's labels in files. */
 static const char *label_list(const choir_task *t, char *text, size_t size) {
   size_t used = 0;
   for (int i = 0; i < t->labels && used < size; i++)

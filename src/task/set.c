@@ -17,7 +17,7 @@
 #include "infer/score.h"
 #include "model/config.h"
 
-/* A few bad rows are a fact of life (official sets have some); many mean that the file is something else. */
+/* Official sets have a few malformed rows; many mean that the file has another format. */
 static int judge(const ch_rows *rows) {
   if (!rows->lines) return ch_error(CHOIR_ERROR_FORMAT, "%s: has no rows", rows->name);
   if ((rows->malformed <= 1 || rows->malformed <= rows->lines / 100) && rows->count) return CHOIR_OK;
@@ -44,9 +44,8 @@ int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows
   return code;
 }
 
-/* The unit of sequence lengths in a batch. With pool sequence, routers refuse sequences of fewer tokens than
- * experts.
- */
+/* The unit of sequence lengths in a batch. With pool sequence, routers refuse sequences with fewer tokens than
+ * experts. */
 static int length_step(const choir_config *config) {
   int pools = config && config->model.moe_every && config->model.router.pool == CH_POOL_SEQUENCE;
   int min = pools ? config->model.experts : 1;
@@ -73,7 +72,7 @@ void ch_set_close(ch_set *set) {
   ch_rows_free(&set->rows);
 }
 
-/* Matthews' correlation and F1 of two labels; both are 0 where everything is one label. */
+/* Matthews' correlation and F1 of two labels; both are 0 if all labels or predictions are the same. */
 static void binary(const int64_t table[2][2], choir_task_measure *m) { /* [label][prediction] */
   double tn = (double)table[0][0], fp = (double)table[0][1], fn = (double)table[1][0], tp = (double)table[1][1];
   double scale = sqrt(tp + fp) * sqrt(tp + fn) * sqrt(tn + fp) * sqrt(tn + fn);
@@ -113,7 +112,7 @@ int ch_majority(const choir_task *task, const ch_examples *e, double *share) {
   return labelled ? best : -1;
 }
 
-/* "5" is a number in JSON, any other index a text. */
+/* "5" becomes a number in JSON, any other index a string. */
 static json_t *index_json(ch_value index) {
   char text[24];
   if (index.size && index.size < 18) {
@@ -174,7 +173,7 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
   return code;
 }
 
-/* ---- choir_task_score: a task's set from its file to its measures ---- */
+/* ---- choir_task_score: from a task's file to its measures ---- */
 
 static int check_set(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
   if (!o->data) return ch_error(CHOIR_ERROR_ARGUMENT, "scoring a task needs the directory of its files");
@@ -183,7 +182,7 @@ static int check_set(choir_model *model, const choir_tokenizer *tokenizer, const
   if (o->batch_sequences < 0 || o->score->batch < 1 || o->score->chunk < 1)
     return ch_error(CHOIR_ERROR_ARGUMENT, "batch_sequences %d must not be negative, batch %d and chunk %d at least 1",
                     o->batch_sequences, o->score->batch, o->score->chunk);
-  if (o->sequence_length < 0 || o->sequence_length > 1 << 20) /* as train.sequence_length */
+  if (o->sequence_length < 0 || o->sequence_length > 1 << 20) /* the range of train.sequence_length */
     return ch_error(CHOIR_ERROR_ARGUMENT, "sequence_length is %d: must be 1 to %d, or 0 for the config's",
                     o->sequence_length, 1 << 20);
   if (!(o->capacity_factor >= 0 && o->capacity_factor <= 65536))

@@ -13,7 +13,7 @@
 #include "file/json.h"
 #include "file/path_status.h"
 
-/* ---- the reading of a description: every refusal names the file, the key and the value ---- */
+/* ---- reading a description: every error names the file, the key and the value ---- */
 
 static int among(const json_t *values, const char *text, size_t size) {
   size_t i;
@@ -28,10 +28,10 @@ static int label_spelt(const choir_task *task, const char *value, size_t size) {
   if (task->unlabelled && among(task->unlabelled, value, size)) return -1;
   for (int label = 0; label < task->labels; label++)
     if (among(task->value[label], value, size)) return label;
-  return size == 2 && !memcmp(value, "-1", 2) ? -1 : -2; /* how Hugging Face's datasets write that there is none */
+  return size == 2 && !memcmp(value, "-1", 2) ? -1 : -2; /* Hugging Face's datasets write -1 for "no label" */
 }
 
-/* A whole number as pandas writes a column that has gaps: "1.0". The size of "1"; 0: it is none. */
+/* An integer as pandas writes a column with missing values: "1.0". Returns the size of "1"; 0: not an integer. */
 static size_t whole_number(const char *value, size_t size) {
   size_t sign = size && *value == '-', digits = 0, zeros = 0;
   while (sign + digits < size && value[sign + digits] >= '0' && value[sign + digits] <= '9') digits++;
@@ -43,12 +43,13 @@ static size_t whole_number(const char *value, size_t size) {
 int ch_task_label_of(const choir_task *task, const char *value, size_t size) {
   int label = label_spelt(task, value, size);
   if (label == -2 && whole_number(value, size)) label = label_spelt(task, value, whole_number(value, size));
-  if (label == -2 && size == 4 && !strncasecmp(value, "true", 4)) label = label_spelt(task, "true", 4); /* Python's */
+  if (label == -2 && size == 4 && !strncasecmp(value, "true", 4))
+    label = label_spelt(task, "true", 4); /* Python's spelling */
   if (label == -2 && size == 5 && !strncasecmp(value, "false", 5)) label = label_spelt(task, "false", 5);
   return label;
 }
 
-/* A list of at least `least` texts, and of numbers too where `numbers` says so. */
+/* Checks a list of at least `min` strings, and of numbers too if `numbers` is set. */
 static int check_list(const json_t *list, const char *name, const char *key, size_t min, int numbers) {
   size_t i;
   json_t *item;
@@ -101,7 +102,7 @@ static int read_columns(choir_task *t, const char *name) {
   return t->unlabelled ? check_list(t->unlabelled, name, "unlabelled", 1, 0) : CHOIR_OK;
 }
 
-/* No two labels may be spelt or said alike. */
+/* No two labels may share a spelling or a word. */
 static int check_label(const choir_task *t, int label, const char *name) {
   size_t i;
   const json_t *value;
@@ -143,7 +144,7 @@ static int column_of(const choir_task *t, const char *text, size_t size) {
   return -1;
 }
 
-/* "{a} and {b}": pieces of text, each with the column behind it. */
+/* Parses "{a} and {b}" into text parts, each followed by a column. */
 static int read_template(choir_task *t, const char *name) {
   const char *text, *cut = json_string_value(json_object_get(t->json, "cut"));
   CH_TRY(ch_json_get_string(t->json, name, "template", &text));
@@ -219,7 +220,7 @@ int ch_task_parse(const char *text, size_t size, const char *name, choir_task **
 
 const char *const *choir_task_names(void) {
   enum { MAX = 255 };
-  static const char *names[MAX + 1]; /* the same whoever fills it */
+  static const char *names[MAX + 1]; /* the same content on every thread that fills it */
   for (int i = 0; i < MAX && ch_tasks[i].name; i++) names[i] = ch_tasks[i].name;
   return names;
 }

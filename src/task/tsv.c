@@ -1,20 +1,20 @@
-/* Tab-separated values as GLUE has them: a tab ends a value, a line ends a row, and a quotation mark is a character
- * like any other. The first line is a header where it names the task's columns; where it does not, columns that the
- * task knows by number are taken by that. */
+/* Tab-separated values in GLUE's format: a tab ends a value, a line end ends a row, and quotation marks have no
+ * special meaning. The first line is a header if it has the task's column names; otherwise columns with numbers in the
+ * task are found by number. */
 #include <string.h>
 
 #include "base/text.h"
 #include "task/rows.h"
 
-enum { MAX = 256 }; /* columns of a file */
+enum { MAX = 256 }; /* maximum of columns in a file */
 
-/* Where things stand in a row; -1: nowhere. */
+/* Indices of columns in a row; -1: absent. */
 typedef struct {
   int fields, header;
   int at[CH_TASK_COLUMNS], label, index;
 } layout;
 
-/* The number of fields; those beyond MOST are counted, not kept. */
+/* Returns the number of fields; those beyond MAX are counted, not stored. */
 static int split_fields(ch_value line, ch_value *field) {
   int count = 0;
   for (const char *at = line.text, *end = at + line.size;; count++) {
@@ -46,7 +46,7 @@ static int by_number(const ch_task_source *source, const ch_value *field, int fi
   return -1;
 }
 
-/* Tries one way to find the columns; gives the first that is not there, or -1. */
+/* Finds the columns by one method; returns the first missing one, or -1. */
 static int find_columns(const choir_task *t, int (*where)(const ch_task_source *, const ch_value *, int),
                         const ch_value *field, int fields, layout *l) {
   for (int c = 0; c < t->columns; c++)

@@ -14,7 +14,7 @@ int64_t ch_tune_epoch_steps(const ch_tune *t) {
   return (t->sampler.batches + a - 1) / a;
 }
 
-/* The number of the next micro-batch, from the examples so far: each epoch goes through all of them, and one of its
+/* The index of the next micro-batch, from the number of examples so far: each epoch has all examples, and one of its
  * batches may have fewer than the others. */
 static int64_t next_batch(const ch_tune *t) {
   int64_t count = t->train.examples.count, of_epoch = t->examples % count;
@@ -41,8 +41,8 @@ static void describe_step(const ch_run *run, const choir_event *e, char *text, s
   ch_format(text, size, ",\"examples\":%" PRId64 ",\"tokens\":%" PRId64, e->speed->sequences, of(run)->step_tokens);
 }
 
-/* By thresholds if the router has them, and by the batch if that is another routing; of a model that is trained by
- * masking each text by itself. */
+/* Evaluates with threshold routing if the router has thresholds, and with batch routing if that differs; for a model
+ * that is trained by masking, each text by itself. */
 static int measure_task(ch_tune *t) {
   choir_model *model = t->run.trainer.model;
   const choir_score_options score = CHOIR_SCORE_OPTIONS_INIT;
@@ -54,7 +54,7 @@ static int measure_task(ch_tune *t) {
   return ch_set_measure(model, &t->dev, 1, &o, NULL, &t->measure[t->measures++]);
 }
 
-/* The first of equal evaluations is the best. */
+/* Of equal evaluations the first is the best. */
 static int evaluate_dev(ch_run *run, ch_metrics *metrics, choir_event *e) {
   ch_tune *t = (ch_tune *)(void *)run;
   CH_TRY(measure_task(t));
@@ -105,7 +105,7 @@ static int list_counters(ch_run *run, ch_counter *c) {
   return sizeof all / sizeof *all;
 }
 
-/* What a step of a checkpoint without tokens took is not known any more. */
+/* Counters of a checkpoint that lacks them: the tokens of its steps are unknown. */
 static void fill_counters(ch_run *run, const choir_config *made_with) {
   ch_tune *t = (ch_tune *)(void *)run;
   const ch_train_config *c = &made_with->train;

@@ -11,7 +11,7 @@
 #include "model/config.h"
 #include "task/tune.h"
 
-/* The config first: it says of the files beside it that they are a run's. */
+/* Writes the config first: it marks the other files as those of a run. */
 int ch_tune_settings_save(const ch_tune *t) {
   const ch_tune_settings *s = &t->settings;
   CH_TRY(ch_json_check_name(s->from));
@@ -23,7 +23,7 @@ int ch_tune_settings_save(const ch_tune *t) {
       CH_IN(t->run.out, CH_RUN_TUNE));
 }
 
-/* The name of a file or directory into `out` [4096]. */
+/* Copies the path of a file or directory to `out` [4096]. */
 static int read_name(const json_t *root, const char *path, const char *key, char *out) {
   const char *name;
   CH_TRY(ch_json_get_string(root, path, key, &name));
@@ -100,7 +100,7 @@ int ch_tune_result_write(ch_tune *t) {
 
 enum { CH_RESULT_BYTES = 1 << 20 };
 
-/* One that cannot be read stays as it is until there is a better evaluation. */
+/* An unreadable file is kept until there is a better evaluation. */
 void ch_tune_result_read(ch_tune *t) {
   const char *path = CH_IN(t->run.out, CH_RUN_RESULT);
   char *text;

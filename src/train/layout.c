@@ -161,7 +161,7 @@ static int search(const choir_config *config, const choir_model_options *options
   return CHOIR_OK;
 }
 
-/* Checks that all ranks choose with the same config, options and batch. */
+/* Checks that all ranks have the same config and settings of the layout. */
 static int told_the_same(const choir_config *config, const choir_ranks *ranks) {
   const ch_fact facts[] = {{"config", ch_config_hash(config)},
                            {"number of replicas", (uint64_t)ranks->replicas},

@@ -87,7 +87,7 @@ static int data_path(const choir_train_options *o, char *path) {
   return read_path(CH_IN(o->out, CH_RUN_DATA), path);
 }
 
-/* Copies the activations: a feed-forward layer keeps the activation that its weights were trained for, also if it
+/* Checks the activations: a feed-forward layer keeps the activation that its weights were trained for, also if it
  * becomes an MoE layer. */
 static int same_activations(const char *path, const ch_model_config *from, const ch_model_config *to) {
   for (int l = 0; l < from->layers && l < to->layers; l++) {
